@@ -1,0 +1,32 @@
+"""Questions that a function's jaxpr answers without evaluating it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+
+def depends(function: Callable, argument) -> bool:
+    """Whether the value of `function` can depend on `argument` (False is a proof, True is not)."""
+    closed = jax.make_jaxpr(function)(argument)
+    return any(_reach(closed.jaxpr, [True] * len(closed.jaxpr.invars)))
+
+
+def _reach(jaxpr: Jaxpr, marked: list[bool]) -> list[bool]:
+    """Which outputs the marked inputs reach."""
+    reached = {var for var, mark in zip(jaxpr.invars, marked, strict=True) if mark}
+
+    def touches(atom) -> bool:
+        return not isinstance(atom, Literal) and atom in reached
+
+    for eqn in jaxpr.eqns:
+        inputs = [touches(atom) for atom in eqn.invars]
+        inner = next((eqn.params[key] for key in ("jaxpr", "call_jaxpr") if key in eqn.params), None)
+        inner = inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner
+        transparent = isinstance(inner, Jaxpr) and len(inner.invars) == len(inputs) and eqn.primitive.name not in ("while", "scan")
+        constant = eqn.primitive.name == "integer_pow" and eqn.params["y"] == 0
+        outputs = _reach(inner, inputs) if transparent else [any(inputs) and not constant] * len(eqn.outvars)
+        reached |= {var for var, mark in zip(eqn.outvars, outputs, strict=True) if mark}
+    return [touches(atom) for atom in jaxpr.outvars]

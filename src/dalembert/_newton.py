@@ -1,0 +1,109 @@
+"""Newton's method to stagnation, differentiated by the implicit function theorem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ._linalg import eliminate, solve
+
+EPS = 2.0**-52
+LIMIT = 40
+STAGES = 16
+
+
+class Root(NamedTuple):
+    """A root with the evidence for it.
+
+    `sign` is the sign of the Jacobian's determinant at the last iterate: along one branch of solutions it never changes.
+    """
+
+    x: Array
+    residual: Array
+    iterations: Array
+    converged: Array
+    sign: Array
+
+
+class _Iterate(NamedTuple):
+    x: Array
+    last: Array  # size of the last update
+    before: Array  # and of the one before it
+    count: Array
+    sign: Array
+
+
+def find_root(function: Callable[[Array], Array], guess: Array, *, anchor: Array | None = None, sign: Array | None = None) -> Root:
+    """Solve f(x) = 0 from `guess`; derivatives of the root are -f_x^-1 df, whatever the path of the iteration.
+
+    `anchor` is a point on the branch that the root must continue, and `sign` the orientation of that branch (0: not
+    known). When Newton's iteration from the guess fails, or lands where the orientation differs, the homotopy
+    f(x) = (1 - s) f(anchor) is followed from the anchor: it ends at the root, or at the fold where the branch ends.
+    """
+    anchor = guess if anchor is None else anchor
+    sign = jnp.zeros((), guess.dtype) if sign is None else sign
+
+    def solver(f, x):
+        direct = _newton(f, x)
+        followed, found = _follow(f, direct, jax.lax.stop_gradient(anchor), jax.lax.stop_gradient(sign))
+        evidence = (jnp.max(jnp.abs(f(followed.x))), followed.count, found.astype(x.dtype), followed.sign)
+        return followed.x, jax.lax.stop_gradient(evidence)
+
+    x, (residual, count, found, orientation) = jax.lax.custom_root(
+        function, guess, solver, lambda f, y: solve(jax.jacfwd(f)(y), y), has_aux=True
+    )
+    return Root(x, residual, count, found > 0.5, orientation)
+
+
+def _newton(f, x: Array) -> _Iterate:
+    """Newton's iteration until the update is at round-off: a fixed tolerance would bias the energy of long runs linearly.
+
+    It ends when the update is there, or stops shrinking there, or when quadratic convergence (d, c d^2, c^3 d^4) proves
+    that the next one will be.
+    """
+
+    def body(state: _Iterate) -> _Iterate:
+        update, sign = eliminate(jax.jacfwd(f)(state.x), f(state.x)[:, None])
+        return _Iterate(state.x - update[:, 0], jnp.max(jnp.abs(update)), state.last, state.count + 1.0, sign)
+
+    def unfinished(state: _Iterate) -> Array:
+        return (state.count < LIMIT) & ~_settled(state) & ~jnp.isnan(state.last)
+
+    infinite = jnp.array(jnp.inf, x.dtype)
+    return jax.lax.while_loop(unfinished, body, _Iterate(x, infinite, infinite, jnp.zeros((), x.dtype), jnp.ones((), x.dtype)))
+
+
+def _settled(state: _Iterate) -> Array:
+    """Whether the last update leaves x at round-off."""
+    size, last, before = jnp.max(jnp.abs(state.x)), state.last, state.before
+    tiny = last <= 4 * EPS * size
+    stalled = (last <= 1e-9 * size) & (last >= 0.5 * before)
+    predicted = (last <= 1e-4 * size) & (last * last * last <= 0.125 * EPS * size * before * before) & (before < jnp.inf)
+    return tiny | stalled | predicted
+
+
+def _follow(f, direct: _Iterate, anchor: Array, sign: Array) -> tuple[_Iterate, Array]:
+    """`direct` if it stayed on the branch; else the end of the homotopy from the anchor, and whether it got there."""
+
+    def faithful(state: _Iterate) -> Array:
+        return _settled(state) & jnp.all(jnp.isfinite(state.x)) & ((sign == 0) | (state.sign == sign))
+
+    def body(path):
+        stage, state, offset, _ = path
+        offset = jnp.where(stage == 0, f(state.x), offset)
+        share = 1.0 - (stage + 1.0) / STAGES
+        new = _newton(lambda x: f(x) - share * offset, state.x)
+        return stage + 1.0, new._replace(count=state.count + new.count), offset, faithful(new)
+
+    def unfinished(path):
+        return (path[0] < STAGES) & path[3]
+
+    lost = ~faithful(direct) & (sign != 0)
+    begin = direct._replace(x=jnp.where(lost, anchor, direct.x))
+    stage = jnp.where(lost, 0.0, 1.0 * STAGES)
+    stage, state, _, good = jax.lax.while_loop(unfinished, body, (stage, begin, jnp.zeros_like(anchor), lost | faithful(direct)))
+    return state, good

@@ -1,0 +1,118 @@
+"""Even functions of an angle t, written in x = t^2: exact, with all derivatives, at 0 and everywhere else.
+
+Below t = CUT a Taylor polynomial is used, above it the closed form, which has no cancellation there. Both branches get
+harmless arguments where they are not selected, so that gradients of the selection are finite (the "double where").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from math import comb, factorial
+
+import jax.numpy as jnp
+from jax import Array
+
+CUT = 1.5
+_TERMS = 16
+
+
+def _bernoulli(count: int) -> list[Fraction]:
+    """B_0, ..., B_count from sum_j C(m+1, j) B_j = 0."""
+    numbers = [Fraction(1)]
+    for m in range(1, count + 1):
+        numbers.append(-sum((comb(m + 1, j) * numbers[j] for j in range(m)), Fraction(0)) / (m + 1))
+    return numbers
+
+
+def _derivative(coefficients: list[Fraction]) -> list[Fraction]:
+    return [k * c for k, c in enumerate(coefficients)][1:]
+
+
+def _horner(coefficients: list[Fraction], x: Array) -> Array:
+    value = jnp.full_like(x, float(coefficients[-1]))
+    for c in reversed(coefficients[:-1]):
+        value = value * x + float(c)
+    return value
+
+
+def _even(coefficients: list[Fraction], closed: Callable[[Array], Array], x: Array) -> Array:
+    """The polynomial for x < CUT^2, the closed form elsewhere."""
+    small = x < CUT**2
+    series = _horner(coefficients, jnp.where(small, x, 0.0))
+    return jnp.where(small, series, closed(jnp.where(small, CUT**2, x)))
+
+
+_SINC = [Fraction((-1) ** k, factorial(2 * k + 1)) for k in range(_TERMS)]
+_COSC = [Fraction((-1) ** k, factorial(2 * k + 2)) for k in range(_TERMS)]
+_SINC1 = [Fraction((-1) ** k, factorial(2 * k + 3)) for k in range(_TERMS)]
+_B = _bernoulli(2 * _TERMS)
+_COTC = [abs(_B[2 * k]) / factorial(2 * k) for k in range(1, _TERMS + 1)]
+
+
+def _sinc_closed(x: Array) -> Array:
+    t = jnp.sqrt(x)
+    return jnp.sin(t) / t
+
+
+def _cosc_closed(x: Array) -> Array:
+    half = jnp.sin(0.5 * jnp.sqrt(x))
+    return 2.0 * half * half / x
+
+
+def _sinc1_closed(x: Array) -> Array:
+    return (1.0 - _sinc_closed(x)) / x
+
+
+def _cotc_closed(x: Array) -> Array:
+    half = 0.5 * jnp.sqrt(x)
+    return (1.0 - half * jnp.cos(half) / jnp.sin(half)) / x
+
+
+def _d_cosc_closed(x: Array) -> Array:
+    return (0.5 * _sinc_closed(x) - _cosc_closed(x)) / x
+
+
+def _d_sinc1_closed(x: Array) -> Array:
+    return 0.5 * (_cosc_closed(x) - 3.0 * _sinc1_closed(x)) / x
+
+
+def _d_cotc_closed(x: Array) -> Array:
+    half = 0.5 * jnp.sqrt(x)
+    sine = jnp.sin(half)
+    return (0.125 / (sine * sine) - 0.5 * half * jnp.cos(half) / (sine * x) - _cotc_closed(x)) / x
+
+
+def sinc(x: Array) -> Array:
+    """sin t / t."""
+    return _even(_SINC, _sinc_closed, x)
+
+
+def cosc(x: Array) -> Array:
+    """(1 - cos t) / t^2."""
+    return _even(_COSC, _cosc_closed, x)
+
+
+def sinc1(x: Array) -> Array:
+    """(t - sin t) / t^3."""
+    return _even(_SINC1, _sinc1_closed, x)
+
+
+def cotc(x: Array) -> Array:
+    """(1 - (t/2) cot(t/2)) / t^2, the coefficient of ad^2 in the inverse of dexp; its pole is t = 2 pi."""
+    return _even(_COTC, _cotc_closed, x)
+
+
+def d_cosc(x: Array) -> Array:
+    """Derivative of `cosc` in x."""
+    return _even(_derivative(_COSC), _d_cosc_closed, x)
+
+
+def d_sinc1(x: Array) -> Array:
+    """Derivative of `sinc1` in x."""
+    return _even(_derivative(_SINC1), _d_sinc1_closed, x)
+
+
+def d_cotc(x: Array) -> Array:
+    """Derivative of `cotc` in x."""
+    return _even(_derivative(_COTC), _d_cotc_closed, x)

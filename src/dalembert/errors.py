@@ -1,0 +1,32 @@
+"""Errors that say what was given, what is allowed and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InvalidInput(ValueError):
+    """Input refused before anything ran."""
+
+
+class UnknownName(InvalidInput):
+    """A name that no registry has, with the nearest one that it has."""
+
+    def __init__(self, kind: str, given: object, allowed: Iterable[str]):
+        allowed = sorted(allowed)
+        near = difflib.get_close_matches(str(given), allowed, n=1, cutoff=0.4)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        super().__init__(f"unknown {kind} '{given}'.{hint} Allowed: {', '.join(allowed)}.")
+
+
+class OffConstraint(InvalidInput):
+    """An initial velocity that violates A xi = b."""
+
+
+class NumericalFailure(RuntimeError):
+    """A run that ended early; raised by `Trajectory.check`, never inside a run."""
+
+
+class InconsistentDiscretisation(InvalidInput):
+    """A pair (L_d, D_d) or a difference map that violates one of its axioms."""

@@ -1,0 +1,166 @@
+"""What SE(2), SE(3) and SE(n) share: semidirect products of rotations and translations."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..errors import InvalidInput
+from ._input import TOLERANCE, is_traced, parse, require_rotation
+from .base import Group
+from .rotations import Rotations
+
+
+@dataclass(frozen=True)
+class Motions(Group):
+    """Matrices [[R, x], [0, 1]] of size n + 1; algebra coordinates are (omega, v), omega those of so(n)."""
+
+    @property
+    @abc.abstractmethod
+    def rotations(self) -> Rotations:
+        """The group of the rotation parts."""
+
+    @property
+    def size(self) -> int:
+        """The n of SE(n)."""
+        return self.rotations.size
+
+    @property
+    def dim(self) -> int:
+        return self.rotations.dim + self.size
+
+    def __str__(self) -> str:
+        return f"SE({self.size})"
+
+    def split(self, xi: Array) -> tuple[Array, Array]:
+        """(omega, v)."""
+        return xi[: self.rotations.dim], xi[self.rotations.dim :]
+
+    def parts(self, g: Array) -> tuple[Array, Array]:
+        """(R, x)."""
+        return g[: self.size, : self.size], g[: self.size, self.size]
+
+    def motion(self, rotation: Array, translation: Array, corner: float = 1.0) -> Array:
+        """[[R, x], [0, corner]]."""
+        top = jnp.concatenate([rotation, translation[:, None]], axis=1)
+        bottom = jnp.concatenate([jnp.zeros((1, self.size)), jnp.full((1, 1), corner)], axis=1)
+        return jnp.concatenate([top, bottom], axis=0)
+
+    def identity(self) -> Array:
+        return jnp.eye(self.size + 1)
+
+    def compose(self, g: Array, h: Array) -> Array:
+        (r, x), (q, y) = self.parts(g), self.parts(h)
+        return self.motion(r @ q, r @ y + x)
+
+    def inverse(self, g: Array) -> Array:
+        r, x = self.parts(g)
+        return self.motion(r.T, -(x @ r))
+
+    def matrix(self, g: Array) -> Array:
+        return g
+
+    def hat(self, xi: Array) -> Array:
+        omega, v = self.split(xi)
+        return self.motion(self.rotations.hat(omega), v, corner=0.0)
+
+    def vee(self, matrix: Array) -> Array:
+        rotation, v = self.parts(matrix)
+        return jnp.concatenate([self.rotations.vee(rotation), v])
+
+    def exp(self, xi: Array) -> Array:
+        omega, v = self.split(xi)
+        return self.motion(self.rotations.exp(omega), self.rotations.mean(omega, v))
+
+    def principal_log(self, g: Array) -> Array:
+        r, x = self.parts(g)
+        omega = self.rotations.log(r)
+        return jnp.concatenate([omega, self.rotations.mean_inverse(omega, x)])
+
+    def cayley(self, xi: Array) -> Array:
+        omega, v = self.split(xi)
+        return self.motion(self.rotations.cayley(omega), self.rotations.resolvent(omega, v))
+
+    def principal_cayley_inverse(self, g: Array) -> Array:
+        r, x = self.parts(g)
+        omega = self.rotations.cayley_inverse(r)
+        return jnp.concatenate([omega, x - 0.5 * (self.rotations.hat(omega) @ x)])
+
+    def Ad(self, g: Array, xi: Array) -> Array:
+        r, x = self.parts(g)
+        omega, v = self.split(xi)
+        turned = self.rotations.Ad(r, omega)
+        return jnp.concatenate([turned, r @ v - self.rotations.hat(turned) @ x])
+
+    def Ad_star(self, g: Array, mu: Array) -> Array:
+        r, x = self.parts(g)
+        torque, force = self.split(mu)
+        turned = self.rotations.Ad_star(r, torque - self.rotations.moment(x, force))
+        return jnp.concatenate([turned, force @ r])
+
+    def ad(self, xi: Array, eta: Array) -> Array:
+        (omega, v), (chi, u) = self.split(xi), self.split(eta)
+        hat = self.rotations.hat
+        return jnp.concatenate([self.rotations.ad(omega, chi), hat(omega) @ u - hat(chi) @ v])
+
+    def ad_star(self, xi: Array, mu: Array) -> Array:
+        (omega, v), (torque, force) = self.split(xi), self.split(mu)
+        turned = self.rotations.ad_star(omega, torque) - self.rotations.moment(v, force)
+        return jnp.concatenate([turned, force @ self.rotations.hat(omega)])
+
+    def dcayley(self, xi: Array, eta: Array) -> Array:
+        """(1 + xi/2)^-1 eta (1 - xi/2)^-1, with translation part (1 + omega/2)^-1 (u + chi (1 - omega/2)^-1 v/2)."""
+        (omega, v), (chi, u) = self.split(xi), self.split(eta)
+        moved = 0.5 * (self.rotations.hat(chi) @ self.rotations.resolvent(omega, v))
+        return jnp.concatenate([self.rotations.dcayley(omega, chi), self.rotations.resolvent(-omega, u + moved)])
+
+    def dcayley_inverse(self, xi: Array, eta: Array) -> Array:
+        """(1 + xi/2) eta (1 - xi/2)."""
+        (omega, v), (chi, u) = self.split(xi), self.split(eta)
+        hat = self.rotations.hat
+        rotated = self.rotations.dcayley_inverse(omega, chi)
+        moved = u - 0.5 * (hat(chi) @ v)
+        return jnp.concatenate([rotated, moved + 0.5 * (hat(omega) @ moved)])
+
+    def velocity(self, g: Array, dg: Array) -> Array:
+        (r, _), (dr, dx) = self.parts(g), self.parts(dg)
+        return jnp.concatenate([self.rotations.velocity(r, dr), dx @ r])
+
+    def tangent(self, g: Array, xi: Array) -> Array:
+        r, _ = self.parts(g)
+        omega, v = self.split(xi)
+        return self.motion(r @ self.rotations.hat(omega), r @ v, corner=0.0)
+
+    def angles(self, g: Array) -> Array:
+        return self.rotations.angles(self.parts(g)[0])
+
+    def winding(self, g0: Array, g1: Array) -> Array:
+        return self.rotations.winding(self.parts(g0)[0], self.parts(g1)[0])
+
+    def element(self, value: Any) -> Array:
+        side = self.size + 1
+        matrix = parse(value, str(self), {(side, side): "a matrix [[R, x], [0, 1]]"})
+        require_rotation(self.parts(matrix)[0], str(self))
+        require_last_row(matrix, str(self))
+        return self.normalise(matrix)
+
+    def distance(self, g: Array) -> Array:
+        return self.rotations.distance(self.parts(g)[0])
+
+    def normalise(self, g: Array) -> Array:
+        r, x = self.parts(g)
+        return self.motion(self.rotations.normalise(r), x)
+
+
+def require_last_row(matrix: Array, group: str) -> None:
+    """Refuse a matrix whose last row is not (0, ..., 0, 1) within 1e-8."""
+    if is_traced(matrix):
+        return
+    last = np.asarray(matrix)[-1]
+    if np.abs(last - np.eye(len(last))[-1]).max() > TOLERANCE:
+        raise InvalidInput(f"the last row of an element of {group} must be (0, ..., 0, 1), but it is {last.tolist()}")

@@ -1,0 +1,91 @@
+"""What an integrator is: start, step and observe, pure functions on small arrays that any backend can compile."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from .._newton import Root, find_root
+from ..system import MechanicalSystem, State
+
+OK, NOT_CONVERGED, BRANCH_LOST, NOT_FINITE = range(4)
+REASONS = {
+    OK: "",
+    NOT_CONVERGED: "Newton's iteration found no solution: the step is too large for this state",
+    BRANCH_LOST: "branch lost: the branch of solutions that the run follows ends before this step; take a smaller one",
+    NOT_FINITE: "the step produced numbers that are not finite: the motion left the domain of the system",
+}
+
+
+class StepInfo(NamedTuple):
+    """How a step went: |residual| of its equations, Newton iterations, status code, and the multipliers of the constraint."""
+
+    residual: Array
+    iterations: Array
+    status: Array
+    multipliers: Array
+
+
+class Integrator(ABC):
+    """A one-step method. Its carry holds `t` and `g` beside what else it needs; failure is data in `StepInfo`.
+
+    `start` and `step` return (carry, info); `start` solves what the first state needs, so it can fail too.
+    """
+
+    name: str
+
+    @abstractmethod
+    def start(self, system: MechanicalSystem, state: State, h: Array, u: Any = None) -> tuple[Any, StepInfo]:
+        """The carry at `state`."""
+
+    @abstractmethod
+    def step(self, system: MechanicalSystem, carry: Any, h: Array, u: Any = None) -> tuple[Any, StepInfo]:
+        """One step of size h under the control u."""
+
+    @abstractmethod
+    def observe(self, system: MechanicalSystem, carry: Any, h: Array) -> State:
+        """The state that a carry stands for."""
+
+    def require(self, system: MechanicalSystem, state: State, h: float) -> None:
+        """Refuse, before anything runs, a system or state that this method cannot take."""
+        system.require_admissible(state.t, state.g, state.xi)
+
+
+class Prediction(NamedTuple):
+    """Where Newton's iteration starts: the last solution, its last change, and the orientation of its branch (0: not known)."""
+
+    x: Array
+    change: Array
+    sign: Array
+
+    @classmethod
+    def at(cls, x: Array) -> Prediction:
+        return cls(x, jnp.zeros_like(x), jnp.zeros((), x.dtype))
+
+    @property
+    def guess(self) -> Array:
+        return self.x + self.change
+
+    def solve(self, equations: Callable[[Array], Array]) -> Root:
+        """The root that continues this branch."""
+        return find_root(equations, self.guess, anchor=self.x, sign=self.sign)
+
+    def advanced(self, root: Root) -> Prediction:
+        return Prediction(root.x, root.x - self.x, root.sign)
+
+    def status(self, root: Root) -> Array:
+        """Whether the branch goes on: along it the Jacobian's determinant keeps its sign."""
+        return jnp.where(root.converged, OK, jnp.where(self.sign == 0, NOT_CONVERGED, BRANCH_LOST))
+
+
+def fine(multipliers: Array) -> StepInfo:
+    """The info of a step that solves nothing."""
+    return StepInfo(jnp.zeros(()), jnp.zeros((), int), jnp.zeros((), int), multipliers)
+
+
+def info(prediction: Prediction, root: Root, multipliers: Array) -> StepInfo:
+    return StepInfo(root.residual, root.iterations.astype(int), prediction.status(root).astype(int), multipliers)

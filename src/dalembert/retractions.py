@@ -1,0 +1,95 @@
+"""Retractions: maps tau from the algebra to the group with tau(0) = e, dtau(0) = 1 and tau(-xi) = tau(xi)^-1."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+from jax import Array
+
+from .groups.base import Element, Group, solve_linear, transpose
+
+
+@dataclass(frozen=True)
+class Retraction(abc.ABC):
+    """A retraction with its logarithmic derivatives; a new one needs `tau` and `inverse`, the rest are definitions.
+
+    Since tau(-xi) = tau(xi)^-1, the right derivative at xi is the left derivative at -xi.
+    """
+
+    @abc.abstractmethod
+    def tau(self, group: Group, xi: Array) -> Element: ...
+
+    @abc.abstractmethod
+    def inverse(self, group: Group, g: Element) -> Array:
+        """tau^-1(g)."""
+
+    def left(self, group: Group, xi: Array, eta: Array) -> Array:
+        """d^L tau_xi(eta) = tau(xi)^-1 d/dt tau(xi + t eta) at t = 0."""
+        return group.velocity(*jax.jvp(partial(self.tau, group), (xi,), (eta,)))
+
+    def left_inverse(self, group: Group, xi: Array, eta: Array) -> Array:
+        """The inverse of `left` in eta."""
+        return solve_linear(partial(self.left, group, xi), eta)
+
+    def right(self, group: Group, xi: Array, eta: Array) -> Array:
+        """d^R tau_xi(eta) = d/dt tau(xi + t eta) tau(xi)^-1 at t = 0, which is Ad_tau(xi) d^L tau_xi(eta)."""
+        return self.left(group, -xi, eta)
+
+    def right_inverse(self, group: Group, xi: Array, eta: Array) -> Array:
+        """The inverse of `right` in eta."""
+        return self.left_inverse(group, -xi, eta)
+
+    def left_star(self, group: Group, xi: Array, mu: Array) -> Array:
+        """<left_star mu, eta> = <mu, left eta>."""
+        return transpose(partial(self.left, group, xi), mu)
+
+    def right_star(self, group: Group, xi: Array, mu: Array) -> Array:
+        """<right_star mu, eta> = <mu, right eta>."""
+        return self.left_star(group, -xi, mu)
+
+    def left_inverse_star(self, group: Group, xi: Array, mu: Array) -> Array:
+        """<left_inverse_star mu, eta> = <mu, left_inverse eta>."""
+        return transpose(partial(self.left_inverse, group, xi), mu)
+
+    def right_inverse_star(self, group: Group, xi: Array, mu: Array) -> Array:
+        """<right_inverse_star mu, eta> = <mu, right_inverse eta>."""
+        return self.left_inverse_star(group, -xi, mu)
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Exponential(Retraction):
+    """tau = exp, with tau^-1 = log on rotations by less than pi."""
+
+    def tau(self, group: Group, xi: Array) -> Element:
+        return group.exp(xi)
+
+    def inverse(self, group: Group, g: Element) -> Array:
+        return group.log(g)
+
+    def left(self, group: Group, xi: Array, eta: Array) -> Array:
+        return group.dexp(xi, eta)
+
+    def left_inverse(self, group: Group, xi: Array, eta: Array) -> Array:
+        return group.dexp_inverse(xi, eta)
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Cayley(Retraction):
+    """tau(xi) = (1 - xi/2)^-1 (1 + xi/2) in the defining representation, addition on R^n."""
+
+    def tau(self, group: Group, xi: Array) -> Element:
+        return group.cayley(xi)
+
+    def inverse(self, group: Group, g: Element) -> Array:
+        return group.cayley_inverse(g)
+
+    def left(self, group: Group, xi: Array, eta: Array) -> Array:
+        return group.dcayley(xi, eta)
+
+    def left_inverse(self, group: Group, xi: Array, eta: Array) -> Array:
+        return group.dcayley_inverse(xi, eta)

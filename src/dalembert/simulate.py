@@ -1,0 +1,328 @@
+"""The loop: start, step, freeze what fails, save; one run or an ensemble, on any backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .errors import InvalidInput
+from .integrators import Integrator, Reference
+from .integrators.base import NOT_FINITE, OK
+from .system import MechanicalSystem, State
+from .trajectory import Record, Trajectory
+
+
+class Peaks(NamedTuple):
+    """Extremes over ALL steps, also those that are not saved: energy at the start, |E - E(0)|, |A xi - b|, distance from the group."""
+
+    energy: Array
+    energy_error: Array
+    constraint: Array
+    group: Array
+
+
+class Loop(NamedTuple):
+    """Everything a run carries from step to step. A failed member stays at its last good state, with status and count."""
+
+    carry: Any
+    origin: Array  # time of the carry at count 0: t = origin + count h has no drift
+    count: Array
+    status: Array
+    residual: Array
+    iterations: Array
+    multipliers: Array
+    turns: Array
+    peaks: Peaks
+
+
+class Functions(NamedTuple):
+    """The three pure functions that a backend compiles; `consts` = (system, h) are run-time inputs."""
+
+    start: Callable
+    advance: Callable
+    observe: Callable
+
+
+@lru_cache(maxsize=256)
+def functions(integrator: Integrator, monitor: bool) -> Functions:
+    """The loop of an integrator; the same objects every time, so that compiled programs are found again."""
+
+    def start(consts, state, u) -> tuple[Loop, Record]:
+        system, h = consts
+        carry, info = integrator.start(system, state, h, u)
+        good = (info.status == OK) & _finite(carry)
+        status = jnp.where(good, OK, jnp.where(info.status == OK, NOT_FINITE, info.status))
+        zero = jnp.zeros(())
+        peaks = Peaks(zero, zero, zero, zero)
+        count = jnp.where(good, 0, -1)
+        turns = jnp.zeros_like(system.group.angles(state.g))
+        loop = Loop(carry, carry.t, count, status, info.residual, info.iterations, info.multipliers, turns, peaks)
+        if monitor:
+            seen = integrator.observe(system, carry, h)
+            loop = loop._replace(peaks=_peaks(system, seen, peaks._replace(energy=system.energy(seen.t, seen.g, seen.xi))))
+        return loop, observe(consts, loop)
+
+    def advance(consts, loop: Loop, u) -> Loop:
+        system, h = consts
+        carry, info = integrator.step(system, loop.carry, h, u)
+        good = (loop.status == OK) & (info.status == OK) & _finite(carry)
+        count = loop.count + jnp.where(good, 1, 0)
+        carry = carry._replace(t=loop.origin + count * h)
+        failure = jnp.where(info.status == OK, NOT_FINITE, info.status)
+        status = jnp.where(good | (loop.status != OK), loop.status, failure)
+        turns = loop.turns + system.group.winding(loop.carry.g, carry.g)
+        peaks = _peaks(system, integrator.observe(system, carry, h), loop.peaks) if monitor else loop.peaks
+        new = (carry, info.residual, info.iterations, info.multipliers, turns, peaks)
+        old = (loop.carry, loop.residual, loop.iterations, loop.multipliers, loop.turns, loop.peaks)
+        kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, old)
+        return Loop(kept[0], loop.origin, count, status, *kept[1:])
+
+    def observe(consts, loop: Loop) -> Record:
+        system, h = consts
+        group, state = system.group, integrator.observe(system, loop.carry, h)
+        lifted = group.angles(loop.carry.g) + 2 * jnp.pi * loop.turns
+        angles = lifted + group.angles(group.compose(group.inverse(loop.carry.g), state.g))
+        return Record(state, loop.residual, loop.iterations, loop.multipliers, angles, loop.count)
+
+    return Functions(start, advance, observe)
+
+
+def _finite(tree) -> Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def _peaks(system: MechanicalSystem, state: State, peaks: Peaks) -> Peaks:
+    energy = system.energy(state.t, state.g, state.xi)
+    constraint = jnp.max(jnp.abs(system.residual(state.t, state.g, state.xi)), initial=0.0)
+    return Peaks(
+        peaks.energy,
+        jnp.maximum(peaks.energy_error, jnp.abs(energy - peaks.energy)),
+        jnp.maximum(peaks.constraint, constraint),
+        jnp.maximum(peaks.group, system.group.distance(state.g)),
+    )
+
+
+def simulate(
+    system: MechanicalSystem,
+    integrator: Integrator,
+    state: State | Trajectory,
+    *,
+    step: float,
+    steps: int | None = None,
+    t_end: float | None = None,
+    t0: float | None = None,
+    save_every: int = 1,
+    controls: Any = None,
+    monitor: bool = False,
+    backend: str = "auto",
+) -> Trajectory:
+    """Integrate from `state`, or go on from a Trajectory, with `steps` steps or up to `t_end`.
+
+    `step` may be negative. `controls` is an array with one row (or pytree with one leaf row) a step, or a function of
+    time, held constant over each step at its midpoint value. Every `save_every`-th state and the last one are saved.
+    `monitor=True` keeps the extremes of energy error, constraint and group distance over all steps in `final.peaks`.
+    Numerical failure is data: see `Trajectory.status` and `check`.
+    """
+    steps = _count(step, steps, t_end, _clock(state, t0))
+    _whole("save_every", save_every)
+    going_on = isinstance(state, Trajectory)
+    if not going_on:
+        state = state if t0 is None else state._replace(t=jnp.asarray(t0, float))
+        if not _traced((system, state, step)):
+            integrator.require(system, state, step)
+    held = _held(controls, _clock(state, t0), step, steps)
+    if isinstance(integrator, Reference):
+        return _reference(system, integrator, state, step, steps, save_every, held)
+    loop_functions = functions(integrator, monitor)
+    consts = (system, jnp.asarray(step, float))
+    if going_on:
+        loop, first = state.final, jax.tree.map(lambda leaf: leaf[-1], state.records)
+    else:
+        loop, first = _jit(loop_functions.start)(consts, state, _first(held))
+    loop, records, used, note = _run(loop_functions, consts, loop, held, steps, save_every, backend)
+    records = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, records)
+    return _truncated(Trajectory(system, integrator, consts[1], records, loop, used, note))
+
+
+def ensemble(
+    system: MechanicalSystem | list[MechanicalSystem],
+    integrator: Integrator,
+    state: State | list[State],
+    *,
+    step: float,
+    steps: int | None = None,
+    t_end: float | None = None,
+    save_every: int = 1,
+    controls: Any = None,
+    monitor: bool = False,
+    backend: str = "auto",
+    batched_system: bool = False,
+) -> Trajectory:
+    """`simulate` over many members: `state` and/or `system` carry a leading axis (a list is stacked).
+
+    A batched system is one whose leaves have that axis, as `jax.vmap(model)(parameters)` makes it: say so with
+    `batched_system=True`. A member that fails stays at its last good state; the others go on. Arrays of the result have
+    shape (members, saves, ...).
+    """
+    if isinstance(system, list):
+        system, batched_system = _stack(system, "systems"), True
+    if isinstance(state, list):
+        state = _stack(state, "states")
+    batched_state = state.xi.ndim == 2
+    if not (batched_state or batched_system):
+        raise InvalidInput("an ensemble needs a leading axis on the states (state.xi of shape (members, n)) or batched systems; for one run use simulate")
+    steps = _count(step, steps, t_end, float(np.ravel(state.t)[0]))
+    _whole("save_every", save_every)
+    _require_members(system, integrator, state, step, batched_system, batched_state)
+    held = _held(controls, float(np.ravel(state.t)[0]), step, steps)
+    axes = (0 if batched_system else None, None)
+    loop_functions = functions(integrator, monitor)
+    consts = (system, jnp.asarray(step, float))
+    begin = jax.vmap(loop_functions.start, in_axes=(axes, 0 if batched_state else None, None))
+    loop, first = _jit(begin)(consts, state, _first(held))
+    loop, records, used, note = _run(loop_functions, consts, loop, held, steps, save_every, backend, axes)
+    records = jax.tree.map(lambda a, b: jnp.concatenate([a[:, None], b], axis=1), first, records)
+    return Trajectory(system, integrator, consts[1], records, loop, used, note, batched=batched_system)
+
+
+# -- backends -------------------------------------------------------------------------------------------------------------------
+def _run(loop_functions: Functions, consts, loop, controls, steps: int, save_every: int, backend: str, axes=None):
+    """(loop, records, backend used, note) after `steps` steps; the remainder of steps / save_every ends with a record too."""
+    saves, rest = divmod(steps, save_every)
+    records = []
+    for count, stride, offset in ((saves, save_every, 0), (1 if rest else 0, rest, saves * save_every)):
+        if count:
+            part = jax.tree.map(lambda leaf: leaf[offset : offset + count * stride], controls)
+            loop, record = _scan(loop_functions, count, stride, axes)(consts, loop, part)
+            records.append(record)
+    axis = 0 if axes is None else 1
+    joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=axis), *records) if len(records) > 1 else records[0]
+    return loop, joined, "xla", ""
+
+
+@lru_cache(maxsize=256)
+def _scan(loop_functions: Functions, saves: int, save_every: int, axes=None):
+    """jit of (consts, loop, controls) -> (loop, records): a scan over saves around a scan over the steps between them."""
+
+    def single(consts, loop, controls):
+        controls = jax.tree.map(lambda leaf: leaf.reshape(saves, save_every, *leaf.shape[1:]), controls)
+
+        def save(loop, block):
+            loop, _ = jax.lax.scan(lambda state, u: (loop_functions.advance(consts, state, u), None), loop, block, length=save_every)
+            return loop, loop_functions.observe(consts, loop)
+
+        return jax.lax.scan(save, loop, controls, length=saves)
+
+    return jax.jit(single if axes is None else jax.vmap(single, in_axes=(axes, 0, None)))
+
+
+@lru_cache(maxsize=512)
+def _jit(function):
+    return jax.jit(function)
+
+
+def _reference(system, integrator: Reference, state, step, steps: int, save_every: int, controls) -> Trajectory:
+    """The accurate motion in the form of any other run."""
+    begin = jax.tree.map(lambda leaf: leaf[-1], state.records.state) if isinstance(state, Trajectory) else state
+    counts = np.unique(np.append(np.arange(0, steps + 1, 1 if controls is not None else save_every), steps))
+    times = float(begin.t) + counts * step
+    states = integrator.trajectory(system, begin, times, controls)
+    good = len(states) == len(times)
+    kept = [k for k in range(len(states)) if counts[k] % save_every == 0 or counts[k] == steps]
+    loop_functions = functions(integrator, False)
+    consts = (system, jnp.asarray(step, float))
+
+    def record(state, count, turns):
+        loop, first = loop_functions.start(consts, state, None)
+        return first._replace(count=count, angles=first.angles + 2 * jnp.pi * turns), loop
+
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[states[k] for k in kept])
+    windings = [np.zeros_like(system.group.angles(begin.g))]
+    for a, b in zip(kept, kept[1:], strict=False):
+        windings.append(windings[-1] + np.asarray(system.group.winding(states[a].g, states[b].g)))
+    records, loops = jax.jit(jax.vmap(record))(stacked, jnp.asarray(counts[kept]), jnp.asarray(windings))
+    final = jax.tree.map(lambda leaf: leaf[-1], loops)
+    status = jnp.asarray(OK if good else NOT_FINITE)
+    return Trajectory(system, integrator, consts[1], records, final._replace(count=records.count[-1], status=status, turns=jnp.asarray(windings[-1])), "scipy")
+
+
+# -- input ----------------------------------------------------------------------------------------------------------------------
+def _count(step, steps, t_end, t0) -> int:
+    """The number of steps, from `steps` or from `t_end` (the last state at or before it)."""
+    if not _traced(step) and (not np.isfinite(step) or step == 0):
+        raise InvalidInput(f"step is {step}; allowed: any finite number but 0 (negative steps go back in time)")
+    if (steps is None) == (t_end is None):
+        raise InvalidInput("give exactly one of steps and t_end")
+    if steps is not None:
+        return _whole("steps", steps)
+    ratio = (t_end - t0) / step
+    if not np.isfinite(ratio) or ratio < 1 - 1e-9:
+        raise InvalidInput(f"t_end = {t_end} is not at least one step of {step} away from the start at t = {t0}")
+    return int(np.floor(ratio * (1 + 1e-12) + 1e-9))
+
+
+def _whole(name: str, value) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise InvalidInput(f"{name} is {value!r}; allowed: a whole number of at least 1")
+    return int(value)
+
+
+def _clock(state, t0):
+    """The time at which the run begins (None for traced times)."""
+    t = t0 if t0 is not None else (state.t[-1] if isinstance(state, Trajectory) else state.t)
+    return t if _traced(t) else float(t)
+
+
+def _held(controls, t0, step, steps: int):
+    """Controls as arrays with one row a step."""
+    if controls is None:
+        return None
+    if callable(controls):
+        return jax.vmap(controls)(t0 + step * (jnp.arange(steps) + 0.5))
+    held = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), controls)
+    sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(held)}
+    if sizes != {steps}:
+        raise InvalidInput(f"controls have {sorted(sizes)} rows; allowed: one row a step, that is {steps}")
+    return held
+
+
+def _first(controls):
+    return jax.tree.map(lambda leaf: leaf[0], controls)
+
+
+def _require_members(system, integrator, state, step, batched_system: bool, batched_state: bool) -> None:
+    """The checks of a single run, on the first member, and equal numbers of members."""
+    if _traced((system, state)):
+        return
+    sizes = {leaf.shape[0] for leaf in jax.tree.leaves(system)} if batched_system else set()
+    sizes |= {leaf.shape[0] for leaf in jax.tree.leaves(state)} if batched_state else set()
+    if len(sizes) != 1:
+        raise InvalidInput(f"the members disagree in number: leading axes {sorted(sizes)}")
+    first = jax.tree.map(lambda leaf: leaf[0], system) if batched_system else system
+    integrator.require(first, jax.tree.map(lambda leaf: leaf[0], state) if batched_state else state, step)
+
+
+def _stack(items: list, what: str):
+    if not items or len({jax.tree.structure(item) for item in items}) != 1:
+        raise InvalidInput(f"the {what} of an ensemble must be of one kind (same group, functions and parameter structure), and at least one")
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, float) for leaf in leaves]), *items)
+
+
+def _truncated(run: Trajectory) -> Trajectory:
+    """The good part of a run that failed."""
+    if _traced(run.final.status) or int(run.final.status) == OK:
+        return run
+    good = max(1, int(np.count_nonzero(np.diff(np.asarray(run.records.count), prepend=-1) > 0)))
+    return Trajectory(
+        run.system, run.integrator, run.step, jax.tree.map(lambda leaf: leaf[:good], run.records), run.final, run.backend, run.note
+    )
+
+
+def _traced(tree) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))

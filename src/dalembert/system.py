@@ -1,0 +1,277 @@
+"""A nonholonomic system is a triple (Q, L, D): a Lie group, a Lagrangian and a constraint A(t, g) xi = b(t, g).
+
+Velocities and momenta are left-trivialised: xi = g^-1 g', and a covector mu at g pairs with g xi as mu . xi.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ._jaxpr import depends
+from ._linalg import solve, solve_saddle
+from ._newton import find_root
+from .errors import InvalidInput, OffConstraint
+from .groups import Group
+
+Element = Any
+TOLERANCE = 1e-9
+
+
+class State(NamedTuple):
+    """A point of the motion: time, configuration g, velocity xi in D, momentum in the dual, and the method's own increment.
+
+    `increment` is tau^-1(W)/h of a discrete step (the papers' (u, v)); where a method has none it is the velocity.
+    """
+
+    t: Array
+    g: Element
+    xi: Array
+    momentum: Array
+    increment: Array
+
+
+def vary(group: Group, function: Callable[[Element], Any], g: Element) -> Callable[[Array], Any]:
+    """eta -> f(g exp(eta)) to first order: what a left-trivialised derivative at g differentiates at eta = 0."""
+    return lambda eta: function(group.shift(g, eta))
+
+
+class MechanicalSystem:
+    """What (Q, L, D) determines: the Legendre map, the energy, projections onto D and the equations of motion on D.
+
+    A subclass evaluates the Lagrangian `L(t, g, xi)`, the constraint `A(t, g)`, its drift `b(t, g)` and the force
+    `F(t, g, xi, u)`; every derivative is taken by `jax`.
+    """
+
+    group: Group
+
+    @abstractmethod
+    def L(self, t, g, xi) -> Array: ...
+
+    @abstractmethod
+    def A(self, t, g) -> Array: ...
+
+    @abstractmethod
+    def b(self, t, g) -> Array: ...
+
+    @abstractmethod
+    def F(self, t, g, xi, u) -> Array: ...
+
+    # -- derivatives ---------------------------------------------------------------------------------------------------
+    def momentum(self, t, g, xi) -> Array:
+        """The Legendre map L_xi."""
+        return jax.grad(self.L, argnums=2)(t, g, xi)
+
+    def L_g(self, t, g, xi) -> Array:
+        """The left-trivialised derivative <L_g, eta> = d/ds L(t, g exp(s eta), xi)."""
+        return jax.grad(vary(self.group, lambda h: self.L(t, h, xi), g))(self._zero())
+
+    def metric(self, t, g, xi) -> Array:
+        """The kinetic metric L_xi_xi."""
+        return jax.jacfwd(lambda x: self.momentum(t, g, x))(xi)
+
+    def energy(self, t, g, xi) -> Array:
+        """<L_xi, xi> - L."""
+        return self.momentum(t, g, xi) @ xi - self.L(t, g, xi)
+
+    @property
+    def constraints(self) -> int:
+        """The number m of constraint rows."""
+        return jax.eval_shape(self.A, 0.0, self.group.identity()).shape[0]
+
+    def residual(self, t, g, xi) -> Array:
+        """A xi - b, zero on D."""
+        return self.A(t, g) @ xi - self.b(t, g)
+
+    # -- D and its dual ------------------------------------------------------------------------------------------------
+    def project(self, g, xi, t=0.0) -> Array:
+        """The admissible velocity nearest to xi in the kinetic metric at g."""
+        xi = jnp.asarray(xi, float)
+        correction, _ = solve_saddle(self.metric(t, g, xi), self.A(t, g), self._zero(), -self.residual(t, g, xi))
+        return xi + correction
+
+    def velocity(self, t, g, momentum) -> Array:
+        """The velocity in D whose momentum agrees with `momentum` on D: L_xi + A^T l = momentum, A xi = b."""
+        rows = self.A(t, g)
+        n, m = self.group.dim, rows.shape[0]
+
+        def mismatch(x):
+            return jnp.concatenate([self.momentum(t, g, x[:n]) + rows.T @ x[n:] - momentum, self.residual(t, g, x[:n])])
+
+        # For the usual Lagrangian, quadratic in xi, one Newton step from 0 is the answer and costs no loop.
+        start = jnp.zeros(n + m)
+        linear = start - solve(jax.jacfwd(mismatch)(start), mismatch(start))
+        return (linear if self.quadratic else find_root(mismatch, linear).x)[:n]
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether L is known to be quadratic in xi (then the Legendre map is affine and needs no iteration)."""
+        return not depends(lambda xi: self.metric(0.0, self.group.identity(), xi), self._zero())
+
+    def frame(self, t, g, reference: Array) -> Array:
+        """Vectors (n, n-m) that span ker A(t, g): the kinetic projection of the columns of `reference`, smooth in g."""
+        metric, rows = self.metric(t, g, self._zero()), self.A(t, g)
+        weights = solve(metric, rows.T)
+        return reference - weights @ solve(rows @ weights, rows @ reference) if rows.shape[0] else reference
+
+    # -- equations of motion -------------------------------------------------------------------------------------------
+    def acceleration(self, t, g, xi, u=None) -> tuple[Array, Array]:
+        """(xi', l) of the ODE on D: d/dt L_xi = ad*_xi L_xi + L_g + F + A^T l with A xi = b differentiated in time.
+
+        On R^n this is Proposition 2.1 and (23) of jimenez-scheurle.
+        """
+        momentum = self.momentum(t, g, xi)
+        direction = self._zero(), (jnp.ones_like(xi[0]), xi)
+
+        def along(function):
+            def moved(s, eta):
+                return function(t + s, self.group.shift(g, eta))
+
+            zero = (jnp.zeros_like(xi[0]), direction[0])
+            return jax.jvp(moved, zero, direction[1])[1]
+
+        force = self.group.ad_star(xi, momentum) + self.L_g(t, g, xi) + self.F(t, g, xi, u)
+        top = force - along(lambda s, h: self.momentum(s, h, xi))
+        bottom = -along(lambda s, h: self.residual(s, h, xi))
+        rate, multipliers = solve_saddle(self.metric(t, g, xi), self.A(t, g), top, bottom)
+        return rate, -multipliers
+
+    def multipliers(self, t, g, xi, u=None) -> Array:
+        """The reaction l of the continuous motion, (23) of jimenez-scheurle on any group."""
+        return self.acceleration(t, g, xi, u)[1]
+
+    # -- states --------------------------------------------------------------------------------------------------------
+    def state(self, g=None, xi=None, *, momentum=None, t=0.0) -> State:
+        """A state from a configuration (default: identity) and a velocity in D or a momentum (all components, or those on D)."""
+        g = self.group.identity() if g is None else self.group.element(g)
+        if (xi is None) == (momentum is None):
+            raise InvalidInput("give exactly one of xi (a velocity) and momentum")
+        t = jnp.asarray(t, float)
+        if xi is None:
+            xi = self.velocity(t, g, self._covector(t, g, momentum))
+        xi = vector(xi, self.group.dim, "velocity xi")
+        self.require_admissible(t, g, xi)
+        return State(t, g, xi, self.momentum(t, g, xi), xi)
+
+    def require_admissible(self, t, g, xi) -> None:
+        """Refuse a velocity off D, saying how far it is off."""
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self, t, g, xi))):
+            return
+        rows = np.asarray(self.A(t, g))
+        if rows.shape[0] and np.linalg.matrix_rank(rows) < rows.shape[0]:
+            raise InvalidInput(f"the {rows.shape[0]} constraint rows A(t, g) are linearly dependent at the initial state: {rows.tolist()}")
+        off = np.abs(np.asarray(self.residual(t, g, xi)))
+        scale = 1.0 + np.linalg.norm(rows, axis=1) * np.linalg.norm(np.asarray(xi)) if rows.shape[0] else 1.0
+        if np.any(off > TOLERANCE * scale):
+            raise OffConstraint(
+                f"the initial velocity {np.asarray(xi).tolist()} is off the constraint: |A xi - b| = {off.max():.3g}. "
+                f"The nearest admissible velocity is system.project(g, xi) = {np.asarray(self.project(g, xi, t)).tolist()}"
+            )
+
+    def _covector(self, t, g, momentum) -> Array:
+        """All n components of a momentum given by n components, or by its n - m components in the basis of D."""
+        n, rank = self.group.dim, self.group.dim - self.constraints
+        momentum = jnp.asarray(momentum, float)
+        if momentum.shape == (n,):
+            return vector(momentum, n, "momentum")
+        if momentum.shape != (rank,):
+            raise InvalidInput(f"momentum has shape {momentum.shape}; allowed: ({n},) or, on D, ({rank},)")
+        basis = self.basis(t, g)
+        return basis @ solve(basis.T @ basis, vector(momentum, rank, "momentum on D"))
+
+    def basis(self, t, g) -> Array:
+        """The documented basis (n, n-m) of D at g: the null space of A in reduced echelon form."""
+        return jnp.asarray(null_basis(np.asarray(self.A(t, g))))
+
+    def _zero(self) -> Array:
+        return jnp.zeros(self.group.dim)
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("parameters",),
+    meta_fields=("group", "lagrangian", "constraint", "drift", "force"),
+)
+@dataclass(frozen=True, eq=False)
+class System(MechanicalSystem):
+    """(Q, L, D) from functions: `lagrangian(t, g, xi, p)`, `constraint(t, g, p)` -> A, `drift(t, g, p)` -> b, `force(t, g, xi, u, p)`.
+
+    `constraint=None` leaves the system free. `parameters` is the pytree p: ensembles, sweeps and gradients reach it.
+    """
+
+    group: Group
+    lagrangian: Callable
+    constraint: Callable | None = None
+    _: KW_ONLY
+    parameters: Any = None
+    drift: Callable | None = None
+    force: Callable | None = None
+
+    def L(self, t, g, xi) -> Array:
+        return self.lagrangian(t, g, xi, self.parameters)
+
+    def A(self, t, g) -> Array:
+        if self.constraint is None:
+            return jnp.zeros((0, self.group.dim))
+        rows = jnp.asarray(self.constraint(t, g, self.parameters))
+        if rows.ndim != 2 or rows.shape[1] != self.group.dim or rows.shape[0] >= self.group.dim:
+            raise InvalidInput(
+                f"constraint(t, g, p) gave shape {rows.shape}; allowed: (m, {self.group.dim}) with m < {self.group.dim}, "
+                f"one row for each constraint on xi in the algebra of {self.group}"
+            )
+        return rows
+
+    def b(self, t, g) -> Array:
+        if self.drift is None:
+            return jnp.zeros(self.A(t, g).shape[0])
+        value = jnp.asarray(self.drift(t, g, self.parameters))
+        if value.shape != (self.constraints_at(t, g),):
+            raise InvalidInput(f"drift(t, g, p) gave shape {value.shape}; allowed: ({self.constraints_at(t, g)},), one entry a constraint row")
+        return value
+
+    def constraints_at(self, t, g) -> int:
+        return self.A(t, g).shape[0]
+
+    def F(self, t, g, xi, u) -> Array:
+        if self.force is None:
+            return jnp.zeros(self.group.dim)
+        return jnp.asarray(self.force(t, g, xi, u, self.parameters))
+
+
+def vector(value, size: int, what: str) -> Array:
+    """`value` as a finite vector of `size` numbers, or a clear error."""
+    array = jnp.asarray(value, float)
+    if array.shape != (size,):
+        raise InvalidInput(f"{what} has shape {array.shape}; allowed: ({size},)")
+    if not isinstance(array, jax.core.Tracer) and not np.all(np.isfinite(array)):
+        raise InvalidInput(f"{what} must be finite; given {np.asarray(array).tolist()}")
+    return array
+
+
+def null_basis(rows: np.ndarray) -> np.ndarray:
+    """Columns that span ker A, unit in the free coordinates: the reduced echelon form with the largest entries as pivots."""
+    rows = np.array(rows, float)
+    m, n = rows.shape
+    pivots: list[int] = []
+    for i in range(m):
+        k, j = np.unravel_index(np.argmax(np.abs(rows[i:])), rows[i:].shape)
+        if np.abs(rows[i + k, j]) < 1e-12 * max(1.0, np.abs(rows).max()):
+            raise InvalidInput(f"the {m} constraint rows are linearly dependent: rank {i}")
+        rows[[i, i + k]] = rows[[i + k, i]]
+        rows[i] /= rows[i, j]
+        others = np.arange(m) != i
+        rows[others] -= np.outer(rows[others, j], rows[i])
+        pivots.append(int(j))
+    free = [j for j in range(n) if j not in pivots]
+    basis = np.zeros((n, len(free)))
+    basis[free, range(len(free))] = 1.0
+    basis[pivots] = -rows[:, free]
+    return basis + 0.0
