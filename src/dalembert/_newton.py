@@ -44,19 +44,42 @@ def find_root(function: Callable[[Array], Array], guess: Array, *, anchor: Array
     known). When Newton's iteration from the guess fails, or lands where the orientation differs, the homotopy
     f(x) = (1 - s) f(anchor) is followed from the anchor: it ends at the root, or at the fold where the branch ends.
     """
-    anchor = guess if anchor is None else anchor
-    sign = jnp.zeros((), guess.dtype) if sign is None else sign
+    anchor = jax.lax.stop_gradient(guess if anchor is None else anchor)
+    sign = jnp.zeros((), guess.dtype) if sign is None else jax.lax.stop_gradient(sign)
 
     def solver(f, x):
         direct = _newton(f, x)
-        followed, found = _follow(f, direct, jax.lax.stop_gradient(anchor), jax.lax.stop_gradient(sign))
-        evidence = (jnp.max(jnp.abs(f(followed.x))), followed.count, found.astype(x.dtype), followed.sign)
-        return followed.x, jax.lax.stop_gradient(evidence)
+        good = _faithful(direct, sign)
+        lost = ~good & (sign != 0)
+        begin = direct._replace(x=jnp.where(lost, anchor, direct.x))
+        return _follow(f, begin, sign, jnp.where(lost, 0.0, 1.0 * STAGES), lost | good)
 
-    x, (residual, count, found, orientation) = jax.lax.custom_root(
-        function, guess, solver, lambda f, y: solve(jax.jacfwd(f)(y), y), has_aux=True
+    return _rooted(function, guess, solver)
+
+
+def follow_root(function: Callable[[Array], Array], anchor: Array) -> Root:
+    """The root at the end of the homotopy f(x) = (1 - s) f(anchor): the one on the branch through the anchor."""
+
+    def solver(f, x):
+        _, sign = eliminate(jax.jacfwd(f)(x), f(x)[:, None])
+        zero = jnp.zeros((), x.dtype)
+        return _follow(f, _Iterate(x, zero, zero, zero, sign), sign, zero, sign != 0)
+
+    return _rooted(function, jax.lax.stop_gradient(anchor), solver)
+
+
+def _rooted(function, guess: Array, solver) -> Root:
+    """The root that `solver` finds, with the implicit function theorem as its derivative."""
+
+    def with_evidence(f, x):
+        last, found = solver(f, x)
+        evidence = (jnp.max(jnp.abs(f(last.x))), last.count, found.astype(x.dtype), last.sign)
+        return last.x, jax.lax.stop_gradient(evidence)
+
+    x, (residual, count, found, sign) = jax.lax.custom_root(
+        function, guess, with_evidence, lambda f, y: solve(jax.jacfwd(f)(y), y), has_aux=True
     )
-    return Root(x, residual, count, found > 0.5, orientation)
+    return Root(x, residual, count, found > 0.5, sign)
 
 
 def _newton(f, x: Array) -> _Iterate:
@@ -86,24 +109,23 @@ def _settled(state: _Iterate) -> Array:
     return tiny | stalled | predicted
 
 
-def _follow(f, direct: _Iterate, anchor: Array, sign: Array) -> tuple[_Iterate, Array]:
-    """`direct` if it stayed on the branch; else the end of the homotopy from the anchor, and whether it got there."""
+def _faithful(state: _Iterate, sign: Array) -> Array:
+    """Whether an iteration ended at a root on the branch of this orientation."""
+    return _settled(state) & jnp.all(jnp.isfinite(state.x)) & ((sign == 0) | (state.sign == sign))
 
-    def faithful(state: _Iterate) -> Array:
-        return _settled(state) & jnp.all(jnp.isfinite(state.x)) & ((sign == 0) | (state.sign == sign))
+
+def _follow(f, begin: _Iterate, sign: Array, stage: Array, good: Array) -> tuple[_Iterate, Array]:
+    """The end of the homotopy from begin.x, and whether the branch went on as far as that."""
 
     def body(path):
         stage, state, offset, _ = path
         offset = jnp.where(stage == 0, f(state.x), offset)
         share = 1.0 - (stage + 1.0) / STAGES
         new = _newton(lambda x: f(x) - share * offset, state.x)
-        return stage + 1.0, new._replace(count=state.count + new.count), offset, faithful(new)
+        return stage + 1.0, new._replace(count=state.count + new.count), offset, _faithful(new, sign)
 
     def unfinished(path):
         return (path[0] < STAGES) & path[3]
 
-    lost = ~faithful(direct) & (sign != 0)
-    begin = direct._replace(x=jnp.where(lost, anchor, direct.x))
-    stage = jnp.where(lost, 0.0, 1.0 * STAGES)
-    stage, state, _, good = jax.lax.while_loop(unfinished, body, (stage, begin, jnp.zeros_like(anchor), lost | faithful(direct)))
+    _, state, _, good = jax.lax.while_loop(unfinished, body, (stage, begin, jnp.zeros_like(begin.x), good))
     return state, good

@@ -13,7 +13,7 @@ from jax import Array
 from .differences import FiniteDifference
 from .errors import InconsistentDiscretisation
 from .groups import Group
-from .invariant import InvariantSystem
+from .invariant import InvariantSystem, block
 from .retractions import Cayley, Retraction
 from .system import MechanicalSystem
 
@@ -71,7 +71,8 @@ def from_difference(system: MechanicalSystem, difference: Callable, *, node: flo
 # -- reduced Lagrangians of invariant systems -------------------------------------------------------------------------------
 def moser_veselov(W, h, system: InvariantSystem) -> Array:
     """l_d(W) = tr((W-1) J (W-1)^T)/(2h), on SO(n) -tr(W J)/h up to a constant (Moser-Veselov 1991; fedorov-zenkov (5.8))."""
-    gap = system.group.matrix(W) - jnp.eye(system.group.matrix(W).shape[0])
+    displacement = block(system.group.matrix(W))
+    gap = displacement - jnp.eye(displacement.shape[0])
     return jnp.trace(gap @ system.mass_matrix() @ gap.T) / (2 * h)
 
 

@@ -137,7 +137,12 @@ def mass_projector(group: Group) -> tuple[np.ndarray, np.ndarray]:
 def _generators(group: Group) -> np.ndarray:
     """The basis of the algebra as matrices (n, N, N)."""
     with jax.ensure_compile_time_eval():
-        return np.stack([np.asarray(group.hat(e)) for e in np.eye(group.dim)])
+        return np.stack([np.asarray(block(group.hat(e))) for e in np.eye(group.dim)])
+
+
+def block(matrix: Any) -> Array:
+    """The matrix of an element or generator; on a product the blocks of its factors along the diagonal."""
+    return jax.scipy.linalg.block_diag(*matrix) if isinstance(matrix, tuple) else matrix
 
 
 def symmetric(value, size: int, what: str) -> Array:

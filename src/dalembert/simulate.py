@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -11,11 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .errors import InvalidInput
+from .errors import InvalidInput, UnknownName
 from .integrators import Integrator, Reference
 from .integrators.base import NOT_FINITE, OK
+from .kernels.run import RunResult, run
 from .system import MechanicalSystem, State
 from .trajectory import Record, Trajectory
+
+
+BACKENDS = ("auto", "llvm", "cuda", "xla")
 
 
 class Peaks(NamedTuple):
@@ -121,6 +126,7 @@ def simulate(
     controls: Any = None,
     monitor: bool = False,
     backend: str = "auto",
+    progress: Callable[[int, int], None] | None = None,
 ) -> Trajectory:
     """Integrate from `state`, or go on from a Trajectory, with `steps` steps or up to `t_end`.
 
@@ -145,9 +151,9 @@ def simulate(
         loop, first = state.final, jax.tree.map(lambda leaf: leaf[-1], state.records)
     else:
         loop, first = _jit(loop_functions.start)(consts, state, _first(held))
-    loop, records, used, note = _run(loop_functions, consts, loop, held, steps, save_every, backend)
-    records = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, records)
-    return _truncated(Trajectory(system, integrator, consts[1], records, loop, used, note))
+    result = _run(loop_functions, consts, loop, held, steps, save_every, backend, progress=progress)
+    records = jax.tree.map(lambda a, b: _join((a[None], b), 0), first, result.records)
+    return _truncated(Trajectory(system, integrator, consts[1], records, result.loop, result.backend, result.note, result.interrupted))
 
 
 def ensemble(
@@ -163,6 +169,7 @@ def ensemble(
     monitor: bool = False,
     backend: str = "auto",
     batched_system: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Trajectory:
     """`simulate` over many members: `state` and/or `system` carry a leading axis (a list is stacked).
 
@@ -186,40 +193,35 @@ def ensemble(
     consts = (system, jnp.asarray(step, float))
     begin = jax.vmap(loop_functions.start, in_axes=(axes, 0 if batched_state else None, None))
     loop, first = _jit(begin)(consts, state, _first(held))
-    loop, records, used, note = _run(loop_functions, consts, loop, held, steps, save_every, backend, axes)
-    records = jax.tree.map(lambda a, b: jnp.concatenate([a[:, None], b], axis=1), first, records)
-    return Trajectory(system, integrator, consts[1], records, loop, used, note, batched=batched_system)
+    lanes = jax.tree.leaves(loop)[0].shape[0]
+    result = _run(loop_functions, consts, loop, held, steps, save_every, backend, axes, lanes, progress)
+    records = jax.tree.map(lambda a, b: _join((a[:, None], b), 1), first, result.records)
+    return Trajectory(system, integrator, consts[1], records, result.loop, result.backend, result.note, result.interrupted, batched_system)
 
 
 # -- backends -------------------------------------------------------------------------------------------------------------------
-def _run(loop_functions: Functions, consts, loop, controls, steps: int, save_every: int, backend: str, axes=None):
-    """(loop, records, backend used, note) after `steps` steps; the remainder of steps / save_every ends with a record too."""
+def _run(loop_functions: Functions, consts, loop, controls, steps: int, save_every: int, backend: str, axes=None, lanes=None, progress=None) -> RunResult:
+    """`steps` steps with a record after every `save_every` of them; a remainder ends with a record too."""
+    if backend not in BACKENDS:
+        raise UnknownName("backend", backend, BACKENDS)
     saves, rest = divmod(steps, save_every)
-    records = []
+    parts = []
     for count, stride, offset in ((saves, save_every, 0), (1 if rest else 0, rest, saves * save_every)):
-        if count:
-            part = jax.tree.map(lambda leaf: leaf[offset : offset + count * stride], controls)
-            loop, record = _scan(loop_functions, count, stride, axes)(consts, loop, part)
-            records.append(record)
-    axis = 0 if axes is None else 1
-    joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=axis), *records) if len(records) > 1 else records[0]
-    return loop, joined, "xla", ""
+        if count and not (parts and parts[-1].interrupted):
+            held = jax.tree.map(lambda leaf: leaf[offset : offset + count * stride], controls)
+            options = {} if lanes is None else {"lanes": lanes, "axes": (axes, 0)}
+            parts.append(run(*loop_functions[1:], consts, loop, held, saves=count, save_every=stride, backend=backend, progress=progress, **options))
+            loop = parts[-1].loop
+    records = [part.records for part in parts]
+    joined = jax.tree.map(lambda *leaves: _join(leaves, 0 if lanes is None else 1), *records)
+    return replace(parts[-1], records=joined, note=parts[0].note)
 
 
-@lru_cache(maxsize=256)
-def _scan(loop_functions: Functions, saves: int, save_every: int, axes=None):
-    """jit of (consts, loop, controls) -> (loop, records): a scan over saves around a scan over the steps between them."""
-
-    def single(consts, loop, controls):
-        controls = jax.tree.map(lambda leaf: leaf.reshape(saves, save_every, *leaf.shape[1:]), controls)
-
-        def save(loop, block):
-            loop, _ = jax.lax.scan(lambda state, u: (loop_functions.advance(consts, state, u), None), loop, block, length=save_every)
-            return loop, loop_functions.observe(consts, loop)
-
-        return jax.lax.scan(save, loop, controls, length=saves)
-
-    return jax.jit(single if axes is None else jax.vmap(single, in_axes=(axes, 0, None)))
+def _join(leaves, axis: int):
+    """Arrays put end to end, by NumPy unless one is traced."""
+    if len(leaves) == 1:
+        return leaves[0]
+    return (jnp if _traced(leaves) else np).concatenate(leaves, axis=axis)
 
 
 @lru_cache(maxsize=512)

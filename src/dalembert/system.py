@@ -156,23 +156,22 @@ class MechanicalSystem:
             raise InvalidInput("give exactly one of xi (a velocity) and momentum")
         t = jnp.asarray(t, float)
         if xi is None:
-            xi = self.velocity(t, g, self._covector(t, g, momentum))
+            xi = _velocity(self, t, g, self._covector(t, g, momentum))
         xi = vector(xi, self.group.dim, "velocity xi")
         self.require_admissible(t, g, xi)
-        return State(t, g, xi, self.momentum(t, g, xi), xi)
+        return State(t, g, xi, _momentum(self, t, g, xi), xi)
 
     def require_admissible(self, t, g, xi) -> None:
         """Refuse a velocity off D, saying how far it is off."""
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self, t, g, xi))):
             return
-        rows = np.asarray(self.A(t, g))
+        rows, off = (np.asarray(value) for value in _constraint(self, t, g, xi))
         if rows.shape[0] and np.linalg.matrix_rank(rows) < rows.shape[0]:
             raise InvalidInput(f"the {rows.shape[0]} constraint rows A(t, g) are linearly dependent at the initial state: {rows.tolist()}")
-        off = np.abs(np.asarray(self.residual(t, g, xi)))
-        scale = 1.0 + np.linalg.norm(rows, axis=1) * np.linalg.norm(np.asarray(xi)) if rows.shape[0] else 1.0
-        if np.any(off > TOLERANCE * scale):
+        scale = 1.0 + np.linalg.norm(rows, axis=1) * np.linalg.norm(np.asarray(xi))
+        if np.any(np.abs(off) > TOLERANCE * scale):
             raise OffConstraint(
-                f"the initial velocity {np.asarray(xi).tolist()} is off the constraint: |A xi - b| = {off.max():.3g}. "
+                f"the initial velocity {np.asarray(xi).tolist()} is off the constraint: |A xi - b| = {np.abs(off).max():.3g}. "
                 f"The nearest admissible velocity is system.project(g, xi) = {np.asarray(self.project(g, xi, t)).tolist()}"
             )
 
@@ -184,8 +183,7 @@ class MechanicalSystem:
             return vector(momentum, n, "momentum")
         if momentum.shape != (rank,):
             raise InvalidInput(f"momentum has shape {momentum.shape}; allowed: ({n},) or, on D, ({rank},)")
-        basis = self.basis(t, g)
-        return basis @ solve(basis.T @ basis, vector(momentum, rank, "momentum on D"))
+        return _extend(self.basis(t, g), vector(momentum, rank, "momentum on D"))
 
     def basis(self, t, g) -> Array:
         """The documented basis (n, n-m) of D at g: the null space of A in reduced echelon form."""
@@ -193,6 +191,27 @@ class MechanicalSystem:
 
     def _zero(self) -> Array:
         return jnp.zeros(self.group.dim)
+
+
+# A system is a pytree, so these are compiled once for all systems of a kind; op by op they would take seconds.
+@jax.jit
+def _velocity(system: MechanicalSystem, t, g, momentum):
+    return system.velocity(t, g, momentum)
+
+
+@jax.jit
+def _momentum(system: MechanicalSystem, t, g, xi):
+    return system.momentum(t, g, xi)
+
+
+@jax.jit
+def _extend(basis: Array, restricted: Array):
+    return basis @ solve(basis.T @ basis, restricted)
+
+
+@jax.jit
+def _constraint(system: MechanicalSystem, t, g, xi):
+    return system.A(t, g), system.residual(t, g, xi)
 
 
 @partial(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Element = Any
 """A point of a group: an array, or on a product a tuple of arrays."""
 
+UNROLLED = 6
+
 
 @dataclass(frozen=True)
 class Group(abc.ABC):
@@ -167,10 +169,15 @@ def transpose(linear: Any, covector: Array) -> Array:
     return jax.vjp(linear, jnp.zeros_like(covector))[1](covector)[0]
 
 
+def columns(linear: Any, dim: int) -> Array:
+    """The matrix of a linear map on vectors of length dim."""
+    return jax.vmap(linear, out_axes=1)(jnp.eye(dim))
+
+
 def solve_linear(linear: Any, value: Array) -> Array:
-    """The x with linear(x) = value."""
-    columns = jax.vmap(linear, out_axes=1)(jnp.eye(value.shape[0], dtype=value.dtype))
-    return solve(columns, value)
+    """The x with linear(x) = value; by LAPACK above dimension 6, where unrolled elimination takes long to compile."""
+    matrix = columns(linear, len(value))
+    return solve(matrix, value) if len(value) <= UNROLLED else jnp.linalg.solve(matrix, value)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))

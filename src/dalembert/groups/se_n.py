@@ -8,8 +8,8 @@ import jax
 from jax import Array
 
 from ..errors import InvalidInput
+from .matrix_exponential import exponential
 from .motions import Motions
-from .pade import exponential
 from .se2 import SE2
 from .se3 import SE3
 from .so_n import SOn

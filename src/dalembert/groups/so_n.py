@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,8 @@ from jax import Array
 
 from .._linalg import solve
 from ..errors import InvalidInput
-from .pade import exponential
+from .base import columns
+from .matrix_exponential import exponential
 from .rotations import Rotations
 from .so2 import SO2
 from .so3 import SO3
@@ -33,13 +35,14 @@ class SOn(Rotations):
         return self.n
 
     def hat(self, xi: Array) -> Array:
-        rows: list[list] = [[0.0] * self.n for _ in range(self.n)]
-        for (i, j), coordinate in zip(_pairs(self.n), xi, strict=True):
-            rows[i][j], rows[j][i] = coordinate, -coordinate
-        return jnp.array(rows)
+        starts = [i * (2 * self.n - i - 1) // 2 for i in range(self.n + 1)]
+        rows = [jnp.concatenate([jnp.zeros(i + 1), xi[starts[i] : starts[i + 1]]]) for i in range(self.n)]
+        upper = jnp.stack(rows)
+        return upper - upper.T
 
     def vee(self, matrix: Array) -> Array:
-        return 0.5 * jnp.stack([matrix[i, j] - matrix[j, i] for i, j in _pairs(self.n)])
+        skew = 0.5 * (matrix - matrix.T)
+        return jnp.concatenate([skew[i, i + 1 :] for i in range(self.n - 1)])
 
     def exp(self, xi: Array) -> Array:
         return exponential(self.hat(xi), xi @ xi)
@@ -52,7 +55,7 @@ class SOn(Rotations):
 
         def improve(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
             xi, error = state
-            candidate = xi + self.dexp_inverse(xi, error)
+            candidate = xi + jnp.linalg.solve(columns(partial(self.dexp, xi), self.dim), error)
             remaining = defect(candidate)
             better = remaining @ remaining < error @ error
             return jnp.where(better, candidate, xi), jnp.where(better, remaining, error)
@@ -64,8 +67,7 @@ class SOn(Rotations):
         return exponential(_border(self.hat(omega), v), omega @ omega)[: self.n, self.n]
 
     def mean_inverse(self, omega: Array, v: Array) -> Array:
-        columns = jax.vmap(lambda e: self.mean(omega, e), out_axes=1)(jnp.eye(self.n))
-        return solve(columns, v)
+        return solve(columns(partial(self.mean, omega), self.n), v)
 
     def resolvent(self, omega: Array, v: Array) -> Array:
         return solve(jnp.eye(self.n) - 0.5 * self.hat(omega), v)
@@ -75,10 +77,6 @@ def SO(n: int) -> Rotations:
     """SO(n), as `SO2` or `SO3` where closed forms exist."""
     special: dict[int, Rotations] = {2: SO2(), 3: SO3()}
     return special[n] if n in special else SOn(n)
-
-
-def _pairs(n: int) -> list[tuple[int, int]]:
-    return [(i, j) for i in range(n) for j in range(i + 1, n)]
 
 
 def _border(matrix: Array, column: Array) -> Array:

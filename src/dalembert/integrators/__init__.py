@@ -8,3 +8,5 @@ from .retraction_adapted import RetractionAdapted
 from .runge_kutta import RungeKutta
 
 __all__ = ["REASONS", "EulerPoincareSuslov", "Integrator", "LagrangeDAlembert", "Reference", "RetractionAdapted", "RungeKutta", "StepInfo"]
+
+METHOD_CLASSES = (LagrangeDAlembert, EulerPoincareSuslov, RetractionAdapted, RungeKutta, Reference)

@@ -15,7 +15,7 @@ from ..system import MechanicalSystem, State
 OK, NOT_CONVERGED, BRANCH_LOST, NOT_FINITE = range(4)
 REASONS = {
     OK: "",
-    NOT_CONVERGED: "Newton's iteration found no solution: the step is too large for this state",
+    NOT_CONVERGED: "no solution: the step is too large for this state",
     BRANCH_LOST: "branch lost: the branch of solutions that the run follows ends before this step; take a smaller one",
     NOT_FINITE: "the step produced numbers that are not finite: the motion left the domain of the system",
 }

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from .._linalg import solve
+from .._newton import follow_root
 from ..discretisation import Discretisation, invariant_pair, moser_veselov, reduced_legendre, retracted
 from ..errors import InvalidInput, UnknownName
 from ..invariant import InvariantSystem
@@ -19,7 +19,6 @@ from ..system import State
 from .base import Integrator, Prediction, StepInfo, info
 
 LAGRANGIANS = ("moser-veselov", "retraction")
-CONTINUATION = 32
 
 
 class Carry(NamedTuple):
@@ -59,19 +58,10 @@ class EulerPoincareSuslov(Integrator):
     def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         """Invert the discrete Legendre map on the branch through 0, by continuation from momentum 0."""
         target = system.subspace.T @ state.momentum
-        velocity = self._coordinates(system, state.momentum)
-
-        def enlarge(prediction, share):
-            root = prediction.solve(lambda eta: self._restricted(system, eta, h) - share * target)
-            return prediction.advanced(root), info(prediction, root, jnp.zeros(system.constraints))
-
-        first = 1.0 / CONTINUATION
-        prediction = Prediction(jnp.zeros_like(velocity), first * velocity, jnp.zeros(()))
-        prediction, infos = jax.lax.scan(enlarge, prediction, first * jnp.arange(1, CONTINUATION + 1))
-        last = jax.tree.map(lambda leaf: leaf[-1], infos)
+        root = follow_root(lambda eta: self._restricted(system, eta, h) - target, jnp.zeros_like(target))
+        unknown = Prediction.at(root.x)
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        last = last._replace(status=jnp.max(infos.status), multipliers=multipliers)
-        return Carry(state.t, state.g, prediction._replace(change=jnp.zeros_like(velocity))), last
+        return Carry(state.t, state.g, unknown._replace(sign=root.sign)), info(unknown, root, multipliers)
 
     def step(self, system: InvariantSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
         group = system.group

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from scipy.integrate import solve_ivp
 
 from ..errors import NumericalFailure
 from ..system import MechanicalSystem, State
@@ -40,6 +39,8 @@ class Reference(RungeKutta):
         return [self._observe(system, t, *restore(jnp.asarray(y))) for t, y in zip(times, points, strict=False)]
 
     def _flow(self, field, t0, t1, y, u) -> np.ndarray:
+        from scipy.integrate import solve_ivp
+
         solution = solve_ivp(lambda t, y: np.asarray(field(t, y, u)), (t0, t1), y, method="DOP853", rtol=self.tolerance, atol=self.tolerance)
         if not solution.success or not np.all(np.isfinite(solution.y[:, -1])):
             raise NumericalFailure(f"DOP853 could not pass from t={t0} to t={t1}: {solution.message}")

@@ -1,12 +1,16 @@
-"""Free rigid bodies on SO(3) and SO(n)."""
+"""Free rigid bodies on SO(3) and SO(n), and the exact motion on SO(3)."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+from scipy.special import elliprf, elliprj
 
 from ..errors import InvalidInput
 from ..groups import SO, SO3
-from ..invariant import InvariantSystem, inertia_of_mass
+from ..invariant import InvariantSystem, inertia_of_mass, symmetric
+from ..system import vector
 
 
 def rigid_body(inertia) -> InvariantSystem:
@@ -32,3 +36,140 @@ def mass_tensor(mass) -> np.ndarray:
     if low.sum() <= 0:
         raise InvalidInput(f"mass has eigenvalues {low.tolist()} whose sum is not positive: the inertia J_i + J_j must be positive")
     return array
+
+
+# -- the exact motion -----------------------------------------------------------------------------------------------------
+class Motion(NamedTuple):
+    """Momenta (.., 3) in the body and attitudes (.., 3, 3) at given times."""
+
+    momentum: np.ndarray
+    attitude: np.ndarray
+
+
+def exact(inertia, momentum, t, attitude=None) -> Motion:
+    """The motion m' = m x I^-1 m, g' = g hat(I^-1 m) at the times t (a number or an array): Jacobi (1849).
+
+    The momentum is (A cn, B sn, D dn) of u = u0 + l t in principal axes (a, b, c), b the intermediate one. The axis c
+    turns about the fixed momentum by psi = |m| t/I_a + |m| (1/I_a - 1/I_c)(n/3l) [S^3 R_J(cn^2, dn^2, 1, 1 - n S^2)]
+    (S = sn, n = 1 - B^2/A^2), which gives the attitude (Celledoni, Fasso, Safstrom and Zanna 2008, with Carlson's R_J).
+    No expression cancels: symmetric bodies, principal axes and the separatrix are limits and no cases.
+    """
+    tensor = np.asarray(symmetric(inertia, 3, "inertia"))
+    m0 = np.asarray(vector(momentum, 3, "momentum"))
+    g0 = np.asarray(SO3().identity() if attitude is None else SO3().element(attitude))
+    t = np.asarray(t, float)
+    diagonal = not np.any(tensor - np.diag(np.diag(tensor)))
+    moments, axes = (np.diag(tensor), np.eye(3)) if diagonal else np.linalg.eigh(tensor)
+    axes = axes * np.sign(np.linalg.det(axes))
+    size = np.linalg.norm(m0)
+    if size == 0.0:
+        return Motion(np.broadcast_to(m0, (*t.shape, 3)).copy(), np.broadcast_to(g0, (*t.shape, 3, 3)).copy())
+    orbit = _Orbit.of(moments, axes.T @ m0)
+    m, psi = orbit.at(t)
+    zero, _ = orbit.at(np.zeros(()))
+    begin, end = orbit.frame(zero), orbit.frame(m)
+    g = g0 @ axes @ begin.matrix @ _about_third(psi) @ np.swapaxes(end.matrix, -1, -2) @ axes.T
+    return Motion(size * (end.direction @ axes.T), g)
+
+
+class _Frame(NamedTuple):
+    direction: np.ndarray  # of the momentum, (.., 3)
+    matrix: np.ndarray  # columns: the axis c projected across the momentum, its normal, the momentum
+
+
+class _Orbit(NamedTuple):
+    """A polhode: axes (a, b, c), differences u_ij = |1/I_i - 1/I_j|, amplitudes, and the argument u = u0 + speed t."""
+
+    axes: tuple[int, int, int]
+    ratio: float  # B/A
+    A: float
+    D: float
+    signs: tuple[float, float]  # of m_a (at the start) and of m_c
+    mc: float  # 1 - k^2
+    speed: float
+    u0: float
+    n: float
+    size: float
+    rates: tuple[float, float]  # |m|/I_a and |m|(1/I_a - 1/I_c)
+
+    @classmethod
+    def of(cls, moments: np.ndarray, m: np.ndarray) -> _Orbit:
+        a, b, c = _family(moments, m)
+        gap = lambda i, j: (moments[j] - moments[i]) / (moments[i] * moments[j])  # 1/I_i - 1/I_j
+        ac, bc, ab = abs(gap(a, c)), abs(gap(b, c)), abs(gap(a, b))
+        share, rest = (bc / ac, ab / ac) if ac > 0 else (1.0, 0.0)
+        A, D = np.hypot(m[a], m[b] * np.sqrt(share)), np.hypot(m[c], m[b] * np.sqrt(rest))
+        ratio = 1 / np.sqrt(share)
+        excess = bc * m[c] ** 2 - ab * m[a] ** 2  # |H - C/I_b|
+        mc = min(1.0, max(0.0, excess / (bc * D**2))) if bc * D > 0 else 1.0
+        sa, sc = (-1.0 if m[a] < 0 else 1.0), (-1.0 if m[c] < 0 else 1.0)
+        cyclic = 1.0 if (b - a) % 3 == 1 else -1.0
+        speed = sa * sc * cyclic * np.sign(gap(a, c)) * np.sqrt(ac * bc) * D
+        sn, cn, dn = (m[b] / (A * ratio), abs(m[a]) / A, abs(m[c]) / D if D > 0 else 1.0) if A > 0 else (0.0, 1.0, 1.0)
+        u0 = sn * elliprf(cn**2, dn**2, 1.0) if sn else 0.0
+        size = float(np.linalg.norm(m))
+        return cls((a, b, c), ratio, A, D, (sa, sc), mc, speed, u0, -rest / share, size, (size / moments[a], size * gap(a, c)))
+
+    def at(self, t: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """((sn, cn, dn), psi) at the times t."""
+        values, integral = self._integral(self.u0 + self.speed * t)
+        _, first = self._integral(np.asarray(self.u0))
+        correction = self.rates[1] * self.n / (3 * self.speed) * (integral - first) if self.speed else 0.0
+        return values, self.rates[0] * t + correction
+
+    def _integral(self, u: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """sn, cn, dn and 3/n (Pi(n, u) - u), by reduction to |u| <= K."""
+        K = elliprf(0.0, self.mc, 1.0) if self.mc > 0 else np.inf
+        turns = np.round(u / (2 * K))
+        sn, cn, dn = jacobi(u - (2 * K * turns if self.mc > 0 else 0.0), self.mc)
+        part = sn**3 * elliprj(cn**2, dn**2, 1.0, 1 - self.n * sn**2)
+        whole = 2 * turns * elliprj(0.0, self.mc, 1.0, 1 - self.n) if self.mc > 0 else 0.0
+        sign = 1 - 2 * np.mod(turns, 2)
+        return (sign * sn, sign * cn, dn), part + whole
+
+    def frame(self, values: tuple[np.ndarray, ...]) -> _Frame:
+        a, b, c = self.axes
+        sn, cn, dn = values
+        across = np.hypot(cn, self.ratio * sn)
+        sine, cosine = self.A * across / self.size, self.signs[1] * self.D * dn / self.size
+        norm = np.hypot(sine, cosine)
+        sine, cosine = sine / norm, cosine / norm
+        planar = np.zeros((*np.shape(sn), 3))
+        planar[..., a], planar[..., b] = self.signs[0] * cn / across, self.ratio * sn / across
+        third = np.eye(3)[c]
+        direction = sine[..., None] * planar + cosine[..., None] * third
+        first = -cosine[..., None] * planar + sine[..., None] * third
+        return _Frame(direction, np.stack([first, np.cross(direction, first), direction], axis=-1))
+
+
+def _family(moments: np.ndarray, m: np.ndarray) -> tuple[int, int, int]:
+    """(a, b, c): b the intermediate axis, c the one that the polhode encircles."""
+    low, b, high = (int(i) for i in np.argsort(moments, kind="stable"))
+    below, above = (moments[b] - moments[low]) / moments[low], (moments[high] - moments[b]) / moments[high]
+    excess = below * m[low] ** 2 - above * m[high] ** 2  # I_b H - C
+    around_low = excess > 0 or (excess == 0 and below > above)
+    return (high, b, low) if around_low else (low, b, high)
+
+
+def _about_third(psi: np.ndarray) -> np.ndarray:
+    c, s, zero = np.cos(psi), np.sin(psi), np.zeros_like(psi)
+    return np.stack([np.stack([c, -s, zero], -1), np.stack([s, c, zero], -1), np.stack([zero, zero, 1 + zero], -1)], -2)
+
+
+def jacobi(u: np.ndarray, mc: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """sn, cn, dn of |u| <= K for the complementary parameter mc = 1 - k^2, by the arithmetic-geometric mean.
+
+    Taking mc, not k^2, keeps full accuracy next to the separatrix, where sn = tanh and cn = dn = sech at mc = 0.
+    """
+    if mc < 1e-32:
+        return np.tanh(u), 1 / np.cosh(u), 1 / np.cosh(u)
+    a, b, c = 1.0, np.sqrt(mc), np.sqrt(1 - mc)
+    ratios = []
+    while c > 1e-17 * a:
+        a, b, c = (a + b) / 2, np.sqrt(a * b), (a - b) / 2
+        ratios.append(c / a)
+    phi = 2.0 ** len(ratios) * a * u
+    for ratio in reversed(ratios):
+        phi = (phi + np.arcsin(ratio * np.sin(phi))) / 2
+    sn, cn = np.sin(phi), np.cos(phi)
+    return sn, cn, np.sqrt(mc + (1 - mc) * cn**2)

@@ -1,0 +1,91 @@
+"""The first success: three systems, each with a geometric method beside Runge-Kutta at the same step."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from . import models
+from .integrators import EulerPoincareSuslov, Integrator, RungeKutta
+from .simulate import simulate
+from .system import MechanicalSystem, State
+from .trajectory import Trajectory
+
+REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One system of the demonstration with the step both methods take."""
+
+    name: str
+    title: str
+    system: MechanicalSystem
+    state: State
+    geometric: Integrator
+    step: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    system: str
+    method: str
+    step: float
+    steps: int
+    energy: float
+    constraint: float | None
+    group: float
+    microseconds: float
+
+
+def scenes() -> list[Scene]:
+    """Suslov's body, Chaplygin's sleigh and a free rigid body."""
+    suslov = models.suslov([[3, 0, 1], [0, 4, 0.5], [1, 0.5, 5]])
+    sleigh = models.chaplygin_sleigh(mass=1.0, inertia=1.0, a=0.3, b=0.0)
+    body = models.rigid_body([0.6, 0.8, 1.0])
+    return [
+        Scene("suslov", "Suslov body", suslov, suslov.state(momentum=[41.07400078, -99.38251558]), EulerPoincareSuslov(), 0.015, 400),
+        Scene("sleigh", "Chaplygin sleigh", sleigh, sleigh.state(xi=[0.5, -1.0, 0.0]), EulerPoincareSuslov(), 0.1, 400),
+        Scene("rigid-body", "Free rigid body", body, body.state(momentum=[1.8, 0.4, -0.9]), EulerPoincareSuslov(), 0.2, 5000),
+    ]
+
+
+def run_scene(scene: Scene) -> dict[str, tuple[Trajectory, Row]]:
+    """Both methods on one scene, with the time a step takes (median of several runs, compilation not counted)."""
+    results = {}
+    for integrator in (scene.geometric, RungeKutta()):
+
+        def once(method=integrator):
+            return simulate(scene.system, method, scene.state, step=scene.step, steps=scene.steps).check()
+
+        run = once()
+        seconds = []
+        for _ in range(REPEATS):
+            begin = time.perf_counter()
+            np.asarray(once().t)
+            seconds.append(time.perf_counter() - begin)
+        results[integrator.name] = run, _row(scene, run, float(np.median(seconds)))
+    return results
+
+
+def _row(scene: Scene, run: Trajectory, seconds: float) -> Row:
+    def peak(values) -> float:
+        return float(np.abs(np.asarray(values)).max())
+
+    constraint = peak(run.constraint_residual()) if run.multipliers.shape[-1] else None
+    return Row(scene.title, run.integrator.name, scene.step, scene.steps, peak(run.energy_error()), constraint, peak(run.group_distance()), 1e6 * seconds / scene.steps)
+
+
+def draw(scene: Scene, results: dict[str, tuple[Trajectory, Row]], folder: Path) -> Path:
+    """The figure of a scene."""
+    from .plotting import plot_comparison
+
+    path = folder / f"{scene.name}.png"
+    plot_comparison({name: run for name, (run, _) in results.items()}, title=f"{scene.title}, step {scene.step}", path=path)
+    return path

@@ -1,0 +1,60 @@
+"""The methods by name, as configuration files, the command line and the law tests know them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import InvalidInput, UnknownName
+from ..retractions import Cayley, Exponential
+from . import METHOD_CLASSES
+from .base import Integrator
+
+RETRACTIONS = {"cayley": Cayley, "exponential": Exponential}
+ALIASES = {"beta": "node"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A named integrator whose options are the fields of its class."""
+
+    build: Callable[..., Integrator]
+
+    @property
+    def name(self) -> str:
+        return self.build.name  # type: ignore[attr-defined]
+
+    @property
+    def summary(self) -> str:
+        """The first line of the method's documentation."""
+        return inspect.getdoc(self.build).splitlines()[0]  # type: ignore[union-attr]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options with their defaults, as a configuration file writes them."""
+        fields = dataclasses.fields(self.build)  # type: ignore[arg-type]
+        plain = {field.name: field.default for field in fields if field.name != "pair"}
+        return {name: str(value).lower().removesuffix("()") if name == "retraction" else value for name, value in plain.items()}
+
+    def make(self, given: Mapping[str, Any]) -> Integrator:
+        """The integrator with these options; unknown ones are named."""
+        options: dict[str, Any] = {}
+        for key, value in given.items():
+            name = ALIASES.get(key, key)
+            if name not in self.options:
+                raise UnknownName(f"option of method '{self.name}'", key, self.options)
+            if name in options:
+                raise InvalidInput(f"method '{self.name}' has both {name} and its other name {', '.join(ALIASES)}: give one")
+            options[name] = _retraction(value) if name == "retraction" else value
+        return self.build(**options)
+
+
+def _retraction(name):
+    if name not in RETRACTIONS:
+        raise UnknownName("retraction", name, RETRACTIONS)
+    return RETRACTIONS[name]()
+
+
+METHODS: dict[str, Method] = {cls.name: Method(cls) for cls in METHOD_CLASSES}

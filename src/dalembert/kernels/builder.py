@@ -1,0 +1,338 @@
+"""Building a scalar program: every operation folds, is shared, and moves out of the loops it does not depend on.
+
+Only literals fold. The identities used are those of real arithmetic on finite numbers (0 * x = 0, x + 0 = x), which is
+what removes the zeros of tangents and structure constants; sums are never reordered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .program import BOOL, F64, I64, Block, Branch, Loop, LoweringError, Value
+
+BUDGET = 40_000
+"""Operations a program may have before XLA is the better place for it."""
+
+_MASK = (1 << 64) - 1
+
+
+def _wrap(n: int) -> int:
+    """The 64-bit two's complement integer congruent to n."""
+    n &= _MASK
+    return n - (1 << 64) if n >> 63 else n
+
+
+def fused(a: float, b: float, c: float) -> float:
+    """a * b + c rounded once."""
+    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+        return a * b + c
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    try:
+        return float(exact) if exact else a * b + c
+    except OverflowError:
+        return math.copysign(math.inf, exact)
+
+
+def _float_division(a: float, b: float) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.float64(a) / np.float64(b))
+
+
+def _integer_division(a: int, b: int) -> int:
+    return -1 if b == 0 else _wrap(int(math.copysign(1, a) * math.copysign(1, b)) * (abs(a) // abs(b)))
+
+
+def _remainder(a: int, b: int) -> int:
+    return a if b == 0 else a - b * _integer_division(a, b)
+
+
+def _truncated(x: float) -> int:
+    """Conversion to an integer as XLA does it: towards zero, NaN to 0, the ends of the range beyond it."""
+    return 0 if math.isnan(x) else int(min(max(x, -(2.0**63)), 2.0**63 - 1024)) if abs(x) < 2.0**63 else (
+        (1 << 63) - 1 if x > 0 else -(1 << 63))
+
+
+def _rounding(function: Callable[[float], Any]) -> Callable[[float], float]:
+    return lambda x: math.copysign(float(function(x)), x) if math.isfinite(x) else x
+
+
+FOLD: dict[tuple[str, str], Callable] = {
+    ("add", F64): lambda a, b: a + b, ("sub", F64): lambda a, b: a - b, ("mul", F64): lambda a, b: a * b,
+    ("div", F64): _float_division, ("neg", F64): lambda a: -a, ("abs", F64): abs, ("fma", F64): fused,
+    ("sqrt", F64): lambda a: math.sqrt(a) if a >= 0 else math.nan, ("floor", F64): _rounding(math.floor),
+    ("ceil", F64): _rounding(math.ceil), ("round", F64): _rounding(round), ("trunc", F64): _rounding(math.trunc),
+    ("min", F64): lambda a, b: a if a < b or a != a else b, ("max", F64): lambda a, b: a if a > b or a != a else b,
+    ("copysign", F64): math.copysign,
+    ("add", I64): lambda a, b: _wrap(a + b), ("sub", I64): lambda a, b: _wrap(a - b),
+    ("mul", I64): lambda a, b: _wrap(a * b), ("div", I64): _integer_division, ("rem", I64): _remainder,
+    ("neg", I64): lambda a: _wrap(-a), ("abs", I64): lambda a: _wrap(abs(a)), ("min", I64): min, ("max", I64): max,
+    ("shl", I64): lambda a, b: _wrap(a << (b & 63)), ("shr", I64): lambda a, b: a >> (b & 63),
+    ("and", I64): lambda a, b: a & b, ("or", I64): lambda a, b: a | b, ("xor", I64): lambda a, b: a ^ b,
+    ("not", I64): lambda a: ~a,
+    ("and", BOOL): lambda a, b: a and b, ("or", BOOL): lambda a, b: a or b, ("xor", BOOL): lambda a, b: a != b,
+    ("not", BOOL): lambda a: not a,
+    ("float", F64): float, ("bits", I64): lambda a: int(np.float64(a).view(np.int64)),
+    ("unbits", F64): lambda a: float(np.int64(a).view(np.float64)),
+}
+COMPARE: dict[str, Callable] = {
+    "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "eq": lambda a, b: a == b, "ne": lambda a, b: a != b,
+}
+COMMUTATIVE = frozenset({"add", "mul", "and", "or", "xor", "eq", "ne"})
+
+
+class Builder:
+    """Appends operations to the current block, or finds that they are already there."""
+
+    def __init__(self, budget: int = BUDGET):
+        self.setup = self.block = Block()
+        self.budget = budget
+        self.size = 0
+        self._constants: dict[tuple[str, str], Value] = {}
+
+    # ---- values
+
+    def const(self, data: Any, type: str | None = None) -> Value:
+        if type is None:
+            type = BOOL if isinstance(data, bool | np.bool_) else I64 if isinstance(data, int | np.integer) else F64
+        data = {F64: float, I64: int, BOOL: bool}[type](data)
+        key = (type, data.hex() if type == F64 else str(data))
+        if key not in self._constants:
+            self._constants[key] = Value("const", type, (), data, self.setup)
+        return self._constants[key]
+
+    def source(self, op: str, type: str, data: Any = None, block: Block | None = None) -> Value:
+        """An input, a loop parameter or the result of a structure: a name that no operation makes."""
+        return Value(op, type, (), data, block or self.block)
+
+    def emit(self, op: str, type: str, *args: Value) -> Value:
+        if all(arg.op == "const" for arg in args):
+            return self.const(self._fold(op, type, *(arg.data for arg in args)), type)
+        found = self.block.find((op, type, args))
+        if found is None and op in COMMUTATIVE:
+            found = self.block.find((op, type, args[::-1]))
+        if found is not None:
+            return found
+        home = self.block
+        depth = max(arg.block.depth for arg in args)
+        while home.outer is not None and depth <= home.outer.depth:
+            home = home.outer
+        self.size += 1
+        if self.size > self.budget:
+            raise LoweringError(f"the step needs more than {self.budget} scalar operations")
+        value = Value(op, type, args, None, home)
+        home.statements.append(value)
+        home.table[op, type, args] = value
+        return value
+
+    def _fold(self, op: str, type: str, *data: Any) -> Any:
+        if op in COMPARE:
+            return COMPARE[op](*data)
+        if op == "select":
+            return data[1] if data[0] else data[2]
+        if op == "int":
+            return _truncated(float(data[0]))
+        try:
+            return FOLD[op, type](*data)
+        except OverflowError:
+            return math.inf
+
+    def is_const(self, value: Value, *among: float) -> bool:
+        return value.op == "const" and (not among or value.data in among)
+
+    # ---- arithmetic
+
+    def add(self, a: Value, b: Value) -> Value:
+        if self.is_const(a, 0):
+            return b
+        if self.is_const(b, 0):
+            return a
+        if b.op == "neg":
+            return self.sub(a, b.args[0])
+        if a.op == "neg":
+            return self.sub(b, a.args[0])
+        return self.emit("add", a.type, a, b)
+
+    def sub(self, a: Value, b: Value) -> Value:
+        if self.is_const(b, 0):
+            return a
+        if self.is_const(a, 0):
+            return self.neg(b)
+        if b.op == "neg":
+            return self.add(a, b.args[0])
+        if a.type == I64 and a is b:
+            return self.const(0)
+        return self.emit("sub", a.type, a, b)
+
+    def mul(self, a: Value, b: Value) -> Value:
+        if self.is_const(a):
+            a, b = b, a
+        if self.is_const(b, 0):
+            return self.const(0, a.type)
+        if self.is_const(b, 1):
+            return a
+        if self.is_const(b, -1):
+            return self.neg(a)
+        if a.op == "neg" or b.op == "neg":
+            flipped = (a.op == "neg") != (b.op == "neg")
+            product = self.mul(a.args[0] if a.op == "neg" else a, b.args[0] if b.op == "neg" else b)
+            return self.neg(product) if flipped else product
+        return self.emit("mul", a.type, a, b)
+
+    def div(self, a: Value, b: Value) -> Value:
+        """a / b; the optimiser decides between the division and the product with a shared reciprocal."""
+        if a.type != F64 or self.is_const(a) and self.is_const(b):
+            return self.emit("div", a.type, a, b)
+        if self.is_const(a, 0):
+            return a
+        if self.is_const(b) and b.data != 0 and 1e-300 < abs(b.data) < 1e300:
+            return self.mul(a, self.const(1.0 / b.data))
+        if a.op == "neg" or b.op == "neg":
+            flipped = (a.op == "neg") != (b.op == "neg")
+            quotient = self.div(a.args[0] if a.op == "neg" else a, b.args[0] if b.op == "neg" else b)
+            return self.neg(quotient) if flipped else quotient
+        reciprocal = self.emit("div", F64, self.const(1.0), b)
+        if self.is_const(a, 1, -1):
+            return reciprocal if a.data == 1 else self.neg(reciprocal)
+        return self.emit("quotient", F64, a, b, reciprocal)
+
+    def rem(self, a: Value, b: Value) -> Value:
+        """The remainder of the division towards zero."""
+        if a.type == I64:
+            return self.emit("rem", I64, a, b)
+        return self.sub(a, self.mul(self.emit("trunc", F64, self.emit("div", F64, a, b)), b))
+
+    def neg(self, a: Value) -> Value:
+        if a.op == "neg":
+            return a.args[0]
+        if self.is_const(a, 0):
+            return a
+        return self.emit("neg", a.type, a)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """a * b + c rounded once, wherever the elementary functions need exactly that."""
+        if self.is_const(a, 0) or self.is_const(b, 0):
+            return c
+        return self.emit("fma", F64, a, b, c)
+
+    def power(self, a: Value, n: int) -> Value:
+        """a^n by repeated squaring."""
+        if n < 0:
+            return self.div(self.const(1.0), self.power(a, -n))
+        result: Value | None = None
+        while n:
+            if n & 1:
+                result = a if result is None else self.mul(result, a)
+            n >>= 1
+            if n:
+                a = self.mul(a, a)
+        return self.const(1, a.type) if result is None else result
+
+    def unary(self, op: str, a: Value) -> Value:
+        """abs, sqrt, floor, ceil, round (half to even) and trunc."""
+        if op == "abs" and a.op in ("neg", "abs"):
+            return self.unary("abs", a.args[0])
+        if op in ("floor", "ceil", "round", "trunc") and a.op in ("floor", "ceil", "round", "trunc", "float"):
+            return a
+        return self.emit(op, a.type, a)
+
+    def min(self, a: Value, b: Value) -> Value:
+        return a if a is b else self.emit("min", a.type, a, b)
+
+    def max(self, a: Value, b: Value) -> Value:
+        return a if a is b else self.emit("max", a.type, a, b)
+
+    def copysign(self, size: Value, sign: Value) -> Value:
+        return self.emit("copysign", F64, size, sign)
+
+    # ---- logic
+
+    def compare(self, op: str, a: Value, b: Value) -> Value:
+        if op in ("gt", "ge"):
+            op, a, b = {"gt": "lt", "ge": "le"}[op], b, a
+        if a.type == BOOL:
+            different = self.logic("xor", a, b)
+            return {"ne": different, "eq": self.invert(different), "lt": self.logic("and", self.invert(a), b),
+                    "le": self.logic("or", self.invert(a), b)}[op]
+        if a is b and a.type == I64:
+            return self.const(op in ("le", "eq"))
+        return self.emit(op, BOOL, a, b)
+
+    def logic(self, op: str, a: Value, b: Value) -> Value:
+        if a.op == "const":
+            a, b = b, a
+        if a.type == BOOL and b.op == "const":
+            if op == "xor":
+                return self.invert(a) if b.data else a
+            return a if b.data == (op == "and") else b
+        if a is b:
+            return self.const(0, a.type) if op == "xor" else a
+        return self.emit(op, a.type, a, b)
+
+    def invert(self, a: Value) -> Value:
+        return a.args[0] if a.op == "not" else self.emit("not", a.type, a)
+
+    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+        if condition.op == "const":
+            return yes if condition.data else no
+        if yes is no:
+            return yes
+        if condition.op == "not":
+            return self.select(condition.args[0], no, yes)
+        if yes.type == BOOL and yes.op == "const":
+            return self.logic("or", condition, no) if yes.data else self.logic("and", self.invert(condition), no)
+        if no.type == BOOL and no.op == "const":
+            return self.logic("or", self.invert(condition), yes) if no.data else self.logic("and", condition, yes)
+        return self.emit("select", yes.type, condition, yes, no)
+
+    def convert(self, a: Value, type: str) -> Value:
+        if a.type == type:
+            return a
+        if type == BOOL:
+            return self.compare("ne", a, self.const(0, a.type))
+        if a.type == BOOL:
+            return self.select(a, self.const(1, type), self.const(0, type))
+        return self.emit("float" if type == F64 else "int", type, a)
+
+    # ---- structure
+
+    @contextmanager
+    def inside(self, block: Block) -> Iterator[Block]:
+        outside, self.block = self.block, block
+        try:
+            yield block
+        finally:
+            self.block = outside
+
+    def loop(self, initial: Sequence[Value], test: Callable[[list[Value]], Value],
+             body: Callable[[list[Value]], list[Value]]) -> list[Value]:
+        """while test(carry): carry = body(carry)."""
+        testing = Block(self.block, outer=self.block)
+        working = Block(testing, outer=self.block)
+        params = [self.source("param", value.type, block=testing) for value in initial]
+        with self.inside(testing):
+            condition = test(params)
+        if condition.op == "const" and not condition.data:
+            return list(initial)
+        with self.inside(working):
+            following = body(params)
+        results = [self.source("result", value.type) for value in initial]
+        loop = Loop(list(initial), params, testing, condition, working, following, results)
+        self.block.statements.append(loop)
+        return results
+
+    def branch(self, condition: Value, then: Callable[[], list[Value]], other: Callable[[], list[Value]]) -> list[Value]:
+        """The values of one of two computations."""
+        first, second = Block(self.block), Block(self.block)
+        with self.inside(first):
+            then_values = then()
+        with self.inside(second):
+            other_values = other()
+        results = [self.source("result", value.type) for value in then_values]
+        self.block.statements.append(Branch(condition, first, then_values, second, other_values, results))
+        return results

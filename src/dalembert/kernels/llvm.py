@@ -1,0 +1,340 @@
+"""Scalar programs as LLVM IR: one emitter for one trajectory and for lanes <W x double>.
+
+A lane computes exactly the operations of a single run, in the same order. Loops over lanes are masked: a lane whose
+condition is false keeps its carries (a select), and the loop ends when no lane is left. Nothing is left to the backend:
+no fast-math flags, fma only where the program says so.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from .layout import COUNTS, POINTERS, Layout
+from .program import BOOL, F64, I64, Block, Branch, Loop, Program, Statement, Value
+
+_SCALARS = {F64: "double", I64: "i64", BOOL: "i1"}
+_INTRINSICS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven", "trunc": "trunc",
+               "fma": "fma", "copysign": "copysign"}
+_FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "neg": "fneg"}
+_COMPARE = {F64: {"lt": "fcmp olt", "le": "fcmp ole", "eq": "fcmp oeq", "ne": "fcmp une"},
+            I64: {"lt": "icmp slt", "le": "icmp sle", "eq": "icmp eq", "ne": "icmp ne"}}
+_INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl", "shr": "ashr"}
+
+
+class Emitter:
+    """Writes the text of one function."""
+
+    def __init__(self, program: Program, layout: Layout, width: int):
+        self.program, self.layout, self.width = program, layout, width
+        self.lines: list[str] = []
+        self.names: dict[Value, str] = {}
+        self.declared: set[str] = set()
+        self.count = 0
+        self.label = "entry"
+
+    # ---- text
+
+    def vector(self, type: str) -> str:
+        scalar = _SCALARS[type]
+        return scalar if self.width == 1 else f"<{self.width} x {scalar}>"
+
+    def fresh(self, prefix: str = "v") -> str:
+        self.count += 1
+        return f"%{prefix}{self.count}"
+
+    def put(self, text: str) -> str:
+        name = self.fresh()
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def do(self, text: str) -> None:
+        self.lines.append(f"  {text}")
+
+    def start(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self.label = label
+
+    def labels(self, *kinds: str) -> list[str]:
+        self.count += 1
+        return [f"{kind}{self.count}" for kind in kinds]
+
+    def literal(self, data: float | int | bool, type: str) -> str:
+        if type == F64:
+            text = f"0x{struct.unpack('>Q', struct.pack('>d', data))[0]:016X}"
+        else:
+            text = str(int(data)) if type == I64 else ("true" if data else "false")
+        return text if self.width == 1 else f"splat ({_SCALARS[type]} {text})"
+
+    def name(self, value: Value) -> str:
+        return self.literal(value.data, value.type) if value.op == "const" else self.names[value]
+
+    def intrinsic(self, name: str, type: str, *args: str) -> str:
+        vector = self.vector(type)
+        suffix = _SCALARS[type].replace("double", "f64")
+        full = f"@llvm.{name}.{suffix if self.width == 1 else f'v{self.width}{suffix}'}"
+        self.declared.add(f"declare {vector} {full}({', '.join([vector] * len(args))})")
+        return f"call {vector} {full}({', '.join(f'{vector} {arg}' for arg in args)})"
+
+    # ---- operations
+
+    def operation(self, value: Value) -> str:
+        """The right-hand side of one operation."""
+        args = [self.name(arg) for arg in value.args]
+        op, type = value.op, value.type
+        source = value.args[0].type
+        vector, of_source = self.vector(type), self.vector(source)
+        if op in _COMPARE[F64]:
+            return f"{_COMPARE[source][op]} {of_source} {args[0]}, {args[1]}"
+        if op == "select":
+            return f"select {self.vector(BOOL)} {args[0]}, {vector} {args[1]}, {vector} {args[2]}"
+        if op in ("bits", "unbits"):
+            return f"bitcast {of_source} {args[0]} to {vector}"
+        if op == "float":
+            return f"sitofp {of_source} {args[0]} to {vector}"
+        if op == "int":
+            return self.saturating(args[0])
+        if op == "not":
+            return f"xor {vector} {args[0]}, {self.literal(-1 if type == I64 else True, type)}"
+        if op in ("min", "max"):
+            return self.extreme(op, type, *args)
+        if type == F64 and op in _INTRINSICS:
+            return self.intrinsic(_INTRINSICS[op], type, *args)
+        if type == F64:
+            return f"{_FLOAT[op]} {vector} {', '.join(args)}"
+        return self.integer(op, vector, *args)
+
+    def saturating(self, x: str) -> str:
+        integer, double = self.vector(I64), self.vector(F64)
+        suffix = "i64.f64" if self.width == 1 else f"v{self.width}i64.v{self.width}f64"
+        self.declared.add(f"declare {integer} @llvm.fptosi.sat.{suffix}({double})")
+        return f"call {integer} @llvm.fptosi.sat.{suffix}({double} {x})"
+
+    def extreme(self, op: str, type: str, a: str, b: str) -> str:
+        """min and max; for doubles a NaN wins: (a < b or a is NaN) ? a : b."""
+        if type == I64:
+            return self.intrinsic("smin" if op == "min" else "smax", I64, a, b)
+        double, boolean = self.vector(F64), self.vector(BOOL)
+        better = self.put(f"fcmp {'olt' if op == 'min' else 'ogt'} {double} {a}, {b}")
+        is_nan = self.put(f"fcmp uno {double} {a}, {a}")
+        first = self.put(f"or {boolean} {better}, {is_nan}")
+        return f"select {boolean} {first}, {double} {a}, {double} {b}"
+
+    def integer(self, op: str, vector: str, *args: str) -> str:
+        if op == "neg":
+            return f"sub {vector} zeroinitializer, {args[0]}" if self.width > 1 else f"sub {vector} 0, {args[0]}"
+        if op == "abs":
+            return self.intrinsic("smax", I64, args[0], self.put(self.integer("neg", vector, args[0])))
+        if op in ("div", "rem"):
+            return self.division(op, vector, *args)
+        return f"{_INTEGER[op]} {vector} {args[0]}, {args[1]}"
+
+    def division(self, op: str, vector: str, a: str, b: str) -> str:
+        """Integer division without traps: a/0 = -1, a rem 0 = a, and division by -1 is negation."""
+        boolean = self.vector(BOOL)
+        is_zero = self.put(f"icmp eq {vector} {b}, {self.literal(0, I64)}")
+        is_minus = self.put(f"icmp eq {vector} {b}, {self.literal(-1, I64)}")
+        odd = self.put(f"or {boolean} {is_zero}, {is_minus}")
+        safe = self.put(f"select {boolean} {odd}, {vector} {self.literal(1, I64)}, {vector} {b}")
+        usual = self.put(f"{'sdiv' if op == 'div' else 'srem'} {vector} {a}, {safe}")
+        minus = self.put(self.integer("neg", vector, a)) if op == "div" else self.literal(0, I64)
+        result = self.put(f"select {boolean} {is_minus}, {vector} {minus}, {vector} {usual}")
+        return f"select {boolean} {is_zero}, {vector} {self.literal(-1, I64) if op == 'div' else a}, {vector} {result}"
+
+    # ---- structure
+
+    def block(self, block: Block, mask: str | None) -> None:
+        for statement in block.statements:
+            self.statement(statement, mask)
+
+    def statement(self, statement: Statement, mask: str | None) -> None:
+        if isinstance(statement, Value):
+            self.names[statement] = self.put(self.operation(statement))
+        elif isinstance(statement, Loop):
+            self.loop(statement, mask)
+        else:
+            self.branch(statement, mask)
+
+    def both(self, mask: str | None, condition: str) -> str:
+        return condition if mask is None else self.put(f"and {self.vector(BOOL)} {mask}, {condition}")
+
+    def any(self, mask: str) -> str:
+        if self.width == 1:
+            return mask
+        word = self.put(f"bitcast {self.vector(BOOL)} {mask} to i{self.width}")
+        return self.put(f"icmp ne i{self.width} {word}, 0")
+
+    def phis(self, values: Sequence[Value], initial: Sequence[str], origin: str, following: Sequence[str], back: str) -> None:
+        for value, first, later in zip(values, initial, following, strict=True):
+            self.do(f"{self.names[value]} = phi {self.vector(value.type)} [ {first}, %{origin} ], [ {later}, %{back} ]")
+
+    def loop(self, loop: Loop, mask: str | None) -> None:
+        head, work, back, done = self.labels("test", "body", "again", "done")
+        origin, initial = self.label, [self.name(value) for value in loop.initial]
+        carried = [self.fresh("n") for _ in loop.params]
+        for param, result in zip(loop.params, loop.results, strict=True):
+            self.names[param] = self.names[result] = self.fresh("p")
+        self.do(f"br label %{head}")
+        self.start(head)
+        self.phis(loop.params, initial, origin, carried, back)
+        self.block(loop.test, mask)
+        active = self.both(mask, self.name(loop.condition))
+        self.do(f"br i1 {self.any(active)}, label %{work}, label %{done}")
+        self.start(work)
+        self.block(loop.body, active)
+        self.do(f"br label %{back}")
+        self.start(back)
+        for param, value, name in zip(loop.params, loop.following, carried, strict=True):
+            vector = self.vector(param.type)
+            condition = "true" if self.width == 1 else active
+            self.do(f"{name} = select {self.vector(BOOL)} {condition}, {vector} {self.name(value)}, "
+                    f"{vector} {self.names[param]}")
+        self.do(f"br label %{head}")
+        self.start(done)
+
+    def branch(self, branch: Branch, mask: str | None) -> None:
+        condition = self.name(branch.condition)
+        opposite = self.put(f"xor {self.vector(BOOL)} {condition}, {self.literal(True, BOOL)}")
+        then = self.arm(branch.then, branch.then_values, self.both(mask, condition))
+        other = self.arm(branch.other, branch.other_values, self.both(mask, opposite))
+        for result, yes, no in zip(branch.results, then, other, strict=True):
+            vector = self.vector(result.type)
+            self.names[result] = self.put(f"select {self.vector(BOOL)} {condition}, {vector} {yes}, {vector} {no}")
+
+    def arm(self, block: Block, results: Sequence[Value], active: str) -> list[str]:
+        """The values of one arm, computed only if some lane wants them."""
+        work, leave, done = self.labels("arm", "leave", "join")
+        origin = self.label
+        self.do(f"br i1 {self.any(active)}, label %{work}, label %{done}")
+        self.start(work)
+        self.block(block, active)
+        names = [self.name(value) for value in results]
+        self.do(f"br label %{leave}")
+        self.start(leave)
+        self.do(f"br label %{done}")
+        self.start(done)
+        return [
+            self.put(f"phi {self.vector(value.type)} [ {name}, %{leave} ], [ {self.literal(0, value.type)}, %{origin} ]")
+            for value, name in zip(results, names, strict=True)
+        ]
+
+    # ---- memory
+
+    def load(self, pointer: str, index: str, type: str, shared: bool = False) -> str:
+        """One scalar of every lane; booleans are stored as words."""
+        stored = F64 if type == F64 else I64
+        scalar = _SCALARS[stored]
+        address = self.put(f"getelementptr inbounds i64, ptr {pointer}, i64 {index}")
+        if shared or self.width == 1:
+            word = self.put(f"load {scalar}, ptr {address}, align 8")
+            if self.width > 1:
+                first = self.put(f"insertelement {self.vector(stored)} poison, {scalar} {word}, i64 0")
+                word = self.put(f"shufflevector {self.vector(stored)} {first}, {self.vector(stored)} poison, "
+                                f"<{self.width} x i32> zeroinitializer")
+        else:
+            word = self.put(f"load {self.vector(stored)}, ptr {address}, align 8")
+        return self.put(f"trunc {self.vector(I64)} {word} to {self.vector(BOOL)}") if type == BOOL else word
+
+    def store(self, pointer: str, index: str, name: str, type: str) -> None:
+        if type == BOOL:
+            name, type = self.put(f"zext {self.vector(BOOL)} {name} to {self.vector(I64)}"), I64
+        address = self.put(f"getelementptr inbounds i64, ptr {pointer}, i64 {index}")
+        self.do(f"store {self.vector(type)} {name}, ptr {address}, align 8")
+
+    def slot(self, row: str | int, lane: str) -> str:
+        """The index of a scalar of this lane in a (rows, lanes) buffer."""
+        return self.put(f"add i64 {self.put(f'mul i64 {row}, %stride')}, {lane}")
+
+    def load_inputs(self, lane: str) -> None:
+        rows = {True: 0, False: 0}
+        for value, varies in zip(self.program.constants, self.layout.varying, strict=True):
+            if varies:
+                self.names[value] = self.load("%varying", self.slot(rows[True], lane), value.type)
+            else:
+                self.names[value] = self.load("%shared", str(rows[False]), value.type, shared=True)
+            rows[varies] += 1
+
+    def load_controls(self, step: str, lane: str) -> None:
+        width = len(self.program.controls)
+        for place, value in enumerate(self.program.controls):
+            row = self.put(f"add i64 {self.put(f'mul i64 {step}, {width}')}, {place}")
+            index = self.put(f"mul i64 {row}, %control_stride")
+            if self.layout.controls_vary:
+                index = self.put(f"add i64 {index}, {lane}")
+            self.names[value] = self.load("%controls", index, value.type, shared=not self.layout.controls_vary)
+
+    def store_record(self, save: str, lane: str) -> None:
+        for (before, size, place), value in zip(self.layout.offsets, self.program.record, strict=True):
+            row = self.put(f"add i64 {self.put(f'mul i64 %capacity, {before}')}, {place}")
+            row = self.put(f"add i64 {row}, {self.put(f'mul i64 {save}, {size}')}")
+            self.store("%records", self.slot(row, lane), self.name(value), value.type)
+
+    # ---- the run
+
+    def function(self, name: str) -> str:
+        """for every block of lanes: load, for every record: advance `every` times and observe, store the state."""
+        program = self.program
+        pointers = ", ".join(f"ptr noalias %{each}" for each in POINTERS)
+        counts = ", ".join(f"i64 %{each}" for each in COUNTS)
+        self.start("entry")
+        self.do("br label %lanes")
+        self.start("lanes")
+        self.do("%lane = phi i64 [ %begin, %entry ], [ %next_lane, %lanes_end ]")
+        self.load_inputs("%lane")
+        initial = [self.load("%state", self.slot(row, "%lane"), value.type) for row, value in enumerate(program.state)]
+        self.block(program.setup, None)
+        at_save, at_step = [self.fresh("s") for _ in program.state], [self.fresh("s") for _ in program.state]
+        origin = self.label
+        following = [self.fresh("f") for _ in program.state]
+        self.do("br label %saves")
+        self.start("saves")
+        self.do(f"%save = phi i64 [ %first, %{origin} ], [ %next_save, %saves_end ]")
+        self.name_state(program.state, at_save)
+        self.phis(program.state, initial, origin, following, "saves_end")
+        self.do("%from = sub i64 %save, %first")
+        self.do("%step0 = mul i64 %from, %every")
+        self.do("br label %steps")
+        self.start("steps")
+        self.do("%k = phi i64 [ 0, %saves ], [ %next_k, %steps_end ]")
+        self.name_state(program.state, at_step)
+        self.phis(program.state, at_save, "saves", following, "steps_end")
+        if program.controls:
+            self.load_controls(self.put("add i64 %step0, %k"), "%lane")
+        self.block(program.advance, None)
+        self.do("br label %steps_end")
+        self.start("steps_end")
+        for value, result in zip(following, program.following, strict=True):
+            vector = self.vector(result.type)
+            self.do(f"{value} = select i1 true, {vector} {self.name(result)}, {vector} {self.name(result)}")
+        self.do("%next_k = add i64 %k, 1")
+        self.do("%more_steps = icmp slt i64 %next_k, %every")
+        self.do("br i1 %more_steps, label %steps, label %observe")
+        self.start("observe")
+        self.name_state(program.observed, following)
+        self.block(program.observe, None)
+        self.store_record("%save", "%lane")
+        self.do("br label %saves_end")
+        self.start("saves_end")
+        self.do("%next_save = add i64 %save, 1")
+        self.do("%more_saves = icmp slt i64 %next_save, %last")
+        self.do("br i1 %more_saves, label %saves, label %lanes_end")
+        self.start("lanes_end")
+        for row, (value, result) in enumerate(zip(following, program.following, strict=True)):
+            self.store("%state", self.slot(row, "%lane"), value, result.type)
+        self.do(f"%next_lane = add i64 %lane, {self.width}")
+        self.do("%more_lanes = icmp slt i64 %next_lane, %end")
+        self.do("br i1 %more_lanes, label %lanes, label %finish")
+        self.start("finish")
+        self.do("ret void")
+        body = "\n".join(self.lines)
+        declarations = "\n".join(sorted(self.declared))
+        return f"{declarations}\ndefine void @{name}({pointers}, {counts}) nounwind {{\n{body}\n}}\n"
+
+    def name_state(self, values: Sequence[Value], names: Sequence[str]) -> None:
+        self.names.update(zip(values, names, strict=True))
+
+
+def source(program: Program, layout: Layout, width: int, name: str = "run") -> str:
+    """LLVM IR of the whole run."""
+    return Emitter(program, layout, width).function(name)
+

@@ -1,0 +1,135 @@
+"""Machine code for this computer: LLVM IR compiled by llvmlite, cached on disk, run by ctypes on threads.
+
+ctypes releases the GIL during a call, so blocks of lanes run side by side.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+from . import cache as disk
+from .buffers import Buffers
+from .layout import ABI, SIGNATURE, Function, Layout
+from .llvm import source
+from .program import Program
+
+PIECES = 4
+"""Pieces of work a thread gets, so that an unlucky one does not keep the others waiting."""
+
+
+@cache
+def _host() -> tuple[str, str, str]:
+    """Triple, name and features of this processor."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+
+
+@cache
+def best_width() -> int:
+    """The doubles in a vector register of this processor."""
+    features = _host()[2].split(",")
+    return 8 if "+avx512f" in features else 4 if "+avx" in features else 2
+
+
+_functions: dict[tuple[str, Layout, int], Function] = {}
+
+
+def function(program: Program, layout: Layout, width: int) -> Function:
+    """The run of a program on `width` lanes at a time, as a native function; compiled once."""
+    key = (program.digest, layout, width)
+    if key not in _functions:
+        _functions[key] = compile(program, layout, width)
+    return _functions[key]
+
+
+def compile(program: Program, layout: Layout, width: int) -> Function:
+    """Machine code from the disk, or else from LLVM."""
+    import llvmlite
+
+    key = disk.key(program.digest, repr(layout), str(width), ABI, llvmlite.__version__, *_host())
+    return load(disk.get(key, lambda: object_code(source(program, layout, width))), key)
+
+
+def object_code(text: str) -> bytes:
+    """An object file for this processor."""
+    import llvmlite.binding as llvm
+
+    triple, cpu, features = _host()
+    machine = llvm.Target.from_triple(triple).create_target_machine(
+        cpu=cpu, features=features, opt=2, reloc="pic", codemodel="small")
+    module = llvm.parse_assembly(text)
+    module.triple = triple
+    module.data_layout = str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return machine.emit_object(module)
+
+
+@cache
+def _linker() -> Any:
+    import llvmlite.binding as llvm
+
+    _host()
+    return llvm.create_lljit_compiler(use_jit_link=False)
+
+
+_libraries: list[Any] = []  # loaded code lives as long as the process
+
+
+def load(machine_code: bytes, name: str) -> Function:
+    """The function in an object file."""
+    import llvmlite.binding as llvm
+
+    builder = llvm.JITLibraryBuilder().add_object_img(machine_code).add_current_process().export_symbol("run")
+    _libraries.append(builder.link(_linker(), f"{name}-{len(_libraries)}"))
+    return SIGNATURE(_libraries[-1]["run"])
+
+
+class NativeSession:
+    """A run in calls of a native function: blocks of `width` lanes, spread over threads."""
+
+    limit = 1 << 62
+
+    def __init__(self, name: str, function: Function, buffers: Buffers, width: int, threads: int | None):
+        self.name, self.function, self.buffers, self.width = name, function, buffers, width
+        blocks = buffers.stride // width
+        self.threads = max(1, min(threads or len(os.sched_getaffinity(0)), blocks))
+        pieces = 1 if self.threads == 1 else min(blocks, PIECES * self.threads)
+        self.ranges = [(blocks * i // pieces * width, blocks * (i + 1) // pieces * width) for i in range(pieces)]
+        self.pool = ThreadPoolExecutor(self.threads) if self.threads > 1 else None
+
+    def reserve(self, capacity: int) -> None:
+        self.buffers.reserve(capacity)
+
+    def run(self, first: int, count: int, every: int, step: int) -> None:
+        b = self.buffers
+        controls = b.controls.ctypes.data + 8 * step * b.control_row
+        pointers = (b.shared.ctypes.data, b.varying.ctypes.data, b.state.ctypes.data, controls, b.records.ctypes.data)
+
+        def work(lanes: tuple[int, int]) -> None:
+            self.function(*pointers, b.capacity, first, first + count, every, b.stride, *lanes, b.control_stride)
+
+        if self.pool is None:
+            work(self.ranges[0])
+        else:
+            list(self.pool.map(work, self.ranges))
+
+    def loop(self) -> Any:
+        return self.buffers.unpack_loop()
+
+    def records(self, count: int) -> Any:
+        return self.buffers.unpack_records(count)
+
+    def save_state(self) -> Any:
+        return self.buffers.state.copy()
+
+    def restore_state(self, state: Any) -> None:
+        self.buffers.state[...] = state

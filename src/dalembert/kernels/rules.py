@@ -1,0 +1,344 @@
+"""What each JAX primitive does to arrays of scalar values: elementwise, shapes, products, reductions.
+
+A rule takes the builder, the primitive's parameters and the arguments as object arrays, and returns an object array (or
+a list of them). To add a primitive, add a function here and an entry in `RULES`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import elementary
+from .builder import Builder
+from .program import BOOL, F64, I64, LoweringError, Value
+
+Array = np.ndarray  # of Values
+MOVES = ("reshape", "broadcast_in_dim", "squeeze", "slice", "transpose", "copy", "concatenate", "iota", "split", "stack",
+         "unstack", "tile", "rev", "expand_dims", "stop_gradient", "convert_element_type")
+WEIGHTS = dict.fromkeys(elementary.FUNCTIONS, 25) | dict.fromkeys(MOVES, 0) | {"dot_general": 3}
+"""Rough costs of an element, for deciding about branches."""
+
+
+def scalar_type(dtype: Any) -> str:
+    """The type of the scalars of an array; integers of all sizes are 64 bits wide in a program."""
+    dtype = np.dtype(dtype)
+    if dtype == np.float64:
+        return F64
+    if dtype.kind in "iu":
+        return I64
+    if dtype == np.bool_:
+        return BOOL
+    raise LoweringError(f"scalar programs have no type {dtype} (doubles, integers and booleans only)")
+
+
+def packed(values: Sequence[Value], shape: tuple[int, ...]) -> Array:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array.reshape(shape)
+
+
+def mapped(function: Callable, *arrays: Array) -> Array:
+    """The function of every element, arrays broadcast against each other."""
+    result = np.frompyfunc(function, len(arrays), 1)(*arrays)
+    return result if isinstance(result, np.ndarray) else packed([result], ())
+
+
+# ---- elementwise
+
+
+def _elementwise(method: str) -> Callable:
+    return lambda b, params, *args: mapped(getattr(b, method), *args)
+
+
+def _function(function: Callable) -> Callable:
+    return lambda b, params, *args: mapped(lambda *xs: function(b, *xs), *args)
+
+
+def _unary(op: str) -> Callable:
+    return lambda b, params, x: mapped(lambda v: b.unary(op, v), x)
+
+
+def _compare(op: str) -> Callable:
+    return lambda b, params, x, y: mapped(lambda u, v: b.compare(op, u, v), x, y)
+
+
+def _logic(op: str) -> Callable:
+    return lambda b, params, x, y: mapped(lambda u, v: b.logic(op, u, v), x, y)
+
+
+def _same(b: Builder, params: dict, x: Array) -> Array:
+    return x
+
+
+def _convert(b: Builder, params: dict, x: Array) -> Array:
+    target = scalar_type(params["new_dtype"])
+    return mapped(lambda v: b.convert(v, target), x)
+
+
+def _bitcast(b: Builder, params: dict, x: Array) -> Array:
+    """Doubles and 64-bit integers seen as each other."""
+    target = np.dtype(params["new_dtype"])
+    if target.itemsize != 8:
+        raise LoweringError(f"no scalar rule for a bitcast to {target}")
+    op = "bits" if scalar_type(target) == I64 else "unbits"
+    return mapped(lambda v: v if v.type == scalar_type(target) else b.emit(op, scalar_type(target), v), x)
+
+
+def _round(b: Builder, params: dict, x: Array) -> Array:
+    if "AWAY" in str(params["rounding_method"]):
+        half = b.const(0.5)
+        return mapped(lambda v: b.copysign(b.unary("floor", b.add(b.unary("abs", v), half)), v), x)
+    return mapped(lambda v: b.unary("round", v), x)
+
+
+def _select_n(b: Builder, params: dict, which: Array, *cases: Array) -> Array:
+    def choose(index: Value, *values: Value) -> Value:
+        if index.type == BOOL:
+            return b.select(index, values[1], values[0])
+        result = values[-1]
+        for i in range(len(values) - 2, -1, -1):
+            result = b.select(b.compare("le", index, b.const(i)), values[i], result)
+        return result
+
+    return mapped(choose, which, *cases)
+
+
+def _clamp(b: Builder, params: dict, low: Array, x: Array, high: Array) -> Array:
+    return mapped(lambda l, v, h: b.min(b.max(v, l), h), low, x, high)
+
+
+def _is_finite(b: Builder, params: dict, x: Array) -> Array:
+    return mapped(lambda v: b.compare("lt", b.unary("abs", v), b.const(math.inf)), x)
+
+
+# ---- shapes
+
+
+def _iota(b: Builder, params: dict) -> Array:
+    shape, dimension = params["shape"], params["dimension"]
+    type = scalar_type(params["dtype"])
+    along = np.arange(shape[dimension]).reshape([-1 if d == dimension else 1 for d in range(len(shape))])
+    return mapped(lambda n: b.const(n, type), np.broadcast_to(along, shape).astype(object))
+
+
+def _broadcast_in_dim(b: Builder, params: dict, x: Array, *_: Array) -> Array:
+    shape = [1] * len(params["shape"])
+    for dimension, size in zip(params["broadcast_dimensions"], x.shape, strict=True):
+        shape[dimension] = size
+    return np.broadcast_to(x.reshape(shape), params["shape"])
+
+
+def _slice(b: Builder, params: dict, x: Array) -> Array:
+    strides = params["strides"] or (1,) * x.ndim
+    return x[tuple(map(slice, params["start_indices"], params["limit_indices"], strides))]
+
+
+def _pad(b: Builder, params: dict, x: Array, filling: Array) -> Array:
+    for axis, (low, high, interior) in enumerate(params["padding_config"]):
+        size = x.shape[axis]
+        spread = size + max(size - 1, 0) * interior
+        shape = list(x.shape)
+        shape[axis] = spread + max(low, 0) + max(high, 0)
+        result = np.empty(shape, object)
+        result[...] = filling.item()
+        at: list[Any] = [slice(None)] * x.ndim
+        at[axis] = slice(max(low, 0), max(low, 0) + spread, interior + 1)
+        result[tuple(at)] = x
+        at[axis] = slice(max(-low, 0), shape[axis] - max(-high, 0))
+        x = result[tuple(at)]
+    return x
+
+
+def _split(b: Builder, params: dict, x: Array) -> list[Array]:
+    return np.split(x, np.cumsum(params["sizes"])[:-1], axis=params["axis"])
+
+
+def _unstack(b: Builder, params: dict, x: Array) -> list[Array]:
+    axis = params["axis"]
+    return [part.squeeze(axis) for part in np.split(x, x.shape[axis], axis)]
+
+
+def _platform_index(b: Builder, params: dict) -> Array:
+    """Which of several platform-dependent branches: that for the CPU, or else the default."""
+    platforms = params["platforms"]
+    named = [i for i, names in enumerate(platforms) if names and "cpu" in names]
+    default = [i for i, names in enumerate(platforms) if not names]
+    return packed([b.const((named + default)[0])], ())
+
+
+# ---- products and reductions
+
+
+def total(b: Builder, values: Iterable[Value], start: Value) -> Value:
+    for value in values:
+        start = b.add(start, value)
+    return start
+
+
+def _dot_general(b: Builder, params: dict, x: Array, y: Array) -> Array:
+    (x_sum, y_sum), (x_batch, y_batch) = params["dimension_numbers"]
+    x_free = [d for d in range(x.ndim) if d not in (*x_sum, *x_batch)]
+    y_free = [d for d in range(y.ndim) if d not in (*y_sum, *y_batch)]
+    batch = tuple(x.shape[d] for d in x_batch)
+    rows, columns = tuple(x.shape[d] for d in x_free), tuple(y.shape[d] for d in y_free)
+    size = math.prod(x.shape[d] for d in x_sum)
+    left = x.transpose(*x_batch, *x_free, *x_sum).reshape(math.prod(batch), math.prod(rows), size)
+    right = y.transpose(*y_batch, *y_free, *y_sum).reshape(math.prod(batch), math.prod(columns), size)
+    result = np.empty((math.prod(batch), math.prod(rows), math.prod(columns)), object)
+    for n, i, j in itertools.product(*map(range, result.shape)):
+        products = (b.mul(u, v) for u, v in zip(left[n, i], right[n, j], strict=True))
+        result[n, i, j] = total(b, products, b.const(0, scalar_type(params["preferred_element_type"] or np.float64)))
+    return result.reshape((*batch, *rows, *columns))
+
+
+def _rows(x: Array, axes: Sequence[int]) -> tuple[Array, tuple[int, ...]]:
+    """x as a matrix whose rows are to be reduced, and the shape of the result."""
+    kept = [d for d in range(x.ndim) if d not in axes]
+    shape = tuple(x.shape[d] for d in kept)
+    return x.transpose(*kept, *axes).reshape(math.prod(shape), -1 if x.size else 0), shape
+
+
+def _reduce(combine: Callable[[Builder, Value, Value], Value], neutral: Any) -> Callable:
+    def rule(b: Builder, params: dict, x: Array) -> Array:
+        rows, shape = _rows(x, params["axes"])
+        results = []
+        for row in rows:
+            result = row[0] if len(row) else b.const(neutral)
+            for value in row[1:]:
+                result = combine(b, result, value)
+            results.append(result)
+        return packed(results, shape)
+
+    return rule
+
+
+def _extreme_index(op: str) -> Callable:
+    """argmax and argmin: the first best element, and a NaN is the best of all."""
+    def rule(b: Builder, params: dict, x: Array) -> Array:
+        rows, shape = _rows(x, params["axes"])
+        return packed([best(b, row) for row in rows], shape)
+
+    def best(b: Builder, row: Array) -> Value:
+        value, index = row[0], b.const(0)
+        for i, candidate in enumerate(row[1:], 1):
+            better = b.compare(op, candidate, value)
+            if candidate.type == F64:
+                is_nan = b.compare("ne", candidate, candidate)
+                better = b.logic("and", b.logic("or", better, is_nan), b.compare("eq", value, value))
+            value, index = b.select(better, candidate, value), b.select(better, b.const(i), index)
+        return index
+
+    return rule
+
+
+def _cumulative(combine: Callable[[Builder, Value, Value], Value]) -> Callable:
+    def rule(b: Builder, params: dict, x: Array) -> Array:
+        result = np.moveaxis(x, params["axis"], 0).copy()
+        order = range(len(result))[::-1] if params["reverse"] else range(len(result))
+        for before, after in itertools.pairwise(order):
+            result[after] = mapped(lambda u, v: combine(b, u, v), result[before:before + 1], result[after:after + 1])[0]
+        return np.moveaxis(result, 0, params["axis"])
+
+    return rule
+
+
+def _sort(b: Builder, params: dict, *operands: Array) -> list[Array]:
+    """A stable insertion network; rows are tiny."""
+    axis, keys = params["dimension"], params["num_keys"]
+    results = [np.moveaxis(x, axis, -1).copy() for x in operands]
+
+    def before(left: list[Value], right: list[Value]) -> Value:
+        """Whether `right` must come first: lexicographic, NaN last."""
+        verdict = b.const(False)
+        for u, v in reversed(list(zip(left[:keys], right[:keys], strict=True))):
+            less, equal = b.compare("lt", v, u), b.compare("eq", v, u)
+            if u.type == F64:
+                less = b.logic("or", less, b.logic("and", b.compare("ne", u, u), b.compare("eq", v, v)))
+            verdict = b.logic("or", less, b.logic("and", equal, verdict))
+        return verdict
+
+    for place in np.ndindex(results[0].shape[:-1]):
+        rows = [x[place] for x in results]
+        for end in range(1, len(rows[0])):
+            for i in range(end, 0, -1):
+                left, right = [row[i - 1] for row in rows], [row[i] for row in rows]
+                swap = before(left, right)
+                for row, u, v in zip(rows, left, right, strict=True):
+                    row[i - 1], row[i] = b.select(swap, v, u), b.select(swap, u, v)
+    return [np.moveaxis(x, -1, axis) for x in results]
+
+
+def _add(b: Builder, u: Value, v: Value) -> Value:
+    return b.add(u, v)
+
+
+def _mul(b: Builder, u: Value, v: Value) -> Value:
+    return b.mul(u, v)
+
+
+def _max(b: Builder, u: Value, v: Value) -> Value:
+    return b.max(u, v) if u.type != BOOL else b.logic("or", u, v)
+
+
+def _min(b: Builder, u: Value, v: Value) -> Value:
+    return b.min(u, v) if u.type != BOOL else b.logic("and", u, v)
+
+
+RULES: dict[str, Callable] = {
+    **{name: _function(function) for name, function in elementary.FUNCTIONS.items()},
+    **{name: _elementwise(method) for name, method in {
+        "add": "add", "add_any": "add", "sub": "sub", "mul": "mul", "div": "div", "neg": "neg", "not": "invert"}.items()},
+    **{name: _unary(op) for name, op in {"abs": "abs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil"}.items()},
+    **{op: _compare(op) for op in ("lt", "le", "gt", "ge", "eq", "ne")},
+    **{op: _logic(op) for op in ("and", "or", "xor")},
+    "shift_left": lambda b, params, x, y: mapped(lambda u, v: b.emit("shl", I64, u, v), x, y),
+    "shift_right_arithmetic": lambda b, params, x, y: mapped(lambda u, v: b.emit("shr", I64, u, v), x, y),
+    **dict.fromkeys(("stop_gradient", "copy", "copy_p", "reduce_precision", "real", "name", "sharding_constraint"), _same),
+    **dict.fromkeys(("device_put", "optimization_barrier"), lambda b, params, *xs: list(xs)),
+    "max": lambda b, params, x, y: mapped(lambda u, v: _max(b, u, v), x, y),
+    "min": lambda b, params, x, y: mapped(lambda u, v: _min(b, u, v), x, y),
+    "square": lambda b, params, x: mapped(lambda v: b.mul(v, v), x),
+    "integer_pow": lambda b, params, x: mapped(lambda v: b.power(v, params["y"]), x),
+    "convert_element_type": _convert,
+    "bitcast_convert_type": _bitcast,
+    "round": _round,
+    "select_n": _select_n,
+    "clamp": _clamp,
+    "is_finite": _is_finite,
+    "iota": _iota,
+    "broadcast_in_dim": _broadcast_in_dim,
+    "reshape": lambda b, params, x: x.reshape(params["new_sizes"]),
+    "squeeze": lambda b, params, x: x.reshape([n for d, n in enumerate(x.shape) if d not in
+                                               {k % x.ndim for k in params["dimensions"]}]),
+    "expand_dims": lambda b, params, x: np.expand_dims(x, params["dimensions"]),
+    "transpose": lambda b, params, x: x.transpose(params["permutation"]),
+    "rev": lambda b, params, x: np.flip(x, params["dimensions"]),
+    "slice": _slice,
+    "pad": _pad,
+    "split": _split,
+    "concatenate": lambda b, params, *xs: np.concatenate(xs, params["dimension"]),
+    "stack": lambda b, params, *xs: np.stack(xs, params["axis"]),
+    "unstack": _unstack,
+    "tile": lambda b, params, x: np.tile(x, params["reps"]),
+    "platform_index": _platform_index,
+    "dot_general": _dot_general,
+    "reduce_sum": _reduce(_add, 0.0),
+    "reduce_prod": _reduce(_mul, 1.0),
+    "reduce_max": _reduce(_max, -math.inf),
+    "reduce_min": _reduce(_min, math.inf),
+    "reduce_and": _reduce(lambda b, u, v: b.logic("and", u, v), True),
+    "reduce_or": _reduce(lambda b, u, v: b.logic("or", u, v), False),
+    "reduce_xor": _reduce(lambda b, u, v: b.logic("xor", u, v), False),
+    "argmax": _extreme_index("gt"),
+    "argmin": _extreme_index("lt"),
+    "cumsum": _cumulative(_add),
+    "cumprod": _cumulative(_mul),
+    "cummax": _cumulative(_max),
+    "cummin": _cumulative(_min),
+    "sort": _sort,
+}

@@ -1,0 +1,242 @@
+"""Running a step many times: choose a backend, work in pieces, report, stop when asked, keep what is done."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import jax
+
+from .builder import BUDGET
+from .problem import Problem, problem
+from .program import LoweringError
+
+Backend = Literal["auto", "llvm", "cuda", "xla"]
+PIECE = 0.05
+"""Seconds a piece of work should take: the time a Ctrl-C waits."""
+MANY = 1 << 14
+"""Lanes from which "auto" prefers a GPU."""
+STREAMED = 1 << 21
+"""Words of records a streamed chunk holds unless told otherwise."""
+
+
+class Session(Protocol):
+    """A run in pieces: `run` advances the state and writes records into the room that `reserve` made."""
+
+    name: str
+    limit: int
+
+    def reserve(self, capacity: int) -> None: ...
+    def run(self, first: int, count: int, every: int, step: int) -> None: ...
+    def loop(self) -> Any: ...
+    def records(self, count: int) -> Any: ...
+    def save_state(self) -> Any: ...
+    def restore_state(self, state: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run left: the final loop, the records of the first `saves` blocks of steps, and how it was run."""
+
+    loop: Any
+    records: Any
+    backend: str
+    note: str
+    interrupted: bool
+    saves: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive records, starting with number `first`, and the loop after the last of them."""
+
+    first: int
+    count: int
+    records: Any
+    loop: Any
+    backend: str
+    note: str
+    interrupted: bool
+
+
+def run(advance: Callable, observe: Callable, consts: Any, loop: Any, controls: Any = None, *, saves: int,
+        save_every: int = 1, backend: Backend = "auto", lanes: int | None = None, axes: Any = None,
+        threads: int | None = None, width: int | None = None, progress: Callable[[int, int], None] | None = None,
+        budget: int = BUDGET) -> RunResult:
+    """Advance `saves * save_every` steps and keep a record after every `save_every` of them.
+
+    advance(consts, loop, u) -> loop, observe(consts, loop) -> record; `controls` holds u for every step. With `lanes`,
+    `axes` = (consts, loop[, controls]) says like `in_axes` of vmap which leaves have a leading lane axis (default: the
+    loop has). Records are (saves, ...) for one trajectory and (lanes, saves, ...) for lanes. `progress(done, saves)` is
+    called between pieces; KeyboardInterrupt ends the run and keeps what is done. `width` overrides the vector width.
+    """
+    described = _describe(advance, observe, consts, loop, controls, saves, save_every, lanes, axes)
+    if _is_traced(described):
+        return _traced(described, saves, save_every, backend)
+    session, note = open_session(described, backend, threads=threads, width=width, budget=budget)
+    session.reserve(saves)
+    with _interruptible() as stop:
+        done = 0
+        for done in _pieces(session, saves, save_every, stop):
+            _report(progress, done, saves, stop)
+    return RunResult(session.loop(), session.records(done), session.name, note, stop.is_set() and done < saves, done)
+
+
+def chunks(advance: Callable, observe: Callable, consts: Any, loop: Any, controls: Any = None, *, saves: int,
+           save_every: int = 1, backend: Backend = "auto", lanes: int | None = None, axes: Any = None,
+           threads: int | None = None, width: int | None = None, chunk: int | None = None,
+           progress: Callable[[int, int], None] | None = None, budget: int = BUDGET) -> Iterator[Chunk]:
+    """The same run as a stream: `chunk` records at a time, in one buffer's worth of memory however long the run.
+
+    The records of a chunk are views of that buffer: use or copy them before asking for the next chunk.
+    """
+    described = _describe(advance, observe, consts, loop, controls, saves, save_every, lanes, axes)
+    session, note = open_session(described, backend, threads=threads, width=width, budget=budget)
+    record = jax.eval_shape(observe, described.const_tree, described.loop_tree)
+    words = sum(leaf.size for leaf in jax.tree.leaves(record)) * (described.lanes or 1)
+    size = min(saves, chunk or max(1, STREAMED // max(words, 1)))
+    session.reserve(size)
+    first = 0
+    while first < saves:
+        wanted, done = min(size, saves - first), 0
+        with _interruptible() as stop:
+            for done in _pieces(session, wanted, save_every, stop, first * save_every):
+                _report(progress, first + done, saves, stop)
+        stopped = stop.is_set() and first + done < saves
+        yield Chunk(first, done, session.records(done), session.loop(), session.name, note, stopped)
+        if stopped:
+            return
+        first += done
+
+
+def open_session(described: Problem, backend: Backend, *, threads: int | None = None, width: int | None = None,
+                 budget: int = BUDGET) -> tuple[Session, str]:
+    """A session of the wanted backend, and a note where "auto" had to take another."""
+    if backend not in ("auto", "llvm", "cuda", "xla"):
+        raise ValueError(f"unknown backend {backend!r}: choose 'auto', 'llvm', 'cuda' or 'xla'")
+    from .xla import XlaSession
+
+    if backend == "xla":
+        return XlaSession(described), ""
+    try:
+        if backend == "cuda" or backend == "auto" and (described.lanes or 0) >= MANY and _has_gpu():
+            return _cuda_session(described, budget), ""
+        return _llvm_session(described, threads, width, budget), ""
+    except (LoweringError, ImportError) as error:
+        if backend != "auto":
+            raise
+        return XlaSession(described), f"ran on XLA: {error}"
+
+
+def _llvm_session(described: Problem, threads: int | None, width: int | None, budget: int) -> Session:
+    from . import native
+    from .buffers import Buffers, layout_of
+
+    lowered = described.lowered(budget)
+    width = 1 if described.lanes is None else width or native.best_width()
+    function = native.function(lowered.program, layout_of(described, lowered), width)
+    return native.NativeSession("llvm", function, Buffers(described, lowered, width), width, threads)
+
+
+def _cuda_session(described: Problem, budget: int) -> Session:
+    from .cuda import CudaSession
+
+    return CudaSession(described, described.lowered(budget))
+
+
+def _has_gpu() -> bool:
+    from .cuda import available
+
+    return available()
+
+
+# ---- pieces
+
+
+def _pieces(session: Session, saves: int, every: int, stop: threading.Event, step: int = 0) -> Iterator[int]:
+    """Do the work in calls of about PIECE seconds; yield the number of records done after each."""
+    pace, done = 2000.0, 0
+    while done < saves and not stop.is_set():
+        begin = time.perf_counter()
+        if pace >= every:
+            count = max(1, min(saves - done, int(pace) // every, session.limit))
+            session.run(done, count, every, step + done * every)
+            steps = count * every
+        else:
+            steps = _one_record(session, done, every, int(pace), stop, step + done * every)
+            count = int(steps == every)
+        elapsed = max(time.perf_counter() - begin, 1e-6)
+        pace = min(max(steps * PIECE / elapsed, pace / 4, 1.0), pace * 8)
+        done += count
+        yield done
+
+
+def _one_record(session: Session, slot: int, every: int, pace: int, stop: threading.Event, step: int) -> int:
+    """One record in several calls; if the run is stopped between them, the state before it comes back."""
+    before, taken = session.save_state(), 0
+    while taken < every:
+        if stop.is_set():
+            session.restore_state(before)
+            return 0
+        count = min(pace, every - taken)
+        session.run(slot, 1, count, step + taken)
+        taken += count
+    return taken
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Turn Ctrl-C into a request to stop between pieces; a second one interrupts at once."""
+    stop = threading.Event()
+
+    def request(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = signal.signal(signal.SIGINT, request)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _report(progress: Callable[[int, int], None] | None, done: int, saves: int, stop: threading.Event) -> None:
+    if progress is not None:
+        try:
+            progress(done, saves)
+        except KeyboardInterrupt:
+            stop.set()
+
+
+# ---- arguments
+
+
+def _describe(advance: Callable, observe: Callable, consts: Any, loop: Any, controls: Any, saves: int, save_every: int,
+              lanes: int | None, axes: Any) -> Problem:
+    if saves < 0 or save_every < 1:
+        raise ValueError(f"saves = {saves} and save_every = {save_every}: need at least 0 and 1")
+    return problem(advance, observe, consts, loop, controls, lanes, axes, saves * save_every)
+
+
+def _is_traced(described: Problem) -> bool:
+    leaves = jax.tree.leaves((described.consts, described.loop, described.controls))
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+
+def _traced(described: Problem, saves: int, save_every: int, backend: Backend) -> RunResult:
+    """Inside a transformation (grad, jit, vmap) the run is a `lax.scan`."""
+    from .xla import traced
+
+    if backend not in ("auto", "xla"):
+        raise LoweringError(f"backend {backend!r} cannot run inside a JAX transformation; 'auto' and 'xla' can")
+    final, records = traced(described, saves, save_every)
+    return RunResult(final, records, "xla", "traced", False, saves)

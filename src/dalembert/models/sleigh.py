@@ -1,0 +1,132 @@
+"""Sleighs and wheels on the plane: left-invariant systems on SE(2) and SE(2) x SO(2)."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..errors import InvalidInput
+from ..groups import SE2, SO2
+from ..invariant import InvariantSystem
+
+
+def chaplygin_sleigh(mass=1.0, inertia=1.0, a=0.3, b=0.0) -> InvariantSystem:
+    """A body on a blade at the origin of the body frame, along its first axis: v2 = 0 (Caratheodory 1933; fedorov-zenkov (5.1)).
+
+    The centre of mass is at (a, b) in the body, `inertia` is about the centre of mass. Algebra (w, v1, v2):
+    L = [(J + m (a^2 + b^2)) w^2 + m (v1^2 + v2^2)]/2 + m w (a v2 - b v1). The basis of d is (w, v1).
+    """
+    mass, inertia = positive("mass", mass), positive("inertia", inertia)
+    a, b = jnp.asarray(a, float), jnp.asarray(b, float)
+    turning = inertia + mass * (a**2 + b**2)
+    tensor = jnp.array([[turning, -mass * b, mass * a], [-mass * b, mass, 0.0], [mass * a, 0.0, mass]])
+    return InvariantSystem(SE2(), tensor, annihilator=[0.0, 0.0, 1.0])
+
+
+def exact_sleigh(t, velocity, *, mass=1.0, inertia=1.0, a=0.3, b=0.0) -> tuple[np.ndarray, np.ndarray]:
+    """((w, v1), (theta, x, y)) at times t of a sleigh that starts at the identity with velocity (w0, v1_0); shapes (..., 2) and (..., 3).
+
+    With V = v1 - b w and Jc = J + m a^2 it is the sleigh with b = 0: m V' = m a w^2, Jc w' = -m a w V, so that
+    V = r tanh(k t + c), w = w_max sech(k t + c), k = a m r/Jc. Positions are quadratures of (cos, sin)(theta) v1.
+    """
+    from scipy.integrate import quad_vec
+
+    t = np.atleast_1d(np.asarray(t, float))
+    w0, V0 = float(velocity[0]), float(velocity[1]) - b * float(velocity[0])
+    about = inertia + mass * a**2
+    r = np.sqrt(V0**2 + about * w0**2 / mass)
+    k = a * mass * r / about
+    c = np.arctanh(V0 / r) if w0 else 0.0
+
+    def motion(s):
+        if w0 == 0 or k == 0:  # straight, or balanced: the velocity is constant
+            w, V = np.full_like(s, w0), np.full_like(s, V0)
+            return w, V + b * w, w0 * s
+        w = np.sign(w0) * r * np.sqrt(mass / about) / np.cosh(k * s + c)
+        turned = np.sign(w0) * r * np.sqrt(mass / about) / k * (_gudermann(k * s + c) - _gudermann(c))
+        return w, r * np.tanh(k * s + c) + b * w, turned
+
+    def displacement(s):
+        _, v, theta = motion(np.asarray(s))
+        return np.array([v * np.cos(theta), v * np.sin(theta)])
+
+    w, v, theta = motion(t)
+    places = [quad_vec(displacement, 0.0, end, epsabs=1e-13, epsrel=1e-13, limit=10000)[0] for end in t]
+    return np.stack([w, v], axis=-1), np.column_stack([theta, np.stack(places)])
+
+
+def total_turning(mass=1.0, inertia=1.0, a=0.3) -> float:
+    """The angle through which a sleigh turns between t = -infinity and infinity: (pi/a) sqrt((J + m a^2)/m)."""
+    return float(np.pi / abs(a) * np.sqrt((inertia + mass * a**2) / mass))
+
+
+def _gudermann(x):
+    return 2 * np.arctan(np.tanh(x / 2))
+
+
+def vertical_disk(mass=1.0, rolling=0.5, turning=0.25, radius=1.0) -> InvariantSystem:
+    """A disk that rolls upright without slipping, on SE(2) x SO(2): v2 = 0, v1 = radius phi' (retraction-maps, section II).
+
+    Algebra (w, v1, v2, phi'); `rolling` and `turning` are the moments about the axle and the vertical. The basis of d is
+    (turn, roll) = (1, 0, 0, 0), (0, radius, 0, 1). Both speeds are constant, the contact point runs on a circle.
+    """
+    moments = jnp.array([positive("turning", turning), positive("mass", mass), positive("mass", mass), positive("rolling", rolling)])
+    subspace = [[1.0, 0.0], [0.0, float(positive("radius", radius))], [0.0, 0.0], [0.0, 1.0]]
+    return InvariantSystem(SE2() * SO2(), jnp.diag(moments), subspace=subspace)
+
+
+def exact_disk(t, velocity, *, radius=1.0) -> np.ndarray:
+    """(theta, x, y, phi) at times t of a disk that starts at the identity with velocity (w, v1, 0, phi'), shape (..., 4)."""
+    t = np.asarray(t, float)
+    w, v = float(velocity[0]), float(velocity[1])
+    theta = w * t
+    x = v * t * np.sinc(theta / np.pi)
+    y = v * t * np.sin(theta / 2) * np.sinc(theta / 2 / np.pi)
+    return np.stack([theta, x, y, v / radius * t], axis=-1)
+
+
+def knife_edge(mass=1.0, inertia=1.0, slope=0.5, gravity=9.81) -> InvariantSystem:
+    """A knife edge under its centre of mass on a plane inclined by `slope` (radians), x down the slope (Neimark-Fufaev 1967).
+
+    L = (J w^2 + m (v1^2 + v2^2))/2 + m g sin(slope) x on SE(2), v2 = 0. Algebra (w, v1, v2), basis of d (w, v1).
+    """
+    mass, inertia = positive("mass", mass), positive("inertia", inertia)
+    moments = jnp.array([inertia, mass, mass])
+    pull = mass * jnp.asarray(gravity, float) * jnp.sin(jnp.asarray(slope, float))
+    return InvariantSystem(SE2(), jnp.diag(moments), annihilator=[0.0, 0.0, 1.0], potential=_slope, parameters={"pull": pull})
+
+
+def _slope(t, g, p) -> Array:
+    """-m g sin(slope) x."""
+    return -p["pull"] * g[0, 2]
+
+
+def exact_knife_edge(t, velocity, *, slope=0.5, gravity=9.81) -> np.ndarray:
+    """(theta, x, y, v1) at times t of a knife edge that starts at the identity with velocity (w, v1), shape (..., 4).
+
+    w is constant and v1' = g sin(slope) cos(w t): for w != 0 it never slides down for good, it runs on a cycloid.
+    """
+    t = np.asarray(t, float)
+    w, v = float(velocity[0]), float(velocity[1])
+    pull = gravity * np.sin(slope)
+    theta = w * t
+    if w == 0:
+        return np.stack([theta, v * t + pull * t**2 / 2, 0 * t, v + pull * t], axis=-1)
+    x = v / w * np.sin(theta) + pull / (2 * w**2) * np.sin(theta) ** 2
+    y = v / w * (1 - np.cos(theta)) + pull / (2 * w**2) * (theta - np.sin(theta) * np.cos(theta))
+    return np.stack([theta, x, y, v + pull / w * np.sin(theta)], axis=-1)
+
+
+def positive(name: str, value) -> Array:
+    """`value` as one positive number, or a clear error."""
+    array = jnp.asarray(value, float)
+    if array.ndim or (_is_concrete(array) and not (np.isfinite(array) and array > 0)):
+        raise InvalidInput(f"{name} is {value!r}; allowed: one positive number")
+    return array
+
+
+def _is_concrete(array) -> bool:
+    import jax
+
+    return not isinstance(array, jax.core.Tracer)

@@ -1,0 +1,62 @@
+"""A run as one object of plain numbers: what `--json` prints and what tables are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from .integrators import Reference, RungeKutta
+from .trajectory import Trajectory
+
+
+def report(trajectory: Trajectory, names: Mapping[str, str]) -> dict[str, Any]:
+    """Status, final state and conservation of a monitored run (`simulate(..., monitor=True)`); null where there is nothing."""
+    failed_at = trajectory.failed_at
+    started = failed_at is None or failed_at >= 0
+    return {
+        "system": names["system"],
+        "method": names["method"],
+        "step": float(trajectory.step),
+        "steps": max(0, int(trajectory.final.count)),
+        "time": float(trajectory.t[-1]),
+        "status": trajectory.status,
+        "failed_at": failed_at,
+        "reason": trajectory.reason or None,
+        "backend": trajectory.backend,
+        "final": _final(trajectory) if started else dict.fromkeys(FINAL),
+        **(_conservation(trajectory) if started else {"energy": dict.fromkeys(ENERGY), "constraint": {"max": None}, "group": {"max": None}}),
+    }
+
+
+FINAL = ("configuration", "angles", "velocity", "increment", "momentum", "multipliers")
+ENERGY = ("initial", "final", "max_error")
+
+
+def _final(trajectory: Trajectory) -> dict[str, Any]:
+    last = trajectory.last
+    discrete = not isinstance(trajectory.integrator, RungeKutta | Reference)
+    values = (last.g, trajectory.angles[-1], last.xi, last.increment if discrete else (), last.momentum, trajectory.multipliers[-1])
+    return dict(zip(FINAL, map(plain, values), strict=True))
+
+
+def _conservation(trajectory: Trajectory) -> dict[str, Any]:
+    peaks = trajectory.final.peaks
+    energy = float(jax.jit(trajectory.system.energy)(trajectory.last.t, trajectory.last.g, trajectory.last.xi))
+    return {
+        "energy": dict(zip(ENERGY, map(plain, (peaks.energy, energy, peaks.energy_error)), strict=True)),
+        "constraint": {"max": plain(peaks.constraint) if trajectory.multipliers.shape[-1] else None},
+        "group": {"max": plain(peaks.group)},
+    }
+
+
+def plain(value: Any) -> Any:
+    """Nested lists of Python floats; None for what is empty or not finite."""
+    if isinstance(value, tuple | list):
+        return [plain(entry) for entry in value] or None
+    array = np.asarray(value, float)
+    if array.ndim:
+        return [plain(entry) for entry in array] or None
+    return float(array) if np.isfinite(array) else None
