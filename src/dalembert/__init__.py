@@ -7,9 +7,9 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 
-from . import diagnostics, models  # noqa: E402
-from .differences import FiniteDifference, check_difference  # noqa: E402
-from .discretisation import (  # noqa: E402
+from . import diagnostics, models
+from .differences import FiniteDifference, check_difference
+from .discretisation import (
     Discretisation,
     check_discretisation,
     check_regular,
@@ -20,10 +20,10 @@ from .discretisation import (  # noqa: E402
     regularity_matrix,
     retracted,
 )
-from .distribution import Hamel, Nonholonomy, hamel, nonholonomy  # noqa: E402
-from .errors import InconsistentDiscretisation, InvalidInput, NumericalFailure, OffConstraint, UnknownName  # noqa: E402
-from .groups import SE, SE2, SE3, SO, SO2, SO3, Euclidean, Group, Product, SEn, SOn  # noqa: E402
-from .integrators import (  # noqa: E402
+from .distribution import Hamel, Nonholonomy, hamel, nonholonomy
+from .errors import InconsistentDiscretisation, InvalidInput, NumericalFailure, OffConstraint, UnknownName
+from .groups import SE, SE2, SE3, SO, SO2, SO3, Euclidean, Group, Product, SEn, SOn
+from .integrators import (
     EulerPoincareSuslov,
     Integrator,
     LagrangeDAlembert,
@@ -32,10 +32,10 @@ from .integrators import (  # noqa: E402
     RungeKutta,
     StepInfo,
 )
-from .invariant import InvariantSystem, inertia_of_mass  # noqa: E402
-from .retractions import Cayley, Exponential, Retraction  # noqa: E402
-from .simulate import ensemble, simulate  # noqa: E402
-from .system import MechanicalSystem, State, System  # noqa: E402
-from .trajectory import Trajectory  # noqa: E402
+from .invariant import InvariantSystem, inertia_of_mass
+from .retractions import Cayley, Exponential, Retraction
+from .simulate import ensemble, simulate
+from .system import MechanicalSystem, State, System
+from .trajectory import Trajectory
 
 __version__ = "0.1.0"

@@ -8,6 +8,9 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 
+LOOPS = ("while", "scan")
+
+
 def depends(function: Callable, argument) -> bool:
     """Whether the value of `function` can depend on `argument` (False is a proof, True is not)."""
     closed = jax.make_jaxpr(function)(argument)
@@ -25,8 +28,9 @@ def _reach(jaxpr: Jaxpr, marked: list[bool]) -> list[bool]:
         inputs = [touches(atom) for atom in eqn.invars]
         inner = next((eqn.params[key] for key in ("jaxpr", "call_jaxpr") if key in eqn.params), None)
         inner = inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner
-        transparent = isinstance(inner, Jaxpr) and len(inner.invars) == len(inputs) and eqn.primitive.name not in ("while", "scan")
         constant = eqn.primitive.name == "integer_pow" and eqn.params["y"] == 0
-        outputs = _reach(inner, inputs) if transparent else [any(inputs) and not constant] * len(eqn.outvars)
+        outputs = [any(inputs) and not constant] * len(eqn.outvars)
+        if isinstance(inner, Jaxpr) and len(inner.invars) == len(inputs) and eqn.primitive.name not in LOOPS:
+            outputs = _reach(inner, inputs)
         reached |= {var for var, mark in zip(eqn.outvars, outputs, strict=True) if mark}
     return [touches(atom) for atom in jaxpr.outvars]

@@ -13,6 +13,8 @@ def eliminate(matrix: Array, rhs: Array) -> tuple[Array, Array]:
     The pivot is bubbled up by selects, so the code is free of branches and of data-dependent indices.
     """
     size = matrix.shape[0]
+    if size == 2:
+        return _cramer(matrix, rhs)
     left, right = list(matrix), list(rhs)  # kept apart: right stays linear, so that the solve can be transposed
     sign = jnp.ones((), matrix.dtype)
     for k in range(size):
@@ -21,15 +23,24 @@ def eliminate(matrix: Array, rhs: Array) -> tuple[Array, Array]:
             left[k], left[i] = jnp.where(larger, left[i], left[k]), jnp.where(larger, left[k], left[i])
             right[k], right[i] = jnp.where(larger, right[i], right[k]), jnp.where(larger, right[k], right[i])
             sign = jnp.where(larger, -sign, sign)
-        sign = sign * jnp.sign(left[k][k])
-        scale = 1.0 / left[k][k]
-        left[k], right[k] = left[k] * scale, right[k] * scale
+        pivot = left[k][k]
+        sign = jnp.where(pivot < 0, -sign, sign)
+        left[k], right[k] = left[k] * (1.0 / pivot), right[k] * (1.0 / pivot)
         for i in range(k + 1, size):
             left[i], right[i] = left[i] - left[i][k] * left[k], right[i] - left[i][k] * right[k]
     for k in reversed(range(size)):
         for i in range(k):
             right[i] = right[i] - left[i][k] * right[k]
     return jnp.stack(right) if size else rhs, sign
+
+
+def _cramer(matrix: Array, rhs: Array) -> tuple[Array, Array]:
+    """Two unknowns, by one division and no pivoting."""
+    (a, b), (c, d) = matrix
+    determinant = a * d - b * c
+    inverse = 1.0 / determinant
+    solution = jnp.stack([(d * rhs[0] - b * rhs[1]) * inverse, (a * rhs[1] - c * rhs[0]) * inverse])
+    return solution, jnp.where(determinant < 0, -1.0, 1.0)
 
 
 @jax.custom_jvp

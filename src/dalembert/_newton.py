@@ -32,12 +32,14 @@ class Root(NamedTuple):
 class _Iterate(NamedTuple):
     x: Array
     last: Array  # size of the last update
-    before: Array  # and of the one before it
-    count: Array
+    iterations: Array
     sign: Array
+    settled: Array  # whether the last update leaves x at round-off
 
 
-def find_root(function: Callable[[Array], Array], guess: Array, *, anchor: Array | None = None, sign: Array | None = None) -> Root:
+def find_root(
+    function: Callable[[Array], Array], guess: Array, *, anchor: Array | None = None, sign: Array | None = None
+) -> Root:
     """Solve f(x) = 0 from `guess`; derivatives of the root are -f_x^-1 df, whatever the path of the iteration.
 
     `anchor` is a point on the branch that the root must continue, and `sign` the orientation of that branch (0: not
@@ -63,7 +65,7 @@ def follow_root(function: Callable[[Array], Array], anchor: Array) -> Root:
     def solver(f, x):
         _, sign = eliminate(jax.jacfwd(f)(x), f(x)[:, None])
         zero = jnp.zeros((), x.dtype)
-        return _follow(f, _Iterate(x, zero, zero, zero, sign), sign, zero, sign != 0)
+        return _follow(f, _Iterate(x, zero, zero, sign, sign != 0), sign, zero, sign != 0)
 
     return _rooted(function, jax.lax.stop_gradient(anchor), solver)
 
@@ -73,7 +75,7 @@ def _rooted(function, guess: Array, solver) -> Root:
 
     def with_evidence(f, x):
         last, found = solver(f, x)
-        evidence = (jnp.max(jnp.abs(f(last.x))), last.count, found.astype(x.dtype), last.sign)
+        evidence = (jnp.max(jnp.abs(f(last.x))), last.iterations, found.astype(x.dtype), last.sign)
         return last.x, jax.lax.stop_gradient(evidence)
 
     x, (residual, count, found, sign) = jax.lax.custom_root(
@@ -85,33 +87,27 @@ def _rooted(function, guess: Array, solver) -> Root:
 def _newton(f, x: Array) -> _Iterate:
     """Newton's iteration until the update is at round-off: a fixed tolerance would bias the energy of long runs linearly.
 
-    It ends when the update is there, or stops shrinking there, or when quadratic convergence (d, c d^2, c^3 d^4) proves
-    that the next one will be.
+    It ends when the update is tiny, or when quadratic convergence (d, c d^2, c^3 d^4) proves that the next one will be.
     """
 
     def body(state: _Iterate) -> _Iterate:
         update, sign = eliminate(jax.jacfwd(f)(state.x), f(state.x)[:, None])
-        return _Iterate(state.x - update[:, 0], jnp.max(jnp.abs(update)), state.last, state.count + 1.0, sign)
+        x = state.x - update[:, 0]
+        size, last = jnp.max(jnp.abs(x)), jnp.max(jnp.abs(update))
+        converging = (last <= 2.0**-13 * size) & (last * last * last <= 0.125 * EPS * size * state.last * state.last)
+        tiny = last <= 2.0**-36 * size
+        return _Iterate(x, last, state.iterations + 1.0, sign, tiny | converging & (state.iterations > 0.0))
 
     def unfinished(state: _Iterate) -> Array:
-        return (state.count < LIMIT) & ~_settled(state) & ~jnp.isnan(state.last)
+        return (state.iterations < LIMIT) & ~state.settled & ~jnp.isnan(state.last)
 
-    infinite = jnp.array(jnp.inf, x.dtype)
-    return jax.lax.while_loop(unfinished, body, _Iterate(x, infinite, infinite, jnp.zeros((), x.dtype), jnp.ones((), x.dtype)))
-
-
-def _settled(state: _Iterate) -> Array:
-    """Whether the last update leaves x at round-off."""
-    size, last, before = jnp.max(jnp.abs(state.x)), state.last, state.before
-    tiny = last <= 4 * EPS * size
-    stalled = (last <= 1e-9 * size) & (last >= 0.5 * before)
-    predicted = (last <= 1e-4 * size) & (last * last * last <= 0.125 * EPS * size * before * before) & (before < jnp.inf)
-    return tiny | stalled | predicted
+    zero = jnp.zeros((), x.dtype)
+    return jax.lax.while_loop(unfinished, body, _Iterate(x, zero, zero, zero + 1.0, zero > 0.0))
 
 
 def _faithful(state: _Iterate, sign: Array) -> Array:
     """Whether an iteration ended at a root on the branch of this orientation."""
-    return _settled(state) & jnp.all(jnp.isfinite(state.x)) & ((sign == 0) | (state.sign == sign))
+    return state.settled & jnp.all(jnp.isfinite(state.x)) & ((sign == 0) | (state.sign == sign))
 
 
 def _follow(f, begin: _Iterate, sign: Array, stage: Array, good: Array) -> tuple[_Iterate, Array]:
@@ -122,7 +118,7 @@ def _follow(f, begin: _Iterate, sign: Array, stage: Array, good: Array) -> tuple
         offset = jnp.where(stage == 0, f(state.x), offset)
         share = 1.0 - (stage + 1.0) / STAGES
         new = _newton(lambda x: f(x) - share * offset, state.x)
-        return stage + 1.0, new._replace(count=state.count + new.count), offset, _faithful(new, sign)
+        return stage + 1.0, new._replace(iterations=state.iterations + new.iterations), offset, _faithful(new, sign)
 
     def unfinished(path):
         return (path[0] < STAGES) & path[3]

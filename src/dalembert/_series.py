@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 CUT = 1.5
-_TERMS = 16
+_TERMS = 20
 
 
 def _bernoulli(count: int) -> list[Fraction]:
@@ -23,6 +23,11 @@ def _bernoulli(count: int) -> list[Fraction]:
     for m in range(1, count + 1):
         numbers.append(-sum((comb(m + 1, j) * numbers[j] for j in range(m)), Fraction(0)) / (m + 1))
     return numbers
+
+
+def _significant(coefficients: list[Fraction]) -> list[Fraction]:
+    """The terms that matter below the cut, in the value and in two derivatives."""
+    return [c for k, c in enumerate(coefficients) if abs(c / coefficients[0]) * Fraction(CUT) ** (2 * k) > 1e-19]
 
 
 def _derivative(coefficients: list[Fraction]) -> list[Fraction]:
@@ -43,11 +48,11 @@ def _even(coefficients: list[Fraction], closed: Callable[[Array], Array], x: Arr
     return jnp.where(small, series, closed(jnp.where(small, CUT**2, x)))
 
 
-_SINC = [Fraction((-1) ** k, factorial(2 * k + 1)) for k in range(_TERMS)]
-_COSC = [Fraction((-1) ** k, factorial(2 * k + 2)) for k in range(_TERMS)]
-_SINC1 = [Fraction((-1) ** k, factorial(2 * k + 3)) for k in range(_TERMS)]
+_SINC = _significant([Fraction((-1) ** k, factorial(2 * k + 1)) for k in range(_TERMS)])
+_COSC = _significant([Fraction((-1) ** k, factorial(2 * k + 2)) for k in range(_TERMS)])
+_SINC1 = _significant([Fraction((-1) ** k, factorial(2 * k + 3)) for k in range(_TERMS)])
 _B = _bernoulli(2 * _TERMS)
-_COTC = [abs(_B[2 * k]) / factorial(2 * k) for k in range(1, _TERMS + 1)]
+_COTC = _significant([abs(_B[2 * k]) / factorial(2 * k) for k in range(1, _TERMS + 1)])
 
 
 def _sinc_closed(x: Array) -> Array:

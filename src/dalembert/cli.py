@@ -88,13 +88,20 @@ def list_names(
     from .models.registry import MODELS
 
     if what == "systems":
-        entries = {m.name: (m.summary, {k: "required" if k in m.example and _empty(v) else v for k, v in m.parameters.items()}) for m in MODELS.values()}
+        entries = {
+            m.name: (m.summary, {k: "required" if k in m.example and _empty(v) else v for k, v in m.parameters.items()})
+            for m in MODELS.values()
+        }
     elif what == "methods":
         entries = {m.name: (m.summary, m.options) for m in METHODS.values()}
     else:
         raise UnknownName("list", what, ("systems", "methods"))
     if as_json:
-        print(json.dumps({name: {"summary": text, "parameters": _jsonable(options)} for name, (text, options) in entries.items()}))
+        print(
+            json.dumps(
+                {name: {"summary": text, "parameters": _jsonable(options)} for name, (text, options) in entries.items()}
+            )
+        )
         return
     _print_entries(what, entries)
 
@@ -106,7 +113,10 @@ def _empty(value: Any) -> bool:
 
 
 def _jsonable(options: dict[str, Any]) -> dict[str, Any]:
-    return {key: value if isinstance(value, str | int | float | list | tuple | None) else str(value) for key, value in options.items()}
+    return {
+        key: value if isinstance(value, str | int | float | list | tuple | None) else str(value)
+        for key, value in options.items()
+    }
 
 
 # -- tables ---------------------------------------------------------------------------------------------------------------------
@@ -132,10 +142,10 @@ def _print_rows(rows) -> None:
     table = Table(title="Geometric methods beside classical Runge-Kutta, same step", title_justify="left")
     for name in ("system", "method"):
         table.add_column(name)
-    for name in ("step", "steps", "energy error", "constraint residual", "distance from group", "us per step"):
+    for name in ("step", "steps", "energy error", "constraint residual", "distance from group", "ns per step"):
         table.add_column(name, justify="right")
     for row in rows:
-        numbers = map(_number, (row.energy, row.constraint, row.group, row.microseconds))
+        numbers = map(_number, (row.energy, row.constraint, row.group, row.nanoseconds))
         table.add_row(row.system, row.method, f"{row.step:g}", str(row.steps), *numbers)
     _console().print(table)
 
@@ -144,7 +154,12 @@ def _print_report(result: dict[str, Any], out: Path | None) -> None:
     from rich.table import Table
 
     table = Table(show_header=False, title=f"{result['system']} with {result['method']}", title_justify="left")
-    table.add_row("status", result["status"] if result["status"] == "ok" else f"failed after step {result['failed_at']}: {result['reason']}")
+    table.add_row(
+        "status",
+        result["status"]
+        if result["status"] == "ok"
+        else f"failed after step {result['failed_at']}: {result['reason']}",
+    )
     table.add_row("steps, step, time", f"{result['steps']}, {result['step']:g}, {result['time']:.12g}")
     for key, value in result["final"].items():
         if value is not None:

@@ -62,7 +62,9 @@ def parse(config: Mapping[str, Any]) -> Job:
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if name not in config:
-        raise InvalidInput(f"the section [{name}] is missing; a configuration has {', '.join(f'[{s}]' for s in SECTIONS)}")
+        raise InvalidInput(
+            f"the section [{name}] is missing; a configuration has {', '.join(f'[{s}]' for s in SECTIONS)}"
+        )
     if not isinstance(config[name], Mapping):
         raise InvalidInput(f"[{name}] must be a section of key = value lines; given {config[name]!r}")
     return config[name]
@@ -110,7 +112,9 @@ def _run(section: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in section.items():
         if key not in RUN:
             raise UnknownName("key of [run]", key, RUN)
-        if key != "backend" and (isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)):
+        if key != "backend" and (
+            isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
+        ):
             raise InvalidInput(f"{key} in [run] is {value!r}; allowed: a finite number")
     if "step" not in section:
         raise InvalidInput("[run] needs a step")

@@ -28,7 +28,11 @@ def work(trajectory: Trajectory, controls=None) -> np.ndarray:
     times = np.asarray(states.t)
     held = jax.vmap(controls)(states.t) if callable(controls) else controls
     power = np.asarray(jax.jit(jax.vmap(lambda s, u: _power(trajectory.system, s, u)))(states, held))
-    return cumulative_simpson(power, x=times, initial=0.0) if len(times) > 2 else np.append(0.0, np.diff(times) * (power[1:] + power[:-1]) / 2)
+    return (
+        cumulative_simpson(power, x=times, initial=0.0)
+        if len(times) > 2
+        else np.append(0.0, np.diff(times) * (power[1:] + power[:-1]) / 2)
+    )
 
 
 def _power(system: MechanicalSystem, state: State, u) -> Array:
@@ -71,7 +75,9 @@ def gap(a: State, b: State) -> float:
     return max(float(jnp.max(jnp.abs(x - y))) for x, y in pairs)
 
 
-def log_jacobian(system: MechanicalSystem, integrator: Integrator, state: State, *, step: float, steps: int = 1) -> float:
+def log_jacobian(
+    system: MechanicalSystem, integrator: Integrator, state: State, *, step: float, steps: int = 1
+) -> float:
     """log |det| of the map of (g, rho) over `steps` steps, in left-trivialised coordinates on the group and restricted momenta rho.
 
     Zero at every state means that the measure dg drho is invariant. The basis of D is that of the system at the point.

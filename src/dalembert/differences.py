@@ -89,12 +89,20 @@ def check_difference(difference, group: Group, *, h: float = 0.1, seed: int = 0)
     inner, velocity = difference(group, g, g, h)
     gap = max(np.abs(np.asarray(a - b)).max() for a, b in zip(jax.tree.leaves(inner), jax.tree.leaves(g), strict=True))
     if gap > 1e-10:
-        raise InconsistentDiscretisation(f"the difference map moves the diagonal: rho(g, g) lies over a point {gap:.3g} from g")
+        raise InconsistentDiscretisation(
+            f"the difference map moves the diagonal: rho(g, g) lies over a point {gap:.3g} from g"
+        )
     if np.abs(np.asarray(velocity)).max() > 1e-10:
-        raise InconsistentDiscretisation(f"the difference map gives the velocity {np.asarray(velocity).tolist()} to (g, g); it must be 0")
+        raise InconsistentDiscretisation(
+            f"the difference map gives the velocity {np.asarray(velocity).tolist()} to (g, g); it must be 0"
+        )
     zero = jnp.zeros(group.dim)
     slope = np.asarray(h * jax.jacfwd(lambda eta: difference(group, g, group.shift(g, eta), h)[1])(zero))
     if np.linalg.svd(slope, compute_uv=False)[-1] < 1e-8:
-        raise InconsistentDiscretisation(f"the difference map is no local diffeomorphism at the diagonal: d(h v)/dg1 = {slope.tolist()}")
+        raise InconsistentDiscretisation(
+            f"the difference map is no local diffeomorphism at the diagonal: d(h v)/dg1 = {slope.tolist()}"
+        )
     if np.abs(slope - np.eye(group.dim)).max() > 1e-8:
-        raise InconsistentDiscretisation(f"h v must agree with g0^-1 dg1 to first order; its derivative at the diagonal is {slope.tolist()}")
+        raise InconsistentDiscretisation(
+            f"h v must agree with g0^-1 dg1 to first order; its derivative at the diagonal is {slope.tolist()}"
+        )

@@ -51,7 +51,11 @@ def from_difference(system: MechanicalSystem, difference: Callable, *, node: flo
 
     `node` says when between t and t + h the point g~ is passed (default: that of a FiniteDifference).
     """
-    s = difference.node if node is None and isinstance(difference, FiniteDifference) else (0.5 if node is None else node)
+    s = (
+        difference.node
+        if node is None and isinstance(difference, FiniteDifference)
+        else (0.5 if node is None else node)
+    )
 
     def lagrangian(t, g0, g1, h, system):
         return h * system.L(t + s * h, *difference(system.group, g0, g1, h))
@@ -79,7 +83,17 @@ def moser_veselov(W, h, system: InvariantSystem) -> Array:
 def reduced_legendre(reduced: Callable, W, h, system: InvariantSystem) -> Array:
     """F l_d(W), <F l_d(W), eta> = d/ds l_d(exp(s eta) W): (6) of garcia-naranjo-jimenez."""
     group = system.group
-    return jax.grad(lambda eta: reduced(group.compose(group.shift(group.identity(), eta), W), h, system))(jnp.zeros(group.dim))
+    return jax.grad(lambda eta: reduced(group.compose(group.shift(group.identity(), eta), W), h, system))(
+        jnp.zeros(group.dim)
+    )
+
+
+def moser_veselov_legendre(W, h, system: InvariantSystem) -> Array:
+    """F l_d of `moser_veselov`: <M, eta> = tr(eta W J (W-1)^T)/h, where the symmetric W J W^T drops out if eta is skew."""
+    displacement = block(system.group.matrix(W))
+    moved = displacement @ system.mass_matrix() / h
+    carried = -moved if system.group.orthogonal else moved @ (displacement - jnp.eye(displacement.shape[0])).T
+    return jax.grad(lambda eta: jnp.vdot(block(system.group.hat(eta)).T, carried))(jnp.zeros(system.group.dim))
 
 
 def retracted(retraction: Retraction) -> Callable:
@@ -114,26 +128,44 @@ def check_discretisation(pair: Discretisation, *, h: float = 0.1, t: float = 0.0
     g = group.random(jax.random.PRNGKey(seed))
     value = np.asarray(pair.constraint(t, g, g, h, system))
     if np.abs(value).max(initial=0.0) > 1e-10:
-        raise InconsistentDiscretisation(f"(g, g) is not in D_d: the discrete constraint is {value.tolist()} there; it must vanish on the diagonal")
+        raise InconsistentDiscretisation(
+            f"(g, g) is not in D_d: the discrete constraint is {value.tolist()} there; it must vanish on the diagonal"
+        )
     zero = jnp.zeros(group.dim)
     first = np.asarray(jax.jacfwd(lambda eta: pair.constraint(t, group.shift(g, eta), g, h, system))(zero))
     second = np.asarray(jax.jacfwd(lambda eta: pair.constraint(t, g, group.shift(g, eta), h, system))(zero))
     rows = np.asarray(system.A(t, g))
     if first.shape != rows.shape:
-        raise InconsistentDiscretisation(f"the discrete constraint has {first.shape[0]} components; the system has {rows.shape[0]} constraints")
+        raise InconsistentDiscretisation(
+            f"the discrete constraint has {first.shape[0]} components; the system has {rows.shape[0]} constraints"
+        )
     scale = max(1.0, np.abs(second).max(initial=0.0))
     if np.abs(first + second).max(initial=0.0) > 1e-8 * scale:
-        raise InconsistentDiscretisation("T D_d at the diagonal must be {(v, w): v - w in D}: the derivatives in g0 and g1 are not opposite")
+        raise InconsistentDiscretisation(
+            "T D_d at the diagonal must be {(v, w): v - w in D}: the derivatives in g0 and g1 are not opposite"
+        )
     if rows.shape[0] and np.linalg.matrix_rank(np.vstack([second, rows]), tol=1e-8 * scale) > rows.shape[0]:
-        raise InconsistentDiscretisation(f"D_d is not tangent to D at the diagonal: its differential {second.tolist()} does not span the rows {rows.tolist()}")
+        raise InconsistentDiscretisation(
+            f"D_d is not tangent to D at the diagonal: its differential {second.tolist()} does not span the rows {rows.tolist()}"
+        )
     if rows.shape[0] and np.linalg.matrix_rank(second, tol=1e-8 * scale) < rows.shape[0]:
-        raise InconsistentDiscretisation(f"D_d is no submanifold at the diagonal: its differential {second.tolist()} has dependent rows")
+        raise InconsistentDiscretisation(
+            f"D_d is no submanifold at the diagonal: its differential {second.tolist()} has dependent rows"
+        )
 
 
-def consistent(pair: Discretisation, difference: Callable, *, h: float = 0.1, samples: int = 8, tolerance: float = 1e-9, seed: int = 0) -> bool:
-    """Whether L_d = h L o rho and rho(D_d) lies in D (Definition 2.3, Proposition 2.1 of garcia-naranjo-jimenez), on random points near the diagonal.
+def consistent(
+    pair: Discretisation,
+    difference: Callable,
+    *,
+    h: float = 0.1,
+    samples: int = 8,
+    tolerance: float = 1e-9,
+    seed: int = 0,
+) -> bool:
+    """Whether L_d = h L o rho and rho(D_d) lies in D (Definition 2.3 and Proposition 2.1 of garcia-naranjo-jimenez).
 
-    L_d counts up to a constant, which no equation of motion sees.
+    Random points near the diagonal decide. L_d counts up to a constant, which no equation of motion sees.
     """
     system, group = pair.system, pair.system.group
     built = from_difference(system, difference)
@@ -143,7 +175,11 @@ def consistent(pair: Discretisation, difference: Callable, *, h: float = 0.1, sa
         g0 = group.random(keys[k])
         g1 = _onto(pair, g0, group.compose(g0, group.exp(0.5 * jax.random.normal(keys[samples + k], (group.dim,)))), h)
         ours, theirs = pair.lagrangian(0.0, g0, g1, h, system), built.lagrangian(0.0, g0, g1, h, system)
-        offset = pair.lagrangian(0.0, g0, g0, h, system) - built.lagrangian(0.0, g0, g0, h, system) if offset is None else offset
+        offset = (
+            pair.lagrangian(0.0, g0, g0, h, system) - built.lagrangian(0.0, g0, g0, h, system)
+            if offset is None
+            else offset
+        )
         gaps.append(float(abs(ours - theirs - offset) / (1 + abs(theirs))))
         offs.append(float(jnp.max(jnp.abs(built.constraint(0.0, g0, g1, h, system)), initial=0.0)))
     return max(gaps) < tolerance and max(offs) < tolerance
@@ -154,7 +190,9 @@ def _onto(pair: Discretisation, g0, g1, h):
     group = pair.system.group
     for _ in range(20):
         value = np.asarray(pair.constraint(0.0, g0, g1, h, pair.system))
-        slope = np.asarray(jax.jacfwd(lambda eta: pair.constraint(0.0, g0, group.shift(g1, eta), h, pair.system))(jnp.zeros(group.dim)))
+        slope = np.asarray(
+            jax.jacfwd(lambda eta: pair.constraint(0.0, g0, group.shift(g1, eta), h, pair.system))(jnp.zeros(group.dim))
+        )
         g1 = group.compose(g1, group.exp(jnp.asarray(-np.linalg.pinv(slope) @ value)))
     return g1
 
@@ -176,6 +214,7 @@ def check_regular(pair: Discretisation, g0, g1, h: float, t: float = 0.0) -> Non
     values = np.linalg.svd(matrix, compute_uv=False)
     if values[-1] < 1e-10 * values[0]:
         raise InconsistentDiscretisation(
-            f"the discrete step is not defined here: the regularity matrix (61) is singular (singular values {values[0]:.3g} ... {values[-1]:.3g}). "
+            f"the discrete step is not defined here: the regularity matrix (61) is singular "
+            f"(singular values {values[0]:.3g} ... {values[-1]:.3g}). "
             "The discrete Lagrangian may not depend on the velocity in some admissible direction, or a discrete constraint on g1"
         )

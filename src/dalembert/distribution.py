@@ -116,13 +116,16 @@ class Nonholonomy:
         if self.growth[0] == self.dimension:
             return f"unconstrained: growth vector ({vector}) of {self.dimension}"
         if self.integrable:
-            return f"integrable: growth vector ({vector}) of {self.dimension}; the constraints are holonomic, choose coordinates on their leaves"
+            return f"integrable: growth vector ({vector}) of {self.dimension}; choose coordinates on the leaves of the constraint"
         if self.bracket_generating:
             return f"nonholonomic: growth vector ({vector}) of {self.dimension}, every configuration can be reached"
-        return f"partly integrable: growth vector ({vector}) of {self.dimension}; {self.holonomic_combinations} combination(s) of the constraints are holonomic"
+        count = self.holonomic_combinations
+        return f"partly integrable: growth vector ({vector}) of {self.dimension}; {count} combination(s) of the constraints are holonomic"
 
 
-def nonholonomy(system: MechanicalSystem, g=None, *, t: float = 0.0, depth: int = 4, tolerance: float = 1e-8) -> Nonholonomy:
+def nonholonomy(
+    system: MechanicalSystem, g=None, *, t: float = 0.0, depth: int = 4, tolerance: float = 1e-8
+) -> Nonholonomy:
     """Whether the constraint is really nonholonomic at g: ranks of D, D + [D, D], ... up to `depth` brackets.
 
     The linear part A counts; a drift b does not change which velocities are possible, only where they are based.
@@ -130,7 +133,11 @@ def nonholonomy(system: MechanicalSystem, g=None, *, t: float = 0.0, depth: int 
     group = system.group
     g = group.identity() if g is None else group.element(g)
     reference = system.basis(t, g)
-    fields: list[Field] = [lambda q, a=a: system.frame(t, q, reference)[:, a] for a in range(reference.shape[1])]
+
+    def member(a: int) -> Field:
+        return lambda q: system.frame(t, q, reference)[:, a]
+
+    fields = [member(a) for a in range(reference.shape[1])]
     vectors = [np.asarray(field(g)) for field in fields]
     level, growth = fields, [_rank(vectors, tolerance)]
     for order in range(2, depth + 1):

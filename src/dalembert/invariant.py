@@ -29,7 +29,15 @@ class InvariantSystem(MechanicalSystem):
     basis of d are structure, so that (e1, e2) costs nothing and another inertia or normal compiles nothing.
     """
 
-    def __init__(self, group: Group, inertia, subspace=None, annihilator=None, potential: Callable | None = None, parameters: Any = None):
+    def __init__(
+        self,
+        group: Group,
+        inertia,
+        subspace=None,
+        annihilator=None,
+        potential: Callable | None = None,
+        parameters: Any = None,
+    ):
         if subspace is not None and annihilator is not None:
             raise InvalidInput("give the subspace d by a basis (subspace) or by its annihilator, not by both")
         n = group.dim
@@ -127,17 +135,21 @@ def mass_projector(group: Group) -> tuple[np.ndarray, np.ndarray]:
     basis = _generators(group)
     size, n = basis.shape[1], group.dim
     to_inertia = np.einsum("aij,bik->abjk", basis, basis).reshape(n * n, size * size)
-    symmetrise = (np.eye(size * size) + np.eye(size * size).reshape((size,) * 4).transpose(1, 0, 2, 3).reshape(size**2, size**2)) / 2
+    symmetrise = (
+        np.eye(size * size) + np.eye(size * size).reshape((size,) * 4).transpose(1, 0, 2, 3).reshape(size**2, size**2)
+    ) / 2
     inverse = np.linalg.pinv(to_inertia @ symmetrise)
     exact = np.vectorize(lambda x: float(Fraction(x).limit_denominator(5040)))
     inverse = exact(symmetrise @ inverse)
-    return inverse, np.eye(n * n) / 2 + np.eye(n * n).reshape((n,) * 4).transpose(1, 0, 2, 3).reshape(n * n, n * n) / 2 - to_inertia @ inverse
+    return inverse, np.eye(n * n) / 2 + np.eye(n * n).reshape((n,) * 4).transpose(1, 0, 2, 3).reshape(
+        n * n, n * n
+    ) / 2 - to_inertia @ inverse
 
 
 def _generators(group: Group) -> np.ndarray:
     """The basis of the algebra as matrices (n, N, N)."""
     with jax.ensure_compile_time_eval():
-        return np.stack([np.asarray(block(group.hat(e))) for e in np.eye(group.dim)])
+        return np.stack([np.asarray(block(group.hat(e))) for e in jnp.eye(group.dim)])
 
 
 def block(matrix: Any) -> Array:
@@ -150,7 +162,9 @@ def symmetric(value, size: int, what: str) -> Array:
     array = jnp.asarray(value, float)
     array = jnp.diag(array) if array.shape == (size,) else array
     if array.shape != (size, size):
-        raise InvalidInput(f"{what} has shape {array.shape}; allowed: ({size}, {size}), or ({size},) for a diagonal one")
+        raise InvalidInput(
+            f"{what} has shape {array.shape}; allowed: ({size}, {size}), or ({size},) for a diagonal one"
+        )
     if isinstance(array, jax.core.Tracer):
         return array
     values = np.asarray(array)
@@ -160,7 +174,9 @@ def symmetric(value, size: int, what: str) -> Array:
         raise InvalidInput(f"{what} must be symmetric; given {values.tolist()}")
     lowest = np.linalg.eigvalsh(values)[0]
     if lowest <= 0:
-        raise InvalidInput(f"{what} must be positive definite; its smallest eigenvalue is {lowest:.6g}: {values.tolist()}")
+        raise InvalidInput(
+            f"{what} must be positive definite; its smallest eigenvalue is {lowest:.6g}: {values.tolist()}"
+        )
     return array
 
 
@@ -176,5 +192,7 @@ def _matrix(value, n: int, *, rows: bool) -> np.ndarray:
         raise InvalidInput(f"{what} has shape {array.shape}; allowed: {shape}, finite")
     rank = np.linalg.matrix_rank(array) if array.size else 0
     if rank < array.shape[1 - side]:
-        raise InvalidInput(f"{what} has dependent {'rows' if rows else 'columns'}: rank {rank} of {array.shape[1 - side]}: {array.tolist()}")
+        raise InvalidInput(
+            f"{what} has dependent {'rows' if rows else 'columns'}: rank {rank} of {array.shape[1 - side]}: {array.tolist()}"
+        )
     return array

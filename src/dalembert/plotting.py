@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0b6e99", "#d1495b", "#edae49", "#4b7f52", "#7a5195", "#555555")
+DASHES = ("-", "--", ":", "-.", "-", "--")
 FLOOR = 1e-17
-STYLE = {
+TRACED = 300
+STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.spines.top": False,
@@ -43,7 +45,7 @@ def plot_comparison(runs: Mapping[str, Trajectory], *, title: str = "", path: st
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(12, 3.9), layout="constrained")
+        figure = Figure(figsize=(12, 4.4), layout="constrained")
         grid = figure.add_gridspec(1, 3, width_ratios=(1.15, 1, 1))
         draw_motion(figure, grid[0], runs)
         energy = figure.add_subplot(grid[1])
@@ -69,9 +71,11 @@ def curve(axes: Axes, t: Any, values: Any, **style: Any) -> None:
 def _finish(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left")
     axes.set_xlabel("time")
-    low, high = axes.get_ylim()
-    axes.set_ylim(max(low, FLOOR / 3), high * 30)
-    axes.legend(loc="upper left", fontsize=7.5, ncols=1)
+    _legend(axes)
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize=8, ncols=2)
 
 
 def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Trajectory]) -> None:
@@ -83,39 +87,47 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Trajectory]) -> No
 
 def _plane(figure: Figure, cell: Any, runs: Mapping[str, Trajectory]) -> None:
     axes = figure.add_subplot(cell)
-    for (label, run), colour in zip(runs.items(), COLOURS, strict=False):
+    for (label, run), colour, dash in zip(runs.items(), COLOURS, DASHES, strict=False):
         pose = np.asarray(jax.tree.leaves(run.g)[0])
-        axes.plot(pose[:, 0, 2], pose[:, 1, 2], color=colour, label=label)
-        for k in np.unique(np.linspace(0, len(pose) - 1, 13).astype(int)):
-            heading = 0.03 * np.ptp(pose[:, :2, 2]) * pose[k, :2, 0]
-            axes.plot(*np.stack([pose[k, :2, 2] - heading, pose[k, :2, 2] + heading], axis=1), color=colour, linewidth=3, solid_capstyle="round")
+        axes.plot(pose[:, 0, 2], pose[:, 1, 2], dash, color=colour, label=label)
+        if dash != "-":
+            continue
+        for k in np.unique(np.linspace(0, len(pose) - 1, 25).astype(int)):
+            heading = 0.015 * np.ptp(pose[:, :2, 2]) * pose[k, :2, 0]
+            axes.plot(
+                *np.stack([pose[k, :2, 2] - heading, pose[k, :2, 2] + heading], axis=1),
+                color=colour,
+                linewidth=2.5,
+                solid_capstyle="round",
+            )
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_title("Path of the contact point, with headings", loc="left")
     axes.set_xlabel("x")
     axes.set_ylabel("y")
-    axes.legend(loc="best", fontsize=7.5)
+    _legend(axes)
 
 
 def _sphere(figure: Figure, cell: Any, runs: Mapping[str, Trajectory]) -> None:
-    """The body's axis of the largest change: R e3 on the unit sphere."""
+    """R e3 on the unit sphere, for the first saved states."""
     axes = figure.add_subplot(cell, projection="3d")
     u, v = np.mgrid[0 : 2 * np.pi : 33j, 0 : np.pi : 17j]
     axes.plot_wireframe(np.cos(u) * np.sin(v), np.sin(u) * np.sin(v), np.cos(v), color="#dddddd", linewidth=0.35)
-    for (label, run), colour in zip(runs.items(), COLOURS, strict=False):
-        axis = np.asarray(jax.tree.leaves(run.g)[0])[:2000, :, 2]
-        axes.plot(*axis.T, color=colour, label=label, linewidth=0.9)
-    axes.set_box_aspect((1, 1, 1), zoom=1.25)
+    for (label, run), colour, dash in zip(runs.items(), COLOURS, DASHES, strict=False):
+        axis = np.asarray(jax.tree.leaves(run.g)[0])[:TRACED, :, 2]
+        axes.plot(*axis.T, dash, color=colour, label=label, linewidth=1.0)
+        axes.plot(*axis[:1].T, "o", color=colour, markersize=4)
+    axes.set_box_aspect((1, 1, 1), zoom=1.2)
     axes.set_axis_off()
     axes.set_title("The body's third axis in space", loc="left")
-    axes.legend(loc="lower left", fontsize=7.5)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.02), fontsize=8, ncols=2)
 
 
 def _coordinates(figure: Figure, cell: Any, runs: Mapping[str, Trajectory]) -> None:
     axes = figure.add_subplot(cell)
-    for style, (label, run) in zip(("-", "--", ":", "-."), runs.items(), strict=False):
+    for style, (label, run) in zip(DASHES, runs.items(), strict=False):
         values = np.asarray(run.xi if np.ndim(jax.tree.leaves(run.g)[0]) > 2 else jax.tree.leaves(run.g)[0])
         for i, colour in zip(range(values.shape[1]), COLOURS, strict=False):
             axes.plot(np.asarray(run.t), values[:, i], style, color=colour, label=f"{label} {i + 1}")
     axes.set_title("Coordinates", loc="left")
     axes.set_xlabel("time")
-    axes.legend(loc="best", fontsize=7.5)
+    _legend(axes)

@@ -20,14 +20,18 @@ def report(trajectory: Trajectory, names: Mapping[str, str]) -> dict[str, Any]:
         "system": names["system"],
         "method": names["method"],
         "step": float(trajectory.step),
-        "steps": max(0, int(trajectory.final.count)),
+        "steps": max(0, int(trajectory.final.steps)),
         "time": float(trajectory.t[-1]),
         "status": trajectory.status,
         "failed_at": failed_at,
         "reason": trajectory.reason or None,
         "backend": trajectory.backend,
         "final": _final(trajectory) if started else dict.fromkeys(FINAL),
-        **(_conservation(trajectory) if started else {"energy": dict.fromkeys(ENERGY), "constraint": {"max": None}, "group": {"max": None}}),
+        **(
+            _conservation(trajectory)
+            if started
+            else {"energy": dict.fromkeys(ENERGY), "constraint": {"max": None}, "group": {"max": None}}
+        ),
     }
 
 
@@ -38,7 +42,14 @@ ENERGY = ("initial", "final", "max_error")
 def _final(trajectory: Trajectory) -> dict[str, Any]:
     last = trajectory.last
     discrete = not isinstance(trajectory.integrator, RungeKutta | Reference)
-    values = (last.g, trajectory.angles[-1], last.xi, last.increment if discrete else (), last.momentum, trajectory.multipliers[-1])
+    values = (
+        last.g,
+        trajectory.angles[-1],
+        last.xi,
+        last.increment if discrete else (),
+        last.momentum,
+        trajectory.multipliers[-1],
+    )
     return dict(zip(FINAL, map(plain, values), strict=True))
 
 

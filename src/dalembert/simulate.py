@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -15,10 +16,9 @@ from jax import Array
 from .errors import InvalidInput, UnknownName
 from .integrators import Integrator, Reference
 from .integrators.base import NOT_FINITE, OK
-from .kernels.run import RunResult, run
+from .kernels.run import Backend, RunResult, run
 from .system import MechanicalSystem, State
 from .trajectory import Record, Trajectory
-
 
 BACKENDS = ("auto", "llvm", "cuda", "xla")
 
@@ -36,8 +36,8 @@ class Loop(NamedTuple):
     """Everything a run carries from step to step. A failed member stays at its last good state, with status and count."""
 
     carry: Any
-    origin: Array  # time of the carry at count 0: t = origin + count h has no drift
-    count: Array
+    origin: Array  # time of the carry before the first step: t = origin + steps h has no drift
+    steps: Array
     status: Array
     residual: Array
     iterations: Array
@@ -70,14 +70,16 @@ def functions(integrator: Integrator, monitor: bool) -> Functions:
         loop = Loop(carry, carry.t, count, status, info.residual, info.iterations, info.multipliers, turns, peaks)
         if monitor:
             seen = integrator.observe(system, carry, h)
-            loop = loop._replace(peaks=_peaks(system, seen, peaks._replace(energy=system.energy(seen.t, seen.g, seen.xi))))
+            loop = loop._replace(
+                peaks=_peaks(system, seen, peaks._replace(energy=system.energy(seen.t, seen.g, seen.xi)))
+            )
         return loop, observe(consts, loop)
 
     def advance(consts, loop: Loop, u) -> Loop:
         system, h = consts
         carry, info = integrator.step(system, loop.carry, h, u)
         good = (loop.status == OK) & (info.status == OK) & _finite(carry)
-        count = loop.count + jnp.where(good, 1, 0)
+        count = loop.steps + jnp.where(good, 1, 0)
         carry = carry._replace(t=loop.origin + count * h)
         failure = jnp.where(info.status == OK, NOT_FINITE, info.status)
         status = jnp.where(good | (loop.status != OK), loop.status, failure)
@@ -93,7 +95,7 @@ def functions(integrator: Integrator, monitor: bool) -> Functions:
         group, state = system.group, integrator.observe(system, loop.carry, h)
         lifted = group.angles(loop.carry.g) + 2 * jnp.pi * loop.turns
         angles = lifted + group.angles(group.compose(group.inverse(loop.carry.g), state.g))
-        return Record(state, loop.residual, loop.iterations, loop.multipliers, angles, loop.count)
+        return Record(state, loop.residual, loop.iterations, loop.multipliers, angles, loop.steps)
 
     return Functions(start, advance, observe)
 
@@ -125,7 +127,7 @@ def simulate(
     save_every: int = 1,
     controls: Any = None,
     monitor: bool = False,
-    backend: str = "auto",
+    backend: Backend = "auto",
     progress: Callable[[int, int], None] | None = None,
 ) -> Trajectory:
     """Integrate from `state`, or go on from a Trajectory, with `steps` steps or up to `t_end`.
@@ -137,23 +139,26 @@ def simulate(
     """
     steps = _count(step, steps, t_end, _clock(state, t0))
     _whole("save_every", save_every)
-    going_on = isinstance(state, Trajectory)
-    if not going_on:
-        state = state if t0 is None else state._replace(t=jnp.asarray(t0, float))
+    if isinstance(state, Trajectory):
+        begin, last = state.last, state
+    else:
+        begin, last = (state if t0 is None else state._replace(t=jnp.asarray(t0, float))), None
         if not _traced((system, state, step)):
-            integrator.require(system, state, step)
+            integrator.require(system, begin, step)
     held = _held(controls, _clock(state, t0), step, steps)
     if isinstance(integrator, Reference):
-        return _reference(system, integrator, state, step, steps, save_every, held)
+        return _reference(system, integrator, begin, step, steps, save_every, held)
     loop_functions = functions(integrator, monitor)
     consts = (system, jnp.asarray(step, float))
-    if going_on:
-        loop, first = state.final, jax.tree.map(lambda leaf: leaf[-1], state.records)
+    if last is None:
+        loop, first = _jit(loop_functions.start)(consts, begin, _first(held))
     else:
-        loop, first = _jit(loop_functions.start)(consts, state, _first(held))
+        loop, first = last.final, jax.tree.map(lambda leaf: leaf[-1], last.records)
     result = _run(loop_functions, consts, loop, held, steps, save_every, backend, progress=progress)
     records = jax.tree.map(lambda a, b: _join((a[None], b), 0), first, result.records)
-    return _truncated(Trajectory(system, integrator, consts[1], records, result.loop, result.backend, result.note, result.interrupted))
+    return _truncated(
+        Trajectory(system, integrator, consts[1], records, result.loop, result.backend, result.note, result.interrupted)
+    )
 
 
 def ensemble(
@@ -167,7 +172,7 @@ def ensemble(
     save_every: int = 1,
     controls: Any = None,
     monitor: bool = False,
-    backend: str = "auto",
+    backend: Backend = "auto",
     batched_system: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trajectory:
@@ -177,40 +182,74 @@ def ensemble(
     `batched_system=True`. A member that fails stays at its last good state; the others go on. Arrays of the result have
     shape (members, saves, ...).
     """
-    if isinstance(system, list):
-        system, batched_system = _stack(system, "systems"), True
-    if isinstance(state, list):
-        state = _stack(state, "states")
-    batched_state = state.xi.ndim == 2
+    members, batched_system = (
+        (_stack(system, "systems"), True) if isinstance(system, list) else (system, batched_system)
+    )
+    states: State = _stack(state, "states") if isinstance(state, list) else state
+    batched_state = states.xi.ndim == 2
     if not (batched_state or batched_system):
-        raise InvalidInput("an ensemble needs a leading axis on the states (state.xi of shape (members, n)) or batched systems; for one run use simulate")
-    steps = _count(step, steps, t_end, float(np.ravel(state.t)[0]))
+        raise InvalidInput(
+            "an ensemble needs a leading axis on the states (state.xi of shape (members, n)) or batched systems; for one run use simulate"
+        )
+    steps = _count(step, steps, t_end, float(np.ravel(states.t)[0]))
     _whole("save_every", save_every)
-    _require_members(system, integrator, state, step, batched_system, batched_state)
-    held = _held(controls, float(np.ravel(state.t)[0]), step, steps)
+    _require_members(members, integrator, states, step, batched_system, batched_state)
+    held = _held(controls, float(np.ravel(states.t)[0]), step, steps)
     axes = (0 if batched_system else None, None)
     loop_functions = functions(integrator, monitor)
-    consts = (system, jnp.asarray(step, float))
-    begin = jax.vmap(loop_functions.start, in_axes=(axes, 0 if batched_state else None, None))
-    loop, first = _jit(begin)(consts, state, _first(held))
+    consts = (members, jnp.asarray(step, float))
+    loop, first = _begin(loop_functions, axes, 0 if batched_state else None)(consts, states, _first(held))
     lanes = jax.tree.leaves(loop)[0].shape[0]
     result = _run(loop_functions, consts, loop, held, steps, save_every, backend, axes, lanes, progress)
     records = jax.tree.map(lambda a, b: _join((a[:, None], b), 1), first, result.records)
-    return Trajectory(system, integrator, consts[1], records, result.loop, result.backend, result.note, result.interrupted, batched_system)
+    return Trajectory(
+        members,
+        integrator,
+        consts[1],
+        records,
+        result.loop,
+        result.backend,
+        result.note,
+        result.interrupted,
+        batched_system,
+    )
 
 
 # -- backends -------------------------------------------------------------------------------------------------------------------
-def _run(loop_functions: Functions, consts, loop, controls, steps: int, save_every: int, backend: str, axes=None, lanes=None, progress=None) -> RunResult:
+def _run(
+    loop_functions: Functions,
+    consts,
+    loop,
+    controls,
+    steps: int,
+    save_every: int,
+    backend: Backend,
+    axes=None,
+    lanes=None,
+    progress=None,
+) -> RunResult:
     """`steps` steps with a record after every `save_every` of them; a remainder ends with a record too."""
     if backend not in BACKENDS:
         raise UnknownName("backend", backend, BACKENDS)
     saves, rest = divmod(steps, save_every)
-    parts = []
+    parts: list[RunResult] = []
     for count, stride, offset in ((saves, save_every, 0), (1 if rest else 0, rest, saves * save_every)):
         if count and not (parts and parts[-1].interrupted):
             held = jax.tree.map(lambda leaf: leaf[offset : offset + count * stride], controls)
             options = {} if lanes is None else {"lanes": lanes, "axes": (axes, 0)}
-            parts.append(run(*loop_functions[1:], consts, loop, held, saves=count, save_every=stride, backend=backend, progress=progress, **options))
+            parts.append(
+                run(
+                    *loop_functions[1:],
+                    consts,
+                    loop,
+                    held,
+                    saves=count,
+                    save_every=stride,
+                    backend=backend,
+                    progress=progress,
+                    **options,
+                )
+            )
             loop = parts[-1].loop
     records = [part.records for part in parts]
     joined = jax.tree.map(lambda *leaves: _join(leaves, 0 if lanes is None else 1), *records)
@@ -225,13 +264,18 @@ def _join(leaves, axis: int):
 
 
 @lru_cache(maxsize=512)
+def _begin(loop_functions: Functions, axes, state_axis):
+    """The compiled start of all members."""
+    return jax.jit(jax.vmap(loop_functions.start, in_axes=(axes, state_axis, None)))
+
+
+@lru_cache(maxsize=512)
 def _jit(function):
     return jax.jit(function)
 
 
-def _reference(system, integrator: Reference, state, step, steps: int, save_every: int, controls) -> Trajectory:
+def _reference(system, integrator: Reference, begin: State, step, steps: int, save_every: int, controls) -> Trajectory:
     """The accurate motion in the form of any other run."""
-    begin = jax.tree.map(lambda leaf: leaf[-1], state.records.state) if isinstance(state, Trajectory) else state
     counts = np.unique(np.append(np.arange(0, steps + 1, 1 if controls is not None else save_every), steps))
     times = float(begin.t) + counts * step
     states = integrator.trajectory(system, begin, times, controls)
@@ -242,16 +286,23 @@ def _reference(system, integrator: Reference, state, step, steps: int, save_ever
 
     def record(state, count, turns):
         loop, first = loop_functions.start(consts, state, None)
-        return first._replace(count=count, angles=first.angles + 2 * jnp.pi * turns), loop
+        return first._replace(steps=count, angles=first.angles + 2 * jnp.pi * turns), loop
 
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[states[k] for k in kept])
     windings = [np.zeros_like(system.group.angles(begin.g))]
-    for a, b in zip(kept, kept[1:], strict=False):
+    for a, b in pairwise(kept):
         windings.append(windings[-1] + np.asarray(system.group.winding(states[a].g, states[b].g)))
     records, loops = jax.jit(jax.vmap(record))(stacked, jnp.asarray(counts[kept]), jnp.asarray(windings))
     final = jax.tree.map(lambda leaf: leaf[-1], loops)
     status = jnp.asarray(OK if good else NOT_FINITE)
-    return Trajectory(system, integrator, consts[1], records, final._replace(count=records.count[-1], status=status, turns=jnp.asarray(windings[-1])), "scipy")
+    return Trajectory(
+        system,
+        integrator,
+        consts[1],
+        records,
+        final._replace(steps=records.steps[-1], status=status, turns=jnp.asarray(windings[-1])),
+        "scipy",
+    )
 
 
 # -- input ----------------------------------------------------------------------------------------------------------------------
@@ -312,7 +363,9 @@ def _require_members(system, integrator, state, step, batched_system: bool, batc
 
 def _stack(items: list, what: str):
     if not items or len({jax.tree.structure(item) for item in items}) != 1:
-        raise InvalidInput(f"the {what} of an ensemble must be of one kind (same group, functions and parameter structure), and at least one")
+        raise InvalidInput(
+            f"the {what} of an ensemble must be of one kind (same group, functions and parameter structure), and at least one"
+        )
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, float) for leaf in leaves]), *items)
 
 
@@ -320,9 +373,15 @@ def _truncated(run: Trajectory) -> Trajectory:
     """The good part of a run that failed."""
     if _traced(run.final.status) or int(run.final.status) == OK:
         return run
-    good = max(1, int(np.count_nonzero(np.diff(np.asarray(run.records.count), prepend=-1) > 0)))
+    good = max(1, int(np.count_nonzero(np.diff(np.asarray(run.records.steps), prepend=-1) > 0)))
     return Trajectory(
-        run.system, run.integrator, run.step, jax.tree.map(lambda leaf: leaf[:good], run.records), run.final, run.backend, run.note
+        run.system,
+        run.integrator,
+        run.step,
+        jax.tree.map(lambda leaf: leaf[:good], run.records),
+        run.final,
+        run.backend,
+        run.note,
     )
 
 

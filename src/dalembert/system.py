@@ -167,7 +167,9 @@ class MechanicalSystem:
             return
         rows, off = (np.asarray(value) for value in _constraint(self, t, g, xi))
         if rows.shape[0] and np.linalg.matrix_rank(rows) < rows.shape[0]:
-            raise InvalidInput(f"the {rows.shape[0]} constraint rows A(t, g) are linearly dependent at the initial state: {rows.tolist()}")
+            raise InvalidInput(
+                f"the {rows.shape[0]} constraint rows A(t, g) are linearly dependent at the initial state: {rows.tolist()}"
+            )
         scale = 1.0 + np.linalg.norm(rows, axis=1) * np.linalg.norm(np.asarray(xi))
         if np.any(np.abs(off) > TOLERANCE * scale):
             raise OffConstraint(
@@ -253,7 +255,9 @@ class System(MechanicalSystem):
             return jnp.zeros(self.A(t, g).shape[0])
         value = jnp.asarray(self.drift(t, g, self.parameters))
         if value.shape != (self.constraints_at(t, g),):
-            raise InvalidInput(f"drift(t, g, p) gave shape {value.shape}; allowed: ({self.constraints_at(t, g)},), one entry a constraint row")
+            raise InvalidInput(
+                f"drift(t, g, p) gave shape {value.shape}; allowed: ({self.constraints_at(t, g)},), one entry a constraint row"
+            )
         return value
 
     def constraints_at(self, t, g) -> int:
@@ -281,14 +285,14 @@ def null_basis(rows: np.ndarray) -> np.ndarray:
     m, n = rows.shape
     pivots: list[int] = []
     for i in range(m):
-        k, j = np.unravel_index(np.argmax(np.abs(rows[i:])), rows[i:].shape)
+        k, j = divmod(int(np.argmax(np.abs(rows[i:]))), n)
         if np.abs(rows[i + k, j]) < 1e-12 * max(1.0, np.abs(rows).max()):
             raise InvalidInput(f"the {m} constraint rows are linearly dependent: rank {i}")
         rows[[i, i + k]] = rows[[i + k, i]]
         rows[i] /= rows[i, j]
         others = np.arange(m) != i
         rows[others] -= np.outer(rows[others, j], rows[i])
-        pivots.append(int(j))
+        pivots.append(j)
     free = [j for j in range(n) if j not in pivots]
     basis = np.zeros((n, len(free)))
     basis[free, range(len(free))] = 1.0

@@ -24,7 +24,7 @@ class Record(NamedTuple):
     iterations: Array
     multipliers: Array
     angles: Array
-    count: Array
+    steps: Array
 
 
 @partial(
@@ -101,7 +101,7 @@ class Trajectory:
     @property
     def steps(self) -> Any:
         """The number of good steps from the first start on."""
-        return _plain(self.final.count)
+        return _plain(self.final.steps)
 
     @property
     def status(self) -> Any:
@@ -112,7 +112,7 @@ class Trajectory:
     @property
     def failed_at(self) -> Any:
         """None, or k: states 0..k are good; -1: the start has no solution. For an ensemble an array, -2 where nothing failed."""
-        codes, counts = np.asarray(self.final.status), np.asarray(self.final.count)
+        codes, counts = np.asarray(self.final.status), np.asarray(self.final.steps)
         if codes.ndim:
             return np.where(codes == 0, -2, counts)
         return None if codes == 0 else int(counts)
@@ -129,8 +129,12 @@ class Trajectory:
         if not codes.any():
             return self
         member = int(np.argmax(codes != 0))
-        count = int(np.atleast_1d(np.asarray(self.final.count))[member])
-        who = f"member {member} ({np.count_nonzero(codes)} of {codes.size} failed)" if np.asarray(self.final.status).ndim else "the run"
+        count = int(np.atleast_1d(np.asarray(self.final.steps))[member])
+        who = (
+            f"member {member} ({np.count_nonzero(codes)} of {codes.size} failed)"
+            if np.asarray(self.final.status).ndim
+            else "the run"
+        )
         when = "at its start" if count < 0 else f"after {count} good steps"
         raise NumericalFailure(f"{who} failed {when}: {REASONS[int(codes[member])]}")
 

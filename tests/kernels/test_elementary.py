@@ -1,9 +1,6 @@
-"""The elementary functions against 200-bit arithmetic, in ulps, where they are hard: near zeros, cuts and range ends."""
+"""The elementary functions against long arithmetic, in ulps, where they are hard: near zeros, cuts, ends of ranges."""
 
 import jax
-
-jax.config.update("jax_enable_x64", True)
-
 import jax.numpy as jnp
 import mpmath
 import numpy as np
@@ -11,6 +8,7 @@ import pytest
 
 from dalembert.kernels.run import run
 
+jax.config.update("jax_enable_x64", True)
 RANDOM = np.random.default_rng(0)
 
 
@@ -23,38 +21,59 @@ def spread(low, high, n=300):
     return np.exp(RANDOM.uniform(np.log(low), np.log(high), n))
 
 
-TURNS = np.concatenate([np.pi / 2 * np.arange(1, 60), np.pi / 4 * np.arange(1, 60), RANDOM.integers(1, 2**40, 100) * np.pi / 2])
-ANGLES = both_signs(np.concatenate([spread(1e-300, 1.0), spread(0.1, 1e3), spread(1e3, 1e14), TURNS, np.nextafter(TURNS, 0)]))
+QUARTERS = np.concatenate([np.arange(1, 60), np.arange(1, 60) / 2, RANDOM.integers(1, 2**40, 100)])
+TURNS = np.concatenate([QUARTERS * np.pi / 2, np.nextafter(QUARTERS * np.pi / 2, 0)])
+ANGLES = both_signs(np.concatenate([spread(1e-300, 1.0), spread(0.1, 1e3), spread(1e3, 1e14), TURNS]))
 POSITIVE = np.concatenate([spread(1e-320, 1e308), spread(0.5, 2.0), 1 + spread(1e-15, 0.5), 1 - spread(1e-15, 0.5)])
 UNIT = both_signs(np.concatenate([spread(1e-300, 1.0), 1 - spread(1e-15, 0.5)]))
 MODERATE = both_signs(np.concatenate([spread(1e-300, 1.0), spread(1e-3, 700.0)]))
 
-CASES = {
-    "sin": (jnp.sin, mpmath.sin, ANGLES, 1.0), "cos": (jnp.cos, mpmath.cos, ANGLES, 1.0), "tan": (jnp.tan, mpmath.tan, ANGLES, 3.0),
-    "exp": (jnp.exp, mpmath.exp, MODERATE, 1.0), "expm1": (jnp.expm1, mpmath.expm1, MODERATE, 1.5),
-    "log": (jnp.log, mpmath.log, POSITIVE, 1.0), "log1p": (jnp.log1p, mpmath.log1p, np.concatenate([UNIT, POSITIVE]), 1.0),
-    "atan": (jnp.arctan, mpmath.atan, both_signs(POSITIVE), 1.5), "asin": (jnp.arcsin, mpmath.asin, UNIT, 2.0),
-    "acos": (jnp.arccos, mpmath.acos, UNIT, 2.0), "sinh": (jnp.sinh, mpmath.sinh, MODERATE, 3.0),
-    "cosh": (jnp.cosh, mpmath.cosh, MODERATE, 2.0), "tanh": (jnp.tanh, mpmath.tanh, MODERATE, 3.0),
-    "asinh": (jnp.arcsinh, mpmath.asinh, both_signs(POSITIVE), 3.0), "acosh": (jnp.arccosh, mpmath.acosh, 1 + spread(1e-10, 1e300), 3.0),
-    "atanh": (jnp.arctanh, mpmath.atanh, UNIT, 3.0), "cbrt": (jnp.cbrt, mpmath.cbrt, POSITIVE, 1.5),
-    "exp2": (jnp.exp2, lambda x: mpmath.mpf(2) ** x, MODERATE, 3.0), "rsqrt": (jax.lax.rsqrt, lambda x: 1 / mpmath.sqrt(x), POSITIVE, 1.5),
-    "logistic": (jax.nn.sigmoid, lambda x: 1 / (1 + mpmath.exp(-x)), MODERATE, 3.0),
+CASES = {  # name: function, exact function, points, ulps allowed
+    "sin": (jnp.sin, mpmath.sin, ANGLES, 1.0),
+    "cos": (jnp.cos, mpmath.cos, ANGLES, 1.0),
+    "tan": (jnp.tan, mpmath.tan, ANGLES, 2.0),
+    "exp": (jnp.exp, mpmath.exp, MODERATE, 1.0),
+    "exp2": (jnp.exp2, lambda x: mpmath.mpf(2) ** x, MODERATE, 1.5),
+    "expm1": (jnp.expm1, mpmath.expm1, MODERATE, 1.5),
+    "log": (jnp.log, mpmath.log, POSITIVE, 1.0),
+    "log1p": (jnp.log1p, mpmath.log1p, np.concatenate([UNIT, POSITIVE]), 1.0),
+    "atan": (jnp.arctan, mpmath.atan, both_signs(POSITIVE), 1.5),
+    "asin": (jnp.arcsin, mpmath.asin, UNIT, 2.0),
+    "acos": (jnp.arccos, mpmath.acos, UNIT, 2.0),
+    "sinh": (jnp.sinh, mpmath.sinh, MODERATE, 2.0),
+    "cosh": (jnp.cosh, mpmath.cosh, MODERATE, 1.5),
+    "tanh": (jnp.tanh, mpmath.tanh, MODERATE, 2.0),
+    "asinh": (jnp.arcsinh, mpmath.asinh, both_signs(POSITIVE), 2.0),
+    "acosh": (jnp.arccosh, mpmath.acosh, 1 + spread(1e-10, 1e300), 2.0),
+    "atanh": (jnp.arctanh, mpmath.atanh, UNIT, 2.0),
+    "cbrt": (jnp.cbrt, mpmath.cbrt, POSITIVE, 1.0),
+    "rsqrt": (jax.lax.rsqrt, lambda x: 1 / mpmath.sqrt(x), POSITIVE, 1.5),
+    "logistic": (jax.nn.sigmoid, lambda x: 1 / (1 + mpmath.exp(-x)), MODERATE, 2.0),
 }
 
 
 def evaluate(function, *arguments):
     """The function of every point through the native backend, a lane a point."""
     loop = {"x": arguments, "y": np.zeros(len(arguments[0]))}
-    return run(lambda c, loop, u: loop | {"y": function(*loop["x"])}, lambda c, loop: loop["y"], None, loop,
-               saves=1, backend="llvm", lanes=len(arguments[0])).records[:, 0]
+    return run(
+        lambda c, loop, u: loop | {"y": function(*loop["x"])},
+        lambda c, loop: loop["y"],
+        None,
+        loop,
+        saves=1,
+        backend="llvm",
+        lanes=len(arguments[0]),
+    ).records[:, 0]
 
 
 def ulps(found, exact):
     """Errors in units of the last place of the exact value, subnormal values apart."""
     with mpmath.workprec(200):
-        errors = [abs((mpmath.mpf(f) - e) / np.spacing(abs(float(e)))) for f, e in zip(found, exact, strict=True)
-                  if 1e-307 < abs(float(e)) < 1e308]
+        errors = [
+            abs((mpmath.mpf(f) - e) / np.spacing(abs(float(e))))
+            for f, e in zip(found, exact, strict=True)
+            if 1e-307 < abs(float(e)) < 1e308
+        ]
     return float(max(errors))
 
 
@@ -96,8 +115,9 @@ def test_special_values_are_those_of_libm(name):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("function", [jnp.power, jnp.arctan2, jnp.fmod, jnp.maximum, jnp.minimum, jnp.copysign],
-                         ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function", [jnp.power, jnp.arctan2, jnp.fmod, jnp.maximum, jnp.minimum, jnp.copysign], ids=lambda f: f.__name__
+)
 def test_special_pairs_are_those_of_libm(function):
     x, y = (grid.ravel() for grid in np.meshgrid(SPECIAL, SPECIAL))
     if function is jnp.fmod:  # good for quotients below 2^52

@@ -35,14 +35,19 @@ def newton(residual, start):
         update = eliminate(jacobian(x), residual(x))
         return x - update, jnp.max(jnp.abs(update)), size, count + 1
 
-    x, _, _, count = lax.while_loop(wants_more, iterate, (start, 1e300, jnp.inf, 0))
+    x, _, _, count = lax.while_loop(wants_more, iterate, (start, 1e300, jnp.inf, 0.0))
     return x, count
 
 
 def solve(residual, start):
+    """The root, with derivatives by the implicit function theorem."""
+
     def linear(g, y):
-        return eliminate(jax.jacfwd(g)(jnp.zeros_like(y)), y)
-    return lax.custom_root(residual, start, newton, linear, has_aux=True)
+        jacobian = jax.jacfwd(g)(jnp.zeros_like(y))
+        return jnp.stack([eliminate(jacobian, e) for e in jnp.eye(len(y))], 1) @ y
+
+    x, count = lax.custom_root(residual, start, newton, linear, has_aux=True)
+    return x, lax.stop_gradient(count)
 
 
 def field(p, t, x):
@@ -63,14 +68,21 @@ def advance(consts, loop, u):
     fine = jnp.all(jnp.isfinite(y)) & (jnp.max(jnp.abs(y)) < consts["limit"]) & (loop["status"] == 0)
     keep = lambda new, old: jnp.where(fine, new, old)
     return {
-        "x": keep(y, x), "t": keep(t + h, t), "iterations": loop["iterations"] + keep(count, 0),
-        "status": jnp.where(fine, loop["status"], 1), "alive": fine,
+        "x": keep(y, x),
+        "t": keep(t + h, t),
+        "iterations": loop["iterations"] + keep(count.astype(int), 0),
+        "status": jnp.where(fine, loop["status"], 1),
+        "alive": fine,
     }
 
 
 def observe(consts, loop):
-    return {"x": loop["x"], "energy": 0.5 * loop["x"] @ consts["p"]["inertia"] @ loop["x"], "alive": loop["alive"],
-            "status": loop["status"]}
+    return {
+        "x": loop["x"],
+        "energy": 0.5 * loop["x"] @ consts["p"]["inertia"] @ loop["x"],
+        "alive": loop["alive"],
+        "status": loop["status"],
+    }
 
 
 def consts(h=0.01):

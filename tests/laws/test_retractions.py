@@ -1,4 +1,4 @@
-"""The axioms of retractions and of their logarithmic derivatives, over groups, sampled where formulas change or break."""
+"""The axioms of retractions and their logarithmic derivatives, sampled where formulas change or break."""
 
 import functools
 
@@ -13,7 +13,7 @@ from dalembert.groups import SE2, SE3, SO2, SO3, Euclidean, Product, SEn, SOn
 from dalembert.groups.matrix_exponential import RADIUS
 from dalembert.retractions import Cayley, Exponential, Retraction
 
-GROUPS = [Euclidean(3), SO2(), SO3(), SE2(), SE3(), SOn(4), SOn(5), SEn(4), SO3() * Euclidean(2) * SE2()]
+GROUPS = [Euclidean(3), SO2(), SO3(), SE2(), SE3(), SOn(4), SEn(4), SO2() * Euclidean(2) * SE2()]
 RETRACTIONS = [Exponential(), Cayley()]
 CUTS = [factor * cut for cut in (CUT, RADIUS, 2 * RADIUS) for factor in (0.999, 1.001)]
 SIZES = [0.0, 1e-9, 1e-5, 0.1, 1.0, *CUTS, 3.1, np.pi - 1e-6]
@@ -23,15 +23,36 @@ over_retractions = pytest.mark.parametrize("retraction", RETRACTIONS, ids=lambda
 
 def angle(group, xi):
     """The largest angle by which hat(xi) turns."""
-    return max(np.abs(np.linalg.eigvals(hat)).max() for hat in jax.tree.leaves(group.hat(jnp.asarray(xi))))
+    return max(np.abs(np.linalg.eigvals(hat)).max() for hat in jax.tree.leaves(hats(group)(xi)))
+
+
+@functools.cache
+def hats(group):
+    return jax.jit(group.hat)
+
+
+@functools.cache
+def translations(group):
+    """Which coordinates turn nothing."""
+    return np.array([angle(group, unit) == 0 for unit in np.eye(group.dim)])
+
+
+def turning(group, size, rng):
+    """A random algebra element that turns by the angle `size`, its translations of order one."""
+    xi = rng.normal(size=group.dim)
+    return xi * np.where(translations(group), 1.0, size / (angle(group, xi) or 1.0))
 
 
 def samples(group):
     """xi: 0, then turns by each of SIZES; eta, zeta, mu: generic."""
-    rng = np.random.default_rng(11)
-    directions = rng.normal(size=(len(SIZES), group.dim))
-    turns = [size * xi / (angle(group, xi) or 1.0) for size, xi in zip(SIZES, directions, strict=True)]
-    return np.array([np.zeros(group.dim), *turns]), *rng.normal(size=(3, 1 + len(SIZES), group.dim))
+    rng = np.random.default_rng(7)
+    xi = [np.zeros(group.dim), *(turning(group, size, rng) for size in SIZES)]
+    return np.array(xi), *rng.normal(size=(3, len(xi), group.dim))
+
+
+def compiled(function):
+    """One compilation for all samples, without the optimisations that take XLA longest."""
+    return jax.jit(jax.vmap(function), compiler_options={"xla_backend_optimization_level": 0})
 
 
 def gap(a, b):
@@ -39,32 +60,33 @@ def gap(a, b):
     return functools.reduce(jnp.maximum, jax.tree.leaves(jax.tree.map(lambda x, y: jnp.abs(x - y).max(), a, b)))
 
 
-def slope(function, x, direction):
-    return jax.jvp(function, (x,), (direction,))[1]
-
-
 def laws(T, G, xi, eta, zeta, mu):
     """What each law leaves."""
-    g, left, right = T.tau(G, xi), T.left(G, xi, eta), T.right(G, xi, eta)
-    there_and_back = lambda x: T.inverse(G, T.tau(G, x))
-    derivative_and_inverse = lambda x: T.left_inverse(G, x, T.left(G, x, eta))
-    zero = jnp.zeros(G.dim)
+
+    def there_and_back(x):
+        return T.inverse(G, T.tau(G, x))
+
+    def derivative_and_inverse(x):
+        left = T.left(G, x, eta)
+        return left, T.left_inverse(G, x, left)
+
+    g, zero = T.tau(G, xi), jnp.zeros(G.dim)
+    (left, same), (_, change) = jax.jvp(derivative_and_inverse, (xi,), (zeta,))
+    (back, first), (_, second) = jax.jvp(lambda x: jax.jvp(there_and_back, (x,), (eta,)), (xi,), (zeta,))
+    right = T.right(G, xi, eta)
     return {
         "tau(-xi) is the inverse of tau(xi)": gap(T.tau(G, -xi), G.inverse(g)),
         "tau stays on the group": G.distance(g),
-        "inverse": gap(there_and_back(xi), xi),
-        "left is its definition": gap(left, Retraction.left(T, G, xi, eta)),
-        "left_inverse": gap(T.left_inverse(G, xi, left), eta),
-        "right is Ad left": gap(right, G.Ad(g, left)),
-        "right_inverse": gap(T.right_inverse(G, xi, right), eta),
-        "left_star": gap(T.left_star(G, xi, mu) @ eta, mu @ left),
-        "right_star": gap(T.right_star(G, xi, mu) @ eta, mu @ right),
-        "left_inverse_star": gap(T.left_inverse_star(G, xi, mu) @ left, mu @ eta),
-        "right_inverse_star": gap(T.right_inverse_star(G, xi, mu) @ right, mu @ eta),
-        "first derivative of tau^-1 tau": gap(slope(there_and_back, xi, eta), eta),
-        "second derivative of tau^-1 tau": gap(slope(lambda x: slope(there_and_back, x, eta), xi, zeta), zero),
-        "derivative of dtau^-1 dtau": gap(slope(derivative_and_inverse, xi, zeta), zero),
+        "inverse": gap(back, xi),
+        "first derivative of tau^-1 tau": gap(first, eta),
+        "second derivative of tau^-1 tau": gap(second, zero),
         "gradient of tau^-1 tau": gap(jax.grad(lambda x: mu @ there_and_back(x))(xi), mu),
+        "left is its definition": gap(left, Retraction.left(T, G, xi, eta)),
+        "left_inverse": gap(same, eta),
+        "derivative of left_inverse left": gap(change, zero),
+        "left_star": gap(T.left_star(G, xi, mu) @ eta, mu @ left),
+        "left_inverse_star": gap(T.left_inverse_star(G, xi, mu) @ left, mu @ eta),
+        "right is Ad left": gap(right, G.Ad(g, left)),
     }
 
 
@@ -79,14 +101,14 @@ def evaluated(retraction, group):
         matrices = group.hat(xi), group.hat(eta), group.matrix(retraction.tau(group, xi))
         return laws(retraction, group, xi, eta, *more), retraction.left(group, xi, eta), matrices
 
-    return jax.jit(jax.vmap(function), compiler_options={"xla_backend_optimization_level": 0})(*samples(group))
+    return compiled(function)(*samples(group))
 
 
 @over_groups
 @over_retractions
 @pytest.mark.parametrize("law", LAWS)
 def test_law(law, retraction, group):
-    assert evaluated(retraction, group)[0][law].max() < 1e-13
+    assert evaluated(retraction, group)[0][law].max() < 4e-14
 
 
 def by_sample(tree):
@@ -130,9 +152,10 @@ def test_inverse_of_cayley_near_half_turns(group):
     np.testing.assert_allclose(back, xi, rtol=0, atol=1e-8 * np.abs(xi).max())
 
 
-@pytest.mark.parametrize("group", [SO3(), SE2()], ids=str)
-def test_a_new_retraction_needs_only_tau_and_its_inverse(group):
+def test_a_new_retraction_needs_only_tau_and_its_inverse():
     """The definitions in the base class agree with the closed forms."""
+
+    group = SE2()
 
     class Plain(Retraction):
         def tau(self, group, xi):
@@ -142,12 +165,18 @@ def test_a_new_retraction_needs_only_tau_and_its_inverse(group):
             return group.log(g)
 
     def gaps(xi, eta, mu):
-        names = ["left", "right", "left_inverse", "right_inverse"]
-        pairs = [(name, eta) for name in names] + [(f"{name}_star", mu) for name in names]
-        return [gap(getattr(Plain(), name)(group, xi, v), getattr(Exponential(), name)(group, xi, v)) for name, v in pairs]
+        found = []
+        for name in ("left", "right", "left_inverse", "right_inverse"):
+            value, star = (getattr(Plain(), suffixed) for suffixed in (name, f"{name}_star"))
+            closed, closed_star = (getattr(Exponential(), suffixed) for suffixed in (name, f"{name}_star"))
+            found.append(gap(value(group, xi, eta), closed(group, xi, eta)))
+            found.append(gap(star(group, xi, mu), closed_star(group, xi, mu)))
+            found.append(gap(closed_star(group, xi, mu) @ eta, mu @ closed(group, xi, eta)))
+        right = Exponential().right(group, xi, eta)
+        return [*found, gap(Exponential().right_inverse(group, xi, right), eta)]
 
     xi, eta, _, mu = samples(group)
-    assert max(np.max(gaps) for gaps in jax.jit(jax.vmap(gaps))(xi, eta, mu)) < 1e-14
+    assert max(np.max(gaps) for gaps in compiled(gaps)(xi, eta, mu)) < 1e-14
 
 
 def test_retractions_are_static_values():

@@ -84,7 +84,7 @@ class Motions(Group):
 
     def cayley(self, xi: Array) -> Array:
         omega, v = self.split(xi)
-        return self.motion(self.rotations.cayley(omega), self.rotations.resolvent(omega, v))
+        return self.motion(self.rotations.cayley(omega), self.rotations.resolvent(omega) @ v)
 
     def principal_cayley_inverse(self, g: Array) -> Array:
         r, x = self.parts(g)
@@ -116,8 +116,9 @@ class Motions(Group):
     def dcayley(self, xi: Array, eta: Array) -> Array:
         """(1 + xi/2)^-1 eta (1 - xi/2)^-1, with translation part (1 + omega/2)^-1 (u + chi (1 - omega/2)^-1 v/2)."""
         (omega, v), (chi, u) = self.split(xi), self.split(eta)
-        moved = 0.5 * (self.rotations.hat(chi) @ self.rotations.resolvent(omega, v))
-        return jnp.concatenate([self.rotations.dcayley(omega, chi), self.rotations.resolvent(-omega, u + moved)])
+        inverse = self.rotations.resolvent(omega)
+        moved = u + 0.5 * (self.rotations.hat(chi) @ (inverse @ v))
+        return jnp.concatenate([self.rotations.dcayley(omega, chi), moved @ inverse])
 
     def dcayley_inverse(self, xi: Array, eta: Array) -> Array:
         """(1 + xi/2) eta (1 - xi/2)."""

@@ -24,6 +24,10 @@ class Rotations(Group):
         """The n of SO(n)."""
 
     @property
+    def orthogonal(self) -> bool:
+        return True
+
+    @property
     def dim(self) -> int:
         return self.size * (self.size - 1) // 2
 
@@ -39,8 +43,8 @@ class Rotations(Group):
         """The inverse of `mean` in v."""
 
     @abc.abstractmethod
-    def resolvent(self, omega: Array, v: Array) -> Array:
-        """(1 - omega/2)^-1 v for a vector or a matrix of columns v."""
+    def resolvent(self, omega: Array) -> Array:
+        """The matrix (1 - omega/2)^-1; its transpose is (1 + omega/2)^-1."""
 
     def identity(self) -> Array:
         return jnp.eye(self.size)
@@ -73,7 +77,8 @@ class Rotations(Group):
         return 2.0 * self.vee(jnp.outer(force, x))
 
     def cayley(self, xi: Array) -> Array:
-        return self.resolvent(xi, jnp.eye(self.size) + 0.5 * self.hat(xi))
+        """2 (1 - xi/2)^-1 - 1."""
+        return 2.0 * self.resolvent(xi) - jnp.eye(self.size)
 
     def principal_cayley_inverse(self, g: Array) -> Array:
         one = jnp.eye(self.size)
@@ -81,7 +86,7 @@ class Rotations(Group):
 
     def dcayley(self, xi: Array, eta: Array) -> Array:
         """(1 + xi/2)^-1 eta (1 - xi/2)^-1."""
-        inverse = self.resolvent(xi, jnp.eye(self.size))
+        inverse = self.resolvent(xi)
         return self.vee(inverse.T @ self.hat(eta) @ inverse)
 
     def dcayley_inverse(self, xi: Array, eta: Array) -> Array:

@@ -59,10 +59,10 @@ class SO2(Rotations):
         along, across = 1.0 - w * w * cotc(w * w), 0.5 * w
         return jnp.array([along * v[0] + across * v[1], along * v[1] - across * v[0]])
 
-    def resolvent(self, omega: Array, v: Array) -> Array:
+    def resolvent(self, omega: Array) -> Array:
         half = 0.5 * omega[0]
-        turned = jnp.stack([v[0] - half * v[1], v[1] + half * v[0]])
-        return turned / (1.0 + half * half)
+        scale = 1.0 / (1.0 + half * half)
+        return jnp.array([[scale, -half * scale], [half * scale, scale]])
 
     def Ad(self, g: Array, xi: Array) -> Array:
         return xi

@@ -57,12 +57,10 @@ class SO3(Rotations):
     def mean_inverse(self, omega: Array, v: Array) -> Array:
         return polynomial(omega, -0.5, cotc(omega @ omega), v)
 
-    def resolvent(self, omega: Array, v: Array) -> Array:
+    def resolvent(self, omega: Array) -> Array:
         """1 + (y + y^2)/(1 + |y|^2) with y = omega/2."""
         scale = 1.0 / (1.0 + 0.25 * (omega @ omega))
-        hat = self.hat(omega)
-        turned = hat @ v
-        return v + 0.5 * scale * turned + 0.25 * scale * (hat @ turned)
+        return rodrigues(omega, 0.5 * scale, 0.25 * scale)
 
     def Ad(self, g: Array, xi: Array) -> Array:
         return g @ xi

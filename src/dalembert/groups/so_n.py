@@ -69,8 +69,9 @@ class SOn(Rotations):
     def mean_inverse(self, omega: Array, v: Array) -> Array:
         return solve(columns(partial(self.mean, omega), self.n), v)
 
-    def resolvent(self, omega: Array, v: Array) -> Array:
-        return solve(jnp.eye(self.n) - 0.5 * self.hat(omega), v)
+    def resolvent(self, omega: Array) -> Array:
+        one = jnp.eye(self.n)
+        return solve(one - 0.5 * self.hat(omega), one)
 
 
 def SO(n: int) -> Rotations:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from .._newton import Root, find_root
-from ..system import MechanicalSystem, State
+from ..system import State
 
 OK, NOT_CONVERGED, BRANCH_LOST, NOT_FINITE = range(4)
 REASONS = {
@@ -39,18 +39,18 @@ class Integrator(ABC):
     name: str
 
     @abstractmethod
-    def start(self, system: MechanicalSystem, state: State, h: Array, u: Any = None) -> tuple[Any, StepInfo]:
+    def start(self, system: Any, state: State, h: Any, u: Any = None) -> tuple[Any, StepInfo]:
         """The carry at `state`."""
 
     @abstractmethod
-    def step(self, system: MechanicalSystem, carry: Any, h: Array, u: Any = None) -> tuple[Any, StepInfo]:
+    def step(self, system: Any, carry: Any, h: Any, u: Any = None) -> tuple[Any, StepInfo]:
         """One step of size h under the control u."""
 
     @abstractmethod
-    def observe(self, system: MechanicalSystem, carry: Any, h: Array) -> State:
+    def observe(self, system: Any, carry: Any, h: Any) -> State:
         """The state that a carry stands for."""
 
-    def require(self, system: MechanicalSystem, state: State, h: float) -> None:
+    def require(self, system: Any, state: State, h: float) -> None:
         """Refuse, before anything runs, a system or state that this method cannot take."""
         system.require_admissible(state.t, state.g, state.xi)
 

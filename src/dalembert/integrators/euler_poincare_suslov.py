@@ -11,7 +11,14 @@ from jax import Array
 
 from .._linalg import solve
 from .._newton import follow_root
-from ..discretisation import Discretisation, invariant_pair, moser_veselov, reduced_legendre, retracted
+from ..discretisation import (
+    Discretisation,
+    invariant_pair,
+    moser_veselov,
+    moser_veselov_legendre,
+    reduced_legendre,
+    retracted,
+)
 from ..errors import InvalidInput, UnknownName
 from ..invariant import InvariantSystem
 from ..retractions import Cayley, Retraction
@@ -22,10 +29,11 @@ LAGRANGIANS = ("moser-veselov", "retraction")
 
 
 class Carry(NamedTuple):
-    """The node g_k with the coordinates of its displacement W_k = tau(h B eta), which the momentum M_k = F l_d(W_k) belongs to."""
+    """The node g_k with its momentum M_k = F l_d(W_k) and the coordinates eta of its displacement W_k = tau(h B eta)."""
 
     t: Array
     g: Any
+    momentum: Array
     prediction: Prediction
 
 
@@ -50,10 +58,13 @@ class EulerPoincareSuslov(Integrator):
         return invariant_pair(system, self._reduced(), self.retraction)
 
     def legendre(self, system: InvariantSystem, w, h) -> Array:
-        """M = F l_d(tau(h w)); for the retraction Lagrangian it is (dR tau)^-* L_xi."""
+        """M = F l_d(tau(h w)), in closed form for the Lagrangians that have a name."""
         if self.lagrangian == "retraction":
             return self.retraction.right_inverse_star(system.group, h * w, system.inertia @ w)
-        return reduced_legendre(self._reduced(), self.retraction.tau(system.group, h * w), h, system)
+        W = self.retraction.tau(system.group, h * w)
+        if self.lagrangian == "moser-veselov":
+            return moser_veselov_legendre(W, h, system)
+        return reduced_legendre(self._reduced(), W, h, system)
 
     def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         """Invert the discrete Legendre map on the branch through 0, by continuation from momentum 0."""
@@ -61,30 +72,34 @@ class EulerPoincareSuslov(Integrator):
         root = follow_root(lambda eta: self._restricted(system, eta, h) - target, jnp.zeros_like(target))
         unknown = Prediction.at(root.x)
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        return Carry(state.t, state.g, unknown._replace(sign=root.sign)), info(unknown, root, multipliers)
+        momentum = self.legendre(system, system.subspace @ root.x, h)
+        return Carry(state.t, state.g, momentum, unknown._replace(sign=root.sign)), info(unknown, root, multipliers)
 
     def step(self, system: InvariantSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
-        group = system.group
-        w = system.subspace @ carry.prediction.x
-        displacement = self.retraction.tau(group, h * w)
-        transported = group.Ad_star(displacement, self.legendre(system, w, h))
+        group, rows = system.group, system.annihilator
+        displacement = self.retraction.tau(group, h * system.subspace @ carry.prediction.x)
+        transported = group.Ad_star(displacement, carry.momentum)
         target = system.subspace.T @ transported
         root = carry.prediction.solve(lambda eta: self._restricted(system, eta, h) - target)
-        reaction = self.legendre(system, system.subspace @ root.x, h) - transported
-        rows = system.annihilator
-        multipliers = solve(rows @ rows.T, rows @ reaction) / h
+        # The reaction is all that the new momentum takes from F l_d: on d it is the transported one to the last bit, so
+        # that the round-off of the solve never enters the energy.
+        reaction = solve(rows @ rows.T, rows @ (self.legendre(system, system.subspace @ root.x, h) - transported))
+        momentum, multipliers = transported + rows.T @ reaction, reaction / h
         g = group.normalise(group.compose(carry.g, displacement))
-        return Carry(carry.t + h, g, carry.prediction.advanced(root)), info(carry.prediction, root, multipliers)
+        return Carry(carry.t + h, g, momentum, carry.prediction.advanced(root)), info(
+            carry.prediction, root, multipliers
+        )
 
     def observe(self, system: InvariantSystem, carry: Carry, h) -> State:
-        w = system.subspace @ carry.prediction.x
-        momentum = self.legendre(system, w, h)
-        return State(carry.t, carry.g, system.subspace @ self._coordinates(system, momentum), momentum, w)
+        xi = system.subspace @ self._coordinates(system, carry.momentum)
+        return State(carry.t, carry.g, xi, carry.momentum, system.subspace @ carry.prediction.x)
 
     def require(self, system, state: State, h: float) -> None:
         require_invariant(self, system)
         if system.potential is not None:
-            raise InvalidInput(f"{self.name} needs a system without potential; use lagrange-dalembert or retraction-adapted")
+            raise InvalidInput(
+                f"{self.name} needs a system without potential; use lagrange-dalembert or retraction-adapted"
+            )
         if self.lagrangian == "moser-veselov":
             system.mass_matrix()
         super().require(system, state, h)
@@ -105,4 +120,6 @@ class EulerPoincareSuslov(Integrator):
 
 def require_invariant(integrator: Integrator, system) -> None:
     if not isinstance(system, InvariantSystem):
-        raise InvalidInput(f"{integrator.name} needs an InvariantSystem (group, inertia, subspace); given {type(system).__name__}. Use LagrangeDAlembert")
+        raise InvalidInput(
+            f"{integrator.name} needs an InvariantSystem (group, inertia, subspace); given {type(system).__name__}. Use LagrangeDAlembert"
+        )

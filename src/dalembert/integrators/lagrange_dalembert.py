@@ -50,7 +50,9 @@ class LagrangeDAlembert(Integrator):
         if self.nodes not in NODES:
             raise UnknownName("nodes", self.nodes, NODES)
         if self.pair is not None and self.nodes != "original":
-            raise InvalidInput(f'nodes = "{self.nodes}" needs a finite difference map; a pair (L_d, D_d) has only its original nodes')
+            raise InvalidInput(
+                f'nodes = "{self.nodes}" needs a finite difference map; a pair (L_d, D_d) has only its original nodes'
+            )
 
     @property
     def difference(self) -> FiniteDifference:
@@ -84,7 +86,9 @@ class LagrangeDAlembert(Integrator):
         _, p, _ = self._balance(system, carry, w, carry.p + rows.T @ impulse, h, u)
         inner = self.difference.inner(system.group, carry.g, h * w)
         g = system.group.normalise(self._end(system.group, carry.g, h * w))
-        return Carry(carry.t + h, g, p, inner, carry.prediction.advanced(root)), info(carry.prediction, root, impulse / h)
+        return Carry(carry.t + h, g, p, inner, carry.prediction.advanced(root)), info(
+            carry.prediction, root, impulse / h
+        )
 
     def observe(self, system, carry: Carry, h) -> State:
         n, s = system.group.dim, self.node
@@ -107,13 +111,19 @@ class LagrangeDAlembert(Integrator):
             system.require_admissible(state.t, state.g, state.xi)
 
     def _end(self, group, g, xi):
-        return self.difference.end(group, g, xi) if self.pair is None else group.compose(g, self.retraction.tau(group, xi))
+        return (
+            self.difference.end(group, g, xi) if self.pair is None else group.compose(g, self.retraction.tau(group, xi))
+        )
 
     def _balance(self, system: MechanicalSystem, carry: Carry, w, mu0, h, u) -> tuple[Array, Array, Array]:
         """(the balance of momentum, mu1, the discrete constraint) of a step with velocity w that mu0 starts."""
         if self.pair is not None:
             where = (carry.t, carry.g, self._end(system.group, carry.g, h * w), h)
-            return mu0 + self.pair.D1(*where, system, u), self.pair.D2(*where, system, u), self.pair.constraint(*where, system)
+            return (
+                mu0 + self.pair.D1(*where, system, u),
+                self.pair.D2(*where, system, u),
+                self.pair.constraint(*where, system),
+            )
         t = carry.t + self.node * h
         inner = self.difference.inner(system.group, carry.g, h * w)
         impulse = h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))

@@ -27,7 +27,8 @@ class Reference(RungeKutta):
 
         @jax.jit
         def field(t, y, u):
-            return ravel_pytree(derivative(system, t, *restore(y), u))[0]
+            g, xi = restore(y)
+            return ravel_pytree(derivative(system, t, g, xi, u))[0]
 
         points = [np.asarray(flat)]
         for k in range(len(times) - 1):
@@ -41,7 +42,14 @@ class Reference(RungeKutta):
     def _flow(self, field, t0, t1, y, u) -> np.ndarray:
         from scipy.integrate import solve_ivp
 
-        solution = solve_ivp(lambda t, y: np.asarray(field(t, y, u)), (t0, t1), y, method="DOP853", rtol=self.tolerance, atol=self.tolerance)
+        solution = solve_ivp(
+            lambda t, y: np.asarray(field(t, y, u)),
+            (t0, t1),
+            y,
+            method="DOP853",
+            rtol=self.tolerance,
+            atol=self.tolerance,
+        )
         if not solution.success or not np.all(np.isfinite(solution.y[:, -1])):
             raise NumericalFailure(f"DOP853 could not pass from t={t0} to t={t1}: {solution.message}")
         return solution.y[:, -1]

@@ -36,7 +36,10 @@ class Method:
         """The options with their defaults, as a configuration file writes them."""
         fields = dataclasses.fields(self.build)  # type: ignore[arg-type]
         plain = {field.name: field.default for field in fields if field.name != "pair"}
-        return {name: str(value).lower().removesuffix("()") if name == "retraction" else value for name, value in plain.items()}
+        return {
+            name: str(value).lower().removesuffix("()") if name == "retraction" else value
+            for name, value in plain.items()
+        }
 
     def make(self, given: Mapping[str, Any]) -> Integrator:
         """The integrator with these options; unknown ones are named."""
@@ -46,7 +49,9 @@ class Method:
             if name not in self.options:
                 raise UnknownName(f"option of method '{self.name}'", key, self.options)
             if name in options:
-                raise InvalidInput(f"method '{self.name}' has both {name} and its other name {', '.join(ALIASES)}: give one")
+                raise InvalidInput(
+                    f"method '{self.name}' has both {name} and its other name {', '.join(ALIASES)}: give one"
+                )
             options[name] = _retraction(value) if name == "retraction" else value
         return self.build(**options)
 

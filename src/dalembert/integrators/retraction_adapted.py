@@ -53,13 +53,17 @@ class RetractionAdapted(Integrator):
 
     def step(self, system: InvariantSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
         basis = system.subspace
-        root = carry.prediction.solve(lambda eta: basis.T @ self._momenta(system, carry, eta, h, u)[0] - carry.restricted)
+        root = carry.prediction.solve(
+            lambda eta: basis.T @ self._momenta(system, carry, eta, h, u)[0] - carry.restricted
+        )
         _, mu1 = self._momenta(system, carry, root.x, h, u)
         g = system.group.normalise(self.difference.end(system.group, carry.g, h * basis @ root.x))
         xi = basis @ root.x
         middle = self.difference.inner(system.group, carry.g, h * xi)
         multipliers = system.multipliers(carry.t + self.node * h, middle, xi, u)
-        return Carry(carry.t + h, g, basis.T @ mu1, carry.prediction.advanced(root)), info(carry.prediction, root, multipliers)
+        return Carry(carry.t + h, g, basis.T @ mu1, carry.prediction.advanced(root)), info(
+            carry.prediction, root, multipliers
+        )
 
     def observe(self, system: InvariantSystem, carry: Carry, h) -> State:
         xi = system.subspace @ self._coordinates(system, carry.restricted)

@@ -29,8 +29,8 @@ class RungeKutta(Integrator):
 
     def step(self, system, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
         def field(share, slope):
-            point = jax.tree.map(lambda y, k: y + share * h * k, (carry.g, carry.xi), slope)
-            return derivative(system, carry.t + share * h, *point, u)
+            g, xi = jax.tree.map(lambda y, k: y + share * h * k, (carry.g, carry.xi), slope)
+            return derivative(system, carry.t + share * h, g, xi, u)
 
         k1 = derivative(system, carry.t, carry.g, carry.xi, u)
         k2 = field(0.5, k1)

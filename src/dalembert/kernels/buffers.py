@@ -12,6 +12,7 @@ from .layout import Layout, pack, unpack, unpack_records
 from .lower import Lowered
 from .problem import Problem
 
+
 def layout_of(problem: Problem, lowered: Lowered) -> Layout:
     """Which constants vary over lanes, and how records are laid out."""
     varying: list[bool] = []
@@ -63,7 +64,7 @@ class Buffers:
         views, start = [], 0
         for leaf in jax.tree.leaves(self.lowered.record):
             words = math.prod(leaf.shape) * capacity * self.stride
-            views.append(room[start:start + words].reshape(capacity, -1, self.stride) if words else room[:0].reshape(capacity, 0, self.stride))
+            views.append(room[start:start + words].reshape(capacity, math.prod(leaf.shape), self.stride))
             start += words
         return views
 

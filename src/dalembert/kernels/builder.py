@@ -54,8 +54,9 @@ def _remainder(a: int, b: int) -> int:
 
 def _truncated(x: float) -> int:
     """Conversion to an integer as XLA does it: towards zero, NaN to 0, the ends of the range beyond it."""
-    return 0 if math.isnan(x) else int(min(max(x, -(2.0**63)), 2.0**63 - 1024)) if abs(x) < 2.0**63 else (
-        (1 << 63) - 1 if x > 0 else -(1 << 63))
+    if math.isnan(x):
+        return 0
+    return max(-(1 << 63), min((1 << 63) - 1, int(x) if math.isfinite(x) else int(math.copysign(1 << 63, x))))
 
 
 def _rounding(function: Callable[[float], Any]) -> Callable[[float], float]:
@@ -186,7 +187,7 @@ class Builder:
 
     def div(self, a: Value, b: Value) -> Value:
         """a / b; the optimiser decides between the division and the product with a shared reciprocal."""
-        if a.type != F64 or self.is_const(a) and self.is_const(b):
+        if a.type != F64 or (self.is_const(a) and self.is_const(b)):
             return self.emit("div", a.type, a, b)
         if self.is_const(a, 0):
             return a
@@ -326,7 +327,8 @@ class Builder:
         self.block.statements.append(loop)
         return results
 
-    def branch(self, condition: Value, then: Callable[[], list[Value]], other: Callable[[], list[Value]]) -> list[Value]:
+    def branch(self, condition: Value, then: Callable[[], list[Value]],
+               other: Callable[[], list[Value]]) -> list[Value]:
         """The values of one of two computations."""
         first, second = Block(self.block), Block(self.block)
         with self.inside(first):

@@ -1,7 +1,7 @@
 """Compiled objects on disk: written whole or not at all, verified before use, in a folder only its user can touch.
 
-The folder is `$DALEMBERT_CACHE`, or `$XDG_CACHE_HOME/dalembert`, or `~/.cache/dalembert`; `DALEMBERT_CACHE=off` turns the
-cache off. An entry is a header (magic, length, SHA-256) and the object. A corrupt or foreign entry is rebuilt.
+The folder is `$DALEMBERT_CACHE`, or `$XDG_CACHE_HOME/dalembert`, or `~/.cache/dalembert`; `DALEMBERT_CACHE=off` turns
+the cache off. An entry is a header (magic, length, SHA-256) and the object. A corrupt or foreign entry is rebuilt.
 """
 
 from __future__ import annotations

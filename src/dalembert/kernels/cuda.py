@@ -74,7 +74,8 @@ class CudaSession:
         self.buffers = Buffers(problem, lowered, 1)
         self.kernel = _kernel(source(lowered.program, layout_of(problem, lowered)))
         b = self.buffers
-        self.shared, self.varying, self.state, self.controls = map(cupy.asarray, (b.shared, b.varying, b.state, b.controls))
+        words = (b.shared, b.varying, b.state, b.controls)
+        self.shared, self.varying, self.state, self.controls = map(cupy.asarray, words)
         self.limit = max(1, ROOM // max(8, 8 * b.stride * len(lowered.program.record)))
         self.records_room = cupy.empty(0, np.int64)
         self.blocks = -(-b.stride // THREADS)
@@ -84,7 +85,8 @@ class CudaSession:
 
         self.buffers.reserve(capacity)
         self.limit = max(1, min(self.limit, capacity))
-        self.records_room = cupy.empty(self.limit * len(self.buffers.lowered.program.record) * self.buffers.stride, np.int64)
+        size = self.limit * len(self.buffers.lowered.program.record) * self.buffers.stride
+        self.records_room = cupy.empty(size, np.int64)
 
     def run(self, first: int, count: int, every: int, step: int) -> None:
         b = self.buffers
@@ -114,12 +116,12 @@ class CudaSession:
 
 
 def emulated(text: str) -> Function:
-    """The kernel compiled by the C compiler of this machine, to be called like a native function (lanes one by one)."""
+    """The kernel compiled by the C compiler of this machine, called like a native function; lanes go one by one."""
     folder = Path(tempfile.mkdtemp(prefix="dalembert-"))
     (folder / "kernel.c").write_text("#include <stdbool.h>\n" + text)
     compiler = os.environ.get("CC", "cc")
-    command = [compiler, "-std=gnu11", "-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "kernel.c", "-o",
-               "kernel.so", "-lm"]
+    options = ("-std=gnu11", "-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-lm")
+    command = [compiler, "kernel.c", "-o", "kernel.so", *options]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
     library = ctypes.CDLL(str(folder / "kernel.so"))
     return SIGNATURE(("run", library))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from jax import lax
 
 from .builder import Builder
 from .program import Value
@@ -39,7 +40,8 @@ def _inside(b: Builder, start: Sequence[Value], room: Sequence[int]) -> Value:
 
 
 def _drops(mode: Any) -> bool:
-    return "FILL" in str(mode)
+    """Whether an index beyond the end means nothing instead of the end."""
+    return mode == lax.GatherScatterMode.FILL_OR_DROP
 
 
 def _fill_value(params: dict, type: str) -> Any:
@@ -64,7 +66,8 @@ def _gather(b: Builder, params: dict, shape: tuple[int, ...], operand: Array, in
             offset = offsets.get(d, 0)
             if d in numbers.operand_batching_dims:
                 offset = batch[numbers.start_indices_batching_dims[numbers.operand_batching_dims.index(d)]]
-            window.append(slice(offset, offset + operand.shape[d] - sizes[d] + 1) if d in starts else slice(offset, offset + 1))
+            reach = operand.shape[d] - sizes[d] if d in starts else 0
+            window.append(slice(offset, offset + reach + 1))
         by_dimension = dict(zip(starts, start, strict=True))
         index = [by_dimension.get(d, b.const(0)) for d in range(operand.ndim)]
         value = pick(b, operand[tuple(window)], index)
@@ -94,14 +97,14 @@ def _scatter(combine: Callable[[Builder, Value, Value], Value]) -> Callable:
             start = [indices[(*batch, k)] for k in range(len(targets))]
             allowed = _inside(b, start, room) if _drops(params["mode"]) else b.const(True)
             _update(b, result, dict(zip(targets, zip(start, room, strict=True), strict=True)), offset, allowed,
-                    lambda old: combine(b, old, updates[place]))
+                    lambda old, new=updates[place]: combine(b, old, new))
         return result
 
     return rule
 
 
 def _update(b: Builder, array: Array, starts: dict[int, tuple[Value, int]], offset: Sequence[int], allowed: Value,
-            change: Callable[[Value], Value]) -> None:
+            change: Callable[..., Value]) -> None:
     """array[start + offset] = change(of it), where allowed; every element the start may reach is a candidate."""
     reach = [range(starts[d][1] + 1) if d in starts else range(1) for d in range(array.ndim)]
     for start in np.ndindex(*map(len, reach)):
@@ -136,7 +139,7 @@ def _dynamic_update_slice(b: Builder, params: dict, shape: tuple[int, ...], oper
     result = operand.copy()
     at = {d: (start.item(), operand.shape[d] - update.shape[d]) for d, start in enumerate(starts)}
     for place in np.ndindex(update.shape):
-        _update(b, result, at, place, b.const(True), lambda old: update[place])
+        _update(b, result, at, place, b.const(True), lambda old, new=update[place]: new)
     return result
 
 

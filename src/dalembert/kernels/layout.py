@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .program import LoweringError
@@ -50,7 +51,7 @@ class Layout:
 
 
 def axes_of(tree: Any, prefix: Any) -> list[bool]:
-    """For each leaf of the tree whether it carries a leading lane axis; `prefix` is 0, None or a prefix pytree of these."""
+    """Whether each leaf of the tree carries a leading lane axis; `prefix` is 0, None or a prefix pytree of these."""
     def marks(axis: int | None, part: Any) -> list[bool]:
         if axis not in (0, None):
             raise ValueError("lanes lie along axis 0: axes are 0 or None")
@@ -70,14 +71,14 @@ def lanes_of(leaves: Sequence[Any], axes: Sequence[bool]) -> set[int]:
 def one_lane(leaf: Any, varies: bool) -> jax.ShapeDtypeStruct:
     """The shape and type a leaf has in a single trajectory."""
     shape = np.shape(leaf)[1:] if varies else np.shape(leaf)
-    return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(np.result_type(leaf)))
+    return jax.ShapeDtypeStruct(shape, jnp.result_type(leaf))
 
 
 def words(leaf: Any) -> np.ndarray:
     """The leaf as 8-byte words of the same shape."""
     data = np.asarray(leaf)
     if data.dtype == np.float64:
-        return data.view(np.int64) if data.flags.c_contiguous else np.ascontiguousarray(data).view(np.int64).reshape(data.shape)
+        return np.ascontiguousarray(data).view(np.int64).reshape(data.shape)
     if data.dtype.kind in "iub":
         return data.astype(np.int64)
     raise LoweringError(f"no 8-byte words for {data.dtype}")
@@ -90,7 +91,7 @@ def from_words(data: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def pack(leaves: Sequence[Any], axes: Sequence[bool], stride: int) -> np.ndarray:
-    """Leaves as a (scalars, stride) buffer; lanes beyond the last repeat it, so that they never do anything of their own."""
+    """Leaves as a (scalars, stride) buffer; lanes beyond the last repeat it and so add no work of their own."""
     rows = []
     for leaf, varies in zip(leaves, axes, strict=True):
         data = words(leaf)
@@ -106,13 +107,14 @@ def unpack(buffer: np.ndarray, specs: Sequence[jax.ShapeDtypeStruct], lanes: int
         size = math.prod(spec.shape)
         data = from_words(buffer[row:row + size], spec.dtype)
         row += size
-        leaves.append(data[:, 0].reshape(spec.shape) if lanes is None else data[:, :lanes].T.reshape(lanes, *spec.shape))
-    return [leaf.copy() for leaf in leaves]
+        one = data[:, 0].reshape(spec.shape) if lanes is None else data[:, :lanes].T.reshape(lanes, *spec.shape)
+        leaves.append(one.copy())
+    return leaves
 
 
 def unpack_records(buffer: np.ndarray, specs: Sequence[jax.ShapeDtypeStruct], capacity: int, count: int, stride: int,
                    lanes: int | None) -> list[np.ndarray]:
-    """The first `count` records: (count, ...) for one trajectory, (lanes, count, ...) for lanes; views where possible."""
+    """The first `count` records, (count, ...) for one trajectory, (lanes, count, ...) for lanes; views if possible."""
     leaves, start = [], 0
     for spec in specs:
         size = math.prod(spec.shape) * capacity * stride

@@ -19,7 +19,8 @@ _INTRINSICS = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", 
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "neg": "fneg"}
 _COMPARE = {F64: {"lt": "fcmp olt", "le": "fcmp ole", "eq": "fcmp oeq", "ne": "fcmp une"},
             I64: {"lt": "icmp slt", "le": "icmp sle", "eq": "icmp eq", "ne": "icmp ne"}}
-_INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl", "shr": "ashr"}
+_INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl",
+            "shr": "ashr"}
 
 
 class Emitter:
@@ -164,7 +165,8 @@ class Emitter:
         word = self.put(f"bitcast {self.vector(BOOL)} {mask} to i{self.width}")
         return self.put(f"icmp ne i{self.width} {word}, 0")
 
-    def phis(self, values: Sequence[Value], initial: Sequence[str], origin: str, following: Sequence[str], back: str) -> None:
+    def phis(self, values: Sequence[Value], initial: Sequence[str], origin: str, following: Sequence[str],
+             back: str) -> None:
         for value, first, later in zip(values, initial, following, strict=True):
             self.do(f"{self.names[value]} = phi {self.vector(value.type)} [ {first}, %{origin} ], [ {later}, %{back} ]")
 
@@ -213,10 +215,11 @@ class Emitter:
         self.start(leave)
         self.do(f"br label %{done}")
         self.start(done)
-        return [
-            self.put(f"phi {self.vector(value.type)} [ {name}, %{leave} ], [ {self.literal(0, value.type)}, %{origin} ]")
-            for value, name in zip(results, names, strict=True)
-        ]
+        joined = []
+        for value, name in zip(results, names, strict=True):
+            nothing = self.literal(0, value.type)
+            joined.append(self.put(f"phi {self.vector(value.type)} [ {name}, %{leave} ], [ {nothing}, %{origin} ]"))
+        return joined
 
     # ---- memory
 

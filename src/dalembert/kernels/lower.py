@@ -52,7 +52,7 @@ class Lowering:
         return rules.mapped(lambda x: self.builder.const(x, type), data.astype(object))
 
     def capture(self, data: Any) -> Array:
-        """An array the step closes over: a run-time input, unless its entries are structure (integers, or 0 and +-1)."""
+        """An array the step closes over: a run-time input, unless it is structure (integers, or only 0 and +-1)."""
         data = np.asarray(data)
         type = rules.scalar_type(data.dtype)
         if data.dtype.kind != "f" or np.isin(data, (-1.0, 0.0, 1.0)).all():
@@ -104,10 +104,18 @@ class Lowering:
 
 
 def _call(lowering: Lowering, params: dict, args: list[Array]) -> list[Array]:
-    inner = next(params[name] for name in ("jaxpr", "call_jaxpr", "fun_jaxpr") if name in params)
+    inner = next(value for value in params.values() if isinstance(value, core.ClosedJaxpr | core.Jaxpr))
     if isinstance(inner, core.ClosedJaxpr):
         return lowering.closed(inner, args)
     return lowering.jaxpr(inner, [], args)
+
+
+def _expanded(lowering: Lowering, params: dict, args: list[Array]) -> list[Array]:
+    """A primitive of primitives (JAX 0.11 makes custom_root one): lower what it expands to."""
+    primitive = params["_prim"]
+    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in primitive.in_avals_flat]
+    closed = jax.make_jaxpr(lambda *flat: primitive.expand(*jax.tree.unflatten(primitive.in_tree, flat)))(*shapes)
+    return lowering.closed(closed, args)
 
 
 def _linear_solve(lowering: Lowering, params: dict, args: list[Array]) -> list[Array]:
@@ -132,7 +140,7 @@ def _like(values: Sequence[Value], arrays: Sequence[Array]) -> list[Array]:
 
 
 def _loop(lowering: Lowering, carry: list[Array], test: Callable, body: Callable) -> list[Array]:
-    """A loop over the scalars of `carry`; those that turn out not to vary become invariants, and the loop is built anew."""
+    """A loop over the scalars of `carry`; if some turn out not to vary, the loop is built anew without them."""
     builder, initial = lowering.builder, _flat(carry)
     varying = list(range(len(initial)))
     while True:
@@ -179,7 +187,8 @@ def _cond(lowering: Lowering, params: dict, args: list[Array]) -> list[Array]:
         here = builder.compare("le", index, builder.const(i)) if index.type == "i64" else builder.invert(index)
         if cheap:
             chosen, rest = lowering.closed(branches[i], operands), from_branch(i + 1)
-            return [rules.mapped(lambda a, b: builder.select(here, a, b), a, b) for a, b in zip(chosen, rest, strict=True)]
+            return [rules.mapped(lambda u, v: builder.select(here, u, v), a, b)
+                    for a, b in zip(chosen, rest, strict=True)]
         shapes: list[Array] = []
 
         def arm(compute: Callable[[], list[Array]]) -> list[Value]:
@@ -222,8 +231,9 @@ def _scan(lowering: Lowering, params: dict, args: list[Array]) -> list[Array]:
 
 STRUCTURES: dict[str, Callable[[Lowering, dict, list[Array]], list[Array]]] = {
     "while": _while, "cond": _cond, "scan": _scan, "custom_linear_solve": _linear_solve,
+    "call_hi_primitive": _expanded,
     **dict.fromkeys(("jit", "pjit", "call", "closed_call", "core_call", "remat", "remat2", "checkpoint",
-                     "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"), _call),
+                     "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "eval_jaxpr"), _call),
 }
 
 
@@ -253,7 +263,8 @@ def _jaxprs_in(value: Any) -> list[Any]:
 # ---- the whole step
 
 
-def lower(advance: Callable, observe: Callable, consts: Any, loop: Any, control: Any, *, budget: int = BUDGET) -> Lowered:
+def lower(advance: Callable, observe: Callable, consts: Any, loop: Any, control: Any, *,
+          budget: int = BUDGET) -> Lowered:
     """The program of a run: advance(consts, loop, control) -> loop, observe(consts, loop) -> record.
 
     The arguments are pytrees of arrays or ShapeDtypeStructs; only their shapes and dtypes matter.
@@ -265,10 +276,11 @@ def lower(advance: Callable, observe: Callable, consts: Any, loop: Any, control:
     builder = lowering.builder
 
     def sources(tree: Any, op: str, block: Block) -> list[Array]:
-        return [
-            rules.packed([builder.source(op, rules.scalar_type(leaf.dtype), block=block) for _ in range(leaf.size)], leaf.shape)
-            for leaf in jax.tree.leaves(tree)
-        ]
+        arrays = []
+        for leaf in jax.tree.leaves(tree):
+            type = rules.scalar_type(leaf.dtype)
+            arrays.append(rules.packed([builder.source(op, type, block=block) for _ in range(leaf.size)], leaf.shape))
+        return arrays
 
     constants = sources(consts, "input", builder.setup)
     stepped, observed = Block(builder.setup, outer=builder.setup), Block(builder.setup, outer=builder.setup)
@@ -289,9 +301,11 @@ def _check_carry(before: Any, after: Any) -> None:
     def signature(leaf: Any) -> tuple:
         return tuple(leaf.shape), np.dtype(leaf.dtype)
 
-    if jax.tree.structure(before) != jax.tree.structure(after):
+    structures: list[Any] = [jax.tree.structure(before), jax.tree.structure(after)]
+    if structures[0] != structures[1]:
         raise LoweringError("advance returns another structure than the loop it was given")
     for path_and_leaf, new in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
         path, old = path_and_leaf
         if signature(old) != signature(new):
-            raise LoweringError(f"advance changes loop{jax.tree_util.keystr(path)} from {signature(old)} to {signature(new)}")
+            name = jax.tree_util.keystr(path)
+            raise LoweringError(f"advance changes loop{name} from {signature(old)} to {signature(new)}")

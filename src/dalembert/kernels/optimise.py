@@ -83,7 +83,7 @@ def _live(program: Program) -> set[Value]:
 
 
 def settle_quotients(program: Program) -> None:
-    """a/b becomes a * (1/b) where 1/b is needed anyway, is shared by several quotients, or comes from outside the loop."""
+    """a/b becomes a * (1/b) where 1/b is needed anyway, shared by several quotients, or made outside the loop."""
     uses: dict[Value, int] = defaultdict(int)
     for block in top_blocks(program):
         for value in values(block):

@@ -3,7 +3,7 @@
 A program is a list of scalar operations in static single assignment form, on three types: doubles, 64-bit integers and
 booleans. Structure is explicit: a `Block` is a list of statements, a statement is an operation (`Value`), a `Loop` with
 scalar carries or a `Branch`. A `Program` has three blocks: `setup` runs once, `advance` once a step, `observe` once a
-record. Backends only walk it; every decision that can change a bit of the result (order, fma, folding) is already in it.
+record. Backends only walk it; every decision that can change a bit of the result (order, fma, folding) is made in it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Union
+from typing import Any
 
 F64, I64, BOOL = "f64", "i64", "i1"
 
@@ -40,7 +40,7 @@ class Value:
 
 
 class Block:
-    """A list of statements; `loop` blocks may hand what does not vary to their `outer` block, arms of branches may not."""
+    """A list of statements; the blocks of a loop hand what does not vary to their `outer` block."""
 
     __slots__ = ("depth", "outer", "parent", "statements", "table")
 
@@ -86,15 +86,15 @@ class Branch:
     results: list[Value]
 
 
-Statement = Union[Value, Loop, Branch]
+Statement = Value | Loop | Branch
 
 
 @dataclass(eq=False)
 class Program:
     """The whole run of one trajectory, but for the two counting loops around `advance` and `observe`.
 
-    `constants` and `controls` are inputs, `state` is what the step carries, `following` its next values; `observe` reads
-    the state through `observed` and gives `record`.
+    `constants` and `controls` are inputs, `state` is what the step carries, `following` its next values; `observe`
+    reads the state through `observed` and gives `record`.
     """
 
     constants: list[Value]
@@ -169,7 +169,7 @@ class _Printer:
             return _literal(value)
         return self.names.setdefault(value, f"%{len(self.names)}")
 
-    def list(self, values: list[Value]) -> str:
+    def names_of(self, values: list[Value]) -> str:
         return ", ".join(map(self.name, values))
 
     def declare(self, values: list[Value]) -> str:
@@ -181,10 +181,10 @@ class _Printer:
         yield from self.block(program.setup, 1)
         yield f"advance {self.declare(program.state)}:"
         yield from self.block(program.advance, 1)
-        yield f"  -> {self.list(program.following)}"
+        yield f"  -> {self.names_of(program.following)}"
         yield f"observe {self.declare(program.observed)}:"
         yield from self.block(program.observe, 1)
-        yield f"  -> {self.list(program.record)}"
+        yield f"  -> {self.names_of(program.record)}"
 
     def block(self, block: Block, indent: int) -> Iterator[str]:
         pad = "  " * indent
@@ -194,17 +194,17 @@ class _Printer:
                 arguments = " ".join(map(self.name, statement.args))
                 yield f"{pad}{self.name(statement)}:{statement.type} = {statement.op}{data} {arguments}"
             elif isinstance(statement, Loop):
-                yield f"{pad}loop {self.list(statement.params)} = {self.list(statement.initial)}:"
+                yield f"{pad}loop {self.names_of(statement.params)} = {self.names_of(statement.initial)}:"
                 yield from self.block(statement.test, indent + 1)
                 yield f"{pad}while {self.name(statement.condition)}:"
                 yield from self.block(statement.body, indent + 1)
-                yield f"{pad}  -> {self.list(statement.following)}"
-                yield f"{pad}after {self.list(statement.results)}"
+                yield f"{pad}  -> {self.names_of(statement.following)}"
+                yield f"{pad}after {self.names_of(statement.results)}"
             else:
                 yield f"{pad}if {self.name(statement.condition)}:"
                 yield from self.block(statement.then, indent + 1)
-                yield f"{pad}  -> {self.list(statement.then_values)}"
+                yield f"{pad}  -> {self.names_of(statement.then_values)}"
                 yield f"{pad}else:"
                 yield from self.block(statement.other, indent + 1)
-                yield f"{pad}  -> {self.list(statement.other_values)}"
-                yield f"{pad}after {self.list(statement.results)}"
+                yield f"{pad}  -> {self.names_of(statement.other_values)}"
+                yield f"{pad}after {self.names_of(statement.results)}"

@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from jax import lax
 
 from . import elementary
 from .builder import Builder
 from .program import BOOL, F64, I64, LoweringError, Value
 
 Array = np.ndarray  # of Values
-MOVES = ("reshape", "broadcast_in_dim", "squeeze", "slice", "transpose", "copy", "concatenate", "iota", "split", "stack",
-         "unstack", "tile", "rev", "expand_dims", "stop_gradient", "convert_element_type")
+MOVES = ("reshape", "broadcast_in_dim", "squeeze", "slice", "transpose", "copy", "concatenate", "iota", "split",
+         "stack", "unstack", "tile", "rev", "expand_dims", "stop_gradient", "convert_element_type")
 WEIGHTS = dict.fromkeys(elementary.FUNCTIONS, 25) | dict.fromkeys(MOVES, 0) | {"dot_general": 3}
 """Rough costs of an element, for deciding about branches."""
 
@@ -90,9 +91,14 @@ def _bitcast(b: Builder, params: dict, x: Array) -> Array:
 
 
 def _round(b: Builder, params: dict, x: Array) -> Array:
-    if "AWAY" in str(params["rounding_method"]):
-        half = b.const(0.5)
-        return mapped(lambda v: b.copysign(b.unary("floor", b.add(b.unary("abs", v), half)), v), x)
+    def away_from_zero(v: Value) -> Value:
+        size = b.unary("abs", v)
+        whole = b.unary("floor", size)
+        up = b.compare("le", b.const(0.5), b.sub(size, whole))
+        return b.copysign(b.select(up, b.add(whole, b.const(1.0)), whole), v)
+
+    if params["rounding_method"] == lax.RoundingMethod.AWAY_FROM_ZERO:
+        return mapped(away_from_zero, x)
     return mapped(lambda v: b.unary("round", v), x)
 
 
@@ -291,14 +297,15 @@ def _min(b: Builder, u: Value, v: Value) -> Value:
 
 RULES: dict[str, Callable] = {
     **{name: _function(function) for name, function in elementary.FUNCTIONS.items()},
-    **{name: _elementwise(method) for name, method in {
-        "add": "add", "add_any": "add", "sub": "sub", "mul": "mul", "div": "div", "neg": "neg", "not": "invert"}.items()},
-    **{name: _unary(op) for name, op in {"abs": "abs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil"}.items()},
+    **{name: _elementwise(name) for name in ("add", "sub", "mul", "div", "neg")},
+    "add_any": _elementwise("add"),
+    "not": _elementwise("invert"),
+    **{op: _unary(op) for op in ("abs", "sqrt", "floor", "ceil")},
     **{op: _compare(op) for op in ("lt", "le", "gt", "ge", "eq", "ne")},
     **{op: _logic(op) for op in ("and", "or", "xor")},
     "shift_left": lambda b, params, x, y: mapped(lambda u, v: b.emit("shl", I64, u, v), x, y),
     "shift_right_arithmetic": lambda b, params, x, y: mapped(lambda u, v: b.emit("shr", I64, u, v), x, y),
-    **dict.fromkeys(("stop_gradient", "copy", "copy_p", "reduce_precision", "real", "name", "sharding_constraint"), _same),
+    **dict.fromkeys(("stop_gradient", "copy", "copy_p", "reduce_precision", "name", "sharding_constraint"), _same),
     **dict.fromkeys(("device_put", "optimization_barrier"), lambda b, params, *xs: list(xs)),
     "max": lambda b, params, x, y: mapped(lambda u, v: _max(b, u, v), x, y),
     "min": lambda b, params, x, y: mapped(lambda u, v: _min(b, u, v), x, y),

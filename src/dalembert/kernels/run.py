@@ -124,7 +124,7 @@ def open_session(described: Problem, backend: Backend, *, threads: int | None = 
     if backend == "xla":
         return XlaSession(described), ""
     try:
-        if backend == "cuda" or backend == "auto" and (described.lanes or 0) >= MANY and _has_gpu():
+        if backend == "cuda" or (backend == "auto" and (described.lanes or 0) >= MANY and _has_gpu()):
             return _cuda_session(described, budget), ""
         return _llvm_session(described, threads, width, budget), ""
     except (LoweringError, ImportError) as error:

@@ -1,4 +1,4 @@
-"""The portable backend: the same step under `lax.scan`, vectorised by `vmap`, differentiable, and the fallback of the others."""
+"""The portable backend: the same step under `lax.scan` and `vmap`, differentiable, and the fallback of the others."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ import numpy as np
 from jax import lax
 
 from .problem import Problem
+
+LIMIT = 1024
+"""Records of one call, so that a run of any length compiles once."""
 
 
 def scan(advance: Callable, observe: Callable, consts: Any, loop: Any, controls: Any = None, *, saves: int,
@@ -53,7 +56,8 @@ def _block(advance: Callable, observe: Callable, axes: Any, capacity: int, const
         in_axes = jax.tree.unflatten(jax.tree.structure((consts, loop, controls)), axes)
         advance = jax.vmap(advance, in_axes=in_axes)
         observe = jax.vmap(observe, in_axes=in_axes[:2])
-    room = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), jax.eval_shape(observe, consts, loop))
+    shapes = jax.eval_shape(observe, consts, loop)
+    room = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
 
     def control(step: Any) -> Any:
         return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, step, keepdims=False), controls)
@@ -90,7 +94,7 @@ class XlaSession:
                               (*problem.const_axes, *[True] * len(loop), *problem.control_axes))
         record = jax.eval_shape(problem.observe, problem.const_tree, problem.loop_tree)
         words = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(record)) * (lanes or 1)
-        self.limit = max(1, min(4096, (1 << 22) // max(words, 1)))
+        self.limit = max(1, min(LIMIT, (1 << 22) // max(words, 1)))
         self.record = record
         self.host: list[np.ndarray] = []
 
@@ -100,10 +104,9 @@ class XlaSession:
 
     def run(self, first: int, count: int, every: int, step: int) -> None:
         controls, total = self.controls, count * every
-        capacity = min(self.limit, len(self.host[0]) if self.host else self.limit)
         if jax.tree.leaves(controls):
-            controls = jax.tree.map(lambda leaf: _padded(leaf[step:step + total], capacity * every), controls)
-        self.state, records = _block(self.problem.advance, self.problem.observe, self.axes, capacity,
+            controls = jax.tree.map(lambda leaf: _padded(leaf[step:step + total], self.limit * every), controls)
+        self.state, records = _block(self.problem.advance, self.problem.observe, self.axes, self.limit,
                                      self.problem.consts, self.state, controls, count, every)
         for kept, new in zip(self.host, jax.tree.leaves(records), strict=True):
             kept[first:first + count] = np.asarray(new)[:count]

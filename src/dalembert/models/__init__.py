@@ -3,7 +3,15 @@
 from .particles import exact_particle, nonholonomic_particle
 from .registry import MODELS, Model
 from .rigid_body import rigid_body, rigid_body_n
-from .sleigh import chaplygin_sleigh, exact_disk, exact_knife_edge, exact_sleigh, knife_edge, total_turning, vertical_disk
+from .sleigh import (
+    chaplygin_sleigh,
+    exact_disk,
+    exact_knife_edge,
+    exact_sleigh,
+    knife_edge,
+    total_turning,
+    vertical_disk,
+)
 from .suslov import exact_momentum, suslov, suslov_n
 
 __all__ = [

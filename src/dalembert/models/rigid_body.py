@@ -50,9 +50,9 @@ def exact(inertia, momentum, t, attitude=None) -> Motion:
     """The motion m' = m x I^-1 m, g' = g hat(I^-1 m) at the times t (a number or an array): Jacobi (1849).
 
     The momentum is (A cn, B sn, D dn) of u = u0 + l t in principal axes (a, b, c), b the intermediate one. The axis c
-    turns about the fixed momentum by psi = |m| t/I_a + |m| (1/I_a - 1/I_c)(n/3l) [S^3 R_J(cn^2, dn^2, 1, 1 - n S^2)]
-    (S = sn, n = 1 - B^2/A^2), which gives the attitude (Celledoni, Fasso, Safstrom and Zanna 2008, with Carlson's R_J).
-    No expression cancels: symmetric bodies, principal axes and the separatrix are limits and no cases.
+    turns about the fixed momentum by psi = |m| t/I_c + |m| (1/I_a - 1/I_c) Pi(n, u)/l, n = 1 - B^2/A^2, which gives the
+    attitude (Celledoni, Fasso, Safstrom and Zanna 2008; here with Carlson's R_J). No expression cancels: symmetric
+    bodies, principal axes and the separatrix are limits and no cases.
     """
     tensor = np.asarray(symmetric(inertia, 3, "inertia"))
     m0 = np.asarray(vector(momentum, 3, "momentum"))
@@ -61,9 +61,11 @@ def exact(inertia, momentum, t, attitude=None) -> Motion:
     diagonal = not np.any(tensor - np.diag(np.diag(tensor)))
     moments, axes = (np.diag(tensor), np.eye(3)) if diagonal else np.linalg.eigh(tensor)
     axes = axes * np.sign(np.linalg.det(axes))
+    velocity = np.linalg.solve(tensor, m0)
+    if not np.any(np.cross(m0, velocity)):
+        turned = [g0 @ np.asarray(SO3().exp(angle * velocity)) for angle in t.ravel()]
+        return Motion(np.broadcast_to(m0, (*t.shape, 3)).copy(), np.reshape(turned, (*t.shape, 3, 3)))
     size = np.linalg.norm(m0)
-    if size == 0.0:
-        return Motion(np.broadcast_to(m0, (*t.shape, 3)).copy(), np.broadcast_to(g0, (*t.shape, 3, 3)).copy())
     orbit = _Orbit.of(moments, axes.T @ m0)
     m, psi = orbit.at(t)
     zero, _ = orbit.at(np.zeros(()))
@@ -88,9 +90,11 @@ class _Orbit(NamedTuple):
     mc: float  # 1 - k^2
     speed: float
     u0: float
-    n: float
     size: float
-    rates: tuple[float, float]  # |m|/I_a and |m|(1/I_a - 1/I_c)
+    rate: float  # |m|/I_a, or |m|/I_c after the exchange of n and k^2/n
+    n: float
+    factor: float
+    arc: tuple[float, float]  # (0, 0), or the sign and the k of an angle atan(k sn/cn dn)
 
     @classmethod
     def of(cls, moments: np.ndarray, m: np.ndarray) -> _Orbit:
@@ -108,24 +112,27 @@ class _Orbit(NamedTuple):
         sn, cn, dn = (m[b] / (A * ratio), abs(m[a]) / A, abs(m[c]) / D if D > 0 else 1.0) if A > 0 else (0.0, 1.0, 1.0)
         u0 = sn * elliprf(cn**2, dn**2, 1.0) if sn else 0.0
         size = float(np.linalg.norm(m))
-        return cls((a, b, c), ratio, A, D, (sa, sc), mc, speed, u0, -rest / share, size, (size / moments[a], size * gap(a, c)))
+        orbit = ((a, b, c), ratio, A, D, (sa, sc), mc, speed, u0, size)
+        if not speed or ab < bc:  # Pi(n, u) = u + (n/3) S^3 R_J(cn^2, dn^2, 1, 1 - n S^2), |n| < 1
+            n = -rest / share
+            return cls(*orbit, size / moments[a], n, size * gap(a, c) * n / (3 * speed) if speed else 0.0, (0.0, 0.0))
+        n = -((A / D) ** 2)  # DLMF 19.7.8: Pi(n) + Pi(k^2/n) - u is an arc
+        return cls(*orbit, size / moments[c], n, -size * gap(a, c) * n / (3 * speed), (np.sign(gap(a, c) * speed), ratio * size / D))
 
     def at(self, t: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
         """((sn, cn, dn), psi) at the times t."""
-        values, integral = self._integral(self.u0 + self.speed * t)
-        _, first = self._integral(np.asarray(self.u0))
-        correction = self.rates[1] * self.n / (3 * self.speed) * (integral - first) if self.speed else 0.0
-        return values, self.rates[0] * t + correction
+        values, angle = self._angle(self.u0 + self.speed * t)
+        return values, self.rate * t + angle - self._angle(np.asarray(self.u0))[1]
 
-    def _integral(self, u: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-        """sn, cn, dn and 3/n (Pi(n, u) - u), by reduction to |u| <= K."""
-        K = elliprf(0.0, self.mc, 1.0) if self.mc > 0 else np.inf
+    def _angle(self, u: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """sn, cn, dn and what psi has beside its linear part, by reduction to |u| <= K."""
+        K, whole = (elliprf(0.0, self.mc, 1.0), elliprj(0.0, self.mc, 1.0, 1 - self.n)) if self.mc > 0 else (1e300, 0.0)
         turns = np.round(u / (2 * K))
-        sn, cn, dn = jacobi(u - (2 * K * turns if self.mc > 0 else 0.0), self.mc)
-        part = sn**3 * elliprj(cn**2, dn**2, 1.0, 1 - self.n * sn**2)
-        whole = 2 * turns * elliprj(0.0, self.mc, 1.0, 1 - self.n) if self.mc > 0 else 0.0
+        sn, cn, dn = jacobi(u - 2 * K * turns, self.mc)
+        integral = sn**3 * elliprj(cn**2, dn**2, 1.0, 1 - self.n * sn**2) + 2 * turns * whole
+        arc = self.arc[0] * (np.arctan2(self.arc[1] * sn, cn * dn) + np.pi * turns)
         sign = 1 - 2 * np.mod(turns, 2)
-        return (sign * sn, sign * cn, dn), part + whole
+        return (sign * sn, sign * cn, dn), self.factor * integral + arc
 
     def frame(self, values: tuple[np.ndarray, ...]) -> _Frame:
         a, b, c = self.axes
@@ -157,15 +164,35 @@ def _about_third(psi: np.ndarray) -> np.ndarray:
 
 
 def jacobi(u: np.ndarray, mc: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """sn, cn, dn of |u| <= K for the complementary parameter mc = 1 - k^2, by the arithmetic-geometric mean.
+    """sn, cn, dn of |u| <= K for the complementary parameter mc = 1 - k^2, each with a small relative error.
 
-    Taking mc, not k^2, keeps full accuracy next to the separatrix, where sn = tanh and cn = dn = sech at mc = 0.
+    Next to the separatrix cn and dn are tiny for a long time and the attitude depends on their logarithms: beyond K/2 they
+    are reflected, sn(K - u) = cn/dn etc., and the ascending Landen transformation, free of cancellation, leads to sech.
     """
-    if mc < 1e-32:
+    if mc == 0.0:
+        return _landen(u, mc)
+    K = elliprf(0.0, mc, 1.0)
+    far = np.abs(u) > K / 2
+    sn, cn, dn = _landen(np.where(far, K - np.abs(u), u), mc) if mc < 0.5 else _mean(np.where(far, K - np.abs(u), u), mc)
+    kc = np.sqrt(mc)
+    return np.where(far, np.sign(u) * cn / dn, sn), np.where(far, kc * sn / dn, cn), np.where(far, kc / dn, dn)
+
+
+def _landen(u: np.ndarray, mc: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The ascending Landen transformation (Abramowitz and Stegun 16.14), for |u| <= K/2."""
+    if mc < 1e-20:
         return np.tanh(u), 1 / np.cosh(u), 1 / np.cosh(u)
+    root = mc / (1 + np.sqrt(1 - mc)) ** 2  # (1 - k)/(1 + k), the new complementary modulus
+    s, c, d = _landen(u / (1 + root), root * root)
+    scale = (1 + root) / (1 - root * root) / d
+    return (1 + root) * s * c / d, scale * (d * d - root), (1 - root) / (1 + root) * scale * (d * d + root)
+
+
+def _mean(u: np.ndarray, mc: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The arithmetic-geometric mean (Abramowitz and Stegun 16.4)."""
     a, b, c = 1.0, np.sqrt(mc), np.sqrt(1 - mc)
     ratios = []
-    while c > 1e-17 * a:
+    while c > 1e-9 * a:  # the next c is c^2/4a, below round-off
         a, b, c = (a + b) / 2, np.sqrt(a * b), (a - b) / 2
         ratios.append(c / a)
     phi = 2.0 ** len(ratios) * a * u

@@ -71,7 +71,9 @@ def vertical_disk(mass=1.0, rolling=0.5, turning=0.25, radius=1.0) -> InvariantS
     Algebra (w, v1, v2, phi'); `rolling` and `turning` are the moments about the axle and the vertical. The basis of d is
     (turn, roll) = (1, 0, 0, 0), (0, radius, 0, 1). Both speeds are constant, the contact point runs on a circle.
     """
-    moments = jnp.array([positive("turning", turning), positive("mass", mass), positive("mass", mass), positive("rolling", rolling)])
+    moments = jnp.array(
+        [positive("turning", turning), positive("mass", mass), positive("mass", mass), positive("rolling", rolling)]
+    )
     subspace = [[1.0, 0.0], [0.0, float(positive("radius", radius))], [0.0, 0.0], [0.0, 1.0]]
     return InvariantSystem(SE2() * SO2(), jnp.diag(moments), subspace=subspace)
 
@@ -94,7 +96,9 @@ def knife_edge(mass=1.0, inertia=1.0, slope=0.5, gravity=9.81) -> InvariantSyste
     mass, inertia = positive("mass", mass), positive("inertia", inertia)
     moments = jnp.array([inertia, mass, mass])
     pull = mass * jnp.asarray(gravity, float) * jnp.sin(jnp.asarray(slope, float))
-    return InvariantSystem(SE2(), jnp.diag(moments), annihilator=[0.0, 0.0, 1.0], potential=_slope, parameters={"pull": pull})
+    return InvariantSystem(
+        SE2(), jnp.diag(moments), annihilator=[0.0, 0.0, 1.0], potential=_slope, parameters={"pull": pull}
+    )
 
 
 def _slope(t, g, p) -> Array:

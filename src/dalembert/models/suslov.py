@@ -75,5 +75,7 @@ def exact_momentum(inertia, momentum, t) -> np.ndarray:
     else:
         phase = radius * strength * t + np.arctanh(along / radius)
         perpendicular = np.array([-axis[1], axis[0]])
-        turned = radius * (np.sign(across) / np.cosh(phase)[..., None] * axis + np.tanh(phase)[..., None] * perpendicular)
+        turned = radius * (
+            np.sign(across) / np.cosh(phase)[..., None] * axis + np.tanh(phase)[..., None] * perpendicular
+        )
     return np.concatenate([turned @ lower.T, (turned @ coupling)[..., None]], axis=-1)

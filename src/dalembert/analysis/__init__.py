@@ -1,0 +1,1 @@
+"""Analyses of discretisations and integrators."""

@@ -1,0 +1,88 @@
+"""RATTLE for the free rigid body: the same map as discrete Moser-Veselov, by another computation (mclachlan-zanna section 6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from ..errors import InvalidInput, UnknownName
+from ..groups import SO3
+from ..invariant import InvariantSystem
+from ..system import State
+from . import _free_body as free
+from .base import NOT_CONVERGED, OK, Integrator, Prediction, StepInfo, fine, info
+from .moser_veselov import require_free_body, require_physical, scaled
+
+ORDERS = (2, 4, 6, 8)
+
+
+class Carry(NamedTuple):
+    t: Array
+    g: Array
+    m: Array
+    scale: Array
+    prediction: Prediction  # of the symmetric multiplier, as (11, 22, 33, 12, 13, 23)
+
+
+@dataclass(frozen=True)
+class Rattle(Integrator):
+    """X_1 = X_0 + h P J^-1, P = P_0 - (h/2) X_0 S with S symmetric such that X_1 is orthogonal; P_1 is P made tangent at X_1.
+
+    Orders 4, 6 and 8 scale the momentum as DMV4, DMV6 and DMV8 do (the order is that of the momentum).
+    """
+
+    order: int = 2
+    name = "rattle"
+
+    def __post_init__(self):
+        if self.order not in ORDERS or isinstance(self.order, bool):
+            raise UnknownName("order of rattle", self.order, [str(order) for order in ORDERS])
+
+    def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[Carry, StepInfo]:
+        b = free.body(system.inertia, state.momentum)
+        s = scaled(b, h, self.order)
+        status = jnp.where(jnp.abs(s) < free.largest_scale(b), OK, NOT_CONVERGED)
+        carry = Carry(state.t, state.g, state.momentum, s, Prediction.at(jnp.zeros(6)))
+        return carry, fine(jnp.zeros(0))._replace(status=status)
+
+    def step(self, system: InvariantSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
+        J = system.mass_matrix()
+        b = free.body(system.inertia, carry.m)
+        moved = J + system.group.hat(carry.scale * (b.inverse @ carry.m)) @ J
+
+        def orthogonality(x):
+            displaced = moved - symmetric(x)
+            return entries(displaced.T @ displaced - J @ J)
+
+        root = carry.prediction.solve(orthogonality)
+        W = (moved - symmetric(root.x)) @ (b.cofactor / b.E3)
+        W = system.group.normalise(W)
+        # The second multiplier is symmetric and drops out of the momentum, which is therefore W^T m (Theorem 6.1).
+        new = Carry(carry.t + h, system.group.normalise(carry.g @ W), W.T @ carry.m, carry.scale, carry.prediction.advanced(root))
+        return new, info(carry.prediction, root, jnp.zeros(0))
+
+    def observe(self, system: InvariantSystem, carry: Carry, h) -> State:
+        xi = system.velocity(carry.t, carry.g, carry.m)
+        return State(carry.t, carry.g, xi, carry.m, xi)
+
+    def require(self, system, state: State, h: float) -> None:
+        require_free_body(self, system)
+        if not isinstance(system.group, SO3):
+            raise InvalidInput(f"{self.name} is for bodies on SO(3); the group given is {system.group}. Use discrete-moser-veselov with order=2")
+        require_physical(self, system)
+        low = float(jnp.linalg.eigvalsh(system.mass_matrix())[0])
+        if low < 1e-8 * float(jnp.trace(system.mass_matrix())):
+            raise InvalidInput(f"{self.name} divides by the mass matrix, which is singular for this flat body (eigenvalue {low:.3g}); use discrete-moser-veselov")
+        super().require(system, state, h)
+
+
+def symmetric(x: Array) -> Array:
+    a, b, c, d, e, f = x
+    return jnp.array([[a, d, e], [d, b, f], [e, f, c]])
+
+
+def entries(matrix: Array) -> Array:
+    return jnp.stack([matrix[0, 0], matrix[1, 1], matrix[2, 2], matrix[0, 1], matrix[0, 2], matrix[1, 2]])

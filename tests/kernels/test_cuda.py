@@ -1,0 +1,40 @@
+"""On a machine with a GPU: the kernel there computes the bits that the same text computes on the CPU."""
+
+import os
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import toys
+
+from dalembert.kernels import csource, cuda
+from dalembert.kernels.buffers import Buffers, layout_of
+from dalembert.kernels.native import NativeSession
+from dalembert.kernels.problem import problem
+from dalembert.kernels.run import run
+
+jax.config.update("jax_enable_x64", True)
+pytestmark = [
+    pytest.mark.skipif(not cuda.available(), reason="no GPU, or no CuPy"),
+    pytest.mark.skipif(shutil.which(os.environ.get("CC", "cc")) is None, reason="no C compiler to compare with"),
+]
+
+
+def test_the_gpu_computes_the_bits_of_the_emulation():
+    lanes = 1000
+    loop = jax.tree.map(lambda leaf: np.stack([leaf] * lanes), toys.start())
+    loop["x"] = loop["x"] + np.random.default_rng(0).normal(size=(lanes, 3))
+    loop["x"][5] = 49.9
+    described = problem(toys.advance, toys.observe, toys.consts(), loop, None, lanes, None, 60)
+    lowered = described.lowered()
+    emulated = cuda.emulated(csource.source(lowered.program, layout_of(described, lowered)))
+    session = NativeSession("emulated", emulated, Buffers(described, lowered, 1), 1, 1)
+    session.reserve(20)
+    session.run(0, 20, 3, 0)
+    on_gpu = run(
+        toys.advance, toys.observe, toys.consts(), loop, saves=20, save_every=3, backend="cuda", lanes=lanes
+    )
+    assert on_gpu.backend == "cuda" and on_gpu.loop["status"][5] == 1
+    for a, b in zip(jax.tree.leaves(session.records(20)), jax.tree.leaves(on_gpu.records), strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -1,0 +1,108 @@
+"""The scalar program: folding, sharing, hoisting, fusing, and what may not be folded."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toys
+
+from dalembert.kernels.builder import Builder, fused
+from dalembert.kernels.lower import lower
+from dalembert.kernels.program import LoweringError
+
+jax.config.update("jax_enable_x64", True)
+
+
+def spec(tree):
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
+
+
+def program(function, *shapes, consts=()):
+    """The program of loop -> function(consts, loop) on arrays of the given shapes."""
+    loop = tuple(jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes)
+    return lower(lambda c, loop, u: function(c, *loop), lambda c, loop: loop[0], spec(consts), loop, None)
+
+
+def test_literal_zeros_and_ones_vanish():
+    found = program(lambda c, x: (jnp.eye(3) @ (x * 1.0 + 0.0),), (3,)).program
+    assert found.operations == 0 and found.following == found.state
+
+
+def test_the_zeros_of_tangents_vanish():
+    direct = program(lambda c, x: (2 * x,), (3,)).program
+    by_jvp = program(lambda c, x: (jax.jvp(lambda y: y * y, (x,), (jnp.ones(3),))[1],), (3,)).program
+    assert by_jvp.operations == direct.operations == 3
+
+
+def test_common_subexpressions_are_computed_once():
+    found = program(lambda c, x: (jnp.sin(x) + jnp.sin(x) * x + x * jnp.sin(x),), ()).program
+    single = program(lambda c, x: (jnp.sin(x),), ()).program
+    assert found.operations == single.operations + 2  # two additions, one of them fused with the product
+
+
+def test_sine_and_cosine_share_their_reduction():
+    both, one = (program(lambda c, x: (f(x),), ()).program for f in (lambda x: jnp.sin(x) + jnp.cos(x), jnp.sin))
+    assert both.operations < one.operations + 15
+
+
+def test_products_are_fused_but_a_difference_of_equals_is_not():
+    found = program(
+        lambda c, x: (jnp.array([x[0] * x[1] + x[2], x[2] - x[0] * x[2], x[1] * x[1] - x[1] * x[1]]),), (3,)
+    ).program
+    assert found.count()["fma"] == 2 and found.count()["sub"] == 1
+
+
+def test_what_only_depends_on_constants_leaves_the_loop():
+    found = program(lambda c, x: (x + jnp.sin(c[0]) / c[0],), (), consts=(1.0,)).program
+    assert found.operations == 1 and sum(found.count("setup").values()) > 20
+
+
+def test_division_by_a_constant_becomes_a_product_with_its_reciprocal():
+    found = program(lambda c, x: (x / c[0],), (3,), consts=(2.0,)).program
+    assert found.count() == {"mul": 3} and found.count("setup") == {"div": 1}
+
+
+def test_a_single_division_stays_a_division():
+    assert program(lambda c, x: (1.5 + x / (1 + x),), ()).program.count()["div"] == 1
+
+
+def test_captured_arrays_are_inputs_but_structure_folds():
+    weights, basis = np.array([2.5, 3.5]), np.array([[0.0, 1.0], [-1.0, 0.0]])
+    found = program(lambda c, x: (weights * (basis @ x),), (2,))
+    assert len(found.program.constants) == 2 and found.program.operations == 2
+    np.testing.assert_array_equal(found.captured[0], weights)
+
+
+def test_dead_carries_of_loops_are_removed():
+    def function(c, x):
+        return (jax.lax.while_loop(lambda s: s[0] < 1, lambda s: (s[0] + x, jnp.sin(s[1])), (x, x))[0],)
+
+    assert program(function, ()).program.count()["fma"] == 0
+
+
+def test_a_program_prints_hashes_and_counts_alike_in_two_lowerings():
+    arguments = (spec(toys.consts()), spec(toys.start()), None)
+    first, second = (lower(toys.advance, toys.observe, *arguments).program for _ in range(2))
+    assert first.text == second.text and first.digest == second.digest
+    assert first.operations == sum(first.count().values()) > 100
+    assert "loop" in str(first) and "while" in str(first)
+
+
+def test_other_parameters_give_the_same_program():
+    one, two = (
+        lower(toys.advance, toys.observe, spec(toys.consts(h)), spec(toys.start()), None).program for h in (0.1, 0.2)
+    )
+    assert one.digest == two.digest
+
+
+def test_the_operation_budget_is_named():
+    with pytest.raises(LoweringError, match="more than 100 scalar operations"):
+        lower(toys.advance, toys.observe, spec(toys.consts()), spec(toys.start()), None, budget=100)
+
+
+def test_constants_fold_to_the_bits_that_machines_compute():
+    assert fused(1.0 + 2.0**-30, 1.0 - 2.0**-30, -1.0) == -(2.0**-60)
+    b = Builder()
+    assert b.div(b.const(1.0), b.const(0.0)).data == np.inf
+    assert b.convert(b.const(1e300), "i64").data == 2**63 - 1 and b.convert(b.const(np.nan), "i64").data == 0
+    assert b.emit("round", "f64", b.const(2.5)).data == 2.0

@@ -1,0 +1,219 @@
+"""Runs: backends agree, lanes are single runs bit for bit, pieces are the whole, interruption keeps what is done."""
+
+import os
+import shutil
+import signal
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toys
+
+from dalembert.kernels import csource, cuda
+from dalembert.kernels import run as runs
+from dalembert.kernels.buffers import Buffers, layout_of
+from dalembert.kernels.native import NativeSession
+from dalembert.kernels.problem import problem
+from dalembert.kernels.program import LoweringError
+from dalembert.kernels.run import chunks, run
+
+jax.config.update("jax_enable_x64", True)
+C, START = toys.consts(), toys.start()
+LANES = 13
+FAILING = 5
+
+
+def toy(loop=START, consts=C, advance=toys.advance, **options):
+    return run(advance, toys.observe, consts, loop, **({"backend": "llvm"} | options))
+
+
+def equal(a, b):
+    return all(
+        np.array_equal(x, y, equal_nan=True) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+def ensemble():
+    """Thirteen starts, one of which leaves the domain at its first step."""
+    loop = jax.tree.map(lambda leaf: np.stack([leaf] * LANES), START)
+    loop["x"] = loop["x"] + 0.1 * np.arange(LANES)[:, None]
+    loop["x"][FAILING] = 49.9
+    return loop
+
+
+def consts_of_lanes():
+    """Every lane has its own step size and inertia."""
+    steps = 0.01 + 0.001 * np.arange(LANES)
+    return C | {"h": steps, "p": C["p"] | {"inertia": C["p"]["inertia"] * (1 + steps[:, None, None])}}
+
+
+def lane(tree, i, axes=0):
+    return jax.tree.map(
+        lambda axis, leaf: leaf if axis is None else jax.tree.map(lambda x: x[i], leaf),
+        axes,
+        tree,
+        is_leaf=lambda node: node is None,
+    )
+
+
+def test_llvm_and_xla_agree():
+    native, portable = toy(saves=300), toy(saves=300, backend="xla")
+    np.testing.assert_allclose(native.records["x"], portable.records["x"], rtol=1e-12, atol=1e-13)
+    assert native.backend == "llvm" and portable.backend == "xla" and native.records["x"].shape == (300, 3)
+    assert native.records["alive"].dtype == bool and native.records["status"].dtype == portable.records["status"].dtype
+
+
+@pytest.mark.parametrize("width", [1, 4, 8, 16])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_lanes_are_single_runs_bit_for_bit(width, threads):
+    loop, consts, axes = ensemble(), consts_of_lanes(), ({"h": 0, "limit": None, "p": {"inertia": 0, "scale": None}}, 0)
+    together = toy(loop, consts, saves=60, save_every=2, lanes=LANES, axes=axes, width=width, threads=threads)
+    assert together.records["x"].shape == (LANES, 60, 3)
+    assert together.loop["status"].tolist() == [int(i == FAILING) for i in range(LANES)]
+    for i in range(LANES):
+        alone = toy(lane(loop, i), lane(consts, i, axes[0]), saves=60, save_every=2)
+        assert equal(alone.records, lane(together.records, i)) and equal(alone.loop, lane(together.loop, i))
+
+
+@pytest.mark.skipif(shutil.which(os.environ.get("CC", "cc")) is None, reason="no C compiler to emulate the GPU with")
+@pytest.mark.parametrize("controlled", [False, True])
+def test_the_cuda_source_on_the_cpu_is_llvm_bit_for_bit(controlled):
+    controls = np.sin(np.arange(80.0))[:, None] * np.ones(3) if controlled else None
+    described = problem(toys.advance, toys.observe, C, ensemble(), controls, LANES, None, 80)
+    lowered = described.lowered()
+    emulated = cuda.emulated(csource.source(lowered.program, layout_of(described, lowered)))
+    session = NativeSession("emulated", emulated, Buffers(described, lowered, 1), 1, 1)
+    session.reserve(40)
+    session.run(0, 15, 2, 0)
+    session.run(15, 25, 2, 30)
+    native = toy(ensemble(), controls=controls, saves=40, save_every=2, lanes=LANES)
+    assert equal(session.records(40), native.records) and equal(session.loop(), native.loop)
+
+
+@pytest.mark.parametrize("backend", ["llvm", "xla"])
+def test_controls_shared_and_per_lane(backend):
+    controls = 0.1 * np.random.default_rng(0).normal(size=(LANES, 40, 3))
+    loop = ensemble()
+    shared = toy(loop, controls=controls[3], saves=20, save_every=2, lanes=LANES, backend=backend)
+    own = toy(loop, controls=controls, saves=20, save_every=2, lanes=LANES, axes=(None, 0, 0), backend=backend)
+    alone = toy(lane(loop, 3), controls=controls[3], saves=20, save_every=2, backend=backend)
+    for result in (shared, own):
+        np.testing.assert_allclose(lane(result.records, 3)["x"], alone.records["x"], rtol=1e-13)
+    assert not np.allclose(own.records["x"][2], shared.records["x"][2])
+
+
+def test_a_run_in_two_halves_is_the_whole_run():
+    whole, first = toy(saves=50), toy(saves=20)
+    second = toy(first.loop, saves=30)
+    assert equal(whole.loop, second.loop) and np.array_equal(whole.records["x"][20:], second.records["x"])
+
+
+def test_records_every_few_steps_are_those_of_the_fine_run():
+    assert np.array_equal(toy(saves=60).records["x"][4::5], toy(saves=12, save_every=5).records["x"])
+
+
+@pytest.mark.parametrize("backend", ["llvm", "xla"])
+def test_chunks_are_the_run(backend):
+    whole = toy(saves=50, save_every=3, backend=backend)
+    parts = [
+        (part.first, part.records["x"].copy())
+        for part in chunks(toys.advance, toys.observe, C, START, saves=50, save_every=3, chunk=16, backend=backend)
+    ]
+    assert [first for first, _ in parts] == [0, 16, 32, 48]
+    assert np.array_equal(np.concatenate([x for _, x in parts]), whole.records["x"])
+
+
+def test_small_pieces_are_the_run(monkeypatch):
+    whole = toy(saves=4, save_every=3000)
+    monkeypatch.setattr(runs, "PIECE", 1e-5)
+    assert equal(toy(saves=4, save_every=3000).records, whole.records)
+
+
+def test_ctrl_c_keeps_what_is_done():
+    def progress(done, saves):
+        if done >= 2000:
+            raise KeyboardInterrupt
+
+    stopped = toy(saves=10**6, progress=progress)
+    assert stopped.interrupted and 2000 <= stopped.saves < 10**6
+    assert len(stopped.records["x"]) == stopped.saves
+    assert equal(stopped.loop, toy(saves=stopped.saves).loop)
+
+
+def test_a_signal_stops_a_run_between_records():
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    stopped = toy(saves=10, save_every=10**8)
+    timer.join()
+    assert stopped.interrupted and stopped.saves == 0 and np.array_equal(stopped.loop["x"], START["x"])
+
+
+def test_progress_is_reported_to_the_end():
+    seen = []
+    toy(saves=5000, progress=lambda done, saves: seen.append((done, saves)))
+    assert seen[-1] == (5000, 5000) and seen == sorted(seen)
+
+
+def test_auto_falls_back_to_xla_and_says_so():
+    def advance(c, loop, u):
+        return {"x": jnp.linalg.cholesky(loop["x"])}
+
+    loop = {"x": np.eye(2)}
+    result = run(advance, lambda c, loop: loop, None, loop, saves=3)
+    assert result.backend == "xla" and "cholesky" in result.note
+    with pytest.raises(LoweringError, match="cholesky"):
+        run(advance, lambda c, loop: loop, None, loop, saves=3, backend="llvm")
+
+
+def test_new_parameters_neither_trace_nor_compile():
+    traces = []
+
+    def advance(c, loop, u):
+        traces.append(1)
+        return toys.advance(c, loop, u)
+
+    for h in (0.01, 0.02, 0.03):
+        toy(consts=toys.consts(h), advance=advance, saves=5)
+    assert len(traces) == 1
+
+
+def test_gradients_go_through_a_run():
+    def final(h):
+        return jnp.sum(run(toys.advance, toys.observe, C | {"h": h}, START, saves=10, save_every=2).loop["x"] ** 2)
+
+    difference = (final(0.01 + 1e-6) - final(0.01 - 1e-6)) / 2e-6
+    np.testing.assert_allclose(jax.grad(final)(0.01), difference, rtol=1e-7)
+
+
+def test_tangents_run_natively():
+    """jax.jvp of the step is a step of (state, tangent): its run gives the derivative of the run."""
+
+    def advance(consts, loop, u):
+        def moved(x, t, h):
+            return toys.advance(consts | {"h": h}, loop["at"] | {"x": x, "t": t}, u)
+
+        at, d = jax.jvp(moved, (loop["at"]["x"], loop["at"]["t"], consts["h"]), (loop["dx"], loop["dt"], 1.0))
+        return {"at": at, "dx": d["x"], "dt": d["t"]}
+
+    loop = {"at": START, "dx": np.zeros(3), "dt": 0.0}
+    result = run(advance, lambda c, loop: loop["dx"], C, loop, saves=20, backend="llvm")
+    plus, minus = (toy(consts=toys.consts(0.01 + d), saves=20).records["x"] for d in (1e-6, -1e-6))
+    np.testing.assert_allclose(result.records, (plus - minus) / 2e-6, rtol=1e-6, atol=1e-7)
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(ValueError, match="backend 'fortran'"):
+        toy(saves=1, backend="fortran")
+    with pytest.raises(ValueError, match="save_every = 0"):
+        toy(saves=1, save_every=0)
+    with pytest.raises(ValueError, match="number of lanes"):
+        toy(ensemble(), saves=1, lanes=LANES + 1)
+    with pytest.raises(ValueError, match="7 rows for 8 steps"):
+        toy(controls=np.zeros((7, 3)), saves=8)
+
+
+def test_no_saves_is_an_empty_run():
+    result = toy(saves=0)
+    assert result.records["x"].shape == (0, 3) and equal(result.loop["x"], START["x"]) and not result.interrupted

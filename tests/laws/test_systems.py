@@ -1,0 +1,233 @@
+"""Laws of (Q, L, D): Legendre map, projection, energy, equations of motion, Hamel's form, brackets."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from registry import SYSTEMS, case
+
+import dalembert as da
+from dalembert.system import null_basis
+
+KEYS = [key for key in SYSTEMS if key != "suslov_4"]
+
+
+@pytest.fixture(scope="module", params=KEYS)
+def point(request):
+    """(system, t, g, xi, any velocity) at a state of the registry."""
+    system, state = case(request.param)
+    rough = state.xi + jnp.asarray(np.cos(1.0 + np.arange(system.group.dim)))
+    return system, state.t, state.g, state.xi, rough
+
+
+def _rows(system, t, g):
+    return np.asarray(system.A(t, g))
+
+
+def test_the_legendre_map(point):
+    """velocity(momentum(xi)) = xi on D, and covectors in the range of A^T do not move it."""
+    system, t, g, xi, rough = point
+    momentum = system.momentum(t, g, xi)
+    push = system.A(t, g).T @ jnp.arange(1.0, 1.0 + system.constraints)
+    np.testing.assert_allclose(system.velocity(t, g, momentum), xi, atol=1e-13)
+    np.testing.assert_allclose(system.velocity(t, g, momentum + push), xi, atol=1e-12)
+    other = system.velocity(t, g, system.momentum(t, g, rough))
+    frame = null_basis(_rows(system, t, g))
+    assert np.abs(system.residual(t, g, other)).max(initial=0.0) < 1e-12
+    np.testing.assert_allclose(frame.T @ system.momentum(t, g, other), frame.T @ system.momentum(t, g, rough), atol=1e-12)
+
+
+def test_momentum_and_metric_are_derivatives_of_L(point):
+    system, t, g, xi, rough = point
+    e, direction = 1e-5, np.sin(2.0 + np.arange(system.group.dim))
+    up, down = system.L(t, g, rough + e * direction), system.L(t, g, rough - e * direction)
+    np.testing.assert_allclose(system.momentum(t, g, rough) @ direction, (up - down) / (2 * e), rtol=1e-8, atol=1e-8)
+    up, down = system.momentum(t, g, rough + e * direction), system.momentum(t, g, rough - e * direction)
+    np.testing.assert_allclose(system.metric(t, g, rough) @ direction, (up - down) / (2 * e), rtol=1e-8, atol=1e-8)
+    group = system.group
+    moved = [system.L(t, group.compose(g, group.exp(jnp.asarray(s * e * direction))), rough) for s in (1, -1)]
+    np.testing.assert_allclose(system.L_g(t, g, rough) @ direction, (moved[0] - moved[1]) / (2 * e), rtol=1e-8, atol=1e-8)
+
+
+def test_project_is_the_nearest_point_of_D(point):
+    system, t, g, xi, rough = point
+    nearest = system.project(g, rough, t)
+    assert np.abs(system.residual(t, g, nearest)).max(initial=0.0) < 1e-13
+    np.testing.assert_allclose(system.project(g, nearest, t), nearest, atol=1e-13)
+    np.testing.assert_allclose(system.project(g, xi, t), xi, atol=1e-13)
+    correction = np.asarray(system.metric(t, g, rough) @ (nearest - rough))
+    assert np.abs(null_basis(_rows(system, t, g)).T @ correction).max() < 1e-12
+    if system.constraints:
+        assert np.abs(nearest - rough).max() > 1e-2
+
+
+def test_energy_of_a_kinetic_minus_potential_lagrangian():
+    system, state = case("heavy_suslov")
+    kinetic = 0.5 * state.xi @ system.inertia @ state.xi
+    potential = system.parameters["weight"] @ state.g[2]
+    np.testing.assert_allclose(system.energy(state.t, state.g, state.xi), kinetic + potential, rtol=1e-14)
+    system, state = case("quartic")
+    v2 = state.xi @ state.xi
+    kinetic = 0.5 * v2 + 0.45 * v2**2 + 0.1 * state.g[0] * state.xi[0] * state.xi[1]
+    np.testing.assert_allclose(system.energy(0.0, state.g, state.xi), kinetic + 0.5 * state.g @ state.g, rtol=1e-14)
+
+
+def test_frame_spans_D_and_is_the_reference_where_it_was_taken(point):
+    system, t, g, _, _ = point
+    reference = system.basis(t, g)
+    np.testing.assert_allclose(system.frame(t, g, reference), reference, atol=1e-13)
+    moved = system.group.compose(g, system.group.exp(0.3 * jnp.ones(system.group.dim)))
+    frame = np.asarray(system.frame(t, moved, reference))
+    assert np.abs(_rows(system, t, moved) @ frame).max(initial=0.0) < 1e-13
+    assert np.linalg.matrix_rank(frame) == frame.shape[1] == system.group.dim - system.constraints
+
+
+def test_the_motion_stays_on_D_and_obeys_newton(point):
+    """xi' from `acceleration`: A xi - b stays 0, and d/dt L_xi - ad*_xi L_xi - L_g - F = A^T l, by finite differences."""
+    system, t, g, xi, _ = point
+    group, e = system.group, 1e-4
+    rate, multipliers = system.acceleration(t, g, xi)
+
+    def along(function):
+        def at(s):
+            # the curve through g with velocity xi and acceleration xi', to second order
+            return function(t + s, group.compose(g, group.exp(s * xi + 0.5 * s**2 * rate)), xi + s * rate)
+
+        return (8 * (at(e) - at(-e)) - (at(2 * e) - at(-2 * e))) / (12 * e)
+
+    assert np.abs(along(system.residual)).max(initial=0.0) < 1e-8
+    momentum = system.momentum(t, g, xi)
+    left = along(system.momentum) - group.ad_star(xi, momentum) - system.L_g(t, g, xi) - system.F(t, g, xi, None)
+    np.testing.assert_allclose(left, system.A(t, g).T @ multipliers, atol=1e-8)
+
+
+@pytest.mark.parametrize("key, quadratic", [("driven", True), ("heavy_suslov", True), ("ball", True), ("quartic", False)])
+def test_quadratic_lagrangians_are_recognised(key, quadratic):
+    assert case(key)[0].quadratic is quadratic
+
+
+def test_a_relativistic_lagrangian_is_inverted():
+    """L = -sqrt(1 - v^2): p = v/sqrt(1 - v^2), v = p/sqrt(1 + p^2)."""
+    system = da.System(da.Euclidean(2), lambda t, q, v, p: -jnp.sqrt(1 - v @ v))
+    momentum = jnp.array([0.4, -0.3])
+    np.testing.assert_allclose(system.velocity(0.0, jnp.zeros(2), momentum), momentum / jnp.sqrt(1.25), rtol=1e-14)
+    assert float(system.energy(0.0, jnp.zeros(2), momentum / jnp.sqrt(1.25))) == pytest.approx(np.sqrt(1.25), rel=1e-14)
+
+
+# -- energy ---------------------------------------------------------------------------------------------------------------------
+def test_the_reference_conserves_the_energy_of_a_quartic_lagrangian():
+    system, state = case("quartic")
+    run = da.simulate(system, da.Reference(), state, step=1.0, steps=5).check()
+    assert np.abs(run.energy_error()).max() < 1e-11
+    assert np.abs(run.constraint_residual()).max() < 1e-11
+    assert np.abs(run.xi - run.xi[0]).max() > 0.5
+
+
+def test_node_one_half_nearly_conserves_the_energy_of_a_quartic_lagrangian():
+    system, state = case("quartic")
+    method = da.LagrangeDAlembert(node=0.5)
+    coarse = da.simulate(system, method, state, step=0.1, steps=100).check()
+    fine = da.simulate(system, method, state, step=0.05, steps=200).check()
+    ratio = np.abs(coarse.energy_error()).max() / np.abs(fine.energy_error()).max()
+    assert 3.3 < ratio < 4.7
+
+
+def _push(t):
+    return jnp.stack([0.3 * jnp.cos(t), 0.2 + 0.0 * t, -0.1 * t])
+
+
+def test_energy_balance_of_the_motion_and_of_the_method():
+    """dE/dt = <F, xi> - L_t + <l, b>: nothing is left for the motion, O(h^2) for the symmetric method."""
+    system, state = case("driven")
+    exact = da.simulate(system, da.Reference(), state, step=0.01, steps=200, save_every=2).check()
+    assert np.abs(exact.energy_error()).max() > 0.1
+    assert np.abs(da.diagnostics.energy_balance(exact)).max() < 1e-8
+    left = [
+        np.abs(da.diagnostics.energy_balance(da.simulate(system, da.LagrangeDAlembert(node=0.5), state, step=h, steps=n, save_every=1).check())).max()
+        for h, n in [(0.04, 50), (0.02, 100), (0.01, 200)]
+    ]  # fmt: skip
+    np.testing.assert_allclose(np.log2(np.divide(left[:-1], left[1:])), 2.0, atol=0.15)
+
+
+def test_energy_balance_with_controls_and_drag():
+    system, state = case("ball")
+    run = da.simulate(system, da.Reference(), state, step=0.05, steps=40).check()
+    assert float(run.energy_error()[-1]) < -1e-2
+    assert np.abs(da.diagnostics.energy_balance(run)).max() < 1e-6
+    system, state = case("driven")
+    run = da.simulate(system, da.Reference(), state, step=0.005, steps=100, controls=_push).check()
+    work = da.diagnostics.work(run, _push)
+    assert np.abs(work - da.diagnostics.work(run)).max() > 1e-2
+    # the controls are held over each step at its midpoint: what remains is O(h^2)
+    assert np.abs(np.asarray(run.energy_error()) - work).max() < 1e-5
+
+
+# -- Hamel's form ------------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("key", ["suslov", "heavy_suslov", "particle", "disk", "knife_edge"])
+def test_hamels_equations_are_the_equations_on_D(key):
+    """rho_a = <L_xi, X_a> moves by (4) of retraction-maps exactly as along the ODE on D."""
+    system, state = case(key)
+    base = system.group.compose(state.g, system.group.exp(0.2 * jnp.ones(system.group.dim)))
+    form = da.hamel(system, base)
+    g, xi = state.g, state.xi
+
+    def restricted(t, g, xi):
+        return form.frame(g).T @ system.momentum(t, g, xi)
+
+    rho = restricted(0.0, g, xi)
+    velocity, rate = form.field(g, rho)
+    np.testing.assert_allclose(velocity, xi, atol=1e-12)
+    shift = system.group.shift
+    acceleration, _ = system.acceleration(0.0, g, xi)
+    expected = jax.jvp(lambda s: restricted(0.0, shift(g, s * xi), xi + s * acceleration), (0.0,), (1.0,))[1]
+    np.testing.assert_allclose(rate, expected, atol=1e-11)
+    assert key == "disk" or np.abs(expected).max() > 1e-2
+    np.testing.assert_allclose(form.hamiltonian(g, rho), system.energy(0.0, g, xi), rtol=1e-12)
+
+
+def test_structure_functions_of_suslov():
+    """[e1, e2] = e3 has no part in d beyond its projection along the kinetic complement I^-1 e3."""
+    system, state = case("suslov")
+    structure = np.asarray(da.hamel(system).structure(state.g))
+    complement = np.linalg.solve(system.inertia, [0.0, 0.0, 1.0])
+    expected = -complement[:2] / complement[2]
+    np.testing.assert_allclose(structure[:, 0, 1], expected, atol=1e-13)
+    np.testing.assert_allclose(structure, -structure.transpose(0, 2, 1), atol=1e-13)
+
+
+# -- nonholonomy ----------------------------------------------------------------------------------------------------------------------
+def _constrained(group, rows):
+    return da.System(group, lambda t, g, xi, p: 0.5 * xi @ xi, rows)
+
+
+def _car(t, g, p):
+    """A car on SE(2) x R, (w, v1, v2, steering rate): no sliding, w = v1 tan(steering)/l."""
+    return jnp.array([[0.0, 0.0, 1.0, 0.0], [0.8, 0.0, 0.0, 0.0]]) - jnp.tan(g[1][0]) * jnp.array([[0.0] * 4, [0.0, 1.0, 0.0, 0.0]])
+
+
+GROWTH = {
+    "particle": (lambda: case("particle")[0], [0.3, 0.5, -0.2], (2, 3)),
+    "suslov": (lambda: case("suslov")[0], None, (2, 3)),
+    "sleigh": (lambda: case("sleigh")[0], None, (2, 3)),
+    "disk": (lambda: case("disk")[0], None, (2, 3, 4)),
+    "ball": (lambda: case("ball")[0], None, (3, 5)),
+    "car": (lambda: _constrained(da.SE2() * da.Euclidean(1), _car), None, (2, 3, 4)),
+    "holonomic": (lambda: _constrained(da.Euclidean(3), lambda t, q, p: jnp.stack([q[0], q[1], 1.0 + 0 * q[2]])[None]), [0.3, 0.5, 1.0], (2,)),
+    "subgroup": (lambda: _constrained(da.SE3(), lambda t, g, p: jnp.eye(6)[3:]), None, (3,)),
+    "partly": (lambda: _constrained(da.Euclidean(4), lambda t, q, p: jnp.stack([jnp.stack([-q[1], 0 * q[0], 1 + 0 * q[0], 0 * q[0]]), jnp.eye(4)[3]])), None, (2, 3)),
+    "free": (lambda: case("heavy_top")[0], None, (3,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", GROWTH)
+def test_growth_vector(key):
+    make, g, growth = GROWTH[key]
+    found = da.nonholonomy(make(), g)
+    assert found.growth == growth
+    words = {"holonomic": "integrable", "subgroup": "integrable", "partly": "partly integrable", "free": "unconstrained"}
+    assert str(found).startswith(words.get(key, "nonholonomic"))
+    assert found.bracket_generating == (key not in ("holonomic", "subgroup", "partly"))
+    assert found.integrable == (key in ("holonomic", "subgroup", "free"))
+    assert found.holonomic_combinations == {"holonomic": 1, "subgroup": 3, "partly": 1}.get(key, 0)
