@@ -7,7 +7,6 @@ from collections.abc import Callable
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-
 LOOPS = ("while", "scan")
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ._linalg import solve
 from .errors import InvalidInput
 from .groups import Group
 from .system import MechanicalSystem, null_basis
@@ -90,6 +91,11 @@ class InvariantSystem(MechanicalSystem):
 
     def basis(self, t, g) -> Array:
         return self.subspace
+
+    def velocity(self, t, g, momentum) -> Array:
+        """B (B^T I B)^-1 B^T momentum: the velocity in d with the same restricted momentum."""
+        basis = self.subspace
+        return basis @ solve(basis.T @ self.inertia @ basis, basis.T @ momentum)
 
     def mass_matrix(self) -> Array:
         """The symmetric J with <I xi, xi> = tr(xi J xi^T); on SO(3) J = tr(I)/2 - I. Only physical inertias have one."""

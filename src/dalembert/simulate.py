@@ -47,9 +47,9 @@ class Loop(NamedTuple):
 
 
 class Functions(NamedTuple):
-    """The three pure functions that a backend compiles; `consts` = (system, h) are run-time inputs."""
+    """The pure functions that a backend compiles; `consts` = (system, h) are run-time inputs."""
 
-    start: Callable
+    begin: Callable
     advance: Callable
     observe: Callable
 
@@ -58,8 +58,8 @@ class Functions(NamedTuple):
 def functions(integrator: Integrator, monitor: bool) -> Functions:
     """The loop of an integrator; the same objects every time, so that compiled programs are found again."""
 
-    def start(consts, state, u) -> tuple[Loop, Record]:
-        system, h = consts
+    def begin(consts, given) -> tuple[Loop, Record]:
+        (system, h), (state, u) = consts, given
         carry, info = integrator.start(system, state, h, u)
         good = (info.status == OK) & _finite(carry)
         status = jnp.where(good, OK, jnp.where(info.status == OK, NOT_FINITE, info.status))
@@ -97,7 +97,7 @@ def functions(integrator: Integrator, monitor: bool) -> Functions:
         angles = lifted + group.angles(group.compose(group.inverse(loop.carry.g), state.g))
         return Record(state, loop.residual, loop.iterations, loop.multipliers, angles, loop.steps)
 
-    return Functions(start, advance, observe)
+    return Functions(begin, advance, observe)
 
 
 def _finite(tree) -> Array:
@@ -151,7 +151,7 @@ def simulate(
     loop_functions = functions(integrator, monitor)
     consts = (system, jnp.asarray(step, float))
     if last is None:
-        loop, first = _jit(loop_functions.start)(consts, begin, _first(held))
+        loop, first = _begin(loop_functions, consts, begin, _first(held), backend)
     else:
         loop, first = last.final, jax.tree.map(lambda leaf: leaf[-1], last.records)
     result = _run(loop_functions, consts, loop, held, steps, save_every, backend, progress=progress)
@@ -198,8 +198,9 @@ def ensemble(
     axes = (0 if batched_system else None, None)
     loop_functions = functions(integrator, monitor)
     consts = (members, jnp.asarray(step, float))
-    loop, first = _begin(loop_functions, axes, 0 if batched_state else None)(consts, states, _first(held))
-    lanes = jax.tree.leaves(loop)[0].shape[0]
+    lanes = jax.tree.leaves(states if batched_state else members)[0].shape[0]
+    begin_axes = (axes, 0 if batched_state else None)
+    loop, first = _begin(loop_functions, consts, states, _first(held), backend, begin_axes, lanes)
     result = _run(loop_functions, consts, loop, held, steps, save_every, backend, axes, lanes, progress)
     records = jax.tree.map(lambda a, b: _join((a[:, None], b), 1), first, result.records)
     return Trajectory(
@@ -229,8 +230,6 @@ def _run(
     progress=None,
 ) -> RunResult:
     """`steps` steps with a record after every `save_every` of them; a remainder ends with a record too."""
-    if backend not in BACKENDS:
-        raise UnknownName("backend", backend, BACKENDS)
     saves, rest = divmod(steps, save_every)
     parts: list[RunResult] = []
     for count, stride, offset in ((saves, save_every, 0), (1 if rest else 0, rest, saves * save_every)):
@@ -263,15 +262,21 @@ def _join(leaves, axis: int):
     return (jnp if _traced(leaves) else np).concatenate(leaves, axis=axis)
 
 
-@lru_cache(maxsize=512)
-def _begin(loop_functions: Functions, axes, state_axis):
-    """The compiled start of all members."""
-    return jax.jit(jax.vmap(loop_functions.start, in_axes=(axes, state_axis, None)))
+def _begin(loop_functions: Functions, consts, state, u, backend: Backend, axes=None, lanes=None) -> tuple[Loop, Record]:
+    """The start as a run of no steps whose one record is (loop, record): compiled by the same backend."""
+    require_backend(backend)
+    options = {} if lanes is None else {"lanes": lanes, "axes": axes}
+    first = run(_stay, loop_functions.begin, consts, (state, u), saves=1, backend=backend, **options).records
+    return jax.tree.map(lambda leaf: leaf[0] if lanes is None else leaf[:, 0], first)
 
 
-@lru_cache(maxsize=512)
-def _jit(function):
-    return jax.jit(function)
+def _stay(consts, loop, u):
+    return loop
+
+
+def require_backend(backend: str) -> None:
+    if backend not in BACKENDS:
+        raise UnknownName("backend", backend, BACKENDS)
 
 
 def _reference(system, integrator: Reference, begin: State, step, steps: int, save_every: int, controls) -> Trajectory:
@@ -285,7 +290,7 @@ def _reference(system, integrator: Reference, begin: State, step, steps: int, sa
     consts = (system, jnp.asarray(step, float))
 
     def record(state, count, turns):
-        loop, first = loop_functions.start(consts, state, None)
+        loop, first = loop_functions.begin(consts, (state, None))
         return first._replace(steps=count, angles=first.angles + 2 * jnp.pi * turns), loop
 
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[states[k] for k in kept])

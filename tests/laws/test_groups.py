@@ -257,6 +257,13 @@ def test_algebra_coordinates():
     np.testing.assert_allclose(SO3().Ad_star(turn, jnp.arange(3.0)), turn.T @ jnp.arange(3.0), atol=1e-16)
 
 
+def test_random_elements_are_on_the_group_and_differ():
+    group = SO3() * Euclidean(2)
+    g, h = jax.jit(jax.vmap(group.random))(jax.random.split(jax.random.key(0))), group.identity()
+    first, second = (jax.tree.map(lambda part, k=k: part[k], g) for k in range(2))
+    assert group.distance(first) < 1e-15 and gap(first, second) > 0.1 and gap(first, h) > 0.1
+
+
 def test_names_factories_and_products():
     assert [str(SO(3)), str(SE(2)), str(SO(5)), str(SE(6))] == ["SO(3)", "SE(2)", "SO(5)", "SE(6)"]
     assert (SO(2), SO(3), SE(2), SE(3), SO(4), SE(5)) == (SO2(), SO3(), SE2(), SE3(), SOn(4), SEn(5))

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from .layout import COUNTS, POINTERS, Layout
 from .program import BOOL, F64, I64, Block, Branch, Loop, Program, Value
 
-THREADS = 128
-"""Threads of a GPU block."""
+THREADS = 64
+"""Threads of a GPU block: programs fill the registers, and small blocks share a multiprocessor best."""
 
 PRELUDE = r"""
 typedef long long word;

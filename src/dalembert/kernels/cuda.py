@@ -117,11 +117,11 @@ class CudaSession:
 
 def emulated(text: str) -> Function:
     """The kernel compiled by the C compiler of this machine, called like a native function; lanes go one by one."""
-    folder = Path(tempfile.mkdtemp(prefix="dalembert-"))
-    (folder / "kernel.c").write_text("#include <stdbool.h>\n" + text)
     compiler = os.environ.get("CC", "cc")
     options = ("-std=gnu11", "-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-lm")
     command = [compiler, "kernel.c", "-o", "kernel.so", *options]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
-    library = ctypes.CDLL(str(folder / "kernel.so"))
+    with tempfile.TemporaryDirectory(prefix="dalembert-") as folder:
+        Path(folder, "kernel.c").write_text("#include <stdbool.h>\n" + text)
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+        library = ctypes.CDLL(str(Path(folder, "kernel.so")))
     return SIGNATURE(("run", library))

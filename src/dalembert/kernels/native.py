@@ -6,6 +6,7 @@ ctypes releases the GIL during a call, so blocks of lanes run side by side.
 from __future__ import annotations
 
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -93,6 +94,11 @@ def load(machine_code: bytes, name: str) -> Function:
     return SIGNATURE(_libraries[-1]["run"])
 
 
+def _processors() -> int:
+    """The processors this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 class NativeSession:
     """A run in calls of a native function: blocks of `width` lanes, spread over threads."""
 
@@ -101,7 +107,7 @@ class NativeSession:
     def __init__(self, name: str, function: Function, buffers: Buffers, width: int, threads: int | None):
         self.name, self.function, self.buffers, self.width = name, function, buffers, width
         blocks = buffers.stride // width
-        self.threads = max(1, min(threads or len(os.sched_getaffinity(0)), blocks))
+        self.threads = max(1, min(threads or _processors(), blocks))
         pieces = 1 if self.threads == 1 else min(blocks, PIECES * self.threads)
         self.ranges = [(blocks * i // pieces * width, blocks * (i + 1) // pieces * width) for i in range(pieces)]
         self.pool = ThreadPoolExecutor(self.threads) if self.threads > 1 else None

@@ -82,7 +82,7 @@ def run(advance: Callable, observe: Callable, consts: Any, loop: Any, controls: 
     session.reserve(saves)
     with _interruptible() as stop:
         done = 0
-        for done in _pieces(session, saves, save_every, stop):
+        for done in _pieces(session, saves, save_every, stop, _Pace(described.lanes)):
             _report(progress, done, saves, stop)
     return RunResult(session.loop(), session.records(done), session.name, note, stop.is_set() and done < saves, done)
 
@@ -101,11 +101,11 @@ def chunks(advance: Callable, observe: Callable, consts: Any, loop: Any, control
     words = sum(leaf.size for leaf in jax.tree.leaves(record)) * (described.lanes or 1)
     size = min(saves, chunk or max(1, STREAMED // max(words, 1)))
     session.reserve(size)
-    first = 0
+    first, pace = 0, _Pace(described.lanes)
     while first < saves:
         wanted, done = min(size, saves - first), 0
         with _interruptible() as stop:
-            for done in _pieces(session, wanted, save_every, stop, first * save_every):
+            for done in _pieces(session, wanted, save_every, stop, pace, first * save_every):
                 _report(progress, first + done, saves, stop)
         stopped = stop.is_set() and first + done < saves
         yield Chunk(first, done, session.records(done), session.loop(), session.name, note, stopped)
@@ -158,35 +158,45 @@ def _has_gpu() -> bool:
 # ---- pieces
 
 
-def _pieces(session: Session, saves: int, every: int, stop: threading.Event, step: int = 0) -> Iterator[int]:
-    """Do the work in calls of about PIECE seconds; yield the number of records done after each."""
-    pace, done = 2000.0, 0
-    while done < saves and not stop.is_set():
+class _Pace:
+    """How many steps a call should do to last PIECE seconds: a guess at first, then what was measured."""
+
+    def __init__(self, lanes: int | None):
+        self.steps = max(1, 4096 // (lanes or 1))
+
+    def run(self, session: Session, first: int, count: int, every: int, step: int) -> None:
         begin = time.perf_counter()
-        if pace >= every:
-            count = max(1, min(saves - done, int(pace) // every, session.limit))
-            session.run(done, count, every, step + done * every)
-            steps = count * every
-        else:
-            steps = _one_record(session, done, every, int(pace), stop, step + done * every)
-            count = int(steps == every)
+        session.run(first, count, every, step)
         elapsed = max(time.perf_counter() - begin, 1e-6)
-        pace = min(max(steps * PIECE / elapsed, pace / 4, 1.0), pace * 8)
+        fitting = int(count * every * PIECE / elapsed)
+        self.steps = max(1, self.steps // 4, min(fitting, 8 * self.steps))
+
+
+def _pieces(session: Session, saves: int, every: int, stop: threading.Event, pace: _Pace,
+            step: int = 0) -> Iterator[int]:
+    """Do the work in calls of about PIECE seconds; yield the number of records done after each."""
+    done = 0
+    while done < saves and not stop.is_set():
+        if pace.steps >= every:
+            count = max(1, min(saves - done, pace.steps // every, session.limit))
+            pace.run(session, done, count, every, step + done * every)
+        else:
+            count = int(_one_record(session, done, every, stop, pace, step + done * every))
         done += count
         yield done
 
 
-def _one_record(session: Session, slot: int, every: int, pace: int, stop: threading.Event, step: int) -> int:
+def _one_record(session: Session, slot: int, every: int, stop: threading.Event, pace: _Pace, step: int) -> bool:
     """One record in several calls; if the run is stopped between them, the state before it comes back."""
     before, taken = session.save_state(), 0
     while taken < every:
         if stop.is_set():
             session.restore_state(before)
-            return 0
-        count = min(pace, every - taken)
-        session.run(slot, 1, count, step + taken)
+            return False
+        count = min(pace.steps, every - taken)
+        pace.run(session, slot, 1, count, step + taken)
         taken += count
-    return taken
+    return True
 
 
 @contextmanager
