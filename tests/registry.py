@@ -147,28 +147,9 @@ def case(name: str):
     return SYSTEMS[name]()
 
 
-@cache
-def _flow(integrator):
-    @jax.jit
-    def flow(system, state, h, n):
-        carry, info = integrator.start(system, state, h)
-
-        def body(_, loop):
-            carry, status = loop
-            carry, info = integrator.step(system, carry, h)
-            return carry, jnp.maximum(status, info.status)
-
-        carry, status = jax.lax.fori_loop(0, n, body, (carry, info.status))
-        return integrator.observe(system, carry, h), status
-
-    return flow
-
-
 def flow(integrator, system, state, h, n):
-    """The state after n steps, by start, step and observe alone; one compilation serves every h and n."""
-    state, status = _flow(integrator)(system, state, jnp.asarray(h, float), n)
-    assert int(status) == 0
-    return state
+    """The state after n steps."""
+    return da.simulate(system, integrator, state, step=h, steps=n, save_every=n).check().last
 
 
 def distance(a, b) -> float:

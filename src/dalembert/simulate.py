@@ -17,6 +17,7 @@ from .errors import InvalidInput, UnknownName
 from .integrators import Integrator, Reference
 from .integrators.base import NOT_FINITE, OK
 from .kernels.run import Backend, RunResult, run
+from .sensitivity import Pair, pair, push, tangent_tree, unzip
 from .system import MechanicalSystem, State
 from .trajectory import Record, Trajectory
 
@@ -100,6 +101,22 @@ def functions(integrator: Integrator, monitor: bool) -> Functions:
     return Functions(begin, advance, observe)
 
 
+@lru_cache(maxsize=256)
+def lifted(plain: Functions) -> Functions:
+    """The tangent loop: the same functions on values with slopes. Controls have none."""
+
+    def begin(consts: Pair, given: Pair) -> tuple[Pair, Pair]:
+        return unzip(push(plain.begin, consts, given))
+
+    def advance(consts: Pair, loop: Pair, u) -> Pair:
+        return push(lambda inner, state: plain.advance(inner, state, u), consts, loop)
+
+    def observe(consts: Pair, loop: Pair) -> Pair:
+        return push(plain.observe, consts, loop)
+
+    return Functions(begin, advance, observe)
+
+
 def _finite(tree) -> Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
@@ -128,6 +145,7 @@ def simulate(
     controls: Any = None,
     monitor: bool = False,
     backend: Backend = "auto",
+    tangents: Callable | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trajectory:
     """Integrate from `state`, or go on from a Trajectory, with `steps` steps or up to `t_end`.
@@ -135,6 +153,8 @@ def simulate(
     `step` may be negative. `controls` is an array with one row (or pytree with one leaf row) a step, or a function of
     time, held constant over each step at its midpoint value. Every `save_every`-th state and the last one are saved.
     `monitor=True` keeps the extremes of energy error, constraint and group distance over all steps in `final.peaks`.
+    `tangents` is a curve of problems, s -> (system, state, step), that passes through this one at s = 0: the derivative
+    of every saved number along it comes back in `Trajectory.tangents`, at the speed of the backend.
     Numerical failure is data: see `Trajectory.status` and `check`.
     """
     steps = _count(step, steps, t_end, _clock(state, t0))
@@ -150,8 +170,10 @@ def simulate(
         return _reference(system, integrator, begin, step, steps, save_every, held)
     loop_functions = functions(integrator, monitor)
     consts = (system, jnp.asarray(step, float))
+    if tangents is not None:
+        return _sensitive(loop_functions, tangents, integrator, consts, begin, held, steps, save_every, backend, last)
     if last is None:
-        loop, first = _begin(loop_functions, consts, begin, _first(held), backend)
+        loop, first = _begin(loop_functions, consts, (begin, _first(held)), backend)
     else:
         loop, first = last.final, jax.tree.map(lambda leaf: leaf[-1], last.records)
     result = _run(loop_functions, consts, loop, held, steps, save_every, backend, progress=progress)
@@ -159,6 +181,22 @@ def simulate(
     return _truncated(
         Trajectory(system, integrator, consts[1], records, result.loop, result.backend, result.note, result.interrupted)
     )
+
+
+def _sensitive(plain, curve, integrator, consts, state, held, steps, save_every, backend, last) -> Trajectory:
+    """A run with its derivative along a curve of problems."""
+    if last is not None:
+        raise InvalidInput("tangents need a run from a state: a trajectory does not carry them")
+    _, (d_system, d_state, d_step) = jax.jvp(curve, (0.0,), (1.0,))
+    functions_pair = lifted(plain)
+    consts_pair = pair(consts, (d_system, jnp.asarray(d_step, float)))
+    given = pair((state, _first(held)), None)
+    given = given._replace(slopes=[*pair(state, d_state).slopes, *pair(_first(held), None).slopes])
+    loop, first = _begin(functions_pair, consts_pair, given, backend)
+    result = _run(functions_pair, consts_pair, loop, held, steps, save_every, backend)
+    records = jax.tree.map(lambda a, b: _join((a[None], b), 0), first, result.records)
+    run = Trajectory(consts[0], integrator, consts[1], records.value, result.loop.value, result.backend, result.note)
+    return _truncated(replace(run, tangents=tangent_tree(records)))
 
 
 def ensemble(
@@ -199,8 +237,8 @@ def ensemble(
     loop_functions = functions(integrator, monitor)
     consts = (members, jnp.asarray(step, float))
     lanes = jax.tree.leaves(states if batched_state else members)[0].shape[0]
-    begin_axes = (axes, 0 if batched_state else None)
-    loop, first = _begin(loop_functions, consts, states, _first(held), backend, begin_axes, lanes)
+    begin_axes = (axes, (0 if batched_state else None, None))
+    loop, first = _begin(loop_functions, consts, (states, _first(held)), backend, begin_axes, lanes)
     result = _run(loop_functions, consts, loop, held, steps, save_every, backend, axes, lanes, progress)
     records = jax.tree.map(lambda a, b: _join((a[:, None], b), 1), first, result.records)
     return Trajectory(
@@ -262,11 +300,11 @@ def _join(leaves, axis: int):
     return (jnp if _traced(leaves) else np).concatenate(leaves, axis=axis)
 
 
-def _begin(loop_functions: Functions, consts, state, u, backend: Backend, axes=None, lanes=None) -> tuple[Loop, Record]:
+def _begin(loop_functions: Functions, consts, given, backend: Backend, axes=None, lanes=None) -> tuple:
     """The start as a run of no steps whose one record is (loop, record): compiled by the same backend."""
     require_backend(backend)
     options = {} if lanes is None else {"lanes": lanes, "axes": axes}
-    first = run(_stay, loop_functions.begin, consts, (state, u), saves=1, backend=backend, **options).records
+    first = run(_stay, loop_functions.begin, consts, given, saves=1, backend=backend, **options).records
     return jax.tree.map(lambda leaf: leaf[0] if lanes is None else leaf[:, 0], first)
 
 
@@ -379,15 +417,8 @@ def _truncated(run: Trajectory) -> Trajectory:
     if _traced(run.final.status) or int(run.final.status) == OK:
         return run
     good = max(1, int(np.count_nonzero(np.diff(np.asarray(run.records.steps), prepend=-1) > 0)))
-    return Trajectory(
-        run.system,
-        run.integrator,
-        run.step,
-        jax.tree.map(lambda leaf: leaf[:good], run.records),
-        run.final,
-        run.backend,
-        run.note,
-    )
+    kept = jax.tree.map(lambda leaf: leaf[:good], (run.records, run.tangents))
+    return replace(run, records=kept[0], tangents=kept[1])
 
 
 def _traced(tree) -> bool:

@@ -29,7 +29,7 @@ class Record(NamedTuple):
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("system", "step", "records", "final"),
+    data_fields=("system", "step", "records", "final", "tangents"),
     meta_fields=("integrator", "backend", "note", "interrupted", "batched"),
 )
 @dataclass(frozen=True, eq=False)
@@ -50,6 +50,7 @@ class Trajectory:
     note: str = ""
     interrupted: bool = False
     batched: bool = False
+    tangents: Record | None = None  # derivatives of the records, where a run was asked for them
 
     # -- the saved states ----------------------------------------------------------------------------------------------
     @property

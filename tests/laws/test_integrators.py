@@ -48,7 +48,7 @@ def test_the_retraction_lagrangian_has_a_closed_legendre_map():
 def test_the_general_method_with_the_invariant_pair_is_euler_poincare_suslov(key, lagrangian):
     system, state = case(key)
     method = da.EulerPoincareSuslov(lagrangian)
-    run = da.simulate(system, method, state, step=0.1, steps=10, backend="xla").check()
+    run = da.simulate(system, method, state, step=0.1, steps=10).check()
     # A general pair starts from the momentum D2 L_d that the first displacement would have received.
     begin = run.records.state
     moved = jax.tree.map(lambda leaf: leaf[1], begin)
@@ -58,7 +58,7 @@ def test_the_general_method_with_the_invariant_pair_is_euler_poincare_suslov(key
     state = system.state(moved.g, system.velocity(0.0, moved.g, momentum), t=moved.t)
     pair = method.pair(system)
     np.testing.assert_allclose(pair.D2(0.0, begin.g[0], begin.g[1], 0.1), momentum, rtol=1e-12, atol=1e-12)
-    general = da.simulate(system, da.LagrangeDAlembert(pair=pair), state, step=0.1, steps=9, backend="xla").check()
+    general = da.simulate(system, da.LagrangeDAlembert(pair=pair), state, step=0.1, steps=9).check()
     assert distance(general.g, run.g[1:]) < 1e-12
     assert distance(general.xi, run.xi[1:]) < 1e-12
     assert distance(general.multipliers[1:], run.multipliers[1:-1]) < 1e-10
