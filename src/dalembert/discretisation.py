@@ -12,7 +12,7 @@ from jax import Array
 
 from .differences import FiniteDifference
 from .errors import InconsistentDiscretisation
-from .groups import Group
+from .groups import SO3, Group
 from .invariant import InvariantSystem, block
 from .retractions import Cayley, Retraction
 from .system import MechanicalSystem
@@ -88,12 +88,20 @@ def reduced_legendre(reduced: Callable, W, h, system: InvariantSystem) -> Array:
     )
 
 
-def moser_veselov_legendre(W, h, system: InvariantSystem) -> Array:
-    """F l_d of `moser_veselov`: <M, eta> = tr(eta W J (W-1)^T)/h, where the symmetric W J W^T drops out if eta is skew."""
-    displacement = block(system.group.matrix(W))
-    moved = displacement @ system.mass_matrix() / h
-    carried = -moved if system.group.orthogonal else moved @ (displacement - jnp.eye(displacement.shape[0])).T
-    return jax.grad(lambda eta: jnp.vdot(block(system.group.hat(eta)).T, carried))(jnp.zeros(system.group.dim))
+def moser_veselov_impulse(tau: Retraction, xi, system: InvariantSystem) -> Array:
+    """h F l_d(tau(xi)) of `moser_veselov`: <h M, eta> = tr(eta W J (W-1)^T), where W J W^T drops out if eta is skew.
+
+    On SO(3), where tau(xi) = 1 + a xi + b xi^2, this is h M = a I xi + b (J xi) x xi.
+    """
+    group, mass = system.group, system.mass_matrix()
+    coefficients = tau.rodrigues(xi @ xi)
+    if isinstance(group, SO3) and coefficients is not None:
+        first, second = coefficients
+        return first * (system.inertia @ xi) + second * jnp.cross(mass @ xi, xi)
+    displacement = block(group.matrix(tau.tau(group, xi)))
+    moved = displacement @ mass
+    carried = -moved if group.orthogonal else moved @ (displacement - jnp.eye(displacement.shape[0])).T
+    return jax.grad(lambda eta: jnp.vdot(block(group.hat(eta)).T, carried))(jnp.zeros(group.dim))
 
 
 def retracted(retraction: Retraction) -> Callable:

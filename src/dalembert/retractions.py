@@ -9,6 +9,7 @@ from functools import partial
 import jax
 from jax import Array
 
+from ._series import cosc, sinc
 from .groups.base import Element, Group, solve_linear, transpose
 
 
@@ -25,6 +26,10 @@ class Retraction(abc.ABC):
     @abc.abstractmethod
     def inverse(self, group: Group, g: Element) -> Array:
         """tau^-1(g)."""
+
+    def rodrigues(self, x: Array) -> tuple[Array, Array] | None:
+        """(a, b) with tau(w) = 1 + a hat(w) + b hat(w)^2 on SO(3), as functions of x = |w|^2; None if they are not known."""
+        return None
 
     def left(self, group: Group, xi: Array, eta: Array) -> Array:
         """d^L tau_xi(eta) = tau(xi)^-1 d/dt tau(xi + t eta) at t = 0."""
@@ -70,6 +75,9 @@ class Exponential(Retraction):
     def inverse(self, group: Group, g: Element) -> Array:
         return group.log(g)
 
+    def rodrigues(self, x: Array) -> tuple[Array, Array]:
+        return sinc(x), cosc(x)
+
     def left(self, group: Group, xi: Array, eta: Array) -> Array:
         return group.dexp(xi, eta)
 
@@ -87,6 +95,10 @@ class Cayley(Retraction):
 
     def inverse(self, group: Group, g: Element) -> Array:
         return group.cayley_inverse(g)
+
+    def rodrigues(self, x: Array) -> tuple[Array, Array]:
+        scale = 1.0 / (1.0 + 0.25 * x)
+        return scale, 0.5 * scale
 
     def left(self, group: Group, xi: Array, eta: Array) -> Array:
         return group.dcayley(xi, eta)

@@ -113,7 +113,7 @@ class Trajectory:
     @property
     def failed_at(self) -> Any:
         """None, or k: states 0..k are good; -1: the start has no solution. For an ensemble an array, -2 where nothing failed."""
-        codes, counts = np.asarray(self.final.status), np.asarray(self.final.steps)
+        codes, counts = np.asarray(self.final.status), np.asarray(self.final.steps).astype(int)
         if codes.ndim:
             return np.where(codes == 0, -2, counts)
         return None if codes == 0 else int(counts)

@@ -7,6 +7,7 @@ These are host functions for study and for checks; the integrator has its own ex
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import expm, schur, solve_sylvester
@@ -127,8 +128,9 @@ def failing_steps(inertia, momentum, order: int | str = 2, variant: str = "scale
         fails = lambda h: abs(h) >= limit * abs(np.polynomial.polynomial.polyval(h, polynomial))
     else:
         tensor, m = jnp.asarray(symmetric(inertia, 3, "inertia")), jnp.asarray(momentum, float)
-        fails = lambda h: not bool(constants(tensor, m, jnp.asarray(h), order, variant)[2])
-        edges = _edges(fails, up_to)
+        exists = jax.jit(jax.vmap(lambda h: constants(tensor, m, h, order, variant)[2]))
+        fails = lambda h: ~np.asarray(exists(jnp.atleast_1d(h)))[0]
+        edges = _edges(exists, up_to)
     marks = np.concatenate([[0.0], edges[(edges > 0) & (edges < up_to)], [up_to]])
     found: list[tuple[float, float]] = []
     for low, high in zip(marks, marks[1:], strict=False):
@@ -149,18 +151,17 @@ def effective_scale(inertia, momentum, h: float, order: int) -> float:
     return float(h / horner(reciprocal(series(_level(inertia, momentum), order // 2).s), jnp.asarray(h * h, float)))
 
 
-def _edges(fails, up_to: float) -> np.ndarray:
-    """Where `fails` changes, on a grid refined by bisection."""
-    grid = np.linspace(0, up_to, 201)[1:]
-    known = [fails(h) for h in grid]
-    edges = []
-    for low, high, before, after in zip(grid, grid[1:], known, known[1:], strict=False):
-        while before != after and high - low > 1e-12 * up_to:
-            middle = (low + high) / 2
-            low, high = (middle, high) if fails(middle) == before else (low, middle)
-        if before != after:
-            edges.append((low + high) / 2)
-    return np.array(edges)
+def _edges(exists, up_to: float) -> np.ndarray:
+    """Where `exists` changes, on a grid refined by bisection."""
+    grid = np.linspace(0, up_to, 401)[1:]
+    known = np.asarray(exists(jnp.asarray(grid)))
+    change = np.flatnonzero(known[1:] != known[:-1])
+    low, high, before = grid[change], grid[change + 1], known[change]
+    for _ in range(48 if len(change) else 0):
+        middle = (low + high) / 2
+        same = np.asarray(exists(jnp.asarray(middle))) == before
+        low, high = np.where(same, middle, low), np.where(same, high, middle)
+    return (low + high) / 2
 
 
 def _minus_h(polynomial: np.ndarray, sign: float) -> np.ndarray:

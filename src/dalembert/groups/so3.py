@@ -68,6 +68,14 @@ class SO3(Rotations):
     def ad(self, xi: Array, eta: Array) -> Array:
         return jnp.cross(xi, eta)
 
+    def normalise(self, g: Array) -> Array:
+        """Newton's correction of two columns, the third from them: the drift of a step enters only squared."""
+        first, second = g[:, 0], g[:, 1]
+        first = first * (1.5 - 0.5 * (first @ first))
+        second = second - (first @ second) * first
+        second = second * (1.5 - 0.5 * (second @ second))
+        return jnp.stack([first, second, jnp.cross(first, second)], axis=1)
+
     def moment(self, x: Array, force: Array) -> Array:
         return jnp.cross(x, force)
 

@@ -84,8 +84,8 @@ class Prediction(NamedTuple):
 
 def fine(multipliers: Array) -> StepInfo:
     """The info of a step that solves nothing."""
-    return StepInfo(jnp.zeros(()), jnp.zeros((), int), jnp.zeros((), int), multipliers)
+    return StepInfo(jnp.zeros(()), jnp.zeros(()), jnp.zeros((), int), multipliers)
 
 
 def info(prediction: Prediction, root: Root, multipliers: Array) -> StepInfo:
-    return StepInfo(root.residual, root.iterations.astype(int), prediction.status(root).astype(int), multipliers)
+    return StepInfo(root.residual, root.iterations, prediction.status(root).astype(int), multipliers)

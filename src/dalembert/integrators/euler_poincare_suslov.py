@@ -15,7 +15,7 @@ from ..discretisation import (
     Discretisation,
     invariant_pair,
     moser_veselov,
-    moser_veselov_legendre,
+    moser_veselov_impulse,
     reduced_legendre,
     retracted,
 )
@@ -29,11 +29,14 @@ LAGRANGIANS = ("moser-veselov", "retraction")
 
 
 class Carry(NamedTuple):
-    """The node g_k with its momentum M_k = F l_d(W_k) and the coordinates eta of its displacement W_k = tau(h B eta)."""
+    """The node g_k with h M_k = h F l_d(W_k) and the coordinates x of its displacement W_k = tau(B x).
+
+    Both are scaled by h, as the papers have them: no step then multiplies or divides by it.
+    """
 
     t: Array
     g: Any
-    momentum: Array
+    impulse: Array
     prediction: Prediction
 
 
@@ -57,42 +60,44 @@ class EulerPoincareSuslov(Integrator):
         """The pair (L_d, D_d) of this method, for checks and for `LagrangeDAlembert(pair=...)`."""
         return invariant_pair(system, self._reduced(), self.retraction)
 
-    def legendre(self, system: InvariantSystem, w, h) -> Array:
-        """M = F l_d(tau(h w)), in closed form for the Lagrangians that have a name."""
+    def impulse(self, system: InvariantSystem, xi, h) -> Array:
+        """h F l_d(tau(xi)), in closed form for the Lagrangians that have a name (they do not need h)."""
         if self.lagrangian == "retraction":
-            return self.retraction.right_inverse_star(system.group, h * w, system.inertia @ w)
-        W = self.retraction.tau(system.group, h * w)
+            return self.retraction.right_inverse_star(system.group, xi, system.inertia @ xi)
         if self.lagrangian == "moser-veselov":
-            return moser_veselov_legendre(W, h, system)
-        return reduced_legendre(self._reduced(), W, h, system)
+            return moser_veselov_impulse(self.retraction, xi, system)
+        return h * reduced_legendre(self._reduced(), self.retraction.tau(system.group, xi), h, system)
+
+    def legendre(self, system: InvariantSystem, w, h) -> Array:
+        """M = F l_d(tau(h w))."""
+        return self.impulse(system, h * w, h) / h
 
     def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         """Invert the discrete Legendre map on the branch through 0, by continuation from momentum 0."""
-        target = system.subspace.T @ state.momentum
-        root = follow_root(lambda eta: self._restricted(system, eta, h) - target, jnp.zeros_like(target))
+        target = h * system.subspace.T @ state.momentum
+        root = follow_root(lambda x: self._restricted(system, x, h) - target, jnp.zeros_like(target))
         unknown = Prediction.at(root.x)
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        momentum = self.legendre(system, system.subspace @ root.x, h)
-        return Carry(state.t, state.g, momentum, unknown._replace(sign=root.sign)), info(unknown, root, multipliers)
+        impulse = self.impulse(system, system.subspace @ root.x, h)
+        return Carry(state.t, state.g, impulse, unknown._replace(sign=root.sign)), info(unknown, root, multipliers)
 
     def step(self, system: InvariantSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
         group, rows = system.group, system.annihilator
-        displacement = self.retraction.tau(group, h * system.subspace @ carry.prediction.x)
-        transported = group.Ad_star(displacement, carry.momentum)
+        displacement = self.retraction.tau(group, system.subspace @ carry.prediction.x)
+        transported = group.Ad_star(displacement, carry.impulse)
         target = system.subspace.T @ transported
-        root = carry.prediction.solve(lambda eta: self._restricted(system, eta, h) - target)
+        root = carry.prediction.solve(lambda x: self._restricted(system, x, h) - target)
         # The reaction is all that the new momentum takes from F l_d: on d it is the transported one to the last bit, so
         # that the round-off of the solve never enters the energy.
-        reaction = solve(rows @ rows.T, rows @ (self.legendre(system, system.subspace @ root.x, h) - transported))
-        momentum, multipliers = transported + rows.T @ reaction, reaction / h
+        reaction = solve(rows @ rows.T, rows @ (self.impulse(system, system.subspace @ root.x, h) - transported))
         g = group.normalise(group.compose(carry.g, displacement))
-        return Carry(carry.t + h, g, momentum, carry.prediction.advanced(root)), info(
-            carry.prediction, root, multipliers
-        )
+        new = Carry(carry.t + h, g, transported + rows.T @ reaction, carry.prediction.advanced(root))
+        return new, info(carry.prediction, root, reaction / h**2)
 
     def observe(self, system: InvariantSystem, carry: Carry, h) -> State:
-        xi = system.subspace @ self._coordinates(system, carry.momentum)
-        return State(carry.t, carry.g, xi, carry.momentum, system.subspace @ carry.prediction.x)
+        momentum = carry.impulse / h
+        xi = system.velocity(carry.t, carry.g, momentum)
+        return State(carry.t, carry.g, xi, momentum, system.subspace @ carry.prediction.x / h)
 
     def require(self, system, state: State, h: float) -> None:
         require_invariant(self, system)
@@ -109,13 +114,8 @@ class EulerPoincareSuslov(Integrator):
             return self.lagrangian
         return moser_veselov if self.lagrangian == "moser-veselov" else retracted(self.retraction)
 
-    def _restricted(self, system: InvariantSystem, eta, h) -> Array:
-        return system.subspace.T @ self.legendre(system, system.subspace @ eta, h)
-
-    def _coordinates(self, system: InvariantSystem, momentum) -> Array:
-        """The coordinates in d of the velocity with the same restricted momentum."""
-        basis = system.subspace
-        return solve(basis.T @ system.inertia @ basis, basis.T @ momentum)
+    def _restricted(self, system: InvariantSystem, x, h) -> Array:
+        return system.subspace.T @ self.impulse(system, system.subspace @ x, h)
 
 
 def require_invariant(integrator: Integrator, system) -> None:

@@ -86,6 +86,9 @@ class LagrangeDAlembert(Integrator):
         _, p, _ = self._balance(system, carry, w, carry.p + rows.T @ impulse, h, u)
         inner = self.difference.inner(system.group, carry.g, h * w)
         g = system.group.normalise(self._end(system.group, carry.g, h * w))
+        # A momentum known on D only cannot tell the first reaction: that one is the continuous reaction, from the start.
+        first = (carry.prediction.sign == 0) & (self.nodes == "original")
+        impulse = jnp.where(first, carry.prediction.x[n:], impulse)
         return Carry(carry.t + h, g, p, inner, carry.prediction.advanced(root)), info(
             carry.prediction, root, impulse / h
         )
@@ -106,7 +109,7 @@ class LagrangeDAlembert(Integrator):
             return system.require_admissible(state.t, state.g, state.xi)
         inner = system.group.compose(state.g, self.retraction.tau(system.group, -(1 - self.node) * h * state.xi))
         try:
-            system.require_admissible(state.t, inner, state.xi)
+            system.require_admissible(state.t - (1 - self.node) * h, inner, state.xi)
         except OffConstraint:
             system.require_admissible(state.t, state.g, state.xi)
 

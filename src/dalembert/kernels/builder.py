@@ -197,6 +197,9 @@ class Builder:
             flipped = (a.op == "neg") != (b.op == "neg")
             quotient = self.div(a.args[0] if a.op == "neg" else a, b.args[0] if b.op == "neg" else b)
             return self.neg(quotient) if flipped else quotient
+        if b.op == "mul" and b.args[0] is b.args[1]:  # d(1/x) = -dx/x^2 needs no division beside 1/x
+            root = self.div(self.const(1.0), b.args[0])
+            return self.mul(a, self.mul(root, root))
         reciprocal = self.emit("div", F64, self.const(1.0), b)
         if self.is_const(a, 1, -1):
             return reciprocal if a.data == 1 else self.neg(reciprocal)
