@@ -2,7 +2,7 @@
 
    By hand: with phi = h w/4, V = h r psi/2 the discrete equations reduce to 2 unknowns (w, psi),
      Iw w (1 + phi^2) + m r psi phi V = p_w,   Ir psi (1 + (h psi/4)^2) + m r^2 psi (1 - phi^2) = r p_1 + p_phi,
-   with an analytic Jacobian; the two multipliers, in the rows (0, 0, 1, 0) and (0, alpha, 0, -r alpha), follow. */
+   with an analytic Jacobian; the multipliers, in the rows (0, alpha, 0, -r alpha) and (0, 0, 1, 0), follow. */
 #include "common.h"
 #define WORDS 33
 
@@ -39,7 +39,7 @@ static inline int step(const Parameters *P, double h, State *s) {
   double impulse = (mu1 - s->p[1]) / P->alpha;
   s->residual = larger(fabs(P->Iw * w * D + speed * phi * V - s->p[0]), fabs(mu3 + P->r * mu1 - total));
   s->iterations = count;
-  s->lambda[0] = (mu2 - s->p[2]) / h, s->lambda[1] = impulse / h;
+  s->lambda[0] = impulse / h, s->lambda[1] = (mu2 - s->p[2]) / h;
   s->p[0] = D * (P->Iw * w + half.y * speed), s->p[1] = D * half.c * speed, s->p[2] = -D * half.s * speed, s->p[3] = mu3;
   s->g = normalised(moved(moved(s->g, half), half));
   double gc = s->gc * c - s->gs * sn, gs = s->gs * c + s->gc * sn;

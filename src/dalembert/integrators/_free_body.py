@@ -21,7 +21,7 @@ from jax import Array
 from .._newton import find_root
 from .._series import sinc
 
-TINY = 1e-300
+TINY = 1e-120  # its square must not underflow in derivatives
 TERMS = 24
 REACH = 0.4  # of a Taylor substep, in units of I_min/|m|: the series then converges to round-off at order TERMS
 

@@ -56,26 +56,27 @@ class Integrator(ABC):
 
 
 class Prediction(NamedTuple):
-    """Where Newton's iteration starts: the last solution, its last change, and the orientation of its branch (0: not known)."""
+    """Where Newton's iteration starts: the parabola through the last three solutions, and the orientation of their branch (0: not known)."""
 
     x: Array
     change: Array
+    bend: Array
     sign: Array
 
     @classmethod
     def at(cls, x: Array) -> Prediction:
-        return cls(x, jnp.zeros_like(x), jnp.zeros((), x.dtype))
+        return cls(x, jnp.zeros_like(x), jnp.zeros_like(x), jnp.zeros((), x.dtype))
 
     @property
     def guess(self) -> Array:
-        return self.x + self.change
+        return self.x + self.change + self.bend
 
     def solve(self, equations: Callable[[Array], Array]) -> Root:
         """The root that continues this branch."""
         return find_root(equations, self.guess, anchor=self.x, sign=self.sign)
 
     def advanced(self, root: Root) -> Prediction:
-        return Prediction(root.x, root.x - self.x, root.sign)
+        return Prediction(root.x, root.x - self.x, root.x - self.x - self.change, root.sign)
 
     def status(self, root: Root) -> Array:
         """Whether the branch goes on: along it the Jacobian's determinant keeps its sign."""

@@ -1,0 +1,271 @@
+"""The exact map and the exact motion of the free rigid body, against each other and against REFERENCE.md."""
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+
+from dalembert.groups.so3 import unit_quaternion
+from dalembert.integrators import DiscreteMoserVeselov
+from dalembert.integrators import _free_body as free
+from dalembert.integrators.moser_veselov import constants, moments
+from dalembert.models.rigid_body import exact, jacobi, rigid_body
+from dalembert.simulate import simulate
+
+HV_INERTIA, HV_MOMENTUM = [0.6, 0.8, 1.0], [1.8, 0.4, -0.9]
+HV_FINAL = [1.765962508518207536, -0.695464197033089119, 0.779554981481871086]
+HV_QUATERNION = np.array([-0.736061364160793936, -0.570786951240350733, -0.299388571830790094, -0.206839086104673192])
+J = np.array([0.92181297074480, 0.73820724581067, 0.17626614449462])
+RECOVERED = J.sum() - J
+M0 = np.array([0.41027020699095, 0.89364953091353, 0.05789130478427])
+M0 = M0 / np.linalg.norm(M0)
+EXACT = DiscreteMoserVeselov()
+
+
+def quaternion_error(g, q) -> float:
+    scalar, vector = unit_quaternion(jnp.asarray(g))
+    p = np.array([float(scalar), *np.asarray(vector)])
+    return min(np.linalg.norm(p - q), np.linalg.norm(p + q))
+
+
+def level(inertia=HV_INERTIA, momentum=HV_MOMENTUM) -> free.Body:
+    return free.body(jnp.diag(jnp.asarray(inertia)), jnp.asarray(momentum))
+
+
+SETUP = jax.jit(free.exact)
+
+
+# -- the closed form ----------------------------------------------------------------------------------------------------
+def test_exact_motion_is_the_reference():
+    motion = exact(HV_INERTIA, HV_MOMENTUM, 10.0)
+    assert np.abs(motion.momentum - HV_FINAL).max() < 1e-14
+    assert quaternion_error(motion.attitude, HV_QUATERNION) < 1e-14
+    assert np.abs(exact(RECOVERED, M0, 100.0).momentum - [0.66566662210620437, 0.62730351885915240, 0.40420074646225079]).max() < 1e-13
+    mass = np.array([0.9218, 0.7382, 0.1762])
+    printed = np.array([0.4165, 0.9072, 0.0577])
+    final = exact(mass.sum() - mass, printed / np.linalg.norm(printed), [0.0, 100.0, 34.840845736744658]).momentum
+    assert np.abs(final[1] - [0.66089810446116980, 0.63540420429099134, 0.39934345204217990]).max() < 1e-13
+    assert np.abs(final[2] - final[0]).max() < 1e-13
+
+
+def series_motion(inertia, momentum, time, pieces):
+    """The motion by Taylor series of order 24 in 30 digits."""
+    with mp.workdps(30):
+        m, q = [mp.mpf(float(v)) for v in momentum], [mp.mpf(1), mp.mpf(0), mp.mpf(0), mp.mpf(0)]
+        L, dt = [1 / mp.mpf(float(v)) for v in inertia], mp.mpf(time) / pieces
+        for _ in range(pieces):
+            M, Q, W = [[v] for v in m], [[v] for v in q], [[v * l] for v, l in zip(m, L, strict=True)]
+            for k in range(24):
+                dot = lambda a, b: mp.fsum(a[j] * b[k - j] for j in range(k + 1))
+                slopes = [dot(M[i - 2], W[i - 1]) - dot(M[i - 1], W[i - 2]) for i in range(3)]
+                turns = [-(dot(Q[1], W[0]) + dot(Q[2], W[1]) + dot(Q[3], W[2])) / 2, (dot(Q[0], W[0]) + dot(Q[2], W[2]) - dot(Q[3], W[1])) / 2]
+                turns += [(dot(Q[0], W[1]) + dot(Q[3], W[0]) - dot(Q[1], W[2])) / 2, (dot(Q[0], W[2]) + dot(Q[1], W[1]) - dot(Q[2], W[0])) / 2]
+                for coefficients, value in zip(M + Q, slopes + turns, strict=True):
+                    coefficients.append(value * dt / (k + 1))
+                for i in range(3):
+                    W[i].append(M[i][-1] * L[i])
+            m, q = [mp.fsum(c) for c in M], [mp.fsum(c) for c in Q]
+        return np.array([float(v) for v in m]), np.array([float(v) for v in q])
+
+
+BODIES = {
+    "oblate": ([1, 1, 2], [0.3, 0.4, 0.5]),
+    "prolate": ([2, 1, 2], [0.3, 0.4, 0.5]),
+    "spherical": ([1, 1, 1], [0.3, 0.4, 0.5]),
+    "equator of a symmetric body": ([1, 1, 2], [1, 0, 0]),
+    "principal axis": ([1, 2, 3], [0, 0, 1]),
+    "unstable axis": ([1, 2, 3], [0, 1, 0]),
+    "separatrix": ([1, 2, 3], [np.sqrt(1 / 3), 0.3, 1.0]),
+    "next to the separatrix": ([1, 2, 3], [np.sqrt(1 / 3), 0.3, 1 + 1e-10]),
+    "next to the unstable axis": ([1, 2, 3], [1e-8, 1, 1e-9]),
+    "nearly symmetric": ([1, 1 + 1e-9, 2], [0.5, 0.4, 1e-4]),
+    "nearly symmetric, other family": ([1, 1 + 1e-5, 2], [0.5, 0.4, 1e-3]),
+    "nearly spherical": ([1, 1 + 1e-12, 1 + 2e-12], [0.5, 0.4, 0.3]),
+    "flat": ([1, 2, 3], [0.5, -0.7, 0.6]),
+    "needle": ([0.1, 1, 1.05], [0.1, -1, 0.5]),
+    "no body (triangle inequality violated)": ([1, 1.5, 6], [1, -2, 0.5]),
+    "slow": ([1, 2, 3], [1e-3, -1e-3, 2e-3]),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_exact_motion_and_exact_map_against_thirty_digits(name):
+    inertia, momentum = BODIES[name]
+    m, q = series_motion(inertia, momentum, 4.0, 24)
+    motion = exact(inertia, momentum, 4.0)
+    assert np.abs(motion.momentum - m).max() < 1e-13
+    assert quaternion_error(motion.attitude, q) < 1e-13
+    system = rigid_body(inertia)
+    run = simulate(system, EXACT, system.state(momentum=momentum), step=0.5, steps=8).check()
+    growth = 1e3 if "next to the unstable" in name else 1.0  # e^(0.4 t) of the flow, and 1/|m + m'| of a step
+    assert np.abs(run.momentum[-1] - m).max() < 1e-13 * growth
+    assert quaternion_error(run.g[-1], q) < 1e-13 * growth
+
+
+@pytest.mark.parametrize("mc", [0.0, 1e-25, 1e-12, 1e-3, 0.4999, 0.5001, 0.9, 1 - 1e-14, 1.0])
+def test_jacobi_functions_have_small_relative_errors(mc):
+    with mp.workdps(40):
+        K = min(float(mp.ellipk(1 - mp.mpf(mc))), 25.0) if mc else 25.0
+        for share in (-0.99, -0.51, 1e-6, 0.3, 0.49, 0.51, 0.9):
+            ours = jacobi(np.asarray(share * K), mc)
+            for name, value in zip(("sn", "cn", "dn"), ours, strict=True):
+                true = mp.ellipfun(name, share * mp.mpf(K), m=1 - mp.mpf(mc)) if mc else {"sn": mp.tanh, "cn": mp.sech, "dn": mp.sech}[name](share * mp.mpf(K))
+                assert abs(float(value) / float(true) - 1) < 2e-13
+
+
+def test_exact_motion_of_a_tilted_body():
+    tilt = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0]
+    tilt *= np.sign(np.linalg.det(tilt))
+    straight = exact(HV_INERTIA, HV_MOMENTUM, [0.0, 3.0, 10.0])
+    tilted = exact(tilt @ np.diag(HV_INERTIA) @ tilt.T, tilt @ HV_MOMENTUM, [0.0, 3.0, 10.0])
+    assert np.abs(tilted.momentum - straight.momentum @ tilt.T).max() < 1e-13
+    assert np.abs(tilted.attitude - tilt @ straight.attitude @ tilt.T).max() < 1e-13
+
+
+# -- the set-up of the map ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("h", "values"),
+    [
+        (0.1, (0.097626683817578681221, 0.031296868042416249343, 0.01700380410354449785, -0.0011919885966078753423)),
+        (0.5, (0.30993921377632496786, 0.49984281554769160926, 0.27267878285252508604, -0.11286937609579744651)),
+    ],
+)
+def test_setup_values(h, values):
+    ours = np.array(SETUP(level(), h)[:4])
+    assert np.abs(ours / values - 1).max() < 1e-14
+    assert np.abs(np.array(SETUP(level(), -h)[:4]) / (np.array([-1, 1, 1, -1]) * values) - 1).max() < 1e-14
+
+
+def test_setup_satisfies_the_discrete_equation():
+    """The quadratics that define x and y, and the Moser-Veselov equation itself, on random levels and steps beyond s*."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        inertia, m, h = 1 + rng.random(3), rng.normal(size=3), 4 * rng.random()
+        b = level(inertia, m)
+        scale = SETUP(b, h)
+        assert np.abs(np.array(free.quadratics(b, scale.s, scale.x, scale.y))).max() < 1e-12
+        new, turn = (np.asarray(part) for part in free.turn(free.constants(b, scale), jnp.asarray(m)))
+        q0, q = turn[0] / np.linalg.norm(turn), turn[1:] / np.linalg.norm(turn)
+        assert np.abs(scale.s * m - 2 * q0 * inertia * q - 2 * np.cross(q, inertia * q)).max() < 1e-12
+        assert np.abs(scale.s * new - 2 * q0 * inertia * q + 2 * np.cross(q, inertia * q)).max() < 1e-12
+        assert abs(scale.x - 2 * q @ (inertia * q)) < 1e-12
+
+
+def test_exact_time_of_the_recovered_inputs():
+    b = level(RECOVERED, M0)
+    assert abs(free.largest_scale(b) - 1.06021984678014) < 1e-13
+    for h, s in ((0.5, 0.47335238625030948), (0.53184418899435417, 0.5), (1.51120111733731112, 1.0)):
+        assert abs(SETUP(b, h).s - s) < 1e-14
+    assert abs(SETUP(b, 2.14844666068175).s - 1.06021984678014) < 1e-13  # T(s*), where s turns back
+    assert abs(free.largest_scale(level()) - 0.31831253504602667352) < 1e-15
+    assert abs(SETUP(level(), 0.62685271329348827463).s - 0.31831253504602667352) < 1e-15
+
+
+def test_modified_moments_of_hairer_and_vilmart():
+    alpha, beta = moments(level(), 7)
+    assert np.allclose(alpha[1:], [-2.43013888888889, 1.9435024537037, -0.603200859416106, 0.0994554451099419, -0.0103319351572397, 0.000756443508387947], rtol=1e-9)
+    assert np.allclose(beta[1:], [1.20902777777778, -1.73303796296296, 0.623755283618781, -0.109221031870311, 0.0117046163173177, -0.000876044440033973], rtol=1e-9)
+    for h, a, c in ((0.1, 0.97589235914914407898, 0.011917596645724367648), (0.5, 0.50488775787508854188, 0.20327282284748287841)):
+        s, x, _, B, _ = SETUP(level(), h)
+        size = np.sqrt(4.21)
+        f = -size * B / 2
+        u = s * np.cos(f) - np.sin(f) / size * x
+        assert abs(u * u / (s * h) - a) < 1e-14
+        assert abs(2 * np.sin(f) / size * u / (s * h) - c) < 1e-14
+
+
+# -- the integrator -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("h", "steps"), [(0.5, 200), (1.2, 83), (2.1, 47)])
+def test_exact_on_the_recovered_inputs(h, steps):
+    system = rigid_body(RECOVERED)
+    run = simulate(system, EXACT, system.state(momentum=M0), step=h, steps=steps, save_every=steps).check()
+    motion = exact(RECOVERED, M0, steps * h)
+    assert np.abs(run.momentum[-1] - motion.momentum).max() < 1e-12
+    assert np.abs(run.g[-1] - motion.attitude).max() < 1e-12
+
+
+@pytest.mark.parametrize(("h", "steps"), [(0.1, 100), (0.5, 20), (2.0, 5), (10.0, 1)])
+def test_exact_on_the_body_of_hairer_and_vilmart(h, steps):
+    system = rigid_body(HV_INERTIA)
+    run = simulate(system, EXACT, system.state(momentum=HV_MOMENTUM), step=h, steps=steps, save_every=steps).check()
+    assert np.linalg.norm(run.momentum[-1] - np.array(HV_FINAL)) < 1e-13
+    assert quaternion_error(run.g[-1], HV_QUATERNION) < 1e-13
+    back = simulate(system, EXACT, system.state(g=run.g[-1], momentum=run.momentum[-1]), step=-h, steps=steps, save_every=steps).check()
+    assert np.abs(back.momentum[-1] - np.array(HV_MOMENTUM)).max() < 2e-13
+    assert np.abs(back.g[-1] - np.eye(3)).max() < 2e-13
+
+
+def random_level(rng, reach):
+    """Moments over two decades, flat and nearly symmetric ones among them; momenta also close to the axes; steps up to `reach` radians."""
+    mass = np.sort(rng.random(3)) ** rng.choice([1, 3])
+    mass = np.array([mass[0] * rng.choice([0, 1]), mass[1], mass[1] + (mass[2] - mass[1]) * rng.choice([1e-6, 1])])
+    mass = rng.permutation(mass + 1e-2)
+    inertia = mass.sum() - mass
+    m = rng.normal(size=3) * 10.0 ** -rng.integers(0, 3, size=3)
+    m *= 10.0 ** rng.uniform(-1, 1) / np.linalg.norm(m)
+    h = rng.uniform(0.01, reach) * inertia.min() / np.linalg.norm(m) * rng.choice([-1, 1])
+    return inertia, m, h
+
+
+@pytest.mark.parametrize("reach", [6.0, pytest.param(100.0, marks=pytest.mark.heavy)])
+def test_a_thousand_random_bodies(reach):
+    """One step against the closed form; the error is measured in units of the rounding of the angle, 1e-16 max |w| h."""
+    rng = np.random.default_rng(7)
+    inertia, m, h = (np.array(part) for part in zip(*[random_level(rng, reach) for _ in range(1000)], strict=True))
+
+    @jax.jit
+    @jax.vmap
+    def step(moments, momentum, h):
+        constant, phase, _ = constants(jnp.diag(moments), momentum, h, "exact", "moments")
+        new, turn = free.turn(constant, momentum)
+        return new, free.rotation(free.unit(free.compose(free.about(momentum, -phase), turn)))
+
+    momenta, attitudes = (np.asarray(part) for part in step(inertia, m, h))
+    errors = []
+    for k in range(1000):
+        motion = exact(inertia[k], m[k], h[k])
+        error = np.linalg.norm(momenta[k] - motion.momentum) / np.linalg.norm(m[k]) + np.abs(attitudes[k] - motion.attitude).max()
+        errors.append(error / (1 + np.linalg.norm(m[k]) / inertia[k].min() * abs(h[k])))
+    print(np.median(errors), np.quantile(errors, 0.99), np.sort(errors)[-5:])
+    assert np.median(errors) < 2e-15
+    assert np.quantile(errors, 0.99) < 1e-12
+    assert np.max(errors) < 1e-9
+
+
+def test_no_momentum_no_motion_and_its_gradient():
+    system = rigid_body(HV_INERTIA)
+    run = simulate(system, EXACT, system.state(momentum=np.zeros(3)), step=0.5, steps=3).check()
+    assert np.all(run.momentum == 0)
+    assert np.abs(run.g - np.eye(3)).max() < 1e-15
+
+    def turned(momentum):
+        return simulate(system, EXACT, system.state(momentum=momentum), step=0.5, steps=2, backend="xla").g[-1][1, 0]
+
+    assert np.allclose(jax.jit(jax.grad(turned))(jnp.zeros(3)), [0, 0, 1.0 / HV_INERTIA[2]])
+
+
+def test_step_of_a_full_and_of_a_half_period():
+    """At a full period s = x = 0, at half a period s = 0: the map passes both, and their neighbourhoods."""
+    mass = np.array([0.9218, 0.7382, 0.1762])
+    inertia, m = mass.sum() - mass, np.array([0.4165, 0.9072, 0.0577]) / np.linalg.norm([0.4165, 0.9072, 0.0577])
+    system = rigid_body(inertia)
+    for share in (1.0, 0.5):
+        for off in (0.0, 1e-15, 1e-12, -1e-9, 1e-6, -1e-3):
+            h = share * 34.840845736744658 * (1 + off)
+            run = simulate(system, EXACT, system.state(momentum=m), step=h, steps=1).check()
+            motion = exact(inertia, m, h)
+            assert np.abs(run.momentum[-1] - motion.momentum).max() < 2e-13
+            assert np.abs(run.g[-1] - motion.attitude).max() < 1e-12
+
+
+@pytest.mark.heavy
+def test_a_million_steps():
+    system = rigid_body(HV_INERTIA)
+    run = simulate(system, EXACT, system.state(momentum=HV_MOMENTUM), step=0.1, steps=1_000_000, save_every=1000, monitor=True).check()
+    assert float(run.final.peaks.energy_error) < 1e-14
+    assert np.abs(np.sum(np.asarray(run.momentum) ** 2, axis=1) - 4.21).max() < 1e-14
+    motion = exact(HV_INERTIA, HV_MOMENTUM, 1e5)
+    assert np.abs(run.momentum[-1] - motion.momentum).max() < 1e-9
+    spatial = np.einsum("kij,kj->ki", run.g, run.momentum)
+    assert np.abs(spatial - HV_MOMENTUM).max() < 1e-13
