@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 import dalembert as da
+from dalembert.discretisation import moser_veselov
 from dalembert.integrators import DiscreteMoserVeselov
 from dalembert.kernels.problem import Problem, problem
 from dalembert.kernels.run import open_session
@@ -78,19 +79,19 @@ class Case:
     def simulate(self, steps: int, backend: str = "llvm") -> da.Trajectory:
         return da.simulate(self.system, self.integrator, self.state, step=self.step, steps=steps, backend=backend)
 
-    def by_hand(self, steps: int, every: int = 1) -> Callable[[], np.ndarray]:
-        """The same call in C: rows of records (steps, words)."""
+    def by_hand(self, steps: int, *, fresh: bool = False) -> Callable[[], np.ndarray]:
+        """The same call in C: rows of records (steps, words), in memory that is already there or that every call asks for."""
         run = compiled(self.source, *self.defines).run
         run.restype = ctypes.c_int64
         parameters, before = _doubles(self.parameters(self.system)), self.initial
-        out = np.zeros((steps, self.words))
+        room = np.zeros((steps, self.words))
         pointer = ctypes.c_void_p
 
         def call():
-            state = before.copy()
+            state, out = before.copy(), np.empty_like(room) if fresh else room
             done = run(pointer(parameters.ctypes.data), ctypes.c_double(self.step), ctypes.c_int64(steps),
-                       ctypes.c_int64(every), pointer(state.ctypes.data), pointer(out.ctypes.data))
-            if done != steps * every:
+                       ctypes.c_int64(1), pointer(state.ctypes.data), pointer(out.ctypes.data))
+            if done != steps:
                 raise RuntimeError(f"{self.name} in C failed after {done} steps")
             return out
 
@@ -120,9 +121,9 @@ def _doubles(parts: Any) -> np.ndarray:
 
 
 def _displaced(case, start):
-    """g, M, h times the increment, no change of it yet, no orientation; nothing solved yet."""
+    """g, M, h times the increment; no change, bend or orientation yet, nothing solved yet."""
     unknowns = case.system.subspace.T @ start.increment
-    return start.g, start.momentum, case.step * unknowns, 0 * unknowns, 0.0, np.zeros(3)
+    return start.g, start.momentum, case.step * unknowns, np.zeros(2 * len(unknowns) + 1), np.zeros(3 if len(unknowns) == 2 else 2)
 
 
 def _motion(g):
@@ -134,21 +135,20 @@ def _angle(g):
 
 
 def _sleigh(case, start):
-    unknowns = case.step * start.increment[:2] * np.array([0.5, 1.0])
-    return _motion(start.g), start.momentum, unknowns, np.zeros(6), _angle(start.g)
+    return _motion(start.g), start.momentum, case.step * start.increment[:2], np.zeros(8), _angle(start.g)
 
 
 def _particle(case, start):
     """The node q = q~ + h w/2 with p = w + h L_q(q~)/2."""
     pull = np.array([-start.g[0], -start.g[1], 0.0])
     q, p = start.g + 0.5 * case.step * start.xi, start.xi + 0.5 * case.step * pull
-    return q, p, start.g, start.xi, np.zeros(6)
+    return q, p, start.g, start.xi, 0.0, start.xi[:2], np.zeros(7)
 
 
 def _disk(case, start):
     plane, wheel = start.g
     unknowns = start.xi[0], start.xi[3]
-    return _motion(plane), wheel[:, 0], start.momentum, unknowns, np.zeros(7), _angle(plane), _angle(wheel)
+    return _motion(plane), wheel[:, 0], start.momentum, unknowns, np.zeros(9), _angle(plane), _angle(wheel)
 
 
 def _map(case, start):
@@ -179,15 +179,16 @@ def _inverse(system):
     return (np.linalg.inv(system.inertia),)
 
 
-def suslov(lagrangian: str = "moser-veselov", step: float = 0.0005) -> Case:
-    """The step is so small that 10^5 steps stay where Newton needs two iterations; in the limit of the motion it needs one."""
+def suslov(lagrangian: str | Callable = "moser-veselov", step: float = 0.05) -> Case:
+    """The generic Suslov body; a function stands for a discrete Lagrangian that a user wrote, differentiated by JAX."""
     system = da.models.suslov(GENERIC)
-    method, source = da.EulerPoincareSuslov(lagrangian), "suslov" if lagrangian == "moser-veselov" else "suslov_cayley"
-    name = "Suslov, Moser-Veselov" if source == "suslov" else "Suslov, Cayley"
-    return Case(name, system, method, system.state(momentum=[3.0, 2.0]), step, source, _upper, _displaced)
+    source = "suslov_cayley" if lagrangian == "retraction" else "suslov"
+    name = {"moser-veselov": "Suslov, Moser-Veselov", "retraction": "Suslov, Cayley"}.get(str(lagrangian), "Suslov, own Lagrangian")
+    state = system.state(momentum=[3.0, 2.0])
+    return Case(name, system, da.EulerPoincareSuslov(lagrangian), state, step, source, _upper, _displaced)
 
 
-def sleigh(step: float = 0.0005) -> Case:
+def sleigh(step: float = 0.05) -> Case:
     system = da.models.chaplygin_sleigh(1.0, 1.0, 0.3, 0.2)
     method, state = da.EulerPoincareSuslov("moser-veselov"), system.state(xi=[0.5, -1.0, 0.0])
     return Case("Chaplygin sleigh", system, method, state, step, "sleigh", _sleigh_parameters, _sleigh)
@@ -221,5 +222,5 @@ def body_map(order: int | str) -> Case:
 
 
 def all_cases() -> list[Case]:
-    return [suslov(), suslov("retraction"), sleigh(), particle(), particle("-DEXPLICIT"), disk(), body(), body_map(2),
-            body_map("exact")]
+    return [suslov(), suslov(moser_veselov), suslov("retraction"), sleigh(), particle(), particle("-DEXPLICIT"), disk(), body(),
+            body_map(2), body_map("exact")]

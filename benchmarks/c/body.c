@@ -6,7 +6,7 @@
 #define WORDS 22
 
 typedef struct { double I[3][3], inverse[3][3]; } Parameters;
-typedef struct { double origin, steps, g[3][3], m[3], x[3], dx[3], sign, residual, iterations; } State;
+typedef struct { double origin, steps, g[3][3], m[3], x[3], change[3], bend[3], sign, residual, iterations; } State;
 
 static inline void cross(const double a[3], const double b[3], double c[3]) {
   c[0] = a[1] * b[2] - a[2] * b[1], c[1] = a[2] * b[0] - a[0] * b[2], c[2] = a[0] * b[1] - a[1] * b[0];
@@ -16,44 +16,57 @@ static inline void times(const double A[3][3], const double x[3], double y[3]) {
   for (int i = 0; i < 3; i++) y[i] = A[i][0] * x[0] + A[i][1] * x[1] + A[i][2] * x[2];
 }
 
+/* F = n + x cross n / 2 - t (1 + |x|^2/4), n = I x */
+static inline void equations(const Parameters *p, const double t[3], const double x[3], double n[3], double F[3]) {
+  double xn[3], r = 1.0 + 0.25 * (x[0] * x[0] + x[1] * x[1] + x[2] * x[2]);
+  times(p->I, x, n);
+  cross(x, n, xn);
+  for (int i = 0; i < 3; i++) F[i] = n[i] + 0.5 * xn[i] - t[i] * r;
+}
+
+/* x -= K F inverse; the largest change comes back. */
+static inline double update(const double K[3][3], const double F[3], double inverse, double x[3], double *size) {
+  double change = *size = 0.0;
+  for (int i = 0; i < 3; i++) {
+    double u = (K[i][0] * F[0] + K[i][1] * F[1] + K[i][2] * F[2]) * inverse;
+    x[i] -= u;
+    change = larger(change, fabs(u)), *size = larger(*size, fabs(x[i]));
+  }
+  return change;
+}
+
 static inline int step(const Parameters *p, double h, State *s) {
   double a = s->x[0], b = s->x[1], c = s->x[2], q = 1.0 / (1.0 + 0.25 * (a * a + b * b + c * c)), f = 0.5 * q;
   double aa = f * a * a, bb = f * b * b, cc = f * c * c, ab = f * a * b, ac = f * a * c, bc = f * b * c;
   const double W[3][3] = {{1.0 - (bb + cc), ab - q * c, ac + q * b},
                           {ab + q * c, 1.0 - (aa + cc), bc - q * a},
                           {ac - q * b, bc + q * a, 1.0 - (aa + bb)}};
-  double T[3], t[3], x[3], n[3], xn[3], F[3], before = 0.0, det = 1.0;
+  double T[3], t[3], x[3], n[3], xn[3], det = 1.0;
   for (int j = 0; j < 3; j++) {
     T[j] = W[0][j] * s->m[0] + W[1][j] * s->m[1] + W[2][j] * s->m[2];
     t[j] = h * T[j];
-    x[j] = s->x[j] + s->dx[j];
+    x[j] = s->x[j] + s->change[j] + s->bend[j];
   }
   int count = 0, done = 0;
   for (; count < LIMIT && !done; count++) {
-    double J[3][3], A[3], B[3], C[3], r = 1.0 + 0.25 * (x[0] * x[0] + x[1] * x[1] + x[2] * x[2]);
-    times(p->I, x, n);
-    cross(x, n, xn);
+    double J[3][3], K[3][3], F[3], d, e, size;
+    equations(p, t, x, n, F);
     for (int j = 0; j < 3; j++) {
       double column[3] = {p->I[0][j], p->I[1][j], p->I[2][j]}, xc[3];
       cross(x, column, xc);
       for (int i = 0; i < 3; i++) J[j][i] = column[i] + 0.5 * (xc[i] - t[i] * x[j]); /* column j of the Jacobian */
-      F[j] = n[j] + 0.5 * xn[j] - t[j] * r;
     }
     J[0][1] -= 0.5 * n[2], J[0][2] += 0.5 * n[1], J[1][0] += 0.5 * n[2];
     J[1][2] -= 0.5 * n[0], J[2][0] -= 0.5 * n[1], J[2][1] += 0.5 * n[0];
-    cross(J[1], J[2], A);
-    cross(J[2], J[0], B);
-    cross(J[0], J[1], C);
-    det = J[0][0] * A[0] + J[0][1] * A[1] + J[0][2] * A[2];
-    double inverse = 1.0 / det, change = 0.0, size = 0.0, u[3] = {0};
-    for (int i = 0; i < 3; i++) u[0] += A[i] * F[i], u[1] += B[i] * F[i], u[2] += C[i] * F[i];
-    for (int i = 0; i < 3; i++) {
-      x[i] -= u[i] * inverse;
-      change = larger(change, fabs(u[i] * inverse));
-      size = larger(size, fabs(x[i]));
-    }
-    done = settled(size, change, before, count);
-    before = change;
+    cross(J[1], J[2], K[0]);
+    cross(J[2], J[0], K[1]);
+    cross(J[0], J[1], K[2]);
+    det = J[0][0] * K[0][0] + J[0][1] * K[0][1] + J[0][2] * K[0][2];
+    double inverse = 1.0 / det;
+    d = update(K, F, inverse, x, &size);
+    equations(p, t, x, n, F);
+    e = update(K, F, inverse, x, &size);
+    done = finished(size, d, e);
   }
   if (!done || det * s->sign < 0) return 0;
   double scale = 1.0 / (h * (1.0 + 0.25 * (x[0] * x[0] + x[1] * x[1] + x[2] * x[2])));
@@ -62,7 +75,8 @@ static inline int step(const Parameters *p, double h, State *s) {
   s->residual = 0.0;
   for (int i = 0; i < 3; i++) {
     s->residual = larger(s->residual, fabs(scale * (n[i] + 0.5 * xn[i]) - T[i]));
-    s->dx[i] = x[i] - s->x[i], s->x[i] = x[i], s->m[i] = T[i];
+    double change = x[i] - s->x[i];
+    s->bend[i] = change - s->change[i], s->change[i] = change, s->x[i] = x[i], s->m[i] = T[i];
   }
   rotate(s->g, W);
   s->iterations = count;

@@ -1,17 +1,15 @@
-/* What the hand-written steps share: the loop that saves a row of doubles after every `every` steps, Newton's stopping rule
-   (the update is at round-off, or quadratic convergence proves that the next one will be), and small rotations. */
+/* What the hand-written steps share: the loop that saves a row of doubles after every `every` steps, the end of Newton's
+   iteration, and small rotations. */
 #include <math.h>
 #include <stdint.h>
 
-#define EPS 0x1p-52
 #define LIMIT 40
 
 static inline double larger(double a, double b) { return a > b ? a : b; }
 
-static inline int settled(double size, double change, double before, int iterations) {
-  int tiny = change <= 0x1p-36 * size;
-  int converging = change <= 0x1p-13 * size && change * change * change <= 0.125 * EPS * size * before * before;
-  return tiny || (converging && iterations > 0);
+/* Whether x is at round-off after the updates d and e with one Jacobian: e = c d^2, and the next would be 2 e^2/d. */
+static inline int finished(double size, double d, double e) {
+  return d <= 0x1p-36 * size || (d <= 0x1p-8 * size && e * e <= 0x1p-58 * size * d);
 }
 
 /* g <- g W, brought back to the group by one Newton-Schulz step g (3 - g^T g)/2. */

@@ -7,31 +7,37 @@
 #define WORDS 33
 
 typedef struct { double m, Ir, Iw, r, alpha; } Parameters;
+typedef struct { const Parameters *p; double h, torque, total; } Problem;
+
+static inline void equations(const Problem *q, const double x[2], double f[2]) {
+  const Parameters *P = q->p;
+  double w = x[0], psi = x[1], mr = P->m * P->r, phi = 0.25 * q->h * w, b = 0.25 * q->h * psi;
+  f[0] = P->Iw * w * (1.0 + phi * phi) + mr * psi * phi * (0.5 * q->h * P->r * psi) - q->torque;
+  f[1] = P->Ir * psi * (1.0 + b * b) + mr * P->r * psi * (1.0 - phi * phi) - q->total;
+}
+
+static inline void jacobian(const Problem *q, const double x[2], double J[2][2]) {
+  const Parameters *P = q->p;
+  double mr = P->m * P->r, e = 0.25 * q->h, phi = e * x[0], b = e * x[1], V = 2.0 * b * P->r;
+  J[0][0] = P->Iw * (1.0 + 3.0 * phi * phi) + mr * b * V, J[0][1] = 2.0 * mr * phi * V;
+  J[1][0] = -2.0 * mr * P->r * b * phi, J[1][1] = P->Ir * (1.0 + 3.0 * b * b) + mr * P->r * (1.0 - phi * phi);
+}
+
+#include "newton2.h"
 typedef struct {
   double origin, steps;
   Motion g;
-  double gc, gs, p[4], w, psi, dw, dpsi, sign, residual, iterations, lambda[2], angle[2];
+  double gc, gs, p[4];
+  Branch branch;
+  double residual, iterations, lambda[2], angle[2];
 } State;
 
 static inline int step(const Parameters *P, double h, State *s) {
-  double w = s->w + s->dw, psi = s->psi + s->dpsi, mr = P->m * P->r, e = 0.25 * h, before = 0.0, det = 1.0;
-  double total = P->r * s->p[1] + s->p[3];
-  int count = 0, done = 0;
-  for (; count < LIMIT && !done; count++) {
-    double phi = e * w, V = 0.5 * h * P->r * psi, b = e * psi;
-    double f0 = P->Iw * w * (1.0 + phi * phi) + mr * psi * phi * V - s->p[0];
-    double f1 = P->Ir * psi * (1.0 + b * b) + mr * P->r * psi * (1.0 - phi * phi) - total;
-    double j00 = P->Iw * (1.0 + 3.0 * phi * phi) + mr * psi * e * V, j01 = 2.0 * mr * phi * V;
-    double j10 = -2.0 * mr * P->r * psi * phi * e, j11 = P->Ir * (1.0 + 3.0 * b * b) + mr * P->r * (1.0 - phi * phi);
-    det = j00 * j11 - j01 * j10;
-    double inverse = 1.0 / det, u0 = (j11 * f0 - j01 * f1) * inverse, u1 = (j00 * f1 - j10 * f0) * inverse;
-    w -= u0;
-    psi -= u1;
-    double change = larger(fabs(u0), larger(1.0, P->r) * fabs(u1));
-    done = settled(larger(fabs(w), larger(1.0, P->r) * fabs(psi)), change, before, count);
-    before = change;
-  }
-  if (!done || det * s->sign < 0) return 0;
+  double mr = P->m * P->r, e = 0.25 * h, total = P->r * s->p[1] + s->p[3], x[2], det;
+  const Problem problem = {P, h, s->p[0], total};
+  int count;
+  if (!follow(&problem, &s->branch, x, &det, &count)) return 0;
+  double w = x[0], psi = x[1];
   double phi = e * w, V = 0.5 * h * P->r * psi, b = e * psi, D = 1.0 + phi * phi;
   Motion half = cayley_se2(phi, V);
   double k = 1.0 / (1.0 + b * b), c = (1.0 - b * b) * k, sn = 2.0 * b * k;
@@ -46,7 +52,7 @@ static inline int step(const Parameters *P, double h, State *s) {
   s->gc = gc * c - gs * sn, s->gs = gs * c + gc * sn;
   double n = 1.5 - 0.5 * (s->gc * s->gc + s->gs * s->gs);
   s->gc *= n, s->gs *= n;
-  s->dw = w - s->w, s->dpsi = psi - s->psi, s->w = w, s->psi = psi, s->sign = det;
+  advance(&s->branch, x, det);
   s->steps += 1.0;
   return 1;
 }
@@ -62,7 +68,7 @@ static inline void observe(const Parameters *P, double h, State *s, double *out)
   out[10] = s->gc, out[11] = -s->gs, out[12] = s->gs, out[13] = s->gc;
   out[14] = w, out[15] = P->r * psi, out[16] = 0.0, out[17] = psi;
   out[18] = P->Iw * w, out[19] = P->m * P->r * psi, out[20] = 0.0, out[21] = P->Ir * psi;
-  out[22] = s->w, out[23] = P->r * s->psi, out[24] = 0.0, out[25] = s->psi;
+  out[22] = s->branch.x[0], out[23] = P->r * s->branch.x[1], out[24] = 0.0, out[25] = s->branch.x[1];
   out[26] = s->residual, out[27] = s->iterations, out[28] = s->lambda[0], out[29] = s->lambda[1];
   out[30] = s->angle[0], out[31] = s->angle[1], out[32] = s->steps;
 }

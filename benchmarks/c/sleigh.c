@@ -1,38 +1,41 @@
 /* Chaplygin sleigh on SE(2), Moser-Veselov: iota* M' = iota* Ad*_W M, W = cay(h w, h v, 0).
 
-   By hand: 2 unknowns phi = h w/2 and V = h v. With D = 1 + phi^2,
+   By hand: 2 unknowns (h w, V) = h (w, v). With phi = h w/2, D = 1 + phi^2,
      h D M = (2 phi T + (ma phi - mb) V,  m V - 2 ma phi^2 - 2 mb phi,  m phi V + 2 ma phi - 2 mb phi^2),
-   T the moment about the blade; quadratic equations, analytic Jacobian, Cramer's rule. The rotation is kept as (cos, sin). */
+   T the moment about the blade; quadratic equations with an analytic Jacobian. The rotation is kept as (cos, sin). */
 #include "common.h"
 #define WORDS 24
 
 typedef struct { double T, m, ma, mb; } Parameters;
-typedef struct { double origin, steps; Motion g; double M[3], phi, V, dphi, dV, sign, residual, iterations, lambda, angle; } State;
+typedef struct { const Parameters *p; double t0, t1; } Problem;
+
+static inline void equations(const Problem *q, const double x[2], double f[2]) {
+  const Parameters *p = q->p;
+  double phi = 0.5 * x[0], V = x[1], D = 1.0 + phi * phi;
+  f[0] = p->T * x[0] + (p->ma * phi - p->mb) * V - q->t0 * D;
+  f[1] = p->m * V - x[0] * (p->ma * phi + p->mb) - q->t1 * D;
+}
+
+static inline void jacobian(const Problem *q, const double x[2], double J[2][2]) {
+  const Parameters *p = q->p;
+  double phi = 0.5 * x[0], V = x[1];
+  J[0][0] = p->T + 0.5 * p->ma * V - q->t0 * phi, J[0][1] = p->ma * phi - p->mb;
+  J[1][0] = -(2.0 * p->ma * phi + p->mb + q->t1 * phi), J[1][1] = p->m;
+}
+
+#include "newton2.h"
+typedef struct { double origin, steps; Motion g; double M[3]; Branch branch; double residual, iterations, lambda, angle; } State;
 
 static inline int step(const Parameters *p, double h, State *s) {
-  double phi = s->phi, V = s->V, before = 0.0, det = 1.0;
+  double phi = 0.5 * s->branch.x[0], V = s->branch.x[1];
   Motion W = cayley_se2(phi, V);
   double T0 = s->M[0] - (W.x * s->M[2] - W.y * s->M[1]);
   double T1 = W.c * s->M[1] + W.s * s->M[2], T2 = W.c * s->M[2] - W.s * s->M[1];
-  double t0 = h * T0, t1 = h * T1;
-  int count = 0, done = 0;
-  phi += s->dphi;
-  V += s->dV;
-  for (; count < LIMIT && !done; count++) {
-    double D = 1.0 + phi * phi;
-    double f0 = 2.0 * p->T * phi + (p->ma * phi - p->mb) * V - t0 * D;
-    double f1 = p->m * V - 2.0 * phi * (p->ma * phi + p->mb) - t1 * D;
-    double j00 = 2.0 * p->T + p->ma * V - 2.0 * t0 * phi, j01 = p->ma * phi - p->mb;
-    double j10 = -2.0 * (2.0 * p->ma * phi + p->mb + t1 * phi), j11 = p->m;
-    det = j00 * j11 - j01 * j10;
-    double inverse = 1.0 / det, u = (j11 * f0 - j01 * f1) * inverse, w = (j00 * f1 - j10 * f0) * inverse;
-    phi -= u;
-    V -= w;
-    double change = larger(2.0 * fabs(u), fabs(w));
-    done = settled(larger(2.0 * fabs(phi), fabs(V)), change, before, count);
-    before = change;
-  }
-  if (!done || det * s->sign < 0) return 0;
+  const Problem problem = {p, h * T0, h * T1};
+  double x[2], det;
+  int count;
+  if (!follow(&problem, &s->branch, x, &det, &count)) return 0;
+  phi = 0.5 * x[0], V = x[1];
   double scale = 1.0 / (h * (1.0 + phi * phi));
   double r0 = scale * (2.0 * p->T * phi + (p->ma * phi - p->mb) * V) - T0;
   double r1 = scale * (p->m * V - 2.0 * phi * (p->ma * phi + p->mb)) - T1;
@@ -42,7 +45,7 @@ static inline int step(const Parameters *p, double h, State *s) {
   s->iterations = count;
   s->lambda = (M2 - T2) / h;
   s->M[0] = T0, s->M[1] = T1, s->M[2] = M2;
-  s->dphi = phi - s->phi, s->dV = V - s->V, s->phi = phi, s->V = V, s->sign = det;
+  advance(&s->branch, x, det);
   s->steps += 1.0;
   return 1;
 }
@@ -57,7 +60,7 @@ static inline void observe(const Parameters *p, double h, State *s, double *out)
   out[10] = (p->m * s->M[0] + p->mb * s->M[1]) * inverse, out[11] = (p->T * s->M[1] + p->mb * s->M[0]) * inverse;
   out[12] = 0.0;
   out[13] = s->M[0], out[14] = s->M[1], out[15] = s->M[2];
-  out[16] = 2.0 * s->phi / h, out[17] = s->V / h, out[18] = 0.0;
+  out[16] = s->branch.x[0] / h, out[17] = s->branch.x[1] / h, out[18] = 0.0;
   out[19] = s->residual, out[20] = s->iterations, out[21] = s->lambda, out[22] = s->angle, out[23] = s->steps;
 }
 

@@ -1,40 +1,42 @@
 /* Generic Suslov body, Moser-Veselov: iota* M' = iota* W^T M with M = vee(W J - J W^T)/h and W = cay(a, b, 0), (a, b) = h eta.
 
    By hand: 2 unknowns (a, b). With n = I (a, b, 0), h M (1 + (a^2 + b^2)/4) = n + (a, b, 0) x n / 2, so the equations are
-   quadratic, their Jacobian is analytic, and the 2 x 2 system is solved by Cramer's rule. The first two momenta are those
+   quadratic and their Jacobian is analytic. The first two momenta are those
    transported, the third follows. The restricted inertia is inverted once. */
 #include "common.h"
 #define WORDS 23
 
 typedef struct { double I11, I12, I13, I22, I23, I33; } Parameters;
-typedef struct { double origin, steps, g[3][3], m[3], a, b, da, db, sign, residual, iterations, lambda; } State;
+typedef struct { const Parameters *p; double t1, t2; } Problem;
+
+static inline void equations(const Problem *q, const double x[2], double f[2]) {
+  const Parameters *p = q->p;
+  double a = x[0], b = x[1], k = 0.5 * (p->I13 * a + p->I23 * b), r = 1.0 + 0.25 * (a * a + b * b);
+  f[0] = p->I11 * a + p->I12 * b + b * k - q->t1 * r;
+  f[1] = p->I12 * a + p->I22 * b - a * k - q->t2 * r;
+}
+
+static inline void jacobian(const Problem *q, const double x[2], double J[2][2]) {
+  const Parameters *p = q->p;
+  double a = x[0], b = x[1], k = 0.5 * (p->I13 * a + p->I23 * b);
+  J[0][0] = p->I11 + 0.5 * (b * p->I13 - q->t1 * a), J[0][1] = p->I12 + k + 0.5 * (b * p->I23 - q->t1 * b);
+  J[1][0] = p->I12 - k - 0.5 * (a * p->I13 + q->t2 * a), J[1][1] = p->I22 - 0.5 * (a * p->I23 + q->t2 * b);
+}
+
+#include "newton2.h"
+typedef struct { double origin, steps, g[3][3], m[3]; Branch branch; double residual, iterations, lambda; } State;
 
 static inline int step(const Parameters *p, double h, State *s) {
-  double a = s->a, b = s->b, q = 1.0 / (1.0 + 0.25 * (a * a + b * b)), ab = 0.5 * q * a * b;
+  double a = s->branch.x[0], b = s->branch.x[1], q = 1.0 / (1.0 + 0.25 * (a * a + b * b)), ab = 0.5 * q * a * b;
   double aa = 0.5 * q * a * a, bb = 0.5 * q * b * b, qa = q * a, qb = q * b;
   const double W[3][3] = {{1.0 - bb, ab, qb}, {ab, 1.0 - aa, -qa}, {-qb, qa, 1.0 - (aa + bb)}};
   double T[3];
   for (int j = 0; j < 3; j++) T[j] = W[0][j] * s->m[0] + W[1][j] * s->m[1] + W[2][j] * s->m[2];
-  double t1 = h * T[0], t2 = h * T[1], before = 0.0, f1, f2, det = 1.0;
-  int count = 0, done = 0;
-  a += s->da;
-  b += s->db;
-  for (; count < LIMIT && !done; count++) {
-    double n1 = p->I11 * a + p->I12 * b, n2 = p->I12 * a + p->I22 * b, k = 0.5 * (p->I13 * a + p->I23 * b);
-    double r = 1.0 + 0.25 * (a * a + b * b);
-    f1 = n1 + b * k - t1 * r;
-    f2 = n2 - a * k - t2 * r;
-    double j11 = p->I11 + 0.5 * (b * p->I13 - t1 * a), j12 = p->I12 + k + 0.5 * (b * p->I23 - t1 * b);
-    double j21 = p->I12 - k - 0.5 * (a * p->I13 + t2 * a), j22 = p->I22 - 0.5 * (a * p->I23 + t2 * b);
-    det = j11 * j22 - j12 * j21;
-    double inverse = 1.0 / det, ua = (j22 * f1 - j12 * f2) * inverse, ub = (j11 * f2 - j21 * f1) * inverse;
-    a -= ua;
-    b -= ub;
-    double change = larger(fabs(ua), fabs(ub));
-    done = settled(larger(fabs(a), fabs(b)), change, before, count);
-    before = change;
-  }
-  if (!done || det * s->sign < 0) return 0;
+  const Problem problem = {p, h * T[0], h * T[1]};
+  double x[2], det;
+  int count;
+  if (!follow(&problem, &s->branch, x, &det, &count)) return 0;
+  a = x[0], b = x[1];
   double n1 = p->I11 * a + p->I12 * b, n2 = p->I12 * a + p->I22 * b, n3 = p->I13 * a + p->I23 * b;
   double scale = 1.0 / (h * (1.0 + 0.25 * (a * a + b * b)));
   double r1 = scale * (n1 + 0.5 * b * n3) - T[0], r2 = scale * (n2 - 0.5 * a * n3) - T[1];
@@ -44,7 +46,7 @@ static inline int step(const Parameters *p, double h, State *s) {
   s->iterations = count;
   s->lambda = (m3 - T[2]) / h;
   s->m[0] = T[0], s->m[1] = T[1], s->m[2] = m3;
-  s->da = a - s->a, s->db = b - s->b, s->a = a, s->b = b, s->sign = det;
+  advance(&s->branch, x, det);
   s->steps += 1.0;
   return 1;
 }
@@ -62,7 +64,7 @@ static inline void observe(const Parameters *p, double h, const State *s, double
   for (int i = 0; i < 9; i++) out[1 + i] = s->g[i / 3][i % 3];
   out[10] = u, out[11] = v, out[12] = 0.0;
   out[13] = s->m[0], out[14] = s->m[1], out[15] = s->m[2];
-  out[16] = s->a / h, out[17] = s->b / h, out[18] = 0.0;
+  out[16] = s->branch.x[0] / h, out[17] = s->branch.x[1] / h, out[18] = 0.0;
   out[19] = s->residual, out[20] = s->iterations, out[21] = s->lambda, out[22] = s->steps;
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +19,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+PIECES = 256
+"""Into how many records a run is cut whose states nobody wants: enough for a bar, few enough to cost nothing."""
 
 
 @app.command(epilog="Example: dalembert run examples/suslov.toml --json --out out/suslov.nc")
@@ -34,10 +40,11 @@ def run(
     job = load(config)
     if out is not None:
         require_writable(out)
-    options = {key: value for key, value in job.run.items() if key != "t0"}
+    options = {key: value for key, value in job.run.items() if key in ("step", "steps", "save_every", "backend")}
     if out is None:  # nothing but the last state is wanted: extremes are kept over all steps anyway
-        options["save_every"] = max(1, int(options.get("steps", 1 << 62)))
-    trajectory = simulate(job.system, job.integrator, job.state, monitor=True, **options)
+        options["save_every"] = max(1, options["steps"] // PIECES)
+    with _progress(f"{job.names['system']}, {options['steps']} steps") as progress:
+        trajectory = simulate(job.system, job.integrator, job.state, monitor=True, progress=progress, **options)
     if out is not None:
         save(trajectory, out, {"config": Path(config).read_text(encoding="utf-8")})
     result = report(trajectory, job.names)
@@ -45,6 +52,9 @@ def run(
         print(json.dumps(result, allow_nan=False))
     else:
         _print_report(result, out)
+    if trajectory.interrupted:
+        print(f"dalembert: stopped after {result['steps']} steps; what was done is kept", file=sys.stderr)
+        raise typer.Exit(130)
     if trajectory.status != "ok":
         raise typer.Exit(1)
 
@@ -124,6 +134,20 @@ def _console():
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on a terminal, which appears when there is something to wait for; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _say(text: str) -> None:

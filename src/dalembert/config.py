@@ -13,7 +13,7 @@ from .errors import InvalidInput, UnknownName
 from .integrators import Integrator
 from .integrators.registry import METHODS
 from .models.registry import MODELS
-from .simulate import BACKENDS
+from .simulate import BACKENDS, count_steps
 from .system import MechanicalSystem, State
 
 SECTIONS = ("system", "method", "initial", "run")
@@ -30,7 +30,6 @@ class Job:
     integrator: Integrator
     state: State
     run: Mapping[str, Any]
-
 
 def load(path: str | Path) -> Job:
     """Read and check a configuration file; every fault is an `InvalidInput` that names the place."""
@@ -57,7 +56,8 @@ def parse(config: Mapping[str, Any]) -> Job:
     run = _run(parts["run"])
     state = _state(system, parts["initial"], run)
     integrator.require(system, state, run["step"])
-    return Job({"system": model.name, "method": method.name}, system, integrator, state, run)
+    steps = count_steps(run["step"], run.get("steps"), run.get("t_end"), float(state.t))
+    return Job({"system": model.name, "method": method.name}, system, integrator, state, {**run, "steps": steps})
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

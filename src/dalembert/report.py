@@ -25,6 +25,7 @@ def report(trajectory: Trajectory, names: Mapping[str, str]) -> dict[str, Any]:
         "status": trajectory.status,
         "failed_at": failed_at,
         "reason": trajectory.reason or None,
+        "interrupted": trajectory.interrupted,
         "backend": trajectory.backend,
         "final": _final(trajectory) if started else dict.fromkeys(FINAL),
         **(

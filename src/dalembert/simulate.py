@@ -160,7 +160,7 @@ def simulate(
     of every saved number along it comes back in `Trajectory.tangents`, at the speed of the backend.
     Numerical failure is data: see `Trajectory.status` and `check`.
     """
-    steps = _count(step, steps, t_end, _clock(state, t0))
+    steps = count_steps(step, steps, t_end, _clock(state, t0))
     _whole("save_every", save_every)
     if isinstance(state, Trajectory):
         begin, last = state.last, state
@@ -232,7 +232,7 @@ def ensemble(
         raise InvalidInput(
             "an ensemble needs a leading axis on the states (state.xi of shape (members, n)) or batched systems; for one run use simulate"
         )
-    steps = _count(step, steps, t_end, float(np.ravel(states.t)[0]))
+    steps = count_steps(step, steps, t_end, float(np.ravel(states.t)[0]))
     _whole("save_every", save_every)
     _require_members(members, integrator, states, step, batched_system, batched_state)
     held = _held(controls, float(np.ravel(states.t)[0]), step, steps)
@@ -352,7 +352,7 @@ def _reference(system, integrator: Reference, begin: State, step, steps: int, sa
 
 
 # -- input ----------------------------------------------------------------------------------------------------------------------
-def _count(step, steps, t_end, t0) -> int:
+def count_steps(step, steps, t_end, t0) -> int:
     """The number of steps, from `steps` or from `t_end` (the last state at or before it)."""
     if not _traced(step) and (not np.isfinite(step) or step == 0):
         raise InvalidInput(f"step is {step}; allowed: any finite number but 0 (negative steps go back in time)")

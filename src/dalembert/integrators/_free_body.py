@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from .._newton import find_root
@@ -24,6 +25,11 @@ from .._series import sinc
 TINY = 1e-120  # its square must not underflow in derivatives
 TERMS = 24
 REACH = 0.4  # of a Taylor substep, in units of I_min/|m|: the series then converges to round-off at order TERMS
+
+
+CYCLE = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
+NODES, WEIGHTS = (np.polynomial.legendre.leggauss(10)[0] + 1) / 2, np.polynomial.legendre.leggauss(10)[1] / 2
+POWERS = NODES[:, None] ** np.arange(TERMS + 1)
 
 
 class Body(NamedTuple):
@@ -40,6 +46,7 @@ class Body(NamedTuple):
     H: Array
     H2: Array
     K: Array  # H E1 - C = <m, I^-1 J m>
+    m: Array
 
 
 class Scale(NamedTuple):
@@ -84,24 +91,23 @@ def body(inertia: Array, m: Array) -> Body:
     mass = E1 * one - inertia
     adj = adjugate(mass)
     Jm = mass @ m
-    return Body(inverse, mass, adj, E1, jnp.trace(adj), mass[0] @ adj[0], D, m @ m, m @ inverse @ m, Jm @ Jm, m @ inverse @ Jm)
+    return Body(inverse, mass, adj, E1, jnp.trace(adj), mass[0] @ adj[0], D, m @ m, m @ inverse @ m, Jm @ Jm, m @ inverse @ Jm, m)
 
 
 # -- the exact flow -----------------------------------------------------------------------------------------------------
-def taylor(point: Array, invariants: Array, dt: Array, terms: int = TERMS) -> Array:
-    """Coefficients (terms + 1, 4) of the series in t/dt of (s, x, y, B) through `point`:
+def taylor(point: Array, coefficients: Array, dt: Array, terms: int = TERMS) -> Array:
+    """Coefficients (terms + 1, 4) of the series in t/dt of the solution through `point` of
 
-    s' = 1 - (E1 y + E2 x - x y)/D,  x' = s (H - C y/D),  y' = s (H E1 - C - H2 x/D),  B' = -y/D.
+    u' = 1 - a v - b w + c v w,  v' = u (d - e w),  w' = u (f - g v),  z' = -c w.
     """
-    E1, E2, D, C, H, H2, K = invariants
+    a, b, c, d, e, f, g = coefficients
 
     def term(carry, n):
         series, mirror = carry  # mirror holds the coefficients in reverse: the product's coefficient is a dot product
-        s, x, y, _ = mirror[0]
-        xy, sy, sx = series[:, 1] @ mirror[:, 2], series[:, 0] @ mirror[:, 2], series[:, 0] @ mirror[:, 1]
+        u, v, w, _ = mirror[0]
+        vw, uw, uv = series[:, 1] @ mirror[:, 2], series[:, 0] @ mirror[:, 2], series[:, 0] @ mirror[:, 1]
         first = jnp.where(n == 0, 1.0, 0.0)
-        slope = jnp.stack([first - (E1 * y + E2 * x - xy) / D, H * s - C / D * sy, K * s - H2 / D * sx, -y / D])
-        new = dt / (n + 1.0) * slope
+        new = dt / (n + 1.0) * jnp.stack([first - a * v - b * w + c * vw, d * u - e * uw, f * u - g * uv, -c * w])
         place = jnp.where(jnp.arange(terms + 1) == n + 1, 1.0, 0.0)
         return (series + place[:, None] * new, jnp.concatenate([new[None], mirror[:-1]])), None
 
@@ -110,34 +116,30 @@ def taylor(point: Array, invariants: Array, dt: Array, terms: int = TERMS) -> Ar
     return jax.lax.scan(term, (start, start), jnp.arange(terms))[0][0]
 
 
-def _flow(invariants: Array, h: Array, rate: Array) -> Array:
+def _march(gain, size: int, h: Array, rate: Array) -> Array:
+    """The sum of gain(point, dt) over substeps of at most REACH/rate, from 0; compensated, so its error is that of one substep."""
     count = jnp.maximum(1.0, jnp.ceil(jnp.abs(h) * rate / REACH))
+    return _continue(gain, jnp.zeros(size), h / count, count)
 
+
+def _continue(gain, point: Array, dt: Array, count: Array) -> Array:
     def substep(state):
         k, point, lost = state
-        gain = jnp.sum(taylor(point, invariants, h / count)[:0:-1], axis=0) - lost
-        new = point + gain
-        return k + 1.0, new, (new - point) - gain  # compensated: the error stays that of one substep
+        change = gain(point, dt) - lost
+        new = point + change
+        return k + 1.0, new, (new - point) - change
 
-    return jax.lax.while_loop(lambda state: state[0] < count, substep, (jnp.zeros(()), jnp.zeros(4), jnp.zeros(4)))[1]
-
-
-@jax.custom_jvp
-def flow(invariants: Array, h: Array, rate: Array) -> Array:
-    """(s, x, y, B) of the exact flow over the time h; rate = |m|/I_min sets the number of Taylor substeps."""
-    return _flow(invariants, h, rate)
+    return jax.lax.while_loop(lambda state: state[0] < count, substep, (jnp.zeros(()), point, jnp.zeros_like(point)))[1]
 
 
-@flow.defjvp
-def _flow_jvp(primals, tangents):
-    """The Jacobian by forward mode, so that reverse mode need not pass through the loop."""
-    invariants, h, rate = primals
-    by_level, by_time = jax.jacfwd(_flow, argnums=(0, 1))(invariants, h, rate)
-    return flow(invariants, h, rate), by_level @ tangents[0] + by_time * tangents[1]
+def scale_equations(b: Body) -> Array:
+    """s' = 1 - (E1 y + E2 x - x y)/D,  x' = s (H - C y/D),  y' = s (H E1 - C - H2 x/D),  B' = -y/D, as `taylor` has them."""
+    return jnp.stack([b.E2 / b.D, b.E1 / b.D, 1.0 / b.D, b.H, b.C / b.D, b.K, b.H2 / b.D])
 
 
-def invariants(b: Body) -> Array:
-    return jnp.stack([b.E1, b.E2, b.D, b.C, b.H, b.H2, b.K])
+def scale_flow(coefficients: Array, h: Array, rate: Array) -> Array:
+    """(s, x, y, B) at the time h by these equations; over many turns `orbit` is the more accurate way."""
+    return _march(lambda point, dt: jnp.sum(taylor(point, coefficients, dt)[:0:-1], axis=0), 4, h, rate)
 
 
 def rate(b: Body) -> Array:
@@ -145,29 +147,94 @@ def rate(b: Body) -> Array:
     return jax.lax.stop_gradient(jnp.sqrt(b.C * jnp.max(jnp.sum(jnp.abs(b.inverse), axis=1)) ** 2))
 
 
-def exact(b: Body, h: Array) -> Scale:
-    """The scale with which one discrete step, turned back by |m| B about the momentum, is the flow over the time h."""
-    s, x, y, B = flow(invariants(b), h, rate(b))
-    s = jnp.where(jnp.abs(s) < 1e-140, 1e-140, s)  # h is a period to the last bit
-    x, y = _refine(b, s, x, y)
-    return Scale(s, x, y, B, jnp.asarray(True))
+class Orbit(NamedTuple):
+    """What the polhode gives, without cancellation: (s, x, y, B), and 1 - n_i and v = s/N_b for the ratios n_i = N_i/N_b."""
+
+    scale: Array
+    gone: Array
+    v: Array
 
 
-def _refine(b: Body, s, x, y) -> tuple[Array, Array]:
-    """Near a full period x and y are small again and must be so to relative accuracy: they follow from s by two quadratics."""
-    small = x < 0.05 * b.D / (b.E1 * b.E1)
-    u, v = jnp.where(small, x, 0.0), jnp.where(small, y, 0.0)
-    for _ in range(3):
-        u, v = _newton(b, s, u, v)
-    return jnp.where(small, u, x), jnp.where(small, v, y)
+def orbit(b: Body, h: Array) -> Orbit:
+    """The set-up of the exact map from Euler's equations, started where the polhode crosses the plane m_b = 0 (b the intermediate axis).
+
+    There m = (M_a a, c_b M_a M_c v, M_c c) with v' = a c, a' = c_a c_b M_c^2 v c, c' = c_c c_b M_a^2 v a (a = cn, c = dn).
+    A step from -h/2 to h/2 mirrors m in that plane, and its equations are solved at sight with the values at h/2:
+    W = a^2 c^2 + v^2 sum m_i^2/I_i^2,  s = 2 v a c/W,  x = 2 v^2 sum (m_i^2/I_i)/W,  y = 2 v^2 sum (J_i m_i^2/I_i)/W, i = a, c;
+    B = -int y/D. By the addition theorem N_a : N_b : N_c = c : 1 : a and s/N_b = v with the values at h.
+    """
+    L, J, m = jnp.diag(b.inverse), jnp.diag(b.mass), b.m
+    difference = differences(L)
+    middle = jnp.where((L[0] - L[1]) * (L[0] - L[2]) <= 0, 0, jnp.where((L[1] - L[0]) * (L[1] - L[2]) <= 0, 1, 2))
+    pick = lambda options: jnp.where(middle == 0, options[0], jnp.where(middle == 1, options[1], options[2]))
+    roll = lambda values: pick([jnp.stack([values[i], values[j], values[k]]) for i, j, k in CYCLE])  # b first
+    (Lb, La, Lc), (_, Ja, Jc), (cb, ca, cc), (mb, ma, mc) = roll(L), roll(J), roll(difference), roll(m)
+    width = La - Lc
+    share = jnp.where(width == 0.0, 1.0, (Lb - Lc) / jnp.where(width == 0.0, 1.0, width))
+    A, C = ma * ma + share * mb * mb, mc * mc + (1.0 - share) * mb * mb  # M_a^2, M_c^2
+    first, second = -ca * cb * C, -cc * cb * A
+    one = jnp.ones(())
+    equations = jnp.stack([one, one, one, first, first, second, second])
+
+    def scale(v, d, e):
+        a, c = 1.0 - d, 1.0 - e
+        fa, fc = A * a * a * La, C * c * c * Lc
+        W = (a * c) ** 2 + v * v * (fa * La + fc * Lc)
+        return 2 * v * a * c / W, 2 * v * v * (fa + fc) / W, 2 * v * v * (Ja * fa + Jc * fc) / W
+
+    def gain(point, dt):
+        series = taylor(jnp.append(point[:3], 0.0), equations, dt)[:, :3]
+        inner = POWERS @ series
+        phase = WEIGHTS @ jax.vmap(scale)(*inner.T)[2]
+        return jnp.append(jnp.sum(series[:0:-1], axis=0), -2.0 * dt * phase / b.D)
+
+    count = jnp.maximum(1.0, jnp.ceil(0.5 * jnp.abs(h) * rate(b) / REACH))
+    half = _continue(gain, jnp.zeros(4), 0.5 * h / count, count)
+    v, d, e, _ = _continue(gain, half, 0.5 * h / count, count)
+    zero = jnp.zeros(())
+    ratios = pick([jnp.stack([zero, e, d]), jnp.stack([d, zero, e]), jnp.stack([e, d, zero])])
+    return Orbit(jnp.stack([*scale(half[0], half[1], half[2]), half[3]]), ratios, v)
 
 
-def _newton(b: Body, s, x, y) -> tuple[Array, Array]:
-    """A step of Newton's method on `quadratics`."""
-    first, second = quadratics(b, s, x, y)
-    a, d = 2 * (x - b.E1), 2 * (y - b.E2)
-    determinant = a * d - 4 * b.E3
-    return x - (d * first - 2 * second) / determinant, y - (a * second - 2 * b.E3 * first) / determinant
+@jax.custom_jvp
+def _attached(values: Array, coefficients: Array, h: Array, rate: Array) -> Array:
+    """`values` of `scale_flow`, with its derivatives: a Jacobian by forward mode, so that reverse mode need not pass through the loop."""
+    return values
+
+
+@_attached.defjvp
+def _attached_jvp(primals, tangents):
+    values, coefficients, h, rate = primals
+    by_level, by_time = jax.jacfwd(scale_flow, argnums=(0, 1))(coefficients, h, rate)
+    return values, by_level @ tangents[1] + by_time * tangents[2]
+
+
+def exact_step(b: Body, h: Array) -> tuple[Step, Scale]:
+    """The constants of the map that is the flow over the time h, once turned back by |m| B about the momentum."""
+    found = orbit(*jax.lax.stop_gradient((b, h)))
+    s, x, y, B = _attached(found.scale, scale_equations(b), h, rate(b))
+    s = jnp.where(jnp.abs(s) < 1e-100, 1e-100, s)  # h is half a period, or a period, to the last bit
+    scale = Scale(s, x + 0.5 * b.H * 1e-200, y, B, jnp.asarray(True))
+    n = 1.0 - found.gone
+    options = []
+    for k, i, j in CYCLE:
+        ni, nj = jnp.maximum(n[i], 1e-100), jnp.maximum(n[j], 1e-100)
+        entries = {i: (found.gone[i] - found.gone[k]) / ni, j: (found.gone[j] - found.gone[k]) / nj, k: jnp.zeros(())}
+        options.append(jnp.stack([entries[0], entries[1], entries[2], *(found.v / (ni * nj) * n)]))
+    chosen = _at_smallest(n, options)
+    return constants(b, scale)._replace(p=chosen[:3], r=chosen[3:] * differences(jnp.diag(b.inverse))), scale
+
+
+def differences(L: Array) -> Array:
+    """c with (m x I^-1 m)_i = c_i m_j m_k."""
+    return jnp.stack([L[2] - L[1], L[0] - L[2], L[1] - L[0]])
+
+
+def _at_smallest(n: Array, options: list[Array]) -> Array:
+    """The option of the smallest |n_i|."""
+    size = jnp.abs(n)
+    first = (size[0] < size[1]) & (size[0] < size[2])
+    return jnp.where(first, options[0], jnp.where(size[1] < size[2], options[1], options[2]))
 
 
 # -- discrete Moser-Veselov at a given scale ----------------------------------------------------------------------------
@@ -234,9 +301,8 @@ def constants(b: Body, scale: Scale) -> Step:
     sense = jnp.where(s < 0, -1.0, 1.0)
     a, f = 0.25 * jnp.abs(s) / (b.H + TINY), 0.5 * sense * (x + 0.5 * TINY * s * s) / (b.H + TINY)
     L = jnp.diag(b.inverse)
-    c = jnp.stack([L[2] - L[1], L[0] - L[2], L[1] - L[0]])
     rest = jnp.abs(s) * TINY / (b.H + TINY)
-    return Step(p, jnp.diag(push) * c, a * L, f * L, rest, b.C, (adj, push, b.inverse, a, f))
+    return Step(p, jnp.diag(push) * differences(L), a * L, f * L, rest, b.C, (adj, push, b.inverse, a, f))
 
 
 def _diagonal(b: Body, x, y, n: Array) -> tuple[Array, Array]:
@@ -244,15 +310,14 @@ def _diagonal(b: Body, x, y, n: Array) -> tuple[Array, Array]:
 
     With k the smallest: p_k = 0, p_i = (J_i - J_k)(y - J_j x)/(D N_i). Other divisors than nu are unstable.
     """
-    J, size = jnp.diag(b.mass), jnp.abs(n)
-    smallest = jnp.where(size[0] < size[1], jnp.where(size[0] < size[2], 0, 2), jnp.where(size[1] < size[2], 1, 2))
+    J = jnp.diag(b.mass)
     options = []
     for k, i, j in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
         ni, nj = jnp.maximum(n[i], 1e-100), jnp.maximum(n[j], 1e-100)
         pi, pj = (J[i] - J[k]) * (y - J[j] * x) / (b.D * ni), (J[j] - J[k]) * (y - J[i] * x) / (b.D * nj)
         entries = {i: pi, j: pj, k: jnp.zeros_like(pi)}
         options.append(jnp.stack([entries[0], entries[1], entries[2], ni * nj]))
-    chosen = jnp.where(smallest == 0, options[0], jnp.where(smallest == 1, options[1], options[2]))
+    chosen = _at_smallest(n, options)
     return chosen[:3], jax.lax.stop_gradient(chosen[3])
 
 

@@ -100,8 +100,8 @@ def constants(inertia: Array, m: Array, h: Array, order: int | str, variant: str
     """(constants, phase, whether they exist) of the map of this order for a body in principal axes."""
     b = free.body(inertia, m)
     if order == "exact":
-        scale = free.exact(b, h)
-        return free.constants(b, scale), scale.B, scale.exists
+        step, scale = free.exact_step(b, h)
+        return step, scale.B, scale.exists
     if variant == "scaled":
         scale = free.discrete(b, scaled(b, h, order))
         return free.constants(b, scale), scale.B, scale.exists
@@ -122,7 +122,7 @@ class Series(NamedTuple):
 
 def series(b: free.Body, terms: int) -> Series:
     """The first `terms` coefficients, by the Taylor recursion from 0."""
-    table = free.taylor(jnp.zeros(4), free.invariants(b), jnp.ones(()), 2 * terms + 1)
+    table = free.taylor(jnp.zeros(4), free.scale_equations(b), jnp.ones(()), 2 * terms + 1)
     return Series(*[[table[2 * k + first, column] for k in range(terms)] for first, column in ((1, 0), (2, 1), (3, 3))])
 
 
