@@ -18,7 +18,7 @@ from dalembert.kernels.native import NativeSession
 from dalembert.kernels.problem import problem
 from dalembert.kernels.program import LoweringError
 from dalembert.kernels.run import run
-from dalembert.simulate import functions
+from dalembert.loop import functions
 
 MODELS = da.models.MODELS
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
