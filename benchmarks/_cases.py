@@ -113,6 +113,18 @@ class Case:
         return float(np.max(np.abs(theirs - ours) / (1 + np.abs(ours))))
 
 
+def members(case: Case, count: int) -> da.State:
+    """States around the one of the case: its velocity in D scaled by 0.8 to 1.2."""
+    scales = jax.numpy.linspace(0.8, 1.2, count)
+    return jax.jit(jax.vmap(lambda scale: case.system.state(case.state.g, scale * case.state.xi)))(scales)
+
+
+def lanes(case: Case, start: da.Trajectory, steps: int) -> Problem:
+    """`steps` steps of all members of an ensemble, from where it ended."""
+    consts, count = (case.system, np.asarray(case.step)), np.shape(start.final.status)[0]
+    return problem(*functions(case.integrator, False)[1:], consts, start.final, None, count, ((None, None), 0), steps)
+
+
 def _doubles(parts: Any) -> np.ndarray:
     return np.concatenate([np.ravel(np.asarray(part, float)) for part in parts])
 

@@ -14,32 +14,20 @@ os.sched_setaffinity(0, CORES[:1])  # before JAX counts the cores: vmap gets one
 import time  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
-from _cases import Case, body, body_map, disk, particle, sleigh, suslov  # noqa: E402
+from _cases import Case, body, body_map, disk, lanes, members, particle, sleigh, suslov  # noqa: E402
 from _timing import interleaved, median, ratio, table, verdict  # noqa: E402
 
 import dalembert as da  # noqa: E402
 from dalembert.discretisation import moser_veselov  # noqa: E402
-from dalembert.kernels.problem import problem  # noqa: E402
 from dalembert.kernels.run import open_session  # noqa: E402
-from dalembert.simulate import functions  # noqa: E402
 
 MEMBERS, STEPS, SCANNED = 4096, 100, 20
 
 
-def members(case: Case, count: int = MEMBERS) -> da.State:
-    """States around the one of the case: its velocity in D scaled by 0.8 to 1.2."""
-    scales = jax.numpy.linspace(0.8, 1.2, count)
-    return jax.vmap(lambda scale: case.system.state(case.state.g, scale * case.state.xi))(scales)
-
-
 def runner(case: Case, steps: int, backend: str, threads: int) -> Callable[[], object]:
     """A call that takes all members `steps` steps from their start."""
-    start = da.ensemble(case.system, case.integrator, members(case), step=case.step, steps=1, backend="llvm")
-    consts = (case.system, np.asarray(case.step))
-    described = problem(*functions(case.integrator, False)[1:], consts, start.final, None, MEMBERS, ((None, None), 0), steps)
-    session, _ = open_session(described, backend, threads=threads)  # type: ignore[arg-type]
+    start = da.ensemble(case.system, case.integrator, members(case, MEMBERS), step=case.step, steps=1, backend="llvm")
+    session, _ = open_session(lanes(case, start, steps), backend, threads=threads)  # type: ignore[arg-type]
     session.reserve(1)
     before = session.save_state()
 

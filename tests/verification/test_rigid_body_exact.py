@@ -8,6 +8,7 @@ import pytest
 
 from dalembert.groups.so3 import unit_quaternion
 from dalembert.integrators import DiscreteMoserVeselov
+from dalembert.integrators import _frames as frames
 from dalembert.integrators import _free_body as free
 from dalembert.integrators.moser_veselov import constants, moments
 from dalembert.models.rigid_body import exact, jacobi, rigid_body
@@ -33,7 +34,11 @@ def level(inertia=HV_INERTIA, momentum=HV_MOMENTUM) -> free.Body:
     return free.body(jnp.diag(jnp.asarray(inertia)), jnp.asarray(momentum))
 
 
-SETUP = jax.jit(lambda b, h: free.exact_step(b, h)[1])
+EXACT_STEP = jax.jit(free.exact_step)
+
+
+def SETUP(b, h):
+    return EXACT_STEP(b, h)[1]
 
 
 # -- the closed form ----------------------------------------------------------------------------------------------------
@@ -41,7 +46,12 @@ def test_exact_motion_is_the_reference():
     motion = exact(HV_INERTIA, HV_MOMENTUM, 10.0)
     assert np.abs(motion.momentum - HV_FINAL).max() < 1e-14
     assert quaternion_error(motion.attitude, HV_QUATERNION) < 1e-14
-    assert np.abs(exact(RECOVERED, M0, 100.0).momentum - [0.66566662210620437, 0.62730351885915240, 0.40420074646225079]).max() < 1e-13
+    assert (
+        np.abs(
+            exact(RECOVERED, M0, 100.0).momentum - [0.66566662210620437, 0.62730351885915240, 0.40420074646225079]
+        ).max()
+        < 1e-13
+    )
     mass = np.array([0.9218, 0.7382, 0.1762])
     printed = np.array([0.4165, 0.9072, 0.0577])
     final = exact(mass.sum() - mass, printed / np.linalg.norm(printed), [0.0, 100.0, 34.840845736744658]).momentum
@@ -59,8 +69,14 @@ def series_motion(inertia, momentum, time, pieces):
             for k in range(24):
                 dot = lambda a, b: mp.fsum(a[j] * b[k - j] for j in range(k + 1))
                 slopes = [dot(M[i - 2], W[i - 1]) - dot(M[i - 1], W[i - 2]) for i in range(3)]
-                turns = [-(dot(Q[1], W[0]) + dot(Q[2], W[1]) + dot(Q[3], W[2])) / 2, (dot(Q[0], W[0]) + dot(Q[2], W[2]) - dot(Q[3], W[1])) / 2]
-                turns += [(dot(Q[0], W[1]) + dot(Q[3], W[0]) - dot(Q[1], W[2])) / 2, (dot(Q[0], W[2]) + dot(Q[1], W[1]) - dot(Q[2], W[0])) / 2]
+                turns = [
+                    -(dot(Q[1], W[0]) + dot(Q[2], W[1]) + dot(Q[3], W[2])) / 2,
+                    (dot(Q[0], W[0]) + dot(Q[2], W[2]) - dot(Q[3], W[1])) / 2,
+                ]
+                turns += [
+                    (dot(Q[0], W[1]) + dot(Q[3], W[0]) - dot(Q[1], W[2])) / 2,
+                    (dot(Q[0], W[2]) + dot(Q[1], W[1]) - dot(Q[2], W[0])) / 2,
+                ]
                 for coefficients, value in zip(M + Q, slopes + turns, strict=True):
                     coefficients.append(value * dt / (k + 1))
                 for i in range(3):
@@ -103,6 +119,9 @@ def test_exact_motion_and_exact_map_against_thirty_digits(name):
     assert quaternion_error(run.g[-1], q) < 1e-13 * growth
 
 
+LIMIT = {"sn": mp.tanh, "cn": mp.sech, "dn": mp.sech}
+
+
 @pytest.mark.parametrize("mc", [0.0, 1e-25, 1e-12, 1e-3, 0.4999, 0.5001, 0.9, 1 - 1e-14, 1.0])
 def test_jacobi_functions_have_small_relative_errors(mc):
     with mp.workdps(40):
@@ -110,7 +129,7 @@ def test_jacobi_functions_have_small_relative_errors(mc):
         for share in (-0.99, -0.51, 1e-6, 0.3, 0.49, 0.51, 0.9):
             ours = jacobi(np.asarray(share * K), mc)
             for name, value in zip(("sn", "cn", "dn"), ours, strict=True):
-                true = mp.ellipfun(name, share * mp.mpf(K), m=1 - mp.mpf(mc)) if mc else {"sn": mp.tanh, "cn": mp.sech, "dn": mp.sech}[name](share * mp.mpf(K))
+                true = mp.ellipfun(name, share * mp.mpf(K), m=1 - mp.mpf(mc)) if mc else LIMIT[name](share * mp.mpf(K))
                 assert abs(float(value) / float(true) - 1) < 2e-13
 
 
@@ -145,7 +164,7 @@ def test_setup_satisfies_the_discrete_equation():
         b = level(inertia, m)
         scale = SETUP(b, h)
         assert np.abs(np.array(free.quadratics(b, scale.s, scale.x, scale.y))).max() < 1e-12
-        new, turn = (np.asarray(part) for part in free.turn(free.exact_step(b, h)[0], jnp.asarray(m)))
+        new, turn = (np.asarray(part) for part in free.turn(EXACT_STEP(b, h)[0], jnp.asarray(m)))
         q0, q = turn[0] / np.linalg.norm(turn), turn[1:] / np.linalg.norm(turn)
         assert np.abs(scale.s * m - 2 * q0 * inertia * q - 2 * np.cross(q, inertia * q)).max() < 1e-12
         assert np.abs(scale.s * new - 2 * q0 * inertia * q + 2 * np.cross(q, inertia * q)).max() < 1e-12
@@ -164,9 +183,34 @@ def test_exact_time_of_the_recovered_inputs():
 
 def test_modified_moments_of_hairer_and_vilmart():
     alpha, beta = moments(level(), 7)
-    assert np.allclose(alpha[1:], [-2.43013888888889, 1.9435024537037, -0.603200859416106, 0.0994554451099419, -0.0103319351572397, 0.000756443508387947], rtol=1e-9)
-    assert np.allclose(beta[1:], [1.20902777777778, -1.73303796296296, 0.623755283618781, -0.109221031870311, 0.0117046163173177, -0.000876044440033973], rtol=1e-9)
-    for h, a, c in ((0.1, 0.97589235914914407898, 0.011917596645724367648), (0.5, 0.50488775787508854188, 0.20327282284748287841)):
+    assert np.allclose(
+        alpha[1:],
+        [
+            -2.43013888888889,
+            1.9435024537037,
+            -0.603200859416106,
+            0.0994554451099419,
+            -0.0103319351572397,
+            0.000756443508387947,
+        ],
+        rtol=1e-9,
+    )
+    assert np.allclose(
+        beta[1:],
+        [
+            1.20902777777778,
+            -1.73303796296296,
+            0.623755283618781,
+            -0.109221031870311,
+            0.0117046163173177,
+            -0.000876044440033973,
+        ],
+        rtol=1e-9,
+    )
+    for h, a, c in (
+        (0.1, 0.97589235914914407898, 0.011917596645724367648),
+        (0.5, 0.50488775787508854188, 0.20327282284748287841),
+    ):
         s, x, _, B, _ = SETUP(level(), h)
         size = np.sqrt(4.21)
         f = -size * B / 2
@@ -191,7 +235,9 @@ def test_exact_on_the_body_of_hairer_and_vilmart(h, steps):
     run = simulate(system, EXACT, system.state(momentum=HV_MOMENTUM), step=h, steps=steps, save_every=steps).check()
     assert np.linalg.norm(run.momentum[-1] - np.array(HV_FINAL)) < 1e-13
     assert quaternion_error(run.g[-1], HV_QUATERNION) < 1e-13
-    back = simulate(system, EXACT, system.state(g=run.g[-1], momentum=run.momentum[-1]), step=-h, steps=steps, save_every=steps).check()
+    back = simulate(
+        system, EXACT, system.state(g=run.g[-1], momentum=run.momentum[-1]), step=-h, steps=steps, save_every=steps
+    ).check()
     assert np.abs(back.momentum[-1] - np.array(HV_MOMENTUM)).max() < 2e-13
     assert np.abs(back.g[-1] - np.eye(3)).max() < 2e-13
 
@@ -210,7 +256,7 @@ def random_level(rng, reach):
 
 @pytest.mark.parametrize("reach", [6.0, pytest.param(100.0, marks=pytest.mark.heavy)])
 def test_a_thousand_random_bodies(reach):
-    """One step against the closed form; the error is measured in units of the rounding of the angle, 1e-16 max |w| h."""
+    """One step of up to `reach` radians against the closed form."""
     rng = np.random.default_rng(7)
     inertia, m, h = (np.array(part) for part in zip(*[random_level(rng, reach) for _ in range(1000)], strict=True))
 
@@ -219,18 +265,18 @@ def test_a_thousand_random_bodies(reach):
     def step(moments, momentum, h):
         constant, phase, _ = constants(jnp.diag(moments), momentum, h, "exact", "moments")
         new, turn = free.turn(constant, momentum)
-        return new, free.rotation(free.unit(free.compose(free.about(momentum, -phase), turn)))
+        return new, frames.rotation(frames.unit(frames.compose(frames.about(momentum, -phase), turn)))
 
     momenta, attitudes = (np.asarray(part) for part in step(inertia, m, h))
     errors = []
     for k in range(1000):
         motion = exact(inertia[k], m[k], h[k])
-        error = np.linalg.norm(momenta[k] - motion.momentum) / np.linalg.norm(m[k]) + np.abs(attitudes[k] - motion.attitude).max()
-        errors.append(error / (1 + np.linalg.norm(m[k]) / inertia[k].min() * abs(h[k])))
-    print(np.median(errors), np.quantile(errors, 0.99), np.sort(errors)[-5:])
-    assert np.median(errors) < 2e-15
-    assert np.quantile(errors, 0.99) < 1e-12
-    assert np.max(errors) < 1e-9
+        errors.append(
+            np.linalg.norm(momenta[k] - motion.momentum) / np.linalg.norm(m[k])
+            + np.abs(attitudes[k] - motion.attitude).max()
+        )
+    assert np.median(errors) < 2e-16 * (3 + reach)
+    assert np.max(errors) < (1e-13 if reach < 10 else 2e-12)
 
 
 def test_no_momentum_no_motion_and_its_gradient():
@@ -262,10 +308,12 @@ def test_step_of_a_full_and_of_a_half_period():
 @pytest.mark.heavy
 def test_a_million_steps():
     system = rigid_body(HV_INERTIA)
-    run = simulate(system, EXACT, system.state(momentum=HV_MOMENTUM), step=0.1, steps=1_000_000, save_every=1000, monitor=True).check()
+    run = simulate(
+        system, EXACT, system.state(momentum=HV_MOMENTUM), step=0.1, steps=1_000_000, save_every=1000, monitor=True
+    ).check()
     assert float(run.final.peaks.energy_error) < 1e-14
     assert np.abs(np.sum(np.asarray(run.momentum) ** 2, axis=1) - 4.21).max() < 1e-14
     motion = exact(HV_INERTIA, HV_MOMENTUM, 1e5)
     assert np.abs(run.momentum[-1] - motion.momentum).max() < 1e-9
     spatial = np.einsum("kij,kj->ki", run.g, run.momentum)
-    assert np.abs(spatial - HV_MOMENTUM).max() < 1e-13
+    assert np.abs(spatial - HV_MOMENTUM).max() < 1e-12  # a random walk of 1e-16 a step

@@ -34,7 +34,7 @@ def derivatives(mass, M, count: int) -> list[np.ndarray]:
     """Omega, Omega', ..., the first `count` derivatives along M' = [M, Omega], by Leibniz' rule."""
     momenta, velocities = [np.asarray(M, float)], [velocity(mass, M)]
     for k in range(count):
-        momenta.append(sum(comb(k, j) * bracket(momenta[j], velocities[k - j]) for j in range(k + 1)))
+        momenta.append(np.sum([comb(k, j) * bracket(momenta[j], velocities[k - j]) for j in range(k + 1)], axis=0))
         velocities.append(velocity(mass, momenta[-1]))
     return velocities
 
@@ -48,7 +48,10 @@ def omegas(mass, M) -> list[np.ndarray]:
         d1 / 2,
         d2 / 4 - oo @ o / 6,
         d3 / 8 - (5 * oo @ d1 + 2 * o @ d1 @ o + 5 * d1 @ oo) / 24,
-        d4 / 16 - (4 * d2 @ oo + o @ d2 @ o + 4 * oo @ d2 + 4 * d1 @ d1 @ o + 7 * d1 @ o @ d1 + 4 * o @ d1 @ d1) / 24 + 3 * oo @ oo @ o / 40,
+        d4 / 16
+        - (4 * d2 @ oo + o @ d2 @ o + 4 * oo @ d2) / 24
+        - (4 * d1 @ d1 @ o + 7 * d1 @ o @ d1 + 4 * o @ d1 @ d1) / 24
+        + 3 * oo @ oo @ o / 40,
     ]
 
 
@@ -90,7 +93,9 @@ def scaled_taus(inertia, momentum, count: int = 3) -> list[float]:
 
 
 # -- any method -----------------------------------------------------------------------------------------------------------
-def modified_field(system: MechanicalSystem, integrator: Integrator, state: State, h: float, *, points: int = 6, both_ways: bool = True) -> np.ndarray:
+def modified_field(
+    system: MechanicalSystem, integrator: Integrator, state: State, h: float, *, points: int = 6, both_ways: bool = True
+) -> np.ndarray:
     """The modified field at a state, (g^-1 g', mu'), from the derivative of the interpolant of the iterates; error O(h^2points).
 
     `both_ways` uses steps of h and -h: right for symmetric methods, whose step of -h is the inverse.
@@ -109,10 +114,14 @@ def modified_field(system: MechanicalSystem, integrator: Integrator, state: Stat
     return np.tensordot(_slopes(nodes), np.array([samples[k] for k in nodes]), 1) / h
 
 
-def modified_expansion(system, integrator, state: State, h: float, *, terms: int = 3, points: int = 6, both_ways: bool = True) -> list[np.ndarray]:
+def modified_expansion(
+    system, integrator, state: State, h: float, *, terms: int = 3, points: int = 6, both_ways: bool = True
+) -> list[np.ndarray]:
     """[f, f_3, f_5, ...] (or [f, f_2, f_3, ...] with both_ways=False): coefficients of the modified field, fitted to steps up to h."""
     steps = h * np.cos(np.pi * (np.arange(terms + 2) + 0.5) / (2 * terms + 4))
-    fields = np.array([modified_field(system, integrator, state, step, points=points, both_ways=both_ways) for step in steps])
+    fields = np.array(
+        [modified_field(system, integrator, state, step, points=points, both_ways=both_ways) for step in steps]
+    )
     variable = (steps / h) ** 2 if both_ways else steps / h
     coefficients = np.linalg.solve(np.vander(variable, increasing=True), fields)
     return [c / h ** (2 * k if both_ways else k) for k, c in enumerate(coefficients[:terms])]

@@ -7,6 +7,8 @@ These are host functions for study and for checks; the integrator has its own ex
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,7 +51,12 @@ def solve_explicit(mass, M) -> np.ndarray:
     squares = J @ J
     momentum = np.array([M[2, 1], M[0, 2], M[1, 0]])
     second = (np.trace(squares) ** 2 - np.trace(squares @ squares)) / 2
-    cubic = [1.0, momentum @ momentum - np.trace(squares), second - np.sum((J @ momentum) ** 2), -np.linalg.det(squares)]
+    cubic = [
+        1.0,
+        momentum @ momentum - np.trace(squares),
+        second - np.sum((J @ momentum) ** 2),
+        -np.linalg.det(squares),
+    ]
     roots = np.sqrt(np.roots(cubic).astype(complex))
     _require_split(roots)
     vectors = []
@@ -104,7 +111,9 @@ def solve_newton(mass, M, stages: int = 16) -> np.ndarray:
             if np.abs(increment).max() < 1e-14:
                 break
         else:
-            raise NumericalFailure(f"Newton's method on the Moser-Veselov equation did not converge at {stage}/{stages} of the momentum")
+            raise NumericalFailure(
+                f"Newton's method on the Moser-Veselov equation did not converge at {stage}/{stages} of the momentum"
+            )
     return w
 
 
@@ -113,7 +122,9 @@ def largest_scale(inertia, momentum) -> float:
     return float(free.largest_scale(_level(inertia, momentum)))
 
 
-def failing_steps(inertia, momentum, order: int | str = 2, variant: str = "scaled", up_to: float = 100.0) -> list[tuple[float, float]]:
+def failing_steps(
+    inertia, momentum, order: int | str = 2, variant: str = "scaled", up_to: float = 100.0
+) -> list[tuple[float, float]]:
     """The intervals of steps 0 < h <= up_to at which the method of this order has no solution."""
     if order == "exact":
         return []
@@ -123,7 +134,9 @@ def failing_steps(inertia, momentum, order: int | str = 2, variant: str = "scale
         even = [float(c) for c in reciprocal(series(b, int(order) // 2).s)]
         polynomial = np.zeros(2 * len(even) - 1)
         polynomial[::2] = even
-        edges = np.concatenate([np.polynomial.polynomial.polyroots(_minus_h(limit * polynomial, sign)) for sign in (1.0, -1.0)])
+        edges = np.concatenate(
+            [np.polynomial.polynomial.polyroots(_minus_h(limit * polynomial, sign)) for sign in (1.0, -1.0)]
+        )
         edges = np.sort(edges[np.abs(edges.imag) < 1e-9].real)
         fails = lambda h: abs(h) >= limit * abs(np.polynomial.polynomial.polyval(h, polynomial))
     else:
@@ -133,7 +146,7 @@ def failing_steps(inertia, momentum, order: int | str = 2, variant: str = "scale
         edges = _edges(exists, up_to)
     marks = np.concatenate([[0.0], edges[(edges > 0) & (edges < up_to)], [up_to]])
     found: list[tuple[float, float]] = []
-    for low, high in zip(marks, marks[1:], strict=False):
+    for low, high in pairwise(marks):
         if fails((low + high) / 2):
             joined = found and found[-1][1] == low
             found = [*found[:-1], (found[-1][0], float(high))] if joined else [*found, (float(low), float(high))]
@@ -141,13 +154,13 @@ def failing_steps(inertia, momentum, order: int | str = 2, variant: str = "scale
 
 
 def largest_step(inertia, momentum, order: int | str = 2, variant: str = "scaled", up_to: float = 100.0) -> float:
-    """The step from which on the method fails, inf if it never does below `up_to`; beyond it the method may work again: see `failing_steps`."""
+    """The first step at which the method fails, inf if none below `up_to`; larger ones may work again: see `failing_steps`."""
     intervals = failing_steps(inertia, momentum, order, variant, up_to)
     return intervals[0][0] if intervals else np.inf
 
 
 def effective_scale(inertia, momentum, h: float, order: int) -> float:
-    """The scale s of the momentum in a scaled step: h for order 2. For higher orders it tends to 0 as h grows: the motion stops (section 5)."""
+    """The scale s of the momentum in a scaled step. Beyond order 2 it tends to 0 as h grows: the motion stops (section 5)."""
     return float(h / horner(reciprocal(series(_level(inertia, momentum), order // 2).s), jnp.asarray(h * h, float)))
 
 
@@ -178,7 +191,10 @@ def _pair(mass, M, size: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     J, M = np.asarray(mass, float), np.asarray(M, float)
     J = np.diag(J) if J.ndim == 1 else J
     if J.shape != M.shape or J.ndim != 2 or (size is not None and len(J) != size):
-        raise InvalidInput(f"mass and M have shapes {J.shape} and {M.shape}; allowed: two ({size or 'n'}, {size or 'n'}) matrices, or {size or 'n'} masses and a matrix")
+        n = size or "n"
+        raise InvalidInput(
+            f"mass and M have shapes {J.shape} and {M.shape}; allowed: ({n}, {n}) both, or ({n},) and ({n}, {n})"
+        )
     if np.abs(M + M.T).max() > 1e-12 * max(1.0, np.abs(M).max()):
         raise InvalidInput("M must be skew-symmetric")
     return J, M
@@ -186,4 +202,6 @@ def _pair(mass, M, size: int | None = None) -> tuple[np.ndarray, np.ndarray]:
 
 def _require_split(roots: np.ndarray) -> None:
     if np.any(np.abs(roots.real) <= EDGE * np.abs(roots).max()):
-        raise NumericalFailure(f"the Moser-Veselov equation has no unique solution: roots on the imaginary axis, {roots.tolist()}; take a smaller step")
+        raise NumericalFailure(
+            f"the Moser-Veselov equation has roots on the imaginary axis and no unique solution: {roots.tolist()}; take a smaller step"
+        )

@@ -20,7 +20,6 @@ import numpy as np
 from jax import Array
 
 from .._newton import find_root
-from .._series import sinc
 
 TINY = 1e-120  # its square must not underflow in derivatives
 TERMS = 24
@@ -91,7 +90,20 @@ def body(inertia: Array, m: Array) -> Body:
     mass = E1 * one - inertia
     adj = adjugate(mass)
     Jm = mass @ m
-    return Body(inverse, mass, adj, E1, jnp.trace(adj), mass[0] @ adj[0], D, m @ m, m @ inverse @ m, Jm @ Jm, m @ inverse @ Jm, m)
+    return Body(
+        inverse,
+        mass,
+        adj,
+        E1,
+        jnp.trace(adj),
+        mass[0] @ adj[0],
+        D,
+        m @ m,
+        m @ inverse @ m,
+        Jm @ Jm,
+        m @ inverse @ Jm,
+        m,
+    )
 
 
 # -- the exact flow -----------------------------------------------------------------------------------------------------
@@ -231,10 +243,9 @@ def differences(L: Array) -> Array:
 
 
 def _at_smallest(n: Array, options: list[Array]) -> Array:
-    """The option of the smallest |n_i|."""
-    size = jnp.abs(n)
-    first = (size[0] < size[1]) & (size[0] < size[2])
-    return jnp.where(first, options[0], jnp.where(size[1] < size[2], options[1], options[2]))
+    """The option of the smallest n_i: the ratios are 1, dn and cn <= dn, and only cn changes its sign."""
+    first = (n[0] < n[1]) & (n[0] < n[2])
+    return jnp.where(first, options[0], jnp.where(n[1] < n[2], options[1], options[2]))
 
 
 # -- discrete Moser-Veselov at a given scale ----------------------------------------------------------------------------
@@ -276,7 +287,9 @@ def largest_scale(b: Body) -> Array:
     squares, minors = b.E1 * b.E1 - 2 * b.E2, b.E2 * b.E2 - 2 * b.E1 * E3
 
     def sign(e):
-        return (((b.H2 * e + 2 * b.C * E3) * e + (b.C * minors - b.H2 * squares)) * e - 2 * b.H2 * E3) * e - b.C * E3 * E3
+        return (
+            ((b.H2 * e + 2 * b.C * E3) * e + (b.C * minors - b.H2 * squares)) * e - 2 * b.H2 * E3
+        ) * e - b.C * E3 * E3
 
     def halve(_, bounds):
         low, high = bounds
@@ -349,66 +362,3 @@ def turn_tensorial(step: Step, m: Array) -> tuple[Array, Array]:
 @turn.defjvp
 def _turn_jvp(primals, tangents):
     return turn(*primals), jax.jvp(turn_tensorial, primals, tangents)[1]
-
-
-# -- frames and quaternions ---------------------------------------------------------------------------------------------
-def principal_axes(inertia: Array) -> Array:
-    """A rotation R with R^T I R diagonal, by Jacobi's method: the identity, and the given order, for a diagonal tensor.
-
-    It is a constant for derivatives: what is computed with it must not depend on the choice of axes.
-    """
-
-    def rotate(state, pair):
-        A, R = state
-        i, j = pair
-        gap, off = A[j, j] - A[i, i], A[i, j]
-        needed = off != 0.0
-        theta = 0.5 * gap / jnp.where(needed, off, 1.0)
-        t = jnp.where(theta < 0, -1.0, 1.0) / (jnp.abs(theta) + jnp.sqrt(theta * theta + 1.0))
-        t = jnp.where(needed, t, 0.0)
-        cosine = 1.0 / jnp.sqrt(t * t + 1.0)
-        sine = t * cosine
-        ei, ej = jnp.arange(3) == i, jnp.arange(3) == j
-        plane = jnp.outer(ei, ei) + jnp.outer(ej, ej)
-        G = jnp.where(plane, cosine, jnp.eye(3)) + sine * (1.0 * jnp.outer(ei, ej) - 1.0 * jnp.outer(ej, ei))
-        return (G.T @ A @ G, R @ G), None
-
-    pairs = jnp.array([[0, 1], [0, 2], [1, 2]] * 7)
-    A = jax.lax.stop_gradient(inertia)
-    return jax.lax.scan(rotate, (A, jnp.eye(3)), pairs)[0][1]
-
-
-def compose(p: Array, q: Array) -> Array:
-    """The product p q of two quaternions, scalar first."""
-    a, b, c, d = p
-    w, x, y, z = q
-    return jnp.stack([a * w - b * x - c * y - d * z, a * x + b * w + c * z - d * y, a * y - b * z + c * w + d * x, a * z + b * y - c * x + d * w])
-
-
-def unit(q: Array) -> Array:
-    return q * (1.0 / jnp.sqrt(q @ q))
-
-
-def rotation(q: Array) -> Array:
-    """The rotation matrix of a unit quaternion."""
-    a, b, c, d = q
-    return jnp.array(
-        [
-            [1 - 2 * (c * c + d * d), 2 * (b * c - a * d), 2 * (b * d + a * c)],
-            [2 * (b * c + a * d), 1 - 2 * (b * b + d * d), 2 * (c * d - a * b)],
-            [2 * (b * d - a * c), 2 * (c * d + a * b), 1 - 2 * (b * b + c * c)],
-        ]
-    )
-
-
-def about(m: Array, angle: Array) -> Array:
-    """The quaternion of the rotation by |m| angle about m, smooth at m = 0."""
-    half = 0.5 * angle
-    square = (m @ m) * half * half
-    return jnp.concatenate([jnp.cos(_root(square))[None], half * sinc(square) * m])
-
-
-def _root(square: Array) -> Array:
-    """The square root, with derivative 0 at 0: under an even function that is right."""
-    positive = square > 0.0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)

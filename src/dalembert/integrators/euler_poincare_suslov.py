@@ -20,6 +20,7 @@ from ..discretisation import (
     retracted,
 )
 from ..errors import InvalidInput, UnknownName
+from ..groups import SO3
 from ..invariant import InvariantSystem
 from ..retractions import Cayley, Retraction
 from ..system import State
@@ -75,7 +76,7 @@ class EulerPoincareSuslov(Integrator):
     def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         """Invert the discrete Legendre map on the branch through 0, by continuation from momentum 0."""
         target = h * system.subspace.T @ state.momentum
-        root = follow_root(lambda x: self._restricted(system, x, h) - target, jnp.zeros_like(target))
+        root = follow_root(lambda x: self._mismatch(system, x, target, h), jnp.zeros_like(target))
         unknown = Prediction.at(root.x)
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
         impulse = self.impulse(system, system.subspace @ root.x, h)
@@ -86,7 +87,7 @@ class EulerPoincareSuslov(Integrator):
         displacement = self.retraction.tau(group, system.subspace @ carry.prediction.x)
         transported = group.Ad_star(displacement, carry.impulse)
         target = system.subspace.T @ transported
-        root = carry.prediction.solve(lambda x: self._restricted(system, x, h) - target)
+        root = carry.prediction.solve(lambda x: self._mismatch(system, x, target, h))
         # The reaction is all that the new momentum takes from F l_d: on d it is the transported one to the last bit, so
         # that the round-off of the solve never enters the energy.
         reaction = solve(rows @ rows.T, rows @ (self.impulse(system, system.subspace @ root.x, h) - transported))
@@ -114,8 +115,16 @@ class EulerPoincareSuslov(Integrator):
             return self.lagrangian
         return moser_veselov if self.lagrangian == "moser-veselov" else retracted(self.retraction)
 
-    def _restricted(self, system: InvariantSystem, x, h) -> Array:
-        return system.subspace.T @ self.impulse(system, system.subspace @ x, h)
+    def _mismatch(self, system: InvariantSystem, x, target, h) -> Array:
+        """iota* h F l_d(tau(B x)) - target, multiplied by the common denominator where there is one.
+
+        Moser-Veselov with Cayley on SO(3) then has the polynomial equations (31) of garcia-naranjo-jimenez.
+        """
+        xi = system.subspace @ x
+        if self.lagrangian == "moser-veselov" and isinstance(self.retraction, Cayley) and isinstance(system.group, SO3):
+            numerator = system.inertia @ xi + 0.5 * jnp.cross(system.mass_matrix() @ xi, xi)
+            return system.subspace.T @ numerator - (1.0 + 0.25 * (xi @ xi)) * target
+        return system.subspace.T @ self.impulse(system, xi, h) - target
 
 
 def require_invariant(integrator: Integrator, system) -> None:

@@ -13,6 +13,7 @@ from ..groups.rotations import Rotations
 from ..groups.so3 import SO3, unit_quaternion
 from ..invariant import InvariantSystem
 from ..system import State
+from . import _frames as frames
 from . import _free_body as free
 from .base import NOT_CONVERGED, OK, Integrator, StepInfo, fine
 from .euler_poincare_suslov import EulerPoincareSuslov, require_invariant
@@ -27,7 +28,7 @@ class Carry(NamedTuple):
     t: Array
     q: Array
     m: Array
-    count: Array
+    steps: Array
     phase: Array  # of a step: its attitude is to be turned by -|m| phase about the momentum
     step: free.Step
     axes: Array
@@ -35,7 +36,7 @@ class Carry(NamedTuple):
     @property
     def g(self) -> Array:
         """The attitude before the phase correction."""
-        return free.rotation(self.q) @ self.axes.T
+        return frames.rotation(self.q) @ self.axes.T
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class DiscreteMoserVeselov(Integrator):
     def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[Any, StepInfo]:
         if not isinstance(system.group, SO3):
             return SO_N.start(system, state, h, u)
-        axes = free.principal_axes(system.inertia)
+        axes = frames.principal_axes(system.inertia)
         inertia, m = axes.T @ system.inertia @ axes, axes.T @ state.momentum
         step, phase, exists = constants(inertia, m, h, self.order, self.variant)
         q = jnp.concatenate([part.reshape(-1) for part in unit_quaternion(state.g @ axes)])
@@ -72,21 +73,27 @@ class DiscreteMoserVeselov(Integrator):
         if not isinstance(system.group, SO3):
             return SO_N.step(system, carry, h, u)
         m, turn = free.turn(carry.step, carry.m)
-        q = free.unit(free.compose(carry.q, turn))
-        return carry._replace(t=carry.t + h, q=q, m=m, count=carry.count + 1.0), fine(jnp.zeros(0))
+        q = frames.unit(frames.compose(carry.q, turn))
+        return carry._replace(t=carry.t + h, q=q, m=m, steps=carry.steps + 1.0), fine(jnp.zeros(0))
 
     def observe(self, system: InvariantSystem, carry: Any, h) -> State:
         if not isinstance(system.group, SO3):
             return SO_N.observe(system, carry, h)
-        q = carry.q if self.order != "exact" else free.compose(carry.q, free.about(carry.m, -carry.count * carry.phase))
+        q = (
+            carry.q
+            if self.order != "exact"
+            else frames.compose(carry.q, frames.about(carry.m, -carry.steps * carry.phase))
+        )
         momentum = carry.axes @ carry.m
         xi = system.velocity(carry.t, carry.q, momentum)
-        return State(carry.t, free.rotation(q) @ carry.axes.T, xi, momentum, xi)
+        return State(carry.t, frames.rotation(q) @ carry.axes.T, xi, momentum, xi)
 
     def require(self, system, state: State, h: float) -> None:
         require_free_body(self, system)
         if not isinstance(system.group, SO3) and self.order != 2:
-            raise InvalidInput(f"{self.name} of order {self.order} exists on SO(3) only; on {system.group} take order=2")
+            raise InvalidInput(
+                f"{self.name} of order {self.order} exists on SO(3) only; on {system.group} take order=2"
+            )
         if isinstance(system.group, SO3) and self.order != "exact":
             require_physical(self, system)
         super().require(system, state, h)
@@ -99,7 +106,7 @@ SO_N = EulerPoincareSuslov("moser-veselov")
 def constants(inertia: Array, m: Array, h: Array, order: int | str, variant: str) -> tuple[free.Step, Array, Array]:
     """(constants, phase, whether they exist) of the map of this order for a body in principal axes."""
     b = free.body(inertia, m)
-    if order == "exact":
+    if isinstance(order, str):
         step, scale = free.exact_step(b, h)
         return step, scale.B, scale.exists
     if variant == "scaled":
@@ -128,7 +135,7 @@ def series(b: free.Body, terms: int) -> Series:
 
 def product(a: list[Array], b: list[Array]) -> list[Array]:
     """The product of two power series."""
-    return [sum(a[j] * b[k - j] for j in range(k + 1)) for k in range(len(a))]
+    return [sum((a[j] * b[k - j] for j in range(1, k + 1)), a[0] * b[k]) for k in range(len(a))]
 
 
 def reciprocal(a: list[Array]) -> list[Array]:
@@ -187,9 +194,13 @@ def require_free_body(integrator: Integrator, system) -> None:
     if not isinstance(system.group, Rotations):
         raise InvalidInput(f"{integrator.name} is for rigid bodies on SO(n); the group given is {system.group}")
     if system.constraints:
-        raise InvalidInput(f"{integrator.name} needs a free body; this one has {system.constraints} constraints. Use euler-poincare-suslov")
+        raise InvalidInput(
+            f"{integrator.name} needs a free body; this one has {system.constraints} constraints. Use euler-poincare-suslov"
+        )
     if system.potential is not None:
-        raise InvalidInput(f"{integrator.name} needs a body without potential; use kinetic-splitting or lagrange-dalembert")
+        raise InvalidInput(
+            f"{integrator.name} needs a body without potential; use kinetic-splitting or lagrange-dalembert"
+        )
     system.mass_matrix()
 
 

@@ -61,7 +61,13 @@ class Rattle(Integrator):
         W = (moved - symmetric(root.x)) @ (b.cofactor / b.E3)
         W = system.group.normalise(W)
         # The second multiplier is symmetric and drops out of the momentum, which is therefore W^T m (Theorem 6.1).
-        new = Carry(carry.t + h, system.group.normalise(carry.g @ W), W.T @ carry.m, carry.scale, carry.prediction.advanced(root))
+        new = Carry(
+            carry.t + h,
+            system.group.normalise(carry.g @ W),
+            W.T @ carry.m,
+            carry.scale,
+            carry.prediction.advanced(root),
+        )
         return new, info(carry.prediction, root, jnp.zeros(0))
 
     def observe(self, system: InvariantSystem, carry: Carry, h) -> State:
@@ -71,11 +77,15 @@ class Rattle(Integrator):
     def require(self, system, state: State, h: float) -> None:
         require_free_body(self, system)
         if not isinstance(system.group, SO3):
-            raise InvalidInput(f"{self.name} is for bodies on SO(3); the group given is {system.group}. Use discrete-moser-veselov with order=2")
+            raise InvalidInput(
+                f"{self.name} is for bodies on SO(3), not {system.group}. Use discrete-moser-veselov with order=2"
+            )
         require_physical(self, system)
         low = float(jnp.linalg.eigvalsh(system.mass_matrix())[0])
         if low < 1e-8 * float(jnp.trace(system.mass_matrix())):
-            raise InvalidInput(f"{self.name} divides by the mass matrix, which is singular for this flat body (eigenvalue {low:.3g}); use discrete-moser-veselov")
+            raise InvalidInput(
+                f"{self.name} divides by the mass matrix, singular for this flat body (eigenvalue {low:.3g}). Use discrete-moser-veselov"
+            )
         super().require(system, state, h)
 
 

@@ -13,6 +13,7 @@ from ..errors import InvalidInput, UnknownName
 from ..groups.so3 import SO3, unit_quaternion
 from ..invariant import InvariantSystem
 from ..system import State
+from . import _frames as frames
 from . import _free_body as free
 from .base import Integrator, StepInfo, fine
 from .euler_poincare_suslov import require_invariant
@@ -30,14 +31,14 @@ class Carry(NamedTuple):
 
     @property
     def g(self) -> Array:
-        return free.rotation(self.q) @ self.axes.T
+        return frames.rotation(self.q) @ self.axes.T
 
 
 class _Body(Integrator):
     """What the splittings share: a body seen in its principal axes."""
 
     def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[Carry, StepInfo]:
-        axes = free.principal_axes(system.inertia)
+        axes = frames.principal_axes(system.inertia)
         q = jnp.concatenate([part.reshape(-1) for part in unit_quaternion(state.g @ axes)])
         return Carry(state.t, q, axes.T @ state.momentum, axes), fine(jnp.zeros(0))
 
@@ -66,8 +67,8 @@ class LiePoissonSplitting(_Body):
             # exp(-2 half e) m, with the double angles from sine and cosine
             across = jnp.cross(e, m)
             m = m - 2 * sine * (cosine * across - sine * jnp.cross(e, across))
-            q = free.compose(q, jnp.concatenate([cosine[None], sine * e]))
-        return carry._replace(t=carry.t + h, q=free.unit(q), m=m), fine(jnp.zeros(0))
+            q = frames.compose(q, jnp.concatenate([cosine[None], sine * e]))
+        return carry._replace(t=carry.t + h, q=frames.unit(q), m=m), fine(jnp.zeros(0))
 
     def require(self, system, state: State, h: float) -> None:
         require_on_so3(self, system)
@@ -111,7 +112,9 @@ class KineticSplitting(_Body):
     def require(self, system, state: State, h: float) -> None:
         require_invariant(self, system)
         if not isinstance(system.group, SO3) or system.constraints:
-            raise InvalidInput(f"{self.name} is for unconstrained bodies on SO(3); given {system.group} with {system.constraints} constraints")
+            raise InvalidInput(
+                f"{self.name} is for free bodies on SO(3); given: {system.group}, {system.constraints} constraints"
+            )
         super().require(system, state, h)
 
 
@@ -119,5 +122,5 @@ def drift(carry: Carry, inertia: Array, h: Array) -> Carry:
     """The free motion over the time h."""
     step, phase, _ = constants(inertia, carry.m, h, "exact", "moments")
     m, turn = free.turn(step, carry.m)
-    q = free.compose(carry.q, free.compose(free.about(carry.m, -phase), turn))
-    return carry._replace(t=carry.t + h, q=free.unit(q), m=m)
+    q = frames.compose(carry.q, frames.compose(frames.about(carry.m, -phase), turn))
+    return carry._replace(t=carry.t + h, q=frames.unit(q), m=m)

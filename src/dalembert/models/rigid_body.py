@@ -19,7 +19,7 @@ def rigid_body(inertia) -> InvariantSystem:
 
 
 def rigid_body_n(mass) -> InvariantSystem:
-    """The free rigid body on SO(n), <I xi, xi> = tr(xi J xi^T): M' = [M, xi], M = J xi + xi J (Manakov 1976). `mass`: J, n numbers or n x n."""
+    """The free rigid body on SO(n), <I xi, xi> = tr(xi J xi^T): M' = [M, xi], M = J xi + xi J (Manakov 1976). `mass`: J (n,) or (n, n)."""
     mass = mass_tensor(mass)
     return InvariantSystem(SO(mass.shape[0]), inertia_of_mass(SO(mass.shape[0]), mass))
 
@@ -29,12 +29,16 @@ def mass_tensor(mass) -> np.ndarray:
     array = np.asarray(mass, float)
     array = np.diag(array) if array.ndim == 1 else array
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.shape[0] < 2 or not np.all(np.isfinite(array)):
-        raise InvalidInput(f"mass has shape {array.shape}; allowed: n numbers, or a finite symmetric n x n matrix, n >= 2")
+        raise InvalidInput(
+            f"mass has shape {array.shape}; allowed: n numbers, or a finite symmetric n x n matrix, n >= 2"
+        )
     if np.abs(array - array.T).max() > 1e-12 * np.abs(array).max():
         raise InvalidInput(f"mass must be symmetric; given {array.tolist()}")
     low = np.linalg.eigvalsh(array)[:2]
     if low.sum() <= 0:
-        raise InvalidInput(f"mass has eigenvalues {low.tolist()} whose sum is not positive: the inertia J_i + J_j must be positive")
+        raise InvalidInput(
+            f"mass has eigenvalues {low.tolist()} whose sum is not positive: the inertia J_i + J_j must be positive"
+        )
     return array
 
 
@@ -117,7 +121,13 @@ class _Orbit(NamedTuple):
             n = -rest / share
             return cls(*orbit, size / moments[a], n, size * gap(a, c) * n / (3 * speed) if speed else 0.0, (0.0, 0.0))
         n = -((A / D) ** 2)  # DLMF 19.7.8: Pi(n) + Pi(k^2/n) - u is an arc
-        return cls(*orbit, size / moments[c], n, -size * gap(a, c) * n / (3 * speed), (np.sign(gap(a, c) * speed), ratio * size / D))
+        return cls(
+            *orbit,
+            size / moments[c],
+            n,
+            -size * gap(a, c) * n / (3 * speed),
+            (np.sign(gap(a, c) * speed), ratio * size / D),
+        )
 
     def at(self, t: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
         """((sn, cn, dn), psi) at the times t."""
@@ -173,7 +183,9 @@ def jacobi(u: np.ndarray, mc: float) -> tuple[np.ndarray, np.ndarray, np.ndarray
         return _landen(u, mc)
     K = elliprf(0.0, mc, 1.0)
     far = np.abs(u) > K / 2
-    sn, cn, dn = _landen(np.where(far, K - np.abs(u), u), mc) if mc < 0.5 else _mean(np.where(far, K - np.abs(u), u), mc)
+    sn, cn, dn = (
+        _landen(np.where(far, K - np.abs(u), u), mc) if mc < 0.5 else _mean(np.where(far, K - np.abs(u), u), mc)
+    )
     kc = np.sqrt(mc)
     return np.where(far, np.sign(u) * cn / dn, sn), np.where(far, kc * sn / dn, cn), np.where(far, kc / dn, dn)
 

@@ -1,0 +1,189 @@
+"""2^20 trajectories in double precision on a GPU: dalembert's kernel, hand-written CUDA of the same scheme, and `jax.vmap`.
+
+Targets on an H200: generic Suslov Moser-Veselov in at most 25 ps per trajectory and step (aim: 17), at least 200 times
+faster than `jax.vmap` on the same GPU. Times are differences of a long and a short run, so that copies and launches drop out.
+Needs jax, numpy and cupy alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from _cases import Case, body_map, lanes, members, suslov
+from _timing import median, table, verdict
+
+import dalembert as da
+from dalembert.kernels.program import Block, Loop, Program, Value, inner_blocks
+from dalembert.kernels.run import open_session
+
+FLOPS = {"add": 1, "sub": 1, "mul": 1, "div": 1, "sqrt": 1, "fma": 2}
+SHORT, LONG, SHORT_VMAP, LONG_VMAP, THREADS = 200, 2200, 5, 25, 64
+
+
+# ---- what is run
+
+
+def kernel(case: Case, start: da.Trajectory, backend: str) -> Callable[[int], Any]:
+    """A call that takes all members some steps from their start and saves the last state."""
+    session, _ = open_session(lanes(case, start, 1), backend)  # type: ignore[arg-type]
+    session.reserve(1)
+    before = session.save_state()
+
+    def run(steps: int):
+        session.restore_state(before)
+        session.run(0, 1, steps, 0)
+        return session.records(1)
+
+    return run
+
+
+def rows_of_suslov(case: Case, start: da.Trajectory) -> np.ndarray:
+    """State of cuda/suslov.cu: g, m, x, change, bend, sign, iterations, steps."""
+    state, count = start.records.state, start.records.state.t.shape[0]
+    first = [np.asarray(leaf)[:, 0].reshape(count, -1) for leaf in (state.g, state.momentum, case.step * state.increment[..., :2])]
+    return np.concatenate([*first, np.zeros((count, 7))], axis=1).T
+
+
+def rows_of_body(case: Case, start: da.Trajectory) -> np.ndarray:
+    """State of cuda/body.cu: q, m and the constants of the map."""
+    states = members(case, start.records.state.t.shape[0])
+    carry, _ = jax.jit(jax.vmap(lambda state: case.integrator.start(case.system, state, case.step)))(states)
+    s = carry.step
+    return np.concatenate([*(np.asarray(leaf) for leaf in (carry.q, carry.m, s.p, s.r, s.a, s.f)), np.asarray(s.C)[:, None]], axis=1).T
+
+
+def by_hand(case: Case, rows: np.ndarray, name: str) -> Callable[[int], np.ndarray]:
+    """The same call of cuda/<name>.cu; the rows of the state come back."""
+    import cupy
+
+    text = (Path(__file__).parent / "cuda" / f"{name}.cu").read_text()
+    function = cupy.RawModule(code=text, options=("--std=c++17",)).get_function("run")
+    inertia = cupy.asarray(np.asarray(case.system.inertia)[np.triu_indices(3)])
+    before = cupy.asarray(np.ascontiguousarray(rows))
+    state = before.copy()
+    blocks = -(-rows.shape[1] // THREADS)
+
+    def run(steps: int):
+        state[...] = before
+        function((blocks,), (THREADS,), (inertia, np.float64(case.step), np.int64(steps), state, np.int64(rows.shape[1])))
+        cupy.cuda.Device().synchronize()
+        return state
+
+    return run
+
+
+# ---- how fast
+
+
+def per_step(run: Callable[[int], Any], short: int, long: int, repeats: int) -> float:
+    """Seconds of a step of all members."""
+    run(short)
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        run(short)
+        middle = time.perf_counter()
+        run(long)
+        times.append((time.perf_counter() - middle - (middle - begin)) / (long - short))
+    return median(times)
+
+
+def peak(repeats: int = 5) -> float:
+    """Double precision operations a second that the GPU does in multiply-adds."""
+    import cupy
+
+    text = (Path(__file__).parent / "cuda" / "peak.cu").read_text()
+    function = cupy.RawModule(code=text, options=("--std=c++17",)).get_function("peak")
+    out = cupy.empty(132 * 16 * 256)
+
+    def run(rounds: int):
+        function((132 * 16,), (256,), (out, np.int64(rounds)))
+        cupy.cuda.Device().synchronize()
+
+    return 2 * 8 * out.size / per_step(run, 1000, 20_000, repeats)
+
+
+def work(program: Program, iterations: float) -> tuple[float, float]:
+    """(operations, floating-point operations) that a step executes: Newton's loop counts its mean number of iterations.
+
+    A loop that holds another one follows a lost branch and is not entered.
+    """
+
+    def count(block: Block) -> np.ndarray:
+        total = np.zeros(2)
+        for statement in block.statements:
+            if isinstance(statement, Value):
+                total += (1, FLOPS.get(statement.op, 0) if statement.type == "f64" else 0)
+            elif isinstance(statement, Loop):
+                nested = any(isinstance(inner, Loop) for each in inner_blocks(statement) for inner in each.statements)
+                total += 0 if nested else iterations * count(statement.body) + (iterations + 1) * count(statement.test)
+        return total
+
+    return tuple(count(program.advance))
+
+
+def mean_iterations(case: Case, backend: str) -> float:
+    """Newton iterations a step, over the steps that are timed, from a few members."""
+    few = da.ensemble(case.system, case.integrator, members(case, 256), step=case.step, steps=LONG, backend=backend)
+    return float(np.mean(few.iterations[:, SHORT:]))
+
+
+def measured(case: Case, name: str, rows: Callable, given: argparse.Namespace, rate: float) -> list[str]:
+    backend, count = given.backend, 1 << given.exponent
+    start = da.ensemble(case.system, case.integrator, members(case, count), step=case.step, steps=1, backend=backend)
+    run = kernel(case, start, backend)
+    seconds = per_step(run, SHORT, LONG, given.repeats) / count
+    iterations = mean_iterations(case, backend)
+    operations, flops = work(lanes(case, start, 1).lowered().program, iterations)
+    row = [case.name, f"{1e12 * seconds:.1f}", f"{iterations:.2f}", f"{operations:.0f}", f"{flops:.0f}"]
+    row.append(f"{100 * flops / seconds / rate:.0f} %" if rate else "-")
+    if backend != "cuda":
+        return [*row, "-", "-", "-", "-", "-"]
+    hand = by_hand(case, rows(case, start), name)
+    hand_seconds = per_step(hand, SHORT, LONG, given.repeats) / count
+    ours, theirs = run(99), hand(100).get()
+    off = _difference(name, ours, theirs, start)
+    row += [f"{1e12 * hand_seconds:.1f}", f"{seconds / hand_seconds:.2f}", f"{off:.0e}"]
+    if jax.devices()[0].platform != "gpu":
+        return [*row, "no GPU in JAX", "-"]
+    scan = kernel(case, start, "xla")
+    vmapped = per_step(scan, SHORT_VMAP, LONG_VMAP, 3) / count
+    return [*row, f"{1e12 * vmapped:.0f}", verdict(vmapped / seconds, 200, at_most=False)]
+
+
+def _difference(name: str, ours: Any, theirs: np.ndarray, start: da.Trajectory) -> float:
+    """max |momentum - momentum by hand| after 100 steps (dalembert's start has done one of them)."""
+    momentum = np.asarray(ours.state.momentum)[:, 0].T
+    rows = theirs[9:12] if name == "suslov" else theirs[4:7]
+    return float(np.max(np.abs(momentum - rows)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--exponent", type=int, default=20, help="2^exponent trajectories")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--backend", default="cuda", help="llvm tries the script where there is no GPU")
+    given = parser.parse_args()
+    if given.backend == "cuda":
+        from dalembert.kernels.cuda import available
+
+        if not available():
+            sys.exit("benchmarks/gpu.py needs CuPy and a GPU: there is none here, nothing was measured")
+    rate = peak() if given.backend == "cuda" else 0.0
+    print(f"2^{given.exponent} trajectories; multiply-adds of this GPU: {rate / 1e12:.1f} TFLOP/s; JAX on {jax.devices()[0].platform}", flush=True)
+    cases = ((suslov(step=0.01), "suslov", rows_of_suslov), (body_map("exact"), "body", rows_of_body))
+    head = ["per trajectory and step", "cuda ps", "iterations", "operations", "flops", "of peak", "by hand ps", "cuda/hand", "off", "vmap ps",
+            "vmap/cuda"]
+    table(head, [measured(*case, given, rate) for case in cases])
+    print("targets: Suslov at most 25 ps, at least 200 x vmap (! marks a miss); `off`: momentum against CUDA by hand after 100 steps")
+
+
+if __name__ == "__main__":
+    main()

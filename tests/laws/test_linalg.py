@@ -1,0 +1,118 @@
+"""Laws of the small linear algebra and of Newton's method: values, signs, derivatives, and what a step may contain."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from registry import case
+
+import dalembert as da
+from dalembert._jaxpr import depends
+from dalembert._linalg import eliminate, solve, solve_saddle
+from dalembert._newton import find_root
+
+RNG = np.random.default_rng(7)
+MATRICES = {
+    "random": RNG.normal(size=(5, 5)),
+    "needs pivots": np.array([[0.0, 2.0, 1.0], [1.0, 0.0, 0.0], [3.0, 0.0, 1e-20]]),
+    "negative": np.diag([-1.0, 2.0, 3.0]),
+    "swap": np.array([[0.0, 1.0], [1.0, 0.0]]),
+    "one": np.array([[-4.0]]),
+    "scales": np.array([[1e-9, 1.0, 0.0], [1.0, 1.0, 1e6], [0.0, 1e6, 1e9]]) + np.eye(3),
+}
+
+
+@pytest.mark.parametrize("key", MATRICES)
+def test_elimination_solves_and_knows_the_sign_of_the_determinant(key):
+    matrix = MATRICES[key]
+    rhs = RNG.normal(size=(len(matrix), 2))
+    solution, sign = eliminate(jnp.asarray(matrix), jnp.asarray(rhs))
+    np.testing.assert_allclose(solution, np.linalg.solve(matrix, rhs), rtol=1e-12, atol=1e-13)
+    assert float(sign) == np.linalg.slogdet(matrix)[0]
+    np.testing.assert_allclose(solve(jnp.asarray(matrix), jnp.asarray(rhs[:, 0])), solution[:, 0], rtol=1e-13)
+
+
+def test_a_singular_matrix_is_no_silent_answer():
+    for matrix in (jnp.array([[1.0, 2.0], [2.0, 4.0]]), jnp.ones((3, 3)), jnp.zeros((1, 1))):
+        solution, _ = eliminate(matrix, jnp.ones((len(matrix), 1)))
+        assert not np.all(np.isfinite(solution))
+
+
+def test_the_derivatives_of_solve():
+    matrix, rhs = jnp.asarray(MATRICES["random"]), jnp.asarray(RNG.normal(size=5))
+    weight = jnp.asarray(RNG.normal(size=5))
+
+    def function(matrix, rhs):
+        return weight @ solve(matrix, rhs)
+
+    by_matrix, by_rhs = jax.grad(function, argnums=(0, 1))(matrix, rhs)
+    inverse = np.linalg.inv(matrix)
+    np.testing.assert_allclose(by_rhs, inverse.T @ weight, rtol=1e-11)
+    np.testing.assert_allclose(by_matrix, -np.outer(inverse.T @ weight, inverse @ rhs), rtol=1e-10)
+    second = jax.hessian(lambda r: solve(matrix * (1 + r @ r), rhs)[0])(rhs)
+    expected = jax.hessian(lambda r: (jnp.asarray(inverse) @ rhs)[0] / (1 + r @ r))(rhs)
+    np.testing.assert_allclose(second, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_the_saddle_point():
+    metric, rows = jnp.eye(4) + 0.1 * jnp.ones((4, 4)), jnp.asarray(RNG.normal(size=(2, 4)))
+    top, bottom = jnp.asarray(RNG.normal(size=4)), jnp.asarray(RNG.normal(size=2))
+    x, multipliers = solve_saddle(metric, rows, top, bottom)
+    np.testing.assert_allclose(metric @ x + rows.T @ multipliers, top, atol=1e-13)
+    np.testing.assert_allclose(rows @ x, bottom, atol=1e-13)
+
+
+def test_newton_converges_to_round_off_and_differentiates_by_the_implicit_function_theorem():
+    def root(a):
+        return find_root(lambda x: jnp.stack([x[0] ** 3 - a, x[1] - jnp.sin(x[0])]), jnp.array([1.5, 0.0])).x
+
+    cube = np.cbrt(2.0)
+    np.testing.assert_allclose(root(2.0), [cube, np.sin(cube)], rtol=4e-16)
+    slope = 1 / (3 * cube**2)
+    np.testing.assert_allclose(jax.jacfwd(root)(2.0), [slope, np.cos(cube) * slope], rtol=1e-14)
+    np.testing.assert_allclose(jax.jacrev(root)(2.0), [slope, np.cos(cube) * slope], rtol=1e-14)
+
+
+def test_newton_says_that_there_is_no_root():
+    result = find_root(lambda x: x**2 + 1.0, jnp.array([0.7]))
+    assert not bool(result.converged)
+    assert bool(find_root(lambda x: x**2 - 1.0, jnp.array([0.7])).converged)
+
+
+def test_newton_stays_on_the_branch_of_its_orientation():
+    """x^2 = 1 from the anchor 3: with the sign of the branch x > 0 the root -1 near the guess is refused."""
+    free = find_root(lambda x: x**2 - 1.0, jnp.array([-0.2]))
+    bound = find_root(lambda x: x**2 - 1.0, jnp.array([-0.2]), anchor=jnp.array([3.0]), sign=jnp.ones(()))
+    assert float(free.x[0]) == -1.0
+    assert float(bound.x[0]) == pytest.approx(1.0, abs=1e-15)
+    assert bool(bound.converged)
+    lost = find_root(lambda x: x**2 + 1.0, jnp.array([2.0]), anchor=jnp.array([3.0]), sign=jnp.ones(()))
+    assert not bool(lost.converged)
+
+
+@pytest.mark.parametrize("key, method", [
+    ("heavy_suslov", da.LagrangeDAlembert()), ("driven", da.LagrangeDAlembert(nodes="velocity")), ("ball", da.LagrangeDAlembert(da.Exponential())),
+    ("suslov", da.EulerPoincareSuslov()), ("sleigh", da.RetractionAdapted()), ("quartic", da.LagrangeDAlembert()),
+], ids=str)  # fmt: skip
+def test_no_step_calls_lapack(key, method):
+    """A step must lower to straight scalar code: no lu, no triangular solve, no qr, svd or eigh."""
+    system, state = case(key)
+
+    def step(system, state, h):
+        carry, _ = method.start(system, state, h)
+        return method.step(system, carry, h)
+
+    text = str(jax.make_jaxpr(step)(system, state, 0.1))
+    for word in ("lu", "lu_pivots_to_permutation", "triangular_solve", "cholesky", "householder_product", "qr", "svd", "eigh"):
+        assert f" {word}[" not in text and f"= {word} " not in text, word
+    assert "while" in text
+
+
+def test_dependence_is_read_from_the_program():
+    assert depends(lambda x: x**2, jnp.ones(2))
+    assert not depends(lambda x: x**0 + jnp.ones(2), jnp.ones(2))
+    assert not depends(jax.jacfwd(lambda x: 3 * x), jnp.ones(2))
+    assert depends(jax.jacfwd(lambda x: 3 * x**2), jnp.ones(2))
+    assert depends(jax.jit(lambda x: jnp.sin(x)), jnp.ones(2))
