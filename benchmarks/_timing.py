@@ -26,6 +26,14 @@ def interleaved(
     return times
 
 
+def once(call: Callable[[], object], repeats: int = 5, least: float = 0.003) -> float:
+    """Processor seconds of one call: the median over batches that are long enough for the clock."""
+    size = 1
+    while (spent := interleaved({"": lambda: [call() for _ in range(size)]}, 1)[""][0]) < least:
+        size = max(2 * size, int(size * least / max(spent, 1e-6)))
+    return median(interleaved({"": lambda: [call() for _ in range(size)]}, repeats)[""]) / size
+
+
 def ratio(first: list[float], second: list[float]) -> float:
     """The median over repeats of first/second."""
     return statistics.median(a / b for a, b in zip(first, second, strict=True))
@@ -39,7 +47,8 @@ def table(head: list[str], rows: list[list[str]]) -> None:
     """Print columns, the first to the left and the others to the right."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     for row in [head, ["-" * width for width in widths], *rows]:
-        print("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))))
+        cells = [f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)]
+        print("  ".join([row[0].ljust(widths[0]), *cells[1:]]), flush=True)
 
 
 def verdict(value: float, target: float, *, at_most: bool) -> str:

@@ -64,8 +64,8 @@ def main() -> None:
     cases = [suslov(), suslov(moser_veselov), suslov("retraction"), sleigh(), particle(), disk(), body(), body_map("exact")]
     head = [f"{MEMBERS} members, per member and step", "one core ns", "vmap ns", "vmap/kernel", "2 threads"]
     table(head, [measured(case, given.repeats) for case in cases if given.only in case.name])
-    load = os.getloadavg()[0]
-    print(f"! marks a missed target (80 x vmap, 1.8 x one thread); load of the machine {load:.1f}: above 0.5 the last column is a lower bound")
+    print("! marks a missed target (80 x vmap, 1.8 x one thread)")
+    print(f"load of the machine {os.getloadavg()[0]:.1f}: where others use the cores, the last column is a lower bound")
 
 
 if __name__ == "__main__":

@@ -177,10 +177,11 @@ def main() -> None:
         if not available():
             sys.exit("benchmarks/gpu.py needs CuPy and a GPU: there is none here, nothing was measured")
     rate = peak() if given.backend == "cuda" else 0.0
-    print(f"2^{given.exponent} trajectories; multiply-adds of this GPU: {rate / 1e12:.1f} TFLOP/s; JAX on {jax.devices()[0].platform}", flush=True)
+    where = jax.devices()[0].platform
+    print(f"2^{given.exponent} trajectories; multiply-adds: {rate / 1e12:.1f} TFLOP/s; JAX on {where}", flush=True)
     cases = ((suslov(step=0.01), "suslov", rows_of_suslov), (body_map("exact"), "body", rows_of_body))
-    head = ["per trajectory and step", "cuda ps", "iterations", "operations", "flops", "of peak", "by hand ps", "cuda/hand", "off", "vmap ps",
-            "vmap/cuda"]
+    head = ["per trajectory and step", "cuda ps", "iterations", "operations", "flops", "of peak", "by hand ps", "cuda/hand", "off",
+            "vmap ps", "vmap/cuda"]
     table(head, [measured(*case, given, rate) for case in cases])
     print("targets: Suslov at most 25 ps, at least 200 x vmap (! marks a miss); `off`: momentum against CUDA by hand after 100 steps")
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from _timing import table, verdict
@@ -115,7 +116,7 @@ def parts(example: str) -> dict[str, float]:
     marks.append(time.process_time())
     da.simulate(job.system, job.integrator, job.state, step=job.run["step"], steps=job.run["steps"], monitor=True)
     marks.append(time.process_time())
-    spans = [b - a for a, b in zip(marks, marks[1:], strict=False)]
+    spans = [b - a for a, b in pairwise(marks)]
     return {"import jax": spans[0], "import dalembert": spans[1], "load": spans[3], "run": spans[4], **counter.seconds,
             "compilations": counter.compilations}
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ._linalg import eliminate, solve
+from ._linalg import direction, solve
 
 EPS = 2.0**-52
 LIMIT = 40
@@ -38,23 +38,29 @@ class _Iterate(NamedTuple):
 
 
 def find_root(
-    function: Callable[[Array], Array], guess: Array, *, anchor: Array | None = None, sign: Array | None = None
+    function: Callable[[Array], Array],
+    guess: Array,
+    *,
+    anchor: Array | None = None,
+    sign: Array | None = None,
+    split: int | None = None,
 ) -> Root:
     """Solve f(x) = 0 from `guess`; derivatives of the root are -f_x^-1 df, whatever the path of the iteration.
 
     `anchor` is a point on the branch that the root must continue, and `sign` the orientation of that branch (0: not
     known). When Newton's iteration from the guess fails, or lands where the orientation differs, the homotopy
     f(x) = (1 - s) f(anchor) is followed from the anchor: it ends at the root, or at the fold where the branch ends.
+    `split`: so many unknowns come before the multipliers of constraints (see `_linalg.direction`).
     """
     anchor = jax.lax.stop_gradient(guess if anchor is None else anchor)
     sign = jnp.zeros((), guess.dtype) if sign is None else jax.lax.stop_gradient(sign)
 
     def solver(f, x):
-        direct = _newton(f, x)
+        direct = _newton(f, x, split)
         good = _faithful(direct, sign)
         lost = ~good & (sign != 0)
         begin = direct._replace(x=jnp.where(lost, anchor, direct.x))
-        return _follow(f, begin, sign, jnp.where(lost, 0.0, 1.0 * STAGES), lost | good)
+        return _follow(f, begin, sign, jnp.where(lost, 0.0, 1.0 * STAGES), lost | good, split)
 
     return _rooted(function, guess, solver)
 
@@ -63,7 +69,7 @@ def follow_root(function: Callable[[Array], Array], anchor: Array) -> Root:
     """The root at the end of the homotopy f(x) = (1 - s) f(anchor): the one on the branch through the anchor."""
 
     def solver(f, x):
-        _, sign = eliminate(jax.jacfwd(f)(x), f(x)[:, None])
+        _, sign = direction(jax.jacfwd(f)(x), f(x)[:, None])
         zero = jnp.zeros((), x.dtype)
         return _follow(f, _Iterate(x, zero, zero, sign, sign != 0), sign, zero, sign != 0)
 
@@ -84,14 +90,14 @@ def _rooted(function, guess: Array, solver) -> Root:
     return Root(x, residual, count, found > 0.5, sign)
 
 
-def _newton(f, x: Array) -> _Iterate:
+def _newton(f, x: Array, split: int | None = None) -> _Iterate:
     """Newton's iteration until the update is at round-off: a fixed tolerance would bias the energy of long runs linearly.
 
     It ends when the update is tiny, or when quadratic convergence (d, c d^2, c^3 d^4) proves that the next one will be.
     """
 
     def body(state: _Iterate) -> _Iterate:
-        update, sign = eliminate(jax.jacfwd(f)(state.x), f(state.x)[:, None])
+        update, sign = direction(jax.jacfwd(f)(state.x), f(state.x)[:, None], split)
         x = state.x - update[:, 0]
         size, last = jnp.max(jnp.abs(x)), jnp.max(jnp.abs(update))
         converging = (last <= 2.0**-13 * size) & (last * last * last <= 0.125 * EPS * size * state.last * state.last)
@@ -110,14 +116,14 @@ def _faithful(state: _Iterate, sign: Array) -> Array:
     return state.settled & jnp.all(jnp.isfinite(state.x)) & ((sign == 0) | (state.sign == sign))
 
 
-def _follow(f, begin: _Iterate, sign: Array, stage: Array, good: Array) -> tuple[_Iterate, Array]:
+def _follow(f, begin: _Iterate, sign: Array, stage: Array, good: Array, split: int | None = None):
     """The end of the homotopy from begin.x, and whether the branch went on as far as that."""
 
     def body(path):
         stage, state, offset, _ = path
         offset = jnp.where(stage == 0, f(state.x), offset)
         share = 1.0 - (stage + 1.0) / STAGES
-        new = _newton(lambda x: f(x) - share * offset, state.x)
+        new = _newton(lambda x: f(x) - share * offset, state.x, split)
         return stage + 1.0, new._replace(iterations=state.iterations + new.iterations), offset, _faithful(new, sign)
 
     def unfinished(path):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.optimize import least_squares
 
 from dalembert.analysis import modified
 from dalembert.analysis.moser_veselov import (
@@ -312,3 +313,31 @@ def test_heavy_top(order, counts):
 def test_splitting_without_potential_is_exact():
     run = simulate(HV, KineticSplitting(), HV_STATE, step=0.5, steps=20, save_every=20).check()
     assert max(errors(run)) < 1e-13
+
+
+def test_one_shifted_map_is_exact_on_so4():
+    """New: with J~^2 = J^2 + c and a scale s (both constant on the level) discrete Moser-Veselov on SO(4) has the exact momentum."""
+    step = lambda p, M: solve_schur(np.sqrt(MASS4**2 + p[0]), p[1] * M)
+    matrix = lambda m: np.asarray(BODY4.group.hat(jnp.asarray(m)))
+    run = simulate(BODY4, Reference(), STATE4, step=0.5, steps=9)
+    momenta = [matrix(m) for m in run.momentum]
+
+    def defect(p, k):
+        w = step(p, momenta[k])
+        return np.asarray(BODY4.group.vee(jnp.asarray(w @ momenta[k] @ w.T - momenta[k + 1])))
+
+    found = least_squares(defect, [0.0, 0.5], args=(0,), xtol=1e-15, ftol=1e-15, gtol=1e-15).x
+    assert np.abs(found - [1.96005848e-04, 4.91316826e-01]).max() < 1e-8
+    shares = []
+    for k in (0, 4, 8):
+        assert np.abs(defect(found, k)).max() < 1e-12
+        rest = (
+            run.g[k].T @ run.g[k + 1] @ step(found, momenta[k])
+        )  # commutes with M: exp(a M + b M^3), a and b constant
+        basis = np.stack(
+            [BODY4.group.vee(jnp.asarray(X)) for X in (momenta[k], np.linalg.matrix_power(momenta[k], 3))], axis=1
+        )
+        logarithm = np.asarray(BODY4.group.log(jnp.asarray(rest)))
+        shares.append(np.linalg.lstsq(basis, logarithm, rcond=None)[0])
+        assert np.abs(basis @ shares[-1] - logarithm).max() < 1e-11
+    assert np.ptp(shares, axis=0).max() < 1e-10

@@ -71,9 +71,9 @@ class Prediction(NamedTuple):
     def guess(self) -> Array:
         return self.x + self.change + self.bend
 
-    def solve(self, equations: Callable[[Array], Array]) -> Root:
-        """The root that continues this branch."""
-        return find_root(equations, self.guess, anchor=self.x, sign=self.sign)
+    def solve(self, equations: Callable[[Array], Array], split: int | None = None) -> Root:
+        """The root that continues this branch; `split` unknowns come before the multipliers of constraints."""
+        return find_root(equations, self.guess, anchor=self.x, sign=self.sign, split=split)
 
     def advanced(self, root: Root) -> Prediction:
         return Prediction(root.x, root.x - self.x, root.x - self.x - self.change, root.sign)

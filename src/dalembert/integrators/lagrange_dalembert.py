@@ -81,7 +81,7 @@ class LagrangeDAlembert(Integrator):
             balance, _, off = self._balance(system, carry, x[:n], carry.p + rows.T @ x[n:], h, u)
             return jnp.concatenate([balance, off])
 
-        root = carry.prediction.solve(equations)
+        root = carry.prediction.solve(equations, split=n)
         w, impulse = root.x[:n], root.x[n:]
         _, p, _ = self._balance(system, carry, w, carry.p + rows.T @ impulse, h, u)
         inner = self.difference.inner(system.group, carry.g, h * w)

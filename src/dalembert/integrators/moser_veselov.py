@@ -86,7 +86,8 @@ class DiscreteMoserVeselov(Integrator):
         )
         momentum = carry.axes @ carry.m
         xi = system.velocity(carry.t, carry.q, momentum)
-        return State(carry.t, frames.rotation(q) @ carry.axes.T, xi, momentum, xi)
+        g = system.group.normalise(frames.rotation(q) @ carry.axes.T)
+        return State(carry.t, g, xi, momentum, xi)
 
     def require(self, system, state: State, h: float) -> None:
         require_free_body(self, system)

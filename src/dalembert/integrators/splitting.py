@@ -45,7 +45,7 @@ class _Body(Integrator):
     def observe(self, system: InvariantSystem, carry: Carry, h) -> State:
         momentum = carry.axes @ carry.m
         xi = system.velocity(carry.t, carry.g, momentum)
-        return State(carry.t, carry.g, xi, momentum, xi)
+        return State(carry.t, system.group.normalise(carry.g), xi, momentum, xi)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,302 @@
+"""Time to accuracy: the error at the end of a run against the processor time it takes, beside heyoka, diffrax and SciPy.
+
+Compilation and set-up are not counted, for anybody; only the last state is kept. Peers that are not installed are left out
+(`pip install dalembert[bench]`). A geometric method is chosen for what it keeps over long times; this asks only how soon it is
+accurate at t = 20, and the answer is often: later than a Taylor series.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _timing import once, table
+
+import dalembert as da
+from dalembert.integrators import DiscreteMoserVeselov
+from dalembert.kernels.problem import problem
+from dalembert.kernels.run import open_session
+from dalembert.models.registry import GENERIC
+from dalembert.simulate import functions
+
+END = 20.0
+TARGETS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)
+TOLERANCES = tuple(10.0**-k for k in range(3, 16, 2))
+STEPS = tuple(int(100 * 2**k) for k in range(12))
+Point = tuple[float, float]  # (error, seconds)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """y' = field(y, cos, sin) in coordinates, the same motion as a system, and how a state of the system reads as y."""
+
+    name: str
+    field: Callable
+    start: np.ndarray
+    system: Any
+    state: Any
+    integrators: dict[str, Any]
+    read: Callable[[Any], np.ndarray]  # from a dalembert state to what is compared
+    compared: Callable[[np.ndarray], np.ndarray]  # from y to what is compared
+
+
+# ---- the problems, in arithmetic that numbers, arrays and expressions share
+
+
+def turning(q, w):
+    """q' of the attitude quaternion, scalar first, with body velocity w."""
+    a, b, c, d = q
+    u, v, z = w
+    return [0.5 * (-b * u - c * v - d * z), 0.5 * (a * u + c * z - d * v), 0.5 * (a * v - b * z + d * u), 0.5 * (a * z + b * v - c * u)]
+
+
+def rotation(q) -> np.ndarray:
+    a, b, c, d = q / np.sqrt(q @ q)
+    return np.array([
+        [1 - 2 * (c * c + d * d), 2 * (b * c - a * d), 2 * (b * d + a * c)],
+        [2 * (b * c + a * d), 1 - 2 * (b * b + d * d), 2 * (c * d - a * b)],
+        [2 * (b * d - a * c), 2 * (c * d + a * b), 1 - 2 * (b * b + c * c)],
+    ])
+
+
+def with_attitude(vector, q) -> np.ndarray:
+    return np.concatenate([vector, rotation(q).ravel()])
+
+
+ONE = (1.0, 0.0, 0.0, 0.0)
+
+
+def rigid_body() -> Problem:
+    moments = (0.6, 0.8, 1.0)
+
+    def field(y, cos, sin):
+        m, q = y[:3], y[3:]
+        w = [m[i] / moments[i] for i in range(3)]
+        return [m[1] * w[2] - m[2] * w[1], m[2] * w[0] - m[0] * w[2], m[0] * w[1] - m[1] * w[0], *turning(q, w)]
+
+    system = da.models.rigid_body(moments)
+    orders = {f"Moser-Veselov, order {order}": DiscreteMoserVeselov(order=order) for order in (2, 4, 6, 10)}
+    methods = {"Moser-Veselov, exact": DiscreteMoserVeselov(), **orders, "Runge-Kutta 4": da.RungeKutta()}
+    start = np.array([1.8, 0.4, -0.9, *ONE])
+    return Problem("free rigid body", field, start, system, system.state(momentum=start[:3]), methods,
+                   lambda s: np.concatenate([s.momentum, np.ravel(s.g)]), lambda y: with_attitude(y[:3], y[3:]))
+
+
+def suslov() -> Problem:
+    (a, b, c), (_, d, e), _ = GENERIC
+    scale = 1.0 / (a * d - b * b)
+
+    def field(y, cos, sin):
+        u, v = y[:2]
+        n = c * u + e * v
+        f, g = -(n * v), n * u
+        return [scale * (d * f - b * g), scale * (a * g - b * f), *turning(y[2:], (u, v, 0.0 * u))]
+
+    system = da.models.suslov(GENERIC)
+    methods = {"Moser-Veselov": da.EulerPoincareSuslov("moser-veselov"), "Cayley": da.EulerPoincareSuslov("retraction"),
+               "Runge-Kutta 4": da.RungeKutta()}
+    start = np.array([0.9, 0.5, *ONE])
+    return Problem("Suslov", field, start, system, system.state(xi=[0.9, 0.5, 0.0]), methods,
+                   lambda s: np.concatenate([s.xi[:2], np.ravel(s.g)]), lambda y: with_attitude(y[:2], y[2:]))
+
+
+def sleigh() -> Problem:
+    mass, inertia, a, b = 1.0, 1.0, 0.3, 0.2
+    about = inertia + mass * a**2
+
+    def field(y, cos, sin):
+        w, v, theta = y[:3]
+        V = v - b * w
+        rate = -(mass * a / about) * w * V
+        return [rate, a * w * w + b * rate, w, v * cos(theta), v * sin(theta)]
+
+    system = da.models.chaplygin_sleigh(mass, inertia, a, b)
+    methods = {"Moser-Veselov": da.EulerPoincareSuslov("moser-veselov"), "Runge-Kutta 4": da.RungeKutta()}
+    return Problem("Chaplygin sleigh", field, np.array([0.5, -1.0, 0.0, 0.0, 0.0]), system, system.state(xi=[0.5, -1.0, 0.0]), methods,
+                   lambda s: np.concatenate([s.xi[:2], s.g[:2, 2], s.g[:2, 0]]),
+                   lambda y: np.array([y[0], y[1], y[3], y[4], np.cos(y[2]), np.sin(y[2])]))
+
+
+def particle() -> Problem:
+    def field(y, cos, sin):
+        x, y, _, u, v = y
+        force = (v * u - x * y) / (1.0 + y * y)
+        return [u, v, y * u, -x - y * force, -y]
+
+    system = da.models.nonholonomic_particle("harmonic")
+    methods = {"Lagrange-d'Alembert": da.LagrangeDAlembert(), "Runge-Kutta 4": da.RungeKutta()}
+    return Problem("nonholonomic particle", field, np.array([0.3, 0.5, -0.2, 1.1, 0.7]), system,
+                   system.state([0.3, 0.5, -0.2], [1.1, 0.7, 0.55]), methods,
+                   lambda s: np.concatenate([s.g, s.xi[:2]]), lambda y: np.asarray(y))
+
+
+def reference(case: Problem, steps: int = 4000) -> np.ndarray:
+    """The end of the motion to 1e-15 or so: Dormand and Prince's method of order 8 with fixed steps in extended precision."""
+    from scipy.integrate import DOP853
+
+    A, B, count = DOP853.A.astype(np.longdouble), DOP853.B.astype(np.longdouble), DOP853.n_stages
+    y, h = case.start.astype(np.longdouble), np.longdouble(END) / steps
+    for _ in range(steps):
+        slopes = np.zeros((count, len(y)), np.longdouble)
+        for i in range(count):
+            slopes[i] = case.field(list(y + h * (A[i, :i] @ slopes[:i])), np.cos, np.sin)
+        y = y + h * (B @ slopes)
+    return case.compared(y).astype(float)
+
+
+# ---- who runs them: each yields (what is compared, a call to time)
+
+Runs = Iterator[tuple[np.ndarray, Callable[[], Any]]]
+
+
+def stay(consts, given, u):
+    return given
+
+
+def dalembert_runs(case: Problem, integrator: Any) -> Runs:
+    """The call is the machine code of the start (where an exact map does its work) and of all steps."""
+    begin, advance, observe = functions(integrator, False)
+    for steps in (1, *STEPS[:4]) if getattr(integrator, "order", None) == "exact" else STEPS:
+        h = END / steps
+        consts = (case.system, np.asarray(h))
+        first = open_session(problem(stay, begin, consts, (case.state, None), None, None, None, 1), "llvm")[0]
+        first.reserve(1)
+        loop = da.simulate(case.system, integrator, case.state, step=h, steps=1, backend="llvm").final
+        session = open_session(problem(advance, observe, consts, loop, None, None, None, steps), "llvm")[0]
+        session.reserve(1)
+        before = session.save_state()
+
+        def run(first=first, session=session, before=before, steps=steps):
+            first.run(0, 1, 1, 0)
+            session.restore_state(before)
+            session.run(0, 1, steps, 0)
+
+        last = da.simulate(case.system, integrator, case.state, step=h, steps=steps, save_every=steps, backend="llvm")
+        if last.status == "ok":
+            yield case.read(da.State(*(np.asarray(leaf)[-1] for leaf in last.records.state))), run
+
+
+def scipy_runs(case: Problem, method: str) -> Runs:
+    from scipy.integrate import solve_ivp
+
+    def field(t, y):
+        return case.field(y, np.cos, np.sin)
+
+    for tolerance in TOLERANCES:
+        run = partial(solve_ivp, field, (0.0, END), case.start, method=method, rtol=max(tolerance, 3e-14), atol=tolerance)
+        yield case.compared(run().y[:, -1]), run
+
+
+def diffrax_runs(case: Problem, solver: str) -> Runs:
+    import diffrax
+    import jax
+    import jax.numpy as jnp
+
+    term = diffrax.ODETerm(lambda t, y, p: jnp.stack(case.field(list(y), jnp.cos, jnp.sin)))
+
+    @jax.jit
+    def solve(y, tolerance):
+        controller = diffrax.PIDController(rtol=tolerance, atol=tolerance)
+        chosen = getattr(diffrax, solver)()
+        return diffrax.diffeqsolve(term, chosen, 0.0, END, 0.01, y, saveat=diffrax.SaveAt(t1=True), stepsize_controller=controller,
+                                   max_steps=None, throw=False).ys[-1]
+
+    start = jnp.asarray(case.start)
+    for tolerance in TOLERANCES[:-1]:
+        yield case.compared(np.asarray(solve(start, tolerance))), lambda tol=tolerance: solve(start, tol).block_until_ready()
+
+
+def heyoka_runs(case: Problem, _: str) -> Runs:
+    import heyoka as hy
+
+    names = hy.make_vars(*[f"y{i}" for i in range(len(case.start))])
+    equations = list(zip(names, case.field(list(names), hy.cos, hy.sin), strict=True))
+    for tolerance in (*TOLERANCES, 2.3e-16):
+        integrator = hy.taylor_adaptive(equations, list(case.start), tol=tolerance, compact_mode=False)
+
+        def run(integrator=integrator):
+            integrator.time = 0.0
+            integrator.state[:] = case.start
+            integrator.propagate_until(END)
+
+        run()
+        yield case.compared(integrator.state.copy()), run
+
+
+PEERS = {
+    "heyoka": (heyoka_runs, "heyoka", ("",)),
+    "diffrax": (diffrax_runs, "diffrax", ("Dopri8", "Tsit5")),
+    "SciPy": (scipy_runs, "scipy", ("DOP853", "LSODA")),
+}
+
+
+def points(runs: Runs, truth: np.ndarray) -> list[Point]:
+    """Errors and seconds; a run that takes longer than a second ends the list."""
+    found: list[Point] = []
+    for value, call in runs:
+        seconds = once(call)
+        found.append((float(np.max(np.abs(value - truth))), seconds))
+        if seconds > 1.0:
+            break
+    return found
+
+
+def measured(case: Problem) -> dict[str, list[Point]]:
+    truth = reference(case)
+    results = {f"dalembert: {name}": points(dalembert_runs(case, method), truth) for name, method in case.integrators.items()}
+    for name, (runs, module, methods) in PEERS.items():
+        if importlib.util.find_spec(module):
+            for method in methods:
+                results[f"{name} {method}".strip()] = points(runs(case, method), truth)
+    return results
+
+
+def soonest(found: list[Point], target: float) -> str:
+    times = [seconds for error, seconds in found if error <= target]
+    return f"{1e6 * min(times):.0f}" if times else "-"
+
+
+def plot(results: dict[str, dict[str, list[Point]]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 2, figsize=(16, 9), layout="constrained")
+    for axis, (name, curves) in zip(axes.flat, results.items(), strict=False):
+        for label, found in curves.items():
+            errors, seconds = np.array(found).T
+            axis.loglog(np.maximum(errors, 1e-16), 1e6 * seconds, "o-" if "dalembert" in label else "s--", ms=3, label=label)
+        axis.set(title=name, xlabel="error at t = 20", ylabel="processor time, microseconds")
+        axis.invert_xaxis()
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    print(f"figure: {path}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("out/work_precision.png"))
+    given = parser.parse_args()
+    for name, (_, module, _) in PEERS.items():
+        if not importlib.util.find_spec(module):
+            print(f"{name} is not installed: left out (pip install dalembert[bench])")
+    results = {case.name: measured(case) for case in (rigid_body(), suslov(), sleigh(), particle())}
+    for name, curves in results.items():
+        rows = [[label, *(soonest(found, target) for target in TARGETS)] for label, found in curves.items()]
+        table([f"{name}: microseconds to", *(f"{target:.0e}" for target in TARGETS)], rows)
+        best = [min((min((s for e, s in found if e <= t), default=np.inf), label) for label, found in curves.items())[1] for t in TARGETS]
+        print("soonest: " + "; ".join(f"{t:.0e} {label}" for t, label in zip(TARGETS, best, strict=True)) + "\n")
+    plot(results, given.out)
+
+
+if __name__ == "__main__":
+    main()
