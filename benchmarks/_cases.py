@@ -19,8 +19,8 @@ from dalembert.discretisation import moser_veselov
 from dalembert.integrators import DiscreteMoserVeselov
 from dalembert.kernels.problem import Problem, problem
 from dalembert.kernels.run import open_session
+from dalembert.loop import functions
 from dalembert.models.registry import GENERIC
-from dalembert.simulate import functions
 
 OPTIONS = ("-O3", "-march=native", "-shared", "-fPIC")
 

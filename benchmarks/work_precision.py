@@ -22,8 +22,8 @@ import dalembert as da
 from dalembert.integrators import DiscreteMoserVeselov
 from dalembert.kernels.problem import problem
 from dalembert.kernels.run import open_session
+from dalembert.loop import functions
 from dalembert.models.registry import GENERIC
-from dalembert.simulate import functions
 
 END = 20.0
 TARGETS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)

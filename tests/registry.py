@@ -75,9 +75,13 @@ def _ball_force(t, g, xi, u, p):
 def ball(drag=0.1):
     """An unbalanced ball that rolls on a plane, with a spring and drag: SO(3) x R^2, A depends on g, m = 2."""
     parameters = {
-        "moments": jnp.array([0.7, 0.9, 1.2]), "mass": jnp.array(1.1), "radius": jnp.array(0.6),
-        "weight": jnp.array([0.2, -0.3, 0.5]), "spring": jnp.array(0.7), "drag": jnp.array(drag),
-    }  # fmt: skip
+        "moments": jnp.array([0.7, 0.9, 1.2]),
+        "mass": jnp.array(1.1),
+        "radius": jnp.array(0.6),
+        "weight": jnp.array([0.2, -0.3, 0.5]),
+        "spring": jnp.array(0.7),
+        "drag": jnp.array(drag),
+    }
     group = da.SO3() * da.Euclidean(2)
     system = da.System(group, _ball_lagrangian, _ball_constraint, parameters=parameters, force=_ball_force)
     g = _turn(group, [0.3, -0.5, 0.2, 0.4, -0.1])
@@ -103,7 +107,9 @@ def _driven_force(t, q, v, u, p):
 
 def driven():
     """Everything at once on R^3: L, A, b and F depend on time, the constraint is affine, the force takes controls."""
-    system = da.System(da.Euclidean(3), _driven_lagrangian, _driven_constraint, drift=_driven_drift, force=_driven_force)
+    system = da.System(
+        da.Euclidean(3), _driven_lagrangian, _driven_constraint, drift=_driven_drift, force=_driven_force
+    )
     q, t = jnp.array([0.3, 0.5, -0.2]), 0.4
     return system, system.state(q, system.project(q, [1.1, 0.7, 0.5], t), t=t)
 
@@ -136,10 +142,8 @@ def quartic():
 
 SYSTEMS = {
     make.__name__: cache(make)
-    for make in (
-        suslov, heavy_suslov, suslov_4, sleigh, knife_edge, particle, disk, ball, driven, heavy_top, quartic
-    )
-}  # fmt: skip
+    for make in (suslov, heavy_suslov, suslov_4, sleigh, knife_edge, particle, disk, ball, driven, heavy_top, quartic)
+}
 
 
 def case(name: str):

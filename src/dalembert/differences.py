@@ -12,8 +12,8 @@ from jax import Array
 from ._linalg import solve
 from ._newton import find_root
 from .errors import InconsistentDiscretisation, InvalidInput
-from .groups import Group
-from .retractions import Cayley, Retraction
+from .groups import Euclidean, Group
+from .retractions import Cayley, Exponential, Retraction
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class FiniteDifference:
         def gap(xi):
             return group.log(group.compose(group.inverse(target), self.end(group, group.identity(), xi)))
 
-        return guess if self.node in (0.0, 1.0) else find_root(gap, guess).x
+        one_parameter = isinstance(self.retraction, Exponential) or isinstance(group, Euclidean)
+        return guess if self.node in (0.0, 1.0) or one_parameter else find_root(gap, guess).x
 
     def reaction(self, group: Group, xi, mu0, impulse) -> tuple[Array, Array]:
         """(what pairs with dxi, mu1) when mu0 leaves g0 and `impulse` acts at g~.

@@ -109,7 +109,9 @@ class InvariantSystem(MechanicalSystem):
                     f"this inertia on {self.group} is not that of a body: no mass matrix J satisfies <I xi, xi> = tr(xi J xi^T) "
                     f"(off by {off:.3g}); the Moser-Veselov Lagrangian needs one. Use the retraction Lagrangian instead"
                 )
-        return (jnp.asarray(projector) @ flat).reshape(size, size)
+        # Entry by entry with literal weights: what is zero for every body on this group is then zero in a compiled step too.
+        entries = [sum(float(w) * flat[k] for k, w in enumerate(row) if w) for row in projector]
+        return jnp.stack([jnp.asarray(entry, float) for entry in entries]).reshape(size, size)
 
 
 Structure = tuple[tuple[float | None, ...], ...]
@@ -156,6 +158,12 @@ def _generators(group: Group) -> np.ndarray:
     """The basis of the algebra as matrices (n, N, N)."""
     with jax.ensure_compile_time_eval():
         return np.stack([np.asarray(block(group.hat(e))) for e in jnp.eye(group.dim)])
+
+
+@lru_cache
+def zero_rows(group: Group) -> np.ndarray:
+    """Which rows of the generators are zero: none on SO(n), the last on SE(n)."""
+    return ~_generators(group).any(axis=(0, 2))
 
 
 def block(matrix: Any) -> Array:

@@ -67,6 +67,8 @@ def simulate(
         loop, first = _begin(loop_functions, consts, (begin, _first(held)), backend)
     else:
         loop, first = last.final, jax.tree.map(lambda leaf: leaf[-1], last.records)
+        moved = loop.carry.t - loop.steps * consts[1]  # another step counts from another origin
+        loop = loop._replace(origin=jnp.where(consts[1] == last.step, loop.origin, moved))
     result = _run(loop_functions, consts, loop, held, steps, save_every, backend, progress=progress)
     records = jax.tree.map(lambda a, b: _join((a[None], b), 0), first, result.records)
     return _truncated(

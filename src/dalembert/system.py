@@ -165,6 +165,7 @@ class MechanicalSystem:
         """Refuse a velocity off D, saying how far it is off."""
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self, t, g, xi))):
             return
+        xi = vector(xi, self.group.dim, "velocity xi")
         rows, off = (np.asarray(value) for value in _constraint(self, t, g, xi))
         if rows.shape[0] and np.linalg.matrix_rank(rows) < rows.shape[0]:
             raise InvalidInput(

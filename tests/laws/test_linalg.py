@@ -92,10 +92,18 @@ def test_newton_stays_on_the_branch_of_its_orientation():
     assert not bool(lost.converged)
 
 
-@pytest.mark.parametrize("key, method", [
-    ("heavy_suslov", da.LagrangeDAlembert()), ("driven", da.LagrangeDAlembert(nodes="velocity")), ("ball", da.LagrangeDAlembert(da.Exponential())),
-    ("suslov", da.EulerPoincareSuslov()), ("sleigh", da.RetractionAdapted()), ("quartic", da.LagrangeDAlembert()),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "key, method",
+    [
+        ("heavy_suslov", da.LagrangeDAlembert()),
+        ("driven", da.LagrangeDAlembert(nodes="velocity")),
+        ("ball", da.LagrangeDAlembert(da.Exponential())),
+        ("suslov", da.EulerPoincareSuslov()),
+        ("sleigh", da.RetractionAdapted()),
+        ("quartic", da.LagrangeDAlembert()),
+    ],
+    ids=str,
+)
 def test_no_step_calls_lapack(key, method):
     """A step must lower to straight scalar code: no lu, no triangular solve, no qr, svd or eigh."""
     system, state = case(key)
@@ -105,7 +113,16 @@ def test_no_step_calls_lapack(key, method):
         return method.step(system, carry, h)
 
     text = str(jax.make_jaxpr(step)(system, state, 0.1))
-    for word in ("lu", "lu_pivots_to_permutation", "triangular_solve", "cholesky", "householder_product", "qr", "svd", "eigh"):
+    for word in (
+        "lu",
+        "lu_pivots_to_permutation",
+        "triangular_solve",
+        "cholesky",
+        "householder_product",
+        "qr",
+        "svd",
+        "eigh",
+    ):
         assert f" {word}[" not in text and f"= {word} " not in text, word
     assert "while" in text
 

@@ -82,14 +82,14 @@ def exact_outcome(inertia, momentum, h):
     return motion.momentum @ [0.3, -0.5, 0.7] + np.sum(motion.attitude * np.arange(9.0).reshape(3, 3) / 9)
 
 
+@pytest.mark.parametrize("momentum", [[0.9, 0.4, -0.6], [0.0, 0.0, 0.0]], ids=["moving", "at rest"])
 @pytest.mark.parametrize(
     "inertia", [TENSOR, np.diag([1.0, 1.0, 1.4]), np.eye(3)], ids=["generic", "symmetric", "spherical"]
 )
-def test_gradients_also_where_moments_are_equal(inertia):
-    momentum, h, small = np.array([0.9, 0.4, -0.6]), 0.8, 1e-5
-    by_inertia, by_momentum, by_step = (
-        np.asarray(part) for part in GRADIENT(jnp.asarray(inertia), jnp.asarray(momentum), h)
-    )
+def test_gradients_also_at_rest_and_where_moments_are_equal(inertia, momentum):
+    momentum, h, small = np.array(momentum), 0.8, 1e-5
+    gradient = GRADIENT(jnp.asarray(inertia), jnp.asarray(momentum), h)
+    by_inertia, by_momentum, by_step = (np.asarray(part) for part in gradient)
 
     def slope(function):
         return (function(small) - function(-small)) / (2 * small)
@@ -117,7 +117,9 @@ def primitives(jaxpr) -> set[str]:
     found = set()
     for equation in jaxpr.eqns:
         found.add(equation.primitive.name)
-        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
+        for value in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
+        ):
             inner = getattr(value, "jaxpr", value)
             if isinstance(getattr(inner, "eqns", None), list):
                 found |= primitives(inner)

@@ -36,11 +36,13 @@ def test_the_legendre_map(point):
     other = system.velocity(t, g, system.momentum(t, g, rough))
     frame = null_basis(_rows(system, t, g))
     assert np.abs(system.residual(t, g, other)).max(initial=0.0) < 1e-12
-    np.testing.assert_allclose(frame.T @ system.momentum(t, g, other), frame.T @ system.momentum(t, g, rough), atol=1e-12)
+    np.testing.assert_allclose(
+        frame.T @ system.momentum(t, g, other), frame.T @ system.momentum(t, g, rough), atol=1e-12
+    )
 
 
 def test_momentum_and_metric_are_derivatives_of_L(point):
-    system, t, g, xi, rough = point
+    system, t, g, _xi, rough = point
     e, direction = 1e-5, np.sin(2.0 + np.arange(system.group.dim))
     up, down = system.L(t, g, rough + e * direction), system.L(t, g, rough - e * direction)
     np.testing.assert_allclose(system.momentum(t, g, rough) @ direction, (up - down) / (2 * e), rtol=1e-8, atol=1e-8)
@@ -48,7 +50,9 @@ def test_momentum_and_metric_are_derivatives_of_L(point):
     np.testing.assert_allclose(system.metric(t, g, rough) @ direction, (up - down) / (2 * e), rtol=1e-8, atol=1e-8)
     group = system.group
     moved = [system.L(t, group.compose(g, group.exp(jnp.asarray(s * e * direction))), rough) for s in (1, -1)]
-    np.testing.assert_allclose(system.L_g(t, g, rough) @ direction, (moved[0] - moved[1]) / (2 * e), rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(
+        system.L_g(t, g, rough) @ direction, (moved[0] - moved[1]) / (2 * e), rtol=1e-8, atol=1e-8
+    )
 
 
 def test_project_is_the_nearest_point_of_D(point):
@@ -103,7 +107,9 @@ def test_the_motion_stays_on_D_and_obeys_newton(point):
     np.testing.assert_allclose(left, system.A(t, g).T @ multipliers, atol=1e-8)
 
 
-@pytest.mark.parametrize("key, quadratic", [("driven", True), ("heavy_suslov", True), ("ball", True), ("quartic", False)])
+@pytest.mark.parametrize(
+    "key, quadratic", [("driven", True), ("heavy_suslov", True), ("ball", True), ("quartic", False)]
+)
 def test_quadratic_lagrangians_are_recognised(key, quadratic):
     assert case(key)[0].quadratic is quadratic
 
@@ -145,9 +151,13 @@ def test_energy_balance_of_the_motion_and_of_the_method():
     assert np.abs(exact.energy_error()).max() > 0.1
     assert np.abs(da.diagnostics.energy_balance(exact)).max() < 1e-7
     left = [
-        np.abs(da.diagnostics.energy_balance(da.simulate(system, da.LagrangeDAlembert(node=0.5), state, step=h, steps=n, save_every=1).check())).max()
+        np.abs(
+            da.diagnostics.energy_balance(
+                da.simulate(system, da.LagrangeDAlembert(node=0.5), state, step=h, steps=n, save_every=1).check()
+            )
+        ).max()
         for h, n in [(0.04, 50), (0.02, 100)]
-    ]  # fmt: skip
+    ]
     assert np.log2(left[0] / left[1]) == pytest.approx(2.0, abs=0.15)
 
 
@@ -204,7 +214,9 @@ def _constrained(group, rows):
 
 def _car(t, g, p):
     """A car on SE(2) x R, (w, v1, v2, steering rate): no sliding, w = v1 tan(steering)/l."""
-    return jnp.array([[0.0, 0.0, 1.0, 0.0], [0.8, 0.0, 0.0, 0.0]]) - jnp.tan(g[1][0]) * jnp.array([[0.0] * 4, [0.0, 1.0, 0.0, 0.0]])
+    return jnp.array([[0.0, 0.0, 1.0, 0.0], [0.8, 0.0, 0.0, 0.0]]) - jnp.tan(g[1][0]) * jnp.array(
+        [[0.0] * 4, [0.0, 1.0, 0.0, 0.0]]
+    )
 
 
 GROWTH = {
@@ -214,11 +226,22 @@ GROWTH = {
     "disk": (lambda: case("disk")[0], None, (2, 3, 4)),
     "ball": (lambda: case("ball")[0], None, (3, 5)),
     "car": (lambda: _constrained(da.SE2() * da.Euclidean(1), _car), None, (2, 3, 4)),
-    "holonomic": (lambda: _constrained(da.Euclidean(3), lambda t, q, p: jnp.stack([q[0], q[1], 1.0 + 0 * q[2]])[None]), [0.3, 0.5, 1.0], (2,)),
+    "holonomic": (
+        lambda: _constrained(da.Euclidean(3), lambda t, q, p: jnp.stack([q[0], q[1], 1.0 + 0 * q[2]])[None]),
+        [0.3, 0.5, 1.0],
+        (2,),
+    ),
     "subgroup": (lambda: _constrained(da.SE2(), lambda t, g, p: jnp.array([[1.0, 0.0, 0.0]])), None, (2,)),
-    "partly": (lambda: _constrained(da.Euclidean(4), lambda t, q, p: jnp.stack([jnp.stack([-q[1], 0 * q[0], 1 + 0 * q[0], 0 * q[0]]), jnp.eye(4)[3]])), None, (2, 3)),
+    "partly": (
+        lambda: _constrained(
+            da.Euclidean(4),
+            lambda t, q, p: jnp.stack([jnp.stack([-q[1], 0 * q[0], 1 + 0 * q[0], 0 * q[0]]), jnp.eye(4)[3]]),
+        ),
+        None,
+        (2, 3),
+    ),
     "free": (lambda: case("heavy_top")[0], None, (3,)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("key", GROWTH)
@@ -226,7 +249,12 @@ def test_growth_vector(key):
     make, g, growth = GROWTH[key]
     found = da.nonholonomy(make(), g, depth=3)
     assert found.growth == growth
-    words = {"holonomic": "integrable", "subgroup": "integrable", "partly": "partly integrable", "free": "unconstrained"}
+    words = {
+        "holonomic": "integrable",
+        "subgroup": "integrable",
+        "partly": "partly integrable",
+        "free": "unconstrained",
+    }
     assert str(found).startswith(words.get(key, "nonholonomic"))
     assert found.bracket_generating == (key not in ("holonomic", "subgroup", "partly"))
     assert found.integrable == (key in ("holonomic", "subgroup", "free"))

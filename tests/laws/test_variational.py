@@ -45,12 +45,20 @@ def _slope(group, action, path, points):
 
 
 CASES = [
-    ("particle", CAYLEY, 0.0), ("particle", CAYLEY, 0.5), ("driven", CAYLEY, 0.5), ("quartic", CAYLEY, 1.0),
-    ("heavy_suslov", CAYLEY, 0.5), ("heavy_suslov", EXPONENTIAL, 1.0), ("knife_edge", CAYLEY, 0.0), ("ball", EXPONENTIAL, 0.5),
-]  # fmt: skip
+    ("particle", CAYLEY, 0.0),
+    ("particle", CAYLEY, 0.5),
+    ("driven", CAYLEY, 0.5),
+    ("quartic", CAYLEY, 1.0),
+    ("heavy_suslov", CAYLEY, 0.5),
+    ("heavy_suslov", EXPONENTIAL, 1.0),
+    ("knife_edge", CAYLEY, 0.0),
+    ("ball", EXPONENTIAL, 0.5),
+]
 
 
-@pytest.mark.parametrize("key, retraction, node", CASES, ids=lambda v: type(v).__name__ if isinstance(v, da.Retraction) else str(v))
+@pytest.mark.parametrize(
+    "key, retraction, node", CASES, ids=lambda v: type(v).__name__ if isinstance(v, da.Retraction) else str(v)
+)
 def test_lagrange_dalembert(key, retraction, node):
     system, state = case(key)
     run = da.simulate(system, da.LagrangeDAlembert(retraction, node), state, step=H, steps=STEPS).check()

@@ -11,11 +11,11 @@ from registry import CAYLEY, EXPONENTIAL, case
 import dalembert as da
 from dalembert import InconsistentDiscretisation as Inconsistent
 
-GROUPS = [da.Euclidean(3), da.SO3(), da.SE2(), da.SO3() * da.Euclidean(2)]
+GROUPS = [da.Euclidean(3), da.SO3(), da.SE2()]
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=str)
-@pytest.mark.parametrize("retraction, node", [(CAYLEY, 0.0), (CAYLEY, 0.5), (EXPONENTIAL, 0.3), (EXPONENTIAL, 1.0)], ids=str)
+@pytest.mark.parametrize("retraction, node", [(CAYLEY, 0.0), (CAYLEY, 0.4), (EXPONENTIAL, 0.3)], ids=str)
 def test_finite_difference_maps_satisfy_their_axioms(group, retraction, node):
     rho = da.FiniteDifference(retraction, node)
     da.check_difference(rho, group)
@@ -75,14 +75,13 @@ def _with_constraint(function):
 
 BAD_PAIRS = {
     "not in D_d": lambda q, d: jnp.stack([d[2] - q[1] * d[0] + 0.1]),
-    "not opposite": lambda q, d: jnp.stack([d[2] - q[1] * d[0]]) * (1 + q[0]) + jnp.sin(q[1]) - jnp.sin((q + d)[1]) + (d @ d) + 0.2 * jnp.sin(q[0] - q[0]),
     "not tangent to D": lambda q, d: jnp.stack([d[2] + q[1] * d[0]]),
     "components": lambda q, d: jnp.stack([d[2] - q[1] * d[0], d[0]]),
     "dependent rows": lambda q, d: jnp.stack([(d[2] - q[1] * d[0]) ** 3]),
 }
 
 
-@pytest.mark.parametrize("reason", [key for key in BAD_PAIRS if key != "not opposite"])
+@pytest.mark.parametrize("reason", BAD_PAIRS)
 def test_pairs_that_violate_an_axiom_are_refused(reason):
     with pytest.raises(Inconsistent, match=reason):
         da.check_discretisation(_with_constraint(BAD_PAIRS[reason]))
@@ -136,7 +135,9 @@ def test_a_degenerate_pair_is_refused():
     """L_d does not see y, an admissible direction: no step is defined."""
     system, state = case("particle")
     good = da.from_difference(system, da.FiniteDifference(CAYLEY, 0.5))
-    blind = da.Discretisation(system, lambda t, a, b, h, s: ((b - a)[0] ** 2 + (b - a)[2] ** 2) / (2 * h), good.constraint)
+    blind = da.Discretisation(
+        system, lambda t, a, b, h, s: ((b - a)[0] ** 2 + (b - a)[2] ** 2) / (2 * h), good.constraint
+    )
     with pytest.raises(Inconsistent, match="not defined here.*singular"):
         da.check_regular(blind, state.g, state.g + 0.1 * state.xi, 0.1)
 

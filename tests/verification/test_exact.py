@@ -7,7 +7,7 @@ import pytest
 
 import dalembert as da
 
-TIMES = dict(step=0.5, steps=6)
+TIMES = {"step": 0.5, "steps": 6}
 
 
 def test_suslov():

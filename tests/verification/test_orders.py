@@ -25,7 +25,9 @@ def errors(key, method, end=None):
     """Errors of the final state with 16, 32 and 64 steps."""
     system, state = case(key)
     goal = exact(key).last if end is None else end
-    return [gap(da.simulate(system, method, state, step=T / n, steps=n, save_every=n).check().last, goal) for n in COUNTS]
+    return [
+        gap(da.simulate(system, method, state, step=T / n, steps=n, save_every=n).check().last, goal) for n in COUNTS
+    ]
 
 
 def order(errors) -> float:
@@ -34,11 +36,20 @@ def order(errors) -> float:
 
 
 LAGRANGE = [
-    ("particle", CAYLEY, 0.0, 1), ("particle", CAYLEY, 1.0, 1), ("particle", CAYLEY, 0.5, 2), ("particle", CAYLEY, 0.3, 1),
-    ("driven", CAYLEY, 0.0, 1), ("driven", CAYLEY, 0.5, 2), ("quartic", CAYLEY, 0.5, 2),
-    ("heavy_suslov", CAYLEY, 0.0, 1), ("heavy_suslov", CAYLEY, 0.5, 2), ("heavy_suslov", EXPONENTIAL, 0.5, 2),
-    ("ball", CAYLEY, 1.0, 1), ("ball", CAYLEY, 0.5, 2), ("heavy_top", EXPONENTIAL, 0.5, 2),
-]  # fmt: skip
+    ("particle", CAYLEY, 0.0, 1),
+    ("particle", CAYLEY, 1.0, 1),
+    ("particle", CAYLEY, 0.5, 2),
+    ("particle", CAYLEY, 0.3, 1),
+    ("driven", CAYLEY, 0.0, 1),
+    ("driven", CAYLEY, 0.5, 2),
+    ("quartic", CAYLEY, 0.5, 2),
+    ("heavy_suslov", CAYLEY, 0.0, 1),
+    ("heavy_suslov", CAYLEY, 0.5, 2),
+    ("heavy_suslov", EXPONENTIAL, 0.5, 2),
+    ("ball", CAYLEY, 1.0, 1),
+    ("ball", CAYLEY, 0.5, 2),
+    ("heavy_top", EXPONENTIAL, 0.5, 2),
+]
 
 
 def name(value):
@@ -51,7 +62,10 @@ def test_lagrange_dalembert_at_its_original_nodes(key, retraction, node, expecte
     assert order(measured) == pytest.approx(expected, abs=0.12), measured
 
 
-@pytest.mark.parametrize("key, node, expected", [("particle", 0.0, 1), ("particle", 1.0, 1), ("particle", 0.5, 2), ("heavy_suslov", 0.5, 2), ("driven", 0.5, 2)])
+@pytest.mark.parametrize(
+    "key, node, expected",
+    [("particle", 0.0, 1), ("particle", 1.0, 1), ("particle", 0.5, 2), ("heavy_suslov", 0.5, 2), ("driven", 0.5, 2)],
+)
 def test_lagrange_dalembert_at_redefined_nodes(key, node, expected):
     measured = errors(key, da.LagrangeDAlembert(CAYLEY, node, "velocity"))
     assert order(measured) == pytest.approx(expected, abs=0.12), measured
@@ -63,16 +77,26 @@ def test_the_deformed_form_is_of_first_order():
 
 
 @pytest.mark.parametrize("key", ["suslov", "sleigh"])
-@pytest.mark.parametrize("method", [da.EulerPoincareSuslov("moser-veselov"), da.EulerPoincareSuslov("retraction")], ids=lambda m: m.lagrangian)
+@pytest.mark.parametrize(
+    "method",
+    [da.EulerPoincareSuslov("moser-veselov"), da.EulerPoincareSuslov("retraction")],
+    ids=lambda m: m.lagrangian,
+)
 def test_euler_poincare_suslov_is_of_second_order(key, method):
     measured = errors(key, method)
     assert order(measured) == pytest.approx(2.0, abs=0.12), measured
 
 
 ADAPTED = [
-    ("suslov", 0.0, 2), ("suslov", 0.3, 2), ("suslov", 1.0, 2), ("sleigh", 0.3, 2),
-    ("heavy_suslov", 0.0, 1), ("heavy_suslov", 0.5, 2), ("knife_edge", 0.3, 1), ("knife_edge", 0.5, 2),
-]  # fmt: skip
+    ("suslov", 0.0, 2),
+    ("suslov", 0.3, 2),
+    ("suslov", 1.0, 2),
+    ("sleigh", 0.3, 2),
+    ("heavy_suslov", 0.0, 1),
+    ("heavy_suslov", 0.5, 2),
+    ("knife_edge", 0.3, 1),
+    ("knife_edge", 0.5, 2),
+]
 
 
 @pytest.mark.parametrize("key, node, expected", ADAPTED)
@@ -102,7 +126,11 @@ def multiplier_errors(key, node, nodes, stamp):
     for n in COUNTS:
         h = T / n
         run = da.simulate(system, da.LagrangeDAlembert(CAYLEY, node, nodes), state, step=h, steps=n).check()
-        truth = da.simulate(system, da.Reference(), exact(key).last, step=(stamp - 1) * h, steps=1).check() if stamp != 1 else exact(key)
+        truth = (
+            da.simulate(system, da.Reference(), exact(key).last, step=(stamp - 1) * h, steps=1).check()
+            if stamp != 1
+            else exact(key)
+        )
         found.append(float(np.abs(np.asarray(run.multipliers[-1]) - np.asarray(truth.multipliers[-1])).max()))
     return found
 

@@ -30,11 +30,6 @@ class Group(abc.ABC):
     """
 
     @property
-    def orthogonal(self) -> bool:
-        """Whether the defining matrices are orthogonal."""
-        return False
-
-    @property
     @abc.abstractmethod
     def dim(self) -> int:
         """Dimension of the algebra."""

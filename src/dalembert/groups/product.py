@@ -32,10 +32,6 @@ class Product(Group):
         return " x ".join(map(str, self.groups))
 
     @property
-    def orthogonal(self) -> bool:
-        return all(group.orthogonal for group in self.groups)
-
-    @property
     def dim(self) -> int:
         return sum(group.dim for group in self.groups)
 

@@ -24,10 +24,6 @@ class Rotations(Group):
         """The n of SO(n)."""
 
     @property
-    def orthogonal(self) -> bool:
-        return True
-
-    @property
     def dim(self) -> int:
         return self.size * (self.size - 1) // 2
 
