@@ -90,17 +90,22 @@ def reduced_legendre(reduced: Callable, W, h, system: InvariantSystem) -> Array:
 
 
 def moser_veselov_impulse(tau: Retraction, xi, system: InvariantSystem) -> Array:
-    """h F l_d(tau(xi)) of `moser_veselov`: <h M, eta> = tr(eta (W J W^T - W J)).
+    """h F l_d(tau(xi)) of `moser_veselov`: <h M, eta> = tr(eta (W J W^T - W J)) with W = 1 + N.
 
-    Of the symmetric W J W^T a skew eta sees nothing; what is left are the rows that eta leaves zero (the last one on SE(n)), where
-    W is the identity and W J W^T the transpose of W J. On SO(3), where tau(xi) = 1 + a xi + b xi^2, h M = a I xi + b (J xi) x xi.
+    Of symmetric matrices a skew eta sees nothing: -N J is left, and in the rows that eta leaves zero (the last one on SE(n)), where W
+    is the identity, also the transpose of N J. On SO(3), where tau(xi) = 1 + a xi + b xi^2, h M = a I xi + b (J xi) x xi.
     """
     group, mass = system.group, system.mass_matrix()
     coefficients = tau.rodrigues(xi @ xi)
     if isinstance(group, SO3) and coefficients is not None:
         first, second = coefficients
         return first * (system.inertia @ xi) + second * jnp.cross(mass @ xi, xi)
-    moved = block(group.matrix(tau.tau(group, xi))) @ mass
+    displacement = block(group.matrix(tau.tau(group, xi)))
+    one = jnp.eye(displacement.shape[0])
+    # W - 1 = xi (W + 1)/2 for Cayley: no digits are lost at small steps.
+    exact = isinstance(tau, Cayley)
+    change = 0.5 * block(group.hat(xi)) @ (displacement + one) if exact else displacement - one
+    moved = change @ mass
     carried = jnp.where(zero_rows(group)[:, None], moved.T, 0.0) - moved
     return jax.grad(lambda eta: jnp.vdot(block(group.hat(eta)).T, carried))(jnp.zeros(group.dim))
 

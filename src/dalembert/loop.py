@@ -12,7 +12,7 @@ from jax import Array
 
 from .integrators import Integrator
 from .integrators.base import NOT_FINITE, OK
-from .sensitivity import Pair, push, unzip
+from .sensitivity import Pair, push
 from .system import MechanicalSystem, State
 from .trajectory import Record
 
@@ -52,7 +52,7 @@ class Functions(NamedTuple):
 def functions(integrator: Integrator, monitor: bool) -> Functions:
     """The loop of an integrator; the same objects every time, so that compiled programs are found again."""
 
-    def begin(consts, given) -> tuple[Loop, Record]:
+    def begin(consts, given) -> Loop:
         (system, h), (state, u) = consts, given
         carry, info = integrator.start(system, state, h, u)
         good = (info.status == OK) & _finite(carry)
@@ -67,12 +67,12 @@ def functions(integrator: Integrator, monitor: bool) -> Functions:
             loop = loop._replace(
                 peaks=_peaks(system, seen, peaks._replace(energy=system.energy(seen.t, seen.g, seen.xi)))
             )
-        return loop, observe(consts, loop)
+        return loop
 
     def advance(consts, loop: Loop, u) -> Loop:
         system, h = consts
         carry, info = integrator.step(system, loop.carry, h, u)
-        good = (loop.status == OK) & (info.status == OK) & _finite(carry)
+        good = (loop.status == OK) & (info.status == OK) & _finite(carry, loop.carry)
         count = loop.steps + jnp.where(good, 1.0, 0.0)
         carry = carry._replace(t=loop.origin + count * h)
         failure = jnp.where(info.status == OK, NOT_FINITE, info.status)
@@ -81,14 +81,15 @@ def functions(integrator: Integrator, monitor: bool) -> Functions:
         peaks = _peaks(system, integrator.observe(system, carry, h), loop.peaks) if monitor else loop.peaks
         new = (carry, info.residual, info.iterations, info.multipliers, turns, peaks)
         old = (loop.carry, loop.residual, loop.iterations, loop.multipliers, loop.turns, loop.peaks)
-        kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, old)
+        kept = jax.tree.map(lambda a, b: a if a is b else jnp.where(good, a, b), new, old)
         return Loop(kept[0], loop.origin, count, status, *kept[1:])
 
     def observe(consts, loop: Loop) -> Record:
         system, h = consts
         group, state = system.group, integrator.observe(system, loop.carry, h)
-        lifted = group.angles(loop.carry.g) + 2 * jnp.pi * loop.turns
-        angles = lifted + group.angles(group.compose(group.inverse(loop.carry.g), state.g))
+        angles = group.angles(loop.carry.g) + 2 * jnp.pi * loop.turns
+        if state.g is not loop.carry.g:  # a node between: less than half a turn from the one that is counted
+            angles = angles + group.angles(group.compose(group.inverse(loop.carry.g), state.g))
         return Record(
             state, loop.residual, loop.iterations.astype(int), loop.multipliers, angles, loop.steps.astype(int)
         )
@@ -100,8 +101,8 @@ def functions(integrator: Integrator, monitor: bool) -> Functions:
 def lifted(plain: Functions) -> Functions:
     """The tangent loop: the same functions on values with slopes. Controls have none."""
 
-    def begin(consts: Pair, given: Pair) -> tuple[Pair, Pair]:
-        return unzip(push(plain.begin, consts, given))
+    def begin(consts: Pair, given: Pair) -> Pair:
+        return push(plain.begin, consts, given)
 
     def advance(consts: Pair, loop: Pair, u) -> Pair:
         return push(lambda inner, state: plain.advance(inner, state, u), consts, loop)
@@ -112,9 +113,14 @@ def lifted(plain: Functions) -> Functions:
     return Functions(begin, advance, observe)
 
 
-def _finite(tree) -> Array:
-    """Whether all leaves are finite, by their sum: a tenth of the comparisons."""
-    return jnp.isfinite(sum(jnp.sum(leaf) for leaf in jax.tree.leaves(tree)))
+def _finite(new, old=()) -> Array:
+    """Whether all leaves that changed are finite, by their sum: cheaper than comparing each, and as a tree it is short."""
+    unchanged = {id(leaf) for leaf in jax.tree.leaves(old)}
+    values = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(new) if id(leaf) not in unchanged])
+    while values.shape[0] > 1:
+        half = values.shape[0] // 2
+        values = jnp.concatenate([values[:half] + values[half : 2 * half], values[2 * half :]])
+    return jnp.isfinite(values[0])
 
 
 def _peaks(system: MechanicalSystem, state: State, peaks: Peaks) -> Peaks:

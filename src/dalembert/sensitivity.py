@@ -52,13 +52,6 @@ def push(function: Callable, *arguments: Pair) -> Pair:
     return Pair(joins[-1](value, rest), tangent)
 
 
-def unzip(both: Pair) -> tuple[Pair, Pair]:
-    """A pair of (first, second) as two pairs."""
-    first, second = both.value
-    count = len(split(first)[0])
-    return Pair(first, both.slopes[:count]), Pair(second, both.slopes[count:])
-
-
 def tangent_tree(both: Pair) -> Any:
     """The slopes in the shape of the value, zero where a leaf is no real number."""
     _, others, join = split(both.value)

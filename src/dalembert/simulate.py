@@ -64,15 +64,14 @@ def simulate(
     if tangents is not None:
         return _sensitive(loop_functions, tangents, integrator, consts, begin, held, steps, save_every, backend, last)
     if last is None:
-        loop, first = _begin(loop_functions, consts, (begin, _first(held)), backend)
+        loop = _begin(loop_functions, consts, (begin, _first(held)), backend)
     else:
-        loop, first = last.final, jax.tree.map(lambda leaf: leaf[-1], last.records)
+        loop = last.final
         moved = loop.carry.t - loop.steps * consts[1]  # another step counts from another origin
         loop = loop._replace(origin=jnp.where(consts[1] == last.step, loop.origin, moved))
     result = _run(loop_functions, consts, loop, held, steps, save_every, backend, progress=progress)
-    records = jax.tree.map(lambda a, b: _join((a[None], b), 0), first, result.records)
     return _truncated(
-        Trajectory(system, integrator, consts[1], records, result.loop, result.backend, result.note, result.interrupted)
+        Trajectory(system, integrator, consts[1], result.records, result.loop, result.backend, result.note, result.interrupted)
     )
 
 
@@ -85,9 +84,9 @@ def _sensitive(plain, curve, integrator, consts, state, held, steps, save_every,
     consts_pair = pair(consts, (d_system, jnp.asarray(d_step, float)))
     given = pair((state, _first(held)), None)
     given = given._replace(slopes=[*pair(state, d_state).slopes, *pair(_first(held), None).slopes])
-    loop, first = _begin(functions_pair, consts_pair, given, backend)
+    loop = _begin(functions_pair, consts_pair, given, backend)
     result = _run(functions_pair, consts_pair, loop, held, steps, save_every, backend)
-    records = jax.tree.map(lambda a, b: _join((a[None], b), 0), first, result.records)
+    records = result.records
     run = Trajectory(consts[0], integrator, consts[1], records.value, result.loop.value, result.backend, result.note)
     return _truncated(replace(run, tangents=tangent_tree(records)))
 
@@ -131,14 +130,13 @@ def ensemble(
     consts = (members, jnp.asarray(step, float))
     lanes = jax.tree.leaves(states if batched_state else members)[0].shape[0]
     begin_axes = (axes, (0 if batched_state else None, None))
-    loop, first = _begin(loop_functions, consts, (states, _first(held)), backend, begin_axes, lanes)
+    loop = _begin(loop_functions, consts, (states, _first(held)), backend, begin_axes, lanes)
     result = _run(loop_functions, consts, loop, held, steps, save_every, backend, axes, lanes, progress)
-    records = jax.tree.map(lambda a, b: _join((a[:, None], b), 1), first, result.records)
     return Trajectory(
         members,
         integrator,
         consts[1],
-        records,
+        result.records,
         result.loop,
         result.backend,
         result.note,
@@ -177,6 +175,7 @@ def _run(
                     save_every=stride,
                     backend=backend,
                     progress=progress,
+                    initial=not parts,
                     **options,
                 )
             )
@@ -193,8 +192,8 @@ def _join(leaves, axis: int):
     return (jnp if _traced(leaves) else np).concatenate(leaves, axis=axis)
 
 
-def _begin(loop_functions: Functions, consts, given, backend: Backend, axes=None, lanes=None) -> tuple:
-    """The start as a run of no steps whose one record is (loop, record): compiled by the same backend."""
+def _begin(loop_functions: Functions, consts, given, backend: Backend, axes=None, lanes=None) -> Any:
+    """The start as a run of no steps whose one record is the loop: compiled by the same backend."""
     require_backend(backend)
     options = {} if lanes is None else {"lanes": lanes, "axes": axes}
     first = run(_stay, loop_functions.begin, consts, given, saves=1, backend=backend, **options).records
@@ -221,7 +220,8 @@ def _reference(system, integrator: Reference, begin: State, step, steps: int, sa
     consts = (system, jnp.asarray(step, float))
 
     def record(state, count, turns):
-        loop, first = loop_functions.begin(consts, (state, None))
+        loop = loop_functions.begin(consts, (state, None))
+        first = loop_functions.observe(consts, loop)
         return first._replace(steps=count, angles=first.angles + 2 * jnp.pi * turns), loop
 
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[states[k] for k in kept])

@@ -52,7 +52,7 @@ CASES = [
     ("heavy_suslov", CAYLEY, 0.5),
     ("heavy_suslov", EXPONENTIAL, 1.0),
     ("knife_edge", CAYLEY, 0.0),
-    ("ball", EXPONENTIAL, 0.5),
+    ("ball", CAYLEY, 0.0),
 ]
 
 

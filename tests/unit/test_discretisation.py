@@ -138,7 +138,7 @@ def test_a_degenerate_pair_is_refused():
     blind = da.Discretisation(
         system, lambda t, a, b, h, s: ((b - a)[0] ** 2 + (b - a)[2] ** 2) / (2 * h), good.constraint
     )
-    with pytest.raises(Inconsistent, match="not defined here.*singular"):
+    with pytest.raises(Inconsistent, match=r"not defined here.*singular"):
         da.check_regular(blind, state.g, state.g + 0.1 * state.xi, 0.1)
 
 

@@ -24,7 +24,7 @@ COUNTS = ("capacity", "first", "last", "every", "stride", "begin", "end", "contr
 lanes; `capacity` records have room, each follows `every` steps."""
 Function = Callable[..., None]
 SIGNATURE = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(POINTERS), *[ctypes.c_int64] * len(COUNTS))
-ABI = "dalembert-kernel-1"
+ABI = "dalembert-kernel-2"
 
 
 @dataclass(frozen=True)

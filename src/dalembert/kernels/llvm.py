@@ -288,15 +288,16 @@ class Emitter:
         self.block(program.setup, None)
         at_save, at_step = [self.fresh("s") for _ in program.state], [self.fresh("s") for _ in program.state]
         origin = self.label
-        following = [self.fresh("f") for _ in program.state]
+        following, at_end = [self.fresh("f") for _ in program.state], [self.fresh("s") for _ in program.state]
         self.do("br label %saves")
         self.start("saves")
         self.do(f"%save = phi i64 [ %first, %{origin} ], [ %next_save, %saves_end ]")
         self.name_state(program.state, at_save)
-        self.phis(program.state, initial, origin, following, "saves_end")
+        self.phis(program.state, initial, origin, at_end, "saves_end")
         self.do("%from = sub i64 %save, %first")
         self.do("%step0 = mul i64 %from, %every")
-        self.do("br label %steps")
+        self.do("%some_steps = icmp sgt i64 %every, 0")
+        self.do("br i1 %some_steps, label %steps, label %observe")
         self.start("steps")
         self.do("%k = phi i64 [ 0, %saves ], [ %next_k, %steps_end ]")
         self.name_state(program.state, at_step)
@@ -313,7 +314,8 @@ class Emitter:
         self.do("%more_steps = icmp slt i64 %next_k, %every")
         self.do("br i1 %more_steps, label %steps, label %observe")
         self.start("observe")
-        self.name_state(program.observed, following)
+        self.name_state(program.observed, at_end)
+        self.phis(program.observed, at_save, "saves", following, "steps_end")
         self.block(program.observe, None)
         self.store_record("%save", "%lane")
         self.do("br label %saves_end")
@@ -322,7 +324,7 @@ class Emitter:
         self.do("%more_saves = icmp slt i64 %next_save, %last")
         self.do("br i1 %more_saves, label %saves, label %lanes_end")
         self.start("lanes_end")
-        for row, (value, result) in enumerate(zip(following, program.following, strict=True)):
+        for row, (value, result) in enumerate(zip(at_end, program.following, strict=True)):
             self.store("%state", self.slot(row, "%lane"), value, result.type)
         self.do(f"%next_lane = add i64 %lane, {self.width}")
         self.do("%more_lanes = icmp slt i64 %next_lane, %end")

@@ -9,9 +9,11 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from . import cache as disk
+from . import llvm
 from .buffers import Buffers
 from .layout import ABI, SIGNATURE, Function, Layout
 from .llvm import source
@@ -24,11 +26,17 @@ PIECES = 4
 @cache
 def _host() -> tuple[str, str, str]:
     """Triple, name and features of this processor."""
-    import llvmlite.binding as llvm
+    import llvmlite.binding as binding
 
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    return binding.get_process_triple(), binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+
+
+@cache
+def _emitter() -> str:
+    """The text of the emitter: code that another version of it wrote must not be found again."""
+    return Path(llvm.__file__).read_text(encoding="utf-8")
 
 
 @cache
@@ -53,33 +61,33 @@ def compile(program: Program, layout: Layout, width: int) -> Function:
     """Machine code from the disk, or else from LLVM."""
     import llvmlite
 
-    key = disk.key(program.digest, repr(layout), str(width), ABI, llvmlite.__version__, *_host())
+    key = disk.key(program.digest, repr(layout), str(width), ABI, _emitter(), llvmlite.__version__, *_host())
     return load(disk.get(key, lambda: object_code(source(program, layout, width))), key)
 
 
 def object_code(text: str) -> bytes:
     """An object file for this processor."""
-    import llvmlite.binding as llvm
+    import llvmlite.binding as binding
 
     triple, cpu, features = _host()
-    machine = llvm.Target.from_triple(triple).create_target_machine(
+    machine = binding.Target.from_triple(triple).create_target_machine(
         cpu=cpu, features=features, opt=2, reloc="pic", codemodel="small")
-    module = llvm.parse_assembly(text)
+    module = binding.parse_assembly(text)
     module.triple = triple
     module.data_layout = str(machine.target_data)
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options = binding.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
-    builder = llvm.create_pass_builder(machine, options)
+    builder = binding.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
     return machine.emit_object(module)
 
 
 @cache
 def _linker() -> Any:
-    import llvmlite.binding as llvm
+    import llvmlite.binding as binding
 
     _host()
-    return llvm.create_lljit_compiler(use_jit_link=False)
+    return binding.create_lljit_compiler(use_jit_link=False)
 
 
 _libraries: list[Any] = []  # loaded code lives as long as the process
@@ -87,9 +95,9 @@ _libraries: list[Any] = []  # loaded code lives as long as the process
 
 def load(machine_code: bytes, name: str) -> Function:
     """The function in an object file."""
-    import llvmlite.binding as llvm
+    import llvmlite.binding as binding
 
-    builder = llvm.JITLibraryBuilder().add_object_img(machine_code).add_current_process().export_symbol("run")
+    builder = binding.JITLibraryBuilder().add_object_img(machine_code).add_current_process().export_symbol("run")
     _libraries.append(builder.link(_linker(), f"{name}-{len(_libraries)}"))
     return SIGNATURE(_libraries[-1]["run"])
 

@@ -67,24 +67,28 @@ class Chunk:
 def run(advance: Callable, observe: Callable, consts: Any, loop: Any, controls: Any = None, *, saves: int,
         save_every: int = 1, backend: Backend = "auto", lanes: int | None = None, axes: Any = None,
         threads: int | None = None, width: int | None = None, progress: Callable[[int, int], None] | None = None,
-        budget: int = BUDGET) -> RunResult:
+        budget: int = BUDGET, initial: bool = False) -> RunResult:
     """Advance `saves * save_every` steps and keep a record after every `save_every` of them.
 
     advance(consts, loop, u) -> loop, observe(consts, loop) -> record; `controls` holds u for every step. With `lanes`,
     `axes` = (consts, loop[, controls]) says like `in_axes` of vmap which leaves have a leading lane axis (default: the
     loop has). Records are (saves, ...) for one trajectory and (lanes, saves, ...) for lanes. `progress(done, saves)` is
     called between pieces; KeyboardInterrupt ends the run and keeps what is done. `width` overrides the vector width.
+    `initial` puts a record of the given loop before the others.
     """
     described = _describe(advance, observe, consts, loop, controls, saves, save_every, lanes, axes)
     if _is_traced(described):
-        return _traced(described, saves, save_every, backend)
+        return _traced(described, saves, save_every, backend, initial)
     session, note = open_session(described, backend, threads=threads, width=width, budget=budget)
-    session.reserve(saves)
+    session.reserve(saves + initial)
+    if initial:
+        session.run(0, 1, 0, 0)  # a block of no steps ends with a record like any other
     with _interruptible() as stop:
         done = 0
-        for done in _pieces(session, saves, save_every, stop, _Pace(described.lanes)):
+        for done in _pieces(session, saves, save_every, stop, _Pace(described.lanes), slot=int(initial)):
             _report(progress, done, saves, stop)
-    return RunResult(session.loop(), session.records(done), session.name, note, stop.is_set() and done < saves, done)
+    records = session.records(done + initial)
+    return RunResult(session.loop(), records, session.name, note, stop.is_set() and done < saves, done)
 
 
 def chunks(advance: Callable, observe: Callable, consts: Any, loop: Any, controls: Any = None, *, saves: int,
@@ -173,15 +177,15 @@ class _Pace:
 
 
 def _pieces(session: Session, saves: int, every: int, stop: threading.Event, pace: _Pace,
-            step: int = 0) -> Iterator[int]:
-    """Do the work in calls of about PIECE seconds; yield the number of records done after each."""
+            step: int = 0, slot: int = 0) -> Iterator[int]:
+    """Do the work in calls of about PIECE seconds; yield the number of records done after each. `slot` is the first one's."""
     done = 0
     while done < saves and not stop.is_set():
         if pace.steps >= every:
             count = max(1, min(saves - done, pace.steps // every, session.limit))
-            pace.run(session, done, count, every, step + done * every)
+            pace.run(session, slot + done, count, every, step + done * every)
         else:
-            count = int(_one_record(session, done, every, stop, pace, step + done * every))
+            count = int(_one_record(session, slot + done, every, stop, pace, step + done * every))
         done += count
         yield done
 
@@ -242,11 +246,11 @@ def _is_traced(described: Problem) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
-def _traced(described: Problem, saves: int, save_every: int, backend: Backend) -> RunResult:
+def _traced(described: Problem, saves: int, save_every: int, backend: Backend, initial: bool) -> RunResult:
     """Inside a transformation (grad, jit, vmap) the run is a `lax.scan`."""
     from .xla import traced
 
     if backend not in ("auto", "xla"):
         raise LoweringError(f"backend {backend!r} cannot run inside a JAX transformation; 'auto' and 'xla' can")
-    final, records = traced(described, saves, save_every)
+    final, records = traced(described, saves, save_every, initial)
     return RunResult(final, records, "xla", "traced", False, saves)

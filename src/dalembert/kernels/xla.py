@@ -36,9 +36,16 @@ def scan(advance: Callable, observe: Callable, consts: Any, loop: Any, controls:
     return lax.scan(block, jax.tree.map(jnp.asarray, loop), grouped, length=saves)
 
 
-def traced(problem: Problem, saves: int, save_every: int) -> tuple[Any, Any]:
-    """`scan` over the lanes of a problem: (final loop, records), lanes first."""
-    function = partial(scan, problem.advance, problem.observe, saves=saves, save_every=save_every)
+def traced(problem: Problem, saves: int, save_every: int, initial: bool = False) -> tuple[Any, Any]:
+    """`scan` over the lanes of a problem: (final loop, records), lanes first; `initial` records the given loop too."""
+
+    def function(consts: Any, loop: Any, controls: Any) -> tuple[Any, Any]:
+        final, records = scan(problem.advance, problem.observe, consts, loop, controls, saves=saves, save_every=save_every)
+        if initial:
+            first = problem.observe(consts, loop)
+            records = jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a)[None], b]), first, records)
+        return final, records
+
     if problem.lanes is None:
         return function(problem.consts, problem.loop, problem.controls)
     marks = [jax.tree.unflatten(jax.tree.structure(tree), [0 if varies else None for varies in axes])
@@ -105,7 +112,7 @@ class XlaSession:
     def run(self, first: int, count: int, every: int, step: int) -> None:
         controls, total = self.controls, count * every
         if jax.tree.leaves(controls):
-            controls = jax.tree.map(lambda leaf: _padded(leaf[step:step + total], self.limit * every), controls)
+            controls = jax.tree.map(lambda leaf: _padded(leaf[step:step + total], self.limit * max(every, 1)), controls)
         self.state, records = _block(self.problem.advance, self.problem.observe, self.axes, self.limit,
                                      self.problem.consts, self.state, controls, count, every)
         for kept, new in zip(self.host, jax.tree.leaves(records), strict=True):
