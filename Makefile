@@ -27,5 +27,12 @@ $(VENV)/.dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	touch $@
 
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks
+
+$(VENV)/.bench: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
+	touch $@
+
 clean:
 	rm -rf $(VENV) out build dist

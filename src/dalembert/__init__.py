@@ -24,9 +24,14 @@ from .distribution import Hamel, Nonholonomy, hamel, nonholonomy
 from .errors import InconsistentDiscretisation, InvalidInput, NumericalFailure, OffConstraint, UnknownName
 from .groups import SE, SE2, SE3, SO, SO2, SO3, Euclidean, Group, Product, SEn, SOn
 from .integrators import (
+    DiscreteMoserVeselov,
     EulerPoincareSuslov,
+    ImplicitMidpoint,
     Integrator,
+    KineticSplitting,
     LagrangeDAlembert,
+    LiePoissonSplitting,
+    Rattle,
     Reference,
     RetractionAdapted,
     RungeKutta,

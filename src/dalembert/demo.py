@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from . import models
-from .integrators import EulerPoincareSuslov, Integrator, RungeKutta
+from .integrators import DiscreteMoserVeselov, EulerPoincareSuslov, Integrator, RungeKutta
 from .simulate import simulate
 from .system import MechanicalSystem, State
 from .trajectory import Trajectory

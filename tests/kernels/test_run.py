@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -143,10 +144,17 @@ def test_ctrl_c_keeps_what_is_done():
 
 
 def test_a_signal_stops_a_run_between_records():
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt():
+        while signal.getsignal(signal.SIGINT) is before:  # wait for the run: an interrupt before it would stop the tests
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    sender = threading.Thread(target=interrupt)
+    sender.start()
     stopped = toy(saves=10, save_every=10**8)
-    timer.join()
+    sender.join()
     assert stopped.interrupted and stopped.saves == 0 and np.array_equal(stopped.loop["x"], START["x"])
 
 

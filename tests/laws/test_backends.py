@@ -53,10 +53,11 @@ def compare(model_name: str, method_name: str, steps: int) -> None:
     """Every step of a native run, repeated from the same loop by XLA and by the emulated CUDA source, and the ends of the runs."""
     model = MODELS[model_name]
     system, state = example(model)
-    integrator = METHODS[method_name].make({k: v for k, v in model.method.items() if k != "name"} if method_name == model.method["name"] else {})
+    options = {k: v for k, v in model.method.items() if k != "name"} if method_name == model.method["name"] else {}
+    integrator = METHODS[method_name].make(options)
     parts = functions(integrator, False)
     consts = (system, jnp.asarray(model.step))
-    begin, _ = jax.jit(parts.begin)(consts, (state, None))
+    begin = jax.jit(parts.begin)(consts, (state, None))
     try:
         native = run(parts.advance, whole, consts, begin, saves=steps, backend="llvm")
     except LoweringError as error:
@@ -98,7 +99,8 @@ def test_lanes_are_single_runs_bit_for_bit(width):
     momenta = scale[:, None] * jnp.array([41.07400078, -99.38251558])
     parts = functions(da.EulerPoincareSuslov(), False)
     consts = (system, jnp.asarray(0.0328))
-    loops, _ = jax.jit(jax.vmap(parts.begin, in_axes=(None, (0, None))))(consts, (jax.vmap(lambda m: system.state(momentum=m))(momenta), None))
+    states = jax.vmap(lambda m: system.state(momentum=m))(momenta)
+    loops = jax.jit(jax.vmap(parts.begin, in_axes=(None, (0, None))))(consts, (states, None))
     lanes = run(parts.advance, parts.observe, consts, loops, saves=40, backend="llvm", lanes=13, width=width)
     assert np.flatnonzero(lanes.loop.status).tolist() == [7] and lanes.loop.steps[7] == 5
     for k in range(13):

@@ -116,7 +116,6 @@ def test_nothing_reaches_into_jax(path):
             assert not (node.attr == "_src" and isinstance(node.value, ast.Name) and node.value.id == "jax")
 
 
-@pytest.mark.xfail(strict=True, reason="models/rigid_body.py imports scipy.special at its top")
 def test_the_mathematics_needs_jax_and_numpy_alone():
     """A GPU machine may have nothing else: import, build a system and take a step with everything else blocked."""
     program = f"""

@@ -56,7 +56,7 @@ class Integrator(ABC):
 
 
 class Prediction(NamedTuple):
-    """Where Newton's iteration starts: the parabola through the last three solutions, and the orientation of their branch (0: not known)."""
+    """Where Newton's iteration starts: the parabola through the last three solutions, and their branch's orientation (0: not known)."""
 
     x: Array
     change: Array

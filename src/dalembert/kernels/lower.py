@@ -89,7 +89,10 @@ class Lowering:
         name, params = equation.primitive.name, equation.params
         shapes = [variable.aval.shape for variable in equation.outvars]
         if name in STRUCTURES:
-            results = STRUCTURES[name](self, params, args)
+            try:
+                results = STRUCTURES[name](self, params, args)
+            except KeyError as missing:
+                raise LoweringError(f"this version of JAX writes '{name}' without {missing}") from missing
         elif name in rules.RULES:
             results = rules.RULES[name](self.builder, params, *args)
         elif name in indexing.RULES:
@@ -202,8 +205,16 @@ def _cond(lowering: Lowering, params: dict, args: list[Array]) -> list[Array]:
     return from_branch(0)
 
 
+def _scan_sizes(params: dict) -> tuple[int, int]:
+    """The numbers of constants and of carries; JAX 0.11 tells them by the groups of the inputs."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].elts
+    return len(consts.elts), len(carry.elts)
+
+
 def _scan(lowering: Lowering, params: dict, args: list[Array]) -> list[Array]:
-    consts, carried, length = params["num_consts"], params["num_carry"], params["length"]
+    (consts, carried), length = _scan_sizes(params), params["length"]
     fixed, carry, xs = args[:consts], args[consts:consts + carried], args[consts + carried:]
     closed, builder = params["jaxpr"], lowering.builder
     collected = len(closed.jaxpr.outvars) - carried

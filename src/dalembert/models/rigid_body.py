@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import elliprf, elliprj
 
 from ..errors import InvalidInput
 from ..groups import SO, SO3
@@ -114,7 +113,7 @@ class _Orbit(NamedTuple):
         cyclic = 1.0 if (b - a) % 3 == 1 else -1.0
         speed = sa * sc * cyclic * np.sign(gap(a, c)) * np.sqrt(ac * bc) * D
         sn, cn, dn = (m[b] / (A * ratio), abs(m[a]) / A, abs(m[c]) / D if D > 0 else 1.0) if A > 0 else (0.0, 1.0, 1.0)
-        u0 = sn * elliprf(cn**2, dn**2, 1.0) if sn else 0.0
+        u0 = sn * _carlson().elliprf(cn**2, dn**2, 1.0) if sn else 0.0
         size = float(np.linalg.norm(m))
         orbit = ((a, b, c), ratio, A, D, (sa, sc), mc, speed, u0, size)
         if not speed or ab < bc:  # Pi(n, u) = u + (n/3) S^3 R_J(cn^2, dn^2, 1, 1 - n S^2), |n| < 1
@@ -136,10 +135,14 @@ class _Orbit(NamedTuple):
 
     def _angle(self, u: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
         """sn, cn, dn and what psi has beside its linear part, by reduction to |u| <= K."""
-        K, whole = (elliprf(0.0, self.mc, 1.0), elliprj(0.0, self.mc, 1.0, 1 - self.n)) if self.mc > 0 else (1e300, 0.0)
+        K, whole = (
+            (_carlson().elliprf(0.0, self.mc, 1.0), _carlson().elliprj(0.0, self.mc, 1.0, 1 - self.n))
+            if self.mc > 0
+            else (1e300, 0.0)
+        )
         turns = np.round(u / (2 * K))
         sn, cn, dn = jacobi(u - 2 * K * turns, self.mc)
-        integral = sn**3 * elliprj(cn**2, dn**2, 1.0, 1 - self.n * sn**2) + 2 * turns * whole
+        integral = sn**3 * _carlson().elliprj(cn**2, dn**2, 1.0, 1 - self.n * sn**2) + 2 * turns * whole
         arc = self.arc[0] * (np.arctan2(self.arc[1] * sn, cn * dn) + np.pi * turns)
         sign = 1 - 2 * np.mod(turns, 2)
         return (sign * sn, sign * cn, dn), self.factor * integral + arc
@@ -181,7 +184,7 @@ def jacobi(u: np.ndarray, mc: float) -> tuple[np.ndarray, np.ndarray, np.ndarray
     """
     if mc == 0.0:
         return _landen(u, mc)
-    K = elliprf(0.0, mc, 1.0)
+    K = _carlson().elliprf(0.0, mc, 1.0)
     far = np.abs(u) > K / 2
     sn, cn, dn = (
         _landen(np.where(far, K - np.abs(u), u), mc) if mc < 0.5 else _mean(np.where(far, K - np.abs(u), u), mc)
@@ -212,3 +215,10 @@ def _mean(u: np.ndarray, mc: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]
         phi = (phi + np.arcsin(ratio * np.sin(phi))) / 2
     sn, cn = np.sin(phi), np.cos(phi)
     return sn, cn, np.sqrt(mc + (1 - mc) * cn**2)
+
+
+def _carlson():
+    """SciPy's Carlson integrals, imported where they are needed: a GPU machine may not have SciPy."""
+    from scipy import special
+
+    return special
