@@ -60,7 +60,7 @@ def scenes() -> list[Scene]:
             "Free rigid body",
             body,
             body.state(momentum=[1.8, 0.4, -0.9]),
-            EulerPoincareSuslov(),
+            DiscreteMoserVeselov(),
             0.2,
             5000,
         ),

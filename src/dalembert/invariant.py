@@ -163,7 +163,7 @@ def _generators(group: Group) -> np.ndarray:
 @lru_cache
 def zero_rows(group: Group) -> np.ndarray:
     """Which rows of the generators are zero: none on SO(n), the last on SE(n)."""
-    return ~_generators(group).any(axis=(0, 2))
+    return np.asarray(~_generators(group).any(axis=(0, 2)))
 
 
 def block(matrix: Any) -> Array:
