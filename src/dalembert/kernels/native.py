@@ -87,7 +87,7 @@ def _linker() -> Any:
     import llvmlite.binding as binding
 
     _host()
-    return binding.create_lljit_compiler(use_jit_link=False)
+    return binding.create_lljit_compiler(use_jit_link=True)
 
 
 _libraries: list[Any] = []  # loaded code lives as long as the process

@@ -1,0 +1,22 @@
+"""Machine code in a process that lives long."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import numpy as np
+from dalembert.kernels import native
+kept = []
+for i in range(150):
+    rows = "\\n".join(f"  %a{k} = fmul double %a{k - 1}, {1.0 + k / 7 + i / 1000:.17e}" for k in range(1, 200))
+    text = f"define double @run(double %a0) {{\\n{rows}\\n  ret double %a199\\n}}"
+    native.load(native.object_code(text), str(i))
+    kept.append(np.empty(40_000_000 // 8 * (1 + i % 7)))  # address space, not memory: constants move away from code
+print("fine")
+"""
+
+
+def test_code_and_its_constants_stay_within_reach_of_each_other():
+    """A linker that puts them more than 2 GiB apart aborts the process (seen with RuntimeDyld)."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "fine", done.stderr[-500:]
