@@ -143,7 +143,7 @@ def nonholonomy(
     for order in range(2, depth + 1):
         pairs = combinations(fields, 2) if order == 2 else ((x, y) for x in fields for y in level)
         level = [bracket(group, x, y) for x, y in pairs]
-        vectors += [np.asarray(jax.jit(field)(g)) for field in level]
+        vectors += list(np.asarray(jax.jit(lambda q: jnp.stack([field(q) for field in level]))(g)))
         growth.append(_rank(vectors, tolerance))
         if growth[-1] == group.dim or not level:
             break

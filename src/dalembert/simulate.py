@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from .errors import InvalidInput, UnknownName
 from .integrators import Integrator, Reference
@@ -51,6 +52,10 @@ def simulate(
     steps = count_steps(step, steps, t_end, _clock(state, t0))
     _whole("save_every", save_every)
     if isinstance(state, Trajectory):
+        if t0 is not None or state.integrator != integrator:
+            raise InvalidInput(
+                "a trajectory goes on at its own time and with its own method; for others start from trajectory.last"
+            )
         begin, last = state.last, state
     else:
         begin, last = (state if t0 is None else state._replace(t=jnp.asarray(t0, float))), None
@@ -71,7 +76,9 @@ def simulate(
         loop = loop._replace(origin=jnp.where(consts[1] == last.step, loop.origin, moved))
     result = _run(loop_functions, consts, loop, held, steps, save_every, backend, progress=progress)
     return _truncated(
-        Trajectory(system, integrator, consts[1], result.records, result.loop, result.backend, result.note, result.interrupted)
+        Trajectory(
+            system, integrator, consts[1], result.records, result.loop, result.backend, result.note, result.interrupted
+        )
     )
 
 
@@ -286,15 +293,22 @@ def _first(controls):
 
 
 def _require_members(system, integrator, state, step, batched_system: bool, batched_state: bool) -> None:
-    """The checks of a single run, on the first member, and equal numbers of members."""
+    """The checks of a single run on the member that is farthest off D, and equal numbers of members."""
     if _traced((system, state)):
         return
     sizes = {leaf.shape[0] for leaf in jax.tree.leaves(system)} if batched_system else set()
     sizes |= {leaf.shape[0] for leaf in jax.tree.leaves(state)} if batched_state else set()
     if len(sizes) != 1:
         raise InvalidInput(f"the members disagree in number: leading axes {sorted(sizes)}")
-    first = jax.tree.map(lambda leaf: leaf[0], system) if batched_system else system
-    integrator.require(first, jax.tree.map(lambda leaf: leaf[0], state) if batched_state else state, step)
+    axes = (0 if batched_system else None, 0 if batched_state else None)
+    off = np.asarray(jax.jit(jax.vmap(_off, in_axes=axes))(system, state))
+    worst = int(np.argmax(np.where(np.isfinite(off), off, np.inf)))
+    pick = lambda tree, batched: jax.tree.map(lambda leaf: leaf[worst], tree) if batched else tree
+    integrator.require(pick(system, batched_system), pick(state, batched_state), step)
+
+
+def _off(system: MechanicalSystem, state: State) -> Array:
+    return jnp.max(jnp.abs(system.residual(state.t, state.g, state.xi)), initial=0.0) + 0.0 * jnp.sum(state.xi)
 
 
 def _stack(items: list, what: str):

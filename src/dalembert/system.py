@@ -18,7 +18,7 @@ from jax import Array
 
 from ._jaxpr import depends
 from ._linalg import solve, solve_saddle
-from ._newton import find_root
+from ._newton import follow_root
 from .errors import InvalidInput, OffConstraint
 from .groups import Group
 
@@ -106,10 +106,12 @@ class MechanicalSystem:
         def mismatch(x):
             return jnp.concatenate([self.momentum(t, g, x[:n]) + rows.T @ x[n:] - momentum, self.residual(t, g, x[:n])])
 
-        # For the usual Lagrangian, quadratic in xi, one Newton step from 0 is the answer and costs no loop.
+        # For the usual Lagrangian, quadratic in xi, one Newton step from 0 is the answer and costs no loop. For others a full
+        # step may leave the domain of L: follow the momentum from that of rest.
         start = jnp.zeros(n + m)
-        linear = start - solve(jax.jacfwd(mismatch)(start), mismatch(start))
-        return (linear if self.quadratic else find_root(mismatch, linear).x)[:n]
+        if not self.quadratic:
+            return follow_root(mismatch, start).x[:n]
+        return (start - solve(jax.jacfwd(mismatch)(start), mismatch(start)))[:n]
 
     @property
     def quadratic(self) -> bool:

@@ -255,3 +255,11 @@ def test_growth_vector(key):
     assert found.bracket_generating == (key not in ("holonomic", "subgroup", "partly"))
     assert found.integrable == (key in ("holonomic", "subgroup", "free"))
     assert found.holonomic_combinations == {"holonomic": 1, "subgroup": 1, "partly": 1}.get(key, 0)
+
+
+def test_a_lagrangian_with_a_bounded_domain_has_its_inverse_legendre_map():
+    """L = -sqrt(1 - |v|^2): a full Newton step from rest would leave |v| < 1."""
+    system = da.System(da.Euclidean(2), lambda t, q, v, p: -jnp.sqrt(1.0 - v @ v))
+    momentum = jnp.array([1.2, -1.6])
+    velocity = system.velocity(0.0, jnp.zeros(2), momentum)
+    np.testing.assert_allclose(velocity, momentum / np.sqrt(1 + 4.0), rtol=1e-13)

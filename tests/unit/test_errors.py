@@ -306,7 +306,6 @@ def test_ensembles(key):
     refuses(*ENSEMBLES[key])
 
 
-@pytest.mark.xfail(strict=True, reason="only the first member of an ensemble is checked")
 def test_any_member_off_D_is_refused():
     bad = [STATE, STATE._replace(xi=jnp.ones(3))]
     refuses("off the constraint", lambda: da.ensemble(SUSLOV, METHOD, bad, step=0.1, steps=1))

@@ -270,3 +270,11 @@ def test_a_motion_that_leaves_the_domain_is_not_finite():
     run = da.simulate(system, da.RungeKutta(), system.state([1.0], [-30.0]), step=0.05, steps=40)
     assert run.status == "failed" and "not finite" in run.reason
     assert np.all(np.isfinite(run.g)) and len(run.t) == run.failed_at + 1
+
+
+def test_a_trajectory_goes_on_with_its_own_method_and_time():
+    system = da.models.suslov([3.0, 4.0, 5.0])
+    run = da.simulate(system, da.EulerPoincareSuslov(), system.state(momentum=[1.0, 2.0]), step=0.1, steps=2)
+    for options, method in (({"t0": 3.0}, da.EulerPoincareSuslov()), ({}, da.LagrangeDAlembert())):
+        with pytest.raises(da.InvalidInput, match=r"trajectory\.last"):
+            da.simulate(system, method, run, step=0.1, steps=2, **options)

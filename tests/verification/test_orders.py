@@ -153,3 +153,14 @@ def test_the_first_multiplier_is_the_continuous_one():
     truth = system.multipliers(state.t, state.g, state.xi)
     np.testing.assert_allclose(run.multipliers[:2], [truth, truth], rtol=1e-13)
     assert np.abs(np.diff(np.asarray(run.multipliers)[1:, 0])).max() < 0.1
+
+
+@pytest.mark.parametrize(("node", "order"), [(0.0, 1), (0.25, 1), (0.5, 2)])
+def test_the_discrete_lagrangian_approximates_the_action(node, order):
+    """(56) of jimenez-scheurle: the order of L_d is 1, and 2 at node 1/2."""
+    from dalembert.analysis.order import lagrangian_order
+
+    system = da.models.nonholonomic_particle("harmonic")
+    state = system.state([0.3, 0.5, -0.2], [1.1, 0.7, 0.55])
+    pair = da.from_difference(system, da.FiniteDifference(da.Cayley(), node))
+    assert lagrangian_order(pair, state) == pytest.approx(order, abs=0.1)

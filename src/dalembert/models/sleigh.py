@@ -37,7 +37,7 @@ def exact_sleigh(t, velocity, *, mass=1.0, inertia=1.0, a=0.3, b=0.0) -> tuple[n
     about = inertia + mass * a**2
     r = np.sqrt(V0**2 + about * w0**2 / mass)
     k = a * mass * r / about
-    c = np.arctanh(V0 / r) if w0 else 0.0
+    c = np.arcsinh(V0 / (abs(w0) * np.sqrt(about / mass))) if w0 else 0.0
 
     def motion(s):
         if w0 == 0 or k == 0:  # straight, or balanced: the velocity is constant

@@ -73,7 +73,7 @@ def exact_momentum(inertia, momentum, t) -> np.ndarray:
     if strength == 0 or across == 0:  # balanced, or on the line of equilibria
         turned = np.broadcast_to(u, (*t.shape, 2))
     else:
-        phase = radius * strength * t + np.arctanh(along / radius)
+        phase = radius * strength * t + np.arcsinh(along / abs(across))
         perpendicular = np.array([-axis[1], axis[0]])
         turned = radius * (
             np.sign(across) / np.cosh(phase)[..., None] * axis + np.tanh(phase)[..., None] * perpendicular
