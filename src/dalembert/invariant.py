@@ -99,19 +99,25 @@ class InvariantSystem(MechanicalSystem):
 
     def mass_matrix(self) -> Array:
         """The symmetric J with <I xi, xi> = tr(xi J xi^T); on SO(3) J = tr(I)/2 - I. Only physical inertias have one."""
-        projector, defect = mass_projector(self.group)
+        self.require_body()
+        projector, _ = mass_projector(self.group)
         flat = self.inertia.reshape(-1)
         size = round(projector.shape[0] ** 0.5)
-        if not isinstance(flat, jax.core.Tracer):
-            off = float(jnp.max(jnp.abs(jnp.asarray(defect) @ flat)))
-            if off > 1e-10 * float(jnp.max(jnp.abs(flat))):
-                raise InvalidInput(
-                    f"this inertia on {self.group} is not that of a body: no mass matrix J satisfies <I xi, xi> = tr(xi J xi^T) "
-                    f"(off by {off:.3g}); the Moser-Veselov Lagrangian needs one. Use the retraction Lagrangian instead"
-                )
         # Entry by entry with literal weights: what is zero for every body on this group is then zero in a compiled step too.
         entries = [sum(float(w) * flat[k] for k, w in enumerate(row) if w) for row in projector]
         return jnp.stack([jnp.asarray(entry, float) for entry in entries]).reshape(size, size)
+
+    def require_body(self) -> None:
+        """Refuse an inertia that no body has on this group."""
+        if isinstance(self.inertia, jax.core.Tracer):
+            return
+        flat = np.asarray(self.inertia).reshape(-1)
+        off = np.abs(mass_projector(self.group)[1] @ flat).max()
+        if off > 1e-10 * np.abs(flat).max():
+            raise InvalidInput(
+                f"this inertia on {self.group} is not that of a body: no mass matrix J satisfies <I xi, xi> = tr(xi J xi^T) "
+                f"(off by {off:.3g}); the Moser-Veselov Lagrangian needs one. Use the retraction Lagrangian instead"
+            )
 
 
 Structure = tuple[tuple[float | None, ...], ...]
@@ -157,7 +163,7 @@ def mass_projector(group: Group) -> tuple[np.ndarray, np.ndarray]:
 def _generators(group: Group) -> np.ndarray:
     """The basis of the algebra as matrices (n, N, N)."""
     with jax.ensure_compile_time_eval():
-        return np.stack([np.asarray(block(group.hat(e))) for e in jnp.eye(group.dim)])
+        return np.asarray(jax.jit(jax.vmap(lambda e: block(group.hat(e))))(np.eye(group.dim)))
 
 
 @lru_cache

@@ -52,7 +52,7 @@ class Motions(Group):
         return jnp.concatenate([top, bottom], axis=0)
 
     def identity(self) -> Array:
-        return jnp.eye(self.size + 1)
+        return jnp.asarray(np.eye(self.size + 1))
 
     def compose(self, g: Array, h: Array) -> Array:
         (r, x), (q, y) = self.parts(g), self.parts(h)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from .._linalg import solve
@@ -43,7 +44,7 @@ class Rotations(Group):
         """The matrix (1 - omega/2)^-1; its transpose is (1 + omega/2)^-1."""
 
     def identity(self) -> Array:
-        return jnp.eye(self.size)
+        return jnp.asarray(np.eye(self.size))
 
     def compose(self, g: Array, h: Array) -> Array:
         return g @ h

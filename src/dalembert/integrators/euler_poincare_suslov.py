@@ -107,7 +107,7 @@ class EulerPoincareSuslov(Integrator):
                 f"{self.name} needs a system without potential; use lagrange-dalembert or retraction-adapted"
             )
         if self.lagrangian == "moser-veselov":
-            system.mass_matrix()
+            system.require_body()
         super().require(system, state, h)
 
     def _reduced(self) -> Callable:
