@@ -1,0 +1,52 @@
+"""Where group and retraction laws are sampled: at 0, on both sides of every series cut, near pi."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dalembert._series import CUT
+from dalembert.groups.matrix_exponential import RADIUS
+
+CUTS = [factor * cut for cut in (CUT, RADIUS, 2 * RADIUS) for factor in (0.999, 1.001)]
+SIZES = [0.0, 1e-9, 1e-5, 0.1, 1.0, *CUTS, 3.1, np.pi - 1e-6]
+
+
+def angle(group, xi):
+    """The largest angle by which hat(xi) turns."""
+    return max(np.abs(np.linalg.eigvals(hat)).max() for hat in jax.tree.leaves(hats(group)(xi)))
+
+
+@functools.cache
+def hats(group):
+    return jax.jit(group.hat)
+
+
+@functools.cache
+def translations(group):
+    """Which coordinates turn nothing."""
+    return np.array([angle(group, unit) == 0 for unit in np.eye(group.dim)])
+
+
+def turning(group, size, rng):
+    """A random algebra element that turns by the angle `size`, its translations of order one."""
+    xi = rng.normal(size=group.dim)
+    return xi * np.where(translations(group), 1.0, size / (angle(group, xi) or 1.0))
+
+
+def samples(group):
+    """xi: 0, then turns by each of SIZES; eta, zeta, mu: generic."""
+    rng = np.random.default_rng(7)
+    xi = [np.zeros(group.dim), *(turning(group, size, rng) for size in SIZES)]
+    return np.array(xi), *rng.normal(size=(3, len(xi), group.dim))
+
+
+def compiled(function):
+    """One compilation for all samples, without the optimisations that take XLA longest."""
+    return jax.jit(jax.vmap(function), compiler_options={"xla_backend_optimization_level": 0})
+
+
+def gap(a, b):
+    """The largest difference between two points, coordinates or matrices."""
+    return functools.reduce(jnp.maximum, jax.tree.leaves(jax.tree.map(lambda x, y: jnp.abs(x - y).max(), a, b)))
