@@ -70,10 +70,30 @@ class FiniteDifference:
         """(mu0, mu1) of a step whose L_xi is `legendre`: the discrete Legendre maps -D1 L_d and D2 L_d."""
         s, tau = self.node, self.retraction
         zero = jnp.zeros_like(xi)
+        if s == 0:
+            nu = tau.right_inverse_star(group, xi, legendre)
+            return nu - impulse, group.Ad_star(tau.tau(group, xi), nu)
+        if s == 1:
+            nu = tau.left_inverse_star(group, xi, legendre)
+            return group.Ad_star(tau.tau(group, -xi), nu), nu + impulse
+        if self.explicit(group):
+            return self._midpoint_momenta(group, 0.5 * xi, legendre - self._dual(group, xi, zero, impulse), impulse)
         matrix = jax.jacfwd(lambda nu: self._dual(group, xi, nu, nu))(zero)
         nu0 = solve(matrix, legendre - self._dual(group, xi, zero, impulse))
         mu0 = group.Ad_star(tau.tau(group, -s * xi), nu0)
         return mu0, group.Ad_star(tau.tau(group, (1 - s) * xi), nu0 + impulse)
+
+    def explicit(self, group: Group) -> bool:
+        """Whether the discrete Legendre maps are polynomials in xi: node 1/2, where the mean of d^L tau and d^R tau is a multiple of 1."""
+        return self.node == 0.5 and self.retraction.mean(group, jnp.zeros(group.dim)) is not None
+
+    def _midpoint_momenta(self, group: Group, half, nu, impulse) -> tuple[Array, Array]:
+        """With c = 2 (d^L + d^R)^-1 the momentum at g~ is c nu, and Ad* = d^L* (d^R*)^-1 turns it into 2 (d^R*)^-1 nu - c nu."""
+        tau = self.retraction
+        c = tau.mean(group, half)
+        mu0 = 2.0 * tau.right_inverse_star(group, half, nu) - c * nu
+        mu1 = 2.0 * tau.left_inverse_star(group, half, nu) - c * nu
+        return mu0, mu1 + group.Ad_star(tau.tau(group, half), impulse)
 
     def _dual(self, group: Group, xi, nu0, nu1) -> Array:
         s, tau = self.node, self.retraction

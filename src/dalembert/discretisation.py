@@ -14,8 +14,9 @@ from ._linalg import solve
 from .differences import FiniteDifference
 from .errors import InconsistentDiscretisation
 from .groups import SO3, Group
-from .invariant import InvariantSystem, block, zero_rows
+from .invariant import InvariantSystem, block, generators, zero_rows
 from .retractions import Cayley, Retraction
+from .right_invariant import LRSystem
 from .system import MechanicalSystem
 
 
@@ -95,19 +96,32 @@ def moser_veselov_impulse(tau: Retraction, xi, system: InvariantSystem) -> Array
     Of symmetric matrices a skew eta sees nothing: -N J is left, and in the rows that eta leaves zero (the last one on SE(n)), where W
     is the identity, also the transpose of N J. On SO(3), where tau(xi) = 1 + a xi + b xi^2, h M = a I xi + b (J xi) x xi.
     """
+    numerator, c = moser_veselov_fraction(tau, xi, system)
+    return numerator / c
+
+
+def moser_veselov_fraction(tau: Retraction, xi, system: InvariantSystem) -> tuple[Array, Array | float]:
+    """`moser_veselov_impulse` as numerator and common denominator; both are polynomials where Cayley's map is a fraction of such.
+
+    With Cayley on SO(3) these make the equations (31) of garcia-naranjo-jimenez.
+    """
     group, mass = system.group, system.mass_matrix()
+    c = tau.mean(group, xi)
     coefficients = tau.rodrigues(xi @ xi)
     if isinstance(group, SO3) and coefficients is not None:
-        first, second = coefficients
-        return first * (system.inertia @ xi) + second * jnp.cross(mass @ xi, xi)
+        first, second = (1.0, 0.5) if c is not None else coefficients
+        return first * (system.inertia @ xi) + second * jnp.cross(mass @ xi, xi), 1.0 if c is None else c[0]
+    if isinstance(tau, Cayley):  # W - 1 = xi (1 - xi/2)^-1: no digits are lost at small steps.
+        numerator, c = group.resolvent_fraction(xi)
+        return _paired(group, block(group.hat(xi)) @ block(numerator) @ mass), c
     displacement = block(group.matrix(tau.tau(group, xi)))
-    one = jnp.eye(displacement.shape[0])
-    # W - 1 = xi (W + 1)/2 for Cayley: no digits are lost at small steps.
-    exact = isinstance(tau, Cayley)
-    change = 0.5 * block(group.hat(xi)) @ (displacement + one) if exact else displacement - one
-    moved = change @ mass
+    return _paired(group, (displacement - jnp.eye(displacement.shape[0])) @ mass), 1.0
+
+
+def _paired(group: Group, moved) -> Array:
+    """The covector eta -> tr(eta (W J W^T - W J)) for moved = N J."""
     carried = jnp.where(zero_rows(group)[:, None], moved.T, 0.0) - moved
-    return jax.grad(lambda eta: jnp.vdot(block(group.hat(eta)).T, carried))(jnp.zeros(group.dim))
+    return jnp.einsum("aij,ji->a", generators(group), carried)
 
 
 def retracted(retraction: Retraction) -> Callable:
@@ -119,18 +133,42 @@ def retracted(retraction: Retraction) -> Callable:
     return reduced
 
 
-def invariant_pair(system: InvariantSystem, reduced: Callable, retraction: Retraction | None = None) -> Discretisation:
-    """The pair with L_d(g0, g1) = l_d(g0^-1 g1) and D_d = {g0^-1 g1 in tau(d)} (Definition 2.4 of garcia-naranjo-jimenez)."""
-    tau = Cayley() if retraction is None else retraction
+def invariant_pair(
+    system: InvariantSystem | LRSystem, reduced: Callable, retraction: Retraction | None = None
+) -> Discretisation:
+    """The pair with L_d(g0, g1) = l_d(g0^-1 g1) and D_d = {g0^-1 g1 in tau(d)} (Definition 2.4 of garcia-naranjo-jimenez).
 
-    def displacement(group: Group, g0, g1):
-        return group.compose(group.inverse(g0), g1)
+    Where the constraint is right-invariant it is the displacement seen from space, g1 g0^-1, that lies in tau(d).
+    """
+    tau = Cayley() if retraction is None else retraction
+    return _displaced(system, reduced, tau.inverse)
+
+
+def chord_pair(system: InvariantSystem | LRSystem, reduced: Callable) -> Discretisation:
+    """The pair with D_d = {W: W - 1 satisfies the constraint}: the chord instead of tau^-1(W).
+
+    For the sleigh it is the naive constraint (7.9) of fedorov-zenkov; for a ball rolling on a plane, seen from space, the skew part of
+    the rotation is what rolls.
+    """
+
+    def chord(group, W):
+        one = group.identity()
+        return group.vee(jax.tree.map(jnp.subtract, group.matrix(W), group.matrix(one)))
+
+    return _displaced(system, reduced, chord)
+
+
+def _displaced(system: InvariantSystem | LRSystem, reduced: Callable, coordinates: Callable) -> Discretisation:
+    """L_d = l_d(W) with the constraint A coordinates(W) = 0 on the displacement W = g0^-1 g1, or g1 g0^-1 seen from space."""
 
     def lagrangian(t, g0, g1, h, system):
-        return reduced(displacement(system.group, g0, g1), h, system)
+        return reduced(system.group.compose(system.group.inverse(g0), g1), h, system)
 
     def constraint(t, g0, g1, h, system):
-        return system.annihilator @ tau.inverse(system.group, displacement(system.group, g0, g1)) / h
+        group = system.group
+        back = group.inverse(g0)
+        W = group.compose(g1, back) if isinstance(system, LRSystem) else group.compose(back, g1)
+        return system.annihilator @ coordinates(group, W) / h
 
     return Discretisation(system, lagrangian, constraint)
 

@@ -66,6 +66,10 @@ class InvariantSystem(MechanicalSystem):
         system.inertia, system._entries, system.parameters = data
         return system
 
+    def __repr__(self) -> str:
+        n, m = self.group.dim, self._entries[1].shape[-2]
+        return f"<InvariantSystem on {self.group}, {f'd of rank {n - m}' if m else 'free'}>"
+
     @property
     def subspace(self) -> Array:
         """The basis of d, one column a vector (n, r)."""
@@ -92,10 +96,16 @@ class InvariantSystem(MechanicalSystem):
     def basis(self, t, g) -> Array:
         return self.subspace
 
+    def coordinates(self, xi) -> Array:
+        """x with B x = xi, for xi in d."""
+        return solve(self.subspace.T @ self.subspace, self.subspace.T @ xi)
+
     def velocity(self, t, g, momentum) -> Array:
         """B (B^T I B)^-1 B^T momentum: the velocity in d with the same restricted momentum."""
         basis = self.subspace
-        return basis @ solve(basis.T @ self.inertia @ basis, basis.T @ momentum)
+        restricted = basis.T @ self.inertia @ basis
+        inverse = solve(restricted, jnp.eye(restricted.shape[0]))  # a constant of the run: no step computes it
+        return basis @ (inverse @ (basis.T @ momentum))
 
     def mass_matrix(self) -> Array:
         """The symmetric J with <I xi, xi> = tr(xi J xi^T); on SO(3) J = tr(I)/2 - I. Only physical inertias have one."""
@@ -139,14 +149,14 @@ def _impose(structure: Structure, entries: Array) -> Array:
 
 def inertia_of_mass(group: Group, mass) -> np.ndarray:
     """The inertia I with <I xi, eta> = tr(xi J eta^T) of a body with mass matrix J."""
-    basis = _generators(group)
+    basis = generators(group)
     return np.einsum("aij,jk,bik->ab", basis, np.asarray(mass, float), basis)
 
 
 @lru_cache
 def mass_projector(group: Group) -> tuple[np.ndarray, np.ndarray]:
     """(P, Q): J = P vec(I) is the mass matrix of a physical inertia, and Q vec(I) = 0 says that I is physical."""
-    basis = _generators(group)
+    basis = generators(group)
     size, n = basis.shape[1], group.dim
     to_inertia = np.einsum("aij,bik->abjk", basis, basis).reshape(n * n, size * size)
     symmetrise = (
@@ -160,7 +170,8 @@ def mass_projector(group: Group) -> tuple[np.ndarray, np.ndarray]:
     ) / 2 - to_inertia @ inverse
 
 
-def _generators(group: Group) -> np.ndarray:
+@lru_cache
+def generators(group: Group) -> np.ndarray:
     """The basis of the algebra as matrices (n, N, N)."""
     with jax.ensure_compile_time_eval():
         return np.asarray(jax.jit(jax.vmap(lambda e: block(group.hat(e))))(np.eye(group.dim)))
@@ -169,7 +180,7 @@ def _generators(group: Group) -> np.ndarray:
 @lru_cache
 def zero_rows(group: Group) -> np.ndarray:
     """Which rows of the generators are zero: none on SO(n), the last on SE(n)."""
-    return np.asarray(~_generators(group).any(axis=(0, 2)))
+    return np.asarray(~generators(group).any(axis=(0, 2)))
 
 
 def block(matrix: Any) -> Array:

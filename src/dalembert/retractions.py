@@ -31,6 +31,10 @@ class Retraction(abc.ABC):
         """(a, b) with tau(w) = 1 + a hat(w) + b hat(w)^2 on SO(3), as functions of x = |w|^2; None if they are not known."""
         return None
 
+    def mean(self, group: Group, xi: Array) -> Array | None:
+        """c with (d^L tau_xi + d^R tau_xi)/2 = 1/c coordinate by coordinate, where that holds, else None."""
+        return None
+
     def left(self, group: Group, xi: Array, eta: Array) -> Array:
         """d^L tau_xi(eta) = tau(xi)^-1 d/dt tau(xi + t eta) at t = 0."""
         return group.velocity(*jax.jvp(partial(self.tau, group), (xi,), (eta,)))
@@ -99,6 +103,9 @@ class Cayley(Retraction):
     def rodrigues(self, x: Array) -> tuple[Array, Array]:
         scale = 1.0 / (1.0 + 0.25 * x)
         return scale, 0.5 * scale
+
+    def mean(self, group: Group, xi: Array) -> Array | None:
+        return group.mean_dcayley(xi)
 
     def left(self, group: Group, xi: Array, eta: Array) -> Array:
         return group.dcayley(xi, eta)

@@ -151,6 +151,10 @@ class Group(abc.ABC):
         """The inverse of `dcayley` in eta."""
         return solve_linear(partial(self.dcayley, xi), eta)
 
+    def mean_dcayley(self, xi: Array) -> Array | None:
+        """c with (dcay_xi + dcay_-xi)/2 = 1/c, a number for each coordinate; None where this mean is no such multiple of 1."""
+        return None
+
     def angles(self, g: Element) -> Array:
         """Principal angles in (-pi, pi] of the planar rotations in g."""
         return jnp.zeros((0,))

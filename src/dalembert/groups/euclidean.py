@@ -86,6 +86,9 @@ class Euclidean(Group):
     def dcayley_inverse(self, xi: Array, eta: Array) -> Array:
         return eta
 
+    def mean_dcayley(self, xi: Array) -> Array:
+        return jnp.ones_like(xi)
+
     def element(self, value: Any) -> Array:
         return parse(value, str(self), {(self.n,): "a vector"})
 

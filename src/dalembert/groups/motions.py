@@ -45,7 +45,7 @@ class Motions(Group):
         """(R, x)."""
         return g[: self.size, : self.size], g[: self.size, self.size]
 
-    def motion(self, rotation: Array, translation: Array, corner: float = 1.0) -> Array:
+    def motion(self, rotation: Array, translation: Array, corner: Array | float = 1.0) -> Array:
         """[[R, x], [0, corner]]."""
         top = jnp.concatenate([rotation, translation[:, None]], axis=1)
         bottom = jnp.concatenate([jnp.zeros((1, self.size)), jnp.full((1, 1), corner)], axis=1)
@@ -85,6 +85,12 @@ class Motions(Group):
     def cayley(self, xi: Array) -> Array:
         omega, v = self.split(xi)
         return self.motion(self.rotations.cayley(omega), self.rotations.resolvent(omega) @ v)
+
+    def resolvent_fraction(self, xi: Array) -> tuple[Array, Array | float]:
+        """(N, c) with (1 - xi/2)^-1 = N/c."""
+        omega, v = self.split(xi)
+        numerator, c = self.rotations.resolvent_fraction(omega)
+        return self.motion(numerator, 0.5 * (numerator @ v), c), c
 
     def principal_cayley_inverse(self, g: Array) -> Array:
         r, x = self.parts(g)

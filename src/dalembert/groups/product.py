@@ -79,6 +79,11 @@ class Product(Group):
     def cayley(self, xi: Array) -> tuple[Any, ...]:
         return self._points(lambda group, x: group.cayley(x), self.split(xi))
 
+    def mean_dcayley(self, xi: Array) -> Array | None:
+        means = [group.mean_dcayley(x) for group, x in zip(self.factors, self.split(xi), strict=True)]
+        known = [mean for mean in means if mean is not None]
+        return jnp.concatenate(known) if len(known) == len(means) else None
+
     def principal_cayley_inverse(self, g: tuple) -> Array:
         return self._coordinates(lambda group, x: group.cayley_inverse(x), g)
 

@@ -40,8 +40,13 @@ class Rotations(Group):
         """The inverse of `mean` in v."""
 
     @abc.abstractmethod
+    def resolvent_fraction(self, omega: Array) -> tuple[Array, Array | float]:
+        """(N, c) with (1 - omega/2)^-1 = N/c, polynomials where they are known; the transpose is (1 + omega/2)^-1."""
+
     def resolvent(self, omega: Array) -> Array:
-        """The matrix (1 - omega/2)^-1; its transpose is (1 + omega/2)^-1."""
+        """The matrix (1 - omega/2)^-1."""
+        numerator, c = self.resolvent_fraction(omega)
+        return numerator * (1.0 / c)
 
     def identity(self) -> Array:
         return jnp.asarray(np.eye(self.size))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from .._series import cosc, cotc, sinc1
@@ -33,6 +34,9 @@ class SE2(Motions):
         """1 + ad/2 + (1 - (t/2) cot(t/2))/t^2 ad^2."""
         once = self.ad(xi, eta)
         return eta + 0.5 * once + cotc(xi[0] * xi[0]) * self.ad(xi, once)
+
+    def mean_dcayley(self, xi: Array) -> Array:
+        return jnp.broadcast_to(1.0 + 0.25 * xi[0] * xi[0], (3,))
 
     def element(self, value: Any) -> Array:
         """A matrix, or (angle, x, y)."""

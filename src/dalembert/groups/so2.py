@@ -59,16 +59,21 @@ class SO2(Rotations):
         along, across = 1.0 - w * w * cotc(w * w), 0.5 * w
         return jnp.array([along * v[0] + across * v[1], along * v[1] - across * v[0]])
 
-    def resolvent(self, omega: Array) -> Array:
+    def resolvent_fraction(self, omega: Array) -> tuple[Array, Array]:
         half = 0.5 * omega[0]
-        scale = 1.0 / (1.0 + half * half)
-        return jnp.array([[scale, -half * scale], [half * scale, scale]])
+        return jnp.array([[1.0, -half], [half, 1.0]]), 1.0 + half * half
 
     def Ad(self, g: Array, xi: Array) -> Array:
         return xi
 
     def ad(self, xi: Array, eta: Array) -> Array:
         return jnp.zeros_like(eta)
+
+    def normalise(self, g: Array) -> Array:
+        cosine, sine = cosine_and_sine(g)
+        scale = 1.5 - 0.5 * (cosine * cosine + sine * sine)
+        cosine, sine = scale * cosine, scale * sine
+        return jnp.array([[cosine, -sine], [sine, cosine]])
 
     def moment(self, x: Array, force: Array) -> Array:
         return (x[0] * force[1] - x[1] * force[0])[None]
@@ -84,6 +89,9 @@ class SO2(Rotations):
 
     def dcayley_inverse(self, xi: Array, eta: Array) -> Array:
         return eta * (1.0 + 0.25 * xi * xi)
+
+    def mean_dcayley(self, xi: Array) -> Array:
+        return 1.0 + 0.25 * xi * xi
 
     def element(self, value: Any) -> Array:
         """A rotation matrix, or an angle."""
@@ -112,5 +120,5 @@ def turn(angle: Array | float) -> Array:
 
 
 def cosine_and_sine(g: Array) -> tuple[Array, Array]:
-    """The two numbers in a rotation matrix, averaged over its equal entries."""
-    return 0.5 * (g[0, 0] + g[1, 1]), 0.5 * (g[1, 0] - g[0, 1])
+    """The first column of a rotation matrix."""
+    return g[0, 0], g[1, 0]

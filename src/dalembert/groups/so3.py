@@ -57,10 +57,10 @@ class SO3(Rotations):
     def mean_inverse(self, omega: Array, v: Array) -> Array:
         return polynomial(omega, -0.5, cotc(omega @ omega), v)
 
-    def resolvent(self, omega: Array) -> Array:
-        """1 + (y + y^2)/(1 + |y|^2) with y = omega/2."""
-        scale = 1.0 / (1.0 + 0.25 * (omega @ omega))
-        return rodrigues(omega, 0.5 * scale, 0.25 * scale)
+    def resolvent_fraction(self, omega: Array) -> tuple[Array, Array]:
+        """(1 + hat(y) + y y^T, 1 + |y|^2) with y = omega/2."""
+        half = 0.5 * omega
+        return jnp.eye(3) + self.hat(half) + jnp.outer(half, half), 1.0 + half @ half
 
     def Ad(self, g: Array, xi: Array) -> Array:
         return g @ xi
@@ -95,6 +95,9 @@ class SO3(Rotations):
     def dcayley_inverse(self, xi: Array, eta: Array) -> Array:
         """1 + ad/2 + xi xi^T/4."""
         return eta + 0.5 * jnp.cross(xi, eta) + 0.25 * (xi @ eta) * xi
+
+    def mean_dcayley(self, xi: Array) -> Array:
+        return jnp.broadcast_to(1.0 + 0.25 * (xi @ xi), (3,))
 
 
 def polynomial(xi: Array, first: Array | float, second: Array | float, eta: Array) -> Array:

@@ -69,9 +69,9 @@ class SOn(Rotations):
     def mean_inverse(self, omega: Array, v: Array) -> Array:
         return solve(columns(partial(self.mean, omega), self.n), v)
 
-    def resolvent(self, omega: Array) -> Array:
+    def resolvent_fraction(self, omega: Array) -> tuple[Array, float]:
         one = jnp.eye(self.n)
-        return solve(one - 0.5 * self.hat(omega), one)
+        return solve(one - 0.5 * self.hat(omega), one), 1.0
 
 
 def SO(n: int) -> Rotations:

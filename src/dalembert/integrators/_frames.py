@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .._series import sinc
-
 
 def principal_axes(inertia: Array) -> Array:
     """A rotation R with R^T I R diagonal, by Jacobi's method: the identity, and the given order, for a diagonal tensor.
@@ -65,14 +63,10 @@ def rotation(q: Array) -> Array:
     )
 
 
-def about(m: Array, angle: Array) -> Array:
-    """The quaternion of the rotation by |m| angle about m, smooth at m = 0."""
+def about(m: Array, square: Array, angle: Array) -> Array:
+    """The quaternion of the rotation by |m| angle about m, given |m|^2; smooth at m = 0."""
     half = 0.5 * angle
-    square = (m @ m) * half * half
-    return jnp.concatenate([jnp.cos(_root(square))[None], half * sinc(square) * m])
-
-
-def _root(square: Array) -> Array:
-    """The square root, with derivative 0 at 0: under an even function that is right."""
     positive = square > 0.0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)
+    size = jnp.sqrt(jnp.where(positive, square, 1.0))
+    turned = jnp.where(positive, size * half, 0.0)
+    return jnp.concatenate([jnp.cos(turned)[None], jnp.where(positive, jnp.sin(turned) * (1.0 / size), half) * m])

@@ -15,12 +15,12 @@ from ..discretisation import (
     Discretisation,
     invariant_pair,
     moser_veselov,
+    moser_veselov_fraction,
     moser_veselov_impulse,
     reduced_legendre,
     retracted,
 )
 from ..errors import InvalidInput, UnknownName
-from ..groups import SO3
 from ..invariant import InvariantSystem
 from ..retractions import Cayley, Retraction
 from ..system import State
@@ -59,7 +59,7 @@ class EulerPoincareSuslov(Integrator):
 
     def pair(self, system: InvariantSystem) -> Discretisation:
         """The pair (L_d, D_d) of this method, for checks and for `LagrangeDAlembert(pair=...)`."""
-        return invariant_pair(system, self._reduced(), self.retraction)
+        return invariant_pair(system, self.reduced, self.retraction)
 
     def impulse(self, system: InvariantSystem, xi, h) -> Array:
         """h F l_d(tau(xi)), in closed form for the Lagrangians that have a name (they do not need h)."""
@@ -67,7 +67,7 @@ class EulerPoincareSuslov(Integrator):
             return self.retraction.right_inverse_star(system.group, xi, system.inertia @ xi)
         if self.lagrangian == "moser-veselov":
             return moser_veselov_impulse(self.retraction, xi, system)
-        return h * reduced_legendre(self._reduced(), self.retraction.tau(system.group, xi), h, system)
+        return h * reduced_legendre(self.reduced, self.retraction.tau(system.group, xi), h, system)
 
     def legendre(self, system: InvariantSystem, w, h) -> Array:
         """M = F l_d(tau(h w))."""
@@ -110,20 +110,19 @@ class EulerPoincareSuslov(Integrator):
             system.require_body()
         super().require(system, state, h)
 
-    def _reduced(self) -> Callable:
+    @property
+    def reduced(self) -> Callable:
+        """l_d as a function (W, h, system)."""
         if callable(self.lagrangian):
             return self.lagrangian
         return moser_veselov if self.lagrangian == "moser-veselov" else retracted(self.retraction)
 
     def _mismatch(self, system: InvariantSystem, x, target, h) -> Array:
-        """iota* h F l_d(tau(B x)) - target, multiplied by the common denominator where there is one.
-
-        Moser-Veselov with Cayley on SO(3) then has the polynomial equations (31) of garcia-naranjo-jimenez.
-        """
+        """iota* h F l_d(tau(B x)) - target, multiplied by the common denominator where there is one."""
         xi = system.subspace @ x
-        if self.lagrangian == "moser-veselov" and isinstance(self.retraction, Cayley) and isinstance(system.group, SO3):
-            numerator = system.inertia @ xi + 0.5 * jnp.cross(system.mass_matrix() @ xi, xi)
-            return system.subspace.T @ numerator - (1.0 + 0.25 * (xi @ xi)) * target
+        if self.lagrangian == "moser-veselov":
+            numerator, c = moser_veselov_fraction(self.retraction, xi, system)
+            return system.subspace.T @ numerator - c * target
         return system.subspace.T @ self.impulse(system, xi, h) - target
 
 

@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from .._linalg import solve
+from .._newton import Root
 from ..differences import FiniteDifference
 from ..discretisation import Discretisation
 from ..errors import InvalidInput, OffConstraint, UnknownName
+from ..invariant import InvariantSystem
 from ..retractions import Cayley, Retraction
 from ..system import MechanicalSystem, State
 from .base import Integrator, Prediction, StepInfo, fine, info
@@ -25,7 +28,8 @@ class Carry(NamedTuple):
     g: Any
     p: Array
     inner: Any
-    prediction: Prediction  # of (w, impulse h l)
+    prediction: Prediction  # of the unknowns: (w, impulse h l), or the coordinates of w in d
+    impulse: Array  # h l where it is no unknown
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,9 @@ class LagrangeDAlembert(Integrator):
 
     def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        prediction = Prediction.at(jnp.concatenate([state.xi, h * multipliers]))
+        prediction, reaction = self._unknowns(system, state.xi, h * multipliers)
         if self.nodes == "original":
-            return Carry(state.t, state.g, state.momentum, state.g, prediction), fine(multipliers)
+            return Carry(state.t, state.g, state.momentum, state.g, prediction, reaction), fine(multipliers)
         s, group, xi = self.node, system.group, h * state.xi
         shift = self.retraction.tau(group, (1 - s) * xi)
         moved = self.nodes == "velocity"
@@ -71,31 +75,72 @@ class LagrangeDAlembert(Integrator):
         t = state.t if moved else state.t - (1 - s) * h  # of the inner point
         impulse = h * (system.L_g(t, inner, state.xi) + system.F(t, inner, state.xi, u))
         _, p = self.difference.momenta(group, xi, system.momentum(t, inner, state.xi), impulse)
-        return Carry(t + (1 - s) * h, g, p, inner, prediction), fine(multipliers)
+        return Carry(t + (1 - s) * h, g, p, inner, prediction, reaction), fine(multipliers)
 
     def step(self, system, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
-        n = system.group.dim
-        rows = system.A(carry.t, carry.g)
-
-        def equations(x):
-            balance, _, off = self._balance(system, carry, x[:n], carry.p + rows.T @ x[n:], h, u)
-            return jnp.concatenate([balance, off])
-
-        root = carry.prediction.solve(equations, split=n)
-        w, impulse = root.x[:n], root.x[n:]
-        _, p, _ = self._balance(system, carry, w, carry.p + rows.T @ impulse, h, u)
+        solve_step = self._solve_on_d if self._reduces(system) else self._solve
+        root, w, impulse, p = solve_step(system, carry, h, u)
         inner = self.difference.inner(system.group, carry.g, h * w)
         g = system.group.normalise(self._end(system.group, carry.g, h * w))
         # A momentum known on D only cannot tell the first reaction: that one is the continuous reaction, from the start.
         first = (carry.prediction.sign == 0) & (self.nodes == "original")
-        impulse = jnp.where(first, carry.prediction.x[n:], impulse)
-        return Carry(carry.t + h, g, p, inner, carry.prediction.advanced(root)), info(
-            carry.prediction, root, impulse / h
-        )
+        impulse = jnp.where(first, self._impulse(system, carry), impulse)
+        reaction = impulse if self._reduces(system) else carry.impulse
+        new = Carry(carry.t + h, g, p, inner, carry.prediction.advanced(root), reaction)
+        return new, info(carry.prediction, root, impulse / h)
+
+    def _reduces(self, system) -> bool:
+        """Whether d is constant and -D1 L_d explicit: then the balance of momentum on d is an equation for w in d alone."""
+        return self.pair is None and isinstance(system, InvariantSystem) and self.difference.explicit(system.group)
+
+    def _unknowns(self, system, w, impulse) -> tuple[Prediction, Array]:
+        """What a step solves for, from the velocity and the impulse before it, and the impulse where it is not among these."""
+        if self._reduces(system):
+            return Prediction.at(system.coordinates(w)), impulse
+        return Prediction.at(jnp.concatenate([w, impulse])), jnp.zeros(0)
+
+    def _velocity(self, system, carry: Carry) -> Array:
+        x = carry.prediction.x
+        return system.subspace @ x if self._reduces(system) else x[: system.group.dim]
+
+    def _impulse(self, system, carry: Carry) -> Array:
+        return carry.impulse if self._reduces(system) else carry.prediction.x[system.group.dim :]
+
+    def _solve(self, system, carry: Carry, h, u) -> tuple[Root, Array, Array, Array]:
+        """The root, w, the impulse and mu1, from the balance of momentum and the discrete constraint."""
+        n = system.group.dim
+        rows, before = system.rows(carry.t, carry.g), carry.prediction.x[:n]
+
+        def kicked(x):
+            """p_k + h A^T l_k; a nonlinear constraint reacts along its rows at the mean velocity, which keeps the step symmetric."""
+            return carry.p + rows(0.5 * (before + x[:n])).T @ x[n:]
+
+        def equations(x):
+            balance, _, off = self._balance(system, carry, x[:n], kicked(x), h, u)
+            return jnp.concatenate([balance, off])
+
+        root = carry.prediction.solve(equations, split=n)
+        w, impulse = root.x[:n], root.x[n:]
+        _, p, _ = self._balance(system, carry, w, kicked(root.x), h, u)
+        return root, w, impulse, p
+
+    def _solve_on_d(self, system: InvariantSystem, carry: Carry, h, u) -> tuple[Root, Array, Array, Array]:
+        """The same with w = B x and the projection B^T of the balance: dim d unknowns, no multipliers."""
+        basis, rows = system.subspace, system.annihilator
+
+        def momenta(x):
+            w, t = basis @ x, carry.t + self.node * h
+            inner = self.difference.inner(system.group, carry.g, h * w)
+            impulse = h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))
+            return self.difference.momenta(system.group, h * w, system.momentum(t, inner, w), impulse)
+
+        root = carry.prediction.solve(lambda x: basis.T @ (momenta(x)[0] - carry.p))
+        mu0, mu1 = momenta(root.x)
+        return root, basis @ root.x, solve(rows @ rows.T, rows @ (mu0 - carry.p)), mu1
 
     def observe(self, system, carry: Carry, h) -> State:
-        n, s = system.group.dim, self.node
-        w = carry.prediction.x[:n]
+        s = self.node
+        w = self._velocity(system, carry)
         if self.nodes == "velocity":
             t = carry.t - (1 - s) * h
             return State(t, carry.inner, w, system.momentum(t, carry.inner, w), w)
@@ -103,6 +148,10 @@ class LagrangeDAlembert(Integrator):
             return State(carry.t, carry.g, w, system.momentum(carry.t, carry.g, w), w)
         xi = system.velocity(carry.t, carry.g, carry.p)
         return State(carry.t, carry.g, xi, system.momentum(carry.t, carry.g, xi), w)
+
+    def reaction_time(self, t, h):
+        """When the multiplier that comes with a state at time t acts: at the node before it, t - s h for "velocity", else t - h."""
+        return t - (self.node if self.nodes == "velocity" else 1.0) * h
 
     def require(self, system: MechanicalSystem, state: State, h: float) -> None:
         if self.nodes != "deformed":

@@ -79,15 +79,12 @@ class DiscreteMoserVeselov(Integrator):
     def observe(self, system: InvariantSystem, carry: Any, h) -> State:
         if not isinstance(system.group, SO3):
             return SO_N.observe(system, carry, h)
-        q = (
-            carry.q
-            if self.order != "exact"
-            else frames.compose(carry.q, frames.about(carry.m, -carry.steps * carry.phase))
-        )
+        q = carry.q
+        if self.order == "exact":
+            q = frames.compose(q, frames.about(carry.m, carry.step.C, -carry.steps * carry.phase))
         momentum = carry.axes @ carry.m
         xi = system.velocity(carry.t, carry.q, momentum)
-        g = system.group.normalise(frames.rotation(q) @ carry.axes.T)
-        return State(carry.t, g, xi, momentum, xi)
+        return State(carry.t, frames.rotation(q) @ carry.axes.T, xi, momentum, xi)
 
     def require(self, system, state: State, h: float) -> None:
         require_free_body(self, system)

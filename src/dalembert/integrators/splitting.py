@@ -122,5 +122,5 @@ def drift(carry: Carry, inertia: Array, h: Array) -> Carry:
     """The free motion over the time h."""
     step, phase, _ = constants(inertia, carry.m, h, "exact", "moments")
     m, turn = free.turn(step, carry.m)
-    q = frames.compose(carry.q, frames.compose(frames.about(carry.m, -phase), turn))
+    q = frames.compose(carry.q, frames.compose(frames.about(carry.m, carry.m @ carry.m, -phase), turn))
     return carry._replace(t=carry.t + h, q=frames.unit(q), m=m)

@@ -86,3 +86,14 @@ def write(path: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def keep_xla() -> None:
+    """Let JAX keep what XLA compiles for this process in the same folder; a program of its own may do so, an import may not."""
+    import jax
+
+    path = folder()
+    if path is not None and jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(path / "xla"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
