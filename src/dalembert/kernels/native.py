@@ -41,9 +41,9 @@ def _emitter() -> str:
 
 @cache
 def best_width() -> int:
-    """The doubles in a vector register of this processor."""
+    """The doubles in a vector register of this processor; in two where it has 32 of them, so that one hides the latency of the other."""
     features = _host()[2].split(",")
-    return 8 if "+avx512f" in features else 4 if "+avx" in features else 2
+    return 16 if "+avx512f" in features else 4 if "+avx" in features else 2
 
 
 _functions: dict[tuple[str, Layout, int], Function] = {}

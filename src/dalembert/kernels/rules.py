@@ -166,7 +166,7 @@ def _split(b: Builder, params: dict, x: Array) -> list[Array]:
 
 def _unstack(b: Builder, params: dict, x: Array) -> list[Array]:
     axis = params["axis"]
-    return [part.squeeze(axis) for part in np.split(x, x.shape[axis], axis)]
+    return list(np.moveaxis(x, axis, 0))
 
 
 def _platform_index(b: Builder, params: dict) -> Array:
