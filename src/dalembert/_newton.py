@@ -100,7 +100,7 @@ def _newton(f, x: Array, split: int | None = None) -> _Iterate:
         update, sign = direction(jax.jacfwd(f)(state.x), f(state.x)[:, None], split)
         x = state.x - update[:, 0]
         size, last = jnp.max(jnp.abs(x)), jnp.max(jnp.abs(update))
-        converging = (last <= 2.0**-13 * size) & (last * last * last <= 0.125 * EPS * size * state.last * state.last)
+        converging = (last <= 2.0**-22 * size) & (last * last * last <= 0.125 * EPS * size * state.last * state.last)
         tiny = last <= 2.0**-36 * size
         return _Iterate(x, last, state.iterations + 1.0, sign, tiny | converging & (state.iterations > 0.0))
 

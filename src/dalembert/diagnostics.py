@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -10,39 +12,64 @@ import numpy as np
 from jax import Array
 
 from ._linalg import solve
+from .errors import InvalidInput
 from .integrators import Integrator
-from .simulate import simulate
+from .kernels.run import run
+from .simulate import held_controls, simulate
 from .system import MechanicalSystem, State
 from .trajectory import Trajectory
 
+if TYPE_CHECKING:
+    from .analysis.drift import Drift
+
 
 def work(trajectory: Trajectory, controls=None) -> np.ndarray:
-    """The energy that should have entered at each saved state, by Simpson's rule over the saved states.
+    """The energy that should have entered up to each saved state, by the trapezoidal rule with end corrections (order 4).
 
-    dE/dt = <F, xi> - L_t + <l, b>: the power of forces, of an explicit time dependence, and of moving (affine) constraints.
-    `controls` has one row a saved state, or is a function of time.
+    dE/dt = P = <F, xi> - L_t + <l, A xi>: the power of forces, of an explicit time dependence, and of reactions that do work (A xi = b
+    on an affine constraint, phi_xi xi on a nonlinear one).
+    `controls` are those of the run, as `simulate` takes them; they jump from step to step, so every state must have been saved.
     """
-    from scipy.integrate import cumulative_simpson
-
     states = trajectory.records.state
     times = np.asarray(states.t)
-    held = jax.vmap(controls)(states.t) if callable(controls) else controls
-    power = np.asarray(jax.jit(jax.vmap(lambda s, u: _power(trajectory.system, s, u)))(states, held))
-    return (
-        cumulative_simpson(power, x=times, initial=0.0)
-        if len(times) > 2
-        else np.append(0.0, np.diff(times) * (power[1:] + power[:-1]) / 2)
-    )
+    gaps = np.diff(times)
+    if controls is not None and np.any(np.diff(np.asarray(trajectory.records.steps)) != 1):
+        raise InvalidInput("controls jump at every step: give work a run that saved every state (save_every = 1)")
+    held = held_controls(controls, float(times[0]), float(trajectory.step), len(gaps))
+    begin, end = (jax.tree.map(lambda leaf: leaf[part], states) for part in (slice(None, -1), slice(1, None)))
+    (p0, s0), (p1, s1) = _powers(trajectory.system, begin, held), _powers(trajectory.system, end, held)
+    return np.append(0.0, np.cumsum(gaps / 2 * (p0 + p1) + gaps**2 / 12 * (s0 - s1)))
 
 
-def _power(system: MechanicalSystem, state: State, u) -> Array:
-    t, g, xi = state.t, state.g, state.xi
-    explicit = jax.grad(system.L)(t, g, xi)
-    return system.F(t, g, xi, u) @ xi - explicit + system.multipliers(t, g, xi, u) @ system.b(t, g)
+def _powers(system: MechanicalSystem, states: State, controls) -> tuple[np.ndarray, np.ndarray]:
+    """P and dP/dt along the motion at each state: every state is a lane of a run of no steps, for XLA compiles this for a minute."""
+    lanes = states.xi.shape[0]
+    power, slope = run(_stay, _power, system, (states, controls), saves=1, lanes=lanes, axes=(None, 0)).records
+    return np.asarray(power)[:, 0], np.asarray(slope)[:, 0]
+
+
+def _stay(system, point, u):
+    return point
+
+
+def _power(system: MechanicalSystem, point) -> tuple[Array, Array]:
+    """(P, dP/dt) at a state under its control."""
+    state, u = point
+    rate, _ = system.acceleration(state.t, state.g, state.xi, u)
+
+    def power(s):
+        t, g, xi = state.t + s, system.group.shift(state.g, s * state.xi), state.xi + s * rate
+        entering = system.F(t, g, xi, u) @ xi - jax.grad(system.L)(t, g, xi)
+        return entering + system.multipliers(t, g, xi, u) @ (system.rows(t, g)(xi) @ xi)
+
+    return jax.jvp(power, (0.0,), (1.0,))
 
 
 def energy_balance(trajectory: Trajectory, controls=None) -> np.ndarray:
-    """E(t) - E(0) - work(t) at each saved state: what the method adds to the energy, or takes from it."""
+    """E(t) - E(0) - work(t) at each saved state: what the method adds to the energy, or takes from it.
+
+    It falls with the order of the method (up to 4, the order of `work`), whatever friction takes and controls give.
+    """
     return np.asarray(trajectory.energy_error()) - work(trajectory, controls)
 
 
@@ -62,10 +89,28 @@ def spatial_momentum(trajectory: Trajectory) -> Array:
     return jax.vmap(lambda g, p: group.Ad_star(group.inverse(g), p))(trajectory.g, trajectory.momentum)
 
 
+def drift(trajectory: Trajectory, values=None) -> Drift:
+    """How the energy error of a run or ensemble grows: bounded, random walk, linear or exponential, with its rate.
+
+    `values` (saves,) or (members, saves) are those of another quantity that should stay constant, as `momentum_map` gives them.
+    Members that failed are left out.
+    """
+    from .analysis.drift import classify
+
+    members = np.atleast_2d(np.asarray(trajectory.energy() if values is None else values))
+    good = np.broadcast_to(np.atleast_1d(np.asarray(trajectory.final.status)) == 0, len(members)) | (len(members) == 1)
+    if not good.any():
+        raise InvalidInput(f"all {len(members)} members of the ensemble failed: there is nothing to classify")
+    return classify(np.atleast_2d(np.asarray(trajectory.t))[0], members[good] - members[good, :1])
+
+
 def reversibility(system: MechanicalSystem, integrator: Integrator, state: State, *, step: float, steps: int) -> float:
     """How far `steps` steps forward and as many back end from the start, largest component of (g, xi): round-off for a symmetric method."""
     forward = simulate(system, integrator, state, step=step, steps=steps, save_every=steps).check()
-    back = simulate(system, integrator, forward.last, step=-step, steps=steps, save_every=steps).check()
+    turned = forward.final._replace(carry=jax.jit(integrator.reverse)(system, forward.final.carry, forward.step))
+    back = simulate(
+        system, integrator, replace(forward, final=turned), step=-step, steps=steps, save_every=steps
+    ).check()
     return gap(state, back.last)
 
 

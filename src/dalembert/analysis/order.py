@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from ..discretisation import Discretisation
+from ..errors import InvalidInput, NumericalFailure, UnknownName
+from ..integrators import Integrator, LagrangeDAlembert, Reference, RetractionAdapted
 from ..integrators.runge_kutta import derivative
+from ..kernels.run import Backend
+from ..simulate import simulate
 from ..system import MechanicalSystem, State
+from ..trajectory import Trajectory
 
 STEPS = (0.2, 0.1, 0.05, 0.025)
 
@@ -28,7 +37,7 @@ def lagrangian_order(pair: Discretisation, state: State, *, steps: Sequence[floa
     return float(slopes(steps, errors)[-1]) - 1.0
 
 
-def slopes(steps: Sequence[float], errors: Sequence[float]) -> np.ndarray:
+def slopes(steps: Sequence[float] | np.ndarray, errors: Sequence[float] | np.ndarray) -> np.ndarray:
     """The local orders d log(error)/d log(step)."""
     return np.diff(np.log(errors)) / np.diff(np.log(np.abs(steps)))
 
@@ -50,3 +59,195 @@ def action_along(system: MechanicalSystem, state: State, h: float):
     )
     g, _, action = restore(jnp.asarray(end.y[:, -1]))
     return g, float(action)
+
+
+# -- the order of a method --------------------------------------------------------------------------------------------------
+STATE = ("configuration", "velocity", "energy")
+OWN = "multipliers, own time"
+TIMES = 8  # at most so many times are compared
+FLOOR = 1e-11  # relative: below it an error is that of the comparison
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """Errors of one method at several steps h, from large to small, by quantity: "configuration", "velocity", "multipliers", "energy".
+
+    Global errors belong to t0 + duration, local ones to t0 + h after one step. `errors` (k, d) are signed: left-trivialised
+    log(g_exact^-1 g) for configurations; `norms` (k,) are the largest entries over all compared times, NaN where the run failed.
+    """
+
+    local: bool
+    steps: np.ndarray
+    errors: dict[str, np.ndarray]
+    norms: dict[str, np.ndarray]
+    sizes: dict[str, float]
+    failures: tuple[str, ...]
+    finer: np.ndarray  # the steps of the runs that are compared with; 0 for the exact motion
+
+    def slopes(self, quantity: str) -> np.ndarray:
+        """The local orders d log(error)/d log(h) between neighbouring steps, NaN where one of them says nothing."""
+        norms = np.where(self._telling(quantity), self.norms[quantity], np.nan)
+        return slopes(self.steps, norms)
+
+    def order(self, quantity: str) -> float | None:
+        """The slope over the two smallest steps whose errors are above round-off; None where there are none: the method is exact there."""
+        told = np.flatnonzero(self._telling(quantity))
+        return float(slopes(self.steps[told], self.norms[quantity][told])[-1]) if len(told) > 1 else None
+
+    def coefficient(self, quantity: str) -> np.ndarray | None:
+        """c of error = c h^p + ... with p the order rounded to a whole number, extrapolated from the same two steps."""
+        order, told = self.order(quantity), np.flatnonzero(self._telling(quantity))
+        if order is None:
+            return None
+        p, (i, j) = round(order), told[-2:]
+        scaled = [self.errors[quantity][k] / (self.steps[k] ** p - self.finer[k] ** p) for k in (i, j)]
+        return scaled[1] + (scaled[1] - scaled[0]) * self.steps[j] / (self.steps[i] - self.steps[j])
+
+    def _telling(self, quantity: str) -> np.ndarray:
+        return np.nan_to_num(self.norms[quantity]) > FLOOR * max(1.0, self.sizes[quantity])
+
+
+def convergence(
+    system: MechanicalSystem,
+    integrator: Integrator,
+    state: State,
+    *,
+    duration: float,
+    counts: Sequence[int] = (16, 32, 64, 128),
+    local: bool = False,
+    exact: Callable | str | None = None,
+    backend: Backend = "auto",
+) -> Convergence:
+    """The errors of `integrator` with duration/n as its step, for each n of `counts`: after the duration, or after one step (`local`).
+
+    They are taken against `exact(t)` -> (g, xi), against DOP853 at 1e-13 (None), or, with "richardson", against the run of the
+    method itself with the next smaller step. Multipliers are compared at the time of the state, and under "multipliers, own time"
+    where the method's discrete reaction acts between states (the (p, s) of Definition 4.2 of jimenez-scheurle, at both time stamps).
+    """
+    counts = _counts(counts, integrator, exact)
+    saves = 1 if local else max(d for d in range(1, TIMES + 1) if math.gcd(*counts) % d == 0)
+
+    def run(n: int) -> Trajectory:
+        steps, every = (1, 1) if local else (n, n // saves)
+        return simulate(system, integrator, state, step=duration / n, steps=steps, save_every=every, backend=backend)
+
+    runs = [run(n) for n in counts]
+    if exact == "richardson":
+        truths = [
+            _Truth(r.records.state, {"multipliers": r.multipliers}) if r.status == "ok" else None for r in runs[1:]
+        ]
+        return _collected(runs[:-1], truths, local, np.array([float(r.step) for r in runs[1:]]))
+    return _collected(runs, _truths(system, integrator, state, runs, exact), local, np.zeros(len(runs)))
+
+
+def _collected(
+    runs: Sequence[Trajectory], truths: Sequence[_Truth | None], local: bool, finer: np.ndarray
+) -> Convergence:
+    gaps = [_gaps(run, truth) if run.status == "ok" and truth else {} for run, truth in zip(runs, truths, strict=True)]
+    some = next((g for g in gaps if g), None)
+    if some is None:
+        raise NumericalFailure(f"no run has an error to measure; the last one failed: {runs[-1].reason}")
+    lost = {name: (np.full_like(error, np.nan), value) for name, (error, value) in some.items()}
+    errors = {name: np.stack([(g or lost)[name][0] for g in gaps]) for name in some}
+    return Convergence(
+        local,
+        np.array([float(run.step) for run in runs]),
+        {name: values[:, -1] for name, values in errors.items()},
+        {name: np.abs(values).max(axis=(1, 2)) for name, values in errors.items()},
+        {name: max(float(np.abs((g or lost)[name][1]).max()) for g in gaps) for name in some},
+        tuple(run.reason for run in runs),
+        finer,
+    )
+
+
+def _counts(counts: Sequence[int], integrator: Integrator, exact) -> list[int]:
+    if isinstance(integrator, Reference):
+        raise InvalidInput("the method 'reference' is what the others are compared with: choose another one")
+    if isinstance(exact, str) and exact != "richardson":
+        raise UnknownName("comparison", exact, ("richardson",))
+    whole = sorted(n for n in set(counts) if isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0)
+    if len(whole) != len(counts) or len(whole) < 2:
+        raise InvalidInput(f"counts is {list(counts)}; allowed: at least two different positive numbers of steps")
+    return whole
+
+
+def own_time(integrator: Integrator) -> float:
+    """How many steps before the time of a state the reaction acts that a method reports with it."""
+    if isinstance(integrator, LagrangeDAlembert):
+        return integrator.node if integrator.nodes == "velocity" else 1.0
+    return 1.0 - integrator.node if isinstance(integrator, RetractionAdapted) else 0.0
+
+
+class _Truth(NamedTuple):
+    """The states to compare with, the start first, and their multipliers (saves, m) at each time stamp."""
+
+    states: State
+    multipliers: dict[str, Array]
+
+
+def _truths(system, integrator, state: State, runs: Sequence[Trajectory], exact) -> list[_Truth]:
+    """The exact motion at the times of every run, in units of its step since the start, and at its own times of reaction."""
+    begin, lag = float(state.t), own_time(integrator)
+    stamps = {"multipliers": 0.0} | ({OWN: lag} if lag else {})
+
+    def moments(run: Trajectory, lag: float) -> np.ndarray:
+        return np.round(np.maximum(np.asarray(run.records.steps) - lag, 0.0) * float(run.step), 13)
+
+    wanted = np.unique(np.concatenate([moments(run, lag) for run in runs for lag in (0.0, *stamps.values())]))
+    wanted = wanted if float(runs[0].step) > 0 else wanted[::-1]  # the start comes first
+    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *_exact_states(system, state, begin + wanted[1:], exact))
+    reactions = _reactions(system, states)
+    place = {float(moment): k for k, moment in enumerate(wanted)}
+
+    def truth(run: Trajectory) -> _Truth:
+        rows = {name: np.array([place[float(x)] for x in moments(run, lag)]) for name, lag in stamps.items()}
+        chosen = jax.tree.map(lambda leaf: leaf[rows["multipliers"]], states)
+        return _Truth(chosen, {name: reactions[row] for name, row in rows.items()})
+
+    return [truth(run) for run in runs]
+
+
+@jax.jit
+def _reactions(system: MechanicalSystem, states: State) -> Array:
+    return jax.vmap(system.multipliers)(states.t, states.g, states.xi)
+
+
+def _exact_states(system, state: State, times: np.ndarray, exact: Callable | None) -> list[State]:
+    """The start, and the motion at `times`."""
+    if exact is None:
+        found = Reference().trajectory(system, state, np.concatenate([[float(state.t)], times]))
+        if len(found) <= len(times):
+            raise NumericalFailure(f"the accurate motion cannot be continued beyond t = {float(found[-1].t):.6g}")
+        return found
+    points = [exact(float(t)) for t in times]
+    momentum = jax.jit(system.momentum)
+    return [
+        state,
+        *(State(jnp.asarray(t), g, xi, momentum(t, g, xi), xi) for t, (g, xi) in zip(times, points, strict=True)),
+    ]
+
+
+def _gaps(run: Trajectory, truth: _Truth) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """(errors, exact values), both (saves, d), of every quantity at the saved states after the start."""
+    ours, theirs = (jax.tree.map(lambda leaf: leaf[1:], states) for states in (run.records.state, truth.states))
+    gaps = _state_gaps(run.system, ours, theirs)
+    found = {name: (np.asarray(gaps[name][0]), np.asarray(gaps[name][1])) for name in STATE}
+    for name, values in truth.multipliers.items():
+        if values.shape[1]:
+            found[name] = np.asarray(run.multipliers - values)[1:], np.asarray(values)[1:]
+    return found
+
+
+@jax.jit
+def _state_gaps(system: MechanicalSystem, ours: State, theirs: State) -> dict[str, tuple[Array, Array]]:
+    group = system.group
+
+    def one(a: State, b: State):
+        energies = [system.energy(s.t, s.g, s.xi)[None] for s in (a, b)]
+        return {
+            "configuration": (group.log(group.compose(group.inverse(b.g), a.g)), jnp.ones(1)),
+            "velocity": (a.xi - b.xi, b.xi),
+            "energy": (energies[0] - energies[1], energies[1]),
+        }
+
+    return jax.vmap(one)(ours, theirs)

@@ -37,6 +37,11 @@ class Integrator(ABC):
     """
 
     name: str
+    composes = False  # whether the carry does not depend on the step, so that steps of other sizes may follow
+
+    def adjoint(self) -> Integrator | None:
+        """The method whose step of h undoes a step of -h (itself if it is symmetric), where that is a method here."""
+        return None
 
     @abstractmethod
     def start(self, system: Any, state: State, h: Any, u: Any = None) -> tuple[Any, StepInfo]:
@@ -49,6 +54,10 @@ class Integrator(ABC):
     @abstractmethod
     def observe(self, system: Any, carry: Any, h: Any) -> State:
         """The state that a carry stands for."""
+
+    def reverse(self, system: Any, carry: Any, h: Any) -> Any:
+        """The carry from which steps of -h go back; a method whose carry holds more than its state says how."""
+        return self.start(system, self.observe(system, carry, h), -h)[0]
 
     def require(self, system: Any, state: State, h: float) -> None:
         """Refuse, before anything runs, a system or state that this method cannot take."""

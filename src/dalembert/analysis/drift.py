@@ -1,0 +1,230 @@
+"""How the error of an invariant grows: bounded, like a random walk, linearly or exponentially.
+
+The error is averaged over 2^J equal blocks of time and written in Haar wavelets y = H m: differences of neighbouring means, one
+variance for each scale, as in an Allan deviation. From scale to scale a bounded error averages out, a random walk grows like the
+square root, a trend like the scale itself or, where it is exponential, unevenly. Each kind is a Gaussian model of y,
+
+    bounded: 0,  random walk: 0,  linear: b H t,  exponential: c H e^{kappa t}      plus noise of variance s^2 v_scale,
+
+with v of white noise mixed with a process that has a memory or a period shorter than a third of the run, or with a random walk. The
+kind with the largest log-likelihood less a penalty for its parameters wins. Members of an ensemble share the kind, not the constants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import InvalidInput
+
+KINDS = ("bounded", "random walk", "linear", "exponential")
+BLOCKS = 64
+LEAST = 16  # samples that a verdict needs
+MEMORIES = (0.5, 1.0, 2.0, 4.0)  # correlation times of a bounded error, in blocks
+PERIODS = (6.0, 8.0, 12.0, 16.0, 21.0)  # of a slow oscillation, in blocks
+SHARES = (0.9, 0.5, 0.2, 0.05, 1e-2, 1e-3, 1e-4, 1e-6)  # of white noise in the variance of a block mean
+PENALTY = {"bounded": 2.0, "random walk": 1.0, "linear": 6.0, "exponential": 13.0}
+SLOW = 8.0  # the penalty for a trend among slow noise: set so that few random walks pass for trends
+RATES = np.concatenate([-np.geomspace(0.5, 600.0, 48), np.geomspace(0.5, 600.0, 48)])  # kappa times the duration
+OSCILLATION = 8  # samples that show the amplitude of an oscillation
+GROWN = 1.5  # times that the amplitude of an oscillation must grow to count
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What `classify` found: the kind, its rate, the largest |error|, and the evidence for each kind (the best has 0).
+
+    The rate is per unit of time: D of a random walk, rms = D sqrt(t); b of b t; kappa of e^{kappa t} (negative where the error
+    settles to a limit); 0 when bounded. Over an ensemble it is the root mean square, of kappa the median.
+    `amplitude` says that the oscillation of the error grows so, not its mean.
+    """
+
+    kind: str
+    rate: float
+    size: float
+    evidence: dict[str, float]
+    amplitude: bool = False
+
+    def __str__(self) -> str:
+        rates = {"random walk": "rms {:.3g} sqrt(t)", "linear": "{:.3g} a unit of time", "exponential": "e^({:.3g} t)"}
+        rate = ", " + rates[self.kind].format(self.rate) if self.kind in rates else ""
+        return f"{self.kind}{rate}{' (its amplitude)' if self.amplitude else ''}, at most {self.size:.3g}"
+
+
+class Noise(NamedTuple):
+    """Models of noise: the variances of H m, one row a model, the share of white noise in each, and whether the rest is slow."""
+
+    variances: np.ndarray
+    shares: np.ndarray
+    slow: np.ndarray
+
+
+class Fit(NamedTuple):
+    """The best of a family of models: log-likelihood, amplitude of its trend, the trend's index, and D^2 a block of a random walk."""
+
+    likelihood: float
+    amplitude: float = 0.0
+    trend: int = 0
+    diffusion: float = 0.0
+
+
+def classify(t, error) -> Drift:
+    """The kind of growth of an error (saves,), or of those of the members of an ensemble (members, saves), at equidistant times."""
+    times, errors = _checked(t, error)
+    size = float(np.abs(errors).max())
+    scale = np.ptp(errors, axis=1).max()
+    if scale == 0.0:
+        return Drift("bounded", 0.0, size, {kind: 0.0 if kind == "bounded" else -np.inf for kind in KINDS})
+    time, errors, amplitude = times[-1] - times[0], errors / scale, False
+    means, deviations = _blocks(errors, _power_of_two(errors.shape[1]))
+    kind, rate, evidence = _verdict(means, deviations, errors.shape[1], time)
+    count = _power_of_two(errors.shape[1] // OSCILLATION)
+    if count >= LEAST:
+        _, deviations = _blocks(errors, count)
+        grown = deviations[:, -count // 4 :].mean() > GROWN * deviations[:, : count // 4].mean()
+        other = _verdict(deviations, np.sqrt(0.5) * deviations, errors.shape[1], time)
+        amplitude = bool(grown and KINDS.index(other[0]) > max(1, KINDS.index(kind)) and other[1] > 0)
+        kind, rate, evidence = other if amplitude else (kind, rate, evidence)
+    return Drift(kind, rate * (1.0 if kind in ("bounded", "exponential") else scale), size, evidence, amplitude)
+
+
+def _checked(t, error) -> tuple[np.ndarray, np.ndarray]:
+    errors = np.atleast_2d(np.asarray(error, float))
+    times = np.asarray(t, float)
+    times = times[0] if times.ndim == 2 else times
+    if errors.ndim != 2 or times.shape != errors.shape[1:]:
+        raise InvalidInput(
+            f"times {np.shape(t)} and errors {np.shape(error)} do not match; allowed: (saves,), (members, saves)"
+        )
+    gaps = np.diff(times)
+    if len(gaps) > 1 and not np.isclose(gaps[-1], gaps[0]):  # the remainder that ends a run
+        times, errors, gaps = times[:-1], errors[:, :-1], gaps[:-1]
+    if len(times) < LEAST:
+        raise InvalidInput(f"{len(times)} saved states are too few to tell how an error grows; save at least {LEAST}")
+    if not np.all(np.isfinite(errors)):
+        raise InvalidInput("the error is not finite everywhere: classify the part before that")
+    if not np.allclose(gaps, gaps[0], rtol=1e-6):
+        raise InvalidInput("the times are not equidistant: save every state, or every k-th one")
+    return times, errors
+
+
+def _power_of_two(count: int) -> int:
+    return min(BLOCKS, 2 ** int(np.log2(max(1, count))))
+
+
+def _blocks(errors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(means, standard deviations) of each member over each of `count` blocks of time."""
+    pieces = np.array_split(errors, count, axis=1)
+    means, deviations = (np.stack([f(piece, axis=1) for piece in pieces], axis=1) for f in (np.mean, np.std))
+    return means, deviations
+
+
+# -- models of block means ------------------------------------------------------------------------------------------------------
+@lru_cache
+def _haar(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """(H, the scale of each of its rows): the mean of the second half of a window less that of the first, for all dyadic windows."""
+    widths = [n // k for k in (2**j for j in range(int(np.log2(n)))) for _ in range(k)]
+    starts = [i * (n // k) for k in (2**j for j in range(int(np.log2(n)))) for i in range(k)]
+    rows = np.zeros((n - 1, n))
+    for row, start, width in zip(rows, starts, widths, strict=True):
+        row[start : start + width // 2] = -2 / width
+        row[start + width // 2 : start + width] = 2 / width
+    return rows, np.array(widths)
+
+
+@lru_cache
+def _noises(n: int) -> tuple[Noise, Noise]:
+    """(bounded noise, random walks), each mixed with white noise."""
+    lag = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+    slow = [np.exp(-lag / memory) for memory in MEMORIES] + [np.cos(2 * np.pi * lag / period) for period in PERIODS]
+    walk = np.minimum.outer(np.arange(n), np.arange(n)) + 0.5 - np.eye(n) / 6  # block means of a random walk
+    white = _variances(np.eye(n))
+
+    def mixed(processes):
+        return [share * white + (1 - share) * _variances(process) for process in processes for share in SHARES]
+
+    shares = np.array([1.0, *np.resize(SHARES, len(slow) * len(SHARES))])
+    is_slow = np.repeat(
+        [False, *(memory > 1.0 for memory in MEMORIES), *(True for _ in PERIODS)], [1, *[len(SHARES)] * len(slow)]
+    )
+    return (
+        Noise(np.array([white, *mixed(slow)]), shares, is_slow),
+        Noise(np.array(mixed([walk])), np.array(SHARES), np.full(len(SHARES), True)),
+    )
+
+
+def _variances(covariance: np.ndarray) -> np.ndarray:
+    """The variance of each Haar coefficient, averaged over those of one scale."""
+    rows, scales = _haar(len(covariance))
+    each = np.maximum(np.einsum("ai,ij,aj->a", rows, covariance, rows), 1e-12)
+    return np.array([each[scales == scale].mean() for scale in scales])
+
+
+def _fit(y: np.ndarray, floor: float, noise: Noise, trends: np.ndarray | None = None) -> Fit:
+    """The likeliest noise and trend (k, N): generalised least squares with at least the white noise `floor`."""
+    variances, shares, slow = noise
+    weights, n = 1 / variances, len(y)
+    rest = (weights @ (y * y))[:, None]
+    amplitudes = np.zeros_like(rest)
+    if trends is not None:
+        amplitudes = (weights * y) @ trends.T / (weights @ (trends * trends).T)
+        rest = rest - amplitudes * ((weights * y) @ trends.T)
+    penalty = SLOW * slow[:, None] * (trends is not None)
+    tiny = np.finfo(float).tiny
+    scale = np.maximum(np.maximum(rest / n, (floor / shares)[:, None]), tiny)
+    likelihood = -0.5 * (np.log(variances).sum(axis=1)[:, None] + n * np.log(scale) + rest / scale) - penalty
+    i, j = np.unravel_index(np.argmax(likelihood), likelihood.shape)
+    return Fit(float(likelihood[i, j]), float(amplitudes[i, j]), int(j), float(scale[i, j] * (1 - shares[i])))
+
+
+def _verdict(
+    series: np.ndarray, deviations: np.ndarray, samples: int, time: float
+) -> tuple[str, float, dict[str, float]]:
+    """(kind, rate, evidence) of the block means of all members together, with the deviations of samples from them."""
+    count = series.shape[1]
+    edges = (np.array([0, *np.cumsum([len(block) for block in np.array_split(np.arange(samples), count)])]) - 0.5) / (
+        samples - 1
+    )
+    # The error of a mean if samples were independent: what varies less is no news.
+    floors = np.median(deviations, axis=1) ** 2 * count / samples
+    fits = [_fits(m, floor, edges) for m, floor in zip(series, floors, strict=True)]
+    score = {kind: sum(f[kind][0].likelihood - PENALTY[kind] for f in fits) for kind in KINDS}
+    kind = max(KINDS, key=score.__getitem__)
+    rates = np.array([f[kind][1] for f in fits])
+    if kind == "random walk":
+        rate = np.sqrt(np.mean(rates) * count / abs(time))
+    elif kind == "linear" and len(rates) > 1:
+        rate = np.sqrt(np.mean(rates**2)) / abs(time)
+    else:
+        rate = np.median(rates) / time
+    return kind, float(rate), {name: float(value - score[kind]) for name, value in score.items()}
+
+
+def _fits(m: np.ndarray, floor: float, edges: np.ndarray) -> dict[str, tuple[Fit, float]]:
+    """The best fit of each kind to the block means of one member, with D^2 a block, or the rate over the whole run."""
+    rows, _ = _haar(len(m))
+    y = rows @ m
+    bounded, walks = _noises(len(m))
+    every = Noise(*(np.concatenate(pair) for pair in zip(bounded, walks, strict=True)))
+    walk = _fit(y, floor, walks)
+    line = _fit(y, floor, every, (rows @ (0.5 * (edges[1:] + edges[:-1])))[None])
+    rates = RATES
+    for width in (0.16, 0.02, 0.0025, 0.0003):  # from a coarse grid to finer ones around the best
+        grown = _fit(y, floor, every, _exponentials(rates, edges) @ rows.T)
+        rate = rates[grown.trend]
+        rates = rate * np.linspace(1 - width, 1 + width, 17)
+    return {
+        "bounded": (_fit(y, floor, bounded), 0.0),
+        "random walk": (walk, walk.diffusion),
+        "linear": (line, line.amplitude),
+        "exponential": (grown, float(rate)),
+    }
+
+
+def _exponentials(rates: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """The means of e^{rate x} over the blocks between the edges, one row a rate, scaled to at most about 1."""
+    powers = np.exp(np.multiply.outer(rates, edges) - np.maximum(rates, 0)[:, None])
+    return np.diff(powers) / (np.diff(edges) * rates[:, None])
