@@ -1,79 +1,156 @@
-"""Trajectories as labelled data and files."""
+"""Trajectories as labelled data: an `xarray.Dataset` with names, coordinates, units and where it all came from."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING
+import datetime
+import platform
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import InvalidInput
+from .coordinates import axes, quaternions
+from .groups.motions import Motions
+from .groups.rotations import Rotations
 from .trajectory import Trajectory
 
 if TYPE_CHECKING:
     import xarray
 
+NAMES = {
+    "records.state.t": "time",
+    "records.state.xi": "velocity",
+    "records.state.momentum": "momentum",
+    "records.state.increment": "increment",
+    "records.multipliers": "multiplier",
+    "records.angles": "angle",
+    "records.residual": "residual",
+    "records.iterations": "iterations",
+    "records.steps": "steps",
+}
+"""The columns that hold the records of a run, by where they are in a `Trajectory`."""
 
-def to_xarray(trajectory: Trajectory) -> xarray.Dataset:
-    """A Dataset over `time` (and `member`) with configuration, velocity, momentum, multipliers, energy and how the steps went."""
+ABOUT: dict[str, tuple[str, str]] = {
+    "time": ("time", "s"),
+    "configuration": ("configuration g: the matrix of the group element, or a vector", ""),
+    "velocity": ("left-trivialised velocity xi = g^-1 g' in D", "of each component: velocity_unit"),
+    "momentum": ("momentum as the method has it", "of each component: momentum_unit"),
+    "increment": ("tau^-1(W)/h of the method's displacement", "of each component: velocity_unit"),
+    "multiplier": ("Lagrange multipliers of the step that led here", "W over the unit of A xi"),
+    "reaction": ("reaction of the constraint A^T l, in the body", "of each component: force_unit"),
+    "angle": ("unwrapped angles of the planar rotations", "rad"),
+    "quaternion": ("attitude (w, x, y, z)", "1"),
+    "position": ("position in space", "m"),
+    "energy": ("energy <L_xi, xi> - L", "J"),
+    "constraint_residual": ("max |A xi - b|", "of A xi"),
+    "group_distance": ("distance from the group, |R^T R - 1|", "1"),
+    "residual": ("residual of the step's equations", ""),
+    "iterations": ("Newton iterations of the step that led here", "1"),
+    "steps": ("number of steps from the start", "1"),
+}
+"""What each column is, and its unit if the parameters are in SI units ([q]: the unit of the coordinate itself)."""
+
+
+def to_xarray(trajectory: Trajectory, *, reaction: bool = False) -> xarray.Dataset:
+    """A Dataset over `time` (over `member` and `save` for an ensemble) with every saved number and what follows from it.
+
+    `reaction=True` adds the reaction forces A^T l, which take a second or two to compile.
+    """
     import xarray
 
-    from . import __version__
-
-    ensemble = np.ndim(trajectory.final.status) == 1
-    lead = ("member", "save") if ensemble else ("time",)
-    columns = {
-        "velocity": (trajectory.xi, ("algebra",)),
-        "momentum": (trajectory.momentum, ("dual",)),
-        "increment": (trajectory.increment, ("algebra",)),
-        "multiplier": (trajectory.multipliers, ("constraint",)),
-        "angle": (trajectory.angles, ("rotation",)),
+    lead = ("member", "save") if np.ndim(trajectory.final.status) else ("time",)
+    columns = _saved(trajectory) | _attitudes(trajectory)
+    columns |= {
         "energy": (trajectory.energy(), ()),
         "constraint_residual": (trajectory.constraint_residual(), ()),
         "group_distance": (trajectory.group_distance(), ()),
-        "residual": (trajectory.residual, ()),
-        "iterations": (trajectory.iterations, ()),
     }
-    factors = trajectory.g if isinstance(trajectory.g, tuple) else (trajectory.g,)
-    for k, factor in enumerate(factors):
-        name = "configuration" if len(factors) == 1 else f"configuration_{k}"
-        axes = np.ndim(factor) - len(lead)
-        columns[name] = (factor, tuple(f"{name}_{axis}" for axis in ("row", "column")[:axes]))
-    data = {name: ((*lead, *dims), np.asarray(values)) for name, (values, dims) in columns.items() if np.size(values)}
-    coordinates = {"t": (lead, np.asarray(trajectory.t))} if ensemble else {"time": np.asarray(trajectory.t)}
-    attributes = {
+    if reaction:
+        columns["reaction"] = (trajectory.reaction(), ("component",))
+    data = {
+        name: ((*lead, *dims), np.asarray(values), _about(name))
+        for name, (values, dims) in columns.items()
+        if np.size(values)
+    }
+    coordinates: dict[str, Any] = {"time": (lead, np.asarray(trajectory.t), _about("time"))}
+    if any("component" in dims for dims, *_ in data.values()):
+        components = axes(trajectory.system.group)
+        coordinates["component"] = [axis.name for axis in components]
+        for kind in ("velocity", "momentum", "force"):
+            coordinates[f"{kind}_unit"] = ("component", [getattr(axis, kind) for axis in components])
+    if any("part" in dims for dims, *_ in data.values()):
+        coordinates["part"] = list("wxyz")
+    return xarray.Dataset(data, coords=coordinates, attrs=provenance(trajectory))
+
+
+def _saved(trajectory: Trajectory) -> dict[str, tuple[Any, tuple[str, ...]]]:
+    records, state = trajectory.records, trajectory.records.state
+    n = trajectory.system.group.dim
+    whole = np.shape(state.momentum)[-1] == n
+    columns: dict[str, tuple[Any, tuple[str, ...]]] = {
+        "velocity": (state.xi, ("component",)),
+        "momentum": (state.momentum, ("component" if whole else "restricted",)),
+        "increment": (state.increment, ("component",)),
+        "multiplier": (records.multipliers, ("constraint",)),
+        "angle": (records.angles, ("rotation",)),
+        "residual": (records.residual, ()),
+        "iterations": (records.iterations, ()),
+        "steps": (records.steps, ()),
+    }
+    lead = np.ndim(records.residual)
+    for name, factor in configurations(trajectory.g).items():
+        dims = tuple(f"{name}_{axis}" for axis in ("row", "column")[: np.ndim(factor) - lead])
+        columns[name] = (factor, dims)
+    return columns
+
+
+def configurations(g: Any) -> dict[str, Any]:
+    """The columns of configurations: one, or one for each factor of a product."""
+    return (
+        {f"configuration_{k}": factor for k, factor in enumerate(g)} if isinstance(g, tuple) else {"configuration": g}
+    )
+
+
+def _attitudes(trajectory: Trajectory) -> dict[str, tuple[Any, tuple[str, ...]]]:
+    """Quaternions and positions, for those factors that have them."""
+    columns: dict[str, tuple[Any, tuple[str, ...]]] = {}
+    factors = trajectory.system.group.factors
+    for (name, values), factor in zip(configurations(trajectory.g).items(), factors, strict=True):
+        tail = name.removeprefix("configuration")
+        size = factor.size if isinstance(factor, Motions | Rotations) else 0
+        if size == 3:
+            columns[f"quaternion{tail}"] = (quaternions(np.asarray(values)[..., :3, :3]), ("part",))
+        if isinstance(factor, Motions):
+            columns[f"position{tail}"] = (np.asarray(values)[..., :size, size], (f"space{tail}",))
+    return columns
+
+
+def _about(name: str) -> dict[str, str]:
+    head = name if name in ABOUT else name.rpartition("_")[0]
+    text, unit = ABOUT[head]
+    return {"long_name": text} | ({"units": unit} if unit else {})
+
+
+def provenance(trajectory: Trajectory) -> dict[str, Any]:
+    """What made this run: group, method, step, how it ended, backend, versions, machine and time."""
+    import jax
+
+    from . import __version__
+
+    failed = np.count_nonzero(np.asarray(trajectory.final.status))
+    return {
         "group": str(trajectory.system.group),
         "method": repr(trajectory.integrator),
         "step": float(trajectory.step),
-        "status": str(trajectory.status),
+        "status": "failed" if failed else "ok",
+        "reason": str(trajectory.reason) if failed and not np.ndim(trajectory.final.status) else "",
+        "interrupted": int(trajectory.interrupted),
         "backend": trajectory.backend,
+        "note": trajectory.note,
         "dalembert": __version__,
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "units": "SI, if the parameters are; [q] is the unit of the coordinate itself",
     }
-    return xarray.Dataset(data, coords=coordinates, attrs=attributes)
-
-
-def require_writable(path: Path) -> None:
-    """Refuse an output file that cannot be written, before anything runs."""
-    if path.suffix != ".nc":
-        raise InvalidInput(f"--out is {path}; allowed: a file that ends in .nc (NetCDF)")
-    if not path.parent.is_dir():
-        raise InvalidInput(f"--out is {path}, but the folder {path.parent} does not exist: create it first")
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise InvalidInput(f"--out is {path}, which cannot be written")
-
-
-def save(trajectory: Trajectory, path: str | Path, attributes: dict[str, str] | None = None) -> None:
-    """Write a NetCDF file whole or not at all: to a temporary file in the same folder, then renamed."""
-    path = Path(path)
-    require_writable(path)
-    dataset = to_xarray(trajectory).assign_attrs(attributes or {})
-    handle, temporary = tempfile.mkstemp(suffix=".nc", prefix=f".{path.stem}-", dir=path.parent)
-    os.close(handle)
-    try:
-        dataset.to_netcdf(temporary, engine="h5netcdf")
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from . import models
+from .compare import seconds_per_step
 from .integrators import DiscreteMoserVeselov, EulerPoincareSuslov, Integrator, RungeKutta
 from .simulate import simulate
 from .system import MechanicalSystem, State
 from .trajectory import Trajectory
 
-REPEATS = 3
 TIMED = 100_000
 
 
@@ -72,20 +71,9 @@ def run_scene(scene: Scene) -> dict[str, tuple[Trajectory, Row]]:
     results = {}
     for integrator in (scene.geometric, RungeKutta()):
         run = simulate(scene.system, integrator, scene.state, step=scene.step, steps=scene.steps).check()
-        results[integrator.name] = run, _row(scene, run, seconds_per_step(scene, integrator))
+        seconds = seconds_per_step(scene.system, integrator, scene.state, scene.step, count=TIMED)
+        results[integrator.name] = run, _row(scene, run, seconds or 0.0)
     return results
-
-
-def seconds_per_step(scene: Scene, integrator: Integrator) -> float:
-    """Median time of a step in a long run whose states are not saved; the time of a run of one step is taken off."""
-
-    def seconds(steps: int) -> float:
-        begin = time.perf_counter()
-        simulate(scene.system, integrator, scene.state, step=scene.step, steps=steps, save_every=steps)
-        return time.perf_counter() - begin
-
-    seconds(1)
-    return float(np.median([seconds(TIMED) - seconds(1) for _ in range(REPEATS)])) / TIMED
 
 
 def _row(scene: Scene, run: Trajectory, seconds: float) -> Row:

@@ -28,5 +28,9 @@ class NumericalFailure(RuntimeError):
     """A run that ended early; raised by `Trajectory.check`, never inside a run."""
 
 
+class WriteFailure(OSError):
+    """A file that could not be written; what was there before is as it was."""
+
+
 class InconsistentDiscretisation(InvalidInput):
     """A pair (L_d, D_d) or a difference map that violates one of its axioms."""

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .coordinates import described
 from .integrators import Reference, RungeKutta
 from .trajectory import Trajectory
 
@@ -36,7 +37,7 @@ def report(trajectory: Trajectory, names: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-FINAL = ("configuration", "angles", "velocity", "increment", "momentum", "multipliers")
+FINAL = ("configuration", "angles", "velocity", "increment", "momentum", "multipliers", "coordinates")
 ENERGY = ("initial", "final", "max_error")
 
 
@@ -51,7 +52,8 @@ def _final(trajectory: Trajectory) -> dict[str, Any]:
         last.momentum,
         trajectory.multipliers[-1],
     )
-    return dict(zip(FINAL, map(plain, values), strict=True))
+    coordinates = described(trajectory.system.group, last.g, trajectory.angles[-1])
+    return dict(zip(FINAL, (*map(plain, values), coordinates), strict=True))
 
 
 def _conservation(trajectory: Trajectory) -> dict[str, Any]:

@@ -91,6 +91,11 @@ class MechanicalSystem:
         """A xi - b, zero on D."""
         return self.A(t, g) @ xi - self.b(t, g)
 
+    def rows(self, t, g) -> Callable[[Array], Array]:
+        """xi -> the derivative of the constraint in xi, along which its reaction acts: always A(t, g) for a linear one."""
+        rows = self.A(t, g)
+        return lambda xi: rows
+
     # -- D and its dual ------------------------------------------------------------------------------------------------
     def project(self, g, xi, t=0.0) -> Array:
         """The admissible velocity nearest to xi in the kinetic metric at g."""
@@ -143,7 +148,7 @@ class MechanicalSystem:
         force = self.group.ad_star(xi, momentum) + self.L_g(t, g, xi) + self.F(t, g, xi, u)
         top = force - along(lambda s, h: self.momentum(s, h, xi))
         bottom = -along(lambda s, h: self.residual(s, h, xi))
-        rate, multipliers = solve_saddle(self.metric(t, g, xi), self.A(t, g), top, bottom)
+        rate, multipliers = solve_saddle(self.metric(t, g, xi), self.rows(t, g)(xi), top, bottom)
         return rate, -multipliers
 
     def multipliers(self, t, g, xi, u=None) -> Array:
@@ -197,6 +202,11 @@ class MechanicalSystem:
     def _zero(self) -> Array:
         return jnp.zeros(self.group.dim)
 
+    def _repr_html_(self) -> str:
+        from .notebook import system_html
+
+        return system_html(self)
+
 
 # A system is a pytree, so these are compiled once for all systems of a kind; op by op they would take seconds.
 @jax.jit
@@ -216,7 +226,7 @@ def _extend(basis: Array, restricted: Array):
 
 @jax.jit
 def _constraint(system: MechanicalSystem, t, g, xi):
-    return system.A(t, g), system.residual(t, g, xi)
+    return system.rows(t, g)(xi), system.residual(t, g, xi)
 
 
 @partial(
@@ -284,6 +294,16 @@ def vector(value, size: int, what: str) -> Array:
 
 def null_basis(rows: np.ndarray) -> np.ndarray:
     """Columns that span ker A, unit in the free coordinates: the reduced echelon form with the largest entries as pivots."""
+    rows, pivots = echelon(rows)
+    free = [j for j in range(rows.shape[1]) if j not in pivots]
+    basis = np.zeros((rows.shape[1], len(free)))
+    basis[free, range(len(free))] = 1.0
+    basis[pivots] = -rows[:, free]
+    return basis + 0.0
+
+
+def echelon(rows: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """(the reduced echelon form of A, the columns of its pivots), with the largest entries as pivots."""
     rows = np.array(rows, float)
     m, n = rows.shape
     pivots: list[int] = []
@@ -296,8 +316,4 @@ def null_basis(rows: np.ndarray) -> np.ndarray:
         others = np.arange(m) != i
         rows[others] -= np.outer(rows[others, j], rows[i])
         pivots.append(j)
-    free = [j for j in range(n) if j not in pivots]
-    basis = np.zeros((n, len(free)))
-    basis[free, range(len(free))] = 1.0
-    basis[pivots] = -rows[:, free]
-    return basis + 0.0
+    return rows, pivots

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ from jax import Array
 
 from .errors import NumericalFailure
 from .integrators import REASONS, Integrator
+from .integrators.base import BRANCH_LOST
 from .system import MechanicalSystem, State
 
 
@@ -137,12 +139,21 @@ class Trajectory:
             else "the run"
         )
         when = "at its start" if count < 0 else f"after {count} good steps"
-        raise NumericalFailure(f"{who} failed {when}: {REASONS[int(codes[member])]}")
+        raise NumericalFailure(f"{who} failed {when}: {self._why(int(codes[member]), count)}")
+
+    def _why(self, code: int, count: int) -> str:
+        """The reason, with the exact threshold of the step where the branch of an Euler-Poincare-Suslov run ends."""
+        if code != BRANCH_LOST or count < 0 or np.ndim(self.final.status) or self.integrator.name != "euler-poincare-suslov":
+            return REASONS[code]
+        from .analysis.thresholds import why_lost
+
+        momentum = np.asarray(self.final.carry.impulse) / float(self.step)
+        return why_lost(self.system, self.integrator, momentum, float(self.step), steps=1)
 
     # -- conservation --------------------------------------------------------------------------------------------------
     def energy(self) -> Array:
         """<L_xi, xi> - L at each saved state, with the velocity in D that has the saved restricted momentum."""
-        return self._along(lambda system, s: system.energy(s.t, s.g, s.xi))
+        return self._along(_energy)
 
     def energy_error(self) -> Array:
         """E - E(0) at each saved state."""
@@ -151,19 +162,27 @@ class Trajectory:
 
     def constraint_residual(self) -> Array:
         """max |A xi - b| at each saved state."""
-        return self._along(lambda system, s: jnp.max(jnp.abs(system.residual(s.t, s.g, s.xi)), initial=0.0))
+        return self._along(_residual)
 
     def group_distance(self) -> Array:
         """Distance of g from the group at each saved state."""
-        return self._along(lambda system, s: system.group.distance(s.g))
+        return self._along(_distance)
 
     def _along(self, function) -> Array:
         """function(system, state) at every saved state, of every member."""
-        ensemble = np.ndim(self.final.status) == 1
-        per_state = jax.vmap(function, in_axes=(None, 0))
-        if not ensemble:
-            return _apply(per_state, self.system, self.records.state)
-        return _apply(jax.vmap(per_state, in_axes=(0 if self.batched else None, 0)), self.system, self.records.state)
+        members = np.ndim(self.final.status) == 1
+        return _mapped(function, members, self.batched)(self.system, self.records.state)
+
+    def reaction(self, controls=None) -> Array:
+        """The reaction force A^T l of the constraint at each saved state, shape (saves, n), dual to the velocity: torques and
+        forces in the body, in physical units (`coordinates.axes` names them).
+
+        It is that of the equations of motion at the saved state, (23) of jimenez-scheurle; the method's own discrete
+        multipliers belong to its steps and are in `multipliers`. `controls` has one row a saved state.
+        """
+        if controls is None:
+            return self._along(_reaction)
+        return jax.jit(jax.vmap(partial(_reaction, self.system)))(self.records.state, jnp.asarray(controls))
 
     @property
     def last(self) -> State:
@@ -171,11 +190,34 @@ class Trajectory:
         return jax.tree.map(lambda leaf: leaf[-1], self.records.state)
 
     # -- other forms ---------------------------------------------------------------------------------------------------
-    def to_xarray(self):
-        """The trajectory as an `xarray.Dataset`."""
+    def coordinates(self, kind: str, convention: str = "ZXZ") -> np.ndarray:
+        """Configurations as "quaternion", "euler", "pose" (theta, x, y) or "position"; see `coordinates.along`."""
+        from .coordinates import along
+
+        return along(self, kind, convention)
+
+    def to_xarray(self, *, reaction: bool = False):
+        """The trajectory as an `xarray.Dataset` with names, units and provenance."""
         from .data import to_xarray
 
-        return to_xarray(self)
+        return to_xarray(self, reaction=reaction)
+
+    def save(self, path) -> None:
+        """Write a NetCDF (.nc) or Zarr (.zarr) file, whole or not at all; `dalembert.load(path)` gives the trajectory back."""
+        from .files import save
+
+        save(self, path)
+
+    def __repr__(self) -> str:
+        known = np.ndim(self.final.status) == 0 and not isinstance(self.final.status, jax.core.Tracer)
+        ended = f", failed: {self.reason}" if known and self.status == "failed" else ""
+        members = f"{np.size(self.final.status)} members, " if np.ndim(self.final.status) else ""
+        return f"<Trajectory on {self.system.group} by {self.integrator.name}: {members}{np.shape(self.t)[-1]} states{ended}>"
+
+    def _repr_html_(self) -> str:
+        from .notebook import trajectory_html
+
+        return trajectory_html(self)
 
     def plot(self, path=None):
         """A figure of the motion and its conservation; `path` saves it."""
@@ -184,8 +226,27 @@ class Trajectory:
         return plot_trajectory(self, path)
 
 
-def _apply(function, system, states):
-    return jax.jit(function)(system, states)
+def _reaction(system: MechanicalSystem, state: State, u=None) -> Array:
+    return system.multipliers(state.t, state.g, state.xi, u) @ system.A(state.t, state.g)
+
+
+def _energy(system: MechanicalSystem, state: State) -> Array:
+    return system.energy(state.t, state.g, state.xi)
+
+
+def _residual(system: MechanicalSystem, state: State) -> Array:
+    return jnp.max(jnp.abs(system.residual(state.t, state.g, state.xi)), initial=0.0)
+
+
+def _distance(system: MechanicalSystem, state: State) -> Array:
+    return system.group.distance(state.g)
+
+
+@lru_cache
+def _mapped(function: Callable, members: bool, batched: bool) -> Callable:
+    """function(system, state) over the saved states (of every member), compiled once for all systems of a kind."""
+    per_state = jax.vmap(function, in_axes=(None, 0))
+    return jax.jit(jax.vmap(per_state, in_axes=(0 if batched else None, 0)) if members else per_state)
 
 
 def _plain(value):

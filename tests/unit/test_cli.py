@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
+from contextlib import contextmanager
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 import xarray
 from typer.testing import CliRunner
 
+import dalembert as da
+from dalembert.atomic import writing
 from dalembert.cli import app
 from dalembert.config import parse
-from dalembert.errors import InvalidInput
+from dalembert.errors import InvalidInput, WriteFailure
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SUSLOV = (EXAMPLES / "suslov.toml").read_text()
@@ -169,3 +174,128 @@ def test_beta_is_another_name_for_node():
     assert parse(config).integrator.node == 0.25
     with pytest.raises(InvalidInput, match="both"):
         parse({**config, "method": {**config["method"], "node": 0.5}})
+
+
+# -- settings, files, going on --------------------------------------------------------------------------------------------------
+SLEIGH = str(EXAMPLES / "sleigh.toml")
+
+
+def refused(capsys, monkeypatch, *words: str) -> str:
+    """The message with which the program ends, exit code 2."""
+    from dalembert.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["dalembert", *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    captured = capsys.readouterr()
+    assert stop.value.code == 2 and "Traceback" not in captured.err and not captured.out
+    return captured.err
+
+
+def same_files(one: Path, other: Path) -> bool:
+    trees = [da.load(path) for path in (one, other)]
+    leaves = [[np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)] for tree in trees]
+    return leaves[0] == leaves[1] and jax.tree.structure(trees[0]) == jax.tree.structure(trees[1])
+
+
+def test_settings_override_the_file_and_are_kept_with_the_data(tmp_path):
+    out = tmp_path / "run.nc"
+    done = invoke("run", SLEIGH, "--set", "run.steps=5", "--set", "system.a=0.4", "--json", "--out", str(out))
+    assert json.loads(done.stdout)["steps"] == 5
+    shown = invoke("show", str(out), "--config").stdout
+    assert tomllib.loads(shown)["system"]["a"] == 0.4 and tomllib.loads(shown)["run"]["steps"] == 5
+
+
+def test_resume_gives_the_file_of_the_long_run(tmp_path):
+    long, parts = tmp_path / "long.nc", tmp_path / "parts.nc"
+    every = ["--set", "run.save_every=7"]
+    assert invoke("run", SLEIGH, *every, "--out", str(long)).exit_code == 0
+    for steps in (51, 200):
+        done = invoke("run", SLEIGH, *every, "--set", f"run.steps={steps}", "--resume", "--out", str(parts), "--json")
+        assert done.exit_code == 0 and json.loads(done.stdout)["steps"] == steps
+    assert same_files(long, parts)
+    again = invoke("run", SLEIGH, *every, "--resume", "--out", str(parts))
+    assert again.exit_code == 0 and same_files(long, parts)
+
+
+def test_a_stopped_run_keeps_what_is_done_and_goes_on(tmp_path, monkeypatch):
+    @contextmanager
+    def impatient(title):
+        def stop(done, total):
+            raise KeyboardInterrupt
+
+        yield stop
+
+    long, stopped = tmp_path / "long.nc", tmp_path / "stopped.nc"
+    size = ["--set", "run.steps=20000", "--set", "run.save_every=1000"]
+    invoke("run", SLEIGH, *size, "--out", str(long))
+    with monkeypatch.context() as patch:
+        patch.setattr("dalembert.cli.run.progress", impatient)
+        done = invoke("run", SLEIGH, *size, "--out", str(stopped), "--json")
+    assert done.exit_code == 130 and "what was done is kept" in done.stderr
+    assert 0 < json.loads(done.stdout)["steps"] < 20000 and json.loads(done.stdout)["interrupted"]
+    assert invoke("run", SLEIGH, *size, "--out", str(stopped), "--resume").exit_code == 0
+    assert same_files(long, stopped)
+
+
+def test_resume_refuses_another_run(tmp_path, monkeypatch, capsys):
+    out = str(tmp_path / "run.nc")
+    invoke("run", SLEIGH, "--set", "run.steps=9", "--out", out)
+    words = ["run", SLEIGH, "--resume", "--out", out]
+    assert "its system.a is 0.3, here it is 0.5" in refused(capsys, monkeypatch, *words, "--set", "system.a=0.5")
+    assert "9 steps already" in refused(capsys, monkeypatch, *words, "--set", "run.steps=3")
+    assert "needs --out" in refused(capsys, monkeypatch, "run", SLEIGH, "--resume")
+
+
+def test_two_runs_on_one_file_and_a_disk_that_is_full(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "run.nc"
+    with writing(out):
+        assert "another run" in refused(capsys, monkeypatch, "run", SLEIGH, "--out", str(out))
+
+    def full(*arguments, **options):
+        raise WriteFailure("could not write run.nc: No space left on device")
+
+    monkeypatch.setattr("dalembert.files.save", full)
+    done = invoke("run", SLEIGH, "--out", str(out), "--json")
+    assert json.loads(done.stdout)["steps"] == 200 and isinstance(done.exception, WriteFailure)
+    assert not list(tmp_path.iterdir())
+
+
+def test_show_tells_what_a_file_holds(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "run.nc"
+    invoke("run", SLEIGH, "--set", "run.steps=3", "--out", str(out))
+    shown = json.loads(invoke("show", str(out), "--json").stdout)
+    assert shown["attributes"]["system"] == "chaplygin-sleigh" and shown["columns"]["velocity"]["shape"] == [4, 3]
+    lines = invoke("show", str(out), "--csv", "velocity,energy").stdout.splitlines()
+    assert lines[0] == "time,velocity_w,velocity_v1,velocity_v2,energy" and len(lines) == 5
+    np.testing.assert_allclose([float(x) for x in lines[1].split(",")[:3]], [0.0, 0.5, -1.0], rtol=1e-14)
+    assert "Did you mean 'energy'" in refused(capsys, monkeypatch, "show", str(out), "--csv", "enrgy")
+    assert "truncated" in refused(capsys, monkeypatch, "show", str(_truncated(out)))
+
+
+def _truncated(path: Path) -> Path:
+    path.write_bytes(path.read_bytes()[:5000])
+    return path
+
+
+def test_init_writes_what_run_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert json.loads(invoke("init", "own", "--json").stdout)["files"] == ["mysystem.toml", "mysystem.py"]
+    assert "--force" in refused(capsys, monkeypatch, "init", "own")
+    assert "Did you mean 'suslov'" in refused(capsys, monkeypatch, "init", "suslow")
+    done = invoke("run", "mysystem.toml", "--json", "--plot", "my.png", "--out", "my.nc", "--set", "run.steps=5")
+    assert json.loads(done.stdout)["system"] == "mysystem.py:make" and Path("my.png").stat().st_size > 10_000
+    assert "load(path, system=" in refused(capsys, monkeypatch, "show", "my.nc", "--plot", "again.png")
+
+
+def test_a_quaternion_in_and_coordinates_out(tmp_path):
+    given = [0.5, -0.5, 0.5, 0.5]
+    config = SUSLOV.replace("[initial]", f"[initial]\nconfiguration = {{quaternion = {given}}}")
+    result, _ = run_json(config.replace("steps = 67", "steps = 1").replace("step = 0.015", "step = 1e-9"), tmp_path)
+    np.testing.assert_allclose(result["final"]["coordinates"]["quaternion"], given, atol=1e-6)
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "list", "init", "show", "animate", "demo"])
+def test_every_command_has_help_with_examples_and_json(command):
+    text = invoke(command, "--help").stdout
+    assert f"dalembert {command}" in text and "Examples" in text and "--json" in text

@@ -13,14 +13,16 @@ import dalembert
 
 ROOT = Path(dalembert.__file__).parent
 LAYERS = [
-    {"errors", "_linalg", "_series", "_jaxpr", "sensitivity"},
-    {"_newton"},
+    {"errors", "_linalg", "_series", "_jaxpr", "_toml", "sensitivity"},
+    {"_newton", "_input"},
     {"groups"},
     {"retractions"},
     {"system"},
-    {"invariant"},
+    {"invariant", "vector_field"},
+    {"right_invariant"},
     {"differences"},
-    {"discretisation", "distribution"},
+    {"discretisation", "distribution", "forces", "nonlinear"},
+    {"ehresmann"},
     {"integrators"},
     {"kernels"},
     {"trajectory"},
@@ -29,8 +31,12 @@ LAYERS = [
     {"diagnostics"},
     {"models"},
     {"analysis"},
+    {"atomic", "coordinates", "portable", "user_system"},
+    {"plotting", "report"},
     {"papers"},
-    {"plotting", "data", "config", "report", "demo"},
+    {"data", "config", "compare"},
+    {"files", "demo", "convergence", "notebook", "template"},
+    {"resume", "animate"},
     {"cli", "__main__"},
 ]
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}

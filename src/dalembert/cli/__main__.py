@@ -1,0 +1,5 @@
+"""`python -m dalembert.cli`."""
+
+from . import main
+
+main()

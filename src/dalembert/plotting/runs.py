@@ -1,0 +1,69 @@
+"""Runs: the motion beside what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..analysis.drift import LEAST, classify
+from ..trajectory import Trajectory
+from .motion import draw_motion
+from .style import COLOURS, DASHES, curve, headline, legend_below, save, sheet, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def plot_trajectory(trajectory: Trajectory, path: str | Path | None = None) -> Figure:
+    """The motion, the velocity and the conservation of one run; saved if a path is given."""
+    return plot_comparison({trajectory.integrator.name: trajectory}, title=str(trajectory.system.group), path=path)
+
+
+@styled
+def plot_comparison(runs: Mapping[str, Trajectory], *, title: str = "", path: str | Path | None = None) -> Figure:
+    """Several runs of one system side by side: the motion, |E - E(0)|, |A xi - b| and the distance from the group."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 4.4), layout="constrained")
+    grid = figure.add_gridspec(1, 3, width_ratios=(1.15, 1, 1))
+    draw_motion(figure, grid[0], runs)
+    energy = figure.add_subplot(grid[1])
+    kept = figure.add_subplot(grid[2])
+    for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
+        curve(energy, run.t, run.energy_error(), label=label, color=colour)
+        curve(kept, run.t, run.group_distance(), label=f"{label}: group", color=colour)
+        if run.multipliers.shape[-1]:
+            curve(kept, run.t, run.constraint_residual(), label=f"{label}: constraint", color=colour, linestyle=":")
+    _finish(energy, "Energy error", "|E - E(0)|")
+    _finish(kept, "Distance from the group and from D", "|g - G|, |A xi - b|")
+    headline(figure, title)
+    return save(figure, path)
+
+
+@styled
+def plot_invariants(t: Any, errors: Mapping[str, Any], *, title: str = "", path: str | Path | None = None) -> Figure:
+    """|errors| of invariants over time on a logarithmic axis, each named with the kind of its drift (`analysis.drift`)."""
+    figure, axes = sheet(size=(6.8, 4.2))
+    draw_invariants(axes, t, errors)
+    headline(figure, title)
+    return save(figure, path)
+
+
+def draw_invariants(axes: Axes, t: Any, errors: Mapping[str, Any]) -> None:
+    """The curves of `plot_invariants` on given axes."""
+    for (name, values), colour, dash in zip(errors.items(), cycle(COLOURS), cycle(DASHES), strict=False):
+        kind = classify(t, values).kind if len(np.asarray(t)) >= LEAST else "too short to tell"
+        curve(axes, t, values, label=f"{name}: {kind}", color=colour, linestyle=dash, linewidth=0.9)
+    _finish(axes, "", "|error|")
+
+
+def _finish(axes: Axes, title: str, label: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel("time")
+    axes.set_ylabel(label)
+    legend_below(axes)

@@ -1,0 +1,242 @@
+"""Configurations as people give them: coordinates, overrides, systems of their own, files to start from."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from scipy.spatial.transform import Rotation
+
+import dalembert as da
+from dalembert import _toml
+from dalembert.config import load, override, parse
+from dalembert.coordinates import axes, configuration, described, euler_angles, quaternions
+from dalembert.errors import InvalidInput, UnknownName
+from dalembert.models.registry import MODELS
+from dalembert.template import commented
+
+TURN = Rotation.from_rotvec([0.4, -1.1, 0.7])
+RUN = {"method": {"name": "runge-kutta"}, "initial": {"velocity": [1.0]}, "run": {"step": 0.1, "steps": 2}}
+
+
+# -- coordinates ----------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"quaternion": np.roll(TURN.as_quat(), 1).tolist()},
+        {"quaternion": (-np.roll(TURN.as_quat(), 1)).tolist()},
+        {"euler": TURN.as_euler("ZXZ").tolist()},
+        {"euler": TURN.as_euler("zyx", degrees=True).tolist(), "convention": "zyx", "degrees": True},
+        {"euler": TURN.as_euler("XYZ").tolist(), "convention": "XYZ"},
+        {"rotation_vector": TURN.as_rotvec().tolist()},
+        {"matrix": TURN.as_matrix().tolist()},
+        TURN.as_matrix().tolist(),
+    ],
+)
+def test_an_attitude_in_any_form(given):
+    np.testing.assert_allclose(configuration(da.SO3(), given), TURN.as_matrix(), atol=1e-15)
+
+
+def test_the_classical_angles_turn_about_z_then_the_turned_x_then_the_turned_z():
+    def about(axis, angle):
+        return np.asarray(da.SO3().exp(angle * np.eye(3)[axis]))
+
+    a, b, c = 0.3, 0.7, -1.1
+    expected = about(2, a) @ about(0, b) @ about(2, c)
+    np.testing.assert_allclose(configuration(da.SO3(), {"euler": [a, b, c]}), expected, atol=1e-15)
+    fixed = about(2, c) @ about(1, b) @ about(0, a)
+    np.testing.assert_allclose(configuration(da.SO3(), {"euler": [a, b, c], "convention": "xyz"}), fixed, atol=1e-15)
+
+
+def test_places_and_products():
+    pose = configuration(da.SE2(), {"angle": 90.0, "degrees": True, "position": [1, 2]})
+    np.testing.assert_allclose(pose, [[0, -1, 1], [1, 0, 2], [0, 0, 1]], atol=1e-15)
+    np.testing.assert_allclose(configuration(da.SE2(), [np.pi / 2, 1, 2]), pose, atol=1e-15)
+    space = configuration(da.SE3(), {"quaternion": [1, 0, 0, 0], "position": [1, 2, 3]})
+    np.testing.assert_allclose(space[:3, 3], [1, 2, 3])
+    both = configuration(da.SE2() * da.SO2(), [{"angle": 0.2, "position": [1, 2]}, {"angle": 0.5}])
+    again = configuration(da.SE2() * da.SO2(), described(da.SE2() * da.SO2(), both, [0.2, 0.5]))
+    for one, other in zip(both, again, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-15)
+    assert described(da.Euclidean(2), np.zeros(2)) is None
+
+
+@pytest.mark.parametrize(
+    "group, given, message",
+    [
+        (da.SO3(), {"quaternion": [1, 0, 0, 1]}, "norm 1"),
+        (da.SO3(), {"quaternion": [1, 0, 0]}, "4 finite numbers"),
+        (da.SO3(), {"euler": [0, float("nan"), 0]}, "3 finite numbers"),
+        (da.SO3(), {"euler": [0, 0, 0], "convention": "ZZX"}, "none twice in a row"),
+        (da.SO3(), {"euler": [0, 0, 0], "convention": "zXz"}, "three axes"),
+        (da.SO3(), {"eulr": [0, 0, 0]}, "Did you mean 'euler'"),
+        (da.SO3(), {"euler": [0, 0, 0], "quaternion": [1, 0, 0, 0]}, "one of"),
+        (da.SO3(), {"degrees": True}, "one of"),
+        (da.SO3(), {"euler": [0, 0, 0], "degrees": 1}, "true or false"),
+        (da.SE2(), {"angle": "x"}, "1 finite number"),
+        (da.SE2(), {"angle": 0.0, "position": [1]}, "2 finite numbers"),
+        (da.Euclidean(3), {"position": [0, 0, 0]}, "a vector"),
+        (da.SE2() * da.SO2(), {"angle": 0.0}, "one entry for each factor"),
+    ],
+)
+def test_bad_coordinates_say_what_is_allowed(group, given, message):
+    with pytest.raises(InvalidInput, match=message):
+        configuration(group, given)
+
+
+def test_angles_and_quaternions_are_continuous_over_turns():
+    """A body that nods while it turns three times: the classical angles are those it was made of, through every 2 pi."""
+    s = np.linspace(0, 1, 400)
+    angles = np.stack([6 * np.pi * s, 0.8 + 0.5 * np.sin(9 * s), -20 * s], axis=-1)
+    turns = Rotation.from_euler("ZXZ", angles).as_matrix()
+    np.testing.assert_allclose(euler_angles(turns), angles, atol=1e-10)
+    q = quaternions(turns)
+    assert np.abs(np.diff(q, axis=0)).max() < 0.1
+    np.testing.assert_allclose(Rotation.from_quat(np.roll(q, -1, axis=1)).as_matrix(), turns, atol=1e-14)
+    passing = np.stack([0.3 + 0 * s, 2 * np.pi * s, 0.4 + 0 * s], axis=-1)  # through both singular positions
+    there = euler_angles(Rotation.from_euler("ZXZ", passing).as_matrix())
+    np.testing.assert_allclose(there[[50, 150, 250, 390]], passing[[50, 150, 250, 390]], atol=1e-7)
+
+
+def test_components_have_names_and_units():
+    assert [axis.name for axis in axes(da.SO(4))] == ["w12", "w13", "w14", "w23", "w24", "w34"]
+    names = axes(da.SO3() * da.Euclidean(2))
+    assert [axis.name for axis in names] == ["w1_0", "w2_0", "w3_0", "v1_1", "v2_1"]
+    assert names[0].force == "N m" and names[3].velocity == "[q] s-1"
+
+
+# -- overrides ------------------------------------------------------------------------------------------------------------------
+BASE = {
+    "system": {"name": "suslov", "inertia": [3, 4, 5]},
+    "method": {"name": "euler-poincare-suslov", "lagrangian": "retraction"},
+    "initial": {"velocity": [1, 2, 0]},
+    "run": {"step": 0.1, "steps": 3},
+}
+
+
+@pytest.mark.parametrize(
+    "setting, section, expected",
+    [
+        ("run.step=0.01", "run", {"step": 0.01, "steps": 3}),
+        ("run.t_end=2.5", "run", {"step": 0.1, "t_end": 2.5}),
+        ("initial.momentum=[1, 2]", "initial", {"momentum": [1, 2]}),
+        ("method.retraction=exponential", "method", {**BASE["method"], "retraction": "exponential"}),
+        ("method.name=runge-kutta", "method", {"name": "runge-kutta"}),
+        ("method.name=euler-poincare-suslov", "method", BASE["method"]),
+        ("system.python=mine.py:make", "system", {"python": "mine.py:make"}),
+        (
+            "initial.configuration.quaternion=[1,0,0,0]",
+            "initial",
+            {"velocity": [1, 2, 0], "configuration": {"quaternion": [1, 0, 0, 0]}},
+        ),
+    ],
+)
+def test_a_setting_overrides_the_file(setting, section, expected):
+    changed = override(BASE, [setting])
+    assert changed[section] == expected
+    assert {key: part for key, part in changed.items() if key != section} == {
+        key: part for key, part in BASE.items() if key != section
+    }
+
+
+def test_options_of_a_new_method_may_come_before_its_name():
+    changed = override(BASE, ["method.node=0.25", "method.name=lagrange-dalembert"])
+    assert changed["method"] == {"name": "lagrange-dalembert", "node": 0.25}
+
+
+@pytest.mark.parametrize("setting", ["run", "run=3", "run.step", ".step=1", "run.=1"])
+def test_a_bad_setting_says_how(setting):
+    with pytest.raises(InvalidInput, match=r"run\.step=0\.01"):
+        override(BASE, [setting])
+
+
+def test_toml_is_read_back_as_it_was():
+    config = {
+        "a": {"x": 0.1 + 0.2, "n": 3, "on": True, "text": 'say "é" \\ \n', "deep": [[1.0, 2], [-0.0, 1e300]]},
+        "b": {"table": {"angle": 0.5, "position": [1, 2.5]}, "number": np.float64(0.3)},
+    }
+    assert tomllib.loads(_toml.dumps(config)) == config
+
+
+# -- a system of one's own ------------------------------------------------------------------------------------------------------
+OWN = """import dalembert as da
+from helper_of_mine import HALF
+def make(mass=2.0):
+    return da.System(da.Euclidean(1), lambda t, q, v, p: HALF * p * v @ v, parameters=mass)
+"""
+
+
+def job(folder, text, **system):
+    (folder / "mine.py").write_text(text)
+    return parse({**RUN, "system": {"python": "mine.py:make", **system}}, folder)
+
+
+def test_a_file_beside_the_configuration_makes_the_system(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "helper_of_mine.py").write_text("HALF = 0.5")
+    (tmp_path / "sub" / "mine.py").write_text(OWN)
+    config = {**RUN, "system": {"python": "mine.py:make", "mass": 3.0}}
+    (tmp_path / "sub" / "job.toml").write_text(_toml.dumps(config))
+    made = load(tmp_path / "sub" / "job.toml")
+    assert made.names["system"] == "mine.py:make" and float(made.state.momentum[0]) == 3.0
+
+
+def test_the_example_of_one_is_a_skate_on_a_slope():
+    """At the start the pull m g sin(slope) acts along the blade by its cosine: v1' = pull cos(theta)/m + a w^2."""
+    made = load(Path(__file__).parents[2] / "examples" / "own_system.toml")
+    t, g, xi = made.state.t, made.state.g, made.state.xi
+    rate, _ = jax.jit(made.system.acceleration)(t, g, xi)
+    assert float(rate[1]) == pytest.approx(0.8 * np.cos(np.pi / 6) + 0.2 * float(xi[0]) ** 2, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("def mak(): ...", "Did you mean 'mak'"),
+        ("def make(): return 3", "returned int"),
+        ("def make(): pass", "is there a return"),
+        ("def make(\n", "line 1: SyntaxError"),
+        ("def make():\n    return 1 / 0", r"mine.py, line 2, in make: ZeroDivisionError.*\n    return 1 / 0"),
+        ("import sys\nsys.exit(3)", "line 2, in <module>: SystemExit"),
+        ("import not_there", "line 1, in <module>: ModuleNotFoundError"),
+        ("import dalembert as da\nmake = lambda: da.System(da.Euclidean(1), lambda t, q, v, p: v)", "one number"),
+        (
+            "import dalembert as da\nmake = lambda: da.System(da.Euclidean(1), lambda t, q, v: 0.5 * v @ v)",
+            "4 were given",
+        ),
+        (
+            "import dalembert as da\nmake = lambda: da.System(da.Euclidean(1), lambda t, q, v, p: v @ v,\n"
+            "    force=lambda t, q, v, u, p: nowhere)",
+            "line 3, in <lambda>: NameError",
+        ),
+    ],
+)
+def test_faults_in_it_are_told_with_their_line(text, message, tmp_path):
+    with pytest.raises(InvalidInput, match=message):
+        job(tmp_path, text)
+
+
+def test_its_parameters_are_checked(tmp_path):
+    with pytest.raises(UnknownName, match="Did you mean 'mass'"):
+        job(tmp_path, "def make(mass): ...", mas=1.0)
+    with pytest.raises(InvalidInput, match="missing a required argument: 'mass'"):
+        job(tmp_path, "def make(mass): ...")
+    with pytest.raises(InvalidInput, match="there is no file"):
+        parse({**RUN, "system": {"python": "none.py:make"}}, tmp_path)
+    with pytest.raises(InvalidInput, match=r"file\.py:function"):
+        parse({**RUN, "system": {"python": "mine.py"}}, tmp_path)
+    with pytest.raises(InvalidInput, match="give one"):
+        parse({**RUN, "system": {"python": "mine.py:make", "name": "suslov"}}, tmp_path)
+
+
+# -- files to start from --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_has_a_configuration_to_start_from(name):
+    model, config = MODELS[name], tomllib.loads(commented(name, "x.toml"))
+    assert config["system"] == {"name": name, **json.loads(json.dumps(model.example))}
+    assert config["method"] == dict(model.method) and config["run"]["step"] == model.step
+    assert config["initial"] == json.loads(json.dumps(dict(model.initial)))

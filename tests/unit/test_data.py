@@ -1,0 +1,222 @@
+"""Trajectories in files: equal when read back, whole or not there, and clear about what is wrong with them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import subprocess
+
+import h5py
+import jax
+import numpy as np
+import pytest
+import xarray
+
+import dalembert as da
+from dalembert import files
+from dalembert.atomic import replacing, writing
+from dalembert.errors import InvalidInput, UnknownName, WriteFailure
+from dalembert.models.registry import MODELS
+from dalembert.portable import NotPortable, pack, unpack
+
+METHOD = da.EulerPoincareSuslov()
+
+
+@pytest.fixture(scope="module")
+def run():
+    sleigh = da.models.chaplygin_sleigh(a=0.3, b=0.2)
+    return da.simulate(sleigh, METHOD, sleigh.state(xi=[0.5, -1.0, 0.0]), step=0.1, steps=20)
+
+
+@pytest.fixture
+def saved(run, tmp_path):
+    run.save(tmp_path / "run.nc")
+    return tmp_path / "run.nc"
+
+
+def equal(a, b) -> bool:
+    """The same tree with the same bits."""
+    leaves = [(np.asarray(x), np.asarray(y)) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)]
+    same = all(x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in leaves)
+    return same and jax.tree.structure(a) == jax.tree.structure(b)
+
+
+@pytest.mark.parametrize("suffix", ["nc", "zarr"])
+def test_what_is_loaded_is_what_was_saved_and_goes_on_bit_for_bit(run, suffix, tmp_path):
+    if suffix == "zarr":
+        pytest.importorskip("zarr")
+    path = tmp_path / f"run.{suffix}"
+    run.save(path)
+    run.save(path)  # over the first
+    back = da.load(path)
+    assert equal(run, back) and os.listdir(tmp_path) == [path.name]
+    on = [da.simulate(r.system, r.integrator, r, step=0.1, steps=5) for r in (run, back)]
+    assert equal(*on)
+
+
+def test_an_ensemble_comes_back(tmp_path):
+    free = da.InvariantSystem(da.Euclidean(1) * da.SO2(), [1.0, 2.0])
+    states = [free.state(xi=[v, 0.5]) for v in (0.3, 0.8)]
+    many = da.ensemble(free, da.RungeKutta(), states, step=0.1, steps=3)
+    many.save(tmp_path / "many.nc")
+    assert equal(many, da.load(tmp_path / "many.nc"))
+    with xarray.open_dataset(tmp_path / "many.nc", engine="h5netcdf") as data:
+        assert data["configuration_0"].dims[:2] == ("member", "save") and data["time"].shape == (2, 4)
+
+
+def test_the_dataset_says_what_everything_is(run):
+    data = run.to_xarray()
+    assert list(data["component"].values) == ["w", "v1", "v2"]
+    assert list(data["velocity_unit"].values) == ["rad s-1", "m s-1", "m s-1"]
+    assert list(data["force_unit"].values) == ["N m", "N", "N"]
+    assert data["time"].attrs["units"] == "s" and all("long_name" in data[name].attrs for name in data)
+    assert {"dalembert", "jax", "numpy", "python", "backend", "method", "step", "status", "created"} <= set(data.attrs)
+    np.testing.assert_array_equal(data["position"], np.asarray(run.g)[:, :2, 2])
+
+
+def test_the_reaction_is_the_force_that_bends_the_path():
+    """The blade is the only force on a sleigh: m a of its centre of mass, by second differences of an accurate path."""
+    mass, centre, h = 1.7, np.array([0.3, 0.2]), 1e-3
+    sleigh = da.models.chaplygin_sleigh(mass=mass, a=centre[0], b=centre[1])
+    run = da.simulate(sleigh, da.RungeKutta(), sleigh.state(xi=[0.9, -1.0, 0.0]), step=h, steps=10)
+    poses = np.asarray(run.g)
+    path = poses[:, :2, :2] @ centre + poses[:, :2, 2]
+    acceleration = (path[2:] - 2 * path[1:-1] + path[:-2]) / h**2
+    felt = mass * np.einsum("kji,kj->ki", poses[1:-1, :2, :2], acceleration)
+    reaction = run.to_xarray(reaction=True)["reaction"].values[1:-1]
+    np.testing.assert_allclose(reaction[:, 1:], felt, atol=1e-5)
+    assert np.abs(reaction[:, 2]).min() > 0.1
+    np.testing.assert_array_equal(reaction[:, :2], 0.0)  # at the blade: no torque, nothing along it
+
+
+# -- whole or not there ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "x"), KeyboardInterrupt(), RuntimeError("H5Fclose failed")])
+def test_what_stops_a_save_leaves_the_file_of_before(run, saved, fault, monkeypatch):
+    before = saved.read_bytes()
+
+    def half(dataset, carry, path, zarr):
+        path.write_bytes(b"\x89HDF half a file")
+        raise fault
+
+    monkeypatch.setattr(files, "_write", half)
+    with pytest.raises(KeyboardInterrupt if isinstance(fault, KeyboardInterrupt) else WriteFailure):
+        run.save(saved)
+    assert saved.read_bytes() == before and os.listdir(saved.parent) == ["run.nc"]
+
+
+def test_a_file_that_may_not_grow_is_a_clear_failure(run, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+        with pytest.raises(WriteFailure, match=r"could not write .*run\.nc: File too large; there is no run\.nc"):
+            run.save(tmp_path / "run.nc")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", ["nc", "zarr"])
+def test_a_full_disk(run, suffix, tmp_path, capfd):
+    if suffix == "zarr":
+        pytest.importorskip("zarr")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("may not mount a small disk here")
+    try:
+        with pytest.raises(WriteFailure, match="No space left on device; there is no run"):
+            run.save(tmp_path / f"run.{suffix}")
+        assert not os.listdir(tmp_path)
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+    assert not capfd.readouterr().err
+
+
+def test_two_runs_cannot_hold_one_file(tmp_path):
+    path = tmp_path / "run.nc"
+    with writing(path):
+        with pytest.raises(InvalidInput, match=rf"another run \(process {os.getpid()}\) is writing"), writing(path):
+            pass
+        assert (tmp_path / ".run.nc.lock").exists()
+    with writing(path), replacing(path) as temporary:
+        temporary.write_text("x")
+    assert os.listdir(tmp_path) == ["run.nc"]
+
+
+# -- what is wrong with a file --------------------------------------------------------------------------------------------------
+def test_a_truncated_file_is_refused_wherever_it_ends(saved):
+    whole = saved.read_bytes()
+    for share in (0.0, 0.01, 0.3, 0.7, 0.99):
+        saved.write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(InvalidInput, match="not a readable NetCDF file"):
+            da.load(saved)
+
+
+def test_a_missing_column_is_named(saved):
+    with h5py.File(saved, "a") as file:
+        del file["velocity"]
+    with pytest.raises(UnknownName, match=r"lacks.*'velocity'"):
+        da.load(saved)
+
+
+def test_changed_numbers_do_not_pass(saved):
+    with h5py.File(saved, "a") as file:
+        file["velocity"][3, 1] += 1e-12
+    with pytest.raises(InvalidInput, match="damaged"):
+        da.load(saved)
+
+
+def test_other_files_are_refused(tmp_path):
+    (tmp_path / "text.nc").write_text("not a NetCDF file")
+    xarray.Dataset({"x": ("t", np.ones(3))}).to_netcdf(tmp_path / "other.nc", engine="h5netcdf")
+    (tmp_path / "empty.zarr").mkdir()
+    cases = {
+        "text.nc": "not a readable",
+        "other.nc": "not a whole trajectory",
+        "none.nc": "no file",
+        "x.csv": "no data",
+    }
+    for name, message in cases.items():
+        with pytest.raises(InvalidInput, match=message):
+            da.load(tmp_path / name)
+    pytest.importorskip("zarr")
+    with pytest.raises(InvalidInput, match="Zarr"):
+        da.load(tmp_path / "empty.zarr")
+
+
+def test_a_system_of_ones_own_is_given_again(tmp_path):
+    own = da.System(da.Euclidean(1), lambda t, g, xi, p: 0.5 * xi @ xi)
+    run = da.simulate(own, da.RungeKutta(), own.state(xi=[1.0]), step=0.1, steps=2)
+    run.save(tmp_path / "own.nc")
+    with pytest.raises(InvalidInput, match=r"load\(path, system="):
+        da.load(tmp_path / "own.nc")
+    assert equal(run, da.load(tmp_path / "own.nc", system=own))
+
+
+# -- trees in files -------------------------------------------------------------------------------------------------------------
+def test_systems_of_dalembert_need_no_code():
+    for name in ("rigid-body", "suslov", "suslov-n", "nonholonomic-particle", "vertical-disk", "knife-edge"):
+        system, arrays = MODELS[name].make(MODELS[name].example), {}
+        form = json.loads(json.dumps(pack(system, "system", arrays)))
+        assert equal(system, unpack(form, arrays)), name
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"function": "os:system"},
+        {"data": "subprocess:Popen", "fields": {"args": "true"}},
+        {"named": "dalembert.files:os", "fields": {}},
+        {"data": "dalembert.errors:UnknownName", "fields": {}},
+        {"function": "dalembert.none:at_all"},
+    ],
+)
+def test_a_file_cannot_name_anybody_elses_code(form):
+    with pytest.raises(InvalidInput):
+        unpack(form, {})
+
+
+def test_a_lambda_is_not_portable():
+    with pytest.raises(NotPortable, match="lambda"):
+        pack(lambda x: x, "f", {})

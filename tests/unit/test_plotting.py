@@ -1,0 +1,98 @@
+"""Figures: colours that the colour-blind tell apart, labels on every axis, and what cannot be drawn is refused."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+
+import dalembert as da
+from dalembert import plotting
+from dalembert.errors import InvalidInput
+from dalembert.plotting.motion import quaternions
+
+# Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
+BLINDNESS = {
+    "none": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def lab(colour: str, seen) -> np.ndarray:
+    """CIE L*a*b* of a colour as somebody sees it."""
+    rgb = np.array(to_rgb(colour))
+    linear = np.where(rgb > 0.04045, ((rgb + 0.055) / 1.055) ** 2.4, rgb / 12.92)
+    xyz = TO_XYZ @ np.clip(np.asarray(seen) @ linear, 0, 1) / [0.9505, 1.0, 1.089]
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("kind", BLINDNESS)
+def test_the_first_five_colours_differ_for_everybody(kind):
+    """A difference of 10 in CIELAB is seen at a glance; where there are more curves, dashes and markers differ too."""
+    seen = [lab(colour, BLINDNESS[kind]) for colour in plotting.COLOURS[:5]]
+    assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) > 10
+    assert len(set(plotting.DASHES)) == len(set(plotting.MARKERS)) == len(plotting.COLOURS)
+
+
+@pytest.fixture(scope="module")
+def body():
+    system = da.models.suslov([[3, 0, 1], [0, 4, 0.5], [1, 0.5, 5]])
+    return da.simulate(system, da.EulerPoincareSuslov(), system.state(momentum=[30.0, 20.0]), step=0.01, steps=100)
+
+
+def labelled(figure) -> bool:
+    flat = [axes for axes in figure.axes if axes.name != "3d" or axes._axis3don]
+    names = [
+        (axes.get_xlabel(), axes.get_ylabel()) + ((axes.get_zlabel(),) if axes.name == "3d" else ()) for axes in flat
+    ]
+    return bool(names) and all(all(each) for each in names)
+
+
+def test_every_axis_has_a_label(body, tmp_path):
+    errors = {"energy": body.energy_error(), "group": body.group_distance()}
+    figures = [
+        body.plot(tmp_path / "run.png"),
+        plotting.plot_attitude(body, tmp_path / "attitude.pdf"),
+        plotting.plot_momentum(body),
+        plotting.plot_portrait(body),
+        plotting.plot_invariants(body.t, errors, title="Invariants"),
+        plotting.plot_work_precision({"a": ([1, 2], [0.1, np.nan]), "b": ([1, 2], [1e-3, 1e-5])}),
+    ]
+    assert all(labelled(figure) for figure in figures)
+    assert {path.name for path in tmp_path.iterdir()} == {"run.png", "attitude.pdf"}
+    names = [text.get_text() for text in figures[4].axes[0].get_legend().get_texts()]
+    assert names[0].startswith("energy: "), "the drift class is named"
+
+
+def test_momenta_lie_on_the_surface_that_is_drawn(body):
+    """The discrete Legendre map at the run's own increments gives the run's momenta."""
+    from dalembert.plotting.surfaces import momentum_surface
+
+    increments = np.asarray(body.increment)[:, :2]
+    np.testing.assert_allclose(
+        momentum_surface(body.system, body.integrator, 0.01, increments), body.momentum, rtol=1e-10
+    )
+
+
+def test_quaternions_go_on_without_a_jump():
+    angle = np.linspace(0, 12, 200)
+    c, s, zero = np.cos(angle), np.sin(angle), 0 * angle
+    turns = np.stack(
+        [np.stack([c, -s, zero], -1), np.stack([s, c, zero], -1), np.stack([zero, zero, 1 + zero], -1)], -2
+    )
+    q = quaternions(turns)
+    np.testing.assert_allclose(np.abs(q @ [1, 0, 0, 0]), np.abs(np.cos(angle / 2)), atol=1e-12)
+    assert np.abs(np.diff(q, axis=0)).max() < 0.05
+
+
+def test_what_cannot_be_drawn_is_refused():
+    sleigh = da.models.chaplygin_sleigh()
+    run = da.simulate(sleigh, da.RungeKutta(), sleigh.state(xi=[0.5, -1.0, 0.0]), step=0.1, steps=2)
+    with pytest.raises(InvalidInput, match=r"SE\(2\)"):
+        plotting.plot_attitude(run)
