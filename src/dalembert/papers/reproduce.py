@@ -1,0 +1,92 @@
+"""Making exhibits: compute, draw, write. A file appears whole or not at all, and what is finished stays."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..atomic import replacing
+from ..report import plain
+from .exhibit import Data, Exhibit
+from .page import index, page
+from .registry import FIGURES
+
+
+@dataclass(frozen=True)
+class Made:
+    """An exhibit that is finished: its data, its files and the time it took."""
+
+    exhibit: Exhibit
+    data: Data
+    files: tuple[Path, ...]
+    seconds: float
+
+    def summary(self) -> dict[str, Any]:
+        """What `--json` prints of it."""
+        return {
+            "id": self.exhibit.id,
+            "paper": self.exhibit.paper.name,
+            "title": self.exhibit.title,
+            "columns": list(self.data.columns),
+            "rows": [[entry(value) for value in row] for row in self.data.rows],
+            "files": [str(path) for path in self.files],
+            "seconds": self.seconds,
+        }
+
+
+def reproduce(exhibits: Sequence[Exhibit], folder: Path) -> Iterator[Made]:
+    """Make exhibits one after the other: picture, data and page of each, and the index of what is in the folder."""
+    for exhibit in exhibits:
+        begin = time.perf_counter()
+        data = exhibit.compute()
+        files = write(exhibit, data, folder)
+        there = [known for known in FIGURES.values() if (folder / f"{known.id}.md").exists()]
+        _place(folder / "index.md", lambda path: path.write_text(index(there), encoding="utf-8"))
+        yield Made(exhibit, data, files, time.perf_counter() - begin)
+
+
+def write(exhibit: Exhibit, data: Data, folder: Path) -> tuple[Path, ...]:
+    """ID.png, ID.json and ID.md; the page, which shows the others, comes last."""
+    from ..plotting.style import save
+
+    content = {
+        "id": exhibit.id,
+        "title": exhibit.title,
+        "columns": list(data.columns),
+        "rows": [[entry(value) for value in row] for row in data.rows],
+        "arrays": {name: listed(values) for name, values in data.arrays.items()},
+    }
+    figure = exhibit.draw(data)
+    writers = {
+        ".png": lambda path: save(figure, path),
+        ".json": lambda path: path.write_text(json.dumps(content, allow_nan=False), encoding="utf-8"),
+        ".md": lambda path: path.write_text(page(exhibit, data), encoding="utf-8"),
+    }
+    return tuple(_place(folder / f"{exhibit.id}{suffix}", writer) for suffix, writer in writers.items())
+
+
+def _place(path: Path, writer) -> Path:
+    """Let `writer` write the file, whole or not at all."""
+    with replacing(path) as temporary:
+        writer(temporary)
+    return path
+
+
+def listed(values: np.ndarray) -> Any:
+    """An array as nested lists, null where it is not finite."""
+    return values.tolist() if np.all(np.isfinite(values)) else plain(values)
+
+
+def entry(value: Any) -> Any:
+    """A cell of a table as JSON has it."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, np.integer | np.bool_):
+        return value.item()
+    return plain(value)
