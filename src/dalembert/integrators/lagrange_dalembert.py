@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -57,6 +57,13 @@ class LagrangeDAlembert(Integrator):
             raise InvalidInput(
                 f'nodes = "{self.nodes}" needs a finite difference map; a pair (L_d, D_d) has only its original nodes'
             )
+
+    @property
+    def composes(self) -> bool:  # type: ignore[override]
+        return self.nodes == "original"
+
+    def adjoint(self) -> LagrangeDAlembert | None:
+        return replace(self, node=1 - self.node) if self.pair is None else None
 
     @property
     def difference(self) -> FiniteDifference:

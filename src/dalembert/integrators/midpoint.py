@@ -32,6 +32,9 @@ class ImplicitMidpoint(Integrator):
 
     name = "implicit-midpoint"
 
+    def adjoint(self) -> ImplicitMidpoint:
+        return self
+
     def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         return Carry(state.t, state.g, Prediction.at(state.momentum)), fine(jnp.zeros(0))
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jax import Array
 
 from .._linalg import solve
 from ..differences import FiniteDifference
+from ..forces import unforced
 from ..invariant import InvariantSystem
 from ..retractions import Cayley, Retraction
 from ..system import State
@@ -36,9 +38,13 @@ class RetractionAdapted(Integrator):
     retraction: Retraction = Cayley()
     node: float = 0.5
     name = "retraction-adapted"
+    composes = True
 
     def __post_init__(self):
         FiniteDifference(self.retraction, self.node)
+
+    def adjoint(self) -> RetractionAdapted:
+        return replace(self, node=1 - self.node)
 
     @property
     def difference(self) -> FiniteDifference:
@@ -48,46 +54,68 @@ class RetractionAdapted(Integrator):
         basis = system.subspace
         restricted = basis.T @ state.momentum if state.momentum.shape[0] == basis.shape[0] else state.momentum
         eta = self._coordinates(system, restricted)
+        unknown = eta if self._closed(system) else jnp.concatenate([eta, jnp.zeros(system.constraints)])
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        return Carry(state.t, state.g, restricted, Prediction.at(eta)), fine(multipliers)
+        return Carry(state.t, state.g, restricted, Prediction.at(unknown)), fine(multipliers)
 
     def step(self, system: InvariantSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
-        basis = system.subspace
-        root = carry.prediction.solve(
-            lambda eta: basis.T @ self._momenta(system, carry, eta, h, u)[0] - carry.restricted
-        )
-        _, mu1 = self._momenta(system, carry, root.x, h, u)
-        g = system.group.normalise(self.difference.end(system.group, carry.g, h * basis @ root.x))
-        xi = basis @ root.x
-        middle = self.difference.inner(system.group, carry.g, h * xi)
-        multipliers = system.multipliers(carry.t + self.node * h, middle, xi, u)
-        return Carry(carry.t + h, g, basis.T @ mu1, carry.prediction.advanced(root)), info(
-            carry.prediction, root, multipliers
-        )
+        group = system.group
+        equations = self._on_d if self._closed(system) else self._on_g
+        root = carry.prediction.solve(lambda x: equations(system, carry, x, h, u)[0])
+        _, mu1 = equations(system, carry, root.x, h, u)
+        xi = self._velocity(system, root.x)
+        g = group.normalise(self.difference.end(group, carry.g, h * xi))
+        inner = self.difference.inner(group, carry.g, h * xi)
+        multipliers = system.multipliers(carry.t + self.node * h, inner, xi, u)
+        new = Carry(carry.t + h, g, system.subspace.T @ mu1, carry.prediction.advanced(root))
+        return new, info(carry.prediction, root, multipliers)
 
     def observe(self, system: InvariantSystem, carry: Carry, h) -> State:
         xi = system.subspace @ self._coordinates(system, carry.restricted)
-        return State(carry.t, carry.g, xi, carry.restricted, system.subspace @ carry.prediction.x)
+        return State(carry.t, carry.g, xi, carry.restricted, self._velocity(system, carry.prediction.x))
 
     def require(self, system, state: State, h: float) -> None:
-        require_invariant(self, system)
+        require_invariant(self, unforced(system))
         super().require(system, state, h)
+
+    # -- the equations -------------------------------------------------------------------------------------------------
+    def _closed(self, system: InvariantSystem) -> bool:
+        """Whether the discrete Legendre maps have closed forms: then eta is the only unknown."""
+        return self.node in (0, 1) or self.difference.explicit(system.group)
+
+    def _on_d(self, system: InvariantSystem, carry: Carry, eta, h, u) -> tuple[Array, Array]:
+        """(iota* mu0 - mubar_k, mu1)."""
+        w, momentum, impulse = self._impulse(system, carry, eta, h, u)
+        mu0, mu1 = self.difference.momenta(system.group, h * w, momentum, impulse)
+        return system.subspace.T @ mu0 - carry.restricted, mu1
+
+    def _on_g(self, system: InvariantSystem, carry: Carry, x, h, u) -> tuple[Array, Array]:
+        """(what pairs with dxi less P, mu1) for x = (eta, l) and mu0 = pi* mubar_k + A^T l: the same without inverting dtau*."""
+        rank = carry.restricted.shape[0]
+        w, momentum, impulse = self._impulse(system, carry, x[:rank], h, u)
+        mu0 = self._lift(system, carry.restricted) + system.annihilator.T @ x[rank:]
+        balance, mu1 = self.difference.reaction(system.group, h * w, mu0, impulse)
+        return balance - momentum, mu1
+
+    def _impulse(self, system: InvariantSystem, carry: Carry, eta, h, u) -> tuple[Array, Array, Array]:
+        """(B eta, P, a) of a step with velocity B eta."""
+        w = system.subspace @ eta
+        momentum, t = system.inertia @ w, carry.t + self.node * h
+        inner = self.difference.inner(system.group, carry.g, h * w)
+
+        def onto(covector):  # pi* iota*
+            return self._lift(system, system.subspace.T @ covector)
+
+        free = h * system.group.ad_star(w, momentum)
+        return w, momentum, onto(h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))) - (free - onto(free))
+
+    def _velocity(self, system: InvariantSystem, x) -> Array:
+        return system.subspace @ x[: system.subspace.shape[1]]
+
+    def _lift(self, system: InvariantSystem, restricted) -> Array:
+        """pi*: the momentum of the velocity in d with this restricted momentum."""
+        return system.inertia @ (system.subspace @ self._coordinates(system, restricted))
 
     def _coordinates(self, system: InvariantSystem, restricted) -> Array:
         basis = system.subspace
         return solve(basis.T @ system.inertia @ basis, restricted)
-
-    def _momenta(self, system: InvariantSystem, carry: Carry, eta, h, u) -> tuple[Array, Array]:
-        """(mu0, mu1) of a step with velocity B eta."""
-        group, basis = system.group, system.subspace
-        w = basis @ eta
-        t = carry.t + self.node * h
-        inner = self.difference.inner(group, carry.g, h * w)
-
-        def onto(covector):  # pi* iota*
-            return system.inertia @ basis @ self._coordinates(system, basis.T @ covector)
-
-        momentum = system.inertia @ w
-        free = h * group.ad_star(w, momentum)
-        impulse = onto(h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))) - (free - onto(free))
-        return self.difference.momenta(group, h * w, momentum, impulse)

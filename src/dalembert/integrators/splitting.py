@@ -35,7 +35,12 @@ class Carry(NamedTuple):
 
 
 class _Body(Integrator):
-    """What the splittings share: a body seen in its principal axes."""
+    """What the splittings share: a body seen in its principal axes, and symmetry."""
+
+    composes = True
+
+    def adjoint(self) -> Integrator:
+        return self
 
     def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         axes = frames.principal_axes(system.inertia)
