@@ -8,11 +8,13 @@ import jax
 jax.config.update("jax_enable_x64", True)
 
 from . import diagnostics, models
+from .compare import compare
 from .differences import FiniteDifference, check_difference
 from .discretisation import (
     Discretisation,
     check_discretisation,
     check_regular,
+    chord_pair,
     consistent,
     from_difference,
     invariant_pair,
@@ -21,26 +23,39 @@ from .discretisation import (
     retracted,
 )
 from .distribution import Hamel, Nonholonomy, hamel, nonholonomy
+from .ehresmann import Ehresmann, ehresmann
 from .errors import InconsistentDiscretisation, InvalidInput, NumericalFailure, OffConstraint, UnknownName
+from .files import load
+from .forces import Forced, Friction, Steered, forced, steered, with_friction
 from .groups import SE, SE2, SE3, SO, SO2, SO3, Euclidean, Group, Product, SEn, SOn
 from .integrators import (
+    CotangentLift,
+    DiscreteLR,
     DiscreteMoserVeselov,
     EulerPoincareSuslov,
+    GeometricNonholonomic,
     ImplicitMidpoint,
     Integrator,
     KineticSplitting,
     LagrangeDAlembert,
+    Leapfrog,
     LiePoissonSplitting,
     Rattle,
     Reference,
     RetractionAdapted,
+    RetractionMap,
     RungeKutta,
     StepInfo,
+    TangentLift,
 )
 from .invariant import InvariantSystem, inertia_of_mass
+from .nonlinear import NonlinearSystem, deformed, perturbed
 from .retractions import Cayley, Exponential, Retraction
+from .right_invariant import LRSystem
 from .simulate import ensemble, simulate
+from .sweep import Reduction, sweep
 from .system import MechanicalSystem, State, System
 from .trajectory import Trajectory
+from .vector_field import VectorField
 
 __version__ = "0.1.0"

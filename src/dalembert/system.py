@@ -182,7 +182,7 @@ class MechanicalSystem:
         if np.any(np.abs(off) > TOLERANCE * scale):
             raise OffConstraint(
                 f"the initial velocity {np.asarray(xi).tolist()} is off the constraint: |A xi - b| = {np.abs(off).max():.3g}. "
-                f"The nearest admissible velocity is system.project(g, xi) = {np.asarray(self.project(g, xi, t)).tolist()}"
+                f"The nearest admissible velocity is system.project(g, xi) = {np.asarray(_project(self, t, g, xi)).tolist()}"
             )
 
     def _covector(self, t, g, momentum) -> Array:
@@ -212,6 +212,11 @@ class MechanicalSystem:
 @jax.jit
 def _velocity(system: MechanicalSystem, t, g, momentum):
     return system.velocity(t, g, momentum)
+
+
+@jax.jit
+def _project(system: MechanicalSystem, t, g, xi):
+    return system.project(g, xi, t)
 
 
 @jax.jit

@@ -1,0 +1,170 @@
+"""Energy-preserving methods on D: discrete gradients of the potential in an adapted frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .._jaxpr import depends
+from .._newton import find_fixed_point
+from ..errors import InvalidInput, UnknownName
+from ..retractions import Cayley, Retraction
+from ..system import MechanicalSystem, State
+from ._adapted import along, first_frame, frame, kinetic, require_linear, require_quadratic
+from .base import Integrator, Prediction, StepInfo, fine, info
+
+NODES, WEIGHTS = (tuple(map(float, part)) for part in np.polynomial.legendre.leggauss(4))
+EPS = 2.0**-52
+Potential = Callable[[Array], Array]
+
+
+def _secant(potential: Potential, s0: Array, s1: Array, metric: Array) -> Array:
+    """Gonzalez' gradient on the segment from s0 to s1: that of the middle, corrected along the segment.
+
+    What is below the round-off of the two values is no correction: on a segment of no length the gradient is that of the middle.
+    """
+    x, slope = s1 - s0, jax.grad(potential)(0.5 * (s0 + s1))
+    v0, v1 = potential(s0), potential(s1)
+    excess, square = v1 - v0 - slope @ x, x @ metric @ x
+    told = (jnp.abs(excess) > EPS * (jnp.abs(v0) + jnp.abs(v1))) & (square > 0.0)
+    return slope + jnp.where(told, excess, 0.0) / jnp.where(told, square, 1.0) * (metric @ x)
+
+
+def gonzalez(potential: Potential, x: Array, metric: Array) -> Array:
+    """The gradient at the middle, corrected along x (Gonzalez, J. Nonlinear Sci. 6, 1996)."""
+    return _secant(potential, -0.5 * x, 0.5 * x, metric)
+
+
+def average(potential: Potential, x: Array, metric: Array) -> Array:
+    """The mean of the gradient on the segment (Harten, Lax, van Leer 1983; Quispel, McLaren 2008), by Gauss' rule of 4 points.
+
+    Exact where the potential is a polynomial of degree 8 along the segment; else its error is O(|x|^9) a step.
+    """
+    means = jax.vmap(lambda node: jax.grad(potential)(0.5 * node * x))(jnp.array(NODES))
+    return 0.5 * jnp.array(WEIGHTS) @ means
+
+
+def itoh_abe(potential: Potential, x: Array, metric: Array) -> Array:
+    """Difference quotients coordinate by coordinate (Itoh, Abe 1988), the mean of both orders, which is symmetric."""
+    n = x.shape[0]
+
+    def path(order) -> Array:
+        slopes, s = [jnp.zeros(())] * n, -0.5 * x
+        for i in order:
+            unit = jnp.eye(n)[i]
+            new = s + unit * x[i]
+            slopes[i] = _secant(potential, s, new, jnp.eye(n))[i]
+            s = new
+        return jnp.stack(slopes)
+
+    return 0.5 * (path(range(n)) + path(reversed(range(n))))
+
+
+GRADIENTS = {"gonzalez": gonzalez, "average": average, "itoh-abe": itoh_abe}
+
+
+class Carry(NamedTuple):
+    """The node g with its velocity in D and |rho|^2 there, and a frame of D near g."""
+
+    t: Array
+    g: Any
+    xi: Array
+    square: Array
+    reference: Array
+    prediction: Prediction  # of the velocity of a step
+
+
+@dataclass(frozen=True)
+class DiscreteGradient(Integrator):
+    """(rho_1 - rho_0)/h = K(g~, w) - X(g~)^T dV(g_0, g_1) with w = (rho_0 + rho_1)/2: energy and D exact, order 2, symmetric.
+
+    g_1 = g_0 tau(h v/2) tau(h v/2), v = X(g~) w at the middle g~ = g_0 tau(h v/2). xi = X(g) rho in a frame of D orthonormal in the
+    kinetic metric, so the energy is |rho|^2/2 + V; K are the inertial forces of Hamel's equations, <K, w> = 0, and dV . h v = V_1 - V_0
+    is the discrete `gradient` in the coordinates tau about g~ (Celledoni, Farre, Hoiseth, Martin de Diego 2016, there on R^n).
+    Forces do the work h <F, v> at g~ exactly. The multipliers are those of the equations of motion at the end of the step.
+    """
+
+    gradient: str = "gonzalez"
+    retraction: Retraction = Cayley()
+    name = "discrete-gradient"
+    composes = True
+
+    def __post_init__(self):
+        if self.gradient not in GRADIENTS:
+            raise UnknownName("discrete gradient", self.gradient, GRADIENTS)
+
+    def adjoint(self) -> DiscreteGradient:
+        return self
+
+    def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
+        reference = first_frame(system, state.t, state.g)
+        multipliers = system.multipliers(state.t, state.g, state.xi, u)
+        square = state.xi @ kinetic(system, state.t, state.g) @ state.xi
+        return Carry(state.t, state.g, state.xi, square, reference, Prediction.at(state.xi)), fine(multipliers)
+
+    def step(self, system: MechanicalSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
+        t, group, metric = carry.t + 0.5 * h, system.group, kinetic(system, carry.t, carry.g)
+
+        def moved(v):
+            """(middle, its frame, rho_0, w) of a step with velocity v: the frame is that of the middle, which is symmetric."""
+            middle = group.compose(carry.g, self.retraction.tau(group, 0.5 * h * v))
+            at_middle = frame(system, t, middle, carry.reference)
+            rho = frame(system, t, carry.g, at_middle).T @ (metric @ carry.xi)
+            rho = _resized(rho, carry.square)
+            return middle, at_middle, rho, at_middle.T @ (kinetic(system, t, middle) @ v)
+
+        def velocity(v):
+            middle, at_middle, rho, w = moved(v)
+            return at_middle @ (rho + 0.5 * h * self.force(system, t, middle, at_middle, w, h, u))
+
+        root = find_fixed_point(velocity, carry.prediction.guess)
+        middle, at_middle, rho, w = moved(root.x)
+        g = group.normalise(group.compose(middle, self.retraction.tau(group, 0.5 * h * root.x)))
+        rho = 2.0 * w - rho
+        xi = frame(system, t, g, at_middle) @ rho
+        new = Carry(carry.t + h, g, xi, rho @ rho, at_middle, carry.prediction.advanced(root))
+        return new, info(carry.prediction, root, system.multipliers(carry.t + h, g, xi, u))
+
+    def force(self, system: MechanicalSystem, t, middle, at_middle, w, h, u) -> Array:
+        """rho' of Hamel's equations, rho_a' = <M xi, D_xi X_a> + <L_xi, [xi, X_a]> + <L_g - D_xi L_xi(0) + F, X_a>, with dV for V_g."""
+        group, zero = system.group, jnp.zeros(system.group.dim)
+        xi, metric = at_middle @ w, kinetic(system, t, middle)
+
+        def potential(s):
+            return -system.L(t, group.compose(middle, self.retraction.tau(group, s)), zero)
+
+        turning = along(system, lambda s, g: frame(system, s, g, at_middle), t, middle, xi)
+        magnetic = along(system, lambda s, g: system.momentum(s, g, zero), t, middle, xi)
+        covector = system.L_g(t, middle, xi) - system.L_g(t, middle, zero) + system.F(t, middle, xi, u) - magnetic
+        covector = covector + group.ad_star(xi, system.momentum(t, middle, xi))
+        slope = GRADIENTS[self.gradient](potential, h * xi, metric)
+        return turning.T @ (metric @ xi) + at_middle.T @ (covector - slope)
+
+    def observe(self, system, carry: Carry, h) -> State:
+        return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.prediction.x)
+
+    def require(self, system, state: State, h: float) -> None:
+        require_linear(self, system)
+        require_quadratic(self, system)
+
+        def parts(t):
+            return system.L(t, state.g, state.xi), system.A(t, state.g), system.b(t, state.g)
+
+        if depends(parts, jnp.zeros(())) or np.any(np.asarray(system.b(state.t, state.g)) != 0.0):
+            raise InvalidInput(
+                f"{self.name} keeps the energy of autonomous systems with A(g) xi = 0; this one depends on time or has b != 0. "
+                "Use lagrange-dalembert or gauss"
+            )
+        super().require(system, state, h)
+
+
+def _resized(rho: Array, square: Array) -> Array:
+    """rho with |rho|^2 = `square`, which it has but for the round-off of frames: that would add up to a linear drift."""
+    own = rho @ rho
+    return rho * (1.0 + 0.5 * (square - own) / jnp.where(own > 0.0, own, 1.0))

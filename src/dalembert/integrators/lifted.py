@@ -1,0 +1,179 @@
+"""The framework of retraction-maps: a discretisation map D(g, xi) = (g tau(-s xi), g tau((1-s) xi)) and its two lifts.
+
+Lifted to the tangent and to the cotangent bundle, nothing in them knows of a constraint: they are the paper's counterexamples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from .._linalg import solve
+from .._newton import find_root
+from ..differences import FiniteDifference
+from ..errors import InvalidInput
+from ..groups import Group
+from ..retractions import Cayley, Retraction
+from ..system import MechanicalSystem, State
+from ..vector_field import VectorField
+from .base import Integrator, Prediction, StepInfo, fine, info
+
+
+def tangent_lift(difference: FiniteDifference, group: Group, g, xi, eta, zeta) -> tuple[tuple, tuple]:
+    """((g0, xi0), (g1, xi1)) of (8), the derivative of D after the canonical involution: a discretisation map on TG.
+
+    (eta, zeta) = (g^-1 g', xi') is the tangent vector at (g, xi); the involution makes it the variation (xi, zeta + [eta, xi]) of
+    (g, eta), and xi_i = Ad_{tau^-1} xi + d^L tau (-s or 1-s) (zeta + [eta, xi]).
+    """
+    tau, varied = difference.retraction, zeta + group.ad(eta, xi)
+
+    def end(share):
+        factor = tau.tau(group, share * eta)
+        turned = group.Ad(group.inverse(factor), xi)
+        return group.compose(g, factor), turned + share * tau.left(group, share * eta, varied)
+
+    return end(-difference.node), end(1 - difference.node)
+
+
+def cotangent_lift(difference: FiniteDifference, group: Group, g, mu, xi, rate) -> tuple[tuple, tuple]:
+    """((g0, mu0), (g1, mu1)) of (9), the discretisation map on T*G: `rate` = mu' along (g, mu)' = (xi, mu').
+
+    Dual to (8): mu1 . xi1 - mu0 . xi0 = mu' . xi + mu . zeta. The impulse at g is mu' - ad*_xi mu, the 4th slot of (16).
+    """
+    start = group.compose(g, difference.retraction.tau(group, -difference.node * xi))
+    mu0, mu1 = difference.momenta(group, xi, mu, rate - group.ad_star(xi, mu))
+    return (start, mu0), (difference.end(group, start, xi), mu1)
+
+
+class Carry(NamedTuple):
+    """The node g with what the method carries there: nothing, a velocity or a momentum; and the velocity w at the inner point."""
+
+    t: Array
+    g: Any
+    carried: Array
+    prediction: Prediction
+
+
+@dataclass(frozen=True)
+class _Lifted(Integrator):
+    retraction: Retraction = Cayley()
+    node: float = 0.5
+
+    def __post_init__(self):
+        FiniteDifference(self.retraction, self.node)
+
+    @property
+    def difference(self) -> FiniteDifference:
+        return FiniteDifference(self.retraction, self.node)
+
+    def _advanced(self, system, carry: Carry, root, carried, h, multipliers) -> tuple[Carry, StepInfo]:
+        g = system.group.normalise(self.difference.end(system.group, carry.g, h * root.x))
+        new = Carry(carry.t + h, g, carried, carry.prediction.advanced(root))
+        return new, info(carry.prediction, root, multipliers)
+
+
+@dataclass(frozen=True)
+class RetractionMap(_Lifted):
+    """h X(t~, g~) = xi with g_k = g~ tau(-s xi), g_{k+1} = g~ tau((1-s) xi): (7) of retraction-maps, for any vector field on a group.
+
+    Order 2 at s = 1/2, else 1. It is what Lagrange-d'Alembert does when the constraint xi = X leaves the velocity no freedom.
+    """
+
+    name = "retraction-map"
+
+    def start(self, system: VectorField, state: State, h, u=None) -> tuple[Carry, StepInfo]:
+        return Carry(state.t, state.g, jnp.zeros(0), Prediction.at(state.xi)), fine(jnp.zeros(system.group.dim))
+
+    def step(self, system: VectorField, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
+        def gap(w):
+            return w - system.b(carry.t + self.node * h, self.difference.inner(system.group, carry.g, h * w))
+
+        root = carry.prediction.solve(gap)
+        return self._advanced(system, carry, root, carry.carried, h, jnp.zeros(system.group.dim))
+
+    def observe(self, system: VectorField, carry: Carry, h) -> State:
+        xi = system.b(carry.t, carry.g)
+        return State(carry.t, carry.g, xi, xi, carry.prediction.x)
+
+    def require(self, system, state: State, h: float) -> None:
+        if not isinstance(system, VectorField):
+            raise InvalidInput(
+                f"{self.name} needs a VectorField(group, field); given {type(system).__name__}. For a mechanical system use tangent-lift"
+            )
+        super().require(system, state, h)
+
+
+@dataclass(frozen=True)
+class TangentLift(_Lifted):
+    """The framework's integrator (7) with the tangent-lifted map (8) for the equations of motion on TG: g' = g xi, xi' = acceleration.
+
+    With eta = h xi~ it solves xi_k = xi~ - s d^L tau_{-s eta} h xi~' for xi~ at g~. Order 2 at s = 1/2, else 1; the constraint
+    drifts.
+    """
+
+    name = "tangent-lift"
+
+    def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
+        multipliers = system.multipliers(state.t, state.g, state.xi, u)
+        return Carry(state.t, state.g, state.xi, Prediction.at(state.xi)), fine(multipliers)
+
+    def step(self, system: MechanicalSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
+        group, t = system.group, carry.t + self.node * h
+
+        def lifted(w):
+            inner = self.difference.inner(group, carry.g, h * w)
+            rate, multipliers = system.acceleration(t, inner, w, u)
+            return tangent_lift(self.difference, group, inner, w, h * w, h * rate), multipliers
+
+        root = carry.prediction.solve(lambda w: lifted(w)[0][0][1] - carry.carried)
+        (_, (_, xi)), multipliers = lifted(root.x)
+        return self._advanced(system, carry, root, xi, h, multipliers)
+
+    def observe(self, system, carry: Carry, h) -> State:
+        xi = carry.carried
+        return State(carry.t, carry.g, xi, system.momentum(carry.t, carry.g, xi), carry.prediction.x)
+
+
+@dataclass(frozen=True)
+class CotangentLift(_Lifted):
+    """The unadapted integrator (10) of retraction-maps: the cotangent-lifted map (9) with the vector field on all of T*G.
+
+    mu' has the reaction A^T l of the constrained motion at (g~, xi~), xi~ in all of the algebra. Without constraint it is the
+    variational integrator, symplectic; with one, neither the constraint nor the energy is kept: the paper's counterexample.
+    """
+
+    name = "cotangent-lift"
+
+    def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
+        multipliers = system.multipliers(state.t, state.g, state.xi, u)
+        momentum = system.momentum(state.t, state.g, state.xi)
+        return Carry(state.t, state.g, momentum, Prediction.at(state.xi)), fine(multipliers)
+
+    def step(self, system: MechanicalSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
+        group, t = system.group, carry.t + self.node * h
+
+        def moved(w):
+            inner = self.difference.inner(group, carry.g, h * w)
+            multipliers = system.multipliers(t, inner, w, u)
+            force = system.L_g(t, inner, w) + system.F(t, inner, w, u) + system.rows(t, inner)(w).T @ multipliers
+            balance, mu1 = self.difference.reaction(group, h * w, carry.carried, h * force)
+            return balance - system.momentum(t, inner, w), mu1, multipliers
+
+        root = carry.prediction.solve(lambda w: moved(w)[0])
+        _, mu1, multipliers = moved(root.x)
+        return self._advanced(system, carry, root, mu1, h, multipliers)
+
+    def observe(self, system, carry: Carry, h) -> State:
+        """The velocity of the whole momentum: it may be off D."""
+
+        def mismatch(xi):
+            return system.momentum(carry.t, carry.g, xi) - carry.carried
+
+        w = carry.prediction.x
+        once = system.quadratic  # then one Newton step is the answer
+        xi = w - solve(jax.jacfwd(mismatch)(w), mismatch(w)) if once else find_root(mismatch, w).x
+        return State(carry.t, carry.g, xi, carry.carried, w)

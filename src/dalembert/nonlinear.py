@@ -1,0 +1,128 @@
+"""Constraints phi(t, g, xi) = 0 that are not linear in the velocity, with Chetaev's reaction phi_xi^T l.
+
+Theorem 2.1 and Remark 6.1 of jimenez-scheurle: the motion is an ODE on the submanifold phi = 0 wherever phi_xi has full
+rank. `RungeKutta` and `Reference` integrate that ODE, `LagrangeDAlembert` keeps phi = 0 at its nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ._linalg import solve
+from ._newton import find_root, follow_root
+from .differences import FiniteDifference
+from .errors import InvalidInput
+from .system import MechanicalSystem, System
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("parameters",),
+    meta_fields=("group", "lagrangian", "constraint", "drift", "force"),
+)
+@dataclass(frozen=True, eq=False)
+class NonlinearSystem(System):
+    """(Q, L, phi): d/dt L_xi - ad*_xi L_xi - L_g - F = phi_xi^T l, phi(t, g, xi) = 0 ((5) of jimenez-scheurle).
+
+    As `System`, but with `constraint(t, g, xi, p)` -> phi (m,); a `drift` b makes it phi = b.
+    """
+
+    def residual(self, t, g, xi) -> Array:
+        """phi(t, g, xi), zero on the constraint."""
+        if self.constraint is None:
+            return jnp.zeros(0)
+        value = jnp.asarray(self.constraint(t, g, xi, self.parameters))
+        if value.ndim != 1 or value.shape[0] >= self.group.dim:
+            raise InvalidInput(
+                f"constraint(t, g, xi, p) gave shape {value.shape}; allowed: (m,) with m < {self.group.dim}, one entry for "
+                f"each constraint on xi in the algebra of {self.group}"
+            )
+        return value - self.drift(t, g, self.parameters) if self.drift is not None else value
+
+    def rows(self, t, g) -> Callable[[Array], Array]:
+        """xi -> phi_xi, shape (m, n)."""
+        return jax.jacfwd(lambda xi: self.residual(t, g, xi))
+
+    @property
+    def constraints(self) -> int:
+        return jax.eval_shape(self.residual, 0.0, self.group.identity(), self._zero()).shape[0]
+
+    def A(self, t, g) -> Array:
+        raise InvalidInput(
+            "a nonlinear constraint phi(t, g, xi) = 0 has no rows A(t, g), only system.rows(t, g)(xi); allowed for it: methods "
+            "that need no more, among them lagrange-dalembert, runge-kutta and reference"
+        )
+
+    def b(self, t, g) -> Array:
+        return self.A(t, g)
+
+    def project(self, g, xi, t=0.0) -> Array:
+        """The admissible velocity nearest to xi in the kinetic metric at (g, xi), by Newton's method from xi."""
+        xi = jnp.asarray(xi, float)
+        metric = self.metric(t, g, xi)
+        return self._admissible(t, g, xi, lambda x: metric @ (x - xi))
+
+    def velocity(self, t, g, momentum) -> Array:
+        """The velocity with L_xi + phi_xi^T l = momentum, phi = 0: from that of the free system."""
+
+        def mismatch(xi):
+            return self.momentum(t, g, xi) - momentum
+
+        rest = self._zero()
+        free = (
+            rest - solve(self.metric(t, g, rest), mismatch(rest)) if self.quadratic else follow_root(mismatch, rest).x
+        )
+        return self._admissible(t, g, free, mismatch)
+
+    def _admissible(self, t, g, guess: Array, gradient: Callable[[Array], Array]) -> Array:
+        """The critical point on the constraint, gradient(x) + phi_xi(x)^T l = 0, that Newton's method finds from `guess`."""
+        n, m = self.group.dim, self.constraints
+        rows = self.rows(t, g)
+
+        def equations(x):
+            return jnp.concatenate([gradient(x[:n]) + rows(x[:n]).T @ x[n:], self.residual(t, g, x[:n])])
+
+        return find_root(equations, jnp.concatenate([guess, jnp.zeros(m)])).x[:n]
+
+
+def perturbed(system: MechanicalSystem, g: Callable, delta=1.0) -> NonlinearSystem:
+    """The system on D_delta = {A xi - b + delta g(t, q, xi) = 0} (Remark 6.1, (91) to (96)); g(t, q, xi) -> (m,).
+
+    `parameters` of the result are {"system", "delta"}: an ensemble may run over delta.
+    """
+
+    def constraint(t, q, xi, p):
+        return p["system"].residual(t, q, xi) + p["delta"] * jnp.asarray(g(t, q, xi))
+
+    return _with_constraint(system, constraint, {"delta": jnp.asarray(delta, float)})
+
+
+def deformed(system: MechanicalSystem, difference: FiniteDifference, h) -> NonlinearSystem:
+    """The system on D_h = {(g, xi): (g tau(-(1-s) h xi), xi) in D}, which the nodes "deformed" of a method keep ((88) for s = 1/2)."""
+
+    def constraint(t, g, xi, p):
+        ahead, group = (1 - difference.node) * p["step"], p["system"].group
+        inner = group.compose(g, difference.retraction.tau(group, -ahead * xi))
+        return p["system"].residual(t - ahead, inner, xi)
+
+    return _with_constraint(system, constraint, {"step": jnp.asarray(h, float)})
+
+
+def _with_constraint(system: MechanicalSystem, constraint: Callable, parameters: dict) -> NonlinearSystem:
+    return NonlinearSystem(
+        system.group, _lagrangian, constraint, parameters={"system": system, **parameters}, force=_force
+    )
+
+
+def _lagrangian(t, g, xi, p) -> Array:
+    return p["system"].L(t, g, xi)
+
+
+def _force(t, g, xi, u, p) -> Array:
+    return p["system"].F(t, g, xi, u)
