@@ -29,10 +29,13 @@ from .files import load
 from .forces import Forced, Friction, Steered, forced, steered, with_friction
 from .groups import SE, SE2, SE3, SO, SO2, SO3, Euclidean, Group, Product, SEn, SOn
 from .integrators import (
+    Composition,
     CotangentLift,
+    DiscreteGradient,
     DiscreteLR,
     DiscreteMoserVeselov,
     EulerPoincareSuslov,
+    Gauss,
     GeometricNonholonomic,
     ImplicitMidpoint,
     Integrator,
@@ -40,6 +43,8 @@ from .integrators import (
     LagrangeDAlembert,
     Leapfrog,
     LiePoissonSplitting,
+    Lobatto,
+    ProjectedRungeKutta,
     Rattle,
     Reference,
     RetractionAdapted,

@@ -76,6 +76,27 @@ def follow_root(function: Callable[[Array], Array], anchor: Array) -> Root:
     return _rooted(function, jax.lax.stop_gradient(anchor), solver)
 
 
+def find_fixed_point(function: Callable[[Array], Array], guess: Array) -> Root:
+    """Solve x = f(x) by iterating f until it stagnates: for contractions, where Newton's matrix would be large."""
+
+    def solver(gap, x):
+        def body(state: _Iterate) -> _Iterate:
+            update = gap(state.x)
+            new = state.x - update
+            size, last = jnp.max(jnp.abs(new)), jnp.max(jnp.abs(update))
+            stagnant = (last <= 2.0**-40 * size) & (last >= 0.5 * state.last) & (state.iterations > 0.0)
+            return _Iterate(new, last, state.iterations + 1.0, state.sign, (last <= 2.0**-52 * size) | stagnant)
+
+        def unfinished(state: _Iterate) -> Array:
+            return (state.iterations < 3 * LIMIT) & ~state.settled & jnp.isfinite(state.last)
+
+        zero = jnp.zeros((), x.dtype)
+        last = jax.lax.while_loop(unfinished, body, _Iterate(x, zero, zero, zero + 1.0, zero > 0.0))
+        return last, _faithful(last, zero)
+
+    return _rooted(lambda x: x - function(x), guess, solver)
+
+
 def _rooted(function, guess: Array, solver) -> Root:
     """The root that `solver` finds, with the implicit function theorem as its derivative."""
 

@@ -107,6 +107,13 @@ class InvariantSystem(MechanicalSystem):
         inverse = solve(restricted, jnp.eye(restricted.shape[0]))  # a constant of the run: no step computes it
         return basis @ (inverse @ (basis.T @ momentum))
 
+    def acceleration(self, t, g, xi, u=None) -> tuple[Array, Array]:
+        """(xi', l) on the constant d: B^T I xi' = B^T f and A^T l = I xi' - f with f = ad*_xi I xi + L_g + F, two small solves."""
+        basis, rows = self.subspace, self.annihilator
+        force = self.group.ad_star(xi, self.inertia @ xi) + self.L_g(t, g, xi) + self.F(t, g, xi, u)
+        rate = basis @ solve(basis.T @ self.inertia @ basis, basis.T @ force)
+        return rate, solve(rows @ rows.T, rows @ (self.inertia @ rate - force))
+
     def mass_matrix(self) -> Array:
         """The symmetric J with <I xi, xi> = tr(xi J xi^T); on SO(3) J = tr(I)/2 - I. Only physical inertias have one."""
         self.require_body()

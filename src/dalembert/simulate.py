@@ -61,7 +61,7 @@ def simulate(
         begin, last = (state if t0 is None else state._replace(t=jnp.asarray(t0, float))), None
         if not _traced((system, state, step)):
             integrator.require(system, begin, step)
-    held = _held(controls, _clock(state, t0), step, steps)
+    held = held_controls(controls, _clock(state, t0), step, steps)
     if isinstance(integrator, Reference):
         return _reference(system, integrator, begin, step, steps, save_every, held)
     loop_functions = functions(integrator, monitor)
@@ -131,7 +131,7 @@ def ensemble(
     steps = count_steps(step, steps, t_end, float(np.ravel(states.t)[0]))
     _whole("save_every", save_every)
     _require_members(members, integrator, states, step, batched_system, batched_state)
-    held = _held(controls, float(np.ravel(states.t)[0]), step, steps)
+    held = held_controls(controls, float(np.ravel(states.t)[0]), step, steps)
     axes = (0 if batched_system else None, None)
     loop_functions = functions(integrator, monitor)
     consts = (members, jnp.asarray(step, float))
@@ -275,7 +275,7 @@ def _clock(state, t0):
     return t if _traced(t) else float(t)
 
 
-def _held(controls, t0, step, steps: int):
+def held_controls(controls, t0, step, steps: int):
     """Controls as arrays with one row a step."""
     if controls is None:
         return None

@@ -36,7 +36,7 @@ LAYERS = [
     {"papers"},
     {"data", "config", "compare"},
     {"files", "demo", "convergence", "notebook", "template"},
-    {"resume", "animate"},
+    {"resume", "animate", "sweep"},
     {"cli", "__main__"},
 ]
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}

@@ -151,6 +151,10 @@ class Group(abc.ABC):
         """The inverse of `dcayley` in eta."""
         return solve_linear(partial(self.dcayley, xi), eta)
 
+    @abc.abstractmethod
+    def resolvent_fraction(self, xi: Array) -> tuple[Any, Any]:
+        """(N, c) with (1 - xi/2)^-1 = N/c in the defining representation, polynomials where they are known."""
+
     def mean_dcayley(self, xi: Array) -> Array | None:
         """c with (dcay_xi + dcay_-xi)/2 = 1/c, a number for each coordinate; None where this mean is no such multiple of 1."""
         return None

@@ -89,6 +89,9 @@ class Euclidean(Group):
     def mean_dcayley(self, xi: Array) -> Array:
         return jnp.ones_like(xi)
 
+    def resolvent_fraction(self, xi: Array) -> tuple[Array, float]:
+        return jnp.eye(self.n + 1) + 0.5 * self.hat(xi), 1.0
+
     def element(self, value: Any) -> Array:
         return parse(value, str(self), {(self.n,): "a vector"})
 

@@ -84,6 +84,11 @@ class Product(Group):
         known = [mean for mean in means if mean is not None]
         return jnp.concatenate(known) if len(known) == len(means) else None
 
+    def resolvent_fraction(self, xi: Array) -> tuple[tuple[Any, ...], float]:
+        """The factors have different denominators: 1 is the common one."""
+        fractions = (group.resolvent_fraction(x) for group, x in zip(self.factors, self.split(xi), strict=True))
+        return tuple(numerator * (1.0 / c) for numerator, c in fractions), 1.0
+
     def principal_cayley_inverse(self, g: tuple) -> Array:
         return self._coordinates(lambda group, x: group.cayley_inverse(x), g)
 

@@ -1,15 +1,19 @@
 """One-step methods: start, step, observe."""
 
 from .base import REASONS, Integrator, StepInfo
-from .euler_poincare_suslov import EulerPoincareSuslov
 from .composition import Composition
+from .discrete_gradient import DiscreteGradient
+from .euler_poincare_suslov import EulerPoincareSuslov
+from .gauss import Gauss
 from .gni import GeometricNonholonomic
 from .lagrange_dalembert import LagrangeDAlembert
 from .leapfrog import Leapfrog
 from .lifted import CotangentLift, RetractionMap, TangentLift, cotangent_lift, tangent_lift
+from .lobatto import Lobatto
 from .lr import DiscreteLR
 from .midpoint import ImplicitMidpoint
 from .moser_veselov import DiscreteMoserVeselov
+from .projection import ProjectedRungeKutta
 from .rattle import Rattle
 from .reference import Reference
 from .retraction_adapted import RetractionAdapted
@@ -20,9 +24,11 @@ __all__ = [
     "REASONS",
     "Composition",
     "CotangentLift",
+    "DiscreteGradient",
     "DiscreteLR",
     "DiscreteMoserVeselov",
     "EulerPoincareSuslov",
+    "Gauss",
     "GeometricNonholonomic",
     "ImplicitMidpoint",
     "Integrator",
@@ -30,6 +36,8 @@ __all__ = [
     "LagrangeDAlembert",
     "Leapfrog",
     "LiePoissonSplitting",
+    "Lobatto",
+    "ProjectedRungeKutta",
     "Rattle",
     "Reference",
     "RetractionAdapted",
@@ -57,4 +65,9 @@ METHOD_CLASSES = (
     TangentLift,
     CotangentLift,
     DiscreteLR,
+    DiscreteGradient,
+    Gauss,
+    Lobatto,
+    ProjectedRungeKutta,
+    Composition,
 )

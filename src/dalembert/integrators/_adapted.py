@@ -24,7 +24,7 @@ def orthonormal(metric: Array, vectors: Array) -> Array:
 
 
 def frame(system: MechanicalSystem, t, g, reference: Array) -> Array:
-    """X (n, r) with X^T M X = 1 that spans ker A(t, g), near `reference`: smooth in g, and `reference` itself where that is such a frame."""
+    """X (n, r) with X^T M X = 1 that spans ker A(t, g), smooth in g; where `reference` is such a frame it is X."""
     return orthonormal(kinetic(system, t, g), system.frame(t, g, reference))
 
 

@@ -97,7 +97,8 @@ class Composition(Integrator):
         if not self.method.composes:
             raise InvalidInput(
                 f"{self.method!r} cannot be composed: what it carries from step to step depends on the size of the step. "
-                "Allowed: lagrange-dalembert (original nodes), retraction-adapted and the splittings of a rigid body"
+                "Allowed: lagrange-dalembert (original nodes), retraction-adapted, discrete-gradient, gauss and the splittings "
+                "of a rigid body"
             )
         if self.method.adjoint() is None:
             raise InvalidInput(f"{self.method!r} has no adjoint here: compose a symmetric method")
@@ -153,4 +154,4 @@ def _together(infos: list[StepInfo]) -> StepInfo:
     for each in infos[1:]:
         status = jnp.where(status == OK, each.status, status)
     residual = jnp.max(jnp.stack([each.residual for each in infos]))
-    return infos[-1]._replace(residual=residual, iterations=sum(each.iterations for each in infos), status=status)
+    return infos[-1]._replace(residual=residual, iterations=jnp.sum(jnp.stack([each.iterations for each in infos])), status=status)

@@ -126,9 +126,10 @@ class DiscreteGradient(Integrator):
         root = find_fixed_point(velocity, carry.prediction.guess)
         middle, at_middle, rho, w = moved(root.x)
         g = group.normalise(group.compose(middle, self.retraction.tau(group, 0.5 * h * root.x)))
-        rho = 2.0 * w - rho
-        xi = frame(system, t, g, at_middle) @ rho
-        new = Carry(carry.t + h, g, xi, rho @ rho, at_middle, carry.prediction.advanced(root))
+        kick = h * self.force(system, t, middle, at_middle, w, h, u)
+        xi = frame(system, t, g, at_middle) @ (rho + kick)
+        square = carry.square + kick @ (2.0 * rho + kick)
+        new = Carry(carry.t + h, g, xi, square, at_middle, carry.prediction.advanced(root))
         return new, info(carry.prediction, root, system.multipliers(carry.t + h, g, xi, u))
 
     def force(self, system: MechanicalSystem, t, middle, at_middle, w, h, u) -> Array:
@@ -167,4 +168,4 @@ class DiscreteGradient(Integrator):
 def _resized(rho: Array, square: Array) -> Array:
     """rho with |rho|^2 = `square`, which it has but for the round-off of frames: that would add up to a linear drift."""
     own = rho @ rho
-    return rho * (1.0 + 0.5 * (square - own) / jnp.where(own > 0.0, own, 1.0))
+    return rho + rho * (0.5 * (square - own) / jnp.where(own > 0.0, own, 1.0))

@@ -35,7 +35,7 @@ class Method:
     def options(self) -> dict[str, Any]:
         """The options with their defaults, as a configuration file writes them."""
         fields = dataclasses.fields(self.build)  # type: ignore[arg-type]
-        plain = {field.name: field.default for field in fields if field.name != "pair"}
+        plain = {field.name: field.default for field in fields if field.name not in ("pair", "base")}
         return {
             name: str(value).lower().removesuffix("()") if name == "retraction" else value
             for name, value in plain.items()

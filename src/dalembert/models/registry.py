@@ -9,10 +9,15 @@ from typing import Any
 
 from ..errors import InvalidInput, UnknownName
 from ..system import MechanicalSystem
+from .lr import chaplygin_sphere, veselova
+from .oscillators import chaotic_quartic, contact_oscillator, pendulum_cvt
 from .particles import nonholonomic_particle
 from .rigid_body import rigid_body, rigid_body_n
-from .sleigh import chaplygin_sleigh, knife_edge, vertical_disk
+from .rolling import ball_on_table, chaplygin_ball, rattleback, rolling_ball, rolling_disk
+from .sleigh import chaplygin_sleigh, inclined_disk, knife_edge, vertical_disk
+from .sleigh_n import sleigh_n
 from .suslov import suslov, suslov_n
+from .wheeled import car, roller_racer, snakeboard, unicycle
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,61 @@ MODELS: dict[str, Model] = {
             {"configuration": [0.3, 0.5, -0.2], "velocity": [1.1, 0.7, 0.55]},
             0.1,
         ),
+        Model(
+            "contact-oscillator",
+            contact_oscillator,
+            {"epsilon": 0.1},
+            {"configuration": [1.0, 0.0, 0.0], "velocity": [0.0, 1.0, 1.0]},
+            0.1,
+            {"name": "leapfrog"},
+        ),
+        Model(
+            "chaotic-quartic",
+            chaotic_quartic,
+            {"n": 3},
+            {
+                "configuration": [0.0, 0.6, 0.4, 0.2, 1.0, 1.0, 1.0],
+                "velocity": [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+            },
+            0.1,
+            {"name": "leapfrog"},
+        ),
+        Model(
+            "pendulum-cvt",
+            pendulum_cvt,
+            {"epsilon": 0.1},
+            {"configuration": [1.0, 0.0, 0.0], "velocity": [0.3, 0.0, 2.0]},
+            0.1,
+            {"name": "leapfrog"},
+        ),
         Model("vertical-disk", vertical_disk, {"radius": 0.7}, {"velocity": [0.8, 0.7, 0.0, 1.0]}, 0.1),
+        Model("inclined-disk", inclined_disk, {"slope": 0.3, "radius": 0.7}, {"velocity": [0.8, 0.7, 0.0, 1.0]}, 0.05),
+        Model("rolling-disk", rolling_disk, {"radius": 0.5}, {"velocity": [0.2, 6.0, 0.5, 3.0, -0.1]}, 0.01),
+        Model("rolling-ball", rolling_ball, {"slope": 0.1}, {"velocity": [0.3, 0.5, 0.2, 0.5, -0.3]}, 0.05),
+        Model("ball-on-table", ball_on_table, {"rotation": 1.5}, {"velocity": [0.3, 0.5, 0.2, 0.5, -0.3]}, 0.05),
+        Model("chaplygin-ball", chaplygin_ball, {"inertia": [0.3, 0.4, 0.5]}, {"velocity": [0.9, 0.5, 0.7, 0.5, -0.9]}),
+        Model("rattleback", rattleback, {"depth": 0.01}, {"velocity": [0.5, 0.0, -5.0, 0.0, -0.005]}, 0.002),
+        Model("unicycle", unicycle, {"centre": 0.2}, {"velocity": [0.8, 1.0, 0.0]}),
+        Model("car", car, {"length": 1.2}, {"velocity": [0.0, 1.0, 0.0, 0.3]}),
+        Model("snakeboard", snakeboard, {"length": 0.2}, {"velocity": [0.0, 0.5, 0.0, 2.0, 0.4]}, 0.02),
+        Model("roller-racer", roller_racer, {"front": 0.5, "arm": 0.3}, {"velocity": [-0.375, 0.6, 0.0, 1.0]}),
         Model("knife-edge", knife_edge, {"slope": 0.3}, {"velocity": [1.0, 0.2, 0.0]}, 0.05),
+        Model(
+            "sleigh-n",
+            sleigh_n,
+            {"tensor": [0.5, 0.7, 0.9], "centre": [0.3, 0.1, -0.2]},
+            {"momentum": [0.5, -0.3, 0.8]},
+            0.1,
+            SUSLOV,
+        ),
+        Model("veselova", veselova, {"inertia": GENERIC}, {"momentum": [3.0, 2.0]}, 0.05, {"name": "discrete-lr"}),
+        Model(
+            "chaplygin-sphere",
+            chaplygin_sphere,
+            {"inertia": [0.3, 0.4, 0.5], "radius": 0.6},
+            {"momentum": [0.5, -0.3, 0.4]},
+            0.1,
+            {"name": "discrete-lr"},
+        ),
     )
 }

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..errors import InvalidInput
+from .._input import finite, positive
 from ..groups import SE2, SO2
 from ..invariant import InvariantSystem
 
@@ -18,7 +18,7 @@ def chaplygin_sleigh(mass=1.0, inertia=1.0, a=0.3, b=0.0) -> InvariantSystem:
     L = [(J + m (a^2 + b^2)) w^2 + m (v1^2 + v2^2)]/2 + m w (a v2 - b v1). The basis of d is (w, v1).
     """
     mass, inertia = positive("mass", mass), positive("inertia", inertia)
-    a, b = jnp.asarray(a, float), jnp.asarray(b, float)
+    a, b = finite("a", a), finite("b", b)
     turning = inertia + mass * (a**2 + b**2)
     tensor = jnp.array([[turning, -mass * b, mass * a], [-mass * b, mass, 0.0], [mass * a, 0.0, mass]])
     return InvariantSystem(SE2(), tensor, annihilator=[0.0, 0.0, 1.0])
@@ -71,11 +71,26 @@ def vertical_disk(mass=1.0, rolling=0.5, turning=0.25, radius=1.0) -> InvariantS
     Algebra (w, v1, v2, phi'); `rolling` and `turning` are the moments about the axle and the vertical. The basis of d is
     (turn, roll) = (1, 0, 0, 0), (0, radius, 0, 1). Both speeds are constant, the contact point runs on a circle.
     """
-    moments = jnp.array(
-        [positive("turning", turning), positive("mass", mass), positive("mass", mass), positive("rolling", rolling)]
-    )
+    return _upright_disk(mass, rolling, turning, radius)
+
+
+def inclined_disk(mass=1.0, rolling=0.5, turning=0.25, radius=1.0, slope=0.3, gravity=9.81) -> InvariantSystem:
+    """A disk that rolls upright on a plane inclined by `slope` (radians), x down the slope (Neimark-Fufaev 1967, ch. III).
+
+    `vertical_disk` with the potential -m g sin(slope) x. Like the knife edge it never rolls down for good while it turns.
+    """
+    return _upright_disk(mass, rolling, turning, radius, _inclined, {"pull": pull(mass, slope, gravity)})
+
+
+def _upright_disk(mass, rolling, turning, radius, potential=None, parameters=None) -> InvariantSystem:
+    mass = positive("mass", mass)
+    moments = jnp.array([positive("turning", turning), mass, mass, positive("rolling", rolling)])
     subspace = [[1.0, 0.0], [0.0, float(positive("radius", radius))], [0.0, 0.0], [0.0, 1.0]]
-    return InvariantSystem(SE2() * SO2(), jnp.diag(moments), subspace=subspace)
+    return InvariantSystem(SE2() * SO2(), jnp.diag(moments), subspace, None, potential, parameters)
+
+
+def _inclined(t, g, p) -> Array:
+    return _slope(t, g[0], p)
 
 
 def exact_disk(t, velocity, *, radius=1.0) -> np.ndarray:
@@ -88,6 +103,18 @@ def exact_disk(t, velocity, *, radius=1.0) -> np.ndarray:
     return np.stack([theta, x, y, v / radius * t], axis=-1)
 
 
+def exact_inclined_disk(t, velocity, *, mass=1.0, rolling=0.5, radius=1.0, slope=0.3, gravity=9.81) -> np.ndarray:
+    """(theta, x, y, phi) at times t of an inclined disk that starts at the identity with velocity (w, v1, 0, phi'), shape (..., 4).
+
+    Rolling adds rolling/radius^2 to the mass that gravity moves; the rest is `exact_knife_edge`.
+    """
+    t, v = np.asarray(t, float), float(velocity[1])
+    gravity = gravity * mass / (mass + rolling / radius**2)
+    theta, x, y, _ = np.moveaxis(exact_knife_edge(t, velocity, slope=slope, gravity=gravity), -1, 0)
+    run = v * t + gravity * np.sin(slope) * t**2 / 2 * np.sinc(theta / 2 / np.pi) ** 2
+    return np.stack([theta, x, y, run / radius], axis=-1)
+
+
 def knife_edge(mass=1.0, inertia=1.0, slope=0.5, gravity=9.81) -> InvariantSystem:
     """A knife edge under its centre of mass on a plane inclined by `slope` (radians), x down the slope (Neimark-Fufaev 1967).
 
@@ -95,10 +122,18 @@ def knife_edge(mass=1.0, inertia=1.0, slope=0.5, gravity=9.81) -> InvariantSyste
     """
     mass, inertia = positive("mass", mass), positive("inertia", inertia)
     moments = jnp.array([inertia, mass, mass])
-    pull = mass * jnp.asarray(gravity, float) * jnp.sin(jnp.asarray(slope, float))
     return InvariantSystem(
-        SE2(), jnp.diag(moments), annihilator=[0.0, 0.0, 1.0], potential=_slope, parameters={"pull": pull}
+        SE2(),
+        jnp.diag(moments),
+        annihilator=[0.0, 0.0, 1.0],
+        potential=_slope,
+        parameters={"pull": pull(mass, slope, gravity)},
     )
+
+
+def pull(mass, slope, gravity) -> Array:
+    """m g sin(slope): what pulls a body down an inclined plane."""
+    return mass * finite("gravity", gravity) * jnp.sin(finite("slope", slope))
 
 
 def _slope(t, g, p) -> Array:
@@ -120,17 +155,3 @@ def exact_knife_edge(t, velocity, *, slope=0.5, gravity=9.81) -> np.ndarray:
     x = v / w * np.sin(theta) + pull / (2 * w**2) * np.sin(theta) ** 2
     y = v / w * (1 - np.cos(theta)) + pull / (2 * w**2) * (theta - np.sin(theta) * np.cos(theta))
     return np.stack([theta, x, y, v + pull / w * np.sin(theta)], axis=-1)
-
-
-def positive(name: str, value) -> Array:
-    """`value` as one positive number, or a clear error."""
-    array = jnp.asarray(value, float)
-    if array.ndim or (_is_concrete(array) and not (np.isfinite(array) and array > 0)):
-        raise InvalidInput(f"{name} is {value!r}; allowed: one positive number")
-    return array
-
-
-def _is_concrete(array) -> bool:
-    import jax
-
-    return not isinstance(array, jax.core.Tracer)

@@ -1,0 +1,257 @@
+"""The ordered field R((h)) of Laurent series in a small h > 0, truncated: arithmetic that expands whatever it computes.
+
+A number is known from its leading exponent up to O(h^end). Comparisons look at the leading coefficient: they hold for all
+sufficiently small h > 0. Coefficients are floats, or Fractions: then every rational operation is exact.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from ..kernels.program import BOOL, F64, I64, LoweringError
+
+CANCELLED = 1e-13
+"""Sums of floats that cancel to this fraction of their terms are zero: what is left is round-off, not an order of h."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """sum_k coefficients[k] h^(start + k) + O(h^end), coefficients[0] != 0; an exact number has end = infinity."""
+
+    start: int
+    coefficients: tuple
+    end: float = math.inf
+
+    def __getitem__(self, exponent: int) -> Any:
+        """The coefficient of h^exponent; one that is not known is an error."""
+        if exponent >= self.end:
+            raise IndexError(exponent)
+        k = exponent - self.start
+        return self.coefficients[k] if 0 <= k < len(self.coefficients) else 0
+
+    @property
+    def sign(self) -> int:
+        return (self.coefficients[0] > 0) - (self.coefficients[0] < 0) if self.coefficients else 0
+
+    @property
+    def limit(self) -> float:
+        """The value at h = 0: infinite at a pole."""
+        if self.start < 0:
+            return math.copysign(math.inf, self.sign)
+        return float(self[0]) if self.end > 0 else math.nan
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number, integer or boolean as `kernels.rules` handle them: always a constant."""
+
+    type: str
+    data: Any
+    op = "const"
+
+
+NOTHING = Number(0, (math.nan,))
+"""What an operation without a value gives; it may be computed, but not be a result."""
+
+
+class Field:
+    """The arithmetic of `kernels.builder.Builder` on numbers with `terms` known coefficients, carried out at once."""
+
+    def __init__(self, terms: int, exact: bool = False):
+        self.terms, self.exact = terms, exact
+
+    # -- numbers -------------------------------------------------------------------------------------------------------
+    def number(self, start: int, coefficients, end: float = math.inf) -> Number:
+        """The number with zeros before the leading coefficient stripped, cut after `terms` coefficients."""
+        values = list(coefficients)
+        skipped = next((k for k, c in enumerate(values) if c != 0), len(values))
+        values, start = values[skipped:], start + skipped
+        while values and values[-1] == 0:
+            values.pop()
+        if not values:
+            return Number(0 if end == math.inf else int(end), (), end)
+        if len(values) > self.terms:
+            end, values = min(end, start + self.terms), values[: self.terms]
+        return Number(start, tuple(values), end)
+
+    def real(self, value: float) -> Number:
+        if not math.isfinite(value):
+            return NOTHING
+        return self.number(0, [Fraction(value) if self.exact else float(value)])
+
+    @property
+    def h(self) -> Number:
+        return Number(1, (Fraction(1) if self.exact else 1.0,))
+
+    def sum(self, a: Number, b: Number, combine: Callable = operator.add) -> Number:
+        if lost(a, b):
+            return NOTHING
+        end = min(a.end, b.end)
+        low = min(a.start if a.coefficients else b.start, b.start if b.coefficients else a.start)
+        high = max(a.start + len(a.coefficients), b.start + len(b.coefficients))
+        return self.number(low, [self._add(a, b, k, combine) for k in range(low, int(min(high, end)))], end)
+
+    def _add(self, a: Number, b: Number, k: int, combine) -> Any:
+        x, y = a[k], b[k]
+        total = combine(x, y)
+        cancelled = not self.exact and x and y and abs(total) <= CANCELLED * abs(x)
+        return 0.0 if cancelled else total
+
+    def product(self, a: Number, b: Number) -> Number:
+        if lost(a, b):
+            return NOTHING
+        x, y = a.coefficients, b.coefficients
+        end = min(a.end + (b.start if y else b.end), b.end + (a.start if x else a.end))
+        if not x or not y:
+            return self.number(0, [], end)
+        count = min(len(x) + len(y) - 1, self.terms)
+        values = [sum(x[i] * y[k - i] for i in range(max(0, k - len(y) + 1), min(k + 1, len(x)))) for k in range(count)]
+        cut = end if count == len(x) + len(y) - 1 else min(end, a.start + b.start + count)
+        return self.number(a.start + b.start, values, cut)
+
+    def quotient(self, a: Number, b: Number) -> Number:
+        if lost(a, b) or not b.coefficients:
+            return NOTHING
+        if len(b.coefficients) == 1 and b.end == math.inf:
+            divided = [c / b.coefficients[0] for c in a.coefficients]
+            return self.number(a.start - b.start, divided, a.end - b.start)
+        known = int(min(self.terms, b.end - b.start))
+        inverse: list = [1 / b.coefficients[0]]
+        for k in range(1, known):
+            tail = sum(b.coefficients[i] * inverse[k - i] for i in range(1, min(k + 1, len(b.coefficients))))
+            inverse.append(-tail * inverse[0])
+        return self.product(a, self.number(-b.start, inverse, -b.start + known))
+
+    def negative(self, a: Number) -> Number:
+        return Number(a.start, tuple(-c for c in a.coefficients), a.end)
+
+    # -- analytic functions: their Taylor series at the limit, with the rest substituted -----------------------------------
+    def compose(self, taylor: Callable[[Any, int], list], a: Number) -> Number:
+        """f(a) from f's Taylor coefficients at the limit of a; a must be finite at h = 0."""
+        if lost(a) or a.end <= 0 or a.start < 0:
+            return NOTHING
+        centre = a[0]
+        rest = self.sum(a, self.number(0, [centre]), operator.sub)
+        try:
+            weights = taylor(centre, self.terms)
+        except (ValueError, ZeroDivisionError):
+            return NOTHING
+        value = self.number(0, [weights[-1]])
+        for weight in reversed(weights[:-1]):
+            value = self.sum(self.product(value, rest), self.number(0, [weight]))
+        return self.sum(value, self.number(0, [], self.terms)) if rest.coefficients else value
+
+    def root(self, a: Number) -> Number:
+        """The square root; of h^2k c (1 + ...) it is h^k sqrt(c) (1 + ...)."""
+        if lost(a) or a.sign < 0 or (a.coefficients and a.start % 2):
+            return NOTHING
+        if not a.coefficients:
+            return a if a.end == math.inf else self.number(0, [], a.end / 2)
+        unit = Number(0, a.coefficients, a.end - a.start)
+        return self.product(self.compose(_square_root, unit), self.number(a.start // 2, [1]))
+
+    # -- the interface of a builder ------------------------------------------------------------------------------------
+    def const(self, data: Any, type: str | None = None) -> Scalar:
+        if type is None:
+            type = BOOL if isinstance(data, bool) else I64 if isinstance(data, int) else F64
+        return Scalar(type, self.real(float(data)) if type == F64 else {I64: int, BOOL: bool}[type](data))
+
+    def is_const(self, value: Scalar, *among: float) -> bool:
+        return not among or (value.type != F64 and value.data in among)
+
+    def _both(self, a: Scalar, b: Scalar, field: Callable, plain: Callable) -> Scalar:
+        return Scalar(a.type, field(a.data, b.data) if a.type == F64 else plain(a.data, b.data))
+
+    def add(self, a: Scalar, b: Scalar) -> Scalar:
+        return self._both(a, b, self.sum, operator.add)
+
+    def sub(self, a: Scalar, b: Scalar) -> Scalar:
+        return self._both(a, b, lambda x, y: self.sum(x, y, operator.sub), operator.sub)
+
+    def mul(self, a: Scalar, b: Scalar) -> Scalar:
+        return self._both(a, b, self.product, operator.mul)
+
+    def div(self, a: Scalar, b: Scalar) -> Scalar:
+        return self._both(a, b, self.quotient, lambda x, y: int(x / y))
+
+    def neg(self, a: Scalar) -> Scalar:
+        return Scalar(a.type, self.negative(a.data) if a.type == F64 else -a.data)
+
+    def power(self, a: Scalar, n: int) -> Scalar:
+        result = self.const(1, a.type)
+        for _ in range(abs(n)):
+            result = self.mul(result, a)
+        return self.div(self.const(1.0), result) if n < 0 else result
+
+    def unary(self, op: str, a: Scalar) -> Scalar:
+        if op == "abs":
+            negative = (a.data.sign if a.type == F64 else a.data) < 0
+            return self.neg(a) if negative else a
+        if op == "sqrt":
+            return Scalar(F64, self.root(a.data))
+        raise LoweringError(f"'{op}' has no expansion in h")
+
+    def min(self, a: Scalar, b: Scalar) -> Scalar:
+        return a if self._order(a, b) <= 0 else b
+
+    def max(self, a: Scalar, b: Scalar) -> Scalar:
+        return a if self._order(a, b) >= 0 else b
+
+    def compare(self, op: str, a: Scalar, b: Scalar) -> Scalar:
+        if a.type == F64 and lost(a.data, b.data):
+            return Scalar(BOOL, op == "ne")
+        order = self._order(a, b)
+        verdicts = {"lt": order < 0, "le": order <= 0, "gt": order > 0, "ge": order >= 0, "eq": order == 0}
+        return Scalar(BOOL, verdicts[op] if op != "ne" else order != 0)
+
+    def _order(self, a: Scalar, b: Scalar) -> int:
+        if a.type == F64:
+            return self.sum(a.data, b.data, operator.sub).sign
+        return (a.data > b.data) - (a.data < b.data)
+
+    def logic(self, op: str, a: Scalar, b: Scalar) -> Scalar:
+        return Scalar(a.type, {"and": operator.and_, "or": operator.or_, "xor": operator.xor}[op](a.data, b.data))
+
+    def invert(self, a: Scalar) -> Scalar:
+        return Scalar(a.type, not a.data if a.type == BOOL else ~a.data)
+
+    def select(self, condition: Scalar, yes: Scalar, no: Scalar) -> Scalar:
+        return yes if condition.data else no
+
+    def convert(self, a: Scalar, type: str) -> Scalar:
+        if a.type == type:
+            return a
+        if a.type == F64:
+            return self.const(a.data.sign != 0 if type == BOOL else int(a.data.limit), type)
+        return self.const(a.data, type)
+
+    def loop(self, initial: list, test: Callable, body: Callable) -> list:
+        carry = list(initial)
+        while test(carry).data:
+            carry = [Scalar(item.type, item.data) for item in body(carry)]
+        return carry
+
+
+def lost(*numbers: Number) -> bool:
+    return any(a is NOTHING for a in numbers)
+
+
+def _square_root(x, terms):
+    root = _exact_root(x)
+    weights = [root]
+    for k in range(1, terms):
+        weights.append(weights[-1] * (Fraction(3, 2) - k) / (k * x))
+    return weights
+
+
+def _exact_root(x):
+    if isinstance(x, Fraction):
+        top, bottom = math.isqrt(x.numerator), math.isqrt(x.denominator)
+        if top * top == x.numerator and bottom * bottom == x.denominator:
+            return Fraction(top, bottom)
+    return math.sqrt(x)

@@ -1,0 +1,154 @@
+"""Forces put on a system from outside: friction that only ever takes energy, and feedback that chooses the controls.
+
+Both leave (Q, L, D) as it is. Coefficients are leaves of the pytree, so ensembles, sweeps and gradients reach them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ._input import not_negative, positive
+from .errors import InvalidInput
+from .groups import Group
+from .system import MechanicalSystem
+
+
+@dataclass(frozen=True, eq=False)
+class Driven(MechanicalSystem):
+    """A system with another force; everything else is the system's own."""
+
+    system: MechanicalSystem
+
+    @property
+    def group(self) -> Group:  # type: ignore[override]
+        return self.system.group
+
+    @property
+    def constraints(self) -> int:
+        return self.system.constraints
+
+    @property
+    def quadratic(self) -> bool:
+        return self.system.quadratic
+
+    @property
+    def inertia(self) -> Array:
+        """Of an invariant system."""
+        return self.system.inertia  # type: ignore[attr-defined]
+
+    @property
+    def subspace(self) -> Array:
+        """Of an invariant system."""
+        return self.system.subspace  # type: ignore[attr-defined]
+
+    @property
+    def annihilator(self) -> Array:
+        """Of an invariant system."""
+        return self.system.annihilator  # type: ignore[attr-defined]
+
+    def L(self, t, g, xi) -> Array:
+        return self.system.L(t, g, xi)
+
+    def A(self, t, g) -> Array:
+        return self.system.A(t, g)
+
+    def b(self, t, g) -> Array:
+        return self.system.b(t, g)
+
+    def residual(self, t, g, xi) -> Array:
+        return self.system.residual(t, g, xi)
+
+    def rows(self, t, g) -> Callable[[Array], Array]:
+        return self.system.rows(t, g)
+
+    def project(self, g, xi, t=0.0) -> Array:
+        return self.system.project(g, xi, t)
+
+    def velocity(self, t, g, momentum) -> Array:
+        return self.system.velocity(t, g, momentum)
+
+    def basis(self, t, g) -> Array:
+        return self.system.basis(t, g)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("system", "force"), meta_fields=())
+@dataclass(frozen=True, eq=False)
+class Forced(Driven):
+    """A system with one more force on it, `force(t, g, xi)` -> covector; see `forced`."""
+
+    force: Callable
+
+    def F(self, t, g, xi, u) -> Array:
+        return self.system.F(t, g, xi, u) + self.force(t, g, xi)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("system", "policy"), meta_fields=())
+@dataclass(frozen=True, eq=False)
+class Steered(Driven):
+    """A system whose controls are u = `policy(t, g, xi)`: a closed loop; see `steered`."""
+
+    policy: Callable
+
+    def F(self, t, g, xi, u) -> Array:
+        return self.system.F(t, g, xi, self.policy(t, g, xi))
+
+
+def forced(system: MechanicalSystem, force: Callable) -> Forced:
+    """The system with `force(t, g, xi)` added: a function, or a pytree with `__call__` whose leaves are its parameters."""
+    return Forced(system, _pytree(force))
+
+
+def steered(system: MechanicalSystem, policy: Callable) -> Steered:
+    """The closed loop of the system with the feedback u = `policy(t, g, xi)`: a function, or a pytree with `__call__`."""
+    return Steered(system, _pytree(policy))
+
+
+def unforced(system: MechanicalSystem) -> MechanicalSystem:
+    """The system under all that was put on it."""
+    return unforced(system.system) if isinstance(system, Driven) else system
+
+
+def with_friction(system: MechanicalSystem, *, viscous=0.0, dry=0.0, along=None, width=1e-3) -> Forced:
+    """The system with `Friction` on the velocities `along` @ xi (rows (k, n), or one row; default: all of xi).
+
+    Several kinds add up: with_friction(with_friction(car, viscous=0.1), dry=2.0, along=[0, 1, 0, 0]).
+    """
+    n = system.group.dim
+    rows = jnp.eye(n) if along is None else jnp.atleast_2d(jnp.asarray(along, float))
+    if rows.ndim != 2 or rows.shape[1] != n:
+        raise InvalidInput(f"along has shape {np.shape(along)}; allowed: ({n},) or (k, {n})")
+    values = not_negative("viscous", viscous), not_negative("dry", dry), positive("width", width)
+    return Forced(system, Friction(rows, *values))
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("along", "viscous", "dry", "width"), meta_fields=())
+@dataclass(frozen=True)
+class Friction:
+    """F = -S^T (viscous + dry/sqrt(|s|^2 + width^2)) s with s = S xi: the gradient of a Rayleigh function that is least at rest.
+
+    `dry` is the largest size of the force (Coulomb's mu N; for a wheel the rolling resistance), reached where |s| is many times
+    `width`: below that the force is smooth, and a body creeps instead of sticking. The power <F, xi> is never positive.
+    """
+
+    along: Array
+    viscous: Array
+    dry: Array
+    width: Array
+
+    def __call__(self, t, g, xi) -> Array:
+        s = self.along @ xi
+        return -(self.viscous + self.dry / jnp.sqrt(s @ s + self.width**2)) * (self.along.T @ s)
+
+
+def _pytree(function: Callable) -> Callable:
+    """A function as a pytree without leaves; what is a pytree already stays one."""
+    if not callable(function):
+        raise InvalidInput(f"given {function!r}; allowed: a function of (t, g, xi)")
+    return jax.tree_util.Partial(function) if jax.tree_util.all_leaves([function]) else function

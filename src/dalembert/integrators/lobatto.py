@@ -1,0 +1,140 @@
+"""Variational nonholonomic methods of high order: Lobatto IIIA-IIIB pairs with the constraint at their nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .._linalg import solve
+from .._newton import find_fixed_point
+from ..errors import InvalidInput
+from ..retractions import Cayley, Retraction
+from ..system import MechanicalSystem, State
+from ._adapted import require_linear, require_quadratic
+from .base import Integrator, Prediction, StepInfo, fine, info
+from .gauss import collocation
+
+NODES = {2: (0.0, 1.0), 3: (0.0, 0.5, 1.0), 4: (0.0, 0.5 - 0.05**0.5, 0.5 + 0.05**0.5, 1.0)}
+
+
+class Carry(NamedTuple):
+    """The node g with its velocity in D and the multiplier there."""
+
+    t: Array
+    g: Any
+    xi: Array
+    multipliers: Array
+    prediction: Prediction  # of the velocities at the stages
+
+
+class Stages(NamedTuple):
+    """What the Lagrangian l(s, v) of a chart and its constraint are at the stages: l_s + F, l_v(0), l_vv, A, b; one row a stage."""
+
+    force: Array
+    rest: Array
+    metric: Array
+    rows: Array
+    drift: Array
+
+
+@dataclass(frozen=True)
+class Lobatto(Integrator):
+    """Lobatto IIIA-IIIB with `stages` = 2, 3 or 4 and A v = b at every node: order 2, 4 or 6 (Jay 2009; Martin de Diego, Sato 2018).
+
+    Q_i = q_0 + h a_ij V_j, P_i = p_0 + h a^_ij W_j, P_i = L_v(Q_i, V_i), W_i = L_q(Q_i, V_i) + F + A(Q_i)^T l_i, and the momenta
+    p_i = p_0 + h a_ij W_j have their velocity in D; l_1 is the multiplier of the last step, l_s goes on to the next. On a group q are
+    the coordinates s of g~ tau(s) about the middle of the step, which is symmetric. With 2 stages it is the leapfrog (M constant), and
+    like that it carries an error of the multiplier that grows where the motion contracts phase volume.
+    """
+
+    stages: int = 3
+    retraction: Retraction = Cayley()
+    name = "lobatto"
+
+    def __post_init__(self):
+        if isinstance(self.stages, bool) or self.stages not in NODES:
+            raise InvalidInput(
+                f"stages is {self.stages!r}; allowed: {', '.join(map(str, NODES))} (order 2 less than twice that)"
+            )
+
+    def adjoint(self) -> Lobatto:
+        return self
+
+    def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
+        multipliers = system.multipliers(state.t, state.g, state.xi, u)
+        prediction = Prediction.at(jnp.tile(state.xi, self.stages))
+        return Carry(state.t, state.g, state.xi, multipliers, prediction), fine(multipliers)
+
+    def step(self, system: MechanicalSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
+        group, tau = system.group, self.retraction
+        nodes = np.array(NODES[self.stages])
+        a, b = collocation(nodes)
+        conjugate = b * (1.0 - a.T / b[:, None])
+        p = system.momentum(carry.t, carry.g, carry.xi)
+
+        def moved(velocities):
+            """(half the way, middle, p_0 in its chart, W, l, the stages) of a step with these velocities."""
+            half = 0.5 * h * b @ velocities
+            middle = group.compose(carry.g, tau.tau(group, half))
+            start = tau.left_star(group, -half, p)
+            places = h * a @ velocities - half
+            at = jax.vmap(lambda t, s, v: self._stage(system, t, middle, s, v, u))(
+                carry.t + h * nodes, places, velocities
+            )
+            multipliers = _reactions(at, a, start, carry.multipliers, h)
+            return half, middle, start, at.force + jnp.einsum("iam,ia->im", at.rows, multipliers), multipliers, at
+
+        def velocities_of(flat):
+            _, _, start, rates, _, at = moved(flat.reshape(self.stages, -1))
+            return jax.vmap(solve)(at.metric, start + h * conjugate @ rates - at.rest).reshape(-1)
+
+        root = find_fixed_point(velocities_of, carry.prediction.guess)
+        half, middle, start, rates, multipliers, _ = moved(root.x.reshape(self.stages, -1))
+        t, g = carry.t + h, group.normalise(group.compose(middle, tau.tau(group, half)))
+        xi = system.velocity(t, g, tau.left_inverse_star(group, half, start + h * b @ rates))
+        new = Carry(t, g, xi, multipliers[-1], carry.prediction.advanced(root))
+        return new, info(carry.prediction, root, multipliers[-1])
+
+    def _stage(self, system: MechanicalSystem, t, middle, s, v, u) -> Stages:
+        group, tau = system.group, self.retraction
+        zero, g = jnp.zeros_like(v), group.compose(middle, tau.tau(group, s))
+
+        def lagrangian(s, v):
+            return system.L(t, group.compose(middle, tau.tau(group, s)), tau.left(group, s, v))
+
+        chart = jax.jacfwd(lambda v: tau.left(group, s, v))(zero)
+        metric = chart.T @ system.metric(t, g, zero) @ chart
+        force = jax.grad(lagrangian)(s, v) + chart.T @ system.F(t, g, chart @ v, u)
+        rest = chart.T @ system.momentum(t, g, zero)
+        return Stages(force, rest, metric, system.A(t, g) @ chart, system.b(t, g))
+
+    def observe(self, system, carry: Carry, h) -> State:
+        return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.xi)
+
+    def reverse(self, system, carry: Carry, h) -> Carry:
+        """Back from the same velocity and multiplier."""
+        return carry._replace(prediction=Prediction.at(jnp.tile(carry.xi, self.stages)))
+
+    def require(self, system, state: State, h: float) -> None:
+        require_linear(self, system)
+        require_quadratic(self, system)
+        super().require(system, state, h)
+
+
+def _reactions(at: Stages, a: np.ndarray, start: Array, first: Array, h) -> Array:
+    """l (stages, m): those after the first put the momenta p_i on D, a linear system."""
+    stages, m, _ = at.rows.shape
+    if m == 0:
+        return jnp.zeros((stages, 0))
+    duals = jax.vmap(lambda metric, rows: solve(metric, rows.T).T)(at.metric, at.rows)  # A M^-1
+    known = start + h * a @ at.force + h * jnp.outer(a[:, 0], at.rows[0].T @ first) - at.rest
+    gap = (at.drift - jnp.einsum("iam,im->ia", duals, known))[1:]
+    matrix = jnp.einsum("ij,iam,jbm->iajb", jnp.asarray(a), duals, at.rows)[1:, :, 1:]
+    size = (stages - 1) * m
+    later = solve(matrix.reshape(size, size), gap.reshape(size) / h).reshape(stages - 1, m)
+    return jnp.concatenate([first[None], later])

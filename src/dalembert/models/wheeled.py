@@ -1,0 +1,195 @@
+"""Vehicles on the plane with controls: left-invariant under SE(2), with shape angles that steer and pump.
+
+Algebra (w, v1, v2, rates of the shape angles), with the body frame on the axle (car, racer) or in the middle (snakeboard).
+A force without controls is none: `simulate(..., controls=)` or `steered` gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .._input import finite, not_negative, positive
+from ..errors import InvalidInput
+from ..groups import SE2, SO2
+from ..system import System
+
+
+def unicycle(mass=1.0, inertia=1.0, centre=0.0) -> System:
+    """A vehicle on one axle, v2 = 0, with the controls (turning torque, drive force): the Chaplygin sleigh with motors.
+
+    `centre` (m) is how far the centre of mass lies ahead of the axle, `inertia` (kg m^2) is about the centre of mass (Bloch 2003, 1.7).
+    L = [J w^2 + m v1^2 + m (v2 + centre w)^2]/2 on SE(2). The basis of D is (w, v1).
+    """
+    parameters = _body(mass, inertia, centre)
+    return System(SE2(), _body_lagrangian, _blade, parameters=parameters, force=inputs(0, 1, dim=3))
+
+
+def car(mass=1.0, inertia=0.5, length=1.0, centre=0.5, steering=0.1) -> System:
+    """A car with its rear axle at the origin and its front wheels `length` ahead, at the steering angle s, on SE(2) x SO(2).
+
+    L = [J w^2 + m v1^2 + m (v2 + centre w)^2 + steering s'^2]/2; v2 = 0 and length w cos(s) = v1 sin(s) (Kobilarov-Marsden-Sukhatme
+    2010, with the roll of the wheels in the mass). Controls: (drive force N, steering torque N m). `centre` is the centre of mass
+    ahead of the rear axle (m). Without controls s' is constant and the motion is `exact_coasting`.
+    """
+    parameters = _body(mass, inertia, centre) | {
+        "length": positive("length", length),
+        "steering": positive("steering", steering),
+    }
+    return System(SE2() * SO2(), _car_lagrangian, _steered_rows, parameters=parameters, force=inputs(1, 3, dim=4))
+
+
+def snakeboard(mass=6.0, inertia=0.016, rotor=0.072, wheels=0.0013, length=0.2) -> System:
+    """A board with a rotor on it (angle a) and wheels at both ends that turn by +b and -b, on SE(2) x SO(2) x SO(2).
+
+    L = [m |v|^2 + J w^2 + rotor (w + a')^2]/2 + wheels (w^2 + b'^2); v2 = 0 and length w cos(b) = v1 sin(b), length being half
+    the distance of the wheels (Lewis-Ostrowski-Burdick-Murray 1994; Bloch-Krishnaprasad-Marsden-Murray 1996). Controls: the torques
+    (rotor, wheels) in N m. Valid for |b| < pi/2. Defaults in kg, m as for the Caltech board. Without controls the momentum
+    rotor (w + a') and b' are constant and the rest is `exact_coasting`.
+    """
+    parameters = {
+        "mass": positive("mass", mass),
+        "inertia": positive("inertia", inertia),
+        "rotor": positive("rotor", rotor),
+        "wheels": positive("wheels", wheels),
+        "length": positive("length", length),
+    }
+    group = SE2() * SO2() * SO2()
+    return System(group, _board_lagrangian, _board_rows, parameters=parameters, force=inputs(3, 4, dim=5))
+
+
+def roller_racer(mass=1.0, inertia=0.3, rider=0.2, rider_inertia=0.05, front=0.5, arm=0.3) -> System:
+    """Two bodies on an axle each, joined by a pivot with the angle s: the arms wiggle and it runs (Krishnaprasad-Tsakiris 2001).
+
+    The pivot is `front` ahead of the first axle and the second axle `arm` beyond the pivot (either sign, not 0), each body with its mass on
+    its axle. L = [m |v|^2 + J w^2 + m2 |V|^2 + J2 (w + s')^2]/2 with V = (v1, v2 + front w) + arm (w + s') (-sin s, cos s); v2 = 0 and
+    front w cos(s) + arm (w + s') = v1 sin(s). Control: the torque in the pivot (N m). `rider` (kg) may be 0, as in the source.
+    """
+    arm = finite("arm", arm)
+    if not (np.shape(arm) or _is_traced(arm)) and arm == 0:
+        raise InvalidInput("arm is 0; allowed: a distance of either sign, not 0 (the second axle would be the pivot)")
+    parameters = {
+        "mass": positive("mass", mass),
+        "inertia": positive("inertia", inertia),
+        "rider": not_negative("rider", rider),
+        "rider_inertia": positive("rider_inertia", rider_inertia),
+        "front": finite("front", front),
+        "arm": arm,
+    }
+    return System(SE2() * SO2(), _racer_lagrangian, _racer_rows, parameters=parameters, force=inputs(3, dim=4))
+
+
+# -- equations ------------------------------------------------------------------------------------------------------------------
+def _body(mass, inertia, centre) -> dict[str, Array]:
+    return {
+        "mass": positive("mass", mass),
+        "inertia": positive("inertia", inertia),
+        "centre": finite("centre", centre),
+    }
+
+
+def _body_lagrangian(t, g, xi, p) -> Array:
+    w, v1, v2 = xi[:3]
+    return 0.5 * (p["inertia"] * w**2 + p["mass"] * (v1**2 + (v2 + p["centre"] * w) ** 2))
+
+
+def _blade(t, g, p) -> Array:
+    return jnp.array([[0.0, 0.0, 1.0]])
+
+
+def _car_lagrangian(t, g, xi, p) -> Array:
+    return _body_lagrangian(t, g, xi, p) + 0.5 * p["steering"] * xi[3] ** 2
+
+
+def _steering_row(length, turned, *others) -> Array:
+    """length w cos(s) - v1 sin(s), for the rotation by s."""
+    return jnp.stack([length * turned[0, 0], -turned[1, 0], *others])
+
+
+def _steered_rows(t, g, p) -> Array:
+    zero = jnp.zeros(())
+    return jnp.stack([jnp.array([0.0, 0.0, 1.0, 0.0]), _steering_row(p["length"], g[1], zero, zero)])
+
+
+def _board_lagrangian(t, g, xi, p) -> Array:
+    w, v1, v2, a, b = xi
+    turning = p["inertia"] * w**2 + p["rotor"] * (w + a) ** 2 + 2 * p["wheels"] * (w**2 + b**2)
+    return 0.5 * (p["mass"] * (v1**2 + v2**2) + turning)
+
+
+def _board_rows(t, g, p) -> Array:
+    zero = jnp.zeros(())
+    return jnp.stack([jnp.array([0.0, 0.0, 1.0, 0.0, 0.0]), _steering_row(p["length"], g[2], zero, zero, zero)])
+
+
+def _racer_lagrangian(t, g, xi, p) -> Array:
+    w, v1, v2, rate = xi
+    cosine, sine = g[1][0, 0], g[1][1, 0]
+    swing = p["arm"] * (w + rate)
+    along, across = v1 - swing * sine, v2 + p["front"] * w + swing * cosine
+    first = p["mass"] * (v1**2 + v2**2) + p["inertia"] * w**2
+    return 0.5 * (first + p["rider"] * (along**2 + across**2) + p["rider_inertia"] * (w + rate) ** 2)
+
+
+def _racer_rows(t, g, p) -> Array:
+    cosine, sine = g[1][0, 0], g[1][1, 0]
+    second = jnp.stack([p["front"] * cosine + p["arm"], -sine, cosine, p["arm"]])
+    return jnp.stack([jnp.array([0.0, 0.0, 1.0, 0.0]), second])
+
+
+@lru_cache
+def inputs(*components: int, dim: int) -> Callable:
+    """The force whose `components` are the controls, zero elsewhere and without controls."""
+    columns = np.eye(dim)[:, list(components)]
+
+    def force(t, g, xi, u, p):
+        if u is None:
+            return jnp.zeros(dim)
+        if jnp.shape(u) != (len(components),):
+            raise InvalidInput(f"the controls of a step have shape {jnp.shape(u)}; allowed: ({len(components)},)")
+        return columns @ u
+
+    return force
+
+
+def _is_traced(value) -> bool:
+    import jax
+
+    return isinstance(value, jax.core.Tracer)
+
+
+# -- coasting ---------------------------------------------------------------------------------------------------------------------
+def coasting_inertia(cosine, sine, turning, p) -> tuple[Array, Array]:
+    """(M, M_s/2) of a car or snakeboard that is steered by s: w = n sin(s), v1 = length n cos(s) and the energy is M n^2/2."""
+    driving = p["mass"] * p["length"] ** 2
+    return turning * sine**2 + driving * cosine**2, (turning - driving) * sine * cosine
+
+
+def exact_coasting(t, angle, rate, spin, *, turning, driving, length) -> tuple[np.ndarray, np.ndarray]:
+    """((angle, spin), (theta, x, y)) at times t of a car or snakeboard without controls, shapes (..., 2) and (..., 3).
+
+    w = spin sin(s), v1 = length spin cos(s), s = angle + rate t, and [turning sin(s)^2 + driving cos(s)^2] spin^2 is constant.
+    Car: turning = J + m centre^2, driving = m length^2. Snakeboard: turning = J + 2 wheels, driving = m length^2.
+    The place is a quadrature, by DOP853 at 1e-13.
+    """
+    from scipy.integrate import solve_ivp
+
+    t = np.atleast_1d(np.asarray(t, float))
+
+    def inertia(s):
+        return turning * np.sin(s) ** 2 + driving * np.cos(s) ** 2
+
+    def steered(time):
+        s = angle + rate * time
+        return s, spin * np.sqrt(inertia(angle) / inertia(s))
+
+    def pose(time, y):
+        s, n = steered(time)
+        return [n * np.sin(s), length * n * np.cos(s) * np.cos(y[0]), length * n * np.cos(s) * np.sin(y[0])]
+
+    flow = solve_ivp(pose, (0.0, t.max()), np.zeros(3), "DOP853", t, rtol=1e-13, atol=1e-13)
+    return np.stack(steered(t), axis=-1), flow.y.T

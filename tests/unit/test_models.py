@@ -1,0 +1,115 @@
+"""What the models, friction and steering accept and refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dalembert as da
+from dalembert.integrators.registry import METHODS
+
+models = da.models
+NAN = float("nan")
+
+
+def wave(x):
+    return x[1] - jnp.sin(x[0])
+
+
+REFUSED = {
+    "negative mass": ("mass is -1.0; allowed: one positive number", lambda: models.car(mass=-1.0)),
+    "NaN slope": ("slope is nan; allowed: one finite number", lambda: models.rolling_ball(slope=NAN)),
+    "no wheelbase": ("length is 0.0; allowed: one positive", lambda: models.snakeboard(length=0.0)),
+    "negative rider": ("rider is -0.1; allowed: one number, not negative", lambda: models.roller_racer(rider=-0.1)),
+    "no arm": ("arm is 0; allowed: a distance of either sign", lambda: models.roller_racer(arm=0.0)),
+    "two centres": ("centre is .*; allowed: one finite number", lambda: models.unicycle(centre=[0.1, 0.2])),
+    "a flat celt": (
+        r"axes is \[0.2, 0.03, 0.0\]; allowed: three positive",
+        lambda: models.rattleback(axes=[0.2, 0.03, 0.0]),
+    ),
+    "two axes": ("axes is .*; allowed: three positive", lambda: models.rattleback(axes=[0.2, 0.03])),
+    "celt upside down": ("depth is -0.1; allowed", lambda: models.rattleback(depth=-0.1)),
+    "inertia of the wrong shape": (r"inertia has shape \(2,\)", lambda: models.chaplygin_ball(inertia=[0.3, 0.4])),
+    "indefinite inertia": ("positive definite", lambda: models.chaplygin_ball(inertia=[0.3, 0.4, -0.1])),
+    "table of infinite speed": ("rotation is inf", lambda: models.ball_on_table(rotation=float("inf"))),
+    "negative friction": ("viscous is -1.0; allowed", lambda: da.with_friction(models.car(), viscous=-1.0)),
+    "no width": ("width is 0.0; allowed: one positive", lambda: da.with_friction(models.car(), dry=1.0, width=0.0)),
+    "friction along nothing": (
+        r"along has shape \(3,\); allowed: \(4,\)",
+        lambda: da.with_friction(models.car(), along=[1, 0, 0]),
+    ),
+    "a force that is none": ("allowed: a function of", lambda: da.forced(models.car(), 3.0)),
+    "standing still": ("speed is 0.0; allowed", lambda: models.car_on_path(models.car(), wave, speed=0.0)),
+    "a gait of NaN": ("lag is nan", lambda: models.snakeboard_gait(models.snakeboard(), lag=NAN)),
+}
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_refused(key):
+    match, make = REFUSED[key]
+    with pytest.raises(da.InvalidInput, match=match):
+        make()
+
+
+def test_controls_of_the_wrong_size_are_refused():
+    car = models.car()
+    with pytest.raises(da.InvalidInput, match=r"shape \(3,\); allowed: \(2,\)"):
+        da.simulate(
+            car, da.RungeKutta(), car.state(xi=[0.0, 1.0, 0.0, 0.1]), step=0.1, steps=2, controls=np.zeros((2, 3))
+        )
+
+
+def test_every_registered_model_is_made_from_its_example_and_has_a_method():
+    for model in models.MODELS.values():
+        model.make(model.example)
+        assert model.method["name"] in METHODS, model.name
+
+
+def test_models_are_batched_by_vmap():
+    """Parameters are leaves: one program for many cars, balls and celts."""
+    cars = jax.vmap(lambda mass: models.car(mass=mass))(jnp.array([1.0, 2.0]))
+    np.testing.assert_array_equal(cars.parameters["mass"], [1.0, 2.0])
+    celts = jax.vmap(lambda depth: models.rattleback(depth=depth))(jnp.array([0.0, 0.01]))
+    assert celts.parameters["shape"]["centre"].shape == (2, 3)
+    rough = jax.vmap(lambda c: da.with_friction(models.unicycle(), viscous=c))(jnp.array([0.1, 0.2]))
+    np.testing.assert_array_equal(rough.force.viscous, [0.1, 0.2])
+
+
+def test_methods_that_know_no_forces_refuse_friction():
+    sleigh = da.with_friction(models.chaplygin_sleigh(), viscous=0.1)
+    state = sleigh.state(xi=[0.5, 1.0, 0.0])
+    with pytest.raises(da.InvalidInput, match="needs an InvariantSystem"):
+        da.simulate(sleigh, da.EulerPoincareSuslov(), state, step=0.1, steps=2)
+    da.RetractionAdapted().require(sleigh, state, 0.1)
+
+
+def test_forces_and_feedback_add_up():
+    car = models.car()
+    g, xi = car.group.identity(), jnp.array([0.0, 2.0, 0.0, 0.5])
+    dragged = da.with_friction(car, viscous=0.5, along=[0.0, 1.0, 0.0, 0.0])
+    pushed = da.forced(dragged, lambda t, g, xi: jnp.array([0.0, 3.0, 0.0, t]))
+    np.testing.assert_allclose(pushed.F(2.0, g, xi, jnp.array([10.0, 20.0])), [0.0, 12.0, 0.0, 22.0])
+    steered = da.steered(pushed, lambda t, g, xi: jnp.stack([-xi[1], -xi[3]]))
+    np.testing.assert_allclose(steered.F(2.0, g, xi, None), [0.0, 0.0, 0.0, 1.5])
+
+
+def test_friction_never_does_work():
+    rng = np.random.default_rng(0)
+    friction = da.with_friction(models.snakeboard(), viscous=0.3, dry=0.7, along=rng.normal(size=(2, 5))).force
+    velocities = rng.normal(size=(50, 5)) * 10.0 ** rng.uniform(-6, 3, size=(50, 1))
+    power = [float(friction(0.0, None, xi) @ xi) for xi in velocities]
+    assert max(power) <= 0.0 and min(power) < -1.0
+
+
+def test_the_documentation_names_every_model_and_its_parameters():
+    lines = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8").splitlines()
+    rows = {line.split("`")[1]: line for line in lines if line.startswith("| `") and line.count("|") == 8}
+    for model in models.MODELS.values():
+        assert model.name in rows, model.name
+        if "and " not in rows[model.name]:  # "and slope": what the row above has, and more
+            for parameter in model.parameters:
+                assert parameter in rows[model.name], (model.name, parameter)
