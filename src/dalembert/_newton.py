@@ -84,8 +84,8 @@ def find_fixed_point(function: Callable[[Array], Array], guess: Array) -> Root:
             update = gap(state.x)
             new = state.x - update
             size, last = jnp.max(jnp.abs(new)), jnp.max(jnp.abs(update))
-            stagnant = (last <= 2.0**-40 * size) & (last >= 0.5 * state.last) & (state.iterations > 0.0)
-            return _Iterate(new, last, state.iterations + 1.0, state.sign, (last <= 2.0**-52 * size) | stagnant)
+            stagnant = (last <= 2.0**-26 * size) & (last >= state.last) & (state.iterations > 0.0)  # at its own round-off
+            return _Iterate(new, last, state.iterations + 1.0, state.sign, (last <= 2.0**-51 * size) | stagnant)
 
         def unfinished(state: _Iterate) -> Array:
             return (state.iterations < 3 * LIMIT) & ~state.settled & jnp.isfinite(state.last)
@@ -105,8 +105,9 @@ def _rooted(function, guess: Array, solver) -> Root:
         evidence = (jnp.max(jnp.abs(f(last.x))), last.iterations, found.astype(x.dtype), last.sign)
         return last.x, jax.lax.stop_gradient(evidence)
 
+    # jit: the equations are traced once, not at each of their nine uses.
     x, (residual, count, found, sign) = jax.lax.custom_root(
-        function, guess, with_evidence, lambda f, y: solve(jax.jacfwd(f)(y), y), has_aux=True
+        jax.jit(function), guess, with_evidence, lambda f, y: solve(jax.jacfwd(f)(y), y), has_aux=True
     )
     return Root(x, residual, count, found > 0.5, sign)
 
