@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...analysis.algebraic import legendre_map
 from ...analysis.integrals import CriticalPoint, constrained_energy, critical_points, equilibrium_line, projective
-from ...analysis.legendre import legendre_map
 from ...plotting.studies import arrow, equilibria
 from ...plotting.style import COLOURS, GREY, sheet, space, styled
 from ...plotting.surfaces import Patch, draw_surfaces, momentum_surface

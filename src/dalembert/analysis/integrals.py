@@ -1,0 +1,259 @@
+"""First integrals of the discrete Suslov problem, sleigh and other LL systems: energy, equilibria, invariant curves, limits.
+
+Energies are those of the restricted momentum with the factor 1/2, E_c = <iota* M, (B^T I B)^-1 iota* M>/2. For the Suslov
+problem R = 2 I11 I22 E_c (Proposition 7.1 of garcia-naranjo-jimenez) with Moser-Veselov and Q = 2 I11 I22 E_c (Proposition
+7.2) with Cayley; (6.17) of fedorov-zenkov is 2 det(B^T I B) E_c and (7.21) is 2 m (J + m a^2) E_c.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import InvalidInput, NumericalFailure
+from ..groups import SE2
+from ..integrators.euler_poincare_suslov import EulerPoincareSuslov
+from ..invariant import InvariantSystem
+from ..retractions import Cayley
+from .algebraic import AlgebraicMap, angle_map, legendre_map
+from .branches import coordinates
+from .curves import Chart, components
+from .legendre import LegendreMap
+
+
+# -- energy ------------------------------------------------------------------------------------------------------------------
+def constrained_energy(system: InvariantSystem, momentum) -> np.ndarray:
+    """E_c of momenta (..., n), or restricted ones (..., r)."""
+    basis = np.asarray(system.subspace)
+    momentum = np.asarray(momentum)
+    restricted = momentum @ basis if momentum.shape[-1] == basis.shape[0] != basis.shape[1] else momentum
+    metric = basis.T @ np.asarray(system.inertia) @ basis
+    return np.einsum("...i,ij,...j->...", restricted, np.linalg.inv(metric), restricted) / 2
+
+
+def energy(system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float) -> np.ndarray:
+    """E_c of F l_d(tau(h w)) as a function of increments w (..., n): R, Q and (6.18) up to constant factors."""
+    f = legendre_map(system, integrator, step)
+    return energy_on(f, coordinates(system, increment, step)) / step**2
+
+
+def energy_jump(system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float) -> np.ndarray:
+    """E_c after a step minus E_c before, the same on every branch: 0 with Moser-Veselov, O(h^3) with Cayley unless I11 = I22."""
+    f = legendre_map(system, integrator, step)
+    x = coordinates(system, increment, step)
+    return (constrained_energy(system, f.transported(x)) - energy_on(f, x)) / step**2
+
+
+def energy_on(f: LegendreMap, x) -> np.ndarray:
+    """E_c of the impulse at coordinates x: h^2 times the energy."""
+    return constrained_energy(f.system, f.restricted(x))
+
+
+# -- critical values and invariant curves --------------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class CriticalPoint:
+    """A critical point of the energy on the displacements: `coordinates` in the chart, h^2 E_c, and its index (0 minimum, r maximum)."""
+
+    coordinates: np.ndarray
+    value: float
+    index: int
+
+
+def critical_points(
+    system: InvariantSystem, integrator: EulerPoincareSuslov, *, extent: float = 4.0, starts: int = 200
+) -> list[CriticalPoint]:
+    """The real critical points of E_c on the displacements, lowest first, by Newton's method from many starts.
+
+    For the Suslov problem on RP^2: the minimum 0 at W = 1, h* at the saddles (the separatrix) and h** at the centres, above which there
+    are no real curves. Their coordinates are those of `angle_map`; opposite points at |y| = pi are one.
+    """
+    f = angle_map(system, integrator)
+    angles = isinstance(f, AlgebraicMap) and f.angles
+    radius = np.pi if angles else extent
+    metric = np.linalg.inv(f.subspace.T @ np.asarray(system.inertia) @ f.subspace)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(starts, f.rank))
+    x *= radius * rng.random((starts, 1)) ** (1 / f.rank) / np.linalg.norm(x, axis=1, keepdims=True)
+    for _ in range(40):
+        slope, hessian = _energy_slopes(f, metric, x)
+        update = np.einsum("...ij,...j->...i", np.linalg.pinv(hessian), slope)
+        size = np.linalg.norm(update, axis=1, keepdims=True)
+        x = x - update * np.minimum(1.0, 0.2 * radius / np.maximum(size, 1e-300))
+    slope, hessian = _energy_slopes(f, metric, x)
+    good = (np.abs(slope).max(1) < 1e-9 * np.abs(hessian).max((1, 2))) & (np.linalg.norm(x, axis=1) < 1.001 * radius)
+    found: list[CriticalPoint] = []
+    for point, curvature in zip(x[good], hessian[good], strict=True):
+        if not any(_gap(f, point, f, other.coordinates) < 1e-5 for other in found):
+            value = float(energy_on(f, point))
+            found.append(CriticalPoint(point, value, int(np.sum(np.linalg.eigvalsh(curvature) < 0))))
+    return sorted(found, key=lambda point: point.value)
+
+
+def largest_step_of_level(system: InvariantSystem, integrator: EulerPoincareSuslov, energy: float) -> float:
+    """The h below which every momentum of this energy has a displacement on the sheet through the identity; inf if all h do.
+
+    It is sqrt(h*/E), h* the lowest critical value of the energy on the edge of that sheet.
+    """
+    f, near = angle_map(system, integrator), legendre_map(system, integrator)
+    for point in critical_points(system, integrator):
+        x, exists = near.start((1 - 1e-8) * f.restricted(point.coordinates))
+        if point.index > 0 and exists and _gap(near, x, f, point.coordinates) < 1e-2:
+            return float(np.sqrt(point.value / energy))
+    return np.inf
+
+
+def invariant_curves(
+    system: InvariantSystem,
+    integrator: EulerPoincareSuslov,
+    value: float,
+    *,
+    extent: float | None = None,
+    points: int = 201,
+) -> list[np.ndarray]:
+    """The curves h^2 E_c = value on a two-dimensional d: one list entry a connected component, NaN between its pieces, shape (k, 2).
+
+    Points have the coordinates of `angle_map`; `projective(y)` gives the (q1, q2, q0) of fedorov-zenkov on SO(3).
+    """
+    chart = Chart.of(system, integrator, extent)
+    lines = chart.zeros(lambda y: energy_on(chart.map, y) - value, points=points)
+    label = components(chart, lines)
+    gap = np.full((1, 2), np.nan)
+    return [
+        np.vstack([piece for i in np.flatnonzero(label == name) for piece in (lines[i], gap)])[:-1]
+        for name in np.unique(label)
+    ]
+
+
+def projective(y) -> np.ndarray:
+    """(q1, q2, q0) = (sin(t/2) y/t, cos(t/2)), t = |y|, of rotations with exponential coordinates y (..., 2); q0 >= 0."""
+    y = np.asarray(y, float)
+    half = np.hypot(y[..., 0], y[..., 1]) / 2
+    q = np.concatenate([0.5 * np.sinc(half / np.pi)[..., None] * y, np.cos(half)[..., None]], axis=-1)
+    return np.where(q[..., 2:] < 0, -q, q)
+
+
+# -- equilibria ------------------------------------------------------------------------------------------------------------------
+def equilibrium_line(system: InvariantSystem, integrator: EulerPoincareSuslov) -> np.ndarray:
+    """The unit direction w (n,) in d of the stationary displacements tau(t w) of a two-dimensional d, stable for small t > 0.
+
+    A step changes the restricted momentum by -f(x) - f(-x) = s(x) (x2, -x1) + O(x^4) with a linear form s, whose zero is the line.
+    A balanced body has s = 0 (all is stationary): refused.
+    """
+    f = legendre_map(system, integrator)
+    if f.rank != 2:
+        raise InvalidInput(f"a line of equilibria needs a two-dimensional d; this one has dimension {f.rank}")
+    bend = f.curvature(np.zeros(2))
+    form = np.array([bend[1, 0, 0], -bend[0, 1, 1]])
+    if np.abs(form).max() < 1e-12 * np.abs(np.asarray(system.inertia)).max():
+        raise InvalidInput("the body is balanced: every displacement is stationary")
+    x = np.array([-form[1], form[0]]) / np.hypot(*form)
+    x = x if form @ np.linalg.solve(f.jacobian(np.zeros(2)), [-x[1], x[0]]) > 0 else -x
+    for size in (0.1, 0.7):
+        if np.abs(f.transported(size * x) - f.restricted(size * x)).max() > 1e-9 * np.abs(f.restricted(size * x)).max():
+            raise NumericalFailure("the stationary displacements of this map are not on a line")
+    return f.subspace @ x
+
+
+def is_stationary(
+    system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float, tolerance: float = 1e-10
+) -> bool:
+    """Whether some branch of the map leaves the displacement tau(h w) where it is."""
+    f = legendre_map(system, integrator, step)
+    x = coordinates(system, increment, step)
+    momentum = f.restricted(x)
+    return bool(np.abs(f.transported(x) - momentum).max() <= tolerance * (np.abs(momentum).max() + 1e-300))
+
+
+def multipliers(system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float) -> np.ndarray:
+    """The eigenvalues of the linearised map at a stationary increment, largest first: 1 along equilibria, below 1 where it attracts."""
+    f = legendre_map(system, integrator, step)
+    x = coordinates(system, increment, step)
+    values = np.linalg.eigvals(np.linalg.solve(f.jacobian(x), f.transported_slope(x)))
+    return values[np.argsort(-np.abs(values))]
+
+
+def jacobian_determinant(
+    system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float
+) -> np.ndarray:
+    """det d(iota* M_{k+1})/d(iota* M_k) at increments (..., n): 1 everywhere where the map preserves the volume of momenta."""
+    f = legendre_map(system, integrator, step)
+    x = coordinates(system, increment, step)
+    return np.linalg.det(f.transported_slope(x)) / np.linalg.det(f.jacobian(x))
+
+
+# -- limits ----------------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """The increments (n,) to which a motion tends, and how often the map was applied to get there."""
+
+    before: np.ndarray
+    after: np.ndarray
+    steps: int
+
+
+def limits(
+    system: InvariantSystem, integrator: EulerPoincareSuslov, momentum, step: float, *, most: int = 200_000
+) -> Limits:
+    """The limits of the increments for k -> -inf and k -> +inf of the motion with this momentum (Theorem 6.3 of fedorov-zenkov).
+
+    Mutually inverse displacements mean before = -after; that is so where the energy is conserved.
+    """
+    f = legendre_map(system, integrator, step)
+    ends, count = _both_ways(f, f.target(momentum, step)), 0
+    while count < most:
+        new = _advanced(f, ends)
+        moved, ends, count = np.abs(new - ends).max(), new, count + 1
+        if moved < 1e-15 * np.abs(ends).max():
+            break
+    return Limits(-ends[0] @ f.subspace.T / step, ends[1] @ f.subspace.T / step, count)
+
+
+def total_turning(system: InvariantSystem, integrator: EulerPoincareSuslov, momentum, step: float) -> float:
+    """The sum of the sleigh's turns dtheta_k from k = -inf to inf; that of the flow is (pi/a) sqrt((J + m a^2)/m), whatever the motion."""
+    if not isinstance(system.group, SE2):
+        raise InvalidInput(f"the total turning is that of a sleigh on SE(2); given a system on {system.group}")
+    f = legendre_map(system, integrator, step)
+    angle = lambda x: 2 * np.arctan(x[..., 0] / 2) if isinstance(integrator.retraction, Cayley) else x[..., 0]
+    both = _both_ways(f, f.target(momentum, step))
+    turned = angle(both[1])
+    for _ in range(1_000_000):
+        both = _advanced(f, both)
+        turn = angle(both) * [-1, 1]
+        turned += turn.sum()
+        if np.abs(turn).max() < 1e-16 * max(1.0, abs(turned)):
+            break
+    return float(turned)
+
+
+def _both_ways(f: LegendreMap, target: np.ndarray) -> np.ndarray:
+    """(-x, x): a step from -x is a step back from x, since x -> -x reverses the map."""
+    f.require_reversible()
+    x, exists = f.start(target)
+    if not exists:
+        raise NumericalFailure(
+            "this momentum has no displacement on the branch through 0 at this step; take a smaller one"
+        )
+    return np.array([-x, x])
+
+
+def _advanced(f: LegendreMap, x: np.ndarray) -> np.ndarray:
+    new, good = f.image(x)
+    if not np.all(good):
+        raise NumericalFailure("the branch that the motion follows ends; take a smaller step")
+    return new
+
+
+def _energy_slopes(f: LegendreMap, metric: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    value, D, D2 = f.restricted(x), f.jacobian(x), f.curvature(x)
+    dual = value @ metric
+    slope = np.einsum("...i,...ij->...j", dual, D)
+    hessian = np.einsum("...ij,ik,...kl->...jl", D, metric, D) + np.einsum("...i,...ijk->...jk", dual, D2)
+    return slope, hessian
+
+
+def _gap(f: LegendreMap, x: np.ndarray, g: LegendreMap, y: np.ndarray) -> float:
+    """The distance of the displacements with coordinates x of f and y of g."""
+    if isinstance(f, AlgebraicMap) and isinstance(g, AlgebraicMap):
+        return float(np.abs(f.displacement(x) - g.displacement(y)).max())
+    return float(np.abs(x - y).max())
