@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test verify lint bench clean
+.PHONY: demo test verify lint bench docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dalembert demo --out out
@@ -32,6 +32,19 @@ bench: $(VENV)/.bench
 
 $(VENV)/.bench: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
+	touch $@
+
+docs: $(VENV)/.docs build/gallery/.made
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "the site: build/site/index.html"
+
+build/gallery/.made: $(shell find src/dalembert examples docs/tutorials docs/_gallery.py docs/_blocks.py -type f -not -name "*.pyc") | $(VENV)/.docs
+	rm -rf build/gallery
+	$(BIN)/python docs/_gallery.py build/gallery
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
 	touch $@
 
 clean:

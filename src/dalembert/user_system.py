@@ -30,7 +30,7 @@ def user_system(reference: Any, folder: Path, parameters: Mapping[str, Any]) -> 
         raise InvalidInput(f'python is {reference!r}; allowed: "file.py:function", such as "mysystem.py:make"')
     path = (folder / name).resolve()
     with blaming(path):
-        make = _function(path, attribute)
+        make = function_of(path, attribute)
         _require_parameters(make, f"{path.name}:{attribute}", parameters)
         system = make(**parameters)
         _require_system(system, f"{path.name}:{attribute}", path)
@@ -63,7 +63,7 @@ def explain(fault: BaseException, path: Path) -> str | None:
     return f"{path.name}, line {last.lineno}, in {last.name}: {what}\n    {last.line}"
 
 
-def _function(path: Path, name: str) -> Callable[..., Any]:
+def function_of(path: Path, name: str) -> Callable[..., Any]:
     if not path.is_file():
         raise InvalidInput(f"there is no file {path}; python = ... is relative to the folder of the configuration")
     spec = importlib.util.spec_from_file_location(f"{PREFIX}{path.stem}", path)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from . import animate, compare, convergence, demo, init, lists, reproduce, run, show
+from . import animate, compare, convergence, demo, init, lists, reproduce, run, show, sweep
 from ._app import app
 
-__all__ = ["animate", "app", "compare", "convergence", "demo", "init", "lists", "main", "reproduce", "run", "show"]
+__all__ = ["animate", "app", "compare", "convergence", "demo", "init", "lists", "main", "reproduce", "run", "show", "sweep"]
 
 
 def main() -> None:

@@ -93,7 +93,7 @@ def keep_xla() -> None:
     import jax
 
     path = folder()
-    if path is not None and jax.config.jax_compilation_cache_dir is None:
+    if path is not None and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str(path / "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
