@@ -84,7 +84,9 @@ def find_fixed_point(function: Callable[[Array], Array], guess: Array) -> Root:
             update = gap(state.x)
             new = state.x - update
             size, last = jnp.max(jnp.abs(new)), jnp.max(jnp.abs(update))
-            stagnant = (last <= 2.0**-26 * size) & (last >= state.last) & (state.iterations > 0.0)  # at its own round-off
+            stagnant = (
+                (last <= 2.0**-26 * size) & (last >= state.last) & (state.iterations > 0.0)
+            )  # at its own round-off
             return _Iterate(new, last, state.iterations + 1.0, state.sign, (last <= 2.0**-51 * size) | stagnant)
 
         def unfinished(state: _Iterate) -> Array:

@@ -150,6 +150,10 @@ class DiscreteGradient(Integrator):
     def observe(self, system, carry: Carry, h) -> State:
         return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.prediction.x)
 
+    def reverse(self, system, carry: Carry, h) -> Carry:
+        """Back from the same velocity, in the same frame."""
+        return carry._replace(prediction=Prediction.at(carry.prediction.x))
+
     def require(self, system, state: State, h: float) -> None:
         require_linear(self, system)
         require_quadratic(self, system)

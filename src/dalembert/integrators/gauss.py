@@ -111,6 +111,10 @@ class Gauss(Integrator):
     def observe(self, system, carry: Carry, h) -> State:
         return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.xi)
 
+    def reverse(self, system, carry: Carry, h) -> Carry:
+        """Back from the same velocity, in the same frame."""
+        return carry._replace(prediction=Prediction.at(carry.prediction.x))
+
     def require(self, system, state: State, h: float) -> None:
         require_linear(self, system)
         super().require(system, state, h)

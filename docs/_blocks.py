@@ -1,0 +1,88 @@
+"""The code on a page of Markdown: found, checked and run. The tests run the tutorials with it, and so does the gallery.
+
+A `python` block runs after those before it, in one namespace; with a title it is saved as the file of that name instead, as is a
+`toml` block. A `console` block is typed into the command line. What is too long, or needs a GPU, stands in a `py` or `bash`
+block: it is compiled, or its command and options are looked up, but it does not run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+FENCE = re.compile(r"^```(\w*)(?: title=\"(.+?)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, the file it is to be saved as (or ""), its text, and its place."""
+
+    language: str
+    title: str
+    text: str
+    place: str
+
+    @property
+    def commands(self) -> list[list[str]]:
+        """The arguments of each `dalembert` command, without comments."""
+        lines = (shlex.split(line, comments=True) for line in self.text.splitlines())
+        return [words[1:] for words in lines if words[:1] == ["dalembert"]]
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    line = lambda found: text.count("\n", 0, found.start()) + 1
+    return [Block(f[1], f[2] or "", f[3], f"{page.name}, line {line(f)}") for f in FENCE.finditer(text)]
+
+
+def run(page: Path, folder: Path) -> dict[str, object]:
+    """Run a page in a folder and give what its python blocks defined."""
+    names: dict[str, object] = {"__name__": page.stem}
+    found = blocks(page)
+    with contextlib.chdir(folder):
+        for block in found:
+            _run_block(block, names)
+    return names
+
+
+def _run_block(block: Block, names: dict[str, object]) -> None:
+    if block.title:
+        Path(block.title).write_text(block.text, encoding="utf-8")
+    elif block.language == "python":
+        exec(compile(block.text, block.place, "exec"), names)
+    elif block.language == "py":
+        compile(block.text, block.place, "exec")
+    elif block.language == "console":
+        for arguments in block.commands:
+            _type(arguments, block.place)
+    elif block.language == "bash":
+        require_commands(block)
+
+
+def _type(arguments: list[str], place: str) -> None:
+    """One command in a terminal that is not one: it must end with exit code 0."""
+    from typer.testing import CliRunner
+
+    from dalembert.cli import app
+
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False, env={"COLUMNS": "160", **os.environ})
+    if result.exit_code:
+        raise RuntimeError(f"{place}: dalembert {shlex.join(arguments)} ended with {result.exit_code}\n{result.output}")
+
+
+def require_commands(block: Block) -> None:
+    """Refuse commands and options that the command line does not have; nothing runs."""
+    import typer
+
+    from dalembert.cli import app
+
+    group = typer.main.get_command(app)
+    for arguments in block.commands:
+        with group.make_context("dalembert", list(arguments)) as context:
+            name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+            command.make_context(name, rest, parent=context)

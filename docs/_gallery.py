@@ -1,0 +1,89 @@
+"""The gallery: `python docs/_gallery.py FOLDER` runs the tutorials, the examples and every exhibit of the papers, and writes pages.
+
+`make docs` calls it when the code or the examples have changed. FOLDER has the shape of docs/: the pictures of the tutorials
+are in tutorials/, the rest in gallery/.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import _blocks
+
+from dalembert.animate import motion_of_run, stage
+from dalembert.config import SECTIONS, load, read
+from dalembert.papers import FIGURES, PAPERS, reproduce
+from dalembert.simulate import simulate
+
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parent / "examples"
+PICTURES = (".png", ".gif")
+
+
+def tutorials(folder: Path) -> None:
+    """Run every tutorial and keep the pictures that it draws."""
+    for page in sorted((HERE / "tutorials").glob("*.md")):
+        with tempfile.TemporaryDirectory() as place:
+            _blocks.run(page, Path(place))
+            for picture in (path for path in Path(place).rglob("*") if path.suffix in PICTURES):
+                target = folder / picture.relative_to(place)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(picture.read_bytes())
+
+
+def example(path: Path, folder: Path) -> str:
+    """Run a configuration of examples/ and draw it; its entry on the page has its comment, its end, what it keeps, and its text."""
+    job = load(path)
+    run = simulate(job.system, job.integrator, job.state, step=job.run["step"], steps=job.run["steps"]).check()
+    run.plot(folder / f"{path.stem}.png")
+    figure, draw = stage(motion_of_run(run, job))
+    draw(len(run.t) - 1)
+    figure.savefig(folder / f"{path.stem}-end.png")
+    text = path.read_text(encoding="utf-8")
+    comment = text.splitlines()[0].removeprefix("#").strip()
+    shown = "\n\n".join(["```toml\n" + text.rstrip() + "\n```", *_python(path)])
+    pictures = f"![{comment}]({path.stem}-end.png)\n\n![What the run keeps]({path.stem}.png)"
+    return f"## {path.stem.replace('_', ' ')}\n\n{comment}\n\n{pictures}\n\n{shown}\n"
+
+
+def _python(path: Path) -> list[str]:
+    """The user's own file behind a configuration, as a block."""
+    reference = read(path)["system"].get("python", "")
+    return [f"```python\n{(path.parent / reference.partition(':')[0]).read_text().rstrip()}\n```"] if reference else []
+
+
+def exhibits(folder: Path) -> str:
+    """Every exhibit of the papers with its own page, and one picture of each on the page of the gallery."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in reproduce(list(FIGURES.values()), folder):
+        print(f"{made.exhibit.id}: {made.seconds:.1f} s", flush=True)
+    lines = [
+        "# Gallery",
+        "Every picture is drawn by `make docs`. Those of [the examples](examples.md) have a page of their own; below are the exhibits of",
+        "the papers. Click one for what was printed, what comes out here, and why they differ ([list](papers/index.md)).\n",
+    ]
+    for paper in PAPERS.values():
+        lines.append(f"## {paper.name}\n\n{paper.citation}\n")
+        for exhibit in (e for e in FIGURES.values() if e.paper == paper):
+            name = f"papers/{exhibit.id}"
+            lines.append(
+                f"### {exhibit.label.replace('-', ' ')}: {exhibit.title}\n\n[![{exhibit.title}]({name}.png)]({name}.md)\n"
+            )
+    return "\n".join(lines)
+
+
+def main(folder: Path) -> None:
+    gallery = folder / "gallery"
+    gallery.mkdir(parents=True, exist_ok=True)
+    tutorials(folder / "tutorials")
+    runs = (path for path in sorted(EXAMPLES.glob("*.toml")) if set(read(path)) <= set(SECTIONS))
+    entries = [example(path, gallery) for path in runs]
+    head = "# Examples\n\nRun them with `dalembert run examples/NAME.toml`; change them with `--set`.\n"
+    (gallery / "examples.md").write_text("\n".join([head, *entries]), encoding="utf-8")
+    (gallery / "index.md").write_text(exhibits(gallery / "papers"), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

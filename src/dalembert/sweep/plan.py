@@ -1,0 +1,271 @@
+"""The plan of a sweep: a checked [sweep] section, its dimensions, and the blocks of members that are worked on together."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import InvalidInput, UnknownName
+from ..user_system import function_of
+from .axes import KINDS, Axis, Values, axes_of, whole
+
+SECTIONS = ("system", "method", "initial", "run")
+OPTIONS = ("combine", "keep", "save_every", "chunk", "reductions")
+KEEP = ("final", "extremes", "states", "drift")
+FIXED = ("run.save_every", "run.backend")
+LARGEST = 10**9
+"""Members of a sweep; a mistyped grid easily has more."""
+
+
+class Reduction(NamedTuple):
+    """A number (or array) that a run accumulates in the kernel: start(system, state, h), then update(value, system, state, h) a step."""
+
+    start: Callable
+    update: Callable
+
+
+class Block(NamedTuple):
+    """A box of members: its number and its range (lo, hi) along every dimension. In C order its members are consecutive."""
+
+    number: int
+    ranges: tuple[tuple[int, int], ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(hi - lo for lo, hi in self.ranges)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Everything that determines the numbers of a sweep. `chunk` is the largest number of members of a block."""
+
+    config: Mapping[str, Any]  # without [sweep]
+    section: Mapping[str, Any]  # [sweep] as given
+    folder: Path
+    axes: tuple[Axis, ...]
+    zipped: bool
+    keep: tuple[str, ...]
+    save_every: int
+    chunk: int
+    reductions: Mapping[str, Reduction]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for axis in self.axes for name in axis.names)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return ("member",) if self.zipped else tuple(axis.dim for axis in self.axes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.axes[0].size,) if self.zipped else tuple(axis.size for axis in self.axes)
+
+    @property
+    def members(self) -> int:
+        return math.prod(self.shape)
+
+    # -- blocks --------------------------------------------------------------------------------------------------------
+    @cached_property
+    def block_shape(self) -> tuple[int, ...]:
+        """Whole inner dimensions, a part of one, and single places of the outer ones."""
+        left, sizes = self.chunk, []
+        for size in reversed(self.shape):
+            sizes.append(max(1, min(size, left)))
+            left //= size
+        return tuple(reversed(sizes))
+
+    @property
+    def block_grid(self) -> tuple[int, ...]:
+        return tuple(-(-size // part) for size, part in zip(self.shape, self.block_shape, strict=True))
+
+    @property
+    def blocks(self) -> int:
+        return math.prod(self.block_grid)
+
+    def block(self, number: int) -> Block:
+        places = [int(place) for place in np.unravel_index(number, self.block_grid)]
+        parts = zip(places, self.block_shape, self.shape, strict=True)
+        return Block(number, tuple((p * part, min((p + 1) * part, size)) for p, part, size in parts))
+
+    def values(self, block: Block) -> Values:
+        """The values of all names at the members of a block, in C order."""
+        if self.zipped:
+            return {key: entry for axis in self.axes for key, entry in axis.at(*block.ranges[0]).items()}
+        found: Values = {}
+        for k, (axis, place) in enumerate(zip(self.axes, block.ranges, strict=True)):
+            before, after = math.prod(block.shape[:k]), math.prod(block.shape[k + 1 :])
+            for name, part in axis.at(*place).items():
+                found[name] = _spread(part, before, after)
+        return found
+
+    def member(self, index: int = 0) -> Values:
+        """The values of one member."""
+        places = np.unravel_index(index, self.shape)
+        block = Block(0, tuple((int(p), int(p) + 1) for p in places))
+        return {name: plain(part[0]) for name, part in self.values(block).items()}
+
+    def coordinates(self) -> Iterator[tuple[str, str, int, Axis]]:
+        """(name of the coordinate, its dimension, its size, its axis) of all varied names."""
+        for axis in self.axes:
+            dim = "member" if self.zipped else axis.dim
+            for name in axis.names:
+                yield name.replace(".", "_"), dim, axis.size, axis
+
+    @cached_property
+    def description(self) -> str:
+        """What a store must agree with to be resumed, as JSON."""
+        marks = {name: [_mark(part) for part in reduction] for name, reduction in self.reductions.items()}
+        parts = {"config": self.config, "sweep": self.section, "blocks": self.block_shape, "reductions": marks}
+        return json.dumps(parts, sort_keys=True, default=str)
+
+
+def plan(
+    config: Mapping[str, Any], folder: str | Path = ".", reductions: Mapping[str, Any] | None = None, *, chunk: int
+) -> Plan:
+    """Check the section [sweep]; names are checked where the members are built. `chunk` unless the section says otherwise."""
+    section = config.get("sweep")
+    if not isinstance(section, Mapping):
+        raise InvalidInput(
+            "the section [sweep] is missing: it names what varies, such as run.step = {linspace = [0.01, 0.1, 10]}"
+        )
+    varied = {key: entry for key, entry in section.items() if key not in OPTIONS}
+    for key in varied:
+        if key.split(".")[0] not in (*SECTIONS, "sample"):
+            raise UnknownName("key of [sweep]", key, (*SECTIONS, "sample", *OPTIONS))
+    axes = tuple(axes_of(varied))
+    if not axes:
+        raise InvalidInput("[sweep] varies nothing; give it a name such as run.step = {linspace = [0.01, 0.1, 10]}")
+    for name in (name for axis in axes for name in axis.names):
+        if name in FIXED or "." not in name or name.split(".")[0] not in SECTIONS:
+            raise InvalidInput(
+                f"[sweep] cannot vary {name}; allowed: a parameter of system, method, initial or run such as run.step"
+            )
+    zipped = _zipped(section.get("combine", "product"), axes)
+    members = axes[0].size if zipped else math.prod(axis.size for axis in axes)
+    if members > LARGEST:
+        sizes = " x ".join(f"{axis.size} of {axis.names[0]}" for axis in axes)
+        raise InvalidInput(
+            f"the sweep has {members:.3g} members ({sizes}); allowed: {LARGEST:.0e}. Take coarser grids, or a Sobol sample"
+        )
+    rest = {key: entry for key, entry in config.items() if key != "sweep"}
+    every = section.get("save_every", rest.get("run", {}).get("save_every", 1))
+    named = {**_named_reductions(section.get("reductions", {}), Path(folder)), **(reductions or {})}
+    return Plan(
+        rest,
+        section,
+        Path(folder),
+        axes,
+        zipped,
+        _keep(section.get("keep", ["final", "extremes"])),
+        whole("save_every of [sweep]", every),
+        whole("chunk of [sweep]", section.get("chunk", chunk)),
+        {name: _reduction(name, given) for name, given in named.items()},
+    )
+
+
+def substituted(config: Mapping[str, Any], values: Values) -> dict[str, Any]:
+    """The configuration of a member: `system.inertia.0.2` is an entry of a list."""
+    result = copy.deepcopy(
+        {name: dict(section) if isinstance(section, Mapping) else section for name, section in config.items()}
+    )
+    for name, value in values.items():
+        *path, last = name.split(".")
+        place: Any = result
+        for key in path:
+            place = place[_index(name, place, key)] if isinstance(place, list) else place.setdefault(key, {})
+        if not isinstance(place, dict | list):
+            raise UnknownName(f"kind of axis (for {'.'.join(path)})", last, KINDS)
+        if isinstance(place, list):
+            place[_index(name, place, last)] = value
+        else:
+            place[last] = value
+        for one, other in (
+            ("run.steps", "t_end"),
+            ("run.t_end", "steps"),
+            ("initial.velocity", "momentum"),
+            ("initial.momentum", "velocity"),
+        ):
+            if name == one:
+                result[path[0]].pop(other, None)
+    return result
+
+
+def _index(name: str, entries: list, key: str) -> int:
+    if not key.isdigit() or int(key) >= len(entries):
+        raise InvalidInput(
+            f"[sweep] varies {name}, but {key} is no place in {entries}; allowed: 0 to {len(entries) - 1}"
+        )
+    return int(key)
+
+
+def plain(value: Any) -> Any:
+    """A NumPy number as Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _spread(part: Any, before: int, after: int) -> Any:
+    if isinstance(part, np.ndarray):
+        return np.tile(np.repeat(part, after), before)
+    return [entry for entry in part for _ in range(after)] * before
+
+
+def _zipped(combine: Any, axes: tuple[Axis, ...]) -> bool:
+    if combine not in ("product", "zip"):
+        raise UnknownName("combine of [sweep]", combine, ("product", "zip"))
+    sizes = {axis.names[0]: axis.size for axis in axes}
+    if combine == "zip" and len(set(sizes.values())) > 1:
+        raise InvalidInput(f'combine = "zip" needs axes of one size; given {sizes}')
+    return combine == "zip"
+
+
+def _keep(given: Any) -> tuple[str, ...]:
+    for name in given if isinstance(given, list) else [given]:
+        if name not in KEEP:
+            raise UnknownName("entry of keep in [sweep]", name, KEEP)
+    return tuple(given) if isinstance(given, list) else (given,)
+
+
+def _named_reductions(given: Any, folder: Path) -> dict[str, Any]:
+    """Reductions of a file: name = "file.py:function", where function() returns (start, update)."""
+    if not isinstance(given, Mapping) or not all(isinstance(entry, str) and ":" in entry for entry in given.values()):
+        raise InvalidInput(
+            f'reductions of [sweep] are {given!r}; allowed: name = "file.py:function", which returns (start, update)'
+        )
+    return {
+        name: function_of((folder / entry.rpartition(":")[0]).resolve(), entry.rpartition(":")[2])()
+        for name, entry in given.items()
+    }
+
+
+def _reduction(name: str, given: Any) -> Reduction:
+    if not (isinstance(given, tuple | list) and len(given) == 2 and all(callable(part) for part in given)):
+        raise InvalidInput(
+            f"reduction {name} is {given!r}; allowed: (start, update), functions of (system, state, h) and (value, system, state, h)"
+        )
+    if not name.isidentifier():
+        raise InvalidInput(f"reduction {name!r} needs a name of letters, digits and underscores")
+    return Reduction(*given)
+
+
+def _mark(function: Callable) -> str:
+    """Tells a changed function from the one that made a store."""
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):
+        text = getattr(getattr(function, "__code__", None), "co_code", b"").hex()
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

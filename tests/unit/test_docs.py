@@ -1,0 +1,104 @@
+"""The documentation is true: its links lead somewhere, its code runs, its commands exist, and no public name is left out."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import dalembert
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(DOCS))
+
+import _blocks  # noqa: E402
+
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
+TUTORIALS = [DOCS / "quick-start.md", *sorted((DOCS / "tutorials").glob("[!i]*.md"))]
+HEAVY = {"comparing", "sensitivities"}
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def outside_code(text: str) -> str:
+    return re.sub(r"`[^`\n]+`", "", _blocks.FENCE.sub("", text))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings, as Markdown readers make them."""
+    heads = (re.sub(r"[^\w\- ]", "", head.lower()).strip() for head in HEADING.findall(outside_code(page.read_text())))
+    return {re.sub(r"\s+", "-", head) for head in heads}
+
+
+def drawn(page: Path) -> str:
+    """What the blocks of a page may write: the site gets its pictures from there."""
+    return "".join(block.text for block in _blocks.blocks(page)) if page in TUTORIALS else ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_resolve(page):
+    for link in LINK.findall(outside_code(page.read_text(encoding="utf-8"))):
+        if link.startswith(("https://", "http://", "mailto:")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists():
+            name, folder = Path(path).stem, Path(path).parts[0]
+            assert name in drawn(page) and (len(Path(path).parts) == 1 or folder in drawn(page)), (
+                f"{link}: nothing there"
+            )
+        assert not anchor or anchor in anchors(target), f"{link}: no such heading"
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, id=p.stem, marks=[pytest.mark.heavy] * (p.stem in HEAVY)) for p in TUTORIALS]
+)
+def test_tutorials_run(page, tmp_path):
+    _blocks.run(page, tmp_path)
+    for link in LINK.findall(outside_code(page.read_text(encoding="utf-8"))):
+        if link.endswith((".png", ".gif")):
+            assert (tmp_path / link).stat().st_size > 1000, f"{link} was not drawn"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_exist(page):
+    for block in _blocks.blocks(page):
+        _blocks.require_commands(block)
+
+
+def test_a_wrong_command_is_found():
+    block = _blocks.Block("bash", "", "dalembert run x.toml --nonsense\n", "here")
+    with pytest.raises(Exception, match="No such option: --nonsense"):
+        _blocks.require_commands(block)
+
+
+def test_the_program_of_the_readme_is_that_of_the_quick_start():
+    """Which runs: see above."""
+    programs = [
+        [b.text for b in _blocks.blocks(page) if b.language == "python"] for page in (ROOT / "README.md", TUTORIALS[0])
+    ]
+    assert programs[0] == programs[1] and len(programs[0]) == 1
+
+
+def test_every_public_name_is_in_the_reference():
+    text = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
+    listed = set(re.findall(r"^::: dalembert\.([\w.]+)$", text, re.MULTILINE))
+    public = {name for name in vars(dalembert) if not name.startswith("_") and name[0].isupper()}
+    public |= {
+        n for n, v in vars(dalembert).items() if getattr(v, "__module__", "").startswith("dalembert") and n[0] != "_"
+    }
+    missing = public - listed
+    assert not missing, f"add to a page of docs/api: {sorted(missing)}"
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in DOCS.rglob("*.md"):
+        assert re.search(rf"\s{re.escape(page.relative_to(DOCS).as_posix())}$", navigation, re.MULTILINE), page

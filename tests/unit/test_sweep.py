@@ -1,0 +1,270 @@
+"""Sweeps: what is varied, what is refused, what each member comes to, and that a store can be gone on with."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray
+
+import dalembert as da
+from dalembert.cli import app
+from dalembert.config import parse
+from dalembert.errors import InvalidInput
+from dalembert.sweep.axes import axis, sample_axis
+from dalembert.sweep.plan import plan, substituted
+
+SUSLOV = {
+    "system": {"name": "suslov", "inertia": [[3, 0, 1], [0, 4, 0.5], [1, 0.5, 5]]},
+    "method": {"name": "euler-poincare-suslov", "lagrangian": "moser-veselov"},
+    "initial": {"momentum": [3.0, 2.0]},
+    "run": {"step": 0.05, "steps": 12},
+}
+CVT = {
+    "system": {"name": "pendulum-cvt", "epsilon": 0.1},
+    "method": {"name": "leapfrog"},
+    "initial": {"configuration": [1.0, 0.0, 0.0], "velocity": [0.3, 0.0, 2.0]},
+    "run": {"step": 0.1, "steps": 12},
+}
+
+
+def with_sweep(base, **section):
+    return {**copy.deepcopy(base), "sweep": section}
+
+
+# -- axes -----------------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"linspace": [0.0, 1.0, 23]},
+        {"logspace": [1e-3, 10.0, 23]},
+        {"grid": [0.0, 2.2, 0.1]},
+        {"random": [2.0, 3.0], "count": 23, "seed": 7},
+        list(range(23)),
+    ],
+    ids=str,
+)
+def test_any_part_of_an_axis_is_that_part_of_the_whole(spec):
+    one = axis("run.step", spec)
+    whole = one.at(0, one.size)["run.step"]
+    assert one.size == 23 and len(set(np.asarray(whole).tolist())) == 23
+    for lo, hi in ((0, 5), (3, 4), (5, 23), (22, 23)):
+        assert np.array_equal(one.at(lo, hi)["run.step"], whole[lo:hi])
+
+
+@pytest.mark.parametrize("kind", ["random", "latin", "sobol"])
+def test_samples_fill_their_box_and_come_in_parts(kind):
+    one = sample_axis({kind: 64, "seed": 3, "ranges": {"run.step": [0.1, 0.2], "system": {"a": [-1.0, 1.0]}}})
+    whole = one.at(0, 64)
+    assert one.names == ("run.step", "system.a") and whole["run.step"].min() >= 0.1 and whole["run.step"].max() < 0.2
+    assert np.array_equal(one.at(10, 30)["system.a"], whole["system.a"][10:30])
+    strata = np.floor((whole["run.step"] - 0.1) / 0.1 * 64)
+    assert (len(set(strata)) == 64) == (kind != "random")  # Latin and Sobol points: one in each of 64 strips
+
+
+def test_ends_are_met_exactly():
+    values = axis("x.y", {"logspace": [0.1, 0.7, 9]}).at(0, 9)["x.y"]
+    assert values[0] == 0.1 and values[-1] == 0.7 and np.allclose(np.diff(np.log(values)), math.log(7) / 8)
+
+
+# -- refusals -------------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "section, says",
+    [
+        ({"run": {"stepp": [0.1]}}, "Did you mean 'step'"),
+        ({"system": {"inertai": [1.0]}}, "Did you mean 'inertia'"),
+        ({"method": {"retractoin": ["cayley"]}}, "Did you mean 'retraction'"),
+        ({"runn": {"step": [0.1]}}, "Did you mean 'run'"),
+        ({"run": {"step": {"linspac": [0, 1, 2]}}}, "Did you mean 'linspace'"),
+        (
+            {"run": {"step": {"linspace": [0.1, 1.0, 10**6]}}, "initial": {"energy": {"linspace": [1.0, 2.0, 10**6]}}},
+            "1e+12 members",
+        ),
+        ({"run": {"step": [0.1, 0.2]}, "initial": {"energy": [1.0]}, "combine": "zip"}, "one size"),
+        ({"run": {"step": [0.1, 0.0]}}, "step is 0"),
+        ({"run": {"step": [0.1], "save_every": [1]}}, "cannot vary run.save_every"),
+        ({"system": {"inertia": {"0": {"5": [1.0]}}}}, "no place in"),
+        ({"system": {"inertia": {"0": {"0": {"linspace": [3.0, -3.0, 9]}}}}}, "positive definite"),
+        ({"run": {"step": [0.1]}, "keep": ["last"]}, "keep"),
+        ({"sample": {"sobol": 8}}, "ranges"),
+        ({"keep": ["final"]}, "varies nothing"),
+        ({"run": {"step": [0.1]}, "chunk": 0}, "chunk"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_bad_sweeps_are_refused(section, says):
+    with pytest.raises(InvalidInput) as caught:
+        da.sweep(with_sweep(SUSLOV, **section))
+    assert says in str(caught.value)
+
+
+def test_bad_calls_are_refused(tmp_path):
+    good = with_sweep(SUSLOV, run={"step": [0.1]})
+    for options, says in (
+        ({"executor": "dusk"}, "Did you mean 'dask'"),
+        ({"resume": True}, "needs out"),
+        ({"scheduler": "tcp://x:1"}, "give --executor dask"),
+        ({"out": tmp_path / "a.nc"}, "ends in .zarr"),
+        ({"reductions": {"a": 3}}, "allowed: (start, update)"),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            da.sweep(good, **options)
+        assert says in str(caught.value)
+
+
+# -- members --------------------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def cvt():
+    section = {
+        "run": {"step": {"linspace": [0.05, 0.15, 3]}},
+        "system": {"epsilon": [0.0, 0.3]},
+        "keep": ["final", "extremes", "states"],
+        "save_every": 5,
+        "chunk": 4,
+    }
+    config = with_sweep(CVT, **section)
+    largest = (lambda system, state, h: state.xi[2], lambda value, system, state, h: jnp.maximum(value, state.xi[2]))
+    return config, da.sweep(config, reductions={"fastest": largest}).dataset()
+
+
+def test_every_member_is_the_run_of_its_own_configuration(cvt):
+    config, data = cvt
+    assert dict(data.sizes) | {"run_step": 3, "system_epsilon": 2, "save": 4} == dict(data.sizes)
+    for i, step in enumerate(data.run_step.values):
+        for j, epsilon in enumerate(data.system_epsilon.values):
+            job = parse(
+                substituted(
+                    {k: v for k, v in config.items() if k != "sweep"},
+                    {"run.step": float(step), "system.epsilon": float(epsilon)},
+                )
+            )
+            run = da.simulate(job.system, job.integrator, job.state, step=step, steps=12, monitor=True)
+            here = data.isel(run_step=i, system_epsilon=j)
+            assert np.allclose(here.final_configuration, run.g[-1], rtol=0, atol=1e-14)
+            assert np.allclose(here.velocity, np.asarray(run.xi)[[0, 5, 10, 12]], rtol=0, atol=1e-14)
+            assert np.isclose(here.energy_error_max, run.final.peaks.energy_error, rtol=1e-10)
+            assert np.isclose(here.fastest, np.asarray(run.xi)[:, 2].max(), rtol=0, atol=1e-14)
+            assert here.status == 0 and here.failed_step == -2 and np.isclose(here.final_time, 12 * step)
+
+
+def test_structure_zip_and_steps_from_t_end():
+    """Options of methods, steps counted from t_end, entries of lists, all along one dimension."""
+    config = with_sweep(
+        {**SUSLOV, "run": {"step": 0.05, "t_end": 0.5}},
+        method={"retraction": ["cayley", "exponential", "cayley"]},
+        run={"step": [0.05, 0.1, 0.125]},
+        initial={"momentum": {"1": [2.0, 1.0, 0.5]}},
+        combine="zip",
+    )
+    config["method"]["lagrangian"] = "retraction"
+    data = da.sweep(config).dataset()
+    assert data.status.dims == ("member",) and list(data.method_retraction.values) == [
+        "cayley",
+        "exponential",
+        "cayley",
+    ]
+    assert np.allclose(data.final_time, 0.5)
+    for k in range(3):
+        job = parse(
+            {
+                **{key: config[key] for key in ("system", "run")},
+                "initial": {"momentum": [3.0, [2.0, 1.0, 0.5][k]]},
+                "method": {**config["method"], "retraction": str(data.method_retraction.values[k])},
+            }
+        )
+        run = da.simulate(job.system, job.integrator, job.state, step=float(data.run_step[k]), t_end=0.5)
+        assert np.allclose(data.final_velocity[k], run.xi[-1], rtol=0, atol=1e-13)
+
+
+def test_a_failing_member_stops_nobody():
+    """Moser-Veselov has no solution beyond its threshold; a velocity off the constraint is a failure too."""
+    config = with_sweep(SUSLOV, run={"step": [0.05, 5.0]}, initial={"energy": [4.0]})
+    data = da.sweep(config).dataset()
+    assert data.status.values.ravel().tolist() == [0, 1] and data.failed_step.values.ravel().tolist() == [-2, -1]
+    off = {**SUSLOV, "initial": {"velocity": [1.0, 0.5, 0.0]}}
+    data = da.sweep(
+        with_sweep(off, sample={"sobol": 8, "ranges": {"initial.velocity.0": [0.5, 1.5]}}, keep=["extremes"])
+    ).dataset()
+    assert not data.status.any() and "final_velocity" not in data and (data.energy_error_max < 1e-13).all()
+
+
+# -- stores and commands ----------------------------------------------------------------------------------------------------------
+def test_a_store_is_gone_on_with_and_guards_itself(tmp_path, capsys):
+    section = {
+        "run": {"step": {"linspace": [0.01, 0.3, 7]}},
+        "initial": {"energy": {"logspace": [1.0, 9.0, 4]}},
+        "chunk": 4,
+    }
+    config, path = with_sweep(SUSLOV, **section), tmp_path / "a.zarr"
+    whole = da.sweep(config).dataset()
+    seen = []
+
+    def stop(done, total, rate):
+        seen.append(xarray.open_zarr(path, consolidated=False).status.values)
+        if done >= 12:
+            raise KeyboardInterrupt
+
+    first = da.sweep(config, out=path, progress=stop)
+    assert first.interrupted and first.done == 12 and (seen[-1] == -1).any()
+    with pytest.raises(InvalidInput, match="exists already"):
+        da.sweep(config, out=path)
+    with pytest.raises(InvalidInput, match="another sweep"):
+        da.sweep(with_sweep(SUSLOV, **{**section, "keep": ["final"]}), out=path, resume=True)
+    chunk = path / "final_velocity" / "c" / "1" / "0" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:-7] + b"damaged")
+    second = da.sweep(config, out=path, resume=True)
+    assert not second.interrupted and second.computed == 28 - 12 + 4  # the damaged block is computed again
+    data = second.dataset().load()
+    assert data.drop_vars("block_checksum").equals(whole) and second.failed == int((whole.status != 0).sum())
+    third = da.sweep(config, out=path, resume=True)
+    assert third.computed == 0 and third.done == 28 and json.loads(third.dataset().attrs["plan"])["blocks"] == [1, 4]
+    with pytest.raises(SystemExit):
+        app(["sweep-plot", str(path), "--out", str(tmp_path / "a.png"), "--show", "status"])
+    assert (tmp_path / "a.png").stat().st_size > 5000
+    with pytest.raises(InvalidInput, match="show one: final_velocity"):
+        app(
+            ["sweep-plot", str(path), "--out", str(tmp_path / "b.png"), "--show", "final_velocity"],
+            standalone_mode=False,
+        )
+
+
+def test_the_command(tmp_path, capsys):
+    file = tmp_path / "a.toml"
+    file.write_text(
+        '[system]\nname = "pendulum-cvt"\n[method]\nname = "leapfrog"\n[initial]\nconfiguration = [1.0, 0.0, 0.0]\n'
+        "velocity = [0.3, 0.0, 2.0]\n[run]\nstep = 0.1\nsteps = 9\n"
+        '[sweep]\nsystem.epsilon = {linspace = [0.0, 0.3, 4]}\nkeep = "extremes"\nreductions = {work = "r.py:work"}\n'
+    )
+    (tmp_path / "r.py").write_text("def work():\n    return (lambda s, x, h: 0.0), (lambda v, s, x, h: v + h)\n")
+    app(
+        ["sweep", str(file), "--json", "--out", str(tmp_path / "a.zarr"), "--set", "run.steps=5"], standalone_mode=False
+    )
+    printed = capsys.readouterr()
+    summary = json.loads(printed.out)
+    assert summary["done"] == 4 and summary["failed"] == 0 and summary["shape"] == {"system_epsilon": 4}
+    assert "4/4 members" in printed.err and "s left" in printed.err
+    assert np.allclose(xarray.open_zarr(tmp_path / "a.zarr", consolidated=False).work, 0.5)
+
+
+def test_blocks_go_to_a_function_and_a_hundred_million_members_are_planned_at_once():
+    found = []
+    da.sweep(
+        with_sweep(CVT, system={"epsilon": {"linspace": [0.0, 0.3, 6]}}, chunk=4, keep="extremes"),
+        out=lambda block, arrays: found.append((block.ranges, arrays["status"].shape)),
+    )
+    assert found == [(((0, 4),), (4,)), (((4, 6),), (2,))]
+    large = plan(
+        with_sweep(
+            SUSLOV,
+            run={"step": {"linspace": [0.01, 0.1, 10**4]}},
+            initial={"energy": {"random": [1.0, 2.0], "count": 10**4}},
+        ),
+        chunk=1 << 14,
+    )
+    assert (
+        large.members == 10**8 and large.blocks == 10**4 and len(large.values(large.block(9999))["run.step"]) == 10**4
+    )

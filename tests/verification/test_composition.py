@@ -1,0 +1,108 @@
+"""Compositions: orders 4, 6, 8, D to round-off, adjoints of methods that are not symmetric, and what cannot be composed."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+from registry import case, gap
+
+import dalembert as da
+from dalembert.integrators.composition import HALVES, coefficients
+
+
+def transmission():
+    system = da.models.pendulum_cvt(0.3)
+    return system, system.state([1.0, 0.5, 1.0], system.project(np.array([1.0, 0.5, 1.0]), [0.5, 0.2, 1.5]))
+
+
+@cache
+def problem(key):
+    return transmission() if key == "transmission" else case(key)
+
+
+# order: (duration, numbers of steps): errors above round-off, and steps where they fall regularly
+RUNS = {4: (1.6, (32, 64)), 6: (1.6, (16, 32)), 8: (1.6, (8, 12))}
+
+
+def measured(key, method) -> tuple[float, float]:
+    """(the order against the run of a quarter of the step, the largest |A xi - b|)."""
+    system, state = problem(key)
+    duration, counts = RUNS[method.order]
+
+    def run(n):
+        return da.simulate(system, method, state, step=duration / n, steps=n, save_every=n // 4).check()
+
+    runs, end = [run(n) for n in counts], run(4 * counts[-1]).last
+    first, second = (gap(each.last, end) for each in runs)
+    off = max(np.abs(jax.vmap(system.residual)(each.t, each.g, each.xi)).max() for each in runs)
+    return float(np.log(first / second) / np.log(counts[1] / counts[0])), float(off)
+
+
+def check(key, method):
+    order, off = measured(key, method)
+    assert order == pytest.approx(method.order, abs=0.35), order
+    assert off < 4e-15
+
+
+def test_order_4_on_the_particle():
+    check("particle", da.Composition("yoshida-4"))
+
+
+SCHEMES = ("yoshida-4", "suzuki-4", "yoshida-6", "kahan-li-6", "suzuki-umeno-8", "kahan-li-8")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("key", ["particle", "transmission", "knife_edge", "heavy_suslov", "sleigh", "ball"])
+@pytest.mark.parametrize("scheme", ["suzuki-4", "kahan-li-6", "kahan-li-8"])
+def test_the_orders_on_every_system(scheme, key):
+    check(key, da.Composition(scheme))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_orders_of_every_scheme(scheme):
+    check("knife_edge", da.Composition(scheme))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("key", ["particle", "heavy_suslov"])
+@pytest.mark.parametrize("node", [0.0, 0.3])
+def test_a_method_and_its_adjoint_compose_to_order_4(node, key):
+    """The base is of order 1 only."""
+    check(key, da.Composition("suzuki-4", node=node))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    "base",
+    [da.RetractionAdapted(), da.DiscreteGradient(), da.Gauss(1), da.LagrangeDAlembert(da.Exponential())],
+    ids=lambda b: b.name,
+)
+def test_other_bases(base):
+    check("heavy_suslov", da.Composition("suzuki-4", base=base))
+
+
+def test_the_order_conditions():
+    """sum gamma = 1 and sum gamma^(p+1) = 0 for p = 2, 4, ... below the order; symmetric."""
+    for scheme, (order, _) in HALVES.items():
+        gamma = np.array(coefficients(scheme))
+        np.testing.assert_array_equal(gamma, gamma[::-1])
+        assert sum(gamma) == pytest.approx(1.0, abs=1e-15)
+        for power in range(3, order, 2):
+            assert np.sum(gamma**power) == pytest.approx(0.0, abs=1e-14), (scheme, power)
+        if order == 4:
+            assert abs(np.sum(gamma**5)) > 1e-3
+
+
+def test_what_cannot_be_composed_is_refused():
+    with pytest.raises(da.InvalidInput, match=r"cannot be composed.*Allowed"):
+        da.Composition(base=da.LagrangeDAlembert(nodes="velocity"))
+    with pytest.raises(da.InvalidInput, match="cannot be composed"):
+        da.Composition(base=da.Leapfrog())
+    with pytest.raises(da.InvalidInput, match="no adjoint"):
+        da.Composition(base=da.ProjectedRungeKutta())
+    with pytest.raises(da.UnknownName, match="kahan-li-6"):
+        da.Composition("kahan-li-7")
