@@ -12,7 +12,6 @@ from ..invariant import InvariantSystem
 from ..nonlinear import NonlinearSystem
 from ..system import MechanicalSystem
 
-
 ROOT = 4  # Newton steps for an inverse square root: they leave 1e-11 of a distance of 0.3 from 1
 
 

@@ -88,12 +88,16 @@ class CudaSession:
         size = self.limit * len(self.buffers.lowered.program.record) * self.buffers.stride
         self.records_room = cupy.empty(size, np.int64)
 
-    def run(self, first: int, count: int, every: int, step: int) -> None:
+    def run(self, first: int, count: int, every: int, step: int, keep: bool = True) -> None:
+        import cupy
+
         b = self.buffers
         controls = self.controls.ravel()[step * b.control_row:]
         counts = (self.limit, 0, count, every, b.stride, 0, b.stride, b.control_stride)
         self.kernel((self.blocks,), (THREADS,),
                     (self.shared, self.varying, self.state, controls, self.records_room, *map(np.int64, counts)))
+        if not keep:
+            return cupy.cuda.get_current_stream().synchronize()
         for kept, new in zip(b.record_leaves(b.records, b.capacity), b.record_leaves(self.records_room, self.limit),
                              strict=True):
             kept[first:first + count] = new[:count].get()

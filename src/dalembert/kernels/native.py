@@ -123,7 +123,7 @@ class NativeSession:
     def reserve(self, capacity: int) -> None:
         self.buffers.reserve(capacity)
 
-    def run(self, first: int, count: int, every: int, step: int) -> None:
+    def run(self, first: int, count: int, every: int, step: int, keep: bool = True) -> None:
         b = self.buffers
         controls = b.controls.ctypes.data + 8 * step * b.control_row
         pointers = (b.shared.ctypes.data, b.varying.ctypes.data, b.state.ctypes.data, controls, b.records.ctypes.data)

@@ -109,7 +109,7 @@ class XlaSession:
         front = (capacity,) if self.problem.lanes is None else (capacity, self.problem.lanes)
         self.host = [np.empty((*front, *leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(self.record)]
 
-    def run(self, first: int, count: int, every: int, step: int) -> None:
+    def run(self, first: int, count: int, every: int, step: int, keep: bool = True) -> None:
         controls, total = self.controls, count * every
         if jax.tree.leaves(controls):
             controls = jax.tree.map(lambda leaf: _padded(leaf[step:step + total], self.limit * max(every, 1)), controls)
