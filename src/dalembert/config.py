@@ -112,6 +112,8 @@ def _value(text: str) -> Any:
 def parse(config: Mapping[str, Any], folder: str | Path = ".") -> Job:
     """Check and build the job of a configuration given as nested mappings; `folder` is where a user's own file is."""
     for name in config:
+        if name == "sweep":
+            raise InvalidInput("this configuration has a [sweep] of many runs; use `dalembert sweep` (or da.sweep) for it")
         if name not in SECTIONS:
             raise UnknownName("section", name, SECTIONS)
     parts = {name: _section(config, name) for name in SECTIONS}

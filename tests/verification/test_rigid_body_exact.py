@@ -265,7 +265,7 @@ def test_a_thousand_random_bodies(reach):
     def step(moments, momentum, h):
         constant, phase, _ = constants(jnp.diag(moments), momentum, h, "exact", "moments")
         new, turn = free.turn(constant, momentum)
-        return new, frames.rotation(frames.unit(frames.compose(frames.about(momentum, -phase), turn)))
+        return new, frames.rotation(frames.unit(frames.compose(frames.about(momentum, momentum @ momentum, -phase), turn)))
 
     momenta, attitudes = (np.asarray(part) for part in step(inertia, m, h))
     errors = []

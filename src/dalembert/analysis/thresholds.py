@@ -60,7 +60,7 @@ def largest_step(
 
 def why_lost(system, integrator, momentum, step: float, *, steps: int) -> str:
     """In words: the branch ended `steps` steps (0: at the start) after this momentum, and for which h it goes on."""
-    reason = "the branch of solutions that the run follows ends before this step"
+    reason = "branch lost: the branch of solutions that the run follows ends before this step"
     if isinstance(integrator, EulerPoincareSuslov) and not callable(integrator.lagrangian):
         threshold = largest_step(system, integrator, momentum, steps=steps, up_to=abs(step))
         if np.isfinite(threshold):
