@@ -17,6 +17,8 @@ from .legendre import LegendreMap, TracedMap
 from .polynomials import interpolate
 
 TINY, HUGE = 1e-30, 1e14
+REAL = 1e-8
+"""Imaginary parts below this, relative to the size, are round-off."""
 
 
 class AlgebraicMap(LegendreMap):
@@ -219,3 +221,11 @@ def _require(system, integrator) -> None:
 
 def _transposed(matrix) -> np.ndarray:
     return np.swapaxes(matrix, -1, -2)
+
+
+def logarithm(f: AlgebraicMap, W: np.ndarray) -> np.ndarray:
+    """log W in d of a displacement, real or complex."""
+    from scipy.linalg import logm
+
+    real = np.abs(W.imag).max() < REAL * (1 + np.abs(W).max()) if np.iscomplexobj(W) else True
+    return np.einsum("aij,ij->a", f.dual, np.asarray(logm(W.real if real else W)))

@@ -16,14 +16,14 @@ from ..errors import InvalidInput, NumericalFailure, UnknownName
 from ..integrators.euler_poincare_suslov import EulerPoincareSuslov
 from ..invariant import InvariantSystem
 from ..retractions import Cayley
-from .algebraic import AlgebraicMap, algebraic_map, legendre_map
+from .algebraic import REAL, AlgebraicMap, algebraic_map, legendre_map, logarithm
+from .curves import on_one_component
 from .homotopy import distinct
 from .legendre import LegendreMap
 from .thresholds import largest_step, why_lost
 
 __all__ = ["Branches", "branches", "coordinates", "image_tree", "images", "iterate", "largest_step", "real_in_box"]
 
-REAL = 1e-8
 LARGEST_GRID = 300_000
 
 
@@ -207,18 +207,8 @@ def _nearest_zero(system, integrator, x: np.ndarray, step: float) -> np.ndarray 
 
 
 def _same_component(system, integrator, x: np.ndarray, step: float) -> np.ndarray | None:
-    from .curves import on_one_component
-
     candidates = images(system, integrator, np.asarray(system.subspace) @ x / step, step).real
     for candidate in coordinates(system, candidates, step):
         if on_one_component(system, integrator, x, candidate):
             return candidate
     return None
-
-
-def logarithm(f: AlgebraicMap, W: np.ndarray) -> np.ndarray:
-    """log W in d of a displacement, real or complex."""
-    from scipy.linalg import logm
-
-    real = np.abs(W.imag).max() < REAL * (1 + np.abs(W).max()) if np.iscomplexobj(W) else True
-    return np.einsum("aij,ij->a", f.dual, np.asarray(logm(W.real if real else W)))

@@ -16,9 +16,8 @@ from ..groups import SO3, SOn
 from ..integrators.euler_poincare_suslov import EulerPoincareSuslov
 from ..invariant import InvariantSystem
 from ..retractions import Cayley
-from .algebraic import AlgebraicMap, angle_map
-from .branches import logarithm
-from .legendre import LegendreMap
+from .algebraic import AlgebraicMap, angle_map, logarithm
+from .legendre import LegendreMap, energy_on
 
 Scalar = Callable[[np.ndarray], np.ndarray]
 
@@ -109,8 +108,6 @@ def components(chart: Chart, lines: list[np.ndarray]) -> np.ndarray:
 
 def on_one_component(system: InvariantSystem, integrator: EulerPoincareSuslov, x, other) -> bool:
     """Whether two displacements (coordinates in the basis of d) are on one component of a level of the constrained energy."""
-    from .integrals import energy_on
-
     chart = Chart.of(system, integrator, extent=2 + 2 * float(np.abs([x, other]).max()))
     y, z = chart.from_coordinates(np.array([x, other], float))
     level = energy_on(chart.map, y)

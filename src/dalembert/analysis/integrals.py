@@ -19,19 +19,10 @@ from ..retractions import Cayley
 from .algebraic import AlgebraicMap, angle_map, legendre_map
 from .branches import coordinates
 from .curves import Chart, components
-from .legendre import LegendreMap
+from .legendre import LegendreMap, constrained_energy, energy_on
 
 
 # -- energy ------------------------------------------------------------------------------------------------------------------
-def constrained_energy(system: InvariantSystem, momentum) -> np.ndarray:
-    """E_c of momenta (..., n), or restricted ones (..., r)."""
-    basis = np.asarray(system.subspace)
-    momentum = np.asarray(momentum)
-    restricted = momentum @ basis if momentum.shape[-1] == basis.shape[0] != basis.shape[1] else momentum
-    metric = basis.T @ np.asarray(system.inertia) @ basis
-    return np.einsum("...i,ij,...j->...", restricted, np.linalg.inv(metric), restricted) / 2
-
-
 def energy(system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float) -> np.ndarray:
     """E_c of F l_d(tau(h w)) as a function of increments w (..., n): R, Q and (6.18) up to constant factors."""
     f = legendre_map(system, integrator, step)
@@ -43,11 +34,6 @@ def energy_jump(system: InvariantSystem, integrator: EulerPoincareSuslov, increm
     f = legendre_map(system, integrator, step)
     x = coordinates(system, increment, step)
     return (constrained_energy(system, f.transported(x)) - energy_on(f, x)) / step**2
-
-
-def energy_on(f: LegendreMap, x) -> np.ndarray:
-    """E_c of the impulse at coordinates x: h^2 times the energy."""
-    return constrained_energy(f.system, f.restricted(x))
 
 
 # -- critical values and invariant curves --------------------------------------------------------------------------------------

@@ -182,3 +182,17 @@ def _batched(function):
         return np.asarray(flat).reshape(*x.shape[:-1], *flat.shape[1:])
 
     return call
+
+
+def constrained_energy(system: InvariantSystem, momentum) -> np.ndarray:
+    """E_c of momenta (..., n), or restricted ones (..., r)."""
+    basis = np.asarray(system.subspace)
+    momentum = np.asarray(momentum)
+    restricted = momentum @ basis if momentum.shape[-1] == basis.shape[0] != basis.shape[1] else momentum
+    metric = basis.T @ np.asarray(system.inertia) @ basis
+    return np.einsum("...i,ij,...j->...", restricted, np.linalg.inv(metric), restricted) / 2
+
+
+def energy_on(f: LegendreMap, x) -> np.ndarray:
+    """E_c of the impulse at coordinates x: h^2 times the energy."""
+    return constrained_energy(f.system, f.restricted(x))

@@ -134,7 +134,7 @@ def draw_orders(data: Data) -> Figure:
     The orders are measured at t = 1 from q = (0.3, 0.5, -0.2), v = (1.1, 0.7, 0.55). Printed (86) has x_{k+1} = x_k
     + ε v_{k+1} for x_k + (ε/2)(v_k + v_{k+1}) and is of order 1. With data on D instead of D_ε the first multiplier
     of (89) is half the right one: still order 1. The multiplier's "0" is a matter of the time at which it is read:
-    at its own node t - β ε it is of order 2 for β = 1/2, and at the time of the state of order 1 (ERRATA.md).
+    at its own node t - β ε it is of order 2 for β = 1/2, and at the time of the state of order 1 (docs/errata.md).
     """,
 )
 def orders() -> Data:
@@ -225,7 +225,7 @@ def draw_energy(data: Data) -> Figure:
     """,
     differs="""
     Harmonic particle, ε = 0.1, t = 100, all three exactly on D. Only the symmetric scheme keeps its energy:
-    D-preservation buys nothing (ERRATA.md).
+    D-preservation buys nothing (docs/errata.md).
     """,
 )
 def energy() -> Data:

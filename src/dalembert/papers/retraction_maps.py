@@ -167,7 +167,7 @@ def draw_adapted(data: Data) -> Figure:
     Π/I, whatever t is), the printed matrix acts on the wrong momentum, Π is transported by W instead of its
     transpose, and the printed Cayley map has derivative 2 at 0. To the letter the momentum slides to a principal
     axis within a few steps; with the factor t mended, as the authors' program must have had it, within minutes: the
-    error of the energy "stabilises" because the motion has died (ERRATA.md). The telling test is the generic tensor
+    error of the energy "stabilises" because the motion has died (docs/errata.md). The telling test is the generic tensor
     of garcia-naranjo-jimenez, which the last rows of the table have.
     """,
 )

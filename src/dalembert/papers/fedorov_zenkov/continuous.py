@@ -54,7 +54,7 @@ def draw_suslov(data: Data) -> Figure:
     """,
     differs=f"""
     {NUMBERS}; here I = (3, 4, 5; I12 = 0.4, I13 = 1, I23 = 0.5). Orbits are the exact solutions. In (4.3) the
-    bracket belongs in front of I^-1 g x w (ERRATA.md); the arcs are those of the integral (4.6), which is right.
+    bracket belongs in front of I^-1 g x w (docs/errata.md); the arcs are those of the integral (4.6), which is right.
     """,
 )
 def suslov_momenta() -> Data:
@@ -124,7 +124,7 @@ def draw_sleigh_momenta(data: Data) -> Figure:
     differs=f"""
     {NUMBERS}; here m = J = a = 1, b = 0.4 and 0. The line on which the trajectories of Figure 5.3 have their cusps,
     v1 = 0, is m b p_theta + (J + m(a² + b²)) p1 = 0, with p_theta in place of the second p_1 of the print
-    (ERRATA.md).
+    (docs/errata.md).
     """,
 )
 def sleigh_momenta() -> Data:

@@ -72,7 +72,7 @@ def cubic(points: np.ndarray) -> np.ndarray:
     differs="""
     The same surface, drawn from the discrete Legendre map over the turning angle and p1^ (it is ruled); its points
     satisfy the cubic (7.16). The "four inverse images" of a generic (p_theta, p1) are three, and item (2) of Lemma
-    7.2 fails inside the triangle (ERRATA.md).
+    7.2 fails inside the triangle (docs/errata.md).
     """,
 )
 def surface() -> Data:

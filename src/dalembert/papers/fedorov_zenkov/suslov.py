@@ -143,7 +143,7 @@ def _disc(axes: Axes) -> None:
     """,
     differs=f"""
     {HERE}. Curves are the levels of the energy of F l_d, which is (6.18) up to a factor. The dashed circle is the
-    equator, opposite points of which are one. "Saddles are never stationary" fails only when I11 = I22 (ERRATA.md).
+    equator, opposite points of which are one. "Saddles are never stationary" fails only when I11 = I22 (docs/errata.md).
     """,
 )
 def invariant_curves() -> Data:
@@ -204,7 +204,7 @@ def draw_dynamics(data: Data) -> Figure:
     (dots) on the line P, in one half plane each.
     """,
     differs=f"""
-    {HERE}. The stable half of P is the one in Θ+, not in Θ- as Theorem 6.3 has it (ERRATA.md); opposite limits are
+    {HERE}. The stable half of P is the one in Θ+, not in Θ- as Theorem 6.3 has it (docs/errata.md); opposite limits are
     mutually inverse rotations.
     """,
 )

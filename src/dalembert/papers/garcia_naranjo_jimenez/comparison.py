@@ -137,7 +137,7 @@ def draw_special(data: Data) -> Figure:
     differs=f"""
     The thresholds are 0.03 and 0.04: with this M(0) the first failure is at ε = 0.0327626 (step 6), and M(0) itself
     has no preimage above 0.0351714. {CLOCK} Over a run the error of E_c of the Cayley map is O(ε²), not O(ε³)
-    (ERRATA.md). E_c has its factor 1/2 here.
+    (docs/errata.md). E_c has its factor 1/2 here.
     """,
 )
 def generic() -> Data:
@@ -153,7 +153,7 @@ def generic() -> Data:
     the Moser-Veselov map has problems from ε = 0.018 on.
     """,
     differs=f"""
-    Failure starts at ε = 1/60 = 0.0166667 (ERRATA.md). {CLOCK}
+    Failure starts at ε = 1/60 = 0.0166667 (docs/errata.md). {CLOCK}
     """,
 )
 def special() -> Data:

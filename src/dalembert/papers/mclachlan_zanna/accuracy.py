@@ -52,7 +52,7 @@ def draw_errors(data: Data) -> Figure:
     differs=f"""
     floor(100/h) steps are compared with m(100) in the Euclidean norm, as the paper does. {INPUTS} All entries agree
     to the digits printed except DMV4 and DMV6 at h = 1/16, where the paper's runs carry about 2e-10 of other error,
-    and LP2 at h = 4, where the splitting is chaotic and every rounding counts (ERRATA.md). The picture is that of
+    and LP2 at h = 4, where the splitting is chaotic and every rounding counts (docs/errata.md). The picture is that of
     Figure 7.5.
     """,
 )

@@ -90,7 +90,7 @@ def draw_conservation(data: Data) -> Figure:
     differs="""
     Both stay at round-off here; the roots of the characteristic polynomial are refreshed at every step. Computed
     'once and for all', as the paper says in section 1.2, the map is unstable: H is off by 0.25 after 3000 steps at
-    h = 0.5 (ERRATA.md).
+    h = 0.5 (docs/errata.md).
     """,
 )
 def conservation() -> Data:

@@ -26,7 +26,7 @@ gallery = Gallery(
 )
 
 MASS = np.array([0.92181297074480, 0.73820724581067, 0.17626614449462])
-"""J of the running example, unrounded: the inputs that give the paper's own numbers (REFERENCE.md)."""
+"""J of the running example, unrounded: the inputs that give the paper's own numbers."""
 START = np.array([0.41027020699095, 0.89364953091353, 0.05789130478427])
 START = START / np.linalg.norm(START)
 INERTIA = MASS.sum() - MASS
@@ -41,7 +41,7 @@ METHODS: dict[str, Integrator] = {
 STEPS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.8, 1.0, 1.2, 1.5, 2.2, 2.5, 4.0)
 INPUTS = (
     "The printed inputs are rounded, and m0_3 = 0.0577 is a misprint for 0.0587; the unrounded inputs used here reproduce Table 4 "
-    "(ERRATA.md, REFERENCE.md)."
+    "(docs/errata.md)."
 )
 
 

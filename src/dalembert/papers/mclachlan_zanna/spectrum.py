@@ -79,7 +79,7 @@ def draw_limit(data: Data) -> Figure:
 
 THRESHOLDS = (
     "The thresholds are edges of intervals here, not points of a grid: DMV has no map from h = 1.0602 on ('1.2' is a grid "
-    "point), DMV6 has none on two intervals, the second of which the paper does not mention (ERRATA.md). The roots at "
+    "point), DMV6 has none on two intervals, the second of which the paper does not mention (docs/errata.md). The roots at "
     "h = 0 are ±J_i, not squares."
 )
 
