@@ -1,4 +1,4 @@
-"""The first result of a built-in system from a cold process, without and with the disk cache, and where the time goes.
+"""The first result of every built-in system from a cold process, without and with the disk cache, and where the time goes.
 
 Targets: under 3 s without, under 1.5 s with the cache; changing any parameter compiles nothing. The processor time of the
 process is the measure (it does not count what other processes take); wall time is printed beside it.
@@ -21,7 +21,7 @@ from pathlib import Path
 from _timing import table, verdict
 
 ROOT = Path(__file__).parent.parent
-EXAMPLES = ("suslov", "sleigh", "particle")
+EXAMPLES = ("suslov", "sleigh", "particle")  # shown in parts
 
 
 # ---- in fresh processes
@@ -36,8 +36,8 @@ def timed(command: list[str], cache: str) -> tuple[float, float, str]:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall, output
 
 
-def command(example: str) -> list[str]:
-    return [sys.executable, "-c", "from dalembert.cli import main; main()", "run", f"examples/{example}.toml", "--json"]
+def command(config: str) -> list[str]:
+    return [sys.executable, "-c", "from dalembert.cli import main; main()", "run", config, "--json"]
 
 
 def measured(example: str, repeats: int) -> list[list[str]]:
@@ -45,14 +45,15 @@ def measured(example: str, repeats: int) -> list[list[str]]:
     rows = []
     with tempfile.TemporaryDirectory() as warm:
         os.chmod(warm, 0o700)
-        timed(command(example), warm)
+        run = command(f"examples/{example}.toml")
+        timed(run, warm)
         for name, target in (("without cache", 3.0), ("with cache", 1.5)):
             times = []
             for _ in range(repeats):
                 with tempfile.TemporaryDirectory() as fresh:
                     os.chmod(fresh, 0o700)
                     cache = warm if name == "with cache" else fresh
-                    times.append(timed(command(example), cache)[:2])
+                    times.append(timed(run, cache)[:2])
             with tempfile.TemporaryDirectory() as fresh:
                 os.chmod(fresh, 0o700)
                 child = [sys.executable, __file__, "--parts", example]
@@ -60,6 +61,25 @@ def measured(example: str, repeats: int) -> list[list[str]]:
             processor, wall = (statistics.median(column) for column in zip(*times, strict=True))
             rows.append([f"{example}, {name}", verdict(processor, target, at_most=True), f"{wall:.2f}",
                          *(f"{parts[key]:.2f}" for key in PARTS)])
+    return rows
+
+
+def every_model(repeats: int) -> list[list[str]]:
+    """Rows of all built-in systems with their own examples: processor and wall seconds with a warm cache, the best of several."""
+    from dalembert._toml import dumps
+    from dalembert.models.registry import MODELS
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o700)
+        for model in MODELS.values():
+            config = Path(folder, f"{model.name}.toml")
+            config.write_text(dumps({"system": {"name": model.name, **model.example}, "method": dict(model.method),
+                                     "initial": dict(model.initial), "run": {"step": model.step, "steps": 100}}))
+            first = timed(command(str(config)), folder)
+            times = [timed(command(str(config)), folder)[:2] for _ in range(repeats)]
+            processor, wall = (min(column) for column in zip(*times, strict=True))
+            rows.append([model.name, verdict(first[0], 3.0, at_most=True), verdict(processor, 1.5, at_most=True), f"{wall:.2f}"])
     return rows
 
 
@@ -74,13 +94,13 @@ class Counter:
     def __init__(self) -> None:
         import jax
 
-        from dalembert.kernels import native, problem
+        from dalembert.kernels import lower, native
 
         self.seconds = {"trace+lower": 0.0, "XLA compile": 0.0, "native compile": 0.0}
         self.compilations = 0
         jax.monitoring.register_event_duration_secs_listener(self._event)
         native.object_code = self._wrapped(native.object_code, "native compile", 1)
-        problem.lower = self._wrapped(problem.lower, "trace+lower", 0)
+        lower.lower = self._wrapped(lower.lower, "trace+lower", 0)
 
     def _event(self, name: str, seconds: float, **_) -> None:
         if name.endswith("backend_compile_duration"):
@@ -150,6 +170,7 @@ def recompilations() -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--models", action="store_true", help="every built-in system, with a warm cache")
     parser.add_argument("--parts", help=argparse.SUPPRESS)
     parser.add_argument("--recompilations", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -157,6 +178,8 @@ def main() -> None:
         print(json.dumps(parts(given.parts)))
     elif given.recompilations:
         print(json.dumps(recompilations()))
+    elif given.models:
+        table(["dalembert run, processor seconds", "without cache", "with cache", "wall"], every_model(given.repeats))
     else:
         head = ["dalembert run, seconds", "processor", "wall", *PARTS]
         table(head, [row for example in EXAMPLES for row in measured(example, given.repeats)])

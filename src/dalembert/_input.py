@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from .errors import InvalidInput
+
+
+def array(value) -> Array:
+    """`value` as an array of doubles. It compiles nothing, whereas `jnp.asarray` compiles a copy for every shape."""
+    if any(isinstance(leaf, Array) for leaf in jax.tree.leaves(value)):
+        return jnp.asarray(value, float)
+    return jax.device_put(np.asarray(value, float))
+
+
+def namespace(*values):
+    """The functions for these numbers: NumPy's, or JAX's where one is traced. Op by op JAX would compile each."""
+    return jnp if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values)) else np
+
+
+def diagonal(entries) -> Array:
+    """The diagonal matrix with these entries."""
+    given = array(entries)
+    return array(namespace(given).diag(given))
 
 
 def positive(name: str, value) -> Array:
@@ -26,8 +46,9 @@ def finite(name: str, value) -> Array:
 
 
 def _one(name: str, value, allowed, description: str) -> Array:
-    array = jnp.asarray(value, float)
-    concrete = not isinstance(array, jax.core.Tracer)
-    if array.ndim or (concrete and not (np.isfinite(array) and allowed(array))):
+    traced = isinstance(value, jax.core.Tracer)
+    # Models compute with it, and op by op JAX would compile.
+    number: Any = jnp.asarray(value, float) if traced else np.asarray(value, float)[()]
+    if number.ndim or (not traced and not (np.isfinite(number) and allowed(number))):
         raise InvalidInput(f"{name} is {value!r}; allowed: {description}")
-    return array
+    return number

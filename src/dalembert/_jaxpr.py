@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+if TYPE_CHECKING:
+    from jax.extend.core import Jaxpr
 
 LOOPS = ("while", "scan")
 
@@ -18,6 +21,8 @@ def depends(function: Callable, argument) -> bool:
 
 def _reach(jaxpr: Jaxpr, marked: list[bool]) -> list[bool]:
     """Which outputs the marked inputs reach."""
+    from jax.extend.core import ClosedJaxpr, Jaxpr, Literal  # late, for few runs ask and the import takes its time
+
     reached = {var for var, mark in zip(jaxpr.invars, marked, strict=True) if mark}
 
     def touches(atom) -> bool:

@@ -11,6 +11,7 @@ from jax import Array
 from ._linalg import solve
 from .groups import Group
 from .invariant import InvariantSystem
+from .kernels.evaluate import compiled
 from .system import MechanicalSystem
 
 
@@ -68,7 +69,7 @@ class LRSystem(MechanicalSystem):
 
     def basis(self, t, g) -> Array:
         """Ad_g^-1 of the basis of d."""
-        return jax.vmap(partial(self.group.Ad, self.group.inverse(g)), in_axes=1, out_axes=1)(self.subspace)
+        return _basis(self, g)
 
     def velocity(self, t, g, momentum) -> Array:
         basis = self.basis(t, g)
@@ -77,3 +78,8 @@ class LRSystem(MechanicalSystem):
     def spatial_momentum(self, g, momentum) -> Array:
         """Ad*_g^-1 M: the momentum seen from space; its components on d are conserved."""
         return self.group.Ad_star(self.group.inverse(g), momentum)
+
+
+@compiled
+def _basis(system: LRSystem, g) -> Array:
+    return jax.vmap(partial(system.group.Ad, system.group.inverse(g)), in_axes=1, out_axes=1)(system.subspace)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .._input import array
 from ..errors import InvalidInput
 
 TOLERANCE = 1e-8
@@ -24,16 +25,16 @@ def parse(value: Any, group: str, shapes: dict[tuple[int, ...], str]) -> Array:
     choices = " or ".join(f"{what} of shape {shape}" for shape, what in shapes.items())
     allowed = f"an element of {group} must be {choices}"
     try:
-        array = jnp.asarray(value) if is_traced(value) else np.asarray(value)
+        given = jnp.asarray(value) if is_traced(value) else np.asarray(value)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{allowed}, but {value!r} was given") from error
-    if array.dtype.kind not in "iuf":
+    if given.dtype.kind not in "iuf":
         raise InvalidInput(f"{allowed}, of real numbers, but {value!r} was given")
-    if array.shape not in shapes:
-        raise InvalidInput(f"{allowed}, but an array of shape {array.shape} was given")
-    if not is_traced(array) and not np.isfinite(array).all():
-        raise InvalidInput(f"{allowed}, finite, but {array.tolist()} was given")
-    return jnp.asarray(array, dtype=float)
+    if given.shape not in shapes:
+        raise InvalidInput(f"{allowed}, but an array of shape {given.shape} was given")
+    if not is_traced(given) and not np.isfinite(given).all():
+        raise InvalidInput(f"{allowed}, finite, but {given.tolist()} was given")
+    return array(given)
 
 
 def require_rotation(matrix: Array, group: str) -> None:

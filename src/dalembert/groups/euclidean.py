@@ -7,8 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from .._input import array
 from ..errors import InvalidInput
 from ._input import parse
 from .base import Group
@@ -33,7 +35,7 @@ class Euclidean(Group):
         return self.n
 
     def identity(self) -> Array:
-        return jnp.zeros((self.n,))
+        return array(np.zeros(self.n))
 
     def compose(self, g: Array, h: Array) -> Array:
         return g + h

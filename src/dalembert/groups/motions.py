@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .._input import array
 from ..errors import InvalidInput
 from ._input import TOLERANCE, is_traced, parse, require_rotation
 from .base import Group
@@ -52,7 +53,7 @@ class Motions(Group):
         return jnp.concatenate([top, bottom], axis=0)
 
     def identity(self) -> Array:
-        return jnp.asarray(np.eye(self.size + 1))
+        return array(np.eye(self.size + 1))
 
     def compose(self, g: Array, h: Array) -> Array:
         (r, x), (q, y) = self.parts(g), self.parts(h)

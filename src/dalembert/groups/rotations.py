@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .._input import array
 from .._linalg import solve
 from ._input import parse, require_rotation
 from .base import Group
@@ -49,7 +50,7 @@ class Rotations(Group):
         return numerator * (1.0 / c)
 
     def identity(self) -> Array:
-        return jnp.asarray(np.eye(self.size))
+        return array(np.eye(self.size))
 
     def compose(self, g: Array, h: Array) -> Array:
         return g @ h

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from .known import Lowered
 from .layout import Layout, pack, unpack, unpack_records
-from .lower import Lowered
 from .problem import Problem
 
 
@@ -18,7 +18,7 @@ def layout_of(problem: Problem, lowered: Lowered) -> Layout:
     varying: list[bool] = []
     for leaf, varies in zip(jax.tree.leaves(problem.const_tree), problem.const_axes, strict=True):
         varying += [varies and problem.lanes is not None] * leaf.size
-    varying += [False] * (len(lowered.program.constants) - len(varying))
+    varying += [False] * (lowered.inputs - len(varying))
     leaves = tuple(leaf.size for leaf in jax.tree.leaves(lowered.record))
     return Layout(tuple(varying), any(problem.control_axes), leaves)
 
@@ -57,7 +57,7 @@ class Buffers:
 
     def reserve(self, capacity: int) -> None:
         self.capacity = capacity
-        self.records = np.empty(capacity * len(self.lowered.program.record) * self.stride, np.int64)
+        self.records = np.empty(capacity * self.lowered.words * self.stride, np.int64)
 
     def record_leaves(self, room: Any, capacity: int) -> list[Any]:
         """Views (capacity, size, lanes) of the recorded arrays in a buffer on the host or on a device."""

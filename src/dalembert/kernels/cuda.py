@@ -18,8 +18,8 @@ import numpy as np
 from . import cache as disk
 from .buffers import Buffers, layout_of
 from .csource import THREADS, source
+from .known import Lowered
 from .layout import ABI, SIGNATURE, Function
-from .lower import Lowered
 from .problem import Problem
 
 ROOM = 1 << 28
@@ -76,7 +76,7 @@ class CudaSession:
         b = self.buffers
         words = (b.shared, b.varying, b.state, b.controls)
         self.shared, self.varying, self.state, self.controls = map(cupy.asarray, words)
-        self.limit = max(1, ROOM // max(8, 8 * b.stride * len(lowered.program.record)))
+        self.limit = max(1, ROOM // max(8, 8 * b.stride * lowered.words))
         self.records_room = cupy.empty(0, np.int64)
         self.blocks = -(-b.stride // THREADS)
 
@@ -85,7 +85,7 @@ class CudaSession:
 
         self.buffers.reserve(capacity)
         self.limit = max(1, min(self.limit, capacity))
-        size = self.limit * len(self.buffers.lowered.program.record) * self.buffers.stride
+        size = self.limit * self.buffers.lowered.words * self.buffers.stride
         self.records_room = cupy.empty(size, np.int64)
 
     def run(self, first: int, count: int, every: int, step: int, keep: bool = True) -> None:

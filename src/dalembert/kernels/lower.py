@@ -17,6 +17,7 @@ from jax.extend import core
 
 from . import indexing, rules
 from .builder import BUDGET, Builder
+from .known import Lowered
 from .optimise import optimise
 from .program import Block, LoweringError, Program, Value
 
@@ -26,15 +27,6 @@ UNROLL = 1500
 """A `scan` whose unrolled body stays below this many operations is unrolled."""
 
 Array = np.ndarray  # of Values
-
-
-@dataclass
-class Lowered:
-    """A program with the arrays it captured and the shape of what it records."""
-
-    program: Program
-    captured: list[np.ndarray]
-    record: Any  # a pytree of ShapeDtypeStruct
 
 
 @dataclass
@@ -305,7 +297,7 @@ def lower(advance: Callable, observe: Callable, consts: Any, loop: Any, control:
         [*_flat(constants), *lowering.captured_inputs], _flat(controls), builder.setup, _flat(state), stepped,
         next_state, _flat(seen), observed, records,
     )
-    return Lowered(optimise(program), lowering.captured, record)
+    return Lowered.of(optimise(program), lowering.captured, record)
 
 
 def _check_carry(before: Any, after: Any) -> None:

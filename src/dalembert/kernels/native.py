@@ -15,9 +15,9 @@ from typing import Any
 from . import cache as disk
 from . import llvm
 from .buffers import Buffers
+from .known import Lowered
 from .layout import ABI, SIGNATURE, Function, Layout
 from .llvm import source
-from .program import Program
 
 PIECES = 4
 """Pieces of work a thread gets, so that an unlucky one does not keep the others waiting."""
@@ -49,20 +49,20 @@ def best_width() -> int:
 _functions: dict[tuple[str, Layout, int], Function] = {}
 
 
-def function(program: Program, layout: Layout, width: int) -> Function:
+def function(lowered: Lowered, layout: Layout, width: int) -> Function:
     """The run of a program on `width` lanes at a time, as a native function; compiled once."""
-    key = (program.digest, layout, width)
+    key = (lowered.digest, layout, width)
     if key not in _functions:
-        _functions[key] = compile(program, layout, width)
+        _functions[key] = compile(lowered, layout, width)
     return _functions[key]
 
 
-def compile(program: Program, layout: Layout, width: int) -> Function:
+def compile(lowered: Lowered, layout: Layout, width: int) -> Function:
     """Machine code from the disk, or else from LLVM."""
     import llvmlite
 
-    key = disk.key(program.digest, repr(layout), str(width), ABI, _emitter(), llvmlite.__version__, *_host())
-    return load(disk.get(key, lambda: object_code(source(program, layout, width))), key)
+    key = disk.key(lowered.digest, repr(layout), str(width), ABI, _emitter(), llvmlite.__version__, *_host())
+    return load(disk.get(key, lambda: object_code(source(lowered.program, layout, width))), key)
 
 
 def object_code(text: str) -> bytes:
@@ -118,23 +118,28 @@ class NativeSession:
         self.threads = max(1, min(threads or _processors(), blocks))
         pieces = 1 if self.threads == 1 else min(blocks, PIECES * self.threads)
         self.ranges = [(blocks * i // pieces * width, blocks * (i + 1) // pieces * width) for i in range(pieces)]
-        self.pool = ThreadPoolExecutor(self.threads) if self.threads > 1 else None
+        self.pool = ThreadPoolExecutor(self.threads - 1) if self.threads > 1 else None
 
     def reserve(self, capacity: int) -> None:
-        self.buffers.reserve(capacity)
+        b = self.buffers
+        b.reserve(capacity)
+        self.addresses = [array.ctypes.data for array in (b.shared, b.varying, b.state, b.controls, b.records)]
 
     def run(self, first: int, count: int, every: int, step: int, keep: bool = True) -> None:
         b = self.buffers
-        controls = b.controls.ctypes.data + 8 * step * b.control_row
-        pointers = (b.shared.ctypes.data, b.varying.ctypes.data, b.state.ctypes.data, controls, b.records.ctypes.data)
+        shared, varying, state, controls, records = self.addresses
+        pointers = (shared, varying, state, controls + 8 * step * b.control_row, records)
 
-        def work(lanes: tuple[int, int]) -> None:
-            self.function(*pointers, b.capacity, first, first + count, every, b.stride, *lanes, b.control_stride)
+        pieces = iter(self.ranges)  # whoever is free takes the next one
 
-        if self.pool is None:
-            work(self.ranges[0])
-        else:
-            list(self.pool.map(work, self.ranges))
+        def work() -> None:
+            for begin, end in pieces:
+                self.function(*pointers, b.capacity, first, first + count, every, b.stride, begin, end, b.control_stride)
+
+        helpers = [self.pool.submit(work) for _ in range(self.threads - 1)] if self.pool else []
+        work()  # this thread is one of them: a short call does not wait for two to wake up
+        for helper in helpers:
+            helper.result()
 
     def loop(self) -> Any:
         return self.buffers.unpack_loop()

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
 
 from .builder import BUDGET
+from .known import Lowered, known
 from .layout import axes_of, lanes_of, one_lane
-from .lower import Lowered, lower
 from .program import LoweringError
 
 
@@ -30,15 +31,15 @@ class Problem:
     loop_axes: list[bool]
     control_axes: list[bool]
 
-    @property
+    @cached_property
     def const_tree(self) -> Any:
         return _specs(self.consts, self.const_axes)
 
-    @property
+    @cached_property
     def loop_tree(self) -> Any:
         return _specs(self.loop, self.loop_axes)
 
-    @property
+    @cached_property
     def loop_specs(self) -> list[jax.ShapeDtypeStruct]:
         return jax.tree.leaves(self.loop_tree)
 
@@ -54,7 +55,13 @@ class Problem:
         leaves, structure = jax.tree.flatten(trees)
         shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
         key = (_hashable(self.advance), _hashable(self.observe), structure, shapes, budget)
-        return _remembered(key, lambda: lower(self.advance, self.observe, *trees, budget=budget))
+
+        def trace() -> Lowered:
+            from .lower import lower  # late, for a program that is known needs none of it
+
+            return lower(self.advance, self.observe, *trees, budget=budget)
+
+        return _remembered(key, lambda: known((self.advance, self.observe, structure, shapes, budget), trace))
 
 
 def problem(advance: Callable, observe: Callable, consts: Any, loop: Any, controls: Any, lanes: int | None,

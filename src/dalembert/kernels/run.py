@@ -21,6 +21,7 @@ PIECE = 0.05
 """Seconds a piece of work should take: the time a Ctrl-C waits."""
 MANY = 1 << 14
 """Lanes from which "auto" prefers a GPU."""
+Reader = Callable[[Any], tuple[float, bool]]
 STREAMED = 1 << 21
 """Words of records a streamed chunk holds unless told otherwise."""
 
@@ -29,8 +30,9 @@ class Session(Protocol):
     """A run in pieces: `run` advances the state and writes records into the room that `reserve` made; `keep=False`: they are not needed."""
 
     name: str
-    limit: int
 
+    @property
+    def limit(self) -> int: ...
     def reserve(self, capacity: int) -> None: ...
     def run(self, first: int, count: int, every: int, step: int, keep: bool = True) -> None: ...
     def loop(self) -> Any: ...
@@ -67,19 +69,22 @@ class Chunk:
 def run(advance: Callable, observe: Callable, consts: Any, loop: Any, controls: Any = None, *, saves: int,
         save_every: int = 1, backend: Backend = "auto", lanes: int | None = None, axes: Any = None,
         threads: int | None = None, width: int | None = None, progress: Callable[[int, int], None] | None = None,
-        budget: int = BUDGET, initial: bool = False) -> RunResult:
+        budget: int = BUDGET, initial: bool = False, read: Reader | None = None) -> RunResult:
     """Advance `saves * save_every` steps and keep a record after every `save_every` of them.
 
     advance(consts, loop, u) -> loop, observe(consts, loop) -> record; `controls` holds u for every step. With `lanes`,
     `axes` = (consts, loop[, controls]) says like `in_axes` of vmap which leaves have a leading lane axis (default: the
     loop has). Records are (saves, ...) for one trajectory and (lanes, saves, ...) for lanes. `progress(done, saves)` is
     called between pieces; KeyboardInterrupt ends the run and keeps what is done. `width` overrides the vector width.
-    `initial` puts a record of the given loop before the others.
+    `initial` puts a record of the given loop before the others. `read` is given the loop after every piece, and says how full the
+    room is that the loop has for notes (above 1 some did not fit: the piece is done again in parts), and whether no lane goes on.
     """
     described = _describe(advance, observe, consts, loop, controls, saves, save_every, lanes, axes)
     if _is_traced(described):
         return _traced(described, saves, save_every, backend, initial)
     session, note = open_session(described, backend, threads=threads, width=width, budget=budget)
+    reading = None if read is None else _Read(session, read)
+    session = reading or session
     session.reserve(saves + initial)
     if initial:
         session.run(0, 1, 0, 0)  # a block of no steps ends with a record like any other
@@ -87,6 +92,8 @@ def run(advance: Callable, observe: Callable, consts: Any, loop: Any, controls: 
         done = 0
         for done in _pieces(session, saves, save_every, stop, _Pace(described.lanes), slot=int(initial)):
             _report(progress, done, saves, stop)
+            if reading is not None and reading.over:
+                break
     records = session.records(done + initial)
     return RunResult(session.loop(), records, session.name, note, stop.is_set() and done < saves, done)
 
@@ -143,7 +150,7 @@ def _llvm_session(described: Problem, threads: int | None, width: int | None, bu
 
     lowered = described.lowered(budget)
     width = 1 if described.lanes is None else width or native.best_width()
-    function = native.function(lowered.program, layout_of(described, lowered), width)
+    function = native.function(lowered, layout_of(described, lowered), width)
     return native.NativeSession("llvm", function, Buffers(described, lowered, width), width, threads)
 
 
@@ -203,6 +210,43 @@ def _one_record(session: Session, slot: int, every: int, stop: threading.Event, 
         taken += count
         pace.run(session, slot, 1, count, step + taken - count, keep=taken == every)
     return True
+
+
+class _Read:
+    """A session whose loop is read between pieces that are short enough for its room."""
+
+    def __init__(self, session: Session, read: Reader):
+        self.session, self.read, self.most, self.over = session, read, 1 << 62, False
+        self.name, self.loop, self.records, self.reserve = session.name, session.loop, session.records, session.reserve
+        self.save_state, self.restore_state = session.save_state, session.restore_state
+
+    @property
+    def limit(self) -> int:
+        return self.session.limit
+
+    def run(self, first: int, count: int, every: int, step: int, keep: bool = True) -> None:
+        if self.over or not every:  # a loop that stands still need not be stepped
+            return self.session.run(first, count, min(every, 1), step, keep)
+        done = 0
+        while done < count * every:
+            record, within = divmod(done, every)
+            whole = within == 0 and self.most >= every
+            steps = every if whole else min(self.most, every - within)
+            blocks = min(count - record, self.most // every) if whole else 1
+            if self._fits(first + record, blocks, steps, step + done, keep and within + steps == every):
+                done += blocks * steps
+        return None
+
+    def _fits(self, first: int, count: int, every: int, step: int, keep: bool) -> bool:
+        before = self.session.save_state()
+        self.session.run(first, count, every, step, keep)
+        full, self.over = self.read(self.session.loop())
+        if full > 1:
+            self.session.restore_state(before)
+            self.most, self.over = max(1, count * every // 2), False
+        elif full <= 0.5:
+            self.most = max(self.most, 2 * count * every)
+        return full <= 1
 
 
 @contextmanager

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._input import positive
+from .._input import namespace, positive
 from ..errors import InvalidInput
 from ..groups import SO3, Euclidean
 from ..invariant import symmetric
@@ -33,7 +32,8 @@ def chaplygin_sphere(inertia, mass=1.0, radius=1.0) -> LRSystem:
     """
     mass, radius = positive("mass", mass), float(positive("radius", radius))
     tensor = symmetric(inertia, 3, "inertia")
-    whole = jnp.zeros((5, 5)).at[:3, :3].set(tensor).at[3, 3].set(mass).at[4, 4].set(mass)
+    across = np.zeros((3, 2))
+    whole = namespace(tensor, mass).block([[tensor, across], [across.T, mass * np.eye(2)]])
     rolling = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, radius, 0.0], [-radius, 0.0, 0.0]]
     return LRSystem(SO3() * Euclidean(2), whole, subspace=rolling)
 

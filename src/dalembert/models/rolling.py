@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._input import finite, not_negative, positive
+from .._input import array, finite, namespace, not_negative, positive
 from ..errors import InvalidInput
 from ..groups import SO3, Euclidean
 from ..invariant import symmetric
@@ -37,8 +37,8 @@ def rolling_body(support: Callable, shape: Any, mass=1.0, inertia=(1.0, 1.0, 1.0
         "mass": mass,
         "inertia": symmetric(inertia, 3, "inertia"),
         "pull": pull(mass, slope, gravity),
-        "weight": mass * finite("gravity", gravity) * jnp.cos(finite("slope", slope)),
-        "shape": jax.tree.map(lambda leaf: jnp.asarray(leaf, float), shape),
+        "weight": mass * finite("gravity", gravity) * namespace(slope).cos(finite("slope", slope)),
+        "shape": jax.tree.map(array, shape),
     }
     return System(GROUP, *_functions(support), parameters=parameters)
 
@@ -91,7 +91,7 @@ def rolling_disk(mass=1.0, radius=1.0, axial=None, diametral=None, gravity=9.81)
     mass, radius = positive("mass", mass), positive("radius", radius)
     axial = mass * radius**2 / 2 if axial is None else positive("axial", axial)
     diametral = mass * radius**2 / 4 if diametral is None else positive("diametral", diametral)
-    moments = jnp.stack([diametral, axial, diametral])
+    moments = array([diametral, axial, diametral])
     return rolling_body(circle, {"radius": radius}, mass, moments, gravity=gravity)
 
 
@@ -107,10 +107,10 @@ def rattleback(
     `axes` are the semi-axes (m), the third one downwards, `depth` is how far the centre of mass lies below the ellipsoid's centre.
     The defaults are those of Kane and Levinson (1982): spun the wrong way, it begins to rattle and turns back.
     """
-    axes = jnp.asarray(axes, float)
+    axes = array(axes)
     if axes.shape != (3,) or not _all(axes, lambda a: a > 0):
         raise InvalidInput(f"axes is {axes.tolist()}; allowed: three positive numbers")
-    centre = jnp.stack([jnp.zeros(()), jnp.zeros(()), not_negative("depth", depth)])
+    centre = array([0.0, 0.0, not_negative("depth", depth)])
     return rolling_body(ellipsoid, {"axes": axes, "centre": centre}, mass, inertia, gravity=gravity)
 
 
@@ -151,7 +151,7 @@ def _ball(mass, inertia, radius) -> dict[str, Array]:
 def _round_ball(mass, moment, radius, slope, gravity) -> dict[str, Array]:
     mass, radius = positive("mass", mass), positive("radius", radius)
     moment = 0.4 * mass * radius**2 if moment is None else positive("moment", moment)
-    return _ball(mass, moment * jnp.eye(3), radius) | {"pull": pull(mass, slope, gravity)}
+    return _ball(mass, array(moment * np.eye(3)), radius) | {"pull": pull(mass, slope, gravity)}
 
 
 # The middle of a ball stays at one height: these are `rolling_body` with `sphere` and less work.
@@ -210,5 +210,5 @@ def _factorial(n: int) -> int:
     return int(np.prod(np.arange(1, n + 1)))
 
 
-def _all(array: Array, test: Callable[[Array], Array]) -> bool:
-    return isinstance(array, jax.core.Tracer) or bool(np.all(np.isfinite(array)) and np.all(test(array)))
+def _all(values: Array, test: Callable[[np.ndarray], np.ndarray]) -> bool:
+    return isinstance(values, jax.core.Tracer) or bool(np.all(np.isfinite(values)) and np.all(test(np.asarray(values))))

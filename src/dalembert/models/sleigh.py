@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._input import finite, positive
+from .._input import array, diagonal, finite, namespace, positive
 from ..groups import SE2, SO2
 from ..invariant import InvariantSystem
 
@@ -20,7 +19,7 @@ def chaplygin_sleigh(mass=1.0, inertia=1.0, a=0.3, b=0.0) -> InvariantSystem:
     mass, inertia = positive("mass", mass), positive("inertia", inertia)
     a, b = finite("a", a), finite("b", b)
     turning = inertia + mass * (a**2 + b**2)
-    tensor = jnp.array([[turning, -mass * b, mass * a], [-mass * b, mass, 0.0], [mass * a, 0.0, mass]])
+    tensor = array([[turning, -mass * b, mass * a], [-mass * b, mass, 0.0], [mass * a, 0.0, mass]])
     return InvariantSystem(SE2(), tensor, annihilator=[0.0, 0.0, 1.0])
 
 
@@ -84,9 +83,9 @@ def inclined_disk(mass=1.0, rolling=0.5, turning=0.25, radius=1.0, slope=0.3, gr
 
 def _upright_disk(mass, rolling, turning, radius, potential=None, parameters=None) -> InvariantSystem:
     mass = positive("mass", mass)
-    moments = jnp.array([positive("turning", turning), mass, mass, positive("rolling", rolling)])
+    moments = array([positive("turning", turning), mass, mass, positive("rolling", rolling)])
     subspace = [[1.0, 0.0], [0.0, float(positive("radius", radius))], [0.0, 0.0], [0.0, 1.0]]
-    return InvariantSystem(SE2() * SO2(), jnp.diag(moments), subspace, None, potential, parameters)
+    return InvariantSystem(SE2() * SO2(), diagonal(moments), subspace, None, potential, parameters)
 
 
 def _inclined(t, g, p) -> Array:
@@ -121,10 +120,10 @@ def knife_edge(mass=1.0, inertia=1.0, slope=0.5, gravity=9.81) -> InvariantSyste
     L = (J w^2 + m (v1^2 + v2^2))/2 + m g sin(slope) x on SE(2), v2 = 0. Algebra (w, v1, v2), basis of d (w, v1).
     """
     mass, inertia = positive("mass", mass), positive("inertia", inertia)
-    moments = jnp.array([inertia, mass, mass])
+    moments = array([inertia, mass, mass])
     return InvariantSystem(
         SE2(),
-        jnp.diag(moments),
+        diagonal(moments),
         annihilator=[0.0, 0.0, 1.0],
         potential=_slope,
         parameters={"pull": pull(mass, slope, gravity)},
@@ -133,7 +132,7 @@ def knife_edge(mass=1.0, inertia=1.0, slope=0.5, gravity=9.81) -> InvariantSyste
 
 def pull(mass, slope, gravity) -> Array:
     """m g sin(slope): what pulls a body down an inclined plane."""
-    return mass * finite("gravity", gravity) * jnp.sin(finite("slope", slope))
+    return mass * finite("gravity", gravity) * namespace(slope).sin(finite("slope", slope))
 
 
 def _slope(t, g, p) -> Array:
