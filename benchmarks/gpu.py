@@ -1,4 +1,5 @@
-"""2^20 trajectories in double precision on a GPU: dalembert's kernel, hand-written CUDA of the same scheme, and `jax.vmap`.
+"""2^20 trajectories in double precision on a GPU: dalembert's kernel, hand-written CUDA of the same scheme, and `jax.vmap`
+of the scheme as a JAX user writes it (plain.py) and of dalembert's own, leaner step.
 
 Targets on an H200: generic Suslov Moser-Veselov in at most 25 ps per trajectory and step (aim: 17), at least 200 times
 faster than `jax.vmap` on the same GPU. Times are differences of a long and a short run, so that copies and launches drop out.
@@ -16,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import plain
 from _cases import Case, body_map, lanes, members, suslov
 from _timing import median, table, verdict
 
@@ -145,17 +147,19 @@ def measured(case: Case, name: str, rows: Callable, given: argparse.Namespace, r
     row = [case.name, f"{1e12 * seconds:.1f}", f"{iterations:.2f}", f"{operations:.0f}", f"{flops:.0f}"]
     row.append(f"{100 * flops / seconds / rate:.0f} %" if rate else "-")
     if backend != "cuda":
-        return [*row, "-", "-", "-", "-", "-"]
+        return [*row, *["-"] * 7]
     hand = by_hand(case, rows(case, start), name)
     hand_seconds = per_step(hand, SHORT, LONG, given.repeats) / count
     ours, theirs = run(99), hand(100).get()
     off = _difference(name, ours, theirs, start)
     row += [f"{1e12 * hand_seconds:.1f}", f"{seconds / hand_seconds:.2f}", f"{off:.0e}"]
     if jax.devices()[0].platform != "gpu":
-        return [*row, "no GPU in JAX", "-"]
-    scan = kernel(case, start, "xla")
-    vmapped = per_step(scan, SHORT_VMAP, LONG_VMAP, 3) / count
-    return [*row, f"{1e12 * vmapped:.0f}", verdict(vmapped / seconds, 200, at_most=False)]
+        return [*row, "no GPU in JAX", "-", "-", "-"]
+    scans = [plain.runner(case, members(case, count)) if case.name in plain.SCHEMES else None, kernel(case, start, "xla")]
+    for scan in scans:
+        vmapped = per_step(scan, SHORT_VMAP, LONG_VMAP, given.repeats) / count if scan else 0.0
+        row += [f"{1e12 * vmapped:.0f}", verdict(vmapped / seconds, 200, at_most=False)] if scan else ["-", "-"]
+    return row
 
 
 def _difference(name: str, ours: Any, theirs: np.ndarray, start: da.Trajectory) -> float:
@@ -181,7 +185,7 @@ def main() -> None:
     print(f"2^{given.exponent} trajectories; multiply-adds: {rate / 1e12:.1f} TFLOP/s; JAX on {where}", flush=True)
     cases = ((suslov(step=0.01), "suslov", rows_of_suslov), (body_map("exact"), "body", rows_of_body))
     head = ["per trajectory and step", "cuda ps", "iterations", "operations", "flops", "of peak", "by hand ps", "cuda/hand", "off",
-            "vmap ps", "vmap/cuda"]
+            "vmap of the plain step ps", "/cuda", "vmap of our step ps", "/cuda"]
     table(head, [measured(*case, given, rate) for case in cases])
     print("targets: Suslov at most 25 ps, at least 200 x vmap (! marks a miss); `off`: momentum against CUDA by hand after 100 steps")
 
