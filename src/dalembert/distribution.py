@@ -1,15 +1,13 @@
-"""The distribution D as geometry: adapted frames and Hamel's equations, iterated brackets and the growth vector."""
+"""The distribution D as geometry: brackets of vector fields, adapted frames and Hamel's equations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from ._linalg import solve
@@ -86,72 +84,3 @@ def hamel(system: MechanicalSystem, g=None) -> Hamel:
     """Hamel's form of the equations near g (default: the identity), in the frame that extends the basis of D there."""
     g = system.group.identity() if g is None else g
     return Hamel(system, system.basis(0.0, g))
-
-
-# -- is the constraint nonholonomic? --------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Nonholonomy:
-    """The growth vector (rank D, rank D + [D, D], ...) of iterated brackets at a point, and what it says."""
-
-    growth: tuple[int, ...]
-    dimension: int
-
-    @property
-    def integrable(self) -> bool:
-        """Whether D is closed under brackets: the constraint is then holonomic in disguise."""
-        return len(self.growth) == 1
-
-    @property
-    def bracket_generating(self) -> bool:
-        """Whether every direction is reached (Chow-Rashevskii): no function of the configuration is conserved by D."""
-        return self.growth[-1] == self.dimension
-
-    @property
-    def holonomic_combinations(self) -> int:
-        """How many independent combinations of the constraints are integrable."""
-        return self.dimension - self.growth[-1]
-
-    def __str__(self) -> str:
-        vector = ", ".join(map(str, self.growth))
-        if self.growth[0] == self.dimension:
-            return f"unconstrained: growth vector ({vector}) of {self.dimension}"
-        if self.integrable:
-            return f"integrable: growth vector ({vector}) of {self.dimension}; choose coordinates on the leaves of the constraint"
-        if self.bracket_generating:
-            return f"nonholonomic: growth vector ({vector}) of {self.dimension}, every configuration can be reached"
-        count = self.holonomic_combinations
-        return f"partly integrable: growth vector ({vector}) of {self.dimension}; {count} combination(s) of the constraints are holonomic"
-
-
-def nonholonomy(
-    system: MechanicalSystem, g=None, *, t: float = 0.0, depth: int = 4, tolerance: float = 1e-8
-) -> Nonholonomy:
-    """Whether the constraint is really nonholonomic at g: ranks of D, D + [D, D], ... up to `depth` brackets.
-
-    The linear part A counts; a drift b does not change which velocities are possible, only where they are based.
-    """
-    group = system.group
-    g = group.identity() if g is None else group.element(g)
-    reference = system.basis(t, g)
-
-    def member(a: int) -> Field:
-        return lambda q: system.frame(t, q, reference)[:, a]
-
-    fields = [member(a) for a in range(reference.shape[1])]
-    vectors = [np.asarray(field(g)) for field in fields]
-    level, growth = fields, [_rank(vectors, tolerance)]
-    for order in range(2, depth + 1):
-        pairs = combinations(fields, 2) if order == 2 else ((x, y) for x in fields for y in level)
-        level = [bracket(group, x, y) for x, y in pairs]
-        vectors += list(np.asarray(jax.jit(lambda q: jnp.stack([field(q) for field in level]))(g)))
-        growth.append(_rank(vectors, tolerance))
-        if growth[-1] == group.dim or not level:
-            break
-    while len(growth) > 1 and growth[-1] == growth[-2]:
-        growth.pop()
-    return Nonholonomy(tuple(growth), group.dim)
-
-
-def _rank(vectors: list[np.ndarray], tolerance: float) -> int:
-    values = np.linalg.svd(np.stack(vectors), compute_uv=False)
-    return int(np.count_nonzero(values > tolerance * values[0]))

@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ._echelon import echelon
 from ._jaxpr import depends
 from ._linalg import solve
 from ._newton import find_root
 from .errors import InvalidInput
 from .groups import Euclidean
-from .system import MechanicalSystem, State, echelon
+from .system import MechanicalSystem, State
 
 
 @dataclass(frozen=True, eq=False)

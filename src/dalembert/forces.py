@@ -62,6 +62,9 @@ class Driven(MechanicalSystem):
     def b(self, t, g) -> Array:
         return self.system.b(t, g)
 
+    def phi(self, t, g) -> Array:
+        return self.system.phi(t, g)
+
     def residual(self, t, g, xi) -> Array:
         return self.system.residual(t, g, xi)
 

@@ -12,10 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ._echelon import null_basis
+from ._input import array, diagonal, namespace
 from ._linalg import solve
 from .errors import InvalidInput
 from .groups import Group
-from .system import MechanicalSystem, null_basis
+from .kernels.evaluate import compiled
+from .system import MechanicalSystem
 
 
 @jax.tree_util.register_pytree_node_class
@@ -53,7 +56,7 @@ class InvariantSystem(MechanicalSystem):
         self.group = group
         self.inertia = symmetric(inertia, n, "inertia")
         self.potential, self.parameters = potential, parameters
-        self._entries = jnp.asarray(columns), jnp.asarray(rows)
+        self._entries = array(columns), array(rows)
         self._structure = _structure(columns), _structure(rows)
 
     def tree_flatten(self):
@@ -79,6 +82,10 @@ class InvariantSystem(MechanicalSystem):
     def annihilator(self) -> Array:
         """Rows (m, n) that vanish on d."""
         return _impose(self._structure[1], self._entries[1])
+
+    @property
+    def constraints(self) -> int:
+        return self._entries[1].shape[-2]
 
     def L(self, t, g, xi) -> Array:
         kinetic = 0.5 * xi @ self.inertia @ xi
@@ -118,11 +125,12 @@ class InvariantSystem(MechanicalSystem):
         """The symmetric J with <I xi, xi> = tr(xi J xi^T); on SO(3) J = tr(I)/2 - I. Only physical inertias have one."""
         self.require_body()
         projector, _ = mass_projector(self.group)
-        flat = self.inertia.reshape(-1)
+        numbers = namespace(self.inertia)
+        flat = numbers.asarray(self.inertia).reshape(-1)
         size = round(projector.shape[0] ** 0.5)
         # Entry by entry with literal weights: what is zero for every body on this group is then zero in a compiled step too.
         entries = [sum(float(w) * flat[k] for k, w in enumerate(row) if w) for row in projector]
-        return jnp.stack([jnp.asarray(entry, float) for entry in entries]).reshape(size, size)
+        return array(numbers.stack([numbers.asarray(entry, float) for entry in entries]).reshape(size, size))
 
     def require_body(self) -> None:
         """Refuse an inertia that no body has on this group."""
@@ -147,7 +155,7 @@ def _structure(matrix: np.ndarray) -> Structure:
 
 def _impose(structure: Structure, entries: Array) -> Array:
     """`entries` with the zeros and ones of `structure` as literals, which a compiler folds."""
-    if not structure:
+    if not structure or not isinstance(entries, jax.core.Tracer):
         return entries
     known = np.array([[x is not None for x in row] for row in structure])
     literal = np.array([[x if x is not None else 0.0 for x in row] for row in structure])
@@ -181,7 +189,12 @@ def mass_projector(group: Group) -> tuple[np.ndarray, np.ndarray]:
 def generators(group: Group) -> np.ndarray:
     """The basis of the algebra as matrices (n, N, N)."""
     with jax.ensure_compile_time_eval():
-        return np.asarray(jax.jit(jax.vmap(lambda e: block(group.hat(e))))(np.eye(group.dim)))
+        return np.asarray(_generators(group))
+
+
+@compiled
+def _generators(group: Group) -> Array:
+    return jax.vmap(lambda e: block(group.hat(e)))(np.eye(group.dim))
 
 
 @lru_cache
@@ -197,15 +210,15 @@ def block(matrix: Any) -> Array:
 
 def symmetric(value, size: int, what: str) -> Array:
     """`value` as a symmetric positive definite matrix, or a clear error; three moments mean a diagonal matrix."""
-    array = jnp.asarray(value, float)
-    array = jnp.diag(array) if array.shape == (size,) else array
-    if array.shape != (size, size):
+    matrix = array(value)
+    matrix = diagonal(matrix) if matrix.shape == (size,) else matrix
+    if matrix.shape != (size, size):
         raise InvalidInput(
-            f"{what} has shape {array.shape}; allowed: ({size}, {size}), or ({size},) for a diagonal one"
+            f"{what} has shape {matrix.shape}; allowed: ({size}, {size}), or ({size},) for a diagonal one"
         )
-    if isinstance(array, jax.core.Tracer):
-        return array
-    values = np.asarray(array)
+    if isinstance(matrix, jax.core.Tracer):
+        return matrix
+    values = np.asarray(matrix)
     if not np.all(np.isfinite(values)):
         raise InvalidInput(f"{what} must be finite; given {values.tolist()}")
     if np.abs(values - values.T).max() > 1e-12 * np.abs(values).max():
@@ -215,7 +228,7 @@ def symmetric(value, size: int, what: str) -> Array:
         raise InvalidInput(
             f"{what} must be positive definite; its smallest eigenvalue is {lowest:.6g}: {values.tolist()}"
         )
-    return array
+    return matrix
 
 
 def _matrix(value, n: int, *, rows: bool) -> np.ndarray:

@@ -18,23 +18,31 @@ from ._linalg import solve
 from ._newton import find_root, follow_root
 from .differences import FiniteDifference
 from .errors import InvalidInput
+from .holonomic import tangency
 from .system import MechanicalSystem, System
 
 
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=("parameters",),
-    meta_fields=("group", "lagrangian", "constraint", "drift", "force"),
+    meta_fields=("group", "lagrangian", "constraint", "drift", "force", "holonomic"),
 )
 @dataclass(frozen=True, eq=False)
 class NonlinearSystem(System):
     """(Q, L, phi): d/dt L_xi - ad*_xi L_xi - L_g - F = phi_xi^T l, phi(t, g, xi) = 0 ((5) of jimenez-scheurle).
 
-    As `System`, but with `constraint(t, g, xi, p)` -> phi (m,); a `drift` b makes it phi = b.
+    As `System`, but with `constraint(t, g, xi, p)` -> phi (m,); a `drift` b makes it phi = b. Rows of a `holonomic` constraint follow.
     """
 
     def residual(self, t, g, xi) -> Array:
-        """phi(t, g, xi), zero on the constraint."""
+        """phi(t, g, xi), zero on the constraint; then dphi xi + phi_t of the holonomic ones."""
+        own = self._own(t, g, xi)
+        if self.holonomic is None:
+            return own
+        rows, rate = tangency(self.group, self.phi, t, g)
+        return jnp.concatenate([own, rows @ xi + rate])
+
+    def _own(self, t, g, xi) -> Array:
         if self.constraint is None:
             return jnp.zeros(0)
         value = jnp.asarray(self.constraint(t, g, xi, self.parameters))

@@ -1,5 +1,7 @@
 """A nonholonomic system is a triple (Q, L, D): a Lie group, a Lagrangian and a constraint A(t, g) xi = b(t, g).
 
+Holonomic constraints phi(t, g) = 0 add dphi xi = -phi_t to the rows of A and b, after the nonholonomic ones.
+
 Velocities and momenta are left-trivialised: xi = g^-1 g', and a covector mu at g pairs with g xi as mu . xi.
 """
 
@@ -16,14 +18,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ._echelon import null_basis
+from ._input import array
 from ._jaxpr import depends
 from ._linalg import solve, solve_saddle
 from ._newton import follow_root
-from .errors import InvalidInput, OffConstraint
+from .admissible import nearest_configuration, require_admissible, vector
+from .errors import InvalidInput
 from .groups import Group
+from .holonomic import tangency
+from .kernels.evaluate import compiled
 
 Element = Any
-TOLERANCE = 1e-9
 
 
 class State(NamedTuple):
@@ -48,7 +54,8 @@ class MechanicalSystem:
     """What (Q, L, D) determines: the Legendre map, the energy, projections onto D and the equations of motion on D.
 
     A subclass evaluates the Lagrangian `L(t, g, xi)`, the constraint `A(t, g)`, its drift `b(t, g)` and the force
-    `F(t, g, xi, u)`; every derivative is taken by `jax`.
+    `F(t, g, xi, u)`; every derivative is taken by `jax`. Where it has holonomic constraints, `phi(t, g)`, the last rows of A and b
+    are theirs.
     """
 
     group: Group
@@ -64,6 +71,10 @@ class MechanicalSystem:
 
     @abstractmethod
     def F(self, t, g, xi, u) -> Array: ...
+
+    def phi(self, t, g) -> Array:
+        """The holonomic constraints (k,), zero where configurations may be; none by default."""
+        return jnp.zeros(0)
 
     # -- derivatives ---------------------------------------------------------------------------------------------------
     def momentum(self, t, g, xi) -> Array:
@@ -84,8 +95,13 @@ class MechanicalSystem:
 
     @property
     def constraints(self) -> int:
-        """The number m of constraint rows."""
+        """The number m of constraint rows, those of holonomic constraints included."""
         return jax.eval_shape(self.A, 0.0, self.group.identity()).shape[0]
+
+    @property
+    def holonomic_constraints(self) -> int:
+        """The number k of holonomic constraints."""
+        return jax.eval_shape(self.phi, 0.0, self.group.identity()).shape[0]
 
     def residual(self, t, g, xi) -> Array:
         """A xi - b, zero on D."""
@@ -102,6 +118,10 @@ class MechanicalSystem:
         xi = jnp.asarray(xi, float)
         correction, _ = solve_saddle(self.metric(t, g, xi), self.A(t, g), self._zero(), -self.residual(t, g, xi))
         return xi + correction
+
+    def project_configuration(self, g, t=0.0) -> Element:
+        """The configuration with phi = 0 nearest to g in the kinetic metric at g."""
+        return nearest_configuration(self, g, t) if self.holonomic_constraints else g
 
     def velocity(self, t, g, momentum) -> Array:
         """The velocity in D whose momentum agrees with `momentum` on D: L_xi + A^T l = momentum, A xi = b."""
@@ -161,7 +181,7 @@ class MechanicalSystem:
         g = self.group.identity() if g is None else self.group.element(g)
         if (xi is None) == (momentum is None):
             raise InvalidInput("give exactly one of xi (a velocity) and momentum")
-        t = jnp.asarray(t, float)
+        t = array(t)
         if xi is None:
             xi = _velocity(self, t, g, self._covector(t, g, momentum))
         xi = vector(xi, self.group.dim, "velocity xi")
@@ -169,26 +189,13 @@ class MechanicalSystem:
         return State(t, g, xi, _momentum(self, t, g, xi), xi)
 
     def require_admissible(self, t, g, xi) -> None:
-        """Refuse a velocity off D, saying how far it is off."""
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self, t, g, xi))):
-            return
-        xi = vector(xi, self.group.dim, "velocity xi")
-        rows, off = (np.asarray(value) for value in _constraint(self, t, g, xi))
-        if rows.shape[0] and np.linalg.matrix_rank(rows) < rows.shape[0]:
-            raise InvalidInput(
-                f"the {rows.shape[0]} constraint rows A(t, g) are linearly dependent at the initial state: {rows.tolist()}"
-            )
-        scale = 1.0 + np.linalg.norm(rows, axis=1) * np.linalg.norm(np.asarray(xi))
-        if np.any(np.abs(off) > TOLERANCE * scale):
-            raise OffConstraint(
-                f"the initial velocity {np.asarray(xi).tolist()} is off the constraint: |A xi - b| = {np.abs(off).max():.3g}. "
-                f"The nearest admissible velocity is system.project(g, xi) = {np.asarray(_project(self, t, g, xi)).tolist()}"
-            )
+        """Refuse a configuration off phi = 0 or a velocity off D, saying how far it is off."""
+        require_admissible(self, t, g, xi)
 
     def _covector(self, t, g, momentum) -> Array:
         """All n components of a momentum given by n components, or by its n - m components in the basis of D."""
         n, rank = self.group.dim, self.group.dim - self.constraints
-        momentum = jnp.asarray(momentum, float)
+        momentum = array(momentum)
         if momentum.shape == (n,):
             return vector(momentum, n, "momentum")
         if momentum.shape != (rank,):
@@ -197,7 +204,7 @@ class MechanicalSystem:
 
     def basis(self, t, g) -> Array:
         """The documented basis (n, n-m) of D at g: the null space of A in reduced echelon form."""
-        return jnp.asarray(null_basis(np.asarray(self.A(t, g))))
+        return array(null_basis(np.asarray(_rows(self, t, g))))
 
     def _zero(self) -> Array:
         return jnp.zeros(self.group.dim)
@@ -209,41 +216,37 @@ class MechanicalSystem:
 
 
 # A system is a pytree, so these are compiled once for all systems of a kind; op by op they would take seconds.
-@jax.jit
+@compiled
 def _velocity(system: MechanicalSystem, t, g, momentum):
     return system.velocity(t, g, momentum)
 
 
-@jax.jit
-def _project(system: MechanicalSystem, t, g, xi):
-    return system.project(g, xi, t)
-
-
-@jax.jit
+@compiled
 def _momentum(system: MechanicalSystem, t, g, xi):
     return system.momentum(t, g, xi)
 
 
-@jax.jit
+@compiled
 def _extend(basis: Array, restricted: Array):
     return basis @ solve(basis.T @ basis, restricted)
 
 
-@jax.jit
-def _constraint(system: MechanicalSystem, t, g, xi):
-    return system.rows(t, g)(xi), system.residual(t, g, xi)
+@compiled
+def _rows(system: MechanicalSystem, t, g):
+    return system.A(t, g)
 
 
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=("parameters",),
-    meta_fields=("group", "lagrangian", "constraint", "drift", "force"),
+    meta_fields=("group", "lagrangian", "constraint", "drift", "force", "holonomic"),
 )
 @dataclass(frozen=True, eq=False)
 class System(MechanicalSystem):
     """(Q, L, D) from functions: `lagrangian(t, g, xi, p)`, `constraint(t, g, p)` -> A, `drift(t, g, p)` -> b, `force(t, g, xi, u, p)`.
 
-    `constraint=None` leaves the system free. `parameters` is the pytree p: ensembles, sweeps and gradients reach it.
+    `constraint=None` leaves the system free. `holonomic(t, g, p)` -> phi (k,) keeps configurations on phi = 0; its derivative gives the
+    last k rows of A and b. `parameters` is the pytree p: ensembles, sweeps and gradients reach it.
     """
 
     group: Group
@@ -253,72 +256,54 @@ class System(MechanicalSystem):
     parameters: Any = None
     drift: Callable | None = None
     force: Callable | None = None
+    holonomic: Callable | None = None
 
     def L(self, t, g, xi) -> Array:
         return self.lagrangian(t, g, xi, self.parameters)
 
     def A(self, t, g) -> Array:
+        rows = self._rows(t, g)
+        return rows if self.holonomic is None else jnp.concatenate([rows, tangency(self.group, self.phi, t, g)[0]])
+
+    def b(self, t, g) -> Array:
+        drift = self._drift(t, g)
+        return drift if self.holonomic is None else jnp.concatenate([drift, -tangency(self.group, self.phi, t, g)[1]])
+
+    def phi(self, t, g) -> Array:
+        if self.holonomic is None:
+            return jnp.zeros(0)
+        value = jnp.asarray(self.holonomic(t, g, self.parameters))
+        if value.ndim != 1 or value.shape[0] >= self.group.dim:
+            raise InvalidInput(
+                f"holonomic(t, g, p) gave shape {value.shape}; allowed: (k,) with k < {self.group.dim}, one entry for each "
+                f"holonomic constraint on {self.group}"
+            )
+        return value
+
+    def _rows(self, t, g) -> Array:
+        """The nonholonomic rows of A."""
         if self.constraint is None:
             return jnp.zeros((0, self.group.dim))
         rows = jnp.asarray(self.constraint(t, g, self.parameters))
-        if rows.ndim != 2 or rows.shape[1] != self.group.dim or rows.shape[0] >= self.group.dim:
+        room = self.group.dim - self.holonomic_constraints
+        if rows.ndim != 2 or rows.shape[1] != self.group.dim or rows.shape[0] >= room:
             raise InvalidInput(
-                f"constraint(t, g, p) gave shape {rows.shape}; allowed: (m, {self.group.dim}) with m < {self.group.dim}, "
+                f"constraint(t, g, p) gave shape {rows.shape}; allowed: (m, {self.group.dim}) with m < {room}, "
                 f"one row for each constraint on xi in the algebra of {self.group}"
             )
         return rows
 
-    def b(self, t, g) -> Array:
+    def _drift(self, t, g) -> Array:
+        """The entries of b for the nonholonomic rows."""
+        m = self._rows(t, g).shape[0]
         if self.drift is None:
-            return jnp.zeros(self.A(t, g).shape[0])
+            return jnp.zeros(m)
         value = jnp.asarray(self.drift(t, g, self.parameters))
-        if value.shape != (self.constraints_at(t, g),):
-            raise InvalidInput(
-                f"drift(t, g, p) gave shape {value.shape}; allowed: ({self.constraints_at(t, g)},), one entry a constraint row"
-            )
+        if value.shape != (m,):
+            raise InvalidInput(f"drift(t, g, p) gave shape {value.shape}; allowed: ({m},), one entry a constraint row")
         return value
-
-    def constraints_at(self, t, g) -> int:
-        return self.A(t, g).shape[0]
 
     def F(self, t, g, xi, u) -> Array:
         if self.force is None:
             return jnp.zeros(self.group.dim)
         return jnp.asarray(self.force(t, g, xi, u, self.parameters))
-
-
-def vector(value, size: int, what: str) -> Array:
-    """`value` as a finite vector of `size` numbers, or a clear error."""
-    array = jnp.asarray(value, float)
-    if array.shape != (size,):
-        raise InvalidInput(f"{what} has shape {array.shape}; allowed: ({size},)")
-    if not isinstance(array, jax.core.Tracer) and not np.all(np.isfinite(array)):
-        raise InvalidInput(f"{what} must be finite; given {np.asarray(array).tolist()}")
-    return array
-
-
-def null_basis(rows: np.ndarray) -> np.ndarray:
-    """Columns that span ker A, unit in the free coordinates: the reduced echelon form with the largest entries as pivots."""
-    rows, pivots = echelon(rows)
-    free = [j for j in range(rows.shape[1]) if j not in pivots]
-    basis = np.zeros((rows.shape[1], len(free)))
-    basis[free, range(len(free))] = 1.0
-    basis[pivots] = -rows[:, free]
-    return basis + 0.0
-
-
-def echelon(rows: np.ndarray) -> tuple[np.ndarray, list[int]]:
-    """(the reduced echelon form of A, the columns of its pivots), with the largest entries as pivots."""
-    rows = np.array(rows, float)
-    m, n = rows.shape
-    pivots: list[int] = []
-    for i in range(m):
-        k, j = divmod(int(np.argmax(np.abs(rows[i:]))), n)
-        if np.abs(rows[i + k, j]) < 1e-12 * max(1.0, np.abs(rows).max()):
-            raise InvalidInput(f"the {m} constraint rows are linearly dependent: rank {i}")
-        rows[[i, i + k]] = rows[[i + k, i]]
-        rows[i] /= rows[i, j]
-        others = np.arange(m) != i
-        rows[others] -= np.outer(rows[others, j], rows[i])
-        pivots.append(j)
-    return rows, pivots

@@ -17,6 +17,7 @@ from ..invariant import InvariantSystem
 from ..retractions import Cayley, Retraction
 from ..system import MechanicalSystem, State
 from .base import Integrator, Prediction, StepInfo, fine, info
+from .claims import Claims, conservative, inertial, unconstrained
 
 NODES = ("original", "velocity", "deformed")
 
@@ -41,6 +42,8 @@ class LagrangeDAlembert(Integrator):
     "original": (g_k, v), v in D with the restricted momentum of p_k; composes, does not depend on h.
     "velocity": the redefined nodes (g~, w), on D exactly (Definition 5.6).
     "deformed": (g_{k+1}, w), on the deformed constraint (87)-(89).
+    Holonomic constraints hold at the nodes, phi(g_{k+1}) = 0, with reactions dphi(g_k)^T l_k beside A(g_k)^T l_k, and the velocity v at a
+    node satisfies dphi v = -phi_t: RATTLE (Andersen 1983) for this L_d, symplectic where nothing is nonholonomic. Original nodes only.
     """
 
     retraction: Retraction = Cayley()
@@ -64,6 +67,21 @@ class LagrangeDAlembert(Integrator):
 
     def adjoint(self) -> LagrangeDAlembert | None:
         return replace(self, node=1 - self.node) if self.pair is None else None
+
+    def claims(self, system) -> Claims:
+        symmetric = self.node == 0.5 and self.nodes != "deformed" and self.pair is None
+        original, still = self.nodes == "original", conservative(system)
+        lifted = original and self.pair is None and isinstance(system, InvariantSystem) and inertial(system)
+        return Claims(
+            2 if symmetric or lifted else 1,
+            symmetric=symmetric,
+            reversible=symmetric and still,
+            constraint=self.nodes != "deformed",
+            group=True,
+            momentum=original and still,
+            symplectic=original and still and unconstrained(system),
+            condition="order 2 and symmetric at node 1/2, order 2 at every node on invariant systems without potential",
+        )
 
     @property
     def difference(self) -> FiniteDifference:
@@ -161,6 +179,13 @@ class LagrangeDAlembert(Integrator):
         return t - (self.node if self.nodes == "velocity" else 1.0) * h
 
     def require(self, system: MechanicalSystem, state: State, h: float) -> None:
+        if system.holonomic_constraints and (self.nodes != "original" or self.pair is not None):
+            other = (
+                f'nodes = "{self.nodes}" shows others' if self.pair is None else "a pair (L_d, D_d) says nothing of phi"
+            )
+            raise InvalidInput(
+                f'{self.name} keeps holonomic constraints at its original nodes; {other}. Use nodes = "original" without a pair'
+            )
         if self.nodes != "deformed":
             return system.require_admissible(state.t, state.g, state.xi)
         inner = system.group.compose(state.g, self.retraction.tau(system.group, -(1 - self.node) * h * state.xi))
@@ -187,4 +212,9 @@ class LagrangeDAlembert(Integrator):
         inner = self.difference.inner(system.group, carry.g, h * w)
         impulse = h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))
         reaction, mu1 = self.difference.reaction(system.group, h * w, mu0, impulse)
-        return reaction - system.momentum(t, inner, w), mu1, system.residual(t, inner, w)
+        balance = reaction - system.momentum(t, inner, w)
+        off, k = system.residual(t, inner, w), system.holonomic_constraints
+        if k:
+            end = self.difference.end(system.group, carry.g, h * w)
+            off = jnp.concatenate([off[:-k], system.phi(carry.t + h, end) / h])
+        return balance, mu1, off

@@ -1,5 +1,6 @@
 """Ready systems: parameters, equations, sources, and exact solutions where they exist."""
 
+from .holonomic import hinged_sleighs, pendulum_chain, skate_on_ellipsoid
 from .lr import chaplygin_sphere, conserved_momentum, veselova
 from .oscillators import chaotic_quartic, contact_oscillator, pendulum_cvt, quartic_state
 from .particles import exact_particle, nonholonomic_particle
@@ -57,9 +58,11 @@ __all__ = [
     "exact_momentum",
     "exact_particle",
     "exact_sleigh",
+    "hinged_sleighs",
     "inclined_disk",
     "knife_edge",
     "nonholonomic_particle",
+    "pendulum_chain",
     "pendulum_cvt",
     "planar_body",
     "quartic_state",
@@ -70,6 +73,7 @@ __all__ = [
     "rolling_ball",
     "rolling_body",
     "rolling_disk",
+    "skate_on_ellipsoid",
     "sleigh_n",
     "snakeboard",
     "snakeboard_gait",

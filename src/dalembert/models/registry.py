@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import InvalidInput, UnknownName
 from ..system import MechanicalSystem
+from .holonomic import hinged_sleighs, pendulum_chain, skate_on_ellipsoid
 from .lr import chaplygin_sphere, veselova
 from .oscillators import chaotic_quartic, contact_oscillator, pendulum_cvt
 from .particles import nonholonomic_particle
@@ -159,6 +160,32 @@ MODELS: dict[str, Model] = {
             {"momentum": [0.5, -0.3, 0.4]},
             0.1,
             {"name": "discrete-lr"},
+        ),
+        Model(
+            "pendulum-chain",
+            pendulum_chain,
+            {"masses": [1.0, 0.6], "lengths": [1.0, 0.8]},
+            {"configuration": [0.6, -0.8, 1.4, -0.8], "velocity": [0.8, 0.6, 0.8, 1.4]},
+            0.02,
+        ),
+        Model(
+            "skate-on-ellipsoid",
+            skate_on_ellipsoid,
+            {"axes": [1.5, 1.2, 1.0], "inertia": [0.1, 0.2, 0.3]},
+            {
+                "configuration": [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1]],
+                "velocity": [0.0, 0.8 / 2.25, 1.5, 0.8, 0.0, 0.0],
+            },
+            0.02,
+        ),
+        Model(
+            "hinged-sleighs",
+            hinged_sleighs,
+            {"front": 0.5, "arm": 0.3},
+            {
+                "configuration": [[[1, 0, 0], [0, 1, 0], [0, 0, 1]], [[1, 0, 0.8], [0, 1, 0], [0, 0, 1]]],
+                "velocity": [-0.375, 0.6, 0.0, 0.625, 0.6, 0.0],
+            },
         ),
     )
 }
