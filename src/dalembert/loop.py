@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from .integrators import Integrator
@@ -18,12 +19,13 @@ from .trajectory import Record
 
 
 class Peaks(NamedTuple):
-    """Extremes over ALL steps, also those that are not saved: energy at the start, |E - E(0)|, |A xi - b|, distance from the group."""
+    """Extremes over ALL steps, also those that are not saved: of E at the start, |E - E(0)|, |A xi - b|, |g - G|, |phi|."""
 
     energy: Array
     energy_error: Array
     constraint: Array
     group: Array
+    holonomic: Array | np.ndarray = np.zeros(0)  # one entry a holonomic constraint
 
 
 class Loop(NamedTuple):
@@ -58,14 +60,14 @@ def functions(integrator: Integrator, monitor: bool) -> Functions:
         good = (info.status == OK) & _finite(carry)
         status = jnp.where(good, OK, jnp.where(info.status == OK, NOT_FINITE, info.status))
         zero = jnp.zeros(())
-        peaks = Peaks(zero, zero, zero, zero)
+        peaks = Peaks(zero, zero, zero, zero, jnp.zeros(system.holonomic_constraints))
         count = jnp.where(good, 0.0, -1.0)
         turns = jnp.zeros_like(system.group.angles(state.g))
         loop = Loop(carry, carry.t, count, status, info.residual, info.iterations, info.multipliers, turns, peaks)
         if monitor:
             seen = integrator.observe(system, carry, h)
             loop = loop._replace(
-                peaks=_peaks(system, seen, peaks._replace(energy=system.energy(seen.t, seen.g, seen.xi)))
+                peaks=peaked(system, seen, peaks._replace(energy=system.energy(seen.t, seen.g, seen.xi)))
             )
         return loop
 
@@ -74,11 +76,11 @@ def functions(integrator: Integrator, monitor: bool) -> Functions:
         carry, info = integrator.step(system, loop.carry, h, u)
         good = (loop.status == OK) & (info.status == OK) & _finite(carry, loop.carry)
         count = loop.steps + jnp.where(good, 1.0, 0.0)
-        carry = carry._replace(t=loop.origin + count * h)
+        carry = carry if integrator.clock else carry._replace(t=loop.origin + count * h)
         failure = jnp.where(info.status == OK, NOT_FINITE, info.status)
         status = jnp.where(good | (loop.status != OK), loop.status, failure)
         turns = loop.turns + system.group.winding(loop.carry.g, carry.g)
-        peaks = _peaks(system, integrator.observe(system, carry, h), loop.peaks) if monitor else loop.peaks
+        peaks = peaked(system, integrator.observe(system, carry, h), loop.peaks) if monitor else loop.peaks
         new = (carry, info.residual, info.iterations, info.multipliers, turns, peaks)
         old = (loop.carry, loop.residual, loop.iterations, loop.multipliers, loop.turns, loop.peaks)
         kept = jax.tree.map(lambda a, b: a if a is b else jnp.where(good, a, b), new, old)
@@ -90,8 +92,9 @@ def functions(integrator: Integrator, monitor: bool) -> Functions:
         angles = group.angles(loop.carry.g) + 2 * jnp.pi * loop.turns
         if state.g is not loop.carry.g:  # a node between: less than half a turn from the one that is counted
             angles = angles + group.angles(group.compose(group.inverse(loop.carry.g), state.g))
+        size = loop.carry.size if integrator.clock else None
         return Record(
-            state, loop.residual, loop.iterations.astype(int), loop.multipliers, angles, loop.steps.astype(int)
+            state, loop.residual, loop.iterations.astype(int), loop.multipliers, angles, loop.steps.astype(int), size
         )
 
     return Functions(begin, advance, observe)
@@ -123,7 +126,8 @@ def _finite(new, old=()) -> Array:
     return jnp.isfinite(values[0])
 
 
-def _peaks(system: MechanicalSystem, state: State, peaks: Peaks) -> Peaks:
+def peaked(system: MechanicalSystem, state: State, peaks: Peaks) -> Peaks:
+    """The extremes with those of one more state."""
     energy = system.energy(state.t, state.g, state.xi)
     constraint = jnp.max(jnp.abs(system.residual(state.t, state.g, state.xi)), initial=0.0)
     return Peaks(
@@ -131,4 +135,5 @@ def _peaks(system: MechanicalSystem, state: State, peaks: Peaks) -> Peaks:
         jnp.maximum(peaks.energy_error, jnp.abs(energy - peaks.energy)),
         jnp.maximum(peaks.constraint, constraint),
         jnp.maximum(peaks.group, system.group.distance(state.g)),
+        jnp.maximum(peaks.holonomic, jnp.abs(system.phi(state.t, state.g))),
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import jax
@@ -12,16 +11,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .errors import InvalidInput, UnknownName
+from ._input import array
+from .accurate import reference_run
+from .crossings import Found, Watch, collected, ended, find
+from .errors import InvalidInput, NumericalFailure, UnknownName
+from .events import Crossings, Event, named
 from .integrators import Integrator, Reference
-from .integrators.base import NOT_FINITE, OK
-from .kernels.run import Backend, RunResult, run
-from .loop import Functions, functions, lifted
+from .integrators.base import OK
+from .kernels.run import Backend, Reader, RunResult, run
+from .loop import Functions, Loop, functions, lifted
 from .sensitivity import pair, tangent_tree
 from .system import MechanicalSystem, State
 from .trajectory import Trajectory
+from .watch import onward, ring, watched
 
 BACKENDS = ("auto", "llvm", "cuda", "xla")
+AHEAD = 4096
+"""Steps that `steps_until` runs at a time."""
 
 
 def simulate(
@@ -38,6 +44,7 @@ def simulate(
     monitor: bool = False,
     backend: Backend = "auto",
     tangents: Callable | None = None,
+    events: Sequence[Event] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Trajectory:
     """Integrate from `state`, or go on from a Trajectory, with `steps` steps or up to `t_end`.
@@ -47,8 +54,11 @@ def simulate(
     `monitor=True` keeps the extremes of energy error, constraint and group distance over all steps in `final.peaks`.
     `tangents` is a curve of problems, s -> (system, state, step), that passes through this one at s = 0: the derivative
     of every saved number along it comes back in `Trajectory.tangents`, at the speed of the backend.
+    `events` are looked for after every step and located to round-off (see `Event`); what was found is `Trajectory.events`.
     Numerical failure is data: see `Trajectory.status` and `check`.
     """
+    if integrator.clock and t_end is not None and steps is None:
+        steps, t_end = steps_until(system, integrator, state, step=step, t_end=t_end, t0=t0, backend=backend), None
     steps = count_steps(step, steps, t_end, _clock(state, t0))
     _whole("save_every", save_every)
     if isinstance(state, Trajectory):
@@ -58,14 +68,20 @@ def simulate(
             )
         begin, last = state.last, state
     else:
-        begin, last = (state if t0 is None else state._replace(t=jnp.asarray(t0, float))), None
+        begin, last = (state if t0 is None else state._replace(t=array(t0))), None
         if not _traced((system, state, step)):
             integrator.require(system, begin, step)
+    if integrator.clock and callable(controls):
+        raise InvalidInput(
+            f"the times of the steps of {integrator.name} are not known before the run: give controls as an array with one row a step, "
+            "or a force that depends on time"
+        )
     held = held_controls(controls, _clock(state, t0), step, steps)
+    watch = _watch(events, system, begin, step, tangents)
     if isinstance(integrator, Reference):
-        return _reference(system, integrator, begin, step, steps, save_every, held)
+        return reference_run(system, integrator, begin, step, steps, save_every, held, watch)
     loop_functions = functions(integrator, monitor)
-    consts = (system, jnp.asarray(step, float))
+    consts = (system, array(step))
     if tangents is not None:
         return _sensitive(loop_functions, tangents, integrator, consts, begin, held, steps, save_every, backend, last)
     if last is None:
@@ -74,12 +90,17 @@ def simulate(
         loop = last.final
         moved = loop.carry.t - loop.steps * consts[1]  # another step counts from another origin
         loop = loop._replace(origin=jnp.where(consts[1] == last.step, loop.origin, moved))
-    result = _run(loop_functions, consts, loop, held, steps, save_every, backend, progress=progress)
-    return _truncated(
-        Trajectory(
-            system, integrator, consts[1], result.records, result.loop, result.backend, result.note, result.interrupted
+    found: dict[str, Crossings] = {}
+    if watch:
+        result, found = _watched(
+            watch, integrator, monitor, consts, loop, held, steps, save_every, backend, progress=progress
         )
+    else:
+        result = _run(loop_functions, consts, loop, held, steps, save_every, backend, progress=progress)
+    made = Trajectory(
+        system, integrator, consts[1], result.records, result.loop, result.backend, result.note, result.interrupted
     )
+    return _truncated(replace(made, events=found))
 
 
 def _sensitive(plain, curve, integrator, consts, state, held, steps, save_every, backend, last) -> Trajectory:
@@ -111,13 +132,14 @@ def ensemble(
     monitor: bool = False,
     backend: Backend = "auto",
     batched_system: bool = False,
+    events: Sequence[Event] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Trajectory:
     """`simulate` over many members: `state` and/or `system` carry a leading axis (a list is stacked).
 
     A batched system is one whose leaves have that axis, as `jax.vmap(model)(parameters)` makes it: say so with
-    `batched_system=True`. A member that fails stays at its last good state; the others go on. Arrays of the result have
-    shape (members, saves, ...).
+    `batched_system=True`. A member that fails stays at its last good state, one that an event stops at that event; the others
+    go on. Arrays of the result have shape (members, saves, ...).
     """
     members, batched_system = (
         (_stack(system, "systems"), True) if isinstance(system, list) else (system, batched_system)
@@ -128,17 +150,27 @@ def ensemble(
         raise InvalidInput(
             "an ensemble needs a leading axis on the states (state.xi of shape (members, n)) or batched systems; for one run use simulate"
         )
+    if integrator.clock and t_end is not None:
+        raise InvalidInput(
+            f"the members of an ensemble by {integrator.name} reach t_end after different numbers of steps: give steps"
+        )
     steps = count_steps(step, steps, t_end, float(np.ravel(states.t)[0]))
     _whole("save_every", save_every)
     _require_members(members, integrator, states, step, batched_system, batched_state)
     held = held_controls(controls, float(np.ravel(states.t)[0]), step, steps)
     axes = (0 if batched_system else None, None)
     loop_functions = functions(integrator, monitor)
-    consts = (members, jnp.asarray(step, float))
+    consts = (members, array(step))
     lanes = jax.tree.leaves(states if batched_state else members)[0].shape[0]
     begin_axes = (axes, (0 if batched_state else None, None))
     loop = _begin(loop_functions, consts, (states, _first(held)), backend, begin_axes, lanes)
-    result = _run(loop_functions, consts, loop, held, steps, save_every, backend, axes, lanes, progress)
+    one = _member(members, states, 0, batched_system, batched_state)
+    watch, found = _watch(events, *one, step), dict[str, Crossings]()
+    options = (held, steps, save_every, backend, axes, lanes, progress)
+    if watch:
+        result, found = _watched(watch, integrator, monitor, consts, loop, *options)
+    else:
+        result = _run(loop_functions, consts, loop, *options)
     return Trajectory(
         members,
         integrator,
@@ -149,6 +181,7 @@ def ensemble(
         result.note,
         result.interrupted,
         batched_system,
+        events=found,
     )
 
 
@@ -164,12 +197,13 @@ def _run(
     axes=None,
     lanes=None,
     progress=None,
+    read: Reader | None = None,
 ) -> RunResult:
     """`steps` steps with a record after every `save_every` of them; a remainder ends with a record too."""
     saves, rest = divmod(steps, save_every)
     parts: list[RunResult] = []
     for count, stride, offset in ((saves, save_every, 0), (1 if rest else 0, rest, saves * save_every)):
-        if count and not (parts and parts[-1].interrupted):
+        if count and not (parts and parts[-1].saves < saves):  # interrupted, or all lanes stopped
             held = jax.tree.map(lambda leaf: leaf[offset : offset + count * stride], controls)
             options = {} if lanes is None else {"lanes": lanes, "axes": (axes, 0)}
             parts.append(
@@ -183,6 +217,7 @@ def _run(
                     backend=backend,
                     progress=progress,
                     initial=not parts,
+                    read=read,
                     **options,
                 )
             )
@@ -190,6 +225,54 @@ def _run(
     records = [part.records for part in parts]
     joined = jax.tree.map(lambda *leaves: _join(leaves, 0 if lanes is None else 1), *records)
     return replace(parts[-1], records=joined, note=parts[0].note)
+
+
+def _watch(events: Sequence[Event], system, state: State, step, tangents=None) -> tuple[Event, ...]:
+    """The events that a run looks for, checked."""
+    if not events:
+        return ()
+    if tangents is not None or _traced((system, state, step)):
+        raise InvalidInput(
+            "events are found outside of JAX transformations only, and without tangents: leave out one of the two"
+        )
+    return named(events, system, state)
+
+
+def _watched(
+    events: tuple[Event, ...],
+    integrator: Integrator,
+    monitor: bool,
+    consts,
+    loop: Loop,
+    held,
+    steps: int,
+    save_every: int,
+    backend: Backend,
+    axes=None,
+    lanes=None,
+    progress=None,
+) -> tuple[RunResult, dict[str, Crossings]]:
+    """A run that looks for events: the same steps, with the crossings located when it is done."""
+    (system, h), batched = consts, axes is not None and axes[0] == 0
+    watch, made = Watch(events, lanes), watched(functions(integrator, monitor), integrator, events)
+    begun = ring(loop, _begin(made, consts, loop, backend, (axes, 0), lanes), lanes)
+    result = _run(made, consts, begun, held, steps, save_every, backend, axes, lanes, progress, watch.read)
+    done = min(save_every * (np.shape(result.records.steps)[-1] - 1), steps)
+    found = find(watch, system, h, integrator, held, np.asarray(loop.steps), done, batched, backend)
+    records, final = result.records, result.loop.loop
+    if found is not None:
+
+        def again(last: Found, before: Loop) -> Loop:
+            own = jax.tree.map(lambda leaf: np.asarray(leaf)[last.lane], system) if batched else system
+            u = jax.tree.map(lambda leaf: np.asarray(leaf)[last.index], held)
+            given, where = (before, last.record, u), ((0 if batched else None, None), 0)
+            return _begin(onward(integrator, monitor), (own, h), given, backend, where, len(last.lane))
+
+        stops = np.array([event.stop for event in events])
+        records, final = ended(found, stops, records, final, save_every, lanes is None, again)
+    one = jax.tree.map(lambda leaf: leaf[0, 0] if lanes is not None else leaf[0], records)
+    crossings = collected(watch, found, result.loop.suspects, one)
+    return replace(result, records=records, loop=final), crossings
 
 
 def _join(leaves, axis: int):
@@ -216,38 +299,6 @@ def require_backend(backend: str) -> None:
         raise UnknownName("backend", backend, BACKENDS)
 
 
-def _reference(system, integrator: Reference, begin: State, step, steps: int, save_every: int, controls) -> Trajectory:
-    """The accurate motion in the form of any other run."""
-    counts = np.unique(np.append(np.arange(0, steps + 1, 1 if controls is not None else save_every), steps))
-    times = float(begin.t) + counts * step
-    states = integrator.trajectory(system, begin, times, controls)
-    good = len(states) == len(times)
-    kept = [k for k in range(len(states)) if counts[k] % save_every == 0 or counts[k] == steps]
-    loop_functions = functions(integrator, False)
-    consts = (system, jnp.asarray(step, float))
-
-    def record(state, count, turns):
-        loop = loop_functions.begin(consts, (state, None))
-        first = loop_functions.observe(consts, loop)
-        return first._replace(steps=count, angles=first.angles + 2 * jnp.pi * turns), loop
-
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[states[k] for k in kept])
-    windings = [np.zeros_like(system.group.angles(begin.g))]
-    for a, b in pairwise(kept):
-        windings.append(windings[-1] + np.asarray(system.group.winding(states[a].g, states[b].g)))
-    records, loops = jax.jit(jax.vmap(record))(stacked, jnp.asarray(counts[kept]), jnp.asarray(windings))
-    final = jax.tree.map(lambda leaf: leaf[-1], loops)
-    status = jnp.asarray(OK if good else NOT_FINITE)
-    return Trajectory(
-        system,
-        integrator,
-        consts[1],
-        records,
-        final._replace(steps=records.steps[-1], status=status, turns=jnp.asarray(windings[-1])),
-        "scipy",
-    )
-
-
 # -- input ----------------------------------------------------------------------------------------------------------------------
 def count_steps(step, steps, t_end, t0) -> int:
     """The number of steps, from `steps` or from `t_end` (the last state at or before it)."""
@@ -261,6 +312,37 @@ def count_steps(step, steps, t_end, t0) -> int:
     if not np.isfinite(ratio) or ratio < 1 - 1e-9:
         raise InvalidInput(f"t_end = {t_end} is not at least one step of {step} away from the start at t = {t0}")
     return int(np.floor(ratio * (1 + 1e-12) + 1e-9))
+
+
+def steps_until(
+    system: MechanicalSystem,
+    integrator: Integrator,
+    state: State | Trajectory,
+    *,
+    step: float,
+    t_end: float,
+    t0: float | None = None,
+    backend: Backend = "auto",
+) -> int:
+    """The number of steps of a method with its own clock to the last state at or before `t_end`, found by running them."""
+    count_steps(step, None, t_end, _clock(state, t0))
+    done, part, begin = 0, state, t0
+    while True:
+        part = simulate(system, integrator, part, step=step, steps=AHEAD, t0=begin, backend=backend)
+        begin, times = None, np.asarray(part.t)
+        within = int(np.count_nonzero((t_end - times[1:]) * np.sign(step) >= -1e-9 * abs(step)))
+        done += within
+        if within < AHEAD:
+            failing = part.status != "ok" and within == len(times) - 1  # the step that fails belongs to the run
+            if done + failing == 0:
+                raise InvalidInput(
+                    f"t_end = {t_end} is not as far as the first step of {integrator.name} goes, {times[1]:.17g}"
+                )
+            return done + failing
+        if times[-1] - times[0] == 0.0:
+            raise NumericalFailure(
+                f"the steps of {integrator.name} shrink to nothing at t = {times[-1]:.17g}, before t_end = {t_end:g}"
+            )
 
 
 def _whole(name: str, value) -> int:
@@ -303,12 +385,18 @@ def _require_members(system, integrator, state, step, batched_system: bool, batc
     axes = (0 if batched_system else None, 0 if batched_state else None)
     off = np.asarray(jax.jit(jax.vmap(_off, in_axes=axes))(system, state))
     worst = int(np.argmax(np.where(np.isfinite(off), off, np.inf)))
-    pick = lambda tree, batched: jax.tree.map(lambda leaf: leaf[worst], tree) if batched else tree
-    integrator.require(pick(system, batched_system), pick(state, batched_state), step)
+    integrator.require(*_member(system, state, worst, batched_system, batched_state), step)
+
+
+def _member(system, state, number: int, batched_system: bool, batched_state: bool) -> tuple[MechanicalSystem, State]:
+    """One system and state of an ensemble."""
+    pick = lambda tree, batched: jax.tree.map(lambda leaf: leaf[number], tree) if batched else tree
+    return pick(system, batched_system), pick(state, batched_state)
 
 
 def _off(system: MechanicalSystem, state: State) -> Array:
-    return jnp.max(jnp.abs(system.residual(state.t, state.g, state.xi)), initial=0.0) + 0.0 * jnp.sum(state.xi)
+    off = jnp.concatenate([system.residual(state.t, state.g, state.xi), system.phi(state.t, state.g)])
+    return jnp.max(jnp.abs(off), initial=0.0) + 0.0 * jnp.sum(state.xi)
 
 
 def _stack(items: list, what: str):

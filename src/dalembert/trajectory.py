@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,12 @@ from .integrators import REASONS, Integrator
 from .integrators.base import BRANCH_LOST
 from .system import MechanicalSystem, State
 
+if TYPE_CHECKING:
+    from .events import Crossings
+
+DRIFTED = 1e-3
+"""|phi| beyond which `Trajectory.check` calls the holonomic constraints lost."""
+
 
 class Record(NamedTuple):
     """One saved moment: the state, how the step that led to it went, and the unwrapped angles."""
@@ -27,11 +33,12 @@ class Record(NamedTuple):
     multipliers: Array
     angles: Array
     steps: Array
+    step_size: Array | None = None  # where a method has steps of several sizes
 
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("system", "step", "records", "final", "tangents"),
+    data_fields=("system", "step", "records", "final", "tangents", "events"),
     meta_fields=("integrator", "backend", "note", "interrupted", "batched"),
 )
 @dataclass(frozen=True, eq=False)
@@ -53,6 +60,7 @@ class Trajectory:
     interrupted: bool = False
     batched: bool = False
     tangents: Record | None = None  # derivatives of the records, where a run was asked for them
+    events: dict[str, Crossings] = field(default_factory=dict)  # what it found of each, by their names
 
     # -- the saved states ----------------------------------------------------------------------------------------------
     @property
@@ -100,6 +108,12 @@ class Trajectory:
         """Newton iterations of each saved step."""
         return self.records.iterations
 
+    @property
+    def step_sizes(self) -> Array:
+        """The size of the step that led to each state (of the first step to come, at the start), shape (saves,)."""
+        own = self.records.step_size
+        return jnp.full(np.shape(self.t), self.step) if own is None else own
+
     # -- how it ended --------------------------------------------------------------------------------------------------
     @property
     def steps(self) -> Any:
@@ -126,11 +140,23 @@ class Trajectory:
         codes = np.asarray(self.final.status)
         return np.vectorize(REASONS.get, otypes=[object])(codes) if codes.ndim else REASONS[int(codes)]
 
+    @property
+    def stopped_by(self) -> Any:
+        """The name of the event that stopped the run, or None; an array of names for an ensemble, "" where none did."""
+        names = np.full(np.shape(np.atleast_1d(self.final.status)), "", object)
+        for found in self.events.values():
+            if found.stop:
+                names[np.asarray(found.lane)] = found.name
+        return names if np.ndim(self.final.status) else (names[0] or None)
+
     def check(self) -> Trajectory:
-        """Raise `NumericalFailure` with the step and the reason if the run (or any member) failed; else return self."""
+        """Raise `NumericalFailure` with the step and the reason if the run (or any member) failed; else return self.
+
+        So it does where a method that keeps holonomic constraints only up to its own error let |phi| grow beyond `DRIFTED`.
+        """
         codes = np.atleast_1d(np.asarray(self.final.status))
         if not codes.any():
-            return self
+            return self._on_leaf()
         member = int(np.argmax(codes != 0))
         count = int(np.atleast_1d(np.asarray(self.final.steps))[member])
         who = (
@@ -141,6 +167,18 @@ class Trajectory:
         when = "at its start" if count < 0 else f"after {count} good steps"
         raise NumericalFailure(f"{who} failed {when}: {self._why(int(codes[member]), count)}")
 
+    def _on_leaf(self) -> Trajectory:
+        """self, if its configurations satisfy the holonomic constraints."""
+        if self.holonomic_constraints:
+            off = np.asarray(self.holonomic_residual())
+            if off.max() > DRIFTED:
+                when = float(np.ravel(self.t)[np.argmax(np.ravel(off) > DRIFTED)])
+                raise NumericalFailure(
+                    f"the run left the holonomic constraint: |phi| exceeds {DRIFTED:g} at t = {when:g} and reaches {off.max():.3g}; "
+                    f"{self.integrator.name} keeps it only up to its own error. Take a smaller step, or lagrange-dalembert"
+                )
+        return self
+
     def _why(self, code: int, count: int) -> str:
         """The reason, with the exact threshold of the step where the branch of an Euler-Poincare-Suslov run ends."""
         if code != BRANCH_LOST or count < 0 or np.ndim(self.final.status) or self.integrator.name != "euler-poincare-suslov":
@@ -149,6 +187,11 @@ class Trajectory:
 
         momentum = np.asarray(self.final.carry.impulse) / float(self.step)
         return why_lost(self.system, self.integrator, momentum, float(self.step), steps=1)
+
+    @property
+    def holonomic_constraints(self) -> int:
+        """How many holonomic constraints the system has."""
+        return np.shape(self.final.peaks.holonomic)[-1]
 
     # -- conservation --------------------------------------------------------------------------------------------------
     def energy(self) -> Array:
@@ -163,6 +206,10 @@ class Trajectory:
     def constraint_residual(self) -> Array:
         """max |A xi - b| at each saved state."""
         return self._along(_residual)
+
+    def holonomic_residual(self) -> Array:
+        """max |phi| at each saved state: 0 where there are no holonomic constraints."""
+        return self._along(_off)
 
     def group_distance(self) -> Array:
         """Distance of g from the group at each saved state."""
@@ -188,6 +235,17 @@ class Trajectory:
     def last(self) -> State:
         """The last saved state."""
         return jax.tree.map(lambda leaf: leaf[-1], self.records.state)
+
+    def at(self, times, controls=None) -> State:
+        """The states at any times within the run: the method's own step of a part of the size, from the last saved state before.
+
+        So they have the order of the method, and the saved states are among them. `times` is a number or an array; leaves of the result
+        have its shape in front (an ensemble: the members before that, NaN after a member's end). `controls` are those of the run, as
+        arrays with one row a step.
+        """
+        from .sampling import states_at
+
+        return states_at(self, times, controls)
 
     # -- other forms ---------------------------------------------------------------------------------------------------
     def coordinates(self, kind: str, convention: str = "ZXZ") -> np.ndarray:
@@ -236,6 +294,10 @@ def _energy(system: MechanicalSystem, state: State) -> Array:
 
 def _residual(system: MechanicalSystem, state: State) -> Array:
     return jnp.max(jnp.abs(system.residual(state.t, state.g, state.xi)), initial=0.0)
+
+
+def _off(system: MechanicalSystem, state: State) -> Array:
+    return jnp.max(jnp.abs(system.phi(state.t, state.g)), initial=0.0)
 
 
 def _distance(system: MechanicalSystem, state: State) -> Array:
