@@ -8,11 +8,12 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.installed
 	$(BIN)/dalembert demo --out out
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev $(VENV)/.browser
 	$(BIN)/python -m pytest -n 2 -m "not heavy"
 
-verify: $(VENV)/.dev
+verify: $(VENV)/.dev $(VENV)/.browser
 	$(BIN)/python -m pytest -n 2 -m heavy
+	$(BIN)/python -m dalembert.verification  # measures every claim: docs/claims.md
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -21,10 +22,15 @@ lint: $(VENV)/.dev
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/python -m compileall -q src  # also where PYTHONDONTWRITEBYTECODE would have every process compile them again
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@
+
+$(VENV)/.browser: $(VENV)/.dev
+	sh tests/browser/install.sh
 	touch $@
 
 bench: $(VENV)/.bench

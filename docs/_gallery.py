@@ -16,6 +16,10 @@ from dalembert.animate import motion_of_run, stage
 from dalembert.config import SECTIONS, load, read
 from dalembert.papers import FIGURES, PAPERS, reproduce
 from dalembert.simulate import simulate
+from dalembert.studio.catalogue import start
+from dalembert.studio.export import page_with
+from dalembert.studio.requests import Opened
+from dalembert.studio.show import show
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
@@ -44,8 +48,11 @@ def example(path: Path, folder: Path) -> str:
     text = path.read_text(encoding="utf-8")
     comment = text.splitlines()[0].removeprefix("#").strip()
     shown = "\n\n".join(["```toml\n" + text.rstrip() + "\n```", *_python(path)])
+    opened = Opened(read(path), path.parent)
+    (folder / f"{path.stem}.html").write_text(page_with(show(start(opened), opened)), encoding="utf-8")
+    play = f"[Play it]({path.stem}.html): the run in the page of [the studio](../studio.md); turn it with the mouse."
     pictures = f"![{comment}]({path.stem}-end.png)\n\n![What the run keeps]({path.stem}.png)"
-    return f"## {path.stem.replace('_', ' ')}\n\n{comment}\n\n{pictures}\n\n{shown}\n"
+    return f"## {path.stem.replace('_', ' ')}\n\n{comment}\n\n{play}\n\n{pictures}\n\n{shown}\n"
 
 
 def _python(path: Path) -> list[str]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,12 @@ from typing import Any
 from ._toml import dumps
 from .coordinates import configuration
 from .errors import InvalidInput, UnknownName
+from .event_tables import events_of
+from .events import Event
 from .integrators import Integrator
 from .integrators.registry import METHODS
 from .models.registry import MODELS
-from .simulate import BACKENDS, count_steps
+from .simulate import BACKENDS, count_steps, steps_until
 from .system import MechanicalSystem, State
 from .user_system import blaming, user_system
 
@@ -40,6 +42,7 @@ class Job:
     run: Mapping[str, Any]
     config: Mapping[str, Any]  # as given, overrides included
     file: Path | None = None  # of a user's own system
+    events: tuple[Event, ...] = ()
 
     @property
     def text(self) -> str:
@@ -114,18 +117,38 @@ def parse(config: Mapping[str, Any], folder: str | Path = ".") -> Job:
     for name in config:
         if name == "sweep":
             raise InvalidInput("this configuration has a [sweep] of many runs; use `dalembert sweep` (or da.sweep) for it")
-        if name not in SECTIONS:
-            raise UnknownName("section", name, SECTIONS)
+        if name not in (*SECTIONS, "event"):
+            raise UnknownName("section", name, (*SECTIONS, "event"))
     parts = {name: _section(config, name) for name in SECTIONS}
-    name, system, file = _system(parts["system"], Path(folder))
-    integrator = method_of(parts["method"])
-    run = _run(parts["run"])
+    with _placed("system"):
+        name, system, file = _system(parts["system"], Path(folder))
+    with _placed("method"):
+        integrator = method_of(parts["method"])
+    with _placed("run"):
+        run = _run(parts["run"])
     with nullcontext() if file is None else blaming(file):
-        state = _state(system, parts["initial"], run)
-        integrator.require(system, state, run["step"])
-    steps = count_steps(run["step"], run.get("steps"), run.get("t_end"), float(state.t))
+        with _placed("initial"):
+            state = _state(system, parts["initial"], run)
+        with _placed("method"):
+            integrator.require(system, state, run["step"])
+    if integrator.clock and "t_end" in run:
+        steps = steps_until(system, integrator, state, step=run["step"], t_end=run["t_end"])
+    else:
+        steps = count_steps(run["step"], run.get("steps"), run.get("t_end"), float(state.t))
+    events = events_of(config.get("event", []), system, state)
     names = {"system": name, "method": integrator.name}
-    return Job(names, system, integrator, state, {**run, "steps": steps}, parts, file)
+    kept = parts | ({"event": config["event"]} if events else {})
+    return Job(names, system, integrator, state, {**run, "steps": steps}, kept, file, events)
+
+
+@contextmanager
+def _placed(section: str) -> Iterator[None]:
+    """Let a fault know the section in which it stands."""
+    try:
+        yield
+    except InvalidInput as fault:
+        fault.place = section
+        raise
 
 
 def method_of(section: Mapping[str, Any]) -> Integrator:

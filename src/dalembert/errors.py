@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 
 class InvalidInput(ValueError):
-    """Input refused before anything ran."""
+    """Input refused before anything ran; `place` is where in a configuration it stands ("system", "run", ...), if it stands in one."""
+
+    place = ""
 
 
 class UnknownName(InvalidInput):

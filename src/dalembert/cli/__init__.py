@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from . import animate, compare, convergence, demo, init, lists, reproduce, run, show, sweep
+from . import animate, compare, convergence, demo, init, lists, reproduce, run, show, studio, sweep
 from ._app import app
 
-__all__ = ["animate", "app", "compare", "convergence", "demo", "init", "lists", "main", "reproduce", "run", "show", "sweep"]
+__all__ = ["animate", "app", "compare", "convergence", "demo", "init", "lists", "main", "reproduce", "run", "show", "studio", "sweep"]
 
 
 def main() -> None:

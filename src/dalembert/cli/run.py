@@ -90,7 +90,9 @@ def integrate(job: Job, *, states: bool, before: Path | None = None) -> Trajecto
     with progress(f"{job.names['system']}, {options['steps']} steps") as bar:
         if before is not None:
             return resumed(job, before, bar)
-        return simulate(job.system, job.integrator, job.state, monitor=True, progress=bar, **options)
+        return simulate(
+            job.system, job.integrator, job.state, monitor=True, progress=bar, events=job.events, **options
+        )
 
 
 def finish(trajectory: Trajectory) -> None:
@@ -112,6 +114,8 @@ def _print_report(result: dict[str, Any], out: Path | None, plot: Path | None) -
         if result["status"] == "ok"
         else f"failed after step {result['failed_at']}: {result['reason']}",
     )
+    if result["stopped_by"]:
+        table.add_row("stopped by", result["stopped_by"])
     table.add_row("steps, step, time", f"{result['steps']}, {result['step']:g}, {result['time']:.12g}")
     for key, value in result["final"].items():
         if value is not None:
@@ -119,7 +123,20 @@ def _print_report(result: dict[str, Any], out: Path | None, plot: Path | None) -
     energy = result["energy"]
     table.add_row("energy", f"{number(energy['initial'], '.12g')}, largest error {number(energy['max_error'])}")
     table.add_row("constraint, group", f"{number(result['constraint']['max'])}, {number(result['group']['max'])}")
+    if result["holonomic"]["max"] is not None:
+        table.add_row("holonomic, |phi|", number(result["holonomic"]["max"]))
+    for event in result["events"]:
+        table.add_row(event["name"], _crossed(event))
     for name, path in (("file", out), ("picture", plot)):
         if path is not None:
             table.add_row(name, str(path))
     console().print(table)
+
+
+def _crossed(event: dict[str, Any], shown: int = 4) -> str:
+    """How often an event was crossed, the first times, and whether there may have been more."""
+    times = ", ".join(format(t, ".12g") for t in event["time"][:shown])
+    more = ", ..." if event["count"] > shown else ""
+    doubt = f"; {event['suspects']} steps may hide two more crossings each: take a smaller step" if event["suspects"] else ""
+    often = {0: "never", 1: "once"}.get(event["count"], f"{event['count']} times")
+    return f"{often}{': t = ' if times else ''}{times}{more}{doubt}"

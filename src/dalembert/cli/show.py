@@ -16,10 +16,13 @@ from ._app import Json, Plot, app, examples, number, print_json, print_table, re
         "dalembert show sleigh.nc --plot sleigh.png",
         "dalembert show sleigh.nc --config > again.toml",
         "dalembert show sleigh.nc --csv position > path.csv",
+        "dalembert show mysystem.toml   (what it describes: is the constraint really nonholonomic?)",
     )
 )
 def show(
-    file: Annotated[Path, typer.Argument(help="A .nc or .zarr file that `dalembert run --out` wrote.")],
+    file: Annotated[
+        Path, typer.Argument(help="A .nc or .zarr file that `dalembert run --out` wrote, or a configuration.")
+    ],
     plot: Plot = None,
     config: Annotated[
         bool, typer.Option("--config", help="Print the configuration that made it, to run it again.")
@@ -27,11 +30,17 @@ def show(
     csv: Annotated[str | None, typer.Option(help="Print these columns (with commas between) over time as CSV.")] = None,
     as_json: Json = False,
 ) -> None:
-    """What a data file holds: where it came from, how the run went, and its columns."""
+    """What a data file holds: where it came from, how the run went, and its columns. Of a configuration: its system and constraint."""
     from ..atomic import replacing
     from ..errors import InvalidInput
     from ..files import load, open_dataset
 
+    if file.suffix == ".toml":
+        if plot is not None or config or csv is not None:
+            raise InvalidInput(
+                f"{file} is a configuration; --plot, --config and --csv show a data file: dalembert run {file} --out run.nc"
+            )
+        return _show_configuration(file, as_json)
     data = open_dataset(file)
     if plot is not None:
         require_picture(plot)
@@ -47,6 +56,37 @@ def show(
         print_json({"file": str(file), "attributes": _attributes(data), "columns": _columns(data)})
     else:
         _print_summary(file, data)
+
+
+def _show_configuration(file: Path, as_json: bool) -> None:
+    """The system of a configuration, and whether its constraint is really nonholonomic at the start."""
+    from ..analysis.nonholonomy import nonholonomy
+    from ..config import load
+    from ..errors import InvalidInput
+    from ..report import plain
+
+    job = load(file)
+    system = job.system
+    result: dict[str, Any] = {
+        **job.names,
+        "group": str(system.group),
+        "dimension": system.group.dim,
+        "constraints": system.constraints,
+        "holonomic": system.holonomic_constraints,
+    }
+    with job.blaming():
+        try:
+            found = nonholonomy(system, job.state.g, t=float(job.state.t))
+        except InvalidInput as fault:  # not linear in the velocity: brackets say nothing of it
+            result["nonholonomy"] = str(fault)
+        else:
+            result |= {"nonholonomy": str(found), "growth": list(found.growth), "integrable": plain(found.covectors)}
+    if as_json:
+        print_json({"file": str(file), **result})
+        return
+    for key, value in result.items():
+        if value is not None:
+            print(f"{key:12} {value}")
 
 
 def _attributes(data: Any) -> dict[str, Any]:

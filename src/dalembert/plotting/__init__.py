@@ -2,7 +2,7 @@
 
 from .motion import draw_motion, plot_attitude
 from .runs import draw_invariants, plot_comparison, plot_invariants, plot_trajectory
-from .studies import plot_convergence, plot_portrait, plot_work_precision
+from .studies import plot_convergence, plot_portrait, plot_section, plot_work_precision
 from .style import COLOURS, DASHES, FLOOR, MARKERS, STYLE, curve, sheet, styled
 from .surfaces import plot_momentum
 
@@ -21,6 +21,7 @@ __all__ = [
     "plot_invariants",
     "plot_momentum",
     "plot_portrait",
+    "plot_section",
     "plot_trajectory",
     "plot_work_precision",
     "sheet",

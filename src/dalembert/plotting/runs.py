@@ -26,11 +26,15 @@ def plot_trajectory(trajectory: Trajectory, path: str | Path | None = None) -> F
 
 @styled
 def plot_comparison(runs: Mapping[str, Trajectory], *, title: str = "", path: str | Path | None = None) -> Figure:
-    """Several runs of one system side by side: the motion, |E - E(0)|, |A xi - b| and the distance from the group."""
+    """Several runs of one system side by side: the motion, |E - E(0)|, |A xi - b| and the distance from the group.
+
+    Where a method has steps of several sizes, these too.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 4.4), layout="constrained")
-    grid = figure.add_gridspec(1, 3, width_ratios=(1.15, 1, 1))
+    several = any(run.integrator.clock for run in runs.values())
+    figure = Figure(figsize=(15.5 if several else 12, 4.4), layout="constrained")
+    grid = figure.add_gridspec(1, 4 if several else 3, width_ratios=(1.15, 1, 1, 1)[: 4 if several else 3])
     draw_motion(figure, grid[0], runs)
     energy = figure.add_subplot(grid[1])
     kept = figure.add_subplot(grid[2])
@@ -41,8 +45,17 @@ def plot_comparison(runs: Mapping[str, Trajectory], *, title: str = "", path: st
             curve(kept, run.t, run.constraint_residual(), label=f"{label}: constraint", color=colour, linestyle=":")
     _finish(energy, "Energy error", "|E - E(0)|")
     _finish(kept, "Distance from the group and from D", "|g - G|, |A xi - b|")
+    if several:
+        _draw_step_sizes(figure.add_subplot(grid[3]), runs)
     headline(figure, title)
     return save(figure, path)
+
+
+def _draw_step_sizes(axes: Axes, runs: Mapping[str, Trajectory]) -> None:
+    """|h| of the step that led to each saved state."""
+    for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
+        curve(axes, run.t, run.step_sizes, label=label, color=colour)
+    _finish(axes, "Step sizes", "|h|")
 
 
 @styled

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidInput
+from .geometry import Roller, circle, globe, sides, suslov_wheel
 from .stage import BODY, PATH, WHEEL, Draw, Motion, Stage
 from .style import COLOURS, GREY, LIGHT, space
 from .vehicles import planar
@@ -45,14 +46,6 @@ def _ground(figure: Any, path: np.ndarray, size: float, height: float) -> Any:
     return axes
 
 
-def _circle(radius: float, first: int, second: int, count: int = 49) -> np.ndarray:
-    """A circle in the plane of two body axes, (count, 3)."""
-    s = np.linspace(0, 2 * np.pi, count)
-    points = np.zeros((count, 3))
-    points[:, first], points[:, second] = radius * np.cos(s), radius * np.sin(s)
-    return points
-
-
 def _flat(path: np.ndarray) -> np.ndarray:
     """A path on the floor, in space."""
     return np.column_stack([path, np.zeros(len(path))])
@@ -63,7 +56,7 @@ def _upright_disk(figure: Any, motion: Motion) -> Draw:
     pose, roll, radius = motion.parts[0], motion.parts[1], motion.number("radius", 1.0)
     axes = _ground(figure, pose[:, :2, 2], radius, 2.2 * radius)
     stage = Stage(axes, motion.t)
-    rim = _circle(radius, 0, 2)
+    rim = circle(radius, 0, 2)
 
     def draw(k: int) -> None:
         stage.clear(k)
@@ -87,40 +80,26 @@ def _disk(stage: Stage, rim: np.ndarray, centre: np.ndarray) -> None:
 def _rolling(figure: Any, motion: Motion) -> Draw:
     """A ball, a leaning disk or an ellipsoid that rolls: its lowest point is on the floor."""
     turns, place = motion.parts
-    radius = motion.number("radius", 1.0)
-    disk = motion.name == "rolling-disk"
-    semi = np.array(motion.parameters.get("axes", [radius] * 3), float)
-    shift = np.array([0.0, 0.0, motion.number("depth", 0.0)])
-    axes = _ground(figure, place, float(semi.max()), 2.2 * float(semi.max()))
+    body = Roller.of(motion)
+    centres, size = body.centres(turns, place), float(body.semi.max())
+    axes = _ground(figure, place, size, 2.2 * size)
     stage = Stage(axes, motion.t)
-    rim = _circle(radius, 0, 2)
-    lines = [_circle(1.0, *pair) * semi + shift for pair in ((0, 1), (0, 2), (1, 2))]
+    rim = circle(size, 0, 2)
+    lines = [circle(1.0, *pair) * body.semi + body.shift for pair in ((0, 1), (0, 2), (1, 2))]
+    points = globe(body.semi) + body.shift
+    facets = np.stack([points[:-1, :-1], points[1:, :-1], points[1:, 1:], points[:-1, 1:]], axis=2).reshape(-1, 4, 3)
 
     def draw(k: int) -> None:
         stage.clear(k)
-        turn = turns[k]
-        down = turn.T @ np.array([0.0, 0.0, -1.0])
-        height = radius * np.hypot(down[0], down[2]) if disk else np.linalg.norm(semi * down) + shift @ down
-        centre = np.append(place[k], height)
         stage.line(_flat(place[: k + 1]), color=PATH)
-        if disk:
-            _disk(stage, rim @ turn.T + centre, centre)
+        if not body.semi.all():
+            _disk(stage, rim @ turns[k].T + centres[k], centres[k])
             return
-        stage.faces(_facets(semi, shift) @ turn.T + centre, facecolor=BODY, edgecolor="none", alpha=0.25)
+        stage.faces(facets @ turns[k].T + centres[k], facecolor=BODY, edgecolor="none", alpha=0.25)
         for line, colour in zip(lines, (WHEEL, COLOURS[2], COLOURS[3]), strict=True):
-            stage.line(line @ turn.T + centre, color=colour, linewidth=1.6)
+            stage.line(line @ turns[k].T + centres[k], color=colour, linewidth=1.6)
 
     return draw
-
-
-def _facets(semi: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    """An ellipsoid as quadrilaterals (count, 4, 3)."""
-    u, v = np.linspace(0, 2 * np.pi, 25), np.linspace(0, np.pi, 13)
-    points = np.stack(
-        [np.outer(np.cos(u), np.sin(v)), np.outer(np.sin(u), np.sin(v)), np.outer(np.ones(25), np.cos(v))], -1
-    )
-    points = points * semi + shift
-    return np.stack([points[:-1, :-1], points[1:, :-1], points[1:, 1:], points[:-1, 1:]], axis=2).reshape(-1, 4, 3)
 
 
 def _turning(figure: Any, motion: Motion) -> Draw:
@@ -133,8 +112,8 @@ def _turning(figure: Any, motion: Motion) -> Draw:
     axes.set_box_aspect((1, 1, 1), zoom=1.1)
     axes.locator_params(nbins=5)
     stage = Stage(axes, motion.t)
-    corners = _box(_sides(motion.parameters.get("inertia")))
-    wheel = _suslov_wheel(motion.parameters.get("normal")) if motion.name == "suslov" else []
+    corners = _box(sides(motion.parameters.get("inertia")))
+    wheel = _wheel(motion.parameters.get("normal")) if motion.name == "suslov" else []
 
     def draw(k: int) -> None:
         stage.clear(k)
@@ -148,19 +127,6 @@ def _turning(figure: Any, motion: Motion) -> Draw:
     return draw
 
 
-def _sides(inertia: Any) -> np.ndarray:
-    """Half sides of a homogeneous box with these moments, the longest 0.8; for other inertias some box."""
-    moments = np.asarray(inertia if inertia is not None else [1.0, 1.3, 1.5], float)
-    moments = np.diag(moments) if moments.ndim == 2 else moments
-    squares = (
-        np.maximum(moments.sum() / 2 - moments, 0.02 * moments.max())
-        if moments.shape == (3,)
-        else np.array([3, 2, 1.0])
-    )
-    sides = np.sqrt(squares)
-    return 0.8 * sides / sides.max()
-
-
 def _box(half: np.ndarray) -> np.ndarray:
     """The faces (6, 4, 3) of a box with these half sides."""
     square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], float)
@@ -168,15 +134,12 @@ def _box(half: np.ndarray) -> np.ndarray:
     return np.array(faces) * half
 
 
-def _suslov_wheel(normal: Any) -> list[np.ndarray]:
-    """A sharp wheel that cannot slip about the normal n: at p across n, in the plane of p and n (Wagner 1941), with its arm."""
-    n = np.asarray(normal if normal is not None else [0.0, 0.0, 1.0], float)
-    n = n / np.linalg.norm(n)
-    p = np.cross(n, np.eye(3)[int(np.argmin(np.abs(n)))])
-    p /= np.linalg.norm(p)
+def _wheel(normal: Any) -> list[np.ndarray]:
+    """The rim of a Suslov body's wheel, and the arm that holds it."""
+    n, middle, _ = suslov_wheel(normal)
     s = np.linspace(0, 2 * np.pi, 33)
-    rim = 0.92 * p + 0.18 * (np.outer(np.cos(s), p) + np.outer(np.sin(s), n))
-    return [rim, np.stack([0 * p, 0.92 * p])]
+    across = middle / np.linalg.norm(middle)
+    return [middle + 0.18 * (np.outer(np.cos(s), across) + np.outer(np.sin(s), n)), np.stack([0 * middle, middle])]
 
 
 def _point(figure: Any, motion: Motion) -> Draw:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..events import Crossings
 from ..trajectory import Trajectory
 from .style import COLOURS, DASHES, FLOOR, GREY, MARKERS, headline, save, sheet, styled
 
@@ -86,6 +87,28 @@ def plot_portrait(
     draw_portrait(axes, list(momenta) if momenta.ndim == 3 else [momenta])
     axes.set_xlabel(f"$M_{components[0] + 1}$")
     axes.set_ylabel(f"$M_{components[1] + 1}$")
+    headline(figure, title)
+    return save(figure, path)
+
+
+@styled
+def plot_section(
+    sections: Mapping[str, Crossings],
+    coordinates: Sequence[Callable[..., Any]],
+    *,
+    labels: tuple[str, str] = ("", ""),
+    title: str = "",
+    path: str | Path | None = None,
+) -> Figure:
+    """Poincare sections, a dot for each crossing: two `coordinates` (functions of t, g, xi at all crossings) against each other."""
+    figure, axes = sheet(size=(5.8, 5.2))
+    for (label, found), colour in zip(sections.items(), cycle(COLOURS), strict=False):
+        x, y = (np.asarray(coordinate(found.t, found.g, found.xi)) for coordinate in coordinates)
+        axes.plot(x, y, ".", markersize=2.4, markeredgewidth=0, color=colour, label=label)
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    if len(sections) > 1:
+        axes.legend(markerscale=4, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     headline(figure, title)
     return save(figure, path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,8 +40,12 @@ def momentum_surface(
             f"given {system.group} with d of dimension {system.subspace.shape[1]}"
         )
     flat = jnp.asarray(grid, float).reshape(-1, 2)
-    momenta = jax.jit(jax.vmap(lambda x: integrator.legendre(system, system.subspace @ x, step)))(flat)
-    return np.asarray(momenta).reshape(*grid.shape[:-1], 3)
+    return np.asarray(_momenta(integrator, system, step, flat)).reshape(*grid.shape[:-1], 3)
+
+
+@partial(jax.jit, static_argnums=0)
+def _momenta(integrator: EulerPoincareSuslov, system: InvariantSystem, step, increments) -> jax.Array:
+    return jax.vmap(lambda x: integrator.legendre(system, system.subspace @ x, step))(increments)
 
 
 def draw_surfaces(axes: Any, patches: Sequence[Patch], *, lines: int = 0) -> None:

@@ -1,0 +1,96 @@
+"""`dalembert studio`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ._app import app, examples
+
+if TYPE_CHECKING:
+    from ..studio.requests import Opened
+
+
+@app.command(
+    epilog=examples(
+        "dalembert studio",
+        "dalembert studio examples/sleigh.toml",
+        "dalembert studio sleigh.nc --no-browser",
+        "dalembert studio examples/sleigh.toml --export page   (plays offline: open page/index.html)",
+    )
+)
+def studio(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A configuration .toml to start from, or a .nc of `dalembert run --out` to look at."),
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="The port. Default: 8314, or the next that is free.")] = None,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on. Other machines see the page only if this is not loopback.")
+    ] = "127.0.0.1",
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")] = False,
+    max_steps: Annotated[int, typer.Option(help="The most steps that a run on the page may have.")] = 10_000_000,
+    export: Annotated[
+        Path | None, typer.Option(help="Serve nothing: write this folder's index.html, a page that plays offline.")
+    ] = None,
+) -> None:
+    """See the motion in the browser: pick a system and a method, move a slider, watch what is kept.
+
+    The page is served on this machine alone and runs no code but dalembert's. Ctrl-C ends it.
+    """
+    opened = _opened(file, max_steps)
+    if export is not None:
+        _export(export, opened)
+        return
+    _serve(host, port, opened, not no_browser)
+
+
+def _opened(file: Path | None, max_steps: int) -> Opened:
+    """What the page starts from, checked before anything is served."""
+    from ..config import load, read
+    from ..errors import InvalidInput
+    from ..studio.requests import Opened
+
+    if max_steps < 1:
+        raise InvalidInput(f"--max-steps is {max_steps}; allowed: a whole number of at least 1")
+    if file is None:
+        return Opened(most_steps=max_steps)
+    if file.suffix == ".toml":
+        load(file)
+        return Opened(read(file), file.parent, None, max_steps)
+    if file.suffix in (".nc", ".zarr"):
+        from ..animate import motion_of_file
+
+        motion_of_file(file)
+        return Opened(None, file.parent, file, max_steps)
+    raise InvalidInput(f"{file} is neither a configuration (.toml) nor a data file (.nc, .zarr)")
+
+
+def _export(folder: Path, opened: Opened) -> None:
+    from ..studio.catalogue import start
+    from ..studio.export import export
+    from ..studio.show import show
+
+    path = export(show(start(opened), opened), folder)
+    print(f"wrote {path}: open it in a browser, it plays offline")
+
+
+def _serve(host: str, port: int | None, opened: Opened, browser: bool) -> None:
+    import threading
+    import webbrowser
+
+    from ..studio.server import open_studio
+
+    with open_studio(host, port, opened) as server:
+        print(f"dalembert studio at {server.url}  (Ctrl-C ends it)", flush=True)
+        if not server.is_loopback:
+            print("It listens beyond this machine: whoever reaches it can run simulations here.", flush=True)
+        server.prepare()
+        if browser:
+            threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            print("\ndalembert studio: ended")

@@ -1,0 +1,214 @@
+// One 3D view: a renderer, a camera that frames what is drawn, and the parts of a View. It draws only when something changed.
+
+import { buildPart, disposeObject, sizeLabels } from "./shapes.js";
+import { FIELD, frameOf, groundObject } from "./framing.js";
+
+const SAMPLES = 24; // frames that are looked at to frame the motion
+const corner = new THREE.Vector3();
+const moved = new THREE.Vector3();
+
+export class View3D {
+  constructor(canvas) {
+    this.canvas = canvas;
+    try {
+      this.renderer = new THREE.WebGLRenderer({ canvas, antialias: true, alpha: true });
+    } catch (error) {
+      throw new Error(`the 3D view needs WebGL, which this browser does not give (${error.message})`);
+    }
+    this.renderer.setPixelRatio(Math.min(devicePixelRatio, 2));
+    this.camera = new THREE.PerspectiveCamera(FIELD, 1, 0.01, 1000);
+    this.camera.up.set(0, 0, 1);
+    this.controls = new THREE.OrbitControls(this.camera, canvas);
+    this.controls.addEventListener("start", () => (this.movedByHand = true));
+    this.controls.addEventListener("change", () => this.invalidate());
+    this.frame = 0;
+    this.hidden = new Set();
+    this.follow = false;
+    this.retired = []; // scenes to be disposed of once their successor is drawn: it takes over their compiled shaders
+    this.drawn = 0; // pictures drawn so far, for tests and curiosity
+    new ResizeObserver(() => this.resize()).observe(canvas.parentElement);
+  }
+
+  // A new View. The camera stays where a hand put it, unless `reset`.
+  show(view, { reset = false } = {}) {
+    if (this.scene) this.retired.push(this.scene);
+    if (reset) this.movedByHand = false;
+    this.view = view;
+    this.scene = new THREE.Scene();
+    this.addLights();
+    if (view.ground) this.scene.add((this.ground = groundObject(view.ground)));
+    else this.ground = null;
+    const scale = sizeOf(view);
+    this.parts = view.parts.map((part) => ({ ...buildPart(part, scale), run: part.run, part }));
+    this.parts.forEach(({ group, part }) =>
+      (part.parent === null || part.parent === undefined ? this.scene : this.parts[part.parent].group).add(group),
+    );
+    this.followed =
+      this.parts.find(({ part }) => part.follow) ??
+      this.parts.find((p) => p.run === 0 && p.moving && (p.part.parent ?? null) === null);
+    this.applyHidden();
+    this.resize();
+    sizeLabels(this.scene, this.height, FIELD);
+    if (reset || !this.movedByHand) this.frameCamera(reset);
+    this.setFrame(this.frame);
+  }
+
+  addLights() {
+    this.scene.add(new THREE.HemisphereLight("#ffffff", "#b8b0a8", 2.1));
+    const sun = new THREE.DirectionalLight("#ffffff", 1.5);
+    sun.position.set(2, -3, 5);
+    this.scene.add(sun);
+  }
+
+  setFrame(frame) {
+    this.frame = frame;
+    if (!this.scene) return;
+    const anchor = this.follow && this.followed ? moved.copy(this.followed.group.position) : null;
+    for (const part of this.parts) part.update(frame);
+    if (anchor) {
+      anchor.subVectors(this.followed.group.position, anchor);
+      this.camera.position.add(anchor);
+      this.controls.target.add(anchor);
+      this.camera.updateMatrixWorld();
+    }
+    this.invalidate();
+  }
+
+  setFollow(follow) {
+    this.follow = follow;
+    if (follow && this.followed) {
+      moved.subVectors(this.followed.group.position, this.controls.target);
+      this.camera.position.add(moved);
+      this.controls.target.add(moved);
+      this.controls.update();
+    }
+    this.invalidate();
+  }
+
+  setHidden(runs) {
+    this.hidden = runs;
+    this.applyHidden();
+    this.setFrame(this.frame);
+  }
+
+  applyHidden() {
+    for (const part of this.parts) part.group.userData.shown = !this.hidden.has(part.run);
+  }
+
+  // The corners of every part at some frames, and the points of its lines.
+  contents() {
+    const points = [];
+    const box = new THREE.Box3();
+    const frames = Math.max(...this.parts.map(({ part }) => frameCount(part)), 1);
+    const samples = Math.min(SAMPLES, frames);
+    for (let k = 0; k < samples; k++) {
+      for (const part of this.parts) part.update(samples > 1 ? (k * (frames - 1)) / (samples - 1) : 0);
+      this.scene.updateMatrixWorld();
+      for (const { group, points: own, part } of this.parts) {
+        if (!group.visible || part.shape.kind === "label" || (own && k > 0)) continue;
+        if (own) {
+          const stride = 3 * Math.max(1, Math.floor(own.length / 3 / 256));
+          for (let i = 0; i + 2 < own.length; i += stride)
+            if (Number.isFinite(own[i]))
+              points.push(new THREE.Vector3(own[i], own[i + 1], own[i + 2]).applyMatrix4(group.matrixWorld));
+          continue;
+        }
+        for (const object of group.children) {
+          if (!object.isMesh || !object.geometry) continue;
+          object.geometry.boundingBox ?? object.geometry.computeBoundingBox();
+          box.copy(object.geometry.boundingBox);
+          for (let i = 0; i < 8; i++) {
+            corner.set(i & 1 ? box.max.x : box.min.x, i & 2 ? box.max.y : box.min.y, i & 4 ? box.max.z : box.min.z);
+            points.push(corner.clone().applyMatrix4(object.matrixWorld));
+          }
+        }
+      }
+    }
+    return points;
+  }
+
+  frameCamera(always) {
+    const given = this.view.camera ?? { position: [3, -4, 2.5], target: [0, 0, 0] };
+    const position = new THREE.Vector3(...given.position);
+    const target = new THREE.Vector3(...given.target);
+    let fit = { eye: position, target };
+    const points = given.exact ? [] : this.contents();
+    if (points.length) fit = frameOf(points, position.clone().sub(target), this.camera.up, this.camera.aspect);
+    if (!always && points.length && this.stillFits(points, fit)) return;
+    this.camera.position.copy(fit.eye);
+    this.controls.target.copy(fit.target);
+    const distance = fit.eye.distanceTo(fit.target);
+    this.camera.near = distance / 200;
+    this.camera.far = distance * 50;
+    this.camera.updateProjectionMatrix();
+    this.controls.update();
+  }
+
+  // While a slider moves, the camera stays as long as the picture is neither cut nor tiny: a jumping scale confuses.
+  stillFits(points, fit) {
+    if (!this.framed) return !(this.framed = true);
+    this.camera.updateMatrixWorld();
+    const inside = points.every((point) => {
+      corner.copy(point).project(this.camera);
+      return Math.abs(corner.x) < 1 && Math.abs(corner.y) < 1;
+    });
+    const now = this.camera.position.distanceTo(this.controls.target);
+    return inside && fit.eye.distanceTo(fit.target) > 0.75 * now;
+  }
+
+  resetCamera() {
+    this.movedByHand = false;
+    this.frameCamera(true);
+    this.setFrame(this.frame);
+    if (this.follow) this.setFollow(true);
+  }
+
+  zoom(factor) {
+    this.movedByHand = true;
+    this.camera.position.sub(this.controls.target).multiplyScalar(factor).add(this.controls.target);
+    this.controls.update();
+    this.invalidate();
+  }
+
+  resize() {
+    const { clientWidth: width, clientHeight: height } = this.canvas.parentElement;
+    if (!width || !height || (this.width === width && this.height === height)) return;
+    [this.width, this.height] = [width, height];
+    this.renderer.setSize(width, height, false);
+    this.camera.aspect = width / height;
+    this.camera.updateProjectionMatrix();
+    if (this.scene) sizeLabels(this.scene, height, FIELD);
+    if (this.scene && !this.movedByHand && !this.follow) this.resetCamera();
+    this.invalidate();
+  }
+
+  invalidate() {
+    if (this.waiting || !this.scene) return;
+    this.waiting = requestAnimationFrame(() => this.draw());
+  }
+
+  draw() {
+    this.waiting = 0;
+    this.renderer.render(this.scene, this.camera);
+    this.retired.forEach(disposeObject);
+    this.retired.length = 0;
+    this.drawn += 1;
+  }
+
+  picture() {
+    this.draw();
+    return new Promise((done) => this.canvas.toBlob(done, "image/png"));
+  }
+}
+
+function frameCount(part) {
+  const tracks = [part.position, part.rotation, part.shape.from, part.shape.to].filter((track) => track instanceof Float32Array);
+  return Math.max(1, ...tracks.map((track) => track.shape?.[0] ?? 1));
+}
+
+// A length that belongs to the scene: the ground's, or the camera's distance.
+function sizeOf(view) {
+  if (view.ground?.size) return view.ground.size;
+  if (!view.camera) return 4;
+  return Math.hypot(...view.camera.position.map((x, i) => x - view.camera.target[i]));
+}

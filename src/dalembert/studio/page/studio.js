@@ -1,0 +1,123 @@
+// The views of one Show: scene, momentum, plots, claims. The player's frame moves them all at once.
+
+import { byId, element, formatNumber, swatch } from "./dom.js";
+import { legible, onTheme } from "./theme.js";
+import { View3D } from "./scene3d.js";
+import { PlotView } from "./plot.js";
+import { Player } from "./player.js";
+import { claimsOf } from "./claims.js";
+import { listenToKeys } from "./keys.js";
+
+export class Studio {
+  constructor() {
+    this.scene = new View3D(byId("scene"));
+    this.plots = [];
+    this.hidden = new Set();
+    this.player = new Player((frame) => this.setFrame(frame));
+    byId("follow").addEventListener("change", (event) => this.scene.setFollow(event.target.checked));
+    byId("reset-camera").addEventListener("click", () => this.resetCamera());
+    onTheme(() => this.data && this.draw(this.data));
+    listenToKeys(this.player);
+  }
+
+  setFrame(frame) {
+    this.scene.setFrame(frame);
+    if (this.data?.momentum) this.momentum.setFrame(frame);
+    for (const plot of this.plots) plot.setFrame(frame);
+  }
+
+  resetCamera() {
+    this.scene.resetCamera();
+    if (this.data?.momentum) this.momentum.resetCamera();
+  }
+
+  // Draws a Show; `fresh` when it is of another system than the one before.
+  draw(data, { fresh = false } = {}) {
+    this.data = data;
+    if (fresh) this.hidden = new Set();
+    byId("title").textContent = data.title;
+    document.title = `${data.title} · dalembert studio`;
+    byId("caption").textContent = data.caption ?? "";
+    this.tellWhy(data.why);
+    this.scene.hidden = this.hidden;
+    this.scene.show(data.scene, { reset: fresh });
+    this.drawMomentum(data, fresh);
+    this.drawPlots(data);
+    this.drawClaims(data);
+    drawLegend(byId("legend"), data.scene.parts, data.runs);
+    tellFailures(data.runs);
+    this.player.setTime(data.time);
+    document.documentElement.dataset.ready = String(Number(document.documentElement.dataset.ready ?? 0) + 1);
+  }
+
+  tellWhy(why) {
+    if (why !== undefined) byId("why").textContent = why;
+  }
+
+  drawMomentum(data, fresh) {
+    byId("momentum").hidden = !data.momentum;
+    if (!data.momentum) return;
+    this.momentum ??= new View3D(byId("momentum-scene"));
+    byId("momentum-title").textContent = data.momentum.title;
+    this.momentum.hidden = this.hidden;
+    this.momentum.show(data.momentum, { reset: fresh });
+    drawLegend(byId("momentum-legend"), data.momentum.parts, data.runs);
+  }
+
+  drawPlots(data) {
+    while (this.plots.length < data.plots.length) this.plots.push(new PlotView((frame) => this.player.seek(frame)));
+    this.plots.length = data.plots.length;
+    const shown = this.plots.map((plot) => plot.element);
+    const holder = byId("plots");
+    if (shown.length !== holder.children.length || shown.some((child, k) => child !== holder.children[k]))
+      holder.replaceChildren(...shown);
+    data.plots.forEach((plot, k) => this.plots[k].show(plot, data.runs, this.hidden));
+  }
+
+  drawClaims(data) {
+    byId("claims").replaceChildren(
+      ...data.runs.map((run, k) => claimsOf(run, !this.hidden.has(k), data.runs.length > 1 ? () => this.toggleRun(k) : null)),
+    );
+  }
+
+  toggleRun(k) {
+    this.hidden = new Set(this.hidden);
+    if (!this.hidden.delete(k)) this.hidden.add(k);
+    this.scene.setHidden(this.hidden);
+    if (this.data.momentum) this.momentum.setHidden(this.hidden);
+    this.drawPlots(this.data);
+    this.drawClaims(this.data);
+  }
+
+  begin() {
+    if (!matchMedia("(prefers-reduced-motion: reduce)").matches) this.player.play();
+  }
+}
+
+// What has a name is told once, in the order of drawing; of the second run only its colour.
+function drawLegend(list, parts, runs) {
+  const told = new Set();
+  const items = [];
+  for (const part of parts) {
+    const text = part.legend ?? part.name;
+    const key = `${text} ${part.colour}`;
+    if (!text || told.has(key) || part.run > 0 || part.shape.kind === "label" || part.shape.kind === "none") continue;
+    told.add(key);
+    items.push([part.colour, text]);
+  }
+  for (const run of runs.slice(1)) items.push([run.colour, `the same with ${run.label}`]);
+  list.replaceChildren(...items.map(([colour, text]) => element("li", {}, swatch(legible(colour)), text)));
+}
+
+// -1 is the start itself.
+function whereStopped({ failed_at: step, time_failed: time }) {
+  if (step < 0) return "could not start";
+  const at = Number.isFinite(step) ? ` at step ${step}` : "";
+  return `stopped${at}${Number.isFinite(time) ? ` (t = ${formatNumber(time)})` : ""}`;
+}
+
+function tellFailures(runs) {
+  const failures = runs.filter((run) => run.status === "failed").map((run) => `${run.label} ${whereStopped(run)}: ${run.reason}`);
+  byId("failure").textContent = failures.join("\n");
+  byId("failure").hidden = failures.length === 0;
+}

@@ -1,0 +1,54 @@
+"""What the page plots beside the scene, with a sentence that says what a good method shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..plotting.style import FLOOR
+from .momentum import momentum_change
+from .seen import Seen
+from .shapes import packed
+
+ENERGY = "A geometric method keeps the error small for ever, or at round-off; a drift that grows is the method's doing."
+CONSTRAINT = "Round-off (below 1e-12) means that the body never slips; anything larger is motion across the blade."
+MOMENTUM = (
+    "Symmetry keeps the momentum (on d) fixed in space: Noether's theorem, which a discrete method may inherit or lose."
+)
+GROUP = "Rotations must stay rotations: a method that leaves the group deforms the body."
+
+
+def plots(runs: Sequence[Seen]) -> list[dict[str, Any]]:
+    """Energy error, constraint residual and, where a run leaves its group, how far."""
+    found = [logarithmic("Energy error", "|E - E(0)|", runs, [seen.energy - seen.energy[0] for seen in runs], ENERGY)]
+    if runs[0].rows.shape[1]:
+        found.append(logarithmic("Constraint", "|A xi - b|", runs, [seen.constraint for seen in runs], CONSTRAINT))
+    changes = [momentum_change(seen) for seen in runs]
+    known = [(seen, change) for seen, change in zip(runs, changes, strict=True) if change is not None]
+    if known:
+        shown = [seen for seen, _ in known]
+        found.append(
+            logarithmic("Momentum in space", "relative change", shown, [change for _, change in known], MOMENTUM)
+        )
+    if any(seen.distance.max() > 1e-13 for seen in runs):
+        found.append(
+            logarithmic("Distance from the group", "|R^T R - 1|", runs, [seen.distance for seen in runs], GROUP)
+        )
+    return found
+
+
+def logarithmic(
+    title: str, label: str, runs: Sequence[Seen], values: Sequence[np.ndarray], help: str
+) -> dict[str, Any]:
+    """|values| over time; exact zeros stand on the floor."""
+    curves = [
+        curve(seen, title, seen.motion.t[: seen.good], np.maximum(np.abs(entry[: seen.good]), FLOOR))
+        for seen, entry in zip(runs, values, strict=True)
+    ]
+    return {"title": title, "x": "time", "y": label, "log": True, "curves": curves, "help": help}
+
+
+def curve(seen: Seen, label: str, x: Any, y: Any) -> dict[str, Any]:
+    return {"run": seen.number, "label": label, "x": packed(x), "y": packed(y)}
