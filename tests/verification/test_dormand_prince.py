@@ -1,0 +1,72 @@
+"""Dormand and Prince's method with its own substeps: as accurate as it is asked to be, on the group and on D, natively."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from registry import case, gap
+
+import dalembert as da
+from dalembert.integrators.dormand_prince import tableau
+
+T = 3.0
+
+
+def run(key, tolerance, step=T, steps=1, **options):
+    system, state = case(key)
+    return da.simulate(system, da.DormandPrince(tolerance), state, step=step, steps=steps, **options)
+
+
+def test_the_tableau_satisfies_the_order_conditions_of_quadrature_and_its_row_sums():
+    A, b, c, fifth, third = tableau()
+    assert np.abs(A.sum(axis=1) - c).max() < 1e-14
+    assert max(abs(b @ c**k - 1 / (k + 1)) for k in range(8)) < 1e-14
+    assert abs(fifth.sum()) < 1e-14 and abs(third.sum()) < 1e-14
+
+
+@pytest.mark.parametrize("key", ["heavy_suslov", "sleigh", "particle"])
+def test_the_error_follows_the_tolerance(key):
+    system, state = case(key)
+    exact = da.simulate(system, da.Reference(), state, step=T, steps=1).check().last
+    errors = [gap(run(key, tolerance).check().last, exact) for tolerance in (1e-5, 1e-9)]
+    assert errors[0] < 1e-2 and errors[1] < 1e-6
+    assert errors[1] < 1e-2 * errors[0]
+
+
+def test_the_run_stays_on_the_group_and_on_d():
+    trajectory = run("heavy_suslov", 1e-6, step=0.5, steps=40).check()
+    assert np.abs(np.asarray(trajectory.constraint_residual())).max() < 1e-14
+    assert np.abs(np.einsum("kij,kil->kjl", trajectory.g, trajectory.g) - np.eye(3)).max() < 1e-14
+
+
+def test_the_way_back_is_as_accurate_as_the_way_out():
+    there = run("particle", 1e-11).check().last
+    system, state = case("particle")
+    back = da.simulate(system, da.DormandPrince(1e-11), there, step=-T, steps=1).check().last
+    assert gap(back, state) < 1e-8
+
+
+def test_a_motion_that_leaves_the_domain_is_data():
+    """q' = v, v' = 2 q^3 from q = v = 1: q = 1/(1 - t)."""
+    system = da.System(da.Euclidean(1), lambda t, g, xi, p: 0.5 * xi @ xi + 0.5 * jnp.sum(g**4))
+    trajectory = da.simulate(system, da.DormandPrince(1e-8), system.state([1.0], [1.0]), step=0.3, steps=8)
+    assert trajectory.status == "failed" and trajectory.failed_at == 3
+    assert abs(float(trajectory.g[3, 0]) - 10.0) < 1e-4
+
+
+def test_members_equal_single_runs_bit_for_bit():
+    system, state = case("particle")
+    speeds = [0.5, 1.0, 1.7]
+    states = [system.state(state.g, speed * state.xi) for speed in speeds]
+    together = da.State(*(jnp.stack(leaves) for leaves in zip(*states, strict=True)))
+    many = da.ensemble(system, da.DormandPrince(1e-7), together, step=0.5, steps=4)
+    for k, each in enumerate(states):
+        single = da.simulate(system, da.DormandPrince(1e-7), each, step=0.5, steps=4)
+        assert np.array_equal(many.g[k], single.g)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, -1e-6, 1.0, float("nan"), True])
+def test_a_tolerance_that_means_nothing_is_refused(tolerance):
+    with pytest.raises(da.errors.InvalidInput, match="tolerance is"):
+        da.DormandPrince(tolerance)
