@@ -8,6 +8,7 @@ import jax
 jax.config.update("jax_enable_x64", True)
 
 from . import diagnostics, models
+from .analysis.nonholonomy import Nonholonomy, nonholonomy
 from .compare import compare
 from .differences import FiniteDifference, check_difference
 from .discretisation import (
@@ -22,18 +23,21 @@ from .discretisation import (
     regularity_matrix,
     retracted,
 )
-from .distribution import Hamel, Nonholonomy, hamel, nonholonomy
+from .distribution import Hamel, hamel
 from .ehresmann import Ehresmann, ehresmann
 from .errors import InconsistentDiscretisation, InvalidInput, NumericalFailure, OffConstraint, UnknownName
+from .events import Crossings, Event, Quantity
 from .files import load
 from .forces import Forced, Friction, Steered, forced, steered, with_friction
 from .groups import SE, SE2, SE3, SO, SO2, SO3, Euclidean, Group, Product, SEn, SOn
 from .integrators import (
+    Adaptive,
     Composition,
     CotangentLift,
     DiscreteGradient,
     DiscreteLR,
     DiscreteMoserVeselov,
+    DormandPrince,
     EulerPoincareSuslov,
     Gauss,
     GeometricNonholonomic,

@@ -13,6 +13,7 @@ from ._linalg import direction, solve
 
 EPS = 2.0**-52
 LIMIT = 40
+PATIENCE = 8
 STAGES = 16
 
 
@@ -76,24 +77,42 @@ def follow_root(function: Callable[[Array], Array], anchor: Array) -> Root:
     return _rooted(function, jax.lax.stop_gradient(anchor), solver)
 
 
+class _Contraction(NamedTuple):
+    x: Array
+    last: Array  # size of the last update
+    least: Array  # the size when it last halved
+    since: Array  # iterations since then
+    iterations: Array
+    settled: Array
+
+
 def find_fixed_point(function: Callable[[Array], Array], guess: Array) -> Root:
-    """Solve x = f(x) by iterating f until it stagnates: for contractions, where Newton's matrix would be large."""
+    """Solve x = f(x) by iterating f until it stagnates: for contractions, where Newton's matrix would be large.
+
+    The round-off of f is not known, only that updates no longer shrink: the last one grew, or none halved in `PATIENCE` iterations
+    (round-off can make a cycle of two points that closes by 1e-3 of its size a turn). A contraction as slow as that would not end
+    within the limit either.
+    """
 
     def solver(gap, x):
-        def body(state: _Iterate) -> _Iterate:
+        def body(state: _Contraction) -> _Contraction:
             update = gap(state.x)
             new = state.x - update
             size, last = jnp.max(jnp.abs(new)), jnp.max(jnp.abs(update))
-            stagnant = (
-                (last <= 2.0**-26 * size) & (last >= state.last) & (state.iterations > 0.0)
-            )  # at its own round-off
-            return _Iterate(new, last, state.iterations + 1.0, state.sign, (last <= 2.0**-51 * size) | stagnant)
+            halved = last <= 0.5 * state.least
+            since = jnp.where(halved, 0.0, state.since + 1.0)
+            stagnant = ((last >= state.last) & (state.iterations > 0.0)) | (since >= PATIENCE)
+            settled = (last <= 2.0**-51 * size) | (last <= 2.0**-26 * size) & stagnant
+            least = jnp.where(halved, last, state.least)
+            return _Contraction(new, last, least, since, state.iterations + 1.0, settled)
 
-        def unfinished(state: _Iterate) -> Array:
+        def unfinished(state: _Contraction) -> Array:
             return (state.iterations < 3 * LIMIT) & ~state.settled & jnp.isfinite(state.last)
 
         zero = jnp.zeros((), x.dtype)
-        last = jax.lax.while_loop(unfinished, body, _Iterate(x, zero, zero, zero + 1.0, zero > 0.0))
+        begin = _Contraction(x, zero, zero + jnp.inf, zero, zero, zero > 0.0)
+        end = jax.lax.while_loop(unfinished, body, begin)
+        last = _Iterate(end.x, end.last, end.iterations, zero + 1.0, end.settled)
         return last, _faithful(last, zero)
 
     return _rooted(lambda x: x - function(x), guess, solver)

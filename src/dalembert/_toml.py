@@ -7,9 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def dumps(config: Mapping[str, Mapping[str, Any]]) -> str:
-    """Sections of `key = value` lines."""
-    return "\n".join(f"[{name}]\n{lines(section)}" for name, section in config.items())
+def dumps(config: Mapping[str, Any]) -> str:
+    """Sections of `key = value` lines; a list of these is an array of tables."""
+    return "\n".join(
+        f"[[{name}]]\n{lines(table)}" if many else f"[{name}]\n{lines(table)}"
+        for name, section in config.items()
+        for many in [isinstance(section, list)]
+        for table in (section if many else [section])
+    )
 
 
 def lines(section: Mapping[str, Any]) -> str:

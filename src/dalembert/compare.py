@@ -13,7 +13,7 @@ import numpy as np
 from .errors import InvalidInput
 from .integrators import Integrator, Reference
 from .report import plain
-from .simulate import count_steps, simulate
+from .simulate import count_steps, simulate, steps_until
 from .system import MechanicalSystem, State
 from .trajectory import Trajectory
 
@@ -77,18 +77,20 @@ def compare(
     if not integrators or not steps:
         raise InvalidInput("a comparison needs at least one method and one step size")
     jobs = [(name, integrator, float(h)) for name, integrator in integrators.items() for h in steps]
-    counts = {h: count_steps(h, None, t_end, float(state.t)) for h in map(float, steps)}
     rows: list[tuple[str, Row]] = []
     runs: dict[str, Trajectory] = {}
     for k, (name, integrator, h) in enumerate(jobs):
         label = name if len(steps) == 1 else f"{name}, h = {h:g}"
-        every = max(1, counts[h] // MOMENTS)
+        count = count_steps(h, None, t_end, float(state.t))
         try:
+            if integrator.clock:
+                count = steps_until(system, integrator, state, step=h, t_end=t_end, backend=backend)
+            every = max(1, count // MOMENTS)
             run = simulate(
-                system, integrator, state, step=h, steps=counts[h], save_every=every, monitor=True, backend=backend
+                system, integrator, state, step=h, steps=count, save_every=every, monitor=True, backend=backend
             )
         except InvalidInput as fault:
-            rows.append((label, Row(name, h, counts[h], "refused", None, None, None, None, None, str(fault))))
+            rows.append((label, Row(name, h, count, "refused", None, None, None, None, None, str(fault))))
             continue
         if run.interrupted:
             break
@@ -96,7 +98,7 @@ def compare(
         if started:
             runs[label] = run
         seconds = seconds_per_step(system, integrator, state, h, backend) if timing and started else None
-        rows.append((label, _row(name, run, counts[h], seconds)))
+        rows.append((label, _row(name, run, count, seconds)))
         if progress is not None:
             progress(k + 1, len(jobs) + error)
     errors = _errors(system, state, runs) if error and runs else {}

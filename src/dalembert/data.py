@@ -6,6 +6,7 @@ import datetime
 import platform
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 from .coordinates import axes, quaternions
@@ -26,6 +27,7 @@ NAMES = {
     "records.residual": "residual",
     "records.iterations": "iterations",
     "records.steps": "steps",
+    "records.step_size": "step_size",
 }
 """The columns that hold the records of a run, by where they are in a `Trajectory`."""
 
@@ -42,12 +44,23 @@ ABOUT: dict[str, tuple[str, str]] = {
     "position": ("position in space", "m"),
     "energy": ("energy <L_xi, xi> - L", "J"),
     "constraint_residual": ("max |A xi - b|", "of A xi"),
+    "holonomic_residual": ("max |phi| of the holonomic constraints", "of phi"),
     "group_distance": ("distance from the group, |R^T R - 1|", "1"),
     "residual": ("residual of the step's equations", ""),
     "iterations": ("Newton iterations of the step that led here", "1"),
     "steps": ("number of steps from the start", "1"),
+    "step_size": ("size of the step that led here", "s"),
 }
 """What each column is, and its unit if the parameters are in SI units ([q]: the unit of the coordinate itself)."""
+
+EVENTS = {
+    "event": {"long_name": "the event that is crossed"},
+    "event_time": {"long_name": "time of the crossing", "units": "s"},
+    "event_step": {"long_name": "number of the step in which it lies", "units": "1"},
+    "event_theta": {"long_name": "part of that step before it", "units": "1"},
+    "event_direction": {"long_name": "1 upwards, -1 downwards", "units": "1"},
+    "event_member": {"long_name": "member of the ensemble", "units": "1"},
+}
 
 
 def to_xarray(trajectory: Trajectory, *, reaction: bool = False) -> xarray.Dataset:
@@ -64,6 +77,8 @@ def to_xarray(trajectory: Trajectory, *, reaction: bool = False) -> xarray.Datas
         "constraint_residual": (trajectory.constraint_residual(), ()),
         "group_distance": (trajectory.group_distance(), ()),
     }
+    if trajectory.holonomic_constraints:
+        columns["holonomic_residual"] = (trajectory.holonomic_residual(), ())
     if reaction:
         columns["reaction"] = (trajectory.reaction(), ("component",))
     data = {
@@ -79,7 +94,28 @@ def to_xarray(trajectory: Trajectory, *, reaction: bool = False) -> xarray.Datas
             coordinates[f"{kind}_unit"] = ("component", [getattr(axis, kind) for axis in components])
     if any("part" in dims for dims, *_ in data.values()):
         coordinates["part"] = list("wxyz")
-    return xarray.Dataset(data, coords=coordinates, attrs=provenance(trajectory))
+    return xarray.Dataset(data | _crossings(trajectory), coords=coordinates, attrs=provenance(trajectory))
+
+
+def _crossings(trajectory: Trajectory) -> dict[str, Any]:
+    """The columns over `crossing`: all crossings of all events, with the name of the event beside them."""
+    found = [each for each in trajectory.events.values() if len(each)]
+    if not found:
+        return {}
+    stacked = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[each.record for each in found])
+    columns: dict[str, tuple[Any, tuple[str, ...]]] = {
+        "event": (np.concatenate([[each.name] * len(each) for each in found]), ()),
+        "event_time": (stacked.state.t, ()),
+        "event_step": (stacked.steps, ()),
+        "event_theta": (np.concatenate([each.theta for each in found]), ()),
+        "event_direction": (np.concatenate([each.direction for each in found]), ()),
+        "event_member": (np.concatenate([each.lane for each in found]), ()),
+        "event_velocity": (stacked.state.xi, ("component",)),
+    }
+    for name, factor in configurations(stacked.state.g).items():
+        dims = tuple(f"{name}_{axis}" for axis in ("row", "column")[: np.ndim(factor) - 1])
+        columns[f"event_{name}"] = (factor, dims)
+    return {name: (("crossing", *dims), values, EVENTS.get(name, {})) for name, (values, dims) in columns.items()}
 
 
 def _saved(trajectory: Trajectory) -> dict[str, tuple[Any, tuple[str, ...]]]:
@@ -95,6 +131,7 @@ def _saved(trajectory: Trajectory) -> dict[str, tuple[Any, tuple[str, ...]]]:
         "residual": (records.residual, ()),
         "iterations": (records.iterations, ()),
         "steps": (records.steps, ()),
+        "step_size": (trajectory.step_sizes, ()),
     }
     lead = np.ndim(records.residual)
     for name, factor in configurations(trajectory.g).items():
@@ -132,8 +169,6 @@ def _about(name: str) -> dict[str, str]:
 
 def provenance(trajectory: Trajectory) -> dict[str, Any]:
     """What made this run: group, method, step, how it ended, backend, versions, machine and time."""
-    import jax
-
     from . import __version__
 
     failed = np.count_nonzero(np.asarray(trajectory.final.status))

@@ -93,7 +93,7 @@ def drift(trajectory: Trajectory, values=None) -> Drift:
     """How the energy error of a run or ensemble grows: bounded, random walk, linear or exponential, with its rate.
 
     `values` (saves,) or (members, saves) are those of another quantity that should stay constant, as `momentum_map` gives them.
-    Members that failed are left out.
+    Members that failed are left out. Steps of several sizes are counted as if each took the step that the run was given.
     """
     from .analysis.drift import classify
 
@@ -101,7 +101,9 @@ def drift(trajectory: Trajectory, values=None) -> Drift:
     good = np.broadcast_to(np.atleast_1d(np.asarray(trajectory.final.status)) == 0, len(members)) | (len(members) == 1)
     if not good.any():
         raise InvalidInput(f"all {len(members)} members of the ensemble failed: there is nothing to classify")
-    return classify(np.atleast_2d(np.asarray(trajectory.t))[0], members[good] - members[good, :1])
+    own = trajectory.integrator.clock
+    times = np.asarray(trajectory.records.steps * float(trajectory.step) if own else trajectory.t)
+    return classify(np.atleast_2d(times)[0], members[good] - members[good, :1])
 
 
 def reversibility(system: MechanicalSystem, integrator: Integrator, state: State, *, step: float, steps: int) -> float:

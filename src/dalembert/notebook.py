@@ -39,6 +39,8 @@ def trajectory_html(run: Trajectory) -> str:
     rows["largest energy error"] = _peak(run.energy_error())
     if run.multipliers.shape[-1]:
         rows["largest constraint residual"] = _peak(run.constraint_residual())
+    if run.holonomic_constraints:
+        rows["largest |phi|"] = _peak(run.holonomic_residual())
     rows["largest distance from the group"] = _peak(run.group_distance())
     picture = _picture(run) if 1 < len(run.t) <= DRAWN else ""
     return table("Trajectory", rows) + picture
@@ -46,12 +48,14 @@ def trajectory_html(run: Trajectory) -> str:
 
 def system_html(system: MechanicalSystem) -> str:
     """Group, components, constraint and parameters."""
-    m = system.constraints
+    m, k = system.constraints, system.holonomic_constraints
     rows: dict[str, Any] = {
         "configurations": f"{system.group}, dimension {system.group.dim}",
         "velocity": "(" + ", ".join(axis.name for axis in axes(system.group)) + ")",
         "constraints": f"{m}: D has rank {system.group.dim - m}" if m else "none: the system is free",
     }
+    if k:
+        rows["constraints"] += f"; {k} of them holonomic, phi(g) = 0: configurations stay on a leaf of dimension {system.group.dim - k}"
     if isinstance(system, InvariantSystem):
         rows |= {"inertia": _numbers(system.inertia), "basis of d": _numbers(system.subspace)}
     leaves, _ = jax.tree_util.tree_flatten_with_path(getattr(system, "parameters", None))

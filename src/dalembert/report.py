@@ -9,7 +9,9 @@ import jax
 import numpy as np
 
 from .coordinates import described
+from .events import Crossings
 from .integrators import Reference, RungeKutta
+from .kernels.evaluate import compiled
 from .trajectory import Trajectory
 
 
@@ -26,19 +28,39 @@ def report(trajectory: Trajectory, names: Mapping[str, str]) -> dict[str, Any]:
         "status": trajectory.status,
         "failed_at": failed_at,
         "reason": trajectory.reason or None,
+        "stopped_by": trajectory.stopped_by,
         "interrupted": trajectory.interrupted,
         "backend": trajectory.backend,
         "final": _final(trajectory) if started else dict.fromkeys(FINAL),
         **(
             _conservation(trajectory)
             if started
-            else {"energy": dict.fromkeys(ENERGY), "constraint": {"max": None}, "group": {"max": None}}
+            else {"energy": dict.fromkeys(ENERGY), **{name: {"max": None} for name in KEPT}}
         ),
+        "events": [_crossings(found) for found in trajectory.events.values()],
+    }
+
+
+def _crossings(found: Crossings) -> dict[str, Any]:
+    """What was found of one event: lists with an entry for each crossing."""
+    return {
+        "name": found.name,
+        "stop": found.stop,
+        "count": len(found),
+        "suspects": int(np.sum(found.suspects)),
+        "time": np.asarray(found.t).tolist(),
+        "step": np.asarray(found.step).tolist(),
+        "theta": np.asarray(found.theta).tolist(),
+        "direction": np.asarray(found.direction).tolist(),
+        "configuration": [plain(jax.tree.map(lambda leaf: leaf[k], found.g)) for k in range(len(found))],
+        "angles": [plain(row) for row in found.record.angles],
+        "velocity": [plain(row) for row in found.xi],
     }
 
 
 FINAL = ("configuration", "angles", "velocity", "increment", "momentum", "multipliers", "coordinates")
 ENERGY = ("initial", "final", "max_error")
+KEPT = ("constraint", "holonomic", "group")
 
 
 def _final(trajectory: Trajectory) -> dict[str, Any]:
@@ -58,12 +80,23 @@ def _final(trajectory: Trajectory) -> dict[str, Any]:
 
 def _conservation(trajectory: Trajectory) -> dict[str, Any]:
     peaks = trajectory.final.peaks
-    energy = float(jax.jit(trajectory.system.energy)(trajectory.last.t, trajectory.last.g, trajectory.last.xi))
+    energy = float(_energy(trajectory.system, trajectory.last))
     return {
         "energy": dict(zip(ENERGY, map(plain, (peaks.energy, energy, peaks.energy_error)), strict=True)),
         "constraint": {"max": plain(peaks.constraint) if trajectory.multipliers.shape[-1] else None},
+        "holonomic": {"max": _off_leaf(trajectory) if trajectory.holonomic_constraints else None},
         "group": {"max": plain(peaks.group)},
     }
+
+
+@compiled
+def _energy(system, state):
+    return system.energy(state.t, state.g, state.xi)
+
+
+def _off_leaf(trajectory: Trajectory) -> Any:
+    """The largest |phi| over all steps; of the saved states where a method keeps no extremes."""
+    return plain(max(np.max(trajectory.final.peaks.holonomic), np.max(trajectory.holonomic_residual())))
 
 
 def plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 
 from .config import Job
 from .errors import InvalidInput
+from .events import joined
 from .files import load, open_dataset
 from .integrators import Reference
 from .simulate import simulate
@@ -36,7 +37,7 @@ def resumed(job: Job, path: Path, progress: Callable[[int, int], None] | None = 
         raise InvalidInput(
             f"{path} has {int(before.final.steps)} steps already, more than the {job.run['steps']} asked for"
         )
-    if left == 0 or before.status != "ok":
+    if left == 0 or before.status != "ok" or before.stopped_by:
         return load(path, system=job.system, integrator=job.integrator)
     return join(before, _onward(job, before, left, every, progress))
 
@@ -44,11 +45,12 @@ def resumed(job: Job, path: Path, progress: Callable[[int, int], None] | None = 
 def _onward(job: Job, before: Trajectory, left: int, every: int, progress) -> Trajectory:
     """The missing steps, saved at multiples of `every` from the first start."""
     options: dict[str, Any] = {"step": job.run["step"], "monitor": True, "backend": job.run.get("backend", "auto")}
+    options["events"] = job.events
     ahead = min(left, -int(before.final.steps) % every)
     if not ahead:
         return simulate(job.system, job.integrator, before, steps=left, save_every=every, progress=progress, **options)
     part = simulate(job.system, job.integrator, before, steps=ahead, save_every=ahead, **options)
-    if ahead == left or part.interrupted or part.status != "ok":
+    if ahead == left or part.interrupted or part.status != "ok" or part.stopped_by:
         return part
     rest = simulate(
         job.system, job.integrator, part, steps=left - ahead, save_every=every, progress=progress, **options
@@ -59,7 +61,7 @@ def _onward(job: Job, before: Trajectory, left: int, every: int, progress) -> Tr
 def join(first: Trajectory, second: Trajectory) -> Trajectory:
     """One trajectory of a run and its continuation, whose first record is the last state of the run."""
     records = jax.tree.map(lambda a, b: np.concatenate([a, b[1:]]), first.records, second.records)
-    return replace(second, records=records)
+    return replace(second, records=records, events=joined(first.events, second.events))
 
 
 def _require_same(config: Mapping[str, Any], path: Path) -> None:
@@ -68,7 +70,9 @@ def _require_same(config: Mapping[str, Any], path: Path) -> None:
     if text is None:
         raise InvalidInput(f"{path} was not written by `dalembert run`: it holds no configuration to go on with")
     saved = tomllib.loads(text)
-    for section, entries in config.items():
+    tables = {"event": {"tables": config.get("event", [])}}
+    saved["event"] = {"tables": saved.get("event", [])}
+    for section, entries in (dict(config) | tables).items():
         mine, theirs = dict(entries), dict(saved.get(section, {}))
         for key in sorted(mine.keys() | theirs.keys()):
             if (section != "run" or key not in FREE) and mine.get(key) != theirs.get(key):

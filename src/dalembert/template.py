@@ -13,6 +13,7 @@ from .groups.motions import Motions
 from .groups.rotations import Rotations
 from .integrators.registry import METHODS
 from .models.registry import MODELS, Model
+from .system import MechanicalSystem
 
 OWN = "own"
 STEPS = 200
@@ -31,6 +32,7 @@ def make(mass=1.0, inertia=0.5, a=0.3):
         group=da.SE2(),  # configurations g: (theta, x, y); velocities xi = (w, v1, v2) in the body
         lagrangian=lambda t, g, xi, p: 0.5 * xi @ p @ xi,
         constraint=lambda t, g, p: jnp.array([[0.0, 0.0, 1.0]]),  # A(t, g) with A xi = 0: here v2 = 0
+        # holonomic=lambda t, g, p: g[:1, 2] - 1.0,  # phi(t, g) = 0 on positions, if there is such a constraint: here x = 1
         parameters=tensor,
     )
 '''
@@ -45,14 +47,17 @@ def commented(name: str, file: str) -> str:
         head,
         _with_defaults({"name": name, **model.example}, model.parameters),
         model,
-        _initial(system.group, model.initial),
+        _leaf(system) + _initial(system.group, model.initial),
     )
 
 
 def own(stem: str) -> tuple[str, str]:
     """(TOML, Python) of a system of the user's own."""
     model = MODELS["chaplygin-sleigh"]
-    head = f"# A system of your own, which {stem}.py makes; run it with: dalembert run {stem}.toml --plot {stem}.png\n"
+    head = (
+        f"# A system of your own, which {stem}.py makes; run it with: dalembert run {stem}.toml --plot {stem}.png\n"
+        f"# Is its constraint really nonholonomic? dalembert show {stem}.toml\n"
+    )
     section = f'python = "{stem}.py:make"   # this file is run; other keys here are the parameters of make\nmass = 1.0\na = 0.3\n'
     initial = _initial(model.make(model.example).group, {"velocity": [0.5, -1.0, 0.0]})
     plain = Model("", model.build, {}, {}, 0.05)
@@ -78,6 +83,16 @@ def _with_defaults(given: Mapping[str, Any], all_of_them: Mapping[str, Any]) -> 
             known = default is not None and default is not inspect.Parameter.empty
             text += f"# {name} = {value(default)}\n" if known else f"# {name} = ...\n"
     return text
+
+
+def _leaf(system: MechanicalSystem) -> str:
+    """What holonomic constraints ask of a configuration."""
+    count = system.holonomic_constraints
+    return (
+        f"# the configuration must satisfy {count} holonomic constraint(s); if it does not, you are told the nearest\n"
+        if count
+        else ""
+    )
 
 
 def _initial(group: Group, given: Mapping[str, Any]) -> str:

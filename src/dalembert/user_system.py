@@ -106,6 +106,7 @@ def _require_system(system: Any, name: str, path: Path) -> None:
         "lagrangian(t, g, xi, p)": (system.L, (t, g, xi), ()),
         "constraint(t, g, p)": (system.A, (t, g), None),
         "drift(t, g, p)": (system.b, (t, g), None),
+        "holonomic(t, g, p)": (system.phi, (t, g), None),
         "force(t, g, xi, u, p)": (lambda t, g, xi: system.F(t, g, xi, None), (t, g, xi), xi.shape),
     }
     for call, (function, point, wanted) in functions.items():

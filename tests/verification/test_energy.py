@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,8 @@ import pytest
 from registry import CAYLEY, EXPONENTIAL, case, gap
 
 import dalembert as da
+from dalembert._newton import find_fixed_point
+from dalembert.integrators.base import Prediction
 from dalembert.integrators.discrete_gradient import GRADIENTS
 
 T = 1.6
@@ -108,6 +112,43 @@ def test_the_energy_after_a_million_steps(key, kind):
     # the pendulum of the transmission turns: its angle grows to 1e5, and the round-off of the angle with it
     assert float(run.final.peaks.energy_error) < (1e-8 if key == "transmission" else 5e-12) * energy
     assert off(run) < 1e-13
+
+
+def _exact(*digits):
+    return jnp.array([float.fromhex(each) for each in digits])
+
+
+def test_a_cycle_at_round_off_is_no_lost_branch():
+    """Step 456 416 of the transmission by itoh-abe: v_x passes 0, where the quotient of V amplifies its round-off to a cycle of two
+    velocities 1e-14 apart that closes by 1e-3 of its size a turn. The iteration has found what there is to find, and says so."""
+    system, state = transmission()
+    method = da.DiscreteGradient("itoh-abe")
+    run = da.simulate(system, method, state, step=0.05, steps=1)
+    turn = _exact("0x1.b7a62d8bfdc5ep-1", "0x0.0p+0", "-0x1.0665da92d8ab4p-1", "0x0.0p+0", "0x0.0p+0", "0x1.0p+0")
+    prediction = Prediction(
+        _exact("-0x1.e71f0606d4666p-7", "0x1.22bb1810c1319p-7", "0x1.5a37a202674d4p+1"),
+        _exact("0x1.ee68b1658668dp-6", "-0x1.726fae12629a0p-6", "0x1.1c327c5c80280p-5"),
+        _exact("0x1.23dcfe728efc4p-8", "0x1.aa84765f79140p-10", "-0x1.abecc60832000p-11"),
+        jnp.ones(()),
+    )
+    carry = run.final.carry._replace(
+        t=_exact("0x1.6493p+14")[0],
+        g=_exact("-0x1.0684e66952244p+0", "-0x1.91686a29b0442p-3", "0x1.aafb6e5164525p+15"),
+        xi=_exact("0x1.f683d98a8fa0fp-10", "-0x1.0ffd3870c7f69p-10", "0x1.5c66a59c711cep+1"),
+        square=_exact("0x1.da274f574527bp+2")[0],
+        reference=turn.reshape(3, 2),
+        prediction=prediction,
+    )
+    there = replace(run, final=run.final._replace(carry=carry))
+    on = da.simulate(system, method, there, step=0.05, steps=3).check()
+    assert int(on.iterations[1:].max()) < 40
+    assert float(np.abs(on.energy_error()[1:]).max()) < 1e-10  # of an angle of 5e4, whose round-off is 7e-12
+
+
+def test_an_iteration_that_no_longer_closes_in_has_ended():
+    """x -> -0.999 x about 1, from 1e-10 off, ends; from 1e-3 off, where it is only slow, it does not count as solved."""
+    found = {off: find_fixed_point(lambda x: 1.0 - 0.999 * (x - 1.0), jnp.array([1.0 + off])) for off in (1e-10, 1e-3)}
+    assert bool(found[1e-10].converged) and not bool(found[1e-3].converged)
 
 
 @pytest.mark.heavy

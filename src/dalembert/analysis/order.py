@@ -165,6 +165,10 @@ def _counts(counts: Sequence[int], integrator: Integrator, exact) -> list[int]:
         raise InvalidInput("the method 'reference' is what the others are compared with: choose another one")
     if isinstance(exact, str) and exact != "richardson":
         raise UnknownName("comparison", exact, ("richardson",))
+    if exact == "richardson" and integrator.clock:
+        raise InvalidInput(
+            f"the steps of {integrator.name} end at other times when they are halved: compare with the exact motion"
+        )
     whole = sorted(n for n in set(counts) if isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0)
     if len(whole) != len(counts) or len(whole) < 2:
         raise InvalidInput(f"counts is {list(counts)}; allowed: at least two different positive numbers of steps")
@@ -191,6 +195,8 @@ def _truths(system, integrator, state: State, runs: Sequence[Trajectory], exact)
     stamps = {"multipliers": 0.0} | ({OWN: lag} if lag else {})
 
     def moments(run: Trajectory, lag: float) -> np.ndarray:
+        if integrator.clock:
+            return np.round(np.asarray(run.t) - begin, 13)
         return np.round(np.maximum(np.asarray(run.records.steps) - lag, 0.0) * float(run.step), 13)
 
     wanted = np.unique(np.concatenate([moments(run, lag) for run in runs for lag in (0.0, *stamps.values())]))

@@ -1,8 +1,10 @@
 """One-step methods: start, step, observe."""
 
+from .adaptive import Adaptive
 from .base import REASONS, Integrator, StepInfo
 from .composition import Composition
 from .discrete_gradient import DiscreteGradient
+from .dormand_prince import DormandPrince
 from .euler_poincare_suslov import EulerPoincareSuslov
 from .gauss import Gauss
 from .gni import GeometricNonholonomic
@@ -22,11 +24,13 @@ from .splitting import KineticSplitting, LiePoissonSplitting
 
 __all__ = [
     "REASONS",
+    "Adaptive",
     "Composition",
     "CotangentLift",
     "DiscreteGradient",
     "DiscreteLR",
     "DiscreteMoserVeselov",
+    "DormandPrince",
     "EulerPoincareSuslov",
     "Gauss",
     "GeometricNonholonomic",
@@ -56,6 +60,7 @@ METHOD_CLASSES = (
     Leapfrog,
     GeometricNonholonomic,
     RungeKutta,
+    DormandPrince,
     Reference,
     DiscreteMoserVeselov,
     Rattle,
@@ -70,4 +75,5 @@ METHOD_CLASSES = (
     Lobatto,
     ProjectedRungeKutta,
     Composition,
+    Adaptive,
 )

@@ -11,6 +11,7 @@ from jax import Array
 
 from .._newton import Root, find_root
 from ..system import State
+from .claims import Claims
 
 OK, NOT_CONVERGED, BRANCH_LOST, NOT_FINITE = range(4)
 REASONS = {
@@ -38,6 +39,7 @@ class Integrator(ABC):
 
     name: str
     composes = False  # whether the carry does not depend on the step, so that steps of other sizes may follow
+    clock = False  # whether its steps differ in length: then the carry has the time, and the `size` of the last step
 
     def adjoint(self) -> Integrator | None:
         """The method whose step of h undoes a step of -h (itself if it is symmetric), where that is a method here."""
@@ -58,6 +60,12 @@ class Integrator(ABC):
     def reverse(self, system: Any, carry: Any, h: Any) -> Any:
         """The carry from which steps of -h go back; a method whose carry holds more than its state says how."""
         return self.start(system, self.observe(system, carry, h), -h)[0]
+
+    def claims(self, system: Any) -> Claims:
+        """What the method says of itself on a system that it takes; `make verify` measures it (docs/claims.md)."""
+        raise NotImplementedError(
+            f"{type(self).__name__} states no claims: give it `def claims(self, system) -> Claims` (integrators/claims.py)"
+        )
 
     def require(self, system: Any, state: State, h: float) -> None:
         """Refuse, before anything runs, a system or state that this method cannot take."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from jax import Array
 from ..errors import InvalidInput, UnknownName
 from ..system import State
 from .base import OK, Integrator, Prediction, StepInfo
+from .claims import EXACT, Claims, conservative
 from .lagrange_dalembert import LagrangeDAlembert
 
 # The first halves of symmetric sequences, to the digits of their sources; the middle coefficient makes the sum 1.
@@ -91,6 +92,7 @@ class Composition(Integrator):
     node: float = 0.5
     base: Integrator | None = None
     name = "composition"
+    composes = True
 
     def __post_init__(self):
         coefficients(self.scheme)
@@ -106,6 +108,16 @@ class Composition(Integrator):
     @cached_property
     def method(self) -> Integrator:
         return LagrangeDAlembert(node=self.node) if self.base is None else self.base
+
+    def claims(self, system) -> Claims:
+        base = self.method.claims(system)
+        return replace(
+            base,
+            order=EXACT if base.order == EXACT else self.order,
+            symmetric=True,
+            reversible=conservative(system),
+            condition="what the base keeps",
+        )
 
     @property
     def order(self) -> int:

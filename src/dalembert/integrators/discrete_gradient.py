@@ -18,6 +18,7 @@ from ..retractions import Cayley, Retraction
 from ..system import MechanicalSystem, State
 from ._adapted import along, first_frame, frame, kinetic, require_linear, require_quadratic
 from .base import Integrator, Prediction, StepInfo, fine, info
+from .claims import Claims, conservative, quadratic_potential
 
 NODES, WEIGHTS = (tuple(map(float, part)) for part in np.polynomial.legendre.leggauss(4))
 EPS = 2.0**-52
@@ -101,6 +102,18 @@ class DiscreteGradient(Integrator):
 
     def adjoint(self) -> DiscreteGradient:
         return self
+
+    def claims(self, system) -> Claims:
+        still = conservative(system)
+        return Claims(
+            2,
+            symmetric=True,
+            reversible=still,
+            constraint=True,
+            group=True,
+            energy=still and (self.gradient != "average" or quadratic_potential(system)),
+            condition='energy with "average" up to a quadrature, exact where V is a polynomial of degree 8 along a step',
+        )
 
     def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         reference = first_frame(system, state.t, state.g)

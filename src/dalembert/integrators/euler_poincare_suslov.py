@@ -21,10 +21,12 @@ from ..discretisation import (
     retracted,
 )
 from ..errors import InvalidInput, UnknownName
+from ..groups.rotations import Rotations
 from ..invariant import InvariantSystem
 from ..retractions import Cayley, Retraction
 from ..system import State
 from .base import Integrator, Prediction, StepInfo, info
+from .claims import Claims, unconstrained
 
 LAGRANGIANS = ("moser-veselov", "retraction")
 
@@ -56,6 +58,20 @@ class EulerPoincareSuslov(Integrator):
     def __post_init__(self):
         if not callable(self.lagrangian) and self.lagrangian not in LAGRANGIANS:
             raise UnknownName("discrete Lagrangian", self.lagrangian, LAGRANGIANS)
+
+    def claims(self, system: InvariantSystem) -> Claims:
+        named = not callable(self.lagrangian)
+        return Claims(
+            2 if named else 1,
+            symmetric=named,
+            reversible=named,
+            constraint=True,
+            group=True,
+            energy=self.lagrangian == "moser-veselov" and isinstance(system.group, Rotations),
+            momentum=True,
+            symplectic=unconstrained(system),
+            condition="energy with the Moser-Veselov Lagrangian on SO(n); a Lagrangian of your own claims order 1",
+        )
 
     def pair(self, system: InvariantSystem) -> Discretisation:
         """The pair (L_d, D_d) of this method, for checks and for `LagrangeDAlembert(pair=...)`."""

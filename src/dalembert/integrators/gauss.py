@@ -16,6 +16,7 @@ from ..retractions import Cayley, Retraction
 from ..system import MechanicalSystem, State
 from ._adapted import along, drift, first_frame, frame, kinetic, require_linear
 from .base import Integrator, Prediction, StepInfo, fine, info
+from .claims import Claims, conservative, flat, quadratic_potential, unconstrained
 
 STAGES = (1, 2, 3, 4)
 
@@ -61,6 +62,21 @@ class Gauss(Integrator):
 
     def adjoint(self) -> Gauss:
         return self
+
+    def claims(self, system) -> Claims:
+        still = conservative(system)
+        canonical = still and unconstrained(system) and flat(system)
+        return Claims(
+            2 * self.stages,
+            symmetric=True,
+            reversible=still,
+            constraint=True,
+            group=True,
+            energy=still and quadratic_potential(system),
+            momentum=canonical,
+            symplectic=canonical,
+            condition="energy without potential, or with a quadratic one on R^n; symplectic on R^n with a constant metric",
+        )
 
     def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         t, g, xi = state.t, state.g, state.xi

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +18,7 @@ from ..discretisation import Discretisation
 from ..retractions import Cayley, Retraction
 from ..system import MechanicalSystem, State
 from .base import Integrator, Prediction, StepInfo, fine, info
+from .claims import Claims, conservative, unconstrained
 
 
 class Carry(NamedTuple):
@@ -45,6 +46,19 @@ class Reflecting(Integrator):
     @abstractmethod
     def end(self, system: MechanicalSystem, g, w, h) -> Any:
         """Where that step ends."""
+
+    def claims(self, system) -> Claims:
+        still = conservative(system)
+        return Claims(
+            2,
+            symmetric=True,
+            reversible=still,
+            constraint=True,
+            group=True,
+            momentum=still,
+            symplectic=still and unconstrained(system),
+            condition="for a symmetric L_d; the way back is that of the whole carry, not of the state alone",
+        )
 
     def affine(self, gap: Callable[[Array], Array], w: Array) -> bool:
         """Whether -D1 L_d is known to be affine in w: then a step needs no iteration."""
@@ -112,6 +126,10 @@ class GeometricNonholonomic(Reflecting):
 
     def __post_init__(self):
         FiniteDifference(self.retraction, self.node)
+
+    def claims(self, system) -> Claims:
+        claims = super().claims(system)
+        return claims if self.pair is None else replace(claims, order=1, symmetric=False, reversible=False)
 
     def momenta(self, system: MechanicalSystem, t, g, w, h, u) -> tuple[Array, Array]:
         if self.pair is not None:

@@ -5,7 +5,7 @@ Lifted to the tangent and to the cotangent bundle, nothing in them knows of a co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +21,7 @@ from ..retractions import Cayley, Retraction
 from ..system import MechanicalSystem, State
 from ..vector_field import VectorField
 from .base import Integrator, Prediction, StepInfo, fine, info
+from .claims import Claims, conservative, unconstrained
 
 
 def tangent_lift(difference: FiniteDifference, group: Group, g, xi, eta, zeta) -> tuple[tuple, tuple]:
@@ -65,6 +66,16 @@ class _Lifted(Integrator):
 
     def __post_init__(self):
         FiniteDifference(self.retraction, self.node)
+
+    def claims(self, system) -> Claims:
+        symmetric = self.node == 0.5
+        return Claims(
+            2 if symmetric else 1,
+            symmetric=symmetric,
+            reversible=symmetric and not isinstance(system, VectorField) and conservative(system),
+            group=True,
+            condition="order 2 and symmetric at node 1/2",
+        )
 
     @property
     def difference(self) -> FiniteDifference:
@@ -147,6 +158,10 @@ class CotangentLift(_Lifted):
     """
 
     name = "cotangent-lift"
+
+    def claims(self, system) -> Claims:
+        variational = unconstrained(system) and conservative(system)
+        return replace(super().claims(system), momentum=variational, symplectic=variational)
 
     def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         multipliers = system.multipliers(state.t, state.g, state.xi, u)

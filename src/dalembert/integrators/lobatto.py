@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -12,14 +12,37 @@ from jax import Array
 
 from .._linalg import solve
 from .._newton import find_fixed_point
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnknownName
 from ..retractions import Cayley, Retraction
 from ..system import MechanicalSystem, State
 from ._adapted import require_linear, require_quadratic
 from .base import Integrator, Prediction, StepInfo, fine, info
+from .claims import Claims, conservative, euclidean, unconstrained
 from .gauss import collocation
 
+FORMS = ("nodes", "spark")
+FAMILIES = ("B", "C", "C*", "D")
 NODES = {2: (0.0, 1.0), 3: (0.0, 0.5, 1.0), 4: (0.0, 0.5 - 0.05**0.5, 0.5 + 0.05**0.5, 1.0)}
+
+
+def tableau(nodes: np.ndarray, family: str) -> np.ndarray:
+    """a_ij of Lobatto IIIA, IIIB, IIIC, IIIC* or IIID, from what defines them (Hairer, Wanner II, IV.5; Jay 1998).
+
+    A is collocation, B its conjugate b_j (1 - a_ji/b_i), C has a_i1 = b_1 and C* a_is = 0, both of stage order s - 1; D = (C + C*)/2.
+    """
+    a, b = collocation(nodes)
+    if family == "D":
+        return 0.5 * (tableau(nodes, "C") + tableau(nodes, "C*"))
+    if family in ("C", "C*"):
+        s, known = len(nodes), 0 if family == "C" else -1
+        powers, free = np.arange(1, s), np.arange(s) != (known % s)
+        column = np.full(s, b[0] if family == "C" else 0.0)
+        moments = nodes[:, None] ** powers / powers - column[:, None] * nodes[known] ** (powers - 1)
+        result = np.zeros((s, s))
+        result[:, known] = column
+        result[:, free] = moments @ np.linalg.inv(nodes[free][:, None] ** (powers - 1))
+        return result
+    return {"A": a, "B": b * (1.0 - a.T / b[:, None])}[family]
 
 
 class Carry(NamedTuple):
@@ -44,26 +67,58 @@ class Stages(NamedTuple):
 
 @dataclass(frozen=True)
 class Lobatto(Integrator):
-    """Lobatto IIIA-IIIB with `stages` = 2, 3 or 4 and A v = b at every node: order 2, 4 or 6 (Jay 2009; Martin de Diego, Sato 2018).
+    """Lobatto IIIA-IIIB with `stages` = 2, 3 or 4 on D, of order 2, 4 or 6 (Jay 1998, 2003; Martin de Diego, Sato 2018).
 
-    Q_i = q_0 + h a_ij V_j, P_i = p_0 + h a^_ij W_j, P_i = L_v(Q_i, V_i), W_i = L_q(Q_i, V_i) + F + A(Q_i)^T l_i, and the momenta
-    p_i = p_0 + h a_ij W_j have their velocity in D; l_1 is the multiplier of the last step, l_s goes on to the next. On a group q are
-    the coordinates s of g~ tau(s) about the middle of the step, which is symmetric. With 2 stages it is the leapfrog (M constant), and
-    like that it carries an error of the multiplier that grows where the motion contracts phase volume.
+    Q_i = q_0 + h a_ij V_j, P_i = p_0 + h a^_ij W_j, P_i = L_v(Q_i, V_i), W_i = L_q(Q_i, V_i) + F + A(Q_i)^T l_i, q_1 = Q_s and
+    p_1 = p_0 + h b_j W_j. On a group q are the coordinates s of g~ tau(s) about the middle of the step, which is symmetric. `form`:
+    "nodes" (Martin de Diego, Sato): the momenta p_i = p_0 + h a_ij W_j have their velocity in D; l_1 is the multiplier of the last
+    step, l_s goes on to the next. With 2 stages it is the leapfrog (M constant), and like that it carries an error of the multiplier
+    that grows where the motion contracts phase volume.
+    "spark" (Jay): a_ij (A V - b)_j = 0 for i > 1, and p_1 has its velocity in D. All l are its own: nothing is carried, and it composes.
+    There a^ may be of another `family`: "B", or "D" (symmetric too), or "C", "C*" (not symmetric) in place of the conjugate B.
     """
 
     stages: int = 3
     retraction: Retraction = Cayley()
+    form: str = "nodes"
+    family: str = "B"
     name = "lobatto"
 
     def __post_init__(self):
+        if self.form not in FORMS:
+            raise UnknownName("form of lobatto", self.form, FORMS)
+        if self.family not in FAMILIES:
+            raise UnknownName("family of lobatto", self.family, FAMILIES)
+        if self.form == "nodes" and self.family != "B":
+            raise InvalidInput(
+                f'family = "{self.family}" needs form = "spark"; the form "nodes" is the variational pair of A and B'
+            )
         if isinstance(self.stages, bool) or self.stages not in NODES:
             raise InvalidInput(
                 f"stages is {self.stages!r}; allowed: {', '.join(map(str, NODES))} (order 2 less than twice that)"
             )
 
+    @property
+    def composes(self) -> bool:  # type: ignore[override]
+        return self.form == "spark"
+
     def adjoint(self) -> Lobatto:
-        return self
+        """C and C* are the adjoints of each other."""
+        return replace(self, family={"C": "C*", "C*": "C"}.get(self.family, self.family))
+
+    def claims(self, system) -> Claims:
+        still, symmetric = conservative(system), self.adjoint() == self
+        canonical = still and self.family == "B" and euclidean(system)  # on a group the chart moves with the step
+        return Claims(
+            2 * self.stages - 2,
+            symmetric=symmetric,
+            reversible=still and symmetric,
+            constraint=True,
+            group=True,
+            momentum=canonical,
+            symplectic=canonical and unconstrained(system),
+            condition="the way back is that of the whole carry, multipliers included" if self.form == "nodes" else "",
+        )
 
     def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
@@ -74,7 +129,7 @@ class Lobatto(Integrator):
         group, tau = system.group, self.retraction
         nodes = np.array(NODES[self.stages])
         a, b = collocation(nodes)
-        conjugate = b * (1.0 - a.T / b[:, None])
+        conjugate = tableau(nodes, self.family)
         p = system.momentum(carry.t, carry.g, carry.xi)
 
         def moved(velocities):
@@ -86,7 +141,10 @@ class Lobatto(Integrator):
             at = jax.vmap(lambda t, s, v: self._stage(system, t, middle, s, v, u))(
                 carry.t + h * nodes, places, velocities
             )
-            multipliers = _reactions(at, a, start, carry.multipliers, h)
+            if self.form == "nodes":
+                multipliers = _reactions(at, a, start, carry.multipliers, h)
+            else:
+                multipliers = _averaged(at, a, conjugate, b, start, h)
             return half, middle, start, at.force + jnp.einsum("iam,ia->im", at.rows, multipliers), multipliers, at
 
         def velocities_of(flat):
@@ -138,3 +196,23 @@ def _reactions(at: Stages, a: np.ndarray, start: Array, first: Array, h) -> Arra
     size = (stages - 1) * m
     later = solve(matrix.reshape(size, size), gap.reshape(size) / h).reshape(stages - 1, m)
     return jnp.concatenate([first[None], later])
+
+
+def _averaged(at: Stages, a: np.ndarray, conjugate: np.ndarray, b: np.ndarray, start: Array, h) -> Array:
+    """l (stages, m) of Jay's method: the means a_ij (A V - b)_j for i > 1 and A v - b at the end vanish, a linear system."""
+    stages, m, _ = at.rows.shape
+    if m == 0:
+        return jnp.zeros((stages, 0))
+    duals = jax.vmap(lambda metric, rows: solve(metric, rows.T).T)(at.metric, at.rows)  # A M^-1
+
+    def through(weights: np.ndarray, mean: np.ndarray, where: np.ndarray) -> tuple[Array, Array]:
+        """(what is missing, the response to l) of the means of A v - b, for momenta start + h weights W at the stages `where`."""
+        known = start + h * weights @ at.force - at.rest[where]
+        gap = at.drift[where] - jnp.einsum("iam,im->ia", duals[where], known)
+        response = jnp.einsum("ij,iam,jbm->iajb", jnp.asarray(weights), duals[where], at.rows)
+        return jnp.einsum("ki,ia->ka", mean, gap), jnp.einsum("ki,iajb->kajb", mean, response)
+
+    inner, end = through(conjugate, a[1:], np.arange(stages)), through(b[None], np.eye(1), np.array([stages - 1]))
+    gap, matrix = (jnp.concatenate(parts) for parts in zip(inner, end, strict=True))
+    size = stages * m
+    return solve(matrix.reshape(size, size), gap.reshape(size) / h).reshape(stages, m)

@@ -17,6 +17,7 @@ from ..retractions import Cayley, Retraction
 from ..right_invariant import LRSystem
 from ..system import State
 from .base import Integrator, Prediction, StepInfo, info
+from .claims import Claims
 from .euler_poincare_suslov import EulerPoincareSuslov
 
 
@@ -45,6 +46,18 @@ class DiscreteLR(Integrator):
 
     def __post_init__(self):
         EulerPoincareSuslov(self.lagrangian, self.retraction)
+
+    def claims(self, system: LRSystem) -> Claims:
+        named = not callable(self.lagrangian)
+        return Claims(
+            2 if named else 1,
+            symmetric=named,
+            reversible=named,
+            constraint=True,
+            group=True,
+            momentum=True,
+            condition="the momentum seen from space, on d",
+        )
 
     @property
     def free(self) -> EulerPoincareSuslov:

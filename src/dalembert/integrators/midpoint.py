@@ -14,6 +14,7 @@ from ..invariant import InvariantSystem
 from ..system import State
 from . import _free_body as free
 from .base import Integrator, Prediction, StepInfo, fine, info
+from .claims import Claims
 from .moser_veselov import require_free_body
 
 
@@ -34,6 +35,9 @@ class ImplicitMidpoint(Integrator):
 
     def adjoint(self) -> ImplicitMidpoint:
         return self
+
+    def claims(self, system: InvariantSystem) -> Claims:
+        return Claims(2, symmetric=True, reversible=True, group=True, energy=True, momentum=True)
 
     def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         return Carry(state.t, state.g, Prediction.at(state.momentum)), fine(jnp.zeros(0))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..errors import InvalidInput, UnknownName
@@ -16,6 +17,7 @@ from ..system import State
 from . import _frames as frames
 from . import _free_body as free
 from .base import NOT_CONVERGED, OK, Integrator, StepInfo, fine
+from .claims import EXACT, Claims
 from .euler_poincare_suslov import EulerPoincareSuslov, require_invariant
 
 ORDERS = (2, 4, 6, 8, 10, "exact")
@@ -58,6 +60,21 @@ class DiscreteMoserVeselov(Integrator):
             raise UnknownName("order of discrete-moser-veselov", self.order, [str(order) for order in ORDERS])
         if self.variant not in VARIANTS:
             raise UnknownName("variant", self.variant, VARIANTS)
+
+    def claims(self, system: InvariantSystem) -> Claims:
+        order = EXACT if isinstance(self.order, str) else self.order
+        scaled = self.variant == "scaled" and order not in (2, EXACT)
+        return Claims(
+            2 if scaled else order,
+            velocity_order=order if scaled else None,
+            symmetric=True,
+            reversible=True,
+            group=True,
+            energy=True,
+            momentum=True,
+            symplectic=order in (2, EXACT),
+            condition="orders 4 to 10: moments that depend on the energy and |m|",
+        )
 
     def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[Any, StepInfo]:
         if not isinstance(system.group, SO3):
@@ -199,12 +216,12 @@ def require_free_body(integrator: Integrator, system) -> None:
         raise InvalidInput(
             f"{integrator.name} needs a body without potential; use kinetic-splitting or lagrange-dalembert"
         )
-    system.mass_matrix()
+    system.require_body()
 
 
 def require_physical(integrator: Integrator, system) -> None:
     """Refuse moments of inertia that violate the triangle inequality: J has a negative eigenvalue and no positive branch."""
-    values = jnp.linalg.eigvalsh(system.mass_matrix())
+    values = np.linalg.eigvalsh(system.mass_matrix())
     if values[0] < -1e-12 * values[-1]:
         raise InvalidInput(
             f"{integrator.name} needs moments of inertia that satisfy the triangle inequality; the mass matrix has eigenvalues "

@@ -13,6 +13,7 @@ from ..errors import InvalidInput
 from ..system import MechanicalSystem, State
 from ._adapted import kinetic
 from .base import Integrator, Prediction, StepInfo, fine, info
+from .claims import Claims, conservative
 from .runge_kutta import RungeKutta
 
 ONTO = ("constraint", "energy")
@@ -28,7 +29,7 @@ class Carry(NamedTuple):
 
 @dataclass(frozen=True)
 class ProjectedRungeKutta(Integrator):
-    """The classical Runge-Kutta step, then back to the group and onto D; order 4, not symmetric (Hairer, Lubich, Wanner IV.4).
+    """The classical Runge-Kutta step, then back to the group, phi = 0 and D; order 4, not symmetric (Hairer, Lubich, Wanner IV.4).
 
     `onto` = "energy" also moves (g, xi) down the gradient, g tau((z - 1) M^-1 E_g) and z xi, to the energy of the start: only for
     autonomous systems without forces.
@@ -42,6 +43,9 @@ class ProjectedRungeKutta(Integrator):
         if self.onto not in ONTO:
             raise InvalidInput(f"onto is {self.onto!r}; allowed: {', '.join(ONTO)}")
 
+    def claims(self, system) -> Claims:
+        return Claims(4, constraint=True, group=True, energy=self.onto == "energy" and conservative(system))
+
     def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         energy = system.energy(state.t, state.g, state.xi)
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
@@ -50,7 +54,7 @@ class ProjectedRungeKutta(Integrator):
     def step(self, system: MechanicalSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
         plain = RungeKutta()
         after, done = plain.step(system, plain.start(system, self.observe(system, carry, h), h, u)[0], h, u)
-        g = system.group.normalise(after.g)
+        g = system.project_configuration(system.group.normalise(after.g), after.t)
         if self.onto == "constraint":
             xi = system.project(g, after.xi, after.t)
             return carry._replace(t=after.t, g=g, xi=xi), done

@@ -14,6 +14,7 @@ from ..invariant import InvariantSystem
 from ..system import State
 from . import _free_body as free
 from .base import NOT_CONVERGED, OK, Integrator, Prediction, StepInfo, fine, info
+from .claims import Claims
 from .moser_veselov import require_free_body, require_physical, scaled
 
 ORDERS = (2, 4, 6, 8)
@@ -40,6 +41,19 @@ class Rattle(Integrator):
     def __post_init__(self):
         if self.order not in ORDERS or isinstance(self.order, bool):
             raise UnknownName("order of rattle", self.order, [str(order) for order in ORDERS])
+
+    def claims(self, system: InvariantSystem) -> Claims:
+        return Claims(
+            2,
+            velocity_order=None if self.order == 2 else self.order,
+            symmetric=True,
+            reversible=True,
+            group=True,
+            energy=True,
+            momentum=True,
+            symplectic=self.order == 2,
+            condition="the attitude is of order 2 whatever the order",
+        )
 
     def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         b = free.body(system.inertia, state.momentum)

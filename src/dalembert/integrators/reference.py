@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from ..errors import NumericalFailure
 from ..system import MechanicalSystem, State
+from .claims import Claims
 from .runge_kutta import RungeKutta, derivative
 
 
@@ -21,23 +24,36 @@ class Reference(RungeKutta):
     tolerance: float = 1e-13
     name = "reference"
 
+    def claims(self, system) -> Claims:
+        return Claims(None, condition="all other methods are measured against it")
+
     def trajectory(self, system: MechanicalSystem, state: State, times: np.ndarray, controls=None) -> list[State]:
         """The states at `times` (the first is that of `state`); stops early where the motion cannot be continued."""
-        flat, restore = ravel_pytree((state.g, state.xi))
+        flow = self.flow(system, state)
+        states = [self._observe(system, times[0], state.g, state.xi)]
+        for k in range(len(times) - 1):
+            u = None if controls is None else jax.tree.map(lambda leaf: leaf[k], controls)
+            try:
+                states.append(flow(states[-1], times[k + 1], u))
+            except NumericalFailure:
+                break
+        return states
+
+    def flow(self, system: MechanicalSystem, like: State) -> Callable[[State, float, Any], State]:
+        """(state, t, u) -> the state at the time t under the control u; compiled once, for states like this one."""
+        _, restore = ravel_pytree((like.g, like.xi))
 
         @jax.jit
         def field(t, y, u):
             g, xi = restore(y)
             return ravel_pytree(derivative(system, t, g, xi, u))[0]
 
-        points = [np.asarray(flat)]
-        for k in range(len(times) - 1):
-            u = None if controls is None else jax.tree.map(lambda leaf: leaf[k], controls)
-            try:
-                points.append(self._flow(field, times[k], times[k + 1], points[-1], u))
-            except NumericalFailure:
-                break
-        return [self._observe(system, t, *restore(jnp.asarray(y))) for t, y in zip(times, points, strict=False)]
+        def flow(state: State, t: float, u=None) -> State:
+            begin = np.asarray(ravel_pytree((state.g, state.xi))[0])
+            end = self._flow(field, float(state.t), float(t), begin, u)
+            return self._observe(system, t, *restore(jnp.asarray(end)))
+
+        return flow
 
     def _flow(self, field, t0, t1, y, u) -> np.ndarray:
         from scipy.integrate import solve_ivp

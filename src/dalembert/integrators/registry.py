@@ -35,7 +35,7 @@ class Method:
     def options(self) -> dict[str, Any]:
         """The options with their defaults, as a configuration file writes them."""
         fields = dataclasses.fields(self.build)  # type: ignore[arg-type]
-        plain = {field.name: field.default for field in fields if field.name not in ("pair", "base")}
+        plain = {field.name: field.default for field in fields if field.name != "pair"}
         return {
             name: str(value).lower().removesuffix("()") if name == "retraction" else value
             for name, value in plain.items()
@@ -52,7 +52,7 @@ class Method:
                 raise InvalidInput(
                     f"method '{self.name}' has both {name} and its other name {', '.join(ALIASES)}: give one"
                 )
-            options[name] = _retraction(value) if name == "retraction" else value
+            options[name] = READERS[name](value) if name in READERS else value
         return self.build(**options)
 
 
@@ -62,4 +62,16 @@ def _retraction(name):
     return RETRACTIONS[name]()
 
 
+def _base(section):
+    """The method that [method.base] names, with its options."""
+    if not isinstance(section, Mapping) or "name" not in section:
+        raise InvalidInput(
+            f'base is {section!r}; allowed: a method with its options, such as {{name = "gauss", stages = 2}}'
+        )
+    if section["name"] not in METHODS:
+        raise UnknownName("base", section["name"], METHODS)
+    return METHODS[section["name"]].make({key: value for key, value in section.items() if key != "name"})
+
+
+READERS: dict[str, Callable[[Any], Any]] = {"retraction": _retraction, "base": _base}
 METHODS: dict[str, Method] = {cls.name: Method(cls) for cls in METHOD_CLASSES}

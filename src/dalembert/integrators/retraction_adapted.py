@@ -15,6 +15,7 @@ from ..invariant import InvariantSystem
 from ..retractions import Cayley, Retraction
 from ..system import State
 from .base import Integrator, Prediction, StepInfo, fine, info
+from .claims import Claims, conservative, inertial, unconstrained
 from .euler_poincare_suslov import require_invariant
 
 
@@ -45,6 +46,19 @@ class RetractionAdapted(Integrator):
 
     def adjoint(self) -> RetractionAdapted:
         return replace(self, node=1 - self.node)
+
+    def claims(self, system: InvariantSystem) -> Claims:
+        symmetric, still = self.node == 0.5, conservative(system)
+        return Claims(
+            2 if symmetric or inertial(system) else 1,
+            symmetric=symmetric,
+            reversible=symmetric and still,
+            constraint=True,
+            group=True,
+            momentum=still and unconstrained(system),
+            symplectic=still and unconstrained(system),
+            condition="order 2 and symmetric at node 1/2, order 2 at every node without potential",
+        )
 
     @property
     def difference(self) -> FiniteDifference:

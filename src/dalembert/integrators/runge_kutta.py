@@ -10,6 +10,7 @@ from jax import Array
 
 from ..system import MechanicalSystem, State
 from .base import Integrator, StepInfo, fine
+from .claims import Claims
 
 
 class Carry(NamedTuple):
@@ -23,6 +24,9 @@ class RungeKutta(Integrator):
     """The classical method of order 4 on g' = g xi, xi' = acceleration, with matrices and velocities as plain numbers."""
 
     name = "runge-kutta"
+
+    def claims(self, system) -> Claims:
+        return Claims(4)
 
     def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         return Carry(state.t, state.g, state.xi), fine(system.multipliers(state.t, state.g, state.xi, u))

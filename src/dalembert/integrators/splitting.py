@@ -16,6 +16,7 @@ from ..system import State
 from . import _frames as frames
 from . import _free_body as free
 from .base import Integrator, StepInfo, fine
+from .claims import EXACT, Claims, conservative, inertial
 from .euler_poincare_suslov import require_invariant
 from .midpoint import require_on_so3
 from .moser_veselov import constants
@@ -62,6 +63,9 @@ class LiePoissonSplitting(_Body):
 
     name = "lie-poisson-splitting"
 
+    def claims(self, system: InvariantSystem) -> Claims:
+        return Claims(2, symmetric=True, reversible=True, group=True, momentum=True, symplectic=True)
+
     def step(self, system: InvariantSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
         moments = jnp.diag(carry.axes.T @ system.inertia @ carry.axes)
         m, q = carry.m, carry.q
@@ -98,6 +102,19 @@ class KineticSplitting(_Body):
     def __post_init__(self):
         if self.order not in STAGES or isinstance(self.order, bool):
             raise UnknownName("order of kinetic-splitting", self.order, [str(order) for order in STAGES])
+
+    def claims(self, system: InvariantSystem) -> Claims:
+        free, still = inertial(system), conservative(system)
+        return Claims(
+            EXACT if free else self.order,
+            symmetric=True,
+            reversible=still,
+            group=True,
+            energy=free,
+            momentum=still,
+            symplectic=still,
+            condition="exact without potential",
+        )
 
     def step(self, system: InvariantSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
         inertia = carry.axes.T @ system.inertia @ carry.axes

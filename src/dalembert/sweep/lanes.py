@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ..admissible import TOLERANCE
 from ..integrators import Integrator
 from ..integrators.base import OK
 from ..loop import Functions, Loop, functions
-from ..system import TOLERANCE
 
 OFF_CONSTRAINT = 4
 """Status of a member that starts off the constraint: the others go on."""
@@ -34,7 +34,7 @@ def loop_functions(
     def begin(numbers, _) -> SweepLoop:
         system, state, h = build(numbers)
         loop = plain_run.begin((system, h), (state, None))
-        off = system.residual(state.t, state.g, state.xi)
+        off = jnp.concatenate([system.residual(state.t, state.g, state.xi), system.phi(state.t, state.g)])
         scale = 1.0 + jnp.max(jnp.abs(system.A(state.t, state.g)), initial=0.0) * jnp.max(jnp.abs(state.xi))
         outside = jnp.max(jnp.abs(off), initial=0.0) > TOLERANCE * scale
         status = jnp.where(outside, OFF_CONSTRAINT, loop.status)
@@ -62,6 +62,7 @@ def loop_functions(
             found |= {
                 "energy_error_max": peaks.energy_error,
                 "constraint_max": peaks.constraint,
+                "holonomic_max": peaks.holonomic,
                 "group_distance_max": peaks.group,
             }
         if {"final", "states"} & set(keep):

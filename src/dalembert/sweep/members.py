@@ -154,6 +154,10 @@ class Members:
         fixed = {name: _thawed(value) for name, value in zip(self.structural, key, strict=True)}
         config = substituted(self.plan.config, {k: v for k, v in fixed.items() if k != ENERGY})
         integrator, run = method_of(config["method"]), config["run"]
+        if integrator.clock and "t_end" in run:
+            raise InvalidInput(
+                f"the members of a sweep by {integrator.name} reach t_end after different numbers of steps: give run.steps"
+            )
         made = loop_functions(integrator, self._build(fixed), self.plan.keep, dict(self.plan.reductions))
         steps = (
             None

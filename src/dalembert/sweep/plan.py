@@ -162,6 +162,8 @@ def plan(
         raise InvalidInput(
             f"the sweep has {members:.3g} members ({sizes}); allowed: {LARGEST:.0e}. Take coarser grids, or a Sobol sample"
         )
+    if "event" in config:
+        raise InvalidInput("a sweep looks for no events; leave out the tables [[event]], or run its members with dalembert.ensemble")
     rest = {key: entry for key, entry in config.items() if key != "sweep"}
     every = section.get("save_every", rest.get("run", {}).get("save_every", 1))
     named = {**_named_reductions(section.get("reductions", {}), Path(folder)), **(reductions or {})}

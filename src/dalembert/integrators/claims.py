@@ -1,0 +1,123 @@
+"""What a method says of itself on a system: its order, symmetry, and what it keeps. `make verify` measures it all (docs/claims.md)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._jaxpr import depends
+from ..groups import Euclidean
+from ..invariant import InvariantSystem
+from ..nonlinear import NonlinearSystem
+from ..right_invariant import LRSystem
+from ..system import System
+
+EXACT = math.inf
+"""The order of a method that is the flow itself."""
+
+MEANINGS = {
+    "symmetric": "a step of h, then one of -h, leads back",
+    "reversible": "with all velocities turned round, the same steps lead back",
+    "constraint": "velocities stay on D to round-off",
+    "group": "configurations stay on the group to round-off",
+    "energy": "the energy is kept to the accuracy of the solver",
+    "momentum": "momentum maps of symmetries in D are kept (Noether)",
+    "symplectic": "the step is a symplectic map (no constraints, no forces)",
+}
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The claims of one method, with its options, on one system. What is not claimed may hold all the same.
+
+    `order` is that of configurations and velocities at the end of a fixed time: `EXACT`, or None where a tolerance takes its place;
+    `velocity_order` that of velocities where it is another. `condition` says in words what the claims rest on.
+    """
+
+    order: float | None
+    symmetric: bool = False
+    reversible: bool = False
+    constraint: bool = False
+    group: bool = False
+    energy: bool = False
+    momentum: bool = False
+    symplectic: bool = False
+    velocity_order: float | None = None
+    condition: str = ""
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The names of the properties that are claimed."""
+        return tuple(f.name for f in fields(self) if f.name in MEANINGS and getattr(self, f.name))
+
+    def text(self) -> str:
+        """One line: "order 2; symmetric, reversible; keeps constraint, group, energy"."""
+        order = _order(self.order)
+        if self.velocity_order is not None:
+            order += f" (velocity: {_order(self.velocity_order).removeprefix('order ')})"
+        shape = [name for name in self.kept if name in ("symmetric", "reversible", "symplectic")]
+        keeps = [name for name in self.kept if name not in shape]
+        parts = [order, ", ".join(shape), f"keeps {', '.join(keeps)}" if keeps else ""]
+        return "; ".join(part for part in parts if part)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def _order(order: float | None) -> str:
+    if order is None:
+        return "order by tolerance"
+    return "exact" if order == EXACT else f"order {order:g}"
+
+
+# -- what claims depend on ----------------------------------------------------------------------------------------------------
+def unconstrained(system: Any) -> bool:
+    return system.constraints == 0
+
+
+def conservative(system: Any) -> bool:
+    """No forces, nothing depends on time, and A xi = 0: the energy is constant and the motion reversible."""
+    if isinstance(system, InvariantSystem | LRSystem):
+        return not depends(lambda t: system.L(t, _one(system), jnp.zeros(system.group.dim)), jnp.zeros(()))
+    plain = isinstance(system, System) and system.force is None and system.drift is None
+    return plain and not isinstance(system, NonlinearSystem) and not _clocked(system)
+
+
+def _clocked(system: System) -> bool:
+    g, xi = _one(system), jnp.zeros(system.group.dim)
+    return depends(lambda t: (system.L(t, g, xi + 1.0), system.A(t, g), system.phi(t, g)), jnp.zeros(()))
+
+
+def inertial(system: Any) -> bool:
+    """A left-invariant kinetic energy alone."""
+    return isinstance(system, InvariantSystem | LRSystem) and getattr(system, "potential", None) is None
+
+
+def euclidean(system: Any) -> bool:
+    """Q = R^n."""
+    return isinstance(system.group, Euclidean)
+
+
+def flat(system: Any) -> bool:
+    """R^n with a kinetic metric that does not depend on the place."""
+    g, zero = _one(system), jnp.zeros(system.group.dim)
+    return euclidean(system) and system.quadratic and not depends(lambda q: system.metric(0.0, q, zero), g)
+
+
+def quadratic_potential(system: Any) -> bool:
+    """V = 0 on any group, or a quadratic V on R^n: then the energy is a quadratic function of what a frame of D has."""
+    zero = jnp.zeros(system.group.dim)
+    if inertial(system) or not depends(lambda g: system.L(0.0, g, zero), _one(system)):
+        return True
+    if not euclidean(system):
+        return False
+    slope = jax.grad(lambda q: system.L(0.0, q, zero))
+    return not depends(jax.jacfwd(slope), _one(system))
+
+
+def _one(system: Any) -> Any:
+    return system.group.identity()

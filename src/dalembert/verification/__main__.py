@@ -1,0 +1,70 @@
+"""`python -m dalembert.verification`: measure every claim, then write docs/claims.json, claims.md and claims-figures.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from .page import figures_page, page
+from .store import Figures, Store
+from .tasks import Task, key, measured, missing, tasks
+from .verdicts import verdicts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m dalembert.verification", description=__doc__)
+    parser.add_argument(
+        "--store", type=Path, default=Path("build/claims.jsonl"), help="what is measured so far; deleted at the end"
+    )
+    parser.add_argument("--docs", type=Path, default=Path("docs"), help="where the pages go")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--only", default="", help="measure only what has this text in its key, and write no page")
+    parser.add_argument("--keep", action="store_true", help="use what other sources measured")
+    parser.add_argument("--page", action="store_true", help="measure nothing: write the pages from what is measured")
+    given = parser.parse_args()
+    if given.page:
+        kept = Store(given.store, keep=True).figures or json.loads(
+            (given.docs / "claims.json").read_text(encoding="utf-8")
+        )
+        return write(kept, given.docs)
+    store = Store(given.store, given.keep)
+    try:
+        fill(store, missing(store, given.only), given.jobs)
+    except KeyboardInterrupt:
+        raise SystemExit(
+            f"stopped; {given.store} keeps what is measured, and the same command goes on from there"
+        ) from None
+    if not given.only:
+        write(store.figures, given.docs)
+        given.store.unlink(missing_ok=True)
+
+
+def fill(store: Store, todo: list[Task], jobs: int) -> None:
+    """Measure what is missing, and say how far it is."""
+    begin = time.monotonic()
+    for k, (task, figures, seconds) in enumerate(measured(todo, jobs), 1):
+        store.add(key(task), figures)
+        ended = next((f"{word}: {figures[word][:90]}" for word in ("refused", "failed") if word in figures), "done")
+        print(
+            f"{k}/{len(todo)}, {(time.monotonic() - begin) / 60:.1f} min: {key(task)} ({seconds:.1f} s) {ended}",
+            flush=True,
+        )
+
+
+def write(figures: dict[str, Figures], docs: Path) -> None:
+    known = [key(task) for task in tasks()]
+    figures = {name: figures[name] for name in known if name in figures}
+    (docs / "claims.json").write_text(json.dumps(figures, indent=0) + "\n", encoding="utf-8")
+    found = verdicts(figures)
+    (docs / "claims.md").write_text(
+        page(figures, found, [name for name in known if name not in figures]), encoding="utf-8"
+    )
+    (docs / "claims-figures.md").write_text(figures_page(figures, found), encoding="utf-8")
+    unmet = [v for v in found if v.met is False]
+    print(f"{sum(v.met is True for v in found)} claims met, {len(unmet)} not met: {docs / 'claims.md'}")
+
+
+if __name__ == "__main__":
+    main()

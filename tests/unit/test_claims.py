@@ -1,0 +1,167 @@
+"""Claims are stated by every method, judged against figures, and a false one is found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import dalembert as da
+from dalembert.errors import InvalidInput
+from dalembert.integrators import METHOD_CLASSES
+from dalembert.integrators.base import Integrator
+from dalembert.integrators.claims import EXACT, MEANINGS, Claims
+from dalembert.verification.cases import Case, cases
+from dalembert.verification.measure import measure, symplectic
+from dalembert.verification.page import figures_page, page
+from dalembert.verification.store import Store, rounded
+from dalembert.verification.variants import OPTIONS, variants
+from dalembert.verification.verdicts import TOLERANCE, judge, verdicts
+
+DOCS = Path(__file__).parents[2] / "docs"
+PARTICLE, CENTRAL = cases()["nonholonomic-particle"], cases()["central-force"]
+
+
+@pytest.fixture(scope="module")
+def figures():
+    """The classical Runge-Kutta method on the particle: order 4, nothing kept."""
+    return measure(PARTICLE, da.RungeKutta())
+
+
+# -- stating ------------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("cls", METHOD_CLASSES, ids=lambda cls: cls.name)
+def test_every_method_states_its_claims(cls):
+    assert cls.claims is not Integrator.claims, (
+        f"{cls.__name__} states no claims: define claims(self, system) -> Claims in its class (integrators/claims.py says what they "
+        "mean), list its telling options in verification/variants.py, and run `python -m dalembert.verification --only "
+        f"'{cls.name}'` to see whether they are met"
+    )
+
+
+def test_claims_are_of_the_method_and_of_the_system():
+    particle, body = PARTICLE.system, cases()["rigid-body"].system
+    assert (
+        da.LagrangeDAlembert().claims(particle).order == 2
+        and da.LagrangeDAlembert(node=0.0).claims(particle).order == 1
+    )
+    assert da.LagrangeDAlembert(node=0.0).claims(body).order == 2
+    assert not da.LagrangeDAlembert().claims(particle).symplectic and da.LagrangeDAlembert().claims(body).symplectic
+    assert da.Gauss(2).claims(particle).energy and not da.Gauss(2).claims(cases()["pendulum-cvt"].system).energy
+    assert da.DiscreteMoserVeselov().claims(body).order == EXACT
+    drag = da.with_friction(particle, viscous=0.1)
+    assert da.DiscreteGradient().claims(particle).energy and not da.DiscreteGradient().claims(drag).energy
+    with pytest.raises(InvalidInput):
+        da.DiscreteMoserVeselov().require(particle, PARTICLE.state, 0.1)
+
+
+def test_claims_in_words():
+    assert (
+        da.Lobatto(4).claims(PARTICLE.system).text()
+        == "order 6; symmetric, reversible; keeps constraint, group, momentum"
+    )
+    assert str(da.DiscreteMoserVeselov(4, "scaled").claims(cases()["rigid-body"].system)).startswith(
+        "order 2 (velocity: 4); symmetric"
+    )
+    assert Claims(None).text() == "order by tolerance" and Claims(EXACT).text() == "exact"
+    assert set(MEANINGS) == set(TOLERANCE) and set(MEANINGS) <= set(Claims.__dataclass_fields__)
+
+
+def test_every_option_that_is_measured_exists():
+    assert set(OPTIONS) <= {cls.name for cls in METHOD_CLASSES}
+    assert {type(v.integrator) for v in variants().values()} >= set(METHOD_CLASSES) - {da.Reference}
+
+
+# -- measuring ----------------------------------------------------------------------------------------------------------------
+def test_true_claims_are_met_and_a_false_one_is_found(figures):
+    found = {v.name: v for v in judge("runge-kutta", PARTICLE.name, da.RungeKutta().claims(PARTICLE.system), figures)}
+    assert found["order"].met and found["order"].figure == pytest.approx(4.0, abs=0.1)
+    assert not any(v.met is False for v in found.values())
+    boast = Claims(
+        5, symmetric=True, reversible=True, constraint=True, group=True, energy=True, momentum=True, symplectic=True
+    )
+    false = {v.name: v.met for v in judge("runge-kutta", PARTICLE.name, boast, figures)}
+    assert false.pop("group") is false.pop("momentum") is false.pop("symplectic") is None  # nothing to measure here
+    assert set(false.values()) == {False}, false
+    assert judge("", "", Claims(EXACT), figures)[0].met is False
+    assert judge("", "", Claims(4, velocity_order=6), figures)[0].met is False
+
+
+def test_what_is_not_finite_is_not_met(figures):
+    blown = rounded({**figures, "energy": float("inf"), "constraint": float("nan")})
+    found = {v.name: v.met for v in judge("", "", Claims(4, constraint=True, energy=True), blown)}
+    assert found["energy"] is found["constraint"] is False
+
+
+def test_a_symplectic_map_is_told_from_another():
+    assert symplectic(CENTRAL, da.Leapfrog()) < 1e-14
+    assert symplectic(CENTRAL, da.RungeKutta()) > 1e-8
+
+
+def test_what_does_not_fit_says_why():
+    assert "InvariantSystem" in measure(PARTICLE, da.Rattle())["refused"]
+
+
+def test_a_run_that_ends_early_is_no_figure():
+    fast = Case("fast", lambda: (cases()["suslov"].system, cases()["suslov"].system.state(momentum=[3e3, 2e3])), 0.05)
+    assert "no solution" in measure(fast, da.EulerPoincareSuslov())["failed"]
+
+
+# -- writing ------------------------------------------------------------------------------------------------------------------
+def rows_match(text: str) -> bool:
+    """Whether the rows of each table have as many cells as its head."""
+    blocks = [block.splitlines() for block in text.split("\n\n")]
+    tables = [[line for line in block if line.startswith("|")] for block in blocks]
+    return all(len({line.count(" | ") for line in table}) <= 1 for table in tables)
+
+
+def test_the_page_hides_nothing(figures):
+    known = {
+        "pair | runge-kutta | nonholonomic-particle": figures,
+        "pair | lagrange-dalembert | nonholonomic-particle": figures,  # which claims more than these figures show
+        "pair | rattle | nonholonomic-particle": {"refused": "rattle needs | a body. Use another"},
+        "pair | gauss | chaotic-quartic": {"failed": "too large"},
+        "drift | leapfrog | chaotic quartic, n = 2": {
+            "kind": "random walk",
+            "rate": 1e-4,
+            "size": 0.01,
+            "failed_members": 2,
+        },
+    }
+    found = verdicts(known)
+    unmet = [v for v in found if v.met is False]
+    assert {v.name for v in unmet} == {"symmetric", "reversible", "constraint"} and {v.label for v in unmet} == {
+        "lagrange-dalembert"
+    }
+    text = page(known, found)
+    assert rows_match(text) and rows_match(figures_page(known, found))
+    assert text.count("| **NOT MET** |") == len(unmet) and figures_page(known, found).count("NOT MET") == len(unmet)
+    for part in ("rattle needs", "too large", "random walk, 1.0e-02; 2 failed"):
+        assert part in text
+
+
+def test_the_committed_page_is_that_of_the_committed_figures():
+    """Every claim that the figures in docs/claims.json do not meet is on the page, with the claims of today."""
+    known = json.loads((DOCS / "claims.json").read_text())
+    text, some = (DOCS / "claims.md").read_text(), {k: v for k, v in known.items() if k.endswith("| pendulum-cvt")}
+    assert rows_match(text) and some
+    for v in verdicts(some):
+        assert (v.met is False) == (f"| {v.label} | {v.case} | {v.name} |" in text), v
+
+
+def test_a_cut_run_goes_on(tmp_path, figures):
+    path = tmp_path / "store.jsonl"
+    Store(path).add("a", figures)
+    with path.open("a") as file:
+        file.write('{"key": "b", "sou')
+    again = Store(path)
+    assert list(again.figures) == ["a"] and again.figures["a"]["refused" if "refused" in figures else "order"]
+    again.sources = "other"
+    again.add("c", figures)
+    assert set(Store(path).figures) == {"a"} and set(Store(path, keep=True).figures) == {"a", "c"}
+
+
+def test_false_claims_of_a_whole_class_are_seen(figures):
+    claims = replace(da.RungeKutta().claims(PARTICLE.system), energy=True)
+    assert [v.name for v in judge("", "", claims, figures) if v.met is False] == ["energy"]
