@@ -15,7 +15,7 @@ from .dense import JUMP
 from .events import Event
 from .integrators import Reference
 from .integrators.base import NOT_FINITE, OK
-from .loop import functions
+from .loop import Peaks, functions, peaked
 from .system import MechanicalSystem, State
 from .trajectory import Record, Trajectory
 from .watch import START
@@ -41,13 +41,27 @@ def reference_run(
     loop = functions(integrator, False).begin((system, h), (last.state, _row(controls, 0)))
     turns = jnp.round((last.angles - system.group.angles(last.state.g)) / (2 * jnp.pi))
     final = loop._replace(
-        steps=last.steps, origin=last.state.t - last.steps * h, status=jnp.asarray(status), turns=turns
+        steps=last.steps,
+        origin=last.state.t - last.steps * h,
+        status=jnp.asarray(status),
+        turns=turns,
+        peaks=_peaks(system, records.state),
     )
     made = Trajectory(system, integrator, h, records, final, "scipy")
     if not events:
         return made
     one = jax.tree.map(lambda leaf: leaf[0], records)
     return replace(made, events=collected(Watch(events, None), found, np.zeros(len(events)), one))
+
+
+@jax.jit
+def _peaks(system: MechanicalSystem, states: State) -> Peaks:
+    """The extremes over the saved states: between them the motion is SciPy's."""
+    t, g, xi = jax.tree.map(lambda leaf: leaf[0], (states.t, states.g, states.xi))
+    zero = jnp.zeros(())
+    first = Peaks(system.energy(t, g, xi), zero, zero, zero, jnp.zeros(system.holonomic_constraints))
+    each = jax.vmap(lambda state: peaked(system, state, first))(states)
+    return jax.tree.map(lambda leaf: jnp.max(leaf, axis=0), each)
 
 
 def _row(controls, k: int) -> Any:

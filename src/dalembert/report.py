@@ -10,7 +10,7 @@ import numpy as np
 
 from .coordinates import described
 from .events import Crossings
-from .integrators import Reference, RungeKutta
+from .integrators import DormandPrince, RungeKutta
 from .kernels.evaluate import compiled
 from .trajectory import Trajectory
 
@@ -65,7 +65,7 @@ KEPT = ("constraint", "holonomic", "group")
 
 def _final(trajectory: Trajectory) -> dict[str, Any]:
     last = trajectory.last
-    discrete = not isinstance(trajectory.integrator, RungeKutta | Reference)
+    discrete = not isinstance(trajectory.integrator, RungeKutta | DormandPrince)
     values = (
         last.g,
         trajectory.angles[-1],
@@ -84,7 +84,7 @@ def _conservation(trajectory: Trajectory) -> dict[str, Any]:
     return {
         "energy": dict(zip(ENERGY, map(plain, (peaks.energy, energy, peaks.energy_error)), strict=True)),
         "constraint": {"max": plain(peaks.constraint) if trajectory.multipliers.shape[-1] else None},
-        "holonomic": {"max": _off_leaf(trajectory) if trajectory.holonomic_constraints else None},
+        "holonomic": {"max": plain(np.max(peaks.holonomic)) if trajectory.holonomic_constraints else None},
         "group": {"max": plain(peaks.group)},
     }
 
@@ -92,11 +92,6 @@ def _conservation(trajectory: Trajectory) -> dict[str, Any]:
 @compiled
 def _energy(system, state):
     return system.energy(state.t, state.g, state.xi)
-
-
-def _off_leaf(trajectory: Trajectory) -> Any:
-    """The largest |phi| over all steps; of the saved states where a method keeps no extremes."""
-    return plain(max(np.max(trajectory.final.peaks.holonomic), np.max(trajectory.holonomic_residual())))
 
 
 def plain(value: Any) -> Any:

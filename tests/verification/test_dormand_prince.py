@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -70,3 +71,25 @@ def test_members_equal_single_runs_bit_for_bit():
 def test_a_tolerance_that_means_nothing_is_refused(tolerance):
     with pytest.raises(da.errors.InvalidInput, match="tolerance is"):
         da.DormandPrince(tolerance)
+
+
+def test_an_ensemble_of_references_is_as_accurate_as_one():
+    system, state = case("particle")
+    together = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state)
+    many = da.ensemble(system, da.Reference(), together, step=1.0, steps=3)
+    single = da.simulate(system, da.Reference(), state, step=1.0, steps=3)
+    assert np.abs(many.g[1] - single.g).max() < 1e-11
+
+
+def test_a_reference_run_knows_what_it_keeps():
+    system, state = case("particle")
+    peaks = da.simulate(system, da.Reference(1e-5), state, step=0.5, steps=10).final.peaks
+    assert float(peaks.energy) == pytest.approx(float(system.energy(state.t, state.g, state.xi)))
+    assert 0.0 < float(peaks.energy_error) < 1e-4 and 0.0 < float(peaks.constraint) < 1e-4
+
+
+def test_projected_runge_kutta_is_back_on_the_group():
+    """One Newton-Schulz step is not enough there: it left 3e-6."""
+    system = da.models.rolling_ball(slope=0.1)
+    run = da.simulate(system, da.ProjectedRungeKutta(), system.state(xi=[3.0, 5.0, 2.0, 5.0, -3.0]), step=0.1, steps=50)
+    assert float(np.max(run.check().group_distance())) < 1e-14

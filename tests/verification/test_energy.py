@@ -206,8 +206,12 @@ def test_a_body_at_rest_in_equilibrium_stays():
 
 
 def test_what_has_no_energy_to_keep_is_refused():
-    for key, reason in (("driven", "depends on time"), ("quartic", "quadratic in xi")):
-        system, state = case(key)
+    table = da.models.ball_on_table(rotation=1.5)  # b = 0 only at the origin, where this starts
+    for (system, state), reason in (
+        (case("driven"), "depends on time"),
+        (case("quartic"), "quadratic in xi"),
+        ((table, table.state(xi=[0.3, 0.5, 0.2, 0.5, -0.3])), "b != 0"),
+    ):
         with pytest.raises(da.InvalidInput, match=reason):
             da.simulate(system, da.DiscreteGradient(), state, step=0.1, steps=1)
     with pytest.raises(da.UnknownName, match="gonzalez"):

@@ -174,7 +174,8 @@ class DiscreteGradient(Integrator):
         def parts(t):
             return system.L(t, state.g, state.xi), system.A(t, state.g), system.b(t, state.g)
 
-        if depends(parts, jnp.zeros(())) or np.any(np.asarray(system.b(state.t, state.g)) != 0.0):
+        driven = depends(parts, jnp.zeros(())) or depends(lambda g: system.b(state.t, g), state.g)
+        if driven or np.any(np.asarray(system.b(state.t, state.g)) != 0.0):
             raise InvalidInput(
                 f"{self.name} keeps the energy of autonomous systems with A(g) xi = 0; this one depends on time or has b != 0. "
                 "Use lagrange-dalembert or gauss"

@@ -54,7 +54,10 @@ class ProjectedRungeKutta(Integrator):
     def step(self, system: MechanicalSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
         plain = RungeKutta()
         after, done = plain.step(system, plain.start(system, self.observe(system, carry, h), h, u)[0], h, u)
-        g = system.project_configuration(system.group.normalise(after.g), after.t)
+        near = after.g
+        for _ in range(3):  # a Newton step each: Runge-Kutta leaves the group by more than round-off
+            near = system.group.normalise(near)
+        g = system.project_configuration(near, after.t)
         if self.onto == "constraint":
             xi = system.project(g, after.xi, after.t)
             return carry._replace(t=after.t, g=g, xi=xi), done

@@ -14,12 +14,16 @@ from jax.flatten_util import ravel_pytree
 from ..errors import NumericalFailure
 from ..system import MechanicalSystem, State
 from .claims import Claims
-from .runge_kutta import RungeKutta, derivative
+from .dormand_prince import DormandPrince
+from .runge_kutta import derivative
 
 
 @dataclass(frozen=True)
-class Reference(RungeKutta):
-    """DOP853 with relative and absolute tolerance `tolerance` between the saved times; controls are held over each step."""
+class Reference(DormandPrince):
+    """DOP853 with relative and absolute tolerance `tolerance` between the saved times; controls are held over each step.
+
+    One run goes through SciPy, independent of our kernels; in ensembles every step is that of `DormandPrince`.
+    """
 
     tolerance: float = 1e-13
     name = "reference"

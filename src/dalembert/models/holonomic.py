@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._input import finite, not_negative, positive
+from .._input import array, finite, not_negative, positive
 from ..errors import InvalidInput
 from ..groups import SE2, SE3, Euclidean
 from ..invariant import symmetric
@@ -137,9 +137,9 @@ def _hinge_torque(t, g, xi, u, p) -> Array:
 
 def _several(name: str, values: Any, count: int | None = None) -> Array:
     """`values` as a list of positive numbers, or a clear error."""
-    array = jnp.asarray(values, float)
-    known = not isinstance(array, jax.core.Tracer)
-    shaped = array.ndim == 1 and array.size and count in (None, array.size)
-    if not shaped or (known and not np.all(np.isfinite(array) & (np.asarray(array) > 0))):
+    given = array(values)
+    known = not isinstance(given, jax.core.Tracer)
+    shaped = given.ndim == 1 and given.size and count in (None, given.size)
+    if not shaped or (known and not np.all(np.isfinite(np.asarray(given)) & (np.asarray(given) > 0))):
         raise InvalidInput(f"{name} is {values!r}; allowed: {count or 'a list of'} positive numbers")
-    return array
+    return given
