@@ -10,7 +10,7 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
 fi
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
-if ! { timeout 120 apt-get update -qq && timeout 300 apt-get install -y -qq --no-install-recommends chromium; } >"$log" 2>&1; then
+if ! { timeout 60 apt-get update -qq && timeout 150 apt-get install -y -qq --no-install-recommends chromium; } >"$log" 2>&1; then
     tail -n 3 "$log"
     echo "chromium could not be installed: the browser tests will be skipped"
 fi
