@@ -95,20 +95,15 @@ def _show(runs: list[Seen], about: list[dict[str, Any]], title: str, config: str
 
 def _about(entry: Seen, job: Job, run: Trajectory, seconds: float) -> dict[str, Any]:
     """How a run went."""
-    peaks = run.final.peaks
-    known = not isinstance(run.integrator, Reference)  # which keeps no extremes: those of its frames serve
-    extremes = {
-        "energy_error": peaks.energy_error if known else np.abs(entry.energy - entry.energy[0]).max(),
-        "constraint": peaks.constraint if known else entry.constraint.max(),
-        "group": peaks.group if known else entry.distance.max(),
-    }
-    numbers = {name: plain(value) for name, value in extremes.items()}
-    change = momentum_change(entry)
+    peaks, started = run.final.peaks, run.failed_at != -1
+    extremes = {"energy_error": peaks.energy_error, "constraint": peaks.constraint, "group": peaks.group}
+    numbers = {name: plain(value) if started else None for name, value in extremes.items()}
+    change = momentum_change(entry) if started else None
     return {
         "label": job.names["method"],
         "colour": entry.colour,
         "method": job.names["method"],
-        "steps": run.steps,
+        "steps": max(0, int(run.steps)),
         "step": float(run.step),
         "seconds": seconds,
         "backend": run.backend,
