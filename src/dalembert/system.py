@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -236,6 +236,12 @@ def _rows(system: MechanicalSystem, t, g):
     return system.A(t, g)
 
 
+@lru_cache(maxsize=1024)
+def _once(function: Callable) -> Callable:
+    """The function as a call in its own right: a step differentiates a Lagrangian thirty times over, but JAX then traces it once."""
+    return jax.jit(function)
+
+
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=("parameters",),
@@ -259,7 +265,7 @@ class System(MechanicalSystem):
     holonomic: Callable | None = None
 
     def L(self, t, g, xi) -> Array:
-        return self.lagrangian(t, g, xi, self.parameters)
+        return _once(self.lagrangian)(t, g, xi, self.parameters)
 
     def A(self, t, g) -> Array:
         rows = self._rows(t, g)
@@ -284,7 +290,7 @@ class System(MechanicalSystem):
         """The nonholonomic rows of A."""
         if self.constraint is None:
             return jnp.zeros((0, self.group.dim))
-        rows = jnp.asarray(self.constraint(t, g, self.parameters))
+        rows = jnp.asarray(_once(self.constraint)(t, g, self.parameters))
         room = self.group.dim - self.holonomic_constraints
         if rows.ndim != 2 or rows.shape[1] != self.group.dim or rows.shape[0] >= room:
             raise InvalidInput(
