@@ -33,6 +33,7 @@ from dalembert.studio.shapes import packed
 from dalembert.studio.show import Cancelled, integrate, show
 from dalembert.studio.takeaway import take_away
 from dalembert.studio.why import TRIES
+from dalembert.studio.words import METHODS_IN_WORDS
 
 OPENED = Opened(most_steps=50_000)
 SLEIGH = example("chaplygin-sleigh")
@@ -115,6 +116,10 @@ def test_a_run_that_fails_says_when_and_stands_still():
     assert [curve["x"]["shape"] for curve in answer["plots"][0]["curves"]] == [[2], [13]]
     path = array(part(answer["scene"], "path of the contact")["shape"]["points"])
     assert np.ptp(path[1:], axis=0).max() == 0 < np.ptp(path[:2], axis=0).max()
+
+
+def test_every_method_is_there_in_plain_words():
+    assert set(METHODS_IN_WORDS) == set(METHODS)
 
 
 def test_a_run_without_a_start_is_shown_where_it_stands():

@@ -23,6 +23,7 @@ from ..user_system import function_of
 from .controls import Control, control, listed, rounded
 from .requests import FRAMES, MOST_FRAMES, OWN, Opened, dependent
 from .why import TITLES, TRIES, WHY, help_of
+from .words import METHODS_IN_WORDS
 
 FIRST = "chaplygin-sleigh"
 STEPS = {
@@ -130,7 +131,7 @@ def _method(name: str) -> dict[str, Any]:
         for key, value in method.options.items()
         if key != "base" and (value is None or isinstance(value, bool | int | float | str))
     ]
-    return {"name": name, "summary": method.summary, "options": options, "claims": []}
+    return {"name": name, "summary": METHODS_IN_WORDS[name], "options": options, "claims": []}
 
 
 # -- what is known once a system is chosen --------------------------------------------------------------------------------------
