@@ -17,8 +17,8 @@ INTRO = f"""# Claims, measured
 Every method states, for a system, its order, its symmetry and what it keeps: `integrator.claims(system)`. `make verify` measures
 every claim on every system that the method takes, and writes this page; what is claimed and not met stands here as **NOT MET**, and
 what could not be measured is listed. A method with its defaults is measured on all systems, its other options
-on a panel of {len(PANEL)}. Every single figure: [claims-figures.md](claims-figures.md); as data: `docs/claims.json`. What it means for a choice:
-[choosing.md](choosing.md).
+on a panel of {len(PANEL)}. Every single figure: [claims-figures.md](claims-figures.md); as data:
+`docs/claims.json`. What it means for a choice: [choosing.md](choosing.md).
 
 How: by native kernels, from the example state of each model with its step h. Steps of more than 40000 operations have no native
 kernel; their pairs are under "What could not be measured".
