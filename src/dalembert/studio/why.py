@@ -54,9 +54,10 @@ WHY = {
         "three of the directions."
     ),
     "chaplygin-sleigh": (
-        "The blade cannot slip sideways, so the ground pushes on it (pink arrow). That push acts at the blade, not at the centre of "
-        "mass (dark ball): it turns the sleigh until the centre of mass runs ahead. With a = 0 the push has no lever, and the sleigh "
-        "runs on a circle for ever; with a = -0.3 the centre of mass leads from the start, and it never turns round."
+        "It is launched backwards, with its centre of mass (dark ball) trailing. The blade cannot slip sideways, so the ground pushes "
+        "on it (pink arrow), square to it. The push has a lever, the distance a along the blade to the centre of mass: it swings the "
+        "sleigh round like a castor. The blade stops and reverses at the cusp of its path, and the centre of mass leads from then on. "
+        "With a = 0 there is no lever, and it circles for ever."
     ),
     "nonholonomic-particle": (
         "At every point the velocity must lie in the plane drawn there (z' = y x'). The planes twist along y, so that "
@@ -148,7 +149,7 @@ WHY = {
 TRIES: dict[str, list[tuple[str, str, Any]]] = {
     "chaplygin-sleigh": [
         ("a = 0: no lever, it runs on a circle", "system.a", 0.0),
-        ("a = -0.3: the centre of mass leads, no turning round", "system.a", -0.3),
+        ("a = -0.3: the centre of mass leads from the start, no cusp", "system.a", -0.3),
         ("a = 0.8: a long lever", "system.a", 0.8),
     ],
     "rigid-body": [
@@ -173,9 +174,9 @@ TRIES: dict[str, list[tuple[str, str, Any]]] = {
 """Values worth trying, one click each: what it shows, the place, the value."""
 
 HELP = {
-    "chaplygin-sleigh.a": "how far the centre of mass lies ahead of the blade: the lever of the ground's push",
+    "chaplygin-sleigh.a": "how far the centre of mass lies from the contact, to the front of the blade: the lever of the push",
     "chaplygin-sleigh.inertia": "moment of inertia about the centre of mass",
-    "chaplygin-sleigh.b": "how far the centre of mass lies to the left of the blade",
+    "chaplygin-sleigh.b": "how far the centre of mass lies to the left, looking to the front of the blade",
     "unicycle.centre": "how far the centre of mass lies ahead of the axle",
     "car.centre": "how far the centre of mass lies ahead of the rear axle",
     "sleigh-n.centre": "where the centre of mass lies, from the blade",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 METHODS_IN_WORDS = {
     "lagrange-dalembert": "D'Alembert's principle made discrete: takes every system, and stays exactly on the constraint.",
-    "euler-poincare-suslov": "D'Alembert's principle for bodies that feel no place: keeps the energy of Suslov's body and of the sleigh.",
+    "euler-poincare-suslov": "D'Alembert's principle where all places are alike: keeps the energy of Suslov's body and of the sleigh.",
     "retraction-adapted": "A midpoint rule for the momenta that the constraint leaves: for bodies with a potential.",
     "leapfrog": "Explicit and reversible, the cheapest: holds for ever on oscillators, fails where motion dies out.",
     "geometric-nonholonomic": "Reflects the momentum at the constraint in every step: reversible, and fails where motion dies out.",

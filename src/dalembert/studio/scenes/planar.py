@@ -33,13 +33,17 @@ def planar(view: View, seen: Seen) -> str:
     body = _body(seen)
     size = float(np.hypot(*body.outline.T).max())
     height, lift = 0.12 * size, 0.3 * size
-    above = lift + 2.5 * height
+    above = lift + 0.5 * height
     add = partial(view.add, run=seen.number)
     frame = add("frame of the body", NOTHING, DARK, position=raised(place, 0.0), rotation=turn)
     inside = partial(add, parent=frame)
     inside("body", prism(body.outline, height), body_colour(seen), position=[0, 0, lift], opacity=0.45 * seen.opacity)
     if body.centre is not None:
         inside("centre of mass", sphere(0.13 * size), DARK, position=[*body.centre, lift + height])
+        reach = float(body.centre[0])
+        if len(body.wheels) == 1 and abs(reach) > 1e-9:
+            bar = box(abs(reach), 0.05 * size, 0.05 * size)
+            inside("lever a of the push", bar, DARK, position=[reach / 2, 0, lift + 1.2 * height])
     for bar in body.bars:
         inside("bar", box(2 * bar.half, 0.12 * size, 0.08 * size), DARK, **_along(bar, lift + 1.3 * height))
     for wheel in body.wheels:
@@ -54,8 +58,8 @@ def planar(view: View, seen: Seen) -> str:
         view.arrow("push of the ground", origin, origin + push, REACTION, width=0.05 * size, run=seen.number)
     _stand(view, place, size)
     return (
-        "Orange-red: blade and wheels, with the direction in which they cannot move crossed out. "
-        "Amber: the velocity, always along the blade."
+        f"Orange-red: {'the blade' if len(body.wheels) == 1 else 'wheels'}, with the direction of no motion crossed out. "
+        "Amber: the velocity."
         + (" Pink: the push of the ground that keeps the blade from slipping." if pushed else "")
         + (" Dark ball: the centre of mass." if body.centre is not None else "")
     )
