@@ -42,8 +42,8 @@ def planar(view: View, seen: Seen) -> str:
         inside("centre of mass", sphere(0.13 * size), DARK, position=[*body.centre, lift + height])
         reach = float(body.centre[0])
         if len(body.wheels) == 1 and abs(reach) > 1e-9:
-            bar = box(abs(reach), 0.05 * size, 0.05 * size)
-            inside("lever a of the push", bar, DARK, position=[reach / 2, 0, lift + 1.2 * height])
+            lever = box(abs(reach), 0.05 * size, 0.05 * size)
+            inside("lever a of the push", lever, DARK, position=[reach / 2, 0, lift + 1.2 * height])
     for bar in body.bars:
         inside("bar", box(2 * bar.half, 0.12 * size, 0.08 * size), DARK, **_along(bar, lift + 1.3 * height))
     for wheel in body.wheels:
