@@ -59,7 +59,7 @@ class EulerPoincareSuslov(Integrator):
         if not callable(self.lagrangian) and self.lagrangian not in LAGRANGIANS:
             raise UnknownName("discrete Lagrangian", self.lagrangian, LAGRANGIANS)
 
-    def claims(self, system: InvariantSystem) -> Claims:
+    def claims(self, system) -> Claims:
         named = not callable(self.lagrangian)
         return Claims(
             2 if named else 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -48,16 +48,8 @@ class DiscreteLR(Integrator):
         EulerPoincareSuslov(self.lagrangian, self.retraction)
 
     def claims(self, system: LRSystem) -> Claims:
-        named = not callable(self.lagrangian)
-        return Claims(
-            2 if named else 1,
-            symmetric=named,
-            reversible=named,
-            constraint=True,
-            group=True,
-            momentum=True,
-            condition="the momentum seen from space, on d",
-        )
+        theirs = self.free.claims(system)
+        return replace(theirs, energy=False, symplectic=False, condition="the momentum seen from space, on d")
 
     @property
     def free(self) -> EulerPoincareSuslov:
