@@ -53,17 +53,17 @@ def find_root(
     f(x) = (1 - s) f(anchor) is followed from the anchor: it ends at the root, or at the fold where the branch ends.
     `split`: so many unknowns come before the multipliers of constraints (see `_linalg.direction`).
     """
-    anchor = jax.lax.stop_gradient(guess if anchor is None else anchor)
-    sign = jnp.zeros((), guess.dtype) if sign is None else jax.lax.stop_gradient(sign)
+    anchor = guess if anchor is None else anchor
+    sign = jnp.zeros((), guess.dtype) if sign is None else sign
 
-    def solver(f, x):
+    def solver(f, x, anchor, sign):
         direct = _newton(f, x, split)
         good = _faithful(direct, sign)
         lost = ~good & (sign != 0)
         begin = direct._replace(x=jnp.where(lost, anchor, direct.x))
         return _follow(f, begin, sign, jnp.where(lost, 0.0, 1.0 * STAGES), lost | good, split)
 
-    return _rooted(function, guess, solver)
+    return _rooted(function, solver, guess, anchor, sign)
 
 
 def follow_root(function: Callable[[Array], Array], anchor: Array) -> Root:
@@ -74,7 +74,7 @@ def follow_root(function: Callable[[Array], Array], anchor: Array) -> Root:
         zero = jnp.zeros((), x.dtype)
         return _follow(f, _Iterate(x, zero, zero, sign, sign != 0), sign, zero, sign != 0)
 
-    return _rooted(function, jax.lax.stop_gradient(anchor), solver)
+    return _rooted(function, solver, anchor)
 
 
 class _Contraction(NamedTuple):
@@ -115,21 +115,31 @@ def find_fixed_point(function: Callable[[Array], Array], guess: Array) -> Root:
         last = _Iterate(end.x, end.last, end.iterations, zero + 1.0, end.settled)
         return last, _faithful(last, zero)
 
-    return _rooted(lambda x: x - function(x), guess, solver)
+    return _rooted(lambda x: x - function(x), solver, guess)
 
 
-def _rooted(function, guess: Array, solver) -> Root:
-    """The root that `solver` finds, with the implicit function theorem as its derivative."""
+def _rooted(function: Callable[[Array], Array], solver: Callable, guess: Array, *context: Array) -> Root:
+    """The root that solver(f, guess, *context) finds, with the implicit function theorem as its derivative.
 
-    def with_evidence(f, x):
-        last, found = solver(f, x)
-        evidence = (jnp.max(jnp.abs(f(last.x))), last.iterations, found.astype(x.dtype), last.sign)
-        return last.x, jax.lax.stop_gradient(evidence)
+    `jax.lax.custom_root` does the same, but traces the equations and their linear solve again for derivatives that few ask for.
+    """
+    # jit: the equations are traced once, not at each of their uses.
+    f, parameters = jax.closure_convert(jax.jit(function), guess)
 
-    # jit: the equations are traced once, not at each of their nine uses.
-    x, (residual, count, found, sign) = jax.lax.custom_root(
-        jax.jit(function), guess, with_evidence, lambda f, y: solve(jax.jacfwd(f)(y), y), has_aux=True
-    )
+    @jax.custom_jvp
+    def root(start, parameters):
+        last, found = solver(lambda x: f(x, *parameters), *start)
+        residual = jnp.max(jnp.abs(f(last.x, *parameters)))
+        return last.x, (residual, last.iterations, found.astype(guess.dtype), last.sign)
+
+    @root.defjvp
+    def _(primals, tangents):
+        (x, evidence), (_, parameters) = root(*primals), primals
+        _, df = jax.jvp(lambda parameters: f(x, *parameters), (parameters,), tangents[1:])
+        dx = -solve(jax.jacfwd(f)(x, *parameters), df)
+        return (x, evidence), (dx, jax.tree.map(jnp.zeros_like, evidence))
+
+    x, (residual, count, found, sign) = root((guess, *context), parameters)
     return Root(x, residual, count, found > 0.5, sign)
 
 
