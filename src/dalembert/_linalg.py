@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from ._elimination import eliminate
 
-def eliminate(matrix: Array, rhs: Array) -> tuple[Array, Array]:
-    """Gaussian elimination with partial pivoting: (A^-1 B, sign det A), for A (n, n) and B (n, k).
+FAIR = 2.0**-40  # of the square of a row, for the square of its pivot
+DEFINITE = 2.0**-16  # of the largest element on the diagonal of a metric, for its pivots
 
-    The pivot is bubbled up by selects, so the code is free of branches and of data-dependent indices.
-    """
-    size = matrix.shape[0]
-    left, right = list(matrix), list(rhs)  # kept apart: right stays linear, so that the solve can be transposed
-    sign = jnp.ones((), matrix.dtype)
-    for k in range(size):
-        for i in range(k + 1, size):
-            larger = jnp.abs(left[i][k]) > jnp.abs(left[k][k])
-            left[k], left[i] = jnp.where(larger, left[i], left[k]), jnp.where(larger, left[k], left[i])
-            right[k], right[i] = jnp.where(larger, right[i], right[k]), jnp.where(larger, right[k], right[i])
-            sign = jnp.where(larger, -sign, sign)
-        pivot = left[k][k]
-        sign = jnp.where(pivot < 0, -sign, sign)
-        left[k], right[k] = left[k] * (1.0 / pivot), right[k] * (1.0 / pivot)
-        for i in range(k + 1, size):
-            left[i], right[i] = left[i] - left[i][k] * left[k], right[i] - left[i][k] * right[k]
-    for k in reversed(range(size)):
-        for i in range(k):
-            right[i] = right[i] - left[i][k] * right[k]
-    return jnp.stack(right) if size else rhs, sign
+
+@jax.jit  # traced once for its shapes
+def reduce(matrix: Array, *rhs: Array) -> tuple[Array, ...]:
+    """(A^-1 B for every B, the pivots) by Gauss-Jordan elimination without exchanges: for a definite A, where that is stable."""
+    left, right, pivots = matrix, list(rhs), []
+    for k in range(matrix.shape[0]):
+        here = np.arange(matrix.shape[0])[:, None] == k
+        pivot, column = left[k : k + 1, :1], left[:, :1]
+        inverse = 1.0 / pivot
+
+        def cleared(part, k=k, here=here, inverse=inverse, column=column):
+            row = part[k : k + 1] * inverse
+            return jnp.where(here, row, part - column * row)
+
+        left, right = cleared(left[:, 1:]), [cleared(part) for part in right]
+        pivots.append(pivot[0, 0])
+    return *right, jnp.array(pivots)
 
 
 def direction(matrix: Array, rhs: Array, split: int | None = None) -> tuple[Array, Array]:
@@ -40,12 +39,20 @@ def direction(matrix: Array, rhs: Array, split: int | None = None) -> tuple[Arra
     """
     size = matrix.shape[0]
     if split is None or split == size:
-        return COFACTORS[size](matrix, rhs) if size in COFACTORS else eliminate(matrix, rhs)
+        return COFACTORS[size](matrix, rhs) if size in COFACTORS else _checked(matrix, rhs)
     (k, d), (c, _) = ((row[:, :split], row[:, split:]) for row in (matrix[:split], matrix[split:]))
     both, sign_k = direction(k, jnp.concatenate([rhs[:split], d], axis=1))
     free, coupling = both[:, : rhs.shape[1]], both[:, rhs.shape[1] :]
     reaction, sign_s = direction(c @ coupling, c @ free - rhs[split:])
     return jnp.concatenate([free - coupling @ reaction, reaction]), sign_k * sign_s
+
+
+def _checked(matrix: Array, rhs: Array) -> tuple[Array, Array]:
+    """Without exchanges of rows unless a pivot is small in its row: a step's matrix is near a metric."""
+    (pivots,) = reduce(matrix)
+    fair = jnp.all(pivots * pivots > FAIR * jnp.sum(matrix * matrix, axis=1))
+    sign = jnp.prod(jnp.where(pivots < 0, -1.0, 1.0))
+    return jax.lax.cond(fair, lambda b: (reduce(matrix, b)[0], sign), lambda b: eliminate(matrix, b), rhs)
 
 
 def _divided(adjugate: Array, determinant: Array, rhs: Array) -> tuple[Array, Array]:
@@ -114,5 +121,32 @@ def saddle(metric: Array, rows: Array) -> Array:
 
 def solve_saddle(metric: Array, rows: Array, top: Array, bottom: Array) -> tuple[Array, Array]:
     """(x, l) with M x + A^T l = top and A x = bottom."""
-    solution = solve(saddle(metric, rows), jnp.concatenate([top, bottom]))
-    return solution[: top.shape[0]], solution[top.shape[0] :]
+    return _solve_saddle(metric, rows, (top, bottom))
+
+
+@jax.custom_jvp
+def _solve_saddle(metric: Array, rows: Array, rhs: tuple[Array, Array]) -> tuple[Array, Array]:
+    """By the Schur complement A M^-1 A^T of a definite M, which needs no exchanges of rows; else the whole matrix, with exchanges."""
+
+    def complement(top, bottom):
+        free, coupling, _ = reduce(metric, top[:, None], rows.T)
+        first, _ = reduce(rows @ coupling, rows @ free - bottom[:, None])
+        # what a light coordinate lost by cancellation in M^-1 (top - A^T l): once more, so that A x = bottom to round-off
+        again, _ = reduce(rows @ coupling, rows @ (free - coupling @ first) - bottom[:, None])
+        return (free - coupling @ first - coupling @ again)[:, 0], (first + again)[:, 0]
+
+    def whole(top, bottom):
+        solution, _ = eliminate(saddle(metric, rows), jnp.concatenate([top, bottom])[:, None])
+        return solution[: len(top), 0], solution[len(top) :, 0]
+
+    definite = jnp.min(reduce(metric)[0]) > DEFINITE * jnp.max(jnp.diagonal(metric))
+    return jax.lax.cond(definite, complement, whole, *rhs)
+
+
+@_solve_saddle.defjvp
+def _solve_saddle_jvp(primals, tangents):
+    metric, rows, _ = primals
+    d_metric, d_rows, (d_top, d_bottom) = tangents
+    x, l = solution = _solve_saddle(*primals)
+    change = d_top - d_metric @ x - d_rows.T @ l, d_bottom - d_rows @ x
+    return solution, _solve_saddle(metric, rows, change)

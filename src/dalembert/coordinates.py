@@ -8,9 +8,8 @@ for axes that turn with the body ("ZXZ": the classical angles of mechanics), sma
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-import jax.numpy as jnp
 import numpy as np
 
 from .errors import InvalidInput, UnknownName
@@ -18,12 +17,27 @@ from .groups import Euclidean, Group
 from .groups.motions import Motions
 from .groups.rotations import Rotations
 
-if TYPE_CHECKING:
-    from .trajectory import Trajectory
-
 EULER = "ZXZ"
 ROTATION = {2: ("angle", "matrix"), 3: ("quaternion", "euler", "rotation_vector", "matrix")}
 KINDS = ("quaternion", "euler", "pose", "position")
+
+
+class Placed(Protocol):
+    """Something that moves on a group."""
+
+    @property
+    def group(self) -> Group: ...
+
+
+class Motion(Protocol):
+    """Configurations over time with the unwrapped angles of their planar rotations: what `along` needs of a trajectory."""
+
+    @property
+    def system(self) -> Placed: ...
+    @property
+    def g(self) -> Any: ...
+    @property
+    def angles(self) -> Any: ...
 
 
 # -- in -------------------------------------------------------------------------------------------------------------------------
@@ -55,7 +69,9 @@ def _from_table(group: Group, given: Mapping[str, Any]) -> Any:
     if not isinstance(group, Motions):
         return rotation
     position = _numbers("position", given.get("position", [0.0] * group.size), group.size)
-    return group.element(np.asarray(group.motion(rotation, jnp.asarray(position))))
+    matrix = np.eye(group.size + 1)
+    matrix[:-1, :-1], matrix[:-1, -1] = rotation, position
+    return group.element(matrix)
 
 
 def _modifiers(size: int) -> tuple[str, ...]:
@@ -136,7 +152,7 @@ def _is_planar(group: Group) -> bool:
     return isinstance(group, Motions | Rotations) and group.size == 2
 
 
-def along(trajectory: Trajectory, kind: str, convention: str = EULER) -> np.ndarray:
+def along(trajectory: Motion, kind: str, convention: str = EULER) -> np.ndarray:
     """Coordinates over a run, (saves, number): "quaternion", "euler", "pose" (theta, x, y), "position".
 
     Angles are unwrapped, quaternions do not jump to their negative, and Euler angles pass their singular positions on

@@ -17,7 +17,7 @@ from ._input import array, diagonal, namespace
 from ._linalg import solve
 from .errors import InvalidInput
 from .groups import Group
-from .kernels.evaluate import compiled
+from .kernels.evaluate import evaluated
 from .system import MechanicalSystem
 
 
@@ -68,6 +68,9 @@ class InvariantSystem(MechanicalSystem):
         system.group, system.potential, system._structure = static
         system.inertia, system._entries, system.parameters = data
         return system
+
+    def constants(self) -> dict[str, Any]:
+        return {"inertia": self.inertia, "basis of d": self.subspace} | super().constants()
 
     def __repr__(self) -> str:
         n, m = self.group.dim, self._entries[1].shape[-2]
@@ -188,13 +191,11 @@ def mass_projector(group: Group) -> tuple[np.ndarray, np.ndarray]:
 @lru_cache
 def generators(group: Group) -> np.ndarray:
     """The basis of the algebra as matrices (n, N, N)."""
-    with jax.ensure_compile_time_eval():
-        return np.asarray(_generators(group))
+    return np.asarray(evaluated(_generators, group, np.eye(group.dim)))
 
 
-@compiled
-def _generators(group: Group) -> Array:
-    return jax.vmap(lambda e: block(group.hat(e)))(np.eye(group.dim))
+def _generators(group: Group, basis: Array) -> Array:
+    return jax.vmap(lambda e: block(group.hat(e)))(basis)
 
 
 @lru_cache

@@ -19,6 +19,8 @@ import numpy as np
 from jax import Array
 
 from ._echelon import null_basis
+from ._fibre import fibre, solve_reduced
+from ._html import parameter_names, system_html
 from ._input import array
 from ._jaxpr import depends
 from ._linalg import solve, solve_saddle
@@ -61,16 +63,20 @@ class MechanicalSystem:
     group: Group
 
     @abstractmethod
-    def L(self, t, g, xi) -> Array: ...
+    def L(self, t, g, xi) -> Array:
+        """The Lagrangian at the velocity xi = g^-1 g'."""
 
     @abstractmethod
-    def A(self, t, g) -> Array: ...
+    def A(self, t, g) -> Array:
+        """The rows (m, n) of the constraint A(t, g) xi = b(t, g)."""
 
     @abstractmethod
-    def b(self, t, g) -> Array: ...
+    def b(self, t, g) -> Array:
+        """The drift (m,) of the constraint: 0 where D is a linear distribution."""
 
     @abstractmethod
-    def F(self, t, g, xi, u) -> Array: ...
+    def F(self, t, g, xi, u) -> Array:
+        """The force (n,), a covector on the algebra, under the control u."""
 
     def phi(self, t, g) -> Array:
         """The holonomic constraints (k,), zero where configurations may be; none by default."""
@@ -116,8 +122,7 @@ class MechanicalSystem:
     def project(self, g, xi, t=0.0) -> Array:
         """The admissible velocity nearest to xi in the kinetic metric at g."""
         xi = jnp.asarray(xi, float)
-        correction, _ = solve_saddle(self.metric(t, g, xi), self.A(t, g), self._zero(), -self.residual(t, g, xi))
-        return xi + correction
+        return xi + self._saddle(t, g, xi, self._zero(), -self.residual(t, g, xi))[0]
 
     def project_configuration(self, g, t=0.0) -> Element:
         """The configuration with phi = 0 nearest to g in the kinetic metric at g."""
@@ -125,18 +130,7 @@ class MechanicalSystem:
 
     def velocity(self, t, g, momentum) -> Array:
         """The velocity in D whose momentum agrees with `momentum` on D: L_xi + A^T l = momentum, A xi = b."""
-        rows = self.A(t, g)
-        n, m = self.group.dim, rows.shape[0]
-
-        def mismatch(x):
-            return jnp.concatenate([self.momentum(t, g, x[:n]) + rows.T @ x[n:] - momentum, self.residual(t, g, x[:n])])
-
-        # For the usual Lagrangian, quadratic in xi, one Newton step from 0 is the answer and costs no loop. For others a full
-        # step may leave the domain of L: follow the momentum from that of rest.
-        start = jnp.zeros(n + m)
-        if not self.quadratic:
-            return follow_root(mismatch, start).x[:n]
-        return (start - solve(jax.jacfwd(mismatch)(start), mismatch(start)))[:n]
+        return _inverted(self, t, g, momentum)
 
     @property
     def quadratic(self) -> bool:
@@ -168,8 +162,14 @@ class MechanicalSystem:
         force = self.group.ad_star(xi, momentum) + self.L_g(t, g, xi) + self.F(t, g, xi, u)
         top = force - along(lambda s, h: self.momentum(s, h, xi))
         bottom = -along(lambda s, h: self.residual(s, h, xi))
-        rate, multipliers = solve_saddle(self.metric(t, g, xi), self.rows(t, g)(xi), top, bottom)
+        rate, multipliers = self._saddle(t, g, xi, top, bottom)
         return rate, -multipliers
+
+    def _saddle(self, t, g, xi, top, bottom) -> tuple[Array, Array]:
+        """(x, l) with L_xi_xi x + A^T l = top and A x = bottom."""
+        units = fibre(self, t, g, xi)
+        solve = solve_saddle if units is None else partial(solve_reduced, units)
+        return solve(self.metric(t, g, xi), self.rows(t, g)(xi), top, bottom)
 
     def multipliers(self, t, g, xi, u=None) -> Array:
         """The reaction l of the continuous motion, (23) of jimenez-scheurle on any group."""
@@ -209,9 +209,11 @@ class MechanicalSystem:
     def _zero(self) -> Array:
         return jnp.zeros(self.group.dim)
 
-    def _repr_html_(self) -> str:
-        from .notebook import system_html
+    def constants(self) -> dict[str, Any]:
+        """The numbers that tell this system from others of its kind, by name."""
+        return parameter_names(getattr(self, "parameters", None))
 
+    def _repr_html_(self) -> str:
         return system_html(self)
 
 
@@ -234,6 +236,27 @@ def _extend(basis: Array, restricted: Array):
 @compiled
 def _rows(system: MechanicalSystem, t, g):
     return system.A(t, g)
+
+
+@jax.jit  # traced once for all its uses
+def _inverted(system: MechanicalSystem, t, g, momentum) -> Array:
+    rows = system.A(t, g)
+    n, m = system.group.dim, rows.shape[0]
+
+    def mismatch(x):
+        return jnp.concatenate([system.momentum(t, g, x[:n]) + rows.T @ x[n:] - momentum, system.residual(t, g, x[:n])])
+
+    # For the usual Lagrangian, quadratic in xi, these equations are linear. For others a full Newton step may leave the domain of L:
+    # follow the momentum from that of rest.
+    if not system.quadratic:
+        return follow_root(mismatch, jnp.zeros(n + m)).x[:n]
+    rest = jnp.zeros(n)
+    return system._saddle(t, g, rest, momentum - system.momentum(t, g, rest), -system.residual(t, g, rest))[0]
+
+
+@jax.jit  # traced once for all its uses
+def _tangency(system: MechanicalSystem, t, g) -> tuple[Array, Array]:
+    return tangency(system.group, system.phi, t, g)
 
 
 @lru_cache(maxsize=1024)
@@ -269,11 +292,11 @@ class System(MechanicalSystem):
 
     def A(self, t, g) -> Array:
         rows = self._rows(t, g)
-        return rows if self.holonomic is None else jnp.concatenate([rows, tangency(self.group, self.phi, t, g)[0]])
+        return rows if self.holonomic is None else jnp.concatenate([rows, _tangency(self, t, g)[0]])
 
     def b(self, t, g) -> Array:
         drift = self._drift(t, g)
-        return drift if self.holonomic is None else jnp.concatenate([drift, -tangency(self.group, self.phi, t, g)[1]])
+        return drift if self.holonomic is None else jnp.concatenate([drift, -_tangency(self, t, g)[1]])
 
     def phi(self, t, g) -> Array:
         if self.holonomic is None:

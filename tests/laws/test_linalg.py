@@ -10,7 +10,7 @@ from registry import case
 
 import dalembert as da
 from dalembert._jaxpr import depends
-from dalembert._linalg import eliminate, solve, solve_saddle
+from dalembert._linalg import direction, eliminate, solve, solve_saddle
 from dalembert._newton import find_root
 
 RNG = np.random.default_rng(7)
@@ -32,6 +32,25 @@ def test_elimination_solves_and_knows_the_sign_of_the_determinant(key):
     np.testing.assert_allclose(solution, np.linalg.solve(matrix, rhs), rtol=1e-12, atol=1e-13)
     assert float(sign) == np.linalg.slogdet(matrix)[0]
     np.testing.assert_allclose(solve(jnp.asarray(matrix), jnp.asarray(rhs[:, 0])), solution[:, 0], rtol=1e-13)
+
+
+@pytest.mark.parametrize("axes", [(None, 0), (None, 1), (0, 0), (0, None)])
+def test_many_solves_at_once(axes):
+    """One matrix for all members is eliminated once, with their right-hand sides as columns."""
+    matrix, rhs = RNG.normal(size=(5, 4, 4)), RNG.normal(size=(5, 4, 2))
+    given = (matrix if axes[0] == 0 else matrix[0], rhs[0] if axes[1] is None else np.moveaxis(rhs, 0, axes[1]))
+    solutions, signs = jax.vmap(eliminate, axes)(*map(jnp.asarray, given))
+    matrices = np.broadcast_to(given[0], matrix.shape)
+    sides = np.broadcast_to(rhs[0] if axes[1] is None else rhs, rhs.shape)
+    expected = np.linalg.solve(matrices, sides)
+    np.testing.assert_allclose(solutions, expected, rtol=1e-11, atol=1e-12)
+    np.testing.assert_array_equal(signs, np.linalg.slogdet(matrices)[0])
+
+
+def test_a_jaxpr_of_solves_does_not_grow_with_their_number():
+    shared = jnp.asarray(MATRICES["random"])
+    counts = {len(jax.make_jaxpr(jax.vmap(lambda b: solve(shared, b)))(jnp.ones((n, 5))).eqns) for n in (2, 100_000)}
+    assert len(counts) == 1
 
 
 def test_a_singular_matrix_is_no_silent_answer():
@@ -56,12 +75,50 @@ def test_the_derivatives_of_solve():
     np.testing.assert_allclose(second, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_the_saddle_point():
-    metric, rows = jnp.eye(4) + 0.1 * jnp.ones((4, 4)), jnp.asarray(RNG.normal(size=(2, 4)))
-    top, bottom = jnp.asarray(RNG.normal(size=4)), jnp.asarray(RNG.normal(size=2))
-    x, multipliers = solve_saddle(metric, rows, top, bottom)
-    np.testing.assert_allclose(metric @ x + rows.T @ multipliers, top, atol=1e-13)
-    np.testing.assert_allclose(rows @ x, bottom, atol=1e-13)
+METRICS = {
+    "definite": np.eye(4) + 0.1 * np.ones((4, 4)),
+    "indefinite": np.array([[0.0, 1.0, 0.0, 0.2], [1.0, 0.0, 0.3, 0.0], [0.0, 0.3, -1.0, 0.1], [0.2, 0.0, 0.1, 2.0]]),
+    "singular": np.diag([1.0, 2.0, 3.0, 0.0]),
+    "all but singular": np.diag([1.0, 1e-12, 3.0, 2.0]) + 1e-13 * np.eye(4)[::-1],
+}
+SADDLE = np.random.default_rng(11).normal(size=(3, 2, 4))
+
+
+@pytest.mark.parametrize("key", METRICS)
+def test_the_saddle_point(key):
+    """Whatever the metric is, as long as the whole matrix is regular; a metric that is not definite needs exchanges of rows."""
+    metric, rows, top, bottom = METRICS[key], SADDLE[0], SADDLE[1, 0], SADDLE[1, 1, :2]
+    matrix = np.block([[metric, rows.T], [rows, np.zeros((2, 2))]])
+    expected = np.linalg.solve(matrix, np.concatenate([top, bottom]))
+    weight = jnp.asarray(SADDLE[2].ravel()[:6])
+
+    @jax.jit
+    def pairing(metric, rows, top, bottom):
+        solution = jnp.concatenate(solve_saddle(metric, rows, top, bottom))
+        return weight @ solution, solution
+
+    (_, found), slopes = jax.value_and_grad(pairing, argnums=(0, 1, 2, 3), has_aux=True)(metric, rows, top, bottom)
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+    back = np.linalg.solve(matrix.T, weight)
+    x, l = np.split(expected, [4])
+    np.testing.assert_allclose(np.concatenate(slopes[2:]), back, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(slopes[0], -np.outer(back[:4], x), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(slopes[1], -np.outer(l, back[:4]) - np.outer(back[4:], x), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("split", [None, 5])
+@pytest.mark.parametrize("kind", ["near a metric", "needs pivots"])
+def test_the_direction_of_newton(kind, split):
+    """Large systems do without exchanges of rows where the pivots are fair, and with them elsewhere."""
+    rng = np.random.default_rng(3)
+    block = -np.eye(5) + 0.1 * rng.normal(size=(5, 5)) if kind == "near a metric" else np.eye(5)[::-1]
+    matrix = block
+    if split is not None:
+        matrix = np.block([[block, rng.normal(size=(5, 2))], [rng.normal(size=(2, 5)), np.zeros((2, 2))]])
+    rhs = rng.normal(size=(len(matrix), 1))
+    found, sign = jax.jit(lambda a, b: direction(a, b, split))(matrix, rhs)
+    np.testing.assert_allclose(found, np.linalg.solve(matrix, rhs), rtol=1e-11, atol=1e-12)
+    assert float(sign) == np.linalg.slogdet(matrix)[0]
 
 
 def test_newton_converges_to_round_off_and_differentiates_by_the_implicit_function_theorem():

@@ -37,7 +37,7 @@ def parse(value: Any, group: str, shapes: dict[tuple[int, ...], str]) -> Array:
     return array(given)
 
 
-def require_rotation(matrix: Array, group: str) -> None:
+def require_rotation(matrix: Array | np.ndarray, group: str) -> None:
     """Refuse a matrix that is not a rotation within 1e-8."""
     if is_traced(matrix):
         return
@@ -47,3 +47,9 @@ def require_rotation(matrix: Array, group: str) -> None:
         raise InvalidInput(f"a rotation in {group} must satisfy |R^T R - 1| <= {TOLERANCE:g}, but it is {defect:.3g}")
     if np.linalg.det(rotation) < 0:
         raise InvalidInput(f"a rotation in {group} must have determinant +1, but a reflection (-1) was given")
+
+
+@jax.jit
+def normalised(group: Any, g: Array) -> Array:
+    """`group.normalise(g)`, compiled as one: a process that only reads its input would compile each operation alone."""
+    return group.normalise(g)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import abc
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from .._linalg import solve
-
-if TYPE_CHECKING:
-    from .product import Product
 
 Element = Any
 """A point of a group: an array, or on a product a tuple of arrays."""
@@ -29,6 +26,8 @@ class Group(abc.ABC):
     Velocities are left-trivialised, xi = g^-1 g', and algebra elements and covectors are vectors of length `dim`.
     """
 
+    _product: ClassVar[type[Any]]  # `Product`, which names itself here: it is built on this class
+
     @property
     @abc.abstractmethod
     def dim(self) -> int:
@@ -37,12 +36,11 @@ class Group(abc.ABC):
     @abc.abstractmethod
     def __str__(self) -> str: ...
 
-    def __mul__(self, other: Group) -> Product:
-        from .product import Product
-
+    def __mul__(self, other: Group) -> Group:
+        """The direct product, of all factors of both."""
         if not isinstance(other, Group):
             return NotImplemented
-        return Product((*self.factors, *other.factors))
+        return self._product((*self.factors, *other.factors))
 
     @property
     def factors(self) -> tuple[Group, ...]:
@@ -50,7 +48,8 @@ class Group(abc.ABC):
         return (self,)
 
     @abc.abstractmethod
-    def identity(self) -> Element: ...
+    def identity(self) -> Element:
+        """The unit e."""
 
     @abc.abstractmethod
     def compose(self, g: Element, h: Element) -> Element:
@@ -73,7 +72,8 @@ class Group(abc.ABC):
         """Coordinates of an algebra element: vee(hat(xi)) = xi."""
 
     @abc.abstractmethod
-    def exp(self, xi: Array) -> Element: ...
+    def exp(self, xi: Array) -> Element:
+        """The end of the one-parameter subgroup g' = g xi from the unit, at time 1."""
 
     @abc.abstractmethod
     def principal_log(self, g: Element) -> Array:

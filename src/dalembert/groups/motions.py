@@ -12,7 +12,7 @@ from jax import Array
 
 from .._input import array
 from ..errors import InvalidInput
-from ._input import TOLERANCE, is_traced, parse, require_rotation
+from ._input import TOLERANCE, is_traced, normalised, parse, require_rotation
 from .base import Group
 from .rotations import Rotations
 
@@ -153,9 +153,8 @@ class Motions(Group):
     def element(self, value: Any) -> Array:
         side = self.size + 1
         matrix = parse(value, str(self), {(side, side): "a matrix [[R, x], [0, 1]]"})
-        require_rotation(self.parts(matrix)[0], str(self))
-        require_last_row(matrix, str(self))
-        return self.normalise(matrix)
+        require_motion(matrix, str(self))
+        return normalised(self, matrix)
 
     def distance(self, g: Array) -> Array:
         return self.rotations.distance(self.parts(g)[0])
@@ -165,10 +164,12 @@ class Motions(Group):
         return self.motion(self.rotations.normalise(r), x)
 
 
-def require_last_row(matrix: Array, group: str) -> None:
-    """Refuse a matrix whose last row is not (0, ..., 0, 1) within 1e-8."""
+def require_motion(matrix: Array, group: str) -> None:
+    """Refuse a matrix that is not [[R, x], [0, 1]] with a rotation R within 1e-8."""
     if is_traced(matrix):
         return
-    last = np.asarray(matrix)[-1]
+    given = np.asarray(matrix)
+    require_rotation(given[:-1, :-1], group)
+    last = given[-1]
     if np.abs(last - np.eye(len(last))[-1]).max() > TOLERANCE:
         raise InvalidInput(f"the last row of an element of {group} must be (0, ..., 0, 1), but it is {last.tolist()}")

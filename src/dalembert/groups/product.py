@@ -141,3 +141,6 @@ class Product(Group):
 
     def normalise(self, g: tuple) -> tuple[Any, ...]:
         return self._points(lambda group, x: group.normalise(x), g)
+
+
+Group._product = Product

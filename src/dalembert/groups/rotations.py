@@ -12,7 +12,7 @@ from jax import Array
 
 from .._input import array
 from .._linalg import solve
-from ._input import parse, require_rotation
+from ._input import normalised, parse, require_rotation
 from .base import Group
 
 
@@ -106,7 +106,7 @@ class Rotations(Group):
     def element(self, value: Any) -> Array:
         matrix = parse(value, str(self), {(self.size, self.size): "a rotation matrix"})
         require_rotation(matrix, str(self))
-        return self.normalise(matrix)
+        return normalised(self, matrix)
 
     def distance(self, g: Array) -> Array:
         return frobenius(g.T @ g - jnp.eye(self.size))

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from .._series import cosc, cotc, sinc1
-from ._input import parse, require_rotation
-from .motions import Motions, require_last_row
+from ._input import normalised, parse
+from .motions import Motions, require_motion
 from .so2 import SO2, turn
 
 
@@ -43,6 +43,5 @@ class SE2(Motions):
         array = parse(value, str(self), {(3, 3): "a matrix [[R, x], [0, 1]]", (3,): "(angle, x, y)"})
         if array.ndim == 1:
             return self.motion(turn(array[0]), array[1:])
-        require_rotation(self.parts(array)[0], str(self))
-        require_last_row(array, str(self))
-        return self.normalise(array)
+        require_motion(array, str(self))
+        return normalised(self, array)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from .._series import cosc, cotc, sinc
-from ._input import parse, require_rotation
+from ._input import normalised, parse, require_rotation
 from .rotations import Rotations
 
 
@@ -99,7 +99,7 @@ class SO2(Rotations):
         if array.ndim < 2:
             return turn(array.reshape(()))
         require_rotation(array, str(self))
-        return self.normalise(array)
+        return normalised(self, array)
 
     def angles(self, g: Array) -> Array:
         cosine, sine = cosine_and_sine(g)

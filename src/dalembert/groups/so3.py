@@ -6,10 +6,14 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from .._series import cosc, cotc, sinc, sinc1
 from .rotations import Rotations
+
+GENERATORS = np.cross(np.eye(3)[:, None], np.eye(3)).transpose(0, 2, 1)
+"""hat(e_k), whose columns are e_k x e_j."""
 
 
 @jax.tree_util.register_static
@@ -22,8 +26,7 @@ class SO3(Rotations):
         return 3
 
     def hat(self, xi: Array) -> Array:
-        a, b, c = xi
-        return jnp.array([[0.0, -c, b], [c, 0.0, -a], [-b, a, 0.0]])
+        return jnp.tensordot(xi, GENERATORS, 1)
 
     def vee(self, matrix: Array) -> Array:
         return 0.5 * twice_vee(matrix)

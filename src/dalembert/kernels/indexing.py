@@ -19,7 +19,7 @@ Array = np.ndarray  # of Values
 def pick(b: Builder, array: Any, index: Sequence[Value]) -> Value:
     """array[index], an index beyond an end taken as that end."""
     if not index:
-        return array if isinstance(array, Value) else array.item()
+        return array.item() if isinstance(array, np.ndarray) else array
     first, rest = index[0], index[1:]
     last = len(array) - 1
     if first.op == "const":

@@ -16,11 +16,14 @@ from . import cache as disk
 from . import llvm
 from .buffers import Buffers
 from .known import Lowered
-from .layout import ABI, SIGNATURE, Function, Layout
+from .layout import ABI, ENTRY, WORDS, Function, Layout
 from .llvm import source
 
 PIECES = 4
 """Pieces of work a thread gets, so that an unlucky one does not keep the others waiting."""
+
+LONG = 4000
+"""Lines of LLVM IR from which on its passes cost more than they gain."""
 
 
 @cache
@@ -36,7 +39,7 @@ def _host() -> tuple[str, str, str]:
 @cache
 def _emitter() -> str:
     """The text of the emitter: code that another version of it wrote must not be found again."""
-    return Path(llvm.__file__).read_text(encoding="utf-8")
+    return "".join(Path(file).read_text(encoding="utf-8") for file in (llvm.__file__, __file__))
 
 
 @cache
@@ -62,23 +65,37 @@ def compile(lowered: Lowered, layout: Layout, width: int) -> Function:
     import llvmlite
 
     key = disk.key(lowered.digest, repr(layout), str(width), ABI, _emitter(), llvmlite.__version__, *_host())
-    return load(disk.get(key, lambda: object_code(source(lowered.program, layout, width))), key)
+
+    def build() -> bytes:
+        evaluates = width == 1 and not lowered.program.operations  # no steps: it runs once, and compiling would be all it costs
+        text, parallel = source(lowered.program, layout, width), lowered.program.notes.get("parallel sums", False)
+        return object_code(text, 0 if evaluates else 2, width == 1 and parallel)
+
+    return load(disk.get(key, build), key)
 
 
-def object_code(text: str) -> bytes:
-    """An object file for this processor."""
+def object_code(text: str, effort: int = 2, vectorise: bool = False) -> bytes:
+    """An object file for this processor; `effort` 0 compiles ten times as fast as 2.
+
+    With `vectorise` LLVM puts equal operations side by side into one: the same numbers, and worth its time for long sums.
+
+    A long text goes to the code generator as it is: what LLVM's passes look for our own optimiser has done, and in small loops,
+    where they still find something, they take no time.
+    """
     import llvmlite.binding as binding
 
     triple, cpu, features = _host()
     machine = binding.Target.from_triple(triple).create_target_machine(
-        cpu=cpu, features=features, opt=2, reloc="pic", codemodel="small")
+        cpu=cpu, features=features, opt=effort, reloc="pic", codemodel="small")
     module = binding.parse_assembly(text)
     module.triple = triple
     module.data_layout = str(machine.target_data)
-    options = binding.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
-    builder = binding.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    if effort and text.count("\n") < LONG:
+        options = binding.create_pipeline_tuning_options(speed_level=2)
+        options.loop_vectorization = options.loop_unrolling = False
+        options.slp_vectorization = vectorise
+        builder = binding.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(module, builder)
     return machine.emit_object(module)
 
 
@@ -97,9 +114,10 @@ def load(machine_code: bytes, name: str) -> Function:
     """The function in an object file."""
     import llvmlite.binding as binding
 
-    builder = binding.JITLibraryBuilder().add_object_img(machine_code).add_current_process().export_symbol("run")
+    builder = binding.JITLibraryBuilder().add_object_img(machine_code).add_current_process().export_symbol("enter_run")
     _libraries.append(builder.link(_linker(), f"{name}-{len(_libraries)}"))
-    return SIGNATURE(_libraries[-1]["run"])
+    enter, words = ENTRY(_libraries[-1]["enter_run"]), WORDS.pack
+    return lambda *arguments: enter(words(*arguments))
 
 
 def _processors() -> int:
@@ -129,6 +147,10 @@ class NativeSession:
         b = self.buffers
         shared, varying, state, controls, records = self.addresses
         pointers = (shared, varying, state, controls + 8 * step * b.control_row, records)
+        if self.pool is None:
+            begin, end = self.ranges[0]
+            self.function(*pointers, b.capacity, first, first + count, every, b.stride, begin, end, b.control_stride)
+            return
 
         pieces = iter(self.ranges)  # whoever is free takes the next one
 
@@ -136,7 +158,7 @@ class NativeSession:
             for begin, end in pieces:
                 self.function(*pointers, b.capacity, first, first + count, every, b.stride, begin, end, b.control_stride)
 
-        helpers = [self.pool.submit(work) for _ in range(self.threads - 1)] if self.pool else []
+        helpers = [self.pool.submit(work) for _ in range(self.threads - 1)]
         work()  # this thread is one of them: a short call does not wait for two to wake up
         for helper in helpers:
             helper.result()

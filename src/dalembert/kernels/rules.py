@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from . import elementary
+from . import elementary, elimination
 from .builder import Builder
 from .program import BOOL, F64, I64, LoweringError, Value
 
 Array = np.ndarray  # of Values
 MOVES = ("reshape", "broadcast_in_dim", "squeeze", "slice", "transpose", "copy", "concatenate", "iota", "split",
          "stack", "unstack", "tile", "rev", "expand_dims", "stop_gradient", "convert_element_type")
-WEIGHTS = dict.fromkeys(elementary.FUNCTIONS, 25) | dict.fromkeys(MOVES, 0) | {"dot_general": 3}
+WEIGHTS = dict.fromkeys(elementary.FUNCTIONS, 25) | dict.fromkeys(MOVES, 0) | {"dot_general": 3, "eliminate": 30}
 """Rough costs of an element, for deciding about branches."""
 
 
@@ -38,6 +38,7 @@ def scalar_type(dtype: Any) -> str:
 
 
 def packed(values: Sequence[Value], shape: tuple[int, ...]) -> Array:
+    """An array whose elements are these scalar values."""
     array = np.empty(len(values), object)
     array[:] = values
     return array.reshape(shape)
@@ -186,6 +187,11 @@ def total(b: Builder, values: Iterable[Value], start: Value) -> Value:
     return start
 
 
+def _nonzeros(b: Builder, x: Array) -> list[list[dict[int, Value]]]:
+    """The vectors along the last of three axes, without the entries that are zero for certain."""
+    return [[{k: value for k, value in enumerate(row) if not b.is_const(value, 0)} for row in matrix] for matrix in x]
+
+
 def _dot_general(b: Builder, params: dict, x: Array, y: Array) -> Array:
     (x_sum, y_sum), (x_batch, y_batch) = params["dimension_numbers"]
     x_free = [d for d in range(x.ndim) if d not in (*x_sum, *x_batch)]
@@ -196,9 +202,11 @@ def _dot_general(b: Builder, params: dict, x: Array, y: Array) -> Array:
     left = x.transpose(*x_batch, *x_free, *x_sum).reshape(math.prod(batch), math.prod(rows), size)
     right = y.transpose(*y_batch, *y_free, *y_sum).reshape(math.prod(batch), math.prod(columns), size)
     result = np.empty((math.prod(batch), math.prod(rows), math.prod(columns)), object)
+    zero = b.const(0, scalar_type(params["preferred_element_type"] or np.float64))
+    lefts, rights = _nonzeros(b, left), _nonzeros(b, right)
     for n, i, j in itertools.product(*map(range, result.shape)):
-        products = (b.mul(u, v) for u, v in zip(left[n, i], right[n, j], strict=True))
-        result[n, i, j] = total(b, products, b.const(0, scalar_type(params["preferred_element_type"] or np.float64)))
+        row, column = lefts[n][i], rights[n][j]
+        result[n, i, j] = total(b, (b.mul(u, column[k]) for k, u in row.items() if k in column), zero)
     return result.reshape((*batch, *rows, *columns))
 
 
@@ -334,6 +342,7 @@ RULES: dict[str, Callable] = {
     "tile": lambda b, params, x: np.tile(x, params["reps"]),
     "platform_index": _platform_index,
     "dot_general": _dot_general,
+    "eliminate": elimination.rule,
     "reduce_sum": _reduce(_add, 0.0),
     "reduce_prod": _reduce(_mul, 1.0),
     "reduce_max": _reduce(_max, -math.inf),
