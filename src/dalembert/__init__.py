@@ -8,6 +8,7 @@ import jax
 jax.config.update("jax_enable_x64", True)
 
 from . import diagnostics, models
+from ._version import __version__
 from .analysis.nonholonomy import Nonholonomy, nonholonomy
 from .compare import compare
 from .differences import FiniteDifference, check_difference
@@ -56,6 +57,7 @@ from .integrators import (
     RungeKutta,
     StepInfo,
     TangentLift,
+    Taylor,
 )
 from .invariant import InvariantSystem, inertia_of_mass
 from .nonlinear import NonlinearSystem, deformed, perturbed
@@ -66,5 +68,3 @@ from .sweep import Reduction, sweep
 from .system import MechanicalSystem, State, System
 from .trajectory import Trajectory
 from .vector_field import VectorField
-
-__version__ = "0.1.0"

@@ -21,6 +21,7 @@ from .reference import Reference
 from .retraction_adapted import RetractionAdapted
 from .runge_kutta import RungeKutta
 from .splitting import KineticSplitting, LiePoissonSplitting
+from .taylor import Taylor
 
 __all__ = [
     "REASONS",
@@ -49,6 +50,7 @@ __all__ = [
     "RungeKutta",
     "StepInfo",
     "TangentLift",
+    "Taylor",
     "cotangent_lift",
     "tangent_lift",
 ]
@@ -61,6 +63,7 @@ METHOD_CLASSES = (
     GeometricNonholonomic,
     RungeKutta,
     DormandPrince,
+    Taylor,
     Reference,
     DiscreteMoserVeselov,
     Rattle,

@@ -24,6 +24,7 @@ class Method:
 
     @property
     def name(self) -> str:
+        """The name in configuration files and on the command line."""
         return self.build.name  # type: ignore[attr-defined]
 
     @property

@@ -94,6 +94,7 @@ class Builder:
         self.setup = self.block = Block()
         self.budget = budget
         self.size = 0
+        self.notes: dict[str, Any] = {}
         self._constants: dict[tuple[str, str], Value] = {}
 
     # ---- values

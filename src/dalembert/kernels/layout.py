@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,10 @@ COUNTS = ("capacity", "first", "last", "every", "stride", "begin", "end", "contr
 lanes; `capacity` records have room, each follows `every` steps."""
 Function = Callable[..., None]
 SIGNATURE = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(POINTERS), *[ctypes.c_int64] * len(COUNTS))
-ABI = "dalembert-kernel-2"
+ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+"""The same, given the address of the words of all arguments."""
+WORDS = struct.Struct(f"{len(POINTERS) + len(COUNTS)}q")
+ABI = "dalembert-kernel-3"
 
 
 @dataclass(frozen=True)

@@ -58,9 +58,11 @@ class Lowering:
 
     @property
     def captured_inputs(self) -> list[Value]:
+        """The scalar inputs that stand for the arrays which the functions captured."""
         return [value for array in self._seen.values() for value in array.ravel()]
 
     def closed(self, closed: core.ClosedJaxpr, args: Sequence[Array]) -> list[Array]:
+        """The outputs of a jaxpr that brings its constants: they become inputs, not literals."""
         return self.jaxpr(closed.jaxpr, [self.capture(const) for const in closed.consts], args)
 
     def jaxpr(self, jaxpr: Any, consts: Sequence[Array], args: Sequence[Array]) -> list[Array]:
@@ -78,6 +80,7 @@ class Lowering:
         return [read(atom) for atom in jaxpr.outvars]
 
     def equation(self, equation: Any, args: list[Array]) -> list[Array]:
+        """The outputs of one equation, by the rule of its primitive."""
         name, params = equation.primitive.name, equation.params
         shapes = [variable.aval.shape for variable in equation.outvars]
         if name in STRUCTURES:
@@ -295,7 +298,7 @@ def lower(advance: Callable, observe: Callable, consts: Any, loop: Any, control:
         records = _flat(lowering.closed(looking, [*constants, *seen]))
     program = Program(
         [*_flat(constants), *lowering.captured_inputs], _flat(controls), builder.setup, _flat(state), stepped,
-        next_state, _flat(seen), observed, records,
+        next_state, _flat(seen), observed, records, builder.notes,
     )
     return Lowered.of(optimise(program), lowering.captured, record)
 

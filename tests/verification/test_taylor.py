@@ -1,0 +1,182 @@
+"""Taylor's method: its coefficients are those of the motion, its error follows the tolerance, and lanes, XLA and tangents agree."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from registry import case, gap
+
+import dalembert as da
+from dalembert.kernels.evaluate import compiled
+from dalembert.kernels.program import LoweringError
+from dalembert.kernels.series import solution_series
+from dalembert.kernels.series_graph import PARTIALS
+
+T = 3.0
+
+
+def run(key, tolerance, step=T, steps=1, **options):
+    system, state = case(key)
+    return da.simulate(system, da.Taylor(tolerance), state, step=step, steps=steps, **options)
+
+
+# ---- the series of y' = f(y)
+
+FUNCTIONS = {
+    "sin": lambda x: jnp.sin(x),
+    "cos": lambda x: jnp.cos(x),
+    "tan": lambda x: jnp.tan(x),
+    "asin": lambda x: jnp.arcsin(0.5 * x),
+    "acos": lambda x: jnp.arccos(0.5 * x),
+    "atan": lambda x: jnp.arctan(x),
+    "sinh": lambda x: jnp.sinh(x),
+    "cosh": lambda x: jnp.cosh(x),
+    "tanh": lambda x: jnp.tanh(x),
+    "asinh": lambda x: jnp.arcsinh(x),
+    "acosh": lambda x: jnp.arccosh(2.0 + x),
+    "atanh": lambda x: jnp.arctanh(0.5 * x),
+    "exp": lambda x: jnp.exp(-x),
+    "exp2": lambda x: jnp.exp2(-x),
+    "expm1": lambda x: jnp.expm1(x),
+    "log": lambda x: jnp.log(1.5 + x),
+    "log1p": lambda x: jnp.log1p(x),
+    "logistic": lambda x: jax.nn.sigmoid(x),
+    "cbrt": lambda x: jnp.cbrt(x),
+    "pow": lambda x: (1.0 + x) ** (0.7 + x),
+    "atan2": lambda x: jnp.arctan2(x, 1.0 - x),
+    "sqrt": lambda x: jnp.sqrt(1.0 + x * x) / (2.0 - x),
+    "choice": lambda x: jnp.where(x > 0, jnp.abs(-x) + jnp.maximum(x, -x * x), -x) + jnp.sign(x) * x,
+}
+
+
+def scalar_series(f, y0, order):
+    """y_{k+1} = (k-th derivative of f(y(t)))/(k+1)!, by repeated differentiation along y' = f."""
+    found, g = [y0], f
+    for k in range(1, order + 1):
+        found.append(float(g(y0)) / math.factorial(k))
+        g = (lambda g: lambda y: jax.grad(g)(y) * f(y))(g)
+    return np.array(found)
+
+
+def test_every_elementary_function_has_its_series():
+    assert set(PARTIALS) <= set(FUNCTIONS)
+    order, start = 3, 0.4
+
+    @compiled
+    def native(y):
+        return [solution_series(lambda c, y: f(y), (), y, order)[:, 0] for f in FUNCTIONS.values()]
+
+    for name, found in zip(FUNCTIONS, native(jnp.asarray(start)), strict=True):
+        expected = scalar_series(FUNCTIONS[name], start, order)
+        np.testing.assert_allclose(found, expected, rtol=2e-13, atol=1e-14, err_msg=name)
+
+
+def test_native_xla_vmap_and_tangents_agree():
+    """A field with constants, products, a quotient, a root and a sine; the tangent is the series of the variational equation."""
+
+    def field(c, y):
+        t, x, v = y
+        return 1.0 + 0.0 * t, v, -c["k"] * jnp.sin(x) / jnp.sqrt(1.0 + v * v) + 0.1 * jnp.cos(t)
+
+    def series(k, x):
+        return solution_series(field, {"k": k}, (jnp.zeros(()), x, jnp.asarray(0.3)), 9)
+
+    k, x = jnp.asarray(1.3), jnp.asarray(0.8)
+    native = compiled(series)(k, x)
+    np.testing.assert_allclose(native, jax.jit(series)(k, x), rtol=1e-13, atol=1e-15)
+    lanes = jax.jit(jax.vmap(series, in_axes=(None, 0)))(k, jnp.stack([x, 2 * x]))
+    np.testing.assert_allclose(lanes[0], native, rtol=1e-13, atol=1e-15)
+    slope = compiled(lambda k, x: jax.jvp(series, (k, x), (jnp.ones(()), 2.0 * jnp.ones(())))[1])(k, x)
+    step = 1e-5
+    ahead, behind = (compiled(series)(k + s, x + 2 * s) for s in (step, -step))
+    np.testing.assert_allclose(slope, (ahead - behind) / (2 * step), rtol=1e-7, atol=1e-9)
+
+
+def test_a_field_without_a_series_is_refused():
+    def looped(c, y):
+        return jax.lax.while_loop(lambda z: z < 1.0, lambda z: 2.0 * z, y)
+
+    for field, why in ((looped, "loop"), (lambda c, y: jnp.fmod(y, 0.7), "fma")):
+        with pytest.raises(LoweringError, match=why):
+            jax.make_jaxpr(lambda y, field=field: solution_series(field, (), y, 3))(jnp.asarray(0.3))
+
+    def force(t, g, xi, u, p):
+        return jax.lax.while_loop(lambda z: jnp.sum(z) < -1.0, lambda z: 0.5 * z, -g)
+
+    system = da.System(da.Euclidean(1), lambda t, g, xi, p: 0.5 * xi @ xi, force=force)
+    with pytest.raises(da.errors.InvalidInput, match=r"taylor differentiates.*loop.*dormand-prince"):
+        da.simulate(system, da.Taylor(), system.state([1.0], [0.0]), step=0.1, steps=1)
+
+
+def test_a_system_that_is_too_large_is_refused_with_what_to_do():
+    model = da.models.MODELS["rolling-disk"]
+    system = model.make(model.example)
+    state = system.state(xi=model.initial["velocity"])
+    with pytest.raises(da.errors.InvalidInput, match=r"products.*larger tolerance.*dormand-prince"):
+        da.simulate(system, da.Taylor(1e-14), state, step=0.1, steps=1)
+
+
+# ---- the method
+
+
+@pytest.mark.parametrize("key", ["heavy_suslov", "sleigh", "driven"])
+def test_the_error_follows_the_tolerance(key):
+    system, state = case(key)
+    exact = da.simulate(system, da.DormandPrince(1e-11), state, step=T, steps=1).check().last
+    errors = [gap(run(key, tolerance).check().last, exact) for tolerance in (1e-3, 1e-7)]
+    assert errors[0] < 1e-1 and errors[1] < 1e-5
+    assert errors[1] < 1e-2 * errors[0]
+
+
+def test_round_off_is_reached():
+    system, state = case("particle")
+    exact = da.simulate(system, da.DormandPrince(1e-15), state, step=T, steps=1).check().last
+    assert gap(run("particle", 1e-15).check().last, exact) < 2e-13
+
+
+def test_the_run_stays_on_the_group_and_on_d():
+    trajectory = run("heavy_suslov", 1e-5, step=0.5, steps=40).check()
+    assert np.abs(np.asarray(trajectory.constraint_residual())).max() < 1e-14
+    assert np.abs(np.einsum("kij,kil->kjl", trajectory.g, trajectory.g) - np.eye(3)).max() < 1e-14
+
+
+def test_the_way_back_is_as_accurate_as_the_way_out():
+    there = run("particle", 1e-11).check().last
+    system, state = case("particle")
+    back = da.simulate(system, da.Taylor(1e-11), there, step=-T, steps=1).check().last
+    assert gap(back, state) < 1e-8
+
+
+def test_a_motion_that_leaves_the_domain_is_data():
+    """q' = v, v' = 2 q^3 from q = v = 1: q = 1/(1 - t)."""
+    system = da.System(da.Euclidean(1), lambda t, g, xi, p: 0.5 * xi @ xi + 0.5 * jnp.sum(g**4))
+    trajectory = da.simulate(system, da.Taylor(1e-8), system.state([1.0], [1.0]), step=0.3, steps=8)
+    assert trajectory.status == "failed" and trajectory.failed_at == 3
+    assert abs(float(trajectory.g[3, 0]) - 10.0) < 1e-4
+
+
+def test_rest_and_polynomial_motion_take_one_substep():
+    system = da.System(da.Euclidean(2), lambda t, g, xi, p: 0.5 * xi @ xi - 2.0 * g[0])
+    fall = da.simulate(system, da.Taylor(), system.state([0.0, 1.0], [1.0, 3.0]), step=10.0, steps=1).check()
+    np.testing.assert_allclose(fall.g[-1], [10.0 - 100.0, 31.0], rtol=1e-14)
+    assert fall.records.iterations[-1] == 1
+
+
+def test_members_equal_single_runs_bit_for_bit():
+    system, state = case("sleigh")
+    states = [system.state(state.g, speed * state.xi) for speed in (0.5, 1.0, 1.7)]
+    together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    many = da.ensemble(system, da.Taylor(1e-6), together, step=0.5, steps=4)
+    for k, each in enumerate(states):
+        single = da.simulate(system, da.Taylor(1e-6), each, step=0.5, steps=4)
+        assert np.array_equal(many.g[k], single.g)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, -1e-6, 1.0, float("nan"), True])
+def test_a_tolerance_that_means_nothing_is_refused(tolerance):
+    with pytest.raises(da.errors.InvalidInput, match="tolerance is"):
+        da.Taylor(tolerance)
