@@ -31,6 +31,10 @@ SYSTEMS = {
     "rolling-disk": ("mass", 1.0),
     "snakeboard": ("mass", 6.0),
     "rattleback": ("gravity", 9.81),
+    "rolling-ball": ("gravity", 9.81),
+    "hinged-sleighs": ("mass", 1.0),
+    "rigid-body-n": None,
+    "skate-on-ellipsoid": ("gravity", 9.81),
 }
 
 

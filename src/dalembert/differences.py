@@ -87,6 +87,14 @@ class FiniteDifference:
         """Whether the discrete Legendre maps are polynomials in xi: node 1/2, where the mean of d^L tau and d^R tau is a multiple of 1."""
         return self.node == 0.5 and self.retraction.mean(group, jnp.zeros(group.dim)) is not None
 
+    def gain(self, group: Group, xi, legendre, impulse) -> Array:
+        """mu1 - mu0 of `momenta` where it is `explicit`: ad*_xi nu + Ad* impulse, since d^L tau^-1 - d^R tau^-1 = ad.
+
+        The difference of the two would have the round-off of both, which never averages out; this has that of a small vector.
+        """
+        nu = legendre - self._dual(group, xi, jnp.zeros_like(xi), impulse)
+        return group.ad_star(xi, nu) + group.Ad_star(self.retraction.tau(group, 0.5 * xi), impulse)
+
     def _midpoint_momenta(self, group: Group, half, nu, impulse) -> tuple[Array, Array]:
         """With c = 2 (d^L + d^R)^-1 the momentum at g~ is c nu, and Ad* = d^L* (d^R*)^-1 turns it into 2 (d^R*)^-1 nu - c nu."""
         tau = self.retraction

@@ -12,7 +12,7 @@ from registry import CAYLEY, EXPONENTIAL, case, gap
 
 import dalembert as da
 from dalembert._newton import find_fixed_point
-from dalembert.integrators.base import Prediction
+from dalembert.integrators.base import DEGREE, Prediction
 from dalembert.integrators.discrete_gradient import GRADIENTS
 
 T = 1.6
@@ -127,8 +127,12 @@ def test_a_cycle_at_round_off_is_no_lost_branch():
     turn = _exact("0x1.b7a62d8bfdc5ep-1", "0x0.0p+0", "-0x1.0665da92d8ab4p-1", "0x0.0p+0", "0x0.0p+0", "0x1.0p+0")
     prediction = Prediction(
         _exact("-0x1.e71f0606d4666p-7", "0x1.22bb1810c1319p-7", "0x1.5a37a202674d4p+1"),
-        _exact("0x1.ee68b1658668dp-6", "-0x1.726fae12629a0p-6", "0x1.1c327c5c80280p-5"),
-        _exact("0x1.23dcfe728efc4p-8", "0x1.aa84765f79140p-10", "-0x1.abecc60832000p-11"),
+        jnp.zeros((DEGREE, 3))
+        .at[0]
+        .set(_exact("0x1.ee68b1658668dp-6", "-0x1.726fae12629a0p-6", "0x1.1c327c5c80280p-5"))
+        .at[1]
+        .set(_exact("0x1.23dcfe728efc4p-8", "0x1.aa84765f79140p-10", "-0x1.abecc60832000p-11")),
+        jnp.zeros(()),
         jnp.ones(()),
     )
     carry = run.final.carry._replace(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from .._newton import Root, find_root
@@ -20,6 +21,11 @@ REASONS = {
     BRANCH_LOST: "branch lost: the branch of solutions that the run follows ends before this step; take a smaller one",
     NOT_FINITE: "the step produced numbers that are not finite: the motion left the domain of the system",
 }
+
+
+DEGREE = 7
+FEW = 2
+"""Unknowns whose iteration costs less than a higher degree would save."""
 
 
 class StepInfo(NamedTuple):
@@ -73,27 +79,43 @@ class Integrator(ABC):
 
 
 class Prediction(NamedTuple):
-    """Where Newton's iteration starts: the parabola through the last three solutions, and their branch's orientation (0: not known)."""
+    """Where Newton's iteration starts: a polynomial through the last solutions, and their branch's orientation (0: not known).
+
+    By their backward differences: the parabola or, for more than two unknowns, the polynomial of degree 7 where that came nearer to the
+    last solution (where the step resolves the motion, one iteration is then all a step takes).
+    """
 
     x: Array
-    change: Array
-    bend: Array
+    differences: Array  # (degree, n), of the first order first
+    smooth: Array  # 1.0 where the higher degree is the better one
     sign: Array
 
     @classmethod
     def at(cls, x: Array) -> Prediction:
-        return cls(x, jnp.zeros_like(x), jnp.zeros_like(x), jnp.zeros((), x.dtype))
+        degree = DEGREE if x.shape[0] > FEW else 2
+        return cls(x, jnp.zeros((degree, *x.shape)), jnp.zeros(()), jnp.zeros((), x.dtype))
+
+    @property
+    def _sums(self) -> Array:
+        """Row k is the sum of the first k differences: what the polynomial of degree k adds to x."""
+        degree = self.differences.shape[0]
+        return jnp.asarray(np.tri(degree + 1, degree, -1)) @ self.differences
 
     @property
     def guess(self) -> Array:
-        return self.x + self.change + self.bend
+        sums = self._sums
+        return self.x + (sums[2] if len(sums) == 3 else jnp.where(self.smooth > 0.5, sums[-1], sums[2]))
 
     def solve(self, equations: Callable[[Array], Array], split: int | None = None) -> Root:
         """The root that continues this branch; `split` unknowns come before the multipliers of constraints."""
         return find_root(equations, self.guess, anchor=self.x, sign=self.sign, split=split)
 
     def advanced(self, root: Root) -> Prediction:
-        return Prediction(root.x, root.x - self.x, root.x - self.x - self.change, root.sign)
+        new = root.x - self.x - self._sums  # row k is also how far the polynomial of degree k was off
+        if len(new) == 3:
+            return self._replace(x=root.x, differences=new[:-1], sign=root.sign)
+        smooth = jnp.where(new[-1] @ new[-1] < new[2] @ new[2], 1.0, 0.0)
+        return Prediction(root.x, new[:-1], smooth, root.sign)
 
     def status(self, root: Root) -> Array:
         """Whether the branch goes on: along it the Jacobian's determinant keeps its sign."""

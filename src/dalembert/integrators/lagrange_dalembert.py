@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .._linalg import solve
 from .._newton import Root
 from ..differences import FiniteDifference
 from ..discretisation import Discretisation
@@ -16,6 +16,7 @@ from ..errors import InvalidInput, OffConstraint, UnknownName
 from ..invariant import InvariantSystem
 from ..retractions import Cayley, Retraction
 from ..system import MechanicalSystem, State
+from ._reduced import Coordinates, coordinates
 from .base import Integrator, Prediction, StepInfo, fine, info
 from .claims import Claims, conservative, inertial, unconstrained
 
@@ -23,14 +24,14 @@ NODES = ("original", "velocity", "deformed")
 
 
 class Carry(NamedTuple):
-    """The node g at time t with its unprojected momentum p, and the last inner point g~ with the velocity w there."""
+    """The node g at time t with its unprojected momentum p, and the velocity w at the last inner point g~."""
 
     t: Array
     g: Any
     p: Array
-    inner: Any
-    prediction: Prediction  # of the unknowns: (w, impulse h l), or the coordinates of w in d
-    impulse: Array  # h l where it is no unknown
+    inner: Any  # g~ where nodes = "velocity", else nothing
+    prediction: Prediction  # of the unknowns: (w, impulse h l), or coordinates of w
+    rest: Array  # what else w and the impulse are made of
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,9 @@ class LagrangeDAlembert(Integrator):
 
     def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        prediction, reaction = self._unknowns(system, state.xi, h * multipliers)
+        prediction, rest = self._unknowns(system, state, h * multipliers, h)
         if self.nodes == "original":
-            return Carry(state.t, state.g, state.momentum, state.g, prediction, reaction), fine(multipliers)
+            return Carry(state.t, state.g, state.momentum, None, prediction, rest), fine(multipliers)
         s, group, xi = self.node, system.group, h * state.xi
         shift = self.retraction.tau(group, (1 - s) * xi)
         moved = self.nodes == "velocity"
@@ -100,36 +101,42 @@ class LagrangeDAlembert(Integrator):
         t = state.t if moved else state.t - (1 - s) * h  # of the inner point
         impulse = h * (system.L_g(t, inner, state.xi) + system.F(t, inner, state.xi, u))
         _, p = self.difference.momenta(group, xi, system.momentum(t, inner, state.xi), impulse)
-        return Carry(t + (1 - s) * h, g, p, inner, prediction, reaction), fine(multipliers)
+        return Carry(t + (1 - s) * h, g, p, inner if moved else None, prediction, rest), fine(multipliers)
 
     def step(self, system, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
-        solve_step = self._solve_on_d if self._reduces(system) else self._solve
-        root, w, impulse, p = solve_step(system, carry, h, u)
-        inner = self.difference.inner(system.group, carry.g, h * w)
+        frame = self._coordinates(system, carry, h)
+        root, w, impulse, p = (
+            self._solve(system, carry, h, u) if frame is None else self._solve_on_D(frame, system, carry, h, u)
+        )
+        inner = self.difference.inner(system.group, carry.g, h * w) if self.nodes == "velocity" else None
         g = system.group.normalise(self._end(system.group, carry.g, h * w))
         # A momentum known on D only cannot tell the first reaction: that one is the continuous reaction, from the start.
         first = (carry.prediction.sign == 0) & (self.nodes == "original")
-        impulse = jnp.where(first, self._impulse(system, carry), impulse)
-        reaction = impulse if self._reduces(system) else carry.impulse
-        new = Carry(carry.t + h, g, p, inner, carry.prediction.advanced(root), reaction)
+        impulse = jnp.where(first, self._velocity_and_impulse(system, carry, h)[1], impulse)
+        rest = carry.rest if frame is None else jnp.concatenate([frame.of(system, w)[1], impulse])
+        new = Carry(carry.t + h, g, p, inner, carry.prediction.advanced(root), rest)
         return new, info(carry.prediction, root, impulse / h)
 
-    def _reduces(self, system) -> bool:
-        """Whether d is constant and -D1 L_d explicit: then the balance of momentum on d is an equation for w in d alone."""
-        return self.pair is None and isinstance(system, InvariantSystem) and self.difference.explicit(system.group)
+    def _coordinates(self, system, at: State | Carry, h) -> Coordinates | None:
+        """Coordinates of w in which a step needs no multipliers."""
+        if self.pair is not None:
+            return None
+        return coordinates(system, self.difference, self._off, at.t, at.g, h)
 
-    def _unknowns(self, system, w, impulse) -> tuple[Prediction, Array]:
-        """What a step solves for, from the velocity and the impulse before it, and the impulse where it is not among these."""
-        if self._reduces(system):
-            return Prediction.at(system.coordinates(w)), impulse
-        return Prediction.at(jnp.concatenate([w, impulse])), jnp.zeros(0)
+    def _unknowns(self, system, state: State, impulse, h) -> tuple[Prediction, Array]:
+        """What a step solves for, from the velocity and the impulse before it, and what else these are made of."""
+        frame = self._coordinates(system, state, h)
+        if frame is None:
+            return Prediction.at(jnp.concatenate([state.xi, impulse])), jnp.zeros(0)
+        x, rest = frame.of(system, state.xi)
+        return Prediction.at(x), jnp.concatenate([rest, impulse])
 
-    def _velocity(self, system, carry: Carry) -> Array:
-        x = carry.prediction.x
-        return system.subspace @ x if self._reduces(system) else x[: system.group.dim]
-
-    def _impulse(self, system, carry: Carry) -> Array:
-        return carry.impulse if self._reduces(system) else carry.prediction.x[system.group.dim :]
+    def _velocity_and_impulse(self, system, carry: Carry, h) -> tuple[Array, Array]:
+        x, frame = carry.prediction.x, self._coordinates(system, carry, h)
+        if frame is None:
+            return x[: system.group.dim], x[system.group.dim :]
+        rest, impulse = jnp.split(carry.rest, [len(carry.rest) - system.constraints])
+        return frame.velocity(system, x, rest), impulse
 
     def _solve(self, system, carry: Carry, h, u) -> tuple[Root, Array, Array, Array]:
         """The root, w, the impulse and mu1, from the balance of momentum and the discrete constraint."""
@@ -140,32 +147,48 @@ class LagrangeDAlembert(Integrator):
             """p_k + h A^T l_k; a nonlinear constraint reacts along its rows at the mean velocity, which keeps the step symmetric."""
             return carry.p + rows(0.5 * (before + x[:n])).T @ x[n:]
 
+        @jax.jit  # traced once for both uses
+        def balanced(x):
+            return self._balance(system, carry, x[:n], kicked(x), h, u)
+
         def equations(x):
-            balance, _, off = self._balance(system, carry, x[:n], kicked(x), h, u)
+            balance, _, off = balanced(x)
             return jnp.concatenate([balance, off])
 
         root = carry.prediction.solve(equations, split=n)
-        w, impulse = root.x[:n], root.x[n:]
-        _, p, _ = self._balance(system, carry, w, kicked(root.x), h, u)
-        return root, w, impulse, p
+        _, p, _ = balanced(root.x)
+        return root, root.x[:n], root.x[n:], p
 
-    def _solve_on_d(self, system: InvariantSystem, carry: Carry, h, u) -> tuple[Root, Array, Array, Array]:
-        """The same with w = B x and the projection B^T of the balance: dim d unknowns, no multipliers."""
-        basis, rows = system.subspace, system.annihilator
+    def _solve_on_D(self, frame: Coordinates, system, carry: Carry, h, u) -> tuple[Root, Array, Array, Array]:
+        """The same in coordinates of w, n - m unknowns: the balance of momentum on D at g_k, without multipliers."""
+        rows, before = system.rows(carry.t, carry.g), self._velocity_and_impulse(system, carry, h)[0]
 
-        def momenta(x):
-            w, t = basis @ x, carry.t + self.node * h
-            inner = self.difference.inner(system.group, carry.g, h * w)
+        def velocity(x):
+            rest = frame.rest(lambda w: self._off(system, carry.t, carry.g, w, h), x)
+            return frame.velocity(system, x, rest)
+
+        @jax.jit  # traced once for both uses
+        def kick(x):
+            """w, mu0 - p_k, the rows along which that acts, and mu1 - mu0."""
+            w = velocity(x)
+            t, inner = carry.t + self.node * h, self.difference.inner(system.group, carry.g, h * w)
             impulse = h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))
-            return self.difference.momenta(system.group, h * w, system.momentum(t, inner, w), impulse)
+            known = system.group, h * w, system.momentum(t, inner, w), impulse
+            mu0, _ = self.difference.momenta(*known)
+            return w, mu0 - carry.p, rows(0.5 * (before + w)), self.difference.gain(*known)
 
-        root = carry.prediction.solve(lambda x: basis.T @ (momenta(x)[0] - carry.p))
-        mu0, mu1 = momenta(root.x)
-        return root, basis @ root.x, solve(rows @ rows.T, rows @ (mu0 - carry.p)), mu1
+        def equations(x):
+            _, c, along, _ = kick(x)
+            return frame.on_D(system, along, c)
+
+        root = carry.prediction.solve(equations)
+        w, c, along, gain = kick(root.x)
+        impulse = frame.reaction(system, along, c)
+        return root, w, impulse, carry.p + (along.T @ impulse + gain)
 
     def observe(self, system, carry: Carry, h) -> State:
         s = self.node
-        w = self._velocity(system, carry)
+        w = self._velocity_and_impulse(system, carry, h)[0]
         if self.nodes == "velocity":
             t = carry.t - (1 - s) * h
             return State(t, carry.inner, w, system.momentum(t, carry.inner, w), w)
@@ -213,8 +236,12 @@ class LagrangeDAlembert(Integrator):
         impulse = h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))
         reaction, mu1 = self.difference.reaction(system.group, h * w, mu0, impulse)
         balance = reaction - system.momentum(t, inner, w)
-        off, k = system.residual(t, inner, w), system.holonomic_constraints
-        if k:
-            end = self.difference.end(system.group, carry.g, h * w)
-            off = jnp.concatenate([off[:-k], system.phi(carry.t + h, end) / h])
-        return balance, mu1, off
+        return balance, mu1, self._off(system, carry.t, carry.g, w, h)
+
+    def _off(self, system: MechanicalSystem, t, g, w, h) -> Array:
+        """The discrete constraint of a step with velocity w from (t, g)."""
+        inner, k = self.difference.inner(system.group, g, h * w), system.holonomic_constraints
+        off = system.residual(t + self.node * h, inner, w)
+        if not k:
+            return off
+        return jnp.concatenate([off[:-k], system.phi(t + h, self.difference.end(system.group, g, h * w)) / h])

@@ -21,6 +21,8 @@ ORDERS = (2, 4, 6, 8)
 
 
 class Carry(NamedTuple):
+    """Attitude, momentum in the body, and the guess of the multiplier S of the next step."""
+
     t: Array
     g: Array
     m: Array
@@ -65,20 +67,22 @@ class Rattle(Integrator):
     def step(self, system: InvariantSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
         J = system.mass_matrix()
         b = free.body(system.inertia, carry.m)
-        moved = J + system.group.hat(carry.scale * (b.inverse @ carry.m)) @ J
+        one, turning = jnp.eye(3), system.group.hat(carry.scale * (b.inverse @ carry.m)) @ J
 
         def orthogonality(x):
-            displaced = moved - symmetric(x)
-            return entries(displaced.T @ displaced - J @ J)
+            """(J + D)^T (J + D) - J^2 for the displacement D, without the cancellation of J^2."""
+            displacement = turning - symmetric(x)
+            product = J @ displacement
+            return entries(product + product.T + displacement.T @ displacement)
 
         root = carry.prediction.solve(orthogonality)
-        W = (moved - symmetric(root.x)) @ (b.cofactor / b.E3)
-        W = system.group.normalise(W)
+        turn = (turning - symmetric(root.x)) @ (b.cofactor / b.E3)  # W - 1, which is small: so is its round-off
+        turn = turn - 0.5 * (turn + one) @ (turn + turn.T + turn.T @ turn)
         # The second multiplier is symmetric and drops out of the momentum, which is therefore W^T m (Theorem 6.1).
         new = Carry(
             carry.t + h,
-            system.group.normalise(carry.g @ W),
-            W.T @ carry.m,
+            system.group.normalise(carry.g + carry.g @ turn),
+            carry.m + turn.T @ carry.m,
             carry.scale,
             carry.prediction.advanced(root),
         )
@@ -104,9 +108,11 @@ class Rattle(Integrator):
 
 
 def symmetric(x: Array) -> Array:
+    """The symmetric matrix with the entries (11, 22, 33, 12, 13, 23)."""
     a, b, c, d, e, f = x
     return jnp.array([[a, d, e], [d, b, f], [e, f, c]])
 
 
 def entries(matrix: Array) -> Array:
+    """The entries (11, 22, 33, 12, 13, 23): the inverse of `symmetric`."""
     return jnp.stack([matrix[0, 0], matrix[1, 1], matrix[2, 2], matrix[0, 1], matrix[0, 2], matrix[1, 2]])

@@ -62,6 +62,7 @@ class RetractionAdapted(Integrator):
 
     @property
     def difference(self) -> FiniteDifference:
+        """g~ = g_k tau(s xi), g_{k+1} = g~ tau((1-s) xi), with the node s."""
         return FiniteDifference(self.retraction, self.node)
 
     def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[Carry, StepInfo]:
@@ -76,12 +77,12 @@ class RetractionAdapted(Integrator):
         group = system.group
         equations = self._on_d if self._closed(system) else self._on_g
         root = carry.prediction.solve(lambda x: equations(system, carry, x, h, u)[0])
-        _, mu1 = equations(system, carry, root.x, h, u)
+        _, restricted = equations(system, carry, root.x, h, u)
         xi = self._velocity(system, root.x)
         g = group.normalise(self.difference.end(group, carry.g, h * xi))
         inner = self.difference.inner(group, carry.g, h * xi)
         multipliers = system.multipliers(carry.t + self.node * h, inner, xi, u)
-        new = Carry(carry.t + h, g, system.subspace.T @ mu1, carry.prediction.advanced(root))
+        new = Carry(carry.t + h, g, restricted, carry.prediction.advanced(root))
         return new, info(carry.prediction, root, multipliers)
 
     def observe(self, system: InvariantSystem, carry: Carry, h) -> State:
@@ -98,18 +99,21 @@ class RetractionAdapted(Integrator):
         return self.node in (0, 1) or self.difference.explicit(system.group)
 
     def _on_d(self, system: InvariantSystem, carry: Carry, eta, h, u) -> tuple[Array, Array]:
-        """(iota* mu0 - mubar_k, mu1)."""
+        """(iota* mu0 - mubar_k, iota* mu1)."""
         w, momentum, impulse = self._impulse(system, carry, eta, h, u)
-        mu0, mu1 = self.difference.momenta(system.group, h * w, momentum, impulse)
-        return system.subspace.T @ mu0 - carry.restricted, mu1
+        basis, step = system.subspace, (system.group, h * w, momentum, impulse)
+        mu0, mu1 = self.difference.momenta(*step)
+        gained = self.difference.explicit(system.group)
+        end = carry.restricted + basis.T @ self.difference.gain(*step) if gained else basis.T @ mu1
+        return basis.T @ mu0 - carry.restricted, end
 
     def _on_g(self, system: InvariantSystem, carry: Carry, x, h, u) -> tuple[Array, Array]:
-        """(what pairs with dxi less P, mu1) for x = (eta, l) and mu0 = pi* mubar_k + A^T l: the same without inverting dtau*."""
+        """(what pairs with dxi less P, iota* mu1) for x = (eta, l) and mu0 = pi* mubar_k + A^T l: the same without inverting dtau*."""
         rank = carry.restricted.shape[0]
         w, momentum, impulse = self._impulse(system, carry, x[:rank], h, u)
         mu0 = self._lift(system, carry.restricted) + system.annihilator.T @ x[rank:]
         balance, mu1 = self.difference.reaction(system.group, h * w, mu0, impulse)
-        return balance - momentum, mu1
+        return balance - momentum, system.subspace.T @ mu1
 
     def _impulse(self, system: InvariantSystem, carry: Carry, eta, h, u) -> tuple[Array, Array, Array]:
         """(B eta, P, a) of a step with velocity B eta."""
