@@ -15,6 +15,7 @@ from jax import Array
 from .._linalg import solve
 from ..errors import InvalidInput, UnknownName
 from ..system import MechanicalSystem, State
+from ._roundoff import added
 from .base import NOT_CONVERGED, Integrator, StepInfo
 from .claims import Claims
 from .lagrange_dalembert import LagrangeDAlembert
@@ -58,13 +59,14 @@ PACES: dict[str, Pace] = {
 
 
 class Carry(NamedTuple):
-    """The carry of the base method, the density rho of steps at its node with its slope, and the size of the last step."""
+    """The carry of the base method, the density rho of steps at its node with its slope, the size of the last step, what t lost by it."""
 
     t: Array
     inner: Any
     density: Array
     slope: Array
     size: Array
+    lost: Array
 
     @property
     def g(self) -> Any:
@@ -99,6 +101,7 @@ class Adaptive(Integrator):
 
     @cached_property
     def method(self) -> Integrator:
+        """The method whose steps vary."""
         return LagrangeDAlembert() if self.base is None else self.base
 
     def quotient(self, system: MechanicalSystem, t, g, xi) -> Array:
@@ -119,7 +122,7 @@ class Adaptive(Integrator):
     def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         inner, info = self.method.start(system, state, h, u)
         size = jnp.asarray(h, float)
-        return Carry(state.t, inner, jnp.ones(()), self._slope(system, inner, size, u), size), info
+        return Carry(state.t, inner, jnp.ones(()), self._slope(system, inner, size, u), size, jnp.zeros(())), info
 
     def step(self, system, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
         # the slope at a node belongs to the control of the step on either side of it
@@ -128,9 +131,10 @@ class Adaptive(Integrator):
         positive = density > 0.0
         size = h / jnp.where(positive, density, 1.0)
         inner, info = self.method.step(system, carry.inner, size, u)
-        inner = inner._replace(t=carry.t + size)
+        t, lost = added(carry.t, size, carry.lost)
+        inner = inner._replace(t=t)
         after = self._slope(system, inner, size, u)
-        new = Carry(inner.t, inner, density + 0.5 * h * after, after, size)
+        new = Carry(t, inner, density + 0.5 * h * after, after, size, lost)
         return new, info._replace(status=jnp.where(positive, info.status, NOT_CONVERGED))
 
     def _slope(self, system: MechanicalSystem, inner, size, u) -> Array:

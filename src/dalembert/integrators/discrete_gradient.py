@@ -17,6 +17,7 @@ from ..errors import InvalidInput, UnknownName
 from ..retractions import Cayley, Retraction
 from ..system import MechanicalSystem, State
 from ._adapted import along, first_frame, frame, kinetic, require_linear, require_quadratic
+from ._roundoff import added, resized
 from .base import Integrator, Prediction, StepInfo, fine, info
 from .claims import Claims, conservative, quadratic_potential
 
@@ -71,12 +72,13 @@ GRADIENTS = {"gonzalez": gonzalez, "average": average, "itoh-abe": itoh_abe}
 
 
 class Carry(NamedTuple):
-    """The node g with its velocity in D and |rho|^2 there, and a frame of D near g."""
+    """The node g with its velocity in D, |rho|^2 there and what its last sum lost, and a frame of D near g."""
 
     t: Array
     g: Any
     xi: Array
     square: Array
+    lost: Array
     reference: Array
     prediction: Prediction  # of the velocity of a step
 
@@ -119,33 +121,38 @@ class DiscreteGradient(Integrator):
         reference = first_frame(system, state.t, state.g)
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
         square = state.xi @ kinetic(system, state.t, state.g) @ state.xi
-        return Carry(state.t, state.g, state.xi, square, reference, Prediction.at(state.xi)), fine(multipliers)
+        prediction = Prediction.at(state.xi)
+        return Carry(state.t, state.g, state.xi, square, jnp.zeros(()), reference, prediction), fine(multipliers)
 
     def step(self, system: MechanicalSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
         t, group, metric = carry.t + 0.5 * h, system.group, kinetic(system, carry.t, carry.g)
 
         def moved(v):
             """(middle, its frame, rho_0, w) of a step with velocity v: the frame is that of the middle, which is symmetric."""
-            middle = group.compose(carry.g, self.retraction.tau(group, 0.5 * h * v))
+            middle = group.compose(carry.g, self.retraction.tau(group, 0.5 * (h * v)))
             at_middle = frame(system, t, middle, carry.reference)
             rho = frame(system, t, carry.g, at_middle).T @ (metric @ carry.xi)
-            rho = _resized(rho, carry.square)
+            rho = resized(rho, carry.square)
             return middle, at_middle, rho, at_middle.T @ (kinetic(system, t, middle) @ v)
 
         def velocity(v):
             middle, at_middle, rho, w = moved(v)
-            return at_middle @ (rho + 0.5 * h * self.force(system, t, middle, at_middle, w, h, u))
+            return at_middle @ (rho + 0.5 * h * self.force(system, t, middle, at_middle, w, at_middle @ (h * w), u))
 
         root = find_fixed_point(velocity, carry.prediction.guess)
         middle, at_middle, rho, w = moved(root.x)
-        g = group.normalise(group.compose(middle, self.retraction.tau(group, 0.5 * h * root.x)))
-        kick = h * self.force(system, t, middle, at_middle, w, h, u)
+        y = h * w
+        x = at_middle @ y
+        force = self.force(system, t, middle, at_middle, w, x, u)
+        g, kick = group.normalise(group.compose(middle, self.retraction.tau(group, 0.5 * x))), h * force
         xi = frame(system, t, g, at_middle) @ (rho + kick)
-        square = carry.square + kick @ (2.0 * rho + kick)
-        new = Carry(carry.t + h, g, xi, square, at_middle, carry.prediction.advanced(root))
+        # The work is V_0 - V_1 with this x, whatever the residual of the iteration and the round-off of h w: h <force, 2 rho + kick>
+        # has both, and they do not average out.
+        square, lost = added(carry.square, 2.0 * force @ y, carry.lost)
+        new = Carry(carry.t + h, g, xi, square, lost, at_middle, carry.prediction.advanced(root))
         return new, info(carry.prediction, root, system.multipliers(carry.t + h, g, xi, u))
 
-    def force(self, system: MechanicalSystem, t, middle, at_middle, w, h, u) -> Array:
+    def force(self, system: MechanicalSystem, t, middle, at_middle, w, x, u) -> Array:
         """rho' of Hamel's equations, rho_a' = <M xi, D_xi X_a> + <L_xi, [xi, X_a]> + <L_g - D_xi L_xi(0) + F, X_a>, with dV for V_g."""
         group, zero = system.group, jnp.zeros(system.group.dim)
         xi, metric = at_middle @ w, kinetic(system, t, middle)
@@ -157,7 +164,7 @@ class DiscreteGradient(Integrator):
         magnetic = along(system, lambda s, g: system.momentum(s, g, zero), t, middle, xi)
         covector = system.L_g(t, middle, xi) - system.L_g(t, middle, zero) + system.F(t, middle, xi, u) - magnetic
         covector = covector + group.ad_star(xi, system.momentum(t, middle, xi))
-        slope = GRADIENTS[self.gradient](potential, h * xi, metric)
+        slope = GRADIENTS[self.gradient](potential, x, metric)
         return turning.T @ (metric @ xi) + at_middle.T @ (covector - slope)
 
     def observe(self, system, carry: Carry, h) -> State:
@@ -181,9 +188,3 @@ class DiscreteGradient(Integrator):
                 "Use lagrange-dalembert or gauss"
             )
         super().require(system, state, h)
-
-
-def _resized(rho: Array, square: Array) -> Array:
-    """rho with |rho|^2 = `square`, which it has but for the round-off of frames: that would add up to a linear drift."""
-    own = rho @ rho
-    return rho + rho * (0.5 * (square - own) / jnp.where(own > 0.0, own, 1.0))

@@ -15,6 +15,7 @@ from ..errors import InvalidInput
 from ..retractions import Cayley, Retraction
 from ..system import MechanicalSystem, State
 from ._adapted import along, drift, first_frame, frame, kinetic, require_linear
+from ._roundoff import added, resized
 from .base import Integrator, Prediction, StepInfo, fine, info
 from .claims import Claims, conservative, flat, quadratic_potential, unconstrained
 
@@ -28,13 +29,26 @@ def collocation(nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (nodes[:, None] ** powers / powers) @ inverse, (1.0 / powers) @ inverse
 
 
+def balanced(nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(b, a/b - 1/2) of a symplectic collocation method, the second skew to the last bit.
+
+    With L_j = h b_j f(Y_j) the stages are Y_i = y + sum (1/2 + skew_ij) L_j: quadratic invariants are kept whatever the round-off
+    of the coefficients (Antonana, Makazaga, Murua, Numer. Algorithms 76, 2017); with a_ij themselves it adds up to a linear drift.
+    """
+    a, b = collocation(nodes)
+    skew = a / b - 0.5
+    return b, 0.5 * (skew - skew.T)
+
+
 class Carry(NamedTuple):
-    """The node g with its velocity in D, and a frame of D near g."""
+    """The node g with a frame of D there, the velocity in it and its square, and what the last sum lost of that."""
 
     t: Array
     g: Any
-    xi: Array
-    reference: Array
+    frame: Array
+    rho: Array
+    square: Array
+    lost: Array
     prediction: Prediction  # of the slopes at the stages
 
 
@@ -58,6 +72,7 @@ class Gauss(Integrator):
 
     @property
     def nodes(self) -> np.ndarray:
+        """The zeros c_i of the Legendre polynomial on [0, 1]."""
         return 0.5 + 0.5 * np.polynomial.legendre.leggauss(self.stages)[0]
 
     def adjoint(self) -> Gauss:
@@ -81,23 +96,24 @@ class Gauss(Integrator):
     def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
         t, g, xi = state.t, state.g, state.xi
         reference, (rate, multipliers) = first_frame(system, t, g), system.acceleration(t, g, xi, u)
+        rho = reference.T @ (kinetic(system, t, g) @ (xi - drift(system, t, g)))
         slope = jnp.concatenate([xi, _turned(system, t, g, reference, xi, rate)])
         prediction = Prediction.at(jnp.tile(slope, self.stages))
-        return Carry(t, g, xi, reference, prediction), fine(multipliers)
+        return Carry(t, g, reference, rho, rho @ rho, jnp.zeros(()), prediction), fine(multipliers)
 
     def step(self, system: MechanicalSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
         group, n = system.group, system.group.dim
-        a, b = map(jnp.asarray, collocation(self.nodes))
+        weights, skew = map(jnp.asarray, balanced(self.nodes))
         times = carry.t + h * jnp.asarray(self.nodes)
-        at_start = carry.xi - drift(system, carry.t, carry.g), kinetic(system, carry.t, carry.g)
+        momenta = kinetic(system, carry.t, carry.g) @ carry.frame
 
         def begun(slopes):
-            """(middle, its frame, x, rho at the start) of a step with these slopes."""
-            x = h * b @ slopes[:, :n]
-            middle = group.compose(carry.g, self.retraction.tau(group, 0.5 * x))
-            reference = frame(system, carry.t + 0.5 * h, middle, carry.reference)
-            rho = frame(system, carry.t, carry.g, reference).T @ (at_start[1] @ at_start[0])
-            return middle, reference, x, rho
+            """(middle, its frame, rho at the start, the parts of the step) of a step with these slopes."""
+            parts = (h * weights)[:, None] * slopes
+            middle = group.compose(carry.g, self.retraction.tau(group, 0.5 * jnp.sum(parts[:, :n], axis=0)))
+            reference = frame(system, carry.t + 0.5 * h, middle, carry.frame)
+            turned = frame(system, carry.t, carry.g, reference) - carry.frame
+            return middle, reference, resized(carry.rho + turned.T @ (momenta @ carry.rho), carry.square), parts
 
         def field(t, s, rho, middle, reference):
             """(s', rho')."""
@@ -110,22 +126,24 @@ class Gauss(Integrator):
             )
 
         def slopes_of(flat):
-            slopes = flat.reshape(len(times), -1)
-            middle, reference, x, rho = begun(slopes)
-            moved = h * a @ slopes
+            middle, reference, rho, parts = begun(flat.reshape(len(times), -1))
+            moved = skew @ parts
+            within = rho + 0.5 * jnp.sum(parts[:, n:], axis=0) + moved[:, n:]
             stages = jax.vmap(field, in_axes=(0, 0, 0, None, None))
-            return stages(times, moved[:, :n] - 0.5 * x, rho + moved[:, n:], middle, reference).reshape(-1)
+            return stages(times, moved[:, :n], within, middle, reference).reshape(-1)
 
         root = find_fixed_point(slopes_of, carry.prediction.guess)
-        slopes = root.x.reshape(len(times), -1)
-        middle, reference, x, rho = begun(slopes)
-        t, g = carry.t + h, group.normalise(group.compose(middle, self.retraction.tau(group, 0.5 * x)))
-        xi = frame(system, t, g, reference) @ (rho + h * b @ slopes[:, n:]) + drift(system, t, g)
-        new = Carry(t, g, xi, reference, carry.prediction.advanced(root))
-        return new, info(carry.prediction, root, system.multipliers(t, g, xi, u))
+        # once more, which the residual of the root needs anyway: what the iteration leaves is smooth and would add up
+        middle, reference, rho, parts = begun(slopes_of(root.x).reshape(len(times), -1))
+        half, kick = 0.5 * jnp.sum(parts[:, :n], axis=0), jnp.sum(parts[:, n:], axis=0)
+        t, g = carry.t + h, group.normalise(group.compose(middle, self.retraction.tau(group, half)))
+        square, lost = added(carry.square, kick @ (2.0 * rho + kick), carry.lost)
+        new = Carry(t, g, frame(system, t, g, reference), rho + kick, square, lost, carry.prediction.advanced(root))
+        return new, info(carry.prediction, root, system.multipliers(t, g, _velocity(system, new), u))
 
     def observe(self, system, carry: Carry, h) -> State:
-        return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.xi)
+        xi = _velocity(system, carry)
+        return State(carry.t, carry.g, xi, system.momentum(carry.t, carry.g, xi), xi)
 
     def reverse(self, system, carry: Carry, h) -> Carry:
         """Back from the same velocity, in the same frame."""
@@ -134,6 +152,10 @@ class Gauss(Integrator):
     def require(self, system, state: State, h: float) -> None:
         require_linear(self, system)
         super().require(system, state, h)
+
+
+def _velocity(system: MechanicalSystem, carry: Carry) -> Array:
+    return carry.frame @ carry.rho + drift(system, carry.t, carry.g)
 
 
 def _turned(system: MechanicalSystem, t, g, reference, xi, rate) -> Array:

@@ -45,6 +45,16 @@ def tableau(nodes: np.ndarray, family: str) -> np.ndarray:
     return {"A": a, "B": b * (1.0 - a.T / b[:, None])}[family]
 
 
+def shares(nodes: np.ndarray, family: str) -> tuple[np.ndarray, np.ndarray]:
+    """a_ij/b_j of Lobatto IIIA and of the `family`: for the pair of A and B their symplecticity s^_ij = 1 - s_ji holds to the last bit.
+
+    For that the shares are rounded to multiples of 2^-52; round-off of a_ij themselves adds up to a linear drift of momenta.
+    """
+    a, b = collocation(nodes)
+    first = np.round(a / b * 2.0**52) * 2.0**-52
+    return first, 1.0 - first.T if family == "B" else tableau(nodes, family) / b
+
+
 class Carry(NamedTuple):
     """The node g with its velocity in D and the multiplier there."""
 
@@ -100,6 +110,7 @@ class Lobatto(Integrator):
 
     @property
     def composes(self) -> bool:  # type: ignore[override]
+        """The multipliers of the form "spark" are its own: nothing is carried."""
         return self.form == "spark"
 
     def adjoint(self) -> Lobatto:
@@ -130,14 +141,16 @@ class Lobatto(Integrator):
         nodes = np.array(NODES[self.stages])
         a, b = collocation(nodes)
         conjugate = tableau(nodes, self.family)
+        share, conjugate_share = shares(nodes, self.family)
+        weights = (h * b)[:, None]
         p = system.momentum(carry.t, carry.g, carry.xi)
 
         def moved(velocities):
             """(half the way, middle, p_0 in its chart, W, l, the stages) of a step with these velocities."""
-            half = 0.5 * h * b @ velocities
+            half = 0.5 * jnp.sum(weights * velocities, axis=0)
             middle = group.compose(carry.g, tau.tau(group, half))
             start = tau.left_star(group, -half, p)
-            places = h * a @ velocities - half
+            places = (share - 0.5) @ (weights * velocities)
             at = jax.vmap(lambda t, s, v: self._stage(system, t, middle, s, v, u))(
                 carry.t + h * nodes, places, velocities
             )
@@ -149,12 +162,12 @@ class Lobatto(Integrator):
 
         def velocities_of(flat):
             _, _, start, rates, _, at = moved(flat.reshape(self.stages, -1))
-            return jax.vmap(solve)(at.metric, start + h * conjugate @ rates - at.rest).reshape(-1)
+            return jax.vmap(solve)(at.metric, start + conjugate_share @ (weights * rates) - at.rest).reshape(-1)
 
         root = find_fixed_point(velocities_of, carry.prediction.guess)
         half, middle, start, rates, multipliers, _ = moved(root.x.reshape(self.stages, -1))
         t, g = carry.t + h, group.normalise(group.compose(middle, tau.tau(group, half)))
-        xi = system.velocity(t, g, tau.left_inverse_star(group, half, start + h * b @ rates))
+        xi = system.velocity(t, g, tau.left_inverse_star(group, half, start + jnp.sum(weights * rates, axis=0)))
         new = Carry(t, g, xi, multipliers[-1], carry.prediction.advanced(root))
         return new, info(carry.prediction, root, multipliers[-1])
 
