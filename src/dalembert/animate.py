@@ -95,9 +95,10 @@ def animate(
     moments = np.unique(np.searchsorted(*_increasing(motion.t, np.linspace(motion.t[0], motion.t[-1], count))))
     rate = max(1, round(len(moments) / seconds))
     figure, draw = stage(motion)
-    film = FuncAnimation(figure, lambda k: draw(int(k)), frames=moments, init_func=lambda: None, cache_frame_data=False)
     writer = FFMpegWriter(fps=rate) if path.suffix == ".mp4" else PillowWriter(fps=rate)
+    frame = lambda k: draw(int(k))
     with replacing(path) as temporary:
+        film = FuncAnimation(figure, frame, frames=moments, init_func=lambda: None, cache_frame_data=False)
         film.save(str(temporary), writer=writer, progress_callback=progress)
     return len(moments)
 

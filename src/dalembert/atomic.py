@@ -82,7 +82,10 @@ def writing(path: Path) -> Iterator[None]:
 def _hold(lock: Path, path: Path, take: Callable[[int], None]) -> int:
     """The open lock file with this process's number in it; the lock ends with the process, however that ends."""
     while True:
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as fault:
+            raise InvalidInput(f"{path} cannot be written: {fault.strerror} in the folder {path.parent}") from fault
         try:
             take(handle)
         except OSError as fault:

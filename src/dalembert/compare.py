@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import numpy as np
 
+from .balance import BALANCE, Kept, powered, saving, thinned
 from .errors import InvalidInput
 from .integrators import Integrator, Reference
 from .report import plain
-from .simulate import count_steps, simulate, steps_until
+from .schedule import count_steps
+from .simulate import simulate, steps_until
 from .system import MechanicalSystem, State
 from .trajectory import Trajectory
 
@@ -39,6 +41,7 @@ class Row:
     error: float | None
     nanoseconds: float | None
     reason: str | None = None
+    balance: float | None = None  # the largest |E - E(0) - work|, where power enters
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Comparison:
     runs: dict[str, Trajectory]
     errors: dict[str, np.ndarray]
     interrupted: bool = False
+    balances: dict[str, Kept] = field(default_factory=dict)  # where power enters, what each run keeps of the energy
 
     def plot(self, path=None, title: str = ""):
         """Energy, constraint, group and error over time, and the cost of a step; `path` saves it."""
@@ -79,6 +83,7 @@ def compare(
     jobs = [(name, integrator, float(h)) for name, integrator in integrators.items() for h in steps]
     rows: list[tuple[str, Row]] = []
     runs: dict[str, Trajectory] = {}
+    balances: dict[str, Kept] = {}
     for k, (name, integrator, h) in enumerate(jobs):
         label = name if len(steps) == 1 else f"{name}, h = {h:g}"
         count = count_steps(h, None, t_end, float(state.t))
@@ -87,7 +92,14 @@ def compare(
                 count = steps_until(system, integrator, state, step=h, t_end=t_end, backend=backend)
             every = max(1, count // MOMENTS)
             run = simulate(
-                system, integrator, state, step=h, steps=count, save_every=every, monitor=True, backend=backend
+                system,
+                integrator,
+                state,
+                step=h,
+                steps=count,
+                save_every=saving(system, count, every),
+                monitor=True,
+                backend=backend,
             )
         except InvalidInput as fault:
             rows.append((label, Row(name, h, count, "refused", None, None, None, None, None, str(fault))))
@@ -95,18 +107,20 @@ def compare(
         if run.interrupted:
             break
         started = run.failed_at != -1
+        if started and powered(system):
+            run, balances[label] = thinned(run, every)
         if started:
             runs[label] = run
         seconds = seconds_per_step(system, integrator, state, h, backend) if timing and started else None
-        rows.append((label, _row(name, run, count, seconds)))
+        rows.append((label, _row(name, run, count, seconds, balances.get(label))))
         if progress is not None:
             progress(k + 1, len(jobs) + error)
     errors = _errors(system, state, runs) if error and runs else {}
     finished = [_with_error(row, errors.get(label)) for label, row in rows]
-    return Comparison(finished, runs, errors, interrupted=len(rows) < len(jobs))
+    return Comparison(finished, runs, errors, interrupted=len(rows) < len(jobs), balances=balances)
 
 
-def _row(name: str, run: Trajectory, steps: int, seconds: float | None) -> Row:
+def _row(name: str, run: Trajectory, steps: int, seconds: float | None, kept: Kept | None) -> Row:
     peaks, started = run.final.peaks, run.failed_at != -1
     known = not isinstance(run.integrator, Reference)  # it keeps no extremes: those of its saved states serve
     energy = peaks.energy_error if known else np.abs(np.asarray(run.energy_error())).max()
@@ -123,12 +137,11 @@ def _row(name: str, run: Trajectory, steps: int, seconds: float | None) -> Row:
         None,
         None if seconds is None else 1e9 * seconds,
         run.reason or None,
+        kept.peak if kept is not None and kept.title == BALANCE else None,
     )
 
 
 def _with_error(row: Row, errors: np.ndarray | None) -> Row:
-    from dataclasses import replace
-
     return row if errors is None or not errors.size else replace(row, error=plain(errors.max()))
 
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from . import balance
 from ._linalg import solve
+from .analysis.drift import Drift, classify
 from .errors import InvalidInput
 from .integrators import Integrator
-from .kernels.run import run
-from .simulate import held_controls, simulate
+from .schedule import held_controls
+from .simulate import simulate
 from .system import MechanicalSystem, State
 from .trajectory import Trajectory
-
-if TYPE_CHECKING:
-    from .analysis.drift import Drift
 
 
 def work(trajectory: Trajectory, controls=None) -> np.ndarray:
@@ -30,39 +28,10 @@ def work(trajectory: Trajectory, controls=None) -> np.ndarray:
     on an affine constraint, phi_xi xi on a nonlinear one).
     `controls` are those of the run, as `simulate` takes them; they jump from step to step, so every state must have been saved.
     """
-    states = trajectory.records.state
-    times = np.asarray(states.t)
-    gaps = np.diff(times)
+    times = np.asarray(trajectory.t)
     if controls is not None and np.any(np.diff(np.asarray(trajectory.records.steps)) != 1):
         raise InvalidInput("controls jump at every step: give work a run that saved every state (save_every = 1)")
-    held = held_controls(controls, float(times[0]), float(trajectory.step), len(gaps))
-    begin, end = (jax.tree.map(lambda leaf: leaf[part], states) for part in (slice(None, -1), slice(1, None)))
-    (p0, s0), (p1, s1) = _powers(trajectory.system, begin, held), _powers(trajectory.system, end, held)
-    return np.append(0.0, np.cumsum(gaps / 2 * (p0 + p1) + gaps**2 / 12 * (s0 - s1)))
-
-
-def _powers(system: MechanicalSystem, states: State, controls) -> tuple[np.ndarray, np.ndarray]:
-    """P and dP/dt along the motion at each state: every state is a lane of a run of no steps, for XLA compiles this for a minute."""
-    lanes = states.xi.shape[0]
-    power, slope = run(_stay, _power, system, (states, controls), saves=1, lanes=lanes, axes=(None, 0)).records
-    return np.asarray(power)[:, 0], np.asarray(slope)[:, 0]
-
-
-def _stay(system, point, u):
-    return point
-
-
-def _power(system: MechanicalSystem, point) -> tuple[Array, Array]:
-    """(P, dP/dt) at a state under its control."""
-    state, u = point
-    rate, _ = system.acceleration(state.t, state.g, state.xi, u)
-
-    def power(s):
-        t, g, xi = state.t + s, system.group.shift(state.g, s * state.xi), state.xi + s * rate
-        entering = system.F(t, g, xi, u) @ xi - jax.grad(system.L)(t, g, xi)
-        return entering + system.multipliers(t, g, xi, u) @ (system.rows(t, g)(xi) @ xi)
-
-    return jax.jvp(power, (0.0,), (1.0,))
+    return balance.work(trajectory, held_controls(controls, float(times[0]), float(trajectory.step), len(times) - 1))
 
 
 def energy_balance(trajectory: Trajectory, controls=None) -> np.ndarray:
@@ -95,8 +64,6 @@ def drift(trajectory: Trajectory, values=None) -> Drift:
     `values` (saves,) or (members, saves) are those of another quantity that should stay constant, as `momentum_map` gives them.
     Members that failed are left out. Steps of several sizes are counted as if each took the step that the run was given.
     """
-    from .analysis.drift import classify
-
     members = np.atleast_2d(np.asarray(trajectory.energy() if values is None else values))
     good = np.broadcast_to(np.atleast_1d(np.asarray(trajectory.final.status)) == 0, len(members)) | (len(members) == 1)
     if not good.any():

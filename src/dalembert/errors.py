@@ -17,7 +17,7 @@ class UnknownName(InvalidInput):
 
     def __init__(self, kind: str, given: object, allowed: Iterable[str]):
         allowed = sorted(allowed)
-        near = difflib.get_close_matches(str(given), allowed, n=1, cutoff=0.4)
+        near = difflib.get_close_matches(str(given), allowed, n=1, cutoff=0.5)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         super().__init__(f"unknown {kind} '{given}'.{hint} Allowed: {', '.join(allowed)}.")
 

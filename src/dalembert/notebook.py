@@ -1,26 +1,23 @@
-"""How systems and trajectories show themselves in a notebook."""
+"""How trajectories show themselves in a notebook."""
 
 from __future__ import annotations
 
 import base64
 import io
-from html import escape
 from typing import Any
 
-import jax
 import numpy as np
 
-from .coordinates import axes
-from .invariant import InvariantSystem
+from ._html import table
+from .balance import energy_kept
 from .plotting import plot_trajectory
-from .system import MechanicalSystem
-from .trajectory import Trajectory
+from .run import Run
 
 DRAWN = 20_000
 """States up to which a trajectory is drawn beside its table."""
 
 
-def trajectory_html(run: Trajectory) -> str:
+def trajectory_html(run: Run) -> str:
     """What ran and how it went, with a picture of a single run."""
     many = bool(np.ndim(run.final.status))
     failed = int(np.count_nonzero(np.asarray(run.final.status)))
@@ -36,7 +33,8 @@ def trajectory_html(run: Trajectory) -> str:
     }
     if many or (failed and run.failed_at == -1):
         return table("Trajectory", rows)
-    rows["largest energy error"] = _peak(run.energy_error())
+    energy = energy_kept(run)
+    rows[f"largest {energy.title.lower()}"] = _peak(energy.values)
     if run.multipliers.shape[-1]:
         rows["largest constraint residual"] = _peak(run.constraint_residual())
     if run.holonomic_constraints:
@@ -46,42 +44,11 @@ def trajectory_html(run: Trajectory) -> str:
     return table("Trajectory", rows) + picture
 
 
-def system_html(system: MechanicalSystem) -> str:
-    """Group, components, constraint and parameters."""
-    m, k = system.constraints, system.holonomic_constraints
-    rows: dict[str, Any] = {
-        "configurations": f"{system.group}, dimension {system.group.dim}",
-        "velocity": "(" + ", ".join(axis.name for axis in axes(system.group)) + ")",
-        "constraints": f"{m}: D has rank {system.group.dim - m}" if m else "none: the system is free",
-    }
-    if k:
-        rows["constraints"] += f"; {k} of them holonomic, phi(g) = 0: configurations stay on a leaf of dimension {system.group.dim - k}"
-    if isinstance(system, InvariantSystem):
-        rows |= {"inertia": _numbers(system.inertia), "basis of d": _numbers(system.subspace)}
-    leaves, _ = jax.tree_util.tree_flatten_with_path(getattr(system, "parameters", None))
-    for path, leaf in leaves:
-        rows["parameter " + jax.tree_util.keystr(path, simple=True, separator=".")] = _numbers(leaf)
-    return table(type(system).__name__, rows)
-
-
-def table(title: str, rows: dict[str, Any]) -> str:
-    cell = "text-align:left; vertical-align:top; font-family:inherit"
-    lines = "".join(
-        f'<tr><th style="{cell}">{escape(str(name))}</th><td style="{cell}; white-space:pre">{escape(str(value))}</td></tr>'
-        for name, value in rows.items()
-    )
-    return f"<table><caption><b>{escape(title)}</b></caption>{lines}</table>"
-
-
-def _numbers(value: Any) -> str:
-    return np.array2string(np.asarray(value), precision=6, threshold=40)
-
-
 def _peak(values: Any) -> str:
     return f"{np.abs(np.asarray(values)).max():.3g}"
 
 
-def _picture(run: Trajectory) -> str:
+def _picture(run: Run) -> str:
     room = io.BytesIO()
     plot_trajectory(run).savefig(room, format="png", dpi=70)
     return (

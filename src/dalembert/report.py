@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from .balance import BALANCE, energy_kept, powered
 from .coordinates import described
 from .events import Crossings
-from .integrators import DormandPrince, RungeKutta
+from .integrators import DormandPrince, RungeKutta, Taylor
 from .kernels.evaluate import compiled
 from .trajectory import Trajectory
 
@@ -59,13 +60,13 @@ def _crossings(found: Crossings) -> dict[str, Any]:
 
 
 FINAL = ("configuration", "angles", "velocity", "increment", "momentum", "multipliers", "coordinates")
-ENERGY = ("initial", "final", "max_error")
+ENERGY = ("initial", "final", "max_error", "powered", "balance")
 KEPT = ("constraint", "holonomic", "group")
 
 
 def _final(trajectory: Trajectory) -> dict[str, Any]:
     last = trajectory.last
-    discrete = not isinstance(trajectory.integrator, RungeKutta | DormandPrince)
+    discrete = not isinstance(trajectory.integrator, RungeKutta | DormandPrince | Taylor)
     values = (
         last.g,
         trajectory.angles[-1],
@@ -81,8 +82,12 @@ def _final(trajectory: Trajectory) -> dict[str, Any]:
 def _conservation(trajectory: Trajectory) -> dict[str, Any]:
     peaks = trajectory.final.peaks
     energy = float(_energy(trajectory.system, trajectory.last))
+    enters = powered(trajectory.system)
+    kept = energy_kept(trajectory) if enters else None
+    balance = kept.peak if kept is not None and kept.title == BALANCE else None
+    numbers = map(plain, (peaks.energy, energy, peaks.energy_error))
     return {
-        "energy": dict(zip(ENERGY, map(plain, (peaks.energy, energy, peaks.energy_error)), strict=True)),
+        "energy": dict(zip(ENERGY, (*numbers, enters, balance), strict=True)),
         "constraint": {"max": plain(peaks.constraint) if trajectory.multipliers.shape[-1] else None},
         "holonomic": {"max": plain(np.max(peaks.holonomic)) if trajectory.holonomic_constraints else None},
         "group": {"max": plain(peaks.group)},

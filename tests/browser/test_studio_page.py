@@ -141,6 +141,27 @@ def test_what_to_try_is_one_click(tab, served):
     assert tab.number("a").input_value() == "0.3"
 
 
+def test_a_plot_is_chosen_and_remembered_in_its_tab(tab, served):
+    tab.open(served.url)
+    assert tab.page.locator("#plots .plot").count() == 2, "the motion, and what is kept"
+    choice = tab.page.locator("#plots select").first
+    assert choice.input_value() == "Forward velocity"
+    picture = tab.settle_plots()
+    choice.select_option("Yaw rate")
+    assert tab.value("studio.plots[0].data.y") == "w, rad/s" and tab.settle_plots() != picture
+    tab.page.locator("select[aria-label='Compare with']").focus()
+    tab.after(lambda: tab.choose("Compare with", "runge-kutta"))
+    assert tab.value("document.activeElement.getAttribute('aria-label')") == "Compare with", (
+        "the keyboard stays where it was"
+    )
+    assert choice.input_value() == "Yaw rate"
+    tab.page.reload()
+    tab.page.wait_for_selector("html[data-ready]", timeout=60_000)
+    assert tab.page.locator("#plots select").first.input_value() == "Yaw rate"
+    assert tab.page.locator("#plots select").nth(1).input_value() == "Energy error"
+    assert tab.value("studio.data.scene.parts.filter(p => p.name === 'cusp').length") == 2
+
+
 def test_data_never_become_code():
     """The page makes elements; it never parses data as HTML or runs them."""
     for file in PAGE.glob("*.js"):

@@ -299,3 +299,21 @@ def test_a_quaternion_in_and_coordinates_out(tmp_path):
 def test_every_command_has_help_with_examples_and_json(command):
     text = invoke(command, "--help").stdout
     assert f"dalembert {command}" in text and "Examples" in text and "--json" in text
+
+
+@pytest.mark.parametrize(("word", "list_"), [("models", "systems"), ("integrators", "methods"), ("figures", "papers")])
+def test_lists_by_the_words_that_people_use(word, list_):
+    assert invoke("list", word, "--json").stdout == invoke("list", list_, "--json").stdout
+
+
+def test_what_cannot_be_read_written_or_counted(capsys, monkeypatch, tmp_path):
+    config = tmp_path / "job.toml"
+    assert "dalembert init NAME" in refused(capsys, monkeypatch, "run", str(config))
+    config.write_bytes(b"\xff\xfe")
+    assert "is not text" in refused(capsys, monkeypatch, "run", str(config))
+    config.write_text(SUSLOV)
+    assert "Is a directory" in refused(capsys, monkeypatch, "run", str(tmp_path))
+    assert "floating point" in refused(capsys, monkeypatch, "run", str(config), "--set", f"run.steps={10**20}")
+    (tmp_path / ".x.nc.lock").mkdir()  # root may write anywhere, but not over a folder
+    assert "x.nc cannot be written" in refused(capsys, monkeypatch, "run", str(config), "--out", str(tmp_path / "x.nc"))
+    assert "Did you mean" not in refused(capsys, monkeypatch, "init", "nothing"), "nothing is like it"

@@ -371,7 +371,7 @@ def test_a_system_of_the_users_own_has_the_scene_of_its_group(tmp_path):
 
 def test_a_saved_run_is_shown_without_running_anything(tmp_path, monkeypatch):
     job = OPENED.job({**SLEIGH, "run": {"step": 0.1, "steps": 30}})
-    run, _ = integrate(job, 1, lambda: False)
+    run, *_ = integrate(job, 1, lambda: False)
     da.files.save(run, tmp_path / "sleigh.nc", {"config": job.text, "system": "chaplygin-sleigh"})
     monkeypatch.setattr("dalembert.studio.show.simulate", None)
     opened = Opened(saved=tmp_path / "sleigh.nc")

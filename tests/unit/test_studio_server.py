@@ -16,7 +16,8 @@ from dalembert.errors import InvalidInput
 from dalembert.studio.catalogue import example
 from dalembert.studio.handler import MOST_BYTES
 from dalembert.studio.requests import Opened
-from dalembert.studio.server import MOST_WAITING, Studio, open_studio
+from dalembert.studio.server import Studio, open_studio
+from dalembert.studio.service import MOST_WAITING
 
 JSON = {"Content-Type": "application/json"}
 SLEIGH = {**example("chaplygin-sleigh"), "run": {"step": 0.1, "steps": 10}}

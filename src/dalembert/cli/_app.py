@@ -23,7 +23,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from .. import __version__
+        from .._version import __version__
 
         print(f"dalembert {__version__}")
         raise typer.Exit

@@ -23,6 +23,7 @@ from ._app import (
 )
 
 if TYPE_CHECKING:
+    from ..compare import Comparison
     from ..integrators import Integrator
 
 BESIDE = "runge-kutta"
@@ -89,7 +90,7 @@ def compare(
     if as_json:
         print_json({"system": job.names["system"], "time": t_end, "rows": [asdict(row) for row in result.rows]})
     else:
-        _print_rows(job.names["system"], t_end, result.rows)
+        _print_rows(job.names["system"], t_end, result)
         if plot is not None and result.runs:
             print(f"picture: {plot}")
     if result.interrupted:
@@ -126,13 +127,25 @@ def _integrator(text: str) -> Integrator:
     return method_of(override({"method": {"name": name}}, settings)["method"])
 
 
-def _print_rows(system: str, t_end: float, rows: list[Any]) -> None:
-    columns = ("step", "steps", "energy error", "constraint", "group", "error", "ns per step")
+def _print_rows(system: str, t_end: float, result: Comparison) -> None:
+    energy = next((kept.title.lower() for kept in result.balances.values()), "energy error")
+    columns = (
+        "step",
+        "steps",
+        energy,
+        "constraint",
+        "group",
+        "error",
+        "ns per step",
+    )
     lines = []
-    for row in (row for row in rows if row.status != "refused"):
-        numbers = map(number, (row.energy, row.constraint, row.group, row.error, row.nanoseconds))
+    for row in (row for row in result.rows if row.status != "refused"):
+        numbers = map(
+            number,
+            (row.energy if row.balance is None else row.balance, row.constraint, row.group, row.error, row.nanoseconds),
+        )
         lines.append((row.method, row.status, f"{row.step:g}", str(row.steps), *numbers))
     print_table(f"{system} to t = {t_end:g}", ("method", "status"), columns, lines)
-    for row in rows:
+    for row in result.rows:
         if row.reason:
             print(f"{row.method}, step {row.step:g}, {row.status}: {row.reason}")

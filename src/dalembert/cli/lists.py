@@ -8,13 +8,21 @@ import typer
 
 from ._app import Json, app, console, examples, print_json
 
+LISTS = ("systems", "methods", "papers")
+SAME = {"models": "systems", "integrators": "methods", "figures": "papers"}
+"""Other words that people use for them."""
+
 
 @app.command(
     name="list", epilog=examples("dalembert list systems", "dalembert list methods --json", "dalembert list papers")
 )
 def list_names(
     what: Annotated[
-        str, typer.Argument(help="systems, methods or papers.", autocompletion=lambda: ["systems", "methods", "papers"])
+        str,
+        typer.Argument(
+            help="systems (or models), methods (or integrators), or papers (or figures).",
+            autocompletion=lambda: [*LISTS],
+        ),
     ] = "systems",
     as_json: Json = False,
 ) -> None:
@@ -23,6 +31,7 @@ def list_names(
     from ..integrators.registry import METHODS
     from ..models.registry import MODELS
 
+    what = SAME.get(what, what)
     if what == "systems":
         entries = {
             m.name: (m.summary, {k: "required" if k in m.example and _empty(v) else v for k, v in m.parameters.items()})
@@ -35,7 +44,7 @@ def list_names(
 
         entries = {e.id: (e.title, {"paper": e.paper.name}) for e in FIGURES.values()}
     else:
-        raise UnknownName("list", what, ("systems", "methods", "papers"))
+        raise UnknownName("list", what, LISTS)
     if as_json:
         print_json(
             {name: {"summary": text, "parameters": _jsonable(options)} for name, (text, options) in entries.items()}

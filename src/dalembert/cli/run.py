@@ -81,18 +81,19 @@ def run(
 
 def integrate(job: Job, *, states: bool, before: Path | None = None) -> Trajectory:
     """The run of a job with a progress bar, all its states or only the last; going on from the file `before`."""
+    from ..balance import saving
     from ..resume import resumed
     from ..simulate import simulate
 
     options = {key: value for key, value in job.run.items() if key in ("step", "steps", "save_every", "backend")}
-    if not states:  # nothing but the last state is wanted: extremes are kept over all steps anyway
-        options["save_every"] = max(1, options["steps"] // PIECES)
+    if (
+        not states
+    ):  # nothing but the last state is wanted: extremes are kept over all steps anyway; work needs every state
+        options["save_every"] = saving(job.system, options["steps"], max(1, options["steps"] // PIECES))
     with progress(f"{job.names['system']}, {options['steps']} steps") as bar:
         if before is not None:
             return resumed(job, before, bar)
-        return simulate(
-            job.system, job.integrator, job.state, monitor=True, progress=bar, events=job.events, **options
-        )
+        return simulate(job.system, job.integrator, job.state, monitor=True, progress=bar, events=job.events, **options)
 
 
 def finish(trajectory: Trajectory) -> None:
@@ -121,7 +122,7 @@ def _print_report(result: dict[str, Any], out: Path | None, plot: Path | None) -
         if value is not None:
             table.add_row(key, json.dumps(value))
     energy = result["energy"]
-    table.add_row("energy", f"{number(energy['initial'], '.12g')}, largest error {number(energy['max_error'])}")
+    table.add_row("energy", f"{number(energy['initial'], '.12g')}, {_energy_kept(energy)}")
     table.add_row("constraint, group", f"{number(result['constraint']['max'])}, {number(result['group']['max'])}")
     if result["holonomic"]["max"] is not None:
         table.add_row("holonomic, |phi|", number(result["holonomic"]["max"]))
@@ -133,10 +134,22 @@ def _print_report(result: dict[str, Any], out: Path | None, plot: Path | None) -
     console().print(table)
 
 
+def _energy_kept(energy: dict[str, Any]) -> str:
+    """The energy error; where power enters, how far the energy went and what of that no work explains."""
+    change = number(energy["max_error"])
+    if energy["balance"] is not None:
+        return f"changes by up to {change}; E - E(0) - work: largest {number(energy['balance'])}"
+    return f"changes by up to {change}" if energy["powered"] else f"largest error {change}"
+
+
 def _crossed(event: dict[str, Any], shown: int = 4) -> str:
     """How often an event was crossed, the first times, and whether there may have been more."""
     times = ", ".join(format(t, ".12g") for t in event["time"][:shown])
     more = ", ..." if event["count"] > shown else ""
-    doubt = f"; {event['suspects']} steps may hide two more crossings each: take a smaller step" if event["suspects"] else ""
+    doubt = (
+        f"; {event['suspects']} steps may hide two more crossings each: take a smaller step"
+        if event["suspects"]
+        else ""
+    )
     often = {0: "never", 1: "once"}.get(event["count"], f"{event['count']} times")
     return f"{often}{': t = ' if times else ''}{times}{more}{doubt}"

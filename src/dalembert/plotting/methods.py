@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .style import COLOURS, DASHES, curve, headline, save, sheet, styled
+from ..balance import energy_kept
+from .style import STROKES, curve, headline, save, sheet, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 def plot_methods(comparison: Any, *, title: str = "", path: str | Path | None = None) -> Figure:
     """Energy error, constraint residual, distance from the group and error over time, and nanoseconds a step."""
     figure, ((energy, constraint, group), (error, cost, names)) = sheet(2, 3, size=(12.0, 6.6))
-    styles = list(zip(comparison.runs.items(), cycle(COLOURS), cycle(DASHES), strict=False))
-    for (label, run), colour, dash in styles:
+    styles = list(zip(comparison.runs.items(), cycle(STROKES), strict=False))
+    for (label, run), (colour, dash) in styles:
         style = {"color": colour, "linestyle": dash, "label": label}
-        curve(energy, run.t, run.energy_error(), **style)
+        kept = comparison.balances.get(label) or energy_kept(run)
+        curve(energy, run.t, kept.values, **style)
         curve(group, run.t, run.group_distance(), **style)
         if run.multipliers.shape[-1]:
             curve(constraint, run.t, run.constraint_residual(), **style)
@@ -29,7 +31,7 @@ def plot_methods(comparison: Any, *, title: str = "", path: str | Path | None = 
             gaps = comparison.errors[label]
             curve(error, np.asarray(run.t)[: len(gaps)], gaps, **style)
     for axes, heading, unit in (
-        (energy, "Energy error", "|E - E(0)|"),
+        (energy, kept.title, kept.label),
         (constraint, "Constraint residual", "|A xi - b|"),
         (group, "Distance from the group", "|R^T R - 1|"),
         (error, "Error in configuration and velocity", "distance from DOP853 at 1e-13"),
@@ -38,7 +40,7 @@ def plot_methods(comparison: Any, *, title: str = "", path: str | Path | None = 
         if not axes.lines:
             axes.text(0.5, 0.5, "nothing to show", ha="center", transform=axes.transAxes, color="#888888")
             axes.set(xticks=[], yticks=[])
-    _draw_cost(cost, [row for row in comparison.rows if row.energy is not None], [colour for _, colour, _ in styles])
+    _draw_cost(cost, [row for row in comparison.rows if row.energy is not None], [colour for _, (colour, _) in styles])
     names.set_axis_off()
     names.legend(*energy.get_legend_handles_labels(), loc="center left", fontsize=9)
     headline(figure, title)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from ..errors import InvalidInput
-from ..trajectory import Trajectory
+from ..run import Run
 from .style import COLOURS, DASHES, LIGHT, headline, legend_below, save, space, styled
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ TRACED = 300
 HEADINGS = 25
 
 
-def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Trajectory]) -> None:
+def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     """The motion as its group shows it best: a path in the plane, a trace on the sphere, or coordinates over time."""
     group = next(iter(runs.values())).system.group
     draw = {"SE(2)": _plane, "SO(3)": _sphere}.get(str(group.factors[0]), _coordinates)
@@ -45,7 +45,7 @@ def globe(axes: Any) -> None:
     axes.set_axis_off()
 
 
-def _plane(figure: Figure, cell: Any, runs: Mapping[str, Trajectory]) -> None:
+def _plane(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     axes = figure.add_subplot(cell)
     for (label, run), colour, dash in zip(runs.items(), cycle(COLOURS), cycle(DASHES), strict=False):
         pose = np.asarray(jax.tree.leaves(run.g)[0])
@@ -59,7 +59,7 @@ def _plane(figure: Figure, cell: Any, runs: Mapping[str, Trajectory]) -> None:
     legend_below(axes)
 
 
-def _sphere(figure: Figure, cell: Any, runs: Mapping[str, Trajectory]) -> None:
+def _sphere(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     """R e3 on the unit sphere, for the first saved states."""
     axes = space(figure, cell)
     globe(axes)
@@ -71,7 +71,7 @@ def _sphere(figure: Figure, cell: Any, runs: Mapping[str, Trajectory]) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=2)
 
 
-def _coordinates(figure: Figure, cell: Any, runs: Mapping[str, Trajectory]) -> None:
+def _coordinates(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     axes = figure.add_subplot(cell)
     for style, (label, run) in zip(cycle(DASHES), runs.items(), strict=False):
         vector = np.ndim(jax.tree.leaves(run.g)[0]) <= 2
@@ -85,7 +85,7 @@ def _coordinates(figure: Figure, cell: Any, runs: Mapping[str, Trajectory]) -> N
 
 
 @styled
-def plot_attitude(trajectory: Trajectory, path: str | Path | None = None) -> Figure:
+def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
     """The three body axes on the unit sphere, and the attitude quaternion over time (its sign followed continuously), of a run on SO(3)."""
     from matplotlib.figure import Figure
 

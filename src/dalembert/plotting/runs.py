@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..analysis.drift import LEAST, classify
-from ..trajectory import Trajectory
+from ..balance import energy_kept
+from ..run import Run
 from .motion import draw_motion
 from .style import COLOURS, DASHES, curve, headline, legend_below, save, sheet, styled
 
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plot_trajectory(trajectory: Trajectory, path: str | Path | None = None) -> Figure:
+def plot_trajectory(trajectory: Run, path: str | Path | None = None) -> Figure:
     """The motion, the velocity and the conservation of one run; saved if a path is given."""
     return plot_comparison({trajectory.integrator.name: trajectory}, title=str(trajectory.system.group), path=path)
 
 
 @styled
-def plot_comparison(runs: Mapping[str, Trajectory], *, title: str = "", path: str | Path | None = None) -> Figure:
+def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Path | None = None) -> Figure:
     """Several runs of one system side by side: the motion, |E - E(0)|, |A xi - b| and the distance from the group.
 
-    Where a method has steps of several sizes, these too.
+    Where power enters, the work is taken from E - E(0) (`balance.energy_kept`). Where a method has steps of several sizes, these too.
     """
     from matplotlib.figure import Figure
 
@@ -39,11 +40,12 @@ def plot_comparison(runs: Mapping[str, Trajectory], *, title: str = "", path: st
     energy = figure.add_subplot(grid[1])
     kept = figure.add_subplot(grid[2])
     for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
-        curve(energy, run.t, run.energy_error(), label=label, color=colour)
+        shown = energy_kept(run)
+        curve(energy, run.t, shown.values, label=label, color=colour)
         curve(kept, run.t, run.group_distance(), label=f"{label}: group", color=colour)
         if run.multipliers.shape[-1]:
             curve(kept, run.t, run.constraint_residual(), label=f"{label}: constraint", color=colour, linestyle=":")
-    _finish(energy, "Energy error", "|E - E(0)|")
+    _finish(energy, shown.title, shown.label)
     _finish(kept, "Distance from the group and from D", "|g - G|, |A xi - b|")
     if several:
         _draw_step_sizes(figure.add_subplot(grid[3]), runs)
@@ -51,7 +53,7 @@ def plot_comparison(runs: Mapping[str, Trajectory], *, title: str = "", path: st
     return save(figure, path)
 
 
-def _draw_step_sizes(axes: Axes, runs: Mapping[str, Trajectory]) -> None:
+def _draw_step_sizes(axes: Axes, runs: Mapping[str, Run]) -> None:
     """|h| of the step that led to each saved state."""
     for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
         curve(axes, run.t, run.step_sizes, label=label, color=colour)

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..analysis.slopes import Convergence
 from ..events import Crossings
-from ..trajectory import Trajectory
+from ..run import Run
 from .style import COLOURS, DASHES, FLOOR, GREY, MARKERS, headline, save, sheet, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from ..analysis.order import Convergence
 
 
 # -- cost and accuracy ------------------------------------------------------------------------------------------------------
@@ -79,7 +78,7 @@ def plot_convergence(found: Convergence, *, title: str = "", path: str | Path | 
 # -- phase portraits --------------------------------------------------------------------------------------------------------
 @styled
 def plot_portrait(
-    trajectory: Trajectory, components: tuple[int, int] = (0, 1), *, title: str = "", path: str | Path | None = None
+    trajectory: Run, components: tuple[int, int] = (0, 1), *, title: str = "", path: str | Path | None = None
 ) -> Figure:
     """The orbits of a run, or of all members of an ensemble, in the plane of two components of the momentum, with arrows."""
     figure, axes = sheet(size=(5.6, 5.2))

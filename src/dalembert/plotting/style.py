@@ -17,6 +17,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 """Okabe and Ito (2008), ordered by contrast with white."""
 DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+STROKES = [(COLOURS[k % 7], DASHES[(k + k // 7) % 7]) for k in range(49)]
+"""Pairs of a colour and a dash, no two alike: many methods in one picture can be told apart."""
 GREY, LIGHT = "#555555", "#dddddd"
 FLOOR = 1e-17
 STYLE: dict[Any, Any] = {

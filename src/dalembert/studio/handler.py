@@ -11,17 +11,16 @@ import socket
 import traceback
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from .._version import __version__
 from ..errors import InvalidInput
 from .assets import TYPES
 from .catalogue import catalogue, entry
+from .service import Refused, Service
 from .show import Cancelled, show
 from .takeaway import take_away
-
-if TYPE_CHECKING:
-    from .server import Studio
 
 MOST_BYTES = 1_000_000
 UNREAD = (403, 411, 413, 415)
@@ -33,18 +32,10 @@ POLICY = (
 )
 
 
-class Refused(Exception):
-    """A request that is answered with a status code and a message."""
-
-    def __init__(self, code: int, message: str, place: str = ""):
-        super().__init__(message)
-        self.code, self.place = code, place
-
-
 class Handler(BaseHTTPRequestHandler):
     """One connection of a page."""
 
-    server: Studio
+    server: Service
     protocol_version = "HTTP/1.1"
     server_version = "dalembert"
     sys_version = ""
@@ -85,8 +76,6 @@ class Handler(BaseHTTPRequestHandler):
         elif address.path.startswith("/page/"):
             self._send_file(address.path.removeprefix("/page/"))
         elif address.path == "/api/ping":
-            from .. import __version__
-
             self._send_json({"alive": True, "version": __version__})
         elif address.path == "/api/catalogue":
             self._send_json(catalogue(self.server.opened))

@@ -7,12 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from ..balance import BALANCE, CHANGE, ERROR
 from ..plotting.style import FLOOR
 from .momentum import momentum_change
 from .seen import Seen
 from .shapes import packed
 
-ENERGY = "A geometric method keeps the error small for ever, or at round-off; a drift that grows is the method's doing."
+ENERGY = {
+    ERROR: "A geometric method keeps the error small for ever, or at round-off; a drift that grows is the method's doing.",
+    BALANCE: "Power enters here, so the energy changes. What no work explains is the method's doing: it falls with the step.",
+    CHANGE: "Power enters here: this is what it does to the energy, no error. With fewer steps the work is taken away.",
+}
 CONSTRAINT = "Round-off (below 1e-12) means that the body never slips; anything larger is motion across the blade."
 MOMENTUM = (
     "Symmetry keeps the momentum (on d) fixed in space: Noether's theorem, which a discrete method may inherit or lose."
@@ -21,8 +26,9 @@ GROUP = "Rotations must stay rotations: a method that leaves the group deforms t
 
 
 def plots(runs: Sequence[Seen]) -> list[dict[str, Any]]:
-    """Energy error, constraint residual and, where a run leaves its group, how far."""
-    found = [logarithmic("Energy error", "|E - E(0)|", runs, [seen.energy - seen.energy[0] for seen in runs], ENERGY)]
+    """What should be kept: the energy (or its balance), the constraint and, where a run leaves its group, how far."""
+    energy = runs[0].kept
+    found = [logarithmic(energy.title, energy.label, runs, [seen.kept.values for seen in runs], ENERGY[energy.title])]
     if runs[0].rows.shape[1]:
         found.append(logarithmic("Constraint", "|A xi - b|", runs, [seen.constraint for seen in runs], CONSTRAINT))
     changes = [momentum_change(seen) for seen in runs]
@@ -47,7 +53,7 @@ def logarithmic(
         curve(seen, title, seen.motion.t[: seen.good], np.maximum(np.abs(entry[: seen.good]), FLOOR))
         for seen, entry in zip(runs, values, strict=True)
     ]
-    return {"title": title, "x": "time", "y": label, "log": True, "curves": curves, "help": help}
+    return {"group": "kept", "title": title, "x": "time", "y": label, "log": True, "curves": curves, "help": help}
 
 
 def curve(seen: Seen, label: str, x: Any, y: Any) -> dict[str, Any]:

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..animate import motion_of_file, motion_of_run
+from ..balance import CHANGE, ERROR, Kept, powered
 from ..config import Job
 from ..errors import InvalidInput
 from ..files import open_dataset
-from ..kernels.run import run as compiled
+from ..kernels.evaluate import evaluated
 from ..models.registry import MODELS
 from ..plotting.stage import Motion
 from ..plotting.style import COLOURS
@@ -41,6 +42,16 @@ class Seen:
     good: int  # frames before the run failed
     system: MechanicalSystem | None = None
     trajectory: Trajectory | None = None
+    balance: Kept | None = None  # where power enters, at every frame
+
+    @property
+    def kept(self) -> Kept:
+        """What the method should keep of the energy."""
+        if self.balance is not None:
+            return self.balance
+        change = self.energy - self.energy[0]
+        enters = self.system is not None and powered(self.system)
+        return Kept(CHANGE if enters else ERROR, "|E - E(0)|", change, float(np.abs(change).max()))
 
     @property
     def colour(self) -> str:
@@ -57,7 +68,7 @@ class Seen:
         return 1.0 if self.first else 0.45
 
 
-def seen(trajectory: Trajectory, job: Job, number: int, times: np.ndarray) -> Seen:
+def seen(trajectory: Trajectory, job: Job, number: int, times: np.ndarray, balance: Kept | None = None) -> Seen:
     """A run of a job at the frames `times`: each shows the last state that was saved by then, so that all runs are in step.
 
     Nothing is interpolated: runs of one step have the same times, and one that chooses its own steps lags by less than a frame.
@@ -71,7 +82,9 @@ def seen(trajectory: Trajectory, job: Job, number: int, times: np.ndarray) -> Se
     arrays |= measured(trajectory.system, trajectory.records.state)
     held = {name: drawable(np.asarray(values)[frames]) for name, values in arrays.items()}
     good = int(np.count_nonzero(wanted <= own[-1] + late))
-    return Seen(shown, number, **held, good=good, system=trajectory.system, trajectory=trajectory)
+    if balance is not None:
+        balance = balance._replace(values=drawable(balance.values[frames]))
+    return Seen(shown, number, **held, good=good, system=trajectory.system, trajectory=trajectory, balance=balance)
 
 
 def drawable(values: np.ndarray) -> np.ndarray:
@@ -83,12 +96,8 @@ def measured(system: MechanicalSystem, states: State) -> dict[str, np.ndarray]:
     """Energy, constraint, group distance, constraint rows and reaction at every state: each is a lane of a run of no steps, so
     that another number of frames compiles nothing."""
     lanes = states.xi.shape[0]
-    record = compiled(_stay, _measure, system, states, saves=1, lanes=lanes, axes=(None, 0)).records
-    return {name: np.asarray(values)[:, 0] for name, values in record.items()}
-
-
-def _stay(system: MechanicalSystem, state: State, u: Any) -> State:
-    return state
+    record = evaluated(_measure, system, states, lanes=lanes, axes=(None, 0))
+    return {name: np.asarray(values) for name, values in record.items()}
 
 
 def _measure(system: MechanicalSystem, state: State) -> dict[str, Any]:

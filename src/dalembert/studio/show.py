@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..balance import Kept, powered, saving, thinned
 from ..config import Job
 from ..errors import InvalidInput
 from ..integrators import Reference
@@ -18,6 +19,7 @@ from ..trajectory import Trajectory
 from .claims import claims_of, judged
 from .momentum import momentum_change, momentum_view
 from .plots import plots
+from .quantities import quantities
 from .requests import Opened, at, checked, completed, jobs_of
 from .scenes import scene
 from .seen import Seen, config_of_file, seen, seen_in_file
@@ -41,9 +43,9 @@ def show(request: Any, opened: Opened, cancelled: Callable[[], bool] = lambda: F
     request, velocity = completed(request, opened) if request.get("complete") else (request, None)
     jobs = jobs_of(request, opened)
     done = [integrate(job, save_every(job, frames), cancelled) for job in jobs]
-    times = max((np.asarray(run.t) for run, _ in done), key=lambda t: abs(t[-1] - t[0]))
-    runs = [seen(run, job, k, times) for k, ((run, _), job) in enumerate(zip(done, jobs, strict=True))]
-    about = [_about(entry, job, run, seconds) for entry, job, (run, seconds) in zip(runs, jobs, done, strict=True)]
+    times = max((np.asarray(run.t) for run, *_ in done), key=lambda t: abs(t[-1] - t[0]))
+    runs = [seen(run, job, k, times, kept) for k, ((run, kept, _), job) in enumerate(zip(done, jobs, strict=True))]
+    about = [_about(entry, job, run, seconds) for entry, job, (run, _, seconds) in zip(runs, jobs, done, strict=True)]
     initial = {} if velocity is None else {"velocity": velocity}
     return _show(runs, about, jobs[0].names["system"], jobs[0].text) | {"initial": initial}
 
@@ -53,8 +55,11 @@ def save_every(job: Job, frames: int) -> int:
     return max(1, -(-job.run["steps"] // frames))
 
 
-def integrate(job: Job, every: int, cancelled: Callable[[], bool]) -> tuple[Trajectory, float]:
-    """The run of a job and the seconds it took; given up when nobody waits for it, or when it takes too long."""
+def integrate(job: Job, every: int, cancelled: Callable[[], bool]) -> tuple[Trajectory, Kept | None, float]:
+    """The run of a job, where power enters its energy balance, and the seconds it took.
+
+    Given up when nobody waits for it, or when it takes too long.
+    """
     begin = time.perf_counter()
 
     def go_on(done: int, total: int) -> None:
@@ -66,15 +71,18 @@ def integrate(job: Job, every: int, cancelled: Callable[[], bool]) -> tuple[Traj
         if not isinstance(job.integrator, Reference):
             simulate(job.system, job.integrator, job.state, steps=1, **options)  # compiles, if that is still to be done
         started = time.perf_counter()
+        saved = saving(job.system, job.run["steps"], every)
         run = simulate(
-            job.system, job.integrator, job.state, steps=job.run["steps"], save_every=every, progress=go_on, **options
+            job.system, job.integrator, job.state, steps=job.run["steps"], save_every=saved, progress=go_on, **options
         )
     seconds = time.perf_counter() - started
     if run.interrupted:
         if cancelled():
             raise Cancelled
         raise at("run.steps", InvalidInput(f"the run takes longer than {SECONDS:g} s: take fewer steps"))
-    return run, seconds
+    if powered(job.system) and run.failed_at != -1:
+        return *thinned(run, every), seconds
+    return run, None, seconds
 
 
 def _show(runs: list[Seen], about: list[dict[str, Any]], title: str, config: str) -> dict[str, Any]:
@@ -87,7 +95,7 @@ def _show(runs: list[Seen], about: list[dict[str, Any]], title: str, config: str
         "runs": about,
         "scene": view.data(),
         "momentum": None if momentum is None else momentum.data(),
-        "plots": plots(runs),
+        "plots": plots(runs) + quantities(runs),
         "caption": caption,
         "config": config,
     }
@@ -96,7 +104,8 @@ def _show(runs: list[Seen], about: list[dict[str, Any]], title: str, config: str
 def _about(entry: Seen, job: Job, run: Trajectory, seconds: float) -> dict[str, Any]:
     """How a run went."""
     peaks, started = run.final.peaks, run.failed_at != -1
-    extremes = {"energy_error": peaks.energy_error, "constraint": peaks.constraint, "group": peaks.group}
+    energy = peaks.energy_error if entry.balance is None else entry.balance.peak
+    extremes = {"energy_error": energy, "constraint": peaks.constraint, "group": peaks.group}
     numbers = {name: plain(value) if started else None for name, value in extremes.items()}
     change = momentum_change(entry) if started else None
     return {
@@ -114,6 +123,7 @@ def _about(entry: Seen, job: Job, run: Trajectory, seconds: float) -> dict[str, 
         "claims": judged(
             claims_of(run.integrator, run.system), entry, numbers, None if change is None else change.max()
         ),
+        "energy_title": entry.kept.title,
         "energy_error": numbers["energy_error"],
         "constraint": numbers["constraint"],
         "peaks": numbers,
@@ -127,7 +137,7 @@ def _about_file(path: Path, entry: Seen) -> dict[str, Any]:
     data = open_dataset(path)
     attributes = data.attrs
     numbers = {
-        "energy_error": plain(np.abs(entry.energy - entry.energy[0]).max()),
+        "energy_error": plain(entry.kept.peak),
         "constraint": plain(entry.constraint.max()),
         "group": plain(entry.distance.max()),
     }
@@ -146,6 +156,7 @@ def _about_file(path: Path, entry: Seen) -> dict[str, Any]:
         "failed_at": None,
         "time_failed": float(entry.motion.t[-1]) if failed else None,
         "claims": [],
+        "energy_title": entry.kept.title,
         "energy_error": numbers["energy_error"],
         "constraint": numbers["constraint"],
         "peaks": numbers,

@@ -10,6 +10,7 @@ METHODS_IN_WORDS = {
     "geometric-nonholonomic": "Reflects the momentum at the constraint in every step: reversible, and fails where motion dies out.",
     "runge-kutta": "What everybody takes: accurate at first, then it leaves the constraint, the rotations and the energy.",
     "dormand-prince": "Takes as many small steps as the tolerance asks for: accurate, for motions that are not too long.",
+    "taylor": "Sums the power series of the motion, term by term, in long steps: the soonest at high accuracy.",
     "reference": "SciPy's accurate motion, to compare with; slow.",
     "discrete-moser-veselov": "The free rigid body, exactly, with any step.",
     "rattle": "The free rigid body as nine coordinates kept on the rotations.",

@@ -23,7 +23,7 @@ function claimChip({ text, held }) {
 
 function facts(run) {
   const told = [];
-  if (Number.isFinite(run.energy_error)) told.push(`energy error ${formatNumber(run.energy_error, 2)}`);
+  if (Number.isFinite(run.energy_error)) told.push(`${(run.energy_title ?? "energy error").toLowerCase()} ${formatNumber(run.energy_error, 2)}`);
   if (run.constraint > 0) told.push(`constraint ${formatNumber(run.constraint, 2)}`);
   const duration = Number.isFinite(run.seconds) ? ` in ${formatNumber(1000 * run.seconds, 2)} ms` : "";
   told.push(`${Math.max(run.steps, 0).toLocaleString("en")} steps${duration}`);

@@ -157,7 +157,7 @@ export class Panel {
       this.fill(part, children);
     }
     if (focused && !this.root.contains(document.activeElement))
-      this.root.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+      this.root.querySelector(`:is(input, select)[aria-label="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 
   fill(part, children) {

@@ -7,9 +7,15 @@ const LEFT = 46;
 const RIGHT = 10;
 const TOP = 18;
 const BOTTOM = 18;
+const ROUNDING = 1e-6;
 const SMALLEST = 1.1e-17; // what is zero on a logarithmic axis
 
-const tickLabel = (value, log) => (log ? `1e${Math.round(Math.log10(value))}` : formatNumber(value, 3));
+// As many digits as tell the ticks apart.
+function tickLabel(value, { log, ticks }) {
+  if (log) return `1e${Math.round(Math.log10(value))}`;
+  const largest = Math.max(...ticks.map(Math.abs));
+  return formatNumber(value, Math.max(3, 1 + Math.ceil(Math.log10(largest / (ticks[1] - ticks[0] || largest)))));
+}
 
 function linearTicks(low, high, count) {
   const raw = (high - low) / count;
@@ -57,14 +63,18 @@ function extent(curves, key, log, levels = []) {
   if (low > high) return log ? [1e-17, 1e-13] : [0, 1];
   if (log)
     return [10 ** Math.floor(Math.log10(low)), 10 ** Math.max(Math.ceil(Math.log10(high)), Math.floor(Math.log10(low)) + 2)];
-  const room = key === "y" ? 0.06 * (high - low) || Math.max(1e-12, 0.1 * Math.abs(high)) : 0;
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  const flat = high - low <= ROUNDING * size; // a constant, in numbers of 32 bits
+  const room = key !== "y" ? 0 : flat ? Math.max(1e-12, 0.1 * size) : 0.06 * (high - low);
   return [low - room, high + (room || (high > low ? 0 : 1))];
 }
 
 export class PlotView {
-  // seek(frame) is called where a person clicks or drags on a plot over time.
-  constructor(seek) {
+  // seek(frame) is called where a person clicks or drags on a plot over time, choose(title) where one chooses another plot.
+  constructor(seek, choose) {
     this.title = element("span", { class: "plot-title" });
+    this.choice = element("select", { class: "plot-title", "aria-label": "What is plotted", hidden: true });
+    this.choice.addEventListener("change", () => choose(this.choice.value));
     this.values = element("span", { class: "plot-values" });
     this.base = element("canvas", { role: "img" });
     this.above = element("canvas", { class: "above", "aria-hidden": "true" });
@@ -81,7 +91,7 @@ export class PlotView {
     this.element = element(
       "figure",
       { class: "plot" },
-      element("figcaption", {}, element("span", {}, this.title, this.ask), this.values),
+      element("figcaption", {}, element("span", {}, this.title, this.choice, this.ask), this.values),
       this.help,
       this.area,
     );
@@ -93,21 +103,31 @@ export class PlotView {
     this.area.addEventListener("pointermove", drag);
   }
 
-  show(plot, runs, hidden) {
+  // One of several plots: where there are more, their titles can be chosen.
+  show(plot, titles, runs, hidden) {
     this.data = plot;
     this.longest = plot.curves.reduce((best, curve) => (curve.x.length > (best?.x.length ?? 0) ? curve : best), null); // a run that stopped is shorter
     this.hidden = hidden;
     this.colours = plot.curves.map((curve) => curve.colour ?? runs[curve.run]?.colour ?? "#555555");
     this.title.textContent = plot.title;
+    this.title.hidden = titles.length > 1;
+    this.choice.hidden = titles.length < 2;
+    if (titles.join() !== this.titles?.join())
+      this.choice.replaceChildren(...titles.map((title) => element("option", { value: title, text: title })));
+    this.titles = titles;
+    this.choice.value = plot.title;
     this.help.textContent = plot.help ?? "";
     this.ask.hidden = !plot.help;
     this.ask.title = plot.help ?? "";
     this.base.setAttribute("aria-label", `${plot.title}: ${plot.y} against ${plot.x}. ${plot.help ?? ""}`);
     this.readouts = plot.curves.map((curve, k) => {
       const number = element("span", { class: "number" });
-      return { number, whole: element("span", { title: curve.label }, swatch(legible(this.colours[k])), number) };
+      const name = curve.name ? `${curve.name} ` : null;
+      return { number, whole: element("span", { title: curve.label }, swatch(legible(this.colours[k])), name, number) };
     });
-    this.values.replaceChildren(...this.readouts.map(({ whole }) => whole));
+    // Of components only those of the first run are told: the others have the same colours.
+    const told = this.readouts.filter((_, k) => !plot.curves[k].name || plot.curves[k].run === 0);
+    this.values.replaceChildren(...told.map(({ whole }) => whole));
     this.draw();
   }
 
@@ -146,7 +166,7 @@ export class PlotView {
     const context = this.context(this.base);
     this.drawAxes(context);
     for (const { label, value } of level ?? []) this.drawLevel(context, label, value);
-    this.data.curves.forEach((curve, k) => this.hidden.has(curve.run) || this.drawCurve(context, curve, this.inks[k], k));
+    this.data.curves.forEach((curve, k) => this.hidden.has(curve.run) || this.drawCurve(context, curve, this.inks[k]));
     this.drawCursor();
   }
 
@@ -163,7 +183,7 @@ export class PlotView {
       const height = Math.round(y.at(tick)) + 0.5;
       context.moveTo(LEFT, height);
       context.lineTo(this.width - RIGHT, height);
-      context.fillText(tickLabel(tick, y.log), LEFT - 6, height);
+      context.fillText(tickLabel(tick, y), LEFT - 6, height);
     }
     context.stroke();
     context.textBaseline = "top";
@@ -173,7 +193,7 @@ export class PlotView {
     const name = context.measureText(this.data.x).width;
     for (const tick of x.ticks)
       if (x.at(tick) < this.width - RIGHT - name - 20)
-        context.fillText(tickLabel(tick, false), x.at(tick), this.height - BOTTOM + 5);
+        context.fillText(tickLabel(tick, x), x.at(tick), this.height - BOTTOM + 5);
     context.textAlign = "right";
     context.fillText(this.data.x, this.width - RIGHT, this.height - BOTTOM + 5);
   }
@@ -192,11 +212,11 @@ export class PlotView {
     context.fillText(label, this.width - RIGHT, height - 2);
   }
 
-  drawCurve(context, curve, colour, k) {
+  drawCurve(context, curve, colour) {
     context.strokeStyle = colour;
     context.lineWidth = 1.6;
     context.lineJoin = "round";
-    context.setLineDash(k % 2 ? [6, 3] : []);
+    context.setLineDash(curve.run > 0 ? [6, 3] : []);
     context.beginPath();
     let down = false;
     for (let i = 0; i < curve.x.length; i++) {

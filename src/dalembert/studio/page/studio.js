@@ -4,6 +4,7 @@ import { byId, element, formatNumber, swatch } from "./dom.js";
 import { legible, onTheme } from "./theme.js";
 import { View3D } from "./scene3d.js";
 import { PlotView } from "./plot.js";
+import { plotCards, rememberPlot } from "./choice.js";
 import { Player } from "./player.js";
 import { claimsOf } from "./claims.js";
 import { listenToKeys } from "./keys.js";
@@ -65,13 +66,28 @@ export class Studio {
   }
 
   drawPlots(data) {
-    while (this.plots.length < data.plots.length) this.plots.push(new PlotView((frame) => this.player.seek(frame)));
-    this.plots.length = data.plots.length;
+    const cards = plotCards(data.plots, data.momentum ? 1 : 2);
+    while (this.plots.length < cards.length) this.plots.push(this.newPlot(this.plots.length));
+    this.plots.length = cards.length;
+    this.cards = cards;
     const shown = this.plots.map((plot) => plot.element);
     const holder = byId("plots");
     if (shown.length !== holder.children.length || shown.some((child, k) => child !== holder.children[k]))
       holder.replaceChildren(...shown);
-    data.plots.forEach((plot, k) => this.plots[k].show(plot, data.runs, this.hidden));
+    cards.forEach(({ plots, chosen }, k) => {
+      const titles = plots.map(({ title }) => title);
+      this.plots[k].show(chosen, titles, data.runs, this.hidden);
+    });
+  }
+
+  newPlot(k) {
+    const seek = (frame) => this.player.seek(frame);
+    const choose = (title) => {
+      rememberPlot(this.cards[k].key, title);
+      this.drawPlots(this.data);
+      this.plots[k].setFrame(this.player.frame);
+    };
+    return new PlotView(seek, choose);
   }
 
   drawClaims(data) {

@@ -107,7 +107,7 @@ def factors(seen: Seen) -> list[Seen]:
     """A run on a product as runs on its factors, each with the constraint rows that are its own."""
     found, first = [], 0
     for name, part in zip(seen.motion.group.split(" x "), seen.motion.parts, strict=True):
-        own = np.arange(first, first + _dimension(name))
+        own = np.arange(first, first + dimension(name))
         others = np.setdiff1d(np.arange(seen.velocity.shape[1]), own)
         kept = np.abs(seen.rows[:, :, others]).max(axis=(0, 2), initial=0.0) == 0
         rows, velocity, reaction = seen.rows[:, kept][:, :, own], seen.velocity[:, own], seen.reaction[:, own]
@@ -117,7 +117,7 @@ def factors(seen: Seen) -> list[Seen]:
     return found
 
 
-def _dimension(group: str) -> int:
+def dimension(group: str) -> int:
     """The dimension of a factor by its name, R^n, SO(n) or SE(n)."""
     if group.startswith("R^"):
         return int(group[2:])

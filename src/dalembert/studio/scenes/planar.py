@@ -11,6 +11,7 @@ from ...models.registry import MODELS
 from ...plotting.geometry import Stroke, Vehicle, vehicle
 from ..seen import Seen
 from ..shapes import CONSTRAINT, DARK, NOTHING, REACTION, VELOCITY, View, box, cylinder, prism, sphere
+from .cusps import mark_cusps
 from .parts import about_y, about_z, allowed, arrows, body_colour, factors, raised, turned
 
 LAID = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, -1.0, 0.0]])
@@ -56,12 +57,14 @@ def planar(view: View, seen: Seen) -> str:
     if pushed:
         push = arrows(_across(turn, seen.reaction), 2.4 * size)
         view.arrow("push of the ground", origin, origin + push, REACTION, width=0.05 * size, run=seen.number)
+    turning = mark_cusps(view, seen, place, turn, size)
     _stand(view, place, size)
     return (
         f"Orange-red: {'the blade' if len(body.wheels) == 1 else 'wheels'}, with the direction of no motion crossed out. "
         "Amber: the velocity."
         + (" Pink: the push of the ground that keeps the blade from slipping." if pushed else "")
         + (" Dark ball: the centre of mass." if body.centre is not None else "")
+        + turning
     )
 
 
@@ -146,10 +149,11 @@ def upright_disk(view: View, seen: Seen) -> str:
     forward = arrows(turn[:, :, 0] * seen.velocity[:, 1:2], 1.8 * radius)
     view.arrow("velocity", centre, centre + forward, VELOCITY, width=0.05 * radius, run=seen.number)
     _forbid(view, seen, 0.7 * radius, -0.98 * radius, frame)
+    turning = mark_cusps(view, seen, place, turn, radius)
     _stand(view, place, radius)
     return (
         "Orange-red: the spoke that was lowest at the start, and (crossed) the direction in which the disk cannot slip. "
-        "Amber: the velocity, always along the disk."
+        "Amber: the velocity, always along the disk." + turning
     )
 
 
