@@ -59,13 +59,13 @@ class Case:
         """Numbers saved per state."""
         return sum(leaf[0].size for leaf in jax.tree.leaves(self.first.records))
 
-    def problem(self, steps: int) -> Problem:
+    def problem(self) -> Problem:
         consts = (self.system, np.asarray(self.step))
-        return problem(*functions(self.integrator, False)[1:], consts, self.first.final, None, None, None, steps)
+        return problem(*functions(self.integrator, False)[1:], consts, self.first.final)
 
     def kernel(self, steps: int, backend: str = "llvm") -> Callable[[], Any]:
         """A call that runs `steps` steps from the start and saves them all: machine code alone, memory already there."""
-        session, _ = open_session(self.problem(steps), backend)  # type: ignore[arg-type]
+        session, _ = open_session(self.problem(), backend)  # type: ignore[arg-type]
         session.reserve(steps)
         before = session.save_state()
 
@@ -119,10 +119,10 @@ def members(case: Case, count: int) -> da.State:
     return jax.jit(jax.vmap(lambda scale: case.system.state(case.state.g, scale * case.state.xi)))(scales)
 
 
-def lanes(case: Case, start: da.Trajectory, steps: int) -> Problem:
-    """`steps` steps of all members of an ensemble, from where it ended."""
+def lanes(case: Case, start: da.Trajectory) -> Problem:
+    """Steps of all members of an ensemble, from where it ended."""
     consts, count = (case.system, np.asarray(case.step)), np.shape(start.final.status)[0]
-    return problem(*functions(case.integrator, False)[1:], consts, start.final, None, count, ((None, None), 0), steps)
+    return problem(*functions(case.integrator, False)[1:], consts, start.final, lanes=count, axes=((None, None), 0))
 
 
 def _doubles(parts: Any) -> np.ndarray:

@@ -30,7 +30,7 @@ MEMBERS, STEPS, LONG, SCANNED = 4096, 100, 1000, 20
 def runner(case: Case, steps: int, backend: str, threads: int) -> Callable[[], object]:
     """A call that takes all members `steps` steps from their start."""
     start = da.ensemble(case.system, case.integrator, members(case, MEMBERS), step=case.step, steps=1, backend="llvm")
-    session, _ = open_session(lanes(case, start, steps), backend, threads=threads)  # type: ignore[arg-type]
+    session, _ = open_session(lanes(case, start), backend, threads=threads)  # type: ignore[arg-type]
     session.reserve(1)
     before = session.save_state()
 

@@ -34,7 +34,7 @@ SHORT, LONG, SHORT_VMAP, LONG_VMAP, THREADS = 200, 2200, 5, 25, 64
 
 def kernel(case: Case, start: da.Trajectory, backend: str) -> Callable[[int], Any]:
     """A call that takes all members some steps from their start and saves the last state."""
-    session, _ = open_session(lanes(case, start, 1), backend)  # type: ignore[arg-type]
+    session, _ = open_session(lanes(case, start), backend)  # type: ignore[arg-type]
     session.reserve(1)
     before = session.save_state()
 
@@ -143,7 +143,7 @@ def measured(case: Case, name: str, rows: Callable, given: argparse.Namespace, r
     run = kernel(case, start, backend)
     seconds = per_step(run, SHORT, LONG, given.repeats) / count
     iterations = mean_iterations(case, backend)
-    operations, flops = work(lanes(case, start, 1).lowered().program, iterations)
+    operations, flops = work(lanes(case, start).lowered().program, iterations)
     row = [case.name, f"{1e12 * seconds:.1f}", f"{iterations:.2f}", f"{operations:.0f}", f"{flops:.0f}"]
     row.append(f"{100 * flops / seconds / rate:.0f} %" if rate else "-")
     if backend != "cuda":

@@ -13,12 +13,12 @@ import tempfile
 import time
 from pathlib import Path
 
-import jax
 from _timing import interleaved, median, ratio, table, verdict
 
 import dalembert as da
+from dalembert.kernels.evaluate import evaluated
 from dalembert.kernels.problem import problem
-from dalembert.kernels.run import open_session, run
+from dalembert.kernels.run import open_session
 from dalembert.sweep import plan
 from dalembert.sweep.executors import chunk_of
 from dalembert.sweep.members import Members
@@ -45,11 +45,8 @@ def bare(given: dict, steps: int, clock) -> float:
     for number in range(members.plan.blocks):
         block = members.plan.block(number)
         numbers = members.plan.values(block)
-        begun = run(
-            lambda c, loop, u: loop, made.begin, numbers, (), saves=1, axes=(0, None), backend="llvm", lanes=block.size
-        )
-        loop = jax.tree.map(lambda leaf: leaf[:, 0], begun.records)
-        described = problem(made.advance, made.observe, numbers, loop, None, block.size, (0, 0), steps)
+        loop = evaluated(made.begin, numbers, (), lanes=block.size, axes=(0, None), backend="llvm")
+        described = problem(made.advance, made.observe, numbers, loop, lanes=block.size, axes=(0, 0))
         session, _ = open_session(described, "llvm")
         session.reserve(1)
         begin = clock()

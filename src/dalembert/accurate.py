@@ -16,8 +16,9 @@ from .events import Event
 from .integrators import Reference
 from .integrators.base import NOT_FINITE, OK
 from .loop import Peaks, functions, peaked
+from .records import Record
 from .system import MechanicalSystem, State
-from .trajectory import Record, Trajectory
+from .trajectory import Trajectory
 from .watch import START
 
 ULP = 2.0**-52
@@ -152,18 +153,3 @@ def _ended(records: Record, kept: np.ndarray, found: Found | None, stops: list[b
     else:
         records = jax.tree.map(lambda leaf: leaf[kept], records)
     return records, jax.tree.map(lambda leaf: leaf[-1], records)
-
-
-def between_states(trajectory: Trajectory, begin: State, t: np.ndarray, controls, index: np.ndarray) -> State:
-    """The accurate motion from saved states to the times t, with the controls of each step on the way."""
-    assert isinstance(trajectory.integrator, Reference)
-    pick = lambda k: jax.tree.map(lambda leaf: leaf[k], begin)
-    flow, h = trajectory.integrator.flow(trajectory.system, pick(0)), float(trajectory.step)
-    states = []
-    for k, end in enumerate(t):
-        state, number = pick(k), int(index[k])
-        while controls is not None and (end - state.t) / h > 1.0:
-            state, number = flow(state, float(state.t) + h, _row(controls, number)), number + 1
-        u = None if controls is None else _row(controls, min(number, len(jax.tree.leaves(controls)[0]) - 1))
-        states.append(flow(state, end, u) if end != state.t else state)
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *states)

@@ -21,7 +21,8 @@ from .events import Event
 from .integrators import Integrator
 from .integrators.registry import METHODS
 from .models.registry import MODELS
-from .simulate import BACKENDS, count_steps, steps_until
+from .schedule import BACKENDS, count_steps
+from .simulate import steps_until
 from .system import MechanicalSystem, State
 from .user_system import blaming, user_system
 
@@ -68,8 +69,14 @@ def read(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as fault:
         raise InvalidInput(f"{path} is not valid TOML: {fault}") from fault
-    except (OSError, UnicodeDecodeError) as fault:
-        raise InvalidInput(f"cannot read the configuration {path}: {fault}") from fault
+    except FileNotFoundError as fault:
+        raise InvalidInput(
+            f"there is no file {path}: `dalembert init NAME` writes a configuration to start from"
+        ) from fault
+    except UnicodeDecodeError as fault:
+        raise InvalidInput(f"{path} is not a configuration: it is not text (in UTF-8)") from fault
+    except OSError as fault:
+        raise InvalidInput(f"cannot read the configuration {path}: {fault.strerror}") from fault
 
 
 def override(config: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
@@ -116,7 +123,9 @@ def parse(config: Mapping[str, Any], folder: str | Path = ".") -> Job:
     """Check and build the job of a configuration given as nested mappings; `folder` is where a user's own file is."""
     for name in config:
         if name == "sweep":
-            raise InvalidInput("this configuration has a [sweep] of many runs; use `dalembert sweep` (or da.sweep) for it")
+            raise InvalidInput(
+                "this configuration has a [sweep] of many runs; use `dalembert sweep` (or da.sweep) for it"
+            )
         if name not in (*SECTIONS, "event"):
             raise UnknownName("section", name, (*SECTIONS, "event"))
     parts = {name: _section(config, name) for name in SECTIONS}

@@ -16,8 +16,8 @@ from .integrators import Integrator
 from .integrators.base import OK
 from .kernels.run import Backend
 from .loop import Loop
+from .records import Record
 from .system import MechanicalSystem
-from .trajectory import Record
 from .watch import Note, Watched, slots
 
 
@@ -66,6 +66,7 @@ class Found:
     index: np.ndarray  # of the step among those of this run
 
     def kept(self, which) -> Found:
+        """Some of the crossings: a mask or indices."""
         rows = (self.lane, self.which, self.theta, self.direction, self.record, self.index)
         return Found(*jax.tree.map(lambda leaf: leaf[which], rows))
 

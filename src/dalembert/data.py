@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
-import platform
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
+from ._version import made_by
 from .coordinates import axes, quaternions
 from .groups.motions import Motions
 from .groups.rotations import Rotations
-from .trajectory import Trajectory
+from .run import Run
 
 if TYPE_CHECKING:
     import xarray
@@ -63,7 +62,7 @@ EVENTS = {
 }
 
 
-def to_xarray(trajectory: Trajectory, *, reaction: bool = False) -> xarray.Dataset:
+def to_xarray(trajectory: Run, *, reaction: bool = False) -> xarray.Dataset:
     """A Dataset over `time` (over `member` and `save` for an ensemble) with every saved number and what follows from it.
 
     `reaction=True` adds the reaction forces A^T l, which take a second or two to compile.
@@ -97,7 +96,7 @@ def to_xarray(trajectory: Trajectory, *, reaction: bool = False) -> xarray.Datas
     return xarray.Dataset(data | _crossings(trajectory), coords=coordinates, attrs=provenance(trajectory))
 
 
-def _crossings(trajectory: Trajectory) -> dict[str, Any]:
+def _crossings(trajectory: Run) -> dict[str, Any]:
     """The columns over `crossing`: all crossings of all events, with the name of the event beside them."""
     found = [each for each in trajectory.events.values() if len(each)]
     if not found:
@@ -118,7 +117,7 @@ def _crossings(trajectory: Trajectory) -> dict[str, Any]:
     return {name: (("crossing", *dims), values, EVENTS.get(name, {})) for name, (values, dims) in columns.items()}
 
 
-def _saved(trajectory: Trajectory) -> dict[str, tuple[Any, tuple[str, ...]]]:
+def _saved(trajectory: Run) -> dict[str, tuple[Any, tuple[str, ...]]]:
     records, state = trajectory.records, trajectory.records.state
     n = trajectory.system.group.dim
     whole = np.shape(state.momentum)[-1] == n
@@ -147,7 +146,7 @@ def configurations(g: Any) -> dict[str, Any]:
     )
 
 
-def _attitudes(trajectory: Trajectory) -> dict[str, tuple[Any, tuple[str, ...]]]:
+def _attitudes(trajectory: Run) -> dict[str, tuple[Any, tuple[str, ...]]]:
     """Quaternions and positions, for those factors that have them."""
     columns: dict[str, tuple[Any, tuple[str, ...]]] = {}
     factors = trajectory.system.group.factors
@@ -167,10 +166,8 @@ def _about(name: str) -> dict[str, str]:
     return {"long_name": text} | ({"units": unit} if unit else {})
 
 
-def provenance(trajectory: Trajectory) -> dict[str, Any]:
+def provenance(trajectory: Run) -> dict[str, Any]:
     """What made this run: group, method, step, how it ended, backend, versions, machine and time."""
-    from . import __version__
-
     failed = np.count_nonzero(np.asarray(trajectory.final.status))
     return {
         "group": str(trajectory.system.group),
@@ -181,11 +178,6 @@ def provenance(trajectory: Trajectory) -> dict[str, Any]:
         "interrupted": int(trajectory.interrupted),
         "backend": trajectory.backend,
         "note": trajectory.note,
-        "dalembert": __version__,
-        "jax": jax.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **made_by(),
         "units": "SI, if the parameters are; [q] is the unit of the coordinate itself",
     }

@@ -13,10 +13,11 @@ from jax import Array
 
 from .events import Event
 from .integrators import Integrator
+from .kernels.problem import problem
 from .kernels.run import Backend, run
 from .loop import functions
+from .records import Record
 from .system import MechanicalSystem, State
-from .trajectory import Record
 
 ULP = 2.0**-52
 BLOCK = 12
@@ -152,11 +153,10 @@ def locate(
     room = jax.tree.map(lambda leaf: np.zeros((lanes, *leaf.shape), leaf.dtype), shapes)
     zeros, ones, minus = np.zeros(lanes), np.ones(lanes), -np.abs(before)
     search = Search(zeros, minus, ones, minus, zeros, minus, ones, zeros, np.zeros(lanes, bool), room)
+    axes = ((0 if batched else None, 0), 0)
     for _ in range(BLOCKS):
-        search = run(
-            *searching(integrator, events), (system, sought), search, saves=1, save_every=BLOCK, lanes=lanes,
-            axes=((0 if batched else None, 0), 0), backend=backend,
-        ).loop  # fmt: skip
+        described = problem(*searching(integrator, events), (system, sought), search, lanes=lanes, axes=axes)
+        search = run(described, saves=1, save_every=BLOCK, backend=backend).loop
         if np.all(search.done):
             break
     good = np.abs(search.fb) <= JUMP * np.abs(scale)

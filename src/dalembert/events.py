@@ -14,8 +14,8 @@ from jax import Array
 
 from .errors import InvalidInput, UnknownName
 from .forces import Driven
+from .records import Record
 from .system import MechanicalSystem, State
-from .trajectory import Record
 
 QUANTITIES = ("configuration", "angles", "velocity", "momentum", "energy", "time")
 SCALARS = ("energy", "time")
@@ -36,6 +36,8 @@ class Quantity:
     def __post_init__(self):
         if self.kind not in QUANTITIES:
             raise UnknownName("quantity", self.kind, QUANTITIES)
+        if not isinstance(self.index, tuple) or not all(isinstance(k, int) for k in self.index):
+            raise InvalidInput(f"the index of a quantity is {self.index!r}; allowed: a tuple of whole numbers, as (1,)")
         if not np.isfinite(self.value):
             raise InvalidInput(f"the value of an event is {self.value}; allowed: a finite number")
 

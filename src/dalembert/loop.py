@@ -13,9 +13,9 @@ from jax import Array
 
 from .integrators import Integrator
 from .integrators.base import NOT_FINITE, OK
+from .records import Record
 from .sensitivity import Pair, push
 from .system import MechanicalSystem, State
-from .trajectory import Record
 
 
 class Peaks(NamedTuple):

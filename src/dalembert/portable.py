@@ -20,6 +20,8 @@ from .errors import InvalidInput
 
 PACKAGE = __name__.split(".")[0]
 Arrays = dict[str, np.ndarray]
+MOVED = {"dalembert.trajectory:Record": "dalembert.records:Record"}
+"""Where older files say a thing is found, and where it is found now."""
 
 
 class NotPortable(InvalidInput):
@@ -78,7 +80,12 @@ def unpack(form: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         return found
     fields = {key: unpack(entry, arrays) for key, entry in form["fields"].items()}
     if (kind == "named" and issubclass(found, tuple)) or (kind == "data" and dataclasses.is_dataclass(found)):
-        return found(**fields)
+        try:
+            return found(**fields)
+        except TypeError as fault:
+            raise InvalidInput(
+                f"the file is of another version of {PACKAGE}, in which {form[kind]} differs: {fault}"
+            ) from fault
     if kind == "tree" and callable(getattr(found, "tree_unflatten", None)):
         return found.tree_unflatten(fields["static"], fields["children"])
     raise InvalidInput(f"{form[kind]} is no {kind} of {PACKAGE}")
@@ -100,7 +107,7 @@ def _name(thing: Any) -> str:
 
 
 def _find(name: str) -> Any:
-    module, _, attribute = name.partition(":")
+    module, _, attribute = MOVED.get(name, name).partition(":")
     if module != PACKAGE and not module.startswith(f"{PACKAGE}."):
         raise InvalidInput(f"{name} is not part of {PACKAGE}")
     try:

@@ -21,7 +21,8 @@ class Retraction(abc.ABC):
     """
 
     @abc.abstractmethod
-    def tau(self, group: Group, xi: Array) -> Element: ...
+    def tau(self, group: Group, xi: Array) -> Element:
+        """tau(xi), with tau(0) = e, dtau(0) = 1 and tau(-xi) = tau(xi)^-1."""
 
     @abc.abstractmethod
     def inverse(self, group: Group, g: Element) -> Array:

@@ -39,6 +39,7 @@ class LRSystem(MechanicalSystem):
 
     @property
     def inertia(self) -> Array:
+        """I of L = <I xi, xi>/2 (n, n), in the body."""
         return self.body.inertia
 
     @property
@@ -52,6 +53,7 @@ class LRSystem(MechanicalSystem):
         return self.body.annihilator
 
     def mass_matrix(self) -> Array:
+        """J with <I xi, xi> = tr(xi J xi^T); see `InvariantSystem.mass_matrix`."""
         return self.body.mass_matrix()
 
     def L(self, t, g, xi) -> Array:

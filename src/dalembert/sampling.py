@@ -9,20 +9,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .accurate import between_states
 from .dense import Moment, between
 from .errors import InvalidInput
 from .integrators import Integrator, Reference
+from .kernels.evaluate import evaluated
+from .kernels.problem import problem
 from .kernels.run import run
 from .loop import Functions, functions
+from .records import Record
+from .run import Run
 from .system import State
-from .trajectory import Record, Trajectory
 
 NEAR = 1e-9
 """Times that miss the ends of a run by less than this share of a step belong to it."""
 
 
-def states_at(trajectory: Trajectory, times: Any, controls: Any = None) -> State:
+def states_at(trajectory: Run, times: Any, controls: Any = None) -> State:
     """See `Trajectory.at`."""
     wanted = np.asarray(times, float)
     flat, single = np.atleast_1d(wanted).ravel(), np.ndim(trajectory.final.status) == 0
@@ -39,7 +41,7 @@ def states_at(trajectory: Trajectory, times: Any, controls: Any = None) -> State
     index = begin.steps - records.steps[lane, 0]
     held = None if controls is None else jax.tree.map(np.asarray, controls)
     if single and isinstance(trajectory.integrator, Reference):
-        found = between_states(trajectory, begin.state, np.where(inside, t, begin.state.t), held, index)
+        found = _between_states(trajectory, begin.state, np.where(inside, t, begin.state.t), held, index)
     else:
         found = _by_steps(trajectory, begin, _parts(trajectory, records, lane, row, t), held, index, lane)
     found = jax.tree.map(lambda leaf: np.where(inside.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, np.nan), found)
@@ -47,7 +49,23 @@ def states_at(trajectory: Trajectory, times: Any, controls: Any = None) -> State
     return jax.tree.map(lambda leaf: leaf.reshape((*shape, *leaf.shape[1:])), found)
 
 
-def _by_steps(trajectory: Trajectory, begin: Record, parts, held, index: np.ndarray, lane: np.ndarray) -> State:
+def _between_states(trajectory: Run, begin: State, t: np.ndarray, controls, index: np.ndarray) -> State:
+    """The accurate motion from saved states to the times t, with the controls of each step on the way."""
+    assert isinstance(trajectory.integrator, Reference)
+    pick = lambda k: jax.tree.map(lambda leaf: leaf[k], begin)
+    row = lambda k: jax.tree.map(lambda leaf: leaf[k], controls)
+    flow, h = trajectory.integrator.flow(trajectory.system, pick(0)), float(trajectory.step)
+    states = []
+    for k, end in enumerate(t):
+        state, number = pick(k), int(index[k])
+        while controls is not None and (end - state.t) / h > 1.0:
+            state, number = flow(state, float(state.t) + h, row(number)), number + 1
+        u = None if controls is None else row(min(number, len(jax.tree.leaves(controls)[0]) - 1))
+        states.append(flow(state, end, u) if end != state.t else state)
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *states)
+
+
+def _by_steps(trajectory: Run, begin: Record, parts, held, index: np.ndarray, lane: np.ndarray) -> State:
     """The states that so many whole steps and a part of one lead to from the saved ones."""
     size, whole, part = parts
     pick = lambda leaf: np.asarray(leaf)[lane]
@@ -70,7 +88,7 @@ def _inside(saved: np.ndarray, t: np.ndarray, h: float) -> np.ndarray:
     return (saved.min(axis=1) - margin <= t) & (t <= saved.max(axis=1) + margin)
 
 
-def _parts(trajectory: Trajectory, records, lane, row, t) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _parts(trajectory: Run, records, lane, row, t) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(size of a step, whole steps, part of a step) from the saved state before each time to that time."""
     after = np.minimum(row + 1, records.steps.shape[1] - 1)
     gap = np.maximum(records.steps[lane, after] - records.steps[lane, row], 1)
@@ -107,21 +125,16 @@ def _stepping(integrator: Integrator) -> Functions:
     return Functions(begin, advance, observe)
 
 
-def _stay(consts, loop, u):
-    return loop
-
-
-def _stepped(trajectory: Trajectory, system, moment: Moment, whole, held, index) -> Moment:
+def _stepped(trajectory: Run, system, moment: Moment, whole, held, index) -> Moment:
     """The moments after the whole steps."""
     lanes, most, batched = len(whole), int(whole.max()), 0 if trajectory.batched else None
     axes, consts, made = (batched, None), (system, trajectory.step), _stepping(trajectory.integrator)
     rows = index[:, None] + np.minimum(np.arange(most), np.maximum(whole - 1, 0)[:, None])
     u = jax.tree.map(lambda leaf: leaf[rows], held)
     first = jax.tree.map(lambda leaf: leaf[:, 0], u)
-    loop = run(_stay, made.begin, consts, (moment.state, first), saves=1, lanes=lanes, axes=(axes, 0)).records
-    given = jax.tree.map(lambda leaf: leaf[:, 0], loop), 1.0 * whole
-    state, angles = run(made.advance, made.observe, consts, given, u, saves=1, save_every=most, lanes=lanes, initial=True,
-                        axes=(axes, 0, 0)).records  # fmt: skip
+    given = evaluated(made.begin, consts, (moment.state, first), lanes=lanes, axes=(axes, 0)), 1.0 * whole
+    described = problem(made.advance, made.observe, consts, given, u, lanes=lanes, axes=(axes, 0, 0))
+    state, angles = run(described, saves=1, save_every=most, initial=True).records
     turned = angles[:, 1] - angles[:, 0]
     some = whole > 0
     end = jax.tree.map(lambda a, b: np.where(some.reshape(-1, *(1,) * (b.ndim - 1)), a[:, 1], b), state, moment.state)
@@ -141,11 +154,10 @@ def _ending(integrator: Integrator):
     return observe
 
 
-def _partial(trajectory: Trajectory, system, moment: Moment, part, held, index) -> State:
+def _partial(trajectory: Run, system, moment: Moment, part, held, index) -> State:
     """The states a part of a step after the moments."""
     if not part.any():
         return moment.state
     u = jax.tree.map(lambda leaf: leaf[np.minimum(index, len(leaf) - 1)], held)
     axes = (0 if trajectory.batched else None, 0)
-    found = run(_stay, _ending(trajectory.integrator), system, (moment, part, u), saves=1, lanes=len(part), axes=axes)
-    return jax.tree.map(lambda leaf: leaf[:, 0], found.records)
+    return evaluated(_ending(trajectory.integrator), system, (moment, part, u), lanes=len(part), axes=axes)

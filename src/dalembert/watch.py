@@ -14,7 +14,7 @@ from .dense import Moment
 from .events import Event
 from .integrators import Integrator
 from .loop import Functions, Loop, functions, peaked
-from .trajectory import Record
+from .records import Record
 
 ROOM = 72
 """Words of notes that a run keeps until the host reads them: with more, compiled code copies them at every step. A lane keeps one note,

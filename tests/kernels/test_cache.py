@@ -11,6 +11,7 @@ import pytest
 import toys
 
 from dalembert.kernels import cache, native
+from dalembert.kernels.problem import problem
 from dalembert.kernels.run import run
 
 jax.config.update("jax_enable_x64", True)
@@ -106,9 +107,9 @@ def test_two_writers_leave_a_whole_entry_at_every_moment(folder):
 def test_a_kernel_comes_back_from_the_disk(folder, monkeypatch):
     arguments = (toys.advance, toys.observe, toys.consts(), toys.start())
     monkeypatch.setattr(native, "_functions", {})
-    first = run(*arguments, saves=20, backend="llvm")
+    first = run(problem(*arguments), saves=20, backend="llvm")
     assert len(list(folder.iterdir())) == 1
     monkeypatch.setattr(native, "_functions", {})
     monkeypatch.setattr(native, "object_code", lambda text: pytest.fail("compiled again"))
-    second = run(*arguments, saves=20, backend="llvm")
+    second = run(problem(*arguments), saves=20, backend="llvm")
     np.testing.assert_array_equal(first.records["x"], second.records["x"])

@@ -26,15 +26,13 @@ def test_the_gpu_computes_the_bits_of_the_emulation():
     loop = jax.tree.map(lambda leaf: np.stack([leaf] * lanes), toys.start())
     loop["x"] = loop["x"] + np.random.default_rng(0).normal(size=(lanes, 3))
     loop["x"][5] = 49.9
-    described = problem(toys.advance, toys.observe, toys.consts(), loop, None, lanes, None, 60)
+    described = problem(toys.advance, toys.observe, toys.consts(), loop, lanes=lanes)
     lowered = described.lowered()
     emulated = cuda.emulated(csource.source(lowered.program, layout_of(described, lowered)))
     session = NativeSession("emulated", emulated, Buffers(described, lowered, 1), 1, 1)
     session.reserve(20)
     session.run(0, 20, 3, 0)
-    on_gpu = run(
-        toys.advance, toys.observe, toys.consts(), loop, saves=20, save_every=3, backend="cuda", lanes=lanes
-    )
+    on_gpu = run(described, saves=20, save_every=3, backend="cuda")
     assert on_gpu.backend == "cuda" and on_gpu.loop["status"][5] == 1
     for a, b in zip(jax.tree.leaves(session.records(20)), jax.tree.leaves(on_gpu.records), strict=True):
         np.testing.assert_array_equal(a, b)

@@ -6,6 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from dalembert.kernels.problem import problem
 from dalembert.kernels.run import run
 
 jax.config.update("jax_enable_x64", True)
@@ -55,15 +56,11 @@ CASES = {  # name: function, exact function, points, ulps allowed
 def evaluate(function, *arguments):
     """The function of every point through the native backend, a lane a point."""
     loop = {"x": arguments, "y": np.zeros(len(arguments[0]))}
-    return run(
-        lambda c, loop, u: loop | {"y": function(*loop["x"])},
-        lambda c, loop: loop["y"],
-        None,
-        loop,
-        saves=1,
-        backend="llvm",
-        lanes=len(arguments[0]),
-    ).records[:, 0]
+    lanes = len(arguments[0])
+    described = problem(
+        lambda c, loop, u: loop | {"y": function(*loop["x"])}, lambda c, loop: loop["y"], None, loop, lanes=lanes
+    )
+    return run(described, saves=1, backend="llvm").records[:, 0]
 
 
 def ulps(found, exact):

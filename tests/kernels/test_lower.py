@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from dalembert.kernels.problem import problem
 from dalembert.kernels.program import LoweringError
 from dalembert.kernels.run import run
 
@@ -18,14 +19,8 @@ def native(function, x=X):
     """function(x) through the LLVM backend."""
     shape = jax.eval_shape(function, x)
     loop = {"x": x, "y": jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shape)}
-    result = run(
-        lambda c, loop, u: loop | {"y": function(loop["x"])},
-        lambda c, loop: loop["y"],
-        None,
-        loop,
-        saves=1,
-        backend="llvm",
-    )
+    described = problem(lambda c, loop, u: loop | {"y": function(loop["x"])}, lambda c, loop: loop["y"], None, loop)
+    result = run(described, saves=1, backend="llvm")
     return jax.tree.map(lambda leaf: leaf[0], result.records)
 
 
@@ -207,11 +202,5 @@ def test_single_precision_is_refused():
 
 def test_a_changing_carry_is_named():
     with pytest.raises(LoweringError, match=r"loop.*float64.*int64"):
-        run(
-            lambda c, loop, u: {"x": loop["x"].astype(int)},
-            lambda c, loop: loop,
-            None,
-            {"x": X},
-            saves=1,
-            backend="llvm",
-        )
+        described = problem(lambda c, loop, u: {"x": loop["x"].astype(int)}, lambda c, loop: loop, None, {"x": X})
+        run(described, saves=1, backend="llvm")

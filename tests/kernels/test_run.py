@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import toys
 
-from dalembert.kernels import csource, cuda
-from dalembert.kernels import run as runs
+from dalembert.kernels import csource, cuda, pieces
 from dalembert.kernels.buffers import Buffers, layout_of
 from dalembert.kernels.native import NativeSession
 from dalembert.kernels.problem import problem
@@ -26,8 +25,9 @@ LANES = 13
 FAILING = 5
 
 
-def toy(loop=START, consts=C, advance=toys.advance, **options):
-    return run(advance, toys.observe, consts, loop, **({"backend": "llvm"} | options))
+def toy(loop=START, consts=C, advance=toys.advance, controls=None, lanes=None, axes=None, **options):
+    described = problem(advance, toys.observe, consts, loop, controls, lanes=lanes, axes=axes)
+    return run(described, **({"backend": "llvm"} | options))
 
 
 def equal(a, b):
@@ -82,7 +82,7 @@ def test_lanes_are_single_runs_bit_for_bit(width, threads):
 @pytest.mark.parametrize("controlled", [False, True])
 def test_the_cuda_source_on_the_cpu_is_llvm_bit_for_bit(controlled):
     controls = np.sin(np.arange(80.0))[:, None] * np.ones(3) if controlled else None
-    described = problem(toys.advance, toys.observe, C, ensemble(), controls, LANES, None, 80)
+    described = problem(toys.advance, toys.observe, C, ensemble(), controls, lanes=LANES)
     lowered = described.lowered()
     emulated = cuda.emulated(csource.source(lowered.program, layout_of(described, lowered)))
     session = NativeSession("emulated", emulated, Buffers(described, lowered, 1), 1, 1)
@@ -120,7 +120,7 @@ def test_chunks_are_the_run(backend):
     whole = toy(saves=50, save_every=3, backend=backend)
     parts = [
         (part.first, part.records["x"].copy())
-        for part in chunks(toys.advance, toys.observe, C, START, saves=50, save_every=3, chunk=16, backend=backend)
+        for part in chunks(problem(toys.advance, toys.observe, C, START), saves=50, save_every=3, chunk=16, backend=backend)
     ]
     assert [first for first, _ in parts] == [0, 16, 32, 48]
     assert np.array_equal(np.concatenate([x for _, x in parts]), whole.records["x"])
@@ -128,7 +128,7 @@ def test_chunks_are_the_run(backend):
 
 def test_small_pieces_are_the_run(monkeypatch):
     whole = toy(saves=4, save_every=3000)
-    monkeypatch.setattr(runs, "PIECE", 1e-5)
+    monkeypatch.setattr(pieces, "PIECE", 1e-5)
     assert equal(toy(saves=4, save_every=3000).records, whole.records)
 
 
@@ -169,10 +169,11 @@ def test_auto_falls_back_to_xla_and_says_so():
         return {"x": jnp.linalg.cholesky(loop["x"])}
 
     loop = {"x": np.eye(2)}
-    result = run(advance, lambda c, loop: loop, None, loop, saves=3)
+    described = problem(advance, lambda c, loop: loop, None, loop)
+    result = run(described, saves=3)
     assert result.backend == "xla" and "cholesky" in result.note
     with pytest.raises(LoweringError, match="cholesky"):
-        run(advance, lambda c, loop: loop, None, loop, saves=3, backend="llvm")
+        run(described, saves=3, backend="llvm")
 
 
 def test_new_parameters_neither_trace_nor_compile():
@@ -189,7 +190,8 @@ def test_new_parameters_neither_trace_nor_compile():
 
 def test_gradients_go_through_a_run():
     def final(h):
-        return jnp.sum(run(toys.advance, toys.observe, C | {"h": h}, START, saves=10, save_every=2).loop["x"] ** 2)
+        described = problem(toys.advance, toys.observe, C | {"h": h}, START)
+        return jnp.sum(run(described, saves=10, save_every=2).loop["x"] ** 2)
 
     difference = (final(0.01 + 1e-6) - final(0.01 - 1e-6)) / 2e-6
     np.testing.assert_allclose(jax.grad(final)(0.01), difference, rtol=1e-7)
@@ -206,7 +208,7 @@ def test_tangents_run_natively():
         return {"at": at, "dx": d["x"], "dt": d["t"]}
 
     loop = {"at": START, "dx": np.zeros(3), "dt": 0.0}
-    result = run(advance, lambda c, loop: loop["dx"], C, loop, saves=20, backend="llvm")
+    result = run(problem(advance, lambda c, loop: loop["dx"], C, loop), saves=20, backend="llvm")
     plus, minus = (toy(consts=toys.consts(0.01 + d), saves=20).records["x"] for d in (1e-6, -1e-6))
     np.testing.assert_allclose(result.records, (plus - minus) / 2e-6, rtol=1e-6, atol=1e-7)
 

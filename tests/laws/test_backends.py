@@ -14,6 +14,7 @@ import dalembert as da
 from dalembert.integrators.registry import METHODS
 from dalembert.kernels import csource, cuda
 from dalembert.kernels.buffers import Buffers, layout_of
+from dalembert.kernels.evaluate import evaluated
 from dalembert.kernels.native import NativeSession
 from dalembert.kernels.problem import problem
 from dalembert.kernels.program import LoweringError
@@ -45,10 +46,6 @@ def whole(consts, loop):
     return loop
 
 
-def stay(consts, given, u):
-    return given
-
-
 def native_run(model_name: str, method_name: str, steps: int):
     """(functions, consts, the loops before each step, the loops after it), natively; skips what does not go together."""
     model = MODELS[model_name]
@@ -63,9 +60,8 @@ def native_run(model_name: str, method_name: str, steps: int):
     parts = functions(integrator, False)
     consts = (system, jnp.asarray(model.step))
     try:
-        first = run(stay, parts.begin, consts, (state, None), saves=1, backend="llvm").records
-        begin = jax.tree.map(lambda leaf: leaf[0], first)
-        native = run(parts.advance, whole, consts, begin, saves=steps, backend="llvm")
+        begin = evaluated(parts.begin, consts, (state, None), backend="llvm")
+        native = run(problem(parts.advance, whole, consts, begin), saves=steps, backend="llvm")
     except LoweringError as error:
         pytest.skip(f"too large for native code, runs on XLA: {error}")
     assert np.all(np.asarray(native.loop.status) == 0)
@@ -76,7 +72,7 @@ def native_run(model_name: str, method_name: str, steps: int):
 def compare_source(model: str, method: str, steps: int) -> None:
     """Every step of a native run, repeated from the same loop by the emulated CUDA source: bit for bit."""
     parts, consts, before, after = native_run(model, method, steps)
-    described = problem(parts.advance, whole, consts, before, None, steps, None, 1)
+    described = problem(parts.advance, whole, consts, before, lanes=steps)
     lowered = described.lowered()
     text = csource.source(lowered.program, layout_of(described, lowered))
     session = NativeSession("emulated", cuda.emulated(text), Buffers(described, lowered, 1), 1, 1)
@@ -148,11 +144,11 @@ def test_lanes_are_single_runs_bit_for_bit(width):
     consts = (system, jnp.asarray(0.0328))
     states = jax.vmap(lambda m: system.state(momentum=m))(momenta)
     loops = jax.jit(jax.vmap(parts.begin, in_axes=(None, (0, None))))(consts, (states, None))
-    lanes = run(parts.advance, parts.observe, consts, loops, saves=40, backend="llvm", lanes=13, width=width)
+    described = problem(parts.advance, parts.observe, consts, loops, lanes=13)
+    lanes = run(described, saves=40, backend="llvm", width=width)
     assert np.flatnonzero(lanes.loop.status).tolist() == [7] and lanes.loop.steps[7] == 5
     for k in range(13):
-        alone = run(
-            parts.advance, parts.observe, consts, jax.tree.map(lambda leaf: leaf[k], loops), saves=40, backend="llvm"
-        )
+        single = problem(parts.advance, parts.observe, consts, jax.tree.map(lambda leaf: leaf[k], loops))
+        alone = run(single, saves=40, backend="llvm")
         for a, b in zip(jax.tree.leaves(alone.records), jax.tree.leaves(lanes.records), strict=True):
             np.testing.assert_array_equal(a, b[k])

@@ -95,8 +95,8 @@ def test_the_portable_backend_finds_the_same_events():
 def test_the_c_of_the_gpu_finds_the_same_events_bit_for_bit(monkeypatch):
     """Compiled here by the C compiler: watching, locating, stopping and starting again are all programs of the backend."""
 
-    def emulated(described, budget):
-        lowered = described.lowered(budget)
+    def emulated(described):
+        lowered = described.lowered()
         function = cuda.emulated(csource.source(lowered.program, layout_of(described, lowered)))
         return NativeSession("cuda", function, Buffers(described, lowered, 1), 1, 1)
 

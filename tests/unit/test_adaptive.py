@@ -106,5 +106,7 @@ def test_times_that_are_not_known_before_the_run_are_refused():
         da.ensemble(FREE, METHOD, states, step=0.05, t_end=1.0)
     with pytest.raises(da.InvalidInput, match="one row a step"):
         da.simulate(FREE, METHOD, START, step=0.05, steps=3, controls=lambda t: t)
+    with pytest.raises(da.InvalidInput, match="one row a step"):
+        da.ensemble(FREE, METHOD, [START, START], step=0.05, steps=3, controls=lambda t: t)
     with pytest.raises(da.InvalidInput, match="t_end"):
         da.simulate(FREE, METHOD, START, step=0.05, t_end=0.01)

@@ -10,6 +10,7 @@ from dalembert.groups.so3 import unit_quaternion
 from dalembert.integrators import DiscreteMoserVeselov
 from dalembert.integrators import _frames as frames
 from dalembert.integrators import _free_body as free
+from dalembert.integrators._free_flow import exact_step
 from dalembert.integrators.moser_veselov import constants, moments
 from dalembert.models.rigid_body import exact, jacobi, rigid_body
 from dalembert.simulate import simulate
@@ -34,7 +35,7 @@ def level(inertia=HV_INERTIA, momentum=HV_MOMENTUM) -> free.Body:
     return free.body(jnp.diag(jnp.asarray(inertia)), jnp.asarray(momentum))
 
 
-EXACT_STEP = jax.jit(free.exact_step)
+EXACT_STEP = jax.jit(exact_step)
 
 
 def SETUP(b, h):

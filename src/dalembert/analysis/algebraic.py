@@ -61,6 +61,7 @@ class AlgebraicMap(LegendreMap):
 
     @cached_property
     def generic_fibre(self) -> tuple[np.ndarray, np.ndarray]:
+        """(c, all x with f(x) = c) at a random complex c, from which every other fibre is continued."""
         return self.rational.generic_fibre()
 
     def displacement(self, x) -> np.ndarray:

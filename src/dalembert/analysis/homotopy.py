@@ -32,6 +32,7 @@ class RationalMap:
 
     @property
     def rank(self) -> int:
+        """The number r of unknowns."""
         return self.numerator.exponents.shape[1]
 
     @cached_property
@@ -47,6 +48,7 @@ class RationalMap:
         return N - c * D, dN - c[..., None] * dD, D
 
     def value(self, x: np.ndarray) -> np.ndarray:
+        """N(x)/D(x) at points (k, r)."""
         return self.numerator(x) / self.denominator(x)
 
     def generic_fibre(self, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -21,6 +21,7 @@ from ..system import MechanicalSystem, State, vector
 
 
 def bracket(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """[a, b] = a b - b a."""
     return a @ b - b @ a
 
 

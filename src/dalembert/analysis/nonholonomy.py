@@ -18,7 +18,7 @@ from .._jaxpr import depends
 from .._linalg import solve
 from ..distribution import bracket
 from ..groups import Euclidean, Group, Product
-from ..kernels.run import run
+from ..kernels.evaluate import evaluated
 from ..system import MechanicalSystem
 
 NEARBY = 2
@@ -183,15 +183,9 @@ def _around(group: Group, g) -> Any:
 def _values(fields: list[Callable], points) -> np.ndarray:
     """The fields at the points, shape (points, fields, n); a point where they are not defined repeats the first."""
     lanes = jax.tree.leaves(points)[0].shape[0]  # as a run of no steps: XLA would compile nested brackets for minutes
-    values = run(_stay, lambda _, q: jnp.stack([one(q) for one in fields]), (), points, saves=1, lanes=lanes).records[
-        :, 0
-    ]
+    values = evaluated(lambda _, q: jnp.stack([one(q) for one in fields]), (), points, lanes=lanes)
     good = np.isfinite(values).all(axis=(1, 2), keepdims=True)
     return np.where(good, values, values[:1])
-
-
-def _stay(consts, point, u):
-    return point
 
 
 def _rank(vectors: np.ndarray, tolerance: float) -> int:

@@ -48,6 +48,7 @@ def compose(p: Array, q: Array) -> Array:
 
 
 def unit(q: Array) -> Array:
+    """q/|q|."""
     return q * (1.0 / jnp.sqrt(q @ q))
 
 

@@ -76,6 +76,7 @@ def _order(order: float | None) -> str:
 
 # -- what claims depend on ----------------------------------------------------------------------------------------------------
 def unconstrained(system: Any) -> bool:
+    """D is everything: the method is then a variational integrator."""
     return system.constraints == 0
 
 

@@ -107,6 +107,7 @@ class Composition(Integrator):
 
     @cached_property
     def method(self) -> Integrator:
+        """The method that is composed."""
         return LagrangeDAlembert(node=self.node) if self.base is None else self.base
 
     def claims(self, system) -> Claims:
@@ -121,6 +122,7 @@ class Composition(Integrator):
 
     @property
     def order(self) -> int:
+        """The order of the scheme, which the composed method has."""
         return HALVES[self.scheme][0]
 
     @cached_property

@@ -143,6 +143,7 @@ class EulerPoincareSuslov(Integrator):
 
 
 def require_invariant(integrator: Integrator, system) -> None:
+    """Refuse a system that is not (G, I, d)."""
     if not isinstance(system, InvariantSystem):
         raise InvalidInput(
             f"{integrator.name} needs an InvariantSystem (group, inertia, subspace); given {type(system).__name__}. Use LagrangeDAlembert"

@@ -19,6 +19,8 @@ from .moser_veselov import require_free_body
 
 
 class Carry(NamedTuple):
+    """Attitude, and the momentum in the body with its guess after the next step."""
+
     t: Array
     g: Array
     prediction: Prediction  # of the momentum; its x is the present one

@@ -16,6 +16,7 @@ from ..invariant import InvariantSystem
 from ..system import State
 from . import _frames as frames
 from . import _free_body as free
+from . import _free_flow as flow
 from .base import NOT_CONVERGED, OK, Integrator, StepInfo, fine
 from .claims import EXACT, Claims
 from .euler_poincare_suslov import EulerPoincareSuslov, require_invariant
@@ -122,7 +123,7 @@ def constants(inertia: Array, m: Array, h: Array, order: int | str, variant: str
     """(constants, phase, whether they exist) of the map of this order for a body in principal axes."""
     b = free.body(inertia, m)
     if isinstance(order, str):
-        step, scale = free.exact_step(b, h)
+        step, scale = flow.exact_step(b, h)
         return step, scale.B, scale.exists
     if variant == "scaled":
         scale = free.discrete(b, scaled(b, h, order))
@@ -144,7 +145,7 @@ class Series(NamedTuple):
 
 def series(b: free.Body, terms: int) -> Series:
     """The first `terms` coefficients, by the Taylor recursion from 0."""
-    table = free.taylor(jnp.zeros(4), free.scale_equations(b), jnp.ones(()), 2 * terms + 1)
+    table = flow.taylor(jnp.zeros(4), flow.scale_equations(b), jnp.ones(()), 2 * terms + 1)
     return Series(*[[table[2 * k + first, column] for k in range(terms)] for first, column in ((1, 0), (2, 1), (3, 3))])
 
 
@@ -196,6 +197,7 @@ def modified(b: free.Body, m: Array, h: Array, order: int) -> free.Body:
 
 
 def horner(coefficients: list[Array], z: Array) -> Array:
+    """c_0 + c_1 z + c_2 z^2 + ..."""
     value = coefficients[-1]
     for c in coefficients[-2::-1]:
         value = value * z + c

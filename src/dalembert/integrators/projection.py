@@ -20,6 +20,8 @@ ONTO = ("constraint", "energy")
 
 
 class Carry(NamedTuple):
+    """The state with the energy it is held to."""
+
     t: Array
     g: Any
     xi: Array

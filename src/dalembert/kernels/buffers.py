@@ -56,6 +56,7 @@ class Buffers:
         return words, words.shape[1] * stride, stride
 
     def reserve(self, capacity: int) -> None:
+        """Room for so many records."""
         self.capacity = capacity
         self.records = np.empty(capacity * self.lowered.words * self.stride, np.int64)
 
@@ -69,10 +70,12 @@ class Buffers:
         return views
 
     def unpack_loop(self) -> Any:
+        """The loop as the pytree that was given."""
         leaves = unpack(self.state, self.problem.loop_specs, self.problem.lanes)
         return jax.tree.unflatten(jax.tree.structure(self.problem.loop), leaves)
 
     def unpack_records(self, count: int) -> Any:
+        """The first `count` records, with the saves as the first axis (after the lanes)."""
         specs, structure = jax.tree.flatten(self.lowered.record)
         leaves = unpack_records(self.records, specs, self.capacity, count, self.stride, self.problem.lanes)
         return jax.tree.unflatten(structure, leaves)

@@ -10,7 +10,7 @@ import jax
 
 from .problem import problem
 from .program import LoweringError
-from .run import open_session
+from .run import Backend, open_session, run
 
 
 def compiled(function: Callable) -> Callable:
@@ -28,7 +28,7 @@ def compiled(function: Callable) -> Callable:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
             return function(*args)
         try:
-            session, _ = open_session(problem(_stay, observe, args, (), None, None, None, 0), "llvm")
+            session, _ = open_session(problem(_stay, observe, args, ()), "llvm")
         except (LoweringError, ImportError):
             return by_xla(*args)
         session.reserve(1)
@@ -36,6 +36,14 @@ def compiled(function: Callable) -> Callable:
         return jax.device_put(jax.tree.map(lambda leaf: leaf[0], session.records(1)))
 
     return call
+
+
+def evaluated(function: Callable, consts: Any, given: Any, *, lanes: int | None = None, axes: Any = None,
+              backend: Backend = "auto", threads: int | None = None) -> Any:
+    """function(consts, given) by a backend; with `lanes` of every lane, `axes` = (consts, given) as `problem` has them."""
+    described = problem(_stay, function, consts, given, lanes=lanes, axes=axes)
+    records = run(described, saves=1, backend=backend, threads=threads).records
+    return jax.tree.map(lambda leaf: leaf[0] if lanes is None else leaf[:, 0], records)
 
 
 def _stay(consts: Any, loop: Any, u: Any) -> Any:

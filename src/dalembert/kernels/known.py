@@ -48,12 +48,14 @@ class Lowered:
 
     @classmethod
     def of(cls, program: Program, captured: list[np.ndarray], record: Any) -> Lowered:
+        """Of a program that was just traced."""
         lowered = cls(program.digest, len(program.constants), captured, record)
         lowered.__dict__["program"] = program
         return lowered
 
     @cached_property
     def program(self) -> Program:
+        """The program itself: traced when something other than machine code from the disk needs it."""
         assert self.trace is not None
         program = self.trace().program
         if program.digest != self.digest:

@@ -18,15 +18,18 @@ def optimise(program: Program) -> Program:
 
 
 def top_blocks(program: Program) -> tuple[Block, Block, Block]:
+    """What runs once, at every step, and at every record."""
     return program.setup, program.advance, program.observe
 
 
 def all_blocks(program: Program) -> Iterator[Block]:
+    """The blocks of a program with those inside their loops and branches."""
     for top in top_blocks(program):
         yield from blocks(top)
 
 
 def structures(program: Program) -> Iterator[Loop | Branch]:
+    """All loops and branches."""
     for block in all_blocks(program):
         for statement in block.statements:
             if not isinstance(statement, Value):

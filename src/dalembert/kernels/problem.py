@@ -33,14 +33,17 @@ class Problem:
 
     @cached_property
     def const_tree(self) -> Any:
+        """The shapes of the constants of one lane."""
         return _specs(self.consts, self.const_axes)
 
     @cached_property
     def loop_tree(self) -> Any:
+        """The shapes of the loop of one lane."""
         return _specs(self.loop, self.loop_axes)
 
     @cached_property
     def loop_specs(self) -> list[jax.ShapeDtypeStruct]:
+        """The leaves of `loop_tree`."""
         return jax.tree.leaves(self.loop_tree)
 
     @property
@@ -48,6 +51,13 @@ class Problem:
         """The control of one step."""
         rows = _specs(self.controls, self.control_axes)
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
+
+    def require_steps(self, steps: int) -> None:
+        """Refuse controls that have not one row a step."""
+        for leaf, varies in zip(jax.tree.leaves(self.controls), self.control_axes, strict=True):
+            given = np.shape(leaf)[1 if varies else 0]
+            if given != steps:
+                raise ValueError(f"controls have {given} rows for {steps} steps")
 
     def lowered(self, budget: int = BUDGET) -> Lowered:
         """The program of this problem, kept for all problems with the same functions and shapes."""
@@ -64,9 +74,13 @@ class Problem:
         return _remembered(key, lambda: known((self.advance, self.observe, structure, shapes, budget), trace))
 
 
-def problem(advance: Callable, observe: Callable, consts: Any, loop: Any, controls: Any, lanes: int | None,
-            axes: Any, steps: int) -> Problem:
-    """Check and describe a run; `axes` = (consts, loop) or (consts, loop, controls), each like `in_axes` of vmap."""
+def problem(advance: Callable, observe: Callable, consts: Any, loop: Any, controls: Any = None, *,
+            lanes: int | None = None, axes: Any = None) -> Problem:
+    """Check and describe what is to be run; `controls` holds u for every step.
+
+    With `lanes`, `axes` = (consts, loop) or (consts, loop, controls) says like `in_axes` of vmap which leaves have a leading lane
+    axis (default: the loop has).
+    """
     if axes is None:
         axes = (None, None if lanes is None else 0)
     const_axes, loop_axes = axes_of(consts, axes[0]), axes_of(loop, axes[1])
@@ -78,10 +92,6 @@ def problem(advance: Callable, observe: Callable, consts: Any, loop: Any, contro
     if len(found) > 1:
         raise ValueError(f"leaves disagree about the number of lanes: {sorted(found)}")
     lanes = found.pop() if found else None
-    for leaf, varies in zip(jax.tree.leaves(controls), control_axes, strict=True):
-        given = np.shape(leaf)[1 if varies else 0]
-        if given != steps:
-            raise ValueError(f"controls have {given} rows for {steps} steps")
     return Problem(advance, observe, consts, loop, controls, lanes, const_axes, loop_axes, control_axes)
 
 

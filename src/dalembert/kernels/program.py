@@ -115,6 +115,7 @@ class Program:
 
     @cached_property
     def digest(self) -> str:
+        """The name of the program, by which machine code is found again."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def __str__(self) -> str:
@@ -131,6 +132,7 @@ class Program:
 
 
 def inner_blocks(statement: Statement) -> tuple[Block, ...]:
+    """The blocks inside a loop or branch."""
     if isinstance(statement, Loop):
         return statement.test, statement.body
     if isinstance(statement, Branch):

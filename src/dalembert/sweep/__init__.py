@@ -42,6 +42,7 @@ class SweepResult:
 
     @property
     def members(self) -> int:
+        """The number of runs that the sweep asks for."""
         return self.plan.members
 
     def dataset(self):

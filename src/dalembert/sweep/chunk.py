@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from ..analysis.drift import BLOCKS, KINDS, LEAST, classify
 from ..errors import InvalidInput
 from ..integrators.base import OK
+from ..kernels.evaluate import evaluated
+from ..kernels.problem import problem
 from ..kernels.run import Backend, run
 from .axes import Values
 from .members import Family, Members
@@ -123,38 +124,24 @@ def _run(
     plan: Plan, family: Family, numbers: Values, steps: int, lanes: int, backend: Backend, threads: int | None
 ) -> Arrays:
     """The members of one structure and number of steps."""
-    shared: dict[str, Any] = {"backend": backend, "threads": threads, "lanes": lanes}
+    where: dict[str, Any] = {"backend": backend, "threads": threads}
     if not {"states", "drift"} & set(plan.keep):  # one call, into which numbers go and out of which results come
         axes = ((dict.fromkeys(numbers, 0), None), None)
-        last = run(_stay, family.whole, (numbers, float(steps)), (), saves=1, axes=axes, **shared).records
-        return _kept(plan, [last], 1)
-    begun = run(_stay, family.functions.begin, numbers, (), saves=1, axes=(0, None), **shared).records
-    loop = jax.tree.map(lambda leaf: leaf[:, 0], begun)
-    many = "states" in plan.keep
-    every = plan.save_every if many else max(1, steps // (4 * BLOCKS)) if "drift" in plan.keep else steps
+        last = evaluated(family.whole, (numbers, float(steps)), (), lanes=lanes, axes=axes, **where)
+        return _kept(plan, [{name: leaf[:, None] for name, leaf in last.items()}], 1)
+    begin, advance, observe = family.functions
+    loop = evaluated(begin, numbers, (), lanes=lanes, axes=(0, None), **where)
+    every = plan.save_every if "states" in plan.keep else max(1, steps // (4 * BLOCKS))
     parts: list[dict[str, np.ndarray]] = []
     for count, stride in ((steps // every, every), (1, steps % every)):
         if count and stride:
-            done = run(
-                family.functions.advance,
-                family.functions.observe,
-                numbers,
-                loop,
-                saves=count,
-                save_every=stride,
-                axes=(0, 0),
-                initial=not parts and bool({"states", "drift"} & set(plan.keep)),
-                **shared,
-            )
+            described = problem(advance, observe, numbers, loop, lanes=lanes, axes=(0, 0))
+            done = run(described, saves=count, save_every=stride, initial=not parts, **where)
             if done.interrupted:
                 raise KeyboardInterrupt
             loop = done.loop
             parts.append(done.records)
     return _kept(plan, parts, steps // every)
-
-
-def _stay(numbers, loop, u):
-    return loop
 
 
 def _kept(plan: Plan, parts: list[dict[str, np.ndarray]], equidistant: int) -> Arrays:

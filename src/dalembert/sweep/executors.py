@@ -71,7 +71,7 @@ def _client(scheduler: str | None) -> Iterator[Any]:
     try:
         from distributed import Client, LocalCluster
     except ImportError as fault:
-        raise InvalidInput("the executor dask needs the package distributed: pip install 'dalembert[dask]'") from fault
+        raise InvalidInput("the executor dask needs the package distributed: pip install distributed zarr") from fault
     from ..kernels.native import _processors
 
     if scheduler is None:

@@ -22,7 +22,7 @@ from ..errors import InvalidInput, UnknownName
 from ..integrators import Integrator, Reference
 from ..loop import Functions
 from ..models.registry import MODELS
-from ..simulate import count_steps
+from ..schedule import count_steps
 from ..system import MechanicalSystem, State
 from ..user_system import user_system
 from .axes import Values

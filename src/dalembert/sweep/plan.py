@@ -65,10 +65,12 @@ class Plan:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """What is varied, along all axes."""
         return tuple(name for axis in self.axes for name in axis.names)
 
     @property
     def dims(self) -> tuple[str, ...]:
+        """The dimensions of the results; zipped axes have one, `member`."""
         return ("member",) if self.zipped else tuple(axis.dim for axis in self.axes)
 
     @property
@@ -77,6 +79,7 @@ class Plan:
 
     @property
     def members(self) -> int:
+        """The number of runs."""
         return math.prod(self.shape)
 
     # -- blocks --------------------------------------------------------------------------------------------------------
@@ -91,13 +94,16 @@ class Plan:
 
     @property
     def block_grid(self) -> tuple[int, ...]:
+        """How many blocks there are along every dimension."""
         return tuple(-(-size // part) for size, part in zip(self.shape, self.block_shape, strict=True))
 
     @property
     def blocks(self) -> int:
+        """The number of blocks."""
         return math.prod(self.block_grid)
 
     def block(self, number: int) -> Block:
+        """The block of this number, in C order."""
         places = [int(place) for place in np.unravel_index(number, self.block_grid)]
         parts = zip(places, self.block_shape, self.shape, strict=True)
         return Block(number, tuple((p * part, min((p + 1) * part, size)) for p, part, size in parts))

@@ -6,11 +6,9 @@ was not written. Zarr checks every chunk (CRC-32C) when anyone reads it; the mar
 
 from __future__ import annotations
 
-import datetime
 import json
 import math
 import os
-import platform
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-import jax
 import numpy as np
 
 from .._toml import dumps
+from .._version import made_by
 from ..atomic import replacing, writing
 from ..errors import InvalidInput, WriteFailure
 from ..files import checksum, require_writable
@@ -253,16 +251,9 @@ def _region(block: Block) -> tuple[slice, ...]:
 
 def provenance(plan: Plan) -> dict[str, Any]:
     """What made a store: the plan, the configuration, versions, machine and time."""
-    from .. import __version__
-
     return {
         "plan": plan.description,
         "config": dumps({**plan.config, "sweep": plan.section}),
         "members": plan.members,
-        "dalembert": __version__,
-        "jax": jax.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **made_by(),
     }

@@ -10,6 +10,7 @@ import numpy as np
 from ..config import parse
 from ..errors import InvalidInput
 from ..invariant import InvariantSystem
+from ..models.sleigh import total_turning
 
 if TYPE_CHECKING:
     import xarray
@@ -54,8 +55,6 @@ def _threshold(config: dict[str, Any], data: xarray.Dataset, x: str) -> Curve:
 
 def _turning(config: dict[str, Any], data: xarray.Dataset) -> Curve:
     """(pi/a) sqrt((J + m a^2)/m), with J where the picture is cut."""
-    from ..models.sleigh import total_turning
-
     a = np.asarray(data.system_a)
     system = config["system"]
     inertia = float(data.system_inertia) if "system_inertia" in data.coords else system.get("inertia", 1.0)

@@ -16,8 +16,8 @@ from ..errors import InvalidInput, NumericalFailure, OffConstraint
 from ..integrators import Integrator, Reference
 from ..integrators.claims import EXACT, conservative, unconstrained
 from ..invariant import generators
+from ..kernels.evaluate import evaluated
 from ..kernels.program import LoweringError
-from ..kernels.run import run
 from ..simulate import simulate
 from ..system import MechanicalSystem, State
 from ..trajectory import Trajectory
@@ -172,8 +172,7 @@ def _returned(case: Case, integrator: Integrator, forward: Trajectory) -> State:
         with suppress(OffConstraint):  # a method that does not keep D goes back from where it is
             return _run(case, integrator, forward.last, -case.step, TRIP).check().last
     consts = (case.system, forward.step)
-    record = run(_stay, _turning(integrator), consts, forward.final.carry, saves=1, backend="llvm").records
-    carry = jax.tree.map(lambda leaf: leaf[0], record)
+    carry = evaluated(_turning(integrator), consts, forward.final.carry, backend="llvm")
     turned = replace(forward, final=forward.final._replace(carry=carry))
     return _run(case, integrator, turned, -case.step, TRIP).check().last
 
@@ -182,10 +181,6 @@ def _returned(case: Case, integrator: Integrator, forward: Trajectory) -> State:
 def _turning(integrator: Integrator) -> Callable:
     """`reverse` in the form of an observation, which a backend compiles."""
     return lambda consts, carry: integrator.reverse(consts[0], carry, consts[1])
-
-
-def _stay(consts, carry, u):
-    return carry
 
 
 def _pair(state: State) -> tuple[Any, Any]:

@@ -47,6 +47,7 @@ class Verdict:
 
 @cache
 def claims_of(label: str, case: str) -> Claims | None:
+    """What a method claims on a system; None where it refuses it."""
     try:
         return variants()[label].integrator.claims(cases()[case].system)
     except InvalidInput:
