@@ -15,6 +15,8 @@ EPS = 2.0**-52
 LIMIT = 40
 PATIENCE = 8
 STAGES = 16
+SMALL = 4
+"""Up to so many unknowns a direct trial has code of its own, in which its zeros fold; more would make that code long."""
 
 
 class Root(NamedTuple):
@@ -57,11 +59,8 @@ def find_root(
     sign = jnp.zeros((), guess.dtype) if sign is None else sign
 
     def solver(f, x, anchor, sign):
-        direct = _newton(f, x, split)
-        good = _faithful(direct, sign)
-        lost = ~good & (sign != 0)
-        begin = direct._replace(x=jnp.where(lost, anchor, direct.x))
-        return _follow(f, begin, sign, jnp.where(lost, 0.0, 1.0 * STAGES), lost | good, split)
+        begin = _Path(jnp.full((), STAGES - 1.0), _begin(x), jnp.zeros_like(x), jnp.array(True), jnp.array(True))
+        return _follow(f, begin, anchor, sign, split, apart=x.shape[0] <= SMALL)
 
     return _rooted(function, solver, guess, anchor, sign)
 
@@ -71,8 +70,7 @@ def follow_root(function: Callable[[Array], Array], anchor: Array) -> Root:
 
     def solver(f, x):
         _, sign = direction(jax.jacfwd(f)(x), f(x)[:, None])
-        zero = jnp.zeros((), x.dtype)
-        return _follow(f, _Iterate(x, zero, zero, sign, sign != 0), sign, zero, sign != 0)
+        return _follow(f, _Path(jnp.zeros(()), _begin(x), jnp.zeros_like(x), sign != 0, jnp.array(False)), x, sign)
 
     return _rooted(function, solver, anchor)
 
@@ -143,14 +141,19 @@ def _rooted(function: Callable[[Array], Array], solver: Callable, guess: Array, 
     return Root(x, residual, count, found > 0.5, sign)
 
 
-def _newton(f, x: Array, split: int | None = None) -> _Iterate:
-    """Newton's iteration until the update is at round-off: a fixed tolerance would bias the energy of long runs linearly.
+def _begin(x: Array) -> _Iterate:
+    zero = jnp.zeros((), x.dtype)
+    return _Iterate(x, zero, zero, zero + 1.0, zero > 0.0)
+
+
+def _newton(f, begin: Array, value: Array, split: int | None) -> _Iterate:
+    """Newton's iteration for f(x) = value until the update is at round-off: a tolerance would bias the energy of long runs linearly.
 
     It ends when the update is tiny, or when quadratic convergence (d, c d^2, c^3 d^4) proves that the next one will be.
     """
 
     def body(state: _Iterate) -> _Iterate:
-        update, sign = direction(jax.jacfwd(f)(state.x), f(state.x)[:, None], split)
+        update, sign = direction(jax.jacfwd(f)(state.x), (f(state.x) - value)[:, None], split)
         x = state.x - update[:, 0]
         size, last = jnp.max(jnp.abs(x)), jnp.max(jnp.abs(update))
         converging = (last <= 2.0**-22 * size) & (last * last * last <= 0.125 * EPS * size * state.last * state.last)
@@ -160,8 +163,7 @@ def _newton(f, x: Array, split: int | None = None) -> _Iterate:
     def unfinished(state: _Iterate) -> Array:
         return (state.iterations < LIMIT) & ~state.settled & ~jnp.isnan(state.last)
 
-    zero = jnp.zeros((), x.dtype)
-    return jax.lax.while_loop(unfinished, body, _Iterate(x, zero, zero, zero + 1.0, zero > 0.0))
+    return jax.lax.while_loop(unfinished, body, _begin(begin))
 
 
 def _faithful(state: _Iterate, sign: Array) -> Array:
@@ -169,18 +171,45 @@ def _faithful(state: _Iterate, sign: Array) -> Array:
     return state.settled & jnp.all(jnp.isfinite(state.x)) & ((sign == 0) | (state.sign == sign))
 
 
-def _follow(f, begin: _Iterate, sign: Array, stage: Array, good: Array, split: int | None = None):
-    """The end of the homotopy from begin.x, and whether the branch went on as far as that."""
+class _Path(NamedTuple):
+    """A place on the homotopy f(x) = (1 - (s + 1)/STAGES) offset, whose last stage is f(x) = 0 itself."""
 
-    def body(path):
-        stage, state, offset, _ = path
-        offset = jnp.where(stage == 0, f(state.x), offset)
-        share = 1.0 - (stage + 1.0) / STAGES
-        new = _newton(lambda x: f(x) - share * offset, state.x, split)
-        return stage + 1.0, new._replace(iterations=state.iterations + new.iterations), offset, _faithful(new, sign)
+    stage: Array
+    state: _Iterate
+    offset: Array  # f at the anchor
+    good: Array  # whether the branch went on as far as this
+    direct: Array  # whether the last stage is being tried first, from a guess
 
-    def unfinished(path):
-        return (path[0] < STAGES) & path[3]
 
-    _, state, _, good = jax.lax.while_loop(unfinished, body, (stage, begin, jnp.zeros_like(begin.x), good))
-    return state, good
+def _follow(
+    f, path: _Path, anchor: Array, sign: Array, split: int | None = None, apart: bool = False
+) -> tuple[_Iterate, Array]:
+    """The end of a path, and whether it is on the branch; where a direct trial is lost, the path begins at the anchor.
+
+    A direct trial may stand `apart`, before the loop over the stages.
+    """
+
+    def body(path: _Path) -> _Path:
+        new = _newton(f, path.state.x, (1.0 - (path.stage + 1.0) / STAGES) * path.offset, split)
+        good = _faithful(new, sign)
+        lost = path.direct & ~good & (sign != 0)
+        state = new._replace(x=jnp.where(lost, anchor, new.x), iterations=path.state.iterations + new.iterations)
+        return _Path(jnp.where(lost, 0.0, path.stage + 1.0), state, path.offset, good | lost, jnp.array(False))
+
+    def departed(path: _Path) -> _Path:
+        """With f at the anchor where the path begins there: a loop of one turn, which a path that does not pays nothing for."""
+
+        def once(it: tuple) -> tuple:
+            x, _, _ = it
+            return x, f(x), jnp.array(False)
+
+        _, offset, _ = jax.lax.while_loop(lambda it: it[2], once, (path.state.x, path.offset, path.stage == 0.0))
+        return path._replace(offset=offset)
+
+    def unfinished(path: _Path) -> Array:
+        return (path.stage < STAGES) & path.good
+
+    if apart:
+        path = body(path)
+    path = jax.lax.while_loop(unfinished, lambda path: body(departed(path)), path)
+    return path.state, path.good

@@ -91,7 +91,7 @@ Off = Callable[[Any, Any, Any, Array, Any], Array]
 
 def coordinates(system: Any, difference: FiniteDifference, off: Off, t, g, h) -> Coordinates | None:
     """Coordinates on off(system, t, g, w, h) = 0 that leave no multipliers; None where there are none, or where mu0(w) is not explicit."""
-    if not difference.explicit(system.group):
+    if not difference.explicit(system.group) or system.holonomic_constraints:
         return None
     if isinstance(system, InvariantSystem):
         return OnSubspace()

@@ -7,7 +7,9 @@ primitives that contain jaxprs: calls, `while`, `cond`, `scan`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -269,6 +271,19 @@ def _jaxprs_in(value: Any) -> list[Any]:
 # ---- the whole step
 
 
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Tracing makes a million objects and hardly a cycle: to look for cycles would take a fifth of its time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+@_without_collection()
 def lower(advance: Callable, observe: Callable, consts: Any, loop: Any, control: Any, *,
           budget: int = BUDGET) -> Lowered:
     """The program of a run: advance(consts, loop, control) -> loop, observe(consts, loop) -> record.
