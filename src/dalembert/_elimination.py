@@ -125,7 +125,7 @@ def _batch(args, axes):
     if of_matrix is not None:
         return jax.vmap(_written_out, axes)(matrix, rhs), (0, 0)
     many = jnp.moveaxis(rhs, of_rhs, 1)
-    solution, sign = eliminate(matrix, many.reshape(len(matrix), -1))
+    solution, sign = eliminate(matrix, many.reshape(len(matrix), many.shape[1] * many.shape[2]))
     return (solution.reshape(many.shape), sign), (1, None)
 
 

@@ -47,6 +47,12 @@ def test_many_solves_at_once(axes):
     np.testing.assert_array_equal(signs, np.linalg.slogdet(matrices)[0])
 
 
+def test_nothing_is_solved_where_there_is_no_constraint():
+    solutions, signs = jax.vmap(lambda b: eliminate(jnp.zeros((0, 0)), b))(jnp.zeros((3, 0, 2)))
+    assert solutions.shape == (3, 0, 2)
+    np.testing.assert_array_equal(signs, 1.0)
+
+
 def test_a_jaxpr_of_solves_does_not_grow_with_their_number():
     shared = jnp.asarray(MATRICES["random"])
     counts = {len(jax.make_jaxpr(jax.vmap(lambda b: solve(shared, b)))(jnp.ones((n, 5))).eqns) for n in (2, 100_000)}

@@ -16,7 +16,7 @@ import numpy as np
 
 from .program import BOOL, F64, I64, Block, Branch, Loop, LoweringError, Value
 
-BUDGET = 40_000
+BUDGET = 48_000
 """Operations a program may have before XLA is the better place for it."""
 
 _MASK = (1 << 64) - 1

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..integrators.claims import EXACT, MEANINGS
+from ..kernels.builder import BUDGET
 from .measure import COUNTS, FLOOR, HIGH, LONG, SPAN, TRIP, WIDE, slope
 from .store import Figures
 from .tables import adjoints, drifts, failed, million, number, order, refused, systems, table, unmeasured
@@ -20,7 +21,7 @@ what could not be measured is listed. A method with its defaults is measured on 
 on a panel of {len(PANEL)}. Every single figure: [claims-figures.md](claims-figures.md); as data:
 `docs/claims.json`. What it means for a choice: [choosing.md](choosing.md).
 
-How: by native kernels, from the example state of each model with its step h. Steps of more than 40000 operations have no native
+How: by native kernels, from the example state of each model with its step h. Steps of more than {BUDGET} operations have no native
 kernel; their pairs are under "What could not be measured".
 
 - Orders: over {SPAN} h (orders from {HIGH} on: {WIDE} h) with {COUNTS[0]} to {COUNTS[-1]} steps, the slope of the error against DOP853
