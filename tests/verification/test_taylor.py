@@ -138,27 +138,6 @@ def test_round_off_is_reached():
     assert gap(run("particle", 1e-15).check().last, exact) < 2e-13
 
 
-def test_the_run_stays_on_the_group_and_on_d():
-    trajectory = run("heavy_suslov", 1e-5, step=0.5, steps=40).check()
-    assert np.abs(np.asarray(trajectory.constraint_residual())).max() < 1e-14
-    assert np.abs(np.einsum("kij,kil->kjl", trajectory.g, trajectory.g) - np.eye(3)).max() < 1e-14
-
-
-def test_the_way_back_is_as_accurate_as_the_way_out():
-    there = run("particle", 1e-11).check().last
-    system, state = case("particle")
-    back = da.simulate(system, da.Taylor(1e-11), there, step=-T, steps=1).check().last
-    assert gap(back, state) < 1e-8
-
-
-def test_a_motion_that_leaves_the_domain_is_data():
-    """q' = v, v' = 2 q^3 from q = v = 1: q = 1/(1 - t)."""
-    system = da.System(da.Euclidean(1), lambda t, g, xi, p: 0.5 * xi @ xi + 0.5 * jnp.sum(g**4))
-    trajectory = da.simulate(system, da.Taylor(1e-8), system.state([1.0], [1.0]), step=0.3, steps=8)
-    assert trajectory.status == "failed" and trajectory.failed_at == 3
-    assert abs(float(trajectory.g[3, 0]) - 10.0) < 1e-4
-
-
 def test_rest_and_polynomial_motion_take_one_substep():
     system = da.System(da.Euclidean(2), lambda t, g, xi, p: 0.5 * xi @ xi - 2.0 * g[0])
     fall = da.simulate(system, da.Taylor(), system.state([0.0, 1.0], [1.0, 3.0]), step=10.0, steps=1).check()
