@@ -10,7 +10,6 @@ jax.config.update("jax_enable_x64", True)
 from . import diagnostics, models
 from ._version import __version__
 from .analysis.nonholonomy import Nonholonomy, nonholonomy
-from .compare import compare
 from .differences import FiniteDifference, check_difference
 from .discretisation import (
     Discretisation,
@@ -27,8 +26,7 @@ from .discretisation import (
 from .distribution import Hamel, hamel
 from .ehresmann import Ehresmann, ehresmann
 from .errors import InconsistentDiscretisation, InvalidInput, NumericalFailure, OffConstraint, UnknownName
-from .events import Crossings, Event, Quantity
-from .files import load
+from .events import Event, Quantity
 from .forces import Forced, Friction, Steered, forced, steered, with_friction
 from .groups import SE, SE2, SE3, SO, SO2, SO3, Euclidean, Group, Product, SEn, SOn
 from .integrators import (
@@ -61,10 +59,10 @@ from .integrators import (
 )
 from .invariant import InvariantSystem, inertia_of_mass
 from .nonlinear import NonlinearSystem, deformed, perturbed
+from .records import Crossings
 from .retractions import Cayley, Exponential, Retraction
 from .right_invariant import LRSystem
-from .simulate import ensemble, simulate
 from .sweep import Reduction, sweep
 from .system import MechanicalSystem, State, System
-from .trajectory import Trajectory
+from .trajectory import Trajectory, compare, ensemble, load, simulate
 from .vector_field import VectorField

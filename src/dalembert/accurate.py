@@ -17,8 +17,8 @@ from .integrators import Reference
 from .integrators.base import NOT_FINITE, OK
 from .loop import Peaks, functions, peaked
 from .records import Record
+from .run import Run
 from .system import MechanicalSystem, State
-from .trajectory import Trajectory
 from .watch import START
 
 ULP = 2.0**-52
@@ -27,7 +27,7 @@ ULP = 2.0**-52
 def reference_run(
     system: MechanicalSystem, integrator: Reference, begin: State, step, steps: int, save_every: int, controls,
     events: tuple[Event, ...] = (),
-) -> Trajectory:  # fmt: skip
+) -> Run:  # fmt: skip
     """The accurate motion at the times of steps; events are looked for at every one of them, and located on the motion."""
     every = 1 if controls is not None or events else save_every
     counts = np.unique(np.append(np.arange(0, steps + 1, every), steps))
@@ -48,7 +48,7 @@ def reference_run(
         turns=turns,
         peaks=_peaks(system, records.state),
     )
-    made = Trajectory(system, integrator, h, records, final, "scipy")
+    made = Run(system, integrator, h, records, final, "scipy")
     if not events:
         return made
     one = jax.tree.map(lambda leaf: leaf[0], records)

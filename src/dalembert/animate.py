@@ -18,7 +18,7 @@ from .models.registry import MODELS
 from .plotting.scenes import scene
 from .plotting.stage import Motion
 from .plotting.style import headline, styled
-from .trajectory import Trajectory
+from .run import Run
 
 SUFFIXES = (".mp4", ".gif")
 
@@ -36,7 +36,7 @@ def motion_of_file(path: Path) -> Motion:
     return _motion(data["time"].values, str(data.attrs.get("group", "")), parts, system)
 
 
-def motion_of_run(trajectory: Trajectory, job: Job | None = None) -> Motion:
+def motion_of_run(trajectory: Run, job: Job | None = None) -> Motion:
     """The motion of a run, with the parameters of its configuration if there is one."""
     parts = trajectory.g if isinstance(trajectory.g, tuple) else (trajectory.g,)
     system = job.config["system"] if job is not None else {}

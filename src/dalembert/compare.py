@@ -14,10 +14,10 @@ from .balance import BALANCE, Kept, powered, saving, thinned
 from .errors import InvalidInput
 from .integrators import Integrator, Reference
 from .report import plain
+from .run import Run
 from .schedule import count_steps
 from .simulate import simulate, steps_until
 from .system import MechanicalSystem, State
-from .trajectory import Trajectory
 
 MOMENTS = 100
 """At how many moments, about, runs are compared with the reference motion."""
@@ -49,7 +49,7 @@ class Comparison:
     """The rows of the table, the runs behind them by label, and their errors at their saved moments."""
 
     rows: list[Row]
-    runs: dict[str, Trajectory]
+    runs: dict[str, Run]
     errors: dict[str, np.ndarray]
     interrupted: bool = False
     balances: dict[str, Kept] = field(default_factory=dict)  # where power enters, what each run keeps of the energy
@@ -82,7 +82,7 @@ def compare(
         raise InvalidInput("a comparison needs at least one method and one step size")
     jobs = [(name, integrator, float(h)) for name, integrator in integrators.items() for h in steps]
     rows: list[tuple[str, Row]] = []
-    runs: dict[str, Trajectory] = {}
+    runs: dict[str, Run] = {}
     balances: dict[str, Kept] = {}
     for k, (name, integrator, h) in enumerate(jobs):
         label = name if len(steps) == 1 else f"{name}, h = {h:g}"
@@ -120,7 +120,7 @@ def compare(
     return Comparison(finished, runs, errors, interrupted=len(rows) < len(jobs), balances=balances)
 
 
-def _row(name: str, run: Trajectory, steps: int, seconds: float | None, kept: Kept | None) -> Row:
+def _row(name: str, run: Run, steps: int, seconds: float | None, kept: Kept | None) -> Row:
     peaks, started = run.final.peaks, run.failed_at != -1
     known = not isinstance(run.integrator, Reference)  # it keeps no extremes: those of its saved states serve
     energy = peaks.energy_error if known else np.abs(np.asarray(run.energy_error())).max()
@@ -145,7 +145,7 @@ def _with_error(row: Row, errors: np.ndarray | None) -> Row:
     return row if errors is None or not errors.size else replace(row, error=plain(errors.max()))
 
 
-def _errors(system: MechanicalSystem, state: State, runs: Mapping[str, Trajectory]) -> dict[str, np.ndarray]:
+def _errors(system: MechanicalSystem, state: State, runs: Mapping[str, Run]) -> dict[str, np.ndarray]:
     """The largest difference of configuration and velocity from the reference motion, at the saved moments of each run."""
     # The moments of one run are t = t0 + k h, so those of two runs that are meant to be equal may differ by round-off.
     moments = {label: np.round(np.asarray(run.t), 12) for label, run in runs.items()}

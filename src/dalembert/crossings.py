@@ -11,12 +11,12 @@ import numpy as np
 
 from .dense import Sought, locate
 from .errors import InvalidInput
-from .events import Crossings, Event
+from .events import Event
 from .integrators import Integrator
 from .integrators.base import OK
 from .kernels.run import Backend
 from .loop import Loop
-from .records import Record
+from .records import Crossings, Record
 from .system import MechanicalSystem
 from .watch import Note, Watched, slots
 

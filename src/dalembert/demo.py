@@ -10,9 +10,9 @@ import numpy as np
 from . import models
 from .compare import seconds_per_step
 from .integrators import DiscreteMoserVeselov, EulerPoincareSuslov, Integrator, RungeKutta
+from .run import Run
 from .simulate import simulate
 from .system import MechanicalSystem, State
-from .trajectory import Trajectory
 
 TIMED = 100_000
 
@@ -46,11 +46,11 @@ class Row:
 
 def scenes() -> list[Scene]:
     """Suslov's body, Chaplygin's sleigh and a free rigid body."""
-    suslov = models.suslov([[3, 0, 1], [0, 4, 0.5], [1, 0.5, 5]])
+    disc = models.suslov([[3, 0, 1], [0, 4, 0.5], [1, 0.5, 5]])
     sleigh = models.chaplygin_sleigh(mass=1.0, inertia=1.0, a=0.3, b=0.0)
     body = models.rigid_body([0.6, 0.8, 1.0])
     return [
-        Scene("suslov", "Suslov body", suslov, suslov.state(momentum=[30.0, 20.0]), EulerPoincareSuslov(), 0.01, 1000),
+        Scene("suslov", "Suslov body", disc, disc.state(momentum=[30.0, 20.0]), EulerPoincareSuslov(), 0.01, 1000),
         Scene(
             "sleigh", "Chaplygin sleigh", sleigh, sleigh.state(xi=[1.5, -3.0, 0.0]), EulerPoincareSuslov(), 0.05, 160
         ),
@@ -66,7 +66,7 @@ def scenes() -> list[Scene]:
     ]
 
 
-def run_scene(scene: Scene) -> dict[str, tuple[Trajectory, Row]]:
+def run_scene(scene: Scene) -> dict[str, tuple[Run, Row]]:
     """Both methods on one scene, with the time that a step takes."""
     results = {}
     for integrator in (scene.geometric, RungeKutta()):
@@ -76,7 +76,7 @@ def run_scene(scene: Scene) -> dict[str, tuple[Trajectory, Row]]:
     return results
 
 
-def _row(scene: Scene, run: Trajectory, seconds: float) -> Row:
+def _row(scene: Scene, run: Run, seconds: float) -> Row:
     def peak(values) -> float:
         return float(np.abs(np.asarray(values)).max())
 
@@ -93,7 +93,7 @@ def _row(scene: Scene, run: Trajectory, seconds: float) -> Row:
     )
 
 
-def draw(scene: Scene, results: dict[str, tuple[Trajectory, Row]], folder: Path) -> Path:
+def draw(scene: Scene, results: dict[str, tuple[Run, Row]], folder: Path) -> Path:
     """The figure of a scene."""
     from .plotting import plot_comparison
 

@@ -16,8 +16,8 @@ from .errors import InvalidInput, UnknownName
 from .integrators import Integrator
 from .models.registry import MODELS
 from .portable import Arrays, unpack
+from .run import Run
 from .system import MechanicalSystem
-from .trajectory import Trajectory
 from .writing import CARRY, SUFFIXES, checksum, require_writable, require_zarr, save
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ __all__ = ["checksum", "column_name", "load", "open_dataset", "require_writable"
 
 def load(
     path: str | Path, *, system: MechanicalSystem | None = None, integrator: Integrator | None = None
-) -> Trajectory:
-    """The Trajectory that a file holds, equal to the one that was saved.
+) -> Run:
+    """The Run that a file holds, equal to the one that was saved.
 
     A file holds no code: a system of your own (or a method with functions of your own) has to be given again.
     """
@@ -45,7 +45,7 @@ def load(
         raise InvalidInput(f"{path} is damaged: its numbers are not those that were saved (checksum)")
     given = {"system": system, "integrator": integrator}
     fields = {name: _field(path, dataset, name, form, arrays, given.get(name)) for name, form in forms.items()}
-    return Trajectory(**fields)
+    return Run(**fields)
 
 
 def open_dataset(path: Path, group: str | None = None) -> xarray.Dataset:

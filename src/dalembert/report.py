@@ -10,13 +10,13 @@ import numpy as np
 
 from .balance import BALANCE, energy_kept, powered
 from .coordinates import described
-from .events import Crossings
 from .integrators import DormandPrince, RungeKutta, Taylor
 from .kernels.evaluate import compiled
-from .trajectory import Trajectory
+from .records import Crossings
+from .run import Run
 
 
-def report(trajectory: Trajectory, names: Mapping[str, str]) -> dict[str, Any]:
+def report(trajectory: Run, names: Mapping[str, str]) -> dict[str, Any]:
     """Status, final state and conservation of a monitored run (`simulate(..., monitor=True)`); null where there is nothing."""
     failed_at = trajectory.failed_at
     started = failed_at is None or failed_at >= 0
@@ -64,7 +64,7 @@ ENERGY = ("initial", "final", "max_error", "powered", "balance")
 KEPT = ("constraint", "holonomic", "group")
 
 
-def _final(trajectory: Trajectory) -> dict[str, Any]:
+def _final(trajectory: Run) -> dict[str, Any]:
     last = trajectory.last
     discrete = not isinstance(trajectory.integrator, RungeKutta | DormandPrince | Taylor)
     values = (
@@ -79,7 +79,7 @@ def _final(trajectory: Trajectory) -> dict[str, Any]:
     return dict(zip(FINAL, (*map(plain, values), coordinates), strict=True))
 
 
-def _conservation(trajectory: Trajectory) -> dict[str, Any]:
+def _conservation(trajectory: Run) -> dict[str, Any]:
     peaks = trajectory.final.peaks
     energy = float(_energy(trajectory.system, trajectory.last))
     enters = powered(trajectory.system)

@@ -13,17 +13,17 @@ import numpy as np
 
 from .config import Job
 from .errors import InvalidInput
-from .events import joined
 from .files import load, open_dataset
 from .integrators import Reference
+from .records import joined
+from .run import Run
 from .simulate import simulate
-from .trajectory import Trajectory
 
 FREE = ("steps", "t_end", "backend")
 """What a configuration may change between a run and its continuation."""
 
 
-def resumed(job: Job, path: Path, progress: Callable[[int, int], None] | None = None) -> Trajectory:
+def resumed(job: Job, path: Path, progress: Callable[[int, int], None] | None = None) -> Run:
     """The run of `job` with what the file has of it already; a run that is complete, or failed, comes back as it is."""
     if isinstance(job.integrator, Reference):
         raise InvalidInput("the reference method carries nothing from step to step: run it anew, without --resume")
@@ -42,7 +42,7 @@ def resumed(job: Job, path: Path, progress: Callable[[int, int], None] | None = 
     return join(before, _onward(job, before, left, every, progress))
 
 
-def _onward(job: Job, before: Trajectory, left: int, every: int, progress) -> Trajectory:
+def _onward(job: Job, before: Run, left: int, every: int, progress) -> Run:
     """The missing steps, saved at multiples of `every` from the first start."""
     options: dict[str, Any] = {"step": job.run["step"], "monitor": True, "backend": job.run.get("backend", "auto")}
     options["events"] = job.events
@@ -58,7 +58,7 @@ def _onward(job: Job, before: Trajectory, left: int, every: int, progress) -> Tr
     return join(part, rest)
 
 
-def join(first: Trajectory, second: Trajectory) -> Trajectory:
+def join(first: Run, second: Run) -> Run:
     """One trajectory of a run and its continuation, whose first record is the last state of the run."""
     records = jax.tree.map(lambda a, b: np.concatenate([a, b[1:]]), first.records, second.records)
     return replace(second, records=records, events=joined(first.events, second.events))

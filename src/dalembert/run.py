@@ -13,10 +13,8 @@ import numpy as np
 from jax import Array
 
 from .errors import NumericalFailure
-from .events import Crossings
 from .integrators import REASONS, Integrator
-from .integrators.base import BRANCH_LOST
-from .records import Record
+from .records import Crossings, Record
 from .system import MechanicalSystem, State
 
 DRIFTED = 1e-3
@@ -158,18 +156,8 @@ class Run:
         return self
 
     def _why(self, code: int, count: int) -> str:
-        """The reason, with the exact threshold of the step where the branch of an Euler-Poincare-Suslov run ends."""
-        if (
-            code != BRANCH_LOST
-            or count < 0
-            or np.ndim(self.final.status)
-            or self.integrator.name != "euler-poincare-suslov"
-        ):
-            return REASONS[code]
-        from .analysis.thresholds import why_lost
-
-        momentum = np.asarray(self.final.carry.impulse) / float(self.step)
-        return why_lost(self.system, self.integrator, momentum, float(self.step), steps=1)
+        """The reason of a failure after `count` good steps."""
+        return REASONS[code]
 
     @property
     def holonomic_constraints(self) -> int:

@@ -21,11 +21,11 @@ from .kernels.pieces import Progress
 from .kernels.run import Backend
 from .loop import Functions, Loop, functions, lifted
 from .members import gathered
+from .run import Run
 from .schedule import count_steps, first_row, held_controls, require_known_times, traced, whole
 from .sensitivity import pair, tangent_tree
 from .stepping import Plan, advanced, begun, travelled
 from .system import MechanicalSystem, State
-from .trajectory import Trajectory
 
 AHEAD = 4096
 """Steps that `steps_until` runs at a time."""
@@ -34,7 +34,7 @@ AHEAD = 4096
 def simulate(
     system: MechanicalSystem,
     integrator: Integrator,
-    state: State | Trajectory,
+    state: State | Run,
     *,
     step: float,
     steps: int | None = None,
@@ -47,8 +47,8 @@ def simulate(
     tangents: Callable | None = None,
     events: Sequence[Event] = (),
     progress: Progress | None = None,
-) -> Trajectory:
-    """Integrate from `state`, or go on from a Trajectory, with `steps` steps or up to `t_end`.
+) -> Run:
+    """Integrate from `state`, or go on from a Run, with `steps` steps or up to `t_end`.
 
     `step` may be negative. `controls` is an array with one row (or pytree with one leaf row) a step, or a function of
     time, held constant over each step at its midpoint value. Every `save_every`-th state and the last one are saved.
@@ -62,7 +62,7 @@ def simulate(
         steps, t_end = steps_until(system, integrator, state, step=step, t_end=t_end, t0=t0, backend=backend), None
     steps = count_steps(step, steps, t_end, _clock(state, t0))
     whole("save_every", save_every)
-    last = state if isinstance(state, Trajectory) else None
+    last = state if isinstance(state, Run) else None
     begin = _start(system, integrator, state, step, t0)
     require_known_times(integrator, controls)
     held = held_controls(controls, _clock(state, t0), step, steps)
@@ -78,15 +78,15 @@ def simulate(
         return _sensitive(plan, parts, tangents, integrator, consts, begin)
     loop = _goes_on(last, consts[1]) if last else begun(plan, parts, consts, (begin, first_row(held)))
     result, found = travelled(plan, integrator, monitor, consts, loop, watch)
-    made = Trajectory(
+    made = Run(
         system, integrator, consts[1], result.records, result.loop, result.backend, result.note, result.interrupted
     )
     return _truncated(replace(made, events=found, controlled=controls is not None))
 
 
-def _start(system: MechanicalSystem, integrator: Integrator, state: State | Trajectory, step, t0) -> State:
+def _start(system: MechanicalSystem, integrator: Integrator, state: State | Run, step, t0) -> State:
     """The state from which a run begins, checked."""
-    if isinstance(state, Trajectory):
+    if isinstance(state, Run):
         if t0 is not None or state.integrator != integrator:
             raise InvalidInput(
                 "a trajectory goes on at its own time and with its own method; for others start from trajectory.last"
@@ -98,7 +98,7 @@ def _start(system: MechanicalSystem, integrator: Integrator, state: State | Traj
     return begin
 
 
-def _goes_on(last: Trajectory, h: Array) -> Loop:
+def _goes_on(last: Run, h: Array) -> Loop:
     """The loop of a run that is continued: another step counts from another origin."""
     loop = last.final
     moved = loop.carry.t - loop.steps * h
@@ -118,7 +118,7 @@ def _watch(events: Sequence[Event], system, state: State, step, tangents=None) -
 
 def _sensitive(
     plan: Plan, plain: Functions, curve: Callable, integrator: Integrator, consts, state: State
-) -> Trajectory:
+) -> Run:
     """A run with its derivative along a curve of problems."""
     _, (d_system, d_state, d_step) = jax.jvp(curve, (0.0,), (1.0,))
     both, u = lifted(plain), first_row(plan.controls)
@@ -127,7 +127,7 @@ def _sensitive(
     given = given._replace(slopes=[*pair(state, d_state).slopes, *pair(u, None).slopes])
     result = advanced(plan, both, consts_pair, begun(plan, both, consts_pair, given))
     records = result.records
-    run = Trajectory(consts[0], integrator, consts[1], records.value, result.loop.value, result.backend, result.note)
+    run = Run(consts[0], integrator, consts[1], records.value, result.loop.value, result.backend, result.note)
     return _truncated(replace(run, tangents=tangent_tree(records)))
 
 
@@ -146,7 +146,7 @@ def ensemble(
     batched_system: bool = False,
     events: Sequence[Event] = (),
     progress: Progress | None = None,
-) -> Trajectory:
+) -> Run:
     """`simulate` over many members: `state` and/or `system` carry a leading axis (a list is stacked).
 
     A batched system is one whose leaves have that axis, as `jax.vmap(model)(parameters)` makes it: say so with
@@ -170,7 +170,7 @@ def ensemble(
     loop = begun(plan, functions(integrator, monitor), consts, (members.state, first_row(held)), varies)
     watch = _watch(events, *members.one(0), step)
     result, found = travelled(plan, integrator, monitor, consts, loop, watch)
-    made = Trajectory(members.system, integrator, consts[1], result.records, result.loop, result.backend, result.note)
+    made = Run(members.system, integrator, consts[1], result.records, result.loop, result.backend, result.note)
     return replace(made, interrupted=result.interrupted, batched=batched, events=found)
 
 
@@ -178,7 +178,7 @@ def ensemble(
 def steps_until(
     system: MechanicalSystem,
     integrator: Integrator,
-    state: State | Trajectory,
+    state: State | Run,
     *,
     step: float,
     t_end: float,
@@ -208,11 +208,11 @@ def steps_until(
 
 def _clock(state, t0):
     """The time at which the run begins (None for traced times)."""
-    t = t0 if t0 is not None else (state.t[-1] if isinstance(state, Trajectory) else state.t)
+    t = t0 if t0 is not None else (state.t[-1] if isinstance(state, Run) else state.t)
     return t if traced(t) else float(t)
 
 
-def _truncated(run: Trajectory) -> Trajectory:
+def _truncated(run: Run) -> Run:
     """The good part of a run that failed."""
     if traced(run.final.status) or int(run.final.status) == OK:
         return run

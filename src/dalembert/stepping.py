@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from .crossings import Found, Watch, collected, ended, find
-from .events import Crossings, Event
+from .events import Event
 from .integrators import Integrator
 from .kernels.evaluate import evaluated
 from .kernels.pieces import Progress, Reader
 from .kernels.problem import problem
 from .kernels.run import Backend, RunResult, run
 from .loop import Functions, Loop, functions
+from .records import Crossings
 from .schedule import require_backend, traced
 from .watch import onward, ring, watched
 

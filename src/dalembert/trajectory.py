@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import partial, wraps
+from typing import ParamSpec
 
 import jax
 import numpy as np
 
+from . import compare as comparison
+from . import files
+from . import simulate as running
+from .analysis.thresholds import why_lost
+from .compare import Comparison
 from .coordinates import along
 from .data import to_xarray
+from .integrators.base import BRANCH_LOST
+from .notebook import trajectory_html
+from .plotting import plot_trajectory
 from .run import Run
 from .sampling import states_at
 from .system import State
@@ -29,6 +39,11 @@ class Trajectory(Run):
     has no solution) and `reason` says why. `final` is the loop's carry: `simulate(system, integrator, trajectory, ...)`
     goes on from it, and a continued run is bit for bit the long run.
     """
+
+    @classmethod
+    def of(cls, run: Run) -> Trajectory:
+        """A run with these forms added."""
+        return cls(**{entry.name: getattr(run, entry.name) for entry in fields(run)})
 
     def at(self, times, controls=None) -> State:
         """The states at any times within the run: the method's own step of a part of the size, from the last saved state before.
@@ -53,12 +68,41 @@ class Trajectory(Run):
         save(self, path)
 
     def _repr_html_(self) -> str:
-        from .notebook import trajectory_html
-
         return trajectory_html(self)
 
     def plot(self, path=None):
         """A figure of the motion and its conservation; `path` saves it."""
-        from .plotting import plot_trajectory
-
         return plot_trajectory(self, path)
+
+    def _why(self, code: int, count: int) -> str:
+        """The reason, with the exact threshold of the step where the branch of an Euler-Poincare-Suslov run ends."""
+        one = count >= 0 and not np.ndim(self.final.status)
+        if code != BRANCH_LOST or not one or self.integrator.name != "euler-poincare-suslov":
+            return super()._why(code, count)
+        momentum = np.asarray(self.final.carry.impulse) / float(self.step)
+        return why_lost(self.system, self.integrator, momentum, float(self.step), steps=1)
+
+
+P = ParamSpec("P")
+
+
+def _with_forms(function: Callable[P, Run]) -> Callable[P, Trajectory]:
+    """The function with its run as a `Trajectory`."""
+
+    @wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> Trajectory:
+        return Trajectory.of(function(*arguments, **options))
+
+    call.__annotations__ = {**function.__annotations__, "return": "Trajectory"}
+    return call
+
+
+simulate = _with_forms(running.simulate)
+ensemble = _with_forms(running.ensemble)
+load = _with_forms(files.load)
+
+
+@wraps(comparison.compare)
+def compare(*arguments, **options) -> Comparison:
+    made = comparison.compare(*arguments, **options)
+    return replace(made, runs={name: Trajectory.of(run) for name, run in made.runs.items()})

@@ -153,7 +153,7 @@ def failing_steps(
     return found
 
 
-def largest_step(inertia, momentum, order: int | str = 2, variant: str = "scaled", up_to: float = 100.0) -> float:
+def largest_free_step(inertia, momentum, order: int | str = 2, variant: str = "scaled", up_to: float = 100.0) -> float:
     """The first step at which the method fails, inf if none below `up_to`; larger ones may work again: see `failing_steps`."""
     intervals = failing_steps(inertia, momentum, order, variant, up_to)
     return intervals[0][0] if intervals else np.inf

@@ -17,9 +17,9 @@ from ..errors import InvalidInput, NumericalFailure, UnknownName
 from ..integrators import Integrator, LagrangeDAlembert, Reference, RetractionAdapted
 from ..integrators.runge_kutta import derivative
 from ..kernels.run import Backend
+from ..run import Run
 from ..simulate import simulate
 from ..system import MechanicalSystem, State
-from ..trajectory import Trajectory
 from .slopes import Convergence, slopes
 
 STEPS = (0.2, 0.1, 0.05, 0.025)
@@ -82,7 +82,7 @@ def convergence(
     counts = _counts(counts, integrator, exact)
     saves = 1 if local else max(d for d in range(1, TIMES + 1) if math.gcd(*counts) % d == 0)
 
-    def run(n: int) -> Trajectory:
+    def run(n: int) -> Run:
         steps, every = (1, 1) if local else (n, n // saves)
         return simulate(system, integrator, state, step=duration / n, steps=steps, save_every=every, backend=backend)
 
@@ -96,7 +96,7 @@ def convergence(
 
 
 def _collected(
-    runs: Sequence[Trajectory], truths: Sequence[_Truth | None], local: bool, finer: np.ndarray
+    runs: Sequence[Run], truths: Sequence[_Truth | None], local: bool, finer: np.ndarray
 ) -> Convergence:
     gaps = [_gaps(run, truth) if run.status == "ok" and truth else {} for run, truth in zip(runs, truths, strict=True)]
     some = next((g for g in gaps if g), None)
@@ -144,12 +144,12 @@ class _Truth(NamedTuple):
     multipliers: dict[str, Array]
 
 
-def _truths(system, integrator, state: State, runs: Sequence[Trajectory], exact) -> list[_Truth]:
+def _truths(system, integrator, state: State, runs: Sequence[Run], exact) -> list[_Truth]:
     """The exact motion at the times of every run, in units of its step since the start, and at its own times of reaction."""
     begin, lag = float(state.t), own_time(integrator)
     stamps = {"multipliers": 0.0} | ({OWN: lag} if lag else {})
 
-    def moments(run: Trajectory, lag: float) -> np.ndarray:
+    def moments(run: Run, lag: float) -> np.ndarray:
         if integrator.clock:
             return np.round(np.asarray(run.t) - begin, 13)
         return np.round(np.maximum(np.asarray(run.records.steps) - lag, 0.0) * float(run.step), 13)
@@ -160,7 +160,7 @@ def _truths(system, integrator, state: State, runs: Sequence[Trajectory], exact)
     reactions = _reactions(system, states)
     place = {float(moment): k for k, moment in enumerate(wanted)}
 
-    def truth(run: Trajectory) -> _Truth:
+    def truth(run: Run) -> _Truth:
         rows = {name: np.array([place[float(x)] for x in moments(run, lag)]) for name, lag in stamps.items()}
         chosen = jax.tree.map(lambda leaf: leaf[rows["multipliers"]], states)
         return _Truth(chosen, {name: reactions[row] for name, row in rows.items()})
@@ -188,7 +188,7 @@ def _exact_states(system, state: State, times: np.ndarray, exact: Callable | Non
     ]
 
 
-def _gaps(run: Trajectory, truth: _Truth) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _gaps(run: Run, truth: _Truth) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """(errors, exact values), both (saves, d), of every quantity at the saved states after the start."""
     ours, theirs = (jax.tree.map(lambda leaf: leaf[1:], states) for states in (run.records.state, truth.states))
     gaps = _state_gaps(run.system, ours, theirs)

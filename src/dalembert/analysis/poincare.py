@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from ..errors import InvalidInput
-from ..events import Crossings, Event, joined
+from ..events import Event
 from ..integrators import Integrator
+from ..records import Crossings, joined
+from ..run import Run
 from ..simulate import simulate
 from ..system import MechanicalSystem, State
-from ..trajectory import Trajectory
 
 PIECE = 4096
 """Steps of the first piece; later ones are as long as the crossings so far say."""
@@ -35,7 +36,7 @@ def poincare_section(
     if isinstance(crossings, bool) or not isinstance(crossings, int | np.integer) or crossings < 1:
         raise InvalidInput(f"crossings is {crossings!r}; allowed: a whole number of at least 1")
     watched = replace(event, stop=False, name=event.name or "section")
-    at: State | Trajectory = state
+    at: State | Run = state
     found: dict[str, Crossings] = {}
     done, piece = 0, PIECE
     while done < most:

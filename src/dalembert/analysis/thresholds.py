@@ -15,7 +15,7 @@ from ..invariant import InvariantSystem
 from .algebraic import legendre_map
 from .homotopy import solve
 from .legendre import LegendreMap
-from .moser_veselov import largest_step as largest_free_step
+from .moser_veselov import largest_free_step
 
 CLOSE = 1e-8
 

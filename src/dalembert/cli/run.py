@@ -14,7 +14,7 @@ from ._app import Config, Json, Plot, Settings, app, console, examples, number, 
 
 if TYPE_CHECKING:
     from ..config import Job
-    from ..trajectory import Trajectory
+    from ..run import Run
 
 PIECES = 256
 """Into how many records a run is cut whose states nobody wants: enough for a bar, few enough to cost nothing."""
@@ -48,6 +48,7 @@ def run(
     from ..config import load
     from ..errors import InvalidInput, WriteFailure
     from ..files import require_writable, save
+    from ..plotting import plot_trajectory
     from ..report import report
 
     job = load(config, settings or ())
@@ -68,7 +69,7 @@ def run(
                 fault = failure
         if plot is not None:
             with replacing(plot) as temporary:
-                trajectory.plot(temporary)
+                plot_trajectory(trajectory, temporary)
     result = report(trajectory, job.names)
     if as_json:
         print_json(result)
@@ -79,7 +80,7 @@ def run(
     finish(trajectory)
 
 
-def integrate(job: Job, *, states: bool, before: Path | None = None) -> Trajectory:
+def integrate(job: Job, *, states: bool, before: Path | None = None) -> Run:
     """The run of a job with a progress bar, all its states or only the last; going on from the file `before`."""
     from ..balance import saving
     from ..resume import resumed
@@ -96,7 +97,7 @@ def integrate(job: Job, *, states: bool, before: Path | None = None) -> Trajecto
         return simulate(job.system, job.integrator, job.state, monitor=True, progress=bar, events=job.events, **options)
 
 
-def finish(trajectory: Trajectory) -> None:
+def finish(trajectory: Run) -> None:
     """The exit code of a run: 130 if it was stopped, 1 if it failed."""
     if trajectory.interrupted:
         print(f"dalembert: stopped after {trajectory.steps} steps; what was done is kept", file=sys.stderr)

@@ -34,6 +34,7 @@ def show(
     from ..atomic import replacing
     from ..errors import InvalidInput
     from ..files import load, open_dataset
+    from ..plotting import plot_trajectory
 
     if file.suffix == ".toml":
         if plot is not None or config or csv is not None:
@@ -45,7 +46,7 @@ def show(
     if plot is not None:
         require_picture(plot)
         with replacing(plot) as temporary:
-            load(file).plot(temporary)
+            plot_trajectory(load(file), temporary)
     if config:
         if "config" not in data.attrs:
             raise InvalidInput(f"{file} holds no configuration: it was not written by `dalembert run`")

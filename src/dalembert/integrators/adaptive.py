@@ -16,8 +16,7 @@ from .._linalg import solve
 from ..errors import InvalidInput, UnknownName
 from ..system import MechanicalSystem, State
 from ._roundoff import added
-from .base import NOT_CONVERGED, Integrator, StepInfo
-from .claims import Claims
+from .base import NOT_CONVERGED, Claims, Integrator, StepInfo
 from .lagrange_dalembert import LagrangeDAlembert
 
 Pace = Callable[[MechanicalSystem, Array, Any, Array], Array]

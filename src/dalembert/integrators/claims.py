@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
@@ -15,63 +13,6 @@ from ..invariant import InvariantSystem
 from ..nonlinear import NonlinearSystem
 from ..right_invariant import LRSystem
 from ..system import System
-
-EXACT = math.inf
-"""The order of a method that is the flow itself."""
-
-MEANINGS = {
-    "symmetric": "a step of h, then one of -h, leads back",
-    "reversible": "with all velocities turned round, the same steps lead back",
-    "constraint": "velocities stay on D to round-off",
-    "group": "configurations stay on the group to round-off",
-    "energy": "the energy is kept to the accuracy of the solver",
-    "momentum": "momentum maps of symmetries in D are kept (Noether)",
-    "symplectic": "the step is a symplectic map (no constraints, no forces)",
-}
-
-
-@dataclass(frozen=True)
-class Claims:
-    """The claims of one method, with its options, on one system. What is not claimed may hold all the same.
-
-    `order` is that of configurations and velocities at the end of a fixed time: `EXACT`, or None where a tolerance takes its place;
-    `velocity_order` that of velocities where it is another. `condition` says in words what the claims rest on.
-    """
-
-    order: float | None
-    symmetric: bool = False
-    reversible: bool = False
-    constraint: bool = False
-    group: bool = False
-    energy: bool = False
-    momentum: bool = False
-    symplectic: bool = False
-    velocity_order: float | None = None
-    condition: str = ""
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        """The names of the properties that are claimed."""
-        return tuple(f.name for f in fields(self) if f.name in MEANINGS and getattr(self, f.name))
-
-    def text(self) -> str:
-        """One line: "order 2; symmetric, reversible; keeps constraint, group, energy"."""
-        order = _order(self.order)
-        if self.velocity_order is not None:
-            order += f" (velocity: {_order(self.velocity_order).removeprefix('order ')})"
-        shape = [name for name in self.kept if name in ("symmetric", "reversible", "symplectic")]
-        keeps = [name for name in self.kept if name not in shape]
-        parts = [order, ", ".join(shape), f"keeps {', '.join(keeps)}" if keeps else ""]
-        return "; ".join(part for part in parts if part)
-
-    def __str__(self) -> str:
-        return self.text()
-
-
-def _order(order: float | None) -> str:
-    if order is None:
-        return "order by tolerance"
-    return "exact" if order == EXACT else f"order {order:g}"
 
 
 # -- what claims depend on ----------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from jax import Array
 
 from ..errors import InvalidInput, UnknownName
 from ..system import State
-from .base import OK, Integrator, Prediction, StepInfo
-from .claims import EXACT, Claims, conservative
+from .base import EXACT, OK, Claims, Integrator, Prediction, StepInfo
+from .claims import conservative
 from .lagrange_dalembert import LagrangeDAlembert
 
 # The first halves of symmetric sequences, to the digits of their sources; the middle coefficient makes the sum 1.

@@ -18,8 +18,8 @@ from ..retractions import Cayley, Retraction
 from ..system import MechanicalSystem, State
 from ._adapted import along, first_frame, frame, kinetic, require_linear, require_quadratic
 from ._roundoff import added, resized
-from .base import Integrator, Prediction, StepInfo, fine, info
-from .claims import Claims, conservative, quadratic_potential
+from .base import Claims, Integrator, Prediction, StepInfo, fine, info
+from .claims import conservative, quadratic_potential
 
 NODES, WEIGHTS = (tuple(map(float, part)) for part in np.polynomial.legendre.leggauss(4))
 EPS = 2.0**-52

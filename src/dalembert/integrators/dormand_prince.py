@@ -14,8 +14,7 @@ from jax import Array
 from ..errors import InvalidInput
 from ..retractions import Cayley
 from ..system import MechanicalSystem, State
-from .base import NOT_CONVERGED, NOT_FINITE, OK, Integrator, StepInfo, fine
-from .claims import Claims
+from .base import NOT_CONVERGED, NOT_FINITE, OK, Claims, Integrator, StepInfo, fine
 
 SMALLEST, LARGEST, SAFETY = 1.0 / 3.0, 6.0, 0.9  # of a step against the one before (Hairer, Norsett, Wanner, II.10)
 LIMIT = 100_000  # substeps within one step

@@ -25,8 +25,8 @@ from ..groups.rotations import Rotations
 from ..invariant import InvariantSystem
 from ..retractions import Cayley, Retraction
 from ..system import State
-from .base import Integrator, Prediction, StepInfo, info
-from .claims import Claims, unconstrained
+from .base import Claims, Integrator, Prediction, StepInfo, info
+from .claims import unconstrained
 
 LAGRANGIANS = ("moser-veselov", "retraction")
 

@@ -16,8 +16,8 @@ from ..retractions import Cayley, Retraction
 from ..system import MechanicalSystem, State
 from ._adapted import along, drift, first_frame, frame, kinetic, require_linear
 from ._roundoff import added, resized
-from .base import Integrator, Prediction, StepInfo, fine, info
-from .claims import Claims, conservative, flat, quadratic_potential, unconstrained
+from .base import Claims, Integrator, Prediction, StepInfo, fine, info
+from .claims import conservative, flat, quadratic_potential, unconstrained
 
 STAGES = (1, 2, 3, 4)
 

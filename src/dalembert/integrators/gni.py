@@ -17,8 +17,8 @@ from ..differences import FiniteDifference
 from ..discretisation import Discretisation
 from ..retractions import Cayley, Retraction
 from ..system import MechanicalSystem, State
-from .base import Integrator, Prediction, StepInfo, fine, info
-from .claims import Claims, conservative, unconstrained
+from .base import Claims, Integrator, Prediction, StepInfo, fine, info
+from .claims import conservative, unconstrained
 
 
 class Carry(NamedTuple):

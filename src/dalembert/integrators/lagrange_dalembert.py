@@ -17,8 +17,8 @@ from ..invariant import InvariantSystem
 from ..retractions import Cayley, Retraction
 from ..system import MechanicalSystem, State
 from ._reduced import Coordinates, coordinates
-from .base import Integrator, Prediction, StepInfo, fine, info
-from .claims import Claims, conservative, inertial, unconstrained
+from .base import Claims, Integrator, Prediction, StepInfo, fine, info
+from .claims import conservative, inertial, unconstrained
 
 NODES = ("original", "velocity", "deformed")
 

@@ -20,8 +20,8 @@ from ..groups import Group
 from ..retractions import Cayley, Retraction
 from ..system import MechanicalSystem, State
 from ..vector_field import VectorField
-from .base import Integrator, Prediction, StepInfo, fine, info
-from .claims import Claims, conservative, unconstrained
+from .base import Claims, Integrator, Prediction, StepInfo, fine, info
+from .claims import conservative, unconstrained
 
 
 def tangent_lift(difference: FiniteDifference, group: Group, g, xi, eta, zeta) -> tuple[tuple, tuple]:

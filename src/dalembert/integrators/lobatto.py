@@ -16,8 +16,8 @@ from ..errors import InvalidInput, UnknownName
 from ..retractions import Cayley, Retraction
 from ..system import MechanicalSystem, State
 from ._adapted import require_linear, require_quadratic
-from .base import Integrator, Prediction, StepInfo, fine, info
-from .claims import Claims, conservative, euclidean, unconstrained
+from .base import Claims, Integrator, Prediction, StepInfo, fine, info
+from .claims import conservative, euclidean, unconstrained
 from .gauss import collocation
 
 FORMS = ("nodes", "spark")

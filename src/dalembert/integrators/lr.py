@@ -16,8 +16,7 @@ from ..errors import InvalidInput
 from ..retractions import Cayley, Retraction
 from ..right_invariant import LRSystem
 from ..system import State
-from .base import Integrator, Prediction, StepInfo, info
-from .claims import Claims
+from .base import Claims, Integrator, Prediction, StepInfo, info
 from .euler_poincare_suslov import EulerPoincareSuslov
 
 

@@ -13,8 +13,7 @@ from ..groups import SO3
 from ..invariant import InvariantSystem
 from ..system import State
 from . import _free_body as free
-from .base import Integrator, Prediction, StepInfo, fine, info
-from .claims import Claims
+from .base import Claims, Integrator, Prediction, StepInfo, fine, info
 from .moser_veselov import require_free_body
 
 

@@ -17,8 +17,7 @@ from ..system import State
 from . import _frames as frames
 from . import _free_body as free
 from . import _free_flow as flow
-from .base import NOT_CONVERGED, OK, Integrator, StepInfo, fine
-from .claims import EXACT, Claims
+from .base import EXACT, NOT_CONVERGED, OK, Claims, Integrator, StepInfo, fine
 from .euler_poincare_suslov import EulerPoincareSuslov, require_invariant
 
 ORDERS = (2, 4, 6, 8, 10, "exact")

@@ -12,8 +12,8 @@ from .._linalg import solve
 from ..errors import InvalidInput
 from ..system import MechanicalSystem, State
 from ._adapted import kinetic
-from .base import Integrator, Prediction, StepInfo, fine, info
-from .claims import Claims, conservative
+from .base import Claims, Integrator, Prediction, StepInfo, fine, info
+from .claims import conservative
 from .runge_kutta import RungeKutta
 
 ONTO = ("constraint", "energy")

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from ..errors import NumericalFailure
 from ..system import MechanicalSystem, State
-from .claims import Claims
+from .base import Claims
 from .dormand_prince import DormandPrince
 from .runge_kutta import derivative
 

@@ -14,8 +14,8 @@ from ..forces import unforced
 from ..invariant import InvariantSystem
 from ..retractions import Cayley, Retraction
 from ..system import State
-from .base import Integrator, Prediction, StepInfo, fine, info
-from .claims import Claims, conservative, inertial, unconstrained
+from .base import Claims, Integrator, Prediction, StepInfo, fine, info
+from .claims import conservative, inertial, unconstrained
 from .euler_poincare_suslov import require_invariant
 
 

@@ -9,8 +9,7 @@ import jax
 from jax import Array
 
 from ..system import MechanicalSystem, State
-from .base import Integrator, StepInfo, fine
-from .claims import Claims
+from .base import Claims, Integrator, StepInfo, fine
 
 
 class Carry(NamedTuple):

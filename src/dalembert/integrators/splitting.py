@@ -15,8 +15,8 @@ from ..invariant import InvariantSystem
 from ..system import State
 from . import _frames as frames
 from . import _free_body as free
-from .base import Integrator, StepInfo, fine
-from .claims import EXACT, Claims, conservative, inertial
+from .base import EXACT, Claims, Integrator, StepInfo, fine
+from .claims import conservative, inertial
 from .euler_poincare_suslov import require_invariant
 from .midpoint import require_on_so3
 from .moser_veselov import constants

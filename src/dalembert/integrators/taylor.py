@@ -15,8 +15,7 @@ from jax.flatten_util import ravel_pytree
 from ..errors import InvalidInput
 from ..system import MechanicalSystem, State
 from ._cover import cover
-from .base import NOT_CONVERGED, NOT_FINITE, OK, Integrator, StepInfo, fine
-from .claims import Claims
+from .base import NOT_CONVERGED, NOT_FINITE, OK, Claims, Integrator, StepInfo, fine
 from .runge_kutta import Carry
 
 LIMIT = 100_000  # substeps within one step

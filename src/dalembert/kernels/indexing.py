@@ -11,9 +11,7 @@ from jax import lax
 
 from .builder import Builder
 from .program import Value
-from .rules import packed
-
-Array = np.ndarray  # of Values
+from .rules import Array, packed
 
 
 def pick(b: Builder, array: Any, index: Sequence[Value]) -> Value:

@@ -39,7 +39,7 @@ def _host() -> tuple[str, str, str]:
 @cache
 def _emitter() -> str:
     """The text of the emitter: code that another version of it wrote must not be found again."""
-    return "".join(Path(file).read_text(encoding="utf-8") for file in (llvm.__file__, __file__))
+    return "".join(Path(file).read_text(encoding="utf-8") for file in (__file__,))
 
 
 @cache

@@ -15,8 +15,8 @@ from ..models.particles import exact_particle, nonholonomic_particle
 from ..plotting.runs import draw_invariants
 from ..plotting.studies import draw_lines, draw_slope
 from ..plotting.style import COLOURS, DASHES, curve, sheet, styled
+from ..run import Run
 from ..system import State, System
-from ..trajectory import Trajectory
 from .exhibit import Data, Gallery, Paper
 from .running import simulate
 
@@ -57,7 +57,7 @@ def start(system: System, scheme: str, step: float) -> State:
     return state._replace(xi=xi, momentum=xi, increment=xi)
 
 
-def particle(scheme: str, steps: int, t_end: float = 1.0, potential: str = "free", save_every: int = 1) -> Trajectory:
+def particle(scheme: str, steps: int, t_end: float = 1.0, potential: str = "free", save_every: int = 1) -> Run:
     system, step = nonholonomic_particle(potential), t_end / steps
     state = start(system, scheme, step)
     return simulate(system, SCHEMES[scheme], state, step=step, steps=steps, save_every=save_every).check()
@@ -157,7 +157,7 @@ EPSILON, UNTIL = 0.1, 60.0
 FORMS = ("β = 1/2, original nodes", "(86), β = 1/2, redefined nodes", "(89), deformed, data on D_ε")
 
 
-def residuals(run: Trajectory) -> tuple[np.ndarray, np.ndarray]:
+def residuals(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """(v_z - y v_x, v_z - y v_x + (ε/2) v_x v_y) along a run."""
     y, (u, w, v) = np.asarray(run.g)[:, 1], np.asarray(run.xi).T
     return v - y * u, v - y * u + EPSILON / 2 * u * w

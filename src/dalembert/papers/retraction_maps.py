@@ -17,8 +17,8 @@ from ..models.rigid_body import rigid_body
 from ..models.suslov import suslov
 from ..plotting.style import COLOURS, DASHES, FLOOR, curve, sheet, styled
 from ..retractions import Cayley, Exponential, Retraction
+from ..run import Run
 from ..system import State
-from ..trajectory import Trajectory
 from .exhibit import Data, Gallery, Paper
 from .running import simulate
 
@@ -85,14 +85,14 @@ class AsPrinted(Integrator):
 
 
 # -- the experiment -----------------------------------------------------------------------------------------------------------
-def experiment(integrator: Integrator, system: InvariantSystem | None = None, start=START) -> Trajectory:
+def experiment(integrator: Integrator, system: InvariantSystem | None = None, start=START) -> Run:
     """The paper's run: 30 minutes with t = 0.01 from R = 1 and a momentum in d*."""
     system = suslov(INERTIA) if system is None else system
     return simulate(system, integrator, system.state(momentum=list(start)), step=STEP, steps=STEPS, save_every=SAVE)
 
 
 @lru_cache
-def adapted() -> dict[str, dict[str, Trajectory]]:
+def adapted() -> dict[str, dict[str, Run]]:
     """The three readings of the adapted scheme, each with both retractions."""
     return {
         "as printed": {name: experiment(AsPrinted(tau)) for name, tau in RETRACTIONS.items()},
@@ -101,7 +101,7 @@ def adapted() -> dict[str, dict[str, Trajectory]]:
     }
 
 
-def _measures(run: Trajectory) -> dict[str, np.ndarray]:
+def _measures(run: Run) -> dict[str, np.ndarray]:
     """What the figures show; the constraint is asked of the displacements, tau^-1(W)/h."""
     energy = np.asarray(run.energy())
     return {

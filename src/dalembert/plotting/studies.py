@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..analysis.slopes import Convergence
-from ..events import Crossings
+from ..records import Crossings
 from ..run import Run
 from .style import COLOURS, DASHES, FLOOR, GREY, MARKERS, headline, save, sheet, styled
 

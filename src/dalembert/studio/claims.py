@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ..integrators import Integrator
-from ..integrators.claims import EXACT, MEANINGS, Claims
+from ..integrators.base import EXACT, MEANINGS, Claims
 from ..system import MechanicalSystem
 from .seen import Seen
 

@@ -19,8 +19,8 @@ from ..kernels.evaluate import evaluated
 from ..models.registry import MODELS
 from ..plotting.stage import Motion
 from ..plotting.style import COLOURS
+from ..run import Run
 from ..system import MechanicalSystem, State
-from ..trajectory import Trajectory
 
 LARGEST = 1e30
 RUN_COLOURS = (COLOURS[0], COLOURS[2])
@@ -41,7 +41,7 @@ class Seen:
     reaction: np.ndarray  # of the constraint, in the body, (frames, n)
     good: int  # frames before the run failed
     system: MechanicalSystem | None = None
-    trajectory: Trajectory | None = None
+    trajectory: Run | None = None
     balance: Kept | None = None  # where power enters, at every frame
 
     @property
@@ -68,7 +68,7 @@ class Seen:
         return 1.0 if self.first else 0.45
 
 
-def seen(trajectory: Trajectory, job: Job, number: int, times: np.ndarray, balance: Kept | None = None) -> Seen:
+def seen(trajectory: Run, job: Job, number: int, times: np.ndarray, balance: Kept | None = None) -> Seen:
     """A run of a job at the frames `times`: each shows the last state that was saved by then, so that all runs are in step.
 
     Nothing is interpolated: runs of one step have the same times, and one that chooses its own steps lags by less than a frame.

@@ -14,8 +14,8 @@ from ..config import Job
 from ..errors import InvalidInput
 from ..integrators import Reference
 from ..report import plain
+from ..run import Run
 from ..simulate import simulate
-from ..trajectory import Trajectory
 from .claims import claims_of, judged
 from .momentum import momentum_change, momentum_view
 from .plots import plots
@@ -55,7 +55,7 @@ def save_every(job: Job, frames: int) -> int:
     return max(1, -(-job.run["steps"] // frames))
 
 
-def integrate(job: Job, every: int, cancelled: Callable[[], bool]) -> tuple[Trajectory, Kept | None, float]:
+def integrate(job: Job, every: int, cancelled: Callable[[], bool]) -> tuple[Run, Kept | None, float]:
     """The run of a job, where power enters its energy balance, and the seconds it took.
 
     Given up when nobody waits for it, or when it takes too long.
@@ -101,7 +101,7 @@ def _show(runs: list[Seen], about: list[dict[str, Any]], title: str, config: str
     }
 
 
-def _about(entry: Seen, job: Job, run: Trajectory, seconds: float) -> dict[str, Any]:
+def _about(entry: Seen, job: Job, run: Run, seconds: float) -> dict[str, Any]:
     """How a run went."""
     peaks, started = run.final.peaks, run.failed_at != -1
     energy = peaks.energy_error if entry.balance is None else entry.balance.peak

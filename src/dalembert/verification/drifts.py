@@ -15,9 +15,9 @@ from ..integrators import Integrator
 from ..kernels.program import LoweringError
 from ..models import chaotic_quartic, pendulum_cvt
 from ..models.oscillators import quartic_state
+from ..run import Run
 from ..simulate import ensemble, simulate
 from ..system import MechanicalSystem, State
-from ..trajectory import Trajectory
 from .cases import Case
 
 STEP, SAVES, MEMBERS = 0.1, 2000, 32
@@ -57,7 +57,7 @@ def drift(name: str, integrator: Integrator) -> dict[str, Any]:
     return _classified(run, integrator.clock)
 
 
-def _classified(run: Trajectory, clock: bool) -> dict[str, Any]:
+def _classified(run: Run, clock: bool) -> dict[str, Any]:
     """The verdict on the good members before their failure, where steps are of one length on the times, else on the number of the save."""
     energy = np.atleast_2d(np.asarray(run.energy()))
     times = np.atleast_2d(np.asarray(run.t))[0]

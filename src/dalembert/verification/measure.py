@@ -14,13 +14,14 @@ import numpy as np
 
 from ..errors import InvalidInput, NumericalFailure, OffConstraint
 from ..integrators import Integrator, Reference
-from ..integrators.claims import EXACT, conservative, unconstrained
+from ..integrators.base import EXACT
+from ..integrators.claims import conservative, unconstrained
 from ..invariant import generators
 from ..kernels.evaluate import evaluated
 from ..kernels.program import LoweringError
+from ..run import Run
 from ..simulate import simulate
 from ..system import MechanicalSystem, State
-from ..trajectory import Trajectory
 from .cases import Case
 
 COUNTS = (6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
@@ -56,8 +57,8 @@ def measure(case: Case, integrator: Integrator) -> Figures:
 
 
 def _run(
-    case: Case, integrator: Integrator, state: State | Trajectory, step: float, steps: int, saves: int = 1
-) -> Trajectory:
+    case: Case, integrator: Integrator, state: State | Run, step: float, steps: int, saves: int = 1
+) -> Run:
     return simulate(
         case.system, integrator, state, step=step, steps=steps, save_every=steps // saves, monitor=True, backend="llvm"
     )
@@ -79,7 +80,7 @@ def _kept(case: Case, integrator: Integrator) -> Figures:
     }
 
 
-def _momentum(case: Case, long: Trajectory) -> float | None:
+def _momentum(case: Case, long: Run) -> float | None:
     if case.symmetry is None:
         return None
     values = np.asarray(_maps(case)(long.records.state))
@@ -109,7 +110,7 @@ def order(case: Case, integrator: Integrator) -> Figures:
     return {part: [largest(n, name) for n in COUNTS] for part, name in (("configuration", "g"), ("velocity", "xi"))}
 
 
-def _state_at(trajectory: Trajectory, k: int) -> State:
+def _state_at(trajectory: Run, k: int) -> State:
     return jax.tree.map(lambda leaf: leaf[k], trajectory.records.state)
 
 
@@ -166,7 +167,7 @@ def _ways_back(case: Case, integrator: Integrator) -> Figures:
     return {"symmetric": home, "adjoint": other, "reversible": mirrored}
 
 
-def _returned(case: Case, integrator: Integrator, forward: Trajectory) -> State:
+def _returned(case: Case, integrator: Integrator, forward: Run) -> State:
     """The state after as many steps of -h from the end of a run, with the whole carry turned round."""
     if type(integrator).reverse is Integrator.reverse:
         with suppress(OffConstraint):  # a method that does not keep D goes back from where it is

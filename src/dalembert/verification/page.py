@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..integrators.claims import EXACT, MEANINGS
+from ..integrators.base import EXACT, MEANINGS
 from ..kernels.builder import BUDGET
 from .measure import COUNTS, FLOOR, HIGH, LONG, SPAN, TRIP, WIDE, slope
 from .store import Figures

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..integrators.claims import EXACT
+from ..integrators.base import EXACT
 from ..models.registry import MODELS
 from .cases import NOTES, cases
 from .drifts import FINE, HORIZON, MEMBERS, PROBLEMS, STEP

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ..errors import InvalidInput
-from ..integrators.claims import MEANINGS, Claims
+from ..integrators.base import MEANINGS, Claims
 from .cases import cases
 from .measure import slope
 from .store import Figures
