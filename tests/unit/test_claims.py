@@ -13,12 +13,12 @@ from dalembert.errors import InvalidInput
 from dalembert.integrators import METHOD_CLASSES
 from dalembert.integrators.base import Integrator
 from dalembert.integrators.claims import EXACT, MEANINGS, Claims
-from dalembert.verification.cases import Case, cases
-from dalembert.verification.measure import measure, symplectic
-from dalembert.verification.page import figures_page, page
-from dalembert.verification.store import Store, rounded
-from dalembert.verification.variants import OPTIONS, variants
-from dalembert.verification.verdicts import TOLERANCE, judge, verdicts
+from claims.cases import Case, cases
+from claims.measure import measure, symplectic
+from claims.page import figures_page, page
+from claims.store import Store, rounded
+from claims.variants import OPTIONS, variants
+from claims.verdicts import TOLERANCE, judge, verdicts
 
 DOCS = Path(__file__).parents[2] / "docs"
 PARTICLE, CENTRAL = cases()["nonholonomic-particle"], cases()["central-force"]
@@ -35,7 +35,7 @@ def figures():
 def test_every_method_states_its_claims(cls):
     assert cls.claims is not Integrator.claims, (
         f"{cls.__name__} states no claims: define claims(self, system) -> Claims in its class (integrators/claims.py says what they "
-        "mean), list its telling options in verification/variants.py, and run `python -m dalembert.verification --only "
+        "mean), list its telling options in tools/claims/variants.py, and run `python tools/claims --only "
         f"'{cls.name}'` to see whether they are met"
     )
 

@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..analysis.drift import Drift, classify
-from ..errors import InvalidInput
-from ..integrators import Integrator
-from ..kernels.program import LoweringError
-from ..models import chaotic_quartic, pendulum_cvt
-from ..models.oscillators import quartic_state
-from ..run import Run
-from ..simulate import ensemble, simulate
-from ..system import MechanicalSystem, State
+from dalembert.analysis.drift import Drift, classify
+from dalembert.errors import InvalidInput
+from dalembert.integrators import Integrator
+from dalembert.kernels.program import LoweringError
+from dalembert.models import chaotic_quartic, pendulum_cvt
+from dalembert.models.oscillators import quartic_state
+from dalembert.run import Run
+from dalembert.simulate import ensemble, simulate
+from dalembert.system import MechanicalSystem, State
 from .cases import Case
 
 STEP, SAVES, MEMBERS = 0.1, 2000, 32

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..config import parse
-from ..groups import SO3, Euclidean
-from ..invariant import InvariantSystem
-from ..models import chaotic_quartic, suslov
-from ..models.oscillators import quartic_state
-from ..models.registry import MODELS
-from ..right_invariant import LRSystem
-from ..system import MechanicalSystem, State, System
+from dalembert.config import parse
+from dalembert.groups import SO3, Euclidean
+from dalembert.invariant import InvariantSystem
+from dalembert.models import chaotic_quartic, suslov
+from dalembert.models.oscillators import quartic_state
+from dalembert.models.registry import MODELS
+from dalembert.right_invariant import LRSystem
+from dalembert.system import MechanicalSystem, State, System
 
 INERTIA = [[3.0, 0.4, 1.0], [0.4, 4.0, 0.5], [1.0, 0.5, 5.0]]
 

@@ -12,16 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, NumericalFailure, OffConstraint
-from ..integrators import Integrator, Reference
-from ..integrators.base import EXACT
-from ..integrators.claims import conservative, unconstrained
-from ..invariant import generators
-from ..kernels.evaluate import evaluated
-from ..kernels.program import LoweringError
-from ..run import Run
-from ..simulate import simulate
-from ..system import MechanicalSystem, State
+from dalembert.errors import InvalidInput, NumericalFailure, OffConstraint
+from dalembert.integrators import Integrator, Reference
+from dalembert.integrators.base import EXACT
+from dalembert.integrators.claims import conservative, unconstrained
+from dalembert.invariant import generators
+from dalembert.kernels.evaluate import evaluated
+from dalembert.kernels.program import LoweringError
+from dalembert.run import Run
+from dalembert.simulate import simulate
+from dalembert.system import MechanicalSystem, State
 from .cases import Case
 
 COUNTS = (6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)

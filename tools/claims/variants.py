@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..groups import Euclidean
-from ..integrators import Integrator, Reference
-from ..integrators.registry import METHODS
+from dalembert.groups import Euclidean
+from dalembert.integrators import Integrator, Reference
+from dalembert.integrators.registry import METHODS
 from .cases import Case
 
 EXP = "exponential"

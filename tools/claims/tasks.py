@@ -6,7 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 
-from ..integrators.base import Claims
+from dalembert.integrators.base import Claims
 from .cases import cases
 from .drifts import PROBLEMS, drift, million
 from .measure import measure

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from ..errors import InvalidInput
-from ..integrators.base import MEANINGS, Claims
+from dalembert.errors import InvalidInput
+from dalembert.integrators.base import MEANINGS, Claims
 from .cases import cases
 from .measure import slope
 from .store import Figures
