@@ -13,11 +13,12 @@ test: $(VENV)/.dev $(VENV)/.browser
 
 verify: $(VENV)/.dev $(VENV)/.browser
 	$(BIN)/python -m pytest -n 2 -m heavy
-	$(BIN)/python -m dalembert.verification  # measures every claim: docs/claims.md
+	$(BIN)/python -m tools.claims  # measures every claim: docs/claims.md
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -15,12 +15,13 @@ import jax
 import numpy as np
 
 import dalembert as da
-from dalembert.discretisation import moser_veselov
 from dalembert.integrators import DiscreteMoserVeselov
-from dalembert.kernels.problem import Problem, problem
-from dalembert.kernels.run import open_session
-from dalembert.loop import functions
+from dalembert.kernels import make_problem as problem
+from dalembert.kernels.execute import open_session
+from dalembert.kernels.problem import Problem
+from dalembert.mechanics import moser_veselov
 from dalembert.models.registry import GENERIC
+from dalembert.simulation import run_kernel as functions
 
 OPTIONS = ("-O3", "-march=native", "-shared", "-fPIC")
 

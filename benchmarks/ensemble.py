@@ -21,8 +21,8 @@ from plain import SCHEMES  # noqa: E402
 from plain import runner as plain_runner  # noqa: E402
 
 import dalembert as da  # noqa: E402
-from dalembert.discretisation import moser_veselov  # noqa: E402
-from dalembert.kernels.run import open_session  # noqa: E402
+from dalembert.kernels.execute import open_session  # noqa: E402
+from dalembert.mechanics import moser_veselov  # noqa: E402
 
 MEMBERS, STEPS, LONG, SCANNED = 4096, 100, 1000, 20
 

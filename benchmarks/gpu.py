@@ -22,8 +22,9 @@ from _cases import Case, body_map, lanes, members, suslov
 from _timing import median, table, verdict
 
 import dalembert as da
-from dalembert.kernels.program import Block, Loop, Program, Value, inner_blocks
-from dalembert.kernels.run import open_session
+from dalembert.kernels import Block, Loop, Value, inner_blocks
+from dalembert.kernels.execute import open_session
+from dalembert.kernels.ir import Program
 
 FLOPS = {"add": 1, "sub": 1, "mul": 1, "div": 1, "sqrt": 1, "fma": 2}
 SHORT, LONG, SHORT_VMAP, LONG_VMAP, THREADS = 200, 2200, 5, 25, 64

@@ -16,10 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 import dalembert  # noqa: F401  (64-bit JAX)
-from dalembert.integrators import DiscreteMoserVeselov, ImplicitMidpoint, LiePoissonSplitting, Rattle, RungeKutta
-from dalembert.integrators.moser_veselov import constants
-from dalembert.models.rigid_body import exact, rigid_body
-from dalembert.simulate import simulate
+from dalembert.integrators import (
+    DiscreteMoserVeselov,
+    ImplicitMidpoint,
+    LiePoissonSplitting,
+    Rattle,
+    RungeKutta,
+    constants,
+)
+from dalembert.models import exact, rigid_body
+from dalembert.simulation import simulate
 
 INERTIA, MOMENTUM, END = [0.6, 0.8, 1.0], [1.8, 0.4, -0.9], 1000.0
 SOURCE = r"""

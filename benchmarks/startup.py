@@ -66,8 +66,8 @@ def measured(example: str, repeats: int) -> list[list[str]]:
 
 def every_model(repeats: int) -> list[list[str]]:
     """Rows of all built-in systems with their own examples: processor and wall seconds with a warm cache, the best of several."""
-    from dalembert._toml import dumps
-    from dalembert.models.registry import MODELS
+    from dalembert.io.config import dumps
+    from dalembert.models import MODELS
 
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +94,8 @@ class Counter:
     def __init__(self) -> None:
         import jax
 
-        from dalembert.kernels import lower, native
+        from dalembert.kernels import llvm as native
+        from dalembert.kernels import lowering as lower
 
         self.seconds = {"trace+lower": 0.0, "XLA compile": 0.0, "native compile": 0.0}
         self.compilations = 0
@@ -127,7 +128,7 @@ def parts(example: str) -> dict[str, float]:
 
     marks.append(time.process_time())
     import dalembert as da
-    from dalembert.config import load
+    from dalembert.io.config import load_job as load
 
     marks.append(time.process_time())
     counter = Counter()

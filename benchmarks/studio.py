@@ -16,10 +16,10 @@ from statistics import median
 from startup import Counter
 
 from dalembert.kernels.cache import keep_xla
-from dalembert.simulate import simulate
+from dalembert.simulation import simulate
 from dalembert.studio.catalogue import example
-from dalembert.studio.requests import Opened
-from dalembert.studio.show import save_every, show
+from dalembert.studio.presentation import save_every, show
+from dalembert.studio.requests import StudioInput as Opened
 
 STEPS, FRAMES, REPEATS, TARGET = 100_000, 600, 9, 50.0
 SYSTEMS = {

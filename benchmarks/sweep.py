@@ -16,12 +16,12 @@ from pathlib import Path
 from _timing import interleaved, median, ratio, table, verdict
 
 import dalembert as da
-from dalembert.kernels.evaluate import evaluated
-from dalembert.kernels.problem import problem
-from dalembert.kernels.run import open_session
-from dalembert.sweep import plan
-from dalembert.sweep.executors import chunk_of
-from dalembert.sweep.members import Members
+from dalembert.kernels import evaluated
+from dalembert.kernels import make_problem as problem
+from dalembert.kernels.execute import open_session
+from dalembert.sweeps.execute import chunk_of
+from dalembert.sweeps.members import Members
+from dalembert.sweeps.plan import make_plan as plan
 
 
 def config(members: int, steps: int) -> dict:

@@ -23,11 +23,11 @@ from _timing import once, table
 
 import dalembert as da
 from dalembert.integrators import DiscreteMoserVeselov
-from dalembert.kernels.problem import problem
-from dalembert.kernels.program import LoweringError
-from dalembert.kernels.run import open_session
-from dalembert.loop import functions
+from dalembert.kernels import LoweringError
+from dalembert.kernels import make_problem as problem
+from dalembert.kernels.execute import open_session
 from dalembert.models.registry import GENERIC
+from dalembert.simulation import run_kernel as functions
 
 END = 20.0
 TARGETS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)

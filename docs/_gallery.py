@@ -12,14 +12,16 @@ from pathlib import Path
 
 import _blocks
 
-from dalembert.animate import motion_of_run, stage
-from dalembert.config import SECTIONS, load, read
-from dalembert.papers import FIGURES, PAPERS, reproduce
-from dalembert.simulate import simulate
+from dalembert.io.config import SECTIONS, read
+from dalembert.io.config import load_job as load
+from dalembert.papers.exhibits import FIGURES, PAPERS
+from dalembert.papers.exhibits import reproduce_exhibits as reproduce
+from dalembert.plotting.scenes import motion_of_run, stage
+from dalembert.simulation import simulate
 from dalembert.studio.catalogue import start
-from dalembert.studio.export import page_with
-from dalembert.studio.requests import Opened
-from dalembert.studio.show import show
+from dalembert.studio.presentation import show
+from dalembert.studio.requests import StudioInput as Opened
+from dalembert.studio.server import page_with
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"

@@ -6,4 +6,4 @@ from pathlib import Path
 import pytest
 
 pytest.register_assert_rewrite("exhibits")
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dalembert.papers import Data
+from dalembert.papers.gallery import Data
 
 
 def value(data: Data, name: str, column: int = 1):
@@ -22,8 +22,8 @@ def check_gnj_1(data):
     points = data["surface"].reshape(-1, 3)
     assert np.abs(points).max() * 0.015 < 2 * INERTIA.max()
     turn, around = 1.0, np.linspace(0, 2 * np.pi, 181)
-    from dalembert.papers.garcia_naranjo_jimenez.locus import SCHEMES, momentum_surface
-    from dalembert.papers.garcia_naranjo_jimenez.setup import GENERIC
+    from dalembert.papers.garcia_naranjo_jimenez import GENERIC, SCHEMES
+    from dalembert.plotting.studies import momentum_surface
 
     e, r = 0.015, 2 / 0.015 * np.tan(turn / 2)
     u, v = r * np.cos(around), r * np.sin(around)
@@ -115,14 +115,14 @@ def check_fz_53(data):
 
 def check_fz_61(data):
     """(6.12), which ERRATA.md calls right, at the same points."""
-    from dalembert.papers.fedorov_zenkov.suslov import ring
+    from dalembert.papers.fedorov_zenkov import ring
 
     q = ring(0.0, 1.0, 91, 181)
     np.testing.assert_allclose(data["surface"], steiner(q), atol=1e-6)
 
 
 def check_fz_62(data):
-    from dalembert.papers.fedorov_zenkov.suslov import ring
+    from dalembert.papers.fedorov_zenkov import ring
 
     q = ring(0.4, 0.8)
     q0 = np.sqrt(1 - np.sum(q**2, -1))

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dalembert._series import CUT
-from dalembert.groups.matrix_exponential import RADIUS
+from dalembert.groups.functions import CUT, RADIUS
 
 CUTS = [factor * cut for cut in (CUT, RADIUS, 2 * RADIUS) for factor in (0.999, 1.001)]
 SIZES = [0.0, 1e-9, 1e-5, 0.1, 1.0, *CUTS, 3.1, np.pi - 1e-6]

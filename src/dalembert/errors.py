@@ -1,9 +1,17 @@
-"""Errors that say what was given, what is allowed and what to do."""
+"""Errors that say what was given, what is allowed and what to do.
+
+The version, where every floor can read it, and what else made a file.
+"""
 
 from __future__ import annotations
 
+import datetime
 import difflib
+import platform
 from collections.abc import Iterable
+
+import jax
+import numpy as np
 
 
 class InvalidInput(ValueError):
@@ -36,3 +44,18 @@ class WriteFailure(OSError):
 
 class InconsistentDiscretisation(InvalidInput):
     """A pair (L_d, D_d) or a difference map that violates one of its axioms."""
+
+
+__version__ = "0.1.0"
+
+
+def made_by() -> dict[str, str]:
+    """Versions, machine and time."""
+    return {
+        "dalembert": __version__,
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }

@@ -10,20 +10,14 @@ from typing import ParamSpec
 import jax
 import numpy as np
 
-from . import compare as comparison
-from . import files
-from . import simulate as running
-from .analysis.thresholds import why_lost
-from .compare import Comparison
-from .coordinates import along
-from .data import to_xarray
-from .integrators.base import BRANCH_LOST
-from .notebook import trajectory_html
-from .plotting import plot_trajectory
-from .run import Run
-from .sampling import states_at
-from .system import State
-from .writing import save
+from .analysis import comparison
+from .analysis.branches import why_lost
+from .groups import along
+from .integrators import BRANCH_LOST
+from .io.dataset import load_run, save_run, to_xarray
+from .mechanics import State
+from .plotting.runs import plot_trajectory, trajectory_html
+from .simulation import Run, driver, states_at
 
 
 @partial(
@@ -65,7 +59,7 @@ class Trajectory(Run):
 
     def save(self, path) -> None:
         """Write a NetCDF (.nc) or Zarr (.zarr) file, whole or not at all; `dalembert.load(path)` gives the trajectory back."""
-        save(self, path)
+        save_run(self, path)
 
     def _repr_html_(self) -> str:
         return trajectory_html(self)
@@ -97,12 +91,12 @@ def _with_forms(function: Callable[P, Run]) -> Callable[P, Trajectory]:
     return call
 
 
-simulate = _with_forms(running.simulate)
-ensemble = _with_forms(running.ensemble)
-load = _with_forms(files.load)
+simulate = _with_forms(driver.simulate)
+ensemble = _with_forms(driver.ensemble)
+load = _with_forms(load_run)
 
 
 @wraps(comparison.compare)
-def compare(*arguments, **options) -> Comparison:
+def compare(*arguments, **options) -> comparison.Comparison:
     made = comparison.compare(*arguments, **options)
     return replace(made, runs={name: Trajectory.of(run) for name, run in made.runs.items()})

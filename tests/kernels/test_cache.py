@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import toys
 
-from dalembert.kernels import cache, native
-from dalembert.kernels.problem import problem
-from dalembert.kernels.run import run
+from dalembert.kernels import cache, run
+from dalembert.kernels import llvm as native
+from dalembert.kernels import make_problem as problem
 
 jax.config.update("jax_enable_x64", True)
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import toys
 
-from dalembert.kernels import csource, cuda
-from dalembert.kernels.buffers import Buffers, layout_of
-from dalembert.kernels.native import NativeSession
-from dalembert.kernels.problem import problem
-from dalembert.kernels.run import run
+from dalembert.kernels import cuda, run
+from dalembert.kernels import cuda as csource
+from dalembert.kernels import make_problem as problem
+from dalembert.kernels.llvm import NativeSession
+from dalembert.kernels.problem import Buffers, layout_of
 
 jax.config.update("jax_enable_x64", True)
 pytestmark = [

@@ -6,8 +6,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from dalembert.kernels.problem import problem
-from dalembert.kernels.run import run
+from dalembert.kernels import make_problem as problem
+from dalembert.kernels import run
 
 jax.config.update("jax_enable_x64", True)
 RANDOM = np.random.default_rng(0)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import dalembert as da
-from dalembert.kernels import known, lower, native, problem
-from dalembert.kernels.evaluate import compiled
-from dalembert.kernels.program import LoweringError
-from dalembert.models.registry import MODELS
+from dalembert.kernels import LoweringError, compiled, problem
+from dalembert.kernels import cache as known
+from dalembert.kernels import llvm as native
+from dalembert.kernels import lowering as lower
+from dalembert.models import MODELS
 
 GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
 
@@ -97,11 +98,11 @@ def test_sources_that_changed_since_the_import_leave_nothing_behind(fresh, monke
 
 def test_what_a_user_wrote_has_no_name():
     def own(W, h, system):
-        return da.moser_veselov(W, h, system)
+        return da.mechanics.moser_veselov(W, h, system)
 
     for thing in (own, da.EulerPoincareSuslov(own), object(), [lambda x: x], da.kernels):
-        with pytest.raises(known.Nameless):
-            list(known.spelled(thing))
+        with pytest.raises(known.Unfingerprintable):
+            list(known.fingerprint(thing))
 
 
 def test_names_tell_apart_what_differs():
@@ -109,9 +110,9 @@ def test_names_tell_apart_what_differs():
                da.LagrangeDAlembert(), da.LagrangeDAlembert(node=0.25), da.LagrangeDAlembert(node=0.0)]
     structures = [jax.tree.structure(MODELS[name].make(dict(MODELS[name].example))) for name in ("suslov", "vertical-disk", "rolling-ball")]
     things = [*methods, 0, 0.0, False, None, "0", (0,), [0], ((0,), 0), (0, (0,)), np.zeros(1), np.zeros((1, 1))]
-    names = ["\0".join(known.spelled(thing)) for thing in things]
+    names = ["\0".join(known.fingerprint(thing)) for thing in things]
     assert len(set(names)) == len(names)
-    assert len({"\0".join(known.spelled(structure)) for structure in structures}) == len(set(structures))
+    assert len({"\0".join(known.fingerprint(structure)) for structure in structures}) == len(set(structures))
 
 
 def test_a_user_system_is_traced_in_every_process(fresh):
@@ -135,13 +136,13 @@ plain = lower.lower
 lower.lower = lambda *args, **options: done.append("lowering") or plain(*args, **options)
 jax.monitoring.register_event_duration_secs_listener(
     lambda name, seconds, **_: done.append(name) if "backend_compile" in name else None)
-from dalembert.config import parse
+from dalembert.io.config import parse_job
 from dalembert.models.registry import MODELS
-from dalembert.report import report
-from dalembert.simulate import simulate
+from dalembert.analysis.summary import report
+from dalembert.simulation import simulate
 for name in sys.argv[1:]:
     model = MODELS[name]
-    job = parse({"system": {"name": name, **model.example}, "method": dict(model.method), "initial": dict(model.initial),
+    job = parse_job({"system": {"name": name, **model.example}, "method": dict(model.method), "initial": dict(model.initial),
                  "run": {"step": model.step, "steps": 3}})
     run = simulate(job.system, job.integrator, job.state, step=job.run["step"], steps=3, monitor=True)
     report(run, job.names)

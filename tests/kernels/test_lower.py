@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from dalembert.kernels.problem import problem
-from dalembert.kernels.program import LoweringError
-from dalembert.kernels.run import run
+from dalembert.kernels import LoweringError, run
+from dalembert.kernels import make_problem as problem
 
 jax.config.update("jax_enable_x64", True)
 X = np.array([0.3, -1.7, 2.5, 0.9])

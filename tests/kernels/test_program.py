@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import toys
 
-from dalembert.kernels.builder import Builder, fused
-from dalembert.kernels.lower import lower
-from dalembert.kernels.program import LoweringError
+from dalembert.kernels import Builder, LoweringError, lower
+from dalembert.kernels.ir import fused
 
 jax.config.update("jax_enable_x64", True)
 

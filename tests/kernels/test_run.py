@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import toys
 
-from dalembert.kernels import csource, cuda, pieces
-from dalembert.kernels.buffers import Buffers, layout_of
-from dalembert.kernels.native import NativeSession
-from dalembert.kernels.problem import problem
-from dalembert.kernels.program import LoweringError
-from dalembert.kernels.run import chunks, run
+from dalembert.kernels import LoweringError, cuda, run
+from dalembert.kernels import cuda as csource
+from dalembert.kernels import execute as pieces
+from dalembert.kernels import make_problem as problem
+from dalembert.kernels.execute import chunks
+from dalembert.kernels.llvm import NativeSession
+from dalembert.kernels.problem import Buffers, layout_of
 
 jax.config.update("jax_enable_x64", True)
 C, START = toys.consts(), toys.start()

@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 
 import dalembert as da
-from dalembert.integrators.registry import METHODS
-from dalembert.kernels import csource, cuda
-from dalembert.kernels.buffers import Buffers, layout_of
-from dalembert.kernels.evaluate import evaluated
-from dalembert.kernels.native import NativeSession
-from dalembert.kernels.problem import problem
-from dalembert.kernels.program import LoweringError
-from dalembert.kernels.run import run
-from dalembert.loop import functions
+from dalembert.integrators import METHODS
+from dalembert.kernels import LoweringError, cuda, evaluated, run
+from dalembert.kernels import cuda as csource
+from dalembert.kernels import make_problem as problem
+from dalembert.kernels.llvm import NativeSession
+from dalembert.kernels.problem import Buffers, layout_of
+from dalembert.simulation import run_kernel as functions
 
 MODELS = da.models.MODELS
 COMPILER = shutil.which(os.environ.get("CC", "cc"))

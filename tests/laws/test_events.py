@@ -8,10 +8,11 @@ import pytest
 from registry import case, gap
 
 import dalembert as da
-from dalembert.kernels import csource, cuda
-from dalembert.kernels import run as kernels_run
-from dalembert.kernels.buffers import Buffers, layout_of
-from dalembert.kernels.native import NativeSession
+from dalembert.kernels import cuda
+from dalembert.kernels import cuda as csource
+from dalembert.kernels import execute as kernels_run
+from dalembert.kernels.llvm import NativeSession
+from dalembert.kernels.problem import Buffers, layout_of
 
 METHODS = {
     "particle": da.LagrangeDAlembert(),

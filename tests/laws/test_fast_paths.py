@@ -7,7 +7,7 @@ import pytest
 import registry
 
 import dalembert as da
-from dalembert.differences import FiniteDifference
+from dalembert.mechanics import FiniteDifference
 
 GROUPS = [da.SO2(), da.SO3(), da.SE2(), da.SE2() * da.SO2(), da.SO3() * da.Euclidean(2)]
 

@@ -9,9 +9,8 @@ from jax.scipy.special import digamma, gammaln
 from registry import case
 
 import dalembert as da
-from dalembert._fibre import fibre, solve_reduced
-from dalembert._linalg import solve_saddle
-from dalembert.kernels.evaluate import compiled
+from dalembert.kernels import compiled
+from dalembert.numerics import fibre, solve_reduced, solve_saddle
 
 
 def units(key):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from sampling import compiled, gap, samples, turning
 
-from dalembert import _series
 from dalembert.errors import InvalidInput
 from dalembert.groups import SE, SE2, SE3, SO, SO2, SO3, Euclidean, Product, SEn, SOn
+from dalembert.groups import functions as _series
 
 CUT = _series.CUT
 GROUPS = [Euclidean(3), SO2(), SO3(), SE2(), SE3(), SOn(4), SOn(5), SEn(4), SO3() * Euclidean(2) * SE2()]

@@ -16,7 +16,7 @@ RETRACTIONS = [CAYLEY, EXPONENTIAL]
 
 
 def name(value):
-    return type(value).__name__ if isinstance(value, da.Retraction) else str(value)
+    return type(value).__name__ if isinstance(value, da.groups.Retraction) else str(value)
 
 
 # -- one scheme, several doors ----------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def test_the_retraction_lagrangian_has_a_closed_legendre_map():
     for key, retraction in [("suslov", EXPONENTIAL), ("sleigh", CAYLEY)]:
         system, _ = case(key)
         closed = da.EulerPoincareSuslov("retraction", retraction)
-        defined = da.EulerPoincareSuslov(da.retracted(retraction), retraction)
+        defined = da.EulerPoincareSuslov(da.mechanics.retracted(retraction), retraction)
         w = system.subspace @ jnp.linspace(0.7, -1.1, system.subspace.shape[1])
         np.testing.assert_allclose(
             closed.legendre(system, w, 0.3), defined.legendre(system, w, 0.3), rtol=1e-13, atol=1e-14
@@ -75,7 +75,7 @@ def _weighted(beta):
 def test_a_pair_from_a_users_difference_map_is_the_method_of_that_node(beta):
     """On a system where L, A, b and F all depend on time."""
     system, state = case("driven")
-    pair = da.from_difference(system, _weighted(beta), node=beta)
+    pair = da.mechanics.from_difference(system, _weighted(beta), node=beta)
     ours = flow(da.LagrangeDAlembert(pair=pair), system, state, 0.1, 10)
     assert gap(ours, flow(da.LagrangeDAlembert(node=beta), system, state, 0.1, 10)) < 1e-12
     assert gap(ours, flow(da.LagrangeDAlembert(node=0.8), system, state, 0.1, 10)) > 1e-3
@@ -84,7 +84,7 @@ def test_a_pair_from_a_users_difference_map_is_the_method_of_that_node(beta):
 @pytest.mark.parametrize("node", [0.0, 1.0])
 def test_a_pair_from_a_finite_difference_is_the_method_of_that_node_on_a_group(node):
     system, state = case("heavy_suslov")
-    pair = da.from_difference(system, da.FiniteDifference(CAYLEY, node))
+    pair = da.mechanics.from_difference(system, da.FiniteDifference(CAYLEY, node))
     ours = flow(da.LagrangeDAlembert(pair=pair), system, state, 0.1, 10)
     assert gap(ours, flow(da.LagrangeDAlembert(CAYLEY, node), system, state, 0.1, 10)) < 1e-12
 
@@ -128,8 +128,8 @@ def test_the_adjoint_of_the_retraction_adapted_scheme(key, retraction):
 @pytest.mark.parametrize("key", ["heavy_suslov", "particle"])
 def test_node_one_half_is_reversible_and_node_0_is_not(key):
     system, state = case(key)
-    half = da.diagnostics.reversibility(system, da.LagrangeDAlembert(CAYLEY, 0.5), state, step=0.1, steps=20)
-    zero = da.diagnostics.reversibility(system, da.LagrangeDAlembert(CAYLEY, 0.0), state, step=0.1, steps=20)
+    half = da.analysis.reversibility(system, da.LagrangeDAlembert(CAYLEY, 0.5), state, step=0.1, steps=20)
+    zero = da.analysis.reversibility(system, da.LagrangeDAlembert(CAYLEY, 0.0), state, step=0.1, steps=20)
     assert half < 1e-11
     assert zero > 1e-3
 
@@ -140,7 +140,7 @@ def _shifted(system, state, retraction, node, h):
     group = system.group
     before = group.compose(state.g, retraction.tau(group, -node * h * state.xi))
     after = group.compose(state.g, retraction.tau(group, (1 - node) * h * state.xi))
-    pair = da.from_difference(system, da.FiniteDifference(retraction, node))
+    pair = da.mechanics.from_difference(system, da.FiniteDifference(retraction, node))
     t = state.t - node * h
     return t + h, after, pair.D2(t, before, after, h)
 
@@ -292,8 +292,8 @@ def test_without_constraint_the_momentum_map_of_a_symmetry_is_conserved(retracti
     """A heavy top turns freely about the vertical."""
     system, state = case("heavy_top")
     run = da.simulate(system, da.LagrangeDAlembert(retraction, node), state, step=0.1, steps=100).check()
-    vertical = np.asarray(da.diagnostics.momentum_map(run, lambda g: g[2]))
-    spatial = np.asarray(da.diagnostics.spatial_momentum(run))
+    vertical = np.asarray(da.analysis.momentum_map(run, lambda g: g[2]))
+    spatial = np.asarray(da.analysis.spatial_momentum(run))
     assert np.abs(vertical - vertical[0]).max() < 1e-12
     np.testing.assert_allclose(spatial[:, 2], vertical, atol=1e-13)
     assert np.abs(spatial - spatial[0])[:, :2].max() > 0.1
@@ -308,7 +308,7 @@ def test_without_constraint_the_momentum_map_of_a_symmetry_is_conserved(retracti
 def test_a_free_body_conserves_its_spatial_momentum(method):
     system = da.models.rigid_body([[3.0, 0.4, 1.0], [0.4, 4.0, 0.5], [1.0, 0.5, 5.0]])
     run = da.simulate(system, method, system.state(momentum=[1.8, 2.4, -0.9]), step=0.1, steps=100).check()
-    spatial = np.asarray(da.diagnostics.spatial_momentum(run))
+    spatial = np.asarray(da.analysis.spatial_momentum(run))
     assert np.abs(spatial - spatial[0]).max() < 1e-12
     assert np.abs(run.momentum - run.momentum[0]).max() > 0.1
 
@@ -317,7 +317,7 @@ def test_a_constraint_breaks_the_momentum_map():
     """The vertical momentum of the heavy Suslov body is not conserved: the law above sees more than a constant."""
     system, state = case("heavy_suslov")
     run = da.simulate(system, da.LagrangeDAlembert(CAYLEY, 0.5), state, step=0.1, steps=50).check()
-    vertical = np.asarray(da.diagnostics.momentum_map(run, lambda g: g[2]))
+    vertical = np.asarray(da.analysis.momentum_map(run, lambda g: g[2]))
     assert np.abs(vertical - vertical[0]).max() > 1e-2
 
 
@@ -325,9 +325,9 @@ def test_the_measure_of_a_free_motion_is_invariant_and_that_of_suslov_is_not():
     free = da.System(da.Euclidean(2), lambda t, q, v, p: 0.5 * v @ v - 0.3 * (q @ q) ** 2 - q[0] ** 3)
     method = da.LagrangeDAlembert(CAYLEY, 0.5)
     state = free.state([0.7, -0.4], [0.5, 1.1])
-    assert abs(da.diagnostics.log_jacobian(free, method, state, step=0.2)) < 1e-13
+    assert abs(da.analysis.log_jacobian(free, method, state, step=0.2)) < 1e-13
     system, state = case("suslov")
-    change = da.diagnostics.log_jacobian(system, method, state, step=1e-3) / 1e-3
+    change = da.analysis.log_jacobian(system, method, state, step=1e-3) / 1e-3
     rho = np.asarray(system.subspace.T @ state.momentum)
 
     def rate(rho):

@@ -9,9 +9,9 @@ import pytest
 from registry import case
 
 import dalembert as da
-from dalembert._jaxpr import depends
-from dalembert._linalg import direction, eliminate, solve, solve_saddle
-from dalembert._newton import find_root
+from dalembert.kernels import eliminate
+from dalembert.numerics import depends, find_root, solve, solve_saddle
+from dalembert.numerics.solvers import direction
 
 RNG = np.random.default_rng(7)
 MATRICES = {

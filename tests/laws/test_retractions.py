@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from sampling import angle, compiled, gap, samples
 
-from dalembert.groups import SE2, SE3, SO2, SO3, Euclidean, Product, SEn, SOn
-from dalembert.retractions import Cayley, Exponential, Retraction
+from dalembert.groups import SE2, SE3, SO2, SO3, Cayley, Euclidean, Exponential, Product, Retraction, SEn, SOn
 
 GROUPS = [Euclidean(3), SO2(), SO3(), SE2(), SE3(), SOn(4), SEn(4), SO2() * Euclidean(2) * SE2()]
 RETRACTIONS = [Exponential(), Cayley()]

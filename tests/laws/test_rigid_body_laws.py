@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from dalembert.integrators import DiscreteMoserVeselov, ImplicitMidpoint, KineticSplitting, LiePoissonSplitting, Rattle
-from dalembert.models.rigid_body import exact, rigid_body
-from dalembert.simulate import ensemble, simulate
+from dalembert.models import exact, rigid_body
+from dalembert.simulation import simulate
+from dalembert.simulation.driver import ensemble
 
 TENSOR = np.array([[0.7, 0.08, -0.05], [0.08, 0.85, 0.1], [-0.05, 0.1, 1.0]])
 SYSTEM = rigid_body(TENSOR)

@@ -9,7 +9,7 @@ import pytest
 from registry import SYSTEMS, case
 
 import dalembert as da
-from dalembert.system import null_basis
+from dalembert.numerics import null_basis
 
 KEYS = [key for key in SYSTEMS if key != "suslov_4"]
 
@@ -125,7 +125,7 @@ def test_a_relativistic_lagrangian_is_inverted():
 # -- energy ---------------------------------------------------------------------------------------------------------------------
 def test_the_reference_conserves_the_energy_of_a_quartic_lagrangian():
     system, state = case("quartic")
-    run = da.simulate(system, da.Reference(), state, step=1.0, steps=5).check()
+    run = da.simulate(system, da.integrators.Reference(), state, step=1.0, steps=5).check()
     assert np.abs(run.energy_error()).max() < 1e-11
     assert np.abs(run.constraint_residual()).max() < 1e-11
     assert np.abs(run.xi - run.xi[0]).max() > 0.5
@@ -147,12 +147,12 @@ def _push(t):
 def test_energy_balance_of_the_motion_and_of_the_method():
     """dE/dt = <F, xi> - L_t + <l, b>: nothing is left for the motion, O(h^2) for the symmetric method."""
     system, state = case("driven")
-    exact = da.simulate(system, da.Reference(), state, step=0.02, steps=100).check()
+    exact = da.simulate(system, da.integrators.Reference(), state, step=0.02, steps=100).check()
     assert np.abs(exact.energy_error()).max() > 0.1
-    assert np.abs(da.diagnostics.energy_balance(exact)).max() < 1e-7
+    assert np.abs(da.analysis.energy_balance(exact)).max() < 1e-7
     left = [
         np.abs(
-            da.diagnostics.energy_balance(
+            da.analysis.energy_balance(
                 da.simulate(system, da.LagrangeDAlembert(node=0.5), state, step=h, steps=n, save_every=1).check()
             )
         ).max()
@@ -163,9 +163,9 @@ def test_energy_balance_of_the_motion_and_of_the_method():
 
 def test_energy_balance_with_controls():
     system, state = case("driven")
-    run = da.simulate(system, da.Reference(), state, step=0.02, steps=20, controls=_push).check()
-    work = da.diagnostics.work(run, _push)
-    assert np.abs(work - da.diagnostics.work(run)).max() > 1e-2
+    run = da.simulate(system, da.integrators.Reference(), state, step=0.02, steps=20, controls=_push).check()
+    work = da.analysis.work(run, _push)
+    assert np.abs(work - da.analysis.work(run)).max() > 1e-2
     # the controls are held over each step at its midpoint: what remains is O(h^2)
     assert np.abs(np.asarray(run.energy_error()) - work).max() < 1e-4
 
@@ -176,7 +176,7 @@ def test_hamels_equations_are_the_equations_on_D(key):
     """rho_a = <L_xi, X_a> moves by (4) of retraction-maps exactly as along the ODE on D."""
     system, state = case(key)
     base = system.group.compose(state.g, system.group.exp(0.2 * jnp.ones(system.group.dim)))
-    form = da.hamel(system, base)
+    form = da.mechanics.hamel(system, base)
     g, xi = state.g, state.xi
 
     def restricted(t, g, xi):
@@ -196,7 +196,7 @@ def test_hamels_equations_are_the_equations_on_D(key):
 def test_structure_functions_of_suslov():
     """[e1, e2] = e3 has no part in d beyond its projection along the kinetic complement I^-1 e3."""
     system, state = case("suslov")
-    structure = np.asarray(da.hamel(system).structure(state.g))
+    structure = np.asarray(da.mechanics.hamel(system).structure(state.g))
     complement = np.linalg.solve(system.inertia, [0.0, 0.0, 1.0])
     expected = -complement[:2] / complement[2]
     np.testing.assert_allclose(structure[:, 0, 1], expected, atol=1e-13)

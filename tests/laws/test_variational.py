@@ -57,7 +57,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    "key, retraction, node", CASES, ids=lambda v: type(v).__name__ if isinstance(v, da.Retraction) else str(v)
+    "key, retraction, node", CASES, ids=lambda v: type(v).__name__ if isinstance(v, da.groups.Retraction) else str(v)
 )
 def test_lagrange_dalembert(key, retraction, node):
     system, state = case(key)

@@ -8,8 +8,8 @@ import pytest
 from registry import case
 
 import dalembert as da
-from dalembert import config
-from dalembert.simulate import steps_until
+from dalembert.io import config
+from dalembert.simulation import steps_until
 
 FREE = da.System(da.Euclidean(1), lambda t, q, v, p: 0.5 * v @ v - 0.25 * q[0] ** 4)
 START = FREE.state([1.0], [0.3])
@@ -62,9 +62,9 @@ def test_a_configuration_names_the_base_and_the_pace():
     for base in ("gauss", {"stages": 2}):
         with pytest.raises(da.InvalidInput, match="such as"):
             config.method_of({"name": "adaptive", "base": base})
-    with pytest.raises(da.UnknownName, match="gauss"):
+    with pytest.raises(da.errors.UnknownName, match="gauss"):
         config.method_of({"name": "adaptive", "base": {"name": "gaus"}})
-    with pytest.raises(da.UnknownName, match="arclength"):
+    with pytest.raises(da.errors.UnknownName, match="arclength"):
         config.method_of({"name": "adaptive", "pace": "arc"})
 
 
@@ -72,7 +72,7 @@ ONE_SIDED = [
     da.LagrangeDAlembert(node=0.3),
     da.LagrangeDAlembert(nodes="velocity"),
     da.RungeKutta(),
-    da.ProjectedRungeKutta(),
+    da.integrators.ProjectedRungeKutta(),
     da.Lobatto(),
     METHOD,
 ]

@@ -12,11 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 import dalembert as da
-from dalembert.balance import energy_kept, powered, saving
-from dalembert.cli import app
-from dalembert.models.registry import MODELS
-from dalembert.plotting import plot_trajectory
-from dalembert.report import report
+from dalembert.analysis.summary import report
+from dalembert.cli.app import app
+from dalembert.models import MODELS
+from dalembert.plotting.runs import plot_trajectory
+from dalembert.simulation import energy_conservation as energy_kept
+from dalembert.simulation import powered
+from dalembert.simulation import save_interval as saving
 
 TABLE = Path(__file__).parents[2] / "examples" / "table.toml"
 CASES = {
@@ -58,7 +60,7 @@ def table() -> da.Trajectory:
 def test_the_balance_is_what_is_kept(table):
     kept = energy_kept(table)
     assert kept.title == "Energy balance" and kept.label == "|E - E(0) - work|"
-    np.testing.assert_array_equal(kept.values, da.diagnostics.energy_balance(table))
+    np.testing.assert_array_equal(kept.values, da.analysis.energy_balance(table))
     assert np.abs(kept.values).max() < 1e-2 * np.abs(table.energy_error()).max()
 
 
@@ -81,7 +83,7 @@ def test_where_work_is_not_known_a_change_is_no_error(table):
 
 def test_report_plot_and_notebook_show_the_balance(table):
     energy = report(table, {"system": "ball-on-table", "method": "lagrange-dalembert"})["energy"]
-    size = np.abs(da.diagnostics.energy_balance(table)).max()
+    size = np.abs(da.analysis.energy_balance(table)).max()
     assert energy["max_error"] == pytest.approx(np.abs(table.energy_error()).max()) and energy[
         "balance"
     ] == pytest.approx(size)

@@ -7,18 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tools.claims.cases import Case, cases
+from tools.claims.measure import measure, symplectic
+from tools.claims.page import figures_page, page
+from tools.claims.store import Store, rounded
+from tools.claims.variants import OPTIONS, variants
+from tools.claims.verdicts import TOLERANCE, judge, verdicts
 
 import dalembert as da
 from dalembert.errors import InvalidInput
-from dalembert.integrators import METHOD_CLASSES
-from dalembert.integrators.base import Integrator
-from dalembert.integrators.claims import EXACT, MEANINGS, Claims
-from claims.cases import Case, cases
-from claims.measure import measure, symplectic
-from claims.page import figures_page, page
-from claims.store import Store, rounded
-from claims.variants import OPTIONS, variants
-from claims.verdicts import TOLERANCE, judge, verdicts
+from dalembert.integrators import EXACT, MEANINGS, METHOD_CLASSES, Claims, Integrator
 
 DOCS = Path(__file__).parents[2] / "docs"
 PARTICLE, CENTRAL = cases()["nonholonomic-particle"], cases()["central-force"]
@@ -35,7 +33,7 @@ def figures():
 def test_every_method_states_its_claims(cls):
     assert cls.claims is not Integrator.claims, (
         f"{cls.__name__} states no claims: define claims(self, system) -> Claims in its class (integrators/claims.py says what they "
-        "mean), list its telling options in tools/claims/variants.py, and run `python tools/claims --only "
+        "mean), list its telling options in tools/claims/variants.py, and run `python -m tools.claims --only "
         f"'{cls.name}'` to see whether they are met"
     )
 
@@ -70,7 +68,7 @@ def test_claims_in_words():
 
 def test_every_option_that_is_measured_exists():
     assert set(OPTIONS) <= {cls.name for cls in METHOD_CLASSES}
-    assert {type(v.integrator) for v in variants().values()} >= set(METHOD_CLASSES) - {da.Reference}
+    assert {type(v.integrator) for v in variants().values()} >= set(METHOD_CLASSES) - {da.integrators.Reference}
 
 
 # -- measuring ----------------------------------------------------------------------------------------------------------------
@@ -100,7 +98,7 @@ def test_a_symplectic_map_is_told_from_another():
 
 
 def test_what_does_not_fit_says_why():
-    assert "InvariantSystem" in measure(PARTICLE, da.Rattle())["refused"]
+    assert "InvariantSystem" in measure(PARTICLE, da.integrators.Rattle())["refused"]
 
 
 def test_a_run_that_ends_early_is_no_figure():

@@ -16,10 +16,10 @@ import xarray
 from typer.testing import CliRunner
 
 import dalembert as da
-from dalembert.atomic import writing
-from dalembert.cli import app
-from dalembert.config import parse
+from dalembert.cli.app import app
 from dalembert.errors import InvalidInput, WriteFailure
+from dalembert.io.atomic import writing
+from dalembert.io.config import parse_job as parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SUSLOV = (EXAMPLES / "suslov.toml").read_text()
@@ -230,7 +230,7 @@ def test_a_stopped_run_keeps_what_is_done_and_goes_on(tmp_path, monkeypatch):
     size = ["--set", "run.steps=20000", "--set", "run.save_every=1000"]
     invoke("run", SLEIGH, *size, "--out", str(long))
     with monkeypatch.context() as patch:
-        patch.setattr("dalembert.cli.run.progress", impatient)
+        patch.setattr("dalembert.cli.runs.progress", impatient)
         done = invoke("run", SLEIGH, *size, "--out", str(stopped), "--json")
     assert done.exit_code == 130 and "what was done is kept" in done.stderr
     assert 0 < json.loads(done.stdout)["steps"] < 20000 and json.loads(done.stdout)["interrupted"]
@@ -255,7 +255,7 @@ def test_two_runs_on_one_file_and_a_disk_that_is_full(tmp_path, monkeypatch, cap
     def full(*arguments, **options):
         raise WriteFailure("could not write run.nc: No space left on device")
 
-    monkeypatch.setattr("dalembert.files.save", full)
+    monkeypatch.setattr("dalembert.io.dataset.save", full)
     done = invoke("run", SLEIGH, "--out", str(out), "--json")
     assert json.loads(done.stdout)["steps"] == 200 and isinstance(done.exception, WriteFailure)
     assert not list(tmp_path.iterdir())

@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 import dalembert as da
-from dalembert.animate import Motion, animate, motion_of_file, stage
-from dalembert.cli import app
+from dalembert.cli.app import app
 from dalembert.errors import InvalidInput
-from dalembert.models.registry import MODELS
+from dalembert.models import MODELS
+from dalembert.plotting.scenes import Motion, animate, motion_of_file, stage
 
 CONFIG = """[system]
 name = "rigid-body"

@@ -12,12 +12,14 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 import dalembert as da
-from dalembert import _toml
-from dalembert.config import load, override, parse
-from dalembert.coordinates import axes, configuration, described, euler_angles, quaternions
 from dalembert.errors import InvalidInput, UnknownName
-from dalembert.models.registry import MODELS
-from dalembert.template import commented
+from dalembert.groups import axes, configuration, described, quaternions
+from dalembert.groups.coordinates import euler_angles
+from dalembert.io import config as _toml
+from dalembert.io.config import commented, override
+from dalembert.io.config import load_job as load
+from dalembert.io.config import parse_job as parse
+from dalembert.models import MODELS
 
 TURN = Rotation.from_rotvec([0.4, -1.1, 0.7])
 RUN = {"method": {"name": "runge-kutta"}, "initial": {"velocity": [1.0]}, "run": {"step": 0.1, "steps": 2}}
@@ -103,7 +105,7 @@ def test_angles_and_quaternions_are_continuous_over_turns():
 
 
 def test_components_have_names_and_units():
-    assert [axis.name for axis in axes(da.SO(4))] == ["w12", "w13", "w14", "w23", "w24", "w34"]
+    assert [axis.name for axis in axes(da.groups.SO(4))] == ["w12", "w13", "w14", "w23", "w24", "w34"]
     names = axes(da.SO3() * da.Euclidean(2))
     assert [axis.name for axis in names] == ["w1_0", "w2_0", "w3_0", "v1_1", "v2_1"]
     assert names[0].force == "N m" and names[3].velocity == "[q] s-1"

@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 import dalembert as da
-from dalembert.analysis.order import OWN, Convergence, convergence, own_time
-from dalembert.cli import app
-from dalembert.config import parse
-from dalembert.convergence import report, study
+from dalembert.analysis.order import OWN, convergence, own_time, report, study
+from dalembert.cli.app import app
 from dalembert.errors import InvalidInput, NumericalFailure, UnknownName
+from dalembert.io.config import parse_job as parse
+from dalembert.numerics import Convergence
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Q, V = np.array([0.3, 0.5, -0.2]), np.array([1.1, 0.7, 0.55])
@@ -127,7 +127,7 @@ def test_bad_studies_are_refused(options, message, particle):
     with pytest.raises((InvalidInput, UnknownName), match=message):
         convergence(system, da.RungeKutta(), state, **{"duration": 1.0, **options})
     with pytest.raises(InvalidInput, match="choose another"):
-        convergence(system, da.Reference(), state, duration=1.0)
+        convergence(system, da.integrators.Reference(), state, duration=1.0)
 
 
 # -- the command ------------------------------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ import pytest
 import xarray
 
 import dalembert as da
-from dalembert.atomic import replacing, writing
 from dalembert.errors import InvalidInput, UnknownName, WriteFailure
-from dalembert.models.registry import MODELS
-from dalembert.portable import MOVED, NotPortable, _find, pack, unpack
+from dalembert.io.atomic import replacing, writing
+from dalembert.io.dataset import MOVED, NotPortable, _find, pack, unpack
+from dalembert.models import MODELS
 
 METHOD = da.EulerPoincareSuslov()
 
@@ -99,7 +99,7 @@ def test_what_stops_a_save_leaves_the_file_of_before(run, saved, fault, monkeypa
         path.write_bytes(b"\x89HDF half a file")
         raise fault
 
-    monkeypatch.setattr("dalembert.writing._write", half)
+    monkeypatch.setattr("dalembert.io.dataset._write", half)
     with pytest.raises(KeyboardInterrupt if isinstance(fault, KeyboardInterrupt) else WriteFailure):
         run.save(saved)
     assert saved.read_bytes() == before and os.listdir(saved.parent) == ["run.nc"]
@@ -206,7 +206,7 @@ def test_systems_of_dalembert_need_no_code():
     [
         {"function": "os:system"},
         {"data": "subprocess:Popen", "fields": {"args": "true"}},
-        {"named": "dalembert.writing:os", "fields": {}},
+        {"named": "dalembert.io.dataset:os", "fields": {}},
         {"data": "dalembert.errors:UnknownName", "fields": {}},
         {"function": "dalembert.none:at_all"},
     ],
@@ -218,7 +218,7 @@ def test_a_file_cannot_name_anybody_elses_code(form):
 
 def test_a_file_of_another_version_says_so():
     with pytest.raises(InvalidInput, match="another version of dalembert"):
-        unpack({"named": "dalembert.records:Record", "fields": {"state": 1.0, "of_old": 2.0}}, {})
+        unpack({"named": "dalembert.simulation.results:Record", "fields": {"state": 1.0, "of_old": 2.0}}, {})
 
 
 def test_what_has_moved_is_found_by_its_older_name():

@@ -9,7 +9,7 @@ import pytest
 from registry import CAYLEY, EXPONENTIAL, case
 
 import dalembert as da
-from dalembert import InconsistentDiscretisation as Inconsistent
+from dalembert.errors import InconsistentDiscretisation as Inconsistent
 
 GROUPS = [da.Euclidean(3), da.SO3(), da.SE2()]
 
@@ -18,7 +18,7 @@ GROUPS = [da.Euclidean(3), da.SO3(), da.SE2()]
 @pytest.mark.parametrize("retraction, node", [(CAYLEY, 0.0), (CAYLEY, 0.4), (EXPONENTIAL, 0.3)], ids=str)
 def test_finite_difference_maps_satisfy_their_axioms(group, retraction, node):
     rho = da.FiniteDifference(retraction, node)
-    da.check_difference(rho, group)
+    da.mechanics.check_difference(rho, group)
     xi = 0.3 * jnp.cos(jnp.arange(group.dim))
     g0 = group.random(jax.random.PRNGKey(1))
     inner, v = rho(group, g0, rho.end(group, g0, xi), 0.1)
@@ -49,27 +49,27 @@ SPOILED = {
 @pytest.mark.parametrize("reason", SPOILED)
 def test_maps_that_are_no_difference_maps_are_refused(reason):
     with pytest.raises(Inconsistent, match=reason):
-        da.check_difference(SPOILED[reason], da.Euclidean(3))
+        da.mechanics.check_difference(SPOILED[reason], da.Euclidean(3))
 
 
 PAIRS = {
-    "difference": lambda: da.from_difference(case("particle")[0], da.FiniteDifference()),
-    "ball": lambda: da.from_difference(case("ball")[0], da.FiniteDifference(CAYLEY, 0.0)),
+    "difference": lambda: da.mechanics.from_difference(case("particle")[0], da.FiniteDifference()),
+    "ball": lambda: da.mechanics.from_difference(case("ball")[0], da.FiniteDifference(CAYLEY, 0.0)),
     "cayley": lambda: da.EulerPoincareSuslov("retraction").pair(case("suslov")[0]),
     "moser-veselov": lambda: da.EulerPoincareSuslov("moser-veselov").pair(case("suslov")[0]),
     "sleigh": lambda: da.EulerPoincareSuslov("retraction", EXPONENTIAL).pair(case("sleigh")[0]),
-    "free": lambda: da.from_difference(case("heavy_top")[0], da.FiniteDifference(CAYLEY, 1.0)),
+    "free": lambda: da.mechanics.from_difference(case("heavy_top")[0], da.FiniteDifference(CAYLEY, 1.0)),
 }
 
 
 @pytest.mark.parametrize("key", PAIRS)
 def test_pairs_satisfy_the_axioms(key):
-    da.check_discretisation(PAIRS[key]())
+    da.mechanics.check_discretisation(PAIRS[key]())
 
 
 def _with_constraint(function):
     system, _ = case("particle")
-    good = da.from_difference(system, da.FiniteDifference())
+    good = da.mechanics.from_difference(system, da.FiniteDifference())
     return da.Discretisation(system, good.lagrangian, lambda t, a, b, h, s: function(a, b - a))
 
 
@@ -84,13 +84,13 @@ BAD_PAIRS = {
 @pytest.mark.parametrize("reason", BAD_PAIRS)
 def test_pairs_that_violate_an_axiom_are_refused(reason):
     with pytest.raises(Inconsistent, match=reason):
-        da.check_discretisation(_with_constraint(BAD_PAIRS[reason]))
+        da.mechanics.check_discretisation(_with_constraint(BAD_PAIRS[reason]))
 
 
 def test_a_constraint_that_moves_the_diagonal_in_one_argument_only_is_refused():
     """It vanishes at the sampled diagonal point but not next to it: the derivatives in g0 and g1 are not opposite."""
     system, _ = case("particle")
-    good = da.from_difference(system, da.FiniteDifference())
+    good = da.mechanics.from_difference(system, da.FiniteDifference())
     centre = system.group.random(jax.random.PRNGKey(0))
 
     def constraint(t, a, b, h, s):
@@ -98,48 +98,48 @@ def test_a_constraint_that_moves_the_diagonal_in_one_argument_only_is_refused():
         return jnp.stack([d[2] - a[1] * d[0] + a[0] - centre[0]])
 
     with pytest.raises(Inconsistent, match="not opposite"):
-        da.check_discretisation(da.Discretisation(system, good.lagrangian, constraint))
+        da.mechanics.check_discretisation(da.Discretisation(system, good.lagrangian, constraint))
 
 
 def test_consistency_is_relative_to_a_difference_map():
     """Proposition 2.1 of garcia-naranjo-jimenez: yes for the Cayley pair, no for Moser-Veselov, both against Cayley."""
     system, _ = case("suslov")
     cayley = da.FiniteDifference(CAYLEY, 0.0)
-    assert da.consistent(da.EulerPoincareSuslov("retraction").pair(system), cayley)
-    assert not da.consistent(da.EulerPoincareSuslov("moser-veselov").pair(system), cayley)
-    assert not da.consistent(da.EulerPoincareSuslov("retraction").pair(system), da.FiniteDifference(EXPONENTIAL, 0.0))
+    assert da.mechanics.consistent(da.EulerPoincareSuslov("retraction").pair(system), cayley)
+    assert not da.mechanics.consistent(da.EulerPoincareSuslov("moser-veselov").pair(system), cayley)
+    assert not da.mechanics.consistent(da.EulerPoincareSuslov("retraction").pair(system), da.FiniteDifference(EXPONENTIAL, 0.0))
 
 
 def test_consistency_sees_the_constraint():
     """The right L_d on the wrong D_d is not consistent."""
     system, _ = case("particle")
     rho = da.FiniteDifference(CAYLEY, 0.5)
-    good = da.from_difference(system, rho)
-    other = da.from_difference(system, da.FiniteDifference(CAYLEY, 0.0))
-    assert da.consistent(good, rho)
-    assert not da.consistent(da.Discretisation(system, good.lagrangian, other.constraint), rho)
+    good = da.mechanics.from_difference(system, rho)
+    other = da.mechanics.from_difference(system, da.FiniteDifference(CAYLEY, 0.0))
+    assert da.mechanics.consistent(good, rho)
+    assert not da.mechanics.consistent(da.Discretisation(system, good.lagrangian, other.constraint), rho)
 
 
 def test_regularity():
     system, state = case("particle")
-    pair = da.from_difference(system, da.FiniteDifference(CAYLEY, 0.5))
+    pair = da.mechanics.from_difference(system, da.FiniteDifference(CAYLEY, 0.5))
     g1 = state.g + 0.1 * state.xi
-    matrix = da.regularity_matrix(pair, state.g, g1, 0.1)
+    matrix = da.mechanics.regularity_matrix(pair, state.g, g1, 0.1)
     assert matrix.shape == (4, 4)
     np.testing.assert_allclose(matrix[:3, :3], -np.eye(3) / 0.1 - 0.1 / 4 * np.diag([1.0, 1.0, 0.0]), atol=1e-12)
     np.testing.assert_allclose(matrix[:3, 3], system.A(0.0, state.g)[0])
-    da.check_regular(pair, state.g, g1, 0.1)
+    da.mechanics.check_regular(pair, state.g, g1, 0.1)
 
 
 def test_a_degenerate_pair_is_refused():
     """L_d does not see y, an admissible direction: no step is defined."""
     system, state = case("particle")
-    good = da.from_difference(system, da.FiniteDifference(CAYLEY, 0.5))
+    good = da.mechanics.from_difference(system, da.FiniteDifference(CAYLEY, 0.5))
     blind = da.Discretisation(
         system, lambda t, a, b, h, s: ((b - a)[0] ** 2 + (b - a)[2] ** 2) / (2 * h), good.constraint
     )
     with pytest.raises(Inconsistent, match=r"not defined here.*singular"):
-        da.check_regular(blind, state.g, state.g + 0.1 * state.xi, 0.1)
+        da.mechanics.check_regular(blind, state.g, state.g + 0.1 * state.xi, 0.1)
 
 
 def test_reduced_moser_veselov_is_the_trace():
@@ -147,5 +147,5 @@ def test_reduced_moser_veselov_is_the_trace():
     W = system.group.exp(jnp.array([0.3, -0.2, 0.5]))
     mass = system.mass_matrix()
     expected = (jnp.trace(mass) - jnp.trace(W @ mass)) / 0.1
-    np.testing.assert_allclose(da.moser_veselov(W, 0.1, system), expected, rtol=1e-13)
+    np.testing.assert_allclose(da.mechanics.moser_veselov(W, 0.1, system), expected, rtol=1e-13)
     np.testing.assert_allclose(mass, np.trace(system.inertia) / 2 * np.eye(3) - system.inertia, atol=1e-14)

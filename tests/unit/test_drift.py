@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dalembert.analysis.drift import KINDS, classify
 from dalembert.errors import InvalidInput
+from dalembert.numerics import KINDS, classify
 
 SAVES, TRIALS = 1500, 30
 T = np.linspace(0.0, 1.0, SAVES)

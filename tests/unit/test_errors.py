@@ -8,7 +8,8 @@ import pytest
 from registry import GENERIC, case
 
 import dalembert as da
-from dalembert import InvalidInput, OffConstraint, UnknownName
+from dalembert import InvalidInput
+from dalembert.errors import OffConstraint, UnknownName
 
 NAN = float("nan")
 SUSLOV = da.models.suslov(GENERIC)
@@ -243,7 +244,7 @@ METHODS = {
     ),
     "a pair with redefined nodes": (
         "has only its original nodes",
-        lambda: da.LagrangeDAlembert(nodes="velocity", pair=da.from_difference(SUSLOV, da.FiniteDifference())),
+        lambda: da.LagrangeDAlembert(nodes="velocity", pair=da.mechanics.from_difference(SUSLOV, da.FiniteDifference())),
         InvalidInput,
     ),
 }
@@ -268,7 +269,7 @@ def test_a_potential_is_refused_by_euler_poincare_suslov():
     )
 
 
-@pytest.mark.parametrize("group", [da.SO(4), da.SE2()], ids=str)
+@pytest.mark.parametrize("group", [da.groups.SO(4), da.SE2()], ids=str)
 def test_an_inertia_of_no_body_is_refused_by_moser_veselov(group):
     """On SO(3) every inertia has a mass matrix; on SO(4) and SE(2) only physical ones have."""
     inertia = np.diag(1.0 + np.arange(group.dim) ** 2)

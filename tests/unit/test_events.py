@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 import dalembert as da
-from dalembert.analysis.poincare import poincare_section
-from dalembert.cli import app
-from dalembert.config import parse
-from dalembert.report import report
+from dalembert.analysis.diagnostics import poincare_section
+from dalembert.analysis.summary import report
+from dalembert.cli.app import app
+from dalembert.io.config import parse_job as parse
 
 H = 0.125
 METHOD = da.LagrangeDAlembert()
@@ -197,7 +197,7 @@ def test_an_interrupted_run_has_the_events_of_what_was_done():
 # -- what is refused ------------------------------------------------------------------------------------------------------------
 def test_what_is_refused():
     for events, message in [
-        (["there"], "dalembert.Event"),
+        (["there"], "dalembert.simulation.events.Event"),
         ([STOP, STOP], "each once"),
         ([da.Event(lambda t, x, v, p: x)], "one real number"),
         ([da.Event(lambda t, x, v, p: x[0] > 0)], "one real number"),
@@ -208,7 +208,7 @@ def test_what_is_refused():
             go(*events)
     with pytest.raises(da.InvalidInput, match="direction"):
         da.Event(place, direction=2)
-    with pytest.raises(da.UnknownName, match="velocity"):
+    with pytest.raises(da.errors.UnknownName, match="velocity"):
         da.Quantity("velocty")
     with pytest.raises(da.InvalidInput, match="no state at t"):
         go().at(3.5)
@@ -231,7 +231,7 @@ CONFIG = {
 
 
 def test_a_configuration_with_events_runs_resumes_and_is_saved(tmp_path):
-    from dalembert._toml import dumps
+    from dalembert.io.config import dumps
 
     config, out = tmp_path / "job.toml", tmp_path / "run.nc"
     config.write_text(dumps(CONFIG))

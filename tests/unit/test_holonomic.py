@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dalembert as da
-from dalembert.cli import app
+from dalembert.cli.app import app
 
 models = da.models
 METHOD = da.LagrangeDAlembert()
@@ -94,11 +94,11 @@ def test_refused(key):
 
 def test_methods_that_cannot_keep_phi_say_what_to_use():
     state = PENDULUM.state([1.0, 0.0, 0.0], [0.0, 1.0, 0.0])
-    pair = da.LagrangeDAlembert(pair=da.from_difference(PENDULUM, da.FiniteDifference()))
+    pair = da.LagrangeDAlembert(pair=da.mechanics.from_difference(PENDULUM, da.FiniteDifference()))
     for method in (da.LagrangeDAlembert(nodes="velocity"), da.LagrangeDAlembert(nodes="deformed"), pair):
         with pytest.raises(da.InvalidInput, match='Use nodes = "original" without a pair'):
             da.simulate(PENDULUM, method, state, step=0.1, steps=1)
-    for method in (da.EulerPoincareSuslov(), da.RetractionAdapted(), da.Rattle(), da.DiscreteMoserVeselov()):
+    for method in (da.EulerPoincareSuslov(), da.RetractionAdapted(), da.integrators.Rattle(), da.DiscreteMoserVeselov()):
         with pytest.raises(da.InvalidInput, match=r"needs an InvariantSystem.*Use LagrangeDAlembert"):
             da.simulate(PENDULUM, method, state, step=0.1, steps=1)
 
@@ -145,7 +145,7 @@ def test_forces_and_nonlinear_constraints_keep_phi():
     assert damped.holonomic_constraints == 1
     run = da.simulate(damped, METHOD, state, step=0.05, steps=50).check()
     assert run.holonomic_residual().max() < 1e-15 and run.energy_error()[-1] < -0.1
-    speed = da.NonlinearSystem(
+    speed = da.mechanics.NonlinearSystem(
         da.Euclidean(3), lambda t, q, v, p: 0.5 * v @ v - q[2], lambda t, q, v, p: (v @ v - 1.0)[None], holonomic=sphere
     )
     state = speed.state([1.0, 0.0, 0.0], [0.0, 0.6, 0.8])

@@ -1,148 +1,76 @@
-"""Imports go downward only, without cycles, and the mathematics needs nothing but jax and numpy."""
+"""Imports go one way, the public names are few, and the mathematics needs nothing but jax and numpy."""
 
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 
+import dalembert
 import pytest
 
-import dalembert
-
 ROOT = Path(dalembert.__file__).parent
-LAYERS = [  # "" is dalembert/__init__.py
-    {"_elimination"},
-    {"kernels"},
-    {"errors", "_linalg", "_series", "_jaxpr", "_toml", "_version", "sensitivity"},
-    {"_newton", "_input", "_echelon", "_fibre"},
-    {"groups"},
-    {"retractions", "coordinates"},
-    {"holonomic", "_html"},
-    {"admissible"},
-    {"system"},
-    {"invariant", "vector_field", "records"},
-    {"right_invariant"},
-    {"differences"},
-    {"discretisation", "distribution", "forces", "nonlinear"},
-    {"ehresmann"},
-    {"integrators"},
-    {"models"},
-    {
-        f"analysis.{name}"
-        for name in ("polynomials", "homotopy", "legendre", "algebraic", "moser_veselov", "thresholds")
-    },
-    {"events"},
-    {"run", "loop"},
-    {"dense"},
-    {"watch", "sampling"},
-    {"crossings"},
-    {"atomic", "portable", "data", "balance", "analysis.drift", "analysis.slopes"},
-    {"writing", "plotting"},
-    {"notebook"},
-    {"trajectory"},
-    {"accurate", "files", "schedule"},
-    {"members", "stepping"},
-    {"simulate"},
-    {"diagnostics"},
-    {"analysis"},
-    {"event_tables", "user_system"},
-    {"report"},
-    {"papers"},
-    {"config", "compare"},
-    {"demo", "convergence", "template"},
-    {"resume", "animate", "sweep"},
-    {""},
-    {"studio", "verification"},
-    {"cli", "__main__"},
-]
-HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
-MODULES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("__init__").rstrip("."): path
-    for path in sorted(ROOT.rglob("*.py"))
-}
-FILES = [path for name, path in MODULES.items() if name]
+FILES = sorted(ROOT.rglob("*.py"))
 OPTIONAL = ("scipy", "llvmlite", "typer", "rich", "matplotlib", "xarray", "h5netcdf", "cupy", "pandas")
+PACKAGES = [name for _, name, _ in pkgutil.walk_packages([str(ROOT)], "dalembert.") if not name.endswith("__main__")]
 
 
-def imports(name: str) -> set[str]:
-    """The modules of the package that a module imports, at its top, late in a function, or for its types alone."""
-    package = MODULES[name].relative_to(ROOT).parts[:-1]
-    found = set()
-    for node in ast.walk(ast.parse(MODULES[name].read_text())):
-        if isinstance(node, ast.Import):
-            parts = [alias.name.split(".") for alias in node.names]
-            found |= {".".join(part[1:]) for part in parts if part[0] == "dalembert"}
-        elif isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").split(".")[0] == "dalembert"):
-            base = package[: len(package) - node.level + 1] if node.level else ()
-            whole = ".".join((*base, *filter(None, [(node.module or "").removeprefix("dalembert").lstrip(".")])))
-            below = {f"{whole}.{alias.name}".lstrip(".") for alias in node.names}
-            found |= {module if module in MODULES else whole for module in below}
-    return found - {name}
+def test_imports_go_one_way():
+    """The contracts of import-linter in pyproject.toml; CONTRIBUTING.md lists the same packages."""
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT.parents[1])
+    assert done.returncode == 0, done.stdout
 
 
-def layer(module: str) -> str:
-    """The layer of a module: its own, where it has one, else that of its package."""
-    return module if module in HEIGHT else module.split(".")[0]
+def test_few_public_names_and_their_stub():
+    namespaces = {path.name for path in ROOT.iterdir() if path.is_dir()} | {"errors"}
+    names = [name for name in dalembert.__all__ if name not in namespaces]
+    assert 30 <= len(names) <= 45 and dir(dalembert) == dalembert.__all__
+    for name in dalembert.__all__:
+        assert getattr(dalembert, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'simulat'"):
+        dalembert.simulat  # noqa: B018
 
 
-def test_every_module_has_a_layer():
-    names = {path.relative_to(ROOT).with_suffix("").parts[0] for path in FILES}
-    assert names <= set(HEIGHT), names - set(HEIGHT)
+@pytest.mark.parametrize("package", ["analysis", "plotting", "io", "sweeps", "papers"])
+def test_names_of_lazy_packages_exist(package):
+    module = importlib.import_module(f"dalembert.{package}")
+    assert module.__all__
+    for name in module.__all__:
+        assert getattr(module, name) is not None
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name])
-def test_imports_go_downward(name):
-    """Late imports too: a room that needs the floor above it is on the wrong floor."""
-    for module in imports(name):
-        if module.split(".")[0] != name.split(".")[0]:
-            assert HEIGHT[layer(module)] < HEIGHT[layer(name)], f"{name} imports {module}"
+@pytest.mark.parametrize("name", PACKAGES)
+def test_no_function_has_the_name_of_its_module(name):
+    module = importlib.import_module(name)
+    assert not inspect.isfunction(getattr(module, name.rsplit(".", 1)[1], None))
 
 
-def packages(module: str) -> list[str]:
-    """The packages that Python runs on the way to a module."""
-    parts = module.split(".")
-    return [".".join(parts[:k]) for k in range(1, len(parts))]
+def test_late_imports_are_those_of_back_ends():
+    """Inside the package only `kernels.execute` imports late: the back ends, of which a machine may have one."""
+    late = {
+        (path.relative_to(ROOT).as_posix(), node.lineno)
+        for path in FILES
+        for tree in [ast.parse(path.read_text())]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.level and node not in tree.body
+    }
+    assert {file for file, _ in late} <= {"kernels/execute.py"} and len(late) <= 10
 
 
-def cycle(doors: dict[str, set[str]]) -> str:
-    """Modules that lead back to the first of them, if there are such."""
-    done: set[str] = set()
-
-    def visit(name: str, trail: tuple[str, ...]) -> str:
-        if name in trail:
-            return " -> ".join((*trail[trail.index(name) :], name))
-        if name not in done:
-            done.add(name)
-            return next(filter(None, (visit(other, (*trail, name)) for other in sorted(doors[name]))), "")
-        return ""
-
-    return next(filter(None, (visit(name, ()) for name in doors)), "")
-
-
-def test_there_is_no_cycle_between_modules():
-    doors = {name: imports(name) for name in MODULES}
-    for name, found in doors.items():
-        on_the_way = {package for module in found for package in packages(module)}
-        found |= {package for package in on_the_way if not f"{name}.".startswith(f"{package}.")}
-    assert len(doors) > 200 and not cycle(doors), cycle(doors)
-
-
-def test_a_cycle_is_found():
-    assert cycle({"run": {"loop"}, "loop": {"records"}, "records": {"loop"}}) == "loop -> records -> loop"
-    assert not cycle({"run": {"loop", "records"}, "loop": {"records"}, "records": set()})
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_reaches_into_jax(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            assert not (node.module or "").startswith("jax._src") and not (node.module or "").startswith("jaxlib")
-        if isinstance(node, ast.Import):
-            assert not any(name.name.startswith(("jax._src", "jaxlib")) for name in node.names)
-        if isinstance(node, ast.Attribute):
-            assert not (node.attr == "_src" and isinstance(node.value, ast.Name) and node.value.id == "jax")
+def test_nothing_reaches_into_jax():
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                assert not (node.module or "").startswith(("jax._src", "jaxlib")), path
+            if isinstance(node, ast.Import):
+                assert not any(name.name.startswith(("jax._src", "jaxlib")) for name in node.names), path
+            if isinstance(node, ast.Attribute):
+                assert not (node.attr == "_src" and isinstance(node.value, ast.Name) and node.value.id == "jax"), path
 
 
 def test_the_mathematics_needs_jax_and_numpy_alone():

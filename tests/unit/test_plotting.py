@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 import dalembert as da
 from dalembert import plotting
 from dalembert.errors import InvalidInput
-from dalembert.plotting.motion import quaternions
+from dalembert.plotting.runs import quaternions
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
 BLINDNESS = {
@@ -72,7 +72,7 @@ def test_every_axis_has_a_label(body, tmp_path):
 
 def test_momenta_lie_on_the_surface_that_is_drawn(body):
     """The discrete Legendre map at the run's own increments gives the run's momenta."""
-    from dalembert.plotting.surfaces import momentum_surface
+    from dalembert.plotting.studies import momentum_surface
 
     increments = np.asarray(body.increment)[:, :2]
     np.testing.assert_allclose(

@@ -4,14 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dalembert.analysis.modified import modified_field
-from dalembert.analysis.moser_veselov import solve_schur
+from dalembert.analysis.modified import modified_field, solve_schur
 from dalembert.errors import InvalidInput, UnknownName
 from dalembert.groups import SO3
 from dalembert.integrators import DiscreteMoserVeselov, ImplicitMidpoint, KineticSplitting, LiePoissonSplitting, Rattle
-from dalembert.invariant import InvariantSystem
-from dalembert.models.rigid_body import exact, rigid_body, rigid_body_n
-from dalembert.simulate import simulate
+from dalembert.mechanics import InvariantSystem
+from dalembert.models import exact, rigid_body, rigid_body_n
+from dalembert.simulation import simulate
 
 BODY = rigid_body([0.6, 0.8, 1.0])
 TOP = InvariantSystem(SO3(), [1.0, 1.4, 0.7], potential=lambda t, g, p: g[2, 2])

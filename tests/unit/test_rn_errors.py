@@ -11,7 +11,7 @@ import rn
 from registry import case
 
 import dalembert as da
-from dalembert.analysis.embedding import embed
+from dalembert.papers.embedding import embed
 
 
 def _kinetic(t, q, v, p):
@@ -22,24 +22,24 @@ def _speed(t, q, v, p):
     return jnp.stack([v @ v - 1.0])
 
 
-UNIT_SPEED = da.NonlinearSystem(da.Euclidean(2), _kinetic, _speed)
+UNIT_SPEED = da.mechanics.NonlinearSystem(da.Euclidean(2), _kinetic, _speed)
 
 
 def test_nonlinear_constraint_of_a_wrong_shape():
-    scalar = da.NonlinearSystem(da.Euclidean(2), _kinetic, lambda t, q, v, p: v @ v - 1.0)
+    scalar = da.mechanics.NonlinearSystem(da.Euclidean(2), _kinetic, lambda t, q, v, p: v @ v - 1.0)
     with pytest.raises(da.InvalidInput, match=r"gave shape \(\); allowed: \(m,\) with m < 2"):
         scalar.state([0.0, 0.0], [1.0, 0.0])
-    many = da.NonlinearSystem(da.Euclidean(2), _kinetic, lambda t, q, v, p: v)
+    many = da.mechanics.NonlinearSystem(da.Euclidean(2), _kinetic, lambda t, q, v, p: v)
     with pytest.raises(da.InvalidInput, match=r"gave shape \(2,\)"):
         many.state([0.0, 0.0], [0.0, 0.0])
 
 
 def test_nonlinear_constraint_that_is_violated_or_singular():
     with pytest.raises(
-        da.OffConstraint, match=r"off the constraint.*project\(g, xi\) = \[0\.(6|59999).*, 0\.(8|79999)"
+        da.errors.OffConstraint, match=r"off the constraint.*project\(g, xi\) = \[0\.(6|59999).*, 0\.(8|79999)"
     ):
         UNIT_SPEED.state([0.0, 0.0], [0.9, 1.2])
-    cone = da.NonlinearSystem(da.Euclidean(2), _kinetic, lambda t, q, v, p: jnp.stack([v @ v]))
+    cone = da.mechanics.NonlinearSystem(da.Euclidean(2), _kinetic, lambda t, q, v, p: jnp.stack([v @ v]))
     with pytest.raises(da.InvalidInput, match="linearly dependent"):
         cone.state([0.0, 0.0], [0.0, 0.0])
 
@@ -51,14 +51,14 @@ def test_what_needs_a_linear_constraint_refuses_a_nonlinear_one():
 
 def test_adapted_coordinates_need_R_n_and_a_regular_fibre():
     with pytest.raises(da.InvalidInput, match=r"those of R\^n; the system lives on"):
-        da.ehresmann(*case("sleigh"))
+        da.mechanics.ehresmann(*case("sleigh"))
     system, state = rn.particle()
-    assert da.ehresmann(system, state, fibre=[0]).base == (1, 2)
+    assert da.mechanics.ehresmann(system, state, fibre=[0]).base == (1, 2)
     with pytest.raises(da.InvalidInput, match="cannot be solved for the velocities of fibre = \\[1\\]"):
-        da.ehresmann(system, state, fibre=[1])
+        da.mechanics.ehresmann(system, state, fibre=[1])
     for fibre in ([0, 2], [3], [-1]):
         with pytest.raises(da.InvalidInput, match="allowed: 1 different indices of 0 to 2"):
-            da.ehresmann(system, state, fibre=fibre)
+            da.mechanics.ehresmann(system, state, fibre=fibre)
 
 
 def test_embedding_refuses_a_step_of_zero():

@@ -89,7 +89,7 @@ def test_fewer_steps_than_one_save(long_run):
 
 @pytest.mark.parametrize("t_end, steps", [(1.6, 24), (1.6 + 1e-12, 24), (1.649, 24), (1.65, 25), (0.45, 1)])
 def test_t_end_is_the_last_time_not_passed(t_end, steps):
-    from dalembert.simulate import count_steps
+    from dalembert.simulation import count_steps
 
     assert count_steps(0.05, None, t_end, 0.4) == steps
 
@@ -135,7 +135,7 @@ def _push(t):
     return jnp.stack([0.5 * jnp.sin(3 * t), 0.2 + 0 * t, -t])
 
 
-@pytest.mark.parametrize("method", [METHOD, da.Reference()], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [METHOD, da.integrators.Reference()], ids=lambda m: m.name)
 def test_controls_are_held_over_each_step_at_its_midpoint(method, long_run):
     system, state = case("driven")
     rows = jax.vmap(_push)(0.4 + 0.05 * (jnp.arange(10) + 0.5))

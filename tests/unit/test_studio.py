@@ -15,25 +15,19 @@ import pytest
 
 import dalembert as da
 from dalembert.errors import InvalidInput
-from dalembert.integrators.claims import Claims
-from dalembert.integrators.registry import METHODS
-from dalembert.models.registry import MODELS
-from dalembert.models.rigid_body import exact
-from dalembert.models.rolling import circle, ellipsoid
-from dalembert.plotting.geometry import Roller, Stroke
-from dalembert.plotting.stage import Motion
-from dalembert.studio.catalogue import catalogue, entry, example, start
-from dalembert.studio.claims import judged
-from dalembert.studio.export import page_with
-from dalembert.studio.requests import Opened, dependent
-from dalembert.studio.scenes import scene
-from dalembert.studio.scenes.parts import allowed, facing
-from dalembert.studio.seen import Seen
-from dalembert.studio.shapes import packed
-from dalembert.studio.show import Cancelled, integrate, show
-from dalembert.studio.takeaway import take_away
-from dalembert.studio.why import TRIES
-from dalembert.studio.words import METHODS_IN_WORDS
+from dalembert.integrators import METHODS, Claims
+from dalembert.models import MODELS, circle, ellipsoid, exact
+from dalembert.plotting.scenes import Motion, Roller, Stroke
+from dalembert.studio.catalogue import entry, example, start
+from dalembert.studio.catalogue import make_catalogue as catalogue
+from dalembert.studio.frames import RunFrames as Seen
+from dalembert.studio.presentation import Cancelled, integrate, judged, show
+from dalembert.studio.requests import StudioInput as Opened
+from dalembert.studio.requests import dependent
+from dalembert.studio.scenes import allowed, facing, scene
+from dalembert.studio.server import page_with, take_away
+from dalembert.studio.texts import METHODS_IN_WORDS, TRIES
+from dalembert.studio.view import packed
 
 OPENED = Opened(most_steps=50_000)
 SLEIGH = example("chaplygin-sleigh")
@@ -100,7 +94,7 @@ def test_claims_are_judged_by_the_run(sleigh):
 
 
 def test_a_change_of_a_parameter_or_of_the_length_compiles_nothing(sleigh):
-    from dalembert.kernels import native
+    from dalembert.kernels import llvm as native
 
     before = len(native._functions)
     answer = show(changed("system.a", 0.37) | {"frames": 20}, OPENED)
@@ -373,7 +367,7 @@ def test_a_saved_run_is_shown_without_running_anything(tmp_path, monkeypatch):
     job = OPENED.job({**SLEIGH, "run": {"step": 0.1, "steps": 30}})
     run, *_ = integrate(job, 1, lambda: False)
     da.files.save(run, tmp_path / "sleigh.nc", {"config": job.text, "system": "chaplygin-sleigh"})
-    monkeypatch.setattr("dalembert.studio.show.simulate", None)
+    monkeypatch.setattr("dalembert.studio.presentation.simulate", None)
     opened = Opened(saved=tmp_path / "sleigh.nc")
     request = start(opened)
     assert request["saved"] and request["config"]["system"]["name"] == "chaplygin-sleigh"

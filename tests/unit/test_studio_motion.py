@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 import dalembert as da
-from dalembert.coordinates import axes
+from dalembert.groups import axes
 from dalembert.studio.catalogue import example
-from dalembert.studio.quantities import components
-from dalembert.studio.requests import Opened
-from dalembert.studio.scenes.cusps import cusps
-from dalembert.studio.scenes.planar import poses
-from dalembert.studio.show import show
+from dalembert.studio.presentation import components, show
+from dalembert.studio.requests import StudioInput as Opened
+from dalembert.studio.scenes import cusps, poses
 
 OPENED = Opened(most_steps=200_000)
 
@@ -106,8 +104,8 @@ def test_the_motion_of_a_body_on_the_plane_has_names_and_units(sleigh):
         da.SE2() * da.SO2() * da.SO2(),
         da.SO3() * da.Euclidean(2),
         da.SE3(),
-        da.SOn(4),
-        da.SEn(4),
+        da.groups.SOn(4),
+        da.groups.SEn(4),
         da.Euclidean(7),
     ],
     ids=str,

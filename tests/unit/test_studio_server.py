@@ -11,13 +11,11 @@ from contextlib import contextmanager
 import pytest
 from typer.testing import CliRunner
 
-from dalembert.cli import app
+from dalembert.cli.app import app
 from dalembert.errors import InvalidInput
 from dalembert.studio.catalogue import example
-from dalembert.studio.handler import MOST_BYTES
-from dalembert.studio.requests import Opened
-from dalembert.studio.server import Studio, open_studio
-from dalembert.studio.service import MOST_WAITING
+from dalembert.studio.requests import StudioInput as Opened
+from dalembert.studio.server import MOST_BYTES, MOST_WAITING, Studio, open_studio
 
 JSON = {"Content-Type": "application/json"}
 SLEIGH = {**example("chaplygin-sleigh"), "run": {"step": 0.1, "steps": 10}}

@@ -12,11 +12,11 @@ import pytest
 import xarray
 
 import dalembert as da
-from dalembert.cli import app
-from dalembert.config import parse
+from dalembert.cli.app import app
 from dalembert.errors import InvalidInput
-from dalembert.sweep.axes import axis, sample_axis
-from dalembert.sweep.plan import plan, substituted
+from dalembert.io.config import parse_job as parse
+from dalembert.sweeps.plan import axis, sample_axis, substituted
+from dalembert.sweeps.plan import make_plan as plan
 
 SUSLOV = {
     "system": {"name": "suslov", "inertia": [[3, 0, 1], [0, 4, 0.5], [1, 0.5, 5]]},

@@ -11,7 +11,8 @@ import pytest
 from registry import case, gap
 
 import dalembert as da
-from dalembert.integrators.adaptive import PACES, Carry
+from dalembert.integrators.composition import PACES
+from dalembert.integrators.composition import AdaptiveCarry as Carry
 
 
 def _lagrangian(t, q, v, p):
@@ -61,7 +62,7 @@ def order(method, key, eps, steps) -> float:
     errors = []
     for n in (1, 2):
         run = da.simulate(system, method, state, step=eps / n, steps=n * steps, save_every=n * steps).check()
-        exact = da.Reference().trajectory(system, state, np.array([float(state.t), float(run.t[-1])]))[-1]
+        exact = da.integrators.Reference().trajectory(system, state, np.array([float(state.t), float(run.t[-1])]))[-1]
         errors.append(gap(run.last, exact))
     return float(np.log2(errors[0] / errors[1]))
 
@@ -149,7 +150,7 @@ BACK += [("knife_edge", "arclength"), ("quartic", "speed"), ("suslov_4", "speed"
 @pytest.mark.parametrize("key, pace", BACK)
 def test_every_system_goes_back(key, pace):
     system, state = case(key)
-    assert da.diagnostics.reversibility(system, da.Adaptive(pace), state, step=0.05, steps=40) < 1e-11
+    assert da.analysis.reversibility(system, da.Adaptive(pace), state, step=0.05, steps=40) < 1e-11
 
 
 @pytest.mark.heavy
@@ -168,7 +169,7 @@ def test_the_energy_does_not_drift_where_that_of_a_plain_controller_does():
 
     def drift(method, step):
         run = da.simulate(system, method, state, step=step, steps=200_000, save_every=37, monitor=True).check()
-        return da.diagnostics.drift(run).kind, float(run.final.peaks.energy_error), float(run.t[-1])
+        return da.analysis.drift(run).kind, float(run.final.peaks.energy_error), float(run.t[-1])
 
     kind, error, end = drift(da.Adaptive(period), 0.05)
     assert kind == "bounded" and error < 1e-3

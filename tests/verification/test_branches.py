@@ -9,11 +9,18 @@ import numpy as np
 import pytest
 
 import dalembert as da
-from dalembert.analysis.algebraic import AlgebraicMap, algebraic_map, angle_map, legendre_map
-from dalembert.analysis.branches import branches, images, iterate, largest_step
-from dalembert.analysis.homotopy import RationalMap
-from dalembert.analysis.integrals import constrained_energy, largest_step_of_level
-from dalembert.analysis.legendre import TracedMap
+from dalembert.analysis.branches import find_branches as branches
+from dalembert.analysis.branches import images, iterate, largest_step
+from dalembert.analysis.integrals import largest_step_of_level
+from dalembert.analysis.legendre import (
+    AlgebraicMap,
+    TracedMap,
+    algebraic_map,
+    angle_map,
+    constrained_energy,
+    legendre_map,
+)
+from dalembert.analysis.polynomials import RationalMap
 
 GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
 SPECIAL = [[3.0, 0.0, 0.0], [0.0, 3.0, 0.5], [0.0, 0.5, 5.0]]
@@ -182,7 +189,7 @@ def test_strategies_agree_inside_the_separatrix_and_the_component_is_kept_outsid
 
 
 def test_a_large_rotation_stays_on_its_own_component():
-    from dalembert.analysis.curves import on_one_component
+    from dalembert.analysis.branches import on_one_component
 
     found = branches(generic(), VESELOV, M_GENERIC, 0.03)
     small, large = 0.03 * found.real[:, :2]
@@ -239,10 +246,10 @@ def test_clear_errors():
     with pytest.raises(da.InvalidInput, match="step"):
         branches(generic(), VESELOV, [1.0, 2.0], 0.0)
     with pytest.raises(da.InvalidInput, match="EulerPoincareSuslov"):
-        branches(generic(), da.ImplicitMidpoint(), [1.0, 2.0], 0.1)
+        branches(generic(), da.integrators.ImplicitMidpoint(), [1.0, 2.0], 0.1)
     with pytest.raises(da.InvalidInput, match="not in d"):
         images(generic(), VESELOV, [0.1, 0.2, 0.3], 0.1)
-    with pytest.raises(da.UnknownName, match="continuation"):
+    with pytest.raises(da.errors.UnknownName, match="continuation"):
         iterate(generic(), VESELOV, [1.0, 2.0], step=0.1, steps=1, branch="continuatoin")
     with pytest.raises(da.InvalidInput, match="potential"):
         branches(da.models.suslov(GENERIC, weight=[0, 0, 1.0]), VESELOV, [1.0, 2.0], 0.1)

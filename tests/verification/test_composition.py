@@ -105,6 +105,6 @@ def test_what_cannot_be_composed_is_refused():
     with pytest.raises(da.InvalidInput, match="cannot be composed"):
         da.Composition(base=da.Leapfrog())
     with pytest.raises(da.InvalidInput, match="no adjoint"):
-        da.Composition(base=da.ProjectedRungeKutta())
-    with pytest.raises(da.UnknownName, match="kahan-li-6"):
+        da.Composition(base=da.integrators.ProjectedRungeKutta())
+    with pytest.raises(da.errors.UnknownName, match="kahan-li-6"):
         da.Composition("kahan-li-7")

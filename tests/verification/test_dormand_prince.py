@@ -9,7 +9,7 @@ import pytest
 from registry import case, gap
 
 import dalembert as da
-from dalembert.integrators.dormand_prince import tableau
+from dalembert.integrators.explicit import tableau
 
 T = 3.0
 
@@ -29,7 +29,7 @@ def test_the_tableau_satisfies_the_order_conditions_of_quadrature_and_its_row_su
 @pytest.mark.parametrize("key", ["heavy_suslov", "sleigh", "particle"])
 def test_the_error_follows_the_tolerance(key):
     system, state = case(key)
-    exact = da.simulate(system, da.Reference(), state, step=T, steps=1).check().last
+    exact = da.simulate(system, da.integrators.Reference(), state, step=T, steps=1).check().last
     errors = [gap(run(key, tolerance).check().last, exact) for tolerance in (1e-5, 1e-9)]
     assert errors[0] < 1e-2 and errors[1] < 1e-6
     assert errors[1] < 1e-2 * errors[0]
@@ -55,14 +55,14 @@ def test_a_tolerance_that_means_nothing_is_refused(tolerance):
 def test_an_ensemble_of_references_is_as_accurate_as_one():
     system, state = case("particle")
     together = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state)
-    many = da.ensemble(system, da.Reference(), together, step=1.0, steps=3)
-    single = da.simulate(system, da.Reference(), state, step=1.0, steps=3)
+    many = da.ensemble(system, da.integrators.Reference(), together, step=1.0, steps=3)
+    single = da.simulate(system, da.integrators.Reference(), state, step=1.0, steps=3)
     assert np.abs(many.g[1] - single.g).max() < 1e-11
 
 
 def test_a_reference_run_knows_what_it_keeps():
     system, state = case("particle")
-    peaks = da.simulate(system, da.Reference(1e-5), state, step=0.5, steps=10).final.peaks
+    peaks = da.simulate(system, da.integrators.Reference(1e-5), state, step=0.5, steps=10).final.peaks
     assert float(peaks.energy) == pytest.approx(float(system.energy(state.t, state.g, state.xi)))
     assert 0.0 < float(peaks.energy_error) < 1e-4 and 0.0 < float(peaks.constraint) < 1e-4
 
@@ -70,5 +70,5 @@ def test_a_reference_run_knows_what_it_keeps():
 def test_projected_runge_kutta_is_back_on_the_group():
     """One Newton-Schulz step is not enough there: it left 3e-6."""
     system = da.models.rolling_ball(slope=0.1)
-    run = da.simulate(system, da.ProjectedRungeKutta(), system.state(xi=[3.0, 5.0, 2.0, 5.0, -3.0]), step=0.1, steps=50)
+    run = da.simulate(system, da.integrators.ProjectedRungeKutta(), system.state(xi=[3.0, 5.0, 2.0, 5.0, -3.0]), step=0.1, steps=50)
     assert float(np.max(run.check().group_distance())) < 1e-14

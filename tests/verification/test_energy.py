@@ -11,9 +11,10 @@ import pytest
 from registry import CAYLEY, EXPONENTIAL, case, gap
 
 import dalembert as da
-from dalembert._newton import find_fixed_point
-from dalembert.integrators.base import DEGREE, Prediction
+from dalembert.integrators import Prediction
+from dalembert.integrators.base import DEGREE
 from dalembert.integrators.discrete_gradient import GRADIENTS
+from dalembert.numerics import find_fixed_point
 
 T = 1.6
 KINDS = tuple(GRADIENTS)
@@ -198,7 +199,7 @@ def test_forces_do_their_work_at_the_middle():
     errors = []
     for n in (32, 64):
         run = da.simulate(system, da.DiscreteGradient(), state, step=T / n, steps=n).check()
-        errors.append(np.abs(da.diagnostics.energy_balance(run)).max())
+        errors.append(np.abs(da.analysis.energy_balance(run)).max())
     assert np.log2(errors[0] / errors[1]) == pytest.approx(2.0, abs=0.2)
 
 
@@ -218,5 +219,5 @@ def test_what_has_no_energy_to_keep_is_refused():
     ):
         with pytest.raises(da.InvalidInput, match=reason):
             da.simulate(system, da.DiscreteGradient(), state, step=0.1, steps=1)
-    with pytest.raises(da.UnknownName, match="gonzalez"):
+    with pytest.raises(da.errors.UnknownName, match="gonzalez"):
         da.DiscreteGradient("midpoint")

@@ -11,10 +11,9 @@ from scipy.integrate import solve_ivp
 from scipy.optimize import brentq
 
 import dalembert as da
-from dalembert.analysis.poincare import poincare_section
-from dalembert.integrators.adaptive import Adaptive
-from dalembert.integrators.runge_kutta import derivative
-from dalembert.models.rigid_body import exact
+from dalembert.analysis.diagnostics import poincare_section
+from dalembert.integrators import Adaptive, derivative
+from dalembert.models import exact
 
 L = da.LagrangeDAlembert
 
@@ -137,7 +136,7 @@ def test_the_reference_method_has_events_too(key, cross, stop):
     events = [da.Event(cross, name="cross"), da.Event(stop, 1, True, "end")]
     runs = [
         da.simulate(system, method, state, step=0.1, steps=90, save_every=7, events=events)
-        for method in (da.Reference(), da.Composition("kahan-li-6"))
+        for method in (da.integrators.Reference(), da.Composition("kahan-li-6"))
     ]
     for name in ("cross", "end"):
         np.testing.assert_allclose(runs[0].events[name].t, runs[1].events[name].t, atol=1e-8)

@@ -13,7 +13,7 @@ TIMES = {"step": 0.5, "steps": 6}
 def test_suslov():
     inertia = [[3.0, 0.4, 1.0], [0.4, 4.0, 0.5], [1.0, 0.5, 5.0]]
     system = da.models.suslov(inertia)
-    run = da.simulate(system, da.Reference(), system.state(momentum=[3.0, -2.0]), **TIMES).check()
+    run = da.simulate(system, da.integrators.Reference(), system.state(momentum=[3.0, -2.0]), **TIMES).check()
     exact = da.models.exact_momentum(inertia, [3.0, -2.0], np.asarray(run.t))
     np.testing.assert_allclose(run.momentum, exact, atol=1e-10)
     np.testing.assert_allclose(run.energy(), run.energy()[0], rtol=1e-12)
@@ -32,7 +32,7 @@ def test_suslov_on_its_line_of_equilibria():
 @pytest.mark.parametrize("a, b, velocity", [(0.3, 0.2, (0.5, -1.0)), (-0.4, 0.1, (-0.8, 0.3)), (0.0, 0.2, (0.5, 1.0))])
 def test_sleigh(a, b, velocity):
     system = da.models.chaplygin_sleigh(1.4, 0.8, a, b)
-    run = da.simulate(system, da.Reference(), system.state(xi=[*velocity, 0.0]), **TIMES).check()
+    run = da.simulate(system, da.integrators.Reference(), system.state(xi=[*velocity, 0.0]), **TIMES).check()
     speeds, pose = da.models.exact_sleigh(np.asarray(run.t), velocity, mass=1.4, inertia=0.8, a=a, b=b)
     np.testing.assert_allclose(run.xi[:, :2], speeds, atol=1e-11)
     np.testing.assert_allclose(run.angles[:, 0], pose[:, 0], atol=1e-11)
@@ -48,7 +48,7 @@ def test_total_turning_is_the_limit_of_the_exact_angle():
 def test_particle(velocity):
     system = da.models.nonholonomic_particle()
     state = system.state([0.3, 0.5, -0.2], velocity)
-    run = da.simulate(system, da.Reference(), state, **TIMES).check()
+    run = da.simulate(system, da.integrators.Reference(), state, **TIMES).check()
     places, speeds = da.models.exact_particle(np.asarray(run.t), [0.3, 0.5, -0.2], velocity)
     np.testing.assert_allclose(run.g, places, atol=1e-11)
     np.testing.assert_allclose(run.xi, speeds, atol=1e-11)
@@ -58,7 +58,7 @@ def test_particle(velocity):
 def test_disk(turn):
     system = da.models.vertical_disk(1.3, 0.5, 0.25, 0.7)
     state = system.state(xi=[turn, 0.7, 0.0, 1.0])
-    run = da.simulate(system, da.Reference(), state, **TIMES).check()
+    run = da.simulate(system, da.integrators.Reference(), state, **TIMES).check()
     exact = da.models.exact_disk(np.asarray(run.t), state.xi, radius=0.7)
     np.testing.assert_allclose(run.g[0][:, :2, 2], exact[:, 1:3], atol=1e-11)
     np.testing.assert_allclose(run.angles, exact[:, [0, 3]], atol=1e-11)
@@ -78,7 +78,7 @@ def test_the_disk_is_solved_exactly_by_the_exponential():
 @pytest.mark.parametrize("turn", [1.3, 0.0])
 def test_knife_edge(turn):
     system = da.models.knife_edge(1.2, 0.7, 0.3, 9.81)
-    run = da.simulate(system, da.Reference(), system.state(xi=[turn, 0.8, 0.0]), **TIMES).check()
+    run = da.simulate(system, da.integrators.Reference(), system.state(xi=[turn, 0.8, 0.0]), **TIMES).check()
     exact = da.models.exact_knife_edge(np.asarray(run.t), [turn, 0.8], slope=0.3)
     np.testing.assert_allclose(run.angles[:, 0], exact[:, 0], atol=1e-11)
     np.testing.assert_allclose(run.g[:, :2, 2], exact[:, 1:3], atol=1e-10)

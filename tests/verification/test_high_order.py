@@ -10,8 +10,7 @@ import pytest
 from registry import EXPONENTIAL, ball, case, gap
 
 import dalembert as da
-from dalembert.integrators.gauss import collocation
-from dalembert.integrators.lobatto import NODES
+from dalembert.integrators.collocation import NODES, collocation
 
 T = 1.6
 
@@ -45,7 +44,7 @@ def problem(key):
 def exact(key):
     """The state at T, by DOP853 at 1e-13."""
     system, state = problem(key)
-    return da.simulate(system, da.Reference(), state, step=T, steps=1).check().last
+    return da.simulate(system, da.integrators.Reference(), state, step=T, steps=1).check().last
 
 
 def measured(key, method, counts, independent=True) -> tuple[float, float]:
@@ -75,8 +74,8 @@ METHODS = {
     "spark-2": (da.Lobatto(2, form="spark"), 2),
     "spark-4": (da.Lobatto(3, form="spark"), 4),
     "spark-6": (da.Lobatto(4, form="spark"), 6),
-    "projected": (da.ProjectedRungeKutta(), 4),
-    "projected-energy": (da.ProjectedRungeKutta("energy"), 4),
+    "projected": (da.integrators.ProjectedRungeKutta(), 4),
+    "projected-energy": (da.integrators.ProjectedRungeKutta("energy"), 4),
 }
 SYSTEMS = ("particle", "contact", "transmission", "chaos", "heavy_suslov", "knife_edge", "sleigh", "frictionless_ball")
 FAST = [("gauss-4", "knife_edge"), ("lobatto-4", "particle")]
@@ -135,13 +134,13 @@ def test_the_coefficients_are_those_of_the_tables():
 @pytest.mark.parametrize("method", [da.Gauss(2), da.Lobatto(3), da.DiscreteGradient()], ids=lambda m: m.name)
 def test_steps_back_undo_steps_forward(method, key):
     system, state = problem(key)
-    assert da.diagnostics.reversibility(system, method, state, step=0.1, steps=20) < 1e-12
+    assert da.analysis.reversibility(system, method, state, step=0.1, steps=20) < 1e-12
 
 
 @pytest.mark.heavy
 def test_a_projected_step_is_not_symmetric():
     system, state = problem("transmission")
-    assert da.diagnostics.reversibility(system, da.ProjectedRungeKutta(), state, step=0.1, steps=20) > 1e-8
+    assert da.analysis.reversibility(system, da.integrators.ProjectedRungeKutta(), state, step=0.1, steps=20) > 1e-8
 
 
 @pytest.mark.heavy

@@ -181,13 +181,13 @@ def symplectic_defect(method, steps=10, h=0.05) -> float:
     "method",
     [
         METHOD,
-        *(pytest.param(m, marks=pytest.mark.heavy) for m in (da.LagrangeDAlembert(node=0.3), da.ProjectedRungeKutta())),
+        *(pytest.param(m, marks=pytest.mark.heavy) for m in (da.LagrangeDAlembert(node=0.3), da.integrators.ProjectedRungeKutta())),
     ],
     ids=str,
 )
 def test_holonomic_motion_is_symplectic_for_every_node_and_projection_is_not(method):
     defect = symplectic_defect(method)
-    assert defect > 1e-7 if isinstance(method, da.ProjectedRungeKutta) else defect < 1e-12
+    assert defect > 1e-7 if isinstance(method, da.integrators.ProjectedRungeKutta) else defect < 1e-12
 
 
 # -- everything at once -----------------------------------------------------------------------------------------------------------
@@ -294,10 +294,10 @@ def test_a_million_steps(key):
 
 DRIFTING = [
     da.RungeKutta(),
-    da.ProjectedRungeKutta(),
+    da.integrators.ProjectedRungeKutta(),
     da.Lobatto(3),
     da.Leapfrog(),
-    da.GeometricNonholonomic(),
+    da.integrators.GeometricNonholonomic(),
     da.DiscreteGradient(),
 ]
 
@@ -305,11 +305,11 @@ DRIFTING = [
 @pytest.mark.heavy
 @pytest.mark.parametrize("method", DRIFTING, ids=lambda method: method.name)
 def test_other_methods_converge_and_keep_phi_up_to_their_order(method):
-    wanted = 4 if isinstance(method, da.RungeKutta | da.ProjectedRungeKutta | da.Lobatto) else 2
+    wanted = 4 if isinstance(method, da.RungeKutta | da.integrators.ProjectedRungeKutta | da.Lobatto) else 2
     system, state, _ = sleighs()
     assert order(errors(method, "sleighs", (20, 40))) == pytest.approx(wanted, abs=0.1)
     off = [da.simulate(system, method, state, step=TIME / n, steps=n).holonomic_residual().max() for n in (20, 40)]
-    if isinstance(method, da.ProjectedRungeKutta):
+    if isinstance(method, da.integrators.ProjectedRungeKutta):
         assert max(off) < 1e-14
     else:
         assert order(off) == pytest.approx(wanted, abs=0.3)

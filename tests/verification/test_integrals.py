@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import dalembert as da
-from dalembert.analysis.algebraic import AlgebraicMap
-from dalembert.analysis.branches import branches, image_tree, iterate
+from dalembert.analysis.branches import find_branches as branches
+from dalembert.analysis.branches import image_tree, iterate
 from dalembert.analysis.integrals import (
-    constrained_energy,
     critical_points,
     energy,
     energy_jump,
@@ -20,10 +19,11 @@ from dalembert.analysis.integrals import (
     limits,
     multipliers,
     projective,
-    total_turning,
 )
-from dalembert.analysis.scattering import scattering
-from dalembert.models.suslov import exact_momentum
+from dalembert.analysis.integrals import discrete_total_turning as total_turning
+from dalembert.analysis.legendre import AlgebraicMap, constrained_energy
+from dalembert.models import exact_momentum
+from dalembert.papers.genus import scattering
 
 A, B, p, q = 3.0, 4.0, 1.0, 0.5
 GENERIC = [[A, 0.0, p], [0.0, B, q], [p, q, 5.0]]
@@ -256,7 +256,7 @@ def test_balanced_bodies():
 def test_the_naive_constraint_makes_the_balanced_sleigh_spiral():
     """(7.9) with a = 0: the turns stay equal and every chord is cos(dtheta) times the last one, a logarithmic spiral (footnote 5)."""
     system = da.models.chaplygin_sleigh(1.0, 1.0, 0.0, 0.0)
-    naive = da.LagrangeDAlembert(pair=da.chord_pair(system, da.moser_veselov))
+    naive = da.LagrangeDAlembert(pair=da.mechanics.chord_pair(system, da.mechanics.moser_veselov))
     run = da.simulate(system, naive, system.state(xi=[1.0, -1.0, 0.0]), step=0.1, steps=50).check()
     turns = np.diff(np.asarray(run.angles)[:, 0])
     chords = np.linalg.norm(np.diff(np.asarray(run.g)[:, :2, 2], axis=0), axis=1)

@@ -10,8 +10,7 @@ import rn
 from rn import largest, velocity_form
 
 import dalembert as da
-from dalembert.analysis.consistency import consistency
-from dalembert.analysis.exact_constraint import ExactConstraint, closeness, motion, shoot
+from dalembert.analysis.consistency import ExactConstraint, closeness, consistency, motion, shoot
 
 H = 0.1
 
@@ -53,7 +52,7 @@ def test_the_motion_is_the_ode_on_D_of_proposition_2_1():
 def test_adapted_coordinates_solve_the_same_motion():
     """(26)-(29), (46): psi is a chart of D, its slope is tangent to D, and its field is the motion."""
     system, state = rn.SYSTEMS["followers"]()
-    chart = da.ehresmann(system, state)
+    chart = da.mechanics.ehresmann(system, state)
     z = chart.coordinates(state.g, state.xi)
 
     @jax.jit
@@ -134,7 +133,7 @@ def test_velocity_form_is_71_with_the_explicit_multipliers_72():
 def test_ehresmann_form():
     """The velocity form in (q, v^a), corrected: n unknowns and no multipliers among them, M(q), m = 2."""
     system, state = rn.SYSTEMS["followers"]()
-    chart = da.ehresmann(system, state)
+    chart = da.mechanics.ehresmann(system, state)
     step = jax.jit(lambda z, node: chart.velocity_step(z, H, node))
     for node in (0.0, 0.3, 1.0):
         run = take(system, velocity_form(node), state)
@@ -181,8 +180,8 @@ def test_original_nodes_keep_the_deformed_constraint():
     system, state = on_deformed(H)
     run = take(system, velocity_form(0.5, "deformed"), state)
     q, v = np.asarray(state.g), np.asarray(state.xi)
-    bent = da.deformed(system, da.FiniteDifference(node=0.5), H)
-    same = da.perturbed(system, lambda t, q, v: 0.5 * jnp.stack([v[0] * v[1]]), H)
+    bent = da.mechanics.deformed(system, da.FiniteDifference(node=0.5), H)
+    same = da.mechanics.perturbed(system, lambda t, q, v: 0.5 * jnp.stack([v[0] * v[1]]), H)
     for k in range(3):
         q, v, multiplier = step_89(q, v, H)
         np.testing.assert_allclose(run.g[k + 1], q, atol=1e-14)
@@ -207,7 +206,7 @@ def test_perturbed_constraint_obeys_95():
     """(93)-(95) written out, and the original motion as delta -> 0."""
     system, state = rn.SYSTEMS["curved"]()
     bump = lambda t, q, v: jnp.stack([v[0] * v[1] + q[2] * v[2] ** 2])
-    bent = da.perturbed(system, bump, 0.2)
+    bent = da.mechanics.perturbed(system, bump, 0.2)
     check_reaction(bent, state.g, state.xi)  # the formulas hold off the constraint too
     straight = jax.tree.map(lambda leaf: 0.0 * leaf, bent)  # its only parameter is delta
     np.testing.assert_allclose(
@@ -229,7 +228,7 @@ def _speed(t, q, v, p):
 
 def steady(rate):
     """A particle that falls with the prescribed speed C + rate t: phi(t, v) = |v|^2 - (C + rate t)^2."""
-    return da.NonlinearSystem(da.Euclidean(2), _falling, _speed, parameters={"rate": jnp.asarray(rate)})
+    return da.mechanics.NonlinearSystem(da.Euclidean(2), _falling, _speed, parameters={"rate": jnp.asarray(rate)})
 
 
 def steady_exact(t, rate):
@@ -243,7 +242,7 @@ def test_time_dependent_nonlinear_constraint():
     system = steady(RATE)
     state = system.state([0.0, 0.0], [C, 0.0])
     T = 0.5
-    run = da.simulate(system, da.Reference(), state, step=T / 2, steps=2).check()
+    run = da.simulate(system, da.integrators.Reference(), state, step=T / 2, steps=2).check()
     np.testing.assert_allclose(run.xi[-1], steady_exact(T, RATE), atol=1e-12)
     assert largest(run.constraint_residual()) < 1e-12
     errors = []
@@ -259,7 +258,7 @@ def test_time_dependent_nonlinear_constraint():
 def test_appell_hamel():
     """z' = -a |(x', y')|: the horizontal direction is kept and the acceleration is uniform (Appell 1911)."""
     a = 0.7
-    system = da.NonlinearSystem(
+    system = da.mechanics.NonlinearSystem(
         da.Euclidean(3),
         lambda t, q, v, p: 0.5 * v @ v - G * q[2],
         lambda t, q, v, p: jnp.stack([v[2] + a * jnp.sqrt(v[0] ** 2 + v[1] ** 2)]),
@@ -278,7 +277,7 @@ def test_appell_hamel():
 def test_distance_from_the_exact_discrete_constraint(node, order):
     """Remark 5.4: D_d of the node 1/2 is within O(h^3) of D_d^E, others within O(h^2)."""
     system, state = rn.particle("harmonic")
-    measured = closeness(da.from_difference(system, da.FiniteDifference(node=node)), state, steps=(0.05, 0.025))
+    measured = closeness(da.mechanics.from_difference(system, da.FiniteDifference(node=node)), state, steps=(0.05, 0.025))
     assert measured.order == pytest.approx(order, abs=0.1), measured
 
 
@@ -336,9 +335,9 @@ def test_the_exact_discrete_constraint_as_a_discretisation():
     """D_d^E passes the axioms of a discrete constraint for a free system, and its distance from itself is round-off."""
     system, state = rn.particle()
     pair = da.Discretisation(
-        system, da.from_difference(system, da.FiniteDifference(node=0.5)).lagrangian, ExactConstraint()
+        system, da.mechanics.from_difference(system, da.FiniteDifference(node=0.5)).lagrangian, ExactConstraint()
     )
-    da.check_discretisation(pair)
+    da.mechanics.check_discretisation(pair)
     assert closeness(pair, state, steps=(0.1, 0.05)).order == np.inf
     q, v = jax.jit(lambda: motion(system, 0.0, state.g, state.xi, 1.0, 2))()
     expected = da.models.exact_particle(1.0, state.g, state.xi)

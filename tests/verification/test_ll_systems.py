@@ -8,10 +8,10 @@ from registry import EXPONENTIAL, case, distance, flow, gap
 from scipy.linalg import expm
 
 import dalembert as da
-from dalembert.analysis.order import slopes
-from dalembert.analysis.symmetric_pair import rotation_of_sphere, sphere_of_rotation, symmetric_pair
 from dalembert.errors import InvalidInput
-from dalembert.system import MechanicalSystem
+from dalembert.mechanics import MechanicalSystem
+from dalembert.numerics import slopes
+from dalembert.papers.genus import rotation_of_sphere, sphere_of_rotation, symmetric_pair
 
 MV = da.EulerPoincareSuslov()
 
@@ -90,7 +90,7 @@ def test_the_sleigh_on_se_n_with_its_velocity_in_a_subspace(n, k):
 )
 def test_momentum_and_reconstruction_converge_with_order_2(make):
     system, state = make()
-    exact = da.simulate(system, da.Reference(), state, step=1.0, steps=1).last
+    exact = da.simulate(system, da.integrators.Reference(), state, step=1.0, steps=1).last
     errors = [gap(flow(MV, system, state, 1 / n, n), exact) for n in (40, 80)]
     assert slopes((1 / 40, 1 / 80), errors)[0] == pytest.approx(2, abs=0.1)
 
@@ -133,7 +133,7 @@ def test_the_naive_constraint_loses_energy():
     """REFERENCE.md: (7.9), b = 0, h = .1, T = 20."""
     system = da.models.chaplygin_sleigh(1.0, 1.0, 0.3, 0.0)
     state = system.state(xi=[0.5, -1.0, 0.0])
-    naive = da.LagrangeDAlembert(pair=da.chord_pair(system, da.moser_veselov))
+    naive = da.LagrangeDAlembert(pair=da.mechanics.chord_pair(system, da.mechanics.moser_veselov))
     run = da.simulate(system, naive, state, step=0.1, steps=200).check()
     energy = run.energy()
     assert float(energy[-1] / energy[0]) == pytest.approx(0.828925115906, abs=1e-11)

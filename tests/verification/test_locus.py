@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import dalembert as da
-from dalembert.analysis.branches import branches
-from dalembert.analysis.genus import energy_curve, genus
+from dalembert.analysis.branches import find_branches as branches
 from dalembert.analysis.locus import locus
 from dalembert.analysis.polynomials import Polynomials, monomials
-from dalembert.analysis.sleigh_locus import SleighLocus
+from dalembert.papers.genus import SleighLocus, energy_curve, genus
 
 GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
 SPECIAL = [[3.0, 0.0, 0.0], [0.0, 3.0, 0.5], [0.0, 0.5, 5.0]]

@@ -40,7 +40,7 @@ CVT = {  # largest |dE| up to T = 4e4 with h = 0.1
     (0.1, "leapfrog"): (0.01927, 5e-6),
     (0.3, "leapfrog"): (0.01998, 5e-6),
 }
-METHODS = {"velocity": VELOCITY, "leapfrog": da.Leapfrog(), "gni": da.GeometricNonholonomic()}
+METHODS = {"velocity": VELOCITY, "leapfrog": da.Leapfrog(), "gni": da.integrators.GeometricNonholonomic()}
 
 
 @cache
@@ -59,9 +59,9 @@ def test_the_energy_of_the_transmission(epsilon, method):
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.3])
 def test_the_reversible_methods_stay_bounded_where_the_midpoint_rule_explodes(epsilon):
     for method in ("leapfrog", "gni"):
-        found = da.diagnostics.drift(cvt(epsilon, method))
+        found = da.analysis.drift(cvt(epsilon, method))
         assert found.kind == "bounded" and found.size < 0.021
-    midpoint = da.diagnostics.drift(cvt(epsilon, "velocity"))
+    midpoint = da.analysis.drift(cvt(epsilon, "velocity"))
     assert midpoint.kind == ("exponential" if epsilon else "bounded")
     if epsilon == 0.3:
         assert midpoint.rate == pytest.approx(1.5e-4, rel=0.02)  # a time of 6600, while the motion's is 1
@@ -108,7 +108,7 @@ def test_the_leapfrog_walks_randomly_on_the_chaotic_quartic():
     for h in (0.2, 0.1):
         run, _ = quartic(64, h, 2560.0)
         assert run.backend == "llvm"
-        drift = da.diagnostics.drift(run)
+        drift = da.analysis.drift(run)
         assert drift.kind == "random walk", drift
         found[h] = drift.rate
     assert found[0.1] == pytest.approx(3.2e-4, rel=0.2)
@@ -122,7 +122,7 @@ def test_the_random_walk_of_512_members(h, expected):
     for k, value in zip((10, 20, 40), expected, strict=True):
         assert float(run.t[0, k]) == pytest.approx(250.0 * k)
         assert rms(errors, k) == pytest.approx(value, rel=0.15)
-    drift = da.diagnostics.drift(run)
+    drift = da.analysis.drift(run)
     assert drift.kind == "random walk"
     assert drift.rate * 100 == pytest.approx(expected[-1], rel=0.15)
 
@@ -134,7 +134,7 @@ def test_only_beta_one_half_keeps_the_energy_of_the_harmonic_particle(beta, t_en
     system = da.models.nonholonomic_particle("harmonic")
     state = system.state([0.3, 0.5, -0.2], [1.1, 0.7, 0.55])
     method = da.LagrangeDAlembert(node=beta, nodes="velocity")
-    found = da.diagnostics.drift(da.simulate(system, method, state, step=0.1, steps=round(10 * t_end)).check())
+    found = da.analysis.drift(da.simulate(system, method, state, step=0.1, steps=round(10 * t_end)).check())
     if beta == 0.5:
         assert found.kind == "bounded" and found.size < 6e-4
     else:

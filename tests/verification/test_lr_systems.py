@@ -7,8 +7,8 @@ import pytest
 from registry import CAYLEY, FULL, flow, gap
 
 import dalembert as da
-from dalembert.analysis.order import slopes
 from dalembert.errors import InvalidInput
+from dalembert.numerics import slopes
 
 PLACE = [0.3, -0.5, 0.2]
 
@@ -42,7 +42,7 @@ def test_restricted_momenta_are_the_conserved_ones(veselova):
 def test_veselova(veselova):
     """The discrete LR form is Lagrange-d'Alembert with its pair; the momentum across the normal is exact, the energy bounded."""
     system, state = veselova
-    method = da.DiscreteLR()
+    method = da.integrators.DiscreteLR()
     run = da.simulate(system, method, state, step=0.05, steps=2000).check()
     assert run.backend == "llvm"
     assert kept(system, run) < 1e-14
@@ -64,7 +64,7 @@ def test_the_general_integrator_keeps_the_integrals_too(veselova):
 def test_chaplygins_ball(sphere):
     """K about the point of contact is exact, in all three components; the energy is not, but bounded."""
     system, state = sphere
-    run = da.simulate(system, da.DiscreteLR(), state, step=0.1, steps=2000).check()
+    run = da.simulate(system, da.integrators.DiscreteLR(), state, step=0.1, steps=2000).check()
     assert run.backend == "llvm" and kept(system, run) < 2e-15
     error = np.abs(run.energy_error())
     assert 1e-6 < error[:1000].max() <= error.max() < 1.1 * error[:1000].max() < 1e-3
@@ -76,7 +76,7 @@ def test_chaplygins_ball(sphere):
 def test_a_left_invariant_system_is_refused():
     system = da.models.suslov(FULL)
     with pytest.raises(InvalidInput, match="needs an LRSystem"):
-        da.simulate(system, da.DiscreteLR(), system.state(momentum=[1.0, 0.0]), step=0.1, steps=1)
+        da.simulate(system, da.integrators.DiscreteLR(), system.state(momentum=[1.0, 0.0]), step=0.1, steps=1)
     with pytest.raises(InvalidInput, match="three finite numbers"):
         da.models.veselova(FULL, normal=[0.0, 0.0, 0.0])
     with pytest.raises(InvalidInput, match="positive"):
@@ -87,11 +87,11 @@ def test_a_left_invariant_system_is_refused():
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["veselova", "sphere"])
 @pytest.mark.parametrize(
-    "method", [da.DiscreteLR(), da.DiscreteLR("retraction"), da.DiscreteLR("retraction", da.Exponential())]
+    "method", [da.integrators.DiscreteLR(), da.integrators.DiscreteLR("retraction"), da.integrators.DiscreteLR("retraction", da.Exponential())]
 )
 def test_order_2(name, method, request):
     system, state = request.getfixturevalue(name)
-    exact = da.simulate(system, da.Reference(), state, step=1.0, steps=1).last
+    exact = da.simulate(system, da.integrators.Reference(), state, step=1.0, steps=1).last
     errors = [gap(flow(method, system, state, 1 / n, n), exact) for n in (40, 80)]
     assert slopes((1 / 40, 1 / 80), errors)[0] == pytest.approx(2, abs=0.1)
 
@@ -100,10 +100,10 @@ def test_order_2(name, method, request):
 def test_the_ball_with_the_skew_part_of_its_rotation(sphere):
     """dr = r (skew part of the rotation seen from space) x e3: K exact as well, the energy error smaller, order 2."""
     system, state = sphere
-    method = da.LagrangeDAlembert(pair=da.chord_pair(system, da.moser_veselov))
-    runs = {m: da.simulate(system, m, state, step=0.1, steps=2000).check() for m in (method, da.DiscreteLR())}
+    method = da.LagrangeDAlembert(pair=da.mechanics.chord_pair(system, da.mechanics.moser_veselov))
+    runs = {m: da.simulate(system, m, state, step=0.1, steps=2000).check() for m in (method, da.integrators.DiscreteLR())}
     assert kept(system, runs[method]) < 1e-11
-    assert np.abs(runs[method].energy_error()).max() < 0.2 * np.abs(runs[da.DiscreteLR()].energy_error()).max()
-    exact = da.simulate(system, da.Reference(), state, step=1.0, steps=1).last
+    assert np.abs(runs[method].energy_error()).max() < 0.2 * np.abs(runs[da.integrators.DiscreteLR()].energy_error()).max()
+    exact = da.simulate(system, da.integrators.Reference(), state, step=1.0, steps=1).last
     errors = [gap(flow(method, system, state, 1 / n, n), exact) for n in (40, 80)]
     assert slopes((1 / 40, 1 / 80), errors)[0] == pytest.approx(2, abs=0.1)

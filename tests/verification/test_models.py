@@ -10,7 +10,7 @@ from newton import CONTROLS, PAIRS
 from scipy.integrate import solve_ivp
 
 import dalembert as da
-from dalembert.kernels.evaluate import evaluated
+from dalembert.kernels import evaluated
 
 models = da.models
 MIDPOINT = da.LagrangeDAlembert(da.Cayley(), node=0.5)

@@ -18,7 +18,7 @@ COUNTS = (16, 32, 64)
 def exact(key: str):
     """The states at 0, T/2 and T, by DOP853."""
     system, state = case(key)
-    return da.simulate(system, da.Reference(), state, step=T / 2, steps=2).check()
+    return da.simulate(system, da.integrators.Reference(), state, step=T / 2, steps=2).check()
 
 
 def errors(key, method, end=None):
@@ -53,7 +53,7 @@ LAGRANGE = [
 
 
 def name(value):
-    return type(value).__name__ if isinstance(value, da.Retraction) else str(value)
+    return type(value).__name__ if isinstance(value, da.groups.Retraction) else str(value)
 
 
 @pytest.mark.parametrize("key, retraction, node, expected", LAGRANGE, ids=name)
@@ -127,7 +127,7 @@ def multiplier_errors(key, node, nodes, stamp):
         h = T / n
         run = da.simulate(system, da.LagrangeDAlembert(CAYLEY, node, nodes), state, step=h, steps=n).check()
         truth = (
-            da.simulate(system, da.Reference(), exact(key).last, step=(stamp - 1) * h, steps=1).check()
+            da.simulate(system, da.integrators.Reference(), exact(key).last, step=(stamp - 1) * h, steps=1).check()
             if stamp != 1
             else exact(key)
         )
@@ -162,5 +162,5 @@ def test_the_discrete_lagrangian_approximates_the_action(node, order):
 
     system = da.models.nonholonomic_particle("harmonic")
     state = system.state([0.3, 0.5, -0.2], [1.1, 0.7, 0.55])
-    pair = da.from_difference(system, da.FiniteDifference(da.Cayley(), node))
+    pair = da.mechanics.from_difference(system, da.FiniteDifference(da.Cayley(), node))
     assert lagrangian_order(pair, state) == pytest.approx(order, abs=0.1)

@@ -16,8 +16,7 @@ from exhibits import CHECKS
 
 from dalembert import papers
 from dalembert.errors import UnknownName
-from dalembert.papers import FIGURES
-from dalembert.papers.reproduce import write
+from dalembert.papers.exhibits import FIGURES, write
 
 ASKED = {
     *(f"gnj-figure-{k}" for k in "1234"),

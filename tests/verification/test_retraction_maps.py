@@ -10,16 +10,16 @@ import pytest
 from registry import CAYLEY, EXPONENTIAL, FULL, case, distance, flow, gap
 
 import dalembert as da
-from dalembert.analysis.order import slopes
 from dalembert.errors import InvalidInput
 from dalembert.integrators import cotangent_lift, tangent_lift
+from dalembert.numerics import slopes
 
 LIFTED = [(da.SO3(), CAYLEY), (da.SE2(), EXPONENTIAL)]
 MORE = [
     (da.SO3(), EXPONENTIAL),
     (da.SE2(), CAYLEY),
     (da.SE3(), CAYLEY),
-    (da.SOn(4), CAYLEY),
+    (da.groups.SOn(4), CAYLEY),
     (da.SE2() * da.SO2(), EXPONENTIAL),
 ]
 QUICKLY = {"xla_backend_optimization_level": 0}
@@ -87,14 +87,14 @@ def _turning(t, g, p):
 
 @pytest.fixture(scope="module")
 def field():
-    system = da.VectorField(da.SO3(), _turning, jnp.array([1.5, -0.8, 2.0]))
+    system = da.mechanics.VectorField(da.SO3(), _turning, jnp.array([1.5, -0.8, 2.0]))
     return system, system.state(da.SO3().exp(jnp.array([0.3, -0.2, 0.5])))
 
 
 def test_the_framework_runs_any_vector_field(field):
     """(7) is Lagrange-d'Alembert whose constraint xi = X(g) leaves no freedom."""
     system, state = field
-    method = da.RetractionMap(CAYLEY, 0.5)
+    method = da.integrators.RetractionMap(CAYLEY, 0.5)
     run = da.simulate(system, method, state, step=0.1, steps=20).check()
     same = flow(da.LagrangeDAlembert(CAYLEY, 0.5), system, state, 0.1, 20)
     assert gap(run.last, same) < 1e-12
@@ -106,15 +106,15 @@ def test_the_framework_runs_any_vector_field(field):
 def test_the_order_of_the_framework(field, node, order):
     system, state = field
     body = da.models.rigid_body(FULL)
-    turned = da.simulate(body, da.Reference(), body.state(state.g, state.xi), step=1.0, steps=1).last.g
-    errors = [distance(flow(da.RetractionMap(CAYLEY, node), system, state, 1 / n, n).g, turned) for n in (40, 80)]
+    turned = da.simulate(body, da.integrators.Reference(), body.state(state.g, state.xi), step=1.0, steps=1).last.g
+    errors = [distance(flow(da.integrators.RetractionMap(CAYLEY, node), system, state, 1 / n, n).g, turned) for n in (40, 80)]
     assert slopes((1 / 40, 1 / 80), errors)[0] == pytest.approx(order, abs=0.1)
 
 
 def test_a_mechanical_system_is_no_vector_field(field):
     system, state = case("suslov")
     with pytest.raises(InvalidInput, match="needs a VectorField"):
-        da.simulate(system, da.RetractionMap(), state, step=0.1, steps=1)
+        da.simulate(system, da.integrators.RetractionMap(), state, step=0.1, steps=1)
 
 
 # -- the unadapted integrators ----------------------------------------------------------------------------------------------------
@@ -123,14 +123,14 @@ def test_the_unadapted_integrator_is_variational_without_a_constraint():
     system, state = case("heavy_top")
     assert (
         gap(
-            flow(da.CotangentLift(CAYLEY, 0.5), system, state, 0.1, 10),
+            flow(da.integrators.CotangentLift(CAYLEY, 0.5), system, state, 0.1, 10),
             flow(da.LagrangeDAlembert(CAYLEY, 0.5), system, state, 0.1, 10),
         )
         < 1e-12
     )
 
 
-@pytest.mark.parametrize("lift", [da.CotangentLift, pytest.param(da.TangentLift, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("lift", [da.integrators.CotangentLift, pytest.param(da.integrators.TangentLift, marks=pytest.mark.heavy)])
 def test_the_unadapted_integrators_leave_the_constraint(lift):
     """Both lifts on the generic Suslov body: order 2, and off D by about h^2, where the adapted one is on D exactly."""
     system, state = case("suslov")
@@ -222,7 +222,7 @@ def suslov_4():
 @pytest.mark.parametrize("node, order", [(0.0, 1), (0.3, 1), (0.5, 2), (1.0, 1)])
 def test_orders_with_potentials_on_other_groups(make, node, order):
     system, state = make()
-    exact = da.simulate(system, da.Reference(), state, step=1.0, steps=1).last
+    exact = da.simulate(system, da.integrators.Reference(), state, step=1.0, steps=1).last
     errors = [gap(flow(da.RetractionAdapted(CAYLEY, node), system, state, 1 / n, n), exact) for n in (40, 80)]
     assert slopes((1 / 40, 1 / 80), errors)[0] == pytest.approx(order, abs=0.15)
 
@@ -231,6 +231,6 @@ def test_orders_with_potentials_on_other_groups(make, node, order):
 @pytest.mark.parametrize("make", [body_se3, product])
 def test_the_exponential_on_other_groups(make):
     system, state = make()
-    exact = da.simulate(system, da.Reference(), state, step=1.0, steps=1).last
+    exact = da.simulate(system, da.integrators.Reference(), state, step=1.0, steps=1).last
     errors = [gap(flow(da.RetractionAdapted(EXPONENTIAL, 0.5), system, state, 1 / n, n), exact) for n in (20, 40)]
     assert slopes((1 / 20, 1 / 40), errors)[0] == pytest.approx(2, abs=0.15)

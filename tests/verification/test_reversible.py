@@ -13,7 +13,7 @@ from registry import CAYLEY, EXPONENTIAL, case, distance, flow, gap
 import dalembert as da
 from dalembert.analysis.order import convergence
 
-LEAPFROG, GNI = da.Leapfrog(), da.GeometricNonholonomic()
+LEAPFROG, GNI = da.Leapfrog(), da.integrators.GeometricNonholonomic()
 
 
 # -- systems with a mass matrix M(q) ----------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_any_constant_mass_keeps_the_leapfrog_explicit_and_an_affine_constraint_
 def test_the_leapfrog_is_the_geometric_integrator_of_node_0(key):
     system, state = take(key)
     ours = da.simulate(system, LEAPFROG, state, step=0.1, steps=10).check()
-    general = da.simulate(system, da.GeometricNonholonomic(CAYLEY, 0.0), state, step=0.1, steps=10).check()
+    general = da.simulate(system, da.integrators.GeometricNonholonomic(CAYLEY, 0.0), state, step=0.1, steps=10).check()
     assert distance((ours.g, ours.xi), (general.g, general.xi)) < 1e-13
     assert distance(ours.multipliers, general.multipliers) < 1e-11
 
@@ -125,8 +125,8 @@ def _midpoint(group, q0, q1, h):
 
 def test_any_discrete_lagrangian_may_be_given():
     system, state = take("driven")
-    pair = da.from_difference(system, _midpoint, node=0.5)
-    ours = flow(da.GeometricNonholonomic(pair=pair), system, state, 0.1, 10)
+    pair = da.mechanics.from_difference(system, _midpoint, node=0.5)
+    ours = flow(da.integrators.GeometricNonholonomic(pair=pair), system, state, 0.1, 10)
     assert gap(ours, flow(GNI, system, state, 0.1, 10)) < 1e-12
 
 
@@ -142,7 +142,7 @@ def test_p_minus_is_p_plus_reflected_in_d(key):
     """P* p^- = P* p^+ and Q* p^- = -Q* p^+ with the projectors of the metric, from L_d by differentiation."""
     system, state = take(key)
     g0, g1, g2 = da.simulate(system, GNI, state, step=0.1, steps=2).check().g
-    pair = da.from_difference(system, da.FiniteDifference(CAYLEY, 0.5))
+    pair = da.mechanics.from_difference(system, da.FiniteDifference(CAYLEY, 0.5))
 
     @jax.jit
     def momenta(a, b, c):
@@ -166,8 +166,8 @@ ORDERS = [
 SLOW = [
     *[(key, method) for key in ("particle", "driven", "curved", "arm", "quartic") for method in (LEAPFROG, GNI)],
     *[(key, method) for key in ("heavy_suslov", "ball", "knife_edge", "suslov") for method in (LEAPFROG, GNI)],
-    ("heavy_suslov", da.GeometricNonholonomic(EXPONENTIAL, 0.2)),
-    ("sleigh", da.GeometricNonholonomic(CAYLEY, 0.3)),
+    ("heavy_suslov", da.integrators.GeometricNonholonomic(EXPONENTIAL, 0.2)),
+    ("sleigh", da.integrators.GeometricNonholonomic(CAYLEY, 0.3)),
     ("ball", da.Leapfrog(EXPONENTIAL)),
 ]
 
@@ -195,24 +195,24 @@ def test_positions_velocities_energy_and_multipliers_are_of_second_order(key, me
 def test_second_order_on_every_system(key, method):
     _second_order(key, method)
     system, state = take(key)
-    assert da.diagnostics.reversibility(system, method, state, step=0.1, steps=20) < 1e-13
+    assert da.analysis.reversibility(system, method, state, step=0.1, steps=20) < 1e-13
 
 
 def test_an_unsymmetric_lagrangian_gives_neither_second_order_nor_reversibility():
     system, state = take("driven")
-    method = da.GeometricNonholonomic(
-        pair=da.from_difference(system, lambda _, q0, q1, h: (q0, (q1 - q0) / h), node=0.0)
+    method = da.integrators.GeometricNonholonomic(
+        pair=da.mechanics.from_difference(system, lambda _, q0, q1, h: (q0, (q1 - q0) / h), node=0.0)
     )
     found = convergence(system, method, state, duration=0.8, counts=(16, 32, 64), exact="richardson")
     assert found.order("configuration") == pytest.approx(1.0, abs=0.15)
-    assert da.diagnostics.reversibility(system, method, state, step=0.1, steps=20) > 1e-3
+    assert da.analysis.reversibility(system, method, state, step=0.1, steps=20) > 1e-3
 
 
 # -- reversibility and D ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("key, method", ORDERS, ids=name)
 def test_steps_back_undo_steps_forward_and_v_stays_in_d(key, method):
     system, state = take(key)
-    assert da.diagnostics.reversibility(system, method, state, step=0.1, steps=200) < 1e-11
+    assert da.analysis.reversibility(system, method, state, step=0.1, steps=200) < 1e-11
     run = da.simulate(system, method, state, step=0.1, steps=200).check()
     assert np.max(run.constraint_residual()) < 1e-14 * (1 + np.abs(run.xi).max() ** 2)
 
@@ -222,8 +222,8 @@ def test_a_restart_from_a_state_alone_is_not_the_way_back():
     system, state = take("driven")
     there = flow(LEAPFROG, system, state, 0.1, 20)
     assert 1e-7 < gap(flow(LEAPFROG, system, there, -0.1, 20), state) < 1e-2
-    assert da.diagnostics.reversibility(system, LEAPFROG, state, step=0.1, steps=20) < 1e-13
-    assert da.diagnostics.reversibility(system, da.RungeKutta(), state, step=0.1, steps=20) > 1e-8
+    assert da.analysis.reversibility(system, LEAPFROG, state, step=0.1, steps=20) < 1e-13
+    assert da.analysis.reversibility(system, da.RungeKutta(), state, step=0.1, steps=20) > 1e-8
 
 
 def _speed_limit(t, q, v, p):
@@ -232,12 +232,12 @@ def _speed_limit(t, q, v, p):
 
 @pytest.mark.heavy
 def test_a_constraint_that_is_not_linear_in_the_velocity():
-    system = da.NonlinearSystem(da.Euclidean(3), lambda t, q, v, p: 0.5 * v @ v - 0.5 * q @ q, _speed_limit)
+    system = da.mechanics.NonlinearSystem(da.Euclidean(3), lambda t, q, v, p: 0.5 * v @ v - 0.5 * q @ q, _speed_limit)
     q = jnp.array([0.3, 0.5, -0.2])
     state = system.state(q, system.project(q, [0.8, 0.7, 0.5]))
     found = convergence(system, LEAPFROG, state, duration=0.8, counts=(16, 32, 64), exact="richardson")
     assert found.order("configuration") == pytest.approx(2.0, abs=0.12)
-    assert da.diagnostics.reversibility(system, LEAPFROG, state, step=0.05, steps=40) < 1e-12
+    assert da.analysis.reversibility(system, LEAPFROG, state, step=0.05, steps=40) < 1e-12
 
 
 # -- where they fail --------------------------------------------------------------------------------------------------------

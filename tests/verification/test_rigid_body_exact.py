@@ -6,14 +6,15 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from dalembert.groups.so3 import unit_quaternion
-from dalembert.integrators import DiscreteMoserVeselov
-from dalembert.integrators import _frames as frames
-from dalembert.integrators import _free_body as free
-from dalembert.integrators._free_flow import exact_step
-from dalembert.integrators.moser_veselov import constants, moments
-from dalembert.models.rigid_body import exact, jacobi, rigid_body
-from dalembert.simulate import simulate
+from dalembert.groups import unit_quaternion
+from dalembert.integrators import DiscreteMoserVeselov, constants
+from dalembert.integrators import free_body as frames
+from dalembert.integrators import free_body as free
+from dalembert.integrators.free_body import exact_step
+from dalembert.integrators.moser_veselov import moments
+from dalembert.models import exact, rigid_body
+from dalembert.models.bodies import jacobi
+from dalembert.simulation import simulate
 
 HV_INERTIA, HV_MOMENTUM = [0.6, 0.8, 1.0], [1.8, 0.4, -0.9]
 HV_FINAL = [1.765962508518207536, -0.695464197033089119, 0.779554981481871086]

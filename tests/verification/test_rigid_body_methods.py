@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import least_squares
 
 from dalembert.analysis import modified
-from dalembert.analysis.moser_veselov import (
+from dalembert.analysis.modified import (
     cardoso_leite,
     effective_scale,
     failing_steps,
@@ -21,8 +21,7 @@ from dalembert.analysis.moser_veselov import (
     splits,
 )
 from dalembert.errors import NumericalFailure
-from dalembert.groups import SO3
-from dalembert.groups.so3 import unit_quaternion
+from dalembert.groups import SO3, unit_quaternion
 from dalembert.integrators import (
     DiscreteMoserVeselov,
     ImplicitMidpoint,
@@ -31,9 +30,9 @@ from dalembert.integrators import (
     Rattle,
     Reference,
 )
-from dalembert.invariant import InvariantSystem
-from dalembert.models.rigid_body import exact, rigid_body, rigid_body_n
-from dalembert.simulate import simulate
+from dalembert.mechanics import InvariantSystem
+from dalembert.models import exact, rigid_body, rigid_body_n
+from dalembert.simulation import simulate
 
 J = np.array([0.92181297074480, 0.73820724581067, 0.17626614449462])
 INERTIA = J.sum() - J

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 import dalembert as da
-from dalembert.integrators._roundoff import added
-from dalembert.integrators.gauss import STAGES, balanced
-from dalembert.integrators.lobatto import NODES, shares
-from dalembert.kernels import csource, cuda
-from dalembert.kernels.buffers import Buffers, layout_of
-from dalembert.kernels.native import NativeSession
-from dalembert.kernels.problem import problem
-from dalembert.kernels.run import run
+from dalembert.integrators.base import added
+from dalembert.integrators.collocation import NODES, STAGES, balanced, shares
+from dalembert.kernels import cuda, run
+from dalembert.kernels import cuda as csource
+from dalembert.kernels import make_problem as problem
+from dalembert.kernels.llvm import NativeSession
+from dalembert.kernels.problem import Buffers, layout_of
 
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
 

@@ -10,7 +10,7 @@ from registry import case
 import dalembert as da
 from dalembert.analysis.series import expand, flow_series, local_order, map_series, start_series, truncation_error
 from dalembert.errors import InvalidInput
-from dalembert.integrators.base import Prediction
+from dalembert.integrators import Prediction
 from dalembert.integrators.euler_poincare_suslov import Carry
 
 LAGRANGIANS = ("moser-veselov", "retraction")

@@ -10,7 +10,7 @@ from scipy.optimize import fsolve
 
 import dalembert as da
 from dalembert.analysis.order import convergence
-from dalembert.integrators.lobatto import NODES, tableau
+from dalembert.integrators.collocation import NODES, tableau
 
 ROOT = 5**0.5
 # Hairer, Wanner, Solving ODEs II, tables IV.5.7-5.11 (3 stages); Jay, SIAM J. Sci. Comput. 20 (1998) for C* and D
@@ -144,7 +144,7 @@ def test_other_families_have_the_order_of_b(stages, family, key):
 def test_b_and_d_are_symmetric(family, key):
     system, state = case(key)
     method = da.Lobatto(3, form="spark", family=family)
-    assert da.diagnostics.reversibility(system, method, state, step=0.1, steps=20) < 1e-12
+    assert da.analysis.reversibility(system, method, state, step=0.1, steps=20) < 1e-12
 
 
 @pytest.mark.heavy
@@ -177,13 +177,13 @@ def test_spark_composes_and_takes_reversible_steps():
     assert slope("heavy_suslov", method, 4) == pytest.approx(4.0, abs=0.25)
     system, state = case("particle")
     adaptive = da.Adaptive("speed", da.Lobatto(3, form="spark"))
-    assert da.diagnostics.reversibility(system, adaptive, state, step=0.1, steps=20) < 1e-12
+    assert da.analysis.reversibility(system, adaptive, state, step=0.1, steps=20) < 1e-12
 
 
 def test_other_forms_and_families_are_refused():
-    with pytest.raises(da.UnknownName, match="spark"):
+    with pytest.raises(da.errors.UnknownName, match="spark"):
         da.Lobatto(form="sparks")
-    with pytest.raises(da.UnknownName, match="family"):
+    with pytest.raises(da.errors.UnknownName, match="family"):
         da.Lobatto(form="spark", family="E")
     with pytest.raises(da.InvalidInput, match="needs form"):
         da.Lobatto(family="C")

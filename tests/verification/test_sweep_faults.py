@@ -15,7 +15,7 @@ import pytest
 import zarr
 
 import dalembert as da
-from dalembert.sweep import LostCluster
+from dalembert.sweeps.execute import LostCluster
 
 pytestmark = pytest.mark.heavy
 CONFIG = """
@@ -194,7 +194,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def test_the_suslov_map_fails_exactly_beyond_its_threshold(tmp_path):
     """All 8000 members of the gallery's failure map lie on the right side of the exact curve."""
-    from dalembert.sweep.theory import exact_curve
+    from dalembert.sweeps.execute import exact_curve
 
     data = da.sweep(EXAMPLES / "sweep-suslov.toml").dataset()
     steps, energies, _ = exact_curve(data, "status", "run_step", "initial_energy")

@@ -11,10 +11,8 @@ import pytest
 from registry import case, gap
 
 import dalembert as da
-from dalembert.kernels.evaluate import compiled
-from dalembert.kernels.program import LoweringError
-from dalembert.kernels.series import solution_series
-from dalembert.kernels.series_graph import PARTIALS
+from dalembert.kernels import LoweringError, compiled, solution_series
+from dalembert.kernels.taylor import PARTIALS
 
 T = 3.0
 

@@ -1,4 +1,4 @@
-"""`python -m dalembert.verification`: measure every claim, then write docs/claims.json, claims.md and claims-figures.md."""
+"""`python -m tools.claims`: measure every claim, then write docs/claims.json, claims.md and claims-figures.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .verdicts import verdicts
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m dalembert.verification", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.claims", description=__doc__)
     parser.add_argument(
         "--store", type=Path, default=Path("build/claims.jsonl"), help="what is measured so far; deleted at the end"
     )

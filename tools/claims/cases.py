@@ -11,14 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from dalembert.config import parse
 from dalembert.groups import SO3, Euclidean
-from dalembert.invariant import InvariantSystem
-from dalembert.models import chaotic_quartic, suslov
-from dalembert.models.oscillators import quartic_state
-from dalembert.models.registry import MODELS
-from dalembert.right_invariant import LRSystem
-from dalembert.system import MechanicalSystem, State, System
+from dalembert.io.config import parse_job as parse
+from dalembert.mechanics import InvariantSystem, LRSystem, MechanicalSystem, State, System
+from dalembert.models import MODELS, chaotic_quartic, quartic_state, suslov
 
 INERTIA = [[3.0, 0.4, 1.0], [0.4, 4.0, 0.5], [1.0, 0.5, 5.0]]
 

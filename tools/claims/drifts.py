@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dalembert.analysis.drift import Drift, classify
 from dalembert.errors import InvalidInput
 from dalembert.integrators import Integrator
-from dalembert.kernels.program import LoweringError
-from dalembert.models import chaotic_quartic, pendulum_cvt
-from dalembert.models.oscillators import quartic_state
-from dalembert.run import Run
-from dalembert.simulate import ensemble, simulate
-from dalembert.system import MechanicalSystem, State
+from dalembert.kernels import LoweringError
+from dalembert.mechanics import MechanicalSystem, State
+from dalembert.models import chaotic_quartic, pendulum_cvt, quartic_state
+from dalembert.numerics import Drift, classify
+from dalembert.simulation import Run, simulate
+from dalembert.simulation.driver import ensemble
+
 from .cases import Case
 
 STEP, SAVES, MEMBERS = 0.1, 2000, 32

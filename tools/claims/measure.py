@@ -13,15 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dalembert.errors import InvalidInput, NumericalFailure, OffConstraint
-from dalembert.integrators import Integrator, Reference
-from dalembert.integrators.base import EXACT
-from dalembert.integrators.claims import conservative, unconstrained
-from dalembert.invariant import generators
-from dalembert.kernels.evaluate import evaluated
-from dalembert.kernels.program import LoweringError
-from dalembert.run import Run
-from dalembert.simulate import simulate
-from dalembert.system import MechanicalSystem, State
+from dalembert.integrators import EXACT, Integrator, Reference
+from dalembert.integrators.properties import conservative, unconstrained
+from dalembert.kernels import LoweringError, evaluated
+from dalembert.mechanics import MechanicalSystem, State, generators
+from dalembert.simulation import Run, simulate
+
 from .cases import Case
 
 COUNTS = (6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from dalembert.integrators.base import EXACT, MEANINGS
-from dalembert.kernels.builder import BUDGET
+from dalembert.integrators import EXACT, MEANINGS
+from dalembert.kernels.ir import BUDGET
+
 from .measure import COUNTS, FLOOR, HIGH, LONG, SPAN, TRIP, WIDE, slope
 from .store import Figures
 from .tables import adjoints, drifts, failed, million, number, order, refused, systems, table, unmeasured

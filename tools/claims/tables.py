@@ -6,8 +6,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from dalembert.integrators.base import EXACT
-from dalembert.models.registry import MODELS
+from dalembert.integrators import EXACT
+from dalembert.models import MODELS
+
 from .cases import NOTES, cases
 from .drifts import FINE, HORIZON, MEMBERS, PROBLEMS, STEP
 from .store import Figures

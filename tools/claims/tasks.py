@@ -6,7 +6,8 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 
-from dalembert.integrators.base import Claims
+from dalembert.integrators import Claims
+
 from .cases import cases
 from .drifts import PROBLEMS, drift, million
 from .measure import measure

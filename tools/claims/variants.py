@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 from dalembert.groups import Euclidean
-from dalembert.integrators import Integrator, Reference
-from dalembert.integrators.registry import METHODS
+from dalembert.integrators import METHODS, Integrator, Reference
+
 from .cases import Case
 
 EXP = "exponential"

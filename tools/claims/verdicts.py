@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from dalembert.errors import InvalidInput
-from dalembert.integrators.base import MEANINGS, Claims
+from dalembert.integrators import MEANINGS, Claims
+
 from .cases import cases
 from .measure import slope
 from .store import Figures

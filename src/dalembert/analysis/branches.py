@@ -1,4 +1,14 @@
-"""The discrete map of an LL system is multivalued: all its branches at a point, and runs that choose among them.
+"""How large a step may be: where the branch that a run follows ends in a fold.
+
+Along the branch through 0 the Jacobian of the discrete Legendre map f keeps its orientation; the branch ends where f(x) = target and
+det Df(x) = 0 hold together, and both are solved together, so that a threshold is exact to round-off.
+
+Curves in the displacements of a two-dimensional d: level sets of functions, refined to round-off, and their components.
+
+The chart has exponential coordinates y of W where Moser-Veselov allows them (so that rotations by pi are inside) and the
+integrator's own otherwise. On rotations y and its antipode y (1 - 2 pi/|y|) are one displacement.
+
+The discrete map of an LL system is multivalued: all its branches at a point, and runs that choose among them.
 
 Where the map is algebraic (Cayley; Moser-Veselov on d with exp d = tau(d)) all real and complex branches are found, by
 homotopy; elsewhere the real ones in a box, by Newton's method from many starts, which proves nothing about others.
@@ -13,16 +23,217 @@ import jax
 import numpy as np
 
 from ..errors import InvalidInput, NumericalFailure, UnknownName
-from ..integrators.euler_poincare_suslov import EulerPoincareSuslov
-from ..invariant import InvariantSystem
-from ..retractions import Cayley
-from .algebraic import REAL, AlgebraicMap, algebraic_map, legendre_map, logarithm
-from .curves import on_one_component
-from .homotopy import distinct
-from .legendre import LegendreMap
-from .thresholds import largest_step, why_lost
+from ..groups import SO3, Cayley, SOn
+from ..integrators import DiscreteMoserVeselov, EulerPoincareSuslov, Integrator
+from ..mechanics import InvariantSystem
+from .legendre import REAL, AlgebraicMap, LegendreMap, algebraic_map, angle_map, energy_on, legendre_map, logarithm
+from .modified import largest_free_step
+from .polynomials import distinct, solve
 
-__all__ = ["Branches", "branches", "coordinates", "image_tree", "images", "iterate", "largest_step", "real_in_box"]
+CLOSE = 1e-8
+
+
+def largest_step(
+    system: InvariantSystem, integrator: Integrator, momentum, *, steps: int = 0, up_to: float | None = None
+) -> float:
+    """The step h at which a run from this momentum first loses its branch, at its start or within `steps` steps; inf: none up to `up_to`.
+
+    `up_to` is by default the h at which |h w| is 100 for the velocity w of the momentum. For h above the threshold the run may exist
+    again. Discrete Moser-Veselov of a free body has its own answer (`analysis.moser_veselov`), which this agrees with.
+    """
+    if isinstance(integrator, DiscreteMoserVeselov):
+        return largest_free_step(system.inertia, momentum, integrator.order, integrator.variant)
+    if callable(getattr(integrator, "lagrangian", None)):
+        raise InvalidInput(
+            "largest_step needs a Lagrangian with a name: one of your own may depend on the step in any way"
+        )
+    f = legendre_map(system, integrator)  # type: ignore[arg-type]
+    direction = f.target(momentum, 1.0)
+    if not np.any(direction):
+        return np.inf
+    speed = np.abs(np.linalg.solve(f.jacobian(np.zeros(f.rank)), direction)).max()
+    limit = 100.0 / speed if up_to is None else up_to
+    good, chain, h = 0.0, np.zeros((steps + 1, f.rank)), min(0.2 / speed, limit)
+    confirming = None  # a fold just found: the run must exist up to it
+    while good < limit:
+        run, lost = _run(f, h * direction, steps)
+        if lost is None:
+            if confirming is not None:
+                return confirming
+            good, chain, h = h, run, min(1.15 * h, limit)
+            continue
+        confirming = _fold(f, direction, good, chain, lost)
+        if confirming is not None and not good < confirming <= h * (1 + 1e-12):
+            confirming = None
+        h = (good + h) / 2 if confirming is None else max(confirming * (1 - CLOSE), (good + confirming) / 2)
+        if confirming is None and h - good < 1e-13 * h:
+            return h  # no simple fold (the run tends to one, or its displacement leaves tau(d)): by bisection
+    return np.inf
+
+
+def why_lost(system, integrator, momentum, step: float, *, steps: int) -> str:
+    """In words: the branch ended `steps` steps (0: at the start) after this momentum, and for which h it goes on."""
+    reason = "branch lost: the branch of solutions that the run follows ends before this step"
+    if isinstance(integrator, EulerPoincareSuslov) and not callable(integrator.lagrangian):
+        threshold = largest_step(system, integrator, momentum, steps=steps, up_to=abs(step))
+        if np.isfinite(threshold):
+            return f"{reason}: from this momentum it exists for steps below {threshold:.10g}"
+    return f"{reason}; take a smaller one"
+
+
+def _run(f: LegendreMap, target: np.ndarray, steps: int) -> tuple[np.ndarray, int | None]:
+    """(x_0, ..., x_steps, index of the first that does not exist or None) from h iota* M."""
+    points = np.full((steps + 1, f.rank), np.nan)
+    points[0], exists = f.start(target)
+    for k in range(steps):
+        if not exists:
+            return points, k
+        points[k + 1], exists = f.image(points[k])
+    return points, None if exists else steps
+
+
+def _fold(f: LegendreMap, direction, h: float, chain: np.ndarray, index: int) -> float | None:
+    """Newton's method for f(x) = T(h), Df(x) v = 0, |v| = 1: the fold in which x_index ends; T is the target of that step."""
+    x, v = chain[index], np.linalg.svd(f.jacobian(chain[index]))[2][-1]
+    r = f.rank
+    for _ in range(60):
+        target, rate = _target(f, direction, h, chain[:index])
+        if target is None:
+            return None
+        D, D2 = f.jacobian(x), f.curvature(x)
+        residual = np.concatenate([f.restricted(x) - target, D @ v, [v @ v - 1]])
+        matrix = np.zeros((2 * r + 1, 2 * r + 1))
+        matrix[:r, :r], matrix[:r, -1] = D, -rate
+        matrix[r : 2 * r, :r], matrix[r : 2 * r, r : 2 * r] = np.einsum("ijk,j->ik", D2, v), D
+        matrix[-1, r : 2 * r] = 2 * v
+        if not np.isfinite(matrix).all():
+            return None
+        update = solve(matrix, residual)
+        if not np.isfinite(update).all():
+            return None
+        shrink = min(1.0, 0.5 * (0.1 + np.abs(x).max()) / (1e-300 + np.abs(update[:r]).max()))
+        x, v, h = x - shrink * update[:r], v - shrink * update[r : 2 * r], h - shrink * update[-1]
+        if np.abs(update).max() < 1e-13 * (1 + np.abs(x).max()):
+            return float(h)
+    return None
+
+
+def _target(f: LegendreMap, direction, h: float, chain: np.ndarray):
+    """(T(h), T'(h)): the target of the step after `chain` and its derivative along the family of runs."""
+    target, rate = h * direction, direction
+    for guess in chain:
+        x, good = f.solve(target, guess)
+        if not good:
+            return None, None
+        speed = solve(f.jacobian(x), rate)
+        target, rate = f.transported(x), f.transported_slope(x) @ speed
+    return target, rate
+
+
+Scalar = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Chart:
+    """Coordinates y (..., 2) of the displacements of a two-dimensional d, and the window in which curves are sought."""
+
+    map: LegendreMap
+    window: np.ndarray  # half-widths
+    projective: bool  # |y| <= pi with opposite points identified
+
+    @staticmethod
+    def of(system: InvariantSystem, integrator: EulerPoincareSuslov, extent: float | None = None) -> Chart:
+        """`extent` bounds the coordinates that are not angles (default 4, in units of h w)."""
+        f = angle_map(system, integrator)
+        if f.rank != 2:
+            raise InvalidInput(f"curves are drawn on a two-dimensional d; this one has dimension {f.rank}")
+        angles = isinstance(f, AlgebraicMap) and f.angles
+        projective = angles and isinstance(system.group, SO3 | SOn)
+        window = np.full(2, 4.0 if extent is None else float(extent))
+        if angles:
+            turning = np.array([np.abs(np.linalg.eigvals(E)).max() > 0 for E in f.basis])  # type: ignore[attr-defined]
+            window = np.where(turning, 1.02 * np.pi, window)
+        return Chart(f, window, projective)
+
+    def inside(self, y: np.ndarray) -> np.ndarray:
+        """Where a point is in the chart."""
+        return (
+            np.hypot(y[..., 0], y[..., 1]) < 1.02 * np.pi if self.projective else np.all(np.abs(y) <= self.window, -1)
+        )
+
+    def from_coordinates(self, x) -> np.ndarray:
+        """y of points given in the integrator's own coordinates."""
+        f = self.map
+        if not (isinstance(f, AlgebraicMap) and f.angles and isinstance(f.integrator.retraction, Cayley)):
+            return np.asarray(x)
+        W = AlgebraicMap(f.system, f.integrator).displacement(np.atleast_2d(x))
+        y = np.array([logarithm(f, w) for w in W]) @ np.linalg.pinv(f.subspace).T
+        return y.reshape(np.shape(x))
+
+    def antipode(self, y: np.ndarray) -> np.ndarray:
+        """The other coordinates of a rotation: y (1 - 2 pi/|y|)."""
+        return y * (1 - 2 * np.pi / np.hypot(y[..., 0], y[..., 1]))[..., None]
+
+    def zeros(self, function: Scalar, *, points: int = 201) -> list[np.ndarray]:
+        """The curves function(y) = 0 in the chart: polylines (k, 2) whose points satisfy the equation to round-off."""
+        from contourpy import contour_generator
+
+        axes = [np.linspace(-width, width, points + i) for i, width in enumerate(self.window)]  # 0 is no grid point
+        grid = np.stack(np.meshgrid(*axes), axis=-1)
+        values = np.where(self.inside(grid), function(grid), np.nan)
+        lines = contour_generator(axes[0], axes[1], np.ma.masked_invalid(values)).lines(0.0)
+        return [self._refined(function, np.asarray(line)) for line in lines if len(line) > 1]
+
+    def _refined(self, function: Scalar, y: np.ndarray) -> np.ndarray:
+        """Newton's method along the gradient, which stops where it would leave the neighbourhood of a vertex."""
+        cell = 2 * self.window / 100
+        begin = y
+        for _ in range(6):
+            slope = gradient(function, y)
+            size = np.sum(slope**2, -1, keepdims=True)
+            new = y - function(y)[:, None] * slope / np.where(size > 0, size, np.inf)
+            y = np.where(np.all(np.abs(new - begin) < cell, -1, keepdims=True), new, y)
+        return y
+
+
+def gradient(function: Scalar, y: np.ndarray) -> np.ndarray:
+    """By central differences: it only steers Newton's method."""
+    step = 1e-6
+    return np.stack([(function(y + e) - function(y - e)) / (2 * step) for e in step * np.eye(2)], axis=-1)
+
+
+def components(chart: Chart, lines: list[np.ndarray]) -> np.ndarray:
+    """The number of the connected component of each line: lines that meet, also across the cut at pi, are one."""
+    label = np.arange(len(lines))
+    near = 3 * 2 * chart.window.max() / 200
+    for i, line in enumerate(lines):
+        ends = line[[0, -1]]
+        if chart.projective:
+            ends = np.vstack([ends, chart.antipode(ends)])
+        for j, other in enumerate(lines):
+            gaps = np.linalg.norm(ends[:, None] - other[None], axis=-1).min()
+            if i != j and gaps < near:
+                label[label == label[j]] = label[i]
+    return label
+
+
+def on_one_component(system: InvariantSystem, integrator: EulerPoincareSuslov, x, other) -> bool:
+    """Whether two displacements (coordinates in the basis of d) are on one component of a level of the constrained energy."""
+    chart = Chart.of(system, integrator, extent=2 + 2 * float(np.abs([x, other]).max()))
+    y, z = chart.from_coordinates(np.array([x, other], float))
+    level = energy_on(chart.map, y)
+    lines = chart.zeros(lambda p: energy_on(chart.map, p) - level)
+    label = components(chart, lines)
+    nearest = [
+        min(range(len(lines)), key=lambda i: _distance(chart, lines[i], point)) if lines else -1 for point in (y, z)
+    ]
+    return bool(lines) and bool(label[nearest[0]] == label[nearest[1]])
+
+
+def _distance(chart: Chart, line: np.ndarray, point: np.ndarray) -> float:
+    places = [point, chart.antipode(point)] if chart.projective else [point]
+    return min(float(np.linalg.norm(line - place, axis=-1).min()) for place in places)
+
 
 LARGEST_GRID = 300_000
 
@@ -57,7 +268,7 @@ class Branches:
         return self.increments[self.is_real].real
 
 
-def branches(
+def find_branches(
     system: InvariantSystem, integrator: EulerPoincareSuslov, momentum, step: float, *, box: float = 4.0
 ) -> Branches:
     """All W in tau(d) with the restricted momentum of `momentum` (n components, or r in the basis of d).

@@ -10,14 +10,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from .balance import BALANCE, Kept, powered, saving, thinned
-from .errors import InvalidInput
-from .integrators import Integrator, Reference
-from .report import plain
-from .run import Run
-from .schedule import count_steps
-from .simulate import simulate, steps_until
-from .system import MechanicalSystem, State
+from ..errors import InvalidInput
+from ..integrators import Integrator, Reference
+from ..mechanics import MechanicalSystem, State
+from ..plotting.runs import plot_methods
+from ..simulation import (
+    BALANCE,
+    Conservation,
+    Run,
+    count_steps,
+    powered,
+    save_interval,
+    simulate,
+    steps_until,
+    subsampled,
+)
+from .summary import to_json
 
 MOMENTS = 100
 """At how many moments, about, runs are compared with the reference motion."""
@@ -52,12 +60,12 @@ class Comparison:
     runs: dict[str, Run]
     errors: dict[str, np.ndarray]
     interrupted: bool = False
-    balances: dict[str, Kept] = field(default_factory=dict)  # where power enters, what each run keeps of the energy
+    balances: dict[str, Conservation] = field(
+        default_factory=dict
+    )  # where power enters, what each run keeps of the energy
 
     def plot(self, path=None, title: str = ""):
         """Energy, constraint, group and error over time, and the cost of a step; `path` saves it."""
-        from .plotting.methods import plot_methods
-
         return plot_methods(self, title=title, path=path)
 
 
@@ -83,7 +91,7 @@ def compare(
     jobs = [(name, integrator, float(h)) for name, integrator in integrators.items() for h in steps]
     rows: list[tuple[str, Row]] = []
     runs: dict[str, Run] = {}
-    balances: dict[str, Kept] = {}
+    balances: dict[str, Conservation] = {}
     for k, (name, integrator, h) in enumerate(jobs):
         label = name if len(steps) == 1 else f"{name}, h = {h:g}"
         count = count_steps(h, None, t_end, float(state.t))
@@ -97,7 +105,7 @@ def compare(
                 state,
                 step=h,
                 steps=count,
-                save_every=saving(system, count, every),
+                save_every=save_interval(system, count, every),
                 monitor=True,
                 backend=backend,
             )
@@ -108,7 +116,7 @@ def compare(
             break
         started = run.failed_at != -1
         if started and powered(system):
-            run, balances[label] = thinned(run, every)
+            run, balances[label] = subsampled(run, every)
         if started:
             runs[label] = run
         seconds = seconds_per_step(system, integrator, state, h, backend) if timing and started else None
@@ -120,7 +128,7 @@ def compare(
     return Comparison(finished, runs, errors, interrupted=len(rows) < len(jobs), balances=balances)
 
 
-def _row(name: str, run: Run, steps: int, seconds: float | None, kept: Kept | None) -> Row:
+def _row(name: str, run: Run, steps: int, seconds: float | None, kept: Conservation | None) -> Row:
     peaks, started = run.final.peaks, run.failed_at != -1
     known = not isinstance(run.integrator, Reference)  # it keeps no extremes: those of its saved states serve
     energy = peaks.energy_error if known else np.abs(np.asarray(run.energy_error())).max()
@@ -131,9 +139,9 @@ def _row(name: str, run: Run, steps: int, seconds: float | None, kept: Kept | No
         float(run.step),
         steps if run.status == "ok" else max(0, run.steps),
         run.status,
-        plain(energy) if started else None,
-        plain(constraint) if started and run.multipliers.shape[-1] else None,
-        plain(group) if started else None,
+        to_json(energy) if started else None,
+        to_json(constraint) if started and run.multipliers.shape[-1] else None,
+        to_json(group) if started else None,
         None,
         None if seconds is None else 1e9 * seconds,
         run.reason or None,
@@ -142,7 +150,7 @@ def _row(name: str, run: Run, steps: int, seconds: float | None, kept: Kept | No
 
 
 def _with_error(row: Row, errors: np.ndarray | None) -> Row:
-    return row if errors is None or not errors.size else replace(row, error=plain(errors.max()))
+    return row if errors is None or not errors.size else replace(row, error=to_json(errors.max()))
 
 
 def _errors(system: MechanicalSystem, state: State, runs: Mapping[str, Run]) -> dict[str, np.ndarray]:

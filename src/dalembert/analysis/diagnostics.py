@@ -1,4 +1,7 @@
-"""What to ask of a run: balances, momentum maps, reversibility, invariant measures."""
+"""What to ask of a run: balances, momentum maps, reversibility, invariant measures.
+
+Poincare sections: the states at which a motion crosses a surface, as many as are wanted.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from . import balance
-from ._linalg import solve
-from .analysis.drift import Drift, classify
-from .errors import InvalidInput
-from .integrators import Integrator
-from .run import Run
-from .schedule import held_controls
-from .simulate import simulate
-from .system import MechanicalSystem, State
+from ..errors import InvalidInput
+from ..integrators import Integrator
+from ..mechanics import MechanicalSystem, State
+from ..numerics import Drift, classify, solve
+from ..simulation import Crossings, Event, Run, held_controls, joined, simulate
+from ..simulation import results as balance
 
 
 def work(trajectory: Run, controls=None) -> np.ndarray:
@@ -116,3 +116,39 @@ def log_jacobian(
     rho = frame.T @ system.momentum(state.t, state.g, state.xi)
     jacobian = np.asarray(jax.jit(jax.jacfwd(flow))(jnp.zeros(n + rank)))
     return float(np.linalg.slogdet(jacobian)[1])
+
+
+PIECE = 4096
+"""Steps of the first piece; later ones are as long as the crossings so far say."""
+
+
+def poincare_section(
+    system: MechanicalSystem,
+    integrator: Integrator,
+    state: State,
+    event: Event,
+    *,
+    step: float,
+    crossings: int = 1000,
+    most: int = 10_000_000,
+) -> Crossings:
+    """The first `crossings` states at which the motion from `state` crosses the event, each located to round-off.
+
+    The run is as long as it takes: fewer come back only if it fails, or has not crossed often enough after `most` steps. Give the
+    event a direction, or the section has both of its sides.
+    """
+    if isinstance(crossings, bool) or not isinstance(crossings, int | np.integer) or crossings < 1:
+        raise InvalidInput(f"crossings is {crossings!r}; allowed: a whole number of at least 1")
+    watched = replace(event, stop=False, name=event.name or "section")
+    at: State | Run = state
+    found: dict[str, Crossings] = {}
+    done, piece = 0, PIECE
+    while done < most:
+        piece = min(piece, most - done)
+        run = simulate(system, integrator, at, step=step, steps=piece, save_every=piece, events=[watched])
+        found = joined(found, run.events)
+        done, at, count = done + piece, run, len(found[watched.name])
+        if count >= crossings or run.status != "ok" or run.interrupted:
+            break
+        piece = int(min(4 * piece, max(PIECE, 1.1 * done * (crossings - count) / max(count, 1))))
+    return found[watched.name].kept(slice(crossings))

@@ -12,14 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import InvalidInput, NumericalFailure
-from ..groups import SE2
-from ..integrators.euler_poincare_suslov import EulerPoincareSuslov
-from ..invariant import InvariantSystem
-from ..retractions import Cayley
-from .algebraic import AlgebraicMap, angle_map, legendre_map
-from .branches import coordinates
-from .curves import Chart, components
-from .legendre import LegendreMap, constrained_energy, energy_on
+from ..groups import SE2, Cayley
+from ..integrators import EulerPoincareSuslov
+from ..mechanics import InvariantSystem
+from .branches import Chart, components, coordinates
+from .legendre import AlgebraicMap, LegendreMap, angle_map, constrained_energy, energy_on, legendre_map
 
 
 # -- energy ------------------------------------------------------------------------------------------------------------------
@@ -195,7 +192,7 @@ def limits(
     return Limits(-ends[0] @ f.subspace.T / step, ends[1] @ f.subspace.T / step, count)
 
 
-def total_turning(system: InvariantSystem, integrator: EulerPoincareSuslov, momentum, step: float) -> float:
+def discrete_total_turning(system: InvariantSystem, integrator: EulerPoincareSuslov, momentum, step: float) -> float:
     """The sum of the sleigh's turns dtheta_k from k = -inf to inf; that of the flow is (pi/a) sqrt((J + m a^2)/m), whatever the motion."""
     if not isinstance(system.group, SE2):
         raise InvalidInput(f"the total turning is that of a sleigh on SE(2); given a system on {system.group}")

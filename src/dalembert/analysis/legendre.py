@@ -2,20 +2,26 @@
 
 Everything is scaled by h as in the papers: x = h w are coordinates of the displacement W in the basis B of d, and h M is the
 impulse; h then appears nowhere. With f(x) = iota* h F l_d(tau(B x)) a step is f(x') = iota* Ad*_W h M(x).
+
+The discrete Legendre map where it is rational: Cayley, and Moser-Veselov on subspaces that turn planes; and which map to use.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from functools import cached_property
+from itertools import permutations
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidInput
-from ..integrators.euler_poincare_suslov import EulerPoincareSuslov
-from ..invariant import InvariantSystem
-from .homotopy import solve
+from ..groups import Cayley, Exponential
+from ..integrators import EulerPoincareSuslov, require_invariant
+from ..mechanics import InvariantSystem, generators
+from .polynomials import RationalMap, interpolate, solve
 
 STAGES = 16
 NEWTON = 40
@@ -196,3 +202,219 @@ def constrained_energy(system: InvariantSystem, momentum) -> np.ndarray:
 def energy_on(f: LegendreMap, x) -> np.ndarray:
     """E_c of the impulse at coordinates x: h^2 times the energy."""
     return constrained_energy(f.system, f.restricted(x))
+
+
+TINY, HUGE = 1e-30, 1e14
+REAL = 1e-8
+"""Imaginary parts below this, relative to the size, are round-off."""
+
+
+class AlgebraicMap(LegendreMap):
+    """Cayley with the retraction or the Moser-Veselov Lagrangian: rational functions of x, real or complex.
+
+    W = (1 - xi/2)^-1 (1 + xi/2), xi = B x. Moser-Veselov: <h M, eta> = tr(eta (W J W^T - W J)); retraction: <h M, eta> =
+    <I xi, (1 - xi/2) eta (1 + xi/2)>, the transpose of the right derivative of tau^-1. Since l_d(W^-1) = l_d(W), the
+    momentum carried to the end of a step is Ad*_W h M(x) = -h M(-x): a step is f(x') = -f(-x) and x -> -x reverses it.
+
+    `angles=True` uses the exponential for tau instead, whose coordinates reach rotations by pi: for Moser-Veselov on a d whose elements
+    turn a plane, xi^3 = -t^2 xi with t^2 = -tr(xi^2)/2, so that exp xi = 1 + (sin t/t) xi + ((1 - cos t)/t^2) xi^2.
+    """
+
+    def __init__(self, system: InvariantSystem, integrator: EulerPoincareSuslov, angles: bool = False):
+        super().__init__(system, integrator)
+        self.angles = angles
+        self.generators = generators(system.group)
+        self.basis = np.einsum("ac,aij->cij", self.subspace, self.generators)
+        self.one = np.eye(self.generators.shape[1])
+        self.veselov = integrator.lagrangian == "moser-veselov"
+        self.mass = np.asarray(system.mass_matrix()) if self.veselov else np.zeros_like(self.one)
+        self.inertia = np.asarray(system.inertia)
+        flat = np.linalg.pinv(self.generators.reshape(self.dim, -1).T)
+        self.dual = flat.reshape(self.generators.shape)
+
+    @cached_property
+    def rational(self) -> RationalMap:
+        """f = N/D with polynomials found from values of f: D = det(1 - xi/2) for Moser-Veselov, 1 for the retraction."""
+        degree = len(self.one) if self.veselov else 3
+
+        def denominator(x):
+            return (
+                np.linalg.det(self.one - self._algebra(x) / 2)[..., None]
+                if self.veselov
+                else np.ones((*x.shape[:-1], 1))
+            )
+
+        numerator = interpolate(lambda x: self.restricted(x) * denominator(x), self.rank, degree)
+        return RationalMap(numerator, interpolate(denominator, self.rank, degree))
+
+    @cached_property
+    def generic_fibre(self) -> tuple[np.ndarray, np.ndarray]:
+        """(c, all x with f(x) = c) at a random complex c, from which every other fibre is continued."""
+        return self.rational.generic_fibre()
+
+    def displacement(self, x) -> np.ndarray:
+        """W = tau(B x), shape (..., N, N)."""
+        xi = self._algebra(x)
+        if self.angles:
+            first, second, _, _ = _turning(-np.einsum("...ij,...ji->...", xi, xi) / 2)
+            return self.one + first * xi + second * (xi @ xi)
+        half = xi / 2
+        return np.linalg.solve(self.one - half, self.one + half)
+
+    def impulse(self, x) -> np.ndarray:
+        if self.veselov:
+            W = self.displacement(x)
+            return np.einsum("aij,...ji->...a", self.generators, W @ self.mass @ (_transposed(W) - self.one))
+        x, (linear, quadratic, cubic) = np.asarray(x), self._tensors
+        inner = linear + np.einsum("acd,...d->...ac", quadratic, x) + np.einsum("acde,...d,...e->...ac", cubic, x, x)
+        return np.einsum("...ac,...c->...a", inner, x)
+
+    def slope(self, x) -> np.ndarray:
+        if self.veselov:
+            xi, E = self._algebra(x)[..., None, :, :], self.basis
+            W = self.displacement(x)[..., None, :, :]
+            dW = self._turned(xi) if self.angles else np.linalg.solve(self.one - xi / 2, E @ (W + self.one)) / 2
+            change = dW @ self.mass @ (_transposed(W) - self.one) + W @ self.mass @ _transposed(dW)
+            return np.einsum("aij,...cji->...ac", self.generators, change)
+        x, (linear, quadratic, cubic) = np.asarray(x), self._tensors
+        return (
+            linear
+            + 2 * np.einsum("acd,...d->...ac", quadratic, x)
+            + 3 * np.einsum("acde,...d,...e->...ac", cubic, x, x)
+        )
+
+    def bend(self, x) -> np.ndarray:
+        if np.iscomplexobj(x):
+            raise InvalidInput("second derivatives are taken at real points")
+        return self._by_steps(self.slope, x)
+
+    def transported(self, x) -> np.ndarray:
+        return -self.restricted(-np.asarray(x))
+
+    def transported_slope(self, x) -> np.ndarray:
+        return self.jacobian(-np.asarray(x))
+
+    def _turned(self, xi: np.ndarray) -> np.ndarray:
+        """The derivative of exp xi in the coordinates, where xi turns a plane."""
+        E = self.basis
+        a, b, da, db = _turning(-np.einsum("...ij,...ji->...", xi, xi) / 2)
+        dz = -np.einsum("...ij,...ji->...", xi, E)[..., None, None]
+        return da * dz * xi + a * E + db * dz * (xi @ xi) + b * (xi @ E + E @ xi)
+
+    def _by_steps(self, function, x) -> np.ndarray:
+        """The derivative of an analytic function by complex steps of 1e-30: exact to round-off."""
+        x = np.asarray(x, float)
+        steps = 1j * TINY * np.eye(self.rank)
+        return np.stack([function(x + e).imag / TINY for e in steps], axis=-1)
+
+    def _algebra(self, x) -> np.ndarray:
+        """The matrix B x; NaN where x is so large that 1 - xi/2 has lost its 1."""
+        x = np.asarray(x)
+        lost = ~(np.abs(x).max(-1, keepdims=True, initial=0.0) < HUGE)
+        return np.einsum("...c,cij->...ij", np.where(lost, np.nan, x), self.basis)
+
+    @cached_property
+    def _tensors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """<I xi, (1 - xi/2) eta (1 + xi/2)> = <I xi, eta> + <I xi, [eta, xi]>/2 - <I xi, xi eta xi>/4 as symmetric tensors of x."""
+        E, G = self.basis, self.generators
+        covectors = np.einsum("bc,bij->cij", self.inertia @ self.subspace, self.dual)
+        right = np.einsum("cij,aik,dkj->acd", covectors, G, E)
+        left = np.einsum("cij,dik,akj->acd", covectors, E, G)
+        triple = np.einsum("cij,dik,akl,elj->acde", covectors, E, G, E, optimize=True)
+        quadratic, cubic = (right - left) / 2, -triple / 4
+        quadratic = (quadratic + quadratic.swapaxes(1, 2)) / 2
+        cubic = np.sum([np.transpose(cubic, (0, *order)) for order in permutations((1, 2, 3))], axis=0) / 6
+        return self.inertia @ self.subspace, quadratic, cubic
+
+
+def legendre_map(system: InvariantSystem, integrator: EulerPoincareSuslov, step: float = 1.0) -> LegendreMap:
+    """The map in the coordinates of the integrator's own retraction."""
+    _require(system, integrator)
+    algebraic = isinstance(integrator.retraction, Cayley) and not callable(integrator.lagrangian)
+    return AlgebraicMap(system, integrator) if algebraic else TracedMap(system, integrator, step)
+
+
+def algebraic_map(system: InvariantSystem, integrator: EulerPoincareSuslov) -> AlgebraicMap | None:
+    """The map in Cayley coordinates where it is rational, whatever coordinates the integrator uses; else None.
+
+    Moser-Veselov sees only the displacement W, so exp(d) will do where it is tau(d): where odd powers of d lie in d.
+    """
+    _require(system, integrator)
+    if callable(integrator.lagrangian):
+        return None
+    if isinstance(integrator.retraction, Cayley):
+        return AlgebraicMap(system, integrator)
+    veselov = integrator.lagrangian == "moser-veselov" and isinstance(integrator.retraction, Exponential)
+    return AlgebraicMap(system, integrator) if veselov and closed_under_odd_powers(system) else None
+
+
+def angle_map(system: InvariantSystem, integrator: EulerPoincareSuslov) -> LegendreMap:
+    """The map in coordinates that reach every displacement: exponential ones for Moser-Veselov where d turns planes."""
+    _require(system, integrator)
+    veselov = integrator.lagrangian == "moser-veselov"
+    if veselov and isinstance(integrator.retraction, Cayley | Exponential) and turns_planes(system):
+        return AlgebraicMap(system, integrator, angles=True)
+    return legendre_map(system, integrator)
+
+
+def closed_under_odd_powers(system: InvariantSystem) -> bool:
+    """Whether xi^3 (hence every odd power of xi) lies in d for xi in d: then exp(d) = tau(d), Cayley's (Lemma 6.1 of fedorov-zenkov)."""
+    basis = np.einsum("ac,aij->cij", np.asarray(system.subspace), generators(system.group))
+    flat = basis.reshape(len(basis), -1).T
+    for x in np.random.default_rng(0).normal(size=(4, len(basis))):
+        xi = np.einsum("c,cij->ij", x, basis)
+        for power in (xi @ xi @ xi, xi @ xi @ xi @ xi @ xi):
+            residual = power.ravel() - flat @ np.linalg.lstsq(flat, power.ravel(), rcond=None)[0]
+            if np.abs(residual).max() > 1e-10 * (1 + np.abs(power).max()):
+                return False
+    return True
+
+
+def turns_planes(system: InvariantSystem) -> bool:
+    """Whether xi^3 = tr(xi^2)/2 xi for every xi in d: each turns one plane (Suslov on SO(n), the sleigh)."""
+    basis = np.einsum("ac,aij->cij", np.asarray(system.subspace), generators(system.group))
+    xi = np.einsum("kc,cij->kij", np.random.default_rng(0).normal(size=(8, len(basis))), basis)
+    cube, half = xi @ xi @ xi, np.einsum("kij,kji->k", xi, xi)[:, None, None] / 2
+    return bool(np.abs(cube - half * xi).max() < 1e-10 * (1 + np.abs(cube).max()))
+
+
+def _turning(z) -> tuple[np.ndarray, ...]:
+    """(sin t/t, (1 - cos t)/t^2) and their derivatives in z = t^2, each with two axes for matrices."""
+    z = np.asarray(z)[..., None, None]
+    small = np.abs(z) < 1e-2
+    safe = np.where(small, 1.0, z)
+    t = np.sqrt(safe.astype(complex)) if np.iscomplexobj(z) or np.any(safe < 0) else np.sqrt(safe)
+    a, b = np.sin(t) / t, (1 - np.cos(t)) / safe
+    exact = a, b, (np.cos(t) - a) / (2 * safe), (a / 2 - b) / safe
+    terms = np.arange(8)
+    series = []
+    for first in (1, 2):  # sum of (-z)^k/(2k + first)!
+        c = np.array([(-1.0) ** k / math.factorial(2 * k + first) for k in terms])
+        series.append(np.polynomial.polynomial.polyval(z, c))
+        series.append(np.polynomial.polynomial.polyval(z, np.polynomial.polynomial.polyder(c)))
+    near = series[0], series[2], series[1], series[3]
+    return tuple(np.where(small, n, e) for n, e in zip(near, exact, strict=True))
+
+
+def _require(system, integrator) -> None:
+    if not isinstance(integrator, EulerPoincareSuslov):
+        raise InvalidInput(
+            f"this needs the discrete Euler-Poincare-Suslov method; given {type(integrator).__name__}. Use EulerPoincareSuslov(...)"
+        )
+    require_invariant(integrator, system)
+    if system.potential is not None:
+        raise InvalidInput("a system with a potential is not invariant: its discrete map is not a map of momenta alone")
+    if integrator.lagrangian == "moser-veselov":
+        system.require_body()
+
+
+def _transposed(matrix) -> np.ndarray:
+    return np.swapaxes(matrix, -1, -2)
+
+
+def logarithm(f: AlgebraicMap, W: np.ndarray) -> np.ndarray:
+    """log W in d of a displacement, real or complex."""
+    from scipy.linalg import logm
+
+    real = np.abs(W.imag).max() < REAL * (1 + np.abs(W).max()) if np.iscomplexobj(W) else True
+    return np.einsum("aij,ij->a", f.dual, np.asarray(logm(W.real if real else W)))

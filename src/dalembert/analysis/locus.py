@@ -12,13 +12,11 @@ from functools import cached_property
 import numpy as np
 
 from ..errors import InvalidInput, NumericalFailure
-from ..integrators.euler_poincare_suslov import EulerPoincareSuslov
-from ..invariant import InvariantSystem
-from .algebraic import AlgebraicMap, algebraic_map, angle_map
-from .curves import Chart
-from .homotopy import distinct
-from .legendre import LegendreMap
-from .polynomials import Polynomials, exponents, vanishing
+from ..integrators import EulerPoincareSuslov
+from ..mechanics import InvariantSystem
+from .branches import Chart
+from .legendre import AlgebraicMap, LegendreMap, algebraic_map, angle_map
+from .polynomials import Polynomials, distinct, exponents, vanishing
 
 LARGEST_DEGREE = 10
 LARGEST_MATRIX = 3000

@@ -1,10 +1,13 @@
-"""Measured orders."""
+"""Measured orders.
+
+The convergence study of a configuration: its method at its step, and at halves of it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +15,14 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from ..discretisation import Discretisation
 from ..errors import InvalidInput, NumericalFailure, UnknownName
-from ..integrators import Integrator, LagrangeDAlembert, Reference, RetractionAdapted
-from ..integrators.runge_kutta import derivative
-from ..kernels.run import Backend
-from ..run import Run
-from ..simulate import simulate
-from ..system import MechanicalSystem, State
-from .slopes import Convergence, slopes
+from ..integrators import Integrator, LagrangeDAlembert, Reference, RetractionAdapted, derivative
+from ..io.config import Job
+from ..kernels import Backend
+from ..mechanics import Discretisation, MechanicalSystem, State
+from ..numerics import Convergence, slopes
+from ..simulation import Run, simulate
+from .summary import to_json
 
 STEPS = (0.2, 0.1, 0.05, 0.025)
 
@@ -95,9 +97,7 @@ def convergence(
     return _collected(runs, _truths(system, integrator, state, runs, exact), local, np.zeros(len(runs)))
 
 
-def _collected(
-    runs: Sequence[Run], truths: Sequence[_Truth | None], local: bool, finer: np.ndarray
-) -> Convergence:
+def _collected(runs: Sequence[Run], truths: Sequence[_Truth | None], local: bool, finer: np.ndarray) -> Convergence:
     gaps = [_gaps(run, truth) if run.status == "ok" and truth else {} for run, truth in zip(runs, truths, strict=True)]
     some = next((g for g in gaps if g), None)
     if some is None:
@@ -212,3 +212,44 @@ def _state_gaps(system: MechanicalSystem, ours: State, theirs: State) -> dict[st
         }
 
     return jax.vmap(one)(ours, theirs)
+
+
+LEVELS = 5
+
+
+def study(job: Job, *, levels: int = LEVELS, local: bool = False, richardson: bool = False) -> Convergence:
+    """Errors at the end of the run of a configuration (or after one step), with its step halved `levels` - 1 times."""
+    if levels < 2 or (richardson and levels < 3):
+        raise InvalidInput(f"levels is {levels}; allowed: at least 2 steps to compare, 3 with richardson")
+    first, duration = job.run["steps"], job.run["steps"] * job.run["step"]
+    return convergence(
+        job.system,
+        job.integrator,
+        job.state,
+        duration=duration,
+        counts=[first * 2**k for k in range(levels)],
+        local=local,
+        exact="richardson" if richardson else None,
+        backend=job.run.get("backend", "auto"),
+    )
+
+
+def report(found: Convergence, job: Job) -> dict[str, Any]:
+    """The study as one object of plain numbers; null where a run failed or an error is round-off."""
+    return {
+        "system": job.names["system"],
+        "method": job.names["method"],
+        "errors": "local" if found.local else "global",
+        "time": float(job.state.t) + (0.0 if found.local else job.run["steps"] * job.run["step"]),
+        "step": to_json(found.steps),
+        "reason": [reason or None for reason in found.failures],
+        "quantities": {
+            name: {
+                "error": to_json(found.norms[name]),
+                "slope": to_json(found.slopes(name)),
+                "order": found.order(name),
+                "coefficient": None if (c := found.coefficient(name)) is None else to_json(c),
+            }
+            for name in found.norms
+        },
+    }

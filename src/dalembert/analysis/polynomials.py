@@ -1,10 +1,17 @@
-"""Polynomials in several variables: found by interpolation of functions and as the equations that points satisfy."""
+"""Polynomials in several variables: found by interpolation of functions and as the equations that points satisfy.
+
+All solutions of N(x) = c D(x), r polynomial equations in C^r: the fibres of the rational map N/D, by homotopies.
+
+A generic fibre is found once, from the total-degree start system x_i^d_i = 1, or by monodromy where its Bezout number is
+large; every other fibre is then the end of paths that begin there. Paths that end on D = 0 or at infinity are no solutions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from functools import cached_property
+from itertools import combinations_with_replacement, pairwise, product
 
 import numpy as np
 
@@ -121,3 +128,173 @@ def _null_space(points: np.ndarray, powers: np.ndarray, tolerance: float) -> tup
     count = len(powers) - np.count_nonzero(values >= tolerance * values[0])
     rest = values[len(powers) - count - 1] / values[0] if count < len(powers) else 0.0
     return rows[len(powers) - count :].conj().T / norms[:, None], float(rest)
+
+
+FAR = 1e6
+PATHS = 2000
+PATIENCE = 12
+
+Family = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
+"""(x, s) -> (F, F_x, F_s) of a homotopy F(x, s) = 0 on a batch of points x (k, r) with parameters s (k,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class RationalMap:
+    """N/D: C^r -> C^r, both polynomials; D has one column."""
+
+    numerator: Polynomials
+    denominator: Polynomials
+
+    @property
+    def rank(self) -> int:
+        """The number r of unknowns."""
+        return self.numerator.exponents.shape[1]
+
+    @cached_property
+    def _parts(self) -> tuple[Polynomials, ...]:
+        """N, D and their derivatives on common monomials, so that one table of powers serves all."""
+        return (self.numerator, self.denominator, *self.numerator.derivative(), *self.denominator.derivative())
+
+    def equations(self, x: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(N - c D, its derivative in x, D) at x (k, r) for targets c (k, r)."""
+        r = self.rank
+        N, D, *slopes = (part(x) for part in self._parts)
+        dN, dD = np.stack(slopes[:r], -1), np.stack(slopes[r:], -1)
+        return N - c * D, dN - c[..., None] * dD, D
+
+    def value(self, x: np.ndarray) -> np.ndarray:
+        """N(x)/D(x) at points (k, r)."""
+        return self.numerator(x) / self.denominator(x)
+
+    def generic_fibre(self, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """(c, all x with N(x) = c D(x)) at a random complex c; their number is the degree of the map."""
+        rng = np.random.default_rng(seed)
+        base = self.value(0.7 * _random(rng, 1, self.rank))[0]
+        degrees = np.maximum(self.numerator.degrees, self.denominator.degrees.max())
+        if np.prod(degrees.astype(float)) <= PATHS:
+            return base, self._total_degree(base, degrees, rng)
+        return self._monodromy(rng)
+
+    def fibre(self, generic: tuple[np.ndarray, np.ndarray], target: np.ndarray) -> tuple[np.ndarray, int]:
+        """(all isolated x with N(x) = target D(x), how many have gone to infinity), continued from a generic fibre."""
+        ends = self._moved(generic[1], generic[0], np.asarray(target, complex))
+        finite = np.isfinite(ends).all(1)
+        return ends[finite], int(np.count_nonzero(~finite))
+
+    def _total_degree(self, base: np.ndarray, degrees: np.ndarray, rng) -> np.ndarray:
+        """The ends of (1 - s) g (x^d - 1) + s (N - c D) that are regular and not on D = 0."""
+        roots = [np.exp(2j * np.pi * np.arange(d) / d) for d in degrees]
+        starts = np.array(list(product(*roots)))
+        gamma = np.exp(2j * np.pi * rng.random(self.rank)) * np.abs(self.numerator.coefficients).max()
+
+        def family(x, s):
+            F, dF, _ = self.equations(x, np.broadcast_to(base, x.shape))
+            G = gamma * (x**degrees - 1)
+            dG = gamma[:, None] * np.eye(self.rank) * (degrees * x ** (degrees - 1))[:, None, :]
+            s = s[:, None]
+            return (1 - s) * G + s * F, (1 - s)[..., None] * dG + s[..., None] * dF, F - G
+
+        ends = follow(family, starts)
+        ends = ends[np.isfinite(ends).all(1)]
+        _, dF, D = self.equations(ends, np.broadcast_to(base, ends.shape))
+        size = (
+            np.linalg.norm(self.denominator.coefficients) * (1 + np.abs(ends).max(1)) ** self.denominator.degrees.max()
+        )
+        regular = (np.abs(D[:, 0]) > 1e-7 * size) & (np.linalg.cond(dF) < 1e10)
+        return distinct(ends[regular])
+
+    def _monodromy(self, rng) -> tuple[np.ndarray, np.ndarray]:
+        """A fibre from one of its points by loops of c, until `PATIENCE` loops in a row bring nothing new.
+
+        The graph of the map is irreducible, so the loops act transitively on a fibre.
+        """
+        found = 0.7 * _random(rng, 1, self.rank)
+        base, idle = self.value(found)[0], 0
+        while idle < PATIENCE:
+            corners = [base, *self.value(0.7 * _random(rng, 2, self.rank)), base]
+            moved = found
+            for here, there in pairwise(corners):
+                moved = self._moved(moved, here, there)
+                moved = moved[np.isfinite(moved).all(1)]
+            larger = distinct(np.vstack([found, moved]))
+            idle = idle + 1 if len(larger) == len(found) else 0
+            found = larger
+        return base, found
+
+    def _moved(self, x: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        def family(x, s):
+            F, dF, D = self.equations(x, begin + s[:, None] * (end - begin))
+            return F, dF, -(end - begin) * D
+
+        return follow(family, x)
+
+
+def follow(family: Family, x: np.ndarray) -> np.ndarray:
+    """The ends at s = 1 of the paths F(x(s), s) = 0 that begin at the rows of x; NaN where a path goes to infinity.
+
+    Runge-Kutta predicts x' = -F_x^-1 F_s and Newton corrects, every path with its own step.
+    """
+    x = np.array(x, complex)
+    s, ds, alive = np.zeros(len(x)), np.full(len(x), 0.05), np.ones(len(x), bool)
+    while np.any(active := alive & (s < 1)):
+        here, at, step = x[active], s[active], np.minimum(ds[active], 1 - s[active])
+        new, first, last = _correct(family, _predict(family, here, at, step), at + step)
+        size = 1 + np.abs(new).max(1)
+        ending = at > 1 - 1e-8  # here a path may run into a multiple root, where Newton's method is slow
+        good = (first < 1e-3 * size) & (last < np.where(ending, 1e-5, 1e-10) * size)
+        lost = (step < 1e-12) & ~good | (np.abs(here).max(1) > FAR)
+        x[active] = np.where(good[:, None], new, here)
+        s[active] = np.where(good, np.where(step >= 1 - at, 1.0, at + step), at)
+        ds[active] = np.where(good, np.where(first < 1e-5 * size, 2 * step, step), step / 4)
+        alive[np.flatnonzero(active)[lost]] = False
+    return np.where(alive[:, None], x, np.nan)
+
+
+def distinct(points: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
+    """The points without repetitions, in their order."""
+    kept: list[np.ndarray] = []
+    for point in points:
+        if not any(np.abs(point - other).max() < tolerance * (1 + np.abs(point).max()) for other in kept):
+            kept.append(point)
+    return np.array(kept).reshape(-1, points.shape[-1])
+
+
+def solve(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """matrix^-1 vector on a batch; singular or infinite members give NaN."""
+    one = np.eye(matrix.shape[-1])
+    bad = ~np.isfinite(matrix).all((-1, -2)) | ~np.isfinite(vector).all(-1)
+    safe = np.where(bad[..., None, None], one, matrix)
+    bad |= np.linalg.det(safe) == 0
+    safe = np.where(bad[..., None, None], one, safe)
+    return np.where(bad[..., None], np.nan, np.linalg.solve(safe, vector[..., None])[..., 0])
+
+
+def _predict(family: Family, x: np.ndarray, s: np.ndarray, step: np.ndarray) -> np.ndarray:
+    h = step[:, None]
+
+    def field(y, at):
+        _, slope, change = family(y, at)
+        return -solve(slope, change)
+
+    with np.errstate(all="ignore"):
+        k1 = field(x, s)
+        k2 = field(x + h / 2 * k1, s + step / 2)
+        k3 = field(x + h / 2 * k2, s + step / 2)
+        k4 = field(x + h * k3, s + step)
+        return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+
+
+def _correct(family: Family, x: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(x after three Newton corrections, sizes of the first and the last)."""
+    sizes = []
+    with np.errstate(all="ignore"):
+        for _ in range(3):
+            value, slope, _ = family(x, s)
+            update = solve(slope, value)
+            x = x - update
+            sizes.append(np.where(np.isfinite(update).all(1), np.abs(update).max(1), np.inf))
+    return x, sizes[0], sizes[-1]
+
+
+def _random(rng, *shape: int) -> np.ndarray:
+    return rng.normal(size=shape) + 1j * rng.normal(size=shape)

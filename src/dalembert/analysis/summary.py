@@ -8,12 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from .balance import BALANCE, energy_kept, powered
-from .coordinates import described
-from .integrators import DormandPrince, RungeKutta, Taylor
-from .kernels.evaluate import compiled
-from .records import Crossings
-from .run import Run
+from ..groups import described
+from ..integrators import DormandPrince, RungeKutta, Taylor
+from ..kernels import compiled
+from ..simulation import BALANCE, Crossings, Run, energy_conservation, powered
 
 
 def report(trajectory: Run, names: Mapping[str, str]) -> dict[str, Any]:
@@ -53,9 +51,9 @@ def _crossings(found: Crossings) -> dict[str, Any]:
         "step": np.asarray(found.step).tolist(),
         "theta": np.asarray(found.theta).tolist(),
         "direction": np.asarray(found.direction).tolist(),
-        "configuration": [plain(jax.tree.map(lambda leaf: leaf[k], found.g)) for k in range(len(found))],
-        "angles": [plain(row) for row in found.record.angles],
-        "velocity": [plain(row) for row in found.xi],
+        "configuration": [to_json(jax.tree.map(lambda leaf: leaf[k], found.g)) for k in range(len(found))],
+        "angles": [to_json(row) for row in found.record.angles],
+        "velocity": [to_json(row) for row in found.xi],
     }
 
 
@@ -76,21 +74,21 @@ def _final(trajectory: Run) -> dict[str, Any]:
         trajectory.multipliers[-1],
     )
     coordinates = described(trajectory.system.group, last.g, trajectory.angles[-1])
-    return dict(zip(FINAL, (*map(plain, values), coordinates), strict=True))
+    return dict(zip(FINAL, (*map(to_json, values), coordinates), strict=True))
 
 
 def _conservation(trajectory: Run) -> dict[str, Any]:
     peaks = trajectory.final.peaks
     energy = float(_energy(trajectory.system, trajectory.last))
     enters = powered(trajectory.system)
-    kept = energy_kept(trajectory) if enters else None
+    kept = energy_conservation(trajectory) if enters else None
     balance = kept.peak if kept is not None and kept.title == BALANCE else None
-    numbers = map(plain, (peaks.energy, energy, peaks.energy_error))
+    numbers = map(to_json, (peaks.energy, energy, peaks.energy_error))
     return {
         "energy": dict(zip(ENERGY, (*numbers, enters, balance), strict=True)),
-        "constraint": {"max": plain(peaks.constraint) if trajectory.multipliers.shape[-1] else None},
-        "holonomic": {"max": plain(np.max(peaks.holonomic)) if trajectory.holonomic_constraints else None},
-        "group": {"max": plain(peaks.group)},
+        "constraint": {"max": to_json(peaks.constraint) if trajectory.multipliers.shape[-1] else None},
+        "holonomic": {"max": to_json(np.max(peaks.holonomic)) if trajectory.holonomic_constraints else None},
+        "group": {"max": to_json(peaks.group)},
     }
 
 
@@ -99,11 +97,11 @@ def _energy(system, state):
     return system.energy(state.t, state.g, state.xi)
 
 
-def plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Nested lists of Python floats; None for what is empty or not finite."""
     if isinstance(value, tuple | list):
-        return [plain(entry) for entry in value] or None
+        return [to_json(entry) for entry in value] or None
     array = np.asarray(value, float)
     if array.ndim:
-        return [plain(entry) for entry in array] or None
+        return [to_json(entry) for entry in array] or None
     return float(array) if np.isfinite(array) else None

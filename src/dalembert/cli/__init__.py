@@ -1,21 +1,20 @@
-"""The command line: one module a command, each registered by its import here."""
+"""The command line: every module registers its commands with `app.app` when it is imported."""
 
 from __future__ import annotations
 
 import gc
 import sys
 
-from . import animate, compare, convergence, demo, init, lists, reproduce, run, show, studio, sweep
-from ._app import app
+from ..errors import InvalidInput, WriteFailure
+from ..kernels.cache import keep_xla
+from . import runs, serve, studies
+from .app import app
 
-__all__ = ["animate", "app", "compare", "convergence", "demo", "init", "lists", "main", "reproduce", "run", "show", "studio", "sweep"]
+__all__ = ["app", "main", "runs", "serve", "studies"]
 
 
 def main() -> None:
     """The entry point: input faults end with a message and exit code 2, never with a traceback."""
-    from ..errors import InvalidInput, WriteFailure
-    from ..kernels.cache import keep_xla
-
     keep_xla()
     gc.freeze()  # what is imported stays: to search it again and again for cycles took a tenth of a cold start
     gc.set_threshold(100_000, 20, 20)

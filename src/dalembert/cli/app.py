@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ..errors import InvalidInput, __version__
+
 app = typer.Typer(
     name="dalembert",
     help="Integrate nonholonomic systems and free rigid bodies with methods that keep the geometry.",
@@ -23,8 +25,6 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from .._version import __version__
-
         print(f"dalembert {__version__}")
         raise typer.Exit
 
@@ -105,8 +105,6 @@ def number(value: float | None, form: str = ".3g") -> str:
 
 def folder(path: Path) -> Path:
     """`--out` as a folder that exists."""
-    from ..errors import InvalidInput
-
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
@@ -119,8 +117,6 @@ PICTURES = (".png", ".pdf", ".svg")
 
 def require_picture(path: Path, option: str = "--plot") -> None:
     """Refuse a picture that cannot be written, before anything runs."""
-    from ..errors import InvalidInput
-
     if path.suffix not in PICTURES:
         raise InvalidInput(f"{option} is {path}; allowed: a file that ends in {', '.join(PICTURES)}")
     if not path.parent.is_dir():

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ._app import app, examples
-
-if TYPE_CHECKING:
-    from ..studio.requests import Opened
+from ..errors import InvalidInput
+from ..io.config import load_job, read
+from ..plotting.scenes import motion_of_file
+from ..studio.catalogue import start
+from ..studio.presentation import show
+from ..studio.requests import StudioInput
+from ..studio.server import export, open_studio
+from .app import app, examples
 
 
 @app.command(
@@ -47,41 +51,29 @@ def studio(
     _serve(host, port, opened, not no_browser)
 
 
-def _opened(file: Path | None, max_steps: int) -> Opened:
+def _opened(file: Path | None, max_steps: int) -> StudioInput:
     """What the page starts from, checked before anything is served."""
-    from ..config import load, read
-    from ..errors import InvalidInput
-    from ..studio.requests import Opened
-
     if max_steps < 1:
         raise InvalidInput(f"--max-steps is {max_steps}; allowed: a whole number of at least 1")
     if file is None:
-        return Opened(most_steps=max_steps)
+        return StudioInput(most_steps=max_steps)
     if file.suffix == ".toml":
-        load(file)
-        return Opened(read(file), file.parent, None, max_steps)
+        load_job(file)
+        return StudioInput(read(file), file.parent, None, max_steps)
     if file.suffix in (".nc", ".zarr"):
-        from ..animate import motion_of_file
-
         motion_of_file(file)
-        return Opened(None, file.parent, file, max_steps)
+        return StudioInput(None, file.parent, file, max_steps)
     raise InvalidInput(f"{file} is neither a configuration (.toml) nor a data file (.nc, .zarr)")
 
 
-def _export(folder: Path, opened: Opened) -> None:
-    from ..studio.catalogue import start
-    from ..studio.export import export
-    from ..studio.show import show
-
+def _export(folder: Path, opened: StudioInput) -> None:
     path = export(show(start(opened), opened), folder)
     print(f"wrote {path}: open it in a browser, it plays offline")
 
 
-def _serve(host: str, port: int | None, opened: Opened, browser: bool) -> None:
+def _serve(host: str, port: int | None, opened: StudioInput, browser: bool) -> None:
     import threading
     import webbrowser
-
-    from ..studio.server import open_studio
 
     with open_studio(host, port, opened) as server:
         print(f"dalembert studio at {server.url}  (Ctrl-C ends it)", flush=True)

@@ -1,4 +1,11 @@
-"""`dalembert sweep` and `dalembert sweep-plot`."""
+"""`dalembert compare`.
+
+`dalembert convergence`.
+
+`dalembert sweep` and `dalembert sweep-plot`.
+
+`dalembert reproduce`.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +13,233 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from ._app import Json, Settings, app, console, examples, print_json, require_picture
+from ..analysis.comparison import Comparison
+from ..analysis.comparison import compare as compare_methods
+from ..analysis.order import report, study
+from ..errors import InvalidInput, NumericalFailure
+from ..integrators import METHODS, Integrator
+from ..io.atomic import replacing
+from ..io.config import load_job, method_of, override, read
+from ..papers.exhibits import Made, reproduce_exhibits, select_exhibits
+from ..plotting.studies import plot_convergence
+from ..plotting.sweeps import open_sweep, plot_sweep, select_variable
+from ..sweeps.execute import LostCluster, SweepResult, exact_curve
+from ..sweeps.execute import sweep as run_sweep
+from .app import (
+    Config,
+    Json,
+    Plot,
+    Settings,
+    app,
+    console,
+    examples,
+    folder,
+    number,
+    print_json,
+    print_table,
+    progress,
+    require_picture,
+    say,
+)
 
-if TYPE_CHECKING:
-    from ..sweep import SweepResult
+BESIDE = "runge-kutta"
+
+
+def _complete() -> list[str]:
+    return [*METHODS, "all"]
+
+
+@app.command(
+    epilog=examples(
+        "dalembert compare examples/suslov.toml",
+        "dalembert compare examples/suslov.toml --step 0.015 --step 0.0075 --plot suslov.png",
+        "dalembert compare examples/particle.toml --method lagrange-dalembert:node=0 --method lagrange-dalembert:node=0.5",
+        "dalembert compare examples/sleigh.toml --method all --json",
+    )
+)
+def compare(
+    config: Config,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME, NAME:option=value,.. or all; repeatable. Default: the file's own beside Runge-Kutta.",
+            autocompletion=_complete,
+        ),
+    ] = None,
+    step: Annotated[list[float] | None, typer.Option(help="A step size; repeatable. Default: the file's.")] = None,
+    plot: Plot = None,
+    as_json: Json = False,
+    settings: Settings = None,
+    error: Annotated[bool, typer.Option(help="Compare with the motion itself (DOP853 at 1e-13).")] = True,
+) -> None:
+    """Several methods or steps on the system of a configuration: energy, constraint, group, error and time of a step.
+
+    Exit codes: 0 done, 1 every run failed numerically, 2 bad input, 130 stopped (with the table of what is done).
+    """
+    job = load_job(config, settings or ())
+    if plot is not None:
+        require_picture(plot)
+    integrators, required = _integrators(method, job)
+    t_end = float(job.state.t) + job.run["step"] * job.run["steps"]
+    with job.blaming(), progress(f"{job.names['system']}, {len(integrators)} methods") as bar:
+        for name in required:
+            integrators[name].require(job.system, job.state, job.run["step"])
+        result = compare_methods(
+            job.system,
+            integrators,
+            job.state,
+            steps=step or [job.run["step"]],
+            t_end=t_end,
+            backend=job.run.get("backend", "auto"),
+            error=error,
+            progress=bar,
+        )
+        if plot is not None and result.runs:
+            with replacing(plot) as temporary:
+                result.plot(temporary, title=f"{job.names['system']} to t = {t_end:g}")
+    if as_json:
+        print_json({"system": job.names["system"], "time": t_end, "rows": [asdict(row) for row in result.rows]})
+    else:
+        _print_rows(job.names["system"], t_end, result)
+        if plot is not None and result.runs:
+            print(f"picture: {plot}")
+    if result.interrupted:
+        print("dalembert: stopped; the table has what was done", file=sys.stderr)
+        raise typer.Exit(130)
+    if not any(row.status == "ok" for row in result.rows):
+        raise typer.Exit(1)
+
+
+def _integrators(specifications: list[str] | None, job: Any) -> tuple[dict[str, Integrator], list[str]]:
+    """The methods by label, and those of them that must not refuse the system."""
+    if not specifications:
+        own = {job.names["method"]: job.integrator}
+        return own | {BESIDE: METHODS[BESIDE].make({})}, list(own)
+    chosen: dict[str, Integrator] = {}
+    required = []
+    for text in specifications:
+        if text == "all":
+            chosen |= {name: METHODS[name].make({}) for name in METHODS if name != "reference"}
+            continue
+        chosen[text] = _integrator(text)
+        required.append(text)
+    return chosen, required
+
+
+def _integrator(text: str) -> Integrator:
+    """A method from "name:option=value,option=value"."""
+    name, _, options = text.partition(":")
+    settings = [f"method.{option.strip()}" for option in options.split(",") if option.strip()]
+    return method_of(override({"method": {"name": name}}, settings)["method"])
+
+
+def _print_rows(system: str, t_end: float, result: Comparison) -> None:
+    energy = next((kept.title.lower() for kept in result.balances.values()), "energy error")
+    columns = (
+        "step",
+        "steps",
+        energy,
+        "constraint",
+        "group",
+        "error",
+        "ns per step",
+    )
+    lines = []
+    for row in (row for row in result.rows if row.status != "refused"):
+        numbers = map(
+            number,
+            (row.energy if row.balance is None else row.balance, row.constraint, row.group, row.error, row.nanoseconds),
+        )
+        lines.append((row.method, row.status, f"{row.step:g}", str(row.steps), *numbers))
+    print_table(f"{system} to t = {t_end:g}", ("method", "status"), columns, lines)
+    for row in result.rows:
+        if row.reason:
+            print(f"{row.method}, step {row.step:g}, {row.status}: {row.reason}")
+
+
+@app.command(
+    epilog=examples(
+        "dalembert convergence examples/particle.toml",
+        "dalembert convergence examples/suslov.toml --levels 6 --plot suslov.png --json",
+        "dalembert convergence examples/sleigh.toml --local --set method.node=0",
+    )
+)
+def convergence(
+    config: Config,
+    levels: Annotated[int, typer.Option(help="How many steps: that of the file, and its halves.")] = 5,
+    local: Annotated[
+        bool, typer.Option("--local", help="The error of one step instead of that of the whole run.")
+    ] = False,
+    richardson: Annotated[
+        bool, typer.Option("--richardson", help="Compare each run with the next finer one instead of DOP853 at 1e-13.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="The picture (.png, .pdf, .svg). Default: out/NAME-convergence.png.")
+    ] = None,
+    draw: Annotated[bool, typer.Option("--draw/--no-plot", help="Whether to draw the picture.")] = True,
+    as_json: Json = False,
+    settings: Settings = None,
+) -> None:
+    """The measured order of a method: positions, velocities, multipliers and energy, as a table and a picture.
+
+    Exit codes: 0 done, 1 every run failed numerically, 2 bad input.
+    """
+    job = load_job(config, settings or ())
+    if draw:
+        plot = folder(Path("out")) / f"{config.stem}-convergence.png" if plot is None else plot
+        require_picture(plot)
+    say(f"{job.names['system']}: {levels} steps from {job.run['step']:g} ...")
+    try:
+        with job.blaming():
+            found = study(job, levels=levels, local=local, richardson=richardson)
+    except NumericalFailure as failure:
+        print(f"dalembert: {failure}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    result = report(found, job)
+    if draw and plot is not None:
+        with replacing(plot) as temporary:
+            plot_convergence(found, title=f"{result['system']} with {result['method']}", path=temporary)
+    if as_json:
+        print_json(result | {"picture": str(plot) if draw else None})
+        return
+    _print_convergence(result)
+    if draw:
+        print(f"picture: {plot}")
+
+
+def _print_convergence(result: dict[str, Any]) -> None:
+    """One line a step, an error and its slope for each quantity; the orders below."""
+    quantities = result["quantities"]
+    columns = [head for name in quantities for head in (name, "order")]
+    lines = []
+    for k, step in enumerate(result["step"]):
+        cells = []
+        for values in quantities.values():
+            cells += [number(values["error"][k]), number(values["slope"][k - 1] if k else None, ".2f")]
+        lines.append([f"{step:g}", *cells])
+    print_table(f"{result['system']} with {result['method']}: {result['errors']} errors", ("step",), columns, lines)
+    for name, values in quantities.items():
+        order = "exact to round-off, or too few steps" if values["order"] is None else f"order {values['order']:.2f}"
+        scale = (
+            ""
+            if values["order"] is None
+            else f", error about {_vector(values['coefficient'])} h^{round(values['order'])}"
+        )
+        print(f"{name}: {order}{scale}")
+    for step, reason in zip(result["step"], result["reason"], strict=True):
+        if reason:
+            print(f"step {step:g}: {reason}")
+
+
+def _vector(values: list[float]) -> str:
+    return f"({', '.join(format(v, '.3g') for v in values)})"
+
 
 LINE = 10.0
 """Seconds between the lines of progress in a log."""
@@ -46,10 +271,6 @@ def sweep(
     Members that fail are data: see `status` and `failed_step` in the store. Ctrl-C keeps the blocks that are done, and --resume
     finishes the store. Exit codes: 0 done, 1 the store could not be written or the cluster is lost, 2 bad input, 130 stopped.
     """
-    from ..config import override, read
-    from ..sweep import LostCluster
-    from ..sweep import sweep as run_sweep
-
     given = override(read(config), settings or ())
     try:
         with _progress(config.stem) as progress:
@@ -69,7 +290,7 @@ def sweep(
     if as_json:
         print_json(summary)
     else:
-        _print(summary)
+        _print_sweep(summary)
     if result.interrupted:
         kept = f"; finish it with --out {out} --resume" if out else ""
         print(f"dalembert: stopped after {result.done} of {result.members} members{kept}", file=sys.stderr)
@@ -99,11 +320,6 @@ def sweep_plot(
     exact: Annotated[bool, typer.Option("--exact", help="Draw the exact curve over it, where one is known.")] = False,
 ) -> None:
     """Draw a heat map, a slice or a failure map of any two dimensions of a sweep."""
-    from ..atomic import replacing
-    from ..errors import InvalidInput
-    from ..plotting.sweeps import chosen, open_sweep, plot_sweep
-    from ..sweep.theory import exact_curve
-
     require_picture(out, "--out")
     cuts = {}
     for text in at or ():
@@ -112,7 +328,7 @@ def sweep_plot(
             cuts[name] = float(value)
         except ValueError:
             raise InvalidInput(f"--at {text!r}; allowed: dimension=number, such as run_step=0.1") from None
-    picture = chosen(open_sweep(store), show, x, y, cuts)
+    picture = select_variable(open_sweep(store), show, x, y, cuts)
     curve = exact_curve(picture.data, show, picture.x, picture.y) if exact else None
     with replacing(out) as temporary:
         plot_sweep(picture, log=log, curve=curve, path=temporary)
@@ -134,7 +350,7 @@ def _summary(result: SweepResult, executor: str) -> dict[str, Any]:
     }
 
 
-def _print(summary: dict[str, Any]) -> None:
+def _print_sweep(summary: dict[str, Any]) -> None:
     from rich.table import Table
 
     table = Table(show_header=False, title="sweep", title_justify="left")
@@ -184,3 +400,40 @@ def _lines(title: str) -> Callable[[int, int, float], None]:
         )
 
     return line
+
+
+@app.command(
+    epilog=examples(
+        "dalembert reproduce mz-table-4",
+        "dalembert reproduce gnj --out figures    (all of one paper)",
+        "dalembert reproduce all --json",
+    )
+)
+def reproduce(
+    which: Annotated[
+        str, typer.Argument(metavar="[ID|PAPER|all]", help="A figure or table, a paper, or all: see `list papers`.")
+    ] = "all",
+    out: Annotated[Path, typer.Option(help="The folder for pictures, data and pages.")] = Path("out/papers"),
+    as_json: Json = False,
+) -> None:
+    """The figures and tables of the papers: a picture, its data and a page that says why it differs from the printed one."""
+    exhibits = select_exhibits(which)
+    folder(out)
+    made: list[Made] = []
+    try:
+        with progress(f"{len(exhibits)} exhibits") as report:
+            for done in reproduce_exhibits(exhibits, out):
+                made.append(done)
+                if report is not None:
+                    report(len(made), len(exhibits))
+    except KeyboardInterrupt:
+        print(
+            f"dalembert: stopped after {len(made)} of {len(exhibits)}; finished ones are kept in {out}", file=sys.stderr
+        )
+        raise typer.Exit(130) from None
+    finally:
+        if as_json:
+            print_json({"out": str(out), "made": [done.summary() for done in made]})
+        elif made:
+            rows = [(done.exhibit.id, done.exhibit.title, f"{done.seconds:.1f}") for done in made]
+            print_table(f"written to {out} (index.md lists the pages)", ("id", "title"), ("s",), rows)

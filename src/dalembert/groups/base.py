@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .._linalg import solve
+from ..numerics import solve
 
 Element = Any
 """A point of a group: an array, or on a product a tuple of arrays."""

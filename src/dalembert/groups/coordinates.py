@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .errors import InvalidInput, UnknownName
-from .groups import Euclidean, Group
-from .groups.motions import Motions
-from .groups.rotations import Rotations
+from ..errors import InvalidInput, UnknownName
+from .base import Group
+from .euclidean import Euclidean
+from .se import Motions
+from .so import Rotations
 
 EULER = "ZXZ"
 ROTATION = {2: ("angle", "matrix"), 3: ("quaternion", "euler", "rotation_vector", "matrix")}

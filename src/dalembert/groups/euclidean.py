@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._input import array
 from ..errors import InvalidInput
-from ._input import parse
+from ..numerics import array, parse
 from .base import Group
 
 

@@ -13,7 +13,7 @@ from jax import Array
 
 from ..errors import InvalidInput
 from .base import Group
-from .rotations import frobenius
+from .so import frobenius
 
 
 @jax.tree_util.register_static

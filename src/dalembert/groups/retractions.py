@@ -9,8 +9,8 @@ from functools import partial
 import jax
 from jax import Array
 
-from ._series import cosc, sinc
-from .groups.base import Element, Group, solve_linear, transpose
+from .base import Element, Group, solve_linear, transpose
+from .functions import cosc, sinc
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,11 @@
-"""What SE(2), SE(3) and SE(n) share: semidirect products of rotations and translations."""
+"""What SE(2), SE(3) and SE(n) share: semidirect products of rotations and translations.
+
+Rigid motions of the plane.
+
+Rigid motions of space.
+
+Rigid motions in any dimension.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +13,16 @@ import abc
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._input import array
 from ..errors import InvalidInput
-from ._input import TOLERANCE, is_traced, normalised, parse, require_rotation
+from ..numerics import TOLERANCE, array, is_traced, normalised, parse, require_rotation
 from .base import Group
-from .rotations import Rotations
+from .functions import cosc, cotc, d_cosc, d_cotc, d_sinc1, exponential, sinc1
+from .so import SO2, SO3, Rotations, SOn, turn
 
 
 @dataclass(frozen=True)
@@ -173,3 +181,92 @@ def require_motion(matrix: Array, group: str) -> None:
     last = given[-1]
     if np.abs(last - np.eye(len(last))[-1]).max() > TOLERANCE:
         raise InvalidInput(f"the last row of an element of {group} must be (0, ..., 0, 1), but it is {last.tolist()}")
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class SE2(Motions):
+    """3 x 3 matrices [[R, x], [0, 1]]; algebra coordinates (omega, v1, v2)."""
+
+    @property
+    def rotations(self) -> SO2:
+        return SO2()
+
+    def dexp(self, xi: Array, eta: Array) -> Array:
+        """1 - (1 - cos t)/t^2 ad + (t - sin t)/t^3 ad^2, since ad^3 = -t^2 ad."""
+        x = xi[0] * xi[0]
+        once = self.ad(xi, eta)
+        return eta - cosc(x) * once + sinc1(x) * self.ad(xi, once)
+
+    def dexp_inverse(self, xi: Array, eta: Array) -> Array:
+        """1 + ad/2 + (1 - (t/2) cot(t/2))/t^2 ad^2."""
+        once = self.ad(xi, eta)
+        return eta + 0.5 * once + cotc(xi[0] * xi[0]) * self.ad(xi, once)
+
+    def mean_dcayley(self, xi: Array) -> Array:
+        return jnp.broadcast_to(1.0 + 0.25 * xi[0] * xi[0], (3,))
+
+    def element(self, value: Any) -> Array:
+        """A matrix, or (angle, x, y)."""
+        array = parse(value, str(self), {(3, 3): "a matrix [[R, x], [0, 1]]", (3,): "(angle, x, y)"})
+        if array.ndim == 1:
+            return self.motion(turn(array[0]), array[1:])
+        require_motion(array, str(self))
+        return normalised(self, array)
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class SE3(Motions):
+    """4 x 4 matrices [[R, x], [0, 1]]; algebra coordinates (omega, v)."""
+
+    @property
+    def rotations(self) -> SO3:
+        return SO3()
+
+    def dexp(self, xi: Array, eta: Array) -> Array:
+        """1 - (c - x c') ad + (b - x b') ad^2 + c' ad^3 - b' ad^4 with c = (1 - cos t)/t^2, b = (t - sin t)/t^3.
+
+        Hermite interpolation of (1 - exp(-z))/z, since ad (ad^2 + x)^2 = 0, x = t^2 (Selig 2005, section 7.5).
+        """
+        x = xi[:3] @ xi[:3]
+        c, dc, b, db = cosc(x), d_cosc(x), sinc1(x), d_sinc1(x)
+        one = self.ad(xi, eta)
+        two = self.ad(xi, one)
+        three = self.ad(xi, two)
+        return eta - (c - x * dc) * one + (b - x * db) * two + dc * three - db * self.ad(xi, three)
+
+    def dexp_inverse(self, xi: Array, eta: Array) -> Array:
+        """1 + ad/2 + (d - x d') ad^2 - d' ad^4 with d = (1 - (t/2) cot(t/2))/t^2, x = t^2."""
+        x = xi[:3] @ xi[:3]
+        d, dd = cotc(x), d_cotc(x)
+        one = self.ad(xi, eta)
+        two = self.ad(xi, one)
+        return eta + 0.5 * one + (d - x * dd) * two - dd * self.ad(xi, self.ad(xi, two))
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class SEn(Motions):
+    """Matrices [[R, x], [0, 1]] of size n + 1; algebra coordinates (those of so(n), v); n >= 4."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n < 4:
+            raise InvalidInput(f"SEn needs n >= 4, but n = {self.n} was given: use SE2() or SE3()")
+
+    @property
+    def rotations(self) -> SOn:
+        return SOn(self.n)
+
+    def exp(self, xi: Array) -> Array:
+        omega, _ = self.split(xi)
+        rotation, translation = self.parts(exponential(self.hat(xi), omega @ omega))
+        return self.motion(rotation, translation)
+
+
+def SE(n: int) -> Motions:
+    """SE(n), as `SE2` or `SE3` where closed forms exist."""
+    special: dict[int, Motions] = {2: SE2(), 3: SE3()}
+    return special[n] if n in special else SEn(n)

@@ -1,31 +1,44 @@
 """One-step methods: start, step, observe."""
 
-from .adaptive import Adaptive
-from .base import REASONS, Integrator, StepInfo
-from .composition import Composition
+from .base import (
+    BRANCH_LOST,
+    EXACT,
+    MEANINGS,
+    NOT_FINITE,
+    OK,
+    REASONS,
+    Claims,
+    Integrator,
+    Prediction,
+    StepInfo,
+    fine,
+    info,
+)
+from .collocation import Gauss, Lobatto
+from .composition import Adaptive, Composition
 from .discrete_gradient import DiscreteGradient
-from .dormand_prince import DormandPrince
-from .euler_poincare_suslov import EulerPoincareSuslov
-from .gauss import Gauss
-from .gni import GeometricNonholonomic
+from .euler_poincare_suslov import DiscreteLR, EulerPoincareSuslov, require_invariant
+from .explicit import DormandPrince, ProjectedRungeKutta, Reference, RungeKutta, derivative
 from .lagrange_dalembert import LagrangeDAlembert
-from .leapfrog import Leapfrog
 from .lifted import CotangentLift, RetractionMap, TangentLift, cotangent_lift, tangent_lift
-from .lobatto import Lobatto
-from .lr import DiscreteLR
-from .midpoint import ImplicitMidpoint
-from .moser_veselov import DiscreteMoserVeselov
-from .projection import ProjectedRungeKutta
-from .rattle import Rattle
-from .reference import Reference
+from .moser_veselov import DiscreteMoserVeselov, constants, horner, product, reciprocal, series
+from .reflecting import GeometricNonholonomic, Leapfrog
+from .registry import METHODS, RETRACTIONS
 from .retraction_adapted import RetractionAdapted
-from .runge_kutta import RungeKutta
-from .splitting import KineticSplitting, LiePoissonSplitting
+from .rigid_body import ImplicitMidpoint, KineticSplitting, LiePoissonSplitting, Rattle
 from .taylor import Taylor
 
 __all__ = [
+    "BRANCH_LOST",
+    "EXACT",
+    "MEANINGS",
+    "METHODS",
+    "NOT_FINITE",
+    "OK",
     "REASONS",
+    "RETRACTIONS",
     "Adaptive",
+    "Claims",
     "Composition",
     "CotangentLift",
     "DiscreteGradient",
@@ -42,6 +55,7 @@ __all__ = [
     "Leapfrog",
     "LiePoissonSplitting",
     "Lobatto",
+    "Prediction",
     "ProjectedRungeKutta",
     "Rattle",
     "Reference",
@@ -51,32 +65,15 @@ __all__ = [
     "StepInfo",
     "TangentLift",
     "Taylor",
+    "constants",
     "cotangent_lift",
+    "derivative",
+    "fine",
+    "horner",
+    "info",
+    "product",
+    "reciprocal",
+    "require_invariant",
+    "series",
     "tangent_lift",
 ]
-
-METHOD_CLASSES = (
-    LagrangeDAlembert,
-    EulerPoincareSuslov,
-    RetractionAdapted,
-    Leapfrog,
-    GeometricNonholonomic,
-    RungeKutta,
-    DormandPrince,
-    Taylor,
-    Reference,
-    DiscreteMoserVeselov,
-    Rattle,
-    LiePoissonSplitting,
-    ImplicitMidpoint,
-    KineticSplitting,
-    TangentLift,
-    CotangentLift,
-    DiscreteLR,
-    DiscreteGradient,
-    Gauss,
-    Lobatto,
-    ProjectedRungeKutta,
-    Composition,
-    Adaptive,
-)

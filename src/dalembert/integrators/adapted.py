@@ -6,11 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .._linalg import solve
 from ..errors import InvalidInput
-from ..invariant import InvariantSystem
-from ..nonlinear import NonlinearSystem
-from ..system import MechanicalSystem
+from ..mechanics import InvariantSystem, MechanicalSystem, NonlinearSystem
+from ..numerics import solve
 
 ROOT = 4  # Newton steps for an inverse square root: they leave 1e-11 of a distance of 0.3 from 1
 

@@ -1,4 +1,7 @@
-"""What an integrator is: start, step and observe, pure functions on small arrays that any backend can compile."""
+"""What an integrator is: start, step and observe, pure functions on small arrays that any backend can compile.
+
+What keeps round-off from adding up over many steps: without these it grows in proportion to their number, not to its root.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._newton import Root, find_root
-from ..system import State
+from ..mechanics import State
+from ..numerics import Root, find_root
 
 OK, NOT_CONVERGED, BRANCH_LOST, NOT_FINITE = range(4)
 REASONS = {
@@ -188,3 +191,16 @@ def fine(multipliers: Array) -> StepInfo:
 
 def info(prediction: Prediction, root: Root, multipliers: Array) -> StepInfo:
     return StepInfo(root.residual, root.iterations, prediction.status(root).astype(int), multipliers)
+
+
+def resized(rho: Array, square: Array) -> Array:
+    """rho with |rho|^2 = `square`, which it has but for the round-off of frames: that would add up to a linear drift."""
+    own = rho @ rho
+    return rho + rho * (0.5 * (square - own) / jnp.where(own > 0.0, own, 1.0))
+
+
+def added(total: Array, part: Array, lost: Array) -> tuple[Array, Array]:
+    """(total + part, what that sum lost), with what the last one lost: compensated summation (Kahan 1965)."""
+    part = part - lost
+    new = total + part
+    return new, (new - total) - part

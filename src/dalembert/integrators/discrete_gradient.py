@@ -11,15 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._jaxpr import depends
-from .._newton import find_fixed_point
 from ..errors import InvalidInput, UnknownName
-from ..retractions import Cayley, Retraction
-from ..system import MechanicalSystem, State
-from ._adapted import along, first_frame, frame, kinetic, require_linear, require_quadratic
-from ._roundoff import added, resized
-from .base import Claims, Integrator, Prediction, StepInfo, fine, info
-from .claims import conservative, quadratic_potential
+from ..groups import Cayley, Retraction
+from ..mechanics import MechanicalSystem, State
+from ..numerics import depends, find_fixed_point
+from .adapted import along, first_frame, frame, kinetic, require_linear, require_quadratic
+from .base import Claims, Integrator, Prediction, StepInfo, added, fine, info, resized
+from .properties import conservative, quadratic_potential
 
 NODES, WEIGHTS = (tuple(map(float, part)) for part in np.polynomial.legendre.leggauss(4))
 EPS = 2.0**-52

@@ -1,7 +1,15 @@
-"""Dormand and Prince's method of order 8 with its own steps, inside the compiled step: accuracy at the price of an explicit method."""
+"""The classical Runge-Kutta method on the equations of motion, for comparison: it keeps neither the group nor D.
+
+Runge-Kutta with projections: what a standard method does when it is put back where the motion lives after every step.
+
+Dormand and Prince's method of order 8 with its own steps, inside the compiled step: accuracy at the price of an explicit method.
+
+An accurate motion to compare with: SciPy's DOP853 on the equations of motion.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -10,11 +18,123 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.flatten_util import ravel_pytree
 
-from ..errors import InvalidInput
-from ..retractions import Cayley
-from ..system import MechanicalSystem, State
-from .base import NOT_CONVERGED, NOT_FINITE, OK, Claims, Integrator, StepInfo, fine
+from ..errors import InvalidInput, NumericalFailure
+from ..groups import Cayley
+from ..mechanics import MechanicalSystem, State
+from ..numerics import solve
+from .adapted import kinetic
+from .base import NOT_CONVERGED, NOT_FINITE, OK, Claims, Integrator, Prediction, StepInfo, fine, info
+from .properties import conservative
+
+
+class RungeKuttaCarry(NamedTuple):
+    t: Array
+    g: Any
+    xi: Array
+
+
+@dataclass(frozen=True)
+class RungeKutta(Integrator):
+    """The classical method of order 4 on g' = g xi, xi' = acceleration, with matrices and velocities as plain numbers."""
+
+    name = "runge-kutta"
+
+    def claims(self, system) -> Claims:
+        return Claims(4)
+
+    def start(self, system, state: State, h, u=None) -> tuple[RungeKuttaCarry, StepInfo]:
+        return RungeKuttaCarry(state.t, state.g, state.xi), fine(system.multipliers(state.t, state.g, state.xi, u))
+
+    def step(self, system, carry: RungeKuttaCarry, h, u=None) -> tuple[RungeKuttaCarry, StepInfo]:
+        def field(share, slope):
+            g, xi = jax.tree.map(lambda y, k: y + share * h * k, (carry.g, carry.xi), slope)
+            return derivative(system, carry.t + share * h, g, xi, u)
+
+        k1 = derivative(system, carry.t, carry.g, carry.xi, u)
+        k2 = field(0.5, k1)
+        k3 = field(0.5, k2)
+        k4 = field(1.0, k3)
+        g, xi = jax.tree.map(
+            lambda y, a, b, c, d: y + h / 6 * (a + 2 * b + 2 * c + d), (carry.g, carry.xi), k1, k2, k3, k4
+        )
+        return RungeKuttaCarry(carry.t + h, g, xi), fine(system.multipliers(carry.t + h, g, xi, u))
+
+    def observe(self, system, carry: RungeKuttaCarry, h) -> State:
+        return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.xi)
+
+
+def derivative(system: MechanicalSystem, t, g, xi, u) -> tuple[Any, Array]:
+    """(g', xi') of the ODE on D."""
+    return system.group.tangent(g, xi), system.acceleration(t, g, xi, u)[0]
+
+
+ONTO = ("constraint", "energy")
+
+
+class ProjectedCarry(NamedTuple):
+    """The state with the energy it is held to."""
+
+    t: Array
+    g: Any
+    xi: Array
+    energy: Array
+    prediction: Prediction  # of the scale of the velocity
+
+
+@dataclass(frozen=True)
+class ProjectedRungeKutta(Integrator):
+    """The classical Runge-Kutta step, then back to the group, phi = 0 and D; order 4, not symmetric (Hairer, Lubich, Wanner IV.4).
+
+    `onto` = "energy" also moves (g, xi) down the gradient, g tau((z - 1) M^-1 E_g) and z xi, to the energy of the start: only for
+    autonomous systems without forces.
+    """
+
+    onto: str = "constraint"
+    name = "projected-runge-kutta"
+    composes = True
+
+    def __post_init__(self):
+        if self.onto not in ONTO:
+            raise InvalidInput(f"onto is {self.onto!r}; allowed: {', '.join(ONTO)}")
+
+    def claims(self, system) -> Claims:
+        return Claims(4, constraint=True, group=True, energy=self.onto == "energy" and conservative(system))
+
+    def start(self, system, state: State, h, u=None) -> tuple[ProjectedCarry, StepInfo]:
+        energy = system.energy(state.t, state.g, state.xi)
+        multipliers = system.multipliers(state.t, state.g, state.xi, u)
+        return ProjectedCarry(state.t, state.g, state.xi, energy, Prediction.at(jnp.ones(1))), fine(multipliers)
+
+    def step(self, system: MechanicalSystem, carry: ProjectedCarry, h, u=None) -> tuple[ProjectedCarry, StepInfo]:
+        plain = RungeKutta()
+        after, done = plain.step(system, plain.start(system, self.observe(system, carry, h), h, u)[0], h, u)
+        near = after.g
+        for _ in range(3):  # a Newton step each: Runge-Kutta leaves the group by more than round-off
+            near = system.group.normalise(near)
+        g = system.project_configuration(near, after.t)
+        if self.onto == "constraint":
+            xi = system.project(g, after.xi, after.t)
+            return carry._replace(t=after.t, g=g, xi=xi), done
+        slope = -solve(kinetic(system, after.t, g), system.L_g(after.t, g, jnp.zeros_like(after.xi)))
+
+        def moved(z):
+            there = system.group.compose(g, system.group.cayley((z - 1.0) * slope))
+            return there, system.project(there, z * after.xi, after.t)
+
+        def excess(z):
+            """The last term is below round-off, but keeps the equation regular at rest in an equilibrium."""
+            return (system.energy(after.t, *moved(z[0])) - carry.energy + 2.0**-60 * (z[0] - 1.0))[None]
+
+        root = carry.prediction.solve(excess)
+        g, xi = moved(root.x[0])
+        new = ProjectedCarry(after.t, system.group.normalise(g), xi, carry.energy, Prediction.at(jnp.ones(1)))
+        return new, info(carry.prediction, root, system.multipliers(after.t, g, xi, u))
+
+    def observe(self, system, carry: ProjectedCarry, h) -> State:
+        return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.xi)
+
 
 SMALLEST, LARGEST, SAFETY = 1.0 / 3.0, 6.0, 0.9  # of a step against the one before (Hairer, Norsett, Wanner, II.10)
 LIMIT = 100_000  # substeps within one step
@@ -30,7 +150,7 @@ def tableau() -> tuple[np.ndarray, ...]:
     return DOP853.A[:count, :count], DOP853.B, DOP853.C[:count], DOP853.E5[:count], DOP853.E3[:count]
 
 
-class Carry(NamedTuple):
+class DormandPrinceCarry(NamedTuple):
     """The state on D, and the substep that the error allows (0: not known yet)."""
 
     t: Array
@@ -67,13 +187,17 @@ class DormandPrince(Integrator):
             raise InvalidInput(f"tolerance is {self.tolerance!r}; allowed: 1e-15 to 0.1")
 
     def claims(self, system) -> Claims:
-        return Claims(None, constraint=True, group=True, condition="accurate to `tolerance` a substep, whatever the step")
+        return Claims(
+            None, constraint=True, group=True, condition="accurate to `tolerance` a substep, whatever the step"
+        )
 
-    def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
+    def start(self, system, state: State, h, u=None) -> tuple[DormandPrinceCarry, StepInfo]:
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        return Carry(state.t, state.g, state.xi, jnp.zeros(())), fine(multipliers)
+        return DormandPrinceCarry(state.t, state.g, state.xi, jnp.zeros(())), fine(multipliers)
 
-    def step(self, system: MechanicalSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
+    def step(
+        self, system: MechanicalSystem, carry: DormandPrinceCarry, h, u=None
+    ) -> tuple[DormandPrinceCarry, StepInfo]:
         first = jnp.where(carry.substep == 0.0, 0.1 * h, jnp.sign(h) * jnp.abs(carry.substep))
 
         def unfinished(s: _Substeps) -> Array:
@@ -97,7 +221,9 @@ class DormandPrince(Integrator):
         t = carry.t + h
         status = jnp.where(s.done == h, OK, jnp.where(s.tried < LIMIT, NOT_FINITE, NOT_CONVERGED))
         multipliers = system.multipliers(t, s.g, s.xi, u)
-        return Carry(t, s.g, s.xi, s.substep), StepInfo(self.tolerance * s.error, s.tried, status, multipliers)
+        return DormandPrinceCarry(t, s.g, s.xi, s.substep), StepInfo(
+            self.tolerance * s.error, s.tried, status, multipliers
+        )
 
     def _substep(self, system: MechanicalSystem, t, g, xi, k, u) -> tuple[Any, Array, Array]:
         """(g, xi, error) after one substep k; the error in units of the tolerance."""
@@ -125,5 +251,65 @@ class DormandPrince(Integrator):
         g = group.normalise(group.compose(g, tau.tau(group, new[:n])))
         return g, system.project(g, new[n:], t + k), jnp.abs(k) * five / norm / self.tolerance
 
-    def observe(self, system, carry: Carry, h) -> State:
+    def observe(self, system, carry: DormandPrinceCarry, h) -> State:
         return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.xi)
+
+
+@dataclass(frozen=True)
+class Reference(DormandPrince):
+    """DOP853 with relative and absolute tolerance `tolerance` between the saved times; controls are held over each step.
+
+    One run goes through SciPy, independent of our kernels; in ensembles every step is that of `DormandPrince`.
+    """
+
+    tolerance: float = 1e-13
+    name = "reference"
+
+    def claims(self, system) -> Claims:
+        return Claims(None, condition="all other methods are measured against it")
+
+    def trajectory(self, system: MechanicalSystem, state: State, times: np.ndarray, controls=None) -> list[State]:
+        """The states at `times` (the first is that of `state`); stops early where the motion cannot be continued."""
+        flow = self.flow(system, state)
+        states = [self._observe(system, times[0], state.g, state.xi)]
+        for k in range(len(times) - 1):
+            u = None if controls is None else jax.tree.map(lambda leaf: leaf[k], controls)
+            try:
+                states.append(flow(states[-1], times[k + 1], u))
+            except NumericalFailure:
+                break
+        return states
+
+    def flow(self, system: MechanicalSystem, like: State) -> Callable[[State, float, Any], State]:
+        """(state, t, u) -> the state at the time t under the control u; compiled once, for states like this one."""
+        _, restore = ravel_pytree((like.g, like.xi))
+
+        @jax.jit
+        def field(t, y, u):
+            g, xi = restore(y)
+            return ravel_pytree(derivative(system, t, g, xi, u))[0]
+
+        def flow(state: State, t: float, u=None) -> State:
+            begin = np.asarray(ravel_pytree((state.g, state.xi))[0])
+            end = self._flow(field, float(state.t), float(t), begin, u)
+            return self._observe(system, t, *restore(jnp.asarray(end)))
+
+        return flow
+
+    def _flow(self, field, t0, t1, y, u) -> np.ndarray:
+        from scipy.integrate import solve_ivp
+
+        solution = solve_ivp(
+            lambda t, y: np.asarray(field(t, y, u)),
+            (t0, t1),
+            y,
+            method="DOP853",
+            rtol=self.tolerance,
+            atol=self.tolerance,
+        )
+        if not solution.success or not np.all(np.isfinite(solution.y[:, -1])):
+            raise NumericalFailure(f"DOP853 could not pass from t={t0} to t={t1}: {solution.message}")
+        return solution.y[:, -1]
+
+    def _observe(self, system, t, g, xi) -> State:
+        return State(jnp.asarray(t), g, xi, system.momentum(t, g, xi), xi)

@@ -12,16 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .._linalg import solve
-from .._newton import find_root
-from ..differences import FiniteDifference
 from ..errors import InvalidInput
-from ..groups import Group
-from ..retractions import Cayley, Retraction
-from ..system import MechanicalSystem, State
-from ..vector_field import VectorField
+from ..groups import Cayley, Group, Retraction
+from ..mechanics import FiniteDifference, MechanicalSystem, State, VectorField
+from ..numerics import find_root, solve
 from .base import Claims, Integrator, Prediction, StepInfo, fine, info
-from .claims import conservative, unconstrained
+from .properties import conservative, unconstrained
 
 
 def tangent_lift(difference: FiniteDifference, group: Group, g, xi, eta, zeta) -> tuple[tuple, tuple]:

@@ -10,13 +10,11 @@ import numpy as np
 from jax import Array
 
 from ..errors import InvalidInput, UnknownName
-from ..groups.rotations import Rotations
-from ..groups.so3 import SO3, unit_quaternion
-from ..invariant import InvariantSystem
-from ..system import State
-from . import _frames as frames
-from . import _free_body as free
-from . import _free_flow as flow
+from ..groups import SO3, Rotations, unit_quaternion
+from ..mechanics import InvariantSystem, State
+from . import free_body as flow
+from . import free_body as frames
+from . import free_body as free
 from .base import EXACT, NOT_CONVERGED, OK, Claims, Integrator, StepInfo, fine
 from .euler_poincare_suslov import EulerPoincareSuslov, require_invariant
 

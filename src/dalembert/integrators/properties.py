@@ -7,12 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._jaxpr import depends
 from ..groups import Euclidean
-from ..invariant import InvariantSystem
-from ..nonlinear import NonlinearSystem
-from ..right_invariant import LRSystem
-from ..system import System
+from ..mechanics import InvariantSystem, LRSystem, NonlinearSystem, System
+from ..numerics import depends
 
 
 # -- what claims depend on ----------------------------------------------------------------------------------------------------

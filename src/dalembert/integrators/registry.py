@@ -8,10 +8,46 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import InvalidInput, UnknownName
-from ..retractions import Cayley, Exponential
-from . import METHOD_CLASSES
+from ..groups import Cayley, Exponential
 from .base import Integrator
+from .collocation import Gauss, Lobatto
+from .composition import Adaptive, Composition
+from .discrete_gradient import DiscreteGradient
+from .euler_poincare_suslov import DiscreteLR, EulerPoincareSuslov
+from .explicit import DormandPrince, ProjectedRungeKutta, Reference, RungeKutta
+from .lagrange_dalembert import LagrangeDAlembert
+from .lifted import CotangentLift, TangentLift
+from .moser_veselov import DiscreteMoserVeselov
+from .reflecting import GeometricNonholonomic, Leapfrog
+from .retraction_adapted import RetractionAdapted
+from .rigid_body import ImplicitMidpoint, KineticSplitting, LiePoissonSplitting, Rattle
+from .taylor import Taylor
 
+METHOD_CLASSES = (
+    LagrangeDAlembert,
+    EulerPoincareSuslov,
+    RetractionAdapted,
+    Leapfrog,
+    GeometricNonholonomic,
+    RungeKutta,
+    DormandPrince,
+    Taylor,
+    Reference,
+    DiscreteMoserVeselov,
+    Rattle,
+    LiePoissonSplitting,
+    ImplicitMidpoint,
+    KineticSplitting,
+    TangentLift,
+    CotangentLift,
+    DiscreteLR,
+    DiscreteGradient,
+    Gauss,
+    Lobatto,
+    ProjectedRungeKutta,
+    Composition,
+    Adaptive,
+)
 RETRACTIONS = {"cayley": Cayley, "exponential": Exponential}
 ALIASES = {"beta": "node"}
 

@@ -8,15 +8,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from .._linalg import solve
-from ..differences import FiniteDifference
-from ..forces import unforced
-from ..invariant import InvariantSystem
-from ..retractions import Cayley, Retraction
-from ..system import State
+from ..groups import Cayley, Retraction
+from ..mechanics import FiniteDifference, InvariantSystem, State, unforced
+from ..numerics import solve
 from .base import Claims, Integrator, Prediction, StepInfo, fine, info
-from .claims import conservative, inertial, unconstrained
 from .euler_poincare_suslov import require_invariant
+from .properties import conservative, inertial, unconstrained
 
 
 class Carry(NamedTuple):

@@ -1,4 +1,9 @@
-"""Splittings: a free body into rotations about its axes, a body in a potential into its exact free motion and kicks."""
+"""The implicit midpoint rule for the free rigid body on SO(3).
+
+Splittings: a free body into rotations about its axes, a body in a potential into its exact free motion and kicks.
+
+RATTLE for the free rigid body: the same map as discrete Moser-Veselov, by another computation (mclachlan-zanna section 6).
+"""
 
 from __future__ import annotations
 
@@ -10,19 +15,74 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..errors import InvalidInput, UnknownName
-from ..groups.so3 import SO3, unit_quaternion
-from ..invariant import InvariantSystem
-from ..system import State
-from . import _frames as frames
-from . import _free_body as free
-from .base import EXACT, Claims, Integrator, StepInfo, fine
-from .claims import conservative, inertial
+from ..groups import SO3, unit_quaternion
+from ..mechanics import InvariantSystem, State
+from . import free_body as frames
+from . import free_body as free
+from .base import EXACT, NOT_CONVERGED, OK, Claims, Integrator, Prediction, StepInfo, fine, info
 from .euler_poincare_suslov import require_invariant
-from .midpoint import require_on_so3
-from .moser_veselov import constants
+from .moser_veselov import constants, require_free_body, require_physical, scaled
+from .properties import conservative, inertial
 
 
-class Carry(NamedTuple):
+class MidpointCarry(NamedTuple):
+    """Attitude, and the momentum in the body with its guess after the next step."""
+
+    t: Array
+    g: Array
+    prediction: Prediction  # of the momentum; its x is the present one
+
+
+@dataclass(frozen=True)
+class ImplicitMidpoint(Integrator):
+    """m_1 = m_0 + h c x I^-1 c with c = (m_0 + m_1)/2, and g_1 = g_0 cay(h I^-1 c): order 2.
+
+    Since m_1 = cay(h I^-1 c)^T m_0 the spatial momentum is kept; so is the energy. Not symplectic on T*SO(3).
+    """
+
+    name = "implicit-midpoint"
+
+    def adjoint(self) -> ImplicitMidpoint:
+        return self
+
+    def claims(self, system: InvariantSystem) -> Claims:
+        return Claims(2, symmetric=True, reversible=True, group=True, energy=True, momentum=True)
+
+    def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[MidpointCarry, StepInfo]:
+        return MidpointCarry(state.t, state.g, Prediction.at(state.momentum)), fine(jnp.zeros(0))
+
+    def step(self, system: InvariantSystem, carry: MidpointCarry, h, u=None) -> tuple[MidpointCarry, StepInfo]:
+        m, inverse = carry.prediction.x, free.body(system.inertia, carry.prediction.x).inverse
+
+        def defect(new):
+            middle = 0.5 * (m + new)
+            return new - m - h * jnp.cross(middle, inverse @ middle)
+
+        root = carry.prediction.solve(defect)
+        W = system.group.cayley(0.5 * h * (inverse @ (m + root.x)))
+        g = system.group.normalise(carry.g @ W)
+        return MidpointCarry(carry.t + h, g, carry.prediction.advanced(root)), info(
+            carry.prediction, root, jnp.zeros(0)
+        )
+
+    def observe(self, system: InvariantSystem, carry: MidpointCarry, h) -> State:
+        m = carry.prediction.x
+        xi = system.velocity(carry.t, carry.g, m)
+        return State(carry.t, carry.g, xi, m, xi)
+
+    def require(self, system, state: State, h: float) -> None:
+        require_on_so3(self, system)
+        super().require(system, state, h)
+
+
+def require_on_so3(integrator: Integrator, system) -> None:
+    """Refuse what is no free rigid body on SO(3)."""
+    require_free_body(integrator, system)
+    if not isinstance(system.group, SO3):
+        raise InvalidInput(f"{integrator.name} is for bodies on SO(3); the group given is {system.group}")
+
+
+class SplittingCarry(NamedTuple):
     """Attitude (as a quaternion) and momentum in principal axes."""
 
     t: Array
@@ -43,12 +103,12 @@ class _Body(Integrator):
     def adjoint(self) -> Integrator:
         return self
 
-    def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[Carry, StepInfo]:
+    def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[SplittingCarry, StepInfo]:
         axes = frames.principal_axes(system.inertia)
         q = jnp.concatenate([part.reshape(-1) for part in unit_quaternion(state.g @ axes)])
-        return Carry(state.t, q, axes.T @ state.momentum, axes), fine(jnp.zeros(0))
+        return SplittingCarry(state.t, q, axes.T @ state.momentum, axes), fine(jnp.zeros(0))
 
-    def observe(self, system: InvariantSystem, carry: Carry, h) -> State:
+    def observe(self, system: InvariantSystem, carry: SplittingCarry, h) -> State:
         momentum = carry.axes @ carry.m
         xi = system.velocity(carry.t, carry.g, momentum)
         return State(carry.t, system.group.normalise(carry.g), xi, momentum, xi)
@@ -66,7 +126,7 @@ class LiePoissonSplitting(_Body):
     def claims(self, system: InvariantSystem) -> Claims:
         return Claims(2, symmetric=True, reversible=True, group=True, momentum=True, symplectic=True)
 
-    def step(self, system: InvariantSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
+    def step(self, system: InvariantSystem, carry: SplittingCarry, h, u=None) -> tuple[SplittingCarry, StepInfo]:
         moments = jnp.diag(carry.axes.T @ system.inertia @ carry.axes)
         m, q = carry.m, carry.q
         for axis, share in ((0, 0.5), (1, 0.5), (2, 1.0), (1, 0.5), (0, 0.5)):
@@ -116,13 +176,13 @@ class KineticSplitting(_Body):
             condition="exact without potential",
         )
 
-    def step(self, system: InvariantSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
+    def step(self, system: InvariantSystem, carry: SplittingCarry, h, u=None) -> tuple[SplittingCarry, StepInfo]:
         inertia = carry.axes.T @ system.inertia @ carry.axes
 
-        def kick(now: Carry, time) -> Carry:
+        def kick(now: SplittingCarry, time) -> SplittingCarry:
             return now._replace(m=now.m + time * (now.axes.T @ system.L_g(now.t, now.g, jnp.zeros(3))))
 
-        def stage(now: Carry, share):
+        def stage(now: SplittingCarry, share):
             now = kick(now, 0.5 * share * h)
             now = drift(now, inertia, share * h)
             return kick(now, 0.5 * share * h), None
@@ -140,9 +200,110 @@ class KineticSplitting(_Body):
         super().require(system, state, h)
 
 
-def drift(carry: Carry, inertia: Array, h: Array) -> Carry:
+def drift(carry: SplittingCarry, inertia: Array, h: Array) -> SplittingCarry:
     """The free motion over the time h."""
     step, phase, _ = constants(inertia, carry.m, h, "exact", "moments")
     m, turn = free.turn(step, carry.m)
     q = frames.compose(carry.q, frames.compose(frames.about(carry.m, carry.m @ carry.m, -phase), turn))
     return carry._replace(t=carry.t + h, q=frames.unit(q), m=m)
+
+
+ORDERS = (2, 4, 6, 8)
+
+
+class RattleCarry(NamedTuple):
+    """Attitude, momentum in the body, and the guess of the multiplier S of the next step."""
+
+    t: Array
+    g: Array
+    m: Array
+    scale: Array
+    prediction: Prediction  # of the symmetric multiplier, as (11, 22, 33, 12, 13, 23)
+
+
+@dataclass(frozen=True)
+class Rattle(Integrator):
+    """X_1 = X_0 + h P J^-1, P = P_0 - (h/2) X_0 S with S symmetric such that X_1 is orthogonal; P_1 is P made tangent at X_1.
+
+    Orders 4, 6 and 8 scale the momentum as DMV4, DMV6 and DMV8 do (the order is that of the momentum).
+    """
+
+    order: int = 2
+    name = "rattle"
+
+    def __post_init__(self):
+        if self.order not in ORDERS or isinstance(self.order, bool):
+            raise UnknownName("order of rattle", self.order, [str(order) for order in ORDERS])
+
+    def claims(self, system: InvariantSystem) -> Claims:
+        return Claims(
+            2,
+            velocity_order=None if self.order == 2 else self.order,
+            symmetric=True,
+            reversible=True,
+            group=True,
+            energy=True,
+            momentum=True,
+            symplectic=self.order == 2,
+            condition="the attitude is of order 2 whatever the order",
+        )
+
+    def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[RattleCarry, StepInfo]:
+        b = free.body(system.inertia, state.momentum)
+        s = scaled(b, h, self.order)
+        status = jnp.where(jnp.abs(s) < free.largest_scale(b), OK, NOT_CONVERGED)
+        carry = RattleCarry(state.t, state.g, state.momentum, s, Prediction.at(jnp.zeros(6)))
+        return carry, fine(jnp.zeros(0))._replace(status=status)
+
+    def step(self, system: InvariantSystem, carry: RattleCarry, h, u=None) -> tuple[RattleCarry, StepInfo]:
+        J = system.mass_matrix()
+        b = free.body(system.inertia, carry.m)
+        one, turning = jnp.eye(3), system.group.hat(carry.scale * (b.inverse @ carry.m)) @ J
+
+        def orthogonality(x):
+            """(J + D)^T (J + D) - J^2 for the displacement D, without the cancellation of J^2."""
+            displacement = turning - symmetric(x)
+            product = J @ displacement
+            return entries(product + product.T + displacement.T @ displacement)
+
+        root = carry.prediction.solve(orthogonality)
+        turn = (turning - symmetric(root.x)) @ (b.cofactor / b.E3)  # W - 1, which is small: so is its round-off
+        turn = turn - 0.5 * (turn + one) @ (turn + turn.T + turn.T @ turn)
+        # The second multiplier is symmetric and drops out of the momentum, which is therefore W^T m (Theorem 6.1).
+        new = RattleCarry(
+            carry.t + h,
+            system.group.normalise(carry.g + carry.g @ turn),
+            carry.m + turn.T @ carry.m,
+            carry.scale,
+            carry.prediction.advanced(root),
+        )
+        return new, info(carry.prediction, root, jnp.zeros(0))
+
+    def observe(self, system: InvariantSystem, carry: RattleCarry, h) -> State:
+        xi = system.velocity(carry.t, carry.g, carry.m)
+        return State(carry.t, carry.g, xi, carry.m, xi)
+
+    def require(self, system, state: State, h: float) -> None:
+        require_free_body(self, system)
+        if not isinstance(system.group, SO3):
+            raise InvalidInput(
+                f"{self.name} is for bodies on SO(3), not {system.group}. Use discrete-moser-veselov with order=2"
+            )
+        require_physical(self, system)
+        low = float(jnp.linalg.eigvalsh(system.mass_matrix())[0])
+        if low < 1e-8 * float(jnp.trace(system.mass_matrix())):
+            raise InvalidInput(
+                f"{self.name} divides by the mass matrix, singular for this flat body (eigenvalue {low:.3g}). Use discrete-moser-veselov"
+            )
+        super().require(system, state, h)
+
+
+def symmetric(x: Array) -> Array:
+    """The symmetric matrix with the entries (11, 22, 33, 12, 13, 23)."""
+    a, b, c, d, e, f = x
+    return jnp.array([[a, d, e], [d, b, f], [e, f, c]])
+
+
+def entries(matrix: Array) -> Array:
+    """The entries (11, 22, 33, 12, 13, 23): the inverse of `symmetric`."""
+    return jnp.stack([matrix[0, 0], matrix[1, 1], matrix[2, 2], matrix[0, 1], matrix[0, 2], matrix[1, 2]])

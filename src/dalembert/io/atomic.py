@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import InvalidInput, WriteFailure
+from ..errors import InvalidInput, WriteFailure
 
 
 @contextmanager

@@ -1,20 +1,232 @@
-"""Trajectories as labelled data: an `xarray.Dataset` with names, coordinates, units and where it all came from."""
+"""Trees of dalembert's own objects as JSON beside named arrays, and back. Reading runs nobody's code but dalembert's.
+
+A class or function is written as "dalembert.module:name" and read only from this package, so a data file can neither
+import nor call anything else. What a user wrote (a lambda, a class of their own) is refused by name: `NotPortable`.
+
+Trajectories as labelled data: an `xarray.Dataset` with names, coordinates, units and where it all came from.
+
+Trajectories into files, NetCDF (.nc) or Zarr (.zarr): written whole or not at all.
+
+The root group is the Dataset of `to_xarray`; the group `carry` holds what else a Trajectory has: the system, the method and
+the loop's carry, from which a run goes on bit for bit. A checksum over all of it tells a damaged file from a whole one.
+
+Trajectories in files, NetCDF (.nc) or Zarr (.zarr): read back equal to what was saved.
+
+What a file holds is said in `writing`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import importlib
+import inspect
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from ._version import made_by
-from .coordinates import axes, quaternions
-from .groups.motions import Motions
-from .groups.rotations import Rotations
-from .run import Run
+from ..errors import InvalidInput, UnknownName, made_by
+from ..groups import Motions, Rotations, axes, quaternions
+from ..integrators import Integrator
+from ..mechanics import MechanicalSystem
+from ..models import MODELS
+from ..simulation import Run
+from .atomic import replacing
 
 if TYPE_CHECKING:
     import xarray
+
+
+PACKAGE = __name__.split(".")[0]
+Arrays = dict[str, np.ndarray]
+MOVED_MODULES = {
+    "analysis.nonholonomy": "mechanics.distribution",
+    "crossings": "simulation.events",
+    "dense": "simulation.events",
+    "differences": "mechanics.discretisation",
+    "discretisation": "mechanics.discretisation",
+    "distribution": "mechanics.distribution",
+    "ehresmann": "mechanics.distribution",
+    "events": "simulation.events",
+    "forces": "mechanics.forces",
+    "groups.motions": "groups.se",
+    "groups.rotations": "groups.so",
+    "groups.se2": "groups.se",
+    "groups.se3": "groups.se",
+    "groups.se_n": "groups.se",
+    "groups.so2": "groups.so",
+    "groups.so3": "groups.so",
+    "groups.so_n": "groups.so",
+    "holonomic": "mechanics.system",
+    "integrators._adapted": "integrators.adapted",
+    "integrators._cover": "integrators.taylor",
+    "integrators._frames": "integrators.free_body",
+    "integrators._free_body": "integrators.free_body",
+    "integrators._free_flow": "integrators.free_body",
+    "integrators._reduced": "integrators.lagrange_dalembert",
+    "integrators._roundoff": "integrators.base",
+    "integrators.adaptive": "integrators.composition",
+    "integrators.claims": "integrators.properties",
+    "integrators.dormand_prince": "integrators.explicit",
+    "integrators.gauss": "integrators.collocation",
+    "integrators.gni": "integrators.reflecting",
+    "integrators.leapfrog": "integrators.reflecting",
+    "integrators.lobatto": "integrators.collocation",
+    "integrators.lr": "integrators.euler_poincare_suslov",
+    "integrators.midpoint": "integrators.rigid_body",
+    "integrators.projection": "integrators.explicit",
+    "integrators.rattle": "integrators.rigid_body",
+    "integrators.reference": "integrators.explicit",
+    "integrators.runge_kutta": "integrators.explicit",
+    "integrators.splitting": "integrators.rigid_body",
+    "invariant": "mechanics.invariant",
+    "loop": "simulation.loop",
+    "models.lr": "models.bodies",
+    "models.oscillators": "models.particles",
+    "models.rigid_body": "models.bodies",
+    "models.sleigh_n": "models.sleigh",
+    "models.steering": "models.vehicles",
+    "models.suslov": "models.bodies",
+    "models.wheeled": "models.vehicles",
+    "nonlinear": "mechanics.nonlinear",
+    "records": "simulation.results",
+    "retractions": "groups.retractions",
+    "right_invariant": "mechanics.invariant",
+    "run": "simulation.results",
+    "sensitivity": "simulation.loop",
+    "system": "mechanics.system",
+    "vector_field": "mechanics.nonlinear",
+    "watch": "simulation.events",
+}
+"""Where modules of files written before November 2026 are found now, both without "dalembert."."""
+MOVED_NAMES = {
+    "models.particles:_contact": "models.particles:_contact_row",
+    "models.oscillators:_contact": "models.particles:_oscillator_row",
+    "events:Crossings": "simulation.results:Crossings",
+    "integrators.adaptive:Carry": "integrators.composition:AdaptiveCarry",
+    "integrators.composition:Carry": "integrators.composition:CompositionCarry",
+    "integrators.dormand_prince:Carry": "integrators.explicit:DormandPrinceCarry",
+    "integrators.gauss:Carry": "integrators.collocation:GaussCarry",
+    "integrators.lobatto:Carry": "integrators.collocation:LobattoCarry",
+    "integrators.lr:Carry": "integrators.euler_poincare_suslov:LRCarry",
+    "integrators.midpoint:Carry": "integrators.rigid_body:MidpointCarry",
+    "integrators.projection:Carry": "integrators.explicit:ProjectedCarry",
+    "integrators.rattle:Carry": "integrators.rigid_body:RattleCarry",
+    "integrators.runge_kutta:Carry": "integrators.explicit:RungeKuttaCarry",
+    "integrators.splitting:Carry": "integrators.rigid_body:SplittingCarry",
+    "trajectory:Record": "simulation.results:Record",
+}
+"""Names of such files that were changed on the way, as "module:name"."""
+
+
+class NotPortable(InvalidInput):
+    """An object that a file cannot hold, because its code is not dalembert's."""
+
+
+def pack(value: Any, path: str, arrays: Arrays) -> Any:
+    """JSON for `value`; its arrays go into `arrays` under their paths below `path`."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        arrays[path] = np.asarray(value)
+        return {"array": path}
+    if isinstance(value, dict):
+        return {"dict": {key: pack(entry, f"{path}.{key}", arrays) for key, entry in value.items()}}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {"named": _name(type(value)), "fields": _entries(value._fields, value, path, arrays)}
+    if isinstance(value, tuple | list):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [pack(entry, f"{path}.{k}", arrays) for k, entry in enumerate(value)]}
+    if inspect.isfunction(value):
+        return {"function": _name(value)}
+    if isinstance(value, functools.partial):
+        parts = {"function": value.func, "arguments": value.args, "options": value.keywords}
+        return {"partial": _entries(parts, parts.values(), path, arrays)}
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        fields = _entries(names, [getattr(value, name) for name in names], path, arrays)
+        return {"data": _name(type(value)), "fields": fields}
+    if callable(getattr(type(value), "tree_unflatten", None)):
+        children, static = value.tree_flatten()
+        parts = {"children": children, "static": static}
+        return {"tree": _name(type(value)), "fields": _entries(parts, parts.values(), path, arrays)}
+    raise NotPortable(f"{path} is {value!r}, which a file cannot hold")
+
+
+def unpack(form: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The value that `pack` wrote."""
+    if not isinstance(form, dict):
+        return form
+    kind = next(iter(form))
+    if kind == "array":
+        return arrays[form["array"]]
+    if kind == "dict":
+        return {key: unpack(entry, arrays) for key, entry in form["dict"].items()}
+    if kind in ("tuple", "list"):
+        entries = [unpack(entry, arrays) for entry in form[kind]]
+        return tuple(entries) if kind == "tuple" else entries
+    if kind == "partial":
+        function, arguments, options = (
+            unpack(form[kind][name], arrays) for name in ("function", "arguments", "options")
+        )
+        return functools.partial(function, *arguments, **options)
+    found = _find(form[kind])
+    if kind == "function" and inspect.isfunction(found):
+        return found
+    fields = {key: unpack(entry, arrays) for key, entry in form["fields"].items()}
+    if (kind == "named" and issubclass(found, tuple)) or (kind == "data" and dataclasses.is_dataclass(found)):
+        try:
+            return found(**fields)
+        except TypeError as fault:
+            raise InvalidInput(
+                f"the file is of another version of {PACKAGE}, in which {form[kind]} differs: {fault}"
+            ) from fault
+    if kind == "tree" and callable(getattr(found, "tree_unflatten", None)):
+        return found.tree_unflatten(fields["static"], fields["children"])
+    raise InvalidInput(f"{form[kind]} is no {kind} of {PACKAGE}")
+
+
+def _entries(names, values, path: str, arrays: Arrays) -> dict[str, Any]:
+    return {name: pack(value, f"{path}.{name}", arrays) for name, value in zip(names, values, strict=True)}
+
+
+def _name(thing: Any) -> str:
+    """Where a class or function is found, if it is found there."""
+    name = f"{thing.__module__}:{thing.__qualname__}"
+    try:
+        if _find(name) is thing:
+            return name
+    except InvalidInput:
+        pass
+    raise NotPortable(f"{name} is not part of {PACKAGE}, and a file holds no code")
+
+
+def _moved(name: str) -> str:
+    """Where "dalembert.module:name" of an older file is found now."""
+    old = name.removeprefix(f"{PACKAGE}.")
+    module, _, attribute = old.partition(":")
+    new = MOVED_NAMES.get(old) or f"{MOVED_MODULES.get(module, module)}:{attribute}"
+    return f"{PACKAGE}.{new}" if name.startswith(f"{PACKAGE}.") else name
+
+
+def _find(name: str) -> Any:
+    module, _, attribute = _moved(name).partition(":")
+    if module != PACKAGE and not module.startswith(f"{PACKAGE}."):
+        raise InvalidInput(f"{name} is not part of {PACKAGE}")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as fault:
+        raise InvalidInput(f"this version of {PACKAGE} has no {name}") from fault
+    if getattr(found, "__module__", None) != module:
+        raise InvalidInput(f"{name} is not part of {PACKAGE}")
+    return found
+
 
 NAMES = {
     "records.state.t": "time",
@@ -181,3 +393,175 @@ def provenance(trajectory: Run) -> dict[str, Any]:
         **made_by(),
         "units": "SI, if the parameters are; [q] is the unit of the coordinate itself",
     }
+
+
+SUFFIXES = (".nc", ".zarr")
+CARRY = "carry"
+PER_VARIABLE = 2048
+"""Bytes that a variable may take in a file beside its numbers."""
+
+
+def save_run(
+    trajectory: Run, path: str | Path, attributes: Mapping[str, Any] | None = None, *, reaction: bool = False
+) -> None:
+    """Write a NetCDF or Zarr file whole or not at all: beside its place under another name, then renamed.
+
+    Of two runs that write one file the later one stays, whole. `attributes` (such as the configuration) go into the file.
+    """
+    path = Path(path)
+    require_writable(path)
+    dataset = to_xarray(trajectory, reaction=reaction).assign_attrs(attributes or {})
+    carry = _carry(trajectory)
+    variables = len(dataset.variables) + len(carry.variables)
+    with replacing(path, room=dataset.nbytes + carry.nbytes + PER_VARIABLE * variables) as temporary:
+        _write(dataset, carry, temporary, zarr=path.suffix == ".zarr")
+
+
+def require_writable(path: Path) -> None:
+    """Refuse an output file that cannot be written, before anything runs."""
+    if path.suffix not in SUFFIXES:
+        raise InvalidInput(f"--out is {path}; allowed: a file that ends in .nc (NetCDF) or .zarr (Zarr)")
+    if not path.parent.is_dir():
+        raise InvalidInput(f"--out is {path}, but the folder {path.parent} does not exist: create it first")
+    foreign = path.is_dir() and (path.suffix != ".zarr" or not _is_zarr(path))
+    if foreign or (path.suffix == ".zarr" and path.is_file()) or not os.access(path.parent, os.W_OK):
+        raise InvalidInput(f"--out is {path}, which cannot be written")
+    if path.suffix == ".zarr":
+        require_zarr()
+
+
+def _is_zarr(path: Path) -> bool:
+    return any((path / name).is_file() for name in ("zarr.json", ".zgroup")) or not any(path.iterdir())
+
+
+def require_zarr() -> None:
+    """Refuse a Zarr file where the package is missing."""
+    try:
+        import zarr  # noqa: F401
+    except ImportError as fault:
+        raise InvalidInput("Zarr files need the package zarr: pip install 'zarr>=3'; or write .nc") from fault
+
+
+def _write(dataset: xarray.Dataset, carry: xarray.Dataset, path: Path, zarr: bool) -> None:
+    if zarr:
+        dataset.to_zarr(path, mode="w", consolidated=False, zarr_format=2)
+        carry.to_zarr(path, mode="a", group=CARRY, consolidated=False, zarr_format=2)
+    else:
+        dataset.to_netcdf(path, engine="h5netcdf")
+        carry.to_netcdf(path, mode="a", group=CARRY, engine="h5netcdf")
+
+
+def _carry(trajectory: Run) -> xarray.Dataset:
+    """Everything but the records, as named arrays and one JSON text."""
+    import xarray
+
+    forms, arrays = _packed(trajectory)
+    kept = {path: array for path, array in arrays.items() if not path.startswith("records")}
+    data = {
+        path: (tuple(f"{path}_{k}" for k in range(array.ndim)), array) for path, array in kept.items() if array.size
+    }
+    shapes = {path: [list(array.shape), array.dtype.str] for path, array in arrays.items()}
+    text = json.dumps({"forms": forms, "shapes": shapes, "checksum": checksum(arrays)})
+    return xarray.Dataset(data, attrs={"trajectory": text})
+
+
+def _packed(trajectory: Run) -> tuple[dict[str, Any], Arrays]:
+    forms: dict[str, Any] = {}
+    arrays: Arrays = {}
+    for field in dataclasses.fields(trajectory):
+        found: Arrays = {}
+        try:
+            forms[field.name] = pack(getattr(trajectory, field.name), field.name, found)
+            arrays |= found
+        except NotPortable as fault:
+            if field.name not in ("system", "integrator"):
+                raise
+            forms[field.name] = {"missing": str(fault)}
+    return forms, arrays
+
+
+def checksum(arrays: Mapping[str, np.ndarray]) -> int:
+    """CRC-32 over all arrays, in the order of their names."""
+    value = 0
+    for path in sorted(arrays):
+        value = zlib.crc32(np.ascontiguousarray(arrays[path]).tobytes(), zlib.crc32(path.encode(), value))
+    return value
+
+
+def load_run(path: str | Path, *, system: MechanicalSystem | None = None, integrator: Integrator | None = None) -> Run:
+    """The Run that a file holds, equal to the one that was saved.
+
+    A file holds no code: a system of your own (or a method with functions of your own) has to be given again.
+    """
+    path = Path(path)
+    dataset, carry = open_dataset(path), open_dataset(path, CARRY)
+    try:
+        saved = json.loads(carry.attrs["trajectory"])
+        forms, shapes = saved["forms"], saved["shapes"]
+    except (KeyError, json.JSONDecodeError) as fault:
+        raise InvalidInput(f"{path} is not a trajectory of dalembert: it has no description of one") from fault
+    arrays = {name: _array(path, dataset, carry, name, *shapes[name]) for name in shapes}
+    if checksum(arrays) != saved["checksum"]:
+        raise InvalidInput(f"{path} is damaged: its numbers are not those that were saved (checksum)")
+    given = {"system": system, "integrator": integrator}
+    fields = {name: _field(path, dataset, name, form, arrays, given.get(name)) for name, form in forms.items()}
+    return Run(**fields)
+
+
+def open_dataset(path: Path, group: str | None = None) -> xarray.Dataset:
+    """The data of a file in memory; a missing, foreign or truncated one is named."""
+    import xarray
+
+    if path.suffix not in SUFFIXES:
+        raise InvalidInput(f"{path} is no data file; allowed: a file that ends in .nc (NetCDF) or .zarr (Zarr)")
+    if not path.exists():
+        raise InvalidInput(f"there is no file {path}")
+    zarr = path.suffix == ".zarr"
+    if zarr:
+        require_zarr()
+    options: dict[str, Any] = {"engine": "zarr", "consolidated": False} if zarr else {"engine": "h5netcdf"}
+    try:
+        with xarray.open_dataset(path, group=group, **options) as data:
+            return data.load()
+    except Exception as fault:  # every library below has its own exceptions for a broken file
+        what = "a whole trajectory of dalembert" if group else f"a readable {'Zarr' if zarr else 'NetCDF'} file"
+        raise InvalidInput(f"{path} is not {what} (truncated, or something else): {fault}") from fault
+
+
+def _array(path: Path, dataset, carry, name: str, shape: list[int], dtype: str) -> np.ndarray:
+    if not np.prod(shape):
+        return np.zeros(shape, dtype)
+    held, column = (dataset, column_name(name)) if name.startswith("records.") else (carry, name)
+    if column not in held:
+        raise UnknownName(f"column of {path} (which a trajectory needs, but the file lacks)", column, map(str, held))
+    array = held[column].values
+    if list(array.shape) != shape or array.dtype != np.dtype(dtype):
+        raise InvalidInput(f"{path}: {column} is {array.dtype} {array.shape}, but {dtype} {tuple(shape)} was saved")
+    return array
+
+
+def column_name(path: str) -> str:
+    """The column of a record: "configuration_0" for "records.state.g.0"."""
+    head = "records.state.g"
+    return f"configuration{path.removeprefix(head).replace('.', '_')}" if path.startswith(head) else NAMES[path]
+
+
+def _field(path: Path, dataset, name: str, form: Any, arrays: Arrays, given: Any) -> Any:
+    if given is not None:
+        return given
+    if not (isinstance(form, dict) and "missing" in form):
+        return unpack(form, arrays)
+    if name == "system" and (rebuilt := _model(dataset.attrs.get("config", ""))) is not None:
+        return rebuilt
+    raise InvalidInput(f"{path} cannot hold the {name} of this run ({form['missing']}): give load(path, {name}=...)")
+
+
+def _model(config: str) -> MechanicalSystem | None:
+    """The system of a configuration that names a model of dalembert."""
+    import tomllib
+
+    try:
+        section = dict(tomllib.loads(config)["system"])
+        return MODELS[section.pop("name")].make(section)
+    except (tomllib.TOMLDecodeError, KeyError, InvalidInput):
+        return None

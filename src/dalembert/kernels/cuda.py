@@ -1,4 +1,9 @@
-"""The GPU backend: C compiled by NVRTC through CuPy, one thread a trajectory; and the same C on the CPU, for tests.
+"""Scalar programs as C: one text that NVRTC compiles for a GPU, a thread a trajectory, and a C compiler for a CPU.
+
+Control flow is plain C, because every thread has its own. The state stays in registers for the whole run; lanes are the
+fastest axis of every buffer, so neighbouring threads touch neighbouring words.
+
+The GPU backend: C compiled by NVRTC through CuPy, one thread a trajectory; and the same C on the CPU, for tests.
 
 CuPy is imported where it is used: programs are made, and emulated, on machines without a GPU.
 """
@@ -6,9 +11,11 @@ CuPy is imported where it is used: programs are made, and emulated, on machines 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,11 +23,272 @@ from typing import Any
 import numpy as np
 
 from . import cache as disk
-from .buffers import Buffers, layout_of
-from .csource import THREADS, source
-from .known import Lowered
-from .layout import ABI, SIGNATURE, Function
-from .problem import Problem
+from .cache import Lowered
+from .ir import BOOL, F64, I64, Block, Branch, Loop, Program, Value
+from .problem import ABI, COUNTS, POINTERS, SIGNATURE, Buffers, Function, Layout, Problem, layout_of
+
+THREADS = 64
+BLOCKS = (
+    8  # a multiprocessor: 128 registers a thread. Measured on an H200: fewer spills are slower, more are slower too
+)
+"""Threads of a GPU block: programs fill the registers, and small blocks share a multiprocessor best."""
+
+PRELUDE = r"""
+typedef long long word;
+#ifdef __CUDACC__
+#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+#define HELPER static __device__ __forceinline__
+#define FIRST_LANE (begin + (word)blockIdx.x * blockDim.x + threadIdx.x)
+#define LANE_STEP ((word)gridDim.x * blockDim.x)
+HELPER word bits(double x) { return __double_as_longlong(x); }
+HELPER double unbits(word n) { return __longlong_as_double(n); }
+#else
+#include <math.h>
+#include <string.h>
+#define KERNEL void
+#define HELPER static inline
+#define FIRST_LANE begin
+#define LANE_STEP 1
+HELPER word bits(double x) { word n; memcpy(&n, &x, 8); return n; }
+HELPER double unbits(word n) { double x; memcpy(&x, &n, 8); return x; }
+#endif
+HELPER double lesser(double a, double b) { return a < b || a != a ? a : b; }
+HELPER double greater(double a, double b) { return a > b || a != a ? a : b; }
+HELPER word to_word(double x) {
+  if (x != x) return 0;
+  if (x >= 9223372036854775808.0) return 0x7fffffffffffffffLL;
+  if (x < -9223372036854775808.0) return -0x7fffffffffffffffLL - 1;
+  return (word)x;
+}
+HELPER word add_words(word a, word b) { return (word)((unsigned long long)a + (unsigned long long)b); }
+HELPER word sub_words(word a, word b) { return (word)((unsigned long long)a - (unsigned long long)b); }
+HELPER word mul_words(word a, word b) { return (word)((unsigned long long)a * (unsigned long long)b); }
+HELPER word div_words(word a, word b) { return b == 0 ? -1 : b == -1 ? sub_words(0, a) : a / b; }
+HELPER word rem_words(word a, word b) { return b == 0 ? a : b == -1 ? 0 : a % b; }
+HELPER word shift_left(word a, word n) { return (word)((unsigned long long)a << n); }
+"""
+
+_TYPES = {F64: "double", I64: "word", BOOL: "bool"}
+_FORMS = {
+    F64: {
+        "add": "{} + {}",
+        "sub": "{} - {}",
+        "mul": "{} * {}",
+        "div": "{} / {}",
+        "neg": "-{}",
+        "abs": "fabs({})",
+        "sqrt": "sqrt({})",
+        "floor": "floor({})",
+        "ceil": "ceil({})",
+        "round": "rint({})",
+        "trunc": "trunc({})",
+        "fma": "fma({}, {}, {})",
+        "copysign": "copysign({}, {})",
+        "min": "lesser({}, {})",
+        "max": "greater({}, {})",
+        "float": "(double){}",
+        "unbits": "unbits({})",
+    },
+    I64: {
+        "add": "add_words({}, {})",
+        "sub": "sub_words({}, {})",
+        "mul": "mul_words({}, {})",
+        "div": "div_words({}, {})",
+        "rem": "rem_words({}, {})",
+        "neg": "sub_words(0, {})",
+        "abs": "({0} < 0 ? sub_words(0, {0}) : {0})",
+        "min": "({0} < {1} ? {0} : {1})",
+        "max": "({0} > {1} ? {0} : {1})",
+        "and": "{} & {}",
+        "or": "{} | {}",
+        "xor": "{} ^ {}",
+        "not": "~{}",
+        "shl": "shift_left({}, {})",
+        "shr": "{} >> {}",
+        "int": "to_word({})",
+        "bits": "bits({})",
+    },
+    BOOL: {
+        "and": "{} & {}",
+        "or": "{} | {}",
+        "xor": "{} ^ {}",
+        "not": "!{}",
+        "lt": "{} < {}",
+        "le": "{} <= {}",
+        "eq": "{} == {}",
+        "ne": "{} != {}",
+    },
+}
+
+
+def literal(value: Value) -> str:
+    """A constant as C reads it back to the last bit."""
+    if value.type == BOOL:
+        return "true" if value.data else "false"
+    if value.type == I64:
+        return f"{value.data}LL" if value.data > -(1 << 63) else "(-0x7fffffffffffffffLL - 1)"
+    if math.isnan(value.data):
+        return "unbits(0x7ff8000000000000LL)"
+    if math.isinf(value.data):
+        return f"unbits({'-0x0010000000000000LL' if value.data < 0 else '0x7ff0000000000000LL'})"
+    return f"({value.data.hex()})"
+
+
+class Writer:
+    """Writes the text of one kernel."""
+
+    def __init__(self, program: Program, layout: Layout):
+        self.program, self.layout = program, layout
+        self.lines: list[str] = []
+        self.names: dict[Value, str] = {}
+        self.indent = 1
+        self.count = 0
+
+    def put(self, text: str) -> None:
+        self.lines.append("  " * self.indent + text)
+
+    def fresh(self) -> str:
+        self.count += 1
+        return f"v{self.count}"
+
+    def name(self, value: Value) -> str:
+        return literal(value) if value.op == "const" else self.names[value]
+
+    def define(self, value: Value, text: str) -> None:
+        self.names[value] = self.fresh()
+        self.put(f"const {_TYPES[value.type]} {self.names[value]} = {text};")
+
+    def variables(self, values: Sequence[Value], initial: Sequence[str] | None = None) -> list[str]:
+        """Declare variables for values that change, and name the values after them."""
+        names = []
+        for i, value in enumerate(values):
+            names.append(self.fresh())
+            self.names[value] = names[-1]
+            self.put(f"{_TYPES[value.type]} {names[-1]}" + (f" = {initial[i]};" if initial else ";"))
+        return names
+
+    def assign(self, variables: Sequence[str], values: Sequence[Value]) -> None:
+        """All variables at once: the new values may be other variables of the list."""
+        clash = set(variables)
+        sources = []
+        for variable, value in zip(variables, values, strict=True):
+            source = self.name(value)
+            if source in clash and source != variable:
+                kept = self.fresh()
+                self.put(f"const {_TYPES[value.type]} {kept} = {source};")
+                source = kept
+            sources.append(source)
+        for variable, source in zip(variables, sources, strict=True):
+            if variable != source:
+                self.put(f"{variable} = {source};")
+
+    def block(self, block: Block) -> None:
+        for statement in block.statements:
+            if isinstance(statement, Value):
+                self.define(statement, self.operation(statement))
+            elif isinstance(statement, Loop):
+                self.loop(statement)
+            else:
+                self.branch(statement)
+
+    def operation(self, value: Value) -> str:
+        args = [self.name(arg) for arg in value.args]
+        if value.op == "select":
+            return f"{args[0]} ? {args[1]} : {args[2]}"
+        return _FORMS[value.type][value.op].format(*args)
+
+    def loop(self, loop: Loop) -> None:
+        variables = self.variables(loop.params, [self.name(value) for value in loop.initial])
+        self.names.update(zip(loop.results, variables, strict=True))
+        self.put("for (;;) {")
+        self.indent += 1
+        self.block(loop.test)
+        self.put(f"if (!{self.name(loop.condition)}) break;")
+        self.block(loop.body)
+        self.assign(variables, loop.following)
+        self.indent -= 1
+        self.put("}")
+
+    def branch(self, branch: Branch) -> None:
+        results = self.variables(branch.results)
+        for opening, block, values in (
+            (f"if ({self.name(branch.condition)}) {{", branch.then, branch.then_values),
+            ("} else {", branch.other, branch.other_values),
+        ):
+            self.put(opening)
+            self.indent += 1
+            self.block(block)
+            for result, value in zip(results, values, strict=True):
+                self.put(f"{result} = {self.name(value)};")
+            self.indent -= 1
+        self.put("}")
+
+    # ---- memory
+
+    def load(self, value: Value, word: str) -> str:
+        return {F64: f"unbits({word})", I64: word, BOOL: f"{word} != 0"}[value.type]
+
+    def store(self, place: str, value: Value, name: str) -> None:
+        self.put(f"{place} = {f'bits({name})' if value.type == F64 else f'(word){name}'};")
+
+    def inputs(self) -> None:
+        rows = {True: 0, False: 0}
+        for value, varies in zip(self.program.constants, self.layout.varying, strict=True):
+            place = f"varying[{rows[True]} * stride + lane]" if varies else f"shared[{rows[False]}]"
+            self.define(value, self.load(value, place))
+            rows[varies] += 1
+
+    def controls(self) -> None:
+        lane = " + lane" if self.layout.controls_vary else ""
+        for place, value in enumerate(self.program.controls):
+            row = f"((save - first) * every + k) * {len(self.program.controls)} + {place}"
+            self.define(value, self.load(value, f"controls[({row}) * control_stride{lane}]"))
+
+    def record(self) -> None:
+        for (before, size, place), value in zip(self.layout.offsets, self.program.record, strict=True):
+            row = f"capacity * {before} + save * {size} + {place}"
+            self.store(f"records[({row}) * stride + lane]", value, self.name(value))
+
+    # ---- the run
+
+    def kernel(self) -> str:
+        program = self.program
+        const = {"shared", "varying", "controls"}
+        pointers = ", ".join(f"{'const ' if each in const else ''}word *__restrict__ {each}" for each in POINTERS)
+        head = f"KERNEL run({pointers}, {', '.join(f'word {each}' for each in COUNTS)}) {{"
+        self.put("for (word lane = FIRST_LANE; lane < end; lane += LANE_STEP) {")
+        self.indent += 1
+        self.inputs()
+        state = self.variables(
+            program.state,
+            [self.load(value, f"state[{row} * stride + lane]") for row, value in enumerate(program.state)],
+        )
+        self.names.update(zip(program.observed, state, strict=True))
+        self.block(program.setup)
+        self.put("for (word save = first; save < last; ++save) {")
+        self.indent += 1
+        self.put("for (word k = 0; k < every; ++k) {")
+        self.indent += 1
+        self.controls()
+        self.block(program.advance)
+        self.assign(state, program.following)
+        self.indent -= 1
+        self.put("}")
+        self.block(program.observe)
+        self.record()
+        self.indent -= 1
+        self.put("}")
+        for row, (value, name) in enumerate(zip(program.state, state, strict=True)):
+            self.store(f"state[{row} * stride + lane]", value, name)
+        self.indent -= 1
+        self.put("}")
+        return "\n".join([head, *self.lines, "}", ""])
+
+
+def source(program: Program, layout: Layout) -> str:
+    """The whole run as C, for NVRTC or for a C compiler."""
+    return f"#define THREADS {THREADS}\n#define BLOCKS {BLOCKS}\n{PRELUDE}\n{Writer(program, layout).kernel()}"
+
 
 ROOM = 1 << 28
 """Bytes of records kept on the device before they are copied to the host."""
@@ -92,15 +360,19 @@ class CudaSession:
         import cupy
 
         b = self.buffers
-        controls = self.controls.ravel()[step * b.control_row:]
+        controls = self.controls.ravel()[step * b.control_row :]
         counts = (self.limit, 0, count, every, b.stride, 0, b.stride, b.control_stride)
-        self.kernel((self.blocks,), (THREADS,),
-                    (self.shared, self.varying, self.state, controls, self.records_room, *map(np.int64, counts)))
+        self.kernel(
+            (self.blocks,),
+            (THREADS,),
+            (self.shared, self.varying, self.state, controls, self.records_room, *map(np.int64, counts)),
+        )
         if not keep:
             return cupy.cuda.get_current_stream().synchronize()
-        for kept, new in zip(b.record_leaves(b.records, b.capacity), b.record_leaves(self.records_room, self.limit),
-                             strict=True):
-            kept[first:first + count] = new[:count].get()
+        for kept, new in zip(
+            b.record_leaves(b.records, b.capacity), b.record_leaves(self.records_room, self.limit), strict=True
+        ):
+            kept[first : first + count] = new[:count].get()
 
     def loop(self) -> Any:
         self.buffers.state[...] = self.state.get()

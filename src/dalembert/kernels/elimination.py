@@ -1,12 +1,142 @@
-"""The small linear solve of a step (`_elimination.eliminate_p`), written out in scalars."""
+"""Gaussian elimination as one operation of JAX: a solve is a line of a jaxpr and not a thousand, whatever its size.
+
+`pivoted` is the algorithm, on lists of scalars; XLA gets it written out in `jax.lax`, the kernels write it out in their own
+operations. Derivatives are those of what is written out, but `_linalg.solve` has its own.
+
+The small linear solve of a step (`_elimination.eliminate_p`), written out in scalars.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any, Protocol
 
-from .._elimination import pivoted
-from .builder import Builder
-from .program import Value
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.interpreters import ad, batching, mlir
+
+from .ir import Builder, Value
+
+
+class Arithmetic(Protocol):
+    """The operations of an elimination."""
+
+    def number(self, value: float) -> Any: ...
+    def larger(self, x: Any, y: Any) -> Any: ...
+    def negative(self, x: Any) -> Any: ...
+    def select(self, condition: Any, yes: Any, no: Any) -> Any: ...
+    def neg(self, x: Any) -> Any: ...
+    def mul(self, x: Any, y: Any) -> Any: ...
+    def sub(self, x: Any, y: Any) -> Any: ...
+    def reciprocal(self, x: Any) -> Any: ...
+
+
+Rows = list[list[Any]]
+
+
+def pivoted(a: Arithmetic, left: Rows, right: Rows) -> tuple[Rows, Any]:
+    """(A^-1 B, sign det A) of A = left and B = right, with partial pivoting; both lists are overwritten.
+
+    The pivot is bubbled up by selects, so the code is free of branches and of data-dependent indices.
+    """
+    size, sign = len(left), a.number(1.0)
+    for k in range(size):
+        rows = [*left[k][k:], *right[k]]
+        for i in range(k + 1, size):
+            larger, other = a.larger(left[i][k], rows[0]), [*left[i][k:], *right[i]]
+            swapped = [a.select(larger, x, y) for x, y in zip(rows, other, strict=True)]
+            rows = [a.select(larger, y, x) for x, y in zip(rows, other, strict=True)]
+            left[i][k:], right[i] = swapped[: size - k], swapped[size - k :]
+            sign = a.select(larger, a.neg(sign), sign)
+        sign = a.select(a.negative(rows[0]), a.neg(sign), sign)
+        inverse = a.reciprocal(rows[0])
+        rows = [a.mul(x, inverse) for x in rows[1:]]
+        left[k][k + 1 :], right[k] = rows[: size - k - 1], rows[size - k - 1 :]
+        for i in range(k + 1, size):
+            factor = left[i][k]
+            left[i][k + 1 :] = [
+                a.sub(x, a.mul(factor, y)) for x, y in zip(left[i][k + 1 :], left[k][k + 1 :], strict=True)
+            ]
+            right[i] = [a.sub(x, a.mul(factor, y)) for x, y in zip(right[i], right[k], strict=True)]
+    for k in reversed(range(size)):
+        for i in range(k):
+            right[i] = [a.sub(x, a.mul(left[i][k], y)) for x, y in zip(right[i], right[k], strict=True)]
+    return right, sign
+
+
+class _Lax:
+    """JAX's scalars, and rows of right-hand sides beside them."""
+
+    def __init__(self, dtype: Any):
+        self.dtype = dtype
+
+    select, neg = staticmethod(lax.select), staticmethod(lax.neg)
+    mul, sub = staticmethod(jnp.multiply), staticmethod(lax.sub)
+
+    def number(self, value: float) -> Array:
+        return jnp.asarray(value, self.dtype)
+
+    def larger(self, x: Array, y: Array) -> Array:
+        return lax.gt(lax.abs(x), lax.abs(y))
+
+    def negative(self, x: Array) -> Array:
+        return lax.lt(x, lax.full_like(x, 0.0))
+
+    def reciprocal(self, x: Array) -> Array:
+        return lax.div(lax.full_like(x, 1.0), x)
+
+
+def _written_out(matrix: Array, rhs: Array) -> tuple[Array, Array]:
+    rows, sign = pivoted(_Lax(matrix.dtype), [list(row) for row in matrix], [[row] for row in rhs])
+    return jnp.stack([row for (row,) in rows]) if rhs.size else rhs, sign
+
+
+def eliminate(matrix: Array, rhs: Array) -> tuple[Array, Array]:
+    """(A^-1 B, sign det A), for A (n, n) and B (n, k), by Gaussian elimination with partial pivoting."""
+    matrix, rhs = (jnp.asarray(array, jnp.result_type(matrix, rhs)) for array in (matrix, rhs))
+    solution, sign = eliminate_p.bind(matrix, rhs)
+    return solution, sign
+
+
+eliminate_p = type(lax.add_p)("eliminate")  # a Primitive: the import of jax.extend.core would take 40 ms
+eliminate_p.multiple_results = True
+eliminate_p.def_impl(jax.jit(_written_out))
+
+
+@eliminate_p.def_abstract_eval
+def _shapes(matrix, rhs):
+    return rhs, rhs.update(shape=())
+
+
+mlir.register_lowering(eliminate_p, mlir.lower_fun(_written_out, multiple_results=True))
+
+
+def _jvp(primals, tangents):
+    tangents = tuple(map(ad.instantiate_zeros, tangents))
+    return jax.jvp(_written_out, primals, tangents)
+
+
+def _transpose(cotangents, matrix, rhs):
+    """Linear in the right-hand side."""
+    given, _ = cotangents
+    back = jax.linear_transpose(lambda b: _written_out(matrix, b)[0], rhs.aval)
+    return None, back(ad.instantiate_zeros(given))[0]
+
+
+def _batch(args, axes):
+    """Right-hand sides of one matrix are more columns."""
+    (matrix, rhs), (of_matrix, of_rhs) = args, axes
+    if of_matrix is not None:
+        return jax.vmap(_written_out, axes)(matrix, rhs), (0, 0)
+    many = jnp.moveaxis(rhs, of_rhs, 1)
+    solution, sign = eliminate(matrix, many.reshape(len(matrix), many.shape[1] * many.shape[2]))
+    return (solution.reshape(many.shape), sign), (1, None)
+
+
+ad.primitive_jvps[eliminate_p] = _jvp
+ad.primitive_transposes[eliminate_p] = _transpose
+batching.primitive_batchers[eliminate_p] = _batch
 
 
 class _Scalars:

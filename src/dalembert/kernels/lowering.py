@@ -17,11 +17,11 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from . import indexing, rules
-from .builder import BUDGET, Builder
-from .known import Lowered
-from .optimise import optimise
-from .program import Block, LoweringError, Program, Value
+from . import rules
+from . import rules as indexing
+from .cache import Lowered
+from .ir import BUDGET, Block, Builder, LoweringError, Program, Value
+from .passes import optimise
 
 CHEAP = 40
 """Below this many operations both arms of a `cond` are computed and one is selected."""
@@ -92,8 +92,8 @@ class Lowering:
                 raise LoweringError(f"this version of JAX writes '{name}' without {missing}") from missing
         elif name in rules.RULES:
             results = rules.RULES[name](self.builder, params, *args)
-        elif name in indexing.RULES:
-            results = indexing.RULES[name](self.builder, params, shapes[0], *args)
+        elif name in indexing.INDEXING_RULES:
+            results = indexing.INDEXING_RULES[name](self.builder, params, shapes[0], *args)
         else:
             raise LoweringError(f"no scalar rule for the primitive '{name}'")
         results = results if isinstance(results, list) else [results]
@@ -122,8 +122,8 @@ def _linear_solve(lowering: Lowering, params: dict, args: list[Array]) -> list[A
     """custom_linear_solve: run `solve` on the right-hand side; the other three functions are for derivatives."""
     lengths = params["const_lengths"]
     start = lengths.matvec + lengths.vecmat
-    right_hand_side = args[start + lengths.solve + lengths.transpose_solve:]
-    return lowering.closed(params["jaxprs"].solve, args[start:start + lengths.solve] + right_hand_side)
+    right_hand_side = args[start + lengths.solve + lengths.transpose_solve :]
+    return lowering.closed(params["jaxprs"].solve, args[start : start + lengths.solve] + right_hand_side)
 
 
 def _flat(arrays: Sequence[Array]) -> list[Value]:
@@ -134,7 +134,7 @@ def _like(values: Sequence[Value], arrays: Sequence[Array]) -> list[Array]:
     """A flat list of values in the shapes of `arrays`."""
     result, start = [], 0
     for array in arrays:
-        result.append(rules.packed(values[start:start + array.size], array.shape))
+        result.append(rules.packed(values[start : start + array.size], array.shape))
         start += array.size
     return result
 
@@ -165,9 +165,10 @@ def _loop(lowering: Lowering, carry: list[Array], test: Callable, body: Callable
 
 def _while(lowering: Lowering, params: dict, args: list[Array]) -> list[Array]:
     tests, bodies = params["cond_nconsts"], params["body_nconsts"]
-    test_consts, body_consts, carry = args[:tests], args[tests:tests + bodies], args[tests + bodies:]
+    test_consts, body_consts, carry = args[:tests], args[tests : tests + bodies], args[tests + bodies :]
     return _loop(
-        lowering, carry,
+        lowering,
+        carry,
         lambda c: lowering.closed(params["cond_jaxpr"], [*test_consts, *c])[0].item(),
         lambda c: lowering.closed(params["body_jaxpr"], [*body_consts, *c]),
     )
@@ -187,16 +188,18 @@ def _cond(lowering: Lowering, params: dict, args: list[Array]) -> list[Array]:
         here = builder.compare("le", index, builder.const(i)) if index.type == "i64" else builder.invert(index)
         if cheap:
             chosen, rest = lowering.closed(branches[i], operands), from_branch(i + 1)
-            return [rules.mapped(lambda u, v: builder.select(here, u, v), a, b)
-                    for a, b in zip(chosen, rest, strict=True)]
+            return [
+                rules.mapped(lambda u, v: builder.select(here, u, v), a, b) for a, b in zip(chosen, rest, strict=True)
+            ]
         shapes: list[Array] = []
 
         def arm(compute: Callable[[], list[Array]]) -> list[Value]:
             shapes[:] = compute()
             return _flat(shapes)
 
-        values = builder.branch(here, lambda: arm(lambda: lowering.closed(branches[i], operands)),
-                                lambda: arm(lambda: from_branch(i + 1)))
+        values = builder.branch(
+            here, lambda: arm(lambda: lowering.closed(branches[i], operands)), lambda: arm(lambda: from_branch(i + 1))
+        )
         return _like(values, shapes)
 
     return from_branch(0)
@@ -212,36 +215,58 @@ def _scan_sizes(params: dict) -> tuple[int, int]:
 
 def _scan(lowering: Lowering, params: dict, args: list[Array]) -> list[Array]:
     (consts, carried), length = _scan_sizes(params), params["length"]
-    fixed, carry, xs = args[:consts], args[consts:consts + carried], args[consts + carried:]
+    fixed, carry, xs = args[:consts], args[consts : consts + carried], args[consts + carried :]
     closed, builder = params["jaxpr"], lowering.builder
     collected = len(closed.jaxpr.outvars) - carried
     if not xs and not collected and length * _cost(closed.jaxpr) > UNROLL:
         end, one = builder.const(length), builder.const(1)
         counter = rules.packed([builder.const(0)], ())
         counted = _loop(
-            lowering, [counter, *carry],
+            lowering,
+            [counter, *carry],
             lambda c: builder.compare("lt", c[0].item(), end),
             lambda c: [rules.packed([builder.add(c[0].item(), one)], ()), *lowering.closed(closed, [*fixed, *c[1:]])],
         )
         return counted[1:]
     ys: list[list[Array]] = []
     for i in reversed(range(length)) if params["reverse"] else range(length):
-        results = lowering.closed(closed, [*fixed, *carry, *(x[i:i + 1].reshape(x.shape[1:]) for x in xs)])
+        results = lowering.closed(closed, [*fixed, *carry, *(x[i : i + 1].reshape(x.shape[1:]) for x in xs)])
         carry = results[:carried]
         ys.append(results[carried:])
     if params["reverse"]:
         ys.reverse()
-    stacks = [np.stack(items) if length else np.empty((0, *variable.aval.shape), object)
-              for items, variable in zip(zip(*ys, strict=True) if ys else [()] * collected,
-                                         closed.jaxpr.outvars[carried:], strict=True)]
+    stacks = [
+        np.stack(items) if length else np.empty((0, *variable.aval.shape), object)
+        for items, variable in zip(
+            zip(*ys, strict=True) if ys else [()] * collected, closed.jaxpr.outvars[carried:], strict=True
+        )
+    ]
     return [*carry, *stacks]
 
 
 STRUCTURES: dict[str, Callable[[Lowering, dict, list[Array]], list[Array]]] = {
-    "while": _while, "cond": _cond, "scan": _scan, "custom_linear_solve": _linear_solve,
+    "while": _while,
+    "cond": _cond,
+    "scan": _scan,
+    "custom_linear_solve": _linear_solve,
     "call_hi_primitive": _expanded,
-    **dict.fromkeys(("jit", "pjit", "call", "closed_call", "core_call", "remat", "remat2", "checkpoint",
-                     "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "eval_jaxpr"), _call),
+    **dict.fromkeys(
+        (
+            "jit",
+            "pjit",
+            "call",
+            "closed_call",
+            "core_call",
+            "remat",
+            "remat2",
+            "checkpoint",
+            "custom_jvp_call",
+            "custom_vjp_call",
+            "custom_vjp_call_jaxpr",
+            "eval_jaxpr",
+        ),
+        _call,
+    ),
 }
 
 
@@ -284,8 +309,9 @@ def _without_collection() -> Iterator[None]:
 
 
 @_without_collection()
-def lower(advance: Callable, observe: Callable, consts: Any, loop: Any, control: Any, *,
-          budget: int = BUDGET) -> Lowered:
+def lower(
+    advance: Callable, observe: Callable, consts: Any, loop: Any, control: Any, *, budget: int = BUDGET
+) -> Lowered:
     """The program of a run: advance(consts, loop, control) -> loop, observe(consts, loop) -> record.
 
     The arguments are pytrees of arrays or ShapeDtypeStructs; only their shapes and dtypes matter.
@@ -312,8 +338,16 @@ def lower(advance: Callable, observe: Callable, consts: Any, loop: Any, control:
     with builder.inside(observed):
         records = _flat(lowering.closed(looking, [*constants, *seen]))
     program = Program(
-        [*_flat(constants), *lowering.captured_inputs], _flat(controls), builder.setup, _flat(state), stepped,
-        next_state, _flat(seen), observed, records, builder.notes,
+        [*_flat(constants), *lowering.captured_inputs],
+        _flat(controls),
+        builder.setup,
+        _flat(state),
+        stepped,
+        next_state,
+        _flat(seen),
+        observed,
+        records,
+        builder.notes,
     )
     return Lowered.of(optimise(program), lowering.captured, record)
 

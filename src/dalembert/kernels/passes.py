@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from .program import F64, Block, Branch, Loop, Program, Statement, Value, blocks, values
+from .ir import F64, Block, Branch, Loop, Program, Statement, Value, blocks, values
 
 
 def optimise(program: Program) -> Program:
@@ -125,8 +125,12 @@ def fuse_products(program: Program) -> None:
     kept = set(_structural_uses(program))
     for block in all_blocks(program):
         fusable = {
-            value for value in block.statements
-            if isinstance(value, Value) and value.op == "mul" and value.type == F64 and value not in kept
+            value
+            for value in block.statements
+            if isinstance(value, Value)
+            and value.op == "mul"
+            and value.type == F64
+            and value not in kept
             and all(_is_sum(user, block) for user in users[value])
         }
         block.statements = list(_fused(block, fusable))

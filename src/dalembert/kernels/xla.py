@@ -18,8 +18,16 @@ LIMIT = 1024
 """Records of one call, so that a run of any length compiles once."""
 
 
-def scan(advance: Callable, observe: Callable, consts: Any, loop: Any, controls: Any = None, *, saves: int,
-         save_every: int = 1) -> tuple[Any, Any]:
+def scan(
+    advance: Callable,
+    observe: Callable,
+    consts: Any,
+    loop: Any,
+    controls: Any = None,
+    *,
+    saves: int,
+    save_every: int = 1,
+) -> tuple[Any, Any]:
     """(final loop, records) of one trajectory as a traceable function: reverse mode goes through it.
 
     `controls` leaves have shape (saves * save_every, ...), the records (saves, ...).
@@ -40,7 +48,9 @@ def traced(problem: Problem, saves: int, save_every: int, initial: bool = False)
     """`scan` over the lanes of a problem: (final loop, records), lanes first; `initial` records the given loop too."""
 
     def function(consts: Any, loop: Any, controls: Any) -> tuple[Any, Any]:
-        final, records = scan(problem.advance, problem.observe, consts, loop, controls, saves=saves, save_every=save_every)
+        final, records = scan(
+            problem.advance, problem.observe, consts, loop, controls, saves=saves, save_every=save_every
+        )
         if initial:
             first = problem.observe(consts, loop)
             records = jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a)[None], b]), first, records)
@@ -48,16 +58,31 @@ def traced(problem: Problem, saves: int, save_every: int, initial: bool = False)
 
     if problem.lanes is None:
         return function(problem.consts, problem.loop, problem.controls)
-    marks = [jax.tree.unflatten(jax.tree.structure(tree), [0 if varies else None for varies in axes])
-             for tree, axes in ((problem.consts, problem.const_axes), (problem.loop, problem.loop_axes),
-                                (problem.controls, problem.control_axes))]
+    marks = [
+        jax.tree.unflatten(jax.tree.structure(tree), [0 if varies else None for varies in axes])
+        for tree, axes in (
+            (problem.consts, problem.const_axes),
+            (problem.loop, problem.loop_axes),
+            (problem.controls, problem.control_axes),
+        )
+    ]
     return jax.vmap(function, in_axes=tuple(marks), axis_size=problem.lanes)(
-        problem.consts, problem.loop, problem.controls)
+        problem.consts, problem.loop, problem.controls
+    )
 
 
 @partial(jax.jit, static_argnames=("advance", "observe", "axes", "capacity"))
-def _block(advance: Callable, observe: Callable, axes: Any, capacity: int, consts: Any, loop: Any,
-           controls: Any, count: Any, every: Any) -> tuple[Any, Any]:
+def _block(
+    advance: Callable,
+    observe: Callable,
+    axes: Any,
+    capacity: int,
+    consts: Any,
+    loop: Any,
+    controls: Any,
+    count: Any,
+    every: Any,
+) -> tuple[Any, Any]:
     """`count` records, each after `every` steps; both are run-time numbers, so one compilation serves a whole run."""
     if axes is not None:
         in_axes = jax.tree.unflatten(jax.tree.structure((consts, loop, controls)), axes)
@@ -87,18 +112,25 @@ class XlaSession:
         lanes = problem.lanes
         loop = jax.tree.leaves(problem.loop)
         if lanes is not None:
-            loop = [jnp.asarray(leaf) if varies else jnp.broadcast_to(leaf, (lanes, *np.shape(leaf)))
-                    for leaf, varies in zip(loop, problem.loop_axes, strict=True)]
+            loop = [
+                jnp.asarray(leaf) if varies else jnp.broadcast_to(leaf, (lanes, *np.shape(leaf)))
+                for leaf, varies in zip(loop, problem.loop_axes, strict=True)
+            ]
         loop = [jnp.asarray(leaf, spec.dtype) for leaf, spec in zip(loop, problem.loop_specs, strict=True)]
         self.state = jax.tree.unflatten(jax.tree.structure(problem.loop), loop)
         # axis 0 of a control is the step; the lanes, where there are any, follow it
-        self.controls = jax.tree.unflatten(jax.tree.structure(problem.controls), [
-            np.moveaxis(np.asarray(leaf), 0, 1) if varies else np.asarray(leaf)
-            for leaf, varies in zip(jax.tree.leaves(problem.controls), problem.control_axes, strict=True)])
+        self.controls = jax.tree.unflatten(
+            jax.tree.structure(problem.controls),
+            [
+                np.moveaxis(np.asarray(leaf), 0, 1) if varies else np.asarray(leaf)
+                for leaf, varies in zip(jax.tree.leaves(problem.controls), problem.control_axes, strict=True)
+            ],
+        )
         self.axes: tuple | None = None
         if lanes is not None:
-            self.axes = tuple(0 if varies else None for varies in
-                              (*problem.const_axes, *[True] * len(loop), *problem.control_axes))
+            self.axes = tuple(
+                0 if varies else None for varies in (*problem.const_axes, *[True] * len(loop), *problem.control_axes)
+            )
         record = jax.eval_shape(problem.observe, problem.const_tree, problem.loop_tree)
         words = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(record)) * (lanes or 1)
         self.limit = max(1, min(LIMIT, (1 << 22) // max(words, 1)))
@@ -112,11 +144,22 @@ class XlaSession:
     def run(self, first: int, count: int, every: int, step: int, keep: bool = True) -> None:
         controls, total = self.controls, count * every
         if jax.tree.leaves(controls):
-            controls = jax.tree.map(lambda leaf: _padded(leaf[step:step + total], self.limit * max(every, 1)), controls)
-        self.state, records = _block(self.problem.advance, self.problem.observe, self.axes, self.limit,
-                                     self.problem.consts, self.state, controls, count, every)
+            controls = jax.tree.map(
+                lambda leaf: _padded(leaf[step : step + total], self.limit * max(every, 1)), controls
+            )
+        self.state, records = _block(
+            self.problem.advance,
+            self.problem.observe,
+            self.axes,
+            self.limit,
+            self.problem.consts,
+            self.state,
+            controls,
+            count,
+            every,
+        )
         for kept, new in zip(self.host, jax.tree.leaves(records), strict=True):
-            kept[first:first + count] = np.asarray(new)[:count]
+            kept[first : first + count] = np.asarray(new)[:count]
 
     def records(self, count: int) -> Any:
         leaves = [kept[:count] for kept in self.host]

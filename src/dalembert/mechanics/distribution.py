@@ -1,8 +1,16 @@
-"""Is a constraint really nonholonomic? Iterated brackets of D, the growth vector, and what of the constraint is integrable."""
+"""The distribution D as geometry: brackets of vector fields, adapted frames and Hamel's equations.
+
+Coordinates adapted to D on R^n: an Ehresmann connection v^alpha = -A^alpha_a v^a, and the motion in z = (q, v^a).
+
+Sections 3.1 and 4.1 of jimenez-scheurle. The coordinates of q are split into base (a) and fibre (alpha) ones such that the
+constraint can be solved for the fibre velocities; affine, time-dependent and nonlinear constraints go the same way.
+
+Is a constraint really nonholonomic? Iterated brackets of D, the growth vector, and what of the constraint is integrable.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
@@ -13,13 +21,197 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._echelon import echelon, null_basis
-from .._jaxpr import depends
-from .._linalg import solve
-from ..distribution import bracket
+from ..errors import InvalidInput
 from ..groups import Euclidean, Group, Product
-from ..kernels.evaluate import evaluated
-from ..system import MechanicalSystem
+from ..kernels import evaluated
+from ..numerics import depends, echelon, find_root, null_basis, solve
+from .system import MechanicalSystem, State
+
+Field = Callable[[Any], Array]
+
+
+def bracket(group, x: Field, y: Field) -> Field:
+    """[X, Y] of vector fields given left-trivialised: DY.X - DX.Y + ad_X Y."""
+
+    def value(g):
+        def along(field, direction):
+            return jax.jvp(lambda eta: field(group.shift(g, eta)), (jnp.zeros(group.dim),), (direction,))[1]
+
+        return along(y, x(g)) - along(x, y(g)) + group.ad(x(g), y(g))
+
+    return value
+
+
+# -- Hamel's equations ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class Hamel:
+    """The equations of motion in a frame adapted to TQ = D + D-perp (retraction-maps (3)-(6)).
+
+    The frame of D at g is the kinetic projection of the columns of `reference`; the frame of D-perp is M^-1 A^T.
+    Velocities are xi = X_a y^a, momenta rho_a = dl/dy^a, for l = L restricted to D. The system must be autonomous, its
+    constraints linear (b = 0).
+    """
+
+    system: MechanicalSystem
+    reference: Array
+
+    def frame(self, g) -> Array:
+        """X_a: the vectors (n, r) that span D_g."""
+        return self.system.frame(0.0, g, self.reference)
+
+    def complement(self, g) -> Array:
+        """X_alpha: the vectors (n, m) that span the kinetic complement of D_g."""
+        return solve(self.system.metric(0.0, g, jnp.zeros(self.system.group.dim)), self.system.A(0.0, g).T)
+
+    def structure(self, g) -> Array:
+        """C^c_ab, shape (c, a, b): the part in D of [X_a, X_b] = C^c_ab X_c + C^alpha_ab X_alpha."""
+        group, rank = self.system.group, self.reference.shape[1]
+        fields = [lambda q, a=a: self.frame(q)[:, a] for a in range(rank)]
+        brackets = jnp.stack([jnp.stack([bracket(group, x, y)(g) for y in fields], axis=-1) for x in fields], axis=-2)
+        both = jnp.concatenate([self.frame(g), self.complement(g)], axis=1)
+        return solve(both, brackets.reshape(group.dim, rank * rank)).reshape(group.dim, rank, rank)[:rank]
+
+    def lagrangian(self, g, y) -> Array:
+        """l(g, y) = L(g, X_a y^a)."""
+        return self.system.L(0.0, g, self.frame(g) @ y)
+
+    def quasivelocity(self, g, rho) -> Array:
+        """The inverse of the restricted Legendre map rho = dl/dy."""
+        return find_root(lambda y: jax.grad(self.lagrangian, argnums=1)(g, y) - rho, jnp.zeros_like(rho)).x
+
+    def hamiltonian(self, g, rho) -> Array:
+        """h(g, rho) = rho . y - l(g, y)."""
+        y = self.quasivelocity(g, rho)
+        return rho @ y - self.lagrangian(g, y)
+
+    def field(self, g, rho) -> tuple[Array, Array]:
+        """(xi, rho') of (4): xi = X_b dh/drho_b, rho'_a = -C^c_ab rho_c dh/drho_b - X_a[h]."""
+        group = self.system.group
+        y = jax.grad(self.hamiltonian, argnums=1)(g, rho)
+        slope = jax.grad(lambda eta: self.hamiltonian(group.shift(g, eta), rho))(jnp.zeros(group.dim))
+        frame = self.frame(g)
+        return frame @ y, -jnp.einsum("cab,c,b->a", self.structure(g), rho, y) - frame.T @ slope
+
+
+def hamel(system: MechanicalSystem, g=None) -> Hamel:
+    """Hamel's form of the equations near g (default: the identity), in the frame that extends the basis of D there."""
+    g = system.group.identity() if g is None else g
+    return Hamel(system, system.basis(0.0, g))
+
+
+@dataclass(frozen=True, eq=False)
+class Ehresmann:
+    """The chart z = (q, v^a) of D: `fibre` are the indices alpha, `reference` the v^alpha near which a nonlinear constraint is solved."""
+
+    system: MechanicalSystem
+    fibre: tuple[int, ...]
+    reference: Array
+
+    @property
+    def base(self) -> tuple[int, ...]:
+        """The indices a."""
+        return tuple(i for i in range(self.system.group.dim) if i not in self.fibre)
+
+    def connection(self, t, q, v) -> Array:
+        """A^alpha_a = -dv^alpha/dv^a, shape (m, n-m): the rows of the constraint solved for the fibre (v matters if it is nonlinear)."""
+        rows = self.system.rows(t, q)(v)
+        base, fibre = self._parts
+        return solve(rows[:, fibre], rows[:, base])
+
+    def vertical(self, t, q, v) -> Array:
+        """ver v = (0, v^alpha + A^alpha_a v^a), for a linear constraint."""
+        base, fibre = self._parts
+        return jnp.zeros_like(v).at[fibre].set(v[fibre] + self.connection(t, q, v) @ v[base])
+
+    def horizontal(self, t, q, v) -> Array:
+        """hor v = (v^a, -A^alpha_a v^a) in D, for a linear constraint."""
+        return v - self.vertical(t, q, v)
+
+    def lift(self, z, t=0.0) -> tuple[Array, Array]:
+        """psi(z) = (q, v) in D (27)."""
+        q, free = z[: self.system.group.dim], z[self.system.group.dim :]
+        return q, self._velocity(t, q, free)
+
+    def coordinates(self, q, v) -> Array:
+        """z = (q, v^a), the left inverse (29) of psi."""
+        return jnp.concatenate([q, v[self._parts[0]]])
+
+    def slope(self, z, t=0.0) -> Array:
+        """The derivative (28) of psi, shape (2n, 2n-m)."""
+        return jax.jacfwd(lambda z: jnp.concatenate(self.lift(z, t)))(z)
+
+    def field(self, t, z, u=None) -> Array:
+        """z' = (v, v'^a) of the ODE (26), (46) on D."""
+        q, v = self.lift(z, t)
+        return self.coordinates(v, self.system.acceleration(t, q, v, u)[0])
+
+    def velocity_step(self, z, h, node: float = 0.5, t=0.0, u=None) -> tuple[Array, Array]:
+        """(z_{k+1}, l_{k+1}) of the velocity integrator of node beta in these coordinates: (71) for 0, (76) for 1/2, corrected.
+
+        The momentum balance p_{k+1} - p_k = h mu^T l at q = q~_k + (1-beta) h v_k is paired with hor(d_a), which removes l,
+        and v_{k+1} in D is solved for its fibre part: n unknowns. The fibre components of the balance then are l.
+        """
+        base, fibre = self._parts
+        inner, before = self.lift(z, t)
+        q = inner + (1 - node) * h * before
+        p = self._momentum(t, inner, before, node * h, u)
+
+        def balance(v):
+            return self._momentum(t + h, q + node * h * v, v, -(1 - node) * h, u) - p
+
+        def mean_rows(v):
+            return self.system.rows(t + (1 - node) * h, q)(0.5 * (before + v))
+
+        def equations(v):
+            gain, rows = balance(v), mean_rows(v)
+            horizontal = gain[base] - solve(rows[:, fibre], rows[:, base]).T @ gain[fibre]
+            return jnp.concatenate([horizontal, self.system.residual(t + h, q + node * h * v, v)])
+
+        v = find_root(equations, before).x
+        multipliers = solve(mean_rows(v)[:, fibre].T, balance(v)[fibre]) / h
+        return self.coordinates(q + node * h * v, v), multipliers
+
+    @property
+    def _parts(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.array(self.base, int), np.array(self.fibre, int)
+
+    def _momentum(self, t, q, v, share, u) -> Array:
+        """L_v + share (L_q + F)."""
+        return self.system.momentum(t, q, v) + share * (self.system.L_g(t, q, v) + self.system.F(t, q, v, u))
+
+    def _velocity(self, t, q, free) -> Array:
+        base, fibre = self._parts
+
+        def whole(bound):
+            return jnp.zeros(self.system.group.dim).at[base].set(free).at[fibre].set(bound)
+
+        def off(bound):
+            return self.system.residual(t, q, whole(bound))
+
+        if depends(self.system.rows(t, q), whole(self.reference)):
+            return whole(find_root(off, self.reference).x)
+        return whole(self.reference - solve(jax.jacfwd(off)(self.reference), off(self.reference)))
+
+
+def ehresmann(system: MechanicalSystem, state: State, fibre: Sequence[int] | None = None) -> Ehresmann:
+    """Coordinates adapted to D near `state`; the fibre indices default to the pivots of the constraint rows there."""
+    if not isinstance(system.group, Euclidean):
+        raise InvalidInput(f"adapted coordinates (q, v^a) are those of R^n; the system lives on {system.group}")
+    system.require_admissible(state.t, state.g, state.xi)
+    rows = np.asarray(jax.jit(lambda: system.rows(state.t, state.g)(state.xi))())
+    m, n = rows.shape
+    chosen = tuple(sorted(echelon(rows)[1])) if fibre is None else tuple(sorted(int(i) for i in fibre))
+    if len(set(chosen)) != m or not all(0 <= i < n for i in chosen):
+        raise InvalidInput(
+            f"fibre = {list(chosen)}; allowed: {m} different indices of 0 to {n - 1}, one for each constraint"
+        )
+    if m and np.linalg.cond(rows[:, chosen]) > 1e12:
+        raise InvalidInput(
+            f"the constraint cannot be solved for the velocities of fibre = {list(chosen)} here; "
+            f"allowed for example: {sorted(echelon(rows)[1])}"
+        )
+    return Ehresmann(system, chosen, jnp.asarray(np.asarray(state.xi)[list(chosen)]))
+
 
 NEARBY = 2
 """Configurations near g where the brackets must reach no more than at g: integrability belongs to a neighbourhood."""

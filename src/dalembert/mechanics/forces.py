@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ._input import not_negative, positive
-from .errors import InvalidInput
-from .groups import Group
+from ..errors import InvalidInput
+from ..groups import Group
+from ..numerics import not_negative, positive
 from .system import MechanicalSystem
 
 

@@ -1,4 +1,10 @@
-"""A nonholonomic system is a triple (Q, L, D): a Lie group, a Lagrangian and a constraint A(t, g) xi = b(t, g).
+"""Tables for notebooks, and how a system shows itself in one.
+
+Holonomic constraints phi(t, g) = 0: what they ask of velocities, and the nearest configuration that satisfies them.
+
+Where a motion may start: configurations and velocities held against the constraints of a system, and what is nearest to them.
+
+A nonholonomic system is a triple (Q, L, D): a Lie group, a Lagrangian and a constraint A(t, g) xi = b(t, g).
 
 Holonomic constraints phi(t, g) = 0 add dphi xi = -phi_t to the rows of A and b, after the nonholonomic ones.
 
@@ -18,18 +24,168 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ._echelon import null_basis
-from ._fibre import fibre, solve_reduced
-from ._html import parameter_names, system_html
-from ._input import array
-from ._jaxpr import depends
-from ._linalg import solve, solve_saddle
-from ._newton import follow_root
-from .admissible import nearest_configuration, require_admissible, vector
-from .errors import InvalidInput
-from .groups import Group
-from .holonomic import tangency
-from .kernels.evaluate import compiled
+from ..errors import InvalidInput, OffConstraint
+from ..groups import Group, axes
+from ..kernels import compiled
+from ..numerics import (
+    Root,
+    array,
+    depends,
+    fibre,
+    find_root,
+    follow_root,
+    null_basis,
+    solve,
+    solve_reduced,
+    solve_saddle,
+)
+
+
+def system_html(system: Any) -> str:
+    """Group, components, constraint and parameters."""
+    m, k = system.constraints, system.holonomic_constraints
+    rows: dict[str, Any] = {
+        "configurations": f"{system.group}, dimension {system.group.dim}",
+        "velocity": "(" + ", ".join(axis.name for axis in axes(system.group)) + ")",
+        "constraints": f"{m}: D has rank {system.group.dim - m}" if m else "none: the system is free",
+    }
+    if k:
+        rows["constraints"] += (
+            f"; {k} of them holonomic, phi(g) = 0: configurations stay on a leaf of dimension {system.group.dim - k}"
+        )
+    rows |= {name: _numbers(value) for name, value in system.constants().items()}
+    return table(type(system).__name__, rows)
+
+
+def parameter_names(parameters: Any) -> dict[str, Any]:
+    """The leaves of a pytree of parameters, by names such as "parameter inertia.0"."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(parameters)
+    return {"parameter " + jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+def table(title: str, rows: dict[str, Any]) -> str:
+    """Names and values, one row each."""
+    from html import escape
+
+    cell = "text-align:left; vertical-align:top; font-family:inherit"
+    lines = "".join(
+        f'<tr><th style="{cell}">{escape(str(name))}</th><td style="{cell}; white-space:pre">{escape(str(value))}</td></tr>'
+        for name, value in rows.items()
+    )
+    return f"<table><caption><b>{escape(title)}</b></caption>{lines}</table>"
+
+
+def _numbers(value: Any) -> str:
+    return np.array2string(np.asarray(value), precision=6, threshold=40)
+
+
+Phi = Callable[[Any, Any], Array]
+
+
+def tangency(group: Group, phi: Phi, t, g) -> tuple[Array, Array]:
+    """(dphi, phi_t) with <dphi, eta> = d/ds phi(t, g exp(s eta)): phi = 0 differentiated in time is dphi xi + phi_t = 0."""
+    rows = jax.jacfwd(lambda eta: phi(t, group.shift(g, eta)))(jnp.zeros(group.dim))
+    time = jnp.asarray(t, float)
+    return rows, jax.jvp(lambda s: phi(s, g), (time,), (jnp.ones_like(time),))[1]
+
+
+def nearest(group: Group, phi: Phi, metric: Array, t, g) -> tuple[Any, Root]:
+    """The configuration g exp(eta) with phi = 0 and the least <M eta, eta>, by Newton's method on M eta = (d phi)^T nu.
+
+    It begins with the step of least length that solves the linearised constraint, as projection methods do (Hairer, Lubich, Wanner IV.4).
+    """
+
+    def moved(eta):
+        return phi(t, group.compose(g, group.exp(eta)))
+
+    n, slope = group.dim, jax.jacfwd(moved)
+    metric = metric * (n / jnp.trace(metric))
+    size = 1.0 + jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(g)]))
+    rows = tangency(group, phi, t, g)[0]
+    weights = solve(metric, rows.T)
+    pull = -solve(rows @ weights, phi(t, g))
+
+    def equations(shifted):
+        """In unknowns of the size of g, for Newton's iteration ends at the round-off of its unknowns."""
+        x = shifted - size
+        return jnp.concatenate([metric @ x[:n] - slope(x[:n]).T @ x[n:], moved(x[:n])])
+
+    root = find_root(equations, size + jnp.concatenate([weights @ pull, pull]))
+    return group.normalise(group.compose(g, group.exp(root.x[:n] - size))), root
+
+
+TOLERANCE = 1e-9
+
+
+def require_admissible(system: Any, t, g, xi) -> None:
+    """Refuse a configuration off phi = 0 or a velocity off D, saying how far it is off."""
+    if _traced((system, t, g, xi)):
+        return
+    xi = vector(xi, system.group.dim, "velocity xi")
+    rows, off, phi = (np.asarray(value) for value in _constraint(system, t, g, xi))
+    k = phi.shape[0]
+    if rows.shape[0] and np.linalg.matrix_rank(rows) < rows.shape[0]:
+        theirs = f" (the last {k} are the derivative of phi)" if k else ""
+        raise InvalidInput(
+            f"the {rows.shape[0]} constraint rows A(t, g){theirs} are linearly dependent at the initial state: {rows.tolist()}"
+        )
+    if np.any(~(np.abs(phi) <= TOLERANCE * (1.0 + np.linalg.norm(rows[rows.shape[0] - k :], axis=1)))):
+        raise OffConstraint(
+            f"the initial configuration {_listed(g)} is off the holonomic constraint: |phi| = {np.abs(phi).max():.3g}. "
+            f"The nearest one is system.project_configuration(g) = {_listed(nearest_configuration(system, g, t))}"
+        )
+    scale = 1.0 + np.linalg.norm(rows, axis=1) * np.linalg.norm(np.asarray(xi))
+    if np.any(np.abs(off) > TOLERANCE * scale):
+        raise OffConstraint(
+            f"the initial velocity {np.asarray(xi).tolist()} is off the constraint: |A xi - b| = {np.abs(off).max():.3g}. "
+            f"The nearest admissible velocity is system.project(g, xi) = {np.asarray(_project(system, t, g, xi)).tolist()}"
+        )
+
+
+def nearest_configuration(system: Any, g, t) -> Any:
+    """The configuration with phi = 0 nearest to g in the kinetic metric at g; a clear error where Newton's method finds none."""
+    traced = _traced((system, t, g))
+    there, found = _nearest(system, t, g if traced else system.group.element(g))
+    if not (traced or found):
+        raise InvalidInput(f"no configuration with phi = 0 was found near {_listed(g)}: start from one that is nearer")
+    return there
+
+
+def vector(value, size: int, what: str) -> Array:
+    """`value` as a finite vector of `size` numbers, or a clear error."""
+    given = array(value)
+    if given.shape != (size,):
+        raise InvalidInput(f"{what} has shape {given.shape}; allowed: ({size},)")
+    if not isinstance(given, jax.core.Tracer) and not np.all(np.isfinite(given)):
+        raise InvalidInput(f"{what} must be finite; given {np.asarray(given).tolist()}")
+    return given
+
+
+# A system is a pytree, so these are compiled once for all systems of a kind; op by op they would take seconds.
+@compiled
+def _project(system: Any, t, g, xi):
+    return system.project(g, xi, t)
+
+
+@compiled
+def _nearest(system: Any, t, g):
+    there, root = nearest(system.group, system.phi, system.metric(t, g, jnp.zeros(system.group.dim)), t, g)
+    return there, root.converged
+
+
+@compiled
+def _constraint(system: Any, t, g, xi):
+    return system.rows(t, g)(xi), system.residual(t, g, xi), system.phi(t, g)
+
+
+def _traced(tree) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+
+
+def _listed(g: Any):
+    """An element as nested lists of numbers."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), g)
+
 
 Element = Any
 

@@ -1,11 +1,27 @@
 """Ready systems: parameters, equations, sources, and exact solutions where they exist."""
 
+from .bodies import (
+    chaplygin_sphere,
+    conserved_momentum,
+    exact,
+    exact_momentum,
+    rigid_body,
+    rigid_body_n,
+    suslov,
+    suslov_n,
+    veselova,
+)
 from .holonomic import hinged_sleighs, pendulum_chain, skate_on_ellipsoid
-from .lr import chaplygin_sphere, conserved_momentum, veselova
-from .oscillators import chaotic_quartic, contact_oscillator, pendulum_cvt, quartic_state
-from .particles import exact_particle, nonholonomic_particle
+from .particles import (
+    LAGRANGIANS,
+    chaotic_quartic,
+    contact_oscillator,
+    exact_particle,
+    nonholonomic_particle,
+    pendulum_cvt,
+    quartic_state,
+)
 from .registry import MODELS, Model
-from .rigid_body import rigid_body, rigid_body_n
 from .rolling import (
     ball_on_table,
     chaplygin_ball,
@@ -27,15 +43,25 @@ from .sleigh import (
     exact_sleigh,
     inclined_disk,
     knife_edge,
+    planar_body,
+    sleigh_n,
     total_turning,
     vertical_disk,
 )
-from .sleigh_n import planar_body, sleigh_n
-from .steering import car_on_path, snakeboard_gait, snakeboard_on_path, unicycle_on_path
-from .suslov import exact_momentum, suslov, suslov_n
-from .wheeled import car, exact_coasting, roller_racer, snakeboard, unicycle
+from .vehicles import (
+    car,
+    car_on_path,
+    exact_coasting,
+    roller_racer,
+    snakeboard,
+    snakeboard_gait,
+    snakeboard_on_path,
+    unicycle,
+    unicycle_on_path,
+)
 
 __all__ = [
+    "LAGRANGIANS",
     "MODELS",
     "Model",
     "ball_on_table",
@@ -50,6 +76,7 @@ __all__ = [
     "contact_momentum",
     "contact_oscillator",
     "ellipsoid",
+    "exact",
     "exact_ball",
     "exact_coasting",
     "exact_disk",

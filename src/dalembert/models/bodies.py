@@ -1,15 +1,22 @@
-"""Free rigid bodies on SO(3) and SO(n), and the exact motion on SO(3)."""
+"""Free rigid bodies on SO(3) and SO(n), and the exact motion on SO(3).
+
+The Suslov problem: a rigid body about a fixed point that may not turn about a body-fixed axis.
+
+LR systems: the Lagrangian is left-invariant, the constraint right-invariant.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ..errors import InvalidInput
-from ..groups import SO, SO3
-from ..invariant import InvariantSystem, inertia_of_mass, symmetric
-from ..system import vector
+from ..groups import SO, SO3, Euclidean
+from ..mechanics import InvariantSystem, LRSystem, inertia_of_mass, symmetric, vector
+from ..numerics import namespace, positive
 
 
 def rigid_body(inertia) -> InvariantSystem:
@@ -222,3 +229,104 @@ def _carlson():
     from scipy import special
 
     return special
+
+
+E3 = (0.0, 0.0, 1.0)
+
+
+def suslov(inertia, normal=E3, *, weight=None) -> InvariantSystem:
+    """A rigid body on SO(3) with L = <I w, w>/2 and <normal, w> = 0 (Suslov 1902; garcia-naranjo-jimenez (12)).
+
+    `weight` = m g l (a vector in the body, from the fixed point to the centre of mass, times m g) adds the potential
+    <weight, R^T e3> of gravity. The basis of d for the normal e3 is (e1, e2).
+    """
+    normal = np.asarray(normal, float)
+    if normal.shape != (3,) or not np.all(np.isfinite(normal)) or not normal.any():
+        raise InvalidInput(f"normal is {normal.tolist()}; allowed: three finite numbers, not all 0")
+    if weight is None:
+        return InvariantSystem(SO3(), inertia, annihilator=normal)
+    weight = jnp.asarray(weight, float)
+    if weight.shape != (3,):
+        raise InvalidInput(f"weight has shape {weight.shape}; allowed: (3,), a vector in the body")
+    return InvariantSystem(SO3(), inertia, annihilator=normal, potential=gravity, parameters={"weight": weight})
+
+
+def gravity(t, g, p) -> Array:
+    """<weight, R^T e3>."""
+    return p["weight"] @ g[2]
+
+
+def suslov_n(mass) -> InvariantSystem:
+    """The n-dimensional Suslov problem on SO(n): only planes that contain e_n turn, w_ij = 0 for i, j < n (fedorov-zenkov (4.10), p = 1).
+
+    `mass` is J, n numbers or n x n. On SO(3) this is `suslov` with the hat map's e3. The basis of d is (1n, 2n, ..).
+    """
+    mass = mass_tensor(mass)
+    n = mass.shape[0]
+    group = SO(n)
+    if n < 3:
+        raise InvalidInput(f"the Suslov problem needs n >= 3; mass is {n} x {n}")
+    rows = np.eye(3)[2:] if n == 3 else np.eye(group.dim)[[k for k, (_, j) in enumerate(planes(n)) if j < n - 1]]
+    return InvariantSystem(group, inertia_of_mass(group, mass), annihilator=rows)
+
+
+def planes(n: int) -> list[tuple[int, int]]:
+    """The index pairs (i, j), i < j, in the order of the coordinates of so(n)."""
+    return [(i, j) for i in range(n) for j in range(i + 1, n)]
+
+
+def exact_momentum(inertia, momentum, t) -> np.ndarray:
+    """M(t) = I w(t) of the Suslov body with normal e3 and restricted momentum (M1, M2), shape (..., 3) for t of shape (...).
+
+    With I12 = L L^T on d and M12 = L u the energy is |u|^2/2, and u = r (cos a, sin a) in the frame of k = L^-1 I_3/det L
+    turns by a' = r |k| cos a: the motion is the heteroclinic arc sin a = tanh(r |k| t + c) (fedorov-zenkov, section 4).
+    """
+    inertia = np.asarray(inertia, float)
+    inertia = np.diag(inertia) if inertia.ndim == 1 else inertia
+    t = np.asarray(t, float)
+    lower = np.linalg.cholesky(inertia[:2, :2])
+    u = np.linalg.solve(lower, np.asarray(momentum, float)[:2])
+    coupling = np.linalg.solve(lower, inertia[:2, 2])
+    radius, strength = np.hypot(*u), np.hypot(*coupling) / np.linalg.det(lower)
+    axis = coupling / np.hypot(*coupling) if strength else np.array([1.0, 0.0])
+    across, along = axis @ u, axis[0] * u[1] - axis[1] * u[0]
+    if strength == 0 or across == 0:  # balanced, or on the line of equilibria
+        turned = np.broadcast_to(u, (*t.shape, 2))
+    else:
+        phase = radius * strength * t + np.arcsinh(along / abs(across))
+        perpendicular = np.array([-axis[1], axis[0]])
+        turned = radius * (
+            np.sign(across) / np.cosh(phase)[..., None] * axis + np.tanh(phase)[..., None] * perpendicular
+        )
+    return np.concatenate([turned @ lower.T, (turned @ coupling)[..., None]], axis=-1)
+
+
+def veselova(inertia, normal=(0.0, 0.0, 1.0)) -> LRSystem:
+    """A rigid body about a fixed point that may not turn about an axis fixed in space: <normal, R w> = 0 (Veselov-Veselova 1986).
+
+    Suslov's problem with the axis in space instead of in the body. The momentum seen from space keeps its components across the
+    normal. The basis of d for the normal e3 is (e1, e2), seen from space.
+    """
+    normal = np.asarray(normal, float)
+    if normal.shape != (3,) or not np.all(np.isfinite(normal)) or not normal.any():
+        raise InvalidInput(f"normal is {normal.tolist()}; allowed: three finite numbers, not all 0")
+    return LRSystem(SO3(), inertia, annihilator=normal)
+
+
+def chaplygin_sphere(inertia, mass=1.0, radius=1.0) -> LRSystem:
+    """Chaplygin's ball as an LR system on SO(3) x R^2: x' = r W x e3 for the angular velocity W seen from space (Fedorov 2007).
+
+    The components on d of the momentum seen from space are K, the angular momentum about the point of contact: all three are
+    conserved. The same motion as `chaplygin_ball`.
+    """
+    mass, radius = positive("mass", mass), float(positive("radius", radius))
+    tensor = symmetric(inertia, 3, "inertia")
+    across = np.zeros((3, 2))
+    whole = namespace(tensor, mass).block([[tensor, across], [across.T, mass * np.eye(2)]])
+    rolling = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, radius, 0.0], [-radius, 0.0, 0.0]]
+    return LRSystem(SO3() * Euclidean(2), whole, subspace=rolling)
+
+
+def conserved_momentum(system: LRSystem, g, momentum) -> Array:
+    """The components on d of the momentum seen from space: for Veselova (m1, m2), for the sphere K about the contact."""
+    return system.subspace.T @ system.spatial_momentum(g, momentum)

@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._input import array, finite, not_negative, positive
 from ..errors import InvalidInput
 from ..groups import SE2, SE3, Euclidean
-from ..invariant import symmetric
-from ..system import System
+from ..mechanics import System, symmetric
+from ..numerics import array, finite, not_negative, positive
 
 
 def pendulum_chain(masses=(1.0, 1.0), lengths=(1.0, 1.0), gravity=9.81, dimension=2) -> System:

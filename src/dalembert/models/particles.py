@@ -1,14 +1,20 @@
-"""Particles in R^3 with a nonholonomic constraint."""
+"""Particles in R^3 with a nonholonomic constraint.
+
+Oscillators with one nonholonomic constraint: the long-run tests of the literature.
+"""
 
 from __future__ import annotations
+
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..errors import UnknownName
+from ..errors import InvalidInput, UnknownName
 from ..groups import Euclidean
-from ..system import System
+from ..mechanics import State, System
+from ..numerics import finite
 
 
 def nonholonomic_particle(potential: str = "free") -> System:
@@ -18,10 +24,10 @@ def nonholonomic_particle(potential: str = "free") -> System:
     """
     if potential not in LAGRANGIANS:
         raise UnknownName("potential", potential, LAGRANGIANS)
-    return System(Euclidean(3), LAGRANGIANS[potential], _contact)
+    return System(Euclidean(3), LAGRANGIANS[potential], _contact_row)
 
 
-def _contact(t, q, p) -> Array:
+def _contact_row(t, q, p) -> Array:
     return jnp.stack([-q[1], jnp.zeros_like(q[1]), jnp.ones_like(q[1])])[None]
 
 
@@ -48,3 +54,72 @@ def exact_particle(t, q, v) -> tuple[np.ndarray, np.ndarray]:
         x, z = x0 + c / w * (np.arcsinh(y) - np.arcsinh(y0)), z0 + c / w * (np.hypot(1, y) - np.hypot(1, y0))
     speed = c / np.hypot(1, y)
     return np.stack([x, y, z], axis=-1), np.stack([speed, np.full_like(y, w), y * speed], axis=-1)
+
+
+def contact_oscillator(epsilon: float = 0.0) -> System:
+    """Unit mass in R^3 with x' + y z' = 0 and V = (|q|^2 + epsilon x^2 z^2)/2 (McLachlan, Perlmutter 2006).
+
+    y is a free harmonic oscillator. The leapfrog of step 2 sin(pi/N) moves y with the exact period N steps.
+    """
+    return System(
+        Euclidean(3), _contact_lagrangian, _oscillator_row, parameters={"epsilon": finite("epsilon", epsilon)}
+    )
+
+
+def _oscillator_row(t, q, p) -> Array:
+    return jnp.stack([jnp.ones_like(q[1]), jnp.zeros_like(q[1]), q[1]])[None]
+
+
+def _contact_lagrangian(t, q, v, p) -> Array:
+    return 0.5 * (v @ v - q @ q - p["epsilon"] * (q[0] * q[2]) ** 2)
+
+
+def chaotic_quartic(n: int = 3) -> System:
+    """q = (x, y, z) in R^{2n+1}, x' + sum y_i z_i' = 0, V = (|q|^2 + z_1^2 z_2^2 + sum y_i^2 z_i^2)/2 (McLachlan, Perlmutter 2006).
+
+    The constraint is the contact form, completely nonintegrable for every n; with sum z_i z_i' it would be holonomic.
+    """
+    _pairs(n)
+    return System(Euclidean(2 * n + 1), partial(_quartic_lagrangian, n), partial(_quartic_constraint, n))
+
+
+def quartic_state(angle, n: int = 3) -> State:
+    """x = cos(angle), y_i = 0.6 (1 - (i-1)/n), z_i = 1, y_1' = sin(angle), else at rest: one energy for all angles (3.06 if n = 3)."""
+    system = chaotic_quartic(n)
+    angle = jnp.asarray(angle, float)
+    zero = jnp.zeros(2 * n + 1)
+    q = zero.at[0].set(jnp.cos(angle)).at[1 : n + 1].set(0.6 * (1 - jnp.arange(n) / n)).at[n + 1 :].set(1.0)
+    v = zero.at[1].set(jnp.sin(angle))
+    return State(jnp.zeros(()), q, v, system.momentum(0.0, q, v), v)
+
+
+def _pairs(n: int) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 2:
+        raise InvalidInput(f"n is {n!r}; allowed: a whole number of at least 2, for V couples z_1 and z_2")
+
+
+def _quartic_constraint(n: int, t, q, p) -> Array:
+    return jnp.concatenate([jnp.ones(1), jnp.zeros(n), q[1 : n + 1]])[None]
+
+
+def _quartic_lagrangian(n: int, t, q, v, p) -> Array:
+    y, z = q[1 : n + 1], q[n + 1 :]
+    return 0.5 * (v @ v - q @ q - (z[0] * z[1]) ** 2 - jnp.sum((y * z) ** 2))
+
+
+def pendulum_cvt(epsilon: float = 0.0) -> System:
+    """A pendulum xi that drives a variable transmission between x and y: y' + sin(xi) x' = 0 (Modin, Verdier 2020).
+
+    L = |v|^2/2 - (x^2 + y^2)/2 - cos(xi) + (epsilon/2) sin(2 xi) with q = (x, y, xi): epsilon breaks the reversibility xi -> -xi
+    of the driving pendulum that keeps many methods on the right energy.
+    """
+    return System(Euclidean(3), _cvt_lagrangian, _cvt_constraint, parameters={"epsilon": finite("epsilon", epsilon)})
+
+
+def _cvt_constraint(t, q, p) -> Array:
+    return jnp.stack([jnp.sin(q[2]), jnp.ones_like(q[2]), jnp.zeros_like(q[2])])[None]
+
+
+def _cvt_lagrangian(t, q, v, p) -> Array:
+    x, y, xi = q
+    return 0.5 * (v @ v - x * x - y * y) - jnp.cos(xi) + 0.5 * p["epsilon"] * jnp.sin(2 * xi)

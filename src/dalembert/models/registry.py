@@ -8,17 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import InvalidInput, UnknownName
-from ..system import MechanicalSystem
+from ..mechanics import MechanicalSystem
+from .bodies import chaplygin_sphere, rigid_body, rigid_body_n, suslov, suslov_n, veselova
 from .holonomic import hinged_sleighs, pendulum_chain, skate_on_ellipsoid
-from .lr import chaplygin_sphere, veselova
-from .oscillators import chaotic_quartic, contact_oscillator, pendulum_cvt
-from .particles import nonholonomic_particle
-from .rigid_body import rigid_body, rigid_body_n
+from .particles import chaotic_quartic, contact_oscillator, nonholonomic_particle, pendulum_cvt
 from .rolling import ball_on_table, chaplygin_ball, rattleback, rolling_ball, rolling_disk
-from .sleigh import chaplygin_sleigh, inclined_disk, knife_edge, vertical_disk
-from .sleigh_n import sleigh_n
-from .suslov import suslov, suslov_n
-from .wheeled import car, roller_racer, snakeboard, unicycle
+from .sleigh import chaplygin_sleigh, inclined_disk, knife_edge, sleigh_n, vertical_disk
+from .vehicles import car, roller_racer, snakeboard, unicycle
 
 
 @dataclass(frozen=True)

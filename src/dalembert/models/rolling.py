@@ -16,11 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._input import array, finite, namespace, not_negative, positive
 from ..errors import InvalidInput
 from ..groups import SO3, Euclidean
-from ..invariant import symmetric
-from ..system import System
+from ..mechanics import System, symmetric
+from ..numerics import array, finite, namespace, not_negative, positive
 from .sleigh import pull
 
 GROUP = SO3() * Euclidean(2)

@@ -1,7 +1,5 @@
-"""Every figure and every table with numbers of the five papers: data, picture, page."""
+"""The figures and tables of the papers, recomputed: what was printed, what comes out here, and why they differ."""
 
-from .exhibit import Data, Exhibit, Paper
-from .registry import FIGURES, PAPERS, chosen
-from .reproduce import Made, reproduce
+from .._lazy import attach
 
-__all__ = ["FIGURES", "PAPERS", "Data", "Exhibit", "Made", "Paper", "chosen", "reproduce"]
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

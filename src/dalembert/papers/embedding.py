@@ -15,13 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .._linalg import solve_saddle
-from ..ehresmann import Ehresmann, ehresmann
+from ..analysis.consistency import enough_pieces, flow
 from ..errors import InvalidInput, NumericalFailure
 from ..integrators import Integrator, LagrangeDAlembert
-from ..nonlinear import deformed
-from ..system import MechanicalSystem, State
-from .flow import enough_pieces, flow
+from ..mechanics import Ehresmann, MechanicalSystem, State, deformed, ehresmann
+from ..numerics import solve_saddle
 
 ITERATIONS, SAMPLES = 40, 10
 

@@ -1,4 +1,7 @@
-"""Making exhibits: compute, draw, write. A file appears whole or not at all, and what is finished stays."""
+"""The papers and their exhibits by name.
+
+Making exhibits: compute, draw, write. A file appears whole or not at all, and what is finished stays.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,28 @@ from typing import Any
 
 import numpy as np
 
-from ..atomic import replacing
-from ..report import plain
-from .exhibit import Data, Exhibit
-from .page import index, page
-from .registry import FIGURES
+from ..analysis.summary import to_json
+from ..errors import UnknownName
+from ..io.atomic import replacing
+from ..plotting.style import save
+from . import fedorov_zenkov, garcia_naranjo_jimenez, jimenez_scheurle, mclachlan_zanna, retraction_maps
+from .gallery import Data, Exhibit, Paper, index, page
+
+MODULES = (garcia_naranjo_jimenez, fedorov_zenkov, mclachlan_zanna, jimenez_scheurle, retraction_maps)
+GALLERIES = tuple(module.gallery for module in MODULES)
+PAPERS: dict[str, Paper] = {gallery.paper.key: gallery.paper for gallery in GALLERIES}
+FIGURES: dict[str, Exhibit] = {exhibit.id: exhibit for gallery in GALLERIES for exhibit in gallery.exhibits}
+
+
+def select_exhibits(name: str) -> list[Exhibit]:
+    """The exhibits that a name stands for: one id, the key of a paper, or "all"."""
+    if name == "all":
+        return list(FIGURES.values())
+    if name in PAPERS:
+        return [exhibit for exhibit in FIGURES.values() if exhibit.paper.key == name]
+    if name in FIGURES:
+        return [FIGURES[name]]
+    raise UnknownName("figure or table", name, ["all", *PAPERS, *FIGURES])
 
 
 @dataclass(frozen=True)
@@ -40,7 +60,7 @@ class Made:
         }
 
 
-def reproduce(exhibits: Sequence[Exhibit], folder: Path) -> Iterator[Made]:
+def reproduce_exhibits(exhibits: Sequence[Exhibit], folder: Path) -> Iterator[Made]:
     """Make exhibits one after the other: picture, data and page of each, and the index of what is in the folder."""
     for exhibit in exhibits:
         begin = time.perf_counter()
@@ -53,8 +73,6 @@ def reproduce(exhibits: Sequence[Exhibit], folder: Path) -> Iterator[Made]:
 
 def write(exhibit: Exhibit, data: Data, folder: Path) -> tuple[Path, ...]:
     """ID.png, ID.json and ID.md; the page, which shows the others, comes last."""
-    from ..plotting.style import save
-
     content = {
         "id": exhibit.id,
         "title": exhibit.title,
@@ -80,7 +98,7 @@ def _place(path: Path, writer) -> Path:
 
 def listed(values: np.ndarray) -> Any:
     """An array as nested lists, null where it is not finite."""
-    return values.tolist() if np.all(np.isfinite(values)) else plain(values)
+    return values.tolist() if np.all(np.isfinite(values)) else to_json(values)
 
 
 def entry(value: Any) -> Any:
@@ -89,4 +107,4 @@ def entry(value: Any) -> Any:
         return value
     if isinstance(value, np.integer | np.bool_):
         return value.item()
-    return plain(value)
+    return to_json(value)

@@ -1,4 +1,9 @@
-"""What a paper shows: a figure or a table as data, as a picture, and as a page that says what was printed and why ours differs."""
+"""What a paper shows: a figure or a table as data, as a picture, and as a page that says what was printed and why ours differs.
+
+Pages in Markdown: one for each exhibit, and an index of all that were made.
+
+Runs for figures: whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from ..integrators import Integrator
+from ..mechanics import MechanicalSystem, State
+from ..simulation import Run, simulate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,3 +74,60 @@ class Gallery:
             return compute
 
         return add
+
+
+def page(exhibit: Exhibit, data: Data) -> str:
+    """What was printed, what we get, and why they differ, around the picture."""
+    parts = [
+        f"# {exhibit.paper.name}, {exhibit.label.replace('-', ' ')}: {exhibit.title}",
+        exhibit.paper.citation,
+        f"![{exhibit.title}]({exhibit.id}.png)",
+        "## Printed",
+        flow(exhibit.printed),
+        "## Here",
+        table(data.columns, data.rows),
+        f"All numbers: [{exhibit.id}.json]({exhibit.id}.json). Made by `dalembert reproduce {exhibit.id}`.",
+        "## Why they differ",
+        flow(exhibit.differs),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def flow(text: str) -> str:
+    """A text of the source as one paragraph."""
+    return " ".join(text.split())
+
+
+def index(exhibits: Sequence[Exhibit]) -> str:
+    """The list of pages, by paper."""
+    lines = ["# Figures and tables of the papers", ""]
+    for paper in dict.fromkeys(exhibit.paper for exhibit in exhibits):
+        lines += [f"## {paper.name}", "", paper.citation, ""]
+        lines += [f"- [{e.label.replace('-', ' ')}: {e.title}]({e.id}.md)" for e in exhibits if e.paper == paper]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(map(cell, columns)) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(map(cell, row)) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def cell(value: Any) -> str:
+    """A number with the digits that matter, a dash for nothing."""
+    if value is None or (isinstance(value, float | np.floating) and not np.isfinite(value)):
+        return "-"
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    text = format(value, ".6g") if isinstance(value, float | np.floating) else str(value)
+    return text.replace("|", "\\|")
+
+
+def simulate_whole(system: MechanicalSystem, integrator: Integrator, state: State, **options: Any) -> Run:
+    """`dalembert.simulate`, but Ctrl-C ends the figure: half a run must not be drawn as a whole one."""
+    run = simulate(system, integrator, state, **options)
+    if run.interrupted:
+        raise KeyboardInterrupt
+    return run

@@ -2,6 +2,21 @@
 
 The sheets v_1, ..., v_d are followed around every branch point; a cycle of length e of the permutation is one place with ramification
 e, and a component of degree d has 2 g - 2 = -2 d + sum (e - 1). Nothing is asked of the singularities.
+
+Symmetric pairs: when is S = exp d a submanifold, and which displacements does it hold? (fedorov-zenkov, sections 3 and 6)
+
+The momentum locus of the discrete Chaplygin sleigh with Moser-Veselov: Lemma 7.2 of fedorov-zenkov, every part computed.
+
+For b = 0 the paper draws the surface in the coordinates (p_theta, ph, z) with ph = a p1 + 2 m a^2 and z = sin(dtheta); b is
+removed by p_theta -> p_theta + b p1, V1 -> V1 - b sin(dtheta). Momenta are impulses (h times physical ones).
+
+Is there an energy-like integral? The asymptotic rotations decide (the open question of Remark 7.1 of garcia-naranjo-jimenez).
+
+On a two-dimensional d every motion near 0 goes from an unstable stationary displacement tau(-a_- w) to a stable one tau(a_+ w) on the
+line of equilibria. x -> -x reverses the map, so the motions on the other side of the line go from a_+ to a_-: the two sides have the
+maps phi: a_- -> a_+ and its inverse. A continuous first integral F gives F(-a w) = F(phi(a) w) = F(phi^-1(a) w). If phi(a) != a for
+0 < a <= a_0, the iterates of phi^2 or of its inverse take every such a to 0, so F is constant on the line of equilibria, and
+with it everywhere: there is no integral but constants. If phi = 1, E_c at the limit is one.
 """
 
 from __future__ import annotations
@@ -10,11 +25,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..analysis.integrals import equilibrium_line
+from ..analysis.legendre import AlgebraicMap, algebraic_map, legendre_map
+from ..analysis.locus import Locus
+from ..analysis.polynomials import Polynomials, interpolate, vanishing
 from ..errors import InvalidInput, NumericalFailure
-from ..integrators.euler_poincare_suslov import EulerPoincareSuslov
-from ..invariant import InvariantSystem
-from .algebraic import algebraic_map
-from .polynomials import Polynomials, interpolate
+from ..groups import SE2, Group
+from ..integrators import EulerPoincareSuslov
+from ..mechanics import InvariantSystem, block, generators
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,3 +185,262 @@ def _circle(rows: np.ndarray, base: complex, sheets: np.ndarray) -> np.ndarray:
     """The permutation along the circle through the base around all branch points: that of infinity, inverted."""
     turned = _moved(rows, sheets, lambda t: base * np.exp(2j * np.pi * t))
     return np.array([int(np.abs(sheets - v).argmin()) for v in turned])
+
+
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class SymmetricPair:
+    """g = h + d with the parts of the brackets that (3.3) forbids: [h, h] outside h, [d, d] outside h, [h, d] outside d."""
+
+    group: Group
+    d: np.ndarray
+    h: np.ndarray
+    defects: tuple[float, float, float]
+
+    @property
+    def holds(self) -> bool:
+        """Whether (3.3) holds: then exp d is the Cartan model of G/H, a smooth submanifold (Proposition 3.1)."""
+        return max(self.defects) < TOLERANCE
+
+    @property
+    def involution(self) -> np.ndarray:
+        """The matrix of sigma = 1 on h, -1 on d: an automorphism of the algebra exactly when (3.3) holds."""
+        both = np.hstack([self.h, self.d])
+        signs = np.repeat([1.0, -1.0], [self.h.shape[1], self.d.shape[1]])
+        return both @ np.diag(signs) @ np.linalg.inv(both)
+
+    def residual(self, W) -> float:
+        """|sigma Ad_W sigma Ad_W - 1|: W in exp d satisfies sigma(W) = W^-1, which on SO(n) is (6.6)."""
+        matrix, basis = np.asarray(block(self.group.matrix(W))), generators(self.group)
+        adjoint = _coordinates(basis, matrix @ basis @ np.linalg.inv(matrix))
+        return float(np.abs(self.involution @ adjoint @ self.involution @ adjoint - np.eye(self.group.dim)).max())
+
+    def __str__(self) -> str:
+        names = ("[h, h] in h", "[d, d] in h", "[h, d] in d")
+        broken = [
+            f"{name} fails by {size:.3g}" for name, size in zip(names, self.defects, strict=True) if size >= TOLERANCE
+        ]
+        return "a symmetric pair" if not broken else "no symmetric pair: " + ", ".join(broken)
+
+
+def symmetric_pair(group: Group, subspace, complement=None) -> SymmetricPair:
+    """The test (3.3) for d (columns of `subspace`) and h (`complement`; default: the one that the brackets determine).
+
+    h must contain [d, d] and normalise d. Where [d, d], or the normaliser of d, is a complement of d it is taken.
+    """
+    d = _orthonormal(np.asarray(subspace, float))
+    n = group.dim
+    basis = generators(group)
+    products = np.einsum("aij,bjk->abik", basis, basis)
+    structure = _coordinates(basis, products - products.swapaxes(0, 1)).reshape(
+        n, n, n
+    )  # (k, i, j): [e_i, e_j] = sum c_kij e_k
+
+    def brackets(x, y):
+        """The brackets of two bases, as columns."""
+        return np.einsum("kij,ia,jb->kab", structure, x, y).reshape(n, -1)
+
+    def complements(x):
+        return x.shape[1] == n - d.shape[1] and np.linalg.matrix_rank(np.hstack([x, d]), tol=TOLERANCE) == n
+
+    if complement is None:
+        outside = np.eye(n) - d @ d.T
+        normaliser = _kernel(np.einsum("kl,kij,jb->lbi", outside, structure, d).reshape(-1, n))
+        candidates = [x for x in (_orthonormal(brackets(d, d)), normaliser) if complements(x)]
+        if not candidates:
+            raise InvalidInput(
+                "neither [d, d] nor the normaliser of d is a complement of d, so no h is singled out; give one by its basis (complement)"
+            )
+        h = candidates[0]
+    else:
+        h = _orthonormal(np.asarray(complement, float))
+        if not complements(h):
+            raise InvalidInput(
+                f"complement must span a complement of d: {n - d.shape[1]} independent columns of length {n}"
+            )
+    split = np.linalg.inv(np.hstack([h, d]))
+    in_h, in_d = split[: h.shape[1]], split[h.shape[1] :]
+    defects = (
+        float(np.abs(in_d @ brackets(h, h)).max(initial=0.0)),
+        float(np.abs(in_d @ brackets(d, d)).max(initial=0.0)),
+        float(np.abs(in_h @ brackets(h, d)).max(initial=0.0)),
+    )
+    return SymmetricPair(group, d, h, defects)
+
+
+def rotation_of_sphere(z) -> np.ndarray:
+    """(6.7): the rotation exp(theta u ^ e_n) of a point z = (cos(theta/2), sin(theta/2) u) of the unit sphere; z and -z give the same."""
+    first, rest = float(z[0]), np.asarray(z[1:], float)
+    side = 2 * first * rest[:, None]
+    return np.block([[np.eye(rest.size) - 2 * np.outer(rest, rest), side], [-side.T, 2 * first**2 - 1]])
+
+
+def sphere_of_rotation(W) -> np.ndarray:
+    """The inverse of (6.7), with the sign that makes z_0 >= 0: exp d is the projective space."""
+    W = np.asarray(W)
+    cosine = np.sqrt(0.5 * (1.0 + np.clip(W[-1, -1], -1.0, 1.0)))
+    if cosine > 1e-8:
+        return np.concatenate([[cosine], 0.5 * W[:-1, -1] / cosine])
+    square = 0.5 * (np.eye(W.shape[0] - 1) - W[:-1, :-1])  # z z^T at angle pi
+    k = int(np.argmax(np.diag(square)))
+    return np.concatenate([[0.0], square[:, k] / np.sqrt(square[k, k])])
+
+
+def _coordinates(basis: np.ndarray, matrices: np.ndarray) -> np.ndarray:
+    """The coordinates of algebra elements given as matrices (..., N, N), as columns."""
+    return np.linalg.lstsq(basis.reshape(len(basis), -1).T, matrices.reshape(-1, basis[0].size).T, rcond=None)[0]
+
+
+def _orthonormal(columns: np.ndarray) -> np.ndarray:
+    """An orthonormal basis of the span."""
+    columns = columns[:, None] if columns.ndim == 1 else columns
+    left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
+    return left[:, sizes > TOLERANCE * max(1.0, sizes.max(initial=0.0))]
+
+
+def _kernel(matrix: np.ndarray) -> np.ndarray:
+    """An orthonormal basis of {x: matrix x = 0}."""
+    _, sizes, right = np.linalg.svd(matrix)
+    rank = int(np.count_nonzero(sizes > TOLERANCE))
+    return right[rank:].T
+
+
+@dataclass(frozen=True, eq=False)
+class SleighLocus:
+    """The surface (p_theta, ph, z) of a sleigh (`models.chaplygin_sleigh`)."""
+
+    system: InvariantSystem
+
+    def __post_init__(self):
+        inertia = np.asarray(self.system.inertia)
+        blade = np.allclose(np.asarray(self.system.annihilator), [[0, 0, 1]])
+        if not (isinstance(self.system.group, SE2) and blade and inertia[1, 1] == inertia[2, 2] and inertia[1, 2] == 0):
+            raise InvalidInput("this is for the Chaplygin sleigh on SE(2) with v2 = 0; use models.chaplygin_sleigh")
+
+    @property
+    def parameters(self) -> tuple[float, float, float, float]:
+        """(m, J, a, b) with J about the centre of mass."""
+        inertia = np.asarray(self.system.inertia)
+        m = float(inertia[1, 1])
+        a, b = float(inertia[0, 2]) / m, -float(inertia[0, 1]) / m
+        return m, float(inertia[0, 0]) - m * (a * a + b * b), a, b
+
+    @property
+    def map(self) -> AlgebraicMap:
+        """In coordinates (dtheta, v), v = V1 dtheta/sin(dtheta)."""
+        return AlgebraicMap(self.system, EulerPoincareSuslov("moser-veselov"), angles=True)
+
+    def plane(self, impulse) -> np.ndarray:
+        """(p_theta + b p1, ph) of impulses (..., 3) or restricted ones (..., 2)."""
+        m, _, a, b = self.parameters
+        impulse = np.asarray(impulse)
+        return np.stack([impulse[..., 0] + b * impulse[..., 1], a * impulse[..., 1] + 2 * m * a * a], axis=-1)
+
+    def points(self, angle, V1) -> np.ndarray:
+        """(p_theta, ph, z) at displacements with these dtheta and V1 = Omega_13 - b sin(dtheta), shape (..., 3)."""
+        angle, V1 = np.broadcast_arrays(np.asarray(angle), np.asarray(V1))
+        y = np.stack([angle, V1 / np.sinc(angle / np.pi) + self.parameters[3] * angle], axis=-1)
+        return np.concatenate([self.plane(self.map.impulse(y)), np.sin(angle)[..., None]], axis=-1)
+
+    def cubic(self) -> Polynomials:
+        """(7.16) by elimination: the cubic in (p_theta, ph, z) that vanishes on the surface, z^3 with coefficient J^2."""
+        rng = np.random.default_rng(0)
+        m, J, a, _ = self.parameters
+        size = np.sqrt((J + m * a * a) / m)
+        found = vanishing(self.points(rng.uniform(-2.5, 2.5, 80), size * rng.normal(size=80)), 3)
+        if found.coefficients.shape[1] != 1:
+            raise InvalidInput("a sleigh with a = 0 is balanced: its surface is a plane and no cubic is singled out")
+        (top,) = found.coefficients[np.all(found.exponents == [0, 0, 3], axis=1), 0]
+        return Polynomials(found.exponents, found.coefficients.real * (J * J / np.real(top)))
+
+    def tangent_line(self, side: int) -> np.ndarray:
+        """(alpha, beta, gamma): the plane z = side (+1 or -1) touches the surface along alpha p_theta + beta ph = gamma, beta = -1.
+
+        There the cubic is the square of this equation, from whose coefficients it is read.
+        """
+        terms: dict[tuple[int, int], float] = {}
+        for (i, j, k), c in self.cubic().terms(tolerance=1e-11).items():
+            terms[i, j] = terms.get((i, j), 0.0) + float(np.real(c)) * side**k
+        square = np.array(  # of alpha p + beta ph - gamma
+            [
+                [terms.get((2, 0), 0.0), terms.get((1, 1), 0.0) / 2, -terms.get((1, 0), 0.0) / 2],
+                [terms.get((1, 1), 0.0) / 2, terms.get((0, 2), 0.0), -terms.get((0, 1), 0.0) / 2],
+                [-terms.get((1, 0), 0.0) / 2, -terms.get((0, 1), 0.0) / 2, terms.get((0, 0), 0.0)],
+            ]
+        )
+        values, vectors = np.linalg.eigh(side * square)
+        if np.abs(values[:2]).max() > 1e-8 * values[2]:
+            raise InvalidInput(f"the plane z = {side} does not touch the surface along a line")
+        line = vectors[:, 2]
+        return -line / line[1]
+
+    def folds(self, *, points: int = 401) -> list[np.ndarray]:
+        """The discriminant curve of the projection in the (p_theta, ph) plane, as polylines (k, 2)."""
+        return [self.plane(image) for _, image in self._locus().discriminant(extent=self._extent(), points=points)]
+
+    def discriminant(self) -> Polynomials:
+        """The quartic in (p_theta, ph) of Lemma 7.2 (3) by elimination, ph^4 with coefficient 1."""
+        points = np.vstack(self.folds())
+        points = points[np.linspace(0, len(points) - 1, 200).astype(int)]
+        found = vanishing(points, 4, tolerance=1e-9)
+        (top,) = found.coefficients[np.all(found.exponents == [0, 4], axis=1), 0]
+        return Polynomials(found.exponents, (found.coefficients / top).real)
+
+    def cusps(self) -> np.ndarray:
+        """The cusps of the discriminant curve in the (p_theta, ph) plane, shape (k, 2)."""
+        return self.plane(self._locus().cusps(extent=self._extent(), points=401)[1])
+
+    def ellipse(self, points: int = 200) -> np.ndarray:
+        """(7.17): the image of V1 = 0 in the (p_theta, ph) plane, shape (points, 2)."""
+        angle = np.linspace(0, 2 * np.pi, points)
+        return self.points(angle, 0.0)[:, :2]
+
+    def _locus(self) -> Locus:
+        return Locus(self.system, EulerPoincareSuslov("moser-veselov"))
+
+    def _extent(self) -> float:
+        """|v| in which the triangle lies: its corners have |ph| of the order of J."""
+        m, J, a, _ = self.parameters
+        return 8 * (J + m * a * a) / (m * abs(a)) if a else 4.0
+
+
+@dataclass(frozen=True, eq=False)
+class Scattering:
+    """Sizes a_-, a_+ (k,) of h w of the stationary displacements between which motions go, one motion an entry."""
+
+    before: np.ndarray
+    after: np.ndarray
+
+    @property
+    def gain(self) -> np.ndarray:
+        """(a_+ - a_-)/a_-: 0 for all motions if and only if a continuous energy-like integral exists."""
+        return (self.after - self.before) / self.before
+
+    @property
+    def exponent(self) -> float:
+        """The slope of log|gain| against log a."""
+        return float(np.polyfit(np.log(self.before), np.log(np.abs(self.gain)), 1)[0])
+
+
+def scattering(
+    system: InvariantSystem, integrator: EulerPoincareSuslov, sizes, *, side: float = 1.0, most: int = 200_000
+) -> Scattering:
+    """The limits of motions through x = size * n, n the normal of the line of equilibria on the given side (h is 1: x = h w)."""
+    f = legendre_map(system, integrator)
+    f.require_reversible()
+    line = np.linalg.lstsq(f.subspace, equilibrium_line(system, integrator), rcond=None)[0]
+    line /= np.linalg.norm(line)
+    begin = np.outer(np.asarray(sizes, float), side * np.array([-line[1], line[0]]))
+    ends = np.concatenate([-begin, begin])
+    for _ in range(most):
+        new, good = f.image(ends)
+        if not np.all(good):
+            raise NumericalFailure("a branch ends: take smaller sizes")
+        still = np.abs(new - ends).max(1) < 1e-15 * np.abs(new).max(1)
+        ends = new
+        if np.all(still):
+            break
+    along = ends @ line
+    return Scattering(along[: len(begin)], along[len(begin) :])

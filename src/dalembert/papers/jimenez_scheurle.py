@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING
 import jax.numpy as jnp
 import numpy as np
 
-from ..analysis.drift import classify
-from ..analysis.order import slopes
 from ..integrators import LagrangeDAlembert
-from ..models.particles import exact_particle, nonholonomic_particle
+from ..mechanics import State, System
+from ..models import exact_particle, nonholonomic_particle
+from ..numerics import classify, slopes
 from ..plotting.runs import draw_invariants
 from ..plotting.studies import draw_lines, draw_slope
 from ..plotting.style import COLOURS, DASHES, curve, sheet, styled
-from ..run import Run
-from ..system import State, System
-from .exhibit import Data, Gallery, Paper
-from .running import simulate
+from ..simulation import Run
+from .gallery import Data, Gallery, Paper, simulate_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 gallery = Gallery(
     Paper(
@@ -60,7 +59,7 @@ def start(system: System, scheme: str, step: float) -> State:
 def particle(scheme: str, steps: int, t_end: float = 1.0, potential: str = "free", save_every: int = 1) -> Run:
     system, step = nonholonomic_particle(potential), t_end / steps
     state = start(system, scheme, step)
-    return simulate(system, SCHEMES[scheme], state, step=step, steps=steps, save_every=save_every).check()
+    return simulate_whole(system, SCHEMES[scheme], state, step=step, steps=steps, save_every=save_every).check()
 
 
 def as_printed(steps: int) -> np.ndarray:

@@ -10,20 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..integrators import CotangentLift, Integrator, RetractionAdapted, StepInfo
-from ..integrators.base import Prediction, fine, info
-from ..invariant import InvariantSystem
-from ..models.rigid_body import rigid_body
-from ..models.suslov import suslov
+from ..groups import Cayley, Exponential, Retraction
+from ..integrators import CotangentLift, Integrator, Prediction, RetractionAdapted, StepInfo, fine, info
+from ..mechanics import InvariantSystem, State
+from ..models import rigid_body, suslov
 from ..plotting.style import COLOURS, DASHES, FLOOR, curve, sheet, styled
-from ..retractions import Cayley, Exponential, Retraction
-from ..run import Run
-from ..system import State
-from .exhibit import Data, Gallery, Paper
-from .running import simulate
+from ..simulation import Run
+from .gallery import Data, Gallery, Paper, simulate_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 gallery = Gallery(
     Paper(
@@ -88,7 +85,9 @@ class AsPrinted(Integrator):
 def experiment(integrator: Integrator, system: InvariantSystem | None = None, start=START) -> Run:
     """The paper's run: 30 minutes with t = 0.01 from R = 1 and a momentum in d*."""
     system = suslov(INERTIA) if system is None else system
-    return simulate(system, integrator, system.state(momentum=list(start)), step=STEP, steps=STEPS, save_every=SAVE)
+    return simulate_whole(
+        system, integrator, system.state(momentum=list(start)), step=STEP, steps=STEPS, save_every=SAVE
+    )
 
 
 @lru_cache

@@ -1,23 +1,134 @@
-"""Runs: the motion beside what it keeps."""
+"""The motion itself: paths in the plane and on the sphere, attitudes, coordinates over time.
+
+Runs: the motion beside what it keeps.
+
+A comparison of methods: what each keeps, its error over time, and what a step costs.
+
+How trajectories show themselves in a notebook.
+"""
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
-from ..analysis.drift import LEAST, classify
-from ..balance import energy_kept
-from ..run import Run
-from .motion import draw_motion
-from .style import COLOURS, DASHES, curve, headline, legend_below, save, sheet, styled
+from ..errors import InvalidInput
+from ..mechanics import table
+from ..numerics import LEAST, classify
+from ..simulation import Run, energy_conservation
+from .style import COLOURS, DASHES, LIGHT, STROKES, curve, headline, legend_below, save, sheet, space, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+TRACED = 300
+HEADINGS = 25
+
+
+def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
+    """The motion as its group shows it best: a path in the plane, a trace on the sphere, or coordinates over time."""
+    group = next(iter(runs.values())).system.group
+    draw = {"SE(2)": _plane, "SO(3)": _sphere}.get(str(group.factors[0]), _coordinates)
+    draw(figure, cell, runs)
+
+
+def headings(axes: Axes, pose: np.ndarray, colour: str, count: int = HEADINGS) -> None:
+    """Short strokes along the blade at some of the poses (k, 3, 3) of a path in the plane."""
+    for k in np.unique(np.linspace(0, len(pose) - 1, count).astype(int)):
+        stroke = 0.015 * np.ptp(pose[:, :2, 2]) * pose[k, :2, 0]
+        ends = np.stack([pose[k, :2, 2] - stroke, pose[k, :2, 2] + stroke], axis=1)
+        axes.plot(*ends, color=colour, linewidth=2.5, solid_capstyle="round")
+
+
+def globe(axes: Any) -> None:
+    """The unit sphere as a light wire frame."""
+    u, v = np.mgrid[0 : 2 * np.pi : 33j, 0 : np.pi : 17j]
+    axes.plot_wireframe(np.cos(u) * np.sin(v), np.sin(u) * np.sin(v), np.cos(v), color=LIGHT, linewidth=0.35)
+    axes.set_box_aspect((1, 1, 1), zoom=1.2)
+    axes.set_axis_off()
+
+
+def _plane(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
+    axes = figure.add_subplot(cell)
+    for (label, run), colour, dash in zip(runs.items(), cycle(COLOURS), cycle(DASHES), strict=False):
+        pose = np.asarray(jax.tree.leaves(run.g)[0])
+        axes.plot(pose[:, 0, 2], pose[:, 1, 2], linestyle=dash, color=colour, label=label)
+        if dash == "-":
+            headings(axes, pose, colour)
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.set_title("Path of the contact point, with headings")
+    axes.set_xlabel("x")
+    axes.set_ylabel("y")
+    legend_below(axes)
+
+
+def _sphere(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
+    """R e3 on the unit sphere, for the first saved states."""
+    axes = space(figure, cell)
+    globe(axes)
+    for (label, run), colour, dash in zip(runs.items(), cycle(COLOURS), cycle(DASHES), strict=False):
+        axis = np.asarray(jax.tree.leaves(run.g)[0])[:TRACED, :, 2]
+        axes.plot(*axis.T, linestyle=dash, color=colour, label=label, linewidth=1.0)
+        axes.plot(*axis[:1].T, "o", color=colour, markersize=4)
+    axes.set_title("The body's third axis in space")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=2)
+
+
+def _coordinates(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
+    axes = figure.add_subplot(cell)
+    for style, (label, run) in zip(cycle(DASHES), runs.items(), strict=False):
+        vector = np.ndim(jax.tree.leaves(run.g)[0]) <= 2
+        values = np.asarray(jax.tree.leaves(run.g)[0] if vector else run.xi)
+        for i, colour in zip(range(values.shape[1]), cycle(COLOURS), strict=False):
+            axes.plot(np.asarray(run.t), values[:, i], linestyle=style, color=colour, label=f"{label} {i + 1}")
+    axes.set_title("Coordinates" if vector else "Velocity")
+    axes.set_xlabel("time")
+    axes.set_ylabel("q" if vector else "xi")
+    legend_below(axes)
+
+
+@styled
+def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
+    """The three body axes on the unit sphere, and the attitude quaternion over time (its sign followed continuously), of a run on SO(3)."""
+    from matplotlib.figure import Figure
+
+    attitude = np.asarray(jax.tree.leaves(trajectory.g)[0])
+    if attitude.shape[1:] != (3, 3) or str(trajectory.system.group.factors[0]) != "SO(3)":
+        raise InvalidInput(f"an attitude is an element of SO(3); this run is on {trajectory.system.group}")
+    figure = Figure(figsize=(9.5, 4.2), layout="constrained")
+    grid = figure.add_gridspec(1, 2, width_ratios=(1, 1.2))
+    axes = space(figure, grid[0])
+    globe(axes)
+    for i, colour, dash in zip(range(3), COLOURS, DASHES, strict=False):
+        axes.plot(*attitude[:, :, i].T, linestyle=dash, color=colour, label=f"R e{i + 1}", linewidth=1.0)
+        axes.plot(*attitude[:1, :, i].T, "o", color=colour, markersize=4)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=3)
+    parts = figure.add_subplot(grid[1])
+    for i, (values, colour, dash) in enumerate(zip(quaternions(attitude).T, COLOURS, DASHES, strict=False)):
+        parts.plot(np.asarray(trajectory.t), values, linestyle=dash, color=colour, label=f"q{i}")
+    parts.set_xlabel("time")
+    parts.set_ylabel("quaternion")
+    legend_below(parts, 4)
+    headline(figure, "Attitude")
+    return save(figure, path)
+
+
+def quaternions(attitude: np.ndarray) -> np.ndarray:
+    """Unit quaternions (k, 4), scalar first, along a path of rotations (k, 3, 3): the sign that is nearest to the one before."""
+    from scipy.spatial.transform import Rotation
+
+    q = np.roll(Rotation.from_matrix(attitude).as_quat(), 1, axis=1)
+    turns = np.cumprod(np.where(np.sum(q[1:] * q[:-1], axis=1) < 0, -1.0, 1.0))
+    return q * np.concatenate([[1.0], turns])[:, None]
 
 
 def plot_trajectory(trajectory: Run, path: str | Path | None = None) -> Figure:
@@ -40,7 +151,7 @@ def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Pat
     energy = figure.add_subplot(grid[1])
     kept = figure.add_subplot(grid[2])
     for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
-        shown = energy_kept(run)
+        shown = energy_conservation(run)
         curve(energy, run.t, shown.values, label=label, color=colour)
         curve(kept, run.t, run.group_distance(), label=f"{label}: group", color=colour)
         if run.multipliers.shape[-1]:
@@ -82,3 +193,86 @@ def _finish(axes: Axes, title: str, label: str) -> None:
     axes.set_xlabel("time")
     axes.set_ylabel(label)
     legend_below(axes)
+
+
+@styled
+def plot_methods(comparison: Any, *, title: str = "", path: str | Path | None = None) -> Figure:
+    """Energy error, constraint residual, distance from the group and error over time, and nanoseconds a step."""
+    figure, ((energy, constraint, group), (error, cost, names)) = sheet(2, 3, size=(12.0, 6.6))
+    styles = list(zip(comparison.runs.items(), cycle(STROKES), strict=False))
+    for (label, run), (colour, dash) in styles:
+        style = {"color": colour, "linestyle": dash, "label": label}
+        kept = comparison.balances.get(label) or energy_conservation(run)
+        curve(energy, run.t, kept.values, **style)
+        curve(group, run.t, run.group_distance(), **style)
+        if run.multipliers.shape[-1]:
+            curve(constraint, run.t, run.constraint_residual(), **style)
+        if label in comparison.errors:
+            gaps = comparison.errors[label]
+            curve(error, np.asarray(run.t)[: len(gaps)], gaps, **style)
+    for axes, heading, unit in (
+        (energy, kept.title, kept.label),
+        (constraint, "Constraint residual", "|A xi - b|"),
+        (group, "Distance from the group", "|R^T R - 1|"),
+        (error, "Error in configuration and velocity", "distance from DOP853 at 1e-13"),
+    ):
+        axes.set(title=heading, xlabel="time", ylabel=unit)
+        if not axes.lines:
+            axes.text(0.5, 0.5, "nothing to show", ha="center", transform=axes.transAxes, color="#888888")
+            axes.set(xticks=[], yticks=[])
+    _draw_cost(cost, [row for row in comparison.rows if row.energy is not None], [colour for _, (colour, _) in styles])
+    names.set_axis_off()
+    names.legend(*energy.get_legend_handles_labels(), loc="center left", fontsize=9)
+    headline(figure, title)
+    return save(figure, path)
+
+
+def _draw_cost(axes: Any, rows: list[Any], colours: list[str]) -> None:
+    """Bars of the time of a step, in the order of the legend."""
+    places = range(len(rows))
+    axes.barh(places, [row.nanoseconds or 0.0 for row in rows], color=colours[: len(rows)], height=0.6)
+    axes.set(title="Time of a step", xlabel="nanoseconds", yticks=[])
+    axes.invert_yaxis()
+
+
+DRAWN = 20_000
+"""States up to which a trajectory is drawn beside its table."""
+
+
+def trajectory_html(run: Run) -> str:
+    """What ran and how it went, with a picture of a single run."""
+    many = bool(np.ndim(run.final.status))
+    failed = int(np.count_nonzero(np.asarray(run.final.status)))
+    rows: dict[str, Any] = {
+        "group": run.system.group,
+        "method": run.integrator,
+        "step": f"{float(run.step):g}",
+        "states": f"{np.shape(run.t)[-1]}" + (f" of each of {np.size(run.final.status)} members" if many else ""),
+        "time": f"{float(np.ravel(run.t)[0]):g} to {float(np.ravel(run.t)[-1]):g}",
+        "status": (f"{failed} members failed" if many else f"failed after step {run.failed_at}: {run.reason}")
+        if failed
+        else "ok",
+    }
+    if many or (failed and run.failed_at == -1):
+        return table("Trajectory", rows)
+    energy = energy_conservation(run)
+    rows[f"largest {energy.title.lower()}"] = _peak(energy.values)
+    if run.multipliers.shape[-1]:
+        rows["largest constraint residual"] = _peak(run.constraint_residual())
+    if run.holonomic_constraints:
+        rows["largest |phi|"] = _peak(run.holonomic_residual())
+    rows["largest distance from the group"] = _peak(run.group_distance())
+    picture = _picture(run) if 1 < len(run.t) <= DRAWN else ""
+    return table("Trajectory", rows) + picture
+
+
+def _peak(values: Any) -> str:
+    return f"{np.abs(np.asarray(values)).max():.3g}"
+
+
+def _picture(run: Run) -> str:
+    room = io.BytesIO()
+    plot_trajectory(run).savefig(room, format="png", dpi=70)
+    return (
+        f'<img alt="motion and conservation" src="data:image/png;base64,{base64.b64encode(room.getvalue()).decode()}">'
+    )

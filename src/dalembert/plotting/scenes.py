@@ -1,19 +1,262 @@
-"""Scenes that move: bodies in the plane, rolling disks and balls, a body that turns, a point.
+"""What a moving scene is made of: the motion it shows, and artists that come and go.
+
+The shapes of bodies: what moving pictures and the studio both draw.
+
+Bodies on the plane have an outline, wheels and bars in their own frame; numbers may be arrays over time.
+
+Bodies on the plane seen from above, with their blades and wheels.
+
+Scenes that move: bodies in the plane, rolling disks and balls, a body that turns, a point.
 
 A scene draws what stands still and returns `draw(k)`, which draws the k-th moment in place of the one before.
+
+Moving pictures of a run: mp4 through ffmpeg, gif through Pillow.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import shutil
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import InvalidInput
-from .geometry import Roller, circle, globe, sides, suslov_wheel
-from .stage import BODY, PATH, WHEEL, Draw, Motion, Stage
-from .style import COLOURS, GREY, LIGHT, space
-from .vehicles import planar
+from ..io.atomic import replacing
+from ..io.config import Job
+from ..io.dataset import open_dataset
+from ..models import MODELS
+from ..simulation import Run
+from .style import COLOURS, GREY, LIGHT, headline, space, styled
+
+Draw = Callable[[int], None]
+BODY, WHEEL, PATH = COLOURS[5], COLOURS[1], COLOURS[0]
+
+
+@dataclass(frozen=True)
+class Motion:
+    """What a scene needs to know of a run: times, the group by name, configurations of each factor, and the system's parameters."""
+
+    t: np.ndarray
+    group: str
+    parts: tuple[np.ndarray, ...]
+    name: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def number(self, name: str, default: float) -> float:
+        value = self.parameters.get(name, default)
+        return float(value) if isinstance(value, int | float) else default
+
+
+class Stage:
+    """Artists that come and go: what was drawn for one moment is removed before the next."""
+
+    def __init__(self, axes: Any, t: np.ndarray):
+        self.axes, self.t = axes, t
+        self.artists: list[Any] = []
+
+    def clear(self, k: int) -> None:
+        while self.artists:
+            self.artists.pop().remove()
+        self.axes.set_title(f"t = {self.t[k]:.2f}")
+
+    def line(self, points: np.ndarray, **style: Any) -> None:
+        self.artists += self.axes.plot(*np.asarray(points).T, **style)
+
+    def patch(self, points: np.ndarray, **style: Any) -> None:
+        self.artists += self.axes.fill(*np.asarray(points).T, **style)
+
+    def faces(self, faces: Any, **style: Any) -> None:
+        from mpl_toolkits.mplot3d.art3d import Poly3DCollection
+
+        self.artists.append(self.axes.add_collection3d(Poly3DCollection(faces, **style)))
+
+
+class Stroke(NamedTuple):
+    """A short line on the floor plan, a blade, a wheel or a bar: its middle, the angle along which it lies and half its length."""
+
+    x: Any
+    y: Any
+    angle: Any
+    half: float
+
+    def ends(self, k: int) -> np.ndarray:
+        """Its two ends (2, 2) at the k-th moment."""
+        x, y, angle = (
+            float(np.broadcast_to(value, k + 1)[k]) if np.ndim(value) == 0 else value[k] for value in self[:3]
+        )
+        along = self.half * np.array([np.cos(angle), np.sin(angle)])
+        return np.array([x, y]) + np.stack([-along, along])
+
+
+class Vehicle(NamedTuple):
+    """A body on the plane: its outline (n, 2), wheels that roll along themselves and bars that do not touch the floor."""
+
+    outline: np.ndarray
+    wheels: list[Stroke]
+    bars: list[Stroke] = []  # noqa: RUF012
+    centre: tuple[float, float] | None = None  # of mass
+
+
+def vehicle(motion: Motion) -> Vehicle:
+    """The body of a motion on SE(2) and shape angles, large enough to be seen on its path."""
+    size = 0.07 * max(float(np.ptp(motion.parts[0][:, :2, 2], axis=0).max()), 1e-3)
+    angles = [np.arctan2(part[:, 1, 0], part[:, 0, 0]) for part in motion.parts[1:] if part.shape[1:] == (2, 2)]
+    return VEHICLES.get(motion.name, _sleigh)(motion, angles, size)
+
+
+def ellipse(centre: Iterable[float], length: float, width: float) -> np.ndarray:
+    s = np.linspace(0, 2 * np.pi, 49)
+    return np.asarray(centre) + np.stack([length * np.cos(s), width * np.sin(s)], -1)
+
+
+def _sleigh(motion: Motion, angles: list[np.ndarray], size: float) -> Vehicle:
+    """An oval body about its centre of mass (a, b), the blade at the origin."""
+    a, b = motion.number("a", motion.number("centre", 0.0)), motion.number("b", 0.0)
+    offset = float(np.hypot(a, b))
+    centre = np.array([a, b]) * (min(1.0, size / offset) if offset > 0 else 0.0)
+    length = np.hypot(*centre) + 1.1 * size
+    return Vehicle(ellipse(centre, length, 0.6 * length), [Stroke(0.0, 0.0, 0.0, 0.8 * size)], [], tuple(centre))
+
+
+def _car(motion: Motion, angles: list[np.ndarray], size: float) -> Vehicle:
+    """Two rear wheels at the origin and two steered ones ahead."""
+    length = max(motion.number("length", 1.0), 1.5 * size)
+    half, wheel = 0.3 * length, 0.16 * length
+    outline = np.array([[-0.25, -0.3], [1.25, -0.3], [1.25, 0.3], [-0.25, 0.3]]) * length
+    steer = angles[0] if angles else 0.0
+    wheels = [Stroke(x, y, angle, wheel) for x, angle in ((0.0, 0.0), (length, steer)) for y in (-half, half)]
+    return Vehicle(outline, wheels)
+
+
+def _snakeboard(motion: Motion, angles: list[np.ndarray], size: float) -> Vehicle:
+    """A board with an axle at either end, turned by b and -b, and its rotor."""
+    length = max(motion.number("length", 0.2), size)
+    rotor, steer = angles
+    wheels = [Stroke(length, 0.0, steer, 0.3 * length), Stroke(-length, 0.0, -steer, 0.3 * length)]
+    bars = [Stroke(0.0, 0.0, rotor + np.pi / 2, 0.5 * length)]
+    return Vehicle(ellipse((0, 0), 1.1 * length, 0.25 * length), wheels, bars)
+
+
+def _roller_racer(motion: Motion, angles: list[np.ndarray], size: float) -> Vehicle:
+    """The seat on its axle, and the arm beyond the pivot with its own."""
+    front, arm = motion.number("front", 0.5), motion.number("arm", 0.3)
+    scale = max(1.0, 1.5 * size / (abs(front) + abs(arm)))
+    front, arm, s = scale * front, scale * arm, angles[0]
+    half = 0.35 * abs(front) + 0.1 * abs(arm)
+    wheels = [Stroke(0.0, y, 0.0, half / 2) for y in (-half, half)]
+    wheels.append(Stroke(front + arm * np.cos(s), arm * np.sin(s), s, half / 2))
+    bars = [Stroke(front + arm * np.cos(s) / 2, arm * np.sin(s) / 2, s, abs(arm) / 2)]
+    return Vehicle(ellipse((front / 2, 0), 0.7 * abs(front) + 1e-9, 0.3 * abs(front) + 1e-9), wheels, bars)
+
+
+VEHICLES: dict[str, Callable[[Motion, list[np.ndarray], float], Vehicle]] = {
+    "car": _car,
+    "snakeboard": _snakeboard,
+    "roller-racer": _roller_racer,
+}
+
+
+# -- bodies in space ------------------------------------------------------------------------------------------------------------
+def circle(radius: float, first: int, second: int, count: int = 49) -> np.ndarray:
+    """A circle in the plane of two body axes, (count, 3)."""
+    s = np.linspace(0, 2 * np.pi, count)
+    points = np.zeros((count, 3))
+    points[:, first], points[:, second] = radius * np.cos(s), radius * np.sin(s)
+    return points
+
+
+def globe(
+    semi: Any, longitudes: int = 25, latitudes: int = 13, lowest: float = 0.0, highest: float = np.pi
+) -> np.ndarray:
+    """An ellipsoid with these semi-axes as a grid of points (longitudes, latitudes, 3), between two polar angles."""
+    u, v = np.linspace(0, 2 * np.pi, longitudes), np.linspace(lowest, highest, latitudes)
+    round_ = [np.outer(np.cos(u), np.sin(v)), np.outer(np.sin(u), np.sin(v)), np.outer(np.ones(longitudes), np.cos(v))]
+    return np.stack(round_, -1) * np.asarray(semi, float)
+
+
+def sides(inertia: Any) -> np.ndarray:
+    """Half sides of a homogeneous box with these moments, the longest 0.8; for other inertias some box."""
+    moments = np.asarray(inertia if inertia is not None else [1.0, 1.3, 1.5], float)
+    moments = np.diag(moments) if moments.ndim == 2 else moments
+    squares = (
+        np.maximum(moments.sum() / 2 - moments, 0.02 * moments.max())
+        if moments.shape == (3,)
+        else np.array([3, 2, 1.0])
+    )
+    lengths = np.sqrt(squares)
+    return 0.8 * lengths / lengths.max()
+
+
+def suslov_wheel(normal: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A sharp wheel that cannot slip about the normal n: (n, its middle across n, its axle); it lies in their plane (Wagner 1941)."""
+    n = np.asarray(normal if normal is not None else [0.0, 0.0, 1.0], float)
+    n = n / np.linalg.norm(n)
+    p = np.cross(n, np.eye(3)[int(np.argmin(np.abs(n)))])
+    p /= np.linalg.norm(p)
+    return n, 0.92 * p, np.cross(n, p)
+
+
+class Roller(NamedTuple):
+    """A body that rolls: its semi-axes (a disk's middle one is 0), the middle of its shape from its centre of mass."""
+
+    semi: np.ndarray
+    shift: np.ndarray
+
+    @classmethod
+    def of(cls, motion: Motion) -> Roller:
+        radius = motion.number("radius", 1.0)
+        semi = np.array(motion.parameters.get("axes", [radius] * 3), float)
+        if motion.name == "rolling-disk":
+            semi = semi * [1.0, 0.0, 1.0]
+        return cls(semi, np.array([0.0, 0.0, motion.number("depth", 0.0)]))
+
+    def contact(self, turns: np.ndarray) -> np.ndarray:
+        """The point of contact in the body (k, 3) from the centre of mass: H'(n) at n = -R^T e3, where H(n) = |semi n| + <shift, n>."""
+        down = -np.asarray(turns)[..., 2, :]
+        length = np.linalg.norm(self.semi * down, axis=-1, keepdims=True)
+        return self.semi**2 * down / np.maximum(length, 1e-300) + self.shift
+
+    def centres(self, turns: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """The centre of mass in space (k, 3): the body's lowest point is on the floor."""
+        down = -np.asarray(turns)[..., 2, :]
+        height = np.sum(self.contact(turns) * down, axis=-1)
+        return np.concatenate([places, height[..., None]], axis=-1)
+
+
+def planar(figure: Any, motion: Motion) -> Draw:
+    """A body on the plane seen from above, with its blade or wheels, and the path of its origin."""
+    poses = motion.parts[0]
+    body = vehicle(motion)
+    strokes = [(bar, GREY) for bar in body.bars] + [(wheel, WHEEL) for wheel in body.wheels]
+    stage = Stage(_floor_plan(figure, poses[:, :2, 2], 1.3 * float(np.hypot(*body.outline.T).max())), motion.t)
+
+    def draw(k: int) -> None:
+        stage.clear(k)
+        pose = poses[k]
+        stage.line(poses[: k + 1, :2, 2], color=PATH, linewidth=1.2)
+        stage.patch(_placed(pose, body.outline), facecolor=BODY, edgecolor=GREY, alpha=0.8, linewidth=0.8, zorder=3)
+        for stroke, colour in strokes:
+            ends = _placed(pose, stroke.ends(k))
+            stage.line(ends, color=colour, linewidth=3.0, solid_capstyle="round", zorder=4)
+
+    return draw
+
+
+def _placed(pose: np.ndarray, points: np.ndarray) -> np.ndarray:
+    return np.asarray(points) @ pose[:2, :2].T + pose[:2, 2]
+
+
+def _floor_plan(figure: Any, path: np.ndarray, margin: float) -> Any:
+    axes = figure.add_subplot(111)
+    (left, low), (right, high) = path.min(axis=0) - margin, path.max(axis=0) + margin
+    axes.set(xlim=(left, right), ylim=(low, high), xlabel="x", ylabel="y")
+    axes.set_aspect("equal", adjustable="box")
+    axes.plot(*path.T, color=LIGHT, linewidth=1.0)
+    return axes
 
 
 def scene(figure: Any, motion: Motion) -> Draw:
@@ -160,3 +403,92 @@ def _point(figure: Any, motion: Motion) -> Draw:
         stage.line(points[k : k + 1], color=WHEEL, marker="o", markersize=6, linestyle="")
 
     return draw
+
+
+SUFFIXES = (".mp4", ".gif")
+
+
+def motion_of_file(path: Path) -> Motion:
+    """The motion that a data file holds; nobody's code runs."""
+    data = open_dataset(path)
+    names = sorted(name for name in map(str, data) if name.startswith("configuration"))
+    if not names or "time" not in data.variables:
+        raise InvalidInput(f"{path} has no configurations over time; it has: {', '.join(map(str, data))}")
+    if data["time"].ndim != 1:
+        raise InvalidInput(f"{path} holds an ensemble; a moving picture shows one run")
+    system = tomllib.loads(data.attrs.get("config", "")).get("system", {})
+    parts = tuple(data[name].values for name in names)
+    return _motion(data["time"].values, str(data.attrs.get("group", "")), parts, system)
+
+
+def motion_of_run(trajectory: Run, job: Job | None = None) -> Motion:
+    """The motion of a run, with the parameters of its configuration if there is one."""
+    parts = trajectory.g if isinstance(trajectory.g, tuple) else (trajectory.g,)
+    system = job.config["system"] if job is not None else {}
+    return _motion(np.asarray(trajectory.t), str(trajectory.system.group), tuple(map(np.asarray, parts)), system)
+
+
+def _motion(t: np.ndarray, group: str, parts: tuple[np.ndarray, ...], system: Any) -> Motion:
+    name = str(system.get("name", ""))
+    defaults = MODELS[name].parameters if name in MODELS else {}
+    return Motion(t, group, parts, name, {**defaults, **system})
+
+
+def default_suffix() -> str:
+    """mp4 where ffmpeg is, else gif."""
+    return ".mp4" if shutil.which("ffmpeg") else ".gif"
+
+
+def require_movie(path: Path) -> None:
+    """Refuse a moving picture that cannot be written, before anything is drawn."""
+    if path.suffix not in SUFFIXES:
+        raise InvalidInput(f"--out is {path}; allowed: a file that ends in {' or '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise InvalidInput(f"--out is {path}, but the folder {path.parent} does not exist: create it first")
+    if path.suffix == ".mp4" and not shutil.which("ffmpeg"):
+        raise InvalidInput(f"--out is {path}, but mp4 needs ffmpeg, which is not installed: give a .gif instead")
+
+
+@styled
+def stage(motion: Motion, title: str = "") -> tuple[Any, Callable[[int], None]]:
+    """A figure, and what draws the k-th saved moment into it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 5.0), dpi=100)
+    draw = scene(figure, motion)
+    headline(figure, title or motion.name or motion.group)
+    return figure, draw
+
+
+@styled
+def animate(
+    motion: Motion,
+    path: str | Path,
+    *,
+    seconds: float = 8.0,
+    frames_per_second: int = 20,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Write a moving picture of `seconds` and return the number of its frames, each a saved state."""
+    from matplotlib.animation import FFMpegWriter, FuncAnimation, PillowWriter
+
+    path = Path(path)
+    require_movie(path)
+    if not (0 < seconds < np.inf) or frames_per_second < 1:
+        raise InvalidInput(f"--seconds is {seconds} and --fps {frames_per_second}; allowed: positive numbers")
+    count = max(2, round(seconds * frames_per_second))
+    moments = np.unique(np.searchsorted(*_increasing(motion.t, np.linspace(motion.t[0], motion.t[-1], count))))
+    rate = max(1, round(len(moments) / seconds))
+    figure, draw = stage(motion)
+    writer = FFMpegWriter(fps=rate) if path.suffix == ".mp4" else PillowWriter(fps=rate)
+    frame = lambda k: draw(int(k))
+    with replacing(path) as temporary:
+        film = FuncAnimation(figure, frame, frames=moments, init_func=lambda: None, cache_frame_data=False)
+        film.save(str(temporary), writer=writer, progress_callback=progress)
+    return len(moments)
+
+
+def _increasing(times: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Times that grow, for runs into the past too; rounded up to a saved one."""
+    sign = 1.0 if times[-1] >= times[0] else -1.0
+    return sign * times, np.minimum(sign * wanted, (sign * times).max())

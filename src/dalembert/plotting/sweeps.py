@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
 
+
 STATUS = {
     0: ("ok", "#e8f1f7"),
     1: ("not converged", "#d55e00"),
@@ -53,7 +54,7 @@ class Picture(NamedTuple):
     title: str
 
 
-def chosen(
+def select_variable(
     data: xarray.Dataset,
     show: str = "status",
     x: str | None = None,

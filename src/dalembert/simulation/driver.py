@@ -1,9 +1,16 @@
-"""Running: one trajectory or an ensemble, on any backend, saved, continued, with sensitivities."""
+"""The members of an ensemble: many states, many systems, or both, along a leading axis.
+
+A run on a backend: its start, its steps with a record after every few of them, and the events on the way.
+
+The runs of the reference method: SciPy's accurate motion in the form of any other run, with its events.
+
+Running: one trajectory or an ensemble, on any backend, saved, continued, with sensitivities.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -11,21 +18,318 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ._input import array
-from .accurate import reference_run
-from .errors import InvalidInput, NumericalFailure
-from .events import Event, named
-from .integrators import Integrator, Reference
-from .integrators.base import OK
-from .kernels.pieces import Progress
-from .kernels.run import Backend
-from .loop import Functions, Loop, functions, lifted
-from .members import gathered
-from .run import Run
-from .schedule import count_steps, first_row, held_controls, require_known_times, traced, whole
-from .sensitivity import pair, tangent_tree
-from .stepping import Plan, advanced, begun, travelled
-from .system import MechanicalSystem, State
+from ..errors import InvalidInput, NumericalFailure
+from ..integrators import NOT_FINITE, OK, Integrator, Reference
+from ..kernels import Backend, NoteReader, Progress, RunResult, evaluated, make_problem, run
+from ..mechanics import MechanicalSystem, State
+from ..numerics import array
+from .events import (
+    JUMP,
+    START,
+    Event,
+    Located,
+    Watch,
+    collected,
+    find,
+    named,
+    note_buffer,
+    restart_at_event,
+    truncate_at_stops,
+    watched,
+)
+from .loop import (
+    Loop,
+    Peaks,
+    RunKernel,
+    count_steps,
+    first_row,
+    held_controls,
+    pair,
+    peaked,
+    positive_int,
+    require_backend,
+    require_known_times,
+    run_kernel,
+    tangent_tree,
+    traced,
+    with_tangents,
+)
+from .results import Crossings, Record, Run
+
+
+@dataclass(frozen=True)
+class Members:
+    """A system and a state, of which those that are said to vary have a leading axis."""
+
+    system: MechanicalSystem
+    state: State
+    systems_vary: bool
+    states_vary: bool
+
+    @property
+    def number(self) -> int:
+        """How many there are."""
+        return jax.tree.leaves(self.state if self.states_vary else self.system)[0].shape[0]
+
+    def one(self, k: int) -> tuple[MechanicalSystem, State]:
+        """The system and the state of member k."""
+        pick = lambda tree, varies: jax.tree.map(lambda leaf: leaf[k], tree) if varies else tree
+        return pick(self.system, self.systems_vary), pick(self.state, self.states_vary)
+
+    def require(self, integrator: Integrator, step) -> None:
+        """The checks of a single run on the member that is farthest off D, and equal numbers of members."""
+        if traced((self.system, self.state)):
+            return
+        sizes = {leaf.shape[0] for leaf in jax.tree.leaves(self.system)} if self.systems_vary else set()
+        sizes |= {leaf.shape[0] for leaf in jax.tree.leaves(self.state)} if self.states_vary else set()
+        if len(sizes) != 1:
+            raise InvalidInput(f"the members disagree in number: leading axes {sorted(sizes)}")
+        axes = (0 if self.systems_vary else None, 0 if self.states_vary else None)
+        off = np.asarray(jax.jit(jax.vmap(_off, in_axes=axes))(self.system, self.state))
+        worst = int(np.argmax(np.where(np.isfinite(off), off, np.inf)))
+        integrator.require(*self.one(worst), step)
+
+
+def stack_members(system: MechanicalSystem | list, state: State | list, batched_system: bool) -> Members:
+    """The members that an `ensemble` is given: lists are stacked."""
+    systems: MechanicalSystem = _stack(system, "systems") if isinstance(system, list) else system
+    states: State = _stack(state, "states") if isinstance(state, list) else state
+    members = Members(systems, states, batched_system or isinstance(system, list), states.xi.ndim == 2)
+    if not (members.systems_vary or members.states_vary):
+        raise InvalidInput(
+            "an ensemble needs a leading axis on the states (state.xi of shape (members, n)) or batched systems; for one run use simulate"
+        )
+    return members
+
+
+def _off(system: MechanicalSystem, state: State) -> Array:
+    off = jnp.concatenate([system.residual(state.t, state.g, state.xi), system.phi(state.t, state.g)])
+    return jnp.max(jnp.abs(off), initial=0.0) + 0.0 * jnp.sum(state.xi)
+
+
+def _stack(items: list, what: str):
+    if not items or len({jax.tree.structure(item) for item in items}) != 1:
+        raise InvalidInput(
+            f"the {what} of an ensemble must be of one kind (same group, functions and parameter structure), and at least one"
+        )
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, float) for leaf in leaves]), *items)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How far a run goes: `steps` steps, a record after every `save_every` of them, with `controls` of one row a step.
+
+    With `lanes`, so many members go together; `batched`: each has a system of its own.
+    """
+
+    steps: int
+    save_every: int
+    controls: Any
+    backend: Backend
+    progress: Progress | None = None
+    lanes: int | None = None
+    batched: bool = False
+
+    def axes(self, *others: Any) -> Any:
+        """Which of the constants (system, h), and of what comes after them, vary over the lanes."""
+        return None if self.lanes is None else ((0 if self.batched else None, None), *others)
+
+
+def initial_loop(plan: Plan, parts: RunKernel, consts, given, varies: Any = 0) -> Any:
+    """The loop before the first step; `varies` says which of `given` the lanes have each for themselves."""
+    require_backend(plan.backend)
+    return evaluated(parts.begin, consts, given, lanes=plan.lanes, axes=plan.axes(varies), backend=plan.backend)
+
+
+def run_steps(plan: Plan, parts: RunKernel, consts, loop, read: NoteReader | None = None) -> RunResult:
+    """The steps of a plan; a remainder of less than `save_every` ends with a record too."""
+    saves, rest = divmod(plan.steps, plan.save_every)
+    done: list[RunResult] = []
+    for count, stride, offset in ((saves, plan.save_every, 0), (1 if rest else 0, rest, saves * plan.save_every)):
+        if count and not (done and done[-1].saves < saves):  # interrupted, or all lanes stopped
+            held = jax.tree.map(lambda leaf: leaf[offset : offset + count * stride], plan.controls)
+            described = make_problem(
+                parts.advance, parts.observe, consts, loop, held, lanes=plan.lanes, axes=plan.axes(0)
+            )
+            options: dict[str, Any] = {"backend": plan.backend, "progress": plan.progress, "read": read}
+            done.append(run(described, saves=count, save_every=stride, initial=not done, **options))
+            loop = done[-1].loop
+    joined = jax.tree.map(
+        lambda *leaves: _join(leaves, 0 if plan.lanes is None else 1), *[each.records for each in done]
+    )
+    return replace(done[-1], records=joined, note=done[0].note)
+
+
+def run_with_events(
+    plan: Plan, integrator: Integrator, monitor: bool, consts, loop: Loop, events: tuple[Event, ...]
+) -> tuple[RunResult, dict[str, Crossings]]:
+    """A run and what it found of events: these change none of its steps, and are located when it is done."""
+    parts = run_kernel(integrator, monitor)
+    if not events:
+        return run_steps(plan, parts, consts, loop), {}
+    watch, made = Watch(events, plan.lanes), watched(parts, integrator, events)
+    result = run_steps(
+        plan, made, consts, note_buffer(loop, initial_loop(plan, made, consts, loop), plan.lanes), watch.read
+    )
+    system, h = consts
+    done = min(plan.save_every * (np.shape(result.records.steps)[-1] - 1), plan.steps)
+    found = find(watch, system, h, integrator, plan.controls, np.asarray(loop.steps), done, plan.batched, plan.backend)
+    records, final = result.records, result.loop.loop
+    if found is not None:
+
+        def again(last: Located, before: Loop) -> Loop:
+            own = jax.tree.map(lambda leaf: np.asarray(leaf)[last.lane], system) if plan.batched else system
+            u = jax.tree.map(lambda leaf: np.asarray(leaf)[last.index], plan.controls)
+            stopped = replace(plan, lanes=len(last.lane))
+            return initial_loop(stopped, restart_at_event(integrator, monitor), (own, h), (before, last.record, u))
+
+        stops = np.array([event.stop for event in events])
+        records, final = truncate_at_stops(found, stops, records, final, plan.save_every, plan.lanes is None, again)
+    one = jax.tree.map(lambda leaf: leaf[0, 0] if plan.lanes is not None else leaf[0], records)
+    crossings = collected(watch, found, result.loop.suspects, one)
+    return replace(result, records=records, loop=final), crossings
+
+
+def _join(leaves, axis: int):
+    """Arrays put end to end, by NumPy unless one is traced."""
+    if len(leaves) == 1:
+        return leaves[0]
+    return (jnp if traced(leaves) else np).concatenate(leaves, axis=axis)
+
+
+ULP = 2.0**-52
+
+
+def reference_run(
+    system: MechanicalSystem, integrator: Reference, begin: State, step, steps: int, save_every: int, controls,
+    events: tuple[Event, ...] = (),
+) -> Run:  # fmt: skip
+    """The accurate motion at the times of steps; events are looked for at every one of them, and located on the motion."""
+    every = 1 if controls is not None or events else save_every
+    counts = np.unique(np.append(np.arange(0, steps + 1, every), steps))
+    states = integrator.trajectory(system, begin, float(begin.t) + counts * step, controls)
+    status = OK if len(states) == len(counts) else NOT_FINITE
+    counts, h = counts[: len(states)], jnp.asarray(step, float)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    records = _records(system, integrator, h, controls)(stacked, jnp.asarray(counts), _turns(system, stacked.g))
+    found = _found(system, integrator, records, controls, events)
+    kept = (counts % save_every == 0) | (counts == steps) | (counts == counts[-1])
+    records, last = _ended(records, kept, found, [event.stop for event in events])
+    loop = run_kernel(integrator, False).begin((system, h), (last.state, _row(controls, 0)))
+    turns = jnp.round((last.angles - system.group.angles(last.state.g)) / (2 * jnp.pi))
+    final = loop._replace(
+        steps=last.steps,
+        origin=last.state.t - last.steps * h,
+        status=jnp.asarray(status),
+        turns=turns,
+        peaks=_peaks(system, records.state),
+    )
+    made = Run(system, integrator, h, records, final, "scipy")
+    if not events:
+        return made
+    one = jax.tree.map(lambda leaf: leaf[0], records)
+    return replace(made, events=collected(Watch(events, None), found, np.zeros(len(events)), one))
+
+
+@jax.jit
+def _peaks(system: MechanicalSystem, states: State) -> Peaks:
+    """The extremes over the saved states: between them the motion is SciPy's."""
+    t, g, xi = jax.tree.map(lambda leaf: leaf[0], (states.t, states.g, states.xi))
+    zero = jnp.zeros(())
+    first = Peaks(system.energy(t, g, xi), zero, zero, zero, jnp.zeros(system.holonomic_constraints))
+    each = jax.vmap(lambda state: peaked(system, state, first))(states)
+    return jax.tree.map(lambda leaf: jnp.max(leaf, axis=0), each)
+
+
+def _row(controls, k: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[k], controls)
+
+
+def _records(system: MechanicalSystem, integrator: Reference, h, controls) -> Callable[..., Record]:
+    """(states, counts, turns) -> records."""
+    plain = run_kernel(integrator, False)
+
+    def record(state, count, turns):
+        u = jax.tree.map(lambda leaf: jnp.asarray(leaf)[jnp.clip(count - 1, 0)], controls)  # of the step that led here
+        first = plain.observe((system, h), plain.begin((system, h), (state, u)))
+        return first._replace(steps=count, angles=first.angles + 2 * jnp.pi * turns)
+
+    return jax.jit(jax.vmap(record))
+
+
+def _turns(system: MechanicalSystem, g) -> jax.Array:
+    """How often each angle went round up to each state."""
+    before, after = (jax.tree.map(lambda leaf: leaf[part], g) for part in (slice(None, -1), slice(1, None)))
+    steps = jax.vmap(system.group.winding)(before, after)
+    return jnp.concatenate([jnp.zeros_like(steps, shape=(1, *steps.shape[1:])), jnp.cumsum(steps, axis=0)])
+
+
+def _found(system, integrator: Reference, records: Record, controls, events: tuple[Event, ...]) -> Located | None:
+    """The crossings between the states, in the order of time, up to the first that stops the run."""
+    if not events:
+        return None
+    evaluate = jax.jit(lambda state, angles: jnp.stack([event.value(system, state, angles) for event in events]))
+    values = np.asarray(jax.vmap(evaluate)(records.state, records.angles))
+    a, b = values[:-1], values[1:]
+    crossed = ((a < 0) & (b >= 0)) * 1 - ((a > 0) & (b <= 0)) * 1
+    wanted = np.array([event.direction for event in events])
+    crossed[(wanted != 0) & (crossed != wanted)] = 0
+    crossed[:1][np.abs(a[:1]) <= START * np.abs(b[:1] - a[:1])] = 0
+    flow = integrator.flow(system, jax.tree.map(lambda leaf: leaf[0], records.state))
+    found = []
+    for k, which in zip(*np.nonzero(crossed), strict=True):
+        begin = jax.tree.map(lambda leaf: leaf[k], records)
+        span, u = float(records.state.t[k + 1] - begin.state.t), _row(controls, k)
+
+        def reached(theta, begin=begin, span=span, u=u):
+            state = flow(begin.state, float(begin.state.t) + theta * span, u)
+            group = system.group
+            return state, begin.angles + group.angles(group.compose(group.inverse(begin.state.g), state.g))
+
+        def value(theta, reached=reached, which=which, sign=float(crossed[k, which])) -> float:
+            return sign * float(evaluate(*reached(theta))[which])
+
+        theta = _root(value, -abs(float(a[k, which])))
+        if abs(value(theta)) <= JUMP * abs(b[k, which] - a[k, which]):
+            found.append((k, theta, which, crossed[k, which], *reached(theta)))
+    found.sort(key=lambda each: each[:3])
+    stops = [i for i, each in enumerate(found) if events[each[2]].stop]
+    return _table(system, integrator, found[: stops[0] + 1] if stops else found, controls)
+
+
+def _root(f: Callable[[float], float], first: float) -> float:
+    """The theta beyond which f >= 0, f(0) = `first` < 0, to round-off."""
+    from scipy.optimize import brentq
+
+    if f(1.0) < 0:
+        return 1.0
+    theta = float(brentq(lambda x: first if x == 0.0 else f(x), 0.0, 1.0, xtol=ULP, rtol=4 * ULP))
+    beyond = (min(1.0, theta + k * ULP) for k in (0, 1, 2, 4, 8, 16, 64, 256))
+    return next((x for x in beyond if f(x) >= 0), theta)
+
+
+def _table(system, integrator: Reference, found: list, controls) -> Located | None:
+    if not found:
+        return None
+    step, theta, which, direction, states, angles = zip(*found, strict=True)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    turns = (jnp.stack(angles) - jax.vmap(system.group.angles)(stacked.g)) / (2 * jnp.pi)
+    index = np.array(step)
+    made = _records(system, integrator, 1.0, controls)(stacked, jnp.asarray(index + 1), turns)
+    made = jax.tree.map(np.asarray, made)
+    return Located(np.zeros(len(index), int), np.array(which), np.array(theta), np.array(direction), made, index)
+
+
+def _ended(records: Record, kept: np.ndarray, found: Located | None, stops: list[bool]) -> tuple[Record, Record]:
+    """(the saved records, the last): up to the event that stopped the run, with that as the last."""
+    if found is not None and stops[found.which[-1]]:
+        kept = kept & (np.arange(len(kept)) <= found.index[-1])
+        event = jax.tree.map(lambda leaf: leaf[-1:], found.record)
+        records = jax.tree.map(lambda a, b: np.concatenate([np.asarray(a)[kept], b]), records, event)
+    else:
+        records = jax.tree.map(lambda leaf: leaf[kept], records)
+    return records, jax.tree.map(lambda leaf: leaf[-1], records)
+
 
 AHEAD = 4096
 """Steps that `steps_until` runs at a time."""
@@ -61,7 +365,7 @@ def simulate(
     if integrator.clock and t_end is not None and steps is None:
         steps, t_end = steps_until(system, integrator, state, step=step, t_end=t_end, t0=t0, backend=backend), None
     steps = count_steps(step, steps, t_end, _clock(state, t0))
-    whole("save_every", save_every)
+    positive_int("save_every", save_every)
     last = state if isinstance(state, Run) else None
     begin = _start(system, integrator, state, step, t0)
     require_known_times(integrator, controls)
@@ -70,14 +374,14 @@ def simulate(
     if isinstance(integrator, Reference):
         run = reference_run(system, integrator, begin, step, steps, save_every, held, watch)
         return replace(run, controlled=controls is not None)
-    plan, parts = Plan(steps, save_every, held, backend, progress), functions(integrator, monitor)
+    plan, parts = Plan(steps, save_every, held, backend, progress), run_kernel(integrator, monitor)
     consts = (system, array(step))
     if tangents is not None:
         if last is not None:
             raise InvalidInput("tangents need a run from a state: a trajectory does not carry them")
         return _sensitive(plan, parts, tangents, integrator, consts, begin)
-    loop = _goes_on(last, consts[1]) if last else begun(plan, parts, consts, (begin, first_row(held)))
-    result, found = travelled(plan, integrator, monitor, consts, loop, watch)
+    loop = _continued_loop(last, consts[1]) if last else initial_loop(plan, parts, consts, (begin, first_row(held)))
+    result, found = run_with_events(plan, integrator, monitor, consts, loop, watch)
     made = Run(
         system, integrator, consts[1], result.records, result.loop, result.backend, result.note, result.interrupted
     )
@@ -98,7 +402,7 @@ def _start(system: MechanicalSystem, integrator: Integrator, state: State | Run,
     return begin
 
 
-def _goes_on(last: Run, h: Array) -> Loop:
+def _continued_loop(last: Run, h: Array) -> Loop:
     """The loop of a run that is continued: another step counts from another origin."""
     loop = last.final
     moved = loop.carry.t - loop.steps * h
@@ -116,16 +420,14 @@ def _watch(events: Sequence[Event], system, state: State, step, tangents=None) -
     return named(events, system, state)
 
 
-def _sensitive(
-    plan: Plan, plain: Functions, curve: Callable, integrator: Integrator, consts, state: State
-) -> Run:
+def _sensitive(plan: Plan, plain: RunKernel, curve: Callable, integrator: Integrator, consts, state: State) -> Run:
     """A run with its derivative along a curve of problems."""
     _, (d_system, d_state, d_step) = jax.jvp(curve, (0.0,), (1.0,))
-    both, u = lifted(plain), first_row(plan.controls)
+    both, u = with_tangents(plain), first_row(plan.controls)
     consts_pair = pair(consts, (d_system, jnp.asarray(d_step, float)))
     given = pair((state, u), None)
     given = given._replace(slopes=[*pair(state, d_state).slopes, *pair(u, None).slopes])
-    result = advanced(plan, both, consts_pair, begun(plan, both, consts_pair, given))
+    result = run_steps(plan, both, consts_pair, initial_loop(plan, both, consts_pair, given))
     records = result.records
     run = Run(consts[0], integrator, consts[1], records.value, result.loop.value, result.backend, result.note)
     return _truncated(replace(run, tangents=tangent_tree(records)))
@@ -153,23 +455,23 @@ def ensemble(
     `batched_system=True`. A member that fails stays at its last good state, one that an event stops at that event; the others
     go on. Arrays of the result have shape (members, saves, ...).
     """
-    members = gathered(system, state, batched_system)
+    members = stack_members(system, state, batched_system)
     if integrator.clock and t_end is not None:
         raise InvalidInput(
             f"the members of an ensemble by {integrator.name} reach t_end after different numbers of steps: give steps"
         )
     t0 = float(np.ravel(members.state.t)[0])
     steps = count_steps(step, steps, t_end, t0)
-    whole("save_every", save_every)
+    positive_int("save_every", save_every)
     members.require(integrator, step)
     require_known_times(integrator, controls)
     held = held_controls(controls, t0, step, steps)
     batched, consts = members.systems_vary, (members.system, array(step))
     plan = Plan(steps, save_every, held, backend, progress, members.number, batched)
     varies = (0 if members.states_vary else None, None)
-    loop = begun(plan, functions(integrator, monitor), consts, (members.state, first_row(held)), varies)
+    loop = initial_loop(plan, run_kernel(integrator, monitor), consts, (members.state, first_row(held)), varies)
     watch = _watch(events, *members.one(0), step)
-    result, found = travelled(plan, integrator, monitor, consts, loop, watch)
+    result, found = run_with_events(plan, integrator, monitor, consts, loop, watch)
     made = Run(members.system, integrator, consts[1], result.records, result.loop, result.backend, result.note)
     return replace(made, interrupted=result.interrupted, batched=batched, events=found)
 

@@ -1,4 +1,9 @@
-"""The loop of a run as pure functions: start, step, freeze what fails, observe. Any backend can compile them."""
+"""When a run steps: how many steps there are, from where, and what controls are held over each of them.
+
+Forward sensitivities: the derivative of a run along a curve of problems, carried beside the run by the same backend.
+
+The loop of a run as pure functions: start, step, freeze what fails, observe. Any backend can compile them.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,125 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .integrators import Integrator
-from .integrators.base import NOT_FINITE, OK
-from .records import Record
-from .sensitivity import Pair, push
-from .system import MechanicalSystem, State
+from ..errors import InvalidInput, UnknownName
+from ..integrators import NOT_FINITE, OK, Integrator
+from ..mechanics import MechanicalSystem, State
+from .results import Record
+
+BACKENDS = ("auto", "llvm", "cuda", "xla")
+
+
+MAX_STEPS = 2**53
+
+
+def count_steps(step, steps, t_end, t0) -> int:
+    """The number of steps, from `steps` or from `t_end` (the last state at or before it)."""
+    if not traced(step) and (not np.isfinite(step) or step == 0):
+        raise InvalidInput(f"step is {step}; allowed: any finite number but 0 (negative steps go back in time)")
+    if (steps is None) == (t_end is None):
+        raise InvalidInput("give exactly one of steps and t_end")
+    if steps is not None and positive_int("steps", steps) > MAX_STEPS:
+        raise InvalidInput(f"steps is {steps}; allowed: at most {MAX_STEPS}, for steps are counted in floating point")
+    if steps is not None:
+        return int(steps)
+    ratio = (t_end - t0) / step
+    if not np.isfinite(ratio) or ratio < 1 - 1e-9:
+        raise InvalidInput(f"t_end = {t_end} is not at least one step of {step} away from the start at t = {t0}")
+    return int(np.floor(ratio * (1 + 1e-12) + 1e-9))
+
+
+def positive_int(name: str, value) -> int:
+    """A whole number of at least 1, or a clear error."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise InvalidInput(f"{name} is {value!r}; allowed: a whole number of at least 1")
+    return int(value)
+
+
+def held_controls(controls, t0, step, steps: int) -> Any:
+    """Controls as arrays with one row a step: u_k = u(t0 + (k + 1/2) h) of a function of time."""
+    if controls is None:
+        return None
+    if callable(controls):
+        return jax.vmap(controls)(t0 + step * (jnp.arange(steps) + 0.5))
+    held = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), controls)
+    sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(held)}
+    if sizes != {steps}:
+        raise InvalidInput(f"controls have {sorted(sizes)} rows; allowed: one row a step, that is {steps}")
+    return held
+
+
+def require_known_times(integrator: Integrator, controls) -> None:
+    """Refuse controls that are functions of time where the times of the steps are not known before the run."""
+    if integrator.clock and callable(controls):
+        raise InvalidInput(
+            f"the times of the steps of {integrator.name} are not known before the run: give controls as an array with one row a step, "
+            "or a force that depends on time"
+        )
+
+
+def first_row(controls) -> Any:
+    """The controls of the first step."""
+    return jax.tree.map(lambda leaf: leaf[0], controls)
+
+
+def require_backend(backend: str) -> None:
+    """Refuse the name of a backend that there is not."""
+    if backend not in BACKENDS:
+        raise UnknownName("backend", backend, BACKENDS)
+
+
+def traced(tree) -> bool:
+    """Whether a JAX transformation looks at any leaf."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+
+
+class Pair(NamedTuple):
+    """A pytree with the tangents of its real leaves, in their order."""
+
+    value: Any
+    slopes: list
+
+
+def split(tree: Any) -> tuple[list, list, Callable[[list, list], Any]]:
+    """(real leaves, other leaves, how to put them together again): only real numbers have tangents."""
+    leaves, structure = jax.tree.flatten(tree)
+    real = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
+
+    def join(reals: list, others: list) -> Any:
+        first, second = iter(reals), iter(others)
+        return jax.tree.unflatten(structure, [next(first) if mark else next(second) for mark in real])
+
+    def pick(wanted: bool) -> list:
+        return [leaf for leaf, mark in zip(leaves, real, strict=True) if mark is wanted]
+
+    return pick(True), pick(False), join
+
+
+def pair(value: Any, tangent: Any) -> Pair:
+    """A pytree with a tangent of the same structure (None: zero)."""
+    reals, _, _ = split(value)
+    return Pair(value, [jnp.zeros_like(leaf) for leaf in reals] if tangent is None else split(tangent)[0])
+
+
+def push(function: Callable, *arguments: Pair) -> Pair:
+    """`function` at the values of its arguments, with its derivative along their slopes."""
+    reals, others, join = split([argument.value for argument in arguments])
+    joins: list[Callable] = []
+
+    def on_reals(*leaves):
+        result, rest, put = split(function(*join(list(leaves), others)))
+        joins.append(put)
+        return result, rest
+
+    slopes = [slope for argument in arguments for slope in argument.slopes]
+    value, tangent, rest = jax.jvp(on_reals, tuple(reals), tuple(slopes), has_aux=True)
+    return Pair(joins[-1](value, rest), tangent)
+
+
+def tangent_tree(both: Pair) -> Any:
+    """The slopes in the shape of the value, zero where a leaf is no real number."""
+    _, others, join = split(both.value)
+    return join(both.slopes, [jnp.zeros(jnp.shape(leaf)) for leaf in others])
 
 
 class Peaks(NamedTuple):
@@ -42,7 +161,7 @@ class Loop(NamedTuple):
     peaks: Peaks
 
 
-class Functions(NamedTuple):
+class RunKernel(NamedTuple):
     """The pure functions that a backend compiles; `consts` = (system, h) are run-time inputs."""
 
     begin: Callable
@@ -51,7 +170,7 @@ class Functions(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def functions(integrator: Integrator, monitor: bool) -> Functions:
+def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
     """The loop of an integrator; the same objects every time, so that compiled programs are found again."""
 
     def begin(consts, given) -> Loop:
@@ -97,11 +216,11 @@ def functions(integrator: Integrator, monitor: bool) -> Functions:
             state, loop.residual, loop.iterations.astype(int), loop.multipliers, angles, loop.steps.astype(int), size
         )
 
-    return Functions(begin, advance, observe)
+    return RunKernel(begin, advance, observe)
 
 
 @lru_cache(maxsize=256)
-def lifted(plain: Functions) -> Functions:
+def with_tangents(plain: RunKernel) -> RunKernel:
     """The tangent loop: the same functions on values with slopes. Controls have none."""
 
     def begin(consts: Pair, given: Pair) -> Pair:
@@ -113,7 +232,7 @@ def lifted(plain: Functions) -> Functions:
     def observe(consts: Pair, loop: Pair) -> Pair:
         return push(plain.observe, consts, loop)
 
-    return Functions(begin, advance, observe)
+    return RunKernel(begin, advance, observe)
 
 
 def _finite(new, old=()) -> Array:

@@ -1,21 +1,112 @@
-"""What a run leaves: saved states, how the steps went, and the carry from which it can go on."""
+"""What a run keeps of a moment, and of the events that it passed.
+
+What a run leaves: saved states, how the steps went, and the carry from which it can go on.
+
+What a method should keep of the energy: E - E(0), or where power enters what is left of that when the work is taken away.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .errors import NumericalFailure
-from .integrators import REASONS, Integrator
-from .records import Crossings, Record
-from .system import MechanicalSystem, State
+from ..errors import NumericalFailure
+from ..integrators import REASONS, Integrator
+from ..kernels import evaluated
+from ..mechanics import MechanicalSystem, NonlinearSystem, State
+from ..numerics import depends, vanishes
+
+
+class Record(NamedTuple):
+    """One saved moment: the state, how the step that led to it went, and the unwrapped angles."""
+
+    state: State
+    residual: Array
+    iterations: Array
+    multipliers: Array
+    angles: Array
+    steps: Array
+    step_size: Array | None = None  # where a method has steps of several sizes
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("record", "lane", "theta", "direction", "suspects"),
+    meta_fields=("name", "stop"),
+)
+@dataclass(frozen=True, eq=False)
+class Crossings:
+    """Where a run crossed one event, in the order of time (in an ensemble: member by member): arrays with one row a crossing.
+
+    A crossing lies in the step that led to number `step`, a share `theta` of that step after its beginning; its state is that of the
+    method's own step of that size, and is at or just beyond the event. `suspects` counts, for each member, the steps in which the
+    function may have crossed zero twice: a parabola through its values at three steps says so, which sees only their signs.
+    """
+
+    name: str
+    stop: bool
+    record: Record
+    lane: np.ndarray
+    theta: np.ndarray
+    direction: np.ndarray
+    suspects: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.theta)
+
+    @property
+    def t(self) -> Array:
+        """Times, shape (crossings,)."""
+        return self.record.state.t
+
+    @property
+    def g(self) -> Any:
+        """Configurations, shape (crossings, ...)."""
+        return self.record.state.g
+
+    @property
+    def xi(self) -> Array:
+        """Velocities, shape (crossings, n)."""
+        return self.record.state.xi
+
+    @property
+    def step(self) -> Array:
+        """The number of the step that each crossing lies in: 1 for the first."""
+        return self.record.steps
+
+    def of(self, member: int) -> Crossings:
+        """The crossings of one member of an ensemble."""
+        return replace(
+            self.kept(np.asarray(self.lane) == member), suspects=np.asarray(self.suspects)[member : member + 1]
+        )
+
+    def kept(self, which: Any) -> Crossings:
+        """Some of the crossings: a mask or indices."""
+        rows = (self.record, self.lane, self.theta, self.direction)
+        record, lane, theta, direction = jax.tree.map(lambda leaf: np.asarray(leaf)[which], rows)
+        return replace(self, record=record, lane=lane, theta=theta, direction=direction)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} crossings of {self.name!r}>"
+
+
+def joined(first: Mapping[str, Crossings], second: Mapping[str, Crossings]) -> dict[str, Crossings]:
+    """The crossings of a run and of its continuation."""
+
+    def both(a: Crossings, b: Crossings) -> Crossings:
+        rows = [(c.record, c.lane, c.theta, c.direction) for c in (a, b)]
+        record, lane, theta, direction = jax.tree.map(lambda x, y: np.concatenate([x, y]), *rows)
+        return Crossings(b.name, b.stop, record, lane, theta, direction, np.asarray(a.suspects) + b.suspects)
+
+    return {name: both(first[name], found) if name in first else found for name, found in second.items()}
+
 
 DRIFTED = 1e-3
 """|phi| beyond which `Run.check` calls the holonomic constraints lost."""
@@ -243,3 +334,92 @@ def _mapped(function: Callable, members: bool, batched: bool) -> Callable:
 
 def _plain(value):
     return value if isinstance(value, jax.core.Tracer) or np.ndim(value) else int(value)
+
+
+R = TypeVar("R", bound=Run)
+MOST_STATES = 100_000
+"""Up to how many steps a run in which power enters is saved whole, so that its work can be told."""
+
+
+def powered(system: MechanicalSystem) -> bool:
+    """Whether P = <F, xi> - L_t + <l, A xi> can be other than zero without controls: a force, an explicit time, a constraint that moves.
+
+    False is a proof, True is not (see `_jaxpr`).
+    """
+    t, g, xi = np.zeros(()), system.group.identity(), np.ones(system.group.dim)
+    if isinstance(system, NonlinearSystem) or depends(lambda s: system.L(s, g, xi), t):
+        return True
+    forced = not vanishes(lambda at: system.F(at[0], at[1], at[2], None), (t, g, xi))
+    return forced or not vanishes(lambda point: system.b(*point), (t, g))
+
+
+def work(run: Run, controls: Any = None) -> np.ndarray:
+    """The energy that should have entered up to each saved state; see `diagnostics.work`. `controls` have one row between two of them."""
+    states = run.records.state
+    gaps = np.diff(np.asarray(states.t))
+    begin, end = (jax.tree.map(lambda leaf: leaf[part], states) for part in (slice(None, -1), slice(1, None)))
+    (p0, s0), (p1, s1) = _powers(run.system, begin, controls), _powers(run.system, end, controls)
+    return np.append(0.0, np.cumsum(gaps / 2 * (p0 + p1) + gaps**2 / 12 * (s0 - s1)))
+
+
+def _powers(system: MechanicalSystem, states: State, controls: Any) -> tuple[np.ndarray, np.ndarray]:
+    """P and dP/dt along the motion at each state: every state is a lane of a run of no steps, for XLA compiles this for a minute."""
+    lanes = states.xi.shape[0]
+    power, slope = evaluated(_power, system, (states, controls), lanes=lanes, axes=(None, 0))
+    return np.asarray(power), np.asarray(slope)
+
+
+def _power(system: MechanicalSystem, point) -> tuple[Array, Array]:
+    """(P, dP/dt) at a state under its control."""
+    state, u = point
+    rate, _ = system.acceleration(state.t, state.g, state.xi, u)
+
+    def power(s):
+        t, g, xi = state.t + s, system.group.shift(state.g, s * state.xi), state.xi + s * rate
+        entering = system.F(t, g, xi, u) @ xi - jax.grad(system.L)(t, g, xi)
+        return entering + system.multipliers(t, g, xi, u) @ (system.rows(t, g)(xi) @ xi)
+
+    return jax.jvp(power, (0.0,), (1.0,))
+
+
+def save_interval(system: MechanicalSystem, steps: int, every: int) -> int:
+    """How often to save where every `every`-th state is wanted: always where power enters, whose work needs them, unless they are many."""
+    return 1 if steps <= MOST_STATES and powered(system) else every
+
+
+class Conservation(NamedTuple):
+    """A quantity that should stay zero: its name, how it is written, its values at saved states, its largest size at all of them."""
+
+    title: str
+    label: str
+    values: np.ndarray
+    peak: float
+
+
+ERROR, BALANCE, CHANGE = "Energy error", "Energy balance", "Energy change"
+
+
+def energy_conservation(run: Run) -> Conservation:
+    """The energy error of a single run; where power enters, the balance E - E(0) - work instead.
+
+    Where the work cannot be told (controls, which a run does not hold, or states that were not saved) it is a change, not an error.
+    """
+    change = np.asarray(run.energy_error())
+    enters = powered(run.system)
+    if not (enters or run.controlled):
+        return _kept(ERROR, "|E - E(0)|", change)
+    if run.controlled or len(change) < 2 or np.any(np.diff(np.asarray(run.records.steps)) > 1):
+        return _kept(CHANGE, "|E - E(0)|", change)
+    return _kept(BALANCE, "|E - E(0) - work|", change - work(run))
+
+
+def _kept(title: str, label: str, values: np.ndarray) -> Conservation:
+    return Conservation(title, label, values, float(np.abs(values).max()))
+
+
+def subsampled(run: R, every: int) -> tuple[R, Conservation]:
+    """A run at every `every`-th of its steps and its last, and there what it keeps of the energy."""
+    kept, steps = energy_conservation(run), np.asarray(run.records.steps)
+    shown = (steps % every == 0) | (np.arange(len(steps)) == len(steps) - 1)
+    fewer = replace(run, records=jax.tree.map(lambda leaf: np.asarray(leaf)[shown], run.records))
+    return fewer, kept._replace(values=kept.values[shown])

@@ -9,16 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .dense import Moment, between
-from .errors import InvalidInput
-from .integrators import Integrator, Reference
-from .kernels.evaluate import evaluated
-from .kernels.problem import problem
-from .kernels.run import run
-from .loop import Functions, functions
-from .records import Record
-from .run import Run
-from .system import State
+from ..errors import InvalidInput
+from ..integrators import Integrator, Reference
+from ..kernels import evaluated, make_problem, run
+from ..mechanics import State
+from .events import Moment, between
+from .loop import RunKernel, run_kernel
+from .results import Record, Run
 
 NEAR = 1e-9
 """Times that miss the ends of a run by less than this share of a step belong to it."""
@@ -106,9 +103,9 @@ def _parts(trajectory: Run, records, lane, row, t) -> tuple[np.ndarray, np.ndarr
 
 
 @lru_cache(maxsize=256)
-def _stepping(integrator: Integrator) -> Functions:
+def _stepping(integrator: Integrator) -> RunKernel:
     """So many whole steps as a lane wants."""
-    plain = functions(integrator, False)
+    plain = run_kernel(integrator, False)
 
     def begin(consts, given):
         return plain.begin(consts, given)
@@ -122,7 +119,7 @@ def _stepping(integrator: Integrator) -> Functions:
         record = plain.observe(consts, given[0])
         return record.state, record.angles
 
-    return Functions(begin, advance, observe)
+    return RunKernel(begin, advance, observe)
 
 
 def _stepped(trajectory: Run, system, moment: Moment, whole, held, index) -> Moment:
@@ -133,7 +130,7 @@ def _stepped(trajectory: Run, system, moment: Moment, whole, held, index) -> Mom
     u = jax.tree.map(lambda leaf: leaf[rows], held)
     first = jax.tree.map(lambda leaf: leaf[:, 0], u)
     given = evaluated(made.begin, consts, (moment.state, first), lanes=lanes, axes=(axes, 0)), 1.0 * whole
-    described = problem(made.advance, made.observe, consts, given, u, lanes=lanes, axes=(axes, 0, 0))
+    described = make_problem(made.advance, made.observe, consts, given, u, lanes=lanes, axes=(axes, 0, 0))
     state, angles = run(described, saves=1, save_every=most, initial=True).records
     turned = angles[:, 1] - angles[:, 0]
     some = whole > 0

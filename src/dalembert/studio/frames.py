@@ -10,24 +10,22 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..animate import motion_of_file, motion_of_run
-from ..balance import CHANGE, ERROR, Kept, powered
-from ..config import Job
 from ..errors import InvalidInput
-from ..files import open_dataset
-from ..kernels.evaluate import evaluated
-from ..models.registry import MODELS
-from ..plotting.stage import Motion
+from ..io.config import Job
+from ..io.dataset import open_dataset
+from ..kernels import evaluated
+from ..mechanics import MechanicalSystem, State
+from ..models import MODELS
+from ..plotting.scenes import Motion, motion_of_file, motion_of_run
 from ..plotting.style import COLOURS
-from ..run import Run
-from ..system import MechanicalSystem, State
+from ..simulation import CHANGE, ERROR, Conservation, Run, powered
 
 LARGEST = 1e30
 RUN_COLOURS = (COLOURS[0], COLOURS[2])
 
 
 @dataclass(frozen=True)
-class Seen:
+class RunFrames:
     """One run, all its arrays over the same frames: a run that failed stands still at its last good state."""
 
     motion: Motion
@@ -42,16 +40,16 @@ class Seen:
     good: int  # frames before the run failed
     system: MechanicalSystem | None = None
     trajectory: Run | None = None
-    balance: Kept | None = None  # where power enters, at every frame
+    balance: Conservation | None = None  # where power enters, at every frame
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> Conservation:
         """What the method should keep of the energy."""
         if self.balance is not None:
             return self.balance
         change = self.energy - self.energy[0]
         enters = self.system is not None and powered(self.system)
-        return Kept(CHANGE if enters else ERROR, "|E - E(0)|", change, float(np.abs(change).max()))
+        return Conservation(CHANGE if enters else ERROR, "|E - E(0)|", change, float(np.abs(change).max()))
 
     @property
     def colour(self) -> str:
@@ -68,7 +66,7 @@ class Seen:
         return 1.0 if self.first else 0.45
 
 
-def seen(trajectory: Run, job: Job, number: int, times: np.ndarray, balance: Kept | None = None) -> Seen:
+def frames_of(trajectory: Run, job: Job, number: int, times: np.ndarray, balance: Conservation | None = None) -> RunFrames:
     """A run of a job at the frames `times`: each shows the last state that was saved by then, so that all runs are in step.
 
     Nothing is interpolated: runs of one step have the same times, and one that chooses its own steps lags by less than a frame.
@@ -84,7 +82,7 @@ def seen(trajectory: Run, job: Job, number: int, times: np.ndarray, balance: Kep
     good = int(np.count_nonzero(wanted <= own[-1] + late))
     if balance is not None:
         balance = balance._replace(values=drawable(balance.values[frames]))
-    return Seen(shown, number, **held, good=good, system=trajectory.system, trajectory=trajectory, balance=balance)
+    return RunFrames(shown, number, **held, good=good, system=trajectory.system, trajectory=trajectory, balance=balance)
 
 
 def drawable(values: np.ndarray) -> np.ndarray:
@@ -122,7 +120,7 @@ def config_of_file(path: Path) -> dict[str, Any] | None:
     return config if config.get("system", {}).get("name") in MODELS else None
 
 
-def seen_in_file(path: Path, frames: int) -> Seen:
+def frames_in_file(path: Path, frames: int) -> RunFrames:
     """The run that a data file holds, at about `frames` of its moments."""
     data = open_dataset(path)
     motion = motion_of_file(path)
@@ -156,4 +154,4 @@ def seen_in_file(path: Path, frames: int) -> Seen:
         xi = columns["velocity"]
         again = measured(system, State(jnp.asarray(shown.t), g, xi, columns["momentum"], xi))
         columns |= {name: again[name] for name in ("rows", "reaction")}
-    return Seen(shown, 0, **columns, good=len(kept), system=system)
+    return RunFrames(shown, 0, **columns, good=len(kept), system=system)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..config import Job, parse
 from ..errors import InvalidInput, OffConstraint, UnknownName
-from ..kernels.evaluate import compiled
-from ..system import MechanicalSystem
+from ..io.config import Job, parse_job
+from ..kernels import compiled
+from ..mechanics import MechanicalSystem
 
 FRAMES, MOST_FRAMES = 600, 4000
 MOST_STEPS = 10_000_000
@@ -22,7 +22,7 @@ REQUEST = ("config", "against", "frames", "saved", "complete")
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class StudioInput:
     """What the command line opened: a configuration (and its folder), or the data file of a run."""
 
     config: Mapping[str, Any] | None = None
@@ -54,7 +54,7 @@ class Opened:
             parameters = {key: value for key, value in system.items() if key != "name"}
             given["system"] = {"python": self.own["python"], **parameters}
         try:
-            job = parse(given, self.folder)
+            job = parse_job(given, self.folder)
         except InvalidInput as fault:
             raise at(place_of(fault, given), fault) from None
         if job.run["steps"] > self.most_steps:
@@ -81,7 +81,7 @@ def at(place: str, fault: InvalidInput) -> InvalidInput:
     return fault
 
 
-def checked(request: Any, opened: Opened) -> tuple[int, Path | None]:
+def checked(request: Any, opened: StudioInput) -> tuple[int, Path | None]:
     """The number of frames, and the saved run that is asked for."""
     if not isinstance(request, Mapping):
         raise InvalidInput("a request is an object with config, against and frames")
@@ -98,7 +98,7 @@ def checked(request: Any, opened: Opened) -> tuple[int, Path | None]:
     return frames, opened.saved
 
 
-def jobs_of(request: Mapping[str, Any], opened: Opened) -> list[Job]:
+def jobs_of(request: Mapping[str, Any], opened: StudioInput) -> list[Job]:
     """The run that is asked for, and the same with another method beside it."""
     config, against = request.get("config"), request.get("against")
     first = opened.job(config)
@@ -110,7 +110,7 @@ def jobs_of(request: Mapping[str, Any], opened: Opened) -> list[Job]:
         raise at(fault.place.replace("method", "against", 1), fault) from None
 
 
-def completed(request: Mapping[str, Any], opened: Opened) -> tuple[Mapping[str, Any], list[float] | None]:
+def completed(request: Mapping[str, Any], opened: StudioInput) -> tuple[Mapping[str, Any], list[float] | None]:
     """The request with a velocity on D: the components that the constraint determines follow from the others."""
     config: dict[str, Any] = _filled(request.get("config"))
     request = {**request, "config": config}

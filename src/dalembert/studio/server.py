@@ -1,16 +1,475 @@
-"""The server of the studio: Python's own, on loopback, without state, so that several tabs and lost connections cost nothing.
+"""The files of the page.
+
+A page that plays offline: the studio's own, with style, scripts and one show inside, in a single file that opens from a disk.
+
+Modules cannot import each other from a file, so each becomes a data: address in an import map.
+
+What one takes away from the page: the configuration, the data, a picture, a film, a page that plays offline.
+
+Files are made in a folder of their own that vanishes; nothing is written where the server runs.
+
+What the studio's server has for those who answer: the page, what was opened, and turns, one simulation at a time.
+
+What the server answers. It knows only its own page: the Host must be this machine's (no DNS rebinding), an Origin must be its own, a
+POST must be JSON of at most 1 MB, and the page may load nothing from elsewhere.
+
+The server of the studio: Python's own, on loopback, without state, so that several tabs and lost connections cost nothing.
 
 Simulations run one at a time; those who wait are few, and who has gone is not served.
 """
 
 from __future__ import annotations
 
+import base64
 import errno
+import ipaddress
+import json
+import re
+import select
+import socket
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
-from ..errors import InvalidInput
-from .handler import Handler
-from .requests import Opened
-from .service import Service
+from ..errors import InvalidInput, UnknownName, __version__
+from ..io.atomic import replacing
+from ..io.config import dumps
+from ..io.dataset import save_run
+from ..plotting.runs import plot_comparison
+from ..plotting.scenes import animate, motion_of_file, motion_of_run
+from .catalogue import entry, make_catalogue, start
+from .frames import config_of_file
+from .presentation import Cancelled, integrate, save_every, show
+from .requests import StudioInput, completed, jobs_of
+
+TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain",
+}
+
+
+def page_files() -> dict[str, bytes]:
+    """The files of the page by their path under /page/: nothing else is ever served."""
+
+    def found(folder: Any, prefix: str) -> Iterator[tuple[str, bytes]]:
+        for item in folder.iterdir():
+            if item.is_dir():
+                yield from found(item, f"{prefix}{item.name}/")
+            elif any(item.name.endswith(suffix) for suffix in TYPES):
+                yield prefix + item.name, item.read_bytes()
+
+    return dict(found(files(__package__) / "page", ""))
+
+
+EXPORT_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+IMPORT = re.compile(r'^((?:import|export)\b[^"\n]*)"\./([\w./-]+\.js)"', re.MULTILINE)
+MODULE = re.compile(r'<script type="module" src="/?page/([\w./-]+)"></script>')
+SCRIPT = re.compile(r'<script src="/?page/([\w./-]+)"></script>')
+STYLE = re.compile(r'<link rel="stylesheet" href="/?page/([\w./-]+)">')
+ICON = re.compile(r'<link rel="icon" href="/?page/([\w./-]+)">\n?')
+
+
+def page_with(show: dict[str, Any]) -> str:
+    """The page as one text, with a show that it plays."""
+    files = {name: content.decode("utf-8") for name, content in page_files().items() if not name.endswith(".svg")}
+    html = ICON.sub("", files["index.html"])
+    html = STYLE.sub(lambda found: f"<style>\n{files[found[1]]}</style>", html)
+    html = SCRIPT.sub(lambda found: f"<script>\n{_inside(files[found[1]])}</script>", html)
+    entry = MODULE.search(html)
+    if entry is None:
+        raise InvalidInput("the page has no module to start from: this installation is not whole")
+    imports = {f"studio/{name}": _address(files[name]) for name in _reached(files, entry[1])}
+    data = json.dumps(show, allow_nan=False).replace("<", "\\u003c")
+    inside = [
+        f'<script type="application/json" id="show">{data}</script>',
+        f'<script type="importmap">{json.dumps({"imports": imports})}</script>',
+        f'<script type="module">import "studio/{entry[1]}";</script>',
+    ]
+    html = html.replace(entry[0], "\n".join(inside))
+    return html.replace(
+        '<meta charset="utf-8">',
+        f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{EXPORT_POLICY}">',
+    )
+
+
+def _reached(files: dict[str, str], entry: str) -> list[str]:
+    """The modules that the entry imports, and itself."""
+    found: list[str] = []
+    waiting = [entry]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.append(name)
+            waiting += [found_import[2] for found_import in IMPORT.finditer(files[name])]
+    return found
+
+
+def _address(module: str) -> str:
+    """A module as an address, with its imports by the names of the import map."""
+    renamed = IMPORT.sub(r'\1"studio/\2"', module)
+    return "data:text/javascript;base64," + base64.b64encode(renamed.encode()).decode("ascii")
+
+
+def _inside(text: str) -> str:
+    """A script that may stand in the page: nothing in it ends the element."""
+    return text.replace("</", "<\\/").replace("<!--", "<\\!--")
+
+
+def export(show: dict[str, Any], folder: Path) -> Path:
+    """Write folder/index.html, whole or not at all."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise InvalidInput(f"--export is {folder}, which cannot be made a folder: {fault}") from fault
+    path = folder / "index.html"
+    with replacing(path) as temporary:
+        Path(temporary).write_text(page_with(show), encoding="utf-8")
+    return path
+
+
+STATES = 20_000
+"""The most states in a data file; a longer run saves every so many."""
+FILM = {"seconds": 6.0, "frames_per_second": 15}
+KINDS = {
+    "toml": "application/toml",
+    "nc": "application/x-netcdf",
+    "png": "image/png",
+    "gif": "image/gif",
+    "mp4": "video/mp4",
+    "html": "text/html; charset=utf-8",
+}
+
+
+def take_away(asked: Any, opened: StudioInput, cancelled: Callable[[], bool] = lambda: False) -> tuple[str, str, bytes]:
+    """The name, type and content of the file that the page asks for."""
+    if not isinstance(asked, Mapping) or not isinstance(asked.get("request"), Mapping):
+        raise InvalidInput("to save something the page sends its request and a kind")
+    kind = asked.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise UnknownName("kind of file", kind, KINDS)
+    request = asked["request"]
+    if request.get("saved"):
+        name, content = _of_file(request, kind, opened)
+    else:
+        name, content = _of_run(request, kind, opened, cancelled)
+    return f"{name}.{kind}", KINDS[kind], content
+
+
+def _of_run(
+    request: Mapping[str, Any], kind: str, opened: StudioInput, cancelled: Callable[[], bool]
+) -> tuple[str, bytes]:
+    if request.get("complete"):
+        request, _ = completed(request, opened)
+    jobs = jobs_of(request, opened)
+    name = jobs[0].names["system"].partition(".py:")[0]
+    if kind == "toml":
+        return name, jobs[0].text.encode()
+    if kind == "html":
+        return name, page_with(show(request, opened, cancelled)).encode()
+    runs = [integrate(job, save_every(job, STATES), cancelled)[0] for job in jobs]
+    return name, _made(kind, lambda path: _write(kind, path, jobs, runs))
+
+
+def _write(kind: str, path: Path, jobs: Any, runs: Any) -> None:
+    if kind == "nc":
+        save_run(runs[0], path, {"config": jobs[0].text, "system": jobs[0].names["system"]})
+    elif kind == "png":
+        named = {
+            job.names["method"] if k == 0 else f"{job.names['method']} (beside)": run
+            for k, (job, run) in enumerate(zip(jobs, runs, strict=True))
+        }
+        plot_comparison(named, title=jobs[0].names["system"], path=path)
+    else:
+        animate(motion_of_run(runs[0], jobs[0]), path, **FILM)  # type: ignore[arg-type]
+
+
+def _of_file(request: Mapping[str, Any], kind: str, opened: StudioInput) -> tuple[str, bytes]:
+    """What can be made of a saved run without running anything."""
+    answer = show(request, opened)  # checks the request
+    path = opened.saved
+    assert path is not None
+    if kind == "html":
+        return path.stem, page_with(answer).encode()
+    if kind == "nc" and path.suffix == ".nc":
+        return path.stem, path.read_bytes()
+    if kind == "toml" and (config := config_of_file(path)) is not None:
+        return path.stem, dumps(config).encode()
+    if kind in ("gif", "mp4"):
+        return path.stem, _made(kind, lambda file: animate(motion_of_file(path), file, **FILM))  # type: ignore[arg-type]
+    raise InvalidInput(f"a {kind} cannot be made of {path.name}; run its configuration again for one")
+
+
+def _made(kind: str, write: Callable[[Path], Any]) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="dalembert-studio-") as folder:
+        path = Path(folder) / f"file.{kind}"
+        write(path)
+        return path.read_bytes()
+
+
+MOST_WAITING = 8
+
+
+class Refused(Exception):
+    """A request that is answered with a status code and a message."""
+
+    def __init__(self, code: int, message: str, place: str = ""):
+        super().__init__(message)
+        self.code, self.place = code, place
+
+
+class Service(ThreadingHTTPServer):
+    """The server, with what the command line opened; `handler` answers each connection."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, host: str, port: int, opened: StudioInput, handler: type[BaseHTTPRequestHandler]):
+        self.opened = opened
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), handler)
+        self.host = host
+        self.running, self.looking = threading.Lock(), threading.Lock()
+        self.waiting = threading.BoundedSemaphore(MOST_WAITING)
+        self._first: dict[str, Any] = {}
+        self._future: Future[dict[str, Any]] | None = None
+
+    @property
+    def url(self) -> str:
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{name}:{self.server_port}/"
+
+    @cached_property
+    def page(self) -> dict[str, bytes]:
+        return page_files()
+
+    def knows(self, host: str) -> bool:
+        """Whether a Host header names this server: loopback, the host it was bound to, or on an open one any address in numbers."""
+        name, _, port = host.rpartition(":")
+        if port != str(self.server_port):
+            return False
+        if name in ("127.0.0.1", "localhost", "[::1]", self.host, f"[{self.host}]"):
+            return True
+        return not self.is_loopback and _is_number(name.strip("[]"))
+
+    @cached_property
+    def is_loopback(self) -> bool:
+        return self.host == "localhost" or (_is_number(self.host) and ipaddress.ip_address(self.host).is_loopback)
+
+    @contextmanager
+    def turn(self, gone: Callable[[], bool]) -> Iterator[None]:
+        """One simulation at a time: wait for a turn, unless too many wait already or the page has gone."""
+        if not self.waiting.acquire(blocking=False):
+            raise Refused(503, "too many simulations are waiting: try again in a second")
+        try:
+            while not self.running.acquire(timeout=0.1):
+                if gone():
+                    raise Cancelled
+            try:
+                yield
+            finally:
+                self.running.release()
+        finally:
+            self.waiting.release()
+
+    def prepare(self) -> None:
+        """Work out the first show while the browser loads the page."""
+        self._first = start(self.opened)
+        future: Future[dict[str, Any]] = Future()
+        self._future = future
+
+        def work() -> None:
+            try:
+                with self.turn(lambda: False):
+                    future.set_result(show(self._first, self.opened))
+            except Exception as fault:  # whoever asks is told
+                future.set_exception(fault)
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def prepared(self, request: Any) -> dict[str, Any] | None:
+        """The first show, if that is what is asked for."""
+        if self._future is None or not isinstance(request, dict):
+            return None
+        asked = {key: value for key, value in request.items() if key != "complete"}
+        return self._future.result() if asked == self._first else None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that broke is the page's business, not the terminal's."""
+
+
+def _is_number(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+MOST_BYTES = 1_000_000
+UNREAD = (403, 411, 413, 415)
+"""Answers before the body of a request was read."""
+SAFE = re.compile(r"[^\w.-]+", re.ASCII)
+SERVER_POLICY = (
+    "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'"
+)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection of a page."""
+
+    server: Service
+    protocol_version = "HTTP/1.1"
+    server_version = "dalembert"
+    sys_version = ""
+    timeout = 60
+
+    def do_GET(self) -> None:
+        self._answer(self._get)
+
+    def do_POST(self) -> None:
+        self._answer(self._post)
+
+    def _answer(self, work: Callable[[], None]) -> None:
+        try:
+            self._require_own_page()
+            work()
+        except Refused as fault:
+            self._fail(fault.code, str(fault), fault.place)
+        except InvalidInput as fault:
+            self._fail(400, str(fault), fault.place)
+        except (Cancelled, BrokenPipeError, ConnectionResetError, TimeoutError):
+            self.close_connection = True
+        except Exception as fault:
+            traceback.print_exc()
+            self._fail(500, f"the server failed: {type(fault).__name__}: {fault}")
+
+    def _require_own_page(self) -> None:
+        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        if not self.server.knows(host):
+            raise Refused(403, f"this server does not answer to the name {host!r}")
+        if origin is not None and origin != f"http://{host}":
+            raise Refused(403, f"this server does not answer pages of {origin!r}")
+
+    # -- GET ------------------------------------------------------------------------------------------------------------------
+    def _get(self) -> None:
+        address = urlsplit(self.path)
+        if address.path == "/":
+            self._send_file("index.html")
+        elif address.path.startswith("/page/"):
+            self._send_file(address.path.removeprefix("/page/"))
+        elif address.path == "/api/ping":
+            self._send_json({"alive": True, "version": __version__})
+        elif address.path == "/api/catalogue":
+            self._send_json(make_catalogue(self.server.opened))
+        elif address.path == "/api/system":
+            name = parse_qs(address.query).get("name", [""])[0]
+            with self.server.looking:
+                found = entry(name, self.server.opened)
+            self._send_json(found)
+        else:
+            raise Refused(404, f"there is nothing at {address.path}")
+
+    def _send_file(self, name: str) -> None:
+        if name not in self.server.page:
+            raise Refused(404, f"the page has no file {name}")
+        kind = TYPES["." + name.rpartition(".")[2]]
+        self._send(200, f"{kind}; charset=utf-8", self.server.page[name])
+
+    # -- POST -----------------------------------------------------------------------------------------------------------------
+    def _post(self) -> None:
+        request = self._body()
+        if self.path == "/api/show":
+            self._send_json(self.server.prepared(request) or self._show(request))
+        elif self.path == "/api/save":
+            with self.server.turn(self._gone):
+                name, kind, content = take_away(request, self.server.opened, self._gone)
+            self._send(200, kind, content, Content_Disposition=f'attachment; filename="{SAFE.sub("-", name)}"')
+        else:
+            raise Refused(404, f"there is nothing at {self.path}")
+
+    def _show(self, request: Any) -> dict[str, Any]:
+        with self.server.turn(self._gone):
+            return show(request, self.server.opened, self._gone)
+
+    def _body(self) -> Any:
+        """The JSON that the page posted."""
+        kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        try:
+            length = int(self.headers.get("Content-Length", ""))
+        except ValueError:
+            length = -1
+        if not 0 <= length <= MOST_BYTES or kind != "application/json":
+            if kind != "application/json":
+                raise Refused(415, "a POST must be application/json")
+            raise Refused(413 if length > 0 else 411, f"a POST needs its length, at most {MOST_BYTES} bytes")
+        try:
+            return json.loads(self.rfile.read(length), parse_constant=_no_constant)
+        except (ValueError, RecursionError) as fault:
+            raise Refused(400, f"this is not JSON: {fault}") from None
+
+    def _gone(self) -> bool:
+        """Whether the page has closed the connection on which it waits."""
+        readable, _, _ = select.select([self.connection], [], [], 0)
+        if not readable:
+            return False
+        try:
+            return not self.connection.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
+
+    # -- answers --------------------------------------------------------------------------------------------------------------
+    def _send_json(self, value: Any, code: int = 200) -> None:
+        self._send(code, "application/json", json.dumps(value, allow_nan=False).encode())
+
+    def _fail(self, code: int, message: str, place: str = "") -> None:
+        if code in UNREAD:
+            self.close_connection = True  # the body of the request was not read, and is not the next one
+        try:
+            self._send_json({"error": {"message": message, "place": place}}, code)
+        except OSError:
+            self.close_connection = True
+
+    def _send(self, code: int, kind: str, content: bytes, **headers: str) -> None:
+        self.send_response(code)
+        common = {
+            "Content-Type": kind,
+            "Content-Length": str(len(content)),
+            "X-Content-Type-Options": "nosniff",
+            "Content-Security-Policy": SERVER_POLICY,
+            "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cache-Control": "no-store",
+        }
+        if self.close_connection:
+            common["Connection"] = "close"
+        for name, value in {**common, **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nothing: the terminal is the user's."""
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not allowed")
+
 
 PORT, TRIED_PORTS = 8314, 20
 
@@ -18,11 +477,11 @@ PORT, TRIED_PORTS = 8314, 20
 class Studio(Service):
     """The server, each of whose connections a `Handler` answers."""
 
-    def __init__(self, host: str, port: int, opened: Opened):
+    def __init__(self, host: str, port: int, opened: StudioInput):
         super().__init__(host, port, opened, Handler)
 
 
-def open_studio(host: str, port: int | None, opened: Opened) -> Studio:
+def open_studio(host: str, port: int | None, opened: StudioInput) -> Studio:
     """A server on this port; without one, on 8314 or the next that is free."""
     tried = [port] if port is not None else [*range(PORT, PORT + TRIED_PORTS), 0]
     for number in tried:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..coordinates import quaternions
+from ..groups import quaternions
 from ..plotting.style import COLOURS
 
 Shape = dict[str, Any]

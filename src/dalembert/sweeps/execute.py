@@ -1,18 +1,38 @@
-"""Who does the work: this machine's cores, its GPU, or the workers of a Dask cluster. Each yields finished blocks, in any order."""
+"""Who does the work: this machine's cores, its GPU, or the workers of a Dask cluster. Each yields finished blocks, in any order.
+
+Sweeps: many runs of one configuration with other numbers, block by block, into a store that loses nothing.
+
+What is known exactly about a sweep: curves to draw over its pictures.
+"""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from ..analysis.branches import largest_step
 from ..errors import InvalidInput, UnknownName
-from .chunk import Arrays, compute
-from .members import Members
-from .plan import Block, plan
+from ..io.config import parse_job, read
+from ..kernels import count_processors
+from ..mechanics import InvariantSystem
+from ..models import total_turning
+from .members import Arrays, Members, compute
+from .plan import Block, Plan, Reduction, make_plan
+from .store import Given, Held, Sink, opened, saved_chunk
+
+if TYPE_CHECKING:
+    import xarray
+
 
 EXECUTORS = ("local", "cuda", "dask")
 LANES = {"local": 1 << 15, "dask": 1 << 14, "cuda": 1 << 20}
@@ -72,12 +92,10 @@ def _client(scheduler: str | None) -> Iterator[Any]:
         from distributed import Client, LocalCluster
     except ImportError as fault:
         raise InvalidInput("the executor dask needs the package distributed: pip install distributed zarr") from fault
-    from ..kernels.native import _processors
-
     if scheduler is None:
         with (
             LocalCluster(
-                n_workers=_processors(), threads_per_worker=1, processes=True, dashboard_address=None
+                n_workers=count_processors(), threads_per_worker=1, processes=True, dashboard_address=None
             ) as cluster,
             Client(cluster) as client,
         ):
@@ -129,7 +147,7 @@ class _Hashable:
     def __init__(self, source: Source):
         self.source = source
         self.text = (
-            plan(source.config, source.folder, source.reductions, chunk=source.chunk).description + source.folder
+            make_plan(source.config, source.folder, source.reductions, chunk=source.chunk).description + source.folder
         )
 
     def __hash__(self) -> int:
@@ -142,4 +160,148 @@ class _Hashable:
 @lru_cache(maxsize=8)
 def _members(held: _Hashable) -> Members:
     source = held.source
-    return Members(plan(source.config, Path(source.folder), source.reductions, chunk=source.chunk))
+    return Members(make_plan(source.config, Path(source.folder), source.reductions, chunk=source.chunk))
+
+
+Progress = Callable[[int, int, float], None]
+"""progress(members done, all members, members a second of this session)."""
+
+
+@dataclass(frozen=True, eq=False)
+class SweepResult:
+    """What a sweep came to. `failed` counts members whose status is not 0, of all that are done; `computed` those of this session."""
+
+    plan: Plan
+    done: int
+    computed: int
+    failed: int
+    seconds: float
+    interrupted: bool
+    path: Path | None
+    sink: Any
+
+    @property
+    def members(self) -> int:
+        """The number of runs that the sweep asks for."""
+        return self.plan.members
+
+    def dataset(self):
+        """The results as an `xarray.Dataset`: opened from the store, or from memory."""
+        if isinstance(self.sink, Given):
+            raise InvalidInput("the blocks went to your function: nothing was kept")
+        return self.sink.dataset()
+
+
+def sweep(
+    config: Mapping[str, Any] | str | Path,
+    *,
+    out: str | Path | Callable[[Block, Arrays], Any] | None = None,
+    resume: bool = False,
+    executor: str = "local",
+    scheduler: str | None = None,
+    reductions: Mapping[str, Reduction | tuple[Callable, Callable]] | None = None,
+    progress: Progress | None = None,
+    folder: str | Path = ".",
+) -> SweepResult:
+    """Run every member of the section [sweep] of a configuration (a TOML file, or nested mappings with its sections).
+
+    `out` is a Zarr store that grows block by block, a function that takes (block, arrays) as they are done, or None: in memory.
+    `resume` finishes a store. `executor` is "local" (all cores), "cuda" (one GPU) or "dask" (the cluster at `scheduler`, or a local
+    one). `reductions` are named pairs (start(system, state, h), update(value, system, state, h)) of JAX functions: they run in the
+    kernel at every good step, and only their last values are kept. Ctrl-C ends with what is done, `interrupted=True`.
+    """
+    if executor not in EXECUTORS:
+        raise UnknownName("executor", executor, EXECUTORS)
+    if isinstance(config, str | Path):
+        folder, config = Path(config).parent, read(config)
+    if resume and not isinstance(out, str | Path):
+        raise InvalidInput("resume needs out: the store that is to be finished")
+    target = Path(out) if isinstance(out, str | Path) else None
+    chunk = (saved_chunk(target) if resume and target is not None else None) or chunk_of(config, executor)
+    source = Source(config, str(Path(folder).resolve()), reductions, chunk)
+    members = Members(make_plan(config, folder, reductions, chunk=chunk))
+    holding = (
+        opened(target, members, resume)
+        if target is not None
+        else nullcontext(Given(out) if callable(out) else Held(members))
+    )
+    with holding as sink:
+        return _driven(members, sink, target, source, executor, scheduler, progress)
+
+
+def _driven(
+    members: Members,
+    sink: Sink,
+    path: Path | None,
+    source: Source,
+    name: str,
+    scheduler: str | None,
+    progress: Progress | None,
+) -> SweepResult:
+    """Compute what the sink lacks; one thread writes a block while the next is computed."""
+    plan_, begin = members.plan, time.perf_counter()
+    before = sink.done()
+    done = old = sum(plan_.block(number).size for number in before)
+    failed, interrupted = sum(before.values()), False
+    todo = [number for number in range(plan_.blocks) if number not in before]
+    with ThreadPoolExecutor(1) as writer:
+        pending: tuple[Future, Block, Arrays] | None = None
+        try:
+            with executor(name, members, source, scheduler) as work:
+                for block, arrays in work(todo):
+                    if pending is not None:
+                        pending[0].result()
+                    pending = writer.submit(sink.write, block, arrays), block, arrays
+                    done, failed = done + block.size, failed + int(np.count_nonzero(arrays["status"]))
+                    if progress is not None:
+                        progress(done, plan_.members, (done - old) / (time.perf_counter() - begin))
+        except KeyboardInterrupt:
+            interrupted = True
+        if pending is not None:
+            pending[0].result()
+    return SweepResult(plan_, done, done - old, failed, time.perf_counter() - begin, interrupted, path, sink)
+
+
+FOLLOWED = 20
+"""Steps over which a threshold is followed: its time grows like their square, and the gallery's is then settled to 2e-7."""
+
+Curve = tuple[np.ndarray, np.ndarray, str]
+
+
+def exact_curve(data: xarray.Dataset, show: str, x: str, y: str | None) -> Curve:
+    """The exact curve of `show` over these dimensions: the edge of the solvable steps of a Suslov body, or the turning of a sleigh."""
+    saved = json.loads(data.attrs["plan"])
+    config: dict[str, Any] = saved["config"]
+    if show in ("status", "failed_step") and {x, y} == {"run_step", "initial_energy"}:
+        return _threshold(config, data, x)
+    if config["system"].get("name") == "chaplygin-sleigh" and show == "final_angle.0" and x == "system_a" and y is None:
+        return _turning(config, data)
+    raise InvalidInput(
+        "no exact curve is known for this picture: --exact draws thresholds over run_step and initial_energy, or "
+        "final_angle.0 of a sleigh over system_a"
+    )
+
+
+def _threshold(config: dict[str, Any], data: xarray.Dataset, x: str) -> Curve:
+    """eps sqrt(E) = const: only the displacement h w enters the equations of an invariant system, so one threshold gives the curve."""
+    job = parse_job(config)
+    if not isinstance(job.system, InvariantSystem):
+        raise InvalidInput("exact thresholds are known for invariant systems alone")
+    energy = float(job.system.energy(job.state.t, job.state.g, job.state.xi))
+    limit = largest_step(
+        job.system, job.integrator, np.asarray(job.state.momentum), steps=min(int(job.run["steps"]), FOLLOWED)
+    )
+    energies = np.geomspace(float(data.initial_energy.min()), float(data.initial_energy.max()), 200)
+    steps = limit * np.sqrt(energy / energies)
+    inside = (steps >= float(data.run_step.min())) & (steps <= float(data.run_step.max()))
+    pair = (steps[inside], energies[inside])
+    return (*(pair if x == "run_step" else pair[::-1]), "exact threshold")
+
+
+def _turning(config: dict[str, Any], data: xarray.Dataset) -> Curve:
+    """(pi/a) sqrt((J + m a^2)/m), with J where the picture is cut."""
+    a = np.asarray(data.system_a)
+    system = config["system"]
+    inertia = float(data.system_inertia) if "system_inertia" in data.coords else system.get("inertia", 1.0)
+    turning = [total_turning(system.get("mass", 1.0), inertia, float(each)) for each in a]
+    return a, np.array(turning), "(pi/a) sqrt((J + m a^2)/m)"

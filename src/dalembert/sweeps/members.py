@@ -1,6 +1,10 @@
-"""The members of a sweep as one traced function of their numbers: a kernel builds the system of every lane itself.
+"""The run of a member as pure functions of its numbers: the loop of `simulate`, with the user's reductions beside it.
+
+The members of a sweep as one traced function of their numbers: a kernel builds the system of every lane itself.
 
 What cannot be traced (a method's option, a name, a whole number such as a dimension) is structure: members of one structure run together.
+
+The work of a sweep: one block of members, as lanes of compiled runs, into named arrays.
 """
 
 from __future__ import annotations
@@ -16,18 +20,100 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..config import Job, method_of, parse
-from ..coordinates import configuration
 from ..errors import InvalidInput, UnknownName
-from ..integrators import Integrator, Reference
-from ..loop import Functions
-from ..models.registry import MODELS
-from ..schedule import count_steps
-from ..system import MechanicalSystem, State
-from ..user_system import user_system
-from .axes import Values
-from .lanes import loop_functions, whole_run
-from .plan import Plan, plain, substituted
+from ..groups import configuration
+from ..integrators import OK, Integrator, Reference
+from ..io.config import Job, method_of, parse_job, user_system
+from ..kernels import Backend, evaluated, make_problem, run
+from ..mechanics import TOLERANCE, MechanicalSystem, State
+from ..models import MODELS
+from ..numerics import BLOCKS, KINDS, LEAST, classify
+from ..simulation import Loop, RunKernel, count_steps, run_kernel
+from .plan import Block, Plan, Values, plain, substituted
+
+OFF_CONSTRAINT = 4
+"""Status of a member that starts off the constraint: the others go on."""
+
+
+class SweepLoop(NamedTuple):
+    """The loop of a run beside the values of the user's reductions."""
+
+    loop: Loop
+    values: dict[str, Any]
+
+
+def loop_functions(
+    integrator: Integrator, build: Callable, keep: tuple[str, ...], reductions: dict[str, Any]
+) -> RunKernel:
+    """The run of a member: like `loop.functions`, but the constants are its numbers, and reductions go along."""
+    plain_run = run_kernel(integrator, "extremes" in keep)
+
+    def begin(numbers, _) -> SweepLoop:
+        system, state, h = build(numbers)
+        loop = plain_run.begin((system, h), (state, None))
+        off = jnp.concatenate([system.residual(state.t, state.g, state.xi), system.phi(state.t, state.g)])
+        scale = 1.0 + jnp.max(jnp.abs(system.A(state.t, state.g)), initial=0.0) * jnp.max(jnp.abs(state.xi))
+        outside = jnp.max(jnp.abs(off), initial=0.0) > TOLERANCE * scale
+        status = jnp.where(outside, OFF_CONSTRAINT, loop.status)
+        loop = loop._replace(status=status, steps=jnp.where(status == OK, loop.steps, -1.0))
+        seen = integrator.observe(system, loop.carry, h)
+        return SweepLoop(
+            loop, {name: jnp.asarray(one.start(system, seen, h), float) for name, one in reductions.items()}
+        )
+
+    def advance(numbers, before: SweepLoop, u) -> SweepLoop:
+        system, _, h = build(numbers)
+        loop = plain_run.advance((system, h), before.loop, u)
+        if not reductions:
+            return SweepLoop(loop, before.values)
+        seen, good = integrator.observe(system, loop.carry, h), loop.steps > before.loop.steps
+        new = {name: one.update(before.values[name], system, seen, h) for name, one in reductions.items()}
+        return SweepLoop(loop, jax.tree.map(lambda a, b: jnp.where(good, a, b), new, before.values))
+
+    def observe(numbers, after: SweepLoop) -> dict[str, Array]:
+        system, _, h = build(numbers)
+        record = plain_run.observe((system, h), after.loop)
+        found = {"status": after.loop.status, "steps": after.loop.steps, **after.values}
+        if "extremes" in keep:
+            peaks = after.loop.peaks
+            found |= {
+                "energy_error_max": peaks.energy_error,
+                "constraint_max": peaks.constraint,
+                "holonomic_max": peaks.holonomic,
+                "group_distance_max": peaks.group,
+            }
+        if {"final", "states"} & set(keep):
+            g = record.state.g if isinstance(record.state.g, tuple) else (record.state.g,)
+            tails = [f"_{k}" for k in range(len(g))] if len(g) > 1 else [""]
+            found |= {f"configuration{tail}": part for tail, part in zip(tails, g, strict=True)}
+            found |= {
+                "time": record.state.t,
+                "velocity": record.state.xi,
+                "momentum": record.state.momentum,
+                "angle": record.angles,
+            }
+        if "drift" in keep:
+            found["time"] = record.state.t
+            found["energy"] = system.energy(record.state.t, record.state.g, record.state.xi)
+        return {name: value for name, value in found.items() if value.size}
+
+    return RunKernel(begin, advance, observe)
+
+
+def whole_run(made: RunKernel) -> Callable:
+    """begin, all steps and observe as one function."""
+
+    def whole(consts, _):
+        numbers, steps = consts
+
+        def go(carried):
+            return carried[0] + 1.0, made.advance(numbers, carried[1], None)
+
+        last = jax.lax.while_loop(lambda carried: carried[0] < steps, go, (jnp.zeros(()), made.begin(numbers, ())))
+        return made.observe(numbers, last[1])
+
+    return whole
+
 
 ENERGY = "initial.energy"
 PROBES = 8
@@ -46,7 +132,7 @@ class Family:
 
     integrator: Integrator
     steps: int | None  # None: each member's own, from t_end
-    functions: Functions
+    functions: RunKernel
     whole: Callable  # (numbers, number of steps) -> the last record, a run without its loop ever leaving the kernel
     record: dict[str, jax.ShapeDtypeStruct]
 
@@ -79,7 +165,9 @@ class Members:
         energy = values.get(ENERGY)
         if energy is not None and not (isinstance(energy, int | float) and np.isfinite(energy)):
             raise InvalidInput(f"{ENERGY} is {energy!r}; allowed: a finite number")
-        return parse(substituted(self.plan.config, {k: v for k, v in values.items() if k != ENERGY}), self.plan.folder)
+        return parse_job(
+            substituted(self.plan.config, {k: v for k, v in values.items() if k != ENERGY}), self.plan.folder
+        )
 
     def _probe(self) -> None:
         """Build members along every axis, the others at their first place: a bad name or value is refused before anything runs."""
@@ -216,3 +304,161 @@ def _frozen(value: Any) -> Any:
 
 def _thawed(value: Any) -> Any:
     return [_thawed(entry) for entry in value[1:]] if isinstance(value, tuple) else value
+
+
+Arrays = dict[str, np.ndarray]
+STATE = ("time", "velocity", "momentum", "angle", "configuration")
+NOT_DONE, NOT_CLASSIFIED = -1, -1
+
+
+class Variable:
+    """An array of a sweep beside its member dimensions: the dimensions and shape of one member's part, the type, what missing is."""
+
+    def __init__(self, dims: tuple[str, ...], shape: tuple[int, ...], dtype: str, missing: float, about: str):
+        self.dims, self.shape, self.dtype, self.missing, self.about = dims, shape, np.dtype(dtype), missing, about
+
+
+def variables(members: Members) -> dict[str, Variable]:
+    """What a sweep stores."""
+    plan, schema = members.plan, members.schema
+    found = {
+        "status": Variable(
+            (),
+            (),
+            "int8",
+            NOT_DONE,
+            "0 ok, 1 not converged, 2 branch lost, 3 not finite, 4 starts off the constraint, -1 not computed",
+        ),
+        "failed_step": Variable(
+            (), (), "int64", -2, "good steps before the failure (-1: none at all); -2 where nothing failed"
+        ),
+    }
+    for name, spec in schema.items():
+        head = name.rstrip("_0123456789")
+        if name in ("status", "steps") or (name == "energy" and head not in plan.reductions):
+            continue
+        if head not in STATE:
+            found[name] = Variable(
+                tuple(f"{name}_{k}" for k in range(len(spec.shape))),
+                spec.shape,
+                "float64",
+                np.nan,
+                name.replace("_", " "),
+            )
+            continue
+        dims = _dims(name, head, spec.shape, members)
+        if "final" in plan.keep:
+            found[f"final_{name}"] = Variable(dims, spec.shape, "float64", np.nan, f"{name} at the last good state")
+        if "states" in plan.keep:
+            saves = 1 + -(-int(members.first.run["steps"]) // plan.save_every)
+            found[name] = Variable(
+                ("save", *dims), (saves, *spec.shape), "float64", np.nan, f"{name} at the saved states"
+            )
+    if "drift" in plan.keep:
+        kinds = ", ".join(f"{k} {kind}" for k, kind in enumerate(KINDS))
+        found["drift"] = Variable(
+            (), (), "int8", NOT_CLASSIFIED, f"growth of the energy error: {kinds}, -1 not classified"
+        )
+        found["drift_rate"] = Variable(
+            (), (), "float64", np.nan, "rate of that growth, see dalembert.diagnostics.drift"
+        )
+    return found
+
+
+def _dims(name: str, head: str, shape: tuple[int, ...], members: Members) -> tuple[str, ...]:
+    if head == "configuration":
+        return tuple(f"{name}_{axis}" for axis in ("row", "column")[: len(shape)])
+    whole = shape == (members.first.system.group.dim,)
+    return {"time": (), "angle": ("rotation",)}.get(head, ("component" if whole else "restricted",))
+
+
+def compute(members: Members, block: Block, backend: Backend = "auto", threads: int | None = None) -> Arrays:
+    """The arrays of a block, in its shape. Ctrl-C raises KeyboardInterrupt: a block is whole or not there."""
+    values = members.plan.values(block)
+    described = variables(members)
+    arrays = {name: np.full((block.size, *one.shape), one.missing, one.dtype) for name, one in described.items()}
+    for places, key, steps in _groups(members, values, block.size):
+        family = members.family(key)
+        numbers = {name: np.asarray(values[name], float)[places] for name in members.traced}
+        for name, part in _run(
+            members.plan, family, numbers, steps, len(arrays["status"][places]), backend, threads
+        ).items():
+            arrays[name][places] = part
+    return {name: array.reshape(*block.shape, *described[name].shape) for name, array in arrays.items()}
+
+
+def _groups(members: Members, values: Values, size: int):
+    """(places, structure, steps) of members that run together."""
+    keys = (
+        {(): slice(None)}
+        if not members.structural
+        else _places([members.key({name: values[name][k] for name in members.structural}) for k in range(size)])
+    )
+    for key, places in keys.items():
+        family = members.family(key)
+        inside = {name: np.asarray(values[name])[places] for name in members.traced}
+        counts = members.steps(family, inside, size if isinstance(places, slice) else len(places))
+        for steps in np.unique(counts):
+            chosen = places if np.all(counts == steps) else np.arange(size)[places][counts == steps]
+            yield chosen, key, int(steps)
+
+
+def _places(keys: list[tuple]) -> dict[tuple, Any]:
+    found: dict[tuple, list[int]] = {}
+    for place, key in enumerate(keys):
+        found.setdefault(key, []).append(place)
+    return {key: np.array(places) for key, places in found.items()}
+
+
+def _run(
+    plan: Plan, family: Family, numbers: Values, steps: int, lanes: int, backend: Backend, threads: int | None
+) -> Arrays:
+    """The members of one structure and number of steps."""
+    where: dict[str, Any] = {"backend": backend, "threads": threads}
+    if not {"states", "drift"} & set(plan.keep):  # one call, into which numbers go and out of which results come
+        axes = ((dict.fromkeys(numbers, 0), None), None)
+        last = evaluated(family.whole, (numbers, float(steps)), (), lanes=lanes, axes=axes, **where)
+        return _kept(plan, [{name: leaf[:, None] for name, leaf in last.items()}], 1)
+    begin, advance, observe = family.functions
+    loop = evaluated(begin, numbers, (), lanes=lanes, axes=(0, None), **where)
+    every = plan.save_every if "states" in plan.keep else max(1, steps // (4 * BLOCKS))
+    parts: list[dict[str, np.ndarray]] = []
+    for count, stride in ((steps // every, every), (1, steps % every)):
+        if count and stride:
+            described = make_problem(advance, observe, numbers, loop, lanes=lanes, axes=(0, 0))
+            done = run(described, saves=count, save_every=stride, initial=not parts, **where)
+            if done.interrupted:
+                raise KeyboardInterrupt
+            loop = done.loop
+            parts.append(done.records)
+    return _kept(plan, parts, steps // every)
+
+
+def _kept(plan: Plan, parts: list[dict[str, np.ndarray]], equidistant: int) -> Arrays:
+    last = {name: leaf[:, -1] for name, leaf in parts[-1].items()}
+    status, steps = last.pop("status"), last.pop("steps")
+    found: Arrays = {
+        "status": status.astype(np.int8),
+        "failed_step": np.where(status == OK, -2, steps).astype(np.int64),
+    }
+    state = [name for name in last if name.rstrip("_0123456789") in STATE]
+    found |= {name: leaf for name, leaf in last.items() if name not in (*state, "energy")}
+    if "final" in plan.keep:
+        found |= {f"final_{name}": last[name] for name in state}
+    if "states" in plan.keep:
+        found |= {name: np.concatenate([part[name] for part in parts], axis=1) for name in state}
+    if "drift" in plan.keep:
+        times, energy = (parts[0][name][:, : equidistant + 1] for name in ("time", "energy"))
+        found |= _drifts(times, energy, status)
+    return found
+
+
+def _drifts(times: np.ndarray, energy: np.ndarray, status: np.ndarray) -> Arrays:
+    """The kind of growth of each member's energy error."""
+    kinds, rates = np.full(len(energy), NOT_CLASSIFIED, np.int8), np.full(len(energy), np.nan)
+    if energy.shape[1] < LEAST:
+        raise InvalidInput(f'keep = "drift" needs at least {LEAST} steps; a run has {energy.shape[1] - 1}')
+    for k in np.flatnonzero(status == OK):
+        found = classify(times[k], energy[k] - energy[k, 0])
+        kinds[k], rates[k] = KINDS.index(found.kind), found.rate
+    return {"drift": kinds, "drift_rate": rates}

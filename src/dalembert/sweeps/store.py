@@ -18,15 +18,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .._toml import dumps
-from .._version import made_by
-from ..atomic import replacing, writing
-from ..errors import InvalidInput, WriteFailure
-from ..files import checksum, require_writable
-from .axes import Axis
-from .chunk import Arrays, Variable, variables
-from .members import Members
-from .plan import Block, Plan
+from ..errors import InvalidInput, WriteFailure, made_by
+from ..io.atomic import replacing, writing
+from ..io.config import dumps
+from ..io.dataset import checksum, require_writable
+from .members import Arrays, Members, Variable, variables
+from .plan import Axis, Block, Plan
 
 HELD = 1 << 31
 """Bytes of results that may be held in memory."""

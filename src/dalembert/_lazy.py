@@ -1,0 +1,24 @@
+"""Packages whose names are imported at first use (PEP 562), as their stub `__init__.pyi` declares them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+def attach(package: str, init: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package: type checkers read the same stub, so there is one list of names."""
+    tree = ast.parse(Path(init).with_suffix(".pyi").read_text(encoding="utf-8"))
+    statements = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    home = {alias.name: node.module for node in statements for alias in node.names}
+
+    def get(name: str) -> Any:
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}; it has: {', '.join(home)}")
+        module = home[name]
+        return getattr(import_module(f".{module}", package), name) if module else import_module(f".{name}", package)
+
+    return get, lambda: list(home), list(home)

@@ -1,0 +1,2 @@
+from .execute import sweep as sweep
+from .plan import Reduction as Reduction
