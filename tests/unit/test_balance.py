@@ -17,7 +17,7 @@ from dalembert.cli.app import app
 from dalembert.models import MODELS
 from dalembert.plotting.runs import plot_trajectory
 from dalembert.simulation import energy_conservation as energy_kept
-from dalembert.simulation import powered
+from dalembert.simulation import receives_power
 from dalembert.simulation import save_interval as saving
 
 TABLE = Path(__file__).parents[2] / "examples" / "table.toml"
@@ -39,14 +39,14 @@ CASES = {
 def test_power_enters_where_something_works(case):
     options, expected = CASES[case]
     kinetic = lambda t, g, xi, p: 0.5 * xi @ xi - 0.5 * g @ g
-    assert powered(da.System(da.Euclidean(2), kinetic, **options)) is expected
+    assert receives_power(da.System(da.Euclidean(2), kinetic, **options)) is expected
     driven = lambda t, g, xi, p: kinetic(t, g, xi, p) - jnp.sin(t) * g[0]
-    assert powered(da.System(da.Euclidean(2), driven, **options)) is True
+    assert receives_power(da.System(da.Euclidean(2), driven, **options)) is True
 
 
 def test_models_in_which_power_enters():
-    assert [name for name, model in MODELS.items() if powered(model.make(model.example))] == ["ball-on-table"]
-    assert powered(da.with_friction(da.models.car(), viscous=0.1))
+    assert [name for name, model in MODELS.items() if receives_power(model.make(model.example))] == ["ball-on-table"]
+    assert receives_power(da.with_friction(da.models.car(), viscous=0.1))
 
 
 @pytest.fixture(scope="module")

@@ -11,15 +11,15 @@ import jax
 import numpy as np
 
 from ..errors import InvalidInput
-from ..integrators import Integrator, Reference
+from ..integrators import Integrator, Reference, scipy_motion
 from ..mechanics import MechanicalSystem, State
 from ..plotting.runs import plot_methods
 from ..simulation import (
-    BALANCE,
+    ENERGY_BALANCE,
     Conservation,
     Run,
     count_steps,
-    powered,
+    receives_power,
     save_interval,
     simulate,
     steps_until,
@@ -115,7 +115,7 @@ def compare(
         if run.interrupted:
             break
         started = run.failed_at != -1
-        if started and powered(system):
+        if started and receives_power(system):
             run, balances[label] = subsampled(run, every)
         if started:
             runs[label] = run
@@ -145,7 +145,7 @@ def _row(name: str, run: Run, steps: int, seconds: float | None, kept: Conservat
         None,
         None if seconds is None else 1e9 * seconds,
         run.reason or None,
-        kept.peak if kept is not None and kept.title == BALANCE else None,
+        kept.peak if kept is not None and kept.title == ENERGY_BALANCE else None,
     )
 
 
@@ -160,7 +160,7 @@ def _errors(system: MechanicalSystem, state: State, runs: Mapping[str, Run]) -> 
     times = np.unique(np.concatenate(list(moments.values())))
     if float(next(iter(runs.values())).step) < 0:
         times = times[::-1]
-    reference = Reference().trajectory(system, state, times)
+    reference = scipy_motion(system, state, times)
     known = {t: jax.tree.map(np.asarray, (s.g, s.xi)) for t, s in zip(times, reference, strict=False)}
     result = {}
     for label, run in runs.items():

@@ -17,7 +17,7 @@ from ..errors import InvalidInput
 from ..integrators import Integrator
 from ..mechanics import MechanicalSystem, State
 from ..numerics import Drift, classify, solve
-from ..simulation import Crossings, Event, Run, held_controls, joined, simulate
+from ..simulation import Crossings, Event, Run, held_controls, join_crossings, simulate
 from ..simulation import results as balance
 
 
@@ -146,7 +146,7 @@ def poincare_section(
     while done < most:
         piece = min(piece, most - done)
         run = simulate(system, integrator, at, step=step, steps=piece, save_every=piece, events=[watched])
-        found = joined(found, run.events)
+        found = join_crossings(found, run.events)
         done, at, count = done + piece, run, len(found[watched.name])
         if count >= crossings or run.status != "ok" or run.interrupted:
             break

@@ -11,7 +11,7 @@ import numpy as np
 from ..groups import described
 from ..integrators import DormandPrince, RungeKutta, Taylor
 from ..kernels import compiled
-from ..simulation import BALANCE, Crossings, Run, energy_conservation, powered
+from ..simulation import ENERGY_BALANCE, Crossings, Run, energy_conservation, receives_power
 
 
 def report(trajectory: Run, names: Mapping[str, str]) -> dict[str, Any]:
@@ -80,9 +80,9 @@ def _final(trajectory: Run) -> dict[str, Any]:
 def _conservation(trajectory: Run) -> dict[str, Any]:
     peaks = trajectory.final.peaks
     energy = float(_energy(trajectory.system, trajectory.last))
-    enters = powered(trajectory.system)
+    enters = receives_power(trajectory.system)
     kept = energy_conservation(trajectory) if enters else None
-    balance = kept.peak if kept is not None and kept.title == BALANCE else None
+    balance = kept.peak if kept is not None and kept.title == ENERGY_BALANCE else None
     numbers = map(to_json, (peaks.energy, energy, peaks.energy_error))
     return {
         "energy": dict(zip(ENERGY, (*numbers, enters, balance), strict=True)),

@@ -47,8 +47,8 @@ from ..simulation import (
     Quantity,
     Run,
     count_steps,
-    joined,
-    named,
+    join_crossings,
+    check_events,
     simulate,
     steps_until,
 )
@@ -92,7 +92,7 @@ def events_of(tables: Any, system: MechanicalSystem, state: State) -> tuple[Even
     """The events of a configuration, checked on its system."""
     if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
         raise InvalidInput(f"events are tables [[event]] of key = value lines, with two brackets; given {tables!r}")
-    return named([_event(table) for table in tables], system, state)
+    return check_events([_event(table) for table in tables], system, state)
 
 
 def _event(table: Mapping[str, Any]) -> Event:
@@ -617,7 +617,7 @@ def _onward(job: Job, before: Run, left: int, every: int, progress) -> Run:
 def join(first: Run, second: Run) -> Run:
     """One trajectory of a run and its continuation, whose first record is the last state of the run."""
     records = jax.tree.map(lambda a, b: np.concatenate([a, b[1:]]), first.records, second.records)
-    return replace(second, records=records, events=joined(first.events, second.events))
+    return replace(second, records=records, events=join_crossings(first.events, second.events))
 
 
 def _require_same(config: Mapping[str, Any], path: Path) -> None:

@@ -120,6 +120,8 @@ MOVED_NAMES = {
     "integrators.rattle:Carry": "integrators.rigid_body:RattleCarry",
     "integrators.runge_kutta:Carry": "integrators.explicit:RungeKuttaCarry",
     "integrators.splitting:Carry": "integrators.rigid_body:SplittingCarry",
+    "loop:Loop": "simulation.loop:LoopState",
+    "simulation.loop:Loop": "simulation.loop:LoopState",
     "trajectory:Record": "simulation.results:Record",
 }
 """Names of such files that were changed on the way, as "module:name"."""

@@ -1,18 +1,18 @@
 """Runs: the loop, events, what a run leaves, and states between the saved ones."""
 
 from .driver import ensemble, simulate, steps_until
-from .events import QUANTITIES, SCALARS, Event, Quantity, named
-from .loop import BACKENDS, Loop, RunKernel, count_steps, held_controls, run_kernel
+from .events import QUANTITIES, SCALARS, Event, Quantity, check_events
+from .loop import BACKENDS, LoopState, RunKernel, count_steps, held_controls, run_kernel
 from .results import (
-    BALANCE,
-    CHANGE,
-    ERROR,
+    ENERGY_BALANCE,
+    ENERGY_CHANGE,
+    ENERGY_ERROR,
     Conservation,
     Crossings,
     Run,
     energy_conservation,
-    joined,
-    powered,
+    join_crossings,
+    receives_power,
     save_interval,
     subsampled,
 )
@@ -20,25 +20,25 @@ from .sampling import states_at
 
 __all__ = [
     "BACKENDS",
-    "BALANCE",
-    "CHANGE",
-    "ERROR",
+    "ENERGY_BALANCE",
+    "ENERGY_CHANGE",
+    "ENERGY_ERROR",
     "QUANTITIES",
     "SCALARS",
     "Conservation",
     "Crossings",
     "Event",
-    "Loop",
+    "LoopState",
     "Quantity",
     "Run",
     "RunKernel",
+    "check_events",
     "count_steps",
     "energy_conservation",
     "ensemble",
     "held_controls",
-    "joined",
-    "named",
-    "powered",
+    "join_crossings",
+    "receives_power",
     "run_kernel",
     "save_interval",
     "simulate",

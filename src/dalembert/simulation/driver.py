@@ -24,34 +24,34 @@ from ..kernels import Backend, NoteReader, Progress, RunResult, evaluated, make_
 from ..mechanics import MechanicalSystem, State
 from ..numerics import array
 from .events import (
-    JUMP,
-    START,
+    JUMP_SHARE,
+    START_TOLERANCE,
     Event,
     Located,
-    Watch,
-    collected,
-    find,
-    named,
+    NoteLog,
+    check_events,
+    crossings_by_event,
+    event_kernel,
+    find_crossings,
     note_buffer,
     restart_at_event,
     truncate_at_stops,
-    watched,
 )
 from .loop import (
-    Loop,
+    LoopState,
     Peaks,
     RunKernel,
     count_steps,
-    first_row,
+    first_controls,
     held_controls,
-    pair,
-    peaked,
+    make_dual,
     positive_int,
     require_backend,
     require_known_times,
     run_kernel,
     tangent_tree,
     traced,
+    update_peaks,
     with_tangents,
 )
 from .results import Crossings, Record, Run
@@ -116,7 +116,7 @@ def _stack(items: list, what: str):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Schedule:
     """How far a run goes: `steps` steps, a record after every `save_every` of them, with `controls` of one row a step.
 
     With `lanes`, so many members go together; `batched`: each has a system of its own.
@@ -135,13 +135,13 @@ class Plan:
         return None if self.lanes is None else ((0 if self.batched else None, None), *others)
 
 
-def initial_loop(plan: Plan, parts: RunKernel, consts, given, varies: Any = 0) -> Any:
+def initial_loop(plan: Schedule, parts: RunKernel, consts, given, varies: Any = 0) -> Any:
     """The loop before the first step; `varies` says which of `given` the lanes have each for themselves."""
     require_backend(plan.backend)
     return evaluated(parts.begin, consts, given, lanes=plan.lanes, axes=plan.axes(varies), backend=plan.backend)
 
 
-def run_steps(plan: Plan, parts: RunKernel, consts, loop, read: NoteReader | None = None) -> RunResult:
+def run_steps(plan: Schedule, parts: RunKernel, consts, loop, read: NoteReader | None = None) -> RunResult:
     """The steps of a plan; a remainder of less than `save_every` ends with a record too."""
     saves, rest = divmod(plan.steps, plan.save_every)
     done: list[RunResult] = []
@@ -161,23 +161,23 @@ def run_steps(plan: Plan, parts: RunKernel, consts, loop, read: NoteReader | Non
 
 
 def run_with_events(
-    plan: Plan, integrator: Integrator, monitor: bool, consts, loop: Loop, events: tuple[Event, ...]
+    plan: Schedule, integrator: Integrator, monitor: bool, consts, loop: LoopState, events: tuple[Event, ...]
 ) -> tuple[RunResult, dict[str, Crossings]]:
     """A run and what it found of events: these change none of its steps, and are located when it is done."""
     parts = run_kernel(integrator, monitor)
     if not events:
         return run_steps(plan, parts, consts, loop), {}
-    watch, made = Watch(events, plan.lanes), watched(parts, integrator, events)
+    watch, made = NoteLog(events, plan.lanes), event_kernel(parts, integrator, events)
     result = run_steps(
         plan, made, consts, note_buffer(loop, initial_loop(plan, made, consts, loop), plan.lanes), watch.read
     )
     system, h = consts
     done = min(plan.save_every * (np.shape(result.records.steps)[-1] - 1), plan.steps)
-    found = find(watch, system, h, integrator, plan.controls, np.asarray(loop.steps), done, plan.batched, plan.backend)
+    found = find_crossings(watch, system, h, integrator, plan.controls, np.asarray(loop.steps), done, plan.batched, plan.backend)
     records, final = result.records, result.loop.loop
     if found is not None:
 
-        def again(last: Located, before: Loop) -> Loop:
+        def again(last: Located, before: LoopState) -> LoopState:
             own = jax.tree.map(lambda leaf: np.asarray(leaf)[last.lane], system) if plan.batched else system
             u = jax.tree.map(lambda leaf: np.asarray(leaf)[last.index], plan.controls)
             stopped = replace(plan, lanes=len(last.lane))
@@ -186,7 +186,7 @@ def run_with_events(
         stops = np.array([event.stop for event in events])
         records, final = truncate_at_stops(found, stops, records, final, plan.save_every, plan.lanes is None, again)
     one = jax.tree.map(lambda leaf: leaf[0, 0] if plan.lanes is not None else leaf[0], records)
-    crossings = collected(watch, found, result.loop.suspects, one)
+    crossings = crossings_by_event(watch, found, result.loop.suspects, one)
     return replace(result, records=records, loop=final), crossings
 
 
@@ -228,7 +228,7 @@ def reference_run(
     if not events:
         return made
     one = jax.tree.map(lambda leaf: leaf[0], records)
-    return replace(made, events=collected(Watch(events, None), found, np.zeros(len(events)), one))
+    return replace(made, events=crossings_by_event(NoteLog(events, None), found, np.zeros(len(events)), one))
 
 
 @jax.jit
@@ -237,7 +237,7 @@ def _peaks(system: MechanicalSystem, states: State) -> Peaks:
     t, g, xi = jax.tree.map(lambda leaf: leaf[0], (states.t, states.g, states.xi))
     zero = jnp.zeros(())
     first = Peaks(system.energy(t, g, xi), zero, zero, zero, jnp.zeros(system.holonomic_constraints))
-    each = jax.vmap(lambda state: peaked(system, state, first))(states)
+    each = jax.vmap(lambda state: update_peaks(system, state, first))(states)
     return jax.tree.map(lambda leaf: jnp.max(leaf, axis=0), each)
 
 
@@ -274,7 +274,7 @@ def _found(system, integrator: Reference, records: Record, controls, events: tup
     crossed = ((a < 0) & (b >= 0)) * 1 - ((a > 0) & (b <= 0)) * 1
     wanted = np.array([event.direction for event in events])
     crossed[(wanted != 0) & (crossed != wanted)] = 0
-    crossed[:1][np.abs(a[:1]) <= START * np.abs(b[:1] - a[:1])] = 0
+    crossed[:1][np.abs(a[:1]) <= START_TOLERANCE * np.abs(b[:1] - a[:1])] = 0
     flow = integrator.flow(system, jax.tree.map(lambda leaf: leaf[0], records.state))
     found = []
     for k, which in zip(*np.nonzero(crossed), strict=True):
@@ -290,7 +290,7 @@ def _found(system, integrator: Reference, records: Record, controls, events: tup
             return sign * float(evaluate(*reached(theta))[which])
 
         theta = _root(value, -abs(float(a[k, which])))
-        if abs(value(theta)) <= JUMP * abs(b[k, which] - a[k, which]):
+        if abs(value(theta)) <= JUMP_SHARE * abs(b[k, which] - a[k, which]):
             found.append((k, theta, which, crossed[k, which], *reached(theta)))
     found.sort(key=lambda each: each[:3])
     stops = [i for i, each in enumerate(found) if events[each[2]].stop]
@@ -364,28 +364,28 @@ def simulate(
     """
     if integrator.clock and t_end is not None and steps is None:
         steps, t_end = steps_until(system, integrator, state, step=step, t_end=t_end, t0=t0, backend=backend), None
-    steps = count_steps(step, steps, t_end, _clock(state, t0))
+    steps = count_steps(step, steps, t_end, _start_time(state, t0))
     positive_int("save_every", save_every)
     last = state if isinstance(state, Run) else None
     begin = _start(system, integrator, state, step, t0)
     require_known_times(integrator, controls)
-    held = held_controls(controls, _clock(state, t0), step, steps)
-    watch = _watch(events, system, begin, step, tangents)
+    held = held_controls(controls, _start_time(state, t0), step, steps)
+    watch = _check_events(events, system, begin, step, tangents)
     if isinstance(integrator, Reference):
         run = reference_run(system, integrator, begin, step, steps, save_every, held, watch)
         return replace(run, controlled=controls is not None)
-    plan, parts = Plan(steps, save_every, held, backend, progress), run_kernel(integrator, monitor)
+    plan, parts = Schedule(steps, save_every, held, backend, progress), run_kernel(integrator, monitor)
     consts = (system, array(step))
     if tangents is not None:
         if last is not None:
             raise InvalidInput("tangents need a run from a state: a trajectory does not carry them")
-        return _sensitive(plan, parts, tangents, integrator, consts, begin)
-    loop = _continued_loop(last, consts[1]) if last else initial_loop(plan, parts, consts, (begin, first_row(held)))
+        return _run_with_tangents(plan, parts, tangents, integrator, consts, begin)
+    loop = _continued_loop(last, consts[1]) if last else initial_loop(plan, parts, consts, (begin, first_controls(held)))
     result, found = run_with_events(plan, integrator, monitor, consts, loop, watch)
     made = Run(
         system, integrator, consts[1], result.records, result.loop, result.backend, result.note, result.interrupted
     )
-    return _truncated(replace(made, events=found, controlled=controls is not None))
+    return _good_part(replace(made, events=found, controlled=controls is not None))
 
 
 def _start(system: MechanicalSystem, integrator: Integrator, state: State | Run, step, t0) -> State:
@@ -402,14 +402,14 @@ def _start(system: MechanicalSystem, integrator: Integrator, state: State | Run,
     return begin
 
 
-def _continued_loop(last: Run, h: Array) -> Loop:
+def _continued_loop(last: Run, h: Array) -> LoopState:
     """The loop of a run that is continued: another step counts from another origin."""
     loop = last.final
     moved = loop.carry.t - loop.steps * h
     return loop._replace(origin=jnp.where(h == last.step, loop.origin, moved))
 
 
-def _watch(events: Sequence[Event], system, state: State, step, tangents=None) -> tuple[Event, ...]:
+def _check_events(events: Sequence[Event], system, state: State, step, tangents=None) -> tuple[Event, ...]:
     """The events that a run looks for, checked."""
     if not events:
         return ()
@@ -417,20 +417,20 @@ def _watch(events: Sequence[Event], system, state: State, step, tangents=None) -
         raise InvalidInput(
             "events are found outside of JAX transformations only, and without tangents: leave out one of the two"
         )
-    return named(events, system, state)
+    return check_events(events, system, state)
 
 
-def _sensitive(plan: Plan, plain: RunKernel, curve: Callable, integrator: Integrator, consts, state: State) -> Run:
+def _run_with_tangents(plan: Schedule, plain: RunKernel, curve: Callable, integrator: Integrator, consts, state: State) -> Run:
     """A run with its derivative along a curve of problems."""
     _, (d_system, d_state, d_step) = jax.jvp(curve, (0.0,), (1.0,))
-    both, u = with_tangents(plain), first_row(plan.controls)
-    consts_pair = pair(consts, (d_system, jnp.asarray(d_step, float)))
-    given = pair((state, u), None)
-    given = given._replace(slopes=[*pair(state, d_state).slopes, *pair(u, None).slopes])
+    both, u = with_tangents(plain), first_controls(plan.controls)
+    consts_pair = make_dual(consts, (d_system, jnp.asarray(d_step, float)))
+    given = make_dual((state, u), None)
+    given = given._replace(slopes=[*make_dual(state, d_state).slopes, *make_dual(u, None).slopes])
     result = run_steps(plan, both, consts_pair, initial_loop(plan, both, consts_pair, given))
     records = result.records
     run = Run(consts[0], integrator, consts[1], records.value, result.loop.value, result.backend, result.note)
-    return _truncated(replace(run, tangents=tangent_tree(records)))
+    return _good_part(replace(run, tangents=tangent_tree(records)))
 
 
 def ensemble(
@@ -467,10 +467,10 @@ def ensemble(
     require_known_times(integrator, controls)
     held = held_controls(controls, t0, step, steps)
     batched, consts = members.systems_vary, (members.system, array(step))
-    plan = Plan(steps, save_every, held, backend, progress, members.number, batched)
+    plan = Schedule(steps, save_every, held, backend, progress, members.number, batched)
     varies = (0 if members.states_vary else None, None)
-    loop = initial_loop(plan, run_kernel(integrator, monitor), consts, (members.state, first_row(held)), varies)
-    watch = _watch(events, *members.one(0), step)
+    loop = initial_loop(plan, run_kernel(integrator, monitor), consts, (members.state, first_controls(held)), varies)
+    watch = _check_events(events, *members.one(0), step)
     result, found = run_with_events(plan, integrator, monitor, consts, loop, watch)
     made = Run(members.system, integrator, consts[1], result.records, result.loop, result.backend, result.note)
     return replace(made, interrupted=result.interrupted, batched=batched, events=found)
@@ -488,7 +488,7 @@ def steps_until(
     backend: Backend = "auto",
 ) -> int:
     """The number of steps of a method with its own clock to the last state at or before `t_end`, found by running them."""
-    count_steps(step, None, t_end, _clock(state, t0))
+    count_steps(step, None, t_end, _start_time(state, t0))
     done, part, begin = 0, state, t0
     while True:
         part = simulate(system, integrator, part, step=step, steps=AHEAD, t0=begin, backend=backend)
@@ -508,13 +508,13 @@ def steps_until(
             )
 
 
-def _clock(state, t0):
+def _start_time(state, t0):
     """The time at which the run begins (None for traced times)."""
     t = t0 if t0 is not None else (state.t[-1] if isinstance(state, Run) else state.t)
     return t if traced(t) else float(t)
 
 
-def _truncated(run: Run) -> Run:
+def _good_part(run: Run) -> Run:
     """The good part of a run that failed."""
     if traced(run.final.status) or int(run.final.status) == OK:
         return run

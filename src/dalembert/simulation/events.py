@@ -23,7 +23,7 @@ from ..errors import InvalidInput, UnknownName
 from ..integrators import OK, Integrator
 from ..kernels import Backend, make_problem, run
 from ..mechanics import Driven, MechanicalSystem, State
-from .loop import Loop, RunKernel, peaked, run_kernel
+from .loop import LoopState, RunKernel, run_kernel, update_peaks
 from .results import Crossings, Record
 
 QUANTITIES = ("configuration", "angles", "velocity", "momentum", "energy", "time")
@@ -130,7 +130,7 @@ def parameters(system: MechanicalSystem) -> Any:
     return parameters(inner) if inner is not system else getattr(system, "parameters", None)
 
 
-def named(events: Sequence[Event], system: MechanicalSystem, state: State) -> tuple[Event, ...]:
+def check_events(events: Sequence[Event], system: MechanicalSystem, state: State) -> tuple[Event, ...]:
     """The events, each with a name of its own, checked on one state."""
     given = (events,) if isinstance(events, Event) else tuple(events)
     for event in given:
@@ -156,14 +156,14 @@ def _require(event: Event, system: MechanicalSystem, state: State) -> None:
 
 
 ULP = 2.0**-52
-BLOCK = 12
+SEARCH_STEPS = 12
 """Steps of the root finder between two looks at who is done: most crossings need about eight."""
-BLOCKS = 10
-JUMP = 1e-3
+MAX_SEARCH_ROUNDS = 10
+JUMP_SHARE = 1e-3
 """A function that is still this share of its change over the step, where it changes sign, jumps there: that is no zero."""
 
 
-class Moment(NamedTuple):
+class StepStart(NamedTuple):
     """The end of a step: its state with unwrapped angles, its number, and the size of the step that follows."""
 
     state: State
@@ -173,7 +173,7 @@ class Moment(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def between(integrator: Integrator) -> Callable:
+def partial_step(integrator: Integrator) -> Callable:
     """(system, moment, theta, u) -> (record, status) of Phi_{theta h}, started anew from the moment.
 
     A method's step of size theta h has the method's order, whatever theta is. One whose carry does not depend on h passes through the
@@ -182,7 +182,7 @@ def between(integrator: Integrator) -> Callable:
     method = integrator.method if integrator.clock else integrator  # type: ignore[attr-defined]
     plain = run_kernel(method, False)
 
-    def at(system: MechanicalSystem, moment: Moment, theta: Array, u: Any) -> tuple[Record, Array]:
+    def at(system: MechanicalSystem, moment: StepStart, theta: Array, u: Any) -> tuple[Record, Array]:
         consts, group = (system, theta * moment.size), system.group
         loop = plain.advance(consts, plain.begin(consts, (moment.state, u)), u)
         record = plain.observe(consts, loop)
@@ -198,13 +198,13 @@ def between(integrator: Integrator) -> Callable:
 class RootQuery(NamedTuple):
     """What a search looks for: the event's number, and the sign that its function had before."""
 
-    moment: Moment
+    moment: StepStart
     u: Any
     which: Any
     sign: Any
 
 
-class Search(NamedTuple):
+class Bracket(NamedTuple):
     """theta in [a, b] with f(a) < 0 <= f(b), the end that was replaced last, the next theta to try, and the record at b."""
 
     a: Any
@@ -220,14 +220,14 @@ class Search(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def searching(integrator: Integrator, events: tuple[Event, ...]) -> tuple[Callable, Callable]:
+def root_search(integrator: Integrator, events: tuple[Event, ...]) -> tuple[Callable, Callable]:
     """(advance, observe) of the search for zeros: Chandrupatla's method, a bisection that interpolates where it is safe to.
 
     f = -sign e(Phi_{theta h}); the end found is the one beyond the event. (Chandrupatla, Adv. Eng. Software 28, 1997.)
     """
-    at = between(integrator)
+    at = partial_step(integrator)
 
-    def advance(consts, s: Search, _) -> Search:
+    def advance(consts, s: Bracket, _) -> Bracket:
         system, sought = consts
         record, status = at(system, sought.moment, s.x, sought.u)
         values = [event.value(system, record.state, record.angles) for event in events]
@@ -235,7 +235,7 @@ def searching(integrator: Integrator, events: tuple[Event, ...]) -> tuple[Callab
         f = jnp.where(status == 0, -sought.sign * value, jnp.nan)
         after = ~(f < 0.0)
         first = s.tries == 0
-        new = Search(
+        new = Bracket(
             jnp.where(after, s.a, s.x),
             jnp.where(after, s.fa, f),
             jnp.where(after | first, s.x, s.b),
@@ -247,13 +247,13 @@ def searching(integrator: Integrator, events: tuple[Event, ...]) -> tuple[Callab
             s.done,
             jax.tree.map(lambda a, b: jnp.where(after | first, a, b), record, s.found),
         )
-        new = _next(new, after, f)
+        new = _next_guess(new, after, f)
         return jax.tree.map(lambda a, b: jnp.where(s.done, b, a), new, s)
 
     return advance, _theta
 
 
-def _next(s: Search, after: Array, f: Array) -> Search:
+def _next_guess(s: Bracket, after: Array, f: Array) -> Bracket:
     """Where to look next: inside the bracket, or a little beyond the step where the sign has not changed by its end."""
     open_end = s.fb < 0.0
     beyond = 1.0 + jnp.maximum(32.0 * (s.x - 1.0), 4.0 * ULP)
@@ -271,11 +271,11 @@ def _next(s: Search, after: Array, f: Array) -> Search:
     return s._replace(x=jnp.where(open_end, beyond, inside), done=done)
 
 
-def _theta(consts, s: Search) -> Array:
+def _theta(consts, s: Bracket) -> Array:
     return s.b
 
 
-def locate(
+def locate_roots(
     system: MechanicalSystem, integrator: Integrator, events: tuple[Event, ...], sought: RootQuery, before: np.ndarray,
     scale: np.ndarray, batched: bool, backend: Backend,
 ) -> tuple[np.ndarray, Record, np.ndarray]:  # fmt: skip
@@ -285,31 +285,31 @@ def locate(
     """
     lanes = len(before)
     first = jax.tree.map(lambda leaf: leaf[0], (system, sought) if batched else (None, sought))
-    shapes = jax.eval_shape(between(integrator), first[0] if batched else system, first[1].moment, 1.0, first[1].u)[0]
+    shapes = jax.eval_shape(partial_step(integrator), first[0] if batched else system, first[1].moment, 1.0, first[1].u)[0]
     room = jax.tree.map(lambda leaf: np.zeros((lanes, *leaf.shape), leaf.dtype), shapes)
     zeros, ones, minus = np.zeros(lanes), np.ones(lanes), -np.abs(before)
-    search = Search(zeros, minus, ones, minus, zeros, minus, ones, zeros, np.zeros(lanes, bool), room)
+    search = Bracket(zeros, minus, ones, minus, zeros, minus, ones, zeros, np.zeros(lanes, bool), room)
     axes = ((0 if batched else None, 0), 0)
-    for _ in range(BLOCKS):
-        described = make_problem(*searching(integrator, events), (system, sought), search, lanes=lanes, axes=axes)
-        search = run(described, saves=1, save_every=BLOCK, backend=backend).loop
+    for _ in range(MAX_SEARCH_ROUNDS):
+        described = make_problem(*root_search(integrator, events), (system, sought), search, lanes=lanes, axes=axes)
+        search = run(described, saves=1, save_every=SEARCH_STEPS, backend=backend).loop
         if np.all(search.done):
             break
-    good = np.abs(search.fb) <= JUMP * np.abs(scale)
+    good = np.abs(search.fb) <= JUMP_SHARE * np.abs(scale)
     return np.asarray(search.b), jax.tree.map(np.asarray, search.found), good
 
 
-ROOM = 72
+NOTE_BUFFER_WORDS = 72
 """Words of notes that a run keeps until the host reads them: with more, compiled code copies them at every step. A lane keeps one note,
 for it has a sixteenth of the registers (measured with 4096 lanes: 17 ns a step without events, 25 with one note, 60 with four)."""
-START = 1e-9
+START_TOLERANCE = 1e-9
 """A run that starts within this share of a step before an event starts at the event, which is not counted."""
 
 
 class CrossingNote(NamedTuple):
     """A step in which something crossed zero: the moment before it, the functions there, and after it where they crossed (else NaN)."""
 
-    moment: Moment
+    moment: StepStart
     before: Array
     after: Array
 
@@ -317,7 +317,7 @@ class CrossingNote(NamedTuple):
 class EventMonitor(NamedTuple):
     """The loop with the functions at its last two states, how many steps were noted so far, the last notes, and what else there is."""
 
-    loop: Loop
+    loop: LoopState
     values: Any
     earlier: Any
     noticed: Any
@@ -327,23 +327,23 @@ class EventMonitor(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def watched(plain: RunKernel, integrator: Integrator, events: tuple[Event, ...]) -> RunKernel:
+def event_kernel(plain: RunKernel, integrator: Integrator, events: tuple[Event, ...]) -> RunKernel:
     """The loop that watches events; its `begin` takes a loop, and gives what `ring` needs: the functions there, and a note."""
     direction = np.array([event.direction for event in events])
     stops = np.array([event.stop for event in events])
 
-    def noted(consts, loop: Loop, values: Array, following: Array, size: Array | None) -> CrossingNote:
+    def noted(consts, loop: LoopState, values: Array, following: Array, size: Array | None) -> CrossingNote:
         """A note of the step that follows `loop`. No method starts from an increment."""
         record = plain.observe(consts, loop)
         return CrossingNote(
-            Moment(record.state._replace(increment=None), record.angles, loop.steps, size), values, following
+            StepStart(record.state._replace(increment=None), record.angles, loop.steps, size), values, following
         )
 
-    def evaluated(consts, loop: Loop) -> Array:
+    def evaluated(consts, loop: LoopState) -> Array:
         record = plain.observe(consts, loop)
         return jnp.stack([event.value(consts[0], record.state, record.angles) for event in events])
 
-    def begin(consts, loop: Loop) -> tuple[Array, CrossingNote]:
+    def begin(consts, loop: LoopState) -> tuple[Array, CrossingNote]:
         values = evaluated(consts, loop)
         return values, noted(consts, loop, values, values, consts[1] if integrator.clock else None)
 
@@ -352,14 +352,14 @@ def watched(plain: RunKernel, integrator: Integrator, events: tuple[Event, ...])
         went = (loop.steps > w.loop.steps) & ~w.stopped
         values = jnp.where(went, evaluated(consts, loop), w.values)
         up, down = (w.values < 0.0) & (values >= 0.0), (w.values > 0.0) & (values <= 0.0)
-        at_start = jnp.isnan(w.earlier) & (jnp.abs(w.values) <= START * jnp.abs(values - w.values))
+        at_start = jnp.isnan(w.earlier) & (jnp.abs(w.values) <= START_TOLERANCE * jnp.abs(values - w.values))
         crossed = went & ~at_start & (up & (direction >= 0) | down & (direction <= 0))
         ends = jnp.any(crossed & stops)
 
         def written(notes: CrossingNote) -> CrossingNote:
             after = jnp.where(crossed, values, jnp.nan)
             note = noted(consts, w.loop, w.values, after, loop.carry.size if integrator.clock else None)
-            here = jnp.arange(1.0 * slots(notes)) == w.noticed % slots(notes)
+            here = jnp.arange(1.0 * note_capacity(notes)) == w.noticed % note_capacity(notes)
             return jax.tree.map(
                 lambda all, one: jnp.where(here[(...,) + (None,) * jnp.ndim(one)], one, all), notes, note
             )
@@ -368,7 +368,7 @@ def watched(plain: RunKernel, integrator: Integrator, events: tuple[Event, ...])
         notes = jax.lax.cond(some, written, lambda notes: notes, w.notes)
         if stops.any():  # the loop stays before the step in which it stops
             loop = jax.tree.map(lambda a, b: jnp.where(w.stopped | ends, b, a), loop, w.loop)
-        suspects = w.suspects + jnp.where(went & _dips(w.earlier, w.values, values), 1.0, 0.0)
+        suspects = w.suspects + jnp.where(went & _may_cross_twice(w.earlier, w.values, values), 1.0, 0.0)
         earlier = jnp.where(went, w.values, w.earlier)
         return EventMonitor(
             loop, values, earlier, w.noticed + jnp.where(some, 1.0, 0.0), notes, suspects, w.stopped | ends
@@ -380,22 +380,22 @@ def watched(plain: RunKernel, integrator: Integrator, events: tuple[Event, ...])
     return RunKernel(begin, advance, observe)
 
 
-def slots(notes: CrossingNote, lane: bool = False) -> int:
+def note_capacity(notes: CrossingNote, lane: bool = False) -> int:
     """How many notes the ring holds."""
     return int(np.shape(notes.moment.steps)[int(lane)])
 
 
-def note_buffer(loop: Loop, begun: tuple[Array, CrossingNote], lanes: int | None) -> EventMonitor:
+def note_buffer(loop: LoopState, begun: tuple[Array, CrossingNote], lanes: int | None) -> EventMonitor:
     """A watched loop before its first step, from what `begin` gave."""
     (values, note), lead = begun, () if lanes is None else (lanes,)
     words = sum(np.size(leaf) for leaf in jax.tree.leaves(note)) // (lanes or 1)
-    rows = max(1, ROOM // words) if lanes is None else 1
+    rows = max(1, NOTE_BUFFER_WORDS // words) if lanes is None else 1
     room = jax.tree.map(lambda leaf: np.zeros((*lead, rows, *np.shape(leaf)[len(lead) :])), note)
     none = np.zeros_like(values)
     return EventMonitor(loop, values, np.full_like(values, np.nan), np.zeros(lead), room, none, np.zeros(lead, bool))
 
 
-def _dips(a: Array, b: Array, c: Array) -> Array:
+def _may_cross_twice(a: Array, b: Array, c: Array) -> Array:
     """Whether the parabola through three values of one sign has its vertex near the middle one, beyond zero."""
     sign = jnp.sign(b)
     bend, slope = 0.5 * sign * (a - 2 * b + c), 0.5 * sign * (c - a)
@@ -408,13 +408,13 @@ def restart_at_event(integrator: Integrator, monitor: bool) -> RunKernel:
     """The loop that goes on from the event at which another stopped: `begin` takes (that loop, the record there, u)."""
     plain = run_kernel(integrator, monitor)
 
-    def begin(consts, given) -> Loop:
+    def begin(consts, given) -> LoopState:
         (before, record, u), (system, h) = given, consts
         group, state = system.group, record.state
         loop = plain.begin(consts, (state, u))
         ahead = group.angles(group.compose(group.inverse(loop.carry.g), state.g))
         turns = jnp.round((record.angles - ahead - group.angles(loop.carry.g)) / (2 * jnp.pi))
-        peaks = peaked(system, state, before.peaks) if monitor else before.peaks
+        peaks = update_peaks(system, state, before.peaks) if monitor else before.peaks
         steps = 1.0 * record.steps
         return loop._replace(steps=steps, origin=loop.carry.t - steps * h, turns=turns, peaks=peaks)
 
@@ -422,7 +422,7 @@ def restart_at_event(integrator: Integrator, monitor: bool) -> RunKernel:
 
 
 @dataclass
-class Watch:
+class NoteLog:
     """The notes of a run, read from its loop between pieces."""
 
     events: tuple[Event, ...]
@@ -433,7 +433,7 @@ class Watch:
     def read(self, w: EventMonitor) -> tuple[float, bool]:
         """Take the new notes; how full the ring was (more than 1: some are lost), and whether all lanes have ended."""
         lead = lambda leaf: np.asarray(leaf) if self.lanes else np.asarray(leaf)[None]
-        count, room = lead(w.noticed).astype(int), slots(w.notes, self.lanes is not None)
+        count, room = lead(w.noticed).astype(int), note_capacity(w.notes, self.lanes is not None)
         new = count - self.seen
         if new.max() <= room:
             for k in range(new.max()):
@@ -471,8 +471,8 @@ class Located:
         return Located(*jax.tree.map(lambda leaf: leaf[which], rows))
 
 
-def find(
-    watch: Watch, system: MechanicalSystem, h, integrator: Integrator, controls, first: np.ndarray, done: int,
+def find_crossings(
+    watch: NoteLog, system: MechanicalSystem, h, integrator: Integrator, controls, first: np.ndarray, done: int,
     batched: bool, backend: Backend,
 ) -> Located | None:  # fmt: skip
     """Locate all crossings of a run whose lanes had done `first` steps before it and did `done` in it."""
@@ -491,7 +491,7 @@ def find(
     if not integrator.clock:
         moment = moment._replace(size=np.full(len(row), float(h)))
     sought = RootQuery(moment, u, which, np.sign(before))
-    theta, record, good = locate(own, integrator, watch.events, sought, before, after - before, batched, backend)
+    theta, record, good = locate_roots(own, integrator, watch.events, sought, before, after - before, batched, backend)
     found = Located(lane, which, theta, -np.sign(before).astype(int), record, index)
     order = np.lexsort((which, theta, note.moment.steps, lane))
     return _until_stops(watch.events, found.kept(order), good[order])
@@ -513,7 +513,7 @@ def _until_stops(events: tuple[Event, ...], found: Located, good: np.ndarray) ->
     return found.kept(good & (rows <= last[found.lane]))
 
 
-def collected(watch: Watch, found: Located | None, suspects, like: Any) -> dict[str, Crossings]:
+def crossings_by_event(watch: NoteLog, found: Located | None, suspects, like: Any) -> dict[str, Crossings]:
     """The crossings by the names of their events; `like` is a record of the run, for the shapes where there are none."""
     none = np.zeros(0, int)
     record = jax.tree.map(lambda leaf: np.zeros((0, *leaf.shape), leaf.dtype), like)
@@ -529,7 +529,7 @@ def collected(watch: Watch, found: Located | None, suspects, like: Any) -> dict[
 
 
 def truncate_at_stops(
-    found: Located, stops: np.ndarray, records: Record, loop: Loop, every: int, single: bool, again: Callable
+    found: Located, stops: np.ndarray, records: Record, loop: LoopState, every: int, single: bool, again: Callable
 ):
     """(records, loop) of a run with its stopped lanes at their events: every record from there on, and the loop to go on from.
 

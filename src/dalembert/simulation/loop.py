@@ -72,7 +72,7 @@ def require_known_times(integrator: Integrator, controls) -> None:
         )
 
 
-def first_row(controls) -> Any:
+def first_controls(controls) -> Any:
     """The controls of the first step."""
     return jax.tree.map(lambda leaf: leaf[0], controls)
 
@@ -88,14 +88,14 @@ def traced(tree) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 
-class Pair(NamedTuple):
+class Dual(NamedTuple):
     """A pytree with the tangents of its real leaves, in their order."""
 
     value: Any
     slopes: list
 
 
-def split(tree: Any) -> tuple[list, list, Callable[[list, list], Any]]:
+def split_reals(tree: Any) -> tuple[list, list, Callable[[list, list], Any]]:
     """(real leaves, other leaves, how to put them together again): only real numbers have tangents."""
     leaves, structure = jax.tree.flatten(tree)
     real = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
@@ -110,30 +110,30 @@ def split(tree: Any) -> tuple[list, list, Callable[[list, list], Any]]:
     return pick(True), pick(False), join
 
 
-def pair(value: Any, tangent: Any) -> Pair:
+def make_dual(value: Any, tangent: Any) -> Dual:
     """A pytree with a tangent of the same structure (None: zero)."""
-    reals, _, _ = split(value)
-    return Pair(value, [jnp.zeros_like(leaf) for leaf in reals] if tangent is None else split(tangent)[0])
+    reals, _, _ = split_reals(value)
+    return Dual(value, [jnp.zeros_like(leaf) for leaf in reals] if tangent is None else split_reals(tangent)[0])
 
 
-def push(function: Callable, *arguments: Pair) -> Pair:
+def push_forward(function: Callable, *arguments: Dual) -> Dual:
     """`function` at the values of its arguments, with its derivative along their slopes."""
-    reals, others, join = split([argument.value for argument in arguments])
+    reals, others, join = split_reals([argument.value for argument in arguments])
     joins: list[Callable] = []
 
     def on_reals(*leaves):
-        result, rest, put = split(function(*join(list(leaves), others)))
+        result, rest, put = split_reals(function(*join(list(leaves), others)))
         joins.append(put)
         return result, rest
 
     slopes = [slope for argument in arguments for slope in argument.slopes]
     value, tangent, rest = jax.jvp(on_reals, tuple(reals), tuple(slopes), has_aux=True)
-    return Pair(joins[-1](value, rest), tangent)
+    return Dual(joins[-1](value, rest), tangent)
 
 
-def tangent_tree(both: Pair) -> Any:
+def tangent_tree(both: Dual) -> Any:
     """The slopes in the shape of the value, zero where a leaf is no real number."""
-    _, others, join = split(both.value)
+    _, others, join = split_reals(both.value)
     return join(both.slopes, [jnp.zeros(jnp.shape(leaf)) for leaf in others])
 
 
@@ -147,7 +147,7 @@ class Peaks(NamedTuple):
     holonomic: Array | np.ndarray = np.zeros(0)  # one entry a holonomic constraint
 
 
-class Loop(NamedTuple):
+class LoopState(NamedTuple):
     """Everything a run carries from step to step. A failed member stays at its last good state, with status and count."""
 
     carry: Any
@@ -173,39 +173,39 @@ class RunKernel(NamedTuple):
 def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
     """The loop of an integrator; the same objects every time, so that compiled programs are found again."""
 
-    def begin(consts, given) -> Loop:
+    def begin(consts, given) -> LoopState:
         (system, h), (state, u) = consts, given
         carry, info = integrator.start(system, state, h, u)
-        good = (info.status == OK) & _finite(carry)
+        good = (info.status == OK) & _all_finite(carry)
         status = jnp.where(good, OK, jnp.where(info.status == OK, NOT_FINITE, info.status))
         zero = jnp.zeros(())
         peaks = Peaks(zero, zero, zero, zero, jnp.zeros(system.holonomic_constraints))
         count = jnp.where(good, 0.0, -1.0)
         turns = jnp.zeros_like(system.group.angles(state.g))
-        loop = Loop(carry, carry.t, count, status, info.residual, info.iterations, info.multipliers, turns, peaks)
+        loop = LoopState(carry, carry.t, count, status, info.residual, info.iterations, info.multipliers, turns, peaks)
         if monitor:
             seen = integrator.observe(system, carry, h)
             loop = loop._replace(
-                peaks=peaked(system, seen, peaks._replace(energy=system.energy(seen.t, seen.g, seen.xi)))
+                peaks=update_peaks(system, seen, peaks._replace(energy=system.energy(seen.t, seen.g, seen.xi)))
             )
         return loop
 
-    def advance(consts, loop: Loop, u) -> Loop:
+    def advance(consts, loop: LoopState, u) -> LoopState:
         system, h = consts
         carry, info = integrator.step(system, loop.carry, h, u)
-        good = (loop.status == OK) & (info.status == OK) & _finite(carry, loop.carry)
+        good = (loop.status == OK) & (info.status == OK) & _all_finite(carry, loop.carry)
         count = loop.steps + jnp.where(good, 1.0, 0.0)
         carry = carry if integrator.clock else carry._replace(t=loop.origin + count * h)
         failure = jnp.where(info.status == OK, NOT_FINITE, info.status)
         status = jnp.where(good | (loop.status != OK), loop.status, failure)
         turns = loop.turns + system.group.winding(loop.carry.g, carry.g)
-        peaks = peaked(system, integrator.observe(system, carry, h), loop.peaks) if monitor else loop.peaks
+        peaks = update_peaks(system, integrator.observe(system, carry, h), loop.peaks) if monitor else loop.peaks
         new = (carry, info.residual, info.iterations, info.multipliers, turns, peaks)
         old = (loop.carry, loop.residual, loop.iterations, loop.multipliers, loop.turns, loop.peaks)
         kept = jax.tree.map(lambda a, b: a if a is b else jnp.where(good, a, b), new, old)
-        return Loop(kept[0], loop.origin, count, status, *kept[1:])
+        return LoopState(kept[0], loop.origin, count, status, *kept[1:])
 
-    def observe(consts, loop: Loop) -> Record:
+    def observe(consts, loop: LoopState) -> Record:
         system, h = consts
         group, state = system.group, integrator.observe(system, loop.carry, h)
         angles = group.angles(loop.carry.g) + 2 * jnp.pi * loop.turns
@@ -223,19 +223,19 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
 def with_tangents(plain: RunKernel) -> RunKernel:
     """The tangent loop: the same functions on values with slopes. Controls have none."""
 
-    def begin(consts: Pair, given: Pair) -> Pair:
-        return push(plain.begin, consts, given)
+    def begin(consts: Dual, given: Dual) -> Dual:
+        return push_forward(plain.begin, consts, given)
 
-    def advance(consts: Pair, loop: Pair, u) -> Pair:
-        return push(lambda inner, state: plain.advance(inner, state, u), consts, loop)
+    def advance(consts: Dual, loop: Dual, u) -> Dual:
+        return push_forward(lambda inner, state: plain.advance(inner, state, u), consts, loop)
 
-    def observe(consts: Pair, loop: Pair) -> Pair:
-        return push(plain.observe, consts, loop)
+    def observe(consts: Dual, loop: Dual) -> Dual:
+        return push_forward(plain.observe, consts, loop)
 
     return RunKernel(begin, advance, observe)
 
 
-def _finite(new, old=()) -> Array:
+def _all_finite(new, old=()) -> Array:
     """Whether all leaves that changed are finite, by their sum: cheaper than comparing each, and as a tree it is short."""
     unchanged = {id(leaf) for leaf in jax.tree.leaves(old)}
     values = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(new) if id(leaf) not in unchanged])
@@ -245,7 +245,7 @@ def _finite(new, old=()) -> Array:
     return jnp.isfinite(values[0])
 
 
-def peaked(system: MechanicalSystem, state: State, peaks: Peaks) -> Peaks:
+def update_peaks(system: MechanicalSystem, state: State, peaks: Peaks) -> Peaks:
     """The extremes with those of one more state."""
     energy = system.energy(state.t, state.g, state.xi)
     constraint = jnp.max(jnp.abs(system.residual(state.t, state.g, state.xi)), initial=0.0)

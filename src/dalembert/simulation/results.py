@@ -97,7 +97,7 @@ class Crossings:
         return f"<{len(self)} crossings of {self.name!r}>"
 
 
-def joined(first: Mapping[str, Crossings], second: Mapping[str, Crossings]) -> dict[str, Crossings]:
+def join_crossings(first: Mapping[str, Crossings], second: Mapping[str, Crossings]) -> dict[str, Crossings]:
     """The crossings of a run and of its continuation."""
 
     def both(a: Crossings, b: Crossings) -> Crossings:
@@ -108,7 +108,7 @@ def joined(first: Mapping[str, Crossings], second: Mapping[str, Crossings]) -> d
     return {name: both(first[name], found) if name in first else found for name, found in second.items()}
 
 
-DRIFTED = 1e-3
+MAX_HOLONOMIC_RESIDUAL = 1e-3
 """|phi| beyond which `Run.check` calls the holonomic constraints lost."""
 
 
@@ -185,7 +185,7 @@ class Run:
     @property
     def steps(self) -> Any:
         """The number of good steps from the first start on."""
-        return _plain(self.final.steps)
+        return _as_int(self.final.steps)
 
     @property
     def status(self) -> Any:
@@ -238,10 +238,10 @@ class Run:
         """self, if its configurations satisfy the holonomic constraints."""
         if self.holonomic_constraints:
             off = np.asarray(self.holonomic_residual())
-            if off.max() > DRIFTED:
-                when = float(np.ravel(self.t)[np.argmax(np.ravel(off) > DRIFTED)])
+            if off.max() > MAX_HOLONOMIC_RESIDUAL:
+                when = float(np.ravel(self.t)[np.argmax(np.ravel(off) > MAX_HOLONOMIC_RESIDUAL)])
                 raise NumericalFailure(
-                    f"the run left the holonomic constraint: |phi| exceeds {DRIFTED:g} at t = {when:g} and reaches {off.max():.3g}; "
+                    f"the run left the holonomic constraint: |phi| exceeds {MAX_HOLONOMIC_RESIDUAL:g} at t = {when:g} and reaches {off.max():.3g}; "
                     f"{self.integrator.name} keeps it only up to its own error. Take a smaller step, or lagrange-dalembert"
                 )
         return self
@@ -267,15 +267,15 @@ class Run:
 
     def constraint_residual(self) -> Array:
         """max |A xi - b| at each saved state."""
-        return self._along(_residual)
+        return self._along(_constraint_residual)
 
     def holonomic_residual(self) -> Array:
         """max |phi| at each saved state: 0 where there are no holonomic constraints."""
-        return self._along(_off)
+        return self._along(_holonomic_residual)
 
     def group_distance(self) -> Array:
         """Distance of g from the group at each saved state."""
-        return self._along(_distance)
+        return self._along(_group_distance)
 
     def _along(self, function) -> Array:
         """function(system, state) at every saved state, of every member."""
@@ -313,15 +313,15 @@ def _energy(system: MechanicalSystem, state: State) -> Array:
     return system.energy(state.t, state.g, state.xi)
 
 
-def _residual(system: MechanicalSystem, state: State) -> Array:
+def _constraint_residual(system: MechanicalSystem, state: State) -> Array:
     return jnp.max(jnp.abs(system.residual(state.t, state.g, state.xi)), initial=0.0)
 
 
-def _off(system: MechanicalSystem, state: State) -> Array:
+def _holonomic_residual(system: MechanicalSystem, state: State) -> Array:
     return jnp.max(jnp.abs(system.phi(state.t, state.g)), initial=0.0)
 
 
-def _distance(system: MechanicalSystem, state: State) -> Array:
+def _group_distance(system: MechanicalSystem, state: State) -> Array:
     return system.group.distance(state.g)
 
 
@@ -332,16 +332,16 @@ def _mapped(function: Callable, members: bool, batched: bool) -> Callable:
     return jax.jit(jax.vmap(per_state, in_axes=(0 if batched else None, 0)) if members else per_state)
 
 
-def _plain(value):
+def _as_int(value):
     return value if isinstance(value, jax.core.Tracer) or np.ndim(value) else int(value)
 
 
 R = TypeVar("R", bound=Run)
-MOST_STATES = 100_000
+MAX_SAVED_STEPS = 100_000
 """Up to how many steps a run in which power enters is saved whole, so that its work can be told."""
 
 
-def powered(system: MechanicalSystem) -> bool:
+def receives_power(system: MechanicalSystem) -> bool:
     """Whether P = <F, xi> - L_t + <l, A xi> can be other than zero without controls: a force, an explicit time, a constraint that moves.
 
     False is a proof, True is not (see `_jaxpr`).
@@ -384,7 +384,7 @@ def _power(system: MechanicalSystem, point) -> tuple[Array, Array]:
 
 def save_interval(system: MechanicalSystem, steps: int, every: int) -> int:
     """How often to save where every `every`-th state is wanted: always where power enters, whose work needs them, unless they are many."""
-    return 1 if steps <= MOST_STATES and powered(system) else every
+    return 1 if steps <= MAX_SAVED_STEPS and receives_power(system) else every
 
 
 class Conservation(NamedTuple):
@@ -396,7 +396,7 @@ class Conservation(NamedTuple):
     peak: float
 
 
-ERROR, BALANCE, CHANGE = "Energy error", "Energy balance", "Energy change"
+ENERGY_ERROR, ENERGY_BALANCE, ENERGY_CHANGE = "Energy error", "Energy balance", "Energy change"
 
 
 def energy_conservation(run: Run) -> Conservation:
@@ -405,12 +405,12 @@ def energy_conservation(run: Run) -> Conservation:
     Where the work cannot be told (controls, which a run does not hold, or states that were not saved) it is a change, not an error.
     """
     change = np.asarray(run.energy_error())
-    enters = powered(run.system)
+    enters = receives_power(run.system)
     if not (enters or run.controlled):
-        return _kept(ERROR, "|E - E(0)|", change)
+        return _kept(ENERGY_ERROR, "|E - E(0)|", change)
     if run.controlled or len(change) < 2 or np.any(np.diff(np.asarray(run.records.steps)) > 1):
-        return _kept(CHANGE, "|E - E(0)|", change)
-    return _kept(BALANCE, "|E - E(0) - work|", change - work(run))
+        return _kept(ENERGY_CHANGE, "|E - E(0)|", change)
+    return _kept(ENERGY_BALANCE, "|E - E(0) - work|", change - work(run))
 
 
 def _kept(title: str, label: str, values: np.ndarray) -> Conservation:

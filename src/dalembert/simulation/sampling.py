@@ -13,11 +13,11 @@ from ..errors import InvalidInput
 from ..integrators import Integrator, Reference
 from ..kernels import evaluated, make_problem, run
 from ..mechanics import State
-from .events import Moment, between
+from .events import StepStart, partial_step
 from .loop import RunKernel, run_kernel
 from .results import Record, Run
 
-NEAR = 1e-9
+TIME_TOLERANCE = 1e-9
 """Times that miss the ends of a run by less than this share of a step belong to it."""
 
 
@@ -67,7 +67,7 @@ def _by_steps(trajectory: Run, begin: Record, parts, held, index: np.ndarray, la
     size, whole, part = parts
     pick = lambda leaf: np.asarray(leaf)[lane]
     system = jax.tree.map(pick, trajectory.system) if trajectory.batched else trajectory.system
-    moment = Moment(begin.state, begin.angles, 1.0 * begin.steps, size)
+    moment = StepStart(begin.state, begin.angles, 1.0 * begin.steps, size)
     if whole.any():
         moment = _stepped(trajectory, system, moment, whole, held, index)
     return _partial(trajectory, system, moment, part, held, index + whole)
@@ -81,7 +81,7 @@ def _before(saved: np.ndarray, lane: np.ndarray, t: np.ndarray, h: float) -> np.
 
 
 def _inside(saved: np.ndarray, t: np.ndarray, h: float) -> np.ndarray:
-    margin = NEAR * abs(h)
+    margin = TIME_TOLERANCE * abs(h)
     return (saved.min(axis=1) - margin <= t) & (t <= saved.max(axis=1) + margin)
 
 
@@ -97,9 +97,9 @@ def _parts(trajectory: Run, records, lane, row, t) -> tuple[np.ndarray, np.ndarr
             )
         size = records.step_size[lane, after]
     span = (t - records.state.t[lane, row]) / size
-    whole = np.clip(np.floor(span + NEAR), 0, gap - 1)
+    whole = np.clip(np.floor(span + TIME_TOLERANCE), 0, gap - 1)
     part = span - whole
-    return size, whole.astype(int), np.where(np.abs(part) < NEAR, 0.0, part)
+    return size, whole.astype(int), np.where(np.abs(part) < TIME_TOLERANCE, 0.0, part)
 
 
 @lru_cache(maxsize=256)
@@ -122,7 +122,7 @@ def _stepping(integrator: Integrator) -> RunKernel:
     return RunKernel(begin, advance, observe)
 
 
-def _stepped(trajectory: Run, system, moment: Moment, whole, held, index) -> Moment:
+def _stepped(trajectory: Run, system, moment: StepStart, whole, held, index) -> StepStart:
     """The moments after the whole steps."""
     lanes, most, batched = len(whole), int(whole.max()), 0 if trajectory.batched else None
     axes, consts, made = (batched, None), (system, trajectory.step), _stepping(trajectory.integrator)
@@ -135,12 +135,12 @@ def _stepped(trajectory: Run, system, moment: Moment, whole, held, index) -> Mom
     turned = angles[:, 1] - angles[:, 0]
     some = whole > 0
     end = jax.tree.map(lambda a, b: np.where(some.reshape(-1, *(1,) * (b.ndim - 1)), a[:, 1], b), state, moment.state)
-    return Moment(end, moment.angles + np.where(some[:, None], turned, 0.0), moment.steps + whole, moment.size)
+    return StepStart(end, moment.angles + np.where(some[:, None], turned, 0.0), moment.steps + whole, moment.size)
 
 
 @lru_cache(maxsize=256)
 def _ending(integrator: Integrator):
-    at = between(integrator)
+    at = partial_step(integrator)
 
     def observe(system, given) -> State:
         moment, part, u = given
@@ -151,7 +151,7 @@ def _ending(integrator: Integrator):
     return observe
 
 
-def _partial(trajectory: Run, system, moment: Moment, part, held, index) -> State:
+def _partial(trajectory: Run, system, moment: StepStart, part, held, index) -> State:
     """The states a part of a step after the moments."""
     if not part.any():
         return moment.state

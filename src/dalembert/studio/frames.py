@@ -18,7 +18,7 @@ from ..mechanics import MechanicalSystem, State
 from ..models import MODELS
 from ..plotting.scenes import Motion, motion_of_file, motion_of_run
 from ..plotting.style import COLOURS
-from ..simulation import CHANGE, ERROR, Conservation, Run, powered
+from ..simulation import ENERGY_CHANGE, ENERGY_ERROR, Conservation, Run, receives_power
 
 LARGEST = 1e30
 RUN_COLOURS = (COLOURS[0], COLOURS[2])
@@ -48,8 +48,8 @@ class RunFrames:
         if self.balance is not None:
             return self.balance
         change = self.energy - self.energy[0]
-        enters = self.system is not None and powered(self.system)
-        return Conservation(CHANGE if enters else ERROR, "|E - E(0)|", change, float(np.abs(change).max()))
+        enters = self.system is not None and receives_power(self.system)
+        return Conservation(ENERGY_CHANGE if enters else ENERGY_ERROR, "|E - E(0)|", change, float(np.abs(change).max()))
 
     @property
     def colour(self) -> str:

@@ -33,7 +33,7 @@ from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem
 from ..plotting.scenes import globe
 from ..plotting.studies import momentum_surface
 from ..plotting.style import COLOURS, FLOOR
-from ..simulation import BALANCE, CHANGE, ERROR, Conservation, Run, powered, save_interval, simulate, subsampled
+from ..simulation import ENERGY_BALANCE, ENERGY_CHANGE, ENERGY_ERROR, Conservation, Run, receives_power, save_interval, simulate, subsampled
 from .frames import RunFrames, config_of_file, frames_of, frames_in_file
 from .requests import StudioInput, at, checked, completed, jobs_of
 from .scenes import dimension, principal, scene, turned
@@ -154,9 +154,9 @@ def momentum_change(seen: RunFrames) -> np.ndarray | None:
 
 
 ENERGY_TEXTS = {
-    ERROR: "A geometric method keeps the error small for ever, or at round-off; a drift that grows is the method's doing.",
-    BALANCE: "Power enters here, so the energy changes. What no work explains is the method's doing: it falls with the step.",
-    CHANGE: "Power enters here: this is what it does to the energy, no error. With fewer steps the work is taken away.",
+    ENERGY_ERROR: "A geometric method keeps the error small for ever, or at round-off; a drift that grows is the method's doing.",
+    ENERGY_BALANCE: "Power enters here, so the energy changes. What no work explains is the method's doing: it falls with the step.",
+    ENERGY_CHANGE: "Power enters here: this is what it does to the energy, no error. With fewer steps the work is taken away.",
 }
 CONSTRAINT_TEXT = "Round-off (below 1e-12) means that the body never slips; anything larger is motion across the blade."
 MOMENTUM_TEXT = (
@@ -431,7 +431,7 @@ def integrate(job: Job, every: int, cancelled: Callable[[], bool]) -> tuple[Run,
         if cancelled():
             raise Cancelled
         raise at("run.steps", InvalidInput(f"the run takes longer than {SECONDS:g} s: take fewer steps"))
-    if powered(job.system) and run.failed_at != -1:
+    if receives_power(job.system) and run.failed_at != -1:
         return *subsampled(run, every), seconds
     return run, None, seconds
 

@@ -28,7 +28,7 @@ from ..kernels import Backend, evaluated, make_problem, run
 from ..mechanics import TOLERANCE, MechanicalSystem, State
 from ..models import MODELS
 from ..numerics import BLOCKS, KINDS, LEAST, classify
-from ..simulation import Loop, RunKernel, count_steps, run_kernel
+from ..simulation import LoopState, RunKernel, count_steps, run_kernel
 from .plan import Block, Plan, Values, plain, substituted
 
 OFF_CONSTRAINT = 4
@@ -38,7 +38,7 @@ OFF_CONSTRAINT = 4
 class SweepLoop(NamedTuple):
     """The loop of a run beside the values of the user's reductions."""
 
-    loop: Loop
+    loop: LoopState
     values: dict[str, Any]
 
 
