@@ -62,7 +62,7 @@ def order(method, key, eps, steps) -> float:
     errors = []
     for n in (1, 2):
         run = da.simulate(system, method, state, step=eps / n, steps=n * steps, save_every=n * steps).check()
-        exact = da.integrators.Reference().trajectory(system, state, np.array([float(state.t), float(run.t[-1])]))[-1]
+        exact = da.integrators.scipy_motion(system, state, np.array([float(state.t), float(run.t[-1])]))[-1]
         errors.append(gap(run.last, exact))
     return float(np.log2(errors[0] / errors[1]))
 

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dalembert.errors import InvalidInput, NumericalFailure, OffConstraint
-from dalembert.integrators import EXACT, Integrator, Reference
+from dalembert.integrators import EXACT, Integrator, scipy_motion
 from dalembert.integrators.properties import conservative, unconstrained
-from dalembert.kernels import LoweringError, evaluated
+from dalembert.kernels import LoweringError, evaluate
 from dalembert.mechanics import MechanicalSystem, State, generators
 from dalembert.simulation import Run, simulate
 
@@ -139,7 +139,7 @@ def _error(a, b) -> float:
 def reference(case: Case, times: tuple[float, ...]) -> dict[float, State]:
     """The accurate motion at these times."""
     start = float(case.state.t)
-    states = Reference().trajectory(case.system, case.state, np.array([start, *times]))
+    states = scipy_motion(case.system, case.state, np.array([start, *times]))
     if len(states) <= len(times):
         raise NumericalFailure("the reference motion cannot be continued")
     return dict(zip(times, states[1:], strict=True))
@@ -170,7 +170,7 @@ def _returned(case: Case, integrator: Integrator, forward: Run) -> State:
         with suppress(OffConstraint):  # a method that does not keep D goes back from where it is
             return _run(case, integrator, forward.last, -case.step, TRIP).check().last
     consts = (case.system, forward.step)
-    carry = evaluated(_turning(integrator), consts, forward.final.carry, backend="llvm")
+    carry = evaluate(_turning(integrator), consts, forward.final.carry, backend="llvm")
     turned = replace(forward, final=forward.final._replace(carry=carry))
     return _run(case, integrator, turned, -case.step, TRIP).check().last
 

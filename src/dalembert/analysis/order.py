@@ -16,7 +16,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from ..errors import InvalidInput, NumericalFailure, UnknownName
-from ..integrators import Integrator, LagrangeDAlembert, Reference, RetractionAdapted, derivative
+from ..integrators import Integrator, LagrangeDAlembert, Reference, RetractionAdapted, derivative, scipy_motion
 from ..io.config import Job
 from ..kernels import Backend
 from ..mechanics import Discretisation, MechanicalSystem, State
@@ -176,7 +176,7 @@ def _reactions(system: MechanicalSystem, states: State) -> Array:
 def _exact_states(system, state: State, times: np.ndarray, exact: Callable | None) -> list[State]:
     """The start, and the motion at `times`."""
     if exact is None:
-        found = Reference().trajectory(system, state, np.concatenate([[float(state.t)], times]))
+        found = scipy_motion(system, state, np.concatenate([[float(state.t)], times]))
         if len(found) <= len(times):
             raise NumericalFailure(f"the accurate motion cannot be continued beyond t = {float(found[-1].t):.6g}")
         return found

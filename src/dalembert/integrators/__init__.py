@@ -18,7 +18,7 @@ from .collocation import Gauss, Lobatto
 from .composition import Adaptive, Composition
 from .discrete_gradient import DiscreteGradient
 from .euler_poincare_suslov import DiscreteLR, EulerPoincareSuslov, require_invariant
-from .explicit import DormandPrince, ProjectedRungeKutta, Reference, RungeKutta, derivative
+from .explicit import DormandPrince, ProjectedRungeKutta, Reference, RungeKutta, derivative, scipy_motion
 from .lagrange_dalembert import LagrangeDAlembert
 from .lifted import CotangentLift, RetractionMap, TangentLift, cotangent_lift, tangent_lift
 from .moser_veselov import DiscreteMoserVeselov, constants, horner, product, reciprocal, series
@@ -74,6 +74,7 @@ __all__ = [
     "product",
     "reciprocal",
     "require_invariant",
+    "scipy_motion",
     "series",
     "tangent_lift",
 ]

@@ -9,21 +9,22 @@ An accurate motion to compare with: SciPy's DOP853 on the equations of motion.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from ..errors import InvalidInput, NumericalFailure
 from ..groups import Cayley
 from ..mechanics import MechanicalSystem, State
 from ..numerics import solve
+from ..numerics.types import Array, ArrayLike, Controls
 from .adapted import kinetic
 from .base import NOT_CONVERGED, NOT_FINITE, OK, Claims, Integrator, Prediction, StepInfo, fine, info
 from .properties import conservative
@@ -255,11 +256,12 @@ class DormandPrince(Integrator):
         return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.xi)
 
 
+@final
 @dataclass(frozen=True)
 class Reference(DormandPrince):
-    """DOP853 with relative and absolute tolerance `tolerance` between the saved times; controls are held over each step.
+    """`DormandPrince` at a tolerance near round-off: the accurate motion that the other methods are compared with.
 
-    One run goes through SciPy, independent of our kernels; in ensembles every step is that of `DormandPrince`.
+    `scipy_motion` gives the same motion by SciPy, independent of our steps and kernels.
     """
 
     tolerance: float = 1e-13
@@ -269,47 +271,50 @@ class Reference(DormandPrince):
         return Claims(None, condition="all other methods are measured against it")
 
     def trajectory(self, system: MechanicalSystem, state: State, times: np.ndarray, controls=None) -> list[State]:
-        """The states at `times` (the first is that of `state`); stops early where the motion cannot be continued."""
-        flow = self.flow(system, state)
-        states = [self._observe(system, times[0], state.g, state.xi)]
-        for k in range(len(times) - 1):
-            u = None if controls is None else jax.tree.map(lambda leaf: leaf[k], controls)
-            try:
-                states.append(flow(states[-1], times[k + 1], u))
-            except NumericalFailure:
-                break
-        return states
+        return scipy_motion(system, state, times, controls, self.tolerance)
 
     def flow(self, system: MechanicalSystem, like: State) -> Callable[[State, float, Any], State]:
-        """(state, t, u) -> the state at the time t under the control u; compiled once, for states like this one."""
-        _, restore = ravel_pytree((like.g, like.xi))
-
-        @jax.jit
-        def field(t, y, u):
-            g, xi = restore(y)
-            return ravel_pytree(derivative(system, t, g, xi, u))[0]
-
         def flow(state: State, t: float, u=None) -> State:
-            begin = np.asarray(ravel_pytree((state.g, state.xi))[0])
-            end = self._flow(field, float(state.t), float(t), begin, u)
-            return self._observe(system, t, *restore(jnp.asarray(end)))
+            controls = None if u is None else jax.tree.map(lambda leaf: leaf[None], u)
+            found = scipy_motion(system, state, np.array([float(state.t), t]), controls, self.tolerance)
+            if len(found) < 2:
+                raise NumericalFailure(f"DOP853 could not pass from t={state.t} to t={t}")
+            return found[-1]
 
         return flow
 
-    def _flow(self, field, t0, t1, y, u) -> np.ndarray:
-        from scipy.integrate import solve_ivp
 
-        solution = solve_ivp(
-            lambda t, y: np.asarray(field(t, y, u)),
-            (t0, t1),
-            y,
-            method="DOP853",
-            rtol=self.tolerance,
-            atol=self.tolerance,
-        )
-        if not solution.success or not np.all(np.isfinite(solution.y[:, -1])):
-            raise NumericalFailure(f"DOP853 could not pass from t={t0} to t={t1}: {solution.message}")
-        return solution.y[:, -1]
+@partial(jax.jit, static_argnames="restore")
+def _flat_derivative(
+    system: MechanicalSystem, restore: Callable[[Array], Any], t: Array, y: Array, u: Controls
+) -> Array:
+    return ravel_pytree(derivative(system, t, *restore(y), u))[0]
 
-    def _observe(self, system, t, g, xi) -> State:
+
+def scipy_motion(
+    system: MechanicalSystem, state: State, times: ArrayLike, controls: Controls = None, tolerance: float = 1e-13
+) -> list[State]:
+    """The states at `times` by SciPy's DOP853 on g' = g xi, xi' = acceleration, for independent checks of our methods.
+
+    The first time is that of `state`. The list ends early where the motion cannot be continued. Row k of `controls` is held
+    from times[k] to times[k + 1]. `tolerance` is the relative and the absolute one.
+    """
+    from scipy.integrate import solve_ivp
+
+    values, restore = ravel_pytree((state.g, state.xi))
+    stamps = np.asarray(times, float)
+
+    def observed(t: float, y: Array) -> State:
+        g, xi = restore(jnp.asarray(y))
         return State(jnp.asarray(t), g, xi, system.momentum(t, g, xi), xi)
+
+    y, states = np.asarray(values), [observed(stamps[0], values)]
+    for k, span in enumerate(itertools.pairwise(stamps)):
+        u = jax.tree.map(lambda leaf: leaf[k], controls)
+        field = lambda t, y, u=u: np.asarray(_flat_derivative(system, restore, t, y, u))
+        found = solve_ivp(field, span, y, "DOP853", rtol=tolerance, atol=tolerance)
+        y = found.y[:, -1]
+        if not found.success or not np.all(np.isfinite(y)):
+            break
+        states.append(observed(span[1], y))
+    return states
