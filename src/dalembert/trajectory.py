@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from .analysis import comparison
-from .analysis.branches import why_lost
+from .analysis.branches import explain_branch_end
 from .groups import along
 from .integrators import BRANCH_LOST
 from .io.dataset import load_run, save_run, to_xarray
@@ -74,7 +74,7 @@ class Trajectory(Run):
         if code != BRANCH_LOST or not one or self.integrator.name != "euler-poincare-suslov":
             return super()._why(code, count)
         momentum = np.asarray(self.final.carry.impulse) / float(self.step)
-        return why_lost(self.system, self.integrator, momentum, float(self.step), steps=1)
+        return explain_branch_end(self.system, self.integrator, momentum, float(self.step), steps=1)
 
 
 P = ParamSpec("P")

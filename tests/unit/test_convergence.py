@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dalembert as da
-from dalembert.analysis.order import OWN, convergence, own_time, report, study
+from dalembert.analysis.order import OWN_TIME, convergence, reaction_lag, convergence_report, study_convergence
 from dalembert.cli.app import app
 from dalembert.errors import InvalidInput, NumericalFailure, UnknownName
 from dalembert.io.config import parse_job as parse
@@ -63,9 +63,9 @@ def test_the_order_p_s_at_both_time_stamps(beta, p, particle):
     assert [whole.order(name) for name in ("configuration", "velocity", "energy")] == pytest.approx([p] * 3, abs=0.06)
     assert whole.order("multipliers") == pytest.approx(1.0, abs=0.06)
     if beta:
-        assert whole.order(OWN) == pytest.approx(p, abs=0.06)
+        assert whole.order(OWN_TIME) == pytest.approx(p, abs=0.06)
     else:
-        assert OWN not in whole.norms and own_time(velocity_form(0.0)) == 0.0
+        assert OWN_TIME not in whole.norms and reaction_lag(velocity_form(0.0)) == 0.0
 
 
 def test_three_comparisons_agree(particle):
@@ -186,8 +186,8 @@ def test_a_study_is_that_of_the_library(particle):
     import tomllib
 
     job = parse(tomllib.loads(CONFIG))
-    found = study(job, levels=3, local=True)
-    assert report(found, job)["errors"] == "local" and report(found, job)["system"] == "nonholonomic-particle"
+    found = study_convergence(job, levels=3, local=True)
+    assert convergence_report(found, job)["errors"] == "local" and convergence_report(found, job)["system"] == "nonholonomic-particle"
     direct = convergence(
         *_with(particle, velocity_form(0.5)), duration=0.8, counts=(8, 16, 32), local=True, exact=exact
     )

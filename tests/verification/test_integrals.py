@@ -10,14 +10,14 @@ from dalembert.analysis.branches import find_branches as branches
 from dalembert.analysis.branches import image_tree, iterate
 from dalembert.analysis.integrals import (
     critical_points,
-    energy,
+    discrete_energy,
     energy_jump,
     equilibrium_line,
     invariant_curves,
     is_stationary,
     jacobian_determinant,
     limits,
-    multipliers,
+    stability_multipliers,
     projective,
 )
 from dalembert.analysis.integrals import discrete_total_turning as total_turning
@@ -53,9 +53,9 @@ def test_R_and_Q_and_the_jump_of_Q():
         + h**4 * (A * u**2 + B * v**2) * (B * u**2 + A * v**2)
     )  # fmt: skip
     jump = h**3 * u * v / 2 * (A - B) * (A * u**2 + B * v**2) * s
-    assert np.abs(2 * A * B * energy(system, VESELOV, w, h) / R - 1).max() < 1e-13
-    assert np.abs(2 * A * B * energy(system, CAYLEY, w, h) / Q - 1).max() < 1e-13
-    assert np.abs(energy_jump(system, VESELOV, w, h) / energy(system, VESELOV, w, h)).max() < 1e-13
+    assert np.abs(2 * A * B * discrete_energy(system, VESELOV, w, h) / R - 1).max() < 1e-13
+    assert np.abs(2 * A * B * discrete_energy(system, CAYLEY, w, h) / Q - 1).max() < 1e-13
+    assert np.abs(energy_jump(system, VESELOV, w, h) / discrete_energy(system, VESELOV, w, h)).max() < 1e-13
     assert np.abs(2 * A * B * energy_jump(system, CAYLEY, w, h) - jump).max() < 1e-10 * np.abs(jump).max()
     assert np.abs(energy_jump(da.models.suslov(SPECIAL), CAYLEY, w, h)).max() < 1e-10
 
@@ -124,7 +124,7 @@ def test_the_line_of_equilibria_and_its_stability(integrator):
     assert theta > 0
     for size, stable in ((20.0, True), (-20.0, False)):
         assert is_stationary(system, integrator, size * w, h)
-        values = np.abs(multipliers(system, integrator, size * w, h))
+        values = np.abs(stability_multipliers(system, integrator, size * w, h))
         assert np.abs(values - 1).min() < 1e-10 and (values.min() < 0.95 if stable else values.max() > 1.05)
     assert not is_stationary(system, integrator, [3.0, 4.0, 0.0], h)
 
@@ -165,7 +165,7 @@ def test_limits_are_mutually_inverse_on_so_n(mass):
     momentum = 0.3 * np.arange(1, len(mass)) - 0.5
     found = limits(system, VESELOV, momentum, 0.2)
     assert np.abs(found.before + found.after).max() < 1e-12
-    ends = energy(system, VESELOV, np.array([found.before, found.after]), 0.2)
+    ends = discrete_energy(system, VESELOV, np.array([found.before, found.after]), 0.2)
     assert np.abs(ends - constrained_energy(system, momentum)).max() < 1e-12
     other = limits(system, CAYLEY, momentum, 0.2)
     assert np.abs(other.before + other.after).max() > 1e-10

@@ -10,7 +10,7 @@ import rn
 from rn import largest, velocity_form
 
 import dalembert as da
-from dalembert.analysis.consistency import ExactConstraint, closeness, consistency, motion, shoot
+from dalembert.analysis.consistency import ExactConstraint, constraint_order, consistency_order, exact_motion, solve_shooting
 
 H = 0.1
 
@@ -277,7 +277,7 @@ def test_appell_hamel():
 def test_distance_from_the_exact_discrete_constraint(node, order):
     """Remark 5.4: D_d of the node 1/2 is within O(h^3) of D_d^E, others within O(h^2)."""
     system, state = rn.particle("harmonic")
-    measured = closeness(da.mechanics.from_difference(system, da.FiniteDifference(node=node)), state, steps=(0.05, 0.025))
+    measured = constraint_order(da.mechanics.from_difference(system, da.FiniteDifference(node=node)), state, steps=(0.05, 0.025))
     assert measured.order == pytest.approx(order, abs=0.1), measured
 
 
@@ -285,7 +285,7 @@ def test_distance_from_the_exact_discrete_constraint(node, order):
 def test_shooting_decides_membership():
     """A pair joined by the motion is in D_d^E, with the velocity that joins it; a pair of the midpoint D_d is off by O(h^2)."""
     system, state = rn.particle()
-    aim = lambda g1: shoot(system, 0.0, state.g, g1, H)
+    aim = lambda g1: solve_shooting(system, 0.0, state.g, g1, H)
     exact, _ = da.models.exact_particle(H, state.g, state.xi)
     hit = aim(jnp.asarray(exact))
     assert bool(hit.converged)
@@ -298,7 +298,7 @@ def test_shooting_decides_membership():
 # -- orders ----------------------------------------------------------------------------------------------------------------------
 def check_orders(name, node, steps):
     system, state = rn.SYSTEMS[name]()
-    found = consistency(system, velocity_form(node), state, steps=steps)
+    found = consistency_order(system, velocity_form(node), state, steps=steps)
     p = 2 if node == 0.5 else 1
     assert found.ps == pytest.approx((p, 0), abs=0.15), found
     assert found.at_node == pytest.approx(p - 1, abs=0.15), found  # the stamp of the node: (2, 1) at beta = 1/2
@@ -338,8 +338,8 @@ def test_the_exact_discrete_constraint_as_a_discretisation():
         system, da.mechanics.from_difference(system, da.FiniteDifference(node=0.5)).lagrangian, ExactConstraint()
     )
     da.mechanics.check_discretisation(pair)
-    assert closeness(pair, state, steps=(0.1, 0.05)).order == np.inf
-    q, v = jax.jit(lambda: motion(system, 0.0, state.g, state.xi, 1.0, 2))()
+    assert constraint_order(pair, state, steps=(0.1, 0.05)).order == np.inf
+    q, v = jax.jit(lambda: exact_motion(system, 0.0, state.g, state.xi, 1.0, 2))()
     expected = da.models.exact_particle(1.0, state.g, state.xi)
     np.testing.assert_allclose(q, expected[0], atol=1e-14)
     np.testing.assert_allclose(v, expected[1], atol=1e-14)

@@ -7,7 +7,7 @@ import pytest
 
 import dalembert as da
 from dalembert.analysis.branches import find_branches as branches
-from dalembert.analysis.locus import locus
+from dalembert.analysis.locus import Locus
 from dalembert.analysis.polynomials import Polynomials, monomials
 from dalembert.papers.genus import SleighLocus, energy_curve, genus
 
@@ -101,7 +101,7 @@ def relative_size(found: Polynomials, points: np.ndarray) -> float:
 )
 def test_elimination_gives_the_corrected_polynomials(integrator, degree, printed, reference):
     A, B, p, q = 2.7, 4.1, 1.1, 0.6
-    surface = locus(da.models.suslov([[A, 0, p], [0, B, q], [p, q, 5.5]]), integrator)
+    surface = Locus(da.models.suslov([[A, 0, p], [0, B, q], [p, q, 5.5]]), integrator)
     found = surface.implicit()
     assert found.degrees.tolist() == [degree]
     terms, expected = found.terms(), printed(A, B, p, q)
@@ -118,7 +118,7 @@ def test_a_diagonal_tensor_has_steiners_roman_surface():
     """(6.11) with J = tr(I)/2 - I; its six pinch points end three double lines on the axes, which meet in a triple point."""
     inertia = np.array([3.0, 4.0, 5.0])
     J1, J2, J3 = inertia.sum() / 2 - inertia
-    surface = locus(da.models.suslov(inertia), VESELOV)
+    surface = Locus(da.models.suslov(inertia), VESELOV)
     terms = surface.implicit().terms()
     expected = {
         (2, 2, 0): (J1 - J2) / ((J2 + J3) * (J1 + J3)),
@@ -137,13 +137,13 @@ def test_a_diagonal_tensor_has_steiners_roman_surface():
 
 def test_tangent_plane_boundedness_and_distance():
     for integrator, bounded in ((VESELOV, True), (CAYLEY, False)):
-        surface = locus(da.models.suslov(GENERIC), integrator)
+        surface = Locus(da.models.suslov(GENERIC), integrator)
         normal = surface.tangent_plane()[0]
         expected = np.array([4.0 * 1.0, 3.0 * 0.5, -12.0])  # (I22 I13, I11 I23, -I11 I22), Proposition 5.1
         assert np.abs(np.cross(normal, expected)).max() < 1e-12
         assert surface.bounded() is bounded
-    assert locus(da.models.suslov_n([1.0, 0.8, 0.6, 0.3]), VESELOV).bounded()
-    assert not locus(da.models.chaplygin_sleigh(), VESELOV).bounded()
+    assert Locus(da.models.suslov_n([1.0, 0.8, 0.6, 0.3]), VESELOV).bounded()
+    assert not Locus(da.models.chaplygin_sleigh(), VESELOV).bounded()
     rho = surface.distance([0.0, 0.0, 1.0])
     assert abs(rho[0] - 12.0 / np.linalg.norm(expected)) < 1e-12
     assert np.abs(surface.distance(np.asarray(GENERIC) @ [1.0, 2.0, 0.0])).max() < 1e-12
@@ -152,41 +152,41 @@ def test_tangent_plane_boundedness_and_distance():
 def test_the_locus_crosses_its_tangent_plane():
     """Moser-Veselov in two straight lines of displacements through 0, Cayley in a curve that crosses itself there."""
     for integrator in (VESELOV, CAYLEY):
-        surface = locus(da.models.suslov(GENERIC), integrator)
+        surface = Locus(da.models.suslov(GENERIC), integrator)
         curves = surface.intersection_with_plane(points=81)
         assert curves and max(np.abs(surface.distance(m)).max() for _, m in curves) < 1e-11
         assert min(np.abs(y).max(1).min() for y, _ in curves) < 0.1
-    points = np.vstack([y for y, _ in locus(da.models.suslov(GENERIC), VESELOV).intersection_with_plane(points=81)])
+    points = np.vstack([y for y, _ in Locus(da.models.suslov(GENERIC), VESELOV).intersection_with_plane(points=81)])
     points = points[np.linalg.norm(points, axis=1) > 0.1]
     directions = np.arctan2(points[:, 1], points[:, 0]) % np.pi
     assert len(set(np.round(directions, 6))) == 2
 
 
 def test_the_projection_folds_where_the_number_of_real_branches_changes():
-    surface = locus(da.models.suslov(GENERIC), VESELOV)
+    surface = Locus(da.models.suslov(GENERIC), VESELOV)
     folds = surface.discriminant(points=81)
     assert max(np.abs(np.linalg.det(surface.map.jacobian(y))).max() for y, _ in folds) < 1e-10
     _, image = max(folds, key=lambda fold: len(fold[0]))
     point = image[len(image) // 3]
     counts = {s: branches(surface.system, VESELOV, s * point, 1.0).is_real.sum() for s in (0.99, 1.01)}
     assert abs(counts[0.99] - counts[1.01]) == 2
-    assert not locus(da.models.suslov(GENERIC), CAYLEY).discriminant(
+    assert not Locus(da.models.suslov(GENERIC), CAYLEY).discriminant(
         points=81
     )  # one real branch everywhere for this tensor
 
 
 def test_surfaces_for_plotting():
-    y, points = locus(da.models.suslov(GENERIC), VESELOV).surface(points=11)
+    y, points = Locus(da.models.suslov(GENERIC), VESELOV).surface(points=11)
     assert y.shape == (11, 11, 2) and points.shape == (11, 11, 3) and np.isfinite(points).all()
-    y, points = locus(da.models.chaplygin_sleigh(), CAYLEY).surface(extent=2.0, points=11)
+    y, points = Locus(da.models.chaplygin_sleigh(), CAYLEY).surface(extent=2.0, points=11)
     assert np.abs(y).max() == 2.0 and np.isfinite(points).all()
     with pytest.raises(da.InvalidInput, match="surfaces"):
-        locus(da.models.suslov_n([1.0, 0.8, 0.6, 0.3]), VESELOV).surface()
+        Locus(da.models.suslov_n([1.0, 0.8, 0.6, 0.3]), VESELOV).surface()
 
 
 def test_the_equations_of_a_locus_of_codimension_three():
     """On SO(4) quadrics vanish on the three-dimensional locus in six dimensions of a balanced body."""
-    surface = locus(da.models.suslov_n([1.0, 0.8, 0.6, 0.3]), VESELOV)
+    surface = Locus(da.models.suslov_n([1.0, 0.8, 0.6, 0.3]), VESELOV)
     found = surface.implicit()
     points = surface.map.impulse(np.random.default_rng(3).normal(size=(100, 3)))
     assert found.coefficients.shape[1] >= 2 and found.degrees.max() == 2
@@ -301,10 +301,10 @@ def test_the_cayley_curve_has_genus_four():
 @pytest.mark.heavy
 def test_double_curves_end_in_pinch_points():
     """Three double curves with six pinch points, on which the surface passes twice; Cayley's surface here has no real one."""
-    surface = locus(da.models.suslov(GENERIC), VESELOV)
+    surface = Locus(da.models.suslov(GENERIC), VESELOV)
     _, pinches = surface.pinch_points()
     curves = surface.self_intersections()
     assert len(pinches) == 6 and len(curves) == 3
     gradient = np.concatenate([np.abs(surface.implicit().slope(c)).max((1, 2)) for c in curves])
     assert gradient.max() < 1e-8
-    assert len(locus(da.models.suslov(GENERIC), CAYLEY).pinch_points()[0]) == 0
+    assert len(Locus(da.models.suslov(GENERIC), CAYLEY).pinch_points()[0]) == 0

@@ -16,7 +16,7 @@ from exhibits import CHECKS
 
 from dalembert import papers
 from dalembert.errors import UnknownName
-from dalembert.papers.exhibits import FIGURES, write
+from dalembert.papers.exhibits import FIGURES, write_exhibit
 
 ASKED = {
     *(f"gnj-figure-{k}" for k in "1234"),
@@ -67,7 +67,7 @@ def test_the_files(name, tmp_path):
         inset = bool(axes.get_title(loc="center"))
         assert inset or axes.get_ylabel() or not axes.get_subplotspec().is_first_col(), f"{name}: an axis has no label"
         assert inset or axes.get_xlabel() or not axes.get_subplotspec().is_last_row(), f"{name}: an axis has no label"
-    files = write(exhibit, data, tmp_path)
+    files = write_exhibit(exhibit, data, tmp_path)
     assert (
         {path.name for path in tmp_path.iterdir()}
         == {path.name for path in files}
@@ -91,15 +91,15 @@ def test_a_failure_leaves_nothing_half_written(tmp_path):
 
     data = good.compute()
     with pytest.raises(RuntimeError, match=r"^no ink"):
-        write(replace(good, draw=fail), data, tmp_path)
+        write_exhibit(replace(good, draw=fail), data, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_names():
-    assert papers.chosen("all") == list(FIGURES.values())
-    assert {exhibit.paper.key for exhibit in papers.chosen("mz")} == {"mz"} and len(papers.chosen("mz")) == 9
+    assert papers.select_exhibits("all") == list(FIGURES.values())
+    assert {exhibit.paper.key for exhibit in papers.select_exhibits("mz")} == {"mz"} and len(papers.select_exhibits("mz")) == 9
     with pytest.raises(UnknownName, match="mz-table-4"):
-        papers.chosen("mz-tabel-4")
+        papers.select_exhibits("mz-tabel-4")
 
 
 @pytest.mark.heavy

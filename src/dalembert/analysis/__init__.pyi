@@ -5,8 +5,8 @@ from .branches import iterate as iterate
 from .branches import largest_step as largest_step
 from .comparison import Comparison as Comparison
 from .comparison import compare as compare
-from .consistency import closeness as closeness
-from .consistency import consistency as consistency
+from .consistency import constraint_order as constraint_order
+from .consistency import consistency_order as consistency_order
 from .consistency import distance_to_exact as distance_to_exact
 from .consistency import exact_constraint as exact_constraint
 from .diagnostics import drift as drift
@@ -21,7 +21,6 @@ from .integrals import critical_points as critical_points
 from .integrals import invariant_curves as invariant_curves
 from .integrals import limits as limits
 from .locus import Locus as Locus
-from .locus import locus as locus
 from .modified import modified_expansion as modified_expansion
 from .modified import modified_field as modified_field
 from .order import convergence as convergence

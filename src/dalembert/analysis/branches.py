@@ -26,11 +26,11 @@ from ..errors import InvalidInput, NumericalFailure, UnknownName
 from ..groups import SO3, Cayley, SOn
 from ..integrators import DiscreteMoserVeselov, EulerPoincareSuslov, Integrator
 from ..mechanics import InvariantSystem
-from .legendre import REAL, AlgebraicMap, LegendreMap, algebraic_map, angle_map, energy_on, legendre_map, logarithm
+from .legendre import IMAGINARY_TOLERANCE, AlgebraicMap, LegendreMap, algebraic_map, angle_map, impulse_energy, legendre_map, logarithm
 from .modified import largest_free_step
-from .polynomials import distinct, solve
+from .polynomials import deduplicate, solve_batch
 
-CLOSE = 1e-8
+FOLD_MARGIN = 1e-8
 
 
 def largest_step(
@@ -65,13 +65,13 @@ def largest_step(
         confirming = _fold(f, direction, good, chain, lost)
         if confirming is not None and not good < confirming <= h * (1 + 1e-12):
             confirming = None
-        h = (good + h) / 2 if confirming is None else max(confirming * (1 - CLOSE), (good + confirming) / 2)
+        h = (good + h) / 2 if confirming is None else max(confirming * (1 - FOLD_MARGIN), (good + confirming) / 2)
         if confirming is None and h - good < 1e-13 * h:
             return h  # no simple fold (the run tends to one, or its displacement leaves tau(d)): by bisection
     return np.inf
 
 
-def why_lost(system, integrator, momentum, step: float, *, steps: int) -> str:
+def explain_branch_end(system, integrator, momentum, step: float, *, steps: int) -> str:
     """In words: the branch ended `steps` steps (0: at the start) after this momentum, and for which h it goes on."""
     reason = "branch lost: the branch of solutions that the run follows ends before this step"
     if isinstance(integrator, EulerPoincareSuslov) and not callable(integrator.lagrangian):
@@ -108,7 +108,7 @@ def _fold(f: LegendreMap, direction, h: float, chain: np.ndarray, index: int) ->
         matrix[-1, r : 2 * r] = 2 * v
         if not np.isfinite(matrix).all():
             return None
-        update = solve(matrix, residual)
+        update = solve_batch(matrix, residual)
         if not np.isfinite(update).all():
             return None
         shrink = min(1.0, 0.5 * (0.1 + np.abs(x).max()) / (1e-300 + np.abs(update[:r]).max()))
@@ -125,12 +125,12 @@ def _target(f: LegendreMap, direction, h: float, chain: np.ndarray):
         x, good = f.solve(target, guess)
         if not good:
             return None, None
-        speed = solve(f.jacobian(x), rate)
+        speed = solve_batch(f.jacobian(x), rate)
         target, rate = f.transported(x), f.transported_slope(x) @ speed
     return target, rate
 
 
-Scalar = Callable[[np.ndarray], np.ndarray]
+PlaneFunction = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +174,7 @@ class Chart:
         """The other coordinates of a rotation: y (1 - 2 pi/|y|)."""
         return y * (1 - 2 * np.pi / np.hypot(y[..., 0], y[..., 1]))[..., None]
 
-    def zeros(self, function: Scalar, *, points: int = 201) -> list[np.ndarray]:
+    def zeros(self, function: PlaneFunction, *, points: int = 201) -> list[np.ndarray]:
         """The curves function(y) = 0 in the chart: polylines (k, 2) whose points satisfy the equation to round-off."""
         from contourpy import contour_generator
 
@@ -184,7 +184,7 @@ class Chart:
         lines = contour_generator(axes[0], axes[1], np.ma.masked_invalid(values)).lines(0.0)
         return [self._refined(function, np.asarray(line)) for line in lines if len(line) > 1]
 
-    def _refined(self, function: Scalar, y: np.ndarray) -> np.ndarray:
+    def _refined(self, function: PlaneFunction, y: np.ndarray) -> np.ndarray:
         """Newton's method along the gradient, which stops where it would leave the neighbourhood of a vertex."""
         cell = 2 * self.window / 100
         begin = y
@@ -196,13 +196,13 @@ class Chart:
         return y
 
 
-def gradient(function: Scalar, y: np.ndarray) -> np.ndarray:
+def gradient(function: PlaneFunction, y: np.ndarray) -> np.ndarray:
     """By central differences: it only steers Newton's method."""
     step = 1e-6
     return np.stack([(function(y + e) - function(y - e)) / (2 * step) for e in step * np.eye(2)], axis=-1)
 
 
-def components(chart: Chart, lines: list[np.ndarray]) -> np.ndarray:
+def connected_components(chart: Chart, lines: list[np.ndarray]) -> np.ndarray:
     """The number of the connected component of each line: lines that meet, also across the cut at pi, are one."""
     label = np.arange(len(lines))
     near = 3 * 2 * chart.window.max() / 200
@@ -221,9 +221,9 @@ def on_one_component(system: InvariantSystem, integrator: EulerPoincareSuslov, x
     """Whether two displacements (coordinates in the basis of d) are on one component of a level of the constrained energy."""
     chart = Chart.of(system, integrator, extent=2 + 2 * float(np.abs([x, other]).max()))
     y, z = chart.from_coordinates(np.array([x, other], float))
-    level = energy_on(chart.map, y)
-    lines = chart.zeros(lambda p: energy_on(chart.map, p) - level)
-    label = components(chart, lines)
+    level = impulse_energy(chart.map, y)
+    lines = chart.zeros(lambda p: impulse_energy(chart.map, p) - level)
+    label = connected_components(chart, lines)
     nearest = [
         min(range(len(lines)), key=lambda i: _distance(chart, lines[i], point)) if lines else -1 for point in (y, z)
     ]
@@ -235,7 +235,7 @@ def _distance(chart: Chart, line: np.ndarray, point: np.ndarray) -> float:
     return min(float(np.linalg.norm(line - place, axis=-1).min()) for place in places)
 
 
-LARGEST_GRID = 300_000
+MAX_GRID_POINTS = 300_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +260,7 @@ class Branches:
     def is_real(self) -> np.ndarray:
         """Which solutions are real, shape (k,)."""
         size = 1e-300 + np.abs(self.increments).max(-1)
-        return np.abs(self.increments.imag).max(-1) < REAL * size
+        return np.abs(self.increments.imag).max(-1) < IMAGINARY_TOLERANCE * size
 
     @property
     def real(self) -> np.ndarray:
@@ -286,7 +286,7 @@ def images(
     """All points to which the multivalued map takes the displacement tau(h w), w = `increment` (n components) in d."""
     at = _Fibre.of(system, integrator, step)
     native = legendre_map(system, integrator, step)
-    x = coordinates(system, increment, step)
+    x = displacement_coordinates(system, increment, step)
     return at.over(native.transported(x), step, box)
 
 
@@ -300,10 +300,10 @@ def image_tree(
     f = algebraic_map(system, integrator)
     if f is None or not isinstance(integrator.retraction, Cayley):
         raise InvalidInput("all complex images are found for Cayley's retraction with a Lagrangian that has a name")
-    levels = [coordinates(system, increment, step)[None].astype(complex)]
+    levels = [displacement_coordinates(system, increment, step)[None].astype(complex)]
     for _ in range(depth):
         found = [f.rational.fibre(f.generic_fibre, target)[0] for target in f.transported(levels[-1])]
-        levels.append(distinct(np.concatenate(found)))
+        levels.append(deduplicate(np.concatenate(found)))
     return [x @ f.subspace.T / step for x in levels]
 
 
@@ -336,19 +336,19 @@ def iterate(
         "component": lambda x: _same_component(system, integrator, x, step),
     }[branch]
     if not exists:
-        raise NumericalFailure(f"the run failed at its start: {why_lost(system, integrator, momentum, step, steps=0)}")
+        raise NumericalFailure(f"the run failed at its start: {explain_branch_end(system, integrator, momentum, step, steps=0)}")
     for count in range(steps):
         new = choose(points[-1])
         if new is None:
             here = native.restricted(points[-1]) / step
             raise NumericalFailure(
-                f"the run failed after {count} good steps: {why_lost(system, integrator, here, step, steps=1)}"
+                f"the run failed after {count} good steps: {explain_branch_end(system, integrator, here, step, steps=1)}"
             )
         points.append(new)
     return np.array(points) @ native.subspace.T / step
 
 
-def coordinates(system: InvariantSystem, increment, step: float) -> np.ndarray:
+def displacement_coordinates(system: InvariantSystem, increment, step: float) -> np.ndarray:
     """x with B x = h w, for an increment w in d."""
     increment = np.asarray(increment, float)
     basis = np.asarray(system.subspace)
@@ -375,13 +375,13 @@ class _Fibre:
             raise InvalidInput(f"step is {step}; allowed: a finite number other than 0")
         found = algebraic_map(system, integrator)
         size = 0 if found is None else ((len(found.one) if found.veselov else 3) + 1.0) ** found.rank
-        return _Fibre(legendre_map(system, integrator, step) if found is None or size > LARGEST_GRID else found)
+        return _Fibre(legendre_map(system, integrator, step) if found is None or size > MAX_GRID_POINTS else found)
 
     def over(self, target: np.ndarray, step: float, box: float) -> Branches:
         if isinstance(self.map, AlgebraicMap):
             x, gone = self.map.rational.fibre(self.map.generic_fibre, target)
             return self._collected(x, step, gone, complete=True)
-        return self._collected(real_in_box(self.map, target, box), step, 0, complete=False)
+        return self._collected(find_real_solutions(self.map, target, box), step, 0, complete=False)
 
     def _collected(self, x: np.ndarray, step: float, gone: int, complete: bool) -> Branches:
         x = x[np.argsort(np.round(np.linalg.norm(x, axis=-1), 10), kind="stable")]
@@ -398,13 +398,13 @@ class _Fibre:
         return Branches(xi.astype(complex) / step, self.map.impulse(x).astype(complex) / step, W, gone, complete)
 
 
-def real_in_box(f: LegendreMap, target: np.ndarray, box: float, *, starts: int = 400, seed: int = 0) -> np.ndarray:
+def find_real_solutions(f: LegendreMap, target: np.ndarray, box: float, *, starts: int = 400, seed: int = 0) -> np.ndarray:
     """Real solutions of f(x) = target with |x| < box: Newton's method from many starts, so some may be missed."""
     rng = np.random.default_rng(seed)
     guess = rng.normal(size=(starts, f.rank))
     guess *= box * rng.random((starts, 1)) ** (1 / f.rank) / np.linalg.norm(guess, axis=1, keepdims=True)
     x, good = f.solve(target, np.vstack([np.zeros(f.rank), guess]))
-    return distinct(x[good & (np.linalg.norm(x, axis=1) < box)])
+    return deduplicate(x[good & (np.linalg.norm(x, axis=1) < box)])
 
 
 def _continued(native: LegendreMap, x: np.ndarray) -> np.ndarray | None:
@@ -414,12 +414,12 @@ def _continued(native: LegendreMap, x: np.ndarray) -> np.ndarray | None:
 
 def _nearest_zero(system, integrator, x: np.ndarray, step: float) -> np.ndarray | None:
     found = images(system, integrator, np.asarray(system.subspace) @ x / step, step).real
-    return coordinates(system, found[0], step) if len(found) else None
+    return displacement_coordinates(system, found[0], step) if len(found) else None
 
 
 def _same_component(system, integrator, x: np.ndarray, step: float) -> np.ndarray | None:
     candidates = images(system, integrator, np.asarray(system.subspace) @ x / step, step).real
-    for candidate in coordinates(system, candidates, step):
+    for candidate in displacement_coordinates(system, candidates, step):
         if on_one_component(system, integrator, x, candidate):
             return candidate
     return None

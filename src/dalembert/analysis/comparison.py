@@ -27,15 +27,15 @@ from ..simulation import (
 )
 from .summary import to_json
 
-MOMENTS = 100
+COMPARED_TIMES = 100
 """At how many moments, about, runs are compared with the reference motion."""
-TIMED, FEWEST, REPEATS = 20_000, 1000, 3
+TIMED_STEPS, MIN_TIMED_STEPS, TIMING_REPEATS = 20_000, 1000, 3
 """A step is timed in runs of so many steps, or of fewer where the motion ends, and so many times."""
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """One run: the largest energy error, constraint residual and distance from the group over all its steps, its largest error
     in configuration and velocity at the compared moments, and the time of a step. None where there is nothing to say."""
 
@@ -56,7 +56,7 @@ class Row:
 class Comparison:
     """The rows of the table, the runs behind them by label, and their errors at their saved moments."""
 
-    rows: list[Row]
+    rows: list[MethodRow]
     runs: dict[str, Run]
     errors: dict[str, np.ndarray]
     interrupted: bool = False
@@ -89,7 +89,7 @@ def compare(
     if not integrators or not steps:
         raise InvalidInput("a comparison needs at least one method and one step size")
     jobs = [(name, integrator, float(h)) for name, integrator in integrators.items() for h in steps]
-    rows: list[tuple[str, Row]] = []
+    rows: list[tuple[str, MethodRow]] = []
     runs: dict[str, Run] = {}
     balances: dict[str, Conservation] = {}
     for k, (name, integrator, h) in enumerate(jobs):
@@ -98,7 +98,7 @@ def compare(
         try:
             if integrator.clock:
                 count = steps_until(system, integrator, state, step=h, t_end=t_end, backend=backend)
-            every = max(1, count // MOMENTS)
+            every = max(1, count // COMPARED_TIMES)
             run = simulate(
                 system,
                 integrator,
@@ -110,7 +110,7 @@ def compare(
                 backend=backend,
             )
         except InvalidInput as fault:
-            rows.append((label, Row(name, h, count, "refused", None, None, None, None, None, str(fault))))
+            rows.append((label, MethodRow(name, h, count, "refused", None, None, None, None, None, str(fault))))
             continue
         if run.interrupted:
             break
@@ -128,13 +128,13 @@ def compare(
     return Comparison(finished, runs, errors, interrupted=len(rows) < len(jobs), balances=balances)
 
 
-def _row(name: str, run: Run, steps: int, seconds: float | None, kept: Conservation | None) -> Row:
+def _row(name: str, run: Run, steps: int, seconds: float | None, kept: Conservation | None) -> MethodRow:
     peaks, started = run.final.peaks, run.failed_at != -1
     known = not isinstance(run.integrator, Reference)  # it keeps no extremes: those of its saved states serve
     energy = peaks.energy_error if known else np.abs(np.asarray(run.energy_error())).max()
     constraint = peaks.constraint if known else np.asarray(run.constraint_residual()).max()
     group = peaks.group if known else np.asarray(run.group_distance()).max()
-    return Row(
+    return MethodRow(
         name,
         float(run.step),
         steps if run.status == "ok" else max(0, run.steps),
@@ -149,7 +149,7 @@ def _row(name: str, run: Run, steps: int, seconds: float | None, kept: Conservat
     )
 
 
-def _with_error(row: Row, errors: np.ndarray | None) -> Row:
+def _with_error(row: MethodRow, errors: np.ndarray | None) -> MethodRow:
     return row if errors is None or not errors.size else replace(row, error=to_json(errors.max()))
 
 
@@ -178,7 +178,7 @@ def seconds_per_step(
     state: State,
     step: float,
     backend: Any = "auto",
-    count: int = TIMED,
+    count: int = TIMED_STEPS,
 ) -> float | None:
     """Processor time of a step in a long run whose states are not saved, less that of a run of one step; the best of three."""
     if isinstance(integrator, Reference):
@@ -191,6 +191,6 @@ def seconds_per_step(
 
     long = simulate(system, integrator, state, step=step, steps=count, save_every=count, backend=backend)
     good = long.steps  # a run that has failed stands still, in no typical time
-    if good < FEWEST:
+    if good < MIN_TIMED_STEPS:
         return None
-    return max(0.0, min(map(seconds, [good] * REPEATS)) - min(map(seconds, [1] * REPEATS))) / good
+    return max(0.0, min(map(seconds, [good] * TIMING_REPEATS)) - min(map(seconds, [1] * TIMING_REPEATS))) / good

@@ -27,7 +27,7 @@ from ..numerics import find_root, slopes, solve, solve_saddle
 from ..simulation import simulate
 
 STAGES = 8
-LIMIT = 60
+MAX_ITERATIONS = 60
 
 
 def _gauss(stages: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -42,7 +42,7 @@ def _gauss(stages: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 NODES, WEIGHTS, MATRIX = _gauss(STAGES)
 
 
-def flow(field: Callable, t, y: Array, duration, pieces: Any = 1) -> Array:
+def gauss_flow(field: Callable, t, y: Array, duration, pieces: Any = 1) -> Array:
     """y(t + duration) of y' = field(t, y), by Gauss collocation of order 16 in `pieces` equal steps."""
     h = duration / pieces
     many = jax.vmap(field)
@@ -55,7 +55,7 @@ def flow(field: Callable, t, y: Array, duration, pieces: Any = 1) -> Array:
 
         def shrinking(state):
             _, before, change, count = state
-            return (count < LIMIT) & ((count < 2) | (change < 0.5 * before)) & (change > 0)
+            return (count < MAX_ITERATIONS) & ((count < 2) | (change < 0.5 * before)) & (change > 0)
 
         zero = jnp.zeros((), y.dtype)
         begin = (jnp.tile(field(t, y), (STAGES, 1)), zero, zero + jnp.inf, 0)
@@ -67,7 +67,7 @@ def flow(field: Callable, t, y: Array, duration, pieces: Any = 1) -> Array:
     return jax.lax.fori_loop(0, pieces, piece, y)
 
 
-def enough_pieces(run: Callable[[int], Array], tolerance: float = 1e-14, limit: int = 128) -> int:
+def choose_pieces(run: Callable[[int], Array], tolerance: float = 1e-14, limit: int = 128) -> int:
     """The number of pieces from which on halving them leaves the end of a motion, `run(pieces)`, at `tolerance` relative to its size."""
     last = np.asarray(run(1))
     for pieces in 2 ** np.arange(int(np.log2(limit)) + 1):
@@ -83,7 +83,7 @@ def enough_pieces(run: Callable[[int], Array], tolerance: float = 1e-14, limit: 
 STEPS = (0.2, 0.1, 0.05, 0.025)
 
 
-def motion(system: MechanicalSystem, t, g, xi, h, pieces: Any) -> tuple[Any, Array]:
+def exact_motion(system: MechanicalSystem, t, g, xi, h, pieces: Any) -> tuple[Any, Array]:
     """(g, xi) after a time h of the motion, to round-off."""
     begin, restore = ravel_pytree((g, xi))
 
@@ -91,11 +91,11 @@ def motion(system: MechanicalSystem, t, g, xi, h, pieces: Any) -> tuple[Any, Arr
         g, xi = restore(y)
         return ravel_pytree(derivative(system, s, g, xi, None))[0]
 
-    g, xi = restore(flow(field, t, begin, h, pieces))
+    g, xi = restore(gauss_flow(field, t, begin, h, pieces))
     return g, xi
 
 
-class Shot(NamedTuple):
+class ShootingResult(NamedTuple):
     """The velocity xi in D at g0 whose motion comes nearest to g1, and phi = A log(g^-1 g1)/h there: 0 on D_d^E."""
 
     xi: Array
@@ -104,7 +104,7 @@ class Shot(NamedTuple):
 
 
 @jax.jit
-def shoot(system: MechanicalSystem, t, g0, g1, h, pieces: Any = 1) -> Shot:
+def solve_shooting(system: MechanicalSystem, t, g0, g1, h, pieces: Any = 1) -> ShootingResult:
     """Aim at g1: log(g(h)^-1 g1) = h M^-1 A^T s with A xi = b is solved for (xi, s); the pair is in D_d^E if s = 0.
 
     The miss is M-orthogonal to D at g0, and phi = A M^-1 A^T s has the scale of A(g~) v of a finite difference.
@@ -117,7 +117,7 @@ def shoot(system: MechanicalSystem, t, g0, g1, h, pieces: Any = 1) -> Shot:
         return rows, solve(system.metric(t, g0, x[:n]), rows.T)
 
     def equations(x):
-        end, _ = motion(system, t, g0, x[:n], h, pieces)
+        end, _ = exact_motion(system, t, g0, x[:n], h, pieces)
         miss = group.log(group.compose(group.inverse(end), g1)) / h
         return jnp.concatenate([miss - along(x)[1] @ x[n:], system.residual(t, g0, x[:n])])
 
@@ -125,7 +125,7 @@ def shoot(system: MechanicalSystem, t, g0, g1, h, pieces: Any = 1) -> Shot:
     guess = jnp.concatenate([system.project(g0, mean, t), jnp.zeros(m)])
     root = find_root(equations, guess)
     rows, normal = along(root.x)
-    return Shot(root.x[:n], rows @ (normal @ root.x[n:]), root.converged)
+    return ShootingResult(root.x[:n], rows @ (normal @ root.x[n:]), root.converged)
 
 
 @dataclass(frozen=True)
@@ -135,13 +135,13 @@ class ExactConstraint:
     pieces: int = 1
 
     def __call__(self, t, g0, g1, h, system) -> Array:
-        return shoot(system, t, g0, g1, h, self.pieces).phi
+        return solve_shooting(system, t, g0, g1, h, self.pieces).phi
 
 
 def exact_constraint(system: MechanicalSystem, state: State, h: float) -> ExactConstraint:
     """D_d^E with as many pieces as the motion from `state` needs for a step h."""
-    run = jax.jit(lambda pieces: motion(system, state.t, state.g, state.xi, h, pieces)[1])
-    return ExactConstraint(enough_pieces(run))
+    run = jax.jit(lambda pieces: exact_motion(system, state.t, state.g, state.xi, h, pieces)[1])
+    return ExactConstraint(choose_pieces(run))
 
 
 def distance_to_exact(pair: Discretisation, state: State, h: float, pieces: int = 2) -> float:
@@ -157,7 +157,7 @@ def distance_to_exact(pair: Discretisation, state: State, h: float, pieces: int 
 @partial(jax.jit, static_argnums=(0, 1))
 def _distance(pair: Discretisation, pieces: int, system: MechanicalSystem, state: State, h) -> tuple[Array, Array]:
     group, t = system.group, state.t
-    end, xi = motion(system, t, state.g, state.xi, h, pieces)
+    end, xi = exact_motion(system, t, state.g, state.xi, h, pieces)
     metric = system.metric(t + h, end, xi)
     zero = jnp.zeros(group.dim)
 
@@ -174,7 +174,7 @@ def _distance(pair: Discretisation, pieces: int, system: MechanicalSystem, state
     return jnp.sqrt(eta @ metric @ eta), jnp.max(jnp.abs(constraint(eta)), initial=0.0)
 
 
-class Closeness(NamedTuple):
+class ConstraintOrder(NamedTuple):
     """Distances of a D_d from D_d^E for several steps, and r with distance = O(h^{r+1}): the order of D_d."""
 
     steps: np.ndarray
@@ -182,12 +182,12 @@ class Closeness(NamedTuple):
     order: float
 
 
-def closeness(pair: Discretisation, state: State, *, steps: Sequence[float] = STEPS, pieces: int = 2) -> Closeness:
+def constraint_order(pair: Discretisation, state: State, *, steps: Sequence[float] = STEPS, pieces: int = 2) -> ConstraintOrder:
     """The measured order of D_d: 2 for the node 1/2, 1 for other nodes, infinite (round-off) for D_d^E itself."""
     distances = np.array([distance_to_exact(pair, state, h, pieces) for h in steps])
     if distances[-1] <= 1e-13:
-        return Closeness(np.asarray(steps), distances, float("inf"))
-    return Closeness(np.asarray(steps), distances, float(slopes(steps, distances)[-1]) - 1.0)
+        return ConstraintOrder(np.asarray(steps), distances, float("inf"))
+    return ConstraintOrder(np.asarray(steps), distances, float(slopes(steps, distances)[-1]) - 1.0)
 
 
 CONSISTENCY_STEPS = (0.016, 0.008, 0.004)
@@ -212,7 +212,7 @@ class Consistency(NamedTuple):
         return min(self.position, self.velocity), self.multipliers
 
 
-def consistency(
+def consistency_order(
     system: MechanicalSystem,
     integrator: LagrangeDAlembert,
     state: State,
@@ -246,5 +246,5 @@ def _rebuilt(system: MechanicalSystem, state: State) -> Array:
 @partial(jax.jit, static_argnums=3)
 def _exact(system: MechanicalSystem, state: State, t, pieces: int):
     """(g, xi, l) of the motion from `state` at time t."""
-    g, xi = motion(system, state.t, state.g, state.xi, t - state.t, pieces)
+    g, xi = exact_motion(system, state.t, state.g, state.xi, t - state.t, pieces)
     return g, xi, system.multipliers(t, g, xi)

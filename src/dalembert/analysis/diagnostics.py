@@ -80,10 +80,10 @@ def reversibility(system: MechanicalSystem, integrator: Integrator, state: State
     back = simulate(
         system, integrator, replace(forward, final=turned), step=-step, steps=steps, save_every=steps
     ).check()
-    return gap(state, back.last)
+    return state_distance(state, back.last)
 
 
-def gap(a: State, b: State) -> float:
+def state_distance(a: State, b: State) -> float:
     """The largest difference of two states in configuration and velocity."""
     pairs = zip(jax.tree.leaves((a.g, a.xi)), jax.tree.leaves((b.g, b.xi)), strict=True)
     return max(float(jnp.max(jnp.abs(x - y))) for x, y in pairs)
@@ -118,7 +118,7 @@ def log_jacobian(
     return float(np.linalg.slogdet(jacobian)[1])
 
 
-PIECE = 4096
+FIRST_RUN_STEPS = 4096
 """Steps of the first piece; later ones are as long as the crossings so far say."""
 
 
@@ -142,7 +142,7 @@ def poincare_section(
     watched = replace(event, stop=False, name=event.name or "section")
     at: State | Run = state
     found: dict[str, Crossings] = {}
-    done, piece = 0, PIECE
+    done, piece = 0, FIRST_RUN_STEPS
     while done < most:
         piece = min(piece, most - done)
         run = simulate(system, integrator, at, step=step, steps=piece, save_every=piece, events=[watched])
@@ -150,5 +150,5 @@ def poincare_section(
         done, at, count = done + piece, run, len(found[watched.name])
         if count >= crossings or run.status != "ok" or run.interrupted:
             break
-        piece = int(min(4 * piece, max(PIECE, 1.1 * done * (crossings - count) / max(count, 1))))
+        piece = int(min(4 * piece, max(FIRST_RUN_STEPS, 1.1 * done * (crossings - count) / max(count, 1))))
     return found[watched.name].kept(slice(crossings))

@@ -15,22 +15,22 @@ from ..errors import InvalidInput, NumericalFailure
 from ..groups import SE2, Cayley
 from ..integrators import EulerPoincareSuslov
 from ..mechanics import InvariantSystem
-from .branches import Chart, components, coordinates
-from .legendre import AlgebraicMap, LegendreMap, angle_map, constrained_energy, energy_on, legendre_map
+from .branches import Chart, connected_components, displacement_coordinates
+from .legendre import AlgebraicMap, LegendreMap, angle_map, constrained_energy, impulse_energy, legendre_map
 
 
 # -- energy ------------------------------------------------------------------------------------------------------------------
-def energy(system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float) -> np.ndarray:
+def discrete_energy(system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float) -> np.ndarray:
     """E_c of F l_d(tau(h w)) as a function of increments w (..., n): R, Q and (6.18) up to constant factors."""
     f = legendre_map(system, integrator, step)
-    return energy_on(f, coordinates(system, increment, step)) / step**2
+    return impulse_energy(f, displacement_coordinates(system, increment, step)) / step**2
 
 
 def energy_jump(system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float) -> np.ndarray:
     """E_c after a step minus E_c before, the same on every branch: 0 with Moser-Veselov, O(h^3) with Cayley unless I11 = I22."""
     f = legendre_map(system, integrator, step)
-    x = coordinates(system, increment, step)
-    return (constrained_energy(system, f.transported(x)) - energy_on(f, x)) / step**2
+    x = displacement_coordinates(system, increment, step)
+    return (constrained_energy(system, f.transported(x)) - impulse_energy(f, x)) / step**2
 
 
 # -- critical values and invariant curves --------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def energy_jump(system: InvariantSystem, integrator: EulerPoincareSuslov, increm
 class CriticalPoint:
     """A critical point of the energy on the displacements: `coordinates` in the chart, h^2 E_c, and its index (0 minimum, r maximum)."""
 
-    coordinates: np.ndarray
+    displacement_coordinates: np.ndarray
     value: float
     index: int
 
@@ -68,7 +68,7 @@ def critical_points(
     found: list[CriticalPoint] = []
     for point, curvature in zip(x[good], hessian[good], strict=True):
         if not any(_gap(f, point, f, other.coordinates) < 1e-5 for other in found):
-            value = float(energy_on(f, point))
+            value = float(impulse_energy(f, point))
             found.append(CriticalPoint(point, value, int(np.sum(np.linalg.eigvalsh(curvature) < 0))))
     return sorted(found, key=lambda point: point.value)
 
@@ -99,8 +99,8 @@ def invariant_curves(
     Points have the coordinates of `angle_map`; `projective(y)` gives the (q1, q2, q0) of fedorov-zenkov on SO(3).
     """
     chart = Chart.of(system, integrator, extent)
-    lines = chart.zeros(lambda y: energy_on(chart.map, y) - value, points=points)
-    label = components(chart, lines)
+    lines = chart.zeros(lambda y: impulse_energy(chart.map, y) - value, points=points)
+    label = connected_components(chart, lines)
     gap = np.full((1, 2), np.nan)
     return [
         np.vstack([piece for i in np.flatnonzero(label == name) for piece in (lines[i], gap)])[:-1]
@@ -143,15 +143,15 @@ def is_stationary(
 ) -> bool:
     """Whether some branch of the map leaves the displacement tau(h w) where it is."""
     f = legendre_map(system, integrator, step)
-    x = coordinates(system, increment, step)
+    x = displacement_coordinates(system, increment, step)
     momentum = f.restricted(x)
     return bool(np.abs(f.transported(x) - momentum).max() <= tolerance * (np.abs(momentum).max() + 1e-300))
 
 
-def multipliers(system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float) -> np.ndarray:
+def stability_multipliers(system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float) -> np.ndarray:
     """The eigenvalues of the linearised map at a stationary increment, largest first: 1 along equilibria, below 1 where it attracts."""
     f = legendre_map(system, integrator, step)
-    x = coordinates(system, increment, step)
+    x = displacement_coordinates(system, increment, step)
     values = np.linalg.eigvals(np.linalg.solve(f.jacobian(x), f.transported_slope(x)))
     return values[np.argsort(-np.abs(values))]
 
@@ -161,7 +161,7 @@ def jacobian_determinant(
 ) -> np.ndarray:
     """det d(iota* M_{k+1})/d(iota* M_k) at increments (..., n): 1 everywhere where the map preserves the volume of momenta."""
     f = legendre_map(system, integrator, step)
-    x = coordinates(system, increment, step)
+    x = displacement_coordinates(system, increment, step)
     return np.linalg.det(f.transported_slope(x)) / np.linalg.det(f.jacobian(x))
 
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from ..kernels import BOOL, F64, I64, LoweringError
 
-CANCELLED = 1e-13
+CANCELLATION_TOLERANCE = 1e-13
 """Sums of floats that cancel to this fraction of their terms are zero: what is left is round-off, not an order of h."""
 
 
 @dataclass(frozen=True)
-class Number:
+class Laurent:
     """sum_k coefficients[k] h^(start + k) + O(h^end), coefficients[0] != 0; an exact number has end = infinity."""
 
     start: int
@@ -49,7 +49,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Scalar:
+class FieldValue:
     """A number, integer or boolean as `kernels.rules` handle them: always a constant."""
 
     type: str
@@ -57,18 +57,18 @@ class Scalar:
     op = "const"
 
 
-NOTHING = Number(0, (math.nan,))
+UNDEFINED = Laurent(0, (math.nan,))
 """What an operation without a value gives; it may be computed, but not be a result."""
 
 
-class Field:
+class LaurentField:
     """The arithmetic of `kernels.builder.Builder` on numbers with `terms` known coefficients, carried out at once."""
 
     def __init__(self, terms: int, exact: bool = False):
         self.terms, self.exact = terms, exact
 
     # -- numbers -------------------------------------------------------------------------------------------------------
-    def number(self, start: int, coefficients, end: float = math.inf) -> Number:
+    def number(self, start: int, coefficients, end: float = math.inf) -> Laurent:
         """The number with zeros before the leading coefficient stripped, cut after `terms` coefficients."""
         values = list(coefficients)
         skipped = next((k for k, c in enumerate(values) if c != 0), len(values))
@@ -76,37 +76,37 @@ class Field:
         while values and values[-1] == 0:
             values.pop()
         if not values:
-            return Number(0 if end == math.inf else int(end), (), end)
+            return Laurent(0 if end == math.inf else int(end), (), end)
         if len(values) > self.terms:
             end, values = min(end, start + self.terms), values[: self.terms]
-        return Number(start, tuple(values), end)
+        return Laurent(start, tuple(values), end)
 
-    def real(self, value: float) -> Number:
+    def real(self, value: float) -> Laurent:
         if not math.isfinite(value):
-            return NOTHING
+            return UNDEFINED
         return self.number(0, [Fraction(value) if self.exact else float(value)])
 
     @property
-    def h(self) -> Number:
-        return Number(1, (Fraction(1) if self.exact else 1.0,))
+    def h(self) -> Laurent:
+        return Laurent(1, (Fraction(1) if self.exact else 1.0,))
 
-    def sum(self, a: Number, b: Number, combine: Callable = operator.add) -> Number:
-        if lost(a, b):
-            return NOTHING
+    def sum(self, a: Laurent, b: Laurent, combine: Callable = operator.add) -> Laurent:
+        if is_undefined(a, b):
+            return UNDEFINED
         end = min(a.end, b.end)
         low = min(a.start if a.coefficients else b.start, b.start if b.coefficients else a.start)
         high = max(a.start + len(a.coefficients), b.start + len(b.coefficients))
         return self.number(low, [self._add(a, b, k, combine) for k in range(low, int(min(high, end)))], end)
 
-    def _add(self, a: Number, b: Number, k: int, combine) -> Any:
+    def _add(self, a: Laurent, b: Laurent, k: int, combine) -> Any:
         x, y = a[k], b[k]
         total = combine(x, y)
-        cancelled = not self.exact and x and y and abs(total) <= CANCELLED * abs(x)
+        cancelled = not self.exact and x and y and abs(total) <= CANCELLATION_TOLERANCE * abs(x)
         return 0.0 if cancelled else total
 
-    def product(self, a: Number, b: Number) -> Number:
-        if lost(a, b):
-            return NOTHING
+    def product(self, a: Laurent, b: Laurent) -> Laurent:
+        if is_undefined(a, b):
+            return UNDEFINED
         x, y = a.coefficients, b.coefficients
         end = min(a.end + (b.start if y else b.end), b.end + (a.start if x else a.end))
         if not x or not y:
@@ -116,9 +116,9 @@ class Field:
         cut = end if count == len(x) + len(y) - 1 else min(end, a.start + b.start + count)
         return self.number(a.start + b.start, values, cut)
 
-    def quotient(self, a: Number, b: Number) -> Number:
-        if lost(a, b) or not b.coefficients:
-            return NOTHING
+    def quotient(self, a: Laurent, b: Laurent) -> Laurent:
+        if is_undefined(a, b) or not b.coefficients:
+            return UNDEFINED
         if len(b.coefficients) == 1 and b.end == math.inf:
             divided = [c / b.coefficients[0] for c in a.coefficients]
             return self.number(a.start - b.start, divided, a.end - b.start)
@@ -129,103 +129,103 @@ class Field:
             inverse.append(-tail * inverse[0])
         return self.product(a, self.number(-b.start, inverse, -b.start + known))
 
-    def negative(self, a: Number) -> Number:
-        return Number(a.start, tuple(-c for c in a.coefficients), a.end)
+    def negative(self, a: Laurent) -> Laurent:
+        return Laurent(a.start, tuple(-c for c in a.coefficients), a.end)
 
     # -- analytic functions: their Taylor series at the limit, with the rest substituted -----------------------------------
-    def compose(self, taylor: Callable[[Any, int], list], a: Number) -> Number:
+    def compose(self, taylor: Callable[[Any, int], list], a: Laurent) -> Laurent:
         """f(a) from f's Taylor coefficients at the limit of a; a must be finite at h = 0."""
-        if lost(a) or a.end <= 0 or a.start < 0:
-            return NOTHING
+        if is_undefined(a) or a.end <= 0 or a.start < 0:
+            return UNDEFINED
         centre = a[0]
         rest = self.sum(a, self.number(0, [centre]), operator.sub)
         try:
             weights = taylor(centre, self.terms)
         except (ValueError, ZeroDivisionError):
-            return NOTHING
+            return UNDEFINED
         value = self.number(0, [weights[-1]])
         for weight in reversed(weights[:-1]):
             value = self.sum(self.product(value, rest), self.number(0, [weight]))
         return self.sum(value, self.number(0, [], self.terms)) if rest.coefficients else value
 
-    def root(self, a: Number) -> Number:
+    def root(self, a: Laurent) -> Laurent:
         """The square root; of h^2k c (1 + ...) it is h^k sqrt(c) (1 + ...)."""
-        if lost(a) or a.sign < 0 or (a.coefficients and a.start % 2):
-            return NOTHING
+        if is_undefined(a) or a.sign < 0 or (a.coefficients and a.start % 2):
+            return UNDEFINED
         if not a.coefficients:
             return a if a.end == math.inf else self.number(0, [], a.end / 2)
-        unit = Number(0, a.coefficients, a.end - a.start)
+        unit = Laurent(0, a.coefficients, a.end - a.start)
         return self.product(self.compose(_square_root, unit), self.number(a.start // 2, [1]))
 
     # -- the interface of a builder ------------------------------------------------------------------------------------
-    def const(self, data: Any, type: str | None = None) -> Scalar:
+    def const(self, data: Any, type: str | None = None) -> FieldValue:
         if type is None:
             type = BOOL if isinstance(data, bool) else I64 if isinstance(data, int) else F64
-        return Scalar(type, self.real(float(data)) if type == F64 else {I64: int, BOOL: bool}[type](data))
+        return FieldValue(type, self.real(float(data)) if type == F64 else {I64: int, BOOL: bool}[type](data))
 
-    def is_const(self, value: Scalar, *among: float) -> bool:
+    def is_const(self, value: FieldValue, *among: float) -> bool:
         return not among or (value.type != F64 and value.data in among)
 
-    def _both(self, a: Scalar, b: Scalar, field: Callable, plain: Callable) -> Scalar:
-        return Scalar(a.type, field(a.data, b.data) if a.type == F64 else plain(a.data, b.data))
+    def _both(self, a: FieldValue, b: FieldValue, field: Callable, plain: Callable) -> FieldValue:
+        return FieldValue(a.type, field(a.data, b.data) if a.type == F64 else plain(a.data, b.data))
 
-    def add(self, a: Scalar, b: Scalar) -> Scalar:
+    def add(self, a: FieldValue, b: FieldValue) -> FieldValue:
         return self._both(a, b, self.sum, operator.add)
 
-    def sub(self, a: Scalar, b: Scalar) -> Scalar:
+    def sub(self, a: FieldValue, b: FieldValue) -> FieldValue:
         return self._both(a, b, lambda x, y: self.sum(x, y, operator.sub), operator.sub)
 
-    def mul(self, a: Scalar, b: Scalar) -> Scalar:
+    def mul(self, a: FieldValue, b: FieldValue) -> FieldValue:
         return self._both(a, b, self.product, operator.mul)
 
-    def div(self, a: Scalar, b: Scalar) -> Scalar:
+    def div(self, a: FieldValue, b: FieldValue) -> FieldValue:
         return self._both(a, b, self.quotient, lambda x, y: int(x / y))
 
-    def neg(self, a: Scalar) -> Scalar:
-        return Scalar(a.type, self.negative(a.data) if a.type == F64 else -a.data)
+    def neg(self, a: FieldValue) -> FieldValue:
+        return FieldValue(a.type, self.negative(a.data) if a.type == F64 else -a.data)
 
-    def power(self, a: Scalar, n: int) -> Scalar:
+    def power(self, a: FieldValue, n: int) -> FieldValue:
         result = self.const(1, a.type)
         for _ in range(abs(n)):
             result = self.mul(result, a)
         return self.div(self.const(1.0), result) if n < 0 else result
 
-    def unary(self, op: str, a: Scalar) -> Scalar:
+    def unary(self, op: str, a: FieldValue) -> FieldValue:
         if op == "abs":
             negative = (a.data.sign if a.type == F64 else a.data) < 0
             return self.neg(a) if negative else a
         if op == "sqrt":
-            return Scalar(F64, self.root(a.data))
+            return FieldValue(F64, self.root(a.data))
         raise LoweringError(f"'{op}' has no expansion in h")
 
-    def min(self, a: Scalar, b: Scalar) -> Scalar:
+    def min(self, a: FieldValue, b: FieldValue) -> FieldValue:
         return a if self._order(a, b) <= 0 else b
 
-    def max(self, a: Scalar, b: Scalar) -> Scalar:
+    def max(self, a: FieldValue, b: FieldValue) -> FieldValue:
         return a if self._order(a, b) >= 0 else b
 
-    def compare(self, op: str, a: Scalar, b: Scalar) -> Scalar:
-        if a.type == F64 and lost(a.data, b.data):
-            return Scalar(BOOL, op == "ne")
+    def compare(self, op: str, a: FieldValue, b: FieldValue) -> FieldValue:
+        if a.type == F64 and is_undefined(a.data, b.data):
+            return FieldValue(BOOL, op == "ne")
         order = self._order(a, b)
         verdicts = {"lt": order < 0, "le": order <= 0, "gt": order > 0, "ge": order >= 0, "eq": order == 0}
-        return Scalar(BOOL, verdicts[op] if op != "ne" else order != 0)
+        return FieldValue(BOOL, verdicts[op] if op != "ne" else order != 0)
 
-    def _order(self, a: Scalar, b: Scalar) -> int:
+    def _order(self, a: FieldValue, b: FieldValue) -> int:
         if a.type == F64:
             return self.sum(a.data, b.data, operator.sub).sign
         return (a.data > b.data) - (a.data < b.data)
 
-    def logic(self, op: str, a: Scalar, b: Scalar) -> Scalar:
-        return Scalar(a.type, {"and": operator.and_, "or": operator.or_, "xor": operator.xor}[op](a.data, b.data))
+    def logic(self, op: str, a: FieldValue, b: FieldValue) -> FieldValue:
+        return FieldValue(a.type, {"and": operator.and_, "or": operator.or_, "xor": operator.xor}[op](a.data, b.data))
 
-    def invert(self, a: Scalar) -> Scalar:
-        return Scalar(a.type, not a.data if a.type == BOOL else ~a.data)
+    def invert(self, a: FieldValue) -> FieldValue:
+        return FieldValue(a.type, not a.data if a.type == BOOL else ~a.data)
 
-    def select(self, condition: Scalar, yes: Scalar, no: Scalar) -> Scalar:
+    def select(self, condition: FieldValue, yes: FieldValue, no: FieldValue) -> FieldValue:
         return yes if condition.data else no
 
-    def convert(self, a: Scalar, type: str) -> Scalar:
+    def convert(self, a: FieldValue, type: str) -> FieldValue:
         if a.type == type:
             return a
         if a.type == F64:
@@ -235,12 +235,12 @@ class Field:
     def loop(self, initial: list, test: Callable, body: Callable) -> list:
         carry = list(initial)
         while test(carry).data:
-            carry = [Scalar(item.type, item.data) for item in body(carry)]
+            carry = [FieldValue(item.type, item.data) for item in body(carry)]
         return carry
 
 
-def lost(*numbers: Number) -> bool:
-    return any(a is NOTHING for a in numbers)
+def is_undefined(*numbers: Laurent) -> bool:
+    return any(a is UNDEFINED for a in numbers)
 
 
 def _square_root(x, terms):
@@ -284,7 +284,7 @@ def _integrated(value: Callable[[float], float], zero: float, slope: Callable) -
     """The Taylor coefficients of a function, 0 at `zero`, from those of its derivative slope(field, x)."""
 
     def taylor(x, terms):
-        field = Field(terms, isinstance(x, Fraction))
+        field = LaurentField(terms, isinstance(x, Fraction))
         rate = slope(field, field.number(0, [x, 1]))
         first = type(x)(0) if x == zero else value(float(x))
         return [first, *(rate[k] / (k + 1) for k in range(terms - 1))]
@@ -292,11 +292,11 @@ def _integrated(value: Callable[[float], float], zero: float, slope: Callable) -
     return taylor
 
 
-def _reciprocal(field: Field, x: Number) -> Number:
+def _reciprocal(field: LaurentField, x: Laurent) -> Laurent:
     return field.quotient(field.real(1.0), x)
 
 
-def _one_plus_square(field: Field, x: Number, sign: float) -> Number:
+def _one_plus_square(field: LaurentField, x: Laurent, sign: float) -> Laurent:
     return field.sum(field.real(1.0), field.product(field.real(sign), field.product(x, x)))
 
 
@@ -322,7 +322,7 @@ def _ratio(top: Callable, bottom: Callable) -> Callable:
 
 
 def _hyperbolic(sign: float) -> Callable:
-    def value(field: Field, x: Scalar) -> tuple[str, Number]:
+    def value(field: LaurentField, x: FieldValue) -> tuple[str, Laurent]:
         up = field.compose(TAYLOR["exp"], x.data)
         down = field.product(field.real(sign), field.quotient(field.real(1.0), up))
         return F64, field.product(field.real(0.5), field.sum(up, down))
@@ -330,12 +330,12 @@ def _hyperbolic(sign: float) -> Callable:
     return value
 
 
-def _power(field: Field, x: Scalar, y: Scalar) -> tuple[str, Number]:
+def _power(field: LaurentField, x: FieldValue, y: FieldValue) -> tuple[str, Laurent]:
     logarithm = field.compose(TAYLOR["log"], x.data)
     return F64, field.compose(TAYLOR["exp"], field.product(logarithm, field.convert(y, F64).data))
 
 
-def _arctangent(field: Field, y: Scalar, x: Scalar) -> tuple[str, Number]:
+def _arctangent(field: LaurentField, y: FieldValue, x: FieldValue) -> tuple[str, Laurent]:
     """The angle of the limit, and from there on the arctangent of the relative slope."""
     x0, y0 = (field.real(v.data.limit) for v in (x, y))
     across = field.sum(field.product(y.data, x0), field.negative(field.product(x.data, y0)))
@@ -344,7 +344,7 @@ def _arctangent(field: Field, y: Scalar, x: Scalar) -> tuple[str, Number]:
     return F64, field.sum(field.real(math.atan2(y.data.limit, x.data.limit)), turned)
 
 
-FUNCTIONS: dict[str, Callable[..., tuple[str, Any]]] = {
+ELEMENTARY: dict[str, Callable[..., tuple[str, Any]]] = {
     **{name: _analytic(name) for name in TAYLOR},
     "tan": _ratio(_analytic("sin"), _analytic("cos")),
     "sinh": _hyperbolic(-1.0),
@@ -356,5 +356,5 @@ FUNCTIONS: dict[str, Callable[..., tuple[str, Any]]] = {
     "pow": _power,
     "atan2": _arctangent,
     "sign": lambda field, x: (x.type, field.real(float(x.data.sign))),
-    "is_finite": lambda field, x: (BOOL, not lost(x.data)),
+    "is_finite": lambda field, x: (BOOL, not is_undefined(x.data)),
 }

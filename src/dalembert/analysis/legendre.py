@@ -21,10 +21,10 @@ from ..errors import InvalidInput
 from ..groups import Cayley, Exponential
 from ..integrators import EulerPoincareSuslov, require_invariant
 from ..mechanics import InvariantSystem, generators
-from .polynomials import RationalMap, interpolate, solve
+from .polynomials import RationalMap, interpolate, solve_batch
 
-STAGES = 16
-NEWTON = 40
+HOMOTOPY_STAGES = 16
+MAX_NEWTON_STEPS = 40
 
 
 class LegendreMap(ABC):
@@ -82,8 +82,8 @@ class LegendreMap(ABC):
         x = np.array(np.broadcast_to(guess, np.broadcast_shapes(np.shape(guess), np.shape(target))))
         size = np.full(x.shape[:-1], np.inf)
         with np.errstate(all="ignore"):
-            for _ in range(NEWTON):
-                update = solve(self.jacobian(x), self.restricted(x) - target)
+            for _ in range(MAX_NEWTON_STEPS):
+                update = solve_batch(self.jacobian(x), self.restricted(x) - target)
                 x, size = x - update, np.abs(update).max(-1) / (1e-300 + np.abs(x).max(-1))
                 if np.all(~(size > 1e-13)):
                     break
@@ -119,7 +119,7 @@ class LegendreMap(ABC):
     def _followed(self, x, begin, target, sign) -> tuple[np.ndarray, np.ndarray]:
         """The end of the homotopy f(x) = (1 - s) begin + s target, and whether the branch of this orientation went on."""
         alive = np.ones(np.shape(target)[:-1], bool)
-        for s in np.arange(1, STAGES + 1) / STAGES:
+        for s in np.arange(1, HOMOTOPY_STAGES + 1) / HOMOTOPY_STAGES:
             x, fine = self.solve((1 - s) * begin + s * target, x)
             alive = alive & fine & (self.orientation(x) == sign)
             if not np.any(alive):
@@ -199,13 +199,13 @@ def constrained_energy(system: InvariantSystem, momentum) -> np.ndarray:
     return np.einsum("...i,ij,...j->...", restricted, np.linalg.inv(metric), restricted) / 2
 
 
-def energy_on(f: LegendreMap, x) -> np.ndarray:
+def impulse_energy(f: LegendreMap, x) -> np.ndarray:
     """E_c of the impulse at coordinates x: h^2 times the energy."""
     return constrained_energy(f.system, f.restricted(x))
 
 
-TINY, HUGE = 1e-30, 1e14
-REAL = 1e-8
+COMPLEX_STEP, MAX_COORDINATE = 1e-30, 1e14
+IMAGINARY_TOLERANCE = 1e-8
 """Imaginary parts below this, relative to the size, are round-off."""
 
 
@@ -304,13 +304,13 @@ class AlgebraicMap(LegendreMap):
     def _by_steps(self, function, x) -> np.ndarray:
         """The derivative of an analytic function by complex steps of 1e-30: exact to round-off."""
         x = np.asarray(x, float)
-        steps = 1j * TINY * np.eye(self.rank)
-        return np.stack([function(x + e).imag / TINY for e in steps], axis=-1)
+        steps = 1j * COMPLEX_STEP * np.eye(self.rank)
+        return np.stack([function(x + e).imag / COMPLEX_STEP for e in steps], axis=-1)
 
     def _algebra(self, x) -> np.ndarray:
         """The matrix B x; NaN where x is so large that 1 - xi/2 has lost its 1."""
         x = np.asarray(x)
-        lost = ~(np.abs(x).max(-1, keepdims=True, initial=0.0) < HUGE)
+        lost = ~(np.abs(x).max(-1, keepdims=True, initial=0.0) < MAX_COORDINATE)
         return np.einsum("...c,cij->...ij", np.where(lost, np.nan, x), self.basis)
 
     @cached_property
@@ -416,5 +416,5 @@ def logarithm(f: AlgebraicMap, W: np.ndarray) -> np.ndarray:
     """log W in d of a displacement, real or complex."""
     from scipy.linalg import logm
 
-    real = np.abs(W.imag).max() < REAL * (1 + np.abs(W).max()) if np.iscomplexobj(W) else True
+    real = np.abs(W.imag).max() < IMAGINARY_TOLERANCE * (1 + np.abs(W).max()) if np.iscomplexobj(W) else True
     return np.einsum("aij,ij->a", f.dual, np.asarray(logm(W.real if real else W)))

@@ -16,15 +16,10 @@ from ..integrators import EulerPoincareSuslov
 from ..mechanics import InvariantSystem
 from .branches import Chart
 from .legendre import AlgebraicMap, LegendreMap, algebraic_map, angle_map
-from .polynomials import Polynomials, distinct, exponents, vanishing
+from .polynomials import Polynomials, deduplicate, exponents, vanishing_polynomials
 
-LARGEST_DEGREE = 10
-LARGEST_MATRIX = 3000
-
-
-def locus(system: InvariantSystem, integrator: EulerPoincareSuslov) -> Locus:
-    """The momentum locus of a system and a discrete Euler-Poincare-Suslov method."""
-    return Locus(system, integrator)
+MAX_DEGREE = 10
+MAX_MONOMIALS = 3000
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +85,11 @@ class Locus:
         f = algebraic_map(self.system, self.integrator)
         if f is None:
             raise InvalidInput("the locus of this method is not algebraic: it has no polynomial equation")
-        for trial in range(1, LARGEST_DEGREE + 1) if degree is None else (degree,):
+        for trial in range(1, MAX_DEGREE + 1) if degree is None else (degree,):
             size = len(exponents(f.dim, trial))
-            if size > LARGEST_MATRIX:
+            if size > MAX_MONOMIALS:
                 break
-            found = vanishing(self._samples(f, 3 * size // 2 + 20), trial)
+            found = vanishing_polynomials(self._samples(f, 3 * size // 2 + 20), trial)
             if found.coefficients.shape[1]:
                 return _normalised(found)
         raise NumericalFailure(
@@ -130,7 +125,7 @@ class Locus:
             y, v = y - update[:, :2], v - update[:, 2:]
         values = np.linalg.svd(f.slope(y), compute_uv=False)
         good = (values[:, 1] < 1e-9 * values[:, 0]) & Chart.of(self.system, self.integrator, extent).inside(y)
-        places = distinct(np.concatenate([f.impulse(y[good]), y[good]], axis=1)[:, : f.dim], 1e-6)
+        places = deduplicate(np.concatenate([f.impulse(y[good]), y[good]], axis=1)[:, : f.dim], 1e-6)
         index = [int(np.argmin(np.abs(f.impulse(y[good]) - place).max(1))) for place in places]
         return y[good][index], places
 
@@ -179,7 +174,7 @@ class Locus:
             ahead = np.diff(image, axis=0)
             for k in np.flatnonzero(np.sum(ahead[1:] * ahead[:-1], axis=1) < 0):  # the image turns back
                 found.append(_cusp(self.map, y[k + 1]))
-        places = distinct(np.array([y for y in found if y is not None]).reshape(-1, 2), 1e-6)
+        places = deduplicate(np.array([y for y in found if y is not None]).reshape(-1, 2), 1e-6)
         return places, self.map.restricted(places)
 
     def _require_surface(self) -> None:
@@ -232,10 +227,6 @@ def _apart(f: LegendreMap, pair: np.ndarray) -> np.ndarray:
     if isinstance(f, AlgebraicMap):
         return (f.displacement(pair[:2]) - f.displacement(pair[2:])).ravel()
     return pair[:2] - pair[2:]
-
-
-def _spacing(curve: np.ndarray) -> float:
-    return float(np.linalg.norm(np.diff(curve, axis=0), axis=1).max())
 
 
 def _cusp(f: LegendreMap, y: np.ndarray) -> np.ndarray | None:

@@ -26,7 +26,7 @@ from ..mechanics import MechanicalSystem, State, symmetric, vector
 from ..simulation import simulate
 
 
-def bracket(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def commutator(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """[a, b] = a b - b a."""
     return a @ b - b @ a
 
@@ -37,18 +37,18 @@ def velocity(mass, M) -> np.ndarray:
     return axes @ ((axes.T @ M @ axes) / (values[:, None] + values)) @ axes.T
 
 
-def derivatives(mass, M, count: int) -> list[np.ndarray]:
+def velocity_derivatives(mass, M, count: int) -> list[np.ndarray]:
     """Omega, Omega', ..., the first `count` derivatives along M' = [M, Omega], by Leibniz' rule."""
     momenta, velocities = [np.asarray(M, float)], [velocity(mass, M)]
     for k in range(count):
-        momenta.append(np.sum([comb(k, j) * bracket(momenta[j], velocities[k - j]) for j in range(k + 1)], axis=0))
+        momenta.append(np.sum([comb(k, j) * commutator(momenta[j], velocities[k - j]) for j in range(k + 1)], axis=0))
         velocities.append(velocity(mass, momenta[-1]))
     return velocities
 
 
-def omegas(mass, M) -> list[np.ndarray]:
+def displacement_series(mass, M) -> list[np.ndarray]:
     """Omega_0, ..., Omega_4 of w = exp(-h Omega_0 - h^2 Omega_1 - ...), the solution of h M = w^T J - J w, any N ((2.7) to (2.10))."""
-    o, d1, d2, d3, d4 = derivatives(mass, M, 4)
+    o, d1, d2, d3, d4 = velocity_derivatives(mass, M, 4)
     oo = o @ o
     return [
         o,
@@ -62,22 +62,22 @@ def omegas(mass, M) -> list[np.ndarray]:
     ]
 
 
-def f3(mass, M) -> np.ndarray:
+def modified_term_3(mass, M) -> np.ndarray:
     """The h^2 term of the modified field of discrete Moser-Veselov, any N: (2.13)."""
-    o, d1, d2 = derivatives(mass, M, 2)
-    return bracket(M, d2 - bracket(o, d1) - 2 * o @ o @ o) / 12
+    o, d1, d2 = velocity_derivatives(mass, M, 2)
+    return commutator(M, d2 - commutator(o, d1) - 2 * o @ o @ o) / 12
 
 
-def f5(mass, M) -> np.ndarray:
+def modified_term_5(mass, M) -> np.ndarray:
     """The h^4 term, any N: (2.15)."""
-    o, d1, d2, d3, d4 = derivatives(mass, M, 4)
+    o, d1, d2, d3, d4 = velocity_derivatives(mass, M, 4)
     oo = o @ o
-    inner = (d4 - bracket(o, d3) + bracket(d1, d2)) / 80 + 3 * (oo @ oo @ o - d1 @ o @ d1) / 40 - o @ d2 @ o / 40
-    inner += (bracket(oo @ o, d1) - oo @ d2 - d2 @ oo) / 20 - (d1 @ d1 @ o + o @ d1 @ d1 + o @ bracket(o, d1) @ o) / 40
-    return bracket(M, inner)
+    inner = (d4 - commutator(o, d3) + commutator(d1, d2)) / 80 + 3 * (oo @ oo @ o - d1 @ o @ d1) / 40 - o @ d2 @ o / 40
+    inner += (commutator(oo @ o, d1) - oo @ d2 - d2 @ oo) / 20 - (d1 @ d1 @ o + o @ d1 @ d1 + o @ commutator(o, d1) @ o) / 40
+    return commutator(M, inner)
 
 
-def taus(inertia, momentum, count: int = 3) -> list[float]:
+def speed_coefficients(inertia, momentum, count: int = 3) -> list[float]:
     """tau_3, tau_5, ...: on SO(3) discrete Moser-Veselov solves m' = (1 + tau_3 h^2 + tau_5 h^4 + ...) m x I^-1 m.
 
     1 + tau_3 h^2 + ... = T(h)/h, T the inverse of the series s(t) of docs/exact-rigid-body.md (Lagrange's inversion).
@@ -93,7 +93,7 @@ def taus(inertia, momentum, count: int = 3) -> list[float]:
     return found
 
 
-def scaled_taus(inertia, momentum, count: int = 3) -> list[float]:
+def scaling_coefficients(inertia, momentum, count: int = 3) -> list[float]:
     """The coefficients of DMV4, DMV6, DMV8: tau_3, tau_5 - 2 tau_3^2, tau_7 - 6 tau_3 tau_5 + 7 tau_3^3."""
     b = free.body(jnp.asarray(symmetric(inertia, 3, "inertia")), vector(momentum, 3, "momentum"))
     return [float(c) for c in reciprocal(series(b, count + 1).s)[1:]]
@@ -149,7 +149,7 @@ def _matrix(mass) -> np.ndarray:
     return np.diag(array) if array.ndim == 1 else array
 
 
-EDGE = 1e-12
+SPLITTING_TOLERANCE = 1e-12
 
 
 def spectrum(mass, M) -> np.ndarray:
@@ -159,13 +159,13 @@ def spectrum(mass, M) -> np.ndarray:
     return np.linalg.eigvals(np.block([[np.zeros((n, n)), np.eye(n)], [J @ J, M]]))
 
 
-def splits(mass, M) -> bool:
+def spectrum_splits(mass, M) -> bool:
     """Whether the spectrum splits into halves S and -S off the imaginary axis, so that w exists and is unique."""
     roots = spectrum(mass, M)
-    return bool(np.all(np.abs(roots.real) > EDGE * np.abs(roots).max()))
+    return bool(np.all(np.abs(roots.real) > SPLITTING_TOLERANCE * np.abs(roots).max()))
 
 
-def cardoso_leite(mass, M) -> bool:
+def satisfies_cardoso_leite(mass, M) -> bool:
     """The sufficient criterion that M^2/4 + J^2 is positive definite (Cardoso and Leite 2001)."""
     J, M = _pair(mass, M)
     return bool(np.linalg.eigvalsh(M @ M / 4 + J @ J)[0] > 0)
@@ -330,7 +330,7 @@ def _pair(mass, M, size: int | None = None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _require_split(roots: np.ndarray) -> None:
-    if np.any(np.abs(roots.real) <= EDGE * np.abs(roots).max()):
+    if np.any(np.abs(roots.real) <= SPLITTING_TOLERANCE * np.abs(roots).max()):
         raise NumericalFailure(
             f"the Moser-Veselov equation has roots on the imaginary axis and no unique solution: {roots.tolist()}; take a smaller step"
         )

@@ -60,8 +60,8 @@ def action_along(system: MechanicalSystem, state: State, h: float):
 
 # -- the order of a method --------------------------------------------------------------------------------------------------
 STATE = ("configuration", "velocity", "energy")
-OWN = "multipliers, own time"
-TIMES = 8  # at most so many times are compared
+OWN_TIME = "multipliers, own time"
+MAX_COMPARED_TIMES = 8  # at most so many times are compared
 
 
 def convergence(
@@ -82,7 +82,7 @@ def convergence(
     where the method's discrete reaction acts between states (the (p, s) of Definition 4.2 of jimenez-scheurle, at both time stamps).
     """
     counts = _counts(counts, integrator, exact)
-    saves = 1 if local else max(d for d in range(1, TIMES + 1) if math.gcd(*counts) % d == 0)
+    saves = 1 if local else max(d for d in range(1, MAX_COMPARED_TIMES + 1) if math.gcd(*counts) % d == 0)
 
     def run(n: int) -> Run:
         steps, every = (1, 1) if local else (n, n // saves)
@@ -130,7 +130,7 @@ def _counts(counts: Sequence[int], integrator: Integrator, exact) -> list[int]:
     return whole
 
 
-def own_time(integrator: Integrator) -> float:
+def reaction_lag(integrator: Integrator) -> float:
     """How many steps before the time of a state the reaction acts that a method reports with it."""
     if isinstance(integrator, LagrangeDAlembert):
         return integrator.node if integrator.nodes == "velocity" else 1.0
@@ -146,8 +146,8 @@ class _Truth(NamedTuple):
 
 def _truths(system, integrator, state: State, runs: Sequence[Run], exact) -> list[_Truth]:
     """The exact motion at the times of every run, in units of its step since the start, and at its own times of reaction."""
-    begin, lag = float(state.t), own_time(integrator)
-    stamps = {"multipliers": 0.0} | ({OWN: lag} if lag else {})
+    begin, lag = float(state.t), reaction_lag(integrator)
+    stamps = {"multipliers": 0.0} | ({OWN_TIME: lag} if lag else {})
 
     def moments(run: Run, lag: float) -> np.ndarray:
         if integrator.clock:
@@ -214,10 +214,10 @@ def _state_gaps(system: MechanicalSystem, ours: State, theirs: State) -> dict[st
     return jax.vmap(one)(ours, theirs)
 
 
-LEVELS = 5
+STEP_LEVELS = 5
 
 
-def study(job: Job, *, levels: int = LEVELS, local: bool = False, richardson: bool = False) -> Convergence:
+def study_convergence(job: Job, *, levels: int = STEP_LEVELS, local: bool = False, richardson: bool = False) -> Convergence:
     """Errors at the end of the run of a configuration (or after one step), with its step halved `levels` - 1 times."""
     if levels < 2 or (richardson and levels < 3):
         raise InvalidInput(f"levels is {levels}; allowed: at least 2 steps to compare, 3 with richardson")
@@ -234,7 +234,7 @@ def study(job: Job, *, levels: int = LEVELS, local: bool = False, richardson: bo
     )
 
 
-def report(found: Convergence, job: Job) -> dict[str, Any]:
+def convergence_report(found: Convergence, job: Job) -> dict[str, Any]:
     """The study as one object of plain numbers; null where a run failed or an error is round-off."""
     return {
         "system": job.names["system"],

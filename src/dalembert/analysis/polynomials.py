@@ -98,7 +98,7 @@ def interpolate(function: Callable, variables: int, degree: int, *, radius: floa
     )
 
 
-def vanishing(points: np.ndarray, degree: int, *, tolerance: float = 1e-12) -> Polynomials:
+def vanishing_polynomials(points: np.ndarray, degree: int, *, tolerance: float = 1e-12) -> Polynomials:
     """A basis of the polynomials of this degree that vanish at all points (p, n); none: zero columns.
 
     The null space of the matrix of monomials at the points, in coordinates scaled to unit size.
@@ -130,9 +130,9 @@ def _null_space(points: np.ndarray, powers: np.ndarray, tolerance: float) -> tup
     return rows[len(powers) - count :].conj().T / norms[:, None], float(rest)
 
 
-FAR = 1e6
-PATHS = 2000
-PATIENCE = 12
+MAX_NORM = 1e6
+MAX_PATHS = 2000
+MAX_IDLE_LOOPS = 12
 
 Family = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
 """(x, s) -> (F, F_x, F_s) of a homotopy F(x, s) = 0 on a batch of points x (k, r) with parameters s (k,)."""
@@ -171,7 +171,7 @@ class RationalMap:
         rng = np.random.default_rng(seed)
         base = self.value(0.7 * _random(rng, 1, self.rank))[0]
         degrees = np.maximum(self.numerator.degrees, self.denominator.degrees.max())
-        if np.prod(degrees.astype(float)) <= PATHS:
+        if np.prod(degrees.astype(float)) <= MAX_PATHS:
             return base, self._total_degree(base, degrees, rng)
         return self._monodromy(rng)
 
@@ -201,7 +201,7 @@ class RationalMap:
             np.linalg.norm(self.denominator.coefficients) * (1 + np.abs(ends).max(1)) ** self.denominator.degrees.max()
         )
         regular = (np.abs(D[:, 0]) > 1e-7 * size) & (np.linalg.cond(dF) < 1e10)
-        return distinct(ends[regular])
+        return deduplicate(ends[regular])
 
     def _monodromy(self, rng) -> tuple[np.ndarray, np.ndarray]:
         """A fibre from one of its points by loops of c, until `PATIENCE` loops in a row bring nothing new.
@@ -210,13 +210,13 @@ class RationalMap:
         """
         found = 0.7 * _random(rng, 1, self.rank)
         base, idle = self.value(found)[0], 0
-        while idle < PATIENCE:
+        while idle < MAX_IDLE_LOOPS:
             corners = [base, *self.value(0.7 * _random(rng, 2, self.rank)), base]
             moved = found
             for here, there in pairwise(corners):
                 moved = self._moved(moved, here, there)
                 moved = moved[np.isfinite(moved).all(1)]
-            larger = distinct(np.vstack([found, moved]))
+            larger = deduplicate(np.vstack([found, moved]))
             idle = idle + 1 if len(larger) == len(found) else 0
             found = larger
         return base, found
@@ -242,7 +242,7 @@ def follow(family: Family, x: np.ndarray) -> np.ndarray:
         size = 1 + np.abs(new).max(1)
         ending = at > 1 - 1e-8  # here a path may run into a multiple root, where Newton's method is slow
         good = (first < 1e-3 * size) & (last < np.where(ending, 1e-5, 1e-10) * size)
-        lost = (step < 1e-12) & ~good | (np.abs(here).max(1) > FAR)
+        lost = (step < 1e-12) & ~good | (np.abs(here).max(1) > MAX_NORM)
         x[active] = np.where(good[:, None], new, here)
         s[active] = np.where(good, np.where(step >= 1 - at, 1.0, at + step), at)
         ds[active] = np.where(good, np.where(first < 1e-5 * size, 2 * step, step), step / 4)
@@ -250,7 +250,7 @@ def follow(family: Family, x: np.ndarray) -> np.ndarray:
     return np.where(alive[:, None], x, np.nan)
 
 
-def distinct(points: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
+def deduplicate(points: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
     """The points without repetitions, in their order."""
     kept: list[np.ndarray] = []
     for point in points:
@@ -259,7 +259,7 @@ def distinct(points: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
     return np.array(kept).reshape(-1, points.shape[-1])
 
 
-def solve(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+def solve_batch(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """matrix^-1 vector on a batch; singular or infinite members give NaN."""
     one = np.eye(matrix.shape[-1])
     bad = ~np.isfinite(matrix).all((-1, -2)) | ~np.isfinite(vector).all(-1)
@@ -274,7 +274,7 @@ def _predict(family: Family, x: np.ndarray, s: np.ndarray, step: np.ndarray) -> 
 
     def field(y, at):
         _, slope, change = family(y, at)
-        return -solve(slope, change)
+        return -solve_batch(slope, change)
 
     with np.errstate(all="ignore"):
         k1 = field(x, s)
@@ -290,7 +290,7 @@ def _correct(family: Family, x: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, 
     with np.errstate(all="ignore"):
         for _ in range(3):
             value, slope, _ = family(x, s)
-            update = solve(slope, value)
+            update = solve_batch(slope, value)
             x = x - update
             sizes.append(np.where(np.isfinite(update).all(1), np.abs(update).max(1), np.inf))
     return x, sizes[0], sizes[-1]

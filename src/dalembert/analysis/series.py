@@ -21,19 +21,19 @@ from ..errors import InvalidInput
 from ..integrators import Integrator, derivative
 from ..kernels import F64, Lowering, rules
 from ..mechanics import MechanicalSystem, State
-from .laurent import FUNCTIONS, Field, Number, Scalar, lost
+from .laurent import ELEMENTARY, LaurentField, Laurent, FieldValue, is_undefined
 
-SLACK = 12
+MAX_LOST_ORDERS = 12
 """Orders that divisions by h may cost before an expansion is given up."""
 
 
-class Walk(Lowering):
+class SeriesLowering(Lowering):
     """The walk of `kernels.lower` over a jaxpr, with numbers of a field in place of a program's values."""
 
     builder: Any
     polish = True
 
-    def __init__(self, field: Field):
+    def __init__(self, field: LaurentField):
         super().__init__(cast(Any, field))
 
     def capture(self, data: Any) -> np.ndarray:
@@ -43,15 +43,15 @@ class Walk(Lowering):
         """function(*args) for arrays of scalars, as the pytree that it is, with arrays of Numbers for leaves."""
         shapes = [jax.ShapeDtypeStruct(arg.shape, float) for arg in args]
         closed, result = jax.make_jaxpr(function, return_shape=True)(*shapes)
-        leaves = [rules.mapped(lambda x: x.data, leaf) for leaf in self.closed(closed, args)]
+        leaves = [rules.map_elements(lambda x: x.data, leaf) for leaf in self.closed(closed, args)]
         return jax.tree.unflatten(jax.tree.structure(result), leaves)
 
     def equation(self, equation: Any, args: list[np.ndarray]) -> list[np.ndarray]:
         name = equation.primitive.name
         if name == "while":
             return self._iterated(equation.params, args)
-        if name in FUNCTIONS:
-            return [rules.mapped(lambda *xs: Scalar(*FUNCTIONS[name](self.builder, *xs)), *args)]
+        if name in ELEMENTARY:
+            return [rules.map_elements(lambda *xs: FieldValue(*ELEMENTARY[name](self.builder, *xs)), *args)]
         return super().equation(equation, args)
 
     def _iterated(self, params: dict, args: list[np.ndarray]) -> list[np.ndarray]:
@@ -86,7 +86,7 @@ class Walk(Lowering):
 def _settled(before: np.ndarray, after: np.ndarray) -> bool:
     """Whether values at h = 0 stayed; a count of passes (one more each time) may go on, and so may a size that vanishes."""
     for x, y in zip(before.ravel(), after.ravel(), strict=True):
-        if x.type == F64 and not lost(x.data, y.data):
+        if x.type == F64 and not is_undefined(x.data, y.data):
             old, new = x.data.limit, y.data.limit
             if abs(new - old) > 1e-7 * (1 + abs(old)) and (new - old) % 1.0:
                 return False
@@ -98,32 +98,32 @@ def _contains_loop(jaxpr: Any) -> bool:
     return "while[" in str(jaxpr)
 
 
-def point(number: Number) -> np.ndarray:
+def scalar_array(number: Laurent) -> np.ndarray:
     """A number as the array () that a walk takes."""
     array = np.empty((), object)
-    array[()] = Scalar(F64, number)
+    array[()] = FieldValue(F64, number)
     return array
 
 
 def evaluated(function: Callable, terms: int, exact: bool) -> Any:
-    field = Field(terms, exact)
-    return Walk(field).tree(function, point(field.h))
+    field = LaurentField(terms, exact)
+    return SeriesLowering(field).tree(function, scalar_array(field.h))
 
 
-def sufficient(order: int, evaluate: Callable[[int], Any], exact: bool) -> Any:
+def coefficients_to_order(order: int, evaluate: Callable[[int], Any], exact: bool) -> Any:
     """Coefficients 0 ... order of what `evaluate(terms)` gives, with as many terms as it takes to know them all."""
     if isinstance(order, bool) or not isinstance(order, int | np.integer) or order < 0:
         raise InvalidInput(f"order is {order!r}; allowed: a whole number of at least 0")
     terms = int(order) + 2
     while True:
         found = evaluate(terms)
-        numbers = [x for leaf in jax.tree.leaves(found) for x in leaf.ravel() if isinstance(x, Number)]
+        numbers = [x for leaf in jax.tree.leaves(found) for x in leaf.ravel() if isinstance(x, Laurent)]
         known = min((x.end for x in numbers), default=np.inf)
         if known > order:
             return jax.tree.map(lambda leaf: _coefficients(leaf, int(order), exact), found)
         terms += int(order + 1 - known)
-        if terms > order + 2 + SLACK:
-            raise InvalidInput(f"the expansion in h loses more than {SLACK} orders to divisions by h")
+        if terms > order + 2 + MAX_LOST_ORDERS:
+            raise InvalidInput(f"the expansion in h loses more than {MAX_LOST_ORDERS} orders to divisions by h")
 
 
 def _coefficients(leaf: np.ndarray, order: int, exact: bool) -> np.ndarray:
@@ -131,8 +131,8 @@ def _coefficients(leaf: np.ndarray, order: int, exact: bool) -> np.ndarray:
     table = np.empty((order + 1, *leaf.shape), object)
     for place in np.ndindex(leaf.shape):
         found: Any = leaf[place]
-        number = found if isinstance(found, Number) else Number(0, (found,))
-        if lost(number) or (number.coefficients and number.start < 0):
+        number = found if isinstance(found, Laurent) else Laurent(0, (found,))
+        if is_undefined(number) or (number.coefficients and number.start < 0):
             raise InvalidInput(
                 "the function has no expansion in nonnegative powers of h at h = 0: it has a pole or a branch point there"
             )
@@ -141,11 +141,11 @@ def _coefficients(leaf: np.ndarray, order: int, exact: bool) -> np.ndarray:
     return np.vectorize(Fraction, otypes=[object])(table) if kind is object and table.size else table.astype(float)
 
 
-def truncated(field: Field, a: Number, end: int) -> Number:
+def truncated(field: LaurentField, a: Laurent, end: int) -> Laurent:
     return field.number(a.start, a.coefficients[: max(0, end - a.start)], min(a.end, end))
 
 
-def integral(field: Field, begin: Number, slope: Number, end: int) -> Number:
+def integral(field: LaurentField, begin: Laurent, slope: Laurent, end: int) -> Laurent:
     """begin + the integral of slope from 0 to h, up to O(h^end)."""
     rates = [slope[k] for k in range(int(min(slope.end, end - 1)))]
     powers = [rate * Fraction(1, k + 1) for k, rate in enumerate(rates)]
@@ -155,7 +155,7 @@ def integral(field: Field, begin: Number, slope: Number, end: int) -> Number:
 Observable = Callable[[State], Any]
 
 
-def placed(state: State) -> tuple:
+def configuration_and_velocity(state: State) -> tuple:
     """What a state of every method has: the configuration and the velocity in D with its restricted momentum."""
     return state.g, state.xi
 
@@ -166,7 +166,7 @@ def expand(function: Callable[[Any], Any], order: int, *, exact: bool = False) -
     `function` is any JAX function of the step. With `exact` they are Fractions (float inputs are taken as the rationals
     that they are), unless a transcendental function of another number than 0 is met.
     """
-    return sufficient(order, lambda terms: evaluated(function, terms, exact), exact)
+    return coefficients_to_order(order, lambda terms: evaluated(function, terms, exact), exact)
 
 
 def map_series(
@@ -175,7 +175,7 @@ def map_series(
     state: State,
     order: int,
     *,
-    observable: Observable = placed,
+    observable: Observable = configuration_and_velocity,
     exact: bool = False,
 ) -> Any:
     """One step of a method from `state` as a series in h: (38) and (45) of garcia-naranjo-jimenez for `state.momentum`."""
@@ -205,17 +205,17 @@ def start_series(
 
 
 def flow_series(
-    system: MechanicalSystem, state: State, order: int, *, observable: Observable = placed, exact: bool = False
+    system: MechanicalSystem, state: State, order: int, *, observable: Observable = configuration_and_velocity, exact: bool = False
 ) -> Any:
     """The motion itself, t0 + h, as a series in h ((16)-(18)): Picard's iteration gains one order a pass."""
 
     def motion(terms: int) -> Any:
-        field = Field(terms, exact)
-        walk = Walk(field)
+        field = LaurentField(terms, exact)
+        walk = SeriesLowering(field)
         begin, structure = jax.tree.flatten((state.g, state.xi))
         first = [walk.constant(leaf) for leaf in begin]
-        time = point(field.sum(walk.constant(state.t).item().data, field.h))
-        curve = [rules.mapped(lambda x: Scalar(F64, truncated(field, x.data, 1)), leaf) for leaf in first]
+        time = scalar_array(field.sum(walk.constant(state.t).item().data, field.h))
+        curve = [rules.map_elements(lambda x: FieldValue(F64, truncated(field, x.data, 1)), leaf) for leaf in first]
         shapes = [jax.ShapeDtypeStruct(leaf.shape, float) for leaf in (time, *first)]
 
         def field_at(t, *y):
@@ -226,7 +226,7 @@ def flow_series(
         for known in range(2, terms + 1):
             slope = walk.closed(rate, [time, *curve])
             curve = [
-                rules.mapped(lambda x, d: Scalar(F64, integral(field, x.data, d.data, known)), a, b)
+                rules.map_elements(lambda x, d: FieldValue(F64, integral(field, x.data, d.data, known)), a, b)
                 for a, b in zip(first, slope, strict=True)
             ]
 
@@ -236,7 +236,7 @@ def flow_series(
 
         return walk.tree(seen, time, *curve)
 
-    return sufficient(order, motion, exact)
+    return coefficients_to_order(order, motion, exact)
 
 
 def truncation_error(
@@ -245,7 +245,7 @@ def truncation_error(
     state: State,
     order: int,
     *,
-    observable: Observable = placed,
+    observable: Observable = configuration_and_velocity,
     exact: bool = False,
 ) -> Any:
     """The local error of one step as a series in h: the difference of two computed series. The first nonzero one is order p + 1."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..groups import described
 from ..integrators import DormandPrince, RungeKutta, Taylor
-from ..kernels import compiled
+from ..kernels import compile_function
 from ..simulation import ENERGY_BALANCE, Crossings, Run, energy_conservation, receives_power
 
 
@@ -92,7 +92,7 @@ def _conservation(trajectory: Run) -> dict[str, Any]:
     }
 
 
-@compiled
+@compile_function
 def _energy(system, state):
     return system.energy(state.t, state.g, state.xi)
 

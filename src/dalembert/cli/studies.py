@@ -21,12 +21,12 @@ import typer
 
 from ..analysis.comparison import Comparison
 from ..analysis.comparison import compare as compare_methods
-from ..analysis.order import report, study
+from ..analysis.order import convergence_report, study_convergence
 from ..errors import InvalidInput, NumericalFailure
 from ..integrators import METHODS, Integrator
 from ..io.atomic import replacing
 from ..io.config import load_job, method_of, override, read
-from ..papers.exhibits import Made, reproduce_exhibits, select_exhibits
+from ..papers.exhibits import Reproduction, reproduce_exhibits, select_exhibits
 from ..plotting.studies import plot_convergence
 from ..plotting.sweeps import open_sweep, plot_sweep, select_variable
 from ..sweeps.execute import LostCluster, SweepResult, exact_curve
@@ -197,11 +197,11 @@ def convergence(
     say(f"{job.names['system']}: {levels} steps from {job.run['step']:g} ...")
     try:
         with job.blaming():
-            found = study(job, levels=levels, local=local, richardson=richardson)
+            found = study_convergence(job, levels=levels, local=local, richardson=richardson)
     except NumericalFailure as failure:
         print(f"dalembert: {failure}", file=sys.stderr)
         raise typer.Exit(1) from None
-    result = report(found, job)
+    result = convergence_report(found, job)
     if draw and plot is not None:
         with replacing(plot) as temporary:
             plot_convergence(found, title=f"{result['system']} with {result['method']}", path=temporary)
@@ -419,7 +419,7 @@ def reproduce(
     """The figures and tables of the papers: a picture, its data and a page that says why it differs from the printed one."""
     exhibits = select_exhibits(which)
     folder(out)
-    made: list[Made] = []
+    made: list[Reproduction] = []
     try:
         with progress(f"{len(exhibits)} exhibits") as report:
             for done in reproduce_exhibits(exhibits, out):

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..analysis.consistency import enough_pieces, flow
+from ..analysis.consistency import choose_pieces, gauss_flow
 from ..errors import InvalidInput, NumericalFailure
 from ..integrators import Integrator, LagrangeDAlembert
 from ..mechanics import Ehresmann, MechanicalSystem, State, deformed, ehresmann
@@ -171,7 +171,7 @@ def _kept(system: MechanicalSystem, integrator: Integrator, step) -> MechanicalS
 # An embedding is a pytree: these are compiled once for all steps and parameters.
 @jax.jit
 def _flow(e: Embedding, t, z) -> Array:
-    return flow(e.chart.field, 0.0, z, t, e.pieces)
+    return gauss_flow(e.chart.field, 0.0, z, t, e.pieces)
 
 
 def _stepped(e: Embedding, z) -> State:
@@ -257,7 +257,7 @@ def embed(
     values = np.stack([_motion(found, t, z) for t in (0.0, 0.37, 1.91)])
     if np.ptp(values, axis=0).max() > 1e-12 * (1 + np.abs(values).max()):
         raise InvalidInput("the system depends on time; allowed: an autonomous one (take time as a coordinate)")
-    found = replace(found, pieces=enough_pieces(lambda pieces: replace(found, pieces=pieces).flow(step, z)))
+    found = replace(found, pieces=choose_pieces(lambda pieces: replace(found, pieces=pieces).flow(step, z)))
     end, off = (np.asarray(value) for value in _step(found, z))
     if not off <= 1e-12 * (1 + np.abs(end).max()):
         raise InvalidInput(

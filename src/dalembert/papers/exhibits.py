@@ -19,7 +19,7 @@ from ..errors import UnknownName
 from ..io.atomic import replacing
 from ..plotting.style import save
 from . import fedorov_zenkov, garcia_naranjo_jimenez, jimenez_scheurle, mclachlan_zanna, retraction_maps
-from .gallery import Data, Exhibit, Paper, index, page
+from .gallery import Data, Exhibit, Paper, index_page, exhibit_page
 
 MODULES = (garcia_naranjo_jimenez, fedorov_zenkov, mclachlan_zanna, jimenez_scheurle, retraction_maps)
 GALLERIES = tuple(module.gallery for module in MODULES)
@@ -39,7 +39,7 @@ def select_exhibits(name: str) -> list[Exhibit]:
 
 
 @dataclass(frozen=True)
-class Made:
+class Reproduction:
     """An exhibit that is finished: its data, its files and the time it took."""
 
     exhibit: Exhibit
@@ -54,37 +54,37 @@ class Made:
             "paper": self.exhibit.paper.name,
             "title": self.exhibit.title,
             "columns": list(self.data.columns),
-            "rows": [[entry(value) for value in row] for row in self.data.rows],
+            "rows": [[json_cell(value) for value in row] for row in self.data.rows],
             "files": [str(path) for path in self.files],
             "seconds": self.seconds,
         }
 
 
-def reproduce_exhibits(exhibits: Sequence[Exhibit], folder: Path) -> Iterator[Made]:
+def reproduce_exhibits(exhibits: Sequence[Exhibit], folder: Path) -> Iterator[Reproduction]:
     """Make exhibits one after the other: picture, data and page of each, and the index of what is in the folder."""
     for exhibit in exhibits:
         begin = time.perf_counter()
         data = exhibit.compute()
-        files = write(exhibit, data, folder)
+        files = write_exhibit(exhibit, data, folder)
         there = [known for known in FIGURES.values() if (folder / f"{known.id}.md").exists()]
-        _place(folder / "index.md", lambda path: path.write_text(index(there), encoding="utf-8"))
-        yield Made(exhibit, data, files, time.perf_counter() - begin)
+        _place(folder / "index.md", lambda path: path.write_text(index_page(there), encoding="utf-8"))
+        yield Reproduction(exhibit, data, files, time.perf_counter() - begin)
 
 
-def write(exhibit: Exhibit, data: Data, folder: Path) -> tuple[Path, ...]:
+def write_exhibit(exhibit: Exhibit, data: Data, folder: Path) -> tuple[Path, ...]:
     """ID.png, ID.json and ID.md; the page, which shows the others, comes last."""
     content = {
         "id": exhibit.id,
         "title": exhibit.title,
         "columns": list(data.columns),
-        "rows": [[entry(value) for value in row] for row in data.rows],
+        "rows": [[json_cell(value) for value in row] for row in data.rows],
         "arrays": {name: listed(values) for name, values in data.arrays.items()},
     }
     figure = exhibit.draw(data)
     writers = {
         ".png": lambda path: save(figure, path),
         ".json": lambda path: path.write_text(json.dumps(content, allow_nan=False), encoding="utf-8"),
-        ".md": lambda path: path.write_text(page(exhibit, data), encoding="utf-8"),
+        ".md": lambda path: path.write_text(exhibit_page(exhibit, data), encoding="utf-8"),
     }
     return tuple(_place(folder / f"{exhibit.id}{suffix}", writer) for suffix, writer in writers.items())
 
@@ -101,7 +101,7 @@ def listed(values: np.ndarray) -> Any:
     return values.tolist() if np.all(np.isfinite(values)) else to_json(values)
 
 
-def entry(value: Any) -> Any:
+def json_cell(value: Any) -> Any:
     """A cell of a table as JSON has it."""
     if value is None or isinstance(value, str | bool | int):
         return value

@@ -22,7 +22,7 @@ from ..models import chaplygin_sleigh, exact_momentum, suslov, total_turning
 from ..plotting.runs import headings
 from ..plotting.studies import Patch, arrow, draw_portrait, draw_surfaces, equilibria, momentum_surface
 from ..plotting.style import COLOURS, GREY, sheet, space, styled
-from .gallery import Data, Gallery, Paper, simulate_whole
+from .gallery import Data, Gallery, Paper, simulate_uninterrupted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -190,18 +190,18 @@ def sleigh_momenta() -> Data:
     return Data(columns, rows, arrays)
 
 
-CUSP = 1.2
-UNTIL = 5.0
-FINE = 0.002
+CUSP_RATE = 1.2
+END_TIME = 5.0
+FINE_STEP = 0.002
 
 
 def blade(b: float) -> np.ndarray:
     """Poses (k, 3, 3) of the blade through a cusp at t = 0, from -UNTIL to UNTIL: Runge-Kutta with a step of 0.002, both ways."""
     _, system = sleigh_of(CENTRE, b)
-    state = system.state(xi=[CUSP, 0.0, 0.0])
+    state = system.state(xi=[CUSP_RATE, 0.0, 0.0])
     halves = []
-    for step in (-FINE, FINE):
-        run = simulate_whole(system, RungeKutta(), state, step=step, t_end=np.sign(step) * UNTIL, save_every=10).check()
+    for step in (-FINE_STEP, FINE_STEP):
+        run = simulate_uninterrupted(system, RungeKutta(), state, step=step, t_end=np.sign(step) * END_TIME, save_every=10).check()
         halves.append(np.asarray(run.g))
     return np.concatenate([halves[0][:0:-1], halves[1]])
 
@@ -250,7 +250,7 @@ def blades() -> Data:
 
 
 LABELS = ("$M_1$", "$M_2$", "$M_3$")
-HERE = f"{NUMBERS}; here it is that of Figure 4.1, and momenta are h M, as in the paper"
+SAME_BODY = f"{NUMBERS}; here it is that of Figure 4.1, and momenta are h M, as in the paper"
 
 
 def momenta(q: np.ndarray) -> np.ndarray:
@@ -266,7 +266,7 @@ def ring(low: float, high: float, radii: int = 61, angles: int = 181) -> np.ndar
     return np.sin(half)[:, None, None] * np.stack([np.cos(around), np.sin(around)], -1)
 
 
-def _draw(data: Data, view: tuple[float, float]) -> Figure:
+def _draw_momentum_surface(data: Data, view: tuple[float, float]) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 5.6), layout="constrained")
@@ -277,7 +277,7 @@ def _draw(data: Data, view: tuple[float, float]) -> Figure:
 
 @styled
 def draw_suslov_surface(data: Data) -> Figure:
-    return _draw(data, (12, -120))
+    return _draw_momentum_surface(data, (12, -120))
 
 
 @gallery(
@@ -289,7 +289,7 @@ def draw_suslov_surface(data: Data) -> Figure:
     surface with pinch points and self-intersections.
     """,
     differs=f"""
-    {HERE}. The surface is F l_d at all rotations about axes in d, from the definition; (6.12) agrees with it.
+    {SAME_BODY}. The surface is F l_d at all rotations about axes in d, from the definition; (6.12) agrees with it.
     """,
 )
 def suslov_surface() -> Data:
@@ -300,7 +300,7 @@ def suslov_surface() -> Data:
 
 @styled
 def draw_section(data: Data) -> Figure:
-    return _draw(data, (14, -112))
+    return _draw_momentum_surface(data, (14, -112))
 
 
 @gallery(
@@ -311,7 +311,7 @@ def draw_section(data: Data) -> Figure:
     The part of U with 0.4 ≤ q0 ≤ 0.8.
     """,
     differs=f"""
-    {HERE}. q0 is the cosine of half the angle of rotation.
+    {SAME_BODY}. q0 is the cosine of half the angle of rotation.
     """,
 )
 def section() -> Data:
@@ -322,13 +322,13 @@ def section() -> Data:
 
 # -- invariant curves -----------------------------------------------------------------------------------------------------------
 @lru_cache
-def critical() -> tuple[CriticalPoint, ...]:
+def critical_set() -> tuple[CriticalPoint, ...]:
     return tuple(point for point in critical_points(body(), SCHEME, starts=30) if point.value > 1e-12)
 
 
 def separatrix() -> float:
     """h*: the energy at the saddles between the ovals about the origin and those near the equator."""
-    inner = [point.value for point in critical() if point.index == 1 and projective(point.coordinates)[2] > 0.01]
+    inner = [point.value for point in critical_set() if point.index == 1 and projective(point.coordinates)[2] > 0.01]
     return min(inner)
 
 
@@ -372,7 +372,7 @@ def _disc(axes: Axes) -> None:
     with two saddles between them, two centres at h**, and the segment of equilibria.
     """,
     differs=f"""
-    {HERE}. Curves are the levels of the energy of F l_d, which is (6.18) up to a factor. The dashed circle is the
+    {SAME_BODY}. Curves are the levels of the energy of F l_d, which is (6.18) up to a factor. The dashed circle is the
     equator, opposite points of which are one. "Saddles are never stationary" fails only when I11 = I22 (docs/errata.md).
     """,
 )
@@ -383,9 +383,9 @@ def invariant_curves() -> Data:
     q = np.stack([q1, q2], -1) * np.where(inside, 1.0, 0.0)[..., None]
     energy = np.where(inside, constrained_energy(body(), momenta(q)), np.nan)
     star = separatrix()
-    where = [(point.index, projective(point.coordinates)) for point in critical()]
+    where = [(point.index, projective(point.coordinates)) for point in critical_set()]
     places = {index: np.array([q[:2] for kind, q in where if kind == index and q[2] > 0.01]) for index in (1, 2)}
-    top = max(point.value for point in critical())
+    top = max(point.value for point in critical_set())
     levels = np.concatenate(
         [np.array([0.02, 0.1, 0.25, 0.45, 0.7, 0.9]) * star, star + np.array([0.25, 0.6, 0.9]) * (top - star)]
     )
@@ -434,7 +434,7 @@ def draw_dynamics(data: Data) -> Figure:
     (dots) on the line P, in one half plane each.
     """,
     differs=f"""
-    {HERE}. The stable half of P is the one in Θ+, not in Θ- as Theorem 6.3 has it (docs/errata.md); opposite limits are
+    {SAME_BODY}. The stable half of P is the one in Θ+, not in Θ- as Theorem 6.3 has it (docs/errata.md); opposite limits are
     mutually inverse rotations.
     """,
 )
@@ -602,8 +602,8 @@ def draw_path(data: Data) -> Figure:
 def path() -> Data:
     parameters, system = sleigh_of(0.3, 0.0)
     state = system.state(xi=list(VELOCITY))
-    run = simulate_whole(system, SCHEME, state, step=STEP, steps=STEPS).check()
-    flow = simulate_whole(system, RungeKutta(), state, step=STEP / 100, steps=100 * STEPS, save_every=5).check()
+    run = simulate_uninterrupted(system, SCHEME, state, step=STEP, steps=STEPS).check()
+    flow = simulate_uninterrupted(system, RungeKutta(), state, step=STEP / 100, steps=100 * STEPS, save_every=5).check()
     gap = np.linalg.norm(np.asarray(run.g)[:, :2, 2] - np.asarray(flow.g)[::20, :2, 2], axis=1)
     rows = [
         ("largest error of the energy", float(np.abs(np.asarray(run.energy_error())).max())),

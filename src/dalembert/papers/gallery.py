@@ -76,29 +76,29 @@ class Gallery:
         return add
 
 
-def page(exhibit: Exhibit, data: Data) -> str:
+def exhibit_page(exhibit: Exhibit, data: Data) -> str:
     """What was printed, what we get, and why they differ, around the picture."""
     parts = [
         f"# {exhibit.paper.name}, {exhibit.label.replace('-', ' ')}: {exhibit.title}",
         exhibit.paper.citation,
         f"![{exhibit.title}]({exhibit.id}.png)",
         "## Printed",
-        flow(exhibit.printed),
+        paragraph(exhibit.printed),
         "## Here",
-        table(data.columns, data.rows),
+        markdown_table(data.columns, data.rows),
         f"All numbers: [{exhibit.id}.json]({exhibit.id}.json). Made by `dalembert reproduce {exhibit.id}`.",
         "## Why they differ",
-        flow(exhibit.differs),
+        paragraph(exhibit.differs),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def flow(text: str) -> str:
+def paragraph(text: str) -> str:
     """A text of the source as one paragraph."""
     return " ".join(text.split())
 
 
-def index(exhibits: Sequence[Exhibit]) -> str:
+def index_page(exhibits: Sequence[Exhibit]) -> str:
     """The list of pages, by paper."""
     lines = ["# Figures and tables of the papers", ""]
     for paper in dict.fromkeys(exhibit.paper for exhibit in exhibits):
@@ -108,14 +108,14 @@ def index(exhibits: Sequence[Exhibit]) -> str:
     return "\n".join(lines)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A Markdown table."""
-    lines = ["| " + " | ".join(map(cell, columns)) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(map(cell, row)) + " |" for row in rows]
+    lines = ["| " + " | ".join(map(format_cell, columns)) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(map(format_cell, row)) + " |" for row in rows]
     return "\n".join(lines)
 
 
-def cell(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """A number with the digits that matter, a dash for nothing."""
     if value is None or (isinstance(value, float | np.floating) and not np.isfinite(value)):
         return "-"
@@ -125,7 +125,7 @@ def cell(value: Any) -> str:
     return text.replace("|", "\\|")
 
 
-def simulate_whole(system: MechanicalSystem, integrator: Integrator, state: State, **options: Any) -> Run:
+def simulate_uninterrupted(system: MechanicalSystem, integrator: Integrator, state: State, **options: Any) -> Run:
     """`dalembert.simulate`, but Ctrl-C ends the figure: half a run must not be drawn as a whole one."""
     run = simulate(system, integrator, state, **options)
     if run.interrupted:

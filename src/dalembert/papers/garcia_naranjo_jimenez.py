@@ -23,7 +23,7 @@ from ..models import exact_momentum, suslov
 from ..numerics import slopes
 from ..plotting.studies import Patch, draw_lines, draw_slope, draw_surfaces, momentum_surface
 from ..plotting.style import COLOURS, MARKERS, sheet, space, styled
-from .gallery import Data, Gallery, Paper, simulate_whole
+from .gallery import Data, Gallery, Paper, simulate_uninterrupted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +43,7 @@ SCHEMES = {"Moser-Veselov": EulerPoincareSuslov("moser-veselov"), "Cayley": Eule
 
 
 @dataclass(frozen=True)
-class Case:
+class SuslovExample:
     """A body with e3 as normal, its initial momentum, and the two steps of the figure."""
 
     inertia: tuple[tuple[float, float, float], ...]
@@ -62,12 +62,12 @@ class Case:
         return n / np.linalg.norm(n)
 
 
-GENERIC = Case(((3.0, 0.0, 1.0), (0.0, 4.0, 0.5), (1.0, 0.5, 5.0)), (41.07400078, -99.38251558), (0.015, 0.030))
-SPECIAL = Case(((3.0, 0.0, 0.0), (0.0, 3.0, 0.5), (0.0, 0.5, 5.0)), (179.9836568, 2.4255507998), (0.007, 0.014))
+GENERIC = SuslovExample(((3.0, 0.0, 1.0), (0.0, 4.0, 0.5), (1.0, 0.5, 5.0)), (41.07400078, -99.38251558), (0.015, 0.030))
+SPECIAL = SuslovExample(((3.0, 0.0, 0.0), (0.0, 3.0, 0.5), (0.0, 0.5, 5.0)), (179.9836568, 2.4255507998), (0.007, 0.014))
 
 
 STEP = 0.015
-CUT = 1.2
+MAX_ANGLE = 1.2
 LABELS = ("$M_1$", "$M_2$", "$M_3$")
 
 
@@ -157,7 +157,7 @@ def draw_unbounded(data: Data) -> Figure:
     """,
 )
 def unbounded_locus() -> Data:
-    surface = momentum_surface(GENERIC.system, SCHEMES["Cayley"], STEP, polar(CUT, 181, 91))
+    surface = momentum_surface(GENERIC.system, SCHEMES["Cayley"], STEP, polar(MAX_ANGLE, 181, 91))
     curves = [curve for curve in intersection() if len(curve) > 1]
     reach = np.abs(surface).reshape(-1, 3).max(axis=0)
     rows = [
@@ -178,7 +178,7 @@ def intersection(points: int = 401) -> list[np.ndarray]:
     from contourpy import contour_generator
 
     system, scheme = GENERIC.system, SCHEMES["Cayley"]
-    reach = 2 / STEP * np.tan(CUT / 2)
+    reach = 2 / STEP * np.tan(MAX_ANGLE / 2)
     line = np.linspace(-reach, reach, points)
     distance = lambda x: momentum_surface(system, scheme, STEP, x) @ GENERIC.normal
     grid = np.stack(np.meshgrid(line, line), -1)
@@ -196,19 +196,19 @@ def intersection(points: int = 401) -> list[np.ndarray]:
     return found
 
 
-EARLY = 12
+BRANCH_STEPS = 12
 """Steps within which the Moser-Veselov branch is lost, if it is lost at all: the momentum then swings to the other side."""
 
 
-def momenta(case: Case, scheme: str, step: float) -> tuple[np.ndarray, np.ndarray]:
+def momenta(case: SuslovExample, scheme: str, step: float) -> tuple[np.ndarray, np.ndarray]:
     """(t_k, M_k) of round(1/ε) steps from the paper's initial momentum."""
-    run = simulate_whole(
+    run = simulate_uninterrupted(
         case.system, SCHEMES[scheme], case.system.state(momentum=case.momentum), step=step, steps=round(1 / step)
     )
     return np.asarray(run.check().t), np.asarray(run.momentum)
 
 
-def lead(case: Case, t: np.ndarray, M: np.ndarray) -> float:
+def lead(case: SuslovExample, t: np.ndarray, M: np.ndarray) -> float:
     """How much sooner than the flow a run reaches the state half way between its limits: positive for a run that is too fast."""
     fine = np.linspace(0, 1, 20001)
     exact = exact_momentum(case.inertia, case.momentum, fine)
@@ -221,7 +221,7 @@ def _increasing(values: np.ndarray, time: np.ndarray) -> tuple[np.ndarray, np.nd
     return (values, time) if values[-1] > values[0] else (-values, time)
 
 
-def compare(case: Case) -> Data:
+def compare_schemes(case: SuslovExample) -> Data:
     """Momenta, energy and distance from d* for both schemes and both steps."""
     fine = np.linspace(0, 1, 501)
     exact = exact_momentum(case.inertia, case.momentum, fine)
@@ -230,7 +230,7 @@ def compare(case: Case) -> Data:
         [("exact", *exact_momentum(case.inertia, case.momentum, 1.0), 0.0, 0.0, 0.0, None)],
     )
     for scheme, integrator in SCHEMES.items():
-        ends = largest_step(case.system, integrator, case.momentum, steps=EARLY) if scheme == "Moser-Veselov" else None
+        ends = largest_step(case.system, integrator, case.momentum, steps=BRANCH_STEPS) if scheme == "Moser-Veselov" else None
         for step in case.steps:
             t, M = momenta(case, scheme, step)
             energy, distance = constrained_energy(case.system, M), M @ case.normal
@@ -251,7 +251,7 @@ def compare(case: Case) -> Data:
     return Data(columns, rows, arrays)
 
 
-def _draw(case: Case, data: Data) -> Figure:
+def _draw_comparison(case: SuslovExample, data: Data) -> Figure:
     figure, axes = sheet(1, 2, size=(11.5, 4.9))
     labels = [f"{scheme}, ε = {step:g}" for scheme in SCHEMES for step in case.steps]
     insets = []
@@ -285,23 +285,23 @@ def _draw(case: Case, data: Data) -> Figure:
     return figure
 
 
-INSETS: dict[Case, tuple[tuple[float, ...], tuple[float, ...]]] = {
+INSETS: dict[SuslovExample, tuple[tuple[float, ...], tuple[float, ...]]] = {
     GENERIC: ((0.60, 0.58, 0.38, 0.34), (0.60, 0.14, 0.38, 0.34)),
     SPECIAL: ((0.60, 0.60, 0.38, 0.34), (0.07, 0.56, 0.30, 0.36)),
 }
-CLOCK = """
+SPEED_NOTE = """
 The Moser-Veselov map runs ahead of the flow and the Cayley map behind it: Remark 8.1 has it the other way round.
 """
 
 
 @styled
 def draw_generic(data: Data) -> Figure:
-    return _draw(GENERIC, data)
+    return _draw_comparison(GENERIC, data)
 
 
 @styled
 def draw_special(data: Data) -> Figure:
-    return _draw(SPECIAL, data)
+    return _draw_comparison(SPECIAL, data)
 
 
 @gallery(
@@ -314,12 +314,12 @@ def draw_special(data: Data) -> Figure:
     """,
     differs=f"""
     The thresholds are 0.03 and 0.04: with this M(0) the first failure is at ε = 0.0327626 (step 6), and M(0) itself
-    has no preimage above 0.0351714. {CLOCK} Over a run the error of E_c of the Cayley map is O(ε²), not O(ε³)
+    has no preimage above 0.0351714. {SPEED_NOTE} Over a run the error of E_c of the Cayley map is O(ε²), not O(ε³)
     (docs/errata.md). E_c has its factor 1/2 here.
     """,
 )
 def generic() -> Data:
-    return compare(GENERIC)
+    return compare_schemes(GENERIC)
 
 
 @gallery(
@@ -331,11 +331,11 @@ def generic() -> Data:
     the Moser-Veselov map has problems from ε = 0.018 on.
     """,
     differs=f"""
-    Failure starts at ε = 1/60 = 0.0166667 (docs/errata.md). {CLOCK}
+    Failure starts at ε = 1/60 = 0.0166667 (docs/errata.md). {SPEED_NOTE}
     """,
 )
 def special() -> Data:
-    return compare(SPECIAL)
+    return compare_schemes(SPECIAL)
 
 
 COUNTS = tuple(64 * 2**k for k in range(9))
@@ -345,7 +345,7 @@ TIMED = 50_000
 
 def run(method: str, steps: int):
     state = GENERIC.system.state(momentum=GENERIC.momentum)
-    return simulate_whole(GENERIC.system, METHODS[method], state, step=1 / steps, steps=steps, save_every=steps)
+    return simulate_uninterrupted(GENERIC.system, METHODS[method], state, step=1 / steps, steps=steps, save_every=steps)
 
 
 def error(method: str, steps: int) -> float:

@@ -28,7 +28,7 @@ import numpy as np
 from ..analysis.integrals import equilibrium_line
 from ..analysis.legendre import AlgebraicMap, algebraic_map, legendre_map
 from ..analysis.locus import Locus
-from ..analysis.polynomials import Polynomials, interpolate, vanishing
+from ..analysis.polynomials import Polynomials, interpolate, vanishing_polynomials
 from ..errors import InvalidInput, NumericalFailure
 from ..groups import SE2, Group
 from ..integrators import EulerPoincareSuslov
@@ -349,7 +349,7 @@ class SleighLocus:
         rng = np.random.default_rng(0)
         m, J, a, _ = self.parameters
         size = np.sqrt((J + m * a * a) / m)
-        found = vanishing(self.points(rng.uniform(-2.5, 2.5, 80), size * rng.normal(size=80)), 3)
+        found = vanishing_polynomials(self.points(rng.uniform(-2.5, 2.5, 80), size * rng.normal(size=80)), 3)
         if found.coefficients.shape[1] != 1:
             raise InvalidInput("a sleigh with a = 0 is balanced: its surface is a plane and no cubic is singled out")
         (top,) = found.coefficients[np.all(found.exponents == [0, 0, 3], axis=1), 0]
@@ -384,7 +384,7 @@ class SleighLocus:
         """The quartic in (p_theta, ph) of Lemma 7.2 (3) by elimination, ph^4 with coefficient 1."""
         points = np.vstack(self.folds())
         points = points[np.linspace(0, len(points) - 1, 200).astype(int)]
-        found = vanishing(points, 4, tolerance=1e-9)
+        found = vanishing_polynomials(points, 4, tolerance=1e-9)
         (top,) = found.coefficients[np.all(found.exponents == [0, 4], axis=1), 0]
         return Polynomials(found.exponents, (found.coefficients / top).real)
 

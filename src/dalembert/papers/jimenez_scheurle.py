@@ -16,7 +16,7 @@ from ..plotting.runs import draw_invariants
 from ..plotting.studies import draw_lines, draw_slope
 from ..plotting.style import COLOURS, DASHES, curve, sheet, styled
 from ..simulation import Run
-from .gallery import Data, Gallery, Paper, simulate_whole
+from .gallery import Data, Gallery, Paper, simulate_uninterrupted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,7 +59,7 @@ def start(system: System, scheme: str, step: float) -> State:
 def particle(scheme: str, steps: int, t_end: float = 1.0, potential: str = "free", save_every: int = 1) -> Run:
     system, step = nonholonomic_particle(potential), t_end / steps
     state = start(system, scheme, step)
-    return simulate_whole(system, SCHEMES[scheme], state, step=step, steps=steps, save_every=save_every).check()
+    return simulate_uninterrupted(system, SCHEMES[scheme], state, step=step, steps=steps, save_every=save_every).check()
 
 
 def as_printed(steps: int) -> np.ndarray:
@@ -152,7 +152,7 @@ def orders() -> Data:
 
 
 # -- the deformed constraint and the energy ---------------------------------------------------------------------------------
-EPSILON, UNTIL = 0.1, 60.0
+EPSILON, END_TIME = 0.1, 60.0
 FORMS = ("β = 1/2, original nodes", "(86), β = 1/2, redefined nodes", "(89), deformed, data on D_ε")
 
 
@@ -194,7 +194,7 @@ def deformed_constraint() -> Data:
     arrays: dict[str, np.ndarray] = {}
     rows: list[tuple] = []
     for form in FORMS:
-        run = particle(form, round(UNTIL / EPSILON), UNTIL, "harmonic")
+        run = particle(form, round(END_TIME / EPSILON), END_TIME, "harmonic")
         plain, deformed = residuals(run)
         arrays |= {"t": np.asarray(run.t), f"{form}, D": plain, f"{form}, D_eps": deformed}
         rows.append((form, float(np.abs(plain).max()), float(np.abs(deformed).max())))

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from ..analysis.modified import failing_steps, scaled_taus, spectrum, taus
+from ..analysis.modified import failing_steps, scaling_coefficients, spectrum, speed_coefficients
 from ..integrators import DiscreteMoserVeselov, ImplicitMidpoint, Integrator, LiePoissonSplitting
 from ..kernels import Block, Loop, Value, inner_blocks, lower
 from ..mechanics import InvariantSystem
 from ..models import exact, rigid_body
 from ..plotting.studies import draw_lines, draw_slope
 from ..plotting.style import COLOURS, DASHES, sheet, styled
-from .gallery import Data, Gallery, Paper, simulate_whole
+from .gallery import Data, Gallery, Paper, simulate_uninterrupted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +47,7 @@ MASS = np.array([0.92181297074480, 0.73820724581067, 0.17626614449462])
 START = np.array([0.41027020699095, 0.89364953091353, 0.05789130478427])
 START = START / np.linalg.norm(START)
 INERTIA = MASS.sum() - MASS
-END = 100.0
+END_TIME = 100.0
 METHODS: dict[str, Integrator] = {
     "LP2": LiePoissonSplitting(),
     "IMR": ImplicitMidpoint(),
@@ -69,21 +69,21 @@ def body() -> InvariantSystem:
 def momenta(method: str, step: float, steps: int) -> np.ndarray:
     """m_0, m_1, ... of a method, (k, 3); fewer than steps + 1 where it fails."""
     system = body()
-    run = simulate_whole(system, METHODS[method], system.state(momentum=START), step=step, steps=steps)
+    run = simulate_uninterrupted(system, METHODS[method], system.state(momentum=START), step=step, steps=steps)
     return np.asarray(run.momentum) if run.failed_at != -1 else START[None]
 
 
-def error(method: str, step: float) -> float:
+def end_error(method: str, step: float) -> float:
     """|m_n - m(100)| with n = floor(100/h), as Table 4 has it; NaN where the method fails."""
-    steps = int(END / step + 1e-9)
+    steps = int(END_TIME / step + 1e-9)
     found = momenta(method, step, steps)
-    return float(np.linalg.norm(found[-1] - exact(INERTIA, START, END).momentum)) if len(found) > steps else np.nan
+    return float(np.linalg.norm(found[-1] - exact(INERTIA, START, END_TIME).momentum)) if len(found) > steps else np.nan
 
 
 @lru_cache
 def errors() -> dict[str, list[float]]:
     """The errors of all methods at all steps of Figure 7.5."""
-    return {method: [error(method, h) for h in STEPS] for method in METHODS}
+    return {method: [end_error(method, h) for h in STEPS] for method in METHODS}
 
 
 def energy(m: np.ndarray) -> np.ndarray:
@@ -91,13 +91,13 @@ def energy(m: np.ndarray) -> np.ndarray:
     return np.sum(m**2 / INERTIA, axis=-1)
 
 
-SHOWN = ("LP2", "IMR", "DMV4", "DMV6")
+LARGE_STEP_METHODS = ("LP2", "IMR", "DMV4", "DMV6")
 
 
 @styled
 def draw_motions(data: Data) -> Figure:
-    figure, axes = sheet(len(SHOWN), 1, size=(7.4, 7.6), sharex=True, sharey=True)
-    for panel, name in zip(axes, SHOWN, strict=True):
+    figure, axes = sheet(len(LARGE_STEP_METHODS), 1, size=(7.4, 7.6), sharex=True, sharey=True)
+    for panel, name in zip(axes, LARGE_STEP_METHODS, strict=True):
         for i in range(3):
             panel.plot(data["t"], data["exact"][:, i], color=COLOURS[i], linewidth=0.8, alpha=0.6)
             style = {"color": COLOURS[i], "linestyle": DASHES[i], "label": f"$m_{i + 1}$"}
@@ -111,23 +111,23 @@ def draw_motions(data: Data) -> Figure:
 
 def motions(step: float) -> Data:
     """The momenta of the methods at one step beside the exact motion."""
-    steps = int(END / step)
-    nodes, t = step * np.arange(steps + 1), np.linspace(0, END, 1501)
+    steps = int(END_TIME / step)
+    nodes, t = step * np.arange(steps + 1), np.linspace(0, END_TIME, 1501)
     truth, there = exact(INERTIA, START, t).momentum, exact(INERTIA, START, nodes).momentum
     arrays = {"t": t, "exact": truth, "nodes": nodes}
     rows = []
-    for name in SHOWN:
+    for name in LARGE_STEP_METHODS:
         found = momenta(name, step, steps)
         found = np.concatenate([found, np.full((steps + 1 - len(found), 3), np.nan)])
         arrays[name] = found
         size, level = np.linalg.norm(found, axis=1), energy(found)
         gaps = (np.linalg.norm(found - there, axis=1), size - 1, level / energy(START) - 1)
-        rows.append((name, *(float(np.abs(gap).max()) for gap in gaps), effective(name, step)))
+        rows.append((name, *(float(np.abs(gap).max()) for gap in gaps), effective_speed(name, step)))
     columns = ("method", "largest error of m", "of |m|", "of H, relative", "speed of the motion")
     return Data(columns, rows, arrays)
 
 
-def effective(name: str, step: float) -> float | None:
+def effective_speed(name: str, step: float) -> float | None:
     """Over what time of the exact flow a step of a Moser-Veselov method goes, divided by h; None for the others."""
     if not name.startswith("DMV"):
         return None
@@ -224,12 +224,12 @@ def table_4() -> Data:
     for name, printed in TABLE_4.items():
         ours = [found[name][STEPS.index(h)] for h in TABLE_STEPS]
         rows.append(
-            [name, *(value for pair in zip(map(_word, ours), map(_word, printed), strict=True) for value in pair)]
+            [name, *(value for pair in zip(map(_format_error, ours), map(_format_error, printed), strict=True) for value in pair)]
         )
     return Data(columns, rows, {"h": np.array(STEPS), **{name: np.array(values) for name, values in found.items()}})
 
 
-def _word(value: float | None) -> Any:
+def _format_error(value: float | None) -> Any:
     return "fails" if value is None or not np.isfinite(value) else value
 
 
@@ -255,8 +255,8 @@ def error_against_step() -> Data:
     return Data(("method", "error at h = 1/16", "error at h = 1/2", "order between 1/8 and 1/16"), rows, arrays)
 
 
-H3 = 0.8
-UNTIL = 50.0
+FIGURE_STEP = 0.8
+FIGURE_TIME = 50.0
 
 
 @styled
@@ -294,10 +294,10 @@ def draw_components(data: Data) -> Figure:
     """,
 )
 def modified_motions() -> Data:
-    tau3, tau5 = taus(INERTIA, START, 2)
-    rates = {"exact": 1.0, "order 4": 1 + tau3 * H3**2, "order 6": 1 + tau3 * H3**2 + tau5 * H3**4}
-    t, nodes = np.linspace(0, UNTIL, 1001), H3 * np.arange(int(UNTIL / H3) + 1)
-    found = momenta("DMV", H3, len(nodes) - 1)
+    tau3, tau5 = speed_coefficients(INERTIA, START, 2)
+    rates = {"exact": 1.0, "order 4": 1 + tau3 * FIGURE_STEP**2, "order 6": 1 + tau3 * FIGURE_STEP**2 + tau5 * FIGURE_STEP**4}
+    t, nodes = np.linspace(0, FIGURE_TIME, 1001), FIGURE_STEP * np.arange(int(FIGURE_TIME / FIGURE_STEP) + 1)
+    found = momenta("DMV", FIGURE_STEP, len(nodes) - 1)
     motion = {name: exact(INERTIA, START, rate * t).momentum for name, rate in rates.items()}
     rows = [
         (label, rates[name], float(np.abs(found - exact(INERTIA, START, rates[name] * nodes).momentum).max()))
@@ -334,8 +334,8 @@ def draw_conservation(data: Data) -> Figure:
     """,
 )
 def conservation() -> Data:
-    nodes = H3 * np.arange(int(UNTIL / H3) + 1)
-    found = momenta("DMV", H3, len(nodes) - 1)
+    nodes = FIGURE_STEP * np.arange(int(FIGURE_TIME / FIGURE_STEP) + 1)
+    found = momenta("DMV", FIGURE_STEP, len(nodes) - 1)
     drift = energy(found) - energy(START)
     norm = np.linalg.norm(found, axis=1) - 1.0
     rows = [("H", float(np.abs(drift).max())), ("|m|", float(np.abs(norm).max()))]
@@ -372,9 +372,9 @@ def cost_against_accuracy() -> Data:
     arrays: dict[str, np.ndarray] = {}
     rows = []
     for name, values in errors().items():
-        count = counter(name)
-        each = [count(turns(name, h)) for h in STEPS]
-        total = np.array([flops * int(END / h + 1e-9) for flops, h in zip(each, STEPS, strict=True)])
+        count = operation_counter(name)
+        each = [count(newton_iterations(name, h)) for h in STEPS]
+        total = np.array([flops * int(END_TIME / h + 1e-9) for flops, h in zip(each, STEPS, strict=True)])
         arrays |= {f"{name} error": np.array(values), f"{name} operations": total}
         rows.append((name, each[3], values[3]))
     return Data(("method", "operations a step (h = 1/2)", "error at h = 1/2"), rows, arrays)
@@ -383,14 +383,14 @@ def cost_against_accuracy() -> Data:
 FLOPS = dict.fromkeys(("add", "sub", "mul", "div", "sqrt", "neg"), 1) | {"fma": 2}
 
 
-def turns(method: str, step: float) -> float:
+def newton_iterations(method: str, step: float) -> float:
     """Newton iterations a step."""
     system = body()
-    run = simulate_whole(system, METHODS[method], system.state(momentum=START), step=step, steps=int(END / step + 1e-9))
+    run = simulate_uninterrupted(system, METHODS[method], system.state(momentum=START), step=step, steps=int(END_TIME / step + 1e-9))
     return float(np.mean(np.asarray(run.iterations)[1:])) if len(run.t) > 1 else 0.0
 
 
-def counter(method: str) -> Callable[[float], float]:
+def operation_counter(method: str) -> Callable[[float], float]:
     """Floating-point operations of a step of the momentum alone, in the compiled program, as a function of Newton's iterations."""
     system, integrator = body(), METHODS[method]
     attitude = "g" if method == "IMR" else "q"
@@ -404,10 +404,10 @@ def counter(method: str) -> Callable[[float], float]:
     consts = (system, np.float64(1.0))
     carry = jax.eval_shape(lambda: integrator.start(system, system.state(momentum=START), 1.0)[0])
     program = lower(advance, observe, jax.eval_shape(lambda: consts), carry, None).program
-    return lambda iterations: _count(program.advance, iterations)
+    return lambda iterations: _count_operations(program.advance, iterations)
 
 
-def _count(block: Block, iterations: float) -> float:
+def _count_operations(block: Block, iterations: float) -> float:
     """A loop that holds another one follows a lost branch and is not entered."""
     total = 0.0
     for statement in block.statements:
@@ -415,17 +415,17 @@ def _count(block: Block, iterations: float) -> float:
             total += FLOPS.get(statement.op, 0) if statement.type == "f64" else 0
         elif isinstance(statement, Loop):
             nested = any(isinstance(inner, Loop) for each in inner_blocks(statement) for inner in each.statements)
-            tests = (iterations + 1) * _count(statement.test, iterations)
-            total += 0 if nested else iterations * _count(statement.body, iterations) + tests
+            tests = (iterations + 1) * _count_operations(statement.test, iterations)
+            total += 0 if nested else iterations * _count_operations(statement.body, iterations) + tests
     return total
 
 
-LOOKS = {"DMV": ("o", ":", COLOURS[0], 6), "DMV4": ("*", "-.", COLOURS[1], 6), "DMV6": ("h", "--", COLOURS[2], 4)}
+LINE_STYLES = {"DMV": ("o", ":", COLOURS[0], 6), "DMV4": ("*", "-.", COLOURS[1], 6), "DMV6": ("h", "--", COLOURS[2], 4)}
 
 
 def roots(steps: np.ndarray) -> dict[str, np.ndarray]:
     """The six roots of P(l) for each method at each step, (k, 6): h m scaled by 1, 1 + tau3 h² and 1 + tau3 h² + tau5~ h⁴."""
-    tau3, tau5 = scaled_taus(INERTIA, START, 2)
+    tau3, tau5 = scaling_coefficients(INERTIA, START, 2)
     hat = np.cross(np.eye(3), START)
     scales = {"DMV": 0 * steps + 1, "DMV4": 1 + tau3 * steps**2, "DMV6": 1 + tau3 * steps**2 + tau5 * steps**4}
     return {
@@ -452,7 +452,7 @@ def spectra(steps: np.ndarray) -> Data:
 def _draw_spectrum(data: Data, scale: str, limit: float, every: int) -> Figure:
     figure, axes = sheet(2, 1, size=(7.2, 6.0), sharex=True)
     for panel, part in zip(axes, ("real", "imaginary"), strict=True):
-        for name, (marker, dash, colour, size) in LOOKS.items():
+        for name, (marker, dash, colour, size) in LINE_STYLES.items():
             for k, column in enumerate(data[f"{name} {part}"].T):
                 style = {"marker": marker, "linestyle": dash, "color": colour, "markersize": size, "linewidth": 0.8}
                 panel.plot(

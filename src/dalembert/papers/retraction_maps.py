@@ -16,7 +16,7 @@ from ..mechanics import InvariantSystem, State
 from ..models import rigid_body, suslov
 from ..plotting.style import COLOURS, DASHES, FLOOR, curve, sheet, styled
 from ..simulation import Run
-from .gallery import Data, Gallery, Paper, simulate_whole
+from .gallery import Data, Gallery, Paper, simulate_uninterrupted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,7 +85,7 @@ class AsPrinted(Integrator):
 def experiment(integrator: Integrator, system: InvariantSystem | None = None, start=START) -> Run:
     """The paper's run: 30 minutes with t = 0.01 from R = 1 and a momentum in d*."""
     system = suslov(INERTIA) if system is None else system
-    return simulate_whole(
+    return simulate_uninterrupted(
         system, integrator, system.state(momentum=list(start)), step=STEP, steps=STEPS, save_every=SAVE
     )
 
