@@ -8,7 +8,7 @@ Newton's method to stagnation, differentiated by the implicit function theorem.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -293,13 +293,29 @@ def find_fixed_point(function: Callable[[Array], Array], guess: Array) -> Root:
     return _rooted(lambda x: x - function(x), solver, guess)
 
 
+def _convert_closure(function: Callable[[Array], Array], example: Array) -> tuple[Callable[..., Array], list[Any]]:
+    """(f, values): function(x) = f(x, *values), with all traced values that the function closes over.
+
+    `jax.closure_convert` leaves integers behind, which a transformation of f then meets as constants from another trace.
+    """
+    closed = jax.make_jaxpr(function)(example)
+    traced = [isinstance(value, jax.core.Tracer) for value in closed.consts]
+
+    def converted(x: Array, *values: Any) -> Array:
+        given = iter(values)
+        consts = [next(given) if own else value for own, value in zip(traced, closed.consts, strict=True)]
+        return jax.core.eval_jaxpr(closed.jaxpr, consts, x)[0]
+
+    return converted, [value for own, value in zip(traced, closed.consts, strict=True) if own]
+
+
 def _rooted(function: Callable[[Array], Array], solver: Callable, guess: Array, *context: Array) -> Root:
     """The root that solver(f, guess, *context) finds, with the implicit function theorem as its derivative.
 
     `jax.lax.custom_root` does the same, but traces the equations and their linear solve again for derivatives that few ask for.
     """
     # jit: the equations are traced once, not at each of their uses.
-    f, parameters = jax.closure_convert(jax.jit(function), guess)
+    f, parameters = _convert_closure(jax.jit(function), guess)
 
     @jax.custom_jvp
     def root(start, parameters):
