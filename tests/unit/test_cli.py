@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import dalembert as da
 from dalembert.cli.app import app
 from dalembert.errors import InvalidInput, WriteFailure
-from dalembert.io.atomic import writing
+from dalembert.io.atomic import output_lock
 from dalembert.io.config import parse_job as parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -249,7 +249,7 @@ def test_resume_refuses_another_run(tmp_path, monkeypatch, capsys):
 
 def test_two_runs_on_one_file_and_a_disk_that_is_full(tmp_path, monkeypatch, capsys):
     out = tmp_path / "run.nc"
-    with writing(out):
+    with output_lock(out):
         assert "another run" in refused(capsys, monkeypatch, "run", SLEIGH, "--out", str(out))
 
     def full(*arguments, **options):

@@ -16,7 +16,7 @@ from dalembert.errors import InvalidInput, UnknownName
 from dalembert.groups import axes, configuration, described, quaternions
 from dalembert.groups.coordinates import euler_angles
 from dalembert.io import config as _toml
-from dalembert.io.config import commented, override
+from dalembert.io.config import model_template, apply_settings
 from dalembert.io.config import load_job as load
 from dalembert.io.config import parse_job as parse
 from dalembert.models import MODELS
@@ -138,7 +138,7 @@ BASE = {
     ],
 )
 def test_a_setting_overrides_the_file(setting, section, expected):
-    changed = override(BASE, [setting])
+    changed = apply_settings(BASE, [setting])
     assert changed[section] == expected
     assert {key: part for key, part in changed.items() if key != section} == {
         key: part for key, part in BASE.items() if key != section
@@ -146,14 +146,14 @@ def test_a_setting_overrides_the_file(setting, section, expected):
 
 
 def test_options_of_a_new_method_may_come_before_its_name():
-    changed = override(BASE, ["method.node=0.25", "method.name=lagrange-dalembert"])
+    changed = apply_settings(BASE, ["method.node=0.25", "method.name=lagrange-dalembert"])
     assert changed["method"] == {"name": "lagrange-dalembert", "node": 0.25}
 
 
 @pytest.mark.parametrize("setting", ["run", "run=3", "run.step", ".step=1", "run.=1"])
 def test_a_bad_setting_says_how(setting):
     with pytest.raises(InvalidInput, match=r"run\.step=0\.01"):
-        override(BASE, [setting])
+        apply_settings(BASE, [setting])
 
 
 def test_toml_is_read_back_as_it_was():
@@ -161,7 +161,7 @@ def test_toml_is_read_back_as_it_was():
         "a": {"x": 0.1 + 0.2, "n": 3, "on": True, "text": 'say "é" \\ \n', "deep": [[1.0, 2], [-0.0, 1e300]]},
         "b": {"table": {"angle": 0.5, "position": [1, 2.5]}, "number": np.float64(0.3)},
     }
-    assert tomllib.loads(_toml.dumps(config)) == config
+    assert tomllib.loads(_toml.to_toml(config)) == config
 
 
 # -- a system of one's own ------------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_a_file_beside_the_configuration_makes_the_system(tmp_path):
     (tmp_path / "sub" / "helper_of_mine.py").write_text("HALF = 0.5")
     (tmp_path / "sub" / "mine.py").write_text(OWN)
     config = {**RUN, "system": {"python": "mine.py:make", "mass": 3.0}}
-    (tmp_path / "sub" / "job.toml").write_text(_toml.dumps(config))
+    (tmp_path / "sub" / "job.toml").write_text(_toml.to_toml(config))
     made = load(tmp_path / "sub" / "job.toml")
     assert made.names["system"] == "mine.py:make" and float(made.state.momentum[0]) == 3.0
 
@@ -238,7 +238,7 @@ def test_its_parameters_are_checked(tmp_path):
 # -- files to start from --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_has_a_configuration_to_start_from(name):
-    model, config = MODELS[name], tomllib.loads(commented(name, "x.toml"))
+    model, config = MODELS[name], tomllib.loads(model_template(name, "x.toml"))
     assert config["system"] == {"name": name, **json.loads(json.dumps(model.example))}
     assert config["method"] == dict(model.method) and config["run"]["step"] == model.step
     assert config["initial"] == json.loads(json.dumps(dict(model.initial)))

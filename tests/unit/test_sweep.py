@@ -15,7 +15,7 @@ import dalembert as da
 from dalembert.cli.app import app
 from dalembert.errors import InvalidInput
 from dalembert.io.config import parse_job as parse
-from dalembert.sweeps.plan import axis, sample_axis, substituted
+from dalembert.sweeps.plan import parse_axis, parse_sample, substitute
 from dalembert.sweeps.plan import make_plan as plan
 
 SUSLOV = {
@@ -49,7 +49,7 @@ def with_sweep(base, **section):
     ids=str,
 )
 def test_any_part_of_an_axis_is_that_part_of_the_whole(spec):
-    one = axis("run.step", spec)
+    one = parse_axis("run.step", spec)
     whole = one.at(0, one.size)["run.step"]
     assert one.size == 23 and len(set(np.asarray(whole).tolist())) == 23
     for lo, hi in ((0, 5), (3, 4), (5, 23), (22, 23)):
@@ -58,7 +58,7 @@ def test_any_part_of_an_axis_is_that_part_of_the_whole(spec):
 
 @pytest.mark.parametrize("kind", ["random", "latin", "sobol"])
 def test_samples_fill_their_box_and_come_in_parts(kind):
-    one = sample_axis({kind: 64, "seed": 3, "ranges": {"run.step": [0.1, 0.2], "system": {"a": [-1.0, 1.0]}}})
+    one = parse_sample({kind: 64, "seed": 3, "ranges": {"run.step": [0.1, 0.2], "system": {"a": [-1.0, 1.0]}}})
     whole = one.at(0, 64)
     assert one.names == ("run.step", "system.a") and whole["run.step"].min() >= 0.1 and whole["run.step"].max() < 0.2
     assert np.array_equal(one.at(10, 30)["system.a"], whole["system.a"][10:30])
@@ -67,7 +67,7 @@ def test_samples_fill_their_box_and_come_in_parts(kind):
 
 
 def test_ends_are_met_exactly():
-    values = axis("x.y", {"logspace": [0.1, 0.7, 9]}).at(0, 9)["x.y"]
+    values = parse_axis("x.y", {"logspace": [0.1, 0.7, 9]}).at(0, 9)["x.y"]
     assert values[0] == 0.1 and values[-1] == 0.7 and np.allclose(np.diff(np.log(values)), math.log(7) / 8)
 
 
@@ -137,7 +137,7 @@ def test_every_member_is_the_run_of_its_own_configuration(cvt):
     for i, step in enumerate(data.run_step.values):
         for j, epsilon in enumerate(data.system_epsilon.values):
             job = parse(
-                substituted(
+                substitute(
                     {k: v for k, v in config.items() if k != "sweep"},
                     {"run.step": float(step), "system.epsilon": float(epsilon)},
                 )

@@ -6,7 +6,7 @@ import gc
 import sys
 
 from ..errors import InvalidInput, WriteFailure
-from ..kernels.cache import keep_xla
+from ..kernels.cache import persist_xla_cache
 from . import runs, serve, studies
 from .app import app
 
@@ -15,7 +15,7 @@ __all__ = ["app", "main", "runs", "serve", "studies"]
 
 def main() -> None:
     """The entry point: input faults end with a message and exit code 2, never with a traceback."""
-    keep_xla()
+    persist_xla_cache()
     gc.freeze()  # what is imported stays: to search it again and again for cycles took a tenth of a cold start
     gc.set_threshold(100_000, 20, 20)
     try:

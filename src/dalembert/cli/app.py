@@ -38,12 +38,12 @@ def options(
     """Integrate nonholonomic systems and free rigid bodies with methods that keep the geometry."""
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
-Config = Annotated[Path, typer.Argument(help="A TOML file with [system], [method], [initial] and [run].")]
-Plot = Annotated[
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+ConfigArgument = Annotated[Path, typer.Argument(help="A TOML file with [system], [method], [initial] and [run].")]
+PlotOption = Annotated[
     Path | None, typer.Option(help="Draw the motion and its conservation into this picture (.png, .pdf, .svg).")
 ]
-Settings = Annotated[
+SettingsOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override the file, e.g. run.step=0.01; repeatable."),
 ]
@@ -93,17 +93,17 @@ def progress(title: str) -> Iterator[Callable[[int, int], None] | None]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def say(text: str) -> None:
+def print_status(text: str) -> None:
     """Progress, on a terminal only."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr)
 
 
-def number(value: float | None, form: str = ".3g") -> str:
+def format_number(value: float | None, form: str = ".3g") -> str:
     return "-" if value is None else format(value, form)
 
 
-def folder(path: Path) -> Path:
+def make_folder(path: Path) -> Path:
     """`--out` as a folder that exists."""
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -112,12 +112,12 @@ def folder(path: Path) -> Path:
     return path
 
 
-PICTURES = (".png", ".pdf", ".svg")
+PICTURE_SUFFIXES = (".png", ".pdf", ".svg")
 
 
 def require_picture(path: Path, option: str = "--plot") -> None:
     """Refuse a picture that cannot be written, before anything runs."""
-    if path.suffix not in PICTURES:
-        raise InvalidInput(f"{option} is {path}; allowed: a file that ends in {', '.join(PICTURES)}")
+    if path.suffix not in PICTURE_SUFFIXES:
+        raise InvalidInput(f"{option} is {path}; allowed: a file that ends in {', '.join(PICTURE_SUFFIXES)}")
     if not path.parent.is_dir():
         raise InvalidInput(f"{option} is {path}, but the folder {path.parent} does not exist: create it first")

@@ -29,8 +29,8 @@ from ..analysis.comparison import seconds_per_step
 from ..analysis.summary import report, to_json
 from ..errors import InvalidInput, UnknownName, WriteFailure
 from ..integrators import METHODS, DiscreteMoserVeselov, EulerPoincareSuslov, Integrator, RungeKutta
-from ..io.atomic import replacing, writing
-from ..io.config import OWN, Job, commented, load_job, own, resumed
+from ..io.atomic import atomic_path, output_lock
+from ..io.config import OWN_SYSTEM, Job, model_template, load_job, own_system_template, resume_run
 from ..io.dataset import load_run, open_dataset, require_writable, save_run
 from ..mechanics import MechanicalSystem, State, nonholonomy
 from ..models import MODELS, chaplygin_sleigh, rigid_body, suslov
@@ -39,23 +39,23 @@ from ..plotting import scenes as movies
 from ..plotting.runs import plot_comparison, plot_trajectory
 from ..simulation import Run, save_interval, simulate
 from .app import (
-    Config,
-    Json,
-    Plot,
-    Settings,
+    ConfigArgument,
+    JsonOption,
+    PlotOption,
+    SettingsOption,
     app,
     console,
     examples,
-    folder,
-    number,
+    make_folder,
+    format_number,
     print_json,
     print_table,
     progress,
     require_picture,
-    say,
+    print_status,
 )
 
-PIECES = 256
+PROGRESS_RECORDS = 256
 """Into how many records a run is cut whose states nobody wants: enough for a bar, few enough to cost nothing."""
 
 
@@ -68,13 +68,13 @@ PIECES = 256
     )
 )
 def run(
-    config: Config,
-    as_json: Json = False,
+    config: ConfigArgument,
+    as_json: JsonOption = False,
     out: Annotated[
         Path | None, typer.Option(help="Write the saved states to this file: .nc (NetCDF) or .zarr.")
     ] = None,
-    plot: Plot = None,
-    settings: Settings = None,
+    plot: PlotOption = None,
+    settings: SettingsOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, bit for bit.")] = False,
     reaction: Annotated[bool, typer.Option("--reaction", help="Write the reaction forces A^T l too.")] = False,
 ) -> None:
@@ -90,7 +90,7 @@ def run(
         require_writable(out)
     if plot is not None:
         require_picture(plot)
-    with writing(out) if out is not None else nullcontext(), job.blaming():
+    with output_lock(out) if out is not None else nullcontext(), job.locate_errors():
         before = out if resume and out is not None and out.exists() else None
         trajectory = integrate(job, states=bool(out or plot), before=before)
         fault = None
@@ -100,7 +100,7 @@ def run(
             except WriteFailure as failure:  # what was computed is still told
                 fault = failure
         if plot is not None:
-            with replacing(plot) as temporary:
+            with atomic_path(plot) as temporary:
                 plot_trajectory(trajectory, temporary)
     result = report(trajectory, job.names)
     if as_json:
@@ -118,10 +118,10 @@ def integrate(job: Job, *, states: bool, before: Path | None = None) -> Run:
     if (
         not states
     ):  # nothing but the last state is wanted: extremes are kept over all steps anyway; work needs every state
-        options["save_every"] = save_interval(job.system, options["steps"], max(1, options["steps"] // PIECES))
+        options["save_every"] = save_interval(job.system, options["steps"], max(1, options["steps"] // PROGRESS_RECORDS))
     with progress(f"{job.names['system']}, {options['steps']} steps") as bar:
         if before is not None:
-            return resumed(job, before, bar)
+            return resume_run(job, before, bar)
         return simulate(job.system, job.integrator, job.state, monitor=True, progress=bar, events=job.events, **options)
 
 
@@ -151,10 +151,10 @@ def _print_report(result: dict[str, Any], out: Path | None, plot: Path | None) -
         if value is not None:
             table.add_row(key, json.dumps(value))
     energy = result["energy"]
-    table.add_row("energy", f"{number(energy['initial'], '.12g')}, {_energy_kept(energy)}")
-    table.add_row("constraint, group", f"{number(result['constraint']['max'])}, {number(result['group']['max'])}")
+    table.add_row("energy", f"{format_number(energy['initial'], '.12g')}, {_energy_kept(energy)}")
+    table.add_row("constraint, group", f"{format_number(result['constraint']['max'])}, {format_number(result['group']['max'])}")
     if result["holonomic"]["max"] is not None:
-        table.add_row("holonomic, |phi|", number(result["holonomic"]["max"]))
+        table.add_row("holonomic, |phi|", format_number(result["holonomic"]["max"]))
     for event in result["events"]:
         table.add_row(event["name"], _crossed(event))
     for name, path in (("file", out), ("picture", plot)):
@@ -165,9 +165,9 @@ def _print_report(result: dict[str, Any], out: Path | None, plot: Path | None) -
 
 def _energy_kept(energy: dict[str, Any]) -> str:
     """The energy error; where power enters, how far the energy went and what of that no work explains."""
-    change = number(energy["max_error"])
+    change = format_number(energy["max_error"])
     if energy["balance"] is not None:
-        return f"changes by up to {change}; E - E(0) - work: largest {number(energy['balance'])}"
+        return f"changes by up to {change}; E - E(0) - work: largest {format_number(energy['balance'])}"
     return f"changes by up to {change}" if energy["powered"] else f"largest error {change}"
 
 
@@ -197,12 +197,12 @@ def show(
     file: Annotated[
         Path, typer.Argument(help="A .nc or .zarr file that `dalembert run --out` wrote, or a configuration.")
     ],
-    plot: Plot = None,
+    plot: PlotOption = None,
     config: Annotated[
         bool, typer.Option("--config", help="Print the configuration that made it, to run it again.")
     ] = False,
     csv: Annotated[str | None, typer.Option(help="Print these columns (with commas between) over time as CSV.")] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """What a data file holds: where it came from, how the run went, and its columns. Of a configuration: its system and constraint."""
     if file.suffix == ".toml":
@@ -214,7 +214,7 @@ def show(
     data = open_dataset(file)
     if plot is not None:
         require_picture(plot)
-        with replacing(plot) as temporary:
+        with atomic_path(plot) as temporary:
             plot_trajectory(load_run(file), temporary)
     if config:
         if "config" not in data.attrs:
@@ -239,7 +239,7 @@ def _show_configuration(file: Path, as_json: bool) -> None:
         "constraints": system.constraints,
         "holonomic": system.holonomic_constraints,
     }
-    with job.blaming():
+    with job.locate_errors():
         try:
             found = nonholonomy(system, job.state.g, t=float(job.state.t))
         except InvalidInput as fault:  # not linear in the velocity: brackets say nothing of it
@@ -286,8 +286,8 @@ def _print_summary(file: Path, data: Any) -> None:
             entry["what"] or "",
             entry["unit"] or "",
             " x ".join(map(str, entry["shape"])),
-            number(entry["min"]),
-            number(entry["max"]),
+            format_number(entry["min"]),
+            format_number(entry["max"]),
         )
         for name, entry in _columns(data).items()
     ]
@@ -328,15 +328,15 @@ def animate(
     out: Annotated[Path | None, typer.Option(help="The .mp4 (needs ffmpeg) or .gif. Default: named like FILE.")] = None,
     seconds: Annotated[float, typer.Option(help="How long the moving picture takes.")] = 8.0,
     fps: Annotated[int, typer.Option(help="Frames a second, at most.")] = 20,
-    settings: Settings = None,
-    as_json: Json = False,
+    settings: SettingsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """A moving picture of a run: sleighs and vehicles with their blades and wheels, rolling disks and balls, turning bodies."""
     path = out or Path(file.with_suffix(movies.default_suffix()).name)
     movies.require_movie(path)
     if file.suffix == ".toml":
         job = load_job(file, settings or ())
-        with job.blaming():
+        with job.locate_errors():
             motion = movies.motion_of_run(integrate(job, states=True), job)
     elif settings:
         raise InvalidInput("--set changes a configuration; a data file is shown as it is")
@@ -368,26 +368,26 @@ def init(
     ],
     out: Annotated[Path | None, typer.Option(help="The file to write. Default: NAME.toml.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a commented configuration to start from; `own` writes one for a system of your own, with its Python file."""
-    if name != OWN and name not in MODELS:
-        raise UnknownName("system", name, [*MODELS, OWN])
-    path = out or Path("mysystem.toml" if name == OWN else f"{name}.toml")
+    if name != OWN_SYSTEM and name not in MODELS:
+        raise UnknownName("system", name, [*MODELS, OWN_SYSTEM])
+    path = out or Path("mysystem.toml" if name == OWN_SYSTEM else f"{name}.toml")
     if path.suffix != ".toml":
         raise InvalidInput(f"--out is {path}; allowed: a file that ends in .toml")
     if not path.parent.is_dir():
         raise InvalidInput(f"--out is {path}, but the folder {path.parent} does not exist: create it first")
     texts = {path: ""}
-    if name == OWN:
-        texts[path], texts[path.with_suffix(".py")] = own(path.stem)
+    if name == OWN_SYSTEM:
+        texts[path], texts[path.with_suffix(".py")] = own_system_template(path.stem)
     else:
-        texts[path] = commented(name, path.name)
+        texts[path] = model_template(name, path.name)
     for target in texts:
         if target.exists() and not force:
             raise InvalidInput(f"{target} is there already: give another --out, or --force to replace it")
     for target, text in texts.items():
-        with replacing(target) as temporary:
+        with atomic_path(target) as temporary:
             temporary.write_text(text, encoding="utf-8")
     if as_json:
         print_json({"files": [str(target) for target in texts]})
@@ -396,7 +396,7 @@ def init(
 
 
 LISTS = ("systems", "methods", "papers")
-SAME = {"models": "systems", "integrators": "methods", "figures": "papers"}
+LIST_SYNONYMS = {"models": "systems", "integrators": "methods", "figures": "papers"}
 """Other words that people use for them."""
 
 
@@ -411,10 +411,10 @@ def list_names(
             autocompletion=lambda: [*LISTS],
         ),
     ] = "systems",
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """The systems or methods that a configuration can name, with their parameters, or what `reproduce` can make."""
-    what = SAME.get(what, what)
+    what = LIST_SYNONYMS.get(what, what)
     if what == "systems":
         entries = {
             m.name: (m.summary, {k: "required" if k in m.example and _empty(v) else v for k, v in m.parameters.items()})
@@ -459,11 +459,11 @@ def _print_entries(what: str, entries: dict[str, tuple[str, dict[str, Any]]]) ->
     console().print(table)
 
 
-TIMED = 100_000
+TIMED_STEPS = 100_000
 
 
 @dataclass(frozen=True)
-class Scene:
+class DemoScene:
     """One system of the demonstration with the step both methods take."""
 
     name: str
@@ -476,7 +476,7 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Row:
+class DemoRow:
     """One line of the table."""
 
     system: str
@@ -489,17 +489,17 @@ class Row:
     nanoseconds: float
 
 
-def scenes() -> list[Scene]:
+def demo_scenes() -> list[DemoScene]:
     """Suslov's body, Chaplygin's sleigh and a free rigid body."""
     disc = suslov([[3, 0, 1], [0, 4, 0.5], [1, 0.5, 5]])
     sleigh = chaplygin_sleigh(mass=1.0, inertia=1.0, a=0.3, b=0.0)
     body = rigid_body([0.6, 0.8, 1.0])
     return [
-        Scene("suslov", "Suslov body", disc, disc.state(momentum=[30.0, 20.0]), EulerPoincareSuslov(), 0.01, 1000),
-        Scene(
+        DemoScene("suslov", "Suslov body", disc, disc.state(momentum=[30.0, 20.0]), EulerPoincareSuslov(), 0.01, 1000),
+        DemoScene(
             "sleigh", "Chaplygin sleigh", sleigh, sleigh.state(xi=[1.5, -3.0, 0.0]), EulerPoincareSuslov(), 0.05, 160
         ),
-        Scene(
+        DemoScene(
             "rigid-body",
             "Free rigid body",
             body,
@@ -511,22 +511,22 @@ def scenes() -> list[Scene]:
     ]
 
 
-def run_scene(scene: Scene) -> dict[str, tuple[Run, Row]]:
+def run_demo_scene(scene: DemoScene) -> dict[str, tuple[Run, DemoRow]]:
     """Both methods on one scene, with the time that a step takes."""
     results = {}
     for integrator in (scene.geometric, RungeKutta()):
         run = simulate(scene.system, integrator, scene.state, step=scene.step, steps=scene.steps).check()
-        seconds = seconds_per_step(scene.system, integrator, scene.state, scene.step, count=TIMED)
+        seconds = seconds_per_step(scene.system, integrator, scene.state, scene.step, count=TIMED_STEPS)
         results[integrator.name] = run, _row(scene, run, seconds or 0.0)
     return results
 
 
-def _row(scene: Scene, run: Run, seconds: float) -> Row:
+def _row(scene: DemoScene, run: Run, seconds: float) -> DemoRow:
     def peak(values) -> float:
         return float(np.abs(np.asarray(values)).max())
 
     constraint = peak(run.constraint_residual()) if run.multipliers.shape[-1] else None
-    return Row(
+    return DemoRow(
         scene.title,
         run.integrator.name,
         scene.step,
@@ -538,7 +538,7 @@ def _row(scene: Scene, run: Run, seconds: float) -> Row:
     )
 
 
-def draw(scene: Scene, results: dict[str, tuple[Run, Row]], folder: Path) -> Path:
+def draw_demo_scene(scene: DemoScene, results: dict[str, tuple[Run, DemoRow]], folder: Path) -> Path:
     """The figure of a scene."""
     path = folder / f"{scene.name}.png"
     plot_comparison(
@@ -550,18 +550,18 @@ def draw(scene: Scene, results: dict[str, tuple[Run, Row]], folder: Path) -> Pat
 @app.command(epilog=examples("dalembert demo --out out"))
 def demo(
     out: Annotated[Path, typer.Option(help="The folder for the figures.")] = Path("out"),
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Three systems, each with a geometric method beside Runge-Kutta at the same step: a table, and figures."""
     from dataclasses import asdict
 
-    folder(out)
+    make_folder(out)
     rows, figures = [], []
-    for scene in scenes():
-        say(f"simulating the {scene.title} ...")
-        results = run_scene(scene)
+    for scene in demo_scenes():
+        print_status(f"simulating the {scene.title} ...")
+        results = run_demo_scene(scene)
         rows += [row for _, row in results.values()]
-        figures.append(draw(scene, results, out))
+        figures.append(draw_demo_scene(scene, results, out))
     if as_json:
         print_json({"rows": [asdict(row) for row in rows], "figures": [str(path) for path in figures]})
         return
@@ -572,7 +572,7 @@ def demo(
             row.method,
             f"{row.step:g}",
             str(row.steps),
-            *map(number, (row.energy, row.constraint, row.group, row.nanoseconds)),
+            *map(format_number, (row.energy, row.constraint, row.group, row.nanoseconds)),
         )
         for row in rows
     ]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import InvalidInput
-from ..io.config import load_job, read
+from ..io.config import load_job, read_config
 from ..plotting.scenes import motion_of_file
 from ..studio.catalogue import start
 from ..studio.presentation import show
@@ -59,7 +59,7 @@ def _opened(file: Path | None, max_steps: int) -> StudioInput:
         return StudioInput(most_steps=max_steps)
     if file.suffix == ".toml":
         load_job(file)
-        return StudioInput(read(file), file.parent, None, max_steps)
+        return StudioInput(read_config(file), file.parent, None, max_steps)
     if file.suffix in (".nc", ".zarr"):
         motion_of_file(file)
         return StudioInput(None, file.parent, file, max_steps)

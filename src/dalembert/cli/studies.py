@@ -24,31 +24,31 @@ from ..analysis.comparison import compare as compare_methods
 from ..analysis.order import convergence_report, study_convergence
 from ..errors import InvalidInput, NumericalFailure
 from ..integrators import METHODS, Integrator
-from ..io.atomic import replacing
-from ..io.config import load_job, method_of, override, read
+from ..io.atomic import atomic_path
+from ..io.config import load_job, build_method, apply_settings, read_config
 from ..papers.exhibits import Reproduction, reproduce_exhibits, select_exhibits
 from ..plotting.studies import plot_convergence
 from ..plotting.sweeps import open_sweep, plot_sweep, select_variable
 from ..sweeps.execute import LostCluster, SweepResult, exact_curve
 from ..sweeps.execute import sweep as run_sweep
 from .app import (
-    Config,
-    Json,
-    Plot,
-    Settings,
+    ConfigArgument,
+    JsonOption,
+    PlotOption,
+    SettingsOption,
     app,
     console,
     examples,
-    folder,
-    number,
+    make_folder,
+    format_number,
     print_json,
     print_table,
     progress,
     require_picture,
-    say,
+    print_status,
 )
 
-BESIDE = "runge-kutta"
+BASELINE_METHOD = "runge-kutta"
 
 
 def _complete() -> list[str]:
@@ -64,7 +64,7 @@ def _complete() -> list[str]:
     )
 )
 def compare(
-    config: Config,
+    config: ConfigArgument,
     method: Annotated[
         list[str] | None,
         typer.Option(
@@ -73,9 +73,9 @@ def compare(
         ),
     ] = None,
     step: Annotated[list[float] | None, typer.Option(help="A step size; repeatable. Default: the file's.")] = None,
-    plot: Plot = None,
-    as_json: Json = False,
-    settings: Settings = None,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+    settings: SettingsOption = None,
     error: Annotated[bool, typer.Option(help="Compare with the motion itself (DOP853 at 1e-13).")] = True,
 ) -> None:
     """Several methods or steps on the system of a configuration: energy, constraint, group, error and time of a step.
@@ -87,7 +87,7 @@ def compare(
         require_picture(plot)
     integrators, required = _integrators(method, job)
     t_end = float(job.state.t) + job.run["step"] * job.run["steps"]
-    with job.blaming(), progress(f"{job.names['system']}, {len(integrators)} methods") as bar:
+    with job.locate_errors(), progress(f"{job.names['system']}, {len(integrators)} methods") as bar:
         for name in required:
             integrators[name].require(job.system, job.state, job.run["step"])
         result = compare_methods(
@@ -101,7 +101,7 @@ def compare(
             progress=bar,
         )
         if plot is not None and result.runs:
-            with replacing(plot) as temporary:
+            with atomic_path(plot) as temporary:
                 result.plot(temporary, title=f"{job.names['system']} to t = {t_end:g}")
     if as_json:
         print_json({"system": job.names["system"], "time": t_end, "rows": [asdict(row) for row in result.rows]})
@@ -120,7 +120,7 @@ def _integrators(specifications: list[str] | None, job: Any) -> tuple[dict[str, 
     """The methods by label, and those of them that must not refuse the system."""
     if not specifications:
         own = {job.names["method"]: job.integrator}
-        return own | {BESIDE: METHODS[BESIDE].make({})}, list(own)
+        return own | {BASELINE_METHOD: METHODS[BASELINE_METHOD].make({})}, list(own)
     chosen: dict[str, Integrator] = {}
     required = []
     for text in specifications:
@@ -136,7 +136,7 @@ def _integrator(text: str) -> Integrator:
     """A method from "name:option=value,option=value"."""
     name, _, options = text.partition(":")
     settings = [f"method.{option.strip()}" for option in options.split(",") if option.strip()]
-    return method_of(override({"method": {"name": name}}, settings)["method"])
+    return build_method(apply_settings({"method": {"name": name}}, settings)["method"])
 
 
 def _print_rows(system: str, t_end: float, result: Comparison) -> None:
@@ -153,7 +153,7 @@ def _print_rows(system: str, t_end: float, result: Comparison) -> None:
     lines = []
     for row in (row for row in result.rows if row.status != "refused"):
         numbers = map(
-            number,
+            format_number,
             (row.energy if row.balance is None else row.balance, row.constraint, row.group, row.error, row.nanoseconds),
         )
         lines.append((row.method, row.status, f"{row.step:g}", str(row.steps), *numbers))
@@ -171,7 +171,7 @@ def _print_rows(system: str, t_end: float, result: Comparison) -> None:
     )
 )
 def convergence(
-    config: Config,
+    config: ConfigArgument,
     levels: Annotated[int, typer.Option(help="How many steps: that of the file, and its halves.")] = 5,
     local: Annotated[
         bool, typer.Option("--local", help="The error of one step instead of that of the whole run.")
@@ -183,8 +183,8 @@ def convergence(
         Path | None, typer.Option(help="The picture (.png, .pdf, .svg). Default: out/NAME-convergence.png.")
     ] = None,
     draw: Annotated[bool, typer.Option("--draw/--no-plot", help="Whether to draw the picture.")] = True,
-    as_json: Json = False,
-    settings: Settings = None,
+    as_json: JsonOption = False,
+    settings: SettingsOption = None,
 ) -> None:
     """The measured order of a method: positions, velocities, multipliers and energy, as a table and a picture.
 
@@ -192,18 +192,18 @@ def convergence(
     """
     job = load_job(config, settings or ())
     if draw:
-        plot = folder(Path("out")) / f"{config.stem}-convergence.png" if plot is None else plot
+        plot = make_folder(Path("out")) / f"{config.stem}-convergence.png" if plot is None else plot
         require_picture(plot)
-    say(f"{job.names['system']}: {levels} steps from {job.run['step']:g} ...")
+    print_status(f"{job.names['system']}: {levels} steps from {job.run['step']:g} ...")
     try:
-        with job.blaming():
+        with job.locate_errors():
             found = study_convergence(job, levels=levels, local=local, richardson=richardson)
     except NumericalFailure as failure:
         print(f"dalembert: {failure}", file=sys.stderr)
         raise typer.Exit(1) from None
     result = convergence_report(found, job)
     if draw and plot is not None:
-        with replacing(plot) as temporary:
+        with atomic_path(plot) as temporary:
             plot_convergence(found, title=f"{result['system']} with {result['method']}", path=temporary)
     if as_json:
         print_json(result | {"picture": str(plot) if draw else None})
@@ -221,7 +221,7 @@ def _print_convergence(result: dict[str, Any]) -> None:
     for k, step in enumerate(result["step"]):
         cells = []
         for values in quantities.values():
-            cells += [number(values["error"][k]), number(values["slope"][k - 1] if k else None, ".2f")]
+            cells += [format_number(values["error"][k]), format_number(values["slope"][k - 1] if k else None, ".2f")]
         lines.append([f"{step:g}", *cells])
     print_table(f"{result['system']} with {result['method']}: {result['errors']} errors", ("step",), columns, lines)
     for name, values in quantities.items():
@@ -241,9 +241,9 @@ def _vector(values: list[float]) -> str:
     return f"({', '.join(format(v, '.3g') for v in values)})"
 
 
-LINE = 10.0
+PROGRESS_SECONDS = 10.0
 """Seconds between the lines of progress in a log."""
-Store = Annotated[Path, typer.Argument(help="The Zarr store of a sweep, finished or growing.")]
+StoreArgument = Annotated[Path, typer.Argument(help="The Zarr store of a sweep, finished or growing.")]
 
 
 @app.command(
@@ -255,9 +255,9 @@ Store = Annotated[Path, typer.Argument(help="The Zarr store of a sweep, finished
 )
 def sweep(
     config: Annotated[Path, typer.Argument(help="A TOML file with [system], [method], [initial], [run] and [sweep].")],
-    as_json: Json = False,
+    as_json: JsonOption = False,
     out: Annotated[Path | None, typer.Option(help="The Zarr store that takes the results as they come.")] = None,
-    settings: Settings = None,
+    settings: SettingsOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Finish the store in --out.")] = False,
     executor: Annotated[
         str, typer.Option(help="Who does the work: local (all cores), cuda (one GPU) or dask.")
@@ -271,7 +271,7 @@ def sweep(
     Members that fail are data: see `status` and `failed_step` in the store. Ctrl-C keeps the blocks that are done, and --resume
     finishes the store. Exit codes: 0 done, 1 the store could not be written or the cluster is lost, 2 bad input, 130 stopped.
     """
-    given = override(read(config), settings or ())
+    given = apply_settings(read_config(config), settings or ())
     try:
         with _progress(config.stem) as progress:
             result = run_sweep(
@@ -306,7 +306,7 @@ def sweep(
     ),
 )
 def sweep_plot(
-    store: Store,
+    store: StoreArgument,
     out: Annotated[Path, typer.Option(help="The picture (.png, .pdf, .svg).")],
     show: Annotated[
         str, typer.Option(help="The variable; one component of an array as name.0 or name.0.1.")
@@ -330,7 +330,7 @@ def sweep_plot(
             raise InvalidInput(f"--at {text!r}; allowed: dimension=number, such as run_step=0.1") from None
     picture = select_variable(open_sweep(store), show, x, y, cuts)
     curve = exact_curve(picture.data, show, picture.x, picture.y) if exact else None
-    with replacing(out) as temporary:
+    with atomic_path(out) as temporary:
         plot_sweep(picture, log=log, curve=curve, path=temporary)
 
 
@@ -389,7 +389,7 @@ def _lines(title: str) -> Callable[[int, int, float], None]:
 
     def line(done: int, total: int, rate: float) -> None:
         nonlocal last
-        if done < total and time.monotonic() - last < LINE:
+        if done < total and time.monotonic() - last < PROGRESS_SECONDS:
             return
         last = time.monotonic()
         left = (total - done) / rate if rate else float("inf")
@@ -414,11 +414,11 @@ def reproduce(
         str, typer.Argument(metavar="[ID|PAPER|all]", help="A figure or table, a paper, or all: see `list papers`.")
     ] = "all",
     out: Annotated[Path, typer.Option(help="The folder for pictures, data and pages.")] = Path("out/papers"),
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """The figures and tables of the papers: a picture, its data and a page that says why it differs from the printed one."""
     exhibits = select_exhibits(which)
-    folder(out)
+    make_folder(out)
     made: list[Reproduction] = []
     try:
         with progress(f"{len(exhibits)} exhibits") as report:

@@ -1,4 +1,4 @@
-from .atomic import replacing as replacing
+from .atomic import atomic_path as atomic_path
 from .config import Job as Job
 from .config import load_job as load_job
 from .config import parse_job as parse_job

@@ -13,7 +13,7 @@ from ..errors import InvalidInput, WriteFailure
 
 
 @contextmanager
-def replacing(path: Path, room: int = 0) -> Iterator[Path]:
+def atomic_path(path: Path, room: int = 0) -> Iterator[Path]:
     """A temporary path that takes the place of `path` at the end, or is removed; `path` itself is old or new, never half.
 
     `room` bytes are asked of the disk first: HDF5 on a full disk fails late, and noisily.
@@ -63,7 +63,7 @@ def _flush(path: Path) -> None:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def output_lock(path: Path) -> Iterator[None]:
     """Hold a file for the length of a run; a second run that wants it is refused at its start, not when it is done."""
     try:
         import fcntl

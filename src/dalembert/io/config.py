@@ -55,28 +55,28 @@ from ..simulation import (
 from .dataset import load_run, open_dataset
 
 
-def dumps(config: Mapping[str, Any]) -> str:
+def to_toml(config: Mapping[str, Any]) -> str:
     """Sections of `key = value` lines; a list of these is an array of tables."""
     return "\n".join(
-        f"[[{name}]]\n{lines(table)}" if many else f"[{name}]\n{lines(table)}"
+        f"[[{name}]]\n{_toml_lines(table)}" if many else f"[{name}]\n{_toml_lines(table)}"
         for name, section in config.items()
         for many in [isinstance(section, list)]
         for table in (section if many else [section])
     )
 
 
-def lines(section: Mapping[str, Any]) -> str:
-    return "".join(f"{key} = {value(entry)}\n" for key, entry in section.items())
+def _toml_lines(section: Mapping[str, Any]) -> str:
+    return "".join(f"{key} = {_toml_value(entry)}\n" for key, entry in section.items())
 
 
-def value(entry: Any) -> str:
+def _toml_value(entry: Any) -> str:
     """One value on one line; floats with all their digits."""
     if isinstance(entry, bool):
         return "true" if entry else "false"
     if isinstance(entry, Mapping):
-        return "{" + ", ".join(f"{key} = {value(item)}" for key, item in entry.items()) + "}"
+        return "{" + ", ".join(f"{key} = {_toml_value(item)}" for key, item in entry.items()) + "}"
     if isinstance(entry, list | tuple):
-        return "[" + ", ".join(map(value, entry)) + "]"
+        return "[" + ", ".join(map(_toml_value, entry)) + "]"
     if isinstance(entry, int):
         return str(entry)
     if isinstance(entry, float):
@@ -84,11 +84,11 @@ def value(entry: Any) -> str:
     return json.dumps(str(entry), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-KEYS = ("quantity", "index", "value", "direction", "stop", "name")
-DIRECTIONS = {"both": 0, "up": 1, "down": -1}
+EVENT_KEYS = ("quantity", "index", "value", "direction", "stop", "name")
+EVENT_DIRECTIONS = {"both": 0, "up": 1, "down": -1}
 
 
-def events_of(tables: Any, system: MechanicalSystem, state: State) -> tuple[Event, ...]:
+def parse_events(tables: Any, system: MechanicalSystem, state: State) -> tuple[Event, ...]:
     """The events of a configuration, checked on its system."""
     if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
         raise InvalidInput(f"events are tables [[event]] of key = value lines, with two brackets; given {tables!r}")
@@ -97,19 +97,19 @@ def events_of(tables: Any, system: MechanicalSystem, state: State) -> tuple[Even
 
 def _event(table: Mapping[str, Any]) -> Event:
     for key in table:
-        if key not in KEYS:
-            raise UnknownName("key of [[event]]", key, KEYS)
+        if key not in EVENT_KEYS:
+            raise UnknownName("key of [[event]]", key, EVENT_KEYS)
     if "quantity" not in table:
         raise InvalidInput(f"an [[event]] needs a quantity; allowed: {', '.join(QUANTITIES)}")
     if table["quantity"] not in QUANTITIES:
         raise UnknownName("quantity", table["quantity"], QUANTITIES)
     direction, stop, name = table.get("direction", "both"), table.get("stop", False), table.get("name", "")
-    if direction not in DIRECTIONS:
-        raise UnknownName("direction of an event", direction, DIRECTIONS)
+    if direction not in EVENT_DIRECTIONS:
+        raise UnknownName("direction of an event", direction, EVENT_DIRECTIONS)
     if not isinstance(stop, bool) or not isinstance(name, str):
         raise InvalidInput(f"stop is {stop!r} and name is {name!r} in an [[event]]; allowed: true or false, and text")
     quantity = Quantity(table["quantity"], _index(table), _event_value(table))
-    return Event(quantity, DIRECTIONS[direction], stop, name or _name(quantity))
+    return Event(quantity, EVENT_DIRECTIONS[direction], stop, name or _name(quantity))
 
 
 def _index(table: Mapping[str, Any]) -> tuple[int, ...]:
@@ -139,14 +139,14 @@ def _name(quantity: Quantity) -> str:
 PREFIX = "_dalembert_user_"
 
 
-def user_system(reference: Any, folder: Path, parameters: Mapping[str, Any]) -> tuple[MechanicalSystem, Path]:
+def load_user_system(reference: Any, folder: Path, parameters: Mapping[str, Any]) -> tuple[MechanicalSystem, Path]:
     """The system that "file.py:function" makes of the parameters, and the file."""
     name, _, attribute = str(reference).rpartition(":")
     if not isinstance(reference, str) or not name or not attribute.isidentifier():
         raise InvalidInput(f'python is {reference!r}; allowed: "file.py:function", such as "mysystem.py:make"')
     path = (folder / name).resolve()
-    with blaming(path):
-        make = function_of(path, attribute)
+    with locate_errors(path):
+        make = load_function(path, attribute)
         _require_parameters(make, f"{path.name}:{attribute}", parameters)
         system = make(**parameters)
         _require_system(system, f"{path.name}:{attribute}", path)
@@ -154,20 +154,20 @@ def user_system(reference: Any, folder: Path, parameters: Mapping[str, Any]) -> 
 
 
 @contextmanager
-def blaming(path: Path) -> Iterator[None]:
+def locate_errors(path: Path) -> Iterator[None]:
     """Turn what a user's file raises, now or when its functions are traced, into a message with the line at fault."""
     try:
         yield
     except InvalidInput:
         raise
     except (Exception, SystemExit) as fault:
-        message = explain(fault, path)
+        message = explain_error(fault, path)
         if message is None:
             raise
         raise InvalidInput(message) from fault
 
 
-def explain(fault: BaseException, path: Path) -> str | None:
+def explain_error(fault: BaseException, path: Path) -> str | None:
     """Where in the user's file the exception came from, or None if it did not come from there."""
     what = f"{type(fault).__name__}: {fault}"
     if isinstance(fault, SyntaxError) and fault.filename == str(path):
@@ -179,7 +179,7 @@ def explain(fault: BaseException, path: Path) -> str | None:
     return f"{path.name}, line {last.lineno}, in {last.name}: {what}\n    {last.line}"
 
 
-def function_of(path: Path, name: str) -> Callable[..., Any]:
+def load_function(path: Path, name: str) -> Callable[..., Any]:
     if not path.is_file():
         raise InvalidInput(f"there is no file {path}; python = ... is relative to the folder of the configuration")
     spec = importlib.util.spec_from_file_location(f"{PREFIX}{path.stem}", path)
@@ -229,7 +229,7 @@ def _require_system(system: Any, name: str, path: Path) -> None:
         try:
             shape = jax.eval_shape(function, *point).shape
         except TypeError as fault:
-            if explain(fault, path) is not None:
+            if explain_error(fault, path) is not None:
                 raise
             raise InvalidInput(f"{name}: {call}: {fault}") from fault  # such as the wrong number of arguments
         if wanted is not None and shape != wanted:
@@ -238,9 +238,9 @@ def _require_system(system: Any, name: str, path: Path) -> None:
 
 
 SECTIONS = ("system", "method", "initial", "run")
-INITIAL = ("configuration", "velocity", "momentum")
-RUN = ("step", "steps", "t_end", "t0", "save_every", "backend")
-EXCLUSIVE = ({"run.steps", "run.t_end"}, {"initial.velocity", "initial.momentum"}, {"system.name", "system.python"})
+INITIAL_KEYS = ("configuration", "velocity", "momentum")
+RUN_KEYS = ("step", "steps", "t_end", "t0", "save_every", "backend")
+EXCLUSIVE_KEYS = ({"run.steps", "run.t_end"}, {"initial.velocity", "initial.momentum"}, {"system.name", "system.python"})
 
 
 @dataclass(frozen=True)
@@ -259,11 +259,11 @@ class Job:
     @property
     def text(self) -> str:
         """The configuration as TOML."""
-        return dumps(self.config)
+        return to_toml(self.config)
 
-    def blaming(self):
+    def locate_errors(self):
         """A context in which an exception from the user's own file becomes a message with its line."""
-        return nullcontext() if self.file is None else blaming(self.file)
+        return nullcontext() if self.file is None else locate_errors(self.file)
 
 
 def load_job(path: str | Path, overrides: Sequence[str] = ()) -> Job:
@@ -271,10 +271,10 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> Job:
 
     `overrides` are like "run.step=0.01": they replace what the file says.
     """
-    return parse_job(override(read(path), overrides), Path(path).parent)
+    return parse_job(apply_settings(read_config(path), overrides), Path(path).parent)
 
 
-def read(path: str | Path) -> dict[str, Any]:
+def read_config(path: str | Path) -> dict[str, Any]:
     """The sections of a TOML file."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -290,7 +290,7 @@ def read(path: str | Path) -> dict[str, Any]:
         raise InvalidInput(f"cannot read the configuration {path}: {fault.strerror}") from fault
 
 
-def override(config: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+def apply_settings(config: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """The configuration with `section.key=value` settings; a value that is not TOML is text.
 
     A setting drops what it excludes (run.t_end drops run.steps), and another system or method starts with no parameters.
@@ -310,7 +310,7 @@ def override(config: Mapping[str, Any], settings: Sequence[str]) -> dict[str, An
 
 def _set(section: dict[str, Any], path: list[str], value: Any) -> None:
     name = ".".join(path[:2])
-    for group in EXCLUSIVE:
+    for group in EXCLUSIVE_KEYS:
         if name in group:
             for other in group - {name}:
                 section.pop(other.partition(".")[2], None)
@@ -341,21 +341,21 @@ def parse_job(config: Mapping[str, Any], folder: str | Path = ".") -> Job:
             raise UnknownName("section", name, (*SECTIONS, "event"))
     parts = {name: _section(config, name) for name in SECTIONS}
     with _placed("system"):
-        name, system, file = _system(parts["system"], Path(folder))
+        name, system, file = build_system(parts["system"], Path(folder))
     with _placed("method"):
-        integrator = method_of(parts["method"])
+        integrator = build_method(parts["method"])
     with _placed("run"):
         run = _run(parts["run"])
-    with nullcontext() if file is None else blaming(file):
+    with nullcontext() if file is None else locate_errors(file):
         with _placed("initial"):
-            state = _state(system, parts["initial"], run)
+            state = build_state(system, parts["initial"], run)
         with _placed("method"):
             integrator.require(system, state, run["step"])
     if integrator.clock and "t_end" in run:
         steps = steps_until(system, integrator, state, step=run["step"], t_end=run["t_end"])
     else:
         steps = count_steps(run["step"], run.get("steps"), run.get("t_end"), float(state.t))
-    events = events_of(config.get("event", []), system, state)
+    events = parse_events(config.get("event", []), system, state)
     names = {"system": name, "method": integrator.name}
     kept = parts | ({"event": config["event"]} if events else {})
     return Job(names, system, integrator, state, {**run, "steps": steps}, kept, file, events)
@@ -371,12 +371,12 @@ def _placed(section: str) -> Iterator[None]:
         raise
 
 
-def method_of(section: Mapping[str, Any]) -> Integrator:
+def build_method(section: Mapping[str, Any]) -> Integrator:
     """The method that a section [method] names, with its options."""
     return _made(_named("method", section, METHODS), _rest(section))
 
 
-def _system(section: Mapping[str, Any], folder: Path) -> tuple[str, MechanicalSystem, Path | None]:
+def build_system(section: Mapping[str, Any], folder: Path) -> tuple[str, MechanicalSystem, Path | None]:
     """The name, the system, and the file it came from if it is a user's own."""
     if "python" not in section:
         model = _named("system", section, MODELS)
@@ -384,7 +384,7 @@ def _system(section: Mapping[str, Any], folder: Path) -> tuple[str, MechanicalSy
     if "name" in section:
         raise InvalidInput("[system] has both name (a model of dalembert) and python (a system of your own): give one")
     parameters = _rest(section)
-    system, file = user_system(parameters.pop("python"), folder, parameters)
+    system, file = load_user_system(parameters.pop("python"), folder, parameters)
     return section["python"], system, file
 
 
@@ -436,10 +436,10 @@ def _finite(key: str, value: Any) -> None:
         raise InvalidInput(f"{key} is {value}; allowed: finite numbers")
 
 
-def _state(system: MechanicalSystem, initial: Mapping[str, Any], run: Mapping[str, Any]) -> State:
+def build_state(system: MechanicalSystem, initial: Mapping[str, Any], run: Mapping[str, Any]) -> State:
     for key in initial:
-        if key not in INITIAL:
-            raise UnknownName("key of [initial]", key, INITIAL)
+        if key not in INITIAL_KEYS:
+            raise UnknownName("key of [initial]", key, INITIAL_KEYS)
         if not isinstance(initial[key], list | Mapping):
             raise InvalidInput(f"{key} in [initial] is {initial[key]!r}; allowed: a list of numbers")
         entries = initial[key] if len(system.group.factors) > 1 and key == "configuration" else [initial[key]]
@@ -455,8 +455,8 @@ def _state(system: MechanicalSystem, initial: Mapping[str, Any], run: Mapping[st
 
 def _run(section: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in section.items():
-        if key not in RUN:
-            raise UnknownName("key of [run]", key, RUN)
+        if key not in RUN_KEYS:
+            raise UnknownName("key of [run]", key, RUN_KEYS)
         if key != "backend" and (
             isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
         ):
@@ -475,8 +475,8 @@ def _run(section: Mapping[str, Any]) -> dict[str, Any]:
     return dict(section)
 
 
-OWN = "own"
-STEPS = 200
+OWN_SYSTEM = "own"
+TEMPLATE_STEPS = 200
 
 OWN_PYTHON = '''"""A system of your own: change it, and run it with `dalembert run {stem}.toml`."""
 
@@ -498,7 +498,7 @@ def make(mass=1.0, inertia=0.5, a=0.3):
 '''
 
 
-def commented(name: str, file: str) -> str:
+def model_template(name: str, file: str) -> str:
     """The configuration of a model, with what else could be said in it as comments."""
     model = MODELS[name]
     system = model.make(model.example)
@@ -511,7 +511,7 @@ def commented(name: str, file: str) -> str:
     )
 
 
-def own(stem: str) -> tuple[str, str]:
+def own_system_template(stem: str) -> tuple[str, str]:
     """(TOML, Python) of a system of the user's own."""
     model = MODELS["chaplygin-sleigh"]
     head = (
@@ -530,18 +530,18 @@ def _sections(head: str, system: str, model: Model, initial: str) -> str:
         f"{head}\n[system]\n{system}\n"
         f"[method]   # others: dalembert list methods\n{_with_defaults(model.method, method.options)}\n"
         f"[initial]\n{initial}\n"
-        f"[run]\nstep = {value(model.step)}\nsteps = {STEPS}   # or t_end = {value(round(STEPS * model.step, 12))}\n"
+        f"[run]\nstep = {_toml_value(model.step)}\nsteps = {TEMPLATE_STEPS}   # or t_end = {_toml_value(round(TEMPLATE_STEPS * model.step, 12))}\n"
         f'# save_every = 1\n# t0 = 0.0\n# backend = "auto"   # or llvm, cuda, xla\n'
     )
 
 
 def _with_defaults(given: Mapping[str, Any], all_of_them: Mapping[str, Any]) -> str:
     """What is given, then what is not, as comments with its default."""
-    text = lines(given)
+    text = _toml_lines(given)
     for name, default in all_of_them.items():
         if name not in given and name != "name":
             known = default is not None and default is not inspect.Parameter.empty
-            text += f"# {name} = {value(default)}\n" if known else f"# {name} = ...\n"
+            text += f"# {name} = {_toml_value(default)}\n" if known else f"# {name} = ...\n"
     return text
 
 
@@ -560,8 +560,8 @@ def _initial(group: Group, given: Mapping[str, Any]) -> str:
     other = "velocity" if "momentum" in given else "momentum"
     text = f"# configurations in {group}; velocities and momenta have components ({names})\n"
     if "configuration" not in given:
-        text += f"# configuration = {value(_identity(group))}   # the identity, which is the default\n"
-    return text + lines(given) + f"# or {other} = [...]; a momentum may have its components on D alone\n"
+        text += f"# configuration = {_toml_value(_identity(group))}   # the identity, which is the default\n"
+    return text + _toml_lines(given) + f"# or {other} = [...]; a momentum may have its components on D alone\n"
 
 
 def _identity(group: Group) -> Any:
@@ -575,11 +575,11 @@ def _identity(group: Group) -> Any:
     return table | ({"position": [0.0] * group.size} if isinstance(group, Motions) else {})
 
 
-FREE = ("steps", "t_end", "backend")
+RESUME_FREE_KEYS = ("steps", "t_end", "backend")
 """What a configuration may change between a run and its continuation."""
 
 
-def resumed(job: Job, path: Path, progress: Callable[[int, int], None] | None = None) -> Run:
+def resume_run(job: Job, path: Path, progress: Callable[[int, int], None] | None = None) -> Run:
     """The run of `job` with what the file has of it already; a run that is complete, or failed, comes back as it is."""
     if isinstance(job.integrator, Reference):
         raise InvalidInput("the reference method carries nothing from step to step: run it anew, without --resume")
@@ -595,7 +595,7 @@ def resumed(job: Job, path: Path, progress: Callable[[int, int], None] | None = 
         )
     if left == 0 or before.status != "ok" or before.stopped_by:
         return load_run(path, system=job.system, integrator=job.integrator)
-    return join(before, _onward(job, before, left, every, progress))
+    return join_runs(before, _onward(job, before, left, every, progress))
 
 
 def _onward(job: Job, before: Run, left: int, every: int, progress) -> Run:
@@ -611,10 +611,10 @@ def _onward(job: Job, before: Run, left: int, every: int, progress) -> Run:
     rest = simulate(
         job.system, job.integrator, part, steps=left - ahead, save_every=every, progress=progress, **options
     )
-    return join(part, rest)
+    return join_runs(part, rest)
 
 
-def join(first: Run, second: Run) -> Run:
+def join_runs(first: Run, second: Run) -> Run:
     """One trajectory of a run and its continuation, whose first record is the last state of the run."""
     records = jax.tree.map(lambda a, b: np.concatenate([a, b[1:]]), first.records, second.records)
     return replace(second, records=records, events=join_crossings(first.events, second.events))
@@ -631,8 +631,8 @@ def _require_same(config: Mapping[str, Any], path: Path) -> None:
     for section, entries in (dict(config) | tables).items():
         mine, theirs = dict(entries), dict(saved.get(section, {}))
         for key in sorted(mine.keys() | theirs.keys()):
-            if (section != "run" or key not in FREE) and mine.get(key) != theirs.get(key):
+            if (section != "run" or key not in RESUME_FREE_KEYS) and mine.get(key) != theirs.get(key):
                 raise InvalidInput(
                     f"{path} holds another run: its {section}.{key} is {theirs.get(key)!r}, here it is {mine.get(key)!r}; "
-                    f"only {', '.join(f'run.{name}' for name in FREE)} may change"
+                    f"only {', '.join(f'run.{name}' for name in RESUME_FREE_KEYS)} may change"
                 )

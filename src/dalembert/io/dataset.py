@@ -37,7 +37,7 @@ from ..integrators import Integrator
 from ..mechanics import MechanicalSystem
 from ..models import MODELS
 from ..simulation import Run
-from .atomic import replacing
+from .atomic import atomic_path
 
 if TYPE_CHECKING:
     import xarray
@@ -178,7 +178,7 @@ def unpack(form: Any, arrays: Mapping[str, np.ndarray]) -> Any:
             unpack(form[kind][name], arrays) for name in ("function", "arguments", "options")
         )
         return functools.partial(function, *arguments, **options)
-    found = _find(form[kind])
+    found = _resolve(form[kind])
     if kind == "function" and inspect.isfunction(found):
         return found
     fields = {key: unpack(entry, arrays) for key, entry in form["fields"].items()}
@@ -202,7 +202,7 @@ def _name(thing: Any) -> str:
     """Where a class or function is found, if it is found there."""
     name = f"{thing.__module__}:{thing.__qualname__}"
     try:
-        if _find(name) is thing:
+        if _resolve(name) is thing:
             return name
     except InvalidInput:
         pass
@@ -217,7 +217,7 @@ def _moved(name: str) -> str:
     return f"{PACKAGE}.{new}" if name.startswith(f"{PACKAGE}.") else name
 
 
-def _find(name: str) -> Any:
+def _resolve(name: str) -> Any:
     module, _, attribute = _moved(name).partition(":")
     if module != PACKAGE and not module.startswith(f"{PACKAGE}."):
         raise InvalidInput(f"{name} is not part of {PACKAGE}")
@@ -230,7 +230,7 @@ def _find(name: str) -> Any:
     return found
 
 
-NAMES = {
+RECORD_COLUMNS = {
     "records.state.t": "time",
     "records.state.xi": "velocity",
     "records.state.momentum": "momentum",
@@ -244,7 +244,7 @@ NAMES = {
 }
 """The columns that hold the records of a run, by where they are in a `Trajectory`."""
 
-ABOUT: dict[str, tuple[str, str]] = {
+COLUMN_TEXTS: dict[str, tuple[str, str]] = {
     "time": ("time", "s"),
     "configuration": ("configuration g: the matrix of the group element, or a vector", ""),
     "velocity": ("left-trivialised velocity xi = g^-1 g' in D", "of each component: velocity_unit"),
@@ -266,7 +266,7 @@ ABOUT: dict[str, tuple[str, str]] = {
 }
 """What each column is, and its unit if the parameters are in SI units ([q]: the unit of the coordinate itself)."""
 
-EVENTS = {
+EVENT_COLUMNS = {
     "event": {"long_name": "the event that is crossed"},
     "event_time": {"long_name": "time of the crossing", "units": "s"},
     "event_step": {"long_name": "number of the step in which it lies", "units": "1"},
@@ -325,10 +325,10 @@ def _crossings(trajectory: Run) -> dict[str, Any]:
         "event_member": (np.concatenate([each.lane for each in found]), ()),
         "event_velocity": (stacked.state.xi, ("component",)),
     }
-    for name, factor in configurations(stacked.state.g).items():
+    for name, factor in configuration_columns(stacked.state.g).items():
         dims = tuple(f"{name}_{axis}" for axis in ("row", "column")[: np.ndim(factor) - 1])
         columns[f"event_{name}"] = (factor, dims)
-    return {name: (("crossing", *dims), values, EVENTS.get(name, {})) for name, (values, dims) in columns.items()}
+    return {name: (("crossing", *dims), values, EVENT_COLUMNS.get(name, {})) for name, (values, dims) in columns.items()}
 
 
 def _saved(trajectory: Run) -> dict[str, tuple[Any, tuple[str, ...]]]:
@@ -347,13 +347,13 @@ def _saved(trajectory: Run) -> dict[str, tuple[Any, tuple[str, ...]]]:
         "step_size": (trajectory.step_sizes, ()),
     }
     lead = np.ndim(records.residual)
-    for name, factor in configurations(trajectory.g).items():
+    for name, factor in configuration_columns(trajectory.g).items():
         dims = tuple(f"{name}_{axis}" for axis in ("row", "column")[: np.ndim(factor) - lead])
         columns[name] = (factor, dims)
     return columns
 
 
-def configurations(g: Any) -> dict[str, Any]:
+def configuration_columns(g: Any) -> dict[str, Any]:
     """The columns of configurations: one, or one for each factor of a product."""
     return (
         {f"configuration_{k}": factor for k, factor in enumerate(g)} if isinstance(g, tuple) else {"configuration": g}
@@ -364,7 +364,7 @@ def _attitudes(trajectory: Run) -> dict[str, tuple[Any, tuple[str, ...]]]:
     """Quaternions and positions, for those factors that have them."""
     columns: dict[str, tuple[Any, tuple[str, ...]]] = {}
     factors = trajectory.system.group.factors
-    for (name, values), factor in zip(configurations(trajectory.g).items(), factors, strict=True):
+    for (name, values), factor in zip(configuration_columns(trajectory.g).items(), factors, strict=True):
         tail = name.removeprefix("configuration")
         size = factor.size if isinstance(factor, Motions | Rotations) else 0
         if size == 3:
@@ -375,8 +375,8 @@ def _attitudes(trajectory: Run) -> dict[str, tuple[Any, tuple[str, ...]]]:
 
 
 def _about(name: str) -> dict[str, str]:
-    head = name if name in ABOUT else name.rpartition("_")[0]
-    text, unit = ABOUT[head]
+    head = name if name in COLUMN_TEXTS else name.rpartition("_")[0]
+    text, unit = COLUMN_TEXTS[head]
     return {"long_name": text} | ({"units": unit} if unit else {})
 
 
@@ -397,9 +397,9 @@ def provenance(trajectory: Run) -> dict[str, Any]:
     }
 
 
-SUFFIXES = (".nc", ".zarr")
-CARRY = "carry"
-PER_VARIABLE = 2048
+DATA_SUFFIXES = (".nc", ".zarr")
+CARRY_GROUP = "carry"
+VARIABLE_OVERHEAD_BYTES = 2048
 """Bytes that a variable may take in a file beside its numbers."""
 
 
@@ -415,13 +415,13 @@ def save_run(
     dataset = to_xarray(trajectory, reaction=reaction).assign_attrs(attributes or {})
     carry = _carry(trajectory)
     variables = len(dataset.variables) + len(carry.variables)
-    with replacing(path, room=dataset.nbytes + carry.nbytes + PER_VARIABLE * variables) as temporary:
+    with atomic_path(path, room=dataset.nbytes + carry.nbytes + VARIABLE_OVERHEAD_BYTES * variables) as temporary:
         _write(dataset, carry, temporary, zarr=path.suffix == ".zarr")
 
 
 def require_writable(path: Path) -> None:
     """Refuse an output file that cannot be written, before anything runs."""
-    if path.suffix not in SUFFIXES:
+    if path.suffix not in DATA_SUFFIXES:
         raise InvalidInput(f"--out is {path}; allowed: a file that ends in .nc (NetCDF) or .zarr (Zarr)")
     if not path.parent.is_dir():
         raise InvalidInput(f"--out is {path}, but the folder {path.parent} does not exist: create it first")
@@ -447,10 +447,10 @@ def require_zarr() -> None:
 def _write(dataset: xarray.Dataset, carry: xarray.Dataset, path: Path, zarr: bool) -> None:
     if zarr:
         dataset.to_zarr(path, mode="w", consolidated=False, zarr_format=2)
-        carry.to_zarr(path, mode="a", group=CARRY, consolidated=False, zarr_format=2)
+        carry.to_zarr(path, mode="a", group=CARRY_GROUP, consolidated=False, zarr_format=2)
     else:
         dataset.to_netcdf(path, engine="h5netcdf")
-        carry.to_netcdf(path, mode="a", group=CARRY, engine="h5netcdf")
+        carry.to_netcdf(path, mode="a", group=CARRY_GROUP, engine="h5netcdf")
 
 
 def _carry(trajectory: Run) -> xarray.Dataset:
@@ -496,7 +496,7 @@ def load_run(path: str | Path, *, system: MechanicalSystem | None = None, integr
     A file holds no code: a system of your own (or a method with functions of your own) has to be given again.
     """
     path = Path(path)
-    dataset, carry = open_dataset(path), open_dataset(path, CARRY)
+    dataset, carry = open_dataset(path), open_dataset(path, CARRY_GROUP)
     try:
         saved = json.loads(carry.attrs["trajectory"])
         forms, shapes = saved["forms"], saved["shapes"]
@@ -514,7 +514,7 @@ def open_dataset(path: Path, group: str | None = None) -> xarray.Dataset:
     """The data of a file in memory; a missing, foreign or truncated one is named."""
     import xarray
 
-    if path.suffix not in SUFFIXES:
+    if path.suffix not in DATA_SUFFIXES:
         raise InvalidInput(f"{path} is no data file; allowed: a file that ends in .nc (NetCDF) or .zarr (Zarr)")
     if not path.exists():
         raise InvalidInput(f"there is no file {path}")
@@ -545,7 +545,7 @@ def _array(path: Path, dataset, carry, name: str, shape: list[int], dtype: str) 
 def column_name(path: str) -> str:
     """The column of a record: "configuration_0" for "records.state.g.0"."""
     head = "records.state.g"
-    return f"configuration{path.removeprefix(head).replace('.', '_')}" if path.startswith(head) else NAMES[path]
+    return f"configuration{path.removeprefix(head).replace('.', '_')}" if path.startswith(head) else RECORD_COLUMNS[path]
 
 
 def _field(path: Path, dataset, name: str, form: Any, arrays: Arrays, given: Any) -> Any:

@@ -22,42 +22,42 @@ import numpy as np
 
 from ..analysis.branches import largest_step
 from ..errors import InvalidInput, UnknownName
-from ..io.config import parse_job, read
+from ..io.config import parse_job, read_config
 from ..kernels import count_processors
 from ..mechanics import InvariantSystem
 from ..models import total_turning
-from .members import Arrays, Members, compute
-from .plan import Block, Plan, Reduction, make_plan
-from .store import Given, Held, Sink, opened, saved_chunk
+from .members import Arrays, SweepMembers, compute_block
+from .plan import GridBlock, SweepPlan, Reduction, make_plan
+from .store import CallbackSink, MemorySink, BlockSink, open_store, stored_block_size
 
 if TYPE_CHECKING:
     import xarray
 
 
 EXECUTORS = ("local", "cuda", "dask")
-LANES = {"local": 1 << 15, "dask": 1 << 14, "cuda": 1 << 20}
+MAX_BLOCK_MEMBERS = {"local": 1 << 15, "dask": 1 << 14, "cuda": 1 << 20}
 """Members of a block at most, unless the sweep says otherwise: enough lanes for every core, few enough to lose little."""
-WORK = 1 << 25
+MAX_BLOCK_STEPS = 1 << 25
 """Steps of all members of a block together: half a second on one core, for which Ctrl-C waits."""
-FEWEST = 512
-AHEAD = 2
+MIN_BLOCK_MEMBERS = 512
+BLOCKS_PER_WORKER = 2
 """Blocks that a Dask worker has in hand: one is computed while another travels."""
 
-Done = Iterator[tuple[Block, Arrays]]
+BlockResults = Iterator[tuple[GridBlock, Arrays]]
 
 
-def chunk_of(config: Mapping[str, Any], name: str) -> int:
+def default_block_size(config: Mapping[str, Any], name: str) -> int:
     """The size of a block: long runs are cut into smaller ones."""
     steps = config.get("run", {}).get("steps", 1000) if isinstance(config.get("run", {}), Mapping) else 1000
-    fitting = WORK // steps if isinstance(steps, int) and steps > 0 else WORK
-    return LANES[name] if name == "cuda" else max(FEWEST, min(LANES[name], fitting))
+    fitting = MAX_BLOCK_STEPS // steps if isinstance(steps, int) and steps > 0 else MAX_BLOCK_STEPS
+    return MAX_BLOCK_MEMBERS[name] if name == "cuda" else max(MIN_BLOCK_MEMBERS, min(MAX_BLOCK_MEMBERS[name], fitting))
 
 
 class LostCluster(RuntimeError):
     """The scheduler of a Dask cluster is gone, or a block killed every worker it was given to."""
 
 
-class Source(NamedTuple):
+class PlanSource(NamedTuple):
     """What a worker needs to make the plan again."""
 
     config: Mapping[str, Any]
@@ -67,9 +67,9 @@ class Source(NamedTuple):
 
 
 @contextmanager
-def executor(
-    name: str, members: Members, source: Source, scheduler: str | None
-) -> Iterator[Callable[[list[int]], Done]]:
+def open_executor(
+    name: str, members: SweepMembers, source: PlanSource, scheduler: str | None
+) -> Iterator[Callable[[list[int]], BlockResults]]:
     """A function that does the blocks with the given numbers."""
     if name not in EXECUTORS:
         raise UnknownName("executor", name, EXECUTORS)
@@ -79,7 +79,7 @@ def executor(
         )
     if name != "dask":
         backend: Any = "cuda" if name == "cuda" else members.plan.config["run"].get("backend", "auto")
-        yield lambda todo: ((block, compute(members, block, backend)) for block in map(members.plan.block, todo))
+        yield lambda todo: ((block, compute_block(members, block, backend)) for block in map(members.plan.block, todo))
         return
     with _client(scheduler) as client:
         yield lambda todo: _spread(client, members, source, todo)
@@ -109,7 +109,7 @@ def _client(scheduler: str | None) -> Iterator[Any]:
         yield client
 
 
-def _spread(client: Any, members: Members, source: Source, todo: list[int]) -> Done:
+def _spread(client: Any, members: SweepMembers, source: PlanSource, todo: list[int]) -> BlockResults:
     """Blocks by the workers; a few wait for each worker, and whatever a lost worker had is done by another."""
     from distributed import as_completed
     from distributed.client import FutureCancelledError
@@ -120,7 +120,7 @@ def _spread(client: Any, members: Members, source: Source, todo: list[int]) -> D
         remote, source, number, backend, pure=False, key=f"dalembert-{number}-{id(todo)}"
     )
     waiting = iter(todo)
-    width = AHEAD * max(1, sum(client.nthreads().values()))
+    width = BLOCKS_PER_WORKER * max(1, sum(client.nthreads().values()))
     running = as_completed([give(number) for number in islice(waiting, width)])
     try:
         for future in running:
@@ -135,16 +135,16 @@ def _spread(client: Any, members: Members, source: Source, todo: list[int]) -> D
         ) from fault
 
 
-def remote(source: Source, number: int, backend: str) -> tuple[int, Arrays]:
+def remote(source: PlanSource, number: int, backend: str) -> tuple[int, Arrays]:
     """One block on a worker, on one core for each of the worker's tasks."""
     members = _members(_Hashable(source))
-    return number, compute(members, members.plan.block(number), backend, threads=1)  # type: ignore[arg-type]
+    return number, compute_block(members, members.plan.block(number), backend, threads=1)  # type: ignore[arg-type]
 
 
 class _Hashable:
     """A source by its contents, so that a worker traces and compiles once."""
 
-    def __init__(self, source: Source):
+    def __init__(self, source: PlanSource):
         self.source = source
         self.text = (
             make_plan(source.config, source.folder, source.reductions, chunk=source.chunk).description + source.folder
@@ -158,9 +158,9 @@ class _Hashable:
 
 
 @lru_cache(maxsize=8)
-def _members(held: _Hashable) -> Members:
+def _members(held: _Hashable) -> SweepMembers:
     source = held.source
-    return Members(make_plan(source.config, Path(source.folder), source.reductions, chunk=source.chunk))
+    return SweepMembers(make_plan(source.config, Path(source.folder), source.reductions, chunk=source.chunk))
 
 
 Progress = Callable[[int, int, float], None]
@@ -171,7 +171,7 @@ Progress = Callable[[int, int, float], None]
 class SweepResult:
     """What a sweep came to. `failed` counts members whose status is not 0, of all that are done; `computed` those of this session."""
 
-    plan: Plan
+    plan: SweepPlan
     done: int
     computed: int
     failed: int
@@ -187,7 +187,7 @@ class SweepResult:
 
     def dataset(self):
         """The results as an `xarray.Dataset`: opened from the store, or from memory."""
-        if isinstance(self.sink, Given):
+        if isinstance(self.sink, CallbackSink):
             raise InvalidInput("the blocks went to your function: nothing was kept")
         return self.sink.dataset()
 
@@ -195,7 +195,7 @@ class SweepResult:
 def sweep(
     config: Mapping[str, Any] | str | Path,
     *,
-    out: str | Path | Callable[[Block, Arrays], Any] | None = None,
+    out: str | Path | Callable[[GridBlock, Arrays], Any] | None = None,
     resume: bool = False,
     executor: str = "local",
     scheduler: str | None = None,
@@ -213,27 +213,27 @@ def sweep(
     if executor not in EXECUTORS:
         raise UnknownName("executor", executor, EXECUTORS)
     if isinstance(config, str | Path):
-        folder, config = Path(config).parent, read(config)
+        folder, config = Path(config).parent, read_config(config)
     if resume and not isinstance(out, str | Path):
         raise InvalidInput("resume needs out: the store that is to be finished")
     target = Path(out) if isinstance(out, str | Path) else None
-    chunk = (saved_chunk(target) if resume and target is not None else None) or chunk_of(config, executor)
-    source = Source(config, str(Path(folder).resolve()), reductions, chunk)
-    members = Members(make_plan(config, folder, reductions, chunk=chunk))
+    chunk = (stored_block_size(target) if resume and target is not None else None) or default_block_size(config, executor)
+    source = PlanSource(config, str(Path(folder).resolve()), reductions, chunk)
+    members = SweepMembers(make_plan(config, folder, reductions, chunk=chunk))
     holding = (
-        opened(target, members, resume)
+        open_store(target, members, resume)
         if target is not None
-        else nullcontext(Given(out) if callable(out) else Held(members))
+        else nullcontext(CallbackSink(out) if callable(out) else MemorySink(members))
     )
     with holding as sink:
         return _driven(members, sink, target, source, executor, scheduler, progress)
 
 
 def _driven(
-    members: Members,
-    sink: Sink,
+    members: SweepMembers,
+    sink: BlockSink,
     path: Path | None,
-    source: Source,
+    source: PlanSource,
     name: str,
     scheduler: str | None,
     progress: Progress | None,
@@ -245,9 +245,9 @@ def _driven(
     failed, interrupted = sum(before.values()), False
     todo = [number for number in range(plan_.blocks) if number not in before]
     with ThreadPoolExecutor(1) as writer:
-        pending: tuple[Future, Block, Arrays] | None = None
+        pending: tuple[Future, GridBlock, Arrays] | None = None
         try:
-            with executor(name, members, source, scheduler) as work:
+            with open_executor(name, members, source, scheduler) as work:
                 for block, arrays in work(todo):
                     if pending is not None:
                         pending[0].result()
@@ -262,7 +262,7 @@ def _driven(
     return SweepResult(plan_, done, done - old, failed, time.perf_counter() - begin, interrupted, path, sink)
 
 
-FOLLOWED = 20
+THRESHOLD_STEPS = 20
 """Steps over which a threshold is followed: its time grows like their square, and the gallery's is then settled to 2e-7."""
 
 Curve = tuple[np.ndarray, np.ndarray, str]
@@ -289,7 +289,7 @@ def _threshold(config: dict[str, Any], data: xarray.Dataset, x: str) -> Curve:
         raise InvalidInput("exact thresholds are known for invariant systems alone")
     energy = float(job.system.energy(job.state.t, job.state.g, job.state.xi))
     limit = largest_step(
-        job.system, job.integrator, np.asarray(job.state.momentum), steps=min(int(job.run["steps"]), FOLLOWED)
+        job.system, job.integrator, np.asarray(job.state.momentum), steps=min(int(job.run["steps"]), THRESHOLD_STEPS)
     )
     energies = np.geomspace(float(data.initial_energy.min()), float(data.initial_energy.max()), 200)
     steps = limit * np.sqrt(energy / energies)

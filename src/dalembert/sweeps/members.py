@@ -23,13 +23,13 @@ from jax import Array
 from ..errors import InvalidInput, UnknownName
 from ..groups import configuration
 from ..integrators import OK, Integrator, Reference
-from ..io.config import Job, method_of, parse_job, user_system
-from ..kernels import Backend, evaluated, make_problem, run
+from ..io.config import Job, build_method, parse_job, load_user_system
+from ..kernels import Backend, evaluate, make_problem, run_problem
 from ..mechanics import TOLERANCE, MechanicalSystem, State
 from ..models import MODELS
 from ..numerics import BLOCKS, KINDS, LEAST, classify
 from ..simulation import LoopState, RunKernel, count_steps, run_kernel
-from .plan import Block, Plan, Values, plain, substituted
+from .plan import GridBlock, SweepPlan, Values, to_python, substitute
 
 OFF_CONSTRAINT = 4
 """Status of a member that starts off the constraint: the others go on."""
@@ -42,7 +42,7 @@ class SweepLoop(NamedTuple):
     values: dict[str, Any]
 
 
-def loop_functions(
+def member_kernel(
     integrator: Integrator, build: Callable, keep: tuple[str, ...], reductions: dict[str, Any]
 ) -> RunKernel:
     """The run of a member: like `loop.functions`, but the constants are its numbers, and reductions go along."""
@@ -100,7 +100,7 @@ def loop_functions(
     return RunKernel(begin, advance, observe)
 
 
-def whole_run(made: RunKernel) -> Callable:
+def fuse_run(made: RunKernel) -> Callable:
     """begin, all steps and observe as one function."""
 
     def whole(consts, _):
@@ -116,7 +116,7 @@ def whole_run(made: RunKernel) -> Callable:
 
 
 ENERGY = "initial.energy"
-PROBES = 8
+PROBES_PER_AXIS = 8
 """Places along an axis at which a member is built and checked before anything runs."""
 
 
@@ -127,7 +127,7 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
+class MemberFamily:
     """Members of one structure: the functions of their run, which take the traced numbers as constants."""
 
     integrator: Integrator
@@ -137,10 +137,10 @@ class Family:
     record: dict[str, jax.ShapeDtypeStruct]
 
 
-class Members:
+class SweepMembers:
     """A plan whose names are checked, split into those that a kernel takes as numbers and those that are structure."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: SweepPlan):
         self.plan = plan
         self.first = self._checked(plan.member())
         if isinstance(self.first.integrator, Reference):
@@ -158,7 +158,7 @@ class Members:
 
     def key(self, values: Values) -> tuple:
         """The structure of a member, hashable."""
-        return tuple(_frozen(plain(values[name])) for name in self.structural)
+        return tuple(_frozen(to_python(values[name])) for name in self.structural)
 
     def _checked(self, values: Values) -> Job:
         """The job of one member, as `dalembert run` would check it."""
@@ -166,15 +166,15 @@ class Members:
         if energy is not None and not (isinstance(energy, int | float) and np.isfinite(energy)):
             raise InvalidInput(f"{ENERGY} is {energy!r}; allowed: a finite number")
         return parse_job(
-            substituted(self.plan.config, {k: v for k, v in values.items() if k != ENERGY}), self.plan.folder
+            substitute(self.plan.config, {k: v for k, v in values.items() if k != ENERGY}), self.plan.folder
         )
 
     def _probe(self) -> None:
         """Build members along every axis, the others at their first place: a bad name or value is refused before anything runs."""
         base = self.plan.member()
         for axis in self.plan.axes:
-            for place in np.unique(np.linspace(0, axis.size - 1, PROBES).astype(int)):
-                values = {name: plain(part[0]) for name, part in axis.at(int(place), int(place) + 1).items()}
+            for place in np.unique(np.linspace(0, axis.size - 1, PROBES_PER_AXIS).astype(int)):
+                values = {name: to_python(part[0]) for name, part in axis.at(int(place), int(place) + 1).items()}
                 try:
                     self._checked({**base, **values})
                 except InvalidInput as fault:
@@ -195,7 +195,7 @@ class Members:
             if name.split(".")[0] != "method"
             and name not in ("run.steps", "run.t_end", "system.name", "system.python")
             and all(
-                isinstance(plain(value), float | int) and not isinstance(plain(value), bool)
+                isinstance(to_python(value), float | int) and not isinstance(to_python(value), bool)
                 for value in self._ends(name)
             )
         ]
@@ -220,7 +220,7 @@ class Members:
 
     def _build(self, fixed: Values) -> Callable[[Mapping[str, Array]], Member]:
         """numbers -> (system, state, h) of the member with these fixed values; what no number touches is built once, here."""
-        config = substituted(self.plan.config, {k: v for k, v in fixed.items() if k != ENERGY})
+        config = substitute(self.plan.config, {k: v for k, v in fixed.items() if k != ENERGY})
         numbers = [name for name in self.plan.names if name not in fixed]
         moved = [name for name in numbers if name.startswith(("system.", "initial.", "run.t0")) and name != ENERGY]
         folder = self.plan.folder
@@ -228,7 +228,7 @@ class Members:
         state = None if system is None or moved else _state(system, config)
 
         def build(values: Mapping[str, Array]) -> Member:
-            own = substituted(config, {name: value for name, value in values.items() if name != ENERGY})
+            own = substitute(config, {name: value for name, value in values.items() if name != ENERGY})
             with jax.ensure_compile_time_eval() if system is not None else nullcontext():
                 made = _system(own, folder) if system is None else system
                 begin = _state(made, own) if state is None else state
@@ -238,15 +238,15 @@ class Members:
 
         return build
 
-    def _family(self, key: tuple) -> Family:
+    def _family(self, key: tuple) -> MemberFamily:
         fixed = {name: _thawed(value) for name, value in zip(self.structural, key, strict=True)}
-        config = substituted(self.plan.config, {k: v for k, v in fixed.items() if k != ENERGY})
-        integrator, run = method_of(config["method"]), config["run"]
+        config = substitute(self.plan.config, {k: v for k, v in fixed.items() if k != ENERGY})
+        integrator, run = build_method(config["method"]), config["run"]
         if integrator.clock and "t_end" in run:
             raise InvalidInput(
                 f"the members of a sweep by {integrator.name} reach t_end after different numbers of steps: give run.steps"
             )
-        made = loop_functions(integrator, self._build(fixed), self.plan.keep, dict(self.plan.reductions))
+        made = member_kernel(integrator, self._build(fixed), self.plan.keep, dict(self.plan.reductions))
         steps = (
             None
             if self.own_steps
@@ -254,12 +254,12 @@ class Members:
         )
         numbers = {name: jax.ShapeDtypeStruct((), float) for name in self.traced}
         loop = jax.eval_shape(made.begin, numbers, ())
-        return Family(integrator, steps, made, whole_run(made), jax.eval_shape(made.observe, numbers, loop))
+        return MemberFamily(integrator, steps, made, fuse_run(made), jax.eval_shape(made.observe, numbers, loop))
 
     def _step_of(self, config: Mapping[str, Any]) -> float:
         return 1.0 if "run.step" in self.traced else config["run"]["step"]
 
-    def steps(self, family: Family, values: Values, count: int) -> np.ndarray:
+    def steps(self, family: MemberFamily, values: Values, count: int) -> np.ndarray:
         """The number of steps of every member."""
         if family.steps is not None:
             return np.full(count, family.steps)
@@ -273,7 +273,7 @@ class Members:
 def _system(config: Mapping[str, Any], folder: Any) -> MechanicalSystem:
     parameters = dict(config["system"])
     if "python" in parameters:
-        return user_system(parameters.pop("python"), folder, parameters)[0]
+        return load_user_system(parameters.pop("python"), folder, parameters)[0]
     name = parameters.pop("name")
     if name not in MODELS:
         raise UnknownName("system", name, MODELS)
@@ -307,29 +307,29 @@ def _thawed(value: Any) -> Any:
 
 
 Arrays = dict[str, np.ndarray]
-STATE = ("time", "velocity", "momentum", "angle", "configuration")
+STATE_VARIABLES = ("time", "velocity", "momentum", "angle", "configuration")
 NOT_DONE, NOT_CLASSIFIED = -1, -1
 
 
-class Variable:
+class SweepVariable:
     """An array of a sweep beside its member dimensions: the dimensions and shape of one member's part, the type, what missing is."""
 
     def __init__(self, dims: tuple[str, ...], shape: tuple[int, ...], dtype: str, missing: float, about: str):
         self.dims, self.shape, self.dtype, self.missing, self.about = dims, shape, np.dtype(dtype), missing, about
 
 
-def variables(members: Members) -> dict[str, Variable]:
+def describe_variables(members: SweepMembers) -> dict[str, SweepVariable]:
     """What a sweep stores."""
     plan, schema = members.plan, members.schema
     found = {
-        "status": Variable(
+        "status": SweepVariable(
             (),
             (),
             "int8",
             NOT_DONE,
             "0 ok, 1 not converged, 2 branch lost, 3 not finite, 4 starts off the constraint, -1 not computed",
         ),
-        "failed_step": Variable(
+        "failed_step": SweepVariable(
             (), (), "int64", -2, "good steps before the failure (-1: none at all); -2 where nothing failed"
         ),
     }
@@ -337,8 +337,8 @@ def variables(members: Members) -> dict[str, Variable]:
         head = name.rstrip("_0123456789")
         if name in ("status", "steps") or (name == "energy" and head not in plan.reductions):
             continue
-        if head not in STATE:
-            found[name] = Variable(
+        if head not in STATE_VARIABLES:
+            found[name] = SweepVariable(
                 tuple(f"{name}_{k}" for k in range(len(spec.shape))),
                 spec.shape,
                 "float64",
@@ -348,34 +348,34 @@ def variables(members: Members) -> dict[str, Variable]:
             continue
         dims = _dims(name, head, spec.shape, members)
         if "final" in plan.keep:
-            found[f"final_{name}"] = Variable(dims, spec.shape, "float64", np.nan, f"{name} at the last good state")
+            found[f"final_{name}"] = SweepVariable(dims, spec.shape, "float64", np.nan, f"{name} at the last good state")
         if "states" in plan.keep:
             saves = 1 + -(-int(members.first.run["steps"]) // plan.save_every)
-            found[name] = Variable(
+            found[name] = SweepVariable(
                 ("save", *dims), (saves, *spec.shape), "float64", np.nan, f"{name} at the saved states"
             )
     if "drift" in plan.keep:
         kinds = ", ".join(f"{k} {kind}" for k, kind in enumerate(KINDS))
-        found["drift"] = Variable(
+        found["drift"] = SweepVariable(
             (), (), "int8", NOT_CLASSIFIED, f"growth of the energy error: {kinds}, -1 not classified"
         )
-        found["drift_rate"] = Variable(
+        found["drift_rate"] = SweepVariable(
             (), (), "float64", np.nan, "rate of that growth, see dalembert.diagnostics.drift"
         )
     return found
 
 
-def _dims(name: str, head: str, shape: tuple[int, ...], members: Members) -> tuple[str, ...]:
+def _dims(name: str, head: str, shape: tuple[int, ...], members: SweepMembers) -> tuple[str, ...]:
     if head == "configuration":
         return tuple(f"{name}_{axis}" for axis in ("row", "column")[: len(shape)])
     whole = shape == (members.first.system.group.dim,)
     return {"time": (), "angle": ("rotation",)}.get(head, ("component" if whole else "restricted",))
 
 
-def compute(members: Members, block: Block, backend: Backend = "auto", threads: int | None = None) -> Arrays:
+def compute_block(members: SweepMembers, block: GridBlock, backend: Backend = "auto", threads: int | None = None) -> Arrays:
     """The arrays of a block, in its shape. Ctrl-C raises KeyboardInterrupt: a block is whole or not there."""
     values = members.plan.values(block)
-    described = variables(members)
+    described = describe_variables(members)
     arrays = {name: np.full((block.size, *one.shape), one.missing, one.dtype) for name, one in described.items()}
     for places, key, steps in _groups(members, values, block.size):
         family = members.family(key)
@@ -387,7 +387,7 @@ def compute(members: Members, block: Block, backend: Backend = "auto", threads: 
     return {name: array.reshape(*block.shape, *described[name].shape) for name, array in arrays.items()}
 
 
-def _groups(members: Members, values: Values, size: int):
+def _groups(members: SweepMembers, values: Values, size: int):
     """(places, structure, steps) of members that run together."""
     keys = (
         {(): slice(None)}
@@ -411,22 +411,22 @@ def _places(keys: list[tuple]) -> dict[tuple, Any]:
 
 
 def _run(
-    plan: Plan, family: Family, numbers: Values, steps: int, lanes: int, backend: Backend, threads: int | None
+    plan: SweepPlan, family: MemberFamily, numbers: Values, steps: int, lanes: int, backend: Backend, threads: int | None
 ) -> Arrays:
     """The members of one structure and number of steps."""
     where: dict[str, Any] = {"backend": backend, "threads": threads}
     if not {"states", "drift"} & set(plan.keep):  # one call, into which numbers go and out of which results come
         axes = ((dict.fromkeys(numbers, 0), None), None)
-        last = evaluated(family.whole, (numbers, float(steps)), (), lanes=lanes, axes=axes, **where)
+        last = evaluate(family.whole, (numbers, float(steps)), (), lanes=lanes, axes=axes, **where)
         return _kept(plan, [{name: leaf[:, None] for name, leaf in last.items()}], 1)
     begin, advance, observe = family.functions
-    loop = evaluated(begin, numbers, (), lanes=lanes, axes=(0, None), **where)
+    loop = evaluate(begin, numbers, (), lanes=lanes, axes=(0, None), **where)
     every = plan.save_every if "states" in plan.keep else max(1, steps // (4 * BLOCKS))
     parts: list[dict[str, np.ndarray]] = []
     for count, stride in ((steps // every, every), (1, steps % every)):
         if count and stride:
             described = make_problem(advance, observe, numbers, loop, lanes=lanes, axes=(0, 0))
-            done = run(described, saves=count, save_every=stride, initial=not parts, **where)
+            done = run_problem(described, saves=count, save_every=stride, initial=not parts, **where)
             if done.interrupted:
                 raise KeyboardInterrupt
             loop = done.loop
@@ -434,14 +434,14 @@ def _run(
     return _kept(plan, parts, steps // every)
 
 
-def _kept(plan: Plan, parts: list[dict[str, np.ndarray]], equidistant: int) -> Arrays:
+def _kept(plan: SweepPlan, parts: list[dict[str, np.ndarray]], equidistant: int) -> Arrays:
     last = {name: leaf[:, -1] for name, leaf in parts[-1].items()}
     status, steps = last.pop("status"), last.pop("steps")
     found: Arrays = {
         "status": status.astype(np.int8),
         "failed_step": np.where(status == OK, -2, steps).astype(np.int64),
     }
-    state = [name for name in last if name.rstrip("_0123456789") in STATE]
+    state = [name for name in last if name.rstrip("_0123456789") in STATE_VARIABLES]
     found |= {name: leaf for name, leaf in last.items() if name not in (*state, "energy")}
     if "final" in plan.keep:
         found |= {f"final_{name}": last[name] for name in state}

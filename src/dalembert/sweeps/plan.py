@@ -20,18 +20,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InvalidInput, UnknownName
-from ..io.config import function_of
+from ..io.config import load_function
 
-KINDS = ("values", "grid", "linspace", "logspace", "random")
-SAMPLES = ("random", "latin", "sobol")
-LARGEST_HELD = 10**7
+AXIS_KINDS = ("values", "grid", "linspace", "logspace", "random")
+SAMPLE_KINDS = ("random", "latin", "sobol")
+MAX_LATIN_POINTS = 10**7
 """Points of a Latin sample, which has to be held as a whole."""
 
 Values = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Axis:
+class SweepAxis:
     """One dimension of a sweep: the names it varies together, and their values at the places lo, ..., hi - 1."""
 
     names: tuple[str, ...]
@@ -43,14 +43,14 @@ class Axis:
         return self.names[0].replace(".", "_") if len(self.names) == 1 else "sample"
 
 
-def axes_of(section: Mapping[str, Any]) -> list[Axis]:
+def parse_axes(section: Mapping[str, Any]) -> list[SweepAxis]:
     """The axes in the order of the file; `sample` is one axis for all its names."""
     found = []
     for key, entry in section.items():
         if key == "sample":
-            found.append(sample_axis(entry))
+            found.append(parse_sample(entry))
         else:
-            found += [axis(name, spec) for name, spec in flattened(key, entry, KINDS)]
+            found += [parse_axis(name, spec) for name, spec in flatten_table(key, entry, AXIS_KINDS)]
     names = [name for one in found for name in one.names]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -58,58 +58,58 @@ def axes_of(section: Mapping[str, Any]) -> list[Axis]:
     return found
 
 
-def flattened(name: str, entry: Any, kinds: tuple[str, ...]) -> list[tuple[str, Any]]:
+def flatten_table(name: str, entry: Any, kinds: tuple[str, ...]) -> list[tuple[str, Any]]:
     """`run.step = {...}` is a nested table in TOML: the (dotted name, specification) pairs below it."""
     if not isinstance(entry, Mapping) or set(entry) & set(kinds):
         return [(name, entry)]
-    return [pair for key, inner in entry.items() for pair in flattened(f"{name}.{key}", inner, kinds)]
+    return [pair for key, inner in entry.items() for pair in flatten_table(f"{name}.{key}", inner, kinds)]
 
 
-def axis(name: str, spec: Any) -> Axis:
+def parse_axis(name: str, spec: Any) -> SweepAxis:
     """The axis of one name: a list, or one of {values | grid | linspace | logspace | random = ...}."""
     if isinstance(spec, list):
         spec = {"values": spec}
     if not isinstance(spec, Mapping):
         raise InvalidInput(
-            f"sweep of {name} is {spec!r}; allowed: a list of values, or a table with one of {', '.join(KINDS)}"
+            f"sweep of {name} is {spec!r}; allowed: a list of values, or a table with one of {', '.join(AXIS_KINDS)}"
         )
-    kinds = [key for key in spec if key in KINDS]
+    kinds = [key for key in spec if key in AXIS_KINDS]
     if len(kinds) != 1:
-        raise InvalidInput(f"sweep of {name} is {dict(spec)}; allowed: exactly one of {', '.join(KINDS)}")
+        raise InvalidInput(f"sweep of {name} is {dict(spec)}; allowed: exactly one of {', '.join(AXIS_KINDS)}")
     kind, rest = kinds[0], {key: value for key, value in spec.items() if key not in kinds}
     allowed = ("count", "seed") if kind == "random" else ()
     for key in rest:
         if key not in allowed:
-            raise UnknownName(f"key of the {kind} of {name}", key, (*KINDS, *allowed))
+            raise UnknownName(f"key of the {kind} of {name}", key, (*AXIS_KINDS, *allowed))
     if kind == "values":
         return _listed(name, spec[kind])
     if kind == "random":
-        low, high = numbers(f"random of {name}", spec[kind], "low, high")
+        low, high = require_numbers(f"random of {name}", spec[kind], "low, high")
         count, seed = whole(f"count of {name}", spec.get("count")), _seed(name, spec)
-        return Axis((name,), count, lambda lo, hi: {name: low + (high - low) * _uniform(seed, name, lo, hi)})
+        return SweepAxis((name,), count, lambda lo, hi: {name: low + (high - low) * _uniform(seed, name, lo, hi)})
     return _spaced(name, kind, spec[kind])
 
 
-def _listed(name: str, values: Any) -> Axis:
+def _listed(name: str, values: Any) -> SweepAxis:
     if not isinstance(values, list) or not values:
         raise InvalidInput(f"values of {name} are {values!r}; allowed: a list with at least one entry")
     plain = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     if plain and not all(math.isfinite(value) for value in values):
         raise InvalidInput(f"values of {name} are {values}; allowed: finite numbers")
     array = np.asarray(values) if plain else values
-    return Axis((name,), len(values), lambda lo, hi: {name: array[lo:hi]})
+    return SweepAxis((name,), len(values), lambda lo, hi: {name: array[lo:hi]})
 
 
-def _spaced(name: str, kind: str, given: Any) -> Axis:
+def _spaced(name: str, kind: str, given: Any) -> SweepAxis:
     """linspace and logspace = [first, last, count], grid = [first, last, spacing]; the last value is met exactly."""
-    first, last, third = numbers(
+    first, last, third = require_numbers(
         f"{kind} of {name}", given, "first, last, " + ("spacing" if kind == "grid" else "count")
     )
     if kind == "grid":
         count = 1 + math.floor((last - first) / third * (1 + 1e-12)) if third else 0
         if count < 1:
             raise InvalidInput(f"grid of {name} is {given}; allowed: [first, last, spacing] with at least one point")
-        return Axis((name,), count, lambda lo, hi: {name: first + third * np.arange(lo, hi)})
+        return SweepAxis((name,), count, lambda lo, hi: {name: first + third * np.arange(lo, hi)})
     count = whole(f"count in {kind} of {name}", given[2])
     if kind == "logspace" and not (first > 0 and last > 0):
         raise InvalidInput(
@@ -121,42 +121,42 @@ def _spaced(name: str, kind: str, given: Any) -> Axis:
         inner = first * (last / first) ** share if kind == "logspace" else first + (last - first) * share
         return {name: np.where(share == 1.0, last, inner)}
 
-    return Axis((name,), count, at)
+    return SweepAxis((name,), count, at)
 
 
-def sample_axis(spec: Any) -> Axis:
+def parse_sample(spec: Any) -> SweepAxis:
     """`sample = {sobol = 1024, seed = 0, ranges = {run.step = [0.01, 0.1], ...}}`: points in a box, as one dimension."""
     if (
         not isinstance(spec, Mapping)
-        or len(kinds := [key for key in spec if key in SAMPLES]) != 1
+        or len(kinds := [key for key in spec if key in SAMPLE_KINDS]) != 1
         or "ranges" not in spec
     ):
         raise InvalidInput(
-            f"sample is {spec!r}; allowed: {{{' | '.join(SAMPLES)} = count, seed = 0, ranges = {{...}}}}"
+            f"sample is {spec!r}; allowed: {{{' | '.join(SAMPLE_KINDS)} = count, seed = 0, ranges = {{...}}}}"
         )
     kind = kinds[0]
     for key in spec:
         if key not in (kind, "seed", "ranges"):
-            raise UnknownName("key of the sample", key, (*SAMPLES, "seed", "ranges"))
+            raise UnknownName("key of the sample", key, (*SAMPLE_KINDS, "seed", "ranges"))
     count, seed = whole(f"count of the {kind} sample", spec[kind]), _seed("sample", spec)
-    if kind == "latin" and count > LARGEST_HELD:
+    if kind == "latin" and count > MAX_LATIN_POINTS:
         raise InvalidInput(
-            f"a Latin sample of {count} points is too large to hold; allowed: {LARGEST_HELD}, or take sobol"
+            f"a Latin sample of {count} points is too large to hold; allowed: {MAX_LATIN_POINTS}, or take sobol"
         )
     if not isinstance(spec["ranges"], Mapping) or not spec["ranges"]:
         raise InvalidInput(
             f"ranges of the sample are {spec['ranges']!r}; allowed: a table such as {{run.step = [0.01, 0.1]}}"
         )
-    ranges = [pair for key, entry in spec["ranges"].items() for pair in flattened(key, entry, ())]
+    ranges = [pair for key, entry in spec["ranges"].items() for pair in flatten_table(key, entry, ())]
     names = tuple(name for name, _ in ranges)
-    bounds = np.array([numbers(f"range of {name}", given, "low, high") for name, given in ranges])
+    bounds = np.array([require_numbers(f"range of {name}", given, "low, high") for name, given in ranges])
     unit = partial({"random": _independent, "latin": _latin, "sobol": _sobol}[kind], names, count, seed)
 
     def at(lo: int, hi: int) -> Values:
         points = bounds[:, 0] + (bounds[:, 1] - bounds[:, 0]) * unit(lo, hi)
         return dict(zip(names, points.T, strict=True))
 
-    return Axis(names, count, at)
+    return SweepAxis(names, count, at)
 
 
 # -- samples in [0, 1) -----------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def _sobol(names: tuple[str, ...], count: int, seed: int, lo: int, hi: int) -> n
 
 
 # -- input ----------------------------------------------------------------------------------------------------------------------
-def numbers(what: str, given: Any, names: str) -> list[float]:
+def require_numbers(what: str, given: Any, names: str) -> list[float]:
     size = names.count(",") + 1
     good = isinstance(given, list) and len(given) == size
     if not good or not all(isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) for x in given):
@@ -217,10 +217,10 @@ def _seed(name: str, spec: Mapping[str, Any]) -> int:
 
 
 SECTIONS = ("system", "method", "initial", "run")
-OPTIONS = ("combine", "keep", "save_every", "chunk", "reductions")
-KEEP = ("final", "extremes", "states", "drift")
-FIXED = ("run.save_every", "run.backend")
-LARGEST = 10**9
+SWEEP_OPTIONS = ("combine", "keep", "save_every", "chunk", "reductions")
+KEEP_CHOICES = ("final", "extremes", "states", "drift")
+FIXED_NAMES = ("run.save_every", "run.backend")
+MAX_MEMBERS = 10**9
 """Members of a sweep; a mistyped grid easily has more."""
 
 
@@ -231,7 +231,7 @@ class Reduction(NamedTuple):
     update: Callable
 
 
-class Block(NamedTuple):
+class GridBlock(NamedTuple):
     """A box of members: its number and its range (lo, hi) along every dimension. In C order its members are consecutive."""
 
     number: int
@@ -247,13 +247,13 @@ class Block(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class SweepPlan:
     """Everything that determines the numbers of a sweep. `chunk` is the largest number of members of a block."""
 
     config: Mapping[str, Any]  # without [sweep]
     section: Mapping[str, Any]  # [sweep] as given
     folder: Path
-    axes: tuple[Axis, ...]
+    axes: tuple[SweepAxis, ...]
     zipped: bool
     keep: tuple[str, ...]
     save_every: int
@@ -299,13 +299,13 @@ class Plan:
         """The number of blocks."""
         return math.prod(self.block_grid)
 
-    def block(self, number: int) -> Block:
+    def block(self, number: int) -> GridBlock:
         """The block of this number, in C order."""
         places = [int(place) for place in np.unravel_index(number, self.block_grid)]
         parts = zip(places, self.block_shape, self.shape, strict=True)
-        return Block(number, tuple((p * part, min((p + 1) * part, size)) for p, part, size in parts))
+        return GridBlock(number, tuple((p * part, min((p + 1) * part, size)) for p, part, size in parts))
 
-    def values(self, block: Block) -> Values:
+    def values(self, block: GridBlock) -> Values:
         """The values of all names at the members of a block, in C order."""
         if self.zipped:
             return {key: entry for axis in self.axes for key, entry in axis.at(*block.ranges[0]).items()}
@@ -319,10 +319,10 @@ class Plan:
     def member(self, index: int = 0) -> Values:
         """The values of one member."""
         places = np.unravel_index(index, self.shape)
-        block = Block(0, tuple((int(p), int(p) + 1) for p in places))
-        return {name: plain(part[0]) for name, part in self.values(block).items()}
+        block = GridBlock(0, tuple((int(p), int(p) + 1) for p in places))
+        return {name: to_python(part[0]) for name, part in self.values(block).items()}
 
-    def coordinates(self) -> Iterator[tuple[str, str, int, Axis]]:
+    def coordinates(self) -> Iterator[tuple[str, str, int, SweepAxis]]:
         """(name of the coordinate, its dimension, its size, its axis) of all varied names."""
         for axis in self.axes:
             dim = "member" if self.zipped else axis.dim
@@ -339,31 +339,31 @@ class Plan:
 
 def make_plan(
     config: Mapping[str, Any], folder: str | Path = ".", reductions: Mapping[str, Any] | None = None, *, chunk: int
-) -> Plan:
+) -> SweepPlan:
     """Check the section [sweep]; names are checked where the members are built. `chunk` unless the section says otherwise."""
     section = config.get("sweep")
     if not isinstance(section, Mapping):
         raise InvalidInput(
             "the section [sweep] is missing: it names what varies, such as run.step = {linspace = [0.01, 0.1, 10]}"
         )
-    varied = {key: entry for key, entry in section.items() if key not in OPTIONS}
+    varied = {key: entry for key, entry in section.items() if key not in SWEEP_OPTIONS}
     for key in varied:
         if key.split(".")[0] not in (*SECTIONS, "sample"):
-            raise UnknownName("key of [sweep]", key, (*SECTIONS, "sample", *OPTIONS))
-    axes = tuple(axes_of(varied))
+            raise UnknownName("key of [sweep]", key, (*SECTIONS, "sample", *SWEEP_OPTIONS))
+    axes = tuple(parse_axes(varied))
     if not axes:
         raise InvalidInput("[sweep] varies nothing; give it a name such as run.step = {linspace = [0.01, 0.1, 10]}")
     for name in (name for axis in axes for name in axis.names):
-        if name in FIXED or "." not in name or name.split(".")[0] not in SECTIONS:
+        if name in FIXED_NAMES or "." not in name or name.split(".")[0] not in SECTIONS:
             raise InvalidInput(
                 f"[sweep] cannot vary {name}; allowed: a parameter of system, method, initial or run such as run.step"
             )
     zipped = _zipped(section.get("combine", "product"), axes)
     members = axes[0].size if zipped else math.prod(axis.size for axis in axes)
-    if members > LARGEST:
+    if members > MAX_MEMBERS:
         sizes = " x ".join(f"{axis.size} of {axis.names[0]}" for axis in axes)
         raise InvalidInput(
-            f"the sweep has {members:.3g} members ({sizes}); allowed: {LARGEST:.0e}. Take coarser grids, or a Sobol sample"
+            f"the sweep has {members:.3g} members ({sizes}); allowed: {MAX_MEMBERS:.0e}. Take coarser grids, or a Sobol sample"
         )
     if "event" in config:
         raise InvalidInput(
@@ -372,7 +372,7 @@ def make_plan(
     rest = {key: entry for key, entry in config.items() if key != "sweep"}
     every = section.get("save_every", rest.get("run", {}).get("save_every", 1))
     named = {**_named_reductions(section.get("reductions", {}), Path(folder)), **(reductions or {})}
-    return Plan(
+    return SweepPlan(
         rest,
         section,
         Path(folder),
@@ -385,7 +385,7 @@ def make_plan(
     )
 
 
-def substituted(config: Mapping[str, Any], values: Values) -> dict[str, Any]:
+def substitute(config: Mapping[str, Any], values: Values) -> dict[str, Any]:
     """The configuration of a member: `system.inertia.0.2` is an entry of a list."""
     result = copy.deepcopy(
         {name: dict(section) if isinstance(section, Mapping) else section for name, section in config.items()}
@@ -396,7 +396,7 @@ def substituted(config: Mapping[str, Any], values: Values) -> dict[str, Any]:
         for key in path:
             place = place[_index(name, place, key)] if isinstance(place, list) else place.setdefault(key, {})
         if not isinstance(place, dict | list):
-            raise UnknownName(f"kind of axis (for {'.'.join(path)})", last, KINDS)
+            raise UnknownName(f"kind of axis (for {'.'.join(path)})", last, AXIS_KINDS)
         if isinstance(place, list):
             place[_index(name, place, last)] = value
         else:
@@ -420,7 +420,7 @@ def _index(name: str, entries: list, key: str) -> int:
     return int(key)
 
 
-def plain(value: Any) -> Any:
+def to_python(value: Any) -> Any:
     """A NumPy number as Python's."""
     return value.item() if isinstance(value, np.generic) else value
 
@@ -431,7 +431,7 @@ def _spread(part: Any, before: int, after: int) -> Any:
     return [entry for entry in part for _ in range(after)] * before
 
 
-def _zipped(combine: Any, axes: tuple[Axis, ...]) -> bool:
+def _zipped(combine: Any, axes: tuple[SweepAxis, ...]) -> bool:
     if combine not in ("product", "zip"):
         raise UnknownName("combine of [sweep]", combine, ("product", "zip"))
     sizes = {axis.names[0]: axis.size for axis in axes}
@@ -442,8 +442,8 @@ def _zipped(combine: Any, axes: tuple[Axis, ...]) -> bool:
 
 def _keep(given: Any) -> tuple[str, ...]:
     for name in given if isinstance(given, list) else [given]:
-        if name not in KEEP:
-            raise UnknownName("entry of keep in [sweep]", name, KEEP)
+        if name not in KEEP_CHOICES:
+            raise UnknownName("entry of keep in [sweep]", name, KEEP_CHOICES)
     return tuple(given) if isinstance(given, list) else (given,)
 
 
@@ -454,7 +454,7 @@ def _named_reductions(given: Any, folder: Path) -> dict[str, Any]:
             f'reductions of [sweep] are {given!r}; allowed: name = "file.py:function", which returns (start, update)'
         )
     return {
-        name: function_of((folder / entry.rpartition(":")[0]).resolve(), entry.rpartition(":")[2])()
+        name: load_function((folder / entry.rpartition(":")[0]).resolve(), entry.rpartition(":")[2])()
         for name, entry in given.items()
     }
 

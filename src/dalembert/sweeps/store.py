@@ -19,49 +19,49 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import InvalidInput, WriteFailure, made_by
-from ..io.atomic import replacing, writing
-from ..io.config import dumps
+from ..io.atomic import atomic_path, output_lock
+from ..io.config import to_toml
 from ..io.dataset import checksum, require_writable
-from .members import Arrays, Members, Variable, variables
-from .plan import Axis, Block, Plan
+from .members import Arrays, SweepMembers, SweepVariable, describe_variables
+from .plan import SweepAxis, GridBlock, SweepPlan
 
-HELD = 1 << 31
+MAX_MEMORY_BYTES = 1 << 31
 """Bytes of results that may be held in memory."""
-PIECE = 1 << 20
+COORDINATE_CHUNK = 1 << 20
 """Values of a coordinate written at a time."""
-MARK = "block_checksum"
-UNMARKED = -1
+CHECKSUM_NAME = "block_checksum"
+NOT_WRITTEN = -1
 
 
-class Sink(Protocol):
+class BlockSink(Protocol):
     """Takes the arrays of finished blocks."""
 
     def done(self) -> dict[int, int]:
         """The blocks that are there already, with the number of failed members of each."""
 
-    def write(self, block: Block, arrays: Arrays) -> None: ...
+    def write(self, block: GridBlock, arrays: Arrays) -> None: ...
 
 
-class Given:
+class CallbackSink:
     """Every block goes to a function of the user, and nothing is kept."""
 
-    def __init__(self, function: Callable[[Block, Arrays], Any]):
+    def __init__(self, function: Callable[[GridBlock, Arrays], Any]):
         self.function = function
 
     def done(self) -> dict[int, int]:
         return {}
 
-    def write(self, block: Block, arrays: Arrays) -> None:
+    def write(self, block: GridBlock, arrays: Arrays) -> None:
         self.function(block, arrays)
 
 
-class Held:
+class MemorySink:
     """Results in the memory of this process."""
 
-    def __init__(self, members: Members):
-        self.plan, self.variables = members.plan, variables(members)
+    def __init__(self, members: SweepMembers):
+        self.plan, self.variables = members.plan, describe_variables(members)
         size = self.plan.members * sum(math.prod(one.shape) * one.dtype.itemsize for one in self.variables.values())
-        if size > HELD:
+        if size > MAX_MEMORY_BYTES:
             raise InvalidInput(
                 f"the results take {size / 2**30:.1f} GiB: give out = 'name.zarr', or a function that takes the blocks"
             )
@@ -73,7 +73,7 @@ class Held:
     def done(self) -> dict[int, int]:
         return {}
 
-    def write(self, block: Block, arrays: Arrays) -> None:
+    def write(self, block: GridBlock, arrays: Arrays) -> None:
         for name, part in arrays.items():
             self.arrays[name][_region(block)] = part
 
@@ -91,17 +91,17 @@ class Held:
 class ZarrStore:
     """A Zarr v3 store; chunks are the blocks of the plan."""
 
-    def __init__(self, path: Path, members: Members):
+    def __init__(self, path: Path, members: SweepMembers):
         import zarr
 
-        self.path, self.plan, self.variables = path, members.plan, variables(members)
+        self.path, self.plan, self.variables = path, members.plan, describe_variables(members)
         group = zarr.open_group(path, mode="r+")
-        self.arrays: dict[str, Any] = {name: group[name] for name in (*self.variables, MARK)}
+        self.arrays: dict[str, Any] = {name: group[name] for name in (*self.variables, CHECKSUM_NAME)}
 
     def done(self) -> dict[int, int]:
         """The blocks whose numbers are those that their marks tell; the others, torn or damaged, are computed again."""
-        marks, found = np.asarray(self.arrays[MARK]), {}
-        for number in np.flatnonzero(marks != UNMARKED):
+        marks, found = np.asarray(self.arrays[CHECKSUM_NAME]), {}
+        for number in np.flatnonzero(marks != NOT_WRITTEN):
             block = self.plan.block(int(number))
             try:
                 arrays = {name: np.asarray(self.arrays[name][_region(block)]) for name in self.variables}
@@ -111,15 +111,15 @@ class ZarrStore:
                 found[int(number)] = int(np.count_nonzero(arrays["status"]))
         return found
 
-    def write(self, block: Block, arrays: Arrays) -> None:
+    def write(self, block: GridBlock, arrays: Arrays) -> None:
         try:
             for name, part in arrays.items():
                 self.arrays[name][_region(block)] = part
                 self._flush(
                     name, [lo // size for (lo, _), size in zip(block.ranges, self.plan.block_shape, strict=True)]
                 )
-            self.arrays[MARK][block.number] = checksum(arrays)
-            self._flush(MARK, [block.number])
+            self.arrays[CHECKSUM_NAME][block.number] = checksum(arrays)
+            self._flush(CHECKSUM_NAME, [block.number])
         except OSError as fault:
             why = os.strerror(fault.errno) if fault.errno else str(fault)
             raise WriteFailure(
@@ -145,12 +145,12 @@ class ZarrStore:
 
 
 @contextmanager
-def opened(path: Path, members: Members, resume: bool) -> Iterator[ZarrStore]:
+def open_store(path: Path, members: SweepMembers, resume: bool) -> Iterator[ZarrStore]:
     """The store at `path`, new or gone on with, held against other writers."""
     if path.suffix != ".zarr":
         raise InvalidInput(f"--out is {path}; allowed: a name that ends in .zarr")
     require_writable(path)
-    with writing(path):
+    with output_lock(path):
         there = path.exists() and any(path.iterdir())
         if there and not resume:
             raise InvalidInput(f"{path} exists already: go on with it by --resume, or give another --out")
@@ -161,12 +161,12 @@ def opened(path: Path, members: Members, resume: bool) -> Iterator[ZarrStore]:
         else:
             if path.exists():
                 shutil.rmtree(path)
-            with replacing(path) as temporary:
+            with atomic_path(path) as temporary:
                 _create(temporary, members)
         yield ZarrStore(path, members)
 
 
-def _create(path: Path, members: Members) -> None:
+def _create(path: Path, members: SweepMembers) -> None:
     """All metadata and coordinates; chunks come later."""
     import zarr
 
@@ -175,20 +175,20 @@ def _create(path: Path, members: Members) -> None:
     for name, dim, size, axis in plan.coordinates():
         first = _coordinate(axis, name, 0, 1)
         coordinate = group.create_array(
-            name, shape=(size,), chunks=(min(size, PIECE),), dtype=first.dtype, dimension_names=(dim,)
+            name, shape=(size,), chunks=(min(size, COORDINATE_CHUNK),), dtype=first.dtype, dimension_names=(dim,)
         )
-        for lo in range(0, size, PIECE):
-            coordinate[lo : lo + PIECE] = _coordinate(axis, name, lo, min(lo + PIECE, size))
-    for name, one in variables(members).items():
+        for lo in range(0, size, COORDINATE_CHUNK):
+            coordinate[lo : lo + COORDINATE_CHUNK] = _coordinate(axis, name, lo, min(lo + COORDINATE_CHUNK, size))
+    for name, one in describe_variables(members).items():
         _empty(group, name, plan.shape, plan.block_shape, plan.dims, one)
-    mark = Variable((), (), "int64", UNMARKED, "CRC-32 of the numbers of a block; -1: not computed yet")
-    _empty(group, MARK, (plan.blocks,), (1,), ("block",), mark)
+    mark = SweepVariable((), (), "int64", NOT_WRITTEN, "CRC-32 of the numbers of a block; -1: not computed yet")
+    _empty(group, CHECKSUM_NAME, (plan.blocks,), (1,), ("block",), mark)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that other implementations may not read the consolidated copy
         zarr.consolidate_metadata(path)
 
 
-def _empty(group: Any, name: str, shape, chunks, dims, one: Variable) -> None:
+def _empty(group: Any, name: str, shape, chunks, dims, one: SweepVariable) -> None:
     from zarr.codecs import Crc32cCodec, ZstdCodec
 
     checked = (
@@ -206,7 +206,7 @@ def _empty(group: Any, name: str, shape, chunks, dims, one: Variable) -> None:
     )
 
 
-def saved_chunk(path: Path) -> int | None:
+def stored_block_size(path: Path) -> int | None:
     """The size of the blocks of a store, whichever executor began it; None where there is no store."""
     return math.prod(_saved(path)["blocks"]) if path.is_dir() and any(path.iterdir()) else None
 
@@ -218,7 +218,7 @@ def _saved(path: Path) -> dict[str, Any]:
         raise InvalidInput(f"{path} is not a sweep of dalembert: it cannot be resumed") from fault
 
 
-def _require_same(path: Path, plan: Plan) -> None:
+def _require_same(path: Path, plan: SweepPlan) -> None:
     """Refuse to go on with another sweep, saying what differs."""
     saved = _saved(path)
     now = json.loads(plan.description)
@@ -227,7 +227,7 @@ def _require_same(path: Path, plan: Plan) -> None:
         raise InvalidInput(f"{path} holds another sweep ({'; '.join(differ)}): give another --out")
 
 
-def _coordinate(axis: Axis, name: str, lo: int, hi: int) -> np.ndarray:
+def _coordinate(axis: SweepAxis, name: str, lo: int, hi: int) -> np.ndarray:
     """The values of a name along its axis; what is no number is written as text."""
     own = next(one for one in axis.names if one.replace(".", "_") == name)
     part = axis.at(lo, hi)[own]
@@ -238,19 +238,19 @@ def _coordinate(axis: Axis, name: str, lo: int, hi: int) -> np.ndarray:
     )
 
 
-def _longest(axis: Axis, name: str) -> int:
+def _longest(axis: SweepAxis, name: str) -> int:
     return max(len(str(entry)) for entry in axis.at(0, axis.size)[name])
 
 
-def _region(block: Block) -> tuple[slice, ...]:
+def _region(block: GridBlock) -> tuple[slice, ...]:
     return tuple(slice(lo, hi) for lo, hi in block.ranges)
 
 
-def provenance(plan: Plan) -> dict[str, Any]:
+def provenance(plan: SweepPlan) -> dict[str, Any]:
     """What made a store: the plan, the configuration, versions, machine and time."""
     return {
         "plan": plan.description,
-        "config": dumps({**plan.config, "sweep": plan.section}),
+        "config": to_toml({**plan.config, "sweep": plan.section}),
         "members": plan.members,
         **made_by(),
     }
