@@ -1,55 +1,21 @@
-from . import analysis as analysis
-from . import errors as errors
-from . import groups as groups
-from . import integrators as integrators
-from . import io as io
-from . import kernels as kernels
-from . import mechanics as mechanics
-from . import models as models
-from . import numerics as numerics
-from . import papers as papers
-from . import plotting as plotting
-from . import simulation as simulation
-from . import studio as studio
-from . import sweeps as sweeps
-from .errors import InvalidInput as InvalidInput
-from .errors import NumericalFailure as NumericalFailure
-from .groups import SE2 as SE2
-from .groups import SE3 as SE3
-from .groups import SO2 as SO2
-from .groups import SO3 as SO3
-from .groups import Cayley as Cayley
-from .groups import Euclidean as Euclidean
-from .groups import Exponential as Exponential
-from .groups import Product as Product
-from .integrators import Adaptive as Adaptive
-from .integrators import Composition as Composition
-from .integrators import DiscreteGradient as DiscreteGradient
-from .integrators import DiscreteMoserVeselov as DiscreteMoserVeselov
-from .integrators import DormandPrince as DormandPrince
-from .integrators import EulerPoincareSuslov as EulerPoincareSuslov
-from .integrators import Gauss as Gauss
-from .integrators import LagrangeDAlembert as LagrangeDAlembert
-from .integrators import Leapfrog as Leapfrog
-from .integrators import Lobatto as Lobatto
-from .integrators import RetractionAdapted as RetractionAdapted
-from .integrators import RungeKutta as RungeKutta
-from .integrators import Taylor as Taylor
-from .mechanics import Discretisation as Discretisation
-from .mechanics import FiniteDifference as FiniteDifference
-from .mechanics import InvariantSystem as InvariantSystem
-from .mechanics import State as State
-from .mechanics import System as System
-from .mechanics import nonholonomy as nonholonomy
-from .mechanics import steered as steered
-from .mechanics import with_friction as with_friction
-from .simulation import Event as Event
-from .simulation import Quantity as Quantity
-from .sweeps.execute import sweep as sweep
-from .trajectory import Trajectory as Trajectory
+from .groups import Euclidean as Euclidean, SO2 as SO2, SO3 as SO3, SE2 as SE2, SE3 as SE3, Product as Product
+from .groups import Cayley as Cayley, Exponential as Exponential
+from .mechanics import System as System, InvariantSystem as InvariantSystem, State as State
+from .mechanics import with_friction as with_friction, steered as steered
+from .mechanics import FiniteDifference as FiniteDifference, Discretisation as Discretisation
+from .integrators import LagrangeDAlembert as LagrangeDAlembert, EulerPoincareSuslov as EulerPoincareSuslov
+from .integrators import RetractionAdapted as RetractionAdapted, DiscreteMoserVeselov as DiscreteMoserVeselov
+from .integrators import Leapfrog as Leapfrog, Gauss as Gauss, Lobatto as Lobatto, DiscreteGradient as DiscreteGradient
+from .integrators import Composition as Composition, Adaptive as Adaptive
+from .integrators import RungeKutta as RungeKutta, DormandPrince as DormandPrince, Taylor as Taylor
+from .simulation import Event as Event, Quantity as Quantity
+from .trajectory import simulate as simulate, ensemble as ensemble, Trajectory as Trajectory, load as load
 from .trajectory import compare as compare
-from .trajectory import ensemble as ensemble
-from .trajectory import load as load
-from .trajectory import simulate as simulate
+from .sweeps.execute import sweep as sweep
+from .mechanics import nonholonomy as nonholonomy
+from .errors import InvalidInput as InvalidInput, NumericalFailure as NumericalFailure
+from . import groups as groups, mechanics as mechanics, integrators as integrators, models as models
+from . import simulation as simulation, io as io, plotting as plotting, analysis as analysis, sweeps as sweeps
+from . import papers as papers, studio as studio, kernels as kernels, numerics as numerics, errors as errors
 
 __version__: str

@@ -69,7 +69,7 @@ def test_lagrange_dalembert(key, retraction, node):
     reaction = np.einsum("kmi,km->ki", rows, run.multipliers[2:])
     assert np.abs(slope + H * reaction).max() < 1e-11
     assert np.abs(slope).max() > 1e-3
-    frames = np.stack([da.system.null_basis(row) for row in rows])
+    frames = np.stack([da.numerics.null_basis(row) for row in rows])
     assert np.abs(np.einsum("kia,ki->ka", frames, slope)).max() < 1e-11
     first, last = jax.tree.map(lambda leaf: leaf[:-1], run.g), jax.tree.map(lambda leaf: leaf[1:], run.g)
     inner, v = jax.vmap(lambda a, b: _inner_and_velocity(system.group, retraction, node, a, b))(first, last)
