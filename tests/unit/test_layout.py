@@ -6,8 +6,10 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 import dalembert
 
 ROOT = Path(dalembert.__file__).parent
+REPOSITORY = ROOT.parents[1]
 FILES = sorted(ROOT.rglob("*.py"))
 OPTIONAL = ("scipy", "llvmlite", "typer", "rich", "matplotlib", "xarray", "h5netcdf", "cupy", "pandas")
 PACKAGES = [name for _, name, _ in pkgutil.walk_packages([str(ROOT)], "dalembert.") if not name.endswith("__main__")]
@@ -23,8 +26,14 @@ PACKAGES = [name for _, name, _ in pkgutil.walk_packages([str(ROOT)], "dalembert
 def test_imports_go_one_way():
     """The contracts of import-linter in pyproject.toml; CONTRIBUTING.md lists the same packages."""
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT.parents[1])
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
     assert done.returncode == 0, done.stdout
+
+
+def test_contributing_and_the_contracts_say_the_same():
+    layers = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+    rows = re.findall(r"^\| (`[^|]+`) \|", (REPOSITORY / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert [set(re.findall(r"`(\w+)`", row)) for row in rows] == [set(layer.split(" | ")) for layer in layers]
 
 
 def test_few_public_names_and_their_stub():

@@ -10,7 +10,7 @@ import pytest
 from registry import EXPONENTIAL, ball, case, gap
 
 import dalembert as da
-from dalembert.integrators.collocation import NODES, collocation
+from dalembert.integrators.collocation import LOBATTO_NODES, collocation_coefficients
 
 T = 1.6
 
@@ -122,10 +122,10 @@ def test_the_order_does_not_depend_on_the_retraction(method):
 # -- the coefficients -------------------------------------------------------------------------------------------------------
 def test_the_coefficients_are_those_of_the_tables():
     """Lobatto IIIA with 3 stages (Hairer, Lubich, Wanner II.1.4) and Gauss with 2."""
-    a, b = collocation(np.array(NODES[3]))
+    a, b = collocation_coefficients(np.array(LOBATTO_NODES[3]))
     np.testing.assert_allclose(a, [[0, 0, 0], [5 / 24, 1 / 3, -1 / 24], [1 / 6, 2 / 3, 1 / 6]], atol=1e-15)
     np.testing.assert_allclose(b, [1 / 6, 2 / 3, 1 / 6], atol=1e-15)
-    np.testing.assert_allclose(collocation(da.Gauss(2).nodes)[0][0], [1 / 4, 1 / 4 - 3**0.5 / 6], atol=1e-15)
+    np.testing.assert_allclose(collocation_coefficients(da.Gauss(2).nodes)[0][0], [1 / 4, 1 / 4 - 3**0.5 / 6], atol=1e-15)
 
 
 # -- symmetry, and what it is worth -----------------------------------------------------------------------------------------

@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 
 import dalembert as da
-from dalembert.integrators.base import added
-from dalembert.integrators.collocation import NODES, STAGES, balanced, shares
-from dalembert.kernels import cuda, run
+from dalembert.integrators.base import add_compensated
+from dalembert.integrators.collocation import LOBATTO_NODES, GAUSS_STAGES, symplectic_coefficients, lobatto_shares
+from dalembert.kernels import cuda, run_problem
 from dalembert.kernels import cuda as csource
 from dalembert.kernels import make_problem as problem
 from dalembert.kernels.llvm import NativeSession
-from dalembert.kernels.problem import Buffers, layout_of
+from dalembert.kernels.problem import Buffers, make_layout
 
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
 
 
 # -- sums ---------------------------------------------------------------------------------------------------------------
 def _sum(consts, loop, u):
-    total, lost = added(loop["total"], consts, loop["lost"])
+    total, lost = add_compensated(loop["total"], consts, loop["lost"])
     return {"total": total, "lost": lost, "plain": loop["plain"] + consts}
 
 
@@ -41,30 +41,30 @@ def test_no_backend_takes_the_compensation_away(backend):
             _sum, lambda consts, loop: loop, part, jax.tree.map(lambda leaf: leaf[None], begin), lanes=1
         )
         lowered = described.lowered()
-        text = csource.source(lowered.program, layout_of(described, lowered))
-        session = NativeSession("emulated", cuda.emulated(text), Buffers(described, lowered, 1), 1, 1)
+        text = csource.cuda_source(lowered.program, make_layout(described, lowered))
+        session = NativeSession("emulated", cuda.compile_for_cpu(text), Buffers(described, lowered, 1), 1, 1)
         session.reserve(1)
         session.run(0, 1, steps, 0)
         end = jax.tree.map(lambda leaf: leaf[0], session.loop())
     else:
         described = problem(_sum, lambda consts, loop: loop, part, begin)
-        end = run(described, saves=1, save_every=steps, backend=backend).loop
+        end = run_problem(described, saves=1, save_every=steps, backend=backend).loop
     exact = steps * Fraction(0.1)
     assert abs(Fraction(float(end["total"])) - Fraction(float(end["lost"])) - exact) < exact * Fraction(2) ** -95
     assert abs(Fraction(float(end["plain"])) - exact) > exact * Fraction(2) ** -46
 
 
 # -- coefficients -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("stages", GAUSS_STAGES)
 def test_the_shares_of_gauss_are_skew_to_the_last_bit(stages):
-    weights, skew = balanced(da.Gauss(stages).nodes)
+    weights, skew = symplectic_coefficients(da.Gauss(stages).nodes)
     np.testing.assert_array_equal(skew, -skew.T)
     np.testing.assert_allclose((0.5 + skew) @ weights, da.Gauss(stages).nodes, atol=4e-16)
 
 
-@pytest.mark.parametrize("stages", NODES)
+@pytest.mark.parametrize("stages", LOBATTO_NODES)
 def test_the_shares_of_lobatto_are_conjugate_to_the_last_bit(stages):
-    first, second = shares(np.array(NODES[stages]), "B")
+    first, second = lobatto_shares(np.array(LOBATTO_NODES[stages]), "B")
     for i in range(stages):
         for j in range(stages):
             assert Fraction(float(first[i, j])) + Fraction(float(second[j, i])) == 1

@@ -10,7 +10,7 @@ from scipy.optimize import fsolve
 
 import dalembert as da
 from dalembert.analysis.order import convergence
-from dalembert.integrators.collocation import NODES, tableau
+from dalembert.integrators.collocation import LOBATTO_NODES, lobatto_tableau
 
 ROOT = 5**0.5
 # Hairer, Wanner, Solving ODEs II, tables IV.5.7-5.11 (3 stages); Jay, SIAM J. Sci. Comput. 20 (1998) for C* and D
@@ -36,8 +36,8 @@ C4 = np.array(
 
 def test_the_coefficients_are_those_of_the_tables():
     for family, table in TABLES.items():
-        np.testing.assert_allclose(tableau(np.array(NODES[3]), family), table, atol=1e-15)
-    np.testing.assert_allclose(tableau(np.array(NODES[4]), "C"), C4, atol=1e-15)
+        np.testing.assert_allclose(lobatto_tableau(np.array(LOBATTO_NODES[3]), family), table, atol=1e-15)
+    np.testing.assert_allclose(lobatto_tableau(np.array(LOBATTO_NODES[4]), "C"), C4, atol=1e-15)
 
 
 # -- textbook transcriptions, on R^3 ----------------------------------------------------------------------------------------
