@@ -16,11 +16,11 @@ from pathlib import Path
 from _timing import interleaved, median, ratio, table, verdict
 
 import dalembert as da
-from dalembert.kernels import evaluated
+from dalembert.kernels import evaluate
 from dalembert.kernels import make_problem as problem
 from dalembert.kernels.execute import open_session
-from dalembert.sweeps.execute import chunk_of
-from dalembert.sweeps.members import Members
+from dalembert.sweeps.execute import default_block_size
+from dalembert.sweeps.members import SweepMembers
 from dalembert.sweeps.plan import make_plan as plan
 
 
@@ -40,12 +40,12 @@ def config(members: int, steps: int) -> dict:
 
 def bare(given: dict, steps: int, clock) -> float:
     """Seconds inside the compiled loop alone, for all members in the same blocks."""
-    members = Members(plan(given, chunk=chunk_of(given, "local")))
-    made, spent = members.family(()).functions, 0.0
+    members = SweepMembers(plan(given, chunk=default_block_size(given, "local")))
+    made, spent = members.family(()).kernel, 0.0
     for number in range(members.plan.blocks):
         block = members.plan.block(number)
         numbers = members.plan.values(block)
-        loop = evaluated(made.begin, numbers, (), lanes=block.size, axes=(0, None), backend="llvm")
+        loop = evaluate(made.begin, numbers, (), lanes=block.size, axes=(0, None), backend="llvm")
         described = problem(made.advance, made.observe, numbers, loop, lanes=block.size, axes=(0, 0))
         session, _ = open_session(described, "llvm")
         session.reserve(1)

@@ -1,11 +1,11 @@
-"""Files that are whole or not there, and one writer at a time."""
+"""Files that are written completely or not at all, by one process at a time."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,22 +13,24 @@ from ..errors import InvalidInput, WriteFailure
 
 
 @contextmanager
-def atomic_path(path: Path, room: int = 0) -> Iterator[Path]:
-    """A temporary path that takes the place of `path` at the end, or is removed; `path` itself is old or new, never half.
+def atomic_path(path: Path, size: int = 0) -> Iterator[Path]:
+    """Give a temporary path that replaces `path` at the end, or is removed: `path` is the old file or the new one.
 
-    `room` bytes are asked of the disk first: HDF5 on a full disk fails late, and noisily.
+    `size` bytes are reserved on the disk first, because HDF5 notices a full disk late and prints to the terminal.
     """
     folder = None
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", suffix=".part", dir=path.parent))
         temporary, old = folder / path.name, folder / f"old-{path.name}"
-        _require_room(temporary, room)
+        if size and hasattr(os, "posix_fallocate"):
+            _reserve(temporary, size)
         yield temporary
-        _flush(temporary)
-        if path.is_dir():  # a Zarr folder: only an empty one can be replaced in one go
+        for written in [temporary, *(temporary.rglob("*") if temporary.is_dir() else ())]:
+            flush_to_disk(written)
+        if path.is_dir():  # a Zarr folder: `os.replace` takes the place of an empty folder only
             os.rename(path, old)
         os.replace(temporary, path)
-        _flush(path.parent)
+        flush_to_disk(path.parent)
     except (OSError, RuntimeError) as fault:  # HDF5 raises either when a disk is full
         if folder is not None and old.exists() and not path.exists():
             os.rename(old, path)
@@ -40,62 +42,56 @@ def atomic_path(path: Path, room: int = 0) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _require_room(path: Path, room: int) -> None:
-    """Take `room` bytes of the disk and give them back, or raise the OSError of a full one."""
-    if not room or not hasattr(os, "posix_fallocate"):
-        return
+def _reserve(path: Path, size: int) -> None:
+    """Allocate `size` bytes and give them back, or raise the OSError of a full disk."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        os.posix_fallocate(handle, 0, room)
+        os.posix_fallocate(handle, 0, size)
     finally:
         os.close(handle)
         os.unlink(path)
 
 
-def _flush(path: Path) -> None:
-    """Through the machine's buffers onto the disk: the files below a folder too."""
-    for name in [path, *(path.rglob("*") if path.is_dir() and path.suffix == ".zarr" else ())]:
-        handle = os.open(name, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def flush_to_disk(path: Path) -> None:
+    """Write what the machine buffers of a file, or of the entries of a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager
 def output_lock(path: Path) -> Iterator[None]:
-    """Hold a file for the length of a run; a second run that wants it is refused at its start, not when it is done."""
+    """Lock an output file during a run: a second run on it is refused at its start, not at its end.
+
+    The system releases the lock when the process ends, even by kill -9. The lock file holds the number of the process.
+    """
     try:
         import fcntl
-    except ImportError:  # not on this system: `save` is still whole or nothing
+    except ImportError:  # this system has no such locks: files are still complete or absent
         yield
         return
     lock = path.with_name(f".{path.name}.lock")
-    handle = _hold(lock, path, lambda number: fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB))
-    try:
-        yield
-    finally:
-        lock.unlink(missing_ok=True)
-        os.close(handle)
-
-
-def _hold(lock: Path, path: Path, take: Callable[[int], None]) -> int:
-    """The open lock file with this process's number in it; the lock ends with the process, however that ends."""
     while True:
         try:
             handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as fault:
             raise InvalidInput(f"{path} cannot be written: {fault.strerror} in the folder {path.parent}") from fault
         try:
-            take(handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as fault:
-            who = os.pread(handle, 32, 0).decode(errors="replace").strip()
+            who = os.pread(handle, 32, 0).decode(errors="replace").strip() or "?"
             os.close(handle)
-            raise InvalidInput(
-                f"another run (process {who or '?'}) is writing {path}: wait for it, or give another --out"
-            ) from fault
+            message = f"another run (process {who}) is writing {path}: wait for it, or give another --out"
+            raise InvalidInput(message) from fault
         if lock.exists() and os.path.samestat(os.fstat(handle), os.stat(lock)):
-            os.truncate(handle, 0)
-            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-            return handle
-        os.close(handle)  # the one who held it before has just removed it
+            break
+        os.close(handle)  # the process that held the lock before has just removed its file
+    try:
+        os.truncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(handle)

@@ -1,18 +1,12 @@
-"""Trees of dalembert's own objects as JSON beside named arrays, and back. Reading runs nobody's code but dalembert's.
+"""Runs in files, NetCDF (.nc) or Zarr (.zarr), and as an `xarray.Dataset` with names, units and provenance.
 
-A class or function is written as "dalembert.module:name" and read only from this package, so a data file can neither
-import nor call anything else. What a user wrote (a lambda, a class of their own) is refused by name: `NotPortable`.
+A file is written completely or not at all. Its root group is the Dataset of `to_xarray`; its group `carry` has the rest
+of the run: the system, the method and the state of the loop, from which a run continues bit for bit. A checksum over
+all numbers tells a damaged file.
 
-Trajectories as labelled data: an `xarray.Dataset` with names, coordinates, units and where it all came from.
-
-Trajectories into files, NetCDF (.nc) or Zarr (.zarr): written whole or not at all.
-
-The root group is the Dataset of `to_xarray`; the group `carry` holds what else a Trajectory has: the system, the method and
-the loop's carry, from which a run goes on bit for bit. A checksum over all of it tells a damaged file from a whole one.
-
-Trajectories in files, NetCDF (.nc) or Zarr (.zarr): read back equal to what was saved.
-
-What a file holds is said in `writing`.
+The group `carry` has one JSON text beside named arrays. A class or function stands there as "dalembert.module:name" and
+is looked up in this package alone, so that a data file can neither import nor call anything else. What a user wrote (a
+lambda, a class of their own) is refused: `NotPortable`. Files from before November 2026 have older names, see MOVED_*.
 """
 
 from __future__ import annotations
@@ -23,8 +17,9 @@ import importlib
 import inspect
 import json
 import os
+import tomllib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +37,9 @@ from .atomic import atomic_path
 if TYPE_CHECKING:
     import xarray
 
-
 PACKAGE = __name__.split(".")[0]
-Arrays = dict[str, np.ndarray]
+Arrays = dict[str, np.ndarray[Any, Any]]
+Column = tuple[Any, tuple[str, ...]]  # values, and the names of their dimensions after those of the saves
 MOVED_MODULES = {
     "analysis.nonholonomy": "mechanics.distribution",
     "crossings": "simulation.events",
@@ -64,13 +59,11 @@ MOVED_MODULES = {
     "groups.so3": "groups.so",
     "groups.so_n": "groups.so",
     "holonomic": "mechanics.system",
-    "integrators._adapted": "integrators.adapted",
     "integrators._cover": "integrators.taylor",
     "integrators._frames": "integrators.free_body",
     "integrators._free_body": "integrators.free_body",
     "integrators._free_flow": "integrators.free_body",
     "integrators._reduced": "integrators.lagrange_dalembert",
-    "integrators._roundoff": "integrators.base",
     "integrators.adaptive": "integrators.composition",
     "integrators.claims": "integrators.properties",
     "integrators.dormand_prince": "integrators.explicit",
@@ -118,7 +111,7 @@ MOVED_NAMES = {
     "integrators.midpoint:Carry": "integrators.rigid_body:MidpointCarry",
     "integrators.projection:Carry": "integrators.explicit:ProjectedCarry",
     "integrators.rattle:Carry": "integrators.rigid_body:RattleCarry",
-    "integrators.runge_kutta:Carry": "integrators.explicit:RungeKuttaCarry",
+    "integrators.runge_kutta:Carry": "integrators.base:PhaseCarry",
     "integrators.splitting:Carry": "integrators.rigid_body:SplittingCarry",
     "loop:Loop": "simulation.loop:LoopState",
     "simulation.loop:Loop": "simulation.loop:LoopState",
@@ -141,27 +134,27 @@ def pack(value: Any, path: str, arrays: Arrays) -> Any:
     if isinstance(value, dict):
         return {"dict": {key: pack(entry, f"{path}.{key}", arrays) for key, entry in value.items()}}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {"named": _name(type(value)), "fields": _entries(value._fields, value, path, arrays)}
+        return {"named": _qualified_name(type(value)), "fields": _entries(value._fields, value, path, arrays)}
     if isinstance(value, tuple | list):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {kind: [pack(entry, f"{path}.{k}", arrays) for k, entry in enumerate(value)]}
     if inspect.isfunction(value):
-        return {"function": _name(value)}
+        return {"function": _qualified_name(value)}
     if isinstance(value, functools.partial):
         parts = {"function": value.func, "arguments": value.args, "options": value.keywords}
         return {"partial": _entries(parts, parts.values(), path, arrays)}
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
         fields = _entries(names, [getattr(value, name) for name in names], path, arrays)
-        return {"data": _name(type(value)), "fields": fields}
+        return {"data": _qualified_name(type(value)), "fields": fields}
     if callable(getattr(type(value), "tree_unflatten", None)):
         children, static = value.tree_flatten()
         parts = {"children": children, "static": static}
-        return {"tree": _name(type(value)), "fields": _entries(parts, parts.values(), path, arrays)}
+        return {"tree": _qualified_name(type(value)), "fields": _entries(parts, parts.values(), path, arrays)}
     raise NotPortable(f"{path} is {value!r}, which a file cannot hold")
 
 
-def unpack(form: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def unpack(form: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
     """The value that `pack` wrote."""
     if not isinstance(form, dict):
         return form
@@ -174,9 +167,7 @@ def unpack(form: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         entries = [unpack(entry, arrays) for entry in form[kind]]
         return tuple(entries) if kind == "tuple" else entries
     if kind == "partial":
-        function, arguments, options = (
-            unpack(form[kind][name], arrays) for name in ("function", "arguments", "options")
-        )
+        function, arguments, options = (unpack(form[kind][key], arrays) for key in ("function", "arguments", "options"))
         return functools.partial(function, *arguments, **options)
     found = _resolve(form[kind])
     if kind == "function" and inspect.isfunction(found):
@@ -186,19 +177,18 @@ def unpack(form: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         try:
             return found(**fields)
         except TypeError as fault:
-            raise InvalidInput(
-                f"the file is of another version of {PACKAGE}, in which {form[kind]} differs: {fault}"
-            ) from fault
+            message = f"the file is of another version of {PACKAGE}, in which {form[kind]} differs: {fault}"
+            raise InvalidInput(message) from fault
     if kind == "tree" and callable(getattr(found, "tree_unflatten", None)):
         return found.tree_unflatten(fields["static"], fields["children"])
     raise InvalidInput(f"{form[kind]} is no {kind} of {PACKAGE}")
 
 
-def _entries(names, values, path: str, arrays: Arrays) -> dict[str, Any]:
+def _entries(names: Iterable[str], values: Iterable[Any], path: str, arrays: Arrays) -> dict[str, Any]:
     return {name: pack(value, f"{path}.{name}", arrays) for name, value in zip(names, values, strict=True)}
 
 
-def _name(thing: Any) -> str:
+def _qualified_name(thing: Any) -> str:
     """Where a class or function is found, if it is found there."""
     name = f"{thing.__module__}:{thing.__qualname__}"
     try:
@@ -209,16 +199,18 @@ def _name(thing: Any) -> str:
     raise NotPortable(f"{name} is not part of {PACKAGE}, and a file holds no code")
 
 
-def _moved(name: str) -> str:
+def _current_name(name: str) -> str:
     """Where "dalembert.module:name" of an older file is found now."""
+    if not name.startswith(f"{PACKAGE}."):
+        return name
     old = name.removeprefix(f"{PACKAGE}.")
     module, _, attribute = old.partition(":")
-    new = MOVED_NAMES.get(old) or f"{MOVED_MODULES.get(module, module)}:{attribute}"
-    return f"{PACKAGE}.{new}" if name.startswith(f"{PACKAGE}.") else name
+    return f"{PACKAGE}.{MOVED_NAMES.get(old) or f'{MOVED_MODULES.get(module, module)}:{attribute}'}"
 
 
 def _resolve(name: str) -> Any:
-    module, _, attribute = _moved(name).partition(":")
+    """The class or function of this package with this name, or with this name of an older version."""
+    module, _, attribute = _current_name(name).partition(":")
     if module != PACKAGE and not module.startswith(f"{PACKAGE}."):
         raise InvalidInput(f"{name} is not part of {PACKAGE}")
     try:
@@ -242,7 +234,7 @@ RECORD_COLUMNS = {
     "records.steps": "steps",
     "records.step_size": "step_size",
 }
-"""The columns that hold the records of a run, by where they are in a `Trajectory`."""
+"""The columns that hold the records of a run, by their place in the `Run`."""
 
 COLUMN_TEXTS: dict[str, tuple[str, str]] = {
     "time": ("time", "s"),
@@ -276,47 +268,45 @@ EVENT_COLUMNS = {
 }
 
 
-def to_xarray(trajectory: Run, *, reaction: bool = False) -> xarray.Dataset:
-    """A Dataset over `time` (over `member` and `save` for an ensemble) with every saved number and what follows from it.
+def to_xarray(run: Run, *, reaction: bool = False) -> xarray.Dataset:
+    """A Dataset over `time` (over `member` and `save` for an ensemble) of every saved number and what follows.
 
     `reaction=True` adds the reaction forces A^T l, which take a second or two to compile.
     """
     import xarray
 
-    lead = ("member", "save") if np.ndim(trajectory.final.status) else ("time",)
-    columns = _saved(trajectory) | _attitudes(trajectory)
-    columns |= {
-        "energy": (trajectory.energy(), ()),
-        "constraint_residual": (trajectory.constraint_residual(), ()),
-        "group_distance": (trajectory.group_distance(), ()),
-    }
-    if trajectory.holonomic_constraints:
-        columns["holonomic_residual"] = (trajectory.holonomic_residual(), ())
+    lead = ("member", "save") if np.ndim(run.final.status) else ("time",)
+    columns = _record_columns(run) | _attitude_columns(run)
+    columns["energy"] = (run.energy(), ())
+    columns["constraint_residual"] = (run.constraint_residual(), ())
+    columns["group_distance"] = (run.group_distance(), ())
+    if run.holonomic_constraints:
+        columns["holonomic_residual"] = (run.holonomic_residual(), ())
     if reaction:
-        columns["reaction"] = (trajectory.reaction(), ("component",))
+        columns["reaction"] = (run.reaction(), ("component",))
     data = {
-        name: ((*lead, *dims), np.asarray(values), _about(name))
+        name: ((*lead, *dims), np.asarray(values), _attributes(name))
         for name, (values, dims) in columns.items()
         if np.size(values)
     }
-    coordinates: dict[str, Any] = {"time": (lead, np.asarray(trajectory.t), _about("time"))}
+    coordinates: dict[str, Any] = {"time": (lead, np.asarray(run.t), _attributes("time"))}
     if any("component" in dims for dims, *_ in data.values()):
-        components = axes(trajectory.system.group)
+        components = axes(run.system.group)
         coordinates["component"] = [axis.name for axis in components]
         for kind in ("velocity", "momentum", "force"):
             coordinates[f"{kind}_unit"] = ("component", [getattr(axis, kind) for axis in components])
     if any("part" in dims for dims, *_ in data.values()):
         coordinates["part"] = list("wxyz")
-    return xarray.Dataset(data | _crossings(trajectory), coords=coordinates, attrs=provenance(trajectory))
+    return xarray.Dataset(data | _crossing_columns(run), coords=coordinates, attrs=provenance(run))
 
 
-def _crossings(trajectory: Run) -> dict[str, Any]:
+def _crossing_columns(run: Run) -> dict[str, Any]:
     """The columns over `crossing`: all crossings of all events, with the name of the event beside them."""
-    found = [each for each in trajectory.events.values() if len(each)]
+    found = [each for each in run.events.values() if len(each)]
     if not found:
         return {}
     stacked = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[each.record for each in found])
-    columns: dict[str, tuple[Any, tuple[str, ...]]] = {
+    columns: dict[str, Column] = {
         "event": (np.concatenate([[each.name] * len(each) for each in found]), ()),
         "event_time": (stacked.state.t, ()),
         "event_step": (stacked.steps, ()),
@@ -325,46 +315,43 @@ def _crossings(trajectory: Run) -> dict[str, Any]:
         "event_member": (np.concatenate([each.lane for each in found]), ()),
         "event_velocity": (stacked.state.xi, ("component",)),
     }
-    for name, factor in configuration_columns(stacked.state.g).items():
-        dims = tuple(f"{name}_{axis}" for axis in ("row", "column")[: np.ndim(factor) - 1])
-        columns[f"event_{name}"] = (factor, dims)
-    return {name: (("crossing", *dims), values, EVENT_COLUMNS.get(name, {})) for name, (values, dims) in columns.items()}
+    columns |= {f"event_{name}": column for name, column in configuration_columns(stacked.state.g, 1).items()}
+    return {
+        name: (("crossing", *dims), values, EVENT_COLUMNS.get(name, {})) for name, (values, dims) in columns.items()
+    }
 
 
-def _saved(trajectory: Run) -> dict[str, tuple[Any, tuple[str, ...]]]:
-    records, state = trajectory.records, trajectory.records.state
-    n = trajectory.system.group.dim
-    whole = np.shape(state.momentum)[-1] == n
-    columns: dict[str, tuple[Any, tuple[str, ...]]] = {
+def _record_columns(run: Run) -> dict[str, Column]:
+    records, state = run.records, run.records.state
+    on_group = np.shape(state.momentum)[-1] == run.system.group.dim
+    columns: dict[str, Column] = {
         "velocity": (state.xi, ("component",)),
-        "momentum": (state.momentum, ("component" if whole else "restricted",)),
+        "momentum": (state.momentum, ("component" if on_group else "restricted",)),
         "increment": (state.increment, ("component",)),
         "multiplier": (records.multipliers, ("constraint",)),
         "angle": (records.angles, ("rotation",)),
         "residual": (records.residual, ()),
         "iterations": (records.iterations, ()),
         "steps": (records.steps, ()),
-        "step_size": (trajectory.step_sizes, ()),
+        "step_size": (run.step_sizes, ()),
     }
-    lead = np.ndim(records.residual)
-    for name, factor in configuration_columns(trajectory.g).items():
-        dims = tuple(f"{name}_{axis}" for axis in ("row", "column")[: np.ndim(factor) - lead])
-        columns[name] = (factor, dims)
-    return columns
+    return columns | configuration_columns(run.g, np.ndim(records.residual))
 
 
-def configuration_columns(g: Any) -> dict[str, Any]:
-    """The columns of configurations: one, or one for each factor of a product."""
-    return (
-        {f"configuration_{k}": factor for k, factor in enumerate(g)} if isinstance(g, tuple) else {"configuration": g}
-    )
+def configuration_columns(g: Any, lead: int) -> dict[str, Column]:
+    """The columns of configurations, one for each factor of a product; their first `lead` dimensions count saves."""
+    factors = {f"configuration_{k}": part for k, part in enumerate(g)} if isinstance(g, tuple) else {"configuration": g}
+    return {
+        name: (part, tuple(f"{name}_{axis}" for axis in ("row", "column")[: np.ndim(part) - lead]))
+        for name, part in factors.items()
+    }
 
 
-def _attitudes(trajectory: Run) -> dict[str, tuple[Any, tuple[str, ...]]]:
+def _attitude_columns(run: Run) -> dict[str, Column]:
     """Quaternions and positions, for those factors that have them."""
-    columns: dict[str, tuple[Any, tuple[str, ...]]] = {}
-    factors = trajectory.system.group.factors
-    for (name, values), factor in zip(configuration_columns(trajectory.g).items(), factors, strict=True):
+    columns: dict[str, Column] = {}
+    factors = run.system.group.factors
+    for (name, (values, _)), factor in zip(configuration_columns(run.g, 0).items(), factors, strict=True):
         tail = name.removeprefix("configuration")
         size = factor.size if isinstance(factor, Motions | Rotations) else 0
         if size == 3:
@@ -374,24 +361,23 @@ def _attitudes(trajectory: Run) -> dict[str, tuple[Any, tuple[str, ...]]]:
     return columns
 
 
-def _about(name: str) -> dict[str, str]:
-    head = name if name in COLUMN_TEXTS else name.rpartition("_")[0]
-    text, unit = COLUMN_TEXTS[head]
+def _attributes(name: str) -> dict[str, str]:
+    text, unit = COLUMN_TEXTS[name if name in COLUMN_TEXTS else name.rpartition("_")[0]]
     return {"long_name": text} | ({"units": unit} if unit else {})
 
 
-def provenance(trajectory: Run) -> dict[str, Any]:
+def provenance(run: Run) -> dict[str, Any]:
     """What made this run: group, method, step, how it ended, backend, versions, machine and time."""
-    failed = np.count_nonzero(np.asarray(trajectory.final.status))
+    failed = np.count_nonzero(np.asarray(run.final.status))
     return {
-        "group": str(trajectory.system.group),
-        "method": repr(trajectory.integrator),
-        "step": float(trajectory.step),
+        "group": str(run.system.group),
+        "method": repr(run.integrator),
+        "step": float(run.step),
         "status": "failed" if failed else "ok",
-        "reason": str(trajectory.reason) if failed and not np.ndim(trajectory.final.status) else "",
-        "interrupted": int(trajectory.interrupted),
-        "backend": trajectory.backend,
-        "note": trajectory.note,
+        "reason": str(run.reason) if failed and not np.ndim(run.final.status) else "",
+        "interrupted": int(run.interrupted),
+        "backend": run.backend,
+        "note": run.note,
         **made_by(),
         "units": "SI, if the parameters are; [q] is the unit of the coordinate itself",
     }
@@ -400,22 +386,22 @@ def provenance(trajectory: Run) -> dict[str, Any]:
 DATA_SUFFIXES = (".nc", ".zarr")
 CARRY_GROUP = "carry"
 VARIABLE_OVERHEAD_BYTES = 2048
-"""Bytes that a variable may take in a file beside its numbers."""
+"""What a variable may take in a file beside its numbers."""
 
 
 def save_run(
-    trajectory: Run, path: str | Path, attributes: Mapping[str, Any] | None = None, *, reaction: bool = False
+    run: Run, path: str | Path, attributes: Mapping[str, Any] | None = None, *, reaction: bool = False
 ) -> None:
-    """Write a NetCDF or Zarr file whole or not at all: beside its place under another name, then renamed.
+    """Write a NetCDF or Zarr file completely or not at all: under another name first, which is then renamed.
 
-    Of two runs that write one file the later one stays, whole. `attributes` (such as the configuration) go into the file.
+    If two runs write one file, that of the later remains. `attributes` (such as the configuration) go into the file.
     """
     path = Path(path)
     require_writable(path)
-    dataset = to_xarray(trajectory, reaction=reaction).assign_attrs(attributes or {})
-    carry = _carry(trajectory)
-    variables = len(dataset.variables) + len(carry.variables)
-    with atomic_path(path, room=dataset.nbytes + carry.nbytes + VARIABLE_OVERHEAD_BYTES * variables) as temporary:
+    dataset = to_xarray(run, reaction=reaction).assign_attrs(attributes or {})
+    carry = _carry_dataset(run)
+    overhead = VARIABLE_OVERHEAD_BYTES * (len(dataset.variables) + len(carry.variables))
+    with atomic_path(path, dataset.nbytes + carry.nbytes + overhead) as temporary:
         _write(dataset, carry, temporary, zarr=path.suffix == ".zarr")
 
 
@@ -453,36 +439,32 @@ def _write(dataset: xarray.Dataset, carry: xarray.Dataset, path: Path, zarr: boo
         carry.to_netcdf(path, mode="a", group=CARRY_GROUP, engine="h5netcdf")
 
 
-def _carry(trajectory: Run) -> xarray.Dataset:
+def _carry_dataset(run: Run) -> xarray.Dataset:
     """Everything but the records, as named arrays and one JSON text."""
     import xarray
 
-    forms, arrays = _packed(trajectory)
-    kept = {path: array for path, array in arrays.items() if not path.startswith("records")}
+    forms: dict[str, Any] = {}
+    arrays: Arrays = {}
+    for field in dataclasses.fields(run):
+        packed: Arrays = {}
+        try:
+            forms[field.name] = pack(getattr(run, field.name), field.name, packed)
+            arrays |= packed
+        except NotPortable as fault:
+            if field.name not in ("system", "integrator"):
+                raise
+            forms[field.name] = {"missing": str(fault)}
     data = {
-        path: (tuple(f"{path}_{k}" for k in range(array.ndim)), array) for path, array in kept.items() if array.size
+        path: (tuple(f"{path}_{k}" for k in range(array.ndim)), array)
+        for path, array in arrays.items()
+        if array.size and not path.startswith("records")
     }
     shapes = {path: [list(array.shape), array.dtype.str] for path, array in arrays.items()}
     text = json.dumps({"forms": forms, "shapes": shapes, "checksum": checksum(arrays)})
     return xarray.Dataset(data, attrs={"trajectory": text})
 
 
-def _packed(trajectory: Run) -> tuple[dict[str, Any], Arrays]:
-    forms: dict[str, Any] = {}
-    arrays: Arrays = {}
-    for field in dataclasses.fields(trajectory):
-        found: Arrays = {}
-        try:
-            forms[field.name] = pack(getattr(trajectory, field.name), field.name, found)
-            arrays |= found
-        except NotPortable as fault:
-            if field.name not in ("system", "integrator"):
-                raise
-            forms[field.name] = {"missing": str(fault)}
-    return forms, arrays
-
-
-def checksum(arrays: Mapping[str, np.ndarray]) -> int:
+def checksum(arrays: Mapping[str, np.ndarray[Any, Any]]) -> int:
     """CRC-32 over all arrays, in the order of their names."""
     value = 0
     for path in sorted(arrays):
@@ -495,6 +477,7 @@ def load_run(path: str | Path, *, system: MechanicalSystem | None = None, integr
 
     A file holds no code: a system of your own (or a method with functions of your own) has to be given again.
     """
+    given = {"system": system, "integrator": integrator}
     path = Path(path)
     dataset, carry = open_dataset(path), open_dataset(path, CARRY_GROUP)
     try:
@@ -502,11 +485,19 @@ def load_run(path: str | Path, *, system: MechanicalSystem | None = None, integr
         forms, shapes = saved["forms"], saved["shapes"]
     except (KeyError, json.JSONDecodeError) as fault:
         raise InvalidInput(f"{path} is not a trajectory of dalembert: it has no description of one") from fault
-    arrays = {name: _array(path, dataset, carry, name, *shapes[name]) for name in shapes}
+    arrays = {name: _read_array(path, dataset, carry, name, *shapes[name]) for name in shapes}
     if checksum(arrays) != saved["checksum"]:
         raise InvalidInput(f"{path} is damaged: its numbers are not those that were saved (checksum)")
-    given = {"system": system, "integrator": integrator}
-    fields = {name: _field(path, dataset, name, form, arrays, given.get(name)) for name, form in forms.items()}
+    fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    for name in forms.keys() - fields.keys():
+        form = forms[name]
+        if not (isinstance(form, dict) and "missing" in form):
+            fields[name] = unpack(form, arrays)
+        elif name == "system" and (rebuilt := _system_of_config(dataset.attrs.get("config", ""))) is not None:
+            fields[name] = rebuilt
+        else:
+            why = form["missing"]
+            raise InvalidInput(f"{path} cannot hold the {name} of this run ({why}): give load(path, {name}=...)")
     return Run(**fields)
 
 
@@ -530,38 +521,30 @@ def open_dataset(path: Path, group: str | None = None) -> xarray.Dataset:
         raise InvalidInput(f"{path} is not {what} (truncated, or something else): {fault}") from fault
 
 
-def _array(path: Path, dataset, carry, name: str, shape: list[int], dtype: str) -> np.ndarray:
+def _read_array(
+    path: Path, dataset: xarray.Dataset, carry: xarray.Dataset, name: str, shape: list[int], dtype: str
+) -> np.ndarray[Any, Any]:
     if not np.prod(shape):
         return np.zeros(shape, dtype)
-    held, column = (dataset, column_name(name)) if name.startswith("records.") else (carry, name)
-    if column not in held:
-        raise UnknownName(f"column of {path} (which a trajectory needs, but the file lacks)", column, map(str, held))
-    array = held[column].values
+    group, column = (dataset, _column_name(name)) if name.startswith("records.") else (carry, name)
+    if column not in group:
+        raise UnknownName(f"column of {path} (which a trajectory needs, but the file lacks)", column, map(str, group))
+    array = np.asarray(group[column].values)
     if list(array.shape) != shape or array.dtype != np.dtype(dtype):
         raise InvalidInput(f"{path}: {column} is {array.dtype} {array.shape}, but {dtype} {tuple(shape)} was saved")
     return array
 
 
-def column_name(path: str) -> str:
+def _column_name(path: str) -> str:
     """The column of a record: "configuration_0" for "records.state.g.0"."""
     head = "records.state.g"
-    return f"configuration{path.removeprefix(head).replace('.', '_')}" if path.startswith(head) else RECORD_COLUMNS[path]
+    return (
+        f"configuration{path.removeprefix(head).replace('.', '_')}" if path.startswith(head) else RECORD_COLUMNS[path]
+    )
 
 
-def _field(path: Path, dataset, name: str, form: Any, arrays: Arrays, given: Any) -> Any:
-    if given is not None:
-        return given
-    if not (isinstance(form, dict) and "missing" in form):
-        return unpack(form, arrays)
-    if name == "system" and (rebuilt := _model(dataset.attrs.get("config", ""))) is not None:
-        return rebuilt
-    raise InvalidInput(f"{path} cannot hold the {name} of this run ({form['missing']}): give load(path, {name}=...)")
-
-
-def _model(config: str) -> MechanicalSystem | None:
+def _system_of_config(config: str) -> MechanicalSystem | None:
     """The system of a configuration that names a model of dalembert."""
-    import tomllib
-
     try:
         section = dict(tomllib.loads(config)["system"])
         return MODELS[section.pop("name")].make(section)
