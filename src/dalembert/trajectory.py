@@ -68,11 +68,11 @@ class Trajectory(Run):
         """A figure of the motion and its conservation; `path` saves it."""
         return plot_trajectory(self, path)
 
-    def _why(self, code: int, count: int) -> str:
+    def _failure_reason(self, code: int, count: int) -> str:
         """The reason, with the exact threshold of the step where the branch of an Euler-Poincare-Suslov run ends."""
         one = count >= 0 and not np.ndim(self.final.status)
         if code != BRANCH_LOST or not one or self.integrator.name != "euler-poincare-suslov":
-            return super()._why(code, count)
+            return super()._failure_reason(code, count)
         momentum = np.asarray(self.final.carry.impulse) / float(self.step)
         return explain_branch_end(self.system, self.integrator, momentum, float(self.step), steps=1)
 

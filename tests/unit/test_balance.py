@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dalembert as da
-from dalembert.analysis.summary import report
+from dalembert.cli.runs import run_report
 from dalembert.cli.app import app
 from dalembert.models import MODELS
 from dalembert.plotting.runs import plot_trajectory
@@ -82,7 +82,7 @@ def test_where_work_is_not_known_a_change_is_no_error(table):
 
 
 def test_report_plot_and_notebook_show_the_balance(table):
-    energy = report(table, {"system": "ball-on-table", "method": "lagrange-dalembert"})["energy"]
+    energy = run_report(table, {"system": "ball-on-table", "method": "lagrange-dalembert"})["energy"]
     size = np.abs(da.analysis.energy_balance(table)).max()
     assert energy["max_error"] == pytest.approx(np.abs(table.energy_error()).max()) and energy[
         "balance"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import dalembert as da
 from dalembert.analysis.diagnostics import poincare_section
-from dalembert.analysis.summary import report
+from dalembert.cli.runs import run_report
 from dalembert.cli.app import app
 from dalembert.io.config import parse_job as parse
 
@@ -197,7 +197,7 @@ def test_an_interrupted_run_has_the_events_of_what_was_done():
 # -- what is refused ------------------------------------------------------------------------------------------------------------
 def test_what_is_refused():
     for events, message in [
-        (["there"], "dalembert.simulation.events.Event"),
+        (["there"], "dalembert.Event"),
         ([STOP, STOP], "each once"),
         ([da.Event(lambda t, x, v, p: x)], "one real number"),
         ([da.Event(lambda t, x, v, p: x[0] > 0)], "one real number"),
@@ -231,10 +231,10 @@ CONFIG = {
 
 
 def test_a_configuration_with_events_runs_resumes_and_is_saved(tmp_path):
-    from dalembert.io.config import dumps
+    from dalembert.io.config import to_toml
 
     config, out = tmp_path / "job.toml", tmp_path / "run.nc"
-    config.write_text(dumps(CONFIG))
+    config.write_text(to_toml(CONFIG))
     short = CliRunner().invoke(app, ["run", str(config), "--out", str(out), "--set", "run.steps=20"])
     assert short.exit_code == 0, short.output
     done = CliRunner().invoke(app, ["run", str(config), "--out", str(out), "--resume", "--json"])
@@ -249,7 +249,7 @@ def test_a_configuration_with_events_runs_resumes_and_is_saved(tmp_path):
     once = da.simulate(job.system, job.integrator, job.state, step=0.1, steps=120, monitor=True, events=job.events)
     np.testing.assert_array_equal(once.events["back"].t, loaded.events["back"].t)
     np.testing.assert_array_equal(once.g, loaded.g)
-    assert report(once, job.names)["events"] == whole["events"]
+    assert run_report(once, job.names)["events"] == whole["events"]
     data = loaded.to_xarray()
     assert data["event"].values.tolist() == ["fall", "back"] and data["event_velocity"].shape == (2, 3)
 

@@ -194,7 +194,7 @@ def test_a_run_without_holonomic_constraints_says_nothing():
     system = models.chaplygin_sleigh()
     run = da.simulate(system, METHOD, system.state(xi=[0.5, 1.0, 0.0]), step=0.1, steps=2, monitor=True)
     assert run.final.peaks.holonomic.shape == (0,) and run.holonomic_constraints == 0
-    assert da.report.report(run, {"system": "", "method": ""})["holonomic"] == {"max": None}
+    assert run.summary().holonomic is None
 
 
 def test_check_refuses_a_run_that_left_the_constraint():

@@ -21,11 +21,10 @@ from .integrals import critical_points as critical_points
 from .integrals import invariant_curves as invariant_curves
 from .integrals import limits as limits
 from .locus import Locus as Locus
-from .modified import modified_expansion as modified_expansion
-from .modified import modified_field as modified_field
+from .series import modified_expansion as modified_expansion
+from .series import modified_field as modified_field
 from .order import convergence as convergence
 from .order import lagrangian_order as lagrangian_order
 from .series import flow_series as flow_series
 from .series import local_order as local_order
 from .series import map_series as map_series
-from .summary import report as report

@@ -5,31 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from ..errors import InvalidInput
-from ..integrators import Integrator, Reference, scipy_motion
+from ..integrators import Integrator, scipy_motion
 from ..mechanics import MechanicalSystem, State
 from ..plotting.runs import plot_methods
 from ..simulation import (
-    ENERGY_BALANCE,
+    MAX_SAVED_STEPS,
     Conservation,
     Run,
+    RunSummary,
     count_steps,
     receives_power,
     save_interval,
     simulate,
-    steps_until,
     subsampled,
+    to_json,
 )
-from .summary import to_json
 
 COMPARED_TIMES = 100
 """At how many moments, about, runs are compared with the reference motion."""
-TIMED_STEPS, MIN_TIMED_STEPS, TIMING_REPEATS = 20_000, 1000, 3
+TIMED_STEPS, MIN_TIMED_STEPS, MAX_TIMED_STEPS, TIMING_REPEATS = 20_000, 1000, 500_000, 5
 """A step is timed in runs of so many steps, or of fewer where the motion ends, and so many times."""
 Progress = Callable[[int, int], None]
 
@@ -83,7 +83,7 @@ def compare(
 ) -> Comparison:
     """Run every method with every step size from `state` up to `t_end`.
 
-    `error` compares with `Reference` (DOP853 at 1e-13), `timing` measures a step. A method that refuses the system gets a row
+    `error` compares with the motion itself (SciPy's DOP853 at 1e-13), `timing` measures a step. A method that refuses the system gets a row
     that says so; Ctrl-C ends the comparison and keeps what is done.
     """
     if not integrators or not steps:
@@ -94,33 +94,28 @@ def compare(
     balances: dict[str, Conservation] = {}
     for k, (name, integrator, h) in enumerate(jobs):
         label = name if len(steps) == 1 else f"{name}, h = {h:g}"
-        count = count_steps(h, None, t_end, float(state.t))
+        count = count_steps(h, None, t_end, float(state.t), variable=integrator.variable_step)
+        every = max(1, count // COMPARED_TIMES)
+        saved = 1 if integrator.variable_step and count <= MAX_SAVED_STEPS else save_interval(system, count, every)
+        options: dict[str, Any] = {"step": h, "t_end": t_end, "save_every": saved, "monitor": True, "backend": backend}
         try:
-            if integrator.clock:
-                count = steps_until(system, integrator, state, step=h, t_end=t_end, backend=backend)
-            every = max(1, count // COMPARED_TIMES)
-            run = simulate(
-                system,
-                integrator,
-                state,
-                step=h,
-                steps=count,
-                save_every=save_interval(system, count, every),
-                monitor=True,
-                backend=backend,
-            )
+            run = simulate(system, integrator, state, **options)
         except InvalidInput as fault:
             rows.append((label, MethodRow(name, h, count, "refused", None, None, None, None, None, str(fault))))
             continue
         if run.interrupted:
             break
         started = run.failed_at != -1
-        if started and receives_power(system):
-            run, balances[label] = subsampled(run, every)
+        kept = None
         if started:
             runs[label] = run
+            if integrator.variable_step or receives_power(system):  # more states were saved than are compared
+                interval = max(1, run.steps // COMPARED_TIMES) if integrator.variable_step else every
+                runs[label], kept = subsampled(run, interval)
+                balances |= {label: kept} if receives_power(system) else {}
+        summary = run.summary(kept)
         seconds = seconds_per_step(system, integrator, state, h, backend) if timing and started else None
-        rows.append((label, _row(name, run, count, seconds, balances.get(label))))
+        rows.append((label, _row(name, summary, seconds)))
         if progress is not None:
             progress(k + 1, len(jobs) + error)
     errors = _errors(system, state, runs) if error and runs else {}
@@ -128,25 +123,10 @@ def compare(
     return Comparison(finished, runs, errors, interrupted=len(rows) < len(jobs), balances=balances)
 
 
-def _row(name: str, run: Run, steps: int, seconds: float | None, kept: Conservation | None) -> MethodRow:
-    peaks, started = run.final.peaks, run.failed_at != -1
-    known = not isinstance(run.integrator, Reference)  # it keeps no extremes: those of its saved states serve
-    energy = peaks.energy_error if known else np.abs(np.asarray(run.energy_error())).max()
-    constraint = peaks.constraint if known else np.asarray(run.constraint_residual()).max()
-    group = peaks.group if known else np.asarray(run.group_distance()).max()
-    return MethodRow(
-        name,
-        float(run.step),
-        steps if run.status == "ok" else max(0, run.steps),
-        run.status,
-        to_json(energy) if started else None,
-        to_json(constraint) if started and run.multipliers.shape[-1] else None,
-        to_json(group) if started else None,
-        None,
-        None if seconds is None else 1e9 * seconds,
-        run.reason or None,
-        kept.peak if kept is not None and kept.title == ENERGY_BALANCE else None,
-    )
+def _row(name: str, run: RunSummary, seconds: float | None) -> MethodRow:
+    time = None if seconds is None else 1e9 * seconds
+    numbers = (run.energy_error, run.constraint, run.group, None, time)
+    return MethodRow(name, run.step, run.steps, run.status, *numbers, run.reason, run.energy_balance)
 
 
 def _with_error(row: MethodRow, errors: np.ndarray | None) -> MethodRow:
@@ -172,6 +152,47 @@ def _errors(system: MechanicalSystem, state: State, runs: Mapping[str, Run]) -> 
     return result
 
 
+class StepTime(NamedTuple):
+    """Seconds of one step, and the spread of the measurement: the sum of the median deviations of both runs."""
+
+    seconds: float
+    spread: float
+
+
+def measure_step_time(
+    run: Callable[[int], int],
+    steps: int,
+    *,
+    repeats: int = TIMING_REPEATS,
+    max_steps: int = MAX_TIMED_STEPS,
+    clock: Callable[[], float] = time.process_time,
+) -> StepTime | None:
+    """Time one step of `run(n)`, which takes up to n steps and returns how many it took; None if noise hides the time.
+
+    Runs of 1 and of n steps take turns, so that a load on the machine meets both alike. The time is the difference of
+    their medians. n grows until the difference exceeds the spread four times; it is never reported below the spread.
+    """
+
+    def sample(count: int) -> float:
+        begin = clock()
+        run(count)
+        return clock() - begin
+
+    while True:
+        taken = run(steps)  # a run that fails stands still, in no typical time: time what it takes
+        if taken < 2:
+            return None
+        pairs = np.array([(sample(1), sample(taken)) for _ in range(repeats)])
+        medians = np.median(pairs, axis=0)
+        difference, spread = float(medians[1] - medians[0]), float(np.median(np.abs(pairs - medians), axis=0).sum())
+        largest = taken < steps or 4 * steps > max_steps
+        if difference > (1 if largest else 4) * spread and difference > 0:
+            return StepTime(difference / (taken - 1), spread / (taken - 1))
+        if largest:
+            return None
+        steps *= 4
+
+
 def seconds_per_step(
     system: MechanicalSystem,
     integrator: Integrator,
@@ -180,17 +201,13 @@ def seconds_per_step(
     backend: Any = "auto",
     count: int = TIMED_STEPS,
 ) -> float | None:
-    """Processor time of a step in a long run whose states are not saved, less that of a run of one step; the best of three."""
-    if isinstance(integrator, Reference):
-        return None
+    """Processor time of a step in runs whose states are not saved; None for fewer than 1000 steps, or if noise hides it."""
 
-    def seconds(steps: int) -> float:
-        begin = time.process_time()
-        simulate(system, integrator, state, step=step, steps=steps, save_every=steps, backend=backend)
-        return time.process_time() - begin
+    def run(steps: int) -> int:
+        end = simulate(system, integrator, state, step=step, steps=steps, save_every=steps, backend=backend)
+        return int(end.steps)
 
-    long = simulate(system, integrator, state, step=step, steps=count, save_every=count, backend=backend)
-    good = long.steps  # a run that has failed stands still, in no typical time
-    if good < MIN_TIMED_STEPS:
+    if run(count) < MIN_TIMED_STEPS:
         return None
-    return max(0.0, min(map(seconds, [good] * TIMING_REPEATS)) - min(map(seconds, [1] * TIMING_REPEATS))) / good
+    found = measure_step_time(run, count)
+    return None if found is None else found.seconds

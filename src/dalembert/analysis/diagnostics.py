@@ -68,7 +68,7 @@ def drift(trajectory: Run, values=None) -> Drift:
     good = np.broadcast_to(np.atleast_1d(np.asarray(trajectory.final.status)) == 0, len(members)) | (len(members) == 1)
     if not good.any():
         raise InvalidInput(f"all {len(members)} members of the ensemble failed: there is nothing to classify")
-    own = trajectory.integrator.clock
+    own = trajectory.integrator.variable_step
     times = np.asarray(trajectory.records.steps * float(trajectory.step) if own else trajectory.t)
     return classify(np.atleast_2d(times)[0], members[good] - members[good, :1])
 
@@ -151,4 +151,4 @@ def poincare_section(
         if count >= crossings or run.status != "ok" or run.interrupted:
             break
         piece = int(min(4 * piece, max(FIRST_RUN_STEPS, 1.1 * done * (crossings - count) / max(count, 1))))
-    return found[watched.name].kept(slice(crossings))
+    return found[watched.name].select(slice(crossings))

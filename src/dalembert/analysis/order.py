@@ -16,13 +16,12 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from ..errors import InvalidInput, NumericalFailure, UnknownName
-from ..integrators import Integrator, LagrangeDAlembert, Reference, RetractionAdapted, derivative, scipy_motion
+from ..integrators import Integrator, LagrangeDAlembert, RetractionAdapted, derivative, scipy_motion
 from ..io.config import Job
 from ..kernels import Backend
 from ..mechanics import Discretisation, MechanicalSystem, State
 from ..numerics import Convergence, slopes
-from ..simulation import Run, simulate
-from .summary import to_json
+from ..simulation import Run, simulate, to_json
 
 STEPS = (0.2, 0.1, 0.05, 0.025)
 
@@ -116,11 +115,9 @@ def _collected(runs: Sequence[Run], truths: Sequence[_Truth | None], local: bool
 
 
 def _counts(counts: Sequence[int], integrator: Integrator, exact) -> list[int]:
-    if isinstance(integrator, Reference):
-        raise InvalidInput("the method 'reference' is what the others are compared with: choose another one")
     if isinstance(exact, str) and exact != "richardson":
         raise UnknownName("comparison", exact, ("richardson",))
-    if exact == "richardson" and integrator.clock:
+    if exact == "richardson" and integrator.variable_step:
         raise InvalidInput(
             f"the steps of {integrator.name} end at other times when they are halved: compare with the exact motion"
         )
@@ -150,7 +147,7 @@ def _truths(system, integrator, state: State, runs: Sequence[Run], exact) -> lis
     stamps = {"multipliers": 0.0} | ({OWN_TIME: lag} if lag else {})
 
     def moments(run: Run, lag: float) -> np.ndarray:
-        if integrator.clock:
+        if integrator.variable_step:
             return np.round(np.asarray(run.t) - begin, 13)
         return np.round(np.maximum(np.asarray(run.records.steps) - lag, 0.0) * float(run.step), 13)
 
@@ -217,7 +214,9 @@ def _state_gaps(system: MechanicalSystem, ours: State, theirs: State) -> dict[st
 STEP_LEVELS = 5
 
 
-def study_convergence(job: Job, *, levels: int = STEP_LEVELS, local: bool = False, richardson: bool = False) -> Convergence:
+def study_convergence(
+    job: Job, *, levels: int = STEP_LEVELS, local: bool = False, richardson: bool = False
+) -> Convergence:
     """Errors at the end of the run of a configuration (or after one step), with its step halved `levels` - 1 times."""
     if levels < 2 or (richardson and levels < 3):
         raise InvalidInput(f"levels is {levels}; allowed: at least 2 steps to compare, 3 with richardson")

@@ -1,10 +1,10 @@
-"""What every command shares: the application, the options, tables, progress."""
+"""What all commands share: the application, common options, tables, progress."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,59 +29,56 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+VersionOption = Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)]
+
+
 @app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
-    ] = False,
-) -> None:
+def options(version: VersionOption = False) -> None:
     """Integrate nonholonomic systems and free rigid bodies with methods that keep the geometry."""
 
 
+SECTION_NAMES = r"\[system], \[method], \[initial]"  # Rich takes a word in brackets without "\" for markup
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
-ConfigArgument = Annotated[Path, typer.Argument(help="A TOML file with [system], [method], [initial] and [run].")]
-PlotOption = Annotated[
-    Path | None, typer.Option(help="Draw the motion and its conservation into this picture (.png, .pdf, .svg).")
-]
-SettingsOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override the file, e.g. run.step=0.01; repeatable."),
-]
+ConfigArgument = Annotated[Path, typer.Argument(help=rf"A TOML file with {SECTION_NAMES} and \[run].")]
+PICTURE_SUFFIXES = (".png", ".pdf", ".svg")
+PICTURE_HELP = f"Draw the motion and its conservation into this picture ({', '.join(PICTURE_SUFFIXES)})."
+PlotOption = Annotated[Path | None, typer.Option(help=PICTURE_HELP)]
+SETTINGS_HELP = "Override the file, e.g. run.step=0.01; repeatable."
+SettingsOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SETTINGS_HELP)]
 
 
 def examples(*lines: str) -> str:
-    """The epilogue of a command's help."""
+    """The examples at the end of a command's help."""
     return "Examples:\n\n" + "\n\n".join(lines)
 
 
 def print_json(value: Any) -> None:
-    """One object with 17 digits and no NaN."""
+    """Print one object with 17 digits and no NaN."""
     print(json.dumps(value, allow_nan=False))
 
 
-def console():
+def print_table(
+    title: str, left: Sequence[str], right: Sequence[str], rows: Iterable[Sequence[str]], show_lines: bool = False
+) -> None:
+    """Print a table with words on the left and numbers on the right; without names of columns it has no head."""
     from rich.console import Console
-
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-
-
-def print_table(title: str, left: Sequence[str], right: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table with words on the left and numbers on the right."""
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
-    for name in left:
-        table.add_column(name)
+    head = bool(left or right)
+    table = Table(title=title, title_justify="left", show_header=head, show_lines=show_lines)
+    for k, name in enumerate(left):
+        table.add_column(name, no_wrap=show_lines and k == 0)
     for name in right:
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(*row)
-    console().print(table)
+    width = None if sys.stdout.isatty() else 160
+    Console(highlight=False, markup=False, width=width).print(table)  # "[q]" is a unit, no markup
 
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal, which appears when there is something to wait for; nothing elsewhere."""
+    """Show a bar on a terminal when there is something to wait for; show nothing elsewhere."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -94,25 +91,23 @@ def progress(title: str) -> Iterator[Callable[[int, int], None] | None]:
 
 
 def print_status(text: str) -> None:
-    """Progress, on a terminal only."""
+    """Print what is going on, on a terminal only."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr)
 
 
 def format_number(value: float | None, form: str = ".3g") -> str:
+    """A number as text, or a dash where there is none."""
     return "-" if value is None else format(value, form)
 
 
 def make_folder(path: Path) -> Path:
-    """`--out` as a folder that exists."""
+    """Make the folder of `--out`."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
         raise InvalidInput(f"--out is {path}, which cannot be made a folder: {fault}") from fault
     return path
-
-
-PICTURE_SUFFIXES = (".png", ".pdf", ".svg")
 
 
 def require_picture(path: Path, option: str = "--plot") -> None:

@@ -1,62 +1,59 @@
-"""`dalembert run`.
-
-`dalembert show`.
-
-`dalembert animate`.
-
-`dalembert init`.
-
-`dalembert list`.
-
-The first success: three systems, each with a geometric method beside Runge-Kutta at the same step.
-
-`dalembert demo`.
-"""
+"""The commands on one run: run, show, animate, init, list and demo."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import numpy as np
 import typer
 
+from .. import papers  # its exhibits load at first use
 from ..analysis.comparison import seconds_per_step
-from ..analysis.summary import report, to_json
 from ..errors import InvalidInput, UnknownName, WriteFailure
-from ..integrators import METHODS, DiscreteMoserVeselov, EulerPoincareSuslov, Integrator, RungeKutta
+from ..groups import described
+from ..integrators import (
+    METHODS,
+    DiscreteMoserVeselov,
+    DormandPrince,
+    EulerPoincareSuslov,
+    Integrator,
+    RungeKutta,
+    Taylor,
+)
 from ..io.atomic import atomic_path, output_lock
-from ..io.config import OWN_SYSTEM, Job, model_template, load_job, own_system_template, resume_run
+from ..io.config import OWN_SYSTEM, Job, load_job, model_template, own_system_template, resume_run
 from ..io.dataset import load_run, open_dataset, require_writable, save_run
 from ..mechanics import MechanicalSystem, State, nonholonomy
 from ..models import MODELS, chaplygin_sleigh, rigid_body, suslov
-from ..papers.exhibits import FIGURES
-from ..plotting import scenes as movies
 from ..plotting.runs import plot_comparison, plot_trajectory
-from ..simulation import Run, save_interval, simulate
+from ..simulation import Crossings, Run, save_interval, simulate, to_json
+from ..studio import film
+from ..studio.requests import frames_of_file, frames_of_run
 from .app import (
     ConfigArgument,
     JsonOption,
     PlotOption,
     SettingsOption,
     app,
-    console,
     examples,
-    make_folder,
     format_number,
+    make_folder,
     print_json,
+    print_status,
     print_table,
     progress,
     require_picture,
-    print_status,
 )
 
 PROGRESS_RECORDS = 256
-"""Into how many records a run is cut whose states nobody wants: enough for a bar, few enough to cost nothing."""
+"""Records of a run of which only the last state is wanted: enough for a bar, few enough to cost nothing."""
 
 
 @app.command(
@@ -80,8 +77,8 @@ def run(
 ) -> None:
     """Integrate what a configuration file describes.
 
-    Ctrl-C keeps what is done: with --out it is saved, and --resume goes on with it. Exit codes: 0 done, 1 the run failed
-    numerically or could not be written, 2 bad input, 130 stopped.
+    Ctrl-C keeps what is done: with --out it is saved, and --resume goes on with it. Exit codes: 0 done, 1 the run
+    failed numerically or could not be written, 2 bad input, 130 stopped.
     """
     job = load_job(config, settings or ())
     if (resume or reaction) and out is None:
@@ -102,7 +99,7 @@ def run(
         if plot is not None:
             with atomic_path(plot) as temporary:
                 plot_trajectory(trajectory, temporary)
-    result = report(trajectory, job.names)
+    result = run_report(trajectory, job.names)
     if as_json:
         print_json(result)
     else:
@@ -112,21 +109,64 @@ def run(
     finish(trajectory)
 
 
+def run_report(run: Run, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return status, final state, conservation and events of a run as one JSON object; null where there is nothing."""
+    summary = run.summary()
+    keys = ("step", "steps", "time", "status", "failed_at", "reason", "stopped_by", "interrupted", "backend")
+    energy = ("initial", "final", "max_error", "powered", "balance")
+    numbers = (summary.energy_initial, summary.energy_final, summary.energy_error)
+    return {
+        "system": names["system"],
+        "method": names["method"],
+        **{key: getattr(summary, key) for key in keys},
+        "final": _final_state(run),
+        "energy": dict(zip(energy, (*numbers, summary.receives_power, summary.energy_balance), strict=True)),
+        **{name: {"max": getattr(summary, name)} for name in ("constraint", "holonomic", "group")},
+        "events": [_event_report(found) for found in run.events.values()],
+    }
+
+
+def _final_state(run: Run) -> dict[str, Any]:
+    names = ("configuration", "angles", "velocity", "increment", "momentum", "multipliers", "coordinates")
+    if run.failed_at == -1:
+        return dict.fromkeys(names)
+    last, angles = run.last, run.angles[-1]
+    discrete = not isinstance(run.integrator, RungeKutta | DormandPrince | Taylor)
+    values = (last.g, angles, last.xi, last.increment if discrete else (), last.momentum, run.multipliers[-1])
+    return dict(zip(names, (*map(to_json, values), described(run.system.group, last.g, angles)), strict=True))
+
+
+def _event_report(found: Crossings) -> dict[str, Any]:
+    """Return what was found of one event: lists with an entry for each crossing."""
+    return {
+        "name": found.name,
+        "stop": found.stop,
+        "count": len(found),
+        "suspects": int(np.sum(found.suspects)),
+        "time": np.asarray(found.t).tolist(),
+        "step": np.asarray(found.step).tolist(),
+        "theta": np.asarray(found.theta).tolist(),
+        "direction": np.asarray(found.direction).tolist(),
+        "configuration": [to_json(jax.tree.map(lambda leaf: leaf[k], found.g)) for k in range(len(found))],
+        "angles": [to_json(row) for row in found.record.angles],
+        "velocity": [to_json(row) for row in found.xi],
+    }
+
+
 def integrate(job: Job, *, states: bool, before: Path | None = None) -> Run:
-    """The run of a job with a progress bar, all its states or only the last; going on from the file `before`."""
-    options = {key: value for key, value in job.run.items() if key in ("step", "steps", "save_every", "backend")}
-    if (
-        not states
-    ):  # nothing but the last state is wanted: extremes are kept over all steps anyway; work needs every state
-        options["save_every"] = save_interval(job.system, options["steps"], max(1, options["steps"] // PROGRESS_RECORDS))
-    with progress(f"{job.names['system']}, {options['steps']} steps") as bar:
+    """Run a job with a progress bar and keep all its states or only the last; continue the run in the file `before`."""
+    options = {key: value for key, value in job.run.items() if key in ("step", "save_every", "backend")} | job.until
+    steps = job.run["steps"]
+    if not states:  # only the last state is wanted: extremes are kept over all steps anyway; work needs every state
+        options["save_every"] = save_interval(job.system, steps, max(1, steps // PROGRESS_RECORDS))
+    with progress(f"{job.names['system']}, {steps} steps") as bar:
         if before is not None:
             return resume_run(job, before, bar)
         return simulate(job.system, job.integrator, job.state, monitor=True, progress=bar, events=job.events, **options)
 
 
 def finish(trajectory: Run) -> None:
-    """The exit code of a run: 130 if it was stopped, 1 if it failed."""
+    """Exit with 130 if the run was stopped, with 1 if it failed."""
     if trajectory.interrupted:
         print(f"dalembert: stopped after {trajectory.steps} steps; what was done is kept", file=sys.stderr)
         raise typer.Exit(130)
@@ -135,52 +175,38 @@ def finish(trajectory: Run) -> None:
 
 
 def _print_report(result: dict[str, Any], out: Path | None, plot: Path | None) -> None:
-    from rich.table import Table
-
-    table = Table(show_header=False, title=f"{result['system']} with {result['method']}", title_justify="left")
-    table.add_row(
-        "status",
-        result["status"]
-        if result["status"] == "ok"
-        else f"failed after step {result['failed_at']}: {result['reason']}",
-    )
+    failed = f"failed after step {result['failed_at']}: {result['reason']}"
+    rows = [("status", "ok" if result["status"] == "ok" else failed)]
     if result["stopped_by"]:
-        table.add_row("stopped by", result["stopped_by"])
-    table.add_row("steps, step, time", f"{result['steps']}, {result['step']:g}, {result['time']:.12g}")
-    for key, value in result["final"].items():
-        if value is not None:
-            table.add_row(key, json.dumps(value))
+        rows.append(("stopped by", result["stopped_by"]))
+    rows.append(("steps, step, time", f"{result['steps']}, {result['step']:g}, {result['time']:.12g}"))
+    rows += [(key, json.dumps(value)) for key, value in result["final"].items() if value is not None]
     energy = result["energy"]
-    table.add_row("energy", f"{format_number(energy['initial'], '.12g')}, {_energy_kept(energy)}")
-    table.add_row("constraint, group", f"{format_number(result['constraint']['max'])}, {format_number(result['group']['max'])}")
+    rows.append(("energy", f"{format_number(energy['initial'], '.12g')}, {_energy_text(energy)}"))
+    maxima = [format_number(result[name]["max"]) for name in ("constraint", "group")]
+    rows.append(("constraint, group", ", ".join(maxima)))
     if result["holonomic"]["max"] is not None:
-        table.add_row("holonomic, |phi|", format_number(result["holonomic"]["max"]))
-    for event in result["events"]:
-        table.add_row(event["name"], _crossed(event))
-    for name, path in (("file", out), ("picture", plot)):
-        if path is not None:
-            table.add_row(name, str(path))
-    console().print(table)
+        rows.append(("holonomic, |phi|", format_number(result["holonomic"]["max"])))
+    rows += [(event["name"], _event_text(event)) for event in result["events"]]
+    rows += [(name, str(path)) for name, path in (("file", out), ("picture", plot)) if path is not None]
+    print_table(f"{result['system']} with {result['method']}", (), (), rows)
 
 
-def _energy_kept(energy: dict[str, Any]) -> str:
-    """The energy error; where power enters, how far the energy went and what of that no work explains."""
+def _energy_text(energy: dict[str, Any]) -> str:
+    """The energy error; where power enters, the change of the energy and the part of it that no work explains."""
     change = format_number(energy["max_error"])
     if energy["balance"] is not None:
         return f"changes by up to {change}; E - E(0) - work: largest {format_number(energy['balance'])}"
     return f"changes by up to {change}" if energy["powered"] else f"largest error {change}"
 
 
-def _crossed(event: dict[str, Any], shown: int = 4) -> str:
+def _event_text(event: dict[str, Any], shown: int = 4) -> str:
     """How often an event was crossed, the first times, and whether there may have been more."""
     times = ", ".join(format(t, ".12g") for t in event["time"][:shown])
     more = ", ..." if event["count"] > shown else ""
-    doubt = (
-        f"; {event['suspects']} steps may hide two more crossings each: take a smaller step"
-        if event["suspects"]
-        else ""
-    )
-    often = {0: "never", 1: "once"}.get(event["count"], f"{event['count']} times")
+    count, suspects = event["count"], event["suspects"]
+    doubt = f"; {suspects} steps may hide two more crossings each: take a smaller step" if suspects else ""
+    often = {0: "never", 1: "once"}.get(count, f"{count} times")
     return f"{often}{': t = ' if times else ''}{times}{more}{doubt}"
 
 
@@ -194,21 +220,21 @@ def _crossed(event: dict[str, Any], shown: int = 4) -> str:
     )
 )
 def show(
-    file: Annotated[
-        Path, typer.Argument(help="A .nc or .zarr file that `dalembert run --out` wrote, or a configuration.")
-    ],
+    file: Annotated[Path, typer.Argument(help="A .nc or .zarr file of `dalembert run --out`, or a configuration.")],
     plot: PlotOption = None,
-    config: Annotated[
-        bool, typer.Option("--config", help="Print the configuration that made it, to run it again.")
-    ] = False,
+    config: Annotated[bool, typer.Option("--config", help="Print the configuration that made it.")] = False,
     csv: Annotated[str | None, typer.Option(help="Print these columns (with commas between) over time as CSV.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What a data file holds: where it came from, how the run went, and its columns. Of a configuration: its system and constraint."""
+    """Show what a data file holds: where it came from, how the run went, and its columns.
+
+    Of a configuration: its system, and whether its constraint is really nonholonomic at the start.
+    """
     if file.suffix == ".toml":
         if plot is not None or config or csv is not None:
             raise InvalidInput(
-                f"{file} is a configuration; --plot, --config and --csv show a data file: dalembert run {file} --out run.nc"
+                f"{file} is a configuration; --plot, --config and --csv show a data file: "
+                f"dalembert run {file} --out run.nc"
             )
         return _show_configuration(file, as_json)
     data = open_dataset(file)
@@ -220,12 +246,23 @@ def show(
         if "config" not in data.attrs:
             raise InvalidInput(f"{file} holds no configuration: it was not written by `dalembert run`")
         print(data.attrs["config"], end="")
-    elif csv is not None:
+        return
+    if csv is not None:
         _print_csv(data, file, [name.strip() for name in csv.split(",")])
-    elif as_json:
-        print_json({"file": str(file), "attributes": _attributes(data), "columns": _columns(data)})
-    else:
-        _print_summary(file, data)
+        return
+    columns = _describe_columns(data)
+    if as_json:
+        attributes = {key: value.item() if hasattr(value, "item") else value for key, value in data.attrs.items()}
+        print_json({"file": str(file), "attributes": attributes, "columns": columns})
+        return
+    for key in ("system", "group", "method", "step", "status", "reason", "backend", "dalembert", "created"):
+        if data.attrs.get(key) not in (None, ""):
+            print(f"{key:10} {data.attrs[key]}")
+    rows = []
+    for name, entry in columns.items():
+        numbers = (" x ".join(map(str, entry["shape"])), format_number(entry["min"]), format_number(entry["max"]))
+        rows.append((name, entry["what"] or "", entry["unit"] or "", *numbers))
+    print_table(str(file), ("column", "what it is", "unit"), ("shape", "least", "largest"), rows)
 
 
 def _show_configuration(file: Path, as_json: bool) -> None:
@@ -254,17 +291,10 @@ def _show_configuration(file: Path, as_json: bool) -> None:
             print(f"{key:12} {value}")
 
 
-def _attributes(data: Any) -> dict[str, Any]:
-    return {key: value.item() if hasattr(value, "item") else value for key, value in data.attrs.items()}
-
-
-def _columns(data: Any) -> dict[str, dict[str, Any]]:
+def _describe_columns(data: Any) -> dict[str, dict[str, Any]]:
     """Shape, unit and range of every column."""
-    found = {}
-    for name, column in data.variables.items():
-        if column.dtype.kind not in "iuf":
-            continue
-        found[str(name)] = {
+    return {
+        str(name): {
             "shape": list(column.shape),
             "dimensions": list(map(str, column.dims)),
             "unit": column.attrs.get("units"),
@@ -272,32 +302,13 @@ def _columns(data: Any) -> dict[str, dict[str, Any]]:
             "min": to_json(column.min()),
             "max": to_json(column.max()),
         }
-    return found
-
-
-def _print_summary(file: Path, data: Any) -> None:
-    shown = ("system", "group", "method", "step", "status", "reason", "backend", "dalembert", "created")
-    for key in shown:
-        if data.attrs.get(key) not in (None, ""):
-            print(f"{key:10} {data.attrs[key]}")
-    lines = [
-        (
-            name,
-            entry["what"] or "",
-            entry["unit"] or "",
-            " x ".join(map(str, entry["shape"])),
-            format_number(entry["min"]),
-            format_number(entry["max"]),
-        )
-        for name, entry in _columns(data).items()
-    ]
-    print_table(str(file), ("column", "what it is", "unit"), ("shape", "least", "largest"), lines)
+        for name, column in data.variables.items()
+        if column.dtype.kind in "iuf"
+    }
 
 
 def _print_csv(data: Any, file: Path, names: list[str]) -> None:
-    """time, then the components of the wanted columns."""
-    import numpy as np
-
+    """Print the time, then the components of the wanted columns."""
     columns = [str(name) for name, column in data.variables.items() if column.dtype.kind in "iuf"]
     if data["time"].ndim != 1:
         raise InvalidInput(f"{file} holds an ensemble; --csv prints one run")
@@ -322,28 +333,29 @@ def _print_csv(data: Any, file: Path, names: list[str]) -> None:
     )
 )
 def animate(
-    file: Annotated[
-        Path, typer.Argument(help="A .nc or .zarr file of `dalembert run --out`, or a configuration .toml.")
-    ],
+    file: Annotated[Path, typer.Argument(help="A .nc or .zarr file of `dalembert run --out`, or a configuration.")],
     out: Annotated[Path | None, typer.Option(help="The .mp4 (needs ffmpeg) or .gif. Default: named like FILE.")] = None,
     seconds: Annotated[float, typer.Option(help="How long the moving picture takes.")] = 8.0,
     fps: Annotated[int, typer.Option(help="Frames a second, at most.")] = 20,
     settings: SettingsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """A moving picture of a run: sleighs and vehicles with their blades and wheels, rolling disks and balls, turning bodies."""
-    path = out or Path(file.with_suffix(movies.default_suffix()).name)
-    movies.require_movie(path)
+    """Draw a moving picture of a run.
+
+    It shows sleighs and vehicles with their blades and wheels, rolling disks and balls, turning bodies.
+    """
+    path = out or Path(file.with_suffix(film.default_suffix()).name)
+    film.require_film(path)
     if file.suffix == ".toml":
         job = load_job(file, settings or ())
         with job.locate_errors():
-            motion = movies.motion_of_run(integrate(job, states=True), job)
+            run = frames_of_run(integrate(job, states=True), job)
     elif settings:
         raise InvalidInput("--set changes a configuration; a data file is shown as it is")
     else:
-        motion = movies.motion_of_file(file)
+        run = frames_of_file(file)
     with progress(f"drawing {path}") as bar:
-        frames = movies.animate(motion, path, seconds=seconds, frames_per_second=fps, progress=bar)
+        frames = film.animate(run, path, seconds=seconds, frames_per_second=fps, progress=bar)
     if as_json:
         print_json({"file": str(path), "frames": frames})
         return
@@ -352,7 +364,7 @@ def animate(
 
 
 def _complete() -> list[str]:
-    return [*MODELS, "own"]
+    return [*MODELS, OWN_SYSTEM]
 
 
 @app.command(
@@ -370,7 +382,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a commented configuration to start from; `own` writes one for a system of your own, with its Python file."""
+    """Write a commented configuration to start from; `own` writes one for your own system, with its Python file."""
     if name != OWN_SYSTEM and name not in MODELS:
         raise UnknownName("system", name, [*MODELS, OWN_SYSTEM])
     path = out or Path("mysystem.toml" if name == OWN_SYSTEM else f"{name}.toml")
@@ -378,11 +390,10 @@ def init(
         raise InvalidInput(f"--out is {path}; allowed: a file that ends in .toml")
     if not path.parent.is_dir():
         raise InvalidInput(f"--out is {path}, but the folder {path.parent} does not exist: create it first")
-    texts = {path: ""}
     if name == OWN_SYSTEM:
-        texts[path], texts[path.with_suffix(".py")] = own_system_template(path.stem)
+        texts = dict(zip((path, path.with_suffix(".py")), own_system_template(path.stem), strict=True))
     else:
-        texts[path] = model_template(name, path.name)
+        texts = {path: model_template(name, path.name)}
     for target in texts:
         if target.exists() and not force:
             raise InvalidInput(f"{target} is there already: give another --out, or --force to replace it")
@@ -397,66 +408,40 @@ def init(
 
 LISTS = ("systems", "methods", "papers")
 LIST_SYNONYMS = {"models": "systems", "integrators": "methods", "figures": "papers"}
-"""Other words that people use for them."""
+LIST_HELP = "systems (or models), methods (or integrators), or papers (or figures)."
 
 
 @app.command(
     name="list", epilog=examples("dalembert list systems", "dalembert list methods --json", "dalembert list papers")
 )
 def list_names(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="systems (or models), methods (or integrators), or papers (or figures).",
-            autocompletion=lambda: [*LISTS],
-        ),
-    ] = "systems",
+    what: Annotated[str, typer.Argument(help=LIST_HELP, autocompletion=lambda: [*LISTS])] = "systems",
     as_json: JsonOption = False,
 ) -> None:
-    """The systems or methods that a configuration can name, with their parameters, or what `reproduce` can make."""
+    """List the systems or methods that a configuration can name, with their parameters, or what `reproduce` makes."""
     what = LIST_SYNONYMS.get(what, what)
+    entries: dict[str, tuple[str, dict[str, Any]]]
     if what == "systems":
         entries = {
-            m.name: (m.summary, {k: "required" if k in m.example and _empty(v) else v for k, v in m.parameters.items()})
+            m.name: (m.summary, {k: "required" if k in m.required else v for k, v in m.parameters.items()})
             for m in MODELS.values()
         }
     elif what == "methods":
         entries = {m.name: (m.summary, m.options) for m in METHODS.values()}
     elif what == "papers":
-        entries = {e.id: (e.title, {"paper": e.paper.name}) for e in FIGURES.values()}
+        entries = {e.id: (e.title, {"paper": e.paper.name}) for e in papers.FIGURES.values()}
     else:
         raise UnknownName("list", what, LISTS)
     if as_json:
-        print_json(
-            {name: {"summary": text, "parameters": _jsonable(options)} for name, (text, options) in entries.items()}
-        )
+        kinds = str | int | float | list | tuple | None
+        options = {
+            name: {k: v if isinstance(v, kinds) else str(v) for k, v in o.items()} for name, (_, o) in entries.items()
+        }
+        print_json({name: {"summary": text, "parameters": options[name]} for name, (text, _) in entries.items()})
         return
-    _print_entries(what, entries)
-
-
-def _empty(value: Any) -> bool:
-    import inspect
-
-    return value is inspect.Parameter.empty
-
-
-def _jsonable(options: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: value if isinstance(value, str | int | float | list | tuple | None) else str(value)
-        for key, value in options.items()
-    }
-
-
-def _print_entries(what: str, entries: dict[str, tuple[str, dict[str, Any]]]) -> None:
-    from rich.table import Table
-
-    table = Table(title=f"{what}", title_justify="left", show_lines=True)
-    table.add_column("name", no_wrap=True)
-    table.add_column("what it is")
-    table.add_column("parameters" if what == "systems" else "options")
-    for name, (summary, options) in entries.items():
-        table.add_row(name, summary, "\n".join(f"{key} = {value}" for key, value in options.items()))
-    console().print(table)
+    columns = ("name", "what it is", "parameters" if what == "systems" else "options")
+    rows = [(name, text, "\n".join(f"{k} = {v}" for k, v in o.items())) for name, (text, o) in entries.items()]
+    print_table(what, columns, (), rows, show_lines=True)
 
 
 TIMED_STEPS = 100_000
@@ -483,9 +468,9 @@ class DemoRow:
     method: str
     step: float
     steps: int
-    energy: float
+    energy: float | None
     constraint: float | None
-    group: float
+    group: float | None
     nanoseconds: float
 
 
@@ -494,87 +479,52 @@ def demo_scenes() -> list[DemoScene]:
     disc = suslov([[3, 0, 1], [0, 4, 0.5], [1, 0.5, 5]])
     sleigh = chaplygin_sleigh(mass=1.0, inertia=1.0, a=0.3, b=0.0)
     body = rigid_body([0.6, 0.8, 1.0])
+    start, push, spin = (
+        disc.state(momentum=[30, 20]),
+        sleigh.state(xi=[1.5, -3, 0]),
+        body.state(momentum=[1.8, 0.4, -0.9]),
+    )
     return [
-        DemoScene("suslov", "Suslov body", disc, disc.state(momentum=[30.0, 20.0]), EulerPoincareSuslov(), 0.01, 1000),
-        DemoScene(
-            "sleigh", "Chaplygin sleigh", sleigh, sleigh.state(xi=[1.5, -3.0, 0.0]), EulerPoincareSuslov(), 0.05, 160
-        ),
-        DemoScene(
-            "rigid-body",
-            "Free rigid body",
-            body,
-            body.state(momentum=[1.8, 0.4, -0.9]),
-            DiscreteMoserVeselov(),
-            0.2,
-            5000,
-        ),
+        DemoScene("suslov", "Suslov body", disc, start, EulerPoincareSuslov(), 0.01, 1000),
+        DemoScene("sleigh", "Chaplygin sleigh", sleigh, push, EulerPoincareSuslov(), 0.05, 160),
+        DemoScene("rigid-body", "Free rigid body", body, spin, DiscreteMoserVeselov(), 0.2, 5000),
     ]
 
 
-def run_demo_scene(scene: DemoScene) -> dict[str, tuple[Run, DemoRow]]:
-    """Both methods on one scene, with the time that a step takes."""
-    results = {}
+def run_demo_scene(scene: DemoScene) -> tuple[dict[str, Run], list[DemoRow]]:
+    """Run both methods on one scene, and measure the time that a step takes."""
+    runs, rows = {}, []
     for integrator in (scene.geometric, RungeKutta()):
         run = simulate(scene.system, integrator, scene.state, step=scene.step, steps=scene.steps).check()
-        seconds = seconds_per_step(scene.system, integrator, scene.state, scene.step, count=TIMED_STEPS)
-        results[integrator.name] = run, _row(scene, run, seconds or 0.0)
-    return results
-
-
-def _row(scene: DemoScene, run: Run, seconds: float) -> DemoRow:
-    def peak(values) -> float:
-        return float(np.abs(np.asarray(values)).max())
-
-    constraint = peak(run.constraint_residual()) if run.multipliers.shape[-1] else None
-    return DemoRow(
-        scene.title,
-        run.integrator.name,
-        scene.step,
-        scene.steps,
-        peak(run.energy_error()),
-        constraint,
-        peak(run.group_distance()),
-        1e9 * seconds,
-    )
-
-
-def draw_demo_scene(scene: DemoScene, results: dict[str, tuple[Run, DemoRow]], folder: Path) -> Path:
-    """The figure of a scene."""
-    path = folder / f"{scene.name}.png"
-    plot_comparison(
-        {name: run for name, (run, _) in results.items()}, title=f"{scene.title}, step {scene.step}", path=path
-    )
-    return path
+        seconds = seconds_per_step(scene.system, integrator, scene.state, scene.step, count=TIMED_STEPS) or 0.0
+        summary = run.summary()
+        figures = (summary.energy_error, summary.constraint, summary.group, 1e9 * seconds)
+        runs[integrator.name] = run
+        rows.append(DemoRow(scene.title, summary.method, scene.step, scene.steps, *figures))
+    return runs, rows
 
 
 @app.command(epilog=examples("dalembert demo --out out"))
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder for the figures.")] = Path("out"),
-    as_json: JsonOption = False,
+    out: Annotated[Path, typer.Option(help="The folder for the figures.")] = Path("out"), as_json: JsonOption = False
 ) -> None:
-    """Three systems, each with a geometric method beside Runge-Kutta at the same step: a table, and figures."""
-    from dataclasses import asdict
-
+    """Run three systems, each with a geometric method beside Runge-Kutta at the same step: a table, and figures."""
     make_folder(out)
-    rows, figures = [], []
+    rows: list[DemoRow] = []
+    figures = []
     for scene in demo_scenes():
         print_status(f"simulating the {scene.title} ...")
-        results = run_demo_scene(scene)
-        rows += [row for _, row in results.values()]
-        figures.append(draw_demo_scene(scene, results, out))
+        runs, measured = run_demo_scene(scene)
+        rows += measured
+        figures.append(out / f"{scene.name}.png")
+        plot_comparison(runs, title=f"{scene.title}, step {scene.step}", path=figures[-1])
     if as_json:
         print_json({"rows": [asdict(row) for row in rows], "figures": [str(path) for path in figures]})
         return
     columns = ("step", "steps", "energy error", "constraint residual", "distance from group", "ns per step")
-    lines = [
-        (
-            row.system,
-            row.method,
-            f"{row.step:g}",
-            str(row.steps),
-            *map(format_number, (row.energy, row.constraint, row.group, row.nanoseconds)),
-        )
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        numbers = map(format_number, (row.energy, row.constraint, row.group, row.nanoseconds))
+        lines.append((row.system, row.method, f"{row.step:g}", str(row.steps), *numbers))
     print_table("Geometric methods beside classical Runge-Kutta, same step", ("system", "method"), columns, lines)
     print("figures: " + ", ".join(str(path) for path in figures))

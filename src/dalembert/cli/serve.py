@@ -1,7 +1,9 @@
-"""`dalembert studio`."""
+"""The command studio: a page in the browser that shows motions."""
 
 from __future__ import annotations
 
+import threading
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -9,12 +11,15 @@ import typer
 
 from ..errors import InvalidInput
 from ..io.config import load_job, read_config
-from ..plotting.scenes import motion_of_file
 from ..studio.catalogue import start
 from ..studio.presentation import show
-from ..studio.requests import StudioInput
-from ..studio.server import export, open_studio
+from ..studio.requests import StudioInput, frames_of_file
+from ..studio.server import export as export_page
+from ..studio.server import open_studio
 from .app import app, examples
+
+HOST_HELP = "The address to listen on. Other machines see the page only if this is not loopback."
+EXPORT_HELP = "Serve nothing: write this folder's index.html, a page that plays offline."
 
 
 @app.command(
@@ -27,62 +32,46 @@ from .app import app, examples
 )
 def studio(
     file: Annotated[
-        Path | None,
-        typer.Argument(help="A configuration .toml to start from, or a .nc of `dalembert run --out` to look at."),
+        Path | None, typer.Argument(help="A configuration to start from, or a .nc file to look at.")
     ] = None,
     port: Annotated[int | None, typer.Option(help="The port. Default: 8314, or the next that is free.")] = None,
-    host: Annotated[
-        str, typer.Option(help="The address to listen on. Other machines see the page only if this is not loopback.")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help=HOST_HELP)] = "127.0.0.1",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")] = False,
     max_steps: Annotated[int, typer.Option(help="The most steps that a run on the page may have.")] = 10_000_000,
-    export: Annotated[
-        Path | None, typer.Option(help="Serve nothing: write this folder's index.html, a page that plays offline.")
-    ] = None,
+    export: Annotated[Path | None, typer.Option(help=EXPORT_HELP)] = None,
 ) -> None:
     """See the motion in the browser: pick a system and a method, move a slider, watch what is kept.
 
     The page is served on this machine alone and runs no code but dalembert's. Ctrl-C ends it.
     """
-    opened = _opened(file, max_steps)
+    given = _studio_input(file, max_steps)
     if export is not None:
-        _export(export, opened)
+        path = export_page(show(start(given), given), export)
+        print(f"wrote {path}: open it in a browser, it plays offline")
         return
-    _serve(host, port, opened, not no_browser)
-
-
-def _opened(file: Path | None, max_steps: int) -> StudioInput:
-    """What the page starts from, checked before anything is served."""
-    if max_steps < 1:
-        raise InvalidInput(f"--max-steps is {max_steps}; allowed: a whole number of at least 1")
-    if file is None:
-        return StudioInput(most_steps=max_steps)
-    if file.suffix == ".toml":
-        load_job(file)
-        return StudioInput(read_config(file), file.parent, None, max_steps)
-    if file.suffix in (".nc", ".zarr"):
-        motion_of_file(file)
-        return StudioInput(None, file.parent, file, max_steps)
-    raise InvalidInput(f"{file} is neither a configuration (.toml) nor a data file (.nc, .zarr)")
-
-
-def _export(folder: Path, opened: StudioInput) -> None:
-    path = export(show(start(opened), opened), folder)
-    print(f"wrote {path}: open it in a browser, it plays offline")
-
-
-def _serve(host: str, port: int | None, opened: StudioInput, browser: bool) -> None:
-    import threading
-    import webbrowser
-
-    with open_studio(host, port, opened) as server:
+    with open_studio(host, port, given) as server:
         print(f"dalembert studio at {server.url}  (Ctrl-C ends it)", flush=True)
         if not server.is_loopback:
             print("It listens beyond this machine: whoever reaches it can run simulations here.", flush=True)
         server.prepare()
-        if browser:
+        if not no_browser:
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             print("\ndalembert studio: ended")
+
+
+def _studio_input(file: Path | None, max_steps: int) -> StudioInput:
+    """What the page starts from, checked before anything is served."""
+    if max_steps < 1:
+        raise InvalidInput(f"--max-steps is {max_steps}; allowed: a whole number of at least 1")
+    if file is None:
+        return StudioInput(max_steps=max_steps)
+    if file.suffix == ".toml":
+        load_job(file)
+        return StudioInput(read_config(file), file.parent, None, max_steps)
+    if file.suffix in (".nc", ".zarr"):
+        frames_of_file(file, 2)
+        return StudioInput(None, file.parent, file, max_steps)
+    raise InvalidInput(f"{file} is neither a configuration (.toml) nor a data file (.nc, .zarr)")

@@ -1,17 +1,10 @@
-"""`dalembert compare`.
-
-`dalembert convergence`.
-
-`dalembert sweep` and `dalembert sweep-plot`.
-
-`dalembert reproduce`.
-"""
+"""The commands on many runs: compare, convergence, sweep, sweep-plot and reproduce."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -19,36 +12,41 @@ from typing import Annotated, Any
 
 import typer
 
+from .. import papers  # its exhibits load at first use
 from ..analysis.comparison import Comparison
 from ..analysis.comparison import compare as compare_methods
 from ..analysis.order import convergence_report, study_convergence
 from ..errors import InvalidInput, NumericalFailure
 from ..integrators import METHODS, Integrator
 from ..io.atomic import atomic_path
-from ..io.config import load_job, build_method, apply_settings, read_config
-from ..papers.exhibits import Reproduction, reproduce_exhibits, select_exhibits
+from ..io.config import Job, apply_settings, build_method, load_job, read_config
 from ..plotting.studies import plot_convergence
 from ..plotting.sweeps import open_sweep, plot_sweep, select_variable
-from ..sweeps.execute import LostCluster, SweepResult, exact_curve
+from ..sweeps.execute import LostCluster, SweepProgress, exact_curve
 from ..sweeps.execute import sweep as run_sweep
 from .app import (
+    SECTION_NAMES,
     ConfigArgument,
     JsonOption,
     PlotOption,
     SettingsOption,
     app,
-    console,
     examples,
-    make_folder,
     format_number,
+    make_folder,
     print_json,
+    print_status,
     print_table,
     progress,
     require_picture,
-    print_status,
 )
 
 BASELINE_METHOD = "runge-kutta"
+PICTURE = "The picture (.png, .pdf, .svg)."
+RICHARDSON_HELP = "Compare each run with the next finer one instead of DOP853 at 1e-13."
+CUT_HELP = "Where to cut another dimension; repeatable."
+EXHIBIT_HELP = "A figure or table, a paper, or all: see `list papers`."
+METHOD_HELP = "NAME, NAME:option=value,.. or all; repeatable. Default: the file's own beside Runge-Kutta."
 
 
 def _complete() -> list[str]:
@@ -59,26 +57,20 @@ def _complete() -> list[str]:
     epilog=examples(
         "dalembert compare examples/suslov.toml",
         "dalembert compare examples/suslov.toml --step 0.015 --step 0.0075 --plot suslov.png",
-        "dalembert compare examples/particle.toml --method lagrange-dalembert:node=0 --method lagrange-dalembert:node=0.5",
+        "dalembert compare examples/particle.toml --method leapfrog --method lagrange-dalembert:node=0.5",
         "dalembert compare examples/sleigh.toml --method all --json",
     )
 )
 def compare(
     config: ConfigArgument,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="NAME, NAME:option=value,.. or all; repeatable. Default: the file's own beside Runge-Kutta.",
-            autocompletion=_complete,
-        ),
-    ] = None,
+    method: Annotated[list[str] | None, typer.Option(help=METHOD_HELP, autocompletion=_complete)] = None,
     step: Annotated[list[float] | None, typer.Option(help="A step size; repeatable. Default: the file's.")] = None,
     plot: PlotOption = None,
     as_json: JsonOption = False,
     settings: SettingsOption = None,
     error: Annotated[bool, typer.Option(help="Compare with the motion itself (DOP853 at 1e-13).")] = True,
 ) -> None:
-    """Several methods or steps on the system of a configuration: energy, constraint, group, error and time of a step.
+    """Compare methods or steps on the system of a configuration: energy, constraint, group, error, time of a step.
 
     Exit codes: 0 done, 1 every run failed numerically, 2 bad input, 130 stopped (with the table of what is done).
     """
@@ -86,7 +78,7 @@ def compare(
     if plot is not None:
         require_picture(plot)
     integrators, required = _integrators(method, job)
-    t_end = float(job.state.t) + job.run["step"] * job.run["steps"]
+    t_end = job.until.get("t_end", float(job.state.t) + job.run["step"] * job.run["steps"])
     with job.locate_errors(), progress(f"{job.names['system']}, {len(integrators)} methods") as bar:
         for name in required:
             integrators[name].require(job.system, job.state, job.run["step"])
@@ -106,7 +98,7 @@ def compare(
     if as_json:
         print_json({"system": job.names["system"], "time": t_end, "rows": [asdict(row) for row in result.rows]})
     else:
-        _print_rows(job.names["system"], t_end, result)
+        _print_comparison(job.names["system"], t_end, result)
         if plot is not None and result.runs:
             print(f"picture: {plot}")
     if result.interrupted:
@@ -116,46 +108,29 @@ def compare(
         raise typer.Exit(1)
 
 
-def _integrators(specifications: list[str] | None, job: Any) -> tuple[dict[str, Integrator], list[str]]:
+def _integrators(specifications: list[str] | None, job: Job) -> tuple[dict[str, Integrator], list[str]]:
     """The methods by label, and those of them that must not refuse the system."""
     if not specifications:
         own = {job.names["method"]: job.integrator}
         return own | {BASELINE_METHOD: METHODS[BASELINE_METHOD].make({})}, list(own)
     chosen: dict[str, Integrator] = {}
-    required = []
     for text in specifications:
         if text == "all":
             chosen |= {name: METHODS[name].make({}) for name in METHODS if name != "reference"}
             continue
-        chosen[text] = _integrator(text)
-        required.append(text)
-    return chosen, required
+        name, _, options = text.partition(":")
+        settings = [f"method.{option.strip()}" for option in options.split(",") if option.strip()]
+        chosen[text] = build_method(apply_settings({"method": {"name": name}}, settings)["method"])
+    return chosen, [text for text in specifications if text != "all"]
 
 
-def _integrator(text: str) -> Integrator:
-    """A method from "name:option=value,option=value"."""
-    name, _, options = text.partition(":")
-    settings = [f"method.{option.strip()}" for option in options.split(",") if option.strip()]
-    return build_method(apply_settings({"method": {"name": name}}, settings)["method"])
-
-
-def _print_rows(system: str, t_end: float, result: Comparison) -> None:
+def _print_comparison(system: str, t_end: float, result: Comparison) -> None:
     energy = next((kept.title.lower() for kept in result.balances.values()), "energy error")
-    columns = (
-        "step",
-        "steps",
-        energy,
-        "constraint",
-        "group",
-        "error",
-        "ns per step",
-    )
+    columns = ("step", "steps", energy, "constraint", "group", "error", "ns per step")
     lines = []
     for row in (row for row in result.rows if row.status != "refused"):
-        numbers = map(
-            format_number,
-            (row.energy if row.balance is None else row.balance, row.constraint, row.group, row.error, row.nanoseconds),
-        )
+        kept = row.energy if row.balance is None else row.balance
+        numbers = map(format_number, (kept, row.constraint, row.group, row.error, row.nanoseconds))
         lines.append((row.method, row.status, f"{row.step:g}", str(row.steps), *numbers))
     print_table(f"{system} to t = {t_end:g}", ("method", "status"), columns, lines)
     for row in result.rows:
@@ -173,20 +148,14 @@ def _print_rows(system: str, t_end: float, result: Comparison) -> None:
 def convergence(
     config: ConfigArgument,
     levels: Annotated[int, typer.Option(help="How many steps: that of the file, and its halves.")] = 5,
-    local: Annotated[
-        bool, typer.Option("--local", help="The error of one step instead of that of the whole run.")
-    ] = False,
-    richardson: Annotated[
-        bool, typer.Option("--richardson", help="Compare each run with the next finer one instead of DOP853 at 1e-13.")
-    ] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="The picture (.png, .pdf, .svg). Default: out/NAME-convergence.png.")
-    ] = None,
+    local: Annotated[bool, typer.Option("--local", help="The error of one step instead of the whole run.")] = False,
+    richardson: Annotated[bool, typer.Option("--richardson", help=RICHARDSON_HELP)] = False,
+    plot: Annotated[Path | None, typer.Option(help=f"{PICTURE} Default: out/NAME-convergence.png.")] = None,
     draw: Annotated[bool, typer.Option("--draw/--no-plot", help="Whether to draw the picture.")] = True,
     as_json: JsonOption = False,
     settings: SettingsOption = None,
 ) -> None:
-    """The measured order of a method: positions, velocities, multipliers and energy, as a table and a picture.
+    """Measure the order of a method: positions, velocities, multipliers and energy, as a table and a picture.
 
     Exit codes: 0 done, 1 every run failed numerically, 2 bad input.
     """
@@ -214,36 +183,30 @@ def convergence(
 
 
 def _print_convergence(result: dict[str, Any]) -> None:
-    """One line a step, an error and its slope for each quantity; the orders below."""
+    """Print one line a step, with an error and its slope for each quantity; the orders below."""
     quantities = result["quantities"]
     columns = [head for name in quantities for head in (name, "order")]
     lines = []
     for k, step in enumerate(result["step"]):
         cells = []
         for values in quantities.values():
-            cells += [format_number(values["error"][k]), format_number(values["slope"][k - 1] if k else None, ".2f")]
+            slope = values["slope"][k - 1] if k else None
+            cells += [format_number(values["error"][k]), format_number(slope, ".2f")]
         lines.append([f"{step:g}", *cells])
     print_table(f"{result['system']} with {result['method']}: {result['errors']} errors", ("step",), columns, lines)
     for name, values in quantities.items():
-        order = "exact to round-off, or too few steps" if values["order"] is None else f"order {values['order']:.2f}"
-        scale = (
-            ""
-            if values["order"] is None
-            else f", error about {_vector(values['coefficient'])} h^{round(values['order'])}"
-        )
-        print(f"{name}: {order}{scale}")
+        if values["order"] is None:
+            print(f"{name}: exact to round-off, or too few steps")
+            continue
+        scale = ", ".join(format(v, ".3g") for v in values["coefficient"])
+        print(f"{name}: order {values['order']:.2f}, error about ({scale}) h^{round(values['order'])}")
     for step, reason in zip(result["step"], result["reason"], strict=True):
         if reason:
             print(f"step {step:g}: {reason}")
 
 
-def _vector(values: list[float]) -> str:
-    return f"({', '.join(format(v, '.3g') for v in values)})"
-
-
 PROGRESS_SECONDS = 10.0
-"""Seconds between the lines of progress in a log."""
-StoreArgument = Annotated[Path, typer.Argument(help="The Zarr store of a sweep, finished or growing.")]
+"""Time between the lines of progress in a log."""
 
 
 @app.command(
@@ -254,43 +217,45 @@ StoreArgument = Annotated[Path, typer.Argument(help="The Zarr store of a sweep, 
     )
 )
 def sweep(
-    config: Annotated[Path, typer.Argument(help="A TOML file with [system], [method], [initial], [run] and [sweep].")],
+    config: Annotated[Path, typer.Argument(help=rf"A TOML file with {SECTION_NAMES}, \[run] and \[sweep].")],
     as_json: JsonOption = False,
     out: Annotated[Path | None, typer.Option(help="The Zarr store that takes the results as they come.")] = None,
     settings: SettingsOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Finish the store in --out.")] = False,
-    executor: Annotated[
-        str, typer.Option(help="Who does the work: local (all cores), cuda (one GPU) or dask.")
-    ] = "local",
+    executor: Annotated[str, typer.Option(help="What computes: local (all cores), cuda (one GPU) or dask.")] = "local",
     scheduler: Annotated[
-        str | None, typer.Option(help="Address of a Dask scheduler; without it a local cluster is started.")
+        str | None, typer.Option(help="Address of a Dask scheduler; else one is started here.")
     ] = None,
 ) -> None:
-    """Run a configuration for all the numbers that its section [sweep] names.
+    r"""Run a configuration for all the numbers that its section \[sweep] names.
 
-    Members that fail are data: see `status` and `failed_step` in the store. Ctrl-C keeps the blocks that are done, and --resume
-    finishes the store. Exit codes: 0 done, 1 the store could not be written or the cluster is lost, 2 bad input, 130 stopped.
+    Members that fail are data: see `status` and `failed_step` in the store. Ctrl-C keeps the blocks that are done, and
+    --resume finishes the store. Exit codes: 0 done, 1 the store could not be written or the cluster is lost, 2 bad
+    input, 130 stopped.
     """
+    options: dict[str, Any] = {"out": out, "resume": resume, "executor": executor, "scheduler": scheduler}
     given = apply_settings(read_config(config), settings or ())
     try:
-        with _progress(config.stem) as progress:
-            result = run_sweep(
-                given,
-                out=out,
-                resume=resume,
-                executor=executor,
-                scheduler=scheduler,
-                progress=progress,
-                folder=config.parent,
-            )
+        with _sweep_progress(config.stem) as bar:
+            result = run_sweep(given, **options, progress=bar, folder=config.parent)
     except LostCluster as fault:
         print(f"dalembert: {fault}", file=sys.stderr)
         raise typer.Exit(1) from None
-    summary = _summary(result, executor)
+    summary = {
+        **{key: getattr(result, key) for key in ("members", "done", "computed", "failed", "seconds")},
+        "rate": result.computed / result.seconds if result.seconds else None,
+        "executor": executor,
+        "shape": dict(zip(result.plan.dims, result.plan.shape, strict=True)),
+        "store": None if result.path is None else str(result.path),
+        "interrupted": result.interrupted,
+    }
     if as_json:
         print_json(summary)
     else:
-        _print_sweep(summary)
+        sizes = " x ".join(f"{size} {dim}" for dim, size in zip(result.plan.dims, result.plan.shape, strict=True))
+        rows = [("members", f"{sizes} = {result.members}"), ("done, failed", f"{result.done}, {result.failed}")]
+        rows.append(("time", f"{result.seconds:.1f} s for {result.computed} members ({executor})"))
+        print_table("sweep", (), (), rows + ([("store", str(result.path))] if result.path else []))
     if result.interrupted:
         kept = f"; finish it with --out {out} --resume" if out else ""
         print(f"dalembert: stopped after {result.done} of {result.members} members{kept}", file=sys.stderr)
@@ -306,16 +271,12 @@ def sweep(
     ),
 )
 def sweep_plot(
-    store: StoreArgument,
-    out: Annotated[Path, typer.Option(help="The picture (.png, .pdf, .svg).")],
-    show: Annotated[
-        str, typer.Option(help="The variable; one component of an array as name.0 or name.0.1.")
-    ] = "status",
+    store: Annotated[Path, typer.Argument(help="The Zarr store of a sweep, finished or growing.")],
+    out: Annotated[Path, typer.Option(help=PICTURE)],
+    show: Annotated[str, typer.Option(help="The variable; a component of an array as name.0 or name.0.1.")] = "status",
     x: Annotated[str | None, typer.Option(help="The dimension to the right; by default the first.")] = None,
     y: Annotated[str | None, typer.Option(help="The dimension upwards; without a second one a curve is drawn.")] = None,
-    at: Annotated[
-        list[str] | None, typer.Option("--at", metavar="DIM=VALUE", help="Where to cut another dimension; repeatable.")
-    ] = None,
+    at: Annotated[list[str] | None, typer.Option("--at", metavar="DIM=VALUE", help=CUT_HELP)] = None,
     log: Annotated[bool, typer.Option("--log", help="Logarithmic colours (or heights).")] = False,
     exact: Annotated[bool, typer.Option("--exact", help="Draw the exact curve over it, where one is known.")] = False,
 ) -> None:
@@ -334,57 +295,23 @@ def sweep_plot(
         plot_sweep(picture, log=log, curve=curve, path=temporary)
 
 
-def _summary(result: SweepResult, executor: str) -> dict[str, Any]:
-    rate = result.computed / result.seconds if result.seconds else None
-    return {
-        "members": result.members,
-        "done": result.done,
-        "computed": result.computed,
-        "failed": result.failed,
-        "seconds": result.seconds,
-        "rate": rate,
-        "executor": executor,
-        "shape": dict(zip(result.plan.dims, result.plan.shape, strict=True)),
-        "store": None if result.path is None else str(result.path),
-        "interrupted": result.interrupted,
-    }
-
-
-def _print_sweep(summary: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    table = Table(show_header=False, title="sweep", title_justify="left")
-    table.add_row(
-        "members", " x ".join(f"{size} {dim}" for dim, size in summary["shape"].items()) + f" = {summary['members']}"
-    )
-    table.add_row("done, failed", f"{summary['done']}, {summary['failed']}")
-    table.add_row("time", f"{summary['seconds']:.1f} s for {summary['computed']} members ({summary['executor']})")
-    if summary["store"]:
-        table.add_row("store", summary["store"])
-    console().print(table)
-
-
 @contextmanager
-def _progress(title: str) -> Iterator[Callable[[int, int, float], None]]:
-    """A bar with rate and time left on a terminal, a line now and then elsewhere."""
+def _sweep_progress(title: str) -> Iterator[SweepProgress]:
+    """Show a bar with rate and time left on a terminal, a line now and then elsewhere."""
     if not sys.stderr.isatty():
-        yield _lines(title)
+        yield _progress_lines(title)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn(title),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}  {task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
+    counts = TextColumn("{task.completed:.0f}/{task.total:.0f}  {task.fields[rate]}")
+    columns = (TextColumn(title), BarColumn(), counts, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=1, rate="")
         yield lambda done, total, rate: bar.update(task, completed=done, total=total, rate=f"{rate:.3g}/s")
 
 
-def _lines(title: str) -> Callable[[int, int, float], None]:
+def _progress_lines(title: str) -> SweepProgress:
     last = time.monotonic()
 
     def line(done: int, total: int, rate: float) -> None:
@@ -393,11 +320,8 @@ def _lines(title: str) -> Callable[[int, int, float], None]:
             return
         last = time.monotonic()
         left = (total - done) / rate if rate else float("inf")
-        print(
-            f"{title}: {done}/{total} members ({100 * done / total:.1f} %), {rate:.3g}/s, {left:.0f} s left",
-            file=sys.stderr,
-            flush=True,
-        )
+        text = f"{title}: {done}/{total} members ({100 * done / total:.1f} %), {rate:.3g}/s, {left:.0f} s left"
+        print(text, file=sys.stderr, flush=True)
 
     return line
 
@@ -410,26 +334,26 @@ def _lines(title: str) -> Callable[[int, int, float], None]:
     )
 )
 def reproduce(
-    which: Annotated[
-        str, typer.Argument(metavar="[ID|PAPER|all]", help="A figure or table, a paper, or all: see `list papers`.")
-    ] = "all",
+    which: Annotated[str, typer.Argument(metavar="[ID|PAPER|all]", help=EXHIBIT_HELP)] = "all",
     out: Annotated[Path, typer.Option(help="The folder for pictures, data and pages.")] = Path("out/papers"),
     as_json: JsonOption = False,
 ) -> None:
-    """The figures and tables of the papers: a picture, its data and a page that says why it differs from the printed one."""
-    exhibits = select_exhibits(which)
+    """Make figures and tables of the papers: a picture, its data, and a page that says why it differs from the printed.
+
+    Ctrl-C keeps those that are finished.
+    """
+    exhibits = papers.select_exhibits(which)
     make_folder(out)
-    made: list[Reproduction] = []
+    made: list[papers.Reproduction] = []
     try:
-        with progress(f"{len(exhibits)} exhibits") as report:
-            for done in reproduce_exhibits(exhibits, out):
+        with progress(f"{len(exhibits)} exhibits") as bar:
+            for done in papers.reproduce_exhibits(exhibits, out):
                 made.append(done)
-                if report is not None:
-                    report(len(made), len(exhibits))
+                if bar is not None:
+                    bar(len(made), len(exhibits))
     except KeyboardInterrupt:
-        print(
-            f"dalembert: stopped after {len(made)} of {len(exhibits)}; finished ones are kept in {out}", file=sys.stderr
-        )
+        stopped = f"dalembert: stopped after {len(made)} of {len(exhibits)}; finished ones are kept in {out}"
+        print(stopped, file=sys.stderr)
         raise typer.Exit(130) from None
     finally:
         if as_json:

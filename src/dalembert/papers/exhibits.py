@@ -1,28 +1,30 @@
-"""The papers and their exhibits by name.
+"""The papers and their exhibits by name; making them: compute, draw, write.
 
-Making exhibits: compute, draw, write. A file appears whole or not at all, and what is finished stays.
+A file appears complete or not at all, and finished exhibits stay when a later one is interrupted.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..analysis.summary import to_json
 from ..errors import UnknownName
-from ..io.atomic import replacing
+from ..io.atomic import atomic_path
 from ..plotting.style import save
+from ..simulation import to_json
 from . import fedorov_zenkov, garcia_naranjo_jimenez, jimenez_scheurle, mclachlan_zanna, retraction_maps
-from .gallery import Data, Exhibit, Paper, index_page, exhibit_page
+from .gallery import Data, Exhibit, Paper, exhibit_page, index_page
 
-MODULES = (garcia_naranjo_jimenez, fedorov_zenkov, mclachlan_zanna, jimenez_scheurle, retraction_maps)
-GALLERIES = tuple(module.gallery for module in MODULES)
+GALLERIES = tuple(
+    module.gallery
+    for module in (garcia_naranjo_jimenez, fedorov_zenkov, mclachlan_zanna, jimenez_scheurle, retraction_maps)
+)
 PAPERS: dict[str, Paper] = {gallery.paper.key: gallery.paper for gallery in GALLERIES}
 FIGURES: dict[str, Exhibit] = {exhibit.id: exhibit for gallery in GALLERIES for exhibit in gallery.exhibits}
 
@@ -40,7 +42,7 @@ def select_exhibits(name: str) -> list[Exhibit]:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """An exhibit that is finished: its data, its files and the time it took."""
+    """A finished exhibit: its data, its files and the time it took."""
 
     exhibit: Exhibit
     data: Data
@@ -67,7 +69,7 @@ def reproduce_exhibits(exhibits: Sequence[Exhibit], folder: Path) -> Iterator[Re
         data = exhibit.compute()
         files = write_exhibit(exhibit, data, folder)
         there = [known for known in FIGURES.values() if (folder / f"{known.id}.md").exists()]
-        _place(folder / "index.md", lambda path: path.write_text(index_page(there), encoding="utf-8"))
+        _replace_file(folder / "index.md", lambda path: path.write_text(index_page(there), encoding="utf-8"))
         yield Reproduction(exhibit, data, files, time.perf_counter() - begin)
 
 
@@ -78,33 +80,29 @@ def write_exhibit(exhibit: Exhibit, data: Data, folder: Path) -> tuple[Path, ...
         "title": exhibit.title,
         "columns": list(data.columns),
         "rows": [[json_cell(value) for value in row] for row in data.rows],
-        "arrays": {name: listed(values) for name, values in data.arrays.items()},
+        "arrays": {  # null where a number is not finite
+            name: values.tolist() if np.all(np.isfinite(values)) else to_json(values)
+            for name, values in data.arrays.items()
+        },
     }
     figure = exhibit.draw(data)
-    writers = {
+    writers: dict[str, Callable[[Path], object]] = {
         ".png": lambda path: save(figure, path),
         ".json": lambda path: path.write_text(json.dumps(content, allow_nan=False), encoding="utf-8"),
         ".md": lambda path: path.write_text(exhibit_page(exhibit, data), encoding="utf-8"),
     }
-    return tuple(_place(folder / f"{exhibit.id}{suffix}", writer) for suffix, writer in writers.items())
+    return tuple(_replace_file(folder / f"{exhibit.id}{suffix}", writer) for suffix, writer in writers.items())
 
 
-def _place(path: Path, writer) -> Path:
-    """Let `writer` write the file, whole or not at all."""
-    with replacing(path) as temporary:
-        writer(temporary)
+def _replace_file(path: Path, write: Callable[[Path], object]) -> Path:
+    """Let `write` write the file, complete or not at all."""
+    with atomic_path(path) as temporary:
+        write(temporary)
     return path
-
-
-def listed(values: np.ndarray) -> Any:
-    """An array as nested lists, null where it is not finite."""
-    return values.tolist() if np.all(np.isfinite(values)) else to_json(values)
 
 
 def json_cell(value: Any) -> Any:
     """A cell of a table as JSON has it."""
     if value is None or isinstance(value, str | bool | int):
         return value
-    if isinstance(value, np.integer | np.bool_):
-        return value.item()
-    return to_json(value)
+    return value.item() if isinstance(value, np.integer | np.bool_) else to_json(value)

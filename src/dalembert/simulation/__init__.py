@@ -1,20 +1,23 @@
 """Runs: the loop, events, what a run leaves, and states between the saved ones."""
 
-from .driver import ensemble, simulate, steps_until
+from .driver import ensemble, simulate
 from .events import QUANTITIES, SCALARS, Event, Quantity, check_events
 from .loop import BACKENDS, LoopState, RunKernel, count_steps, held_controls, run_kernel
 from .results import (
     ENERGY_BALANCE,
     ENERGY_CHANGE,
     ENERGY_ERROR,
+    MAX_SAVED_STEPS,
     Conservation,
     Crossings,
     Run,
+    RunSummary,
     energy_conservation,
     join_crossings,
     receives_power,
     save_interval,
     subsampled,
+    to_json,
 )
 from .sampling import states_at
 
@@ -23,6 +26,7 @@ __all__ = [
     "ENERGY_BALANCE",
     "ENERGY_CHANGE",
     "ENERGY_ERROR",
+    "MAX_SAVED_STEPS",
     "QUANTITIES",
     "SCALARS",
     "Conservation",
@@ -32,6 +36,7 @@ __all__ = [
     "Quantity",
     "Run",
     "RunKernel",
+    "RunSummary",
     "check_events",
     "count_steps",
     "energy_conservation",
@@ -43,6 +48,6 @@ __all__ = [
     "save_interval",
     "simulate",
     "states_at",
-    "steps_until",
     "subsampled",
+    "to_json",
 ]

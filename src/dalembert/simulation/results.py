@@ -1,8 +1,6 @@
-"""What a run keeps of a moment, and of the events that it passed.
+"""What a run leaves: its records, the events it crossed, how it ended, and what it kept of the energy and the constraint.
 
-What a run leaves: saved states, how the steps went, and the carry from which it can go on.
-
-What a method should keep of the energy: E - E(0), or where power enters what is left of that when the work is taken away.
+A `Run` needs nothing but numbers; `dalembert.Trajectory` adds files, tables and figures.
 """
 
 from __future__ import annotations
@@ -17,15 +15,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..errors import NumericalFailure
+from ..errors import InvalidInput, NumericalFailure
 from ..integrators import REASONS, Integrator
-from ..kernels import evaluated
+from ..kernels import compile_function, evaluate
 from ..mechanics import MechanicalSystem, NonlinearSystem, State
-from ..numerics import depends, vanishes
+from ..numerics import depends, is_traced, vanishes
+
+Numbers = np.ndarray[Any, Any]
+R = TypeVar("R", bound="Run")
+MAX_HOLONOMIC_RESIDUAL = 1e-3
+"""|phi| beyond which `Run.check` calls the holonomic constraints lost."""
+MAX_SAVED_STEPS = 100_000
+"""Up to so many steps, every state of a run that receives power is saved: its work needs them."""
+ENERGY_ERROR, ENERGY_BALANCE, ENERGY_CHANGE = "Energy error", "Energy balance", "Energy change"
 
 
 class Record(NamedTuple):
-    """One saved moment: the state, how the step that led to it went, and the unwrapped angles."""
+    """One saved state, how the step that led to it went, and the unwrapped angles."""
 
     state: State
     residual: Array
@@ -43,20 +49,21 @@ class Record(NamedTuple):
 )
 @dataclass(frozen=True, eq=False)
 class Crossings:
-    """Where a run crossed one event, in the order of time (in an ensemble: member by member): arrays with one row a crossing.
+    """Where a run crossed one event: arrays with one row a crossing, in the order of time (of members, then time).
 
-    A crossing lies in the step that led to number `step`, a share `theta` of that step after its beginning; its state is that of the
-    method's own step of that size, and is at or just beyond the event. `suspects` counts, for each member, the steps in which the
-    function may have crossed zero twice: a parabola through its values at three steps says so, which sees only their signs.
+    A crossing lies in the step that led to number `step`, a share `theta` of that step after its beginning. Its state
+    is that of the method's own step of that size, and is at or just beyond the event. `suspects` counts, for each
+    member, the steps in which the function may have crossed zero twice, of which only the signs at both ends are seen:
+    a parabola through its values at three steps says so.
     """
 
     name: str
     stop: bool
     record: Record
-    lane: np.ndarray
-    theta: np.ndarray
-    direction: np.ndarray
-    suspects: np.ndarray
+    lane: Numbers
+    theta: Numbers
+    direction: Numbers
+    suspects: Numbers
 
     def __len__(self) -> int:
         return len(self.theta)
@@ -82,15 +89,14 @@ class Crossings:
         return self.record.steps
 
     def of(self, member: int) -> Crossings:
-        """The crossings of one member of an ensemble."""
-        return replace(
-            self.kept(np.asarray(self.lane) == member), suspects=np.asarray(self.suspects)[member : member + 1]
-        )
+        """Return the crossings of one member of an ensemble."""
+        own = np.asarray(self.suspects)[member : member + 1]
+        return replace(self.select(np.asarray(self.lane) == member), suspects=own)
 
-    def kept(self, which: Any) -> Crossings:
-        """Some of the crossings: a mask or indices."""
-        rows = (self.record, self.lane, self.theta, self.direction)
-        record, lane, theta, direction = jax.tree.map(lambda leaf: np.asarray(leaf)[which], rows)
+    def select(self, rows: Any) -> Crossings:
+        """Return some of the crossings: a mask, a slice or indices."""
+        columns = (self.record, self.lane, self.theta, self.direction)
+        record, lane, theta, direction = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], columns)
         return replace(self, record=record, lane=lane, theta=theta, direction=direction)
 
     def __repr__(self) -> str:
@@ -98,29 +104,58 @@ class Crossings:
 
 
 def join_crossings(first: Mapping[str, Crossings], second: Mapping[str, Crossings]) -> dict[str, Crossings]:
-    """The crossings of a run and of its continuation."""
+    """Return the crossings of a run and of its continuation."""
 
-    def both(a: Crossings, b: Crossings) -> Crossings:
-        rows = [(c.record, c.lane, c.theta, c.direction) for c in (a, b)]
-        record, lane, theta, direction = jax.tree.map(lambda x, y: np.concatenate([x, y]), *rows)
+    def join(a: Crossings, b: Crossings) -> Crossings:
+        columns = [(c.record, c.lane, c.theta, c.direction) for c in (a, b)]
+        record, lane, theta, direction = jax.tree.map(lambda x, y: np.concatenate([x, y]), *columns)
         return Crossings(b.name, b.stop, record, lane, theta, direction, np.asarray(a.suspects) + b.suspects)
 
-    return {name: both(first[name], found) if name in first else found for name, found in second.items()}
+    return {name: join(first[name], found) if name in first else found for name, found in second.items()}
 
 
-MAX_HOLONOMIC_RESIDUAL = 1e-3
-"""|phi| beyond which `Run.check` calls the holonomic constraints lost."""
+@dataclass(frozen=True)
+class RunSummary:
+    """How one run went; None where there is nothing to say, or where a number is not finite.
+
+    Extremes are over all steps where the run was monitored, else over its saved states.
+    """
+
+    method: str
+    step: float
+    steps: int  # good ones
+    time: float  # of the last state
+    status: str
+    failed_at: int | None
+    reason: str | None
+    stopped_by: str | None
+    interrupted: bool
+    backend: str
+    receives_power: bool | None = None
+    energy_title: str = ENERGY_ERROR  # what `energy_defect` is
+    energy_initial: float | None = None
+    energy_final: float | None = None
+    energy_error: float | None = None  # largest |E - E(0)|
+    energy_balance: float | None = None  # largest |E - E(0) - work|, where power enters and the work is known
+    constraint: float | None = None  # largest |A xi - b|
+    holonomic: float | None = None  # largest |phi|
+    group: float | None = None  # largest distance from the group
+
+    @property
+    def energy_defect(self) -> float | None:
+        """The largest value of what should stay zero: the energy balance where it is known, else the energy error."""
+        return self.energy_error if self.energy_balance is None else self.energy_balance
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The records of a run, how it ended and what it conserved: all of a `Trajectory` that needs nothing but the numbers."""
+    """The records of a run, how it ended and what it conserved."""
 
     system: MechanicalSystem
     integrator: Integrator
     step: Array
     records: Record
-    final: Any
+    final: Any  # the LoopState from which the run can go on
     backend: str = "xla"
     note: str = ""
     interrupted: bool = False
@@ -129,7 +164,6 @@ class Run:
     tangents: Record | None = None  # derivatives of the records, where a run was asked for them
     events: dict[str, Crossings] = field(default_factory=dict)  # what it found of each, by their names
 
-    # -- the saved states ----------------------------------------------------------------------------------------------
     @property
     def t(self) -> Array:
         """Times, shape (saves,)."""
@@ -157,7 +191,7 @@ class Run:
 
     @property
     def multipliers(self) -> Array:
-        """Lagrange multipliers of the step that led to each state (the continuous ones at the start), shape (saves, m)."""
+        """Lagrange multipliers of the step to each state (the continuous ones at the start), shape (saves, m)."""
         return self.records.multipliers
 
     @property
@@ -181,11 +215,16 @@ class Run:
         own = self.records.step_size
         return jnp.full(np.shape(self.t), self.step) if own is None else own
 
-    # -- how it ended --------------------------------------------------------------------------------------------------
+    @property
+    def last(self) -> State:
+        """The last saved state."""
+        last: State = jax.tree.map(lambda leaf: leaf[-1], self.records.state)
+        return last
+
     @property
     def steps(self) -> Any:
-        """The number of good steps from the first start on."""
-        return _as_int(self.final.steps)
+        """The number of good steps from the first start on; an array for an ensemble."""
+        return self.final.steps if is_traced(self.final.steps) or np.ndim(self.final.steps) else int(self.final.steps)
 
     @property
     def status(self) -> Any:
@@ -195,7 +234,7 @@ class Run:
 
     @property
     def failed_at(self) -> Any:
-        """None, or k: states 0..k are good; -1: the start has no solution. For an ensemble an array, -2 where nothing failed."""
+        """None, or k: states 0..k are good; -1: the start has no solution. Of an ensemble an array, -2: not failed."""
         codes, counts = np.asarray(self.final.status), np.asarray(self.final.steps).astype(int)
         if codes.ndim:
             return np.where(codes == 0, -2, counts)
@@ -216,49 +255,95 @@ class Run:
                 names[np.asarray(found.lane)] = found.name
         return names if np.ndim(self.final.status) else (names[0] or None)
 
-    def check(self) -> Self:
-        """Raise `NumericalFailure` with the step and the reason if the run (or any member) failed; else return self.
+    @property
+    def holonomic_constraints(self) -> int:
+        """The number of holonomic constraints of the system."""
+        return int(np.shape(self.final.peaks.holonomic)[-1])
 
-        So it does where a method that keeps holonomic constraints only up to its own error let |phi| grow beyond `DRIFTED`.
+    @property
+    def monitored(self) -> bool:
+        """Whether `final.peaks` has the extremes over all steps: they are all 0 in a run that was not monitored."""
+        return any(np.any(np.asarray(leaf) != 0.0) for leaf in jax.tree.leaves(self.final.peaks))
+
+    def check(self) -> Self:
+        """Return self, or raise `NumericalFailure` with the step and the reason if the run (or any member) failed.
+
+        It also raises where a method that keeps holonomic constraints only up to its own error let |phi| grow
+        beyond `MAX_HOLONOMIC_RESIDUAL`.
         """
         codes = np.atleast_1d(np.asarray(self.final.status))
-        if not codes.any():
-            return self._on_leaf()
-        member = int(np.argmax(codes != 0))
-        count = int(np.atleast_1d(np.asarray(self.final.steps))[member])
-        who = (
-            f"member {member} ({np.count_nonzero(codes)} of {codes.size} failed)"
-            if np.asarray(self.final.status).ndim
-            else "the run"
-        )
-        when = "at its start" if count < 0 else f"after {count} good steps"
-        raise NumericalFailure(f"{who} failed {when}: {self._why(int(codes[member]), count)}")
-
-    def _on_leaf(self) -> Self:
-        """self, if its configurations satisfy the holonomic constraints."""
+        if codes.any():
+            member = int(np.argmax(codes != 0))
+            count = int(np.atleast_1d(np.asarray(self.final.steps))[member])
+            many = np.ndim(self.final.status)
+            who = f"member {member} ({np.count_nonzero(codes)} of {codes.size} failed)" if many else "the run"
+            when = "at its start" if count < 0 else f"after {count} good steps"
+            raise NumericalFailure(f"{who} failed {when}: {self._failure_reason(int(codes[member]), count)}")
         if self.holonomic_constraints:
-            off = np.asarray(self.holonomic_residual())
-            if off.max() > MAX_HOLONOMIC_RESIDUAL:
-                when = float(np.ravel(self.t)[np.argmax(np.ravel(off) > MAX_HOLONOMIC_RESIDUAL)])
+            error = np.asarray(self.holonomic_residual())
+            if error.max() > MAX_HOLONOMIC_RESIDUAL:
+                t = float(np.ravel(self.t)[np.argmax(np.ravel(error) > MAX_HOLONOMIC_RESIDUAL)])
                 raise NumericalFailure(
-                    f"the run left the holonomic constraint: |phi| exceeds {MAX_HOLONOMIC_RESIDUAL:g} at t = {when:g} and reaches {off.max():.3g}; "
-                    f"{self.integrator.name} keeps it only up to its own error. Take a smaller step, or lagrange-dalembert"
+                    f"the run left the holonomic constraint: |phi| exceeds {MAX_HOLONOMIC_RESIDUAL:g} at t = {t:g} and "
+                    f"reaches {error.max():.3g}; {self.integrator.name} keeps it only up to its own error. "
+                    "Take a smaller step, or lagrange-dalembert"
                 )
         return self
 
-    def _why(self, code: int, count: int) -> str:
-        """The reason of a failure after `count` good steps."""
+    def _failure_reason(self, code: int, count: int) -> str:
+        """Return the reason of a failure after `count` good steps."""
         return REASONS[code]
 
-    @property
-    def holonomic_constraints(self) -> int:
-        """How many holonomic constraints the system has."""
-        return np.shape(self.final.peaks.holonomic)[-1]
+    def summary(self, conservation: Conservation | None = None) -> RunSummary:
+        """Return how a single run went, in numbers; `conservation` is that of its energy where it is known already."""
+        if np.ndim(self.final.status):
+            raise InvalidInput("a summary is of one run; an ensemble has arrays: status, steps, final.peaks")
+        made = RunSummary(
+            self.integrator.name,
+            float(self.step),
+            max(0, int(self.steps)),
+            float(self.t[-1]),
+            self.status,
+            self.failed_at,
+            self.reason or None,
+            self.stopped_by,
+            self.interrupted,
+            self.backend,
+        )
+        if self.failed_at == -1:
+            return made
+        enters = receives_power(self.system)
+        if conservation is None and enters:
+            conservation = energy_conservation(self)
+        title = conservation.title if enters and conservation else ENERGY_CHANGE if self.controlled else ENERGY_ERROR
+        balance = conservation.peak if title == ENERGY_BALANCE and conservation else None
+        if self.monitored:
+            peaks = self.final.peaks
+            values = (peaks.energy, _final_energy(self.system, self.last), peaks.energy_error)
+            extremes = (peaks.constraint, np.max(peaks.holonomic, initial=0.0), peaks.group)
+        else:
+            energy = np.asarray(self.energy())
+            values = (energy[0], energy[-1], np.abs(energy - energy[0]).max())
+            along = (self.constraint_residual(), self.holonomic_residual(), self.group_distance())
+            extremes = tuple(np.abs(np.asarray(each)).max() for each in along)
+        initial, final, error = map(to_json, values)
+        constraint, holonomic, group = map(to_json, extremes)
+        return replace(
+            made,
+            receives_power=enters,
+            energy_title=title,
+            energy_initial=initial,
+            energy_final=final,
+            energy_error=error,
+            energy_balance=balance,
+            constraint=constraint if self.multipliers.shape[-1] else None,
+            holonomic=holonomic if self.holonomic_constraints else None,
+            group=group,
+        )
 
-    # -- conservation --------------------------------------------------------------------------------------------------
     def energy(self) -> Array:
         """<L_xi, xi> - L at each saved state, with the velocity in D that has the saved restricted momentum."""
-        return self._along(_energy)
+        return self._at_states(_energy)
 
     def energy_error(self) -> Array:
         """E - E(0) at each saved state."""
@@ -267,50 +352,60 @@ class Run:
 
     def constraint_residual(self) -> Array:
         """max |A xi - b| at each saved state."""
-        return self._along(_constraint_residual)
+        return self._at_states(_constraint_residual)
 
     def holonomic_residual(self) -> Array:
         """max |phi| at each saved state: 0 where there are no holonomic constraints."""
-        return self._along(_holonomic_residual)
+        return self._at_states(_holonomic_residual)
 
     def group_distance(self) -> Array:
         """Distance of g from the group at each saved state."""
-        return self._along(_group_distance)
+        return self._at_states(_group_distance)
 
-    def _along(self, function) -> Array:
-        """function(system, state) at every saved state, of every member."""
-        members = np.ndim(self.final.status) == 1
-        return _mapped(function, members, self.batched)(self.system, self.records.state)
-
-    def reaction(self, controls=None) -> Array:
-        """The reaction force A^T l of the constraint at each saved state, shape (saves, n), dual to the velocity: torques and
-        forces in the body, in physical units (`coordinates.axes` names them).
+    def reaction(self, controls: Any = None) -> Array:
+        """The reaction force A^T l of the constraint at each saved state, shape (saves, n), dual to the velocity:
+        torques and forces in the body, in physical units (`coordinates.axes` names them).
 
         It is that of the equations of motion at the saved state, (23) of jimenez-scheurle; the method's own discrete
         multipliers belong to its steps and are in `multipliers`. `controls` has one row a saved state.
         """
         if controls is None:
-            return self._along(_reaction)
-        return jax.jit(jax.vmap(partial(_reaction, self.system)))(self.records.state, jnp.asarray(controls))
+            return self._at_states(_reaction)
+        found: Array = jax.jit(jax.vmap(partial(_reaction, self.system)))(self.records.state, jnp.asarray(controls))
+        return found
 
-    @property
-    def last(self) -> State:
-        """The last saved state."""
-        return jax.tree.map(lambda leaf: leaf[-1], self.records.state)
+    def _at_states(self, function: Callable[[MechanicalSystem, State], Array]) -> Array:
+        """Return function(system, state) at every saved state, of every member."""
+        found: Array = _mapped(function, np.ndim(self.final.status) == 1, self.batched)(self.system, self.records.state)
+        return found
 
     def __repr__(self) -> str:
-        known = np.ndim(self.final.status) == 0 and not isinstance(self.final.status, jax.core.Tracer)
-        ended = f", failed: {self.reason}" if known and self.status == "failed" else ""
+        known = np.ndim(self.final.status) == 0 and not is_traced(self.final.status)
+        end = f", failed: {self.reason}" if known and self.status == "failed" else ""
         members = f"{np.size(self.final.status)} members, " if np.ndim(self.final.status) else ""
-        return f"<{type(self).__name__} on {self.system.group} by {self.integrator.name}: {members}{np.shape(self.t)[-1]} states{ended}>"
+        what = f"<{type(self).__name__} on {self.system.group} by {self.integrator.name}"
+        return f"{what}: {members}{np.shape(self.t)[-1]} states{end}>"
 
 
-def _reaction(system: MechanicalSystem, state: State, u=None) -> Array:
+def to_json(value: Any) -> Any:
+    """Return nested lists of Python floats; None for what is empty or not finite."""
+    if isinstance(value, tuple | list):
+        return [to_json(entry) for entry in value] or None
+    numbers = np.asarray(value, float)
+    if numbers.ndim:
+        return [to_json(entry) for entry in numbers] or None
+    return float(numbers) if np.isfinite(numbers) else None
+
+
+def _reaction(system: MechanicalSystem, state: State, u: Any = None) -> Array:
     return system.multipliers(state.t, state.g, state.xi, u) @ system.A(state.t, state.g)
 
 
 def _energy(system: MechanicalSystem, state: State) -> Array:
     return system.energy(state.t, state.g, state.xi)
+
+
+_final_energy = compile_function(_energy)
 
 
 def _constraint_residual(system: MechanicalSystem, state: State) -> Array:
@@ -326,25 +421,25 @@ def _group_distance(system: MechanicalSystem, state: State) -> Array:
 
 
 @lru_cache
-def _mapped(function: Callable, members: bool, batched: bool) -> Callable:
-    """function(system, state) over the saved states (of every member), compiled once for all systems of a kind."""
+def _mapped(function: Callable[..., Array], members: bool, batched: bool) -> Callable[..., Any]:
+    """Return function(system, state) over the saved states (of every member), compiled once for systems of a kind."""
     per_state = jax.vmap(function, in_axes=(None, 0))
     return jax.jit(jax.vmap(per_state, in_axes=(0 if batched else None, 0)) if members else per_state)
 
 
-def _as_int(value):
-    return value if isinstance(value, jax.core.Tracer) or np.ndim(value) else int(value)
+class Conservation(NamedTuple):
+    """A quantity that should stay zero: its title and formula, its values at saved states, and the largest |value|."""
 
-
-R = TypeVar("R", bound=Run)
-MAX_SAVED_STEPS = 100_000
-"""Up to how many steps a run in which power enters is saved whole, so that its work can be told."""
+    title: str
+    label: str
+    values: Numbers
+    peak: float
 
 
 def receives_power(system: MechanicalSystem) -> bool:
-    """Whether P = <F, xi> - L_t + <l, A xi> can be other than zero without controls: a force, an explicit time, a constraint that moves.
+    """Whether P = <F, xi> - L_t + <l, A xi> can differ from 0 without controls: a force, an explicit time, a drift b.
 
-    False is a proof, True is not (see `_jaxpr`).
+    False is a proof, True is not (see `numerics.structure`).
     """
     t, g, xi = np.zeros(()), system.group.identity(), np.ones(system.group.dim)
     if isinstance(system, NonlinearSystem) or depends(lambda s: system.L(s, g, xi), t):
@@ -353,73 +448,59 @@ def receives_power(system: MechanicalSystem) -> bool:
     return forced or not vanishes(lambda point: system.b(*point), (t, g))
 
 
-def work(run: Run, controls: Any = None) -> np.ndarray:
-    """The energy that should have entered up to each saved state; see `diagnostics.work`. `controls` have one row between two of them."""
+def energy_conservation(run: Run) -> Conservation:
+    """Return the energy error of a single run; where power enters, the balance E - E(0) - work instead.
+
+    Where the work is not known (controls, which a run does not hold, or states that were not saved) it is a change.
+    """
+    values, title, label = np.asarray(run.energy_error()), ENERGY_ERROR, "|E - E(0)|"
+    if run.controlled or receives_power(run.system):
+        title = ENERGY_CHANGE
+        if not run.controlled and len(values) > 1 and np.all(np.diff(np.asarray(run.records.steps)) <= 1):
+            values, title, label = values - work(run), ENERGY_BALANCE, "|E - E(0) - work|"
+    return Conservation(title, label, values, float(np.abs(values).max()))
+
+
+def work(run: Run, controls: Any = None) -> Numbers:
+    """Return the energy that should have entered up to each saved state; see `diagnostics.work`.
+
+    `controls` have one row between two saved states.
+    """
     states = run.records.state
     gaps = np.diff(np.asarray(states.t))
-    begin, end = (jax.tree.map(lambda leaf: leaf[part], states) for part in (slice(None, -1), slice(1, None)))
-    (p0, s0), (p1, s1) = _powers(run.system, begin, controls), _powers(run.system, end, controls)
+
+    def powers(part: slice) -> tuple[Numbers, Numbers]:
+        """P and dP/dt at some states: each is a lane of a run of no steps, for XLA compiles this for a minute."""
+        some = jax.tree.map(lambda leaf: leaf[part], states)
+        power, slope = evaluate(_power, run.system, (some, controls), lanes=some.xi.shape[0], axes=(None, 0))
+        return np.asarray(power), np.asarray(slope)
+
+    (p0, s0), (p1, s1) = powers(slice(None, -1)), powers(slice(1, None))
     return np.append(0.0, np.cumsum(gaps / 2 * (p0 + p1) + gaps**2 / 12 * (s0 - s1)))
 
 
-def _powers(system: MechanicalSystem, states: State, controls: Any) -> tuple[np.ndarray, np.ndarray]:
-    """P and dP/dt along the motion at each state: every state is a lane of a run of no steps, for XLA compiles this for a minute."""
-    lanes = states.xi.shape[0]
-    power, slope = evaluated(_power, system, (states, controls), lanes=lanes, axes=(None, 0))
-    return np.asarray(power), np.asarray(slope)
-
-
-def _power(system: MechanicalSystem, point) -> tuple[Array, Array]:
-    """(P, dP/dt) at a state under its control."""
+def _power(system: MechanicalSystem, point: tuple[State, Any]) -> tuple[Array, Array]:
+    """(P, dP/dt) along the motion at a state under its control."""
     state, u = point
     rate, _ = system.acceleration(state.t, state.g, state.xi, u)
 
-    def power(s):
+    def power(s: Any) -> Array:
         t, g, xi = state.t + s, system.group.shift(state.g, s * state.xi), state.xi + s * rate
         entering = system.F(t, g, xi, u) @ xi - jax.grad(system.L)(t, g, xi)
         return entering + system.multipliers(t, g, xi, u) @ (system.rows(t, g)(xi) @ xi)
 
-    return jax.jvp(power, (0.0,), (1.0,))
+    found: tuple[Array, Array] = jax.jvp(power, (0.0,), (1.0,))
+    return found
 
 
 def save_interval(system: MechanicalSystem, steps: int, every: int) -> int:
-    """How often to save where every `every`-th state is wanted: always where power enters, whose work needs them, unless they are many."""
+    """Return after how many steps to save where every `every`-th state is wanted: 1 where their work is needed."""
     return 1 if steps <= MAX_SAVED_STEPS and receives_power(system) else every
 
 
-class Conservation(NamedTuple):
-    """A quantity that should stay zero: its name, how it is written, its values at saved states, its largest size at all of them."""
-
-    title: str
-    label: str
-    values: np.ndarray
-    peak: float
-
-
-ENERGY_ERROR, ENERGY_BALANCE, ENERGY_CHANGE = "Energy error", "Energy balance", "Energy change"
-
-
-def energy_conservation(run: Run) -> Conservation:
-    """The energy error of a single run; where power enters, the balance E - E(0) - work instead.
-
-    Where the work cannot be told (controls, which a run does not hold, or states that were not saved) it is a change, not an error.
-    """
-    change = np.asarray(run.energy_error())
-    enters = receives_power(run.system)
-    if not (enters or run.controlled):
-        return _kept(ENERGY_ERROR, "|E - E(0)|", change)
-    if run.controlled or len(change) < 2 or np.any(np.diff(np.asarray(run.records.steps)) > 1):
-        return _kept(ENERGY_CHANGE, "|E - E(0)|", change)
-    return _kept(ENERGY_BALANCE, "|E - E(0) - work|", change - work(run))
-
-
-def _kept(title: str, label: str, values: np.ndarray) -> Conservation:
-    return Conservation(title, label, values, float(np.abs(values).max()))
-
-
 def subsampled(run: R, every: int) -> tuple[R, Conservation]:
-    """A run at every `every`-th of its steps and its last, and there what it keeps of the energy."""
-    kept, steps = energy_conservation(run), np.asarray(run.records.steps)
+    """Return a run at every `every`-th of its steps and its last, and its energy conservation at these."""
+    conservation, steps = energy_conservation(run), np.asarray(run.records.steps)
     shown = (steps % every == 0) | (np.arange(len(steps)) == len(steps) - 1)
     fewer = replace(run, records=jax.tree.map(lambda leaf: np.asarray(leaf)[shown], run.records))
-    return fewer, kept._replace(values=kept.values[shown])
+    return fewer, conservation._replace(values=conservation.values[shown])
