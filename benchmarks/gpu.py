@@ -144,7 +144,7 @@ def measured(case: Case, name: str, rows: Callable, given: argparse.Namespace, r
     run = kernel(case, start, backend)
     seconds = per_step(run, SHORT, LONG, given.repeats) / count
     iterations = mean_iterations(case, backend)
-    operations, flops = work(lanes(case, start).lowered().program, iterations)
+    operations, flops = work(lanes(case, start).lower().program, iterations)
     row = [case.name, f"{1e12 * seconds:.1f}", f"{iterations:.2f}", f"{operations:.0f}", f"{flops:.0f}"]
     row.append(f"{100 * flops / seconds / rate:.0f} %" if rate else "-")
     if backend != "cuda":
@@ -177,9 +177,9 @@ def main() -> None:
     parser.add_argument("--backend", default="cuda", help="llvm tries the script where there is no GPU")
     given = parser.parse_args()
     if given.backend == "cuda":
-        from dalembert.kernels.cuda import available
+        from dalembert.kernels.cuda import has_gpu
 
-        if not available():
+        if not has_gpu():
             sys.exit("benchmarks/gpu.py needs CuPy and a GPU: there is none here, nothing was measured")
     rate = peak() if given.backend == "cuda" else 0.0
     where = jax.devices()[0].platform

@@ -39,7 +39,7 @@ def measured(case: Case, repeats: int) -> list[str]:
     simulated = [(a - b) / (LONG - SHORT) for a, b in zip(times["long"], times["short"], strict=True)]
     iterations = np.mean(case.simulate(STEPS).iterations)
     return [
-        case.name, f"{off:.0e}", f"{iterations:.2f}", f"{case.problem().lowered().program.operations}",
+        case.name, f"{off:.0e}", f"{iterations:.2f}", f"{case.problem().lower().program.operations}",
         *(f"{1e9 * median(each):.0f}" for each in (c, kernel, c_long, simulated, xla)),
         verdict(ratio(kernel, c), 1.5, at_most=True), verdict(ratio(simulated, c_long), 1.5, at_most=True),
         verdict(ratio(xla, kernel), 30, at_most=False),

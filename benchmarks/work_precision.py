@@ -26,7 +26,7 @@ from dalembert.integrators import DiscreteMoserVeselov
 from dalembert.kernels import LoweringError
 from dalembert.kernels import make_problem as problem
 from dalembert.kernels.execute import open_session
-from dalembert.models.registry import GENERIC
+from dalembert.models.bodies import GENERIC
 from dalembert.simulation import run_kernel as functions
 
 END = 20.0
@@ -220,7 +220,7 @@ def dalembert_runs(case: Problem, integrator: Any) -> Runs:
 def works(method: Any, consts: Any, given: Any) -> bool:
     """Whether the start of a method computes what it carries; an explicit method begins with the state that it is given."""
     carried = problem(stay, lambda consts, given: method.start(consts[0], given[0], consts[1])[0], consts, given)
-    program = carried.lowered().program
+    program = carried.lower().program
     return any(program.count(block) for block in ("setup", "observe"))
 
 

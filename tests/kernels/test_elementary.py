@@ -6,8 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from dalembert.kernels import make_problem as problem
-from dalembert.kernels import run
+from dalembert.kernels import make_problem, run_problem
 
 jax.config.update("jax_enable_x64", True)
 RANDOM = np.random.default_rng(0)
@@ -55,12 +54,12 @@ CASES = {  # name: function, exact function, points, ulps allowed
 
 def evaluate(function, *arguments):
     """The function of every point through the native backend, a lane a point."""
-    loop = {"x": arguments, "y": np.zeros(len(arguments[0]))}
+    carry = {"x": arguments, "y": np.zeros(len(arguments[0]))}
     lanes = len(arguments[0])
-    described = problem(
-        lambda c, loop, u: loop | {"y": function(*loop["x"])}, lambda c, loop: loop["y"], None, loop, lanes=lanes
+    problem = make_problem(
+        lambda c, carry, u: carry | {"y": function(*carry["x"])}, lambda c, carry: carry["y"], None, carry, lanes=lanes
     )
-    return run(described, saves=1, backend="llvm").records[:, 0]
+    return run_problem(problem, saves=1, backend="llvm").records[:, 0]
 
 
 def ulps(found, exact):

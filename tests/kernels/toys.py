@@ -56,32 +56,32 @@ def field(p, t, x):
     return jnp.cross(x, w) / p["scale"] + jnp.array([jnp.sin(x[1] + t), jnp.cos(x[0]), -jnp.sin(x[2])])
 
 
-def advance(consts, loop, u):
+def advance(consts, carry, u):
     """Implicit midpoint; a lane whose state leaves |x| < limit is frozen with status 1."""
-    h, x, t = consts["h"], loop["x"], loop["t"]
+    h, x, t = consts["h"], carry["x"], carry["t"]
     push = 0.0 if u is None else u
 
     def residual(y):
         return y - x - h * (field(consts["p"], t + h / 2, (x + y) / 2) + push)
 
     y, count = solve(residual, x + h * field(consts["p"], t, x))
-    fine = jnp.all(jnp.isfinite(y)) & (jnp.max(jnp.abs(y)) < consts["limit"]) & (loop["status"] == 0)
+    fine = jnp.all(jnp.isfinite(y)) & (jnp.max(jnp.abs(y)) < consts["limit"]) & (carry["status"] == 0)
     keep = lambda new, old: jnp.where(fine, new, old)
     return {
         "x": keep(y, x),
         "t": keep(t + h, t),
-        "iterations": loop["iterations"] + keep(count.astype(int), 0),
-        "status": jnp.where(fine, loop["status"], 1),
+        "iterations": carry["iterations"] + keep(count.astype(int), 0),
+        "status": jnp.where(fine, carry["status"], 1),
         "alive": fine,
     }
 
 
-def observe(consts, loop):
+def observe(consts, carry):
     return {
-        "x": loop["x"],
-        "energy": 0.5 * loop["x"] @ consts["p"]["inertia"] @ loop["x"],
-        "alive": loop["alive"],
-        "status": loop["status"],
+        "x": carry["x"],
+        "energy": 0.5 * carry["x"] @ consts["p"]["inertia"] @ carry["x"],
+        "alive": carry["alive"],
+        "status": carry["status"],
     }
 
 

@@ -12,11 +12,11 @@ import pytest
 
 import dalembert as da
 from dalembert.integrators import METHODS
-from dalembert.kernels import LoweringError, cuda, evaluated, run
+from dalembert.kernels import LoweringError, cuda, evaluate, run_problem
 from dalembert.kernels import cuda as csource
 from dalembert.kernels import make_problem as problem
 from dalembert.kernels.llvm import NativeSession
-from dalembert.kernels.problem import Buffers, layout_of
+from dalembert.kernels.problem import Buffers, make_layout
 from dalembert.simulation import run_kernel as functions
 
 MODELS = da.models.MODELS
@@ -58,11 +58,11 @@ def native_run(model_name: str, method_name: str, steps: int):
     parts = functions(integrator, False)
     consts = (system, jnp.asarray(model.step))
     try:
-        begin = evaluated(parts.begin, consts, (state, None), backend="llvm")
-        native = run(problem(parts.advance, whole, consts, begin), saves=steps, backend="llvm")
+        begin = evaluate(parts.begin, consts, (state, None), backend="llvm")
+        native = run_problem(problem(parts.advance, whole, consts, begin), saves=steps, backend="llvm")
     except LoweringError as error:
         pytest.skip(f"too large for native code, runs on XLA: {error}")
-    assert np.all(np.asarray(native.loop.status) == 0)
+    assert np.all(np.asarray(native.carry.status) == 0)
     before = jax.tree.map(lambda a, b: np.concatenate([np.asarray(a)[None], b[:-1]]), begin, native.records)
     return parts, consts, before, native.records
 
@@ -71,12 +71,12 @@ def compare_source(model: str, method: str, steps: int) -> None:
     """Every step of a native run, repeated from the same loop by the emulated CUDA source: bit for bit."""
     parts, consts, before, after = native_run(model, method, steps)
     described = problem(parts.advance, whole, consts, before, lanes=steps)
-    lowered = described.lowered()
-    text = csource.source(lowered.program, layout_of(described, lowered))
-    session = NativeSession("emulated", cuda.emulated(text), Buffers(described, lowered, 1), 1, 1)
+    lowered = described.lower()
+    text = csource.cuda_source(lowered.program, make_layout(described, lowered))
+    session = NativeSession("emulated", cuda.compile_for_cpu(text), Buffers(described, lowered, 1), 1, 1)
     session.reserve(1)
     session.run(0, 1, 1, 0)
-    for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(session.loop()), strict=True):
+    for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(session.carry()), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -143,10 +143,10 @@ def test_lanes_are_single_runs_bit_for_bit(width):
     states = jax.vmap(lambda m: system.state(momentum=m))(momenta)
     loops = jax.jit(jax.vmap(parts.begin, in_axes=(None, (0, None))))(consts, (states, None))
     described = problem(parts.advance, parts.observe, consts, loops, lanes=13)
-    lanes = run(described, saves=40, backend="llvm", width=width)
-    assert np.flatnonzero(lanes.loop.status).tolist() == [7] and lanes.loop.steps[7] == 5
+    lanes = run_problem(described, saves=40, backend="llvm", width=width)
+    assert np.flatnonzero(lanes.carry.status).tolist() == [7] and lanes.carry.steps[7] == 5
     for k in range(13):
         single = problem(parts.advance, parts.observe, consts, jax.tree.map(lambda leaf: leaf[k], loops))
-        alone = run(single, saves=40, backend="llvm")
+        alone = run_problem(single, saves=40, backend="llvm")
         for a, b in zip(jax.tree.leaves(alone.records), jax.tree.leaves(lanes.records), strict=True):
             np.testing.assert_array_equal(a, b[k])

@@ -9,7 +9,7 @@ from jax.scipy.special import digamma, gammaln
 from registry import case
 
 import dalembert as da
-from dalembert.kernels import compiled
+from dalembert.kernels import compile_function
 from dalembert.numerics import fibre, solve_reduced, solve_saddle
 
 
@@ -48,7 +48,7 @@ def test_the_reduced_solve_is_the_saddle_point_solve(columns, definite):
         rows[i, j] = sign
     top, bottom = rng.normal(size=n), rng.normal(size=m)
     given = [jnp.asarray(x) for x in (metric, rows, top, bottom)]
-    pairs = compiled(lambda *given: (solve_reduced(columns, *given), solve_saddle(*given)))(*given)
+    pairs = compile_function(lambda *given: (solve_reduced(columns, *given), solve_saddle(*given)))(*given)
     for a, b in zip(*pairs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
 
@@ -59,7 +59,7 @@ def test_the_acceleration_satisfies_the_equations_that_it_solves(key):
     system, state = case(key)
     h = 1e-5
 
-    @compiled
+    @compile_function
     def sides(system, t, g, xi):
         rate, multipliers = system.acceleration(t, g, xi)
 

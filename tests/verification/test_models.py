@@ -10,7 +10,7 @@ from newton import CONTROLS, PAIRS
 from scipy.integrate import solve_ivp
 
 import dalembert as da
-from dalembert.kernels import evaluated
+from dalembert.kernels import evaluate
 
 models = da.models
 MIDPOINT = da.LagrangeDAlembert(da.Cayley(), node=0.5)
@@ -27,7 +27,7 @@ def motion(system, point):
 
 def at(function, system, points, lanes):
     """function(system, point) at every point, natively."""
-    return jax.tree.map(np.asarray, evaluated(function, system, points, lanes=lanes, axes=(None, 0)))
+    return jax.tree.map(np.asarray, evaluate(function, system, points, lanes=lanes, axes=(None, 0)))
 
 
 def samples(system, count, controls=0, size=0.7, seed=1):

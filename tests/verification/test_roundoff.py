@@ -40,15 +40,15 @@ def test_no_backend_takes_the_compensation_away(backend):
         described = problem(
             _sum, lambda consts, loop: loop, part, jax.tree.map(lambda leaf: leaf[None], begin), lanes=1
         )
-        lowered = described.lowered()
+        lowered = described.lower()
         text = csource.cuda_source(lowered.program, make_layout(described, lowered))
         session = NativeSession("emulated", cuda.compile_for_cpu(text), Buffers(described, lowered, 1), 1, 1)
         session.reserve(1)
         session.run(0, 1, steps, 0)
-        end = jax.tree.map(lambda leaf: leaf[0], session.loop())
+        end = jax.tree.map(lambda leaf: leaf[0], session.carry())
     else:
         described = problem(_sum, lambda consts, loop: loop, part, begin)
-        end = run_problem(described, saves=1, save_every=steps, backend=backend).loop
+        end = run_problem(described, saves=1, save_every=steps, backend=backend).carry
     exact = steps * Fraction(0.1)
     assert abs(Fraction(float(end["total"])) - Fraction(float(end["lost"])) - exact) < exact * Fraction(2) ** -95
     assert abs(Fraction(float(end["plain"])) - exact) > exact * Fraction(2) ** -46

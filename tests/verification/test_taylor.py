@@ -11,7 +11,7 @@ import pytest
 from registry import case, gap
 
 import dalembert as da
-from dalembert.kernels import LoweringError, compiled, solution_series
+from dalembert.kernels import LoweringError, compile_function, solution_series
 from dalembert.kernels.taylor import PARTIALS
 
 T = 3.0
@@ -64,7 +64,7 @@ def test_every_elementary_function_has_its_series():
     assert set(PARTIALS) <= set(FUNCTIONS)
     order, start = 3, 0.4
 
-    @compiled
+    @compile_function
     def native(y):
         return [solution_series(lambda c, y: f(y), (), y, order)[:, 0] for f in FUNCTIONS.values()]
 
@@ -84,13 +84,13 @@ def test_native_xla_vmap_and_tangents_agree():
         return solution_series(field, {"k": k}, (jnp.zeros(()), x, jnp.asarray(0.3)), 9)
 
     k, x = jnp.asarray(1.3), jnp.asarray(0.8)
-    native = compiled(series)(k, x)
+    native = compile_function(series)(k, x)
     np.testing.assert_allclose(native, jax.jit(series)(k, x), rtol=1e-13, atol=1e-15)
     lanes = jax.jit(jax.vmap(series, in_axes=(None, 0)))(k, jnp.stack([x, 2 * x]))
     np.testing.assert_allclose(lanes[0], native, rtol=1e-13, atol=1e-15)
-    slope = compiled(lambda k, x: jax.jvp(series, (k, x), (jnp.ones(()), 2.0 * jnp.ones(())))[1])(k, x)
+    slope = compile_function(lambda k, x: jax.jvp(series, (k, x), (jnp.ones(()), 2.0 * jnp.ones(())))[1])(k, x)
     step = 1e-5
-    ahead, behind = (compiled(series)(k + s, x + 2 * s) for s in (step, -step))
+    ahead, behind = (compile_function(series)(k + s, x + 2 * s) for s in (step, -step))
     np.testing.assert_allclose(slope, (ahead - behind) / (2 * step), rtol=1e-7, atol=1e-9)
 
 

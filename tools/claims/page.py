@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from dalembert.integrators import EXACT, MEANINGS
-from dalembert.kernels.ir import BUDGET
+from dalembert.kernels.ir import MAX_OPERATIONS
 
 from .measure import COUNTS, FLOOR, HIGH, LONG, SPAN, TRIP, WIDE, slope
 from .store import Figures
@@ -22,7 +22,7 @@ what could not be measured is listed. A method with its defaults is measured on 
 on a panel of {len(PANEL)}. Every single figure: [claims-figures.md](claims-figures.md); as data:
 `docs/claims.json`. What it means for a choice: [choosing.md](choosing.md).
 
-How: by native kernels, from the example state of each model with its step h. Steps of more than {BUDGET} operations have no native
+How: by native kernels, from the example state of each model with its step h. Steps of more than {MAX_OPERATIONS} operations have no native
 kernel; their pairs are under "What could not be measured".
 
 - Orders: over {SPAN} h (orders from {HIGH} on: {WIDE} h) with {COUNTS[0]} to {COUNTS[-1]} steps, the slope of the error against DOP853

@@ -1,38 +1,51 @@
-"""A compiler for small step functions written in JAX: native code for a processor or a GPU; see docs/kernels.md."""
+"""A compiler for small step functions written in JAX: machine code for this processor or a GPU, and XLA for the rest.
+
+A step is a pure function step(carry, inputs, parameters) -> (carry, outputs) on pytrees of small arrays of static
+shape:
+
+    def step(carry, inputs, parameters):
+        q, p = carry
+        p = p - parameters["h"] * jnp.sin(q)
+        return (q + parameters["h"] * p, p), q
+
+    compiled = kernels.compile(step, (0.1, 0.0), parameters={"h": 0.01})
+    result = compiled.run(1_000_000, save_every=1000)  # result.carry, result.records of shape (1000,)
+
+`run` compiles and runs at once. One level below, `make_problem` describes advance(consts, carry, control) -> carry
+and observe(consts, carry) -> record, which `run_problem` and `stream_problem` run; `evaluate` and `compile_function`
+are runs of no steps. Below that is the program itself: `lower`, `Lowering`, `Builder`, `Value`, `Block`, `Loop`. See
+docs/kernels.md.
+
+Scalar programs compute in doubles and 64-bit integers. `import dalembert` turns on 64-bit numbers in JAX. Where a
+program turns them off again, a step has float32 numbers: "llvm" and "cuda" refuse it, and "auto" runs it on XLA.
+"""
 
 from .elimination import eliminate
-from .execute import Backend, NoteReader, Progress, RunResult, compiled, evaluated, run
+from .execute import (
+    Backend,
+    CompiledStep,
+    NoteReader,
+    Progress,
+    RunResult,
+    compile,
+    compile_function,
+    evaluate,
+    run,
+    run_problem,
+    stream_problem,
+)
 from .ir import BOOL, F64, I64, Block, Builder, Loop, LoweringError, Value, inner_blocks
 from .llvm import count_processors
 from .lowering import Lowering, lower
 from .problem import make_problem
-from .rules import mapped, packed, scalar_type
+from .rules import map_elements, pack_values, scalar_type
 from .taylor import solution_series
 
+# fmt: off
 __all__ = [
-    "BOOL",
-    "F64",
-    "I64",
-    "Backend",
-    "Block",
-    "Builder",
-    "Loop",
-    "Lowering",
-    "LoweringError",
-    "NoteReader",
-    "Progress",
-    "RunResult",
-    "Value",
-    "compiled",
-    "count_processors",
-    "eliminate",
-    "evaluated",
-    "inner_blocks",
-    "lower",
-    "make_problem",
-    "mapped",
-    "packed",
-    "run",
-    "scalar_type",
-    "solution_series",
+    "BOOL", "F64", "I64", "Backend", "Block", "Builder", "CompiledStep", "Loop", "Lowering", "LoweringError",
+    "NoteReader", "Progress", "RunResult", "Value", "compile", "compile_function", "count_processors", "eliminate",
+    "evaluate", "inner_blocks", "lower", "make_problem", "map_elements", "pack_values", "run", "run_problem",
+    "scalar_type", "solution_series", "stream_problem",
 ]
+# fmt: on

@@ -1,14 +1,13 @@
-"""Compiled objects on disk: written whole or not at all, verified before use, in a folder only its user can touch.
+"""Compiled objects and traced programs on disk: complete or absent, verified before use, private to their user.
 
 The folder is `$DALEMBERT_CACHE`, or `$XDG_CACHE_HOME/dalembert`, or `~/.cache/dalembert`; `DALEMBERT_CACHE=off` turns
 the cache off. An entry is a header (magic, length, SHA-256) and the object. A corrupt or foreign entry is rebuilt.
 
-Programs that need not be traced again: on disk is what a run must know of its program to find the machine code and fill its buffers.
-
-Tracing and lowering a step take longer than loading its code and running it a million times. What they give is determined by the
-sources of this package, the versions of Python, JAX and NumPy, the functions with all they close over, and the structures
-and shapes of the arguments: `spelled` writes these down, the same in every process. Only what consists of code of this package (and of
-JAX and NumPy) can be written down; a step with a function of the user's own is `Nameless` and is traced in every process.
+Tracing and lowering a step take longer than loading its code and running it a million times. What they give is
+determined by the sources of this package, the versions of Python, JAX and NumPy, the functions with all they close
+over, and the structures and shapes of the arguments: `fingerprint` writes these down, the same in every process, and
+`cached_program` finds by them what a run must know of its program. Only code of this package (and of JAX and NumPy)
+can be written down; a step with a function of the user's own is `Unfingerprintable` and is traced in every process.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -41,45 +40,42 @@ MAGIC = b"dalembert object 1\n"
 _HEADER = struct.Struct(f"<{len(MAGIC)}sQ32s")
 
 
-def key(*parts: str) -> str:
+def entry_key(*parts: str) -> str:
     """A name for what was compiled: program, interface, compiler and target."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def folder() -> Path | None:
+def cache_folder() -> Path | None:
     """The cache folder, made if need be; None where there is none that only this user can write."""
-    chosen = os.environ.get("DALEMBERT_CACHE")
-    if chosen == "off":
+    named = os.environ.get("DALEMBERT_CACHE")
+    if named == "off":
         return None
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    path = Path(chosen).expanduser() if chosen else Path(base).expanduser() / "dalembert"
+    path = Path(named).expanduser() if named else Path(base).expanduser() / "dalembert"
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return path if _is_private(path) else None
+        status = path.lstat()
     except (OSError, RuntimeError):
         return None
+    private = stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o700
+    return path if private and status.st_uid == os.getuid() else None
 
 
-def _is_private(path: Path) -> bool:
-    status = path.lstat()
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700
-
-
-def get(name: str, build: Callable[[], bytes]) -> bytes:
-    """The object of this name: from the disk if it is there and whole, built and kept otherwise."""
-    place = folder()
-    if place is None:
+def load_or_build(name: str, build: Callable[[], bytes]) -> bytes:
+    """The object of this name: from the disk if it is there and intact, built and stored otherwise."""
+    folder = cache_folder()
+    if folder is None:
         return build()
-    path = place / name
-    found = read(path)
+    path = folder / name
+    found = read_entry(path)
     if found is None:
         found = build()
         with contextlib.suppress(OSError):  # a full or read-only disk costs time, not results
-            write(path, found)
+            write_entry(path, found)
     return found
 
 
-def read(path: Path) -> bytes | None:
+def read_entry(path: Path) -> bytes | None:
     """The object in a cache entry, or None if it is missing, cut short, altered or not ours."""
     try:
         with open(path, "rb") as file:
@@ -92,11 +88,11 @@ def read(path: Path) -> bytes | None:
         return None
     magic, length, checksum = _HEADER.unpack_from(data)
     content = data[_HEADER.size :]
-    whole = magic == MAGIC and length == len(content) and checksum == hashlib.sha256(content).digest()
-    return content if whole else None
+    intact = magic == MAGIC and length == len(content) and checksum == hashlib.sha256(content).digest()
+    return content if intact else None
 
 
-def write(path: Path, content: bytes) -> None:
+def write_entry(path: Path, content: bytes) -> None:
     """Replace an entry atomically: readers see the old one or the new one, never a part."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
     try:
@@ -110,37 +106,35 @@ def write(path: Path, content: bytes) -> None:
         raise
 
 
-def keep_xla() -> None:
-    """Let JAX keep what XLA compiles for this process in the same folder; a program of its own may do so, an import may not."""
-    import jax
-
-    path = folder()
+def persist_xla_cache() -> None:
+    """Let JAX store what XLA compiles in the same folder; for commands, for an import must not decide this."""
+    path, configure = cache_folder(), cast(Callable[[str, Any], None], jax.config.update)
     if path is not None and not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        jax.config.update("jax_compilation_cache_dir", str(path / "xla"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        configure("jax_compilation_cache_dir", str(path / "xla"))
+        configure("jax_persistent_cache_min_compile_time_secs", 0.0)
+        configure("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-ROOT = Path(__file__).parent.parent
+PACKAGE_ROOT = Path(__file__).parent.parent
 PACKAGE = __name__.partition(".")[0]
-VERSIONED = (PACKAGE, "jax", "numpy", "builtins")
-BEGIN = time.time() - 10
+VERSIONED_PACKAGES = (PACKAGE, "jax", "numpy", "builtins")
+IMPORT_TIME = time.time() - 10
 """No later than the import of this package began."""
 
 
 @dataclasses.dataclass(eq=False)
-class Lowered:
-    """What a run must know of its program: its digest, its scalar inputs, the arrays it captured, the shape of what it records."""
+class LoweredProgram:
+    """What a run must know of its program: its digest, its inputs, the arrays it captured, the shape of a record."""
 
     digest: str
     inputs: int
-    captured: list[np.ndarray]
+    captured: list[np.ndarray[Any, Any]]
     record: Any  # a pytree of ShapeDtypeStruct
-    trace: Callable[[], Lowered] | None = None  # where the program itself was not needed yet
+    trace: Callable[[], LoweredProgram] | None = None  # where the program itself was not needed so far
 
     @classmethod
-    def of(cls, program: Program, captured: list[np.ndarray], record: Any) -> Lowered:
-        """Of a program that was just traced."""
+    def of(cls, program: Program, captured: list[np.ndarray[Any, Any]], record: Any) -> LoweredProgram:
+        """The outline of a program that was just traced."""
         lowered = cls(program.digest, len(program.constants), captured, record)
         lowered.__dict__["program"] = program
         return lowered
@@ -151,7 +145,7 @@ class Lowered:
         assert self.trace is not None
         program = self.trace().program
         if program.digest != self.digest:
-            raise LoweringError(f"the cache folder {folder()} holds another program than this step's: delete it")
+            raise LoweringError(f"the cache folder {cache_folder()} holds another program than this step's: delete it")
         return program
 
     @property
@@ -160,51 +154,43 @@ class Lowered:
         return sum(leaf.size for leaf in jax.tree.leaves(self.record))
 
 
-def cached_program(parts: tuple, trace: Callable[[], Lowered]) -> Lowered:
+def cached_program(parts: tuple[Any, ...], trace: Callable[[], LoweredProgram]) -> LoweredProgram:
     """The program that `parts` determine: from the disk if it was traced before, in this process or another."""
-    place = folder()
+    folder = cache_folder()
     try:
-        path = None if place is None else place / key(*_versions(), *fingerprint(parts))
+        path = None if folder is None else folder / entry_key(*_versions(), *fingerprint(parts))
     except Unfingerprintable:
         path = None
     if path is None:
         return trace()
-    content = read(path)
+    content = read_entry(path)
     if content is not None:
-        digest, inputs, captured, record = pickle.loads(content)  # ours and whole: `read` has verified it
-        return Lowered(digest, inputs, captured, record, trace)
+        digest, inputs, captured, record = pickle.loads(content)  # ours and intact: `read_entry` has verified it
+        return LoweredProgram(digest, inputs, captured, record, trace)
     lowered = trace()
-    if (
-        _changed() < BEGIN
-    ):  # or else the key would say that the code on disk was traced, and not the older one that runs
+    if _last_change() < IMPORT_TIME:  # or else the key would name the sources on disk, and not the older ones that run
         with contextlib.suppress(OSError, pickle.PicklingError, AttributeError):
-            write(path, pickle.dumps((lowered.digest, lowered.inputs, lowered.captured, lowered.record)))
+            write_entry(path, pickle.dumps((lowered.digest, lowered.inputs, lowered.captured, lowered.record)))
     return lowered
-
-
-# ---- sources
 
 
 @cache
 def _versions() -> tuple[str, ...]:
-    if _changed() >= BEGIN:
+    if _last_change() >= IMPORT_TIME:
         raise Unfingerprintable("the sources changed since they were imported")
     digest = hashlib.sha256()
     for path in _sources():
-        digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+        digest.update(f"{path.relative_to(PACKAGE_ROOT)}\0".encode() + path.read_bytes())
     return digest.hexdigest(), platform.python_version(), jax.__version__, np.__version__
 
 
 def _sources() -> list[Path]:
-    return sorted(ROOT.rglob("*.py"))
+    return sorted(PACKAGE_ROOT.rglob("*.py"))
 
 
-def _changed() -> float:
-    """When a source last changed; infinity where they are no files (in an archive, say): then nothing is kept."""
+def _last_change() -> float:
+    """When a source last changed; infinity where they are no files (in an archive, say): then nothing is stored."""
     return max((path.stat().st_ctime for path in _sources()), default=float("inf"))
-
-
-# ---- names
 
 
 class Unfingerprintable(LookupError):
@@ -220,44 +206,43 @@ def fingerprint(it: Any) -> Iterator[str]:
         data = np.asarray(it)
         yield f"{data.dtype} {data.shape} {hashlib.sha256(data.tobytes()).hexdigest()}"
     elif isinstance(it, jax.tree_util.PyTreeDef):
-        yield from _all(it.node_data(), it.children())
+        yield from _fingerprint_all(it.node_data(), it.children())
     elif isinstance(it, dict):
-        yield from _all(*it.items())
+        yield from _fingerprint_all(*it.items())
     elif _has_name(it):
         yield f"{it.__module__}.{it.__qualname__}"
-    elif isinstance(it, types.FunctionType) and _ours(it.__module__):
+    elif isinstance(it, types.FunctionType) and _in_package(it.__module__):
         cells = [cell.cell_contents for cell in it.__closure__ or ()]
-        yield from _all(it.__module__, it.__code__, it.__defaults__, it.__kwdefaults__, cells)
+        yield from _fingerprint_all(it.__module__, it.__code__, it.__defaults__, it.__kwdefaults__, cells)
     elif isinstance(it, types.CodeType):
-        yield from _all(
-            it.co_qualname, it.co_firstlineno, it.co_code, it.co_names, it.co_varnames, it.co_freevars, it.co_consts
-        )
+        names = it.co_names, it.co_varnames, it.co_freevars
+        yield from _fingerprint_all(it.co_qualname, it.co_firstlineno, it.co_code, *names, it.co_consts)
     elif isinstance(it, types.MethodType):
-        yield from _all(it.__self__, it.__func__)
+        yield from _fingerprint_all(it.__self__, it.__func__)
     elif isinstance(it, functools.partial):
-        yield from _all(it.func, it.args, it.keywords)
+        yield from _fingerprint_all(it.func, it.args, it.keywords)
     elif dataclasses.is_dataclass(it) and _has_name(type(it)):
-        yield from _all(*(getattr(it, field.name) for field in dataclasses.fields(it)))
+        yield from _fingerprint_all(*(getattr(it, field.name) for field in dataclasses.fields(it)))
     elif isinstance(it, tuple | list) and _has_name(type(it)):
-        yield from _all(*it)
+        yield from _fingerprint_all(*it)
     else:
         raise Unfingerprintable(f"{it!r} has no name outside this process")
 
 
-def _all(*things: Any) -> Iterator[str]:
+def _fingerprint_all(*things: Any) -> Iterator[str]:
     yield str(len(things))
     for thing in things:
         yield from fingerprint(thing)
 
 
-def _ours(module: str | None) -> bool:
+def _in_package(module: str | None) -> bool:
     return (module or "").partition(".")[0] == PACKAGE
 
 
 def _has_name(it: Any) -> bool:
-    """Whether a class or function is what its module calls by its name, and the module's code is known by its version."""
+    """Whether a class or function is what its module calls by its name, in a package whose version is in the key."""
     module, name = getattr(it, "__module__", None), getattr(it, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(name, str) or module.partition(".")[0] not in VERSIONED:
+    if not isinstance(module, str) or not isinstance(name, str) or module.partition(".")[0] not in VERSIONED_PACKAGES:
         return False
     if it is type(None):
         return True

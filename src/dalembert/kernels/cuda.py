@@ -1,11 +1,9 @@
-"""Scalar programs as C: one text that NVRTC compiles for a GPU, a thread a trajectory, and a C compiler for a CPU.
+"""The GPU back end: a scalar program as C that NVRTC compiles through CuPy, one thread for each trajectory.
 
-Control flow is plain C, because every thread has its own. The state stays in registers for the whole run; lanes are the
-fastest axis of every buffer, so neighbouring threads touch neighbouring words.
-
-The GPU backend: C compiled by NVRTC through CuPy, one thread a trajectory; and the same C on the CPU, for tests.
-
-CuPy is imported where it is used: programs are made, and emulated, on machines without a GPU.
+Control flow is plain C, because every thread has its own. The state stays in registers for the whole run; lanes are
+the fastest axis of every buffer, so neighbouring threads touch neighbouring words. A C compiler makes the same text
+run on the CPU, for tests. CuPy is imported where it is used: programs are made, and emulated, on machines without a
+GPU.
 """
 
 from __future__ import annotations
@@ -23,15 +21,17 @@ from typing import Any
 import numpy as np
 
 from . import cache as disk
-from .cache import Lowered
+from .cache import LoweredProgram
 from .ir import BOOL, F64, I64, Block, Branch, Loop, Program, Value
-from .problem import ABI, COUNTS, POINTERS, SIGNATURE, Buffers, Function, Layout, Problem, layout_of
+from .problem import ABI, COUNT_ARGUMENTS, POINTER_ARGUMENTS, SIGNATURE, Buffers, Function, Layout, Problem, make_layout
 
-THREADS = 64
-BLOCKS = (
-    8  # a multiprocessor: 128 registers a thread. Measured on an H200: fewer spills are slower, more are slower too
-)
+BLOCK_THREADS = 64
 """Threads of a GPU block: programs fill the registers, and small blocks share a multiprocessor best."""
+MULTIPROCESSOR_BLOCKS = 8
+"""Blocks of a multiprocessor: 128 registers for each thread. Measured on an H200: more or fewer spills are slower."""
+DEVICE_RECORD_BYTES = 1 << 28
+"""Bytes of records that stay on the device before they are copied to the host."""
+NVRTC_OPTIONS = ("--std=c++17", "--fmad=false")
 
 PRELUDE = r"""
 typedef long long word;
@@ -69,56 +69,28 @@ HELPER word shift_left(word a, word n) { return (word)((unsigned long long)a << 
 """
 
 _TYPES = {F64: "double", I64: "word", BOOL: "bool"}
-_FORMS = {
+# fmt: off
+_C_FORMS = {
     F64: {
-        "add": "{} + {}",
-        "sub": "{} - {}",
-        "mul": "{} * {}",
-        "div": "{} / {}",
-        "neg": "-{}",
-        "abs": "fabs({})",
-        "sqrt": "sqrt({})",
-        "floor": "floor({})",
-        "ceil": "ceil({})",
-        "round": "rint({})",
-        "trunc": "trunc({})",
-        "fma": "fma({}, {}, {})",
-        "copysign": "copysign({}, {})",
-        "min": "lesser({}, {})",
-        "max": "greater({}, {})",
-        "float": "(double){}",
-        "unbits": "unbits({})",
+        "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "neg": "-{}",
+        "abs": "fabs({})", "sqrt": "sqrt({})", "floor": "floor({})", "ceil": "ceil({})", "round": "rint({})",
+        "trunc": "trunc({})", "fma": "fma({}, {}, {})", "copysign": "copysign({}, {})",
+        "min": "lesser({}, {})", "max": "greater({}, {})", "float": "(double){}", "unbits": "unbits({})",
     },
     I64: {
-        "add": "add_words({}, {})",
-        "sub": "sub_words({}, {})",
-        "mul": "mul_words({}, {})",
-        "div": "div_words({}, {})",
-        "rem": "rem_words({}, {})",
-        "neg": "sub_words(0, {})",
+        "add": "add_words({}, {})", "sub": "sub_words({}, {})", "mul": "mul_words({}, {})",
+        "div": "div_words({}, {})", "rem": "rem_words({}, {})", "neg": "sub_words(0, {})",
         "abs": "({0} < 0 ? sub_words(0, {0}) : {0})",
-        "min": "({0} < {1} ? {0} : {1})",
-        "max": "({0} > {1} ? {0} : {1})",
-        "and": "{} & {}",
-        "or": "{} | {}",
-        "xor": "{} ^ {}",
-        "not": "~{}",
-        "shl": "shift_left({}, {})",
-        "shr": "{} >> {}",
-        "int": "to_word({})",
-        "bits": "bits({})",
+        "min": "({0} < {1} ? {0} : {1})", "max": "({0} > {1} ? {0} : {1})",
+        "and": "{} & {}", "or": "{} | {}", "xor": "{} ^ {}", "not": "~{}",
+        "shl": "shift_left({}, {})", "shr": "{} >> {}", "int": "to_word({})", "bits": "bits({})",
     },
     BOOL: {
-        "and": "{} & {}",
-        "or": "{} | {}",
-        "xor": "{} ^ {}",
-        "not": "!{}",
-        "lt": "{} < {}",
-        "le": "{} <= {}",
-        "eq": "{} == {}",
-        "ne": "{} != {}",
+        "and": "{} & {}", "or": "{} | {}", "xor": "{} ^ {}", "not": "!{}",
+        "lt": "{} < {}", "le": "{} <= {}", "eq": "{} == {}", "ne": "{} != {}",
     },
 }
+# fmt: on
 
 
 def literal(value: Value) -> str:
@@ -168,15 +140,15 @@ class Writer:
         return names
 
     def assign(self, variables: Sequence[str], values: Sequence[Value]) -> None:
-        """All variables at once: the new values may be other variables of the list."""
+        """Assign all variables at once: the new values may be other variables of the list."""
         clash = set(variables)
         sources = []
         for variable, value in zip(variables, values, strict=True):
             source = self.name(value)
             if source in clash and source != variable:
-                kept = self.fresh()
-                self.put(f"const {_TYPES[value.type]} {kept} = {source};")
-                source = kept
+                copy = self.fresh()
+                self.put(f"const {_TYPES[value.type]} {copy} = {source};")
+                source = copy
             sources.append(source)
         for variable, source in zip(variables, sources, strict=True):
             if variable != source:
@@ -195,7 +167,7 @@ class Writer:
         args = [self.name(arg) for arg in value.args]
         if value.op == "select":
             return f"{args[0]} ? {args[1]} : {args[2]}"
-        return _FORMS[value.type][value.op].format(*args)
+        return _C_FORMS[value.type][value.op].format(*args)
 
     def loop(self, loop: Loop) -> None:
         variables = self.variables(loop.params, [self.name(value) for value in loop.initial])
@@ -205,7 +177,7 @@ class Writer:
         self.block(loop.test)
         self.put(f"if (!{self.name(loop.condition)}) break;")
         self.block(loop.body)
-        self.assign(variables, loop.following)
+        self.assign(variables, loop.next_values)
         self.indent -= 1
         self.put("}")
 
@@ -222,8 +194,6 @@ class Writer:
                 self.put(f"{result} = {self.name(value)};")
             self.indent -= 1
         self.put("}")
-
-    # ---- memory
 
     def load(self, value: Value, word: str) -> str:
         return {F64: f"unbits({word})", I64: word, BOOL: f"{word} != 0"}[value.type]
@@ -249,20 +219,18 @@ class Writer:
             row = f"capacity * {before} + save * {size} + {place}"
             self.store(f"records[({row}) * stride + lane]", value, self.name(value))
 
-    # ---- the run
-
     def kernel(self) -> str:
         program = self.program
         const = {"shared", "varying", "controls"}
-        pointers = ", ".join(f"{'const ' if each in const else ''}word *__restrict__ {each}" for each in POINTERS)
-        head = f"KERNEL run({pointers}, {', '.join(f'word {each}' for each in COUNTS)}) {{"
+        pointers = ", ".join(
+            f"{'const ' if each in const else ''}word *__restrict__ {each}" for each in POINTER_ARGUMENTS
+        )
+        head = f"KERNEL run({pointers}, {', '.join(f'word {each}' for each in COUNT_ARGUMENTS)}) {{"
         self.put("for (word lane = FIRST_LANE; lane < end; lane += LANE_STEP) {")
         self.indent += 1
         self.inputs()
-        state = self.variables(
-            program.state,
-            [self.load(value, f"state[{row} * stride + lane]") for row, value in enumerate(program.state)],
-        )
+        initial = [self.load(value, f"state[{row} * stride + lane]") for row, value in enumerate(program.state)]
+        state = self.variables(program.state, initial)
         self.names.update(zip(program.observed, state, strict=True))
         self.block(program.setup)
         self.put("for (word save = first; save < last; ++save) {")
@@ -271,7 +239,7 @@ class Writer:
         self.indent += 1
         self.controls()
         self.block(program.advance)
-        self.assign(state, program.following)
+        self.assign(state, program.next_state)
         self.indent -= 1
         self.put("}")
         self.block(program.observe)
@@ -285,23 +253,19 @@ class Writer:
         return "\n".join([head, *self.lines, "}", ""])
 
 
-def source(program: Program, layout: Layout) -> str:
+def cuda_source(program: Program, layout: Layout) -> str:
     """The whole run as C, for NVRTC or for a C compiler."""
-    return f"#define THREADS {THREADS}\n#define BLOCKS {BLOCKS}\n{PRELUDE}\n{Writer(program, layout).kernel()}"
-
-
-ROOM = 1 << 28
-"""Bytes of records kept on the device before they are copied to the host."""
-OPTIONS = ("--std=c++17", "--fmad=false")
+    sizes = f"#define THREADS {BLOCK_THREADS}\n#define BLOCKS {MULTIPROCESSOR_BLOCKS}"
+    return f"{sizes}\n{PRELUDE}\n{Writer(program, layout).kernel()}"
 
 
 @cache
-def available() -> bool:
+def has_gpu() -> bool:
     """Whether there is CuPy and a GPU that answers."""
     try:
         import cupy
 
-        return cupy.cuda.runtime.getDeviceCount() > 0
+        return bool(cupy.cuda.runtime.getDeviceCount() > 0)
     except Exception:  # CuPy raises its own types for a missing driver, library or device
         return False
 
@@ -314,21 +278,19 @@ def _kernel(text: str) -> Any:
 
     architecture = f"sm_{cupy.cuda.Device().compute_capability}"
     version = ".".join(map(str, nvrtc.getVersion()))
-    key = disk.key(text, ABI, version, architecture, *OPTIONS)
+    key = disk.entry_key(text, ABI, version, architecture, *NVRTC_OPTIONS)
+
+    def build() -> bytes:
+        program = nvrtc.createProgram(text, "dalembert.cu", [], [])
+        try:
+            nvrtc.compileProgram(program, (f"--gpu-architecture={architecture}", *NVRTC_OPTIONS))
+        except nvrtc.NVRTCError as error:
+            raise RuntimeError(f"NVRTC refused generated code:\n{nvrtc.getProgramLog(program)}") from error
+        return bytes(nvrtc.getCUBIN(program))
+
     module = cupy.cuda.function.Module()
-    module.load(disk.get(key, lambda: _cubin(text, architecture)))
+    module.load(disk.load_or_build(key, build))
     return module.get_function("run")
-
-
-def _cubin(text: str, architecture: str) -> bytes:
-    from cupy.cuda import nvrtc
-
-    program = nvrtc.createProgram(text, "dalembert.cu", [], [])
-    try:
-        nvrtc.compileProgram(program, (f"--gpu-architecture={architecture}", *OPTIONS))
-    except nvrtc.NVRTCError as error:
-        raise RuntimeError(f"NVRTC refused generated code:\n{nvrtc.getProgramLog(program)}") from error
-    return nvrtc.getCUBIN(program)
 
 
 class CudaSession:
@@ -336,25 +298,23 @@ class CudaSession:
 
     name = "cuda"
 
-    def __init__(self, problem: Problem, lowered: Lowered):
+    def __init__(self, problem: Problem, lowered: LoweredProgram):
         import cupy
 
         self.buffers = Buffers(problem, lowered, 1)
-        self.kernel = _kernel(source(lowered.program, layout_of(problem, lowered)))
+        self.kernel = _kernel(cuda_source(lowered.program, make_layout(problem, lowered)))
         b = self.buffers
         words = (b.shared, b.varying, b.state, b.controls)
         self.shared, self.varying, self.state, self.controls = map(cupy.asarray, words)
-        self.limit = max(1, ROOM // max(8, 8 * b.stride * lowered.words))
-        self.records_room = cupy.empty(0, np.int64)
-        self.blocks = -(-b.stride // THREADS)
+        self.limit = max(1, DEVICE_RECORD_BYTES // max(8, 8 * b.stride * lowered.words))
+        self.blocks = -(-b.stride // BLOCK_THREADS)
 
     def reserve(self, capacity: int) -> None:
         import cupy
 
         self.buffers.reserve(capacity)
         self.limit = max(1, min(self.limit, capacity))
-        size = self.limit * self.buffers.lowered.words * self.buffers.stride
-        self.records_room = cupy.empty(size, np.int64)
+        self.device_records = cupy.empty(self.limit * self.buffers.lowered.words * self.buffers.stride, np.int64)
 
     def run(self, first: int, count: int, every: int, step: int, keep: bool = True) -> None:
         import cupy
@@ -362,21 +322,18 @@ class CudaSession:
         b = self.buffers
         controls = self.controls.ravel()[step * b.control_row :]
         counts = (self.limit, 0, count, every, b.stride, 0, b.stride, b.control_stride)
-        self.kernel(
-            (self.blocks,),
-            (THREADS,),
-            (self.shared, self.varying, self.state, controls, self.records_room, *map(np.int64, counts)),
-        )
+        pointers = (self.shared, self.varying, self.state, controls, self.device_records)
+        self.kernel((self.blocks,), (BLOCK_THREADS,), (*pointers, *map(np.int64, counts)))
         if not keep:
-            return cupy.cuda.get_current_stream().synchronize()
-        for kept, new in zip(
-            b.record_leaves(b.records, b.capacity), b.record_leaves(self.records_room, self.limit), strict=True
-        ):
-            kept[first : first + count] = new[:count].get()
+            cupy.cuda.get_current_stream().synchronize()
+            return
+        on_host, on_device = b.record_leaves(b.records, b.capacity), b.record_leaves(self.device_records, self.limit)
+        for leaf, new in zip(on_host, on_device, strict=True):
+            leaf[first : first + count] = new[:count].get()
 
-    def loop(self) -> Any:
+    def carry(self) -> Any:
         self.buffers.state[...] = self.state.get()
-        return self.buffers.unpack_loop()
+        return self.buffers.unpack_carry()
 
     def records(self, count: int) -> Any:
         return self.buffers.unpack_records(count)
@@ -388,10 +345,7 @@ class CudaSession:
         self.state[...] = state
 
 
-# ---- the same text on the CPU
-
-
-def emulated(text: str) -> Function:
+def compile_for_cpu(text: str) -> Function:
     """The kernel compiled by the C compiler of this machine, called like a native function; lanes go one by one."""
     compiler = os.environ.get("CC", "cc")
     options = ("-std=gnu11", "-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-lm")

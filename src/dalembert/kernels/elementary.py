@@ -15,61 +15,21 @@ from .ir import Builder, Value
 
 MAGIC = 1.5 * 2.0**52  # x + MAGIC rounds x to an integer, which then stands in the low bits
 MAGIC_BITS = 0x4338 << 48
-ONE_BITS = 1023 << 52
 
-SIN = (
-    -0.16666666666666624,
-    0.00833333333332004,
-    -0.0001984126982785524,
-    2.7557312999527053e-06,
-    -2.5050647768700922e-08,
-    1.5890306968529362e-10,
-)
-COS = (
-    0.04166666666666658,
-    -0.0013888888888870913,
-    2.4801587287419967e-05,
-    -2.7557313742573064e-07,
-    2.08756387903445e-09,
-    -1.1355204142316524e-11,
-)
-EXP = (
-    0.5,
-    0.16666666666666685,
-    0.04166666666666673,
-    0.008333333333315377,
-    0.0013888888888856303,
-    0.000198412699004585,
-    2.4801587377547068e-05,
-    2.755723081769996e-06,
-    2.7557230343210503e-07,
-    2.511343795405391e-08,
-    2.0927823082861625e-09,
-)
-LOG = (
-    0.6666666666666666,
-    0.40000000000007196,
-    0.28571428568783724,
-    0.2222222269212145,
-    0.18181772054205064,
-    0.1538724796502122,
-    0.13246589236580564,
-    0.1328327243972688,
-)
-ATAN = (
-    -0.33333333333333326,
-    0.19999999999997647,
-    -0.14285714285385168,
-    0.11111111087999502,
-    -0.09090908138057084,
-    0.07692282611544253,
-    -0.06666224574077619,
-    0.05877000317684338,
-    -0.052182654850015,
-    0.04502982085927831,
-    -0.03346119008695653,
-    0.01518161980275601,
-)
+# fmt: off
+SIN = (-0.16666666666666624, 0.00833333333332004, -0.0001984126982785524, 2.7557312999527053e-06,
+    -2.5050647768700922e-08, 1.5890306968529362e-10)
+COS = (0.04166666666666658, -0.0013888888888870913, 2.4801587287419967e-05, -2.7557313742573064e-07,
+    2.08756387903445e-09, -1.1355204142316524e-11)
+EXP = (0.5, 0.16666666666666685, 0.04166666666666673, 0.008333333333315377, 0.0013888888888856303,
+    0.000198412699004585, 2.4801587377547068e-05, 2.755723081769996e-06, 2.7557230343210503e-07,
+    2.511343795405391e-08, 2.0927823082861625e-09)
+LOG = (0.6666666666666666, 0.40000000000007196, 0.28571428568783724, 0.2222222269212145, 0.18181772054205064,
+    0.1538724796502122, 0.13246589236580564, 0.1328327243972688)
+ATAN = (-0.33333333333333326, 0.19999999999997647, -0.14285714285385168, 0.11111111087999502, -0.09090908138057084,
+    0.07692282611544253, -0.06666224574077619, 0.05877000317684338, -0.052182654850015, 0.04502982085927831,
+    -0.03346119008695653, 0.01518161980275601)
+# fmt: on
 
 HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)  # three doubles: 160 bits
 LN2 = (0.6931471805599453, 2.3190468138462996e-17)
@@ -89,7 +49,7 @@ def polynomial(b: Builder, x: Value, coefficients: tuple[float, ...]) -> Value:
     return b.fma(x, chains[1], chains[0])
 
 
-def _rounded(b: Builder, x: Value, scale: float) -> tuple[Value, Value]:
+def _round_scaled(b: Builder, x: Value, scale: float) -> tuple[Value, Value]:
     """The integer nearest to x * scale, as a double and as the low bits of an integer."""
     shifted = b.fma(x, b.const(scale), b.const(MAGIC))
     return b.sub(shifted, b.const(MAGIC)), b.emit("bits", "i64", shifted)
@@ -99,16 +59,13 @@ def _power_of_two(b: Builder, n: Value) -> Value:
     return b.emit("unbits", "f64", b.emit("shl", "i64", b.add(n, b.const(1023)), b.const(52)))
 
 
-def _special(b: Builder, x: Value, equals: float, then: float, otherwise: Value) -> Value:
+def _at_point(b: Builder, x: Value, equals: float, then: float, otherwise: Value) -> Value:
     return b.select(b.compare("eq", x, b.const(equals)), b.const(then), otherwise)
-
-
-# ---- trigonometric
 
 
 def _circular(b: Builder, x: Value, quarter_turns: int) -> Value:
     """sin(x + quarter_turns pi/2): x = k pi/2 + r + tail with r + tail good to 100 bits (Cody and Waite)."""
-    k, n = _rounded(b, x, 2.0 / math.pi)
+    k, n = _round_scaled(b, x, 2.0 / math.pi)
     k = b.neg(k)
     first = b.fma(k, b.const(HALF_PI[0]), x)
     second = b.mul(k, b.const(HALF_PI[1]))
@@ -180,24 +137,21 @@ def acos(b: Builder, x: Value) -> Value:
     return atan2(b, _leg(b, x), x)
 
 
-# ---- exponential
-
-
 def _exponential(b: Builder, x: Value) -> tuple[Value, Value]:
     """e^x = 2^n (1 + p), |p| < 0.42."""
-    k, shifted = _rounded(b, x, 1.0 / LN2[0])
+    k, shifted = _round_scaled(b, x, 1.0 / LN2[0])
     k = b.neg(k)
     r = b.fma(k, b.const(LN2[1]), b.fma(k, b.const(LN2[0]), x))
     return b.sub(shifted, b.const(MAGIC_BITS)), b.fma(b.mul(r, r), polynomial(b, r, EXP), r)
 
 
-def _clamp(b: Builder, x: Value, low: float, high: float) -> Value:
+def _clip(b: Builder, x: Value, low: float, high: float) -> Value:
     return b.max(b.min(x, b.const(high)), b.const(low))
 
 
 def exp(b: Builder, x: Value, doublings: int = 0) -> Value:
     """2^doublings e^x; the power of two is applied in two halves so that the ends of the range are reached."""
-    n, p = _exponential(b, _clamp(b, x, -746.0, 711.0))
+    n, p = _exponential(b, _clip(b, x, -746.0, 711.0))
     half = b.emit("shr", "i64", n, b.const(1))
     first = _power_of_two(b, half)
     second = _power_of_two(b, b.add(b.sub(n, half), b.const(doublings)))
@@ -205,20 +159,20 @@ def exp(b: Builder, x: Value, doublings: int = 0) -> Value:
 
 
 def expm1(b: Builder, x: Value) -> Value:
-    n, p = _exponential(b, _clamp(b, x, -40.0, 709.8))
+    n, p = _exponential(b, _clip(b, x, -40.0, 709.8))
     scale = _power_of_two(b, b.sub(n, b.const(1)))
     large = b.mul(b.fma(scale, p, b.sub(scale, b.const(0.5))), b.const(2.0))
     return b.select(b.compare("eq", n, b.const(0)), p, large)
 
 
 def exp2(b: Builder, x: Value) -> Value:
-    x = _clamp(b, x, -1076.0, 1025.0)
-    whole = b.unary("round", x)
-    p = b.mul(b.sub(x, whole), b.const(LN2[0]))
-    half = b.unary("floor", b.mul(whole, b.const(0.5)))
+    x = _clip(b, x, -1076.0, 1025.0)
+    nearest = b.unary("round", x)
+    p = b.mul(b.sub(x, nearest), b.const(LN2[0]))
+    half = b.unary("floor", b.mul(nearest, b.const(0.5)))
     return b.mul(
         b.mul(exp(b, p), _power_of_two(b, b.convert(half, "i64"))),
-        _power_of_two(b, b.convert(b.sub(whole, half), "i64")),
+        _power_of_two(b, b.convert(b.sub(nearest, half), "i64")),
     )
 
 
@@ -242,9 +196,6 @@ def cosh(b: Builder, x: Value) -> Value:
 def tanh(b: Builder, x: Value) -> Value:
     e = expm1(b, b.min(b.mul(b.const(2.0), b.unary("abs", x)), b.const(44.0)))
     return b.copysign(b.div(e, b.add(e, b.const(2.0))), x)
-
-
-# ---- logarithm
 
 
 def _split(b: Builder, x: Value) -> tuple[Value, Value]:
@@ -278,18 +229,18 @@ def _logarithm(b: Builder, x: Value, correction: Value) -> Value:
 
 def log(b: Builder, x: Value) -> Value:
     value = _logarithm(b, x, b.const(0.0))
-    value = _special(b, x, math.inf, math.inf, _special(b, x, 0.0, -math.inf, value))
+    value = _at_point(b, x, math.inf, math.inf, _at_point(b, x, 0.0, -math.inf, value))
     return b.select(b.compare("le", b.const(0.0), x), value, b.const(math.nan))
 
 
 def log1p(b: Builder, x: Value) -> Value:
     one = b.const(1.0)
     u = b.add(one, x)
-    lost = b.select(b.compare("lt", x, one), b.sub(x, b.sub(u, one)), b.sub(one, b.sub(u, x)))
-    value = _logarithm(b, u, b.div(lost, u))
-    value = _special(b, x, math.inf, math.inf, _special(b, u, 0.0, -math.inf, value))
+    error = b.select(b.compare("lt", x, one), b.sub(x, b.sub(u, one)), b.sub(one, b.sub(u, x)))
+    value = _logarithm(b, u, b.div(error, u))
+    value = _at_point(b, x, math.inf, math.inf, _at_point(b, u, 0.0, -math.inf, value))
     value = b.select(b.compare("le", b.const(-1.0), x), value, b.const(math.nan))
-    return _special(b, x, 0.0, 0.0, value)
+    return _at_point(b, x, 0.0, 0.0, value)
 
 
 def asinh(b: Builder, x: Value) -> Value:
@@ -314,9 +265,6 @@ def atanh(b: Builder, x: Value) -> Value:
     return b.copysign(b.mul(b.const(0.5), log1p(b, ratio)), x)
 
 
-# ---- powers
-
-
 def power(b: Builder, x: Value, y: Value) -> Value:
     """x^y = exp(y log|x|) with the logarithm as a sum of two doubles (60 bits), and the signs of IEEE pow."""
     if b.is_const(y) and float(y.data).is_integer() and abs(y.data) <= 64:
@@ -332,11 +280,11 @@ def power(b: Builder, x: Value, y: Value) -> Value:
     value = b.select(finite, b.fma(base, error, base), base)
     edge = b.logic("or", b.compare("eq", size, b.const(math.inf)), b.compare("eq", size, zero))
     grows = b.compare("eq", b.compare("lt", one, size), b.compare("lt", zero, y))
-    value = b.select(edge, b.select(grows, b.const(math.inf), zero), _special(b, size, 1.0, 1.0, value))
-    whole = b.compare("eq", b.unary("floor", y), y)
+    value = b.select(edge, b.select(grows, b.const(math.inf), zero), _at_point(b, size, 1.0, 1.0, value))
+    is_integer = b.compare("eq", b.unary("floor", y), y)
     halved = b.mul(y, b.const(0.5))
-    odd = b.logic("and", whole, b.compare("ne", b.unary("floor", halved), halved))
-    negative = b.select(odd, b.neg(value), b.select(b.logic("or", whole, edge), value, nan))
+    odd = b.logic("and", is_integer, b.compare("ne", b.unary("floor", halved), halved))
+    negative = b.select(odd, b.neg(value), b.select(b.logic("or", is_integer, edge), value, nan))
     value = b.select(b.compare("lt", b.copysign(one, x), zero), negative, value)
     unknown = b.logic("or", b.compare("ne", x, x), b.compare("ne", y, y))
     certain = b.logic("or", b.compare("eq", y, zero), b.compare("eq", x, one))
@@ -355,10 +303,10 @@ def _long_logarithm(b: Builder, x: Value) -> tuple[Value, Value]:
     z = b.mul(s, s)
     rest = b.fma(b.mul(s, z), polynomial(b, z, LOG), b.mul(b.const(2.0), s_low))
     main = b.mul(b.const(2.0), s)
-    whole = b.mul(k, b.const(LN2_SHORT[0]))
-    high = b.add(whole, main)
-    carried = b.sub(high, whole)
-    low = b.add(b.sub(main, carried), b.sub(whole, b.sub(high, carried)))
+    multiple = b.mul(k, b.const(LN2_SHORT[0]))
+    high = b.add(multiple, main)
+    carried = b.sub(high, multiple)
+    low = b.add(b.sub(main, carried), b.sub(multiple, b.sub(high, carried)))
     low = b.add(low, b.fma(k, b.const(LN2_SHORT[1]), rest))
     total = b.add(high, low)
     return total, b.sub(low, b.sub(total, high))
@@ -401,29 +349,12 @@ def remainder(b: Builder, x: Value, y: Value) -> Value:
     return b.copysign(b.select(b.compare("eq", modulus, b.const(math.inf)), size, rest), x)
 
 
+# fmt: off
 FUNCTIONS: dict[str, Callable[..., Value]] = {
-    "sin": sin,
-    "cos": cos,
-    "tan": tan,
-    "asin": asin,
-    "acos": acos,
-    "atan": atan,
-    "atan2": atan2,
-    "sinh": sinh,
-    "cosh": cosh,
-    "tanh": tanh,
-    "asinh": asinh,
-    "acosh": acosh,
-    "atanh": atanh,
-    "exp": exp,
-    "exp2": exp2,
-    "expm1": expm1,
-    "log": log,
-    "log1p": log1p,
-    "logistic": logistic,
-    "pow": power,
-    "cbrt": cbrt,
-    "rsqrt": rsqrt,
-    "sign": sign,
-    "rem": remainder,
+    "sin": sin, "cos": cos, "tan": tan, "asin": asin, "acos": acos, "atan": atan, "atan2": atan2,
+    "sinh": sinh, "cosh": cosh, "tanh": tanh, "asinh": asinh, "acosh": acosh, "atanh": atanh,
+    "exp": exp, "exp2": exp2, "expm1": expm1, "log": log, "log1p": log1p, "logistic": logistic,
+    "pow": power, "cbrt": cbrt, "rsqrt": rsqrt, "sign": sign, "rem": remainder,
 }
+# fmt: on
+"""The function that writes each JAX primitive."""

@@ -1,9 +1,7 @@
-"""Gaussian elimination as one operation of JAX: a solve is a line of a jaxpr and not a thousand, whatever its size.
+"""Gaussian elimination as one JAX primitive: a linear solve is one line of a jaxpr and not a thousand.
 
-`pivoted` is the algorithm, on lists of scalars; XLA gets it written out in `jax.lax`, the kernels write it out in their own
-operations. Derivatives are those of what is written out, but `_linalg.solve` has its own.
-
-The small linear solve of a step (`_elimination.eliminate_p`), written out in scalars.
+`eliminate_rows` is the algorithm, on lists of scalars: XLA gets it written out in `jax.lax`, the kernels in their own
+operations. The derivatives are those of the elimination written out; `numerics.solve` has its own.
 """
 
 from __future__ import annotations
@@ -32,10 +30,11 @@ class Arithmetic(Protocol):
     def reciprocal(self, x: Any) -> Any: ...
 
 
-Rows = list[list[Any]]
+ScalarRows = list[list[Any]]
+ValueArray = np.ndarray[Any, Any]
 
 
-def pivoted(a: Arithmetic, left: Rows, right: Rows) -> tuple[Rows, Any]:
+def eliminate_rows(a: Arithmetic, left: ScalarRows, right: ScalarRows) -> tuple[ScalarRows, Any]:
     """(A^-1 B, sign det A) of A = left and B = right, with partial pivoting; both lists are overwritten.
 
     The pivot is bubbled up by selects, so the code is free of branches and of data-dependent indices.
@@ -55,9 +54,8 @@ def pivoted(a: Arithmetic, left: Rows, right: Rows) -> tuple[Rows, Any]:
         left[k][k + 1 :], right[k] = rows[: size - k - 1], rows[size - k - 1 :]
         for i in range(k + 1, size):
             factor = left[i][k]
-            left[i][k + 1 :] = [
-                a.sub(x, a.mul(factor, y)) for x, y in zip(left[i][k + 1 :], left[k][k + 1 :], strict=True)
-            ]
+            pairs = zip(left[i][k + 1 :], left[k][k + 1 :], strict=True)
+            left[i][k + 1 :] = [a.sub(x, a.mul(factor, y)) for x, y in pairs]
             right[i] = [a.sub(x, a.mul(factor, y)) for x, y in zip(right[i], right[k], strict=True)]
     for k in reversed(range(size)):
         for i in range(k):
@@ -65,7 +63,7 @@ def pivoted(a: Arithmetic, left: Rows, right: Rows) -> tuple[Rows, Any]:
     return right, sign
 
 
-class _Lax:
+class _JaxArithmetic:
     """JAX's scalars, and rows of right-hand sides beside them."""
 
     def __init__(self, dtype: Any):
@@ -87,8 +85,8 @@ class _Lax:
         return lax.div(lax.full_like(x, 1.0), x)
 
 
-def _written_out(matrix: Array, rhs: Array) -> tuple[Array, Array]:
-    rows, sign = pivoted(_Lax(matrix.dtype), [list(row) for row in matrix], [[row] for row in rhs])
+def _eliminate_in_jax(matrix: Array, rhs: Array) -> tuple[Array, Array]:
+    rows, sign = eliminate_rows(_JaxArithmetic(matrix.dtype), [list(row) for row in matrix], [[row] for row in rhs])
     return jnp.stack([row for (row,) in rows]) if rhs.size else rhs, sign
 
 
@@ -99,39 +97,40 @@ def eliminate(matrix: Array, rhs: Array) -> tuple[Array, Array]:
     return solution, sign
 
 
-eliminate_p = type(lax.add_p)("eliminate")  # a Primitive: the import of jax.extend.core would take 40 ms
+eliminate_p: Any = type(lax.add_p)("eliminate")  # a Primitive: the import of jax.extend.core would take 40 ms
+instantiate_zeros: Any = ad.instantiate_zeros  # JAX does not annotate it
 eliminate_p.multiple_results = True
-eliminate_p.def_impl(jax.jit(_written_out))
+eliminate_p.def_impl(jax.jit(_eliminate_in_jax))
 
 
-@eliminate_p.def_abstract_eval
-def _shapes(matrix, rhs):
+def _shapes(matrix: Any, rhs: Any) -> tuple[Any, Any]:
     return rhs, rhs.update(shape=())
 
 
-mlir.register_lowering(eliminate_p, mlir.lower_fun(_written_out, multiple_results=True))
+eliminate_p.def_abstract_eval(_shapes)
+mlir.register_lowering(eliminate_p, mlir.lower_fun(_eliminate_in_jax, multiple_results=True))
 
 
-def _jvp(primals, tangents):
-    tangents = tuple(map(ad.instantiate_zeros, tangents))
-    return jax.jvp(_written_out, primals, tangents)
+def _jvp(primals: Any, tangents: Any) -> Any:
+    tangents = tuple(map(instantiate_zeros, tangents))
+    return jax.jvp(_eliminate_in_jax, primals, tangents)
 
 
-def _transpose(cotangents, matrix, rhs):
-    """Linear in the right-hand side."""
+def _transpose(cotangents: Any, matrix: Any, rhs: Any) -> tuple[None, Any]:
+    """The solution is linear in the right-hand side."""
     given, _ = cotangents
-    back = jax.linear_transpose(lambda b: _written_out(matrix, b)[0], rhs.aval)
-    return None, back(ad.instantiate_zeros(given))[0]
+    back = jax.linear_transpose(lambda b: _eliminate_in_jax(matrix, b)[0], rhs.aval)
+    return None, back(instantiate_zeros(given))[0]
 
 
-def _batch(args, axes):
-    """Right-hand sides of one matrix are more columns."""
+def _batch(args: Any, axes: Any) -> Any:
+    """Batched right-hand sides of one matrix are more columns."""
     (matrix, rhs), (of_matrix, of_rhs) = args, axes
     if of_matrix is not None:
-        return jax.vmap(_written_out, axes)(matrix, rhs), (0, 0)
-    many = jnp.moveaxis(rhs, of_rhs, 1)
-    solution, sign = eliminate(matrix, many.reshape(len(matrix), many.shape[1] * many.shape[2]))
-    return (solution.reshape(many.shape), sign), (1, None)
+        return jax.vmap(_eliminate_in_jax, axes)(matrix, rhs), (0, 0)
+    columns = jnp.moveaxis(rhs, of_rhs, 1)
+    solution, sign = eliminate(matrix, columns.reshape(len(matrix), columns.shape[1] * columns.shape[2]))
+    return (solution.reshape(columns.shape), sign), (1, None)
 
 
 ad.primitive_jvps[eliminate_p] = _jvp
@@ -139,7 +138,7 @@ ad.primitive_transposes[eliminate_p] = _transpose
 batching.primitive_batchers[eliminate_p] = _batch
 
 
-class _Scalars:
+class _BuilderArithmetic:
     """The operations of an elimination as a builder writes them."""
 
     def __init__(self, b: Builder):
@@ -156,8 +155,9 @@ class _Scalars:
         return self._b.div(self._b.const(1.0), x)
 
 
-def rule(b: Builder, params: dict, matrix: np.ndarray, rhs: np.ndarray) -> list[np.ndarray]:
-    rows, sign = pivoted(_Scalars(b), matrix.tolist(), rhs.tolist())
+def elimination_rule(b: Builder, params: dict[str, Any], matrix: ValueArray, rhs: ValueArray) -> list[ValueArray]:
+    """The elimination written out in the operations of a program."""
+    rows, sign = eliminate_rows(_BuilderArithmetic(b), matrix.tolist(), rhs.tolist())
     solution, of_determinant = np.empty(rhs.shape, object), np.empty((), object)
     for place in np.ndindex(rhs.shape):
         solution[place] = rows[place[0]][place[1]]

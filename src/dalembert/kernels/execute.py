@@ -1,8 +1,8 @@
-"""A run in pieces: short enough for Ctrl-C and for the room that a loop has for notes.
+"""Run a step many times: choose a back end, work in chunks, report, stop when asked, keep what is done.
 
-Running a step many times: choose a backend, work in pieces, report, stop when asked, keep what is done.
-
-A function of small arrays as machine code: a run of no steps whose one record is the function's value.
+`compile` and `run` take a step function as a user writes it, step(carry, inputs, parameters) -> (carry, outputs).
+They put the outputs into the carry and so make a `Problem` of it; `run_problem`, `stream_problem`, `evaluate` and
+`compile_function` run problems. Every run goes through one `Session` of one back end.
 """
 
 from __future__ import annotations
@@ -12,23 +12,37 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import jax
+import numpy as np
 
-from .ir import LoweringError
-from .problem import Buffers, Problem, layout_of, make_problem
+from . import cuda, llvm, xla
+from .ir import LoweringError, Program
+from .lowering import describe_mismatch
+from .problem import Buffers, Observe, Problem, lane_axes, make_layout, make_problem
 
-PIECE = 0.05
-"""Seconds a piece of work should take: the time a Ctrl-C waits."""
+Backend = Literal["auto", "llvm", "cuda", "xla"]
+Step = Callable[[Any, Any, Any], tuple[Any, Any]]  # (carry, inputs, parameters) -> (carry, outputs)
 NoteReader = Callable[[Any], tuple[float, bool]]
 Progress = Callable[[int, int], None]
+Result = TypeVar("Result")
+
+CHUNK_SECONDS = 0.05
+"""Seconds that a chunk of work should take: a Ctrl-C waits so long."""
+MIN_GPU_LANES = 1 << 14
+"""Lanes from which "auto" prefers a GPU."""
+STREAM_WORDS = 1 << 21
+"""Words of records in a streamed chunk, unless the caller asks for another number of records."""
 
 
 class Session(Protocol):
-    """A run in pieces: `run` advances the state and writes records into the room that `reserve` made; `keep=False`: they are not needed."""
+    """A run on one back end: `run` advances the state and writes records into the memory that `reserve` allocated.
+
+    With `keep=False` the records of a call are not needed.
+    """
 
     name: str
 
@@ -36,62 +50,340 @@ class Session(Protocol):
     def limit(self) -> int: ...
     def reserve(self, capacity: int) -> None: ...
     def run(self, first: int, count: int, every: int, step: int, keep: bool = True) -> None: ...
-    def loop(self) -> Any: ...
+    def carry(self) -> Any: ...
     def records(self, count: int) -> Any: ...
     def save_state(self) -> Any: ...
     def restore_state(self, state: Any) -> None: ...
 
 
+@dataclass(frozen=True)
+class RunResult:
+    """What a run left: the final carry, `saves` records from number `first` on, and how it was run."""
+
+    carry: Any
+    records: Any
+    backend: str
+    note: str
+    interrupted: bool
+    saves: int
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class CompiledStep:
+    """A step function compiled for the shapes of its carry, inputs and parameters; `compile` makes it.
+
+    Other values of these shapes run without a new compilation. What is not given to a call is what `compile` was given.
+    """
+
+    problem: Problem
+    axes: tuple[Any, Any, Any]
+    backend: Backend
+    threads: int | None
+
+    def run(
+        self,
+        steps: int,
+        *,
+        carry: Any = None,
+        inputs: Any = None,
+        parameters: Any = None,
+        save_every: int = 1,
+        progress: Progress | None = None,
+    ) -> RunResult:
+        """Take `steps` steps and record the outputs of every `save_every`-th.
+
+        Records are (saves, ...), or (lanes, saves, ...) for lanes. `progress(done, saves)` is called about 20 times a
+        second; a KeyboardInterrupt ends the run and keeps the records that are done. A run from `carry=result.carry`
+        goes on where `result` ended, bit for bit.
+        """
+        problem, saves = self._with(carry, inputs, parameters), _count_saves(steps, save_every)
+        options: Any = {"backend": self.backend, "threads": self.threads, "progress": progress}
+        result = run_problem(problem, saves=saves, save_every=save_every, **options)
+        return replace(result, carry=result.carry[0])
+
+    def __call__(self, carry: Any, inputs: Any = None, parameters: Any = None) -> tuple[Any, Any]:
+        """One step, with the arguments and results of the step function itself."""
+        leaves, structure = jax.tree.flatten(inputs)
+        step_axes = map(int, lane_axes(inputs, self.axes[1]))
+        rows = [np.expand_dims(leaf, axis) for leaf, axis in zip(leaves, step_axes, strict=True)]
+        result = self.run(1, carry=carry, inputs=jax.tree.unflatten(structure, rows), parameters=parameters)
+        lanes = self.problem.lanes
+        return result.carry, jax.tree.map(lambda leaf: leaf[0] if lanes is None else leaf[:, 0], result.records)
+
+    @property
+    def program(self) -> Program:
+        """The scalar program of the step; print it to read it."""
+        return self.problem.lower().program
+
+    def _with(self, carry: Any, inputs: Any, parameters: Any) -> Problem:
+        p = self.problem
+        given, outputs = (p.carry[0] if carry is None else carry), p.carry[1]
+        inputs, parameters = p.controls if inputs is None else inputs, p.consts if parameters is None else parameters
+        of_carry, of_inputs, of_parameters = self.axes
+        axes = (of_parameters, (of_carry, None), of_inputs)
+        problem = make_problem(p.advance, p.observe, parameters, (given, outputs), inputs, axes=axes)
+        trees = {"carry": (p.carry_tree[0], problem.carry_tree[0])}
+        trees |= {"inputs": (p.control_tree, problem.control_tree), "parameters": (p.const_tree, problem.const_tree)}
+        for name, (compiled, new) in trees.items():
+            if mismatch := describe_mismatch(compiled, new, name):
+                raise ValueError(f"the step was compiled for other shapes: {mismatch}")
+        return problem
+
+
+def compile(
+    step: Step,
+    carry: Any,
+    inputs: Any = None,
+    parameters: Any = None,
+    *,
+    lanes: int | None = None,
+    axes: tuple[Any, Any, Any] | None = None,
+    backend: Backend = "auto",
+    threads: int | None = None,
+) -> CompiledStep:
+    """Compile step(carry, inputs, parameters) -> (carry, outputs), a pure JAX function on pytrees of small arrays.
+
+    The carry goes from step to step. `inputs` has one row for each step, like `xs` of `jax.lax.scan`; `parameters`
+    are the same in all steps. Both are run-time inputs of the compiled code. With `lanes`, every leaf of the carry
+    has a leading axis of so many independent trajectories; `axes` = (carry, inputs, parameters) says like `in_axes`
+    of `jax.vmap` which leaves have one. `backend` is "llvm" (this processor), "cuda" (a GPU), "xla", or "auto": the
+    best of these that can run the step.
+
+    A step that a chosen back end cannot run raises `LoweringError` and says why; "auto" then takes XLA and says so in
+    the `note` of the results. XLA compiles at the first run.
+    """
+    axes = axes or (None if lanes is None else 0, None, None)
+    advance, of_outputs = _StepAdvance(step), None
+
+    def describe(carry: Any, of_carry: Any) -> Problem:
+        in_axes = (axes[2], of_carry, axes[1])
+        return make_problem(advance, _last_outputs, parameters, carry, inputs, lanes=lanes, axes=in_axes)
+
+    problem = describe(carry, axes[0])
+    result = jax.eval_shape(step, problem.carry_tree, problem.control_tree, problem.const_tree)
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise ValueError("a step returns two things: the next carry and its outputs (None where it has none)")
+    if mismatch := describe_mismatch(problem.carry_tree, result[0], "carry"):
+        raise ValueError(f"the step changes its carry: {mismatch}")
+    outputs = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), result[1])
+    problem = describe((carry, outputs), (axes[0], of_outputs))
+    if not _is_traced(problem):
+        open_session(problem, backend, threads=threads)
+    return CompiledStep(problem, axes, backend, threads)
+
+
+def run(
+    step: Step,
+    carry: Any,
+    steps: int,
+    *,
+    inputs: Any = None,
+    parameters: Any = None,
+    save_every: int = 1,
+    lanes: int | None = None,
+    axes: tuple[Any, Any, Any] | None = None,
+    backend: Backend = "auto",
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> RunResult:
+    """Compile a step and run it: `compile(step, ...).run(steps, ...)`; the same step function compiles once."""
+    compiled = compile(step, carry, inputs, parameters, lanes=lanes, axes=axes, backend=backend, threads=threads)
+    return compiled.run(steps, save_every=save_every, progress=progress)
+
+
+@dataclass(frozen=True)
+class _StepAdvance:
+    """The `advance` of a step function; its carry holds the outputs of the last step beside the user's carry."""
+
+    step: Step
+
+    def __call__(self, consts: Any, carry: Any, control: Any) -> tuple[Any, Any]:
+        following, outputs = self.step(carry[0], control, consts)
+        return following, outputs
+
+
+def _last_outputs(consts: Any, carry: Any) -> Any:
+    return carry[1]
+
+
+def _count_saves(steps: int, save_every: int) -> int:
+    if save_every < 1 or steps < 0 or steps % save_every:
+        raise ValueError(f"steps = {steps} must be a multiple of save_every = {save_every}, which is at least 1")
+    return steps // save_every
+
+
+def run_problem(
+    problem: Problem,
+    *,
+    saves: int,
+    save_every: int = 1,
+    backend: Backend = "auto",
+    threads: int | None = None,
+    width: int | None = None,
+    progress: Progress | None = None,
+    initial: bool = False,
+    read_notes: NoteReader | None = None,
+) -> RunResult:
+    """Advance `saves * save_every` steps and keep a record after every `save_every` of them.
+
+    Records are (saves, ...) for one trajectory and (lanes, saves, ...) for lanes. `progress(done, saves)` is called
+    between chunks; KeyboardInterrupt ends the run and keeps what is done. `width` overrides the vector width.
+    `initial` puts a record of the given carry before the others. `read_notes` is given the carry after every chunk.
+    It says how full the memory is that the carry has for notes (above 1 some did not fit: the chunk is repeated in
+    parts), and whether no lane goes on.
+    """
+    _check_counts(problem, saves, save_every)
+    if _is_traced(problem):
+        return _run_traced(problem, saves, save_every, backend, initial)
+    session, note = open_session(problem, backend, threads=threads, width=width)
+    polled = None if read_notes is None else PolledSession(session, read_notes)
+    session = polled or session
+    session.reserve(saves + initial)
+    if initial:
+        session.run(0, 1, 0, 0)  # no steps, and then a record like any other
+    with catch_interrupt() as stop:
+        done = 0
+        for done in split_chunks(session, saves, save_every, stop, ChunkTimer(problem.lanes), slot=int(initial)):
+            report_progress(progress, done, saves, stop)
+            if polled is not None and polled.finished:
+                break
+    records = session.records(done + initial)
+    return RunResult(session.carry(), records, session.name, note, stop.is_set() and done < saves, done)
+
+
+def stream_problem(
+    problem: Problem,
+    *,
+    saves: int,
+    save_every: int = 1,
+    backend: Backend = "auto",
+    threads: int | None = None,
+    width: int | None = None,
+    chunk: int | None = None,
+    progress: Progress | None = None,
+) -> Iterator[RunResult]:
+    """The same run as a stream: `chunk` records at a time, in the memory of one chunk however long the run.
+
+    The records of a chunk are views of one buffer: use or copy them before asking for the next chunk.
+    """
+    _check_counts(problem, saves, save_every)
+    session, note = open_session(problem, backend, threads=threads, width=width)
+    record = jax.eval_shape(problem.observe, problem.const_tree, problem.carry_tree)
+    words = sum(leaf.size for leaf in jax.tree.leaves(record)) * (problem.lanes or 1)
+    size = min(saves, chunk or max(1, STREAM_WORDS // max(words, 1)))
+    session.reserve(size)
+    first, timer = 0, ChunkTimer(problem.lanes)
+    while first < saves:
+        wanted, done = min(size, saves - first), 0
+        with catch_interrupt() as stop:
+            for done in split_chunks(session, wanted, save_every, stop, timer, first * save_every):
+                report_progress(progress, first + done, saves, stop)
+        stopped = stop.is_set() and first + done < saves
+        yield RunResult(session.carry(), session.records(done), session.name, note, stopped, done, first)
+        if stopped:
+            return
+        first += done
+
+
+def open_session(
+    problem: Problem, backend: Backend, *, threads: int | None = None, width: int | None = None
+) -> tuple[Session, str]:
+    """A session of the wanted back end, and a note where "auto" had to take another."""
+    if backend not in ("auto", "llvm", "cuda", "xla"):
+        raise ValueError(f"unknown backend {backend!r}: choose 'auto', 'llvm', 'cuda' or 'xla'")
+    if backend == "xla":
+        return xla.XlaSession(problem), ""
+    try:
+        lowered = problem.lower()
+        if backend == "cuda" or (backend == "auto" and (problem.lanes or 0) >= MIN_GPU_LANES and cuda.has_gpu()):
+            return cuda.CudaSession(problem, lowered), ""
+        width = 1 if problem.lanes is None else width or llvm.best_width()
+        function = llvm.native_function(lowered, make_layout(problem, lowered), width)
+        return llvm.NativeSession("llvm", function, Buffers(problem, lowered, width), width, threads), ""
+    except (LoweringError, ImportError) as error:
+        if backend != "auto":
+            raise
+        return xla.XlaSession(problem), f"ran on XLA: {error}"
+
+
+def _check_counts(problem: Problem, saves: int, save_every: int) -> None:
+    if saves < 0 or save_every < 1:
+        raise ValueError(f"saves = {saves} and save_every = {save_every}: need at least 0 and 1")
+    problem.require_steps(saves * save_every)
+
+
+def _is_traced(problem: Problem) -> bool:
+    leaves = jax.tree.leaves((problem.consts, problem.carry, problem.controls))
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+
+def _run_traced(problem: Problem, saves: int, save_every: int, backend: Backend, initial: bool) -> RunResult:
+    """Inside a transformation (grad, jit, vmap) the run is a `lax.scan`."""
+    if backend not in ("auto", "xla"):
+        raise LoweringError(f"backend {backend!r} cannot run inside a JAX transformation; 'auto' and 'xla' can")
+    final, records = xla.scan_problem(problem, saves, save_every, initial)
+    return RunResult(final, records, "xla", "traced", False, saves)
+
+
 class ChunkTimer:
-    """How many steps a call should do to last PIECE seconds: a guess at first, then what was measured."""
+    """How many steps a call should do to last CHUNK_SECONDS: a guess at first, then what was measured."""
 
     def __init__(self, lanes: int | None):
         self.steps = max(1, 4096 // (lanes or 1))
-        self.fixed = float("inf")  # what a call costs however few its steps: a launch, a copy of the records
+        self.overhead = float("inf")  # what a call costs however few its steps: a launch, a copy of the records
 
     def run(self, session: Session, first: int, count: int, every: int, step: int, keep: bool = True) -> None:
         begin = time.perf_counter()
         session.run(first, count, every, step, keep)
         elapsed = time.perf_counter() - begin
-        self.fixed = min(self.fixed, elapsed)
-        fitting = int(count * every * PIECE / max(elapsed - self.fixed, 1e-6))
+        self.overhead = min(self.overhead, elapsed)
+        fitting = int(count * every * CHUNK_SECONDS / max(elapsed - self.overhead, 1e-6))
         self.steps = max(1, self.steps // 4, min(fitting, 8 * self.steps))
 
 
 def split_chunks(
-    session: Session, saves: int, every: int, stop: threading.Event, pace: ChunkTimer, step: int = 0, slot: int = 0
+    session: Session, saves: int, every: int, stop: threading.Event, timer: ChunkTimer, step: int = 0, slot: int = 0
 ) -> Iterator[int]:
-    """Do the work in calls of about PIECE seconds; yield the number of records done after each. `slot` is the first one's."""
+    """Do the work in calls of about CHUNK_SECONDS; yield the number of records done after each.
+
+    The records go to the places from `slot` on.
+    """
     done = 0
     while done < saves and not stop.is_set():
-        if pace.steps >= every:
-            count = max(1, min(saves - done, pace.steps // every, session.limit))
-            pace.run(session, slot + done, count, every, step + done * every)
+        if timer.steps >= every:
+            count = max(1, min(saves - done, timer.steps // every, session.limit))
+            timer.run(session, slot + done, count, every, step + done * every)
         else:
-            count = int(_one_record(session, slot + done, every, stop, pace, step + done * every))
+            count = int(_run_record(session, slot + done, every, stop, timer, step + done * every))
         done += count
         yield done
 
 
-def _one_record(session: Session, slot: int, every: int, stop: threading.Event, pace: ChunkTimer, step: int) -> bool:
+def _run_record(session: Session, slot: int, every: int, stop: threading.Event, timer: ChunkTimer, step: int) -> bool:
     """One record in several calls; if the run is stopped between them, the state before it comes back."""
     before, taken = session.save_state(), 0
     while taken < every:
         if stop.is_set():
             session.restore_state(before)
             return False
-        count = min(pace.steps, every - taken)
+        count = min(timer.steps, every - taken)
         taken += count
-        pace.run(session, slot, 1, count, step + taken - count, keep=taken == every)
+        timer.run(session, slot, 1, count, step + taken - count, keep=taken == every)
     return True
 
 
 class PolledSession:
-    """A session whose loop is read between pieces that are short enough for its room."""
+    """A session whose carry is read between chunks that are short enough for the notes it holds."""
 
-    def __init__(self, session: Session, read: NoteReader):
-        self.session, self.read, self.most, self.over = session, read, 1 << 62, False
-        self.name, self.loop, self.records, self.reserve = session.name, session.loop, session.records, session.reserve
+    def __init__(self, session: Session, read_notes: NoteReader):
+        self.session, self.read_notes, self.max_steps, self.finished = session, read_notes, 1 << 62, False
+        self.name, self.carry, self.records, self.reserve = (
+            session.name,
+            session.carry,
+            session.records,
+            session.reserve,
+        )
         self.save_state, self.restore_state = session.save_state, session.restore_state
 
     @property
@@ -99,33 +391,33 @@ class PolledSession:
         return self.session.limit
 
     def run(self, first: int, count: int, every: int, step: int, keep: bool = True) -> None:
-        if self.over or not every:  # a loop that stands still need not be stepped
+        if self.finished or not every:  # a carry that stands still need not be stepped
             return self.session.run(first, count, min(every, 1), step, keep)
         done = 0
         while done < count * every:
             record, within = divmod(done, every)
-            whole = within == 0 and self.most >= every
-            steps = every if whole else min(self.most, every - within)
-            blocks = min(count - record, self.most // every) if whole else 1
-            if self._fits(first + record, blocks, steps, step + done, keep and within + steps == every):
-                done += blocks * steps
+            complete = within == 0 and self.max_steps >= every
+            steps = every if complete else min(self.max_steps, every - within)
+            records = min(count - record, self.max_steps // every) if complete else 1
+            if self._run_if_notes_fit(first + record, records, steps, step + done, keep and within + steps == every):
+                done += records * steps
         return None
 
-    def _fits(self, first: int, count: int, every: int, step: int, keep: bool) -> bool:
+    def _run_if_notes_fit(self, first: int, count: int, every: int, step: int, keep: bool) -> bool:
         before = self.session.save_state()
         self.session.run(first, count, every, step, keep)
-        full, self.over = self.read(self.session.loop())
-        if full > 1:
+        fullness, self.finished = self.read_notes(self.session.carry())
+        if fullness > 1:
             self.session.restore_state(before)
-            self.most, self.over = max(1, count * every // 2), False
-        elif full <= 0.5:
-            self.most = max(self.most, 2 * count * every)
-        return full <= 1
+            self.max_steps, self.finished = max(1, count * every // 2), False
+        elif fullness <= 0.5:
+            self.max_steps = max(self.max_steps, 2 * count * every)
+        return fullness <= 1
 
 
 @contextmanager
-def interruptible() -> Iterator[threading.Event]:
-    """Turn Ctrl-C into a request to stop between pieces; a second one interrupts at once."""
+def catch_interrupt() -> Iterator[threading.Event]:
+    """Turn Ctrl-C into a request to stop between chunks; a second one interrupts at once."""
     stop = threading.Event()
 
     def request(number: int, frame: Any) -> None:
@@ -143,7 +435,7 @@ def interruptible() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def report(progress: Progress | None, done: int, saves: int, stop: threading.Event) -> None:
+def report_progress(progress: Progress | None, done: int, saves: int, stop: threading.Event) -> None:
     """Say how far the run is; whoever is told may raise KeyboardInterrupt to stop it."""
     if progress is not None:
         try:
@@ -152,180 +444,15 @@ def report(progress: Progress | None, done: int, saves: int, stop: threading.Eve
             stop.set()
 
 
-Backend = Literal["auto", "llvm", "cuda", "xla"]
-MANY = 1 << 14
-"""Lanes from which "auto" prefers a GPU."""
-STREAMED = 1 << 21
-"""Words of records a streamed chunk holds unless told otherwise."""
+def compile_function(function: Callable[..., Result]) -> Callable[..., Result]:
+    """A decorator: compile a function of small arrays, by XLA where the kernels cannot.
 
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run left: the final loop, the records of the first `saves` blocks of steps, and how it was run."""
-
-    loop: Any
-    records: Any
-    backend: str
-    note: str
-    interrupted: bool
-    saves: int
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Consecutive records, starting with number `first`, and the loop after the last of them."""
-
-    first: int
-    count: int
-    records: Any
-    loop: Any
-    backend: str
-    note: str
-    interrupted: bool
-
-
-def run(
-    described: Problem,
-    *,
-    saves: int,
-    save_every: int = 1,
-    backend: Backend = "auto",
-    threads: int | None = None,
-    width: int | None = None,
-    progress: Progress | None = None,
-    initial: bool = False,
-    read: NoteReader | None = None,
-) -> RunResult:
-    """Advance `saves * save_every` steps and keep a record after every `save_every` of them.
-
-    Records are (saves, ...) for one trajectory and (lanes, saves, ...) for lanes. `progress(done, saves)` is called between
-    pieces; KeyboardInterrupt ends the run and keeps what is done. `width` overrides the vector width.
-    `initial` puts a record of the given loop before the others. `read` is given the loop after every piece, and says how full the
-    room is that the loop has for notes (above 1 some did not fit: the piece is done again in parts), and whether no lane goes on.
-    """
-    _require(described, saves, save_every)
-    if _is_traced(described):
-        return _traced(described, saves, save_every, backend, initial)
-    session, note = open_session(described, backend, threads=threads, width=width)
-    reading = None if read is None else PolledSession(session, read)
-    session = reading or session
-    session.reserve(saves + initial)
-    if initial:
-        session.run(0, 1, 0, 0)  # a block of no steps ends with a record like any other
-    with interruptible() as stop:
-        done = 0
-        for done in split_chunks(session, saves, save_every, stop, ChunkTimer(described.lanes), slot=int(initial)):
-            report(progress, done, saves, stop)
-            if reading is not None and reading.over:
-                break
-    records = session.records(done + initial)
-    return RunResult(session.loop(), records, session.name, note, stop.is_set() and done < saves, done)
-
-
-def chunks(
-    described: Problem,
-    *,
-    saves: int,
-    save_every: int = 1,
-    backend: Backend = "auto",
-    threads: int | None = None,
-    width: int | None = None,
-    chunk: int | None = None,
-    progress: Progress | None = None,
-) -> Iterator[Chunk]:
-    """The same run as a stream: `chunk` records at a time, in one buffer's worth of memory however long the run.
-
-    The records of a chunk are views of that buffer: use or copy them before asking for the next chunk.
-    """
-    _require(described, saves, save_every)
-    session, note = open_session(described, backend, threads=threads, width=width)
-    record = jax.eval_shape(described.observe, described.const_tree, described.loop_tree)
-    words = sum(leaf.size for leaf in jax.tree.leaves(record)) * (described.lanes or 1)
-    size = min(saves, chunk or max(1, STREAMED // max(words, 1)))
-    session.reserve(size)
-    first, pace = 0, ChunkTimer(described.lanes)
-    while first < saves:
-        wanted, done = min(size, saves - first), 0
-        with interruptible() as stop:
-            for done in split_chunks(session, wanted, save_every, stop, pace, first * save_every):
-                report(progress, first + done, saves, stop)
-        stopped = stop.is_set() and first + done < saves
-        yield Chunk(first, done, session.records(done), session.loop(), session.name, note, stopped)
-        if stopped:
-            return
-        first += done
-
-
-def open_session(
-    described: Problem, backend: Backend, *, threads: int | None = None, width: int | None = None
-) -> tuple[Session, str]:
-    """A session of the wanted backend, and a note where "auto" had to take another."""
-    if backend not in ("auto", "llvm", "cuda", "xla"):
-        raise ValueError(f"unknown backend {backend!r}: choose 'auto', 'llvm', 'cuda' or 'xla'")
-    from .xla import XlaSession
-
-    if backend == "xla":
-        return XlaSession(described), ""
-    try:
-        if backend == "cuda" or (backend == "auto" and (described.lanes or 0) >= MANY and _has_gpu()):
-            return _cuda_session(described), ""
-        return _llvm_session(described, threads, width), ""
-    except (LoweringError, ImportError) as error:
-        if backend != "auto":
-            raise
-        return XlaSession(described), f"ran on XLA: {error}"
-
-
-def _llvm_session(described: Problem, threads: int | None, width: int | None) -> Session:
-    from . import llvm as native
-
-    lowered = described.lowered()
-    width = 1 if described.lanes is None else width or native.best_width()
-    function = native.function(lowered, layout_of(described, lowered), width)
-    return native.NativeSession("llvm", function, Buffers(described, lowered, width), width, threads)
-
-
-def _cuda_session(described: Problem) -> Session:
-    from .cuda import CudaSession
-
-    return CudaSession(described, described.lowered())
-
-
-def _has_gpu() -> bool:
-    from .cuda import available
-
-    return available()
-
-
-def _require(described: Problem, saves: int, save_every: int) -> None:
-    if saves < 0 or save_every < 1:
-        raise ValueError(f"saves = {saves} and save_every = {save_every}: need at least 0 and 1")
-    described.require_steps(saves * save_every)
-
-
-def _is_traced(described: Problem) -> bool:
-    leaves = jax.tree.leaves((described.consts, described.loop, described.controls))
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-
-
-def _traced(described: Problem, saves: int, save_every: int, backend: Backend, initial: bool) -> RunResult:
-    """Inside a transformation (grad, jit, vmap) the run is a `lax.scan`."""
-    from .xla import traced
-
-    if backend not in ("auto", "xla"):
-        raise LoweringError(f"backend {backend!r} cannot run inside a JAX transformation; 'auto' and 'xla' can")
-    final, records = traced(described, saves, save_every, initial)
-    return RunResult(final, records, "xla", "traced", False, saves)
-
-
-def compiled(function: Callable) -> Callable:
-    """The same function, compiled by the kernels; by XLA where they cannot. Inside a JAX transformation it is called as it is.
-
-    A function of this package is then neither traced nor compiled in a process that finds it on disk.
+    A call is a run of no steps whose one record is the value. Inside a JAX transformation the function is called as
+    it is. A function of this package is neither traced nor compiled in a process that finds it on disk.
     """
     by_xla = jax.jit(function)
 
-    def observe(args: tuple, nothing: tuple) -> Any:
+    def observe(args: tuple[Any, ...], carry: tuple[()]) -> Any:
         return function(*args)
 
     @wraps(function)
@@ -333,7 +460,7 @@ def compiled(function: Callable) -> Callable:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
             return function(*args)
         try:
-            session, _ = open_session(make_problem(_stay, observe, args, ()), "llvm")
+            session, _ = open_session(make_problem(_keep_carry, observe, args, ()), "llvm")
         except (LoweringError, ImportError):
             return by_xla(*args)
         session.reserve(1)
@@ -343,21 +470,21 @@ def compiled(function: Callable) -> Callable:
     return call
 
 
-def evaluated(
-    function: Callable,
+def evaluate(
+    function: Observe,
     consts: Any,
-    given: Any,
+    carry: Any,
     *,
     lanes: int | None = None,
     axes: Any = None,
     backend: Backend = "auto",
     threads: int | None = None,
 ) -> Any:
-    """function(consts, given) by a backend; with `lanes` of every lane, `axes` = (consts, given) as `problem` has them."""
-    described = make_problem(_stay, function, consts, given, lanes=lanes, axes=axes)
-    records = run(described, saves=1, backend=backend, threads=threads).records
+    """function(consts, carry) on a back end, of every lane if there are `lanes`; `axes` as in `make_problem`."""
+    problem = make_problem(_keep_carry, function, consts, carry, lanes=lanes, axes=axes)
+    records = run_problem(problem, saves=1, backend=backend, threads=threads).records
     return jax.tree.map(lambda leaf: leaf[0] if lanes is None else leaf[:, 0], records)
 
 
-def _stay(consts: Any, loop: Any, u: Any) -> Any:
-    return loop
+def _keep_carry(consts: Any, carry: Any, control: Any) -> Any:
+    return carry

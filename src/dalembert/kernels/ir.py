@@ -1,14 +1,14 @@
-"""The scalar program: what remains of a JAX step when every array has been taken apart.
+"""The scalar program: what remains of a JAX step when every array has been taken apart, and the builder that writes it.
 
-A program is a list of scalar operations in static single assignment form, on three types: doubles, 64-bit integers and
-booleans. Structure is explicit: a `Block` is a list of statements, a statement is an operation (`Value`), a `Loop` with
-scalar carries or a `Branch`. A `Program` has three blocks: `setup` runs once, `advance` once a step, `observe` once a
-record. Backends only walk it; every decision that can change a bit of the result (order, fma, folding) is made in it.
+A program is a list of scalar operations in static single assignment form, on three types: doubles, 64-bit integers
+and booleans. Structure is explicit: a `Block` is a list of statements, a statement is an operation (`Value`), a
+`Loop` with scalar carries or a `Branch`. A `Program` has three blocks: `setup` runs once, `advance` once a step,
+`observe` once a record. The back ends only walk it; every decision that can change a bit of the result (order, fma,
+folding) is made in it.
 
-Building a scalar program: every operation folds, is shared, and moves out of the loops it does not depend on.
-
-Only literals fold. The identities used are those of real arithmetic on finite numbers (0 * x = 0, x + 0 = x), which is
-what removes the zeros of tangents and structure constants; sums are never reordered.
+The `Builder` folds every operation, shares it with an equal one, and moves it out of the loops it does not depend on.
+Only literals fold. The identities used are those of real arithmetic on finite numbers (0 * x = 0, x + 0 = x), which
+is what removes the zeros of tangents and structure constants; sums are never reordered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -27,7 +27,7 @@ import numpy as np
 
 F64, I64, BOOL = "f64", "i64", "i1"
 
-FREE = frozenset({"const", "input", "param", "result", "neg", "copy"})
+FREE_OPERATIONS = frozenset({"const", "input", "param", "result", "neg", "copy"})
 """Operations that cost nothing: names of values, and signs (which every fma absorbs)."""
 
 
@@ -44,9 +44,7 @@ class Value:
         self.op, self.type, self.args, self.data, self.block = op, type, args, data, block
 
     def __repr__(self) -> str:
-        if self.op == "const":
-            return _literal(self)
-        return f"<{self.op}:{self.type}>"
+        return _literal(self) if self.op == "const" else f"<{self.op}:{self.type}>"
 
 
 class Block:
@@ -58,15 +56,14 @@ class Block:
         self.parent, self.outer = parent, outer
         self.depth: int = parent.depth + 1 if parent else 0
         self.statements: list[Statement] = []
-        self.table: dict[tuple, Value] = {}
+        self.table: dict[tuple[Any, ...], Value] = {}
 
-    def find(self, key: tuple) -> Value | None:
+    def find(self, key: tuple[Any, ...]) -> Value | None:
         """The same operation, computed here or in a block around this one."""
         block: Block | None = self
         while block is not None:
-            found = block.table.get(key)
-            if found is not None:
-                return found
+            if key in block.table:
+                return block.table[key]
             block = block.parent
         return None
 
@@ -80,7 +77,7 @@ class Loop:
     test: Block
     condition: Value
     body: Block
-    following: list[Value]
+    next_values: list[Value]
     results: list[Value]
 
 
@@ -101,10 +98,10 @@ Statement = Value | Loop | Branch
 
 @dataclass(eq=False)
 class Program:
-    """The whole run of one trajectory, but for the two counting loops around `advance` and `observe`.
+    """The run of one trajectory, but for the two counting loops around `advance` and `observe`.
 
-    `constants` and `controls` are inputs, `state` is what the step carries, `following` its next values; `observe`
-    reads the state through `observed` and gives `record`.
+    `constants` and `controls` are inputs, `state` is what the step carries, `next_state` its next values; `observe`
+    reads the state through `observed` and gives `record`. `parallel_sums`: equal operations stand side by side.
     """
 
     constants: list[Value]
@@ -112,11 +109,11 @@ class Program:
     setup: Block
     state: list[Value]
     advance: Block
-    following: list[Value]
+    next_state: list[Value]
     observed: list[Value]
     observe: Block
     record: list[Value]
-    notes: dict[str, Any] = field(default_factory=dict)
+    parallel_sums: bool = False
 
     @cached_property
     def text(self) -> str:
@@ -133,7 +130,8 @@ class Program:
 
     def count(self, block: str = "advance") -> Counter[str]:
         """How often each operation occurs in a block; the body of a loop and both arms of a branch count once."""
-        return Counter(value.op for value in values(getattr(self, block)) if value.op not in FREE)
+        statements = [statement for each in blocks(getattr(self, block)) for statement in each.statements]
+        return Counter(it.op for it in statements if isinstance(it, Value) and it.op not in FREE_OPERATIONS)
 
     @property
     def operations(self) -> int:
@@ -158,14 +156,6 @@ def blocks(block: Block) -> Iterator[Block]:
             yield from blocks(inner)
 
 
-def values(block: Block) -> Iterator[Value]:
-    """Every operation in this block and in those inside it."""
-    for each in blocks(block):
-        for statement in each.statements:
-            if isinstance(statement, Value):
-                yield statement
-
-
 def _literal(value: Value) -> str:
     return value.data.hex() if value.type == F64 else str(value.data)
 
@@ -181,7 +171,7 @@ class _Printer:
             return _literal(value)
         return self.names.setdefault(value, f"%{len(self.names)}")
 
-    def names_of(self, values: list[Value]) -> str:
+    def names_of(self, values: Sequence[Value]) -> str:
         return ", ".join(map(self.name, values))
 
     def declare(self, values: list[Value]) -> str:
@@ -193,7 +183,7 @@ class _Printer:
         yield from self.block(program.setup, 1)
         yield f"advance {self.declare(program.state)}:"
         yield from self.block(program.advance, 1)
-        yield f"  -> {self.names_of(program.following)}"
+        yield f"  -> {self.names_of(program.next_state)}"
         yield f"observe {self.declare(program.observed)}:"
         yield from self.block(program.observe, 1)
         yield f"  -> {self.names_of(program.record)}"
@@ -210,7 +200,7 @@ class _Printer:
                 yield from self.block(statement.test, indent + 1)
                 yield f"{pad}while {self.name(statement.condition)}:"
                 yield from self.block(statement.body, indent + 1)
-                yield f"{pad}  -> {self.names_of(statement.following)}"
+                yield f"{pad}  -> {self.names_of(statement.next_values)}"
                 yield f"{pad}after {self.names_of(statement.results)}"
             else:
                 yield f"{pad}if {self.name(statement.condition)}:"
@@ -222,19 +212,17 @@ class _Printer:
                 yield f"{pad}after {self.names_of(statement.results)}"
 
 
-BUDGET = 48_000
-"""Operations a program may have before XLA is the better place for it."""
-
-_MASK = (1 << 64) - 1
+MAX_OPERATIONS = 48_000
+"""Operations that a program may have; XLA is the better place for a longer one."""
 
 
 def _wrap(n: int) -> int:
     """The 64-bit two's complement integer congruent to n."""
-    n &= _MASK
+    n &= (1 << 64) - 1
     return n - (1 << 64) if n >> 63 else n
 
 
-def fused(a: float, b: float, c: float) -> float:
+def fma(a: float, b: float, c: float) -> float:
     """a * b + c rounded once."""
     if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
         return a * b + c
@@ -254,61 +242,40 @@ def _integer_division(a: int, b: int) -> int:
     return -1 if b == 0 else _wrap(int(math.copysign(1, a) * math.copysign(1, b)) * (abs(a) // abs(b)))
 
 
-def _remainder(a: int, b: int) -> int:
-    return a if b == 0 else a - b * _integer_division(a, b)
-
-
-def _truncated(x: float) -> int:
+def _to_int(x: float) -> int:
     """Conversion to an integer as XLA does it: towards zero, NaN to 0, the ends of the range beyond it."""
     if math.isnan(x):
         return 0
     return max(-(1 << 63), min((1 << 63) - 1, int(x) if math.isfinite(x) else int(math.copysign(1 << 63, x))))
 
 
-def _rounding(function: Callable[[float], Any]) -> Callable[[float], float]:
+def _keep_sign(function: Callable[[float], Any]) -> Callable[[float], float]:
     return lambda x: math.copysign(float(function(x)), x) if math.isfinite(x) else x
 
 
-FOLD: dict[tuple[str, str], Callable] = {
-    ("add", F64): lambda a, b: a + b,
-    ("sub", F64): lambda a, b: a - b,
-    ("mul", F64): lambda a, b: a * b,
-    ("div", F64): _float_division,
-    ("neg", F64): lambda a: -a,
-    ("abs", F64): abs,
-    ("fma", F64): fused,
+# fmt: off
+FOLDING_RULES: dict[tuple[str, str], Callable[..., Any]] = {
+    ("add", F64): lambda a, b: a + b, ("sub", F64): lambda a, b: a - b, ("mul", F64): lambda a, b: a * b,
+    ("div", F64): _float_division, ("neg", F64): lambda a: -a, ("abs", F64): abs, ("fma", F64): fma,
     ("sqrt", F64): lambda a: math.sqrt(a) if a >= 0 else math.nan,
-    ("floor", F64): _rounding(math.floor),
-    ("ceil", F64): _rounding(math.ceil),
-    ("round", F64): _rounding(round),
-    ("trunc", F64): _rounding(math.trunc),
-    ("min", F64): lambda a, b: a if a < b or a != a else b,
-    ("max", F64): lambda a, b: a if a > b or a != a else b,
+    ("floor", F64): _keep_sign(math.floor), ("ceil", F64): _keep_sign(math.ceil),
+    ("round", F64): _keep_sign(round), ("trunc", F64): _keep_sign(math.trunc),
+    ("min", F64): lambda a, b: a if a < b or a != a else b, ("max", F64): lambda a, b: a if a > b or a != a else b,
     ("copysign", F64): math.copysign,
-    ("add", I64): lambda a, b: _wrap(a + b),
-    ("sub", I64): lambda a, b: _wrap(a - b),
-    ("mul", I64): lambda a, b: _wrap(a * b),
-    ("div", I64): _integer_division,
-    ("rem", I64): _remainder,
-    ("neg", I64): lambda a: _wrap(-a),
-    ("abs", I64): lambda a: _wrap(abs(a)),
-    ("min", I64): min,
-    ("max", I64): max,
-    ("shl", I64): lambda a, b: _wrap(a << (b & 63)),
-    ("shr", I64): lambda a, b: a >> (b & 63),
-    ("and", I64): lambda a, b: a & b,
-    ("or", I64): lambda a, b: a | b,
-    ("xor", I64): lambda a, b: a ^ b,
+    ("add", I64): lambda a, b: _wrap(a + b), ("sub", I64): lambda a, b: _wrap(a - b),
+    ("mul", I64): lambda a, b: _wrap(a * b), ("div", I64): _integer_division,
+    ("rem", I64): lambda a, b: a if b == 0 else a - b * _integer_division(a, b),
+    ("neg", I64): lambda a: _wrap(-a), ("abs", I64): lambda a: _wrap(abs(a)), ("min", I64): min, ("max", I64): max,
+    ("shl", I64): lambda a, b: _wrap(a << (b & 63)), ("shr", I64): lambda a, b: a >> (b & 63),
+    ("and", I64): lambda a, b: a & b, ("or", I64): lambda a, b: a | b, ("xor", I64): lambda a, b: a ^ b,
     ("not", I64): lambda a: ~a,
-    ("and", BOOL): lambda a, b: a and b,
-    ("or", BOOL): lambda a, b: a or b,
-    ("xor", BOOL): lambda a, b: a != b,
+    ("and", BOOL): lambda a, b: a and b, ("or", BOOL): lambda a, b: a or b, ("xor", BOOL): lambda a, b: a != b,
     ("not", BOOL): lambda a: not a,
-    ("float", F64): float,
-    ("bits", I64): lambda a: int(np.float64(a).view(np.int64)),
+    ("float", F64): float, ("bits", I64): lambda a: int(np.float64(a).view(np.int64)),
     ("unbits", F64): lambda a: float(np.int64(a).view(np.float64)),
 }
-COMPARE: dict[str, Callable] = {
+# fmt: on
+COMPARISONS: dict[str, Callable[..., bool]] = {
     "lt": lambda a, b: a < b,
     "le": lambda a, b: a <= b,
     "eq": lambda a, b: a == b,
@@ -320,14 +287,12 @@ COMMUTATIVE = frozenset({"add", "mul", "and", "or", "xor", "eq", "ne"})
 class Builder:
     """Appends operations to the current block, or finds that they are already there."""
 
-    def __init__(self, budget: int = BUDGET):
+    def __init__(self, budget: int = MAX_OPERATIONS):
         self.setup = self.block = Block()
         self.budget = budget
         self.size = 0
-        self.notes: dict[str, Any] = {}
+        self.parallel_sums = False
         self._constants: dict[tuple[str, str], Value] = {}
-
-    # ---- values
 
     def const(self, data: Any, type: str | None = None) -> Value:
         if type is None:
@@ -363,21 +328,19 @@ class Builder:
         return value
 
     def _fold(self, op: str, type: str, *data: Any) -> Any:
-        if op in COMPARE:
-            return COMPARE[op](*data)
+        if op in COMPARISONS:
+            return COMPARISONS[op](*data)
         if op == "select":
             return data[1] if data[0] else data[2]
         if op == "int":
-            return _truncated(float(data[0]))
+            return _to_int(float(data[0]))
         try:
-            return FOLD[op, type](*data)
+            return FOLDING_RULES[op, type](*data)
         except OverflowError:
             return math.inf
 
     def is_const(self, value: Value, *among: float) -> bool:
         return value.op == "const" and (not among or value.data in among)
-
-    # ---- arithmetic
 
     def add(self, a: Value, b: Value) -> Value:
         if self.is_const(a, 0):
@@ -485,8 +448,6 @@ class Builder:
     def copysign(self, size: Value, sign: Value) -> Value:
         return self.emit("copysign", F64, size, sign)
 
-    # ---- logic
-
     def compare(self, op: str, a: Value, b: Value) -> Value:
         if op in ("gt", "ge"):
             op, a, b = {"gt": "lt", "ge": "le"}[op], b, a
@@ -538,8 +499,6 @@ class Builder:
             return self.select(a, self.const(1, type), self.const(0, type))
         return self.emit("float" if type == F64 else "int", type, a)
 
-    # ---- structure
-
     @contextmanager
     def inside(self, block: Block) -> Iterator[Block]:
         outside, self.block = self.block, block
@@ -560,10 +519,9 @@ class Builder:
         if condition.op == "const" and not condition.data:
             return list(initial)
         with self.inside(working):
-            following = body(params)
+            next_values = body(params)
         results = [self.source("result", value.type) for value in initial]
-        loop = Loop(list(initial), params, testing, condition, working, following, results)
-        self.block.statements.append(loop)
+        self.block.statements.append(Loop(list(initial), params, testing, condition, working, next_values, results))
         return results
 
     def branch(

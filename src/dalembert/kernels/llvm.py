@@ -1,12 +1,9 @@
-"""Scalar programs as LLVM IR: one emitter for one trajectory and for lanes <W x double>.
+"""The back end of this computer: a scalar program as LLVM IR, compiled by llvmlite and run by ctypes on threads.
 
-A lane computes exactly the operations of a single run, in the same order. Loops over lanes are masked: a lane whose
-condition is false keeps its carries (a select), and the loop ends when no lane is left. Nothing is left to the backend:
-no fast-math flags, fma only where the program says so.
-
-Machine code for this computer: LLVM IR compiled by llvmlite, cached on disk, run by ctypes on threads.
-
-ctypes releases the GIL during a call, so blocks of lanes run side by side.
+One emitter serves one trajectory and lanes <W x double>. A lane computes exactly the operations of a single run, in
+the same order. Loops over lanes are masked: a lane whose condition is false keeps its carries (a select), and the
+loop ends when no lane is left. LLVM may decide nothing: there are no fast-math flags, and fma stands only where the
+program says so. ctypes releases the GIL during a call, so blocks of lanes run side by side.
 """
 
 from __future__ import annotations
@@ -21,36 +18,24 @@ from pathlib import Path
 from typing import Any
 
 from . import cache as disk
-from .cache import Lowered
-from .ir import BOOL, F64, I64, Block, Branch, Loop, Program, Statement, Value
-from .problem import ABI, COUNTS, ENTRY, POINTERS, WORDS, Buffers, Function, Layout
+from .cache import LoweredProgram
+from .ir import BOOL, F64, I64, Block, Branch, Loop, Program, Value
+from .problem import ABI, ARGUMENT_WORDS, COUNT_ARGUMENTS, ENTRY_SIGNATURE, POINTER_ARGUMENTS, Buffers, Function, Layout
 
 _SCALARS = {F64: "double", I64: "i64", BOOL: "i1"}
-_INTRINSICS = {
-    "abs": "fabs",
-    "sqrt": "sqrt",
-    "floor": "floor",
-    "ceil": "ceil",
-    "round": "roundeven",
-    "trunc": "trunc",
-    "fma": "fma",
-    "copysign": "copysign",
-}
+_INTRINSICS = {op: op for op in ("sqrt", "floor", "ceil", "trunc", "fma", "copysign")}
+_INTRINSICS |= {"abs": "fabs", "round": "roundeven"}
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "neg": "fneg"}
 _COMPARE = {
     F64: {"lt": "fcmp olt", "le": "fcmp ole", "eq": "fcmp oeq", "ne": "fcmp une"},
     I64: {"lt": "icmp slt", "le": "icmp sle", "eq": "icmp eq", "ne": "icmp ne"},
 }
-_INTEGER = {
-    "add": "add",
-    "sub": "sub",
-    "mul": "mul",
-    "and": "and",
-    "or": "or",
-    "xor": "xor",
-    "shl": "shl",
-    "shr": "ashr",
-}
+_INTEGER = {op: op for op in ("add", "sub", "mul", "and", "or", "xor", "shl")} | {"shr": "ashr"}
+
+TASKS_PER_THREAD = 4
+"""Tasks that a thread gets, so that an unlucky one does not keep the others waiting."""
+MAX_OPTIMISED_LINES = 4000
+"""Lines of LLVM IR above which its passes cost more than they gain."""
 
 
 class Emitter:
@@ -63,8 +48,6 @@ class Emitter:
         self.declared: set[str] = set()
         self.count = 0
         self.label = "entry"
-
-    # ---- text
 
     def vector(self, type: str) -> str:
         scalar = _SCALARS[type]
@@ -79,8 +62,8 @@ class Emitter:
         self.lines.append(f"  {name} = {text}")
         return name
 
-    def do(self, text: str) -> None:
-        self.lines.append(f"  {text}")
+    def do(self, *texts: str) -> None:
+        self.lines += [f"  {text}" for text in texts]
 
     def start(self, label: str) -> None:
         self.lines.append(f"{label}:")
@@ -106,8 +89,6 @@ class Emitter:
         full = f"@llvm.{name}.{suffix if self.width == 1 else f'v{self.width}{suffix}'}"
         self.declared.add(f"declare {vector} {full}({', '.join([vector] * len(args))})")
         return f"call {vector} {full}({', '.join(f'{vector} {arg}' for arg in args)})"
-
-    # ---- operations
 
     def operation(self, value: Value) -> str:
         """The right-hand side of one operation."""
@@ -172,19 +153,14 @@ class Emitter:
         result = self.put(f"select {boolean} {is_minus}, {vector} {minus}, {vector} {usual}")
         return f"select {boolean} {is_zero}, {vector} {self.literal(-1, I64) if op == 'div' else a}, {vector} {result}"
 
-    # ---- structure
-
     def block(self, block: Block, mask: str | None) -> None:
         for statement in block.statements:
-            self.statement(statement, mask)
-
-    def statement(self, statement: Statement, mask: str | None) -> None:
-        if isinstance(statement, Value):
-            self.names[statement] = self.put(self.operation(statement))
-        elif isinstance(statement, Loop):
-            self.loop(statement, mask)
-        else:
-            self.branch(statement, mask)
+            if isinstance(statement, Value):
+                self.names[statement] = self.put(self.operation(statement))
+            elif isinstance(statement, Loop):
+                self.loop(statement, mask)
+            else:
+                self.branch(statement, mask)
 
     def both(self, mask: str | None, condition: str) -> str:
         return condition if mask is None else self.put(f"and {self.vector(BOOL)} {mask}, {condition}")
@@ -217,7 +193,7 @@ class Emitter:
         self.block(loop.body, active)
         self.do(f"br label %{back}")
         self.start(back)
-        for param, value, name in zip(loop.params, loop.following, carried, strict=True):
+        for param, value, name in zip(loop.params, loop.next_values, carried, strict=True):
             vector = self.vector(param.type)
             condition = "true" if self.width == 1 else active
             self.do(
@@ -253,8 +229,6 @@ class Emitter:
             nothing = self.literal(0, value.type)
             joined.append(self.put(f"phi {self.vector(value.type)} [ {name}, %{leave} ], [ {nothing}, %{origin} ]"))
         return joined
-
-    # ---- memory
 
     def load(self, pointer: str, index: str, type: str, shared: bool = False) -> str:
         """One scalar of every lane; booleans are stored as words."""
@@ -307,13 +281,11 @@ class Emitter:
             row = self.put(f"add i64 {row}, {self.put(f'mul i64 {save}, {size}')}")
             self.store("%records", self.slot(row, lane), self.name(value), value.type)
 
-    # ---- the run
-
     def function(self, name: str) -> str:
-        """for every block of lanes: load, for every record: advance `every` times and observe, store the state."""
+        """for every vector of lanes: load, for every record: advance `every` times and observe, store the state."""
         program = self.program
-        pointers = ", ".join(f"ptr noalias %{each}" for each in POINTERS)
-        counts = ", ".join(f"i64 %{each}" for each in COUNTS)
+        pointers = ", ".join(f"ptr noalias %{each}" for each in POINTER_ARGUMENTS)
+        counts = ", ".join(f"i64 %{each}" for each in COUNT_ARGUMENTS)
         self.start("entry")
         self.do("br label %lanes")
         self.start("lanes")
@@ -323,89 +295,61 @@ class Emitter:
         self.block(program.setup, None)
         at_save, at_step = [self.fresh("s") for _ in program.state], [self.fresh("s") for _ in program.state]
         origin = self.label
-        following, at_end = [self.fresh("f") for _ in program.state], [self.fresh("s") for _ in program.state]
+        stepped, at_end = [self.fresh("f") for _ in program.state], [self.fresh("s") for _ in program.state]
         self.do("br label %saves")
         self.start("saves")
         self.do(f"%save = phi i64 [ %first, %{origin} ], [ %next_save, %saves_end ]")
-        self.name_state(program.state, at_save)
+        self.names.update(zip(program.state, at_save, strict=True))
         self.phis(program.state, initial, origin, at_end, "saves_end")
-        self.do("%from = sub i64 %save, %first")
-        self.do("%step0 = mul i64 %from, %every")
-        self.do("%some_steps = icmp sgt i64 %every, 0")
-        self.do("br i1 %some_steps, label %steps, label %observe")
-        self._steps(at_save, at_step, following)
-        self._observation(at_save, following, at_end)
-        self.start("saves_end")
-        self.do("%next_save = add i64 %save, 1")
-        self.do("%more_saves = icmp slt i64 %next_save, %last")
-        self.do("br i1 %more_saves, label %saves, label %lanes_end")
-        self.start("lanes_end")
-        for row, (value, result) in enumerate(zip(at_end, program.following, strict=True)):
-            self.store("%state", self.slot(row, "%lane"), value, result.type)
-        self.do(f"%next_lane = add i64 %lane, {self.width}")
-        self.do("%more_lanes = icmp slt i64 %next_lane, %end")
-        self.do("br i1 %more_lanes, label %lanes, label %finish")
-        self.start("finish")
-        self.do("ret void")
-        body = "\n".join(self.lines)
-        declarations = "\n".join(sorted(self.declared))
-        return f"{declarations}\ndefine void @{name}({pointers}, {counts}) nounwind noinline {{\n{body}\n}}\n"
-
-    def _steps(self, at_save: list[str], at_step: list[str], following: list[str]) -> None:
-        """Advance `every` times from the state at a record."""
-        program = self.program
+        self.do("%from = sub i64 %save, %first", "%step0 = mul i64 %from, %every")
+        self.do("%some_steps = icmp sgt i64 %every, 0", "br i1 %some_steps, label %steps, label %observe")
         self.start("steps")
         self.do("%k = phi i64 [ 0, %saves ], [ %next_k, %steps_end ]")
-        self.name_state(program.state, at_step)
-        self.phis(program.state, at_save, "saves", following, "steps_end")
+        self.names.update(zip(program.state, at_step, strict=True))
+        self.phis(program.state, at_save, "saves", stepped, "steps_end")
         if program.controls:
             self.load_controls(self.put("add i64 %step0, %k"), "%lane")
         self.block(program.advance, None)
         self.do("br label %steps_end")
         self.start("steps_end")
-        for value, result in zip(following, program.following, strict=True):
+        for value, result in zip(stepped, program.next_state, strict=True):
             vector = self.vector(result.type)
             self.do(f"{value} = select i1 true, {vector} {self.name(result)}, {vector} {self.name(result)}")
-        self.do("%next_k = add i64 %k, 1")
-        self.do("%more_steps = icmp slt i64 %next_k, %every")
+        self.do("%next_k = add i64 %k, 1", "%more_steps = icmp slt i64 %next_k, %every")
         self.do("br i1 %more_steps, label %steps, label %observe")
-
-    def _observation(self, at_save: list[str], following: list[str], at_end: list[str]) -> None:
-        """The record of the state after the steps (the one before, where there are none)."""
-        program = self.program
-        self.start("observe")
-        self.name_state(program.observed, at_end)
-        self.phis(program.observed, at_save, "saves", following, "steps_end")
+        self.start("observe")  # the state after the steps, or the one before where there are none
+        self.names.update(zip(program.observed, at_end, strict=True))
+        self.phis(program.observed, at_save, "saves", stepped, "steps_end")
         self.block(program.observe, None)
         self.store_record("%save", "%lane")
         self.do("br label %saves_end")
+        self.start("saves_end")
+        self.do("%next_save = add i64 %save, 1", "%more_saves = icmp slt i64 %next_save, %last")
+        self.do("br i1 %more_saves, label %saves, label %lanes_end")
+        self.start("lanes_end")
+        for row, (value, result) in enumerate(zip(at_end, program.next_state, strict=True)):
+            self.store("%state", self.slot(row, "%lane"), value, result.type)
+        self.do(f"%next_lane = add i64 %lane, {self.width}", "%more_lanes = icmp slt i64 %next_lane, %end")
+        self.do("br i1 %more_lanes, label %lanes, label %finish")
+        self.start("finish")
+        self.do("ret void")
+        body, declarations = "\n".join(self.lines), "\n".join(sorted(self.declared))
+        return f"{declarations}\ndefine void @{name}({pointers}, {counts}) nounwind noinline {{\n{body}\n}}\n"
 
-    def name_state(self, values: Sequence[Value], names: Sequence[str]) -> None:
-        self.names.update(zip(values, names, strict=True))
 
-
-def source(program: Program, layout: Layout, width: int, name: str = "run") -> str:
+def llvm_source(program: Program, layout: Layout, width: int, name: str = "run") -> str:
     """LLVM IR of the whole run."""
     return Emitter(program, layout, width).function(name) + _entry(name)
 
 
 def _entry(name: str) -> str:
-    """The same function of one address, where its arguments are words: Python hands over one in a tenth of the time of thirteen."""
-    types = ["ptr"] * len(POINTERS) + ["i64"] * len(COUNTS)
-    lines = [
-        f"  %p{i} = getelementptr i64, ptr %words, i64 {i}\n  %a{i} = load {type}, ptr %p{i}"
-        for i, type in enumerate(types)
-    ]
+    """The same function of the address of its arguments: Python passes one ten times as fast as thirteen."""
+    types = ["ptr"] * len(POINTER_ARGUMENTS) + ["i64"] * len(COUNT_ARGUMENTS)
+    address = "  %p{0} = getelementptr i64, ptr %words, i64 {0}\n  %a{0} = load {1}, ptr %p{0}"
+    lines = [address.format(i, type) for i, type in enumerate(types)]
     arguments = ", ".join(f"{type} %a{i}" for i, type in enumerate(types))
     body = "\n".join([*lines, f"  call void @{name}({arguments})", "  ret void"])
     return f"define void @enter_{name}(ptr %words) nounwind {{\n{body}\n}}\n"
-
-
-PIECES = 4
-"""Pieces of work a thread gets, so that an unlucky one does not keep the others waiting."""
-
-LONG = 4000
-"""Lines of LLVM IR from which on its passes cost more than they gain."""
 
 
 @cache
@@ -419,14 +363,14 @@ def _host() -> tuple[str, str, str]:
 
 
 @cache
-def _emitter() -> str:
+def _emitter_text() -> str:
     """The text of the emitter: code that another version of it wrote must not be found again."""
-    return "".join(Path(file).read_text(encoding="utf-8") for file in (__file__,))
+    return Path(__file__).read_text(encoding="utf-8")
 
 
 @cache
 def best_width() -> int:
-    """The doubles in a vector register of this processor; in two where it has 32 of them, so that one hides the latency of the other."""
+    """The doubles in a vector register; in two where there are 32 of them, so that one hides the other's latency."""
     features = _host()[2].split(",")
     return 16 if "+avx512f" in features else 4 if "+avx" in features else 2
 
@@ -434,37 +378,34 @@ def best_width() -> int:
 _functions: dict[tuple[str, Layout, int], Function] = {}
 
 
-def function(lowered: Lowered, layout: Layout, width: int) -> Function:
+def native_function(lowered: LoweredProgram, layout: Layout, width: int) -> Function:
     """The run of a program on `width` lanes at a time, as a native function; compiled once."""
     key = (lowered.digest, layout, width)
     if key not in _functions:
-        _functions[key] = compile(lowered, layout, width)
+        _functions[key] = compile_native(lowered, layout, width)
     return _functions[key]
 
 
-def compile(lowered: Lowered, layout: Layout, width: int) -> Function:
-    """Machine code from the disk, or else from LLVM."""
+def compile_native(lowered: LoweredProgram, layout: Layout, width: int) -> Function:
+    """The run of a program on `width` lanes at a time: machine code from the disk, or else from LLVM."""
     import llvmlite
 
-    key = disk.key(lowered.digest, repr(layout), str(width), ABI, _emitter(), llvmlite.__version__, *_host())
+    key = disk.entry_key(lowered.digest, repr(layout), str(width), ABI, _emitter_text(), llvmlite.__version__, *_host())
 
     def build() -> bytes:
-        evaluates = (
-            width == 1 and not lowered.program.operations
-        )  # no steps: it runs once, and compiling would be all it costs
-        text, parallel = source(lowered.program, layout, width), lowered.program.notes.get("parallel sums", False)
-        return object_code(text, 0 if evaluates else 2, width == 1 and parallel)
+        program = lowered.program
+        effort = 2 if width > 1 or program.operations else 0  # no steps: it runs once, and compiling is all it costs
+        return compile_object(llvm_source(program, layout, width), effort, width == 1 and program.parallel_sums)
 
-    return load(disk.get(key, build), key)
+    return load_object(disk.load_or_build(key, build), key)
 
 
-def object_code(text: str, effort: int = 2, vectorise: bool = False) -> bytes:
+def compile_object(text: str, effort: int = 2, vectorise: bool = False) -> bytes:
     """An object file for this processor; `effort` 0 compiles ten times as fast as 2.
 
-    With `vectorise` LLVM puts equal operations side by side into one: the same numbers, and worth its time for long sums.
-
-    A long text goes to the code generator as it is: what LLVM's passes look for our own optimiser has done, and in small loops,
-    where they still find something, they take no time.
+    With `vectorise` LLVM puts equal operations side by side into one: the same numbers, and worth its time for long
+    sums. A long text goes to the code generator as it is: our own optimiser has done what LLVM's passes look for, and
+    in small loops, where they still find something, they take no time.
     """
     import llvmlite.binding as binding
 
@@ -475,13 +416,13 @@ def object_code(text: str, effort: int = 2, vectorise: bool = False) -> bytes:
     module = binding.parse_assembly(text)
     module.triple = triple
     module.data_layout = str(machine.target_data)
-    if effort and text.count("\n") < LONG:
+    if effort and text.count("\n") < MAX_OPTIMISED_LINES:
         options = binding.create_pipeline_tuning_options(speed_level=2)
         options.loop_vectorization = options.loop_unrolling = False
         options.slp_vectorization = vectorise
         builder = binding.create_pass_builder(machine, options)
         builder.getModulePassManager().run(module, builder)
-    return machine.emit_object(module)
+    return bytes(machine.emit_object(module))
 
 
 @cache
@@ -495,13 +436,13 @@ def _linker() -> Any:
 _libraries: list[Any] = []  # loaded code lives as long as the process
 
 
-def load(machine_code: bytes, name: str) -> Function:
+def load_object(machine_code: bytes, name: str) -> Function:
     """The function in an object file."""
     import llvmlite.binding as binding
 
     builder = binding.JITLibraryBuilder().add_object_img(machine_code).add_current_process().export_symbol("enter_run")
     _libraries.append(builder.link(_linker(), f"{name}-{len(_libraries)}"))
-    enter, words = ENTRY(_libraries[-1]["enter_run"]), WORDS.pack
+    enter, words = ENTRY_SIGNATURE(_libraries[-1]["enter_run"]), ARGUMENT_WORDS.pack
     return lambda *arguments: enter(words(*arguments))
 
 
@@ -511,16 +452,16 @@ def count_processors() -> int:
 
 
 class NativeSession:
-    """A run in calls of a native function: blocks of `width` lanes, spread over threads."""
+    """A run in calls of a native function: vectors of `width` lanes, spread over threads."""
 
     limit = 1 << 62
 
     def __init__(self, name: str, function: Function, buffers: Buffers, width: int, threads: int | None):
         self.name, self.function, self.buffers, self.width = name, function, buffers, width
-        blocks = buffers.stride // width
-        self.threads = max(1, min(threads or count_processors(), blocks))
-        pieces = 1 if self.threads == 1 else min(blocks, PIECES * self.threads)
-        self.ranges = [(blocks * i // pieces * width, blocks * (i + 1) // pieces * width) for i in range(pieces)]
+        vectors = buffers.stride // width
+        self.threads = max(1, min(threads or count_processors(), vectors))
+        tasks = 1 if self.threads == 1 else min(vectors, TASKS_PER_THREAD * self.threads)
+        self.ranges = [(vectors * i // tasks * width, vectors * (i + 1) // tasks * width) for i in range(tasks)]
         self.pool = ThreadPoolExecutor(self.threads - 1) if self.threads > 1 else None
 
     def reserve(self, capacity: int) -> None:
@@ -532,26 +473,22 @@ class NativeSession:
         b = self.buffers
         shared, varying, state, controls, records = self.addresses
         pointers = (shared, varying, state, controls + 8 * step * b.control_row, records)
-        if self.pool is None:
-            begin, end = self.ranges[0]
-            self.function(*pointers, b.capacity, first, first + count, every, b.stride, begin, end, b.control_stride)
-            return
-
-        pieces = iter(self.ranges)  # whoever is free takes the next one
+        tasks = iter(self.ranges)  # whoever is free takes the next one
 
         def work() -> None:
-            for begin, end in pieces:
-                self.function(
-                    *pointers, b.capacity, first, first + count, every, b.stride, begin, end, b.control_stride
-                )
+            for begin, end in tasks:
+                counts = (b.capacity, first, first + count, every, b.stride, begin, end, b.control_stride)
+                self.function(*pointers, *counts)
 
+        if self.pool is None:
+            return work()
         helpers = [self.pool.submit(work) for _ in range(self.threads - 1)]
         work()  # this thread is one of them: a short call does not wait for two to wake up
         for helper in helpers:
             helper.result()
 
-    def loop(self) -> Any:
-        return self.buffers.unpack_loop()
+    def carry(self) -> Any:
+        return self.buffers.unpack_carry()
 
     def records(self, count: int) -> Any:
         return self.buffers.unpack_records(count)

@@ -1,11 +1,7 @@
-"""How pytrees become the buffers that generated functions read and write.
+"""What is to be run: two functions, their arguments, which of these vary over lanes, and their words in memory.
 
 All buffers hold 8-byte words (doubles, integers, booleans as 0 and 1), lanes fastest: consecutive lanes are consecutive
 words, which is what vector loads and coalesced GPU accesses want.
-
-What is to be run: two functions, their arguments, and which of these vary over lanes.
-
-The buffers of a run, filled from its arguments and read back as its results.
 """
 
 from __future__ import annotations
@@ -22,30 +18,38 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
-from .cache import Lowered, cached_program
-from .ir import BUDGET, LoweringError
-from .lowering import lower
+from .cache import LoweredProgram, cached_program
+from .ir import MAX_OPERATIONS, LoweringError
+from .lowering import lower, shape_struct
 
-POINTERS = ("shared", "varying", "state", "controls", "records")
-COUNTS = ("capacity", "first", "last", "every", "stride", "begin", "end", "control_stride")
+Words = NDArray[np.int64]
+Advance = Callable[[Any, Any, Any], Any]  # (consts, carry, control) -> carry
+Observe = Callable[[Any, Any], Any]  # (consts, carry) -> record
+
+POINTER_ARGUMENTS = ("shared", "varying", "state", "controls", "records")
+COUNT_ARGUMENTS = ("capacity", "first", "last", "every", "stride", "begin", "end", "control_stride")
 """Arguments of every generated function: records first <= i < last of lanes begin <= lane < end, in buffers of `stride`
-lanes; `capacity` records have room, each follows `every` steps."""
+lanes that hold `capacity` records; each record follows `every` steps."""
 Function = Callable[..., None]
-SIGNATURE = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(POINTERS), *[ctypes.c_int64] * len(COUNTS))
-ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+SIGNATURE = ctypes.CFUNCTYPE(
+    None, *[ctypes.c_void_p] * len(POINTER_ARGUMENTS), *[ctypes.c_int64] * len(COUNT_ARGUMENTS)
+)
+ENTRY_SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 """The same, given the address of the words of all arguments."""
-WORDS = struct.Struct(f"{len(POINTERS) + len(COUNTS)}q")
+ARGUMENT_WORDS = struct.Struct(f"{len(POINTER_ARGUMENTS) + len(COUNT_ARGUMENTS)}q")
 ABI = "dalembert-kernel-3"
+MAX_PROGRAMS = 128
+"""Programs held in memory; the one used least recently goes first."""
 
 
 @dataclass(frozen=True)
 class Layout:
     """What the generated function must know of its buffers besides the program.
 
-    All buffers hold 8-byte words, lanes fastest. `varying` says for each constant whether every lane has its own,
-    `controls_vary` the same for the controls, `leaves` the sizes of the recorded arrays: leaf after leaf, each
-    (records, size, lanes).
+    `varying` says for each constant whether every lane has its own, `controls_vary` the same for the controls,
+    `leaves` the sizes of the recorded arrays: leaf after leaf, each (records, size, lanes).
     """
 
     varying: tuple[bool, ...]
@@ -62,32 +66,26 @@ class Layout:
         return result
 
 
-def axes_of(tree: Any, prefix: Any) -> list[bool]:
-    """Whether each leaf of the tree carries a leading lane axis; `prefix` is 0, None or a prefix pytree of these."""
+def lane_axes(tree: Any, prefix: Any) -> list[bool]:
+    """Whether each leaf of the tree has a leading lane axis; `prefix` is 0, None or a prefix pytree of these."""
 
-    def marks(axis: int | None, part: Any) -> list[bool]:
+    def mark(axis: int | None, part: Any) -> list[bool]:
         if axis not in (0, None):
             raise ValueError("lanes lie along axis 0: axes are 0 or None")
         return [axis is not None] * len(jax.tree.leaves(part))
 
-    return jax.tree.leaves(jax.tree.map(marks, prefix, tree, is_leaf=lambda node: node is None))
+    return jax.tree.leaves(jax.tree.map(mark, prefix, tree, is_leaf=lambda node: node is None))
 
 
-def lanes_of(leaves: Sequence[Any], axes: Sequence[bool]) -> set[int]:
-    """The numbers of lanes the leaves have (one, if all is well)."""
-    for leaf, varies in zip(leaves, axes, strict=True):
-        if varies and not np.ndim(leaf):
-            raise ValueError("a scalar has no lane axis")
-    return {np.shape(leaf)[0] for leaf, varies in zip(leaves, axes, strict=True) if varies}
+def lane_counts(tree: Any, axes: Sequence[bool]) -> set[int]:
+    """The numbers of lanes that the leaves have (one, if all is well)."""
+    shapes = [np.shape(leaf) for leaf, varies in zip(jax.tree.leaves(tree), axes, strict=True) if varies]
+    if () in shapes:
+        raise ValueError("a scalar has no lane axis")
+    return {shape[0] for shape in shapes}
 
 
-def one_lane(leaf: Any, varies: bool) -> jax.ShapeDtypeStruct:
-    """The shape and type a leaf has in a single trajectory."""
-    shape = np.shape(leaf)[1:] if varies else np.shape(leaf)
-    return jax.ShapeDtypeStruct(shape, jnp.result_type(leaf))
-
-
-def words(leaf: Any) -> np.ndarray:
+def to_words(leaf: Any) -> Words:
     """The leaf as 8-byte words of the same shape."""
     data = np.asarray(leaf)
     if data.dtype == np.float64:
@@ -97,143 +95,125 @@ def words(leaf: Any) -> np.ndarray:
     raise LoweringError(f"no 8-byte words for {data.dtype}")
 
 
-def from_words(data: np.ndarray, dtype: Any) -> np.ndarray:
+def from_words(data: Words, dtype: Any) -> np.ndarray[Any, Any]:
     """Words as numbers of the given type, without a copy where the type is 8 bytes wide."""
     dtype = np.dtype(dtype)
     return data.view(dtype) if dtype.itemsize == 8 else data.astype(dtype)
 
 
-def pack(leaves: Sequence[Any], axes: Sequence[bool], stride: int) -> np.ndarray:
+def pack(leaves: Sequence[Any], axes: Sequence[bool], stride: int) -> Words:
     """Leaves as a (scalars, stride) buffer; lanes beyond the last repeat it and so add no work of their own."""
     rows = []
     for leaf, varies in zip(leaves, axes, strict=True):
-        data = words(leaf)
+        data = to_words(leaf)
         row = data.reshape(data.shape[0], -1).T if varies else data.reshape(-1, 1)
         rows.append(row[:, np.minimum(np.arange(stride), row.shape[1] - 1)])
     return np.ascontiguousarray(np.concatenate(rows)) if rows else np.empty((0, stride), np.int64)
 
 
-def unpack(buffer: np.ndarray, specs: Sequence[jax.ShapeDtypeStruct], lanes: int | None) -> list[np.ndarray]:
-    """The leaves in a (scalars, stride) buffer, with a leading lane axis if there are lanes."""
-    leaves, row = [], 0
-    for spec in specs:
-        size = math.prod(spec.shape)
-        data = from_words(buffer[row : row + size], spec.dtype)
-        row += size
-        one = data[:, 0].reshape(spec.shape) if lanes is None else data[:, :lanes].T.reshape(lanes, *spec.shape)
-        leaves.append(one.copy())
-    return leaves
-
-
-def unpack_records(
-    buffer: np.ndarray, specs: Sequence[jax.ShapeDtypeStruct], capacity: int, count: int, stride: int, lanes: int | None
-) -> list[np.ndarray]:
-    """The first `count` records, (count, ...) for one trajectory, (lanes, count, ...) for lanes; views if possible."""
-    leaves, start = [], 0
-    for spec in specs:
-        size = math.prod(spec.shape) * capacity * stride
-        data = from_words(buffer[start : start + size], spec.dtype).reshape(capacity, *spec.shape, stride)[:count]
-        start += size
-        leaves.append(data[..., 0] if lanes is None else np.moveaxis(data[..., :lanes], -1, 0))
-    return leaves
-
-
 @dataclass
 class Problem:
-    """advance(consts, loop, u) -> loop and observe(consts, loop) -> record with concrete arguments."""
+    """advance(consts, carry, control) -> carry and observe(consts, carry) -> record with concrete arguments."""
 
-    advance: Callable
-    observe: Callable
+    advance: Advance
+    observe: Observe
     consts: Any
-    loop: Any
+    carry: Any
     controls: Any
     lanes: int | None
     const_axes: list[bool]
-    loop_axes: list[bool]
+    carry_axes: list[bool]
     control_axes: list[bool]
 
     @cached_property
     def const_tree(self) -> Any:
         """The shapes of the constants of one lane."""
-        return _specs(self.consts, self.const_axes)
+        return _lane_specs(self.consts, self.const_axes)
 
     @cached_property
-    def loop_tree(self) -> Any:
-        """The shapes of the loop of one lane."""
-        return _specs(self.loop, self.loop_axes)
+    def carry_tree(self) -> Any:
+        """The shapes of the carry of one lane."""
+        return _lane_specs(self.carry, self.carry_axes)
 
     @cached_property
-    def loop_specs(self) -> list[jax.ShapeDtypeStruct]:
-        """The leaves of `loop_tree`."""
-        return jax.tree.leaves(self.loop_tree)
+    def carry_specs(self) -> list[jax.ShapeDtypeStruct]:
+        """The leaves of `carry_tree`."""
+        return jax.tree.leaves(self.carry_tree)
 
     @property
     def control_tree(self) -> Any:
-        """The control of one step."""
-        rows = _specs(self.controls, self.control_axes)
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
+        """The shapes of the control of one step of one lane."""
+        rows = _lane_specs(self.controls, self.control_axes)
+        return jax.tree.map(lambda leaf: shape_struct(leaf.shape[1:], leaf.dtype), rows)
 
     def require_steps(self, steps: int) -> None:
-        """Refuse controls that have not one row a step."""
+        """Refuse controls that have not one row for each step."""
         for leaf, varies in zip(jax.tree.leaves(self.controls), self.control_axes, strict=True):
-            given = np.shape(leaf)[1 if varies else 0]
-            if given != steps:
-                raise ValueError(f"controls have {given} rows for {steps} steps")
+            rows = np.shape(leaf)[1 if varies else 0]
+            if rows != steps:
+                raise ValueError(f"controls have {rows} rows for {steps} steps")
 
-    def lowered(self, budget: int = BUDGET) -> Lowered:
-        """The program of this problem, kept for all problems with the same functions and shapes."""
-        trees = (self.const_tree, self.loop_tree, self.control_tree)
+    def lower(self, budget: int = MAX_OPERATIONS) -> LoweredProgram:
+        """The program of this problem; problems with the same functions and shapes share it."""
+        trees = (self.const_tree, self.carry_tree, self.control_tree)
         leaves, structure = jax.tree.flatten(trees)
         shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
         key = (_hashable(self.advance), _hashable(self.observe), structure, shapes, budget)
 
-        def trace() -> Lowered:
+        def trace() -> LoweredProgram:
             return lower(self.advance, self.observe, *trees, budget=budget)
 
-        return _remembered(key, lambda: cached_program((self.advance, self.observe, structure, shapes, budget), trace))
+        if key not in _programs:
+            try:
+                _programs[key] = cached_program((self.advance, self.observe, structure, shapes, budget), trace)
+            except LoweringError as error:
+                _programs[key] = error
+            if len(_programs) > MAX_PROGRAMS:
+                _programs.popitem(last=False)
+        _programs.move_to_end(key)
+        found = _programs[key]
+        if isinstance(found, LoweringError):
+            raise found
+        return found
 
 
 def make_problem(
-    advance: Callable,
-    observe: Callable,
+    advance: Advance,
+    observe: Observe,
     consts: Any,
-    loop: Any,
+    carry: Any,
     controls: Any = None,
     *,
     lanes: int | None = None,
     axes: Any = None,
 ) -> Problem:
-    """Check and describe what is to be run; `controls` holds u for every step.
+    """Check and describe what is to be run; `controls` has one row for each step.
 
-    With `lanes`, `axes` = (consts, loop) or (consts, loop, controls) says like `in_axes` of vmap which leaves have a leading lane
-    axis (default: the loop has).
+    With `lanes`, `axes` = (consts, carry) or (consts, carry, controls) says like `in_axes` of `jax.vmap` which leaves
+    have a leading lane axis (by default the carry has).
     """
     if axes is None:
         axes = (None, None if lanes is None else 0)
-    const_axes, loop_axes = axes_of(consts, axes[0]), axes_of(loop, axes[1])
-    control_axes = axes_of(controls, axes[2] if len(axes) > 2 else None)
-    found = (
-        lanes_of(jax.tree.leaves(consts), const_axes)
-        | lanes_of(jax.tree.leaves(loop), loop_axes)
-        | lanes_of(jax.tree.leaves(controls), control_axes)
-    )
+    const_axes, carry_axes = lane_axes(consts, axes[0]), lane_axes(carry, axes[1])
+    control_axes = lane_axes(controls, axes[2] if len(axes) > 2 else None)
+    counts = lane_counts(consts, const_axes) | lane_counts(carry, carry_axes) | lane_counts(controls, control_axes)
     if lanes is not None:
-        found.add(lanes)
-    if len(found) > 1:
-        raise ValueError(f"leaves disagree about the number of lanes: {sorted(found)}")
-    lanes = found.pop() if found else None
-    return Problem(advance, observe, consts, loop, controls, lanes, const_axes, loop_axes, control_axes)
+        counts.add(lanes)
+    if len(counts) > 1:
+        raise ValueError(f"leaves disagree about the number of lanes: {sorted(counts)}")
+    lanes = counts.pop() if counts else None
+    return Problem(advance, observe, consts, carry, controls, lanes, const_axes, carry_axes, control_axes)
 
 
-def _specs(tree: Any, axes: list[bool]) -> Any:
+def _lane_specs(tree: Any, axes: list[bool]) -> Any:
+    """The shapes and types that the leaves have in a single trajectory."""
     leaves, structure = jax.tree.flatten(tree)
-    return jax.tree.unflatten(structure, [one_lane(leaf, varies) for leaf, varies in zip(leaves, axes, strict=True)])
+    shapes = [np.shape(leaf)[1:] if varies else np.shape(leaf) for leaf, varies in zip(leaves, axes, strict=True)]
+    specs = [shape_struct(shape, jnp.result_type(leaf)) for shape, leaf in zip(shapes, leaves, strict=True)]
+    return jax.tree.unflatten(structure, specs)
 
 
-# ---- programs in memory
-
-_programs: OrderedDict[Any, Lowered | LoweringError] = OrderedDict()
-REMEMBERED = 128
+_programs: OrderedDict[Any, LoweredProgram | LoweringError] = OrderedDict()
 
 
 class _Identity:
@@ -257,22 +237,7 @@ def _hashable(function: Any) -> Any:
     return function
 
 
-def _remembered(key: Any, build: Callable[[], Lowered]) -> Lowered:
-    if key not in _programs:
-        try:
-            _programs[key] = build()
-        except LoweringError as error:
-            _programs[key] = error
-        if len(_programs) > REMEMBERED:
-            _programs.popitem(last=False)
-    _programs.move_to_end(key)
-    found = _programs[key]
-    if isinstance(found, LoweringError):
-        raise found
-    return found
-
-
-def layout_of(problem: Problem, lowered: Lowered) -> Layout:
+def make_layout(problem: Problem, lowered: LoweredProgram) -> Layout:
     """Which constants vary over lanes, and how records are laid out."""
     varying: list[bool] = []
     for leaf, varies in zip(jax.tree.leaves(problem.const_tree), problem.const_axes, strict=True):
@@ -285,61 +250,63 @@ def layout_of(problem: Problem, lowered: Lowered) -> Layout:
 class Buffers:
     """The words of a problem: constants shared and per lane, state, controls, records."""
 
-    def __init__(self, problem: Problem, lowered: Lowered, width: int):
+    def __init__(self, problem: Problem, lowered: LoweredProgram, width: int):
         self.problem, self.lowered = problem, lowered
         self.stride = -(-(problem.lanes or 1) // width) * width
-        consts = jax.tree.leaves(problem.consts)
-        pairs = list(zip(consts, problem.const_axes, strict=True))
-        fixed = [leaf for leaf, varies in pairs if not varies] + lowered.captured
-        own = [leaf for leaf, varies in pairs if varies]
-        self.shared = pack(_typed(fixed), [False] * len(fixed), 1)
-        self.varying = pack(_typed(own), [True] * len(own), self.stride)
-        specs = problem.loop_specs
-        loop = [np.asarray(leaf, spec.dtype) for leaf, spec in zip(jax.tree.leaves(problem.loop), specs, strict=True)]
-        self.state = pack(loop, problem.loop_axes, self.stride)
+        pairs = list(zip(jax.tree.leaves(problem.consts), problem.const_axes, strict=True))
+        shared = [leaf for leaf, varies in pairs if not varies] + lowered.captured
+        varying = [leaf for leaf, varies in pairs if varies]
+        self.shared = pack(shared, [False] * len(shared), 1)
+        self.varying = pack(varying, [True] * len(varying), self.stride)
+        leaves = zip(jax.tree.leaves(problem.carry), problem.carry_specs, strict=True)
+        self.state = pack([np.asarray(leaf, spec.dtype) for leaf, spec in leaves], problem.carry_axes, self.stride)
         self.controls, self.control_row, self.control_stride = self._pack_controls()
         self.capacity, self.records = 0, np.empty(0, np.int64)
 
-    def _pack_controls(self) -> tuple[np.ndarray, int, int]:
+    def _pack_controls(self) -> tuple[Words, int, int]:
         """Controls as (steps, scalars, lanes) words, the words of a step, and the lanes (1 where all share them)."""
-        leaves, axes = jax.tree.leaves(self.problem.controls), self.problem.control_axes
+        leaves, axes = [np.asarray(leaf) for leaf in jax.tree.leaves(self.problem.controls)], self.problem.control_axes
         if not leaves:
             return np.empty(0, np.int64), 0, 1
         stride = self.stride if any(axes) else 1
-        blocks = []
-        for leaf, varies in zip(_typed(leaves), axes, strict=True):
+        parts = []
+        for leaf, varies in zip(leaves, axes, strict=True):
             rows = leaf if varies else leaf[None]
-            rows = pack([rows.reshape(len(rows), -1)], [True], stride)
-            blocks.append(rows.reshape(leaf.shape[1 if varies else 0], -1, stride))
-        words = np.ascontiguousarray(np.concatenate(blocks, 1))
+            packed = pack([rows.reshape(len(rows), -1)], [True], stride)
+            parts.append(packed.reshape(leaf.shape[1 if varies else 0], -1, stride))
+        words = np.ascontiguousarray(np.concatenate(parts, 1))
         return words, words.shape[1] * stride, stride
 
     def reserve(self, capacity: int) -> None:
-        """Room for so many records."""
+        """Allocate memory for `capacity` records."""
         self.capacity = capacity
         self.records = np.empty(capacity * self.lowered.words * self.stride, np.int64)
 
-    def record_leaves(self, room: Any, capacity: int) -> list[Any]:
+    def record_leaves(self, buffer: Any, capacity: int) -> list[Any]:
         """Views (capacity, size, lanes) of the recorded arrays in a buffer on the host or on a device."""
         views, start = [], 0
         for leaf in jax.tree.leaves(self.lowered.record):
             words = math.prod(leaf.shape) * capacity * self.stride
-            views.append(room[start : start + words].reshape(capacity, math.prod(leaf.shape), self.stride))
+            views.append(buffer[start : start + words].reshape(capacity, math.prod(leaf.shape), self.stride))
             start += words
         return views
 
-    def unpack_loop(self) -> Any:
-        """The loop as the pytree that was given."""
-        leaves = unpack(self.state, self.problem.loop_specs, self.problem.lanes)
-        return jax.tree.unflatten(jax.tree.structure(self.problem.loop), leaves)
+    def unpack_carry(self) -> Any:
+        """The carry as the pytree that was given, lanes first."""
+        lanes, leaves, row = self.problem.lanes, [], 0
+        for spec in self.problem.carry_specs:
+            size = math.prod(spec.shape)
+            data = from_words(self.state[row : row + size], spec.dtype)
+            row += size
+            leaf = data[:, 0].reshape(spec.shape) if lanes is None else data[:, :lanes].T.reshape(lanes, *spec.shape)
+            leaves.append(leaf.copy())
+        return jax.tree.unflatten(jax.tree.structure(self.problem.carry), leaves)
 
     def unpack_records(self, count: int) -> Any:
-        """The first `count` records, with the saves as the first axis (after the lanes)."""
+        """The first `count` records, (count, ...) or (lanes, count, ...); views where the type is 8 bytes wide."""
         specs, structure = jax.tree.flatten(self.lowered.record)
-        leaves = unpack_records(self.records, specs, self.capacity, count, self.stride, self.problem.lanes)
+        lanes, leaves = self.problem.lanes, []
+        for spec, words in zip(specs, self.record_leaves(self.records, self.capacity), strict=True):
+            data = from_words(words, spec.dtype).reshape(self.capacity, *spec.shape, self.stride)[:count]
+            leaves.append(data[..., 0] if lanes is None else np.moveaxis(data[..., :lanes], -1, 0))
         return jax.tree.unflatten(structure, leaves)
-
-
-def _typed(leaves: list[Any]) -> list[np.ndarray]:
-    """Leaves as arrays of the types JAX gives them (a Python number is a 64-bit one)."""
-    return [np.asarray(leaf) for leaf in leaves]

@@ -1,9 +1,8 @@
-"""The portable backend: the same step under `lax.scan` and `vmap`, differentiable, and the fallback of the others."""
+"""The portable back end: the same step under `lax.scan` and `vmap`, differentiable, and the fallback of the others."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,162 +11,130 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .problem import Problem
+from .problem import Advance, Observe, Problem
 
-LIMIT = 1024
+MAX_CALL_RECORDS = 1024
 """Records of one call, so that a run of any length compiles once."""
+MAX_CALL_WORDS = 1 << 22
+"""Words of the records of one call."""
 
 
-def scan(
-    advance: Callable,
-    observe: Callable,
-    consts: Any,
-    loop: Any,
-    controls: Any = None,
-    *,
-    saves: int,
-    save_every: int = 1,
-) -> tuple[Any, Any]:
-    """(final loop, records) of one trajectory as a traceable function: reverse mode goes through it.
+def scan_problem(problem: Problem, saves: int, save_every: int, initial: bool = False) -> tuple[Any, Any]:
+    """(final carry, records), lanes first, as a traceable function: reverse mode goes through it.
 
-    `controls` leaves have shape (saves * save_every, ...), the records (saves, ...).
+    `initial` puts a record of the given carry before the others.
     """
-    grouped = jax.tree.map(lambda leaf: jnp.reshape(leaf, (saves, save_every, *jnp.shape(leaf)[1:])), controls)
 
-    def step(carry: Any, control: Any) -> tuple[Any, None]:
-        return advance(consts, carry, control), None
+    def scan_trajectory(consts: Any, carry: Any, controls: Any) -> tuple[Any, Any]:
+        """The rows of `controls` are the steps; the records have `saves` rows."""
+        grouped = jax.tree.map(lambda leaf: jnp.reshape(leaf, (saves, save_every, *jnp.shape(leaf)[1:])), controls)
 
-    def block(carry: Any, block_controls: Any) -> tuple[Any, Any]:
-        carry, _ = lax.scan(step, carry, block_controls, length=save_every)
-        return carry, observe(consts, carry)
+        def step(carry: Any, control: Any) -> tuple[Any, None]:
+            return problem.advance(consts, carry, control), None
 
-    return lax.scan(block, jax.tree.map(jnp.asarray, loop), grouped, length=saves)
+        def save(carry: Any, rows: Any) -> tuple[Any, Any]:
+            carry, _ = lax.scan(step, carry, rows, length=save_every)
+            return carry, problem.observe(consts, carry)
 
-
-def traced(problem: Problem, saves: int, save_every: int, initial: bool = False) -> tuple[Any, Any]:
-    """`scan` over the lanes of a problem: (final loop, records), lanes first; `initial` records the given loop too."""
-
-    def function(consts: Any, loop: Any, controls: Any) -> tuple[Any, Any]:
-        final, records = scan(
-            problem.advance, problem.observe, consts, loop, controls, saves=saves, save_every=save_every
-        )
+        final, records = lax.scan(save, jax.tree.map(jnp.asarray, carry), grouped, length=saves)
         if initial:
-            first = problem.observe(consts, loop)
+            first = problem.observe(consts, carry)
             records = jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a)[None], b]), first, records)
         return final, records
 
+    trees = (problem.consts, problem.carry, problem.controls)
     if problem.lanes is None:
-        return function(problem.consts, problem.loop, problem.controls)
-    marks = [
-        jax.tree.unflatten(jax.tree.structure(tree), [0 if varies else None for varies in axes])
-        for tree, axes in (
-            (problem.consts, problem.const_axes),
-            (problem.loop, problem.loop_axes),
-            (problem.controls, problem.control_axes),
-        )
-    ]
-    return jax.vmap(function, in_axes=tuple(marks), axis_size=problem.lanes)(
-        problem.consts, problem.loop, problem.controls
-    )
+        return scan_trajectory(*trees)
+    marks = [0 if varies else None for varies in (*problem.const_axes, *problem.carry_axes, *problem.control_axes)]
+    in_axes = jax.tree.unflatten(jax.tree.structure(trees), marks)
+    final, records = jax.vmap(scan_trajectory, in_axes=in_axes, axis_size=problem.lanes)(*trees)
+    return final, records
 
 
 @partial(jax.jit, static_argnames=("advance", "observe", "axes", "capacity"))
-def _block(
-    advance: Callable,
-    observe: Callable,
-    axes: Any,
+def _run_records(
+    advance: Advance,
+    observe: Observe,
+    axes: tuple[int | None, ...] | None,
     capacity: int,
     consts: Any,
-    loop: Any,
+    carry: Any,
     controls: Any,
     count: Any,
     every: Any,
 ) -> tuple[Any, Any]:
-    """`count` records, each after `every` steps; both are run-time numbers, so one compilation serves a whole run."""
+    """`count` records, each after `every` steps; both are run-time numbers, so one compilation serves a run."""
     if axes is not None:
-        in_axes = jax.tree.unflatten(jax.tree.structure((consts, loop, controls)), axes)
+        in_axes = jax.tree.unflatten(jax.tree.structure((consts, carry, controls)), axes)
         advance = jax.vmap(advance, in_axes=in_axes)
         observe = jax.vmap(observe, in_axes=in_axes[:2])
-    shapes = jax.eval_shape(observe, consts, loop)
-    room = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
+    shapes = jax.eval_shape(observe, consts, carry)
+    buffer = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
 
     def control(step: Any) -> Any:
         return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, step, keepdims=False), controls)
 
-    def save(i: Any, carry: Any) -> Any:
-        loop, records = carry
-        loop = lax.fori_loop(0, every, lambda k, now: advance(consts, now, control(i * every + k)), loop)
-        return loop, jax.tree.map(lambda kept, new: kept.at[i].set(new), records, observe(consts, loop))
+    def save(i: Any, state: Any) -> Any:
+        carry, records = state
+        carry = lax.fori_loop(0, every, lambda k, now: advance(consts, now, control(i * every + k)), carry)
+        return carry, jax.tree.map(lambda rows, new: rows.at[i].set(new), records, observe(consts, carry))
 
-    return lax.fori_loop(0, count, save, (loop, room))
+    final, records = lax.fori_loop(0, count, save, (carry, buffer))
+    return final, records
 
 
 class XlaSession:
-    """A run in pieces on whatever device JAX uses."""
+    """A run in chunks on the device that JAX uses."""
 
     name = "xla"
 
     def __init__(self, problem: Problem):
-        self.problem = problem
-        lanes = problem.lanes
-        loop = jax.tree.leaves(problem.loop)
+        self.problem, lanes = problem, problem.lanes
+        leaves = jax.tree.leaves(problem.carry)
         if lanes is not None:
-            loop = [
+            leaves = [
                 jnp.asarray(leaf) if varies else jnp.broadcast_to(leaf, (lanes, *np.shape(leaf)))
-                for leaf, varies in zip(loop, problem.loop_axes, strict=True)
+                for leaf, varies in zip(leaves, problem.carry_axes, strict=True)
             ]
-        loop = [jnp.asarray(leaf, spec.dtype) for leaf, spec in zip(loop, problem.loop_specs, strict=True)]
-        self.state = jax.tree.unflatten(jax.tree.structure(problem.loop), loop)
+        leaves = [jnp.asarray(leaf, spec.dtype) for leaf, spec in zip(leaves, problem.carry_specs, strict=True)]
+        self.state = jax.tree.unflatten(jax.tree.structure(problem.carry), leaves)
         # axis 0 of a control is the step; the lanes, where there are any, follow it
-        self.controls = jax.tree.unflatten(
-            jax.tree.structure(problem.controls),
-            [
-                np.moveaxis(np.asarray(leaf), 0, 1) if varies else np.asarray(leaf)
-                for leaf, varies in zip(jax.tree.leaves(problem.controls), problem.control_axes, strict=True)
-            ],
-        )
-        self.axes: tuple | None = None
+        inputs = zip(jax.tree.leaves(problem.controls), problem.control_axes, strict=True)
+        rows = [np.moveaxis(np.asarray(leaf), 0, 1) if varies else np.asarray(leaf) for leaf, varies in inputs]
+        self.controls = jax.tree.unflatten(jax.tree.structure(problem.controls), rows)
+        self.axes: tuple[int | None, ...] | None = None
         if lanes is not None:
-            self.axes = tuple(
-                0 if varies else None for varies in (*problem.const_axes, *[True] * len(loop), *problem.control_axes)
-            )
-        record = jax.eval_shape(problem.observe, problem.const_tree, problem.loop_tree)
-        words = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(record)) * (lanes or 1)
-        self.limit = max(1, min(LIMIT, (1 << 22) // max(words, 1)))
-        self.record = record
-        self.host: list[np.ndarray] = []
+            marks = (*problem.const_axes, *[True] * len(leaves), *problem.control_axes)
+            self.axes = tuple(0 if varies else None for varies in marks)
+        self.record = jax.eval_shape(problem.observe, problem.const_tree, problem.carry_tree)
+        words = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.record)) * (lanes or 1)
+        self.limit = max(1, min(MAX_CALL_RECORDS, MAX_CALL_WORDS // max(words, 1)))
+        self.host: list[np.ndarray[Any, Any]] = []
 
     def reserve(self, capacity: int) -> None:
         front = (capacity,) if self.problem.lanes is None else (capacity, self.problem.lanes)
         self.host = [np.empty((*front, *leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(self.record)]
 
     def run(self, first: int, count: int, every: int, step: int, keep: bool = True) -> None:
-        controls, total = self.controls, count * every
-        if jax.tree.leaves(controls):
-            controls = jax.tree.map(
-                lambda leaf: _padded(leaf[step : step + total], self.limit * max(every, 1)), controls
-            )
-        self.state, records = _block(
-            self.problem.advance,
-            self.problem.observe,
-            self.axes,
-            self.limit,
-            self.problem.consts,
-            self.state,
-            controls,
-            count,
-            every,
+        rows, length = slice(step, step + count * every), self.limit * max(every, 1)
+
+        def pad(leaf: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            """The controls of this call with zeros appended: every call has the same shape."""
+            part = leaf[rows]
+            return np.concatenate([part, np.zeros((length - len(part), *leaf.shape[1:]), leaf.dtype)])
+
+        p, controls = self.problem, jax.tree.map(pad, self.controls)
+        self.state, records = _run_records(
+            p.advance, p.observe, self.axes, self.limit, p.consts, self.state, controls, count, every
         )
-        for kept, new in zip(self.host, jax.tree.leaves(records), strict=True):
-            kept[first : first + count] = np.asarray(new)[:count]
+        for rows_on_host, new in zip(self.host, jax.tree.leaves(records), strict=True):
+            rows_on_host[first : first + count] = np.asarray(new)[:count]
 
     def records(self, count: int) -> Any:
-        leaves = [kept[:count] for kept in self.host]
-        if self.problem.lanes is not None:
-            leaves = [np.moveaxis(leaf, 1, 0) for leaf in leaves]
+        leaves = [leaf[:count] if self.problem.lanes is None else np.moveaxis(leaf[:count], 1, 0) for leaf in self.host]
         return jax.tree.unflatten(jax.tree.structure(self.record), leaves)
 
-    def loop(self) -> Any:
+    def carry(self) -> Any:
         return jax.tree.map(np.asarray, self.state)
 
     def save_state(self) -> Any:
@@ -175,8 +142,3 @@ class XlaSession:
 
     def restore_state(self, state: Any) -> None:
         self.state = state
-
-
-def _padded(leaf: np.ndarray, length: int) -> np.ndarray:
-    """The leaf with zeros appended, so that the last piece of a run has the shape of the others."""
-    return np.concatenate([leaf, np.zeros((length - len(leaf), *leaf.shape[1:]), leaf.dtype)])

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..kernels import Builder, Lowering, LoweringError, mapped, packed, scalar_type
+from ..kernels import Builder, Lowering, LoweringError, map_elements, pack_values, scalar_type
 from .solvers import direction
 
 if TYPE_CHECKING:
@@ -114,11 +114,11 @@ def literals(function, *args) -> np.ndarray:
     """The entries of the function's value that are the same numbers for all arguments, NaN where they are not."""
     lowering = Lowering(Builder())
     inputs = [
-        packed([lowering.builder.source("input", scalar_type(arg.dtype)) for _ in range(arg.size)], arg.shape)
+        pack_values([lowering.builder.source("input", scalar_type(arg.dtype)) for _ in range(arg.size)], arg.shape)
         for arg in jax.tree.leaves(args)
     ]
-    (result,) = lowering.closed(jax.make_jaxpr(function)(*args), inputs)
-    return mapped(lambda value: value.data if value.op == "const" else np.nan, result).astype(float)
+    (result,) = lowering.lower_closed(jax.make_jaxpr(function)(*args), inputs)
+    return map_elements(lambda value: value.data if value.op == "const" else np.nan, result).astype(float)
 
 
 def solve_reduced(

@@ -1,4 +1,4 @@
-"""Runs: backends agree, lanes are single runs bit for bit, pieces are the whole, interruption keeps what is done."""
+"""Runs: backends agree, lanes are single runs bit for bit, chunks add up, interruption keeps what is done."""
 
 import os
 import shutil
@@ -12,13 +12,9 @@ import numpy as np
 import pytest
 import toys
 
-from dalembert.kernels import LoweringError, cuda, run
-from dalembert.kernels import cuda as csource
-from dalembert.kernels import execute as pieces
-from dalembert.kernels import make_problem as problem
-from dalembert.kernels.execute import chunks
+from dalembert.kernels import LoweringError, cuda, execute, make_problem, run_problem, stream_problem
 from dalembert.kernels.llvm import NativeSession
-from dalembert.kernels.problem import Buffers, layout_of
+from dalembert.kernels.problem import Buffers, make_layout
 
 jax.config.update("jax_enable_x64", True)
 C, START = toys.consts(), toys.start()
@@ -26,9 +22,9 @@ LANES = 13
 FAILING = 5
 
 
-def toy(loop=START, consts=C, advance=toys.advance, controls=None, lanes=None, axes=None, **options):
-    described = problem(advance, toys.observe, consts, loop, controls, lanes=lanes, axes=axes)
-    return run(described, **({"backend": "llvm"} | options))
+def toy(carry=START, consts=C, advance=toys.advance, controls=None, lanes=None, axes=None, **options):
+    problem = make_problem(advance, toys.observe, consts, carry, controls, lanes=lanes, axes=axes)
+    return run_problem(problem, **({"backend": "llvm"} | options))
 
 
 def equal(a, b):
@@ -39,10 +35,10 @@ def equal(a, b):
 
 def ensemble():
     """Thirteen starts, one of which leaves the domain at its first step."""
-    loop = jax.tree.map(lambda leaf: np.stack([leaf] * LANES), START)
-    loop["x"] = loop["x"] + 0.1 * np.arange(LANES)[:, None]
-    loop["x"][FAILING] = 49.9
-    return loop
+    carry = jax.tree.map(lambda leaf: np.stack([leaf] * LANES), START)
+    carry["x"] = carry["x"] + 0.1 * np.arange(LANES)[:, None]
+    carry["x"][FAILING] = 49.9
+    return carry
 
 
 def consts_of_lanes():
@@ -70,37 +66,37 @@ def test_llvm_and_xla_agree():
 @pytest.mark.parametrize("width", [1, 4, 8, 16])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_lanes_are_single_runs_bit_for_bit(width, threads):
-    loop, consts, axes = ensemble(), consts_of_lanes(), ({"h": 0, "limit": None, "p": {"inertia": 0, "scale": None}}, 0)
-    together = toy(loop, consts, saves=60, save_every=2, lanes=LANES, axes=axes, width=width, threads=threads)
+    carry, consts, axes = ensemble(), consts_of_lanes(), ({"h": 0, "limit": None, "p": {"inertia": 0, "scale": None}}, 0)
+    together = toy(carry, consts, saves=60, save_every=2, lanes=LANES, axes=axes, width=width, threads=threads)
     assert together.records["x"].shape == (LANES, 60, 3)
-    assert together.loop["status"].tolist() == [int(i == FAILING) for i in range(LANES)]
+    assert together.carry["status"].tolist() == [int(i == FAILING) for i in range(LANES)]
     for i in range(LANES):
-        alone = toy(lane(loop, i), lane(consts, i, axes[0]), saves=60, save_every=2)
-        assert equal(alone.records, lane(together.records, i)) and equal(alone.loop, lane(together.loop, i))
+        alone = toy(lane(carry, i), lane(consts, i, axes[0]), saves=60, save_every=2)
+        assert equal(alone.records, lane(together.records, i)) and equal(alone.carry, lane(together.carry, i))
 
 
 @pytest.mark.skipif(shutil.which(os.environ.get("CC", "cc")) is None, reason="no C compiler to emulate the GPU with")
 @pytest.mark.parametrize("controlled", [False, True])
 def test_the_cuda_source_on_the_cpu_is_llvm_bit_for_bit(controlled):
     controls = np.sin(np.arange(80.0))[:, None] * np.ones(3) if controlled else None
-    described = problem(toys.advance, toys.observe, C, ensemble(), controls, lanes=LANES)
-    lowered = described.lowered()
-    emulated = cuda.emulated(csource.source(lowered.program, layout_of(described, lowered)))
-    session = NativeSession("emulated", emulated, Buffers(described, lowered, 1), 1, 1)
+    problem = make_problem(toys.advance, toys.observe, C, ensemble(), controls, lanes=LANES)
+    lowered = problem.lower()
+    emulated = cuda.compile_for_cpu(cuda.cuda_source(lowered.program, make_layout(problem, lowered)))
+    session = NativeSession("emulated", emulated, Buffers(problem, lowered, 1), 1, 1)
     session.reserve(40)
     session.run(0, 15, 2, 0)
     session.run(15, 25, 2, 30)
     native = toy(ensemble(), controls=controls, saves=40, save_every=2, lanes=LANES)
-    assert equal(session.records(40), native.records) and equal(session.loop(), native.loop)
+    assert equal(session.records(40), native.records) and equal(session.carry(), native.carry)
 
 
 @pytest.mark.parametrize("backend", ["llvm", "xla"])
 def test_controls_shared_and_per_lane(backend):
     controls = 0.1 * np.random.default_rng(0).normal(size=(LANES, 40, 3))
-    loop = ensemble()
-    shared = toy(loop, controls=controls[3], saves=20, save_every=2, lanes=LANES, backend=backend)
-    own = toy(loop, controls=controls, saves=20, save_every=2, lanes=LANES, axes=(None, 0, 0), backend=backend)
-    alone = toy(lane(loop, 3), controls=controls[3], saves=20, save_every=2, backend=backend)
+    carry = ensemble()
+    shared = toy(carry, controls=controls[3], saves=20, save_every=2, lanes=LANES, backend=backend)
+    own = toy(carry, controls=controls, saves=20, save_every=2, lanes=LANES, axes=(None, 0, 0), backend=backend)
+    alone = toy(lane(carry, 3), controls=controls[3], saves=20, save_every=2, backend=backend)
     for result in (shared, own):
         np.testing.assert_allclose(lane(result.records, 3)["x"], alone.records["x"], rtol=1e-13)
     assert not np.allclose(own.records["x"][2], shared.records["x"][2])
@@ -108,8 +104,8 @@ def test_controls_shared_and_per_lane(backend):
 
 def test_a_run_in_two_halves_is_the_whole_run():
     whole, first = toy(saves=50), toy(saves=20)
-    second = toy(first.loop, saves=30)
-    assert equal(whole.loop, second.loop) and np.array_equal(whole.records["x"][20:], second.records["x"])
+    second = toy(first.carry, saves=30)
+    assert equal(whole.carry, second.carry) and np.array_equal(whole.records["x"][20:], second.records["x"])
 
 
 def test_records_every_few_steps_are_those_of_the_fine_run():
@@ -121,15 +117,15 @@ def test_chunks_are_the_run(backend):
     whole = toy(saves=50, save_every=3, backend=backend)
     parts = [
         (part.first, part.records["x"].copy())
-        for part in chunks(problem(toys.advance, toys.observe, C, START), saves=50, save_every=3, chunk=16, backend=backend)
+        for part in stream_problem(make_problem(toys.advance, toys.observe, C, START), saves=50, save_every=3, chunk=16, backend=backend)
     ]
     assert [first for first, _ in parts] == [0, 16, 32, 48]
     assert np.array_equal(np.concatenate([x for _, x in parts]), whole.records["x"])
 
 
-def test_small_pieces_are_the_run(monkeypatch):
+def test_small_chunks_are_the_run(monkeypatch):
     whole = toy(saves=4, save_every=3000)
-    monkeypatch.setattr(pieces, "PIECE", 1e-5)
+    monkeypatch.setattr(execute, "CHUNK_SECONDS", 1e-5)
     assert equal(toy(saves=4, save_every=3000).records, whole.records)
 
 
@@ -141,7 +137,7 @@ def test_ctrl_c_keeps_what_is_done():
     stopped = toy(saves=10**6, progress=progress)
     assert stopped.interrupted and 2000 <= stopped.saves < 10**6
     assert len(stopped.records["x"]) == stopped.saves
-    assert equal(stopped.loop, toy(saves=stopped.saves).loop)
+    assert equal(stopped.carry, toy(saves=stopped.saves).carry)
 
 
 def test_a_signal_stops_a_run_between_records():
@@ -156,7 +152,7 @@ def test_a_signal_stops_a_run_between_records():
     sender.start()
     stopped = toy(saves=10, save_every=10**8)
     sender.join()
-    assert stopped.interrupted and stopped.saves == 0 and np.array_equal(stopped.loop["x"], START["x"])
+    assert stopped.interrupted and stopped.saves == 0 and np.array_equal(stopped.carry["x"], START["x"])
 
 
 def test_progress_is_reported_to_the_end():
@@ -166,23 +162,23 @@ def test_progress_is_reported_to_the_end():
 
 
 def test_auto_falls_back_to_xla_and_says_so():
-    def advance(c, loop, u):
-        return {"x": jnp.linalg.cholesky(loop["x"])}
+    def advance(c, carry, u):
+        return {"x": jnp.linalg.cholesky(carry["x"])}
 
-    loop = {"x": np.eye(2)}
-    described = problem(advance, lambda c, loop: loop, None, loop)
-    result = run(described, saves=3)
+    carry = {"x": np.eye(2)}
+    problem = make_problem(advance, lambda c, carry: carry, None, carry)
+    result = run_problem(problem, saves=3)
     assert result.backend == "xla" and "cholesky" in result.note
     with pytest.raises(LoweringError, match="cholesky"):
-        run(described, saves=3, backend="llvm")
+        run_problem(problem, saves=3, backend="llvm")
 
 
 def test_new_parameters_neither_trace_nor_compile():
     traces = []
 
-    def advance(c, loop, u):
+    def advance(c, carry, u):
         traces.append(1)
-        return toys.advance(c, loop, u)
+        return toys.advance(c, carry, u)
 
     for h in (0.01, 0.02, 0.03):
         toy(consts=toys.consts(h), advance=advance, saves=5)
@@ -191,8 +187,8 @@ def test_new_parameters_neither_trace_nor_compile():
 
 def test_gradients_go_through_a_run():
     def final(h):
-        described = problem(toys.advance, toys.observe, C | {"h": h}, START)
-        return jnp.sum(run(described, saves=10, save_every=2).loop["x"] ** 2)
+        problem = make_problem(toys.advance, toys.observe, C | {"h": h}, START)
+        return jnp.sum(run_problem(problem, saves=10, save_every=2).carry["x"] ** 2)
 
     difference = (final(0.01 + 1e-6) - final(0.01 - 1e-6)) / 2e-6
     np.testing.assert_allclose(jax.grad(final)(0.01), difference, rtol=1e-7)
@@ -201,15 +197,15 @@ def test_gradients_go_through_a_run():
 def test_tangents_run_natively():
     """jax.jvp of the step is a step of (state, tangent): its run gives the derivative of the run."""
 
-    def advance(consts, loop, u):
+    def advance(consts, carry, u):
         def moved(x, t, h):
-            return toys.advance(consts | {"h": h}, loop["at"] | {"x": x, "t": t}, u)
+            return toys.advance(consts | {"h": h}, carry["at"] | {"x": x, "t": t}, u)
 
-        at, d = jax.jvp(moved, (loop["at"]["x"], loop["at"]["t"], consts["h"]), (loop["dx"], loop["dt"], 1.0))
+        at, d = jax.jvp(moved, (carry["at"]["x"], carry["at"]["t"], consts["h"]), (carry["dx"], carry["dt"], 1.0))
         return {"at": at, "dx": d["x"], "dt": d["t"]}
 
-    loop = {"at": START, "dx": np.zeros(3), "dt": 0.0}
-    result = run(problem(advance, lambda c, loop: loop["dx"], C, loop), saves=20, backend="llvm")
+    carry = {"at": START, "dx": np.zeros(3), "dt": 0.0}
+    result = run_problem(make_problem(advance, lambda c, carry: carry["dx"], C, carry), saves=20, backend="llvm")
     plus, minus = (toy(consts=toys.consts(0.01 + d), saves=20).records["x"] for d in (1e-6, -1e-6))
     np.testing.assert_allclose(result.records, (plus - minus) / 2e-6, rtol=1e-6, atol=1e-7)
 
@@ -227,4 +223,4 @@ def test_wrong_arguments_are_named():
 
 def test_no_saves_is_an_empty_run():
     result = toy(saves=0)
-    assert result.records["x"].shape == (0, 3) and equal(result.loop["x"], START["x"]) and not result.interrupted
+    assert result.records["x"].shape == (0, 3) and equal(result.carry["x"], START["x"]) and not result.interrupted

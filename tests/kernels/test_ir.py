@@ -7,7 +7,7 @@ import pytest
 import toys
 
 from dalembert.kernels import Builder, LoweringError, lower
-from dalembert.kernels.ir import fused
+from dalembert.kernels.ir import fma
 
 jax.config.update("jax_enable_x64", True)
 
@@ -24,7 +24,7 @@ def program(function, *shapes, consts=()):
 
 def test_literal_zeros_and_ones_vanish():
     found = program(lambda c, x: (jnp.eye(3) @ (x * 1.0 + 0.0),), (3,)).program
-    assert found.operations == 0 and found.following == found.state
+    assert found.operations == 0 and found.next_state == found.state
 
 
 def test_the_zeros_of_tangents_vanish():
@@ -100,7 +100,7 @@ def test_the_operation_budget_is_named():
 
 
 def test_constants_fold_to_the_bits_that_machines_compute():
-    assert fused(1.0 + 2.0**-30, 1.0 - 2.0**-30, -1.0) == -(2.0**-60)
+    assert fma(1.0 + 2.0**-30, 1.0 - 2.0**-30, -1.0) == -(2.0**-60)
     b = Builder()
     assert b.div(b.const(1.0), b.const(0.0)).data == np.inf
     assert b.convert(b.const(1e300), "i64").data == 2**63 - 1 and b.convert(b.const(np.nan), "i64").data == 0

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from dalembert.kernels import LoweringError, run
-from dalembert.kernels import make_problem as problem
+from dalembert.kernels import LoweringError, make_problem, run_problem
 
 jax.config.update("jax_enable_x64", True)
 X = np.array([0.3, -1.7, 2.5, 0.9])
@@ -17,9 +16,9 @@ M = np.random.default_rng(1).normal(size=(4, 4))
 def native(function, x=X):
     """function(x) through the LLVM backend."""
     shape = jax.eval_shape(function, x)
-    loop = {"x": x, "y": jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shape)}
-    described = problem(lambda c, loop, u: loop | {"y": function(loop["x"])}, lambda c, loop: loop["y"], None, loop)
-    result = run(described, saves=1, backend="llvm")
+    carry = {"x": x, "y": jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shape)}
+    problem = make_problem(lambda c, carry, u: carry | {"y": function(carry["x"])}, lambda c, carry: carry["y"], None, carry)
+    result = run_problem(problem, saves=1, backend="llvm")
     return jax.tree.map(lambda leaf: leaf[0], result.records)
 
 
@@ -200,6 +199,6 @@ def test_single_precision_is_refused():
 
 
 def test_a_changing_carry_is_named():
-    with pytest.raises(LoweringError, match=r"loop.*float64.*int64"):
-        described = problem(lambda c, loop, u: {"x": loop["x"].astype(int)}, lambda c, loop: loop, None, {"x": X})
-        run(described, saves=1, backend="llvm")
+    with pytest.raises(LoweringError, match=r"carry\['x'\] is int64\[4\], not float64\[4\]"):
+        problem = make_problem(lambda c, carry, u: {"x": carry["x"].astype(int)}, lambda c, carry: carry, None, {"x": X})
+        run_problem(problem, saves=1, backend="llvm")

@@ -1,0 +1,191 @@
+"""Warm starts: a second process traces nothing, other code has another fingerprint, a user's own has none."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dalembert as da
+from dalembert.kernels import LoweringError, cache, compile_function, llvm, lower, problem
+from dalembert.models import MODELS
+
+GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """An empty cache, and a function that forgets what this process knows, as a new process would."""
+    monkeypatch.setenv("DALEMBERT_CACHE", str(tmp_path / "objects"))
+    monkeypatch.setattr(cache, "IMPORT_TIME", float("inf"))  # whoever edits sources while the tests run does not matter here
+    lowerings = []
+    monkeypatch.setattr(problem, "lower", lambda *args, **options: lowerings.append(1) or lower(*args, **options))
+
+    def forget():
+        problem._programs.clear()
+        llvm._functions.clear()
+        lowerings.clear()
+
+    forget()
+    forget.lowerings, forget.folder = lowerings, tmp_path / "objects"
+    return forget
+
+
+def run(inertia=GENERIC, step=0.05, lagrangian="moser-veselov"):
+    system = da.models.suslov(inertia)
+    start = system.state(momentum=[3.0, 2.0])
+    return da.simulate(system, da.EulerPoincareSuslov(lagrangian), start, step=step, steps=10).check()
+
+
+def test_a_known_step_is_neither_traced_nor_lowered(fresh):
+    first = run()
+    assert fresh.lowerings
+    fresh()
+    again = run()
+    assert not fresh.lowerings and again.backend == "llvm"
+    np.testing.assert_array_equal(again.momentum, first.momentum)
+
+
+def test_another_parameter_is_the_same_program(fresh):
+    run()
+    fresh()
+    other = run(np.diag([1.0, 2.0, 2.5]).tolist(), step=-0.02)
+    assert not fresh.lowerings and other.status == "ok"
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: b""])
+def test_a_corrupt_entry_is_rebuilt(fresh, damage):
+    first = run()
+    for entry in fresh.folder.iterdir():
+        if entry.is_file():
+            entry.write_bytes(damage(entry.read_bytes()))
+    fresh()
+    np.testing.assert_array_equal(run().momentum, first.momentum)
+    assert fresh.lowerings
+
+
+def test_another_program_than_the_stored_one_is_not_run():
+    traced = lower(lambda consts, x, u: x, lambda consts, x: 2.0 * x, (), jax.ShapeDtypeStruct((), float), None)
+    stored = cache.LoweredProgram("the digest of another", traced.inputs, traced.captured, traced.record, lambda: traced)
+    with pytest.raises(LoweringError, match="another program"):
+        _ = stored.program
+
+
+def test_other_sources_and_sources_that_changed_are_traced(fresh, monkeypatch):
+    run()
+    fresh()
+    monkeypatch.setattr(cache, "_versions", lambda: ("another version",))
+    run()
+    assert fresh.lowerings
+    monkeypatch.undo()
+
+
+def test_sources_that_changed_since_the_import_leave_nothing_behind(fresh, monkeypatch):
+    monkeypatch.setattr(cache, "IMPORT_TIME", 0.0)
+    cache._versions.cache_clear()
+    run()
+    entries = [cache.read_entry(entry) for entry in fresh.folder.iterdir()]
+    cache._versions.cache_clear()
+    assert entries and all(content.startswith(b"\x7fELF") for content in entries)
+
+
+def test_what_a_user_wrote_has_no_name():
+    def own(W, h, system):
+        return da.mechanics.moser_veselov(W, h, system)
+
+    for thing in (own, da.EulerPoincareSuslov(own), object(), [lambda x: x], da.kernels):
+        with pytest.raises(cache.Unfingerprintable):
+            list(cache.fingerprint(thing))
+
+
+def test_names_tell_apart_what_differs():
+    methods = [da.EulerPoincareSuslov(), da.EulerPoincareSuslov("retraction"), da.EulerPoincareSuslov(retraction=da.Exponential()),
+               da.LagrangeDAlembert(), da.LagrangeDAlembert(node=0.25), da.LagrangeDAlembert(node=0.0)]
+    structures = [jax.tree.structure(MODELS[name].make(dict(MODELS[name].example))) for name in ("suslov", "vertical-disk", "rolling-ball")]
+    things = [*methods, 0, 0.0, False, None, "0", (0,), [0], ((0,), 0), (0, (0,)), np.zeros(1), np.zeros((1, 1))]
+    names = ["\0".join(cache.fingerprint(thing)) for thing in things]
+    assert len(set(names)) == len(names)
+    assert len({"\0".join(cache.fingerprint(structure)) for structure in structures}) == len(set(structures))
+
+
+def test_a_user_system_is_traced_in_every_process(fresh):
+    def lagrangian(t, g, xi, p):
+        return 0.5 * xi @ xi
+
+    for _ in range(2):
+        fresh()
+        system = da.System(da.Euclidean(2), lagrangian)
+        da.simulate(system, da.RungeKutta(), system.state(xi=[1.0, 0.0]), step=0.1, steps=2).check()
+        assert fresh.lowerings
+
+
+PROCESS = """
+import sys
+import jax
+from dalembert.kernels import cache, lower, problem
+cache.IMPORT_TIME, cache._versions = float("inf"), lambda: ("test",)  # the sources may be under work
+done = []
+problem.lower = lambda *args, **options: done.append("lowering") or lower(*args, **options)
+jax.monitoring.register_event_duration_secs_listener(
+    lambda name, seconds, **_: done.append(name) if "backend_compile" in name else None)
+from dalembert.io.config import parse_job
+from dalembert.models.registry import MODELS
+from dalembert.cli.runs import run_report
+from dalembert.simulation import simulate
+for name in sys.argv[1:]:
+    model = MODELS[name]
+    job = parse_job({"system": {"name": name, **model.example}, "method": dict(model.method), "initial": dict(model.initial),
+                 "run": {"step": model.step, "steps": 3}})
+    run = simulate(job.system, job.integrator, job.state, step=job.run["step"], steps=3, monitor=True)
+    run_report(run, job.names)
+    xla = len(done) - done.count("lowering")
+    print(name, run.backend, done.count("lowering"), xla if not job.system.holonomic_constraints else 0)  # |phi| of the report is XLA's
+    done.clear()
+"""
+
+
+def second_process(names, folder):
+    """What `dalembert run` of these systems traces and compiles in a process when another one has run them before."""
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", PROCESS, *names], capture_output=True, text=True, check=True,
+                              env=os.environ | {"DALEMBERT_CACHE": str(folder)})
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def test_a_second_process_traces_and_compiles_nothing(tmp_path):
+    assert second_process(["suslov"], tmp_path / "objects") == [["suslov", "llvm", "0", "0"]]
+
+
+@pytest.mark.heavy
+def test_no_model_traces_or_compiles_in_a_second_process(tmp_path):
+    assert second_process(list(MODELS), tmp_path / "objects") == [[name, "llvm", "0", "0"] for name in MODELS]
+
+
+@compile_function
+def spread(values):
+    return {"sum": jnp.sum(values), "turned": jnp.stack([-values[1], values[0]])}
+
+
+@compile_function
+def largest_singular_value(matrix):
+    return jnp.linalg.svd(matrix, compute_uv=False)[0]
+
+
+def test_a_compiled_function_gives_its_value():
+    values = np.array([0.25, 3.0])
+    result = spread(values)
+    assert isinstance(result["sum"], jax.Array) and result["sum"] == 3.25
+    np.testing.assert_array_equal(result["turned"], [-3.0, 0.25])
+
+
+def test_a_compiled_function_can_be_transformed():
+    np.testing.assert_array_equal(jax.vmap(spread)(np.eye(2))["sum"], [1.0, 1.0])
+    np.testing.assert_array_equal(jax.grad(lambda v: spread(v)["turned"][0])(np.ones(2)), [0.0, -1.0])
+    assert jax.jit(spread)(np.ones(2))["sum"] == 2.0
+
+
+def test_what_the_kernels_cannot_do_goes_to_xla():
+    assert largest_singular_value(np.diag([3.0, 4.0])) == pytest.approx(4.0)
