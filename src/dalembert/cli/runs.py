@@ -433,7 +433,7 @@ def list_names(
     else:
         raise UnknownName("list", what, LISTS)
     if as_json:
-        kinds = str | int | float | list | tuple | None
+        kinds = (str, int, float, list, tuple, type(None))
         options = {
             name: {k: v if isinstance(v, kinds) else str(v) for k, v in o.items()} for name, (_, o) in entries.items()
         }
@@ -476,7 +476,7 @@ class DemoRow:
 
 def demo_scenes() -> list[DemoScene]:
     """Suslov's body, Chaplygin's sleigh and a free rigid body."""
-    disc = suslov([[3, 0, 1], [0, 4, 0.5], [1, 0.5, 5]])
+    disc = suslov([[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]])
     sleigh = chaplygin_sleigh(mass=1.0, inertia=1.0, a=0.3, b=0.0)
     body = rigid_body([0.6, 0.8, 1.0])
     start, push, spin = (

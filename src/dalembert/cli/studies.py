@@ -57,7 +57,7 @@ def _complete() -> list[str]:
     epilog=examples(
         "dalembert compare examples/suslov.toml",
         "dalembert compare examples/suslov.toml --step 0.015 --step 0.0075 --plot suslov.png",
-        "dalembert compare examples/particle.toml --method leapfrog --method lagrange-dalembert:node=0.5",
+        "dalembert compare examples/particle.toml --method gauss:stages=1 --method gauss:stages=3",
         "dalembert compare examples/sleigh.toml --method all --json",
     )
 )
