@@ -15,11 +15,11 @@ from statistics import median
 
 from startup import Counter
 
-from dalembert.kernels.cache import keep_xla
+from dalembert.kernels.cache import persist_xla_cache
 from dalembert.simulation import simulate
 from dalembert.studio.catalogue import example
-from dalembert.studio.presentation import save_every, show
-from dalembert.studio.requests import StudioInput as Opened
+from dalembert.studio.presentation import show
+from dalembert.studio.requests import StudioInput, frame_interval
 
 STEPS, FRAMES, REPEATS, TARGET = 100_000, 600, 9, 50.0
 SYSTEMS = {
@@ -56,14 +56,14 @@ def milliseconds(work) -> float:
     return 1e3 * (time.process_time() - begin)
 
 
-def measure(name: str, opened: Opened) -> tuple[float, float, float]:
+def measure(name: str, opened: StudioInput) -> tuple[float, float, float]:
     """Milliseconds of the simulation, of a whole show, and of its JSON."""
     show(request(name, 0), opened)
     rows = []
     for k in range(1, REPEATS + 1):
         asked = request(name, k)
         job = opened.job(asked["config"])
-        options = {"step": job.run["step"], "steps": STEPS, "save_every": save_every(job, FRAMES), "monitor": True}
+        options = {"step": job.run["step"], "steps": STEPS, "save_every": frame_interval(job, FRAMES), "monitor": True}
         alone = milliseconds(lambda: simulate(job.system, job.integrator, job.state, **options))
         answer: list[dict] = []
         whole = milliseconds(lambda: answer.append(show(asked, opened)))
@@ -88,8 +88,8 @@ def first_picture() -> tuple[float, float]:
 
 
 def main() -> None:
-    keep_xla()
-    opened, counter = Opened(), Counter()
+    persist_xla_cache()
+    opened, counter = StudioInput(), Counter()
     print(f"{STEPS} steps, {FRAMES} frames, processor time in ms (target of the simulation: {TARGET:g})")
     print(f"{'system':24}{'simulation':>12}{'show':>10}{'JSON':>8}{'compiled':>10}")
     for name in SYSTEMS:

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import _blocks
 
-from dalembert.io.config import SECTIONS, read
+from dalembert.io.config import SECTIONS, read_config
 from dalembert.io.config import load_job as load
 from dalembert.papers.exhibits import FIGURES, PAPERS
 from dalembert.papers.exhibits import reproduce_exhibits as reproduce
-from dalembert.plotting.scenes import motion_of_run, stage
 from dalembert.simulation import simulate
 from dalembert.studio.catalogue import start
+from dalembert.studio.film import stage
 from dalembert.studio.presentation import show
-from dalembert.studio.requests import StudioInput as Opened
+from dalembert.studio.requests import StudioInput, frames_of_run
 from dalembert.studio.server import page_with
 
 HERE = Path(__file__).parent
@@ -44,13 +44,13 @@ def example(path: Path, folder: Path) -> str:
     job = load(path)
     run = simulate(job.system, job.integrator, job.state, step=job.run["step"], steps=job.run["steps"]).check()
     run.plot(folder / f"{path.stem}.png")
-    figure, draw = stage(motion_of_run(run, job))
+    figure, draw = stage(frames_of_run(run, job))
     draw(len(run.t) - 1)
     figure.savefig(folder / f"{path.stem}-end.png")
     text = path.read_text(encoding="utf-8")
     comment = text.splitlines()[0].removeprefix("#").strip()
     shown = "\n\n".join(["```toml\n" + text.rstrip() + "\n```", *_python(path)])
-    opened = Opened(read(path), path.parent)
+    opened = StudioInput(read_config(path), path.parent)
     (folder / f"{path.stem}.html").write_text(page_with(show(start(opened), opened)), encoding="utf-8")
     play = f"[Play it]({path.stem}.html): the run in the page of [the studio](../studio.md); turn it with the mouse."
     pictures = f"![{comment}]({path.stem}-end.png)\n\n![What the run keeps]({path.stem}.png)"
@@ -59,7 +59,7 @@ def example(path: Path, folder: Path) -> str:
 
 def _python(path: Path) -> list[str]:
     """The user's own file behind a configuration, as a block."""
-    reference = read(path)["system"].get("python", "")
+    reference = read_config(path)["system"].get("python", "")
     return [f"```python\n{(path.parent / reference.partition(':')[0]).read_text().rstrip()}\n```"] if reference else []
 
 
@@ -87,7 +87,7 @@ def main(folder: Path) -> None:
     gallery = folder / "gallery"
     gallery.mkdir(parents=True, exist_ok=True)
     tutorials(folder / "tutorials")
-    runs = (path for path in sorted(EXAMPLES.glob("*.toml")) if set(read(path)) <= set(SECTIONS))
+    runs = (path for path in sorted(EXAMPLES.glob("*.toml")) if set(read_config(path)) <= set(SECTIONS))
     entries = [example(path, gallery) for path in runs]
     head = "# Examples\n\nRun them with `dalembert run examples/NAME.toml`; change them with `--set`.\n"
     (gallery / "examples.md").write_text("\n".join([head, *entries]), encoding="utf-8")

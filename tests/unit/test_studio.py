@@ -17,25 +17,16 @@ import dalembert as da
 from dalembert.errors import InvalidInput
 from dalembert.integrators import METHODS, Claims
 from dalembert.models import MODELS, circle, ellipsoid, exact
-from dalembert.plotting.scenes import Motion, Roller, Stroke
-from dalembert.studio.catalogue import entry, example, start
-from dalembert.studio.catalogue import make_catalogue as catalogue
-from dalembert.studio.frames import RunFrames as Seen
-from dalembert.studio.presentation import Cancelled, integrate, judged, show
-from dalembert.studio.requests import StudioInput as Opened
-from dalembert.studio.requests import dependent
-from dalembert.studio.scenes import allowed, facing, scene
-from dalembert.studio.server import page_with, take_away
-from dalembert.studio.texts import METHODS_IN_WORDS, TRIES
-from dalembert.studio.view import packed
+from dalembert.studio.catalogue import entry, example, make_catalogue, start
+from dalembert.studio.presentation import judge_claims, show
+from dalembert.studio.requests import Cancelled, RunFrames, StudioInput, dependent_components, integrate
+from dalembert.studio.scenes import Bar, Roller, align_z, allowed_directions, make_scene
+from dalembert.studio.server import make_download, page_with
+from dalembert.studio.view import pack_array
+from dalembert.studio.view import unpack_array as array
 
-OPENED = Opened(most_steps=50_000)
+OPENED = StudioInput(max_steps=50_000)
 SLEIGH = example("chaplygin-sleigh")
-
-
-def array(data) -> np.ndarray:
-    """What the page unpacks."""
-    return np.frombuffer(base64.b64decode(data["f32"]), "<f4").reshape(data["shape"])
 
 
 def changed(place: str, value, config=SLEIGH):
@@ -84,10 +75,10 @@ def test_claims_are_judged_by_the_run(sleigh):
     kept = {claim["about"]: claim["held"] for claim in sleigh["runs"][0]["claims"]}
     assert kept["constraint"] is True and kept["group"] is True and kept["order"] is None
     assert sleigh["runs"][0]["energy_error"] < 1e-13 < sleigh["runs"][1]["energy_error"]
-    motion = Motion(np.zeros(1), "SE(2)", (np.eye(3)[None],))
-    one = np.ones((1, 3))
-    run = Seen(motion, 0, one, one, np.ones(1), np.ones(1), np.ones(1), np.zeros((1, 1, 3)), one, 1)
-    drifted = judged(
+    one, rows = np.ones((1, 3)), np.zeros((1, 1, 3))
+    scalars = [np.ones(1)] * 3
+    run = RunFrames(np.zeros(1), "SE(2)", (np.eye(3)[None],), one, one, *scalars, rows, one, 1)
+    drifted = judge_claims(
         Claims(2, energy=True, momentum=True), run, {"energy_error": 1e-3, "constraint": 0.0, "group": 0.0}, None
     )
     assert [claim["held"] for claim in drifted] == [None, False, None]
@@ -113,7 +104,7 @@ def test_a_run_that_fails_says_when_and_stands_still():
 
 
 def test_every_method_is_there_in_plain_words():
-    assert set(METHODS_IN_WORDS) == set(METHODS)
+    assert all(method.words and method.use_when for method in METHODS.values())
 
 
 def test_a_run_without_a_start_is_shown_where_it_stands():
@@ -165,7 +156,7 @@ def test_a_page_can_bring_no_code(tmp_path):
     (tmp_path / "trap.py").write_text("raise SystemExit('run')")
     for system in ({"python": "trap.py:make"}, {"name": "file"}, {"name": "file", "python": "trap.py:make"}):
         with pytest.raises(InvalidInput):
-            show({"config": {**SLEIGH, "system": system}}, Opened(folder=tmp_path))
+            show({"config": {**SLEIGH, "system": system}}, StudioInput(folder=tmp_path))
 
 
 def test_who_does_not_wait_is_not_served():
@@ -179,12 +170,12 @@ def test_the_constraint_fills_in_what_it_determines():
     assert answer["initial"] == {"velocity": [0.5, 1.0, 0.0]} or answer["initial"] == {}
     moved = show(changed("initial.velocity", [0.5, 1.0, 0.7]) | {"complete": True}, OPENED)
     assert moved["initial"]["velocity"] == [0.5, 1.0, 0.0]
-    assert dependent(np.array([[0.0, 0.0, 1.0, 0.0], [0.2, -0.9, 0.0, 0.0]])) == [1, 2]
+    assert dependent_components(np.array([[0.0, 0.0, 1.0, 0.0], [0.2, -0.9, 0.0, 0.0]])) == [1, 2]
 
 
 # -- controls -------------------------------------------------------------------------------------------------------------------
 def test_every_model_and_method_has_controls():
-    found = catalogue(OPENED)
+    found = make_catalogue(OPENED)
     assert [system["name"] for system in found["systems"]] == list(MODELS)
     assert [method["name"] for method in found["methods"]] == list(METHODS)
     json.dumps(found, allow_nan=False)
@@ -211,7 +202,7 @@ def test_an_entry_says_which_methods_fit():
 
 
 # -- scenes ---------------------------------------------------------------------------------------------------------------------
-def standing(name: str, frames: int = 4) -> Seen:
+def standing(name: str, frames: int = 4) -> RunFrames:
     """A run that goes on a little from its initial state: nothing is compiled for it."""
     job = OPENED.job(example(name))
     system, state = job.system, job.state
@@ -223,10 +214,11 @@ def standing(name: str, frames: int = 4) -> Seen:
     tracks = tuple(np.stack([np.asarray(part[k]) for part in parts]) for k in range(len(parts[0])))
     parameters = {**MODELS[name].parameters, **job.config["system"]}
     repeat = lambda values: np.repeat(np.asarray(values, float)[None], frames, axis=0)
-    motion = Motion(times, str(system.group), tracks, name, parameters)
     velocity, momentum = repeat(state.xi), repeat(state.momentum)
     one = np.ones(frames)
-    return Seen(motion, 0, velocity, momentum, one, 0 * one, 0 * one, repeat(rows), 0 * velocity, frames, system)
+    scalars, forces = (one, 0 * one, 0 * one), (repeat(rows), 0 * velocity)
+    arrays = (times, str(system.group), tracks, velocity, momentum, *scalars, *forces, frames)
+    return RunFrames(*arrays, name, parameters, system=system)
 
 
 SLOW = ("rigid-body-n", "suslov-n", "skate-on-ellipsoid", "hinged-sleighs", "pendulum-chain", "chaplygin-sphere")
@@ -236,7 +228,7 @@ SLOW = ("rigid-body-n", "suslov-n", "skate-on-ellipsoid", "hinged-sleighs", "pen
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.heavy) if n in SLOW else n for n in MODELS])
 def test_every_model_has_a_scene_in_which_the_constraint_is_seen(name):
     run = standing(name)
-    view, caption = scene([run, dataclasses.replace(run, number=1)])
+    view, caption = make_scene([run, dataclasses.replace(run, index=1)])
     data = view.data()
     json.dumps(data, allow_nan=False)
     names = {part["name"] for part in data["parts"] if part["run"] in (0, None)}
@@ -278,15 +270,15 @@ def test_every_group_has_a_scene(group):
     for count in (0, 1):
         rows, velocity, one = np.zeros((3, count, dim)), np.ones((3, dim)), np.ones(3)
         rows[:, :, -1] = 1.0
-        run = Seen(Motion(times, group, tuple(tracks)), 0, velocity, velocity, one, one, one, rows, velocity, 3)
-        view, caption = scene([run, dataclasses.replace(run, number=1)])
+        run = RunFrames(times, group, tuple(tracks), velocity, velocity, one, one, one, rows, velocity, 3)
+        view, caption = make_scene([run, dataclasses.replace(run, index=1)])
         json.dumps(view.data(), allow_nan=False)
         assert len(view.parts) >= 4 and caption
 
 
 def test_the_velocity_of_a_particle_lies_in_its_plane():
     run = standing("nonholonomic-particle")
-    view, _ = scene([run])
+    view, _ = make_scene([run])
     data = view.data()
     arrow, patch = part(data, "velocity")["shape"], part(data, "plane of allowed velocities")
     x, y, z, w = array(patch["rotation"]).T
@@ -301,9 +293,10 @@ def test_poinsots_ellipsoid_rolls_on_its_plane():
     velocity = motion.momentum / inertia
     energy = 0.5 * np.sum(velocity * motion.momentum, axis=1)
     zero = np.zeros(len(times))
-    shown = Motion(times, "SO(3)", (motion.attitude,), "rigid-body", {"inertia": list(inertia)})
-    rows = np.zeros((len(times), 0, 3))
-    view, _ = scene([Seen(shown, 0, velocity, motion.momentum, energy, zero, zero, rows, 0 * velocity, len(times))])
+    rows, model = np.zeros((len(times), 0, 3)), ("rigid-body", {"inertia": list(inertia)})
+    scalars, forces = (energy, zero, zero), (rows, 0 * velocity)
+    arrays = (times, "SO(3)", (motion.attitude,), velocity, motion.momentum, *scalars, *forces, len(times))
+    view, _ = make_scene([RunFrames(*arrays, *model)])
     data = view.data()
     height = array(part(data, "herpolhode")["shape"]["points"])[:, 2]
     assert np.ptp(height) < 1e-6 and abs(height[0] - part(data, "invariable plane", None)["position"][2]) < 1e-6
@@ -317,20 +310,21 @@ def test_a_rolling_body_touches_the_floor_where_its_support_function_says(suppor
     turn = np.asarray(da.SO3().exp(jnp.array([0.3, -0.2, 0.9])))
     shape = {"axes": jnp.array([0.2, 0.03, 0.02]), "centre": jnp.array([0.0, 0.0, 0.01]), "radius": 0.5}
     height, contact = jax.value_and_grad(support)(-jnp.asarray(turn[2]), shape)
-    body = Roller.of(Motion(np.zeros(1), "SO(3) x R^2", (), name, parameters))
+    body = Roller.of(name, parameters)
     np.testing.assert_allclose(body.contact(turn[None])[0], contact, atol=1e-15)
     np.testing.assert_allclose(body.centres(turn[None], np.array([[1.0, 2.0]]))[0], [1.0, 2.0, height], atol=1e-15)
 
 
-def test_geometry_of_strokes_planes_and_packing():
-    stroke = Stroke(1.0, np.array([0.0, 2.0]), np.array([0.0, np.pi / 2]), 0.5)
-    np.testing.assert_allclose(stroke.ends(1), [[1.0, 1.5], [1.0, 2.5]], atol=1e-15)
+def test_geometry_of_bars_planes_and_packing():
+    bar = Bar(1.0, np.array([0.0, 2.0]), np.array([0.0, np.pi / 2]), 0.5).pose(0.3)
+    ends = bar["position"][1] + bar["rotation"][1] @ [0.5, 0.0, 0.0]
+    np.testing.assert_allclose(ends, [1.0, 2.5, 0.3], atol=1e-15)
     directions = np.random.default_rng(0).normal(size=(5, 3))
-    turns = facing(directions)
+    turns = align_z(directions)
     np.testing.assert_allclose(turns @ np.swapaxes(turns, 1, 2), np.broadcast_to(np.eye(3), (5, 3, 3)), atol=1e-14)
     np.testing.assert_allclose(turns[:, :, 2], directions / np.linalg.norm(directions, axis=1, keepdims=True))
-    assert allowed(np.array([[0.0, 0.0, 1.0]]), slice(1, 3)).ravel().tolist() in ([1.0, 0.0], [-1.0, 0.0])
-    assert array(packed([1e300, np.nan, -1.0])).tolist()[1:] == [0.0, -1.0]
+    assert allowed_directions(np.array([[0.0, 0.0, 1.0]]), slice(1, 3)).ravel().tolist() in ([1.0, 0.0], [-1.0, 0.0])
+    assert array(pack_array([1e300, np.nan, -1.0])).tolist()[1:] == [0.0, -1.0]
 
 
 # -- files ----------------------------------------------------------------------------------------------------------------------
@@ -354,8 +348,8 @@ def test_a_system_of_the_users_own_has_the_scene_of_its_group(tmp_path):
         "initial": {"velocity": velocity},
         "run": {"step": 0.1, "steps": 5},
     }
-    opened = Opened(config, tmp_path)
-    own = catalogue(opened)["systems"][0]
+    opened = StudioInput(config, tmp_path)
+    own = make_catalogue(opened)["systems"][0]
     assert own["name"] == "file" and {c["label"]: c["value"] for c in own["parameters"]} == {"mass": 1.0, "tilt": 0.3}
     answer = show(start(opened), opened)
     blade = part(answer["scene"], "blade")
@@ -366,30 +360,30 @@ def test_a_system_of_the_users_own_has_the_scene_of_its_group(tmp_path):
 def test_a_saved_run_is_shown_without_running_anything(tmp_path, monkeypatch):
     job = OPENED.job({**SLEIGH, "run": {"step": 0.1, "steps": 30}})
     run, *_ = integrate(job, 1, lambda: False)
-    da.files.save(run, tmp_path / "sleigh.nc", {"config": job.text, "system": "chaplygin-sleigh"})
-    monkeypatch.setattr("dalembert.studio.presentation.simulate", None)
-    opened = Opened(saved=tmp_path / "sleigh.nc")
+    da.io.save_run(run, tmp_path / "sleigh.nc", {"config": job.text, "system": "chaplygin-sleigh"})
+    monkeypatch.setattr("dalembert.studio.requests.simulate", None)
+    opened = StudioInput(saved=tmp_path / "sleigh.nc")
     request = start(opened)
     assert request["saved"] and request["config"]["system"]["name"] == "chaplygin-sleigh"
     answer = show({**request, "frames": 10}, opened)
     assert 10 <= answer["time"]["shape"][0] <= 12 and answer["runs"][0]["status"] == "ok"
     assert array(answer["time"])[-1] == pytest.approx(3.0) and part(answer["scene"], "blade")
-    assert take_away({"request": request, "kind": "nc"}, opened)[2] == (tmp_path / "sleigh.nc").read_bytes()
+    assert make_download({"request": request, "kind": "nc"}, opened)[2] == (tmp_path / "sleigh.nc").read_bytes()
     with pytest.raises(InvalidInput, match="no data file"):
         show({"saved": True}, OPENED)
 
 
-def test_what_is_taken_away(monkeypatch):
+def test_what_is_downloaded(monkeypatch):
     request = {"config": {**SLEIGH, "run": {"step": 0.1, "steps": 20}}, "against": None}
-    kinds = {kind: take_away({"request": request, "kind": kind}, OPENED) for kind in ("toml", "nc", "png", "html")}
+    kinds = {kind: make_download({"request": request, "kind": kind}, OPENED) for kind in ("toml", "nc", "png", "html")}
     assert tomllib.loads(kinds["toml"][2].decode())["run"] == {"step": 0.1, "steps": 20}
     assert kinds["nc"][2][:8] == b"\x89HDF\r\n\x1a\n" and kinds["png"][2][:4] == b"\x89PNG"
     assert kinds["html"][0] == "chaplygin-sleigh.html" and b'id="show"' in kinds["html"][2]
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(InvalidInput, match="ffmpeg"):
-        take_away({"request": request, "kind": "mp4"}, OPENED)
+        make_download({"request": request, "kind": "mp4"}, OPENED)
     with pytest.raises(InvalidInput, match="exe"):
-        take_away({"request": request, "kind": "exe"}, OPENED)
+        make_download({"request": request, "kind": "exe"}, OPENED)
 
 
 def test_an_exported_page_is_whole(sleigh):
@@ -408,16 +402,16 @@ def test_an_exported_page_is_whole(sleigh):
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_plays_beside_another_method(name):
-    answer = show({"config": example(name), "against": {"name": "runge-kutta"}}, Opened())
+    answer = show({"config": example(name), "against": {"name": "runge-kutta"}}, StudioInput())
     assert all(run["status"] == "ok" for run in answer["runs"]) and answer["plots"]
     json.dumps(answer, allow_nan=False)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", TRIES)
+@pytest.mark.parametrize("name", [name for name, model in MODELS.items() if model.tries])
 def test_what_is_worth_trying_runs(name):
-    for _, place, value in TRIES[name]:
-        answer = show(changed(place, value, example(name)) | {"complete": True, "frames": 50}, Opened())
+    for _, place, value in MODELS[name].tries:
+        answer = show(changed(place, value, example(name)) | {"complete": True, "frames": 50}, StudioInput())
         assert answer["runs"][0]["status"] == "ok", (name, place, value)
 
 
@@ -434,6 +428,6 @@ def test_every_method_that_fits_plays(method):
 
 
 @pytest.mark.heavy
-def test_a_film_is_taken_away():
+def test_a_film_is_downloaded():
     request = {"config": {**SLEIGH, "run": {"step": 0.1, "steps": 20}}}
-    assert take_away({"request": request, "kind": "gif"}, OPENED)[2][:4] == b"GIF8"
+    assert make_download({"request": request, "kind": "gif"}, OPENED)[2][:4] == b"GIF8"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 
 import numpy as np
@@ -11,15 +10,12 @@ import pytest
 import dalembert as da
 from dalembert.groups import axes
 from dalembert.studio.catalogue import example
-from dalembert.studio.presentation import components, show
-from dalembert.studio.requests import StudioInput as Opened
-from dalembert.studio.scenes import cusps, poses
+from dalembert.studio.presentation import show, velocity_components
+from dalembert.studio.requests import StudioInput
+from dalembert.studio.scenes import find_cusps, planar_poses
+from dalembert.studio.view import unpack_array as array
 
-OPENED = Opened(most_steps=200_000)
-
-
-def array(data) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(data["f32"]), "<f4").reshape(data["shape"])
+OPENED = StudioInput(max_steps=200_000)
 
 
 def plot(answer, title: str):
@@ -41,7 +37,7 @@ def test_the_cusp_is_where_the_event_finds_it():
     t, g, xi = map(np.asarray, (run.t, run.g, run.xi))
     for every, error in ((16, 5e-3), (4, 5e-5)):
         frames = slice(every // 2, None, every)
-        (found,) = cusps(t[frames], *poses(g[frames]), xi[frames])
+        (found,) = find_cusps(t[frames], *planar_poses(g[frames]), xi[frames])
         assert found.name == "cusp" and found.time == pytest.approx(float(exact), abs=0.1 * every * 0.05)
         assert np.abs(found.place - place).max() < error
     far = slice(8, None, 16)
@@ -53,15 +49,15 @@ def test_what_is_no_cusp():
     velocity = np.zeros((11, 3))
     place = np.zeros((11, 2))
     velocity[:, 1] = t - 0.43  # there and back on one line
-    (back,) = cusps(t, place, still, velocity)
+    (back,) = find_cusps(t, place, still, velocity)
     assert back.name == "turning point" and back.time == pytest.approx(0.43)
     velocity[:, 1] = (t - 0.4) ** 2  # stops, and goes on
-    assert cusps(t, place, still, velocity) == []
+    assert find_cusps(t, place, still, velocity) == []
     velocity[:, 1], velocity[:, 2] = (
         np.cos(2.2 * np.pi * t / 0.1),
         np.sin(2.2 * np.pi * t / 0.1),
     )  # runs round between two frames
-    assert cusps(t, place, still, velocity) == []
+    assert find_cusps(t, place, still, velocity) == []
 
 
 def test_the_sleighs_cusp_is_marked_and_without_a_lever_there_is_none(sleigh):
@@ -111,7 +107,7 @@ def test_the_motion_of_a_body_on_the_plane_has_names_and_units(sleigh):
     ids=str,
 )
 def test_components_are_those_of_the_group(group):
-    found = components(str(group))
+    found = velocity_components(str(group))
     assert [component.name for component in found] == [axis.name.partition("_")[0] for axis in axes(group)]
     units = {"rad s-1": "rad/s", "m s-1": "m/s", "[q] s-1": ""}
     assert [component.unit for component in found] == [units[axis.velocity] for axis in axes(group)]

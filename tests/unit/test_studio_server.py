@@ -14,15 +14,15 @@ from typer.testing import CliRunner
 from dalembert.cli.app import app
 from dalembert.errors import InvalidInput
 from dalembert.studio.catalogue import example
-from dalembert.studio.requests import StudioInput as Opened
-from dalembert.studio.server import MOST_BYTES, MOST_WAITING, Studio, open_studio
+from dalembert.studio.requests import StudioInput
+from dalembert.studio.server import MAX_BYTES, MAX_WAITING, Studio, open_studio
 
 JSON = {"Content-Type": "application/json"}
 SLEIGH = {**example("chaplygin-sleigh"), "run": {"step": 0.1, "steps": 10}}
 
 
 @contextmanager
-def serving(opened: Opened, host: str = "127.0.0.1"):
+def serving(opened: StudioInput, host: str = "127.0.0.1"):
     with Studio(host, 0, opened) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
@@ -33,7 +33,7 @@ def serving(opened: Opened, host: str = "127.0.0.1"):
 
 @pytest.fixture(scope="module")
 def studio():
-    with serving(Opened(most_steps=1000)) as server:
+    with serving(StudioInput(max_steps=1000)) as server:
         yield server
 
 
@@ -102,7 +102,7 @@ def test_another_origin_is_refused(studio):
 
 
 def test_a_server_on_an_open_address_answers_to_numbers_alone():
-    with serving(Opened(), "0.0.0.0") as server:
+    with serving(StudioInput(), "0.0.0.0") as server:
         assert server.knows(f"192.168.1.7:{server.server_port}") and server.knows(f"localhost:{server.server_port}")
         assert not server.knows(f"evil.example:{server.server_port}") and not server.is_loopback
 
@@ -110,7 +110,7 @@ def test_a_server_on_an_open_address_answers_to_numbers_alone():
 def test_a_post_must_be_json_of_a_reasonable_size(studio):
     assert ask(studio, "POST", "/api/show", "{}", {"Content-Type": "text/plain"})[0] == 415
     assert ask(studio, "POST", "/api/show", "{}")[0] == 415
-    assert ask(studio, "POST", "/api/show", "{}", JSON | {"Content-Length": str(MOST_BYTES + 1)})[0] == 413
+    assert ask(studio, "POST", "/api/show", "{}", JSON | {"Content-Length": str(MAX_BYTES + 1)})[0] == 413
     assert ask(studio, "POST", "/api/show", "{}", JSON | {"Content-Length": "-5"})[0] == 411
     for text in ("{", '{"config": NaN}', "[" * 100_000, "\xff"):
         status, answer = post(studio, "/api/show", text)
@@ -141,10 +141,10 @@ def test_lost_connections_and_waiting_ones(studio):
     with studio.running:  # somebody simulates; the next one waits, and goes
         with socket.create_connection(("127.0.0.1", studio.server_port)) as page:
             page.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        for _ in range(MOST_WAITING):
+        for _ in range(MAX_WAITING):
             assert studio.waiting.acquire(timeout=5)  # the place of the one that went is free again
         assert post(studio, "/api/show", {"config": SLEIGH})[0] == 503
-        for _ in range(MOST_WAITING):
+        for _ in range(MAX_WAITING):
             studio.waiting.release()
     with socket.create_connection(("127.0.0.1", studio.server_port)) as page:
         page.sendall(f"{head}Content-Length: 100000\r\n\r\n".encode())  # and no body
@@ -155,17 +155,17 @@ def test_several_tabs_at_once(studio):
     codes: list[int] = []
     tabs = [
         threading.Thread(target=lambda: codes.append(post(studio, "/api/show", {"config": SLEIGH, "frames": 5})[0]))
-        for _ in range(MOST_WAITING)
+        for _ in range(MAX_WAITING)
     ]
     for tab in tabs:
         tab.start()
     for tab in tabs:
         tab.join()
-    assert codes == [200] * MOST_WAITING
+    assert codes == [200] * MAX_WAITING
 
 
 def test_the_first_show_is_prepared():
-    with serving(Opened(SLEIGH)) as server:
+    with serving(StudioInput(SLEIGH)) as server:
         server.prepare()
         start = json.loads(ask(server, "GET", "/api/catalogue")[2])["start"]
         assert server.prepared({**start, "complete": True}) is not None
@@ -175,10 +175,13 @@ def test_the_first_show_is_prepared():
 
 def test_a_port_in_use(studio):
     with pytest.raises(InvalidInput, match="another program has it"):
-        open_studio("127.0.0.1", studio.server_port, Opened())
+        open_studio("127.0.0.1", studio.server_port, StudioInput())
     with pytest.raises(InvalidInput, match="65535"):
-        open_studio("127.0.0.1", 70_000, Opened())
-    with open_studio("127.0.0.1", None, Opened()) as first, open_studio("127.0.0.1", None, Opened()) as second:
+        open_studio("127.0.0.1", 70_000, StudioInput())
+    with (
+        open_studio("127.0.0.1", None, StudioInput()) as first,
+        open_studio("127.0.0.1", None, StudioInput()) as second,
+    ):
         assert first.server_port != second.server_port
 
 

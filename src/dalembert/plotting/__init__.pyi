@@ -5,7 +5,6 @@ from .runs import plot_comparison as plot_comparison
 from .runs import plot_invariants as plot_invariants
 from .runs import plot_methods as plot_methods
 from .runs import plot_trajectory as plot_trajectory
-from .scenes import animate as animate
 from .studies import plot_convergence as plot_convergence
 from .studies import plot_momentum as plot_momentum
 from .studies import plot_portrait as plot_portrait

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from ..errors import InvalidInput
-from ..mechanics import table
+from ..mechanics import html_table
 from ..numerics import LEAST, classify
 from ..simulation import Run, energy_conservation
 from .style import COLOURS, DASHES, LIGHT, STROKES, curve, headline, legend_below, save, sheet, space, styled
@@ -144,7 +144,7 @@ def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Pat
     """
     from matplotlib.figure import Figure
 
-    several = any(run.integrator.clock for run in runs.values())
+    several = any(run.integrator.variable_step for run in runs.values())
     figure = Figure(figsize=(15.5 if several else 12, 4.4), layout="constrained")
     grid = figure.add_gridspec(1, 4 if several else 3, width_ratios=(1.15, 1, 1, 1)[: 4 if several else 3])
     draw_motion(figure, grid[0], runs)
@@ -254,7 +254,7 @@ def trajectory_html(run: Run) -> str:
         else "ok",
     }
     if many or (failed and run.failed_at == -1):
-        return table("Trajectory", rows)
+        return html_table("Trajectory", rows)
     energy = energy_conservation(run)
     rows[f"largest {energy.title.lower()}"] = _peak(energy.values)
     if run.multipliers.shape[-1]:
@@ -263,7 +263,7 @@ def trajectory_html(run: Run) -> str:
         rows["largest |phi|"] = _peak(run.holonomic_residual())
     rows["largest distance from the group"] = _peak(run.group_distance())
     picture = _picture(run) if 1 < len(run.t) <= DRAWN else ""
-    return table("Trajectory", rows) + picture
+    return html_table("Trajectory", rows) + picture
 
 
 def _peak(values: Any) -> str:

@@ -142,7 +142,7 @@ def equilibria(axes: Axes, points: np.ndarray, *, stable: bool, colour: str = "#
     axes.plot(*np.asarray(points).T, "o", color=colour, markerfacecolor=face, markersize=4.5, label=label, zorder=5)
 
 
-LIGHT_FROM = np.array([0.48, -0.36, 0.8])
+LIGHT_DIRECTION = np.array([0.48, -0.36, 0.8])
 
 
 class Patch(NamedTuple):
@@ -171,6 +171,19 @@ def _momenta(integrator: EulerPoincareSuslov, system: InvariantSystem, step, inc
     return jax.vmap(lambda x: integrator.legendre(system, system.subspace @ x, step))(increments)
 
 
+def grid_faces(grid: np.ndarray) -> np.ndarray:
+    """The quadrilaterals (k, 4, 3) between the points of a grid (i, j, 3)."""
+    corners = [grid[:-1, :-1], grid[1:, :-1], grid[1:, 1:], grid[:-1, 1:]]
+    return np.stack(corners, axis=2).reshape(-1, 4, 3)
+
+
+def light(faces: np.ndarray, scale: Any = 1.0) -> np.ndarray:
+    """The brightness (k,) of quadrilaterals (k, 4, 3) in diffuse light; `scale` stretches their normals."""
+    normals = np.cross(faces[:, 2] - faces[:, 0], faces[:, 3] - faces[:, 1]) * scale
+    size = np.maximum(np.linalg.norm(normals, axis=1), 1e-300)
+    return np.asarray(0.55 + 0.45 * np.abs(normals @ LIGHT_DIRECTION) / size)
+
+
 def draw_surfaces(axes: Any, patches: Sequence[Patch], *, lines: int = 0) -> None:
     """Parametrised surfaces (i, j, 3) in one collection, so that faces of different surfaces hide each other as they should.
 
@@ -181,20 +194,13 @@ def draw_surfaces(axes: Any, patches: Sequence[Patch], *, lines: int = 0) -> Non
 
     points = np.concatenate([patch.surface.reshape(-1, 3) for patch in patches])
     low, high = points.min(axis=0), points.max(axis=0)
-    faces, colours = [], []
-    for patch in patches:
-        a = patch.surface
-        quads = np.stack([a[:-1, :-1], a[1:, :-1], a[1:, 1:], a[:-1, 1:]], axis=2).reshape(-1, 4, 3)
-        normals = np.cross(quads[:, 2] - quads[:, 0], quads[:, 3] - quads[:, 1]) * (high - low)
-        size = np.maximum(np.linalg.norm(normals, axis=1), 1e-300)
-        light = 0.55 + 0.45 * np.abs(normals @ LIGHT_FROM) / size
-        faces.append(quads)
-        colours.append(
-            np.column_stack([np.asarray(to_rgb(patch.colour)) * light[:, None], np.full(len(quads), patch.alpha)])
-        )
-    axes.add_collection3d(
-        Poly3DCollection(np.concatenate(faces), facecolors=np.concatenate(colours), edgecolors="none")
-    )
+    faces = [grid_faces(patch.surface) for patch in patches]
+    colours = [
+        np.column_stack([np.outer(light(quads, high - low), to_rgb(patch.colour)), np.full(len(quads), patch.alpha)])
+        for quads, patch in zip(faces, patches, strict=True)
+    ]
+    collection = Poly3DCollection(np.concatenate(faces), facecolors=np.concatenate(colours), edgecolors="none")
+    axes.add_collection3d(collection)
     axes.auto_scale_xyz(*np.stack([low, high], axis=1))
     if lines:
         first = np.moveaxis(patches[0].surface, -1, 0)

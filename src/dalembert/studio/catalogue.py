@@ -19,12 +19,10 @@ import numpy as np
 from ..errors import InvalidInput, UnknownName
 from ..groups import Motions, Rotations, axes
 from ..integrators import METHODS, RETRACTIONS
-from ..io.config import function_of
+from ..io.config import load_function
 from ..mechanics import MechanicalSystem
 from ..models import LAGRANGIANS, MODELS
-from .frames import config_of_file
-from .requests import FRAMES, MOST_FRAMES, OWN, StudioInput, dependent
-from .texts import METHODS_IN_WORDS, TITLES, TRIES, WHY, help_of
+from .requests import DEFAULT_FRAMES, MAX_FRAMES, OPENED_SYSTEM, StudioInput, config_of_file, dependent_components
 
 Control = dict[str, Any]
 
@@ -46,7 +44,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "node": (0.0, 1.0),
 }
 """Parameters whose range does not follow from their value: those of either sign, angles, counts. The others are positive."""
-ABSENT: dict[str, Any] = {"weight": [0.0, 0.0, 0.0], "directions": 1}
+STAND_INS: dict[str, Any] = {"weight": [0.0, 0.0, 0.0], "directions": 1}
 """What a parameter looks like whose default is to be absent; else it is one number."""
 CHOICES: dict[str, list[Any]] = {
     "potential": list(LAGRANGIANS),
@@ -75,7 +73,7 @@ def control(
         "value": value,
         "optional": optional,
     }
-    model = ABSENT.get(name, 1.0) if value is None else value
+    model = STAND_INS.get(name, 1.0) if value is None else value
     if name in CHOICES and not isinstance(model, list):
         return shown | {
             "kind": "choice",
@@ -100,31 +98,20 @@ def _range(array: np.ndarray) -> tuple[float, float]:
     """Around the value: positive numbers stay positive, others go either way."""
     size = float(np.abs(array).max()) or 1.0
     if array.ndim < 2 and np.all(array > 0):
-        return rounded(float(array.min()) / 5), rounded(3 * size)
-    return -rounded(2 * size), rounded(2 * size)
+        return two_digits(float(array.min()) / 5), two_digits(3 * size)
+    return -two_digits(2 * size), two_digits(2 * size)
 
 
-def rounded(value: float) -> float:
+def two_digits(value: float) -> float:
     return float(f"{value:.2g}")
 
 
-def listed(value: Any) -> Any:
+def to_lists(value: Any) -> Any:
     """Tuples as the lists that a configuration has."""
-    return [listed(entry) for entry in value] if isinstance(value, list | tuple) else value
+    return [to_lists(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-FIRST = "chaplygin-sleigh"
-STEPS = {
-    "chaplygin-sleigh": 160,
-    "rattleback": 4000,
-    "rolling-disk": 300,
-    "rolling-ball": 80,
-    "chaplygin-ball": 160,
-    "unicycle": 300,
-    "sleigh-n": 300,
-    "snakeboard": 500,
-}
-"""How many steps show what a model does, where 400 do not."""
+FIRST_MODEL = "chaplygin-sleigh"
 
 
 def make_catalogue(opened: StudioInput) -> dict[str, Any]:
@@ -136,27 +123,30 @@ def make_catalogue(opened: StudioInput) -> dict[str, Any]:
         "systems": systems,
         "methods": [_method(name) for name in METHODS],
         "start": start(opened),
-        "limits": {"steps": opened.most_steps, "frames": MOST_FRAMES},
+        "limits": {"steps": opened.max_steps, "frames": MAX_FRAMES},
     }
 
 
 def start(opened: StudioInput) -> dict[str, Any]:
     """What to show first: the file that was opened, or the sleigh."""
     if opened.saved is not None:
-        return {"config": config_of_file(opened.saved), "against": None, "frames": FRAMES, "saved": True}
+        return {"config": config_of_file(opened.saved), "against": None, "frames": DEFAULT_FRAMES, "saved": True}
     if opened.config is None:
-        return {"config": example(FIRST), "against": None, "frames": FRAMES}
+        return {"config": example(FIRST_MODEL), "against": None, "frames": DEFAULT_FRAMES}
     config = {name: dict(part) for name, part in opened.config.items()}
     if opened.own is not None:
-        config["system"] = {"name": OWN, **{key: value for key, value in opened.own.items() if key != "python"}}
-    return {"config": config, "against": None, "frames": FRAMES}
+        config["system"] = {
+            "name": OPENED_SYSTEM,
+            **{key: value for key, value in opened.own.items() if key != "python"},
+        }
+    return {"config": config, "against": None, "frames": DEFAULT_FRAMES}
 
 
 def example(name: str) -> dict[str, Any]:
     """A configuration of a model that shows what it does."""
     model = MODELS[name]
-    system = {"name": name, **{key: listed(value) for key, value in _parameters(model).items() if value is not None}}
-    run = {"step": model.step, "steps": STEPS.get(name, 400)}
+    system = {"name": name, **{key: to_lists(value) for key, value in _parameters(model).items() if value is not None}}
+    run = {"step": model.step, "steps": model.steps}
     return {"system": system, "method": dict(model.method), "initial": dict(model.initial), "run": run}
 
 
@@ -168,15 +158,15 @@ def _parameters(model: Any) -> dict[str, Any]:
 def _system(name: str) -> dict[str, Any]:
     model = MODELS[name]
     parameters = [
-        control(f"system.{key}", listed(value), optional=model.parameters[key] is None, help=help_of(name, key))
+        control(f"system.{key}", to_lists(value), optional=model.parameters[key] is None, help=model.help(key))
         for key, value in _parameters(model).items()
     ]
     return {
         "name": name,
-        "title": TITLES.get(name, name.replace("-", " ").capitalize()),
+        "title": model.title,
         "summary": model.summary,
-        "why": WHY.get(name, ""),
-        "tries": [{"text": text, "place": place, "value": value} for text, place, value in TRIES.get(name, ())],
+        "why": model.why,
+        "tries": [{"text": text, "place": place, "value": value} for text, place, value in model.tries],
         "example": example(name),
         "parameters": parameters,
     }
@@ -186,7 +176,7 @@ def _own(opened: StudioInput) -> dict[str, Any]:
     """The user's own system, with the parameters of the function that makes it."""
     assert opened.own is not None and opened.config is not None
     file, _, attribute = opened.own["python"].rpartition(":")
-    make = function_of((opened.folder / file).resolve(), attribute)
+    make = load_function((opened.folder / file).resolve(), attribute)
     defaults = {
         key: p.default
         for key, p in inspect.signature(make).parameters.items()
@@ -194,18 +184,18 @@ def _own(opened: StudioInput) -> dict[str, Any]:
     }
     values = {**defaults, **{key: value for key, value in opened.own.items() if key != "python"}}
     known = {
-        key: listed(value)
+        key: to_lists(value)
         for key, value in values.items()
         if isinstance(value, bool | int | float | str | list | tuple)
     }
     config = start(opened)["config"]
     return {
-        "name": OWN,
+        "name": OPENED_SYSTEM,
         "title": opened.own["python"],
         "summary": (inspect.getdoc(make) or "A system of your own.").splitlines()[0],
         "why": "",
         "tries": [],
-        "example": {**config, "system": {"name": OWN, **known}},
+        "example": {**config, "system": {"name": OPENED_SYSTEM, **known}},
         "parameters": [control(f"system.{key}", value) for key, value in known.items()],
     }
 
@@ -217,7 +207,7 @@ def _method(name: str) -> dict[str, Any]:
         for key, value in method.options.items()
         if key != "base" and (value is None or isinstance(value, bool | int | float | str))
     ]
-    return {"name": name, "summary": METHODS_IN_WORDS[name], "options": options, "claims": []}
+    return {"name": name, "summary": method.words or method.summary, "options": options, "claims": []}
 
 
 # -- what is known once a system is chosen --------------------------------------------------------------------------------------
@@ -235,7 +225,7 @@ def entry(name: str, opened: StudioInput) -> dict[str, Any]:
         except (InvalidInput, TypeError) as fault:
             refused[method.name] = str(fault)
     config = dict(found["example"])
-    config["initial"] = _spelled_out(job.system, config["initial"])
+    config["initial"] = _with_configuration(job.system, config["initial"])
     return found | {
         "example": config,
         "group": str(job.system.group),
@@ -245,7 +235,7 @@ def entry(name: str, opened: StudioInput) -> dict[str, Any]:
     }
 
 
-def _spelled_out(system: MechanicalSystem, initial: Mapping[str, Any]) -> dict[str, Any]:
+def _with_configuration(system: MechanicalSystem, initial: Mapping[str, Any]) -> dict[str, Any]:
     """[initial] with its configuration, the identity if it says none."""
     if "configuration" in initial:
         return dict(initial)
@@ -278,9 +268,9 @@ def _initial(system: MechanicalSystem, state: Any, initial: Mapping[str, Any]) -
             entries = names if len(value) == len(names) else [f"on D, {k + 1}" for k in range(len(value))]
             made = control(f"initial.{kind}", value, entries=entries)
             size = 2 * float(np.abs(value).max()) or 1.0
-            made |= {"low": -rounded(size), "high": rounded(size)}
+            made |= {"low": -two_digits(size), "high": two_digits(size)}
             if kind == "velocity":
-                made["dependent"] = dependent(np.asarray(system.rows(state.t, state.g)(state.xi)))
+                made["dependent"] = dependent_components(np.asarray(system.rows(state.t, state.g)(state.xi)))
             controls.append(made)
     return controls
 
@@ -294,7 +284,7 @@ def _configuration(place: str, group: Any, value: Any) -> list[Control]:
         return made
     if np.ndim(value) == 1:
         made = [control(place, value, entries=[f"q{k + 1}" for k in range(len(value))])]
-        reach = rounded(2 * float(np.abs(value).max()) or 5.0)
+        reach = two_digits(2 * float(np.abs(value).max()) or 5.0)
         made[0] |= {"low": -reach, "high": reach}
         return made
     return []

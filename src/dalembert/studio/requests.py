@@ -1,24 +1,54 @@
-"""What a page may ask for, checked: a configuration without code, within the limits, with every fault at its place."""
+"""From what a page asks for to runs at frames.
+
+A request names a configuration without code, within limits; every fault is told with its place. Its runs are integrated
+with the native kernels and sampled as `RunFrames`: the motion and, at every frame, velocity, momentum, energy,
+constraint and reaction as arrays. A data file gives such frames without running anything.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidInput, OffConstraint, UnknownName
 from ..io.config import Job, parse_job
-from ..kernels import compiled
-from ..mechanics import MechanicalSystem
+from ..io.dataset import open_dataset
+from ..kernels import compile_function, evaluate
+from ..mechanics import MechanicalSystem, State
+from ..models import MODELS
+from ..plotting.style import COLOURS
+from ..simulation import (
+    ENERGY_CHANGE,
+    ENERGY_ERROR,
+    Conservation,
+    Run,
+    receives_power,
+    save_interval,
+    simulate,
+    subsampled,
+)
+from .view import Array
 
-FRAMES, MOST_FRAMES = 600, 4000
-MOST_STEPS = 10_000_000
-OWN = "file"
+DEFAULT_FRAMES, MAX_FRAMES = 600, 4000
+MAX_STEPS = 10_000_000
+MAX_SECONDS = 60.0
+"""The longest that one run may take."""
+MAX_COORDINATE = 1e30
+OPENED_SYSTEM = "file"
 """What the page calls the system of the file on the command line: it can name no other code."""
-REQUEST = ("config", "against", "frames", "saved", "complete")
+REQUEST_KEYS = ("config", "against", "frames", "saved", "complete")
+RUN_COLOURS = (COLOURS[0], COLOURS[2])
+
+
+class Cancelled(Exception):
+    """The page that asked does not wait any more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +58,7 @@ class StudioInput:
     config: Mapping[str, Any] | None = None
     folder: Path = Path()
     saved: Path | None = None
-    most_steps: int = MOST_STEPS
+    max_steps: int = MAX_STEPS
 
     @property
     def own(self) -> Mapping[str, Any] | None:
@@ -37,7 +67,7 @@ class StudioInput:
         return section if "python" in section else None
 
     def job(self, config: Any) -> Job:
-        """The checked job of a configuration from the page, which can bring no code: only the file given by the user may."""
+        """Check a configuration from the page, which can bring no code: only the file given by the user may."""
         if not isinstance(config, Mapping) or not all(isinstance(part, Mapping) for part in config.values()):
             raise InvalidInput("config must have sections of keys and values")
         given = {
@@ -45,27 +75,24 @@ class StudioInput:
         }
         system = given.get("system", {})
         if "python" in system:
-            raise at(
-                "system", InvalidInput("a page cannot name a Python file; give its configuration on the command line")
-            )
-        if system.get("name") == OWN:
+            text = "a page cannot name a Python file; give its configuration on the command line"
+            raise at("system", InvalidInput(text))
+        if system.get("name") == OPENED_SYSTEM:
             if self.own is None:
-                raise at("system.name", UnknownName("system", OWN, ()))
+                raise at("system.name", UnknownName("system", OPENED_SYSTEM, ()))
             parameters = {key: value for key, value in system.items() if key != "name"}
             given["system"] = {"python": self.own["python"], **parameters}
         try:
             job = parse_job(given, self.folder)
         except InvalidInput as fault:
-            raise at(place_of(fault, given), fault) from None
-        if job.run["steps"] > self.most_steps:
-            text = (
-                f"steps is {job.run['steps']}; allowed here: at most {self.most_steps} (`dalembert studio --max-steps`)"
-            )
-            raise at("run.steps", InvalidInput(text))
+            raise at(_place_of(fault, given), fault) from None
+        if job.run["steps"] > self.max_steps:
+            limit = f"allowed here: at most {self.max_steps} (`dalembert studio --max-steps`)"
+            raise at("run.steps", InvalidInput(f"steps is {job.run['steps']}; {limit}"))
         return job
 
 
-def place_of(fault: InvalidInput, config: Mapping[str, Mapping[str, Any]]) -> str:
+def _place_of(fault: InvalidInput, config: Mapping[str, Mapping[str, Any]]) -> str:
     """Where in the configuration a fault stands: its section, and the key that its message names first."""
     section = fault.place
     keys = {"run": ("step", "steps"), "initial": ("velocity", "momentum", "configuration")}.get(section, ())
@@ -77,20 +104,21 @@ def place_of(fault: InvalidInput, config: Mapping[str, Mapping[str, Any]]) -> st
 
 
 def at(place: str, fault: InvalidInput) -> InvalidInput:
+    """The fault, told to stand at this place of the configuration."""
     fault.place = place
     return fault
 
 
-def checked(request: Any, opened: StudioInput) -> tuple[int, Path | None]:
+def check_request(request: Any, opened: StudioInput) -> tuple[int, Path | None]:
     """The number of frames, and the saved run that is asked for."""
     if not isinstance(request, Mapping):
         raise InvalidInput("a request is an object with config, against and frames")
     for key in request:
-        if key not in REQUEST:
-            raise UnknownName("key of a request", key, REQUEST)
-    frames = request.get("frames", FRAMES)
-    if isinstance(frames, bool) or not isinstance(frames, int) or not 2 <= frames <= MOST_FRAMES:
-        raise at("frames", InvalidInput(f"frames is {frames!r}; allowed: a whole number from 2 to {MOST_FRAMES}"))
+        if key not in REQUEST_KEYS:
+            raise UnknownName("key of a request", key, REQUEST_KEYS)
+    frames = request.get("frames", DEFAULT_FRAMES)
+    if isinstance(frames, bool) or not isinstance(frames, int) or not 2 <= frames <= MAX_FRAMES:
+        raise at("frames", InvalidInput(f"frames is {frames!r}; allowed: a whole number from 2 to {MAX_FRAMES}"))
     if not request.get("saved"):
         return frames, None
     if opened.saved is None:
@@ -104,46 +132,41 @@ def jobs_of(request: Mapping[str, Any], opened: StudioInput) -> list[Job]:
     first = opened.job(config)
     if against is None:
         return [first]
+    assert isinstance(config, Mapping)
     try:
-        return [first, opened.job({**config, "method": against})]  # type: ignore[dict-item]
+        return [first, opened.job({**config, "method": against})]
     except InvalidInput as fault:
         raise at(fault.place.replace("method", "against", 1), fault) from None
 
 
-def completed(request: Mapping[str, Any], opened: StudioInput) -> tuple[Mapping[str, Any], list[float] | None]:
-    """The request with a velocity on D: the components that the constraint determines follow from the others."""
-    config: dict[str, Any] = _filled(request.get("config"))
-    request = {**request, "config": config}
+def complete_velocity(request: Mapping[str, Any], opened: StudioInput) -> tuple[Mapping[str, Any], list[float] | None]:
+    """The request with a velocity on D: the constraint determines some components from the others."""
+    config: Any = request.get("config")
+    given = config.get("initial", {}).get("velocity") if isinstance(config, Mapping) else None
+    if isinstance(given, list) and None in given:
+        filled = [0.0 if entry is None else entry for entry in given]
+        config = {**config, "initial": {**config["initial"], "velocity": filled}}
     try:
         opened.job(config)
     except OffConstraint:
         initial = dict(config["initial"])
         velocity = np.asarray(initial.pop("velocity"), float)
-        somewhere = opened.job({**config, "initial": {**initial, "momentum": [0.0] * len(velocity)}})
-        rows, off = map(np.asarray, _constraint(somewhere.system, somewhere.state.t, somewhere.state.g, velocity))
-        pivots = dependent(rows)
+        job = opened.job({**config, "initial": {**initial, "momentum": [0.0] * len(velocity)}})
+        rows, off = map(np.asarray, _constraint(job.system, job.state.t, job.state.g, velocity))
+        pivots = dependent_components(rows)
         velocity[pivots] -= np.linalg.solve(rows[:, pivots], off)
         moved = {**config, "initial": {**initial, "velocity": velocity.tolist()}}
         return {**request, "config": moved}, velocity.tolist()
-    return request, None
+    return {**request, "config": config}, None
 
 
-def _filled(config: Any) -> Any:
-    """A configuration in which no component of the velocity is left open."""
-    velocity = config.get("initial", {}).get("velocity") if isinstance(config, Mapping) else None
-    if not isinstance(velocity, list) or None not in velocity:
-        return config
-    filled = [0.0 if entry is None else entry for entry in velocity]
-    return {**config, "initial": {**config["initial"], "velocity": filled}}
-
-
-@compiled
+@compile_function
 def _constraint(system: MechanicalSystem, t: Any, g: Any, xi: Any) -> tuple[Any, Any]:
     return system.rows(t, g)(xi), system.residual(t, g, xi)
 
 
-def dependent(rows: np.ndarray) -> list[int]:
-    """The components of a velocity that the constraint rows (m, n) determine from the others: pivots, the later ones where it is open."""
+def dependent_components(rows: Array) -> list[int]:
+    """The components of a velocity that constraint rows (m, n) determine: pivots, the later ones among equals."""
     left, found = rows * (1 + 1e-6 * np.arange(rows.shape[1])), []
     for _ in range(len(rows)):
         norms = np.linalg.norm(left, axis=0)
@@ -152,3 +175,194 @@ def dependent(rows: np.ndarray) -> list[int]:
         along = left[:, pivot] / max(norms[pivot], 1e-300)
         left = left - np.outer(along, along @ left)
     return sorted(found)
+
+
+def frame_interval(job: Job, frames: int) -> int:
+    """How many steps a frame takes, so that there are at most `frames` and the last state."""
+    return max(1, -(-int(job.run["steps"]) // frames))
+
+
+def integrate(job: Job, every: int, cancelled: Callable[[], bool]) -> tuple[Run, Conservation | None, float]:
+    """The run of a job, where power enters its energy balance, and the seconds it took.
+
+    It is given up when nobody waits for it, or when it takes too long.
+    """
+    begin = time.perf_counter()
+
+    def go_on(done: int, total: int) -> None:
+        if cancelled() or time.perf_counter() - begin > MAX_SECONDS:
+            raise KeyboardInterrupt  # `kernels.run` ends a run so, between pieces
+
+    options: dict[str, Any] = {"step": job.run["step"], "monitor": True, "backend": job.run.get("backend", "auto")}
+    with job.locate_errors():
+        simulate(job.system, job.integrator, job.state, steps=1, **options)  # compiles, if that is still to be done
+        started = time.perf_counter()
+        options |= {"save_every": save_interval(job.system, job.run["steps"], every), "progress": go_on}
+        run = simulate(job.system, job.integrator, job.state, steps=job.run["steps"], **options)
+    seconds = time.perf_counter() - started
+    if run.interrupted:
+        if cancelled():
+            raise Cancelled
+        raise at("run.steps", InvalidInput(f"the run takes longer than {MAX_SECONDS:g} s: take fewer steps"))
+    if receives_power(job.system) and run.failed_at != -1:
+        return *subsampled(run, every), seconds
+    return run, None, seconds
+
+
+@dataclass(frozen=True)
+class RunFrames:
+    """One run, all its arrays over the same frames: a run that failed stands still at its last good state."""
+
+    t: Array
+    group: str
+    parts: tuple[Array, ...]  # the configuration, one array for each factor of the group
+    velocity: Array
+    momentum: Array
+    energy: Array
+    constraint: Array
+    distance: Array  # from the group
+    rows: Array  # of the constraint, (frames, m, n)
+    reaction: Array  # of the constraint, in the body, (frames, n)
+    valid: int  # frames before the run failed
+    name: str = ""  # of its model
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    index: int = 0  # 0, or 1 for the run beside it
+    system: MechanicalSystem | None = None
+    trajectory: Run | None = None
+    balance: Conservation | None = None  # where power enters, at every frame
+
+    def parameter(self, name: str, default: float) -> float:
+        value = self.parameters.get(name, default)
+        return float(value) if isinstance(value, int | float) else default
+
+    @property
+    def conservation(self) -> Conservation:
+        """What the method should conserve of the energy."""
+        if self.balance is not None:
+            return self.balance
+        change = self.energy - self.energy[0]
+        enters = self.system is not None and receives_power(self.system)
+        return Conservation(
+            ENERGY_CHANGE if enters else ENERGY_ERROR, "|E - E(0)|", change, float(np.abs(change).max())
+        )
+
+    @property
+    def colour(self) -> str:
+        return RUN_COLOURS[self.index]
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this run also draws what belongs to no run."""
+        return self.index == 0
+
+    @property
+    def opacity(self) -> float:
+        """The body of the second run is transparent."""
+        return 1.0 if self.is_first else 0.45
+
+
+def frames_of_run(
+    run: Run, job: Job | None = None, index: int = 0, times: Array | None = None, balance: Conservation | None = None
+) -> RunFrames:
+    """A run at the frames `times` (by default saved states, at most 4000), with its configuration's parameters.
+
+    Each frame shows the last state that was saved by then, so that all runs are in step. Nothing is interpolated: runs
+    of one step have the same times, and a run that chooses its own steps lags by less than a frame.
+    """
+    times = np.asarray(run.t)[_spread(len(run.t), MAX_FRAMES)] if times is None else times
+    forward, tolerance = (1.0 if float(run.step) > 0 else -1.0), 1e-9 * abs(float(run.step))
+    own, wanted = forward * np.asarray(run.t), forward * times
+    frames = np.clip(np.searchsorted(own, wanted + tolerance, side="right") - 1, 0, None)
+    arrays: dict[str, Any] = {"velocity": run.xi, "momentum": run.momentum}
+    arrays |= _evaluate_states(run.system, run.records.state)
+    if balance is not None:
+        balance = balance._replace(values=_clip(balance.values[frames]))
+    return RunFrames(
+        times,
+        str(run.system.group),
+        tuple(_clip(np.asarray(part)[frames]) for part in (run.g if isinstance(run.g, tuple) else (run.g,))),
+        **{name: _clip(np.asarray(values)[frames]) for name, values in arrays.items()},
+        valid=int(np.count_nonzero(wanted <= own[-1] + tolerance)),
+        **_model(job.config["system"] if job is not None else {}),
+        index=index,
+        system=run.system,
+        trajectory=run,
+        balance=balance,
+    )
+
+
+def _model(system: Mapping[str, Any]) -> dict[str, Any]:
+    """The name and the parameters of the model that a section [system] names."""
+    name = str(system.get("name", ""))
+    return {"name": name, "parameters": {**(MODELS[name].parameters if name in MODELS else {}), **system}}
+
+
+def _spread(count: int, frames: int) -> Array:
+    """About `frames` of the numbers below `count`, evenly spread, and the last of them."""
+    return np.unique(np.append(np.arange(0, count, max(1, -(-(count - 1) // frames))), count - 1))
+
+
+def _clip(values: Array) -> Array:
+    """Numbers that can be drawn: a run without a start has none, and numbers that are too large are cut."""
+    return np.asarray(np.clip(np.nan_to_num(values, nan=0.0), -MAX_COORDINATE, MAX_COORDINATE))
+
+
+def _evaluate_states(system: MechanicalSystem, states: State) -> dict[str, Array]:
+    """Energy, constraint, group distance, constraint rows and reaction at every state.
+
+    Each state is a lane of a run of no steps, so that another number of frames compiles nothing.
+    """
+    record = evaluate(_evaluate_state, system, states, lanes=states.xi.shape[0], axes=(None, 0))
+    return {name: np.asarray(values) for name, values in record.items()}
+
+
+def _evaluate_state(system: MechanicalSystem, state: State) -> dict[str, Any]:
+    t, g, xi = state.t, state.g, state.xi
+    rows = system.rows(t, g)(xi)
+    return {
+        "energy": system.energy(t, g, xi),
+        "constraint": jnp.max(jnp.abs(system.residual(t, g, xi)), initial=0.0),
+        "distance": system.group.distance(g),
+        "rows": rows,
+        "reaction": system.multipliers(t, g, xi) @ rows,
+    }
+
+
+def config_of_file(path: Path) -> dict[str, Any] | None:
+    """The configuration in a data file if it names a model of dalembert; nobody's code runs."""
+    try:
+        config = tomllib.loads(open_dataset(path).attrs.get("config", ""))
+    except tomllib.TOMLDecodeError:
+        return None
+    return config if config.get("system", {}).get("name") in MODELS else None
+
+
+def frames_of_file(path: Path, frames: int = MAX_FRAMES) -> RunFrames:
+    """The run that a data file holds, at about `frames` of its saved states; nobody's code runs."""
+    data = open_dataset(path)
+    names = sorted(name for name in map(str, data) if name.startswith("configuration"))
+    if not names or "time" not in data.variables:
+        raise InvalidInput(f"{path} has no configurations over time; it has: {', '.join(map(str, data))}")
+    if data["time"].ndim != 1:
+        raise InvalidInput(f"{path} holds an ensemble; a moving picture shows one run")
+    if "velocity" not in data or "energy" not in data:
+        raise InvalidInput(f"{path} has no velocity and energy over time: it was not written by `dalembert run --out`")
+    states = _spread(data["time"].size, frames)
+    t, parts = data["time"].values[states], tuple(_clip(data[name].values[states]) for name in names)
+    columns = {"velocity": "velocity", "momentum": "momentum", "energy": "energy"}
+    columns |= {"constraint": "constraint_residual", "distance": "group_distance"}
+    arrays: dict[str, Any] = {
+        name: _clip(data[column].values[states]) if column in data else np.zeros(len(states))
+        for name, column in columns.items()
+    }
+    xi = arrays["velocity"]
+    arrays |= {"rows": np.zeros((len(states), 0, xi.shape[1])), "reaction": np.zeros(xi.shape)}
+    config, system = config_of_file(path), None
+    if config is not None:
+        section = {key: value for key, value in config["system"].items() if key != "name"}
+        system = MODELS[config["system"]["name"]].make(section)
+        g: Any = parts if len(parts) > 1 else parts[0]
+        again = _evaluate_states(system, State(jnp.asarray(t), g, xi, arrays["momentum"], xi))
+        arrays |= {name: again[name] for name in ("rows", "reaction")}
+    model = _model(tomllib.loads(data.attrs.get("config", "")).get("system", {}))
+    return RunFrames(t, str(data.attrs.get("group", "")), parts, **arrays, valid=len(states), **model, system=system)

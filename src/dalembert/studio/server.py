@@ -41,15 +41,24 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ..errors import InvalidInput, UnknownName, __version__
-from ..io.atomic import replacing
-from ..io.config import dumps
+from ..io.atomic import atomic_path
+from ..io.config import to_toml
 from ..io.dataset import save_run
 from ..plotting.runs import plot_comparison
-from ..plotting.scenes import animate, motion_of_file, motion_of_run
 from .catalogue import entry, make_catalogue, start
-from .frames import config_of_file
-from .presentation import Cancelled, integrate, save_every, show
-from .requests import StudioInput, completed, jobs_of
+from .film import animate
+from .presentation import show
+from .requests import (
+    Cancelled,
+    StudioInput,
+    complete_velocity,
+    config_of_file,
+    frame_interval,
+    frames_of_file,
+    frames_of_run,
+    integrate,
+    jobs_of,
+)
 
 TYPES = {
     ".html": "text/html",
@@ -89,11 +98,11 @@ def page_with(show: dict[str, Any]) -> str:
     files = {name: content.decode("utf-8") for name, content in page_files().items() if not name.endswith(".svg")}
     html = ICON.sub("", files["index.html"])
     html = STYLE.sub(lambda found: f"<style>\n{files[found[1]]}</style>", html)
-    html = SCRIPT.sub(lambda found: f"<script>\n{_inside(files[found[1]])}</script>", html)
+    html = SCRIPT.sub(lambda found: f"<script>\n{_escape_script(files[found[1]])}</script>", html)
     entry = MODULE.search(html)
     if entry is None:
         raise InvalidInput("the page has no module to start from: this installation is not whole")
-    imports = {f"studio/{name}": _address(files[name]) for name in _reached(files, entry[1])}
+    imports = {f"studio/{name}": _module_address(files[name]) for name in _imported_modules(files, entry[1])}
     data = json.dumps(show, allow_nan=False).replace("<", "\\u003c")
     inside = [
         f'<script type="application/json" id="show">{data}</script>',
@@ -107,7 +116,7 @@ def page_with(show: dict[str, Any]) -> str:
     )
 
 
-def _reached(files: dict[str, str], entry: str) -> list[str]:
+def _imported_modules(files: dict[str, str], entry: str) -> list[str]:
     """The modules that the entry imports, and itself."""
     found: list[str] = []
     waiting = [entry]
@@ -119,13 +128,13 @@ def _reached(files: dict[str, str], entry: str) -> list[str]:
     return found
 
 
-def _address(module: str) -> str:
+def _module_address(module: str) -> str:
     """A module as an address, with its imports by the names of the import map."""
     renamed = IMPORT.sub(r'\1"studio/\2"', module)
     return "data:text/javascript;base64," + base64.b64encode(renamed.encode()).decode("ascii")
 
 
-def _inside(text: str) -> str:
+def _escape_script(text: str) -> str:
     """A script that may stand in the page: nothing in it ends the element."""
     return text.replace("</", "<\\/").replace("<!--", "<\\!--")
 
@@ -137,14 +146,14 @@ def export(show: dict[str, Any], folder: Path) -> Path:
     except OSError as fault:
         raise InvalidInput(f"--export is {folder}, which cannot be made a folder: {fault}") from fault
     path = folder / "index.html"
-    with replacing(path) as temporary:
+    with atomic_path(path) as temporary:
         Path(temporary).write_text(page_with(show), encoding="utf-8")
     return path
 
 
-STATES = 20_000
-"""The most states in a data file; a longer run saves every so many."""
-FILM = {"seconds": 6.0, "frames_per_second": 15}
+MAX_FILE_STATES = 20_000
+"""The most states in a data file; a longer run saves fewer of them."""
+FILM: dict[str, Any] = {"seconds": 6.0, "frames_per_second": 15}
 KINDS = {
     "toml": "application/toml",
     "nc": "application/x-netcdf",
@@ -155,7 +164,9 @@ KINDS = {
 }
 
 
-def take_away(asked: Any, opened: StudioInput, cancelled: Callable[[], bool] = lambda: False) -> tuple[str, str, bytes]:
+def make_download(
+    asked: Any, opened: StudioInput, cancelled: Callable[[], bool] = lambda: False
+) -> tuple[str, str, bytes]:
     """The name, type and content of the file that the page asks for."""
     if not isinstance(asked, Mapping) or not isinstance(asked.get("request"), Mapping):
         raise InvalidInput("to save something the page sends its request and a kind")
@@ -174,15 +185,15 @@ def _of_run(
     request: Mapping[str, Any], kind: str, opened: StudioInput, cancelled: Callable[[], bool]
 ) -> tuple[str, bytes]:
     if request.get("complete"):
-        request, _ = completed(request, opened)
+        request, _ = complete_velocity(request, opened)
     jobs = jobs_of(request, opened)
     name = jobs[0].names["system"].partition(".py:")[0]
     if kind == "toml":
         return name, jobs[0].text.encode()
     if kind == "html":
         return name, page_with(show(request, opened, cancelled)).encode()
-    runs = [integrate(job, save_every(job, STATES), cancelled)[0] for job in jobs]
-    return name, _made(kind, lambda path: _write(kind, path, jobs, runs))
+    runs = [integrate(job, frame_interval(job, MAX_FILE_STATES), cancelled)[0] for job in jobs]
+    return name, _write_and_read(kind, lambda path: _write(kind, path, jobs, runs))
 
 
 def _write(kind: str, path: Path, jobs: Any, runs: Any) -> None:
@@ -195,7 +206,7 @@ def _write(kind: str, path: Path, jobs: Any, runs: Any) -> None:
         }
         plot_comparison(named, title=jobs[0].names["system"], path=path)
     else:
-        animate(motion_of_run(runs[0], jobs[0]), path, **FILM)  # type: ignore[arg-type]
+        animate(frames_of_run(runs[0], jobs[0]), path, **FILM)
 
 
 def _of_file(request: Mapping[str, Any], kind: str, opened: StudioInput) -> tuple[str, bytes]:
@@ -208,20 +219,20 @@ def _of_file(request: Mapping[str, Any], kind: str, opened: StudioInput) -> tupl
     if kind == "nc" and path.suffix == ".nc":
         return path.stem, path.read_bytes()
     if kind == "toml" and (config := config_of_file(path)) is not None:
-        return path.stem, dumps(config).encode()
+        return path.stem, to_toml(config).encode()
     if kind in ("gif", "mp4"):
-        return path.stem, _made(kind, lambda file: animate(motion_of_file(path), file, **FILM))  # type: ignore[arg-type]
+        return path.stem, _write_and_read(kind, lambda file: animate(frames_of_file(path), file, **FILM))
     raise InvalidInput(f"a {kind} cannot be made of {path.name}; run its configuration again for one")
 
 
-def _made(kind: str, write: Callable[[Path], Any]) -> bytes:
+def _write_and_read(kind: str, write: Callable[[Path], Any]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="dalembert-studio-") as folder:
         path = Path(folder) / f"file.{kind}"
         write(path)
         return path.read_bytes()
 
 
-MOST_WAITING = 8
+MAX_WAITING = 8
 
 
 class Refused(Exception):
@@ -244,7 +255,7 @@ class Service(ThreadingHTTPServer):
         super().__init__((host, port), handler)
         self.host = host
         self.running, self.looking = threading.Lock(), threading.Lock()
-        self.waiting = threading.BoundedSemaphore(MOST_WAITING)
+        self.waiting = threading.BoundedSemaphore(MAX_WAITING)
         self._first: dict[str, Any] = {}
         self._future: Future[dict[str, Any]] | None = None
 
@@ -301,7 +312,7 @@ class Service(ThreadingHTTPServer):
 
         threading.Thread(target=work, daemon=True).start()
 
-    def prepared(self, request: Any) -> dict[str, Any] | None:
+    def first_show(self, request: Any) -> dict[str, Any] | None:
         """The first show, if that is what is asked for."""
         if self._future is None or not isinstance(request, dict):
             return None
@@ -320,8 +331,8 @@ def _is_number(name: str) -> bool:
     return True
 
 
-MOST_BYTES = 1_000_000
-UNREAD = (403, 411, 413, 415)
+MAX_BYTES = 1_000_000
+UNREAD_BODY_CODES = (403, 411, 413, 415)
 """Answers before the body of a request was read."""
 SAFE = re.compile(r"[^\w.-]+", re.ASCII)
 SERVER_POLICY = (
@@ -395,10 +406,10 @@ class Handler(BaseHTTPRequestHandler):
     def _post(self) -> None:
         request = self._body()
         if self.path == "/api/show":
-            self._send_json(self.server.prepared(request) or self._show(request))
+            self._send_json(self.server.first_show(request) or self._show(request))
         elif self.path == "/api/save":
             with self.server.turn(self._gone):
-                name, kind, content = take_away(request, self.server.opened, self._gone)
+                name, kind, content = make_download(request, self.server.opened, self._gone)
             self._send(200, kind, content, Content_Disposition=f'attachment; filename="{SAFE.sub("-", name)}"')
         else:
             raise Refused(404, f"there is nothing at {self.path}")
@@ -414,10 +425,10 @@ class Handler(BaseHTTPRequestHandler):
             length = int(self.headers.get("Content-Length", ""))
         except ValueError:
             length = -1
-        if not 0 <= length <= MOST_BYTES or kind != "application/json":
+        if not 0 <= length <= MAX_BYTES or kind != "application/json":
             if kind != "application/json":
                 raise Refused(415, "a POST must be application/json")
-            raise Refused(413 if length > 0 else 411, f"a POST needs its length, at most {MOST_BYTES} bytes")
+            raise Refused(413 if length > 0 else 411, f"a POST needs its length, at most {MAX_BYTES} bytes")
         try:
             return json.loads(self.rfile.read(length), parse_constant=_no_constant)
         except (ValueError, RecursionError) as fault:
@@ -438,7 +449,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(code, "application/json", json.dumps(value, allow_nan=False).encode())
 
     def _fail(self, code: int, message: str, place: str = "") -> None:
-        if code in UNREAD:
+        if code in UNREAD_BODY_CODES:
             self.close_connection = True  # the body of the request was not read, and is not the next one
         try:
             self._send_json({"error": {"message": message, "place": place}}, code)

@@ -1,6 +1,7 @@
-"""What a scene is made of, as data for the page: shapes, and parts that carry them along tracks.
+"""A scene as data: shapes, and parts that carry them along tracks.
 
-A track is (frames, 3) places or (frames, 3, 3) rotations; what stands still has no first axis. Arrays travel as base64 of float32.
+The page draws a `View` in the browser, and `film` draws the same view with Matplotlib. A track is an array (frames, 3)
+of positions or (frames, 3, 3) of rotations; what stands still has no first axis. Arrays travel as base64 of float32.
 """
 
 from __future__ import annotations
@@ -14,19 +15,27 @@ import numpy as np
 from ..groups import quaternions
 from ..plotting.style import COLOURS
 
+Array = np.ndarray[Any, Any]
 Shape = dict[str, Any]
 CONSTRAINT, VELOCITY, REACTION, MOMENTUM, SURFACE = COLOURS[1], COLOURS[4], COLOURS[3], COLOURS[3], COLOURS[5]
 DARK, PALE = "#444444", "#b8c4cc"
+EMPTY: Shape = {"kind": "none"}
 
 
-def packed(values: Any) -> dict[str, Any]:
-    """An array of numbers for the page; numbers too large for float32 are cut there."""
-    most = float(np.finfo(np.float32).max)
-    array = np.clip(np.nan_to_num(np.asarray(values, float), nan=0.0), -most, most).astype("<f4")
+def pack_array(values: Any) -> dict[str, Any]:
+    """Pack numbers for the page: NaN becomes 0, and numbers beyond the range of float32 become its largest."""
+    largest = float(np.finfo(np.float32).max)
+    array = np.clip(np.nan_to_num(np.asarray(values, float), nan=0.0), -largest, largest).astype("<f4")
     return {"f32": base64.b64encode(array.tobytes()).decode("ascii"), "shape": list(array.shape)}
 
 
-# -- shapes ---------------------------------------------------------------------------------------------------------------------
+def unpack_array(data: Any) -> Array:
+    """The array that `pack_array` packed; a list of numbers as an array."""
+    if not isinstance(data, dict):
+        return np.asarray(data, float)
+    return np.frombuffer(base64.b64decode(data["f32"]), "<f4").reshape(data["shape"]).astype(float)
+
+
 def box(*size: float) -> Shape:
     return {"kind": "box", "size": [float(s) for s in size]}
 
@@ -40,12 +49,12 @@ def sphere(radius: float) -> Shape:
 
 
 def cylinder(radius: float, height: float) -> Shape:
-    """About the z axis, its middle at the origin."""
+    """A cylinder about the z axis with its middle at the origin."""
     return {"kind": "cylinder", "radius": float(radius), "height": float(height)}
 
 
 def torus(radius: float, tube: float) -> Shape:
-    """About the z axis."""
+    """A ring about the z axis."""
     return {"kind": "torus", "radius": float(radius), "tube": float(tube)}
 
 
@@ -54,18 +63,15 @@ def plane(size: float) -> Shape:
     return {"kind": "plane", "size": float(size)}
 
 
-def mesh(vertices: np.ndarray, faces: np.ndarray) -> Shape:
-    return {"kind": "mesh", "vertices": packed(vertices), "faces": np.asarray(faces, int).tolist()}
+def mesh(vertices: Array, faces: Array) -> Shape:
+    return {"kind": "mesh", "vertices": pack_array(vertices), "faces": np.asarray(faces, int).tolist()}
 
 
 def label(text: str) -> Shape:
     return {"kind": "label", "text": text}
 
 
-NOTHING: Shape = {"kind": "none"}
-
-
-def surface(points: np.ndarray) -> Shape:
+def surface(points: Array) -> Shape:
     """A grid of points (i, j, 3) as triangles."""
     rows, columns = points.shape[:2]
     corner = (np.arange(rows - 1)[:, None] * columns + np.arange(columns - 1)).ravel()
@@ -74,128 +80,117 @@ def surface(points: np.ndarray) -> Shape:
     return mesh(points.reshape(-1, 3), np.concatenate([lower, upper]))
 
 
-def prism(outline: np.ndarray, height: float) -> Shape:
-    """A convex outline (n, 2) raised from z = 0 to `height`."""
+def prism(outline: Array, height: float) -> Shape:
+    """A convex outline (n, 2) extruded from z = 0 to `height`."""
     n = len(outline)
     base = np.column_stack([outline, np.zeros(n)])
     fan = np.stack([np.zeros(n - 2, int), np.arange(1, n - 1), np.arange(2, n)], axis=1)
     here, there = np.arange(n), (np.arange(n) + 1) % n
     sides = np.concatenate([np.stack([here, there, there + n], 1), np.stack([here, there + n, here + n], 1)])
-    return mesh(
-        np.concatenate([base, base + np.array([0.0, 0.0, height])]), np.concatenate([fan[:, ::-1], fan + n, sides])
-    )
+    vertices = np.concatenate([base, base + np.array([0.0, 0.0, height])])
+    return mesh(vertices, np.concatenate([fan[:, ::-1], fan + n, sides]))
 
 
-# -- views ----------------------------------------------------------------------------------------------------------------------
 @dataclass
 class View:
-    """Parts in space, turned by `tilt` as a whole (a slope), with what the camera has to see."""
+    """Parts in space, all rotated by `tilt` (a slope), and the points that the camera must include.
+
+    The page reads `data()`. `flat`, `axis_names` and `scale` are for `film`: whether to look from above, the names of
+    the axes (none where coordinates mean nothing), and the factors by which coordinates were multiplied to be drawn.
+    """
 
     title: str
-    tilt: np.ndarray = field(default_factory=lambda: np.eye(3))
+    tilt: Array = field(default_factory=lambda: np.eye(3))
     parts: list[dict[str, Any]] = field(default_factory=list)
     ground: dict[str, Any] | None = None
-    seen: list[np.ndarray] = field(default_factory=list)
-    offset: np.ndarray = field(default_factory=lambda: np.zeros(3))  # of what is added now
-    towards: tuple[float, float, float] = (0.75, -1.0, 0.7)  # from what is seen to the camera
+    bounds: list[Array] = field(default_factory=list)
+    offset: Array = field(default_factory=lambda: np.zeros(3))  # of the parts that are added now
+    camera_direction: tuple[float, float, float] = (0.75, -1.0, 0.7)  # from the middle to the camera
+    flat: bool = False
+    axis_names: tuple[str, ...] = ("x", "y", "z")
+    scale: Array = field(default_factory=lambda: np.ones(3))
 
     def add(
-        self,
-        name: str,
-        shape: Shape,
-        colour: str,
-        *,
-        position: Any = None,
-        rotation: Any = None,
-        opacity: float = 1.0,
-        run: int | None = None,
-        parent: int | None = None,
-    ) -> int:
-        """A part; its number, for the parts that it carries."""
+        self, name: str, shape: Shape, colour: str, *, position: Any = None, rotation: Any = None,
+        opacity: float = 1.0, run: int | None = None, parent: int | None = None
+    ) -> int:  # fmt: skip
+        """Add a part and return its number, which parts that it carries name as their parent."""
         if parent is None:
             position = (np.zeros(3) if position is None else np.asarray(position, float)) @ self.tilt.T + self.offset
             rotation = self.tilt @ (np.eye(3) if rotation is None else np.asarray(rotation, float))
-            self.see(position)
+            self.include(position)
+        part = {"run": run, "name": name, "colour": colour, "opacity": opacity, "shape": shape, "parent": parent}
         self.parts.append(
-            {
-                "run": run,
-                "name": name,
-                "colour": colour,
-                "opacity": opacity,
-                "shape": shape,
-                "position": _still_or_track(position, 1),
-                "rotation": _still_or_track(None if rotation is None else _quaternions(rotation), 1),
-                "parent": parent,
-            }
+            part | {"position": _fixed_or_track(position), "rotation": _fixed_or_track(_quaternions(rotation))}
         )
         return len(self.parts) - 1
 
     def trace(self, name: str, points: Any, colour: str, *, width: float = 2.0, whole: bool = True, **part: Any) -> int:
-        """A curve that is drawn as the motion goes on."""
-        shape = {"kind": "trace", "points": packed(self._placed(points, part)), "width": width, "whole": whole}
-        return self._line(name, shape, colour, part)
+        """Add a curve that grows with the motion; `whole` shows all of it, pale, from the beginning."""
+        shape = {"kind": "trace", "points": pack_array(self._to_space(points, part)), "width": width, "whole": whole}
+        return self._add_curve(name, shape, colour, part)
 
     def line(self, name: str, points: Any, colour: str, *, width: float = 2.0, **part: Any) -> int:
-        """A curve that stands still."""
-        return self._line(
-            name, {"kind": "line", "points": packed(self._placed(points, part)), "width": width}, colour, part
-        )
+        """Add a curve that stands still."""
+        shape = {"kind": "line", "points": pack_array(self._to_space(points, part)), "width": width}
+        return self._add_curve(name, shape, colour, part)
 
     def arrow(
         self, name: str, start: Any, end: Any, colour: str, *, width: float = 1.0, crossed: bool = False, **part: Any
     ) -> int:
-        """An arrow; crossed out it shows a direction in which nothing may move."""
-        start, end = (np.atleast_2d(self._placed(points, part)) for points in np.broadcast_arrays(start, end))
-        shape = {"kind": "arrow", "from": packed(start), "to": packed(end), "width": width, "crossed": crossed}
-        return self._line(name, shape, colour, part)
+        """Add an arrow; one that is crossed out shows a direction in which nothing may move."""
+        start, end = (np.atleast_2d(self._to_space(points, part)) for points in np.broadcast_arrays(start, end))
+        shape = {"kind": "arrow", "from": pack_array(start), "to": pack_array(end), "width": width, "crossed": crossed}
+        return self._add_curve(name, shape, colour, part)
 
-    def _line(self, name: str, shape: Shape, colour: str, part: dict[str, Any]) -> int:
-        """A part whose points are where they should be already."""
-        self.parts.append(
-            {"run": None, "opacity": 1.0, "parent": None, **part, "name": name, "colour": colour, "shape": shape}
-            | {"position": None, "rotation": None}
-        )
+    def _add_curve(self, name: str, shape: Shape, colour: str, part: dict[str, Any]) -> int:
+        own = {"name": name, "colour": colour, "shape": shape, "position": None, "rotation": None}
+        self.parts.append({"run": None, "opacity": 1.0, "parent": None, **part, **own})
         return len(self.parts) - 1
 
-    def _placed(self, points: Any, part: dict[str, Any]) -> np.ndarray:
-        """Points in space, where the camera sees them; those in the frame of a parent as they are."""
-        points = np.asarray(points, float)
+    def _to_space(self, points: Any, part: dict[str, Any]) -> Array:
+        """Points in space, which the camera includes; points in the frame of a parent are returned as they are."""
+        array = np.asarray(points, float)
         if part.get("parent") is not None:
-            return points
-        points = points @ self.tilt.T + self.offset
-        self.see(points)
-        return points
+            return array
+        array = array @ self.tilt.T + self.offset
+        self.include(array)
+        return array
 
-    def see(self, points: Any, room: float = 0.0) -> None:
-        """What the camera should have in its picture."""
-        if points is not None:
-            flat = np.asarray(points, float).reshape(-1, 3)
-            self.seen += [flat.min(axis=0) - room, flat.max(axis=0) + room]
+    def include(self, points: Any, margin: float = 0.0) -> None:
+        """Let the camera include these points (..., 3)."""
+        flat = np.asarray(points, float).reshape(-1, 3)
+        self.bounds += [flat.min(axis=0) - margin, flat.max(axis=0) + margin]
 
-    def floor(self, centre: Any, size: float) -> None:
-        """The plane z = 0 (tilted with the view) around a place."""
+    def add_floor(self, centre: Any, size: float) -> None:
+        """Show the plane z = 0 (tilted with the view) around a point."""
         middle = self.tilt @ [*np.asarray(centre, float)[:2], 0.0]
         self.ground = {"size": float(size), "centre": middle.tolist(), "normal": self.tilt[:, 2].tolist()}
 
+    def limits(self) -> tuple[Array, Array]:
+        """The corners of the box that the camera includes."""
+        points = np.array(self.bounds) if self.bounds else np.array([[-1.0] * 3, [1.0] * 3])
+        return points.min(axis=0), points.max(axis=0)
+
     def data(self) -> dict[str, Any]:
         """The view as the page reads it."""
-        points = np.array(self.seen) if self.seen else np.array([[-1.0] * 3, [1.0] * 3])
-        low, high = points.min(axis=0), points.max(axis=0)
+        low, high = self.limits()
         target, reach = (low + high) / 2, max(float(np.linalg.norm(high - low)) / 2, 1e-3)
-        direction = np.asarray(self.towards) / np.linalg.norm(self.towards)
+        direction = np.asarray(self.camera_direction) / np.linalg.norm(self.camera_direction)
         camera = {"position": (target + 2.1 * reach * direction).tolist(), "target": target.tolist()}
         return {"title": self.title, "up": "z", "ground": self.ground, "camera": camera, "parts": self.parts}
 
 
-def _still_or_track(values: Any, rank: int) -> Any:
+def _fixed_or_track(values: Array | None) -> Any:
     if values is None:
         return None
     array = np.asarray(values, float)
-    return array.tolist() if array.ndim == rank else packed(array)
+    return array.tolist() if array.ndim == 1 else pack_array(array)
 
 
-def _quaternions(rotation: Any) -> np.ndarray:
-    """(x, y, z, w) of a rotation (3, 3) or of a track of them, for the page."""
+def _quaternions(rotation: Any) -> Array | None:
+    """(x, y, z, w), as the page wants them, of a rotation (3, 3) or of a track of rotations."""
+    if rotation is None:
+        return None
     array = np.asarray(rotation, float)
-    scalar_first = quaternions(array.reshape(-1, 3, 3))
-    return np.roll(scalar_first, -1, axis=1).reshape(*array.shape[:-2], 4)
+    return np.roll(quaternions(array.reshape(-1, 3, 3)), -1, axis=1).reshape(*array.shape[:-2], 4)

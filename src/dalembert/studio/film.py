@@ -1,0 +1,346 @@
+"""Films and stills of a run: its `View`, as the page draws it, drawn with Matplotlib.
+
+Every part becomes quadrilaterals (a segment of a line is a degenerate one), which are painted from back to front. A
+flat view is seen from above, with its coordinates on the axes; every other view is seen in perspective.
+"""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import InvalidInput
+from ..io.atomic import atomic_path
+from ..plotting.studies import grid_faces, light
+from ..plotting.style import GREY, headline, space, styled
+from .requests import RunFrames
+from .scenes import align_z, globe, make_scene, normalise
+from .view import Array, Shape, View, unpack_array
+
+SUFFIXES = (".mp4", ".gif")
+INK = np.array([0.2, 0.2, 0.2])
+EDGE_POINTS, SEAM_POINTS, POINTS_PER_PIXEL = 0.5, 0.3, 0.5
+"""Widths in points: of an edge, of what closes the seam between faces, of a line one pixel wide on the page."""
+OPAQUE = np.array([1.0, 1.0, 1.0, 0.0])
+"""The exponents with which a factor changes a colour and not its opacity."""
+EDGE_COSINE = np.cos(np.radians(30.0))
+"""Edges of a mesh are drawn where the angle between its faces is larger than this."""
+
+
+def default_suffix() -> str:
+    """mp4 where ffmpeg is, else gif."""
+    return ".mp4" if shutil.which("ffmpeg") else ".gif"
+
+
+def require_film(path: Path) -> None:
+    """Refuse a film that cannot be written, before anything is drawn."""
+    if path.suffix not in SUFFIXES:
+        raise InvalidInput(f"--out is {path}; allowed: a file that ends in {' or '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise InvalidInput(f"--out is {path}, but the folder {path.parent} does not exist: create it first")
+    if path.suffix == ".mp4" and not shutil.which("ffmpeg"):
+        raise InvalidInput(f"--out is {path}, but mp4 needs ffmpeg, which is not installed: give a .gif instead")
+
+
+@styled
+def animate(
+    run: RunFrames,
+    path: str | Path,
+    *,
+    seconds: float = 8.0,
+    frames_per_second: int = 20,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Write a film of `seconds` and return the number of its frames, each a saved state."""
+    from matplotlib.animation import FFMpegWriter, FuncAnimation, PillowWriter
+
+    path = Path(path)
+    require_film(path)
+    if not (0 < seconds < np.inf) or frames_per_second < 1:
+        raise InvalidInput(f"--seconds is {seconds} and --fps {frames_per_second}; allowed: positive numbers")
+    count = max(2, round(seconds * frames_per_second))
+    sign = 1.0 if run.t[-1] >= run.t[0] else -1.0  # a run into the past has decreasing times
+    wanted = np.minimum(sign * np.linspace(run.t[0], run.t[-1], count), (sign * run.t).max())
+    moments = np.unique(np.searchsorted(sign * run.t, wanted))
+    rate = max(1, round(len(moments) / seconds))
+    figure, draw = stage(run)
+    writer = FFMpegWriter(fps=rate) if path.suffix == ".mp4" else PillowWriter(fps=rate)
+    with atomic_path(path) as temporary:
+        film = FuncAnimation(figure, draw, frames=moments, init_func=lambda: None, cache_frame_data=False)
+        film.save(str(temporary), writer=writer, progress_callback=progress)
+    return len(moments)
+
+
+@styled
+def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
+    """A figure, and the function that draws the k-th frame into it."""
+    from matplotlib.collections import PolyCollection
+    from matplotlib.figure import Figure
+
+    view, caption = make_scene([run])
+    text = textwrap.fill(caption, 112)
+    figure = Figure(figsize=(6.4, 5.4), dpi=100)
+    headline(figure, title or run.name or run.group)
+    figure.text(0.01, 0.012, text, fontsize=7.5, color=GREY, va="bottom")
+    axes, project = _axes(figure, view, 0.05 + 0.025 * text.count("\n"))
+    reach = float(np.max(np.subtract(*view.limits()[::-1])))
+    parts = [_Part(part, reach) for part in view.parts]
+    ground = _ground_lines(view) if view.ground is not None and not view.flat and not axes.axison else None
+    painted: Any = axes.add_collection(
+        PolyCollection([], capstyle="round", joinstyle="round", clip_on=False), autolim=False
+    )
+    painted.do_3d_projection = lambda: 0.0  # which `project` has done
+    texts: list[Any] = []
+
+    def draw(k: int) -> None:
+        axes.set_title(f"t = {run.t[k]:.2f}", loc="center")
+        while texts:
+            texts.pop().remove()
+        poses: list[tuple[Array, Array]] = []
+        faces = [ground] if ground is not None else []
+        for part in parts:
+            turn, place = part.rotation[min(k, len(part.rotation) - 1)], part.position[min(k, len(part.position) - 1)]
+            if part.parent is not None:
+                carrier, origin = poses[part.parent]
+                turn, place = carrier @ turn, carrier @ place + origin
+            poses.append((turn, place))
+            found = part.faces_at(k)
+            corners = found.corners @ turn.T + place
+            shade = np.where(found.is_line, 1.0, light(corners))[:, None] ** OPAQUE
+            faces.append(found._replace(corners=corners, fill=found.fill * shade, stroke=found.stroke * shade))
+            if part.text:
+                (x, y), _ = project(part.text_place(k) @ turn.T + place)
+                write = axes.text if view.flat else axes.text2D
+                texts.append(write(x, y, part.text, color=part.colour, ha="center", zorder=9, **part.text_style))
+        every = _join(*faces)
+        corners, depth = project(every.corners)
+        edges = np.roll(corners, -1, axis=1)
+        facing = np.sum(corners[..., 0] * edges[..., 1] - corners[..., 1] * edges[..., 0], axis=1) > 0
+        shown = facing | ~every.one_sided
+        farthest = 0.5 * (depth.mean(axis=1) + depth.max(axis=1))  # a large face lies behind a small one on it
+        order = np.argsort(-(farthest + every.behind)[shown], kind="stable")
+        painted.set_verts(corners[shown][order])
+        fill, stroke, width = (column[shown][order] for column in (every.fill, every.stroke, every.width))
+        painted.set(facecolor=fill, edgecolor=stroke, linewidth=width)
+
+    return figure, draw
+
+
+def _axes(figure: Any, view: View, bottom: float) -> tuple[Any, Callable[[Array], tuple[Array, Array]]]:
+    """Axes for a view, and the projection of points (..., 3) to their plane (..., 2) and to a depth (...)."""
+    low, high = view.limits()
+    if view.flat:
+        low, high = low @ view.tilt, high @ view.tilt
+        axes = figure.add_axes((0.11, bottom + 0.09, 0.86, 0.82 - bottom))
+        names = dict(zip(("xlabel", "ylabel"), view.axis_names, strict=False))
+        limits = np.sort(np.stack([low, high]) / view.scale, axis=0)
+        axes.set(xlim=limits[:, 0], ylim=limits[:, 1], **names)
+        axes.set_aspect(float(view.scale[1] / view.scale[0]), adjustable="box", anchor="C")
+
+        def from_above(points: Array) -> tuple[Array, Array]:
+            plan = points @ view.tilt
+            return plan[..., :2] / view.scale[:2], -plan[..., 2]
+
+        return axes, from_above
+    from mpl_toolkits.mplot3d import proj3d
+
+    direction = normalise(np.asarray(view.camera_direction))
+    level = view.ground is not None and bool(np.allclose(view.tilt, np.eye(3)))
+    low = low * [1.0, 1.0, 0.0] if level else low
+    middle, half = (low + high) / 2, np.maximum((high - low) / 2, 0.08 * float((high - low).max()))
+    low, high = (low, low + 2 * half) if level else (middle - half, middle + half)
+    elevation, azimuth = np.degrees(np.arcsin(direction[2])), np.degrees(np.arctan2(direction[1], direction[0]))
+    labels = (*view.axis_names, "", "", "")[:3]
+    axes = space(figure, labels=labels, elev=elevation, azim=azimuth)
+    visible = bool(view.axis_names) and bool(np.allclose(view.tilt, np.eye(3)))
+    axes.set_axis_on() if visible else axes.set_axis_off()
+    axes.set_position((0.02, bottom + 0.02, 0.94, 0.92 - bottom))
+    limits = np.stack([low, high]) / view.scale
+    axes.set(xlim=limits[:, 0], ylim=limits[:, 1], zlim=limits[:, 2])
+    axes.set_box_aspect(tuple(high - low), zoom=1.0 if visible else 1.3)
+    axes.locator_params(nbins=5)
+    matrix = axes.get_proj()
+
+    def in_perspective(points: Array) -> tuple[Array, Array]:
+        x, y, _ = proj3d.proj_transform(*np.moveaxis(points / view.scale, -1, 0).reshape(3, -1), matrix)
+        return np.stack([x, y], axis=-1).reshape(*points.shape[:-1], 2), -(points @ direction)
+
+    return axes, in_perspective
+
+
+class Faces(NamedTuple):
+    """Quadrilaterals (k, 4, 3) with RGBA fill and stroke; the columns of all parts are painted together."""
+
+    corners: Array
+    fill: Array
+    stroke: Array
+    width: Array  # of the stroke in points
+    is_line: Array  # not shaded by the light
+    one_sided: Array  # seen from outside only
+    behind: Array  # added to the depth
+
+
+def _fill_faces(corners: Array, colour: Array, one_sided: bool = False) -> Faces:
+    """Faces of a colour. Faces that are nearly opaque have a thin outline, which closes the seams between them."""
+    k, fill = len(corners), np.broadcast_to(colour, (len(corners), 4))
+    width = np.full(k, SEAM_POINTS if k and fill[0, 3] > 0.5 else 0.0)
+    return Faces(corners, fill, fill, width, np.zeros(k, bool), np.full(k, one_sided), np.zeros(k))
+
+
+def _join(*faces: Faces) -> Faces:
+    return Faces(*(np.concatenate(column) for column in zip(*faces, strict=True)))
+
+
+def _segments(points: Array, colour: Any, width: float, behind: float) -> Faces:
+    """The segments of a curve (k, 3), or separate ones (k, 2, 3)."""
+    pairs = points if points.ndim == 3 else np.stack([points[:-1], points[1:]], axis=1)
+    k, nothing = len(pairs), np.zeros((len(pairs), 4))
+    style = np.broadcast_to(colour, (k, 4)), np.full(k, width)
+    return Faces(pairs[:, [0, 1, 1, 0]], nothing, *style, np.ones(k, bool), np.zeros(k, bool), np.full(k, behind))
+
+
+def _ground_lines(view: View) -> Faces:
+    """A square grid on the floor, behind everything."""
+    assert view.ground is not None
+    size, centre = view.ground["size"], np.asarray(view.ground["centre"])
+    steps, ends = np.linspace(-size / 2, size / 2, 13), np.array([-size / 2, size / 2])
+    across = np.stack(np.meshgrid(steps, ends, indexing="ij"), -1)
+    both = np.concatenate([across, across[..., ::-1]]) @ view.tilt[:, :2].T + centre
+    return _segments(both, [0.88, 0.88, 0.88, 1.0], 0.6, behind=1e6 * size)
+
+
+class _Part:
+    """A part of a view, ready to be drawn at any frame: its tracks, and its faces in its own frame."""
+
+    def __init__(self, part: dict[str, Any], reach: float):
+        from matplotlib.colors import to_rgba
+        from scipy.spatial.transform import Rotation
+
+        self.parent, self.colour, self.shape = part["parent"], part["colour"], part["shape"]
+        rgba = np.array(to_rgba(self.colour, part["opacity"]))
+        position, rotation = part["position"], part["rotation"]
+        self.position = np.zeros((1, 3)) if position is None else np.atleast_2d(unpack_array(position))
+        quaternions = [0.0, 0.0, 0.0, 1.0] if rotation is None else unpack_array(rotation)
+        self.rotation = Rotation.from_quat(np.atleast_2d(quaternions)).as_matrix()
+        kind = self.shape["kind"]
+        cross = "\u2715" if self.shape.get("crossed") else ""
+        self.text = self.shape["text"] if kind == "label" else cross
+        self.text_style = {"fontsize": 14, "va": "center"} if cross else {"fontsize": 9, "va": "bottom"}
+        if kind == "trace":
+            points, width = unpack_array(self.shape["points"]), POINTS_PER_PIXEL * self.shape["width"]
+            pale = np.append(0.7 + 0.3 * rgba[:3], 1.0)
+            later = _segments(points if self.shape["whole"] else points[:1], pale, 0.5 * width, 0.0)
+            path = _segments(points, rgba, width, -0.01 * reach)
+            self.faces_at = lambda k: _join(later, Faces(*(column[:k] for column in path)))
+        elif kind == "arrow":
+            self.ends = unpack_array(self.shape["from"]), unpack_array(self.shape["to"])
+            self.faces_at = lambda k: _arrow(*self._ends_at(k), self.shape["width"], rgba)
+        else:
+            still = _solid(self.shape, rgba, reach)
+            self.faces_at = lambda k: still
+
+    def _ends_at(self, k: int) -> tuple[Array, Array]:
+        start, end = self.ends
+        return start[min(k, len(start) - 1)], end[min(k, len(end) - 1)]
+
+    def text_place(self, k: int) -> Array:
+        """Where the text stands in the part's own frame: in the middle of an arrow, or at the origin."""
+        return np.mean(self._ends_at(k), axis=0) if self.shape["kind"] == "arrow" else np.zeros(3)
+
+
+def _arrow(start: Array, end: Array, width: float, colour: Array) -> Faces:
+    """A shaft and a head; a short arrow is a slim one."""
+    length = float(np.linalg.norm(end - start))
+    thick = min(width, 0.09 * length)
+    tip, angle = 3.6 * thick, np.linspace(0, 2 * np.pi, 9)
+    ring = np.stack([np.cos(angle), np.sin(angle), 0 * angle], axis=-1) / 2
+    up = np.array([0.0, 0.0, 1.0])
+    outline = [
+        0 * up,
+        thick * ring,
+        thick * ring + (length - tip) * up,
+        0.8 * tip * ring + (length - tip) * up,
+        length * up,
+    ]
+    grid = np.stack([np.broadcast_to(level, (9, 3)) for level in outline], axis=1)
+    turn = align_z(end - start) if length > 0 else np.eye(3)
+    return _fill_faces(grid_faces(grid) @ turn.T + start, colour)
+
+
+def _solid(shape: Shape, colour: Array, reach: float) -> Faces:
+    """The faces and edges of a shape that stands still in its own frame."""
+    kind = shape["kind"]
+    ink = np.append(0.5 * INK + 0.5 * INK * colour[:3], min(1.0, colour[3] + 0.2))
+    if kind == "line":
+        return _segments(unpack_array(shape["points"]), colour, POINTS_PER_PIXEL * shape["width"], -0.01 * reach)
+    if kind in ("box", "plane"):
+        size = np.array(shape["size"] if kind == "box" else [shape["size"], shape["size"], 0.0])
+        sides, edges = _box(size, reach)
+        faces = _fill_faces(sides, colour, one_sided=kind == "box")
+        border = np.append(colour[:3], min(1.0, colour[3] + 0.35))
+        if kind == "box" and size.min() < 0.02 * reach:
+            return faces
+        return _join(faces, _segments(edges, ink if kind == "box" else border, EDGE_POINTS, -0.01 * reach))
+    if kind == "ellipsoid":
+        small = max(shape["axes"]) < 0.04 * reach
+        corners = grid_faces(globe(shape["axes"], *((13, 7) if small else (33, 17))))[:, ::-1]
+        dark = (np.prod(corners.mean(axis=1), axis=1) < 0) & (not small)
+        return _fill_faces(corners, colour * np.where(dark, 0.86, 1.0)[:, None] ** OPAQUE, one_sided=True)
+    if kind == "cylinder":
+        radius, half = shape["radius"], shape["height"] / 2
+        angle, rings = np.linspace(0, 2 * np.pi, 37), np.linspace(0, radius, 5)
+        radii, heights = np.append(rings, rings[::-1]), np.repeat([-half, half], 5)
+        around = np.stack([np.cos(angle), np.sin(angle), 0 * angle], axis=-1)
+        grid = around[:, None] * radii[:, None] + np.stack([0 * heights, 0 * heights, heights], -1)
+        rims = np.concatenate([grid[:, 4], grid[:, 5]])
+        segments = np.stack([rims[:-1], rims[1:]], axis=1)[np.arange(2 * len(angle) - 1) != len(angle) - 1]
+        return _join(
+            _fill_faces(grid_faces(grid), colour, one_sided=True), _segments(segments, ink, EDGE_POINTS, -0.01 * reach)
+        )
+    if kind == "torus":
+        u, v = np.meshgrid(np.linspace(0, 2 * np.pi, 41), np.linspace(0, 2 * np.pi, 7), indexing="ij")
+        ring = shape["radius"] + shape["tube"] * np.cos(v)
+        grid = np.stack([ring * np.cos(u), ring * np.sin(u), shape["tube"] * np.sin(v)], axis=-1)
+        return _fill_faces(grid_faces(grid), colour)
+    if kind == "mesh":
+        return _mesh(unpack_array(shape["vertices"]), np.asarray(shape["faces"]), colour, ink, reach)
+    return _fill_faces(np.zeros((0, 4, 3)), colour)
+
+
+def _box(size: Array, reach: float) -> tuple[Array, Array]:
+    """The outer faces (k, 4, 3) of a box, in cells that sort well by their depth, and its edges (e, 2, 3)."""
+    faces, edges = [], []
+    for axis in range(3):
+        first, second = (axis + 1) % 3, (axis + 2) % 3
+        if size[first] == 0 or size[second] == 0:
+            continue
+        cells = [int(np.clip(np.ceil(size[i] / (0.08 * reach)), 1, 8)) + 1 for i in (first, second)]
+        u, v = np.meshgrid(*(np.linspace(-0.5, 0.5, n) for n in cells), indexing="ij")
+        for sign in (-0.5, 0.5) if size[axis] else (0.0,):
+            grid = np.zeros((*u.shape, 3))
+            grid[..., axis], grid[..., first], grid[..., second] = sign, u, v
+            faces.append(grid_faces(grid * size)[:, :: 1 if sign >= 0 else -1])
+            rim = np.concatenate([grid[0], grid[-1], grid[:, 0], grid[:, -1]])
+            lengths = [len(v[0]), len(v[0]), len(u), len(u)]
+            ends = np.cumsum(lengths)[:-1] - 1
+            edges.append(np.delete(np.stack([rim[:-1], rim[1:]], axis=1), ends, axis=0) * size)
+    return np.concatenate(faces), np.concatenate(edges)
+
+
+def _mesh(vertices: Array, faces: Array, colour: Array, ink: Array, reach: float) -> Faces:
+    """Triangles, and the edges where they end or meet at an angle."""
+    corners = vertices[faces]
+    solid = _fill_faces(corners[:, [0, 1, 2, 2]], colour)
+    normals = normalise(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]))
+    pairs = np.sort(np.concatenate([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]]), axis=1)
+    edges, which, count = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
+    owners = np.argsort(which.ravel(), kind="stable") % len(faces)
+    starts = np.append(0, np.cumsum(count)[:-1])
+    first, last = normals[owners[starts]], normals[owners[starts + count - 1]]
+    sharp = (count == 1) | (np.abs(np.sum(first * last, axis=1)) < EDGE_COSINE)
+    return _join(solid, _segments(vertices[edges[sharp]], ink, EDGE_POINTS, -0.01 * reach))
