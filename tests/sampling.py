@@ -34,10 +34,21 @@ def turning(group, size, rng):
     return xi * np.where(translations(group), 1.0, size / (angle(group, xi) or 1.0))
 
 
+@functools.cache
+def brackets(group):
+    return jax.jit(jax.jacfwd(group.ad, argnums=1))
+
+
+def is_regular(group, xi):
+    """Whether dexp is far from singular at xi: ad_xi has no eigenvalue near 2 pi i, as it has near -1 in SU(2)."""
+    return np.abs(np.abs(np.linalg.eigvals(brackets(group)(xi, xi)).imag) - 2 * np.pi).min() > 0.1
+
+
 def samples(group):
-    """xi: 0, then turns by each of SIZES; eta, zeta, mu: generic."""
+    """xi: 0, then turns by each of SIZES at which exp has a logarithm; eta, zeta, mu: generic."""
     rng = np.random.default_rng(7)
     xi = [np.zeros(group.dim), *(turning(group, size, rng) for size in SIZES)]
+    xi = [x for x in xi if is_regular(group, x)]
     return np.array(xi), *rng.normal(size=(3, len(xi), group.dim))
 
 

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
+from own_groups import SU2, Heisenberg
 from sampling import angle, compiled, gap, samples
 
 from dalembert.groups import SE2, SE3, SO2, SO3, Cayley, Euclidean, Exponential, Product, Retraction, SEn, SOn
 
-GROUPS = [Euclidean(3), SO2(), SO3(), SE2(), SE3(), SOn(4), SEn(4), SO2() * Euclidean(2) * SE2()]
+GROUPS = [Euclidean(3), SO2(), SO3(), SE2(), SE3(), SOn(4), SEn(4), SO2() * Euclidean(2) * SE2(), Heisenberg(), SU2()]
 RETRACTIONS = [Exponential(), Cayley()]
 over_groups = pytest.mark.parametrize("group", GROUPS, ids=str)
 over_retractions = pytest.mark.parametrize("retraction", RETRACTIONS, ids=lambda retraction: type(retraction).__name__)

@@ -1,22 +1,32 @@
-"""What a Lie group must provide: one abstract class, whose defaults are definitions."""
+"""What a Lie group is: `Group`, whose defaults are definitions, and `MatrixGroup`, which needs only `hat` and `vee`.
+
+A group answers for itself what others want to know of it: the axes of its velocities, the coordinates in which people
+give its elements, the variables for series, the picture that shows a motion on it. No other package asks for its class.
+"""
 
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from ..numerics import solve
-
-Element = Any
-"""A point of a group: an array, or on a product a tuple of arrays."""
+from ..errors import InvalidInput, UnknownName
+from ..numerics import TOLERANCE, array, is_traced, normalised, parse, solve
+from ..numerics.types import Angles, Covector, Element, LinearMap, Matrix, Number, Velocity
+from .coordinates import EULER, PATHS, AlgebraAxis, Numbers, numbers
+from .functions import exponential, frobenius
 
 UNROLLED = 6
+MAX_DIMENSION = 64  # of an algebra whose dimension is found by trial
+MAX_ITERATIONS = 60  # of Newton's iteration for the square root of a matrix
+MAX_ROOTS = 12  # square roots before the series of a logarithm
 
 
 @dataclass(frozen=True)
@@ -24,28 +34,47 @@ class Group(abc.ABC):
     """A Lie group with coordinates on its algebra; every method acts on one element (use `jax.vmap` for many).
 
     Velocities are left-trivialised, xi = g^-1 g', and algebra elements and covectors are vectors of length `dim`.
+    Groups are values: equal if their class and their fields are equal, and static in JAX's trees.
     """
 
     _product: ClassVar[type[Any]]  # `Product`, which names itself here: it is built on this class
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        jax.tree_util.register_static(cls)
 
     @property
     @abc.abstractmethod
     def dim(self) -> int:
         """Dimension of the algebra."""
 
-    @abc.abstractmethod
-    def __str__(self) -> str: ...
+    def __str__(self) -> str:
+        return type(self).__name__
 
     def __mul__(self, other: Group) -> Group:
         """The direct product, of all factors of both."""
         if not isinstance(other, Group):
             return NotImplemented
-        return self._product((*self.factors, *other.factors))
+        product: Group = self._product((*self.factors, *other.factors))
+        return product
 
     @property
     def factors(self) -> tuple[Group, ...]:
         """The groups this one is the product of: itself, unless it is a `Product`."""
         return (self,)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether elements are vectors that add: R^n."""
+        return False
+
+    def is_rotation_group(self, size: int | None = None) -> bool:
+        """Whether this is SO(size), or any SO(n)."""
+        return False
+
+    def is_motion_group(self, size: int | None = None) -> bool:
+        """Whether this is SE(size), or any SE(n)."""
+        return False
 
     @abc.abstractmethod
     def identity(self) -> Element:
@@ -64,106 +93,106 @@ class Group(abc.ABC):
         """The defining matrix of g (on a product: a tuple of them)."""
 
     @abc.abstractmethod
-    def hat(self, xi: Array) -> Any:
+    def hat(self, xi: Velocity) -> Any:
         """The matrix of the algebra element with coordinates xi."""
 
     @abc.abstractmethod
-    def vee(self, matrix: Any) -> Array:
+    def vee(self, matrix: Any) -> Velocity:
         """Coordinates of an algebra element: vee(hat(xi)) = xi."""
 
     @abc.abstractmethod
-    def exp(self, xi: Array) -> Element:
+    def exp(self, xi: Velocity) -> Element:
         """The end of the one-parameter subgroup g' = g xi from the unit, at time 1."""
 
     @abc.abstractmethod
-    def principal_log(self, g: Element) -> Array:
+    def principal_log(self, g: Element) -> Velocity:
         """The value of `log`, never differentiated."""
 
     @abc.abstractmethod
-    def cayley(self, xi: Array) -> Element:
+    def cayley(self, xi: Velocity) -> Element:
         """(1 - xi/2)^-1 (1 + xi/2) in the defining representation."""
 
     @abc.abstractmethod
-    def principal_cayley_inverse(self, g: Element) -> Array:
+    def principal_cayley_inverse(self, g: Element) -> Velocity:
         """The value of `cayley_inverse`, never differentiated."""
 
     @abc.abstractmethod
-    def Ad(self, g: Element, xi: Array) -> Array:
+    def Ad(self, g: Element, xi: Velocity) -> Velocity:
         """g xi g^-1."""
 
     @abc.abstractmethod
-    def ad(self, xi: Array, eta: Array) -> Array:
+    def ad(self, xi: Velocity, eta: Velocity) -> Velocity:
         """[xi, eta]."""
 
     @abc.abstractmethod
-    def velocity(self, g: Element, dg: Element) -> Array:
+    def velocity(self, g: Element, dg: Element) -> Velocity:
         """xi = g^-1 dg of a tangent vector dg at g."""
 
     @abc.abstractmethod
-    def tangent(self, g: Element, xi: Array) -> Element:
+    def tangent(self, g: Element, xi: Velocity) -> Element:
         """g xi, the tangent vector at g with velocity xi."""
-
-    def shift(self, g: Element, eta: Array) -> Element:
-        """g + g eta: agrees with g exp(eta) to first order, so it serves to differentiate at eta = 0 at no cost."""
-        return jax.tree.map(jnp.add, g, self.tangent(g, eta))
 
     @abc.abstractmethod
     def element(self, value: Any) -> Element:
         """What a user gave, checked (`InvalidInput` says what is allowed) and projected onto the group."""
 
     @abc.abstractmethod
-    def distance(self, g: Element) -> Array:
+    def distance(self, g: Element) -> Number:
         """Distance from the group, |R^T R - 1| (Frobenius) of the rotation parts."""
 
     @abc.abstractmethod
     def normalise(self, g: Element) -> Element:
         """One Newton-Schulz correction R <- R (3 - R^T R)/2 of the rotation parts."""
 
-    def log(self, g: Element) -> Array:
+    @abc.abstractmethod
+    def resolvent_fraction(self, xi: Velocity) -> tuple[Any, Any]:
+        """(N, c) with (1 - xi/2)^-1 = N/c in the defining representation, polynomials where they are known."""
+
+    def shift(self, g: Element, eta: Velocity) -> Element:
+        """g + g eta: agrees with g exp(eta) to first order, so it serves to differentiate at eta = 0 at no cost."""
+        return jax.tree.map(jnp.add, g, self.tangent(g, eta))
+
+    def log(self, g: Element) -> Velocity:
         """The principal logarithm (all angles at most pi); its derivative is d^L exp^-1."""
         return _log(self, g)
 
-    def cayley_inverse(self, g: Element) -> Array:
+    def cayley_inverse(self, g: Element) -> Velocity:
         """2 (g - 1)(g + 1)^-1; infinite at angle pi, which the Cayley map does not reach."""
         return _cayley_inverse(self, g)
 
-    def Ad_star(self, g: Element, mu: Array) -> Array:
+    def Ad_star(self, g: Element, mu: Covector) -> Covector:
         """<Ad_star(g, mu), xi> = <mu, Ad(g, xi)>."""
         return transpose(partial(self.Ad, g), mu)
 
-    def ad_star(self, xi: Array, mu: Array) -> Array:
+    def ad_star(self, xi: Velocity, mu: Covector) -> Covector:
         """<ad_star(xi, mu), eta> = <mu, ad(xi, eta)>."""
         return transpose(partial(self.ad, xi), mu)
 
-    def dexp(self, xi: Array, eta: Array) -> Array:
+    def dexp(self, xi: Velocity, eta: Velocity) -> Velocity:
         """exp(xi)^-1 d/dt exp(xi + t eta) at t = 0."""
         return self.velocity(*jax.jvp(self.exp, (xi,), (eta,)))
 
-    def dexp_inverse(self, xi: Array, eta: Array) -> Array:
+    def dexp_inverse(self, xi: Velocity, eta: Velocity) -> Velocity:
         """The inverse of `dexp` in eta."""
         return solve_linear(partial(self.dexp, xi), eta)
 
-    def dcayley(self, xi: Array, eta: Array) -> Array:
+    def dcayley(self, xi: Velocity, eta: Velocity) -> Velocity:
         """cay(xi)^-1 d/dt cay(xi + t eta) at t = 0."""
         return self.velocity(*jax.jvp(self.cayley, (xi,), (eta,)))
 
-    def dcayley_inverse(self, xi: Array, eta: Array) -> Array:
+    def dcayley_inverse(self, xi: Velocity, eta: Velocity) -> Velocity:
         """The inverse of `dcayley` in eta."""
         return solve_linear(partial(self.dcayley, xi), eta)
 
-    @abc.abstractmethod
-    def resolvent_fraction(self, xi: Array) -> tuple[Any, Any]:
-        """(N, c) with (1 - xi/2)^-1 = N/c in the defining representation, polynomials where they are known."""
-
-    def mean_dcayley(self, xi: Array) -> Array | None:
-        """c with (dcay_xi + dcay_-xi)/2 = 1/c, a number for each coordinate; None where this mean is no such multiple of 1."""
+    def mean_dcayley(self, xi: Velocity) -> Velocity | None:
+        """c with (dcay_xi + dcay_-xi)/2 = 1/c, a number for each coordinate; None where this mean is no multiple of 1."""
         return None
 
-    def angles(self, g: Element) -> Array:
+    def angles(self, g: Element) -> Angles:
         """Principal angles in (-pi, pi] of the planar rotations in g."""
         return jnp.zeros((0,))
 
-    def winding(self, g0: Element, g1: Element) -> Array:
+    def winding(self, g0: Element, g1: Element) -> Angles:
         """-1, 0 or +1 for each angle: crossings of the cut at pi by the rotation of less than pi from g0 to g1."""
         return jnp.zeros((0,))
 
@@ -171,40 +200,268 @@ class Group(abc.ABC):
         """exp of a standard normal algebra element."""
         return self.exp(jax.random.normal(key, (self.dim,)))
 
+    def series_start(self, g: Element) -> Any:
+        """q(0): variables q for the Taylor series of a curve g' = g xi; by default the entries of g themselves."""
+        return g
 
-def transpose(linear: Any, covector: Array) -> Array:
+    def series_rate(self, q: Any, xi: Velocity) -> Any:
+        """q' at the velocity xi."""
+        return self.tangent(q, xi)
+
+    def series_element(self, g: Element, q: Any) -> Element:
+        """The configuration that q stands for on a curve from g."""
+        return q
+
+    def axes(self) -> list[AlgebraAxis]:
+        """The components of velocities in the order of the algebra's coordinates; on a product `_k` tells the factors apart."""
+        return [AlgebraAxis(f"v{i + 1}") for i in range(self.dim)]
+
+    @property
+    def picture(self) -> str:
+        """What shows a motion: "plane" (poses), "attitude", "body" (in space), "dial" (an angle), "point"; "" if nothing does."""
+        return ""
+
+    def configuration(self, given: Any) -> Element:
+        """An element from numbers (as `element` takes them) or from a table of named coordinates."""
+        return self.from_table(given) if isinstance(given, Mapping) else self.element(given)
+
+    def from_table(self, given: Mapping[str, Any]) -> Element:
+        """An element from a table of named coordinates; a group without such names refuses."""
+        raise InvalidInput(f"a configuration in {self} is a vector; given {dict(given)}")
+
+    def describe(self, g: Element, angles: Any = (), convention: str = "") -> Any:
+        """g as `configuration` reads it; `angles` are the unwrapped angles of its planar rotations. None on R^n.
+
+        A rotation of space is a quaternion, or Euler angles where a convention is given.
+        """
+        return None
+
+    def identity_table(self, convention: str = "") -> Any:
+        """The identity as `configuration` reads it."""
+        return self.describe(self.identity(), convention=convention) or [0.0] * self.dim
+
+    def along(self, kind: str, g: Any, angles: Any, convention: str = EULER) -> Numbers:
+        """Coordinates along a run, (saves, number): "quaternion", "euler", "pose" (theta, x, y), "position".
+
+        Angles are unwrapped, quaternions do not jump to their negative, and Euler angles pass their singular positions on
+        the branch that continues them. On a product the first factor that has such coordinates is taken.
+        """
+        if kind not in PATHS:
+            raise UnknownName("coordinates", kind, PATHS)
+        if (found := self.path(kind, g, angles, convention)) is None:
+            raise InvalidInput(f"configurations in {self} have no {kind}")
+        return found
+
+    def path(self, kind: str, g: Any, angles: Any = (), convention: str = EULER) -> Numbers | None:
+        """What `along` gives, None where elements have no such coordinates."""
+        return None
+
+
+@dataclass(frozen=True)
+class MatrixGroup(Group):
+    """A group of real k x k matrices, given by `hat` and `vee`; everything else has a default that a subclass may replace.
+
+    `vee` takes any matrix to the coordinates of its part in the algebra. The dimension is found from them unless a
+    subclass sets `dim`. A subclass that knows the equations of its group does well to give `distance` and `normalise`,
+    which by default go through the logarithm.
+    """
+
+    @property
+    def dim(self) -> int:
+        return _dimension(self)
+
+    @property
+    def side(self) -> int:
+        """The k of k x k."""
+        return _side(self)
+
+    def identity(self) -> Matrix:
+        return array(np.eye(self.side))
+
+    def compose(self, g: Matrix, h: Matrix) -> Matrix:
+        return g @ h
+
+    def inverse(self, g: Matrix) -> Matrix:
+        return solve(g, jnp.eye(self.side))
+
+    def matrix(self, g: Matrix) -> Matrix:
+        return g
+
+    def exp(self, xi: Velocity) -> Matrix:
+        x = self.hat(xi)
+        return exponential(x, jnp.sum(x * x))
+
+    def principal_log(self, g: Matrix) -> Velocity:
+        """By square roots, until g is near 1, and a series there; each root costs the bit that it halves."""
+
+        def is_far(state: tuple[Array, Array]) -> Array:
+            return (jnp.max(jnp.abs(state[0] - jnp.eye(self.side))) > 0.4) & (state[1] < 2.0**MAX_ROOTS)
+
+        root, power = jax.lax.while_loop(is_far, lambda s: (_square_root(s[0]), 2.0 * s[1]), (g, jnp.ones(())))
+        one = jnp.eye(self.side)
+        z = solve(root + one, root - one)  # log X = 2 atanh((X - 1)(X + 1)^-1)
+        series = one / 29.0
+        for k in range(27, 0, -2):
+            series = one / k + z @ z @ series
+        return power * self.vee(2.0 * (z @ series))
+
+    def cayley(self, xi: Velocity) -> Matrix:
+        require_cayley(self)
+        half, one = 0.5 * self.hat(xi), jnp.eye(self.side)
+        return solve(one - half, one + half)
+
+    def principal_cayley_inverse(self, g: Matrix) -> Velocity:
+        require_cayley(self)
+        one = jnp.eye(self.side)
+        return self.vee(2.0 * solve(g + one, g - one))
+
+    def dcayley_inverse(self, xi: Velocity, eta: Velocity) -> Velocity:
+        """(1 + xi/2) eta (1 - xi/2)."""
+        half, one = 0.5 * self.hat(xi), jnp.eye(self.side)
+        return self.vee((one + half) @ self.hat(eta) @ (one - half))
+
+    def resolvent_fraction(self, xi: Velocity) -> tuple[Any, Any]:
+        one = jnp.eye(self.side)
+        return solve(one - 0.5 * self.hat(xi), one), 1.0
+
+    def Ad(self, g: Matrix, xi: Velocity) -> Velocity:
+        return self.vee(g @ self.hat(xi) @ self.inverse(g))
+
+    def ad(self, xi: Velocity, eta: Velocity) -> Velocity:
+        x, y = self.hat(xi), self.hat(eta)
+        return self.vee(x @ y - y @ x)
+
+    def velocity(self, g: Matrix, dg: Matrix) -> Velocity:
+        return self.vee(self.inverse(g) @ dg)
+
+    def tangent(self, g: Matrix, xi: Velocity) -> Matrix:
+        return g @ self.hat(xi)
+
+    def element(self, value: Any) -> Matrix:
+        matrix = parse(value, str(self), {(self.side, self.side): "a matrix"})
+        if not is_traced(matrix) and not (distance := float(jax.jit(type(self).distance)(self, matrix))) <= TOLERANCE:
+            raise InvalidInput(
+                f"a matrix in {self} may be {TOLERANCE:g} away from the group, but it is {distance:.3g}: "
+                f"{np.asarray(matrix).tolist()}"
+            )
+        return normalised(self, matrix)
+
+    def distance(self, g: Matrix) -> Number:
+        """|g - exp(log g)|, where the logarithm is projected onto the algebra."""
+        return frobenius(g - self.normalise(g))
+
+    def normalise(self, g: Matrix) -> Matrix:
+        """exp(log g), where the logarithm is projected onto the algebra."""
+        return self.exp(self.log(g))
+
+    def from_table(self, given: Mapping[str, Any]) -> Matrix:
+        """From {"matrix": g} or {"log": xi}."""
+        for key in given:
+            if key not in ("log", "matrix"):
+                raise UnknownName(f"coordinate of {self}", key, ("log", "matrix"))
+        if len(given) != 1:
+            raise InvalidInput(f"a configuration in {self} needs one of log, matrix; given {', '.join(given)}")
+        if "matrix" in given:
+            return self.element(given["matrix"])
+        return jnp.asarray(self.exp(array(numbers("log", given["log"], self.dim))))
+
+    def describe(self, g: Matrix, angles: Any = (), convention: str = "") -> Any:
+        return {"matrix": np.asarray(g).tolist()}
+
+    def identity_table(self, convention: str = "") -> Any:
+        return {"log": [0.0] * self.dim}
+
+
+@lru_cache
+def _dimension(group: MatrixGroup) -> int:
+    """The smallest n with vee(hat(xi)) = xi for xi in R^n. NumPy refuses an index out of range where JAX does not."""
+    for n in range(1, MAX_DIMENSION + 1):
+        xi = np.sin(np.arange(1.0, n + 1.0))
+        try:
+            with jax.ensure_compile_time_eval():
+                same = np.asarray(group.vee(group.hat(xi)))
+        except (IndexError, TypeError, ValueError):
+            continue
+        if same.shape == (n,) and np.allclose(same, xi, rtol=0, atol=1e-12):
+            return n
+    raise InvalidInput(
+        f"vee(hat(xi)) = xi holds in no dimension up to {MAX_DIMENSION} on {group}; set `dim` if it should"
+    )
+
+
+@lru_cache
+def _side(group: MatrixGroup) -> int:
+    return int(jax.eval_shape(group.hat, np.zeros(group.dim)).shape[0])
+
+
+@lru_cache
+def require_cayley(group: MatrixGroup) -> None:
+    """Refuse the Cayley map where (1 + X/2)^-1 Y (1 - X/2)^-1 leaves the algebra, for then cay(X) leaves the group."""
+    rng, one = np.random.default_rng(0), np.eye(group.side)
+    with jax.ensure_compile_time_eval():
+        x, y = (np.asarray(group.hat(array(rng.normal(size=group.dim) / 4))) for _ in range(2))
+        moved = np.linalg.solve(one + x / 2, y) @ np.linalg.inv(one - x / 2)
+        gap = np.abs(np.asarray(group.hat(group.vee(moved))) - moved).max()
+    if gap > 1e-12:
+        raise InvalidInput(
+            f"the Cayley map leads out of {group}: (1 + X/2)^-1 Y (1 - X/2)^-1 is not in its algebra (off by {gap:.2g}); "
+            f"use Exponential()"
+        )
+
+
+def transpose(linear: Callable[[Array], Array], covector: Covector) -> Covector:
     """The transpose of a linear map between spaces of equal dimension, applied to a covector."""
-    return jax.vjp(linear, jnp.zeros_like(covector))[1](covector)[0]
+    value: Array = jax.vjp(linear, jnp.zeros_like(covector))[1](covector)[0]
+    return value
 
 
-def columns(linear: Any, dim: int) -> Array:
+def columns(linear: Callable[[Array], Array], dim: int) -> LinearMap:
     """The matrix of a linear map on vectors of length dim."""
-    return jax.vmap(linear, out_axes=1)(jnp.eye(dim))
+    return jnp.asarray(jax.vmap(linear, out_axes=1)(jnp.eye(dim)))
 
 
-def solve_linear(linear: Any, value: Array) -> Array:
+def solve_linear(linear: Callable[[Array], Array], value: Velocity) -> Velocity:
     """The x with linear(x) = value; by LAPACK above dimension 6, where unrolled elimination takes long to compile."""
     matrix = columns(linear, len(value))
     return solve(matrix, value) if len(value) <= UNROLLED else jnp.linalg.solve(matrix, value)
 
 
+def _square_root(matrix: Matrix) -> Matrix:
+    """The principal square root by the product form of Denman and Beavers' iteration (Higham 2008, (6.29)), to stagnation."""
+    one = jnp.eye(len(matrix))
+
+    def improve(state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
+        root, product, _, gap, count = state
+        inverse = solve(product, one)
+        product = 0.5 * one + 0.25 * (product + inverse)
+        return 0.5 * (root @ (one + inverse)), product, gap, jnp.max(jnp.abs(product - one)), count + 1.0
+
+    def unfinished(state: tuple[Array, Array, Array, Array, Array]) -> Array:
+        _, _, before, gap, count = state
+        return (gap > 2.0**-40) & (count < MAX_ITERATIONS) | (gap > 0.0) & (gap < before) & (before < 2.0**-20)
+
+    far = jnp.full((), jnp.inf)
+    root, *_ = jax.lax.while_loop(unfinished, improve, (matrix, matrix, far, far, jnp.zeros(())))
+    return root
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _log(group: Group, g: Element) -> Array:
+def _log(group: Group, g: Element) -> Velocity:
     return group.principal_log(g)
 
 
 @_log.defjvp
-def _log_jvp(group, primals, tangents):
+def _log_jvp(group: Group, primals: tuple[Element], tangents: tuple[Element]) -> tuple[Velocity, Velocity]:
     xi = _log(group, *primals)
     return xi, group.dexp_inverse(xi, group.velocity(*primals, *tangents))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _cayley_inverse(group: Group, g: Element) -> Array:
+def _cayley_inverse(group: Group, g: Element) -> Velocity:
     return group.principal_cayley_inverse(g)
 
 
 @_cayley_inverse.defjvp
-def _cayley_inverse_jvp(group, primals, tangents):
+def _cayley_inverse_jvp(group: Group, primals: tuple[Element], tangents: tuple[Element]) -> tuple[Velocity, Velocity]:
     xi = _cayley_inverse(group, *primals)
     return xi, group.dcayley_inverse(xi, group.velocity(*primals, *tangents))

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from ..errors import InvalidInput
 from ..numerics import array, parse
+from ..numerics.types import Matrix, Number, Velocity
 from .base import Group
 
 
-@jax.tree_util.register_static
 @dataclass(frozen=True)
 class Euclidean(Group):
     """R^n under addition: elements have shape (n,), matrices are translations [[1, x], [0, 1]] of size n + 1."""
 
     n: int
+    is_flat = True
+    picture = "point"
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -33,71 +33,64 @@ class Euclidean(Group):
     def dim(self) -> int:
         return self.n
 
-    def identity(self) -> Array:
+    def identity(self) -> Velocity:
         return array(np.zeros(self.n))
 
-    def compose(self, g: Array, h: Array) -> Array:
+    def compose(self, g: Velocity, h: Velocity) -> Velocity:
         return g + h
 
-    def inverse(self, g: Array) -> Array:
+    def inverse(self, g: Velocity) -> Velocity:
         return -g
 
-    def matrix(self, g: Array) -> Array:
+    def matrix(self, g: Velocity) -> Matrix:
         return jnp.eye(self.n + 1) + self.hat(g)
 
-    def hat(self, xi: Array) -> Array:
+    def hat(self, xi: Velocity) -> Matrix:
         return jnp.pad(xi[:, None], ((0, 1), (self.n, 0)))
 
-    def vee(self, matrix: Array) -> Array:
+    def vee(self, matrix: Matrix) -> Velocity:
         return matrix[: self.n, self.n]
 
-    def exp(self, xi: Array) -> Array:
+    def exp(self, xi: Velocity) -> Velocity:
         return xi
 
-    def principal_log(self, g: Array) -> Array:
+    def principal_log(self, g: Velocity) -> Velocity:
         return g
 
-    def cayley(self, xi: Array) -> Array:
+    def cayley(self, xi: Velocity) -> Velocity:
         return xi
 
-    def principal_cayley_inverse(self, g: Array) -> Array:
+    def principal_cayley_inverse(self, g: Velocity) -> Velocity:
         return g
 
-    def Ad(self, g: Array, xi: Array) -> Array:
+    def Ad(self, g: Velocity, xi: Velocity) -> Velocity:
         return xi
 
-    def ad(self, xi: Array, eta: Array) -> Array:
+    def ad(self, xi: Velocity, eta: Velocity) -> Velocity:
         return jnp.zeros_like(eta)
 
-    def velocity(self, g: Array, dg: Array) -> Array:
+    def velocity(self, g: Velocity, dg: Velocity) -> Velocity:
         return dg
 
-    def tangent(self, g: Array, xi: Array) -> Array:
+    def tangent(self, g: Velocity, xi: Velocity) -> Velocity:
         return xi
 
-    def dexp(self, xi: Array, eta: Array) -> Array:
+    def dexp(self, xi: Velocity, eta: Velocity) -> Velocity:
         return eta
 
-    def dexp_inverse(self, xi: Array, eta: Array) -> Array:
-        return eta
+    dexp_inverse = dcayley = dcayley_inverse = dexp
 
-    def dcayley(self, xi: Array, eta: Array) -> Array:
-        return eta
-
-    def dcayley_inverse(self, xi: Array, eta: Array) -> Array:
-        return eta
-
-    def mean_dcayley(self, xi: Array) -> Array:
+    def mean_dcayley(self, xi: Velocity) -> Velocity:
         return jnp.ones_like(xi)
 
-    def resolvent_fraction(self, xi: Array) -> tuple[Array, float]:
+    def resolvent_fraction(self, xi: Velocity) -> tuple[Matrix, float]:
         return jnp.eye(self.n + 1) + 0.5 * self.hat(xi), 1.0
 
-    def element(self, value: Any) -> Array:
+    def element(self, value: Any) -> Velocity:
         return parse(value, str(self), {(self.n,): "a vector"})
 
-    def distance(self, g: Array) -> Array:
+    def distance(self, g: Velocity) -> Number:
         return jnp.zeros(())
 
-    def normalise(self, g: Array) -> Array:
+    def normalise(self, g: Velocity) -> Velocity:
         return g

@@ -1,9 +1,8 @@
-"""Even functions of an angle t, written in x = t^2: exact, with all derivatives, at 0 and everywhere else.
+"""Functions that closed forms need: even functions of an angle t, and the matrix exponential.
 
-Below t = CUT a Taylor polynomial is used, above it the closed form, which has no cancellation there. Both branches get
-harmless arguments where they are not selected, so that gradients of the selection are finite (the "double where").
-
-The matrix exponential without LAPACK, without branches and without a linear solve.
+The even functions are written in x = t^2 and are exact, with all derivatives, at 0 and everywhere else. Below t = CUT a
+Taylor polynomial is used, above it the closed form, which has no cancellation there. Both branches get harmless
+arguments where they are not selected, so that gradients of the selection are finite (the "double where").
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ from math import comb, factorial
 
 import jax.numpy as jnp
 from jax import Array
+
+from ..numerics.types import AnyShape, Matrix, Number
 
 CUT = 1.5
 _TERMS = 20
@@ -36,14 +37,14 @@ def _derivative(coefficients: list[Fraction]) -> list[Fraction]:
     return [k * c for k, c in enumerate(coefficients)][1:]
 
 
-def _horner(coefficients: list[Fraction], x: Array) -> Array:
+def _horner(coefficients: list[Fraction], x: AnyShape) -> AnyShape:
     value = jnp.full_like(x, float(coefficients[-1]))
     for c in reversed(coefficients[:-1]):
         value = value * x + float(c)
     return value
 
 
-def _even(coefficients: list[Fraction], closed: Callable[[Array], Array], x: Array) -> Array:
+def _even(coefficients: list[Fraction], closed: Callable[[Array], Array], x: AnyShape) -> AnyShape:
     """The polynomial for x < CUT^2, the closed form elsewhere."""
     small = x < CUT**2
     series = _horner(coefficients, jnp.where(small, x, 0.0))
@@ -57,70 +58,62 @@ _B = _bernoulli(2 * _TERMS)
 _COTC = _significant([abs(_B[2 * k]) / factorial(2 * k) for k in range(1, _TERMS + 1)])
 
 
-def _sinc_closed(x: Array) -> Array:
+def _sinc_closed(x: AnyShape) -> AnyShape:
     t = jnp.sqrt(x)
     return jnp.sin(t) / t
 
 
-def _cosc_closed(x: Array) -> Array:
+def _cosc_closed(x: AnyShape) -> AnyShape:
     half = jnp.sin(0.5 * jnp.sqrt(x))
     return 2.0 * half * half / x
 
 
-def _sinc1_closed(x: Array) -> Array:
+def _sinc1_closed(x: AnyShape) -> AnyShape:
     return (1.0 - _sinc_closed(x)) / x
 
 
-def _cotc_closed(x: Array) -> Array:
+def _cotc_closed(x: AnyShape) -> AnyShape:
     half = 0.5 * jnp.sqrt(x)
     return (1.0 - half * jnp.cos(half) / jnp.sin(half)) / x
 
 
-def _d_cosc_closed(x: Array) -> Array:
-    return (0.5 * _sinc_closed(x) - _cosc_closed(x)) / x
-
-
-def _d_sinc1_closed(x: Array) -> Array:
-    return 0.5 * (_cosc_closed(x) - 3.0 * _sinc1_closed(x)) / x
-
-
-def _d_cotc_closed(x: Array) -> Array:
+def _d_cotc_closed(x: AnyShape) -> AnyShape:
     half = 0.5 * jnp.sqrt(x)
     sine = jnp.sin(half)
     return (0.125 / (sine * sine) - 0.5 * half * jnp.cos(half) / (sine * x) - _cotc_closed(x)) / x
 
 
-def sinc(x: Array) -> Array:
+def sinc(x: AnyShape) -> AnyShape:
     """sin t / t."""
     return _even(_SINC, _sinc_closed, x)
 
 
-def cosc(x: Array) -> Array:
+def cosc(x: AnyShape) -> AnyShape:
     """(1 - cos t) / t^2."""
     return _even(_COSC, _cosc_closed, x)
 
 
-def sinc1(x: Array) -> Array:
+def sinc1(x: AnyShape) -> AnyShape:
     """(t - sin t) / t^3."""
     return _even(_SINC1, _sinc1_closed, x)
 
 
-def cotc(x: Array) -> Array:
+def cotc(x: AnyShape) -> AnyShape:
     """(1 - (t/2) cot(t/2)) / t^2, the coefficient of ad^2 in the inverse of dexp; its pole is t = 2 pi."""
     return _even(_COTC, _cotc_closed, x)
 
 
-def d_cosc(x: Array) -> Array:
+def d_cosc(x: AnyShape) -> AnyShape:
     """Derivative of `cosc` in x."""
-    return _even(_derivative(_COSC), _d_cosc_closed, x)
+    return _even(_derivative(_COSC), lambda x: (0.5 * _sinc_closed(x) - _cosc_closed(x)) / x, x)
 
 
-def d_sinc1(x: Array) -> Array:
+def d_sinc1(x: AnyShape) -> AnyShape:
     """Derivative of `sinc1` in x."""
-    return _even(_derivative(_SINC1), _d_sinc1_closed, x)
+    return _even(_derivative(_SINC1), lambda x: 0.5 * (_cosc_closed(x) - 3.0 * _sinc1_closed(x)) / x, x)
 
 
-def d_cotc(x: Array) -> Array:
+def d_cotc(x: AnyShape) -> AnyShape:
     """Derivative of `cotc` in x."""
     return _even(_derivative(_COTC), _d_cotc_closed, x)
 
@@ -131,9 +124,10 @@ RADIUS = 1.25
 SQUARINGS = 8
 
 
-def exponential(matrix: Array, square: Array) -> Array:
-    """exp(X) by its Taylor polynomial of degree 20 and up to eight squarings, for rotation parts up to 320 in norm.
+def exponential(matrix: Matrix, square: Number) -> Matrix:
+    """exp(X) without LAPACK, branches or a linear solve, for rotation parts up to 320 in norm.
 
+    It is the Taylor polynomial of degree 20 with up to eight squarings.
     `square` bounds the squared spectral norm of the rotation part of X, which alone decides the number of squarings.
     The terms fall from the first on (the radius is 1.25, where the remainder is 3e-18), so nothing cancels.
     """
@@ -148,7 +142,7 @@ def exponential(matrix: Array, square: Array) -> Array:
     return value
 
 
-def _taylor(matrix: Array) -> Array:
+def _taylor(matrix: Matrix) -> Matrix:
     """sum of X^k/k! over k <= 20 by Paterson and Stockmeyer's seven products."""
     powers = [jnp.eye(len(matrix), dtype=matrix.dtype), matrix]
     for _ in range(2, BLOCK + 1):
@@ -162,3 +156,10 @@ def _taylor(matrix: Array) -> Array:
     for start in range(DEGREE - 2 * BLOCK, -1, -BLOCK):
         value = value @ powers[BLOCK] + block(start)
     return value
+
+
+def frobenius(matrix: AnyShape) -> Number:
+    """The norm (sum of squares)^1/2, with gradient 0 at 0."""
+    square = jnp.sum(matrix * matrix)
+    positive = square > 0.0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)

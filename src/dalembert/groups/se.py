@@ -1,32 +1,27 @@
-"""What SE(2), SE(3) and SE(n) share: semidirect products of rotations and translations.
-
-Rigid motions of the plane.
-
-Rigid motions of space.
-
-Rigid motions in any dimension.
-"""
+"""Rigid motions: SE(2), SE(3) and SE(n), semidirect products of rotations and translations."""
 
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from ..errors import InvalidInput
-from ..numerics import TOLERANCE, array, is_traced, normalised, parse, require_rotation
-from .base import Group
+from ..numerics import TOLERANCE, is_traced, normalised, parse, require_rotation
+from ..numerics.types import Angles, BorderedMatrix, Covector, FourVector, Matrix, Number, Scalar, Vector, Velocity
+from .base import MatrixGroup
+from .coordinates import EULER, AlgebraAxis, Numbers, numbers
 from .functions import cosc, cotc, d_cosc, d_cotc, d_sinc1, exponential, sinc1
 from .so import SO2, SO3, Rotations, SOn, turn
 
 
 @dataclass(frozen=True)
-class Motions(Group):
+class Motions(MatrixGroup):
     """Matrices [[R, x], [0, 1]] of size n + 1; algebra coordinates are (omega, v), omega those of so(n)."""
 
     @property
@@ -43,99 +38,104 @@ class Motions(Group):
     def dim(self) -> int:
         return self.rotations.dim + self.size
 
+    @property
+    def side(self) -> int:
+        return self.size + 1
+
     def __str__(self) -> str:
         return f"SE({self.size})"
 
-    def split(self, xi: Array) -> tuple[Array, Array]:
+    def is_motion_group(self, size: int | None = None) -> bool:
+        return size in (None, self.size)
+
+    @property
+    def picture(self) -> str:
+        return {2: "plane", 3: "body"}.get(self.size, "")
+
+    def split(self, xi: Velocity) -> tuple[Array, Array]:
         """(omega, v)."""
         return xi[: self.rotations.dim], xi[self.rotations.dim :]
 
-    def parts(self, g: Array) -> tuple[Array, Array]:
+    def parts(self, g: Matrix) -> tuple[Array, Array]:
         """(R, x)."""
         return g[: self.size, : self.size], g[: self.size, self.size]
 
-    def motion(self, rotation: Array, translation: Array, corner: Array | float = 1.0) -> Array:
+    def motion(self, rotation: Matrix, translation: Vector, corner: Scalar = 1.0) -> BorderedMatrix:
         """[[R, x], [0, corner]]."""
         top = jnp.concatenate([rotation, translation[:, None]], axis=1)
         bottom = jnp.concatenate([jnp.zeros((1, self.size)), jnp.full((1, 1), corner)], axis=1)
         return jnp.concatenate([top, bottom], axis=0)
 
-    def identity(self) -> Array:
-        return array(np.eye(self.size + 1))
-
-    def compose(self, g: Array, h: Array) -> Array:
+    def compose(self, g: Matrix, h: Matrix) -> Matrix:
         (r, x), (q, y) = self.parts(g), self.parts(h)
         return self.motion(r @ q, r @ y + x)
 
-    def inverse(self, g: Array) -> Array:
+    def inverse(self, g: Matrix) -> Matrix:
         r, x = self.parts(g)
         return self.motion(r.T, -(x @ r))
 
-    def matrix(self, g: Array) -> Array:
-        return g
-
-    def hat(self, xi: Array) -> Array:
+    def hat(self, xi: Velocity) -> Matrix:
         omega, v = self.split(xi)
         return self.motion(self.rotations.hat(omega), v, corner=0.0)
 
-    def vee(self, matrix: Array) -> Array:
+    def vee(self, matrix: Matrix) -> Velocity:
         rotation, v = self.parts(matrix)
         return jnp.concatenate([self.rotations.vee(rotation), v])
 
-    def exp(self, xi: Array) -> Array:
+    def exp(self, xi: Velocity) -> Matrix:
         omega, v = self.split(xi)
         return self.motion(self.rotations.exp(omega), self.rotations.mean(omega, v))
 
-    def principal_log(self, g: Array) -> Array:
+    def principal_log(self, g: Matrix) -> Velocity:
         r, x = self.parts(g)
         omega = self.rotations.log(r)
         return jnp.concatenate([omega, self.rotations.mean_inverse(omega, x)])
 
-    def cayley(self, xi: Array) -> Array:
+    def cayley(self, xi: Velocity) -> Matrix:
         omega, v = self.split(xi)
         return self.motion(self.rotations.cayley(omega), self.rotations.resolvent(omega) @ v)
 
-    def resolvent_fraction(self, xi: Array) -> tuple[Array, Array | float]:
+    def resolvent_fraction(self, xi: Velocity) -> tuple[Array, Array | float]:
         """(N, c) with (1 - xi/2)^-1 = N/c."""
         omega, v = self.split(xi)
         numerator, c = self.rotations.resolvent_fraction(omega)
         return self.motion(numerator, 0.5 * (numerator @ v), c), c
 
-    def principal_cayley_inverse(self, g: Array) -> Array:
+    def principal_cayley_inverse(self, g: Matrix) -> Velocity:
         r, x = self.parts(g)
         omega = self.rotations.cayley_inverse(r)
         return jnp.concatenate([omega, x - 0.5 * (self.rotations.hat(omega) @ x)])
 
-    def Ad(self, g: Array, xi: Array) -> Array:
+    def Ad(self, g: Matrix, xi: Velocity) -> Velocity:
         r, x = self.parts(g)
         omega, v = self.split(xi)
         turned = self.rotations.Ad(r, omega)
         return jnp.concatenate([turned, r @ v - self.rotations.hat(turned) @ x])
 
-    def Ad_star(self, g: Array, mu: Array) -> Array:
+    def Ad_star(self, g: Matrix, mu: Covector) -> Covector:
         r, x = self.parts(g)
         torque, force = self.split(mu)
         turned = self.rotations.Ad_star(r, torque - self.rotations.moment(x, force))
         return jnp.concatenate([turned, force @ r])
 
-    def ad(self, xi: Array, eta: Array) -> Array:
+    def ad(self, xi: Velocity, eta: Velocity) -> Velocity:
         (omega, v), (chi, u) = self.split(xi), self.split(eta)
         hat = self.rotations.hat
         return jnp.concatenate([self.rotations.ad(omega, chi), hat(omega) @ u - hat(chi) @ v])
 
-    def ad_star(self, xi: Array, mu: Array) -> Array:
+    def ad_star(self, xi: Velocity, mu: Covector) -> Covector:
         (omega, v), (torque, force) = self.split(xi), self.split(mu)
         turned = self.rotations.ad_star(omega, torque) - self.rotations.moment(v, force)
         return jnp.concatenate([turned, force @ self.rotations.hat(omega)])
 
-    def dcayley(self, xi: Array, eta: Array) -> Array:
+    def dcayley(self, xi: Velocity, eta: Velocity) -> Velocity:
         """(1 + xi/2)^-1 eta (1 - xi/2)^-1, with translation part (1 + omega/2)^-1 (u + chi (1 - omega/2)^-1 v/2)."""
         (omega, v), (chi, u) = self.split(xi), self.split(eta)
         inverse = self.rotations.resolvent(omega)
         moved = u + 0.5 * (self.rotations.hat(chi) @ (inverse @ v))
         return jnp.concatenate([self.rotations.dcayley(omega, chi), moved @ inverse])
 
-    def dcayley_inverse(self, xi: Array, eta: Array) -> Array:
+    def dcayley_inverse(self, xi: Velocity, eta: Velocity) -> Velocity:
         """(1 + xi/2) eta (1 - xi/2)."""
         (omega, v), (chi, u) = self.split(xi), self.split(eta)
         hat = self.rotations.hat
@@ -143,36 +143,58 @@ class Motions(Group):
         moved = u - 0.5 * (hat(chi) @ v)
         return jnp.concatenate([rotated, moved + 0.5 * (hat(omega) @ moved)])
 
-    def velocity(self, g: Array, dg: Array) -> Array:
+    def velocity(self, g: Matrix, dg: Matrix) -> Velocity:
         (r, _), (dr, dx) = self.parts(g), self.parts(dg)
         return jnp.concatenate([self.rotations.velocity(r, dr), dx @ r])
 
-    def tangent(self, g: Array, xi: Array) -> Array:
+    def tangent(self, g: Matrix, xi: Velocity) -> Matrix:
         r, _ = self.parts(g)
         omega, v = self.split(xi)
         return self.motion(r @ self.rotations.hat(omega), r @ v, corner=0.0)
 
-    def angles(self, g: Array) -> Array:
+    def angles(self, g: Matrix) -> Angles:
         return self.rotations.angles(self.parts(g)[0])
 
-    def winding(self, g0: Array, g1: Array) -> Array:
+    def winding(self, g0: Matrix, g1: Matrix) -> Angles:
         return self.rotations.winding(self.parts(g0)[0], self.parts(g1)[0])
 
-    def element(self, value: Any) -> Array:
-        side = self.size + 1
-        matrix = parse(value, str(self), {(side, side): "a matrix [[R, x], [0, 1]]"})
+    def element(self, value: Any) -> Matrix:
+        matrix = parse(value, str(self), {(self.side, self.side): "a matrix [[R, x], [0, 1]]"})
         require_motion(matrix, str(self))
         return normalised(self, matrix)
 
-    def distance(self, g: Array) -> Array:
+    def distance(self, g: Matrix) -> Number:
         return self.rotations.distance(self.parts(g)[0])
 
-    def normalise(self, g: Array) -> Array:
+    def normalise(self, g: Matrix) -> Matrix:
         r, x = self.parts(g)
         return self.motion(self.rotations.normalise(r), x)
 
+    def axes(self) -> list[AlgebraAxis]:
+        moving = [AlgebraAxis(f"v{i + 1}", "m s-1", "kg m s-1", "N") for i in range(self.size)]
+        return self.rotations.axes() + moving
 
-def require_motion(matrix: Array, group: str) -> None:
+    def from_table(self, given: Mapping[str, Any]) -> Matrix:
+        """From a rotation, as SO(n) takes it, and a position; either may be left out."""
+        matrix = np.eye(self.side)
+        matrix[:-1, :-1] = self.rotations.read_rotation(given, self, ("position",))
+        matrix[:-1, -1] = numbers("position", given.get("position", [0.0] * self.size), self.size)
+        return self.element(matrix)
+
+    def describe(self, g: Any, angles: Any = (), convention: str = "") -> dict[str, Any]:
+        rotation, position = map(np.asarray, self.parts(g))
+        return self.rotations.describe(rotation, angles, convention) | {"position": position.tolist()}
+
+    def path(self, kind: str, g: Any, angles: Any = (), convention: str = EULER) -> Numbers | None:
+        n, values = self.size, np.asarray(g)
+        if kind == "position":
+            return values[..., :n, n]
+        if kind == "pose" and n == 2:
+            return np.concatenate([np.asarray(angles)[..., :1], values[..., :2, 2]], axis=-1)
+        return self.rotations.path(kind, values[..., :n, :n], angles, convention)
+
+
+def require_motion(matrix: Matrix, group: str) -> None:
     """Refuse a matrix that is not [[R, x], [0, 1]] with a rotation R within 1e-8."""
     if is_traced(matrix):
         return
@@ -183,7 +205,6 @@ def require_motion(matrix: Array, group: str) -> None:
         raise InvalidInput(f"the last row of an element of {group} must be (0, ..., 0, 1), but it is {last.tolist()}")
 
 
-@jax.tree_util.register_static
 @dataclass(frozen=True)
 class SE2(Motions):
     """3 x 3 matrices [[R, x], [0, 1]]; algebra coordinates (omega, v1, v2)."""
@@ -192,21 +213,21 @@ class SE2(Motions):
     def rotations(self) -> SO2:
         return SO2()
 
-    def dexp(self, xi: Array, eta: Array) -> Array:
+    def dexp(self, xi: Velocity, eta: Velocity) -> Velocity:
         """1 - (1 - cos t)/t^2 ad + (t - sin t)/t^3 ad^2, since ad^3 = -t^2 ad."""
         x = xi[0] * xi[0]
         once = self.ad(xi, eta)
         return eta - cosc(x) * once + sinc1(x) * self.ad(xi, once)
 
-    def dexp_inverse(self, xi: Array, eta: Array) -> Array:
+    def dexp_inverse(self, xi: Velocity, eta: Velocity) -> Velocity:
         """1 + ad/2 + (1 - (t/2) cot(t/2))/t^2 ad^2."""
         once = self.ad(xi, eta)
         return eta + 0.5 * once + cotc(xi[0] * xi[0]) * self.ad(xi, once)
 
-    def mean_dcayley(self, xi: Array) -> Array:
+    def mean_dcayley(self, xi: Velocity) -> Velocity:
         return jnp.broadcast_to(1.0 + 0.25 * xi[0] * xi[0], (3,))
 
-    def element(self, value: Any) -> Array:
+    def element(self, value: Any) -> Matrix:
         """A matrix, or (angle, x, y)."""
         array = parse(value, str(self), {(3, 3): "a matrix [[R, x], [0, 1]]", (3,): "(angle, x, y)"})
         if array.ndim == 1:
@@ -214,8 +235,19 @@ class SE2(Motions):
         require_motion(array, str(self))
         return normalised(self, array)
 
+    def series_start(self, g: Matrix) -> FourVector:
+        """(cos, sin, x, y)."""
+        return jnp.stack([g[0, 0], g[1, 0], g[0, 2], g[1, 2]])
 
-@jax.tree_util.register_static
+    def series_rate(self, q: FourVector, xi: Velocity) -> FourVector:
+        (c, s, _, _), (w, u, v) = q, xi
+        return jnp.stack([-s * w, c * w, c * u - s * v, s * u + c * v])
+
+    def series_element(self, g: Matrix, q: FourVector) -> Matrix:
+        c, s, x, y = q
+        return jnp.array([[c, -s, x], [s, c, y], [0.0, 0.0, 1.0]])
+
+
 @dataclass(frozen=True)
 class SE3(Motions):
     """4 x 4 matrices [[R, x], [0, 1]]; algebra coordinates (omega, v)."""
@@ -224,7 +256,7 @@ class SE3(Motions):
     def rotations(self) -> SO3:
         return SO3()
 
-    def dexp(self, xi: Array, eta: Array) -> Array:
+    def dexp(self, xi: Velocity, eta: Velocity) -> Velocity:
         """1 - (c - x c') ad + (b - x b') ad^2 + c' ad^3 - b' ad^4 with c = (1 - cos t)/t^2, b = (t - sin t)/t^3.
 
         Hermite interpolation of (1 - exp(-z))/z, since ad (ad^2 + x)^2 = 0, x = t^2 (Selig 2005, section 7.5).
@@ -236,7 +268,7 @@ class SE3(Motions):
         three = self.ad(xi, two)
         return eta - (c - x * dc) * one + (b - x * db) * two + dc * three - db * self.ad(xi, three)
 
-    def dexp_inverse(self, xi: Array, eta: Array) -> Array:
+    def dexp_inverse(self, xi: Velocity, eta: Velocity) -> Velocity:
         """1 + ad/2 + (d - x d') ad^2 - d' ad^4 with d = (1 - (t/2) cot(t/2))/t^2, x = t^2."""
         x = xi[:3] @ xi[:3]
         d, dd = cotc(x), d_cotc(x)
@@ -245,7 +277,6 @@ class SE3(Motions):
         return eta + 0.5 * one + (d - x * dd) * two - dd * self.ad(xi, self.ad(xi, two))
 
 
-@jax.tree_util.register_static
 @dataclass(frozen=True)
 class SEn(Motions):
     """Matrices [[R, x], [0, 1]] of size n + 1; algebra coordinates (those of so(n), v); n >= 4."""
@@ -260,7 +291,7 @@ class SEn(Motions):
     def rotations(self) -> SOn:
         return SOn(self.n)
 
-    def exp(self, xi: Array) -> Array:
+    def exp(self, xi: Velocity) -> Matrix:
         omega, _ = self.split(xi)
         rotation, translation = self.parts(exponential(self.hat(xi), omega @ omega))
         return self.motion(rotation, translation)

@@ -94,7 +94,10 @@ def require_rotation(matrix: Array | np.ndarray, group: str) -> None:
         raise InvalidInput(f"a rotation in {group} must have determinant +1, but a reflection (-1) was given")
 
 
-@jax.jit
 def normalised(group: Any, g: Array) -> Array:
     """`group.normalise(g)`, compiled as one: a process that only reads its input would compile each operation alone."""
-    return group.normalise(g)
+    element: Array = _normalise(group, g)
+    return element
+
+
+_normalise = jax.jit(lambda group, g: group.normalise(g))

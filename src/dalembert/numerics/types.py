@@ -1,17 +1,22 @@
-"""Types of signatures: what an array means and, where jaxtyping is installed, its shape, which the law tests check by beartype.
+"""Types of signatures: what an array means and its shape, which the law tests check by beartype.
 
-A machine with a GPU may have nothing but jax and numpy; there a shape is just `Any`.
+A machine with a GPU may have nothing but jax and numpy; there, without jaxtyping, a shape is just `Any`.
+Signatures name shapes by the aliases below: the same letter is the same length within one call. A NumPy array passes for
+a JAX array in them.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
+
+    AnyArray = Array
 else:
     try:
         from jaxtyping import Bool, Float, Int
@@ -24,13 +29,19 @@ else:
                 return Any
 
         Bool = Int = Float
+    AnyArray = Array | np.ndarray
 
 Element = Any  # a group element: an array, or a tuple of arrays on a product
 Parameters = Any  # a pytree of a user's parameters
 Controls = Any  # a pytree of inputs
 Scalar = Float[ArrayLike, ""] | int
-Velocity = Float[ArrayLike, "n"]  # xi in the Lie algebra, left-trivialised
-Covector = Float[ArrayLike, "n"]  # dual to a velocity: momentum, force
-Matrix = Float[ArrayLike, "m n"]
-
-__all__ = ["Array", "ArrayLike", "Bool", "Controls", "Covector", "Element", "Float", "Int", "Matrix", "Parameters", "Scalar", "Velocity"]
+Number = Float[AnyArray, ""]
+Velocity = Float[AnyArray, "n"]  # xi in the Lie algebra, left-trivialised
+Covector = Float[AnyArray, "n"]  # dual to a velocity: momentum, force
+Vector = Float[AnyArray, "k"]  # a point or vector of the space that matrices act on
+Matrix = Float[AnyArray, "k k"]  # an element of a matrix group, or hat(xi)
+BorderedMatrix = Float[AnyArray, "k+1 k+1"]
+LinearMap = Float[AnyArray, "m n"]
+Angles = Float[AnyArray, "a"]
+FourVector = Float[AnyArray, "4"]
+AnyShape = Float[AnyArray, "*shape"]
