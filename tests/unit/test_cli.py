@@ -255,7 +255,7 @@ def test_two_runs_on_one_file_and_a_disk_that_is_full(tmp_path, monkeypatch, cap
     def full(*arguments, **options):
         raise WriteFailure("could not write run.nc: No space left on device")
 
-    monkeypatch.setattr("dalembert.io.dataset.save", full)
+    monkeypatch.setattr("dalembert.cli.runs.save_run", full)
     done = invoke("run", SLEIGH, "--out", str(out), "--json")
     assert json.loads(done.stdout)["steps"] == 200 and isinstance(done.exception, WriteFailure)
     assert not list(tmp_path.iterdir())
@@ -317,3 +317,45 @@ def test_what_cannot_be_read_written_or_counted(capsys, monkeypatch, tmp_path):
     (tmp_path / ".x.nc.lock").mkdir()  # root may write anywhere, but not over a folder
     assert "x.nc cannot be written" in refused(capsys, monkeypatch, "run", str(config), "--out", str(tmp_path / "x.nc"))
     assert "Did you mean" not in refused(capsys, monkeypatch, "init", "nothing"), "nothing is like it"
+
+
+SECTIONS = "[system], [method], [initial]"
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("run", f"A TOML file with {SECTIONS} and [run]."),
+        ("compare", f"A TOML file with {SECTIONS} and [run]."),
+        ("sweep", f"A TOML file with {SECTIONS}, [run] and [sweep]."),
+        ("sweep", "its section [sweep] names"),
+        ("reproduce", "[ID|PAPER|all]"),
+    ],
+)
+def test_brackets_are_seen_in_help(command, text):
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).stdout
+    assert text in " ".join(shown.split())
+
+
+def test_a_unit_in_brackets_is_seen_in_tables(tmp_path):
+    out = tmp_path / "run.nc"
+    words = ["--set", "run.steps=2", "--out", str(out)]
+    assert invoke("run", str(EXAMPLES / "particle.toml"), *words).exit_code == 0
+    data = xarray.open_dataset(out, engine="h5netcdf")
+    data["energy"].attrs["units"] = "[q] s-1"
+    data.load().close()
+    data.to_netcdf(tmp_path / "units.nc", engine="h5netcdf")
+    assert "[q] s-1" in invoke("show", str(tmp_path / "units.nc")).stdout
+
+
+def test_ctrl_c_while_the_commands_load_ends_with_130():
+    code = (
+        "import sys, dalembert\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'dalembert.cli.studies': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        "from dalembert.cli import main\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 130 and done.stderr == "dalembert: stopped\n"

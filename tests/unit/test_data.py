@@ -16,8 +16,8 @@ import xarray
 
 import dalembert as da
 from dalembert.errors import InvalidInput, UnknownName, WriteFailure
-from dalembert.io.atomic import replacing, writing
-from dalembert.io.dataset import MOVED, NotPortable, _find, pack, unpack
+from dalembert.io.atomic import atomic_path, output_lock
+from dalembert.io.dataset import NotPortable, pack, unpack
 from dalembert.models import MODELS
 
 METHOD = da.EulerPoincareSuslov()
@@ -134,11 +134,11 @@ def test_a_full_disk(run, suffix, tmp_path, capfd):
 
 def test_two_runs_cannot_hold_one_file(tmp_path):
     path = tmp_path / "run.nc"
-    with writing(path):
-        with pytest.raises(InvalidInput, match=rf"another run \(process {os.getpid()}\) is writing"), writing(path):
+    with output_lock(path):
+        with pytest.raises(InvalidInput, match=rf"another run \(process {os.getpid()}\) is writing"), output_lock(path):
             pass
         assert (tmp_path / ".run.nc.lock").exists()
-    with writing(path), replacing(path) as temporary:
+    with output_lock(path), atomic_path(path) as temporary:
         temporary.write_text("x")
     assert os.listdir(tmp_path) == ["run.nc"]
 
@@ -219,11 +219,6 @@ def test_a_file_cannot_name_anybody_elses_code(form):
 def test_a_file_of_another_version_says_so():
     with pytest.raises(InvalidInput, match="another version of dalembert"):
         unpack({"named": "dalembert.simulation.results:Record", "fields": {"state": 1.0, "of_old": 2.0}}, {})
-
-
-def test_what_has_moved_is_found_by_its_older_name():
-    for before, now in MOVED.items():
-        assert _find(before) is _find(now)
 
 
 def test_a_lambda_is_not_portable():
