@@ -1,64 +1,70 @@
-"""Finite difference maps: from two nearby configurations to a velocity at a point between them.
+"""Discretisations (L_d, D_d): build such pairs, check their axioms, and ask whether they are consistent.
 
-A discretisation is a pair (L_d, D_d); this module builds pairs, checks their axioms and asks whether they are consistent.
+A finite difference map rho leads from two nearby configurations to a velocity at a point between them; it gives the
+pair L_d = h L o rho, D_d = rho^-1(D). Notation: see `dalembert.mechanics`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from numpy.typing import NDArray
 
 from ..errors import InconsistentDiscretisation, InvalidInput
 from ..groups import SO3, Cayley, Euclidean, Exponential, Group, Retraction
 from ..numerics import find_root, solve
+from ..numerics.types import Array, Controls, Covector, Element, Float, Scalar, Velocity
 from .invariant import InvariantSystem, LRSystem, block, generators, zero_rows
-from .system import MechanicalSystem
+from .system import MechanicalSystem, gradient, jacobian
+
+Difference = Callable[[Group, Any, Any, Any], tuple[Element, Array]]  # rho(group, g0, g1, h) -> (g~, v)
 
 
 @dataclass(frozen=True)
 class FiniteDifference:
-    """g~ = g0 tau(s xi), g1 = g~ tau((1-s) xi), velocity xi/h at g~ (retraction-maps, section III; rho^beta of jimenez-scheurle (64)).
+    """g~ = g0 tau(s xi), g1 = g~ tau((1-s) xi), velocity xi/h at g~.
 
-    The adjoint of node s is node 1-s; s = 1/2 is symmetric, with Cayley too, because both factors share one xi.
+    See retraction-maps, section III; in R^n it is rho^beta of jimenez-scheurle (64), with beta for s. The adjoint of
+    node s is node 1-s; s = 1/2 is symmetric, with Cayley too, because both factors share one xi.
     """
 
     retraction: Retraction = Cayley()
     node: float = 0.5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not (isinstance(self.node, int | float) and 0.0 <= self.node <= 1.0):
             raise InvalidInput(f"node (beta) is {self.node!r}; allowed: a number in [0, 1]")
 
-    def __call__(self, group: Group, g0, g1, h) -> tuple:
+    def __call__(self, group: Group, g0: Element, g1: Element, h: Scalar) -> tuple[Element, Float[Array, " n"]]:
         """rho(g0, g1) = (g~, v)."""
         xi = self.increment(group, g0, g1)
         return self.inner(group, g0, xi), xi / h
 
-    def inner(self, group: Group, g, xi):
+    def inner(self, group: Group, g: Element, xi: Velocity) -> Element:
         """g~ = g tau(s xi)."""
         return group.compose(g, self.retraction.tau(group, self.node * xi))
 
-    def end(self, group: Group, g, xi):
+    def end(self, group: Group, g: Element, xi: Velocity) -> Element:
         """g1 = g tau(s xi) tau((1-s) xi)."""
         return group.compose(self.inner(group, g, xi), self.retraction.tau(group, (1 - self.node) * xi))
 
-    def increment(self, group: Group, g0, g1) -> Array:
+    def increment(self, group: Group, g0: Element, g1: Element) -> Velocity:
         """xi with tau(s xi) tau((1-s) xi) = g0^-1 g1, near the identity."""
         target = group.compose(group.inverse(g0), g1)
         guess = self.retraction.inverse(group, target)
 
-        def gap(xi):
+        def gap(xi: Array) -> Array:
             return group.log(group.compose(group.inverse(target), self.end(group, group.identity(), xi)))
 
-        one_parameter = isinstance(self.retraction, Exponential) or isinstance(group, Euclidean)
+        one_parameter = isinstance(self.retraction, Exponential) or group.is_flat
         return guess if self.node in (0.0, 1.0) or one_parameter else find_root(gap, guess).x
 
-    def reaction(self, group: Group, xi, mu0, impulse) -> tuple[Array, Array]:
+    def reaction(self, group: Group, xi: Velocity, mu0: Covector, impulse: Covector) -> tuple[Covector, Covector]:
         """(what pairs with dxi, mu1) when mu0 leaves g0 and `impulse` acts at g~.
 
         The variations of g0 and g1 by those of (g~, xi) turn -mu0 . eta0 + mu1 . eta1 into
@@ -70,7 +76,7 @@ class FiniteDifference:
         nu1 = nu0 + impulse
         return self._dual(group, xi, nu0, nu1), group.Ad_star(tau.tau(group, (1 - s) * xi), nu1)
 
-    def momenta(self, group: Group, xi, legendre, impulse) -> tuple[Array, Array]:
+    def momenta(self, group: Group, xi: Velocity, legendre: Covector, impulse: Covector) -> tuple[Covector, Covector]:
         """(mu0, mu1) of a step whose L_xi is `legendre`: the discrete Legendre maps -D1 L_d and D2 L_d."""
         s, tau = self.node, self.retraction
         zero = jnp.zeros_like(xi)
@@ -82,41 +88,46 @@ class FiniteDifference:
             return group.Ad_star(tau.tau(group, -xi), nu), nu + impulse
         if self.explicit(group):
             return self._midpoint_momenta(group, 0.5 * xi, legendre - self._dual(group, xi, zero, impulse), impulse)
-        matrix = jax.jacfwd(lambda nu: self._dual(group, xi, nu, nu))(zero)
+        matrix = jacobian(lambda nu: self._dual(group, xi, nu, nu), zero)
         nu0 = solve(matrix, legendre - self._dual(group, xi, zero, impulse))
         mu0 = group.Ad_star(tau.tau(group, -s * xi), nu0)
         return mu0, group.Ad_star(tau.tau(group, (1 - s) * xi), nu0 + impulse)
 
     def explicit(self, group: Group) -> bool:
-        """Whether the discrete Legendre maps are polynomials in xi: node 1/2, where the mean of d^L tau and d^R tau is a multiple of 1."""
+        """Whether the discrete Legendre maps are polynomials in xi.
+
+        They are at node 1/2 where the mean of d^L tau and d^R tau is a multiple of 1.
+        """
         return self.node == 0.5 and self.retraction.mean(group, jnp.zeros(group.dim)) is not None
 
-    def gain(self, group: Group, xi, legendre, impulse) -> Array:
+    def gain(self, group: Group, xi: Velocity, legendre: Covector, impulse: Covector) -> Covector:
         """mu1 - mu0 of `momenta` where it is `explicit`: ad*_xi nu + Ad* impulse, since d^L tau^-1 - d^R tau^-1 = ad.
 
-        The difference of the two would have the round-off of both, which never averages out; this has that of a small vector.
+        The difference of the two would have the round-off of both, which never averages out; this has that of a small
+        vector.
         """
         nu = legendre - self._dual(group, xi, jnp.zeros_like(xi), impulse)
         return group.ad_star(xi, nu) + group.Ad_star(self.retraction.tau(group, 0.5 * xi), impulse)
 
-    def _midpoint_momenta(self, group: Group, half, nu, impulse) -> tuple[Array, Array]:
-        """With c = 2 (d^L + d^R)^-1 the momentum at g~ is c nu, and Ad* = d^L* (d^R*)^-1 turns it into 2 (d^R*)^-1 nu - c nu."""
+    def _midpoint_momenta(self, group: Group, half: Array, nu: Array, impulse: Array) -> tuple[Array, Array]:
+        """With c = 2 (d^L + d^R)^-1 the momentum at g~ is c nu; Ad* = d^L* (d^R*)^-1 makes it 2 (d^R*)^-1 nu - c nu."""
         tau = self.retraction
-        c = tau.mean(group, half)
+        c = cast(Array, tau.mean(group, half))  # not None, for this is `explicit`
         mu0 = 2.0 * tau.right_inverse_star(group, half, nu) - c * nu
         mu1 = 2.0 * tau.left_inverse_star(group, half, nu) - c * nu
         return mu0, mu1 + group.Ad_star(tau.tau(group, half), impulse)
 
-    def _dual(self, group: Group, xi, nu0, nu1) -> Array:
+    def _dual(self, group: Group, xi: Array, nu0: Array, nu1: Array) -> Array:
         s, tau = self.node, self.retraction
         before = s * tau.right_star(group, -s * xi, nu0) if s else jnp.zeros_like(xi)
         return before + ((1 - s) * tau.right_star(group, (1 - s) * xi, nu1) if s != 1 else jnp.zeros_like(xi))
 
 
-def check_difference(difference, group: Group, *, h: float = 0.1, seed: int = 0) -> None:
-    """Refuse a map rho(group, g0, g1, h) -> (g~, v) that is no finite difference map (Definition 5.5 of jimenez-scheurle).
+def check_difference(difference: Difference, group: Group, *, h: float = 0.1, seed: int = 0) -> None:
+    """Refuse a map rho(group, g0, g1, h) -> (g~, v) that is no finite difference map.
 
-    On the diagonal it must give (g, 0), its velocity must be a local diffeomorphism of g1 there, and g~ must cover Q.
+    Definition 5.5 of jimenez-scheurle: on the diagonal it must give (g, 0), its velocity must be a local diffeomorphism
+    of g1 there, and g~ must cover Q.
     """
     g = group.random(jax.random.PRNGKey(seed))
     inner, velocity = difference(group, g, g, h)
@@ -130,7 +141,7 @@ def check_difference(difference, group: Group, *, h: float = 0.1, seed: int = 0)
             f"the difference map gives the velocity {np.asarray(velocity).tolist()} to (g, g); it must be 0"
         )
     zero = jnp.zeros(group.dim)
-    slope = np.asarray(h * jax.jacfwd(lambda eta: difference(group, g, group.shift(g, eta), h)[1])(zero))
+    slope = np.asarray(h * jacobian(lambda eta: difference(group, g, group.shift(g, eta), h)[1], zero))
     if np.linalg.svd(slope, compute_uv=False)[-1] < 1e-8:
         raise InconsistentDiscretisation(
             f"the difference map is no local diffeomorphism at the diagonal: d(h v)/dg1 = {slope.tolist()}"
@@ -149,44 +160,48 @@ class Discretisation:
     """
 
     system: MechanicalSystem
-    lagrangian: Callable
-    constraint: Callable
-    work: Callable | None = None
+    lagrangian: Callable[..., Array]
+    constraint: Callable[..., Array]
+    work: Callable[..., Array] | None = None
 
-    def D1(self, t, g0, g1, h, system=None, u=None) -> Array:
+    def D1(
+        self, t: Scalar, g0: Element, g1: Element, h: Scalar, system: MechanicalSystem | None = None, u: Controls = None
+    ) -> Covector:
         """The left-trivialised derivative of L_d (and of the work) in g0."""
         group = self.system.group
-        return jax.grad(lambda eta: self._action(t, group.shift(g0, eta), g1, h, system, u))(jnp.zeros(group.dim))
+        return gradient(lambda eta: self._action(t, group.shift(g0, eta), g1, h, system, u), jnp.zeros(group.dim))
 
-    def D2(self, t, g0, g1, h, system=None, u=None) -> Array:
+    def D2(
+        self, t: Scalar, g0: Element, g1: Element, h: Scalar, system: MechanicalSystem | None = None, u: Controls = None
+    ) -> Covector:
         """The left-trivialised derivative of L_d (and of the work) in g1."""
         group = self.system.group
-        return jax.grad(lambda eta: self._action(t, g0, group.shift(g1, eta), h, system, u))(jnp.zeros(group.dim))
+        return gradient(lambda eta: self._action(t, g0, group.shift(g1, eta), h, system, u), jnp.zeros(group.dim))
 
-    def _action(self, t, g0, g1, h, system, u) -> Array:
+    def _action(
+        self, t: Scalar, g0: Element, g1: Element, h: Scalar, system: MechanicalSystem | None, u: Controls
+    ) -> Array:
         system = self.system if system is None else system
         value = self.lagrangian(t, g0, g1, h, system)
         return value if self.work is None else value + self.work(t, g0, g1, h, u, system)
 
 
-def from_difference(system: MechanicalSystem, difference: Callable, *, node: float | None = None) -> Discretisation:
-    """L_d = h L o rho, D_d = rho^-1(D) for any difference map rho(group, g0, g1, h) -> (g~, v) (Proposition 5.2 of jimenez-scheurle).
+def from_difference(system: MechanicalSystem, difference: Difference, *, node: float | None = None) -> Discretisation:
+    """L_d = h L o rho, D_d = rho^-1(D) for any difference map rho(group, g0, g1, h) -> (g~, v).
 
-    `node` says when between t and t + h the point g~ is passed (default: that of a FiniteDifference).
+    This is Proposition 5.2 of jimenez-scheurle. `node` says when between t and t + h the point g~ is passed (default:
+    that of a FiniteDifference, else 1/2).
     """
-    s = (
-        difference.node
-        if node is None and isinstance(difference, FiniteDifference)
-        else (0.5 if node is None else node)
-    )
+    usual = difference.node if isinstance(difference, FiniteDifference) else 0.5
+    s = usual if node is None else node
 
-    def lagrangian(t, g0, g1, h, system):
+    def lagrangian(t: Array, g0: Element, g1: Element, h: Array, system: MechanicalSystem) -> Array:
         return h * system.L(t + s * h, *difference(system.group, g0, g1, h))
 
-    def constraint(t, g0, g1, h, system):
+    def constraint(t: Array, g0: Element, g1: Element, h: Array, system: MechanicalSystem) -> Array:
         return system.residual(t + s * h, *difference(system.group, g0, g1, h))
 
-    def work(t, g0, g1, h, u, system):
+    def work(t: Array, g0: Element, g1: Element, h: Array, u: Controls, system: MechanicalSystem) -> Array:
         inner, v = difference(system.group, g0, g1, h)
         fixed, v = jax.lax.stop_gradient((inner, v))
         shift = system.group.log(system.group.compose(system.group.inverse(fixed), inner))
@@ -195,41 +210,42 @@ def from_difference(system: MechanicalSystem, difference: Callable, *, node: flo
     return Discretisation(system, lagrangian, constraint, work)
 
 
-# -- reduced Lagrangians of invariant systems -------------------------------------------------------------------------------
-def moser_veselov(W, h, system: InvariantSystem) -> Array:
-    """l_d(W) = tr((W-1) J (W-1)^T)/(2h), on SO(n) -tr(W J)/h up to a constant (Moser-Veselov 1991; fedorov-zenkov (5.8))."""
+def moser_veselov(W: Element, h: Scalar, system: InvariantSystem) -> Float[Array, ""]:
+    """l_d(W) = tr((W-1) J (W-1)^T)/(2h), on SO(n) -tr(W J)/h + const (Moser-Veselov 1991; fedorov-zenkov (5.8))."""
     displacement = block(system.group.matrix(W))
     gap = displacement - jnp.eye(displacement.shape[0])
     return jnp.trace(gap @ system.mass_matrix() @ gap.T) / (2 * h)
 
 
-def reduced_legendre(reduced: Callable, W, h, system: InvariantSystem) -> Array:
+def reduced_legendre(reduced: Callable[..., Array], W: Element, h: Scalar, system: InvariantSystem) -> Covector:
     """F l_d(W), <F l_d(W), eta> = d/ds l_d(exp(s eta) W): (6) of garcia-naranjo-jimenez."""
-    group = system.group
-    return jax.grad(lambda eta: reduced(group.compose(group.shift(group.identity(), eta), W), h, system))(
-        jnp.zeros(group.dim)
-    )
+    group, zero = system.group, jnp.zeros(system.group.dim)
+    return gradient(lambda eta: reduced(group.compose(group.shift(group.identity(), eta), W), h, system), zero)
 
 
-def moser_veselov_impulse(tau: Retraction, xi, system: InvariantSystem) -> Array:
+def moser_veselov_impulse(tau: Retraction, xi: Velocity, system: InvariantSystem) -> Covector:
     """h F l_d(tau(xi)) of `moser_veselov`: <h M, eta> = tr(eta (W J W^T - W J)) with W = 1 + N.
 
-    Of symmetric matrices a skew eta sees nothing: -N J is left, and in the rows that eta leaves zero (the last one on SE(n)), where W
-    is the identity, also the transpose of N J. On SO(3), where tau(xi) = 1 + a xi + b xi^2, h M = a I xi + b (J xi) x xi.
+    The pairing of a skew eta with a symmetric matrix vanishes: -N J is left, and in the rows that eta leaves zero (the
+    last one on SE(n)), where W is the identity, also the transpose of N J. On SO(3), where tau(xi) = 1 + a xi + b xi^2,
+    h M = a I xi + b (J xi) x xi.
     """
     numerator, c = moser_veselov_fraction(tau, xi, system)
     return numerator / c
 
 
-def moser_veselov_fraction(tau: Retraction, xi, system: InvariantSystem) -> tuple[Array, Array | float]:
-    """`moser_veselov_impulse` as numerator and common denominator; both are polynomials where Cayley's map is a fraction of such.
+def moser_veselov_fraction(
+    tau: Retraction, xi: Velocity, system: InvariantSystem
+) -> tuple[Float[Array, " n"], Array | float]:
+    """`moser_veselov_impulse` as numerator and common denominator.
 
-    With Cayley on SO(3) these make the equations (31) of garcia-naranjo-jimenez.
+    Both are polynomials where Cayley's map is a fraction of such; on SO(3) they make the equations (31) of
+    garcia-naranjo-jimenez.
     """
     group, mass = system.group, system.mass_matrix()
     c = tau.mean(group, xi)
     coefficients = tau.rodrigues(xi @ xi)
-    if isinstance(group, SO3) and coefficients is not None:
+    if group.is_rotation_group(3) and coefficients is not None:
         first, second = (1.0, 0.5) if c is not None else coefficients
         return first * (system.inertia @ xi) + second * jnp.cross(mass @ xi, xi), 1.0 if c is None else c[0]
     if isinstance(tau, Cayley):  # W - 1 = xi (1 - xi/2)^-1: no digits are lost at small steps.
@@ -239,53 +255,56 @@ def moser_veselov_fraction(tau: Retraction, xi, system: InvariantSystem) -> tupl
     return _paired(group, (displacement - jnp.eye(displacement.shape[0])) @ mass), 1.0
 
 
-def _paired(group: Group, moved) -> Array:
+def _paired(group: Group, moved: Array) -> Array:
     """The covector eta -> tr(eta (W J W^T - W J)) for moved = N J."""
     carried = jnp.where(zero_rows(group)[:, None], moved.T, 0.0) - moved
     return jnp.einsum("aij,ji->a", generators(group), carried)
 
 
-def retracted(retraction: Retraction) -> Callable:
+def retracted(retraction: Retraction) -> Callable[..., Array]:
     """l_d(W) = h l(tau^-1(W)/h)."""
 
-    def reduced(W, h, system):
+    def reduced(W: Element, h: Array, system: InvariantSystem) -> Array:
         return h * system.L(0.0, system.group.identity(), retraction.inverse(system.group, W) / h)
 
     return reduced
 
 
 def invariant_pair(
-    system: InvariantSystem | LRSystem, reduced: Callable, retraction: Retraction | None = None
+    system: InvariantSystem | LRSystem, reduced: Callable[..., Array], retraction: Retraction | None = None
 ) -> Discretisation:
-    """The pair with L_d(g0, g1) = l_d(g0^-1 g1) and D_d = {g0^-1 g1 in tau(d)} (Definition 2.4 of garcia-naranjo-jimenez).
+    """The pair with L_d(g0, g1) = l_d(g0^-1 g1) and D_d = {g0^-1 g1 in tau(d)}.
 
-    Where the constraint is right-invariant it is the displacement seen from space, g1 g0^-1, that lies in tau(d).
+    This is Definition 2.4 of garcia-naranjo-jimenez. Where the constraint is right-invariant it is the displacement
+    seen from space, g1 g0^-1, that lies in tau(d).
     """
     tau = Cayley() if retraction is None else retraction
     return _displaced(system, reduced, tau.inverse)
 
 
-def chord_pair(system: InvariantSystem | LRSystem, reduced: Callable) -> Discretisation:
+def chord_pair(system: InvariantSystem | LRSystem, reduced: Callable[..., Array]) -> Discretisation:
     """The pair with D_d = {W: W - 1 satisfies the constraint}: the chord instead of tau^-1(W).
 
-    For the sleigh it is the naive constraint (7.9) of fedorov-zenkov; for a ball rolling on a plane, seen from space, the skew part of
-    the rotation is what rolls.
+    For the sleigh it is the naive constraint (7.9) of fedorov-zenkov; for a ball rolling on a plane, seen from space,
+    the skew part of the rotation is what rolls.
     """
 
-    def chord(group, W):
+    def chord(group: Group, W: Element) -> Array:
         one = group.identity()
         return group.vee(jax.tree.map(jnp.subtract, group.matrix(W), group.matrix(one)))
 
     return _displaced(system, reduced, chord)
 
 
-def _displaced(system: InvariantSystem | LRSystem, reduced: Callable, coordinates: Callable) -> Discretisation:
-    """L_d = l_d(W) with the constraint A coordinates(W) = 0 on the displacement W = g0^-1 g1, or g1 g0^-1 seen from space."""
+def _displaced(
+    system: InvariantSystem | LRSystem, reduced: Callable[..., Array], coordinates: Callable[[Group, Any], Array]
+) -> Discretisation:
+    """L_d = l_d(W) with A coordinates(W) = 0 on the displacement W = g0^-1 g1, or g1 g0^-1 seen from space."""
 
-    def lagrangian(t, g0, g1, h, system):
+    def lagrangian(t: Array, g0: Element, g1: Element, h: Array, system: InvariantSystem | LRSystem) -> Array:
         return reduced(system.group.compose(system.group.inverse(g0), g1), h, system)
 
-    def constraint(t, g0, g1, h, system):
+    def constraint(t: Array, g0: Element, g1: Element, h: Array, system: InvariantSystem | LRSystem) -> Array:
         group = system.group
         back = group.inverse(g0)
         W = group.compose(g1, back) if isinstance(system, LRSystem) else group.compose(back, g1)
@@ -294,9 +313,11 @@ def _displaced(system: InvariantSystem | LRSystem, reduced: Callable, coordinate
     return Discretisation(system, lagrangian, constraint)
 
 
-# -- axioms ---------------------------------------------------------------------------------------------------------------------
 def check_discretisation(pair: Discretisation, *, h: float = 0.1, t: float = 0.0, seed: int = 0) -> None:
-    """Refuse a pair whose D_d misses the diagonal or is not tangent to D there (Definitions 2.1 and 2.4 of garcia-naranjo-jimenez)."""
+    """Refuse a pair whose D_d misses the diagonal or is not tangent to D there.
+
+    Definitions 2.1 and 2.4 of garcia-naranjo-jimenez.
+    """
     system, group = pair.system, pair.system.group
     g = group.random(jax.random.PRNGKey(seed))
     value = np.asarray(pair.constraint(t, g, g, h, system))
@@ -305,8 +326,8 @@ def check_discretisation(pair: Discretisation, *, h: float = 0.1, t: float = 0.0
             f"(g, g) is not in D_d: the discrete constraint is {value.tolist()} there; it must vanish on the diagonal"
         )
     zero = jnp.zeros(group.dim)
-    first = np.asarray(jax.jacfwd(lambda eta: pair.constraint(t, group.shift(g, eta), g, h, system))(zero))
-    second = np.asarray(jax.jacfwd(lambda eta: pair.constraint(t, g, group.shift(g, eta), h, system))(zero))
+    first = np.asarray(jacobian(lambda eta: pair.constraint(t, group.shift(g, eta), g, h, system), zero))
+    second = np.asarray(jacobian(lambda eta: pair.constraint(t, g, group.shift(g, eta), h, system), zero))
     rows = np.asarray(system.A(t, g))
     if first.shape != rows.shape:
         raise InconsistentDiscretisation(
@@ -319,7 +340,8 @@ def check_discretisation(pair: Discretisation, *, h: float = 0.1, t: float = 0.0
         )
     if rows.shape[0] and np.linalg.matrix_rank(np.vstack([second, rows]), tol=1e-8 * scale) > rows.shape[0]:
         raise InconsistentDiscretisation(
-            f"D_d is not tangent to D at the diagonal: its differential {second.tolist()} does not span the rows {rows.tolist()}"
+            f"D_d is not tangent to D at the diagonal: its differential {second.tolist()} does not span the rows "
+            f"{rows.tolist()}"
         )
     if rows.shape[0] and np.linalg.matrix_rank(second, tol=1e-8 * scale) < rows.shape[0]:
         raise InconsistentDiscretisation(
@@ -329,21 +351,21 @@ def check_discretisation(pair: Discretisation, *, h: float = 0.1, t: float = 0.0
 
 def consistent(
     pair: Discretisation,
-    difference: Callable,
+    difference: Difference,
     *,
     h: float = 0.1,
     samples: int = 8,
     tolerance: float = 1e-9,
     seed: int = 0,
 ) -> bool:
-    """Whether L_d = h L o rho and rho(D_d) lies in D (Definition 2.3 and Proposition 2.1 of garcia-naranjo-jimenez).
+    """Whether L_d = h L o rho and rho(D_d) lies in D: Definition 2.3 and Proposition 2.1 of garcia-naranjo-jimenez.
 
     Random points near the diagonal decide. L_d counts up to a constant, which no equation of motion sees.
     """
     system, group = pair.system, pair.system.group
     built = from_difference(system, difference)
 
-    def sample(key) -> tuple[Array, Array, Array, Array]:
+    def sample(key: Array) -> tuple[Array, Array, Array, Array]:
         """(L_d, h L o rho, their difference on the diagonal, the constraint of rho) at a point of D_d."""
         first, second = jax.random.split(key)
         g0 = group.random(first)
@@ -358,39 +380,39 @@ def consistent(
     return bool(jnp.max(gap) < tolerance) and bool(jnp.max(off) < tolerance)
 
 
-def _onto(pair: Discretisation, g0, g1, h):
+def _onto(pair: Discretisation, g0: Element, g1: Element, h: Scalar) -> Element:
     """Move g1 onto D_d: Gauss-Newton on the discrete constraint."""
     group = pair.system.group
 
-    def constraint(g1, eta):
+    def constraint(g1: Element, eta: Array) -> Array:
         return pair.constraint(0.0, g0, group.shift(g1, eta), h, pair.system)
 
-    def improve(_, g1):
+    def improve(_: Array, g1: Element) -> Element:
         zero = jnp.zeros(group.dim)
-        value, slope = constraint(g1, zero), jax.jacfwd(lambda eta: constraint(g1, eta))(zero)
+        value, slope = constraint(g1, zero), jacobian(lambda eta: constraint(g1, eta), zero)
         return group.compose(g1, group.exp(-slope.T @ solve(slope @ slope.T, value)))
 
     return jax.lax.fori_loop(0, 20, improve, g1)
 
 
-def regularity_matrix(pair: Discretisation, g0, g1, h: float, t: float = 0.0) -> np.ndarray:
+def regularity_matrix(pair: Discretisation, g0: Element, g1: Element, h: float, t: float = 0.0) -> NDArray[np.float64]:
     """(61) of jimenez-scheurle: [[D1 D2 L_d, A^T], [D2 phi_d, 0]]; the step is defined where it is invertible."""
     system, group = pair.system, pair.system.group
     zero = jnp.zeros(group.dim)
-    mixed = jax.jacfwd(lambda eta: pair.D1(t, g0, group.shift(g1, eta), h))(zero)
-    slope = jax.jacfwd(lambda eta: pair.constraint(t, g0, group.shift(g1, eta), h, system))(zero)
+    mixed = jacobian(lambda eta: pair.D1(t, g0, group.shift(g1, eta), h), zero)
+    slope = jacobian(lambda eta: pair.constraint(t, g0, group.shift(g1, eta), h, system), zero)
     rows = system.A(t, g0)
     m = rows.shape[0]
     return np.asarray(jnp.block([[mixed, rows.T], [slope, jnp.zeros((m, m))]]))
 
 
-def check_regular(pair: Discretisation, g0, g1, h: float, t: float = 0.0) -> None:
+def check_regular(pair: Discretisation, g0: Element, g1: Element, h: float, t: float = 0.0) -> None:
     """Refuse a point where the discrete flow is not defined: (61) is singular there."""
-    matrix = regularity_matrix(pair, g0, g1, h, t)
-    values = np.linalg.svd(matrix, compute_uv=False)
+    values = np.linalg.svd(regularity_matrix(pair, g0, g1, h, t), compute_uv=False)
     if values[-1] < 1e-10 * values[0]:
         raise InconsistentDiscretisation(
             f"the discrete step is not defined here: the regularity matrix (61) is singular "
             f"(singular values {values[0]:.3g} ... {values[-1]:.3g}). "
-            "The discrete Lagrangian may not depend on the velocity in some admissible direction, or a discrete constraint on g1"
+            "The discrete Lagrangian may not depend on the velocity in some admissible direction, or a discrete "
+            "constraint on g1"
         )

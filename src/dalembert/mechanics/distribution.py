@@ -1,11 +1,10 @@
-"""The distribution D as geometry: brackets of vector fields, adapted frames and Hamel's equations.
+"""The distribution D as geometry: Hamel's equations, an Ehresmann connection, and whether D is really nonholonomic.
 
-Coordinates adapted to D on R^n: an Ehresmann connection v^alpha = -A^alpha_a v^a, and the motion in z = (q, v^a).
-
-Sections 3.1 and 4.1 of jimenez-scheurle. The coordinates of q are split into base (a) and fibre (alpha) ones such that the
-constraint can be solved for the fibre velocities; affine, time-dependent and nonlinear constraints go the same way.
-
-Is a constraint really nonholonomic? Iterated brackets of D, the growth vector, and what of the constraint is integrable.
+Hamel's equations are those of retraction-maps, in a frame adapted to D. The Ehresmann connection v^alpha = -A^alpha_a
+v^a of jimenez-scheurle (sections 3.1 and 4.1) gives coordinates z = (q, v^a) of D on R^n: the coordinates of q are
+split into base (a) and fibre (alpha) ones such that the constraint can be solved for the fibre velocities. Affine,
+time-dependent and nonlinear constraints go the same way. Iterated brackets of D give the growth vector and what of the
+constraint is integrable. Notation: see `dalembert.mechanics`.
 """
 
 from __future__ import annotations
@@ -14,35 +13,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from numpy.typing import NDArray
 
 from ..errors import InvalidInput
 from ..groups import Euclidean, Group, Product
-from ..kernels import evaluated
+from ..kernels import evaluate
 from ..numerics import depends, echelon, find_root, null_basis, solve
-from .system import MechanicalSystem, State
+from ..numerics.types import Array, Controls, Element, Float, Scalar, Velocity
+from .system import MechanicalSystem, State, gradient, jacobian
 
-Field = Callable[[Any], Array]
+Reals = NDArray[np.float64]
+Field = Callable[[Element], Array]  # a vector field, left-trivialised
 
 
-def bracket(group, x: Field, y: Field) -> Field:
+def bracket(group: Group, x: Field, y: Field) -> Field:
     """[X, Y] of vector fields given left-trivialised: DY.X - DX.Y + ad_X Y."""
 
-    def value(g):
-        def along(field, direction):
-            return jax.jvp(lambda eta: field(group.shift(g, eta)), (jnp.zeros(group.dim),), (direction,))[1]
+    def value(g: Element) -> Array:
+        def along(field: Field, direction: Array) -> Array:
+            moved = jax.jvp(lambda eta: field(group.shift(g, eta)), (jnp.zeros(group.dim),), (direction,))
+            return cast(Array, moved[1])
 
         return along(y, x(g)) - along(x, y(g)) + group.ad(x(g), y(g))
 
     return value
 
 
-# -- Hamel's equations ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class Hamel:
     """The equations of motion in a frame adapted to TQ = D + D-perp (retraction-maps (3)-(6)).
@@ -55,45 +56,45 @@ class Hamel:
     system: MechanicalSystem
     reference: Array
 
-    def frame(self, g) -> Array:
+    def frame(self, g: Element) -> Float[Array, "n r"]:
         """X_a: the vectors (n, r) that span D_g."""
         return self.system.frame(0.0, g, self.reference)
 
-    def complement(self, g) -> Array:
+    def complement(self, g: Element) -> Float[Array, "n m"]:
         """X_alpha: the vectors (n, m) that span the kinetic complement of D_g."""
         return solve(self.system.metric(0.0, g, jnp.zeros(self.system.group.dim)), self.system.A(0.0, g).T)
 
-    def structure(self, g) -> Array:
+    def structure(self, g: Element) -> Float[Array, "r r r"]:
         """C^c_ab, shape (c, a, b): the part in D of [X_a, X_b] = C^c_ab X_c + C^alpha_ab X_alpha."""
         group, rank = self.system.group, self.reference.shape[1]
-        fields = [lambda q, a=a: self.frame(q)[:, a] for a in range(rank)]
+        fields: list[Field] = [lambda q, a=a: self.frame(q)[:, a] for a in range(rank)]  # type: ignore[misc]
         brackets = jnp.stack([jnp.stack([bracket(group, x, y)(g) for y in fields], axis=-1) for x in fields], axis=-2)
         both = jnp.concatenate([self.frame(g), self.complement(g)], axis=1)
         return solve(both, brackets.reshape(group.dim, rank * rank)).reshape(group.dim, rank, rank)[:rank]
 
-    def lagrangian(self, g, y) -> Array:
+    def lagrangian(self, g: Element, y: Float[Array, " r"]) -> Float[Array, ""]:
         """l(g, y) = L(g, X_a y^a)."""
         return self.system.L(0.0, g, self.frame(g) @ y)
 
-    def quasivelocity(self, g, rho) -> Array:
+    def quasivelocity(self, g: Element, rho: Float[Array, " r"]) -> Float[Array, " r"]:
         """The inverse of the restricted Legendre map rho = dl/dy."""
         return find_root(lambda y: jax.grad(self.lagrangian, argnums=1)(g, y) - rho, jnp.zeros_like(rho)).x
 
-    def hamiltonian(self, g, rho) -> Array:
+    def hamiltonian(self, g: Element, rho: Float[Array, " r"]) -> Float[Array, ""]:
         """h(g, rho) = rho . y - l(g, y)."""
         y = self.quasivelocity(g, rho)
         return rho @ y - self.lagrangian(g, y)
 
-    def field(self, g, rho) -> tuple[Array, Array]:
+    def field(self, g: Element, rho: Float[Array, " r"]) -> tuple[Float[Array, " n"], Float[Array, " r"]]:
         """(xi, rho') of (4): xi = X_b dh/drho_b, rho'_a = -C^c_ab rho_c dh/drho_b - X_a[h]."""
         group = self.system.group
         y = jax.grad(self.hamiltonian, argnums=1)(g, rho)
-        slope = jax.grad(lambda eta: self.hamiltonian(group.shift(g, eta), rho))(jnp.zeros(group.dim))
+        slope = gradient(lambda eta: self.hamiltonian(group.shift(g, eta), rho), jnp.zeros(group.dim))
         frame = self.frame(g)
         return frame @ y, -jnp.einsum("cab,c,b->a", self.structure(g), rho, y) - frame.T @ slope
 
 
-def hamel(system: MechanicalSystem, g=None) -> Hamel:
+def hamel(system: MechanicalSystem, g: Element = None) -> Hamel:
     """Hamel's form of the equations near g (default: the identity), in the frame that extends the basis of D there."""
     g = system.group.identity() if g is None else g
     return Hamel(system, system.basis(0.0, g))
@@ -101,7 +102,10 @@ def hamel(system: MechanicalSystem, g=None) -> Hamel:
 
 @dataclass(frozen=True, eq=False)
 class Ehresmann:
-    """The chart z = (q, v^a) of D: `fibre` are the indices alpha, `reference` the v^alpha near which a nonlinear constraint is solved."""
+    """The chart z = (q, v^a) of D: `fibre` are the indices alpha.
+
+    `reference` are the v^alpha near which a nonlinear constraint is solved.
+    """
 
     system: MechanicalSystem
     fibre: tuple[int, ...]
@@ -112,57 +116,60 @@ class Ehresmann:
         """The indices a."""
         return tuple(i for i in range(self.system.group.dim) if i not in self.fibre)
 
-    def connection(self, t, q, v) -> Array:
-        """A^alpha_a = -dv^alpha/dv^a, shape (m, n-m): the rows of the constraint solved for the fibre (v matters if it is nonlinear)."""
+    def connection(self, t: Scalar, q: Array, v: Velocity) -> Float[Array, "m r"]:
+        """A^alpha_a = -dv^alpha/dv^a (m, n-m): the constraint solved for the fibre (v matters if it is nonlinear)."""
         rows = self.system.rows(t, q)(v)
         base, fibre = self._parts
         return solve(rows[:, fibre], rows[:, base])
 
-    def vertical(self, t, q, v) -> Array:
+    def vertical(self, t: Scalar, q: Array, v: Velocity) -> Velocity:
         """ver v = (0, v^alpha + A^alpha_a v^a), for a linear constraint."""
         base, fibre = self._parts
         return jnp.zeros_like(v).at[fibre].set(v[fibre] + self.connection(t, q, v) @ v[base])
 
-    def horizontal(self, t, q, v) -> Array:
+    def horizontal(self, t: Scalar, q: Array, v: Velocity) -> Velocity:
         """hor v = (v^a, -A^alpha_a v^a) in D, for a linear constraint."""
         return v - self.vertical(t, q, v)
 
-    def lift(self, z, t=0.0) -> tuple[Array, Array]:
+    def lift(self, z: Float[Array, " z"], t: Scalar = 0.0) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """psi(z) = (q, v) in D (27)."""
         q, free = z[: self.system.group.dim], z[self.system.group.dim :]
         return q, self._velocity(t, q, free)
 
-    def coordinates(self, q, v) -> Array:
+    def coordinates(self, q: Array, v: Velocity) -> Float[Array, " z"]:
         """z = (q, v^a), the left inverse (29) of psi."""
         return jnp.concatenate([q, v[self._parts[0]]])
 
-    def slope(self, z, t=0.0) -> Array:
+    def slope(self, z: Float[Array, " z"], t: Scalar = 0.0) -> Float[Array, "two_n z"]:
         """The derivative (28) of psi, shape (2n, 2n-m)."""
-        return jax.jacfwd(lambda z: jnp.concatenate(self.lift(z, t)))(z)
+        return jacobian(lambda z: jnp.concatenate(self.lift(z, t)), z)
 
-    def field(self, t, z, u=None) -> Array:
+    def field(self, t: Scalar, z: Float[Array, " z"], u: Controls = None) -> Float[Array, " z"]:
         """z' = (v, v'^a) of the ODE (26), (46) on D."""
         q, v = self.lift(z, t)
         return self.coordinates(v, self.system.acceleration(t, q, v, u)[0])
 
-    def velocity_step(self, z, h, node: float = 0.5, t=0.0, u=None) -> tuple[Array, Array]:
-        """(z_{k+1}, l_{k+1}) of the velocity integrator of node beta in these coordinates: (71) for 0, (76) for 1/2, corrected.
+    def velocity_step(
+        self, z: Float[Array, " z"], h: Scalar, node: float = 0.5, t: Scalar = 0.0, u: Controls = None
+    ) -> tuple[Float[Array, " z"], Float[Array, " m"]]:
+        """(z_{k+1}, l_{k+1}) of the velocity integrator of node beta in these coordinates.
 
-        The momentum balance p_{k+1} - p_k = h mu^T l at q = q~_k + (1-beta) h v_k is paired with hor(d_a), which removes l,
-        and v_{k+1} in D is solved for its fibre part: n unknowns. The fibre components of the balance then are l.
+        For beta = 0 it is (71) and for 1/2 (76) of jimenez-scheurle, corrected. The momentum balance p_{k+1} - p_k = h
+        mu^T l at q = q~_k + (1-beta) h v_k is paired with hor(d_a), which removes l, and v_{k+1} in D is solved for its
+        fibre part: n unknowns. The fibre components of the balance then are l.
         """
         base, fibre = self._parts
         inner, before = self.lift(z, t)
         q = inner + (1 - node) * h * before
         p = self._momentum(t, inner, before, node * h, u)
 
-        def balance(v):
+        def balance(v: Array) -> Array:
             return self._momentum(t + h, q + node * h * v, v, -(1 - node) * h, u) - p
 
-        def mean_rows(v):
+        def mean_rows(v: Array) -> Array:
             return self.system.rows(t + (1 - node) * h, q)(0.5 * (before + v))
 
-        def equations(v):
+        def equations(v: Array) -> Array:
             gain, rows = balance(v), mean_rows(v)
             horizontal = gain[base] - solve(rows[:, fibre], rows[:, base]).T @ gain[fibre]
             return jnp.concatenate([horizontal, self.system.residual(t + h, q + node * h * v, v)])
@@ -172,39 +179,37 @@ class Ehresmann:
         return self.coordinates(q + node * h * v, v), multipliers
 
     @property
-    def _parts(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.array(self.base, int), np.array(self.fibre, int)
+    def _parts(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        return np.array(self.base, np.intp), np.array(self.fibre, np.intp)
 
-    def _momentum(self, t, q, v, share, u) -> Array:
+    def _momentum(self, t: Scalar, q: Array, v: Array, share: Scalar, u: Controls) -> Array:
         """L_v + share (L_q + F)."""
         return self.system.momentum(t, q, v) + share * (self.system.L_g(t, q, v) + self.system.F(t, q, v, u))
 
-    def _velocity(self, t, q, free) -> Array:
+    def _velocity(self, t: Scalar, q: Array, free: Array) -> Array:
         base, fibre = self._parts
 
-        def whole(bound):
+        def both(bound: Array) -> Array:
             return jnp.zeros(self.system.group.dim).at[base].set(free).at[fibre].set(bound)
 
-        def off(bound):
-            return self.system.residual(t, q, whole(bound))
+        def off(bound: Array) -> Array:
+            return self.system.residual(t, q, both(bound))
 
-        if depends(self.system.rows(t, q), whole(self.reference)):
-            return whole(find_root(off, self.reference).x)
-        return whole(self.reference - solve(jax.jacfwd(off)(self.reference), off(self.reference)))
+        if depends(self.system.rows(t, q), both(self.reference)):
+            return both(find_root(off, self.reference).x)
+        return both(self.reference - solve(jacobian(off, self.reference), off(self.reference)))
 
 
 def ehresmann(system: MechanicalSystem, state: State, fibre: Sequence[int] | None = None) -> Ehresmann:
     """Coordinates adapted to D near `state`; the fibre indices default to the pivots of the constraint rows there."""
-    if not isinstance(system.group, Euclidean):
+    if not system.group.is_flat:
         raise InvalidInput(f"adapted coordinates (q, v^a) are those of R^n; the system lives on {system.group}")
     system.require_admissible(state.t, state.g, state.xi)
     rows = np.asarray(jax.jit(lambda: system.rows(state.t, state.g)(state.xi))())
     m, n = rows.shape
     chosen = tuple(sorted(echelon(rows)[1])) if fibre is None else tuple(sorted(int(i) for i in fibre))
     if len(set(chosen)) != m or not all(0 <= i < n for i in chosen):
-        raise InvalidInput(
-            f"fibre = {list(chosen)}; allowed: {m} different indices of 0 to {n - 1}, one for each constraint"
-        )
+        raise InvalidInput(f"fibre = {list(chosen)}; allowed: {m} different indices of 0 to {n - 1}, one a constraint")
     if m and np.linalg.cond(rows[:, chosen]) > 1e12:
         raise InvalidInput(
             f"the constraint cannot be solved for the velocities of fibre = {list(chosen)} here; "
@@ -213,9 +218,9 @@ def ehresmann(system: MechanicalSystem, state: State, fibre: Sequence[int] | Non
     return Ehresmann(system, chosen, jnp.asarray(np.asarray(state.xi)[list(chosen)]))
 
 
-NEARBY = 2
+NEIGHBOURS = 2
 """Configurations near g where the brackets must reach no more than at g: integrability belongs to a neighbourhood."""
-RADIUS = 0.1
+NEIGHBOUR_RADIUS = 0.1
 
 
 def _none(*shape: int) -> Any:
@@ -224,19 +229,20 @@ def _none(*shape: int) -> Any:
 
 @dataclass(frozen=True)
 class Nonholonomy:
-    """The growth vector (rank D, rank D + [D, D], ...) of iterated brackets at a point, and what is integrable of the constraint.
+    """The growth vector (rank D, rank D + [D, D], ...) of iterated brackets at a point, and what D leaves integrable.
 
-    `covectors` (c, n) span the integrable combinations of rows that are not declared holonomic: each is the derivative dphi at g, up to
-    a factor, of a phi that every admissible motion keeps; `rates` (c,) are their phi_t, not 0 only where the constraint is affine or
-    depends on time, and `combinations` (c, m) say which rows of A they add up. `declared` rows are of `System(holonomic=)`.
+    `covectors` (c, n) span the integrable combinations of rows that are not declared holonomic: each is the derivative
+    dphi at g, up to a factor, of a phi that every admissible motion keeps; `rates` (c,) are their phi_t, not 0 only
+    where the constraint is affine or depends on time, and `combinations` (c, m) say which rows of A they add up.
+    `declared` rows are of `System(holonomic=)`.
     """
 
     growth: tuple[int, ...]
     dimension: int
     declared: int = 0
-    covectors: np.ndarray = _none(0, 0)
-    rates: np.ndarray = _none(0)
-    combinations: np.ndarray = _none(0, 0)
+    covectors: Reals = _none(0, 0)
+    rates: Reals = _none(0)
+    combinations: Reals = _none(0, 0)
     note: str = ""
 
     @property
@@ -256,28 +262,22 @@ class Nonholonomy:
 
     @property
     def advice(self) -> str:
-        """What to do about integrable constraints that are not declared holonomic; empty where there is nothing to do."""
+        """What to do about integrable constraints that are not declared holonomic; empty where there are none."""
         count, m = self.combinations.shape
         if not count:
             return ""
         moving = bool(np.any(self.rates))
-        what = (
-            "this constraint is holonomic"
-            if count == m
-            else f"{count} combination(s) of the {m} constraint rows are holonomic"
-        )
+        some = f"{count} combination(s) of the {m} constraint rows are holonomic"
+        what = "this constraint is holonomic" if count == m else some
         keeps = "its integral keeps" if count == 1 else "the integrals keep"
-        leaf = (
-            "a leaf that moves in time"
-            if moving
-            else f"a leaf of dimension {self.dimension - self.holonomic_combinations}"
-        )
-        vectors = [f"dphi = {_short(row)}" for row in self.covectors]
+        size = f"a leaf of dimension {self.dimension - self.holonomic_combinations}"
+        leaf = "a leaf that moves in time" if moving else size
+        vectors = [f"dphi = ({', '.join(f'{entry:.6g}' for entry in row)})" for row in self.covectors]
         if moving:
             vectors = [f"{text}, phi_t = {rate:.6g}" for text, rate in zip(vectors, self.rates, strict=True)]
         return (
-            f"{what}; {keeps} the motion on {leaf} ({'; '.join(vectors)} here, up to factors). Write it as holonomic=phi in "
-            "place of these rows, with phi = 0 at the start, to have it enforced on positions too"
+            f"{what}; {keeps} the motion on {leaf} ({'; '.join(vectors)} here, up to factors). Write it as "
+            "holonomic=phi in place of these rows, with phi = 0 at the start, to have it enforced on positions too"
         )
 
     def __str__(self) -> str:
@@ -292,23 +292,21 @@ class Nonholonomy:
 
 
 def nonholonomy(
-    system: MechanicalSystem, g=None, *, t: float = 0.0, depth: int = 4, tolerance: float = 1e-8
+    system: MechanicalSystem, g: Any = None, *, t: float = 0.0, depth: int = 4, tolerance: float = 1e-8
 ) -> Nonholonomy:
     """Whether the constraint is really nonholonomic at g: ranks of D, D + [D, D], ... up to `depth` brackets.
 
-    In the growth vector the linear part A counts. A combination of rows is integrable if it vanishes on all brackets, and these are closed
-    (Frobenius), here and at configurations nearby. Where b is not 0 or the constraint depends on time this is asked in space and time.
+    In the growth vector the linear part A counts. A combination of rows is integrable if it vanishes on all brackets,
+    and these are closed (Frobenius), here and at configurations nearby. Where b is not 0 or the constraint depends on
+    time this is asked in space and time.
     """
     group, clock = system.group, jnp.asarray(t, float)
     g = group.identity() if g is None else group.element(g)
     rows, drift = np.asarray(system.A(t, g)), np.asarray(system.b(t, g))
     m, k = rows.shape[0], system.holonomic_constraints
     growth, closed, span = _closure(group, lambda q: system.A(t, q), g, k, depth, tolerance)
-    rheonomic = depends(lambda s: (system.A(s, g), system.b(s, g)), clock)
-    moving = (
-        rheonomic or bool(drift.any()) or depends(lambda eta: system.b(t, group.shift(g, eta)), jnp.zeros(group.dim))
-    )
-    if moving and m:
+    rheonomic = depends(lambda s: (system.A(s, g), system.b(s, g)), clock) or bool(drift.any())
+    if m and (rheonomic or depends(lambda eta: system.b(t, group.shift(g, eta)), jnp.zeros(group.dim))):
         where = Product((group, Euclidean(1)))
         _, closed, span = _closure(where, partial(_with_time, system), (g, clock[None]), k, depth, tolerance)
         rows = np.column_stack([rows, -drift])
@@ -316,41 +314,39 @@ def nonholonomy(
     new = _beside(found, rows[m - k :])
     shares = np.linalg.lstsq(rows.T, new.T, rcond=None)[0].T
     rates = new[:, group.dim] if new.shape[1] > group.dim else np.zeros(len(new))
-    note = (
-        ""
-        if closed
-        else "the brackets do not close here (more of them, or those of nearby configurations, reach further)"
-    )
-    return Nonholonomy(growth, group.dim, k, new[:, : group.dim], rates, shares, note)
+    note = "the brackets do not close here (more of them, or those of nearby configurations, reach further)"
+    return Nonholonomy(growth, group.dim, k, new[:, : group.dim], rates, shares, "" if closed else note)
 
 
-def _with_time(system: MechanicalSystem, place) -> Array:
+def _with_time(system: MechanicalSystem, place: tuple[Element, Array]) -> Array:
     """The rows (A, -b) of the constraint in space and time."""
     g, (t,) = place
     return jnp.concatenate([system.A(t, g), -system.b(t, g)[:, None]], axis=1)
 
 
 def _closure(
-    group: Group, rows: Callable[[Any], Array], g, known: int, depth: int, tolerance: float
-) -> tuple[tuple[int, ...], bool, np.ndarray]:
-    """(the growth vector at g, whether the brackets close, independent vectors (r, n) that span them at g) of the field of ker A.
+    group: Group, rows: Field, g: Element, known: int, depth: int, tolerance: float
+) -> tuple[tuple[int, ...], bool, Reals]:
+    """(the growth vector at g, whether the brackets close, independent vectors (r, n) that span them at g) of ker A.
 
     `known` covectors are those of holonomic constraints: n - known is all that can be reached.
     """
     begin = np.asarray(rows(g))
     reference, pivots = null_basis(begin), echelon(begin)[1]
 
-    def frame(q):
+    def frame(q: Element) -> Array:
         """The reference moved along the pivots onto ker A(q)."""
         A = rows(q)
         shift = solve(A[:, np.array(pivots)], A @ reference) if pivots else jnp.zeros((0, reference.shape[1]))
         return jnp.asarray(reference).at[np.array(pivots, int)].add(-shift)
 
-    fields: list[Callable] = [lambda q, a=a: frame(q)[:, a] for a in range(reference.shape[1])]
+    fields: list[Field] = [lambda q, a=a: frame(q)[:, a] for a in range(reference.shape[1])]  # type: ignore[misc]
     points = _around(group, g)
-    level, vectors, ranks = fields, _values(fields, points) if fields else np.zeros((1 + NEARBY, 0, group.dim)), []
+    level, vectors = fields, _values(fields, points) if fields else np.zeros((1 + NEIGHBOURS, 0, group.dim))
+    ranks: list[list[int]] = []
     while True:
-        ranks.append([_rank(here, tolerance) for here in vectors])
+        sizes = np.linalg.svd(vectors, compute_uv=False)
+        ranks.append([int(np.count_nonzero(size > tolerance * size[:1])) for size in sizes])
         settled = min(ranks[-1]) == group.dim - known or (len(ranks) > 1 and ranks[-1] == ranks[-2])
         if settled or len(ranks) == depth:
             break
@@ -365,35 +361,26 @@ def _closure(
     return tuple(growth), closed, right[: ranks[-1][0]]
 
 
-def _around(group: Group, g) -> Any:
+def _around(group: Group, g: Element) -> Element:
     """g and some configurations near it, stacked."""
-    keys = jax.random.split(jax.random.PRNGKey(0), NEARBY)
-    steps = [jnp.zeros(group.dim), *(RADIUS * jax.random.normal(key, (group.dim,)) for key in keys)]
+    keys = jax.random.split(jax.random.PRNGKey(0), NEIGHBOURS)
+    steps = [jnp.zeros(group.dim), *(NEIGHBOUR_RADIUS * jax.random.normal(key, (group.dim,)) for key in keys)]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[group.compose(g, group.exp(step)) for step in steps])
 
 
-def _values(fields: list[Callable], points) -> np.ndarray:
+def _values(fields: list[Field], points: Element) -> Reals:
     """The fields at the points, shape (points, fields, n); a point where they are not defined repeats the first."""
     lanes = jax.tree.leaves(points)[0].shape[0]  # as a run of no steps: XLA would compile nested brackets for minutes
-    values = evaluated(lambda _, q: jnp.stack([one(q) for one in fields]), (), points, lanes=lanes)
+    values = np.asarray(evaluate(lambda _, q: jnp.stack([one(q) for one in fields]), (), points, lanes=lanes))
     good = np.isfinite(values).all(axis=(1, 2), keepdims=True)
     return np.where(good, values, values[:1])
 
 
-def _rank(vectors: np.ndarray, tolerance: float) -> int:
-    values = np.linalg.svd(vectors, compute_uv=False)
-    return int(np.count_nonzero(values > tolerance * values[:1]))
-
-
-def _beside(covectors: np.ndarray, declared: np.ndarray) -> np.ndarray:
+def _beside(covectors: Reals, declared: Reals) -> Reals:
     """What the span of the covectors has beside that of the declared rows, in echelon form."""
     count = len(covectors) - len(declared)
     if count <= 0:
         return covectors[:0]
     basis = np.linalg.svd(declared)[2][len(declared) :] if len(declared) else np.eye(covectors.shape[1])
     left = np.linalg.svd(covectors @ basis.T @ basis, full_matrices=False)[2][:count]
-    return echelon(left)[0] + 0.0
-
-
-def _short(vector: np.ndarray) -> str:
-    return "(" + ", ".join(f"{entry:.6g}" for entry in vector) + ")"
+    return echelon(left)[0] + 0.0  # no minus zeros

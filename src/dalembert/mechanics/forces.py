@@ -1,6 +1,7 @@
 """Forces put on a system from outside: friction that only ever takes energy, and feedback that chooses the controls.
 
 Both leave (Q, L, D) as it is. Coefficients are leaves of the pytree, so ensembles, sweeps and gradients reach them.
+Notation: see `dalembert.mechanics`.
 """
 
 from __future__ import annotations
@@ -8,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from ..errors import InvalidInput
 from ..groups import Group
 from ..numerics import not_negative, positive
+from ..numerics.types import Array, ArrayLike, Controls, Covector, Element, Float, Scalar, Velocity
 from .system import MechanicalSystem
+
+Force = Callable[[Any, Any, Array], Array]  # (t, g, xi) -> a covector, or the controls
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +31,7 @@ class Driven(MechanicalSystem):
     system: MechanicalSystem
 
     @property
-    def group(self) -> Group:  # type: ignore[override]
+    def group(self) -> Group:  # type: ignore[override]  # a field of other systems
         return self.system.group
 
     @property
@@ -41,43 +45,43 @@ class Driven(MechanicalSystem):
     @property
     def inertia(self) -> Array:
         """Of an invariant system."""
-        return self.system.inertia  # type: ignore[attr-defined]
+        return cast(Any, self.system).inertia  # type: ignore[no-any-return]
 
     @property
     def subspace(self) -> Array:
         """Of an invariant system."""
-        return self.system.subspace  # type: ignore[attr-defined]
+        return cast(Any, self.system).subspace  # type: ignore[no-any-return]
 
     @property
     def annihilator(self) -> Array:
         """Of an invariant system."""
-        return self.system.annihilator  # type: ignore[attr-defined]
+        return cast(Any, self.system).annihilator  # type: ignore[no-any-return]
 
-    def L(self, t, g, xi) -> Array:
+    def L(self, t: Scalar, g: Element, xi: Velocity) -> Float[Array, ""]:
         return self.system.L(t, g, xi)
 
-    def A(self, t, g) -> Array:
+    def A(self, t: Scalar, g: Element) -> Float[Array, "m n"]:
         return self.system.A(t, g)
 
-    def b(self, t, g) -> Array:
+    def b(self, t: Scalar, g: Element) -> Float[Array, " m"]:
         return self.system.b(t, g)
 
-    def phi(self, t, g) -> Array:
+    def phi(self, t: Scalar, g: Element) -> Float[Array, " k"]:
         return self.system.phi(t, g)
 
-    def residual(self, t, g, xi) -> Array:
+    def residual(self, t: Scalar, g: Element, xi: Velocity) -> Float[Array, " m"]:
         return self.system.residual(t, g, xi)
 
-    def rows(self, t, g) -> Callable[[Array], Array]:
+    def rows(self, t: Scalar, g: Element) -> Callable[[Array], Array]:
         return self.system.rows(t, g)
 
-    def project(self, g, xi, t=0.0) -> Array:
+    def project(self, g: Element, xi: Any, t: Scalar = 0.0) -> Velocity:
         return self.system.project(g, xi, t)
 
-    def velocity(self, t, g, momentum) -> Array:
+    def velocity(self, t: Scalar, g: Element, momentum: Covector) -> Velocity:
         return self.system.velocity(t, g, momentum)
 
-    def basis(self, t, g) -> Array:
+    def basis(self, t: Scalar, g: Element) -> Float[Array, "n r"]:
         return self.system.basis(t, g)
 
 
@@ -86,9 +90,9 @@ class Driven(MechanicalSystem):
 class Forced(Driven):
     """A system with one more force on it, `force(t, g, xi)` -> covector; see `forced`."""
 
-    force: Callable
+    force: Force
 
-    def F(self, t, g, xi, u) -> Array:
+    def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
         return self.system.F(t, g, xi, u) + self.force(t, g, xi)
 
 
@@ -97,28 +101,35 @@ class Forced(Driven):
 class Steered(Driven):
     """A system whose controls are u = `policy(t, g, xi)`: a closed loop; see `steered`."""
 
-    policy: Callable
+    policy: Force
 
-    def F(self, t, g, xi, u) -> Array:
+    def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
         return self.system.F(t, g, xi, self.policy(t, g, xi))
 
 
-def forced(system: MechanicalSystem, force: Callable) -> Forced:
-    """The system with `force(t, g, xi)` added: a function, or a pytree with `__call__` whose leaves are its parameters."""
+def forced(system: MechanicalSystem, force: Force) -> Forced:
+    """The system with `force(t, g, xi)` added: a function, or a pytree with `__call__` and parameters as leaves."""
     return Forced(system, _pytree(force))
 
 
-def steered(system: MechanicalSystem, policy: Callable) -> Steered:
-    """The closed loop of the system with the feedback u = `policy(t, g, xi)`: a function, or a pytree with `__call__`."""
+def steered(system: MechanicalSystem, policy: Force) -> Steered:
+    """The closed loop with the feedback u = `policy(t, g, xi)`: a function, or a pytree with `__call__`."""
     return Steered(system, _pytree(policy))
 
 
 def unforced(system: MechanicalSystem) -> MechanicalSystem:
-    """The system under all that was put on it."""
+    """The system without the forces and the feedback that were put on it."""
     return unforced(system.system) if isinstance(system, Driven) else system
 
 
-def with_friction(system: MechanicalSystem, *, viscous=0.0, dry=0.0, along=None, width=1e-3) -> Forced:
+def with_friction(
+    system: MechanicalSystem,
+    *,
+    viscous: ArrayLike = 0.0,
+    dry: ArrayLike = 0.0,
+    along: Any = None,
+    width: ArrayLike = 1e-3,
+) -> Forced:
     """The system with `Friction` on the velocities `along` @ xi (rows (k, n), or one row; default: all of xi).
 
     Several kinds add up: with_friction(with_friction(car, viscous=0.1), dry=2.0, along=[0, 1, 0, 0]).
@@ -134,10 +145,11 @@ def with_friction(system: MechanicalSystem, *, viscous=0.0, dry=0.0, along=None,
 @partial(jax.tree_util.register_dataclass, data_fields=("along", "viscous", "dry", "width"), meta_fields=())
 @dataclass(frozen=True)
 class Friction:
-    """F = -S^T (viscous + dry/sqrt(|s|^2 + width^2)) s with s = S xi: the gradient of a Rayleigh function that is least at rest.
+    """F = -S^T (viscous + dry/sqrt(|s|^2 + width^2)) s with s = S xi: the gradient of a Rayleigh function.
 
-    `dry` is the largest size of the force (Coulomb's mu N; for a wheel the rolling resistance), reached where |s| is many times
-    `width`: below that the force is smooth, and a body creeps instead of sticking. The power <F, xi> is never positive.
+    `dry` is the largest size of the force (Coulomb's mu N; for a wheel the rolling resistance), reached where |s| is
+    many times `width`: below that the force is smooth, and a body creeps instead of sticking. The power <F, xi> is
+    never positive.
     """
 
     along: Array
@@ -145,13 +157,14 @@ class Friction:
     dry: Array
     width: Array
 
-    def __call__(self, t, g, xi) -> Array:
+    def __call__(self, t: Scalar, g: Element, xi: Velocity) -> Covector:
         s = self.along @ xi
         return -(self.viscous + self.dry / jnp.sqrt(s @ s + self.width**2)) * (self.along.T @ s)
 
 
-def _pytree(function: Callable) -> Callable:
+def _pytree(function: Force) -> Force:
     """A function as a pytree without leaves; what is a pytree already stays one."""
     if not callable(function):
         raise InvalidInput(f"given {function!r}; allowed: a function of (t, g, xi)")
-    return jax.tree_util.Partial(function) if jax.tree_util.all_leaves([function]) else function
+    is_leaf = jax.tree_util.all_leaves([function])
+    return cast(Force, jax.tree_util.Partial(function)) if is_leaf else function  # type: ignore[no-untyped-call]

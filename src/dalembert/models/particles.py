@@ -1,48 +1,64 @@
-"""Particles in R^3 with a nonholonomic constraint.
+"""Particles and oscillators in R^n with one nonholonomic constraint: the long-run tests of the literature.
 
-Oscillators with one nonholonomic constraint: the long-run tests of the literature.
+Notation: see `dalembert.mechanics`.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import cast
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from numpy.typing import NDArray
 
 from ..errors import InvalidInput, UnknownName
 from ..groups import Euclidean
 from ..mechanics import State, System
 from ..numerics import finite
+from ..numerics.types import Array, Scalar
+from .registry import Numbers, Real, Values, register
+
+Reals = NDArray[np.float64]
+LEAPFROG = {"name": "leapfrog"}
 
 
+@register(
+    "nonholonomic-particle",
+    title="Nonholonomic particle",
+    example={"potential": "harmonic"},
+    initial={"configuration": [0.3, 0.5, -0.2], "velocity": [1.1, 0.7, 0.55]},
+    step=0.1,
+    why="At every point the velocity must lie in the plane drawn there (z' = y x'). The planes twist along y, so that "
+    "moving round in x and y lifts the particle: no surface contains the motion.",
+    tries=(("no potential: it drifts away", "system.potential", "free"),),
+)
 def nonholonomic_particle(potential: str = "free") -> System:
-    """A particle of unit mass in R^3 with z' = y x' (Rosenberg 1977; jimenez-scheurle, section 6.3). The basis of D is (d_x + y d_z, d_y).
+    """A particle of unit mass in R^3 with z' = y x' (Rosenberg 1977; jimenez-scheurle, section 6.3).
 
-    `potential`: "free", or "harmonic" for V = (x^2 + y^2)/2.
+    The basis of D is (d_x + y d_z, d_y). `potential`: "free", or "harmonic" for V = (x^2 + y^2)/2.
     """
     if potential not in LAGRANGIANS:
         raise UnknownName("potential", potential, LAGRANGIANS)
     return System(Euclidean(3), LAGRANGIANS[potential], _contact_row)
 
 
-def _contact_row(t, q, p) -> Array:
+def _contact_row(t: Scalar, q: Array, p: None) -> Array:
     return jnp.stack([-q[1], jnp.zeros_like(q[1]), jnp.ones_like(q[1])])[None]
 
 
-def _free(t, q, v, p) -> Array:
+def _free(t: Scalar, q: Array, v: Array, p: None) -> Array:
     return 0.5 * v @ v
 
 
-def _harmonic(t, q, v, p) -> Array:
+def _harmonic(t: Scalar, q: Array, v: Array, p: None) -> Array:
     return 0.5 * v @ v - 0.5 * (q[0] ** 2 + q[1] ** 2)
 
 
 LAGRANGIANS = {"free": _free, "harmonic": _harmonic}
 
 
-def exact_particle(t, q, v) -> tuple[np.ndarray, np.ndarray]:
+def exact_particle(t: Numbers, q: Numbers, v: Numbers) -> tuple[Reals, Reals]:
     """(q(t), v(t)) of the free particle, shapes (..., 3): y is linear and x' sqrt(1 + y^2) = c is constant."""
     t = np.asarray(t, float)
     (x0, y0, z0), (u, w) = np.asarray(q, float), np.asarray(v, float)[:2]
@@ -56,35 +72,60 @@ def exact_particle(t, q, v) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([x, y, z], axis=-1), np.stack([speed, np.full_like(y, w), y * speed], axis=-1)
 
 
-def contact_oscillator(epsilon: float = 0.0) -> System:
+@register(
+    "contact-oscillator",
+    title="Contact oscillator",
+    example={"epsilon": 0.1},
+    initial={"configuration": [1.0, 0.0, 0.0], "velocity": [0.0, 1.0, 1.0]},
+    step=0.1,
+    method=LEAPFROG,
+    why="Springs pull the particle to the origin, and a plane at every point says where it may go (x' + y z' = 0). "
+    "Watch the energy: reversible methods keep it, others drift.",
+    tries=(("epsilon = 0: no coupling", "system.epsilon", 0.0),),
+)
+def contact_oscillator(epsilon: Real = 0.0) -> System:
     """Unit mass in R^3 with x' + y z' = 0 and V = (|q|^2 + epsilon x^2 z^2)/2 (McLachlan, Perlmutter 2006).
 
     y is a free harmonic oscillator. The leapfrog of step 2 sin(pi/N) moves y with the exact period N steps.
     """
-    return System(
-        Euclidean(3), _contact_lagrangian, _oscillator_row, parameters={"epsilon": finite("epsilon", epsilon)}
-    )
+    parameters = {"epsilon": finite("epsilon", epsilon)}
+    return System(Euclidean(3), _contact_lagrangian, _oscillator_row, parameters=parameters)
 
 
-def _oscillator_row(t, q, p) -> Array:
+def _oscillator_row(t: Scalar, q: Array, p: Values) -> Array:
     return jnp.stack([jnp.ones_like(q[1]), jnp.zeros_like(q[1]), q[1]])[None]
 
 
-def _contact_lagrangian(t, q, v, p) -> Array:
+def _contact_lagrangian(t: Scalar, q: Array, v: Array, p: Values) -> Array:
     return 0.5 * (v @ v - q @ q - p["epsilon"] * (q[0] * q[2]) ** 2)
 
 
+@register(
+    "chaotic-quartic",
+    title="Chaotic quartic",
+    example={"n": 3},
+    initial={"configuration": [0.0, 0.6, 0.4, 0.2, 1.0, 1.0, 1.0], "velocity": [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]},
+    step=0.1,
+    method=LEAPFROG,
+    why="Seven coordinates, one constraint, chaos: three of the coordinates are drawn. The energy error of a good "
+    "method wanders, that of a bad one runs away.",
+)
 def chaotic_quartic(n: int = 3) -> System:
-    """q = (x, y, z) in R^{2n+1}, x' + sum y_i z_i' = 0, V = (|q|^2 + z_1^2 z_2^2 + sum y_i^2 z_i^2)/2 (McLachlan, Perlmutter 2006).
+    """q = (x, y, z) in R^{2n+1}, x' + sum y_i z_i' = 0, V = (|q|^2 + z_1^2 z_2^2 + sum y_i^2 z_i^2)/2.
 
-    The constraint is the contact form, completely nonintegrable for every n; with sum z_i z_i' it would be holonomic.
+    McLachlan, Perlmutter 2006. The constraint is the contact form, completely nonintegrable for every n; with
+    sum z_i z_i' it would be holonomic.
     """
-    _pairs(n)
+    if isinstance(n, bool) or not isinstance(n, int) or n < 2:
+        raise InvalidInput(f"n is {n!r}; allowed: a whole number of at least 2, for V couples z_1 and z_2")
     return System(Euclidean(2 * n + 1), partial(_quartic_lagrangian, n), partial(_quartic_constraint, n))
 
 
-def quartic_state(angle, n: int = 3) -> State:
-    """x = cos(angle), y_i = 0.6 (1 - (i-1)/n), z_i = 1, y_1' = sin(angle), else at rest: one energy for all angles (3.06 if n = 3)."""
+def quartic_state(angle: Real, n: int = 3) -> State:
+    """x = cos(angle), y_i = 0.6 (1 - (i-1)/n), z_i = 1, y_1' = sin(angle), else at rest.
+
+    It has one energy for all angles (3.06 if n = 3).
+    """
     system = chaotic_quartic(n)
     angle = jnp.asarray(angle, float)
     zero = jnp.zeros(2 * n + 1)
@@ -93,33 +134,39 @@ def quartic_state(angle, n: int = 3) -> State:
     return State(jnp.zeros(()), q, v, system.momentum(0.0, q, v), v)
 
 
-def _pairs(n: int) -> None:
-    if isinstance(n, bool) or not isinstance(n, int) or n < 2:
-        raise InvalidInput(f"n is {n!r}; allowed: a whole number of at least 2, for V couples z_1 and z_2")
-
-
-def _quartic_constraint(n: int, t, q, p) -> Array:
+def _quartic_constraint(n: int, t: Scalar, q: Array, p: None) -> Array:
     return jnp.concatenate([jnp.ones(1), jnp.zeros(n), q[1 : n + 1]])[None]
 
 
-def _quartic_lagrangian(n: int, t, q, v, p) -> Array:
+def _quartic_lagrangian(n: int, t: Scalar, q: Array, v: Array, p: None) -> Array:
     y, z = q[1 : n + 1], q[n + 1 :]
     return 0.5 * (v @ v - q @ q - (z[0] * z[1]) ** 2 - jnp.sum((y * z) ** 2))
 
 
-def pendulum_cvt(epsilon: float = 0.0) -> System:
+@register(
+    "pendulum-cvt",
+    title="Pendulum with a variable transmission",
+    example={"epsilon": 0.1},
+    initial={"configuration": [1.0, 0.0, 0.0], "velocity": [0.3, 0.0, 2.0]},
+    step=0.1,
+    method=LEAPFROG,
+    why="A pendulum changes the gear of a transmission between two oscillators. epsilon breaks the symmetry that saves "
+    "many methods: compare their energies at epsilon = 0 and 0.1.",
+    tries=(("epsilon = 0: reversible again", "system.epsilon", 0.0),),
+)
+def pendulum_cvt(epsilon: Real = 0.0) -> System:
     """A pendulum xi that drives a variable transmission between x and y: y' + sin(xi) x' = 0 (Modin, Verdier 2020).
 
-    L = |v|^2/2 - (x^2 + y^2)/2 - cos(xi) + (epsilon/2) sin(2 xi) with q = (x, y, xi): epsilon breaks the reversibility xi -> -xi
-    of the driving pendulum that keeps many methods on the right energy.
+    L = |v|^2/2 - (x^2 + y^2)/2 - cos(xi) + (epsilon/2) sin(2 xi) with q = (x, y, xi): epsilon breaks the reversibility
+    xi -> -xi of the driving pendulum that keeps many methods on the right energy.
     """
     return System(Euclidean(3), _cvt_lagrangian, _cvt_constraint, parameters={"epsilon": finite("epsilon", epsilon)})
 
 
-def _cvt_constraint(t, q, p) -> Array:
+def _cvt_constraint(t: Scalar, q: Array, p: Values) -> Array:
     return jnp.stack([jnp.sin(q[2]), jnp.ones_like(q[2]), jnp.zeros_like(q[2])])[None]
 
 
-def _cvt_lagrangian(t, q, v, p) -> Array:
+def _cvt_lagrangian(t: Scalar, q: Array, v: Array, p: Values) -> Array:
     x, y, xi = q
-    return 0.5 * (v @ v - x * x - y * y) - jnp.cos(xi) + 0.5 * p["epsilon"] * jnp.sin(2 * xi)
+    return cast(Array, 0.5 * (v @ v - x * x - y * y) - jnp.cos(xi) + 0.5 * p["epsilon"] * jnp.sin(2 * xi))

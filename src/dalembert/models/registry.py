@@ -1,25 +1,51 @@
-"""The models by name, as configuration files, the command line and the law tests know them."""
+"""Give a model a name: with `register`, configuration files, the command line, sweeps, plots and the studio know it.
+
+A model is a function that returns a system. Its decorator holds an example, a start, a step and the texts of the
+studio.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from ..errors import InvalidInput, UnknownName
 from ..mechanics import MechanicalSystem
-from .bodies import chaplygin_sphere, rigid_body, rigid_body_n, suslov, suslov_n, veselova
-from .holonomic import hinged_sleighs, pendulum_chain, skate_on_ellipsoid
-from .particles import chaotic_quartic, contact_oscillator, nonholonomic_particle, pendulum_cvt
-from .rolling import ball_on_table, chaplygin_ball, rattleback, rolling_ball, rolling_disk
-from .sleigh import chaplygin_sleigh, inclined_disk, knife_edge, sleigh_n, vertical_disk
-from .vehicles import car, roller_racer, snakeboard, unicycle
+from ..numerics import finite, namespace, positive
+from ..numerics.types import Array, ArrayLike
+
+Build = TypeVar("Build", bound=Callable[..., MechanicalSystem])
+Real = ArrayLike  # one number
+Numbers = ArrayLike | Sequence[float] | Sequence[Sequence[float]]  # a vector or a matrix, as a user writes it
+Values = dict[str, Array]  # the parameters p of a model
+Try = tuple[str, str, Any]  # what it shows, the place ("system.a"), the value
+
+RESERVED_NAMES = ("own", "file")  # what `dalembert init` and the studio call a system of a user's own file
+SUSLOV_METHOD = {"name": "euler-poincare-suslov", "lagrangian": "moser-veselov", "retraction": "cayley"}
+MOMENTS = "three moments, or a symmetric matrix"
+PARAMETER_HELP = {
+    "mass": "kg",
+    "inertia": "moments of inertia about the centre of mass",
+    "normal": "the axis about which the body may not turn",
+    "slope": "angle of the plane, in radians",
+    "gravity": "m/s^2",
+    "radius": "m",
+    "epsilon": "strength of the term that couples the oscillators or breaks their symmetry",
+    "moment": "moment of inertia about any axis; absent: a solid ball",
+}
+"""What parameters mean that several models have."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A named system: how to build it, and an example that shows what it does."""
+    """A named system: how to build it, an example that shows what it does, and what to say about it.
+
+    `example` has values of parameters, `initial` the start, as in a configuration file. `why` says what to look at and
+    why the body does it, `tries` has values worth trying, and `steps` is how many steps show what the model does.
+    """
 
     name: str
     build: Callable[..., MechanicalSystem]
@@ -27,161 +53,122 @@ class Model:
     initial: Mapping[str, Any]
     step: float = 0.05
     method: Mapping[str, Any] = field(default_factory=lambda: {"name": "lagrange-dalembert"})
+    steps: int = 400
+    title: str = ""
+    why: str = ""
+    tries: Sequence[Try] = ()
+    meaning: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
         """The first line of the model's documentation."""
-        return inspect.getdoc(self.build).splitlines()[0]  # type: ignore[union-attr]
+        return (inspect.getdoc(self.build) or self.title).splitlines()[0]
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters with their defaults (inspect.Parameter.empty where one must be given)."""
         return {name: p.default for name, p in inspect.signature(self.build).parameters.items()}
 
+    @property
+    def required(self) -> list[str]:
+        """The parameters without a default."""
+        return [name for name, default in self.parameters.items() if default is inspect.Parameter.empty]
+
+    def help(self, parameter: str) -> str:
+        """What a parameter means, or nothing where nobody said it."""
+        return self.meaning.get(parameter, PARAMETER_HELP.get(parameter, ""))
+
     def make(self, given: Mapping[str, Any]) -> MechanicalSystem:
         """The system with these parameters; unknown and missing ones are named."""
         for name in given:
             if name not in self.parameters:
                 raise UnknownName(f"parameter of system '{self.name}'", name, self.parameters)
-        missing = [
-            name
-            for name, default in self.parameters.items()
-            if default is inspect.Parameter.empty and name not in given
-        ]
+        missing = [name for name in self.required if name not in given]
         if missing:
-            raise InvalidInput(
-                f"system '{self.name}' needs {', '.join(missing)}; for example {missing[0]} = {self.example[missing[0]]}"
-            )
+            needed = f"system '{self.name}' needs {', '.join(missing)}"
+            raise InvalidInput(f"{needed}; for example {missing[0]} = {self.example[missing[0]]}")
         return self.build(**given)
 
 
-GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
-SUSLOV = {"name": "euler-poincare-suslov", "lagrangian": "moser-veselov", "retraction": "cayley"}
+MODELS: dict[str, Model] = {}
+"""The models by name, as configuration files, the command line and the law tests know them."""
 
-MODELS: dict[str, Model] = {
-    model.name: model
-    for model in (
-        Model(
-            "rigid-body",
-            rigid_body,
-            {"inertia": [0.6, 0.8, 1.0]},
-            {"momentum": [1.8, 0.4, -0.9]},
-            0.1,
-            {"name": "discrete-moser-veselov"},
-        ),
-        Model(
-            "rigid-body-n",
-            rigid_body_n,
-            {"mass": [1.1, 0.8, 0.6, 0.3]},
-            {"momentum": [0.3, -0.2, 0.45, 0.25, -0.35, 0.15]},
-            0.25,
-            {"name": "discrete-moser-veselov", "order": 2},
-        ),
-        Model("suslov", suslov, {"inertia": GENERIC}, {"momentum": [3.0, 2.0]}, 0.05, SUSLOV),
-        Model(
-            "suslov-n",
-            suslov_n,
-            {"mass": [[1.1, 0.0, 0.0, 0.1], [0.0, 0.8, 0.0, -0.2], [0.0, 0.0, 0.6, 0.15], [0.1, -0.2, 0.15, 0.5]]},
-            {"momentum": [0.5, -0.3, 0.4]},
-            0.1,
-            SUSLOV,
-        ),
-        Model(
-            "chaplygin-sleigh",
-            chaplygin_sleigh,
-            {"mass": 1.0, "inertia": 1.0, "a": 0.3, "b": 0.2},
-            {"velocity": [0.5, -1.0, 0.0]},
-            0.1,
-            SUSLOV,
-        ),
-        Model(
-            "nonholonomic-particle",
-            nonholonomic_particle,
-            {"potential": "harmonic"},
-            {"configuration": [0.3, 0.5, -0.2], "velocity": [1.1, 0.7, 0.55]},
-            0.1,
-        ),
-        Model(
-            "contact-oscillator",
-            contact_oscillator,
-            {"epsilon": 0.1},
-            {"configuration": [1.0, 0.0, 0.0], "velocity": [0.0, 1.0, 1.0]},
-            0.1,
-            {"name": "leapfrog"},
-        ),
-        Model(
-            "chaotic-quartic",
-            chaotic_quartic,
-            {"n": 3},
-            {
-                "configuration": [0.0, 0.6, 0.4, 0.2, 1.0, 1.0, 1.0],
-                "velocity": [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0],
-            },
-            0.1,
-            {"name": "leapfrog"},
-        ),
-        Model(
-            "pendulum-cvt",
-            pendulum_cvt,
-            {"epsilon": 0.1},
-            {"configuration": [1.0, 0.0, 0.0], "velocity": [0.3, 0.0, 2.0]},
-            0.1,
-            {"name": "leapfrog"},
-        ),
-        Model("vertical-disk", vertical_disk, {"radius": 0.7}, {"velocity": [0.8, 0.7, 0.0, 1.0]}, 0.1),
-        Model("inclined-disk", inclined_disk, {"slope": 0.3, "radius": 0.7}, {"velocity": [0.8, 0.7, 0.0, 1.0]}, 0.05),
-        Model("rolling-disk", rolling_disk, {"radius": 0.5}, {"velocity": [0.2, 6.0, 0.5, 3.0, -0.1]}, 0.01),
-        Model("rolling-ball", rolling_ball, {"slope": 0.1}, {"velocity": [0.3, 0.5, 0.2, 0.5, -0.3]}, 0.05),
-        Model("ball-on-table", ball_on_table, {"rotation": 1.5}, {"velocity": [0.3, 0.5, 0.2, 0.5, -0.3]}, 0.05),
-        Model("chaplygin-ball", chaplygin_ball, {"inertia": [0.3, 0.4, 0.5]}, {"velocity": [0.9, 0.5, 0.7, 0.5, -0.9]}),
-        Model("rattleback", rattleback, {"depth": 0.01}, {"velocity": [0.5, 0.0, -5.0, 0.0, -0.005]}, 0.002),
-        Model("unicycle", unicycle, {"centre": 0.2}, {"velocity": [0.8, 1.0, 0.0]}),
-        Model("car", car, {"length": 1.2}, {"velocity": [0.0, 1.0, 0.0, 0.3]}),
-        Model("snakeboard", snakeboard, {"length": 0.2}, {"velocity": [0.0, 0.5, 0.0, 2.0, 0.4]}, 0.02),
-        Model("roller-racer", roller_racer, {"front": 0.5, "arm": 0.3}, {"velocity": [-0.375, 0.6, 0.0, 1.0]}),
-        Model("knife-edge", knife_edge, {"slope": 0.3}, {"velocity": [1.0, 0.2, 0.0]}, 0.05),
-        Model(
-            "sleigh-n",
-            sleigh_n,
-            {"tensor": [0.5, 0.7, 0.9], "centre": [0.3, 0.1, -0.2]},
-            {"momentum": [0.5, -0.3, 0.8]},
-            0.1,
-            SUSLOV,
-        ),
-        Model("veselova", veselova, {"inertia": GENERIC}, {"momentum": [3.0, 2.0]}, 0.05, {"name": "discrete-lr"}),
-        Model(
-            "chaplygin-sphere",
-            chaplygin_sphere,
-            {"inertia": [0.3, 0.4, 0.5], "radius": 0.6},
-            {"momentum": [0.5, -0.3, 0.4]},
-            0.1,
-            {"name": "discrete-lr"},
-        ),
-        Model(
-            "pendulum-chain",
-            pendulum_chain,
-            {"masses": [1.0, 0.6], "lengths": [1.0, 0.8]},
-            {"configuration": [0.6, -0.8, 1.4, -0.8], "velocity": [0.8, 0.6, 0.8, 1.4]},
-            0.02,
-        ),
-        Model(
-            "skate-on-ellipsoid",
-            skate_on_ellipsoid,
-            {"axes": [1.5, 1.2, 1.0], "inertia": [0.1, 0.2, 0.3]},
-            {
-                "configuration": [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1]],
-                "velocity": [0.0, 0.8 / 2.25, 1.5, 0.8, 0.0, 0.0],
-            },
-            0.02,
-        ),
-        Model(
-            "hinged-sleighs",
-            hinged_sleighs,
-            {"front": 0.5, "arm": 0.3},
-            {
-                "configuration": [[[1, 0, 0], [0, 1, 0], [0, 0, 1]], [[1, 0, 0.8], [0, 1, 0], [0, 0, 1]]],
-                "velocity": [-0.375, 0.6, 0.0, 0.625, 0.6, 0.0],
-            },
-        ),
-    )
-}
+
+def register(
+    name: str,
+    *,
+    example: Mapping[str, Any],
+    initial: Mapping[str, Any],
+    step: float = 0.05,
+    method: Mapping[str, Any] | None = None,
+    steps: int = 400,
+    title: str = "",
+    why: str = "",
+    tries: Iterable[Try] = (),
+    meaning: Mapping[str, str] | None = None,
+) -> Callable[[Build], Build]:
+    """Name the model that a function builds: `@register("skate", example={}, initial={"velocity": [1.0, 0.5, 0.0]})`.
+
+    The arguments are those of `Model`. Without a title the name is taken, without a why the docstring, without a method
+    Lagrange-d'Alembert. `del MODELS[name]` takes the model away again.
+    """
+
+    def add(build: Build) -> Build:
+        chosen = {"name": "lagrange-dalembert"} if method is None else method
+        words = title or name.replace("-", " ").capitalize()
+        told = why or " ".join((inspect.getdoc(build) or "").split("\n\n")[0].split())
+        model = Model(name, build, example, initial, step, chosen, steps, words, told, tuple(tries), meaning or {})
+        _check(model)
+        MODELS[name] = model
+        return build
+
+    return add
+
+
+def _check(model: Model) -> None:
+    """Refuse a model that could not be named, made or started."""
+    name, what = model.name, f"model '{model.name}'"
+    if not (isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name)) or name in RESERVED_NAMES:
+        raise InvalidInput(
+            f"a model cannot be called {name!r}; allowed: lower-case words joined by hyphens, but not "
+            f"{' or '.join(RESERVED_NAMES)}"
+        )
+    if name in MODELS:
+        other = MODELS[name].build
+        raise InvalidInput(
+            f"there is a {what} already, {other.__module__}.{other.__qualname__}: choose another name, or take that "
+            f"one away with del MODELS[{name!r}]"
+        )
+    for key in (*model.example, *model.meaning):
+        if key not in model.parameters:
+            raise UnknownName(f"parameter of {what}", key, model.parameters)
+    missing = [key for key in model.required if key not in model.example]
+    if missing:
+        raise InvalidInput(f"the example of {what} has no {', '.join(missing)}, and {missing[0]} has no default")
+    if unknown := set(model.initial) - {"configuration", "velocity", "momentum"}:
+        raise UnknownName(f"entry of initial of {what}", min(unknown), ("configuration", "velocity", "momentum"))
+    if ("velocity" in model.initial) == ("momentum" in model.initial):
+        raise InvalidInput(
+            f"initial of {what} must give exactly one of velocity and momentum; given {dict(model.initial)}"
+        )
+    if not model.step > 0 or model.steps < 1:
+        raise InvalidInput(f"{what} has step {model.step!r} and {model.steps!r} steps; allowed: positive numbers")
+    if "name" not in model.method:
+        raise InvalidInput(
+            f"method of {what} is {dict(model.method)}; allowed: a table with a name, as in a configuration"
+        )
+    places = [
+        *(f"system.{key}" for key in model.parameters),
+        "initial.configuration",
+        "initial.velocity",
+        "initial.momentum",
+    ]
+    for _, place, _ in model.tries:
+        if place not in places:
+            raise UnknownName(f"place to try of {what}", place, places)
+
+
+def downhill_force(mass: ArrayLike, slope: ArrayLike, gravity: ArrayLike) -> Array:
+    """m g sin(slope): what pulls a body down an inclined plane."""
+    mass, gravity = positive("mass", mass), finite("gravity", gravity)
+    return cast(Array, mass * gravity * namespace(slope).sin(finite("slope", slope)))

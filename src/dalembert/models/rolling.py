@@ -1,187 +1,288 @@
 """Convex bodies that roll without slipping on a plane: SO(3) x R^2, the rotation and the place of the centre of mass.
 
-A body is its support function H(n) = max <x, n> over its points x, measured from the centre of mass. With the plane's normal
-c = R^T e3 in the body, the centre is H(-c) above the plane and the body touches it at r = H'(-c). The point of contact has the
-velocity of the plane: place' + (R (w x r))_12 = rotation e3 x (place + (R r)_12), an affine constraint when the plane turns.
+A body is its support function H(n) = max <x, n> over its points x, measured from the centre of mass. With the plane's
+normal c = R^T e3 in the body, the centre is H(-c) above the plane and the body touches it at r = H'(-c). The point of
+contact has the velocity of the plane: place' + (R (w x r))_12 = rotation e3 x (place + (R r)_12). The constraint is
+affine when the plane turns. Notation: see `dalembert.mechanics`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from math import factorial
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from numpy.typing import NDArray
 
 from ..errors import InvalidInput
 from ..groups import SO3, Euclidean
 from ..mechanics import System, symmetric
-from ..numerics import array, finite, namespace, not_negative, positive
-from .sleigh import pull
+from ..numerics import array, finite, is_traced, namespace, not_negative, positive
+from ..numerics.types import Array, Scalar
+from .registry import MOMENTS, Numbers, Real, Values, downhill_force, register
 
+Pose = tuple[Array, Array]  # the rotation and the place
+Support = Callable[[Array, Any], Array]
 GROUP = SO3() * Euclidean(2)
 
 
-def rolling_body(support: Callable, shape: Any, mass=1.0, inertia=(1.0, 1.0, 1.0), slope=0.0, gravity=9.81) -> System:
-    """Any smooth strictly convex body on a plane inclined by `slope`, x down the slope: support(n, shape) is H (Borisov-Mamaev 2002).
+def rolling_body(
+    support: Support,
+    shape: Any,
+    mass: Real = 1.0,
+    inertia: Numbers = (1.0, 1.0, 1.0),
+    slope: Real = 0.0,
+    gravity: Real = 9.81,
+) -> System:
+    """Any smooth strictly convex body on a plane inclined by `slope`, x down the slope: support(n, shape) is H.
 
-    L = m |place'|^2/2 + m z'^2/2 + <I w, w>/2 - V, z = H(-c), z' = <c, r x w>, V = m g (z cos(slope) - x sin(slope)). Algebra
-    (w1, w2, w3, x', y'), w in the body; `inertia` (kg m^2): 3 moments or 3 x 3, about the centre of mass.
+    L = m |place'|^2/2 + m z'^2/2 + <I w, w>/2 - V, z = H(-c), z' = <c, r x w>, V = m g (z cos(slope) - x sin(slope))
+    (Borisov-Mamaev 2002). Algebra (w1, w2, w3, x', y'), w in the body; `inertia` (kg m^2): 3 moments or 3 x 3, about
+    the centre of mass.
     """
-    mass = positive("mass", mass)
+    m = positive("mass", mass)
     parameters = {
-        "mass": mass,
+        "mass": m,
         "inertia": symmetric(inertia, 3, "inertia"),
-        "pull": pull(mass, slope, gravity),
-        "weight": mass * finite("gravity", gravity) * namespace(slope).cos(finite("slope", slope)),
+        "pull": downhill_force(mass, slope, gravity),
+        "weight": m * finite("gravity", gravity) * namespace(slope).cos(finite("slope", slope)),
         "shape": jax.tree.map(array, shape),
     }
     return System(GROUP, *_functions(support), parameters=parameters)
 
 
 @lru_cache
-def _functions(support: Callable) -> tuple[Callable, Callable]:
-    """The Lagrangian and the constraint of a body; the same functions for the same support, so that nothing compiles twice."""
-
-    def lagrangian(t, g, xi, p):
-        normal, w = g[0][2], xi[:3]
-        height, contact = jax.value_and_grad(support)(-normal, p["shape"])
-        climb = normal @ jnp.cross(contact, w)
-        return _moving(xi, p) + 0.5 * p["mass"] * climb**2 - p["weight"] * height + p["pull"] * g[1][0]
-
-    def constraint(t, g, p):
-        contact = jax.grad(support)(-g[0][2], p["shape"])
-        return jnp.concatenate([-g[0][:2] @ SO3().hat(contact), jnp.eye(2)], axis=1)
-
-    return lagrangian, constraint
+def _functions(support: Support) -> tuple[Callable[..., Array], Callable[..., Array]]:
+    """The Lagrangian and the constraint: the same objects for the same support, so that nothing compiles twice."""
+    return partial(_rolling_lagrangian, support), partial(_rolling_constraint, support)
 
 
-def _moving(xi, p) -> Array:
+def _rolling_lagrangian(support: Support, t: Scalar, g: Pose, xi: Array, p: dict[str, Any]) -> Array:
+    normal, w = g[0][2], xi[:3]
+    height, contact = jax.value_and_grad(support)(-normal, p["shape"])
+    climb = normal @ jnp.cross(contact, w)
+    return cast(Array, _moving(xi, p) + 0.5 * p["mass"] * climb**2 - p["weight"] * height + p["pull"] * g[1][0])
+
+
+def _rolling_constraint(support: Support, t: Scalar, g: Pose, p: dict[str, Any]) -> Array:
+    contact = jax.grad(support)(-g[0][2], p["shape"])
+    return jnp.concatenate([-g[0][:2] @ SO3().hat(contact), jnp.eye(2)], axis=1)
+
+
+def _moving(xi: Array, p: Values) -> Array:
     """The kinetic energy of turning and of moving along the plane."""
     return 0.5 * xi[:3] @ p["inertia"] @ xi[:3] + 0.5 * p["mass"] * xi[3:] @ xi[3:]
 
 
-def sphere(n, shape) -> Array:
+def sphere(n: Array, shape: Values) -> Array:
     """H of a sphere of `radius` about the point `centre` of the body."""
     return shape["radius"] * jnp.sqrt(n @ n) + shape["centre"] @ n
 
 
-def ellipsoid(n, shape) -> Array:
+def ellipsoid(n: Array, shape: Values) -> Array:
     """H of an ellipsoid with semi-axes `axes` along the body axes, about the point `centre` of the body."""
     stretched = shape["axes"] * n
     return jnp.sqrt(stretched @ stretched) + shape["centre"] @ n
 
 
-def circle(n, shape) -> Array:
+def circle(n: Array, shape: Values) -> Array:
     """H of a flat disk of `radius` with the body's second axis as its axle."""
     return shape["radius"] * jnp.sqrt(n[0] * n[0] + n[2] * n[2])
 
 
-# -- bodies -----------------------------------------------------------------------------------------------------------------------
-def rolling_disk(mass=1.0, radius=1.0, axial=None, diametral=None, gravity=9.81) -> System:
+@register(
+    "rolling-disk",
+    title="Rolling disk",
+    example={"radius": 0.5},
+    initial={"velocity": [0.2, 6.0, 0.5, 3.0, -0.1]},
+    step=0.01,
+    steps=300,
+    why="A coin that rolls and leans: the faster it spins the more upright it stays. Where it touches the floor it "
+    "does not slip; the two curves, on the floor and on the rim, roll on each other.",
+    tries=(("slow: it wobbles", "initial.velocity", [0.2, 2.5, 0.5, 1.25, -0.1]),),
+    meaning={
+        "axial": "moment about the axle; absent: a uniform disk",
+        "diametral": "moment across the axle; absent: a uniform disk",
+    },
+)
+def rolling_disk(
+    mass: Real = 1.0, radius: Real = 1.0, axial: Real | None = None, diametral: Real | None = None, gravity: Real = 9.81
+) -> System:
     """A thin disk that rolls on a horizontal plane and may lean and fall (Appell 1900, Korteweg 1899; Bloch 2003, 1.4).
 
-    The body's second axis is the axle: at the identity the disk stands upright and rolls along x. `axial` and `diametral` are the
-    moments about the axle and across it (kg m^2; default: m r^2/2 and m r^2/4, a uniform disk). The model ends where it lies flat.
+    The body's second axis is the axle: at the identity the disk stands upright and rolls along x. `axial` and
+    `diametral` are the moments about the axle and across it (kg m^2; default: m r^2/2 and m r^2/4, a uniform disk). The
+    model ends where it lies flat.
     """
-    mass, radius = positive("mass", mass), positive("radius", radius)
-    axial = mass * radius**2 / 2 if axial is None else positive("axial", axial)
-    diametral = mass * radius**2 / 4 if diametral is None else positive("diametral", diametral)
-    moments = array([diametral, axial, diametral])
-    return rolling_body(circle, {"radius": radius}, mass, moments, gravity=gravity)
+    m, r = positive("mass", mass), positive("radius", radius)
+    axle = m * r**2 / 2 if axial is None else positive("axial", axial)
+    across = m * r**2 / 4 if diametral is None else positive("diametral", diametral)
+    return rolling_body(circle, {"radius": r}, m, array([across, axle, across]), gravity=gravity)
 
 
+@register(
+    "rattleback",
+    title="Rattleback",
+    example={"depth": 0.01},
+    initial={"velocity": [0.5, 0.0, -5.0, 0.0, -0.005]},
+    step=0.002,
+    steps=4000,
+    why="A half ellipsoid whose mass is turned against its shape. Spun the wrong way it begins to rattle, and turns "
+    "back: the constraint lets energy pass from the spin to the rocking and back.",
+    tries=(("spun the right way", "initial.velocity", [0.5, 0.0, 5.0, 0.0, -0.005]),),
+    meaning={
+        "depth": "how far the centre of mass lies below the middle of the ellipsoid",
+        "inertia": "about the centre of mass; its off-diagonal entry makes the two senses of spin differ",
+        "axes": "semi-axes of the ellipsoid, the third one downwards",
+    },
+)
 def rattleback(
-    mass=1.0,
-    inertia=((2e-4, -2e-5, 0.0), (-2e-5, 1.6e-3, 0.0), (0.0, 0.0, 1.7e-3)),
-    axes=(0.2, 0.03, 0.02),
-    depth=0.01,
-    gravity=9.81,
+    mass: Real = 1.0,
+    inertia: Numbers = ((2e-4, -2e-5, 0.0), (-2e-5, 1.6e-3, 0.0), (0.0, 0.0, 1.7e-3)),
+    axes: Numbers = (0.2, 0.03, 0.02),
+    depth: Real = 0.01,
+    gravity: Real = 9.81,
 ) -> System:
-    """A celt: an ellipsoid whose principal axes are turned against its axes of shape, so that it prefers one sense of spin (Walker 1896).
+    """A celt: an ellipsoid with its principal axes turned against its axes of shape, which prefers one sense of spin.
 
-    `axes` are the semi-axes (m), the third one downwards, `depth` is how far the centre of mass lies below the ellipsoid's centre.
-    The defaults are those of Kane and Levinson (1982): spun the wrong way, it begins to rattle and turns back.
+    `axes` are the semi-axes (m), the third one downwards, `depth` is how far the centre of mass lies below the
+    ellipsoid's centre (Walker 1896). The defaults are those of Kane and Levinson (1982): spun the wrong way, it begins
+    to rattle and turns back.
     """
-    axes = array(axes)
-    if axes.shape != (3,) or not _all(axes, lambda a: a > 0):
-        raise InvalidInput(f"axes is {axes.tolist()}; allowed: three positive numbers")
-    centre = array([0.0, 0.0, not_negative("depth", depth)])
-    return rolling_body(ellipsoid, {"axes": axes, "centre": centre}, mass, inertia, gravity=gravity)
+    sizes = array(axes)
+    positive_sizes = is_traced(sizes) or bool(np.all(np.isfinite(sizes)) and np.all(np.asarray(sizes) > 0))
+    if sizes.shape != (3,) or not positive_sizes:
+        raise InvalidInput(f"axes is {sizes.tolist()}; allowed: three positive numbers")
+    shape = {"axes": sizes, "centre": array([0.0, 0.0, not_negative("depth", depth)])}
+    return rolling_body(ellipsoid, shape, mass, inertia, gravity=gravity)
 
 
-def chaplygin_ball(mass=1.0, inertia=(0.3, 0.4, 0.5), radius=1.0) -> System:
+@register(
+    "chaplygin-ball",
+    title="Chaplygin's ball",
+    example={"inertia": [0.3, 0.4, 0.5]},
+    initial={"velocity": [0.9, 0.5, 0.7, 0.5, -0.9]},
+    steps=160,
+    why="The ball is round, but its mass is not: the stripes wander as it rolls. Its momentum about the point of "
+    "contact (pink) is constant in space.",
+    meaning={"inertia": MOMENTS},
+)
+def chaplygin_ball(mass: Real = 1.0, inertia: Numbers = (0.3, 0.4, 0.5), radius: Real = 1.0) -> System:
     """A ball with three different moments and its centre of mass in the middle (Chaplygin 1903; Fedorov 2007).
 
-    L = m |place'|^2/2 + <I w, w>/2, x' = a W2, y' = -a W1 with W = R w. The momentum about the point of contact is constant in
-    space: see `contact_momentum`.
+    L = m |place'|^2/2 + <I w, w>/2, x' = a W2, y' = -a W1 with W = R w. The momentum about the point of contact is
+    constant in space: see `contact_momentum`.
     """
     parameters = _ball(mass, symmetric(inertia, 3, "inertia"), radius)
     return System(GROUP, _level_lagrangian, _ball_constraint, parameters=parameters)
 
 
-def rolling_ball(mass=1.0, moment=None, radius=1.0, slope=0.0, gravity=9.81) -> System:
+@register(
+    "rolling-ball",
+    title="Ball on a slope",
+    example={"slope": 0.1},
+    initial={"velocity": [0.3, 0.5, 0.2, 0.5, -0.3]},
+    steps=80,
+    why="The ball rolls down the slope without slipping, like a particle with 5/7 of the gravity. The stripes show how"
+    " it turns.",
+)
+def rolling_ball(
+    mass: Real = 1.0, moment: Real | None = None, radius: Real = 1.0, slope: Real = 0.0, gravity: Real = 9.81
+) -> System:
     """A round ball on a plane inclined by `slope` (radians), x down the slope: x' = a W2, y' = -a W1 (Bloch 2003, 1.9).
 
-    `moment` (kg m^2; default 2 m a^2/5) is about any axis. It moves like a particle with 1/(1 + moment/(m a^2)) of the gravity.
+    `moment` (kg m^2; default 2 m a^2/5) is about any axis. It moves like a particle with 1/(1 + moment/(m a^2)) of the
+    gravity.
     """
-    return System(
-        GROUP, _ball_lagrangian, _ball_constraint, parameters=_round_ball(mass, moment, radius, slope, gravity)
-    )
+    parameters = _round_ball(mass, moment, radius, slope, gravity)
+    return System(GROUP, _ball_lagrangian, _ball_constraint, parameters=parameters)
 
 
-def ball_on_table(mass=1.0, moment=None, radius=1.0, rotation=1.0, slope=0.0, gravity=9.81) -> System:
-    """A round ball on a plane that turns about e3 with angular velocity `rotation`: x' = a W2 - W y, y' = -a W1 + W x (Earnshaw 1844).
+@register(
+    "ball-on-table",
+    title="Ball on a turning table",
+    example={"rotation": 1.5},
+    initial={"velocity": [0.3, 0.5, 0.2, 0.5, -0.3]},
+    why="The table turns under the ball and drives it by friction alone, yet the ball does not fly off: it runs on a "
+    "circle, with 2/7 of the table's angular velocity.",
+    tries=(
+        ("a table at rest", "system.rotation", 0.0),
+        ("a table that turns back", "system.rotation", -1.5),
+    ),
+    meaning={"rotation": "angular velocity of the table"},
+)
+def ball_on_table(
+    mass: Real = 1.0,
+    moment: Real | None = None,
+    radius: Real = 1.0,
+    rotation: Real = 1.0,
+    slope: Real = 0.0,
+    gravity: Real = 9.81,
+) -> System:
+    """A round ball on a plane that turns about e3 with angular velocity `rotation`: x' = a W2 - W y, y' = -a W1 + W x.
 
-    The constraint is affine. On a level table the ball runs on circles with angular velocity rotation/(1 + m a^2/moment): 2/7 of
-    the table's if it is solid. `slope` tilts the axis with the plane (x down the slope): the ball drifts across the slope, not down.
+    The constraint is affine (Earnshaw 1844). On a level table the ball runs on circles with angular velocity
+    rotation/(1 + m a^2/moment): 2/7 of the table's if it is solid. `slope` tilts the axis with the plane (x down the
+    slope): the ball drifts across the slope, not down.
     """
     parameters = _round_ball(mass, moment, radius, slope, gravity) | {"rotation": finite("rotation", rotation)}
     return System(GROUP, _ball_lagrangian, _ball_constraint, parameters=parameters, drift=_turning)
 
 
-def _ball(mass, inertia, radius) -> dict[str, Array]:
+def _ball(mass: Real, inertia: Array, radius: Real) -> Values:
     return {"mass": positive("mass", mass), "inertia": inertia, "radius": positive("radius", radius)}
 
 
-def _round_ball(mass, moment, radius, slope, gravity) -> dict[str, Array]:
-    mass, radius = positive("mass", mass), positive("radius", radius)
-    moment = 0.4 * mass * radius**2 if moment is None else positive("moment", moment)
-    return _ball(mass, array(moment * np.eye(3)), radius) | {"pull": pull(mass, slope, gravity)}
+def _round_ball(mass: Real, moment: Real | None, radius: Real, slope: Real, gravity: Real) -> Values:
+    m, r = positive("mass", mass), positive("radius", radius)
+    about = 0.4 * m * r**2 if moment is None else positive("moment", moment)
+    return _ball(m, array(about * np.eye(3)), r) | {"pull": downhill_force(m, slope, gravity)}
 
 
 # The middle of a ball stays at one height: these are `rolling_body` with `sphere` and less work.
-def _level_lagrangian(t, g, xi, p) -> Array:
+def _level_lagrangian(t: Scalar, g: Pose, xi: Array, p: Values) -> Array:
     return _moving(xi, p)
 
 
-def _ball_lagrangian(t, g, xi, p) -> Array:
+def _ball_lagrangian(t: Scalar, g: Pose, xi: Array, p: Values) -> Array:
     return _moving(xi, p) + p["pull"] * g[1][0]
 
 
-def _ball_constraint(t, g, p) -> Array:
+def _ball_constraint(t: Scalar, g: Pose, p: Values) -> Array:
     slip = p["radius"] * jnp.stack([-g[0][1], g[0][0]])
     return jnp.concatenate([slip, jnp.eye(2)], axis=1)
 
 
-def _turning(t, g, p) -> Array:
+def _turning(t: Scalar, g: Pose, p: Values) -> Array:
     return p["rotation"] * jnp.stack([-g[1][1], g[1][0]])
 
 
-# -- what is known about them -------------------------------------------------------------------------------------------------
-def contact_momentum(system: System, g, xi) -> Array:
-    """R (I w + m r x (w x r)) of a ball, its momentum about the point of contact: constant for Chaplygin's ball and on a level plane."""
+def contact_momentum(system: System, g: Pose, xi: Array) -> Array:
+    """R (I w + m r x (w x r)) of a ball, its momentum about the point of contact.
+
+    It is constant for Chaplygin's ball and on a level plane.
+    """
     p = system.parameters
     contact, w = -p["radius"] * g[0][2], xi[:3]
-    return g[0] @ (p["inertia"] @ w + p["mass"] * jnp.cross(contact, jnp.cross(w, contact)))
+    return cast(Array, g[0] @ (p["inertia"] @ w + p["mass"] * jnp.cross(contact, jnp.cross(w, contact))))
 
 
 def exact_ball(
-    t, place, velocity, *, mass=1.0, moment=None, radius=1.0, rotation=0.0, slope=0.0, gravity=9.81
-) -> np.ndarray:
+    t: Numbers,
+    place: tuple[float, float],
+    velocity: tuple[float, float],
+    *,
+    mass: float = 1.0,
+    moment: float | None = None,
+    radius: float = 1.0,
+    rotation: float = 0.0,
+    slope: float = 0.0,
+    gravity: float = 9.81,
+) -> NDArray[np.float64]:
     """(x, y, x', y') at times t of a round ball from `place` with `velocity`, shape (..., 4).
 
     With z = x + i y: z'' = i k z' + f, k = rotation/(1 + m a^2/moment), f = g sin(slope)/(1 + moment/(m a^2)).
@@ -196,18 +297,10 @@ def exact_ball(
     return np.stack([here.real, here.imag, speed.real, speed.imag], axis=-1)
 
 
-def _means(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _means(s: NDArray[np.complex128]) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
     """((e^s - 1)/s, (e^s - 1 - s)/s^2) for imaginary s, by sines of s/2 and, near 0, by series."""
     small = np.abs(s) < 1e-2
     safe = np.where(small, 1.0, s)
-    once = np.where(small, sum(s**k / float(_factorial(k + 1)) for k in range(7)), (np.exp(safe) - 1) / safe)
-    twice = np.where(small, sum(s**k / float(_factorial(k + 2)) for k in range(7)), (np.exp(safe) - 1 - safe) / safe**2)
+    once = np.where(small, sum(s**k / float(factorial(k + 1)) for k in range(7)), (np.exp(safe) - 1) / safe)
+    twice = np.where(small, sum(s**k / float(factorial(k + 2)) for k in range(7)), (np.exp(safe) - 1 - safe) / safe**2)
     return once, twice
-
-
-def _factorial(n: int) -> int:
-    return int(np.prod(np.arange(1, n + 1)))
-
-
-def _all(values: Array, test: Callable[[np.ndarray], np.ndarray]) -> bool:
-    return isinstance(values, jax.core.Tracer) or bool(np.all(np.isfinite(values)) and np.all(test(np.asarray(values))))

@@ -1,14 +1,14 @@
-"""Vehicles on the plane with controls: left-invariant under SE(2), with shape angles that steer and pump.
+"""Vehicles on the plane with controls, and the feedback that steers them along a path or by gaits.
 
-Algebra (w, v1, v2, rates of the shape angles), with the body frame on the axle (car, racer) or in the middle (snakeboard).
-A force without controls is none: `simulate(..., controls=)` or `steered` gives them.
+They are left-invariant under SE(2), with shape angles that steer and pump. Algebra (w, v1, v2, rates of the shape
+angles), with the body frame on the axle (car, racer) or in the middle (snakeboard). A force without controls is none:
+`simulate(..., controls=)` or `steered` gives them.
 
-Feedback that steers: a unicycle, a car and a snakeboard along a path, and a snakeboard by gaits.
-
-A path is the zero set of a function F(x) of the place x (2,), with F' != 0 on it; it is followed with F growing to the left. Nothing has
-to be parametrised or projected. With the tangent's angle a(x), the distance e = F/|F'| and the heading error d = theta - a, driving the
-curvature a_s - e/reach^2 - 2 sin(d)/reach, a_s being the change of a per metre driven, gives e'' + 2 e'/reach + e/reach^2 = 0 per metre
-to first order (Samson 1995, with the derivatives taken by `jax`).
+A path is the zero set of a function F(x) of the place x (2,), with F' != 0 on it; it is followed with F growing to the
+left. Nothing has to be parametrised or projected. With the tangent's angle a(x), the distance e = F/|F'| and the
+heading error d = theta - a, driving the curvature a_s - e/reach^2 - 2 sin(d)/reach, a_s being the change of a per metre
+driven, gives e'' + 2 e'/reach + e/reach^2 = 0 per metre to first order (Samson 1995, with the derivatives taken by
+`jax`). Notation: see `dalembert.mechanics`.
 """
 
 from __future__ import annotations
@@ -16,192 +16,233 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from numpy.typing import NDArray
 
 from ..errors import InvalidInput
 from ..groups import SE2, SO2
-from ..mechanics import Steered, System, steered
-from ..numerics import finite, not_negative, positive
+from ..mechanics import Steered, System, gradient, steered
+from ..numerics import finite, is_traced, not_negative, positive
+from ..numerics.types import Array, Element, Scalar
+from .registry import Numbers, Real, Values, register
+
+Reals = NDArray[np.float64]
+Path = Callable[[Array], Array]
+Pose = tuple[Array, Array]  # of SE(2) x SO(2): the place, and the angle that steers
+Board = tuple[Array, Array, Array]  # of a snakeboard: the place, the rotor, the wheels
 
 
-def unicycle(mass=1.0, inertia=1.0, centre=0.0) -> System:
+@register(
+    "unicycle",
+    title="Unicycle",
+    example={"centre": 0.2},
+    initial={"velocity": [0.8, 1.0, 0.0]},
+    steps=300,
+    why="A body on one axle: the wheel cannot move sideways. Without motors it is the Chaplygin sleigh.",
+    meaning={"centre": "how far the centre of mass lies ahead of the axle"},
+)
+def unicycle(mass: Real = 1.0, inertia: Real = 1.0, centre: Real = 0.0) -> System:
     """A vehicle on one axle, v2 = 0, with the controls (turning torque, drive force): the Chaplygin sleigh with motors.
 
-    `centre` (m) is how far the centre of mass lies ahead of the axle, `inertia` (kg m^2) is about the centre of mass (Bloch 2003, 1.7).
-    L = [J w^2 + m v1^2 + m (v2 + centre w)^2]/2 on SE(2). The basis of D is (w, v1).
+    `centre` (m) is how far the centre of mass lies ahead of the axle, `inertia` (kg m^2) is about the centre of mass
+    (Bloch 2003, 1.7). L = [J w^2 + m v1^2 + m (v2 + centre w)^2]/2 on SE(2). The basis of D is (w, v1).
     """
     parameters = _body(mass, inertia, centre)
     return System(SE2(), _body_lagrangian, _blade, parameters=parameters, force=inputs(0, 1, dim=3))
 
 
-def car(mass=1.0, inertia=0.5, length=1.0, centre=0.5, steering=0.1) -> System:
-    """A car with its rear axle at the origin and its front wheels `length` ahead, at the steering angle s, on SE(2) x SO(2).
+@register(
+    "car",
+    title="Car",
+    example={"length": 1.2},
+    initial={"velocity": [0.0, 1.0, 0.0, 0.3]},
+    why="The rear wheels fix where the car can go, the front wheels how it turns. With constant steering speed the "
+    "path winds up.",
+    meaning={
+        "centre": "how far the centre of mass lies ahead of the rear axle",
+        "length": "from the rear axle to the front wheels",
+    },
+)
+def car(mass: Real = 1.0, inertia: Real = 0.5, length: Real = 1.0, centre: Real = 0.5, steering: Real = 0.1) -> System:
+    """A car with its rear axle at the origin and its front wheels ahead, at the steering angle s, on SE(2) x SO(2).
 
-    L = [J w^2 + m v1^2 + m (v2 + centre w)^2 + steering s'^2]/2; v2 = 0 and length w cos(s) = v1 sin(s) (Kobilarov-Marsden-Sukhatme
-    2010, with the roll of the wheels in the mass). Controls: (drive force N, steering torque N m). `centre` is the centre of mass
-    ahead of the rear axle (m). Without controls s' is constant and the motion is `exact_coasting`.
+    L = [J w^2 + m v1^2 + m (v2 + centre w)^2 + steering s'^2]/2; v2 = 0 and length w cos(s) = v1 sin(s)
+    (Kobilarov-Marsden-Sukhatme 2010, with the roll of the wheels in the mass). Controls: (drive force N, steering
+    torque N m). `centre` is the centre of mass ahead of the rear axle (m). Without controls s' is constant and the
+    motion is `exact_coasting`.
     """
-    parameters = _body(mass, inertia, centre) | {
-        "length": positive("length", length),
-        "steering": positive("steering", steering),
-    }
+    parameters = _body(mass, inertia, centre) | _sizes(length=length, steering=steering)
     return System(SE2() * SO2(), _car_lagrangian, _steered_rows, parameters=parameters, force=inputs(1, 3, dim=4))
 
 
-def snakeboard(mass=6.0, inertia=0.016, rotor=0.072, wheels=0.0013, length=0.2) -> System:
+@register(
+    "snakeboard",
+    title="Snakeboard",
+    example={"length": 0.2},
+    initial={"velocity": [0.0, 0.5, 0.0, 2.0, 0.4]},
+    step=0.02,
+    steps=500,
+    why="The wheels at both ends turn against each other, and a rotor turns above. The board can go only where both "
+    "axles allow, so it winds as they turn. With torques on rotor and wheels (examples/snakeboard.toml) it drives "
+    "itself without pushing off.",
+    meaning={"length": "half the distance of the wheels"},
+)
+def snakeboard(
+    mass: Real = 6.0, inertia: Real = 0.016, rotor: Real = 0.072, wheels: Real = 0.0013, length: Real = 0.2
+) -> System:
     """A board with a rotor on it (angle a) and wheels at both ends that turn by +b and -b, on SE(2) x SO(2) x SO(2).
 
-    L = [m |v|^2 + J w^2 + rotor (w + a')^2]/2 + wheels (w^2 + b'^2); v2 = 0 and length w cos(b) = v1 sin(b), length being half
-    the distance of the wheels (Lewis-Ostrowski-Burdick-Murray 1994; Bloch-Krishnaprasad-Marsden-Murray 1996). Controls: the torques
-    (rotor, wheels) in N m. Valid for |b| < pi/2. Defaults in kg, m as for the Caltech board. Without controls the momentum
-    rotor (w + a') and b' are constant and the rest is `exact_coasting`.
+    L = [m |v|^2 + J w^2 + rotor (w + a')^2]/2 + wheels (w^2 + b'^2); v2 = 0 and length w cos(b) = v1 sin(b), length
+    being half the distance of the wheels (Lewis-Ostrowski-Burdick-Murray 1994; Bloch-Krishnaprasad-Marsden-Murray
+    1996). Controls: the torques (rotor, wheels) in N m. Valid for |b| < pi/2. Defaults in kg, m as for the Caltech
+    board. Without controls the momentum rotor (w + a') and b' are constant and the rest is `exact_coasting`.
     """
-    parameters = {
-        "mass": positive("mass", mass),
-        "inertia": positive("inertia", inertia),
-        "rotor": positive("rotor", rotor),
-        "wheels": positive("wheels", wheels),
-        "length": positive("length", length),
-    }
+    parameters = _sizes(mass=mass, inertia=inertia, rotor=rotor, wheels=wheels, length=length)
     group = SE2() * SO2() * SO2()
     return System(group, _board_lagrangian, _board_rows, parameters=parameters, force=inputs(3, 4, dim=5))
 
 
-def roller_racer(mass=1.0, inertia=0.3, rider=0.2, rider_inertia=0.05, front=0.5, arm=0.3) -> System:
-    """Two bodies on an axle each, joined by a pivot with the angle s: the arms wiggle and it runs (Krishnaprasad-Tsakiris 2001).
+@register(
+    "roller-racer",
+    title="Roller racer",
+    example={"front": 0.5, "arm": 0.3},
+    initial={"velocity": [-0.375, 0.6, 0.0, 1.0]},
+    why="Two bodies on an axle each, joined by a pivot: when the arm swings, both axles together allow only one way to "
+    "go.",
+    meaning={"front": "from the first axle to the pivot", "arm": "from the pivot to the second axle"},
+)
+def roller_racer(
+    mass: Real = 1.0,
+    inertia: Real = 0.3,
+    rider: Real = 0.2,
+    rider_inertia: Real = 0.05,
+    front: Real = 0.5,
+    arm: Real = 0.3,
+) -> System:
+    """Two bodies on an axle each, joined by a pivot with the angle s: the arms wiggle and it runs.
 
-    The pivot is `front` ahead of the first axle and the second axle `arm` beyond the pivot (either sign, not 0), each body with its mass on
-    its axle. L = [m |v|^2 + J w^2 + m2 |V|^2 + J2 (w + s')^2]/2 with V = (v1, v2 + front w) + arm (w + s') (-sin s, cos s); v2 = 0 and
-    front w cos(s) + arm (w + s') = v1 sin(s). Control: the torque in the pivot (N m). `rider` (kg) may be 0, as in the source.
+    The pivot is `front` ahead of the first axle and the second axle `arm` beyond the pivot (either sign, not 0), each
+    body with its mass on its axle (Krishnaprasad-Tsakiris 2001). L = [m |v|^2 + J w^2 + m2 |V|^2 + J2 (w + s')^2]/2
+    with V = (v1, v2 + front w) + arm (w + s') (-sin s, cos s); v2 = 0 and front w cos(s) + arm (w + s') = v1 sin(s).
+    Control: the torque in the pivot (N m). `rider` (kg) may be 0, as in the source.
     """
-    arm = finite("arm", arm)
-    if not (np.shape(arm) or _is_traced(arm)) and arm == 0:
+    lever = finite("arm", arm)
+    if not (np.shape(lever) or is_traced(lever)) and lever == 0:
         raise InvalidInput("arm is 0; allowed: a distance of either sign, not 0 (the second axle would be the pivot)")
-    parameters = {
-        "mass": positive("mass", mass),
-        "inertia": positive("inertia", inertia),
-        "rider": not_negative("rider", rider),
-        "rider_inertia": positive("rider_inertia", rider_inertia),
-        "front": finite("front", front),
-        "arm": arm,
-    }
+    parameters = _sizes(mass=mass, inertia=inertia, rider_inertia=rider_inertia)
+    parameters |= {"rider": not_negative("rider", rider), "front": finite("front", front), "arm": lever}
     return System(SE2() * SO2(), _racer_lagrangian, _racer_rows, parameters=parameters, force=inputs(3, dim=4))
 
 
-# -- equations ------------------------------------------------------------------------------------------------------------------
-def _body(mass, inertia, centre) -> dict[str, Array]:
-    return {
-        "mass": positive("mass", mass),
-        "inertia": positive("inertia", inertia),
-        "centre": finite("centre", centre),
-    }
+def _sizes(**values: Real) -> Values:
+    return {name: positive(name, value) for name, value in values.items()}
 
 
-def _body_lagrangian(t, g, xi, p) -> Array:
+def _body(mass: Real, inertia: Real, centre: Real) -> Values:
+    return _sizes(mass=mass, inertia=inertia) | {"centre": finite("centre", centre)}
+
+
+def _body_lagrangian(t: Scalar, g: Element, xi: Array, p: Values) -> Array:
     w, v1, v2 = xi[:3]
-    return 0.5 * (p["inertia"] * w**2 + p["mass"] * (v1**2 + (v2 + p["centre"] * w) ** 2))
+    return cast(Array, 0.5 * (p["inertia"] * w**2 + p["mass"] * (v1**2 + (v2 + p["centre"] * w) ** 2)))
 
 
-def _blade(t, g, p) -> Array:
+def _blade(t: Scalar, g: Array, p: Values) -> Array:
     return jnp.array([[0.0, 0.0, 1.0]])
 
 
-def _car_lagrangian(t, g, xi, p) -> Array:
+def _car_lagrangian(t: Scalar, g: Pose, xi: Array, p: Values) -> Array:
     return _body_lagrangian(t, g, xi, p) + 0.5 * p["steering"] * xi[3] ** 2
 
 
-def _steering_row(length, turned, *others) -> Array:
+def _steering_row(length: Array, turned: Array, *others: Array) -> Array:
     """length w cos(s) - v1 sin(s), for the rotation by s."""
     return jnp.stack([length * turned[0, 0], -turned[1, 0], *others])
 
 
-def _steered_rows(t, g, p) -> Array:
+def _steered_rows(t: Scalar, g: Pose, p: Values) -> Array:
     zero = jnp.zeros(())
     return jnp.stack([jnp.array([0.0, 0.0, 1.0, 0.0]), _steering_row(p["length"], g[1], zero, zero)])
 
 
-def _board_lagrangian(t, g, xi, p) -> Array:
+def _board_lagrangian(t: Scalar, g: Board, xi: Array, p: Values) -> Array:
     w, v1, v2, a, b = xi
     turning = p["inertia"] * w**2 + p["rotor"] * (w + a) ** 2 + 2 * p["wheels"] * (w**2 + b**2)
-    return 0.5 * (p["mass"] * (v1**2 + v2**2) + turning)
+    return cast(Array, 0.5 * (p["mass"] * (v1**2 + v2**2) + turning))
 
 
-def _board_rows(t, g, p) -> Array:
+def _board_rows(t: Scalar, g: Board, p: Values) -> Array:
     zero = jnp.zeros(())
     return jnp.stack([jnp.array([0.0, 0.0, 1.0, 0.0, 0.0]), _steering_row(p["length"], g[2], zero, zero, zero)])
 
 
-def _racer_lagrangian(t, g, xi, p) -> Array:
+def _racer_lagrangian(t: Scalar, g: Pose, xi: Array, p: Values) -> Array:
     w, v1, v2, rate = xi
     cosine, sine = g[1][0, 0], g[1][1, 0]
     swing = p["arm"] * (w + rate)
     along, across = v1 - swing * sine, v2 + p["front"] * w + swing * cosine
     first = p["mass"] * (v1**2 + v2**2) + p["inertia"] * w**2
-    return 0.5 * (first + p["rider"] * (along**2 + across**2) + p["rider_inertia"] * (w + rate) ** 2)
+    return cast(Array, 0.5 * (first + p["rider"] * (along**2 + across**2) + p["rider_inertia"] * (w + rate) ** 2))
 
 
-def _racer_rows(t, g, p) -> Array:
+def _racer_rows(t: Scalar, g: Pose, p: Values) -> Array:
     cosine, sine = g[1][0, 0], g[1][1, 0]
     second = jnp.stack([p["front"] * cosine + p["arm"], -sine, cosine, p["arm"]])
     return jnp.stack([jnp.array([0.0, 0.0, 1.0, 0.0]), second])
 
 
 @lru_cache
-def inputs(*components: int, dim: int) -> Callable:
-    """The force whose `components` are the controls, zero elsewhere and without controls."""
-    columns = np.eye(dim)[:, list(components)]
-
-    def force(t, g, xi, u, p):
-        if u is None:
-            return jnp.zeros(dim)
-        if jnp.shape(u) != (len(components),):
-            raise InvalidInput(f"the controls of a step have shape {jnp.shape(u)}; allowed: ({len(components)},)")
-        return columns @ u
-
-    return force
+def inputs(*components: int, dim: int) -> Callable[..., Array]:
+    """The force whose `components` are the controls, zero elsewhere and without controls; one object for all calls."""
+    return partial(_input_force, components, dim)
 
 
-def _is_traced(value) -> bool:
-    import jax
+def _input_force(
+    components: tuple[int, ...], dim: int, t: Scalar, g: Element, xi: Array, u: Array | None, p: Values
+) -> Array:
+    if u is None:
+        return jnp.zeros(dim)
+    if jnp.shape(u) != (len(components),):
+        raise InvalidInput(f"the controls of a step have shape {jnp.shape(u)}; allowed: ({len(components)},)")
+    return cast(Array, np.eye(dim)[:, list(components)] @ u)
 
-    return isinstance(value, jax.core.Tracer)
 
-
-# -- coasting ---------------------------------------------------------------------------------------------------------------------
-def coasting_inertia(cosine, sine, turning, p) -> tuple[Array, Array]:
-    """(M, M_s/2) of a car or snakeboard that is steered by s: w = n sin(s), v1 = length n cos(s) and the energy is M n^2/2."""
+def coasting_inertia(cosine: Array, sine: Array, turning: Array, p: Values) -> tuple[Array, Array]:
+    """(M, M_s/2) of a car or snakeboard steered by s: w = n sin(s), v1 = length n cos(s) and the energy is M n^2/2."""
     driving = p["mass"] * p["length"] ** 2
     return turning * sine**2 + driving * cosine**2, (turning - driving) * sine * cosine
 
 
-def exact_coasting(t, angle, rate, spin, *, turning, driving, length) -> tuple[np.ndarray, np.ndarray]:
+def exact_coasting(
+    t: Numbers, angle: float, rate: float, spin: float, *, turning: float, driving: float, length: float
+) -> tuple[Reals, Reals]:
     """((angle, spin), (theta, x, y)) at times t of a car or snakeboard without controls, shapes (..., 2) and (..., 3).
 
-    w = spin sin(s), v1 = length spin cos(s), s = angle + rate t, and [turning sin(s)^2 + driving cos(s)^2] spin^2 is constant.
-    Car: turning = J + m centre^2, driving = m length^2. Snakeboard: turning = J + 2 wheels, driving = m length^2.
-    The place is a quadrature, by DOP853 at 1e-13.
+    w = spin sin(s), v1 = length spin cos(s), s = angle + rate t, and [turning sin(s)^2 + driving cos(s)^2] spin^2 is
+    constant. Car: turning = J + m centre^2, driving = m length^2. Snakeboard: turning = J + 2 wheels, driving = m
+    length^2. The place is a quadrature, by DOP853 at 1e-13.
     """
     from scipy.integrate import solve_ivp
 
     t = np.atleast_1d(np.asarray(t, float))
 
-    def inertia(s):
+    def inertia(s: Any) -> Any:
         return turning * np.sin(s) ** 2 + driving * np.cos(s) ** 2
 
-    def steered(time):
+    def shape(time: Any) -> tuple[Any, Any]:
         s = angle + rate * time
         return s, spin * np.sqrt(inertia(angle) / inertia(s))
 
-    def pose(time, y):
-        s, n = steered(time)
+    def pose(time: float, y: Reals) -> list[float]:
+        s, n = shape(time)
         return [n * np.sin(s), length * n * np.cos(s) * np.cos(y[0]), length * n * np.cos(s) * np.sin(y[0])]
 
     flow = solve_ivp(pose, (0.0, t.max()), np.zeros(3), "DOP853", t, rtol=1e-13, atol=1e-13)
-    return np.stack(steered(t), axis=-1), flow.y.T
+    return np.stack(shape(t), axis=-1), flow.y.T
 
 
 PATH = ("p", "speed", "reach", "quickness")
@@ -211,35 +252,40 @@ PATH = ("p", "speed", "reach", "quickness")
 class PathFollower:
     """The parameters p of a vehicle, what is asked of it, and the path.
 
-    `speed` (m/s) is wanted of v1, `reach` (m) is the length over which a distance from the path dies out, `quickness` (1/s) the rate
-    at which speed and steering follow what is asked of them.
+    `speed` (m/s) is wanted of v1, `reach` (m) is the length over which a distance from the path dies out, `quickness`
+    (1/s) the rate at which speed and steering follow what is asked of them.
     """
 
-    p: dict[str, Array]
+    p: Values
     speed: Array
     reach: Array
     quickness: Array
-    path: Callable
+    path: Path
 
-    def curvature(self, pose) -> Array:
+    def curvature(self, pose: Array) -> Array:
         """The curvature to drive at `pose` in SE(2)."""
         place, heading = pose[:2, 2], pose[:2, 0]
 
-        def along(x):
-            slope = jax.grad(self.path)(x)
+        def along(x: Array) -> Array:
+            slope = gradient(self.path, x)
             return jnp.stack([slope[1], -slope[0]])
 
+        tangent: Array
         tangent, turning = jax.jvp(along, (place,), (heading,))
         square = tangent @ tangent
         bend, sine = _cross(tangent, turning) / square, _cross(tangent, heading) / jnp.sqrt(square)
         return bend - self.path(place) / jnp.sqrt(square) / self.reach**2 - 2 * sine / self.reach
 
-    def with_rate(self, function: Callable, pose, velocity) -> tuple[Array, Array]:
+    def with_rate(self, function: Path, pose: Array, velocity: Array) -> tuple[Array, Array]:
         """function(curvature) and its rate along the motion."""
-        moved = lambda eta: function(self.curvature(SE2().shift(pose, eta)))
-        return jax.jvp(moved, (jnp.zeros(3),), (velocity,))
 
-    def turn_wheels(self, pose, turned, velocity, rate) -> Array:
+        def moved(eta: Array) -> Array:
+            return function(self.curvature(SE2().shift(pose, eta)))
+
+        value, rate = jax.jvp(moved, (jnp.zeros(3),), (velocity,))
+        return value, rate
+
+    def turn_wheels(self, pose: Array, turned: Array, velocity: Array, rate: Array) -> Array:
         """The acceleration of the steering angle towards tan(angle) = length curvature, critically damped."""
         wanted, wanted_rate = self.with_rate(lambda k: jnp.arctan(self.p["length"] * k), pose, velocity)
         return self.quickness**2 * _ahead(wanted, turned) + 2 * self.quickness * (wanted_rate - rate)
@@ -248,17 +294,16 @@ class PathFollower:
 @partial(jax.tree_util.register_dataclass, data_fields=PATH, meta_fields=("path",))
 @dataclass(frozen=True)
 class UnicycleFollower(PathFollower):
-    """(turning torque, drive force) with v1' = quickness (speed - v1), w' = (v1 k)' + quickness (v1 k - w) for the curvature k."""
+    """(turning torque, drive force): v1' = quickness (speed - v1), w' = (v1 k)' + quickness (v1 k - w), curvature k."""
 
-    def __call__(self, t, g, xi) -> Array:
+    def __call__(self, t: Scalar, g: Array, xi: Array) -> Array:
         (w, v, _), p = xi, self.p
         faster = self.quickness * (self.speed - v)
         curvature, rate = self.with_rate(lambda k: k, g, xi)
         turn = faster * curvature + v * rate + self.quickness * (v * curvature - w)
         lever = p["mass"] * p["centre"]
-        return jnp.stack(
-            [(p["inertia"] + lever * p["centre"]) * turn + lever * w * v, p["mass"] * faster - lever * w**2]
-        )
+        torque = (p["inertia"] + lever * p["centre"]) * turn + lever * w * v
+        return jnp.stack([torque, p["mass"] * faster - lever * w**2])
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=PATH, meta_fields=("path",))
@@ -266,7 +311,7 @@ class UnicycleFollower(PathFollower):
 class CarFollower(PathFollower):
     """(drive force, steering torque) with v1' = quickness (speed - v1)."""
 
-    def __call__(self, t, g, xi) -> Array:
+    def __call__(self, t: Scalar, g: Pose, xi: Array) -> Array:
         pose, turned = g
         cosine, sine, p = turned[0, 0], turned[1, 0], self.p
         spin = xi[0] * sine + xi[1] / p["length"] * cosine
@@ -280,12 +325,13 @@ class CarFollower(PathFollower):
 @partial(jax.tree_util.register_dataclass, data_fields=PATH, meta_fields=("path",))
 @dataclass(frozen=True)
 class SnakeboardFollower(PathFollower):
-    """(rotor torque, wheel torque): the wheels steer, and while they are turned by b the rotor pumps the spin n = v1/(length cos b).
+    """(rotor torque, wheel torque): the wheels steer, and while they are turned by b the rotor pumps the spin n.
 
-    M n' + M_b b' n/2 = -sin(b) torque, so that torque = quickness M sin(b) (n - speed/length) never drives n away from what is wanted.
+    With n = v1/(length cos b), M n' + M_b b' n/2 = -sin(b) torque, so that torque = quickness M sin(b) (n -
+    speed/length) never drives n away from what is wanted.
     """
 
-    def __call__(self, t, g, xi) -> Array:
+    def __call__(self, t: Scalar, g: Board, xi: Array) -> Array:
         pose, _, turned = g
         cosine, sine, p = turned[0, 0], turned[1, 0], self.p
         spin = xi[0] * sine + xi[1] / p["length"] * cosine
@@ -301,12 +347,13 @@ class SnakeboardFollower(PathFollower):
 )
 @dataclass(frozen=True)
 class Gait:
-    """(rotor torque, wheel torque) of a snakeboard that swings a = rotor sin(rotor_rate t), b = wheels sin(wheel_rate t + lag).
+    """(rotor torque, wheel torque) for a = rotor sin(rotor_rate t), b = wheels sin(wheel_rate t + lag) on a snakeboard.
 
-    Rates rotor : wheels of 1:1 drive it forward, 2:1 turn it on the spot, 3:2 park it sideways (Lewis-Ostrowski-Burdick-Murray 1994).
+    Rates rotor : wheels of 1:1 drive it forward, 2:1 turn it on the spot, 3:2 park it sideways
+    (Lewis-Ostrowski-Burdick-Murray 1994).
     """
 
-    p: dict[str, Array]
+    p: Values
     rotor: Array
     wheels: Array
     rotor_rate: Array
@@ -314,13 +361,12 @@ class Gait:
     lag: Array
     quickness: Array
 
-    def shape(self, t) -> Array:
+    def shape(self, t: Array) -> Array:
         """(a, b) wanted at time t."""
-        return jnp.stack(
-            [self.rotor * jnp.sin(self.rotor_rate * t), self.wheels * jnp.sin(self.wheel_rate * t + self.lag)]
-        )
+        wheels = self.wheels * jnp.sin(self.wheel_rate * t + self.lag)
+        return jnp.stack([self.rotor * jnp.sin(self.rotor_rate * t), wheels])
 
-    def __call__(self, t, g, xi) -> Array:
+    def __call__(self, t: Array, g: Board, xi: Array) -> Array:
         (_, first, second), p = g, self.p
         angles, (rates, accelerations) = self.shape(t), jax.jvp(jax.jacfwd(self.shape), (t,), (jnp.ones_like(t),))
         lead = jnp.stack([_ahead(angles[0], first), _ahead(angles[1], second)])
@@ -334,34 +380,44 @@ class Gait:
         return jnp.stack([torque, 2 * p["wheels"] * wheels])
 
 
-def _cross(a, b) -> Array:
+def _cross(a: Array, b: Array) -> Array:
     return a[0] * b[1] - a[1] * b[0]
 
 
-def _ahead(angle, turned) -> Array:
+def _ahead(angle: Array, turned: Array) -> Array:
     """The angle from a planar rotation to the one by `angle`, in (-pi, pi]."""
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
     return jnp.arctan2(sine * turned[0, 0] - cosine * turned[1, 0], cosine * turned[0, 0] + sine * turned[1, 0])
 
 
-# -- closed loops -----------------------------------------------------------------------------------------------------------------
-def unicycle_on_path(unicycle: System, path: Callable, *, speed=1.0, reach=1.0, quickness=10.0) -> Steered:
+def unicycle_on_path(
+    unicycle: System, path: Path, *, speed: Real = 1.0, reach: Real = 1.0, quickness: Real = 10.0
+) -> Steered:
     """A `unicycle` that comes onto the path F = 0 and follows it: see `PathFollower`."""
     return steered(unicycle, UnicycleFollower(unicycle.parameters, *_gains(speed, reach, quickness), path))
 
 
-def car_on_path(car: System, path: Callable, *, speed=1.0, reach=1.0, quickness=10.0) -> Steered:
+def car_on_path(car: System, path: Path, *, speed: Real = 1.0, reach: Real = 1.0, quickness: Real = 10.0) -> Steered:
     """A `car` whose rear axle comes onto the path F = 0 and follows it: see `PathFollower`."""
     return steered(car, CarFollower(car.parameters, *_gains(speed, reach, quickness), path))
 
 
-def snakeboard_on_path(board: System, path: Callable, *, speed=0.5, reach=0.5, quickness=10.0) -> Steered:
-    """A `snakeboard` that comes onto the path F = 0 and follows it, from rest: it can pump only where the path bends."""
+def snakeboard_on_path(
+    board: System, path: Path, *, speed: Real = 0.5, reach: Real = 0.5, quickness: Real = 10.0
+) -> Steered:
+    """A `snakeboard` that comes onto the path F = 0 and follows it, from rest: it pumps only where the path bends."""
     return steered(board, SnakeboardFollower(board.parameters, *_gains(speed, reach, quickness), path))
 
 
 def snakeboard_gait(
-    board: System, *, rotor=1.0, wheels=0.5, rotor_rate=3.0, wheel_rate=3.0, lag=0.0, quickness=10.0
+    board: System,
+    *,
+    rotor: Real = 1.0,
+    wheels: Real = 0.5,
+    rotor_rate: Real = 3.0,
+    wheel_rate: Real = 3.0,
+    lag: Real = 0.0,
+    quickness: Real = 10.0,
 ) -> Steered:
     """A `snakeboard` whose rotor and wheels swing: see `Gait`. Angles in radians, rates in rad/s."""
     swings = {"rotor": rotor, "wheels": wheels, "rotor_rate": rotor_rate, "wheel_rate": wheel_rate, "lag": lag}
@@ -369,5 +425,5 @@ def snakeboard_gait(
     return steered(board, Gait(board.parameters, **checked, quickness=positive("quickness", quickness)))
 
 
-def _gains(speed, reach, quickness) -> tuple[Array, Array, Array]:
+def _gains(speed: Real, reach: Real, quickness: Real) -> tuple[Array, Array, Array]:
     return positive("speed", speed), positive("reach", reach), positive("quickness", quickness)
