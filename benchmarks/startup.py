@@ -66,7 +66,7 @@ def measured(example: str, repeats: int) -> list[list[str]]:
 
 def every_model(repeats: int) -> list[list[str]]:
     """Rows of all built-in systems with their own examples: processor and wall seconds with a warm cache, the best of several."""
-    from dalembert.io.config import dumps
+    from dalembert.io.config import to_toml
     from dalembert.models import MODELS
 
     rows = []
@@ -74,7 +74,7 @@ def every_model(repeats: int) -> list[list[str]]:
         os.chmod(folder, 0o700)
         for model in MODELS.values():
             config = Path(folder, f"{model.name}.toml")
-            config.write_text(dumps({"system": {"name": model.name, **model.example}, "method": dict(model.method),
+            config.write_text(to_toml({"system": {"name": model.name, **model.example}, "method": dict(model.method),
                                      "initial": dict(model.initial), "run": {"step": model.step, "steps": 100}}))
             first = timed(command(str(config)), folder)
             times = [timed(command(str(config)), folder)[:2] for _ in range(repeats)]
@@ -94,14 +94,14 @@ class Counter:
     def __init__(self) -> None:
         import jax
 
-        from dalembert.kernels import llvm as native
-        from dalembert.kernels import lowering as lower
+        from dalembert.kernels import llvm
+        from dalembert.kernels import problem
 
         self.seconds = {"trace+lower": 0.0, "XLA compile": 0.0, "native compile": 0.0}
         self.compilations = 0
         jax.monitoring.register_event_duration_secs_listener(self._event)
-        native.object_code = self._wrapped(native.object_code, "native compile", 1)
-        lower.lower = self._wrapped(lower.lower, "trace+lower", 0)
+        llvm.compile_object = self._wrapped(llvm.compile_object, "native compile", 1)
+        problem.lower = self._wrapped(problem.lower, "trace+lower", 0)
 
     def _event(self, name: str, seconds: float, **_) -> None:
         if name.endswith("backend_compile_duration"):
