@@ -17,7 +17,6 @@ import typer
 from .. import papers  # its exhibits load at first use
 from ..analysis.comparison import seconds_per_step
 from ..errors import InvalidInput, UnknownName, WriteFailure
-from ..groups import described
 from ..integrators import (
     METHODS,
     DiscreteMoserVeselov,
@@ -133,7 +132,7 @@ def _final_state(run: Run) -> dict[str, Any]:
     last, angles = run.last, run.angles[-1]
     discrete = not isinstance(run.integrator, RungeKutta | DormandPrince | Taylor)
     values = (last.g, angles, last.xi, last.increment if discrete else (), last.momentum, run.multipliers[-1])
-    return dict(zip(names, (*map(to_json, values), described(run.system.group, last.g, angles)), strict=True))
+    return dict(zip(names, (*map(to_json, values), run.system.group.describe(last.g, angles)), strict=True))
 
 
 def _event_report(found: Crossings) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidInput, UnknownName
-from ..groups import Group, axes, configuration, described
+from ..groups import Group
 from ..integrators import METHODS, Integrator
 from ..mechanics import MechanicalSystem, State
 from ..models import MODELS, Model
@@ -298,7 +298,7 @@ def _check_initial(system: MechanicalSystem, initial: Section) -> None:
 def build_state(system: MechanicalSystem, initial: Section, run: Section) -> State:
     """The state of the sections [initial] and [run]; its numbers may be traced by JAX."""
     given = initial.get("configuration")
-    g = None if given is None else configuration(system.group, given)
+    g = None if given is None else system.group.configuration(given)
     return system.state(g, initial.get("velocity"), momentum=initial.get("momentum"), t=run.get("t0", 0.0))
 
 
@@ -532,13 +532,11 @@ def _with_defaults(given: Section, options: Section) -> str:
 
 
 def _initial_template(group: Group, given: Section) -> str:
-    names = ", ".join(axis.name for axis in axes(group))
+    names = ", ".join(axis.name for axis in group.axes())
     other = "velocity" if "momentum" in given else "momentum"
     text = f"# configurations in {group}; velocities and momenta have components ({names})\n"
     if "configuration" not in given:
-        identity = [described(part, part.identity()) or [0.0] * part.dim for part in group.factors]
-        shown = _toml_value(identity if len(identity) > 1 else identity[0])
-        text += f"# configuration = {shown}   # the identity, which is the default\n"
+        text += f"# configuration = {_toml_value(group.identity_table())}   # the identity, which is the default\n"
     return text + _toml_lines(given) + f"# or {other} = [...]; a momentum may have its components on D alone\n"
 
 

@@ -27,7 +27,6 @@ import jax
 import numpy as np
 
 from ..errors import InvalidInput, UnknownName, made_by
-from ..groups import Motions, Rotations, axes, quaternions
 from ..integrators import Integrator
 from ..mechanics import MechanicalSystem
 from ..models import MODELS
@@ -291,7 +290,7 @@ def to_xarray(run: Run, *, reaction: bool = False) -> xarray.Dataset:
     }
     coordinates: dict[str, Any] = {"time": (lead, np.asarray(run.t), _attributes("time"))}
     if any("component" in dims for dims, *_ in data.values()):
-        components = axes(run.system.group)
+        components = run.system.group.axes()
         coordinates["component"] = [axis.name for axis in components]
         for kind in ("velocity", "momentum", "force"):
             coordinates[f"{kind}_unit"] = ("component", [getattr(axis, kind) for axis in components])
@@ -353,11 +352,9 @@ def _attitude_columns(run: Run) -> dict[str, Column]:
     factors = run.system.group.factors
     for (name, (values, _)), factor in zip(configuration_columns(run.g, 0).items(), factors, strict=True):
         tail = name.removeprefix("configuration")
-        size = factor.size if isinstance(factor, Motions | Rotations) else 0
-        if size == 3:
-            columns[f"quaternion{tail}"] = (quaternions(np.asarray(values)[..., :3, :3]), ("part",))
-        if isinstance(factor, Motions):
-            columns[f"position{tail}"] = (np.asarray(values)[..., :size, size], (f"space{tail}",))
+        for kind, dimension in (("quaternion", "part"), ("position", f"space{tail}")):
+            if (found := factor.path(kind, values)) is not None:
+                columns[f"{kind}{tail}"] = (found, (dimension,))
     return columns
 
 
@@ -498,6 +495,8 @@ def load_run(path: str | Path, *, system: MechanicalSystem | None = None, integr
         else:
             why = form["missing"]
             raise InvalidInput(f"{path} cannot hold the {name} of this run ({why}): give load(path, {name}=...)")
+    if fields["backend"] == "scipy":  # the reference of before November 2026 counted its steps in integers
+        fields["final"] = fields["final"]._replace(steps=np.asarray(fields["final"].steps, float))
     return Run(**fields)
 
 

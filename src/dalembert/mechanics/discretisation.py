@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InconsistentDiscretisation, InvalidInput
-from ..groups import SO3, Cayley, Euclidean, Exponential, Group, Retraction
+from ..groups import Cayley, Exponential, Group, Retraction
 from ..numerics import find_root, solve
 from ..numerics.types import Array, Controls, Covector, Element, Float, Scalar, Velocity
 from .invariant import InvariantSystem, LRSystem, block, generators, zero_rows

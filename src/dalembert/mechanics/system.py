@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidInput, OffConstraint
-from ..groups import Group, axes
+from ..groups import Group
 from ..kernels import compile_function
 from ..numerics import (
     Root,

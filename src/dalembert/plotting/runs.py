@@ -1,11 +1,4 @@
-"""The motion itself: paths in the plane and on the sphere, attitudes, coordinates over time.
-
-Runs: the motion beside what it keeps.
-
-A comparison of methods: what each keeps, its error over time, and what a step costs.
-
-How trajectories show themselves in a notebook.
-"""
+"""Figures of runs: the motion beside what it conserves, methods compared, and a run in a notebook."""
 
 from __future__ import annotations
 
@@ -20,6 +13,7 @@ import jax
 import numpy as np
 
 from ..errors import InvalidInput
+from ..groups import quaternions
 from ..mechanics import html_table
 from ..numerics import LEAST, classify
 from ..simulation import Run, energy_conservation
@@ -30,18 +24,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-TRACED = 300
-HEADINGS = 25
+Array = np.ndarray[Any, Any]
+MAX_SPHERE_STATES = 300
+"""States of a run whose trace is drawn on the sphere."""
+MAX_PICTURE_STATES = 20_000
+"""States up to which a trajectory is drawn beside its table in a notebook."""
 
 
 def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     """The motion as its group shows it best: a path in the plane, a trace on the sphere, or coordinates over time."""
     group = next(iter(runs.values())).system.group
-    draw = {"SE(2)": _plane, "SO(3)": _sphere}.get(str(group.factors[0]), _coordinates)
+    draw = {"plane": _plane, "attitude": _sphere}.get(group.factors[0].picture, _coordinates)
     draw(figure, cell, runs)
 
 
-def headings(axes: Axes, pose: np.ndarray, colour: str, count: int = HEADINGS) -> None:
+def headings(axes: Axes, pose: Array, colour: str, count: int = 25) -> None:
     """Short strokes along the blade at some of the poses (k, 3, 3) of a path in the plane."""
     for k in np.unique(np.linspace(0, len(pose) - 1, count).astype(int)):
         stroke = 0.015 * np.ptp(pose[:, :2, 2]) * pose[k, :2, 0]
@@ -76,7 +73,7 @@ def _sphere(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     axes = space(figure, cell)
     globe(axes)
     for (label, run), colour, dash in zip(runs.items(), cycle(COLOURS), cycle(DASHES), strict=False):
-        axis = np.asarray(jax.tree.leaves(run.g)[0])[:TRACED, :, 2]
+        axis = np.asarray(jax.tree.leaves(run.g)[0])[:MAX_SPHERE_STATES, :, 2]
         axes.plot(*axis.T, linestyle=dash, color=colour, label=label, linewidth=1.0)
         axes.plot(*axis[:1].T, "o", color=colour, markersize=4)
     axes.set_title("The body's third axis in space")
@@ -98,11 +95,11 @@ def _coordinates(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
 
 @styled
 def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
-    """The three body axes on the unit sphere, and the attitude quaternion over time (its sign followed continuously), of a run on SO(3)."""
+    """The three body axes on the unit sphere, and the attitude quaternion over time, of a run on SO(3)."""
     from matplotlib.figure import Figure
 
     attitude = np.asarray(jax.tree.leaves(trajectory.g)[0])
-    if attitude.shape[1:] != (3, 3) or str(trajectory.system.group.factors[0]) != "SO(3)":
+    if attitude.shape[1:] != (3, 3) or trajectory.system.group.factors[0].picture != "attitude":
         raise InvalidInput(f"an attitude is an element of SO(3); this run is on {trajectory.system.group}")
     figure = Figure(figsize=(9.5, 4.2), layout="constrained")
     grid = figure.add_gridspec(1, 2, width_ratios=(1, 1.2))
@@ -122,15 +119,6 @@ def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
     return save(figure, path)
 
 
-def quaternions(attitude: np.ndarray) -> np.ndarray:
-    """Unit quaternions (k, 4), scalar first, along a path of rotations (k, 3, 3): the sign that is nearest to the one before."""
-    from scipy.spatial.transform import Rotation
-
-    q = np.roll(Rotation.from_matrix(attitude).as_quat(), 1, axis=1)
-    turns = np.cumprod(np.where(np.sum(q[1:] * q[:-1], axis=1) < 0, -1.0, 1.0))
-    return q * np.concatenate([[1.0], turns])[:, None]
-
-
 def plot_trajectory(trajectory: Run, path: str | Path | None = None) -> Figure:
     """The motion, the velocity and the conservation of one run; saved if a path is given."""
     return plot_comparison({trajectory.integrator.name: trajectory}, title=str(trajectory.system.group), path=path)
@@ -140,7 +128,7 @@ def plot_trajectory(trajectory: Run, path: str | Path | None = None) -> Figure:
 def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Path | None = None) -> Figure:
     """Several runs of one system side by side: the motion, |E - E(0)|, |A xi - b| and the distance from the group.
 
-    Where power enters, the work is taken from E - E(0) (`balance.energy_kept`). Where a method has steps of several sizes, these too.
+    Where power enters, the work is taken from E - E(0). Where a method has steps of several sizes, they are drawn too.
     """
     from matplotlib.figure import Figure
 
@@ -149,31 +137,27 @@ def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Pat
     grid = figure.add_gridspec(1, 4 if several else 3, width_ratios=(1.15, 1, 1, 1)[: 4 if several else 3])
     draw_motion(figure, grid[0], runs)
     energy = figure.add_subplot(grid[1])
-    kept = figure.add_subplot(grid[2])
+    residual = figure.add_subplot(grid[2])
     for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
         shown = energy_conservation(run)
         curve(energy, run.t, shown.values, label=label, color=colour)
-        curve(kept, run.t, run.group_distance(), label=f"{label}: group", color=colour)
+        curve(residual, run.t, run.group_distance(), label=f"{label}: group", color=colour)
         if run.multipliers.shape[-1]:
-            curve(kept, run.t, run.constraint_residual(), label=f"{label}: constraint", color=colour, linestyle=":")
-    _finish(energy, shown.title, shown.label)
-    _finish(kept, "Distance from the group and from D", "|g - G|, |A xi - b|")
-    if several:
-        _draw_step_sizes(figure.add_subplot(grid[3]), runs)
+            curve(residual, run.t, run.constraint_residual(), label=f"{label}: constraint", color=colour, linestyle=":")
+    _label_axes(energy, shown.title, shown.label)
+    _label_axes(residual, "Distance from the group and from D", "|g - G|, |A xi - b|")
+    if several:  # |h| of the step that led to each saved state
+        sizes = figure.add_subplot(grid[3])
+        for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
+            curve(sizes, run.t, run.step_sizes, label=label, color=colour)
+        _label_axes(sizes, "Step sizes", "|h|")
     headline(figure, title)
     return save(figure, path)
 
 
-def _draw_step_sizes(axes: Axes, runs: Mapping[str, Run]) -> None:
-    """|h| of the step that led to each saved state."""
-    for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
-        curve(axes, run.t, run.step_sizes, label=label, color=colour)
-    _finish(axes, "Step sizes", "|h|")
-
-
 @styled
 def plot_invariants(t: Any, errors: Mapping[str, Any], *, title: str = "", path: str | Path | None = None) -> Figure:
-    """|errors| of invariants over time on a logarithmic axis, each named with the kind of its drift (`analysis.drift`)."""
+    """|errors| of invariants over time on a logarithmic axis, each named with the kind of its drift."""
     figure, axes = sheet(size=(6.8, 4.2))
     draw_invariants(axes, t, errors)
     headline(figure, title)
@@ -185,10 +169,10 @@ def draw_invariants(axes: Axes, t: Any, errors: Mapping[str, Any]) -> None:
     for (name, values), colour, dash in zip(errors.items(), cycle(COLOURS), cycle(DASHES), strict=False):
         kind = classify(t, values).kind if len(np.asarray(t)) >= LEAST else "too short to tell"
         curve(axes, t, values, label=f"{name}: {kind}", color=colour, linestyle=dash, linewidth=0.9)
-    _finish(axes, "", "|error|")
+    _label_axes(axes, "", "|error|")
 
 
-def _finish(axes: Axes, title: str, label: str) -> None:
+def _label_axes(axes: Axes, title: str, label: str) -> None:
     axes.set_title(title)
     axes.set_xlabel("time")
     axes.set_ylabel(label)
@@ -202,8 +186,8 @@ def plot_methods(comparison: Any, *, title: str = "", path: str | Path | None = 
     styles = list(zip(comparison.runs.items(), cycle(STROKES), strict=False))
     for (label, run), (colour, dash) in styles:
         style = {"color": colour, "linestyle": dash, "label": label}
-        kept = comparison.balances.get(label) or energy_conservation(run)
-        curve(energy, run.t, kept.values, **style)
+        balance = comparison.balances.get(label) or energy_conservation(run)
+        curve(energy, run.t, balance.values, **style)
         curve(group, run.t, run.group_distance(), **style)
         if run.multipliers.shape[-1]:
             curve(constraint, run.t, run.constraint_residual(), **style)
@@ -211,7 +195,7 @@ def plot_methods(comparison: Any, *, title: str = "", path: str | Path | None = 
             gaps = comparison.errors[label]
             curve(error, np.asarray(run.t)[: len(gaps)], gaps, **style)
     for axes, heading, unit in (
-        (energy, kept.title, kept.label),
+        (energy, balance.title, balance.label),
         (constraint, "Constraint residual", "|A xi - b|"),
         (group, "Distance from the group", "|R^T R - 1|"),
         (error, "Error in configuration and velocity", "distance from DOP853 at 1e-13"),
@@ -233,10 +217,6 @@ def _draw_cost(axes: Any, rows: list[Any], colours: list[str]) -> None:
     axes.barh(places, [row.nanoseconds or 0.0 for row in rows], color=colours[: len(rows)], height=0.6)
     axes.set(title="Time of a step", xlabel="nanoseconds", yticks=[])
     axes.invert_yaxis()
-
-
-DRAWN = 20_000
-"""States up to which a trajectory is drawn beside its table."""
 
 
 def trajectory_html(run: Run) -> str:
@@ -262,7 +242,7 @@ def trajectory_html(run: Run) -> str:
     if run.holonomic_constraints:
         rows["largest |phi|"] = _peak(run.holonomic_residual())
     rows["largest distance from the group"] = _peak(run.group_distance())
-    picture = _picture(run) if 1 < len(run.t) <= DRAWN else ""
+    picture = _picture(run) if 1 < len(run.t) <= MAX_PICTURE_STATES else ""
     return html_table("Trajectory", rows) + picture
 
 
@@ -271,8 +251,7 @@ def _peak(values: Any) -> str:
 
 
 def _picture(run: Run) -> str:
-    room = io.BytesIO()
-    plot_trajectory(run).savefig(room, format="png", dpi=70)
-    return (
-        f'<img alt="motion and conservation" src="data:image/png;base64,{base64.b64encode(room.getvalue()).decode()}">'
-    )
+    png = io.BytesIO()
+    plot_trajectory(run).savefig(png, format="png", dpi=70)
+    data = base64.b64encode(png.getvalue()).decode()
+    return f'<img alt="motion and conservation" src="data:image/png;base64,{data}">'

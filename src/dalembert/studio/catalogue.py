@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidInput, UnknownName
-from ..groups import Motions, Rotations, axes
 from ..integrators import METHODS, RETRACTIONS
 from ..io.config import load_function
 from ..mechanics import MechanicalSystem
@@ -239,22 +238,12 @@ def _with_configuration(system: MechanicalSystem, initial: Mapping[str, Any]) ->
     """[initial] with its configuration, the identity if it says none."""
     if "configuration" in initial:
         return dict(initial)
-    tables = [_identity(factor) for factor in system.group.factors]
-    return {"configuration": tables if len(tables) > 1 else tables[0], **initial}
-
-
-def _identity(group: Any) -> Any:
-    if not isinstance(group, Motions | Rotations):
-        return [0.0] * group.dim
-    if group.size > 3:
-        return np.eye(group.size + isinstance(group, Motions)).tolist()
-    table: dict[str, Any] = {"angle": 0.0} if group.size == 2 else {"euler": [0.0, 0.0, 0.0], "convention": "ZYX"}
-    return table | ({"position": [0.0] * group.size} if isinstance(group, Motions) else {})
+    return {"configuration": system.group.identity_table("ZYX"), **initial}
 
 
 def _initial(system: MechanicalSystem, state: Any, initial: Mapping[str, Any]) -> list[Control]:
     """Controls of the initial state; `dependent` entries of a velocity follow from the constraint."""
-    names = [axis.name for axis in axes(system.group)]
+    names = [axis.name for axis in system.group.axes()]
     controls = []
     given = initial["configuration"]
     for k, (factor, value) in enumerate(
@@ -277,7 +266,7 @@ def _initial(system: MechanicalSystem, state: Any, initial: Mapping[str, Any]) -
 
 def _configuration(place: str, group: Any, value: Any) -> list[Control]:
     if isinstance(value, Mapping):
-        turns = {"angle": (-np.pi, np.pi), "euler": (-np.pi, np.pi), "position": (-5.0, 5.0)}
+        turns = {"angle": (-np.pi, np.pi), "euler": (-np.pi, np.pi), "position": (-5.0, 5.0), "log": (-np.pi, np.pi)}
         made = [control(f"{place}.{key}", entry) for key, entry in value.items() if key in turns]
         for shown in made:
             shown["low"], shown["high"] = turns[shown["place"].rpartition(".")[2]]
