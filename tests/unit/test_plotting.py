@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 import dalembert as da
 from dalembert import plotting
 from dalembert.errors import InvalidInput
-from dalembert.plotting.runs import quaternions
+from dalembert.groups import quaternions
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
 BLINDNESS = {

@@ -168,9 +168,9 @@ def test_the_first_show_is_prepared():
     with serving(StudioInput(SLEIGH)) as server:
         server.prepare()
         start = json.loads(ask(server, "GET", "/api/catalogue")[2])["start"]
-        assert server.prepared({**start, "complete": True}) is not None
-        assert server.prepared({**start, "frames": 7}) is None
-        assert post(server, "/api/show", start)[1] == server.prepared(start)
+        assert server.first_show({**start, "complete": True}) is not None
+        assert server.first_show({**start, "frames": 7}) is None
+        assert post(server, "/api/show", start)[1] == server.first_show(start)
 
 
 def test_a_port_in_use(studio):

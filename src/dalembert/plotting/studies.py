@@ -1,7 +1,4 @@
-"""Studies of a method: cost against accuracy, phase portraits, and momenta on their locus in space.
-
-Surfaces in space, and momenta on their locus.
-"""
+"""Studies of a method: cost against accuracy, phase portraits and sections, and momenta on their locus in space."""
 
 from __future__ import annotations
 
@@ -26,8 +23,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Array = np.ndarray[Any, Any]
 
-# -- cost and accuracy ------------------------------------------------------------------------------------------------------
+
 @styled
 def plot_work_precision(
     points: Mapping[str, tuple[Any, Any]],
@@ -37,7 +35,7 @@ def plot_work_precision(
     title: str = "",
     path: str | Path | None = None,
 ) -> Figure:
-    """error against cost, both logarithmic: {method: (costs, errors)}, one marker a run; runs that failed are NaN."""
+    """Error against cost, both logarithmic: {method: (costs, errors)}, a marker a run; runs that failed are NaN."""
     figure, axes = sheet(size=(6.2, 4.6))
     draw_lines(axes, points)
     axes.set_xlabel(cost)
@@ -67,7 +65,7 @@ def draw_slope(axes: Axes, x: Sequence[float], y: float, order: int) -> None:
 
 @styled
 def plot_convergence(found: Convergence, *, title: str = "", path: str | Path | None = None) -> Figure:
-    """The errors of every quantity against the step, with a guide of the measured order, rounded, for each order that occurs."""
+    """The errors of every quantity against the step, with a guide for each measured order, rounded."""
     figure, axes = sheet(size=(6.2, 4.6))
     steps = np.abs(found.steps)
     draw_lines(axes, {name: (steps, np.maximum(norms, FLOOR)) for name, norms in found.norms.items()})
@@ -83,12 +81,11 @@ def plot_convergence(found: Convergence, *, title: str = "", path: str | Path | 
     return save(figure, path)
 
 
-# -- phase portraits --------------------------------------------------------------------------------------------------------
 @styled
 def plot_portrait(
     trajectory: Run, components: tuple[int, int] = (0, 1), *, title: str = "", path: str | Path | None = None
 ) -> Figure:
-    """The orbits of a run, or of all members of an ensemble, in the plane of two components of the momentum, with arrows."""
+    """The orbits of a run, or of every member of an ensemble, in the plane of two components of the momentum."""
     figure, axes = sheet(size=(5.6, 5.2))
     momenta = np.asarray(trajectory.momentum)[..., list(components)]
     draw_portrait(axes, list(momenta) if momenta.ndim == 3 else [momenta])
@@ -107,7 +104,7 @@ def plot_section(
     title: str = "",
     path: str | Path | None = None,
 ) -> Figure:
-    """Poincare sections, a dot for each crossing: two `coordinates` (functions of t, g, xi at all crossings) against each other."""
+    """Poincare sections, a dot for each crossing: two `coordinates`, functions of t, g, xi at all crossings."""
     figure, axes = sheet(size=(5.8, 5.2))
     for (label, found), colour in zip(sections.items(), cycle(COLOURS), strict=False):
         x, y = (np.asarray(coordinate(found.t, found.g, found.xi)) for coordinate in coordinates)
@@ -120,7 +117,7 @@ def plot_section(
     return save(figure, path)
 
 
-def draw_portrait(axes: Axes, orbits: Sequence[np.ndarray], *, arrows: bool = True, colour: str = COLOURS[0]) -> None:
+def draw_portrait(axes: Axes, orbits: Sequence[Array], *, arrows: bool = True, colour: str = COLOURS[0]) -> None:
     """Orbits (k, 2) in a plane, each with an arrow in its middle that says which way it runs."""
     for orbit in orbits:
         axes.plot(*np.asarray(orbit).T, color=colour, linewidth=1.0)
@@ -128,7 +125,7 @@ def draw_portrait(axes: Axes, orbits: Sequence[np.ndarray], *, arrows: bool = Tr
             arrow(axes, np.asarray(orbit), colour)
 
 
-def arrow(axes: Axes, orbit: np.ndarray, colour: str) -> None:
+def arrow(axes: Axes, orbit: Array, colour: str) -> None:
     """An arrow head at the middle of the length of an orbit."""
     along = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(orbit, axis=0).T))])
     k = int(np.clip(np.searchsorted(along, along[-1] / 2), 1, len(orbit) - 1))
@@ -136,7 +133,7 @@ def arrow(axes: Axes, orbit: np.ndarray, colour: str) -> None:
     axes.annotate("", xy=orbit[k], xytext=orbit[k - 1], arrowprops=style)
 
 
-def equilibria(axes: Axes, points: np.ndarray, *, stable: bool, colour: str = "#000000", label: str = "") -> None:
+def equilibria(axes: Axes, points: Array, *, stable: bool, colour: str = "#000000", label: str = "") -> None:
     """Filled dots for stable points (k, 2), open ones for unstable points."""
     face = colour if stable else "white"
     axes.plot(*np.asarray(points).T, "o", color=colour, markerfacecolor=face, markersize=4.5, label=label, zorder=5)
@@ -148,14 +145,12 @@ LIGHT_DIRECTION = np.array([0.48, -0.36, 0.8])
 class Patch(NamedTuple):
     """A parametrised surface (i, j, 3) with its looks."""
 
-    surface: np.ndarray
+    surface: Array
     colour: str = COLOURS[5]
     alpha: float = 0.8
 
 
-def momentum_surface(
-    system: InvariantSystem, integrator: EulerPoincareSuslov, step: float, grid: np.ndarray
-) -> np.ndarray:
+def momentum_surface(system: InvariantSystem, integrator: EulerPoincareSuslov, step: float, grid: Array) -> Array:
     """M = F l_d(tau(h B x)) at increments x of a grid (..., 2): the discrete momentum locus, shape (..., 3)."""
     if system.group.dim != 3 or system.subspace.shape[1] != 2:
         raise InvalidInput(
@@ -167,17 +162,17 @@ def momentum_surface(
 
 
 @partial(jax.jit, static_argnums=0)
-def _momenta(integrator: EulerPoincareSuslov, system: InvariantSystem, step, increments) -> jax.Array:
+def _momenta(integrator: EulerPoincareSuslov, system: InvariantSystem, step: float, increments: jax.Array) -> jax.Array:
     return jax.vmap(lambda x: integrator.legendre(system, system.subspace @ x, step))(increments)
 
 
-def grid_faces(grid: np.ndarray) -> np.ndarray:
+def grid_faces(grid: Array) -> Array:
     """The quadrilaterals (k, 4, 3) between the points of a grid (i, j, 3)."""
     corners = [grid[:-1, :-1], grid[1:, :-1], grid[1:, 1:], grid[:-1, 1:]]
     return np.stack(corners, axis=2).reshape(-1, 4, 3)
 
 
-def light(faces: np.ndarray, scale: Any = 1.0) -> np.ndarray:
+def light(faces: Array, scale: Any = 1.0) -> Array:
     """The brightness (k,) of quadrilaterals (k, 4, 3) in diffuse light; `scale` stretches their normals."""
     normals = np.cross(faces[:, 2] - faces[:, 0], faces[:, 3] - faces[:, 1]) * scale
     size = np.maximum(np.linalg.norm(normals, axis=1), 1e-300)
@@ -185,7 +180,7 @@ def light(faces: np.ndarray, scale: Any = 1.0) -> np.ndarray:
 
 
 def draw_surfaces(axes: Any, patches: Sequence[Patch], *, lines: int = 0) -> None:
-    """Parametrised surfaces (i, j, 3) in one collection, so that faces of different surfaces hide each other as they should.
+    """Parametrised surfaces (i, j, 3) in one collection, so that faces of one hide those of another.
 
     `lines` > 0 draws that many coordinate lines of each direction on the first one.
     """

@@ -1,11 +1,11 @@
-"""One look for every figure: fonts, colours that the colour-blind tell apart, dashes and markers that survive black and white."""
+"""One look for every figure: fonts, colours that the colour-blind tell apart, dashes that survive black and white."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -42,17 +42,21 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def styled(draw: Callable) -> Callable:
-    """A drawing function in the house style. Matplotlib is imported when something is drawn, not before."""
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def styled(draw: Callable[P, R]) -> Callable[P, R]:
+    """Let a function draw in the house style; Matplotlib is imported when something is drawn, not before."""
 
     @wraps(draw)
-    def drawn(*arguments, **options):
+    def draw_in_style(*arguments: P.args, **options: P.kwargs) -> R:
         import matplotlib
 
         with matplotlib.rc_context(STYLE):
             return draw(*arguments, **options)
 
-    return drawn
+    return draw_in_style
 
 
 def sheet(
@@ -82,10 +86,12 @@ def curve(axes: Axes, t: Any, values: Any, **style: Any) -> None:
 
 
 def legend_below(axes: Axes, columns: int = 2) -> None:
+    """The legend of axes under them."""
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns)
 
 
 def headline(figure: Figure, text: str) -> None:
+    """The title of a figure, at its left."""
     figure.suptitle(text, fontsize=11, fontweight="bold", x=0.01, ha="left")
 
 

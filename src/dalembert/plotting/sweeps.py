@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+Array = np.ndarray[Any, Any]
 STATUS = {
     0: ("ok", "#e8f1f7"),
     1: ("not converged", "#d55e00"),
@@ -40,11 +41,12 @@ def open_sweep(path: str | Path) -> xarray.Dataset:
 
     if not (Path(path) / "zarr.json").is_file():
         raise InvalidInput(f"{path} is not the Zarr store of a sweep")
-    return xarray.open_zarr(path, consolidated=False, chunks=None)
+    data: xarray.Dataset = xarray.open_zarr(path, consolidated=False, chunks=None)
+    return data
 
 
-class Picture(NamedTuple):
-    """What a picture shows: a variable over one or two dimensions, the others cut."""
+class SweepSlice(NamedTuple):
+    """A variable over one or two dimensions of a sweep, the others cut."""
 
     data: xarray.Dataset
     array: xarray.DataArray
@@ -60,8 +62,8 @@ def select_variable(
     x: str | None = None,
     y: str | None = None,
     at: Mapping[str, float] | None = None,
-) -> Picture:
-    """`show` over x and y: by default the first dimensions that are not cut by `at`; further ones are cut in their middle."""
+) -> SweepSlice:
+    """`show` over x and y, by default the first dimensions that `at` does not cut; others are cut in their middle."""
     at = at or {}
     dims = [str(dim) for dim in data["status"].dims]
     for name in (x, y, *at):
@@ -72,20 +74,20 @@ def select_variable(
         raise InvalidInput(f"every dimension is cut ({', '.join(at)}): leave one for the picture")
     x = x or left.pop(0)
     y = y or (left.pop(0) if left else None)
-    cut = {dim: _place(data, dim, at.get(dim)) for dim in dims if dim not in (x, y)}
+    cut = {dim: _index(data, dim, at.get(dim)) for dim in dims if dim not in (x, y)}
     where = ", ".join(f"{dim} = {_values(data, dim)[place]:.6g}" for dim, place in cut.items())
     data = data.isel(cut)
-    array = _array(data, show).transpose(*((x,) if y is None else (y, x)))
-    return Picture(data, array, show, x, y, f"{show}{' at ' + where if where else ''}")
+    array = _variable(data, show).transpose(*((x,) if y is None else (y, x)))
+    return SweepSlice(data, array, show, x, y, f"{show}{' at ' + where if where else ''}")
 
 
 @styled
-def plot_sweep(picture: Picture, *, log: bool = False, curve: Any = None, path: str | Path | None = None) -> Figure:
+def plot_sweep(cut: SweepSlice, *, log: bool = False, curve: Any = None, path: str | Path | None = None) -> Figure:
     """A heat map, a map of classes, or a curve; `curve` = (x, y, label) is drawn on top.
 
-    Members that failed are left blank, but in `status` and `failed_step`.
+    Members that failed are left blank, except in `status` and `failed_step`.
     """
-    _, array, show, x, y, title = picture
+    _, array, show, x, y, title = cut
     figure, axes = sheet(size=(6.6, 4.6))
     axes.grid(False)
     if y is None:
@@ -101,7 +103,7 @@ def plot_sweep(picture: Picture, *, log: bool = False, curve: Any = None, path: 
     return save(figure, path)
 
 
-def _array(data: xarray.Dataset, show: str) -> xarray.DataArray:
+def _variable(data: xarray.Dataset, show: str) -> xarray.DataArray:
     """A variable, or one component: final_velocity.0."""
     name, *places = show.split(".")
     dims = data["status"].dims
@@ -125,23 +127,23 @@ def _array(data: xarray.Dataset, show: str) -> xarray.DataArray:
     )
 
 
-def _values(array: Any, dim: str) -> np.ndarray:
+def _values(array: Any, dim: str) -> Array:
     return np.asarray(array[dim]) if dim in array.coords else np.arange(array.sizes[dim])
 
 
-def _place(array: Any, dim: str, value: float | None) -> int:
+def _index(array: Any, dim: str, value: float | None) -> int:
     if value is None:
-        return array.sizes[dim] // 2
+        return int(array.sizes[dim]) // 2
     values = _values(array, dim)
     return int(np.argmin(np.abs(values - value))) if values.dtype.kind in "if" else int(value)
 
 
-def _numbers(values: np.ndarray) -> np.ndarray:
+def _positions(values: Array) -> Array:
     return values if values.dtype.kind in "if" else np.arange(len(values))
 
 
-def _scales(axes: Any, array: Any, x: str, y: str | None) -> None:
-    """Names, and logarithmic axes for what is spaced so."""
+def _label_axes(axes: Any, array: Any, x: str, y: str | None) -> None:
+    """Name the axes; values in geometric progression get a logarithmic one."""
     for dim, which in ((x, "x"), *(((y, "y"),) if y else ())):
         values = _values(array, dim)
         axes.set(**{f"{which}label": dim})
@@ -155,9 +157,9 @@ def _scales(axes: Any, array: Any, x: str, y: str | None) -> None:
             axes.set(**{f"{which}scale": "log"})
 
 
-def _mesh(axes: Any, array: Any, x: str, y: str, values: np.ndarray, **options: Any) -> Any:
-    across, up = _numbers(_values(array, x)), _numbers(_values(array, y))
-    _scales(axes, array, x, y)
+def _mesh(axes: Any, array: Any, x: str, y: str, values: Array, **options: Any) -> Any:
+    across, up = _positions(_values(array, x)), _positions(_values(array, y))
+    _label_axes(axes, array, x, y)
     return axes.pcolormesh(across, up, values, shading="nearest", rasterized=True, **options)
 
 
@@ -195,8 +197,8 @@ def _draw_classes(figure: Any, axes: Any, array: Any, x: str, y: str, names: Map
 def _draw_slice(axes: Any, array: Any, x: str, log: bool) -> None:
     values = np.asarray(array, float)
     axes.grid(True)
-    _scales(axes, array, x, None)
-    axes.plot(_numbers(_values(array, x)), values, color=COLOURS[0], marker="o", markersize=2.5)
+    _label_axes(axes, array, x, None)
+    axes.plot(_positions(_values(array, x)), values, color=COLOURS[0], marker="o", markersize=2.5)
     if log:
         axes.set_yscale("log")
     axes.set_ylabel(str(array.name))
