@@ -279,4 +279,4 @@ def test_a_section_is_as_long_as_it_is_asked_to_be():
     event = replace(job.events[0], name="")
     found = poincare_section(job.system, job.integrator, job.state, event, step=0.1, crossings=80)
     assert len(found) == 80 and np.all(np.diff(found.t) > 0) and np.abs(found.g[:, 0]).max() < 1e-15
-    assert len(poincare_section(job.system, job.integrator, job.state, event, step=0.1, crossings=80, most=500)) < 80
+    assert len(poincare_section(job.system, job.integrator, job.state, event, step=0.1, crossings=80, max_steps=500)) < 80

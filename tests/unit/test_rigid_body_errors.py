@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dalembert.analysis.modified import modified_field, solve_schur
+from dalembert.analysis.series import modified_field
+from dalembert.papers.mclachlan_zanna import solve_schur
 from dalembert.errors import InvalidInput, UnknownName
 from dalembert.groups import SO3
 from dalembert.integrators import DiscreteMoserVeselov, ImplicitMidpoint, KineticSplitting, LiePoissonSplitting, Rattle

@@ -11,7 +11,7 @@ import rn
 from registry import case
 
 import dalembert as da
-from dalembert.papers.embedding import embed
+from dalembert.papers.jimenez_scheurle import embed
 
 
 def _kinetic(t, q, v, p):

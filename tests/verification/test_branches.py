@@ -66,8 +66,8 @@ def test_the_rational_map_is_the_integrators(build, integrator):
     impulse, slope, transported = definition(x)
     assert np.abs(f.impulse(x) - impulse).max() < 1e-14
     assert np.abs(f.slope(x) - slope).max() < 1e-13
-    assert np.abs(f.transported(x) - transported).max() < 1e-14
-    assert np.abs(f.rational.value(x[None])[0] - f.restricted(x)).max() < 1e-13
+    assert np.abs(f.transport(x) - transported).max() < 1e-14
+    assert np.abs(f.rational.value(x[None])[0] - f.restriction(x)).max() < 1e-13
     shift = 1e-5 * np.eye(f.rank)
     bend = np.stack([(f.slope(x + e) - f.slope(x - e)) / 2e-5 for e in shift], axis=-1)
     assert np.abs(f.bend(x) - bend).max() < 1e-8
@@ -120,7 +120,7 @@ def test_three_real_cayley_branches():
     grid = np.stack(np.meshgrid(*[np.linspace(-6, 6, 61)] * 2), -1).reshape(-1, 2)
     inside = grid[np.linalg.det(f.jacobian(grid)) < 0]
     assert len(inside)
-    found = branches(system, CAYLEY, f.restricted(inside[0]), 1.0)
+    found = branches(system, CAYLEY, f.restriction(inside[0]), 1.0)
     assert (len(found), found.is_real.sum()) == (7, 3)
 
 

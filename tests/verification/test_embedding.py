@@ -10,7 +10,7 @@ import rn
 from rn import largest, velocity_form
 
 import dalembert as da
-from dalembert.papers.embedding import chi0, chi1, chi1_slope, embed, interpolate, tangent_part
+from dalembert.papers.jimenez_scheurle import chi0, chi1, chi1_slope, embed, interpolate, tangent_part
 
 EPS = 0.1
 # REFERENCE.md: g(1/2) in (x, z, vx) for eps = 0.1 and in the limit, beta = 1/2

@@ -23,7 +23,7 @@ from dalembert.analysis.integrals import (
 from dalembert.analysis.integrals import discrete_total_turning as total_turning
 from dalembert.analysis.legendre import AlgebraicMap, constrained_energy
 from dalembert.models import exact_momentum
-from dalembert.papers.genus import scattering
+from dalembert.papers.garcia_naranjo_jimenez import scattering
 
 A, B, p, q = 3.0, 4.0, 1.0, 0.5
 GENERIC = [[A, 0.0, p], [0.0, B, q], [p, q, 5.0]]
@@ -66,7 +66,7 @@ def test_fedorov_zenkovs_integrals():
     system = da.models.suslov(inertia)
     J = np.trace(inertia) / 2 * np.eye(3) - inertia
     y = np.random.default_rng(1).uniform(-1.5, 1.5, (10, 2))
-    m = AlgebraicMap(system, VESELOV, angles=True).restricted(y)
+    m = AlgebraicMap(system, VESELOV, angles=True).restriction(y)
     quadratic = (
         (J[0, 0] + J[2, 2]) * m[:, 0] ** 2 + 2 * J[0, 1] * m[:, 0] * m[:, 1] + (J[1, 1] + J[2, 2]) * m[:, 1] ** 2
     )
@@ -101,7 +101,7 @@ def test_critical_values_and_invariant_curves():
     assert counts == [2, 2, 0]
     f = AlgebraicMap(system, VESELOV)
     orbit = f.orbit(np.array([0.5, 0.6]), 30)
-    levels = constrained_energy(system, f.restricted(orbit))
+    levels = constrained_energy(system, f.restriction(orbit))
     assert np.ptp(levels) < 1e-14
     ovals = invariant_curves(system, VESELOV, levels[0], points=121)
     coordinates = (
@@ -193,7 +193,7 @@ def test_moser_veselov_runs_fast_and_cayley_slowly():
     speeds = []
     for integrator in (VESELOV, CAYLEY):
         f = AlgebraicMap(system, integrator)
-        orbit = f.restricted(f.orbit(f.start(h * M_GENERIC)[0], steps)) / h
+        orbit = f.restriction(f.orbit(f.start(h * M_GENERIC)[0], steps)) / h
         speeds.append((phase(orbit[-1]) - phase(M_GENERIC)) / flow)
     assert speeds[0] > 1.001 and speeds[1] < 0.999
 
@@ -211,7 +211,7 @@ def test_theorem_7_4():
     f = AlgebraicMap(system, VESELOV)
     x, _ = f.start(impulse)
     orbit = np.concatenate([f.orbit(x, -40)[:0:-1], f.orbit(x, 40)])
-    p_theta, p1 = f.restricted(orbit).T
+    p_theta, p1 = f.restriction(orbit).T
     assert np.all(np.diff(p1) >= -1e-15) and len(set(np.sign(p_theta))) == 1 and p1[0] < 0 < p1[-1] < m * a
     found = limits(system, VESELOV, impulse, 1.0)
     assert np.abs(found.before + found.after).max() < 1e-10

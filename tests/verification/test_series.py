@@ -219,7 +219,7 @@ def test_an_order_by_expansion():
 def test_orders_of_the_retraction_schemes(name, retraction, node):
     """DESIGN: order 2 at s = 1/2, and for every s on force-free systems (the disk's motion is exact with the exponential)."""
     system, state = case(name)
-    order = local_order(system, da.RetractionAdapted(retraction, node), state, most=3)
+    order = local_order(system, da.RetractionAdapted(retraction, node), state, max_order=3)
     assert order == 1 if system.potential is not None and node != 0.5 else order >= 2
 
 

@@ -1,45 +1,68 @@
-"""How large a step may be: where the branch that a run follows ends in a fold.
-
-Along the branch through 0 the Jacobian of the discrete Legendre map f keeps its orientation; the branch ends where f(x) = target and
-det Df(x) = 0 hold together, and both are solved together, so that a threshold is exact to round-off.
-
-Curves in the displacements of a two-dimensional d: level sets of functions, refined to round-off, and their components.
-
-The chart has exponential coordinates y of W where Moser-Veselov allows them (so that rotations by pi are inside) and the
-integrator's own otherwise. On rotations y and its antipode y (1 - 2 pi/|y|) are one displacement.
-
-The discrete map of an LL system is multivalued: all its branches at a point, and runs that choose among them.
+"""The branches of the multivalued discrete map of an LL system: all of them, runs that choose, and where a branch ends.
 
 Where the map is algebraic (Cayley; Moser-Veselov on d with exp d = tau(d)) all real and complex branches are found, by
 homotopy; elsewhere the real ones in a box, by Newton's method from many starts, which proves nothing about others.
+
+A run follows the branch through 0, along which the Jacobian of the discrete Legendre map f keeps its orientation. The
+branch ends in a fold, where f(x) = target and det Df(x) = 0 hold together; both are solved together, so that the
+largest step is exact to round-off.
+
+Curves on a two-dimensional d are level sets of functions in a chart, refined to round-off. The chart has exponential
+coordinates y of W where Moser-Veselov allows them (so that rotations by pi are inside) and the integrator's own
+otherwise. On rotations y and its antipode y (1 - 2 pi/|y|) are one displacement.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..errors import InvalidInput, NumericalFailure, UnknownName
-from ..groups import SO3, Cayley, SOn
-from ..integrators import DiscreteMoserVeselov, EulerPoincareSuslov, Integrator
-from ..mechanics import InvariantSystem
-from .legendre import IMAGINARY_TOLERANCE, AlgebraicMap, LegendreMap, algebraic_map, angle_map, impulse_energy, legendre_map, logarithm
-from .modified import largest_free_step
+from ..groups import Cayley
+from ..integrators import (
+    DiscreteMoserVeselov,
+    EulerPoincareSuslov,
+    Integrator,
+    map_constants,
+    scale_series,
+    series_reciprocal,
+)
+from ..integrators import free_body as free
+from ..mechanics import InvariantSystem, MechanicalSystem, symmetric, vector
+from .legendre import (
+    IMAGINARY_TOLERANCE,
+    AlgebraicMap,
+    LegendreMap,
+    algebraic_map,
+    angle_map,
+    impulse_energy,
+    legendre_map,
+    logarithm,
+)
 from .polynomials import deduplicate, solve_batch
 
 FOLD_MARGIN = 1e-8
 
 
 def largest_step(
-    system: InvariantSystem, integrator: Integrator, momentum, *, steps: int = 0, up_to: float | None = None
+    system: InvariantSystem,
+    integrator: Integrator,
+    momentum: ArrayLike,
+    *,
+    steps: int = 0,
+    up_to: float | None = None,
 ) -> float:
-    """The step h at which a run from this momentum first loses its branch, at its start or within `steps` steps; inf: none up to `up_to`.
+    """The step h at which a run from this momentum first loses its branch, at its start or within `steps` steps.
 
-    `up_to` is by default the h at which |h w| is 100 for the velocity w of the momentum. For h above the threshold the run may exist
-    again. Discrete Moser-Veselov of a free body has its own answer (`analysis.moser_veselov`), which this agrees with.
+    It is inf if no step up to `up_to` does, by default the h at which |h w| is 100 for the velocity w of the momentum.
+    For h above the threshold the run may exist again. Discrete Moser-Veselov of a free body has its own answer
+    (`largest_free_step`), with which this agrees.
     """
     if isinstance(integrator, DiscreteMoserVeselov):
         return largest_free_step(system.inertia, momentum, integrator.order, integrator.variant)
@@ -56,13 +79,13 @@ def largest_step(
     good, chain, h = 0.0, np.zeros((steps + 1, f.rank)), min(0.2 / speed, limit)
     confirming = None  # a fold just found: the run must exist up to it
     while good < limit:
-        run, lost = _run(f, h * direction, steps)
-        if lost is None:
+        run, missing = _run(f, h * direction, steps)
+        if missing is None:
             if confirming is not None:
                 return confirming
             good, chain, h = h, run, min(1.15 * h, limit)
             continue
-        confirming = _fold(f, direction, good, chain, lost)
+        confirming = _fold(f, direction, good, chain, missing)
         if confirming is not None and not good < confirming <= h * (1 + 1e-12):
             confirming = None
         h = (good + h) / 2 if confirming is None else max(confirming * (1 - FOLD_MARGIN), (good + confirming) / 2)
@@ -71,10 +94,13 @@ def largest_step(
     return np.inf
 
 
-def explain_branch_end(system, integrator, momentum, step: float, *, steps: int) -> str:
-    """In words: the branch ended `steps` steps (0: at the start) after this momentum, and for which h it goes on."""
+def explain_branch_end(
+    system: MechanicalSystem, integrator: Integrator, momentum: ArrayLike, step: float, *, steps: int
+) -> str:
+    """Say that the branch ended `steps` steps (0: at the start) after this momentum, and for which h it continues."""
     reason = "branch lost: the branch of solutions that the run follows ends before this step"
-    if isinstance(integrator, EulerPoincareSuslov) and not callable(integrator.lagrangian):
+    named = isinstance(integrator, EulerPoincareSuslov) and not callable(integrator.lagrangian)
+    if named and isinstance(system, InvariantSystem):
         threshold = largest_step(system, integrator, momentum, steps=steps, up_to=abs(step))
         if np.isfinite(threshold):
             return f"{reason}: from this momentum it exists for steps below {threshold:.10g}"
@@ -92,16 +118,20 @@ def _run(f: LegendreMap, target: np.ndarray, steps: int) -> tuple[np.ndarray, in
     return points, None if exists else steps
 
 
-def _fold(f: LegendreMap, direction, h: float, chain: np.ndarray, index: int) -> float | None:
-    """Newton's method for f(x) = T(h), Df(x) v = 0, |v| = 1: the fold in which x_index ends; T is the target of that step."""
+def _fold(f: LegendreMap, direction: np.ndarray, h: float, chain: np.ndarray, index: int) -> float | None:
+    """The h of the fold in which x_index ends, by Newton's method for f(x) = T(h), Df(x) v = 0, |v| = 1.
+
+    T is the target of that step.
+    """
     x, v = chain[index], np.linalg.svd(f.jacobian(chain[index]))[2][-1]
     r = f.rank
     for _ in range(60):
-        target, rate = _target(f, direction, h, chain[:index])
-        if target is None:
+        family = _target(f, direction, h, chain[:index])
+        if family is None:
             return None
+        target, rate = family
         D, D2 = f.jacobian(x), f.curvature(x)
-        residual = np.concatenate([f.restricted(x) - target, D @ v, [v @ v - 1]])
+        residual = np.concatenate([f.restriction(x) - target, D @ v, [v @ v - 1]])
         matrix = np.zeros((2 * r + 1, 2 * r + 1))
         matrix[:r, :r], matrix[:r, -1] = D, -rate
         matrix[r : 2 * r, :r], matrix[r : 2 * r, r : 2 * r] = np.einsum("ijk,j->ik", D2, v), D
@@ -118,16 +148,78 @@ def _fold(f: LegendreMap, direction, h: float, chain: np.ndarray, index: int) ->
     return None
 
 
-def _target(f: LegendreMap, direction, h: float, chain: np.ndarray):
+def _target(f: LegendreMap, direction: np.ndarray, h: float, chain: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """(T(h), T'(h)): the target of the step after `chain` and its derivative along the family of runs."""
     target, rate = h * direction, direction
     for guess in chain:
         x, good = f.solve(target, guess)
         if not good:
-            return None, None
+            return None
         speed = solve_batch(f.jacobian(x), rate)
-        target, rate = f.transported(x), f.transported_slope(x) @ speed
+        target, rate = f.transport(x), f.transport_slope(x) @ speed
     return target, rate
+
+
+def free_body_level(inertia: ArrayLike, momentum: ArrayLike) -> free.Body:
+    """The constants of a free body on the level of this momentum."""
+    return free.body_on_level(jnp.asarray(symmetric(inertia, 3, "inertia")), vector(momentum, 3, "momentum"))
+
+
+def failing_steps(
+    inertia: ArrayLike, momentum: ArrayLike, order: int | str = 2, variant: str = "scaled", up_to: float = 100.0
+) -> list[tuple[float, float]]:
+    """The intervals of steps 0 < h <= up_to at which discrete Moser-Veselov of this order has no solution."""
+    if order == "exact":
+        return []
+    if variant == "scaled":
+        body = free_body_level(inertia, momentum)
+        limit = float(free.largest_scale(body))
+        even = [float(c) for c in series_reciprocal(scale_series(body, int(order) // 2).s)]
+        polynomial = np.zeros(max(2, 2 * len(even) - 1))
+        polynomial[: 2 * len(even) : 2] = even
+        h = np.eye(len(polynomial))[1]  # edges are real roots of limit p(h) = h and of limit p(h) = -h
+        roots = np.concatenate([np.polynomial.polynomial.polyroots(limit * polynomial - s * h) for s in (1.0, -1.0)])
+        edges = np.sort(roots[np.abs(roots.imag) < 1e-9].real)
+
+        def fails(h: float) -> bool:
+            return bool(abs(h) >= limit * abs(np.polynomial.polynomial.polyval(h, polynomial)))
+
+    else:
+        tensor, m = jnp.asarray(symmetric(inertia, 3, "inertia")), jnp.asarray(momentum, float)
+        exists = jax.jit(jax.vmap(lambda h: map_constants(tensor, m, h, order, variant)[2]))
+        edges = _edges(lambda h: np.asarray(exists(jnp.asarray(h))), up_to)
+
+        def fails(h: float) -> bool:
+            return not exists(jnp.atleast_1d(h))[0]
+
+    marks = np.concatenate([[0.0], edges[(edges > 0) & (edges < up_to)], [up_to]])
+    found: list[tuple[float, float]] = []
+    for low, high in pairwise(marks):
+        if fails((low + high) / 2):
+            joined = found and found[-1][1] == low
+            found = [*found[:-1], (found[-1][0], float(high))] if joined else [*found, (float(low), float(high))]
+    return found
+
+
+def largest_free_step(
+    inertia: ArrayLike, momentum: ArrayLike, order: int | str = 2, variant: str = "scaled", up_to: float = 100.0
+) -> float:
+    """The first step at which discrete Moser-Veselov fails, inf if none below `up_to`; see `failing_steps` for more."""
+    intervals = failing_steps(inertia, momentum, order, variant, up_to)
+    return intervals[0][0] if intervals else np.inf
+
+
+def _edges(exists: Callable[[np.ndarray], np.ndarray], up_to: float) -> np.ndarray:
+    """Where `exists` changes, on a grid refined by bisection."""
+    grid = np.linspace(0, up_to, 401)[1:]
+    known = exists(grid)
+    change = np.flatnonzero(known[1:] != known[:-1])
+    low, high, before = grid[change], grid[change + 1], known[change]
+    for _ in range(48 if len(change) else 0):
+        middle = (low + high) / 2
+        same = exists(middle) == before
+        low, high = np.where(same, middle, low), np.where(same, high, middle)
+    return (low + high) / 2
 
 
 PlaneFunction = Callable[[np.ndarray], np.ndarray]
@@ -148,31 +240,31 @@ class Chart:
         if f.rank != 2:
             raise InvalidInput(f"curves are drawn on a two-dimensional d; this one has dimension {f.rank}")
         angles = isinstance(f, AlgebraicMap) and f.angles
-        projective = angles and isinstance(system.group, SO3 | SOn)
+        projective = angles and system.group.is_rotation_group() and system.group.dim > 1
         window = np.full(2, 4.0 if extent is None else float(extent))
-        if angles:
-            turning = np.array([np.abs(np.linalg.eigvals(E)).max() > 0 for E in f.basis])  # type: ignore[attr-defined]
+        if isinstance(f, AlgebraicMap) and f.angles:
+            turning = np.array([np.abs(np.linalg.eigvals(E)).max() > 0 for E in f.basis])
             window = np.where(turning, 1.02 * np.pi, window)
         return Chart(f, window, projective)
 
     def inside(self, y: np.ndarray) -> np.ndarray:
         """Where a point is in the chart."""
-        return (
-            np.hypot(y[..., 0], y[..., 1]) < 1.02 * np.pi if self.projective else np.all(np.abs(y) <= self.window, -1)
-        )
+        if self.projective:
+            return np.asarray(np.hypot(y[..., 0], y[..., 1]) < 1.02 * np.pi)
+        return np.asarray(np.all(np.abs(y) <= self.window, -1))
 
-    def from_coordinates(self, x) -> np.ndarray:
+    def from_coordinates(self, x: ArrayLike) -> np.ndarray:
         """y of points given in the integrator's own coordinates."""
         f = self.map
         if not (isinstance(f, AlgebraicMap) and f.angles and isinstance(f.integrator.retraction, Cayley)):
             return np.asarray(x)
         W = AlgebraicMap(f.system, f.integrator).displacement(np.atleast_2d(x))
         y = np.array([logarithm(f, w) for w in W]) @ np.linalg.pinv(f.subspace).T
-        return y.reshape(np.shape(x))
+        return np.asarray(y.reshape(np.shape(x)))
 
     def antipode(self, y: np.ndarray) -> np.ndarray:
         """The other coordinates of a rotation: y (1 - 2 pi/|y|)."""
-        return y * (1 - 2 * np.pi / np.hypot(y[..., 0], y[..., 1]))[..., None]
+        return np.asarray(y * (1 - 2 * np.pi / np.hypot(y[..., 0], y[..., 1]))[..., None])
 
     def zeros(self, function: PlaneFunction, *, points: int = 201) -> list[np.ndarray]:
         """The curves function(y) = 0 in the chart: polylines (k, 2) whose points satisfy the equation to round-off."""
@@ -189,17 +281,12 @@ class Chart:
         cell = 2 * self.window / 100
         begin = y
         for _ in range(6):
-            slope = gradient(function, y)
+            # the gradient, by central differences, only steers Newton's method
+            slope = np.stack([(function(y + e) - function(y - e)) / 2e-6 for e in 1e-6 * np.eye(2)], axis=-1)
             size = np.sum(slope**2, -1, keepdims=True)
             new = y - function(y)[:, None] * slope / np.where(size > 0, size, np.inf)
             y = np.where(np.all(np.abs(new - begin) < cell, -1, keepdims=True), new, y)
         return y
-
-
-def gradient(function: PlaneFunction, y: np.ndarray) -> np.ndarray:
-    """By central differences: it only steers Newton's method."""
-    step = 1e-6
-    return np.stack([(function(y + e) - function(y - e)) / (2 * step) for e in step * np.eye(2)], axis=-1)
 
 
 def connected_components(chart: Chart, lines: list[np.ndarray]) -> np.ndarray:
@@ -217,22 +304,24 @@ def connected_components(chart: Chart, lines: list[np.ndarray]) -> np.ndarray:
     return label
 
 
-def on_one_component(system: InvariantSystem, integrator: EulerPoincareSuslov, x, other) -> bool:
-    """Whether two displacements (coordinates in the basis of d) are on one component of a level of the constrained energy."""
+def on_one_component(
+    system: InvariantSystem, integrator: EulerPoincareSuslov, x: np.ndarray, other: np.ndarray
+) -> bool:
+    """Whether two displacements (coordinates in the basis of d) are on one component of an energy level."""
     chart = Chart.of(system, integrator, extent=2 + 2 * float(np.abs([x, other]).max()))
     y, z = chart.from_coordinates(np.array([x, other], float))
     level = impulse_energy(chart.map, y)
     lines = chart.zeros(lambda p: impulse_energy(chart.map, p) - level)
     label = connected_components(chart, lines)
-    nearest = [
-        min(range(len(lines)), key=lambda i: _distance(chart, lines[i], point)) if lines else -1 for point in (y, z)
-    ]
-    return bool(lines) and bool(label[nearest[0]] == label[nearest[1]])
 
+    def distance(line: np.ndarray, point: np.ndarray) -> float:
+        places = [point, chart.antipode(point)] if chart.projective else [point]
+        return min(float(np.linalg.norm(line - place, axis=-1).min()) for place in places)
 
-def _distance(chart: Chart, line: np.ndarray, point: np.ndarray) -> float:
-    places = [point, chart.antipode(point)] if chart.projective else [point]
-    return min(float(np.linalg.norm(line - place, axis=-1).min()) for place in places)
+    if not lines:
+        return False
+    first, second = (min(range(len(lines)), key=lambda i: distance(lines[i], point)) for point in (y, z))
+    return bool(label[first] == label[second])
 
 
 MAX_GRID_POINTS = 300_000
@@ -242,9 +331,9 @@ MAX_GRID_POINTS = 300_000
 class Branches:
     """Solutions W of iota* F l_d(W) = a given restricted momentum, the smallest displacement first.
 
-    `increments` (k, n) are tau^-1(W)/h (those of the trajectory), `momenta` (k, n) the full F l_d(W), complex where the solution
-    is; `displacements` (k, N, N) the matrices of W. `at_infinity` counts solutions that are limits W outside tau(d).
-    `complete` says whether all complex ones are there, or only the real ones of a box.
+    `increments` (k, n) are tau^-1(W)/h (those of the trajectory), `momenta` (k, n) the full F l_d(W), complex where the
+    solution is; `displacements` (k, N, N) the matrices of W. `at_infinity` counts solutions that are limits W outside
+    tau(d). `complete` says whether all complex ones are there, or only the real ones of a box.
     """
 
     increments: np.ndarray
@@ -260,49 +349,48 @@ class Branches:
     def is_real(self) -> np.ndarray:
         """Which solutions are real, shape (k,)."""
         size = 1e-300 + np.abs(self.increments).max(-1)
-        return np.abs(self.increments.imag).max(-1) < IMAGINARY_TOLERANCE * size
+        return np.asarray(np.abs(self.increments.imag).max(-1) < IMAGINARY_TOLERANCE * size)
 
     @property
     def real(self) -> np.ndarray:
         """The increments of the real solutions, shape (number of them, n)."""
-        return self.increments[self.is_real].real
+        return np.asarray(self.increments[self.is_real].real)
 
 
 def find_branches(
-    system: InvariantSystem, integrator: EulerPoincareSuslov, momentum, step: float, *, box: float = 4.0
+    system: InvariantSystem, integrator: EulerPoincareSuslov, momentum: ArrayLike, step: float, *, box: float = 4.0
 ) -> Branches:
     """All W in tau(d) with the restricted momentum of `momentum` (n components, or r in the basis of d).
 
-    These are the branches of the inverse Legendre map: (31) and (42) of garcia-naranjo-jimenez for the Suslov problem, the cubic in
-    tan(dtheta/2) for the sleigh. `box` bounds |h w| of the real solutions where the map is not algebraic.
+    These are the branches of the inverse Legendre map: (31) and (42) of garcia-naranjo-jimenez for the Suslov problem,
+    the cubic in tan(dtheta/2) for the sleigh. `box` bounds |h w| of the real solutions where the map is not algebraic.
     """
-    at = _Fibre.of(system, integrator, step)
-    return at.over(at.map.target(momentum, step), step, box)
+    f = _fibre_map(system, integrator, step)
+    return _fibre(f, f.target(momentum, step), step, box)
 
 
 def images(
-    system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float, *, box: float = 4.0
+    system: InvariantSystem, integrator: EulerPoincareSuslov, increment: ArrayLike, step: float, *, box: float = 4.0
 ) -> Branches:
     """All points to which the multivalued map takes the displacement tau(h w), w = `increment` (n components) in d."""
-    at = _Fibre.of(system, integrator, step)
-    native = legendre_map(system, integrator, step)
-    x = displacement_coordinates(system, increment, step)
-    return at.over(native.transported(x), step, box)
+    f, native = _fibre_map(system, integrator, step), legendre_map(system, integrator, step)
+    return _fibre(f, native.transport(displacement_coordinates(system, increment, step)), step, box)
 
 
 def image_tree(
-    system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float, depth: int
+    system: InvariantSystem, integrator: EulerPoincareSuslov, increment: ArrayLike, step: float, depth: int
 ) -> list[np.ndarray]:
     """The distinct complex increments after 0, 1, ..., depth applications of all branches, each of shape (count, n).
 
-    Their number grows like a polynomial for a correspondence that is integrable in the sense of Veselov, like degree^k in general.
+    Their number grows like a polynomial for a correspondence that is integrable in the sense of Veselov, in general
+    like degree^k.
     """
     f = algebraic_map(system, integrator)
     if f is None or not isinstance(integrator.retraction, Cayley):
         raise InvalidInput("all complex images are found for Cayley's retraction with a Lagrangian that has a name")
     levels = [displacement_coordinates(system, increment, step)[None].astype(complex)]
     for _ in range(depth):
-        found = [f.rational.fibre(f.generic_fibre, target)[0] for target in f.transported(levels[-1])]
+        found = [f.rational.fibre(f.generic_fibre, target)[0] for target in f.transport(levels[-1])]
         levels.append(deduplicate(np.concatenate(found)))
     return [x @ f.subspace.T / step for x in levels]
 
@@ -313,7 +401,7 @@ STRATEGIES = ("continuation", "smallest", "component")
 def iterate(
     system: InvariantSystem,
     integrator: EulerPoincareSuslov,
-    momentum,
+    momentum: ArrayLike,
     *,
     step: float,
     steps: int,
@@ -321,34 +409,41 @@ def iterate(
 ) -> np.ndarray:
     """Increments w_0, ..., w_steps of a run that chooses a branch at every step, shape (steps + 1, n).
 
-    "continuation" keeps the orientation of Df, as `simulate` does; "smallest" takes the real image with the smallest norm;
-    "component" the one on the same connected component of the invariant curve (fedorov-zenkov, the remark before Theorem 6.3;
-    two-dimensional d). A run whose branch ends raises `NumericalFailure` with the largest step that its state allows.
+    "continuation" keeps the orientation of Df, as `simulate` does; "smallest" takes the real image with the smallest
+    norm; "component" the one on the same connected component of the invariant curve (fedorov-zenkov, the remark before
+    Theorem 6.3; two-dimensional d). A run whose branch ends raises `NumericalFailure` with the largest step that its
+    state allows.
     """
     if branch not in STRATEGIES:
         raise UnknownName("branch strategy", branch, STRATEGIES)
     native = legendre_map(system, integrator, step)
     x, exists = native.start(native.target(momentum, step))
     points = [x]
-    choose: Callable[[np.ndarray], np.ndarray | None] = {
-        "continuation": lambda x: _continued(native, x),
-        "smallest": lambda x: _nearest_zero(system, integrator, x, step),
-        "component": lambda x: _same_component(system, integrator, x, step),
-    }[branch]
+
+    def choose(x: np.ndarray) -> np.ndarray | None:
+        if branch == "continuation":
+            new, exists = native.image(x)
+            return new if exists else None
+        found = images(system, integrator, np.asarray(system.subspace) @ x / step, step).real
+        for candidate in displacement_coordinates(system, found, step):
+            if branch == "smallest" or on_one_component(system, integrator, x, candidate):
+                return np.asarray(candidate)
+        return None
+
     if not exists:
-        raise NumericalFailure(f"the run failed at its start: {explain_branch_end(system, integrator, momentum, step, steps=0)}")
+        reason = explain_branch_end(system, integrator, momentum, step, steps=0)
+        raise NumericalFailure(f"the run failed at its start: {reason}")
     for count in range(steps):
         new = choose(points[-1])
         if new is None:
-            here = native.restricted(points[-1]) / step
-            raise NumericalFailure(
-                f"the run failed after {count} good steps: {explain_branch_end(system, integrator, here, step, steps=1)}"
-            )
+            here = native.restriction(points[-1]) / step
+            reason = explain_branch_end(system, integrator, here, step, steps=1)
+            raise NumericalFailure(f"the run failed after {count} good steps: {reason}")
         points.append(new)
-    return np.array(points) @ native.subspace.T / step
+    return np.asarray(np.array(points) @ native.subspace.T / step)
 
 
-def displacement_coordinates(system: InvariantSystem, increment, step: float) -> np.ndarray:
+def displacement_coordinates(system: InvariantSystem, increment: ArrayLike, step: float) -> np.ndarray:
     """x with B x = h w, for an increment w in d."""
     increment = np.asarray(increment, float)
     basis = np.asarray(system.subspace)
@@ -360,66 +455,42 @@ def displacement_coordinates(system: InvariantSystem, increment, step: float) ->
     off = np.abs(x @ basis.T - step * increment.reshape(-1, basis.shape[0])).max(initial=0.0)
     if off > 1e-9 * (1 + np.abs(step * increment).max()):
         raise InvalidInput(f"increment is not in d: off by {off / abs(step):.3g}")
-    return x.reshape(*increment.shape[:-1], basis.shape[1])
+    return np.asarray(x.reshape(*increment.shape[:-1], basis.shape[1]))
 
 
-@dataclass(frozen=True, eq=False)
-class _Fibre:
-    """Where the fibres of f over a restricted momentum come from: the algebraic map, or the traced one and a box."""
-
-    map: LegendreMap
-
-    @staticmethod
-    def of(system: InvariantSystem, integrator: EulerPoincareSuslov, step: float) -> _Fibre:
-        if not np.isfinite(step) or step == 0:
-            raise InvalidInput(f"step is {step}; allowed: a finite number other than 0")
-        found = algebraic_map(system, integrator)
-        size = 0 if found is None else ((len(found.one) if found.veselov else 3) + 1.0) ** found.rank
-        return _Fibre(legendre_map(system, integrator, step) if found is None or size > MAX_GRID_POINTS else found)
-
-    def over(self, target: np.ndarray, step: float, box: float) -> Branches:
-        if isinstance(self.map, AlgebraicMap):
-            x, gone = self.map.rational.fibre(self.map.generic_fibre, target)
-            return self._collected(x, step, gone, complete=True)
-        return self._collected(find_real_solutions(self.map, target, box), step, 0, complete=False)
-
-    def _collected(self, x: np.ndarray, step: float, gone: int, complete: bool) -> Branches:
-        x = x[np.argsort(np.round(np.linalg.norm(x, axis=-1), 10), kind="stable")]
-        system, integrator = self.map.system, self.map.integrator
-        if isinstance(self.map, AlgebraicMap):
-            W = self.map.displacement(x)
-            native = isinstance(integrator.retraction, Cayley)
-            xi = x @ self.map.subspace.T if native else np.array([logarithm(self.map, w) for w in W])
-        else:
-            xi = x @ self.map.subspace.T
-            tau = jax.vmap(lambda y: system.group.matrix(integrator.retraction.tau(system.group, y)))
-            W = np.asarray(tau(xi))
-        xi = xi.reshape(len(x), self.map.dim)
-        return Branches(xi.astype(complex) / step, self.map.impulse(x).astype(complex) / step, W, gone, complete)
+def _fibre_map(system: InvariantSystem, integrator: EulerPoincareSuslov, step: float) -> LegendreMap:
+    """The map whose fibres are found: the algebraic one where it is not too large, else the traced one."""
+    if not np.isfinite(step) or step == 0:
+        raise InvalidInput(f"step is {step}; allowed: a finite number other than 0")
+    found = algebraic_map(system, integrator)
+    size = 0 if found is None else ((len(found.one) if found.veselov else 3) + 1.0) ** found.rank
+    return legendre_map(system, integrator, step) if found is None or size > MAX_GRID_POINTS else found
 
 
-def find_real_solutions(f: LegendreMap, target: np.ndarray, box: float, *, starts: int = 400, seed: int = 0) -> np.ndarray:
+def _fibre(f: LegendreMap, target: np.ndarray, step: float, box: float) -> Branches:
+    """The solutions of f(x) = target: all of them for an algebraic map, else the real ones of a box."""
+    complete, gone = isinstance(f, AlgebraicMap), 0
+    if isinstance(f, AlgebraicMap):
+        x, gone = f.rational.fibre(f.generic_fibre, target)
+    else:
+        x = find_real_solutions(f, target, box)
+    x = x[np.argsort(np.round(np.linalg.norm(x, axis=-1), 10), kind="stable")]
+    xi, group, retraction = x @ f.subspace.T, f.system.group, f.integrator.retraction
+    if isinstance(f, AlgebraicMap):
+        W = f.displacement(x)
+        xi = xi if isinstance(retraction, Cayley) else np.array([logarithm(f, w) for w in W])
+    else:
+        W = np.asarray(jax.vmap(lambda y: group.matrix(retraction.tau(group, y)))(xi))
+    increments = xi.reshape(len(x), f.dim).astype(complex) / step
+    return Branches(increments, f.impulse(x).astype(complex) / step, W, gone, complete)
+
+
+def find_real_solutions(
+    f: LegendreMap, target: np.ndarray, box: float, *, starts: int = 400, seed: int = 0
+) -> np.ndarray:
     """Real solutions of f(x) = target with |x| < box: Newton's method from many starts, so some may be missed."""
     rng = np.random.default_rng(seed)
     guess = rng.normal(size=(starts, f.rank))
     guess *= box * rng.random((starts, 1)) ** (1 / f.rank) / np.linalg.norm(guess, axis=1, keepdims=True)
     x, good = f.solve(target, np.vstack([np.zeros(f.rank), guess]))
     return deduplicate(x[good & (np.linalg.norm(x, axis=1) < box)])
-
-
-def _continued(native: LegendreMap, x: np.ndarray) -> np.ndarray | None:
-    new, exists = native.image(x)
-    return new if exists else None
-
-
-def _nearest_zero(system, integrator, x: np.ndarray, step: float) -> np.ndarray | None:
-    found = images(system, integrator, np.asarray(system.subspace) @ x / step, step).real
-    return displacement_coordinates(system, found[0], step) if len(found) else None
-
-
-def _same_component(system, integrator, x: np.ndarray, step: float) -> np.ndarray | None:
-    candidates = images(system, integrator, np.asarray(system.subspace) @ x / step, step).real
-    for candidate in displacement_coordinates(system, candidates, step):
-        if on_one_component(system, integrator, x, candidate):
-            return candidate
-    return None

@@ -1,10 +1,9 @@
-"""The motion to round-off in pure JAX, so that it can be vmapped, differentiated and used inside Newton's method.
+"""Consistency of discretisations of nonholonomic problems, measured against the exact motion (jimenez-scheurle).
 
-The exact discrete constraint D_d^E: pairs of configurations that the motion joins in time h (Remark 5.4 of jimenez-scheurle).
-
-It is the yardstick for any D_d. Shooting decides whether a pair is in it; by how much another D_d misses it is measured.
-
-The order (p, s) of a discretisation of the nonholonomic problem (Definition 4.2 of jimenez-scheurle), measured.
+The exact motion is pure JAX, so that it can be vmapped, differentiated and used inside Newton's method. The exact
+discrete constraint D_d^E (Remark 5.4) are the pairs of configurations that the motion joins in time h, the yardstick
+for any D_d: shooting decides whether a pair is in it, and by how much another D_d misses it is measured.
+`consistency_order` measures the order (p, s) of Definition 4.2.
 """
 
 from __future__ import annotations
@@ -19,11 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
 
 from ..errors import NumericalFailure
 from ..integrators import LagrangeDAlembert, derivative
 from ..mechanics import Discretisation, MechanicalSystem, State
 from ..numerics import find_root, slopes, solve, solve_saddle
+from ..numerics.types import Element
 from ..simulation import simulate
 
 STAGES = 8
@@ -42,18 +43,20 @@ def _gauss(stages: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 NODES, WEIGHTS, MATRIX = _gauss(STAGES)
 
 
-def gauss_flow(field: Callable, t, y: Array, duration, pieces: Any = 1) -> Array:
+def gauss_flow(
+    field: Callable[[Any, Array], Array], t: ArrayLike, y: Array, duration: ArrayLike, pieces: ArrayLike = 1
+) -> Array:
     """y(t + duration) of y' = field(t, y), by Gauss collocation of order 16 in `pieces` equal steps."""
     h = duration / pieces
     many = jax.vmap(field)
 
-    def stages(t, y):
-        def improve(state):
+    def stages(t: ArrayLike, y: Array) -> Any:
+        def improve(state: Any) -> Any:
             slopes, _, change, count = state
             new = many(t + NODES * h, y + h * MATRIX @ slopes)
             return new, change, jnp.max(jnp.abs(new - slopes)), count + 1
 
-        def shrinking(state):
+        def shrinking(state: Any) -> Any:
             _, before, change, count = state
             return (count < MAX_ITERATIONS) & ((count < 2) | (change < 0.5 * before)) & (change > 0)
 
@@ -61,14 +64,18 @@ def gauss_flow(field: Callable, t, y: Array, duration, pieces: Any = 1) -> Array
         begin = (jnp.tile(field(t, y), (STAGES, 1)), zero, zero + jnp.inf, 0)
         return jax.lax.while_loop(shrinking, improve, begin)[0]
 
-    def piece(k, y):
-        return y + h * WEIGHTS @ stages(t + k * h, y)
+    def piece(k: Array, y: Array) -> Array:
+        return jnp.asarray(y + h * WEIGHTS @ stages(t + k * h, y))
 
-    return jax.lax.fori_loop(0, pieces, piece, y)
+    end: Array = jax.lax.fori_loop(0, pieces, piece, y)
+    return end
 
 
 def choose_pieces(run: Callable[[int], Array], tolerance: float = 1e-14, limit: int = 128) -> int:
-    """The number of pieces from which on halving them leaves the end of a motion, `run(pieces)`, at `tolerance` relative to its size."""
+    """The number of pieces from which on halving them leaves the end of a motion, `run(pieces)`, within `tolerance`.
+
+    The tolerance is relative to the size of the end.
+    """
     last = np.asarray(run(1))
     for pieces in 2 ** np.arange(int(np.log2(limit)) + 1):
         new = np.asarray(run(2 * int(pieces)))
@@ -83,11 +90,13 @@ def choose_pieces(run: Callable[[int], Array], tolerance: float = 1e-14, limit: 
 STEPS = (0.2, 0.1, 0.05, 0.025)
 
 
-def exact_motion(system: MechanicalSystem, t, g, xi, h, pieces: Any) -> tuple[Any, Array]:
+def exact_motion(
+    system: MechanicalSystem, t: ArrayLike, g: Element, xi: Array, h: ArrayLike, pieces: ArrayLike
+) -> tuple[Any, Array]:
     """(g, xi) after a time h of the motion, to round-off."""
     begin, restore = ravel_pytree((g, xi))
 
-    def field(s, y):
+    def field(s: Array, y: Array) -> Array:
         g, xi = restore(y)
         return ravel_pytree(derivative(system, s, g, xi, None))[0]
 
@@ -104,19 +113,21 @@ class ShootingResult(NamedTuple):
 
 
 @jax.jit
-def solve_shooting(system: MechanicalSystem, t, g0, g1, h, pieces: Any = 1) -> ShootingResult:
-    """Aim at g1: log(g(h)^-1 g1) = h M^-1 A^T s with A xi = b is solved for (xi, s); the pair is in D_d^E if s = 0.
+def solve_shooting(
+    system: MechanicalSystem, t: ArrayLike, g0: Element, g1: Element, h: ArrayLike, pieces: ArrayLike = 1
+) -> ShootingResult:
+    """Solve log(g(h)^-1 g1) = h M^-1 A^T s with A xi = b for (xi, s): aimed at g1, the pair is in D_d^E if s = 0.
 
     The miss is M-orthogonal to D at g0, and phi = A M^-1 A^T s has the scale of A(g~) v of a finite difference.
     """
     group, n, m = system.group, system.group.dim, system.constraints
     rows_at = system.rows(t, g0)
 
-    def along(x):
+    def along(x: Array) -> tuple[Array, Array]:
         rows = rows_at(x[:n])
         return rows, solve(system.metric(t, g0, x[:n]), rows.T)
 
-    def equations(x):
+    def equations(x: Array) -> Array:
         end, _ = exact_motion(system, t, g0, x[:n], h, pieces)
         miss = group.log(group.compose(group.inverse(end), g1)) / h
         return jnp.concatenate([miss - along(x)[1] @ x[n:], system.residual(t, g0, x[:n])])
@@ -130,12 +141,13 @@ def solve_shooting(system: MechanicalSystem, t, g0, g1, h, pieces: Any = 1) -> S
 
 @dataclass(frozen=True)
 class ExactConstraint:
-    """D_d^E as the `constraint` of a Discretisation: phi(t, g0, g1, h, system) by shooting, with `pieces` steps of the motion."""
+    """D_d^E as the `constraint` of a Discretisation: phi(t, g0, g1, h, system) by shooting, the motion in `pieces`."""
 
     pieces: int = 1
 
-    def __call__(self, t, g0, g1, h, system) -> Array:
-        return solve_shooting(system, t, g0, g1, h, self.pieces).phi
+    def __call__(self, t: ArrayLike, g0: Element, g1: Element, h: ArrayLike, system: MechanicalSystem) -> Array:
+        found: ShootingResult = solve_shooting(system, t, g0, g1, h, self.pieces)
+        return found.phi
 
 
 def exact_constraint(system: MechanicalSystem, state: State, h: float) -> ExactConstraint:
@@ -145,7 +157,7 @@ def exact_constraint(system: MechanicalSystem, state: State, h: float) -> ExactC
 
 
 def distance_to_exact(pair: Discretisation, state: State, h: float, pieces: int = 2) -> float:
-    """How far D_d is from D_d^E at the pair (g(0), g(h)) of the motion from `state`: the least kinetic |log(g(h)^-1 g1)| on D_d."""
+    """How far D_d is from D_d^E at the pair (g(0), g(h)) of the motion: the least kinetic |log(g(h)^-1 g1)| on D_d."""
     distance, off = _distance(pair, pieces, pair.system, state, h)
     if not float(off) <= 1e-11:
         raise NumericalFailure(
@@ -155,16 +167,18 @@ def distance_to_exact(pair: Discretisation, state: State, h: float, pieces: int 
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _distance(pair: Discretisation, pieces: int, system: MechanicalSystem, state: State, h) -> tuple[Array, Array]:
+def _distance(
+    pair: Discretisation, pieces: int, system: MechanicalSystem, state: State, h: ArrayLike
+) -> tuple[Array, Array]:
     group, t = system.group, state.t
     end, xi = exact_motion(system, t, state.g, state.xi, h, pieces)
     metric = system.metric(t + h, end, xi)
     zero = jnp.zeros(group.dim)
 
-    def constraint(eta):
+    def constraint(eta: Array) -> Array:
         return pair.constraint(t, state.g, group.compose(end, group.exp(eta)), h, system)
 
-    def improve(_, eta):
+    def improve(_: Array, eta: Array) -> Array:
         """Gauss-Newton for the nearest point: the step may bring eta back along D_d as well."""
         slope = jax.jacfwd(constraint)(eta)
         correction, _ = solve_saddle(metric, slope, zero, slope @ eta - constraint(eta))
@@ -182,7 +196,9 @@ class ConstraintOrder(NamedTuple):
     order: float
 
 
-def constraint_order(pair: Discretisation, state: State, *, steps: Sequence[float] = STEPS, pieces: int = 2) -> ConstraintOrder:
+def constraint_order(
+    pair: Discretisation, state: State, *, steps: Sequence[float] = STEPS, pieces: int = 2
+) -> ConstraintOrder:
     """The measured order of D_d: 2 for the node 1/2, 1 for other nodes, infinite (round-off) for D_d^E itself."""
     distances = np.array([distance_to_exact(pair, state, h, pieces) for h in steps])
     if distances[-1] <= 1e-13:
@@ -196,8 +212,8 @@ CONSISTENCY_STEPS = (0.016, 0.008, 0.004)
 class Consistency(NamedTuple):
     """Local orders: an error O(h^{r+1}) in one step counts as r.
 
-    `multipliers` compares l_{k+1} with l(t_{k+1}), as Definition 4.2 does; `at_node` with l at the time of the node where it
-    acts; `rebuilt` is the multiplier (23) of the discrete (q, v) (Remark 4.3).
+    `multipliers` compares l_{k+1} with l(t_{k+1}), as Definition 4.2 of jimenez-scheurle does; `at_node` with l at the
+    time of the node where it acts; `rebuilt` is the multiplier (23) of the discrete (q, v) (Remark 4.3).
     """
 
     position: float
@@ -208,7 +224,7 @@ class Consistency(NamedTuple):
 
     @property
     def ps(self) -> tuple[float, float]:
-        """(p, s) of Definition 4.2."""
+        """(p, s) of Definition 4.2 of jimenez-scheurle."""
         return min(self.position, self.velocity), self.multipliers
 
 
@@ -224,15 +240,14 @@ def consistency_order(
     errors = []
     for h in steps:
         run = simulate(system, integrator, state, step=h, steps=2).check()
-        node = integrator.reaction_time(run.t[2], h)
+        node = np.asarray(integrator.reaction_time(run.t[2], h))
         (q, v, _), (_, _, end), (_, _, inner) = (
             _exact(system, state, float(t), pieces) for t in (run.t[1], run.t[2], node)
         )
         rebuilt = _rebuilt(system, jax.tree.map(lambda leaf: leaf[2], run.records.state))
         found = run.multipliers[2]
-        shift = system.group.log(
-            system.group.compose(system.group.inverse(q), jax.tree.map(lambda leaf: leaf[1], run.g))
-        )
+        group, first = system.group, jax.tree.map(lambda leaf: leaf[1], run.g)
+        shift = group.log(group.compose(group.inverse(q), first))
         gaps = (shift, run.xi[1] - v, found - end, found - inner, rebuilt - end)
         errors.append([float(np.linalg.norm(gap)) for gap in gaps])
     return Consistency(*(float(slopes(steps, column)[-1]) - 1.0 for column in np.array(errors).T))
@@ -244,7 +259,7 @@ def _rebuilt(system: MechanicalSystem, state: State) -> Array:
 
 
 @partial(jax.jit, static_argnums=3)
-def _exact(system: MechanicalSystem, state: State, t, pieces: int):
+def _exact(system: MechanicalSystem, state: State, t: ArrayLike, pieces: int) -> tuple[Any, Array, Array]:
     """(g, xi, l) of the motion from `state` at time t."""
     g, xi = exact_motion(system, state.t, state.g, state.xi, t - state.t, pieces)
     return g, xi, system.multipliers(t, g, xi)

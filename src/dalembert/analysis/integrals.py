@@ -1,44 +1,44 @@
-"""First integrals of the discrete Suslov problem, sleigh and other LL systems: energy, equilibria, invariant curves, limits.
+"""First integrals of the discrete Suslov problem, sleigh and other LL systems: energy, equilibria, curves, limits.
 
-Energies are those of the restricted momentum with the factor 1/2, E_c = <iota* M, (B^T I B)^-1 iota* M>/2. For the Suslov
-problem R = 2 I11 I22 E_c (Proposition 7.1 of garcia-naranjo-jimenez) with Moser-Veselov and Q = 2 I11 I22 E_c (Proposition
-7.2) with Cayley; (6.17) of fedorov-zenkov is 2 det(B^T I B) E_c and (7.21) is 2 m (J + m a^2) E_c.
+Energies are those of the restricted momentum with the factor 1/2, E_c = <iota* M, (B^T I B)^-1 iota* M>/2. For the
+Suslov problem R = 2 I11 I22 E_c (Proposition 7.1 of garcia-naranjo-jimenez) with Moser-Veselov and Q = 2 I11 I22 E_c
+(Proposition 7.2) with Cayley; (6.17) of fedorov-zenkov is 2 det(B^T I B) E_c and (7.21) is 2 m (J + m a^2) E_c.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..errors import InvalidInput, NumericalFailure
-from ..groups import SE2, Cayley
+from ..groups import Cayley
 from ..integrators import EulerPoincareSuslov
 from ..mechanics import InvariantSystem
 from .branches import Chart, connected_components, displacement_coordinates
 from .legendre import AlgebraicMap, LegendreMap, angle_map, constrained_energy, impulse_energy, legendre_map
 
 
-# -- energy ------------------------------------------------------------------------------------------------------------------
-def discrete_energy(system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float) -> np.ndarray:
-    """E_c of F l_d(tau(h w)) as a function of increments w (..., n): R, Q and (6.18) up to constant factors."""
+def discrete_energy(system: InvariantSystem, integrator: EulerPoincareSuslov, increment: ArrayLike, step: float) -> Any:
+    """E_c of F l_d(tau(h w)) at increments w (..., n): R, Q and (6.18) of fedorov-zenkov up to constant factors."""
     f = legendre_map(system, integrator, step)
     return impulse_energy(f, displacement_coordinates(system, increment, step)) / step**2
 
 
-def energy_jump(system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float) -> np.ndarray:
-    """E_c after a step minus E_c before, the same on every branch: 0 with Moser-Veselov, O(h^3) with Cayley unless I11 = I22."""
+def energy_jump(system: InvariantSystem, integrator: EulerPoincareSuslov, increment: ArrayLike, step: float) -> Any:
+    """E_c after a step minus E_c before, on every branch: 0 with Moser-Veselov, O(h^3) with Cayley unless I11 = I22."""
     f = legendre_map(system, integrator, step)
     x = displacement_coordinates(system, increment, step)
-    return (constrained_energy(system, f.transported(x)) - impulse_energy(f, x)) / step**2
+    return (constrained_energy(system, f.transport(x)) - impulse_energy(f, x)) / step**2
 
 
-# -- critical values and invariant curves --------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class CriticalPoint:
-    """A critical point of the energy on the displacements: `coordinates` in the chart, h^2 E_c, and its index (0 minimum, r maximum)."""
+    """A critical point of the energy on the displacements: coordinates, h^2 E_c, and index (0 minimum, r maximum)."""
 
-    displacement_coordinates: np.ndarray
+    coordinates: np.ndarray
     value: float
     index: int
 
@@ -48,8 +48,8 @@ def critical_points(
 ) -> list[CriticalPoint]:
     """The real critical points of E_c on the displacements, lowest first, by Newton's method from many starts.
 
-    For the Suslov problem on RP^2: the minimum 0 at W = 1, h* at the saddles (the separatrix) and h** at the centres, above which there
-    are no real curves. Their coordinates are those of `angle_map`; opposite points at |y| = pi are one.
+    For the Suslov problem on RP^2: the minimum 0 at W = 1, h* at the saddles (the separatrix) and h** at the centres,
+    above which there are no real curves. Coordinates are those of `angle_map`; opposite points at |y| = pi are one.
     """
     f = angle_map(system, integrator)
     angles = isinstance(f, AlgebraicMap) and f.angles
@@ -74,13 +74,13 @@ def critical_points(
 
 
 def largest_step_of_level(system: InvariantSystem, integrator: EulerPoincareSuslov, energy: float) -> float:
-    """The h below which every momentum of this energy has a displacement on the sheet through the identity; inf if all h do.
+    """The h below which every momentum of this energy has a displacement on the sheet through the identity, or inf.
 
     It is sqrt(h*/E), h* the lowest critical value of the energy on the edge of that sheet.
     """
     f, near = angle_map(system, integrator), legendre_map(system, integrator)
     for point in critical_points(system, integrator):
-        x, exists = near.start((1 - 1e-8) * f.restricted(point.coordinates))
+        x, exists = near.start((1 - 1e-8) * f.restriction(point.coordinates))
         if point.index > 0 and exists and _gap(near, x, f, point.coordinates) < 1e-2:
             return float(np.sqrt(point.value / energy))
     return np.inf
@@ -94,7 +94,7 @@ def invariant_curves(
     extent: float | None = None,
     points: int = 201,
 ) -> list[np.ndarray]:
-    """The curves h^2 E_c = value on a two-dimensional d: one list entry a connected component, NaN between its pieces, shape (k, 2).
+    """The curves h^2 E_c = value on a two-dimensional d: an entry (k, 2) for each component, NaN between its pieces.
 
     Points have the coordinates of `angle_map`; `projective(y)` gives the (q1, q2, q0) of fedorov-zenkov on SO(3).
     """
@@ -108,20 +108,19 @@ def invariant_curves(
     ]
 
 
-def projective(y) -> np.ndarray:
-    """(q1, q2, q0) = (sin(t/2) y/t, cos(t/2)), t = |y|, of rotations with exponential coordinates y (..., 2); q0 >= 0."""
+def projective(y: ArrayLike) -> np.ndarray:
+    """(q1, q2, q0) = (sin(t/2) y/t, cos(t/2)), t = |y|, of rotations with exponential coordinates y; q0 >= 0."""
     y = np.asarray(y, float)
     half = np.hypot(y[..., 0], y[..., 1]) / 2
     q = np.concatenate([0.5 * np.sinc(half / np.pi)[..., None] * y, np.cos(half)[..., None]], axis=-1)
     return np.where(q[..., 2:] < 0, -q, q)
 
 
-# -- equilibria ------------------------------------------------------------------------------------------------------------------
 def equilibrium_line(system: InvariantSystem, integrator: EulerPoincareSuslov) -> np.ndarray:
-    """The unit direction w (n,) in d of the stationary displacements tau(t w) of a two-dimensional d, stable for small t > 0.
+    """The unit w (n,) in a two-dimensional d of the stationary displacements tau(t w), stable for small t > 0.
 
-    A step changes the restricted momentum by -f(x) - f(-x) = s(x) (x2, -x1) + O(x^4) with a linear form s, whose zero is the line.
-    A balanced body has s = 0 (all is stationary): refused.
+    A step changes the restricted momentum by -f(x) - f(-x) = s(x) (x2, -x1) + O(x^4) with a linear form s, whose zero
+    is the line. A balanced body has s = 0 (all is stationary): refused.
     """
     f = legendre_map(system, integrator)
     if f.rank != 2:
@@ -133,39 +132,44 @@ def equilibrium_line(system: InvariantSystem, integrator: EulerPoincareSuslov) -
     x = np.array([-form[1], form[0]]) / np.hypot(*form)
     x = x if form @ np.linalg.solve(f.jacobian(np.zeros(2)), [-x[1], x[0]]) > 0 else -x
     for size in (0.1, 0.7):
-        if np.abs(f.transported(size * x) - f.restricted(size * x)).max() > 1e-9 * np.abs(f.restricted(size * x)).max():
+        if np.abs(f.transport(size * x) - f.restriction(size * x)).max() > 1e-9 * np.abs(f.restriction(size * x)).max():
             raise NumericalFailure("the stationary displacements of this map are not on a line")
-    return f.subspace @ x
+    return np.asarray(f.subspace @ x)
 
 
 def is_stationary(
-    system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float, tolerance: float = 1e-10
+    system: InvariantSystem,
+    integrator: EulerPoincareSuslov,
+    increment: ArrayLike,
+    step: float,
+    tolerance: float = 1e-10,
 ) -> bool:
     """Whether some branch of the map leaves the displacement tau(h w) where it is."""
     f = legendre_map(system, integrator, step)
     x = displacement_coordinates(system, increment, step)
-    momentum = f.restricted(x)
-    return bool(np.abs(f.transported(x) - momentum).max() <= tolerance * (np.abs(momentum).max() + 1e-300))
+    momentum = f.restriction(x)
+    return bool(np.abs(f.transport(x) - momentum).max() <= tolerance * (np.abs(momentum).max() + 1e-300))
 
 
-def stability_multipliers(system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float) -> np.ndarray:
-    """The eigenvalues of the linearised map at a stationary increment, largest first: 1 along equilibria, below 1 where it attracts."""
+def stability_multipliers(
+    system: InvariantSystem, integrator: EulerPoincareSuslov, increment: ArrayLike, step: float
+) -> np.ndarray:
+    """The eigenvalues of the map at a stationary increment, largest first: 1 along equilibria, below 1 if stable."""
     f = legendre_map(system, integrator, step)
     x = displacement_coordinates(system, increment, step)
-    values = np.linalg.eigvals(np.linalg.solve(f.jacobian(x), f.transported_slope(x)))
+    values = np.linalg.eigvals(np.linalg.solve(f.jacobian(x), f.transport_slope(x)))
     return values[np.argsort(-np.abs(values))]
 
 
 def jacobian_determinant(
-    system: InvariantSystem, integrator: EulerPoincareSuslov, increment, step: float
+    system: InvariantSystem, integrator: EulerPoincareSuslov, increment: ArrayLike, step: float
 ) -> np.ndarray:
-    """det d(iota* M_{k+1})/d(iota* M_k) at increments (..., n): 1 everywhere where the map preserves the volume of momenta."""
+    """det d(iota* M_{k+1})/d(iota* M_k) at increments (..., n): 1 where the map preserves the volume of momenta."""
     f = legendre_map(system, integrator, step)
     x = displacement_coordinates(system, increment, step)
-    return np.linalg.det(f.transported_slope(x)) / np.linalg.det(f.jacobian(x))
+    return np.asarray(np.linalg.det(f.transport_slope(x)) / np.linalg.det(f.jacobian(x)))
 
 
-# -- limits ----------------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class Limits:
     """The increments (n,) to which a motion tends, and how often the map was applied to get there."""
@@ -176,32 +180,42 @@ class Limits:
 
 
 def limits(
-    system: InvariantSystem, integrator: EulerPoincareSuslov, momentum, step: float, *, most: int = 200_000
+    system: InvariantSystem,
+    integrator: EulerPoincareSuslov,
+    momentum: ArrayLike,
+    step: float,
+    *,
+    max_steps: int = 200_000,
 ) -> Limits:
-    """The limits of the increments for k -> -inf and k -> +inf of the motion with this momentum (Theorem 6.3 of fedorov-zenkov).
+    """The limits of the increments of a motion for k -> -inf and k -> +inf (Theorem 6.3 of fedorov-zenkov).
 
     Mutually inverse displacements mean before = -after; that is so where the energy is conserved.
     """
     f = legendre_map(system, integrator, step)
-    ends, count = _both_ways(f, f.target(momentum, step)), 0
-    while count < most:
-        new = _advanced(f, ends)
+    ends, count = _opposite_pair(f, f.target(momentum, step)), 0
+    while count < max_steps:
+        new = _advance(f, ends)
         moved, ends, count = np.abs(new - ends).max(), new, count + 1
         if moved < 1e-15 * np.abs(ends).max():
             break
     return Limits(-ends[0] @ f.subspace.T / step, ends[1] @ f.subspace.T / step, count)
 
 
-def discrete_total_turning(system: InvariantSystem, integrator: EulerPoincareSuslov, momentum, step: float) -> float:
-    """The sum of the sleigh's turns dtheta_k from k = -inf to inf; that of the flow is (pi/a) sqrt((J + m a^2)/m), whatever the motion."""
-    if not isinstance(system.group, SE2):
+def discrete_total_turning(
+    system: InvariantSystem, integrator: EulerPoincareSuslov, momentum: ArrayLike, step: float
+) -> float:
+    """The sum of the sleigh's turns dtheta_k from k = -inf to inf; the flow's is (pi/a) sqrt((J + m a^2)/m)."""
+    if not system.group.is_motion_group(2):
         raise InvalidInput(f"the total turning is that of a sleigh on SE(2); given a system on {system.group}")
     f = legendre_map(system, integrator, step)
-    angle = lambda x: 2 * np.arctan(x[..., 0] / 2) if isinstance(integrator.retraction, Cayley) else x[..., 0]
-    both = _both_ways(f, f.target(momentum, step))
+
+    def angle(x: np.ndarray) -> Any:
+        return 2 * np.arctan(x[..., 0] / 2) if isinstance(integrator.retraction, Cayley) else x[..., 0]
+
+    both = _opposite_pair(f, f.target(momentum, step))
     turned = angle(both[1])
     for _ in range(1_000_000):
-        both = _advanced(f, both)
+        both = _advance(f, both)
         turn = angle(both) * [-1, 1]
         turned += turn.sum()
         if np.abs(turn).max() < 1e-16 * max(1.0, abs(turned)):
@@ -209,7 +223,7 @@ def discrete_total_turning(system: InvariantSystem, integrator: EulerPoincareSus
     return float(turned)
 
 
-def _both_ways(f: LegendreMap, target: np.ndarray) -> np.ndarray:
+def _opposite_pair(f: LegendreMap, target: np.ndarray) -> np.ndarray:
     """(-x, x): a step from -x is a step back from x, since x -> -x reverses the map."""
     f.require_reversible()
     x, exists = f.start(target)
@@ -220,7 +234,7 @@ def _both_ways(f: LegendreMap, target: np.ndarray) -> np.ndarray:
     return np.array([-x, x])
 
 
-def _advanced(f: LegendreMap, x: np.ndarray) -> np.ndarray:
+def _advance(f: LegendreMap, x: np.ndarray) -> np.ndarray:
     new, good = f.image(x)
     if not np.all(good):
         raise NumericalFailure("the branch that the motion follows ends; take a smaller step")
@@ -228,7 +242,7 @@ def _advanced(f: LegendreMap, x: np.ndarray) -> np.ndarray:
 
 
 def _energy_slopes(f: LegendreMap, metric: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    value, D, D2 = f.restricted(x), f.jacobian(x), f.curvature(x)
+    value, D, D2 = f.restriction(x), f.jacobian(x), f.curvature(x)
     dual = value @ metric
     slope = np.einsum("...i,...ij->...j", dual, D)
     hessian = np.einsum("...ij,ik,...kl->...jl", D, metric, D) + np.einsum("...i,...ijk->...jk", dual, D2)

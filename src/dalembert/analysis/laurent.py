@@ -1,22 +1,24 @@
 """The ordered field R((h)) of Laurent series in a small h > 0, truncated: arithmetic that expands whatever it computes.
 
-A number is known from its leading exponent up to O(h^end). Comparisons look at the leading coefficient: they hold for all
-sufficiently small h > 0. Coefficients are floats, or Fractions: then every rational operation is exact.
-
-Elementary functions of Laurent series: Taylor coefficients at the limit h = 0, and compositions of these.
+A number is known from its leading exponent up to O(h^end). Comparisons look at the leading coefficient: they hold for
+all sufficiently small h > 0. Coefficients are floats, or Fractions: then every rational operation is exact. Elementary
+functions are Taylor series at the limit h = 0, and compositions of these.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from ..kernels import BOOL, F64, I64, LoweringError
 
+Operation = Callable[[Any, Any], Any]
+Taylor = Callable[[Any, int], list[Any]]  # (x, terms) -> f^(k)(x)/k!
+Elementary = Callable[..., tuple[str, Any]]  # (field, *values) -> (type, value)
 CANCELLATION_TOLERANCE = 1e-13
 """Sums of floats that cancel to this fraction of their terms are zero: what is left is round-off, not an order of h."""
 
@@ -26,7 +28,7 @@ class Laurent:
     """sum_k coefficients[k] h^(start + k) + O(h^end), coefficients[0] != 0; an exact number has end = infinity."""
 
     start: int
-    coefficients: tuple
+    coefficients: tuple[Any, ...]
     end: float = math.inf
 
     def __getitem__(self, exponent: int) -> Any:
@@ -50,7 +52,7 @@ class Laurent:
 
 @dataclass(frozen=True)
 class FieldValue:
-    """A number, integer or boolean as `kernels.rules` handle them: always a constant."""
+    """A series, integer or boolean as `kernels.rules` handles it: always a constant."""
 
     type: str
     data: Any
@@ -58,17 +60,16 @@ class FieldValue:
 
 
 UNDEFINED = Laurent(0, (math.nan,))
-"""What an operation without a value gives; it may be computed, but not be a result."""
+"""The value of an operation that has none; it may be computed, but not be a result."""
 
 
 class LaurentField:
     """The arithmetic of `kernels.builder.Builder` on numbers with `terms` known coefficients, carried out at once."""
 
-    def __init__(self, terms: int, exact: bool = False):
+    def __init__(self, terms: int, exact: bool = False) -> None:
         self.terms, self.exact = terms, exact
 
-    # -- numbers -------------------------------------------------------------------------------------------------------
-    def number(self, start: int, coefficients, end: float = math.inf) -> Laurent:
+    def number(self, start: int, coefficients: Iterable[Any], end: float = math.inf) -> Laurent:
         """The number with zeros before the leading coefficient stripped, cut after `terms` coefficients."""
         values = list(coefficients)
         skipped = next((k for k, c in enumerate(values) if c != 0), len(values))
@@ -90,7 +91,7 @@ class LaurentField:
     def h(self) -> Laurent:
         return Laurent(1, (Fraction(1) if self.exact else 1.0,))
 
-    def sum(self, a: Laurent, b: Laurent, combine: Callable = operator.add) -> Laurent:
+    def sum(self, a: Laurent, b: Laurent, combine: Operation = operator.add) -> Laurent:
         if is_undefined(a, b):
             return UNDEFINED
         end = min(a.end, b.end)
@@ -98,7 +99,7 @@ class LaurentField:
         high = max(a.start + len(a.coefficients), b.start + len(b.coefficients))
         return self.number(low, [self._add(a, b, k, combine) for k in range(low, int(min(high, end)))], end)
 
-    def _add(self, a: Laurent, b: Laurent, k: int, combine) -> Any:
+    def _add(self, a: Laurent, b: Laurent, k: int, combine: Operation) -> Any:
         x, y = a[k], b[k]
         total = combine(x, y)
         cancelled = not self.exact and x and y and abs(total) <= CANCELLATION_TOLERANCE * abs(x)
@@ -123,7 +124,7 @@ class LaurentField:
             divided = [c / b.coefficients[0] for c in a.coefficients]
             return self.number(a.start - b.start, divided, a.end - b.start)
         known = int(min(self.terms, b.end - b.start))
-        inverse: list = [1 / b.coefficients[0]]
+        inverse: list[Any] = [1 / b.coefficients[0]]
         for k in range(1, known):
             tail = sum(b.coefficients[i] * inverse[k - i] for i in range(1, min(k + 1, len(b.coefficients))))
             inverse.append(-tail * inverse[0])
@@ -132,8 +133,7 @@ class LaurentField:
     def negative(self, a: Laurent) -> Laurent:
         return Laurent(a.start, tuple(-c for c in a.coefficients), a.end)
 
-    # -- analytic functions: their Taylor series at the limit, with the rest substituted -----------------------------------
-    def compose(self, taylor: Callable[[Any, int], list], a: Laurent) -> Laurent:
+    def compose(self, taylor: Taylor, a: Laurent) -> Laurent:
         """f(a) from f's Taylor coefficients at the limit of a; a must be finite at h = 0."""
         if is_undefined(a) or a.end <= 0 or a.start < 0:
             return UNDEFINED
@@ -157,7 +157,6 @@ class LaurentField:
         unit = Laurent(0, a.coefficients, a.end - a.start)
         return self.product(self.compose(_square_root, unit), self.number(a.start // 2, [1]))
 
-    # -- the interface of a builder ------------------------------------------------------------------------------------
     def const(self, data: Any, type: str | None = None) -> FieldValue:
         if type is None:
             type = BOOL if isinstance(data, bool) else I64 if isinstance(data, int) else F64
@@ -166,8 +165,8 @@ class LaurentField:
     def is_const(self, value: FieldValue, *among: float) -> bool:
         return not among or (value.type != F64 and value.data in among)
 
-    def _both(self, a: FieldValue, b: FieldValue, field: Callable, plain: Callable) -> FieldValue:
-        return FieldValue(a.type, field(a.data, b.data) if a.type == F64 else plain(a.data, b.data))
+    def _both(self, a: FieldValue, b: FieldValue, series: Operation, number: Operation) -> FieldValue:
+        return FieldValue(a.type, (series if a.type == F64 else number)(a.data, b.data))
 
     def add(self, a: FieldValue, b: FieldValue) -> FieldValue:
         return self._both(a, b, self.sum, operator.add)
@@ -214,7 +213,7 @@ class LaurentField:
     def _order(self, a: FieldValue, b: FieldValue) -> int:
         if a.type == F64:
             return self.sum(a.data, b.data, operator.sub).sign
-        return (a.data > b.data) - (a.data < b.data)
+        return int(a.data > b.data) - int(a.data < b.data)
 
     def logic(self, op: str, a: FieldValue, b: FieldValue) -> FieldValue:
         return FieldValue(a.type, {"and": operator.and_, "or": operator.or_, "xor": operator.xor}[op](a.data, b.data))
@@ -232,7 +231,12 @@ class LaurentField:
             return self.const(a.data.sign != 0 if type == BOOL else int(a.data.limit), type)
         return self.const(a.data, type)
 
-    def loop(self, initial: list, test: Callable, body: Callable) -> list:
+    def loop(
+        self,
+        initial: list[FieldValue],
+        test: Callable[[list[FieldValue]], FieldValue],
+        body: Callable[[list[FieldValue]], list[FieldValue]],
+    ) -> list[FieldValue]:
         carry = list(initial)
         while test(carry).data:
             carry = [FieldValue(item.type, item.data) for item in body(carry)]
@@ -243,32 +247,26 @@ def is_undefined(*numbers: Laurent) -> bool:
     return any(a is UNDEFINED for a in numbers)
 
 
-def _square_root(x, terms):
-    root = _exact_root(x)
-    weights = [root]
+def _square_root(x: Any, terms: int) -> list[Any]:
+    weights: list[Any] = [math.sqrt(x)]
+    if isinstance(x, Fraction):
+        top, bottom = math.isqrt(x.numerator), math.isqrt(x.denominator)
+        if top * top == x.numerator and bottom * bottom == x.denominator:
+            weights = [Fraction(top, bottom)]
     for k in range(1, terms):
         weights.append(weights[-1] * (Fraction(3, 2) - k) / (k * x))
     return weights
 
 
-def _exact_root(x):
-    if isinstance(x, Fraction):
-        top, bottom = math.isqrt(x.numerator), math.isqrt(x.denominator)
-        if top * top == x.numerator and bottom * bottom == x.denominator:
-            return Fraction(top, bottom)
-    return math.sqrt(x)
-
-
-# -- Taylor coefficients f^(k)(x)/k! of the functions that JAX names ------------------------------------------------------------
 def _value(function: Callable[[float], float], x: Any, at_zero: int) -> Any:
     """f(x), exact at x = 0."""
     return type(x)(at_zero) if x == 0 else function(float(x))
 
 
-def _cyclic(first: int) -> Callable[[Any, int], list]:
+def _cyclic(first: int) -> Taylor:
     """sin (first = 0) and cos (1): the derivatives run through sin, cos, -sin, -cos."""
 
-    def taylor(x, terms):
+    def taylor(x: Any, terms: int) -> list[Any]:
         cycle = [_value(math.sin, x, 0), _value(math.cos, x, 1)]
         cycle += [-cycle[0], -cycle[1]]
         return [cycle[(first + k) % 4] * Fraction(1, math.factorial(k)) for k in range(terms)]
@@ -276,14 +274,16 @@ def _cyclic(first: int) -> Callable[[Any, int], list]:
     return taylor
 
 
-def _exponential(x, terms):
+def _exponential(x: Any, terms: int) -> list[Any]:
     return [_value(math.exp, x, 1) * Fraction(1, math.factorial(k)) for k in range(terms)]
 
 
-def _integrated(value: Callable[[float], float], zero: float, slope: Callable) -> Callable[[Any, int], list]:
+def _antiderivative(
+    value: Callable[[float], float], zero: float, slope: Callable[[LaurentField, Laurent], Laurent]
+) -> Taylor:
     """The Taylor coefficients of a function, 0 at `zero`, from those of its derivative slope(field, x)."""
 
-    def taylor(x, terms):
+    def taylor(x: Any, terms: int) -> list[Any]:
         field = LaurentField(terms, isinstance(x, Fraction))
         rate = slope(field, field.number(0, [x, 1]))
         first = type(x)(0) if x == zero else value(float(x))
@@ -300,28 +300,27 @@ def _one_plus_square(field: LaurentField, x: Laurent, sign: float) -> Laurent:
     return field.sum(field.real(1.0), field.product(field.real(sign), field.product(x, x)))
 
 
-TAYLOR: dict[str, Callable[[Any, int], list]] = {
+TAYLOR: dict[str, Taylor] = {
     "sin": _cyclic(0),
     "cos": _cyclic(1),
     "exp": _exponential,
-    "log": _integrated(math.log, 1, _reciprocal),
-    "atan": _integrated(math.atan, 0, lambda field, x: _reciprocal(field, _one_plus_square(field, x, 1.0))),
-    "asin": _integrated(
+    "log": _antiderivative(math.log, 1, _reciprocal),
+    "atan": _antiderivative(math.atan, 0, lambda field, x: _reciprocal(field, _one_plus_square(field, x, 1.0))),
+    "asin": _antiderivative(
         math.asin, 0, lambda field, x: _reciprocal(field, field.root(_one_plus_square(field, x, -1.0)))
     ),
 }
 
 
-# -- functions that are compositions of those with a Taylor series ----------------------------------------------------------------
-def _analytic(name: str) -> Callable:
+def _analytic(name: str) -> Elementary:
     return lambda field, x: (F64, field.compose(TAYLOR[name], x.data))
 
 
-def _ratio(top: Callable, bottom: Callable) -> Callable:
+def _ratio(top: Elementary, bottom: Elementary) -> Elementary:
     return lambda field, x: (F64, field.quotient(top(field, x)[1], bottom(field, x)[1]))
 
 
-def _hyperbolic(sign: float) -> Callable:
+def _hyperbolic(sign: float) -> Elementary:
     def value(field: LaurentField, x: FieldValue) -> tuple[str, Laurent]:
         up = field.compose(TAYLOR["exp"], x.data)
         down = field.product(field.real(sign), field.quotient(field.real(1.0), up))
@@ -344,7 +343,7 @@ def _arctangent(field: LaurentField, y: FieldValue, x: FieldValue) -> tuple[str,
     return F64, field.sum(field.real(math.atan2(y.data.limit, x.data.limit)), turned)
 
 
-ELEMENTARY: dict[str, Callable[..., tuple[str, Any]]] = {
+ELEMENTARY: dict[str, Elementary] = {
     **{name: _analytic(name) for name in TAYLOR},
     "tan": _ratio(_analytic("sin"), _analytic("cos")),
     "sinh": _hyperbolic(-1.0),

@@ -1,21 +1,25 @@
 """The discrete Legendre map x -> h F l_d(tau(B x)) of an LL system, as a map that analysis can evaluate anywhere.
 
-Everything is scaled by h as in the papers: x = h w are coordinates of the displacement W in the basis B of d, and h M is the
-impulse; h then appears nowhere. With f(x) = iota* h F l_d(tau(B x)) a step is f(x') = iota* Ad*_W h M(x).
+Everything is scaled by h as in the papers: x = h w are coordinates of the displacement W in the basis B of d, and h M
+is the impulse; h then appears nowhere. With f(x) = iota* h F l_d(tau(B x)) a step is f(x') = iota* Ad*_W h M(x).
 
-The discrete Legendre map where it is rational: Cayley, and Moser-Veselov on subspaces that turn planes; and which map to use.
+`AlgebraicMap` is rational: Cayley, and Moser-Veselov on subspaces that turn planes. `TracedMap` is any other.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cached_property
 from itertools import permutations
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
 
 from ..errors import InvalidInput
 from ..groups import Cayley, Exponential
@@ -36,38 +40,38 @@ class LegendreMap(ABC):
         self.dim, self.rank = self.subspace.shape
 
     @abstractmethod
-    def impulse(self, x) -> np.ndarray:
+    def impulse(self, x: np.ndarray) -> np.ndarray:
         """h F l_d(tau(B x)), shape (..., n)."""
 
     @abstractmethod
-    def slope(self, x) -> np.ndarray:
+    def slope(self, x: np.ndarray) -> np.ndarray:
         """Its derivative in x, shape (..., n, r)."""
 
     @abstractmethod
-    def bend(self, x) -> np.ndarray:
+    def bend(self, x: np.ndarray) -> np.ndarray:
         """Its second derivative in x, shape (..., n, r, r)."""
 
     @abstractmethod
-    def transported(self, x) -> np.ndarray:
+    def transport(self, x: np.ndarray) -> np.ndarray:
         """iota* Ad*_W h F l_d(W), the right side of a step, shape (..., r)."""
 
     @abstractmethod
-    def transported_slope(self, x) -> np.ndarray:
+    def transport_slope(self, x: np.ndarray) -> np.ndarray:
         """Its derivative, shape (..., r, r)."""
 
-    def restricted(self, x) -> np.ndarray:
+    def restriction(self, x: np.ndarray) -> np.ndarray:
         """f(x) = iota* h F l_d(tau(B x)), shape (..., r)."""
-        return self.impulse(x) @ self.subspace
+        return np.asarray(self.impulse(x) @ self.subspace)
 
-    def jacobian(self, x) -> np.ndarray:
+    def jacobian(self, x: np.ndarray) -> np.ndarray:
         """Df(x), shape (..., r, r)."""
-        return np.swapaxes(self.subspace, 0, 1) @ self.slope(x)
+        return np.asarray(self.subspace.T @ self.slope(x))
 
-    def curvature(self, x) -> np.ndarray:
+    def curvature(self, x: np.ndarray) -> np.ndarray:
         """D^2 f(x), shape (..., r, r, r)."""
-        return np.einsum("ai,...ajk->...ijk", self.subspace, self.bend(x))
+        return np.asarray(np.einsum("ai,...ajk->...ijk", self.subspace, self.bend(x)))
 
-    def target(self, momentum, step: float) -> np.ndarray:
+    def target(self, momentum: ArrayLike, step: float) -> np.ndarray:
         """h iota* M of a momentum: all n components, or the r of the basis of d."""
         momentum = np.asarray(momentum)
         if momentum.shape not in ((self.dim,), (self.rank,)) or not np.all(np.isfinite(momentum)):
@@ -75,66 +79,68 @@ class LegendreMap(ABC):
                 f"momentum is {momentum.tolist()}; allowed: {self.dim} finite numbers, or {self.rank} in the basis of d"
             )
         full = momentum.shape == (self.dim,) and self.dim != self.rank
-        return step * (momentum @ self.subspace if full else momentum)
+        return np.asarray(step * (momentum @ self.subspace if full else momentum))
 
-    def solve(self, target, guess) -> tuple[np.ndarray, np.ndarray]:
+    def solve(self, target: np.ndarray, guess: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(x, whether it converged): Newton's method for f(x) = target from a guess, on every row of a batch."""
         x = np.array(np.broadcast_to(guess, np.broadcast_shapes(np.shape(guess), np.shape(target))))
         size = np.full(x.shape[:-1], np.inf)
         with np.errstate(all="ignore"):
             for _ in range(MAX_NEWTON_STEPS):
-                update = solve_batch(self.jacobian(x), self.restricted(x) - target)
+                update = solve_batch(self.jacobian(x), self.restriction(x) - target)
                 x, size = x - update, np.abs(update).max(-1) / (1e-300 + np.abs(x).max(-1))
                 if np.all(~(size > 1e-13)):
                     break
         return x, size < 1e-9
 
-    def image(self, x) -> tuple[np.ndarray, np.ndarray]:
+    def image(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(x', whether it exists): one step on the branch that a run follows, for every row of a batch.
 
         Along the branch det Df keeps its sign; a root where it has the other one belongs to another branch.
         """
-        target, sign = self.transported(x), self.orientation(x)
+        target, sign = self.transport(x), self.orientation(x)
         new, good = self.solve(target, x)
         good = good & (self.orientation(new) == sign)
         if not np.all(good):
             main = sign == self.orientation(np.zeros(self.rank))  # the sheet through 0: come from 0, far from its edge
             begin = np.where(main[..., None], 0.0, x)
-            other, exists = self._followed(begin, np.where(main[..., None], 0.0, self.restricted(x)), target, sign)
+            other, exists = self._follow(begin, np.where(main[..., None], 0.0, self.restriction(x)), target, sign)
             new, good = np.where(good[..., None], new, other), good | exists
         return np.where(good[..., None], new, np.nan), good
 
-    def start(self, target) -> tuple[np.ndarray, np.ndarray]:
+    def start(self, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(x, whether it exists): the solution of f(x) = target on the branch through 0."""
         target = np.asarray(target, float)
         zero = np.zeros_like(target)
-        x, exists = self._followed(zero, zero, target, self.orientation(zero))
+        x, exists = self._follow(zero, zero, target, self.orientation(zero))
         return np.where(exists[..., None], x, np.nan), exists
 
-    def orientation(self, x) -> np.ndarray:
+    def orientation(self, x: np.ndarray) -> np.ndarray:
         """The sign of det Df(x)."""
         with np.errstate(all="ignore"):
-            return np.sign(np.linalg.det(np.nan_to_num(self.jacobian(x))))
+            return np.asarray(np.sign(np.linalg.det(np.nan_to_num(self.jacobian(x)))))
 
-    def _followed(self, x, begin, target, sign) -> tuple[np.ndarray, np.ndarray]:
-        """The end of the homotopy f(x) = (1 - s) begin + s target, and whether the branch of this orientation went on."""
+    def _follow(
+        self, x: np.ndarray, begin: np.ndarray, target: np.ndarray, sign: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The end of the homotopy f(x) = (1 - s) begin + s target, and whether this orientation stays."""
         alive = np.ones(np.shape(target)[:-1], bool)
         for s in np.arange(1, HOMOTOPY_STAGES + 1) / HOMOTOPY_STAGES:
-            x, fine = self.solve((1 - s) * begin + s * target, x)
-            alive = alive & fine & (self.orientation(x) == sign)
+            x, converged = self.solve((1 - s) * begin + s * target, x)
+            alive = alive & converged & (self.orientation(x) == sign)
             if not np.any(alive):
                 break
         return x, alive
 
     def require_reversible(self) -> None:
-        """Refuse a map that x -> -x does not reverse: it does where l_d(W^-1) = l_d(W), as for every Lagrangian with a name."""
-        x = 0.1 * np.random.default_rng(0).normal(size=self.rank)
-        if np.abs(self.transported(x) + self.restricted(-x)).max() > 1e-9 * np.abs(self.restricted(x)).max():
+        """Refuse a map that x -> -x does not reverse; it does if l_d(W^-1) = l_d(W), as for every named Lagrangian."""
+        x = np.array(0.1 * np.random.default_rng(0).normal(size=self.rank))
+        if np.abs(self.transport(x) + self.restriction(-x)).max() > 1e-9 * np.abs(self.restriction(x)).max():
             raise InvalidInput(
                 "this discrete Lagrangian is not symmetric, l_d(W^-1) != l_d(W): its map has no known inverse"
             )
 
-    def orbit(self, x, steps: int) -> np.ndarray:
+    def orbit(self, x: np.ndarray, steps: int) -> np.ndarray:
         """x_0, ..., x_steps (backwards for negative steps), shape (|steps| + 1, ..., r); NaN after the branch ends."""
         if steps < 0:
             self.require_reversible()
@@ -142,56 +148,56 @@ class LegendreMap(ABC):
         points = [x]
         for _ in range(abs(steps)):
             points.append(self.image(points[-1])[0])
-        return sign * np.array(points)
+        return np.asarray(sign * np.array(points))
 
 
 class TracedMap(LegendreMap):
-    """Any retraction and any discrete Lagrangian, by JAX at real points; a Lagrangian of one's own is taken at `step`."""
+    """Any retraction and discrete Lagrangian, by JAX at real points; a Lagrangian of your own is taken at `step`."""
 
     def __init__(self, system: InvariantSystem, integrator: EulerPoincareSuslov, step: float = 1.0):
         super().__init__(system, integrator)
         basis, group = system.subspace, system.group
 
-        def impulse(x):
+        def impulse(x: Array) -> Array:
             return integrator.impulse(system, basis @ x, step)
 
-        def transported(x):
+        def transport(x: Array) -> Array:
             return basis.T @ group.Ad_star(integrator.retraction.tau(group, basis @ x), impulse(x))
 
-        self._impulse, self._transported = _batched(impulse), _batched(transported)
-        self._slope, self._turned = _batched(jax.jacfwd(impulse)), _batched(jax.jacfwd(transported))
+        self._impulse, self._transport = _batched(impulse), _batched(transport)
+        self._slope, self._transport_slope = _batched(jax.jacfwd(impulse)), _batched(jax.jacfwd(transport))
         self._bend = _batched(jax.jacfwd(jax.jacfwd(impulse)))
 
-    def impulse(self, x) -> np.ndarray:
+    def impulse(self, x: np.ndarray) -> np.ndarray:
         return self._impulse(x)
 
-    def slope(self, x) -> np.ndarray:
+    def slope(self, x: np.ndarray) -> np.ndarray:
         return self._slope(x)
 
-    def bend(self, x) -> np.ndarray:
+    def bend(self, x: np.ndarray) -> np.ndarray:
         return self._bend(x)
 
-    def transported(self, x) -> np.ndarray:
-        return self._transported(x)
+    def transport(self, x: np.ndarray) -> np.ndarray:
+        return self._transport(x)
 
-    def transported_slope(self, x) -> np.ndarray:
-        return self._turned(x)
+    def transport_slope(self, x: np.ndarray) -> np.ndarray:
+        return self._transport_slope(x)
 
 
-def _batched(function):
+def _batched(function: Callable[[Array], Array]) -> Callable[[np.ndarray], np.ndarray]:
     """A jitted function of one point, mapped over all leading axes."""
     mapped = jax.jit(jax.vmap(function))
 
-    def call(x):
+    def call(x: np.ndarray) -> np.ndarray:
         x = np.asarray(x, float)
         flat = mapped(jnp.asarray(x.reshape(-1, x.shape[-1])))
-        return np.asarray(flat).reshape(*x.shape[:-1], *flat.shape[1:])
+        return np.asarray(flat.reshape(*x.shape[:-1], *flat.shape[1:]))
 
     return call
 
 
-def constrained_energy(system: InvariantSystem, momentum) -> np.ndarray:
-    """E_c of momenta (..., n), or restricted ones (..., r)."""
+def constrained_energy(system: InvariantSystem, momentum: ArrayLike) -> Any:
+    """E_c of momenta (..., n), or restricted ones (..., r), shape (...)."""
     basis = np.asarray(system.subspace)
     momentum = np.asarray(momentum)
     restricted = momentum @ basis if momentum.shape[-1] == basis.shape[0] != basis.shape[1] else momentum
@@ -199,9 +205,9 @@ def constrained_energy(system: InvariantSystem, momentum) -> np.ndarray:
     return np.einsum("...i,ij,...j->...", restricted, np.linalg.inv(metric), restricted) / 2
 
 
-def impulse_energy(f: LegendreMap, x) -> np.ndarray:
+def impulse_energy(f: LegendreMap, x: np.ndarray) -> Any:
     """E_c of the impulse at coordinates x: h^2 times the energy."""
-    return constrained_energy(f.system, f.restricted(x))
+    return constrained_energy(f.system, f.restriction(x))
 
 
 COMPLEX_STEP, MAX_COORDINATE = 1e-30, 1e14
@@ -212,12 +218,13 @@ IMAGINARY_TOLERANCE = 1e-8
 class AlgebraicMap(LegendreMap):
     """Cayley with the retraction or the Moser-Veselov Lagrangian: rational functions of x, real or complex.
 
-    W = (1 - xi/2)^-1 (1 + xi/2), xi = B x. Moser-Veselov: <h M, eta> = tr(eta (W J W^T - W J)); retraction: <h M, eta> =
-    <I xi, (1 - xi/2) eta (1 + xi/2)>, the transpose of the right derivative of tau^-1. Since l_d(W^-1) = l_d(W), the
+    W = (1 - xi/2)^-1 (1 + xi/2), xi = B x. Moser-Veselov: <h M, eta> = tr(eta (W J W^T - W J)); retraction: <h M, eta>
+    = <I xi, (1 - xi/2) eta (1 + xi/2)>, the transpose of the right derivative of tau^-1. Since l_d(W^-1) = l_d(W), the
     momentum carried to the end of a step is Ad*_W h M(x) = -h M(-x): a step is f(x') = -f(-x) and x -> -x reverses it.
 
-    `angles=True` uses the exponential for tau instead, whose coordinates reach rotations by pi: for Moser-Veselov on a d whose elements
-    turn a plane, xi^3 = -t^2 xi with t^2 = -tr(xi^2)/2, so that exp xi = 1 + (sin t/t) xi + ((1 - cos t)/t^2) xi^2.
+    `angles=True` uses the exponential for tau instead, whose coordinates reach rotations by pi: for Moser-Veselov on a
+    d whose elements turn a plane, xi^3 = -t^2 xi with t^2 = -tr(xi^2)/2, so that
+    exp xi = 1 + (sin t/t) xi + ((1 - cos t)/t^2) xi^2.
     """
 
     def __init__(self, system: InvariantSystem, integrator: EulerPoincareSuslov, angles: bool = False):
@@ -234,17 +241,15 @@ class AlgebraicMap(LegendreMap):
 
     @cached_property
     def rational(self) -> RationalMap:
-        """f = N/D with polynomials found from values of f: D = det(1 - xi/2) for Moser-Veselov, 1 for the retraction."""
+        """f = N/D, polynomials found from values of f: D = det(1 - xi/2) for Moser-Veselov, 1 for the retraction."""
         degree = len(self.one) if self.veselov else 3
 
-        def denominator(x):
-            return (
-                np.linalg.det(self.one - self._algebra(x) / 2)[..., None]
-                if self.veselov
-                else np.ones((*x.shape[:-1], 1))
-            )
+        def denominator(x: np.ndarray) -> np.ndarray:
+            if self.veselov:
+                return np.asarray(np.linalg.det(self.one - self._algebra(x) / 2)[..., None])
+            return np.ones((*x.shape[:-1], 1))
 
-        numerator = interpolate(lambda x: self.restricted(x) * denominator(x), self.rank, degree)
+        numerator = interpolate(lambda x: self.restriction(x) * denominator(x), self.rank, degree)
         return RationalMap(numerator, interpolate(denominator, self.rank, degree))
 
     @cached_property
@@ -252,70 +257,63 @@ class AlgebraicMap(LegendreMap):
         """(c, all x with f(x) = c) at a random complex c, from which every other fibre is continued."""
         return self.rational.generic_fibre()
 
-    def displacement(self, x) -> np.ndarray:
+    def displacement(self, x: np.ndarray) -> np.ndarray:
         """W = tau(B x), shape (..., N, N)."""
         xi = self._algebra(x)
         if self.angles:
-            first, second, _, _ = _turning(-np.einsum("...ij,...ji->...", xi, xi) / 2)
-            return self.one + first * xi + second * (xi @ xi)
+            first, second, _, _ = _turn_functions(-np.einsum("...ij,...ji->...", xi, xi) / 2)
+            return np.asarray(self.one + first * xi + second * (xi @ xi))
         half = xi / 2
         return np.linalg.solve(self.one - half, self.one + half)
 
-    def impulse(self, x) -> np.ndarray:
+    def impulse(self, x: np.ndarray) -> np.ndarray:
         if self.veselov:
             W = self.displacement(x)
-            return np.einsum("aij,...ji->...a", self.generators, W @ self.mass @ (_transposed(W) - self.one))
+            return np.asarray(np.einsum("aij,...ji->...a", self.generators, W @ self.mass @ (W.mT - self.one)))
         x, (linear, quadratic, cubic) = np.asarray(x), self._tensors
         inner = linear + np.einsum("acd,...d->...ac", quadratic, x) + np.einsum("acde,...d,...e->...ac", cubic, x, x)
-        return np.einsum("...ac,...c->...a", inner, x)
+        return np.asarray(np.einsum("...ac,...c->...a", inner, x))
 
-    def slope(self, x) -> np.ndarray:
+    def slope(self, x: np.ndarray) -> np.ndarray:
         if self.veselov:
             xi, E = self._algebra(x)[..., None, :, :], self.basis
             W = self.displacement(x)[..., None, :, :]
-            dW = self._turned(xi) if self.angles else np.linalg.solve(self.one - xi / 2, E @ (W + self.one)) / 2
-            change = dW @ self.mass @ (_transposed(W) - self.one) + W @ self.mass @ _transposed(dW)
-            return np.einsum("aij,...cji->...ac", self.generators, change)
+            dW = self._exp_slope(xi) if self.angles else np.linalg.solve(self.one - xi / 2, E @ (W + self.one)) / 2
+            change = dW @ self.mass @ (W.mT - self.one) + W @ self.mass @ dW.mT
+            return np.asarray(np.einsum("aij,...cji->...ac", self.generators, change))
         x, (linear, quadratic, cubic) = np.asarray(x), self._tensors
-        return (
-            linear
-            + 2 * np.einsum("acd,...d->...ac", quadratic, x)
-            + 3 * np.einsum("acde,...d,...e->...ac", cubic, x, x)
-        )
+        square = np.einsum("acde,...d,...e->...ac", cubic, x, x)
+        return np.asarray(linear + 2 * np.einsum("acd,...d->...ac", quadratic, x) + 3 * square)
 
-    def bend(self, x) -> np.ndarray:
+    def bend(self, x: np.ndarray) -> np.ndarray:
         if np.iscomplexobj(x):
             raise InvalidInput("second derivatives are taken at real points")
-        return self._by_steps(self.slope, x)
+        # complex steps of 1e-30 differentiate an analytic function exactly to round-off
+        steps = 1j * COMPLEX_STEP * np.eye(self.rank)
+        return np.stack([self.slope(np.asarray(x, float) + e).imag / COMPLEX_STEP for e in steps], axis=-1)
 
-    def transported(self, x) -> np.ndarray:
-        return -self.restricted(-np.asarray(x))
+    def transport(self, x: np.ndarray) -> np.ndarray:
+        return -self.restriction(-np.asarray(x))
 
-    def transported_slope(self, x) -> np.ndarray:
+    def transport_slope(self, x: np.ndarray) -> np.ndarray:
         return self.jacobian(-np.asarray(x))
 
-    def _turned(self, xi: np.ndarray) -> np.ndarray:
+    def _exp_slope(self, xi: np.ndarray) -> np.ndarray:
         """The derivative of exp xi in the coordinates, where xi turns a plane."""
         E = self.basis
-        a, b, da, db = _turning(-np.einsum("...ij,...ji->...", xi, xi) / 2)
+        a, b, da, db = _turn_functions(-np.einsum("...ij,...ji->...", xi, xi) / 2)
         dz = -np.einsum("...ij,...ji->...", xi, E)[..., None, None]
-        return da * dz * xi + a * E + db * dz * (xi @ xi) + b * (xi @ E + E @ xi)
+        return np.asarray(da * dz * xi + a * E + db * dz * (xi @ xi) + b * (xi @ E + E @ xi))
 
-    def _by_steps(self, function, x) -> np.ndarray:
-        """The derivative of an analytic function by complex steps of 1e-30: exact to round-off."""
-        x = np.asarray(x, float)
-        steps = 1j * COMPLEX_STEP * np.eye(self.rank)
-        return np.stack([function(x + e).imag / COMPLEX_STEP for e in steps], axis=-1)
-
-    def _algebra(self, x) -> np.ndarray:
+    def _algebra(self, x: np.ndarray) -> np.ndarray:
         """The matrix B x; NaN where x is so large that 1 - xi/2 has lost its 1."""
         x = np.asarray(x)
-        lost = ~(np.abs(x).max(-1, keepdims=True, initial=0.0) < MAX_COORDINATE)
-        return np.einsum("...c,cij->...ij", np.where(lost, np.nan, x), self.basis)
+        small = np.abs(x).max(-1, keepdims=True, initial=0.0) < MAX_COORDINATE
+        return np.asarray(np.einsum("...c,cij->...ij", np.where(small, x, np.nan), self.basis))
 
     @cached_property
     def _tensors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """<I xi, (1 - xi/2) eta (1 + xi/2)> = <I xi, eta> + <I xi, [eta, xi]>/2 - <I xi, xi eta xi>/4 as symmetric tensors of x."""
+        """Tensors of x: <I xi, (1 - xi/2) eta (1 + xi/2)> = <I xi, eta> + <I xi, [eta, xi]>/2 - <I xi, xi eta xi>/4."""
         E, G = self.basis, self.generators
         covectors = np.einsum("bc,bij->cij", self.inertia @ self.subspace, self.dual)
         right = np.einsum("cij,aik,dkj->acd", covectors, G, E)
@@ -358,7 +356,10 @@ def angle_map(system: InvariantSystem, integrator: EulerPoincareSuslov) -> Legen
 
 
 def closed_under_odd_powers(system: InvariantSystem) -> bool:
-    """Whether xi^3 (hence every odd power of xi) lies in d for xi in d: then exp(d) = tau(d), Cayley's (Lemma 6.1 of fedorov-zenkov)."""
+    """Whether xi^3 (hence every odd power of xi) lies in d for xi in d: then exp(d) is Cayley's tau(d).
+
+    This is Lemma 6.1 of fedorov-zenkov.
+    """
     basis = np.einsum("ac,aij->cij", np.asarray(system.subspace), generators(system.group))
     flat = basis.reshape(len(basis), -1).T
     for x in np.random.default_rng(0).normal(size=(4, len(basis))):
@@ -378,7 +379,7 @@ def turns_planes(system: InvariantSystem) -> bool:
     return bool(np.abs(cube - half * xi).max() < 1e-10 * (1 + np.abs(cube).max()))
 
 
-def _turning(z) -> tuple[np.ndarray, ...]:
+def _turn_functions(z: np.ndarray) -> tuple[np.ndarray, ...]:
     """(sin t/t, (1 - cos t)/t^2) and their derivatives in z = t^2, each with two axes for matrices."""
     z = np.asarray(z)[..., None, None]
     small = np.abs(z) < 1e-2
@@ -396,10 +397,11 @@ def _turning(z) -> tuple[np.ndarray, ...]:
     return tuple(np.where(small, n, e) for n, e in zip(near, exact, strict=True))
 
 
-def _require(system, integrator) -> None:
+def _require(system: InvariantSystem, integrator: EulerPoincareSuslov) -> None:
     if not isinstance(integrator, EulerPoincareSuslov):
         raise InvalidInput(
-            f"this needs the discrete Euler-Poincare-Suslov method; given {type(integrator).__name__}. Use EulerPoincareSuslov(...)"
+            f"this needs the discrete Euler-Poincare-Suslov method; given {type(integrator).__name__}. "
+            "Use EulerPoincareSuslov(...)"
         )
     require_invariant(integrator, system)
     if system.potential is not None:
@@ -408,13 +410,9 @@ def _require(system, integrator) -> None:
         system.require_body()
 
 
-def _transposed(matrix) -> np.ndarray:
-    return np.swapaxes(matrix, -1, -2)
-
-
 def logarithm(f: AlgebraicMap, W: np.ndarray) -> np.ndarray:
     """log W in d of a displacement, real or complex."""
     from scipy.linalg import logm
 
     real = np.abs(W.imag).max() < IMAGINARY_TOLERANCE * (1 + np.abs(W).max()) if np.iscomplexobj(W) else True
-    return np.einsum("aij,ij->a", f.dual, np.asarray(logm(W.real if real else W)))
+    return np.asarray(np.einsum("aij,ij->a", f.dual, np.asarray(logm(W.real if real else W))))

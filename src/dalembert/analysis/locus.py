@@ -1,7 +1,8 @@
 """The discrete momentum locus u = F l_d(tau(d)) of an LL system: surface, equation, singularities, shadow.
 
-Everything is in impulses h M, in which the locus does not depend on h; divide by h for momenta. Surfaces (two-dimensional d in a
-three-dimensional algebra) have curves and points to be found; the equations and the tangent plane exist for any system.
+Everything is in impulses h M, in which the locus does not depend on h; divide by h for momenta. Surfaces
+(two-dimensional d in a three-dimensional algebra) have curves and points to be found; the equations and the tangent
+plane exist for any system.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..errors import InvalidInput, NumericalFailure
 from ..integrators import EulerPoincareSuslov
@@ -34,12 +36,13 @@ class Locus:
         """The parametrisation y -> h F l_d(W(y)), in coordinates that reach every displacement."""
         return angle_map(self.system, self.integrator)
 
-    # -- as a surface ------------------------------------------------------------------------------------------------------------
-    def surface(self, *, extent: float = 4.0, points: int = 81, angles: tuple[float, float] = (0.0, np.pi)):
+    def surface(
+        self, *, extent: float = 4.0, points: int = 81, angles: tuple[float, float] = (0.0, np.pi)
+    ) -> tuple[np.ndarray, np.ndarray]:
         """(y, impulses): a grid of the surface for plotting, shapes (points, points, 2) and (points, points, n).
 
-        On rotations polar: the angle between `angles`, then the axis (2 arccos(0.8), 2 arccos(0.4) give the section of Figure 6.2,
-        0.4 <= q0 <= 0.8); otherwise each coordinate up to `extent`.
+        On rotations the grid is polar: the angle between `angles`, then the axis (2 arccos(0.8), 2 arccos(0.4) give the
+        section 0.4 <= q0 <= 0.8 of Figure 6.2 of fedorov-zenkov); otherwise each coordinate goes up to `extent`.
         """
         self._require_surface()
         chart = Chart.of(self.system, self.integrator, extent)
@@ -52,22 +55,26 @@ class Locus:
         return y, self.map.impulse(y)
 
     def tangent_plane(self) -> np.ndarray:
-        """Unit normals (n - r, n) of the locus at 0: they annihilate d* = I d, to which it is tangent (Proposition 5.1)."""
+        """Unit normals (n - r, n) of the locus at 0: they annihilate d* = I d, to which it is tangent.
+
+        This is Proposition 5.1 of garcia-naranjo-jimenez.
+        """
         return np.linalg.svd(self.map.slope(np.zeros(self.map.rank)).T)[2][self.map.rank :]
 
-    def distance(self, momentum) -> np.ndarray:
+    def distance(self, momentum: ArrayLike) -> np.ndarray:
         """rho: the signed distance of momenta (..., n) from d* = I d along each normal, shape (..., n - r).
 
-        The normal points as the last algebra direction that is not in d does: for the Suslov problem M3 > 0 of d* is positive.
+        The normal points as the last algebra direction that is not in d does: for the Suslov problem M3 > 0 of d* is
+        positive.
         """
         image = np.asarray(self.system.inertia) @ self.map.subspace
         normals = np.linalg.svd(image.T)[2][self.map.rank :]
         outer = np.asarray(self.system.annihilator)
         signs = np.sign(np.einsum("ij,ij->i", normals, outer / np.linalg.norm(outer, axis=1, keepdims=True)))
-        return np.asarray(momentum) @ (normals * np.where(signs == 0, 1, signs)[:, None]).T
+        return np.asarray(momentum @ (normals * np.where(signs == 0, 1, signs)[:, None]).T)
 
     def bounded(self, *, far: float = 1e6) -> bool:
-        """Whether the locus is bounded: the impulse does not grow along random lines of displacements, some along each axis of d."""
+        """Whether the impulse stays bounded along random lines of displacements, some along each axis of d."""
         f = algebraic_map(self.system, self.integrator) or self.map
         rng = np.random.default_rng(0)
         lines = np.concatenate([rng.normal(size=(100, f.rank)), np.repeat(np.eye(f.rank), 20, axis=0)])
@@ -75,12 +82,12 @@ class Locus:
         near, distant = (np.abs(f.impulse(base + size * lines)).max() for size in (1e2, far))
         return bool(distant < 10 * near)
 
-    # -- its equation ----------------------------------------------------------------------------------------------------------
     def implicit(self, degree: int | None = None) -> Polynomials:
         """The polynomials of lowest (or of this) degree in h M that vanish on the locus, one column each.
 
-        For the Suslov problem p4 with Moser-Veselov (the Steiner quartic (6.11) for diagonal J) and q7 with Cayley, up to a factor.
-        Found as the null space of the matrix of monomials on complex points of the locus, so that no rank is lost to real gaps.
+        For the Suslov problem p4 with Moser-Veselov (the Steiner quartic (6.11) of fedorov-zenkov for diagonal J) and
+        q7 with Cayley, up to a factor. They are the null space of the matrix of monomials on complex points of the
+        locus, so that no rank is lost to real gaps.
         """
         f = algebraic_map(self.system, self.integrator)
         if f is None:
@@ -89,22 +96,19 @@ class Locus:
             size = len(exponents(f.dim, trial))
             if size > MAX_MONOMIALS:
                 break
-            found = vanishing_polynomials(self._samples(f, 3 * size // 2 + 20), trial)
+            rng, count = np.random.default_rng(1), 3 * size // 2 + 20  # complex points of the locus of moderate size
+            x = rng.normal(size=(count, f.rank)) + 1j * rng.normal(size=(count, f.rank))
+            found = vanishing_polynomials(f.impulse(x * np.sqrt(rng.random((count, 1)) + 0.2)), trial)
             if found.coefficients.shape[1]:
-                return _normalised(found)
-        raise NumericalFailure(
-            f"no polynomial of degree up to {trial if degree is None else degree} vanishes on this locus"
-        )
+                rows = np.abs(found.coefficients).argmax(0)  # the largest coefficient becomes 1
+                scaled = found.coefficients / found.coefficients[rows, np.arange(found.coefficients.shape[1])]
+                scaled = scaled.real if np.abs(scaled.imag).max() < 1e-8 else scaled
+                return Polynomials(found.exponents, np.where(np.abs(scaled) < 1e-12, 0.0, scaled))
+        tried = trial if degree is None else degree
+        raise NumericalFailure(f"no polynomial of degree up to {tried} vanishes on this locus")
 
-    def _samples(self, f: AlgebraicMap, count: int) -> np.ndarray:
-        """Random complex points of the locus of moderate size."""
-        rng = np.random.default_rng(1)
-        x = rng.normal(size=(count, f.rank)) + 1j * rng.normal(size=(count, f.rank))
-        return f.impulse(x * np.sqrt(rng.random((count, 1)) + 0.2))
-
-    # -- singularities of a surface ----------------------------------------------------------------------------------------------
     def pinch_points(self, *, extent: float = 6.0, starts: int = 400) -> tuple[np.ndarray, np.ndarray]:
-        """(y, impulses) of the real points where the surface has no tangent plane, Whitney's umbrellas; shapes (k, 2), (k, n).
+        """(y, impulses) of the real points without a tangent plane, Whitney's umbrellas; shapes (k, 2), (k, n).
 
         Gauss-Newton for slope(y) v = 0, |v| = 1 from many starts.
         """
@@ -132,7 +136,8 @@ class Locus:
     def self_intersections(self, *, extent: float = 6.0, length: float = 12.0) -> list[np.ndarray]:
         """The double curves of a surface: lists of impulses (k, n), each met at two displacements.
 
-        They are followed from the pinch points, where the two displacements meet, until they end in another one or leave the window.
+        They are followed from the pinch points, where the two displacements meet, until they end in another one or
+        leave the window.
         """
         self._require_surface()
         chart = Chart.of(self.system, self.integrator, extent)
@@ -141,10 +146,10 @@ class Locus:
             kernel = np.linalg.svd(self.map.slope(y))[2][-1]
             pairs = _double_curve(self.map, y, kernel, length, chart)
             curve = self.map.impulse(pairs[:, :2])
-            middle = curve[len(curve) // 2] if len(curve) > 2 else None
-            if middle is not None and not any(
-                np.abs(c - middle).max(1).min() < 1e-2 * np.ptp(c, axis=0).max() for c in curves
-            ):
+            if len(curve) <= 2:
+                continue
+            middle = curve[len(curve) // 2]
+            if not any(np.abs(c - middle).max(1).min() < 1e-2 * np.ptp(c, axis=0).max() for c in curves):
                 curves.append(curve)
         return curves
 
@@ -155,15 +160,14 @@ class Locus:
         chart = Chart.of(self.system, self.integrator, extent)
         return [(y, self.map.impulse(y)) for y in chart.zeros(lambda y: self.map.impulse(y) @ normal, points=points)]
 
-    # -- its shadow on d* ----------------------------------------------------------------------------------------------------------
     def discriminant(self, *, extent: float = 4.0, points: int = 201) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(y, restricted impulses) along the folds det Df = 0 of the projection to the restricted momenta; shapes (k, 2) both.
+        """(y, restricted impulses) along the folds det Df = 0 of the projection to restricted momenta, both (k, 2).
 
         The images are the curves across which the number of real branches changes by two.
         """
         chart = Chart.of(self.system, self.integrator, extent)
         folds = chart.zeros(lambda y: np.linalg.det(self.map.jacobian(y)), points=points)
-        return [(y, self.map.restricted(y)) for y in folds]
+        return [(y, self.map.restriction(y)) for y in folds]
 
     def cusps(self, *, extent: float = 4.0, points: int = 201) -> tuple[np.ndarray, np.ndarray]:
         """(y, restricted impulses) of the cusps of the discriminant: the kernel of Df is tangent to the fold."""
@@ -175,32 +179,24 @@ class Locus:
             for k in np.flatnonzero(np.sum(ahead[1:] * ahead[:-1], axis=1) < 0):  # the image turns back
                 found.append(_cusp(self.map, y[k + 1]))
         places = deduplicate(np.array([y for y in found if y is not None]).reshape(-1, 2), 1e-6)
-        return places, self.map.restricted(places)
+        return places, self.map.restriction(places)
 
     def _require_surface(self) -> None:
         if (self.map.rank, self.map.dim) != (2, 3):
             raise InvalidInput(
-                f"this is for surfaces: d of dimension 2 in an algebra of dimension 3; given {self.map.rank} in {self.map.dim}"
+                "this is for surfaces: d of dimension 2 in an algebra of dimension 3; "
+                f"given {self.map.rank} in {self.map.dim}"
             )
 
 
-def _normalised(found: Polynomials) -> Polynomials:
-    """Each polynomial with largest coefficient 1, real where it can be."""
-    largest = found.coefficients[np.abs(found.coefficients).argmax(0), np.arange(found.coefficients.shape[1])]
-    scaled = found.coefficients / largest
-    scaled = scaled.real if np.abs(scaled.imag).max() < 1e-8 else scaled
-    return Polynomials(found.exponents, np.where(np.abs(scaled) < 1e-12, 0.0, scaled))
-
-
 def _double_curve(f: LegendreMap, y: np.ndarray, kernel: np.ndarray, length: float, chart: Chart) -> np.ndarray:
-    """Pairs (k, 4) of displacements with one impulse, from a pinch point on: pseudo-arclength continuation of m(p) = m(q)."""
-    reach = (
-        (lambda y: np.linalg.norm(y, axis=-1) < 6.0) if chart.projective else chart.inside
-    )  # y is regular below 2 pi
+    """Pairs (k, 4) of displacements with one impulse, from a pinch point on: pseudo-arclength continuation."""
+    # on rotations y is regular below 2 pi
+    reach = (lambda y: np.linalg.norm(y, axis=-1) < 6.0) if chart.projective else chart.inside
     pair = np.concatenate([y + 0.02 * kernel, y - 0.02 * kernel])
     direction = np.concatenate([kernel, -kernel]) / np.sqrt(2)
     path, step, gone = [np.concatenate([y, y])], 0.05, 0.0
-    gap = _apart(f, pair)
+    gap = _displacement_difference(f, pair)
     for _ in range(2000):
         new = pair
         for _ in range(12):
@@ -210,7 +206,7 @@ def _double_curve(f: LegendreMap, y: np.ndarray, kernel: np.ndarray, length: flo
             new = new - update
             if np.abs(update).max() < 1e-12:
                 break
-        new_gap = _apart(f, new)
+        new_gap = _displacement_difference(f, new)
         through = len(path) > 1 and new_gap @ gap <= 1e-3 * step**2  # the two displacements meet: another pinch point
         if np.abs(update).max() > 1e-9 or through or not np.all(reach(new.reshape(2, 2))) or gone > length:
             break
@@ -222,18 +218,18 @@ def _double_curve(f: LegendreMap, y: np.ndarray, kernel: np.ndarray, length: flo
     return np.array(path)
 
 
-def _apart(f: LegendreMap, pair: np.ndarray) -> np.ndarray:
+def _displacement_difference(f: LegendreMap, pair: np.ndarray) -> np.ndarray:
     """The difference of two displacements."""
     if isinstance(f, AlgebraicMap):
-        return (f.displacement(pair[:2]) - f.displacement(pair[2:])).ravel()
-    return pair[:2] - pair[2:]
+        return np.ravel(f.displacement(pair[:2]) - f.displacement(pair[2:]))
+    return np.asarray(pair[:2] - pair[2:])
 
 
 def _cusp(f: LegendreMap, y: np.ndarray) -> np.ndarray | None:
     """Newton's method (numerical slope) for det Df = 0 and its derivative along the kernel = 0."""
     from scipy.optimize import root
 
-    def equations(y):
+    def equations(y: np.ndarray) -> list[float]:
         D, bend = f.jacobian(y), f.curvature(y)
         left, _, right = np.linalg.svd(D)
         kernel, other = right[-1], left[:, -1]

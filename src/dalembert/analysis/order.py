@@ -1,7 +1,4 @@
-"""Measured orders.
-
-The convergence study of a configuration: its method at its step, and at halves of it.
-"""
+"""Measured orders: of a discrete Lagrangian, and of a method on a system or on a configuration with its step halved."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
 
 from ..errors import InvalidInput, NumericalFailure, UnknownName
 from ..integrators import Integrator, LagrangeDAlembert, RetractionAdapted, derivative, scipy_motion
@@ -38,26 +36,25 @@ def lagrangian_order(pair: Discretisation, state: State, *, steps: Sequence[floa
     return float(slopes(steps, errors)[-1]) - 1.0
 
 
-def action_along(system: MechanicalSystem, state: State, h: float):
+def action_along(system: MechanicalSystem, state: State, h: float) -> tuple[Any, float]:
     """(g(h), int_0^h L dt) of the motion of a system from `state`, by DOP853 at 1e-13."""
     from scipy.integrate import solve_ivp
 
     begin, restore = ravel_pytree((state.g, state.xi, jnp.zeros(())))
 
     @jax.jit
-    def field(t, y):
+    def field(t: ArrayLike, y: Array) -> Array:
         g, xi, _ = restore(y)
         return ravel_pytree((*derivative(system, t, g, xi, None), system.L(t, g, xi)))[0]
 
     t0 = float(state.t)
-    end = solve_ivp(
-        lambda t, y: np.asarray(field(t, y)), (t0, t0 + h), np.asarray(begin), method="DOP853", rtol=1e-13, atol=1e-13
-    )
+    rate = lambda t, y: np.asarray(field(t, y))
+    end = solve_ivp(rate, (t0, t0 + h), np.asarray(begin), method="DOP853", rtol=1e-13, atol=1e-13)
     g, _, action = restore(jnp.asarray(end.y[:, -1]))
     return g, float(action)
 
 
-# -- the order of a method --------------------------------------------------------------------------------------------------
+Exact = Callable[[float], tuple[Any, Any]]  # t -> (g, xi)
 STATE = ("configuration", "velocity", "energy")
 OWN_TIME = "multipliers, own time"
 MAX_COMPARED_TIMES = 8  # at most so many times are compared
@@ -71,14 +68,15 @@ def convergence(
     duration: float,
     counts: Sequence[int] = (16, 32, 64, 128),
     local: bool = False,
-    exact: Callable | str | None = None,
+    exact: Exact | str | None = None,
     backend: Backend = "auto",
 ) -> Convergence:
-    """The errors of `integrator` with duration/n as its step, for each n of `counts`: after the duration, or after one step (`local`).
+    """The errors of `integrator` with the steps duration/n, n in `counts`: after the duration, or one step (`local`).
 
-    They are taken against `exact(t)` -> (g, xi), against DOP853 at 1e-13 (None), or, with "richardson", against the run of the
-    method itself with the next smaller step. Multipliers are compared at the time of the state, and under "multipliers, own time"
-    where the method's discrete reaction acts between states (the (p, s) of Definition 4.2 of jimenez-scheurle, at both time stamps).
+    They are taken against `exact(t)` -> (g, xi), against DOP853 at 1e-13 (None), or, with "richardson", against the run
+    of the method itself with the next smaller step. Multipliers are compared at the time of the state, and under
+    "multipliers, own time" where the method's discrete reaction acts between states (the (p, s) of Definition 4.2 of
+    jimenez-scheurle, at both time stamps).
     """
     counts = _counts(counts, integrator, exact)
     saves = 1 if local else max(d for d in range(1, MAX_COMPARED_TIMES + 1) if math.gcd(*counts) % d == 0)
@@ -90,41 +88,43 @@ def convergence(
     runs = [run(n) for n in counts]
     if exact == "richardson":
         truths = [
-            _Truth(r.records.state, {"multipliers": r.multipliers}) if r.status == "ok" else None for r in runs[1:]
+            _ExactMotion(r.records.state, {"multipliers": r.multipliers}) if r.status == "ok" else None
+            for r in runs[1:]
         ]
-        return _collected(runs[:-1], truths, local, np.array([float(r.step) for r in runs[1:]]))
-    return _collected(runs, _truths(system, integrator, state, runs, exact), local, np.zeros(len(runs)))
+        return _collect(runs[:-1], truths, local, np.array([float(r.step) for r in runs[1:]]))
+    motions = _exact_motions(system, integrator, state, runs, None if isinstance(exact, str) else exact)
+    return _collect(runs, motions, local, np.zeros(len(runs)))
 
 
-def _collected(runs: Sequence[Run], truths: Sequence[_Truth | None], local: bool, finer: np.ndarray) -> Convergence:
+def _collect(runs: Sequence[Run], truths: Sequence[_ExactMotion | None], local: bool, finer: np.ndarray) -> Convergence:
     gaps = [_gaps(run, truth) if run.status == "ok" and truth else {} for run, truth in zip(runs, truths, strict=True)]
     some = next((g for g in gaps if g), None)
     if some is None:
         raise NumericalFailure(f"no run has an error to measure; the last one failed: {runs[-1].reason}")
-    lost = {name: (np.full_like(error, np.nan), value) for name, (error, value) in some.items()}
-    errors = {name: np.stack([(g or lost)[name][0] for g in gaps]) for name in some}
+    missing = {name: (np.full_like(error, np.nan), value) for name, (error, value) in some.items()}
+    errors = {name: np.stack([(g or missing)[name][0] for g in gaps]) for name in some}
     return Convergence(
         local,
         np.array([float(run.step) for run in runs]),
         {name: values[:, -1] for name, values in errors.items()},
         {name: np.abs(values).max(axis=(1, 2)) for name, values in errors.items()},
-        {name: max(float(np.abs((g or lost)[name][1]).max()) for g in gaps) for name in some},
+        {name: max(float(np.abs((g or missing)[name][1]).max()) for g in gaps) for name in some},
         tuple(run.reason for run in runs),
         finer,
     )
 
 
-def _counts(counts: Sequence[int], integrator: Integrator, exact) -> list[int]:
+def _counts(counts: Sequence[int], integrator: Integrator, exact: Exact | str | None) -> list[int]:
     if isinstance(exact, str) and exact != "richardson":
         raise UnknownName("comparison", exact, ("richardson",))
     if exact == "richardson" and integrator.variable_step:
         raise InvalidInput(
             f"the steps of {integrator.name} end at other times when they are halved: compare with the exact motion"
         )
-    whole = sorted(n for n in set(counts) if isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0)
-    if len(whole) != len(counts) or len(whole) < 2:
+    unique = sorted(n for n in set(counts) if isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0)
+    if len(unique) != len(counts) or len(unique) < 2:
         raise InvalidInput(f"counts is {list(counts)}; allowed: at least two different positive numbers of steps")
-    return whole
+    return unique
 
 
 def reaction_lag(integrator: Integrator) -> float:
@@ -134,15 +134,17 @@ def reaction_lag(integrator: Integrator) -> float:
     return 1.0 - integrator.node if isinstance(integrator, RetractionAdapted) else 0.0
 
 
-class _Truth(NamedTuple):
+class _ExactMotion(NamedTuple):
     """The states to compare with, the start first, and their multipliers (saves, m) at each time stamp."""
 
     states: State
     multipliers: dict[str, Array]
 
 
-def _truths(system, integrator, state: State, runs: Sequence[Run], exact) -> list[_Truth]:
-    """The exact motion at the times of every run, in units of its step since the start, and at its own times of reaction."""
+def _exact_motions(
+    system: MechanicalSystem, integrator: Integrator, state: State, runs: Sequence[Run], exact: Exact | None
+) -> list[_ExactMotion]:
+    """The exact motion at the times of every run since the start, and at its own times of reaction."""
     begin, lag = float(state.t), reaction_lag(integrator)
     stamps = {"multipliers": 0.0} | ({OWN_TIME: lag} if lag else {})
 
@@ -157,12 +159,12 @@ def _truths(system, integrator, state: State, runs: Sequence[Run], exact) -> lis
     reactions = _reactions(system, states)
     place = {float(moment): k for k, moment in enumerate(wanted)}
 
-    def truth(run: Run) -> _Truth:
+    def exact_motion(run: Run) -> _ExactMotion:
         rows = {name: np.array([place[float(x)] for x in moments(run, lag)]) for name, lag in stamps.items()}
         chosen = jax.tree.map(lambda leaf: leaf[rows["multipliers"]], states)
-        return _Truth(chosen, {name: reactions[row] for name, row in rows.items()})
+        return _ExactMotion(chosen, {name: reactions[row] for name, row in rows.items()})
 
-    return [truth(run) for run in runs]
+    return [exact_motion(run) for run in runs]
 
 
 @jax.jit
@@ -170,7 +172,7 @@ def _reactions(system: MechanicalSystem, states: State) -> Array:
     return jax.vmap(system.multipliers)(states.t, states.g, states.xi)
 
 
-def _exact_states(system, state: State, times: np.ndarray, exact: Callable | None) -> list[State]:
+def _exact_states(system: MechanicalSystem, state: State, times: np.ndarray, exact: Exact | None) -> list[State]:
     """The start, and the motion at `times`."""
     if exact is None:
         found = scipy_motion(system, state, np.concatenate([[float(state.t)], times]))
@@ -185,7 +187,7 @@ def _exact_states(system, state: State, times: np.ndarray, exact: Callable | Non
     ]
 
 
-def _gaps(run: Run, truth: _Truth) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _gaps(run: Run, truth: _ExactMotion) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """(errors, exact values), both (saves, d), of every quantity at the saved states after the start."""
     ours, theirs = (jax.tree.map(lambda leaf: leaf[1:], states) for states in (run.records.state, truth.states))
     gaps = _state_gaps(run.system, ours, theirs)
@@ -200,7 +202,7 @@ def _gaps(run: Run, truth: _Truth) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 def _state_gaps(system: MechanicalSystem, ours: State, theirs: State) -> dict[str, tuple[Array, Array]]:
     group = system.group
 
-    def one(a: State, b: State):
+    def one(a: State, b: State) -> dict[str, tuple[Array, Array]]:
         energies = [system.energy(s.t, s.g, s.xi)[None] for s in (a, b)]
         return {
             "configuration": (group.log(group.compose(group.inverse(b.g), a.g)), jnp.ones(1)),
@@ -208,7 +210,8 @@ def _state_gaps(system: MechanicalSystem, ours: State, theirs: State) -> dict[st
             "energy": (energies[0] - energies[1], energies[1]),
         }
 
-    return jax.vmap(one)(ours, theirs)
+    gaps: dict[str, tuple[Array, Array]] = jax.vmap(one)(ours, theirs)
+    return gaps
 
 
 STEP_LEVELS = 5

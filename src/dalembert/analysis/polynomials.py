@@ -1,9 +1,9 @@
-"""Polynomials in several variables: found by interpolation of functions and as the equations that points satisfy.
+"""Polynomials in several variables: by interpolation, as the equations that points satisfy, and their solutions.
 
-All solutions of N(x) = c D(x), r polynomial equations in C^r: the fibres of the rational map N/D, by homotopies.
-
-A generic fibre is found once, from the total-degree start system x_i^d_i = 1, or by monodromy where its Bezout number is
-large; every other fibre is then the end of paths that begin there. Paths that end on D = 0 or at infinity are no solutions.
+`RationalMap` finds all solutions of N(x) = c D(x), r polynomial equations in C^r: the fibres of the map N/D, by
+homotopies. A generic fibre is found once, from the total-degree start system x_i^d_i = 1, or by monodromy where its
+Bezout number is large; every other fibre is then the end of paths that begin there. Paths that end on D = 0 or at
+infinity are no solutions.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from functools import cached_property
 from itertools import combinations_with_replacement, pairwise, product
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..errors import NumericalFailure
 
 
 @dataclass(frozen=True, eq=False)
 class Polynomials:
-    """k polynomials in r variables: sum over rows of `exponents` (m, r) of the `coefficients` (m, k) times the monomial."""
+    """k polynomials in r variables: the sum of `coefficients` (m, k) times monomials with `exponents` (m, r)."""
 
     exponents: np.ndarray
     coefficients: np.ndarray
@@ -29,11 +30,11 @@ class Polynomials:
     def degrees(self) -> np.ndarray:
         """The total degree of each polynomial, shape (k,)."""
         present = np.abs(self.coefficients) > 0
-        return np.where(present, self.exponents.sum(1)[:, None], 0).max(0)
+        return np.asarray(np.where(present, self.exponents.sum(1)[:, None], 0).max(0))
 
-    def __call__(self, x) -> np.ndarray:
+    def __call__(self, x: ArrayLike) -> np.ndarray:
         """Values at points x of shape (..., r): shape (..., k)."""
-        return monomials(x, self.exponents) @ self.coefficients
+        return np.asarray(monomials(x, self.exponents) @ self.coefficients)
 
     def derivative(self) -> tuple[Polynomials, ...]:
         """The partial derivatives, one for each variable."""
@@ -46,7 +47,7 @@ class Polynomials:
             parts.append(Polynomials(lower, self.coefficients[keep] * power[keep, None]))
         return tuple(parts)
 
-    def slope(self, x) -> np.ndarray:
+    def slope(self, x: ArrayLike) -> np.ndarray:
         """The Jacobian at points x, shape (..., k, r)."""
         return np.stack([part(x) for part in self.derivative()], axis=-1)
 
@@ -66,7 +67,7 @@ def exponents(variables: int, degree: int) -> np.ndarray:
     return np.array(rows, int).reshape(-1, variables)
 
 
-def monomials(x, powers: np.ndarray) -> np.ndarray:
+def monomials(x: ArrayLike, powers: np.ndarray) -> np.ndarray:
     """The values of monomials (m, r) at points (..., r): shape (..., m)."""
     x = np.asarray(x)
     table = np.ones((*x.shape, int(powers.max(initial=0)) + 1), x.dtype)
@@ -78,7 +79,9 @@ def monomials(x, powers: np.ndarray) -> np.ndarray:
     return value
 
 
-def interpolate(function: Callable, variables: int, degree: int, *, radius: float = 1.0) -> Polynomials:
+def interpolate(
+    function: Callable[[np.ndarray], np.ndarray], variables: int, degree: int, *, radius: float = 1.0
+) -> Polynomials:
     """The polynomials of at most this degree in each variable that `function` (points, r) -> (points, k) is.
 
     Values on roots of unity, whose Fourier transform gives the coefficients without loss of digits.
@@ -93,9 +96,8 @@ def interpolate(function: Callable, variables: int, degree: int, *, radius: floa
     found = found.reshape(len(powers), -1) * radius ** -powers.sum(1)[:, None].astype(float)
     found[np.abs(found) < 1e-13 * np.abs(found).max(0)] = 0.0
     keep = np.abs(found).max(1) > 0
-    return Polynomials(
-        powers[keep], found[keep].real if np.abs(found.imag).max() < 1e-12 * np.abs(found).max() else found[keep]
-    )
+    real = np.abs(found.imag).max() < 1e-12 * np.abs(found).max()
+    return Polynomials(powers[keep], found[keep].real if real else found[keep])
 
 
 def vanishing_polynomials(points: np.ndarray, degree: int, *, tolerance: float = 1e-12) -> Polynomials:
@@ -112,10 +114,10 @@ def vanishing_polynomials(points: np.ndarray, degree: int, *, tolerance: float =
             f"(a singular value is {next_value:.1e} of the largest)"
         )
     if null.shape[1] == 1:  # fewer monomials are better conditioned: drop those that are not there
-        kept = np.abs(null[:, 0]) > 1e-7 * np.abs(null).max()
-        fewer, _ = _null_space(points / scale, powers[kept], tolerance)
+        present = np.abs(null[:, 0]) > 1e-7 * np.abs(null).max()
+        fewer, _ = _null_space(points / scale, powers[present], tolerance)
         if fewer.shape[1] == 1:
-            powers, null = powers[kept], fewer
+            powers, null = powers[present], fewer
     return Polynomials(powers, null * np.prod(scale ** -powers.astype(float), axis=1)[:, None])
 
 
@@ -148,7 +150,7 @@ class RationalMap:
     @property
     def rank(self) -> int:
         """The number r of unknowns."""
-        return self.numerator.exponents.shape[1]
+        return int(self.numerator.exponents.shape[1])
 
     @cached_property
     def _parts(self) -> tuple[Polynomials, ...]:
@@ -164,7 +166,7 @@ class RationalMap:
 
     def value(self, x: np.ndarray) -> np.ndarray:
         """N(x)/D(x) at points (k, r)."""
-        return self.numerator(x) / self.denominator(x)
+        return np.asarray(self.numerator(x) / self.denominator(x))
 
     def generic_fibre(self, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """(c, all x with N(x) = c D(x)) at a random complex c; their number is the degree of the map."""
@@ -177,17 +179,17 @@ class RationalMap:
 
     def fibre(self, generic: tuple[np.ndarray, np.ndarray], target: np.ndarray) -> tuple[np.ndarray, int]:
         """(all isolated x with N(x) = target D(x), how many have gone to infinity), continued from a generic fibre."""
-        ends = self._moved(generic[1], generic[0], np.asarray(target, complex))
+        ends = self._continue(generic[1], generic[0], np.asarray(target, complex))
         finite = np.isfinite(ends).all(1)
         return ends[finite], int(np.count_nonzero(~finite))
 
-    def _total_degree(self, base: np.ndarray, degrees: np.ndarray, rng) -> np.ndarray:
+    def _total_degree(self, base: np.ndarray, degrees: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """The ends of (1 - s) g (x^d - 1) + s (N - c D) that are regular and not on D = 0."""
         roots = [np.exp(2j * np.pi * np.arange(d) / d) for d in degrees]
         starts = np.array(list(product(*roots)))
         gamma = np.exp(2j * np.pi * rng.random(self.rank)) * np.abs(self.numerator.coefficients).max()
 
-        def family(x, s):
+        def family(x: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             F, dF, _ = self.equations(x, np.broadcast_to(base, x.shape))
             G = gamma * (x**degrees - 1)
             dG = gamma[:, None] * np.eye(self.rank) * (degrees * x ** (degrees - 1))[:, None, :]
@@ -197,14 +199,13 @@ class RationalMap:
         ends = follow(family, starts)
         ends = ends[np.isfinite(ends).all(1)]
         _, dF, D = self.equations(ends, np.broadcast_to(base, ends.shape))
-        size = (
-            np.linalg.norm(self.denominator.coefficients) * (1 + np.abs(ends).max(1)) ** self.denominator.degrees.max()
-        )
+        degree = self.denominator.degrees.max()
+        size = np.linalg.norm(self.denominator.coefficients) * (1 + np.abs(ends).max(1)) ** degree
         regular = (np.abs(D[:, 0]) > 1e-7 * size) & (np.linalg.cond(dF) < 1e10)
         return deduplicate(ends[regular])
 
-    def _monodromy(self, rng) -> tuple[np.ndarray, np.ndarray]:
-        """A fibre from one of its points by loops of c, until `PATIENCE` loops in a row bring nothing new.
+    def _monodromy(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """A fibre from one of its points by loops of c, until `MAX_IDLE_LOOPS` loops in a row bring nothing new.
 
         The graph of the map is irreducible, so the loops act transitively on a fibre.
         """
@@ -214,15 +215,15 @@ class RationalMap:
             corners = [base, *self.value(0.7 * _random(rng, 2, self.rank)), base]
             moved = found
             for here, there in pairwise(corners):
-                moved = self._moved(moved, here, there)
+                moved = self._continue(moved, here, there)
                 moved = moved[np.isfinite(moved).all(1)]
             larger = deduplicate(np.vstack([found, moved]))
             idle = idle + 1 if len(larger) == len(found) else 0
             found = larger
         return base, found
 
-    def _moved(self, x: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        def family(x, s):
+    def _continue(self, x: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        def family(x: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             F, dF, D = self.equations(x, begin + s[:, None] * (end - begin))
             return F, dF, -(end - begin) * D
 
@@ -242,21 +243,21 @@ def follow(family: Family, x: np.ndarray) -> np.ndarray:
         size = 1 + np.abs(new).max(1)
         ending = at > 1 - 1e-8  # here a path may run into a multiple root, where Newton's method is slow
         good = (first < 1e-3 * size) & (last < np.where(ending, 1e-5, 1e-10) * size)
-        lost = (step < 1e-12) & ~good | (np.abs(here).max(1) > MAX_NORM)
+        ended = (step < 1e-12) & ~good | (np.abs(here).max(1) > MAX_NORM)
         x[active] = np.where(good[:, None], new, here)
         s[active] = np.where(good, np.where(step >= 1 - at, 1.0, at + step), at)
         ds[active] = np.where(good, np.where(first < 1e-5 * size, 2 * step, step), step / 4)
-        alive[np.flatnonzero(active)[lost]] = False
+        alive[np.flatnonzero(active)[ended]] = False
     return np.where(alive[:, None], x, np.nan)
 
 
 def deduplicate(points: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
     """The points without repetitions, in their order."""
-    kept: list[np.ndarray] = []
+    unique: list[np.ndarray] = []
     for point in points:
-        if not any(np.abs(point - other).max() < tolerance * (1 + np.abs(point).max()) for other in kept):
-            kept.append(point)
-    return np.array(kept).reshape(-1, points.shape[-1])
+        if not any(np.abs(point - other).max() < tolerance * (1 + np.abs(point).max()) for other in unique):
+            unique.append(point)
+    return np.array(unique).reshape(-1, points.shape[-1])
 
 
 def solve_batch(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
@@ -272,7 +273,7 @@ def solve_batch(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
 def _predict(family: Family, x: np.ndarray, s: np.ndarray, step: np.ndarray) -> np.ndarray:
     h = step[:, None]
 
-    def field(y, at):
+    def field(y: np.ndarray, at: np.ndarray) -> np.ndarray:
         _, slope, change = family(y, at)
         return -solve_batch(slope, change)
 
@@ -281,7 +282,7 @@ def _predict(family: Family, x: np.ndarray, s: np.ndarray, step: np.ndarray) -> 
         k2 = field(x + h / 2 * k1, s + step / 2)
         k3 = field(x + h / 2 * k2, s + step / 2)
         k4 = field(x + h * k3, s + step)
-        return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        return np.asarray(x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4))
 
 
 def _correct(family: Family, x: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -296,5 +297,5 @@ def _correct(family: Family, x: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, 
     return x, sizes[0], sizes[-1]
 
 
-def _random(rng, *shape: int) -> np.ndarray:
-    return rng.normal(size=shape) + 1j * rng.normal(size=shape)
+def _random(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return np.asarray(rng.normal(size=shape) + 1j * rng.normal(size=shape))

@@ -1,9 +1,4 @@
-"""What a paper shows: a figure or a table as data, as a picture, and as a page that says what was printed and why ours differs.
-
-Pages in Markdown: one for each exhibit, and an index of all that were made.
-
-Runs for figures: whole or not at all.
-"""
+"""Exhibits of the papers: a figure or table as data, as a picture, and as a page that says how ours differs and why."""
 
 from __future__ import annotations
 
@@ -15,6 +10,7 @@ import numpy as np
 
 from ..integrators import Integrator
 from ..mechanics import MechanicalSystem, State
+from ..plotting.style import styled
 from ..simulation import Run, simulate
 
 if TYPE_CHECKING:
@@ -32,14 +28,19 @@ class Paper:
 
 @dataclass(frozen=True)
 class Data:
-    """The numbers of an exhibit: arrays by name (curves, surfaces), and a table, ours beside the printed ones where there are any."""
+    """The numbers of an exhibit: a table, ours beside the printed ones where there are any, and arrays by name."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    note: str = ""  # what could not be computed in this run, for the page
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.arrays[name]
+
+
+Compute = Callable[[], Data]
+Draw = Callable[[Data], "Figure"]
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Exhibit:
     title: str
     printed: str
     differs: str
-    compute: Callable[[], Data]
-    draw: Callable[[Data], Figure]
+    compute: Compute
+    draw: Draw
 
     @property
     def id(self) -> str:
@@ -61,41 +62,37 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Gallery:
-    """The exhibits of one paper, in the order of the paper; a decorator on the function that computes adds one."""
+    """The exhibits of one paper, in its order; as a decorator it adds the exhibit that a function computes."""
 
     paper: Paper
     exhibits: list[Exhibit] = field(default_factory=list)
 
     def __call__(
-        self, label: str, title: str, *, draw: Callable[[Data], Figure], printed: str, differs: str
-    ) -> Callable:
-        def add(compute: Callable[[], Data]) -> Callable[[], Data]:
-            self.exhibits.append(Exhibit(self.paper, label, title, printed, differs, compute, draw))
+        self, label: str, title: str, *, draw: Draw, printed: str, differs: str
+    ) -> Callable[[Compute], Compute]:
+        def add(compute: Compute) -> Compute:
+            self.exhibits.append(Exhibit(self.paper, label, title, printed, differs, compute, styled(draw)))
             return compute
 
         return add
 
 
 def exhibit_page(exhibit: Exhibit, data: Data) -> str:
-    """What was printed, what we get, and why they differ, around the picture."""
+    """What was printed, what we get, and why they differ, around the picture, in Markdown."""
     parts = [
         f"# {exhibit.paper.name}, {exhibit.label.replace('-', ' ')}: {exhibit.title}",
         exhibit.paper.citation,
         f"![{exhibit.title}]({exhibit.id}.png)",
         "## Printed",
-        paragraph(exhibit.printed),
+        " ".join(exhibit.printed.split()),
         "## Here",
         markdown_table(data.columns, data.rows),
+        *([data.note] if data.note else []),
         f"All numbers: [{exhibit.id}.json]({exhibit.id}.json). Made by `dalembert reproduce {exhibit.id}`.",
         "## Why they differ",
-        paragraph(exhibit.differs),
+        " ".join(exhibit.differs.split()),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def paragraph(text: str) -> str:
-    """A text of the source as one paragraph."""
-    return " ".join(text.split())
 
 
 def index_page(exhibits: Sequence[Exhibit]) -> str:
@@ -110,9 +107,8 @@ def index_page(exhibits: Sequence[Exhibit]) -> str:
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A Markdown table."""
-    lines = ["| " + " | ".join(map(format_cell, columns)) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(map(format_cell, row)) + " |" for row in rows]
-    return "\n".join(lines)
+    lines = ["| " + " | ".join(map(format_cell, cells)) + " |" for cells in (columns, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:]])
 
 
 def format_cell(value: Any) -> str:
@@ -126,7 +122,7 @@ def format_cell(value: Any) -> str:
 
 
 def simulate_uninterrupted(system: MechanicalSystem, integrator: Integrator, state: State, **options: Any) -> Run:
-    """`dalembert.simulate`, but Ctrl-C ends the figure: half a run must not be drawn as a whole one."""
+    """`dalembert.simulate`, but Ctrl-C ends the exhibit: half a run must not be drawn as a whole one."""
     run = simulate(system, integrator, state, **options)
     if run.interrupted:
         raise KeyboardInterrupt
