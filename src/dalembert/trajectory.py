@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial, wraps
-from typing import ParamSpec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import jax
 import numpy as np
 
 from .analysis import comparison
 from .analysis.branches import explain_branch_end
-from .groups import along
 from .integrators import BRANCH_LOST
 from .io.dataset import load_run, save_run, to_xarray
 from .mechanics import State
 from .plotting.runs import plot_trajectory, trajectory_html
 from .simulation import Run, driver, states_at
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
 
 
 @partial(
@@ -39,7 +43,7 @@ class Trajectory(Run):
         """A run with these forms added."""
         return cls(**{entry.name: getattr(run, entry.name) for entry in fields(run)})
 
-    def at(self, times, controls=None) -> State:
+    def at(self, times: Any, controls: Any = None) -> State:
         """The states at any times within the run: the method's own step of a part of the size, from the last saved state before.
 
         So they have the order of the method, and the saved states are among them. `times` is a number or an array; leaves of the result
@@ -49,22 +53,22 @@ class Trajectory(Run):
         return states_at(self, times, controls)
 
     # -- other forms ---------------------------------------------------------------------------------------------------
-    def coordinates(self, kind: str, convention: str = "ZXZ") -> np.ndarray:
-        """Configurations as "quaternion", "euler", "pose" (theta, x, y) or "position"; see `coordinates.along`."""
-        return along(self, kind, convention)
+    def coordinates(self, kind: str, convention: str = "ZXZ") -> np.ndarray[Any, Any]:
+        """Configurations as "quaternion", "euler", "pose" (theta, x, y) or "position"; see `Group.along`."""
+        return self.system.group.along(kind, self.g, self.angles, convention)
 
-    def to_xarray(self, *, reaction: bool = False):
+    def to_xarray(self, *, reaction: bool = False) -> xarray.Dataset:
         """The trajectory as an `xarray.Dataset` with names, units and provenance."""
         return to_xarray(self, reaction=reaction)
 
-    def save(self, path) -> None:
+    def save(self, path: str | Path) -> None:
         """Write a NetCDF (.nc) or Zarr (.zarr) file, whole or not at all; `dalembert.load(path)` gives the trajectory back."""
         save_run(self, path)
 
     def _repr_html_(self) -> str:
         return trajectory_html(self)
 
-    def plot(self, path=None):
+    def plot(self, path: str | Path | None = None) -> Figure:
         """A figure of the motion and its conservation; `path` saves it."""
         return plot_trajectory(self, path)
 
@@ -97,6 +101,6 @@ load = _with_forms(load_run)
 
 
 @wraps(comparison.compare)
-def compare(*arguments, **options) -> comparison.Comparison:
+def compare(*arguments: Any, **options: Any) -> comparison.Comparison:
     made = comparison.compare(*arguments, **options)
     return replace(made, runs={name: Trajectory.of(run) for name, run in made.runs.items()})

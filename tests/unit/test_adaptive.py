@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from registry import case
 
 import dalembert as da
+from dalembert.integrators import composition
 from dalembert.io import config
-from dalembert.simulation import steps_until
 
 FREE = da.System(da.Euclidean(1), lambda t, q, v, p: 0.5 * v @ v - 0.25 * q[0] ** 4)
 START = FREE.state([1.0], [0.3])
@@ -24,13 +25,83 @@ def run():
 def test_t_end_is_the_last_state_at_or_before_it(run):
     longer = da.simulate(FREE, METHOD, START, step=0.05, steps=run.steps + 1).check()
     assert float(run.t[-1]) <= 2.0 < float(longer.t[-1])
-    assert steps_until(FREE, METHOD, START, step=0.05, t_end=float(run.t[-1])) == run.steps
+    assert da.simulate(FREE, METHOD, START, step=0.05, t_end=float(run.t[-1])).steps == run.steps
     half = da.simulate(FREE, METHOD, START, step=0.05, steps=run.steps // 2)
     on = da.simulate(FREE, METHOD, half, step=0.05, t_end=2.0)
     np.testing.assert_array_equal(on.last.g, run.last.g)
     assert on.steps == run.steps
     back = da.simulate(FREE, METHOD, run, step=-0.05, t_end=1.0)
     assert float(back.t[-1]) >= 1.0 > float(back.t[-1] + back.step_sizes[-1])
+
+
+def same(a, b) -> bool:
+    """Whether two pytrees are equal bit for bit."""
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.shape(x) == np.shape(y) and np.array_equal(x, y, equal_nan=True) for x, y in pairs)
+
+
+@pytest.mark.parametrize("backend", ["auto", "xla"])
+@pytest.mark.parametrize("every", [1, 7])
+def test_a_run_to_t_end_is_the_run_of_as_many_steps(every, backend):
+    options = {"step": 0.05, "save_every": every, "monitor": True, "backend": backend}
+    found = da.simulate(FREE, METHOD, START, t_end=20.0, **options)
+    counted = da.simulate(FREE, METHOD, START, steps=found.steps, **options)
+    assert same((found.records, found.final), (counted.records, counted.final))
+    assert np.all(np.diff(found.records.steps) > 0)
+
+
+def test_events_on_the_way_to_t_end_are_those_of_as_many_steps():
+    for stop in (False, True):
+        options = {"step": 0.05, "save_every": 5, "events": [da.Event(da.Quantity("configuration", (0,)), stop=stop)]}
+        found = da.simulate(FREE, METHOD, START, t_end=20.0, **options)
+        counted = da.simulate(FREE, METHOD, START, steps=found.steps + 3 * stop, **options)
+        assert same((found.records, found.final, found.events), (counted.records, counted.final, counted.events))
+        assert len(found.events["event 0"]) == (1 if stop else len(counted.events["event 0"]))
+
+
+def test_members_stay_at_their_last_states_before_t_end():
+    states = [START, FREE.state([0.5], [0.1]), FREE.state([2.0], [0.0])]
+    many = da.ensemble(FREE, METHOD, states, step=0.05, t_end=3.0)
+    assert len(set(many.steps)) == 3 and many.t.shape == (3, max(many.steps) + 1)
+    for k, state in enumerate(states):
+        one = da.simulate(FREE, METHOD, state, step=0.05, t_end=3.0)
+        assert one.steps == many.steps[k]
+        np.testing.assert_allclose(many.g[k, : one.steps + 1], one.g, atol=1e-13)
+        assert np.all(many.t[k, one.steps :] == many.t[k, one.steps])
+
+
+def test_tangents_go_to_t_end_too():
+    curve = lambda s: (FREE, FREE.state(START.g + s, START.xi), 0.05)
+    found = da.simulate(FREE, METHOD, START, step=0.05, t_end=2.0, tangents=curve)
+    counted = da.simulate(FREE, METHOD, START, step=0.05, steps=found.steps, tangents=curve)
+    assert same((found.records, found.tangents), (counted.records, counted.tangents))
+
+
+def test_a_run_to_t_end_takes_its_steps_once(monkeypatch):
+    """Steps are counted where they are taken, on the back end that traces none of them away."""
+    taken = []
+    step = composition.Adaptive.step
+
+    def counted(self, *arguments):
+        jax.debug.callback(lambda: taken.append(1))
+        return step(self, *arguments)
+
+    monkeypatch.setattr(composition.Adaptive, "step", counted)
+    method = da.Adaptive(lambda system, t, g, xi: 1.0 / (1.0 + g @ g))  # a method that no test compiled before
+    found = da.simulate(FREE, method, START, step=0.05, t_end=2.0, backend="xla")
+    jax.effects_barrier()
+    assert found.steps <= len(taken) <= 1.5 * found.steps + 2
+
+
+def test_a_configuration_is_read_without_running_it():
+    read = {
+        "system": {"name": "nonholonomic-particle"},
+        "method": {"name": "adaptive"},
+        "initial": {"configuration": [1.0, 0.0, 0.0], "velocity": [0.0, 1.0, 0.0]},
+        "run": {"step": 1e-7, "t_end": 1e6},
+    }
+    job = config.parse_job(read)
+    assert job.until == {"t_end": 1e6}
 
 
 def test_step_sizes_are_saved(run, tmp_path):
@@ -53,19 +124,19 @@ def test_equal_steps_have_sizes_too():
 
 def test_a_configuration_names_the_base_and_the_pace():
     section = {"name": "adaptive", "pace": "speed", "base": {"name": "gauss", "stages": 3}}
-    assert config.method_of(section) == da.Adaptive("speed", da.Gauss(3))
-    assert config.method_of({"name": "adaptive"}) == da.Adaptive()
+    assert config.build_method(section) == da.Adaptive("speed", da.Gauss(3))
+    assert config.build_method({"name": "adaptive"}) == da.Adaptive()
     nested = {"name": "composition", "scheme": "suzuki-4", "base": {"name": "discrete-gradient"}}
-    assert config.method_of({"name": "adaptive", "base": nested}) == da.Adaptive(
+    assert config.build_method({"name": "adaptive", "base": nested}) == da.Adaptive(
         base=da.Composition("suzuki-4", base=da.DiscreteGradient())
     )
     for base in ("gauss", {"stages": 2}):
         with pytest.raises(da.InvalidInput, match="such as"):
-            config.method_of({"name": "adaptive", "base": base})
+            config.build_method({"name": "adaptive", "base": base})
     with pytest.raises(da.errors.UnknownName, match="gauss"):
-        config.method_of({"name": "adaptive", "base": {"name": "gaus"}})
+        config.build_method({"name": "adaptive", "base": {"name": "gaus"}})
     with pytest.raises(da.errors.UnknownName, match="arclength"):
-        config.method_of({"name": "adaptive", "pace": "arc"})
+        config.build_method({"name": "adaptive", "pace": "arc"})
 
 
 ONE_SIDED = [
@@ -97,13 +168,14 @@ def test_a_step_too_large_for_the_controller_fails_and_says_so():
     steep = da.Adaptive(lambda system, t, g, xi: jnp.exp(50.0 * g[0]))
     failed = da.simulate(FREE, steep, START, step=0.2, steps=5)
     assert failed.failed_at == 0 and "too large" in failed.reason
-    assert steps_until(FREE, steep, START, step=0.2, t_end=1.0) == 1  # so that the run fails, as it must
+    assert da.simulate(FREE, steep, START, step=0.2, t_end=1.0).failed_at == 0
 
 
 def test_times_that_are_not_known_before_the_run_are_refused():
-    states = [START, FREE.state([0.5], [0.1])]
-    with pytest.raises(da.InvalidInput, match="different numbers of steps"):
-        da.ensemble(FREE, METHOD, states, step=0.05, t_end=1.0)
+    with pytest.raises(da.InvalidInput, match="give steps"):
+        da.simulate(FREE, METHOD, START, step=0.05, t_end=1.0, controls=jnp.zeros((20, 1)))
+    with pytest.raises(da.InvalidInput, match="give steps"):
+        jax.jit(lambda h: da.simulate(FREE, METHOD, START, step=h, t_end=1.0).last.g)(0.05)
     with pytest.raises(da.InvalidInput, match="one row a step"):
         da.simulate(FREE, METHOD, START, step=0.05, steps=3, controls=lambda t: t)
     with pytest.raises(da.InvalidInput, match="one row a step"):

@@ -1,4 +1,4 @@
-"""Runs: the loop, events, what a run leaves, and states between the saved ones."""
+"""Runs: `driver` says what happens in one and in which order, `loop` steps, `events` watches, `results` is what is left."""
 
 from .driver import ensemble, simulate
 from .events import QUANTITIES, SCALARS, Event, Quantity, check_events
@@ -18,36 +18,12 @@ from .results import (
     save_interval,
     subsampled,
     to_json,
-)
+)  # fmt: skip
 from .sampling import states_at
 
 __all__ = [
-    "BACKENDS",
-    "ENERGY_BALANCE",
-    "ENERGY_CHANGE",
-    "ENERGY_ERROR",
-    "MAX_SAVED_STEPS",
-    "QUANTITIES",
-    "SCALARS",
-    "Conservation",
-    "Crossings",
-    "Event",
-    "LoopState",
-    "Quantity",
-    "Run",
-    "RunKernel",
-    "RunSummary",
-    "check_events",
-    "count_steps",
-    "energy_conservation",
-    "ensemble",
-    "held_controls",
-    "join_crossings",
-    "receives_power",
-    "run_kernel",
-    "save_interval",
-    "simulate",
-    "states_at",
-    "subsampled",
-    "to_json",
-]
+    "BACKENDS", "ENERGY_BALANCE", "ENERGY_CHANGE", "ENERGY_ERROR", "MAX_SAVED_STEPS", "QUANTITIES", "SCALARS",
+    "Conservation", "Crossings", "Event", "LoopState", "Quantity", "Run", "RunKernel", "RunSummary",
+    "check_events", "count_steps", "energy_conservation", "ensemble", "held_controls", "join_crossings",
+    "receives_power", "run_kernel", "save_interval", "simulate", "states_at", "subsampled", "to_json",
+]  # fmt: skip

@@ -39,7 +39,7 @@ from .events import (
     note_buffer,
     restart_at_event,
     truncate_at_stops,
-)
+)  # fmt: skip
 from .loop import (
     BACKENDS,
     Constants,
@@ -55,7 +55,7 @@ from .loop import (
     stop_at_time,
     tangent_tree,
     with_tangents,
-)
+)  # fmt: skip
 from .results import Crossings, Run
 
 FIRST_BLOCK_RECORDS, MAX_BLOCK_RECORDS = 4096, 2**17
@@ -93,7 +93,9 @@ def simulate(
     """
     begin_time = t0 if t0 is not None else (state.t[-1] if isinstance(state, Run) else state.t)
     begin_time = begin_time if is_traced(begin_time) else float(begin_time)
-    schedule = _make_schedule(integrator, step, steps, t_end, begin_time, save_every, controls, backend, progress)
+    schedule = _make_schedule(
+        integrator, monitor, step, steps, t_end, begin_time, save_every, controls, backend, progress
+    )
     if isinstance(state, Run):
         if t0 is not None or state.integrator != integrator:
             raise InvalidInput(
@@ -113,12 +115,12 @@ def simulate(
     if tangents is not None:
         if isinstance(state, Run):
             raise InvalidInput("tangents need a run from a state: a trajectory does not carry them")
-        return _integrate_tangents(schedule, integrator, monitor, system, h, begin, tangents)
+        return _integrate_tangents(schedule, system, h, begin, tangents)
     loop = None
     if isinstance(state, Run):  # another step counts from another origin
         last: LoopState = state.final
         loop = last._replace(origin=jnp.where(h == state.step, last.origin, last.carry.t - last.steps * h))
-    return _integrate(schedule, integrator, monitor, system, h, begin, None, loop, checked)
+    return _integrate(schedule, system, h, begin, loop, checked)
 
 
 def ensemble(
@@ -146,11 +148,13 @@ def ensemble(
     """
     members = stack_members(system, state, batched_system)
     t0 = float(np.ravel(members.state.t)[0])
-    schedule = _make_schedule(integrator, step, steps, t_end, t0, save_every, controls, backend, progress, members)
+    schedule = _make_schedule(
+        integrator, monitor, step, steps, t_end, t0, save_every, controls, backend, progress, members
+    )
     members.require(integrator, step)
     checked = _check_events(events, *members.one(0), step)
     varies = (0 if members.states_vary else None, None)
-    return _integrate(schedule, integrator, monitor, members.system, array(step), members.state, varies, None, checked)
+    return _integrate(schedule, members.system, array(step), members.state, None, checked, varies)
 
 
 # 1. What is given, checked.
@@ -158,12 +162,14 @@ def ensemble(
 
 @dataclass(frozen=True)
 class Schedule:
-    """How far a run goes: `steps` steps, a record after every `save_every` of them, with one row of `controls` a step.
+    """By which method a run goes and how far: `steps` steps, a record after every `save_every` of them.
 
-    A run to `t_end` by a method whose steps vary takes about `steps` steps. With `lanes`, so many members go together;
-    `batched`: each of them has its own system.
+    A run to `t_end` by a method whose steps vary takes about `steps` steps. `controls` have one row a step. With
+    `lanes`, so many members go together; `batched`: each of them has its own system.
     """
 
+    integrator: Integrator
+    monitor: bool
     steps: int
     save_every: int
     controls: Any
@@ -172,6 +178,16 @@ class Schedule:
     t_end: float | None = None
     lanes: int | None = None
     batched: bool = False
+
+    @property
+    def kernel(self) -> RunKernel:
+        """The loop of the method, which stops at t_end where there is one."""
+        kernel = run_kernel(self.integrator, self.monitor)
+        return kernel if self.t_end is None else stop_at_time(kernel)
+
+    def constants(self, system: Any, h: Any, t_end: Any) -> Constants:
+        """Return the constants of that loop."""
+        return (system, h) if self.t_end is None else (system, h, t_end)
 
     def axes(self, *others: Any) -> Any:
         """Say which of the constants, and of what comes after them, vary over the lanes."""
@@ -191,17 +207,9 @@ class Schedule:
 
 
 def _make_schedule(
-    integrator: Integrator,
-    step: float,
-    steps: int | None,
-    t_end: float | None,
-    t0: Any,
-    save_every: int,
-    controls: Any,
-    backend: Backend,
-    progress: Progress | None,
-    members: Members | None = None,
-) -> Schedule:
+    integrator: Integrator, monitor: bool, step: float, steps: int | None, t_end: float | None, t0: Any, save_every: int,
+    controls: Any, backend: Backend, progress: Progress | None, members: Members | None = None,
+) -> Schedule:  # fmt: skip
     """Return the schedule of a run from t0; where steps vary, the times of steps and their number are not known."""
     count = count_steps(step, steps, t_end, t0, variable=integrator.variable_step)
     positive_int("save_every", save_every)
@@ -215,7 +223,7 @@ def _make_schedule(
         )
     held = held_controls(controls, t0, step, count)
     lanes, batched = (None, False) if members is None else (members.number, members.systems_vary)
-    return Schedule(count, save_every, held, backend, progress, last, lanes, batched)
+    return Schedule(integrator, monitor, count, save_every, held, backend, progress, last, lanes, batched)
 
 
 def _check_events(
@@ -234,38 +242,26 @@ def _check_events(
 
 
 def _integrate(
-    schedule: Schedule,
-    integrator: Integrator,
-    monitor: bool,
-    system: MechanicalSystem,
-    h: Array,
-    state: State,
-    varies: Any,
-    loop: LoopState | None,
-    events: tuple[Event, ...],
-) -> Run:
+    schedule: Schedule, system: MechanicalSystem, h: Array, state: State, loop: LoopState | None,
+    events: tuple[Event, ...], varies: Any = None,
+) -> Run:  # fmt: skip
     """Begin the loop, or go on with one, run the schedule with its events, and return what that leaves."""
-    kernel, consts = run_kernel(integrator, monitor), (system, h)
-    if schedule.t_end is not None:
-        kernel, consts = stop_at_time(kernel), (system, h, array(schedule.t_end))
+    consts = schedule.constants(system, h, None if schedule.t_end is None else array(schedule.t_end))
     if loop is None:
-        loop = begin_loop(schedule, kernel, consts, (state, first_controls(schedule.controls)), varies)
-    result, crossings = run_with_events(schedule, kernel, integrator, monitor, consts, loop, events)
-    made = Run(system, integrator, h, result.records, result.carry, result.backend, result.note, result.interrupted)
-    made = replace(made, batched=schedule.batched, controlled=schedule.controls is not None, events=crossings)
-    if schedule.t_end is not None and not made.interrupted and _stands(loop, made.final):
-        once = replace(schedule, steps=1, save_every=1, t_end=None, progress=None)
-        first = _integrate(once, integrator, False, system, h, state, varies, loop, ())
-        t = float(np.ravel(first.t[..., -1])[0])
-        raise InvalidInput(
-            f"t_end = {schedule.t_end} is not as far as the first step of {integrator.name} goes, {t:.17g}"
-        )
+        loop = begin_loop(schedule, schedule.kernel, consts, (state, first_controls(schedule.controls)), varies)
+    result, crossings = run_with_events(schedule, consts, loop, events)
+    made = Run(
+        system, schedule.integrator, h, result.records, result.carry, result.backend, result.note, result.interrupted,
+        schedule.batched, schedule.controls is not None, events=crossings,
+    )  # fmt: skip
+    if schedule.t_end is not None and not made.interrupted:
+        stands = (np.asarray(made.final.status) == OK) & (np.asarray(made.final.steps) == np.asarray(loop.steps))
+        if np.all(stands):
+            once = replace(schedule, steps=1, save_every=1, t_end=None, progress=None)
+            t = float(np.ravel(_integrate(once, system, h, state, loop, ()).t[..., -1])[0])
+            name = schedule.integrator.name
+            raise InvalidInput(f"t_end = {schedule.t_end} is not as far as the first step of {name} goes, {t:.17g}")
     return _drop_repeated_records(made, schedule)
-
-
-def _stands(before: LoopState, after: LoopState) -> bool:
-    """Whether all lanes are well, and none took a step."""
-    return bool(np.all((np.asarray(after.status) == OK) & (np.asarray(after.steps) == np.asarray(before.steps))))
 
 
 def begin_loop(schedule: Schedule, kernel: RunKernel, consts: Constants, given: Any, varies: Any = 0) -> Any:
@@ -279,31 +275,25 @@ def run_steps(
 ) -> RunResult:
     """Advance the loop block by block; a remainder of less than `save_every` steps ends with a record too."""
     parts: list[RunResult] = []
-    steps = records = 0
-    report = schedule.progress
+    total, done = -(-schedule.steps // schedule.save_every), 0
     if schedule.t_end is not None:
         read = _stand_still_reader(_loop_state(loop), read)
     for saves, every in schedule.blocks():
-        held = jax.tree.map(lambda leaf: leaf[steps : steps + saves * every], schedule.controls)
+        held = jax.tree.map(lambda leaf: leaf[done : done + saves * every], schedule.controls)
         axes = schedule.axes(0)
+        options: dict[str, Any] = {"backend": schedule.backend, "initial": not parts, "read_notes": read}
         problem = make_problem(kernel.advance, kernel.observe, consts, loop, held, lanes=schedule.lanes, axes=axes)
-        if schedule.progress is not None and schedule.t_end is not None:
-            report = _progress_from(schedule.progress, records, max(records + saves, schedule.steps // every))
-        part = run_problem(
-            problem,
-            saves=saves,
-            save_every=every,
-            backend=schedule.backend,
-            progress=report,
-            initial=not parts,
-            read_notes=read,
-        )
-        parts.append(part)
-        if part.saves < saves:  # interrupted, or no lane goes on
+
+        def report(count: int, saves: int, before: int = sum(part.saves for part in parts)) -> None:
+            if schedule.progress is not None:
+                schedule.progress(before + count, max(total, before + saves))
+
+        parts.append(run_problem(problem, saves=saves, save_every=every, progress=report, **options))
+        before, loop, done = loop, parts[-1].carry, done + saves * every
+        if parts[-1].saves < saves:  # interrupted, or no lane goes on
             break
-        if schedule.t_end is not None:
-            _require_moving_time(_loop_state(loop), _loop_state(part.carry), schedule.t_end)
-        loop, steps, records = part.carry, steps + saves * every, records + saves
+        if schedule.t_end is not None and not _goes_on(schedule, _loop_state(before), _loop_state(loop), saves * every):
+            break
 
     def join(*leaves: Any) -> Any:
         if len(leaves) == 1:
@@ -336,30 +326,21 @@ def _stand_still_reader(loop: LoopState, read: NoteReader | None) -> NoteReader:
     return reader
 
 
-def _progress_from(progress: Progress, first: int, total: int) -> Progress:
-    """Return a report of one block as a part of the whole."""
-    return lambda done, saves: progress(first + done, max(total, first + saves))
-
-
-def _require_moving_time(before: LoopState, after: LoopState, t_end: float) -> None:
-    """Refuse steps that shrink until the time stands still."""
-    steps, start, end = (np.asarray(x) for x in (after.steps - before.steps, before.carry.t, after.carry.t))
-    stalled = np.ravel((steps >= MAX_STALLED_STEPS) & (start == end))
-    if stalled.any():
-        t = np.ravel(end)[np.argmax(stalled)]
-        raise NumericalFailure(f"the steps shrink to nothing at t = {t:.17g}, before t_end = {t_end:g}")
+def _goes_on(schedule: Schedule, before: LoopState, after: LoopState, steps: int) -> bool:
+    """Whether a lane took all of these steps; if the time stood still meanwhile, that is a failure."""
+    taken, start, end = (np.ravel(x) for x in (after.steps - before.steps, before.carry.t, after.carry.t))
+    stalled = np.flatnonzero((taken >= MAX_STALLED_STEPS) & (start == end))
+    if len(stalled):
+        where = f"t = {end[stalled[0]]:.17g}, before t_end = {schedule.t_end:g}"
+        raise NumericalFailure(f"the steps of {schedule.integrator.name} shrink to nothing at {where}")
+    return bool(np.any(taken == steps))
 
 
 def run_with_events(
-    schedule: Schedule,
-    kernel: RunKernel,
-    integrator: Integrator,
-    monitor: bool,
-    consts: Constants,
-    loop: LoopState,
-    events: tuple[Event, ...],
+    schedule: Schedule, consts: Constants, loop: LoopState, events: tuple[Event, ...]
 ) -> tuple[RunResult, dict[str, Crossings]]:
     """Run the steps and locate the events afterwards; events never alter the steps."""
+    kernel, integrator = schedule.kernel, schedule.integrator
     if not events:
         return run_steps(schedule, kernel, consts, loop), {}
     log, watching = NoteLog(events, schedule.lanes), event_kernel(kernel, integrator, events)
@@ -377,7 +358,9 @@ def run_with_events(
             own = jax.tree.map(lambda leaf: np.asarray(leaf)[last.lane], system) if schedule.batched else system
             u = jax.tree.map(lambda leaf: np.asarray(leaf)[last.index], schedule.controls)
             stopped = replace(schedule, lanes=len(last.lane), t_end=None)
-            begun = begin_loop(stopped, restart_at_event(integrator, monitor), (own, h), (before, last.record, u))
+            begun = begin_loop(
+                stopped, restart_at_event(integrator, schedule.monitor), (own, h), (before, last.record, u)
+            )
             assert isinstance(begun, LoopState)
             return begun
 
@@ -389,25 +372,18 @@ def run_with_events(
 
 
 def _integrate_tangents(
-    schedule: Schedule,
-    integrator: Integrator,
-    monitor: bool,
-    system: MechanicalSystem,
-    h: Array,
-    state: State,
-    curve: Callable[[Any], tuple[MechanicalSystem, State, Any]],
+    schedule: Schedule, system: MechanicalSystem, h: Array, state: State, curve: Callable[[Any], Any]
 ) -> Run:
     """Run with the derivative along a curve of problems carried beside the loop."""
     _, (d_system, d_state, d_step) = jax.jvp(curve, (0.0,), (1.0,))
-    kernel, consts, slopes = run_kernel(integrator, monitor), (system, h), (d_system, jnp.asarray(d_step, float))
-    if schedule.t_end is not None:
-        kernel, consts, slopes = stop_at_time(kernel), (*consts, array(schedule.t_end)), (*slopes, jnp.zeros(()))
-    both, u = with_tangents(kernel), first_controls(schedule.controls)
-    dual_consts, given = make_dual(consts, slopes), make_dual((state, u), None)
+    both, u = with_tangents(schedule.kernel), first_controls(schedule.controls)
+    t_end = None if schedule.t_end is None else array(schedule.t_end)
+    slopes = schedule.constants(d_system, jnp.asarray(d_step, float), jnp.zeros(()))
+    dual_consts, given = make_dual(schedule.constants(system, h, t_end), slopes), make_dual((state, u), None)
     given = given._replace(slopes=[*make_dual(state, d_state).slopes, *make_dual(u, None).slopes])
     result = run_steps(schedule, both, dual_consts, begin_loop(schedule, both, dual_consts, given))
     records = result.records
-    made = Run(system, integrator, h, records.value, result.carry.value, result.backend, result.note)
+    made = Run(system, schedule.integrator, h, records.value, result.carry.value, result.backend, result.note)
     return _drop_repeated_records(replace(made, tangents=tangent_tree(records)), schedule)
 
 

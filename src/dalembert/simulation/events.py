@@ -70,19 +70,9 @@ class Quantity:
 
     def _all_components(self, system: MechanicalSystem, state: State, angles: Array) -> Any:
         t, g, xi = state[:3]
-        match self.kind:
-            case "configuration":
-                return g
-            case "angles":
-                return angles
-            case "velocity":
-                return xi
-            case "momentum":
-                return system.momentum(t, g, xi)
-            case "energy":
-                return system.energy(t, g, xi)
-            case _:
-                return t
+        if self.kind in ("momentum", "energy"):
+            return getattr(system, self.kind)(t, g, xi)
+        return {"configuration": g, "angles": angles, "velocity": xi, "time": t}[self.kind]
 
     def require(self, system: MechanicalSystem) -> None:
         """Refuse an index that picks no number of this system."""
@@ -99,7 +89,7 @@ class Quantity:
                 raise InvalidInput(
                     f"index {list(self.index)} of {self.kind}: {k} is not one of 0 to {size - 1} on {group}"
                 )
-            left = left[k] if isinstance(left, tuple) else jax.ShapeDtypeStruct(left.shape[1:], left.dtype)
+            left = left[k] if isinstance(left, tuple) else jax.eval_shape(lambda x: x[0], left)
         if isinstance(left, tuple) or left.shape:
             what = f"{len(left)} factors" if isinstance(left, tuple) else f"an array of shape {left.shape}"
             raise InvalidInput(
@@ -333,16 +323,9 @@ class Located:
 
 
 def find_crossings(
-    log: NoteLog,
-    system: MechanicalSystem,
-    h: Any,
-    integrator: Integrator,
-    controls: Any,
-    first: Numbers,
-    done: int,
-    batched: bool,
-    backend: Backend,
-) -> Located | None:
+    log: NoteLog, system: MechanicalSystem, h: Any, integrator: Integrator, controls: Any, first: Numbers, done: int,
+    batched: bool, backend: Backend,
+) -> Located | None:  # fmt: skip
     """Locate all crossings of a run whose lanes had done `first` steps before it and did `done` in it.
 
     Of the crossings in the step in which a lane stops, those before it stops are kept.
@@ -444,18 +427,12 @@ def root_search(integrator: Integrator, events: tuple[Event, ...]) -> tuple[Call
         f = jnp.where(status == 0, -query.sign * value, jnp.nan)
         after = ~(f < 0.0)
         first = s.tries == 0
-        new = Bracket(
-            jnp.where(after, s.a, s.x),
-            jnp.where(after, s.fa, f),
-            jnp.where(after | first, s.x, s.b),
-            jnp.where(after | first, f, s.fb),
-            jnp.where(after, s.b, s.a),
-            jnp.where(after, s.fb, s.fa),
-            s.x,
-            s.tries + 1.0,
-            s.done,
-            jax.tree.map(lambda a, b: jnp.where(after | first, a, b), record, s.found),
+        a, fa = jnp.where(after, s.a, s.x), jnp.where(after, s.fa, f)
+        replaced, f_replaced = jnp.where(after, s.b, s.a), jnp.where(after, s.fb, s.fa)
+        b, fb, found = jax.tree.map(
+            lambda new, old: jnp.where(after | first, new, old), (s.x, f, record), (s.b, s.fb, s.found)
         )
+        new = Bracket(a, fa, b, fb, replaced, f_replaced, s.x, s.tries + 1.0, s.done, found)
         new = _next_guess(new, after, f)
         kept: Bracket = jax.tree.map(lambda a, b: jnp.where(s.done, b, a), new, s)
         return kept
@@ -485,22 +462,16 @@ def _next_guess(s: Bracket, after: Array, f: Array) -> Bracket:
 
 
 def locate_roots(
-    system: MechanicalSystem,
-    integrator: Integrator,
-    events: tuple[Event, ...],
-    query: RootQuery,
-    before: Numbers,
-    change: Numbers,
-    batched: bool,
-    backend: Backend,
-) -> tuple[Numbers, Record, Numbers]:
+    system: MechanicalSystem, integrator: Integrator, events: tuple[Event, ...], query: RootQuery, before: Numbers,
+    change: Numbers, batched: bool, backend: Backend,
+) -> tuple[Numbers, Record, Numbers]:  # fmt: skip
     """Return (theta, record, whether it is a zero) of every search, each of them a lane of a run.
 
     `before` are the values at the beginning of the steps, `change` their changes over the steps.
     """
     lanes = len(before)
-    one = jax.tree.map(lambda leaf: leaf[0], (system if batched else None, query))
-    shapes = jax.eval_shape(partial_step(integrator), one[0] if batched else system, one[1].start, 1.0, one[1].u)[0]
+    own, one = jax.tree.map(lambda leaf: leaf[0], (system if batched else None, query))
+    shapes = jax.eval_shape(partial_step(integrator), own if batched else system, one.start, 1.0, one.u)[0]
     record = jax.tree.map(lambda leaf: np.zeros((lanes, *leaf.shape), leaf.dtype), shapes)
     zeros, ones, minus = np.zeros(lanes), np.ones(lanes), -np.abs(before)
     search = Bracket(zeros, minus, ones, minus, zeros, minus, ones, zeros, np.zeros(lanes, bool), record)
@@ -534,14 +505,9 @@ def crossings_by_event(
 
 
 def truncate_at_stops(
-    found: Located,
-    stops: Numbers,
-    records: Record,
-    loop: LoopState,
-    every: int,
-    single: bool,
+    found: Located, stops: Numbers, records: Record, loop: LoopState, every: int, single: bool,
     restart: Callable[[Located, LoopState], LoopState],
-) -> tuple[Record, LoopState]:
+) -> tuple[Record, LoopState]:  # fmt: skip
     """Return (records, loop) of a run whose stopped lanes end at their events: the records from there on repeat it.
 
     `restart` makes the loops at the events from the loops before. A single run ends with the record of its event.

@@ -43,6 +43,8 @@ def count_steps(step: Any, steps: int | None, t_end: Any, t0: Any, *, variable: 
         if positive_int("steps", steps) > MAX_STEPS:
             raise InvalidInput(f"steps is {steps}; allowed: at most {MAX_STEPS}: steps are counted in floating point")
         return int(steps)
+    if is_traced((step, t_end, t0)):
+        raise InvalidInput("the number of steps to t_end is not known inside a JAX transformation: give steps")
     ratio = (t_end - t0) / step
     if variable and np.isfinite(ratio) and ratio > 0:
         return max(1, int(ratio))

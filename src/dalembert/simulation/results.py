@@ -19,7 +19,7 @@ from ..errors import InvalidInput, NumericalFailure
 from ..integrators import REASONS, Integrator
 from ..kernels import compile_function, evaluate
 from ..mechanics import MechanicalSystem, NonlinearSystem, State
-from ..numerics import depends, is_traced, vanishes
+from ..numerics import array, depends, is_traced, vanishes
 
 Numbers = np.ndarray[Any, Any]
 R = TypeVar("R", bound="Run")
@@ -376,8 +376,7 @@ class Run:
 
     def _at_states(self, function: Callable[[MechanicalSystem, State], Array]) -> Array:
         """Return function(system, state) at every saved state, of every member."""
-        found: Array = _mapped(function, np.ndim(self.final.status) == 1, self.batched)(self.system, self.records.state)
-        return found
+        return _mapped(function, np.ndim(self.final.status) == 1, self.batched)(self.system, self.records.state)
 
     def __repr__(self) -> str:
         known = np.ndim(self.final.status) == 0 and not is_traced(self.final.status)
@@ -421,7 +420,7 @@ def _group_distance(system: MechanicalSystem, state: State) -> Array:
 
 
 @lru_cache
-def _mapped(function: Callable[..., Array], members: bool, batched: bool) -> Callable[..., Any]:
+def _mapped(function: Callable[..., Array], members: bool, batched: bool) -> Callable[..., Array]:
     """Return function(system, state) over the saved states (of every member), compiled once for systems of a kind."""
     per_state = jax.vmap(function, in_axes=(None, 0))
     return jax.jit(jax.vmap(per_state, in_axes=(0 if batched else None, 0)) if members else per_state)
@@ -441,7 +440,7 @@ def receives_power(system: MechanicalSystem) -> bool:
 
     False is a proof, True is not (see `numerics.structure`).
     """
-    t, g, xi = np.zeros(()), system.group.identity(), np.ones(system.group.dim)
+    t, g, xi = np.zeros(()), system.group.identity(), array(np.ones(system.group.dim))
     if isinstance(system, NonlinearSystem) or depends(lambda s: system.L(s, g, xi), t):
         return True
     forced = not vanishes(lambda at: system.F(at[0], at[1], at[2], None), (t, g, xi))
@@ -487,7 +486,7 @@ def _power(system: MechanicalSystem, point: tuple[State, Any]) -> tuple[Array, A
     def power(s: Any) -> Array:
         t, g, xi = state.t + s, system.group.shift(state.g, s * state.xi), state.xi + s * rate
         entering = system.F(t, g, xi, u) @ xi - jax.grad(system.L)(t, g, xi)
-        return entering + system.multipliers(t, g, xi, u) @ (system.rows(t, g)(xi) @ xi)
+        return jnp.asarray(entering + system.multipliers(t, g, xi, u) @ (system.rows(t, g)(xi) @ xi))
 
     found: tuple[Array, Array] = jax.jvp(power, (0.0,), (1.0,))
     return found
