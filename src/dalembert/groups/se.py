@@ -14,7 +14,7 @@ from jax import Array
 from ..errors import InvalidInput
 from ..numerics import TOLERANCE, is_traced, normalised, parse, require_rotation
 from ..numerics.types import Angles, BorderedMatrix, Covector, FourVector, Matrix, Number, Scalar, Vector, Velocity
-from .base import MatrixGroup
+from .base import Group, MatrixGroup
 from .coordinates import EULER, AlgebraAxis, Numbers, numbers
 from .functions import cosc, cotc, d_cosc, d_cotc, d_sinc1, exponential, sinc1
 from .so import SO2, SO3, Rotations, SOn, turn
@@ -184,6 +184,8 @@ class Motions(MatrixGroup):
     def describe(self, g: Any, angles: Any = (), convention: str = "") -> dict[str, Any]:
         rotation, position = map(np.asarray, self.parts(g))
         return self.rotations.describe(rotation, angles, convention) | {"position": position.tolist()}
+
+    identity_table = Group.identity_table
 
     def path(self, kind: str, g: Any, angles: Any = (), convention: str = EULER) -> Numbers | None:
         n, values = self.size, np.asarray(g)

@@ -151,6 +151,8 @@ class Rotations(MatrixGroup):
             return {"euler": euler_angles(rotation[None], convention)[0].tolist(), "convention": convention}
         return {"quaternion": quaternions(rotation[None])[0].tolist()}
 
+    identity_table = Group.identity_table
+
     def path(self, kind: str, g: Any, angles: Any = (), convention: str = EULER) -> Numbers | None:
         if self.size != 3 or kind not in ("quaternion", "euler"):
             return None

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from ..groups import Group
 from ..integrators import EXACT, MEANINGS, Claims, EulerPoincareSuslov, Integrator
 from ..io.config import Job
 from ..io.dataset import open_dataset
@@ -35,7 +36,7 @@ from .requests import (
     integrate,
     jobs_of,
 )
-from .scenes import dimension, globe, make_scene, principal_axes, rotate
+from .scenes import globe, make_scene, principal_axes, rotate
 from .view import CONSTRAINT, DARK, MOMENTUM, SURFACE, VELOCITY, Array, View, label, pack_array, sphere, surface
 
 LOCUS_POINTS = 25
@@ -252,11 +253,12 @@ def momentum_change(run: RunFrames) -> Array | None:
     if run.momentum.ndim != 2 or run.momentum.shape[1] != run.velocity.shape[1]:
         return None
     if isinstance(system, LRSystem):
-        if str(system.group) not in ("SO(3)", "SO(3) x R^2"):
+        attitude, *others = system.group.factors
+        if not attitude.is_rotation_group(3) or not all(factor.is_flat for factor in others):
             return None
         parts = [rotate(run.parts[0], run.momentum[:, :3]), run.momentum[:, 3:]]
         spatial = np.concatenate(parts, axis=1) @ np.asarray(system.subspace)
-    elif isinstance(system, InvariantSystem) and str(system.group) == "SO(3)":
+    elif isinstance(system, InvariantSystem) and system.group.is_rotation_group(3):
         if system.annihilator.shape[0] or system.potential is not None:
             return None
         spatial = rotate(run.parts[0], run.momentum)
@@ -274,31 +276,31 @@ class Component(NamedTuple):
     unit: str
 
 
-def velocity_components(group: str) -> list[Component]:
-    """The columns of velocities on a group by its name, as `coordinates.axes` orders them."""
-    found = []
-    for factor in group.split(" x "):
-        if factor.startswith("R^"):
-            found += [Component("moving", f"v{i + 1}", "") for i in range(dimension(factor))]
-            continue
-        n = int(factor[3:-1])
-        turns = [""] if n == 2 else "123" if n == 3 else [f"{i + 1}{j + 1}" for i in range(n) for j in range(i + 1, n)]
-        kind = "turning" if n > 2 else "yaw" if factor.startswith("SE") else "joint"
-        found += [Component(kind, f"w{turn}", "rad/s") for turn in turns]
-        if factor.startswith("SE"):
-            found += [Component("moving", f"v{i + 1}", "m/s") for i in range(n)]
+def velocity_components(factors: Sequence[Group | None], count: int) -> list[Component]:
+    """The `count` columns of velocities on a product of these groups, as `Group.axes` orders them; v1, ... if one is not known."""
+    if not all(factors):
+        return [Component("moving", f"v{i + 1}", "") for i in range(count)]
+    found, units = [], {"rad s-1": "rad/s", "m s-1": "m/s"}
+    for axes in (factor.axes() for factor in factors if factor):
+        turns = [axis.velocity == "rad s-1" for axis in axes]
+        turning = "turning" if sum(turns) > 1 else "joint" if all(turns) else "yaw"
+        found += [
+            Component(turning if turns[i] else "moving", axis.name, units.get(axis.velocity, ""))
+            for i, axis in enumerate(axes)
+        ]
     return found
 
 
 def motion_plots(runs: Sequence[RunFrames]) -> list[dict[str, Any]]:
     """Velocities that belong together, by name and unit, the push of the constraint, and the energy."""
-    columns = velocity_components(runs[0].group)
+    columns = velocity_components(runs[0].factors, runs[0].velocity.shape[1])
     yaw, turning, joint, own = (
         [k for k, column in enumerate(columns) if column.kind == kind] for kind in ("yaw", "turning", "joint", "moving")
     )
     sizes = np.max([np.abs(run.velocity[:, own]).max(axis=0) for run in runs], axis=0) if own else np.zeros(0)
     moving = [k for k, size in zip(own, sizes, strict=True) if size > NEGLIGIBLE * sizes.max()]
-    forward = "SE(2)" in runs[0].group and {columns[k].name for k in moving} == {"v1"}
+    in_plane = any(factor.picture == "plane" for factor in runs[0].factors if factor)
+    forward = in_plane and {columns[k].name for k in moving} == {"v1"}
     title, text = ("Forward velocity", FORWARD_TEXT) if forward else ("Velocity", MOVING_TEXT)
     found = [
         *_component_plot("Angular velocity", TURNING_TEXT, columns, runs, turning),
@@ -361,7 +363,7 @@ def momentum_view(runs: Sequence[RunFrames]) -> View | None:
     size = max(float(np.abs(np.concatenate(points)).max()), 1e-9)
     if isinstance(system, LRSystem):
         view.title = "Momentum seen from space"
-        if str(system.group) != "SO(3)":
+        if not system.group.is_rotation_group(3):
             return None
         points = [rotate(run.parts[0], momentum) for run, momentum in zip(runs, points, strict=True)]
         if (
@@ -390,7 +392,7 @@ def momentum_view(runs: Sequence[RunFrames]) -> View | None:
 def _add_free_surfaces(view: View, system: InvariantSystem, run: RunFrames, start: Array) -> None:
     """|m| and the energy <m, I^-1 m>/2 are constant: the polhode is where their surfaces meet."""
     radius, energy = float(np.linalg.norm(start)), max(float(run.energy[0]), 0.0)
-    if str(system.group) == "SO(3)" and radius > 0:
+    if system.group.is_rotation_group(3) and radius > 0:
         view.add("sphere of constant momentum", sphere(radius), SURFACE, opacity=0.25)
     if energy > 0 and system.potential is None:
         moments, axes = principal_axes(np.asarray(system.inertia))

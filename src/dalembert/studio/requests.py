@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidInput, OffConstraint, UnknownName
+from ..groups import Group, factors_named
 from ..io.config import Job, parse_job
 from ..io.dataset import open_dataset
 from ..kernels import compile_function, evaluate
@@ -230,6 +231,11 @@ class RunFrames:
     system: MechanicalSystem | None = None
     trajectory: Run | None = None
     balance: Conservation | None = None  # where power enters, at every frame
+
+    @property
+    def factors(self) -> tuple[Group | None, ...]:
+        """The factors of the group; None for a group that is not dalembert's where only its name is known."""
+        return factors_named(self.group) if self.system is None else self.system.group.factors
 
     def parameter(self, name: str, default: float) -> float:
         value = self.parameters.get(name, default)

@@ -770,8 +770,8 @@ def draw_pendulum_chain(view: View, run: RunFrames) -> str:
 # -- other groups ---------------------------------------------------------------------------------------------------------
 def draw_basis_images(view: View, run: RunFrames) -> str:
     """g e_1, ..., g e_n in three directions of space, with the velocities of their tips and the path of the body."""
-    matrices = run.parts[0]
-    moving = run.group.startswith("SE")
+    matrices, (group, *_) = run.parts[0], run.factors
+    moving = group is not None and group.is_motion_group()
     n = matrices.shape[1] - moving
     place = matrices[:, :3, n] if moving else np.zeros((len(matrices), 3))
     size = max(0.15 * float(np.ptp(place, axis=0).max()), 0.3) if moving else 1.0
@@ -780,6 +780,8 @@ def draw_basis_images(view: View, run: RunFrames) -> str:
         rates = np.gradient(matrices, run.t, axis=0)
     else:  # g hat(xi) at every frame, (k, N, N)
         rates = matrices @ np.einsum("ki,iab->kab", run.velocity, generators(run.system.group))
+    if n < 3:  # a group of 2 x 2 matrices: the third direction of space is empty
+        matrices, rates = (np.pad(values, ((0, 0), (0, 1), (0, 0))) for values in (matrices, rates))
     longest = 0.7 * size / max(float(np.abs(rates[:, :3, :n]).max()), 1e-9)
     for i in range(n):
         colour = AXIS_COLOURS[i % len(AXIS_COLOURS)]
@@ -809,8 +811,8 @@ def draw_basis_images(view: View, run: RunFrames) -> str:
 def split_factors(run: RunFrames) -> list[RunFrames]:
     """A run on a product as runs on its factors, each with the constraint rows that are its own."""
     found, first = [], 0
-    for name, part in zip(run.group.split(" x "), run.parts, strict=True):
-        own = np.arange(first, first + dimension(name))
+    for factor, name, part in zip(run.factors, run.group.split(" x "), run.parts, strict=True):
+        own = np.arange(first, first + (factor.dim if factor else 0))
         others = np.setdiff1d(np.arange(run.velocity.shape[1]), own)
         private = np.abs(run.rows[:, :, others]).max(axis=(0, 2), initial=0.0) == 0
         rows, velocity, reaction = run.rows[:, private][:, :, own], run.velocity[:, own], run.reaction[:, own]
@@ -818,14 +820,6 @@ def split_factors(run: RunFrames) -> list[RunFrames]:
         found.append(replace(run, group=name, name="", parameters={}, system=None, **arrays))
         first += len(own)
     return found
-
-
-def dimension(group: str) -> int:
-    """The dimension of a factor by its name, R^n, SO(n) or SE(n)."""
-    if group.startswith("R^"):
-        return int(group[2:])
-    n = int(group[3:-1])
-    return n * (n - 1) // 2 + (n if group.startswith("SE") else 0)
 
 
 def draw_product(view: View, run: RunFrames) -> str:
@@ -859,21 +853,21 @@ def make_scene(runs: Sequence[RunFrames]) -> tuple[View, str]:
 
 def choose_scene(run: RunFrames) -> DrawScene:
     """The function that draws a run: its model's own, or that of its group."""
-    group = run.group
     if run.name in SCENES_BY_MODEL:
         return SCENES_BY_MODEL[run.name]
-    if group == "SE(2) x SO(2)" and "radius" in run.parameters:
+    pictures = [factor.picture if factor else "" for factor in run.factors]
+    if pictures == ["plane", "dial"] and "radius" in run.parameters:
         return draw_upright_disk
-    if group.startswith("SE(2)"):
+    if pictures[0] == "plane":
         return draw_planar
-    if group == "SO(3) x R^2":
+    if pictures == ["attitude", "point"] and run.parts[1].shape[1] == 2:
         return draw_rolling
-    if " x " in group:
+    if len(pictures) > 1 and all(run.factors):
         return draw_product
-    if group == "SO(3)" and run.name == "rigid-body" and inertia_of(run) is not None and run.energy[0] > 0:
+    if pictures == ["attitude"] and run.name == "rigid-body" and inertia_of(run) is not None and run.energy[0] > 0:
         return draw_poinsot
-    if group in ("SO(3)", "SE(3)"):
+    if pictures[0] in ("attitude", "body"):
         return draw_body
-    if group == "SO(2)":
+    if pictures[0] == "dial":
         return draw_dial
     return draw_point if run.parts[0].ndim == 2 else draw_basis_images
