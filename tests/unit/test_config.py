@@ -13,8 +13,7 @@ from scipy.spatial.transform import Rotation
 
 import dalembert as da
 from dalembert.errors import InvalidInput, UnknownName
-from dalembert.groups import axes, configuration, described, quaternions
-from dalembert.groups.coordinates import euler_angles
+from dalembert.groups import euler_angles, quaternions
 from dalembert.io import config as _toml
 from dalembert.io.config import model_template, apply_settings
 from dalembert.io.config import load_job as load
@@ -40,7 +39,7 @@ RUN = {"method": {"name": "runge-kutta"}, "initial": {"velocity": [1.0]}, "run":
     ],
 )
 def test_an_attitude_in_any_form(given):
-    np.testing.assert_allclose(configuration(da.SO3(), given), TURN.as_matrix(), atol=1e-15)
+    np.testing.assert_allclose(da.SO3().configuration(given), TURN.as_matrix(), atol=1e-15)
 
 
 def test_the_classical_angles_turn_about_z_then_the_turned_x_then_the_turned_z():
@@ -49,22 +48,22 @@ def test_the_classical_angles_turn_about_z_then_the_turned_x_then_the_turned_z()
 
     a, b, c = 0.3, 0.7, -1.1
     expected = about(2, a) @ about(0, b) @ about(2, c)
-    np.testing.assert_allclose(configuration(da.SO3(), {"euler": [a, b, c]}), expected, atol=1e-15)
+    np.testing.assert_allclose(da.SO3().configuration({"euler": [a, b, c]}), expected, atol=1e-15)
     fixed = about(2, c) @ about(1, b) @ about(0, a)
-    np.testing.assert_allclose(configuration(da.SO3(), {"euler": [a, b, c], "convention": "xyz"}), fixed, atol=1e-15)
+    np.testing.assert_allclose(da.SO3().configuration({"euler": [a, b, c], "convention": "xyz"}), fixed, atol=1e-15)
 
 
 def test_places_and_products():
-    pose = configuration(da.SE2(), {"angle": 90.0, "degrees": True, "position": [1, 2]})
+    pose = da.SE2().configuration({"angle": 90.0, "degrees": True, "position": [1, 2]})
     np.testing.assert_allclose(pose, [[0, -1, 1], [1, 0, 2], [0, 0, 1]], atol=1e-15)
-    np.testing.assert_allclose(configuration(da.SE2(), [np.pi / 2, 1, 2]), pose, atol=1e-15)
-    space = configuration(da.SE3(), {"quaternion": [1, 0, 0, 0], "position": [1, 2, 3]})
+    np.testing.assert_allclose(da.SE2().configuration([np.pi / 2, 1, 2]), pose, atol=1e-15)
+    space = da.SE3().configuration({"quaternion": [1, 0, 0, 0], "position": [1, 2, 3]})
     np.testing.assert_allclose(space[:3, 3], [1, 2, 3])
-    both = configuration(da.SE2() * da.SO2(), [{"angle": 0.2, "position": [1, 2]}, {"angle": 0.5}])
-    again = configuration(da.SE2() * da.SO2(), described(da.SE2() * da.SO2(), both, [0.2, 0.5]))
+    both = (da.SE2() * da.SO2()).configuration([{"angle": 0.2, "position": [1, 2]}, {"angle": 0.5}])
+    again = (da.SE2() * da.SO2()).configuration((da.SE2() * da.SO2()).describe(both, [0.2, 0.5]))
     for one, other in zip(both, again, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-15)
-    assert described(da.Euclidean(2), np.zeros(2)) is None
+    assert da.Euclidean(2).describe(np.zeros(2)) is None
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_places_and_products():
 )
 def test_bad_coordinates_say_what_is_allowed(group, given, message):
     with pytest.raises(InvalidInput, match=message):
-        configuration(group, given)
+        group.configuration(given)
 
 
 def test_angles_and_quaternions_are_continuous_over_turns():
@@ -105,8 +104,8 @@ def test_angles_and_quaternions_are_continuous_over_turns():
 
 
 def test_components_have_names_and_units():
-    assert [axis.name for axis in axes(da.groups.SO(4))] == ["w12", "w13", "w14", "w23", "w24", "w34"]
-    names = axes(da.SO3() * da.Euclidean(2))
+    assert [axis.name for axis in da.groups.SO(4).axes()] == ["w12", "w13", "w14", "w23", "w24", "w34"]
+    names = (da.SO3() * da.Euclidean(2)).axes()
     assert [axis.name for axis in names] == ["w1_0", "w2_0", "w3_0", "v1_1", "v2_1"]
     assert names[0].force == "N m" and names[3].velocity == "[q] s-1"
 
