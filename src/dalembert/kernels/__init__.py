@@ -1,7 +1,6 @@
 """A compiler for small step functions written in JAX: machine code for this processor or a GPU, and XLA for the rest.
 
-A step is a pure function step(carry, inputs, parameters) -> (carry, outputs) on pytrees of small arrays of static
-shape:
+A step is a pure function step(carry, inputs, parameters) -> (carry, outputs) on pytrees of small arrays:
 
     def step(carry, inputs, parameters):
         q, p = carry
@@ -13,8 +12,7 @@ shape:
 
 `run` compiles and runs at once. One level below, `make_problem` describes advance(consts, carry, control) -> carry
 and observe(consts, carry) -> record, which `run_problem` and `stream_problem` run; `evaluate` and `compile_function`
-are runs of no steps. Below that is the program itself: `lower`, `Lowering`, `Builder`, `Value`, `Block`, `Loop`. See
-docs/kernels.md.
+are runs of no steps. Below that is the program: `lower`, `Lowering`, `Builder`, `Value`, `Block`, `Loop`.
 
 Scalar programs compute in doubles and 64-bit integers. `import dalembert` turns on 64-bit numbers in JAX. Where a
 program turns them off again, a step has float32 numbers: "llvm" and "cuda" refuse it, and "auto" runs it on XLA.

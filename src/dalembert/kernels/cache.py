@@ -36,8 +36,8 @@ import numpy as np
 
 from .ir import LoweringError, Program
 
-MAGIC = b"dalembert object 1\n"
-_HEADER = struct.Struct(f"<{len(MAGIC)}sQ32s")
+FILE_MAGIC = b"dalembert object 1\n"
+_HEADER = struct.Struct(f"<{len(FILE_MAGIC)}sQ32s")
 
 
 def entry_key(*parts: str) -> str:
@@ -88,7 +88,7 @@ def read_entry(path: Path) -> bytes | None:
         return None
     magic, length, checksum = _HEADER.unpack_from(data)
     content = data[_HEADER.size :]
-    intact = magic == MAGIC and length == len(content) and checksum == hashlib.sha256(content).digest()
+    intact = magic == FILE_MAGIC and length == len(content) and checksum == hashlib.sha256(content).digest()
     return content if intact else None
 
 
@@ -97,7 +97,7 @@ def write_entry(path: Path, content: bytes) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(_HEADER.pack(MAGIC, len(content), hashlib.sha256(content).digest()) + content)
+            file.write(_HEADER.pack(FILE_MAGIC, len(content), hashlib.sha256(content).digest()) + content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -179,18 +179,14 @@ def _versions() -> tuple[str, ...]:
     if _last_change() >= IMPORT_TIME:
         raise Unfingerprintable("the sources changed since they were imported")
     digest = hashlib.sha256()
-    for path in _sources():
+    for path in sorted(PACKAGE_ROOT.rglob("*.py")):
         digest.update(f"{path.relative_to(PACKAGE_ROOT)}\0".encode() + path.read_bytes())
     return digest.hexdigest(), platform.python_version(), jax.__version__, np.__version__
 
 
-def _sources() -> list[Path]:
-    return sorted(PACKAGE_ROOT.rglob("*.py"))
-
-
 def _last_change() -> float:
     """When a source last changed; infinity where they are no files (in an archive, say): then nothing is stored."""
-    return max((path.stat().st_ctime for path in _sources()), default=float("inf"))
+    return max((path.stat().st_ctime for path in PACKAGE_ROOT.rglob("*.py")), default=float("inf"))
 
 
 class Unfingerprintable(LookupError):

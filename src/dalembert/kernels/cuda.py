@@ -1,9 +1,8 @@
 """The GPU back end: a scalar program as C that NVRTC compiles through CuPy, one thread for each trajectory.
 
-Control flow is plain C, because every thread has its own. The state stays in registers for the whole run; lanes are
-the fastest axis of every buffer, so neighbouring threads touch neighbouring words. A C compiler makes the same text
-run on the CPU, for tests. CuPy is imported where it is used: programs are made, and emulated, on machines without a
-GPU.
+Control flow is that of C, because every thread has its own. The state stays in registers during a run; lanes are the
+fastest axis of every buffer, so neighbouring threads touch neighbouring words. A C compiler makes the same text run on
+the CPU, for tests. CuPy is imported where it is used, for a machine without a GPU may not have it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy as np
 from . import cache as disk
 from .cache import LoweredProgram
 from .ir import BOOL, F64, I64, Block, Branch, Loop, Program, Value
-from .problem import ABI, COUNT_ARGUMENTS, POINTER_ARGUMENTS, SIGNATURE, Buffers, Function, Layout, Problem, make_layout
+from .problem import ABI, COUNT_ARGUMENTS, POINTER_ARGUMENTS, SIGNATURE, Buffers, Kernel, Layout, Problem, make_layout
 
 BLOCK_THREADS = 64
 """Threads of a GPU block: programs fill the registers, and small blocks share a multiprocessor best."""
@@ -106,7 +105,7 @@ def literal(value: Value) -> str:
     return f"({value.data.hex()})"
 
 
-class Writer:
+class CEmitter:
     """Writes the text of one kernel."""
 
     def __init__(self, program: Program, layout: Layout):
@@ -254,9 +253,9 @@ class Writer:
 
 
 def cuda_source(program: Program, layout: Layout) -> str:
-    """The whole run as C, for NVRTC or for a C compiler."""
+    """The run as C, for NVRTC or for a C compiler."""
     sizes = f"#define THREADS {BLOCK_THREADS}\n#define BLOCKS {MULTIPROCESSOR_BLOCKS}"
-    return f"{sizes}\n{PRELUDE}\n{Writer(program, layout).kernel()}"
+    return f"{sizes}\n{PRELUDE}\n{CEmitter(program, layout).kernel()}"
 
 
 @cache
@@ -345,7 +344,7 @@ class CudaSession:
         self.state[...] = state
 
 
-def compile_for_cpu(text: str) -> Function:
+def compile_for_cpu(text: str) -> Kernel:
     """The kernel compiled by the C compiler of this machine, called like a native function; lanes go one by one."""
     compiler = os.environ.get("CC", "cc")
     options = ("-std=gnu11", "-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-lm")

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from .ir import Builder, Value
 
-MAGIC = 1.5 * 2.0**52  # x + MAGIC rounds x to an integer, which then stands in the low bits
-MAGIC_BITS = 0x4338 << 48
+ROUNDING_SHIFT = 1.5 * 2.0**52  # x + MAGIC rounds x to an integer, which then stands in the low bits
+ROUNDING_SHIFT_BITS = 0x4338 << 48
 
 # fmt: off
 SIN = (-0.16666666666666624, 0.00833333333332004, -0.0001984126982785524, 2.7557312999527053e-06,
@@ -51,8 +51,8 @@ def polynomial(b: Builder, x: Value, coefficients: tuple[float, ...]) -> Value:
 
 def _round_scaled(b: Builder, x: Value, scale: float) -> tuple[Value, Value]:
     """The integer nearest to x * scale, as a double and as the low bits of an integer."""
-    shifted = b.fma(x, b.const(scale), b.const(MAGIC))
-    return b.sub(shifted, b.const(MAGIC)), b.emit("bits", "i64", shifted)
+    shifted = b.fma(x, b.const(scale), b.const(ROUNDING_SHIFT))
+    return b.sub(shifted, b.const(ROUNDING_SHIFT)), b.emit("bits", "i64", shifted)
 
 
 def _power_of_two(b: Builder, n: Value) -> Value:
@@ -124,17 +124,17 @@ def atan(b: Builder, x: Value) -> Value:
     return atan2(b, x, b.const(1.0))
 
 
-def _leg(b: Builder, x: Value) -> Value:
+def _complement(b: Builder, x: Value) -> Value:
     """sqrt(1 - x^2)."""
     return b.unary("sqrt", b.mul(b.sub(b.const(1.0), x), b.add(b.const(1.0), x)))
 
 
 def asin(b: Builder, x: Value) -> Value:
-    return atan2(b, x, _leg(b, x))
+    return atan2(b, x, _complement(b, x))
 
 
 def acos(b: Builder, x: Value) -> Value:
-    return atan2(b, _leg(b, x), x)
+    return atan2(b, _complement(b, x), x)
 
 
 def _exponential(b: Builder, x: Value) -> tuple[Value, Value]:
@@ -142,7 +142,7 @@ def _exponential(b: Builder, x: Value) -> tuple[Value, Value]:
     k, shifted = _round_scaled(b, x, 1.0 / LN2[0])
     k = b.neg(k)
     r = b.fma(k, b.const(LN2[1]), b.fma(k, b.const(LN2[0]), x))
-    return b.sub(shifted, b.const(MAGIC_BITS)), b.fma(b.mul(r, r), polynomial(b, r, EXP), r)
+    return b.sub(shifted, b.const(ROUNDING_SHIFT_BITS)), b.fma(b.mul(r, r), polynomial(b, r, EXP), r)
 
 
 def _clip(b: Builder, x: Value, low: float, high: float) -> Value:
@@ -203,8 +203,8 @@ def _split(b: Builder, x: Value) -> tuple[Value, Value]:
     bits = b.emit("bits", "i64", x)
     k = b.emit("shr", "i64", b.sub(bits, b.const(0x3FE6A09E667F3BCD)), b.const(52))
     m = b.emit("unbits", "f64", b.sub(bits, b.emit("shl", "i64", k, b.const(52))))
-    shifted = b.emit("unbits", "f64", b.add(k, b.const(MAGIC_BITS)))
-    return b.sub(shifted, b.const(MAGIC)), m
+    shifted = b.emit("unbits", "f64", b.add(k, b.const(ROUNDING_SHIFT_BITS)))
+    return b.sub(shifted, b.const(ROUNDING_SHIFT)), m
 
 
 def _normal(b: Builder, x: Value) -> tuple[Value, Value]:

@@ -147,14 +147,13 @@ def compile(
     The carry goes from step to step. `inputs` has one row for each step, like `xs` of `jax.lax.scan`; `parameters`
     are the same in all steps. Both are run-time inputs of the compiled code. With `lanes`, every leaf of the carry
     has a leading axis of so many independent trajectories; `axes` = (carry, inputs, parameters) says like `in_axes`
-    of `jax.vmap` which leaves have one. `backend` is "llvm" (this processor), "cuda" (a GPU), "xla", or "auto": the
-    best of these that can run the step.
+    of `jax.vmap` which leaves have one. `backend` is "llvm" (this processor), "cuda" (a GPU), "xla" or "auto".
 
     A step that a chosen back end cannot run raises `LoweringError` and says why; "auto" then takes XLA and says so in
     the `note` of the results. XLA compiles at the first run.
     """
     axes = axes or (None if lanes is None else 0, None, None)
-    advance, of_outputs = _StepAdvance(step), None
+    advance = _StepAdvance(step)
 
     def describe(carry: Any, of_carry: Any) -> Problem:
         in_axes = (axes[2], of_carry, axes[1])
@@ -167,7 +166,7 @@ def compile(
     if mismatch := describe_mismatch(problem.carry_tree, result[0], "carry"):
         raise ValueError(f"the step changes its carry: {mismatch}")
     outputs = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), result[1])
-    problem = describe((carry, outputs), (axes[0], of_outputs))
+    problem = describe((carry, outputs), (axes[0], None))
     if not _is_traced(problem):
         open_session(problem, backend, threads=threads)
     return CompiledStep(problem, axes, backend, threads)
@@ -199,8 +198,8 @@ class _StepAdvance:
     step: Step
 
     def __call__(self, consts: Any, carry: Any, control: Any) -> tuple[Any, Any]:
-        following, outputs = self.step(carry[0], control, consts)
-        return following, outputs
+        new, outputs = self.step(carry[0], control, consts)
+        return new, outputs
 
 
 def _last_outputs(consts: Any, carry: Any) -> Any:
@@ -230,8 +229,8 @@ def run_problem(
     Records are (saves, ...) for one trajectory and (lanes, saves, ...) for lanes. `progress(done, saves)` is called
     between chunks; KeyboardInterrupt ends the run and keeps what is done. `width` overrides the vector width.
     `initial` puts a record of the given carry before the others. `read_notes` is given the carry after every chunk.
-    It says how full the memory is that the carry has for notes (above 1 some did not fit: the chunk is repeated in
-    parts), and whether no lane goes on.
+    It says how full the carry is of notes (above 1 some did not fit: the chunk is repeated in parts), and whether all
+    lanes have ended.
     """
     _check_counts(problem, saves, save_every)
     if _is_traced(problem):
@@ -374,7 +373,7 @@ def _run_record(session: Session, slot: int, every: int, stop: threading.Event, 
 
 
 class PolledSession:
-    """A session whose carry is read between chunks that are short enough for the notes it holds."""
+    """A session whose carry is read after every chunk; the chunks are short enough for the notes it holds."""
 
     def __init__(self, session: Session, read_notes: NoteReader):
         self.session, self.read_notes, self.max_steps, self.finished = session, read_notes, 1 << 62, False

@@ -3,8 +3,7 @@
 A program is a list of scalar operations in static single assignment form, on three types: doubles, 64-bit integers
 and booleans. Structure is explicit: a `Block` is a list of statements, a statement is an operation (`Value`), a
 `Loop` with scalar carries or a `Branch`. A `Program` has three blocks: `setup` runs once, `advance` once a step,
-`observe` once a record. The back ends only walk it; every decision that can change a bit of the result (order, fma,
-folding) is made in it.
+`observe` once a record. The back ends only translate it: whatever can change a bit of the result is decided in it.
 
 The `Builder` folds every operation, shares it with an equal one, and moves it out of the loops it does not depend on.
 Only literals fold. The identities used are those of real arithmetic on finite numbers (0 * x = 0, x + 0 = x), which

@@ -20,7 +20,7 @@ from typing import Any
 from . import cache as disk
 from .cache import LoweredProgram
 from .ir import BOOL, F64, I64, Block, Branch, Loop, Program, Value
-from .problem import ABI, ARGUMENT_WORDS, COUNT_ARGUMENTS, ENTRY_SIGNATURE, POINTER_ARGUMENTS, Buffers, Function, Layout
+from .problem import ABI, ARGUMENT_WORDS, COUNT_ARGUMENTS, ENTRY_SIGNATURE, POINTER_ARGUMENTS, Buffers, Kernel, Layout
 
 _SCALARS = {F64: "double", I64: "i64", BOOL: "i1"}
 _INTRINSICS = {op: op for op in ("sqrt", "floor", "ceil", "trunc", "fma", "copysign")}
@@ -38,7 +38,7 @@ MAX_OPTIMISED_LINES = 4000
 """Lines of LLVM IR above which its passes cost more than they gain."""
 
 
-class Emitter:
+class LLVMEmitter:
     """Writes the text of one function."""
 
     def __init__(self, program: Program, layout: Layout, width: int):
@@ -172,9 +172,9 @@ class Emitter:
         return self.put(f"icmp ne i{self.width} {word}, 0")
 
     def phis(
-        self, values: Sequence[Value], initial: Sequence[str], origin: str, following: Sequence[str], back: str
+        self, values: Sequence[Value], initial: Sequence[str], origin: str, carried: Sequence[str], back: str
     ) -> None:
-        for value, first, later in zip(values, initial, following, strict=True):
+        for value, first, later in zip(values, initial, carried, strict=True):
             self.do(f"{self.names[value]} = phi {self.vector(value.type)} [ {first}, %{origin} ], [ {later}, %{back} ]")
 
     def loop(self, loop: Loop, mask: str | None) -> None:
@@ -338,8 +338,8 @@ class Emitter:
 
 
 def llvm_source(program: Program, layout: Layout, width: int, name: str = "run") -> str:
-    """LLVM IR of the whole run."""
-    return Emitter(program, layout, width).function(name) + _entry(name)
+    """The run as LLVM IR."""
+    return LLVMEmitter(program, layout, width).function(name) + _entry(name)
 
 
 def _entry(name: str) -> str:
@@ -375,10 +375,10 @@ def best_width() -> int:
     return 16 if "+avx512f" in features else 4 if "+avx" in features else 2
 
 
-_functions: dict[tuple[str, Layout, int], Function] = {}
+_functions: dict[tuple[str, Layout, int], Kernel] = {}
 
 
-def native_function(lowered: LoweredProgram, layout: Layout, width: int) -> Function:
+def native_function(lowered: LoweredProgram, layout: Layout, width: int) -> Kernel:
     """The run of a program on `width` lanes at a time, as a native function; compiled once."""
     key = (lowered.digest, layout, width)
     if key not in _functions:
@@ -386,7 +386,7 @@ def native_function(lowered: LoweredProgram, layout: Layout, width: int) -> Func
     return _functions[key]
 
 
-def compile_native(lowered: LoweredProgram, layout: Layout, width: int) -> Function:
+def compile_native(lowered: LoweredProgram, layout: Layout, width: int) -> Kernel:
     """The run of a program on `width` lanes at a time: machine code from the disk, or else from LLVM."""
     import llvmlite
 
@@ -436,7 +436,7 @@ def _linker() -> Any:
 _libraries: list[Any] = []  # loaded code lives as long as the process
 
 
-def load_object(machine_code: bytes, name: str) -> Function:
+def load_object(machine_code: bytes, name: str) -> Kernel:
     """The function in an object file."""
     import llvmlite.binding as binding
 
@@ -456,7 +456,7 @@ class NativeSession:
 
     limit = 1 << 62
 
-    def __init__(self, name: str, function: Function, buffers: Buffers, width: int, threads: int | None):
+    def __init__(self, name: str, function: Kernel, buffers: Buffers, width: int, threads: int | None):
         self.name, self.function, self.buffers, self.width = name, function, buffers, width
         vectors = buffers.stride // width
         self.threads = max(1, min(threads or count_processors(), vectors))

@@ -32,7 +32,7 @@ POINTER_ARGUMENTS = ("shared", "varying", "state", "controls", "records")
 COUNT_ARGUMENTS = ("capacity", "first", "last", "every", "stride", "begin", "end", "control_stride")
 """Arguments of every generated function: records first <= i < last of lanes begin <= lane < end, in buffers of `stride`
 lanes that hold `capacity` records; each record follows `every` steps."""
-Function = Callable[..., None]
+Kernel = Callable[..., None]
 SIGNATURE = ctypes.CFUNCTYPE(
     None, *[ctypes.c_void_p] * len(POINTER_ARGUMENTS), *[ctypes.c_int64] * len(COUNT_ARGUMENTS)
 )

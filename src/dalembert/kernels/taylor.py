@@ -381,11 +381,11 @@ def _abstract(*avals: Any, graph: SeriesGraph, order: int) -> Any:
     return jax.core.ShapedArray((order + 1, len(graph.y)), np.dtype(float))
 
 
-def _batched(args: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[Any, int]:
+def _batch(args: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[Any, int]:
     return jax.vmap(partial(series_in_jax, **params), axes)(*args), 0
 
 
-def _tangents(primals: Sequence[Any], tangents: Sequence[Any], *, graph: SeriesGraph, order: int) -> tuple[Any, Any]:
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, graph: SeriesGraph, order: int) -> tuple[Any, Any]:
     """The series of the variational equation beside that of y."""
     count, run = graph.count, core.jaxpr_as_fun(graph.closed)
     given = [i for i, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
@@ -408,7 +408,7 @@ def _tangents(primals: Sequence[Any], tangents: Sequence[Any], *, graph: SeriesG
 
 series_p.def_abstract_eval(_abstract)
 series_p.def_impl(lambda *args, **params: jax.jit(partial(series_in_jax, **params))(*args))
-batching.primitive_batchers[series_p] = _batched
-ad.primitive_jvps[series_p] = _tangents
+batching.primitive_batchers[series_p] = _batch
+ad.primitive_jvps[series_p] = _jvp
 mlir.register_lowering(series_p, mlir.lower_fun(series_in_jax, multiple_results=False))
 STRUCTURED_RULES["taylor_series"] = lower_series
