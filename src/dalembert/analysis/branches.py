@@ -51,12 +51,7 @@ FOLD_MARGIN = 1e-8
 
 
 def largest_step(
-    system: InvariantSystem,
-    integrator: Integrator,
-    momentum: ArrayLike,
-    *,
-    steps: int = 0,
-    up_to: float | None = None,
+    system: InvariantSystem, integrator: Integrator, momentum: ArrayLike, *, steps: int = 0, up_to: float | None = None
 ) -> float:
     """The step h at which a run from this momentum first loses its branch, at its start or within `steps` steps.
 
