@@ -7,19 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tools.claims.cases import Case, cases
-from tools.claims.measure import measure, symplectic
-from tools.claims.page import figures_page, page
-from tools.claims.store import Store, rounded
-from tools.claims.variants import OPTIONS, variants
-from tools.claims.verdicts import TOLERANCE, judge, verdicts
+from tools.claims.cases import OPTIONS, Case, cases, variants
+from tools.claims.measure import measure, measure_symplecticity
+from tools.claims.page import TOLERANCE, claims_page, figures_page, judge, verdicts
+from tools.claims.store import Store, round_figures
 
 import dalembert as da
 from dalembert.errors import InvalidInput
-from dalembert.integrators import EXACT, MEANINGS, METHOD_CLASSES, Claims, Integrator
+from dalembert.integrators import EXACT, MEANINGS, METHODS, Claims, Integrator
 
 DOCS = Path(__file__).parents[2] / "docs"
 PARTICLE, CENTRAL = cases()["nonholonomic-particle"], cases()["central-force"]
+
+CLASSES = [method.build for method in METHODS.values()]
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +29,11 @@ def figures():
 
 
 # -- stating ------------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("cls", METHOD_CLASSES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.name)
 def test_every_method_states_its_claims(cls):
     assert cls.claims is not Integrator.claims, (
-        f"{cls.__name__} states no claims: define claims(self, system) -> Claims in its class (integrators/claims.py says what they "
-        "mean), list its telling options in tools/claims/variants.py, and run `python -m tools.claims --only "
+        f"{cls.__name__} states no claims: define claims(self, system) -> Claims in its class (`Claims` in integrators/base.py says what they "
+        "mean), list its telling options in tools/claims/cases.py, and run `python -m tools.claims --only "
         f"'{cls.name}'` to see whether they are met"
     )
 
@@ -67,8 +67,8 @@ def test_claims_in_words():
 
 
 def test_every_option_that_is_measured_exists():
-    assert set(OPTIONS) <= {cls.name for cls in METHOD_CLASSES}
-    assert {type(v.integrator) for v in variants().values()} >= set(METHOD_CLASSES) - {da.integrators.Reference}
+    assert set(OPTIONS) <= {cls.name for cls in CLASSES}
+    assert {type(v.integrator) for v in variants().values()} >= set(CLASSES) - {da.integrators.Reference}
 
 
 # -- measuring ----------------------------------------------------------------------------------------------------------------
@@ -87,14 +87,14 @@ def test_true_claims_are_met_and_a_false_one_is_found(figures):
 
 
 def test_what_is_not_finite_is_not_met(figures):
-    blown = rounded({**figures, "energy": float("inf"), "constraint": float("nan")})
+    blown = round_figures({**figures, "energy": float("inf"), "constraint": float("nan")})
     found = {v.name: v.met for v in judge("", "", Claims(4, constraint=True, energy=True), blown)}
     assert found["energy"] is found["constraint"] is False
 
 
 def test_a_symplectic_map_is_told_from_another():
-    assert symplectic(CENTRAL, da.Leapfrog()) < 1e-14
-    assert symplectic(CENTRAL, da.RungeKutta()) > 1e-8
+    assert measure_symplecticity(CENTRAL, da.Leapfrog()) < 1e-14
+    assert measure_symplecticity(CENTRAL, da.RungeKutta()) > 1e-8
 
 
 def test_what_does_not_fit_says_why():
@@ -132,7 +132,7 @@ def test_the_page_hides_nothing(figures):
     assert {v.name for v in unmet} == {"symmetric", "reversible", "constraint"} and {v.label for v in unmet} == {
         "lagrange-dalembert"
     }
-    text = page(known, found)
+    text = claims_page(known, found)
     assert rows_match(text) and rows_match(figures_page(known, found))
     assert text.count("| **NOT MET** |") == len(unmet) and figures_page(known, found).count("NOT MET") == len(unmet)
     for part in ("rattle needs", "too large", "random walk, 1.0e-02; 2 failed"):
