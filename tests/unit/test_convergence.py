@@ -126,8 +126,13 @@ def test_bad_studies_are_refused(options, message, particle):
     system, state = particle
     with pytest.raises((InvalidInput, UnknownName), match=message):
         convergence(system, da.RungeKutta(), state, **{"duration": 1.0, **options})
-    with pytest.raises(InvalidInput, match="choose another"):
-        convergence(system, da.integrators.Reference(), state, duration=1.0)
+
+
+def test_the_reference_method_agrees_with_scipy(particle):
+    """The comparison is SciPy's own DOP853, so the reference method is measured as every other one."""
+    system, state = particle
+    found = convergence(system, da.integrators.Reference(), state, duration=1.0, counts=(4, 8))
+    assert all(values.max() < 1e-11 for values in found.norms.values())
 
 
 # -- the command ------------------------------------------------------------------------------------------------------------
@@ -187,7 +192,10 @@ def test_a_study_is_that_of_the_library(particle):
 
     job = parse(tomllib.loads(CONFIG))
     found = study_convergence(job, levels=3, local=True)
-    assert convergence_report(found, job)["errors"] == "local" and convergence_report(found, job)["system"] == "nonholonomic-particle"
+    assert (
+        convergence_report(found, job)["errors"] == "local"
+        and convergence_report(found, job)["system"] == "nonholonomic-particle"
+    )
     direct = convergence(
         *_with(particle, velocity_form(0.5)), duration=0.8, counts=(8, 16, 32), local=True, exact=exact
     )

@@ -235,19 +235,16 @@ def trajectory_html(run: Run) -> str:
     }
     if many or (failed and run.failed_at == -1):
         return html_table("Trajectory", rows)
-    energy = energy_conservation(run)
-    rows[f"largest {energy.title.lower()}"] = _peak(energy.values)
-    if run.multipliers.shape[-1]:
-        rows["largest constraint residual"] = _peak(run.constraint_residual())
-    if run.holonomic_constraints:
-        rows["largest |phi|"] = _peak(run.holonomic_residual())
-    rows["largest distance from the group"] = _peak(run.group_distance())
+    summary = run.summary()
+    rows |= {
+        f"largest {summary.energy_title.lower()}": summary.energy_defect,
+        "largest constraint residual": summary.constraint,
+        "largest |phi|": summary.holonomic,
+        "largest distance from the group": summary.group,
+    }
+    rows = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in rows.items() if value is not None}
     picture = _picture(run) if 1 < len(run.t) <= MAX_PICTURE_STATES else ""
     return html_table("Trajectory", rows) + picture
-
-
-def _peak(values: Any) -> str:
-    return f"{np.abs(np.asarray(values)).max():.3g}"
 
 
 def _picture(run: Run) -> str:

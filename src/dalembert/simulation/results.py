@@ -312,11 +312,8 @@ class Run:
         )
         if self.failed_at == -1:
             return made
-        enters = receives_power(self.system)
-        if conservation is None and enters:
-            conservation = energy_conservation(self)
-        title = conservation.title if enters and conservation else ENERGY_CHANGE if self.controlled else ENERGY_ERROR
-        balance = conservation.peak if title == ENERGY_BALANCE and conservation else None
+        title = _energy_title(self) if conservation is None else conservation.title
+        balance = (conservation or energy_conservation(self)).peak if title == ENERGY_BALANCE else None
         if self.monitored:
             peaks = self.final.peaks
             values = (peaks.energy, _final_energy(self.system, self.last), peaks.energy_error)
@@ -330,7 +327,7 @@ class Run:
         constraint, holonomic, group = map(to_json, extremes)
         return replace(
             made,
-            receives_power=enters,
+            receives_power=receives_power(self.system),
             energy_title=title,
             energy_initial=initial,
             energy_final=final,
@@ -452,12 +449,17 @@ def energy_conservation(run: Run) -> Conservation:
 
     Where the work is not known (controls, which a run does not hold, or states that were not saved) it is a change.
     """
-    values, title, label = np.asarray(run.energy_error()), ENERGY_ERROR, "|E - E(0)|"
-    if run.controlled or receives_power(run.system):
-        title = ENERGY_CHANGE
-        if not run.controlled and len(values) > 1 and np.all(np.diff(np.asarray(run.records.steps)) <= 1):
-            values, title, label = values - work(run), ENERGY_BALANCE, "|E - E(0) - work|"
+    values, title, label = np.asarray(run.energy_error()), _energy_title(run), "|E - E(0)|"
+    if title == ENERGY_BALANCE:
+        values, label = values - work(run), "|E - E(0) - work|"
     return Conservation(title, label, values, float(np.abs(values).max()))
+
+
+def _energy_title(run: Run) -> str:
+    if not (run.controlled or receives_power(run.system)):
+        return ENERGY_ERROR
+    steps = np.diff(np.asarray(run.records.steps))
+    return ENERGY_CHANGE if run.controlled or not len(steps) or np.any(steps > 1) else ENERGY_BALANCE
 
 
 def work(run: Run, controls: Any = None) -> Numbers:

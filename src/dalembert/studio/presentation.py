@@ -70,7 +70,6 @@ PUSH_TEXT = "The size of the force with which the ground keeps the body on its c
 TOTAL_ENERGY_TEXT = "Kinetic and potential energy together: constant where nothing drives the system."
 
 
-# -- the show -------------------------------------------------------------------------------------------------------------
 def show(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lambda: False) -> dict[str, Any]:
     """The answer to a request: scene, momentum, plots, and how every run went."""
     frames, saved = check_request(request, opened)
@@ -110,10 +109,9 @@ def _show(runs: list[RunFrames], summaries: list[dict[str, Any]], title: str, co
 
 def _run_summary(frames: RunFrames, job: Job, run: Run, seconds: float) -> dict[str, Any]:
     """How a run went."""
-    peaks, started = run.final.peaks, run.failed_at != -1
-    energy = peaks.energy_error if frames.balance is None else frames.balance.peak
-    extremes = {"energy_error": energy, "constraint": peaks.constraint, "group": peaks.group}
-    numbers = {name: to_json(value) if started else None for name, value in extremes.items()}
+    summary, started = run.summary(frames.balance), run.failed_at != -1
+    constraint = summary.constraint or 0.0 if started else None
+    numbers = {"energy_error": summary.energy_defect, "constraint": constraint, "group": summary.group}
     change = momentum_change(frames) if started else None
     claims = judge_claims(
         claims_of(run.integrator, run.system), frames, numbers, None if change is None else float(change.max())
@@ -122,14 +120,14 @@ def _run_summary(frames: RunFrames, job: Job, run: Run, seconds: float) -> dict[
         "label": job.names["method"],
         "colour": frames.colour,
         "method": job.names["method"],
-        "steps": max(0, int(run.steps)),
-        "step": float(run.step),
+        "steps": summary.steps,
+        "step": summary.step,
         "seconds": seconds,
-        "backend": run.backend,
-        "status": run.status,
-        "reason": run.reason,
-        "failed_at": run.failed_at,
-        "time_failed": None if run.status == "ok" else float(np.asarray(run.t)[-1]),
+        "backend": summary.backend,
+        "status": summary.status,
+        "reason": summary.reason or "",
+        "failed_at": summary.failed_at,
+        "time_failed": None if summary.status == "ok" else summary.time,
         "claims": claims,
         "energy_title": frames.conservation.title,
         "energy_error": numbers["energy_error"],
@@ -164,7 +162,6 @@ def _file_summary(path: Path, frames: RunFrames) -> dict[str, Any]:
     }
 
 
-# -- claims ---------------------------------------------------------------------------------------------------------------
 def claims_of(integrator: Integrator, system: MechanicalSystem) -> Claims:
     """The claims of a method on systems of a kind: they depend on its functions, not on its numbers."""
     leaves, kind = jax.tree.flatten(system)
@@ -214,7 +211,6 @@ def judge_claims(
     return found
 
 
-# -- plots of what should be conserved ------------------------------------------------------------------------------------
 def conservation_plots(runs: Sequence[RunFrames]) -> list[dict[str, Any]]:
     """The energy (or its balance), the constraint, the momentum and, where a run leaves its group, how far."""
     energy = runs[0].conservation
@@ -267,7 +263,6 @@ def momentum_change(run: RunFrames) -> Array | None:
     return np.asarray(np.linalg.norm(spatial - spatial[0], axis=1) / max(float(np.linalg.norm(spatial[0])), 1e-300))
 
 
-# -- plots of the motion --------------------------------------------------------------------------------------------------
 class Component(NamedTuple):
     """One column of the velocity: what it is, its name, and its unit where that is known."""
 
@@ -347,7 +342,6 @@ def _motion_plot(
     return plot | {"curves": curves, "level": level, "help": help}
 
 
-# -- momentum in its own space --------------------------------------------------------------------------------------------
 def momentum_view(runs: Sequence[RunFrames]) -> View | None:
     """Momenta on the surfaces that hold them, where the system has three and only its kinetic energy.
 
@@ -381,11 +375,12 @@ def momentum_view(runs: Sequence[RunFrames]) -> View | None:
         view.title = "Momentum in the body: plane I(d)"
         _add_constrained_surfaces(view, system, runs, size)
     for run, momentum in zip(runs, points, strict=True):
-        view.trace("momentum", momentum, run.colour, width=3.0, run=run.index)
-        view.add("momentum now", sphere(0.035 * size), run.colour, position=momentum, run=run.index)
+        view.run = run.index
+        view.trace("momentum", momentum, run.colour, width=3.0)
+        view.add("momentum now", sphere(0.035 * size), run.colour, position=momentum)
     for k, axis in enumerate(np.eye(3)):
-        view.line("", np.stack([0 * axis, 1.25 * size * axis]), DARK, width=1.0)
-        view.add("", label(f"M{k + 1}"), DARK, position=1.33 * size * axis)
+        view.line("", np.stack([0 * axis, 1.25 * size * axis]), DARK, width=1.0, shared=True)
+        view.add("", label(f"M{k + 1}"), DARK, position=1.33 * size * axis, shared=True)
     return view
 
 
@@ -422,4 +417,5 @@ def _add_constrained_surfaces(view: View, system: InvariantSystem, runs: Sequenc
         locus = momentum_surface(system, run.trajectory.integrator, float(run.trajectory.step), grid)
         if np.all(np.isfinite(locus)):
             view.title = "Momentum in the body: plane I(d) and discrete locus"
-            view.add("locus of the discrete momentum", surface(locus), run.colour, opacity=0.35, run=run.index)
+            view.run = run.index
+            view.add("locus of the discrete momentum", surface(locus), run.colour, opacity=0.35)

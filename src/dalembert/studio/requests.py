@@ -199,7 +199,7 @@ def integrate(job: Job, every: int, cancelled: Callable[[], bool]) -> tuple[Run,
         simulate(job.system, job.integrator, job.state, steps=1, **options)  # compiles, if that is still to be done
         started = time.perf_counter()
         options |= {"save_every": save_interval(job.system, job.run["steps"], every), "progress": go_on}
-        run = simulate(job.system, job.integrator, job.state, steps=job.run["steps"], **options)
+        run = simulate(job.system, job.integrator, job.state, **job.until, **options)
     seconds = time.perf_counter() - started
     if run.interrupted:
         if cancelled():
