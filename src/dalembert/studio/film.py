@@ -23,13 +23,12 @@ from .scenes import align_z, globe, make_scene, normalise
 from .view import Array, Shape, View, unpack_array
 
 SUFFIXES = (".mp4", ".gif")
-INK = np.array([0.2, 0.2, 0.2])
 EDGE_POINTS, SEAM_POINTS, POINTS_PER_PIXEL = 0.5, 0.3, 0.5
 """Widths in points: of an edge, of what closes the seam between faces, of a line one pixel wide on the page."""
 OPAQUE = np.array([1.0, 1.0, 1.0, 0.0])
 """The exponents with which a factor changes a colour and not its opacity."""
 EDGE_COSINE = np.cos(np.radians(30.0))
-"""Edges of a mesh are drawn where the angle between its faces is larger than this."""
+"""Edges are drawn where the normals of two faces have a smaller cosine than this."""
 
 
 def default_suffix() -> str:
@@ -90,11 +89,10 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
     axes, project = _axes(figure, view, 0.05 + 0.025 * text.count("\n"))
     reach = float(np.max(np.subtract(*view.limits()[::-1])))
     parts = [_Part(part, reach) for part in view.parts]
-    ground = _ground_lines(view) if view.ground is not None and not view.flat and not axes.axison else None
-    painted: Any = axes.add_collection(
-        PolyCollection([], capstyle="round", joinstyle="round", clip_on=False), autolim=False
-    )
+    floor = _floor_lines(view) if view.ground is not None and not axes.axison else None
+    painted: Any = PolyCollection([], capstyle="round", joinstyle="round", clip_on=False)
     painted.do_3d_projection = lambda: 0.0  # which `project` has done
+    axes.add_collection(painted, autolim=False)
     texts: list[Any] = []
 
     def draw(k: int) -> None:
@@ -102,9 +100,9 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
         while texts:
             texts.pop().remove()
         poses: list[tuple[Array, Array]] = []
-        faces = [ground] if ground is not None else []
+        faces = [] if floor is None else [floor]
         for part in parts:
-            turn, place = part.rotation[min(k, len(part.rotation) - 1)], part.position[min(k, len(part.position) - 1)]
+            turn, place = _at(part.rotation, k), _at(part.position, k)
             if part.parent is not None:
                 carrier, origin = poses[part.parent]
                 turn, place = carrier @ turn, carrier @ place + origin
@@ -114,7 +112,7 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
             shade = np.where(found.is_line, 1.0, light(corners))[:, None] ** OPAQUE
             faces.append(found._replace(corners=corners, fill=found.fill * shade, stroke=found.stroke * shade))
             if part.text:
-                (x, y), _ = project(part.text_place(k) @ turn.T + place)
+                (x, y), _ = project(_at(part.text_track, k) @ turn.T + place)
                 write = axes.text if view.flat else axes.text2D
                 texts.append(write(x, y, part.text, color=part.colour, ha="center", zorder=9, **part.text_style))
         every = _join(*faces)
@@ -135,10 +133,9 @@ def _axes(figure: Any, view: View, bottom: float) -> tuple[Any, Callable[[Array]
     """Axes for a view, and the projection of points (..., 3) to their plane (..., 2) and to a depth (...)."""
     low, high = view.limits()
     if view.flat:
-        low, high = low @ view.tilt, high @ view.tilt
+        limits = np.sort(np.stack([low, high]) @ view.tilt / view.scale, axis=0)
         axes = figure.add_axes((0.11, bottom + 0.09, 0.86, 0.82 - bottom))
         names = dict(zip(("xlabel", "ylabel"), view.axis_names, strict=False))
-        limits = np.sort(np.stack([low, high]) / view.scale, axis=0)
         axes.set(xlim=limits[:, 0], ylim=limits[:, 1], **names)
         axes.set_aspect(float(view.scale[1] / view.scale[0]), adjustable="box", anchor="C")
 
@@ -149,25 +146,28 @@ def _axes(figure: Any, view: View, bottom: float) -> tuple[Any, Callable[[Array]
         return axes, from_above
     from mpl_toolkits.mplot3d import proj3d
 
+    level = bool(np.allclose(view.tilt, np.eye(3)))
+    visible = level and bool(view.axis_names)
+    if level and view.ground is not None:
+        low[2] = 0.0
+    extent = np.maximum(high - low, 0.16 * float((high - low).max()))
+    low = low + (high - low - extent) / 2 * [1.0, 1.0, float(view.ground is None)]
     direction = normalise(np.asarray(view.camera_direction))
-    level = view.ground is not None and bool(np.allclose(view.tilt, np.eye(3)))
-    low = low * [1.0, 1.0, 0.0] if level else low
-    middle, half = (low + high) / 2, np.maximum((high - low) / 2, 0.08 * float((high - low).max()))
-    low, high = (low, low + 2 * half) if level else (middle - half, middle + half)
-    elevation, azimuth = np.degrees(np.arcsin(direction[2])), np.degrees(np.arctan2(direction[1], direction[0]))
-    labels = (*view.axis_names, "", "", "")[:3]
-    axes = space(figure, labels=labels, elev=elevation, azim=azimuth)
-    visible = bool(view.axis_names) and bool(np.allclose(view.tilt, np.eye(3)))
-    axes.set_axis_on() if visible else axes.set_axis_off()
+    elevation, azimuth = np.degrees([np.arcsin(direction[2]), np.arctan2(direction[1], direction[0])])
+    x, y, z = (*view.axis_names, "", "", "")[:3]
+    axes = space(figure, labels=(x, y, z), elev=elevation, azim=azimuth)
+    if not visible:
+        axes.set_axis_off()
     axes.set_position((0.02, bottom + 0.02, 0.94, 0.92 - bottom))
-    limits = np.stack([low, high]) / view.scale
+    limits = np.stack([low, low + extent]) / view.scale
     axes.set(xlim=limits[:, 0], ylim=limits[:, 1], zlim=limits[:, 2])
-    axes.set_box_aspect(tuple(high - low), zoom=1.0 if visible else 1.3)
+    axes.set_box_aspect(tuple(extent), zoom=1.0 if visible else 1.3)
     axes.locator_params(nbins=5)
     matrix = axes.get_proj()
 
     def in_perspective(points: Array) -> tuple[Array, Array]:
-        x, y, _ = proj3d.proj_transform(*np.moveaxis(points / view.scale, -1, 0).reshape(3, -1), matrix)
+        columns = np.moveaxis(points / view.scale, -1, 0).reshape(3, -1)
+        x, y, _ = proj3d.proj_transform(*columns, matrix)  # type: ignore[no-untyped-call] # Matplotlib has no types here
         return np.stack([x, y], axis=-1).reshape(*points.shape[:-1], 2), -(points @ direction)
 
     return axes, in_perspective
@@ -185,15 +185,15 @@ class Faces(NamedTuple):
     behind: Array  # added to the depth
 
 
-def _fill_faces(corners: Array, colour: Array, one_sided: bool = False) -> Faces:
+def _join(*faces: Faces) -> Faces:
+    return Faces(*(np.concatenate(column) for column in zip(*faces, strict=True)))
+
+
+def _fill(corners: Array, colour: Array, one_sided: bool = False) -> Faces:
     """Faces of a colour. Faces that are nearly opaque have a thin outline, which closes the seams between them."""
     k, fill = len(corners), np.broadcast_to(colour, (len(corners), 4))
     width = np.full(k, SEAM_POINTS if k and fill[0, 3] > 0.5 else 0.0)
     return Faces(corners, fill, fill, width, np.zeros(k, bool), np.full(k, one_sided), np.zeros(k))
-
-
-def _join(*faces: Faces) -> Faces:
-    return Faces(*(np.concatenate(column) for column in zip(*faces, strict=True)))
 
 
 def _segments(points: Array, colour: Any, width: float, behind: float) -> Faces:
@@ -204,14 +204,18 @@ def _segments(points: Array, colour: Any, width: float, behind: float) -> Faces:
     return Faces(pairs[:, [0, 1, 1, 0]], nothing, *style, np.ones(k, bool), np.zeros(k, bool), np.full(k, behind))
 
 
-def _ground_lines(view: View) -> Faces:
+def _floor_lines(view: View) -> Faces:
     """A square grid on the floor, behind everything."""
     assert view.ground is not None
-    size, centre = view.ground["size"], np.asarray(view.ground["centre"])
-    steps, ends = np.linspace(-size / 2, size / 2, 13), np.array([-size / 2, size / 2])
-    across = np.stack(np.meshgrid(steps, ends, indexing="ij"), -1)
+    half, centre = view.ground["size"] / 2, np.asarray(view.ground["centre"])
+    across = np.stack(np.meshgrid(np.linspace(-half, half, 13), [-half, half], indexing="ij"), -1)
     both = np.concatenate([across, across[..., ::-1]]) @ view.tilt[:, :2].T + centre
-    return _segments(both, [0.88, 0.88, 0.88, 1.0], 0.6, behind=1e6 * size)
+    return _segments(both, [0.88, 0.88, 0.88, 1.0], 0.6, 1e6 * half)
+
+
+def _at(track: Array, k: int) -> Array:
+    """The k-th entry of a track; a track of one entry stands still."""
+    return np.asarray(track[min(k, len(track) - 1)])
 
 
 class _Part:
@@ -221,100 +225,87 @@ class _Part:
         from matplotlib.colors import to_rgba
         from scipy.spatial.transform import Rotation
 
-        self.parent, self.colour, self.shape = part["parent"], part["colour"], part["shape"]
+        self.parent, self.colour, shape = part["parent"], part["colour"], part["shape"]
         rgba = np.array(to_rgba(self.colour, part["opacity"]))
         position, rotation = part["position"], part["rotation"]
         self.position = np.zeros((1, 3)) if position is None else np.atleast_2d(unpack_array(position))
         quaternions = [0.0, 0.0, 0.0, 1.0] if rotation is None else unpack_array(rotation)
         self.rotation = Rotation.from_quat(np.atleast_2d(quaternions)).as_matrix()
-        kind = self.shape["kind"]
-        cross = "\u2715" if self.shape.get("crossed") else ""
-        self.text = self.shape["text"] if kind == "label" else cross
-        self.text_style = {"fontsize": 14, "va": "center"} if cross else {"fontsize": 9, "va": "bottom"}
-        if kind == "trace":
-            points, width = unpack_array(self.shape["points"]), POINTS_PER_PIXEL * self.shape["width"]
+        self.text, self.text_track = shape.get("text", ""), np.zeros((1, 3))
+        self.text_style = {"fontsize": 9, "va": "bottom"}
+        if shape["kind"] == "trace":
+            points, width = unpack_array(shape["points"]), POINTS_PER_PIXEL * shape["width"]
             pale = np.append(0.7 + 0.3 * rgba[:3], 1.0)
-            later = _segments(points if self.shape["whole"] else points[:1], pale, 0.5 * width, 0.0)
+            later = _segments(points if shape["whole"] else points[:1], pale, 0.5 * width, 0.0)
             path = _segments(points, rgba, width, -0.01 * reach)
             self.faces_at = lambda k: _join(later, Faces(*(column[:k] for column in path)))
-        elif kind == "arrow":
-            self.ends = unpack_array(self.shape["from"]), unpack_array(self.shape["to"])
-            self.faces_at = lambda k: _arrow(*self._ends_at(k), self.shape["width"], rgba)
+        elif shape["kind"] == "arrow":
+            starts, ends = unpack_array(shape["from"]), unpack_array(shape["to"])
+            if shape["crossed"]:
+                self.text, self.text_track, self.text_style = (
+                    "\u2715",
+                    (starts + ends) / 2,
+                    {"fontsize": 14, "va": "center"},
+                )
+            self.faces_at = lambda k: _arrow(_at(starts, k), _at(ends, k), shape["width"], rgba)
         else:
-            still = _solid(self.shape, rgba, reach)
-            self.faces_at = lambda k: still
-
-    def _ends_at(self, k: int) -> tuple[Array, Array]:
-        start, end = self.ends
-        return start[min(k, len(start) - 1)], end[min(k, len(end) - 1)]
-
-    def text_place(self, k: int) -> Array:
-        """Where the text stands in the part's own frame: in the middle of an arrow, or at the origin."""
-        return np.mean(self._ends_at(k), axis=0) if self.shape["kind"] == "arrow" else np.zeros(3)
+            faces = _shape_faces(shape, rgba, reach)
+            self.faces_at = lambda k: faces
 
 
 def _arrow(start: Array, end: Array, width: float, colour: Array) -> Faces:
     """A shaft and a head; a short arrow is a slim one."""
     length = float(np.linalg.norm(end - start))
     thick = min(width, 0.09 * length)
-    tip, angle = 3.6 * thick, np.linspace(0, 2 * np.pi, 9)
-    ring = np.stack([np.cos(angle), np.sin(angle), 0 * angle], axis=-1) / 2
-    up = np.array([0.0, 0.0, 1.0])
-    outline = [
-        0 * up,
-        thick * ring,
-        thick * ring + (length - tip) * up,
-        0.8 * tip * ring + (length - tip) * up,
-        length * up,
-    ]
-    grid = np.stack([np.broadcast_to(level, (9, 3)) for level in outline], axis=1)
+    tip = 3.6 * thick
+    heights, radii = [0.0, 0.0, length - tip, length - tip, length], [0.0, thick / 2, thick / 2, 0.4 * tip, 0.0]
     turn = align_z(end - start) if length > 0 else np.eye(3)
-    return _fill_faces(grid_faces(grid) @ turn.T + start, colour)
+    return _fill(grid_faces(_revolve(radii, heights, 9)) @ turn.T + start, colour)
 
 
-def _solid(shape: Shape, colour: Array, reach: float) -> Faces:
-    """The faces and edges of a shape that stands still in its own frame."""
-    kind = shape["kind"]
-    ink = np.append(0.5 * INK + 0.5 * INK * colour[:3], min(1.0, colour[3] + 0.2))
+def _revolve(radii: Any, heights: Any, longitudes: int) -> Array:
+    """The surface of revolution about z with this profile, as a grid (longitudes, profile, 3)."""
+    angle = np.linspace(0, 2 * np.pi, longitudes)[:, None]
+    return np.stack([np.cos(angle) * radii, np.sin(angle) * radii, 0 * angle + heights], axis=-1)
+
+
+def _shape_faces(shape: Shape, colour: Array, reach: float) -> Faces:
+    """The faces of a shape in its own frame, and the edges where they end or meet at an angle."""
+    kind, behind = shape["kind"], -0.01 * reach
+    fill, smallest = colour, reach
     if kind == "line":
-        return _segments(unpack_array(shape["points"]), colour, POINTS_PER_PIXEL * shape["width"], -0.01 * reach)
+        return _segments(unpack_array(shape["points"]), colour, POINTS_PER_PIXEL * shape["width"], behind)
     if kind in ("box", "plane"):
         size = np.array(shape["size"] if kind == "box" else [shape["size"], shape["size"], 0.0])
-        sides, edges = _box(size, reach)
-        faces = _fill_faces(sides, colour, one_sided=kind == "box")
-        border = np.append(colour[:3], min(1.0, colour[3] + 0.35))
-        if kind == "box" and size.min() < 0.02 * reach:
-            return faces
-        return _join(faces, _segments(edges, ink if kind == "box" else border, EDGE_POINTS, -0.01 * reach))
-    if kind == "ellipsoid":
+        corners, smallest = _box(size, reach), float(size[size > 0].min())
+    elif kind == "ellipsoid":
         small = max(shape["axes"]) < 0.04 * reach
         corners = grid_faces(globe(shape["axes"], *((13, 7) if small else (33, 17))))[:, ::-1]
-        dark = (np.prod(corners.mean(axis=1), axis=1) < 0) & (not small)
-        return _fill_faces(corners, colour * np.where(dark, 0.86, 1.0)[:, None] ** OPAQUE, one_sided=True)
-    if kind == "cylinder":
-        radius, half = shape["radius"], shape["height"] / 2
-        angle, rings = np.linspace(0, 2 * np.pi, 37), np.linspace(0, radius, 5)
-        radii, heights = np.append(rings, rings[::-1]), np.repeat([-half, half], 5)
-        around = np.stack([np.cos(angle), np.sin(angle), 0 * angle], axis=-1)
-        grid = around[:, None] * radii[:, None] + np.stack([0 * heights, 0 * heights, heights], -1)
-        rims = np.concatenate([grid[:, 4], grid[:, 5]])
-        segments = np.stack([rims[:-1], rims[1:]], axis=1)[np.arange(2 * len(angle) - 1) != len(angle) - 1]
-        return _join(
-            _fill_faces(grid_faces(grid), colour, one_sided=True), _segments(segments, ink, EDGE_POINTS, -0.01 * reach)
-        )
-    if kind == "torus":
-        u, v = np.meshgrid(np.linspace(0, 2 * np.pi, 41), np.linspace(0, 2 * np.pi, 7), indexing="ij")
-        ring = shape["radius"] + shape["tube"] * np.cos(v)
-        grid = np.stack([ring * np.cos(u), ring * np.sin(u), shape["tube"] * np.sin(v)], axis=-1)
-        return _fill_faces(grid_faces(grid), colour)
-    if kind == "mesh":
-        return _mesh(unpack_array(shape["vertices"]), np.asarray(shape["faces"]), colour, ink, reach)
-    return _fill_faces(np.zeros((0, 4, 3)), colour)
+        dark = (np.prod(corners.mean(axis=1), axis=1) < 0) & (not small)  # octants show how a body turns
+        return _fill(corners, colour * np.where(dark, 0.86, 1.0)[:, None] ** OPAQUE, one_sided=True)
+    elif kind == "cylinder":
+        radii, half = np.linspace(0, shape["radius"], 5), shape["height"] / 2
+        corners = grid_faces(_revolve(np.append(radii, radii[::-1]), np.repeat([-half, half], 5), 37))
+    elif kind == "torus":
+        angle = np.linspace(0, 2 * np.pi, 7)
+        radii, heights = shape["radius"] + shape["tube"] * np.cos(angle), shape["tube"] * np.sin(angle)
+        return _fill(grid_faces(_revolve(radii, heights, 41)), colour)
+    elif kind == "mesh":
+        corners = unpack_array(shape["vertices"])[np.asarray(shape["faces"])][:, [0, 1, 2, 2]]
+    else:
+        return _fill(np.zeros((0, 4, 3)), colour)
+    faces = _fill(corners, fill, one_sided=kind in ("box", "cylinder"))
+    if smallest < 0.02 * reach:
+        return faces
+    ink = colour[:3] if kind == "plane" else 0.1 + 0.1 * colour[:3]
+    return _join(
+        faces, _segments(_sharp_edges(corners), np.append(ink, min(1.0, colour[3] + 0.3)), EDGE_POINTS, behind)
+    )
 
 
-def _box(size: Array, reach: float) -> tuple[Array, Array]:
-    """The outer faces (k, 4, 3) of a box, in cells that sort well by their depth, and its edges (e, 2, 3)."""
-    faces, edges = [], []
+def _box(size: Array, reach: float) -> Array:
+    """The outer faces (k, 4, 3) of a box, or of a plane of thickness 0, in cells that sort well by their depth."""
+    faces = []
     for axis in range(3):
         first, second = (axis + 1) % 3, (axis + 2) % 3
         if size[first] == 0 or size[second] == 0:
@@ -325,22 +316,19 @@ def _box(size: Array, reach: float) -> tuple[Array, Array]:
             grid = np.zeros((*u.shape, 3))
             grid[..., axis], grid[..., first], grid[..., second] = sign, u, v
             faces.append(grid_faces(grid * size)[:, :: 1 if sign >= 0 else -1])
-            rim = np.concatenate([grid[0], grid[-1], grid[:, 0], grid[:, -1]])
-            lengths = [len(v[0]), len(v[0]), len(u), len(u)]
-            ends = np.cumsum(lengths)[:-1] - 1
-            edges.append(np.delete(np.stack([rim[:-1], rim[1:]], axis=1), ends, axis=0) * size)
-    return np.concatenate(faces), np.concatenate(edges)
+    return np.concatenate(faces)
 
 
-def _mesh(vertices: Array, faces: Array, colour: Array, ink: Array, reach: float) -> Faces:
-    """Triangles, and the edges where they end or meet at an angle."""
-    corners = vertices[faces]
-    solid = _fill_faces(corners[:, [0, 1, 2, 2]], colour)
-    normals = normalise(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]))
-    pairs = np.sort(np.concatenate([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]]), axis=1)
-    edges, which, count = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
-    owners = np.argsort(which.ravel(), kind="stable") % len(faces)
-    starts = np.append(0, np.cumsum(count)[:-1])
-    first, last = normals[owners[starts]], normals[owners[starts + count - 1]]
-    sharp = (count == 1) | (np.abs(np.sum(first * last, axis=1)) < EDGE_COSINE)
-    return _join(solid, _segments(vertices[edges[sharp]], ink, EDGE_POINTS, -0.01 * reach))
+def _sharp_edges(corners: Array) -> Array:
+    """The edges (e, 2, 3) of faces (k, 4, 3) that belong to one face, or to two that meet at more than 30 degrees."""
+    normals = normalise(np.cross(corners[:, 2] - corners[:, 0], corners[:, 3] - corners[:, 1]))
+    size = max(float(np.abs(corners).max()), 1e-300)
+    vertices, numbers = np.unique(np.round(corners.reshape(-1, 3) / size, 6), axis=0, return_inverse=True)
+    around = numbers.reshape(-1, 4)
+    pairs = np.sort(np.stack([around, np.roll(around, -1, axis=1)], axis=-1).reshape(-1, 2), axis=1)
+    proper = pairs[:, 0] < pairs[:, 1]
+    owners = np.repeat(np.arange(len(corners)), 4)[proper]
+    edges, which, count = np.unique(pairs[proper], axis=0, return_inverse=True, return_counts=True)
+    owners, starts = owners[np.argsort(which.ravel(), kind="stable")], np.append(0, np.cumsum(count)[:-1])
+    bend = np.sum(normals[owners[starts]] * normals[owners[starts + count - 1]], axis=1)
+    return np.asarray(vertices[edges[(count == 1) | (np.abs(bend) < EDGE_COSINE)]] * size)

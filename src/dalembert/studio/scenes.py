@@ -54,7 +54,6 @@ TURNING_POINT_YAW = 1e-6
 """Yaw rates beside the largest below which the way back is the way there: a turning point, no cusp."""
 
 
-# -- vectors and rotations ------------------------------------------------------------------------------------------------
 def about_z(angle: Array | float) -> Array:
     """The rotation by an angle, or the track of rotations by angles, about the vertical."""
     angle = np.asarray(angle, float)
@@ -111,7 +110,6 @@ def allowed_directions(rows: Array, components: slice) -> Array:
     return np.asarray(directions[:, strengths > 1e-9])
 
 
-# -- bodies ---------------------------------------------------------------------------------------------------------------
 def globe(semi: Any, longitudes: int, latitudes: int, lowest: float = 0.0, highest: float = np.pi) -> Array:
     """An ellipsoid with these semi-axes as a grid (longitudes, latitudes, 3), between two polar angles."""
     u, v = np.linspace(0, 2 * np.pi, longitudes), np.linspace(lowest, highest, latitudes)
@@ -144,19 +142,17 @@ def add_inertia_box(view: View, run: RunFrames, parent: int, scale: float = 1.0,
     moments, axes = (np.array([1.0, 1.3, 1.5]), np.eye(3)) if inertia is None else principal_axes(inertia)
     sides = np.sqrt(np.maximum(moments.sum() / 2 - moments, 0.02 * moments.max()))
     shape = box(*(1.6 * scale * sides / sides.max()))
-    style: dict[str, Any] = {"opacity": opacity * run.opacity, "parent": parent, "run": run.index}
-    view.add("body", shape, body_colour(run), rotation=axes, **style)
+    view.add("body", shape, body_colour(run), rotation=axes, opacity=opacity * run.opacity, parent=parent)
 
 
 def add_disk(view: View, run: RunFrames, radius: float, parent: int) -> None:
     """A disk whose axle is y, with four spokes that show how it turns."""
-    part: dict[str, Any] = {"parent": parent, "run": run.index}
-    style: dict[str, Any] = {"rotation": AXLE_ALONG_Y, "opacity": 0.8 * run.opacity, **part}
+    style: dict[str, Any] = {"rotation": AXLE_ALONG_Y, "opacity": 0.8 * run.opacity, "parent": parent}
     view.add("disk", cylinder(radius, 0.06 * radius), body_colour(run), **style)
     for k in range(4):
         turn, spoke = about_y(k * np.pi / 2), box(0.05 * radius, 0.09 * radius, radius)
         colour = CONSTRAINT if k == 0 else DARK
-        view.add("spoke", spoke, colour, position=turn @ [0, 0, -radius / 2], rotation=turn, **part)
+        view.add("spoke", spoke, colour, position=turn @ [0, 0, -radius / 2], rotation=turn, parent=parent)
 
 
 class Bar(NamedTuple):
@@ -278,7 +274,6 @@ class Roller(NamedTuple):
         return np.concatenate([places, height[..., None]], axis=-1)
 
 
-# -- bodies on the plane --------------------------------------------------------------------------------------------------
 def planar_poses(frames: Array) -> tuple[Array, Array]:
     """Places (k, 2) and rotations in space (k, 3, 3) of a track (k, 3, 3) in SE(2)."""
     return frames[:, :2, 2], about_z(np.arctan2(frames[:, 1, 0], frames[:, 0, 0]))
@@ -290,9 +285,8 @@ def draw_planar(view: View, run: RunFrames) -> str:
     body = vehicle(run)
     size = float(np.hypot(*body.outline.T).max())
     height, lift = 0.12 * size, 0.3 * size
-    add = partial(view.add, run=run.index)
-    frame = add("frame of the body", EMPTY, DARK, position=at_height(place, 0.0), rotation=turn)
-    inside = partial(add, parent=frame)
+    frame = view.add("frame of the body", EMPTY, DARK, position=at_height(place, 0.0), rotation=turn)
+    inside = partial(view.add, parent=frame)
     inside("body", prism(body.outline, height), body_colour(run), position=[0, 0, lift], opacity=0.45 * run.opacity)
     if body.centre is not None:
         inside("centre of mass", sphere(0.13 * size), DARK, position=[*body.centre, lift + height])
@@ -309,16 +303,16 @@ def draw_planar(view: View, run: RunFrames) -> str:
         else:
             fin, low = 0.0, min(wheel.half, 0.18 * size)
             foot = inside("heading of the wheel", EMPTY, CONSTRAINT, **wheel.pose(low))
-            add("wheel", cylinder(low, 0.06 * size), CONSTRAINT, rotation=AXLE_ALONG_Y, parent=foot)
+            view.add("wheel", cylinder(low, 0.06 * size), CONSTRAINT, rotation=AXLE_ALONG_Y, parent=foot)
         _forbid_across(view, run, max(1.2 * wheel.half, 0.35 * size), 0.02 * size - (fin / 2 or low), foot)
-    view.trace("path of the contact", at_height(place, 0.004 * size), run.colour, width=3.0, run=run.index)
+    view.trace("path of the contact", at_height(place, 0.004 * size), run.colour, width=3.0)
     origin = at_height(place, 0.3 * lift)
     moving = scale_arrows(_planar_part(turn, run.velocity), 2.0 * size)
-    view.arrow("velocity", origin, origin + moving, VELOCITY, width=0.05 * size, run=run.index)
+    view.arrow("velocity", origin, origin + moving, VELOCITY, width=0.05 * size)
     pushed = len(run.parts) == 1 and len(body.wheels) == 1 and np.abs(run.reaction[:, 1:3]).max() > 1e-9
     if pushed:
         push = scale_arrows(_planar_part(turn, run.reaction), 2.4 * size)
-        view.arrow("push of the ground", origin, origin + push, REACTION, width=0.05 * size, run=run.index)
+        view.arrow("push of the ground", origin, origin + push, REACTION, width=0.05 * size)
     cusps = mark_cusps(view, run, place, turn, size)
     _add_floor_under(view, place, size)
     view.flat = True
@@ -340,8 +334,7 @@ def _forbid_across(view: View, run: RunFrames, reach: float, z: float, parent: i
     """The direction across, crossed out; it is drawn for one run only."""
     if run.is_first:
         ends = [0.0, -reach, z], [0.0, reach, z]
-        style: dict[str, Any] = {"width": 0.04 * reach, "crossed": True, "parent": parent, "run": run.index}
-        view.arrow("forbidden", *ends, CONSTRAINT, **style)
+        view.arrow("forbidden", *ends, CONSTRAINT, width=0.04 * reach, crossed=True, parent=parent)
 
 
 def _add_floor_under(view: View, place: Array, size: float) -> None:
@@ -388,9 +381,9 @@ def mark_cusps(view: View, run: RunFrames, place: Array, turn: Array, size: floa
         return ""
     for k, (_, where, name) in enumerate(found):
         at = at_height(where[None], 0.02 * size)[0]
-        view.add(name, sphere(0.07 * size), run.colour, position=at, run=run.index)
+        view.add(name, sphere(0.07 * size), run.colour, position=at)
         if k == 0 and run.is_first:
-            view.add("", label(name), run.colour, position=at + np.array([0.0, 0.0, 0.35 * size]), run=run.index)
+            view.add("", label(name), run.colour, position=at + np.array([0.0, 0.0, 0.35 * size]))
     times = ", ".join(f"{time:.2f}" for time, *_ in found[:3]) + (", .." if len(found) > 3 else "")
     return f" Ball on the path: where it stops and turns back (t = {times})."
 
@@ -405,10 +398,10 @@ def draw_hinged_sleighs(view: View, run: RunFrames) -> str:
         place, turn = planar_poses(sleigh.parts[0])
         joint = at_height(place + reach[k] * turn[:, :2, 0], 0.0)
         position = at_height(place, size)
-        frame = view.add("frame of the bar", EMPTY, DARK, position=position, rotation=turn, run=run.index)
+        frame = view.add("frame of the bar", EMPTY, DARK, position=position, rotation=turn)
         bar = box(abs(reach[k]), 0.4 * size, 0.4 * size)
-        view.add("bar to the hinge", bar, DARK, position=[reach[k] / 2, 0, 0], parent=frame, run=run.index)
-        view.add("hinge", sphere(0.5 * size), sleigh.colour, position=at_height(joint, size), run=run.index)
+        view.add("bar to the hinge", bar, DARK, position=[reach[k] / 2, 0, 0], parent=frame)
+        view.add("hinge", sphere(0.5 * size), sleigh.colour, position=at_height(joint, size))
     return text + " The two balls of the hinge must stay together."
 
 
@@ -418,12 +411,12 @@ def draw_upright_disk(view: View, run: RunFrames) -> str:
     roll = np.arctan2(run.parts[1][:, 1, 0], run.parts[1][:, 0, 0])
     radius = run.parameter("radius", 1.0)
     centre = at_height(place, radius)
-    frame = view.add("heading", EMPTY, DARK, position=centre, rotation=turn, run=run.index)
-    wheel = view.add("frame of the disk", EMPTY, DARK, rotation=about_y(roll), parent=frame, run=run.index)
+    frame = view.add("heading", EMPTY, DARK, position=centre, rotation=turn)
+    wheel = view.add("frame of the disk", EMPTY, DARK, rotation=about_y(roll), parent=frame)
     add_disk(view, run, radius, wheel)
-    view.trace("path of the contact", at_height(place, 0.004 * radius), run.colour, width=3.0, run=run.index)
+    view.trace("path of the contact", at_height(place, 0.004 * radius), run.colour, width=3.0)
     forward = scale_arrows(turn[:, :, 0] * run.velocity[:, 1:2], 1.8 * radius)
-    view.arrow("velocity", centre, centre + forward, VELOCITY, width=0.05 * radius, run=run.index)
+    view.arrow("velocity", centre, centre + forward, VELOCITY, width=0.05 * radius)
     _forbid_across(view, run, 0.7 * radius, -0.98 * radius, frame)
     cusps = mark_cusps(view, run, place, turn, radius)
     _add_floor_under(view, place, radius)
@@ -433,7 +426,6 @@ def draw_upright_disk(view: View, run: RunFrames) -> str:
     )
 
 
-# -- bodies that roll in space --------------------------------------------------------------------------------------------
 def draw_rolling(view: View, run: RunFrames) -> str:
     """A ball, a leaning disk or a half ellipsoid on its floor, which may slope or turn.
 
@@ -444,12 +436,11 @@ def draw_rolling(view: View, run: RunFrames) -> str:
     size = float(body.semi.max())
     centre, contact = body.centres(turns, place), body.contact(turns)
     floor_contact = at_height((centre + rotate(turns, contact))[:, :2], 0.003 * size)
-    part: dict[str, Any] = {"run": run.index}
-    frame = view.add("frame of the body", EMPTY, DARK, position=centre, rotation=turns, **part)
+    frame = view.add("frame of the body", EMPTY, DARK, position=centre, rotation=turns)
     _add_roller(view, run, body, frame)
-    view.trace("contact on the floor", floor_contact, run.colour, width=3.0, **part)
-    view.trace("contact on the body", contact, DARK, width=1.5, parent=frame, **part)
-    view.add("point of contact", sphere(0.05 * size), CONSTRAINT, position=floor_contact, **part)
+    view.trace("contact on the floor", floor_contact, run.colour, width=3.0)
+    view.trace("contact on the body", contact, DARK, width=1.5, parent=frame)
+    view.add("point of contact", sphere(0.05 * size), CONSTRAINT, position=floor_contact)
     _add_roller_velocities(view, run, body, centre, contact, size)
     text = _add_contact_momentum(view, run, centre, size)
     _add_table_or_floor(view, run, place, size)
@@ -463,7 +454,6 @@ def draw_rolling(view: View, run: RunFrames) -> str:
 
 
 def _add_roller(view: View, run: RunFrames, body: Roller, frame: int) -> None:
-    part: dict[str, Any] = {"parent": frame, "run": run.index}
     if not body.semi.all():
         add_disk(view, run, float(body.semi.max()), frame)
     elif np.ptp(body.semi) > 0:
@@ -471,18 +461,18 @@ def _add_roller(view: View, run: RunFrames, body: Roller, frame: int) -> None:
         rim = half[:-1, 0]
         lid = np.concatenate([body.shift[None], rim])
         fan = [[0, k + 1, (k + 1) % len(rim) + 1] for k in range(len(rim))]
-        style: dict[str, Any] = {"opacity": 0.9 * run.opacity, **part}
+        style: dict[str, Any] = {"opacity": 0.9 * run.opacity, "parent": frame}
         view.add("body", surface(half), body_colour(run), **style)
         view.add("flat top", mesh(lid, np.array(fan)), PALE, **style)
         along = np.array([[-body.semi[0], 0, 0], [body.semi[0], 0, 0]])
         top = body.shift + np.array([0.0, 0.0, 0.01 * body.semi[2]])
-        view.line("long axis", top + along, CONSTRAINT, width=3.0, **part)
+        view.line("long axis", top + along, CONSTRAINT, width=3.0, parent=frame)
     else:
         radius = float(body.semi[0])
-        view.add("ball", ellipsoid(*body.semi), body_colour(run), opacity=0.45 * run.opacity, **part)
+        view.add("ball", ellipsoid(*body.semi), body_colour(run), opacity=0.45 * run.opacity, parent=frame)
         for axis, colour in zip(np.eye(3), STRIPE_COLOURS, strict=True):
             turn = np.stack([np.roll(axis, 1), np.roll(axis, 2), axis], axis=-1)
-            view.add("stripe", torus(radius, 0.022 * radius), colour, rotation=turn, **part)
+            view.add("stripe", torus(radius, 0.022 * radius), colour, rotation=turn, parent=frame)
 
 
 def _add_roller_velocities(
@@ -494,11 +484,10 @@ def _add_roller_velocities(
     middle = np.concatenate([run.velocity[:, 3:5], climb], axis=1)
     top = middle + rotate(turns, np.cross(spin, -contact))
     moving, opposite = np.split(scale_arrows(np.concatenate([middle, top]), 1.8 * size), 2)
-    view.arrow("velocity", centre, centre + moving, VELOCITY, width=0.05 * size, run=run.index)
+    view.arrow("velocity", centre, centre + moving, VELOCITY, width=0.05 * size)
     if np.ptp(body.semi[body.semi > 0]) == 0:
         start = centre - rotate(turns, contact)
-        style: dict[str, Any] = {"width": 0.035 * size, "run": run.index}
-        view.arrow("velocity of the point opposite", start, start + opposite, VELOCITY, **style)
+        view.arrow("velocity of the point opposite", start, start + opposite, VELOCITY, width=0.035 * size)
 
 
 def _add_contact_momentum(view: View, run: RunFrames, centre: Array, size: float) -> str:
@@ -510,7 +499,7 @@ def _add_contact_momentum(view: View, run: RunFrames, centre: Array, size: float
     spin, down = run.velocity[:, :3], -run.parameter("radius", 1.0) * turns[:, 2]
     about = spin @ tensor.T + run.parameter("mass", 1.0) * np.cross(down, np.cross(spin, down))
     tip = centre + scale_arrows(rotate(turns, about), 2.2 * size)
-    view.arrow("momentum about the contact", centre, tip, MOMENTUM, width=0.05 * size, run=run.index)
+    view.arrow("momentum about the contact", centre, tip, MOMENTUM, width=0.05 * size)
     return "Pink: the momentum about the point of contact, constant in space."
 
 
@@ -525,14 +514,14 @@ def _add_table_or_floor(view: View, run: RunFrames, place: Array, size: float) -
         return
     reach, below = 1.15 * float(np.linalg.norm(place, axis=1).max()) + 1.5 * size, -0.02 * size
     turn = about_z(rotation * run.t)
-    table = view.add("table", cylinder(reach, 2 * abs(below)), PALE, position=[0, 0, below], rotation=turn, opacity=0.8)
+    add, position = partial(view.add, shared=True), [0, 0, below]
+    table = add("table", cylinder(reach, 2 * abs(below)), PALE, position=position, rotation=turn, opacity=0.8)
     for k in range(6):
         ray, bar = about_z(k * np.pi / 3), box(reach, 0.02 * reach, 2.05 * abs(below))
-        style: dict[str, Any] = {"position": ray @ [reach / 2, 0, 0], "rotation": ray, "opacity": 0.5, "parent": table}
-        view.add("ray of the table", bar, DARK, **style)
+        position = ray @ [reach / 2, 0, 0]
+        add("ray of the table", bar, DARK, position=position, rotation=ray, opacity=0.5, parent=table)
 
 
-# -- bodies that turn about a point or fly through space ------------------------------------------------------------------
 def draw_poinsot(view: View, run: RunFrames) -> str:
     """A free body: its ellipsoid <I x, x> = 1 rolls on the plane across the momentum, which stands still (Poinsot 1834).
 
@@ -546,22 +535,20 @@ def draw_poinsot(view: View, run: RunFrames) -> str:
     doubled = np.maximum(2 * run.energy, 1e-300)
     contact = -scale * run.velocity / np.sqrt(doubled)[:, None]  # below: the ellipsoid is its own mirror image
     momentum = rotate(attitude, run.momentum)
-    part: dict[str, Any] = {"run": run.index}
-    frame = view.add("frame of the body", EMPTY, DARK, rotation=attitude, **part)
+    frame = view.add("frame of the body", EMPTY, DARK, rotation=attitude)
     add_inertia_box(view, run, frame, scale=0.6)
     shell = ellipsoid(*(scale * semi))
-    view.add("inertia ellipsoid", shell, SURFACE, rotation=axes, opacity=0.25 * run.opacity, parent=frame, **part)
-    view.trace("polhode", contact, DARK, width=1.5, parent=frame, **part)
-    view.trace("herpolhode", rotate(attitude, contact), run.colour, width=3.0, **part)
+    view.add("inertia ellipsoid", shell, SURFACE, rotation=axes, opacity=0.25 * run.opacity, parent=frame)
+    view.trace("polhode", contact, DARK, width=1.5, parent=frame)
+    view.trace("herpolhode", rotate(attitude, contact), run.colour, width=3.0)
     if run.is_first:
         height = scale * np.sqrt(doubled[0]) / max(float(np.linalg.norm(momentum[0])), 1e-300)
         position = -height * normalise(momentum[0])
-        view.add(
-            "invariable plane", plane(2.6), CONSTRAINT, position=position, rotation=align_z(momentum[0]), opacity=0.35
-        )
-    view.arrow("momentum", np.zeros(3), scale_arrows(momentum, 1.7), MOMENTUM, width=0.05, **part)
+        patch: dict[str, Any] = {"position": position, "rotation": align_z(momentum[0]), "opacity": 0.35}
+        view.add("invariable plane", plane(2.6), CONSTRAINT, **patch, shared=True)
+    view.arrow("momentum", np.zeros(3), scale_arrows(momentum, 1.7), MOMENTUM, width=0.05)
     spin = scale_arrows(rotate(attitude, run.velocity), 1.5)
-    view.arrow("angular velocity", np.zeros(3), spin, VELOCITY, width=0.04, **part)
+    view.arrow("angular velocity", np.zeros(3), spin, VELOCITY, width=0.04)
     view.include([[-1.4, -1.4, -1.2], [1.4, 1.4, 1.6]])
     return (
         "Pink: the momentum, which a good method keeps fixed in space. Amber: the angular velocity. "
@@ -576,19 +563,18 @@ def draw_body(view: View, run: RunFrames) -> str:
     attitude, still = frames[:, :3, :3], frames.shape[-1] == 3
     place = np.zeros((len(frames), 3)) if still else frames[:, :3, 3]
     size = 1.0 if still else max(0.12 * float(np.ptp(place, axis=0).max()), 0.3)
-    part: dict[str, Any] = {"run": run.index}
-    frame = view.add("frame of the body", EMPTY, DARK, position=place, rotation=attitude, **part)
+    frame = view.add("frame of the body", EMPTY, DARK, position=place, rotation=attitude)
     add_inertia_box(view, run, frame, scale=0.8 * size, opacity=0.6)
     if still:
-        view.trace("path of the third axis", attitude[:, :, 2], run.colour, **part)
-        view.arrow("third axis", np.zeros(3), [0, 0, 1.0], run.colour, width=0.03, parent=frame, **part)
+        view.trace("path of the third axis", attitude[:, :, 2], run.colour)
+        view.arrow("third axis", np.zeros(3), [0, 0, 1.0], run.colour, width=0.03, parent=frame)
     else:
-        view.trace("path of the reference point", place, run.colour, width=3.0, **part)
+        view.trace("path of the reference point", place, run.colour, width=3.0)
     spin = scale_arrows(run.velocity[:, :3], 1.5 * size)
-    view.arrow("angular velocity", np.zeros(3), spin, VELOCITY, width=0.04 * size, parent=frame, **part)
+    view.arrow("angular velocity", np.zeros(3), spin, VELOCITY, width=0.04 * size, parent=frame)
     text = _add_forbidden_axis(view, run, attitude, place, size, frame) if run.rows.shape[1] else ""
     if run.name == "skate-on-ellipsoid" and run.is_first:
-        view.add("surface", ellipsoid(*run.parameters["axes"]), SURFACE, opacity=0.35)
+        view.add("surface", ellipsoid(*run.parameters["axes"]), SURFACE, opacity=0.35, shared=True)
         view.include([[0.0, 0.0, 0.0]], float(np.max(run.parameters["axes"])))
     if not still:
         text += _add_blade_in_space(view, run, size, frame)
@@ -606,22 +592,15 @@ def _add_forbidden_axis(view: View, run: RunFrames, attitude: Array, place: Arra
         return "The angular velocity is free. " if left.shape[1] == 3 else ""
     normals = _forbidden_axes(run.rows)
     in_body, in_space = is_constant(normals), is_constant(rotate(attitude, normals))
-    part: dict[str, Any] = {"run": run.index} | ({"parent": frame} if in_body else {})
+    part: dict[str, Any] = {"parent": frame} if in_body else {}
     normal = normals[:1] if in_body else rotate(attitude, normals)[: 1 if in_space else None]
     if run.is_first:
         middle = np.zeros(3) if in_body or is_constant(place) else place
         ends = middle - 1.35 * size * normal, middle + 1.35 * size * normal
         view.arrow("forbidden axis", *ends, CONSTRAINT, width=0.035 * size, crossed=True, **part)
         disc, turn = cylinder(1.5 * size, 0.01 * size), align_z(normal[0] if len(normal) == 1 else normal)
-        view.add(
-            "plane of allowed angular velocities",
-            disc,
-            CONSTRAINT,
-            position=middle,
-            rotation=turn,
-            opacity=0.22,
-            **part,
-        )
+        patch: dict[str, Any] = {"position": middle, "rotation": turn, "opacity": 0.22, **part}
+        view.add("plane of allowed angular velocities", disc, CONSTRAINT, **patch)
     if in_body:
         arm = np.cross(normal[0], np.eye(3)[int(np.argmin(np.abs(normal[0])))])
         arm /= np.linalg.norm(arm)
@@ -650,22 +629,21 @@ def _forbidden_axes(rows: Array) -> Array:
 
 def _add_blade_in_space(view: View, run: RunFrames, size: float, frame: int) -> str:
     """The blade along which the reference point moves, if the constraint leaves one direction."""
-    part: dict[str, Any] = {"parent": frame, "run": run.index}
     moving = scale_arrows(run.velocity[:, 3:6], 2.2 * size)
-    view.arrow("velocity", np.zeros(3), moving, VELOCITY, width=0.05 * size, **part)
+    view.arrow("velocity", np.zeros(3), moving, VELOCITY, width=0.05 * size, parent=frame)
     left = allowed_directions(run.rows[0], slice(3, 6)) if run.rows.shape[1] else np.eye(3)
     if left.shape[1] == 2:
         turn = align_z(np.cross(left[:, 0], left[:, 1]))
-        view.add("plane of allowed velocities", plane(2 * size), CONSTRAINT, rotation=turn, opacity=0.3, **part)
+        view.add("plane of allowed velocities", plane(2 * size), CONSTRAINT, rotation=turn, opacity=0.3, parent=frame)
         return "The velocity stays in the orange-red plane of the body."
     if left.shape[1] != 1:
         return ""
     turn = align_z(left[:, 0])
-    view.add("blade", box(0.06 * size, 0.5 * size, 1.6 * size), CONSTRAINT, rotation=turn, **part)
+    view.add("blade", box(0.06 * size, 0.5 * size, 1.6 * size), CONSTRAINT, rotation=turn, parent=frame)
     if run.is_first:
         for across in (turn[:, 0], turn[:, 1]):
             ends = -0.9 * size * across, 0.9 * size * across
-            view.arrow("forbidden", *ends, CONSTRAINT, width=0.03 * size, crossed=True, **part)
+            view.arrow("forbidden", *ends, CONSTRAINT, width=0.03 * size, crossed=True, parent=frame)
     return "Orange-red: the blade; the body moves along it only, the directions across are crossed out."
 
 
@@ -673,15 +651,14 @@ def draw_dial(view: View, run: RunFrames) -> str:
     """A single angle: a hand on a disk."""
     frames = run.parts[0]
     turn = about_z(np.arctan2(frames[:, 1, 0], frames[:, 0, 0]))
-    frame = view.add("dial", cylinder(1.0, 0.06), SURFACE, rotation=turn, opacity=0.7 * run.opacity, run=run.index)
-    view.add("hand", box(1.0, 0.08, 0.08), run.colour, position=[0.5, 0, 0.06], parent=frame, run=run.index)
-    view.trace("path of the hand", at_height(frames[:, :, 0], 0.05), run.colour, run=run.index)
+    frame = view.add("dial", cylinder(1.0, 0.06), SURFACE, rotation=turn, opacity=0.7 * run.opacity)
+    view.add("hand", box(1.0, 0.08, 0.08), run.colour, position=[0.5, 0, 0.06], parent=frame)
+    view.trace("path of the hand", at_height(frames[:, :, 0], 0.05), run.colour)
     view.include([[-1.2, -1.2, 0], [1.2, 1.2, 0.3]])
     view.flat = True
     return "The hand shows the angle."
 
 
-# -- points ---------------------------------------------------------------------------------------------------------------
 def draw_point(view: View, run: RunFrames) -> str:
     """Three coordinates of a point, with its field of planes; fewer are drawn in the plane, one over time."""
     q = run.parts[0]
@@ -701,17 +678,16 @@ def draw_point(view: View, run: RunFrames) -> str:
     )  # extents that differ much are made alike
     points, velocity = points * stretch, velocity * stretch
     reach = max(float(np.ptp(points, axis=0).max()), 1e-3)
-    part: dict[str, Any] = {"run": run.index}
-    view.trace("path", points, run.colour, width=3.0, **part)
-    view.add("particle", sphere(0.03 * reach), run.colour, position=points, **part)
+    view.trace("path", points, run.colour, width=3.0)
+    view.add("particle", sphere(0.03 * reach), run.colour, position=points)
     tip = points + scale_arrows(velocity, 0.3 * reach)
-    view.arrow("velocity", points, tip, VELOCITY, width=0.01 * reach, **part)
+    view.arrow("velocity", points, tip, VELOCITY, width=0.01 * reach)
     names = [f"q{i + 1}" for i in chosen] if n > 1 else ["time", "q1"]
     if run.is_first:
         corner = points.min(axis=0) - 0.1 * reach
         for name, axis in zip(names, np.eye(3), strict=False):
-            view.arrow("", corner, corner + 0.25 * reach * axis, DARK, width=0.006 * reach)
-            view.add("", label(name), DARK, position=corner + 0.29 * reach * axis)
+            view.arrow("", corner, corner + 0.25 * reach * axis, DARK, width=0.006 * reach, shared=True)
+            view.add("", label(name), DARK, position=corner + 0.29 * reach * axis, shared=True)
     view.flat, view.axis_names = len(names) < 3, tuple(names)
     view.scale = stretch * [time_scale, 1.0, 1.0]
     text = _add_planes(view, run, points, chosen, stretch, reach) if run.rows.shape[1] == 1 and len(chosen) == 3 else ""
@@ -729,10 +705,10 @@ def _add_planes(view: View, run: RunFrames, points: Array, chosen: list[int], st
         spots = np.unique(np.searchsorted(lengths, np.linspace(0, lengths[-1], PLANE_COUNT)).clip(0, len(points) - 1))
         for k in spots if len(spots) > 1 else []:
             patch: dict[str, Any] = {"position": points[k], "rotation": align_z(normals[k]), "opacity": 0.18}
-            view.add("plane along the path", plane(0.16 * reach), CONSTRAINT, **patch)
+            view.add("plane along the path", plane(0.16 * reach), CONSTRAINT, **patch, shared=True)
         across = 0.17 * reach * normals
-        view.arrow("forbidden", points - across, points + across, CONSTRAINT, width=0.008 * reach, crossed=True, run=0)
-    patch = {"position": points, "rotation": turns, "opacity": 0.5 * run.opacity, "run": run.index}
+        view.arrow("forbidden", points - across, points + across, CONSTRAINT, width=0.008 * reach, crossed=True)
+    patch = {"position": points, "rotation": turns, "opacity": 0.5 * run.opacity}
     view.add("plane of allowed velocities", plane(0.36 * reach), CONSTRAINT, **patch)
     if run.velocity.shape[1] == 3:
         return (
@@ -751,15 +727,15 @@ def draw_pendulum_chain(view: View, run: RunFrames) -> str:
         places = np.stack([places[..., 0], 0 * places[..., 0], places[..., 1]], axis=-1)
     above = np.zeros((len(places), 3))
     size = float(lengths.mean())
-    part: dict[str, Any] = {"opacity": run.opacity, "run": run.index}
+    part: dict[str, Any] = {"opacity": run.opacity}
     for i, (mass, length) in enumerate(zip(masses, lengths, strict=True)):
         here = places[:, i]
         rod, middle, turn = cylinder(0.02 * size, length), (here + above) / 2, align_z(here - above)
         view.add("rod", rod, CONSTRAINT, position=middle, rotation=turn, **part)
         view.add("mass", sphere(0.1 * size * (mass / masses.max()) ** (1 / 3)), run.colour, position=here, **part)
         above = here
-    view.trace("path of the last mass", above, run.colour, run=run.index)
-    view.add("support", sphere(0.05 * size), DARK, position=np.zeros(3))
+    view.trace("path of the last mass", above, run.colour)
+    view.add("support", sphere(0.05 * size), DARK, shared=True)
     view.include([[0.0, 0.0, 0.0]], 1.05 * float(lengths.sum()))
     return (
         "Orange-red: the rods, which must keep their lengths. "
@@ -767,7 +743,6 @@ def draw_pendulum_chain(view: View, run: RunFrames) -> str:
     )
 
 
-# -- other groups ---------------------------------------------------------------------------------------------------------
 def draw_basis_images(view: View, run: RunFrames) -> str:
     """g e_1, ..., g e_n in three directions of space, with the velocities of their tips and the path of the body."""
     matrices, (group, *_) = run.parts[0], run.factors
@@ -775,7 +750,6 @@ def draw_basis_images(view: View, run: RunFrames) -> str:
     n = matrices.shape[1] - moving
     place = matrices[:, :3, n] if moving else np.zeros((len(matrices), 3))
     size = max(0.15 * float(np.ptp(place, axis=0).max()), 0.3) if moving else 1.0
-    part: dict[str, Any] = {"run": run.index}
     if run.system is None:
         rates = np.gradient(matrices, run.t, axis=0)
     else:  # g hat(xi) at every frame, (k, N, N)
@@ -786,18 +760,18 @@ def draw_basis_images(view: View, run: RunFrames) -> str:
     for i in range(n):
         colour = AXIS_COLOURS[i % len(AXIS_COLOURS)]
         tip = place + size * matrices[:, :3, i]
-        view.arrow(f"image of e{i + 1}", place, tip, colour, width=0.03 * size, opacity=run.opacity, **part)
-        view.add("", label(f"e{i + 1}"), colour, position=place + 1.12 * size * matrices[:, :3, i], **part)
+        view.arrow(f"image of e{i + 1}", place, tip, colour, width=0.03 * size, opacity=run.opacity)
+        view.add("", label(f"e{i + 1}"), colour, position=place + 1.12 * size * matrices[:, :3, i])
         if run.is_first and not moving:
-            view.trace("", tip, colour, width=1.2, whole=False, **part)
+            view.trace("", tip, colour, width=1.2, whole=False)
         if run.is_first:
             end = tip + longest * rates[:, :3, i]
-            view.arrow("velocity of the tips", tip, end, VELOCITY, width=0.02 * size, **part)
+            view.arrow("velocity of the tips", tip, end, VELOCITY, width=0.02 * size)
     if moving:
-        view.trace("path of the reference point", place, run.colour, width=3.0, **part)
-        view.add("reference point", sphere(0.06 * size), DARK, position=place, **part)
+        view.trace("path of the reference point", place, run.colour, width=3.0)
+        view.add("reference point", sphere(0.06 * size), DARK, position=place)
         forward = scale_arrows(rates[:, :3, n], 2.0 * size)
-        view.arrow("velocity", place, place + forward, VELOCITY, width=0.05 * size, **part)
+        view.arrow("velocity", place, place + forward, VELOCITY, width=0.05 * size)
     view.include(place, 1.2 * size)
     if run.name == "suslov-n":
         text = f"The constraint: the tips of all arrows but the last move along the last one (e{n}) only."
@@ -832,7 +806,6 @@ def draw_product(view: View, run: RunFrames) -> str:
     return " ".join(texts)
 
 
-# -- which scene a run gets -----------------------------------------------------------------------------------------------
 DrawScene = Callable[[View, RunFrames], str]
 SCENES_BY_MODEL: dict[str, DrawScene] = {"hinged-sleighs": draw_hinged_sleighs, "pendulum-chain": draw_pendulum_chain}
 
@@ -847,7 +820,10 @@ def make_scene(runs: Sequence[RunFrames]) -> tuple[View, str]:
     elif draw in (draw_planar, draw_upright_disk, draw_rolling):  # x points down the slope of the floor
         tilt = about_y(first.parameter("slope", 0.0))
     view = View(first.name or first.group, tilt)
-    captions = [draw(view, run) for run in runs]
+    captions = []
+    for run in runs:
+        view.run = run.index
+        captions.append(draw(view, run))
     return view, captions[0]
 
 

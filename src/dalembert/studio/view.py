@@ -105,35 +105,34 @@ class View:
     ground: dict[str, Any] | None = None
     bounds: list[Array] = field(default_factory=list)
     offset: Array = field(default_factory=lambda: np.zeros(3))  # of the parts that are added now
+    run: int | None = None  # to which the parts belong that are added now
     camera_direction: tuple[float, float, float] = (0.75, -1.0, 0.7)  # from the middle to the camera
     flat: bool = False
     axis_names: tuple[str, ...] = ("x", "y", "z")
     scale: Array = field(default_factory=lambda: np.ones(3))
 
     def add(
-        self, name: str, shape: Shape, colour: str, *, position: Any = None, rotation: Any = None,
-        opacity: float = 1.0, run: int | None = None, parent: int | None = None
-    ) -> int:  # fmt: skip
-        """Add a part and return its number, which parts that it carries name as their parent."""
-        if parent is None:
+        self, name: str, shape: Shape, colour: str, *, position: Any = None, rotation: Any = None, **part: Any
+    ) -> int:
+        """Add a part and return its number, which the parts that it carries name as their `parent`.
+
+        Further options are its `opacity`, and `shared=True` for a part that belongs to no run.
+        """
+        if part.get("parent") is None:
             position = (np.zeros(3) if position is None else np.asarray(position, float)) @ self.tilt.T + self.offset
             rotation = self.tilt @ (np.eye(3) if rotation is None else np.asarray(rotation, float))
             self.include(position)
-        part = {"run": run, "name": name, "colour": colour, "opacity": opacity, "shape": shape, "parent": parent}
-        self.parts.append(
-            part | {"position": _fixed_or_track(position), "rotation": _fixed_or_track(_quaternions(rotation))}
-        )
-        return len(self.parts) - 1
+        return self._append(name, shape, colour, position=position, rotation=rotation, **part)
 
     def trace(self, name: str, points: Any, colour: str, *, width: float = 2.0, whole: bool = True, **part: Any) -> int:
         """Add a curve that grows with the motion; `whole` shows all of it, pale, from the beginning."""
         shape = {"kind": "trace", "points": pack_array(self._to_space(points, part)), "width": width, "whole": whole}
-        return self._add_curve(name, shape, colour, part)
+        return self._append(name, shape, colour, **part)
 
     def line(self, name: str, points: Any, colour: str, *, width: float = 2.0, **part: Any) -> int:
         """Add a curve that stands still."""
         shape = {"kind": "line", "points": pack_array(self._to_space(points, part)), "width": width}
-        return self._add_curve(name, shape, colour, part)
+        return self._append(name, shape, colour, **part)
 
     def arrow(
         self, name: str, start: Any, end: Any, colour: str, *, width: float = 1.0, crossed: bool = False, **part: Any
@@ -141,11 +140,29 @@ class View:
         """Add an arrow; one that is crossed out shows a direction in which nothing may move."""
         start, end = (np.atleast_2d(self._to_space(points, part)) for points in np.broadcast_arrays(start, end))
         shape = {"kind": "arrow", "from": pack_array(start), "to": pack_array(end), "width": width, "crossed": crossed}
-        return self._add_curve(name, shape, colour, part)
+        return self._append(name, shape, colour, **part)
 
-    def _add_curve(self, name: str, shape: Shape, colour: str, part: dict[str, Any]) -> int:
-        own = {"name": name, "colour": colour, "shape": shape, "position": None, "rotation": None}
-        self.parts.append({"run": None, "opacity": 1.0, "parent": None, **part, **own})
+    def _append(
+        self,
+        name: str,
+        shape: Shape,
+        colour: str,
+        *,
+        opacity: float = 1.0,
+        parent: int | None = None,
+        shared: bool = False,
+        position: Array | None = None,
+        rotation: Any = None,
+    ) -> int:
+        part = {
+            "run": None if shared else self.run,
+            "name": name,
+            "colour": colour,
+            "opacity": opacity,
+            "parent": parent,
+        }
+        pose = {"position": _fixed_or_track(position), "rotation": _fixed_or_track(_quaternions(rotation))}
+        self.parts.append(part | {"shape": shape} | pose)
         return len(self.parts) - 1
 
     def _to_space(self, points: Any, part: dict[str, Any]) -> Array:
