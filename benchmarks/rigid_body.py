@@ -22,7 +22,7 @@ from dalembert.integrators import (
     LiePoissonSplitting,
     Rattle,
     RungeKutta,
-    constants,
+    map_constants,
 )
 from dalembert.models import exact, rigid_body
 from dalembert.simulation import simulate
@@ -59,7 +59,7 @@ def compiled():
 def speed(steps: int) -> None:
     """Nanoseconds a step of the C loop and of `simulate`, taken in turn; the best of five."""
     library = compiled()
-    step, _, _ = constants(jnp.diag(jnp.asarray(INERTIA)), jnp.asarray(MOMENTUM), jnp.asarray(0.1), "exact", "moments")
+    step, _, _ = map_constants(jnp.diag(jnp.asarray(INERTIA)), jnp.asarray(MOMENTUM), jnp.asarray(0.1), "exact", "moments")
     numbers = np.concatenate([step.p, step.r, step.a, step.f, [step.C]]).astype(float)
     system = rigid_body(INERTIA)
     state = system.state(momentum=MOMENTUM)

@@ -12,7 +12,7 @@ from dalembert.kernels import cuda
 from dalembert.kernels import cuda as csource
 from dalembert.kernels import execute as kernels_run
 from dalembert.kernels.llvm import NativeSession
-from dalembert.kernels.problem import Buffers, layout_of
+from dalembert.kernels.problem import Buffers, make_layout
 
 METHODS = {
     "particle": da.LagrangeDAlembert(),
@@ -72,7 +72,7 @@ def test_the_states_between_belong_to_the_method(key):
     assert same(fine.at(fine.t).g, fine.g) and same(seldom.at(seldom.t).xi, seldom.xi)
     times = np.linspace(0.0, 3.0, 17)
     here, there = fine.at(times), seldom.at(times)
-    tolerance = 1e-13 if method.composes else 2e-3
+    tolerance = 1e-13 if method.carry_is_step_free else 2e-3
     for a, b in zip(jax.tree.leaves((here.g, here.xi)), jax.tree.leaves((there.g, there.xi)), strict=True):
         np.testing.assert_allclose(a, b, atol=tolerance)
     np.testing.assert_allclose(here.t, times, atol=1e-14)
@@ -97,8 +97,8 @@ def test_the_c_of_the_gpu_finds_the_same_events_bit_for_bit(monkeypatch):
     """Compiled here by the C compiler: watching, locating, stopping and starting again are all programs of the backend."""
 
     def emulated(described):
-        lowered = described.lowered()
-        function = cuda.emulated(csource.source(lowered.program, layout_of(described, lowered)))
+        lowered = described.lower()
+        function = cuda.compile_for_cpu(csource.cuda_source(lowered.program, make_layout(described, lowered)))
         return NativeSession("cuda", function, Buffers(described, lowered, 1), 1, 1)
 
     monkeypatch.setattr(kernels_run, "_cuda_session", emulated)

@@ -9,7 +9,7 @@ import pytest
 from registry import case, gap
 
 import dalembert as da
-from dalembert.integrators.explicit import tableau
+from dalembert.integrators.explicit import dop853_tableau
 
 T = 3.0
 
@@ -20,7 +20,7 @@ def run(key, tolerance, step=T, steps=1, **options):
 
 
 def test_the_tableau_satisfies_the_order_conditions_of_quadrature_and_its_row_sums():
-    A, b, c, fifth, third = tableau()
+    A, b, c, fifth, third = dop853_tableau()
     assert np.abs(A.sum(axis=1) - c).max() < 1e-14
     assert max(abs(b @ c**k - 1 / (k + 1)) for k in range(8)) < 1e-14
     assert abs(fifth.sum()) < 1e-14 and abs(third.sum()) < 1e-14

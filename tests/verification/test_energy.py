@@ -12,7 +12,7 @@ from registry import CAYLEY, EXPONENTIAL, case, gap
 
 import dalembert as da
 from dalembert.integrators import Prediction
-from dalembert.integrators.base import DEGREE
+from dalembert.integrators.base import PREDICTION_DEGREE
 from dalembert.integrators.discrete_gradient import GRADIENTS
 from dalembert.numerics import find_fixed_point
 
@@ -128,7 +128,7 @@ def test_a_cycle_at_round_off_is_no_lost_branch():
     turn = _exact("0x1.b7a62d8bfdc5ep-1", "0x0.0p+0", "-0x1.0665da92d8ab4p-1", "0x0.0p+0", "0x0.0p+0", "0x1.0p+0")
     prediction = Prediction(
         _exact("-0x1.e71f0606d4666p-7", "0x1.22bb1810c1319p-7", "0x1.5a37a202674d4p+1"),
-        jnp.zeros((DEGREE, 3))
+        jnp.zeros((PREDICTION_DEGREE, 3))
         .at[0]
         .set(_exact("0x1.ee68b1658668dp-6", "-0x1.726fae12629a0p-6", "0x1.1c327c5c80280p-5"))
         .at[1]

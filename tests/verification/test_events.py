@@ -117,7 +117,7 @@ def test_event_times_have_the_order_of_the_method(key, quantity, method, order):
     truth = dop853(system, state, quantity, until)
     errors = []
     for h in (0.1, 0.05):
-        found = times(system, state, method, quantity, step=h, until=(1.5 if method.clock else 1.0) * until)[
+        found = times(system, state, method, quantity, step=h, until=(1.5 if method.variable_step else 1.0) * until)[
             : len(truth)
         ]
         errors.append(np.max(np.abs(found - truth)))

@@ -1,4 +1,4 @@
-"""One-step methods: start, step, observe."""
+"""One-step methods: start, step, observe. `register` adds one of your own to METHODS."""
 
 from .base import (
     BRANCH_LOST,
@@ -9,72 +9,33 @@ from .base import (
     REASONS,
     Claims,
     Integrator,
+    PhaseCarry,
     Prediction,
     StepInfo,
-    fine,
-    info,
+    derivative,
 )
 from .collocation import Gauss, Lobatto
 from .composition import Adaptive, Composition
 from .discrete_gradient import DiscreteGradient
-from .euler_poincare_suslov import DiscreteLR, EulerPoincareSuslov, require_invariant
-from .explicit import DormandPrince, ProjectedRungeKutta, Reference, RungeKutta, derivative, scipy_motion
+from .euler_poincare_suslov import DiscreteLR, EulerPoincareSuslov
+from .explicit import DormandPrince, ProjectedRungeKutta, Reference, RungeKutta, scipy_motion
+from .free_body import horner, map_constants, scale_series, series_product, series_reciprocal
 from .lagrange_dalembert import LagrangeDAlembert
 from .lifted import CotangentLift, RetractionMap, TangentLift, cotangent_lift, tangent_lift
-from .moser_veselov import DiscreteMoserVeselov, constants, horner, product, reciprocal, series
+from .moser_veselov import DiscreteMoserVeselov
+from .properties import conservative, require_invariant, unconstrained
 from .reflecting import GeometricNonholonomic, Leapfrog
-from .registry import METHODS, RETRACTIONS
+from .registry import METHODS, RETRACTIONS, Method, register
 from .retraction_adapted import RetractionAdapted
 from .rigid_body import ImplicitMidpoint, KineticSplitting, LiePoissonSplitting, Rattle
 from .taylor import Taylor
 
 __all__ = [
-    "BRANCH_LOST",
-    "EXACT",
-    "MEANINGS",
-    "METHODS",
-    "NOT_FINITE",
-    "OK",
-    "REASONS",
-    "RETRACTIONS",
-    "Adaptive",
-    "Claims",
-    "Composition",
-    "CotangentLift",
-    "DiscreteGradient",
-    "DiscreteLR",
-    "DiscreteMoserVeselov",
-    "DormandPrince",
-    "EulerPoincareSuslov",
-    "Gauss",
-    "GeometricNonholonomic",
-    "ImplicitMidpoint",
-    "Integrator",
-    "KineticSplitting",
-    "LagrangeDAlembert",
-    "Leapfrog",
-    "LiePoissonSplitting",
-    "Lobatto",
-    "Prediction",
-    "ProjectedRungeKutta",
-    "Rattle",
-    "Reference",
-    "RetractionAdapted",
-    "RetractionMap",
-    "RungeKutta",
-    "StepInfo",
-    "TangentLift",
-    "Taylor",
-    "constants",
-    "cotangent_lift",
-    "derivative",
-    "fine",
-    "horner",
-    "info",
-    "product",
-    "reciprocal",
-    "require_invariant",
-    "scipy_motion",
-    "series",
-    "tangent_lift",
-]
+    "BRANCH_LOST", "EXACT", "MEANINGS", "METHODS", "NOT_FINITE", "OK", "REASONS", "RETRACTIONS", "Adaptive", "Claims",
+    "Composition", "CotangentLift", "DiscreteGradient", "DiscreteLR", "DiscreteMoserVeselov", "DormandPrince",
+    "EulerPoincareSuslov", "Gauss", "GeometricNonholonomic", "ImplicitMidpoint", "Integrator", "KineticSplitting",
+    "LagrangeDAlembert", "Leapfrog", "LiePoissonSplitting", "Lobatto", "Method", "PhaseCarry", "Prediction", "ProjectedRungeKutta",
+    "Rattle", "Reference", "RetractionAdapted", "RetractionMap", "RungeKutta", "StepInfo", "TangentLift", "Taylor",
+    "conservative", "cotangent_lift", "derivative", "horner", "map_constants", "register", "require_invariant",
+    "scale_series", "scipy_motion", "series_product", "series_reciprocal", "tangent_lift", "unconstrained",
+]  # fmt: skip

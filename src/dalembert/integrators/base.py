@@ -1,6 +1,8 @@
-"""What an integrator is: start, step and observe, pure functions on small arrays that any backend can compile.
+"""What an integrator is, and what methods share.
 
-What keeps round-off from adding up over many steps: without these it grows in proportion to their number, not to its root.
+An integrator has three pure functions on small arrays, which any back end can compile: `start`, `step` and `observe`.
+Methods share the prediction of roots, frames of D, the equations of motion as an ODE, and sums that lose nothing.
+Notation: see `dalembert.mechanics`.
 """
 
 from __future__ import annotations
@@ -9,14 +11,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
-from ..mechanics import State
-from ..numerics import Root, find_root
+from ..mechanics import InvariantSystem, MechanicalSystem, State
+from ..numerics import Root, find_root, solve
+from ..numerics.types import AnyArray as Array
+from ..numerics.types import Controls, Element, Float, Scalar, Velocity
 
 OK, NOT_CONVERGED, BRANCH_LOST, NOT_FINITE = range(4)
 REASONS = {
@@ -25,16 +29,7 @@ REASONS = {
     BRANCH_LOST: "branch lost: the branch of solutions that the run follows ends before this step; take a smaller one",
     NOT_FINITE: "the step produced numbers that are not finite: the motion left the domain of the system",
 }
-
-
-DEGREE = 7
-FEW = 2
-"""Unknowns whose iteration costs less than a higher degree would save."""
-
-
-EXACT = math.inf
-"""The order of a method that is the flow itself."""
-
+EXACT = math.inf  # the order of a method that is the flow itself
 MEANINGS = {
     "symmetric": "a step of h, then one of -h, leads back",
     "reversible": "with all velocities turned round, the same steps lead back",
@@ -44,17 +39,19 @@ MEANINGS = {
     "momentum": "momentum maps of symmetries in D are kept (Noether)",
     "symplectic": "the step is a symplectic map (no constraints, no forces)",
 }
+MAX_SUBSTEPS = 100_000  # within one step of a method that chooses its own substeps
+MIN_SUBSTEP_RATIO = 2.0**-46  # a substep below this share of the step has left the domain
 
 
 @dataclass(frozen=True)
 class Claims:
     """The claims of one method, with its options, on one system. What is not claimed may hold all the same.
 
-    `order` is that of configurations and velocities at the end of a fixed time: `EXACT`, or None where a tolerance takes its place;
-    `velocity_order` that of velocities where it is another. `condition` says in words what the claims rest on.
+    `order` is that of configurations and velocities at the end of a fixed time: `EXACT`, or None where a tolerance
+    takes its place. `velocity_order` is that of velocities where it differs. `condition` says what the claims rest on.
     """
 
-    order: float | None
+    order: float | int | None
     symmetric: bool = False
     reversible: bool = False
     constraint: bool = False
@@ -62,21 +59,21 @@ class Claims:
     energy: bool = False
     momentum: bool = False
     symplectic: bool = False
-    velocity_order: float | None = None
+    velocity_order: float | int | None = None
     condition: str = ""
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def property_names(self) -> tuple[str, ...]:
         """The names of the properties that are claimed."""
         return tuple(f.name for f in fields(self) if f.name in MEANINGS and getattr(self, f.name))
 
     def text(self) -> str:
         """One line: "order 2; symmetric, reversible; keeps constraint, group, energy"."""
-        order = _order(self.order)
+        order = _order_in_words(self.order)
         if self.velocity_order is not None:
-            order += f" (velocity: {_order(self.velocity_order).removeprefix('order ')})"
-        shape = [name for name in self.kept if name in ("symmetric", "reversible", "symplectic")]
-        keeps = [name for name in self.kept if name not in shape]
+            order += f" (velocity: {_order_in_words(self.velocity_order).removeprefix('order ')})"
+        shape = [name for name in self.property_names if name in ("symmetric", "reversible", "symplectic")]
+        keeps = [name for name in self.property_names if name not in shape]
         parts = [order, ", ".join(shape), f"keeps {', '.join(keeps)}" if keeps else ""]
         return "; ".join(part for part in parts if part)
 
@@ -84,77 +81,33 @@ class Claims:
         return self.text()
 
 
-def _order(order: float | None) -> str:
+def _order_in_words(order: float | None) -> str:
     if order is None:
         return "order by tolerance"
     return "exact" if order == EXACT else f"order {order:g}"
 
 
-class StepInfo(NamedTuple):
-    """How a step went: |residual| of its equations, Newton iterations, status code, and the multipliers of the constraint."""
-
-    residual: Array
-    iterations: Array
-    status: Array
-    multipliers: Array
-
-
-class Integrator(ABC):
-    """A one-step method. Its carry holds `t` and `g` beside what else it needs; failure is data in `StepInfo`.
-
-    `start` and `step` return (carry, info); `start` solves what the first state needs, so it can fail too.
-    """
-
-    name: str
-    composes = False  # whether the carry does not depend on the step, so that steps of other sizes may follow
-    clock = False  # whether its steps differ in length: then the carry has the time, and the `size` of the last step
-
-    def adjoint(self) -> Integrator | None:
-        """The method whose step of h undoes a step of -h (itself if it is symmetric), where that is a method here."""
-        return None
-
-    @abstractmethod
-    def start(self, system: Any, state: State, h: Any, u: Any = None) -> tuple[Any, StepInfo]:
-        """The carry at `state`."""
-
-    @abstractmethod
-    def step(self, system: Any, carry: Any, h: Any, u: Any = None) -> tuple[Any, StepInfo]:
-        """One step of size h under the control u."""
-
-    @abstractmethod
-    def observe(self, system: Any, carry: Any, h: Any) -> State:
-        """The state that a carry stands for."""
-
-    def reverse(self, system: Any, carry: Any, h: Any) -> Any:
-        """The carry from which steps of -h go back; a method whose carry holds more than its state says how."""
-        return self.start(system, self.observe(system, carry, h), -h)[0]
-
-    def claims(self, system: Any) -> Claims:
-        """What the method says of itself on a system that it takes; `make verify` measures it (docs/claims.md)."""
-        raise NotImplementedError(
-            f"{type(self).__name__} states no claims: give it `def claims(self, system) -> Claims` (integrators/claims.py)"
-        )
-
-    def require(self, system: Any, state: State, h: float) -> None:
-        """Refuse, before anything runs, a system or state that this method cannot take."""
-        system.require_admissible(state.t, state.g, state.xi)
+PREDICTION_DEGREE = 7
+MAX_PARABOLA_UNKNOWNS = 2  # up to so many unknowns an iteration costs less than a higher degree would save
 
 
 class Prediction(NamedTuple):
-    """Where Newton's iteration starts: a polynomial through the last solutions, and their branch's orientation (0: not known).
+    """Where Newton's iteration starts: a polynomial through the last solutions, and the orientation of their branch.
 
-    By their backward differences: the parabola or, for more than two unknowns, the polynomial of degree 7 where that came nearer to the
-    last solution (where the step resolves the motion, one iteration is then all a step takes).
+    The polynomial is given by backward differences. It is the parabola or, for more than two unknowns, the polynomial
+    of degree 7 where that came nearer to the last solution. Where the step resolves the motion, one iteration is then
+    enough.
     """
 
     x: Array
     differences: Array  # (degree, n), of the first order first
     smooth: Array  # 1.0 where the higher degree is the better one
-    sign: Array
+    sign: Array  # of the Jacobian's determinant; 0: not known
 
     @classmethod
-    def at(cls, x: Array) -> Prediction:
-        degree = DEGREE if x.shape[0] > FEW else 2
+    def at(cls, x: Float[Array, " n"]) -> Prediction:
+        """The prediction after one solution."""
+        degree = PREDICTION_DEGREE if x.shape[0] > MAX_PARABOLA_UNKNOWNS else 2
         return cls(x, jnp.zeros((degree, *x.shape)), jnp.zeros(()), jnp.zeros((), x.dtype))
 
     @property
@@ -165,6 +118,7 @@ class Prediction(NamedTuple):
 
     @property
     def guess(self) -> Array:
+        """The value of the polynomial at the next step."""
         sums = self._sums
         return self.x + (sums[2] if len(sums) == 3 else jnp.where(self.smooth > 0.5, sums[-1], sums[2]))
 
@@ -172,7 +126,8 @@ class Prediction(NamedTuple):
         """The root that continues this branch; `split` unknowns come before the multipliers of constraints."""
         return find_root(equations, self.guess, anchor=self.x, sign=self.sign, split=split)
 
-    def advanced(self, root: Root) -> Prediction:
+    def after(self, root: Root) -> Prediction:
+        """The prediction once this solution is known."""
         new = root.x - self.x - self._sums  # row k is also how far the polynomial of degree k was off
         if len(new) == 3:
             return self._replace(x=root.x, differences=new[:-1], sign=root.sign)
@@ -184,23 +139,183 @@ class Prediction(NamedTuple):
         return jnp.where(root.converged, OK, jnp.where(self.sign == 0, NOT_CONVERGED, BRANCH_LOST))
 
 
-def fine(multipliers: Array) -> StepInfo:
-    """The info of a step that solves nothing."""
-    return StepInfo(jnp.zeros(()), jnp.zeros(()), jnp.zeros((), int), multipliers)
+class StepInfo(NamedTuple):
+    """How a step went: |residual| of its equations, iterations, status code, and the multipliers of the constraint."""
+
+    residual: Array
+    iterations: Array
+    status: Array
+    multipliers: Array
+
+    @classmethod
+    def explicit(cls, multipliers: Float[Array, " m"]) -> StepInfo:
+        """The info of a step that solves nothing."""
+        return cls(jnp.zeros(()), jnp.zeros(()), jnp.zeros((), int), multipliers)
+
+    @classmethod
+    def from_root(cls, prediction: Prediction, root: Root, multipliers: Float[Array, " m"]) -> StepInfo:
+        """The info of a step that found this root from this prediction."""
+        return cls(root.residual, root.iterations, prediction.status(root).astype(int), multipliers)
+
+    @classmethod
+    def from_substeps(cls, error: Array, count: Array, finished: Array, multipliers: Float[Array, " m"]) -> StepInfo:
+        """The info of a step in `count` substeps; one that did not finish left the domain, or ran out of substeps."""
+        status = jnp.where(finished, OK, jnp.where(count < MAX_SUBSTEPS, NOT_FINITE, NOT_CONVERGED))
+        return cls(error, count, status, multipliers)
 
 
-def info(prediction: Prediction, root: Root, multipliers: Array) -> StepInfo:
-    return StepInfo(root.residual, root.iterations, prediction.status(root).astype(int), multipliers)
+C = TypeVar("C")
+Result = tuple[C, StepInfo]  # what start and step return: (carry, info)
 
 
-def resized(rho: Array, square: Array) -> Array:
-    """rho with |rho|^2 = `square`, which it has but for the round-off of frames: that would add up to a linear drift."""
+class Integrator(ABC):
+    """A one-step method. Its carry holds `t` and `g` beside what else it needs; failure is data in `StepInfo`.
+
+    `start` and `step` return (carry, info). `start` solves what the first state needs, so it can fail too.
+    """
+
+    name: ClassVar[str]
+    carry_is_step_free: bool = False  # whether the carry does not depend on h, so that steps of other sizes may follow
+    variable_step: bool = False  # whether steps differ in length: the carry then has the `size` of the last step
+
+    def adjoint(self) -> Integrator | None:
+        """The method whose step of h undoes a step of -h: itself if it is symmetric, None if it is no method here."""
+        return None
+
+    @abstractmethod
+    def start(self, system: Any, state: State, h: Scalar, u: Controls = None) -> Result[Any]:
+        """The carry at `state`."""
+
+    @abstractmethod
+    def step(self, system: Any, carry: Any, h: Scalar, u: Controls = None) -> Result[Any]:
+        """One step of size h under the control u."""
+
+    @abstractmethod
+    def observe(self, system: Any, carry: Any, h: Scalar) -> State:
+        """The state that a carry stands for."""
+
+    def reverse(self, system: Any, carry: Any, h: Scalar) -> Any:
+        """The carry from which steps of -h go back; a method whose carry holds more than its state says how."""
+        return self.start(system, self.observe(system, carry, h), -1.0 * h)[0]
+
+    def claims(self, system: Any) -> Claims:
+        """What the method says of itself on a system that it takes; `make verify` measures it (docs/claims.md)."""
+        raise NotImplementedError(
+            f"{type(self).__name__} states no claims: give it `def claims(self, system) -> Claims` (integrators/base.py)"
+        )
+
+    def require(self, system: Any, state: State, h: Scalar) -> None:
+        """Refuse, before anything runs, a system or state that this method cannot take."""
+        system.require_admissible(state.t, state.g, state.xi)
+
+
+class PhaseCarry(NamedTuple):
+    """The carry of a method that needs nothing but the time, the configuration and the velocity."""
+
+    t: Array
+    g: Element
+    xi: Array
+
+    @classmethod
+    def at(cls, system: MechanicalSystem, t: Array, g: Element, xi: Velocity, u: Controls) -> Result[PhaseCarry]:
+        """The carry at this point, with the multipliers of the equations of motion."""
+        return cls(t, g, xi), StepInfo.explicit(system.multipliers(t, g, xi, u))
+
+
+def observe_phase(system: MechanicalSystem, carry: Any) -> State:
+    """The state of a carry that has t, g and xi; the increment is the velocity."""
+    return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.xi)
+
+
+def derivative(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, u: Controls) -> tuple[Element, Array]:
+    """(g', xi') of the equations of motion as an ODE on D."""
+    return system.group.tangent(g, xi), system.acceleration(t, g, xi, u)[0]
+
+
+def rescale(rho: Float[Array, " r"], square: Float[Array, ""]) -> Float[Array, " r"]:
+    """rho with |rho|^2 = `square`, which it has but for the round-off of frames: that would add up to a drift."""
     own = rho @ rho
     return rho + rho * (0.5 * (square - own) / jnp.where(own > 0.0, own, 1.0))
 
 
-def added(total: Array, part: Array, lost: Array) -> tuple[Array, Array]:
-    """(total + part, what that sum lost), with what the last one lost: compensated summation (Kahan 1965)."""
+def add_compensated(total: Array, part: Scalar, lost: Array) -> tuple[Array, Array]:
+    """(total + part, what that sum lost), with what the last one lost: compensated summation (Kahan 1965).
+
+    Without it round-off grows in proportion to the number of steps, not to its root.
+    """
     part = part - lost
     new = total + part
     return new, (new - total) - part
+
+
+# In frames of D that are orthonormal in the kinetic metric the energy is |rho|^2/2 + V, and D is kept by construction.
+NEWTON_STEPS = 4  # for an inverse square root: they leave 1e-11 of a distance of 0.3 from 1
+
+
+def kinetic_metric(system: MechanicalSystem, t: Scalar, g: Element) -> Float[Array, "n n"]:
+    """The kinetic metric at rest."""
+    return system.metric(t, g, jnp.zeros(system.group.dim))
+
+
+def orthonormalise(metric: Float[Array, "n n"], vectors: Float[Array, "n r"]) -> Float[Array, "n r"]:
+    """The columns of `vectors` made orthonormal in the metric, one after the other (Gram, Schmidt)."""
+    columns: list[Array] = []
+    for vector in vectors.T:
+        for column in columns:
+            vector = vector - column * (column @ metric @ vector)
+        columns.append(vector * (1.0 / jnp.sqrt(vector @ metric @ vector)))
+    return jnp.stack(columns, axis=1) if columns else vectors
+
+
+def orthonormal_frame(
+    system: MechanicalSystem, t: Scalar, g: Element, reference: Float[Array, "n r"]
+) -> Float[Array, "n r"]:
+    """X (n, r) with X^T M X = 1 that spans ker A(t, g), smooth in g; where `reference` is such a frame it is X.
+
+    Y = the projection of `reference`, and X = Y (Y^T M Y)^-1/2 (Lowdin). A rotation of the reference rotates X, so that
+    what is computed in the frame does not depend on the choice of the reference. The root is Newton's, near 1; Gram and
+    Schmidt round it off.
+    """
+    metric, vectors = kinetic_metric(system, t, g), system.frame(t, g, reference)
+    gram, one = vectors.T @ metric @ vectors, jnp.eye(reference.shape[1])
+    root = one
+    for _ in range(NEWTON_STEPS):
+        root = root @ (1.5 * one - 0.5 * gram @ root @ root)
+    return orthonormalise(metric, vectors @ root)
+
+
+def initial_frame(system: MechanicalSystem, t: Scalar, g: Element) -> Float[Array, "n r"]:
+    """A frame at g to begin with: the coordinate vectors projected onto D, the longest that remains first."""
+    n, metric = system.group.dim, kinetic_metric(system, t, g)
+    if isinstance(system, InvariantSystem):
+        return orthonormalise(metric, system.subspace)
+    left, chosen = system.frame(t, g, jnp.eye(n)), []
+    for _ in range(n - system.constraints):
+        sizes = jnp.einsum("ia,ij,ja->a", left, metric, left)
+        longest = left @ (1.0 * (jnp.arange(n) == jnp.argmax(sizes)))
+        unit = longest * (1.0 / jnp.sqrt(longest @ metric @ longest))
+        left = left - jnp.outer(unit, unit @ metric @ left)
+        chosen.append(unit)
+    return orthonormal_frame(system, t, g, jnp.stack(chosen, axis=1))
+
+
+def orthogonal_drift(system: MechanicalSystem, t: Scalar, g: Element) -> Float[Array, " n"]:
+    """The velocity with A xi = b that is orthogonal to ker A."""
+    rows = system.A(t, g)
+    weights = solve(kinetic_metric(system, t, g), rows.T)
+    return weights @ solve(rows @ weights, system.b(t, g)) if rows.shape[0] else jnp.zeros(system.group.dim)
+
+
+def derivative_along(
+    system: MechanicalSystem,
+    function: Callable[[Scalar, Element], Array],
+    t: Scalar,
+    g: Element,
+    xi: Velocity,
+    rate: float = 0.0,
+) -> Array:
+    """The derivative of function(t, g) along g' = g xi and t' = `rate`."""
+    zero = jnp.zeros_like(xi[0]), jnp.zeros_like(xi)
+    moved = lambda s, eta: function(t + s, system.group.shift(g, eta))
+    derivative: Array = jax.jvp(moved, zero, (rate * jnp.ones_like(xi[0]), xi))[1]
+    return derivative

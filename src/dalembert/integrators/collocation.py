@@ -1,43 +1,71 @@
-"""Gauss collocation on the equations of motion on D.
+"""Methods of high order from nodes inside a step: Gauss and Lobatto.
 
-Variational nonholonomic methods of high order: Lobatto IIIA-IIIB pairs with the constraint at their nodes.
+`Gauss` collocates the equations of motion on D. `Lobatto` are the variational nonholonomic methods: Lobatto IIIA-IIIB
+pairs with the constraint at their nodes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from numpy.typing import NDArray
 
 from ..errors import InvalidInput, UnknownName
 from ..groups import Cayley, Retraction
 from ..mechanics import MechanicalSystem, State
 from ..numerics import find_fixed_point, solve
-from .adapted import along, drift, first_frame, frame, kinetic, require_linear, require_quadratic
-from .base import Claims, Integrator, Prediction, StepInfo, added, fine, info, resized
-from .properties import conservative, euclidean, flat, quadratic_potential, unconstrained
+from ..numerics.types import AnyArray as Array
+from ..numerics.types import Controls, Element, Scalar, Velocity
+from .base import (
+    Claims,
+    Integrator,
+    PhaseCarry,
+    Prediction,
+    Result,
+    StepInfo,
+    add_compensated,
+    derivative_along,
+    initial_frame,
+    kinetic_metric,
+    observe_phase,
+    orthogonal_drift,
+    orthonormal_frame,
+    rescale,
+)
+from .properties import (
+    conservative,
+    constant_metric,
+    euclidean,
+    quadratic_potential,
+    require_linear,
+    require_quadratic,
+    unconstrained,
+)
+from .registry import register
 
-STAGES = (1, 2, 3, 4)
+Coefficients = NDArray[np.float64]
+GAUSS_STAGES = (1, 2, 3, 4)
 
 
-def collocation(nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def collocation_coefficients(nodes: Coefficients) -> tuple[Coefficients, Coefficients]:
     """(a, b) of the collocation method: a_ij and b_j are the integrals of the Lagrange polynomials to c_i and to 1."""
     powers = np.arange(1, len(nodes) + 1)
     inverse = np.linalg.inv(nodes[:, None] ** (powers - 1))
     return (nodes[:, None] ** powers / powers) @ inverse, (1.0 / powers) @ inverse
 
 
-def balanced(nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def symplectic_coefficients(nodes: Coefficients) -> tuple[Coefficients, Coefficients]:
     """(b, a/b - 1/2) of a symplectic collocation method, the second skew to the last bit.
 
-    With L_j = h b_j f(Y_j) the stages are Y_i = y + sum (1/2 + skew_ij) L_j: quadratic invariants are kept whatever the round-off
-    of the coefficients (Antonana, Makazaga, Murua, Numer. Algorithms 76, 2017); with a_ij themselves it adds up to a linear drift.
+    With L_j = h b_j f(Y_j) the stages are Y_i = y + sum (1/2 + skew_ij) L_j: quadratic invariants are kept whatever the
+    round-off of the coefficients (Antonana, Makazaga, Murua, Numer. Algorithms 76, 2017). With a_ij themselves it adds
+    up to a linear drift.
     """
-    a, b = collocation(nodes)
+    a, b = collocation_coefficients(nodes)
     skew = a / b - 0.5
     return b, 0.5 * (skew - skew.T)
 
@@ -46,7 +74,7 @@ class GaussCarry(NamedTuple):
     """The node g with a frame of D there, the velocity in it and its square, and what the last sum lost of that."""
 
     t: Array
-    g: Any
+    g: Element
     frame: Array
     rho: Array
     square: Array
@@ -54,35 +82,42 @@ class GaussCarry(NamedTuple):
     prediction: Prediction  # of the slopes at the stages
 
 
+@register(
+    words="High order from a few points inside every step; energy errors that stay bounded.",
+    use_when="runs are long, the order must be high and the energy bounded, and the system is not stiff",
+)
 @dataclass(frozen=True)
 class Gauss(Integrator):
-    """The `stages` = 1, 2, 3 or 4 stage Gauss method of order 2, 4, 6 or 8 on (g, rho) with xi = X(g) rho: D exact, symmetric.
+    """The Gauss method with 1 to 4 `stages`, of twice that order, on (g, rho) with xi = X(g) rho: D exact, symmetric.
 
-    X is a frame of ker A and the configurations are g~ tau(s) about the middle g~ of the step, so that s runs from -x/2 to x/2.
-    Stages are found by fixed-point iteration, which needs h times the stiffness of the system to be below about 1. The frame is
-    orthonormal, so the energy is |rho|^2/2 + V(g): Gauss methods keep it exactly where there is no V, or V is quadratic on R^n.
+    X is a frame of ker A and the configurations are g~ tau(s) about the middle g~ of the step, so that s runs from -x/2
+    to x/2. Stages are found by fixed-point iteration, which needs h times the stiffness of the system to be below about
+    1. The frame is orthonormal, so the energy is |rho|^2/2 + V(g): Gauss methods keep it exactly where there is no V,
+    or V is quadratic on R^n.
     """
 
     stages: int = 2
     retraction: Retraction = Cayley()
     name = "gauss"
-    composes = True
+    carry_is_step_free = True
 
-    def __post_init__(self):
-        if isinstance(self.stages, bool) or self.stages not in STAGES:
-            raise InvalidInput(f"stages is {self.stages!r}; allowed: {', '.join(map(str, STAGES))} (order twice that)")
+    def __post_init__(self) -> None:
+        if isinstance(self.stages, bool) or self.stages not in GAUSS_STAGES:
+            raise InvalidInput(
+                f"stages is {self.stages!r}; allowed: {', '.join(map(str, GAUSS_STAGES))} (order twice that)"
+            )
 
     @property
-    def nodes(self) -> np.ndarray:
+    def nodes(self) -> Coefficients:
         """The zeros c_i of the Legendre polynomial on [0, 1]."""
         return 0.5 + 0.5 * np.polynomial.legendre.leggauss(self.stages)[0]
 
     def adjoint(self) -> Gauss:
         return self
 
-    def claims(self, system) -> Claims:
+    def claims(self, system: MechanicalSystem) -> Claims:
         still = conservative(system)
-        canonical = still and unconstrained(system) and flat(system)
+        canonical = still and unconstrained(system) and constant_metric(system)
         return Claims(
             2 * self.stages,
             symmetric=True,
@@ -95,97 +130,100 @@ class Gauss(Integrator):
             condition="energy without potential, or with a quadratic one on R^n; symplectic on R^n with a constant metric",
         )
 
-    def start(self, system, state: State, h, u=None) -> tuple[GaussCarry, StepInfo]:
+    def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[GaussCarry]:
         t, g, xi = state.t, state.g, state.xi
-        reference, (rate, multipliers) = first_frame(system, t, g), system.acceleration(t, g, xi, u)
-        rho = reference.T @ (kinetic(system, t, g) @ (xi - drift(system, t, g)))
-        slope = jnp.concatenate([xi, _turned(system, t, g, reference, xi, rate)])
+        reference, (rate, multipliers) = initial_frame(system, t, g), system.acceleration(t, g, xi, u)
+        rho = reference.T @ (kinetic_metric(system, t, g) @ (xi - orthogonal_drift(system, t, g)))
+        slope = jnp.concatenate([xi, _frame_acceleration(system, t, g, reference, xi, rate)])
         prediction = Prediction.at(jnp.tile(slope, self.stages))
-        return GaussCarry(t, g, reference, rho, rho @ rho, jnp.zeros(()), prediction), fine(multipliers)
+        return GaussCarry(t, g, reference, rho, rho @ rho, jnp.zeros(()), prediction), StepInfo.explicit(multipliers)
 
-    def step(self, system: MechanicalSystem, carry: GaussCarry, h, u=None) -> tuple[GaussCarry, StepInfo]:
+    def step(self, system: MechanicalSystem, carry: GaussCarry, h: Scalar, u: Controls = None) -> Result[GaussCarry]:
         group, n = system.group, system.group.dim
-        weights, skew = map(jnp.asarray, balanced(self.nodes))
+        weights, skew = map(jnp.asarray, symplectic_coefficients(self.nodes))
         times = carry.t + h * jnp.asarray(self.nodes)
-        momenta = kinetic(system, carry.t, carry.g) @ carry.frame
+        momenta = kinetic_metric(system, carry.t, carry.g) @ carry.frame
 
-        def begun(slopes):
+        def parts_of(slopes: Array) -> tuple[Element, Array, Array, Array]:
             """(middle, its frame, rho at the start, the parts of the step) of a step with these slopes."""
             parts = (h * weights)[:, None] * slopes
             middle = group.compose(carry.g, self.retraction.tau(group, 0.5 * jnp.sum(parts[:, :n], axis=0)))
-            reference = frame(system, carry.t + 0.5 * h, middle, carry.frame)
-            turned = frame(system, carry.t, carry.g, reference) - carry.frame
-            return middle, reference, resized(carry.rho + turned.T @ (momenta @ carry.rho), carry.square), parts
+            reference = orthonormal_frame(system, carry.t + 0.5 * h, middle, carry.frame)
+            turned = orthonormal_frame(system, carry.t, carry.g, reference) - carry.frame
+            return middle, reference, rescale(carry.rho + turned.T @ (momenta @ carry.rho), carry.square), parts
 
-        def field(t, s, rho, middle, reference):
+        def field(t: Scalar, s: Array, rho: Array, middle: Element, reference: Array) -> Array:
             """(s', rho')."""
             g = group.compose(middle, self.retraction.tau(group, s))
-            here = frame(system, t, g, reference)
-            xi = here @ rho + drift(system, t, g)
+            here = orthonormal_frame(system, t, g, reference)
+            xi = here @ rho + orthogonal_drift(system, t, g)
             rate = system.acceleration(t, g, xi, u)[0]
             return jnp.concatenate(
-                [self.retraction.left_inverse(group, s, xi), _turned(system, t, g, reference, xi, rate)]
+                [self.retraction.left_inverse(group, s, xi), _frame_acceleration(system, t, g, reference, xi, rate)]
             )
 
-        def slopes_of(flat):
-            middle, reference, rho, parts = begun(flat.reshape(len(times), -1))
+        def slopes_of(flat: Array) -> Array:
+            middle, reference, rho, parts = parts_of(flat.reshape(len(times), -1))
             moved = skew @ parts
             within = rho + 0.5 * jnp.sum(parts[:, n:], axis=0) + moved[:, n:]
             stages = jax.vmap(field, in_axes=(0, 0, 0, None, None))
             return stages(times, moved[:, :n], within, middle, reference).reshape(-1)
 
         root = find_fixed_point(slopes_of, carry.prediction.guess)
-        # once more, which the residual of the root needs anyway: what the iteration leaves is smooth and would add up
-        middle, reference, rho, parts = begun(slopes_of(root.x).reshape(len(times), -1))
+        # Once more, which the residual of the root needs anyway: what the iteration leaves is smooth and would add up.
+        middle, reference, rho, parts = parts_of(slopes_of(root.x).reshape(len(times), -1))
         half, kick = 0.5 * jnp.sum(parts[:, :n], axis=0), jnp.sum(parts[:, n:], axis=0)
         t, g = carry.t + h, group.normalise(group.compose(middle, self.retraction.tau(group, half)))
-        square, lost = added(carry.square, kick @ (2.0 * rho + kick), carry.lost)
+        square, lost = add_compensated(carry.square, kick @ (2.0 * rho + kick), carry.lost)
         new = GaussCarry(
-            t, g, frame(system, t, g, reference), rho + kick, square, lost, carry.prediction.advanced(root)
+            t, g, orthonormal_frame(system, t, g, reference), rho + kick, square, lost, carry.prediction.after(root)
         )
-        return new, info(carry.prediction, root, system.multipliers(t, g, _velocity(system, new), u))
+        return new, StepInfo.from_root(carry.prediction, root, system.multipliers(t, g, _velocity(system, new), u))
 
-    def observe(self, system, carry: GaussCarry, h) -> State:
+    def observe(self, system: MechanicalSystem, carry: GaussCarry, h: Scalar) -> State:
         xi = _velocity(system, carry)
         return State(carry.t, carry.g, xi, system.momentum(carry.t, carry.g, xi), xi)
 
-    def reverse(self, system, carry: GaussCarry, h) -> GaussCarry:
+    def reverse(self, system: MechanicalSystem, carry: GaussCarry, h: Scalar) -> GaussCarry:
         """Back from the same velocity, in the same frame."""
         return carry._replace(prediction=Prediction.at(carry.prediction.x))
 
-    def require(self, system, state: State, h: float) -> None:
+    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         require_linear(self, system)
         super().require(system, state, h)
 
 
 def _velocity(system: MechanicalSystem, carry: GaussCarry) -> Array:
-    return carry.frame @ carry.rho + drift(system, carry.t, carry.g)
+    return carry.frame @ carry.rho + orthogonal_drift(system, carry.t, carry.g)
 
 
-def _turned(system: MechanicalSystem, t, g, reference, xi, rate) -> Array:
+def _frame_acceleration(
+    system: MechanicalSystem, t: Scalar, g: Element, reference: Array, xi: Velocity, rate: Array
+) -> Array:
     """rho' of xi = X rho + drift, from xi' = `rate`: X^T M (xi' - X' rho - drift')."""
-    here, metric = frame(system, t, g, reference), kinetic(system, t, g)
-    rho = here.T @ (metric @ (xi - drift(system, t, g)))
+    here, metric = orthonormal_frame(system, t, g, reference), kinetic_metric(system, t, g)
+    rho = here.T @ (metric @ (xi - orthogonal_drift(system, t, g)))
 
-    def velocity(s, q):
-        return frame(system, s, q, reference) @ rho + drift(system, s, q)
+    def velocity(s: Scalar, q: Element) -> Array:
+        return orthonormal_frame(system, s, q, reference) @ rho + orthogonal_drift(system, s, q)
 
-    return here.T @ (metric @ (rate - along(system, velocity, t, g, xi, 1.0)))
-
-
-FORMS = ("nodes", "spark")
-FAMILIES = ("B", "C", "C*", "D")
-NODES = {2: (0.0, 1.0), 3: (0.0, 0.5, 1.0), 4: (0.0, 0.5 - 0.05**0.5, 0.5 + 0.05**0.5, 1.0)}
+    return here.T @ (metric @ (rate - derivative_along(system, velocity, t, g, xi, 1.0)))
 
 
-def tableau(nodes: np.ndarray, family: str) -> np.ndarray:
+LOBATTO_FORMS = ("nodes", "spark")
+LOBATTO_FAMILIES = ("B", "C", "C*", "D")
+LOBATTO_NODES = {2: (0.0, 1.0), 3: (0.0, 0.5, 1.0), 4: (0.0, 0.5 - 0.05**0.5, 0.5 + 0.05**0.5, 1.0)}
+
+
+def lobatto_tableau(nodes: Coefficients, family: str) -> Coefficients:
     """a_ij of Lobatto IIIA, IIIB, IIIC, IIIC* or IIID, from what defines them (Hairer, Wanner II, IV.5; Jay 1998).
 
-    A is collocation, B its conjugate b_j (1 - a_ji/b_i), C has a_i1 = b_1 and C* a_is = 0, both of stage order s - 1; D = (C + C*)/2.
+    A is collocation, B its conjugate b_j (1 - a_ji/b_i), C has a_i1 = b_1 and C* a_is = 0, both of stage order s - 1;
+    D = (C + C*)/2.
     """
-    a, b = collocation(nodes)
+    a, b = collocation_coefficients(nodes)
     if family == "D":
-        return 0.5 * (tableau(nodes, "C") + tableau(nodes, "C*"))
+        return 0.5 * (lobatto_tableau(nodes, "C") + lobatto_tableau(nodes, "C*"))
     if family in ("C", "C*"):
         s, known = len(nodes), 0 if family == "C" else -1
         powers, free = np.arange(1, s), np.arange(s) != (known % s)
@@ -198,28 +236,29 @@ def tableau(nodes: np.ndarray, family: str) -> np.ndarray:
     return {"A": a, "B": b * (1.0 - a.T / b[:, None])}[family]
 
 
-def shares(nodes: np.ndarray, family: str) -> tuple[np.ndarray, np.ndarray]:
-    """a_ij/b_j of Lobatto IIIA and of the `family`: for the pair of A and B their symplecticity s^_ij = 1 - s_ji holds to the last bit.
+def lobatto_shares(nodes: Coefficients, family: str) -> tuple[Coefficients, Coefficients]:
+    """a_ij/b_j of Lobatto IIIA and of the `family`.
 
-    For that the shares are rounded to multiples of 2^-52; round-off of a_ij themselves adds up to a linear drift of momenta.
+    For the pair of A and B their symplecticity s^_ij = 1 - s_ji holds to the last bit: for that the shares are rounded
+    to multiples of 2^-52. Round-off of a_ij themselves adds up to a linear drift of momenta.
     """
-    a, b = collocation(nodes)
+    a, b = collocation_coefficients(nodes)
     first = np.round(a / b * 2.0**52) * 2.0**-52
-    return first, 1.0 - first.T if family == "B" else tableau(nodes, family) / b
+    return first, 1.0 - first.T if family == "B" else lobatto_tableau(nodes, family) / b
 
 
 class LobattoCarry(NamedTuple):
     """The node g with its velocity in D and the multiplier there."""
 
     t: Array
-    g: Any
+    g: Element
     xi: Array
     multipliers: Array
     prediction: Prediction  # of the velocities at the stages
 
 
 class Stages(NamedTuple):
-    """What the Lagrangian l(s, v) of a chart and its constraint are at the stages: l_s + F, l_v(0), l_vv, A, b; one row a stage."""
+    """l_s + F, l_v(0), l_vv, A and b of the Lagrangian l(s, v) in a chart and its constraint; one row a stage."""
 
     force: Array
     rest: Array
@@ -228,17 +267,23 @@ class Stages(NamedTuple):
     drift: Array
 
 
+@register(
+    words="High order from points at and between the ends of a step, with the constraint at each.",
+    use_when="you want high order and multipliers; take form spark where the motion contracts phase volume",
+)
 @dataclass(frozen=True)
 class Lobatto(Integrator):
-    """Lobatto IIIA-IIIB with `stages` = 2, 3 or 4 on D, of order 2, 4 or 6 (Jay 1998, 2003; Martin de Diego, Sato 2018).
+    """Lobatto IIIA-IIIB with `stages` = 2, 3, 4 on D, of order 2, 4, 6 (Jay 1998, 2003; Martin de Diego, Sato 2018).
 
-    Q_i = q_0 + h a_ij V_j, P_i = p_0 + h a^_ij W_j, P_i = L_v(Q_i, V_i), W_i = L_q(Q_i, V_i) + F + A(Q_i)^T l_i, q_1 = Q_s and
-    p_1 = p_0 + h b_j W_j. On a group q are the coordinates s of g~ tau(s) about the middle of the step, which is symmetric. `form`:
-    "nodes" (Martin de Diego, Sato): the momenta p_i = p_0 + h a_ij W_j have their velocity in D; l_1 is the multiplier of the last
-    step, l_s goes on to the next. With 2 stages it is the leapfrog (M constant), and like that it carries an error of the multiplier
-    that grows where the motion contracts phase volume.
-    "spark" (Jay): a_ij (A V - b)_j = 0 for i > 1, and p_1 has its velocity in D. All l are its own: nothing is carried, and it composes.
-    There a^ may be of another `family`: "B", or "D" (symmetric too), or "C", "C*" (not symmetric) in place of the conjugate B.
+    Q_i = q_0 + h a_ij V_j, P_i = p_0 + h a^_ij W_j, P_i = L_v(Q_i, V_i), W_i = L_q(Q_i, V_i) + F + A(Q_i)^T l_i, q_1 =
+    Q_s and p_1 = p_0 + h b_j W_j. On a group q are the coordinates s of g~ tau(s) about the middle of the step, which
+    is symmetric. `form`:
+    "nodes" (Martin de Diego, Sato): the momenta p_i = p_0 + h a_ij W_j have their velocity in D; l_1 is the multiplier
+    of the last step, l_s goes on to the next. With 2 stages it is the leapfrog (M constant), and like that it carries
+    an error of the multiplier that grows where the motion contracts phase volume.
+    "spark" (Jay): a_ij (A V - b)_j = 0 for i > 1, and p_1 has its velocity in D. All l are its own: nothing is carried,
+    and it composes. There a^ may be of another `family`: "B", or "D" (symmetric too), or "C", "C*" (not symmetric) in
+    place of the conjugate B.
     """
 
     stages: int = 3
@@ -247,22 +292,22 @@ class Lobatto(Integrator):
     family: str = "B"
     name = "lobatto"
 
-    def __post_init__(self):
-        if self.form not in FORMS:
-            raise UnknownName("form of lobatto", self.form, FORMS)
-        if self.family not in FAMILIES:
-            raise UnknownName("family of lobatto", self.family, FAMILIES)
+    def __post_init__(self) -> None:
+        if self.form not in LOBATTO_FORMS:
+            raise UnknownName("form of lobatto", self.form, LOBATTO_FORMS)
+        if self.family not in LOBATTO_FAMILIES:
+            raise UnknownName("family of lobatto", self.family, LOBATTO_FAMILIES)
         if self.form == "nodes" and self.family != "B":
             raise InvalidInput(
                 f'family = "{self.family}" needs form = "spark"; the form "nodes" is the variational pair of A and B'
             )
-        if isinstance(self.stages, bool) or self.stages not in NODES:
+        if isinstance(self.stages, bool) or self.stages not in LOBATTO_NODES:
             raise InvalidInput(
-                f"stages is {self.stages!r}; allowed: {', '.join(map(str, NODES))} (order 2 less than twice that)"
+                f"stages is {self.stages!r}; allowed: {', '.join(map(str, LOBATTO_NODES))} (order 2 less than twice that)"
             )
 
     @property
-    def composes(self) -> bool:  # type: ignore[override]
+    def carry_is_step_free(self) -> bool:  # type: ignore[override]
         """The multipliers of the form "spark" are its own: nothing is carried."""
         return self.form == "spark"
 
@@ -270,7 +315,7 @@ class Lobatto(Integrator):
         """C and C* are the adjoints of each other."""
         return replace(self, family={"C": "C*", "C*": "C"}.get(self.family, self.family))
 
-    def claims(self, system) -> Claims:
+    def claims(self, system: MechanicalSystem) -> Claims:
         still, symmetric = conservative(system), self.adjoint() == self
         canonical = still and self.family == "B" and euclidean(system)  # on a group the chart moves with the step
         return Claims(
@@ -284,21 +329,22 @@ class Lobatto(Integrator):
             condition="the way back is that of the whole carry, multipliers included" if self.form == "nodes" else "",
         )
 
-    def start(self, system, state: State, h, u=None) -> tuple[LobattoCarry, StepInfo]:
-        multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        prediction = Prediction.at(jnp.tile(state.xi, self.stages))
-        return LobattoCarry(state.t, state.g, state.xi, multipliers, prediction), fine(multipliers)
+    def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[LobattoCarry]:
+        carry, info = PhaseCarry.at(system, state.t, state.g, state.xi, u)
+        return LobattoCarry(*carry, info.multipliers, Prediction.at(jnp.tile(state.xi, self.stages))), info
 
-    def step(self, system: MechanicalSystem, carry: LobattoCarry, h, u=None) -> tuple[LobattoCarry, StepInfo]:
+    def step(
+        self, system: MechanicalSystem, carry: LobattoCarry, h: Scalar, u: Controls = None
+    ) -> Result[LobattoCarry]:
         group, tau = system.group, self.retraction
-        nodes = np.array(NODES[self.stages])
-        a, b = collocation(nodes)
-        conjugate = tableau(nodes, self.family)
-        share, conjugate_share = shares(nodes, self.family)
+        nodes = np.array(LOBATTO_NODES[self.stages])
+        a, b = collocation_coefficients(nodes)
+        conjugate = lobatto_tableau(nodes, self.family)
+        share, conjugate_share = lobatto_shares(nodes, self.family)
         weights = (h * b)[:, None]
         p = system.momentum(carry.t, carry.g, carry.xi)
 
-        def moved(velocities):
+        def moved(velocities: Array) -> tuple[Array, Element, Array, Array, Array, Stages]:
             """(half the way, middle, p_0 in its chart, W, l, the stages) of a step with these velocities."""
             half = 0.5 * jnp.sum(weights * velocities, axis=0)
             middle = group.compose(carry.g, tau.tau(group, half))
@@ -308,12 +354,12 @@ class Lobatto(Integrator):
                 carry.t + h * nodes, places, velocities
             )
             if self.form == "nodes":
-                multipliers = _reactions(at, a, start, carry.multipliers, h)
+                multipliers = _nodal_multipliers(at, a, start, carry.multipliers, h)
             else:
-                multipliers = _averaged(at, a, conjugate, b, start, h)
+                multipliers = _spark_multipliers(at, a, conjugate, b, start, h)
             return half, middle, start, at.force + jnp.einsum("iam,ia->im", at.rows, multipliers), multipliers, at
 
-        def velocities_of(flat):
+        def velocities_of(flat: Array) -> Array:
             _, _, start, rates, _, at = moved(flat.reshape(self.stages, -1))
             return jax.vmap(solve)(at.metric, start + conjugate_share @ (weights * rates) - at.rest).reshape(-1)
 
@@ -321,14 +367,16 @@ class Lobatto(Integrator):
         half, middle, start, rates, multipliers, _ = moved(root.x.reshape(self.stages, -1))
         t, g = carry.t + h, group.normalise(group.compose(middle, tau.tau(group, half)))
         xi = system.velocity(t, g, tau.left_inverse_star(group, half, start + jnp.sum(weights * rates, axis=0)))
-        new = LobattoCarry(t, g, xi, multipliers[-1], carry.prediction.advanced(root))
-        return new, info(carry.prediction, root, multipliers[-1])
+        new = LobattoCarry(t, g, xi, multipliers[-1], carry.prediction.after(root))
+        return new, StepInfo.from_root(carry.prediction, root, multipliers[-1])
 
-    def _stage(self, system: MechanicalSystem, t, middle, s, v, u) -> Stages:
+    def _stage(
+        self, system: MechanicalSystem, t: Scalar, middle: Element, s: Array, v: Velocity, u: Controls
+    ) -> Stages:
         group, tau = system.group, self.retraction
         zero, g = jnp.zeros_like(v), group.compose(middle, tau.tau(group, s))
 
-        def lagrangian(s, v):
+        def lagrangian(s: Array, v: Velocity) -> Array:
             return system.L(t, group.compose(middle, tau.tau(group, s)), tau.left(group, s, v))
 
         chart = jax.jacfwd(lambda v: tau.left(group, s, v))(zero)
@@ -337,20 +385,20 @@ class Lobatto(Integrator):
         rest = chart.T @ system.momentum(t, g, zero)
         return Stages(force, rest, metric, system.A(t, g) @ chart, system.b(t, g))
 
-    def observe(self, system, carry: LobattoCarry, h) -> State:
-        return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.xi)
+    def observe(self, system: MechanicalSystem, carry: LobattoCarry, h: Scalar) -> State:
+        return observe_phase(system, carry)
 
-    def reverse(self, system, carry: LobattoCarry, h) -> LobattoCarry:
+    def reverse(self, system: MechanicalSystem, carry: LobattoCarry, h: Scalar) -> LobattoCarry:
         """Back from the same velocity and multiplier."""
         return carry._replace(prediction=Prediction.at(jnp.tile(carry.xi, self.stages)))
 
-    def require(self, system, state: State, h: float) -> None:
+    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         require_linear(self, system)
         require_quadratic(self, system)
         super().require(system, state, h)
 
 
-def _reactions(at: Stages, a: np.ndarray, start: Array, first: Array, h) -> Array:
+def _nodal_multipliers(at: Stages, a: Coefficients, start: Array, first: Array, h: Scalar) -> Array:
     """l (stages, m): those after the first put the momenta p_i on D, a linear system."""
     stages, m, _ = at.rows.shape
     if m == 0:
@@ -364,15 +412,20 @@ def _reactions(at: Stages, a: np.ndarray, start: Array, first: Array, h) -> Arra
     return jnp.concatenate([first[None], later])
 
 
-def _averaged(at: Stages, a: np.ndarray, conjugate: np.ndarray, b: np.ndarray, start: Array, h) -> Array:
-    """l (stages, m) of Jay's method: the means a_ij (A V - b)_j for i > 1 and A v - b at the end vanish, a linear system."""
+def _spark_multipliers(
+    at: Stages, a: Coefficients, conjugate: Coefficients, b: Coefficients, start: Array, h: Scalar
+) -> Array:
+    """l (stages, m) of Jay's method: the means a_ij (A V - b)_j for i > 1 and A v - b at the end vanish.
+
+    This is a linear system.
+    """
     stages, m, _ = at.rows.shape
     if m == 0:
         return jnp.zeros((stages, 0))
     duals = jax.vmap(lambda metric, rows: solve(metric, rows.T).T)(at.metric, at.rows)  # A M^-1
 
-    def through(weights: np.ndarray, mean: np.ndarray, where: np.ndarray) -> tuple[Array, Array]:
-        """(what is missing, the response to l) of the means of A v - b, for momenta start + h weights W at the stages `where`."""
+    def through(weights: Coefficients, mean: Coefficients, where: NDArray[np.int64]) -> tuple[Array, Array]:
+        """(gap, response to l) of the means of A v - b, for momenta start + h weights W at the stages `where`."""
         known = start + h * weights @ at.force - at.rest[where]
         gap = at.drift[where] - jnp.einsum("iam,im->ia", duals[where], known)
         response = jnp.einsum("ij,iam,jbm->iajb", jnp.asarray(weights), duals[where], at.rows)

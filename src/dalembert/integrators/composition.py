@@ -1,6 +1,7 @@
-"""Methods of higher order by composition: several steps of a symmetric method, or of a method and its adjoint.
+"""Methods made of the steps of another method: compositions of high order, and reversible control of the step size.
 
-Reversible control of the step size: the integrating controller around any symmetric method.
+A composition takes several steps of a symmetric method, or of a method and its adjoint. `Adaptive` is the integrating
+controller around any symmetric method.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from ..errors import InvalidInput, UnknownName
 from ..mechanics import MechanicalSystem, State
 from ..numerics import solve
-from .base import EXACT, NOT_CONVERGED, OK, Claims, Integrator, Prediction, StepInfo, added
+from ..numerics.types import AnyArray as Array
+from ..numerics.types import Controls, Element, Scalar, Velocity
+from .base import EXACT, NOT_CONVERGED, OK, Claims, Integrator, Prediction, Result, StepInfo, add_compensated
 from .lagrange_dalembert import LagrangeDAlembert
 from .properties import conservative
+from .registry import register
 
 # The first halves of symmetric sequences, to the digits of their sources; the middle coefficient makes the sum 1.
 HALVES: dict[str, tuple[int, tuple[float, ...]]] = {
@@ -31,7 +34,10 @@ HALVES: dict[str, tuple[int, tuple[float, ...]]] = {
     "yoshida-6": (6, (0.78451361047755726381949763, 0.23557321335935813368479318, -1.17767998417887100694641568)),
     "kahan-li-6": (
         6,
-        (0.39216144400731413927925056, 0.33259913678935943859974864, -0.70624617255763935980996482, 0.08221359629355080023149045),
+        (
+            0.39216144400731413927925056, 0.33259913678935943859974864, -0.70624617255763935980996482,
+            0.08221359629355080023149045,
+        ),
     ),
     # order 8: Suzuki and Umeno 1993, 15 stages; Kahan and Li 1997, 17 stages
     "suzuki-umeno-8": (
@@ -81,32 +87,37 @@ class CompositionCarry(NamedTuple):
     stages: tuple[Prediction, ...]
 
     @property
-    def g(self) -> Any:
+    def g(self) -> Element:
         return self.inner.g
 
 
+@register(
+    words="Several steps of a simple method, forth and back, that make one of high order.",
+    use_when="the order must be high and there are forces or holonomic constraints",
+)
 @dataclass(frozen=True)
 class Composition(Integrator):
-    """Phi_{gamma_s h} o ... o Phi_{gamma_1 h} of a symmetric method Phi (Hairer-Lubich-Wanner V.3), of order 4, 6, 8 or 10.
+    """Phi_{gamma_s h} o ... o Phi_{gamma_1 h} of a symmetric method Phi, of order 4, 6, 8 or 10.
 
-    A method that is not symmetric takes its steps in halves, Phi_{gamma h/2} o Phi*_{gamma h/2}, with its adjoint Phi*.
-    The base is the Lagrange-d'Alembert method of `retraction` and `node`, or any `base` whose carry does not depend on
-    the step. D is kept as the base keeps it. The multipliers are those of the equations of motion at the end of the step.
+    Hairer, Lubich, Wanner V.3. A method that is not symmetric takes its steps in halves, Phi_{gamma h/2} o Phi*_{gamma
+    h/2}, with its adjoint Phi*. The base is the Lagrange-d'Alembert method of `retraction` and `node`, or any `base`
+    whose carry does not depend on the step. D is kept as the base keeps it. The multipliers are those of the equations
+    of motion at the end of the step.
     """
 
     scheme: str = "kahan-li-6"
-    node: float = 0.5
+    node: float | int = 0.5
     base: Integrator | None = None
     name = "composition"
-    composes = True
+    carry_is_step_free = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         coefficients(self.scheme)
-        if not self.method.composes:
+        if not self.method.carry_is_step_free:
             raise InvalidInput(
-                f"{self.method!r} cannot be composed: what it carries from step to step depends on the size of the step. "
-                "Allowed: lagrange-dalembert (original nodes), retraction-adapted, discrete-gradient, gauss and the splittings "
-                "of a rigid body"
+                f"{self.method!r} cannot be composed: what it carries from step to step depends on the size of the "
+                "step. Allowed: lagrange-dalembert (original nodes), retraction-adapted, discrete-gradient, gauss and "
+                "the splittings of a rigid body"
             )
         if self.method.adjoint() is None:
             raise InvalidInput(f"{self.method!r} has no adjoint here: compose a symmetric method")
@@ -116,7 +127,7 @@ class Composition(Integrator):
         """The method that is composed."""
         return LagrangeDAlembert(node=self.node) if self.base is None else self.base
 
-    def claims(self, system) -> Claims:
+    def claims(self, system: MechanicalSystem) -> Claims:
         base = self.method.claims(system)
         return replace(
             base,
@@ -140,12 +151,15 @@ class Composition(Integrator):
             return tuple((self.method, gamma) for gamma in coefficients(self.scheme))
         return tuple((each, gamma / 2) for gamma in coefficients(self.scheme) for each in (adjoint, self.method))
 
-    def start(self, system, state: State, h, u=None) -> tuple[CompositionCarry, StepInfo]:
+    def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[CompositionCarry]:
         inner, info = self.method.start(system, state, h, u)
         prediction = getattr(inner, "prediction", None)
-        return CompositionCarry(state.t, inner, () if prediction is None else (prediction,) * len(self.substeps)), info
+        stages = () if prediction is None else (prediction,) * len(self.substeps)
+        return CompositionCarry(state.t, inner, stages), info
 
-    def step(self, system, carry: CompositionCarry, h, u=None) -> tuple[CompositionCarry, StepInfo]:
+    def step(
+        self, system: MechanicalSystem, carry: CompositionCarry, h: Scalar, u: Controls = None
+    ) -> Result[CompositionCarry]:
         inner, stages, infos = carry.inner._replace(t=carry.t), [], []
         once = {method: jax.jit(method.step) for method, _ in self.substeps}  # traced once, not at every stage
         for i, (method, share) in enumerate(self.substeps):
@@ -156,19 +170,21 @@ class Composition(Integrator):
             infos.append(info)
         seen = self.method.observe(system, inner, h)
         multipliers = system.multipliers(seen.t, seen.g, seen.xi, u)
-        return CompositionCarry(carry.t + h, inner, tuple(stages)), _together(infos)._replace(multipliers=multipliers)
+        return CompositionCarry(carry.t + h, inner, tuple(stages)), _combine_infos(infos)._replace(
+            multipliers=multipliers
+        )
 
-    def observe(self, system, carry: CompositionCarry, h) -> State:
+    def observe(self, system: MechanicalSystem, carry: CompositionCarry, h: Scalar) -> State:
         return self.method.observe(system, carry.inner, h)
 
-    def require(self, system, state: State, h: float) -> None:
+    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         self.method.require(system, state, h)
 
     def adjoint(self) -> Composition:
         return self
 
 
-def _together(infos: list[StepInfo]) -> StepInfo:
+def _combine_infos(infos: list[StepInfo]) -> StepInfo:
     """The worst residual, all iterations and the first failure of the stages."""
     status = infos[0].status
     for each in infos[1:]:
@@ -179,46 +195,52 @@ def _together(infos: list[StepInfo]) -> StepInfo:
     )
 
 
-Pace = Callable[[MechanicalSystem, Array, Any, Array], Array]
+Pace = Callable[[MechanicalSystem, Scalar, Element, Velocity], Array]
 
 
-def _square(system: MechanicalSystem, t, g, xi, vector) -> Array:
+def _kinetic_square(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, vector: Array) -> Array:
     """|vector|^2 in the kinetic metric."""
     return vector @ system.metric(t, g, xi) @ vector
 
 
-def arclength(system: MechanicalSystem, t, g, xi) -> Array:
-    """(|xi|^2 + |xi'|^2)^-1/2: steps of one length in phase space (Huang, Leimkuhler 1997). Infinite only in equilibrium."""
+def arclength_pace(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
+    """(|xi|^2 + |xi'|^2)^-1/2: steps of one length in phase space (Huang, Leimkuhler 1997).
+
+    Infinite only in equilibrium.
+    """
     rate = system.acceleration(t, g, xi)[0]
-    return (_square(system, t, g, xi, xi) + _square(system, t, g, xi, rate)) ** -0.5
+    return (_kinetic_square(system, t, g, xi, xi) + _kinetic_square(system, t, g, xi, rate)) ** -0.5
 
 
-def acceleration(system: MechanicalSystem, t, g, xi) -> Array:
+def acceleration_pace(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
     """|xi'|^-1/2: steps that change the velocity by as much as they move. Infinite where nothing turns or pulls."""
-    return _square(system, t, g, xi, system.acceleration(t, g, xi)[0]) ** -0.25
+    return _kinetic_square(system, t, g, xi, system.acceleration(t, g, xi)[0]) ** -0.25
 
 
-def speed(system: MechanicalSystem, t, g, xi) -> Array:
+def speed_pace(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
     """|xi|^-1: steps of one length in the kinetic metric. Infinite at rest, so not for motions that come to rest."""
-    return _square(system, t, g, xi, xi) ** -0.5
+    return _kinetic_square(system, t, g, xi, xi) ** -0.5
 
 
-def potential_gradient(system: MechanicalSystem, t, g, xi) -> Array:
-    """|dV|^-1/2 in the dual metric: like `acceleration` for bodies that a potential drives, and cheaper. Infinite where dV = 0."""
+def potential_gradient_pace(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
+    """|dV|^-1/2 in the dual metric: like "acceleration" for bodies that a potential drives, and cheaper.
+
+    Infinite where dV = 0.
+    """
     slope = system.L_g(t, g, jnp.zeros_like(xi))
     return (slope @ solve(system.metric(t, g, xi), slope)) ** -0.25
 
 
 PACES: dict[str, Pace] = {
-    "arclength": arclength,
-    "acceleration": acceleration,
-    "speed": speed,
-    "potential-gradient": potential_gradient,
+    "arclength": arclength_pace,
+    "acceleration": acceleration_pace,
+    "speed": speed_pace,
+    "potential-gradient": potential_gradient_pace,
 }
 
 
 class AdaptiveCarry(NamedTuple):
-    """The carry of the base method, the density rho of steps at its node with its slope, the size of the last step, what t lost by it."""
+    """The carry of the base method, the density rho of steps with its slope, the size of the last step, what t lost."""
 
     t: Array
     inner: Any
@@ -228,34 +250,40 @@ class AdaptiveCarry(NamedTuple):
     lost: Array
 
     @property
-    def g(self) -> Any:
+    def g(self) -> Element:
         return self.inner.g
 
 
+@register(
+    words="Steps that shrink where things happen fast, chosen so that the way back is the same.",
+    use_when="time scales differ by more than ten",
+)
 @dataclass(frozen=True)
 class Adaptive(Integrator):
-    """A symmetric method with steps of several sizes, and still symmetric: the integrating controller (Hairer, Soderlind 2005).
+    """A symmetric method with steps of several sizes, still symmetric: the integrating controller.
 
-    rho_{n+1/2} = rho_n + eps G(z_n)/2, a step of eps/rho_{n+1/2}, rho_{n+1} = rho_{n+1/2} + eps G(z_{n+1})/2, with rho = 1 at the start.
-    G = -Q'/Q is the derivative along the motion of the `pace` Q(system, t, g, xi) > 0, so that rho Q stays constant and steps are
-    eps Q/Q(0): eps is the step that a run is given, and that of its first moment. Explicit and symmetric: steps of -eps go back over
-    the same points, and a reversible method stays one. A pace is a function, or "arclength", "acceleration", "speed", "potential-gradient".
-    The order in eps is that of the `base` (Lagrange-d'Alembert at node 1/2 unless given), whose carry must not depend on the step.
+    Hairer, Soderlind 2005: rho_{n+1/2} = rho_n + eps G(z_n)/2, a step of eps/rho_{n+1/2}, rho_{n+1} = rho_{n+1/2} + eps
+    G(z_{n+1})/2, with rho = 1 at the start. G = -Q'/Q is the derivative along the motion of the `pace` Q(system, t, g,
+    xi) > 0, so that rho Q stays constant and steps are eps Q/Q(0): eps is the step that a run is given, and that of its
+    first moment. Explicit and symmetric: steps of -eps go back over the same points, and a reversible method stays one.
+    A pace is a function, or
+    "arclength", "acceleration", "speed", "potential-gradient". The order in eps is that of the `base`
+    (Lagrange-d'Alembert at node 1/2 unless given), whose carry must not depend on the step.
     """
 
     pace: str | Pace = "arclength"
     base: Integrator | None = None
     name = "adaptive"
-    clock = True
+    variable_step = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if isinstance(self.pace, str) and self.pace not in PACES:
             raise UnknownName("pace", self.pace, PACES)
-        if not (self.method.composes and self.method.adjoint() == self.method):
+        if not (self.method.carry_is_step_free and self.method.adjoint() == self.method):
             raise InvalidInput(
-                f"{self.method!r} cannot have reversible steps: that needs a symmetric method whose carry does not depend on the step. "
-                "Allowed: lagrange-dalembert (node 1/2, original nodes), retraction-adapted (node 1/2), discrete-gradient, gauss, "
-                "the splittings of a rigid body, and compositions of these"
+                f"{self.method!r} cannot have reversible steps: that needs a symmetric method whose carry does not depend on "
+                "the step. Allowed: lagrange-dalembert (node 1/2, original nodes), retraction-adapted (node 1/2), "
+                "discrete-gradient, gauss, the splittings of a rigid body, and compositions of these"
             )
 
     @cached_property
@@ -263,11 +291,11 @@ class Adaptive(Integrator):
         """The method whose steps vary."""
         return LagrangeDAlembert() if self.base is None else self.base
 
-    def quotient(self, system: MechanicalSystem, t, g, xi) -> Array:
+    def quotient(self, system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
         """Q: what the size of steps is in proportion to."""
         return (PACES[self.pace] if isinstance(self.pace, str) else self.pace)(system, t, g, xi)
 
-    def claims(self, system) -> Claims:
+    def claims(self, system: MechanicalSystem) -> Claims:
         base = self.method.claims(system)
         return replace(
             base,
@@ -278,54 +306,57 @@ class Adaptive(Integrator):
     def adjoint(self) -> Adaptive:
         return self
 
-    def start(self, system, state: State, h, u=None) -> tuple[AdaptiveCarry, StepInfo]:
+    def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[AdaptiveCarry]:
         inner, info = self.method.start(system, state, h, u)
         size = jnp.asarray(h, float)
-        return AdaptiveCarry(
-            state.t, inner, jnp.ones(()), self._slope(system, inner, size, u), size, jnp.zeros(())
-        ), info
+        slope = self._slope(system, inner, size, u)
+        return AdaptiveCarry(state.t, inner, jnp.ones(()), slope, size, jnp.zeros(())), info
 
-    def step(self, system, carry: AdaptiveCarry, h, u=None) -> tuple[AdaptiveCarry, StepInfo]:
-        # the slope at a node belongs to the control of the step on either side of it
+    def step(
+        self, system: MechanicalSystem, carry: AdaptiveCarry, h: Scalar, u: Controls = None
+    ) -> Result[AdaptiveCarry]:
+        # The slope at a node belongs to the control of the step on either side of it
         before = carry.slope if u is None else self._slope(system, carry.inner, carry.size, u)
         density = carry.density + 0.5 * h * before
         positive = density > 0.0
         size = h / jnp.where(positive, density, 1.0)
         inner, info = self.method.step(system, carry.inner, size, u)
-        t, lost = added(carry.t, size, carry.lost)
+        t, lost = add_compensated(carry.t, size, carry.lost)
         inner = inner._replace(t=t)
         after = self._slope(system, inner, size, u)
         new = AdaptiveCarry(t, inner, density + 0.5 * h * after, after, size, lost)
         return new, info._replace(status=jnp.where(positive, info.status, NOT_CONVERGED))
 
-    def _slope(self, system: MechanicalSystem, inner, size, u) -> Array:
+    def _slope(self, system: MechanicalSystem, inner: Any, size: Scalar, u: Controls) -> Array:
         """G = -d log Q/dt along the equations of motion."""
         state = self.method.observe(system, inner, size)
         rate = system.acceleration(state.t, state.g, state.xi, u)[0]
 
-        def logarithm(s):
+        def logarithm(s: Array) -> Array:
             moved = state.t + s, system.group.shift(state.g, s * state.xi), state.xi + s * rate
             return jnp.log(self.quotient(system, *moved))
 
-        return -jax.jvp(logarithm, (0.0,), (1.0,))[1]
+        slope: Array = jax.jvp(logarithm, (0.0,), (1.0,))[1]
+        return -slope
 
-    def observe(self, system, carry: AdaptiveCarry, h) -> State:
+    def observe(self, system: MechanicalSystem, carry: AdaptiveCarry, h: Scalar) -> State:
         return self.method.observe(system, carry.inner, carry.size)
 
-    def reverse(self, system, carry: AdaptiveCarry, h) -> AdaptiveCarry:
+    def reverse(self, system: MechanicalSystem, carry: AdaptiveCarry, h: Scalar) -> AdaptiveCarry:
         """Back from the same density."""
         return carry._replace(inner=self.method.reverse(system, carry.inner, carry.size))
 
-    def require(self, system, state: State, h: float) -> None:
+    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         self.method.require(system, state, h)
         pace = float(_quotient(self, system, state.t, state.g, state.xi))
         if not (np.isfinite(pace) and pace > 0.0):
             raise InvalidInput(
                 f"the pace {self.pace!r} is {pace} at the initial state; allowed: a positive number. Of the named ones "
-                '"speed" needs a motion, "acceleration" one that bends, "potential-gradient" a potential, "arclength" any of these'
+                '"speed" needs a motion, "acceleration" one that bends, "potential-gradient" a potential, '
+                '"arclength" any of these'
             )
 
 
 @partial(jax.jit, static_argnums=0)
-def _quotient(method: Adaptive, system: MechanicalSystem, t, g, xi) -> Array:
+def _quotient(method: Adaptive, system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
     return method.quotient(system, t, g, xi)

@@ -2,78 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from ..errors import InvalidInput, UnknownName
 from ..groups import Cayley, Retraction
 from ..mechanics import MechanicalSystem, State
 from ..numerics import depends, find_fixed_point
-from .adapted import along, first_frame, frame, kinetic, require_linear, require_quadratic
-from .base import Claims, Integrator, Prediction, StepInfo, added, fine, info, resized
-from .properties import conservative, quadratic_potential
+from ..numerics.types import AnyArray as Array
+from ..numerics.types import Controls, Element, Scalar, Velocity
+from .base import (
+    Claims,
+    Integrator,
+    Prediction,
+    Result,
+    StepInfo,
+    add_compensated,
+    derivative_along,
+    initial_frame,
+    kinetic_metric,
+    orthonormal_frame,
+    rescale,
+)
+from .properties import conservative, quadratic_potential, require_linear, require_quadratic
+from .registry import register
 
-NODES, WEIGHTS = (tuple(map(float, part)) for part in np.polynomial.legendre.leggauss(4))
-EPS = 2.0**-52
+GAUSS_NODES, GAUSS_WEIGHTS = (tuple(map(float, part)) for part in np.polynomial.legendre.leggauss(4))
+MACHINE_EPSILON = 2.0**-52
 Potential = Callable[[Array], Array]
 
 
-def _secant(potential: Potential, s0: Array, s1: Array, metric: Array) -> Array:
+def _secant_gradient(potential: Potential, s0: Array, s1: Array, metric: Array) -> Array:
     """Gonzalez' gradient on the segment from s0 to s1: that of the middle, corrected along the segment.
 
-    What is below the round-off of the two values is no correction: on a segment of no length the gradient is that of the middle.
+    What is below the round-off of the two values is no correction: on a segment of no length the gradient is that of
+    the middle.
     """
-    x, slope = s1 - s0, jax.grad(potential)(0.5 * (s0 + s1))
+    x = s1 - s0
+    slope: Array = jax.grad(potential)(0.5 * (s0 + s1))
     v0, v1 = potential(s0), potential(s1)
     excess, square = v1 - v0 - slope @ x, x @ metric @ x
-    told = (jnp.abs(excess) > EPS * (jnp.abs(v0) + jnp.abs(v1))) & (square > 0.0)
+    told = (jnp.abs(excess) > MACHINE_EPSILON * (jnp.abs(v0) + jnp.abs(v1))) & (square > 0.0)
     return slope + jnp.where(told, excess, 0.0) / jnp.where(told, square, 1.0) * (metric @ x)
 
 
 def gonzalez(potential: Potential, x: Array, metric: Array) -> Array:
     """The gradient at the middle, corrected along x (Gonzalez, J. Nonlinear Sci. 6, 1996)."""
-    return _secant(potential, -0.5 * x, 0.5 * x, metric)
+    return _secant_gradient(potential, -0.5 * x, 0.5 * x, metric)
 
 
-def average(potential: Potential, x: Array, metric: Array) -> Array:
-    """The mean of the gradient on the segment (Harten, Lax, van Leer 1983; Quispel, McLaren 2008), by Gauss' rule of 4 points.
+def average_gradient(potential: Potential, x: Array, metric: Array) -> Array:
+    """The mean of the gradient on the segment (Harten, Lax, van Leer 1983; Quispel, McLaren 2008).
 
-    Exact where the potential is a polynomial of degree 8 along the segment; else its error is O(|x|^9) a step.
+    By Gauss' rule of 4 points. Exact where the potential is a polynomial of degree 8 along the segment; else its error
+    is O(|x|^9) a step.
     """
-    means = jax.vmap(lambda node: jax.grad(potential)(0.5 * node * x))(jnp.array(NODES))
-    return 0.5 * jnp.array(WEIGHTS) @ means
+    means: Array = jax.vmap(lambda node: jax.grad(potential)(0.5 * node * x))(jnp.array(GAUSS_NODES))
+    return 0.5 * jnp.array(GAUSS_WEIGHTS) @ means
 
 
 def itoh_abe(potential: Potential, x: Array, metric: Array) -> Array:
     """Difference quotients coordinate by coordinate (Itoh, Abe 1988), the mean of both orders, which is symmetric."""
     n = x.shape[0]
 
-    def path(order) -> Array:
+    def path(order: Iterable[int]) -> Array:
         slopes, s = [jnp.zeros(())] * n, -0.5 * x
         for i in order:
             unit = jnp.eye(n)[i]
             new = s + unit * x[i]
-            slopes[i] = _secant(potential, s, new, jnp.eye(n))[i]
+            slopes[i] = _secant_gradient(potential, s, new, jnp.eye(n))[i]
             s = new
         return jnp.stack(slopes)
 
     return 0.5 * (path(range(n)) + path(reversed(range(n))))
 
 
-GRADIENTS = {"gonzalez": gonzalez, "average": average, "itoh-abe": itoh_abe}
+GRADIENTS = {"gonzalez": gonzalez, "average": average_gradient, "itoh-abe": itoh_abe}
 
 
 class Carry(NamedTuple):
     """The node g with its velocity in D, |rho|^2 there and what its last sum lost, and a frame of D near g."""
 
     t: Array
-    g: Any
+    g: Element
     xi: Array
     square: Array
     lost: Array
@@ -81,29 +97,34 @@ class Carry(NamedTuple):
     prediction: Prediction  # of the velocity of a step
 
 
+@register(
+    words="Keeps the energy and the constraint exactly, whatever the potential.",
+    use_when="the energy must be exact, and the system is autonomous with A(g) xi = 0",
+)
 @dataclass(frozen=True)
 class DiscreteGradient(Integrator):
-    """(rho_1 - rho_0)/h = K(g~, w) - X(g~)^T dV(g_0, g_1) with w = (rho_0 + rho_1)/2: energy and D exact, order 2, symmetric.
+    """(rho_1 - rho_0)/h = K(g~, w) - X(g~)^T dV(g_0, g_1), w = (rho_0 + rho_1)/2: energy and D exact, order 2.
 
-    g_1 = g_0 tau(h v/2) tau(h v/2), v = X(g~) w at the middle g~ = g_0 tau(h v/2). xi = X(g) rho in a frame of D orthonormal in the
-    kinetic metric, so the energy is |rho|^2/2 + V; K are the inertial forces of Hamel's equations, <K, w> = 0, and dV . h v = V_1 - V_0
-    is the discrete `gradient` in the coordinates tau about g~ (Celledoni, Farre, Hoiseth, Martin de Diego 2016, there on R^n).
-    Forces do the work h <F, v> at g~ exactly. The multipliers are those of the equations of motion at the end of the step.
+    Symmetric. g_1 = g_0 tau(h v/2) tau(h v/2), v = X(g~) w at the middle g~ = g_0 tau(h v/2). xi = X(g) rho in a frame
+    of D that is orthonormal in the kinetic metric, so the energy is |rho|^2/2 + V. K are the inertial forces of Hamel's
+    equations, <K, w> = 0, and dV . h v = V_1 - V_0 is the discrete `gradient` in the coordinates tau about g~
+    (Celledoni, Farre, Hoiseth, Martin de Diego 2016, there on R^n). Forces do the work h <F, v> at g~ exactly. The
+    multipliers are those of the equations of motion at the end of the step.
     """
 
     gradient: str = "gonzalez"
     retraction: Retraction = Cayley()
     name = "discrete-gradient"
-    composes = True
+    carry_is_step_free = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.gradient not in GRADIENTS:
             raise UnknownName("discrete gradient", self.gradient, GRADIENTS)
 
     def adjoint(self) -> DiscreteGradient:
         return self
 
-    def claims(self, system) -> Claims:
+    def claims(self, system: MechanicalSystem) -> Claims:
         still = conservative(system)
         return Claims(
             2,
@@ -115,25 +136,27 @@ class DiscreteGradient(Integrator):
             condition='energy with "average" up to a quadrature, exact where V is a polynomial of degree 8 along a step',
         )
 
-    def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
-        reference = first_frame(system, state.t, state.g)
+    def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
+        reference = initial_frame(system, state.t, state.g)
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        square = state.xi @ kinetic(system, state.t, state.g) @ state.xi
+        square = state.xi @ kinetic_metric(system, state.t, state.g) @ state.xi
         prediction = Prediction.at(state.xi)
-        return Carry(state.t, state.g, state.xi, square, jnp.zeros(()), reference, prediction), fine(multipliers)
+        return Carry(state.t, state.g, state.xi, square, jnp.zeros(()), reference, prediction), StepInfo.explicit(
+            multipliers
+        )
 
-    def step(self, system: MechanicalSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
-        t, group, metric = carry.t + 0.5 * h, system.group, kinetic(system, carry.t, carry.g)
+    def step(self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
+        t, group, metric = carry.t + 0.5 * h, system.group, kinetic_metric(system, carry.t, carry.g)
 
-        def moved(v):
-            """(middle, its frame, rho_0, w) of a step with velocity v: the frame is that of the middle, which is symmetric."""
+        def moved(v: Velocity) -> tuple[Element, Array, Array, Array]:
+            """(middle, its frame, rho_0, w) of a step with velocity v; the frame of the middle makes it symmetric."""
             middle = group.compose(carry.g, self.retraction.tau(group, 0.5 * (h * v)))
-            at_middle = frame(system, t, middle, carry.reference)
-            rho = frame(system, t, carry.g, at_middle).T @ (metric @ carry.xi)
-            rho = resized(rho, carry.square)
-            return middle, at_middle, rho, at_middle.T @ (kinetic(system, t, middle) @ v)
+            at_middle = orthonormal_frame(system, t, middle, carry.reference)
+            rho = orthonormal_frame(system, t, carry.g, at_middle).T @ (metric @ carry.xi)
+            rho = rescale(rho, carry.square)
+            return middle, at_middle, rho, at_middle.T @ (kinetic_metric(system, t, middle) @ v)
 
-        def velocity(v):
+        def velocity(v: Velocity) -> Array:
             middle, at_middle, rho, w = moved(v)
             return at_middle @ (rho + 0.5 * h * self.force(system, t, middle, at_middle, w, at_middle @ (h * w), u))
 
@@ -143,46 +166,51 @@ class DiscreteGradient(Integrator):
         x = at_middle @ y
         force = self.force(system, t, middle, at_middle, w, x, u)
         g, kick = group.normalise(group.compose(middle, self.retraction.tau(group, 0.5 * x))), h * force
-        xi = frame(system, t, g, at_middle) @ (rho + kick)
-        # The work is V_0 - V_1 with this x, whatever the residual of the iteration and the round-off of h w: h <force, 2 rho + kick>
-        # has both, and they do not average out.
-        square, lost = added(carry.square, 2.0 * force @ y, carry.lost)
-        new = Carry(carry.t + h, g, xi, square, lost, at_middle, carry.prediction.advanced(root))
-        return new, info(carry.prediction, root, system.multipliers(carry.t + h, g, xi, u))
+        xi = orthonormal_frame(system, t, g, at_middle) @ (rho + kick)
+        # The work is V_0 - V_1 with this x, whatever the residual of the iteration and the round-off of h w:
+        # h <force, 2 rho + kick> has both, and they do not average out.
+        square, lost = add_compensated(carry.square, 2.0 * force @ y, carry.lost)
+        new = Carry(carry.t + h, g, xi, square, lost, at_middle, carry.prediction.after(root))
+        return new, StepInfo.from_root(carry.prediction, root, system.multipliers(carry.t + h, g, xi, u))
 
-    def force(self, system: MechanicalSystem, t, middle, at_middle, w, x, u) -> Array:
-        """rho' of Hamel's equations, rho_a' = <M xi, D_xi X_a> + <L_xi, [xi, X_a]> + <L_g - D_xi L_xi(0) + F, X_a>, with dV for V_g."""
+    def force(
+        self, system: MechanicalSystem, t: Scalar, middle: Element, at_middle: Array, w: Velocity, x: Array, u: Controls
+    ) -> Array:
+        """rho' of Hamel's equations with dV for V_g.
+
+        rho_a' = <M xi, D_xi X_a> + <L_xi, [xi, X_a]> + <L_g - D_xi L_xi(0) + F, X_a>.
+        """
         group, zero = system.group, jnp.zeros(system.group.dim)
-        xi, metric = at_middle @ w, kinetic(system, t, middle)
+        xi, metric = at_middle @ w, kinetic_metric(system, t, middle)
 
-        def potential(s):
+        def potential(s: Array) -> Array:
             return -system.L(t, group.compose(middle, self.retraction.tau(group, s)), zero)
 
-        turning = along(system, lambda s, g: frame(system, s, g, at_middle), t, middle, xi)
-        magnetic = along(system, lambda s, g: system.momentum(s, g, zero), t, middle, xi)
+        turning = derivative_along(system, lambda s, g: orthonormal_frame(system, s, g, at_middle), t, middle, xi)
+        magnetic = derivative_along(system, lambda s, g: system.momentum(s, g, zero), t, middle, xi)
         covector = system.L_g(t, middle, xi) - system.L_g(t, middle, zero) + system.F(t, middle, xi, u) - magnetic
         covector = covector + group.ad_star(xi, system.momentum(t, middle, xi))
         slope = GRADIENTS[self.gradient](potential, x, metric)
         return turning.T @ (metric @ xi) + at_middle.T @ (covector - slope)
 
-    def observe(self, system, carry: Carry, h) -> State:
+    def observe(self, system: MechanicalSystem, carry: Carry, h: Scalar) -> State:
         return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.prediction.x)
 
-    def reverse(self, system, carry: Carry, h) -> Carry:
+    def reverse(self, system: MechanicalSystem, carry: Carry, h: Scalar) -> Carry:
         """Back from the same velocity, in the same frame."""
         return carry._replace(prediction=Prediction.at(carry.prediction.x))
 
-    def require(self, system, state: State, h: float) -> None:
+    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         require_linear(self, system)
         require_quadratic(self, system)
 
-        def parts(t):
+        def parts(t: Scalar) -> tuple[Array, Array, Array]:
             return system.L(t, state.g, state.xi), system.A(t, state.g), system.b(t, state.g)
 
         driven = depends(parts, jnp.zeros(())) or depends(lambda g: system.b(state.t, g), state.g)
         if driven or np.any(np.asarray(system.b(state.t, state.g)) != 0.0):
             raise InvalidInput(
-                f"{self.name} keeps the energy of autonomous systems with A(g) xi = 0; this one depends on time or has b != 0. "
-                "Use lagrange-dalembert or gauss"
+                f"{self.name} keeps the energy of autonomous systems with A(g) xi = 0; this one depends on time or has "
+                "b != 0. Use lagrange-dalembert or gauss"
             )
         super().require(system, state, h)

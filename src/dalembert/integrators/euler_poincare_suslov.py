@@ -1,6 +1,7 @@
-"""Discrete Euler-Poincare-Suslov equations of invariant systems (fedorov-zenkov 2004, garcia-naranjo-jimenez 2016).
+"""Discrete Euler-Poincare-Suslov equations of invariant systems, and their sibling for LR systems.
 
-Discrete LR systems: left-invariant L_d, right-invariant D_d (announced by fedorov-zenkov 2004, section 8; Fedorov 2007).
+(G, I, d): fedorov-zenkov 2004, garcia-naranjo-jimenez 2016. Left-invariant L_d with a right-invariant D_d: announced by
+fedorov-zenkov 2004, section 8; Fedorov 2007.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
 
 from ..errors import InvalidInput, UnknownName
-from ..groups import Cayley, Retraction, Rotations
+from ..groups import Cayley, Retraction
 from ..mechanics import (
     Discretisation,
     InvariantSystem,
     LRSystem,
+    MechanicalSystem,
     State,
     invariant_pair,
     moser_veselov,
@@ -27,10 +28,14 @@ from ..mechanics import (
     retracted,
 )
 from ..numerics import follow_root, solve
-from .base import Claims, Integrator, Prediction, StepInfo, info
-from .properties import unconstrained
+from ..numerics.types import AnyArray as Array
+from ..numerics.types import Controls, Element, Scalar, Velocity
+from .base import Claims, Integrator, Prediction, Result, StepInfo
+from .properties import require_invariant, unconstrained
+from .registry import register
 
 LAGRANGIANS = ("moser-veselov", "retraction")
+ReducedLagrangian = Callable[[Element, Scalar, Any], Array]  # (W, h, system)
 
 
 class Carry(NamedTuple):
@@ -40,28 +45,33 @@ class Carry(NamedTuple):
     """
 
     t: Array
-    g: Any
+    g: Element
     impulse: Array
     prediction: Prediction
 
 
+@register(
+    words="D'Alembert's principle where all places are alike: keeps the energy of Suslov's body and of the sleigh.",
+    use_when="a left-invariant system has no potential and runs are long, as Suslov's body or the sleigh",
+)
 @dataclass(frozen=True)
 class EulerPoincareSuslov(Integrator):
-    """iota* M_{k+1} = iota* Ad*_{W_k} M_k with M = F l_d(W) and W in tau(d): (7) of garcia-naranjo-jimenez, (3.8) of fedorov-zenkov.
+    """iota* M_{k+1} = iota* Ad*_{W_k} M_k with M = F l_d(W) and W in tau(d): (7) of garcia-naranjo-jimenez.
 
-    l_d is "moser-veselov", "retraction" (h l(tau^-1(W)/h)), or a function (W, h, system) of your own. The map is
-    multivalued; a run stays on the branch through 0 and reports the step at which that branch ends. Order 2.
+    It is (3.8) of fedorov-zenkov. l_d is "moser-veselov", "retraction" (h l(tau^-1(W)/h)), or a function (W, h, system)
+    of your own. The map is multivalued; a run stays on the branch through 0 and reports the step at which that branch
+    ends. Order 2.
     """
 
-    lagrangian: str | Callable = "moser-veselov"
+    lagrangian: str | ReducedLagrangian = "moser-veselov"
     retraction: Retraction = Cayley()
     name = "euler-poincare-suslov"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not callable(self.lagrangian) and self.lagrangian not in LAGRANGIANS:
             raise UnknownName("discrete Lagrangian", self.lagrangian, LAGRANGIANS)
 
-    def claims(self, system) -> Claims:
+    def claims(self, system: MechanicalSystem) -> Claims:
         named = not callable(self.lagrangian)
         return Claims(
             2 if named else 1,
@@ -69,7 +79,7 @@ class EulerPoincareSuslov(Integrator):
             reversible=named,
             constraint=True,
             group=True,
-            energy=self.lagrangian == "moser-veselov" and isinstance(system.group, Rotations),
+            energy=self.lagrangian == "moser-veselov" and system.group.is_rotation_group(),
             momentum=True,
             symplectic=unconstrained(system),
             condition="energy with the Moser-Veselov Lagrangian on SO(n); a Lagrangian of your own claims order 1",
@@ -79,7 +89,7 @@ class EulerPoincareSuslov(Integrator):
         """The pair (L_d, D_d) of this method, for checks and for `LagrangeDAlembert(pair=...)`."""
         return invariant_pair(system, self.reduced, self.retraction)
 
-    def impulse(self, system: InvariantSystem, xi, h) -> Array:
+    def impulse(self, system: InvariantSystem, xi: Velocity, h: Scalar) -> Array:
         """h F l_d(tau(xi)), in closed form for the Lagrangians that have a name (they do not need h)."""
         if self.lagrangian == "retraction":
             return self.retraction.right_inverse_star(system.group, xi, system.inertia @ xi)
@@ -87,55 +97,57 @@ class EulerPoincareSuslov(Integrator):
             return moser_veselov_impulse(self.retraction, xi, system)
         return h * reduced_legendre(self.reduced, self.retraction.tau(system.group, xi), h, system)
 
-    def legendre(self, system: InvariantSystem, w, h) -> Array:
+    def legendre(self, system: InvariantSystem, w: Velocity, h: Scalar) -> Array:
         """M = F l_d(tau(h w))."""
         return self.impulse(system, h * w, h) / h
 
-    def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[Carry, StepInfo]:
+    def start(self, system: InvariantSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
         """Invert the discrete Legendre map on the branch through 0, by continuation from momentum 0."""
         target = h * system.subspace.T @ state.momentum
         root = follow_root(lambda x: self._mismatch(system, x, target, h), jnp.zeros_like(target))
         unknown = Prediction.at(root.x)
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
         impulse = self.impulse(system, system.subspace @ root.x, h)
-        return Carry(state.t, state.g, impulse, unknown._replace(sign=root.sign)), info(unknown, root, multipliers)
+        return Carry(state.t, state.g, impulse, unknown._replace(sign=root.sign)), StepInfo.from_root(
+            unknown, root, multipliers
+        )
 
-    def step(self, system: InvariantSystem, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
+    def step(self, system: InvariantSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
         group, rows = system.group, system.annihilator
         displacement = self.retraction.tau(group, system.subspace @ carry.prediction.x)
         transported = group.Ad_star(displacement, carry.impulse)
         target = system.subspace.T @ transported
         root = carry.prediction.solve(lambda x: self._mismatch(system, x, target, h))
-        # The reaction is all that the new momentum takes from F l_d: on d it is the transported one to the last bit, so
-        # that the round-off of the solve never enters the energy.
+        # The new momentum takes only the reaction from F l_d. On d it is the transported one to the last bit, so that
+        # the round-off of the solve never enters the energy.
         reaction = solve(rows @ rows.T, rows @ (self.impulse(system, system.subspace @ root.x, h) - transported))
         g = group.normalise(group.compose(carry.g, displacement))
-        new = Carry(carry.t + h, g, transported + rows.T @ reaction, carry.prediction.advanced(root))
-        return new, info(carry.prediction, root, reaction / h**2)
+        new = Carry(carry.t + h, g, transported + rows.T @ reaction, carry.prediction.after(root))
+        return new, StepInfo.from_root(carry.prediction, root, reaction / h**2)
 
-    def observe(self, system: InvariantSystem, carry: Carry, h) -> State:
+    def observe(self, system: InvariantSystem, carry: Carry, h: Scalar) -> State:
         momentum = carry.impulse / h
         xi = system.velocity(carry.t, carry.g, momentum)
         return State(carry.t, carry.g, xi, momentum, system.subspace @ carry.prediction.x / h)
 
-    def require(self, system, state: State, h: float) -> None:
-        require_invariant(self, system)
-        if system.potential is not None:
+    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
+        body = require_invariant(self, system)
+        if body.potential is not None:
             raise InvalidInput(
                 f"{self.name} needs a system without potential; use lagrange-dalembert or retraction-adapted"
             )
         if self.lagrangian == "moser-veselov":
-            system.require_body()
+            body.require_body()
         super().require(system, state, h)
 
     @property
-    def reduced(self) -> Callable:
+    def reduced(self) -> ReducedLagrangian:
         """l_d as a function (W, h, system)."""
         if callable(self.lagrangian):
             return self.lagrangian
         return moser_veselov if self.lagrangian == "moser-veselov" else retracted(self.retraction)
 
-    def _mismatch(self, system: InvariantSystem, x, target, h) -> Array:
+    def _mismatch(self, system: InvariantSystem, x: Array, target: Array, h: Scalar) -> Array:
         """iota* h F l_d(tau(B x)) - target, multiplied by the common denominator where there is one."""
         xi = system.subspace @ x
         if self.lagrangian == "moser-veselov":
@@ -144,38 +156,34 @@ class EulerPoincareSuslov(Integrator):
         return system.subspace.T @ self.impulse(system, xi, h) - target
 
 
-def require_invariant(integrator: Integrator, system) -> None:
-    """Refuse a system that is not (G, I, d)."""
-    if not isinstance(system, InvariantSystem):
-        raise InvalidInput(
-            f"{integrator.name} needs an InvariantSystem (group, inertia, subspace); given {type(system).__name__}. Use LagrangeDAlembert"
-        )
-
-
 class LRCarry(NamedTuple):
-    """The node g with h times its momentum M, the conserved c = h B^T Ad*_g^-1 M, and y: the next displacement is tau(B y)."""
+    """The node g, h times its momentum M, the conserved c = h B^T Ad*_g^-1 M, and y of the displacement tau(B y)."""
 
     t: Array
-    g: Any
+    g: Element
     impulse: Array
     conserved: Array
     prediction: Prediction
 
 
+@register(
+    words="For constraints that are fixed in space, as Veselova's: keeps their momentum.",
+    use_when="the kinetic energy is left-invariant and the constraint right-invariant",
+)
 @dataclass(frozen=True)
 class DiscreteLR(Integrator):
-    """B^T m_{k+1} = B^T m_k with m = Ad*_g^-1 F l_d(W), W = g_k^-1 g_{k+1} and g_{k+1} g_k^-1 in tau(d), d with basis B.
+    """B^T m_{k+1} = B^T m_k with m = Ad*_g^-1 F l_d(W), W = g_k^-1 g_{k+1} and g_{k+1} g_k^-1 in tau(d).
 
-    The discrete Lagrange-d'Alembert equations of an LR system say that the momentum seen from space keeps its components on d: each
-    step is one inversion of the Legendre map at a new g. l_d is "moser-veselov", "retraction" or a function, as for
-    euler-poincare-suslov. Order 2.
+    B is a basis of d. The discrete Lagrange-d'Alembert equations of an LR system say that the momentum seen from space
+    keeps its components on d: each step is one inversion of the Legendre map at a new g. l_d is "moser-veselov",
+    "retraction" or a function, as for euler-poincare-suslov. Order 2.
     """
 
-    lagrangian: str | Callable = "moser-veselov"
+    lagrangian: str | ReducedLagrangian = "moser-veselov"
     retraction: Retraction = Cayley()
     name = "discrete-lr"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         EulerPoincareSuslov(self.lagrangian, self.retraction)
 
     def claims(self, system: LRSystem) -> Claims:
@@ -191,19 +199,19 @@ class DiscreteLR(Integrator):
         """The pair (L_d, D_d) of this method, for `LagrangeDAlembert(pair=...)`."""
         return invariant_pair(system, self.free.reduced, self.retraction)
 
-    def impulse(self, system: LRSystem, g, y, h) -> Array:
+    def impulse(self, system: LRSystem, g: Element, y: Array, h: Scalar) -> Array:
         """h F l_d(W) of the displacement g^-1 tau(B y) g = tau(Ad_g^-1 B y)."""
         return self.free.impulse(system.body, system.basis(0.0, g) @ y, h)
 
-    def start(self, system: LRSystem, state: State, h, u=None) -> tuple[LRCarry, StepInfo]:
+    def start(self, system: LRSystem, state: State, h: Scalar, u: Controls = None) -> Result[LRCarry]:
         conserved = h * system.basis(state.t, state.g).T @ state.momentum
         root = follow_root(lambda y: self._mismatch(system, state.g, y, conserved, h), jnp.zeros_like(conserved))
         unknown = Prediction.at(root.x)
         impulse = self.impulse(system, state.g, root.x, h)
         carry = LRCarry(state.t, state.g, impulse, conserved, unknown._replace(sign=root.sign))
-        return carry, info(unknown, root, system.multipliers(state.t, state.g, state.xi, u))
+        return carry, StepInfo.from_root(unknown, root, system.multipliers(state.t, state.g, state.xi, u))
 
-    def step(self, system: LRSystem, carry: LRCarry, h, u=None) -> tuple[LRCarry, StepInfo]:
+    def step(self, system: LRSystem, carry: LRCarry, h: Scalar, u: Controls = None) -> Result[LRCarry]:
         group = system.group
         displacement = self.retraction.tau(group, system.subspace @ carry.prediction.x)
         g = group.normalise(group.compose(displacement, carry.g))
@@ -212,15 +220,15 @@ class DiscreteLR(Integrator):
         rows = system.A(carry.t, g)
         W = self.retraction.tau(group, system.basis(carry.t, carry.g) @ carry.prediction.x)
         reaction = solve(rows @ rows.T, rows @ (impulse - group.Ad_star(W, carry.impulse)))
-        new = LRCarry(carry.t + h, g, impulse, carry.conserved, carry.prediction.advanced(root))
-        return new, info(carry.prediction, root, reaction / h**2)
+        new = LRCarry(carry.t + h, g, impulse, carry.conserved, carry.prediction.after(root))
+        return new, StepInfo.from_root(carry.prediction, root, reaction / h**2)
 
-    def observe(self, system: LRSystem, carry: LRCarry, h) -> State:
+    def observe(self, system: LRSystem, carry: LRCarry, h: Scalar) -> State:
         momentum = carry.impulse / h
         xi = system.velocity(carry.t, carry.g, momentum)
         return State(carry.t, carry.g, xi, momentum, system.basis(carry.t, carry.g) @ carry.prediction.x / h)
 
-    def require(self, system, state: State, h: float) -> None:
+    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         if not isinstance(system, LRSystem):
             raise InvalidInput(
                 f"{self.name} needs an LRSystem (group, inertia, subspace); given {type(system).__name__}"
@@ -229,5 +237,5 @@ class DiscreteLR(Integrator):
             system.body.require_body()
         super().require(system, state, h)
 
-    def _mismatch(self, system: LRSystem, g, y, conserved, h) -> Array:
+    def _mismatch(self, system: LRSystem, g: Element, y: Array, conserved: Array, h: Scalar) -> Array:
         return system.basis(0.0, g).T @ self.impulse(system, g, y, h) - conserved

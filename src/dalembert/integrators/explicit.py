@@ -1,16 +1,14 @@
-"""The classical Runge-Kutta method on the equations of motion, for comparison: it keeps neither the group nor D.
+"""Explicit methods on the equations of motion g' = g xi, xi' = acceleration, for comparison and for accurate motions.
 
-Runge-Kutta with projections: what a standard method does when it is put back where the motion lives after every step.
-
-Dormand and Prince's method of order 8 with its own steps, inside the compiled step: accuracy at the price of an explicit method.
-
-An accurate motion to compare with: SciPy's DOP853 on the equations of motion.
+The classical Runge-Kutta method keeps neither the group nor D; the projected one is put back onto both after every
+step. Dormand and Prince's method of order 8 chooses its own substeps inside the compiled step. `Reference` is the same
+at a tolerance near round-off, and `scipy_motion` is SciPy's, for independent checks.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple, final
@@ -19,37 +17,49 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
 
-from ..errors import InvalidInput, NumericalFailure
+from ..errors import InvalidInput
 from ..groups import Cayley
 from ..mechanics import MechanicalSystem, State
 from ..numerics import solve
-from ..numerics.types import Array, ArrayLike, Controls
-from .adapted import kinetic
-from .base import NOT_CONVERGED, NOT_FINITE, OK, Claims, Integrator, Prediction, StepInfo, fine, info
+from ..numerics.types import AnyArray as Array
+from ..numerics.types import ArrayLike, Controls, Element, Scalar, Velocity
+from .base import (
+    MAX_SUBSTEPS,
+    MIN_SUBSTEP_RATIO,
+    Claims,
+    Integrator,
+    PhaseCarry,
+    Prediction,
+    Result,
+    StepInfo,
+    derivative,
+    kinetic_metric,
+    observe_phase,
+)
 from .properties import conservative
+from .registry import register
 
 
-class RungeKuttaCarry(NamedTuple):
-    t: Array
-    g: Any
-    xi: Array
-
-
+@register(
+    words="What everybody takes: accurate at first, then it leaves the constraint, the rotations and the energy.",
+    use_when="you want to see what the geometric methods are better than; never for long runs",
+)
 @dataclass(frozen=True)
 class RungeKutta(Integrator):
-    """The classical method of order 4 on g' = g xi, xi' = acceleration, with matrices and velocities as plain numbers."""
+    """The classical method of order 4 on g' = g xi, xi' = acceleration, with matrices and velocities as numbers."""
 
     name = "runge-kutta"
 
-    def claims(self, system) -> Claims:
+    def claims(self, system: MechanicalSystem) -> Claims:
         return Claims(4)
 
-    def start(self, system, state: State, h, u=None) -> tuple[RungeKuttaCarry, StepInfo]:
-        return RungeKuttaCarry(state.t, state.g, state.xi), fine(system.multipliers(state.t, state.g, state.xi, u))
+    def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[PhaseCarry]:
+        return PhaseCarry.at(system, state.t, state.g, state.xi, u)
 
-    def step(self, system, carry: RungeKuttaCarry, h, u=None) -> tuple[RungeKuttaCarry, StepInfo]:
-        def field(share, slope):
+    def step(self, system: MechanicalSystem, carry: PhaseCarry, h: Scalar, u: Controls = None) -> Result[PhaseCarry]:
+        def field(share: float, slope: tuple[Element, Array]) -> tuple[Element, Array]:
             g, xi = jax.tree.map(lambda y, k: y + share * h * k, (carry.g, carry.xi), slope)
             return derivative(system, carry.t + share * h, g, xi, u)
 
@@ -57,21 +67,15 @@ class RungeKutta(Integrator):
         k2 = field(0.5, k1)
         k3 = field(0.5, k2)
         k4 = field(1.0, k3)
-        g, xi = jax.tree.map(
-            lambda y, a, b, c, d: y + h / 6 * (a + 2 * b + 2 * c + d), (carry.g, carry.xi), k1, k2, k3, k4
-        )
-        return RungeKuttaCarry(carry.t + h, g, xi), fine(system.multipliers(carry.t + h, g, xi, u))
+        mean = lambda y, a, b, c, d: y + h / 6 * (a + 2 * b + 2 * c + d)
+        g, xi = jax.tree.map(mean, (carry.g, carry.xi), k1, k2, k3, k4)
+        return PhaseCarry.at(system, carry.t + h, g, xi, u)
 
-    def observe(self, system, carry: RungeKuttaCarry, h) -> State:
-        return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.xi)
-
-
-def derivative(system: MechanicalSystem, t, g, xi, u) -> tuple[Any, Array]:
-    """(g', xi') of the ODE on D."""
-    return system.group.tangent(g, xi), system.acceleration(t, g, xi, u)[0]
+    def observe(self, system: MechanicalSystem, carry: PhaseCarry, h: Scalar) -> State:
+        return observe_phase(system, carry)
 
 
-ONTO = ("constraint", "energy")
+PROJECTIONS = ("constraint", "energy")
 
 
 class ProjectedCarry(NamedTuple):
@@ -84,66 +88,69 @@ class ProjectedCarry(NamedTuple):
     prediction: Prediction  # of the scale of the velocity
 
 
+@register(
+    words="Runge-Kutta, put back onto the constraint after every step.",
+    use_when="an explicit method must stay on D or keep the energy, and need not be symmetric",
+)
 @dataclass(frozen=True)
 class ProjectedRungeKutta(Integrator):
-    """The classical Runge-Kutta step, then back to the group, phi = 0 and D; order 4, not symmetric (Hairer, Lubich, Wanner IV.4).
+    """The classical Runge-Kutta step, then back to the group, phi = 0 and D; order 4 (Hairer, Lubich, Wanner IV.4).
 
-    `onto` = "energy" also moves (g, xi) down the gradient, g tau((z - 1) M^-1 E_g) and z xi, to the energy of the start: only for
-    autonomous systems without forces.
+    It is not symmetric. `onto` = "energy" also moves (g, xi) down the gradient, g tau((z - 1) M^-1 E_g) and z xi, to
+    the energy of the start: only for autonomous systems without forces.
     """
 
     onto: str = "constraint"
     name = "projected-runge-kutta"
-    composes = True
+    carry_is_step_free = True
 
-    def __post_init__(self):
-        if self.onto not in ONTO:
-            raise InvalidInput(f"onto is {self.onto!r}; allowed: {', '.join(ONTO)}")
+    def __post_init__(self) -> None:
+        if self.onto not in PROJECTIONS:
+            raise InvalidInput(f"onto is {self.onto!r}; allowed: {', '.join(PROJECTIONS)}")
 
-    def claims(self, system) -> Claims:
+    def claims(self, system: MechanicalSystem) -> Claims:
         return Claims(4, constraint=True, group=True, energy=self.onto == "energy" and conservative(system))
 
-    def start(self, system, state: State, h, u=None) -> tuple[ProjectedCarry, StepInfo]:
+    def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[ProjectedCarry]:
         energy = system.energy(state.t, state.g, state.xi)
-        multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        return ProjectedCarry(state.t, state.g, state.xi, energy, Prediction.at(jnp.ones(1))), fine(multipliers)
+        carry, info = PhaseCarry.at(system, state.t, state.g, state.xi, u)
+        return ProjectedCarry(*carry, energy, Prediction.at(jnp.ones(1))), info
 
-    def step(self, system: MechanicalSystem, carry: ProjectedCarry, h, u=None) -> tuple[ProjectedCarry, StepInfo]:
-        plain = RungeKutta()
-        after, done = plain.step(system, plain.start(system, self.observe(system, carry, h), h, u)[0], h, u)
+    def step(
+        self, system: MechanicalSystem, carry: ProjectedCarry, h: Scalar, u: Controls = None
+    ) -> Result[ProjectedCarry]:
+        after, info = RungeKutta().step(system, PhaseCarry(carry.t, carry.g, carry.xi), h, u)
         near = after.g
         for _ in range(3):  # a Newton step each: Runge-Kutta leaves the group by more than round-off
             near = system.group.normalise(near)
         g = system.project_configuration(near, after.t)
         if self.onto == "constraint":
             xi = system.project(g, after.xi, after.t)
-            return carry._replace(t=after.t, g=g, xi=xi), done
-        slope = -solve(kinetic(system, after.t, g), system.L_g(after.t, g, jnp.zeros_like(after.xi)))
+            return carry._replace(t=after.t, g=g, xi=xi), info
+        slope = -solve(kinetic_metric(system, after.t, g), system.L_g(after.t, g, jnp.zeros_like(after.xi)))
 
-        def moved(z):
+        def moved(z: Array) -> tuple[Element, Array]:
             there = system.group.compose(g, system.group.cayley((z - 1.0) * slope))
             return there, system.project(there, z * after.xi, after.t)
 
-        def excess(z):
+        def excess(z: Array) -> Array:
             """The last term is below round-off, but keeps the equation regular at rest in an equilibrium."""
             return (system.energy(after.t, *moved(z[0])) - carry.energy + 2.0**-60 * (z[0] - 1.0))[None]
 
         root = carry.prediction.solve(excess)
         g, xi = moved(root.x[0])
         new = ProjectedCarry(after.t, system.group.normalise(g), xi, carry.energy, Prediction.at(jnp.ones(1)))
-        return new, info(carry.prediction, root, system.multipliers(after.t, g, xi, u))
+        return new, StepInfo.from_root(carry.prediction, root, system.multipliers(after.t, g, xi, u))
 
-    def observe(self, system, carry: ProjectedCarry, h) -> State:
-        return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.xi)
+    def observe(self, system: MechanicalSystem, carry: ProjectedCarry, h: Scalar) -> State:
+        return observe_phase(system, carry)
 
 
-SMALLEST, LARGEST, SAFETY = 1.0 / 3.0, 6.0, 0.9  # of a step against the one before (Hairer, Norsett, Wanner, II.10)
-LIMIT = 100_000  # substeps within one step
-TINY = 2.0**-46  # a substep below this share of the step has left the domain
+MIN_STEP_RATIO, MAX_STEP_RATIO, SAFETY_FACTOR = 1.0 / 3.0, 6.0, 0.9  # of a substep against the last (HNW II.10)
 
 
 @cache
-def tableau() -> tuple[np.ndarray, ...]:
+def dop853_tableau() -> tuple[NDArray[np.float64], ...]:
     """(A, b, c, and the weights of the two error estimates of orders 5 and 3) of DOP853."""
     from scipy.integrate import DOP853
 
@@ -161,7 +168,7 @@ class DormandPrinceCarry(NamedTuple):
 
 
 class _Substeps(NamedTuple):
-    """Within a step: the time done, the state there, the next substep, substeps tried, and the last estimate of the error."""
+    """Within a step: the time done, the state there, the next substep, the number tried, and the last error."""
 
     done: Array
     g: Any
@@ -171,38 +178,44 @@ class _Substeps(NamedTuple):
     error: Array
 
 
+@register(
+    words="Takes as many small steps as the tolerance asks for: accurate, for motions that are not too long.",
+    use_when="you need one accurate motion of any system, not for ever",
+)
 @dataclass(frozen=True)
 class DormandPrince(Integrator):
-    """Explicit, order 8, in substeps that keep the estimated error of each below `tolerance` (1 + |y|); g and xi are put back onto G and D.
+    """Explicit, order 8, in substeps whose estimated errors stay below `tolerance` (1 + |y|).
 
-    The pair of Dormand and Prince with the estimates of Hairer and Wanner (DOP853; Hairer, Norsett, Wanner II.10) on g' = g xi,
-    xi' = acceleration. Neither symmetric nor variational: for accurate motions of moderate length, not for long-time statistics.
-    `iterations` counts the substeps.
+    The pair of Dormand and Prince with the estimates of Hairer and Wanner (DOP853; Hairer, Norsett, Wanner II.10) on
+    g' = g xi, xi' = acceleration; g and xi are put back onto G and D. Neither symmetric nor variational: for accurate
+    motions of moderate length, not for long-time statistics. `iterations` counts the substeps.
     """
 
     tolerance: float = 1e-10
     name = "dormand-prince"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if isinstance(self.tolerance, bool) or not (1e-15 <= self.tolerance <= 0.1):
             raise InvalidInput(f"tolerance is {self.tolerance!r}; allowed: 1e-15 to 0.1")
 
-    def claims(self, system) -> Claims:
+    def claims(self, system: MechanicalSystem) -> Claims:
         return Claims(
             None, constraint=True, group=True, condition="accurate to `tolerance` a substep, whatever the step"
         )
 
-    def start(self, system, state: State, h, u=None) -> tuple[DormandPrinceCarry, StepInfo]:
-        multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        return DormandPrinceCarry(state.t, state.g, state.xi, jnp.zeros(())), fine(multipliers)
+    def start(
+        self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None
+    ) -> Result[DormandPrinceCarry]:
+        carry, info = PhaseCarry.at(system, state.t, state.g, state.xi, u)
+        return DormandPrinceCarry(*carry, jnp.zeros(())), info
 
     def step(
-        self, system: MechanicalSystem, carry: DormandPrinceCarry, h, u=None
-    ) -> tuple[DormandPrinceCarry, StepInfo]:
+        self, system: MechanicalSystem, carry: DormandPrinceCarry, h: Scalar, u: Controls = None
+    ) -> Result[DormandPrinceCarry]:
         first = jnp.where(carry.substep == 0.0, 0.1 * h, jnp.sign(h) * jnp.abs(carry.substep))
 
         def unfinished(s: _Substeps) -> Array:
-            return (s.done != h) & (s.tried < LIMIT) & (jnp.abs(s.substep) > TINY * jnp.abs(h))
+            return (s.done != h) & (s.tried < MAX_SUBSTEPS) & (jnp.abs(s.substep) > MIN_SUBSTEP_RATIO * jnp.abs(h))
 
         def body(s: _Substeps) -> _Substeps:
             left = h - s.done
@@ -210,8 +223,10 @@ class DormandPrince(Integrator):
             k = jnp.where(last, left, s.substep)
             g, xi, error = self._substep(system, carry.t + s.done, s.g, s.xi, k, u)
             good = error <= 1.0
-            grown = jnp.clip(SAFETY / jnp.sqrt(jnp.sqrt(jnp.sqrt(error + 1e-30))), SMALLEST, LARGEST)
-            share = jnp.where(jnp.isfinite(error), jnp.where(good, grown, jnp.minimum(grown, 1.0)), SMALLEST)
+            grown = jnp.clip(
+                SAFETY_FACTOR / jnp.sqrt(jnp.sqrt(jnp.sqrt(error + 1e-30))), MIN_STEP_RATIO, MAX_STEP_RATIO
+            )
+            share = jnp.where(jnp.isfinite(error), jnp.where(good, grown, jnp.minimum(grown, 1.0)), MIN_STEP_RATIO)
             substep = jnp.where(last & good & (jnp.abs(share * k) < jnp.abs(s.substep)), s.substep, share * k)
             g, xi = jax.tree.map(lambda new, old: jnp.where(good, new, old), (g, xi), (s.g, s.xi))
             done = jnp.where(good, jnp.where(last, h, s.done + k), s.done)
@@ -220,26 +235,27 @@ class DormandPrince(Integrator):
         zero = jnp.zeros(())
         s = jax.lax.while_loop(unfinished, body, _Substeps(zero, carry.g, carry.xi, first, zero, zero))
         t = carry.t + h
-        status = jnp.where(s.done == h, OK, jnp.where(s.tried < LIMIT, NOT_FINITE, NOT_CONVERGED))
-        multipliers = system.multipliers(t, s.g, s.xi, u)
-        return DormandPrinceCarry(t, s.g, s.xi, s.substep), StepInfo(
-            self.tolerance * s.error, s.tried, status, multipliers
+        info = StepInfo.from_substeps(
+            self.tolerance * s.error, s.tried, s.done == h, system.multipliers(t, s.g, s.xi, u)
         )
+        return DormandPrinceCarry(t, s.g, s.xi, s.substep), info
 
-    def _substep(self, system: MechanicalSystem, t, g, xi, k, u) -> tuple[Any, Array, Array]:
+    def _substep(
+        self, system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, k: Scalar, u: Controls
+    ) -> tuple[Any, Array, Array]:
         """(g, xi, error) after one substep k; the error in units of the tolerance."""
-        A, b, c, fifth, third = tableau()
+        A, b, c, fifth, third = dop853_tableau()
         group, tau, n = system.group, Cayley(), system.group.dim
         slopes: list[Array] = []
 
         @jax.jit  # traced once, not at every stage
-        def field(s, y):
+        def field(s: Scalar, y: Array) -> Array:
             """(x', xi') of the configuration g tau(x) and its velocity."""
             x, v = y[:n], y[n:]
             rate = system.acceleration(s, group.compose(g, tau.tau(group, x)), v, u)[0]
             return jnp.concatenate([tau.left_inverse(group, x, v), rate])
 
-        def combined(weights):
+        def combined(weights: Iterable[float]) -> Any:
             return sum(float(w) * slope for w, slope in zip(weights, slopes, strict=False) if w != 0.0)
 
         y = jnp.concatenate([jnp.zeros(n), xi])
@@ -252,10 +268,14 @@ class DormandPrince(Integrator):
         g = group.normalise(group.compose(g, tau.tau(group, new[:n])))
         return g, system.project(g, new[n:], t + k), jnp.abs(k) * five / norm / self.tolerance
 
-    def observe(self, system, carry: DormandPrinceCarry, h) -> State:
-        return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.xi)
+    def observe(self, system: MechanicalSystem, carry: DormandPrinceCarry, h: Scalar) -> State:
+        return observe_phase(system, carry)
 
 
+@register(
+    words="The accurate motion, to compare with: Dormand and Prince's method at a tolerance near round-off.",
+    use_when="you want to know how far off another method is",
+)
 @final
 @dataclass(frozen=True)
 class Reference(DormandPrince):
@@ -267,28 +287,16 @@ class Reference(DormandPrince):
     tolerance: float = 1e-13
     name = "reference"
 
-    def claims(self, system) -> Claims:
+    def claims(self, system: MechanicalSystem) -> Claims:
         return Claims(None, condition="all other methods are measured against it")
-
-    def trajectory(self, system: MechanicalSystem, state: State, times: np.ndarray, controls=None) -> list[State]:
-        return scipy_motion(system, state, times, controls, self.tolerance)
-
-    def flow(self, system: MechanicalSystem, like: State) -> Callable[[State, float, Any], State]:
-        def flow(state: State, t: float, u=None) -> State:
-            controls = None if u is None else jax.tree.map(lambda leaf: leaf[None], u)
-            found = scipy_motion(system, state, np.array([float(state.t), t]), controls, self.tolerance)
-            if len(found) < 2:
-                raise NumericalFailure(f"DOP853 could not pass from t={state.t} to t={t}")
-            return found[-1]
-
-        return flow
 
 
 @partial(jax.jit, static_argnames="restore")
 def _flat_derivative(
     system: MechanicalSystem, restore: Callable[[Array], Any], t: Array, y: Array, u: Controls
 ) -> Array:
-    return ravel_pytree(derivative(system, t, *restore(y), u))[0]
+    g, xi = restore(y)
+    return ravel_pytree(derivative(system, t, g, xi, u))[0]
 
 
 def scipy_motion(
@@ -296,8 +304,8 @@ def scipy_motion(
 ) -> list[State]:
     """The states at `times` by SciPy's DOP853 on g' = g xi, xi' = acceleration, for independent checks of our methods.
 
-    The first time is that of `state`. The list ends early where the motion cannot be continued. Row k of `controls` is held
-    from times[k] to times[k + 1]. `tolerance` is the relative and the absolute one.
+    The first time is that of `state`. The list ends early where the motion cannot be continued. Row k of `controls` is
+    held from times[k] to times[k + 1]. `tolerance` is the relative and the absolute one.
     """
     from scipy.integrate import solve_ivp
 

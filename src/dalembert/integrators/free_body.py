@@ -1,31 +1,33 @@
-"""Principal axes and quaternions (scalar first).
+"""The free rigid body: one step as a map with constants, for every order of discrete Moser-Veselov and the exact flow.
 
-One step of the free rigid body as a map with constants: every order of discrete Moser-Veselov, and the exact flow (`_free_flow`).
-
-A step of the discrete Moser-Veselov method with scale s solves s m = 2 q0 I q + 2 q x I q for the unit quaternion (q0, q)
-and turns the body by it; s m' = 2 q0 I q - 2 q x I q. With x = 2 <q, I q>, y = 2 <q, J I q> (both constant on a level of
-|m|^2 and of the energy), N = 1 - (y J + x adj J)/det I and w = m + m' this is the explicit map
+A step of the discrete Moser-Veselov method with scale s solves s m = 2 q0 I q + 2 q x I q for the unit quaternion (q0,
+q) and turns the body by it; s m' = 2 q0 I q - 2 q x I q. With x = 2 <q, I q>, y = 2 <q, J I q> (both constant on a
+level of |m|^2 and of the energy), N = 1 - (y J + x adj J)/det I and w = m + m' this is the explicit map
 
     m' = |m| P/|P|,   P = adj(N) m + s N (m x I^-1 m),   (q0, q) ~ (s <w, I^-1 w>, 2 x I^-1 w).
 
-The numbers s, x, y are all that a method has to supply: see docs/exact-rigid-body.md. Notation: J = tr(I)/2 - I;
-E1, E2, E3 its elementary symmetric functions; D = det I = E1 E2 - E3; C = |m|^2; H = <m, I^-1 m>; H2 = |J m|^2.
-
-The exact flow of the free rigid body over a step, as the constants of the map of `_free_body`.
-
-The scale s, x, y and the phase B follow polynomial equations in time, which Taylor series solve to round-off.
+The numbers s, x, y are all that a method has to supply: see docs/exact-rigid-body.md. For the exact flow over a step
+they and the phase B follow polynomial equations in time, which Taylor series solve to round-off. Notation: J = tr(I)/2
+- I; E1, E2, E3 its elementary symmetric functions; D = det I = E1 E2 - E3; C = |m|^2; H = <m, I^-1 m>; H2 = |J m|^2.
+Quaternions have the scalar first.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from ..numerics import find_root
+from ..numerics.types import AnyArray as Array
+from ..numerics.types import Float, Scalar
+
+Vector3 = Float[Array, "3"]
+Matrix3 = Float[Array, "3 3"]
+Quaternion = Float[Array, "4"]
 
 
 def principal_axes(inertia: Array) -> Array:
@@ -34,7 +36,7 @@ def principal_axes(inertia: Array) -> Array:
     It is a constant for derivatives: what is computed with it must not depend on the choice of axes.
     """
 
-    def rotate(state, pair):
+    def rotate(state: tuple[Array, Array], pair: Array) -> tuple[tuple[Array, Array], None]:
         A, R = state
         i, j = pair
         gap, off = A[j, j] - A[i, i], A[i, j]
@@ -54,7 +56,7 @@ def principal_axes(inertia: Array) -> Array:
     return jax.lax.scan(rotate, (A, jnp.eye(3)), pairs)[0][1]
 
 
-def compose(p: Array, q: Array) -> Array:
+def quaternion_product(p: Array, q: Array) -> Array:
     """The product p q of two quaternions, scalar first."""
     a, b, c, d = p
     w, x, y, z = q
@@ -68,12 +70,12 @@ def compose(p: Array, q: Array) -> Array:
     )
 
 
-def unit(q: Array) -> Array:
+def unit_multiple(q: Array) -> Array:
     """q/|q|."""
     return q * (1.0 / jnp.sqrt(q @ q))
 
 
-def rotation(q: Array) -> Array:
+def rotation_matrix(q: Array) -> Array:
     """The rotation matrix of a unit quaternion."""
     a, b, c, d = q
     return jnp.array(
@@ -85,7 +87,7 @@ def rotation(q: Array) -> Array:
     )
 
 
-def about(m: Array, square: Array, angle: Array) -> Array:
+def rotation_about(m: Vector3, square: Scalar, angle: Scalar) -> Quaternion:
     """The quaternion of the rotation by |m| angle about m, given |m|^2; smooth at m = 0."""
     half = 0.5 * angle
     positive = square > 0.0
@@ -94,7 +96,7 @@ def about(m: Array, square: Array, angle: Array) -> Array:
     return jnp.concatenate([jnp.cos(turned)[None], jnp.where(positive, jnp.sin(turned) * (1.0 / size), half) * m])
 
 
-TINY = 1e-120  # its square must not underflow in derivatives
+REGULARISATION = 1e-120  # its square must not underflow in derivatives
 
 
 class Body(NamedTuple):
@@ -115,9 +117,9 @@ class Body(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """What a method supplies: the scale s of the momentum, x = E1 - e1, y = E2 - e2, the phase B, and whether they exist."""
+    """What a method supplies: the scale s of m, x = E1 - e1, y = E2 - e2, the phase B, and whether they exist."""
 
-    s: Array
+    s: Scalar
     x: Array
     y: Array
     B: Array
@@ -146,7 +148,7 @@ def adjugate(matrix: Array) -> Array:
     return jnp.stack([jnp.cross(b, c), jnp.cross(c, a), jnp.cross(a, b)])
 
 
-def body(inertia: Array, m: Array) -> Body:
+def body_on_level(inertia: Array, m: Array) -> Body:
     """The body with inertia tensor `inertia` on the level of the momentum m."""
     one = jnp.eye(3)
     cofactor = adjugate(inertia)
@@ -172,24 +174,23 @@ def body(inertia: Array, m: Array) -> Body:
     )
 
 
-# -- discrete Moser-Veselov at a given scale ----------------------------------------------------------------------------
-def quadratics(b: Body, s, x, y) -> tuple[Array, Array]:
+def quadratics(b: Body, s: Array, x: Array, y: Array) -> tuple[Array, Array]:
     """e1^2 - 2 e2 = tr J^2 - s^2 C and e2^2 - 2 E3 e1 = tr adj(J)^2 - s^2 H2, for e1 = E1 - x, e2 = E2 - y."""
     return x * x - 2 * b.E1 * x + 2 * y + s * s * b.C, y * y - 2 * b.E2 * y + 2 * b.E3 * x + s * s * b.H2
 
 
-def discrete(b: Body, s: Array) -> Scale:
+def discrete_scale(b: Body, s: Scalar) -> Scale:
     """x and y of discrete Moser-Veselov with scale s, on the branch through the identity; it exists for |s| < s*."""
     limit = largest_scale(b)
 
-    def monotone(state):
+    def monotone(state: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
         k, x, _ = state
         y = b.E1 * x - 0.5 * (x * x + s * s * b.C)
         defect = y * y - 2 * b.E2 * y + 2 * b.E3 * x + s * s * b.H2
         change = 0.5 * defect / ((b.E1 - x) * (b.E2 - y) - b.E3)
         return k + 1, x + change, change
 
-    def unfinished(state):
+    def unfinished(state: tuple[Any, Array, Array]) -> Any:
         k, x, change = state
         return (k < 60) & (jnp.abs(change) > 1e-15 * x)
 
@@ -210,12 +211,12 @@ def largest_scale(b: Body) -> Array:
     E3 = jnp.where(jnp.abs(b.E3) < 1e-30 * b.D, 1e-30 * b.D, b.E3)
     squares, minors = b.E1 * b.E1 - 2 * b.E2, b.E2 * b.E2 - 2 * b.E1 * E3
 
-    def sign(e):
+    def sign(e: Array) -> Array:
         return (
             ((b.H2 * e + 2 * b.C * E3) * e + (b.C * minors - b.H2 * squares)) * e - 2 * b.H2 * E3
         ) * e - b.C * E3 * E3
 
-    def halve(_, bounds):
+    def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds
         middle = jnp.sqrt(low * high)
         above = sign(middle) > 0
@@ -223,40 +224,43 @@ def largest_scale(b: Body) -> Array:
 
     low, high = jax.lax.fori_loop(0, 64, halve, jax.lax.stop_gradient((1e-40 * b.E1, b.E1)))
     e1 = jnp.sqrt(low * high)
-    return jax.lax.stop_gradient(jnp.sqrt((squares - e1 * e1 + 2 * E3 / e1 + TINY) / (b.C + TINY)))
+    return jax.lax.stop_gradient(jnp.sqrt((squares - e1 * e1 + 2 * E3 / e1 + REGULARISATION) / (b.C + REGULARISATION)))
 
 
-# -- the map ------------------------------------------------------------------------------------------------------------
-def differences(L: Array) -> Array:
+def inverse_differences(L: Array) -> Array:
     """c with (m x I^-1 m)_i = c_i m_j m_k."""
     return jnp.stack([L[2] - L[1], L[0] - L[2], L[1] - L[0]])
 
 
-def at_smallest(n: Array, options: list[Array]) -> Array:
+def select_at_smallest(n: Array, options: list[Array]) -> Array:
     """The option of the smallest n_i: the ratios are 1, dn and cn <= dn, and only cn changes its sign."""
     first = (n[0] < n[1]) & (n[0] < n[2])
     return jnp.where(first, options[0], jnp.where(n[1] < n[2], options[1], options[2]))
 
 
-def constants(b: Body, scale: Scale) -> Step:
+def step_constants(b: Body, scale: Scale) -> Step:
     """The constants of the map for a scale, in principal axes of the body."""
     s, x, y = scale.s, scale.x, scale.y
     one = jnp.eye(3)
     K = (y * b.mass + x * b.cofactor) / b.D
-    p, nu = _diagonal(b, x, y, 1.0 - jnp.diag(K))
+    p, nu = _stable_diagonal(b, x, y, 1.0 - jnp.diag(K))
     adj = (adjugate(K) - jnp.trace(K) * one + K + (1.0 - nu) * one) / nu
     push = s / nu * (one - K)
     sense = jnp.where(s < 0, -1.0, 1.0)
-    a, f = 0.25 * jnp.abs(s) / (b.H + TINY), 0.5 * sense * (x + 0.5 * TINY * s * s) / (b.H + TINY)
+    a, f = (
+        0.25 * jnp.abs(s) / (b.H + REGULARISATION),
+        0.5 * sense * (x + 0.5 * REGULARISATION * s * s) / (b.H + REGULARISATION),
+    )
     L = jnp.diag(b.inverse)
-    rest = jnp.abs(s) * TINY / (b.H + TINY)
-    return Step(p, jnp.diag(push) * differences(L), a * L, f * L, rest, b.C, (adj, push, b.inverse, a, f))
+    rest = jnp.abs(s) * REGULARISATION / (b.H + REGULARISATION)
+    return Step(p, jnp.diag(push) * inverse_differences(L), a * L, f * L, rest, b.C, (adj, push, b.inverse, a, f))
 
 
-def _diagonal(b: Body, x, y, n: Array) -> tuple[Array, Array]:
-    """(N_j N_k/nu - 1)_i, free of cancellation, and nu, the product of the two N other than the smallest (they are positive).
+def _stable_diagonal(b: Body, x: Array, y: Array, n: Array) -> tuple[Array, Array]:
+    """(N_j N_k/nu - 1)_i, free of cancellation, and nu, the product of the two N other than the smallest.
 
-    With k the smallest: p_k = 0, p_i = (J_i - J_k)(y - J_j x)/(D N_i). Other divisors than nu are unstable.
+    These two are positive. With k the smallest: p_k = 0, p_i = (J_i - J_k)(y - J_j x)/(D N_i). Other divisors than nu
+    are unstable.
     """
     J = jnp.diag(b.mass)
     options = []
@@ -265,7 +269,7 @@ def _diagonal(b: Body, x, y, n: Array) -> tuple[Array, Array]:
         pi, pj = (J[i] - J[k]) * (y - J[j] * x) / (b.D * ni), (J[j] - J[k]) * (y - J[i] * x) / (b.D * nj)
         entries = {i: pi, j: pj, k: jnp.zeros_like(pi)}
         options.append(jnp.stack([entries[0], entries[1], entries[2], ni * nj]))
-    chosen = at_smallest(n, options)
+    chosen = select_at_smallest(n, options)
     return chosen[:3], jax.lax.stop_gradient(chosen[3])
 
 
@@ -275,11 +279,11 @@ def turn(step: Step, m: Array) -> tuple[Array, Array]:
     first, second, third = m[0], m[1], m[2]
     products = jnp.stack([second * third, third * first, first * second])
     P = m + (step.p * m + step.r * products)
-    return _finish(step, m, P, step.a, step.f)
+    return _turned_pair(step, m, P, step.a, step.f)
 
 
-def _finish(step: Step, m, P, a, f) -> tuple[Array, Array]:
-    new = P * jnp.sqrt((step.C + TINY) / (P @ P + TINY))
+def _turned_pair(step: Step, m: Array, P: Array, a: Array, f: Array) -> tuple[Array, Array]:
+    new = P * jnp.sqrt((step.C + REGULARISATION) / (P @ P + REGULARISATION))
     w = m + new
     return new, jnp.concatenate([(step.rest + jnp.sum(a * w * w))[None], f * w])
 
@@ -288,32 +292,32 @@ def turn_tensorial(step: Step, m: Array) -> tuple[Array, Array]:
     """`turn` with tensors in place of their diagonals."""
     adj, push, inverse, a, f = step.tensors
     P = m + (adj @ m + push @ jnp.cross(m, inverse @ m))
-    new = P * jnp.sqrt((step.C + TINY) / (P @ P + TINY))
+    new = P * jnp.sqrt((step.C + REGULARISATION) / (P @ P + REGULARISATION))
     w = m + new
     Lw = inverse @ w
     return new, jnp.concatenate([(step.rest + a * (w @ Lw))[None], f * Lw])
 
 
 @turn.defjvp
-def _turn_jvp(primals, tangents):
+def _turn_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
     return turn(*primals), jax.jvp(turn_tensorial, primals, tangents)[1]
 
 
-CYCLE = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
-TERMS = 16
-REACH = 0.18  # of a Taylor substep, in units of I_min/|m|: the series then converges to round-off at order TERMS
-NODES, WEIGHTS = (np.polynomial.legendre.leggauss(7)[0] + 1) / 2, np.polynomial.legendre.leggauss(7)[1] / 2
-POWERS = NODES[:, None] ** np.arange(TERMS + 1)
+CYCLIC = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
+SERIES_ORDER = 16
+MAX_TURN = 0.18  # of a Taylor substep, in units of I_min/|m|: the series then converges to round-off
+GAUSS_NODES, GAUSS_WEIGHTS = (np.polynomial.legendre.leggauss(7)[0] + 1) / 2, np.polynomial.legendre.leggauss(7)[1] / 2
+GAUSS_POWERS = GAUSS_NODES[:, None] ** np.arange(SERIES_ORDER + 1)
 
 
-def taylor(point: Array, coefficients: Array, dt: Array, terms: int = TERMS) -> Array:
+def taylor_coefficients(point: Array, coefficients: Array, dt: Array, terms: int = SERIES_ORDER) -> Array:
     """Coefficients (terms + 1, 4) of the series in t/dt of the solution through `point` of
 
     u' = 1 - a v - b w + c v w,  v' = u (d - e w),  w' = u (f - g v),  z' = -c w.
     """
     a, b, c, d, e, f, g = coefficients
 
-    def term(carry, n):
+    def term(carry: tuple[Array, Array], n: Array) -> tuple[tuple[Array, Array], None]:
         series, mirror = carry  # mirror holds the coefficients in reverse: the product's coefficient is a dot product
         u, v, w, _ = mirror[0]
         vw, uw, uv = series[:, 1] @ mirror[:, 2], series[:, 0] @ mirror[:, 2], series[:, 0] @ mirror[:, 1]
@@ -327,66 +331,78 @@ def taylor(point: Array, coefficients: Array, dt: Array, terms: int = TERMS) -> 
     return jax.lax.scan(term, (start, start), jnp.arange(terms))[0][0]
 
 
-class Marched(NamedTuple):
+class HalfAndEnd(NamedTuple):
     """The solution at half the time and at the time."""
 
     half: Array
-    whole: Array
+    end: Array
 
 
-def _march(gain, size: int, h: Array, rate: Array) -> Marched:
-    """The sum of gain(point, dt) over substeps of at most REACH/rate, from 0; compensated, so its error is that of one substep."""
-    count = jnp.maximum(1.0, jnp.ceil(0.5 * jnp.abs(h) * rate / REACH))
+def _sum_substeps(gain: Callable[[Array, Array], Array], size: int, h: Scalar, rate: Scalar) -> HalfAndEnd:
+    """The sum of gain(point, dt) over substeps of at most MAX_TURN/rate, from 0.
+
+    It is compensated, so that its error is that of one substep.
+    """
+    count = jnp.maximum(1.0, jnp.ceil(0.5 * jnp.abs(h) * rate / MAX_TURN))
     dt = 0.5 * h / count
 
-    def substep(state):
+    def substep(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         k, half, point, lost = state
         change = gain(point, dt) - lost
         new = point + change
         return k + 1.0, jnp.where(k + 1.0 == count, new, half), new, (new - point) - change
 
     zero = jnp.zeros(size)
-    return Marched(
+    return HalfAndEnd(
         *jax.lax.while_loop(lambda state: state[0] < 2 * count, substep, (jnp.zeros(()), zero, zero, zero))[1:3]
     )
 
 
 def scale_equations(b: Body) -> Array:
-    """s' = 1 - (E1 y + E2 x - x y)/D,  x' = s (H - C y/D),  y' = s (H E1 - C - H2 x/D),  B' = -y/D, as `taylor` has them."""
+    """s' = 1 - (E1 y + E2 x - x y)/D,  x' = s (H - C y/D),  y' = s (H E1 - C - H2 x/D),  B' = -y/D.
+
+    As the coefficients that `taylor_coefficients` takes.
+    """
     return jnp.stack([b.E2 / b.D, b.E1 / b.D, 1.0 / b.D, b.H, b.C / b.D, b.K, b.H2 / b.D])
 
 
-def scale_flow(coefficients: Array, h: Array, rate: Array) -> Array:
+def scale_flow(coefficients: Array, h: Scalar, rate: Scalar) -> Array:
     """(s, x, y, B) at the time h by these equations; over many turns `orbit` is the more accurate way."""
-    return _march(lambda point, dt: jnp.sum(taylor(point, coefficients, dt)[:0:-1], axis=0), 4, h, rate).whole
+    return _sum_substeps(
+        lambda point, dt: jnp.sum(taylor_coefficients(point, coefficients, dt)[:0:-1], axis=0), 4, h, rate
+    ).end
 
 
-def rate(b: Body) -> Array:
+def rotation_rate(b: Body) -> Array:
     """A bound of |m|/I_min: the fastest rotation on the level."""
     return jax.lax.stop_gradient(jnp.sqrt(b.C * jnp.max(jnp.sum(jnp.abs(b.inverse), axis=1)) ** 2))
 
 
 class Orbit(NamedTuple):
-    """What the polhode gives, without cancellation: (s, x, y, B), and 1 - n_i and v = s/N_b for the ratios n_i = N_i/N_b."""
+    """What the polhode gives, without cancellation: (s, x, y, B), 1 - n_i and v = s/N_b for the ratios n_i = N_i/N_b."""
 
     scale: Array
     gone: Array
     v: Array
 
 
-def orbit(b: Body, h: Array) -> Orbit:
-    """The set-up of the exact map from Euler's equations, started where the polhode crosses the plane m_b = 0 (b the intermediate axis).
+def orbit(b: Body, h: Scalar) -> Orbit:
+    """The set-up of the exact map from Euler's equations, started where the polhode crosses the plane m_b = 0.
 
-    There m = (M_a a, c_b M_a M_c v, M_c c) with v' = a c, a' = c_a c_b M_c^2 v c, c' = c_c c_b M_a^2 v a (a = cn, c = dn).
-    A step from -h/2 to h/2 mirrors m in that plane, and its equations are solved at sight with the values at h/2:
-    W = a^2 c^2 + v^2 sum m_i^2/I_i^2,  s = 2 v a c/W,  x = 2 v^2 sum (m_i^2/I_i)/W,  y = 2 v^2 sum (J_i m_i^2/I_i)/W, i = a, c;
-    B = -int y/D. By the addition theorem N_a : N_b : N_c = c : 1 : a and s/N_b = v with the values at h.
+    b is the intermediate axis. There m = (M_a a, c_b M_a M_c v, M_c c) with v' = a c, a' = c_a c_b M_c^2 v c, c' = c_c
+    c_b M_a^2 v a (a = cn, c = dn). A step from -h/2 to h/2 mirrors m in that plane, and its equations are solved at
+    sight with the values at h/2: W = a^2 c^2 + v^2 sum m_i^2/I_i^2,  s = 2 v a c/W,  x = 2 v^2 sum (m_i^2/I_i)/W,  y =
+    2 v^2 sum (J_i m_i^2/I_i)/W, i = a, c; B = -int y/D. By the addition theorem N_a : N_b : N_c = c : 1 : a and s/N_b =
+    v with the values at h.
     """
     L, J, m = jnp.diag(b.inverse), jnp.diag(b.mass), b.m
-    difference = differences(L)
+    difference = inverse_differences(L)
     middle = jnp.where((L[0] - L[1]) * (L[0] - L[2]) <= 0, 0, jnp.where((L[1] - L[0]) * (L[1] - L[2]) <= 0, 1, 2))
-    pick = lambda options: jnp.where(middle == 0, options[0], jnp.where(middle == 1, options[1], options[2]))
-    roll = lambda values: pick([jnp.stack([values[i], values[j], values[k]]) for i, j, k in CYCLE])  # b first
+
+    def pick(options: list[Array]) -> Array:
+        return jnp.where(middle == 0, options[0], jnp.where(middle == 1, options[1], options[2]))
+
+    roll: Callable[[Array], Array] = lambda values: pick([jnp.stack([values[i], values[j], values[k]]) for i, j, k in CYCLIC])  # b first
     (Lb, La, Lc), (_, Ja, Jc), (cb, ca, cc), (mb, ma, mc) = roll(L), roll(J), roll(difference), roll(m)
     width = La - Lc
     share = jnp.where(width == 0.0, 1.0, (Lb - Lc) / jnp.where(width == 0.0, 1.0, width))
@@ -395,48 +411,143 @@ def orbit(b: Body, h: Array) -> Orbit:
     one = jnp.ones(())
     equations = jnp.stack([one, one, one, first, first, second, second])
 
-    def scale(v, d, e):
+    def scale(v: Array, d: Array, e: Array) -> tuple[Array, Array, Array]:
         a, c = 1.0 - d, 1.0 - e
         fa, fc = A * a * a * La, C * c * c * Lc
         W = (a * c) ** 2 + v * v * (fa * La + fc * Lc)
         return 2 * v * a * c / W, 2 * v * v * (fa + fc) / W, 2 * v * v * (Ja * fa + Jc * fc) / W
 
-    def gain(point, dt):
-        series = taylor(jnp.append(point[:3], 0.0), equations, dt)[:, :3]
-        inner = POWERS @ series
-        phase = WEIGHTS @ jax.vmap(scale)(*inner.T)[2]
+    def gain(point: Array, dt: Array) -> Array:
+        series = taylor_coefficients(jnp.append(point[:3], 0.0), equations, dt)[:, :3]
+        inner = GAUSS_POWERS @ series
+        phase = GAUSS_WEIGHTS @ jax.vmap(scale)(*inner.T)[2]
         return jnp.append(jnp.sum(series[:0:-1], axis=0), -2.0 * dt * phase / b.D)
 
-    half, (v, d, e, _) = _march(gain, 4, h, rate(b))
+    half, (v, d, e, _) = _sum_substeps(gain, 4, h, rotation_rate(b))
     zero = jnp.zeros(())
     ratios = pick([jnp.stack([zero, e, d]), jnp.stack([d, zero, e]), jnp.stack([e, d, zero])])
     return Orbit(jnp.stack([*scale(half[0], half[1], half[2]), half[3]]), ratios, v)
 
 
 @jax.custom_jvp
-def _attached(values: Array, coefficients: Array, h: Array, rate: Array) -> Array:
-    """`values` of `scale_flow`, with its derivatives: a Jacobian by forward mode, so that reverse mode need not pass through the loop."""
+def _with_flow_derivative(values: Array, coefficients: Array, h: Scalar, rate: Scalar) -> Array:
+    """`values` of `scale_flow`, with its derivatives.
+
+    They are a Jacobian by forward mode, so that reverse mode need not pass through the loop.
+    """
     return values
 
 
-@_attached.defjvp
-def _attached_jvp(primals, tangents):
+@_with_flow_derivative.defjvp
+def _flow_derivative_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
     values, coefficients, h, rate = primals
     by_level, by_time = jax.jacfwd(scale_flow, argnums=(0, 1))(coefficients, h, rate)
     return values, by_level @ tangents[1] + by_time * tangents[2]
 
 
-def exact_step(b: Body, h: Array) -> tuple[Step, Scale]:
+def exact_step(b: Body, h: Scalar) -> tuple[Step, Scale]:
     """The constants of the map that is the flow over the time h, once turned back by |m| B about the momentum."""
     found = orbit(*jax.lax.stop_gradient((b, h)))
-    s, x, y, B = _attached(found.scale, scale_equations(b), h, rate(b))
+    s, x, y, B = _with_flow_derivative(found.scale, scale_equations(b), h, rotation_rate(b))
     s = jnp.where(jnp.abs(s) < 1e-100, 1e-100, s)  # h is half a period, or a period, to the last bit
     scale = Scale(s, x + 0.5 * b.H * 1e-200, y, B, jnp.asarray(True))
     n = 1.0 - found.gone
     options = []
-    for k, i, j in CYCLE:
+    for k, i, j in CYCLIC:
         ni, nj = jnp.maximum(n[i], 1e-100), jnp.maximum(n[j], 1e-100)
         entries = {i: (found.gone[i] - found.gone[k]) / ni, j: (found.gone[j] - found.gone[k]) / nj, k: jnp.zeros(())}
         options.append(jnp.stack([entries[0], entries[1], entries[2], *(found.v / (ni * nj) * n)]))
-    chosen = at_smallest(n, options)
-    return constants(b, scale)._replace(p=chosen[:3], r=chosen[3:] * differences(jnp.diag(b.inverse))), scale
+    chosen = select_at_smallest(n, options)
+    return step_constants(b, scale)._replace(
+        p=chosen[:3], r=chosen[3:] * inverse_differences(jnp.diag(b.inverse))
+    ), scale
+
+
+def map_constants(inertia: Array, m: Array, h: Scalar, order: int | str, variant: str) -> tuple[Step, Array, Array]:
+    """(constants, phase, whether they exist) of the map of this order for a body in principal axes."""
+    b = body_on_level(inertia, m)
+    if isinstance(order, str):
+        step, scale = exact_step(b, h)
+        return step, scale.B, scale.exists
+    if variant == "scaled":
+        scale = discrete_scale(b, truncated_scale(b, h, order))
+        return step_constants(b, scale), scale.B, scale.exists
+    b = b if order == 2 else modified_body(b, m, h, order)
+    scale = discrete_scale(b, h)
+    positive = jnp.all(jnp.diag(b.inverse) > 0)
+    return step_constants(b, scale), scale.B, scale.exists & positive
+
+
+class ScaleSeries(NamedTuple):
+    """Coefficients in z = h^2 of s/h, x/h^2 and B/h^3 of the exact flow over the time h."""
+
+    s: list[Array]
+    x: list[Array]
+    B: list[Array]
+
+
+def scale_series(b: Body, terms: int) -> ScaleSeries:
+    """The first `terms` coefficients, by the Taylor recursion from 0."""
+    table = taylor_coefficients(jnp.zeros(4), scale_equations(b), jnp.ones(()), 2 * terms + 1)
+    return ScaleSeries(
+        *[[table[2 * k + first, column] for k in range(terms)] for first, column in ((1, 0), (2, 1), (3, 3))]
+    )
+
+
+def series_product(a: list[Array], b: list[Array]) -> list[Array]:
+    """The product of two power series."""
+    return [sum((a[j] * b[k - j] for j in range(1, k + 1)), a[0] * b[k]) for k in range(len(a))]
+
+
+def series_reciprocal(a: list[Array]) -> list[Array]:
+    """The reciprocal of a power series."""
+    inverse = [1.0 / a[0]]
+    for k in range(1, len(a)):
+        inverse.append(-sum(a[j] * inverse[k - j] for j in range(1, k + 1)) / a[0])
+    return inverse
+
+
+def truncated_scale(b: Body, h: Scalar, order: int) -> Array:
+    """h/(1 + tau3 h^2 + (tau5 - 2 tau3^2) h^4 + ...), with the terms that the order needs.
+
+    1/(1 + ...) is s/h of the exact flow.
+    """
+    return h / horner(series_reciprocal(scale_series(b, order // 2).s), h * h)
+
+
+def modified_moments(b: Body, terms: int) -> tuple[list[Array], list[Array]]:
+    """Series in h^2 of alpha and beta: with 1/I~ = alpha/I + beta discrete Moser-Veselov is exact.
+
+    Hairer and Vilmart 2006: alpha = (s cos f - c x)^2/(s h) and beta = 2 c (s cos f - c x)/(s h), with f = -|m| B/2 and
+    c = sin f/|m|.
+    """
+    s, x, B = scale_series(b, terms)
+    zero = [0.0 * s[0]] * terms
+    shift: Callable[[list[Array], int], list[Array]] = lambda a, k: (zero[:k] + a)[:terms]
+    square = [-0.25 * b.C * c for c in shift(series_product(B, B), 3)]  # -f^2
+    cosine, sine = list(zero), list(zero)
+    power, factor = [1.0 + zero[0], *zero[1:]], 1.0
+    for k in range(terms // 3 + 1):
+        cosine = [a + factor * p for a, p in zip(cosine, power, strict=True)]
+        sine = [a + factor / (2 * k + 1) * p for a, p in zip(sine, power, strict=True)]
+        power, factor = series_product(power, square), factor / ((2 * k + 1) * (2 * k + 2))
+    c = [-0.5 * a for a in series_product(B, sine)]  # c/h^3
+    u = [a - e for a, e in zip(series_product(s, cosine), shift(series_product(c, x), 2), strict=True)]
+    ratio = series_product(u, series_reciprocal(s))
+    return series_product(u, ratio), [2.0 * a for a in shift(series_product(c, ratio), 1)]
+
+
+def modified_body(b: Body, m: Array, h: Scalar, order: int) -> Body:
+    """The body with the modified moments of inertia, alpha and beta cut after the terms that the order needs."""
+    alpha, beta = (horner(coefficients, h * h) for coefficients in modified_moments(b, order // 2))
+    inverse = alpha * b.inverse + beta * jnp.eye(3)
+    cofactor = adjugate(inverse)
+    return body_on_level(cofactor / (inverse[0] @ cofactor[0]), m)
+
+
+def horner(coefficients: list[Array], z: Scalar) -> Array:
+    """c_0 + c_1 z + c_2 z^2 + ..."""
+    value = coefficients[-1]
+    for c in coefficients[-2::-1]:
+        value = value * z + c
+    return value

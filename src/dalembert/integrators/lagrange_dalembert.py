@@ -1,9 +1,8 @@
-"""A step in as many unknowns as the motion has freedoms: the velocity w by coordinates on the discrete constraint, multipliers eliminated.
+"""The discrete Lagrange-d'Alembert principle on any group, for any pair (L_d, D_d).
 
-Where -D1 L_d = mu0(w) is explicit, p_k + A(g_k)^T h l = mu0(w) says that mu0 - p_k annihilates D at g_k: n - m equations for the n - m
-coordinates of w, and h l is read off afterwards.
-
-The discrete Lagrange-d'Alembert principle on any group, for any pair (L_d, D_d).
+Where coordinates on the discrete constraint are known, a step has as many unknowns as the motion has freedoms. Where
+-D1 L_d = mu0(w) is explicit, p_k + A(g_k)^T h l = mu0(w) says that mu0 - p_k annihilates D at g_k: n - m equations for
+the n - m coordinates of w, and h l is read off afterwards.
 """
 
 from __future__ import annotations
@@ -11,91 +10,91 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from ..errors import InvalidInput, OffConstraint, UnknownName
-from ..groups import Cayley, Retraction
+from ..groups import Cayley, Group, Retraction
 from ..kernels import LoweringError
 from ..mechanics import Discretisation, FiniteDifference, InvariantSystem, MechanicalSystem, State
 from ..numerics import Root, literals, solve
-from .base import Claims, Integrator, Prediction, StepInfo, fine, info
-from .properties import conservative, inertial, unconstrained
-
-
-class Coordinates(Protocol):
-    """Coordinates x on the velocities w that a step may have, and the pairing of covectors c = mu0 - p with D."""
-
-    def of(self, system: Any, w: Array) -> tuple[Array, Array]:
-        """(x, what else w is made of)."""
-
-    def velocity(self, system: Any, x: Array, rest: Array) -> Array: ...
-
-    def rest(self, off: Callable[[Array], Array], x: Array) -> Array:
-        """What else w is made of, so that off(w) = 0: the discrete constraint."""
-
-    def on_D(self, system: Any, rows: Array, c: Array) -> Array:
-        """c on the kernel of `rows`, n - m numbers."""
-
-    def reaction(self, system: Any, rows: Array, c: Array) -> Array:
-        """l with rows^T l = c, for a c that is zero on D."""
+from ..numerics.types import AnyArray as Array
+from ..numerics.types import Controls, Covector, Element, Scalar, Velocity
+from .base import Claims, Integrator, Prediction, Result, StepInfo
+from .properties import conservative, purely_inertial, unconstrained
+from .registry import register
 
 
 class OnSubspace(NamedTuple):
-    """w = B x where d is constant."""
+    """Coordinates w = B x where d is constant. (For the methods see `OnFibre`.)"""
 
-    def of(self, system: InvariantSystem, w: Array) -> tuple[Array, Array]:
+    def of(self, system: Any, w: Velocity) -> tuple[Array, Array]:
         return system.coordinates(w), jnp.zeros(0)
 
-    def velocity(self, system: InvariantSystem, x: Array, rest: Array) -> Array:
+    def velocity(self, system: Any, x: Array, rest: Array) -> Any:
         return system.subspace @ x
 
     def rest(self, off: Callable[[Array], Array], x: Array) -> Array:
         return jnp.zeros(0)
 
-    def on_D(self, system: InvariantSystem, rows: Array, c: Array) -> Array:
+    def on_D(self, system: Any, rows: Array, c: Covector) -> Any:
         return system.subspace.T @ c
 
-    def reaction(self, system: InvariantSystem, rows: Array, c: Array) -> Array:
+    def reaction(self, system: Any, rows: Array, c: Covector) -> Array:
         return solve(rows @ rows.T, rows @ c)
 
 
 class OnFibre(NamedTuple):
-    """w = (x, w_f) where the discrete constraint is w_f = r(x) as it is written, and A(g_k) = (K, +-1): an Ehresmann connection."""
+    """Coordinates x of w = (x, w_f) where the discrete constraint is written as w_f = r(x), and A(g_k) = (K, +-1).
+
+    This is an Ehresmann connection. c = mu0 - p are covectors, to be paired with D.
+    """
 
     free: tuple[int, ...]
     bound: tuple[int, ...]
     signs: tuple[int, ...]
 
-    def of(self, system: Any, w: Array) -> tuple[Array, Array]:
-        return w[_index(self.free)], w[_index(self.bound)]
+    def of(self, system: Any, w: Velocity) -> tuple[Array, Array]:
+        """(x, what else w is made of)."""
+        return w[_indices(self.free)], w[_indices(self.bound)]
 
     def velocity(self, system: Any, x: Array, rest: Array) -> Array:
-        return jnp.concatenate([x, rest])[np.argsort(_index(self.free + self.bound))]
+        """w from both."""
+        return jnp.concatenate([x, rest])[np.argsort(_indices(self.free + self.bound))]
 
     def rest(self, off: Callable[[Array], Array], x: Array) -> Array:
+        """What else w is made of, so that off(w) = 0: the discrete constraint."""
         return off(self.velocity(None, x, jnp.zeros(len(self.bound)))) * -np.array(self.signs, float)
 
-    def on_D(self, system: Any, rows: Array, c: Array) -> Array:
-        return c[_index(self.free)] - rows[:, _index(self.free)].T @ self.reaction(system, rows, c)
+    def on_D(self, system: Any, rows: Array, c: Covector) -> Array:
+        """c on the kernel of `rows`, n - m numbers."""
+        return c[_indices(self.free)] - rows[:, _indices(self.free)].T @ self.reaction(system, rows, c)
 
-    def reaction(self, system: Any, rows: Array, c: Array) -> Array:
-        return c[_index(self.bound)] * np.array(self.signs, float)
+    def reaction(self, system: Any, rows: Array, c: Covector) -> Array:
+        """l with rows^T l = c, for a c that is zero on D."""
+        return c[_indices(self.bound)] * np.array(self.signs, float)
 
 
-def _index(places: tuple[int, ...]) -> np.ndarray:
+Coordinates = OnSubspace | OnFibre  # on the velocities w that a step may have
+
+
+def _indices(places: tuple[int, ...]) -> np.ndarray:
     return np.array(places, int)
 
 
-Off = Callable[[Any, Any, Any, Array, Any], Array]
+DiscreteConstraint = Callable[[Any, Any, Any, Array, Any], Array]
 
 
-def coordinates(system: Any, difference: FiniteDifference, off: Off, t, g, h) -> Coordinates | None:
-    """Coordinates on off(system, t, g, w, h) = 0 that leave no multipliers; None where there are none, or where mu0(w) is not explicit."""
+def multiplier_free_coordinates(
+    system: Any, difference: FiniteDifference, off: DiscreteConstraint, t: Scalar, g: Element, h: Scalar
+) -> Coordinates | None:
+    """Coordinates on off(system, t, g, w, h) = 0 that leave no multipliers.
+
+    None where there are none, or where mu0(w) is not explicit.
+    """
     if not difference.explicit(system.group) or system.holonomic_constraints:
         return None
     if isinstance(system, InvariantSystem):
@@ -105,27 +104,27 @@ def coordinates(system: Any, difference: FiniteDifference, off: Off, t, g, h) ->
 
 
 @lru_cache(maxsize=1024)
-def _on_fibre(off: Off, structure, leaves) -> OnFibre | None:
-    """Each row needs a column that is literally a unit vector, in the derivative of the discrete constraint and in A(g_k)."""
+def _on_fibre(off: DiscreteConstraint, structure: Any, leaves: tuple[Any, ...]) -> OnFibre | None:
+    """Each row needs a literal unit column, in the derivative of the discrete constraint and in A(g_k)."""
 
-    def slopes(w, *flat):
+    def slopes(w: Velocity, *flat: Any) -> Array:
         system, t, g, h = jax.tree.unflatten(structure, flat)
         return jnp.concatenate([jax.jacfwd(lambda w: off(system, t, g, w, h))(w), system.rows(t, g)(w)])
 
-    shapes = [jax.ShapeDtypeStruct(*leaf) for leaf in leaves]
+    shapes = [jax.ShapeDtypeStruct(*leaf) for leaf in leaves]  # type: ignore[no-untyped-call]  # jax has none
     n = jax.tree.unflatten(structure, shapes)[0].group.dim
     try:
-        known = literals(slopes, jax.ShapeDtypeStruct((n,), float), *shapes)
+        known = literals(slopes, jax.ShapeDtypeStruct((n,), float), *shapes)  # type: ignore[no-untyped-call]  # as above
     except LoweringError:
         return None
-    units = [_column(known, np.tile(unit, 2)) for unit in np.eye(known.shape[0] // 2)]
+    units = [_unit_column(known, np.tile(unit, 2)) for unit in np.eye(known.shape[0] // 2)]
     if None in units:
         return None
     bound, signs = zip(*units, strict=True) if units else ((), ())
     return OnFibre(tuple(j for j in range(n) if j not in bound), bound, signs)
 
 
-def _column(matrix: np.ndarray, unit: np.ndarray) -> tuple[int, int] | None:
+def _unit_column(matrix: np.ndarray, unit: np.ndarray) -> tuple[int, int] | None:
     """(j, s) with column j equal to s * unit."""
     signed = ((j, s) for s in (1, -1) for j in range(matrix.shape[1]) if np.array_equal(matrix[:, j], s * unit))
     return next(signed, None)
@@ -145,26 +144,30 @@ class Carry(NamedTuple):
     rest: Array  # what else w and the impulse are made of
 
 
+@register(
+    words="D'Alembert's principle made discrete: takes every system, and stays exactly on the constraint.",
+    use_when="there are forces, controls, time, holonomic, affine or nonlinear constraints, or nothing else fits",
+)
 @dataclass(frozen=True)
 class LagrangeDAlembert(Integrator):
-    """D1 L_d(g_k, g_{k+1}) + D2 L_d(g_{k-1}, g_k) = -h A(g_k)^T l_k, (g_k, g_{k+1}) in D_d, with L_d = h L o rho (jimenez-scheurle (59)).
+    """D1 L_d(g_k, g_{k+1}) + D2 L_d(g_{k-1}, g_k) = -h A(g_k)^T l_k, (g_k, g_{k+1}) in D_d, with L_d = h L o rho.
 
-    rho is the finite difference map of (retraction, node), or `pair` gives any other L_d and D_d. The order is 2 at
-    node 1/2, else 1 (2 on force-free invariant systems). What a state means is `nodes`:
+    (59) of jimenez-scheurle. rho is the finite difference map of (retraction, node), or `pair` gives any other L_d and
+    D_d. The order is 2 at node 1/2, else 1 (2 on force-free invariant systems). What a state means is `nodes`:
     "original": (g_k, v), v in D with the restricted momentum of p_k; composes, does not depend on h.
     "velocity": the redefined nodes (g~, w), on D exactly (Definition 5.6).
-    "deformed": (g_{k+1}, w), on the deformed constraint (87)-(89).
-    Holonomic constraints hold at the nodes, phi(g_{k+1}) = 0, with reactions dphi(g_k)^T l_k beside A(g_k)^T l_k, and the velocity v at a
-    node satisfies dphi v = -phi_t: RATTLE (Andersen 1983) for this L_d, symplectic where nothing is nonholonomic. Original nodes only.
+    "deformed": (g_{k+1}, w), on the deformed constraint (87)-(89). Holonomic constraints hold at the nodes,
+    phi(g_{k+1}) = 0, with reactions dphi(g_k)^T l_k beside A(g_k)^T l_k, and the velocity v at a node satisfies dphi v
+    = -phi_t: RATTLE (Andersen 1983) for this L_d, symplectic where nothing is nonholonomic. Original nodes only.
     """
 
     retraction: Retraction = Cayley()
-    node: float = 0.5
+    node: float | int = 0.5
     nodes: str = "original"
     pair: Discretisation | None = None
     name = "lagrange-dalembert"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         FiniteDifference(self.retraction, self.node)
         if self.nodes not in NODES:
             raise UnknownName("nodes", self.nodes, NODES)
@@ -174,16 +177,16 @@ class LagrangeDAlembert(Integrator):
             )
 
     @property
-    def composes(self) -> bool:  # type: ignore[override]
+    def carry_is_step_free(self) -> bool:  # type: ignore[override]
         return self.nodes == "original"
 
     def adjoint(self) -> LagrangeDAlembert | None:
         return replace(self, node=1 - self.node) if self.pair is None else None
 
-    def claims(self, system) -> Claims:
+    def claims(self, system: MechanicalSystem) -> Claims:
         symmetric = self.node == 0.5 and self.nodes != "deformed" and self.pair is None
         original, still = self.nodes == "original", conservative(system)
-        lifted = original and self.pair is None and isinstance(system, InvariantSystem) and inertial(system)
+        lifted = original and self.pair is None and isinstance(system, InvariantSystem) and purely_inertial(system)
         return Claims(
             2 if symmetric or lifted else 1,
             symmetric=symmetric,
@@ -199,11 +202,11 @@ class LagrangeDAlembert(Integrator):
     def difference(self) -> FiniteDifference:
         return FiniteDifference(self.retraction, self.node)
 
-    def start(self, system, state: State, h, u=None) -> tuple[Carry, StepInfo]:
+    def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
         prediction, rest = self._unknowns(system, state, h * multipliers, h)
         if self.nodes == "original":
-            return Carry(state.t, state.g, state.momentum, None, prediction, rest), fine(multipliers)
+            return Carry(state.t, state.g, state.momentum, None, prediction, rest), StepInfo.explicit(multipliers)
         s, group, xi = self.node, system.group, h * state.xi
         shift = self.retraction.tau(group, (1 - s) * xi)
         moved = self.nodes == "velocity"
@@ -212,29 +215,29 @@ class LagrangeDAlembert(Integrator):
         t = state.t if moved else state.t - (1 - s) * h  # of the inner point
         impulse = h * (system.L_g(t, inner, state.xi) + system.F(t, inner, state.xi, u))
         _, p = self.difference.momenta(group, xi, system.momentum(t, inner, state.xi), impulse)
-        return Carry(t + (1 - s) * h, g, p, inner if moved else None, prediction, rest), fine(multipliers)
+        return Carry(t + (1 - s) * h, g, p, inner if moved else None, prediction, rest), StepInfo.explicit(multipliers)
 
-    def step(self, system, carry: Carry, h, u=None) -> tuple[Carry, StepInfo]:
+    def step(self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
         frame = self._coordinates(system, carry, h)
         root, w, impulse, p = (
             self._solve(system, carry, h, u) if frame is None else self._solve_on_D(frame, system, carry, h, u)
         )
         inner = self.difference.inner(system.group, carry.g, h * w) if self.nodes == "velocity" else None
         g = system.group.normalise(self._end(system.group, carry.g, h * w))
-        # A momentum known on D only cannot tell the first reaction: that one is the continuous reaction, from the start.
+        # A momentum known on D only cannot tell the first reaction: it is the continuous one, from the start.
         first = (carry.prediction.sign == 0) & (self.nodes == "original")
         impulse = jnp.where(first, self._velocity_and_impulse(system, carry, h)[1], impulse)
         rest = carry.rest if frame is None else jnp.concatenate([frame.of(system, w)[1], impulse])
-        new = Carry(carry.t + h, g, p, inner, carry.prediction.advanced(root), rest)
-        return new, info(carry.prediction, root, impulse / h)
+        new = Carry(carry.t + h, g, p, inner, carry.prediction.after(root), rest)
+        return new, StepInfo.from_root(carry.prediction, root, impulse / h)
 
-    def _coordinates(self, system, at: State | Carry, h) -> Coordinates | None:
+    def _coordinates(self, system: MechanicalSystem, at: State | Carry, h: Scalar) -> Coordinates | None:
         """Coordinates of w in which a step needs no multipliers."""
         if self.pair is not None:
             return None
-        return coordinates(system, self.difference, self._off, at.t, at.g, h)
+        return multiplier_free_coordinates(system, self.difference, self._discrete_constraint, at.t, at.g, h)
 
-    def _unknowns(self, system, state: State, impulse, h) -> tuple[Prediction, Array]:
+    def _unknowns(self, system: MechanicalSystem, state: State, impulse: Array, h: Scalar) -> tuple[Prediction, Array]:
         """What a step solves for, from the velocity and the impulse before it, and what else these are made of."""
         frame = self._coordinates(system, state, h)
         if frame is None:
@@ -242,27 +245,29 @@ class LagrangeDAlembert(Integrator):
         x, rest = frame.of(system, state.xi)
         return Prediction.at(x), jnp.concatenate([rest, impulse])
 
-    def _velocity_and_impulse(self, system, carry: Carry, h) -> tuple[Array, Array]:
+    def _velocity_and_impulse(self, system: MechanicalSystem, carry: Carry, h: Scalar) -> tuple[Array, Array]:
         x, frame = carry.prediction.x, self._coordinates(system, carry, h)
         if frame is None:
             return x[: system.group.dim], x[system.group.dim :]
         rest, impulse = jnp.split(carry.rest, [len(carry.rest) - system.constraints])
         return frame.velocity(system, x, rest), impulse
 
-    def _solve(self, system, carry: Carry, h, u) -> tuple[Root, Array, Array, Array]:
+    def _solve(
+        self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls
+    ) -> tuple[Root, Array, Array, Array]:
         """The root, w, the impulse and mu1, from the balance of momentum and the discrete constraint."""
         n = system.group.dim
         rows, before = system.rows(carry.t, carry.g), carry.prediction.x[:n]
 
-        def kicked(x):
-            """p_k + h A^T l_k; a nonlinear constraint reacts along its rows at the mean velocity, which keeps the step symmetric."""
+        def kicked(x: Array) -> Array:
+            """p_k + h A^T l_k; a nonlinear constraint reacts along its rows at the mean velocity, which is symmetric."""
             return carry.p + rows(0.5 * (before + x[:n])).T @ x[n:]
 
         @jax.jit  # traced once for both uses
-        def balanced(x):
+        def balanced(x: Array) -> tuple[Array, Array, Array]:
             return self._balance(system, carry, x[:n], kicked(x), h, u)
 
-        def equations(x):
+        def equations(x: Array) -> Array:
             balance, _, off = balanced(x)
             return jnp.concatenate([balance, off])
 
@@ -270,16 +275,18 @@ class LagrangeDAlembert(Integrator):
         _, p, _ = balanced(root.x)
         return root, root.x[:n], root.x[n:], p
 
-    def _solve_on_D(self, frame: Coordinates, system, carry: Carry, h, u) -> tuple[Root, Array, Array, Array]:
+    def _solve_on_D(
+        self, frame: Coordinates, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls
+    ) -> tuple[Root, Array, Array, Array]:
         """The same in coordinates of w, n - m unknowns: the balance of momentum on D at g_k, without multipliers."""
         rows, before = system.rows(carry.t, carry.g), self._velocity_and_impulse(system, carry, h)[0]
 
-        def velocity(x):
-            rest = frame.rest(lambda w: self._off(system, carry.t, carry.g, w, h), x)
+        def velocity(x: Array) -> Array:
+            rest = frame.rest(lambda w: self._discrete_constraint(system, carry.t, carry.g, w, h), x)
             return frame.velocity(system, x, rest)
 
         @jax.jit  # traced once for both uses
-        def kick(x):
+        def kick(x: Array) -> tuple[Array, Array, Array, Array]:
             """w, mu0 - p_k, the rows along which that acts, and mu1 - mu0."""
             w = velocity(x)
             t, inner = carry.t + self.node * h, self.difference.inner(system.group, carry.g, h * w)
@@ -288,7 +295,7 @@ class LagrangeDAlembert(Integrator):
             mu0, _ = self.difference.momenta(*known)
             return w, mu0 - carry.p, rows(0.5 * (before + w)), self.difference.gain(*known)
 
-        def equations(x):
+        def equations(x: Array) -> Array:
             _, c, along, _ = kick(x)
             return frame.on_D(system, along, c)
 
@@ -297,7 +304,7 @@ class LagrangeDAlembert(Integrator):
         impulse = frame.reaction(system, along, c)
         return root, w, impulse, carry.p + (along.T @ impulse + gain)
 
-    def observe(self, system, carry: Carry, h) -> State:
+    def observe(self, system: MechanicalSystem, carry: Carry, h: Scalar) -> State:
         s = self.node
         w = self._velocity_and_impulse(system, carry, h)[0]
         if self.nodes == "velocity":
@@ -308,17 +315,21 @@ class LagrangeDAlembert(Integrator):
         xi = system.velocity(carry.t, carry.g, carry.p)
         return State(carry.t, carry.g, xi, system.momentum(carry.t, carry.g, xi), w)
 
-    def reaction_time(self, t, h):
-        """When the multiplier that comes with a state at time t acts: at the node before it, t - s h for "velocity", else t - h."""
+    def reaction_time(self, t: Scalar, h: Scalar) -> Scalar:
+        """When the multiplier that comes with a state at time t acts: at the node before it.
+
+        That is t - s h for "velocity" nodes, else t - h.
+        """
         return t - (self.node if self.nodes == "velocity" else 1.0) * h
 
-    def require(self, system: MechanicalSystem, state: State, h: float) -> None:
+    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         if system.holonomic_constraints and (self.nodes != "original" or self.pair is not None):
             other = (
                 f'nodes = "{self.nodes}" shows others' if self.pair is None else "a pair (L_d, D_d) says nothing of phi"
             )
             raise InvalidInput(
-                f'{self.name} keeps holonomic constraints at its original nodes; {other}. Use nodes = "original" without a pair'
+                f"{self.name} keeps holonomic constraints at its original nodes; {other}. "
+                'Use nodes = "original" without a pair'
             )
         if self.nodes != "deformed":
             return system.require_admissible(state.t, state.g, state.xi)
@@ -328,12 +339,14 @@ class LagrangeDAlembert(Integrator):
         except OffConstraint:
             system.require_admissible(state.t, state.g, state.xi)
 
-    def _end(self, group, g, xi):
+    def _end(self, group: Group, g: Element, xi: Velocity) -> Element:
         return (
             self.difference.end(group, g, xi) if self.pair is None else group.compose(g, self.retraction.tau(group, xi))
         )
 
-    def _balance(self, system: MechanicalSystem, carry: Carry, w, mu0, h, u) -> tuple[Array, Array, Array]:
+    def _balance(
+        self, system: MechanicalSystem, carry: Carry, w: Velocity, mu0: Covector, h: Scalar, u: Controls
+    ) -> tuple[Array, Array, Array]:
         """(the balance of momentum, mu1, the discrete constraint) of a step with velocity w that mu0 starts."""
         if self.pair is not None:
             where = (carry.t, carry.g, self._end(system.group, carry.g, h * w), h)
@@ -347,9 +360,9 @@ class LagrangeDAlembert(Integrator):
         impulse = h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))
         reaction, mu1 = self.difference.reaction(system.group, h * w, mu0, impulse)
         balance = reaction - system.momentum(t, inner, w)
-        return balance, mu1, self._off(system, carry.t, carry.g, w, h)
+        return balance, mu1, self._discrete_constraint(system, carry.t, carry.g, w, h)
 
-    def _off(self, system: MechanicalSystem, t, g, w, h) -> Array:
+    def _discrete_constraint(self, system: MechanicalSystem, t: Scalar, g: Element, w: Velocity, h: Scalar) -> Array:
         """The discrete constraint of a step with velocity w from (t, g)."""
         inner, k = self.difference.inner(system.group, g, h * w), system.holonomic_constraints
         off = system.residual(t + self.node * h, inner, w)

@@ -1,62 +1,118 @@
-"""What a method says of itself on a system: its order, symmetry, and what it keeps. `make verify` measures it all (docs/claims.md)."""
+"""Properties of systems that claims depend on, and what methods refuse.
+
+The predicates say what a system has: no constraint, no force, a flat metric. `make verify` measures the claims that
+rest on them (docs/claims.md). A `require_...` raises `InvalidInput` and names a method that takes the system.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from ..groups import Euclidean
-from ..mechanics import InvariantSystem, LRSystem, NonlinearSystem, System
+from ..errors import InvalidInput
+from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, NonlinearSystem, System
 from ..numerics import depends
+from .base import Integrator
 
 
-# -- what claims depend on ----------------------------------------------------------------------------------------------------
-def unconstrained(system: Any) -> bool:
+def unconstrained(system: MechanicalSystem) -> bool:
     """D is everything: the method is then a variational integrator."""
     return system.constraints == 0
 
 
-def conservative(system: Any) -> bool:
+def conservative(system: MechanicalSystem) -> bool:
     """No forces, nothing depends on time, and A xi = 0: the energy is constant and the motion reversible."""
+    g, xi = system.group.identity(), jnp.zeros(system.group.dim)
     if isinstance(system, InvariantSystem | LRSystem):
-        return not depends(lambda t: system.L(t, _one(system), jnp.zeros(system.group.dim)), jnp.zeros(()))
-    plain = isinstance(system, System) and system.force is None and system.drift is None
-    return plain and not isinstance(system, NonlinearSystem) and not _clocked(system)
+        return not depends(lambda t: system.L(t, g, xi), jnp.zeros(()))
+    if not isinstance(system, System) or isinstance(system, NonlinearSystem):
+        return False
+    parts = lambda t: (system.L(t, g, xi + 1.0), system.A(t, g), system.phi(t, g))
+    return system.force is None and system.drift is None and not depends(parts, jnp.zeros(()))
 
 
-def _clocked(system: System) -> bool:
-    g, xi = _one(system), jnp.zeros(system.group.dim)
-    return depends(lambda t: (system.L(t, g, xi + 1.0), system.A(t, g), system.phi(t, g)), jnp.zeros(()))
-
-
-def inertial(system: Any) -> bool:
+def purely_inertial(system: MechanicalSystem) -> bool:
     """A left-invariant kinetic energy alone."""
     return isinstance(system, InvariantSystem | LRSystem) and getattr(system, "potential", None) is None
 
 
-def euclidean(system: Any) -> bool:
+def euclidean(system: MechanicalSystem) -> bool:
     """Q = R^n."""
-    return isinstance(system.group, Euclidean)
+    return bool(system.group.is_flat)
 
 
-def flat(system: Any) -> bool:
+def constant_metric(system: MechanicalSystem) -> bool:
     """R^n with a kinetic metric that does not depend on the place."""
-    g, zero = _one(system), jnp.zeros(system.group.dim)
+    g, zero = system.group.identity(), jnp.zeros(system.group.dim)
     return euclidean(system) and system.quadratic and not depends(lambda q: system.metric(0.0, q, zero), g)
 
 
-def quadratic_potential(system: Any) -> bool:
+def quadratic_potential(system: MechanicalSystem) -> bool:
     """V = 0 on any group, or a quadratic V on R^n: then the energy is a quadratic function of what a frame of D has."""
-    zero = jnp.zeros(system.group.dim)
-    if inertial(system) or not depends(lambda g: system.L(0.0, g, zero), _one(system)):
+    g, zero = system.group.identity(), jnp.zeros(system.group.dim)
+    if purely_inertial(system) or not depends(lambda g: system.L(0.0, g, zero), g):
         return True
-    if not euclidean(system):
-        return False
-    slope = jax.grad(lambda q: system.L(0.0, q, zero))
-    return not depends(jax.jacfwd(slope), _one(system))
+    return euclidean(system) and not depends(jax.jacfwd(jax.grad(lambda q: system.L(0.0, q, zero))), g)
 
 
-def _one(system: Any) -> Any:
-    return system.group.identity()
+def require_linear(method: Integrator, system: MechanicalSystem) -> None:
+    """Refuse constraints that are not affine in the velocity, and systems that leave it no freedom."""
+    if isinstance(system, NonlinearSystem):
+        raise InvalidInput(
+            f"{method.name} needs a constraint A(t, g) xi = b(t, g); this one is not affine in xi. "
+            "Use lagrange-dalembert"
+        )
+    if system.constraints >= system.group.dim:
+        raise InvalidInput(f"{method.name} needs a mechanical system; for a vector field use retraction-map")
+
+
+def require_quadratic(method: Integrator, system: MechanicalSystem) -> None:
+    """Refuse Lagrangians that are not quadratic in the velocity."""
+    if not system.quadratic:
+        raise InvalidInput(
+            f"{method.name} needs a Lagrangian that is quadratic in xi, for its kinetic metric. "
+            "Use lagrange-dalembert or gauss"
+        )
+
+
+def require_invariant(method: Integrator, system: MechanicalSystem) -> InvariantSystem:
+    """The system, if it is (G, I, d); refuse any other."""
+    if not isinstance(system, InvariantSystem):
+        raise InvalidInput(
+            f"{method.name} needs an InvariantSystem (group, inertia, subspace); given {type(system).__name__}. "
+            "Use LagrangeDAlembert"
+        )
+    return system
+
+
+def require_free_body(method: Integrator, given: MechanicalSystem) -> InvariantSystem:
+    """The system, if it is a free rigid body on SO(n); refuse any other."""
+    system = require_invariant(method, given)
+    if not system.group.is_rotation_group():
+        raise InvalidInput(f"{method.name} is for rigid bodies on SO(n); the group given is {system.group}")
+    if system.constraints:
+        raise InvalidInput(
+            f"{method.name} needs a free body; this one has {system.constraints} constraints. Use euler-poincare-suslov"
+        )
+    if system.potential is not None:
+        raise InvalidInput(f"{method.name} needs a body without potential; use kinetic-splitting or lagrange-dalembert")
+    system.require_body()
+    return system
+
+
+def require_on_so3(method: Integrator, system: MechanicalSystem) -> None:
+    """Refuse what is no free rigid body on SO(3)."""
+    require_free_body(method, system)
+    if not system.group.is_rotation_group(3):
+        raise InvalidInput(f"{method.name} is for bodies on SO(3); the group given is {system.group}")
+
+
+def require_physical(method: Integrator, system: InvariantSystem) -> None:
+    """Refuse moments of inertia that violate the triangle inequality: then J has a negative eigenvalue."""
+    values = np.linalg.eigvalsh(system.mass_matrix())
+    if values[0] < -1e-12 * values[-1]:
+        raise InvalidInput(
+            f"{method.name} needs moments of inertia that satisfy the triangle inequality; the mass matrix has "
+            f'eigenvalues {values.tolist()}. order="exact" takes any positive moments'
+        )

@@ -1,82 +1,65 @@
-"""The methods by name, as configuration files, the command line and the law tests know them."""
+"""The methods by name, as configuration files, the command line, the studio and the law tests know them.
+
+A method registers where it is defined, with its texts: `@register(words="...", use_when="...")`. It needs nothing else.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import InvalidInput, UnknownName
-from ..groups import Cayley, Exponential
+from ..groups import Cayley, Exponential, Retraction
 from .base import Integrator
-from .collocation import Gauss, Lobatto
-from .composition import Adaptive, Composition
-from .discrete_gradient import DiscreteGradient
-from .euler_poincare_suslov import DiscreteLR, EulerPoincareSuslov
-from .explicit import DormandPrince, ProjectedRungeKutta, Reference, RungeKutta
-from .lagrange_dalembert import LagrangeDAlembert
-from .lifted import CotangentLift, TangentLift
-from .moser_veselov import DiscreteMoserVeselov
-from .reflecting import GeometricNonholonomic, Leapfrog
-from .retraction_adapted import RetractionAdapted
-from .rigid_body import ImplicitMidpoint, KineticSplitting, LiePoissonSplitting, Rattle
-from .taylor import Taylor
 
-METHOD_CLASSES = (
-    LagrangeDAlembert,
-    EulerPoincareSuslov,
-    RetractionAdapted,
-    Leapfrog,
-    GeometricNonholonomic,
-    RungeKutta,
-    DormandPrince,
-    Taylor,
-    Reference,
-    DiscreteMoserVeselov,
-    Rattle,
-    LiePoissonSplitting,
-    ImplicitMidpoint,
-    KineticSplitting,
-    TangentLift,
-    CotangentLift,
-    DiscreteLR,
-    DiscreteGradient,
-    Gauss,
-    Lobatto,
-    ProjectedRungeKutta,
-    Composition,
-    Adaptive,
-)
-RETRACTIONS = {"cayley": Cayley, "exponential": Exponential}
+M = TypeVar("M", bound=Integrator)
+RETRACTIONS: dict[str, type[Retraction]] = {"cayley": Cayley, "exponential": Exponential}
 ALIASES = {"beta": "node"}
+LISTING = (  # how lists begin; other methods follow in the order in which they register
+    "lagrange-dalembert", "euler-poincare-suslov", "retraction-adapted", "leapfrog", "geometric-nonholonomic",
+    "runge-kutta", "dormand-prince", "taylor", "reference", "discrete-moser-veselov", "rattle", "lie-poisson-splitting",
+    "implicit-midpoint", "kinetic-splitting", "tangent-lift", "cotangent-lift", "discrete-lr", "discrete-gradient",
+    "gauss", "lobatto", "projected-runge-kutta", "composition", "adaptive",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A named integrator whose options are the fields of its class."""
+    """A named integrator whose options are the fields of its class.
 
-    build: Callable[..., Integrator]
+    `words` say what it does to somebody who has not read the papers, `use_when` completes "Use it when ...".
+    """
+
+    build: type[Integrator]
+    words: str = ""
+    use_when: str = ""
 
     @property
     def name(self) -> str:
         """The name in configuration files and on the command line."""
-        return self.build.name  # type: ignore[attr-defined]
+        return self.build.name
 
     @property
     def summary(self) -> str:
         """The first line of the method's documentation."""
-        return inspect.getdoc(self.build).splitlines()[0]  # type: ignore[union-attr]
+        return (inspect.getdoc(self.build) or self.name).splitlines()[0]
+
+    @property
+    def text(self) -> str:
+        """The plain words, when to use it, and the first line of the documentation."""
+        advice = f"Use it when {self.use_when}." if self.use_when else ""
+        return "\n".join(filter(None, (self.words, advice, self.summary)))
 
     @property
     def options(self) -> dict[str, Any]:
         """The options with their defaults, as a configuration file writes them."""
-        fields = dataclasses.fields(self.build)  # type: ignore[arg-type]
-        plain = {field.name: field.default for field in fields if field.name != "pair"}
-        return {
-            name: str(value).lower().removesuffix("()") if name == "retraction" else value
-            for name, value in plain.items()
-        }
+        fields = dataclasses.fields(self.build)  # type: ignore[arg-type]  # `register` takes dataclasses only
+        found = {field.name: field.default for field in fields if field.name != "pair"}
+        if "retraction" in found:
+            found["retraction"] = str(found["retraction"]).lower().removesuffix("()")
+        return found
 
     def make(self, given: Mapping[str, Any]) -> Integrator:
         """The integrator with these options; unknown ones are named."""
@@ -93,13 +76,44 @@ class Method:
         return self.build(**options)
 
 
-def _retraction(name):
+METHODS: dict[str, Method] = {}
+
+
+def register(*, words: str = "", use_when: str = "") -> Callable[[type[M]], type[M]]:
+    """A decorator that adds an `Integrator` to METHODS: configuration files, `compare` and the studio then know it.
+
+    The class needs a `name`, is a dataclass whose fields are its options, and defines start, step and observe.
+    """
+
+    def add(cls: type[M]) -> type[M]:
+        lacking = [part for part in ("start", "step", "observe", "name") if getattr(cls, part, None) is None]
+        lacking += sorted(getattr(cls, "__abstractmethods__", ()))
+        if lacking or not dataclasses.is_dataclass(cls) or not issubclass(cls, Integrator):
+            needs = f"it lacks {', '.join(dict.fromkeys(lacking))}" if lacking else "it is no dataclass of that kind"
+            raise InvalidInput(
+                f"{cls.__name__} cannot be registered as a method: {needs}. "
+                "A method is a frozen dataclass, an Integrator with start, step, observe and a name"
+            )
+        if cls.name in METHODS:
+            raise InvalidInput(
+                f"the method '{cls.name}' is registered already, by {METHODS[cls.name].build.__qualname__}: "
+                f"give {cls.__qualname__} another name"
+            )
+        METHODS[cls.name] = Method(cls, words, use_when)
+        for name in sorted(METHODS, key=lambda name: LISTING.index(name) if name in LISTING else len(LISTING)):
+            METHODS[name] = METHODS.pop(name)
+        return cls
+
+    return add
+
+
+def _read_retraction(name: str) -> Retraction:
     if name not in RETRACTIONS:
         raise UnknownName("retraction", name, RETRACTIONS)
     return RETRACTIONS[name]()
 
 
-def _base(section):
+def _read_base(section: Any) -> Integrator:
     """The method that [method.base] names, with its options."""
     if not isinstance(section, Mapping) or "name" not in section:
         raise InvalidInput(
@@ -110,5 +124,4 @@ def _base(section):
     return METHODS[section["name"]].make({key: value for key, value in section.items() if key != "name"})
 
 
-READERS: dict[str, Callable[[Any], Any]] = {"retraction": _retraction, "base": _base}
-METHODS: dict[str, Method] = {cls.name: Method(cls) for cls in METHOD_CLASSES}
+READERS: dict[str, Callable[[Any], Any]] = {"retraction": _read_retraction, "base": _read_base}

@@ -1,8 +1,7 @@
-"""The implicit midpoint rule for the free rigid body on SO(3).
+"""Methods for rigid bodies on SO(3): the implicit midpoint rule, splittings, and RATTLE.
 
-Splittings: a free body into rotations about its axes, a body in a potential into its exact free motion and kicks.
-
-RATTLE for the free rigid body: the same map as discrete Moser-Veselov, by another computation (mclachlan-zanna section 6).
+A free body is split into rotations about its axes, a body in a potential into its exact free motion and kicks. RATTLE
+is the same map as discrete Moser-Veselov, by another computation (mclachlan-zanna section 6).
 """
 
 from __future__ import annotations
@@ -12,17 +11,23 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
 
 from ..errors import InvalidInput, UnknownName
-from ..groups import SO3, unit_quaternion
-from ..mechanics import InvariantSystem, State
-from . import free_body as frames
+from ..groups import unit_quaternion
+from ..mechanics import InvariantSystem, MechanicalSystem, State
+from ..numerics.types import AnyArray as Array
+from ..numerics.types import Controls, Scalar
 from . import free_body as free
-from .base import EXACT, NOT_CONVERGED, OK, Claims, Integrator, Prediction, StepInfo, fine, info
-from .euler_poincare_suslov import require_invariant
-from .moser_veselov import constants, require_free_body, require_physical, scaled
-from .properties import conservative, inertial
+from .base import EXACT, NOT_CONVERGED, OK, Claims, Integrator, Prediction, Result, StepInfo
+from .properties import (
+    conservative,
+    purely_inertial,
+    require_free_body,
+    require_invariant,
+    require_on_so3,
+    require_physical,
+)
+from .registry import register
 
 
 class MidpointCarry(NamedTuple):
@@ -33,6 +38,10 @@ class MidpointCarry(NamedTuple):
     prediction: Prediction  # of the momentum; its x is the present one
 
 
+@register(
+    words="The free rigid body with the mean momentum of a step: keeps its energy.",
+    use_when="a free body needs a simple implicit method to compare with",
+)
 @dataclass(frozen=True)
 class ImplicitMidpoint(Integrator):
     """m_1 = m_0 + h c x I^-1 c with c = (m_0 + m_1)/2, and g_1 = g_0 cay(h I^-1 c): order 2.
@@ -48,38 +57,33 @@ class ImplicitMidpoint(Integrator):
     def claims(self, system: InvariantSystem) -> Claims:
         return Claims(2, symmetric=True, reversible=True, group=True, energy=True, momentum=True)
 
-    def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[MidpointCarry, StepInfo]:
-        return MidpointCarry(state.t, state.g, Prediction.at(state.momentum)), fine(jnp.zeros(0))
+    def start(self, system: InvariantSystem, state: State, h: Scalar, u: Controls = None) -> Result[MidpointCarry]:
+        return MidpointCarry(state.t, state.g, Prediction.at(state.momentum)), StepInfo.explicit(jnp.zeros(0))
 
-    def step(self, system: InvariantSystem, carry: MidpointCarry, h, u=None) -> tuple[MidpointCarry, StepInfo]:
-        m, inverse = carry.prediction.x, free.body(system.inertia, carry.prediction.x).inverse
+    def step(
+        self, system: InvariantSystem, carry: MidpointCarry, h: Scalar, u: Controls = None
+    ) -> Result[MidpointCarry]:
+        m, inverse = carry.prediction.x, free.body_on_level(system.inertia, carry.prediction.x).inverse
 
-        def defect(new):
+        def defect(new: Array) -> Array:
             middle = 0.5 * (m + new)
             return new - m - h * jnp.cross(middle, inverse @ middle)
 
         root = carry.prediction.solve(defect)
         W = system.group.cayley(0.5 * h * (inverse @ (m + root.x)))
         g = system.group.normalise(carry.g @ W)
-        return MidpointCarry(carry.t + h, g, carry.prediction.advanced(root)), info(
+        return MidpointCarry(carry.t + h, g, carry.prediction.after(root)), StepInfo.from_root(
             carry.prediction, root, jnp.zeros(0)
         )
 
-    def observe(self, system: InvariantSystem, carry: MidpointCarry, h) -> State:
+    def observe(self, system: InvariantSystem, carry: MidpointCarry, h: Scalar) -> State:
         m = carry.prediction.x
         xi = system.velocity(carry.t, carry.g, m)
         return State(carry.t, carry.g, xi, m, xi)
 
-    def require(self, system, state: State, h: float) -> None:
+    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         require_on_so3(self, system)
         super().require(system, state, h)
-
-
-def require_on_so3(integrator: Integrator, system) -> None:
-    """Refuse what is no free rigid body on SO(3)."""
-    require_free_body(integrator, system)
-    if not isinstance(system.group, SO3):
-        raise InvalidInput(f"{integrator.name} is for bodies on SO(3); the group given is {system.group}")
 
 
 class SplittingCarry(NamedTuple):
@@ -92,33 +96,37 @@ class SplittingCarry(NamedTuple):
 
     @property
     def g(self) -> Array:
-        return frames.rotation(self.q) @ self.axes.T
+        return free.rotation_matrix(self.q) @ self.axes.T
 
 
-class _Body(Integrator):
+class _Splitting(Integrator):
     """What the splittings share: a body seen in its principal axes, and symmetry."""
 
-    composes = True
+    carry_is_step_free = True
 
     def adjoint(self) -> Integrator:
         return self
 
-    def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[SplittingCarry, StepInfo]:
-        axes = frames.principal_axes(system.inertia)
+    def start(self, system: InvariantSystem, state: State, h: Scalar, u: Controls = None) -> Result[SplittingCarry]:
+        axes = free.principal_axes(system.inertia)
         q = jnp.concatenate([part.reshape(-1) for part in unit_quaternion(state.g @ axes)])
-        return SplittingCarry(state.t, q, axes.T @ state.momentum, axes), fine(jnp.zeros(0))
+        return SplittingCarry(state.t, q, axes.T @ state.momentum, axes), StepInfo.explicit(jnp.zeros(0))
 
-    def observe(self, system: InvariantSystem, carry: SplittingCarry, h) -> State:
+    def observe(self, system: InvariantSystem, carry: SplittingCarry, h: Scalar) -> State:
         momentum = carry.axes @ carry.m
         xi = system.velocity(carry.t, carry.g, momentum)
         return State(carry.t, system.group.normalise(carry.g), xi, momentum, xi)
 
 
+@register(
+    words="The free rigid body as turns about its three axes, one after the other.",
+    use_when="a free body needs a cheap explicit symplectic method",
+)
 @dataclass(frozen=True)
-class LiePoissonSplitting(_Body):
-    """Turns about the principal axes 1, 2, 3, 2, 1 by h/2, h/2, h, h/2, h/2 with the energies m_i^2/2I_i (McLachlan 1993): order 2.
+class LiePoissonSplitting(_Splitting):
+    """Turns about the principal axes 1, 2, 3, 2, 1 by h/2, h/2, h, h/2, h/2 with the energies m_i^2/2I_i: order 2.
 
-    Explicit; it keeps |m| and the spatial momentum, the energy up to a bounded error.
+    McLachlan 1993. Explicit; it keeps |m| and the spatial momentum, the energy up to a bounded error.
     """
 
     name = "lie-poisson-splitting"
@@ -126,7 +134,9 @@ class LiePoissonSplitting(_Body):
     def claims(self, system: InvariantSystem) -> Claims:
         return Claims(2, symmetric=True, reversible=True, group=True, momentum=True, symplectic=True)
 
-    def step(self, system: InvariantSystem, carry: SplittingCarry, h, u=None) -> tuple[SplittingCarry, StepInfo]:
+    def step(
+        self, system: InvariantSystem, carry: SplittingCarry, h: Scalar, u: Controls = None
+    ) -> Result[SplittingCarry]:
         moments = jnp.diag(carry.axes.T @ system.inertia @ carry.axes)
         m, q = carry.m, carry.q
         for axis, share in ((0, 0.5), (1, 0.5), (2, 1.0), (1, 0.5), (0, 0.5)):
@@ -136,35 +146,39 @@ class LiePoissonSplitting(_Body):
             # exp(-2 half e) m, with the double angles from sine and cosine
             across = jnp.cross(e, m)
             m = m - 2 * sine * (cosine * across - sine * jnp.cross(e, across))
-            q = frames.compose(q, jnp.concatenate([cosine[None], sine * e]))
-        return carry._replace(t=carry.t + h, q=frames.unit(q), m=m), fine(jnp.zeros(0))
+            q = free.quaternion_product(q, jnp.concatenate([cosine[None], sine * e]))
+        return carry._replace(t=carry.t + h, q=free.unit_multiple(q), m=m), StepInfo.explicit(jnp.zeros(0))
 
-    def require(self, system, state: State, h: float) -> None:
+    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         require_on_so3(self, system)
         super().require(system, state, h)
 
 
 SUZUKI = 1.0 / (4.0 - 4.0 ** (1.0 / 3.0))
-STAGES = {2: (1.0,), 4: (SUZUKI, SUZUKI, 1.0 - 4.0 * SUZUKI, SUZUKI, SUZUKI)}
+SUZUKI_STAGES = {2: (1.0,), 4: (SUZUKI, SUZUKI, 1.0 - 4.0 * SUZUKI, SUZUKI, SUZUKI)}
 
 
+@register(
+    words="A heavy body: a kick by its weight, the exact free motion, a kick.",
+    use_when="a rigid body turns in a potential",
+)
 @dataclass(frozen=True)
-class KineticSplitting(_Body):
-    """Half a kick by the potential, the exact free motion, half a kick (Strang 1968); order 4 is Suzuki's composition of five.
+class KineticSplitting(_Splitting):
+    """Half a kick by the potential, the exact free motion, half a kick (Strang 1968); order 4 composes five of these.
 
-    The free motion is that of docs/exact-rigid-body.md: without potential the method is exact. Symplectic, symmetric;
-    it keeps the momenta of the symmetries of the potential.
+    The composition is Suzuki's. The free motion is that of docs/exact-rigid-body.md: without potential the method is
+    exact. Symplectic, symmetric; it keeps the momenta of the symmetries of the potential.
     """
 
     order: int = 2
     name = "kinetic-splitting"
 
-    def __post_init__(self):
-        if self.order not in STAGES or isinstance(self.order, bool):
-            raise UnknownName("order of kinetic-splitting", self.order, [str(order) for order in STAGES])
+    def __post_init__(self) -> None:
+        if self.order not in SUZUKI_STAGES or isinstance(self.order, bool):
+            raise UnknownName("order of kinetic-splitting", self.order, [str(order) for order in SUZUKI_STAGES])
 
     def claims(self, system: InvariantSystem) -> Claims:
-        free, still = inertial(system), conservative(system)
+        free, still = purely_inertial(system), conservative(system)
         return Claims(
             EXACT if free else self.order,
             symmetric=True,
@@ -176,39 +190,43 @@ class KineticSplitting(_Body):
             condition="exact without potential",
         )
 
-    def step(self, system: InvariantSystem, carry: SplittingCarry, h, u=None) -> tuple[SplittingCarry, StepInfo]:
+    def step(
+        self, system: InvariantSystem, carry: SplittingCarry, h: Scalar, u: Controls = None
+    ) -> Result[SplittingCarry]:
         inertia = carry.axes.T @ system.inertia @ carry.axes
 
-        def kick(now: SplittingCarry, time) -> SplittingCarry:
+        def kick(now: SplittingCarry, time: Scalar) -> SplittingCarry:
             return now._replace(m=now.m + time * (now.axes.T @ system.L_g(now.t, now.g, jnp.zeros(3))))
 
-        def stage(now: SplittingCarry, share):
+        def stage(now: SplittingCarry, share: Scalar) -> tuple[SplittingCarry, None]:
             now = kick(now, 0.5 * share * h)
-            now = drift(now, inertia, share * h)
+            now = free_motion(now, inertia, share * h)
             return kick(now, 0.5 * share * h), None
 
         if self.order == 2:
-            return stage(carry, 1.0)[0], fine(jnp.zeros(0))
-        return jax.lax.scan(stage, carry, jnp.array(STAGES[self.order]))[0], fine(jnp.zeros(0))
+            return stage(carry, 1.0)[0], StepInfo.explicit(jnp.zeros(0))
+        return jax.lax.scan(stage, carry, jnp.array(SUZUKI_STAGES[self.order]))[0], StepInfo.explicit(jnp.zeros(0))
 
-    def require(self, system, state: State, h: float) -> None:
+    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         require_invariant(self, system)
-        if not isinstance(system.group, SO3) or system.constraints:
+        if not system.group.is_rotation_group(3) or system.constraints:
             raise InvalidInput(
                 f"{self.name} is for free bodies on SO(3); given: {system.group}, {system.constraints} constraints"
             )
         super().require(system, state, h)
 
 
-def drift(carry: SplittingCarry, inertia: Array, h: Array) -> SplittingCarry:
+def free_motion(carry: SplittingCarry, inertia: Array, h: Scalar) -> SplittingCarry:
     """The free motion over the time h."""
-    step, phase, _ = constants(inertia, carry.m, h, "exact", "moments")
+    step, phase, _ = free.map_constants(inertia, carry.m, h, "exact", "moments")
     m, turn = free.turn(step, carry.m)
-    q = frames.compose(carry.q, frames.compose(frames.about(carry.m, carry.m @ carry.m, -phase), turn))
-    return carry._replace(t=carry.t + h, q=frames.unit(q), m=m)
+    q = free.quaternion_product(
+        carry.q, free.quaternion_product(free.rotation_about(carry.m, carry.m @ carry.m, -phase), turn)
+    )
+    return carry._replace(t=carry.t + h, q=free.unit_multiple(q), m=m)
 
 
-ORDERS = (2, 4, 6, 8)
+RATTLE_ORDERS = (2, 4, 6, 8)
 
 
 class RattleCarry(NamedTuple):
@@ -221,19 +239,24 @@ class RattleCarry(NamedTuple):
     prediction: Prediction  # of the symmetric multiplier, as (11, 22, 33, 12, 13, 23)
 
 
+@register(
+    words="The free rigid body as nine coordinates kept on the rotations.",
+    use_when="you compare with RATTLE on a free body",
+)
 @dataclass(frozen=True)
 class Rattle(Integrator):
-    """X_1 = X_0 + h P J^-1, P = P_0 - (h/2) X_0 S with S symmetric such that X_1 is orthogonal; P_1 is P made tangent at X_1.
+    """X_1 = X_0 + h P J^-1, P = P_0 - (h/2) X_0 S with S symmetric such that X_1 is orthogonal.
 
-    Orders 4, 6 and 8 scale the momentum as DMV4, DMV6 and DMV8 do (the order is that of the momentum).
+    P_1 is P made tangent at X_1. Orders 4, 6 and 8 scale the momentum as DMV4, DMV6 and DMV8 do (the order is that of
+    the momentum).
     """
 
     order: int = 2
     name = "rattle"
 
-    def __post_init__(self):
-        if self.order not in ORDERS or isinstance(self.order, bool):
-            raise UnknownName("order of rattle", self.order, [str(order) for order in ORDERS])
+    def __post_init__(self) -> None:
+        if self.order not in RATTLE_ORDERS or isinstance(self.order, bool):
+            raise UnknownName("order of rattle", self.order, [str(order) for order in RATTLE_ORDERS])
 
     def claims(self, system: InvariantSystem) -> Claims:
         return Claims(
@@ -248,26 +271,26 @@ class Rattle(Integrator):
             condition="the attitude is of order 2 whatever the order",
         )
 
-    def start(self, system: InvariantSystem, state: State, h, u=None) -> tuple[RattleCarry, StepInfo]:
-        b = free.body(system.inertia, state.momentum)
-        s = scaled(b, h, self.order)
+    def start(self, system: InvariantSystem, state: State, h: Scalar, u: Controls = None) -> Result[RattleCarry]:
+        b = free.body_on_level(system.inertia, state.momentum)
+        s = free.truncated_scale(b, h, self.order)
         status = jnp.where(jnp.abs(s) < free.largest_scale(b), OK, NOT_CONVERGED)
         carry = RattleCarry(state.t, state.g, state.momentum, s, Prediction.at(jnp.zeros(6)))
-        return carry, fine(jnp.zeros(0))._replace(status=status)
+        return carry, StepInfo.explicit(jnp.zeros(0))._replace(status=status)
 
-    def step(self, system: InvariantSystem, carry: RattleCarry, h, u=None) -> tuple[RattleCarry, StepInfo]:
+    def step(self, system: InvariantSystem, carry: RattleCarry, h: Scalar, u: Controls = None) -> Result[RattleCarry]:
         J = system.mass_matrix()
-        b = free.body(system.inertia, carry.m)
+        b = free.body_on_level(system.inertia, carry.m)
         one, turning = jnp.eye(3), system.group.hat(carry.scale * (b.inverse @ carry.m)) @ J
 
-        def orthogonality(x):
+        def orthogonality(x: Array) -> Array:
             """(J + D)^T (J + D) - J^2 for the displacement D, without the cancellation of J^2."""
-            displacement = turning - symmetric(x)
+            displacement = turning - symmetric_matrix(x)
             product = J @ displacement
-            return entries(product + product.T + displacement.T @ displacement)
+            return symmetric_entries(product + product.T + displacement.T @ displacement)
 
         root = carry.prediction.solve(orthogonality)
-        turn = (turning - symmetric(root.x)) @ (b.cofactor / b.E3)  # W - 1, which is small: so is its round-off
+        turn = (turning - symmetric_matrix(root.x)) @ (b.cofactor / b.E3)  # W - 1, which is small: so is its round-off
         turn = turn - 0.5 * (turn + one) @ (turn + turn.T + turn.T @ turn)
         # The second multiplier is symmetric and drops out of the momentum, which is therefore W^T m (Theorem 6.1).
         new = RattleCarry(
@@ -275,35 +298,36 @@ class Rattle(Integrator):
             system.group.normalise(carry.g + carry.g @ turn),
             carry.m + turn.T @ carry.m,
             carry.scale,
-            carry.prediction.advanced(root),
+            carry.prediction.after(root),
         )
-        return new, info(carry.prediction, root, jnp.zeros(0))
+        return new, StepInfo.from_root(carry.prediction, root, jnp.zeros(0))
 
-    def observe(self, system: InvariantSystem, carry: RattleCarry, h) -> State:
+    def observe(self, system: InvariantSystem, carry: RattleCarry, h: Scalar) -> State:
         xi = system.velocity(carry.t, carry.g, carry.m)
         return State(carry.t, carry.g, xi, carry.m, xi)
 
-    def require(self, system, state: State, h: float) -> None:
-        require_free_body(self, system)
-        if not isinstance(system.group, SO3):
+    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
+        body = require_free_body(self, system)
+        if not system.group.is_rotation_group(3):
             raise InvalidInput(
                 f"{self.name} is for bodies on SO(3), not {system.group}. Use discrete-moser-veselov with order=2"
             )
-        require_physical(self, system)
-        low = float(jnp.linalg.eigvalsh(system.mass_matrix())[0])
-        if low < 1e-8 * float(jnp.trace(system.mass_matrix())):
+        require_physical(self, body)
+        low = float(jnp.linalg.eigvalsh(body.mass_matrix())[0])
+        if low < 1e-8 * float(jnp.trace(body.mass_matrix())):
             raise InvalidInput(
-                f"{self.name} divides by the mass matrix, singular for this flat body (eigenvalue {low:.3g}). Use discrete-moser-veselov"
+                f"{self.name} divides by the mass matrix, singular for this flat body (eigenvalue {low:.3g}). "
+                "Use discrete-moser-veselov"
             )
         super().require(system, state, h)
 
 
-def symmetric(x: Array) -> Array:
+def symmetric_matrix(x: Array) -> Array:
     """The symmetric matrix with the entries (11, 22, 33, 12, 13, 23)."""
     a, b, c, d, e, f = x
     return jnp.array([[a, d, e], [d, b, f], [e, f, c]])
 
 
-def entries(matrix: Array) -> Array:
+def symmetric_entries(matrix: Array) -> Array:
     """The entries (11, 22, 33, 12, 13, 23): the inverse of `symmetric`."""
     return jnp.stack([matrix[0, 0], matrix[1, 1], matrix[2, 2], matrix[0, 1], matrix[0, 2], matrix[1, 2]])
