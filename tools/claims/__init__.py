@@ -1,4 +1,4 @@
 """Every claim of every method, measured: `python -m tools.claims` writes docs/claims.md.
 
-cases (systems) x variants (methods with options) -> measure (figures) -> store (JSON, resumable) -> verdicts -> page.
+cases (systems, methods with options) -> measure (figures) -> store (tasks, JSON, resumable) -> page (verdicts, tables).
 """

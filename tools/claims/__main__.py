@@ -7,10 +7,9 @@ import json
 import time
 from pathlib import Path
 
-from .page import figures_page, page
-from .store import Figures, Store
-from .tasks import Task, key, measured, missing, tasks
-from .verdicts import verdicts
+from .measure import Figures
+from .page import claims_page, figures_page, verdicts
+from .store import Store, Task, all_tasks, measure_tasks, missing_tasks, task_key
 
 
 def main() -> None:
@@ -31,7 +30,7 @@ def main() -> None:
         return write(kept, given.docs)
     store = Store(given.store, given.keep)
     try:
-        fill(store, missing(store, given.only), given.jobs)
+        fill(store, missing_tasks(store, given.only), given.jobs)
     except KeyboardInterrupt:
         raise SystemExit(
             f"stopped; {given.store} keeps what is measured, and the same command goes on from there"
@@ -44,22 +43,22 @@ def main() -> None:
 def fill(store: Store, todo: list[Task], jobs: int) -> None:
     """Measure what is missing, and say how far it is."""
     begin = time.monotonic()
-    for k, (task, figures, seconds) in enumerate(measured(todo, jobs), 1):
-        store.add(key(task), figures)
+    for k, (task, figures, seconds) in enumerate(measure_tasks(todo, jobs), 1):
+        store.add(task_key(task), figures)
         ended = next((f"{word}: {figures[word][:90]}" for word in ("refused", "failed") if word in figures), "done")
         print(
-            f"{k}/{len(todo)}, {(time.monotonic() - begin) / 60:.1f} min: {key(task)} ({seconds:.1f} s) {ended}",
+            f"{k}/{len(todo)}, {(time.monotonic() - begin) / 60:.1f} min: {task_key(task)} ({seconds:.1f} s) {ended}",
             flush=True,
         )
 
 
 def write(figures: dict[str, Figures], docs: Path) -> None:
-    known = [key(task) for task in tasks()]
+    known = [task_key(task) for task in all_tasks()]
     figures = {name: figures[name] for name in known if name in figures}
     (docs / "claims.json").write_text(json.dumps(figures, indent=0) + "\n", encoding="utf-8")
     found = verdicts(figures)
     (docs / "claims.md").write_text(
-        page(figures, found, [name for name in known if name not in figures]), encoding="utf-8"
+        claims_page(figures, found, [name for name in known if name not in figures]), encoding="utf-8"
     )
     (docs / "claims-figures.md").write_text(figures_page(figures, found), encoding="utf-8")
     unmet = [v for v in found if v.met is False]

@@ -1,8 +1,11 @@
-"""The systems on which claims are measured: every model with its example, and a few with potentials and masses M(q) that no model has."""
+"""What is measured: systems (every model with its example, and a few that no model has) and methods with their options.
+
+Every method is measured with its defaults on all systems, and with other options on a panel of systems.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -12,7 +15,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from dalembert.groups import SO3, Euclidean
-from dalembert.io.config import parse_job as parse
+from dalembert.integrators import METHODS, Integrator, Reference
+from dalembert.io.config import parse_job
 from dalembert.mechanics import InvariantSystem, LRSystem, MechanicalSystem, State, System
 from dalembert.models import MODELS, chaotic_quartic, quartic_state, suslov
 
@@ -21,7 +25,10 @@ INERTIA = [[3.0, 0.4, 1.0], [0.4, 4.0, 0.5], [1.0, 0.5, 5.0]]
 
 @dataclass(frozen=True)
 class Case:
-    """A system with a state and a step at which it is well resolved; `symmetry(g)` are the generators (n, k) of momenta it keeps."""
+    """A system with a state and a step that resolves its motion.
+
+    `symmetry(system, g)` has the generators (n, k) of the momenta that the system conserves.
+    """
 
     name: str
     make: Callable[[], tuple[MechanicalSystem, State]]
@@ -41,18 +48,17 @@ class Case:
         return self.built[1]
 
 
-# -- symmetries -----------------------------------------------------------------------------------------------------------------
-def _seen_from_space(system: MechanicalSystem, g) -> Array:
+def _left_translations(system: MechanicalSystem, g) -> Array:
     """All left translations: the momentum in space."""
     group = system.group
     return jax.vmap(lambda e: group.Ad(group.inverse(g), e), in_axes=1, out_axes=1)(jnp.eye(group.dim))
 
 
-def _about_the_vertical(system: MechanicalSystem, g) -> Array:
+def _vertical_rotation(system: MechanicalSystem, g) -> Array:
     return g.T[:, 2:]
 
 
-def _on_d(system: MechanicalSystem, g) -> Array:
+def _basis_of_d(system: MechanicalSystem, g) -> Array:
     assert isinstance(system, LRSystem)
     return system.basis(0.0, g)
 
@@ -61,14 +67,13 @@ def _rotations(system: MechanicalSystem, q) -> Array:
     return jax.vmap(lambda e: jnp.cross(e, q), in_axes=1, out_axes=1)(jnp.eye(3))
 
 
-# -- systems that no model has ----------------------------------------------------------------------------------------------------
-def _started(system: MechanicalSystem, g, xi) -> tuple[MechanicalSystem, State]:
+def _start_on_constraint(system: MechanicalSystem, g, xi) -> tuple[MechanicalSystem, State]:
     return system, system.state(g, jax.jit(type(system).project)(system, g, jnp.asarray(xi)))
 
 
 def _heavy_suslov():
     system = suslov(INERTIA, normal=[0.3, -0.2, 1.0], weight=[0.8, -0.5, 1.5])
-    return _started(system, system.group.exp(jnp.array([0.4, 0.7, -0.3])), [0.9, -0.6, 0.2])
+    return _start_on_constraint(system, system.group.exp(jnp.array([0.4, 0.7, -0.3])), [0.9, -0.6, 0.2])
 
 
 def _weight(t, g, p) -> Array:
@@ -77,7 +82,7 @@ def _weight(t, g, p) -> Array:
 
 def _heavy_top():
     system = InvariantSystem(SO3(), INERTIA, potential=_weight, parameters=jnp.array([0.8, -0.5, 1.5]))
-    return _started(system, system.group.exp(jnp.array([0.4, 0.7, -0.3])), [0.9, -0.6, 0.7])
+    return _start_on_constraint(system, system.group.exp(jnp.array([0.4, 0.7, -0.3])), [0.9, -0.6, 0.7])
 
 
 def _central_lagrangian(t, q, v, p) -> Array:
@@ -85,7 +90,7 @@ def _central_lagrangian(t, q, v, p) -> Array:
 
 
 def _central():
-    return _started(System(Euclidean(3), _central_lagrangian), jnp.array([0.8, 0.2, -0.3]), [0.1, 0.9, 0.5])
+    return _start_on_constraint(System(Euclidean(3), _central_lagrangian), jnp.array([0.8, 0.2, -0.3]), [0.1, 0.9, 0.5])
 
 
 def _anharmonic_lagrangian(t, q, v, p) -> Array:
@@ -99,7 +104,7 @@ def _contact(t, q, p) -> Array:
 
 
 def _anharmonic():
-    return _started(
+    return _start_on_constraint(
         System(Euclidean(3), _anharmonic_lagrangian, _contact), jnp.array([0.3, 0.5, -0.2]), [1.1, 0.7, 0.5]
     )
 
@@ -117,25 +122,24 @@ def _arms_constraint(t, q, p) -> Array:
 
 def _arms():
     system = System(Euclidean(4), _arms_lagrangian, _arms_constraint)
-    return _started(system, jnp.array([0.6, -0.3, 0.4, 0.1]), [0.5, 0.9, 0.0, 0.0])
+    return _start_on_constraint(system, jnp.array([0.6, -0.3, 0.4, 0.1]), [0.5, 0.9, 0.0, 0.0])
 
 
-def _small_quartic():
+def _quartic():
     return chaotic_quartic(2), quartic_state(1.0, 2)
 
 
-# -- the list -----------------------------------------------------------------------------------------------------------------
 SYMMETRIES = {
-    "rigid-body": _seen_from_space,
-    "rigid-body-n": _seen_from_space,
-    "veselova": _on_d,
-    "chaplygin-sphere": _on_d,
+    "rigid-body": _left_translations,
+    "rigid-body-n": _left_translations,
+    "veselova": _basis_of_d,
+    "chaplygin-sphere": _basis_of_d,
 }
-OTHERS = (
+OTHER_CASES = (
     Case("heavy-suslov", _heavy_suslov, 0.1),
-    Case("heavy-top", _heavy_top, 0.1, _about_the_vertical),
+    Case("heavy-top", _heavy_top, 0.1, _vertical_rotation),
     Case("central-force", _central, 0.1, _rotations),
-    Case("chaotic-quartic-2", _small_quartic, 0.1),
+    Case("chaotic-quartic-2", _quartic, 0.1),
     Case("anharmonic-particle", _anharmonic, 0.05),
     Case("double-pendulum-with-followers", _arms, 0.05),
 )
@@ -153,7 +157,7 @@ def _model(name: str) -> Case:
     model = MODELS[name]
 
     def make():
-        job = parse(
+        job = parse_job(
             {
                 "system": {"name": name, **model.example},
                 "method": dict(model.method),
@@ -169,4 +173,103 @@ def _model(name: str) -> Case:
 @cache
 def cases() -> dict[str, Case]:
     """All of them by name, the same objects every time."""
-    return {case.name: case for case in (*map(_model, MODELS), *OTHERS)}
+    return {case.name: case for case in (*map(_model, MODELS), *OTHER_CASES)}
+
+
+EXPONENTIAL = "exponential"
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "lagrange-dalembert": [
+        {"retraction": EXPONENTIAL},
+        {"node": 0.0},
+        {"node": 0.3, "retraction": EXPONENTIAL},
+        {"nodes": "velocity"},
+        {"nodes": "velocity", "node": 0.0},
+        {"nodes": "deformed"},
+    ],
+    "euler-poincare-suslov": [
+        {"retraction": EXPONENTIAL},
+        {"lagrangian": "retraction"},
+        {"lagrangian": "retraction", "retraction": EXPONENTIAL},
+    ],
+    "retraction-adapted": [{"retraction": EXPONENTIAL}, {"node": 0.0}, {"node": 0.3, "retraction": EXPONENTIAL}],
+    "leapfrog": [{"retraction": EXPONENTIAL}],
+    "geometric-nonholonomic": [{"node": 0.0}, {"node": 0.3, "retraction": EXPONENTIAL}],
+    "discrete-moser-veselov": [
+        *({"order": order} for order in (2, 4, 6, 8, 10)),
+        *({"order": order, "variant": "scaled"} for order in (4, 6, 8)),
+    ],
+    "rattle": [{"order": order} for order in (4, 6, 8)],
+    "kinetic-splitting": [{"order": 4}],
+    "tangent-lift": [{"node": 0.0}],
+    "cotangent-lift": [{"node": 0.0}],
+    "discrete-lr": [
+        {"retraction": EXPONENTIAL},
+        {"lagrangian": "retraction"},
+        {"lagrangian": "retraction", "retraction": EXPONENTIAL},
+    ],
+    "discrete-gradient": [{"gradient": "average"}, {"gradient": "itoh-abe"}, {"retraction": EXPONENTIAL}],
+    "gauss": [{"stages": 1}, {"stages": 3}, {"stages": 4}, {"retraction": EXPONENTIAL}],
+    "lobatto": [
+        {"stages": 2},
+        {"stages": 4},
+        {"retraction": EXPONENTIAL},
+        *({"form": "spark", "stages": stages} for stages in (2, 3, 4)),
+        {"form": "spark", "family": "C"},
+        {"form": "spark", "family": "D"},
+    ],
+    "projected-runge-kutta": [{"onto": "energy"}],
+    "composition": [
+        *({"scheme": s} for s in ("yoshida-4", "suzuki-4", "yoshida-6", "suzuki-umeno-8", "kahan-li-8")),
+        {"scheme": "suzuki-4", "node": 0.0},
+        {"scheme": "suzuki-4", "base": {"name": "discrete-gradient"}},
+        {"scheme": "suzuki-4", "base": {"name": "retraction-adapted"}},
+        {"scheme": "kahan-li-6", "base": {"name": "gauss", "stages": 1}},
+        {"scheme": "sofroniou-spaletta-10"},
+    ],
+}
+PANEL = (
+    "nonholonomic-particle",
+    "pendulum-cvt",
+    "heavy-suslov",
+    "chaplygin-sleigh",
+    "suslov",
+    "double-pendulum-with-followers",
+    "veselova",
+    "rigid-body",
+    "heavy-top",
+    "central-force",
+)
+"""Where the variants are measured: seven nonholonomic systems, then three without constraint."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with its options: the defaults are measured on all systems, others on the panel."""
+
+    label: str
+    integrator: Integrator
+    options: Mapping[str, Any]
+
+    def fits(self, case: Case) -> bool:
+        """Whether this variant is measured there; another retraction is no other method on R^n."""
+        if not self.options:
+            return True
+        if case.name not in PANEL:
+            return False
+        return set(self.options) != {"retraction"} or not isinstance(case.system.group, Euclidean)
+
+
+def _label(name: str, options: Mapping[str, Any]) -> str:
+    said = [f"{v['name']}" if isinstance(v, Mapping) else f"{k} {v}" for k, v in options.items()]
+    return f"{name}, {', '.join(said)}" if said else name
+
+
+@cache
+def variants() -> dict[str, Variant]:
+    """All of them by label, the defaults first."""
+    wanted: list[tuple[str, dict[str, Any]]] = [
+        (name, {}) for name, method in METHODS.items() if method.build is not Reference
+    ]
+    wanted += [(name, options) for name in METHODS for options in OPTIONS.get(name, [])]
+    made = [Variant(_label(name, options), METHODS[name].make(options), options) for name, options in wanted]
+    return {variant.label: variant for variant in made}

@@ -1,4 +1,4 @@
-"""The figures behind claims: one method on one system, by native kernels that serve all its runs."""
+"""The figures behind claims, by native kernels: one method on one system, and the growth of its energy error."""
 
 from __future__ import annotations
 
@@ -17,35 +17,40 @@ from dalembert.integrators import EXACT, Integrator, scipy_motion
 from dalembert.integrators.properties import conservative, unconstrained
 from dalembert.kernels import LoweringError, evaluate
 from dalembert.mechanics import MechanicalSystem, State, generators
-from dalembert.simulation import Run, simulate
+from dalembert.models import chaotic_quartic, pendulum_cvt, quartic_state
+from dalembert.numerics import Drift, classify
+from dalembert.simulation import Run, RunSummary, ensemble, simulate
 
 from .cases import Case
 
-COUNTS = (6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
-SPAN = 24  # steps of the case in the time over which orders are measured
-HIGH, WIDE = 8, 96  # the errors of orders from HIGH on are small: their time is WIDE steps
-LONG, SAVES, TRIP = (
-    400,
-    20,
-    20,
-)  # steps of a run that should keep things, its saved states, steps of a way there and back
-FLOOR = 4e-12  # relative: the reference motion itself is up to 1e-12 off, which below this would show in a slope
+STEP_COUNTS = (6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
+SPAN_STEPS = 24  # steps of the case in the time over which orders are measured
+HIGH_ORDER, HIGH_ORDER_SPAN_STEPS = (
+    8,
+    96,
+)  # the errors of orders from HIGH_ORDER on are small: their time is HIGH_ORDER_SPAN_STEPS steps
+RUN_STEPS, RUN_SAVES = 400, 20  # of a run that should conserve quantities
+RETURN_STEPS = 20  # there, and as many back
+ERROR_FLOOR = 4e-12  # relative: the reference motion itself is up to 1e-12 off, which below this would show in a slope
 
 Figures = dict[str, Any]
 
 
 def measure(case: Case, integrator: Integrator) -> Figures:
-    """All figures of one method on one system: JSON, null where there is nothing to measure; "refused" or "failed" say why not."""
+    """All figures of one method on one system as JSON: null where there is nothing to measure.
+
+    "refused" or "failed" say why there are none.
+    """
     try:
         integrator.require(case.system, case.state, case.step)
     except InvalidInput as fault:
         return {"refused": str(fault)}
     try:
         return {
-            **_kept(case, integrator),
-            "order": order(case, integrator),
-            **_ways_back(case, integrator),
-            "symplectic": symplectic(case, integrator),
+            **_conservation(case, integrator),
+            "order": measure_order(case, integrator),
+            **_reversal(case, integrator),
+            "symplectic": measure_symplecticity(case, integrator),
         }
     except LoweringError as fault:
         return {"failed": f"too large for a native kernel ({fault})"}
@@ -53,28 +58,34 @@ def measure(case: Case, integrator: Integrator) -> Figures:
         return {"failed": str(fault)}
 
 
-def _run(
-    case: Case, integrator: Integrator, state: State | Run, step: float, steps: int, saves: int = 1
-) -> Run:
+def _run(case: Case, integrator: Integrator, state: State | Run, step: float, steps: int, saves: int = 1) -> Run:
     return simulate(
         case.system, integrator, state, step=step, steps=steps, save_every=steps // saves, monitor=True, backend="llvm"
     )
 
 
-# -- what a run keeps ---------------------------------------------------------------------------------------------------------
-def _kept(case: Case, integrator: Integrator) -> Figures:
-    """The extremes over a run: |A xi - b|, the distance from the group, the energy and momentum errors, relative to max(1, value)."""
-    long = _run(case, integrator, case.state, case.step, LONG, SAVES)
+def _conservation(case: Case, integrator: Integrator) -> Figures:
+    """The largest |A xi - b|, distance from the group, energy error and momentum error of a run, per max(1, value)."""
+    long = _run(case, integrator, case.state, case.step, RUN_STEPS, RUN_SAVES)
     if long.failed_at == -1:
         raise NumericalFailure(f"the start has no solution: {long.reason}")
-    peaks = long.final.peaks
+    summary = long.summary()
     return {
-        "constraint": float(peaks.constraint) if case.system.constraints else None,
-        "group": float(peaks.group) if not isinstance(case.state.g, jax.Array) or case.state.g.ndim > 1 else None,
-        "energy": float(peaks.energy_error) / max(1.0, abs(float(peaks.energy))),
+        "constraint": summary.constraint,
+        "group": summary.group if not isinstance(case.state.g, jax.Array) or case.state.g.ndim > 1 else None,
+        "energy": _relative_energy_error(summary),
         "momentum": _momentum(case, long),
-        "stopped": None if long.status == "ok" else {"step": int(long.failed_at), "reason": long.reason},
+        "stopped": _failure(summary),
     }
+
+
+def _relative_energy_error(summary: RunSummary) -> float:
+    error, initial = summary.energy_error, summary.energy_initial
+    return float("nan") if error is None or initial is None else error / max(1.0, abs(initial))
+
+
+def _failure(summary: RunSummary) -> dict[str, Any] | None:
+    return None if summary.status == "ok" else {"step": summary.failed_at, "reason": summary.reason}
 
 
 def _momentum(case: Case, long: Run) -> float | None:
@@ -91,20 +102,23 @@ def _maps(case: Case):
     return jax.jit(jax.vmap(lambda s: system.momentum(s.t, s.g, s.xi) @ symmetry(system, s.g)))
 
 
-# -- order --------------------------------------------------------------------------------------------------------------------
-def order(case: Case, integrator: Integrator) -> Figures:
-    """Errors of configuration and velocity against DOP853 at 1e-13, in `COUNTS` steps, after half and all of the time."""
-    duration = (SPAN if (integrator.claims(case.system).order or 0) < HIGH else WIDE) * case.step
-    runs = {n: _run(case, integrator, case.state, duration / n, n, 2) for n in COUNTS}
+def measure_order(case: Case, integrator: Integrator) -> Figures:
+    """Errors of configuration and velocity against DOP853 at 1e-13 with `STEP_COUNTS` steps, at half and full time."""
+    duration = (
+        SPAN_STEPS if (integrator.claims(case.system).order or 0) < HIGH_ORDER else HIGH_ORDER_SPAN_STEPS
+    ) * case.step
+    runs = {n: _run(case, integrator, case.state, duration / n, n, 2) for n in STEP_COUNTS}
     good = {n: [_state_at(each, k) for k in (1, 2)] for n, each in runs.items() if each.status == "ok"}
     if not good:
-        raise NumericalFailure(f"no run over a time of {duration:g} ends: {runs[COUNTS[-1]].reason}")
-    ends = reference(case, tuple(sorted({_when(state) for states in good.values() for state in states})))
+        raise NumericalFailure(f"no run over a time of {duration:g} ends: {runs[STEP_COUNTS[-1]].reason}")
+    ends = reference_motion(case, tuple(sorted({_when(state) for states in good.values() for state in states})))
 
     def largest(n: int, name: str) -> float | None:
         return max(_error(getattr(s, name), getattr(ends[_when(s)], name)) for s in good[n]) if n in good else None
 
-    return {part: [largest(n, name) for n in COUNTS] for part, name in (("configuration", "g"), ("velocity", "xi"))}
+    return {
+        part: [largest(n, name) for n in STEP_COUNTS] for part, name in (("configuration", "g"), ("velocity", "xi"))
+    }
 
 
 def _state_at(trajectory: Run, k: int) -> State:
@@ -116,11 +130,11 @@ def _when(state: State) -> float:
 
 
 def slope(errors: Sequence[float | None]) -> float | None:
-    """The order that errors at `COUNTS` show: between the finest step whose error tells and twice it.
+    """The order that errors at `STEP_COUNTS` show: between the finest step whose error tells and twice it.
 
     `EXACT` if none is above what the reference can tell; None if too few are.
     """
-    telling = {n: e for n, e in zip(COUNTS, errors, strict=True) if isinstance(e, float) and e > FLOOR}
+    telling = {n: e for n, e in zip(STEP_COUNTS, errors, strict=True) if isinstance(e, float) and e > ERROR_FLOOR}
     if not telling:
         return EXACT
     last = max(telling)
@@ -136,7 +150,7 @@ def _error(a, b) -> float:
 
 
 @cache
-def reference(case: Case, times: tuple[float, ...]) -> dict[float, State]:
+def reference_motion(case: Case, times: tuple[float, ...]) -> dict[float, State]:
     """The accurate motion at these times."""
     start = float(case.state.t)
     states = scipy_motion(case.system, case.state, np.array([start, *times]))
@@ -145,12 +159,11 @@ def reference(case: Case, times: tuple[float, ...]) -> dict[float, State]:
     return dict(zip(times, states[1:], strict=True))
 
 
-# -- the way back -------------------------------------------------------------------------------------------------------------
-def _ways_back(case: Case, integrator: Integrator) -> Figures:
-    """{"symmetric", "adjoint", "reversible"}: how far the ways back end from the start, and the mirrored run from the run."""
-    steps, h = TRIP, case.step
+def _reversal(case: Case, integrator: Integrator) -> Figures:
+    """The distances between the start and the end of the way back, and between a run and its mirrored run."""
+    steps, h = RETURN_STEPS, case.step
     forward = _run(case, integrator, case.state, h, steps).check()
-    home = _error((case.state.g, case.state.xi), _pair(_returned(case, integrator, forward)))
+    home = _error((case.state.g, case.state.xi), _pair(_run_back(case, integrator, forward)))
     adjoint = integrator.adjoint()
     other = None
     if adjoint is not None and adjoint != integrator:
@@ -164,19 +177,19 @@ def _ways_back(case: Case, integrator: Integrator) -> Figures:
     return {"symmetric": home, "adjoint": other, "reversible": mirrored}
 
 
-def _returned(case: Case, integrator: Integrator, forward: Run) -> State:
+def _run_back(case: Case, integrator: Integrator, forward: Run) -> State:
     """The state after as many steps of -h from the end of a run, with the whole carry turned round."""
     if type(integrator).reverse is Integrator.reverse:
         with suppress(OffConstraint):  # a method that does not keep D goes back from where it is
-            return _run(case, integrator, forward.last, -case.step, TRIP).check().last
+            return _run(case, integrator, forward.last, -case.step, RETURN_STEPS).check().last
     consts = (case.system, forward.step)
-    carry = evaluate(_turning(integrator), consts, forward.final.carry, backend="llvm")
+    carry = evaluate(_reverse_carry(integrator), consts, forward.final.carry, backend="llvm")
     turned = replace(forward, final=forward.final._replace(carry=carry))
-    return _run(case, integrator, turned, -case.step, TRIP).check().last
+    return _run(case, integrator, turned, -case.step, RETURN_STEPS).check().last
 
 
 @cache
-def _turning(integrator: Integrator) -> Callable:
+def _reverse_carry(integrator: Integrator) -> Callable:
     """`reverse` in the form of an observation, which a backend compiles."""
     return lambda consts, carry: integrator.reverse(consts[0], carry, consts[1])
 
@@ -189,43 +202,45 @@ def _mirror(state: State) -> State:
     return state._replace(xi=-state.xi, momentum=-state.momentum, increment=-state.increment)
 
 
-# -- symplectic maps ----------------------------------------------------------------------------------------------------------
-def symplectic(case: Case, integrator: Integrator) -> float | None:
-    """|J^T Omega_1 J - Omega_0| of 2 steps in (g, p), Omega = dp ^ g^-1 dg - p [g^-1 dg, g^-1 dg]; only without constraints and forces."""
+def measure_symplecticity(case: Case, integrator: Integrator) -> float | None:
+    """|J^T Omega_1 J - Omega_0| of 2 steps in (g, p), with Omega = dp ^ g^-1 dg - p [g^-1 dg, g^-1 dg].
+
+    None for systems with constraints or forces.
+    """
     system, state, n = case.system, case.state, case.system.group.dim
     if not (unconstrained(system) and conservative(system)):
         return None
-    pushed = [_pushed(case, integrator, direction) for direction in np.eye(2 * n)]
+    pushed = [_push_forward(case, integrator, direction) for direction in np.eye(2 * n)]
     before = _form(system, np.eye(2 * n), state.momentum)
     after = _form(system, np.array([vector for vector, _ in pushed]), pushed[0][1])
     return float(np.abs(after - before).max() / max(1.0, np.abs(before).max()))
 
 
-def _pushed(case: Case, integrator: Integrator, direction: np.ndarray) -> tuple[np.ndarray, Any]:
+def _push_forward(case: Case, integrator: Integrator, direction: np.ndarray) -> tuple[np.ndarray, Any]:
     """(the image of a tangent vector (g^-1 dg, dp) after two steps, the momentum there)."""
     system, state, n = case.system, case.state, case.system.group.dim
     eta, rate = jnp.asarray(direction[:n]), jnp.asarray(direction[n:])
 
     def curve(s):
-        return system, _shifted(system, state, s * eta, s * rate), case.step
+        return system, _shift(system, state, s * eta, s * rate), case.step
 
     after = simulate(
         system, integrator, state, step=case.step, steps=2, save_every=2, backend="llvm", tangents=curve
     ).check()
     assert after.tangents is not None
     slopes = jax.tree.map(lambda leaf: np.asarray(leaf)[-1], after.tangents.state)
-    moved = _trivialised(system, np.asarray(after.last.g), slopes.g)
+    moved = _trivialise(system, np.asarray(after.last.g), slopes.g)
     return np.concatenate([moved, slopes.momentum]), after.last.momentum
 
 
-def _shifted(system: MechanicalSystem, state: State, eta, rate) -> State:
+def _shift(system: MechanicalSystem, state: State, eta, rate) -> State:
     """The state with g exp(eta) and momentum p + rate."""
     g, p = system.group.shift(state.g, eta), state.momentum + rate
     xi = system.velocity(state.t, g, p)
     return State(state.t, g, xi, p, xi)
 
 
-def _trivialised(system: MechanicalSystem, g, dg) -> np.ndarray:
+def _trivialise(system: MechanicalSystem, g, dg) -> np.ndarray:
     """eta with dg = g eta."""
     if np.ndim(g) == 1:
         return np.asarray(dg)
@@ -240,3 +255,101 @@ def _form(system: MechanicalSystem, vectors: np.ndarray, p) -> np.ndarray:
     bracket = jax.vmap(jax.vmap(lambda a, b: p @ system.group.ad(a, b), (None, 0)), (0, None))(eta, eta)
     canonical = rate @ eta.T
     return canonical - canonical.T - np.asarray(bracket)
+
+
+DRIFT_STEP, DRIFT_SAVES, DRIFT_MEMBERS = 0.1, 2000, 32
+DRIFT_HORIZONS = {"transmission": 4e4, "quartic": 5e3}
+DRIFT_EPSILONS = (0.0, 0.1, 0.3)
+DRIFT_PROBLEMS = (*(f"transmission, epsilon = {epsilon:g}" for epsilon in DRIFT_EPSILONS), "chaotic quartic, n = 2")
+LONG_RUN_STEPS, LONG_RUN_STEP = 10**6, 0.05
+
+
+@cache
+def drift_problem(name: str) -> tuple[MechanicalSystem, State, float]:
+    """(system, state or states, horizon)."""
+    if name == DRIFT_PROBLEMS[-1]:
+        angles = 2 * np.pi * (np.arange(DRIFT_MEMBERS) + 0.5) / DRIFT_MEMBERS
+        return (
+            chaotic_quartic(2),
+            jax.vmap(lambda a: quartic_state(a, 2))(jnp.asarray(angles)),
+            DRIFT_HORIZONS["quartic"],
+        )
+    system = pendulum_cvt(DRIFT_EPSILONS[DRIFT_PROBLEMS.index(name)])
+    return system, system.state([1.0, 0.0, 0.0], [0.3, 0.0, 2.0]), DRIFT_HORIZONS["transmission"]
+
+
+def measure_drift(name: str, integrator: Integrator) -> dict[str, Any]:
+    """The kind and rate of the growth of E - E(0), and its largest size, or why the method refuses the problem."""
+    system, state, horizon = drift_problem(name)
+    many = state.xi.ndim == 2
+    first = jax.tree.map(lambda leaf: leaf[0], state) if many else state
+    try:
+        integrator.require(system, first, DRIFT_STEP)
+    except InvalidInput as fault:
+        return {"refused": str(fault)}
+    steps = round(horizon / DRIFT_STEP)
+    run_all: Any = ensemble if many else simulate
+    try:
+        run = run_all(
+            system,
+            integrator,
+            state,
+            step=DRIFT_STEP,
+            steps=steps,
+            save_every=steps // DRIFT_SAVES,
+            monitor=True,
+            backend="llvm",
+        )
+    except LoweringError as fault:
+        return {"failed": f"too large for a native kernel ({fault})"}
+    return _classify(run, integrator.variable_step)
+
+
+def _classify(run: Run, clock: bool) -> dict[str, Any]:
+    """Classify the energy errors of the good members over time, or over the number of the save if steps vary."""
+    energy = np.atleast_2d(np.asarray(run.energy()))
+    times = np.atleast_2d(np.asarray(run.t))[0]
+    failed = int(np.count_nonzero(np.asarray(run.final.status)))
+    good = np.isfinite(energy).all(axis=1) & (np.atleast_1d(np.asarray(run.final.status)) == 0)
+    size = float(np.max(np.asarray(run.final.peaks.energy_error)))
+    if not good.any() and energy.shape[0] > 1:
+        return {"kind": None, "size": size, "failed_members": failed}
+    errors = (energy - energy[:, :1])[good] if good.any() else energy - energy[:, :1]
+    times = np.linspace(times[0], times[-1], len(times)) if clock else times
+    try:
+        found: Drift | None = classify(times, errors)
+    except InvalidInput:
+        found = None  # too few states before the failure
+    return {
+        "kind": found.kind if found else None,
+        "rate": found.rate if found else None,
+        "amplitude": bool(found and found.amplitude),
+        "size": size,
+        "failed_members": failed,
+        "until": float(times[-1]),
+    }
+
+
+def measure_long_run(case: Case, integrator: Integrator) -> dict[str, Any]:
+    """The largest |E - E(0)| over 10^6 steps of 0.05, relative to max(1, E(0))."""
+    try:
+        run = simulate(
+            case.system,
+            integrator,
+            case.state,
+            step=LONG_RUN_STEP,
+            steps=LONG_RUN_STEPS,
+            save_every=LONG_RUN_STEPS,
+            monitor=True,
+            backend="llvm",
+        )
+    except LoweringError as fault:
+        return {"failed": f"too large for a native kernel ({fault})"}
+    except InvalidInput as fault:
+        return {"refused": str(fault)}
+    summary = run.summary()
+    return {
+        "energy": _relative_energy_error(summary),
+        "constraint": summary.constraint or 0.0,
+        "stopped": _failure(summary),
+    }

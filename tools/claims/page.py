@@ -1,40 +1,286 @@
-"""docs/claims.md and docs/claims-figures.md from figures and verdicts; nothing in them depends on the day or the machine."""
+"""Verdicts on claims by their figures, and the pages docs/claims.md and docs/claims-figures.md.
+
+Nothing in the pages depends on the day or the machine.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 
-from dalembert.integrators import EXACT, MEANINGS
+from dalembert.errors import InvalidInput
+from dalembert.integrators import EXACT, MEANINGS, Claims
 from dalembert.kernels.ir import MAX_OPERATIONS
+from dalembert.models import MODELS
 
-from .measure import COUNTS, FLOOR, HIGH, LONG, SPAN, TRIP, WIDE, slope
-from .store import Figures
-from .tables import adjoints, drifts, failed, million, number, order, refused, systems, table, unmeasured
-from .variants import PANEL, variants
-from .verdicts import SLACK, TOLERANCE, Verdict, claims_of
+from .cases import NOTES, PANEL, cases, variants
+from .measure import (
+    DRIFT_HORIZONS,
+    DRIFT_MEMBERS,
+    DRIFT_PROBLEMS,
+    DRIFT_STEP,
+    ERROR_FLOOR,
+    HIGH_ORDER,
+    HIGH_ORDER_SPAN_STEPS,
+    LONG_RUN_STEP,
+    RETURN_STEPS,
+    RUN_STEPS,
+    SPAN_STEPS,
+    STEP_COUNTS,
+    Figures,
+    slope,
+)
+
+TOLERANCE = {
+    "symmetric": 1e-11,
+    "reversible": 1e-11,
+    "constraint": 1e-12,
+    "group": 1e-13,
+    "energy": 1e-11,
+    "momentum": 1e-11,
+    "symplectic": 1e-10,
+}
+LONG_RUN_ENERGY_TOLERANCE = 1e-9  # over a million steps, round-off included
+ORDER_SLACK = 0.35  # how much a measured order may be below the one claimed
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One property on one system, claimed or not: `met` is None where nothing is claimed or could be measured."""
+
+    label: str
+    case: str
+    name: str
+    claimed: float | bool | None
+    figure: float | None
+    met: bool | None
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the property holds by its figure, claimed or not; None where there is none."""
+        if self.name == "order" or self.figure is None:
+            return None
+        return self.figure <= TOLERANCE[self.name]
+
+
+@cache
+def claims_of(label: str, case: str) -> Claims | None:
+    """What a method claims on a system; None where it refuses it."""
+    try:
+        return variants()[label].integrator.claims(cases()[case].system)
+    except InvalidInput:
+        return None
+
+
+def verdicts(figures: Mapping[str, Figures]) -> list[Verdict]:
+    """Of all pairs that were measured, a verdict for each property."""
+    found = []
+    for key, values in figures.items():
+        what, label, case = key.split(" | ")
+        claims = (
+            claims_of(label, case) if what == "pair" and "refused" not in values and "failed" not in values else None
+        )
+        if claims is not None:
+            found += judge(label, case, claims, values)
+    return found
+
+
+def judge(label: str, case: str, claims: Claims, values: Figures) -> list[Verdict]:
+    """The verdicts on one pair."""
+    orders = [_judge_order(label, case, claims, values)]
+    others = []
+    for name in MEANINGS:
+        claimed, figure = getattr(claims, name), _number(values[name])
+        others.append(Verdict(label, case, name, claimed, figure, _meets(claimed, figure, TOLERANCE[name])))
+    return orders + others
+
+
+def _number(value: float | str | None) -> float | None:
+    """A figure; what is not finite is a word in the store."""
+    return None if value is None else float(value)
+
+
+def _meets(claimed: bool, figure: float | None, tolerance: float) -> bool | None:
+    return None if not claimed or figure is None else figure <= tolerance
+
+
+def _judge_order(label: str, case: str, claims: Claims, values: Figures) -> Verdict:
+    """The order of the larger of both errors. Where velocities claim another order, each is judged for itself."""
+    parts = values["order"]
+    if claims.velocity_order is None:
+        measured = slope([_larger(*pair) for pair in zip(parts["configuration"], parts["velocity"], strict=True)])
+        return Verdict(label, case, "order", claims.order, measured, _reaches(measured, claims.order))
+    wanted = {"configuration": claims.order, "velocity": claims.velocity_order}
+    found = {part: slope(parts[part]) for part in wanted}
+    judged = [_reaches(found[part], wanted[part]) for part in wanted]
+    met = False if False in judged else None if None in judged else True
+    return Verdict(label, case, "order", claims.order, found["configuration"], met)
+
+
+def _larger(a: float | str | None, b: float | str | None) -> float | None:
+    return max(a, b) if isinstance(a, float) and isinstance(b, float) else None
+
+
+def _reaches(measured: float | None, order: float | None) -> bool | None:
+    return None if order is None or measured is None else measured >= order - ORDER_SLACK
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in lines) + "\n"
+
+
+def format_number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1e}" if value else "0"
+
+
+def format_order(value: float | None) -> str:
+    return "-" if value is None else "exact" if value == EXACT else f"{value:g}"
+
+
+def _adjoints_table(figures: Mapping[str, Figures]) -> str:
+    grouped: dict[str, list[float]] = defaultdict(list)
+    for key, values in figures.items():
+        what, label, _ = key.split(" | ")
+        if what == "pair" and values.get("adjoint") is not None:
+            grouped[label].append(float(values["adjoint"]))
+    limit = TOLERANCE["symmetric"]
+    rows = [
+        [label, str(len(each)), format_number(max(each)), "met" if max(each) <= limit else "**NOT MET**"]
+        for label, each in grouped.items()
+    ]
+    return markdown_table(["method", "systems", "largest figure", ""], rows)
+
+
+def _drifts_table(figures: Mapping[str, Figures]) -> str:
+    text = (
+        f"E - E(0) with h = {DRIFT_STEP:g}: Modin and Verdier's transmission up to "
+        f"t = {DRIFT_HORIZONS['transmission']:g} (E(0) = 3.545), and the\n"
+        f"chaotic quartic up to t = {DRIFT_HORIZONS['quartic']:g} with {DRIFT_MEMBERS} members; "
+        "the kind by `diagnostics.drift`, and the largest size\n"
+        "over all steps.\n"
+        "Sizes of 1e-9 and below are round-off: their kind says how round-off adds up, not what the method does. "
+        "Methods for invariant\n"
+        "systems and free bodies alone do not take these problems.\n\n"
+    )
+    rows = []
+    for label in variants():
+        cells = [_drift_cell(figures.get(f"drift | {label} | {problem}")) for problem in DRIFT_PROBLEMS]
+        if any(cells):
+            rows.append([label, *cells])
+    return text + markdown_table(["method", *DRIFT_PROBLEMS], rows)
+
+
+def _drift_cell(values: Figures | None) -> str:
+    if values is None or "refused" in values:
+        return ""
+    if "failed" in values:
+        return "not measured"
+    lost = f"; {values['failed_members']} failed" if values["failed_members"] else ""
+    kind = values["kind"] or "no verdict"
+    return f"{kind}, {format_number(float(values['size']))}{lost}"
+
+
+def _long_runs_table(figures: Mapping[str, Figures]) -> str:
+    rows = []
+    for key, values in figures.items():
+        what, label, case = key.split(" | ")
+        if what == "million" and "energy" in values:
+            ended = f"stopped at step {values['stopped']['step']}" if values["stopped"] else ""
+            told = "met" if float(values["energy"]) <= LONG_RUN_ENERGY_TOLERANCE and not ended else "**NOT MET**"
+            rows.append(
+                [
+                    label,
+                    case,
+                    format_number(float(values["energy"])),
+                    format_number(float(values["constraint"])),
+                    ended or told,
+                ]
+            )
+    text = (
+        f"Largest relative |E - E(0)| and |A xi| over 10^6 steps of {LONG_RUN_STEP:g}, "
+        "for the methods that claim the energy there. Met up to\n"
+        f"{LONG_RUN_ENERGY_TOLERANCE:.0e}.\n\n"
+    )
+    return text + markdown_table(["method", "system", "energy", "constraint", ""], rows)
+
+
+def _short_reason(reason: str) -> str:
+    """A refusal without the numbers of one system."""
+    return re.sub(r"\s+", " ", re.split(r"[;.] ", reason)[0]).strip()
+
+
+def _refused_table(figures: Mapping[str, Figures]) -> str:
+    grouped: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for key, values in figures.items():
+        what, label, case = key.split(" | ")
+        if what == "pair" and "refused" in values and not variants()[label].options:
+            grouped[label, _short_reason(values["refused"])].append(case)
+    rows = [[label, reason, ", ".join(names)] for (label, reason), names in grouped.items()]
+    return markdown_table(["method", "because", "systems"], rows)
+
+
+def _failed_table(figures: Mapping[str, Figures]) -> str:
+    rows = []
+    for key, values in figures.items():
+        _, label, case = key.split(" | ")
+        if "failed" in values:
+            rows.append([label, case, " ".join(values["failed"].split())[:200]])
+        elif values.get("stopped"):
+            rows.append(
+                [label, case, f"the run stopped after step {values['stopped']['step']}: {values['stopped']['reason']}"]
+            )
+    return markdown_table(["method", "system", "why"], rows) if rows else "Nothing.\n"
+
+
+def _unmeasured_table(keys: Sequence[str]) -> str:
+    """What an unfinished run left out, by system or problem."""
+    grouped = defaultdict(list)
+    for key in keys:
+        what, label, case = key.split(" | ")
+        grouped[what, case].append(label)
+    rows = [[what, case, str(len(labels)), "; ".join(labels)] for (what, case), labels in grouped.items()]
+    head = f"**Not measured yet: {len(keys)} pairs and runs**: the run that wrote this page was cut short. "
+    return head + "`make verify` measures all.\n\n" + markdown_table(["what", "system", "how many", "methods"], rows)
+
+
+def _systems_table() -> str:
+    rows = []
+    for case in cases().values():
+        what = MODELS[case.name].summary if case.name in MODELS else NOTES[case.name]
+        rows.append([case.name, f"{case.step:g}", "yes" if case.name in PANEL else "", what])
+    return markdown_table(["system", "h", "panel", "what"], rows)
+
 
 INTRO = f"""# Claims, measured
 
-Every method states, for a system, its order, its symmetry and what it keeps: `integrator.claims(system)`. `make verify` measures
-every claim on every system that the method takes, and writes this page; what is claimed and not met stands here as **NOT MET**, and
+Every method states, for a system, its order, its symmetry and what it keeps: `integrator.claims(system)`. \
+`make verify` measures
+every claim on every system that the method takes, and writes this page; what is claimed and not met \
+stands here as **NOT MET**, and
 what could not be measured is listed. A method with its defaults is measured on all systems, its other options
 on a panel of {len(PANEL)}. Every single figure: [claims-figures.md](claims-figures.md); as data:
 `docs/claims.json`. What it means for a choice: [choosing.md](choosing.md).
 
-How: by native kernels, from the example state of each model with its step h. Steps of more than {MAX_OPERATIONS} operations have no native
+How: by native kernels, from the example state of each model with its step h. Steps of more \
+than {MAX_OPERATIONS} operations have no native
 kernel; their pairs are under "What could not be measured".
 
-- Orders: over {SPAN} h (orders from {HIGH} on: {WIDE} h) with {COUNTS[0]} to {COUNTS[-1]} steps, the slope of the error against DOP853
-  at 1e-13, between the finest step whose relative error is above {FLOOR:.0e} and the one twice as large; met if at most {SLACK} below the
+- Orders: over {SPAN_STEPS} h (orders from {HIGH_ORDER} on: {HIGH_ORDER_SPAN_STEPS} h) with \
+{STEP_COUNTS[0]} to {STEP_COUNTS[-1]} steps, the slope of the error against DOP853
+  at 1e-13, between the finest step whose relative error is above {ERROR_FLOOR:.0e} \
+and the one twice as large; met if at most {ORDER_SLACK} below the
   claim (a system may raise an order).
-- What a run keeps: the largest figure over {LONG} steps of h. Ways back: {TRIP} steps and as many back.
+- What a run keeps: the largest figure over {RUN_STEPS} steps of h. Ways back: {RETURN_STEPS} steps and as many back.
 - Symplectic: J^T Omega J - Omega of two steps, with J by derivatives through the kernel.
 - Figures are relative to max(1, size of the quantity).
 """
 
 
-def page(figures: Mapping[str, Figures], found: Sequence[Verdict], missing: Sequence[str] = ()) -> str:
+def claims_page(figures: Mapping[str, Figures], found: Sequence[Verdict], missing: Sequence[str] = ()) -> str:
     """`missing` are the keys of what was not measured."""
     unmet = [v for v in found if v.met is False]
     met = sum(v.met is True for v in found)
@@ -42,46 +288,65 @@ def page(figures: Mapping[str, Figures], found: Sequence[Verdict], missing: Sequ
         INTRO,
         f"**{met} claims are met, {len(unmet)} are not.**\n",
         "## Not met\n",
-        _unmet(unmet),
+        _unmet_table(unmet),
         "## What is claimed\n",
-        "On how many of the systems measured each claim is made; conditions are on the method's options and on the system.\n",
-        _claimed(found),
+        "On how many of the systems measured each claim is made; "
+        "conditions are on the method's options and on the system.\n",
+        _claims_table(found),
         "## Order\n",
-        "The least and largest measured order over the systems, and on how many the errors are below what can be measured at every step.\n",
-        _orders(figures, found),
+        "The least and largest measured order over the systems, "
+        "and on how many the errors are below what can be measured at every step.\n",
+        _orders_table(figures, found),
         "### Orders of 4 and more, system by system\n",
-        "The order of the larger of the errors of configuration and velocity. Nonholonomic systems come first; an empty cell: it does\n"
+        "The order of the larger of the errors of configuration and velocity. "
+        "Nonholonomic systems come first; an empty cell: it does\n"
         "not fit, or was not measured; a dash: round-off leaves too few errors to tell.\n",
-        _high_orders(found),
+        _high_orders_table(found),
     ]
     for name, meaning in MEANINGS.items():
         parts += [
             f"## {name.capitalize()}\n",
             f"Claimed: {meaning}. Met up to {TOLERANCE[name]:.0e}.\n",
-            _property(name, found),
+            _property_table(name, found),
         ]
-    parts += ["### Adjoints\n", "Forward with the method, back with what `adjoint()` gives.\n", adjoints(figures)]
-    parts += ["## Drift of the energy: every family on two problems\n", drifts(figures)]
-    parts += ["## Energy over a million steps\n", million(figures)]
-    parts += ["## What does not fit, and why\n", refused(figures), "## What could not be measured\n", failed(figures)]
-    parts += [unmeasured(missing)] if missing else []
-    parts += ["## The systems\n", systems()]
+    parts += [
+        "### Adjoints\n",
+        "Forward with the method, back with what `adjoint()` gives.\n",
+        _adjoints_table(figures),
+    ]
+    parts += ["## Drift of the energy: every family on two problems\n", _drifts_table(figures)]
+    parts += ["## Energy over a million steps\n", _long_runs_table(figures)]
+    parts += [
+        "## What does not fit, and why\n",
+        _refused_table(figures),
+        "## What could not be measured\n",
+        _failed_table(figures),
+    ]
+    parts += [_unmeasured_table(missing)] if missing else []
+    parts += ["## The systems\n", _systems_table()]
     return "\n".join(parts)
 
 
-def _unmet(unmet: Sequence[Verdict]) -> str:
+def _unmet_table(unmet: Sequence[Verdict]) -> str:
     if not unmet:
         return "Nothing.\n"
     rows = [
-        [v.label, v.case, v.name, order(v.claimed) if v.name == "order" else "yes", _shown(v), "**NOT MET**"]
+        [
+            v.label,
+            v.case,
+            v.name,
+            format_order(v.claimed) if v.name == "order" else "yes",
+            _figure_text(v),
+            "**NOT MET**",
+        ]
         for v in unmet
     ]
-    return table(["method", "system", "property", "claimed", "measured", ""], rows)
+    return markdown_table(["method", "system", "property", "claimed", "measured", ""], rows)
 
 
-def _shown(v: Verdict) -> str:
+def _figure_text(v: Verdict) -> str:
     if v.name != "order" or v.figure is None:
-        return number(v.figure)
+        return format_number(v.figure)
     return "exact" if v.figure == EXACT else f"{v.figure:.2f}"
 
 
@@ -92,10 +357,10 @@ def _by_label(found: Iterable[Verdict]) -> dict[str, list[Verdict]]:
     return {label: grouped[label] for label in variants() if label in grouped}
 
 
-def _claimed(found: Sequence[Verdict]) -> str:
+def _claims_table(found: Sequence[Verdict]) -> str:
     rows = []
     for label, own in _by_label(found).items():
-        orders = sorted({order(v.claimed) for v in own if v.name == "order"})
+        orders = sorted({format_order(v.claimed) for v in own if v.name == "order"})
         told = [[v for v in own if v.name == name] for name in MEANINGS]
         shares = [
             f"{sum(bool(v.claimed) for v in each)}/{len(each)}" if any(v.claimed for v in each) else "-"
@@ -103,41 +368,41 @@ def _claimed(found: Sequence[Verdict]) -> str:
         ]
         claims = claims_of(label, own[0].case)
         rows.append([label, ", ".join(orders), *shares, claims.condition if claims else ""])
-    return table(["method", "order", *MEANINGS, "condition"], rows)
+    return markdown_table(["method", "order", *MEANINGS, "condition"], rows)
 
 
-def _orders(figures: Mapping[str, Figures], found: Sequence[Verdict]) -> str:
+def _orders_table(figures: Mapping[str, Figures], found: Sequence[Verdict]) -> str:
     rows = []
     for label, own in _by_label(v for v in found if v.name == "order").items():
-        claimed = Counter(order(v.claimed) for v in own)
+        claimed = Counter(format_order(v.claimed) for v in own)
         parts = [figures[f"pair | {label} | {v.case}"]["order"] for v in own]
-        spans = [_span([part[name] for part in parts]) for name in ("configuration", "velocity")]
+        spans = [_order_range([part[name] for part in parts]) for name in ("configuration", "velocity")]
         wrong = sum(v.met is False for v in own)
         told = f"**NOT MET on {wrong}**" if wrong else "-" if list(claimed) == ["-"] else "met"
         rows.append([label, ", ".join(sorted(claimed)), *spans, str(len(own)), told])
-    return table(["method", "claimed", "configuration", "velocity", "systems", ""], rows)
+    return markdown_table(["method", "claimed", "configuration", "velocity", "systems", ""], rows)
 
 
-def _span(parts: Sequence[Sequence[float | None]]) -> str:
+def _order_range(parts: Sequence[Sequence[float | None]]) -> str:
     known = [measured for errors in parts if (measured := slope(errors)) is not None]
     finite, exact = [p for p in known if p < EXACT], sum(p == EXACT for p in known)
     told = [f"{min(finite):.2f} to {max(finite):.2f}"] if finite else []
-    return ", ".join([*told, *([f"below {FLOOR:.0e} on {exact}"] if exact else [])]) or "-"
+    return ", ".join([*told, *([f"below {ERROR_FLOOR:.0e} on {exact}"] if exact else [])]) or "-"
 
 
-def _high_orders(found: Sequence[Verdict]) -> str:
+def _high_orders_table(found: Sequence[Verdict]) -> str:
     high = [v for v in found if v.name == "order" and v.claimed is not None and 4 <= v.claimed < EXACT]
     names = [name for name in PANEL if any(v.case == name for v in high)]
     rows = []
     for label, own in _by_label(high).items():
-        cells = {v.case: "**" * (v.met is False) + _shown(v) + "**" * (v.met is False) for v in own}
+        cells = {v.case: "**" * (v.met is False) + _figure_text(v) + "**" * (v.met is False) for v in own}
         rows.append(
-            [label, ", ".join(sorted({order(v.claimed) for v in own})), *(cells.get(name, "") for name in names)]
+            [label, ", ".join(sorted({format_order(v.claimed) for v in own})), *(cells.get(name, "") for name in names)]
         )
-    return table(["method", "claimed", *names], rows)
+    return markdown_table(["method", "claimed", *names], rows)
 
 
-def _property(name: str, found: Sequence[Verdict]) -> str:
+def _property_table(name: str, found: Sequence[Verdict]) -> str:
     rows = []
     for label, own in _by_label(v for v in found if v.name == name and v.figure is not None).items():
         claimed, rest = [v for v in own if v.claimed], [v for v in own if not v.claimed]
@@ -145,12 +410,15 @@ def _property(name: str, found: Sequence[Verdict]) -> str:
         wrong = sum(v.met is False for v in claimed)
         told = "not claimed" if worst is None else f"**NOT MET on {wrong}**" if wrong else "met"
         holds = (
-            f"holds on {sum(bool(v.holds) for v in rest)} of {len(rest)}, else up to {number(max(v.figure or 0.0 for v in rest))}"
+            f"holds on {sum(bool(v.holds) for v in rest)} of {len(rest)}, "
+            f"else up to {format_number(max(v.figure or 0.0 for v in rest))}"
             if rest
             else ""
         )
-        rows.append([label, str(len(claimed)), f"{number(worst.figure)} ({worst.case})" if worst else "", told, holds])
-    return table(["method", "claimed on", "largest figure there", "", "where it is not claimed"], rows)
+        rows.append(
+            [label, str(len(claimed)), f"{format_number(worst.figure)} ({worst.case})" if worst else "", told, holds]
+        )
+    return markdown_table(["method", "claimed on", "largest figure there", "", "where it is not claimed"], rows)
 
 
 def figures_page(figures: Mapping[str, Figures], found: Sequence[Verdict]) -> str:
@@ -166,23 +434,26 @@ def figures_page(figures: Mapping[str, Figures], found: Sequence[Verdict]) -> st
             rows.append(
                 [
                     case,
-                    order(mine["order"].claimed),
-                    *(_part(figures, label, case, p) for p in ("configuration", "velocity")),
-                    *(_cell(mine[name]) for name in MEANINGS),
+                    format_order(mine["order"].claimed),
+                    *(_order_cell(figures, label, case, p) for p in ("configuration", "velocity")),
+                    *(_figure_cell(mine[name]) for name in MEANINGS),
                 ]
             )
-        lines += [f"## {label}\n", table(["system", "claimed order", "configuration", "velocity", *MEANINGS], rows)]
+        lines += [
+            f"## {label}\n",
+            markdown_table(["system", "claimed order", "configuration", "velocity", *MEANINGS], rows),
+        ]
     return "\n".join(lines)
 
 
-def _part(figures: Mapping[str, Figures], label: str, case: str, part: str) -> str:
+def _order_cell(figures: Mapping[str, Figures], label: str, case: str, part: str) -> str:
     measured = slope(figures[f"pair | {label} | {case}"]["order"][part])
     return "?" if measured is None else "exact" if measured == EXACT else f"{measured:.2f}"
 
 
-def _cell(v: Verdict) -> str:
+def _figure_cell(v: Verdict) -> str:
     if v.figure is None:
         return ""
     if not v.claimed:
-        return f"({number(v.figure)})"
-    return number(v.figure) if v.met else f"{number(v.figure)} **NOT MET**"
+        return f"({format_number(v.figure)})"
+    return format_number(v.figure) if v.met else f"{format_number(v.figure)} **NOT MET**"
