@@ -17,6 +17,7 @@ import xarray
 import dalembert as da
 from dalembert.errors import InvalidInput, UnknownName, WriteFailure
 from dalembert.io.atomic import atomic_path, output_lock
+from dalembert.io.config import parse_job
 from dalembert.io.dataset import NotPortable, pack, unpack
 from dalembert.models import MODELS
 
@@ -191,6 +192,19 @@ def test_a_system_of_ones_own_is_given_again(tmp_path):
     with pytest.raises(InvalidInput, match=r"load\(path, system="):
         da.load(tmp_path / "own.nc")
     assert equal(run, da.load(tmp_path / "own.nc", system=own))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_run_of_every_model_saved_from_python_is_loaded_and_goes_on_bit_for_bit(name, tmp_path):
+    model = MODELS[name]
+    config = {"system": {"name": name, **model.example}, "method": model.method, "initial": model.initial}
+    job = parse_job(config | {"run": {"step": model.step, "steps": 3}})
+    run = da.simulate(job.system, job.integrator, job.state, step=model.step, steps=3)
+    run.save(tmp_path / "run.nc")
+    back = da.load(tmp_path / "run.nc")
+    assert equal(run.records, back.records) and equal(run.system.constants(), back.system.constants())
+    on = [da.simulate(r.system, r.integrator, r, step=model.step, steps=2) for r in (run, back)]
+    assert equal(on[0].records, on[1].records)
 
 
 # -- trees in files -------------------------------------------------------------------------------------------------------------
