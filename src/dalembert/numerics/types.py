@@ -10,16 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jax import Array
-from jax.typing import ArrayLike
+from jax import Array as Array
+from jax.typing import ArrayLike as ArrayLike
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Float as Float
 
     AnyArray = Array
+    Scalar = Array | float
 else:
     try:
-        from jaxtyping import Bool, Float, Int
+        from jaxtyping import Float
     except ImportError:
 
         class Float:
@@ -28,13 +29,12 @@ else:
             def __class_getitem__(cls, item: Any) -> Any:
                 return Any
 
-        Bool = Int = Float
     AnyArray = Array | np.ndarray
+    Scalar = Float[ArrayLike, ""] | int
 
 Element = Any  # a group element: an array, or a tuple of arrays on a product
 Parameters = Any  # a pytree of a user's parameters
 Controls = Any  # a pytree of inputs
-Scalar = Float[ArrayLike, ""] | int
 Number = Float[AnyArray, ""]
 Velocity = Float[AnyArray, "n"]  # xi in the Lie algebra, left-trivialised
 Covector = Float[AnyArray, "n"]  # dual to a velocity: momentum, force
