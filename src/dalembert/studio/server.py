@@ -1,21 +1,8 @@
-"""The files of the page.
+"""The studio's server: the page, its shows and downloads, on loopback, with Python's own HTTP server.
 
-A page that plays offline: the studio's own, with style, scripts and one show inside, in a single file that opens from a disk.
-
-Modules cannot import each other from a file, so each becomes a data: address in an import map.
-
-What one takes away from the page: the configuration, the data, a picture, a film, a page that plays offline.
-
-Files are made in a folder of their own that vanishes; nothing is written where the server runs.
-
-What the studio's server has for those who answer: the page, what was opened, and turns, one simulation at a time.
-
-What the server answers. It knows only its own page: the Host must be this machine's (no DNS rebinding), an Origin must be its own, a
-POST must be JSON of at most 1 MB, and the page may load nothing from elsewhere.
-
-The server of the studio: Python's own, on loopback, without state, so that several tabs and lost connections cost nothing.
-
-Simulations run one at a time; those who wait are few, and who has gone is not served.
+The server knows only its own page. The Host must be this machine's (no DNS rebinding), an Origin must be its own, a
+POST must be JSON of at most 1 MB, and the page may load nothing from elsewhere. It has no state, so that several tabs
+and lost connections cost nothing. Simulations run one at a time; few may wait, and a page that has gone is not served.
 """
 
 from __future__ import annotations
@@ -45,47 +32,40 @@ from ..io.atomic import atomic_path
 from ..io.config import to_toml
 from ..io.dataset import save_run
 from ..plotting.runs import plot_comparison
+from . import requests
 from .catalogue import entry, make_catalogue, start
 from .film import animate
 from .presentation import show
-from .requests import (
-    Cancelled,
-    StudioInput,
-    complete_velocity,
-    config_of_file,
-    frame_interval,
-    frames_of_file,
-    frames_of_run,
-    integrate,
-    jobs_of,
+from .requests import Cancelled, StudioInput
+
+DEFAULT_PORT, PORT_ATTEMPTS = 8314, 20
+MAX_WAITING = 8
+MAX_BYTES = 1_000_000
+UNREAD_BODY_CODES = (403, 411, 413, 415)
+"""Answers that are given before the body of a request was read."""
+MAX_FILE_STATES = 20_000
+"""The most states in a data file; a longer run saves fewer of them."""
+FILM: dict[str, Any] = {"seconds": 6.0, "frames_per_second": 15}
+PAGE_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+PAGE_TYPES |= {".svg": "image/svg+xml", ".txt": "text/plain"}
+DOWNLOAD_TYPES = {"toml": "application/toml", "nc": "application/x-netcdf", "png": "image/png", "gif": "image/gif"}
+DOWNLOAD_TYPES |= {"mp4": "video/mp4", "html": "text/html; charset=utf-8"}
+UNSAFE_CHARACTERS = re.compile(r"[^\w.-]+", re.ASCII)
+SERVER_POLICY = (
+    "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'"
 )
-
-TYPES = {
-    ".html": "text/html",
-    ".css": "text/css",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-    ".txt": "text/plain",
-}
-
-
-def page_files() -> dict[str, bytes]:
-    """The files of the page by their path under /page/: nothing else is ever served."""
-
-    def found(folder: Any, prefix: str) -> Iterator[tuple[str, bytes]]:
-        for item in folder.iterdir():
-            if item.is_dir():
-                yield from found(item, f"{prefix}{item.name}/")
-            elif any(item.name.endswith(suffix) for suffix in TYPES):
-                yield prefix + item.name, item.read_bytes()
-
-    return dict(found(files(__package__) / "page", ""))
-
-
 EXPORT_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": SERVER_POLICY,
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 IMPORT = re.compile(r'^((?:import|export)\b[^"\n]*)"\./([\w./-]+\.js)"', re.MULTILINE)
 MODULE = re.compile(r'<script type="module" src="/?page/([\w./-]+)"></script>')
 SCRIPT = re.compile(r'<script src="/?page/([\w./-]+)"></script>')
@@ -93,50 +73,54 @@ STYLE = re.compile(r'<link rel="stylesheet" href="/?page/([\w./-]+)">')
 ICON = re.compile(r'<link rel="icon" href="/?page/([\w./-]+)">\n?')
 
 
+def page_files() -> dict[str, bytes]:
+    """The files of the page by their path under /page/: nothing else is ever served."""
+
+    def walk(folder: Any, prefix: str) -> Iterator[tuple[str, bytes]]:
+        for item in folder.iterdir():
+            if item.is_dir():
+                yield from walk(item, f"{prefix}{item.name}/")
+            elif any(item.name.endswith(suffix) for suffix in PAGE_TYPES):
+                yield prefix + item.name, item.read_bytes()
+
+    return dict(walk(files(__package__) / "page", ""))
+
+
 def page_with(show: dict[str, Any]) -> str:
-    """The page as one text, with a show that it plays."""
-    files = {name: content.decode("utf-8") for name, content in page_files().items() if not name.endswith(".svg")}
-    html = ICON.sub("", files["index.html"])
-    html = STYLE.sub(lambda found: f"<style>\n{files[found[1]]}</style>", html)
-    html = SCRIPT.sub(lambda found: f"<script>\n{_escape_script(files[found[1]])}</script>", html)
-    entry = MODULE.search(html)
-    if entry is None:
+    """The page as one text that plays a show offline, with style, scripts and the show inside.
+
+    Modules cannot import each other from a file, so each becomes a data: address in an import map.
+    """
+    texts = {name: content.decode("utf-8") for name, content in page_files().items() if not name.endswith(".svg")}
+
+    def inline_script(found: re.Match[str]) -> str:
+        """A script in the page: nothing in it may end the element."""
+        return "<script>\n" + texts[found[1]].replace("</", "<\\/").replace("<!--", "<\\!--") + "</script>"
+
+    html = ICON.sub("", texts["index.html"])
+    html = STYLE.sub(lambda found: f"<style>\n{texts[found[1]]}</style>", html)
+    html = SCRIPT.sub(inline_script, html)
+    main = MODULE.search(html)
+    if main is None:
         raise InvalidInput("the page has no module to start from: this installation is not whole")
-    imports = {f"studio/{name}": _module_address(files[name]) for name in _imported_modules(files, entry[1])}
+    imports: dict[str, str] = {}
+    waiting = [main[1]]
+    while waiting:
+        name = waiting.pop()
+        if f"studio/{name}" not in imports:
+            module = IMPORT.sub(r'\1"studio/\2"', texts[name])  # imports by the names of the import map
+            address = "data:text/javascript;base64," + base64.b64encode(module.encode()).decode("ascii")
+            imports[f"studio/{name}"] = address
+            waiting += [found[2] for found in IMPORT.finditer(texts[name])]
     data = json.dumps(show, allow_nan=False).replace("<", "\\u003c")
     inside = [
         f'<script type="application/json" id="show">{data}</script>',
         f'<script type="importmap">{json.dumps({"imports": imports})}</script>',
-        f'<script type="module">import "studio/{entry[1]}";</script>',
+        f'<script type="module">import "studio/{main[1]}";</script>',
     ]
-    html = html.replace(entry[0], "\n".join(inside))
-    return html.replace(
-        '<meta charset="utf-8">',
-        f'<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{EXPORT_POLICY}">',
-    )
-
-
-def _imported_modules(files: dict[str, str], entry: str) -> list[str]:
-    """The modules that the entry imports, and itself."""
-    found: list[str] = []
-    waiting = [entry]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.append(name)
-            waiting += [found_import[2] for found_import in IMPORT.finditer(files[name])]
-    return found
-
-
-def _module_address(module: str) -> str:
-    """A module as an address, with its imports by the names of the import map."""
-    renamed = IMPORT.sub(r'\1"studio/\2"', module)
-    return "data:text/javascript;base64," + base64.b64encode(renamed.encode()).decode("ascii")
-
-
-def _escape_script(text: str) -> str:
-    """A script that may stand in the page: nothing in it ends the element."""
-    return text.replace("</", "<\\/").replace("<!--", "<\\!--")
+    charset = '<meta charset="utf-8">'
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{EXPORT_POLICY}">'
+    return html.replace(main[0], "\n".join(inside)).replace(charset, f"{charset}\n{policy}")
 
 
 def export(show: dict[str, Any], folder: Path) -> Path:
@@ -151,65 +135,49 @@ def export(show: dict[str, Any], folder: Path) -> Path:
     return path
 
 
-MAX_FILE_STATES = 20_000
-"""The most states in a data file; a longer run saves fewer of them."""
-FILM: dict[str, Any] = {"seconds": 6.0, "frames_per_second": 15}
-KINDS = {
-    "toml": "application/toml",
-    "nc": "application/x-netcdf",
-    "png": "image/png",
-    "gif": "image/gif",
-    "mp4": "video/mp4",
-    "html": "text/html; charset=utf-8",
-}
-
-
 def make_download(
     asked: Any, opened: StudioInput, cancelled: Callable[[], bool] = lambda: False
 ) -> tuple[str, str, bytes]:
-    """The name, type and content of the file that the page asks for."""
+    """The name, type and content of the file that the page asks for; nothing is written where the server runs."""
     if not isinstance(asked, Mapping) or not isinstance(asked.get("request"), Mapping):
         raise InvalidInput("to save something the page sends its request and a kind")
-    kind = asked.get("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise UnknownName("kind of file", kind, KINDS)
-    request = asked["request"]
+    kind, request = asked.get("kind"), asked["request"]
+    if not isinstance(kind, str) or kind not in DOWNLOAD_TYPES:
+        raise UnknownName("kind of file", kind, DOWNLOAD_TYPES)
     if request.get("saved"):
-        name, content = _of_file(request, kind, opened)
+        name, content = _download_of_file(request, kind, opened)
     else:
-        name, content = _of_run(request, kind, opened, cancelled)
-    return f"{name}.{kind}", KINDS[kind], content
+        name, content = _download_of_run(request, kind, opened, cancelled)
+    return f"{name}.{kind}", DOWNLOAD_TYPES[kind], content
 
 
-def _of_run(
+def _download_of_run(
     request: Mapping[str, Any], kind: str, opened: StudioInput, cancelled: Callable[[], bool]
 ) -> tuple[str, bytes]:
     if request.get("complete"):
-        request, _ = complete_velocity(request, opened)
-    jobs = jobs_of(request, opened)
-    name = jobs[0].names["system"].partition(".py:")[0]
+        request, _ = requests.complete_velocity(request, opened)
+    jobs = requests.jobs_of(request, opened)
+    job, system = jobs[0], jobs[0].names["system"]
+    name = system.partition(".py:")[0]
     if kind == "toml":
-        return name, jobs[0].text.encode()
+        return name, job.text.encode()
     if kind == "html":
         return name, page_with(show(request, opened, cancelled)).encode()
-    runs = [integrate(job, frame_interval(job, MAX_FILE_STATES), cancelled)[0] for job in jobs]
-    return name, _write_and_read(kind, lambda path: _write(kind, path, jobs, runs))
+    runs = [requests.integrate(job, requests.frame_interval(job, MAX_FILE_STATES), cancelled)[0] for job in jobs]
+
+    def write(path: Path) -> None:
+        if kind == "nc":
+            save_run(runs[0], path, {"config": job.text, "system": system})
+        elif kind == "png":
+            labels = [job.names["method"] + (" (beside)" if k else "") for k, job in enumerate(jobs)]
+            plot_comparison(dict(zip(labels, runs, strict=True)), title=system, path=path)
+        else:
+            animate(requests.frames_of_run(runs[0], job), path, **FILM)
+
+    return name, _content_of(kind, write)
 
 
-def _write(kind: str, path: Path, jobs: Any, runs: Any) -> None:
-    if kind == "nc":
-        save_run(runs[0], path, {"config": jobs[0].text, "system": jobs[0].names["system"]})
-    elif kind == "png":
-        named = {
-            job.names["method"] if k == 0 else f"{job.names['method']} (beside)": run
-            for k, (job, run) in enumerate(zip(jobs, runs, strict=True))
-        }
-        plot_comparison(named, title=jobs[0].names["system"], path=path)
-    else:
-        animate(frames_of_run(runs[0], jobs[0]), path, **FILM)
-
-
-def _of_file(request: Mapping[str, Any], kind: str, opened: StudioInput) -> tuple[str, bytes]:
+def _download_of_file(request: Mapping[str, Any], kind: str, opened: StudioInput) -> tuple[str, bytes]:
     """What can be made of a saved run without running anything."""
     answer = show(request, opened)  # checks the request
     path = opened.saved
@@ -218,41 +186,40 @@ def _of_file(request: Mapping[str, Any], kind: str, opened: StudioInput) -> tupl
         return path.stem, page_with(answer).encode()
     if kind == "nc" and path.suffix == ".nc":
         return path.stem, path.read_bytes()
-    if kind == "toml" and (config := config_of_file(path)) is not None:
+    if kind == "toml" and (config := requests.config_of_file(path)) is not None:
         return path.stem, to_toml(config).encode()
     if kind in ("gif", "mp4"):
-        return path.stem, _write_and_read(kind, lambda file: animate(frames_of_file(path), file, **FILM))
+        frames = requests.frames_of_file(path)
+        return path.stem, _content_of(kind, lambda file: animate(frames, file, **FILM))
     raise InvalidInput(f"a {kind} cannot be made of {path.name}; run its configuration again for one")
 
 
-def _write_and_read(kind: str, write: Callable[[Path], Any]) -> bytes:
+def _content_of(kind: str, write: Callable[[Path], Any]) -> bytes:
+    """What `write` writes into a file, which lies in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="dalembert-studio-") as folder:
         path = Path(folder) / f"file.{kind}"
         write(path)
         return path.read_bytes()
 
 
-MAX_WAITING = 8
-
-
 class Refused(Exception):
     """A request that is answered with a status code and a message."""
 
-    def __init__(self, code: int, message: str, place: str = ""):
+    def __init__(self, code: int, message: str):
         super().__init__(message)
-        self.code, self.place = code, place
+        self.code = code
 
 
-class Service(ThreadingHTTPServer):
-    """The server, with what the command line opened; `handler` answers each connection."""
+class Studio(ThreadingHTTPServer):
+    """The server, with what the command line opened; a `Handler` answers each connection."""
 
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, host: str, port: int, opened: StudioInput, handler: type[BaseHTTPRequestHandler]):
+    def __init__(self, host: str, port: int, opened: StudioInput):
         self.opened = opened
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), handler)
+        super().__init__((host, port), Handler)
         self.host = host
         self.running, self.looking = threading.Lock(), threading.Lock()
         self.waiting = threading.BoundedSemaphore(MAX_WAITING)
@@ -269,17 +236,17 @@ class Service(ThreadingHTTPServer):
         return page_files()
 
     def knows(self, host: str) -> bool:
-        """Whether a Host header names this server: loopback, the host it was bound to, or on an open one any address in numbers."""
+        """Whether a Host header names this server: loopback, its host, or on an open one any address in numbers."""
         name, _, port = host.rpartition(":")
         if port != str(self.server_port):
             return False
         if name in ("127.0.0.1", "localhost", "[::1]", self.host, f"[{self.host}]"):
             return True
-        return not self.is_loopback and _is_number(name.strip("[]"))
+        return not self.is_loopback and _is_address(name.strip("[]"))
 
     @cached_property
     def is_loopback(self) -> bool:
-        return self.host == "localhost" or (_is_number(self.host) and ipaddress.ip_address(self.host).is_loopback)
+        return self.host == "localhost" or (_is_address(self.host) and ipaddress.ip_address(self.host).is_loopback)
 
     @contextmanager
     def turn(self, gone: Callable[[], bool]) -> Iterator[None]:
@@ -313,7 +280,7 @@ class Service(ThreadingHTTPServer):
         threading.Thread(target=work, daemon=True).start()
 
     def first_show(self, request: Any) -> dict[str, Any] | None:
-        """The first show, if that is what is asked for."""
+        """The show that was prepared, if that is what is asked for."""
         if self._future is None or not isinstance(request, dict):
             return None
         asked = {key: value for key, value in request.items() if key != "complete"}
@@ -323,7 +290,7 @@ class Service(ThreadingHTTPServer):
         """A connection that broke is the page's business, not the terminal's."""
 
 
-def _is_number(name: str) -> bool:
+def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -331,20 +298,10 @@ def _is_number(name: str) -> bool:
     return True
 
 
-MAX_BYTES = 1_000_000
-UNREAD_BODY_CODES = (403, 411, 413, 415)
-"""Answers before the body of a request was read."""
-SAFE = re.compile(r"[^\w.-]+", re.ASCII)
-SERVER_POLICY = (
-    "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
-    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'"
-)
-
-
 class Handler(BaseHTTPRequestHandler):
     """One connection of a page."""
 
-    server: Service
+    server: Studio
     protocol_version = "HTTP/1.1"
     server_version = "dalembert"
     sys_version = ""
@@ -361,7 +318,7 @@ class Handler(BaseHTTPRequestHandler):
             self._require_own_page()
             work()
         except Refused as fault:
-            self._fail(fault.code, str(fault), fault.place)
+            self._fail(fault.code, str(fault))
         except InvalidInput as fault:
             self._fail(400, str(fault), fault.place)
         except (Cancelled, BrokenPipeError, ConnectionResetError, TimeoutError):
@@ -377,7 +334,6 @@ class Handler(BaseHTTPRequestHandler):
         if origin is not None and origin != f"http://{host}":
             raise Refused(403, f"this server does not answer pages of {origin!r}")
 
-    # -- GET ------------------------------------------------------------------------------------------------------------------
     def _get(self) -> None:
         address = urlsplit(self.path)
         if address.path == "/":
@@ -399,42 +355,45 @@ class Handler(BaseHTTPRequestHandler):
     def _send_file(self, name: str) -> None:
         if name not in self.server.page:
             raise Refused(404, f"the page has no file {name}")
-        kind = TYPES["." + name.rpartition(".")[2]]
+        kind = PAGE_TYPES["." + name.rpartition(".")[2]]
         self._send(200, f"{kind}; charset=utf-8", self.server.page[name])
 
-    # -- POST -----------------------------------------------------------------------------------------------------------------
     def _post(self) -> None:
-        request = self._body()
+        request = self._read_json()
         if self.path == "/api/show":
-            self._send_json(self.server.first_show(request) or self._show(request))
+            answer = self.server.first_show(request)
+            if answer is None:
+                with self.server.turn(self._is_gone):
+                    answer = show(request, self.server.opened, self._is_gone)
+            self._send_json(answer)
         elif self.path == "/api/save":
-            with self.server.turn(self._gone):
-                name, kind, content = make_download(request, self.server.opened, self._gone)
-            self._send(200, kind, content, Content_Disposition=f'attachment; filename="{SAFE.sub("-", name)}"')
+            with self.server.turn(self._is_gone):
+                name, kind, content = make_download(request, self.server.opened, self._is_gone)
+            safe = UNSAFE_CHARACTERS.sub("-", name)
+            self._send(200, kind, content, {"Content-Disposition": f'attachment; filename="{safe}"'})
         else:
             raise Refused(404, f"there is nothing at {self.path}")
 
-    def _show(self, request: Any) -> dict[str, Any]:
-        with self.server.turn(self._gone):
-            return show(request, self.server.opened, self._gone)
-
-    def _body(self) -> Any:
+    def _read_json(self) -> Any:
         """The JSON that the page posted."""
-        kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+        def refuse_constant(name: str) -> Any:
+            raise ValueError(f"{name} is not allowed")
+
         try:
             length = int(self.headers.get("Content-Length", ""))
         except ValueError:
             length = -1
-        if not 0 <= length <= MAX_BYTES or kind != "application/json":
-            if kind != "application/json":
-                raise Refused(415, "a POST must be application/json")
+        if self.headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
+            raise Refused(415, "a POST must be application/json")
+        if not 0 <= length <= MAX_BYTES:
             raise Refused(413 if length > 0 else 411, f"a POST needs its length, at most {MAX_BYTES} bytes")
         try:
-            return json.loads(self.rfile.read(length), parse_constant=_no_constant)
+            return json.loads(self.rfile.read(length), parse_constant=refuse_constant)
         except (ValueError, RecursionError) as fault:
             raise Refused(400, f"this is not JSON: {fault}") from None
 
-    def _gone(self) -> bool:
+    def _is_gone(self) -> bool:
         """Whether the page has closed the connection on which it waits."""
         readable, _, _ = select.select([self.connection], [], [], 0)
         if not readable:
@@ -444,7 +403,6 @@ class Handler(BaseHTTPRequestHandler):
         except OSError:
             return True
 
-    # -- answers --------------------------------------------------------------------------------------------------------------
     def _send_json(self, value: Any, code: int = 200) -> None:
         self._send(code, "application/json", json.dumps(value, allow_nan=False).encode())
 
@@ -456,21 +414,12 @@ class Handler(BaseHTTPRequestHandler):
         except OSError:
             self.close_connection = True
 
-    def _send(self, code: int, kind: str, content: bytes, **headers: str) -> None:
+    def _send(self, code: int, kind: str, content: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.send_response(code)
-        common = {
-            "Content-Type": kind,
-            "Content-Length": str(len(content)),
-            "X-Content-Type-Options": "nosniff",
-            "Content-Security-Policy": SERVER_POLICY,
-            "Referrer-Policy": "no-referrer",
-            "Cross-Origin-Resource-Policy": "same-origin",
-            "Cache-Control": "no-store",
-        }
-        if self.close_connection:
-            common["Connection"] = "close"
-        for name, value in {**common, **headers}.items():
-            self.send_header(name.replace("_", "-"), value)
+        closing = {"Connection": "close"} if self.close_connection else {}
+        about = {"Content-Type": kind, "Content-Length": str(len(content))}
+        for name, value in {**about, **HEADERS, **closing, **(headers or {})}.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
 
@@ -478,34 +427,16 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing: the terminal is the user's."""
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not allowed")
-
-
-PORT, TRIED_PORTS = 8314, 20
-
-
-class Studio(Service):
-    """The server, each of whose connections a `Handler` answers."""
-
-    def __init__(self, host: str, port: int, opened: StudioInput):
-        super().__init__(host, port, opened, Handler)
-
-
 def open_studio(host: str, port: int | None, opened: StudioInput) -> Studio:
     """A server on this port; without one, on 8314 or the next that is free."""
-    tried = [port] if port is not None else [*range(PORT, PORT + TRIED_PORTS), 0]
-    for number in tried:
+    for number in [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + PORT_ATTEMPTS), 0]:
         try:
             return Studio(host, number, opened)
         except OverflowError as fault:
             raise InvalidInput(f"--port is {port}; allowed: 0 to 65535") from fault
         except OSError as fault:
-            if port is not None or not _is_taken(fault):
-                hint = "; another program has it: leave --port out for a free one" if _is_taken(fault) else ""
+            taken = fault.errno == errno.EADDRINUSE
+            if port is not None or not taken:
+                hint = "; another program has it: leave --port out for a free one" if taken else ""
                 raise InvalidInput(f"cannot serve on {host} port {number}: {fault.strerror}{hint}") from fault
     raise InvalidInput(f"no port of {host} is free")
-
-
-def _is_taken(fault: OSError) -> bool:
-    return fault.errno == errno.EADDRINUSE
