@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 class Trajectory(Run):
     """The saved states of a run; arrays have the saved moments as their first axis (members first in an ensemble).
 
-    A run that failed keeps its good part: `status` is then "failed", `failed_at` the number of good steps (-1: the start
-    has no solution) and `reason` says why. `final` is the loop's carry: `simulate(system, integrator, trajectory, ...)`
-    goes on from it, and a continued run is bit for bit the long run.
+    A run that failed keeps its good part: `status` is then "failed", `failed_at` the number of good steps (-1: the
+    start has no solution) and `reason` says why. `final` is the state of the loop: `simulate(system, integrator,
+    trajectory, ...)` goes on from it, and a continued run is bit for bit the long run.
     """
 
     @classmethod
@@ -44,11 +44,11 @@ class Trajectory(Run):
         return cls(**{entry.name: getattr(run, entry.name) for entry in fields(run)})
 
     def at(self, times: Any, controls: Any = None) -> State:
-        """The states at any times within the run: the method's own step of a part of the size, from the last saved state before.
+        """Return the states at any times within the run, by the method's own steps from the last saved state before.
 
-        So they have the order of the method, and the saved states are among them. `times` is a number or an array; leaves of the result
-        have its shape in front (an ensemble: the members before that, NaN after a member's end). `controls` are those of the run, as
-        arrays with one row a step.
+        The last of these steps has a part of the size, so the states have the order of the method, and the saved states
+        are among them. `times` is a number or an array; leaves of the result have its shape in front (an ensemble: the
+        members before that, NaN after a member's end). `controls` are those of the run, with one row a step.
         """
         return states_at(self, times, controls)
 
@@ -62,7 +62,7 @@ class Trajectory(Run):
         return to_xarray(self, reaction=reaction)
 
     def save(self, path: str | Path) -> None:
-        """Write a NetCDF (.nc) or Zarr (.zarr) file, whole or not at all; `dalembert.load(path)` gives the trajectory back."""
+        """Write a NetCDF (.nc) or Zarr (.zarr) file completely or not at all; `dalembert.load(path)` reads it."""
         save_run(self, path)
 
     def _repr_html_(self) -> str:

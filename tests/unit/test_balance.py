@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import dalembert as da
-from dalembert.cli.runs import run_report
 from dalembert.cli.app import app
+from dalembert.cli.runs import run_report
 from dalembert.models import MODELS
 from dalembert.plotting.runs import plot_trajectory
 from dalembert.simulation import energy_conservation as energy_kept

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dalembert as da
-from dalembert.analysis.order import OWN_TIME, convergence, reaction_lag, convergence_report, study_convergence
+from dalembert.analysis.order import OWN_TIME, convergence, convergence_report, reaction_lag, study_convergence
 from dalembert.cli.app import app
 from dalembert.errors import InvalidInput, NumericalFailure, UnknownName
 from dalembert.io.config import parse_job as parse

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import dalembert as da
 from dalembert.analysis.diagnostics import poincare_section
-from dalembert.cli.runs import run_report
 from dalembert.cli.app import app
+from dalembert.cli.runs import run_report
 from dalembert.io.config import parse_job as parse
 
 H = 0.125

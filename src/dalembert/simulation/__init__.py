@@ -1,4 +1,4 @@
-"""Runs: `driver` says what happens in one and in which order, `loop` steps, `events` watches, `results` is what is left."""
+"""Runs: `driver` says what happens in which order, `loop` steps, `events` watches, `results` is what a run leaves."""
 
 from .driver import ensemble, simulate
 from .events import QUANTITIES, SCALARS, Event, Quantity, check_events

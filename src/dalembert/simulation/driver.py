@@ -207,8 +207,8 @@ class Schedule:
 
 
 def _make_schedule(
-    integrator: Integrator, monitor: bool, step: float, steps: int | None, t_end: float | None, t0: Any, save_every: int,
-    controls: Any, backend: Backend, progress: Progress | None, members: Members | None = None,
+    integrator: Integrator, monitor: bool, step: float, steps: int | None, t_end: float | None, t0: Any,
+    save_every: int, controls: Any, backend: Backend, progress: Progress | None, members: Members | None = None,
 ) -> Schedule:  # fmt: skip
     """Return the schedule of a run from t0; where steps vary, the times of steps and their number are not known."""
     count = count_steps(step, steps, t_end, t0, variable=integrator.variable_step)
@@ -312,7 +312,7 @@ def _loop_state(loop: LoopState | EventMonitor | Dual) -> LoopState:
 
 
 def _stand_still_reader(loop: LoopState, read: NoteReader | None) -> NoteReader:
-    """Return a reader that also ends a run when no lane took a step between two readings: all are at t_end or failed."""
+    """Return a reader that also ends a run when no lane took a step since the last reading: all ended."""
     count = np.asarray(loop.steps)
 
     def reader(state: Any) -> tuple[float, bool]:

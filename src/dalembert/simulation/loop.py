@@ -1,4 +1,4 @@
-"""The loop of a run as pure functions that every back end compiles: begin, advance by a step, freeze what fails, observe.
+"""The loop of a run as pure functions that back ends compile: begin, advance by a step, freeze what fails, observe.
 
 What the loop needs before it starts stands first: the number of steps and the controls held over each of them.
 The same loop carries forward tangents: the derivative of a run along a curve of problems.
@@ -79,7 +79,7 @@ def first_controls(controls: Any) -> Any:
 
 
 class Peaks(NamedTuple):
-    """Extremes over ALL steps, saved or not: E at the start, then the largest |E - E(0)|, |A xi - b|, |g - G|, |phi|."""
+    """Extremes over ALL steps, saved or not: E at the start, the largest |E - E(0)|, |A xi - b|, |g - G| and |phi|."""
 
     energy: Array
     energy_error: Array

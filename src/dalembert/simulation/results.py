@@ -1,4 +1,4 @@
-"""What a run leaves: its records, the events it crossed, how it ended, and what it kept of the energy and the constraint.
+"""What a run leaves: its records, the events it crossed, how it ended, and how well it kept energy and constraints.
 
 A `Run` needs nothing but numbers; `dalembert.Trajectory` adds files, tables and figures.
 """
