@@ -115,7 +115,7 @@ def example(name: str) -> dict[str, Any]:
     """A configuration of a model that shows what it does."""
     model = MODELS[name]
     parameters = {
-        key: to_lists(value) for key, value in (model.parameters | model.example).items() if value is not None
+        key: to_lists(value) for key, value in {**model.parameters, **model.example}.items() if value is not None
     }
     run = {"step": model.step, "steps": model.steps}
     system = {"name": name, **parameters}
@@ -126,7 +126,7 @@ def _system(name: str) -> dict[str, Any]:
     model = MODELS[name]
     parameters = [
         control(f"system.{key}", to_lists(value), optional=model.parameters[key] is None, help=model.help(key))
-        for key, value in (model.parameters | model.example).items()
+        for key, value in {**model.parameters, **model.example}.items()
     ]
     tries = [{"text": text, "place": place, "value": value} for text, place, value in model.tries]
     texts = {"name": name, "title": model.title, "summary": model.summary, "why": model.why, "tries": tries}
@@ -140,7 +140,7 @@ def _own_system(opened: StudioInput) -> dict[str, Any]:
     make = load_function((opened.folder / file).resolve(), attribute)
     values = {key: p.default for key, p in inspect.signature(make).parameters.items() if p.default is not p.empty}
     values |= {key: value for key, value in opened.own.items() if key != "python"}
-    kinds = bool | int | float | str | list | tuple
+    kinds = (bool, int, float, str, list, tuple)
     known = {key: to_lists(value) for key, value in values.items() if isinstance(value, kinds)}
     summary = (inspect.getdoc(make) or "A system of your own.").splitlines()[0]
     texts = {"name": OPENED_SYSTEM, "title": opened.own["python"], "summary": summary, "why": "", "tries": []}

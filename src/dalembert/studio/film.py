@@ -167,7 +167,7 @@ def _axes(figure: Any, view: View, bottom: float) -> tuple[Any, Callable[[Array]
 
     def in_perspective(points: Array) -> tuple[Array, Array]:
         columns = np.moveaxis(points / view.scale, -1, 0).reshape(3, -1)
-        x, y, _ = proj3d.proj_transform(*columns, matrix)  # type: ignore[no-untyped-call] # Matplotlib has no types here
+        x, y, _ = proj3d.proj_transform(*columns, matrix)
         return np.stack([x, y], axis=-1).reshape(*points.shape[:-1], 2), -(points @ direction)
 
     return axes, in_perspective
@@ -238,7 +238,7 @@ class _Part:
             pale = np.append(0.7 + 0.3 * rgba[:3], 1.0)
             later = _segments(points if shape["whole"] else points[:1], pale, 0.5 * width, 0.0)
             path = _segments(points, rgba, width, -0.01 * reach)
-            self.faces_at = lambda k: _join(later, Faces(*(column[:k] for column in path)))
+            self.faces_at: Callable[[int], Faces] = lambda k: _join(later, Faces(*(column[:k] for column in path)))
         elif shape["kind"] == "arrow":
             starts, ends = unpack_array(shape["from"]), unpack_array(shape["to"])
             if shape["crossed"]:

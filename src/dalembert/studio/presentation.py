@@ -51,7 +51,8 @@ ENERGY_TEXTS = {
     "a drift that grows is the method's doing.",
     ENERGY_BALANCE: "Power enters here, so the energy changes. What no work explains is the method's doing: "
     "it falls with the step.",
-    ENERGY_CHANGE: "Power enters here: this is what it does to the energy, no error. With fewer steps the work is taken away.",
+    ENERGY_CHANGE: "Power enters here: this is what it does to the energy, no error. "
+    "With fewer steps the work is taken away.",
 }
 CONSTRAINT_TEXT = "Round-off (below 1e-12) means that the body never slips; anything larger is motion across the blade."
 MOMENTUM_TEXT = (
@@ -241,7 +242,7 @@ def _curve(run: RunFrames, name: str, values: Array, colour: str | None = None) 
 
 
 def momentum_change(run: RunFrames) -> Array | None:
-    """How far the momenta that symmetries conserve are from their start, relative to their size; None if there are none.
+    """The relative distance of the momenta that symmetries conserve from their start; None if there are none.
 
     A free left-invariant system conserves all of Ad*_{g^-1} m, an LR system the components of that on d.
     """
@@ -272,7 +273,7 @@ class Component(NamedTuple):
 
 
 def velocity_components(factors: Sequence[Group | None], count: int) -> list[Component]:
-    """The `count` columns of velocities on a product of these groups, as `Group.axes` orders them; v1, ... if one is not known."""
+    """The `count` columns of velocities on a product of groups, as `Group.axes` orders them; v1, ... for unknown ones."""
     if not all(factors):
         return [Component("moving", f"v{i + 1}", "") for i in range(count)]
     found, units = [], {"rad s-1": "rad/s", "m s-1": "m/s"}

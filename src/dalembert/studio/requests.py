@@ -17,6 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from .. import simulation
 from ..errors import InvalidInput, OffConstraint, UnknownName
 from ..groups import Group, factors_named
 from ..io.config import Job, parse_job
@@ -25,16 +26,7 @@ from ..kernels import compile_function, evaluate
 from ..mechanics import MechanicalSystem, State
 from ..models import MODELS
 from ..plotting.style import COLOURS
-from ..simulation import (
-    ENERGY_CHANGE,
-    ENERGY_ERROR,
-    Conservation,
-    Run,
-    receives_power,
-    save_interval,
-    simulate,
-    subsampled,
-)
+from ..simulation import Conservation, Run, simulate
 from .view import Array
 
 DEFAULT_FRAMES, MAX_FRAMES = 600, 4000
@@ -198,15 +190,15 @@ def integrate(job: Job, every: int, cancelled: Callable[[], bool]) -> tuple[Run,
     with job.locate_errors():
         simulate(job.system, job.integrator, job.state, steps=1, **options)  # compiles, if that is still to be done
         started = time.perf_counter()
-        options |= {"save_every": save_interval(job.system, job.run["steps"], every), "progress": go_on}
+        options |= {"save_every": simulation.save_interval(job.system, job.run["steps"], every), "progress": go_on}
         run = simulate(job.system, job.integrator, job.state, **job.until, **options)
     seconds = time.perf_counter() - started
     if run.interrupted:
         if cancelled():
             raise Cancelled
         raise at("run.steps", InvalidInput(f"the run takes longer than {MAX_SECONDS:g} s: take fewer steps"))
-    if receives_power(job.system) and run.failed_at != -1:
-        return *subsampled(run, every), seconds
+    if simulation.receives_power(job.system) and run.failed_at != -1:
+        return *simulation.subsampled(run, every), seconds
     return run, None, seconds
 
 
@@ -247,9 +239,12 @@ class RunFrames:
         if self.balance is not None:
             return self.balance
         change = self.energy - self.energy[0]
-        enters = self.system is not None and receives_power(self.system)
+        enters = self.system is not None and simulation.receives_power(self.system)
         return Conservation(
-            ENERGY_CHANGE if enters else ENERGY_ERROR, "|E - E(0)|", change, float(np.abs(change).max())
+            simulation.ENERGY_CHANGE if enters else simulation.ENERGY_ERROR,
+            "|E - E(0)|",
+            change,
+            float(np.abs(change).max()),
         )
 
     @property
@@ -279,22 +274,15 @@ def frames_of_run(
     forward, tolerance = (1.0 if float(run.step) > 0 else -1.0), 1e-9 * abs(float(run.step))
     own, wanted = forward * np.asarray(run.t), forward * times
     frames = np.clip(np.searchsorted(own, wanted + tolerance, side="right") - 1, 0, None)
-    arrays: dict[str, Any] = {"velocity": run.xi, "momentum": run.momentum}
-    arrays |= _evaluate_states(run.system, run.records.state)
+    parts = tuple(_clip(np.asarray(part)[frames]) for part in (run.g if isinstance(run.g, tuple) else (run.g,)))
+    values = {"velocity": run.xi, "momentum": run.momentum} | _evaluate_states(run.system, run.records.state)
+    arrays: dict[str, Any] = {name: _clip(np.asarray(column)[frames]) for name, column in values.items()}
+    arrays |= _model(job.config["system"] if job is not None else {})
     if balance is not None:
         balance = balance._replace(values=_clip(balance.values[frames]))
-    return RunFrames(
-        times,
-        str(run.system.group),
-        tuple(_clip(np.asarray(part)[frames]) for part in (run.g if isinstance(run.g, tuple) else (run.g,))),
-        **{name: _clip(np.asarray(values)[frames]) for name, values in arrays.items()},
-        valid=int(np.count_nonzero(wanted <= own[-1] + tolerance)),
-        **_model(job.config["system"] if job is not None else {}),
-        index=index,
-        system=run.system,
-        trajectory=run,
-        balance=balance,
-    )
+    valid = int(np.count_nonzero(wanted <= own[-1] + tolerance))
+    about: dict[str, Any] = {"index": index, "system": run.system, "trajectory": run, "balance": balance}
+    return RunFrames(times, str(run.system.group), parts, **arrays, valid=valid, **about)
 
 
 def _model(system: Mapping[str, Any]) -> dict[str, Any]:
@@ -370,5 +358,5 @@ def frames_of_file(path: Path, frames: int = MAX_FRAMES) -> RunFrames:
         g: Any = parts if len(parts) > 1 else parts[0]
         again = _evaluate_states(system, State(jnp.asarray(t), g, xi, arrays["momentum"], xi))
         arrays |= {name: again[name] for name in ("rows", "reaction")}
-    model = _model(tomllib.loads(data.attrs.get("config", "")).get("system", {}))
-    return RunFrames(t, str(data.attrs.get("group", "")), parts, **arrays, valid=len(states), **model, system=system)
+    arrays |= _model(tomllib.loads(data.attrs.get("config", "")).get("system", {}))
+    return RunFrames(t, str(data.attrs.get("group", "")), parts, **arrays, valid=len(states), system=system)

@@ -17,29 +17,9 @@ import numpy as np
 from ..mechanics import generators
 from ..models import MODELS
 from ..plotting.style import COLOURS
+from . import view as shapes
 from .requests import RunFrames
-from .view import (
-    CONSTRAINT,
-    DARK,
-    EMPTY,
-    MOMENTUM,
-    PALE,
-    REACTION,
-    SURFACE,
-    VELOCITY,
-    Array,
-    View,
-    box,
-    cylinder,
-    ellipsoid,
-    label,
-    mesh,
-    plane,
-    prism,
-    sphere,
-    surface,
-    torus,
-)
+from .view import CONSTRAINT, DARK, EMPTY, MOMENTUM, PALE, REACTION, SURFACE, VELOCITY, Array, View
 
 BODY = COLOURS[5]
 AXIS_COLOURS = COLOURS[:6]
@@ -94,7 +74,7 @@ def at_height(points: Array, height: float) -> Array:
 
 def scale_arrows(vectors: Array, length: float) -> Array:
     """Vectors to draw: the longest of them gets this length."""
-    return vectors * (length / max(float(np.linalg.norm(vectors, axis=-1).max()), 1e-9))
+    return np.asarray(vectors) * (length / max(float(np.linalg.norm(vectors, axis=-1).max()), 1e-9))
 
 
 def is_constant(track: Array) -> bool:
@@ -114,7 +94,7 @@ def globe(semi: Any, longitudes: int, latitudes: int, lowest: float = 0.0, highe
     """An ellipsoid with these semi-axes as a grid (longitudes, latitudes, 3), between two polar angles."""
     u, v = np.linspace(0, 2 * np.pi, longitudes), np.linspace(lowest, highest, latitudes)
     unit = [np.outer(np.cos(u), np.sin(v)), np.outer(np.sin(u), np.sin(v)), np.outer(np.ones(longitudes), np.cos(v))]
-    return np.stack(unit, -1) * np.asarray(semi, float)
+    return np.asarray(np.stack(unit, -1) * semi)
 
 
 def body_colour(run: RunFrames) -> str:
@@ -141,16 +121,16 @@ def add_inertia_box(view: View, run: RunFrames, parent: int, scale: float = 1.0,
     inertia = inertia_of(run)
     moments, axes = (np.array([1.0, 1.3, 1.5]), np.eye(3)) if inertia is None else principal_axes(inertia)
     sides = np.sqrt(np.maximum(moments.sum() / 2 - moments, 0.02 * moments.max()))
-    shape = box(*(1.6 * scale * sides / sides.max()))
+    shape = shapes.box(*(1.6 * scale * sides / sides.max()))
     view.add("body", shape, body_colour(run), rotation=axes, opacity=opacity * run.opacity, parent=parent)
 
 
 def add_disk(view: View, run: RunFrames, radius: float, parent: int) -> None:
     """A disk whose axle is y, with four spokes that show how it turns."""
     style: dict[str, Any] = {"rotation": AXLE_ALONG_Y, "opacity": 0.8 * run.opacity, "parent": parent}
-    view.add("disk", cylinder(radius, 0.06 * radius), body_colour(run), **style)
+    view.add("disk", shapes.cylinder(radius, 0.06 * radius), body_colour(run), **style)
     for k in range(4):
-        turn, spoke = about_y(k * np.pi / 2), box(0.05 * radius, 0.09 * radius, radius)
+        turn, spoke = about_y(k * np.pi / 2), shapes.box(0.05 * radius, 0.09 * radius, radius)
         colour = CONSTRAINT if k == 0 else DARK
         view.add("spoke", spoke, colour, position=turn @ [0, 0, -radius / 2], rotation=turn, parent=parent)
 
@@ -287,23 +267,25 @@ def draw_planar(view: View, run: RunFrames) -> str:
     height, lift = 0.12 * size, 0.3 * size
     frame = view.add("frame of the body", EMPTY, DARK, position=at_height(place, 0.0), rotation=turn)
     inside = partial(view.add, parent=frame)
-    inside("body", prism(body.outline, height), body_colour(run), position=[0, 0, lift], opacity=0.45 * run.opacity)
+    inside(
+        "body", shapes.prism(body.outline, height), body_colour(run), position=[0, 0, lift], opacity=0.45 * run.opacity
+    )
     if body.centre is not None:
-        inside("centre of mass", sphere(0.13 * size), DARK, position=[*body.centre, lift + height])
+        inside("centre of mass", shapes.sphere(0.13 * size), DARK, position=[*body.centre, lift + height])
         reach = float(body.centre[0])
         if len(body.wheels) == 1 and abs(reach) > 1e-9:
-            lever = box(abs(reach), 0.05 * size, 0.05 * size)
+            lever = shapes.box(abs(reach), 0.05 * size, 0.05 * size)
             inside("lever a of the push", lever, DARK, position=[reach / 2, 0, lift + 1.2 * height])
     for bar in body.bars:
-        inside("bar", box(2 * bar.half, 0.12 * size, 0.08 * size), DARK, **bar.pose(lift + 1.3 * height))
+        inside("bar", shapes.box(2 * bar.half, 0.12 * size, 0.08 * size), DARK, **bar.pose(lift + 1.3 * height))
     for wheel in body.wheels:
         if len(body.wheels) == 1:
             low, fin = 0.0, lift + 0.5 * height
-            foot = inside("blade", box(2 * wheel.half, 0.045 * size, fin), CONSTRAINT, **wheel.pose(fin / 2))
+            foot = inside("blade", shapes.box(2 * wheel.half, 0.045 * size, fin), CONSTRAINT, **wheel.pose(fin / 2))
         else:
             fin, low = 0.0, min(wheel.half, 0.18 * size)
             foot = inside("heading of the wheel", EMPTY, CONSTRAINT, **wheel.pose(low))
-            view.add("wheel", cylinder(low, 0.06 * size), CONSTRAINT, rotation=AXLE_ALONG_Y, parent=foot)
+            view.add("wheel", shapes.cylinder(low, 0.06 * size), CONSTRAINT, rotation=AXLE_ALONG_Y, parent=foot)
         _forbid_across(view, run, max(1.2 * wheel.half, 0.35 * size), 0.02 * size - (fin / 2 or low), foot)
     view.trace("path of the contact", at_height(place, 0.004 * size), run.colour, width=3.0)
     origin = at_height(place, 0.3 * lift)
@@ -317,8 +299,8 @@ def draw_planar(view: View, run: RunFrames) -> str:
     _add_floor_under(view, place, size)
     view.flat = True
     return (
-        f"Orange-red: {'the blade' if len(body.wheels) == 1 else 'wheels'}, with the direction of no motion crossed out. "
-        "Amber: the velocity."
+        f"Orange-red: {'the blade' if len(body.wheels) == 1 else 'wheels'}, with the direction of no motion "
+        "crossed out. Amber: the velocity."
         + (" Pink: the push of the ground that keeps the blade from slipping." if pushed else "")
         + (" Dark ball: the centre of mass." if body.centre is not None else "")
         + cusps
@@ -381,9 +363,9 @@ def mark_cusps(view: View, run: RunFrames, place: Array, turn: Array, size: floa
         return ""
     for k, (_, where, name) in enumerate(found):
         at = at_height(where[None], 0.02 * size)[0]
-        view.add(name, sphere(0.07 * size), run.colour, position=at)
+        view.add(name, shapes.sphere(0.07 * size), run.colour, position=at)
         if k == 0 and run.is_first:
-            view.add("", label(name), run.colour, position=at + np.array([0.0, 0.0, 0.35 * size]))
+            view.add("", shapes.label(name), run.colour, position=at + np.array([0.0, 0.0, 0.35 * size]))
     times = ", ".join(f"{time:.2f}" for time, *_ in found[:3]) + (", .." if len(found) > 3 else "")
     return f" Ball on the path: where it stops and turns back (t = {times})."
 
@@ -399,9 +381,9 @@ def draw_hinged_sleighs(view: View, run: RunFrames) -> str:
         joint = at_height(place + reach[k] * turn[:, :2, 0], 0.0)
         position = at_height(place, size)
         frame = view.add("frame of the bar", EMPTY, DARK, position=position, rotation=turn)
-        bar = box(abs(reach[k]), 0.4 * size, 0.4 * size)
+        bar = shapes.box(abs(reach[k]), 0.4 * size, 0.4 * size)
         view.add("bar to the hinge", bar, DARK, position=[reach[k] / 2, 0, 0], parent=frame)
-        view.add("hinge", sphere(0.5 * size), sleigh.colour, position=at_height(joint, size))
+        view.add("hinge", shapes.sphere(0.5 * size), sleigh.colour, position=at_height(joint, size))
     return text + " The two balls of the hinge must stay together."
 
 
@@ -421,8 +403,8 @@ def draw_upright_disk(view: View, run: RunFrames) -> str:
     cusps = mark_cusps(view, run, place, turn, radius)
     _add_floor_under(view, place, radius)
     return (
-        "Orange-red: the spoke that was lowest at the start, and (crossed) the direction in which the disk cannot slip. "
-        "Amber: the velocity, always along the disk." + cusps
+        "Orange-red: the spoke that was lowest at the start, and (crossed) the direction in which the disk cannot "
+        "slip. Amber: the velocity, always along the disk." + cusps
     )
 
 
@@ -440,7 +422,7 @@ def draw_rolling(view: View, run: RunFrames) -> str:
     _add_roller(view, run, body, frame)
     view.trace("contact on the floor", floor_contact, run.colour, width=3.0)
     view.trace("contact on the body", contact, DARK, width=1.5, parent=frame)
-    view.add("point of contact", sphere(0.05 * size), CONSTRAINT, position=floor_contact)
+    view.add("point of contact", shapes.sphere(0.05 * size), CONSTRAINT, position=floor_contact)
     _add_roller_velocities(view, run, body, centre, contact, size)
     text = _add_contact_momentum(view, run, centre, size)
     _add_table_or_floor(view, run, place, size)
@@ -462,17 +444,17 @@ def _add_roller(view: View, run: RunFrames, body: Roller, frame: int) -> None:
         lid = np.concatenate([body.shift[None], rim])
         fan = [[0, k + 1, (k + 1) % len(rim) + 1] for k in range(len(rim))]
         style: dict[str, Any] = {"opacity": 0.9 * run.opacity, "parent": frame}
-        view.add("body", surface(half), body_colour(run), **style)
-        view.add("flat top", mesh(lid, np.array(fan)), PALE, **style)
+        view.add("body", shapes.surface(half), body_colour(run), **style)
+        view.add("flat top", shapes.mesh(lid, np.array(fan)), PALE, **style)
         along = np.array([[-body.semi[0], 0, 0], [body.semi[0], 0, 0]])
         top = body.shift + np.array([0.0, 0.0, 0.01 * body.semi[2]])
         view.line("long axis", top + along, CONSTRAINT, width=3.0, parent=frame)
     else:
         radius = float(body.semi[0])
-        view.add("ball", ellipsoid(*body.semi), body_colour(run), opacity=0.45 * run.opacity, parent=frame)
+        view.add("ball", shapes.ellipsoid(*body.semi), body_colour(run), opacity=0.45 * run.opacity, parent=frame)
         for axis, colour in zip(np.eye(3), STRIPE_COLOURS, strict=True):
             turn = np.stack([np.roll(axis, 1), np.roll(axis, 2), axis], axis=-1)
-            view.add("stripe", torus(radius, 0.022 * radius), colour, rotation=turn, parent=frame)
+            view.add("stripe", shapes.torus(radius, 0.022 * radius), colour, rotation=turn, parent=frame)
 
 
 def _add_roller_velocities(
@@ -514,16 +496,17 @@ def _add_table_or_floor(view: View, run: RunFrames, place: Array, size: float) -
         return
     reach, below = 1.15 * float(np.linalg.norm(place, axis=1).max()) + 1.5 * size, -0.02 * size
     turn = about_z(rotation * run.t)
-    add, position = partial(view.add, shared=True), [0, 0, below]
-    table = add("table", cylinder(reach, 2 * abs(below)), PALE, position=position, rotation=turn, opacity=0.8)
+    add = partial(view.add, shared=True)
+    top = shapes.cylinder(reach, 2 * abs(below))
+    table = add("table", top, PALE, position=[0, 0, below], rotation=turn, opacity=0.8)
     for k in range(6):
-        ray, bar = about_z(k * np.pi / 3), box(reach, 0.02 * reach, 2.05 * abs(below))
+        ray, bar = about_z(k * np.pi / 3), shapes.box(reach, 0.02 * reach, 2.05 * abs(below))
         position = ray @ [reach / 2, 0, 0]
         add("ray of the table", bar, DARK, position=position, rotation=ray, opacity=0.5, parent=table)
 
 
 def draw_poinsot(view: View, run: RunFrames) -> str:
-    """A free body: its ellipsoid <I x, x> = 1 rolls on the plane across the momentum, which stands still (Poinsot 1834).
+    """A free body: its ellipsoid <I x, x> = 1 rolls on the plane across the constant momentum (Poinsot 1834).
 
     The point of contact is x = w/sqrt(2 E): it draws the polhode on the body and the herpolhode on the plane.
     """
@@ -537,7 +520,7 @@ def draw_poinsot(view: View, run: RunFrames) -> str:
     momentum = rotate(attitude, run.momentum)
     frame = view.add("frame of the body", EMPTY, DARK, rotation=attitude)
     add_inertia_box(view, run, frame, scale=0.6)
-    shell = ellipsoid(*(scale * semi))
+    shell = shapes.ellipsoid(*(scale * semi))
     view.add("inertia ellipsoid", shell, SURFACE, rotation=axes, opacity=0.25 * run.opacity, parent=frame)
     view.trace("polhode", contact, DARK, width=1.5, parent=frame)
     view.trace("herpolhode", rotate(attitude, contact), run.colour, width=3.0)
@@ -545,7 +528,7 @@ def draw_poinsot(view: View, run: RunFrames) -> str:
         height = scale * np.sqrt(doubled[0]) / max(float(np.linalg.norm(momentum[0])), 1e-300)
         position = -height * normalise(momentum[0])
         patch: dict[str, Any] = {"position": position, "rotation": align_z(momentum[0]), "opacity": 0.35}
-        view.add("invariable plane", plane(2.6), CONSTRAINT, **patch, shared=True)
+        view.add("invariable plane", shapes.plane(2.6), CONSTRAINT, **patch, shared=True)
     view.arrow("momentum", np.zeros(3), scale_arrows(momentum, 1.7), MOMENTUM, width=0.05)
     spin = scale_arrows(rotate(attitude, run.velocity), 1.5)
     view.arrow("angular velocity", np.zeros(3), spin, VELOCITY, width=0.04)
@@ -574,7 +557,7 @@ def draw_body(view: View, run: RunFrames) -> str:
     view.arrow("angular velocity", np.zeros(3), spin, VELOCITY, width=0.04 * size, parent=frame)
     text = _add_forbidden_axis(view, run, attitude, place, size, frame) if run.rows.shape[1] else ""
     if run.name == "skate-on-ellipsoid" and run.is_first:
-        view.add("surface", ellipsoid(*run.parameters["axes"]), SURFACE, opacity=0.35, shared=True)
+        view.add("surface", shapes.ellipsoid(*run.parameters["axes"]), SURFACE, opacity=0.35, shared=True)
         view.include([[0.0, 0.0, 0.0]], float(np.max(run.parameters["axes"])))
     if not still:
         text += _add_blade_in_space(view, run, size, frame)
@@ -598,14 +581,14 @@ def _add_forbidden_axis(view: View, run: RunFrames, attitude: Array, place: Arra
         middle = np.zeros(3) if in_body or is_constant(place) else place
         ends = middle - 1.35 * size * normal, middle + 1.35 * size * normal
         view.arrow("forbidden axis", *ends, CONSTRAINT, width=0.035 * size, crossed=True, **part)
-        disc, turn = cylinder(1.5 * size, 0.01 * size), align_z(normal[0] if len(normal) == 1 else normal)
+        disc, turn = shapes.cylinder(1.5 * size, 0.01 * size), align_z(normal[0] if len(normal) == 1 else normal)
         patch: dict[str, Any] = {"position": middle, "rotation": turn, "opacity": 0.22, **part}
         view.add("plane of allowed angular velocities", disc, CONSTRAINT, **patch)
     if in_body:
         arm = np.cross(normal[0], np.eye(3)[int(np.argmin(np.abs(normal[0])))])
         arm /= np.linalg.norm(arm)
         middle, axle = 0.92 * size * arm, np.cross(normal[0], arm)
-        wheel = torus(0.16 * size, 0.02 * size)
+        wheel = shapes.torus(0.16 * size, 0.02 * size)
         view.add("sharp wheel", wheel, CONSTRAINT, position=middle, rotation=align_z(axle), **part)
         view.line("arm of the wheel", np.stack([0 * middle, middle]), CONSTRAINT, width=2.0, **part)
     fixed = "in the body" if in_body else "in space"
@@ -634,12 +617,14 @@ def _add_blade_in_space(view: View, run: RunFrames, size: float, frame: int) -> 
     left = allowed_directions(run.rows[0], slice(3, 6)) if run.rows.shape[1] else np.eye(3)
     if left.shape[1] == 2:
         turn = align_z(np.cross(left[:, 0], left[:, 1]))
-        view.add("plane of allowed velocities", plane(2 * size), CONSTRAINT, rotation=turn, opacity=0.3, parent=frame)
+        view.add(
+            "plane of allowed velocities", shapes.plane(2 * size), CONSTRAINT, rotation=turn, opacity=0.3, parent=frame
+        )
         return "The velocity stays in the orange-red plane of the body."
     if left.shape[1] != 1:
         return ""
     turn = align_z(left[:, 0])
-    view.add("blade", box(0.06 * size, 0.5 * size, 1.6 * size), CONSTRAINT, rotation=turn, parent=frame)
+    view.add("blade", shapes.box(0.06 * size, 0.5 * size, 1.6 * size), CONSTRAINT, rotation=turn, parent=frame)
     if run.is_first:
         for across in (turn[:, 0], turn[:, 1]):
             ends = -0.9 * size * across, 0.9 * size * across
@@ -651,8 +636,8 @@ def draw_dial(view: View, run: RunFrames) -> str:
     """A single angle: a hand on a disk."""
     frames = run.parts[0]
     turn = about_z(np.arctan2(frames[:, 1, 0], frames[:, 0, 0]))
-    frame = view.add("dial", cylinder(1.0, 0.06), SURFACE, rotation=turn, opacity=0.7 * run.opacity)
-    view.add("hand", box(1.0, 0.08, 0.08), run.colour, position=[0.5, 0, 0.06], parent=frame)
+    frame = view.add("dial", shapes.cylinder(1.0, 0.06), SURFACE, rotation=turn, opacity=0.7 * run.opacity)
+    view.add("hand", shapes.box(1.0, 0.08, 0.08), run.colour, position=[0.5, 0, 0.06], parent=frame)
     view.trace("path of the hand", at_height(frames[:, :, 0], 0.05), run.colour)
     view.include([[-1.2, -1.2, 0], [1.2, 1.2, 0.3]])
     view.flat = True
@@ -679,7 +664,7 @@ def draw_point(view: View, run: RunFrames) -> str:
     points, velocity = points * stretch, velocity * stretch
     reach = max(float(np.ptp(points, axis=0).max()), 1e-3)
     view.trace("path", points, run.colour, width=3.0)
-    view.add("particle", sphere(0.03 * reach), run.colour, position=points)
+    view.add("particle", shapes.sphere(0.03 * reach), run.colour, position=points)
     tip = points + scale_arrows(velocity, 0.3 * reach)
     view.arrow("velocity", points, tip, VELOCITY, width=0.01 * reach)
     names = [f"q{i + 1}" for i in chosen] if n > 1 else ["time", "q1"]
@@ -687,7 +672,7 @@ def draw_point(view: View, run: RunFrames) -> str:
         corner = points.min(axis=0) - 0.1 * reach
         for name, axis in zip(names, np.eye(3), strict=False):
             view.arrow("", corner, corner + 0.25 * reach * axis, DARK, width=0.006 * reach, shared=True)
-            view.add("", label(name), DARK, position=corner + 0.29 * reach * axis, shared=True)
+            view.add("", shapes.label(name), DARK, position=corner + 0.29 * reach * axis, shared=True)
     view.flat, view.axis_names = len(names) < 3, tuple(names)
     view.scale = stretch * [time_scale, 1.0, 1.0]
     text = _add_planes(view, run, points, chosen, stretch, reach) if run.rows.shape[1] == 1 and len(chosen) == 3 else ""
@@ -705,11 +690,11 @@ def _add_planes(view: View, run: RunFrames, points: Array, chosen: list[int], st
         spots = np.unique(np.searchsorted(lengths, np.linspace(0, lengths[-1], PLANE_COUNT)).clip(0, len(points) - 1))
         for k in spots if len(spots) > 1 else []:
             patch: dict[str, Any] = {"position": points[k], "rotation": align_z(normals[k]), "opacity": 0.18}
-            view.add("plane along the path", plane(0.16 * reach), CONSTRAINT, **patch, shared=True)
+            view.add("plane along the path", shapes.plane(0.16 * reach), CONSTRAINT, **patch, shared=True)
         across = 0.17 * reach * normals
         view.arrow("forbidden", points - across, points + across, CONSTRAINT, width=0.008 * reach, crossed=True)
     patch = {"position": points, "rotation": turns, "opacity": 0.5 * run.opacity}
-    view.add("plane of allowed velocities", plane(0.36 * reach), CONSTRAINT, **patch)
+    view.add("plane of allowed velocities", shapes.plane(0.36 * reach), CONSTRAINT, **patch)
     if run.velocity.shape[1] == 3:
         return (
             "Orange-red: the planes in which the velocity must lie, along the path and here; "
@@ -730,12 +715,14 @@ def draw_pendulum_chain(view: View, run: RunFrames) -> str:
     part: dict[str, Any] = {"opacity": run.opacity}
     for i, (mass, length) in enumerate(zip(masses, lengths, strict=True)):
         here = places[:, i]
-        rod, middle, turn = cylinder(0.02 * size, length), (here + above) / 2, align_z(here - above)
+        rod, middle, turn = shapes.cylinder(0.02 * size, length), (here + above) / 2, align_z(here - above)
         view.add("rod", rod, CONSTRAINT, position=middle, rotation=turn, **part)
-        view.add("mass", sphere(0.1 * size * (mass / masses.max()) ** (1 / 3)), run.colour, position=here, **part)
+        view.add(
+            "mass", shapes.sphere(0.1 * size * (mass / masses.max()) ** (1 / 3)), run.colour, position=here, **part
+        )
         above = here
     view.trace("path of the last mass", above, run.colour)
-    view.add("support", sphere(0.05 * size), DARK, shared=True)
+    view.add("support", shapes.sphere(0.05 * size), DARK, shared=True)
     view.include([[0.0, 0.0, 0.0]], 1.05 * float(lengths.sum()))
     return (
         "Orange-red: the rods, which must keep their lengths. "
@@ -761,7 +748,7 @@ def draw_basis_images(view: View, run: RunFrames) -> str:
         colour = AXIS_COLOURS[i % len(AXIS_COLOURS)]
         tip = place + size * matrices[:, :3, i]
         view.arrow(f"image of e{i + 1}", place, tip, colour, width=0.03 * size, opacity=run.opacity)
-        view.add("", label(f"e{i + 1}"), colour, position=place + 1.12 * size * matrices[:, :3, i])
+        view.add("", shapes.label(f"e{i + 1}"), colour, position=place + 1.12 * size * matrices[:, :3, i])
         if run.is_first and not moving:
             view.trace("", tip, colour, width=1.2, whole=False)
         if run.is_first:
@@ -769,7 +756,7 @@ def draw_basis_images(view: View, run: RunFrames) -> str:
             view.arrow("velocity of the tips", tip, end, VELOCITY, width=0.02 * size)
     if moving:
         view.trace("path of the reference point", place, run.colour, width=3.0)
-        view.add("reference point", sphere(0.06 * size), DARK, position=place)
+        view.add("reference point", shapes.sphere(0.06 * size), DARK, position=place)
         forward = scale_arrows(rates[:, :3, n], 2.0 * size)
         view.arrow("velocity", place, place + forward, VELOCITY, width=0.05 * size)
     view.include(place, 1.2 * size)
