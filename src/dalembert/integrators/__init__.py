@@ -22,20 +22,20 @@ from .explicit import DormandPrince, ProjectedRungeKutta, Reference, RungeKutta,
 from .free_body import horner, map_constants, scale_series, series_product, series_reciprocal
 from .lagrange_dalembert import LagrangeDAlembert
 from .lifted import CotangentLift, RetractionMap, TangentLift, cotangent_lift, tangent_lift
-from .moser_veselov import DiscreteMoserVeselov
 from .properties import conservative, require_invariant, unconstrained
 from .reflecting import GeometricNonholonomic, Leapfrog
 from .registry import METHODS, RETRACTIONS, Method, register
 from .retraction_adapted import RetractionAdapted
-from .rigid_body import ImplicitMidpoint, KineticSplitting, LiePoissonSplitting, Rattle
+from .rigid_body import DiscreteMoserVeselov, ImplicitMidpoint, KineticSplitting, LiePoissonSplitting, Rattle
 from .taylor import Taylor
 
 __all__ = [
     "BRANCH_LOST", "EXACT", "MEANINGS", "METHODS", "NOT_FINITE", "OK", "REASONS", "RETRACTIONS", "Adaptive", "Claims",
     "Composition", "CotangentLift", "DiscreteGradient", "DiscreteLR", "DiscreteMoserVeselov", "DormandPrince",
     "EulerPoincareSuslov", "Gauss", "GeometricNonholonomic", "ImplicitMidpoint", "Integrator", "KineticSplitting",
-    "LagrangeDAlembert", "Leapfrog", "LiePoissonSplitting", "Lobatto", "Method", "PhaseCarry", "Prediction", "ProjectedRungeKutta",
-    "Rattle", "Reference", "RetractionAdapted", "RetractionMap", "RungeKutta", "StepInfo", "TangentLift", "Taylor",
-    "conservative", "cotangent_lift", "derivative", "horner", "map_constants", "register", "require_invariant",
-    "scale_series", "scipy_motion", "series_product", "series_reciprocal", "tangent_lift", "unconstrained",
+    "LagrangeDAlembert", "Leapfrog", "LiePoissonSplitting", "Lobatto", "Method", "PhaseCarry", "Prediction",
+    "ProjectedRungeKutta", "Rattle", "Reference", "RetractionAdapted", "RetractionMap", "RungeKutta", "StepInfo",
+    "TangentLift", "Taylor", "conservative", "cotangent_lift", "derivative", "horner", "map_constants", "register",
+    "require_invariant", "scale_series", "scipy_motion", "series_product", "series_reciprocal", "tangent_lift",
+    "unconstrained",
 ]  # fmt: skip

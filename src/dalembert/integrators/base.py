@@ -1,7 +1,7 @@
 """What an integrator is, and what methods share.
 
 An integrator has three pure functions on small arrays, which any back end can compile: `start`, `step` and `observe`.
-Methods share the prediction of roots, frames of D, the equations of motion as an ODE, and sums that lose nothing.
+Methods share the prediction of roots, the equations of motion as an ODE, and sums that lose nothing.
 Notation: see `dalembert.mechanics`.
 """
 
@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..mechanics import InvariantSystem, MechanicalSystem, State
-from ..numerics import Root, find_root, solve
+from ..groups import Cayley, Retraction
+from ..mechanics import FiniteDifference, MechanicalSystem, State
+from ..numerics import Root, find_root
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Element, Float, Scalar, Velocity
 
@@ -176,11 +176,12 @@ class Integrator(ABC):
 
     name: ClassVar[str]
     carry_is_step_free: bool = False  # whether the carry does not depend on h, so that steps of other sizes may follow
+    self_adjoint: bool = False  # whether a step of h undoes one of -h
     variable_step: bool = False  # whether steps differ in length: the carry then has the `size` of the last step
 
     def adjoint(self) -> Integrator | None:
         """The method whose step of h undoes a step of -h: itself if it is symmetric, None if it is no method here."""
-        return None
+        return self if self.self_adjoint else None
 
     @abstractmethod
     def start(self, system: Any, state: State, h: Scalar, u: Controls = None) -> Result[Any]:
@@ -201,12 +202,28 @@ class Integrator(ABC):
     def claims(self, system: Any) -> Claims:
         """What the method says of itself on a system that it takes; `make verify` measures it (docs/claims.md)."""
         raise NotImplementedError(
-            f"{type(self).__name__} states no claims: give it `def claims(self, system) -> Claims` (integrators/base.py)"
+            f"{type(self).__name__} states no claims: give it `def claims(self, system) -> Claims` (docs/claims.md)"
         )
 
     def require(self, system: Any, state: State, h: Scalar) -> None:
         """Refuse, before anything runs, a system or state that this method cannot take."""
         system.require_admissible(state.t, state.g, state.xi)
+
+
+@dataclass(frozen=True)
+class NodeMethod(Integrator):
+    """A method of the finite difference map of (retraction, node): g~ = g_k tau(s xi), g_{k+1} = g~ tau((1-s) xi)."""
+
+    retraction: Retraction = Cayley()
+    node: float | int = 0.5
+
+    def __post_init__(self) -> None:
+        FiniteDifference(self.retraction, self.node)
+
+    @property
+    def difference(self) -> FiniteDifference:
+        """The finite difference map."""
+        return FiniteDifference(self.retraction, self.node)
 
 
 class PhaseCarry(NamedTuple):
@@ -246,76 +263,3 @@ def add_compensated(total: Array, part: Scalar, lost: Array) -> tuple[Array, Arr
     part = part - lost
     new = total + part
     return new, (new - total) - part
-
-
-# In frames of D that are orthonormal in the kinetic metric the energy is |rho|^2/2 + V, and D is kept by construction.
-NEWTON_STEPS = 4  # for an inverse square root: they leave 1e-11 of a distance of 0.3 from 1
-
-
-def kinetic_metric(system: MechanicalSystem, t: Scalar, g: Element) -> Float[Array, "n n"]:
-    """The kinetic metric at rest."""
-    return system.metric(t, g, jnp.zeros(system.group.dim))
-
-
-def orthonormalise(metric: Float[Array, "n n"], vectors: Float[Array, "n r"]) -> Float[Array, "n r"]:
-    """The columns of `vectors` made orthonormal in the metric, one after the other (Gram, Schmidt)."""
-    columns: list[Array] = []
-    for vector in vectors.T:
-        for column in columns:
-            vector = vector - column * (column @ metric @ vector)
-        columns.append(vector * (1.0 / jnp.sqrt(vector @ metric @ vector)))
-    return jnp.stack(columns, axis=1) if columns else vectors
-
-
-def orthonormal_frame(
-    system: MechanicalSystem, t: Scalar, g: Element, reference: Float[Array, "n r"]
-) -> Float[Array, "n r"]:
-    """X (n, r) with X^T M X = 1 that spans ker A(t, g), smooth in g; where `reference` is such a frame it is X.
-
-    Y = the projection of `reference`, and X = Y (Y^T M Y)^-1/2 (Lowdin). A rotation of the reference rotates X, so that
-    what is computed in the frame does not depend on the choice of the reference. The root is Newton's, near 1; Gram and
-    Schmidt round it off.
-    """
-    metric, vectors = kinetic_metric(system, t, g), system.frame(t, g, reference)
-    gram, one = vectors.T @ metric @ vectors, jnp.eye(reference.shape[1])
-    root = one
-    for _ in range(NEWTON_STEPS):
-        root = root @ (1.5 * one - 0.5 * gram @ root @ root)
-    return orthonormalise(metric, vectors @ root)
-
-
-def initial_frame(system: MechanicalSystem, t: Scalar, g: Element) -> Float[Array, "n r"]:
-    """A frame at g to begin with: the coordinate vectors projected onto D, the longest that remains first."""
-    n, metric = system.group.dim, kinetic_metric(system, t, g)
-    if isinstance(system, InvariantSystem):
-        return orthonormalise(metric, system.subspace)
-    left, chosen = system.frame(t, g, jnp.eye(n)), []
-    for _ in range(n - system.constraints):
-        sizes = jnp.einsum("ia,ij,ja->a", left, metric, left)
-        longest = left @ (1.0 * (jnp.arange(n) == jnp.argmax(sizes)))
-        unit = longest * (1.0 / jnp.sqrt(longest @ metric @ longest))
-        left = left - jnp.outer(unit, unit @ metric @ left)
-        chosen.append(unit)
-    return orthonormal_frame(system, t, g, jnp.stack(chosen, axis=1))
-
-
-def orthogonal_drift(system: MechanicalSystem, t: Scalar, g: Element) -> Float[Array, " n"]:
-    """The velocity with A xi = b that is orthogonal to ker A."""
-    rows = system.A(t, g)
-    weights = solve(kinetic_metric(system, t, g), rows.T)
-    return weights @ solve(rows @ weights, system.b(t, g)) if rows.shape[0] else jnp.zeros(system.group.dim)
-
-
-def derivative_along(
-    system: MechanicalSystem,
-    function: Callable[[Scalar, Element], Array],
-    t: Scalar,
-    g: Element,
-    xi: Velocity,
-    rate: float = 0.0,
-) -> Array:
-    """The derivative of function(t, g) along g' = g xi and t' = `rate`."""
-    zero = jnp.zeros_like(xi[0]), jnp.zeros_like(xi)
-    moved = lambda s, eta: function(t + s, system.group.shift(g, eta))
-    derivative: Array = jax.jvp(moved, zero, (rate * jnp.ones_like(xi[0]), xi))[1]
-    return derivative

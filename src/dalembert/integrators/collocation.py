@@ -20,22 +20,8 @@ from ..mechanics import MechanicalSystem, State
 from ..numerics import find_fixed_point, solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Element, Scalar, Velocity
-from .base import (
-    Claims,
-    Integrator,
-    PhaseCarry,
-    Prediction,
-    Result,
-    StepInfo,
-    add_compensated,
-    derivative_along,
-    initial_frame,
-    kinetic_metric,
-    observe_phase,
-    orthogonal_drift,
-    orthonormal_frame,
-    rescale,
-)
+from . import frames
+from .base import Claims, Integrator, PhaseCarry, Prediction, Result, StepInfo, add_compensated, observe_phase, rescale
 from .properties import (
     conservative,
     constant_metric,
@@ -99,7 +85,7 @@ class Gauss(Integrator):
     stages: int = 2
     retraction: Retraction = Cayley()
     name = "gauss"
-    carry_is_step_free = True
+    carry_is_step_free = self_adjoint = True
 
     def __post_init__(self) -> None:
         if isinstance(self.stages, bool) or self.stages not in GAUSS_STAGES:
@@ -112,28 +98,20 @@ class Gauss(Integrator):
         """The zeros c_i of the Legendre polynomial on [0, 1]."""
         return 0.5 + 0.5 * np.polynomial.legendre.leggauss(self.stages)[0]
 
-    def adjoint(self) -> Gauss:
-        return self
-
     def claims(self, system: MechanicalSystem) -> Claims:
         still = conservative(system)
         canonical = still and unconstrained(system) and constant_metric(system)
         return Claims(
-            2 * self.stages,
-            symmetric=True,
-            reversible=still,
-            constraint=True,
-            group=True,
-            energy=still and quadratic_potential(system),
-            momentum=canonical,
-            symplectic=canonical,
-            condition="energy without potential, or with a quadratic one on R^n; symplectic on R^n with a constant metric",
-        )
+            2 * self.stages, symmetric=True, reversible=still, constraint=True, group=True,
+            energy=still and quadratic_potential(system), momentum=canonical, symplectic=canonical,
+            condition="energy without potential, or with a quadratic one on R^n; "
+            "symplectic on R^n with a constant metric"
+        )  # fmt: skip
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[GaussCarry]:
         t, g, xi = state.t, state.g, state.xi
-        reference, (rate, multipliers) = initial_frame(system, t, g), system.acceleration(t, g, xi, u)
-        rho = reference.T @ (kinetic_metric(system, t, g) @ (xi - orthogonal_drift(system, t, g)))
+        reference, (rate, multipliers) = frames.initial_frame(system, t, g), system.acceleration(t, g, xi, u)
+        rho = reference.T @ (frames.kinetic_metric(system, t, g) @ (xi - frames.orthogonal_drift(system, t, g)))
         slope = jnp.concatenate([xi, _frame_acceleration(system, t, g, reference, xi, rate)])
         prediction = Prediction.at(jnp.tile(slope, self.stages))
         return GaussCarry(t, g, reference, rho, rho @ rho, jnp.zeros(()), prediction), StepInfo.explicit(multipliers)
@@ -142,21 +120,21 @@ class Gauss(Integrator):
         group, n = system.group, system.group.dim
         weights, skew = map(jnp.asarray, symplectic_coefficients(self.nodes))
         times = carry.t + h * jnp.asarray(self.nodes)
-        momenta = kinetic_metric(system, carry.t, carry.g) @ carry.frame
+        momenta = frames.kinetic_metric(system, carry.t, carry.g) @ carry.frame
 
         def parts_of(slopes: Array) -> tuple[Element, Array, Array, Array]:
             """(middle, its frame, rho at the start, the parts of the step) of a step with these slopes."""
             parts = (h * weights)[:, None] * slopes
             middle = group.compose(carry.g, self.retraction.tau(group, 0.5 * jnp.sum(parts[:, :n], axis=0)))
-            reference = orthonormal_frame(system, carry.t + 0.5 * h, middle, carry.frame)
-            turned = orthonormal_frame(system, carry.t, carry.g, reference) - carry.frame
+            reference = frames.orthonormal_frame(system, carry.t + 0.5 * h, middle, carry.frame)
+            turned = frames.orthonormal_frame(system, carry.t, carry.g, reference) - carry.frame
             return middle, reference, rescale(carry.rho + turned.T @ (momenta @ carry.rho), carry.square), parts
 
         def field(t: Scalar, s: Array, rho: Array, middle: Element, reference: Array) -> Array:
             """(s', rho')."""
             g = group.compose(middle, self.retraction.tau(group, s))
-            here = orthonormal_frame(system, t, g, reference)
-            xi = here @ rho + orthogonal_drift(system, t, g)
+            here = frames.orthonormal_frame(system, t, g, reference)
+            xi = here @ rho + frames.orthogonal_drift(system, t, g)
             rate = system.acceleration(t, g, xi, u)[0]
             return jnp.concatenate(
                 [self.retraction.left_inverse(group, s, xi), _frame_acceleration(system, t, g, reference, xi, rate)]
@@ -176,7 +154,13 @@ class Gauss(Integrator):
         t, g = carry.t + h, group.normalise(group.compose(middle, self.retraction.tau(group, half)))
         square, lost = add_compensated(carry.square, kick @ (2.0 * rho + kick), carry.lost)
         new = GaussCarry(
-            t, g, orthonormal_frame(system, t, g, reference), rho + kick, square, lost, carry.prediction.after(root)
+            t,
+            g,
+            frames.orthonormal_frame(system, t, g, reference),
+            rho + kick,
+            square,
+            lost,
+            carry.prediction.after(root),
         )
         return new, StepInfo.from_root(carry.prediction, root, system.multipliers(t, g, _velocity(system, new), u))
 
@@ -194,20 +178,20 @@ class Gauss(Integrator):
 
 
 def _velocity(system: MechanicalSystem, carry: GaussCarry) -> Array:
-    return carry.frame @ carry.rho + orthogonal_drift(system, carry.t, carry.g)
+    return carry.frame @ carry.rho + frames.orthogonal_drift(system, carry.t, carry.g)
 
 
 def _frame_acceleration(
     system: MechanicalSystem, t: Scalar, g: Element, reference: Array, xi: Velocity, rate: Array
 ) -> Array:
     """rho' of xi = X rho + drift, from xi' = `rate`: X^T M (xi' - X' rho - drift')."""
-    here, metric = orthonormal_frame(system, t, g, reference), kinetic_metric(system, t, g)
-    rho = here.T @ (metric @ (xi - orthogonal_drift(system, t, g)))
+    here, metric = frames.orthonormal_frame(system, t, g, reference), frames.kinetic_metric(system, t, g)
+    rho = here.T @ (metric @ (xi - frames.orthogonal_drift(system, t, g)))
 
     def velocity(s: Scalar, q: Element) -> Array:
-        return orthonormal_frame(system, s, q, reference) @ rho + orthogonal_drift(system, s, q)
+        return frames.orthonormal_frame(system, s, q, reference) @ rho + frames.orthogonal_drift(system, s, q)
 
-    return here.T @ (metric @ (rate - derivative_along(system, velocity, t, g, xi, 1.0)))
+    return here.T @ (metric @ (rate - frames.derivative_along(system, velocity, t, g, xi, 1.0)))
 
 
 LOBATTO_FORMS = ("nodes", "spark")
@@ -303,7 +287,8 @@ class Lobatto(Integrator):
             )
         if isinstance(self.stages, bool) or self.stages not in LOBATTO_NODES:
             raise InvalidInput(
-                f"stages is {self.stages!r}; allowed: {', '.join(map(str, LOBATTO_NODES))} (order 2 less than twice that)"
+                f"stages is {self.stages!r}; allowed: {', '.join(map(str, LOBATTO_NODES))} "
+                "(order 2 less than twice that)"
             )
 
     @property
@@ -319,15 +304,10 @@ class Lobatto(Integrator):
         still, symmetric = conservative(system), self.adjoint() == self
         canonical = still and self.family == "B" and euclidean(system)  # on a group the chart moves with the step
         return Claims(
-            2 * self.stages - 2,
-            symmetric=symmetric,
-            reversible=still and symmetric,
-            constraint=True,
-            group=True,
-            momentum=canonical,
-            symplectic=canonical and unconstrained(system),
-            condition="the way back is that of the whole carry, multipliers included" if self.form == "nodes" else "",
-        )
+            2 * self.stages - 2, symmetric=symmetric, reversible=still and symmetric, constraint=True, group=True,
+            momentum=canonical, symplectic=canonical and unconstrained(system),
+            condition="the way back is that of the whole carry, multipliers included" if self.form == "nodes" else ""
+        )  # fmt: skip
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[LobattoCarry]:
         carry, info = PhaseCarry.at(system, state.t, state.g, state.xi, u)

@@ -32,42 +32,30 @@ HALVES: dict[str, tuple[int, tuple[float, ...]]] = {
     "suzuki-4": (4, (1 / (4 - 4 ** (1 / 3)),) * 2),
     # order 6: Yoshida 1990, solution A; Kahan and Li, Math. Comp. 66 (1997), 9 stages
     "yoshida-6": (6, (0.78451361047755726381949763, 0.23557321335935813368479318, -1.17767998417887100694641568)),
-    "kahan-li-6": (
-        6,
-        (
+    "kahan-li-6": (6, (
             0.39216144400731413927925056, 0.33259913678935943859974864, -0.70624617255763935980996482,
             0.08221359629355080023149045,
-        ),
-    ),
+    )),
     # order 8: Suzuki and Umeno 1993, 15 stages; Kahan and Li 1997, 17 stages
-    "suzuki-umeno-8": (
-        8,
-        (
+    "suzuki-umeno-8": (8, (
             0.74167036435061295344822780, -0.40910082580003159399730010, 0.19075471029623837995387626,
             -0.57386247111608226665638773, 0.29906418130365592384446354, 0.33462491824529818378495798,
             0.31529309239676659663205666,
-        ),
-    ),
-    "kahan-li-8": (
-        8,
-        (
+    )),
+    "kahan-li-8": (8, (
             0.13020248308889008087881763, 0.56116298177510838456196441, -0.38947496264484728640807860,
             0.15884190655515560089621075, -0.39590389413323757733623154, 0.18453964097831570709183254,
             0.25837438768632204729397911, 0.29501172360931029887096624,
-        ),
-    ),
+    )),
     # order 10: Sofroniou and Spaletta 2005, 35 stages
-    "sofroniou-spaletta-10": (
-        10,
-        (
+    "sofroniou-spaletta-10": (10, (
             0.07879572252168641926390768, 0.31309610341510852776481247, 0.02791838323507806610952027,
             -0.22959284159390709415121340, 0.13096206107716486317465686, -0.26973340565451071434460973,
             0.07497334315589143566613711, 0.11199342399981020488957508, 0.36613344954622675119314812,
             -0.39910563013603589787862981, 0.10308739852747107731580277, 0.41143087395589023782070412,
             -0.00486636058313526176219566, -0.39203335370863990644808194, 0.05194250296244964703718290,
             0.05066509075992449633587434, 0.04967437063972987905456880,
-        ),
-    ),
+    )),
 }  # fmt: skip
 
 
@@ -109,7 +97,7 @@ class Composition(Integrator):
     node: float | int = 0.5
     base: Integrator | None = None
     name = "composition"
-    carry_is_step_free = True
+    carry_is_step_free = self_adjoint = True
 
     def __post_init__(self) -> None:
         coefficients(self.scheme)
@@ -130,12 +118,9 @@ class Composition(Integrator):
     def claims(self, system: MechanicalSystem) -> Claims:
         base = self.method.claims(system)
         return replace(
-            base,
-            order=EXACT if base.order == EXACT else self.order,
-            symmetric=True,
-            reversible=conservative(system),
-            condition="what the base keeps",
-        )
+            base, order=EXACT if base.order == EXACT else self.order, symmetric=True,
+            reversible=conservative(system), condition="what the base keeps"
+        )  # fmt: skip
 
     @property
     def order(self) -> int:
@@ -179,9 +164,6 @@ class Composition(Integrator):
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         self.method.require(system, state, h)
-
-    def adjoint(self) -> Composition:
-        return self
 
 
 def _combine_infos(infos: list[StepInfo]) -> StepInfo:
@@ -274,16 +256,16 @@ class Adaptive(Integrator):
     pace: str | Pace = "arclength"
     base: Integrator | None = None
     name = "adaptive"
-    variable_step = True
+    variable_step = self_adjoint = True
 
     def __post_init__(self) -> None:
         if isinstance(self.pace, str) and self.pace not in PACES:
             raise UnknownName("pace", self.pace, PACES)
         if not (self.method.carry_is_step_free and self.method.adjoint() == self.method):
             raise InvalidInput(
-                f"{self.method!r} cannot have reversible steps: that needs a symmetric method whose carry does not depend on "
-                "the step. Allowed: lagrange-dalembert (node 1/2, original nodes), retraction-adapted (node 1/2), "
-                "discrete-gradient, gauss, the splittings of a rigid body, and compositions of these"
+                f"{self.method!r} cannot have reversible steps: that needs a symmetric method whose carry does not "
+                "depend on the step. Allowed: lagrange-dalembert (node 1/2, original nodes), retraction-adapted "
+                "(node 1/2), discrete-gradient, gauss, the splittings of a rigid body, and compositions of these"
             )
 
     @cached_property
@@ -298,13 +280,9 @@ class Adaptive(Integrator):
     def claims(self, system: MechanicalSystem) -> Claims:
         base = self.method.claims(system)
         return replace(
-            base,
-            symplectic=False,
-            condition="the order is in eps, at the run's own times; steps that vary are not symplectic",
-        )
-
-    def adjoint(self) -> Adaptive:
-        return self
+            base, symplectic=False,
+            condition="the order is in eps, at the run's own times; steps that vary are not symplectic"
+        )  # fmt: skip
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[AdaptiveCarry]:
         inner, info = self.method.start(system, state, h, u)

@@ -16,19 +16,8 @@ from ..mechanics import MechanicalSystem, State
 from ..numerics import depends, find_fixed_point
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Element, Scalar, Velocity
-from .base import (
-    Claims,
-    Integrator,
-    Prediction,
-    Result,
-    StepInfo,
-    add_compensated,
-    derivative_along,
-    initial_frame,
-    kinetic_metric,
-    orthonormal_frame,
-    rescale,
-)
+from . import frames
+from .base import Claims, Integrator, Prediction, Result, StepInfo, add_compensated, rescale
 from .properties import conservative, quadratic_potential, require_linear, require_quadratic
 from .registry import register
 
@@ -115,46 +104,39 @@ class DiscreteGradient(Integrator):
     gradient: str = "gonzalez"
     retraction: Retraction = Cayley()
     name = "discrete-gradient"
-    carry_is_step_free = True
+    carry_is_step_free = self_adjoint = True
 
     def __post_init__(self) -> None:
         if self.gradient not in GRADIENTS:
             raise UnknownName("discrete gradient", self.gradient, GRADIENTS)
 
-    def adjoint(self) -> DiscreteGradient:
-        return self
-
     def claims(self, system: MechanicalSystem) -> Claims:
         still = conservative(system)
         return Claims(
-            2,
-            symmetric=True,
-            reversible=still,
-            constraint=True,
-            group=True,
+            2, symmetric=True, reversible=still, constraint=True, group=True,
             energy=still and (self.gradient != "average" or quadratic_potential(system)),
-            condition='energy with "average" up to a quadrature, exact where V is a polynomial of degree 8 along a step',
-        )
+            condition='energy with "average" up to a quadrature, exact where V is a polynomial of degree 8 along a step'
+        )  # fmt: skip
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
-        reference = initial_frame(system, state.t, state.g)
+        reference = frames.initial_frame(system, state.t, state.g)
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        square = state.xi @ kinetic_metric(system, state.t, state.g) @ state.xi
+        square = state.xi @ frames.kinetic_metric(system, state.t, state.g) @ state.xi
         prediction = Prediction.at(state.xi)
         return Carry(state.t, state.g, state.xi, square, jnp.zeros(()), reference, prediction), StepInfo.explicit(
             multipliers
         )
 
     def step(self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
-        t, group, metric = carry.t + 0.5 * h, system.group, kinetic_metric(system, carry.t, carry.g)
+        t, group, metric = carry.t + 0.5 * h, system.group, frames.kinetic_metric(system, carry.t, carry.g)
 
         def moved(v: Velocity) -> tuple[Element, Array, Array, Array]:
             """(middle, its frame, rho_0, w) of a step with velocity v; the frame of the middle makes it symmetric."""
             middle = group.compose(carry.g, self.retraction.tau(group, 0.5 * (h * v)))
-            at_middle = orthonormal_frame(system, t, middle, carry.reference)
-            rho = orthonormal_frame(system, t, carry.g, at_middle).T @ (metric @ carry.xi)
+            at_middle = frames.orthonormal_frame(system, t, middle, carry.reference)
+            rho = frames.orthonormal_frame(system, t, carry.g, at_middle).T @ (metric @ carry.xi)
             rho = rescale(rho, carry.square)
-            return middle, at_middle, rho, at_middle.T @ (kinetic_metric(system, t, middle) @ v)
+            return middle, at_middle, rho, at_middle.T @ (frames.kinetic_metric(system, t, middle) @ v)
 
         def velocity(v: Velocity) -> Array:
             middle, at_middle, rho, w = moved(v)
@@ -166,7 +148,7 @@ class DiscreteGradient(Integrator):
         x = at_middle @ y
         force = self.force(system, t, middle, at_middle, w, x, u)
         g, kick = group.normalise(group.compose(middle, self.retraction.tau(group, 0.5 * x))), h * force
-        xi = orthonormal_frame(system, t, g, at_middle) @ (rho + kick)
+        xi = frames.orthonormal_frame(system, t, g, at_middle) @ (rho + kick)
         # The work is V_0 - V_1 with this x, whatever the residual of the iteration and the round-off of h w:
         # h <force, 2 rho + kick> has both, and they do not average out.
         square, lost = add_compensated(carry.square, 2.0 * force @ y, carry.lost)
@@ -181,13 +163,15 @@ class DiscreteGradient(Integrator):
         rho_a' = <M xi, D_xi X_a> + <L_xi, [xi, X_a]> + <L_g - D_xi L_xi(0) + F, X_a>.
         """
         group, zero = system.group, jnp.zeros(system.group.dim)
-        xi, metric = at_middle @ w, kinetic_metric(system, t, middle)
+        xi, metric = at_middle @ w, frames.kinetic_metric(system, t, middle)
 
         def potential(s: Array) -> Array:
             return -system.L(t, group.compose(middle, self.retraction.tau(group, s)), zero)
 
-        turning = derivative_along(system, lambda s, g: orthonormal_frame(system, s, g, at_middle), t, middle, xi)
-        magnetic = derivative_along(system, lambda s, g: system.momentum(s, g, zero), t, middle, xi)
+        turning = frames.derivative_along(
+            system, lambda s, g: frames.orthonormal_frame(system, s, g, at_middle), t, middle, xi
+        )
+        magnetic = frames.derivative_along(system, lambda s, g: system.momentum(s, g, zero), t, middle, xi)
         covector = system.L_g(t, middle, xi) - system.L_g(t, middle, zero) + system.F(t, middle, xi, u) - magnetic
         covector = covector + group.ad_star(xi, system.momentum(t, middle, xi))
         slope = GRADIENTS[self.gradient](potential, x, metric)

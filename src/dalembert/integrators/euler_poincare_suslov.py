@@ -74,16 +74,11 @@ class EulerPoincareSuslov(Integrator):
     def claims(self, system: MechanicalSystem) -> Claims:
         named = not callable(self.lagrangian)
         return Claims(
-            2 if named else 1,
-            symmetric=named,
-            reversible=named,
-            constraint=True,
-            group=True,
-            energy=self.lagrangian == "moser-veselov" and system.group.is_rotation_group(),
-            momentum=True,
+            2 if named else 1, symmetric=named, reversible=named, constraint=True, group=True,
+            energy=self.lagrangian == "moser-veselov" and system.group.is_rotation_group(), momentum=True,
             symplectic=unconstrained(system),
-            condition="energy with the Moser-Veselov Lagrangian on SO(n); a Lagrangian of your own claims order 1",
-        )
+            condition="energy with the Moser-Veselov Lagrangian on SO(n); a Lagrangian of your own claims order 1"
+        )  # fmt: skip
 
     def pair(self, system: InvariantSystem) -> Discretisation:
         """The pair (L_d, D_d) of this method, for checks and for `LagrangeDAlembert(pair=...)`."""

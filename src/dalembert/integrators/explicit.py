@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from ..errors import InvalidInput
@@ -24,7 +25,8 @@ from ..groups import Cayley
 from ..mechanics import MechanicalSystem, State
 from ..numerics import solve
 from ..numerics.types import AnyArray as Array
-from ..numerics.types import ArrayLike, Controls, Element, Scalar, Velocity
+from ..numerics.types import Controls, Element, Scalar, Velocity
+from . import frames
 from .base import (
     MAX_SUBSTEPS,
     MIN_SUBSTEP_RATIO,
@@ -35,7 +37,6 @@ from .base import (
     Result,
     StepInfo,
     derivative,
-    kinetic_metric,
     observe_phase,
 )
 from .properties import conservative
@@ -127,7 +128,7 @@ class ProjectedRungeKutta(Integrator):
         if self.onto == "constraint":
             xi = system.project(g, after.xi, after.t)
             return carry._replace(t=after.t, g=g, xi=xi), info
-        slope = -solve(kinetic_metric(system, after.t, g), system.L_g(after.t, g, jnp.zeros_like(after.xi)))
+        slope = -solve(frames.kinetic_metric(system, after.t, g), system.L_g(after.t, g, jnp.zeros_like(after.xi)))
 
         def moved(z: Array) -> tuple[Element, Array]:
             there = system.group.compose(g, system.group.cayley((z - 1.0) * slope))

@@ -30,7 +30,7 @@ Matrix3 = Float[Array, "3 3"]
 Quaternion = Float[Array, "4"]
 
 
-def principal_axes(inertia: Array) -> Array:
+def principal_axes(inertia: Matrix3) -> Matrix3:
     """A rotation R with R^T I R diagonal, by Jacobi's method: the identity, and the given order, for a diagonal tensor.
 
     It is a constant for derivatives: what is computed with it must not depend on the choice of axes.
@@ -42,8 +42,8 @@ def principal_axes(inertia: Array) -> Array:
         gap, off = A[j, j] - A[i, i], A[i, j]
         needed = off != 0.0
         theta = 0.5 * gap / jnp.where(needed, off, 1.0)
-        t = jnp.where(theta < 0, -1.0, 1.0) / (jnp.abs(theta) + jnp.sqrt(theta * theta + 1.0))
-        t = jnp.where(needed, t, 0.0)
+        tangent = jnp.where(theta < 0, -1.0, 1.0) / (jnp.abs(theta) + jnp.sqrt(theta * theta + 1.0))
+        t = jnp.where(needed, tangent, 0.0)
         cosine = 1.0 / jnp.sqrt(t * t + 1.0)
         sine = t * cosine
         ei, ej = jnp.arange(3) == i, jnp.arange(3) == j
@@ -52,39 +52,30 @@ def principal_axes(inertia: Array) -> Array:
         return (G.T @ A @ G, R @ G), None
 
     pairs = jnp.array([[0, 1], [0, 2], [1, 2]] * 7)
-    A = jax.lax.stop_gradient(inertia)
-    return jax.lax.scan(rotate, (A, jnp.eye(3)), pairs)[0][1]
+    return jax.lax.scan(rotate, (jax.lax.stop_gradient(inertia), jnp.eye(3)), pairs)[0][1]
 
 
-def quaternion_product(p: Array, q: Array) -> Array:
+def quaternion_product(p: Quaternion, q: Quaternion) -> Quaternion:
     """The product p q of two quaternions, scalar first."""
     a, b, c, d = p
     w, x, y, z = q
-    return jnp.stack(
-        [
-            a * w - b * x - c * y - d * z,
-            a * x + b * w + c * z - d * y,
-            a * y - b * z + c * w + d * x,
-            a * z + b * y - c * x + d * w,
-        ]
-    )
+    real, i, j = a * w - b * x - c * y - d * z, a * x + b * w + c * z - d * y, a * y - b * z + c * w + d * x
+    return jnp.stack([real, i, j, a * z + b * y - c * x + d * w])
 
 
-def unit_multiple(q: Array) -> Array:
+def unit_multiple(q: Quaternion) -> Quaternion:
     """q/|q|."""
     return q * (1.0 / jnp.sqrt(q @ q))
 
 
-def rotation_matrix(q: Array) -> Array:
+def rotation_matrix(q: Quaternion) -> Matrix3:
     """The rotation matrix of a unit quaternion."""
     a, b, c, d = q
-    return jnp.array(
-        [
-            [1 - 2 * (c * c + d * d), 2 * (b * c - a * d), 2 * (b * d + a * c)],
-            [2 * (b * c + a * d), 1 - 2 * (b * b + d * d), 2 * (c * d - a * b)],
-            [2 * (b * d - a * c), 2 * (c * d + a * b), 1 - 2 * (b * b + c * c)],
-        ]
-    )
+    return jnp.array([
+        [1 - 2 * (c * c + d * d), 2 * (b * c - a * d), 2 * (b * d + a * c)],
+        [2 * (b * c + a * d), 1 - 2 * (b * b + d * d), 2 * (c * d - a * b)],
+        [2 * (b * d - a * c), 2 * (c * d + a * b), 1 - 2 * (b * b + c * c)],
+    ])  # fmt: skip
 
 
 def rotation_about(m: Vector3, square: Scalar, angle: Scalar) -> Quaternion:
@@ -97,6 +88,7 @@ def rotation_about(m: Vector3, square: Scalar, angle: Scalar) -> Quaternion:
 
 
 REGULARISATION = 1e-120  # its square must not underflow in derivatives
+CYCLIC = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
 
 
 class Body(NamedTuple):
@@ -142,36 +134,22 @@ class Step(NamedTuple):
     tensors: tuple[Array, Array, Array, Array, Array]  # adj(N)/nu - 1, s N/nu, I^-1, and the two factors of I^-1 above
 
 
-def adjugate(matrix: Array) -> Array:
+def adjugate(matrix: Matrix3) -> Matrix3:
     """adj A, for a symmetric 3 x 3 matrix: its rows are cross products of those of A."""
     a, b, c = matrix
     return jnp.stack([jnp.cross(b, c), jnp.cross(c, a), jnp.cross(a, b)])
 
 
-def body_on_level(inertia: Array, m: Array) -> Body:
+def body_on_level(inertia: Matrix3, m: Vector3) -> Body:
     """The body with inertia tensor `inertia` on the level of the momentum m."""
-    one = jnp.eye(3)
     cofactor = adjugate(inertia)
     D = inertia[0] @ cofactor[0]
     inverse = cofactor / D
     E1 = 0.5 * jnp.trace(inertia)
-    mass = E1 * one - inertia
-    adj = adjugate(mass)
-    Jm = mass @ m
-    return Body(
-        inverse,
-        mass,
-        adj,
-        E1,
-        jnp.trace(adj),
-        mass[0] @ adj[0],
-        D,
-        m @ m,
-        m @ inverse @ m,
-        Jm @ Jm,
-        m @ inverse @ Jm,
-        m,
-    )
+    mass = E1 * jnp.eye(3) - inertia
+    adj, Jm = adjugate(mass), mass @ m
+    E2, E3, H, K = jnp.trace(adj), mass[0] @ adj[0], m @ inverse @ m, m @ inverse @ Jm
+    return Body(inverse, mass, adj, E1, E2, E3, D, m @ m, H, Jm @ Jm, K, m)
 
 
 def quadratics(b: Body, s: Array, x: Array, y: Array) -> tuple[Array, Array]:
@@ -181,7 +159,6 @@ def quadratics(b: Body, s: Array, x: Array, y: Array) -> tuple[Array, Array]:
 
 def discrete_scale(b: Body, s: Scalar) -> Scale:
     """x and y of discrete Moser-Veselov with scale s, on the branch through the identity; it exists for |s| < s*."""
-    limit = largest_scale(b)
 
     def monotone(state: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
         k, x, _ = state
@@ -196,7 +173,7 @@ def discrete_scale(b: Body, s: Scalar) -> Scale:
 
     _, x, _ = jax.lax.while_loop(unfinished, monotone, jax.lax.stop_gradient((0, jnp.zeros(()), jnp.ones(()))))
     guess = jnp.stack([x, b.E1 * x - 0.5 * (x * x + s * s * b.C)])
-    inside = jnp.abs(s) < limit
+    inside = jnp.abs(s) < largest_scale(b)
     guess = jax.lax.stop_gradient(jnp.where(inside, guess, 0.0))
     root = find_root(lambda z: jnp.stack(quadratics(b, jnp.where(inside, s, 0.0), z[0], z[1])), guess).x
     return Scale(s, root[0], root[1], jnp.zeros(()), inside)
@@ -212,9 +189,8 @@ def largest_scale(b: Body) -> Array:
     squares, minors = b.E1 * b.E1 - 2 * b.E2, b.E2 * b.E2 - 2 * b.E1 * E3
 
     def sign(e: Array) -> Array:
-        return (
-            ((b.H2 * e + 2 * b.C * E3) * e + (b.C * minors - b.H2 * squares)) * e - 2 * b.H2 * E3
-        ) * e - b.C * E3 * E3
+        upper = ((b.H2 * e + 2 * b.C * E3) * e + (b.C * minors - b.H2 * squares)) * e - 2 * b.H2 * E3
+        return upper * e - b.C * E3 * E3
 
     def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds
@@ -227,7 +203,7 @@ def largest_scale(b: Body) -> Array:
     return jax.lax.stop_gradient(jnp.sqrt((squares - e1 * e1 + 2 * E3 / e1 + REGULARISATION) / (b.C + REGULARISATION)))
 
 
-def inverse_differences(L: Array) -> Array:
+def inverse_differences(L: Vector3) -> Vector3:
     """c with (m x I^-1 m)_i = c_i m_j m_k."""
     return jnp.stack([L[2] - L[1], L[0] - L[2], L[1] - L[0]])
 
@@ -247,12 +223,9 @@ def step_constants(b: Body, scale: Scale) -> Step:
     adj = (adjugate(K) - jnp.trace(K) * one + K + (1.0 - nu) * one) / nu
     push = s / nu * (one - K)
     sense = jnp.where(s < 0, -1.0, 1.0)
-    a, f = (
-        0.25 * jnp.abs(s) / (b.H + REGULARISATION),
-        0.5 * sense * (x + 0.5 * REGULARISATION * s * s) / (b.H + REGULARISATION),
-    )
-    L = jnp.diag(b.inverse)
-    rest = jnp.abs(s) * REGULARISATION / (b.H + REGULARISATION)
+    L, level = jnp.diag(b.inverse), b.H + REGULARISATION
+    a, f = 0.25 * jnp.abs(s) / level, 0.5 * sense * (x + 0.5 * REGULARISATION * s * s) / level
+    rest = jnp.abs(s) * REGULARISATION / level
     return Step(p, jnp.diag(push) * inverse_differences(L), a * L, f * L, rest, b.C, (adj, push, b.inverse, a, f))
 
 
@@ -264,7 +237,7 @@ def _stable_diagonal(b: Body, x: Array, y: Array, n: Array) -> tuple[Array, Arra
     """
     J = jnp.diag(b.mass)
     options = []
-    for k, i, j in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+    for k, i, j in CYCLIC:
         ni, nj = jnp.maximum(n[i], 1e-100), jnp.maximum(n[j], 1e-100)
         pi, pj = (J[i] - J[k]) * (y - J[j] * x) / (b.D * ni), (J[j] - J[k]) * (y - J[i] * x) / (b.D * nj)
         entries = {i: pi, j: pj, k: jnp.zeros_like(pi)}
@@ -274,18 +247,14 @@ def _stable_diagonal(b: Body, x: Array, y: Array, n: Array) -> tuple[Array, Arra
 
 
 @jax.custom_jvp
-def turn(step: Step, m: Array) -> tuple[Array, Array]:
+def turn(step: Step, m: Vector3) -> tuple[Vector3, Quaternion]:
     """(m', Q): the momentum after a step and a multiple of the quaternion that the body turns by."""
     first, second, third = m[0], m[1], m[2]
     products = jnp.stack([second * third, third * first, first * second])
     P = m + (step.p * m + step.r * products)
-    return _turned_pair(step, m, P, step.a, step.f)
-
-
-def _turned_pair(step: Step, m: Array, P: Array, a: Array, f: Array) -> tuple[Array, Array]:
     new = P * jnp.sqrt((step.C + REGULARISATION) / (P @ P + REGULARISATION))
     w = m + new
-    return new, jnp.concatenate([(step.rest + jnp.sum(a * w * w))[None], f * w])
+    return new, jnp.concatenate([(step.rest + jnp.sum(step.a * w * w))[None], step.f * w])
 
 
 def turn_tensorial(step: Step, m: Array) -> tuple[Array, Array]:
@@ -303,7 +272,6 @@ def _turn_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any,
     return turn(*primals), jax.jvp(turn_tensorial, primals, tangents)[1]
 
 
-CYCLIC = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
 SERIES_ORDER = 16
 MAX_TURN = 0.18  # of a Taylor substep, in units of I_min/|m|: the series then converges to round-off
 GAUSS_NODES, GAUSS_WEIGHTS = (np.polynomial.legendre.leggauss(7)[0] + 1) / 2, np.polynomial.legendre.leggauss(7)[1] / 2
@@ -326,20 +294,12 @@ def taylor_coefficients(point: Array, coefficients: Array, dt: Array, terms: int
         place = jnp.where(jnp.arange(terms + 1) == n + 1, 1.0, 0.0)
         return (series + place[:, None] * new, jnp.concatenate([new[None], mirror[:-1]])), None
 
-    zero = jnp.zeros((terms, 4))
-    start = jnp.concatenate([point[None], zero])
+    start = jnp.concatenate([point[None], jnp.zeros((terms, 4))])
     return jax.lax.scan(term, (start, start), jnp.arange(terms))[0][0]
 
 
-class HalfAndEnd(NamedTuple):
-    """The solution at half the time and at the time."""
-
-    half: Array
-    end: Array
-
-
-def _sum_substeps(gain: Callable[[Array, Array], Array], size: int, h: Scalar, rate: Scalar) -> HalfAndEnd:
-    """The sum of gain(point, dt) over substeps of at most MAX_TURN/rate, from 0.
+def _sum_substeps(gain: Callable[[Array, Array], Array], size: int, h: Scalar, rate: Scalar) -> tuple[Array, Array]:
+    """Half way and at the end, the sum of gain(point, dt) over substeps of at most MAX_TURN/rate, from 0.
 
     It is compensated, so that its error is that of one substep.
     """
@@ -353,9 +313,8 @@ def _sum_substeps(gain: Callable[[Array, Array], Array], size: int, h: Scalar, r
         return k + 1.0, jnp.where(k + 1.0 == count, new, half), new, (new - point) - change
 
     zero = jnp.zeros(size)
-    return HalfAndEnd(
-        *jax.lax.while_loop(lambda state: state[0] < 2 * count, substep, (jnp.zeros(()), zero, zero, zero))[1:3]
-    )
+    start = (jnp.zeros(()), zero, zero, zero)
+    return jax.lax.while_loop(lambda state: state[0] < 2 * count, substep, start)[1:3]
 
 
 def scale_equations(b: Body) -> Array:
@@ -368,9 +327,8 @@ def scale_equations(b: Body) -> Array:
 
 def scale_flow(coefficients: Array, h: Scalar, rate: Scalar) -> Array:
     """(s, x, y, B) at the time h by these equations; over many turns `orbit` is the more accurate way."""
-    return _sum_substeps(
-        lambda point, dt: jnp.sum(taylor_coefficients(point, coefficients, dt)[:0:-1], axis=0), 4, h, rate
-    ).end
+    gain = lambda point, dt: jnp.sum(taylor_coefficients(point, coefficients, dt)[:0:-1], axis=0)
+    return _sum_substeps(gain, 4, h, rate)[1]
 
 
 def rotation_rate(b: Body) -> Array:
@@ -379,7 +337,7 @@ def rotation_rate(b: Body) -> Array:
 
 
 class Orbit(NamedTuple):
-    """What the polhode gives, without cancellation: (s, x, y, B), 1 - n_i and v = s/N_b for the ratios n_i = N_i/N_b."""
+    """What the polhode gives, without cancellation: (s, x, y, B), 1 - n_i for n_i = N_i/N_b, and v = s/N_b."""
 
     scale: Array
     gone: Array
@@ -389,26 +347,27 @@ class Orbit(NamedTuple):
 def orbit(b: Body, h: Scalar) -> Orbit:
     """The set-up of the exact map from Euler's equations, started where the polhode crosses the plane m_b = 0.
 
-    b is the intermediate axis. There m = (M_a a, c_b M_a M_c v, M_c c) with v' = a c, a' = c_a c_b M_c^2 v c, c' = c_c
-    c_b M_a^2 v a (a = cn, c = dn). A step from -h/2 to h/2 mirrors m in that plane, and its equations are solved at
-    sight with the values at h/2: W = a^2 c^2 + v^2 sum m_i^2/I_i^2,  s = 2 v a c/W,  x = 2 v^2 sum (m_i^2/I_i)/W,  y =
-    2 v^2 sum (J_i m_i^2/I_i)/W, i = a, c; B = -int y/D. By the addition theorem N_a : N_b : N_c = c : 1 : a and s/N_b =
-    v with the values at h.
+    b is the intermediate axis. There m = (M_a a, c_b M_a M_c v, M_c c) with
+    v' = a c, a' = c_a c_b M_c^2 v c, c' = c_c c_b M_a^2 v a (a = cn, c = dn).
+    A step from -h/2 to h/2 mirrors m in that plane, and its equations are solved at sight with the values at h/2:
+    W = a^2 c^2 + v^2 sum m_i^2/I_i^2, s = 2 v a c/W, x = 2 v^2 sum (m_i^2/I_i)/W, y = 2 v^2 sum (J_i m_i^2/I_i)/W
+    with i = a, c; B = -int y/D. By the addition theorem N_a : N_b : N_c = c : 1 : a and s/N_b = v at h.
     """
-    L, J, m = jnp.diag(b.inverse), jnp.diag(b.mass), b.m
-    difference = inverse_differences(L)
+    L, J = jnp.diag(b.inverse), jnp.diag(b.mass)
     middle = jnp.where((L[0] - L[1]) * (L[0] - L[2]) <= 0, 0, jnp.where((L[1] - L[0]) * (L[1] - L[2]) <= 0, 1, 2))
 
     def pick(options: list[Array]) -> Array:
         return jnp.where(middle == 0, options[0], jnp.where(middle == 1, options[1], options[2]))
 
-    roll: Callable[[Array], Array] = lambda values: pick([jnp.stack([values[i], values[j], values[k]]) for i, j, k in CYCLIC])  # b first
-    (Lb, La, Lc), (_, Ja, Jc), (cb, ca, cc), (mb, ma, mc) = roll(L), roll(J), roll(difference), roll(m)
+    rolled = (
+        pick([jnp.stack([values[i], values[j], values[k]]) for i, j, k in CYCLIC])  # b first
+        for values in (L, J, inverse_differences(L), b.m)
+    )
+    (Lb, La, Lc), (_, Ja, Jc), (cb, ca, cc), (mb, ma, mc) = rolled
     width = La - Lc
     share = jnp.where(width == 0.0, 1.0, (Lb - Lc) / jnp.where(width == 0.0, 1.0, width))
     A, C = ma * ma + share * mb * mb, mc * mc + (1.0 - share) * mb * mb  # M_a^2, M_c^2
-    first, second = -ca * cb * C, -cc * cb * A
-    one = jnp.ones(())
+    first, second, one = -ca * cb * C, -cc * cb * A, jnp.ones(())
     equations = jnp.stack([one, one, one, first, first, second, second])
 
     def scale(v: Array, d: Array, e: Array) -> tuple[Array, Array, Array]:
@@ -419,8 +378,7 @@ def orbit(b: Body, h: Scalar) -> Orbit:
 
     def gain(point: Array, dt: Array) -> Array:
         series = taylor_coefficients(jnp.append(point[:3], 0.0), equations, dt)[:, :3]
-        inner = GAUSS_POWERS @ series
-        phase = GAUSS_WEIGHTS @ jax.vmap(scale)(*inner.T)[2]
+        phase = GAUSS_WEIGHTS @ jax.vmap(scale)(*(GAUSS_POWERS @ series).T)[2]
         return jnp.append(jnp.sum(series[:0:-1], axis=0), -2.0 * dt * phase / b.D)
 
     half, (v, d, e, _) = _sum_substeps(gain, 4, h, rotation_rate(b))
@@ -458,9 +416,8 @@ def exact_step(b: Body, h: Scalar) -> tuple[Step, Scale]:
         entries = {i: (found.gone[i] - found.gone[k]) / ni, j: (found.gone[j] - found.gone[k]) / nj, k: jnp.zeros(())}
         options.append(jnp.stack([entries[0], entries[1], entries[2], *(found.v / (ni * nj) * n)]))
     chosen = select_at_smallest(n, options)
-    return step_constants(b, scale)._replace(
-        p=chosen[:3], r=chosen[3:] * inverse_differences(jnp.diag(b.inverse))
-    ), scale
+    r = chosen[3:] * inverse_differences(jnp.diag(b.inverse))
+    return step_constants(b, scale)._replace(p=chosen[:3], r=r), scale
 
 
 def map_constants(inertia: Array, m: Array, h: Scalar, order: int | str, variant: str) -> tuple[Step, Array, Array]:
@@ -474,8 +431,7 @@ def map_constants(inertia: Array, m: Array, h: Scalar, order: int | str, variant
         return step_constants(b, scale), scale.B, scale.exists
     b = b if order == 2 else modified_body(b, m, h, order)
     scale = discrete_scale(b, h)
-    positive = jnp.all(jnp.diag(b.inverse) > 0)
-    return step_constants(b, scale), scale.B, scale.exists & positive
+    return step_constants(b, scale), scale.B, scale.exists & jnp.all(jnp.diag(b.inverse) > 0)
 
 
 class ScaleSeries(NamedTuple):
@@ -489,9 +445,8 @@ class ScaleSeries(NamedTuple):
 def scale_series(b: Body, terms: int) -> ScaleSeries:
     """The first `terms` coefficients, by the Taylor recursion from 0."""
     table = taylor_coefficients(jnp.zeros(4), scale_equations(b), jnp.ones(()), 2 * terms + 1)
-    return ScaleSeries(
-        *[[table[2 * k + first, column] for k in range(terms)] for first, column in ((1, 0), (2, 1), (3, 3))]
-    )
+    places = ((1, 0), (2, 1), (3, 3))
+    return ScaleSeries(*[[table[2 * k + first, column] for k in range(terms)] for first, column in places])
 
 
 def series_product(a: list[Array], b: list[Array]) -> list[Array]:

@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidInput, OffConstraint, UnknownName
-from ..groups import Cayley, Group, Retraction
+from ..groups import Group
 from ..kernels import LoweringError
 from ..mechanics import Discretisation, FiniteDifference, InvariantSystem, MechanicalSystem, State
 from ..numerics import Root, literals, solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Scalar, Velocity
-from .base import Claims, Integrator, Prediction, Result, StepInfo
+from .base import Claims, NodeMethod, Prediction, Result, StepInfo
 from .properties import conservative, purely_inertial, unconstrained
 from .registry import register
 
@@ -114,7 +114,8 @@ def _on_fibre(off: DiscreteConstraint, structure: Any, leaves: tuple[Any, ...]) 
     shapes = [jax.ShapeDtypeStruct(*leaf) for leaf in leaves]  # type: ignore[no-untyped-call]  # jax has none
     n = jax.tree.unflatten(structure, shapes)[0].group.dim
     try:
-        known = literals(slopes, jax.ShapeDtypeStruct((n,), float), *shapes)  # type: ignore[no-untyped-call]  # as above
+        velocity = jax.ShapeDtypeStruct((n,), float)  # type: ignore[no-untyped-call]  # as above
+        known = literals(slopes, velocity, *shapes)
     except LoweringError:
         return None
     units = [_unit_column(known, np.tile(unit, 2)) for unit in np.eye(known.shape[0] // 2)]
@@ -149,7 +150,7 @@ class Carry(NamedTuple):
     use_when="there are forces, controls, time, holonomic, affine or nonlinear constraints, or nothing else fits",
 )
 @dataclass(frozen=True)
-class LagrangeDAlembert(Integrator):
+class LagrangeDAlembert(NodeMethod):
     """D1 L_d(g_k, g_{k+1}) + D2 L_d(g_{k-1}, g_k) = -h A(g_k)^T l_k, (g_k, g_{k+1}) in D_d, with L_d = h L o rho.
 
     (59) of jimenez-scheurle. rho is the finite difference map of (retraction, node), or `pair` gives any other L_d and
@@ -161,14 +162,12 @@ class LagrangeDAlembert(Integrator):
     = -phi_t: RATTLE (Andersen 1983) for this L_d, symplectic where nothing is nonholonomic. Original nodes only.
     """
 
-    retraction: Retraction = Cayley()
-    node: float | int = 0.5
     nodes: str = "original"
     pair: Discretisation | None = None
     name = "lagrange-dalembert"
 
     def __post_init__(self) -> None:
-        FiniteDifference(self.retraction, self.node)
+        super().__post_init__()
         if self.nodes not in NODES:
             raise UnknownName("nodes", self.nodes, NODES)
         if self.pair is not None and self.nodes != "original":
@@ -188,19 +187,11 @@ class LagrangeDAlembert(Integrator):
         original, still = self.nodes == "original", conservative(system)
         lifted = original and self.pair is None and isinstance(system, InvariantSystem) and purely_inertial(system)
         return Claims(
-            2 if symmetric or lifted else 1,
-            symmetric=symmetric,
-            reversible=symmetric and still,
-            constraint=self.nodes != "deformed",
-            group=True,
-            momentum=original and still,
+            2 if symmetric or lifted else 1, symmetric=symmetric, reversible=symmetric and still,
+            constraint=self.nodes != "deformed", group=True, momentum=original and still,
             symplectic=original and still and unconstrained(system),
-            condition="order 2 and symmetric at node 1/2, order 2 at every node on invariant systems without potential",
-        )
-
-    @property
-    def difference(self) -> FiniteDifference:
-        return FiniteDifference(self.retraction, self.node)
+            condition="order 2 and symmetric at node 1/2, order 2 at every node on invariant systems without potential"
+        )  # fmt: skip
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
@@ -260,7 +251,7 @@ class LagrangeDAlembert(Integrator):
         rows, before = system.rows(carry.t, carry.g), carry.prediction.x[:n]
 
         def kicked(x: Array) -> Array:
-            """p_k + h A^T l_k; a nonlinear constraint reacts along its rows at the mean velocity, which is symmetric."""
+            """p_k + h A^T l_k; a nonlinear constraint reacts along its rows at the mean velocity: symmetric."""
             return carry.p + rows(0.5 * (before + x[:n])).T @ x[n:]
 
         @jax.jit  # traced once for both uses

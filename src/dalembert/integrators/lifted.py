@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import InvalidInput
-from ..groups import Cayley, Group, Retraction
+from ..groups import Group
 from ..mechanics import FiniteDifference, MechanicalSystem, State, VectorField
 from ..numerics import Root, find_root, solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Scalar, Velocity
-from .base import Claims, Integrator, Prediction, Result, StepInfo
+from .base import Claims, NodeMethod, Prediction, Result, StepInfo
 from .properties import conservative, unconstrained
 from .registry import register
 
@@ -65,26 +65,14 @@ class Carry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Lifted(Integrator):
-    retraction: Retraction = Cayley()
-    node: float | int = 0.5
-
-    def __post_init__(self) -> None:
-        FiniteDifference(self.retraction, self.node)
-
+class _Lifted(NodeMethod):
     def claims(self, system: MechanicalSystem) -> Claims:
         symmetric = self.node == 0.5
         return Claims(
-            2 if symmetric else 1,
-            symmetric=symmetric,
-            reversible=symmetric and not isinstance(system, VectorField) and conservative(system),
-            group=True,
-            condition="order 2 and symmetric at node 1/2",
-        )
-
-    @property
-    def difference(self) -> FiniteDifference:
-        return FiniteDifference(self.retraction, self.node)
+            2 if symmetric else 1, symmetric=symmetric,
+            reversible=symmetric and not isinstance(system, VectorField) and conservative(system), group=True,
+            condition="order 2 and symmetric at node 1/2"
+        )  # fmt: skip
 
     def _carry_on(
         self, system: MechanicalSystem, carry: Carry, root: Root, carried: Array, h: Scalar, multipliers: Array

@@ -18,7 +18,7 @@ from ..mechanics import Discretisation, FiniteDifference, MechanicalSystem, Stat
 from ..numerics import depends, solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Element, Scalar, Velocity
-from .base import Claims, Integrator, Prediction, Result, StepInfo
+from .base import Claims, Integrator, NodeMethod, Prediction, Result, StepInfo
 from .properties import conservative, unconstrained
 from .registry import register
 
@@ -34,7 +34,7 @@ class Carry(NamedTuple):
 
 
 class Reflecting(Integrator):
-    """p_k^+ = D2 L_d(g_{k-1}, g_k) and p_k^- = -D1 L_d(g_k, g_{k+1}) agree on D; their mean is the momentum of v_k in D.
+    """p_k^+ = D2 L_d(g_{k-1}, g_k) and p_k^- = -D1 L_d(g_k, g_{k+1}) agree on D; their mean has its velocity in D.
 
     With the metric's projectors P onto D and Q = 1 - P this is P* p^- = P* p^+, Q* p^- = -Q* p^+ (Ferraro, Iglesias,
     Martin de Diego, Nonlinearity 21, 2008); an affine constraint A v = b moves the mirror (Ferraro, Jimenez, Martin de
@@ -55,15 +55,10 @@ class Reflecting(Integrator):
     def claims(self, system: MechanicalSystem) -> Claims:
         still = conservative(system)
         return Claims(
-            2,
-            symmetric=True,
-            reversible=still,
-            constraint=True,
-            group=True,
-            momentum=still,
+            2, symmetric=True, reversible=still, constraint=True, group=True, momentum=still,
             symplectic=still and unconstrained(system),
-            condition="for a symmetric L_d; the way back is that of the whole carry, not of the state alone",
-        )
+            condition="for a symmetric L_d; the way back is that of the whole carry, not of the state alone"
+        )  # fmt: skip
 
     def affine(self, gap: Callable[[Array], Array], w: Array) -> bool:
         """Whether -D1 L_d is known to be affine in w: then a step needs no iteration."""
@@ -121,7 +116,7 @@ def reflect(system: MechanicalSystem, t: Scalar, g: Element, arriving: Array) ->
     use_when="the mass matrix depends on the place or Q is a product, the motion is reversible, and runs are long",
 )
 @dataclass(frozen=True)
-class GeometricNonholonomic(Reflecting):
+class GeometricNonholonomic(NodeMethod, Reflecting):
     """The geometric nonholonomic integrator of L_d = (h/2)(L o rho_s + L o rho_{1-s}): momenta reflected in D.
 
     Ferraro, Iglesias, Martin de Diego 2008. rho_s is the finite difference map of (retraction, node); every node gives
@@ -129,13 +124,8 @@ class GeometricNonholonomic(Reflecting):
     D_d is not used): reversible if that is symmetric.
     """
 
-    retraction: Retraction = Cayley()
-    node: float | int = 0.5
     pair: Discretisation | None = None
     name = "geometric-nonholonomic"
-
-    def __post_init__(self) -> None:
-        FiniteDifference(self.retraction, self.node)
 
     def claims(self, system: MechanicalSystem) -> Claims:
         claims = super().claims(system)
@@ -154,7 +144,7 @@ class GeometricNonholonomic(Reflecting):
             return jnp.stack(difference.momenta(system.group, h * w, system.momentum(when, inner, w), impulse))
 
         # Both maps lead from g to the same end, so the momenta of the mean of two Lagrangians are the means of momenta.
-        here = one(FiniteDifference(self.retraction, self.node))
+        here = one(self.difference)
         mean = here if self.node == 0.5 else 0.5 * (here + one(FiniteDifference(self.retraction, 1 - self.node)))
         return mean[0], mean[1]
 
@@ -165,7 +155,7 @@ class GeometricNonholonomic(Reflecting):
     def end(self, system: MechanicalSystem, g: Element, w: Velocity, h: Scalar) -> Element:
         if self.pair is not None:
             return system.group.compose(g, self.retraction.tau(system.group, h * w))
-        return FiniteDifference(self.retraction, self.node).end(system.group, g, h * w)
+        return self.difference.end(system.group, g, h * w)
 
 
 @register(

@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from ..groups import Cayley, Retraction
-from ..mechanics import FiniteDifference, InvariantSystem, MechanicalSystem, State, unforced
+from ..mechanics import InvariantSystem, MechanicalSystem, State, unforced
 from ..numerics import solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Scalar, Velocity
-from .base import Claims, Integrator, Prediction, Result, StepInfo
+from .base import Claims, NodeMethod, Prediction, Result, StepInfo
 from .properties import conservative, purely_inertial, require_invariant, unconstrained
 from .registry import register
 
@@ -31,20 +30,15 @@ class Carry(NamedTuple):
     use_when="a body has a potential and d is constant, as the heavy Suslov body or the knife edge",
 )
 @dataclass(frozen=True)
-class RetractionAdapted(Integrator):
+class RetractionAdapted(NodeMethod):
     """The cotangent-lifted discretisation map restricted to d* (retraction-maps (11), (12)), for any node s.
 
     With xi = h B eta, P = I B eta and a = h pi* iota* F - (1 - pi* iota*) ad*_xi P, the step solves iota* mu0 = mubar_k
     for eta and takes mubar_{k+1} = iota* mu1. At s = 0 it is Euler-Poincare-Suslov with l_d = h l(tau^-1(W)/h).
     """
 
-    retraction: Retraction = Cayley()
-    node: float | int = 0.5
     name = "retraction-adapted"
     carry_is_step_free = True
-
-    def __post_init__(self) -> None:
-        FiniteDifference(self.retraction, self.node)
 
     def adjoint(self) -> RetractionAdapted:
         return replace(self, node=1 - self.node)
@@ -52,20 +46,11 @@ class RetractionAdapted(Integrator):
     def claims(self, system: InvariantSystem) -> Claims:
         symmetric, still = self.node == 0.5, conservative(system)
         return Claims(
-            2 if symmetric or purely_inertial(system) else 1,
-            symmetric=symmetric,
-            reversible=symmetric and still,
-            constraint=True,
-            group=True,
-            momentum=still and unconstrained(system),
+            2 if symmetric or purely_inertial(system) else 1, symmetric=symmetric, reversible=symmetric and still,
+            constraint=True, group=True, momentum=still and unconstrained(system),
             symplectic=still and unconstrained(system),
-            condition="order 2 and symmetric at node 1/2, order 2 at every node without potential",
-        )
-
-    @property
-    def difference(self) -> FiniteDifference:
-        """g~ = g_k tau(s xi), g_{k+1} = g~ tau((1-s) xi), with the node s."""
-        return FiniteDifference(self.retraction, self.node)
+            condition="order 2 and symmetric at node 1/2, order 2 at every node without potential"
+        )  # fmt: skip
 
     def start(self, system: InvariantSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
         basis = system.subspace
