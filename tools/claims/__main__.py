@@ -21,13 +21,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--only", default="", help="measure only what has this text in its key, and write no page")
     parser.add_argument("--keep", action="store_true", help="use what other sources measured")
-    parser.add_argument("--page", action="store_true", help="measure nothing: write the pages from what is measured")
+    parser.add_argument(
+        "--page", action="store_true", help="measure nothing: write the pages from claims.json and the store"
+    )
     given = parser.parse_args()
     if given.page:
-        kept = Store(given.store, keep=True).figures or json.loads(
-            (given.docs / "claims.json").read_text(encoding="utf-8")
-        )
-        return write(kept, given.docs)
+        published = json.loads((given.docs / "claims.json").read_text(encoding="utf-8"))
+        return write(published | Store(given.store, keep=True).figures, given.docs)
     store = Store(given.store, given.keep)
     try:
         fill(store, missing_tasks(store, given.only), given.jobs)

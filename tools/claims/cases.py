@@ -12,14 +12,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from dalembert.groups import SO3, Euclidean
 from dalembert.integrators import METHODS, Integrator, Reference
 from dalembert.io.config import parse_job
 from dalembert.mechanics import InvariantSystem, LRSystem, MechanicalSystem, State, System
-from dalembert.models import MODELS, chaotic_quartic, quartic_state, suslov
+from dalembert.models import MODELS, chaotic_quartic, quartic_state, rigid_body_n, sleigh_n, suslov
 
+MASS_2 = [[1.4, 0.1], [0.1, 1.1]]
+MASS_3 = [[1.4, 0.1, 0.2], [0.1, 1.1, -0.1], [0.2, -0.1, 1.7]]
+MASS_4 = [[1.4, 0.1, 0.2, 0.0], [0.1, 1.1, -0.1, 0.1], [0.2, -0.1, 1.7, 0.3], [0.0, 0.1, 0.3, 1.2]]
 INERTIA = [[3.0, 0.4, 1.0], [0.4, 4.0, 0.5], [1.0, 0.5, 5.0]]
 
 
@@ -129,6 +133,30 @@ def _quartic():
     return chaotic_quartic(2), quartic_state(1.0, 2)
 
 
+def _draw_subspace(body: MechanicalSystem, rank: int, seed: int) -> tuple[MechanicalSystem, State]:
+    """The body of a system with a random subspace d of this rank, and a random velocity in it.
+
+    Almost every such d of a rank between 2 and n - 1 is no Lie triple system: [[d, d], d] is not in d.
+    """
+    assert isinstance(body, InvariantSystem)
+    draw = np.random.default_rng(seed)
+    d = np.linalg.qr(draw.standard_normal((body.group.dim, rank)))[0]
+    system = InvariantSystem(body.group, body.inertia, subspace=d)
+    return system, system.state(xi=d @ draw.standard_normal(rank))
+
+
+def _draw_on_so4() -> tuple[MechanicalSystem, State]:
+    return _draw_subspace(rigid_body_n(MASS_4), 5, seed=4)
+
+
+def _draw_on_se2() -> tuple[MechanicalSystem, State]:
+    return _draw_subspace(sleigh_n(MASS_2, [0.3, 0.2]), 2, seed=2)
+
+
+def _draw_on_se3() -> tuple[MechanicalSystem, State]:
+    return _draw_subspace(sleigh_n(MASS_3, [0.3, 0.2, -0.1]), 4, seed=3)
+
+
 SYMMETRIES = {
     "rigid-body": _left_translations,
     "rigid-body-n": _left_translations,
@@ -142,6 +170,9 @@ OTHER_CASES = (
     Case("chaotic-quartic-2", _quartic, 0.1),
     Case("anharmonic-particle", _anharmonic, 0.05),
     Case("double-pendulum-with-followers", _arms, 0.05),
+    Case("random-subspace-so4", _draw_on_so4, 0.1),
+    Case("random-subspace-se2", _draw_on_se2, 0.1),
+    Case("random-subspace-se3", _draw_on_se3, 0.1),
 )
 NOTES = {
     "heavy-suslov": "Suslov's body in a uniform field, a normal that is no axis",
@@ -150,6 +181,9 @@ NOTES = {
     "chaotic-quartic-2": "the chaotic quartic with n = 2, on R^5: small enough for a native kernel of every method",
     "anharmonic-particle": "z' = y x' on R^3, a full mass matrix, an anharmonic potential",
     "double-pendulum-with-followers": "R^4, two constraints, a mass matrix M(q), a potential",
+    "random-subspace-so4": "a body on SO(4) whose velocity lies in a random d of rank 5, no Lie triple system",
+    "random-subspace-se2": "a body on SE(2) whose velocity lies in a random d of rank 2",
+    "random-subspace-se3": "a body on SE(3) whose velocity lies in a random d of rank 4, no Lie triple system",
 }
 
 
