@@ -10,7 +10,7 @@ from typing import Any
 
 
 def attach(package: str, init: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package: type checkers read the same stub, so there is one list of names."""
+    """Return `__getattr__`, `__dir__` and `__all__` of a package from its stub, which type checkers read too."""
     tree = ast.parse(Path(init).with_suffix(".pyi").read_text(encoding="utf-8"))
     statements = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     home = {alias.name: node.module for node in statements for alias in node.names}

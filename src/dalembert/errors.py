@@ -1,7 +1,4 @@
-"""Errors that say what was given, what is allowed and what to do.
-
-The version, where every floor can read it, and what else made a file.
-"""
+"""Errors that say what was given, what is allowed and what to do; the version, and what else made a file."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import numpy as np
 
 
 class InvalidInput(ValueError):
-    """Input refused before anything ran; `place` is where in a configuration it stands ("system", "run", ...), if it stands in one."""
+    """Input that is refused before anything runs; `place` is its section of a configuration, if it stands in one."""
 
     place = ""
 

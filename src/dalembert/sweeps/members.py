@@ -112,9 +112,8 @@ def fuse_run(kernel: RunKernel) -> Callable[..., dict[str, Array]]:
             return counted[0] + 1.0, kernel.advance(numbers, counted[1], None)
 
         start = (jnp.zeros(()), kernel.begin(numbers, ()))
-        last: dict[str, Array] = kernel.observe(
-            numbers, jax.lax.while_loop(lambda counted: counted[0] < steps, step, start)[1]
-        )
+        end = jax.lax.while_loop(lambda counted: counted[0] < steps, step, start)
+        last: dict[str, Array] = kernel.observe(numbers, end[1])
         return last
 
     return fused

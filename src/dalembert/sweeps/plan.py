@@ -220,17 +220,10 @@ def make_plan(
     rest = {key: entry for key, entry in config.items() if key != "sweep"}
     save_every = section.get("save_every", rest.get("run", {}).get("save_every", 1))
     named = {**_load_reductions(section.get("reductions", {}), Path(folder)), **(reductions or {})}
-    return SweepPlan(
-        rest,
-        section,
-        Path(folder),
-        axes,
-        combine == "zip",
-        keep,
-        positive_int("save_every of [sweep]", save_every),
-        positive_int("chunk of [sweep]", section.get("chunk", chunk)),
-        {name: _check_reduction(name, given) for name, given in named.items()},
-    )
+    checked = {name: _check_reduction(name, given) for name, given in named.items()}
+    every = positive_int("save_every of [sweep]", save_every)
+    chunk = positive_int("chunk of [sweep]", section.get("chunk", chunk))
+    return SweepPlan(rest, section, Path(folder), axes, combine == "zip", keep, every, chunk, checked)
 
 
 def _load_reductions(given: Any, folder: Path) -> dict[str, Any]:
