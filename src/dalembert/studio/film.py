@@ -89,7 +89,8 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
     axes, project = _axes(figure, view, 0.05 + 0.025 * text.count("\n"))
     reach = float(np.max(np.subtract(*view.limits()[::-1])))
     parts = [_Part(part, reach) for part in view.parts]
-    floor = _floor_lines(view) if view.ground is not None and not axes.axison else None
+    tilted = not view.flat and not np.allclose(view.tilt, np.eye(3))
+    floor = _floor_lines(view, 0.6 * reach) if view.ground is not None and tilted else None
     painted: Any = PolyCollection([], capstyle="round", joinstyle="round", clip_on=False)
     painted.do_3d_projection = lambda: 0.0  # which `project` has done
     axes.add_collection(painted, autolim=False)
@@ -120,8 +121,8 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
         edges = np.roll(corners, -1, axis=1)
         facing = np.sum(corners[..., 0] * edges[..., 1] - corners[..., 1] * edges[..., 0], axis=1) > 0
         shown = facing | ~every.one_sided
-        farthest = 0.5 * (depth.mean(axis=1) + depth.max(axis=1))  # a large face lies behind a small one on it
-        order = np.argsort(-(farthest + every.behind)[shown], kind="stable")
+        typical = 0.5 * (depth.mean(axis=1) + depth.max(axis=1))  # a large face lies behind a small one on it
+        order = np.argsort(-(typical + every.behind)[shown], kind="stable")
         painted.set_verts(corners[shown][order])
         fill, stroke, width = (column[shown][order] for column in (every.fill, every.stroke, every.width))
         painted.set(facecolor=fill, edgecolor=stroke, linewidth=width)
@@ -204,12 +205,11 @@ def _segments(points: Array, colour: Any, width: float, behind: float) -> Faces:
     return Faces(pairs[:, [0, 1, 1, 0]], nothing, *style, np.ones(k, bool), np.zeros(k, bool), np.full(k, behind))
 
 
-def _floor_lines(view: View) -> Faces:
+def _floor_lines(view: View, half: float) -> Faces:
     """A square grid on the floor, behind everything."""
     assert view.ground is not None
-    half, centre = view.ground["size"] / 2, np.asarray(view.ground["centre"])
     across = np.stack(np.meshgrid(np.linspace(-half, half, 13), [-half, half], indexing="ij"), -1)
-    both = np.concatenate([across, across[..., ::-1]]) @ view.tilt[:, :2].T + centre
+    both = np.concatenate([across, across[..., ::-1]]) @ view.tilt[:, :2].T + view.ground["centre"]
     return _segments(both, [0.88, 0.88, 0.88, 1.0], 0.6, 1e6 * half)
 
 
@@ -242,11 +242,8 @@ class _Part:
         elif shape["kind"] == "arrow":
             starts, ends = unpack_array(shape["from"]), unpack_array(shape["to"])
             if shape["crossed"]:
-                self.text, self.text_track, self.text_style = (
-                    "\u2715",
-                    (starts + ends) / 2,
-                    {"fontsize": 14, "va": "center"},
-                )
+                self.text, self.text_track = "\u2715", (starts + ends) / 2
+                self.text_style = {"fontsize": 14, "va": "center"}
             self.faces_at = lambda k: _arrow(_at(starts, k), _at(ends, k), shape["width"], rgba)
         else:
             faces = _shape_faces(shape, rgba, reach)
@@ -272,7 +269,7 @@ def _revolve(radii: Any, heights: Any, longitudes: int) -> Array:
 def _shape_faces(shape: Shape, colour: Array, reach: float) -> Faces:
     """The faces of a shape in its own frame, and the edges where they end or meet at an angle."""
     kind, behind = shape["kind"], -0.01 * reach
-    fill, smallest = colour, reach
+    smallest = reach
     if kind == "line":
         return _segments(unpack_array(shape["points"]), colour, POINTS_PER_PIXEL * shape["width"], behind)
     if kind in ("box", "plane"):
@@ -294,13 +291,14 @@ def _shape_faces(shape: Shape, colour: Array, reach: float) -> Faces:
         corners = unpack_array(shape["vertices"])[np.asarray(shape["faces"])][:, [0, 1, 2, 2]]
     else:
         return _fill(np.zeros((0, 4, 3)), colour)
-    faces = _fill(corners, fill, one_sided=kind in ("box", "cylinder"))
+    faces = _fill(corners, colour, one_sided=kind in ("box", "cylinder"))
+    if kind == "cylinder" and shape["height"] < 0.1 * shape["radius"] and colour[3] > 0.5:
+        faces = faces._replace(behind=faces.behind + 0.1 * shape["radius"])  # what is let into a plate is seen on it
     if smallest < 0.02 * reach:
         return faces
     ink = colour[:3] if kind == "plane" else 0.1 + 0.1 * colour[:3]
-    return _join(
-        faces, _segments(_sharp_edges(corners), np.append(ink, min(1.0, colour[3] + 0.3)), EDGE_POINTS, behind)
-    )
+    stroke = np.append(ink, min(1.0, colour[3] + 0.3))
+    return _join(faces, _segments(_sharp_edges(corners), stroke, EDGE_POINTS, behind))
 
 
 def _box(size: Array, reach: float) -> Array:

@@ -24,18 +24,8 @@ from ..models import MODELS
 from ..plotting.studies import momentum_surface
 from ..plotting.style import COLOURS, FLOOR
 from ..simulation import ENERGY_BALANCE, ENERGY_CHANGE, ENERGY_ERROR, Run, to_json
-from .requests import (
-    RunFrames,
-    StudioInput,
-    check_request,
-    complete_velocity,
-    config_of_file,
-    frame_interval,
-    frames_of_file,
-    frames_of_run,
-    integrate,
-    jobs_of,
-)
+from . import requests
+from .requests import RunFrames, StudioInput
 from .scenes import globe, make_scene, principal_axes, rotate
 from .view import CONSTRAINT, DARK, MOMENTUM, SURFACE, VELOCITY, Array, View, label, pack_array, sphere, surface
 
@@ -73,21 +63,18 @@ TOTAL_ENERGY_TEXT = "Kinetic and potential energy together: constant where nothi
 
 def show(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lambda: False) -> dict[str, Any]:
     """The answer to a request: scene, momentum, plots, and how every run went."""
-    frames, saved = check_request(request, opened)
+    frames, saved = requests.check_request(request, opened)
     if saved is not None:
-        run = frames_of_file(saved, frames)
-        return _show([run], [_file_summary(saved, run)], saved.name, "")
-    request, velocity = complete_velocity(request, opened) if request.get("complete") else (request, None)
-    jobs = jobs_of(request, opened)
-    done = [integrate(job, frame_interval(job, frames), cancelled) for job in jobs]
+        still = requests.frames_of_file(saved, frames)
+        return _show([still], [_file_summary(saved, still)], saved.name, "")
+    request, velocity = requests.complete_velocity(request, opened) if request.get("complete") else (request, None)
+    jobs = requests.jobs_of(request, opened)
+    done = [requests.integrate(job, requests.frame_interval(job, frames), cancelled) for job in jobs]
     times = max((np.asarray(run.t) for run, *_ in done), key=lambda t: abs(t[-1] - t[0]))
-    runs = [
-        frames_of_run(run, job, k, times, balance)
-        for k, ((run, balance, _), job) in enumerate(zip(done, jobs, strict=True))
-    ]
-    summaries = [
-        _run_summary(run, job, result[0], result[2]) for run, job, result in zip(runs, jobs, done, strict=True)
-    ]
+    runs, summaries = [], []
+    for k, ((run, balance, seconds), job) in enumerate(zip(done, jobs, strict=True)):
+        runs.append(requests.frames_of_run(run, job, k, times, balance))
+        summaries.append(_run_summary(runs[-1], job, run, seconds))
     initial = {} if velocity is None else {"velocity": velocity}
     return _show(runs, summaries, jobs[0].names["system"], jobs[0].text) | {"initial": initial}
 
@@ -110,82 +97,50 @@ def _show(runs: list[RunFrames], summaries: list[dict[str, Any]], title: str, co
 
 def _run_summary(frames: RunFrames, job: Job, run: Run, seconds: float) -> dict[str, Any]:
     """How a run went."""
-    summary, started = run.summary(frames.balance), run.failed_at != -1
+    summary, started, method = run.summary(frames.balance), run.failed_at != -1, job.names["method"]
     constraint = summary.constraint or 0.0 if started else None
     numbers = {"energy_error": summary.energy_defect, "constraint": constraint, "group": summary.group}
     change = momentum_change(frames) if started else None
-    claims = judge_claims(
-        claims_of(run.integrator, run.system), frames, numbers, None if change is None else float(change.max())
-    )
-    return {
-        "label": job.names["method"],
-        "colour": frames.colour,
-        "method": job.names["method"],
-        "steps": summary.steps,
-        "step": summary.step,
-        "seconds": seconds,
-        "backend": summary.backend,
-        "status": summary.status,
-        "reason": summary.reason or "",
-        "failed_at": summary.failed_at,
-        "time_failed": None if summary.status == "ok" else summary.time,
-        "claims": claims,
-        "energy_title": frames.conservation.title,
-        "energy_error": numbers["energy_error"],
-        "constraint": numbers["constraint"],
-        "peaks": numbers,
-    }
+    peak = None if change is None else float(change.max())
+    claims = judge_claims(claims_of(run.integrator, run.system), frames, numbers, peak)
+    about = {"label": method, "method": method, "steps": summary.steps, "step": summary.step, "seconds": seconds}
+    about |= {"backend": summary.backend, "status": summary.status, "reason": summary.reason or "", "claims": claims}
+    end = None if summary.status == "ok" else summary.time
+    return about | {"failed_at": summary.failed_at, "time_failed": end} | _numbers_of(frames, numbers)
 
 
 def _file_summary(path: Path, frames: RunFrames) -> dict[str, Any]:
     """How a run in a file went."""
     attributes = open_dataset(path).attrs
+    step, method, backend, reason = (str(attributes.get(name, "")) for name in ("step", "method", "backend", "reason"))
+    name = (requests.config_of_file(path) or {}).get("method", {}).get("name", "") or method.partition("(")[0]
+    about = {"label": name, "method": method, "steps": len(frames.t), "step": float(step or 0.0), "seconds": None}
+    failed = attributes.get("status") == "failed"
+    about |= {"backend": backend, "status": "failed" if failed else "ok", "reason": reason, "claims": []}
+    about |= {"failed_at": None, "time_failed": float(frames.t[-1]) if failed else None}
     extremes = {"energy_error": frames.conservation.peak, "constraint": frames.constraint.max()}
-    numbers = {name: to_json(value) for name, value in (extremes | {"group": frames.distance.max()}).items()}
-    failed, method = attributes.get("status") == "failed", str(attributes.get("method", ""))
-    return {
-        "label": (config_of_file(path) or {}).get("method", {}).get("name", "") or method.partition("(")[0],
-        "colour": frames.colour,
-        "method": method,
-        "steps": len(frames.t),
-        "step": float(attributes.get("step", 0.0)),
-        "seconds": None,
-        "backend": str(attributes.get("backend", "")),
-        "status": "failed" if failed else "ok",
-        "reason": str(attributes.get("reason", "")),
-        "failed_at": None,
-        "time_failed": float(frames.t[-1]) if failed else None,
-        "claims": [],
-        "energy_title": frames.conservation.title,
-        "energy_error": numbers["energy_error"],
-        "constraint": numbers["constraint"],
-        "peaks": numbers,
-    }
+    extremes |= {"group": frames.distance.max()}
+    return about | _numbers_of(frames, {name: to_json(value) for name, value in extremes.items()})
+
+
+def _numbers_of(frames: RunFrames, numbers: dict[str, Any]) -> dict[str, Any]:
+    energy = {"energy_title": frames.conservation.title, "energy_error": numbers["energy_error"]}
+    return energy | {"colour": frames.colour, "constraint": numbers["constraint"], "peaks": numbers}
+
+
+@lru_cache(maxsize=512)
+def _claims_of_kind(integrator: Integrator, kind: Any, shapes: Any) -> dict[str, Claims]:
+    """A place for the claims of a method on systems of a kind."""
+    return {}
 
 
 def claims_of(integrator: Integrator, system: MechanicalSystem) -> Claims:
     """The claims of a method on systems of a kind: they depend on its functions, not on its numbers."""
     leaves, kind = jax.tree.flatten(system)
-    shapes = tuple((np.shape(leaf), np.asarray(leaf).dtype) for leaf in leaves)
-    return _cached_claims(integrator, kind, shapes, _Leaves(leaves))
-
-
-class _Leaves:
-    """The numbers of a system; all are equal, so that the cache does not tell two systems of a kind apart."""
-
-    def __init__(self, leaves: list[Any]):
-        self.leaves = leaves
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Leaves)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@lru_cache(maxsize=512)
-def _cached_claims(integrator: Integrator, kind: Any, shapes: Any, numbers: _Leaves) -> Claims:
-    return integrator.claims(jax.tree.unflatten(kind, numbers.leaves))
+    known = _claims_of_kind(integrator, kind, tuple((np.shape(leaf), np.asarray(leaf).dtype) for leaf in leaves))
+    if "claims" not in known:
+        known["claims"] = integrator.claims(system)
+    return known["claims"]
 
 
 def judge_claims(
@@ -273,7 +228,7 @@ class Component(NamedTuple):
 
 
 def velocity_components(factors: Sequence[Group | None], count: int) -> list[Component]:
-    """The `count` columns of velocities on a product of groups, as `Group.axes` orders them; v1, ... for unknown ones."""
+    """The `count` columns of velocities on a product of groups, as `Group.axes` orders them; v1, ... if unknown."""
     if not all(factors):
         return [Component("moving", f"v{i + 1}", "") for i in range(count)]
     found, units = [], {"rad s-1": "rad/s", "m s-1": "m/s"}
@@ -361,9 +316,7 @@ def momentum_view(runs: Sequence[RunFrames]) -> View | None:
         if not system.group.is_rotation_group(3):
             return None
         points = [rotate(run.parts[0], momentum) for run, momentum in zip(runs, points, strict=True)]
-        if (
-            system.annihilator.shape[0] == 1
-        ):  # the components on d are conserved: the momentum moves along d's annihilator
+        if system.annihilator.shape[0] == 1:  # the components on d are constant: it moves along d's annihilator
             direction = np.asarray(system.annihilator)[0]
             direction = 1.3 * size * direction / np.linalg.norm(direction)
             foot = points[0][0] - (points[0][0] @ direction) / (direction @ direction) * direction

@@ -196,9 +196,8 @@ def _car(run: RunFrames, angles: list[Array], size: float) -> Vehicle:
     half, wheel = 0.3 * length, 0.16 * length
     outline = np.array([[-0.25, -0.3], [1.25, -0.3], [1.25, 0.3], [-0.25, 0.3]]) * length
     steer = angles[0] if angles else 0.0
-    return Vehicle(
-        outline, [Bar(x, y, angle, wheel) for x, angle in ((0.0, 0.0), (length, steer)) for y in (-half, half)], []
-    )
+    wheels = [Bar(x, y, angle, wheel) for x, angle in ((0.0, 0.0), (length, steer)) for y in (-half, half)]
+    return Vehicle(outline, wheels, [])
 
 
 def _snakeboard(run: RunFrames, angles: list[Array], size: float) -> Vehicle:
@@ -222,11 +221,7 @@ def _roller_racer(run: RunFrames, angles: list[Array], size: float) -> Vehicle:
     return Vehicle(_ellipse((front / 2, 0), 0.7 * abs(front) + 1e-9, 0.3 * abs(front) + 1e-9), wheels, bars)
 
 
-VEHICLES: dict[str, Callable[[RunFrames, list[Array], float], Vehicle]] = {
-    "car": _car,
-    "snakeboard": _snakeboard,
-    "roller-racer": _roller_racer,
-}
+VEHICLES = {"car": _car, "snakeboard": _snakeboard, "roller-racer": _roller_racer}
 
 
 class Roller(NamedTuple):
@@ -267,9 +262,8 @@ def draw_planar(view: View, run: RunFrames) -> str:
     height, lift = 0.12 * size, 0.3 * size
     frame = view.add("frame of the body", EMPTY, DARK, position=at_height(place, 0.0), rotation=turn)
     inside = partial(view.add, parent=frame)
-    inside(
-        "body", shapes.prism(body.outline, height), body_colour(run), position=[0, 0, lift], opacity=0.45 * run.opacity
-    )
+    prism = shapes.prism(body.outline, height)
+    inside("body", prism, body_colour(run), position=[0, 0, lift], opacity=0.45 * run.opacity)
     if body.centre is not None:
         inside("centre of mass", shapes.sphere(0.13 * size), DARK, position=[*body.centre, lift + height])
         reach = float(body.centre[0])
@@ -617,9 +611,8 @@ def _add_blade_in_space(view: View, run: RunFrames, size: float, frame: int) -> 
     left = allowed_directions(run.rows[0], slice(3, 6)) if run.rows.shape[1] else np.eye(3)
     if left.shape[1] == 2:
         turn = align_z(np.cross(left[:, 0], left[:, 1]))
-        view.add(
-            "plane of allowed velocities", shapes.plane(2 * size), CONSTRAINT, rotation=turn, opacity=0.3, parent=frame
-        )
+        patch: dict[str, Any] = {"rotation": turn, "opacity": 0.3, "parent": frame}
+        view.add("plane of allowed velocities", shapes.plane(2 * size), CONSTRAINT, **patch)
         return "The velocity stays in the orange-red plane of the body."
     if left.shape[1] != 1:
         return ""
@@ -717,9 +710,8 @@ def draw_pendulum_chain(view: View, run: RunFrames) -> str:
         here = places[:, i]
         rod, middle, turn = shapes.cylinder(0.02 * size, length), (here + above) / 2, align_z(here - above)
         view.add("rod", rod, CONSTRAINT, position=middle, rotation=turn, **part)
-        view.add(
-            "mass", shapes.sphere(0.1 * size * (mass / masses.max()) ** (1 / 3)), run.colour, position=here, **part
-        )
+        radius = 0.1 * size * (mass / masses.max()) ** (1 / 3)
+        view.add("mass", shapes.sphere(radius), run.colour, position=here, **part)
         above = here
     view.trace("path of the last mass", above, run.colour)
     view.add("support", shapes.sphere(0.05 * size), DARK, shared=True)

@@ -122,7 +122,7 @@ class View:
             position = (np.zeros(3) if position is None else np.asarray(position, float)) @ self.tilt.T + self.offset
             rotation = self.tilt @ (np.eye(3) if rotation is None else np.asarray(rotation, float))
             self.include(position)
-        return self._append(name, shape, colour, position=position, rotation=rotation, **part)
+        return self._append(name, shape, colour, position, rotation, **part)
 
     def trace(self, name: str, points: Any, colour: str, *, width: float = 2.0, whole: bool = True, **part: Any) -> int:
         """Add a curve that grows with the motion; `whole` shows all of it, pale, from the beginning."""
@@ -143,24 +143,10 @@ class View:
         return self._append(name, shape, colour, **part)
 
     def _append(
-        self,
-        name: str,
-        shape: Shape,
-        colour: str,
-        *,
-        opacity: float = 1.0,
-        parent: int | None = None,
-        shared: bool = False,
-        position: Array | None = None,
-        rotation: Any = None,
+        self, name: str, shape: Shape, colour: str, position: Any = None, rotation: Any = None, **part: Any
     ) -> int:
-        part = {
-            "run": None if shared else self.run,
-            "name": name,
-            "colour": colour,
-            "opacity": opacity,
-            "parent": parent,
-        }
+        run = None if part.pop("shared", False) else self.run
+        part = {"run": run, "name": name, "colour": colour, "opacity": 1.0, "parent": None, **part}
         pose = {"position": _fixed_or_track(position), "rotation": _fixed_or_track(_quaternions(rotation))}
         self.parts.append(part | {"shape": shape} | pose)
         return len(self.parts) - 1
