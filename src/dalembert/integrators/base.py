@@ -148,9 +148,10 @@ class StepInfo(NamedTuple):
     multipliers: Array
 
     @classmethod
-    def explicit(cls, multipliers: Float[Array, " m"]) -> StepInfo:
-        """The info of a step that solves nothing."""
-        return cls(jnp.zeros(()), jnp.zeros(()), jnp.zeros((), int), multipliers)
+    def explicit(cls, multipliers: Float[Array, " m"] | None = None, status: Array | None = None) -> StepInfo:
+        """The info of a step that solves nothing; without constraints there are no multipliers."""
+        status = jnp.zeros((), int) if status is None else status
+        return cls(jnp.zeros(()), jnp.zeros(()), status, jnp.zeros(0) if multipliers is None else multipliers)
 
     @classmethod
     def from_root(cls, prediction: Prediction, root: Root, multipliers: Float[Array, " m"]) -> StepInfo:

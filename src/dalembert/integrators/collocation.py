@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InvalidInput, UnknownName
+from ..errors import InvalidInput
 from ..groups import Cayley, Retraction
 from ..mechanics import MechanicalSystem, State
 from ..numerics import find_fixed_point, solve
@@ -28,6 +28,7 @@ from .properties import (
     euclidean,
     quadratic_potential,
     require_linear,
+    require_option,
     require_quadratic,
     unconstrained,
 )
@@ -277,10 +278,8 @@ class Lobatto(Integrator):
     name = "lobatto"
 
     def __post_init__(self) -> None:
-        if self.form not in LOBATTO_FORMS:
-            raise UnknownName("form of lobatto", self.form, LOBATTO_FORMS)
-        if self.family not in LOBATTO_FAMILIES:
-            raise UnknownName("family of lobatto", self.family, LOBATTO_FAMILIES)
+        require_option("form of lobatto", self.form, LOBATTO_FORMS)
+        require_option("family of lobatto", self.family, LOBATTO_FAMILIES)
         if self.form == "nodes" and self.family != "B":
             raise InvalidInput(
                 f'family = "{self.family}" needs form = "spark"; the form "nodes" is the variational pair of A and B'

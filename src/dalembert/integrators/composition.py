@@ -155,9 +155,8 @@ class Composition(Integrator):
             infos.append(info)
         seen = self.method.observe(system, inner, h)
         multipliers = system.multipliers(seen.t, seen.g, seen.xi, u)
-        return CompositionCarry(carry.t + h, inner, tuple(stages)), _combine_infos(infos)._replace(
-            multipliers=multipliers
-        )
+        info = _combine_infos(infos)._replace(multipliers=multipliers)
+        return CompositionCarry(carry.t + h, inner, tuple(stages)), info
 
     def observe(self, system: MechanicalSystem, carry: CompositionCarry, h: Scalar) -> State:
         return self.method.observe(system, carry.inner, h)

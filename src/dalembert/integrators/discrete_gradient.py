@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, UnknownName
+from ..errors import InvalidInput
 from ..groups import Cayley, Retraction
 from ..mechanics import MechanicalSystem, State
 from ..numerics import depends, find_fixed_point
@@ -18,7 +18,7 @@ from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Element, Scalar, Velocity
 from . import frames
 from .base import Claims, Integrator, Prediction, Result, StepInfo, add_compensated, rescale
-from .properties import conservative, quadratic_potential, require_linear, require_quadratic
+from .properties import conservative, quadratic_potential, require_linear, require_option, require_quadratic
 from .registry import register
 
 GAUSS_NODES, GAUSS_WEIGHTS = (tuple(map(float, part)) for part in np.polynomial.legendre.leggauss(4))
@@ -107,8 +107,7 @@ class DiscreteGradient(Integrator):
     carry_is_step_free = self_adjoint = True
 
     def __post_init__(self) -> None:
-        if self.gradient not in GRADIENTS:
-            raise UnknownName("discrete gradient", self.gradient, GRADIENTS)
+        require_option("discrete gradient", self.gradient, GRADIENTS)
 
     def claims(self, system: MechanicalSystem) -> Claims:
         still = conservative(system)
@@ -123,9 +122,8 @@ class DiscreteGradient(Integrator):
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
         square = state.xi @ frames.kinetic_metric(system, state.t, state.g) @ state.xi
         prediction = Prediction.at(state.xi)
-        return Carry(state.t, state.g, state.xi, square, jnp.zeros(()), reference, prediction), StepInfo.explicit(
-            multipliers
-        )
+        carry = Carry(state.t, state.g, state.xi, square, jnp.zeros(()), reference, prediction)
+        return carry, StepInfo.explicit(multipliers)
 
     def step(self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
         t, group, metric = carry.t + 0.5 * h, system.group, frames.kinetic_metric(system, carry.t, carry.g)

@@ -103,9 +103,8 @@ class EulerPoincareSuslov(Integrator):
         unknown = Prediction.at(root.x)
         multipliers = system.multipliers(state.t, state.g, state.xi, u)
         impulse = self.impulse(system, system.subspace @ root.x, h)
-        return Carry(state.t, state.g, impulse, unknown._replace(sign=root.sign)), StepInfo.from_root(
-            unknown, root, multipliers
-        )
+        carry = Carry(state.t, state.g, impulse, unknown._replace(sign=root.sign))
+        return carry, StepInfo.from_root(unknown, root, multipliers)
 
     def step(self, system: InvariantSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
         group, rows = system.group, system.annihilator

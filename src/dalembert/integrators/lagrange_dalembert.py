@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, OffConstraint, UnknownName
+from ..errors import InvalidInput, OffConstraint
 from ..groups import Group
 from ..kernels import LoweringError
 from ..mechanics import Discretisation, FiniteDifference, InvariantSystem, MechanicalSystem, State
@@ -24,7 +24,7 @@ from ..numerics import Root, literals, solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Scalar, Velocity
 from .base import Claims, NodeMethod, Prediction, Result, StepInfo
-from .properties import conservative, purely_inertial, unconstrained
+from .properties import conservative, purely_inertial, require_option, unconstrained
 from .registry import register
 
 
@@ -157,9 +157,9 @@ class LagrangeDAlembert(NodeMethod):
     D_d. The order is 2 at node 1/2, else 1 (2 on force-free invariant systems). What a state means is `nodes`:
     "original": (g_k, v), v in D with the restricted momentum of p_k; composes, does not depend on h.
     "velocity": the redefined nodes (g~, w), on D exactly (Definition 5.6).
-    "deformed": (g_{k+1}, w), on the deformed constraint (87)-(89). Holonomic constraints hold at the nodes,
-    phi(g_{k+1}) = 0, with reactions dphi(g_k)^T l_k beside A(g_k)^T l_k, and the velocity v at a node satisfies dphi v
-    = -phi_t: RATTLE (Andersen 1983) for this L_d, symplectic where nothing is nonholonomic. Original nodes only.
+    "deformed": (g_{k+1}, w), on the deformed constraint (87)-(89).
+    Holonomic constraints hold at the original nodes only, phi(g_{k+1}) = 0, with reactions dphi(g_k)^T l_k beside
+    A(g_k)^T l_k, and dphi v = -phi_t: RATTLE (Andersen 1983) for this L_d, symplectic where nothing is nonholonomic.
     """
 
     nodes: str = "original"
@@ -168,8 +168,7 @@ class LagrangeDAlembert(NodeMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.nodes not in NODES:
-            raise UnknownName("nodes", self.nodes, NODES)
+        require_option("nodes", self.nodes, NODES)
         if self.pair is not None and self.nodes != "original":
             raise InvalidInput(
                 f'nodes = "{self.nodes}" needs a finite difference map; a pair (L_d, D_d) has only its original nodes'
@@ -210,9 +209,8 @@ class LagrangeDAlembert(NodeMethod):
 
     def step(self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
         frame = self._coordinates(system, carry, h)
-        root, w, impulse, p = (
-            self._solve(system, carry, h, u) if frame is None else self._solve_on_D(frame, system, carry, h, u)
-        )
+        solver = self._solve if frame is None else partial(self._solve_on_D, frame)
+        root, w, impulse, p = solver(system, carry, h, u)
         inner = self.difference.inner(system.group, carry.g, h * w) if self.nodes == "velocity" else None
         g = system.group.normalise(self._end(system.group, carry.g, h * w))
         # A momentum known on D only cannot tell the first reaction: it is the continuous one, from the start.
@@ -250,13 +248,11 @@ class LagrangeDAlembert(NodeMethod):
         n = system.group.dim
         rows, before = system.rows(carry.t, carry.g), carry.prediction.x[:n]
 
-        def kicked(x: Array) -> Array:
-            """p_k + h A^T l_k; a nonlinear constraint reacts along its rows at the mean velocity: symmetric."""
-            return carry.p + rows(0.5 * (before + x[:n])).T @ x[n:]
-
         @jax.jit  # traced once for both uses
         def balanced(x: Array) -> tuple[Array, Array, Array]:
-            return self._balance(system, carry, x[:n], kicked(x), h, u)
+            """A nonlinear constraint reacts along its rows at the mean velocity, which keeps the step symmetric."""
+            kicked = carry.p + rows(0.5 * (before + x[:n])).T @ x[n:]  # p_k + h A^T l_k
+            return self._balance(system, carry, x[:n], kicked, h, u)
 
         def equations(x: Array) -> Array:
             balance, _, off = balanced(x)
@@ -272,14 +268,11 @@ class LagrangeDAlembert(NodeMethod):
         """The same in coordinates of w, n - m unknowns: the balance of momentum on D at g_k, without multipliers."""
         rows, before = system.rows(carry.t, carry.g), self._velocity_and_impulse(system, carry, h)[0]
 
-        def velocity(x: Array) -> Array:
-            rest = frame.rest(lambda w: self._discrete_constraint(system, carry.t, carry.g, w, h), x)
-            return frame.velocity(system, x, rest)
-
         @jax.jit  # traced once for both uses
         def kick(x: Array) -> tuple[Array, Array, Array, Array]:
             """w, mu0 - p_k, the rows along which that acts, and mu1 - mu0."""
-            w = velocity(x)
+            rest = frame.rest(lambda w: self._discrete_constraint(system, carry.t, carry.g, w, h), x)
+            w = frame.velocity(system, x, rest)
             t, inner = carry.t + self.node * h, self.difference.inner(system.group, carry.g, h * w)
             impulse = h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))
             known = system.group, h * w, system.momentum(t, inner, w), impulse
@@ -315,9 +308,8 @@ class LagrangeDAlembert(NodeMethod):
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         if system.holonomic_constraints and (self.nodes != "original" or self.pair is not None):
-            other = (
-                f'nodes = "{self.nodes}" shows others' if self.pair is None else "a pair (L_d, D_d) says nothing of phi"
-            )
+            shown = f'nodes = "{self.nodes}" shows others'
+            other = shown if self.pair is None else "a pair (L_d, D_d) says nothing of phi"
             raise InvalidInput(
                 f"{self.name} keeps holonomic constraints at its original nodes; {other}. "
                 'Use nodes = "original" without a pair'
@@ -331,9 +323,8 @@ class LagrangeDAlembert(NodeMethod):
             system.require_admissible(state.t, state.g, state.xi)
 
     def _end(self, group: Group, g: Element, xi: Velocity) -> Element:
-        return (
-            self.difference.end(group, g, xi) if self.pair is None else group.compose(g, self.retraction.tau(group, xi))
-        )
+        by_pair = self.pair is not None
+        return group.compose(g, self.retraction.tau(group, xi)) if by_pair else self.difference.end(group, g, xi)
 
     def _balance(
         self, system: MechanicalSystem, carry: Carry, w: Velocity, mu0: Covector, h: Scalar, u: Controls
@@ -341,11 +332,8 @@ class LagrangeDAlembert(NodeMethod):
         """(the balance of momentum, mu1, the discrete constraint) of a step with velocity w that mu0 starts."""
         if self.pair is not None:
             where = (carry.t, carry.g, self._end(system.group, carry.g, h * w), h)
-            return (
-                mu0 + self.pair.D1(*where, system, u),
-                self.pair.D2(*where, system, u),
-                self.pair.constraint(*where, system),
-            )
+            balance = mu0 + self.pair.D1(*where, system, u)
+            return balance, self.pair.D2(*where, system, u), self.pair.constraint(*where, system)
         t = carry.t + self.node * h
         inner = self.difference.inner(system.group, carry.g, h * w)
         impulse = h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))

@@ -93,9 +93,8 @@ class RetractionMap(_Lifted):
     name = "retraction-map"
 
     def start(self, system: VectorField, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
-        return Carry(state.t, state.g, jnp.zeros(0), Prediction.at(state.xi)), StepInfo.explicit(
-            jnp.zeros(system.group.dim)
-        )
+        info = StepInfo.explicit(jnp.zeros(system.group.dim))
+        return Carry(state.t, state.g, jnp.zeros(0), Prediction.at(state.xi)), info
 
     def step(self, system: VectorField, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
         def gap(w: Velocity) -> Array:

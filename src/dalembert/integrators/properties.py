@@ -6,11 +6,14 @@ rest on them (docs/claims.md). A `require_...` raises `InvalidInput` and names a
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnknownName
 from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, NonlinearSystem, System
 from ..numerics import depends
 from .base import Integrator
@@ -54,6 +57,12 @@ def quadratic_potential(system: MechanicalSystem) -> bool:
     if purely_inertial(system) or not depends(lambda g: system.L(0.0, g, zero), g):
         return True
     return euclidean(system) and not depends(jax.jacfwd(jax.grad(lambda q: system.L(0.0, q, zero))), g)
+
+
+def require_option(what: str, value: Any, allowed: Collection[Any]) -> None:
+    """Refuse an option that is none of those allowed."""
+    if isinstance(value, bool) or value not in allowed:
+        raise UnknownName(what, value, [str(each) for each in allowed])
 
 
 def require_linear(method: Integrator, system: MechanicalSystem) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..errors import InvalidInput, UnknownName
+from ..errors import InvalidInput
 from ..groups import unit_quaternion
 from ..mechanics import InvariantSystem, MechanicalSystem, State
 from ..numerics.types import AnyArray as Array
@@ -27,6 +27,7 @@ from .properties import (
     require_free_body,
     require_invariant,
     require_on_so3,
+    require_option,
     require_physical,
 )
 from .registry import register
@@ -69,12 +70,8 @@ class DiscreteMoserVeselov(Integrator):
     name = "discrete-moser-veselov"
 
     def __post_init__(self) -> None:
-        if self.order not in MOSER_VESELOV_ORDERS or isinstance(self.order, bool):
-            raise UnknownName(
-                "order of discrete-moser-veselov", self.order, [str(order) for order in MOSER_VESELOV_ORDERS]
-            )
-        if self.variant not in VARIANTS:
-            raise UnknownName("variant", self.variant, VARIANTS)
+        require_option("order of discrete-moser-veselov", self.order, MOSER_VESELOV_ORDERS)
+        require_option("variant", self.variant, VARIANTS)
 
     def claims(self, system: InvariantSystem) -> Claims:
         order = EXACT if isinstance(self.order, str) else self.order
@@ -93,16 +90,15 @@ class DiscreteMoserVeselov(Integrator):
         step, phase, exists = free.map_constants(inertia, m, h, self.order, self.variant)
         q = jnp.concatenate([part.reshape(-1) for part in unit_quaternion(state.g @ axes)])
         status = jnp.where(exists, OK, NOT_CONVERGED)
-        return MoserVeselovCarry(state.t, q, m, jnp.zeros(()), phase, step, axes), StepInfo.explicit(
-            jnp.zeros(0)
-        )._replace(status=status)
+        carry = MoserVeselovCarry(state.t, q, m, jnp.zeros(()), phase, step, axes)
+        return carry, StepInfo.explicit(status=status)
 
     def step(self, system: InvariantSystem, carry: Any, h: Scalar, u: Controls = None) -> Result[Any]:
         if not system.group.is_rotation_group(3):
             return METHOD_ON_SO_N.step(system, carry, h, u)
         m, turn = free.turn(carry.step, carry.m)
         q = free.unit_multiple(free.quaternion_product(carry.q, turn))
-        return carry._replace(t=carry.t + h, q=q, m=m, steps=carry.steps + 1.0), StepInfo.explicit(jnp.zeros(0))
+        return carry._replace(t=carry.t + h, q=q, m=m, steps=carry.steps + 1.0), StepInfo.explicit()
 
     def observe(self, system: InvariantSystem, carry: Any, h: Scalar) -> State:
         if not system.group.is_rotation_group(3):
@@ -155,7 +151,7 @@ class ImplicitMidpoint(Integrator):
         return Claims(2, symmetric=True, reversible=True, group=True, energy=True, momentum=True)
 
     def start(self, system: InvariantSystem, state: State, h: Scalar, u: Controls = None) -> Result[MidpointCarry]:
-        return MidpointCarry(state.t, state.g, Prediction.at(state.momentum)), StepInfo.explicit(jnp.zeros(0))
+        return MidpointCarry(state.t, state.g, Prediction.at(state.momentum)), StepInfo.explicit()
 
     def step(
         self, system: InvariantSystem, carry: MidpointCarry, h: Scalar, u: Controls = None
@@ -167,11 +163,9 @@ class ImplicitMidpoint(Integrator):
             return new - m - h * jnp.cross(middle, inverse @ middle)
 
         root = carry.prediction.solve(defect)
-        W = system.group.cayley(0.5 * h * (inverse @ (m + root.x)))
-        g = system.group.normalise(carry.g @ W)
-        return MidpointCarry(carry.t + h, g, carry.prediction.after(root)), StepInfo.from_root(
-            carry.prediction, root, jnp.zeros(0)
-        )
+        g = system.group.normalise(carry.g @ system.group.cayley(0.5 * h * (inverse @ (m + root.x))))
+        new = MidpointCarry(carry.t + h, g, carry.prediction.after(root))
+        return new, StepInfo.from_root(carry.prediction, root, jnp.zeros(0))
 
     def observe(self, system: InvariantSystem, carry: MidpointCarry, h: Scalar) -> State:
         m = carry.prediction.x
@@ -204,7 +198,7 @@ class _Splitting(Integrator):
     def start(self, system: InvariantSystem, state: State, h: Scalar, u: Controls = None) -> Result[SplittingCarry]:
         axes = free.principal_axes(system.inertia)
         q = jnp.concatenate([part.reshape(-1) for part in unit_quaternion(state.g @ axes)])
-        return SplittingCarry(state.t, q, axes.T @ state.momentum, axes), StepInfo.explicit(jnp.zeros(0))
+        return SplittingCarry(state.t, q, axes.T @ state.momentum, axes), StepInfo.explicit()
 
     def observe(self, system: InvariantSystem, carry: SplittingCarry, h: Scalar) -> State:
         momentum = carry.axes @ carry.m
@@ -241,7 +235,7 @@ class LiePoissonSplitting(_Splitting):
             across = jnp.cross(e, m)
             m = m - 2 * sine * (cosine * across - sine * jnp.cross(e, across))
             q = free.quaternion_product(q, jnp.concatenate([cosine[None], sine * e]))
-        return carry._replace(t=carry.t + h, q=free.unit_multiple(q), m=m), StepInfo.explicit(jnp.zeros(0))
+        return carry._replace(t=carry.t + h, q=free.unit_multiple(q), m=m), StepInfo.explicit()
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         require_on_so3(self, system)
@@ -268,8 +262,7 @@ class KineticSplitting(_Splitting):
     name = "kinetic-splitting"
 
     def __post_init__(self) -> None:
-        if self.order not in SUZUKI_STAGES or isinstance(self.order, bool):
-            raise UnknownName("order of kinetic-splitting", self.order, [str(order) for order in SUZUKI_STAGES])
+        require_option("order of kinetic-splitting", self.order, SUZUKI_STAGES)
 
     def claims(self, system: InvariantSystem) -> Claims:
         free, still = purely_inertial(system), conservative(system)
@@ -292,8 +285,8 @@ class KineticSplitting(_Splitting):
             return kick(now, 0.5 * share * h), None
 
         if self.order == 2:
-            return stage(carry, 1.0)[0], StepInfo.explicit(jnp.zeros(0))
-        return jax.lax.scan(stage, carry, jnp.array(SUZUKI_STAGES[self.order]))[0], StepInfo.explicit(jnp.zeros(0))
+            return stage(carry, 1.0)[0], StepInfo.explicit()
+        return jax.lax.scan(stage, carry, jnp.array(SUZUKI_STAGES[self.order]))[0], StepInfo.explicit()
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         require_invariant(self, system)
@@ -308,10 +301,8 @@ def free_motion(carry: SplittingCarry, inertia: Array, h: Scalar) -> SplittingCa
     """The free motion over the time h."""
     step, phase, _ = free.map_constants(inertia, carry.m, h, "exact", "moments")
     m, turn = free.turn(step, carry.m)
-    q = free.quaternion_product(
-        carry.q, free.quaternion_product(free.rotation_about(carry.m, carry.m @ carry.m, -phase), turn)
-    )
-    return carry._replace(t=carry.t + h, q=free.unit_multiple(q), m=m)
+    turn = free.quaternion_product(free.rotation_about(carry.m, carry.m @ carry.m, -phase), turn)
+    return carry._replace(t=carry.t + h, q=free.unit_multiple(free.quaternion_product(carry.q, turn)), m=m)
 
 
 RATTLE_ORDERS = (2, 4, 6, 8)
@@ -343,8 +334,7 @@ class Rattle(Integrator):
     name = "rattle"
 
     def __post_init__(self) -> None:
-        if self.order not in RATTLE_ORDERS or isinstance(self.order, bool):
-            raise UnknownName("order of rattle", self.order, [str(order) for order in RATTLE_ORDERS])
+        require_option("order of rattle", self.order, RATTLE_ORDERS)
 
     def claims(self, system: InvariantSystem) -> Claims:
         return Claims(
@@ -358,7 +348,7 @@ class Rattle(Integrator):
         s = free.truncated_scale(b, h, self.order)
         status = jnp.where(jnp.abs(s) < free.largest_scale(b), OK, NOT_CONVERGED)
         carry = RattleCarry(state.t, state.g, state.momentum, s, Prediction.at(jnp.zeros(6)))
-        return carry, StepInfo.explicit(jnp.zeros(0))._replace(status=status)
+        return carry, StepInfo.explicit(status=status)
 
     def step(self, system: InvariantSystem, carry: RattleCarry, h: Scalar, u: Controls = None) -> Result[RattleCarry]:
         J = system.mass_matrix()
@@ -375,13 +365,8 @@ class Rattle(Integrator):
         turn = (turning - symmetric_matrix(root.x)) @ (b.cofactor / b.E3)  # W - 1, which is small: so is its round-off
         turn = turn - 0.5 * (turn + one) @ (turn + turn.T + turn.T @ turn)
         # The second multiplier is symmetric and drops out of the momentum, which is therefore W^T m (Theorem 6.1).
-        new = RattleCarry(
-            carry.t + h,
-            system.group.normalise(carry.g + carry.g @ turn),
-            carry.m + turn.T @ carry.m,
-            carry.scale,
-            carry.prediction.after(root),
-        )
+        g, m = system.group.normalise(carry.g + carry.g @ turn), carry.m + turn.T @ carry.m
+        new = RattleCarry(carry.t + h, g, m, carry.scale, carry.prediction.after(root))
         return new, StepInfo.from_root(carry.prediction, root, jnp.zeros(0))
 
     def observe(self, system: InvariantSystem, carry: RattleCarry, h: Scalar) -> State:
@@ -411,5 +396,5 @@ def symmetric_matrix(x: Array) -> Array:
 
 
 def symmetric_entries(matrix: Array) -> Array:
-    """The entries (11, 22, 33, 12, 13, 23): the inverse of `symmetric`."""
+    """The entries (11, 22, 33, 12, 13, 23): the inverse of `symmetric_matrix`."""
     return jnp.stack([matrix[0, 0], matrix[1, 1], matrix[2, 2], matrix[0, 1], matrix[0, 2], matrix[1, 2]])
