@@ -426,7 +426,7 @@ def list_names(
             for m in MODELS.values()
         }
     elif what == "methods":
-        entries = {m.name: (m.summary, m.options) for m in METHODS.values()}
+        entries = {m.name: (m.text, m.options) for m in METHODS.values()}
     elif what == "papers":
         entries = {e.id: (e.title, {"paper": e.paper.name}) for e in papers.FIGURES.values()}
     else:

@@ -74,7 +74,7 @@ class _Lifted(NodeMethod):
             condition="order 2 and symmetric at node 1/2"
         )  # fmt: skip
 
-    def _carry_on(
+    def _next_carry(
         self, system: MechanicalSystem, carry: Carry, root: Root, carried: Array, h: Scalar, multipliers: Array
     ) -> Result[Carry]:
         g = system.group.normalise(self.difference.end(system.group, carry.g, h * root.x))
@@ -101,7 +101,7 @@ class RetractionMap(_Lifted):
             return w - system.b(carry.t + self.node * h, self.difference.inner(system.group, carry.g, h * w))
 
         root = carry.prediction.solve(gap)
-        return self._carry_on(system, carry, root, carry.carried, h, jnp.zeros(system.group.dim))
+        return self._next_carry(system, carry, root, carry.carried, h, jnp.zeros(system.group.dim))
 
     def observe(self, system: VectorField, carry: Carry, h: Scalar) -> State:
         xi = system.b(carry.t, carry.g)
@@ -144,7 +144,7 @@ class TangentLift(_Lifted):
 
         root = carry.prediction.solve(lambda w: lifted(w)[0][0][1] - carry.carried)
         (_, (_, xi)), multipliers = lifted(root.x)
-        return self._carry_on(system, carry, root, xi, h, multipliers)
+        return self._next_carry(system, carry, root, xi, h, multipliers)
 
     def observe(self, system: MechanicalSystem, carry: Carry, h: Scalar) -> State:
         xi = carry.carried
@@ -187,7 +187,7 @@ class CotangentLift(_Lifted):
 
         root = carry.prediction.solve(lambda w: moved(w)[0])
         _, mu1, multipliers = moved(root.x)
-        return self._carry_on(system, carry, root, mu1, h, multipliers)
+        return self._next_carry(system, carry, root, mu1, h, multipliers)
 
     def observe(self, system: MechanicalSystem, carry: Carry, h: Scalar) -> State:
         """The velocity of the whole momentum: it may be off D."""
