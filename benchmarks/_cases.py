@@ -20,7 +20,7 @@ from dalembert.kernels import make_problem as problem
 from dalembert.kernels.execute import open_session
 from dalembert.kernels.problem import Problem
 from dalembert.mechanics import moser_veselov
-from dalembert.models.registry import GENERIC
+from dalembert.models.bodies import GENERIC
 from dalembert.simulation import run_kernel as functions
 
 OPTIONS = ("-O3", "-march=native", "-shared", "-fPIC")
