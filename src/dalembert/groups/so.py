@@ -144,7 +144,7 @@ class Rotations(MatrixGroup):
     def describe(self, g: Any, angles: Any = (), convention: str = "") -> dict[str, Any]:
         rotation = np.asarray(g)
         if self.size == 2:
-            return {"angle": float((np.ravel(angles) if np.size(angles) else np.asarray(self.angles(rotation)))[0])}
+            return {"angle": float((np.ravel(angles) if np.size(angles) else np.asarray(self.angles(jnp.asarray(rotation))))[0])}
         if self.size > 3:
             return {"matrix": rotation.tolist()}
         if convention:
@@ -468,7 +468,7 @@ class SOn(Rotations):
         def defect(xi: Velocity) -> Velocity:
             return self.vee(_small_log(self.exp(-xi) @ g))
 
-        def improve(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        def improve(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
             xi, error = state
             candidate = xi + jnp.linalg.solve(columns(partial(self.dexp, xi), self.dim), error)
             remaining = defect(candidate)
