@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from ..errors import InconsistentDiscretisation, InvalidInput
 from ..groups import Cayley, Exponential, Group, Retraction
 from ..numerics import find_root, solve
-from ..numerics.types import Array, Controls, Covector, Element, Float, Scalar, Velocity
+from ..numerics.types import AnyArray as Array
+from ..numerics.types import Controls, Covector, Element, Float, Number, Scalar, Velocity
 from .invariant import InvariantSystem, LRSystem, block, generators, zero_rows
 from .system import MechanicalSystem, gradient, jacobian
 
@@ -195,13 +196,13 @@ def from_difference(system: MechanicalSystem, difference: Difference, *, node: f
     usual = difference.node if isinstance(difference, FiniteDifference) else 0.5
     s = usual if node is None else node
 
-    def lagrangian(t: Array, g0: Element, g1: Element, h: Array, system: MechanicalSystem) -> Array:
+    def lagrangian(t: Scalar, g0: Element, g1: Element, h: Scalar, system: MechanicalSystem) -> Array:
         return h * system.L(t + s * h, *difference(system.group, g0, g1, h))
 
-    def constraint(t: Array, g0: Element, g1: Element, h: Array, system: MechanicalSystem) -> Array:
+    def constraint(t: Scalar, g0: Element, g1: Element, h: Scalar, system: MechanicalSystem) -> Array:
         return system.residual(t + s * h, *difference(system.group, g0, g1, h))
 
-    def work(t: Array, g0: Element, g1: Element, h: Array, u: Controls, system: MechanicalSystem) -> Array:
+    def work(t: Scalar, g0: Element, g1: Element, h: Scalar, u: Controls, system: MechanicalSystem) -> Array:
         inner, v = difference(system.group, g0, g1, h)
         fixed, v = jax.lax.stop_gradient((inner, v))
         shift = system.group.log(system.group.compose(system.group.inverse(fixed), inner))
@@ -210,7 +211,7 @@ def from_difference(system: MechanicalSystem, difference: Difference, *, node: f
     return Discretisation(system, lagrangian, constraint, work)
 
 
-def moser_veselov(W: Element, h: Scalar, system: InvariantSystem) -> Float[Array, ""]:
+def moser_veselov(W: Element, h: Scalar, system: InvariantSystem) -> Number:
     """l_d(W) = tr((W-1) J (W-1)^T)/(2h), on SO(n) -tr(W J)/h + const (Moser-Veselov 1991; fedorov-zenkov (5.8))."""
     displacement = block(system.group.matrix(W))
     gap = displacement - jnp.eye(displacement.shape[0])
@@ -264,7 +265,7 @@ def _paired(group: Group, moved: Array) -> Array:
 def retracted(retraction: Retraction) -> Callable[..., Array]:
     """l_d(W) = h l(tau^-1(W)/h)."""
 
-    def reduced(W: Element, h: Array, system: InvariantSystem) -> Array:
+    def reduced(W: Element, h: Scalar, system: InvariantSystem) -> Array:
         return h * system.L(0.0, system.group.identity(), retraction.inverse(system.group, W) / h)
 
     return reduced
@@ -301,10 +302,10 @@ def _displaced(
 ) -> Discretisation:
     """L_d = l_d(W) with A coordinates(W) = 0 on the displacement W = g0^-1 g1, or g1 g0^-1 seen from space."""
 
-    def lagrangian(t: Array, g0: Element, g1: Element, h: Array, system: InvariantSystem | LRSystem) -> Array:
+    def lagrangian(t: Scalar, g0: Element, g1: Element, h: Scalar, system: InvariantSystem | LRSystem) -> Array:
         return reduced(system.group.compose(system.group.inverse(g0), g1), h, system)
 
-    def constraint(t: Array, g0: Element, g1: Element, h: Array, system: InvariantSystem | LRSystem) -> Array:
+    def constraint(t: Scalar, g0: Element, g1: Element, h: Scalar, system: InvariantSystem | LRSystem) -> Array:
         group = system.group
         back = group.inverse(g0)
         W = group.compose(g1, back) if isinstance(system, LRSystem) else group.compose(back, g1)

@@ -24,7 +24,8 @@ from ..errors import InvalidInput
 from ..groups import Euclidean, Group, Product
 from ..kernels import evaluate
 from ..numerics import depends, echelon, find_root, null_basis, solve
-from ..numerics.types import Array, Controls, Element, Float, Scalar, Velocity
+from ..numerics.types import AnyArray as Array
+from ..numerics.types import Controls, Element, Float, Number, Scalar, Velocity
 from .system import MechanicalSystem, State, gradient, jacobian
 
 Reals = NDArray[np.float64]
@@ -72,7 +73,7 @@ class Hamel:
         both = jnp.concatenate([self.frame(g), self.complement(g)], axis=1)
         return solve(both, brackets.reshape(group.dim, rank * rank)).reshape(group.dim, rank, rank)[:rank]
 
-    def lagrangian(self, g: Element, y: Float[Array, " r"]) -> Float[Array, ""]:
+    def lagrangian(self, g: Element, y: Float[Array, " r"]) -> Number:
         """l(g, y) = L(g, X_a y^a)."""
         return self.system.L(0.0, g, self.frame(g) @ y)
 
@@ -80,7 +81,7 @@ class Hamel:
         """The inverse of the restricted Legendre map rho = dl/dy."""
         return find_root(lambda y: jax.grad(self.lagrangian, argnums=1)(g, y) - rho, jnp.zeros_like(rho)).x
 
-    def hamiltonian(self, g: Element, rho: Float[Array, " r"]) -> Float[Array, ""]:
+    def hamiltonian(self, g: Element, rho: Float[Array, " r"]) -> Number:
         """h(g, rho) = rho . y - l(g, y)."""
         y = self.quasivelocity(g, rho)
         return rho @ y - self.lagrangian(g, y)

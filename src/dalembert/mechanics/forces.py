@@ -18,7 +18,8 @@ import numpy as np
 from ..errors import InvalidInput
 from ..groups import Group
 from ..numerics import not_negative, positive
-from ..numerics.types import Array, ArrayLike, Controls, Covector, Element, Float, Scalar, Velocity
+from ..numerics.types import AnyArray as Array
+from ..numerics.types import ArrayLike, Controls, Covector, Element, Float, LinearMap, Number, Scalar, Velocity
 from .system import MechanicalSystem
 
 Force = Callable[[Any, Any, Array], Array]  # (t, g, xi) -> a covector, or the controls
@@ -57,10 +58,10 @@ class Driven(MechanicalSystem):
         """Of an invariant system."""
         return cast(Any, self.system).annihilator  # type: ignore[no-any-return]
 
-    def L(self, t: Scalar, g: Element, xi: Velocity) -> Float[Array, ""]:
+    def L(self, t: Scalar, g: Element, xi: Velocity) -> Number:
         return self.system.L(t, g, xi)
 
-    def A(self, t: Scalar, g: Element) -> Float[Array, "m n"]:
+    def A(self, t: Scalar, g: Element) -> LinearMap:
         return self.system.A(t, g)
 
     def b(self, t: Scalar, g: Element) -> Float[Array, " m"]:
@@ -152,14 +153,15 @@ class Friction:
     never positive.
     """
 
-    along: Array
-    viscous: Array
-    dry: Array
-    width: Array
+    along: Any  # rows (k, n); the others are numbers. JAX puts placeholders into them when it flattens
+    viscous: Any
+    dry: Any
+    width: Any
 
     def __call__(self, t: Scalar, g: Element, xi: Velocity) -> Covector:
         s = self.along @ xi
-        return -(self.viscous + self.dry / jnp.sqrt(s @ s + self.width**2)) * (self.along.T @ s)
+        size = self.viscous + self.dry / jnp.sqrt(s @ s + self.width**2)
+        return cast(Array, -size * (self.along.T @ s))
 
 
 def _pytree(function: Force) -> Force:

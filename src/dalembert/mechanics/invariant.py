@@ -20,7 +20,8 @@ from ..errors import InvalidInput
 from ..groups import Group
 from ..kernels import compile_function, evaluate
 from ..numerics import array, diagonal, is_traced, namespace, null_basis, solve
-from ..numerics.types import Array, Controls, Covector, Element, Float, Parameters, Scalar, Velocity
+from ..numerics.types import AnyArray as Array
+from ..numerics.types import Controls, Covector, Element, Float, LinearMap, Number, Parameters, Scalar, Velocity
 from .system import MechanicalSystem
 
 Reals = NDArray[np.float64]
@@ -96,11 +97,11 @@ class InvariantSystem(MechanicalSystem):
     def constraints(self) -> int:
         return self._entries[1].shape[-2]
 
-    def L(self, t: Scalar, g: Element, xi: Velocity) -> Float[Array, ""]:
+    def L(self, t: Scalar, g: Element, xi: Velocity) -> Number:
         kinetic = 0.5 * xi @ self.inertia @ xi
         return kinetic if self.potential is None else kinetic - self.potential(t, g, self.parameters)
 
-    def A(self, t: Scalar, g: Element) -> Float[Array, "m n"]:
+    def A(self, t: Scalar, g: Element) -> LinearMap:
         return self.annihilator
 
     def b(self, t: Scalar, g: Element) -> Float[Array, " m"]:
@@ -311,10 +312,10 @@ class LRSystem(MechanicalSystem):
         """J with <I xi, xi> = tr(xi J xi^T); see `InvariantSystem.mass_matrix`."""
         return self.body.mass_matrix()
 
-    def L(self, t: Scalar, g: Element, xi: Velocity) -> Float[Array, ""]:
+    def L(self, t: Scalar, g: Element, xi: Velocity) -> Number:
         return self.body.L(t, g, xi)
 
-    def A(self, t: Scalar, g: Element) -> Float[Array, "m n"]:
+    def A(self, t: Scalar, g: Element) -> LinearMap:
         """Ad*_g of the annihilator: <a, Ad_g xi> = <Ad*_g a, xi>."""
         return jax.vmap(partial(self.group.Ad_star, g))(self.annihilator)
 

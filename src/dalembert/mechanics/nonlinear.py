@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from ..errors import InvalidInput
 from ..groups import Group
 from ..numerics import find_root, follow_root, solve
-from ..numerics.types import Array, ArrayLike, Controls, Covector, Element, Float, Parameters, Scalar, Velocity
+from ..numerics.types import AnyArray as Array
+from ..numerics.types import Controls, Covector, Element, Float, LinearMap, Number, Parameters, Scalar, Velocity
 from .discretisation import FiniteDifference
 from .system import MechanicalSystem, State, System, tangency
 
@@ -64,7 +65,7 @@ class NonlinearSystem(System):
     def constraints(self) -> int:
         return int(jax.eval_shape(self.residual, 0.0, self.group.identity(), self._zero()).shape[0])
 
-    def A(self, t: Scalar, g: Element) -> Float[Array, "m n"]:
+    def A(self, t: Scalar, g: Element) -> LinearMap:
         raise InvalidInput(
             "a nonlinear constraint phi(t, g, xi) = 0 has no rows A(t, g), only system.rows(t, g)(xi); allowed for it: "
             "methods that need no more, among them lagrange-dalembert, runge-kutta and reference"
@@ -101,7 +102,7 @@ class NonlinearSystem(System):
         return find_root(equations, jnp.concatenate([guess, jnp.zeros(m)])).x[:n]
 
 
-def perturbed(system: MechanicalSystem, g: Callable[..., Array], delta: ArrayLike = 1.0) -> NonlinearSystem:
+def perturbed(system: MechanicalSystem, g: Callable[..., Array], delta: Scalar = 1.0) -> NonlinearSystem:
     """The system on D_delta = {A xi - b + delta g(t, q, xi) = 0} (Remark 6.1, (91) to (96)); g(t, q, xi) -> (m,).
 
     `parameters` of the result are {"system", "delta"}: an ensemble may run over delta.
@@ -114,7 +115,7 @@ def perturbed(system: MechanicalSystem, g: Callable[..., Array], delta: ArrayLik
     return _with_constraint(system, constraint, {"delta": jnp.asarray(delta, float)})
 
 
-def deformed(system: MechanicalSystem, difference: FiniteDifference, h: ArrayLike) -> NonlinearSystem:
+def deformed(system: MechanicalSystem, difference: FiniteDifference, h: Scalar) -> NonlinearSystem:
     """The system on D_h = {(g, xi): (g tau(-(1-s) h xi), xi) in D}, which the nodes "deformed" of a method keep.
 
     For s = 1/2 it is (88) of jimenez-scheurle.
@@ -157,10 +158,10 @@ class VectorField(MechanicalSystem):
     field: Callable[..., Array]
     parameters: Parameters = None
 
-    def L(self, t: Scalar, g: Element, xi: Velocity) -> Float[Array, ""]:
+    def L(self, t: Scalar, g: Element, xi: Velocity) -> Number:
         return 0.5 * xi @ xi
 
-    def A(self, t: Scalar, g: Element) -> Float[Array, "m n"]:
+    def A(self, t: Scalar, g: Element) -> LinearMap:
         return jnp.eye(self.group.dim)
 
     def b(self, t: Scalar, g: Element) -> Float[Array, " m"]:

@@ -34,7 +34,8 @@ from ..numerics import (
     solve_reduced,
     solve_saddle,
 )
-from ..numerics.types import Array, Controls, Covector, Element, Float, Parameters, Scalar, Velocity
+from ..numerics.types import AnyArray as Array
+from ..numerics.types import Controls, Covector, Element, Float, LinearMap, Number, Parameters, Scalar, Velocity
 
 ADMISSIBLE_TOLERANCE = 1e-9  # how far, relative to the constraint, a start may be off it
 Phi = Callable[[Any, Any], Array]  # (t, g) -> the values (k,) of holonomic constraints
@@ -117,11 +118,11 @@ class MechanicalSystem:
     group: Group
 
     @abstractmethod
-    def L(self, t: Scalar, g: Element, xi: Velocity) -> Float[Array, ""]:
+    def L(self, t: Scalar, g: Element, xi: Velocity) -> Number:
         """The Lagrangian at the velocity xi = g^-1 g'."""
 
     @abstractmethod
-    def A(self, t: Scalar, g: Element) -> Float[Array, "m n"]:
+    def A(self, t: Scalar, g: Element) -> LinearMap:
         """The rows (m, n) of the constraint A(t, g) xi = b(t, g)."""
 
     @abstractmethod
@@ -148,7 +149,7 @@ class MechanicalSystem:
         """The kinetic metric L_xi_xi."""
         return jacobian(lambda x: self.momentum(t, g, x), xi)
 
-    def energy(self, t: Scalar, g: Element, xi: Velocity) -> Float[Array, ""]:
+    def energy(self, t: Scalar, g: Element, xi: Velocity) -> Number:
         """<L_xi, xi> - L."""
         return self.momentum(t, g, xi) @ xi - self.L(t, g, xi)
 
@@ -408,10 +409,10 @@ class System(MechanicalSystem):
     force: Callable[..., Array] | None = None
     holonomic: Callable[..., Array] | None = None
 
-    def L(self, t: Scalar, g: Element, xi: Velocity) -> Float[Array, ""]:
+    def L(self, t: Scalar, g: Element, xi: Velocity) -> Number:
         return _traced_once(self.lagrangian)(t, g, xi, self.parameters)
 
-    def A(self, t: Scalar, g: Element) -> Float[Array, "m n"]:
+    def A(self, t: Scalar, g: Element) -> LinearMap:
         rows = self._rows(t, g)
         return rows if self.holonomic is None else jnp.concatenate([rows, _tangency(self, t, g)[0]])
 
