@@ -24,7 +24,7 @@ from ..errors import NumericalFailure
 from ..integrators import LagrangeDAlembert, derivative
 from ..mechanics import Discretisation, MechanicalSystem, State
 from ..numerics import find_root, slopes, solve, solve_saddle
-from ..numerics.types import Element
+from ..numerics.types import Element, Scalar
 from ..simulation import simulate
 
 STAGES = 8
@@ -44,13 +44,13 @@ NODES, WEIGHTS, MATRIX = _gauss(STAGES)
 
 
 def gauss_flow(
-    field: Callable[[Any, Array], Array], t: ArrayLike, y: Array, duration: ArrayLike, pieces: ArrayLike = 1
+    field: Callable[[Any, Array], Array], t: Scalar, y: Array, duration: Scalar, pieces: ArrayLike = 1
 ) -> Array:
     """y(t + duration) of y' = field(t, y), by Gauss collocation of order 16 in `pieces` equal steps."""
     h = duration / pieces
     many = jax.vmap(field)
 
-    def stages(t: ArrayLike, y: Array) -> Any:
+    def stages(t: Scalar, y: Array) -> Any:
         def improve(state: Any) -> Any:
             slopes, _, change, count = state
             new = many(t + NODES * h, y + h * MATRIX @ slopes)
@@ -91,7 +91,7 @@ STEPS = (0.2, 0.1, 0.05, 0.025)
 
 
 def exact_motion(
-    system: MechanicalSystem, t: ArrayLike, g: Element, xi: Array, h: ArrayLike, pieces: ArrayLike
+    system: MechanicalSystem, t: Scalar, g: Element, xi: Array, h: Scalar, pieces: ArrayLike
 ) -> tuple[Any, Array]:
     """(g, xi) after a time h of the motion, to round-off."""
     begin, restore = ravel_pytree((g, xi))
@@ -114,7 +114,7 @@ class ShootingResult(NamedTuple):
 
 @jax.jit
 def solve_shooting(
-    system: MechanicalSystem, t: ArrayLike, g0: Element, g1: Element, h: ArrayLike, pieces: ArrayLike = 1
+    system: MechanicalSystem, t: Scalar, g0: Element, g1: Element, h: Scalar, pieces: ArrayLike = 1
 ) -> ShootingResult:
     """Solve log(g(h)^-1 g1) = h M^-1 A^T s with A xi = b for (xi, s): aimed at g1, the pair is in D_d^E if s = 0.
 
@@ -145,7 +145,7 @@ class ExactConstraint:
 
     pieces: int = 1
 
-    def __call__(self, t: ArrayLike, g0: Element, g1: Element, h: ArrayLike, system: MechanicalSystem) -> Array:
+    def __call__(self, t: Scalar, g0: Element, g1: Element, h: Scalar, system: MechanicalSystem) -> Array:
         found: ShootingResult = solve_shooting(system, t, g0, g1, h, self.pieces)
         return found.phi
 
@@ -168,7 +168,7 @@ def distance_to_exact(pair: Discretisation, state: State, h: float, pieces: int 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _distance(
-    pair: Discretisation, pieces: int, system: MechanicalSystem, state: State, h: ArrayLike
+    pair: Discretisation, pieces: int, system: MechanicalSystem, state: State, h: Scalar
 ) -> tuple[Array, Array]:
     group, t = system.group, state.t
     end, xi = exact_motion(system, t, state.g, state.xi, h, pieces)
@@ -259,7 +259,7 @@ def _rebuilt(system: MechanicalSystem, state: State) -> Array:
 
 
 @partial(jax.jit, static_argnums=3)
-def _exact(system: MechanicalSystem, state: State, t: ArrayLike, pieces: int) -> tuple[Any, Array, Array]:
+def _exact(system: MechanicalSystem, state: State, t: Scalar, pieces: int) -> tuple[Any, Array, Array]:
     """(g, xi, l) of the motion from `state` at time t."""
     g, xi = exact_motion(system, state.t, state.g, state.xi, t - state.t, pieces)
     return g, xi, system.multipliers(t, g, xi)

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from jax.typing import ArrayLike
 
 from ..errors import InvalidInput, NumericalFailure, UnknownName
 from ..integrators import Integrator, LagrangeDAlembert, RetractionAdapted, derivative, scipy_motion
@@ -19,6 +18,7 @@ from ..io.config import Job
 from ..kernels import Backend
 from ..mechanics import Discretisation, MechanicalSystem, State
 from ..numerics import Convergence, slopes
+from ..numerics.types import Scalar
 from ..simulation import Run, simulate, to_json
 
 STEPS = (0.2, 0.1, 0.05, 0.025)
@@ -43,7 +43,7 @@ def action_along(system: MechanicalSystem, state: State, h: float) -> tuple[Any,
     begin, restore = ravel_pytree((state.g, state.xi, jnp.zeros(())))
 
     @jax.jit
-    def field(t: ArrayLike, y: Array) -> Array:
+    def field(t: Scalar, y: Array) -> Array:
         g, xi, _ = restore(y)
         return ravel_pytree((*derivative(system, t, g, xi, None), system.L(t, g, xi)))[0]
 

@@ -25,6 +25,7 @@ from ..integrators import Integrator, LagrangeDAlembert
 from ..mechanics import Ehresmann, MechanicalSystem, State, System, deformed, ehresmann
 from ..models import exact_particle, nonholonomic_particle
 from ..numerics import classify, slopes, solve_saddle
+from ..numerics.types import Scalar
 from ..plotting.runs import draw_invariants
 from ..plotting.studies import draw_lines, draw_slope
 from ..plotting.style import COLOURS, DASHES, curve, sheet
@@ -422,7 +423,7 @@ def _perturbation(e: Embedding, tau: Array, z: Array) -> Array:
 
 
 @jax.jit
-def _field(e: Embedding, t: ArrayLike, z: Array) -> Array:
+def _field(e: Embedding, t: Scalar, z: Array) -> Array:
     return e.chart.field(t, z)
 
 

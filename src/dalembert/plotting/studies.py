@@ -53,7 +53,7 @@ def draw_lines(axes: Axes, points: Mapping[str, tuple[Any, Any]]) -> None:
         axes.loglog(np.asarray(x), np.asarray(y), marker=marker, linestyle=dash, color=colour, label=label)
 
 
-def draw_slope(axes: Axes, x: Sequence[float], y: float, order: int) -> None:
+def draw_slope(axes: Axes, x: Sequence[float] | np.ndarray, y: float, order: int) -> None:
     """A grey guide of slope `order` through (x[0], y), labelled."""
     ends = np.asarray(x, float)
     values = y * (ends / ends[0]) ** order
