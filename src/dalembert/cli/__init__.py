@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 
+gc.disable()  # a full collection during the imports, which free nothing, takes 0.1 s
 try:
     from ..errors import InvalidInput, WriteFailure
     from ..kernels.cache import persist_xla_cache
@@ -13,6 +14,8 @@ try:
 except KeyboardInterrupt:  # Ctrl-C while all this loads ends like Ctrl-C in a command
     print("dalembert: stopped", file=sys.stderr)
     raise SystemExit(130) from None
+finally:
+    gc.enable()
 
 __all__ = ["app", "main", "runs", "serve", "studies"]
 
