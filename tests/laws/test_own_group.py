@@ -129,7 +129,7 @@ def test_coordinates_of_a_matrix_group():
     g = group.configuration({"log": [0.1, 0.2, 0.3]})
     np.testing.assert_allclose(group.configuration(group.describe(g)), g, atol=1e-15)
     np.testing.assert_allclose(group.configuration(group.identity_table()), np.eye(4), atol=1e-15)
-    with pytest.raises(UnknownName, match="coordinate of SU2 'angle'. Allowed: log, matrix"):
+    with pytest.raises(UnknownName, match=r"coordinate of SU2 'angle'. Allowed: log, matrix"):
         group.configuration({"angle": 0.1})
     with pytest.raises(InvalidInput, match="a matrix in SU2 may be 1e-08 away from the group"):
         group.element(2.0 * np.eye(4))
@@ -148,7 +148,7 @@ class SL3(MatrixGroup):
 
 def test_cayley_is_refused_where_it_leaves_the_group():
     assert SL3().dim == 8
-    with pytest.raises(InvalidInput, match="the Cayley map leads out of SL3.*use Exponential"):
+    with pytest.raises(InvalidInput, match=r"the Cayley map leads out of SL3.*use Exponential"):
         SL3().cayley(jnp.zeros(8))
     with pytest.raises(InvalidInput, match="leads out of SL3"):
         jax.jit(SL3().cayley_inverse)(jnp.eye(3))

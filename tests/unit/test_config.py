@@ -15,7 +15,7 @@ import dalembert as da
 from dalembert.errors import InvalidInput, UnknownName
 from dalembert.groups import euler_angles, quaternions
 from dalembert.io import config as _toml
-from dalembert.io.config import model_template, apply_settings
+from dalembert.io.config import apply_settings, model_template
 from dalembert.io.config import load_job as load
 from dalembert.io.config import parse_job as parse
 from dalembert.models import MODELS

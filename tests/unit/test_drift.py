@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dalembert.errors import InvalidInput
-from dalembert.numerics import KINDS, classify
+from dalembert.numerics import GROWTH_KINDS, classify
 
 SAVES, TRIALS = 1500, 30
 T = np.linspace(0.0, 1.0, SAVES)
@@ -112,7 +112,7 @@ def test_a_constant_is_bounded_and_the_remainder_of_a_run_does_not_disturb():
     still = classify(T, np.full(SAVES, 3.0))
     assert (still.kind, still.rate, still.size) == ("bounded", 0.0, 3.0)
     line = classify(np.append(T, 1.0001), np.append(T, 1.0001))
-    assert line.kind == "linear" and set(line.evidence) == set(KINDS)
+    assert line.kind == "linear" and set(line.evidence) == set(GROWTH_KINDS)
 
 
 @pytest.mark.parametrize(

@@ -335,7 +335,7 @@ class MatrixGroup(Group):
         return self.vee(self.inverse(g) @ dg)
 
     def tangent(self, g: Matrix, xi: Velocity) -> Matrix:
-        return g @ self.hat(xi)
+        return jnp.matmul(g, self.hat(xi))
 
     def element(self, value: Any) -> Matrix:
         matrix = parse(value, str(self), {(self.side, self.side): "a matrix"})

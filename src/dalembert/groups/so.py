@@ -144,7 +144,11 @@ class Rotations(MatrixGroup):
     def describe(self, g: Any, angles: Any = (), convention: str = "") -> dict[str, Any]:
         rotation = np.asarray(g)
         if self.size == 2:
-            return {"angle": float((np.ravel(angles) if np.size(angles) else np.asarray(self.angles(jnp.asarray(rotation))))[0])}
+            return {
+                "angle": float(
+                    (np.ravel(angles) if np.size(angles) else np.asarray(self.angles(jnp.asarray(rotation))))[0]
+                )
+            }
         if self.size > 3:
             return {"matrix": rotation.tolist()}
         if convention:
@@ -476,7 +480,8 @@ class SOn(Rotations):
             return jnp.where(better, candidate, xi), jnp.where(better, remaining, error)
 
         start = self.vee(_spectral_log(g))
-        return jax.lax.fori_loop(0, 3, improve, (start, defect(start)))[0]
+        found: Array = jax.lax.fori_loop(0, 3, improve, (start, defect(start)))[0]
+        return found
 
     def mean(self, omega: Velocity, v: Vector) -> Vector:
         return exponential(_border(self.hat(omega), v), omega @ omega)[: self.n, self.n]

@@ -29,6 +29,7 @@ from ..groups import Group
 from ..integrators import METHODS, Integrator
 from ..mechanics import MechanicalSystem, State
 from ..models import MODELS, Model
+from ..numerics import positive_int
 from ..simulation import (
     BACKENDS,
     QUANTITIES,
@@ -41,7 +42,6 @@ from ..simulation import (
     join_crossings,
     simulate,
 )
-from ..simulation.loop import positive_int
 from .dataset import load_run, open_dataset
 
 Entry = TypeVar("Entry")

@@ -1,8 +1,7 @@
-"""Small dense linear algebra in plain JAX: no LAPACK call, so that a step compiles to straight scalar code.
+"""Linear and nonlinear equations of a step: small dense algebra in plain JAX, and Newton's method to stagnation.
 
-Null spaces of constraint rows in reduced echelon form, on plain numbers: the documented bases of D.
-
-Newton's method to stagnation, differentiated by the implicit function theorem.
+There is no LAPACK call, so that a step compiles to straight scalar code. Roots are differentiated by the implicit
+function theorem. Null spaces of constraint rows, the documented bases of D, are computed on plain numbers.
 """
 
 from __future__ import annotations
@@ -18,24 +17,27 @@ from jax import Array
 from ..errors import InvalidInput
 from ..kernels import eliminate
 
-FAIR = 2.0**-40  # of the square of a row, for the square of its pivot
-DEFINITE = 2.0**-16  # of the largest element on the diagonal of a metric, for its pivots
+Numbers = np.ndarray[Any, Any]
+Function = Callable[[Array], Array]
+
+MIN_PIVOT_SQUARE = 2.0**-40  # of the square of a row, for the square of its pivot
+MIN_METRIC_PIVOT = 2.0**-16  # of the largest element on the diagonal of a metric, for its pivots
 
 
 @jax.jit  # traced once for its shapes
 def reduce(matrix: Array, *rhs: Array) -> tuple[Array, ...]:
-    """(A^-1 B for every B, the pivots) by Gauss-Jordan elimination without exchanges: for a definite A, where that is stable."""
+    """(A^-1 B for every B, the pivots) by Gauss-Jordan elimination without exchanges, which is stable for a definite A."""
     left, right, pivots = matrix, list(rhs), []
     for k in range(matrix.shape[0]):
         here = np.arange(matrix.shape[0])[:, None] == k
         pivot, column = left[k : k + 1, :1], left[:, :1]
         inverse = 1.0 / pivot
 
-        def cleared(part, k=k, here=here, inverse=inverse, column=column):
+        def clear(part: Array, k: int = k, here: Any = here, inverse: Array = inverse, column: Array = column) -> Array:
             row = part[k : k + 1] * inverse
             return jnp.where(here, row, part - column * row)
 
-        left, right = cleared(left[:, 1:]), [cleared(part) for part in right]
+        left, right = clear(left[:, 1:]), [clear(part) for part in right]
         pivots.append(pivot[0, 0])
     return *right, jnp.array(pivots)
 
@@ -48,7 +50,7 @@ def direction(matrix: Array, rhs: Array, split: int | None = None) -> tuple[Arra
     """
     size = matrix.shape[0]
     if split is None or split == size:
-        return COFACTORS[size](matrix, rhs) if size in COFACTORS else _checked(matrix, rhs)
+        return COFACTORS[size](matrix, rhs) if size in COFACTORS else _solve_checked(matrix, rhs)
     (k, d), (c, _) = ((row[:, :split], row[:, split:]) for row in (matrix[:split], matrix[split:]))
     both, sign_k = direction(k, jnp.concatenate([rhs[:split], d], axis=1))
     free, coupling = both[:, : rhs.shape[1]], both[:, rhs.shape[1] :]
@@ -56,52 +58,55 @@ def direction(matrix: Array, rhs: Array, split: int | None = None) -> tuple[Arra
     return jnp.concatenate([free - coupling @ reaction, reaction]), sign_k * sign_s
 
 
-def _checked(matrix: Array, rhs: Array) -> tuple[Array, Array]:
+def _solve_checked(matrix: Array, rhs: Array) -> tuple[Array, Array]:
     """Without exchanges of rows unless a pivot is small in its row: a step's matrix is near a metric."""
     (pivots,) = reduce(matrix)
-    fair = jnp.all(pivots * pivots > FAIR * jnp.sum(matrix * matrix, axis=1))
+    fair = jnp.all(pivots * pivots > MIN_PIVOT_SQUARE * jnp.sum(matrix * matrix, axis=1))
     sign = jnp.prod(jnp.where(pivots < 0, -1.0, 1.0))
-    return jax.lax.cond(fair, lambda b: (reduce(matrix, b)[0], sign), lambda b: eliminate(matrix, b), rhs)
+    found: tuple[Array, Array] = jax.lax.cond(
+        fair, lambda b: (reduce(matrix, b)[0], sign), lambda b: eliminate(matrix, b), rhs
+    )
+    return found
 
 
-def _divided(adjugate: Array, determinant: Array, rhs: Array) -> tuple[Array, Array]:
+def _divide(adjugate: Array, determinant: Array, rhs: Array) -> tuple[Array, Array]:
     return (adjugate @ rhs) * (1.0 / determinant), jnp.where(determinant < 0, -1.0, 1.0)
 
 
 def _cofactors1(matrix: Array, rhs: Array) -> tuple[Array, Array]:
-    return _divided(jnp.ones((1, 1)), matrix[0, 0], rhs)
+    return _divide(jnp.ones((1, 1)), matrix[0, 0], rhs)
 
 
 def _cofactors2(matrix: Array, rhs: Array) -> tuple[Array, Array]:
     (a, b), (c, d) = matrix
-    return _divided(jnp.array([[d, -b], [-c, a]]), a * d - b * c, rhs)
+    return _divide(jnp.array([[d, -b], [-c, a]]), a * d - b * c, rhs)
 
 
 def _cofactors3(matrix: Array, rhs: Array) -> tuple[Array, Array]:
     a, b, c = matrix
     first = jnp.cross(b, c)
-    return _divided(jnp.stack([first, jnp.cross(c, a), jnp.cross(a, b)], axis=1), a @ first, rhs)
+    return _divide(jnp.stack([first, jnp.cross(c, a), jnp.cross(a, b)], axis=1), a @ first, rhs)
 
 
 def _cofactors4(matrix: Array, rhs: Array) -> tuple[Array, Array]:
     """By the 2 x 2 minors of the upper and of the lower two rows (Laplace)."""
     a, b, c, d = matrix
 
-    def minors(p, q):
+    def minors(p: Array, q: Array) -> dict[tuple[int, int], Array]:
         return {(i, j): p[i] * q[j] - q[i] * p[j] for i in range(4) for j in range(i + 1, 4)}
 
     upper, lower = minors(a, b), minors(c, d)
     signs = {(0, 1): 1, (0, 2): -1, (0, 3): 1, (1, 2): 1, (1, 3): -1, (2, 3): 1}
-    other = {key: tuple(sorted({0, 1, 2, 3} - set(key))) for key in signs}
-    determinant = sum(sign * upper[key] * lower[other[key]] for key, sign in signs.items())
+    other = {(0, 1): (2, 3), (0, 2): (1, 3), (0, 3): (1, 2), (1, 2): (0, 3), (1, 3): (0, 2), (2, 3): (0, 1)}
+    determinant = jnp.asarray(sum(sign * upper[key] * lower[other[key]] for key, sign in signs.items()))
 
-    def entry(column, row, block):
+    def entry(column: int, row: Array, block: dict[tuple[int, int], Array]) -> Array:
         """(-1)^column times the row expanded along the minors that avoid the column."""
         i, j, k = sorted({0, 1, 2, 3} - {column})
-        return (-1) ** column * (row[i] * block[j, k] - row[j] * block[i, k] + row[k] * block[i, j])
+        return (-1 if column % 2 else 1) * (row[i] * block[j, k] - row[j] * block[i, k] + row[k] * block[i, j])
 
     rows = [[entry(i, b, lower), -entry(i, a, lower), entry(i, d, upper), -entry(i, c, upper)] for i in range(4)]
-    return _divided(jnp.array(rows), determinant, rhs)
+    return _divide(jnp.array(rows), determinant, rhs)
 
 
 COFACTORS = {1: _cofactors1, 2: _cofactors2, 3: _cofactors3, 4: _cofactors4}
@@ -115,7 +120,7 @@ def solve(matrix: Array, rhs: Array) -> Array:
 
 
 @solve.defjvp
-def _solve_jvp(primals, tangents):
+def _solve_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     matrix, rhs = primals
     d_matrix, d_rhs = tangents
     solution = solve(matrix, rhs)
@@ -133,27 +138,31 @@ def solve_saddle(metric: Array, rows: Array, top: Array, bottom: Array) -> tuple
     return _solve_saddle(metric, rows, (top, bottom))
 
 
+Saddle = tuple[Array, Array, tuple[Array, Array]]
+
+
 @jax.custom_jvp
 def _solve_saddle(metric: Array, rows: Array, rhs: tuple[Array, Array]) -> tuple[Array, Array]:
-    """By the Schur complement A M^-1 A^T of a definite M, which needs no exchanges of rows; else the whole matrix, with exchanges."""
+    """By the Schur complement A M^-1 A^T of a definite M, without exchanges of rows; else the full matrix, with them."""
 
-    def complement(top, bottom):
+    def by_complement(top: Array, bottom: Array) -> tuple[Array, Array]:
         free, coupling, _ = reduce(metric, top[:, None], rows.T)
         first, _ = reduce(rows @ coupling, rows @ free - bottom[:, None])
         # what a light coordinate lost by cancellation in M^-1 (top - A^T l): once more, so that A x = bottom to round-off
         again, _ = reduce(rows @ coupling, rows @ (free - coupling @ first) - bottom[:, None])
         return (free - coupling @ first - coupling @ again)[:, 0], (first + again)[:, 0]
 
-    def whole(top, bottom):
+    def by_elimination(top: Array, bottom: Array) -> tuple[Array, Array]:
         solution, _ = eliminate(saddle(metric, rows), jnp.concatenate([top, bottom])[:, None])
         return solution[: len(top), 0], solution[len(top) :, 0]
 
-    definite = jnp.min(reduce(metric)[0]) > DEFINITE * jnp.max(jnp.diagonal(metric))
-    return jax.lax.cond(definite, complement, whole, *rhs)
+    definite = jnp.min(reduce(metric)[0]) > MIN_METRIC_PIVOT * jnp.max(jnp.diagonal(metric))
+    found: tuple[Array, Array] = jax.lax.cond(definite, by_complement, by_elimination, *rhs)
+    return found
 
 
 @_solve_saddle.defjvp
-def _solve_saddle_jvp(primals, tangents):
+def _solve_saddle_jvp(primals: Saddle, tangents: Saddle) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     metric, rows, _ = primals
     d_metric, d_rows, (d_top, d_bottom) = tangents
     x, l = solution = _solve_saddle(*primals)
@@ -161,8 +170,8 @@ def _solve_saddle_jvp(primals, tangents):
     return solution, _solve_saddle(metric, rows, change)
 
 
-def null_basis(rows: np.ndarray) -> np.ndarray:
-    """Columns that span ker A, unit in the free coordinates: the reduced echelon form with the largest entries as pivots."""
+def null_basis(rows: Numbers) -> Numbers:
+    """Columns that span ker A, unit in the free coordinates, from the reduced echelon form."""
     rows, pivots = echelon(rows)
     free = [j for j in range(rows.shape[1]) if j not in pivots]
     basis = np.zeros((rows.shape[1], len(free)))
@@ -171,7 +180,7 @@ def null_basis(rows: np.ndarray) -> np.ndarray:
     return basis + 0.0
 
 
-def echelon(rows: np.ndarray) -> tuple[np.ndarray, list[int]]:
+def echelon(rows: Numbers) -> tuple[Numbers, list[int]]:
     """(the reduced echelon form of A, the columns of its pivots), with the largest entries as pivots."""
     rows = np.array(rows, float)
     m, n = rows.shape
@@ -189,10 +198,10 @@ def echelon(rows: np.ndarray) -> tuple[np.ndarray, list[int]]:
 
 
 EPS = 2.0**-52
-LIMIT = 40
-PATIENCE = 8
-STAGES = 16
-SMALL = 4
+MAX_ITERATIONS = 40
+MAX_STAGNANT_ITERATIONS = 8
+HOMOTOPY_STAGES = 16
+MAX_DIRECT_UNKNOWNS = 4
 """Up to so many unknowns a direct trial has code of its own, in which its zeros fold; more would make that code long."""
 
 
@@ -218,7 +227,7 @@ class _Iterate(NamedTuple):
 
 
 def find_root(
-    function: Callable[[Array], Array],
+    function: Function,
     guess: Array,
     *,
     anchor: Array | None = None,
@@ -230,22 +239,23 @@ def find_root(
     `anchor` is a point on the branch that the root must continue, and `sign` the orientation of that branch (0: not
     known). When Newton's iteration from the guess fails, or lands where the orientation differs, the homotopy
     f(x) = (1 - s) f(anchor) is followed from the anchor: it ends at the root, or at the fold where the branch ends.
-    `split`: so many unknowns come before the multipliers of constraints (see `_linalg.direction`).
+    `split`: so many unknowns come before the multipliers of constraints (see `direction`).
     """
     anchor = guess if anchor is None else anchor
     sign = jnp.zeros((), guess.dtype) if sign is None else sign
 
-    def solver(f, x, anchor, sign):
-        begin = _Path(jnp.full((), STAGES - 1.0), _begin(x), jnp.zeros_like(x), jnp.array(True), jnp.array(True))
-        return _follow(f, begin, anchor, sign, split, apart=x.shape[0] <= SMALL)
+    def solver(f: Function, x: Array, anchor: Array, sign: Array) -> tuple[_Iterate, Array]:
+        stage, yes = jnp.full((), HOMOTOPY_STAGES - 1.0), jnp.array(True)
+        begin = _Path(stage, _begin(x), jnp.zeros_like(x), yes, yes)
+        return _follow(f, begin, anchor, sign, split, apart=x.shape[0] <= MAX_DIRECT_UNKNOWNS)
 
     return _rooted(function, solver, guess, anchor, sign)
 
 
-def follow_root(function: Callable[[Array], Array], anchor: Array) -> Root:
+def follow_root(function: Function, anchor: Array) -> Root:
     """The root at the end of the homotopy f(x) = (1 - s) f(anchor): the one on the branch through the anchor."""
 
-    def solver(f, x):
+    def solver(f: Function, x: Array) -> tuple[_Iterate, Array]:
         _, sign = direction(jax.jacfwd(f)(x), f(x)[:, None])
         return _follow(f, _Path(jnp.zeros(()), _begin(x), jnp.zeros_like(x), sign != 0, jnp.array(False)), x, sign)
 
@@ -261,7 +271,7 @@ class _Contraction(NamedTuple):
     settled: Array
 
 
-def find_fixed_point(function: Callable[[Array], Array], guess: Array) -> Root:
+def find_fixed_point(function: Function, guess: Array) -> Root:
     """Solve x = f(x) by iterating f until it stagnates: for contractions, where Newton's matrix would be large.
 
     The round-off of f is not known, only that updates no longer shrink: the last one grew, or none halved in `PATIENCE` iterations
@@ -269,20 +279,20 @@ def find_fixed_point(function: Callable[[Array], Array], guess: Array) -> Root:
     within the limit either.
     """
 
-    def solver(gap, x):
+    def solver(gap: Function, x: Array) -> tuple[_Iterate, Array]:
         def body(state: _Contraction) -> _Contraction:
             update = gap(state.x)
             new = state.x - update
             size, last = jnp.max(jnp.abs(new)), jnp.max(jnp.abs(update))
             halved = last <= 0.5 * state.least
             since = jnp.where(halved, 0.0, state.since + 1.0)
-            stagnant = ((last >= state.last) & (state.iterations > 0.0)) | (since >= PATIENCE)
+            stagnant = ((last >= state.last) & (state.iterations > 0.0)) | (since >= MAX_STAGNANT_ITERATIONS)
             settled = (last <= 2.0**-51 * size) | (last <= 2.0**-26 * size) & stagnant
             least = jnp.where(halved, last, state.least)
             return _Contraction(new, last, least, since, state.iterations + 1.0, settled)
 
         def unfinished(state: _Contraction) -> Array:
-            return (state.iterations < 3 * LIMIT) & ~state.settled & jnp.isfinite(state.last)
+            return (state.iterations < 3 * MAX_ITERATIONS) & ~state.settled & jnp.isfinite(state.last)
 
         zero = jnp.zeros((), x.dtype)
         begin = _Contraction(x, zero, zero + jnp.inf, zero, zero, zero > 0.0)
@@ -293,7 +303,7 @@ def find_fixed_point(function: Callable[[Array], Array], guess: Array) -> Root:
     return _rooted(lambda x: x - function(x), solver, guess)
 
 
-def _convert_closure(function: Callable[[Array], Array], example: Array) -> tuple[Callable[..., Array], list[Any]]:
+def _convert_closure(function: Function, example: Array) -> tuple[Callable[..., Array], list[Any]]:
     """(f, values): function(x) = f(x, *values), with all traced values that the function closes over.
 
     `jax.closure_convert` leaves integers behind, which a transformation of f then meets as constants from another trace.
@@ -304,27 +314,28 @@ def _convert_closure(function: Callable[[Array], Array], example: Array) -> tupl
     def converted(x: Array, *values: Any) -> Array:
         given = iter(values)
         consts = [next(given) if own else value for own, value in zip(traced, closed.consts, strict=True)]
-        return jax.core.eval_jaxpr(closed.jaxpr, consts, x)[0]
+        value: Array = jax.core.eval_jaxpr(closed.jaxpr, consts, x)[0]
+        return value
 
     return converted, [value for own, value in zip(traced, closed.consts, strict=True) if own]
 
 
-def _rooted(function: Callable[[Array], Array], solver: Callable, guess: Array, *context: Array) -> Root:
+def _rooted(function: Function, solver: Callable[..., tuple[_Iterate, Array]], guess: Array, *context: Array) -> Root:
     """The root that solver(f, guess, *context) finds, with the implicit function theorem as its derivative.
 
-    `jax.lax.custom_root` does the same, but traces the equations and their linear solve again for derivatives that few ask for.
+    `jax.lax.custom_root` does the same, but traces the equations and their solve again for derivatives that few need.
     """
     # jit: the equations are traced once, not at each of their uses.
     f, parameters = _convert_closure(jax.jit(function), guess)
 
     @jax.custom_jvp
-    def root(start, parameters):
+    def root(start: tuple[Array, ...], parameters: list[Any]) -> Any:
         last, found = solver(lambda x: f(x, *parameters), *start)
         residual = jnp.max(jnp.abs(f(last.x, *parameters)))
         return last.x, (residual, last.iterations, found.astype(guess.dtype), last.sign)
 
     @root.defjvp
-    def _(primals, tangents):
+    def _(primals: Any, tangents: Any) -> Any:
         (x, evidence), (_, parameters) = root(*primals), primals
         _, df = jax.jvp(lambda parameters: f(x, *parameters), (parameters,), tangents[1:])
         dx = -solve(jax.jacfwd(f)(x, *parameters), df)
@@ -339,10 +350,11 @@ def _begin(x: Array) -> _Iterate:
     return _Iterate(x, zero, zero, zero + 1.0, zero > 0.0)
 
 
-def _newton(f, begin: Array, value: Array, split: int | None) -> _Iterate:
-    """Newton's iteration for f(x) = value until the update is at round-off: a tolerance would bias the energy of long runs linearly.
+def _newton(f: Function, begin: Array, value: Array, split: int | None) -> _Iterate:
+    """Newton's iteration for f(x) = value until the update is at round-off.
 
-    It ends when the update is tiny, or when quadratic convergence (d, c d^2, c^3 d^4) proves that the next one will be.
+    A tolerance would bias the energy of long runs linearly. The iteration ends when the update is tiny, or when
+    quadratic convergence (d, c d^2, c^3 d^4) proves that the next one will be.
     """
 
     def body(state: _Iterate) -> _Iterate:
@@ -354,7 +366,7 @@ def _newton(f, begin: Array, value: Array, split: int | None) -> _Iterate:
         return _Iterate(x, last, state.iterations + 1.0, sign, tiny | converging & (state.iterations > 0.0))
 
     def unfinished(state: _Iterate) -> Array:
-        return (state.iterations < LIMIT) & ~state.settled & ~jnp.isnan(state.last)
+        return (state.iterations < MAX_ITERATIONS) & ~state.settled & ~jnp.isnan(state.last)
 
     return jax.lax.while_loop(unfinished, body, _begin(begin))
 
@@ -375,7 +387,7 @@ class _Path(NamedTuple):
 
 
 def _follow(
-    f, path: _Path, anchor: Array, sign: Array, split: int | None = None, apart: bool = False
+    f: Function, path: _Path, anchor: Array, sign: Array, split: int | None = None, apart: bool = False
 ) -> tuple[_Iterate, Array]:
     """The end of a path, and whether it is on the branch; where a direct trial is lost, the path begins at the anchor.
 
@@ -383,16 +395,16 @@ def _follow(
     """
 
     def body(path: _Path) -> _Path:
-        new = _newton(f, path.state.x, (1.0 - (path.stage + 1.0) / STAGES) * path.offset, split)
+        new = _newton(f, path.state.x, (1.0 - (path.stage + 1.0) / HOMOTOPY_STAGES) * path.offset, split)
         good = _faithful(new, sign)
         lost = path.direct & ~good & (sign != 0)
         state = new._replace(x=jnp.where(lost, anchor, new.x), iterations=path.state.iterations + new.iterations)
         return _Path(jnp.where(lost, 0.0, path.stage + 1.0), state, path.offset, good | lost, jnp.array(False))
 
-    def departed(path: _Path) -> _Path:
-        """With f at the anchor where the path begins there: a loop of one turn, which a path that does not pays nothing for."""
+    def with_offset(path: _Path) -> _Path:
+        """With f at the anchor where the path begins there: a loop of at most one turn, free for other paths."""
 
-        def once(it: tuple) -> tuple:
+        def once(it: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             x, _, _ = it
             return x, f(x), jnp.array(False)
 
@@ -400,9 +412,9 @@ def _follow(
         return path._replace(offset=offset)
 
     def unfinished(path: _Path) -> Array:
-        return (path.stage < STAGES) & path.good
+        return (path.stage < HOMOTOPY_STAGES) & path.good
 
     if apart:
         path = body(path)
-    path = jax.lax.while_loop(unfinished, lambda path: body(departed(path)), path)
+    path = jax.lax.while_loop(unfinished, lambda path: body(with_offset(path)), path)
     return path.state, path.good

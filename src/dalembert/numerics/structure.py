@@ -1,9 +1,8 @@
 """Questions that a function's jaxpr answers without evaluating it.
 
-Constraints that say some velocities in terms of the others as they are written: xi_f = b_f - K xi_a, where A has literal units.
-
-Then M x + A^T l = top, A x = bottom is n - m equations in x_a, with the reduced metric B^T M B, B = (1, -K), in place of n + m with
-pivots: the horizontal equations of an Ehresmann connection, whose coordinates f the compiler can see.
+One question is whether constraints are already solved for some velocities: A has literal unit columns, and
+xi_f = b_f - K xi_a. Then M x + A^T l = top, A x = bottom is n - m equations in x_a, with the reduced metric B^T M B,
+B = (1, -K), in place of n + m equations with pivots: the horizontal equations of an Ehresmann connection.
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ MOVES = ("broadcast_in_dim", "concatenate", "convert_element_type", "neg", "resh
 CALLS = ("jit", "pjit")
 
 
-def depends(function: Callable, argument) -> bool:
+def depends(function: Callable[..., Any], argument: Any) -> bool:
     """Whether the value of `function` can depend on `argument` (False is a proof, True is not)."""
     closed = jax.make_jaxpr(function)(argument)
     return any(_reach(closed.jaxpr, [True] * len(closed.jaxpr.invars)))
 
 
-def vanishes(function: Callable, argument) -> bool:
+def vanishes(function: Callable[..., Any], argument: Any) -> bool:
     """Whether the value of `function` is zero by its very form (True is a proof, False is not)."""
     closed = jax.make_jaxpr(function)(argument)
     return all(_nulls(closed.jaxpr, closed.consts, [False] * len(closed.jaxpr.invars)))
 
 
-def _nulls(jaxpr: Jaxpr, consts: Sequence, given: list[bool]) -> list[bool]:
+def _nulls(jaxpr: Jaxpr, consts: Sequence[Any], given: list[bool]) -> list[bool]:
     """Which outputs are zero when the inputs marked in `given` are."""
     from jax.extend.core import Literal
 
     null = {var for var, value in zip(jaxpr.constvars, consts, strict=True) if not np.asarray(value).any()}
     null |= {var for var, mark in zip(jaxpr.invars, given, strict=True) if mark}
 
-    def is_null(atom) -> bool:
+    def is_null(atom: Any) -> bool:
         return not np.asarray(atom.val).any() if isinstance(atom, Literal) else atom in null
 
     for eqn in jaxpr.eqns:
@@ -68,7 +67,7 @@ def _reach(jaxpr: Jaxpr, marked: list[bool]) -> list[bool]:
 
     reached = {var for var, mark in zip(jaxpr.invars, marked, strict=True) if mark}
 
-    def touches(atom) -> bool:
+    def touches(atom: Any) -> bool:
         return not isinstance(atom, Literal) and atom in reached
 
     for eqn in jaxpr.eqns:
@@ -83,34 +82,37 @@ def _reach(jaxpr: Jaxpr, marked: list[bool]) -> list[bool]:
     return [touches(atom) for atom in jaxpr.outvars]
 
 
-def fibre(system: Any, t, g, xi) -> tuple[tuple[int, int], ...] | None:
-    """For each row of the constraint a (column, sign) that is literally a unit vector, whatever the time, state and parameters; or None."""
+Units = tuple[tuple[int, int], ...]
+
+
+def fibre(system: Any, t: Any, g: Any, xi: Any) -> Units | None:
+    """For each row of the constraint a (column, sign) that is literally a unit column, for all states and parameters."""
     leaves, structure = jax.tree.flatten((system, t, g, xi))
     return _fibre(structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
 
 
 @lru_cache(maxsize=1024)
-def _fibre(structure, leaves) -> tuple[tuple[int, int], ...] | None:
-    def rows(*flat):
+def _fibre(structure: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...]) -> Units | None:
+    def rows(*flat: Any) -> Any:
         system, t, g, xi = jax.tree.unflatten(structure, flat)
         return system.rows(t, g)(xi)
 
     try:
-        known = literals(rows, *(jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves))
+        known = literals(rows, *(jax.ShapeDtypeStruct(*leaf) for leaf in leaves))  # type: ignore[no-untyped-call]  # jax has none
     except LoweringError:  # an operation that only XLA knows
         return None
     units = [
-        next(((int(j), int(known[i, j])) for j in np.flatnonzero(known[i]) if _unit(known[:, j], i)), None)
+        next(((int(j), int(known[i, j])) for j in np.flatnonzero(known[i]) if _is_unit(known[:, j], i)), None)
         for i in range(known.shape[0])
     ]
     return None if None in units else tuple(unit for unit in units if unit)
 
 
-def _unit(column: np.ndarray, i: int) -> bool:
-    return abs(column[i]) == 1.0 and not np.delete(column, i).any()
+def _is_unit(column: np.ndarray[Any, Any], i: int) -> bool:
+    return bool(abs(column[i]) == 1.0 and not np.delete(column, i).any())
 
 
-def literals(function, *args) -> np.ndarray:
+def literals(function: Callable[..., Any], *args: Any) -> np.ndarray[Any, Any]:
     """The entries of the function's value that are the same numbers for all arguments, NaN where they are not."""
     lowering = Lowering(Builder())
     inputs = [
@@ -121,9 +123,7 @@ def literals(function, *args) -> np.ndarray:
     return map_elements(lambda value: value.data if value.op == "const" else np.nan, result).astype(float)
 
 
-def solve_reduced(
-    units: tuple[tuple[int, int], ...], metric: Array, rows: Array, top: Array, bottom: Array
-) -> tuple[Array, Array]:
+def solve_reduced(units: Units, metric: Array, rows: Array, top: Array, bottom: Array) -> tuple[Array, Array]:
     """(x, l) with M x + A^T l = top and A x = bottom, where `units` are the literal unit columns of A."""
     bound = np.array([j for j, _ in units], int)
     signs = jnp.array([sign for _, sign in units], float)
@@ -132,8 +132,8 @@ def solve_reduced(
     mixed = metric[free][:, bound] - K.T @ metric[bound][:, bound]
     reduced = metric[free][:, free] - K.T @ metric[bound][:, free] - mixed @ K
     x = _solve(jnp.triu(reduced) + jnp.triu(reduced, 1).T, top[free] - K.T @ top[bound] - mixed @ fixed)
-    whole = jnp.zeros_like(top).at[free].set(x).at[bound].set(fixed - K @ x)
-    return whole, signs * (top - metric @ whole)[bound]
+    full = jnp.zeros_like(top).at[free].set(x).at[bound].set(fixed - K @ x)
+    return full, signs * (top - metric @ full)[bound]
 
 
 @jax.custom_jvp
@@ -142,7 +142,7 @@ def _solve(matrix: Array, rhs: Array) -> Array:
 
 
 @_solve.defjvp
-def _solve_jvp(primals, tangents):
+def _solve_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     (matrix, rhs), (d_matrix, d_rhs) = primals, tangents
     solution = _solve(matrix, rhs)
     return solution, _solve(matrix, d_rhs - d_matrix @ solution)

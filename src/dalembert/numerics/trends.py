@@ -9,7 +9,7 @@ square root, a trend like the scale itself or, where it is exponential, unevenly
 with v of white noise mixed with a process that has a memory or a period shorter than a third of the run, or with a random walk. The
 kind with the largest log-likelihood less a penalty for its parameters wins. Members of an ensemble share the kind, not the constants.
 
-Errors at several steps, and the orders that their slopes say.
+Errors at several steps, and the orders that their slopes say, are a `Convergence`.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import InvalidInput
 
-KINDS = ("bounded", "random walk", "linear", "exponential")
-BLOCKS = 64
-LEAST = 16  # samples that a verdict needs
+Numbers = np.ndarray[Any, Any]
+
+GROWTH_KINDS = ("bounded", "random walk", "linear", "exponential")
+MAX_BLOCKS = 64
+MIN_SAMPLES = 16  # samples that a verdict needs
 MEMORIES = (0.5, 1.0, 2.0, 4.0)  # correlation times of a bounded error, in blocks
 PERIODS = (6.0, 8.0, 12.0, 16.0, 21.0)  # of a slow oscillation, in blocks
 SHARES = (0.9, 0.5, 0.2, 0.05, 1e-2, 1e-3, 1e-4, 1e-6)  # of white noise in the variance of a block mean
 PENALTY = {"bounded": 2.0, "random walk": 1.0, "linear": 6.0, "exponential": 13.0}
-SLOW = 8.0  # the penalty for a trend among slow noise: set so that few random walks pass for trends
+SLOW_NOISE_PENALTY = 8.0  # the penalty for a trend among slow noise: set so that few random walks pass for trends
 RATES = np.concatenate([-np.geomspace(0.5, 600.0, 48), np.geomspace(0.5, 600.0, 48)])  # kappa times the duration
-OSCILLATION = 8  # samples that show the amplitude of an oscillation
-GROWN = 1.5  # times that the amplitude of an oscillation must grow to count
+OSCILLATION_SAMPLES = 8  # samples that show the amplitude of an oscillation
+MIN_GROWTH = 1.5  # times that the amplitude of an oscillation must grow to count
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,9 @@ class Drift:
 class Noise(NamedTuple):
     """Models of noise: the variances of H m, one row a model, the share of white noise in each, and whether the rest is slow."""
 
-    variances: np.ndarray
-    shares: np.ndarray
-    slow: np.ndarray
+    variances: Numbers
+    shares: Numbers
+    slow: Numbers
 
 
 class Fit(NamedTuple):
@@ -74,27 +76,27 @@ class Fit(NamedTuple):
     diffusion: float = 0.0
 
 
-def classify(t, error) -> Drift:
+def classify(t: Any, error: Any) -> Drift:
     """The kind of growth of an error (saves,), or of those of the members of an ensemble (members, saves), at equidistant times."""
-    times, errors = _checked(t, error)
+    times, errors = _check(t, error)
     size = float(np.abs(errors).max())
     scale = np.ptp(errors, axis=1).max()
     if scale == 0.0:
-        return Drift("bounded", 0.0, size, {kind: 0.0 if kind == "bounded" else -np.inf for kind in KINDS})
+        return Drift("bounded", 0.0, size, {kind: 0.0 if kind == "bounded" else -np.inf for kind in GROWTH_KINDS})
     time, errors, amplitude = times[-1] - times[0], errors / scale, False
     means, deviations = _blocks(errors, _power_of_two(errors.shape[1]))
     kind, rate, evidence = _verdict(means, deviations, errors.shape[1], time)
-    count = _power_of_two(errors.shape[1] // OSCILLATION)
-    if count >= LEAST:
+    count = _power_of_two(errors.shape[1] // OSCILLATION_SAMPLES)
+    if count >= MIN_SAMPLES:
         _, deviations = _blocks(errors, count)
-        grown = deviations[:, -count // 4 :].mean() > GROWN * deviations[:, : count // 4].mean()
+        grown = deviations[:, -count // 4 :].mean() > MIN_GROWTH * deviations[:, : count // 4].mean()
         other = _verdict(deviations, np.sqrt(0.5) * deviations, errors.shape[1], time)
-        amplitude = bool(grown and KINDS.index(other[0]) > max(1, KINDS.index(kind)) and other[1] > 0)
+        amplitude = bool(grown and GROWTH_KINDS.index(other[0]) > max(1, GROWTH_KINDS.index(kind)) and other[1] > 0)
         kind, rate, evidence = other if amplitude else (kind, rate, evidence)
     return Drift(kind, rate * (1.0 if kind in ("bounded", "exponential") else scale), size, evidence, amplitude)
 
 
-def _checked(t, error) -> tuple[np.ndarray, np.ndarray]:
+def _check(t: Any, error: Any) -> tuple[Numbers, Numbers]:
     errors = np.atleast_2d(np.asarray(error, float))
     times = np.asarray(t, float)
     times = times[0] if times.ndim == 2 else times
@@ -105,8 +107,10 @@ def _checked(t, error) -> tuple[np.ndarray, np.ndarray]:
     gaps = np.diff(times)
     if len(gaps) > 1 and not np.isclose(gaps[-1], gaps[0]):  # the remainder that ends a run
         times, errors, gaps = times[:-1], errors[:, :-1], gaps[:-1]
-    if len(times) < LEAST:
-        raise InvalidInput(f"{len(times)} saved states are too few to tell how an error grows; save at least {LEAST}")
+    if len(times) < MIN_SAMPLES:
+        raise InvalidInput(
+            f"{len(times)} saved states are too few to tell how an error grows; save at least {MIN_SAMPLES}"
+        )
     if not np.all(np.isfinite(errors)):
         raise InvalidInput("the error is not finite everywhere: classify the part before that")
     if not np.allclose(gaps, gaps[0], rtol=1e-6):
@@ -115,10 +119,10 @@ def _checked(t, error) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _power_of_two(count: int) -> int:
-    return min(BLOCKS, 2 ** int(np.log2(max(1, count))))
+    return min(MAX_BLOCKS, 1 << int(np.log2(max(1, count))))
 
 
-def _blocks(errors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _blocks(errors: Numbers, count: int) -> tuple[Numbers, Numbers]:
     """(means, standard deviations) of each member over each of `count` blocks of time."""
     pieces = np.array_split(errors, count, axis=1)
     means, deviations = (np.stack([f(piece, axis=1) for piece in pieces], axis=1) for f in (np.mean, np.std))
@@ -127,7 +131,7 @@ def _blocks(errors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 # -- models of block means ------------------------------------------------------------------------------------------------------
 @lru_cache
-def _haar(n: int) -> tuple[np.ndarray, np.ndarray]:
+def _haar(n: int) -> tuple[Numbers, Numbers]:
     """(H, the scale of each of its rows): the mean of the second half of a window less that of the first, for all dyadic windows."""
     widths = [n // k for k in (2**j for j in range(int(np.log2(n)))) for _ in range(k)]
     starts = [i * (n // k) for k in (2**j for j in range(int(np.log2(n)))) for i in range(k)]
@@ -146,7 +150,7 @@ def _noises(n: int) -> tuple[Noise, Noise]:
     walk = np.minimum.outer(np.arange(n), np.arange(n)) + 0.5 - np.eye(n) / 6  # block means of a random walk
     white = _variances(np.eye(n))
 
-    def mixed(processes):
+    def mix(processes: list[Numbers]) -> list[Numbers]:
         return [share * white + (1 - share) * _variances(process) for process in processes for share in SHARES]
 
     shares = np.array([1.0, *np.resize(SHARES, len(slow) * len(SHARES))])
@@ -154,19 +158,19 @@ def _noises(n: int) -> tuple[Noise, Noise]:
         [False, *(memory > 1.0 for memory in MEMORIES), *(True for _ in PERIODS)], [1, *[len(SHARES)] * len(slow)]
     )
     return (
-        Noise(np.array([white, *mixed(slow)]), shares, is_slow),
-        Noise(np.array(mixed([walk])), np.array(SHARES), np.full(len(SHARES), True)),
+        Noise(np.array([white, *mix(slow)]), shares, is_slow),
+        Noise(np.array(mix([walk])), np.array(SHARES), np.full(len(SHARES), True)),
     )
 
 
-def _variances(covariance: np.ndarray) -> np.ndarray:
+def _variances(covariance: Numbers) -> Numbers:
     """The variance of each Haar coefficient, averaged over those of one scale."""
     rows, scales = _haar(len(covariance))
     each = np.maximum(np.einsum("ai,ij,aj->a", rows, covariance, rows), 1e-12)
     return np.array([each[scales == scale].mean() for scale in scales])
 
 
-def _fit(y: np.ndarray, floor: float, noise: Noise, trends: np.ndarray | None = None) -> Fit:
+def _fit(y: Numbers, floor: float, noise: Noise, trends: Numbers | None = None) -> Fit:
     """The likeliest noise and trend (k, N): generalised least squares with at least the white noise `floor`."""
     variances, shares, slow = noise
     weights, n = 1 / variances, len(y)
@@ -175,7 +179,7 @@ def _fit(y: np.ndarray, floor: float, noise: Noise, trends: np.ndarray | None = 
     if trends is not None:
         amplitudes = (weights * y) @ trends.T / (weights @ (trends * trends).T)
         rest = rest - amplitudes * ((weights * y) @ trends.T)
-    penalty = SLOW * slow[:, None] * (trends is not None)
+    penalty = SLOW_NOISE_PENALTY * slow[:, None] * (trends is not None)
     tiny = np.finfo(float).tiny
     scale = np.maximum(np.maximum(rest / n, (floor / shares)[:, None]), tiny)
     likelihood = -0.5 * (np.log(variances).sum(axis=1)[:, None] + n * np.log(scale) + rest / scale) - penalty
@@ -183,9 +187,7 @@ def _fit(y: np.ndarray, floor: float, noise: Noise, trends: np.ndarray | None = 
     return Fit(float(likelihood[i, j]), float(amplitudes[i, j]), int(j), float(scale[i, j] * (1 - shares[i])))
 
 
-def _verdict(
-    series: np.ndarray, deviations: np.ndarray, samples: int, time: float
-) -> tuple[str, float, dict[str, float]]:
+def _verdict(series: Numbers, deviations: Numbers, samples: int, time: float) -> tuple[str, float, dict[str, float]]:
     """(kind, rate, evidence) of the block means of all members together, with the deviations of samples from them."""
     count = series.shape[1]
     edges = (np.array([0, *np.cumsum([len(block) for block in np.array_split(np.arange(samples), count)])]) - 0.5) / (
@@ -194,8 +196,8 @@ def _verdict(
     # The error of a mean if samples were independent: what varies less is no news.
     floors = np.median(deviations, axis=1) ** 2 * count / samples
     fits = [_fits(m, floor, edges) for m, floor in zip(series, floors, strict=True)]
-    score = {kind: sum(f[kind][0].likelihood - PENALTY[kind] for f in fits) for kind in KINDS}
-    kind = max(KINDS, key=score.__getitem__)
+    score = {kind: sum(f[kind][0].likelihood - PENALTY[kind] for f in fits) for kind in GROWTH_KINDS}
+    kind = max(GROWTH_KINDS, key=score.__getitem__)
     rates = np.array([f[kind][1] for f in fits])
     if kind == "random walk":
         rate = np.sqrt(np.mean(rates) * count / abs(time))
@@ -206,7 +208,7 @@ def _verdict(
     return kind, float(rate), {name: float(value - score[kind]) for name, value in score.items()}
 
 
-def _fits(m: np.ndarray, floor: float, edges: np.ndarray) -> dict[str, tuple[Fit, float]]:
+def _fits(m: Numbers, floor: float, edges: Numbers) -> dict[str, tuple[Fit, float]]:
     """The best fit of each kind to the block means of one member, with D^2 a block, or the rate over the whole run."""
     rows, _ = _haar(len(m))
     y = rows @ m
@@ -227,17 +229,17 @@ def _fits(m: np.ndarray, floor: float, edges: np.ndarray) -> dict[str, tuple[Fit
     }
 
 
-def _exponentials(rates: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def _exponentials(rates: Numbers, edges: Numbers) -> Numbers:
     """The means of e^{rate x} over the blocks between the edges, one row a rate, scaled to at most about 1."""
     powers = np.exp(np.multiply.outer(rates, edges) - np.maximum(rates, 0)[:, None])
-    return np.diff(powers) / (np.diff(edges) * rates[:, None])
+    return np.asarray(np.diff(powers) / (np.diff(edges) * rates[:, None]))
 
 
-FLOOR = 1e-11
+ROUND_OFF_FLOOR = 1e-11
 """Relative: below it an error is that of the comparison."""
 
 
-def slopes(steps: Sequence[float] | np.ndarray, errors: Sequence[float] | np.ndarray) -> np.ndarray:
+def slopes(steps: Sequence[float] | Numbers, errors: Sequence[float] | Numbers) -> Numbers:
     """The local orders d log(error)/d log(step)."""
     return np.diff(np.log(errors)) / np.diff(np.log(np.abs(steps)))
 
@@ -251,14 +253,14 @@ class Convergence:
     """
 
     local: bool
-    steps: np.ndarray
-    errors: dict[str, np.ndarray]
-    norms: dict[str, np.ndarray]
+    steps: Numbers
+    errors: dict[str, Numbers]
+    norms: dict[str, Numbers]
     sizes: dict[str, float]
     failures: tuple[str, ...]
-    finer: np.ndarray  # the steps of the runs that are compared with; 0 for the exact motion
+    finer: Numbers  # the steps of the runs that are compared with; 0 for the exact motion
 
-    def slopes(self, quantity: str) -> np.ndarray:
+    def slopes(self, quantity: str) -> Numbers:
         """The local orders d log(error)/d log(h) between neighbouring steps, NaN where one of them says nothing."""
         norms = np.where(self._telling(quantity), self.norms[quantity], np.nan)
         return slopes(self.steps, norms)
@@ -268,14 +270,14 @@ class Convergence:
         told = np.flatnonzero(self._telling(quantity))
         return float(slopes(self.steps[told], self.norms[quantity][told])[-1]) if len(told) > 1 else None
 
-    def coefficient(self, quantity: str) -> np.ndarray | None:
+    def coefficient(self, quantity: str) -> Numbers | None:
         """c of error = c h^p + ... with p the order rounded to a whole number, extrapolated from the same two steps."""
         order, told = self.order(quantity), np.flatnonzero(self._telling(quantity))
         if order is None:
             return None
         p, (i, j) = round(order), told[-2:]
         scaled = [self.errors[quantity][k] / (self.steps[k] ** p - self.finer[k] ** p) for k in (i, j)]
-        return scaled[1] + (scaled[1] - scaled[0]) * self.steps[j] / (self.steps[i] - self.steps[j])
+        return np.asarray(scaled[1] + (scaled[1] - scaled[0]) * self.steps[j] / (self.steps[i] - self.steps[j]))
 
-    def _telling(self, quantity: str) -> np.ndarray:
-        return np.nan_to_num(self.norms[quantity]) > FLOOR * max(1.0, self.sizes[quantity])
+    def _telling(self, quantity: str) -> Numbers:
+        return np.asarray(np.nan_to_num(self.norms[quantity]) > ROUND_OFF_FLOOR * max(1.0, self.sizes[quantity]))

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import InvalidInput
 from ..groups import quaternions
 from ..mechanics import html_table
-from ..numerics import LEAST, classify
+from ..numerics import MIN_SAMPLES, classify
 from ..simulation import Run, energy_conservation
 from .style import COLOURS, DASHES, LIGHT, STROKES, curve, headline, legend_below, save, sheet, space, styled
 
@@ -167,7 +167,7 @@ def plot_invariants(t: Any, errors: Mapping[str, Any], *, title: str = "", path:
 def draw_invariants(axes: Axes, t: Any, errors: Mapping[str, Any]) -> None:
     """The curves of `plot_invariants` on given axes."""
     for (name, values), colour, dash in zip(errors.items(), cycle(COLOURS), cycle(DASHES), strict=False):
-        kind = classify(t, values).kind if len(np.asarray(t)) >= LEAST else "too short to tell"
+        kind = classify(t, values).kind if len(np.asarray(t)) >= MIN_SAMPLES else "too short to tell"
         curve(axes, t, values, label=f"{name}: {kind}", color=colour, linestyle=dash, linewidth=0.9)
     _label_axes(axes, "", "|error|")
 

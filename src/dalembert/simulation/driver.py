@@ -26,7 +26,7 @@ from ..errors import InvalidInput, NumericalFailure, UnknownName
 from ..integrators import OK, Integrator
 from ..kernels import Backend, NoteReader, Progress, RunResult, evaluate, make_problem, run_problem
 from ..mechanics import MechanicalSystem, State
-from ..numerics import array, is_traced
+from ..numerics import array, is_traced, positive_int
 from .events import (
     Event,
     EventMonitor,
@@ -50,7 +50,6 @@ from .loop import (
     first_controls,
     held_controls,
     make_dual,
-    positive_int,
     run_kernel,
     stop_at_time,
     tangent_tree,

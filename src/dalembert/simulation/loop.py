@@ -18,7 +18,7 @@ from jax import Array
 from ..errors import InvalidInput
 from ..integrators import NOT_FINITE, OK, Integrator
 from ..mechanics import MechanicalSystem, State
-from ..numerics import is_traced
+from ..numerics import is_traced, positive_int
 from .results import Record
 
 BACKENDS = ("auto", "llvm", "cuda", "xla")
@@ -51,13 +51,6 @@ def count_steps(step: Any, steps: int | None, t_end: Any, t0: Any, *, variable: 
     if not np.isfinite(ratio) or ratio < 1 - TIME_TOLERANCE:
         raise InvalidInput(f"t_end = {t_end} is not at least one step of {step} away from the start at t = {t0}")
     return int(np.floor(ratio * (1 + 1e-12) + TIME_TOLERANCE))
-
-
-def positive_int(name: str, value: Any) -> int:
-    """Return `value` as an int of at least 1, or refuse it by `name`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise InvalidInput(f"{name} is {value!r}; allowed: a whole number of at least 1")
-    return int(value)
 
 
 def held_controls(controls: Any, t0: Any, step: Any, steps: int) -> Any:

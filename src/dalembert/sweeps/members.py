@@ -23,7 +23,7 @@ from ..io.config import Job, build_method, build_state, build_system, parse_job
 from ..io.dataset import Arrays
 from ..kernels import Backend, evaluate, make_problem, run_problem
 from ..mechanics import ADMISSIBLE_TOLERANCE, MechanicalSystem, State
-from ..numerics import BLOCKS, KINDS, LEAST, classify
+from ..numerics import GROWTH_KINDS, MAX_BLOCKS, MIN_SAMPLES, classify
 from ..simulation import LoopState, RunKernel, count_steps, run_kernel
 from .plan import GridBlock, SweepPlan, Values, substitute, to_python
 
@@ -299,7 +299,7 @@ def describe_variables(members: SweepMembers) -> dict[str, SweepVariable]:
             about = f"{name} at the saved states"
             found[name] = SweepVariable(("save", *dims), (saves, *shape), "float64", np.nan, about)
     if "drift" in plan.keep:
-        kinds = f"growth of the energy error: {', '.join(f'{k} {kind}' for k, kind in enumerate(KINDS))}"
+        kinds = f"growth of the energy error: {', '.join(f'{k} {kind}' for k, kind in enumerate(GROWTH_KINDS))}"
         rate = "rate of that growth, see dalembert.analysis.drift"
         found["drift"] = SweepVariable((), (), "int8", NOT_CLASSIFIED, f"{kinds}, -1 not classified")
         found["drift_rate"] = SweepVariable((), (), "float64", np.nan, rate)
@@ -347,7 +347,7 @@ def _run_group(
         return _select_results(plan, [{name: leaf[:, None] for name, leaf in last.items()}], 1)
     begin, advance, observe = family.kernel
     loop = evaluate(begin, numbers, (), lanes=lanes, axes=(0, None), **where)
-    every = plan.save_every if "states" in plan.keep else max(1, steps // (4 * BLOCKS))
+    every = plan.save_every if "states" in plan.keep else max(1, steps // (4 * MAX_BLOCKS))
     parts: list[Arrays] = []
     for count, stride in ((steps // every, every), (1, steps % every)):
         if count and stride:
@@ -374,11 +374,11 @@ def _select_results(plan: SweepPlan, parts: list[Arrays], equidistant: int) -> A
         found |= {name: np.concatenate([part[name] for part in parts], axis=1) for name in state}
     if "drift" in plan.keep:
         times, energy = (parts[0][name][:, : equidistant + 1] for name in ("time", "energy"))
-        if energy.shape[1] < LEAST:
-            raise InvalidInput(f'keep = "drift" needs at least {LEAST} steps; a run has {energy.shape[1] - 1}')
+        if energy.shape[1] < MIN_SAMPLES:
+            raise InvalidInput(f'keep = "drift" needs at least {MIN_SAMPLES} steps; a run has {energy.shape[1] - 1}')
         found["drift"] = np.full(len(energy), NOT_CLASSIFIED, np.int8)
         found["drift_rate"] = np.full(len(energy), np.nan)
         for k in np.flatnonzero(status == OK):
             drift = classify(times[k], energy[k] - energy[k, 0])
-            found["drift"][k], found["drift_rate"][k] = KINDS.index(drift.kind), drift.rate
+            found["drift"][k], found["drift_rate"][k] = GROWTH_KINDS.index(drift.kind), drift.rate
     return found

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import InvalidInput, UnknownName
 from ..io.config import SECTIONS, exclusive_keys, load_function
-from ..simulation.loop import positive_int
+from ..numerics import positive_int
 
 Values = dict[str, Any]  # name -> values of members
 Points = np.ndarray[Any, Any]
