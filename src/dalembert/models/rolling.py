@@ -209,10 +209,7 @@ def rolling_ball(
     initial={"velocity": [0.3, 0.5, 0.2, 0.5, -0.3]},
     why="The table turns under the ball and drives it by friction alone, yet the ball does not fly off: it runs on a "
     "circle, with 2/7 of the table's angular velocity.",
-    tries=(
-        ("a table at rest", "system.rotation", 0.0),
-        ("a table that turns back", "system.rotation", -1.5),
-    ),
+    tries=(("a table at rest", "system.rotation", 0.0), ("a table that turns back", "system.rotation", -1.5)),
     meaning={"rotation": "angular velocity of the table"},
 )
 def ball_on_table(
