@@ -8,6 +8,8 @@ from .retractions import Cayley, Exponential, Retraction
 from .se import SE, SE2, SE3, Motions, SEn
 from .so import SO, SO2, SO3, Rotations, SOn, unit_quaternion
 
-__all__ = ["SE", "SE2", "SE3", "SO", "SO2", "SO3", "AlgebraAxis", "Cayley", "Euclidean", "Exponential", "Group", "MatrixGroup",
-           "Motions", "Product", "Retraction", "Rotations", "SEn", "SOn", "euler_angles", "factors_named", "quaternions",
-           "unit_quaternion"]  # fmt: skip
+__all__ = [
+    "SE", "SE2", "SE3", "SO", "SO2", "SO3", "AlgebraAxis", "Cayley", "Euclidean", "Exponential", "Group", "MatrixGroup",
+    "Motions", "Product", "Retraction", "Rotations", "SEn", "SOn", "euler_angles", "factors_named", "quaternions",
+    "unit_quaternion",
+]  # fmt: skip

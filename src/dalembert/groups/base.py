@@ -185,7 +185,7 @@ class Group(abc.ABC):
         return solve_linear(partial(self.dcayley, xi), eta)
 
     def mean_dcayley(self, xi: Velocity) -> Velocity | None:
-        """c with (dcay_xi + dcay_-xi)/2 = 1/c, a number for each coordinate; None where this mean is no multiple of 1."""
+        """c with (dcay_xi + dcay_-xi)/2 = 1/c, a number for each coordinate; None where there are none."""
         return None
 
     def angles(self, g: Element) -> Angles:
@@ -213,12 +213,12 @@ class Group(abc.ABC):
         return q
 
     def axes(self) -> list[AlgebraAxis]:
-        """The components of velocities in the order of the algebra's coordinates; on a product `_k` tells the factors apart."""
+        """The components of velocities, in the order of coordinates; `_k` tells the factors of a product apart."""
         return [AlgebraAxis(f"v{i + 1}") for i in range(self.dim)]
 
     @property
     def picture(self) -> str:
-        """What shows a motion: "plane" (poses), "attitude", "body" (in space), "dial" (an angle), "point"; "" if nothing does."""
+        """What shows a motion: "plane" (poses), "attitude", "body" (in space), "dial" (an angle), "point"; "": none."""
         return ""
 
     def configuration(self, given: Any) -> Element:
@@ -243,8 +243,8 @@ class Group(abc.ABC):
     def along(self, kind: str, g: Any, angles: Any, convention: str = EULER) -> Numbers:
         """Coordinates along a run, (saves, number): "quaternion", "euler", "pose" (theta, x, y), "position".
 
-        Angles are unwrapped, quaternions do not jump to their negative, and Euler angles pass their singular positions on
-        the branch that continues them. On a product the first factor that has such coordinates is taken.
+        Angles are unwrapped, quaternions do not jump to their negative, and Euler angles pass their singular positions
+        on the branch that continues them. On a product the first factor that has such coordinates is taken.
         """
         if kind not in PATHS:
             raise UnknownName("coordinates", kind, PATHS)
@@ -259,7 +259,7 @@ class Group(abc.ABC):
 
 @dataclass(frozen=True)
 class MatrixGroup(Group):
-    """A group of real k x k matrices, given by `hat` and `vee`; everything else has a default that a subclass may replace.
+    """A group of real k x k matrices, given by `hat` and `vee`; everything else has a default.
 
     `vee` takes any matrix to the coordinates of its part in the algebra. The dimension is found from them unless a
     subclass sets `dim`. A subclass that knows the equations of its group does well to give `distance` and `normalise`,
@@ -404,8 +404,8 @@ def require_cayley(group: MatrixGroup) -> None:
         gap = np.abs(np.asarray(group.hat(group.vee(moved))) - moved).max()
     if gap > 1e-12:
         raise InvalidInput(
-            f"the Cayley map leads out of {group}: (1 + X/2)^-1 Y (1 - X/2)^-1 is not in its algebra (off by {gap:.2g}); "
-            f"use Exponential()"
+            f"the Cayley map leads out of {group}: (1 + X/2)^-1 Y (1 - X/2)^-1 is not in its algebra "
+            f"(off by {gap:.2g}); use Exponential()"
         )
 
 
@@ -427,7 +427,7 @@ def solve_linear(linear: Callable[[Array], Array], value: Velocity) -> Velocity:
 
 
 def _square_root(matrix: Matrix) -> Matrix:
-    """The principal square root by the product form of Denman and Beavers' iteration (Higham 2008, (6.29)), to stagnation."""
+    """The principal square root by Denman and Beavers' iteration in product form (Higham 2008, (6.29))."""
     one = jnp.eye(len(matrix))
 
     def improve(state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:

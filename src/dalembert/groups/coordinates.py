@@ -26,7 +26,7 @@ MODIFIERS = {2: ("degrees",), 3: ("convention", "degrees")}
 
 
 class AlgebraAxis(NamedTuple):
-    """One component of a velocity, with the units of velocity, momentum and force along it; [q] is the coordinate's own."""
+    """One component of a velocity, with the units of velocity, momentum and force; [q] is the coordinate's own."""
 
     name: str
     velocity: str = "[q] s-1"
@@ -63,8 +63,8 @@ def require_convention(name: Any) -> str:
     good = len(letters) == 3 and set(letters) <= set("XYZ") and letters[0] != letters[1] != letters[2]
     if not good or name not in (letters, letters.lower()):
         raise InvalidInput(
-            f"convention is {name!r}; allowed: three axes, none twice in a row, such as {EULER} (turning with the body) "
-            f"or xyz (fixed)"
+            f"convention is {name!r}; allowed: three axes, none twice in a row, such as {EULER} "
+            f"(turning with the body) or xyz (fixed)"
         )
     return str(name)
 
@@ -104,7 +104,7 @@ def quaternions(matrices: Numbers) -> Numbers:
 
 
 def euler_angles(matrices: Numbers, convention: str = EULER) -> Numbers:
-    """Euler angles of rotations (..., saves, 3, 3); of all triples that give one rotation, that nearest to the one before."""
+    """Euler angles of rotations (..., saves, 3, 3); of all triples for one rotation, that nearest to the one before."""
     from scipy.spatial.transform import Rotation
 
     sequence = require_convention(convention)

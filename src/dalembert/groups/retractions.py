@@ -36,7 +36,7 @@ class Retraction(abc.ABC):
         """tau^-1(g)."""
 
     def rodrigues(self, x: Number) -> tuple[Array, Array] | None:
-        """(a, b) with tau(w) = 1 + a hat(w) + b hat(w)^2 on SO(3), as functions of x = |w|^2; None if they are not known."""
+        """(a, b) with tau(w) = 1 + a hat(w) + b hat(w)^2 on SO(3), functions of x = |w|^2; None if not known."""
         return None
 
     def mean(self, group: Group, xi: Velocity) -> Velocity | None:

@@ -26,7 +26,7 @@ MIN_METRIC_PIVOT = 2.0**-16  # of the largest element on the diagonal of a metri
 
 @jax.jit  # traced once for its shapes
 def reduce(matrix: Array, *rhs: Array) -> tuple[Array, ...]:
-    """(A^-1 B for every B, the pivots) by Gauss-Jordan elimination without exchanges, which is stable for a definite A."""
+    """(A^-1 B for every B, the pivots) by Gauss-Jordan elimination without exchanges: stable for a definite A."""
     left, right, pivots = matrix, list(rhs), []
     for k in range(matrix.shape[0]):
         here = np.arange(matrix.shape[0])[:, None] == k
@@ -45,8 +45,8 @@ def reduce(matrix: Array, *rhs: Array) -> tuple[Array, ...]:
 def direction(matrix: Array, rhs: Array, split: int | None = None) -> tuple[Array, Array]:
     """(A^-1 B, sign det A) for Newton's iteration, which corrects what this loses: by cofactors up to four unknowns.
 
-    One division and no pivots, so no chain of comparisons. With `split` = n the matrix is [[K, D], [C, 0]] with a regular K
-    of n rows, as a constraint makes it, and its Schur complement C K^-1 D is used.
+    One division and no pivots, so no chain of comparisons. With `split` = n the matrix is [[K, D], [C, 0]] with a
+    regular K of n rows, as a constraint makes it, and its Schur complement C K^-1 D is used.
     """
     size = matrix.shape[0]
     if split is None or split == size:
@@ -143,12 +143,12 @@ Saddle = tuple[Array, Array, tuple[Array, Array]]
 
 @jax.custom_jvp
 def _solve_saddle(metric: Array, rows: Array, rhs: tuple[Array, Array]) -> tuple[Array, Array]:
-    """By the Schur complement A M^-1 A^T of a definite M, without exchanges of rows; else the full matrix, with them."""
+    """By the Schur complement A M^-1 A^T of a definite M, without exchanges; else the full matrix, with them."""
 
     def by_complement(top: Array, bottom: Array) -> tuple[Array, Array]:
         free, coupling, _ = reduce(metric, top[:, None], rows.T)
         first, _ = reduce(rows @ coupling, rows @ free - bottom[:, None])
-        # what a light coordinate lost by cancellation in M^-1 (top - A^T l): once more, so that A x = bottom to round-off
+        # A light coordinate loses digits in M^-1 (top - A^T l): correct it once, so that A x = bottom to round-off.
         again, _ = reduce(rows @ coupling, rows @ (free - coupling @ first) - bottom[:, None])
         return (free - coupling @ first - coupling @ again)[:, 0], (first + again)[:, 0]
 
@@ -202,13 +202,13 @@ MAX_ITERATIONS = 40
 MAX_STAGNANT_ITERATIONS = 8
 HOMOTOPY_STAGES = 16
 MAX_DIRECT_UNKNOWNS = 4
-"""Up to so many unknowns a direct trial has code of its own, in which its zeros fold; more would make that code long."""
+"""Up to so many unknowns a direct trial has code of its own, in which its zeros fold; more make long code."""
 
 
 class Root(NamedTuple):
     """A root with the evidence for it.
 
-    `sign` is the sign of the Jacobian's determinant at the last iterate: along one branch of solutions it never changes.
+    `sign` is that of the Jacobian's determinant at the last iterate: along one branch of solutions it never changes.
     """
 
     x: Array
@@ -274,9 +274,9 @@ class _Contraction(NamedTuple):
 def find_fixed_point(function: Function, guess: Array) -> Root:
     """Solve x = f(x) by iterating f until it stagnates: for contractions, where Newton's matrix would be large.
 
-    The round-off of f is not known, only that updates no longer shrink: the last one grew, or none halved in `PATIENCE` iterations
-    (round-off can make a cycle of two points that closes by 1e-3 of its size a turn). A contraction as slow as that would not end
-    within the limit either.
+    The round-off of f is not known, only that updates no longer shrink: the last one grew, or none halved in
+    `MAX_STAGNANT_ITERATIONS` (round-off can make a cycle of two points that closes by 1e-3 of its size a turn). A
+    contraction as slow as that would not end within the limit either.
     """
 
     def solver(gap: Function, x: Array) -> tuple[_Iterate, Array]:
@@ -306,7 +306,7 @@ def find_fixed_point(function: Function, guess: Array) -> Root:
 def _convert_closure(function: Function, example: Array) -> tuple[Callable[..., Array], list[Any]]:
     """(f, values): function(x) = f(x, *values), with all traced values that the function closes over.
 
-    `jax.closure_convert` leaves integers behind, which a transformation of f then meets as constants from another trace.
+    `jax.closure_convert` leaves integers behind, which a transformation of f meets as constants of another trace.
     """
     closed = jax.make_jaxpr(function)(example)
     traced = [isinstance(value, jax.core.Tracer) for value in closed.consts]

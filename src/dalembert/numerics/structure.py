@@ -86,7 +86,7 @@ Units = tuple[tuple[int, int], ...]
 
 
 def fibre(system: Any, t: Any, g: Any, xi: Any) -> Units | None:
-    """For each row of the constraint a (column, sign) that is literally a unit column, for all states and parameters."""
+    """For each row of the constraint a literal unit column (its index, its sign), for all states and parameters."""
     leaves, structure = jax.tree.flatten((system, t, g, xi))
     return _fibre(structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
 
@@ -98,7 +98,8 @@ def _fibre(structure: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...]) -> U
         return system.rows(t, g)(xi)
 
     try:
-        known = literals(rows, *(jax.ShapeDtypeStruct(*leaf) for leaf in leaves))  # type: ignore[no-untyped-call]  # jax has none
+        shapes = (jax.ShapeDtypeStruct(*leaf) for leaf in leaves)  # type: ignore[no-untyped-call]  # JAX has no types
+        known = literals(rows, *shapes)
     except LoweringError:  # an operation that only XLA knows
         return None
     units = [

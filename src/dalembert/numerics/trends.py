@@ -1,13 +1,15 @@
 """How the error of an invariant grows: bounded, like a random walk, linearly or exponentially.
 
-The error is averaged over 2^J equal blocks of time and written in Haar wavelets y = H m: differences of neighbouring means, one
-variance for each scale, as in an Allan deviation. From scale to scale a bounded error averages out, a random walk grows like the
-square root, a trend like the scale itself or, where it is exponential, unevenly. Each kind is a Gaussian model of y,
+The error is averaged over 2^J equal blocks of time and written in Haar wavelets y = H m: differences of neighbouring
+means, one variance for each scale, as in an Allan deviation. From scale to scale a bounded error averages out, a random
+walk grows like the square root, a trend like the scale itself or, where it is exponential, unevenly. Each kind is a
+Gaussian model of y,
 
     bounded: 0,  random walk: 0,  linear: b H t,  exponential: c H e^{kappa t}      plus noise of variance s^2 v_scale,
 
-with v of white noise mixed with a process that has a memory or a period shorter than a third of the run, or with a random walk. The
-kind with the largest log-likelihood less a penalty for its parameters wins. Members of an ensemble share the kind, not the constants.
+with v of white noise mixed with a process that has a memory or a period shorter than a third of the run, or with a
+random walk. The kind with the largest log-likelihood less a penalty for its parameters wins. Members of an ensemble
+share the kind, not the constants.
 
 Errors at several steps, and the orders that their slopes say, are a `Convergence`.
 """
@@ -42,8 +44,8 @@ MIN_GROWTH = 1.5  # times that the amplitude of an oscillation must grow to coun
 class Drift:
     """What `classify` found: the kind, its rate, the largest |error|, and the evidence for each kind (the best has 0).
 
-    The rate is per unit of time: D of a random walk, rms = D sqrt(t); b of b t; kappa of e^{kappa t} (negative where the error
-    settles to a limit); 0 when bounded. Over an ensemble it is the root mean square, of kappa the median.
+    The rate is per unit of time: D of a random walk, rms = D sqrt(t); b of b t; kappa of e^{kappa t} (negative where
+    the error settles to a limit); 0 when bounded. Over an ensemble it is the root mean square, of kappa the median.
     `amplitude` says that the oscillation of the error grows so, not its mean.
     """
 
@@ -60,7 +62,7 @@ class Drift:
 
 
 class Noise(NamedTuple):
-    """Models of noise: the variances of H m, one row a model, the share of white noise in each, and whether the rest is slow."""
+    """Models of noise: the variances of H m, one row a model; the share of white noise; whether the rest is slow."""
 
     variances: Numbers
     shares: Numbers
@@ -68,7 +70,7 @@ class Noise(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """The best of a family of models: log-likelihood, amplitude of its trend, the trend's index, and D^2 a block of a random walk."""
+    """The best of a family of models; `diffusion` is D^2 a block of a random walk."""
 
     likelihood: float
     amplitude: float = 0.0
@@ -77,7 +79,7 @@ class Fit(NamedTuple):
 
 
 def classify(t: Any, error: Any) -> Drift:
-    """The kind of growth of an error (saves,), or of those of the members of an ensemble (members, saves), at equidistant times."""
+    """The kind of growth of an error (saves,), or of those of an ensemble (members, saves), at equidistant times."""
     times, errors = _check(t, error)
     size = float(np.abs(errors).max())
     scale = np.ptp(errors, axis=1).max()
@@ -129,10 +131,9 @@ def _blocks(errors: Numbers, count: int) -> tuple[Numbers, Numbers]:
     return means, deviations
 
 
-# -- models of block means ------------------------------------------------------------------------------------------------------
 @lru_cache
 def _haar(n: int) -> tuple[Numbers, Numbers]:
-    """(H, the scale of each of its rows): the mean of the second half of a window less that of the first, for all dyadic windows."""
+    """(H, the scale of each row): the mean of a dyadic window's second half less that of its first, for all windows."""
     widths = [n // k for k in (2**j for j in range(int(np.log2(n)))) for _ in range(k)]
     starts = [i * (n // k) for k in (2**j for j in range(int(np.log2(n)))) for i in range(k)]
     rows = np.zeros((n - 1, n))
@@ -246,10 +247,11 @@ def slopes(steps: Sequence[float] | Numbers, errors: Sequence[float] | Numbers) 
 
 @dataclass(frozen=True)
 class Convergence:
-    """Errors of one method at several steps h, from large to small, by quantity: "configuration", "velocity", "multipliers", "energy".
+    """Errors of one method at several steps h, from large to small, by quantity.
 
-    Global errors belong to t0 + duration, local ones to t0 + h after one step. `errors` (k, d) are signed: left-trivialised
-    log(g_exact^-1 g) for configurations; `norms` (k,) are the largest entries over all compared times, NaN where the run failed.
+    The quantities are "configuration", "velocity", "multipliers" and "energy". Global errors belong to t0 + duration,
+    local ones to t0 + h after one step. `errors` (k, d) are signed: left-trivialised log(g_exact^-1 g) for
+    configurations; `norms` (k,) are the largest entries over all compared times, NaN where the run failed.
     """
 
     local: bool
@@ -266,7 +268,7 @@ class Convergence:
         return slopes(self.steps, norms)
 
     def order(self, quantity: str) -> float | None:
-        """The slope over the two smallest steps whose errors are above round-off; None where there are none: the method is exact there."""
+        """The slope over the two smallest steps whose errors are above round-off; None where the method is exact."""
         told = np.flatnonzero(self._telling(quantity))
         return float(slopes(self.steps[told], self.norms[quantity][told])[-1]) if len(told) > 1 else None
 

@@ -1,8 +1,8 @@
 """Types of signatures: what an array means and its shape, which the law tests check by beartype.
 
 A machine with a GPU may have nothing but jax and numpy; there, without jaxtyping, a shape is just `Any`.
-Signatures name shapes by the aliases below: the same letter is the same length within one call. A NumPy array passes for
-a JAX array in them.
+Signatures name shapes by the aliases below: the same letter is the same length within one call. A NumPy array passes
+for a JAX array in them.
 """
 
 from __future__ import annotations
