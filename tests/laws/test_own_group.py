@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -122,6 +124,11 @@ def test_the_studio_shows_a_run_on_it(tmp_path):
     answer = show({"config": own["example"], "frames": 20}, opened)
     json.dumps(answer, allow_nan=False)
     assert own["name"] == "file" and answer["runs"][0]["label"] == "runge-kutta" and answer["scene"]["parts"]
+
+
+def test_the_page_about_groups_of_ones_own_is_true():
+    page = (Path(__file__).parents[2] / "docs" / "own-group.md").read_text(encoding="utf-8")
+    exec("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), {"__name__": "page"})
 
 
 def test_coordinates_of_a_matrix_group():
