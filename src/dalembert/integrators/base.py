@@ -81,7 +81,7 @@ class Claims:
         return self.text()
 
 
-def _order_in_words(order: float | None) -> str:
+def _order_in_words(order: float | int | None) -> str:
     if order is None:
         return "order by tolerance"
     return "exact" if order == EXACT else f"order {order:g}"
