@@ -34,7 +34,7 @@ def tangent_lift(
     """
     tau, varied = difference.retraction, zeta + group.ad(eta, xi)
 
-    def end(share: float) -> tuple[Element, Array]:
+    def end(share: float | int) -> tuple[Element, Array]:
         factor = tau.tau(group, share * eta)
         turned = group.Ad(group.inverse(factor), xi)
         return group.compose(g, factor), turned + share * tau.left(group, share * eta, varied)
