@@ -1,6 +1,6 @@
 """What methods claim about themselves, measured: every method and every telling option on one system each.
 
-`make verify` measures all of them on all systems (`python -m tools.claims`); this panel is the sample that `make test` runs.
+`make verify` measures all of them on all systems (`python -m tools.claims`); `make test` runs this panel.
 """
 
 from __future__ import annotations

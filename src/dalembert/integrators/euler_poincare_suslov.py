@@ -31,7 +31,7 @@ from ..numerics import follow_root, solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Element, Scalar, Velocity
 from .base import Claims, Integrator, Prediction, Result, StepInfo
-from .properties import require_invariant, unconstrained
+from .properties import lie_triple_subspace, require_invariant, unconstrained
 from .registry import register
 
 LAGRANGIANS = ("moser-veselov", "retraction")
@@ -75,9 +75,9 @@ class EulerPoincareSuslov(Integrator):
         named = not callable(self.lagrangian)
         return Claims(
             2 if named else 1, symmetric=named, reversible=named, constraint=True, group=True,
-            energy=self.lagrangian == "moser-veselov" and system.group.is_rotation_group(), momentum=True,
+            energy=self.lagrangian == "moser-veselov" and lie_triple_subspace(system), momentum=True,
             symplectic=unconstrained(system),
-            condition="energy with the Moser-Veselov Lagrangian on SO(n); a Lagrangian of your own claims order 1"
+            condition="energy: Moser-Veselov with [[d, d], d] in d; a Lagrangian of your own claims order 1"
         )  # fmt: skip
 
     def pair(self, system: InvariantSystem) -> Discretisation:

@@ -40,6 +40,16 @@ def purely_inertial(system: MechanicalSystem) -> bool:
     return isinstance(system, InvariantSystem | LRSystem) and getattr(system, "potential", None) is None
 
 
+def lie_triple_subspace(system: MechanicalSystem) -> bool:
+    """[[d, d], d] lies in d, as for one half of a symmetric pair, a subalgebra, or a line: exp(d) is then tau(d)."""
+    basis = np.asarray(system.subspace) if isinstance(system, InvariantSystem) else np.eye(system.group.dim)
+    bracket = jax.vmap(jax.vmap(system.group.ad, in_axes=(None, 0)), in_axes=(0, None))
+    inner = bracket(jnp.asarray(basis.T), jnp.asarray(basis.T)).reshape(-1, system.group.dim)
+    triple = np.asarray(bracket(inner, jnp.asarray(basis.T))).reshape(-1, system.group.dim).T
+    off = triple - basis @ np.linalg.lstsq(basis, triple, rcond=None)[0]
+    return bool(np.abs(off).max(initial=0.0) <= 1e-9 * max(1.0, np.abs(triple).max(initial=0.0)))
+
+
 def euclidean(system: MechanicalSystem) -> bool:
     """Q = R^n."""
     return bool(system.group.is_flat)
