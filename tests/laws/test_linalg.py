@@ -92,7 +92,7 @@ SADDLE = np.random.default_rng(11).normal(size=(3, 2, 4))
 
 @pytest.mark.parametrize("key", METRICS)
 def test_the_saddle_point(key):
-    """Whatever the metric is, as long as the whole matrix is regular; a metric that is not definite needs exchanges of rows."""
+    """Any metric will do while the full matrix is regular; one that is not definite needs exchanges of rows."""
     metric, rows, top, bottom = METRICS[key], SADDLE[0], SADDLE[1, 0], SADDLE[1, 1, :2]
     matrix = np.block([[metric, rows.T], [rows, np.zeros((2, 2))]])
     expected = np.linalg.solve(matrix, np.concatenate([top, bottom]))

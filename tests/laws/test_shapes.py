@@ -1,4 +1,4 @@
-"""The shapes in the signatures of groups, mechanics and integrators are true: beartype checks them while laws are traced.
+"""Shapes in the signatures of groups, mechanics and integrators are true: beartype checks them while laws are traced.
 
 Shapes are known when JAX traces, so nothing is compiled. It needs a process of its own: the hook must come before the
 first import of dalembert, and functions that beartype wraps have no fingerprint, so that every step would be traced
@@ -21,7 +21,8 @@ from dalembert.errors import InvalidInput
 from jaxtyping import TypeCheckError
 
 laws = [partial(test_groups.laws, group) for group in test_groups.GROUPS]
-laws += [partial(test_retractions.laws, tau, group) for tau in test_retractions.RETRACTIONS for group in test_retractions.GROUPS]
+pairs = [(tau, group) for tau in test_retractions.RETRACTIONS for group in test_retractions.GROUPS]
+laws += [partial(test_retractions.laws, *pair) for pair in pairs]
 for law in laws:
     jax.eval_shape(law, *4 * [jnp.zeros(law.args[-1].dim)])
 traced = 0

@@ -361,7 +361,7 @@ class Run:
 
     def reaction(self, controls: Any = None) -> Array:
         """The reaction force A^T l of the constraint at each saved state, shape (saves, n), dual to the velocity:
-        torques and forces in the body, in physical units (`coordinates.axes` names them).
+        torques and forces in the body, in physical units (`Group.axes` names them).
 
         It is that of the equations of motion at the saved state, (23) of jimenez-scheurle; the method's own discrete
         multipliers belong to its steps and are in `multipliers`. `controls` has one row a saved state.
