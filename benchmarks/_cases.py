@@ -38,7 +38,9 @@ def compiled(name: str, *defines: str) -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class Case:
-    """A system with a method, and the C of the same scheme: its file, parameters and state (from the start of the run)."""
+    """A system with a method, and the C of the same scheme: its file, parameters and state (from the start of
+    the run).
+    """
 
     name: str
     system: Any
@@ -65,7 +67,9 @@ class Case:
         return problem(*functions(self.integrator, False)[1:], consts, self.first.final)
 
     def kernel(self, steps: int, backend: str = "llvm") -> Callable[[], Any]:
-        """A call that runs `steps` steps from the start and saves them all: machine code alone, memory already there."""
+        """A call that runs `steps` steps from the start and saves them all: machine code alone, memory already
+        there.
+        """
         session, _ = open_session(self.problem(), backend)  # type: ignore[arg-type]
         session.reserve(steps)
         before = session.save_state()
@@ -81,7 +85,9 @@ class Case:
         return da.simulate(self.system, self.integrator, self.state, step=self.step, steps=steps, backend=backend)
 
     def by_hand(self, steps: int, *, fresh: bool = False) -> Callable[[], np.ndarray]:
-        """The same call in C: rows of records (steps, words), in memory that is already there or that every call asks for."""
+        """The same call in C: rows of records (steps, words), in memory that is already there or that every call asks
+        for.
+        """
         run = compiled(self.source, *self.defines).run
         run.restype = ctypes.c_int64
         parameters, before = _doubles(self.parameters(self.system)), self.initial
@@ -90,8 +96,14 @@ class Case:
 
         def call():
             state, out = before.copy(), np.empty_like(room) if fresh else room
-            done = run(pointer(parameters.ctypes.data), ctypes.c_double(self.step), ctypes.c_int64(steps),
-                       ctypes.c_int64(1), pointer(state.ctypes.data), pointer(out.ctypes.data))
+            done = run(
+                pointer(parameters.ctypes.data),
+                ctypes.c_double(self.step),
+                ctypes.c_int64(steps),
+                ctypes.c_int64(1),
+                pointer(state.ctypes.data),
+                pointer(out.ctypes.data),
+            )
             if done != steps:
                 raise RuntimeError(f"{self.name} in C failed after {done} steps")
             return out
@@ -105,7 +117,9 @@ class Case:
         return _doubles([start.t, 0.0, *self.carried(self, start)])
 
     def disagreement(self, steps: int = 1000) -> float:
-        """max |C - dalembert|/(1 + |dalembert|) over all that is saved after `steps` steps, but residual and iterations."""
+        """max |C - dalembert|/(1 + |dalembert|) over all that is saved after `steps` steps, but residual and
+        iterations.
+        """
         records = self.simulate(steps).records._replace(residual=np.zeros(0), iterations=np.zeros(0))
         ours = np.concatenate([np.ravel(leaf[-1]) for leaf in jax.tree.leaves(records) if np.size(leaf)])
         words = len(ours) + 2
@@ -136,7 +150,13 @@ def _doubles(parts: Any) -> np.ndarray:
 def _displaced(case, start):
     """g, M, h times the increment; no change, bend or orientation yet, nothing solved yet."""
     unknowns = case.system.subspace.T @ start.increment
-    return start.g, start.momentum, case.step * unknowns, np.zeros(2 * len(unknowns) + 1), np.zeros(3 if len(unknowns) == 2 else 2)
+    return (
+        start.g,
+        start.momentum,
+        case.step * unknowns,
+        np.zeros(2 * len(unknowns) + 1),
+        np.zeros(3 if len(unknowns) == 2 else 2),
+    )
 
 
 def _motion(g):
@@ -196,7 +216,9 @@ def suslov(lagrangian: str | Callable = "moser-veselov", step: float = 0.05) -> 
     """The generic Suslov body; a function stands for a discrete Lagrangian that a user wrote, differentiated by JAX."""
     system = da.models.suslov(GENERIC)
     source = "suslov_cayley" if lagrangian == "retraction" else "suslov"
-    name = {"moser-veselov": "Suslov, Moser-Veselov", "retraction": "Suslov, Cayley"}.get(str(lagrangian), "Suslov, own Lagrangian")
+    name = {"moser-veselov": "Suslov, Moser-Veselov", "retraction": "Suslov, Cayley"}.get(
+        str(lagrangian), "Suslov, own Lagrangian"
+    )
     state = system.state(momentum=[3.0, 2.0])
     return Case(name, system, da.EulerPoincareSuslov(lagrangian), state, step, source, _upper, _displaced)
 
@@ -235,5 +257,15 @@ def body_map(order: int | str) -> Case:
 
 
 def all_cases() -> list[Case]:
-    return [suslov(), suslov(moser_veselov), suslov("retraction"), sleigh(), particle(), particle("-DEXPLICIT"), disk(), body(),
-            body_map(2), body_map("exact")]
+    return [
+        suslov(),
+        suslov(moser_veselov),
+        suslov("retraction"),
+        sleigh(),
+        particle(),
+        particle("-DEXPLICIT"),
+        disk(),
+        body(),
+        body_map(2),
+        body_map("exact"),
+    ]

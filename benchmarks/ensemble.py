@@ -1,6 +1,7 @@
 """Ensembles of 4096 trajectories on one core against `jax.vmap` on the same core, and two threads against one.
 
-Two vmaps: of the scheme as a JAX user writes it (plain.py), and of dalembert's own step, which is leaner. Targets: at least 80
+Two vmaps: of the scheme as a JAX user writes it (plain.py), and of dalembert's own step, which is leaner. Targets: at
+least 80
 times faster than vmap; two threads at least 1.8 times faster than one. Only the last states are saved.
 """
 
@@ -53,7 +54,11 @@ def measured(case: Case, repeats: int) -> list[str]:
     row = [case.name, f"{1e9 * median(each['kernel']):.1f}"]
     for name in ("plain", "ours"):
         there = name in each
-        row += [f"{1e9 * median(each[name]):.0f}", verdict(ratio(each[name], each["kernel"]), 80, at_most=False)] if there else ["-", "-"]
+        row += (
+            [f"{1e9 * median(each[name]):.0f}", verdict(ratio(each[name], each["kernel"]), 80, at_most=False)]
+            if there
+            else ["-", "-"]
+        )
     if len(CORES) < 2:
         return [*row, "one core"]
     os.sched_setaffinity(0, CORES)
@@ -71,9 +76,25 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default="", help="names that contain this")
     given = parser.parse_args()
-    cases = [suslov(), suslov(moser_veselov), suslov("retraction"), sleigh(), particle(), disk(), body(), body_map("exact")]
-    head = [f"{MEMBERS} members, per member and step", "kernel ns", "vmap of the plain step ns", "/kernel",
-            "vmap of our step ns", "/kernel", "2 threads"]
+    cases = [
+        suslov(),
+        suslov(moser_veselov),
+        suslov("retraction"),
+        sleigh(),
+        particle(),
+        disk(),
+        body(),
+        body_map("exact"),
+    ]
+    head = [
+        f"{MEMBERS} members, per member and step",
+        "kernel ns",
+        "vmap of the plain step ns",
+        "/kernel",
+        "vmap of our step ns",
+        "/kernel",
+        "2 threads",
+    ]
     table(head, [measured(case, given.repeats) for case in cases if given.only in case.name])
     print("! marks a missed target (80 x vmap, 1.8 x one thread)")
     print(f"load of the machine {os.getloadavg()[0]:.1f}: where others use the cores, the last column is a lower bound")

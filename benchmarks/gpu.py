@@ -1,8 +1,10 @@
-"""2^20 trajectories in double precision on a GPU: dalembert's kernel, hand-written CUDA of the same scheme, and `jax.vmap`
+"""2^20 trajectories in double precision on a GPU: dalembert's kernel, hand-written CUDA of the same scheme, and
+`jax.vmap`
 of the scheme as a JAX user writes it (plain.py) and of dalembert's own, leaner step.
 
 Targets on an H200: generic Suslov Moser-Veselov in at most 25 ps per trajectory and step (aim: 17), at least 200 times
-faster than `jax.vmap` on the same GPU. Times are differences of a long and a short run, so that copies and launches drop out.
+faster than `jax.vmap` on the same GPU. Times are differences of a long and a short run, so that copies and launches
+drop out.
 Needs jax, numpy and cupy alone.
 """
 
@@ -50,7 +52,10 @@ def kernel(case: Case, start: da.Trajectory, backend: str) -> Callable[[int], An
 def rows_of_suslov(case: Case, start: da.Trajectory) -> np.ndarray:
     """State of cuda/suslov.cu: g, m, x, change, bend, sign, iterations, steps."""
     state, count = start.records.state, start.records.state.t.shape[0]
-    first = [np.asarray(leaf)[:, 0].reshape(count, -1) for leaf in (state.g, state.momentum, case.step * state.increment[..., :2])]
+    first = [
+        np.asarray(leaf)[:, 0].reshape(count, -1)
+        for leaf in (state.g, state.momentum, case.step * state.increment[..., :2])
+    ]
     return np.concatenate([*first, np.zeros((count, 7))], axis=1).T
 
 
@@ -59,7 +64,9 @@ def rows_of_body(case: Case, start: da.Trajectory) -> np.ndarray:
     states = members(case, start.records.state.t.shape[0])
     carry, _ = jax.jit(jax.vmap(lambda state: case.integrator.start(case.system, state, case.step)))(states)
     s = carry.step
-    return np.concatenate([*(np.asarray(leaf) for leaf in (carry.q, carry.m, s.p, s.r, s.a, s.f)), np.asarray(s.C)[:, None]], axis=1).T
+    return np.concatenate(
+        [*(np.asarray(leaf) for leaf in (carry.q, carry.m, s.p, s.r, s.a, s.f)), np.asarray(s.C)[:, None]], axis=1
+    ).T
 
 
 def by_hand(case: Case, rows: np.ndarray, name: str) -> Callable[[int], np.ndarray]:
@@ -75,7 +82,9 @@ def by_hand(case: Case, rows: np.ndarray, name: str) -> Callable[[int], np.ndarr
 
     def run(steps: int):
         state[...] = before
-        function((blocks,), (THREADS,), (inertia, np.float64(case.step), np.int64(steps), state, np.int64(rows.shape[1])))
+        function(
+            (blocks,), (THREADS,), (inertia, np.float64(case.step), np.int64(steps), state, np.int64(rows.shape[1]))
+        )
         cupy.cuda.Device().synchronize()
         return state
 
@@ -156,7 +165,10 @@ def measured(case: Case, name: str, rows: Callable, given: argparse.Namespace, r
     row += [f"{1e12 * hand_seconds:.1f}", f"{seconds / hand_seconds:.2f}", f"{off:.0e}"]
     if jax.devices()[0].platform != "gpu":
         return [*row, "no GPU in JAX", "-", "-", "-"]
-    scans = [plain.runner(case, members(case, count)) if case.name in plain.SCHEMES else None, kernel(case, start, "xla")]
+    scans = [
+        plain.runner(case, members(case, count)) if case.name in plain.SCHEMES else None,
+        kernel(case, start, "xla"),
+    ]
     for scan in scans:
         vmapped = per_step(scan, SHORT_VMAP, LONG_VMAP, given.repeats) / count if scan else 0.0
         row += [f"{1e12 * vmapped:.0f}", verdict(vmapped / seconds, 200, at_most=False)] if scan else ["-", "-"]
@@ -185,10 +197,26 @@ def main() -> None:
     where = jax.devices()[0].platform
     print(f"2^{given.exponent} trajectories; multiply-adds: {rate / 1e12:.1f} TFLOP/s; JAX on {where}", flush=True)
     cases = ((suslov(step=0.01), "suslov", rows_of_suslov), (body_map("exact"), "body", rows_of_body))
-    head = ["per trajectory and step", "cuda ps", "iterations", "operations", "flops", "of peak", "by hand ps", "cuda/hand", "off",
-            "vmap of the plain step ps", "/cuda", "vmap of our step ps", "/cuda"]
+    head = [
+        "per trajectory and step",
+        "cuda ps",
+        "iterations",
+        "operations",
+        "flops",
+        "of peak",
+        "by hand ps",
+        "cuda/hand",
+        "off",
+        "vmap of the plain step ps",
+        "/cuda",
+        "vmap of our step ps",
+        "/cuda",
+    ]
     table(head, [measured(*case, given, rate) for case in cases])
-    print("targets: Suslov at most 25 ps, at least 200 x vmap (! marks a miss); `off`: momentum against CUDA by hand after 100 steps")
+    print(
+        "targets: Suslov at most 25 ps, at least 200 x vmap (! marks a miss); `off`: momentum against "
+        "CUDA by hand after 100 steps"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Long runs of the command line: its ratio to C with the start-up subtracted, constant memory, and the growth of round-off.
+"""Long runs of the command line: its ratio to C with the start-up subtracted, constant memory, and the growth of
+round-off.
 
-Targets: the ratio of one trajectory (1.5) also for 10^7 steps of `dalembert run`, which keeps extremes of energy, constraint and
+Targets: the ratio of one trajectory (1.5) also for 10^7 steps of `dalembert run`, which keeps extremes of energy,
+constraint and
 group over all steps; memory that does not grow; an energy error that grows no faster than the square root of the steps.
 """
 
@@ -91,7 +93,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=float, default=1e7)
-    parser.add_argument("--longest", type=float, default=1e8, help="steps of the run that measures memory; 1e9 takes two minutes")
+    parser.add_argument(
+        "--longest", type=float, default=1e8, help="steps of the run that measures memory; 1e9 takes two minutes"
+    )
     given = parser.parse_args()
     steps, longest = int(given.steps), int(given.longest)
 
@@ -101,16 +105,26 @@ def main() -> None:
         whole, start = (command_line(SUSLOV.format(steps=count))[0] for count in (steps, 1000))
         ours.append((whole - start) / steps)
         theirs.append(by_hand(steps) / steps)
-    print(f"dalembert run, {steps:.0e} Suslov steps: {1e9 * median(ours):.0f} ns a step, C {1e9 * median(theirs):.0f} ns, "
-          f"ratio {verdict(ratio(ours, theirs), 1.5, at_most=True)}")
+    print(
+        f"dalembert run, {steps:.0e} Suslov steps: {1e9 * median(ours):.0f} ns a step, C "
+        f"{1e9 * median(theirs):.0f} ns, "
+        f"ratio {verdict(ratio(ours, theirs), 1.5, at_most=True)}"
+    )
 
     memory = {count: command_line(SUSLOV.format(steps=count))[1] for count in (10**5, longest)}
     grown = (memory[longest] - memory[10**5]) / 2**20
-    print(f"peak memory: {memory[10**5] / 2**20:.0f} MiB for 1e5 steps, {grown:+.1f} MiB for {longest:.0e}{' !' if grown > 16 else ''}")
+    print(
+        f"peak memory: {memory[10**5] / 2**20:.0f} MiB for 1e5 steps, {grown:+.1f} MiB for "
+        f"{longest:.0e}{' !' if grown > 16 else ''}"
+    )
 
     rows = []
-    texts = {"suslov": SUSLOV, "rigid body, Newton": BODY.replace("{method}", "euler-poincare-suslov"),
-             "rigid body, exact": BODY.replace("{method}", "discrete-moser-veselov"), "particle": PARTICLE}
+    texts = {
+        "suslov": SUSLOV,
+        "rigid body, Newton": BODY.replace("{method}", "euler-poincare-suslov"),
+        "rigid body, exact": BODY.replace("{method}", "discrete-moser-veselov"),
+        "particle": PARTICLE,
+    }
     counts = [10**5, 10**6, 10**7]
     for name, text in texts.items():
         errors = []
@@ -120,7 +134,9 @@ def main() -> None:
         slope = math.log10(max(errors[-1], 1e-16) / max(errors[0], 1e-16)) / 2
         rows.append([name, *(f"{error:.1e}" for error in errors), verdict(slope, 0.6, at_most=True)])
     table(["relative energy error after", *(f"{count:.0e}" for count in counts), "growth"], rows)
-    print("growth: error ~ steps^growth; 0.5 is the random walk of round-off, 0 a bounded error; ! marks a missed target")
+    print(
+        "growth: error ~ steps^growth; 0.5 is the random walk of round-off, 0 a bounded error; ! marks a missed target"
+    )
 
 
 if __name__ == "__main__":

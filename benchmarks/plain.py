@@ -1,7 +1,10 @@
-"""The schemes of the benchmarks as a JAX user writes them: discrete equations, `jax.jacfwd`, `jnp.linalg.solve`, `jit(vmap(loop))`.
+"""The schemes of the benchmarks as a JAX user writes them: discrete equations, `jax.jacfwd`, `jnp.linalg.solve`,
+`jit(vmap(loop))`.
 
-Nothing of dalembert's step is in here. Every scheme solves for its fewest unknowns, starts Newton from the last solution, evaluates
-residual and Jacobian in one pass, and stops when an update is at round-off. `python benchmarks/plain.py` compares the results with
+Nothing of dalembert's step is in here. Every scheme solves for its fewest unknowns, starts Newton from the last
+solution, evaluates
+residual and Jacobian in one pass, and stops when an update is at round-off. `python benchmarks/plain.py` compares the
+results with
 dalembert's after 50 steps.
 """
 
@@ -23,7 +26,9 @@ TOLERANCE, ITERATIONS = 1e-13, 20
 
 
 class Plain(NamedTuple):
-    """A scheme for one member: what it carries from a state on, and how a step moves that. The configuration comes first."""
+    """A scheme for one member: what it carries from a state on, and how a step moves that. The configuration comes
+    first.
+    """
 
     start: Callable[[da.State], Any]
     step: Callable[[Any], Any]
@@ -210,7 +215,9 @@ SCHEMES = {
 
 
 def runner(case: Case, states: da.State) -> Callable[[int], Any]:
-    """A call that takes all members some steps from their states and gives what they carry then, on whatever device JAX uses."""
+    """A call that takes all members some steps from their states and gives what they carry then, on whatever device JAX
+    uses.
+    """
     start, step = SCHEMES[case.name](case)
     before = jax.block_until_ready(jax.jit(jax.vmap(start))(states))
 
@@ -227,7 +234,9 @@ def disagreement(case: Case, count: int = 64, steps: int = 50) -> float:
     theirs = runner(case, states)(steps)[0]
     ours = da.ensemble(case.system, case.integrator, states, step=case.step, steps=steps, save_every=steps)
     last: Any = ours.g[0] if isinstance(ours.g, tuple) else ours.g
-    if case.name == "particle":  # saved is the point between two nodes: half a step of its velocity further lies the node
+    if (
+        case.name == "particle"
+    ):  # saved is the point between two nodes: half a step of its velocity further lies the node
         last = last + 0.5 * case.step * ours.xi
     return float(np.max(np.abs(np.asarray(last)[:, -1] - np.asarray(theirs))))
 

@@ -1,4 +1,5 @@
-"""The free rigid body: speed of the exact map against its own C, and a work-precision table of the methods (and heyoka, if installed).
+"""The free rigid body: speed of the exact map against its own C, and a work-precision table of the methods (and heyoka,
+if installed).
 
 Run: .venv/bin/python benchmarks/rigid_body.py [steps]. The C is compiled with gcc -O3 -march=native.
 """
@@ -59,7 +60,9 @@ def compiled():
 def speed(steps: int) -> None:
     """Nanoseconds a step of the C loop and of `simulate`, taken in turn; the best of five."""
     library = compiled()
-    step, _, _ = map_constants(jnp.diag(jnp.asarray(INERTIA)), jnp.asarray(MOMENTUM), jnp.asarray(0.1), "exact", "moments")
+    step, _, _ = map_constants(
+        jnp.diag(jnp.asarray(INERTIA)), jnp.asarray(MOMENTUM), jnp.asarray(0.1), "exact", "moments"
+    )
     numbers = np.concatenate([step.p, step.r, step.a, step.f, [step.C]]).astype(float)
     system = rigid_body(INERTIA)
     state = system.state(momentum=MOMENTUM)
@@ -128,7 +131,8 @@ def heyoka() -> None:
         integrator.propagate_until(END)
         taken = time.perf_counter() - begin
         print(
-            f"heyoka, {name}: {1e3 * taken:.2f} ms, momentum error {np.abs(integrator.state[:3] - motion.momentum).max():.1e}"
+            f"heyoka, {name}: {1e3 * taken:.2f} ms, momentum error "
+            f"{np.abs(integrator.state[:3] - motion.momentum).max():.1e}"
         )
 
 

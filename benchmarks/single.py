@@ -1,7 +1,9 @@
 """One trajectory, every state saved: dalembert against hand-written C of the same scheme and against the XLA scan.
 
-Targets: at most 1.5 times C, at least 30 times faster than XLA. `kernel` is the machine code alone, on memory that is already
-there, over the first 1000 steps; `simulate` is what a user calls, over 10^5 steps with its fixed cost subtracted, against C that
+Targets: at most 1.5 times C, at least 30 times faster than XLA. `kernel` is the machine code alone, on memory that is
+already
+there, over the first 1000 steps; `simulate` is what a user calls, over 10^5 steps with its fixed cost subtracted,
+against C that
 asks for its memory too.
 """
 
@@ -39,9 +41,13 @@ def measured(case: Case, repeats: int) -> list[str]:
     simulated = [(a - b) / (LONG - SHORT) for a, b in zip(times["long"], times["short"], strict=True)]
     iterations = np.mean(case.simulate(STEPS).iterations)
     return [
-        case.name, f"{off:.0e}", f"{iterations:.2f}", f"{case.problem().lower().program.operations}",
+        case.name,
+        f"{off:.0e}",
+        f"{iterations:.2f}",
+        f"{case.problem().lower().program.operations}",
         *(f"{1e9 * median(each):.0f}" for each in (c, kernel, c_long, simulated, xla)),
-        verdict(ratio(kernel, c), 1.5, at_most=True), verdict(ratio(simulated, c_long), 1.5, at_most=True),
+        verdict(ratio(kernel, c), 1.5, at_most=True),
+        verdict(ratio(simulated, c_long), 1.5, at_most=True),
         verdict(ratio(xla, kernel), 30, at_most=False),
     ]
 
@@ -56,8 +62,20 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--only", default="", help="names that contain this")
     given = parser.parse_args()
-    head = ["one trajectory", "off", "iterations", "operations", "C ns", "kernel ns", "C long", "simulate", "XLA ns", "kernel/C",
-            "simulate/C", "XLA/kernel"]
+    head = [
+        "one trajectory",
+        "off",
+        "iterations",
+        "operations",
+        "C ns",
+        "kernel ns",
+        "C long",
+        "simulate",
+        "XLA ns",
+        "kernel/C",
+        "simulate/C",
+        "XLA/kernel",
+    ]
     table(head, [measured(case, given.repeats) for case in all_cases() if given.only in case.name])
     print("processor time per step, medians of interleaved repeats; ! marks a missed target (1.5 x C, 30 x XLA)")
 

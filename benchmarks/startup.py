@@ -1,6 +1,8 @@
-"""The first result of every built-in system from a cold process, without and with the disk cache, and where the time goes.
+"""The first result of every built-in system from a cold process, without and with the disk cache, and where the time
+goes.
 
-Targets: under 3 s without, under 1.5 s with the cache; changing any parameter compiles nothing. The processor time of the
+Targets: under 3 s without, under 1.5 s with the cache; changing any parameter compiles nothing. The processor time of
+the
 process is the measure (it does not count what other processes take); wall time is printed beside it.
 """
 
@@ -41,7 +43,9 @@ def command(config: str) -> list[str]:
 
 
 def measured(example: str, repeats: int) -> list[list[str]]:
-    """Rows without and with the cache: processor and wall seconds of the command line, then the parts of one process."""
+    """Rows without and with the cache: processor and wall seconds of the command line, then the parts of one
+    process.
+    """
     rows = []
     with tempfile.TemporaryDirectory() as warm:
         os.chmod(warm, 0o700)
@@ -59,13 +63,21 @@ def measured(example: str, repeats: int) -> list[list[str]]:
                 child = [sys.executable, __file__, "--parts", example]
                 parts = json.loads(timed(child, warm if name == "with cache" else fresh)[2])
             processor, wall = (statistics.median(column) for column in zip(*times, strict=True))
-            rows.append([f"{example}, {name}", verdict(processor, target, at_most=True), f"{wall:.2f}",
-                         *(f"{parts[key]:.2f}" for key in PARTS)])
+            rows.append(
+                [
+                    f"{example}, {name}",
+                    verdict(processor, target, at_most=True),
+                    f"{wall:.2f}",
+                    *(f"{parts[key]:.2f}" for key in PARTS),
+                ]
+            )
     return rows
 
 
 def every_model(repeats: int) -> list[list[str]]:
-    """Rows of all built-in systems with their own examples: processor and wall seconds with a warm cache, the best of several."""
+    """Rows of all built-in systems with their own examples: processor and wall seconds with a warm cache, the best of
+    several.
+    """
     from dalembert.io.config import to_toml
     from dalembert.models import MODELS
 
@@ -74,18 +86,37 @@ def every_model(repeats: int) -> list[list[str]]:
         os.chmod(folder, 0o700)
         for model in MODELS.values():
             config = Path(folder, f"{model.name}.toml")
-            config.write_text(to_toml({"system": {"name": model.name, **model.example}, "method": dict(model.method),
-                                     "initial": dict(model.initial), "run": {"step": model.step, "steps": 100}}))
+            config.write_text(
+                to_toml(
+                    {
+                        "system": {"name": model.name, **model.example},
+                        "method": dict(model.method),
+                        "initial": dict(model.initial),
+                        "run": {"step": model.step, "steps": 100},
+                    }
+                )
+            )
             first = timed(command(str(config)), folder)
             times = [timed(command(str(config)), folder)[:2] for _ in range(repeats)]
             processor, wall = (min(column) for column in zip(*times, strict=True))
-            rows.append([model.name, verdict(first[0], 3.0, at_most=True), verdict(processor, 1.5, at_most=True), f"{wall:.2f}"])
+            rows.append(
+                [model.name, verdict(first[0], 3.0, at_most=True), verdict(processor, 1.5, at_most=True), f"{wall:.2f}"]
+            )
     return rows
 
 
 # ---- inside one process
 
-PARTS = ("import jax", "import dalembert", "load", "run", "trace+lower", "XLA compile", "native compile", "compilations")
+PARTS = (
+    "import jax",
+    "import dalembert",
+    "load",
+    "run",
+    "trace+lower",
+    "XLA compile",
+    "native compile",
+    "compilations",
+)
 
 
 class Counter:
@@ -94,8 +125,7 @@ class Counter:
     def __init__(self) -> None:
         import jax
 
-        from dalembert.kernels import llvm
-        from dalembert.kernels import problem
+        from dalembert.kernels import llvm, problem
 
         self.seconds = {"trace+lower": 0.0, "XLA compile": 0.0, "native compile": 0.0}
         self.compilations = 0
@@ -138,8 +168,14 @@ def parts(example: str) -> dict[str, float]:
     da.simulate(job.system, job.integrator, job.state, step=job.run["step"], steps=job.run["steps"], monitor=True)
     marks.append(time.process_time())
     spans = [b - a for a, b in pairwise(marks)]
-    return {"import jax": spans[0], "import dalembert": spans[1], "load": spans[3], "run": spans[4], **counter.seconds,
-            "compilations": counter.compilations}
+    return {
+        "import jax": spans[0],
+        "import dalembert": spans[1],
+        "load": spans[3],
+        "run": spans[4],
+        **counter.seconds,
+        "compilations": counter.compilations,
+    }
 
 
 GENERIC = [[3, 0, 1], [0, 4, 0.5], [1, 0.5, 5]]
@@ -184,9 +220,15 @@ def main() -> None:
     else:
         head = ["dalembert run, seconds", "processor", "wall", *PARTS]
         table(head, [row for example in EXAMPLES for row in measured(example, given.repeats)])
-        print("`load` and `run` contain the three columns after them; ! marks a missed target (3 s without, 1.5 s with the cache)")
+        print(
+            "`load` and `run` contain the three columns after them; ! marks a missed target (3 s without, "
+            "1.5 s with the cache)"
+        )
         again = json.loads(timed([sys.executable, __file__, "--recompilations"], "off")[2])
-        print("compilations after a change of", ", ".join(f"{name}: {count}{' !' if count else ''}" for name, count in again.items()))
+        print(
+            "compilations after a change of",
+            ", ".join(f"{name}: {count}{' !' if count else ''}" for name, count in again.items()),
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""The studio: a slider that moves. 10^5 steps on one core, the simulation alone and from the request to the payload; the first picture.
+"""The studio: a slider that moves. 10^5 steps on one core, the simulation alone and from the request to the payload;
+the first picture.
 
-Time is processor time, but for the start of the command, which is measured by the clock on the wall. Every repeat has another value of a
+Time is processor time, but for the start of the command, which is measured by the clock on the wall. Every repeat has
+another value of a
 parameter, as a slider gives it: `compiled` counts what the machine had to compile for that, and must be 0.
 """
 

@@ -1,6 +1,8 @@
-"""A sweep of Suslov trajectories into a Zarr store against its bare kernel, its memory, and two Dask workers against one.
+"""A sweep of Suslov trajectories into a Zarr store against its bare kernel, its memory, and two Dask workers against
+one.
 
-Targets: at most 15 % over the bare kernel, less than 1 GiB, two workers at least 1.8 times as fast as one. The issue's size is
+Targets: at most 15 % over the bare kernel, less than 1 GiB, two workers at least 1.8 times as fast as one. The issue's
+size is
 `--members 1e6 --steps 1000`; the default is a tenth of the members, for blocks of the same 65536 lanes.
 """
 

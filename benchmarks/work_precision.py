@@ -1,9 +1,14 @@
-"""Time to accuracy: the error at the end of a run against the processor time it takes, beside heyoka, diffrax and SciPy.
+"""Time to accuracy: the error at the end of a run against the processor time it takes, beside heyoka, diffrax and
+SciPy.
 
-Compilation and set-up are not counted, for anybody; only the last state is kept. Peers that are not installed are left out
-(`pip install dalembert[bench]`). A geometric method is chosen for what it keeps over long times; this asks only how soon it is
-accurate at t = 20. The peers are given equations that were derived by hand, in the fewest variables (quaternions, Euler angles);
-our methods differentiate the Lagrangian. Both sides integrate the whole configuration. What is timed is one call from Python: of
+Compilation and set-up are not counted, for anybody; only the last state is kept. Peers that are not installed are left
+out
+(`pip install dalembert[bench]`). A geometric method is chosen for what it keeps over long times; this asks only how
+soon it is
+accurate at t = 20. The peers are given equations that were derived by hand, in the fewest variables (quaternions, Euler
+angles);
+our methods differentiate the Lagrangian. Both sides integrate the whole configuration. What is timed is one call from
+Python: of
 ours that of the machine code (a whole `simulate` takes 2 to 3 ms more), of heyoka `propagate_until`.
 """
 
@@ -57,16 +62,23 @@ def turning(q, w):
     """q' of the attitude quaternion, scalar first, with body velocity w."""
     a, b, c, d = q
     u, v, z = w
-    return [0.5 * (-b * u - c * v - d * z), 0.5 * (a * u + c * z - d * v), 0.5 * (a * v - b * z + d * u), 0.5 * (a * z + b * v - c * u)]
+    return [
+        0.5 * (-b * u - c * v - d * z),
+        0.5 * (a * u + c * z - d * v),
+        0.5 * (a * v - b * z + d * u),
+        0.5 * (a * z + b * v - c * u),
+    ]
 
 
 def rotation(q) -> np.ndarray:
     a, b, c, d = q / np.sqrt(q @ q)
-    return np.array([
-        [1 - 2 * (c * c + d * d), 2 * (b * c - a * d), 2 * (b * d + a * c)],
-        [2 * (b * c + a * d), 1 - 2 * (b * b + d * d), 2 * (c * d - a * b)],
-        [2 * (b * d - a * c), 2 * (c * d + a * b), 1 - 2 * (b * b + c * c)],
-    ])
+    return np.array(
+        [
+            [1 - 2 * (c * c + d * d), 2 * (b * c - a * d), 2 * (b * d + a * c)],
+            [2 * (b * c + a * d), 1 - 2 * (b * b + d * d), 2 * (c * d - a * b)],
+            [2 * (b * d - a * c), 2 * (c * d + a * b), 1 - 2 * (b * b + c * c)],
+        ]
+    )
 
 
 def with_attitude(vector, q) -> np.ndarray:
@@ -74,7 +86,12 @@ def with_attitude(vector, q) -> np.ndarray:
 
 
 ONE = (1.0, 0.0, 0.0, 0.0)
-HIGH = {"Taylor": da.Taylor(), "Dormand-Prince": da.DormandPrince(), "Gauss, order 6": da.Gauss(3), "Runge-Kutta 4": da.RungeKutta()}
+HIGH = {
+    "Taylor": da.Taylor(),
+    "Dormand-Prince": da.DormandPrince(),
+    "Gauss, order 6": da.Gauss(3),
+    "Runge-Kutta 4": da.RungeKutta(),
+}
 
 
 def rigid_body() -> Problem:
@@ -89,8 +106,16 @@ def rigid_body() -> Problem:
     orders = {f"Moser-Veselov, order {order}": DiscreteMoserVeselov(order=order) for order in (2, 4, 6, 10)}
     methods = {"Moser-Veselov, exact": DiscreteMoserVeselov(), **orders, **HIGH}
     start = np.array([1.8, 0.4, -0.9, *ONE])
-    return Problem("free rigid body", field, start, system, system.state(momentum=start[:3]), methods,
-                   lambda s: np.concatenate([s.momentum, np.ravel(s.g)]), lambda y: with_attitude(y[:3], y[3:]))
+    return Problem(
+        "free rigid body",
+        field,
+        start,
+        system,
+        system.state(momentum=start[:3]),
+        methods,
+        lambda s: np.concatenate([s.momentum, np.ravel(s.g)]),
+        lambda y: with_attitude(y[:3], y[3:]),
+    )
 
 
 def suslov() -> Problem:
@@ -104,11 +129,23 @@ def suslov() -> Problem:
         return [scale * (d * f - b * g), scale * (a * g - b * f), *turning(y[2:], (u, v, 0.0 * u))]
 
     system = da.models.suslov(GENERIC)
-    methods = {"Moser-Veselov": da.EulerPoincareSuslov("moser-veselov"), "Cayley": da.EulerPoincareSuslov("retraction"),
-               "composition, order 6": da.Composition(base=da.RetractionAdapted()), **HIGH}
+    methods = {
+        "Moser-Veselov": da.EulerPoincareSuslov("moser-veselov"),
+        "Cayley": da.EulerPoincareSuslov("retraction"),
+        "composition, order 6": da.Composition(base=da.RetractionAdapted()),
+        **HIGH,
+    }
     start = np.array([0.9, 0.5, *ONE])
-    return Problem("Suslov", field, start, system, system.state(xi=[0.9, 0.5, 0.0]), methods,
-                   lambda s: np.concatenate([s.xi[:2], np.ravel(s.g)]), lambda y: with_attitude(y[:2], y[2:]))
+    return Problem(
+        "Suslov",
+        field,
+        start,
+        system,
+        system.state(xi=[0.9, 0.5, 0.0]),
+        methods,
+        lambda s: np.concatenate([s.xi[:2], np.ravel(s.g)]),
+        lambda y: with_attitude(y[:2], y[2:]),
+    )
 
 
 def sleigh() -> Problem:
@@ -122,11 +159,21 @@ def sleigh() -> Problem:
         return [rate, a * w * w + b * rate, w, v * cos(theta), v * sin(theta)]
 
     system = da.models.chaplygin_sleigh(mass, inertia, a, b)
-    methods = {"Moser-Veselov": da.EulerPoincareSuslov("moser-veselov"),
-               "composition, order 6": da.Composition(base=da.RetractionAdapted()), **HIGH}
-    return Problem("Chaplygin sleigh", field, np.array([0.5, -1.0, 0.0, 0.0, 0.0]), system, system.state(xi=[0.5, -1.0, 0.0]), methods,
-                   lambda s: np.concatenate([s.xi[:2], s.g[:2, 2], s.g[:2, 0]]),
-                   lambda y: np.array([y[0], y[1], y[3], y[4], np.cos(y[2]), np.sin(y[2])]))
+    methods = {
+        "Moser-Veselov": da.EulerPoincareSuslov("moser-veselov"),
+        "composition, order 6": da.Composition(base=da.RetractionAdapted()),
+        **HIGH,
+    }
+    return Problem(
+        "Chaplygin sleigh",
+        field,
+        np.array([0.5, -1.0, 0.0, 0.0, 0.0]),
+        system,
+        system.state(xi=[0.5, -1.0, 0.0]),
+        methods,
+        lambda s: np.concatenate([s.xi[:2], s.g[:2, 2], s.g[:2, 0]]),
+        lambda y: np.array([y[0], y[1], y[3], y[4], np.cos(y[2]), np.sin(y[2])]),
+    )
 
 
 def particle() -> Problem:
@@ -137,13 +184,22 @@ def particle() -> Problem:
 
     system = da.models.nonholonomic_particle("harmonic")
     methods = {"Lagrange-d'Alembert": da.LagrangeDAlembert(), "composition, order 6": da.Composition(), **HIGH}
-    return Problem("nonholonomic particle", field, np.array([0.3, 0.5, -0.2, 1.1, 0.7]), system,
-                   system.state([0.3, 0.5, -0.2], [1.1, 0.7, 0.55]), methods,
-                   lambda s: np.concatenate([s.g, s.xi[:2]]), lambda y: np.asarray(y))
+    return Problem(
+        "nonholonomic particle",
+        field,
+        np.array([0.3, 0.5, -0.2, 1.1, 0.7]),
+        system,
+        system.state([0.3, 0.5, -0.2], [1.1, 0.7, 0.55]),
+        methods,
+        lambda s: np.concatenate([s.g, s.xi[:2]]),
+        lambda y: np.asarray(y),
+    )
 
 
 def disk() -> Problem:
-    """A disk that leans by alpha, heads for psi and spins with s: R = Rz(psi) Rx(alpha) Ry(phi), p and q about its other two axes."""
+    """A disk that leans by alpha, heads for psi and spins with s: R = Rz(psi) Rx(alpha) Ry(phi), p and q about its
+    other two axes.
+    """
     mass, r, gravity, axial, across = 1.0, 0.5, 9.81, 0.125, 0.0625
     A, C = across + mass * r * r, axial + mass * r * r
 
@@ -153,8 +209,16 @@ def disk() -> Problem:
         k = turn * sin(alpha)
         rate = (C * q * s - across * k * q + mass * gravity * r * sin(alpha)) / A
         back = p * cos(alpha)
-        return [p, turn, s - k, rate, -(mass * r * r / C) * q * p, p * (k - (axial / across) * s),
-                r * (s * cos(psi) + back * sin(psi)), r * (s * sin(psi) - back * cos(psi))]
+        return [
+            p,
+            turn,
+            s - k,
+            rate,
+            -(mass * r * r / C) * q * p,
+            p * (k - (axial / across) * s),
+            r * (s * cos(psi) + back * sin(psi)),
+            r * (s * sin(psi) - back * cos(psi)),
+        ]
 
     system = da.models.rolling_disk(mass, r, gravity=gravity)
     methods = {"Lagrange-d'Alembert": da.LagrangeDAlembert(), "composition, order 6": da.Composition(), **HIGH}
@@ -165,13 +229,22 @@ def disk() -> Problem:
     def compared(y):
         return np.concatenate([y[4:5], (about(2, y[1]) @ about(0, y[0]) @ about(1, y[2])).ravel(), y[6:]])
 
-    return Problem("rolling disk", field, np.array([0.0, 0.0, 0.0, 0.2, 6.0, 0.5, 0.0, 0.0]), system,
-                   system.state(xi=[0.2, 6.0, 0.5, 3.0, -0.1]), methods,
-                   lambda s: np.concatenate([s.xi[1:2], np.ravel(s.g[0]), s.g[1]]), compared)
+    return Problem(
+        "rolling disk",
+        field,
+        np.array([0.0, 0.0, 0.0, 0.2, 6.0, 0.5, 0.0, 0.0]),
+        system,
+        system.state(xi=[0.2, 6.0, 0.5, 3.0, -0.1]),
+        methods,
+        lambda s: np.concatenate([s.xi[1:2], np.ravel(s.g[0]), s.g[1]]),
+        compared,
+    )
 
 
 def reference(case: Problem, steps: int = 4000) -> np.ndarray:
-    """The end of the motion to 1e-15 or so: Dormand and Prince's method of order 8 with fixed steps in extended precision."""
+    """The end of the motion to 1e-15 or so: Dormand and Prince's method of order 8 with fixed steps in extended
+    precision.
+    """
     from scipy.integrate import DOP853
 
     A, B, count = DOP853.A.astype(np.longdouble), DOP853.B.astype(np.longdouble), DOP853.n_stages
@@ -218,7 +291,9 @@ def dalembert_runs(case: Problem, integrator: Any) -> Runs:
 
 
 def works(method: Any, consts: Any, given: Any) -> bool:
-    """Whether the start of a method computes what it carries; an explicit method begins with the state that it is given."""
+    """Whether the start of a method computes what it carries; an explicit method begins with the state that it is
+    given.
+    """
     carried = problem(stay, lambda consts, given: method.start(consts[0], given[0], consts[1])[0], consts, given)
     program = carried.lower().program
     return any(program.count(block) for block in ("setup", "observe"))
@@ -228,7 +303,9 @@ def variants(integrator: Any) -> list[tuple[Any, int]]:
     """(method, steps): many steps, few of an exact map, one of a method that takes its own substeps."""
     if isinstance(integrator, da.DormandPrince | da.Taylor):
         return [(replace(integrator, tolerance=tolerance), 1) for tolerance in TOLERANCES]
-    return [(integrator, steps) for steps in ((1, *STEPS[2:6]) if getattr(integrator, "order", None) == "exact" else STEPS)]
+    return [
+        (integrator, steps) for steps in ((1, *STEPS[2:6]) if getattr(integrator, "order", None) == "exact" else STEPS)
+    ]
 
 
 def scipy_runs(case: Problem, method: str) -> Runs:
@@ -238,7 +315,9 @@ def scipy_runs(case: Problem, method: str) -> Runs:
         return case.field(y, np.cos, np.sin)
 
     for tolerance in TOLERANCES:
-        run = partial(solve_ivp, field, (0.0, END), case.start, method=method, rtol=max(tolerance, 3e-14), atol=tolerance)
+        run = partial(
+            solve_ivp, field, (0.0, END), case.start, method=method, rtol=max(tolerance, 3e-14), atol=tolerance
+        )
         yield case.compared(run().y[:, -1]), run
 
 
@@ -252,12 +331,25 @@ def diffrax_runs(case: Problem, solver: str) -> Runs:
     def solve(y, tolerance):
         controller = diffrax.PIDController(rtol=tolerance, atol=tolerance)
         chosen = getattr(diffrax, solver)()
-        return diffrax.diffeqsolve(term, chosen, 0.0, END, 0.01, y, saveat=diffrax.SaveAt(t1=True), stepsize_controller=controller,
-                                   max_steps=None, throw=False).ys[-1]
+        return diffrax.diffeqsolve(
+            term,
+            chosen,
+            0.0,
+            END,
+            0.01,
+            y,
+            saveat=diffrax.SaveAt(t1=True),
+            stepsize_controller=controller,
+            max_steps=None,
+            throw=False,
+        ).ys[-1]
 
     start = jnp.asarray(case.start)
     for tolerance in TOLERANCES[:-1]:
-        yield case.compared(np.asarray(solve(start, tolerance))), lambda tol=tolerance: solve(start, tol).block_until_ready()
+        yield (
+            case.compared(np.asarray(solve(start, tolerance))),
+            lambda tol=tolerance: solve(start, tol).block_until_ready(),
+        )
 
 
 def heyoka_runs(case: Problem, _: str) -> Runs:
@@ -332,8 +424,14 @@ def plot(results: dict[str, dict[str, list[Point]]], path: Path) -> None:
     for axis, (name, curves) in zip(axes.flat, results.items(), strict=False):
         for label, found in curves.items():
             errors, seconds = np.array(found).T
-            axis.loglog(np.maximum(errors, 1e-16), 1e6 * seconds, "o-" if "dalembert" in label else "s--", ms=3, label=label,
-                        color=plt.cm.tab20(labels.index(label) % 20))
+            axis.loglog(
+                np.maximum(errors, 1e-16),
+                1e6 * seconds,
+                "o-" if "dalembert" in label else "s--",
+                ms=3,
+                label=label,
+                color=plt.cm.tab20(labels.index(label) % 20),
+            )
         axis.set(title=name, xlabel="error at t = 20", ylabel="processor time, microseconds")
         axis.invert_xaxis()
         axis.grid(alpha=0.3)
@@ -354,7 +452,10 @@ def main() -> None:
     for name, curves in results.items():
         rows = [[label, *(soonest(found, target) for target in TARGETS)] for label, found in curves.items()]
         table([f"{name}: microseconds to", *(f"{target:.0e}" for target in TARGETS)], rows)
-        best = [min((min((s for e, s in found if e <= t), default=np.inf), label) for label, found in curves.items())[1] for t in TARGETS]
+        best = [
+            min((min((s for e, s in found if e <= t), default=np.inf), label) for label, found in curves.items())[1]
+            for t in TARGETS
+        ]
         print("soonest: " + "; ".join(f"{t:.0e} {label}" for t, label in zip(TARGETS, best, strict=True)) + "\n")
     plot(results, given.out)
 

@@ -1,7 +1,9 @@
 """The code on a page of Markdown: found, checked and run. The tests run the tutorials with it, and so does the gallery.
 
-A `python` block runs after those before it, in one namespace; with a title it is saved as the file of that name instead, as is a
-`toml` block. A `console` block is typed into the command line. What is too long, or needs a GPU, stands in a `py` or `bash`
+A `python` block runs after those before it, in one namespace; with a title it is saved as the file of that name
+instead, as is a
+`toml` block. A `console` block is typed into the command line. What is too long, or needs a GPU, stands in a `py` or
+`bash`
 block: it is compiled, or its command and options are looked up, but it does not run.
 """
 

@@ -1,6 +1,8 @@
-"""The gallery: `python docs/_gallery.py FOLDER` runs the tutorials, the examples and every exhibit of the papers, and writes pages.
+"""The gallery: `python docs/_gallery.py FOLDER` runs the tutorials, the examples and every exhibit of the papers, and
+writes pages.
 
-`make docs` calls it when the code or the examples have changed. FOLDER has the shape of docs/: the pictures of the tutorials
+`make docs` calls it when the code or the examples have changed. FOLDER has the shape of docs/: the pictures of the
+tutorials
 are in tutorials/, the rest in gallery/.
 """
 
@@ -40,7 +42,9 @@ def tutorials(folder: Path) -> None:
 
 
 def example(path: Path, folder: Path) -> str:
-    """Run a configuration of examples/ and draw it; its entry on the page has its comment, its end, what it keeps, and its text."""
+    """Run a configuration of examples/ and draw it; its entry on the page has its comment, its end, what it keeps, and
+    its text.
+    """
     job = load(path)
     run = simulate(job.system, job.integrator, job.state, step=job.run["step"], steps=job.run["steps"]).check()
     run.plot(folder / f"{path.stem}.png")
@@ -70,15 +74,18 @@ def exhibits(folder: Path) -> str:
         print(f"{made.exhibit.id}: {made.seconds:.1f} s", flush=True)
     lines = [
         "# Gallery",
-        "Every picture is drawn by `make docs`. Those of [the examples](examples.md) have a page of their own; below are the exhibits of",
-        "the papers. Click one for what was printed, what comes out here, and why they differ ([list](papers/index.md)).\n",
+        "Every picture is drawn by `make docs`. Those of [the examples](examples.md) have a page of "
+        "their own; below are the exhibits of",
+        "the papers. Click one for what was printed, what comes out here, and why they differ "
+        "([list](papers/index.md)).\n",
     ]
     for paper in PAPERS.values():
         lines.append(f"## {paper.name}\n\n{paper.citation}\n")
         for exhibit in (e for e in FIGURES.values() if e.paper == paper):
             name = f"papers/{exhibit.id}"
             lines.append(
-                f"### {exhibit.label.replace('-', ' ')}: {exhibit.title}\n\n[![{exhibit.title}]({name}.png)]({name}.md)\n"
+                f"### {exhibit.label.replace('-', ' ')}: "
+                f"{exhibit.title}\n\n[![{exhibit.title}]({name}.png)]({name}.md)\n"
             )
     return "\n".join(lines)
 

@@ -1,4 +1,6 @@
-"""Hooks of MkDocs: pages as every other reader of Markdown sees them, formulas as MathML, the gallery, and nothing from outside."""
+"""Hooks of MkDocs: pages as every other reader of Markdown sees them, formulas as MathML, the gallery, and nothing from
+outside.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,10 @@
 
     python examples/compile_a_step.py [STEPS]
 
-The step is compiled once, run for a million steps, run as an ensemble of 1000 starts, and timed beside `jax.lax.scan`. Only
-`dalembert.kernels` is used: the compiler knows nothing of mechanics. Derivatives, a Newton iteration in a `while_loop` and a
+The step is compiled once, run for a million steps, run as an ensemble of 1000 starts, and timed beside `jax.lax.scan`.
+Only
+`dalembert.kernels` is used: the compiler knows nothing of mechanics. Derivatives, a Newton iteration in a `while_loop`
+and a
 linear solve are ordinary JAX; `kernels.eliminate` solves because JAX's own LU decomposition is a library call.
 """
 

@@ -1,4 +1,6 @@
-"""A system of one's own in fifteen lines: a skate on an inclined rink, whose blade sits `a` behind its centre of mass."""
+"""A system of one's own in fifteen lines: a skate on an inclined rink, whose blade sits `a` behind its centre
+of mass.
+"""
 
 import jax.numpy as jnp
 

@@ -13,7 +13,7 @@ def value(data: Data, name: str, column: int = 1):
     return next(row[column] for row in data.rows if row[0] == name)
 
 
-# -- garcia-naranjo-jimenez -------------------------------------------------------------------------------------------------
+# -- garcia-naranjo-jimenez -------------------------------------------------------------------------------------------
 INERTIA = np.array([[3, 0, 1], [0, 4, 0.5], [1, 0.5, 5]])
 
 
@@ -78,7 +78,7 @@ def check_gnj_work(data):
     assert all(5 < row[4] < 1e5 for row in data.rows)
 
 
-# -- fedorov-zenkov -----------------------------------------------------------------------------------------------------------
+# -- fedorov-zenkov ---------------------------------------------------------------------------------------------------
 def check_fz_41(data):
     """Every orbit runs along the ellipse (4.6) from an unstable to a stable equilibrium: I13 w1 + I23 w2 = 0 there."""
     block = np.array([[3, 0.4], [0.4, 4]])
@@ -203,7 +203,7 @@ def check_fz_73(data):
     assert np.any(np.sum(steps[1:] * steps[:-1], axis=1) < 0), "the path has a cusp"
 
 
-# -- mclachlan-zanna ----------------------------------------------------------------------------------------------------------
+# -- mclachlan-zanna --------------------------------------------------------------------------------------------------
 def check_mz_31(data):
     speeds = [row[1] for row in data.rows]
     tau3, tau5 = 0.22534968125639203, 0.10089293651933735
@@ -270,7 +270,7 @@ def check_mz_78(data):
     assert all(row[1] < 0.06 for row in data.rows[1:]) and data.rows[0][1] > 1
 
 
-# -- jimenez-scheurle and retraction-maps -----------------------------------------------------------------------------------
+# -- jimenez-scheurle and retraction-maps -----------------------------------------------------------------------------
 def check_js_orders(data):
     measured = {row[0]: row[3] for row in data.rows}
     wanted = {

@@ -14,9 +14,11 @@ import dalembert as da
 models = da.models
 
 
-# -- bodies that roll -----------------------------------------------------------------------------------------------------------
+# -- bodies that roll -------------------------------------------------------------------------------------------------
 class Roller:
-    """An ellipsoid (a disk if one axis is 0, a ball if all are equal) by Newton and Euler: m V' = N + m G, (I w)' = r x N in the body."""
+    """An ellipsoid (a disk if one axis is 0, a ball if all are equal) by Newton and Euler: m V' = N + m G, (I w)' = r x
+    N in the body.
+    """
 
     def __init__(self, axes, centre, mass, inertia, gravity):
         self.squares, self.centre = np.asarray(axes, float) ** 2, np.asarray(centre, float)
@@ -53,7 +55,7 @@ class Roller:
         return y[:9].T.reshape(-1, 3, 3), y[9:].T
 
 
-# -- vehicles of free planar bodies ---------------------------------------------------------------------------------------------
+# -- vehicles of free planar bodies -----------------------------------------------------------------------------------
 def reacting(masses, rows, q, v, force):
     """q'' of M q'' = force + A^T l with A(q) q' = 0 for constant masses."""
     A, step = rows(q).real, 1e-30
@@ -81,7 +83,9 @@ def angle_of(rotation):
 
 
 class Cart:
-    """The body of a unicycle or car by its centre of mass, `ahead` of the axle; a car's front wheel has its own angle."""
+    """The body of a unicycle or car by its centre of mass, `ahead` of the axle; a car's front wheel has its
+    own angle.
+    """
 
     def __init__(self, mass, inertia, ahead, length=None, steering=None):
         self.masses = np.array([mass, mass, inertia] + ([] if steering is None else [steering]))

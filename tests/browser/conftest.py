@@ -96,7 +96,9 @@ class Tab:
         return self.page.evaluate(expression)
 
     def until(self, expression: str, seconds: float = 30.0) -> None:
-        """Waits until an expression is true; the page's policy forbids Playwright's own way, which evaluates text in the page."""
+        """Waits until an expression is true; the page's policy forbids Playwright's own way, which evaluates text in
+        the page.
+        """
         end = time.monotonic() + seconds
         while not self.page.evaluate(expression):
             assert time.monotonic() < end, f"never true: {expression}"

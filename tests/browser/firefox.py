@@ -1,4 +1,5 @@
-"""Firefox, driven over its own Marionette protocol: Debian has no geckodriver, and Playwright drives only newer ones than Debian's.
+"""Firefox, driven over its own Marionette protocol: Debian has no geckodriver, and Playwright drives only newer ones
+than Debian's.
 
 A message is `LENGTH:JSON`; a command [0, id, name, arguments] is answered by [1, id, error, result].
 https://firefox-source-docs.mozilla.org/testing/marionette/Protocol.html

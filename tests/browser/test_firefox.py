@@ -1,4 +1,6 @@
-"""The page of the studio in Firefox: it loads, plays, is changed by a slider and by a choice, and complains of nothing."""
+"""The page of the studio in Firefox: it loads, plays, is changed by a slider and by a choice, and complains of
+nothing.
+"""
 
 from __future__ import annotations
 

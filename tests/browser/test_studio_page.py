@@ -1,4 +1,6 @@
-"""The page of the studio in a real browser: it loads, plays, simulates, compares, explains, recovers and is taken away."""
+"""The page of the studio in a real browser: it loads, plays, simulates, compares, explains, recovers and is
+taken away.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ ENERGY = "Array.from(studio.data.plots[0].curves[0].y)"
 
 
 def test_the_first_picture_comes_soon_and_moves(playing_tab, served):
-    """Issue: within 3 s of the command on two quiet cores. The figure is printed; a busy machine does not fail the test."""
+    """Issue: within 3 s of the command on two quiet cores. The figure is printed; a busy machine does not fail the
+    test.
+    """
     playing_tab.open(served.url)
     seconds = time.perf_counter() - served.began
     print(f"\nfirst picture {seconds:.1f} s after the command ({served.announced - served.began:.1f} s to the address)")
@@ -126,7 +130,9 @@ def test_an_export_opens_from_a_file_and_plays(tab, served, tmp_path: Path):
 
 
 def test_what_to_try_is_one_click(tab, served):
-    """Why does the sleigh turn? The text says it, and a click on a = 0 takes the lever away: the path becomes a circle."""
+    """Why does the sleigh turn? The text says it, and a click on a = 0 takes the lever away: the path becomes
+    a circle.
+    """
     tab.open(served.url)
     tab.after(lambda: tab.page.locator("#tries .try").filter(has_text="a = 0").first.click())
     assert tab.number("a").input_value() == "0"

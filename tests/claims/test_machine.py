@@ -28,11 +28,12 @@ def figures():
     return measure(PARTICLE, da.RungeKutta())
 
 
-# -- stating ------------------------------------------------------------------------------------------------------------------
+# -- stating ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.name)
 def test_every_method_states_its_claims(cls):
     assert cls.claims is not Integrator.claims, (
-        f"{cls.__name__} states no claims: define claims(self, system) -> Claims in its class (`Claims` in integrators/base.py says what they "
+        f"{cls.__name__} states no claims: define claims(self, system) -> Claims in its class (`Claims` "
+        "in integrators/base.py says what they "
         "mean), list its telling options in tools/claims/cases.py, and run `python -m tools.claims --only "
         f"'{cls.name}'` to see whether they are met"
     )
@@ -71,7 +72,7 @@ def test_every_option_that_is_measured_exists():
     assert {type(v.integrator) for v in variants().values()} >= set(CLASSES) - {da.integrators.Reference}
 
 
-# -- measuring ----------------------------------------------------------------------------------------------------------------
+# -- measuring --------------------------------------------------------------------------------------------------------
 def test_true_claims_are_met_and_a_false_one_is_found(figures):
     found = {v.name: v for v in judge("runge-kutta", PARTICLE.name, da.RungeKutta().claims(PARTICLE.system), figures)}
     assert found["order"].met and found["order"].figure == pytest.approx(4.0, abs=0.1)
@@ -106,7 +107,7 @@ def test_a_run_that_ends_early_is_no_figure():
     assert "no solution" in measure(fast, da.EulerPoincareSuslov())["failed"]
 
 
-# -- writing ------------------------------------------------------------------------------------------------------------------
+# -- writing ----------------------------------------------------------------------------------------------------------
 def rows_match(text: str) -> bool:
     """Whether the rows of each table have as many cells as its head."""
     blocks = [block.splitlines() for block in text.split("\n\n")]

@@ -66,7 +66,11 @@ def test_llvm_and_xla_agree():
 @pytest.mark.parametrize("width", [1, 4, 8, 16])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_lanes_are_single_runs_bit_for_bit(width, threads):
-    carry, consts, axes = ensemble(), consts_of_lanes(), ({"h": 0, "limit": None, "p": {"inertia": 0, "scale": None}}, 0)
+    carry, consts, axes = (
+        ensemble(),
+        consts_of_lanes(),
+        ({"h": 0, "limit": None, "p": {"inertia": 0, "scale": None}}, 0),
+    )
     together = toy(carry, consts, saves=60, save_every=2, lanes=LANES, axes=axes, width=width, threads=threads)
     assert together.records["x"].shape == (LANES, 60, 3)
     assert together.carry["status"].tolist() == [int(i == FAILING) for i in range(LANES)]
@@ -117,7 +121,9 @@ def test_chunks_are_the_run(backend):
     whole = toy(saves=50, save_every=3, backend=backend)
     parts = [
         (part.first, part.records["x"].copy())
-        for part in stream_problem(make_problem(toys.advance, toys.observe, C, START), saves=50, save_every=3, chunk=16, backend=backend)
+        for part in stream_problem(
+            make_problem(toys.advance, toys.observe, C, START), saves=50, save_every=3, chunk=16, backend=backend
+        )
     ]
     assert [first for first, _ in parts] == [0, 16, 32, 48]
     assert np.array_equal(np.concatenate([x for _, x in parts]), whole.records["x"])
@@ -144,7 +150,9 @@ def test_a_signal_stops_a_run_between_records():
     before = signal.getsignal(signal.SIGINT)
 
     def interrupt():
-        while signal.getsignal(signal.SIGINT) is before:  # wait for the run: an interrupt before it would stop the tests
+        while (
+            signal.getsignal(signal.SIGINT) is before
+        ):  # wait for the run: an interrupt before it would stop the tests
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 

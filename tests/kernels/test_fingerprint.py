@@ -20,7 +20,9 @@ GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
 def fresh(tmp_path, monkeypatch):
     """An empty cache, and a function that forgets what this process knows, as a new process would."""
     monkeypatch.setenv("DALEMBERT_CACHE", str(tmp_path / "objects"))
-    monkeypatch.setattr(cache, "IMPORT_TIME", float("inf"))  # whoever edits sources while the tests run does not matter here
+    monkeypatch.setattr(
+        cache, "IMPORT_TIME", float("inf")
+    )  # whoever edits sources while the tests run does not matter here
     lowerings = []
     monkeypatch.setattr(problem, "lower", lambda *args, **options: lowerings.append(1) or lower(*args, **options))
 
@@ -56,7 +58,9 @@ def test_another_parameter_is_the_same_program(fresh):
     assert not fresh.lowerings and other.status == "ok"
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: b""])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: b""]
+)
 def test_a_corrupt_entry_is_rebuilt(fresh, damage):
     first = run()
     for entry in fresh.folder.iterdir():
@@ -69,7 +73,9 @@ def test_a_corrupt_entry_is_rebuilt(fresh, damage):
 
 def test_another_program_than_the_stored_one_is_not_run():
     traced = lower(lambda consts, x, u: x, lambda consts, x: 2.0 * x, (), jax.ShapeDtypeStruct((), float), None)
-    stored = cache.LoweredProgram("the digest of another", traced.inputs, traced.captured, traced.record, lambda: traced)
+    stored = cache.LoweredProgram(
+        "the digest of another", traced.inputs, traced.captured, traced.record, lambda: traced
+    )
     with pytest.raises(LoweringError, match="another program"):
         _ = stored.program
 
@@ -102,9 +108,18 @@ def test_what_a_user_wrote_has_no_name():
 
 
 def test_names_tell_apart_what_differs():
-    methods = [da.EulerPoincareSuslov(), da.EulerPoincareSuslov("retraction"), da.EulerPoincareSuslov(retraction=da.Exponential()),
-               da.LagrangeDAlembert(), da.LagrangeDAlembert(node=0.25), da.LagrangeDAlembert(node=0.0)]
-    structures = [jax.tree.structure(MODELS[name].make(dict(MODELS[name].example))) for name in ("suslov", "vertical-disk", "rolling-ball")]
+    methods = [
+        da.EulerPoincareSuslov(),
+        da.EulerPoincareSuslov("retraction"),
+        da.EulerPoincareSuslov(retraction=da.Exponential()),
+        da.LagrangeDAlembert(),
+        da.LagrangeDAlembert(node=0.25),
+        da.LagrangeDAlembert(node=0.0),
+    ]
+    structures = [
+        jax.tree.structure(MODELS[name].make(dict(MODELS[name].example)))
+        for name in ("suslov", "vertical-disk", "rolling-ball")
+    ]
     things = [*methods, 0, 0.0, False, None, "0", (0,), [0], ((0,), 0), (0, (0,)), np.zeros(1), np.zeros((1, 1))]
     names = ["\0".join(cache.fingerprint(thing)) for thing in things]
     assert len(set(names)) == len(names)
@@ -137,12 +152,14 @@ from dalembert.cli.runs import run_report
 from dalembert.simulation import simulate
 for name in sys.argv[1:]:
     model = MODELS[name]
-    job = parse_job({"system": {"name": name, **model.example}, "method": dict(model.method), "initial": dict(model.initial),
+    job = parse_job({"system": {"name": name, **model.example}, "method": dict(model.method),
+                 "initial": dict(model.initial),
                  "run": {"step": model.step, "steps": 3}})
     run = simulate(job.system, job.integrator, job.state, step=job.run["step"], steps=3, monitor=True)
     run_report(run, job.names)
     xla = len(done) - done.count("lowering")
-    print(name, run.backend, done.count("lowering"), xla if not job.system.holonomic_constraints else 0)  # |phi| of the report is XLA's
+    # |phi| of the report is XLA's
+    print(name, run.backend, done.count("lowering"), xla if not job.system.holonomic_constraints else 0)
     done.clear()
 """
 
@@ -150,8 +167,13 @@ for name in sys.argv[1:]:
 def second_process(names, folder):
     """What `dalembert run` of these systems traces and compiles in a process when another one has run them before."""
     for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", PROCESS, *names], capture_output=True, text=True, check=True,
-                              env=os.environ | {"DALEMBERT_CACHE": str(folder)})
+        done = subprocess.run(
+            [sys.executable, "-c", PROCESS, *names],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"DALEMBERT_CACHE": str(folder)},
+        )
     return [line.split() for line in done.stdout.splitlines()]
 
 

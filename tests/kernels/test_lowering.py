@@ -17,7 +17,9 @@ def native(function, x=X):
     """function(x) through the LLVM backend."""
     shape = jax.eval_shape(function, x)
     carry = {"x": x, "y": jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shape)}
-    problem = make_problem(lambda c, carry, u: carry | {"y": function(carry["x"])}, lambda c, carry: carry["y"], None, carry)
+    problem = make_problem(
+        lambda c, carry, u: carry | {"y": function(carry["x"])}, lambda c, carry: carry["y"], None, carry
+    )
     result = run_problem(problem, saves=1, backend="llvm")
     return jax.tree.map(lambda leaf: leaf[0], result.records)
 
@@ -200,5 +202,7 @@ def test_single_precision_is_refused():
 
 def test_a_changing_carry_is_named():
     with pytest.raises(LoweringError, match=r"carry\['x'\] is int64\[4\], not float64\[4\]"):
-        problem = make_problem(lambda c, carry, u: {"x": carry["x"].astype(int)}, lambda c, carry: carry, None, {"x": X})
+        problem = make_problem(
+            lambda c, carry, u: {"x": carry["x"].astype(int)}, lambda c, carry: carry, None, {"x": X}
+        )
         run_problem(problem, saves=1, backend="llvm")

@@ -1,4 +1,6 @@
-"""One step, three backends: native code, XLA, and the CUDA source compiled for the CPU agree on every model and method."""
+"""One step, three backends: native code, XLA, and the CUDA source compiled for the CPU agree on every model
+and method.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ COMPILER = shutil.which(os.environ.get("CC", "cc"))
 
 
 DEFAULT = [(model.name, model.method["name"]) for model in MODELS.values()]
-# Tracing and compiling cost seconds a pair. The fast tests take models whose programs differ in kind; `make verify` takes every model
+# Tracing and compiling cost seconds a pair. The fast tests take models whose programs differ in kind; `make verify`
+# takes every model
 # with its own method and every method on models of each kind.
 BY_XLA = ("rigid-body", "suslov", "nonholonomic-particle")
 BY_SOURCE = (*BY_XLA, "chaplygin-sleigh", "knife-edge", "contact-oscillator", "ball-on-table", "rattleback", "car")
@@ -45,7 +48,9 @@ def whole(consts, loop):
 
 
 def native_run(model_name: str, method_name: str, steps: int):
-    """(functions, consts, the loops before each step, the loops after it), natively; skips what does not go together."""
+    """(functions, consts, the loops before each step, the loops after it), natively; skips what does not go
+    together.
+    """
     model = MODELS[model_name]
     system, given = model.make(model.example), model.initial
     state = system.state(given.get("configuration"), given.get("velocity"), momentum=given.get("momentum"))
@@ -81,7 +86,9 @@ def compare_source(model: str, method: str, steps: int) -> None:
 
 
 def compare_xla(model: str, method: str, steps: int) -> None:
-    """Every step of a native run, repeated from the same loop by XLA: equal but for round-off in the observed states."""
+    """Every step of a native run, repeated from the same loop by XLA: equal but for round-off in the observed
+    states.
+    """
     parts, consts, before, after = native_run(model, method, steps)
     by_xla = jax.jit(jax.vmap(parts.advance, in_axes=(None, 0, None)))(consts, before, None)
     states = jax.jit(jax.vmap(lambda inner, loop: parts.observe(inner, loop).state, in_axes=(None, 0)))
@@ -113,7 +120,15 @@ def test_xla_agrees_on_every_model_and_method(model, method):
     compare_xla(model, method, 100)
 
 
-REGULAR = ("rigid-body", "suslov", "chaplygin-sleigh", "nonholonomic-particle", "vertical-disk", "knife-edge", "ball-on-table")
+REGULAR = (
+    "rigid-body",
+    "suslov",
+    "chaplygin-sleigh",
+    "nonholonomic-particle",
+    "vertical-disk",
+    "knife-edge",
+    "ball-on-table",
+)
 
 
 @pytest.mark.heavy

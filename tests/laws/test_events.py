@@ -1,4 +1,6 @@
-"""Laws of events and dense output: watching changes nothing, lanes are single runs, and the states between belong to the method."""
+"""Laws of events and dense output: watching changes nothing, lanes are single runs, and the states between belong to
+the method.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_watching_changes_no_state_and_members_are_single_runs_bit_for_bit(key):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_the_states_between_belong_to_the_method(key):
-    """Saved states are among them, however seldom they were saved; a step to t and on from there is a step of the method."""
+    """Saved states are among them, however seldom they were saved; a step to t and on from there is a step of the
+    method.
+    """
     (system, state), method = case(key), METHODS[key]
     fine, seldom = (da.simulate(system, method, state, step=0.1, steps=30, save_every=every) for every in (1, 11))
     assert same(fine.at(fine.t).g, fine.g) and same(seldom.at(seldom.t).xi, seldom.xi)
@@ -94,7 +98,9 @@ def test_the_portable_backend_finds_the_same_events():
 
 @pytest.mark.heavy
 def test_the_c_of_the_gpu_finds_the_same_events_bit_for_bit(monkeypatch):
-    """Compiled here by the C compiler: watching, locating, stopping and starting again are all programs of the backend."""
+    """Compiled here by the C compiler: watching, locating, stopping and starting again are all programs of the
+    backend.
+    """
 
     def emulated(described):
         lowered = described.lower()

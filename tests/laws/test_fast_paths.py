@@ -43,7 +43,10 @@ def test_a_step_on_d_is_the_step_with_multipliers(case):
         invariant.group,
         lambda t, g, xi, p: p[0].L(t, g, xi),
         lambda t, g, p: p[1] * p[0].annihilator,
-        parameters=(invariant, jnp.array(2.0)),  # a number of the run: rows with literal units would need no multipliers
+        parameters=(
+            invariant,
+            jnp.array(2.0),
+        ),  # a number of the run: rows with literal units would need no multipliers
     )
     method = da.LagrangeDAlembert(da.Cayley(), node=0.5)
     reduced = da.simulate(invariant, method, state, step=0.05, steps=30)

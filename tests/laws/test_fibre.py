@@ -55,7 +55,9 @@ def test_the_reduced_solve_is_the_saddle_point_solve(columns, definite):
 
 @pytest.mark.parametrize("key", ["particle", "ball", "driven"])
 def test_the_acceleration_satisfies_the_equations_that_it_solves(key):
-    """Differences of the momentum and of the constraint along the motion: d/dt L_xi - ad* L_xi - L_g - F = A^T l, d/dt (A xi - b) = 0."""
+    """Differences of the momentum and of the constraint along the motion: d/dt L_xi - ad* L_xi - L_g - F = A^T l, d/dt
+    (A xi - b) = 0.
+    """
     system, state = case(key)
     h = 1e-5
 

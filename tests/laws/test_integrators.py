@@ -1,4 +1,6 @@
-"""Laws of the one-step methods: equal schemes, adjoints, forms, D, energy, equivariance, reversibility, symplecticity."""
+"""Laws of the one-step methods: equal schemes, adjoints, forms, D, energy, equivariance, reversibility,
+symplecticity.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def name(value):
     return type(value).__name__ if isinstance(value, da.groups.Retraction) else str(value)
 
 
-# -- one scheme, several doors ----------------------------------------------------------------------------------------------
+# -- one scheme, several doors ----------------------------------------------------------------------------------------
 SAME = [("suslov", CAYLEY), ("suslov", EXPONENTIAL), ("sleigh", CAYLEY), ("suslov_4", CAYLEY)]
 
 
@@ -89,7 +91,7 @@ def test_a_pair_from_a_finite_difference_is_the_method_of_that_node_on_a_group(n
     assert gap(ours, flow(da.LagrangeDAlembert(CAYLEY, node), system, state, 0.1, 10)) < 1e-12
 
 
-# -- adjoints and reversibility ---------------------------------------------------------------------------------------------
+# -- adjoints and reversibility ---------------------------------------------------------------------------------------
 ADJOINT = [
     ("heavy_suslov", CAYLEY, 0.3),
     ("heavy_suslov", EXPONENTIAL, 0.3),
@@ -134,7 +136,7 @@ def test_node_one_half_is_reversible_and_node_0_is_not(key):
     assert zero > 1e-3
 
 
-# -- three forms of one map -------------------------------------------------------------------------------------------------
+# -- three forms of one map -------------------------------------------------------------------------------------------
 def _shifted(system, state, retraction, node, h):
     """The original node after the redefined one (g~, v), with the momentum D2 L_d of the step that would lead there."""
     group = system.group
@@ -190,7 +192,7 @@ def test_the_shift_of_the_start_on_a_vector_space():
     np.testing.assert_allclose(carry.p, expected, rtol=1e-13)
 
 
-# -- what the methods keep --------------------------------------------------------------------------------------------------
+# -- what the methods keep --------------------------------------------------------------------------------------------
 PRESERVED = [
     ("particle", "velocity", 0.3),
     ("particle", "original", 0.3),
@@ -254,7 +256,7 @@ def test_left_translation_moves_solutions_to_solutions(key, method):
     assert gap(moved, plain._replace(g=group.compose(k, plain.g))) < 1e-13
 
 
-# -- no constraint: a variational integrator -----------------------------------------------------------------------------------
+# -- no constraint: a variational integrator --------------------------------------------------------------------------
 def _form(group, mu):
     """The canonical form of T*G, left-trivialised: w((a, da), (b, db)) = <db, a> - <da, b> + <mu, [a, b]>."""
     n, eye = group.dim, jnp.eye(group.dim)

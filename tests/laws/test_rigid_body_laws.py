@@ -1,4 +1,6 @@
-"""Laws of the methods for free rigid bodies: conservation, reversibility, equivariance, backends, gradients, no LAPACK in a step."""
+"""Laws of the methods for free rigid bodies: conservation, reversibility, equivariance, backends, gradients, no LAPACK
+in a step.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +69,7 @@ def test_a_continued_run_and_an_ensemble():
         assert np.abs(runs.g[k, -1] - motion.attitude).max() < 1e-13
 
 
-# -- gradients ----------------------------------------------------------------------------------------------------------
+# -- gradients --------------------------------------------------------------------------------------------------------
 def outcome(inertia, momentum, h):
     """A function of momentum and attitude after three steps."""
     system = rigid_body(inertia)
@@ -105,7 +107,7 @@ def test_gradients_also_at_rest_and_where_moments_are_equal(inertia, momentum):
         assert abs(np.sum(by_inertia * e) - slope(lambda d: exact_outcome(inertia + d * e, momentum, h))) < 1e-8
 
 
-# -- what a step is made of ---------------------------------------------------------------------------------------------
+# -- what a step is made of -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("method", METHODS, ids=name)
 def test_no_lapack_in_a_step(method):
     carry = jax.eval_shape(lambda s: method.start(SYSTEM, s, jnp.asarray(0.1))[0], START)

@@ -89,7 +89,9 @@ def test_frame_spans_D_and_is_the_reference_where_it_was_taken(point):
 
 
 def test_the_motion_stays_on_D_and_obeys_newton(point):
-    """xi' from `acceleration`: A xi - b stays 0, and d/dt L_xi - ad*_xi L_xi - L_g - F = A^T l, by finite differences."""
+    """xi' from `acceleration`: A xi - b stays 0, and d/dt L_xi - ad*_xi L_xi - L_g - F = A^T l, by finite
+    differences.
+    """
     system, t, g, xi, _ = point
     group, e = system.group, 1e-4
     rate, multipliers = system.acceleration(t, g, xi)
@@ -122,7 +124,7 @@ def test_a_relativistic_lagrangian_is_inverted():
     assert float(system.energy(0.0, jnp.zeros(2), momentum / jnp.sqrt(1.25))) == pytest.approx(np.sqrt(1.25), rel=1e-14)
 
 
-# -- energy ---------------------------------------------------------------------------------------------------------------------
+# -- energy -----------------------------------------------------------------------------------------------------------
 def test_the_reference_conserves_the_energy_of_a_quartic_lagrangian():
     system, state = case("quartic")
     run = da.simulate(system, da.integrators.Reference(), state, step=1.0, steps=5).check()
@@ -170,7 +172,7 @@ def test_energy_balance_with_controls():
     assert np.abs(np.asarray(run.energy_error()) - work).max() < 1e-4
 
 
-# -- Hamel's form ------------------------------------------------------------------------------------------------------------------
+# -- Hamel's form -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("key", ["heavy_suslov", "particle", "disk"])
 def test_hamels_equations_are_the_equations_on_D(key):
     """rho_a = <L_xi, X_a> moves by (4) of retraction-maps exactly as along the ODE on D."""
@@ -203,7 +205,7 @@ def test_structure_functions_of_suslov():
     np.testing.assert_allclose(structure, -structure.transpose(0, 2, 1), atol=1e-13)
 
 
-# -- nonholonomy ----------------------------------------------------------------------------------------------------------------------
+# -- nonholonomy ------------------------------------------------------------------------------------------------------
 def _constrained(group, rows):
     return da.System(group, lambda t, g, xi, p: 0.5 * xi @ xi, rows)
 

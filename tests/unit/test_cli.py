@@ -176,7 +176,7 @@ def test_beta_is_another_name_for_node():
         parse({**config, "method": {**config["method"], "node": 0.5}})
 
 
-# -- settings, files, going on --------------------------------------------------------------------------------------------------
+# -- settings, files, going on ----------------------------------------------------------------------------------------
 SLEIGH = str(EXAMPLES / "sleigh.toml")
 
 

@@ -35,7 +35,9 @@ def result():
 
 
 def test_errors_are_those_of_the_methods(result):
-    """Exact means exact, order 2 means a quarter; a method of order 2 shows what it loses, and the count of steps fits."""
+    """Exact means exact, order 2 means a quarter; a method of order 2 shows what it loses, and the count of
+    steps fits.
+    """
     error = {(row.method, row.step): row.error for row in result.rows}
     assert error["exact", 0.1] < 1e-12 and error["exact", 0.05] < 1e-12
     assert 3.6 < error["second order", 0.1] / error["second order", 0.05] < 4.4

@@ -24,7 +24,7 @@ TURN = Rotation.from_rotvec([0.4, -1.1, 0.7])
 RUN = {"method": {"name": "runge-kutta"}, "initial": {"velocity": [1.0]}, "run": {"step": 0.1, "steps": 2}}
 
 
-# -- coordinates ----------------------------------------------------------------------------------------------------------------
+# -- coordinates ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "given",
     [
@@ -90,7 +90,9 @@ def test_bad_coordinates_say_what_is_allowed(group, given, message):
 
 
 def test_angles_and_quaternions_are_continuous_over_turns():
-    """A body that nods while it turns three times: the classical angles are those it was made of, through every 2 pi."""
+    """A body that nods while it turns three times: the classical angles are those it was made of, through
+    every 2 pi.
+    """
     s = np.linspace(0, 1, 400)
     angles = np.stack([6 * np.pi * s, 0.8 + 0.5 * np.sin(9 * s), -20 * s], axis=-1)
     turns = Rotation.from_euler("ZXZ", angles).as_matrix()
@@ -110,7 +112,7 @@ def test_components_have_names_and_units():
     assert names[0].force == "N m" and names[3].velocity == "[q] s-1"
 
 
-# -- overrides ------------------------------------------------------------------------------------------------------------------
+# -- overrides --------------------------------------------------------------------------------------------------------
 BASE = {
     "system": {"name": "suslov", "inertia": [3, 4, 5]},
     "method": {"name": "euler-poincare-suslov", "lagrangian": "retraction"},
@@ -163,7 +165,7 @@ def test_toml_is_read_back_as_it_was():
     assert tomllib.loads(_toml.to_toml(config)) == config
 
 
-# -- a system of one's own ------------------------------------------------------------------------------------------------------
+# -- a system of one's own --------------------------------------------------------------------------------------------
 OWN = """import dalembert as da
 from helper_of_mine import HALF
 def make(mass=2.0):
@@ -234,7 +236,7 @@ def test_its_parameters_are_checked(tmp_path):
         parse({**RUN, "system": {"python": "mine.py:make", "name": "suslov"}}, tmp_path)
 
 
-# -- files to start from --------------------------------------------------------------------------------------------------------
+# -- files to start from ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_has_a_configuration_to_start_from(name):
     model, config = MODELS[name], tomllib.loads(model_template(name, "x.toml"))

@@ -56,7 +56,9 @@ def test_the_local_error_and_its_coefficient(beta, particle):
 
 @pytest.mark.parametrize("beta, p", [(0.0, 1), (0.5, 2), (1.0, 1)])
 def test_the_order_p_s_at_both_time_stamps(beta, p, particle):
-    """(p, s) of Definition 4.2: the multipliers of step k are s = 0 at the state, and where they act second order at beta = 1/2."""
+    """(p, s) of Definition 4.2: the multipliers of step k are s = 0 at the state, and where they act second order at
+    beta = 1/2.
+    """
     once = convergence(*_with(particle, velocity_form(beta)), duration=0.4, local=True, exact=exact)
     whole = convergence(*_with(particle, velocity_form(beta)), duration=0.8, exact=exact)
     assert once.order("multipliers") == pytest.approx(1.0, abs=0.05)  # O(h^{s+1}) with s = 0
@@ -91,7 +93,9 @@ def _with(case, method):
 
 
 def test_what_is_exact_has_no_order_and_a_failed_run_no_error():
-    """The Moser-Veselov energy is exact; at step 0.06 that map has no solution from this state (garcia-naranjo-jimenez, 8.1)."""
+    """The Moser-Veselov energy is exact; at step 0.06 that map has no solution from this state (garcia-naranjo-jimenez,
+    8.1).
+    """
     system = da.models.suslov([[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]])
     state = system.state(momentum=[41.07400078, -99.38251558])
     found = convergence(
@@ -135,7 +139,7 @@ def test_the_reference_method_agrees_with_scipy(particle):
     assert all(values.max() < 1e-11 for values in found.norms.values())
 
 
-# -- the command ------------------------------------------------------------------------------------------------------------
+# -- the command ------------------------------------------------------------------------------------------------------
 CONFIG = """
 [system]
 name = "nonholonomic-particle"

@@ -91,7 +91,7 @@ def test_the_reaction_is_the_force_that_bends_the_path():
     np.testing.assert_array_equal(reaction[:, :2], 0.0)  # at the blade: no torque, nothing along it
 
 
-# -- whole or not there ---------------------------------------------------------------------------------------------------------
+# -- whole or not there -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "x"), KeyboardInterrupt(), RuntimeError("H5Fclose failed")])
 def test_what_stops_a_save_leaves_the_file_of_before(run, saved, fault, monkeypatch):
     before = saved.read_bytes()
@@ -144,7 +144,7 @@ def test_two_runs_cannot_hold_one_file(tmp_path):
     assert os.listdir(tmp_path) == ["run.nc"]
 
 
-# -- what is wrong with a file --------------------------------------------------------------------------------------------------
+# -- what is wrong with a file ----------------------------------------------------------------------------------------
 def test_a_truncated_file_is_refused_wherever_it_ends(saved):
     whole = saved.read_bytes()
     for share in (0.0, 0.01, 0.3, 0.7, 0.99):
@@ -207,7 +207,7 @@ def test_a_run_of_every_model_saved_from_python_is_loaded_and_goes_on_bit_for_bi
     assert equal(on[0].records, on[1].records)
 
 
-# -- trees in files -------------------------------------------------------------------------------------------------------------
+# -- trees in files ---------------------------------------------------------------------------------------------------
 def test_systems_of_dalembert_need_no_code():
     for name in ("rigid-body", "suslov", "suslov-n", "nonholonomic-particle", "vertical-disk", "knife-edge"):
         system, arrays = MODELS[name].make(MODELS[name].example), {}

@@ -107,7 +107,9 @@ def test_consistency_is_relative_to_a_difference_map():
     cayley = da.FiniteDifference(CAYLEY, 0.0)
     assert da.mechanics.consistent(da.EulerPoincareSuslov("retraction").pair(system), cayley)
     assert not da.mechanics.consistent(da.EulerPoincareSuslov("moser-veselov").pair(system), cayley)
-    assert not da.mechanics.consistent(da.EulerPoincareSuslov("retraction").pair(system), da.FiniteDifference(EXPONENTIAL, 0.0))
+    assert not da.mechanics.consistent(
+        da.EulerPoincareSuslov("retraction").pair(system), da.FiniteDifference(EXPONENTIAL, 0.0)
+    )
 
 
 def test_consistency_sees_the_constraint():

@@ -1,4 +1,6 @@
-"""The documentation is true: its links lead somewhere, its code runs, its commands exist, and no public name is left out."""
+"""The documentation is true: its links lead somewhere, its code runs, its commands exist, and no public name is left
+out.
+"""
 
 from __future__ import annotations
 

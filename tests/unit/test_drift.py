@@ -54,7 +54,9 @@ SIGNALS = {
 
 @pytest.mark.parametrize("name", SIGNALS)
 def test_the_kind_of_a_signal(name):
-    """The least numbers of right answers of 30 are near the measured ones: a single random walk can look like anything."""
+    """The least numbers of right answers of 30 are near the measured ones: a single random walk can look like
+    anything.
+    """
     kind, least, make = SIGNALS[name]
     rng = np.random.default_rng(1)
     found = Counter(classify(T, 1e-7 * make(rng)).kind for _ in range(TRIALS))

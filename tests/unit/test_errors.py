@@ -24,7 +24,7 @@ def refuses(match, function, error=InvalidInput):
     assert len(str(caught.value)) > 20
 
 
-# -- systems ------------------------------------------------------------------------------------------------------------------
+# -- systems ----------------------------------------------------------------------------------------------------------
 INVARIANT = {
     "inertia of the wrong shape": (r"inertia has shape \(2, 2\); allowed: \(3, 3\)", {"inertia": np.eye(2)}),
     "inertia of the wrong length": (
@@ -135,7 +135,7 @@ def test_systems(key):
     refuses(match, lambda: _system(constraint, drift).state(xi=[0.0, 0.0, 0.0]))
 
 
-# -- states ------------------------------------------------------------------------------------------------------------------------
+# -- states -----------------------------------------------------------------------------------------------------------
 STATES = {
     "neither velocity nor momentum": ("exactly one of xi", lambda: SUSLOV.state()),
     "both velocity and momentum": ("exactly one of xi", lambda: SUSLOV.state(xi=[1.0, 0, 0], momentum=[1.0, 0])),
@@ -180,7 +180,7 @@ def test_a_nan_in_a_state_made_by_hand_is_refused_by_the_run():
     refuses("finite", lambda: da.simulate(SUSLOV, METHOD, bad, step=0.1, steps=1))
 
 
-# -- runs --------------------------------------------------------------------------------------------------------------------------
+# -- runs -------------------------------------------------------------------------------------------------------------
 def _run(**arguments):
     return lambda: da.simulate(SUSLOV, METHOD, STATE, **arguments)
 
@@ -213,7 +213,7 @@ def test_runs(key):
     refuses(*RUNS[key])
 
 
-# -- methods -----------------------------------------------------------------------------------------------------------------------
+# -- methods ----------------------------------------------------------------------------------------------------------
 METHODS = {
     "unknown nodes": (
         "unknown nodes 'velocty'. Did you mean 'velocity'",
@@ -244,7 +244,9 @@ METHODS = {
     ),
     "a pair with redefined nodes": (
         "has only its original nodes",
-        lambda: da.LagrangeDAlembert(nodes="velocity", pair=da.mechanics.from_difference(SUSLOV, da.FiniteDifference())),
+        lambda: da.LagrangeDAlembert(
+            nodes="velocity", pair=da.mechanics.from_difference(SUSLOV, da.FiniteDifference())
+        ),
         InvalidInput,
     ),
 }
@@ -281,7 +283,7 @@ def test_an_inertia_of_no_body_is_refused_by_moser_veselov(group):
     )
 
 
-# -- ensembles -----------------------------------------------------------------------------------------------------------------------
+# -- ensembles --------------------------------------------------------------------------------------------------------
 OTHER = da.models.chaplygin_sleigh()
 ENSEMBLES = {
     "one state": ("needs a leading axis", lambda: da.ensemble(SUSLOV, METHOD, STATE, step=0.1, steps=1)),

@@ -1,4 +1,6 @@
-"""Events: what is found, what is not counted, how runs stop there, and what files, reports and configurations make of them."""
+"""Events: what is found, what is not counted, how runs stop there, and what files, reports and configurations make of
+them.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ def found():
     return go(*WATCHED, state=FREE.state([-1.0], [0.7])).events
 
 
-# -- what is found --------------------------------------------------------------------------------------------------------------
+# -- what is found ----------------------------------------------------------------------------------------------------
 def test_an_event_between_steps_is_found_to_round_off(found):
     there = found["there"]
     assert len(there) == 1 and there.direction[0] == 1 and there.step[0] == 12
@@ -130,7 +132,7 @@ def test_two_crossings_in_a_step_are_suspected_and_a_jump_is_no_event(found):
         go(STOP, da.Event(jumping, stop=True, name="jump"))
 
 
-# -- stopping -------------------------------------------------------------------------------------------------------------------
+# -- stopping ---------------------------------------------------------------------------------------------------------
 STOP = da.Event(place, stop=True, name="there")
 
 
@@ -174,7 +176,7 @@ def test_members_stop_each_at_its_own_event():
     assert np.isnan(found.g[4, 1, 0]) and found.g[3, 1, 0] == pytest.approx(-0.95)
 
 
-# -- runs that end otherwise ----------------------------------------------------------------------------------------------------
+# -- runs that end otherwise ------------------------------------------------------------------------------------------
 def _until_one(t, x, v, p):
     return 0.5 * v @ v + jnp.sqrt(1.0 - t) * x[0]
 
@@ -194,7 +196,7 @@ def test_an_interrupted_run_has_the_events_of_what_was_done():
     assert run.interrupted and len(run.events["direction 0"]) == run.steps < 200_000
 
 
-# -- what is refused ------------------------------------------------------------------------------------------------------------
+# -- what is refused --------------------------------------------------------------------------------------------------
 def test_what_is_refused():
     for events, message in [
         (["there"], "dalembert.Event"),
@@ -216,7 +218,7 @@ def test_what_is_refused():
         go(STOP, tangents=lambda s: (FREE, BEGIN, H))
 
 
-# -- configurations, reports and files ------------------------------------------------------------------------------------------
+# -- configurations, reports and files --------------------------------------------------------------------------------
 CONFIG = {
     "system": {"name": "nonholonomic-particle", "potential": "harmonic"},
     "method": {"name": "lagrange-dalembert"},
@@ -279,4 +281,6 @@ def test_a_section_is_as_long_as_it_is_asked_to_be():
     event = replace(job.events[0], name="")
     found = poincare_section(job.system, job.integrator, job.state, event, step=0.1, crossings=80)
     assert len(found) == 80 and np.all(np.diff(found.t) > 0) and np.abs(found.g[:, 0]).max() < 1e-15
-    assert len(poincare_section(job.system, job.integrator, job.state, event, step=0.1, crossings=80, max_steps=500)) < 80
+    assert (
+        len(poincare_section(job.system, job.integrator, job.state, event, step=0.1, crossings=80, max_steps=500)) < 80
+    )

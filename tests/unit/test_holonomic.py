@@ -1,4 +1,6 @@
-"""Holonomic constraints: what is accepted and refused, what a run says of phi, and advice where a constraint is integrable."""
+"""Holonomic constraints: what is accepted and refused, what a run says of phi, and advice where a constraint is
+integrable.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def constrained(group, rows=None, **more):
 PENDULUM = models.pendulum_chain([1.0], [1.0], dimension=3)
 
 
-# -- refused --------------------------------------------------------------------------------------------------------------------
+# -- refused ----------------------------------------------------------------------------------------------------------
 REFUSED = {
     "a scalar phi": (
         r"holonomic\(t, g, p\) gave shape \(\); allowed: \(k,\)",
@@ -98,12 +100,17 @@ def test_methods_that_cannot_keep_phi_say_what_to_use():
     for method in (da.LagrangeDAlembert(nodes="velocity"), da.LagrangeDAlembert(nodes="deformed"), pair):
         with pytest.raises(da.InvalidInput, match='Use nodes = "original" without a pair'):
             da.simulate(PENDULUM, method, state, step=0.1, steps=1)
-    for method in (da.EulerPoincareSuslov(), da.RetractionAdapted(), da.integrators.Rattle(), da.DiscreteMoserVeselov()):
+    for method in (
+        da.EulerPoincareSuslov(),
+        da.RetractionAdapted(),
+        da.integrators.Rattle(),
+        da.DiscreteMoserVeselov(),
+    ):
         with pytest.raises(da.InvalidInput, match=r"needs an InvariantSystem.*Use LagrangeDAlembert"):
             da.simulate(PENDULUM, method, state, step=0.1, steps=1)
 
 
-# -- the one path ---------------------------------------------------------------------------------------------------------------
+# -- the one path -----------------------------------------------------------------------------------------------------
 def test_rows_of_phi_follow_those_of_the_constraint():
     """On SE(2), with dphi by finite differences along the group, and phi_t."""
 
@@ -153,7 +160,7 @@ def test_forces_and_nonlinear_constraints_keep_phi():
     assert run.holonomic_residual().max() < 1e-14 and run.constraint_residual().max() < 1e-13
 
 
-# -- what a run says of phi -------------------------------------------------------------------------------------------------------
+# -- what a run says of phi -------------------------------------------------------------------------------------------
 CONFIG = """
 [system]
 name = "pendulum-chain"
@@ -207,7 +214,7 @@ def test_check_refuses_a_run_that_left_the_constraint():
     da.simulate(PENDULUM, METHOD, state, step=0.1, steps=100).check()
 
 
-# -- advice -----------------------------------------------------------------------------------------------------------------------
+# -- advice -----------------------------------------------------------------------------------------------------------
 def row(*entries):
     return lambda t, g, p: jnp.array([entries], float)
 

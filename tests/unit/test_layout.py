@@ -31,7 +31,9 @@ def test_imports_go_one_way():
 
 
 def test_contributing_and_the_contracts_say_the_same():
-    layers = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+    layers = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0][
+        "layers"
+    ]
     rows = re.findall(r"^\| (`[^|]+`) \|", (REPOSITORY / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     assert [set(re.findall(r"`(\w+)`", row)) for row in rows] == [set(layer.split(" | ")) for layer in layers]
 

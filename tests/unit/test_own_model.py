@@ -109,7 +109,11 @@ def test_the_studio_shows_it():
     shown = {system["name"]: system for system in make_catalogue(opened)["systems"]}
     assert shown[NAME]["title"] == "Skate" and shown[NAME]["why"] == "It slides across the slope."
     assert shown[NAME]["tries"] == [{"text": "a level rink", "place": "system.pull", "value": 0.0}]
-    assert [c["help"] for c in shown[NAME]["parameters"]] == ["kg", MODELS["unicycle"].help("inertia"), "m g sin(slope)"]
+    assert [c["help"] for c in shown[NAME]["parameters"]] == [
+        "kg",
+        MODELS["unicycle"].help("inertia"),
+        "m g sin(slope)",
+    ]
     assert "runge-kutta" in entry(NAME, opened)["methods"] and entry(NAME, opened)["example"]["run"]["steps"] == 120
     answer = show({"config": config(), "against": {"name": "lagrange-dalembert"}, "frames": 20}, opened)
     json.dumps(answer, allow_nan=False)

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from dalembert.analysis.series import modified_field
-from dalembert.papers.mclachlan_zanna import solve_schur
 from dalembert.errors import InvalidInput, UnknownName
 from dalembert.groups import SO3
 from dalembert.integrators import DiscreteMoserVeselov, ImplicitMidpoint, KineticSplitting, LiePoissonSplitting, Rattle
 from dalembert.mechanics import InvariantSystem
 from dalembert.models import exact, rigid_body, rigid_body_n
+from dalembert.papers.mclachlan_zanna import solve_schur
 from dalembert.simulation import simulate
 
 BODY = rigid_body([0.6, 0.8, 1.0])

@@ -21,7 +21,7 @@ def long_run():
     return da.simulate(system, METHOD, state, step=0.05, steps=24).check()
 
 
-# -- one run in parts ---------------------------------------------------------------------------------------------------------
+# -- one run in parts -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("backend", ["auto", "xla"])
 @pytest.mark.parametrize(
     "key, method", [("driven", METHOD), ("sleigh", da.EulerPoincareSuslov())], ids=lambda v: getattr(v, "name", v)
@@ -64,7 +64,7 @@ def test_t0_moves_the_clock(long_run):
     assert gap(run.last, long_run.last) > 1e-2  # the system depends on time
 
 
-# -- saving -----------------------------------------------------------------------------------------------------------------------
+# -- saving -----------------------------------------------------------------------------------------------------------
 def test_every_nth_state_and_the_last_are_saved(long_run):
     system, state = case("driven")
     run = da.simulate(system, METHOD, state, step=0.05, steps=24, save_every=7).check()
@@ -130,7 +130,7 @@ def test_unwrapped_angles_count_turns():
     assert angle.max() > 2 * np.pi
 
 
-# -- controls -----------------------------------------------------------------------------------------------------------------------
+# -- controls ---------------------------------------------------------------------------------------------------------
 def _push(t):
     return jnp.stack([0.5 * jnp.sin(3 * t), 0.2 + 0 * t, -t])
 
@@ -159,7 +159,7 @@ def test_controls_with_a_remainder_reach_the_right_steps():
     assert distance(pushed.xi[-1], free.xi[-1]) > 1e-3
 
 
-# -- ensembles ----------------------------------------------------------------------------------------------------------------------
+# -- ensembles --------------------------------------------------------------------------------------------------------
 def _starts(system, count):
     return [system.state(momentum=[3.0 + 0.4 * k, 2.0 - 0.3 * k]) for k in range(count)]
 
@@ -218,7 +218,7 @@ def test_a_failing_member_does_not_disturb_the_others():
         run.check()
 
 
-# -- failure is data ------------------------------------------------------------------------------------------------------------------
+# -- failure is data --------------------------------------------------------------------------------------------------
 def test_a_newton_failure_keeps_the_good_part():
     """ERRATA: with eps = 0.034 the branch ends early."""
     run = da.simulate(SUSLOV, da.EulerPoincareSuslov(), SUSLOV.state(momentum=FAST), step=0.034, steps=29)

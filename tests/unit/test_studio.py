@@ -1,4 +1,6 @@
-"""The studio's data: every model has controls and a scene in which the constraint is seen, and a show says how its run went."""
+"""The studio's data: every model has controls and a scene in which the constraint is seen, and a show says how its run
+went.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def part(view, name: str, run: int = 0):
     return next(p for p in view["parts"] if p["name"] == name and p["run"] == run)
 
 
-# -- a show ---------------------------------------------------------------------------------------------------------------------
+# -- a show -----------------------------------------------------------------------------------------------------------
 def test_a_show_is_json_with_both_runs_in_step(sleigh):
     json.dumps(sleigh, allow_nan=False)
     frames = sleigh["time"]["shape"][0]
@@ -173,7 +175,7 @@ def test_the_constraint_fills_in_what_it_determines():
     assert dependent_components(np.array([[0.0, 0.0, 1.0, 0.0], [0.2, -0.9, 0.0, 0.0]])) == [1, 2]
 
 
-# -- controls -------------------------------------------------------------------------------------------------------------------
+# -- controls ---------------------------------------------------------------------------------------------------------
 def test_every_model_and_method_has_controls():
     found = make_catalogue(OPENED)
     assert [system["name"] for system in found["systems"]] == list(MODELS)
@@ -201,7 +203,7 @@ def test_an_entry_says_which_methods_fit():
         entry("sledge", OPENED)
 
 
-# -- scenes ---------------------------------------------------------------------------------------------------------------------
+# -- scenes -----------------------------------------------------------------------------------------------------------
 def standing(name: str, frames: int = 4) -> RunFrames:
     """A run that goes on a little from its initial state: nothing is compiled for it."""
     job = OPENED.job(example(name))
@@ -327,7 +329,7 @@ def test_geometry_of_bars_planes_and_packing():
     assert array(pack_array([1e300, np.nan, -1.0])).tolist()[1:] == [0.0, -1.0]
 
 
-# -- files ----------------------------------------------------------------------------------------------------------------------
+# -- files ------------------------------------------------------------------------------------------------------------
 OWN = '''
 import jax.numpy as jnp
 import dalembert as da
@@ -335,7 +337,8 @@ import dalembert as da
 def make(mass=1.0, tilt=0.2):
     """A skate that is turned in its body."""
     rows = jnp.array([[0.0, -jnp.sin(tilt), jnp.cos(tilt)]])
-    return da.System(group=da.SE2(), lagrangian=lambda t, g, xi, p: 0.5 * p * xi @ xi, constraint=lambda t, g, p: rows, parameters=mass)
+    lagrangian = lambda t, g, xi, p: 0.5 * p * xi @ xi
+    return da.System(group=da.SE2(), lagrangian=lagrangian, constraint=lambda t, g, p: rows, parameters=mass)
 '''
 
 

@@ -1,4 +1,6 @@
-"""What the studio shows of the motion itself: cusps on the path, velocities by name, and the energy that power leaves."""
+"""What the studio shows of the motion itself: cusps on the path, velocities by name, and the energy that power
+leaves.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def sleigh():
 
 
 def test_the_cusp_is_where_the_event_finds_it():
-    """Between frames that are far apart to 1 % of the body's size, where the nearest misses it by more; at 5 a second to 0.01 %."""
+    """Between frames that are far apart to 1 % of the body's size, where the nearest misses it by more; at 5 a second
+    to 0.01 %.
+    """
     system = da.models.chaplygin_sleigh(1.0, 1.0, 0.3)
     event = da.Event(da.Quantity("velocity", (1,)), name="cusp")
     state = system.state(xi=[0.9, -1.0, 0.0])

@@ -1,4 +1,6 @@
-"""The server of the studio answers its own page and nobody else, runs no code of the page, and outlives what pages do to it."""
+"""The server of the studio answers its own page and nobody else, runs no code of the page, and outlives what pages do
+to it.
+"""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ import dalembert as da
 from dalembert.cli.app import app
 from dalembert.errors import InvalidInput
 from dalembert.io.config import parse_job as parse
-from dalembert.sweeps.plan import parse_axis, parse_sample, substitute
 from dalembert.sweeps.plan import make_plan as plan
+from dalembert.sweeps.plan import parse_axis, parse_sample, substitute
 
 SUSLOV = {
     "system": {"name": "suslov", "inertia": [[3, 0, 1], [0, 4, 0.5], [1, 0.5, 5]]},
@@ -36,7 +36,7 @@ def with_sweep(base, **section):
     return {**copy.deepcopy(base), "sweep": section}
 
 
-# -- axes -----------------------------------------------------------------------------------------------------------------------
+# -- axes -------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "spec",
     [
@@ -71,7 +71,7 @@ def test_ends_are_met_exactly():
     assert values[0] == 0.1 and values[-1] == 0.7 and np.allclose(np.diff(np.log(values)), math.log(7) / 8)
 
 
-# -- refusals -------------------------------------------------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "section, says",
     [
@@ -116,7 +116,7 @@ def test_bad_calls_are_refused(tmp_path):
         assert says in str(caught.value)
 
 
-# -- members --------------------------------------------------------------------------------------------------------------------
+# -- members ----------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def cvt():
     section = {
@@ -192,7 +192,7 @@ def test_a_failing_member_stops_nobody():
     assert not data.status.any() and "final_velocity" not in data and (data.energy_error_max < 1e-13).all()
 
 
-# -- stores and commands ----------------------------------------------------------------------------------------------------------
+# -- stores and commands ----------------------------------------------------------------------------------------------
 def test_a_store_is_gone_on_with_and_guards_itself(tmp_path, capsys):
     section = {
         "run": {"step": {"linspace": [0.01, 0.3, 7]}},

@@ -1,4 +1,6 @@
-"""Reversible step-size control: the order of its base in eps, steps back over the same points, and energy that does not drift."""
+"""Reversible step-size control: the order of its base in eps, steps back over the same points, and energy that does not
+drift.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def _constraint(t, q, p):
 
 @cache
 def approach():
-    """z' = y x' with a spring in x and the radial motion of a Kepler orbit in y, from 0.05 to 2: its time scale changes by 250.
+    """z' = y x' with a spring in x and the radial motion of a Kepler orbit in y, from 0.05 to 2: its time scale changes
+    by 250.
 
     y keeps its own energy and drives x as a transmission does, so the motion is regular (Modin, Verdier 2020).
     """
@@ -73,7 +76,7 @@ def there():
     return da.simulate(system, da.Adaptive(period), state, step=0.02, steps=800).check()
 
 
-# -- the law ----------------------------------------------------------------------------------------------------------------
+# -- the law ----------------------------------------------------------------------------------------------------------
 def test_steps_back_go_over_the_same_points_with_the_same_sizes(there):
     back = da.simulate(there.system, there.integrator, there, step=-0.02, steps=800).check()
     np.testing.assert_allclose(back.g[::-1], there.g, atol=2e-12)
@@ -155,16 +158,20 @@ def test_every_system_goes_back(key, pace):
 
 @pytest.mark.heavy
 def test_a_pace_that_becomes_infinite_ends_the_run():
-    """The knife edge turns across the slope, where nothing pulls it: "acceleration" has no value there, and rho falls below 0."""
+    """The knife edge turns across the slope, where nothing pulls it: "acceleration" has no value there, and rho falls
+    below 0.
+    """
     system, state = case("knife_edge")
     run = da.simulate(system, da.Adaptive("acceleration"), state, step=0.05, steps=40)
     assert run.status == "failed" and "too large" in run.reason
 
 
-# -- what it is worth -------------------------------------------------------------------------------------------------------
+# -- what it is worth -------------------------------------------------------------------------------------------------
 @pytest.mark.heavy
 def test_the_energy_does_not_drift_where_that_of_a_plain_controller_does():
-    """200 000 steps, 350 close approaches: the same sizes without symmetry drift linearly, equal steps of the same number are lost."""
+    """200 000 steps, 350 close approaches: the same sizes without symmetry drift linearly, equal steps of the same
+    number are lost.
+    """
     system, state = approach()
 
     def drift(method, step):

@@ -198,9 +198,11 @@ def test_a_large_rotation_stays_on_its_own_component():
     assert [on_one_component(generic(), VESELOV, large, x) for x in following] == [False, True]
 
 
-# -- thresholds ------------------------------------------------------------------------------------------------------------------
+# -- thresholds -------------------------------------------------------------------------------------------------------
 def test_thresholds_of_the_suslov_runs():
-    """ERRATA.md: M(0) has no preimage above 0.0351714, the run fails first at 0.0327626 in step 6, the whole oval at 0.032733773."""
+    """ERRATA.md: M(0) has no preimage above 0.0351714, the run fails first at 0.0327626 in step 6, the whole oval at
+    0.032733773.
+    """
     assert abs(largest_step(generic(), VESELOV, M_GENERIC) - 0.0351714) < 5e-8
     assert abs(largest_step(generic(), VESELOV, M_GENERIC, steps=6) - 0.0327626) < 5e-8
     assert largest_step(generic(), VESELOV, M_GENERIC, steps=5) > 0.033

@@ -1,4 +1,6 @@
-"""Compositions: orders 4, 6, 8, D to round-off, adjoints of methods that are not symmetric, and what cannot be composed."""
+"""Compositions: orders 4, 6, 8, D to round-off, adjoints of methods that are not symmetric, and what cannot be
+composed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def problem(key):
 
 # order: (duration, numbers of steps): errors above round-off, and steps where they fall regularly
 RUNS = {4: (1.6, (32, 64)), 6: (1.6, (16, 32)), 8: (1.6, (8, 12))}
-# At 8 and 12 steps of the transmission the terms after the eighth still dominate: slope 13, then 10.7, and 8.0 from 16 to 24.
+# At 8 and 12 steps of the transmission the terms after the eighth still dominate: slope 13, then 10.7, and 8.0 from 16
+# to 24.
 LATER = {("transmission", 8): (1.6, (16, 24))}
 
 

@@ -1,4 +1,6 @@
-"""Dormand and Prince's method with its own substeps: as accurate as it is asked to be, on the group and on D, natively."""
+"""Dormand and Prince's method with its own substeps: as accurate as it is asked to be, on the group and on D,
+natively.
+"""
 
 from __future__ import annotations
 
@@ -70,5 +72,7 @@ def test_a_reference_run_knows_what_it_keeps():
 def test_projected_runge_kutta_is_back_on_the_group():
     """One Newton-Schulz step is not enough there: it left 3e-6."""
     system = da.models.rolling_ball(slope=0.1)
-    run = da.simulate(system, da.integrators.ProjectedRungeKutta(), system.state(xi=[3.0, 5.0, 2.0, 5.0, -3.0]), step=0.1, steps=50)
+    run = da.simulate(
+        system, da.integrators.ProjectedRungeKutta(), system.state(xi=[3.0, 5.0, 2.0, 5.0, -3.0]), step=0.1, steps=50
+    )
     assert float(np.max(run.check().group_distance())) < 1e-14

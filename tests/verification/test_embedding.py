@@ -88,7 +88,9 @@ def test_period_map_of_the_particle(particle):
 
 
 def test_corrected_55(particle):
-    """A part of the perturbation along the reaction is taken up by the multipliers, (1 - P) g_v; as printed g_v would drop out."""
+    """A part of the perturbation along the reaction is taken up by the multipliers, (1 - P) g_v; as printed g_v would
+    drop out.
+    """
     embedding, z = particle
     chart, (_, y, _, u, w) = embedding.chart, np.asarray(z)
     x, reaction = np.array([0.3, y, -0.2, u, w, y * u]), np.array([-y, 0.0, 1.0])  # m = 1

@@ -57,7 +57,9 @@ def off(run) -> float:
 
 
 def check(kind, key, retraction=CAYLEY):
-    """Order 2 against the run of a quarter of the step; D and, but for the quadrature of "average", the energy to round-off."""
+    """Order 2 against the run of a quarter of the step; D and, but for the quadrature of "average", the energy to
+    round-off.
+    """
     system, state = problem(key)
     method = da.DiscreteGradient(kind, retraction)
     runs = [da.simulate(system, method, state, step=T / n, steps=n, save_every=n // 16).check() for n in (32, 64, 256)]
@@ -120,8 +122,10 @@ def _exact(*digits):
 
 
 def test_a_cycle_at_round_off_is_no_lost_branch():
-    """Step 456 416 of the transmission by itoh-abe: v_x passes 0, where the quotient of V amplifies its round-off to a cycle of two
-    velocities 1e-14 apart that closes by 1e-3 of its size a turn. The iteration has found what there is to find, and says so."""
+    """Step 456 416 of the transmission by itoh-abe: v_x passes 0, where the quotient of V amplifies its round-off to a
+    cycle of two
+    velocities 1e-14 apart that closes by 1e-3 of its size a turn. The iteration has found what there is to find, and
+    says so."""
     system, state = transmission()
     method = da.DiscreteGradient("itoh-abe")
     run = da.simulate(system, method, state, step=0.05, steps=1)
@@ -151,7 +155,9 @@ def test_a_cycle_at_round_off_is_no_lost_branch():
 
 
 def test_an_iteration_that_no_longer_closes_in_has_ended():
-    """x -> -0.999 x about 1, from 1e-10 off, ends; from 1e-3 off, where it is only slow, it does not count as solved."""
+    """x -> -0.999 x about 1, from 1e-10 off, ends; from 1e-3 off, where it is only slow, it does not count as
+    solved.
+    """
     found = {off: find_fixed_point(lambda x: 1.0 - 0.999 * (x - 1.0), jnp.array([1.0 + off])) for off in (1e-10, 1e-3)}
     assert bool(found[1e-10].converged) and not bool(found[1e-3].converged)
 

@@ -1,4 +1,6 @@
-"""Event times against exact motions and against SciPy's: their error is that of the method, and round-off where the method is exact."""
+"""Event times against exact motions and against SciPy's: their error is that of the method, and round-off where the
+method is exact.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def dop853(system, state, quantity, until):
     return solution.t_events[0]
 
 
-# -- exact motions --------------------------------------------------------------------------------------------------------------
+# -- exact motions ----------------------------------------------------------------------------------------------------
 def test_an_exact_method_finds_the_events_of_a_rigid_body_to_round_off():
     """omega_1 = 0 of Jacobi's motion, found on it by Brent's method."""
     inertia, momentum = np.diag([1.0, 2.0, 2.7]), np.array([0.4, 2.2, -0.81])
@@ -66,7 +68,9 @@ def test_an_exact_method_finds_the_events_of_a_rigid_body_to_round_off():
 
 @pytest.mark.heavy
 def test_the_cusp_of_the_sleigh():
-    """V = r tanh(k t + c) with b = 0: the contact point reverses once, at t = -c/k, and the method's error there is of order 2."""
+    """V = r tanh(k t + c) with b = 0: the contact point reverses once, at t = -c/k, and the method's error there is of
+    order 2.
+    """
     a, w0, v0 = 0.3, 0.9, -1.0
     sleigh = da.models.chaplygin_sleigh(1.0, 1.0, a, 0.0)
     about = 1.0 + a**2
@@ -91,7 +95,7 @@ def test_a_disk_on_the_spot_turns_at_a_constant_rate():
     np.testing.assert_allclose(found, [value / 0.8], rtol=1e-13)
 
 
-# -- orders ---------------------------------------------------------------------------------------------------------------------
+# -- orders -----------------------------------------------------------------------------------------------------------
 CASES = [
     ("particle", da.Quantity("configuration", (0,)), L(), 2),
     ("particle", da.Quantity("configuration", (0,)), L(nodes="velocity"), 2),
@@ -147,7 +151,9 @@ def test_the_reference_method_has_events_too(key, cross, stop):
 
 @pytest.mark.heavy
 def test_dense_output_has_the_order_of_the_method_at_every_part_of_a_step():
-    """The largest error over theta falls with the order of the method at its steps, 4 and 6: no interpolant of lower order hides there."""
+    """The largest error over theta falls with the order of the method at its steps, 4 and 6: no interpolant of lower
+    order hides there.
+    """
     system, state = case("particle")
     for method, order in ((da.Composition("yoshida-4"), 4), (da.Composition("kahan-li-6"), 6)):
         wanted = np.linspace(0.0, 6.0, 61) + 0.0123
@@ -162,7 +168,9 @@ def test_dense_output_has_the_order_of_the_method_at_every_part_of_a_step():
 
 @pytest.mark.heavy
 def test_a_section_of_the_contact_oscillator_lies_on_a_curve():
-    """y is a free harmonic oscillator: with y = 0, y' > 0 as the section, y' is constant, and energy leaves a curve in (z, z')."""
+    """y is a free harmonic oscillator: with y = 0, y' > 0 as the section, y' is constant, and energy leaves a curve in
+    (z, z').
+    """
     system = da.models.contact_oscillator(0.0)
     state = system.state([1.0, 0.0, 0.2], system.project(np.array([1.0, 0.0, 0.2]), [0.0, 0.8, 0.5]))
     found = poincare_section(

@@ -1,4 +1,6 @@
-"""Exact solutions of the models, against the equations of motion integrated by DOP853, and what is special about them."""
+"""Exact solutions of the models, against the equations of motion integrated by DOP853, and what is special
+about them.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,9 @@ def exact(key):
 
 
 def measured(key, method, counts, independent=True) -> tuple[float, float]:
-    """(the slope over the last two steps, the largest |A xi - b|) of runs to T, against DOP853 or the method's own smaller step."""
+    """(the slope over the last two steps, the largest |A xi - b|) of runs to T, against DOP853 or the method's own
+    smaller step.
+    """
     system, state = problem(key)
 
     def run(n):
@@ -119,16 +121,18 @@ def test_the_order_does_not_depend_on_the_retraction(method):
     assert measured("heavy_suslov", method, COUNTS[4])[0] == pytest.approx(4.0, abs=0.25)
 
 
-# -- the coefficients -------------------------------------------------------------------------------------------------------
+# -- the coefficients -------------------------------------------------------------------------------------------------
 def test_the_coefficients_are_those_of_the_tables():
     """Lobatto IIIA with 3 stages (Hairer, Lubich, Wanner II.1.4) and Gauss with 2."""
     a, b = collocation_coefficients(np.array(LOBATTO_NODES[3]))
     np.testing.assert_allclose(a, [[0, 0, 0], [5 / 24, 1 / 3, -1 / 24], [1 / 6, 2 / 3, 1 / 6]], atol=1e-15)
     np.testing.assert_allclose(b, [1 / 6, 2 / 3, 1 / 6], atol=1e-15)
-    np.testing.assert_allclose(collocation_coefficients(da.Gauss(2).nodes)[0][0], [1 / 4, 1 / 4 - 3**0.5 / 6], atol=1e-15)
+    np.testing.assert_allclose(
+        collocation_coefficients(da.Gauss(2).nodes)[0][0], [1 / 4, 1 / 4 - 3**0.5 / 6], atol=1e-15
+    )
 
 
-# -- symmetry, and what it is worth -----------------------------------------------------------------------------------------
+# -- symmetry, and what it is worth -----------------------------------------------------------------------------------
 @pytest.mark.heavy
 @pytest.mark.parametrize("key", ["transmission", "heavy_suslov", "frictionless_ball"])
 @pytest.mark.parametrize("method", [da.Gauss(2), da.Lobatto(3), da.DiscreteGradient()], ids=lambda m: m.name)
@@ -155,7 +159,9 @@ def test_two_stages_of_lobatto_are_the_leapfrog():
 @pytest.mark.heavy
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_lobatto_fails_where_the_motion_contracts_phase_volume(stages):
-    """As the leapfrog does: the error of the multiplier that it carries grows as volume shrinks; Gauss has none to carry."""
+    """As the leapfrog does: the error of the multiplier that it carries grows as volume shrinks; Gauss has none to
+    carry.
+    """
     system, state = case("suslov")
     energy = float(system.energy(0.0, state.g, state.xi))
     run = da.simulate(system, da.Lobatto(stages), state, step=0.05, steps=8000, monitor=True, save_every=100)
@@ -164,7 +170,7 @@ def test_lobatto_fails_where_the_motion_contracts_phase_volume(stages):
     assert float(good.final.peaks.energy_error) < 1e-12 * energy
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------------
+# -- what is refused --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("stages", [0, 5, True, 2.5])
 def test_other_stages_are_refused(stages):
     for method in (da.Gauss, da.Lobatto):

@@ -1,4 +1,6 @@
-"""Holonomic constraints against the same systems in fewer coordinates: orders, phi at round-off, energy, symplecticity, reversibility."""
+"""Holonomic constraints against the same systems in fewer coordinates: orders, phi at round-off, energy, symplecticity,
+reversibility.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def order(errors) -> float:
     return float(np.log2(errors[-2] / errors[-1]))
 
 
-# -- the same systems in fewer coordinates --------------------------------------------------------------------------------------
+# -- the same systems in fewer coordinates ----------------------------------------------------------------------------
 MASSES, LENGTHS, GRAVITY = np.array([1.0, 0.6]), np.array([1.0, 0.8]), 9.81
 
 
@@ -140,7 +142,7 @@ def test_composition_gives_order_4(key):
     assert float(np.max(monitored(method, key, 0.02, 50).final.peaks.holonomic)) < 1e-14
 
 
-# -- symplecticity --------------------------------------------------------------------------------------------------------------
+# -- symplecticity ----------------------------------------------------------------------------------------------------
 @cache
 def spherical():
     """The spherical pendulum, away from its equilibria."""
@@ -181,7 +183,10 @@ def symplectic_defect(method, steps=10, h=0.05) -> float:
     "method",
     [
         METHOD,
-        *(pytest.param(m, marks=pytest.mark.heavy) for m in (da.LagrangeDAlembert(node=0.3), da.integrators.ProjectedRungeKutta())),
+        *(
+            pytest.param(m, marks=pytest.mark.heavy)
+            for m in (da.LagrangeDAlembert(node=0.3), da.integrators.ProjectedRungeKutta())
+        ),
     ],
     ids=str,
 )
@@ -190,7 +195,7 @@ def test_holonomic_motion_is_symplectic_for_every_node_and_projection_is_not(met
     assert defect > 1e-7 if isinstance(method, da.integrators.ProjectedRungeKutta) else defect < 1e-12
 
 
-# -- everything at once -----------------------------------------------------------------------------------------------------------
+# -- everything at once -----------------------------------------------------------------------------------------------
 def _lagrangian(t, q, v, p):
     return 0.5 * v @ v * (1 + 0.2 * jnp.sin(t)) + 0.1 * q[0] * v[1] - 0.5 * q @ q
 
@@ -278,7 +283,7 @@ def test_the_multipliers_are_the_tensions_of_the_rods():
     assert order([off(0.01), off(0.005)]) == pytest.approx(2.0, abs=0.1)
 
 
-# -- long runs and larger steps ---------------------------------------------------------------------------------------------------
+# -- long runs and larger steps ---------------------------------------------------------------------------------------
 @pytest.mark.heavy
 @pytest.mark.parametrize("key", CASES)
 def test_a_million_steps(key):

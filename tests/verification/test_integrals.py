@@ -17,8 +17,8 @@ from dalembert.analysis.integrals import (
     is_stationary,
     jacobian_determinant,
     limits,
-    stability_multipliers,
     projective,
+    stability_multipliers,
 )
 from dalembert.analysis.integrals import discrete_total_turning as total_turning
 from dalembert.analysis.legendre import AlgebraicMap, constrained_energy
@@ -41,7 +41,7 @@ def increments(count: int = 20, size: float = 20.0) -> np.ndarray:
     return w * [1.0, 1.0, 0.0]
 
 
-# -- energies -----------------------------------------------------------------------------------------------------------
+# -- energies ---------------------------------------------------------------------------------------------------------
 def test_R_and_Q_and_the_jump_of_Q():
     """Propositions 7.1 and 7.2 as printed: R = 2 I11 I22 E_c for Moser-Veselov, Q and its jump for Cayley."""
     system, h, w = da.models.suslov(GENERIC), 0.015, increments()
@@ -84,7 +84,7 @@ def test_fedorov_zenkovs_integrals():
     assert abs(2 * mass * (Jc + mass * a * a) * found - total) < 1e-12
 
 
-# -- invariant curves, equilibria ---------------------------------------------------------------------------------------
+# -- invariant curves, equilibria -------------------------------------------------------------------------------------
 def test_critical_values_and_invariant_curves():
     """Two ovals below h*, none above h**, and the discrete motion stays on its own (the foliation of Figure 6.3)."""
     system = da.models.suslov(GENERIC)
@@ -130,7 +130,9 @@ def test_the_line_of_equilibria_and_its_stability(integrator):
 
 
 def test_the_volume_is_kept_only_where_nothing_attracts():
-    """det d(M')/d(M) is 1 for balanced and for free bodies, not for an unbalanced Suslov body, whose equilibria attract."""
+    """det d(M')/d(M) is 1 for balanced and for free bodies, not for an unbalanced Suslov body, whose equilibria
+    attract.
+    """
     w = increments(6)
     assert np.abs(jacobian_determinant(da.models.suslov([3.0, 4.0, 5.0]), VESELOV, w, 0.015) - 1).max() < 1e-12
     free = da.InvariantSystem(da.SO3(), [3.0, 4.0, 5.0])
@@ -144,7 +146,7 @@ def test_the_volume_is_kept_only_where_nothing_attracts():
         assert np.abs(jacobian_determinant(da.models.suslov(GENERIC), integrator, w, 0.015) - 1).max() > 0.05
 
 
-# -- limits -------------------------------------------------------------------------------------------------------------
+# -- limits -----------------------------------------------------------------------------------------------------------
 def test_limits_are_mutually_inverse_on_so3():
     """Theorem 6.3, from the unstable half of the line to the stable one; for Cayley's map only if I11 = I22."""
     for inertia, integrator, inverse in ((GENERIC, VESELOV, True), (SPECIAL, CAYLEY, True), (GENERIC, CAYLEY, False)):
@@ -160,7 +162,9 @@ def test_limits_are_mutually_inverse_on_so3():
 @pytest.mark.heavy
 @pytest.mark.parametrize("mass", [MASS4, MASS5], ids=["SO(4)", "SO(5)"])
 def test_limits_are_mutually_inverse_on_so_n(mass):
-    """New: Moser-Veselov keeps the energy for every n, and the limit rotations are mutually inverse; Cayley's are not."""
+    """New: Moser-Veselov keeps the energy for every n, and the limit rotations are mutually inverse; Cayley's
+    are not.
+    """
     system = da.models.suslov_n(mass)
     momentum = 0.3 * np.arange(1, len(mass)) - 0.5
     found = limits(system, VESELOV, momentum, 0.2)
@@ -181,7 +185,9 @@ def test_moser_veselov_keeps_the_energy_on_so_n():
 
 
 def test_moser_veselov_runs_fast_and_cayley_slowly():
-    """Remark 8.1 is reversed in print. On the arc sin a = tanh(phase) the flow's phase grows at a constant rate (exact_momentum)."""
+    """Remark 8.1 is reversed in print. On the arc sin a = tanh(phase) the flow's phase grows at a constant rate
+    (exact_momentum).
+    """
     system, h, steps = da.models.suslov(GENERIC), 0.015, 67
 
     def phase(momentum):
@@ -198,9 +204,11 @@ def test_moser_veselov_runs_fast_and_cayley_slowly():
     assert speeds[0] > 1.001 and speeds[1] < 0.999
 
 
-# -- the sleigh ---------------------------------------------------------------------------------------------------------
+# -- the sleigh -------------------------------------------------------------------------------------------------------
 def test_theorem_7_4():
-    """Below E < m^2 a^2 (J + m a^2) one real branch, p1 rises from -inf to +inf, p_theta keeps its sign, limits are opposite."""
+    """Below E < m^2 a^2 (J + m a^2) one real branch, p1 rises from -inf to +inf, p_theta keeps its sign, limits are
+    opposite.
+    """
     m, J, a = 1.3, 0.9, 0.4
     system = da.models.chaplygin_sleigh(m, J, a, 0.0)
     bound = m**2 * a**2 * (J + m * a * a)
@@ -231,7 +239,9 @@ def test_the_sleighs_total_turning():
 
 
 def test_balanced_bodies():
-    """J13 = J23 = 0 and a = 0: the body momentum is constant; the balanced sleigh runs on a circle of radius V1/sin(dtheta)."""
+    """J13 = J23 = 0 and a = 0: the body momentum is constant; the balanced sleigh runs on a circle of radius
+    V1/sin(dtheta).
+    """
     for system, momentum in (
         (da.models.suslov([3.0, 4.0, 5.0]), [3.0, 2.0]),
         (da.models.chaplygin_sleigh(a=0.0, b=0.2), [0.7, -1.0]),
@@ -254,7 +264,9 @@ def test_balanced_bodies():
 
 @pytest.mark.heavy
 def test_the_naive_constraint_makes_the_balanced_sleigh_spiral():
-    """(7.9) with a = 0: the turns stay equal and every chord is cos(dtheta) times the last one, a logarithmic spiral (footnote 5)."""
+    """(7.9) with a = 0: the turns stay equal and every chord is cos(dtheta) times the last one, a logarithmic spiral
+    (footnote 5).
+    """
     system = da.models.chaplygin_sleigh(1.0, 1.0, 0.0, 0.0)
     naive = da.LagrangeDAlembert(pair=da.mechanics.chord_pair(system, da.mechanics.moser_veselov))
     run = da.simulate(system, naive, system.state(xi=[1.0, -1.0, 0.0]), step=0.1, steps=50).check()
@@ -264,9 +276,10 @@ def test_the_naive_constraint_makes_the_balanced_sleigh_spiral():
     assert np.abs(chords[1:] / chords[:-1] - np.cos(turns[0])).max() < 1e-12
 
 
-# -- open questions -----------------------------------------------------------------------------------------------------
+# -- open questions ---------------------------------------------------------------------------------------------------
 def test_no_energy_like_integral_for_a_generic_tensor():
-    """Remark 7.1: limits differ, oppositely on the two sides, for the generic tensor; equal when I11 = I22, I13 = 0 or I23 = 0.
+    """Remark 7.1: limits differ, oppositely on the two sides, for the generic tensor; equal when I11 = I22, I13 = 0 or
+    I23 = 0.
 
     Unequal limits exclude every continuous first integral but constants (see analysis/scattering.py).
     """
@@ -282,7 +295,9 @@ def test_no_energy_like_integral_for_a_generic_tensor():
 @pytest.mark.heavy
 @pytest.mark.parametrize(("I11", "I22", "I13", "I23"), [(3.0, 4.0, 1.0, 0.5), (2.0, 5.0, 1.0, -0.7)])
 def test_the_gain_of_the_limits(I11, I22, I13, I23):
-    """a_+/a_- - 1 = -(pi/16) I13 I23 (I22 - I11) e^2/(I11 I22)^(5/2) + ..., e = h^2 E_c of the limit: found by fitting, to 1e-4."""
+    """a_+/a_- - 1 = -(pi/16) I13 I23 (I22 - I11) e^2/(I11 I22)^(5/2) + ..., e = h^2 E_c of the limit: found by fitting,
+    to 1e-4.
+    """
     found = scattering(da.models.suslov([[I11, 0, I13], [0, I22, I23], [I13, I23, 9.0]]), CAYLEY, [0.05, 0.1, 0.2])
     e = 0.5 * (I11 * I23**2 + I22 * I13**2) / (I13**2 + I23**2) * found.before**2
     ratio = found.gain / (-np.pi / 16 * I13 * I23 * (I22 - I11) * e**2 / (I11 * I22) ** 2.5)
@@ -294,7 +309,9 @@ def test_the_gain_of_the_limits(I11, I22, I13, I23):
 
 @pytest.mark.heavy
 def test_the_number_of_images_grows_exponentially():
-    """Remark 7.2: 4^k (Suslov) and 3^k (sleigh) distinct images after k steps: no closed form of Veselov's integrable kind."""
+    """Remark 7.2: 4^k (Suslov) and 3^k (sleigh) distinct images after k steps: no closed form of Veselov's integrable
+    kind.
+    """
     tree = image_tree(da.models.suslov(GENERIC), VESELOV, [0.5, 0.3, 0.0], 1.0, 3)
     assert [len(level) for level in tree] == [1, 4, 16, 64]
     tree = image_tree(da.models.chaplygin_sleigh(), VESELOV, [0.5, 0.3, 0.0], 1.0, 4)

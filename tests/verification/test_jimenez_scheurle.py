@@ -1,4 +1,6 @@
-"""jimenez-scheurle 2015 on R^n: every form of its integrators against its (corrected) equations, the orders, the continuous side."""
+"""jimenez-scheurle 2015 on R^n: every form of its integrators against its (corrected) equations, the orders, the
+continuous side.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ import rn
 from rn import largest, velocity_form
 
 import dalembert as da
-from dalembert.analysis.consistency import ExactConstraint, constraint_order, consistency_order, exact_motion, solve_shooting
+from dalembert.analysis.consistency import (
+    ExactConstraint,
+    consistency_order,
+    constraint_order,
+    exact_motion,
+    solve_shooting,
+)
 
 H = 0.1
 
@@ -19,7 +27,7 @@ def take(system, method, state, steps=3, h=H):
     return da.simulate(system, method, state, step=h, steps=steps).check()
 
 
-# -- the continuous side ---------------------------------------------------------------------------------------------------------
+# -- the continuous side ----------------------------------------------------------------------------------------------
 @jax.jit
 def _parts(system, q, v):
     mixed = jax.jvp(lambda q: system.momentum(0.0, q, v), (q,), (v,))[1]
@@ -70,7 +78,7 @@ def test_adapted_coordinates_solve_the_same_motion():
     assert len(chart.base) == 2 and set(chart.base) | set(chart.fibre) == set(range(4))
 
 
-# -- the integrators -------------------------------------------------------------------------------------------------------------
+# -- the integrators --------------------------------------------------------------------------------------------------
 def nodes_of(run, node):
     """q_k and q_{k+1} around each redefined node (q~, v)."""
     q, v = np.asarray(run.g), np.asarray(run.xi)
@@ -160,7 +168,7 @@ def test_the_forms_are_one_method_after_the_shift_of_the_start():
     )
 
 
-# -- deformed constraints ----------------------------------------------------------------------------------------------------------
+# -- deformed constraints ---------------------------------------------------------------------------------------------
 def on_deformed(eps):
     """Data with v_z = y v_x - (eps/2) v_x v_y."""
     system, state = rn.particle()
@@ -214,7 +222,7 @@ def test_perturbed_constraint_obeys_95():
     )
 
 
-# -- nonlinear and time-dependent constraints ---------------------------------------------------------------------------------------
+# -- nonlinear and time-dependent constraints -------------------------------------------------------------------------
 G, C, RATE = 9.81, 2.0, 0.5
 
 
@@ -238,7 +246,9 @@ def steady_exact(t, rate):
 
 
 def test_time_dependent_nonlinear_constraint():
-    """Theorem 2.1 on an exact solution; the discrete principle keeps phi = 0 to round-off and is of order 2 at node 1/2."""
+    """Theorem 2.1 on an exact solution; the discrete principle keeps phi = 0 to round-off and is of order 2 at node
+    1/2.
+    """
     system = steady(RATE)
     state = system.state([0.0, 0.0], [C, 0.0])
     T = 0.5
@@ -271,19 +281,23 @@ def test_appell_hamel():
     np.testing.assert_allclose(run.xi[-1], expected, rtol=1e-12)
 
 
-# -- the exact discrete constraint -----------------------------------------------------------------------------------------------
+# -- the exact discrete constraint ------------------------------------------------------------------------------------
 @pytest.mark.heavy
 @pytest.mark.parametrize("node, order", [(0.5, 2), (0.0, 1)])
 def test_distance_from_the_exact_discrete_constraint(node, order):
     """Remark 5.4: D_d of the node 1/2 is within O(h^3) of D_d^E, others within O(h^2)."""
     system, state = rn.particle("harmonic")
-    measured = constraint_order(da.mechanics.from_difference(system, da.FiniteDifference(node=node)), state, steps=(0.05, 0.025))
+    measured = constraint_order(
+        da.mechanics.from_difference(system, da.FiniteDifference(node=node)), state, steps=(0.05, 0.025)
+    )
     assert measured.order == pytest.approx(order, abs=0.1), measured
 
 
 @pytest.mark.heavy
 def test_shooting_decides_membership():
-    """A pair joined by the motion is in D_d^E, with the velocity that joins it; a pair of the midpoint D_d is off by O(h^2)."""
+    """A pair joined by the motion is in D_d^E, with the velocity that joins it; a pair of the midpoint D_d is off by
+    O(h^2).
+    """
     system, state = rn.particle()
     aim = lambda g1: solve_shooting(system, 0.0, state.g, g1, H)
     exact, _ = da.models.exact_particle(H, state.g, state.xi)
@@ -295,7 +309,7 @@ def test_shooting_decides_membership():
     assert float(miss.phi[0]) == pytest.approx(1e-3 / H, rel=0.05)
 
 
-# -- orders ----------------------------------------------------------------------------------------------------------------------
+# -- orders -----------------------------------------------------------------------------------------------------------
 def check_orders(name, node, steps):
     system, state = rn.SYSTEMS[name]()
     found = consistency_order(system, velocity_form(node), state, steps=steps)

@@ -37,7 +37,7 @@ def displacements(run):
     return np.linalg.solve(np.asarray(run.g[:-1]), np.asarray(run.g[1:]))
 
 
-# -- momentum and reconstruction --------------------------------------------------------------------------------------------------
+# -- momentum and reconstruction --------------------------------------------------------------------------------------
 LARGE = [pytest.param(n, marks=pytest.mark.heavy) for n in (5, 6)]
 
 
@@ -58,7 +58,9 @@ def test_suslov_on_so_n(n):
 
 @pytest.mark.parametrize("n", [3, *(pytest.param(n, marks=pytest.mark.heavy) for n in (2, 4, 5, 6))])
 def test_the_sleigh_on_se_n_with_the_symmetric_constraint(n):
-    """(5.10): energy exact for every n, which the paper has for n = 2; sigma(W) = W^-1 with sigma = conjugation by diag(-1, 1, ..)."""
+    """(5.10): energy exact for every n, which the paper has for n = 2; sigma(W) = W^-1 with sigma = conjugation by
+    diag(-1, 1, ..).
+    """
     system, state = sleigh(n)
     run = da.simulate(system, MV, state, step=0.1, steps=200).check()
     assert run.backend == "llvm"
@@ -128,7 +130,7 @@ def test_the_motion_on_d_is_the_general_one():
     assert distance(*both(system, state.g, xi)) < 1e-13
 
 
-# -- the sleigh's counterexample and the free body --------------------------------------------------------------------------------
+# -- the sleigh's counterexample and the free body --------------------------------------------------------------------
 def test_the_naive_constraint_loses_energy():
     """REFERENCE.md: (7.9), b = 0, h = .1, T = 20."""
     system = da.models.chaplygin_sleigh(1.0, 1.0, 0.3, 0.0)
@@ -141,7 +143,9 @@ def test_the_naive_constraint_loses_energy():
 
 
 def test_the_unconstrained_discrete_body():
-    """(7.8): the momentum seen from space is conserved; with the centre of mass at the origin the displacements are equal."""
+    """(7.8): the momentum seen from space is conserved; with the centre of mass at the origin the displacements are
+    equal.
+    """
     system = da.models.planar_body(1.2, 0.7, 0.3, 0.2)
     run = da.simulate(system, MV, system.state(xi=[0.9, -1.0, 0.4]), step=0.1, steps=50).check()
     group = system.group
@@ -152,7 +156,7 @@ def test_the_unconstrained_discrete_body():
     assert np.abs(np.diff(place[:, :2, 2], n=2, axis=0)).max() < 1e-14
 
 
-# -- symmetric pairs ----------------------------------------------------------------------------------------------------------------
+# -- symmetric pairs --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("n", [3, 4])
 def test_suslov_and_the_sleigh_are_symmetric_pairs(n):
     for system in (da.models.suslov_n(body(n)), da.models.sleigh_n(body(n), np.zeros(n))):

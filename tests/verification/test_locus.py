@@ -45,7 +45,9 @@ def printed_p4(A, B, p, q) -> dict:
 
 
 def printed_q7(A, B, p, q) -> dict:
-    """q7 of Proposition 9.2 with the corrections of ERRATA.md; of its part of degree 6 the terms that can be read in print."""
+    """q7 of Proposition 9.2 with the corrections of ERRATA.md; of its part of degree 6 the terms that can be read in
+    print.
+    """
     quartic = {
         (4, 0, 0): p**2 * B**4, (3, 1, 0): 2 * A * p * B**3 * q, (3, 0, 1): 2 * A**2 * p * B**3 - 2 * A * p * B**4 + 2 * p**3 * B**3,
         (2, 2, 0): A**4 * B**2 - 2 * A**3 * B**3 + A**2 * p**2 * B**2 + A**2 * B**4 + A**2 * B**2 * q**2,
@@ -115,7 +117,9 @@ def test_elimination_gives_the_corrected_polynomials(integrator, degree, printed
 
 
 def test_a_diagonal_tensor_has_steiners_roman_surface():
-    """(6.11) with J = tr(I)/2 - I; its six pinch points end three double lines on the axes, which meet in a triple point."""
+    """(6.11) with J = tr(I)/2 - I; its six pinch points end three double lines on the axes, which meet in a triple
+    point.
+    """
     inertia = np.array([3.0, 4.0, 5.0])
     J1, J2, J3 = inertia.sum() / 2 - inertia
     surface = Locus(da.models.suslov(inertia), VESELOV)
@@ -193,7 +197,7 @@ def test_the_equations_of_a_locus_of_codimension_three():
     assert relative_size(found, points) < 1e-11
 
 
-# -- the sleigh ------------------------------------------------------------------------------------------------------------------
+# -- the sleigh -------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def sleigh():
     return SleighLocus(da.models.chaplygin_sleigh(mass=1.3, inertia=1.5, a=0.4, b=0.2))
@@ -217,7 +221,9 @@ def test_lemma_7_2_the_cubic_and_its_tangent_lines(sleigh):
 
 
 def test_lemma_7_2_the_triangle(sleigh):
-    """The discriminant quartic as printed; its cusps (0, -2 J) and (+-(3 sqrt 3/4) J, J/4); three real branches inside, one outside."""
+    """The discriminant quartic as printed; its cusps (0, -2 J) and (+-(3 sqrt 3/4) J, J/4); three real branches inside,
+    one outside.
+    """
     m, J, a, b = sleigh.parameters
     terms = sleigh.discriminant().terms(tolerance=1e-7)
     expected = {
@@ -243,7 +249,9 @@ def test_lemma_7_2_the_triangle(sleigh):
 
 
 def test_lemma_7_2_the_ellipse_and_where_the_lemma_fails(sleigh):
-    """(7.17), V1 < 0 inside and > 0 outside for ph > 0 outside the triangle; inside the triangle part (2) fails (ERRATA.md)."""
+    """(7.17), V1 < 0 inside and > 0 outside for ph > 0 outside the triangle; inside the triangle part (2) fails
+    (ERRATA.md).
+    """
     m, J, a, _ = sleigh.parameters
     angle = np.linspace(0, 2 * np.pi, 200)
     expected = np.stack([(J + m * a * a) * np.sin(angle), m * a * a * (1 + np.cos(angle))], -1)
@@ -259,7 +267,7 @@ def test_lemma_7_2_the_ellipse_and_where_the_lemma_fails(sleigh):
     assert np.any(inside[triangle] != (V[triangle] < 0))
 
 
-# -- genus -----------------------------------------------------------------------------------------------------------------------
+# -- genus ------------------------------------------------------------------------------------------------------------
 def curve(terms: dict) -> Polynomials:
     return Polynomials(np.array(list(terms)), np.array(list(terms.values()), float)[:, None])
 
@@ -292,7 +300,9 @@ def test_the_moser_veselov_curve_has_genus_three_over_an_elliptic_curve():
 
 @pytest.mark.heavy
 def test_the_cayley_curve_has_genus_four():
-    """Genus 4 as claimed after Proposition 7.2 where the energy is conserved; its level sets have genus 8 in general."""
+    """Genus 4 as claimed after Proposition 7.2 where the energy is conserved; its level sets have genus 8 in
+    general.
+    """
     assert genus(energy_curve(da.models.suslov(SPECIAL), CAYLEY, 0.3)).genus == 4
     assert genus(energy_curve(da.models.suslov(GENERIC), CAYLEY, 0.3)).genus == 8
     assert genus(energy_curve(da.models.chaplygin_sleigh(), VESELOV, 0.1)).genus == 2
@@ -300,7 +310,9 @@ def test_the_cayley_curve_has_genus_four():
 
 @pytest.mark.heavy
 def test_double_curves_end_in_pinch_points():
-    """Three double curves with six pinch points, on which the surface passes twice; Cayley's surface here has no real one."""
+    """Three double curves with six pinch points, on which the surface passes twice; Cayley's surface here has no real
+    one.
+    """
     surface = Locus(da.models.suslov(GENERIC), VESELOV)
     _, pinches = surface.pinch_points()
     curves = surface.self_intersections()

@@ -14,7 +14,7 @@ from dalembert.errors import InvalidInput
 VELOCITY = da.LagrangeDAlembert(node=0.5, nodes="velocity")  # jimenez-scheurle (76): DLA with the midpoint rule
 
 
-# -- contact oscillator -----------------------------------------------------------------------------------------------------
+# -- contact oscillator -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("n", [7, 40, 101])
 @pytest.mark.parametrize("epsilon", [0.0, 0.3])
 def test_the_leapfrog_moves_y_with_the_exact_period_n(n, epsilon):
@@ -31,7 +31,7 @@ def test_the_leapfrog_moves_y_with_the_exact_period_n(n, epsilon):
     assert np.abs(np.asarray(other.g)[:-1, 1].reshape(50, n) - y).max() > 0.1  # of another step it is none
 
 
-# -- pendulum-driven CVT ----------------------------------------------------------------------------------------------------
+# -- pendulum-driven CVT ----------------------------------------------------------------------------------------------
 CVT = {  # largest |dE| up to T = 4e4 with h = 0.1
     (0.0, "velocity"): (0.0104, 5e-5),
     (0.1, "velocity"): (3.51, 5e-3),
@@ -73,7 +73,7 @@ def test_the_constraint_says_nothing_about_the_energy():
         assert float(cvt(0.3, method).final.peaks.constraint) < bound
 
 
-# -- chaotic quartic --------------------------------------------------------------------------------------------------------
+# -- chaotic quartic --------------------------------------------------------------------------------------------------
 def quartic(members, h, t_end, saves=64):
     system = da.models.chaotic_quartic(3)
     angles = 2 * np.pi * np.arange(members) / members
@@ -127,7 +127,7 @@ def test_the_random_walk_of_512_members(h, expected):
     assert drift.rate * 100 == pytest.approx(expected[-1], rel=0.15)
 
 
-# -- harmonic particle ------------------------------------------------------------------------------------------------------
+# -- harmonic particle ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("t_end", [100.0, 1000.0])
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
 def test_only_beta_one_half_keeps_the_energy_of_the_harmonic_particle(beta, t_end):

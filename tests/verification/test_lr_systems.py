@@ -40,7 +40,9 @@ def test_restricted_momenta_are_the_conserved_ones(veselova):
 
 
 def test_veselova(veselova):
-    """The discrete LR form is Lagrange-d'Alembert with its pair; the momentum across the normal is exact, the energy bounded."""
+    """The discrete LR form is Lagrange-d'Alembert with its pair; the momentum across the normal is exact, the energy
+    bounded.
+    """
     system, state = veselova
     method = da.integrators.DiscreteLR()
     run = da.simulate(system, method, state, step=0.05, steps=2000).check()
@@ -55,7 +57,9 @@ def test_veselova(veselova):
 
 @pytest.mark.heavy
 def test_the_general_integrator_keeps_the_integrals_too(veselova):
-    """Lagrange-d'Alembert with the g-dependent constraint: the symmetries of L that lie in D give the same exact momenta."""
+    """Lagrange-d'Alembert with the g-dependent constraint: the symmetries of L that lie in D give the same exact
+    momenta.
+    """
     system, state = veselova
     run = da.simulate(system, da.LagrangeDAlembert(CAYLEY, 0.5), state, step=0.05, steps=200).check()
     assert kept(system, run) < 1e-13
@@ -83,11 +87,16 @@ def test_a_left_invariant_system_is_refused():
         da.models.chaplygin_sphere(FULL, mass=-1.0)
 
 
-# -- heavy --------------------------------------------------------------------------------------------------------------------------
+# -- heavy ------------------------------------------------------------------------------------------------------------
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["veselova", "sphere"])
 @pytest.mark.parametrize(
-    "method", [da.integrators.DiscreteLR(), da.integrators.DiscreteLR("retraction"), da.integrators.DiscreteLR("retraction", da.Exponential())]
+    "method",
+    [
+        da.integrators.DiscreteLR(),
+        da.integrators.DiscreteLR("retraction"),
+        da.integrators.DiscreteLR("retraction", da.Exponential()),
+    ],
 )
 def test_order_2(name, method, request):
     system, state = request.getfixturevalue(name)
@@ -101,9 +110,13 @@ def test_the_ball_with_the_skew_part_of_its_rotation(sphere):
     """dr = r (skew part of the rotation seen from space) x e3: K exact as well, the energy error smaller, order 2."""
     system, state = sphere
     method = da.LagrangeDAlembert(pair=da.mechanics.chord_pair(system, da.mechanics.moser_veselov))
-    runs = {m: da.simulate(system, m, state, step=0.1, steps=2000).check() for m in (method, da.integrators.DiscreteLR())}
+    runs = {
+        m: da.simulate(system, m, state, step=0.1, steps=2000).check() for m in (method, da.integrators.DiscreteLR())
+    }
     assert kept(system, runs[method]) < 1e-11
-    assert np.abs(runs[method].energy_error()).max() < 0.2 * np.abs(runs[da.integrators.DiscreteLR()].energy_error()).max()
+    assert (
+        np.abs(runs[method].energy_error()).max() < 0.2 * np.abs(runs[da.integrators.DiscreteLR()].energy_error()).max()
+    )
     exact = da.simulate(system, da.integrators.Reference(), state, step=1.0, steps=1).last
     errors = [gap(flow(method, system, state, 1 / n, n), exact) for n in (40, 80)]
     assert slopes((1 / 40, 1 / 80), errors)[0] == pytest.approx(2, abs=0.1)

@@ -71,14 +71,18 @@ def contact_change(system, point):
 
 
 def test_chaplygins_ball_keeps_its_momentum_about_the_contact():
-    """A vector constant in space: |K|, <K, e3> and two more integrals; with dE/dt = 0 above the problem is integrable."""
+    """A vector constant in space: |K|, <K, e3> and two more integrals; with dE/dt = 0 above the problem is
+    integrable.
+    """
     momentum, rate = at(contact_change, PAIRS["chaplygin-ball"][0], samples(PAIRS["chaplygin-ball"][0], 5), 5)
     assert np.abs(rate).max() < 1e-12 and np.abs(momentum).max() > 0.5
 
 
-# -- exact solutions ------------------------------------------------------------------------------------------------------------
+# -- exact solutions --------------------------------------------------------------------------------------------------
 def order(system, state, exact, step, steps):
-    """The observed order of the midpoint method between step and step/2, and its error at step/2; exact(run) = (found, expected)."""
+    """The observed order of the midpoint method between step and step/2, and its error at step/2; exact(run) = (found,
+    expected).
+    """
     found = []
     for k in (1, 2):
         trajectory = da.simulate(system, MIDPOINT, state, step=step / k, steps=steps * k).check()

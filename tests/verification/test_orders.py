@@ -118,7 +118,7 @@ def test_runge_kutta_is_of_fourth_order(key):
     assert order(measured) == pytest.approx(4.0, abs=0.2), measured
 
 
-# -- multipliers -------------------------------------------------------------------------------------------------------------------
+# -- multipliers ------------------------------------------------------------------------------------------------------
 def multiplier_errors(key, node, nodes, stamp):
     """|l - l(t)| at the last step, with the multiplier stamped at `stamp` steps after the start of that step."""
     system, state = case(key)
@@ -136,7 +136,9 @@ def multiplier_errors(key, node, nodes, stamp):
 
 
 def test_multipliers_of_redefined_nodes_belong_to_the_middle_of_the_step():
-    """At node 1/2 l_k is of order 2 at t_k + h/2 of the redefined nodes, of order 1 at either end: the paper's (2, 0) is the stamp."""
+    """At node 1/2 l_k is of order 2 at t_k + h/2 of the redefined nodes, of order 1 at either end: the paper's (2, 0)
+    is the stamp.
+    """
     assert order(multiplier_errors("particle", 0.5, "velocity", 0.5)) == pytest.approx(2.0, abs=0.15)
     assert order(multiplier_errors("particle", 0.5, "velocity", 1)) == pytest.approx(1.0, abs=0.15)
 

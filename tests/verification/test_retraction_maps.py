@@ -1,4 +1,6 @@
-"""The framework of retraction-maps 2026: lifted discretisation maps, its integrators, and where the unadapted ones fail."""
+"""The framework of retraction-maps 2026: lifted discretisation maps, its integrators, and where the unadapted ones
+fail.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -29,12 +31,14 @@ def data(group, count):
     return np.random.default_rng(3).normal(size=(count, group.dim)) * 0.6
 
 
-# -- the lifts (8) and (9) ------------------------------------------------------------------------------------------------------
+# -- the lifts (8) and (9) --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "group, tau", [*LIFTED, *(pytest.param(*pair, marks=pytest.mark.heavy) for pair in MORE)], ids=str
 )
 def test_the_lifts_are_the_derivative_of_d_and_its_dual(group, tau):
-    """(8) differentiates D along a variation of (g, eta); (9) is dual to it: mu1 . xi1 - mu0 . xi0 = mu' . xi + mu . zeta."""
+    """(8) differentiates D along a variation of (g, eta); (9) is dual to it: mu1 . xi1 - mu0 . xi0 = mu' . xi + mu .
+    zeta.
+    """
     difference = da.FiniteDifference(tau, 0.3)
 
     @partial(jax.jit, compiler_options=QUICKLY)
@@ -61,7 +65,9 @@ def test_the_lifts_are_the_derivative_of_d_and_its_dual(group, tau):
 
 
 def test_the_inverse_at_node_0_is_the_printed_one():
-    """(16): mu = d^L tau* mu_1, xi = tau^-1(W), and its last slot Ad*_W^-1 mu_1 - mu_0 is mu' - ad*_xi mu, not mu' (ERRATA)."""
+    """(16): mu = d^L tau* mu_1, xi = tau^-1(W), and its last slot Ad*_W^-1 mu_1 - mu_0 is mu' - ad*_xi mu, not mu'
+    (ERRATA).
+    """
     group, tau = da.SO3(), CAYLEY
     place, mu, xi, rate = data(group, 4)
 
@@ -79,7 +85,7 @@ def test_the_inverse_at_node_0_is_the_printed_one():
     assert np.abs(slot - rate).max() > 0.01
 
 
-# -- (7) for vector fields ------------------------------------------------------------------------------------------------------
+# -- (7) for vector fields --------------------------------------------------------------------------------------------
 def _turning(t, g, p):
     """The free rigid body as a field on SO(3): X = I^-1 g^T m with the momentum m seen from space."""
     return jnp.asarray(np.linalg.inv(FULL)) @ (g.T @ p)
@@ -107,7 +113,9 @@ def test_the_order_of_the_framework(field, node, order):
     system, state = field
     body = da.models.rigid_body(FULL)
     turned = da.simulate(body, da.integrators.Reference(), body.state(state.g, state.xi), step=1.0, steps=1).last.g
-    errors = [distance(flow(da.integrators.RetractionMap(CAYLEY, node), system, state, 1 / n, n).g, turned) for n in (40, 80)]
+    errors = [
+        distance(flow(da.integrators.RetractionMap(CAYLEY, node), system, state, 1 / n, n).g, turned) for n in (40, 80)
+    ]
     assert slopes((1 / 40, 1 / 80), errors)[0] == pytest.approx(order, abs=0.1)
 
 
@@ -117,7 +125,7 @@ def test_a_mechanical_system_is_no_vector_field(field):
         da.simulate(system, da.integrators.RetractionMap(), state, step=0.1, steps=1)
 
 
-# -- the unadapted integrators ----------------------------------------------------------------------------------------------------
+# -- the unadapted integrators ----------------------------------------------------------------------------------------
 @pytest.mark.heavy
 def test_the_unadapted_integrator_is_variational_without_a_constraint():
     system, state = case("heavy_top")
@@ -130,7 +138,9 @@ def test_the_unadapted_integrator_is_variational_without_a_constraint():
     )
 
 
-@pytest.mark.parametrize("lift", [da.integrators.CotangentLift, pytest.param(da.integrators.TangentLift, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize(
+    "lift", [da.integrators.CotangentLift, pytest.param(da.integrators.TangentLift, marks=pytest.mark.heavy)]
+)
 def test_the_unadapted_integrators_leave_the_constraint(lift):
     """Both lifts on the generic Suslov body: order 2, and off D by about h^2, where the adapted one is on D exactly."""
     system, state = case("suslov")
@@ -144,7 +154,7 @@ def test_the_unadapted_integrators_leave_the_constraint(lift):
     assert float(np.abs(adapted.increment[:, 2]).max()) == 0.0
 
 
-# -- the adapted integrator -------------------------------------------------------------------------------------------------------
+# -- the adapted integrator -------------------------------------------------------------------------------------------
 def test_the_adapted_integrator_does_not_see_the_basis():
     """d by any basis: the motion is the same, restricted momenta are components in the basis given."""
     system, state = case("suslov")
@@ -172,7 +182,7 @@ def test_the_closed_forms_are_the_general_equations(node):
     assert gap(one, flow(OnTheGroup(CAYLEY, node), system, state, 0.05, 10)) < 1e-12
 
 
-# -- heavy: groups, potentials and nodes ----------------------------------------------------------------------------------------
+# -- heavy: groups, potentials and nodes ------------------------------------------------------------------------------
 def _spring(t, g, p):
     return 0.5 * p * jnp.sum(jnp.square(g[:3, 3])) + 0.3 * g[2, 0]
 

@@ -16,7 +16,7 @@ from dalembert.analysis.order import convergence
 LEAPFROG, GNI = da.Leapfrog(), da.integrators.GeometricNonholonomic()
 
 
-# -- systems with a mass matrix M(q) ----------------------------------------------------------------------------------------
+# -- systems with a mass matrix M(q) ----------------------------------------------------------------------------------
 def _curved_lagrangian(t, q, v, p):
     x, y, z = q
     mass = jnp.array([[1.5 + y * y, 0.3 * jnp.sin(z), 0.0], [0.3 * jnp.sin(z), 2 + jnp.cos(x), 0.2], [0.0, 0.2, 1.3]])
@@ -50,7 +50,9 @@ def _arm_constraint(t, q, p):
 
 
 def arm():
-    """A double pendulum coupled to a slide by two constraints, in R^4, with a term linear in the velocity (a magnetic field)."""
+    """A double pendulum coupled to a slide by two constraints, in R^4, with a term linear in the velocity (a magnetic
+    field).
+    """
     system = da.System(da.Euclidean(4), _arm_lagrangian, _arm_constraint)
     q = jnp.array([0.6, -0.4, 0.3, 0.2])
     return system, system.state(q, system.project(q, [0.9, -0.5, 0.4, 0.3]))
@@ -65,9 +67,11 @@ def _along(run, function):
     return [np.asarray(values) for values in jax.jit(jax.vmap(function))(run.t, run.g)]
 
 
-# -- the definition ---------------------------------------------------------------------------------------------------------
+# -- the definition ---------------------------------------------------------------------------------------------------
 def test_the_leapfrog_is_that_of_mclachlan_and_perlmutter():
-    """q+ - 2q + q- = h^2 (F + A^T l), A(q)(q+ - q-) = 0, v = (q+ - q-)/2h and v_{1/2} = v_0 + (h/2)(F + A^T l_0), explicitly."""
+    """q+ - 2q + q- = h^2 (F + A^T l), A(q)(q+ - q-) = 0, v = (q+ - q-)/2h and v_{1/2} = v_0 + (h/2)(F + A^T l_0),
+    explicitly.
+    """
     system, h = da.models.pendulum_cvt(0.3), 0.1
     state = system.state([1.0, 0.0, 0.0], [0.3, 0.0, 2.0])
     run = da.simulate(system, LEAPFROG, state, step=h, steps=50).check()
@@ -155,7 +159,7 @@ def test_p_minus_is_p_plus_reflected_in_d(key):
     assert np.abs(onto.T @ leaving).max() > 1e-3  # the reaction is there
 
 
-# -- order ------------------------------------------------------------------------------------------------------------------
+# -- order ------------------------------------------------------------------------------------------------------------
 ORDERS = [
     ("particle", LEAPFROG),
     ("driven", LEAPFROG),
@@ -186,7 +190,9 @@ def _second_order(key, method, exact=None):
 
 @pytest.mark.parametrize("key, method", ORDERS, ids=name)
 def test_positions_velocities_energy_and_multipliers_are_of_second_order(key, method):
-    """Against its own finer runs, which is fast to compile; `test_second_order_on_every_system` compares with the motion."""
+    """Against its own finer runs, which is fast to compile; `test_second_order_on_every_system` compares with the
+    motion.
+    """
     _second_order(key, method, exact="richardson")
 
 
@@ -208,7 +214,7 @@ def test_an_unsymmetric_lagrangian_gives_neither_second_order_nor_reversibility(
     assert da.analysis.reversibility(system, method, state, step=0.1, steps=20) > 1e-3
 
 
-# -- reversibility and D ----------------------------------------------------------------------------------------------------
+# -- reversibility and D ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("key, method", ORDERS, ids=name)
 def test_steps_back_undo_steps_forward_and_v_stays_in_d(key, method):
     system, state = take(key)
@@ -240,7 +246,7 @@ def test_a_constraint_that_is_not_linear_in_the_velocity():
     assert da.analysis.reversibility(system, LEAPFROG, state, step=0.05, steps=40) < 1e-12
 
 
-# -- where they fail --------------------------------------------------------------------------------------------------------
+# -- where they fail --------------------------------------------------------------------------------------------------
 def test_they_fail_on_a_body_whose_motion_contracts_phase_volume():
     """heavy_suslov: all energy comes and goes in 5000 units of time, exactly on D and exactly reversibly."""
     system, state = take("heavy_suslov")

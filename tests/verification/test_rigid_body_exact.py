@@ -42,7 +42,7 @@ def SETUP(b, h):
     return EXACT_STEP(b, h)[1]
 
 
-# -- the closed form ----------------------------------------------------------------------------------------------------
+# -- the closed form --------------------------------------------------------------------------------------------------
 def test_exact_motion_is_the_reference():
     motion = exact(HV_INERTIA, HV_MOMENTUM, 10.0)
     assert np.abs(motion.momentum - HV_FINAL).max() < 1e-14
@@ -143,7 +143,7 @@ def test_exact_motion_of_a_tilted_body():
     assert np.abs(tilted.attitude - tilt @ straight.attitude @ tilt.T).max() < 1e-13
 
 
-# -- the set-up of the map ----------------------------------------------------------------------------------------------
+# -- the set-up of the map --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("h", "values"),
     [
@@ -158,7 +158,9 @@ def test_setup_values(h, values):
 
 
 def test_setup_satisfies_the_discrete_equation():
-    """The quadratics that define x and y, and the Moser-Veselov equation itself, on random levels and steps beyond s*."""
+    """The quadratics that define x and y, and the Moser-Veselov equation itself, on random levels and steps
+    beyond s*.
+    """
     rng = np.random.default_rng(0)
     for _ in range(20):
         inertia, m, h = 1 + rng.random(3), rng.normal(size=3), 4 * rng.random()
@@ -220,7 +222,7 @@ def test_modified_moments_of_hairer_and_vilmart():
         assert abs(2 * np.sin(f) / size * u / (s * h) - c) < 1e-14
 
 
-# -- the integrator -----------------------------------------------------------------------------------------------------
+# -- the integrator ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("h", "steps"), [(0.5, 200), (1.2, 83), (2.1, 47)])
 def test_exact_on_the_recovered_inputs(h, steps):
     system = rigid_body(RECOVERED)
@@ -244,7 +246,9 @@ def test_exact_on_the_body_of_hairer_and_vilmart(h, steps):
 
 
 def random_level(rng, reach):
-    """Moments over two decades, flat and nearly symmetric ones among them; momenta also close to the axes; steps up to `reach` radians."""
+    """Moments over two decades, flat and nearly symmetric ones among them; momenta also close to the axes; steps up to
+    `reach` radians.
+    """
     mass = np.sort(rng.random(3)) ** rng.choice([1, 3])
     mass = np.array([mass[0] * rng.choice([0, 1]), mass[1], mass[1] + (mass[2] - mass[1]) * rng.choice([1e-6, 1])])
     mass = rng.permutation(mass + 1e-2)
@@ -266,7 +270,11 @@ def test_a_thousand_random_bodies(reach):
     def step(moments, momentum, h):
         constant, phase, _ = map_constants(jnp.diag(moments), momentum, h, "exact", "moments")
         new, turn = free.turn(constant, momentum)
-        return new, frames.rotation_matrix(frames.unit_multiple(frames.quaternion_product(frames.rotation_about(momentum, momentum @ momentum, -phase), turn)))
+        return new, frames.rotation_matrix(
+            frames.unit_multiple(
+                frames.quaternion_product(frames.rotation_about(momentum, momentum @ momentum, -phase), turn)
+            )
+        )
 
     momenta, attitudes = (np.asarray(part) for part in step(inertia, m, h))
     errors = []

@@ -90,7 +90,7 @@ def test_single_steps_and_two_hundred():
     )
 
 
-# -- the Moser-Veselov equation -----------------------------------------------------------------------------------------
+# -- the Moser-Veselov equation ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("h", [0.25, 0.5, 1.0, 1.06, -0.5])
 def test_four_solvers_agree(h):
     M = h * hat(M0)
@@ -136,7 +136,7 @@ def test_thresholds():
         assert (run.status == "ok") == works
 
 
-# -- orders -------------------------------------------------------------------------------------------------------------
+# -- orders -----------------------------------------------------------------------------------------------------------
 HV = rigid_body([0.6, 0.8, 1.0])
 HV_STATE = HV.state(momentum=[1.8, 0.4, -0.9])
 HV_END = exact([0.6, 0.8, 1.0], [1.8, 0.4, -0.9], 10.0)
@@ -195,7 +195,7 @@ def test_rattle_is_discrete_moser_veselov(order):
     assert simulate(BODY, Rattle(2), STATE, step=1.2, steps=1).status == "failed"
 
 
-# -- modified fields ----------------------------------------------------------------------------------------------------
+# -- modified fields --------------------------------------------------------------------------------------------------
 def test_taus():
     found = mz.speed_coefficients(INERTIA, M0)
     assert np.abs(np.array(found) - [0.22534968125639203, 0.10089293651933735, 0.05631623594547037]).max() < 1e-16
@@ -244,7 +244,7 @@ def test_numerical_backward_error_analysis():
     assert np.abs(fifth[3:] - t5 * field).max() < 1e-4
 
 
-# -- SO(4) --------------------------------------------------------------------------------------------------------------
+# -- SO(4) ------------------------------------------------------------------------------------------------------------
 MASS4 = np.array([1.1, 0.8, 0.6, 0.3])
 BODY4 = rigid_body_n(MASS4)
 STATE4 = BODY4.state(momentum=[0.3, -0.2, 0.45, 0.25, -0.35, 0.15])
@@ -291,7 +291,7 @@ def test_so4_has_order_two_and_is_no_reparametrisation():
     assert np.linalg.norm(third - along) > 5e-3 * np.linalg.norm(third)
 
 
-# -- splitting ----------------------------------------------------------------------------------------------------------
+# -- splitting --------------------------------------------------------------------------------------------------------
 TOP = InvariantSystem(
     SO3(), [1.0, 1.4, 0.7], potential=lambda t, g, p: p * g[2] @ jnp.array([0.1, 0.2, 1.0]), parameters=jnp.array(1.3)
 )
@@ -318,7 +318,9 @@ def test_splitting_without_potential_is_exact():
 
 @pytest.mark.heavy
 def test_one_shifted_map_is_exact_on_so4():
-    """New: with J~^2 = J^2 + c and a scale s (both constant on the level) discrete Moser-Veselov on SO(4) has the exact momentum."""
+    """New: with J~^2 = J^2 + c and a scale s (both constant on the level) discrete Moser-Veselov on SO(4) has the exact
+    momentum.
+    """
     step = lambda p, M: solve_schur(np.sqrt(MASS4**2 + p[0]), p[1] * M)
     matrix = lambda m: np.asarray(BODY4.group.hat(jnp.asarray(m)))
     run = simulate(BODY4, Reference(), STATE4, step=0.5, steps=9)

@@ -1,4 +1,6 @@
-"""Round-off in what a method keeps grows like the root of the number of steps (Brouwer 1937), not in proportion to it."""
+"""Round-off in what a method keeps grows like the root of the number of steps (Brouwer 1937), not in
+proportion to it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import pytest
 
 import dalembert as da
 from dalembert.integrators.base import add_compensated
-from dalembert.integrators.collocation import LOBATTO_NODES, GAUSS_STAGES, symplectic_coefficients, lobatto_shares
+from dalembert.integrators.collocation import GAUSS_STAGES, LOBATTO_NODES, lobatto_shares, symplectic_coefficients
 from dalembert.kernels import cuda, run_problem
 from dalembert.kernels import cuda as csource
 from dalembert.kernels import make_problem as problem
@@ -23,7 +25,7 @@ from dalembert.kernels.problem import Buffers, make_layout
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
 
 
-# -- sums ---------------------------------------------------------------------------------------------------------------
+# -- sums -------------------------------------------------------------------------------------------------------------
 def _sum(consts, loop, u):
     total, lost = add_compensated(loop["total"], consts, loop["lost"])
     return {"total": total, "lost": lost, "plain": loop["plain"] + consts}
@@ -31,7 +33,9 @@ def _sum(consts, loop, u):
 
 @pytest.mark.parametrize("backend", ["llvm", "xla", "cuda source"])
 def test_no_backend_takes_the_compensation_away(backend):
-    """10^4 times 0.1: what the sum loses would be zero if (total + part) - total were simplified, or fused with what made the part."""
+    """10^4 times 0.1: what the sum loses would be zero if (total + part) - total were simplified, or fused with what
+    made the part.
+    """
     steps, part = 10_000, jnp.asarray(0.1)
     begin = {name: jnp.zeros(()) for name in ("total", "lost", "plain")}
     if backend == "cuda source":
@@ -54,7 +58,7 @@ def test_no_backend_takes_the_compensation_away(backend):
     assert abs(Fraction(float(end["plain"])) - exact) > exact * Fraction(2) ** -46
 
 
-# -- coefficients -------------------------------------------------------------------------------------------------------
+# -- coefficients -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("stages", GAUSS_STAGES)
 def test_the_shares_of_gauss_are_skew_to_the_last_bit(stages):
     weights, skew = symplectic_coefficients(da.Gauss(stages).nodes)
@@ -70,7 +74,7 @@ def test_the_shares_of_lobatto_are_conjugate_to_the_last_bit(stages):
             assert Fraction(float(first[i, j])) + Fraction(float(second[j, i])) == 1
 
 
-# -- runs ---------------------------------------------------------------------------------------------------------------
+# -- runs -------------------------------------------------------------------------------------------------------------
 MEMBERS = 32
 
 
@@ -149,7 +153,9 @@ def _named(case):
 @pytest.mark.heavy
 @pytest.mark.parametrize("case", ROOT, ids=_named)
 def test_a_million_steps_walk_randomly(case):
-    """The exponent between 10^4 and 10^6 steps is 0.4 to 0.77 as measured with 32 members; the drifts that were linear had 0.97 to 1."""
+    """The exponent between 10^4 and 10^6 steps is 0.4 to 0.77 as measured with 32 members; the drifts that were linear
+    had 0.97 to 1.
+    """
     method, name, kept, bound = case
     first, _, last = errors(method, name, kept, 1_000_000)
     assert last < bound
@@ -170,5 +176,7 @@ def test_energy_without_potential_does_not_move(method, name):
 @pytest.mark.parametrize("name", ["harmonic", "particle", "central"])
 @pytest.mark.parametrize("gradient", ["gonzalez", "average", "itoh-abe"])
 def test_discrete_gradients_with_a_potential_drift_by_less_than_two_percent_of_an_ulp_a_step(gradient, name):
-    """Linear, but small: measured 1e-13 to 8e-13 after 10^6 steps; itoh-abe had 3e-11, gonzalez 1.7e-12 on the quartic."""
+    """Linear, but small: measured 1e-13 to 8e-13 after 10^6 steps; itoh-abe had 3e-11, gonzalez 1.7e-12 on the
+    quartic.
+    """
     assert errors(da.DiscreteGradient(gradient), name, energy, 1_000_000, members=16)[-1] < 2e-12

@@ -1,4 +1,6 @@
-"""Expansions in h against the corrected formulas of garcia-naranjo-jimenez (ERRATA), exactly, for random inertia tensors."""
+"""Expansions in h against the corrected formulas of garcia-naranjo-jimenez (ERRATA), exactly, for random inertia
+tensors.
+"""
 
 from fractions import Fraction
 
@@ -18,7 +20,9 @@ MV, CAYLEY = (da.EulerPoincareSuslov(name) for name in LAGRANGIANS)
 
 
 def random_tensor(seed):
-    """(A, B, p, q) = (I11, I22, I13, I23) and (M1, M2) = (A u, B v), all whole numbers: every coefficient is rational."""
+    """(A, B, p, q) = (I11, I22, I13, I23) and (M1, M2) = (A u, B v), all whole numbers: every coefficient is
+    rational.
+    """
     rng = np.random.default_rng(seed)
     A, B = (int(x) for x in rng.integers(4, 9, 2))
     p, q = (int(x) for x in rng.choice([-2, -1, 1, 2, 3], 2))
@@ -35,7 +39,7 @@ def momentum(state):
     return state.momentum[:2]
 
 
-# -- the formulas, as corrected -------------------------------------------------------------------------------------------------
+# -- the formulas, as corrected ---------------------------------------------------------------------------------------
 def low(A, B, p, q, x, y):
     """(17): what the flow and both maps share."""
     k = p * B * x + A * q * y
@@ -139,7 +143,7 @@ def equal(found, expected):
     assert found.tolist() == [list(row) for row in expected]
 
 
-# -- exact agreement ------------------------------------------------------------------------------------------------------------
+# -- exact agreement --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("numbers, system, state", CASES + MORE)
 def test_the_flow(numbers, system, state):
     equal(flow_series(system, state, 3, observable=momentum, exact=True), [*low(*numbers), flow_third(*numbers)])
@@ -184,7 +188,9 @@ def test_the_printed_formulas_are_not_the_series():
 
 
 def test_moser_veselov_runs_ahead_and_cayley_behind():
-    """Theorems 5.1 and 6.1, and Remark 8.1 reversed: the local errors have opposite components along the flow (a rule: 95 % of points)."""
+    """Theorems 5.1 and 6.1, and Remark 8.1 reversed: the local errors have opposite components along the flow (a rule:
+    95 % of points).
+    """
     numbers, system, state = CASES[0]
     rate, third = np.array(low(*numbers)[1], float), np.array(flow_third(*numbers), float)
     errors = [np.array(map_third(*numbers), float) - third for map_third in (moser_veselov_third, cayley_third)]
@@ -193,7 +199,7 @@ def test_moser_veselov_runs_ahead_and_cayley_behind():
     np.testing.assert_allclose(first, [[0, 0]] * 3 + [errors[0]], atol=1e-12)
 
 
-# -- any method -----------------------------------------------------------------------------------------------------------------
+# -- any method -------------------------------------------------------------------------------------------------------
 def test_the_local_error_on_r3_is_the_reference():
     """REFERENCE.md: velocity form, node 1/2, coefficients of h^3 of (x, z, vx)."""
     system = da.models.nonholonomic_particle("free")
@@ -217,7 +223,9 @@ def test_an_order_by_expansion():
 @pytest.mark.parametrize("retraction", [da.Cayley(), da.Exponential()], ids=["cayley", "exponential"])
 @pytest.mark.parametrize("node", [0.0, 0.3, 0.5, 1.0])
 def test_orders_of_the_retraction_schemes(name, retraction, node):
-    """DESIGN: order 2 at s = 1/2, and for every s on force-free systems (the disk's motion is exact with the exponential)."""
+    """DESIGN: order 2 at s = 1/2, and for every s on force-free systems (the disk's motion is exact with the
+    exponential).
+    """
     system, state = case(name)
     order = local_order(system, da.RetractionAdapted(retraction, node), state, max_order=3)
     assert order == 1 if system.potential is not None and node != 0.5 else order >= 2

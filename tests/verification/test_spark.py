@@ -1,4 +1,6 @@
-"""Lobatto methods on D: Jay's SPARK and the nodal form of Martin de Diego and Sato, against transcriptions of their definitions."""
+"""Lobatto methods on D: Jay's SPARK and the nodal form of Martin de Diego and Sato, against transcriptions of their
+definitions.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def test_the_coefficients_are_those_of_the_tables():
     np.testing.assert_allclose(lobatto_tableau(np.array(LOBATTO_NODES[4]), "C"), C4, atol=1e-15)
 
 
-# -- textbook transcriptions, on R^3 ----------------------------------------------------------------------------------------
+# -- textbook transcriptions, on R^3 ----------------------------------------------------------------------------------
 def mass(q):
     return np.diag([1 + 0.3 * q[1] ** 2, 1.5, 1 + 0.2 * q[0] ** 2])
 
@@ -116,7 +118,7 @@ def test_every_form_is_the_textbooks(form, family):
     against_the_book(form, family)
 
 
-# -- order, symmetry, and what carrying no multiplier is worth --------------------------------------------------------------
+# -- order, symmetry, and what carrying no multiplier is worth --------------------------------------------------------
 COUNTS = {2: (32, 64), 4: (16, 32), 6: (6, 12)}
 
 

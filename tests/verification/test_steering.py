@@ -90,7 +90,9 @@ def swing(rotor_rate, wheel_rate, steps, step=0.01):
 
 
 def by_hand(gait, times):
-    """(theta, x, y) of the board if its shape swings exactly: the momentum equation of Bloch et al. 1996 and the connection."""
+    """(theta, x, y) of the board if its shape swings exactly: the momentum equation of Bloch et al. 1996 and the
+    connection.
+    """
     p = {key: float(value) for key, value in gait.p.items()}
     turning, driving = p["inertia"] + 2 * p["wheels"], p["mass"] * p["length"] ** 2
     A, B, ra, rb = (float(value) for value in (gait.rotor, gait.wheels, gait.rotor_rate, gait.wheel_rate))

@@ -1,4 +1,6 @@
-"""What every method with substeps of its own must do: stay on the group and on D, come back, and report where a motion ends."""
+"""What every method with substeps of its own must do: stay on the group and on D, come back, and report where a motion
+ends.
+"""
 
 from __future__ import annotations
 

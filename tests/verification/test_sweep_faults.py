@@ -188,7 +188,7 @@ def test_a_lost_scheduler(sweeps, tmp_path):
         worker.kill()
 
 
-# -- what the gallery shows -------------------------------------------------------------------------------------------------------
+# -- what the gallery shows -------------------------------------------------------------------------------------------
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -202,7 +202,8 @@ def test_the_suslov_map_fails_exactly_beyond_its_threshold(tmp_path):
     failed = np.asarray(data.status) != 0
     beyond = np.asarray(data.run_step)[:, None] * np.sqrt(np.asarray(data.initial_energy)) > constant
     print(
-        f"threshold eps sqrt(E) = {constant:.12g}; {failed.sum()} of {failed.size} fail, {(failed != beyond).sum()} on the wrong side"
+        f"threshold eps sqrt(E) = {constant:.12g}; {failed.sum()} of {failed.size} fail, "
+        f"{(failed != beyond).sum()} on the wrong side"
     )
     assert np.array_equal(failed, beyond) and 0 < failed.sum() < failed.size
 

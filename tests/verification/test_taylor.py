@@ -1,4 +1,6 @@
-"""Taylor's method: its coefficients are those of the motion, its error follows the tolerance, and lanes, XLA and tangents agree."""
+"""Taylor's method: its coefficients are those of the motion, its error follows the tolerance, and lanes, XLA and
+tangents agree.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def test_every_elementary_function_has_its_series():
 
 
 def test_native_xla_vmap_and_tangents_agree():
-    """A field with constants, products, a quotient, a root and a sine; the tangent is the series of the variational equation."""
+    """A field with constants, products, a quotient, a root and a sine; the tangent is the series of the variational
+    equation.
+    """
 
     def field(c, y):
         t, x, v = y

@@ -242,7 +242,9 @@ def trajectory_html(run: Run) -> str:
         "largest |phi|": summary.holonomic,
         "largest distance from the group": summary.group,
     }
-    rows = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in rows.items() if value is not None}
+    rows = {
+        name: f"{value:.3g}" if isinstance(value, float) else value for name, value in rows.items() if value is not None
+    }
     picture = _picture(run) if 1 < len(run.t) <= MAX_PICTURE_STATES else ""
     return html_table("Trajectory", rows) + picture
 
