@@ -31,8 +31,8 @@ class Block:
     @property
     def commands(self) -> list[list[str]]:
         """The arguments of each `dalembert` command, without comments."""
-        lines = (shlex.split(line, comments=True) for line in self.text.splitlines())
-        return [words[1:] for words in lines if words[:1] == ["dalembert"]]
+        lines = (line.strip() for line in self.text.splitlines())
+        return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("dalembert ")]
 
 
 def blocks(page: Path) -> list[Block]:

@@ -1,12 +1,13 @@
 """Types of signatures: what an array means and its shape, which the law tests check by beartype.
 
-A machine with a GPU may have nothing but jax and numpy; there, without jaxtyping, a shape is just `Any`.
+Unless jaxtyping was imported before dalembert, a shape is just `Any`: a GPU machine may have nothing but jax and numpy.
 Signatures name shapes by the aliases below: the same letter is the same length within one call. A NumPy array passes
 for a JAX array in them.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     AnyArray = Array
     Scalar = Array | float
 else:
-    try:
+    if "jaxtyping" in sys.modules:  # whoever wants shapes checked has loaded it; to load it takes 70 ms of every start
         from jaxtyping import Float
-    except ImportError:
+    else:
 
         class Float:
-            """Stands for jaxtyping's class where that is not installed."""
+            """Stands for jaxtyping's class where that is not loaded."""
 
             def __class_getitem__(cls, item: Any) -> Any:
                 return Any
