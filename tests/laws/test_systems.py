@@ -242,6 +242,18 @@ GROWTH = {
 }
 
 
+@pytest.mark.parametrize("power", [1, 2, 3])
+@pytest.mark.parametrize("place", [0.0, 0.4])
+def test_growth_vector_at_singular_points(power, place):
+    """dz = y^k dx: at y = 0 the brackets vanish up to the k-th, which must not be taken for their closure."""
+    system = _constrained(
+        da.Euclidean(3), lambda t, q, p: jnp.stack([-(q[1] ** power), 0 * q[0], 1.0 + 0 * q[0]])[None]
+    )
+    found = da.nonholonomy(system, [0.3, place, -0.2], depth=4)
+    assert found.growth == ((2,) * power + (3,) if place == 0.0 else (2, 3))
+    assert str(found).startswith("nonholonomic")
+
+
 @pytest.mark.parametrize("key", GROWTH)
 def test_growth_vector(key):
     make, g, growth = GROWTH[key]

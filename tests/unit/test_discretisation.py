@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from registry import CAYLEY, EXPONENTIAL, case
+from tools.claims.cases import cases
 
 import dalembert as da
 from dalembert.errors import InconsistentDiscretisation as Inconsistent
@@ -110,6 +111,20 @@ def test_consistency_is_relative_to_a_difference_map():
     assert not da.mechanics.consistent(
         da.EulerPoincareSuslov("retraction").pair(system), da.FiniteDifference(EXPONENTIAL, 0.0)
     )
+
+
+@pytest.mark.parametrize("name", ["suslov", "chaplygin-sleigh", "random-subspace-so4"])
+@pytest.mark.parametrize("power", [1, 2])
+def test_consistency_sees_l_d_off_the_discrete_constraint(name, power):
+    """L_d + 0.8 phi_d has the same values on D_d, and is another integrator: Definition 2.3 asks near the diagonal."""
+    system = cases()[name].system
+    pair, cayley = da.EulerPoincareSuslov("retraction").pair(system), da.FiniteDifference(CAYLEY, 0.0)
+    assert da.mechanics.consistent(pair, cayley)
+
+    def lagrangian(t, a, b, h, s):
+        return pair.lagrangian(t, a, b, h, s) + 0.8 * jnp.sum(pair.constraint(t, a, b, h, s)) ** power
+
+    assert not da.mechanics.consistent(da.Discretisation(system, lagrangian, pair.constraint), cayley)
 
 
 def test_consistency_sees_the_constraint():

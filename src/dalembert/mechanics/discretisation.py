@@ -361,20 +361,21 @@ def consistent(
 ) -> bool:
     """Whether L_d = h L o rho and rho(D_d) lies in D: Definition 2.3 and Proposition 2.1 of garcia-naranjo-jimenez.
 
-    Random points near the diagonal decide. L_d counts up to a constant, which no equation of motion sees.
+    Random points decide: for L_d near the diagonal, on D_d and off it, for its derivatives across D_d are in the
+    equations; for the constraint on D_d. L_d counts up to a constant, which no equation of motion sees.
     """
     system, group = pair.system, pair.system.group
     built = from_difference(system, difference)
 
     def sample(key: Array) -> tuple[Array, Array, Array, Array]:
-        """(L_d, h L o rho, their difference on the diagonal, the constraint of rho) at a point of D_d."""
+        """(L_d, h L o rho, their difference on the diagonal) near the diagonal, and the constraint of rho on D_d."""
         first, second = jax.random.split(key)
         g0 = group.random(first)
         g1 = group.compose(g0, group.exp(0.5 * jax.random.normal(second, (group.dim,))))
-        g1 = _onto(pair, g0, g1, h)
         ours, theirs = (one.lagrangian(0.0, g0, g1, h, system) for one in (pair, built))
         offset = pair.lagrangian(0.0, g0, g0, h, system) - built.lagrangian(0.0, g0, g0, h, system)
-        return ours, theirs, offset, jnp.max(jnp.abs(built.constraint(0.0, g0, g1, h, system)), initial=0.0)
+        off = built.constraint(0.0, g0, _onto(pair, g0, g1, h), h, system)
+        return ours, theirs, offset, jnp.max(jnp.abs(off), initial=0.0)
 
     ours, theirs, offset, off = jax.jit(jax.vmap(sample))(jax.random.split(jax.random.PRNGKey(seed), samples))
     gap = jnp.abs(ours - theirs - offset[0]) / (1 + jnp.abs(theirs))

@@ -348,7 +348,9 @@ def _closure(
     while True:
         sizes = np.linalg.svd(vectors, compute_uv=False)
         ranks.append([int(np.count_nonzero(size > tolerance * size[:1])) for size in sizes])
-        settled = min(ranks[-1]) == group.dim - known or (len(ranks) > 1 and ranks[-1] == ranks[-2])
+        # at a singular point brackets that vanish there say nothing about the next ones: all points must agree
+        stable = len(ranks) > 1 and ranks[-1] == ranks[-2] and len(set(ranks[-1])) == 1
+        settled = min(ranks[-1]) == group.dim - known or stable
         if settled or len(ranks) == depth:
             break
         pairs = combinations(fields, 2) if len(ranks) == 1 else ((x, y) for x in fields for y in level)
