@@ -14,7 +14,6 @@ from registry import case, gap
 
 import dalembert as da
 from dalembert.integrators.composition import PACES
-from dalembert.integrators.composition import AdaptiveCarry as Carry
 
 
 def _lagrangian(t, q, v, p):
@@ -52,7 +51,7 @@ class Naive(da.Adaptive):
         size = h * self._slope(system, carry.inner, carry.size, u) / carry.slope
         inner, info = self.method.step(system, carry.inner, size, u)
         inner = inner._replace(t=carry.t + size)
-        return Carry(inner.t, inner, carry.density, carry.slope, size), info
+        return carry._replace(t=inner.t, inner=inner, size=size), info
 
     def _slope(self, system, inner, size, u):
         state = self.method.observe(system, inner, size)
