@@ -26,7 +26,7 @@ METHODS = [
     da.integrators.DormandPrince(1e-12),
 ]
 GROUPS = [Heisenberg(), SU2(), SU2() * da.Euclidean(1)]
-over_groups = pytest.mark.parametrize("group", GROUPS, ids=str)
+over_groups = pytest.mark.parametrize("group", [*GROUPS[:2], pytest.param(GROUPS[2], marks=pytest.mark.heavy)], ids=str)
 
 
 def system_on(group):
