@@ -327,7 +327,7 @@ class Run:
         constraint, holonomic, group = map(to_json, extremes)
         return replace(
             made,
-            receives_power=receives_power(self.system),
+            receives_power=self.controlled or receives_power(self.system),
             energy_title=title,
             energy_initial=initial,
             energy_final=final,
