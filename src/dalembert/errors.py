@@ -31,6 +31,14 @@ class OffConstraint(InvalidInput):
     """An initial velocity that violates A xi = b."""
 
 
+class IndefiniteMetric(UserWarning):
+    """A Lagrangian whose L_xi_xi is regular on D but not positive definite: kinetic energy that can be negative."""
+
+
+class IndefiniteMetric(UserWarning):
+    """A Lagrangian whose L_xi_xi is regular on D but not positive definite: kinetic energy that can be negative."""
+
+
 class NumericalFailure(RuntimeError):
     """A run that ended early; raised by `Trajectory.check`, never inside a run."""
 
