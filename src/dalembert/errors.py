@@ -35,10 +35,6 @@ class IndefiniteMetric(UserWarning):
     """A Lagrangian whose L_xi_xi is regular on D but not positive definite: kinetic energy that can be negative."""
 
 
-class IndefiniteMetric(UserWarning):
-    """A Lagrangian whose L_xi_xi is regular on D but not positive definite: kinetic energy that can be negative."""
-
-
 class NumericalFailure(RuntimeError):
     """A run that ended early; raised by `Trajectory.check`, never inside a run."""
 
