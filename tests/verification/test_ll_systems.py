@@ -11,7 +11,7 @@ import dalembert as da
 from dalembert.errors import InvalidInput
 from dalembert.mechanics import MechanicalSystem
 from dalembert.numerics import slopes
-from dalembert.papers.ll_geometry import rotation_of_sphere, sphere_of_rotation, symmetric_pair
+from dalembert.papers.fedorov_zenkov import rotation_of_sphere, sphere_of_rotation, symmetric_pair
 
 MV = da.EulerPoincareSuslov()
 

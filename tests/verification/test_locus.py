@@ -9,7 +9,7 @@ import dalembert as da
 from dalembert.analysis.branches import find_branches as branches
 from dalembert.analysis.locus import Locus
 from dalembert.analysis.polynomials import Polynomials, monomials
-from dalembert.papers.ll_geometry import SleighLocus, energy_curve, genus
+from dalembert.papers.fedorov_zenkov import SleighLocus, energy_curve, genus
 
 GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
 SPECIAL = [[3.0, 0.0, 0.0], [0.0, 3.0, 0.5], [0.0, 0.5, 5.0]]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,18 +62,26 @@ class Exhibit:
         return f"{self.paper.key}-{self.label}"
 
 
+TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
+"""By the key of a paper: its name and citation, and by label the title and the texts of an exhibit."""
+
+
 @dataclass(frozen=True)
 class Gallery:
-    """The exhibits of one paper, in its order; as a decorator it adds the exhibit that a function computes."""
+    """The exhibits of the paper with this key, in its order; as a decorator it adds what a function computes."""
 
-    paper: Paper
+    key: str
     exhibits: list[Exhibit] = field(default_factory=list)
 
-    def __call__(
-        self, label: str, title: str, *, draw: Draw, printed: str, differs: str
-    ) -> Callable[[Compute], Compute]:
+    @property
+    def paper(self) -> Paper:
+        return Paper(self.key, TEXTS[self.key]["name"], " ".join(TEXTS[self.key]["citation"].split()))
+
+    def __call__(self, label: str, *, draw: Draw) -> Callable[[Compute], Compute]:
+        texts = {part: " ".join(text.split()) for part, text in TEXTS[self.key][label].items()}
+
         def add(compute: Compute) -> Compute:
-            self.exhibits.append(Exhibit(self.paper, label, title, printed, differs, compute, styled(draw)))
+            self.exhibits.append(Exhibit(self.paper, label, **texts, compute=compute, draw=styled(draw)))
             return compute
 
         return add
@@ -84,13 +94,13 @@ def exhibit_page(exhibit: Exhibit, data: Data) -> str:
         exhibit.paper.citation,
         f"![{exhibit.title}]({exhibit.id}.png)",
         "## Printed",
-        " ".join(exhibit.printed.split()),
+        exhibit.printed,
         "## Here",
         markdown_table(data.columns, data.rows),
         *([data.note] if data.note else []),
         f"All numbers: [{exhibit.id}.json]({exhibit.id}.json). Made by `dalembert reproduce {exhibit.id}`.",
         "## Why they differ",
-        " ".join(exhibit.differs.split()),
+        exhibit.differs,
     ]
     return "\n\n".join(parts) + "\n"
 

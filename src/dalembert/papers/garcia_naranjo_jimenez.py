@@ -32,17 +32,13 @@ from ..numerics import slopes
 from ..plotting.studies import Patch, draw_lines, draw_slope, draw_surfaces, momentum_surface
 from ..plotting.style import COLOURS, MARKERS, sheet, space
 from ..simulation import Run
-from .gallery import Data, Gallery, Paper, simulate_uninterrupted
+from .gallery import Data, Gallery, simulate_uninterrupted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-CITATION = (
-    "L. C. Garcia-Naranjo and F. Jimenez, The geometric discretisation of the Suslov problem: "
-    "a case study of consistency for nonholonomic integrators, 2016."
-)
-gallery = Gallery(Paper("gnj", "garcia-naranjo-jimenez", CITATION))
+gallery = Gallery("gnj")
 SCHEMES = {"Moser-Veselov": EulerPoincareSuslov("moser-veselov"), "Cayley": EulerPoincareSuslov("retraction")}
 """l_d^(1), not consistent, and l_d^(infinity), consistent."""
 
@@ -117,16 +113,7 @@ def draw_bounded(data: Data) -> Figure:
     return figure
 
 
-@gallery(
-    "figure-1",
-    "The momentum locus of the Moser-Veselov discretisation and the plane d*",
-    draw=draw_bounded,
-    printed="""The locus u_ε^(1) and the plane d* for generic values of the inertia and a small ε, in R^3. The
-    surface is bounded, with pinch points and self-intersections, and tangent to the plane at the origin.""",
-    differs="""The paper does not say which inertia and ε it draws; here they are those of section 8.1, I = (3, 4,
-    5; I13 = 1, I23 = 1/2), ε = 0.015. The surface is F l_d at rotations by up to π about all axes of d, computed from
-    the definition and not from (28).""",
-)
+@gallery("figure-1", draw=draw_bounded)
 def bounded_locus() -> Data:
     surface = momentum_surface(GENERIC.system, SCHEMES["Moser-Veselov"], STEP, polar(np.pi * (1 - 1e-9), 181, 91))
     reach = np.abs(surface).reshape(-1, 3).max(axis=0)
@@ -145,16 +132,7 @@ def draw_unbounded(data: Data) -> Figure:
     return figure
 
 
-@gallery(
-    "figure-2",
-    "The momentum locus of the Cayley discretisation and the plane d*",
-    draw=draw_unbounded,
-    printed="""The locus u_ε^(∞) and the plane d*, which meet along a red curve that crosses itself at the origin,
-    where the surface is tangent to the plane. The surface appears to be unbounded.""",
-    differs="""Inertia and ε as in Figure 1 here. The red curve is where the signed distance ρ of F l_d(u, v) from
-    d* vanishes, found in the plane of (u, v). The surface is unbounded, M = O(|(u, v)|³): it is cut at rotations by 1.2
-    radians.""",
-)
+@gallery("figure-2", draw=draw_unbounded)
 def unbounded_locus() -> Data:
     surface = momentum_surface(GENERIC.system, SCHEMES["Cayley"], STEP, polar(MAX_ANGLE, 181, 91))
     curves = [curve for curve in intersection() if len(curve) > 1]
@@ -277,32 +255,14 @@ INSETS: dict[SuslovExample, tuple[tuple[float, ...], tuple[float, ...]]] = {
     GENERIC: ((0.60, 0.58, 0.38, 0.34), (0.60, 0.14, 0.38, 0.34)),
     SPECIAL: ((0.60, 0.60, 0.38, 0.34), (0.07, 0.56, 0.30, 0.36)),
 }
-SPEED_NOTE = """The Moser-Veselov map runs ahead of the flow and the Cayley map behind it: Remark 8.1 has it the
-other way round."""
 
 
-@gallery(
-    "figure-3",
-    "Both discretisations for a generic inertia tensor",
-    draw=lambda data: _draw_comparison(GENERIC, data),
-    printed="""M1 with the energy E_c as inset (left) and M2 with the signed distance ρ to d* as inset (right), ε =
-    0.015 and 0.030, over [0, 1]. The text says that the Moser-Veselov map works for ε ≤ 0.3 and fails for ε ≥ 0.4.""",
-    differs=f"""The thresholds are 0.03 and 0.04: with this M(0) the first failure is at ε = 0.0327626 (step 6), and
-    M(0) itself has no preimage above 0.0351714. {SPEED_NOTE} Over a run the error of E_c of the Cayley map is O(ε²),
-    not O(ε³) (docs/errata.md). E_c has its factor 1/2 here.""",
-)
+@gallery("figure-3", draw=lambda data: _draw_comparison(GENERIC, data))
 def generic() -> Data:
     return compare_schemes(GENERIC)
 
 
-@gallery(
-    "figure-4",
-    "Both discretisations for an inertia tensor with I11 = I22",
-    draw=lambda data: _draw_comparison(SPECIAL, data),
-    printed="""As Figure 3, for I11 = I22 = 3, I13 = 0 and ε = 0.007, 0.014, where both schemes keep E_c. The text
-    says that the Moser-Veselov map has problems from ε = 0.018 on.""",
-    differs=f"""Failure starts at ε = 1/60 = 0.0166667 (docs/errata.md). {SPEED_NOTE}""",
-)
+@gallery("figure-4", draw=lambda data: _draw_comparison(SPECIAL, data))
 def special() -> Data:
     return compare_schemes(SPECIAL)
 
@@ -340,16 +300,7 @@ def draw_work(data: Data) -> Figure:
     return figure
 
 
-@gallery(
-    "work-precision",
-    "Work and precision of both discretisations",
-    draw=draw_work,
-    printed="""Section 1.4 announces "a series of work-precision diagrams that illustrate the convergence of both
-    discrete systems to the continuous one as ε → 0"; the paper has Figures 3 and 4 in their place.""",
-    differs="""The diagrams of section 1.4, for the body of section 8.1, beside Runge-Kutta of order 4 (which is the
-    more accurate method at short times, and keeps neither energy nor group). Compilation is not counted; the times are
-    those of the machine that drew the picture.""",
-)
+@gallery("work-precision", draw=draw_work)
 def work_precision() -> Data:
     counts = np.array(COUNTS)
     arrays: dict[str, np.ndarray] = {"step": 1.0 / counts}

@@ -30,14 +30,13 @@ from ..plotting.runs import draw_invariants
 from ..plotting.studies import draw_lines, draw_slope
 from ..plotting.style import COLOURS, DASHES, curve, sheet
 from ..simulation import Run
-from .gallery import Data, Gallery, Paper, simulate_uninterrupted
+from .gallery import Data, Gallery, simulate_uninterrupted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-CITATION = "F. Jimenez and J. Scheurle, On the discretization of nonholonomic dynamics in R^n, J. Geom. Mech. 7, 2015."
-gallery = Gallery(Paper("js", "jimenez-scheurle", CITATION))
+gallery = Gallery("js")
 
 POSITION, VELOCITY = np.array([0.3, 0.5, -0.2]), np.array([1.1, 0.7, 0.55])
 COUNTS = (8, 16, 32, 64, 128, 256, 512)
@@ -126,18 +125,7 @@ def draw_orders(data: Data) -> Figure:
     return figure
 
 
-@gallery(
-    "particle-orders",
-    "Orders of the particle's schemes",
-    draw=draw_orders,
-    printed="""No figure: Propositions 6.1 to 6.3 claim (1,0) for (81) and for the deformed scheme (89), (2,0) for
-    (86) with redefined nodes, where the second number is the order of the multiplier.""",
-    differs="""The orders are measured at t = 1 from q = (0.3, 0.5, -0.2), v = (1.1, 0.7, 0.55). Printed (86) has
-    x_{k+1} = x_k + ε v_{k+1} for x_k + (ε/2)(v_k + v_{k+1}) and is of order 1. With data on D instead of D_ε the first
-    multiplier of (89) is half the right one: still order 1. The multiplier's "0" is a matter of the time at which it is
-    read: at its own node t - β ε it is of order 2 for β = 1/2, and at the time of the state of order 1
-    (docs/errata.md).""",
-)
+@gallery("particle-orders", draw=draw_orders)
 def orders() -> Data:
     steps = 1.0 / np.array(COUNTS)
     states, multipliers = errors(), multiplier_errors()
@@ -175,17 +163,7 @@ def draw_constraints(data: Data) -> Figure:
     return figure
 
 
-@gallery(
-    "deformed-constraint",
-    "Who keeps D and who keeps the deformed constraint",
-    draw=draw_constraints,
-    printed="""No figure: (87)-(89) say that (q_{k+1}, v_{k+1}) with the original nodes obeys v_z - y v_x + (ε/2)
-    v_x v_y = 0 (88) in place of the constraint; section 6.3 reports that in all cases the constraint was preserved up
-    to small bounded oscillatory variations.""",
-    differs="""Harmonic particle V = (x² + y²)/2, ε = 0.1. The redefined nodes, and the original nodes with the
-    velocity that has the momentum p_k on D, keep D to round-off and not D_ε; the deformed form keeps D_ε to round-off
-    and oscillates about D by O(ε).""",
-)
+@gallery("deformed-constraint", draw=draw_constraints)
 def deformed_constraint() -> Data:
     arrays: dict[str, np.ndarray] = {}
     rows: list[tuple[object, ...]] = []
@@ -207,15 +185,7 @@ def draw_energy(data: Data) -> Figure:
     return figure
 
 
-@gallery(
-    "particle-energy",
-    "Keeping D is not keeping the energy",
-    draw=draw_energy,
-    printed="""No figure: the paper presents the preservation of D as what makes these schemes good and leaves
-    numerics to later work.""",
-    differs="""Harmonic particle, ε = 0.1, t = 100, all three exactly on D. Only the symmetric scheme keeps its
-    energy: D-preservation buys nothing (docs/errata.md).""",
-)
+@gallery("particle-energy", draw=draw_energy)
 def energy() -> Data:
     arrays: dict[str, np.ndarray] = {}
     rows: list[tuple[object, ...]] = []
