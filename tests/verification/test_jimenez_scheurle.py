@@ -12,7 +12,7 @@ import rn
 from rn import largest, velocity_form
 
 import dalembert as da
-from dalembert.analysis.consistency import (
+from dalembert.analysis.order import (
     ExactConstraint,
     consistency_order,
     constraint_order,

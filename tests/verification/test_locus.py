@@ -7,7 +7,7 @@ import pytest
 
 import dalembert as da
 from dalembert.analysis.branches import find_branches as branches
-from dalembert.analysis.locus import Locus
+from dalembert.analysis.legendre import Locus
 from dalembert.analysis.polynomials import Polynomials, monomials
 from dalembert.papers.fedorov_zenkov import SleighLocus, energy_curve, genus
 

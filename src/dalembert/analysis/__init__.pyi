@@ -5,10 +5,10 @@ from .branches import iterate as iterate
 from .branches import largest_step as largest_step
 from .comparison import Comparison as Comparison
 from .comparison import compare as compare
-from .consistency import constraint_order as constraint_order
-from .consistency import consistency_order as consistency_order
-from .consistency import distance_to_exact as distance_to_exact
-from .consistency import exact_constraint as exact_constraint
+from .order import constraint_order as constraint_order
+from .order import consistency_order as consistency_order
+from .order import distance_to_exact as distance_to_exact
+from .order import exact_constraint as exact_constraint
 from .diagnostics import drift as drift
 from .diagnostics import energy_balance as energy_balance
 from .diagnostics import log_jacobian as log_jacobian
@@ -20,7 +20,7 @@ from .diagnostics import work as work
 from .integrals import critical_points as critical_points
 from .integrals import invariant_curves as invariant_curves
 from .integrals import limits as limits
-from .locus import Locus as Locus
+from .legendre import Locus as Locus
 from .series import modified_expansion as modified_expansion
 from .series import modified_field as modified_field
 from .order import convergence as convergence

@@ -6,10 +6,6 @@ homotopy; elsewhere the real ones in a box, by Newton's method from many starts,
 A run follows the branch through 0, along which the Jacobian of the discrete Legendre map f keeps its orientation. The
 branch ends in a fold, where f(x) = target and det Df(x) = 0 hold together; both are solved together, so that the
 largest step is exact to round-off.
-
-Curves on a two-dimensional d are level sets of functions in a chart, refined to round-off. The chart has exponential
-coordinates y of W where Moser-Veselov allows them (so that rotations by pi are inside) and the integrator's own
-otherwise. On rotations y and its antipode y (1 - 2 pi/|y|) are one displacement.
 """
 
 from __future__ import annotations
@@ -38,9 +34,10 @@ from ..mechanics import InvariantSystem, MechanicalSystem, symmetric, vector
 from .legendre import (
     IMAGINARY_TOLERANCE,
     AlgebraicMap,
+    Chart,
     LegendreMap,
     algebraic_map,
-    angle_map,
+    connected_components,
     impulse_energy,
     legendre_map,
     logarithm,
@@ -215,88 +212,6 @@ def _edges(exists: Callable[[np.ndarray], np.ndarray], up_to: float) -> np.ndarr
         same = exists(middle) == before
         low, high = np.where(same, middle, low), np.where(same, high, middle)
     return (low + high) / 2
-
-
-PlaneFunction = Callable[[np.ndarray], np.ndarray]
-
-
-@dataclass(frozen=True, eq=False)
-class Chart:
-    """Coordinates y (..., 2) of the displacements of a two-dimensional d, and the window in which curves are sought."""
-
-    map: LegendreMap
-    window: np.ndarray  # half-widths
-    projective: bool  # |y| <= pi with opposite points identified
-
-    @staticmethod
-    def of(system: InvariantSystem, integrator: EulerPoincareSuslov, extent: float | None = None) -> Chart:
-        """`extent` bounds the coordinates that are not angles (default 4, in units of h w)."""
-        f = angle_map(system, integrator)
-        if f.rank != 2:
-            raise InvalidInput(f"curves are drawn on a two-dimensional d; this one has dimension {f.rank}")
-        angles = isinstance(f, AlgebraicMap) and f.angles
-        projective = angles and system.group.is_rotation_group() and system.group.dim > 1
-        window = np.full(2, 4.0 if extent is None else float(extent))
-        if isinstance(f, AlgebraicMap) and f.angles:
-            turning = np.array([np.abs(np.linalg.eigvals(E)).max() > 0 for E in f.basis])
-            window = np.where(turning, 1.02 * np.pi, window)
-        return Chart(f, window, projective)
-
-    def inside(self, y: np.ndarray) -> np.ndarray:
-        """Where a point is in the chart."""
-        if self.projective:
-            return np.asarray(np.hypot(y[..., 0], y[..., 1]) < 1.02 * np.pi)
-        return np.asarray(np.all(np.abs(y) <= self.window, -1))
-
-    def from_coordinates(self, x: ArrayLike) -> np.ndarray:
-        """y of points given in the integrator's own coordinates."""
-        f = self.map
-        if not (isinstance(f, AlgebraicMap) and f.angles and isinstance(f.integrator.retraction, Cayley)):
-            return np.asarray(x)
-        W = AlgebraicMap(f.system, f.integrator).displacement(np.atleast_2d(x))
-        y = np.array([logarithm(f, w) for w in W]) @ np.linalg.pinv(f.subspace).T
-        return np.asarray(y.reshape(np.shape(x)))
-
-    def antipode(self, y: np.ndarray) -> np.ndarray:
-        """The other coordinates of a rotation: y (1 - 2 pi/|y|)."""
-        return np.asarray(y * (1 - 2 * np.pi / np.hypot(y[..., 0], y[..., 1]))[..., None])
-
-    def zeros(self, function: PlaneFunction, *, points: int = 201) -> list[np.ndarray]:
-        """The curves function(y) = 0 in the chart: polylines (k, 2) whose points satisfy the equation to round-off."""
-        from contourpy import contour_generator
-
-        axes = [np.linspace(-width, width, points + i) for i, width in enumerate(self.window)]  # 0 is no grid point
-        grid = np.stack(np.meshgrid(*axes), axis=-1)
-        values = np.where(self.inside(grid), function(grid), np.nan)
-        lines = contour_generator(axes[0], axes[1], np.ma.masked_invalid(values)).lines(0.0)
-        return [self._refined(function, np.asarray(line)) for line in lines if len(line) > 1]
-
-    def _refined(self, function: PlaneFunction, y: np.ndarray) -> np.ndarray:
-        """Newton's method along the gradient, which stops where it would leave the neighbourhood of a vertex."""
-        cell = 2 * self.window / 100
-        begin = y
-        for _ in range(6):
-            # the gradient, by central differences, only steers Newton's method
-            slope = np.stack([(function(y + e) - function(y - e)) / 2e-6 for e in 1e-6 * np.eye(2)], axis=-1)
-            size = np.sum(slope**2, -1, keepdims=True)
-            new = y - function(y)[:, None] * slope / np.where(size > 0, size, np.inf)
-            y = np.where(np.all(np.abs(new - begin) < cell, -1, keepdims=True), new, y)
-        return y
-
-
-def connected_components(chart: Chart, lines: list[np.ndarray]) -> np.ndarray:
-    """The number of the connected component of each line: lines that meet, also across the cut at pi, are one."""
-    label = np.arange(len(lines))
-    near = 3 * 2 * chart.window.max() / 200
-    for i, line in enumerate(lines):
-        ends = line[[0, -1]]
-        if chart.projective:
-            ends = np.vstack([ends, chart.antipode(ends)])
-        for j, other in enumerate(lines):
-            gaps = np.linalg.norm(ends[:, None] - other[None], axis=-1).min()
-            if i != j and gaps < near:
-                label[label == label[j]] = label[i]
-    return label
 
 
 def on_one_component(

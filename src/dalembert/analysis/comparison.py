@@ -19,7 +19,6 @@ from ..simulation import (
     MAX_SAVED_STEPS,
     Conservation,
     Run,
-    RunSummary,
     count_steps,
     receives_power,
     save_interval,
@@ -118,21 +117,17 @@ def compare(
                 interval = max(1, run.steps // COMPARED_TIMES) if integrator.variable_step else every
                 runs[label], kept = subsampled(run, interval)
                 balances |= {label: kept} if receives_power(system) else {}
-        summary = run.summary(kept)
+        found = run.summary(kept)
         seconds = seconds_per_step(system, integrator, state, h, backend) if timing and started else None
-        rows.append((label, _row(name, summary, seconds)))
+        numbers = (found.energy_error, found.constraint, found.group, None, None if seconds is None else 1e9 * seconds)
+        row = MethodRow(name, found.step, found.steps, found.status, *numbers, found.reason, found.energy_balance)
+        rows.append((label, row))
         if progress is not None:
             progress(k + 1, len(jobs) + error)
     errors = _errors(system, state, runs) if error and runs else {}
     worst = {label: to_json(values.max()) for label, values in errors.items() if values.size}
     finished = [replace(row, error=worst.get(label)) for label, row in rows]
     return Comparison(finished, runs, errors, interrupted=len(rows) < len(jobs), balances=balances)
-
-
-def _row(name: str, run: RunSummary, seconds: float | None) -> MethodRow:
-    time = None if seconds is None else 1e9 * seconds
-    numbers = (run.energy_error, run.constraint, run.group, None, time)
-    return MethodRow(name, run.step, run.steps, run.status, *numbers, run.reason, run.energy_balance)
 
 
 def _errors(system: MechanicalSystem, state: State, runs: Mapping[str, Run]) -> dict[str, np.ndarray]:

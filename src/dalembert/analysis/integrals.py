@@ -17,8 +17,17 @@ from ..errors import InvalidInput, NumericalFailure
 from ..groups import Cayley
 from ..integrators import EulerPoincareSuslov
 from ..mechanics import InvariantSystem
-from .branches import Chart, connected_components, displacement_coordinates
-from .legendre import AlgebraicMap, LegendreMap, angle_map, constrained_energy, impulse_energy, legendre_map
+from .branches import displacement_coordinates
+from .legendre import (
+    AlgebraicMap,
+    Chart,
+    LegendreMap,
+    angle_map,
+    connected_components,
+    constrained_energy,
+    impulse_energy,
+    legendre_map,
+)
 
 
 def discrete_energy(system: InvariantSystem, integrator: EulerPoincareSuslov, increment: ArrayLike, step: float) -> Any:

@@ -1,16 +1,24 @@
-"""The discrete Legendre map x -> h F l_d(tau(B x)) of an LL system, as a map that analysis can evaluate anywhere.
+"""The discrete Legendre map x -> h F l_d(tau(B x)) of an LL system, its charts, and its image: the momentum locus.
 
 Everything is scaled by h as in the papers: x = h w are coordinates of the displacement W in the basis B of d, and h M
 is the impulse; h then appears nowhere. With f(x) = iota* h F l_d(tau(B x)) a step is f(x') = iota* Ad*_W h M(x).
 
 `AlgebraicMap` is rational: Cayley, and Moser-Veselov on subspaces that turn planes. `TracedMap` is any other.
+
+Curves on a two-dimensional d are level sets of functions in a chart, refined to round-off. The chart has exponential
+coordinates y of W where Moser-Veselov allows them (so that rotations by pi are inside) and the integrator's own
+otherwise. On rotations y and its antipode y (1 - 2 pi/|y|) are one displacement.
+
+The locus is in impulses h M, in which it does not depend on h; divide by h for momenta. Surfaces (two-dimensional d in
+a three-dimensional algebra) have curves and points to be found; the equations and the tangent plane exist for any
+system.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
 from typing import Any
@@ -21,17 +29,28 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, NumericalFailure
 from ..groups import Cayley, Exponential
 from ..integrators import EulerPoincareSuslov, require_invariant
 from ..mechanics import InvariantSystem, generators
-from .polynomials import RationalMap, interpolate, solve_batch
+from .polynomials import (
+    Polynomials,
+    RationalMap,
+    deduplicate,
+    exponents,
+    interpolate,
+    solve_batch,
+    vanishing_polynomials,
+)
 
 HOMOTOPY_STAGES = 16
 MAX_NEWTON_STEPS = 40
 
 
-class LegendreMap(ABC):
+Batched = Callable[[np.ndarray], np.ndarray]
+
+
+class LegendreMap:
     """f and its derivatives; x has shape (..., r), impulses (..., n)."""
 
     def __init__(self, system: InvariantSystem, integrator: EulerPoincareSuslov):
@@ -39,25 +58,16 @@ class LegendreMap(ABC):
         self.subspace = np.asarray(system.subspace)
         self.dim, self.rank = self.subspace.shape
 
-    @abstractmethod
-    def impulse(self, x: np.ndarray) -> np.ndarray:
-        """h F l_d(tau(B x)), shape (..., n)."""
-
-    @abstractmethod
-    def slope(self, x: np.ndarray) -> np.ndarray:
-        """Its derivative in x, shape (..., n, r)."""
-
-    @abstractmethod
-    def bend(self, x: np.ndarray) -> np.ndarray:
-        """Its second derivative in x, shape (..., n, r, r)."""
-
-    @abstractmethod
-    def transport(self, x: np.ndarray) -> np.ndarray:
-        """iota* Ad*_W h F l_d(W), the right side of a step, shape (..., r)."""
-
-    @abstractmethod
-    def transport_slope(self, x: np.ndarray) -> np.ndarray:
-        """Its derivative, shape (..., r, r)."""
+    impulse: Batched
+    """h F l_d(tau(B x)), shape (..., n)."""
+    slope: Batched
+    """Its derivative in x, shape (..., n, r)."""
+    bend: Batched
+    """Its second derivative in x, shape (..., n, r, r)."""
+    transport: Batched
+    """iota* Ad*_W h F l_d(W), the right side of a step, shape (..., r)."""
+    transport_slope: Batched
+    """Its derivative, shape (..., r, r)."""
 
     def restriction(self, x: np.ndarray) -> np.ndarray:
         """f(x) = iota* h F l_d(tau(B x)), shape (..., r)."""
@@ -164,27 +174,12 @@ class TracedMap(LegendreMap):
         def transport(x: Array) -> Array:
             return basis.T @ group.Ad_star(integrator.retraction.tau(group, basis @ x), impulse(x))
 
-        self._impulse, self._transport = _batched(impulse), _batched(transport)
-        self._slope, self._transport_slope = _batched(jax.jacfwd(impulse)), _batched(jax.jacfwd(transport))
-        self._bend = _batched(jax.jacfwd(jax.jacfwd(impulse)))
-
-    def impulse(self, x: np.ndarray) -> np.ndarray:
-        return self._impulse(x)
-
-    def slope(self, x: np.ndarray) -> np.ndarray:
-        return self._slope(x)
-
-    def bend(self, x: np.ndarray) -> np.ndarray:
-        return self._bend(x)
-
-    def transport(self, x: np.ndarray) -> np.ndarray:
-        return self._transport(x)
-
-    def transport_slope(self, x: np.ndarray) -> np.ndarray:
-        return self._transport_slope(x)
+        self.impulse, self.transport = _batched(impulse), _batched(transport)
+        self.slope, self.transport_slope = _batched(jax.jacfwd(impulse)), _batched(jax.jacfwd(transport))
+        self.bend = _batched(jax.jacfwd(jax.jacfwd(impulse)))
 
 
-def _batched(function: Callable[[Array], Array]) -> Callable[[np.ndarray], np.ndarray]:
+def _batched(function: Callable[[Array], Array]) -> Batched:
     """A jitted function of one point, mapped over all leading axes."""
     mapped = jax.jit(jax.vmap(function))
 
@@ -416,3 +411,304 @@ def logarithm(f: AlgebraicMap, W: np.ndarray) -> np.ndarray:
 
     real = np.abs(W.imag).max() < IMAGINARY_TOLERANCE * (1 + np.abs(W).max()) if np.iscomplexobj(W) else True
     return np.asarray(np.einsum("aij,ij->a", f.dual, np.asarray(logm(W.real if real else W))))
+
+
+PlaneFunction = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Chart:
+    """Coordinates y (..., 2) of the displacements of a two-dimensional d, and the window in which curves are sought."""
+
+    map: LegendreMap
+    window: np.ndarray  # half-widths
+    projective: bool  # |y| <= pi with opposite points identified
+
+    @staticmethod
+    def of(system: InvariantSystem, integrator: EulerPoincareSuslov, extent: float | None = None) -> Chart:
+        """`extent` bounds the coordinates that are not angles (default 4, in units of h w)."""
+        f = angle_map(system, integrator)
+        if f.rank != 2:
+            raise InvalidInput(f"curves are drawn on a two-dimensional d; this one has dimension {f.rank}")
+        angles = isinstance(f, AlgebraicMap) and f.angles
+        projective = angles and system.group.is_rotation_group() and system.group.dim > 1
+        window = np.full(2, 4.0 if extent is None else float(extent))
+        if isinstance(f, AlgebraicMap) and f.angles:
+            turning = np.array([np.abs(np.linalg.eigvals(E)).max() > 0 for E in f.basis])
+            window = np.where(turning, 1.02 * np.pi, window)
+        return Chart(f, window, projective)
+
+    def inside(self, y: np.ndarray) -> np.ndarray:
+        """Where a point is in the chart."""
+        if self.projective:
+            return np.asarray(np.hypot(y[..., 0], y[..., 1]) < 1.02 * np.pi)
+        return np.asarray(np.all(np.abs(y) <= self.window, -1))
+
+    def from_coordinates(self, x: ArrayLike) -> np.ndarray:
+        """y of points given in the integrator's own coordinates."""
+        f = self.map
+        if not (isinstance(f, AlgebraicMap) and f.angles and isinstance(f.integrator.retraction, Cayley)):
+            return np.asarray(x)
+        W = AlgebraicMap(f.system, f.integrator).displacement(np.atleast_2d(x))
+        y = np.array([logarithm(f, w) for w in W]) @ np.linalg.pinv(f.subspace).T
+        return np.asarray(y.reshape(np.shape(x)))
+
+    def antipode(self, y: np.ndarray) -> np.ndarray:
+        """The other coordinates of a rotation: y (1 - 2 pi/|y|)."""
+        return np.asarray(y * (1 - 2 * np.pi / np.hypot(y[..., 0], y[..., 1]))[..., None])
+
+    def zeros(self, function: PlaneFunction, *, points: int = 201) -> list[np.ndarray]:
+        """The curves function(y) = 0 in the chart: polylines (k, 2) whose points satisfy the equation to round-off."""
+        from contourpy import contour_generator
+
+        axes = [np.linspace(-width, width, points + i) for i, width in enumerate(self.window)]  # 0 is no grid point
+        grid = np.stack(np.meshgrid(*axes), axis=-1)
+        values = np.where(self.inside(grid), function(grid), np.nan)
+        lines = contour_generator(axes[0], axes[1], np.ma.masked_invalid(values)).lines(0.0)
+        return [self._refined(function, np.asarray(line)) for line in lines if len(line) > 1]
+
+    def _refined(self, function: PlaneFunction, y: np.ndarray) -> np.ndarray:
+        """Newton's method along the gradient, which stops where it would leave the neighbourhood of a vertex."""
+        cell = 2 * self.window / 100
+        begin = y
+        for _ in range(6):
+            # the gradient, by central differences, only steers Newton's method
+            slope = np.stack([(function(y + e) - function(y - e)) / 2e-6 for e in 1e-6 * np.eye(2)], axis=-1)
+            size = np.sum(slope**2, -1, keepdims=True)
+            new = y - function(y)[:, None] * slope / np.where(size > 0, size, np.inf)
+            y = np.where(np.all(np.abs(new - begin) < cell, -1, keepdims=True), new, y)
+        return y
+
+
+def connected_components(chart: Chart, lines: list[np.ndarray]) -> np.ndarray:
+    """The number of the connected component of each line: lines that meet, also across the cut at pi, are one."""
+    label = np.arange(len(lines))
+    near = 3 * 2 * chart.window.max() / 200
+    for i, line in enumerate(lines):
+        ends = line[[0, -1]]
+        if chart.projective:
+            ends = np.vstack([ends, chart.antipode(ends)])
+        for j, other in enumerate(lines):
+            gaps = np.linalg.norm(ends[:, None] - other[None], axis=-1).min()
+            if i != j and gaps < near:
+                label[label == label[j]] = label[i]
+    return label
+
+
+MAX_DEGREE = 10
+MAX_MONOMIALS = 3000
+
+
+@dataclass(frozen=True, eq=False)
+class Locus:
+    """{h F l_d(W): W in tau(d)} in the dual of the algebra."""
+
+    system: InvariantSystem
+    integrator: EulerPoincareSuslov
+
+    @cached_property
+    def map(self) -> LegendreMap:
+        """The parametrisation y -> h F l_d(W(y)), in coordinates that reach every displacement."""
+        return angle_map(self.system, self.integrator)
+
+    def surface(
+        self, *, extent: float = 4.0, points: int = 81, angles: tuple[float, float] = (0.0, np.pi)
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(y, impulses): a grid of the surface for plotting, shapes (points, points, 2) and (points, points, n).
+
+        On rotations the grid is polar: the angle between `angles`, then the axis (2 arccos(0.8), 2 arccos(0.4) give the
+        section 0.4 <= q0 <= 0.8 of Figure 6.2 of fedorov-zenkov); otherwise each coordinate goes up to `extent`.
+        """
+        self._require_surface()
+        chart = Chart.of(self.system, self.integrator, extent)
+        if chart.projective:
+            radius, turn = np.meshgrid(np.linspace(*angles, points), np.linspace(0, 2 * np.pi, points), indexing="ij")
+            y = radius[..., None] * np.stack([np.cos(turn), np.sin(turn)], -1)
+        else:
+            axes = [np.linspace(-width, width, points) for width in chart.window]
+            y = np.stack(np.meshgrid(*axes, indexing="ij"), -1)
+        return y, self.map.impulse(y)
+
+    def tangent_plane(self) -> np.ndarray:
+        """Unit normals (n - r, n) of the locus at 0: they annihilate d* = I d, to which it is tangent.
+
+        This is Proposition 5.1 of garcia-naranjo-jimenez.
+        """
+        return np.linalg.svd(self.map.slope(np.zeros(self.map.rank)).T)[2][self.map.rank :]
+
+    def distance(self, momentum: ArrayLike) -> np.ndarray:
+        """rho: the signed distance of momenta (..., n) from d* = I d along each normal, shape (..., n - r).
+
+        The normal points as the last algebra direction that is not in d does: for the Suslov problem M3 > 0 of d* is
+        positive.
+        """
+        image = np.asarray(self.system.inertia) @ self.map.subspace
+        normals = np.linalg.svd(image.T)[2][self.map.rank :]
+        outer = np.asarray(self.system.annihilator)
+        signs = np.sign(np.einsum("ij,ij->i", normals, outer / np.linalg.norm(outer, axis=1, keepdims=True)))
+        return np.asarray(momentum @ (normals * np.where(signs == 0, 1, signs)[:, None]).T)
+
+    def bounded(self, *, far: float = 1e6) -> bool:
+        """Whether the impulse stays bounded along random lines of displacements, some along each axis of d."""
+        f = algebraic_map(self.system, self.integrator) or self.map
+        rng = np.random.default_rng(0)
+        lines = np.concatenate([rng.normal(size=(100, f.rank)), np.repeat(np.eye(f.rank), 20, axis=0)])
+        base = rng.normal(size=lines.shape)
+        near, distant = (np.abs(f.impulse(base + size * lines)).max() for size in (1e2, far))
+        return bool(distant < 10 * near)
+
+    def implicit(self, degree: int | None = None) -> Polynomials:
+        """The polynomials of lowest (or of this) degree in h M that vanish on the locus, one column each.
+
+        For the Suslov problem p4 with Moser-Veselov (the Steiner quartic (6.11) of fedorov-zenkov for diagonal J) and
+        q7 with Cayley, up to a factor. They are the null space of the matrix of monomials on complex points of the
+        locus, so that no rank is lost to real gaps.
+        """
+        f = algebraic_map(self.system, self.integrator)
+        if f is None:
+            raise InvalidInput("the locus of this method is not algebraic: it has no polynomial equation")
+        for trial in range(1, MAX_DEGREE + 1) if degree is None else (degree,):
+            size = len(exponents(f.dim, trial))
+            if size > MAX_MONOMIALS:
+                break
+            rng, count = np.random.default_rng(1), 3 * size // 2 + 20  # complex points of the locus of moderate size
+            x = rng.normal(size=(count, f.rank)) + 1j * rng.normal(size=(count, f.rank))
+            found = vanishing_polynomials(f.impulse(x * np.sqrt(rng.random((count, 1)) + 0.2)), trial)
+            if found.coefficients.shape[1]:
+                rows = np.abs(found.coefficients).argmax(0)  # the largest coefficient becomes 1
+                scaled = found.coefficients / found.coefficients[rows, np.arange(found.coefficients.shape[1])]
+                scaled = scaled.real if np.abs(scaled.imag).max() < 1e-8 else scaled
+                return Polynomials(found.exponents, np.where(np.abs(scaled) < 1e-12, 0.0, scaled))
+        tried = trial if degree is None else degree
+        raise NumericalFailure(f"no polynomial of degree up to {tried} vanishes on this locus")
+
+    def pinch_points(self, *, extent: float = 6.0, starts: int = 400) -> tuple[np.ndarray, np.ndarray]:
+        """(y, impulses) of the real points without a tangent plane, Whitney's umbrellas; shapes (k, 2), (k, n).
+
+        Gauss-Newton for slope(y) v = 0, |v| = 1 from many starts.
+        """
+        self._require_surface()
+        f, rng = self.map, np.random.default_rng(0)
+        window = Chart.of(self.system, self.integrator, extent).window
+        y, v = rng.uniform(-1, 1, (starts, 2)) * window, rng.normal(size=(starts, 2))
+        v /= np.linalg.norm(v, axis=1, keepdims=True)
+        for _ in range(60):
+            slope = f.slope(y)
+            residual = np.concatenate([np.einsum("kij,kj->ki", slope, v), np.sum(v**2, 1, keepdims=True) - 1], axis=1)
+            matrix = np.zeros((starts, f.dim + 1, 4))
+            matrix[:, :-1, :2], matrix[:, :-1, 2:] = np.einsum("kijl,kj->kil", f.bend(y), v), slope
+            matrix[:, -1, 2:] = 2 * v
+            update = np.einsum("kij,kj->ki", np.linalg.pinv(matrix), residual)
+            size = np.linalg.norm(update, axis=1, keepdims=True)
+            update *= np.minimum(1, 0.3 * window.max() / np.maximum(size, 1e-300))
+            y, v = y - update[:, :2], v - update[:, 2:]
+        values = np.linalg.svd(f.slope(y), compute_uv=False)
+        good = (values[:, 1] < 1e-9 * values[:, 0]) & Chart.of(self.system, self.integrator, extent).inside(y)
+        places = deduplicate(np.concatenate([f.impulse(y[good]), y[good]], axis=1)[:, : f.dim], 1e-6)
+        index = [int(np.argmin(np.abs(f.impulse(y[good]) - place).max(1))) for place in places]
+        return y[good][index], places
+
+    def self_intersections(self, *, extent: float = 6.0, length: float = 12.0) -> list[np.ndarray]:
+        """The double curves of a surface: lists of impulses (k, n), each met at two displacements.
+
+        They are followed from the pinch points, where the two displacements meet, until they end in another one or
+        leave the window.
+        """
+        self._require_surface()
+        chart = Chart.of(self.system, self.integrator, extent)
+        curves: list[np.ndarray] = []
+        for y in self.pinch_points(extent=extent)[0]:
+            kernel = np.linalg.svd(self.map.slope(y))[2][-1]
+            pairs = _double_curve(self.map, y, kernel, length, chart)
+            curve = self.map.impulse(pairs[:, :2])
+            if len(curve) <= 2:
+                continue
+            middle = curve[len(curve) // 2]
+            if not any(np.abs(c - middle).max(1).min() < 1e-2 * np.ptp(c, axis=0).max() for c in curves):
+                curves.append(curve)
+        return curves
+
+    def intersection_with_plane(self, *, extent: float = 4.0, points: int = 201) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(y, impulses) along the curves in which the surface meets its tangent plane d* at 0, where they cross."""
+        self._require_surface()
+        normal = self.tangent_plane()[0]
+        chart = Chart.of(self.system, self.integrator, extent)
+        return [(y, self.map.impulse(y)) for y in chart.zeros(lambda y: self.map.impulse(y) @ normal, points=points)]
+
+    def discriminant(self, *, extent: float = 4.0, points: int = 201) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(y, restricted impulses) along the folds det Df = 0 of the projection to restricted momenta, both (k, 2).
+
+        The images are the curves across which the number of real branches changes by two.
+        """
+        chart = Chart.of(self.system, self.integrator, extent)
+        folds = chart.zeros(lambda y: np.linalg.det(self.map.jacobian(y)), points=points)
+        return [(y, self.map.restriction(y)) for y in folds]
+
+    def cusps(self, *, extent: float = 4.0, points: int = 201) -> tuple[np.ndarray, np.ndarray]:
+        """(y, restricted impulses) of the cusps of the discriminant: the kernel of Df is tangent to the fold."""
+        found = []
+        for y, image in self.discriminant(extent=extent, points=points):
+            if np.ptp(image, axis=0).max() < 1e-9 * np.abs(self.map.jacobian(np.zeros(2))).max():
+                continue  # a fold that collapses to a point
+            ahead = np.diff(image, axis=0)
+            for k in np.flatnonzero(np.sum(ahead[1:] * ahead[:-1], axis=1) < 0):  # the image turns back
+                found.append(_cusp(self.map, y[k + 1]))
+        places = deduplicate(np.array([y for y in found if y is not None]).reshape(-1, 2), 1e-6)
+        return places, self.map.restriction(places)
+
+    def _require_surface(self) -> None:
+        if (self.map.rank, self.map.dim) != (2, 3):
+            raise InvalidInput(
+                "this is for surfaces: d of dimension 2 in an algebra of dimension 3; "
+                f"given {self.map.rank} in {self.map.dim}"
+            )
+
+
+def _double_curve(f: LegendreMap, y: np.ndarray, kernel: np.ndarray, length: float, chart: Chart) -> np.ndarray:
+    """Pairs (k, 4) of displacements with one impulse, from a pinch point on: pseudo-arclength continuation."""
+    # on rotations y is regular below 2 pi
+    reach = (lambda y: np.linalg.norm(y, axis=-1) < 6.0) if chart.projective else chart.inside
+    pair = np.concatenate([y + 0.02 * kernel, y - 0.02 * kernel])
+    direction = np.concatenate([kernel, -kernel]) / np.sqrt(2)
+    path, step, gone = [np.concatenate([y, y])], 0.05, 0.0
+    gap = _displacement_difference(f, pair)
+    for _ in range(2000):
+        new = pair
+        for _ in range(12):
+            residual = np.append(f.impulse(new[:2]) - f.impulse(new[2:]), (new - pair) @ direction)
+            matrix = np.vstack([np.hstack([f.slope(new[:2]), -f.slope(new[2:])]), direction])
+            update = np.linalg.lstsq(matrix, residual, rcond=None)[0]
+            new = new - update
+            if np.abs(update).max() < 1e-12:
+                break
+        new_gap = _displacement_difference(f, new)
+        through = len(path) > 1 and new_gap @ gap <= 1e-3 * step**2  # the two displacements meet: another pinch point
+        if np.abs(update).max() > 1e-9 or through or not np.all(reach(new.reshape(2, 2))) or gone > length:
+            break
+        path.append(new)
+        gap = new_gap
+        tangent = np.linalg.svd(np.hstack([f.slope(new[:2]), -f.slope(new[2:])]))[2][-1]
+        direction = tangent if tangent @ direction > 0 else -tangent
+        pair, gone = new + step * direction, gone + step
+    return np.array(path)
+
+
+def _displacement_difference(f: LegendreMap, pair: np.ndarray) -> np.ndarray:
+    """The difference of two displacements."""
+    if isinstance(f, AlgebraicMap):
+        return np.ravel(f.displacement(pair[:2]) - f.displacement(pair[2:]))
+    return np.asarray(pair[:2] - pair[2:])
+
+
+def _cusp(f: LegendreMap, y: np.ndarray) -> np.ndarray | None:
+    """Newton's method (numerical slope) for det Df = 0 and its derivative along the kernel = 0."""
+    from scipy.optimize import root
+
+    def equations(y: np.ndarray) -> list[float]:
+        D, bend = f.jacobian(y), f.curvature(y)
+        left, _, right = np.linalg.svd(D)
+        kernel, other = right[-1], left[:, -1]
+        return [np.linalg.det(D), other @ np.einsum("ijk,j,k->i", bend, kernel, kernel)]
+
+    found = root(equations, y, tol=1e-13)
+    return found.x if np.abs(found.fun).max() < 1e-8 and np.linalg.norm(found.x - y) < 0.5 else None

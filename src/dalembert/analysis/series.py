@@ -1,7 +1,9 @@
 """Expansions in the step h, to any order: of a discrete map, its Legendre map, the flow, and the modified field.
 
-A step is evaluated as it stands, with truncated Laurent series in h for numbers (`laurent.LaurentField`): the lowering
-of its operations is that of the kernels. Newton's iteration then gains orders of h as it gains digits, so implicit
+A step is evaluated as it stands, with numbers of the ordered field R((h)) of Laurent series in a small h > 0: the
+lowering of its operations is that of the kernels. A number is known from its leading exponent up to O(h^end).
+Comparisons look at the leading coefficient: they hold for all sufficiently small h > 0. Coefficients are floats, or
+Fractions: then every rational operation is exact. Newton's iteration gains orders of h as it gains digits, so implicit
 equations need nothing special, and 0/0 in a removable singularity (M = h M / h) is a division of series.
 
 The iterates of a method with step h lie on a solution of the modified equation y' = f(y) + h f_2(y) + h^2 f_3(y) + ...,
@@ -10,7 +12,10 @@ whose terms are fitted to runs of any method.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, cast
@@ -20,10 +25,267 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..integrators import Integrator, derivative
-from ..kernels import F64, Lowering, rules
+from ..kernels import BOOL, F64, I64, PARTIALS, Lowering, LoweringError, rules
 from ..mechanics import MechanicalSystem, State
 from ..simulation import simulate
-from .laurent import ELEMENTARY, FieldValue, Laurent, LaurentField, is_undefined
+
+Operation = Callable[[Any, Any], Any]
+CANCELLATION_TOLERANCE = 1e-13
+"""Sums of floats that cancel to this fraction of their terms are zero: what is left is round-off, not an order of h."""
+
+
+@dataclass(frozen=True)
+class Laurent:
+    """sum_k coefficients[k] h^(start + k) + O(h^end), coefficients[0] != 0; an exact number has end = infinity."""
+
+    start: int
+    coefficients: tuple[Any, ...]
+    end: float = math.inf
+
+    def __getitem__(self, exponent: int) -> Any:
+        """The coefficient of h^exponent; one that is not known is an error."""
+        if exponent >= self.end:
+            raise IndexError(exponent)
+        k = exponent - self.start
+        return self.coefficients[k] if 0 <= k < len(self.coefficients) else 0
+
+    @property
+    def sign(self) -> int:
+        return (self.coefficients[0] > 0) - (self.coefficients[0] < 0) if self.coefficients else 0
+
+    @property
+    def limit(self) -> float:
+        """The value at h = 0: infinite at a pole."""
+        if self.start < 0:
+            return math.copysign(math.inf, self.sign)
+        return float(self[0]) if self.end > 0 else math.nan
+
+
+@dataclass(frozen=True)
+class FieldValue:
+    """A series, integer or boolean as `kernels.rules` handles it: always a constant."""
+
+    type: str
+    data: Any
+    op = "const"
+
+
+UNDEFINED = Laurent(0, (math.nan,))
+"""The value of an operation that has none; it may be computed, but not be a result."""
+
+
+class LaurentField:
+    """The arithmetic of `kernels.builder.Builder` on numbers with `terms` known coefficients, carried out at once."""
+
+    def __init__(self, terms: int, exact: bool = False) -> None:
+        self.terms, self.exact = terms, exact
+
+    def number(self, start: int, coefficients: Iterable[Any], end: float = math.inf) -> Laurent:
+        """The number with zeros before the leading coefficient stripped, cut after `terms` coefficients."""
+        values = list(coefficients)
+        skipped = next((k for k, c in enumerate(values) if c != 0), len(values))
+        values, start = values[skipped:], start + skipped
+        while values and values[-1] == 0:
+            values.pop()
+        if not values:
+            return Laurent(0 if end == math.inf else int(end), (), end)
+        if len(values) > self.terms:
+            end, values = min(end, start + self.terms), values[: self.terms]
+        return Laurent(start, tuple(values), end)
+
+    def real(self, value: float) -> Laurent:
+        if not math.isfinite(value):
+            return UNDEFINED
+        return self.number(0, [Fraction(value) if self.exact else float(value)])
+
+    @property
+    def h(self) -> Laurent:
+        return Laurent(1, (Fraction(1) if self.exact else 1.0,))
+
+    def sum(self, a: Laurent, b: Laurent, combine: Operation = operator.add) -> Laurent:
+        if is_undefined(a, b):
+            return UNDEFINED
+        end = min(a.end, b.end)
+        low = min(a.start if a.coefficients else b.start, b.start if b.coefficients else a.start)
+        high = max(a.start + len(a.coefficients), b.start + len(b.coefficients))
+        return self.number(low, [self._add(a, b, k, combine) for k in range(low, int(min(high, end)))], end)
+
+    def _add(self, a: Laurent, b: Laurent, k: int, combine: Operation) -> Any:
+        x, y = a[k], b[k]
+        total = combine(x, y)
+        cancelled = not self.exact and x and y and abs(total) <= CANCELLATION_TOLERANCE * abs(x)
+        return 0.0 if cancelled else total
+
+    def product(self, a: Laurent, b: Laurent) -> Laurent:
+        if is_undefined(a, b):
+            return UNDEFINED
+        x, y = a.coefficients, b.coefficients
+        end = min(a.end + (b.start if y else b.end), b.end + (a.start if x else a.end))
+        if not x or not y:
+            return self.number(0, [], end)
+        count = min(len(x) + len(y) - 1, self.terms)
+        values = [sum(x[i] * y[k - i] for i in range(max(0, k - len(y) + 1), min(k + 1, len(x)))) for k in range(count)]
+        cut = end if count == len(x) + len(y) - 1 else min(end, a.start + b.start + count)
+        return self.number(a.start + b.start, values, cut)
+
+    def quotient(self, a: Laurent, b: Laurent) -> Laurent:
+        if is_undefined(a, b) or not b.coefficients:
+            return UNDEFINED
+        if len(b.coefficients) == 1 and b.end == math.inf:
+            divided = [c / b.coefficients[0] for c in a.coefficients]
+            return self.number(a.start - b.start, divided, a.end - b.start)
+        known = int(min(self.terms, b.end - b.start))
+        inverse: list[Any] = [1 / b.coefficients[0]]
+        for k in range(1, known):
+            tail = sum(b.coefficients[i] * inverse[k - i] for i in range(1, min(k + 1, len(b.coefficients))))
+            inverse.append(-tail * inverse[0])
+        return self.product(a, self.number(-b.start, inverse, -b.start + known))
+
+    def negative(self, a: Laurent) -> Laurent:
+        return Laurent(a.start, tuple(-c for c in a.coefficients), a.end)
+
+    def root(self, a: Laurent) -> Laurent:
+        """The square root; of h^2k c (1 + ...) it is h^k sqrt(c) (1 + ...)."""
+        if is_undefined(a) or a.sign < 0 or (a.coefficients and a.start % 2):
+            return UNDEFINED
+        if not a.coefficients:
+            return a if a.end == math.inf else self.number(0, [], a.end / 2)
+        known, first = int(min(self.terms, a.end - a.start)), a.coefficients[0]
+        roots: list[Any] = [math.sqrt(first)]
+        if isinstance(first, Fraction):
+            top, bottom = math.isqrt(first.numerator), math.isqrt(first.denominator)
+            if top * top == first.numerator and bottom * bottom == first.denominator:
+                roots = [Fraction(top, bottom)]
+        for k in range(1, known):
+            roots.append((a[a.start + k] - sum(roots[i] * roots[k - i] for i in range(1, k))) / (2 * roots[0]))
+        return self.number(a.start // 2, roots, a.start // 2 + known)
+
+    def emit(self, name: str, type: str, *args: FieldValue) -> FieldValue:
+        """An elementary function c of x, y, ... from its value at h = 0 and c' = c_x x' + c_y y' + ..."""
+        return FieldValue(type, _elementary(name, self.terms, self.exact, *(self.convert(x, F64).data for x in args)))
+
+    def const(self, data: Any, type: str | None = None) -> FieldValue:
+        if type is None:
+            type = BOOL if isinstance(data, bool) else I64 if isinstance(data, int) else F64
+        return FieldValue(type, self.real(float(data)) if type == F64 else {I64: int, BOOL: bool}[type](data))
+
+    def is_const(self, value: FieldValue, *among: float) -> bool:
+        return not among or (value.type != F64 and value.data in among)
+
+    def _both(self, a: FieldValue, b: FieldValue, series: Operation, number: Operation) -> FieldValue:
+        return FieldValue(a.type, (series if a.type == F64 else number)(a.data, b.data))
+
+    def add(self, a: FieldValue, b: FieldValue) -> FieldValue:
+        return self._both(a, b, self.sum, operator.add)
+
+    def sub(self, a: FieldValue, b: FieldValue) -> FieldValue:
+        return self._both(a, b, lambda x, y: self.sum(x, y, operator.sub), operator.sub)
+
+    def mul(self, a: FieldValue, b: FieldValue) -> FieldValue:
+        return self._both(a, b, self.product, operator.mul)
+
+    def div(self, a: FieldValue, b: FieldValue) -> FieldValue:
+        return self._both(a, b, self.quotient, lambda x, y: int(x / y))
+
+    def neg(self, a: FieldValue) -> FieldValue:
+        return FieldValue(a.type, self.negative(a.data) if a.type == F64 else -a.data)
+
+    def power(self, a: FieldValue, n: int) -> FieldValue:
+        result = self.const(1, a.type)
+        for _ in range(abs(n)):
+            result = self.mul(result, a)
+        return self.div(self.const(1.0), result) if n < 0 else result
+
+    def unary(self, op: str, a: FieldValue) -> FieldValue:
+        if op == "abs":
+            negative = (a.data.sign if a.type == F64 else a.data) < 0
+            return self.neg(a) if negative else a
+        if op == "sqrt":
+            return FieldValue(F64, self.root(a.data))
+        raise LoweringError(f"'{op}' has no expansion in h")
+
+    def min(self, a: FieldValue, b: FieldValue) -> FieldValue:
+        return a if self._order(a, b) <= 0 else b
+
+    def max(self, a: FieldValue, b: FieldValue) -> FieldValue:
+        return a if self._order(a, b) >= 0 else b
+
+    def compare(self, op: str, a: FieldValue, b: FieldValue) -> FieldValue:
+        if a.type == F64 and is_undefined(a.data, b.data):
+            return FieldValue(BOOL, op == "ne")
+        order = self._order(a, b)
+        verdicts = {"lt": order < 0, "le": order <= 0, "gt": order > 0, "ge": order >= 0, "eq": order == 0}
+        return FieldValue(BOOL, verdicts[op] if op != "ne" else order != 0)
+
+    def _order(self, a: FieldValue, b: FieldValue) -> int:
+        if a.type == F64:
+            return self.sum(a.data, b.data, operator.sub).sign
+        return int(a.data > b.data) - int(a.data < b.data)
+
+    def logic(self, op: str, a: FieldValue, b: FieldValue) -> FieldValue:
+        return FieldValue(a.type, {"and": operator.and_, "or": operator.or_, "xor": operator.xor}[op](a.data, b.data))
+
+    def invert(self, a: FieldValue) -> FieldValue:
+        return FieldValue(a.type, not a.data if a.type == BOOL else ~a.data)
+
+    def select(self, condition: FieldValue, yes: FieldValue, no: FieldValue) -> FieldValue:
+        return yes if condition.data else no
+
+    def convert(self, a: FieldValue, type: str) -> FieldValue:
+        if a.type == type:
+            return a
+        if a.type == F64:
+            return self.const(a.data.sign != 0 if type == BOOL else int(a.data.limit), type)
+        return self.const(a.data, type)
+
+    def loop(
+        self,
+        initial: list[FieldValue],
+        test: Callable[[list[FieldValue]], FieldValue],
+        body: Callable[[list[FieldValue]], list[FieldValue]],
+    ) -> list[FieldValue]:
+        carry = list(initial)
+        while test(carry).data:
+            carry = [FieldValue(item.type, item.data) for item in body(carry)]
+        return carry
+
+
+def is_undefined(*numbers: Laurent) -> bool:
+    return any(a is UNDEFINED for a in numbers)
+
+
+@lru_cache(maxsize=4096)
+def _elementary(name: str, terms: int, exact: bool, *args: Laurent) -> Laurent:
+    """An elementary function c(x, y, ...) from its value at h = 0 and c' = c_x x' + c_y y' + ...: one order a turn."""
+    if is_undefined(*args) or any(x.start < 0 or x.end <= 0 for x in args):
+        return UNDEFINED
+    limits = [x[0] for x in args]
+    try:
+        function = getattr(math, name) if name != "logistic" else lambda x: 1.0 / (1.0 + math.exp(-x))
+        value = function(*map(float, limits))
+    except (ValueError, OverflowError):
+        return UNDEFINED
+    if name == "atan2" and not any(limits):
+        return UNDEFINED
+    if exact and value.is_integer() and all(x in (0, 1) for x in limits):  # sin(0), log(1), ...
+        value = Fraction(value)
+    if all(x.end == math.inf and not x.coefficients[1 - x.start :] for x in args):
+        return LaurentField(terms, exact).number(0, [value])
+    if terms == 1:
+        return LaurentField(1, exact).number(0, [value], 1)
+    field = LaurentField(terms - 1, exact)
+    lower = FieldValue(F64, _elementary(name, terms - 1, exact, *args))
+    partials, rate = PARTIALS[name](cast(Any, field), lower, *(FieldValue(F64, x) for x in args)), field.real(0.0)
+    for x, partial in zip(args, partials, strict=True):
+        slope = field.number(x.start - 1, [(x.start + k) * c for k, c in enumerate(x.coefficients)], x.end - 1)
+        if slope.coefficients or slope.end < math.inf:
+            rate = field.sum(rate, field.product(partial.data, slope))
+    if is_undefined(rate) or rate.start < 0:
+        return UNDEFINED
+    known = int(min(rate.end, terms - 1))
+    powers = [value, *(rate[k] / (k + 1) for k in range(known))]
+    return LaurentField(terms, exact).number(0, powers, known + 1)
+
 
 MAX_LOST_ORDERS = 12
 """Orders that divisions by h may cost before an expansion is given up."""
@@ -52,8 +314,12 @@ class SeriesLowering(Lowering):
         name = equation.primitive.name
         if name == "while":
             return self._loop(equation.params, args)
-        if name in ELEMENTARY:
-            return [rules.map_elements(lambda *xs: FieldValue(*ELEMENTARY[name](self.builder, *xs)), *args)]
+        if name in PARTIALS:
+            return [rules.map_elements(lambda *xs: self.builder.emit(name, F64, *xs), *args)]
+        if name == "sign":
+            return [rules.map_elements(lambda x: FieldValue(x.type, self.builder.real(float(x.data.sign))), *args)]
+        if name == "is_finite":
+            return [rules.map_elements(lambda x: FieldValue(BOOL, not is_undefined(x.data)), *args)]
         return super().lower_equation(equation, args)
 
     def _loop(self, params: dict[str, Any], args: list[np.ndarray]) -> list[np.ndarray]:

@@ -37,13 +37,13 @@ from .llvm import count_processors
 from .lowering import Lowering, lower
 from .problem import make_problem
 from .rules import map_elements, pack_values, scalar_type
-from .taylor import solution_series
+from .taylor import PARTIALS, solution_series
 
 # fmt: off
 __all__ = [
-    "BOOL", "F64", "I64", "Backend", "Block", "Builder", "CompiledStep", "Loop", "Lowering", "LoweringError",
-    "NoteReader", "Progress", "RunResult", "Value", "compile", "compile_function", "count_processors", "eliminate",
-    "evaluate", "inner_blocks", "lower", "make_problem", "map_elements", "pack_values", "run", "run_problem",
-    "scalar_type", "solution_series", "stream_problem",
+    "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "CompiledStep", "Loop", "Lowering",
+    "LoweringError", "NoteReader", "Progress", "RunResult", "Value", "compile", "compile_function", "count_processors",
+    "eliminate", "evaluate", "inner_blocks", "lower", "make_problem", "map_elements", "pack_values", "run",
+    "run_problem", "scalar_type", "solution_series", "stream_problem",
 ]
 # fmt: on

@@ -4,7 +4,8 @@ Figures 4.1, 5.2 and 5.3 are of the continuous systems, Figures 6.1 to 6.4 of th
 surface, invariant curves and dynamics on RP^2), Figures 7.2 and 7.3 of the discrete sleigh. The paper prints none of
 the numbers of its bodies but J = 1.5 of Figure 7.2.
 
-Beside the exhibits stand symmetric pairs, the sleigh's momentum locus and genera of curves. Symmetric pairs decide when S = exp d is a submanifold, and which displacements it holds (sections 3 and 6).
+Beside the exhibits stand symmetric pairs, the sleigh's momentum locus and genera of curves. Symmetric pairs decide when
+S = exp d is a submanifold, and which displacements it holds (sections 3 and 6).
 
 Lemma 7.2 describes the momentum locus of the discrete Chaplygin sleigh with Moser-Veselov; here every part is computed.
 For b = 0 the paper draws the surface in the coordinates (p_theta, ph, z) with ph = a p1 + 2 m a^2 and z = sin(dtheta).
@@ -27,8 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..analysis.integrals import CriticalPoint, critical_points, discrete_total_turning, equilibrium_line, projective
-from ..analysis.legendre import AlgebraicMap, LegendreMap, algebraic_map, constrained_energy, legendre_map
-from ..analysis.locus import Locus
+from ..analysis.legendre import AlgebraicMap, LegendreMap, Locus, algebraic_map, constrained_energy, legendre_map
 from ..analysis.polynomials import Polynomials, interpolate, vanishing_polynomials
 from ..errors import InvalidInput, NumericalFailure
 from ..groups import Group

@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from ..analysis.consistency import choose_pieces, gauss_flow
+from ..analysis.order import choose_pieces, gauss_flow
 from ..errors import InvalidInput, NumericalFailure
 from ..integrators import Integrator, LagrangeDAlembert
 from ..mechanics import Ehresmann, MechanicalSystem, State, System, deformed, ehresmann
