@@ -15,11 +15,13 @@ import pytest
 import xarray
 
 import dalembert as da
-from dalembert.errors import InvalidInput, UnknownName, WriteFailure
+from dalembert.cli import main
+from dalembert.errors import InvalidInput, WriteFailure
 from dalembert.io.atomic import atomic_path, output_lock
 from dalembert.io.config import parse_job
-from dalembert.io.dataset import NotPortable, pack, unpack
+from dalembert.io.dataset import NotPortable, open_dataset, pack, unpack
 from dalembert.models import MODELS
+from dalembert.studio.requests import config_of_file, frames_of_file
 
 METHOD = da.EulerPoincareSuslov()
 
@@ -156,7 +158,7 @@ def test_a_truncated_file_is_refused_wherever_it_ends(saved):
 def test_a_missing_column_is_named(saved):
     with h5py.File(saved, "a") as file:
         del file["velocity"]
-    with pytest.raises(UnknownName, match=r"lacks.*'velocity'"):
+    with pytest.raises(InvalidInput, match=r"velocity is missing. `dalembert show --force`"):
         da.load(saved)
 
 
@@ -238,3 +240,140 @@ def test_a_file_of_another_version_says_so():
 def test_a_lambda_is_not_portable():
     with pytest.raises(NotPortable, match="lambda"):
         pack(lambda x: x, "f", {})
+
+
+# -- one reader, which checks everything ------------------------------------------------------------------------------
+def edit_attribute(group, name, old, new):
+    def damage(file):
+        owner = file[group] if group else file
+        assert old in owner.attrs[name]
+        owner.attrs[name] = owner.attrs[name].replace(old, new)
+
+    return damage
+
+
+def edit_number(column):
+    def damage(file):
+        file[column][...] = np.where(np.arange(file[column].size).reshape(file[column].shape) == 7, 12345, file[column])
+
+    return damage
+
+
+DAMAGES = {
+    "a number of the run": (edit_number("velocity"), "velocity differs"),
+    "a number that follows from the run": (edit_number("energy"), "energy differs"),
+    "the time": (edit_number("time"), "time differs"),
+    "where it came from": (edit_attribute("", "backend", "llvm", "cuda"), "an attribute"),
+    "a unit": (edit_attribute("energy", "units", "J", "K"), "energy differs"),
+    "the method": (edit_attribute("carry", "trajectory", '"node": 0.5', '"node": 0.75'), "the system or the method"),
+    "the group": (edit_attribute("carry", "trajectory", "groups.se:SE2", "groups.so:SO3"), "the system or the method"),
+    "a checksum": (edit_attribute("carry", "checksums", '"energy": ', '"energy": 1'), "energy differs"),
+    "the checksums": (lambda file: file["carry"].attrs.__delitem__("checksums"), "has no sense"),
+    "a column": (lambda file: file.__delitem__("position"), "position is missing"),
+    "a column more": (lambda file: file.create_dataset("more", data=np.ones(3)), "more differs"),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "run.nc"
+    sleigh = da.models.chaplygin_sleigh(a=0.3, b=0.2)
+    method = da.LagrangeDAlembert(node=0.5)
+    da.simulate(sleigh, method, sleigh.state(xi=[0.5, -1.0, 0.0]), step=0.1, steps=20).save(path)
+    return path
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_named_with_what_is_left(damage, whole, tmp_path):
+    change, message = DAMAGES[damage]
+    path = tmp_path / "run.nc"
+    path.write_bytes(whole.read_bytes())
+    with h5py.File(path, "a") as file:
+        change(file)
+    with pytest.raises(InvalidInput, match=rf"damaged: .*{message}.*`dalembert show --force`"):
+        da.load(path)
+    assert message in open_dataset(path, unchecked=True).attrs["damage"]
+
+
+COMMANDS = (["show"], ["show", "--csv", "energy"], ["show", "--config"], ["animate"], ["studio", "--no-browser"])
+
+
+def test_a_damaged_file_is_refused_by_every_command(whole, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "run.nc"
+    path.write_bytes(whole.read_bytes())
+    with h5py.File(path, "a") as file:
+        edit_number("energy")(file)
+    for read in (da.load, open_dataset, frames_of_file, config_of_file):
+        with pytest.raises(InvalidInput, match="energy differs"):
+            read(path)
+    for command in (*COMMANDS, ["show", "--force", "--json"]):
+        monkeypatch.setattr("sys.argv", ["dalembert", command[0], str(path), *command[1:]])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        forced = "--force" in command
+        assert ended.value.code == (0 if forced else 2) and "energy differs" in said.err and bool(said.out) == forced
+    assert json.loads(said.out)["columns"]["energy"]["max"] == 12345 and os.listdir(tmp_path) == ["run.nc"]
+
+
+def test_what_is_read_unchecked_says_so_and_keeps_saying_it(whole, tmp_path):
+    path = tmp_path / "run.nc"
+    path.write_bytes(whole.read_bytes())
+    assert da.load(path, unchecked=True).note == ""  # nothing is wrong with it
+    with h5py.File(path, "a") as file:
+        file["velocity"][3, 1] = 12345.0
+    run = da.load(path, unchecked=True)
+    assert run.xi[3, 1] == 12345.0 and run.note == "unchecked: velocity differs from what was saved (checksum)"
+    run.save(tmp_path / "again.nc")
+    assert da.load(tmp_path / "again.nc").note == run.note
+
+
+def test_a_damaged_zarr_file_is_refused(run, tmp_path):
+    pytest.importorskip("zarr")
+    run.save(tmp_path / "run.zarr")
+    chunk = tmp_path / "run.zarr" / "velocity" / "0.0"
+    before = chunk.read_bytes()
+    for content in (before[:-9], b"", None):
+        chunk.unlink() if content is None else chunk.write_bytes(content)
+        with pytest.raises(InvalidInput, match="damaged: velocity"):
+            da.load(tmp_path / "run.zarr")
+    chunk.write_bytes(before)
+    assert equal(run, da.load(tmp_path / "run.zarr"))
+
+
+def test_a_damaged_sweep_is_refused(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    config = {"system": {"name": "rigid-body", "inertia": [1, 2, 3]}, "method": {"name": "discrete-moser-veselov"}}
+    config |= {"initial": {"momentum": [1.0, 0.2, 0.3]}, "run": {"step": 0.1, "steps": 5}}
+    path = tmp_path / "sweep.zarr"
+    da.sweep(config | {"sweep": {"run.step": {"linspace": [0.1, 0.2, 6]}, "chunk": 4}}, out=path)
+    assert open_dataset(path).sizes["run_step"] == 6
+    group = zarr.open_group(path, mode="r+")
+    name = next(name for name in ("final_velocity", "final_momentum") if name in group)
+    before = group[name][5]
+    group[name][5] = before + 1.0
+    with pytest.raises(InvalidInput, match=r"damaged: block 1 differs"):
+        open_dataset(path)
+    group[name][5] = before
+    about = json.loads((path / "zarr.json").read_text())
+    about["attributes"]["config"] += "# edited"
+    (path / "zarr.json").write_text(json.dumps(about))
+    with pytest.raises(InvalidInput, match=r"an attribute \(what made the sweep\) differs"):
+        open_dataset(path)
+    assert "an attribute" in open_dataset(path, unchecked=True).attrs["damage"]
+
+
+def test_bytes_that_change_are_noticed_or_mean_nothing(whole, tmp_path):
+    """Whichever byte of a file changes: what is loaded is what was saved, or the file is refused."""
+    rng, path, good = np.random.default_rng(3), tmp_path / "run.nc", whole.read_bytes()
+    before, refused = da.load(whole), 0
+    for _ in range(15):
+        content = bytearray(good)
+        for place in rng.integers(len(content), size=rng.integers(1, 4)):
+            content[place] ^= int(rng.integers(1, 256))
+        path.write_bytes(bytes(content))
+        try:
+            assert equal(before, da.load(path))
+        except InvalidInput:
+            refused += 1
+    assert refused > 3

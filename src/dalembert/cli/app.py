@@ -40,6 +40,7 @@ def options(version: VersionOption = False) -> None:
 SECTION_NAMES = r"\[system], \[method], \[initial]"  # Rich takes a word in brackets without "\" for markup
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 ConfigArgument = Annotated[Path, typer.Argument(help=rf"A TOML file with {SECTION_NAMES} and \[run].")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Read a damaged file as it is, without its checksums.")]
 PICTURE_SUFFIXES = (".png", ".pdf", ".svg")
 PICTURE_HELP = f"Draw the motion and its conservation into this picture ({', '.join(PICTURE_SUFFIXES)})."
 PlotOption = Annotated[Path | None, typer.Option(help=PICTURE_HELP)]

@@ -37,6 +37,7 @@ from ..studio import film
 from ..studio.requests import frames_of_file, frames_of_run
 from .app import (
     ConfigArgument,
+    ForceOption,
     JsonOption,
     PlotOption,
     SettingsOption,
@@ -223,6 +224,7 @@ def show(
     plot: PlotOption = None,
     config: Annotated[bool, typer.Option("--config", help="Print the configuration that made it.")] = False,
     csv: Annotated[str | None, typer.Option(help="Print these columns (with commas between) over time as CSV.")] = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a data file holds: where it came from, how the run went, and its columns.
@@ -236,11 +238,13 @@ def show(
                 f"dalembert run {file} --out run.nc"
             )
         return _show_configuration(file, as_json)
-    data = open_dataset(file)
+    data = open_dataset(file, unchecked=force)
+    if "damage" in data.attrs:
+        print(f"dalembert: {file} is damaged, its numbers may be wrong: {data.attrs['damage']}", file=sys.stderr)
     if plot is not None:
         require_picture(plot)
         with atomic_path(plot) as temporary:
-            plot_trajectory(load_run(file), temporary)
+            plot_trajectory(load_run(file, unchecked=force), temporary)
     if config:
         if "config" not in data.attrs:
             raise InvalidInput(f"{file} holds no configuration: it was not written by `dalembert run`")
@@ -337,6 +341,7 @@ def animate(
     seconds: Annotated[float, typer.Option(help="How long the moving picture takes.")] = 8.0,
     fps: Annotated[int, typer.Option(help="Frames a second, at most.")] = 20,
     settings: SettingsOption = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Draw a moving picture of a run.
@@ -352,7 +357,7 @@ def animate(
     elif settings:
         raise InvalidInput("--set changes a configuration; a data file is shown as it is")
     else:
-        run = frames_of_file(file)
+        run = frames_of_file(file, unchecked=force)
     with progress(f"drawing {path}") as bar:
         frames = film.animate(run, path, seconds=seconds, frames_per_second=fps, progress=bar)
     if as_json:

@@ -5,22 +5,32 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:  # not on this system
+    fcntl = None  # type: ignore[assignment]
+
 from ..errors import InvalidInput, WriteFailure
+
+PART_SUFFIX = ".dalembert.part"
 
 
 @contextmanager
 def atomic_path(path: Path, size: int = 0) -> Iterator[Path]:
     """Give a temporary path that replaces `path` at the end, or is removed: `path` is the old file or the new one.
 
-    `size` bytes are reserved on the disk first, because HDF5 notices a full disk late and prints to the terminal.
+    `size` bytes are reserved on the disk first, because HDF5 notices a full disk late and prints to the terminal. What
+    killed writers left in the folder goes.
     """
-    folder = None
+    folder = handle = None
     try:
-        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", suffix=".part", dir=path.parent))
+        remove_leftovers(path)
+        folder, handle = _make_part(path)
         temporary, old = folder / path.name, folder / f"old-{path.name}"
         if size and hasattr(os, "posix_fallocate"):
             _reserve(temporary, size)
@@ -35,11 +45,64 @@ def atomic_path(path: Path, size: int = 0) -> Iterator[Path]:
         if folder is not None and old.exists() and not path.exists():
             os.rename(old, path)
         why = os.strerror(fault.errno) if isinstance(fault, OSError) and fault.errno else str(fault)
-        before = f"the {path.name} of before is as it was" if path.exists() else f"there is no {path.name}"
+        before = f"the {path.name} of before is as it was" if os.path.exists(path) else f"there is no {path.name}"
         raise WriteFailure(f"could not write {path}: {why}; {before}") from fault
     finally:
-        if folder is not None:
+        if folder is not None and handle is not None:
             shutil.rmtree(folder, ignore_errors=True)
+            os.close(handle)
+
+
+def _make_part(path: Path) -> tuple[Path, int]:
+    """A folder for a file that is being written, locked as long as its writer lives."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name[:100]}-", suffix=PART_SUFFIX, dir=path.parent))
+        if (handle := _lock(folder)) is not None:
+            return folder, handle  # or else another writer has just taken it for a leftover
+
+
+def _lock(path: Path, flags: int = os.O_RDONLY) -> int | None:
+    """A handle on a file or folder that this process has locked; None if another has, or if it is gone.
+
+    The system releases a lock when its process ends, even by kill -9.
+    """
+    try:
+        handle = os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        return None
+    try:
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(handle), os.stat(path)):
+            return handle
+    except OSError:
+        pass
+    os.close(handle)
+    return None
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed writers left in the folder of `path`; a Zarr folder that was being replaced comes back."""
+    restore_replaced(path)
+    with os.scandir(path.parent) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(".")]
+    locks = tuple(f"{suffix}.lock" for suffix in (".nc", ".zarr"))
+    for name in names if fcntl is not None else ():
+        leftover = path.parent / name
+        if name.endswith((PART_SUFFIX, *locks)) and (handle := _lock(leftover)) is not None:
+            shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+            os.close(handle)
+
+
+def restore_replaced(path: Path) -> None:
+    """Finish the replacement of a Zarr folder whose writer was killed between its two renames."""
+    if path.suffix != ".zarr" or path.exists() or not path.parent.is_dir():
+        return
+    for folder in path.parent.glob(f".*{PART_SUFFIX}"):
+        if (folder / f"old-{path.name}").is_dir() and (handle := _lock(folder)) is not None:
+            new, old = folder / path.name, folder / f"old-{path.name}"
+            os.rename(new if new.is_dir() else old, path)  # the new one was complete and on the disk
+            os.close(handle)
 
 
 def _reserve(path: Path, size: int) -> None:
@@ -65,32 +128,28 @@ def flush_to_disk(path: Path) -> None:
 def output_lock(path: Path) -> Iterator[None]:
     """Lock an output file during a run: a second run on it is refused at its start, not at its end.
 
-    The system releases the lock when the process ends, even by kill -9. The lock file holds the number of the process.
+    The lock file holds the number of the process.
     """
-    try:
-        import fcntl
-    except ImportError:  # this system has no such locks: files are still complete or absent
+    if fcntl is None:  # this system has no such locks: files are still complete or absent
         yield
         return
     lock = path.with_name(f".{path.name}.lock")
-    while True:
-        try:
-            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as fault:
-            raise InvalidInput(f"{path} cannot be written: {fault.strerror} in the folder {path.parent}") from fault
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as fault:
-            who = os.pread(handle, 32, 0).decode(errors="replace").strip() or "?"
-            os.close(handle)
-            message = f"another run (process {who}) is writing {path}: wait for it, or give another --out"
-            raise InvalidInput(message) from fault
-        if lock.exists() and os.path.samestat(os.fstat(handle), os.stat(lock)):
-            break
-        os.close(handle)  # the process that held the lock before has just removed its file
+    try:
+        while (handle := _lock(lock, os.O_RDWR | os.O_CREAT)) is None:
+            try:
+                who = lock.read_text(errors="replace").strip()
+            except FileNotFoundError:  # the process that held the lock before has just removed its file
+                who = ""
+            if who:
+                message = f"another run (process {who}) is writing {path}: wait for it, or give another --out"
+                raise InvalidInput(message)
+            time.sleep(0.001)  # someone has just taken the lock: either to keep it or to remove it
+    except OSError as fault:
+        raise InvalidInput(f"{path} cannot be written: {fault.strerror} in the folder {path.parent}") from fault
     try:
         os.truncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        remove_leftovers(path)
         yield
     finally:
         lock.unlink(missing_ok=True)

@@ -1,12 +1,15 @@
 """Runs in files, NetCDF (.nc) or Zarr (.zarr), and as an `xarray.Dataset` with names, units and provenance.
 
 A file is written completely or not at all. Its root group is the Dataset of `to_xarray`; its group `carry` has the rest
-of the run: the system, the method and the state of the loop, from which a run continues bit for bit. A checksum over
-all numbers tells a damaged file.
+of the run: the system, the method and the state of the loop, from which a run continues bit for bit. There is a
+checksum of every column (numbers, dimensions, attributes), of the attributes and of the description of the run. Every
+command reads files here: what differs from its checksum is refused by name, unless it is asked for `unchecked`.
 
-The group `carry` has one JSON text beside named arrays. A class or function stands there as "dalembert.module:name" and
-is looked up in this package alone, so that a data file can neither import nor call anything else. What a user wrote (a
-lambda, a class of their own) is refused: `NotPortable`. Files from before November 2026 have older names, see MOVED_*.
+The group `carry` has one JSON text beside named arrays. A class or function stands there as "dalembert.module:name". A
+file can name what ALLOWED_CLASSES and ALLOWED_FUNCTIONS have: groups, systems, methods, the states of methods, and the
+formulas that models are made of. These compute and do nothing else; no name leads to anything that reads, writes,
+imports or runs (tests/io/test_names_in_files.py walks over the package). What a user wrote (a lambda, a class of their
+own) is refused: `NotPortable`. Files from before November 2026 have older names, see MOVED_*.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from ..integrators import Integrator
 from ..mechanics import MechanicalSystem
 from ..models import MODELS
 from ..simulation import Run
-from .atomic import atomic_path
+from .atomic import atomic_path, restore_replaced
 
 if TYPE_CHECKING:
     import xarray
@@ -120,6 +123,17 @@ MOVED_NAMES = {
 }
 """Names of such files that were changed on the way, as "module:name"."""
 
+ALLOWED_CLASSES = ("groups.", "mechanics.", "integrators.", "models.", "simulation.results", "simulation.loop")
+"""Packages and modules whose dataclasses, named tuples and trees a file can name; but not the registries."""
+ALLOWED_FUNCTIONS = {
+    "models.": None,
+    "mechanics.nonlinear": ("_lagrangian", "_force"),
+    "mechanics.discretisation": ("moser_veselov", "moser_veselov_impulse", "moser_veselov_fraction"),
+    "integrators.composition": ("arclength_pace", "acceleration_pace", "speed_pace", "potential_gradient_pace"),
+    "integrators.discrete_gradient": ("gonzalez", "average_gradient", "itoh_abe"),
+}
+"""Modules whose functions a file can name (None: all of them): formulas of t, g, xi and parameters."""
+
 
 class NotPortable(InvalidInput):
     """An object that a file cannot hold, because its code is not dalembert's."""
@@ -135,23 +149,23 @@ def pack(value: Any, path: str, arrays: Arrays) -> Any:
     if isinstance(value, dict):
         return {"dict": {key: pack(entry, f"{path}.{key}", arrays) for key, entry in value.items()}}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {"named": _qualified_name(type(value)), "fields": _entries(value._fields, value, path, arrays)}
+        return {"named": _qualified_name("named", type(value)), "fields": _entries(value._fields, value, path, arrays)}
     if isinstance(value, tuple | list):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {kind: [pack(entry, f"{path}.{k}", arrays) for k, entry in enumerate(value)]}
     if inspect.isfunction(value):
-        return {"function": _qualified_name(value)}
+        return {"function": _qualified_name("function", value)}
     if isinstance(value, functools.partial):
         parts = {"function": value.func, "arguments": value.args, "options": value.keywords}
         return {"partial": _entries(parts, parts.values(), path, arrays)}
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
         fields = _entries(names, [getattr(value, name) for name in names], path, arrays)
-        return {"data": _qualified_name(type(value)), "fields": fields}
+        return {"data": _qualified_name("data", type(value)), "fields": fields}
     if callable(getattr(type(value), "tree_unflatten", None)):
         children, static = value.tree_flatten()
         parts = {"children": children, "static": static}
-        return {"tree": _qualified_name(type(value)), "fields": _entries(parts, parts.values(), path, arrays)}
+        return {"tree": _qualified_name("tree", type(value)), "fields": _entries(parts, parts.values(), path, arrays)}
     raise NotPortable(f"{path} is {value!r}, which a file cannot hold")
 
 
@@ -159,7 +173,7 @@ def unpack(form: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
     """The value that `pack` wrote."""
     if not isinstance(form, dict):
         return form
-    kind = next(iter(form))
+    kind = next(iter(form), "")
     if kind == "array":
         return arrays[form["array"]]
     if kind == "dict":
@@ -169,31 +183,31 @@ def unpack(form: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
         return tuple(entries) if kind == "tuple" else entries
     if kind == "partial":
         function, arguments, options = (unpack(form[kind][key], arrays) for key in ("function", "arguments", "options"))
+        if not inspect.isfunction(function):
+            raise InvalidInput(f"a file holds a partial of {function!r}, which is no function of {PACKAGE}")
         return functools.partial(function, *arguments, **options)
-    found = _resolve(form[kind])
-    if kind == "function" and inspect.isfunction(found):
+    found = _resolve(kind, str(form.get(kind)))
+    if kind == "function":
         return found
     fields = {key: unpack(entry, arrays) for key, entry in form["fields"].items()}
-    if (kind == "named" and issubclass(found, tuple)) or (kind == "data" and dataclasses.is_dataclass(found)):
-        try:
-            return found(**fields)
-        except TypeError as fault:
-            message = f"the file is of another version of {PACKAGE}, in which {form[kind]} differs: {fault}"
-            raise InvalidInput(message) from fault
-    if kind == "tree" and callable(getattr(found, "tree_unflatten", None)):
+    if kind == "tree":
         return found.tree_unflatten(fields["static"], fields["children"])
-    raise InvalidInput(f"{form[kind]} is no {kind} of {PACKAGE}")
+    try:
+        return found(**fields)
+    except TypeError as fault:
+        message = f"the file is of another version of {PACKAGE}, in which {form[kind]} differs: {fault}"
+        raise InvalidInput(message) from fault
 
 
 def _entries(names: Iterable[str], values: Iterable[Any], path: str, arrays: Arrays) -> dict[str, Any]:
     return {name: pack(value, f"{path}.{name}", arrays) for name, value in zip(names, values, strict=True)}
 
 
-def _qualified_name(thing: Any) -> str:
+def _qualified_name(kind: str, thing: Any) -> str:
     """Where a class or function is found, if it is found there."""
     name = f"{thing.__module__}:{thing.__qualname__}"
     try:
-        if _resolve(name) is thing:
+        if _resolve(kind, name) is thing:
             return name
     except InvalidInput:
         pass
@@ -209,17 +223,29 @@ def _current_name(name: str) -> str:
     return f"{PACKAGE}.{MOVED_NAMES.get(old) or f'{MOVED_MODULES.get(module, module)}:{attribute}'}"
 
 
-def _resolve(name: str) -> Any:
-    """The class or function of this package with this name, or with this name of an older version."""
+def _resolve(kind: str, name: str) -> Any:
+    """The class or function that a file may name so ("data", "named", "tree", "function"), by its older name too."""
     module, _, attribute = _current_name(name).partition(":")
-    if module != PACKAGE and not module.startswith(f"{PACKAGE}."):
-        raise InvalidInput(f"{name} is not part of {PACKAGE}")
+    place = module.removeprefix(f"{PACKAGE}.")
+    if kind == "function":
+        names = next((names for start, names in ALLOWED_FUNCTIONS.items() if place.startswith(start)), ())
+        allowed = names is None or attribute in names
+    else:
+        allowed = place.startswith(ALLOWED_CLASSES)
+    if not module.startswith(f"{PACKAGE}.") or not allowed or place.endswith("registry"):
+        raise InvalidInput(f"{name} is no {kind} of {PACKAGE} that a file can name")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as fault:
         raise InvalidInput(f"this version of {PACKAGE} has no {name}") from fault
-    if getattr(found, "__module__", None) != module:
-        raise InvalidInput(f"{name} is not part of {PACKAGE}")
+    is_kind = {
+        "function": inspect.isfunction(found),
+        "data": inspect.isclass(found) and dataclasses.is_dataclass(found),
+        "named": inspect.isclass(found) and issubclass(found, tuple) and hasattr(found, "_fields"),
+        "tree": inspect.isclass(found) and callable(getattr(found, "tree_unflatten", None)),
+    }
+    if getattr(found, "__module__", None) != module or not is_kind.get(kind):
+        raise InvalidInput(f"{name} is no {kind} of {PACKAGE} that a file can name")
     return found
 
 
@@ -384,6 +410,8 @@ def provenance(run: Run) -> dict[str, Any]:
 
 DATA_SUFFIXES = (".nc", ".zarr")
 CARRY_GROUP = "carry"
+ATTRIBUTES = "attributes"
+DIFFERS = "differs from what was saved (checksum)"
 VARIABLE_OVERHEAD_BYTES = 2048
 """What a variable may take in a file beside its numbers."""
 
@@ -399,6 +427,7 @@ def save_run(
     require_writable(path)
     dataset = to_xarray(run, reaction=reaction).assign_attrs(attributes or {})
     carry = _carry_dataset(run)
+    carry.attrs["checksums"] = json.dumps(_checksums(dataset, carry))
     overhead = VARIABLE_OVERHEAD_BYTES * (len(dataset.variables) + len(carry.variables))
     with atomic_path(path, dataset.nbytes + carry.nbytes + overhead) as temporary:
         _write(dataset, carry, temporary, zarr=path.suffix == ".zarr")
@@ -459,8 +488,7 @@ def _carry_dataset(run: Run) -> xarray.Dataset:
         if array.size and not path.startswith("records")
     }
     shapes = {path: [list(array.shape), array.dtype.str] for path, array in arrays.items()}
-    text = json.dumps({"forms": forms, "shapes": shapes, "checksum": checksum(arrays)})
-    return xarray.Dataset(data, attrs={"trajectory": text})
+    return xarray.Dataset(data, attrs={"trajectory": json.dumps({"forms": forms, "shapes": shapes})})
 
 
 def checksum(arrays: Mapping[str, np.ndarray[Any, Any]]) -> int:
@@ -471,54 +499,157 @@ def checksum(arrays: Mapping[str, np.ndarray[Any, Any]]) -> int:
     return value
 
 
-def load_run(path: str | Path, *, system: MechanicalSystem | None = None, integrator: Integrator | None = None) -> Run:
+def _checksums(dataset: xarray.Dataset, carry: xarray.Dataset) -> dict[str, int]:
+    """CRC-32 of every column of both groups with its name, and of the attributes of both."""
+    found = {}
+    for group, prefix in ((dataset, ""), (carry, f"{CARRY_GROUP}/")):
+        found[f"{prefix}{ATTRIBUTES}"] = checksum_attributes(group.attrs)
+        for name, column in group.variables.items():
+            values, words = np.asarray(column.values), column.dtype.kind in "OSU"
+            texts = [str(entry) for entry in values.ravel()] if words else values.dtype.str
+            about = checksum_attributes({"name": str(name), "dims": list(map(str, column.dims)), "values": texts})
+            about = zlib.crc32(checksum_attributes(column.attrs).to_bytes(4), about)
+            numbers = b"" if words else np.ascontiguousarray(values).data
+            found[f"{prefix}{name}"] = zlib.crc32(numbers, zlib.crc32(str(values.shape).encode(), about))
+    return found
+
+
+def checksum_attributes(attributes: Mapping[Any, Any]) -> int:
+    """CRC-32 over names and values of attributes, as they are read back; but for the checksums among them."""
+    plain = {str(key): value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+             for key, value in attributes.items() if key not in ("checksum", "checksums")}  # fmt: skip
+    return zlib.crc32(json.dumps(plain, sort_keys=True, default=str).encode())
+
+
+def load_run(
+    path: str | Path,
+    *,
+    system: MechanicalSystem | None = None,
+    integrator: Integrator | None = None,
+    unchecked: bool = False,
+) -> Run:
     """The Run that a file holds, equal to the one that was saved.
 
-    A file holds no code: a system of your own (or a method with functions of your own) has to be given again.
+    A file holds no code: a system of your own (or a method with functions of your own) has to be given again. A damaged
+    file is refused, and what is damaged is named; with `unchecked=True` it is read as it is, and `note` says so.
     """
     given = {"system": system, "integrator": integrator}
     path = Path(path)
-    dataset, carry = open_dataset(path), open_dataset(path, CARRY_GROUP)
+    dataset, carry, damage = read_groups(path, unchecked)
     try:
         saved = json.loads(carry.attrs["trajectory"])
-        forms, shapes = saved["forms"], saved["shapes"]
-    except (KeyError, json.JSONDecodeError) as fault:
-        raise InvalidInput(f"{path} is not a trajectory of dalembert: it has no description of one") from fault
-    arrays = {name: _read_array(path, dataset, carry, name, *shapes[name]) for name in shapes}
-    if checksum(arrays) != saved["checksum"]:
-        raise InvalidInput(f"{path} is damaged: its numbers are not those that were saved (checksum)")
-    fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    for name in forms.keys() - fields.keys():
-        form = forms[name]
-        if not (isinstance(form, dict) and "missing" in form):
-            fields[name] = unpack(form, arrays)
-        elif name == "system" and (rebuilt := _system_of_config(dataset.attrs.get("config", ""))) is not None:
-            fields[name] = rebuilt
+        arrays = {name: _read_array(path, dataset, carry, name, *about) for name, about in saved["shapes"].items()}
+        fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        for name in saved["forms"].keys() - fields.keys():
+            form = saved["forms"][name]
+            if not (isinstance(form, dict) and "missing" in form):
+                fields[name] = unpack(form, arrays)
+            elif name == "system" and (rebuilt := _system_of_config(dataset.attrs.get("config", ""))) is not None:
+                fields[name] = rebuilt
+            else:
+                why = form["missing"]
+                raise InvalidInput(f"{path} cannot hold the {name} of this run ({why}): give load(path, {name}=...)")
+        if fields["backend"] == "scipy":  # the reference of before November 2026 counted its steps in integers
+            fields["final"] = fields["final"]._replace(steps=np.asarray(fields["final"].steps, float))
+        fields["note"] = "; ".join(filter(None, (fields["note"], damage and f"unchecked: {damage}")))
+        return Run(**fields)
+    except InvalidInput:
+        raise
+    except Exception as fault:  # a description that dalembert did not write can fail in any way
+        what = f"{type(fault).__name__}: {fault}"
+        raise InvalidInput(f"{path} is not a trajectory of {PACKAGE}: its description has no sense ({what})") from fault
+
+
+def open_dataset(path: Path, *, unchecked: bool = False) -> xarray.Dataset:
+    """The data of a file in memory, as it was saved; with `unchecked` as it is, and its attribute `damage` says so.
+
+    A missing, foreign, truncated or damaged file is refused, and so is one without checksums.
+    """
+    dataset, _, damage = read_groups(Path(path), unchecked)
+    return dataset.assign_attrs(damage=damage) if damage else dataset
+
+
+def read_groups(path: Path, unchecked: bool) -> tuple[xarray.Dataset, xarray.Dataset, str]:
+    """The two groups of a file, and what is damaged in them, which is refused unless `unchecked`."""
+    dataset, lost = _open_group(path)
+    damage = dict.fromkeys(lost, "cannot be read")
+    carry = dataset.drop_vars(list(dataset.variables))
+    try:
+        if "plan" in dataset.attrs:
+            damage |= _sweep_damage(dataset)
         else:
-            why = form["missing"]
-            raise InvalidInput(f"{path} cannot hold the {name} of this run ({why}): give load(path, {name}=...)")
-    if fields["backend"] == "scipy":  # the reference of before November 2026 counted its steps in integers
-        fields["final"] = fields["final"]._replace(steps=np.asarray(fields["final"].steps, float))
-    return Run(**fields)
+            carry, lost = _open_group(path, CARRY_GROUP)
+            damage |= dict.fromkeys((f"{CARRY_GROUP}/{name}" for name in lost), "cannot be read")
+            damage |= _file_damage(path, dataset, carry)
+    except InvalidInput as fault:  # nothing of a trajectory is there
+        if not unchecked:
+            raise InvalidInput(f"{fault}; {_FORCE}") from fault
+        damage["the file"] = "has no checksums"
+    except (KeyError, TypeError, ValueError, AttributeError) as fault:
+        damage["the description of the run"] = f"has no sense ({type(fault).__name__}: {fault})"
+    told = [f"{name} {fault}" for name, fault in damage.items()]
+    if damage and not unchecked:
+        more = f"; and {len(told) - 4} more" if len(told) > 4 else ""
+        rest = ", ".join(str(name) for name in dataset.variables if name not in damage)
+        raise InvalidInput(f"{path} is damaged: {'; '.join(told[:4])}{more}. {_FORCE} ({rest or 'nothing else'})")
+    return dataset, carry, "; ".join(told)
 
 
-def open_dataset(path: Path, group: str | None = None) -> xarray.Dataset:
-    """The data of a file in memory; a missing, foreign or truncated one is named."""
+_FORCE = "`dalembert show --force`, or da.load(..., unchecked=True), reads the rest as it is"
+
+
+def _file_damage(path: Path, dataset: xarray.Dataset, carry: xarray.Dataset) -> dict[str, str]:
+    """What differs from its checksum."""
+    saved = json.loads(carry.attrs["trajectory"])
+    if "checksum" in saved:  # before November 2026 there was one, over the numbers that make a run
+        arrays = {name: _read_array(path, dataset, carry, name, *about) for name, about in saved["shapes"].items()}
+        return {} if checksum(arrays) == saved["checksum"] else {"some number": DIFFERS}
+    wanted, found = json.loads(carry.attrs["checksums"]), _checksums(dataset, carry)
+    words = {ATTRIBUTES: "an attribute (what made the run)", f"{CARRY_GROUP}/{ATTRIBUTES}": "the system or the method"}
+    differ = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    return {words.get(name, name): DIFFERS if name in found else "is missing" for name in differ}
+
+
+def _sweep_damage(dataset: xarray.Dataset) -> dict[str, str]:
+    """The blocks of a sweep, and its attributes, that differ from their checksums."""
+    damage = {}
+    if dataset.attrs.get("checksum", wanted := checksum_attributes(dataset.attrs)) != wanted:
+        damage["an attribute (what made the sweep)"] = DIFFERS
+    shape = json.loads(dataset.attrs["plan"])["blocks"]
+    swept = {str(name): column for name, column in dataset.data_vars.items() if name != "block_checksum"}
+    sizes = next(iter(swept.values())).shape[: len(shape)]
+    for number, place in enumerate(np.ndindex(*(-(-size // part) for size, part in zip(sizes, shape, strict=True)))):
+        region = tuple(slice(k * part, (k + 1) * part) for k, part in zip(place, shape, strict=True))
+        kept = int(dataset["block_checksum"][number])
+        if kept >= 0 and kept != checksum({name: np.asarray(column.values[region]) for name, column in swept.items()}):
+            damage[f"block {number}"] = DIFFERS
+    return damage
+
+
+def _open_group(path: Path, group: str | None = None) -> tuple[xarray.Dataset, list[str]]:
+    """A group in memory, and the names of the columns that cannot be read."""
     import xarray
 
     if path.suffix not in DATA_SUFFIXES:
         raise InvalidInput(f"{path} is no data file; allowed: a file that ends in .nc (NetCDF) or .zarr (Zarr)")
-    if not path.exists():
+    restore_replaced(path)
+    if not os.path.exists(path):
         raise InvalidInput(f"there is no file {path}")
     zarr = path.suffix == ".zarr"
     if zarr:
         require_zarr()
     options: dict[str, Any] = {"engine": "zarr", "consolidated": False} if zarr else {"engine": "h5netcdf"}
+    lost = []
     try:
-        with xarray.open_dataset(path, group=group, **options) as data:
-            return data.load()
-    except Exception as fault:  # every library below has its own exceptions for a broken file
-        what = "a whole trajectory of dalembert" if group else f"a readable {'Zarr' if zarr else 'NetCDF'} file"
+        with xarray.open_dataset(path, group=group, decode_times=False, **options) as data:
+            for name, column in data.variables.items():
+                try:
+                    column.load()
+                except Exception:  # every library below has its own exceptions for a broken file
+                    lost.append(str(name))
+            return data.drop_vars(lost).load(), lost
+    except Exception as fault:
+        what = f"a whole trajectory of {PACKAGE}" if group else f"a readable {'Zarr' if zarr else 'NetCDF'} file"
         raise InvalidInput(f"{path} is not {what} (truncated, or something else): {fault}") from fault
 
 

@@ -322,18 +322,18 @@ def _evaluate_state(system: MechanicalSystem, state: State) -> dict[str, Any]:
     }
 
 
-def config_of_file(path: Path) -> dict[str, Any] | None:
+def config_of_file(path: Path, unchecked: bool = False) -> dict[str, Any] | None:
     """The configuration in a data file if it names a model of dalembert; nobody's code runs."""
     try:
-        config = tomllib.loads(open_dataset(path).attrs.get("config", ""))
+        config = tomllib.loads(open_dataset(path, unchecked=unchecked).attrs.get("config", ""))
     except tomllib.TOMLDecodeError:
         return None
     return config if config.get("system", {}).get("name") in MODELS else None
 
 
-def frames_of_file(path: Path, frames: int = MAX_FRAMES) -> RunFrames:
+def frames_of_file(path: Path, frames: int = MAX_FRAMES, unchecked: bool = False) -> RunFrames:
     """The run that a data file holds, at about `frames` of its saved states; nobody's code runs."""
-    data = open_dataset(path)
+    data = open_dataset(path, unchecked=unchecked)
     names = sorted(name for name in map(str, data) if name.startswith("configuration"))
     if not names or "time" not in data.variables:
         raise InvalidInput(f"{path} has no configurations over time; it has: {', '.join(map(str, data))}")
@@ -351,7 +351,7 @@ def frames_of_file(path: Path, frames: int = MAX_FRAMES) -> RunFrames:
     }
     xi = arrays["velocity"]
     arrays |= {"rows": np.zeros((len(states), 0, xi.shape[1])), "reaction": np.zeros(xi.shape)}
-    config, system = config_of_file(path), None
+    config, system = config_of_file(path, unchecked), None
     if config is not None:
         section = {key: value for key, value in config["system"].items() if key != "name"}
         system = MODELS[config["system"]["name"]].make(section)

@@ -22,7 +22,7 @@ import numpy as np
 from ..errors import InvalidInput, WriteFailure, made_by
 from ..io.atomic import atomic_path, flush_to_disk, output_lock
 from ..io.config import to_toml
-from ..io.dataset import Arrays, checksum, require_writable
+from ..io.dataset import Arrays, checksum, checksum_attributes, require_writable
 from .members import SweepMembers, SweepVariable, describe_variables
 from .plan import GridBlock, SweepAxis, SweepPlan
 
@@ -240,4 +240,5 @@ def _coordinate(axis: SweepAxis, name: str, lo: int, hi: int) -> np.ndarray[Any,
 def provenance(plan: SweepPlan) -> dict[str, Any]:
     """What made a store: the plan, the configuration, versions, machine and time."""
     config = to_toml({**plan.config, "sweep": plan.section})
-    return {"plan": plan.description, "config": config, "members": plan.members, **made_by()}
+    attributes = {"plan": plan.description, "config": config, "members": plan.members, **made_by()}
+    return attributes | {"checksum": checksum_attributes(attributes)}
