@@ -1,5 +1,5 @@
 """Compositions: orders 4, 6, 8, D to round-off, adjoints of methods that are not symmetric, and what cannot be
-composed.
+composed. tools/claims measures the schemes on the systems of its panel; here stand systems and bases that it has not.
 """
 
 from __future__ import annotations
@@ -60,9 +60,11 @@ SCHEMES = ("yoshida-4", "suzuki-4", "yoshida-6", "kahan-li-6", "suzuki-umeno-8",
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("key", ["particle", "transmission", "knife_edge", "heavy_suslov", "sleigh", "ball"])
-@pytest.mark.parametrize("scheme", ["suzuki-4", "kahan-li-6", "kahan-li-8"])
-def test_the_orders_on_every_system(scheme, key):
+@pytest.mark.parametrize(
+    ("scheme", "key"),
+    [("suzuki-4", "ball"), ("kahan-li-6", "ball"), ("kahan-li-8", "ball"), ("kahan-li-8", "transmission")],
+)
+def test_the_orders_with_drag_and_where_they_show_late(scheme, key):
     check(key, da.Composition(scheme))
 
 
@@ -74,18 +76,13 @@ def test_the_orders_of_every_scheme(scheme):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("key", ["particle", "heavy_suslov"])
-@pytest.mark.parametrize("node", [0.0, 0.3])
-def test_a_method_and_its_adjoint_compose_to_order_4(node, key):
+def test_a_method_and_its_adjoint_compose_to_order_4(key):
     """The base is of order 1 only."""
-    check(key, da.Composition("suzuki-4", node=node))
+    check(key, da.Composition("suzuki-4", node=0.3))
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    "base",
-    [da.RetractionAdapted(), da.DiscreteGradient(), da.Gauss(1), da.LagrangeDAlembert(da.Exponential())],
-    ids=lambda b: b.name,
-)
+@pytest.mark.parametrize("base", [da.Gauss(1), da.LagrangeDAlembert(da.Exponential())], ids=lambda b: b.name)
 def test_other_bases(base):
     check("heavy_suslov", da.Composition("suzuki-4", base=base))
 

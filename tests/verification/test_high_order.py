@@ -1,4 +1,8 @@
-"""High order on D: Gauss, Lobatto and projected Runge-Kutta have the order they claim, and stay on D to round-off."""
+"""High order on D: Gauss, Lobatto and projected Runge-Kutta have the order they claim, and stay on D to round-off.
+
+tools/claims measures both on the systems of its panel (R^n, SO(3), SE(2)); here stand systems that it has not: on a
+product of groups, with drag, driven, and with a Lagrangian that is not quadratic.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
-from registry import EXPONENTIAL, ball, case, gap
+from registry import ball, case, gap
 
 import dalembert as da
 from dalembert.integrators.collocation import LOBATTO_NODES, collocation_coefficients
@@ -25,15 +29,11 @@ def transmission():
     return system, system.state([1.0, 0.5, 1.0], system.project(np.array([1.0, 0.5, 1.0]), [0.5, 0.2, 1.5]))
 
 
-def chaos():
-    return da.models.chaotic_quartic(2), da.models.quartic_state(0.7, 2)
-
-
 def frictionless_ball():
     return ball(drag=0.0)
 
 
-OWN = {make.__name__: cache(make) for make in (contact, transmission, chaos, frictionless_ball)}
+OWN = {make.__name__: cache(make) for make in (contact, transmission, frictionless_ball)}
 
 
 def problem(key):
@@ -79,10 +79,10 @@ METHODS = {
     "projected": (da.integrators.ProjectedRungeKutta(), 4),
     "projected-energy": (da.integrators.ProjectedRungeKutta("energy"), 4),
 }
-SYSTEMS = ("particle", "contact", "transmission", "chaos", "heavy_suslov", "knife_edge", "sleigh", "frictionless_ball")
 FAST = [("gauss-4", "knife_edge"), ("lobatto-4", "particle")]
-SLOW = [(method, key) for method in METHODS for key in SYSTEMS]
-SLOW += [
+SLOW = [
+    *((method, "frictionless_ball") for method in METHODS),
+    ("gauss-8", "transmission"),
     ("gauss-4", "driven"),
     ("gauss-4", "quartic"),
     ("gauss-4", "ball"),
@@ -111,14 +111,8 @@ def test_the_order_is_the_claimed_one_and_D_is_kept(name, key):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name, key", SLOW)
-def test_the_order_on_every_system(name, key):
+def test_the_order_on_systems_without_measured_claims(name, key):
     check_order(name, key, independent=True)
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("method", [da.Gauss(2, EXPONENTIAL), da.Lobatto(3, EXPONENTIAL)], ids=lambda m: m.name)
-def test_the_order_does_not_depend_on_the_retraction(method):
-    assert measured("heavy_suslov", method, COUNTS[4])[0] == pytest.approx(4.0, abs=0.25)
 
 
 # -- the coefficients -------------------------------------------------------------------------------------------------
@@ -134,10 +128,9 @@ def test_the_coefficients_are_those_of_the_tables():
 
 # -- symmetry, and what it is worth -----------------------------------------------------------------------------------
 @pytest.mark.heavy
-@pytest.mark.parametrize("key", ["transmission", "heavy_suslov", "frictionless_ball"])
 @pytest.mark.parametrize("method", [da.Gauss(2), da.Lobatto(3), da.DiscreteGradient()], ids=lambda m: m.name)
-def test_steps_back_undo_steps_forward(method, key):
-    system, state = problem(key)
+def test_steps_back_undo_steps_forward(method):
+    system, state = problem("frictionless_ball")
     assert da.analysis.reversibility(system, method, state, step=0.1, steps=20) < 1e-12
 
 

@@ -1,4 +1,4 @@
-"""Every claimed order, measured on nonlinear problems against an accurate motion."""
+"""Orders that tools/claims does not measure: systems with time, drag or a quartic L, nodes between, and multipliers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from registry import CAYLEY, EXPONENTIAL, case, gap
+from registry import CAYLEY, case, gap
 
 import dalembert as da
 
@@ -36,19 +36,13 @@ def order(errors) -> float:
 
 
 LAGRANGE = [
-    ("particle", CAYLEY, 0.0, 1),
     ("particle", CAYLEY, 1.0, 1),
-    ("particle", CAYLEY, 0.5, 2),
     ("particle", CAYLEY, 0.3, 1),
     ("driven", CAYLEY, 0.0, 1),
     ("driven", CAYLEY, 0.5, 2),
     ("quartic", CAYLEY, 0.5, 2),
-    ("heavy_suslov", CAYLEY, 0.0, 1),
-    ("heavy_suslov", CAYLEY, 0.5, 2),
-    ("heavy_suslov", EXPONENTIAL, 0.5, 2),
     ("ball", CAYLEY, 1.0, 1),
     ("ball", CAYLEY, 0.5, 2),
-    ("heavy_top", EXPONENTIAL, 0.5, 2),
 ]
 
 
@@ -62,44 +56,15 @@ def test_lagrange_dalembert_at_its_original_nodes(key, retraction, node, expecte
     assert order(measured) == pytest.approx(expected, abs=0.12), measured
 
 
-@pytest.mark.parametrize(
-    "key, node, expected",
-    [("particle", 0.0, 1), ("particle", 1.0, 1), ("particle", 0.5, 2), ("heavy_suslov", 0.5, 2), ("driven", 0.5, 2)],
-)
+@pytest.mark.parametrize("key, node, expected", [("particle", 1.0, 1), ("driven", 0.5, 2)])
 def test_lagrange_dalembert_at_redefined_nodes(key, node, expected):
     measured = errors(key, da.LagrangeDAlembert(CAYLEY, node, "velocity"))
     assert order(measured) == pytest.approx(expected, abs=0.12), measured
 
 
-def test_the_deformed_form_is_of_first_order():
-    measured = errors("particle", da.LagrangeDAlembert(CAYLEY, 0.5, "deformed"))
-    assert order(measured) == pytest.approx(1.0, abs=0.12), measured
-
-
-@pytest.mark.parametrize("key", ["suslov", "sleigh"])
 @pytest.mark.parametrize(
-    "method",
-    [da.EulerPoincareSuslov("moser-veselov"), da.EulerPoincareSuslov("retraction")],
-    ids=lambda m: m.lagrangian,
+    "key, node, expected", [("suslov", 1.0, 2), ("sleigh", 0.3, 2), ("knife_edge", 0.3, 1), ("knife_edge", 0.5, 2)]
 )
-def test_euler_poincare_suslov_is_of_second_order(key, method):
-    measured = errors(key, method)
-    assert order(measured) == pytest.approx(2.0, abs=0.12), measured
-
-
-ADAPTED = [
-    ("suslov", 0.0, 2),
-    ("suslov", 0.3, 2),
-    ("suslov", 1.0, 2),
-    ("sleigh", 0.3, 2),
-    ("heavy_suslov", 0.0, 1),
-    ("heavy_suslov", 0.5, 2),
-    ("knife_edge", 0.3, 1),
-    ("knife_edge", 0.5, 2),
-]
-
-
-@pytest.mark.parametrize("key, node, expected", ADAPTED)
 def test_retraction_adapted(key, node, expected):
     """Order 2 for every node without potential; with one, only at node 1/2."""
     measured = errors(key, da.RetractionAdapted(CAYLEY, node))
@@ -112,9 +77,8 @@ def test_lagrange_dalembert_is_of_second_order_for_every_node_on_free_invariant_
     assert order(measured) == pytest.approx(2.0, abs=0.12), measured
 
 
-@pytest.mark.parametrize("key", ["heavy_suslov", "driven"])
-def test_runge_kutta_is_of_fourth_order(key):
-    measured = errors(key, da.RungeKutta())
+def test_runge_kutta_is_of_fourth_order():
+    measured = errors("driven", da.RungeKutta())
     assert order(measured) == pytest.approx(4.0, abs=0.2), measured
 
 
