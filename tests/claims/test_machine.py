@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tools.claims.__main__ import broken_claims
 from tools.claims.cases import OPTIONS, Case, cases, variants
 from tools.claims.measure import measure, measure_symplecticity
 from tools.claims.page import TOLERANCE, claims_page, figures_page, judge, verdicts
@@ -164,6 +165,16 @@ def test_a_cut_run_goes_on(tmp_path, figures):
 def test_false_claims_of_a_whole_class_are_seen(figures):
     claims = replace(da.RungeKutta().claims(PARTICLE.system), energy=True)
     assert [v.name for v in judge("", "", claims, figures) if v.met is False] == ["energy"]
+
+
+def test_a_claim_that_breaks_ends_the_measurement_with_its_name(figures):
+    """One that is known not to be met does not: it stands on the page."""
+    true, false = (f"pair | {method} | nonholonomic-particle" for method in ("runge-kutta", "lagrange-dalembert"))
+    boasts = [
+        f"lagrange-dalembert, nonholonomic-particle, {name}" for name in ("constraint", "reversible", "symmetric")
+    ]
+    assert broken_claims({}, {true: figures, false: figures}) == boasts
+    assert broken_claims({false: figures}, {true: figures, false: figures}) == []
 
 
 def test_moser_veselov_claims_the_energy_on_lie_triple_systems_alone():
