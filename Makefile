@@ -9,10 +9,10 @@ demo: $(VENV)/.installed
 	$(BIN)/dalembert demo --out out
 
 test: $(VENV)/.dev $(VENV)/.browser
-	$(BIN)/python -m pytest -n 2 -m "not heavy"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not heavy"
 
 verify: $(VENV)/.dev $(VENV)/.browser
-	$(BIN)/python -m pytest -n 2 -m heavy
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m heavy
 	$(BIN)/python -m tools.claims  # measures every claim: docs/claims.md
 
 lint: $(VENV)/.dev
