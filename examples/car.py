@@ -32,7 +32,7 @@ def main():
     for k in range(0, len(distance), 100):
         where = f"t = {float(run.t[k]):5.1f} s   x = {places[k, 0]:6.2f} m   speed = {run.xi[k, 1]:.3f} m/s"
         print(f"{where}   off the path by {distance[k]:.1e} m")
-    given = da.analysis.work(run)[-1]
+    given = run.work()[-1]
     missing = np.abs(da.analysis.energy_balance(run)).max()
     print(f"work of motor and drag {given:.4f} J, gain of energy {run.energy_error()[-1]:.4f} J")
     print(f"the two are never apart by more than {missing:.1e} J")

@@ -1,6 +1,6 @@
 from .groups import Euclidean as Euclidean, SO2 as SO2, SO3 as SO3, SE2 as SE2, SE3 as SE3, Product as Product
 from .groups import Cayley as Cayley, Exponential as Exponential
-from .mechanics import System as System, InvariantSystem as InvariantSystem, State as State
+from .mechanics import System as System, Input as Input, InvariantSystem as InvariantSystem, State as State
 from .mechanics import with_friction as with_friction, steered as steered
 from .mechanics import FiniteDifference as FiniteDifference, Discretisation as Discretisation
 from .integrators import LagrangeDAlembert as LagrangeDAlembert, EulerPoincareSuslov as EulerPoincareSuslov

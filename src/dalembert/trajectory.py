@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("system", "step", "records", "final", "tangents", "events"),
+    data_fields=("system", "step", "records", "final", "tangents", "events", "controls"),
     meta_fields=("integrator", "backend", "note", "interrupted", "batched", "controlled"),
 )
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,14 +43,14 @@ class Trajectory(Run):
         """A run with these forms added."""
         return cls(**{entry.name: getattr(run, entry.name) for entry in fields(run)})
 
-    def at(self, times: Any, controls: Any = None) -> State:
+    def at(self, times: Any) -> State:
         """Return the states at any times within the run, by the method's own steps from the last saved state before.
 
         The last of these steps has a part of the size, so the states have the order of the method, and the saved states
         are among them. `times` is a number or an array; leaves of the result have its shape in front (an ensemble: the
-        members before that, NaN after a member's end). `controls` are those of the run, with one row a step.
+        members before that, NaN after a member's end).
         """
-        return states_at(self, times, controls)
+        return states_at(self, times)
 
     # -- other forms ---------------------------------------------------------------------------------------------------
     def coordinates(self, kind: str, convention: str = "ZXZ") -> np.ndarray[Any, Any]:

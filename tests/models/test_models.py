@@ -57,7 +57,7 @@ def test_refused(key):
 
 def test_controls_of_the_wrong_size_are_refused():
     car = models.car()
-    with pytest.raises(da.InvalidInput, match=r"shape \(3,\); allowed: \(2,\)"):
+    with pytest.raises(da.InvalidInput, match=r"shape \(2, 3\); allowed: \(2, 2\).*: drive force, steering torque"):
         da.simulate(
             car, da.RungeKutta(), car.state(xi=[0.0, 1.0, 0.0, 0.1]), step=0.1, steps=2, controls=np.zeros((2, 3))
         )

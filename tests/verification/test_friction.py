@@ -17,7 +17,7 @@ def balance(system, method, state, step, steps, controls=None):
     """The largest failure of the energy balance over a run, and what the run lost."""
     trajectory = da.simulate(system, method, state, step=step, steps=steps, controls=controls).check()
     energy = np.asarray(trajectory.energy())
-    return np.abs(da.analysis.energy_balance(trajectory, controls)).max(), energy
+    return np.abs(da.analysis.energy_balance(trajectory)).max(), energy
 
 
 @pytest.mark.parametrize("method", [MIDPOINT, pytest.param(da.RetractionAdapted(node=0.5), marks=pytest.mark.heavy)])
@@ -54,7 +54,7 @@ def test_controls_are_in_the_books_although_they_jump():
     assert left[1] < 1e-5 and np.log2(left[0] / left[1]) > 3.5
     trajectory = da.simulate(racer, da.RungeKutta(), state, step=0.1, steps=40, controls=push, save_every=2)
     with pytest.raises(da.InvalidInput, match="save_every = 1"):
-        da.analysis.work(trajectory, push)
+        trajectory.work()
 
 
 @pytest.mark.heavy

@@ -16,7 +16,6 @@ from .diagnostics import momentum_map as momentum_map
 from .diagnostics import poincare_section as poincare_section
 from .diagnostics import reversibility as reversibility
 from .diagnostics import spatial_momentum as spatial_momentum
-from .diagnostics import work as work
 from .integrals import critical_points as critical_points
 from .integrals import invariant_curves as invariant_curves
 from .integrals import limits as limits

@@ -15,30 +15,16 @@ from ..errors import InvalidInput
 from ..integrators import Integrator
 from ..mechanics import MechanicalSystem, State
 from ..numerics import Drift, classify, solve
-from ..numerics.types import Controls, Element
-from ..simulation import Crossings, Event, Run, held_controls, join_crossings, simulate
-from ..simulation import results as balance
+from ..numerics.types import Element
+from ..simulation import Crossings, Event, Run, join_crossings, simulate
 
 
-def work(trajectory: Run, controls: Controls = None) -> np.ndarray:
-    """The energy that should have entered up to each saved state, by the corrected trapezoidal rule (order 4).
+def energy_balance(trajectory: Run) -> np.ndarray:
+    """E(t) - E(0) - work(t) at each saved state: what the method adds to the energy, or takes from it; see `Run.work`.
 
-    dE/dt = P = <F, xi> - L_t + <l, A xi>: the power of forces, of an explicit time dependence, and of reactions that do
-    work (A xi = b on an affine constraint, phi_xi xi on a nonlinear one). `controls` are those of the run, as
-    `simulate` takes them; they jump from step to step, so every state must have been saved.
+    It falls with the order of the method (up to 4, the order of the work), whatever friction takes and controls give.
     """
-    times = np.asarray(trajectory.t)
-    if controls is not None and np.any(np.diff(np.asarray(trajectory.records.steps)) != 1):
-        raise InvalidInput("controls jump at every step: give work a run that saved every state (save_every = 1)")
-    return balance.work(trajectory, held_controls(controls, float(times[0]), float(trajectory.step), len(times) - 1))
-
-
-def energy_balance(trajectory: Run, controls: Controls = None) -> np.ndarray:
-    """E(t) - E(0) - work(t) at each saved state: what the method adds to the energy, or takes from it.
-
-    It falls with the order of the method (up to 4, the order of `work`), whatever friction takes and controls give.
-    """
-    return np.asarray(trajectory.energy_error() - work(trajectory, controls))
+    return np.asarray(trajectory.energy_error() - trajectory.work())
 
 
 def momentum_map(trajectory: Run, symmetry: Callable[[Element], Array]) -> Array:
@@ -111,7 +97,7 @@ def log_jacobian(
     def flow(x: Array) -> Array:
         g = group.compose(state.g, group.exp(x[:n]))
         basis = system.frame(state.t, g, frame)
-        xi = system.velocity(state.t, g, basis @ solve(basis.T @ basis, rho + x[n:]))
+        xi = system.velocity(state.t, g, basis @ solve(basis.T @ basis, rho + x[n:]), state.xi)
         begin = State(state.t, g, xi, system.momentum(state.t, g, xi), xi)
         carry, _ = integrator.start(system, begin, step)
         carry = jax.lax.fori_loop(0, steps, lambda _, c: integrator.step(system, c, step)[0], carry)

@@ -113,14 +113,14 @@ def run_report(run: Run, names: Mapping[str, str]) -> dict[str, Any]:
     """Return status, final state, conservation and events of a run as one JSON object; null where there is nothing."""
     summary = run.summary()
     keys = ("step", "steps", "time", "status", "failed_at", "reason", "stopped_by", "interrupted", "backend")
-    energy = ("initial", "final", "max_error", "powered", "balance")
-    numbers = (summary.energy_initial, summary.energy_final, summary.energy_error)
+    energy = ("initial", "final", "max_error", "powered", "balance", "work", "power")
+    numbers = (summary.energy_initial, summary.energy_final, summary.energy_error, summary.receives_power)
     return {
         "system": names["system"],
         "method": names["method"],
         **{key: getattr(summary, key) for key in keys},
         "final": _final_state(run),
-        "energy": dict(zip(energy, (*numbers, summary.receives_power, summary.energy_balance), strict=True)),
+        "energy": dict(zip(energy, (*numbers, summary.energy_balance, summary.work, summary.power), strict=True)),
         **{name: {"max": getattr(summary, name)} for name in ("constraint", "holonomic", "group")},
         "events": [_event_report(found) for found in run.events.values()],
     }
@@ -196,7 +196,8 @@ def _energy_text(energy: dict[str, Any]) -> str:
     """The energy error; where power enters, the change of the energy and the part of it that no work explains."""
     change = format_number(energy["max_error"])
     if energy["balance"] is not None:
-        return f"changes by up to {change}; E - E(0) - work: largest {format_number(energy['balance'])}"
+        entered = f"work {format_number(energy['work'])}, power up to {format_number(energy['power'])}"
+        return f"changes by up to {change}; {entered}; E - E(0) - work: largest {format_number(energy['balance'])}"
     return f"changes by up to {change}" if energy["powered"] else f"largest error {change}"
 
 

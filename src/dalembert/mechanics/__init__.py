@@ -24,6 +24,7 @@ retraction-maps (docs/papers.md has them in full).
   D2 L_d(g0, g1) + D1 L_d(g1, g2) = A(g1)^T lambda, (g1, g2) in D_d: (3) there. l_d(W) is L_d of an invariant system.
 """
 
+from ..numerics import vector
 from .discretisation import (
     Discretisation,
     FiniteDifference,
@@ -47,21 +48,21 @@ from .invariant import InvariantSystem, LRSystem, block, generators, inertia_of_
 from .nonlinear import NonlinearSystem, VectorField, deformed, perturbed
 from .system import (
     ADMISSIBLE_TOLERANCE,
+    Input,
     MechanicalSystem,
     State,
     System,
     gradient,
     html_table,
     jacobian,
-    vector,
 )
 
 # fmt: off
 __all__ = [
     "ADMISSIBLE_TOLERANCE", "Discretisation", "Driven", "Ehresmann", "FiniteDifference", "Forced", "Friction", "Hamel",
-    "InvariantSystem", "LRSystem", "MechanicalSystem", "Nonholonomy", "NonlinearSystem", "State", "Steered", "System",
-    "VectorField", "block", "check_difference", "check_discretisation", "check_regular", "chord_pair", "consistent",
-    "deformed", "ehresmann", "forced", "from_difference", "generators", "gradient", "hamel", "html_table",
+    "Input", "InvariantSystem", "LRSystem", "MechanicalSystem", "Nonholonomy", "NonlinearSystem", "State", "Steered",
+    "System", "VectorField", "block", "check_difference", "check_discretisation", "check_regular", "chord_pair",
+    "consistent", "deformed", "ehresmann", "forced", "from_difference", "generators", "gradient", "hamel", "html_table",
     "inertia_of_mass", "invariant_pair", "jacobian", "mass_tensor", "moser_veselov", "moser_veselov_fraction",
     "moser_veselov_impulse", "nonholonomy", "perturbed", "reduced_legendre", "regularity_matrix", "retracted",
     "steered", "symmetric", "unforced", "vector", "with_friction",

@@ -17,10 +17,10 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..groups import Group
-from ..numerics import not_negative, positive
+from ..numerics import not_negative, own_value, positive, real, require_function, require_instance
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import ArrayLike, Controls, Covector, Element, Float, LinearMap, Number, Scalar, Velocity
-from .system import MechanicalSystem
+from .system import Input, MechanicalSystem, shaped
 
 Force = Callable[[Any, Any, Array], Array]  # (t, g, xi) -> a covector, or the controls
 
@@ -34,6 +34,10 @@ class Driven(MechanicalSystem):
     @property
     def group(self) -> Group:  # type: ignore[override]  # a field of other systems
         return self.system.group
+
+    @property
+    def inputs(self) -> tuple[Input, ...] | None:  # type: ignore[override]  # a field of other systems
+        return self.system.inputs
 
     @property
     def constraints(self) -> int:
@@ -79,8 +83,8 @@ class Driven(MechanicalSystem):
     def project(self, g: Element, xi: Any, t: Scalar = 0.0) -> Velocity:
         return self.system.project(g, xi, t)
 
-    def velocity(self, t: Scalar, g: Element, momentum: Covector) -> Velocity:
-        return self.system.velocity(t, g, momentum)
+    def velocity(self, t: Scalar, g: Element, momentum: Covector, near: Velocity | None = None) -> Velocity:
+        return self.system.velocity(t, g, momentum, near)
 
     def basis(self, t: Scalar, g: Element) -> Float[Array, "n r"]:
         return self.system.basis(t, g)
@@ -94,7 +98,8 @@ class Forced(Driven):
     force: Force
 
     def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
-        return self.system.F(t, g, xi, u) + self.force(t, g, xi)
+        added = own_value("force(t, g, xi)", self.force, t, g, xi)
+        return self.system.F(t, g, xi, u) + shaped("force(t, g, xi)", added, (self.group.dim,))
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=("system", "policy"), meta_fields=())
@@ -103,6 +108,7 @@ class Steered(Driven):
     """A system whose controls are u = `policy(t, g, xi)`: a closed loop; see `steered`."""
 
     policy: Force
+    inputs = ()  # the policy gives them all
 
     def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
         return self.system.F(t, g, xi, self.policy(t, g, xi))
@@ -110,12 +116,12 @@ class Steered(Driven):
 
 def forced(system: MechanicalSystem, force: Force) -> Forced:
     """The system with `force(t, g, xi)` added: a function, or a pytree with `__call__` and parameters as leaves."""
-    return Forced(system, _pytree(force))
+    return Forced(system, _pytree("force", system, force))
 
 
 def steered(system: MechanicalSystem, policy: Force) -> Steered:
     """The closed loop with the feedback u = `policy(t, g, xi)`: a function, or a pytree with `__call__`."""
-    return Steered(system, _pytree(policy))
+    return Steered(system, _pytree("policy", system, policy))
 
 
 def unforced(system: MechanicalSystem) -> MechanicalSystem:
@@ -135,8 +141,9 @@ def with_friction(
 
     Several kinds add up: with_friction(with_friction(car, viscous=0.1), dry=2.0, along=[0, 1, 0, 0]).
     """
+    require_instance("system", system, MechanicalSystem, "a system")
     n = system.group.dim
-    rows = jnp.eye(n) if along is None else jnp.atleast_2d(jnp.asarray(along, float))
+    rows = jnp.eye(n) if along is None else jnp.atleast_2d(real("along", along))
     if rows.ndim != 2 or rows.shape[1] != n:
         raise InvalidInput(f"along has shape {np.shape(along)}; allowed: ({n},) or (k, {n})")
     values = not_negative("viscous", viscous), not_negative("dry", dry), positive("width", width)
@@ -164,9 +171,9 @@ class Friction:
         return cast(Array, -size * (self.along.T @ s))
 
 
-def _pytree(function: Force) -> Force:
+def _pytree(name: str, system: MechanicalSystem, function: Force) -> Force:
     """A function as a pytree without leaves; what is a pytree already stays one."""
-    if not callable(function):
-        raise InvalidInput(f"given {function!r}; allowed: a function of (t, g, xi)")
+    require_instance("system", system, MechanicalSystem, "a system")
+    require_function(name, function, "(t, g, xi)", optional=False)
     is_leaf = jax.tree_util.all_leaves([function])
     return cast(Force, jax.tree_util.Partial(function)) if is_leaf else function  # type: ignore[no-untyped-call]

@@ -18,17 +18,17 @@ import jax.numpy as jnp
 
 from ..errors import InvalidInput
 from ..groups import Group
-from ..numerics import find_root, follow_root, solve
+from ..numerics import find_root, follow_root, own_value, solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Float, LinearMap, Number, Parameters, Scalar, Velocity
 from .discretisation import FiniteDifference
-from .system import MechanicalSystem, State, System, tangency
+from .system import MechanicalSystem, State, System, shaped, tangency
 
 
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=("parameters",),
-    meta_fields=("group", "lagrangian", "constraint", "drift", "force", "holonomic"),
+    meta_fields=("group", "lagrangian", "constraint", "drift", "force", "holonomic", "inputs"),
 )
 @dataclass(frozen=True, eq=False)
 class NonlinearSystem(System):
@@ -49,7 +49,7 @@ class NonlinearSystem(System):
     def _own(self, t: Scalar, g: Element, xi: Velocity) -> Array:
         if self.constraint is None:
             return jnp.zeros(0)
-        value = jnp.asarray(self.constraint(t, g, xi, self.parameters))
+        value = own_value("constraint(t, g, xi, p)", self.constraint, t, g, xi, self.parameters)
         if value.ndim != 1 or value.shape[0] >= self.group.dim:
             raise InvalidInput(
                 f"constraint(t, g, xi, p) gave shape {value.shape}; allowed: (m,) with m < {self.group.dim}, one entry "
@@ -80,7 +80,7 @@ class NonlinearSystem(System):
         metric = self.metric(t, g, xi)
         return self._admissible(t, g, xi, lambda x: metric @ (x - xi))
 
-    def velocity(self, t: Scalar, g: Element, momentum: Covector) -> Velocity:
+    def velocity(self, t: Scalar, g: Element, momentum: Covector, near: Velocity | None = None) -> Velocity:
         """The velocity with L_xi + phi_xi^T l = momentum, phi = 0: from that of the free system."""
 
         def mismatch(xi: Array) -> Array:
@@ -89,7 +89,7 @@ class NonlinearSystem(System):
         rest = self._zero()
         if self.quadratic:
             return self._admissible(t, g, rest - solve(self.metric(t, g, rest), mismatch(rest)), mismatch)
-        return self._admissible(t, g, follow_root(mismatch, rest).x, mismatch)
+        return self._admissible(t, g, follow_root(mismatch, rest if near is None else near).x, mismatch)
 
     def _admissible(self, t: Scalar, g: Element, guess: Array, gradient: Callable[[Array], Array]) -> Array:
         """The critical point on the constraint, gradient(x) + phi_xi(x)^T l = 0, which Newton finds from `guess`."""
@@ -99,7 +99,8 @@ class NonlinearSystem(System):
         def equations(x: Array) -> Array:
             return jnp.concatenate([gradient(x[:n]) + rows(x[:n]).T @ x[n:], self.residual(t, g, x[:n])])
 
-        return find_root(equations, jnp.concatenate([guess, jnp.zeros(m)])).x[:n]
+        root = find_root(equations, jnp.concatenate([guess, jnp.zeros(m)]))
+        return jnp.where(root.converged, root.x[:n], jnp.nan)
 
 
 def perturbed(system: MechanicalSystem, g: Callable[..., Array], delta: Scalar = 1.0) -> NonlinearSystem:
@@ -134,7 +135,7 @@ def _with_constraint(
     system: MechanicalSystem, constraint: Callable[..., Array], parameters: dict[str, Array]
 ) -> NonlinearSystem:
     both = {"system": system, **parameters}
-    return NonlinearSystem(system.group, _lagrangian, constraint, parameters=both, force=_force)
+    return NonlinearSystem(system.group, _lagrangian, constraint, parameters=both, force=_force, inputs=system.inputs)
 
 
 def _lagrangian(t: Scalar, g: Element, xi: Array, p: dict[str, Any]) -> Array:
@@ -165,12 +166,13 @@ class VectorField(MechanicalSystem):
         return jnp.eye(self.group.dim)
 
     def b(self, t: Scalar, g: Element) -> Float[Array, " m"]:
-        return jnp.asarray(self.field(t, g, self.parameters))
+        words = "field(t, g, p)"
+        return shaped(words, own_value(words, self.field, t, g, self.parameters), (self.group.dim,))
 
     def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
         return jnp.zeros(self.group.dim)
 
-    def velocity(self, t: Scalar, g: Element, momentum: Covector) -> Velocity:
+    def velocity(self, t: Scalar, g: Element, momentum: Covector, near: Velocity | None = None) -> Velocity:
         return self.b(t, g)
 
     def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0) -> State:

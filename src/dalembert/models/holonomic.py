@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..groups import SE2, SE3, Euclidean
-from ..mechanics import System, symmetric
+from ..mechanics import Input, System, symmetric
 from ..numerics import array, finite, is_traced, not_negative, positive
 from ..numerics.types import Array, Scalar
 from .registry import MOMENTS, Numbers, Real, Values, register
@@ -112,8 +112,15 @@ def hinged_sleighs(
     sizes = {"mass": mass, "inertia": inertia, "rider": rider, "rider_inertia": rider_inertia}
     parameters = {name: positive(name, value) for name, value in sizes.items()}
     parameters |= {"front": finite("front", front), "arm": finite("arm", arm)}
-    Q, p = SE2() * SE2(), parameters
-    return System(Q, _sleighs_lagrangian, _sleighs_blades, parameters=p, force=_hinge_torque, holonomic=_hinge)
+    return System(
+        SE2() * SE2(),
+        _sleighs_lagrangian,
+        _sleighs_blades,
+        parameters=parameters,
+        force=_hinge_torque,
+        holonomic=_hinge,
+        inputs=(Input("hinge torque", "N m"),),
+    )
 
 
 def _points(x: Array, p: Values) -> Array:
@@ -162,11 +169,7 @@ def _hinge(t: Scalar, g: Pair, p: Values) -> Array:
     return (first[:2, 2] + p["front"] * first[:2, 0]) - (second[:2, 2] - p["arm"] * second[:2, 0])
 
 
-def _hinge_torque(t: Scalar, g: Pair, xi: Array, u: Array | None, p: Values) -> Array:
-    if u is None:
-        return jnp.zeros(6)
-    if jnp.shape(u) != (1,):
-        raise InvalidInput(f"the controls of a step have shape {jnp.shape(u)}; allowed: (1,)")
+def _hinge_torque(t: Scalar, g: Pair, xi: Array, u: Array, p: Values) -> Array:
     return jnp.array([-1.0, 0.0, 0.0, 1.0, 0.0, 0.0]) * u[0]
 
 

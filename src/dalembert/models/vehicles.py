@@ -1,8 +1,8 @@
 """Vehicles on the plane with controls, and the feedback that steers them along a path or by gaits.
 
 They are left-invariant under SE(2), with shape angles that steer and pump. Algebra (w, v1, v2, rates of the shape
-angles), with the body frame on the axle (car, racer) or in the middle (snakeboard). A force without controls is none:
-`simulate(..., controls=)` or `steered` gives them.
+angles), with the body frame on the axle (car, racer) or in the middle (snakeboard). Without controls
+(`simulate(..., controls=)` or `steered` gives them) the motors are off.
 
 A path is the zero set of a function F(x) of the place x (2,), with F' != 0 on it; it is followed with F growing to the
 left. Nothing has to be parametrised or projected. With the tangent's angle a(x), the distance e = F/|F'| and the
@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidInput
-from ..groups import SE2, SO2
-from ..mechanics import Steered, System, gradient, steered
+from ..groups import SE2, SO2, Group
+from ..mechanics import Input, Steered, System, gradient, steered
 from ..numerics import finite, is_traced, not_negative, positive
 from ..numerics.types import Array, Element, Scalar
 from .registry import Numbers, Real, Values, register
@@ -52,7 +52,8 @@ def unicycle(mass: Real = 1.0, inertia: Real = 1.0, centre: Real = 0.0) -> Syste
     (Bloch 2003, 1.7). L = [J w^2 + m v1^2 + m (v2 + centre w)^2]/2 on SE(2). The basis of D is (w, v1).
     """
     parameters = _body(mass, inertia, centre)
-    return System(SE2(), _body_lagrangian, _blade, parameters=parameters, force=inputs(0, 1, dim=3))
+    motors = {0: Input("turning torque", "N m"), 1: Input("drive force", "N")}
+    return _vehicle(SE2(), _body_lagrangian, _blade, parameters, motors)
 
 
 @register(
@@ -76,7 +77,8 @@ def car(mass: Real = 1.0, inertia: Real = 0.5, length: Real = 1.0, centre: Real 
     motion is `exact_coasting`.
     """
     parameters = _body(mass, inertia, centre) | _sizes(length=length, steering=steering)
-    return System(SE2() * SO2(), _car_lagrangian, _steered_rows, parameters=parameters, force=inputs(1, 3, dim=4))
+    motors = {1: Input("drive force", "N"), 3: Input("steering torque", "N m")}
+    return _vehicle(SE2() * SO2(), _car_lagrangian, _steered_rows, parameters, motors)
 
 
 @register(
@@ -103,7 +105,8 @@ def snakeboard(
     """
     parameters = _sizes(mass=mass, inertia=inertia, rotor=rotor, wheels=wheels, length=length)
     group = SE2() * SO2() * SO2()
-    return System(group, _board_lagrangian, _board_rows, parameters=parameters, force=inputs(3, 4, dim=5))
+    motors = {3: Input("rotor torque", "N m"), 4: Input("wheel torque", "N m")}
+    return _vehicle(group, _board_lagrangian, _board_rows, parameters, motors)
 
 
 @register(
@@ -135,7 +138,7 @@ def roller_racer(
         raise InvalidInput("arm is 0; allowed: a distance of either sign, not 0 (the second axle would be the pivot)")
     parameters = _sizes(mass=mass, inertia=inertia, rider_inertia=rider_inertia)
     parameters |= {"rider": not_negative("rider", rider), "front": finite("front", front), "arm": lever}
-    return System(SE2() * SO2(), _racer_lagrangian, _racer_rows, parameters=parameters, force=inputs(3, dim=4))
+    return _vehicle(SE2() * SO2(), _racer_lagrangian, _racer_rows, parameters, {3: Input("pivot torque", "N m")})
 
 
 def _sizes(**values: Real) -> Values:
@@ -195,19 +198,22 @@ def _racer_rows(t: Scalar, g: Pose, p: Values) -> Array:
     return jnp.stack([jnp.array([0.0, 0.0, 1.0, 0.0]), second])
 
 
+def _vehicle(
+    group: Group, lagrangian: Callable[..., Array], rows: Callable[..., Array], parameters: Values,
+    motors: dict[int, Input],
+) -> System:  # fmt: skip
+    """The system whose inputs are the forces on some components of the velocity."""
+    force = _motor_force(tuple(motors), group.dim)
+    return System(group, lagrangian, rows, parameters=parameters, force=force, inputs=tuple(motors.values()))
+
+
 @lru_cache
-def inputs(*components: int, dim: int) -> Callable[..., Array]:
-    """The force whose `components` are the controls, zero elsewhere and without controls; one object for all calls."""
+def _motor_force(components: tuple[int, ...], dim: int) -> Callable[..., Array]:
+    """One object for all calls, so that compiled programs are found again."""
     return partial(_input_force, components, dim)
 
 
-def _input_force(
-    components: tuple[int, ...], dim: int, t: Scalar, g: Element, xi: Array, u: Array | None, p: Values
-) -> Array:
-    if u is None:
-        return jnp.zeros(dim)
-    if jnp.shape(u) != (len(components),):
-        raise InvalidInput(f"the controls of a step have shape {jnp.shape(u)}; allowed: ({len(components)},)")
+def _input_force(components: tuple[int, ...], dim: int, t: Scalar, g: Element, xi: Array, u: Array, p: Values) -> Array:
     return cast(Array, np.eye(dim)[:, list(components)] @ u)
 
 

@@ -24,8 +24,14 @@ if TYPE_CHECKING:
 
 
 LOOPS = ("while", "scan")
-MOVES = ("broadcast_in_dim", "concatenate", "convert_element_type", "neg", "reshape", "squeeze", "transpose")
-"""What moves numbers about and leaves zeros zero."""
+MOVES = (
+    "add", "broadcast_in_dim", "concatenate", "convert_element_type", "dynamic_slice", "gather", "neg", "reshape",
+    "slice", "squeeze", "sub", "transpose",
+)  # fmt: skip
+"""What moves and adds numbers, and leaves zeros zero."""
+PICKS = ("dynamic_slice", "gather")  # their further inputs are places
+PRODUCTS = ("dot_general", "mul")
+"""What is zero where one of its factors is."""
 CALLS = ("jit", "pjit")
 
 
@@ -53,7 +59,10 @@ def _nulls(jaxpr: Jaxpr, consts: Sequence[Any], given: list[bool]) -> list[bool]
 
     for eqn in jaxpr.eqns:
         inputs = [is_null(atom) for atom in eqn.invars]
-        outputs = [eqn.primitive.name in MOVES and all(inputs)] * len(eqn.outvars)
+        name = eqn.primitive.name
+        outputs = [
+            (name in MOVES and all(inputs[: 1 if name in PICKS else None])) or (name in PRODUCTS and any(inputs))
+        ] * len(eqn.outvars)
         if eqn.primitive.name in CALLS:
             inner = eqn.params["jaxpr"]
             outputs = _nulls(inner.jaxpr, inner.consts, inputs)

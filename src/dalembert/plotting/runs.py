@@ -128,29 +128,41 @@ def plot_trajectory(trajectory: Run, path: str | Path | None = None) -> Figure:
 def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Path | None = None) -> Figure:
     """Several runs of one system side by side: the motion, |E - E(0)|, |A xi - b| and the distance from the group.
 
-    Where power enters, the work is taken from E - E(0). Where a method has steps of several sizes, they are drawn too.
+    Where power enters, the work is taken from E - E(0), and both are drawn; so are controls, and step sizes that vary.
     """
     from matplotlib.figure import Figure
 
+    balances = {label: energy_conservation(run) for label, run in runs.items()}
     several = any(run.integrator.variable_step for run in runs.values())
-    figure = Figure(figsize=(15.5 if several else 12, 4.4), layout="constrained")
-    grid = figure.add_gridspec(1, 4 if several else 3, width_ratios=(1.15, 1, 1, 1)[: 4 if several else 3])
+    held = next((run for run in runs.values() if run.controls is not None and run.system.inputs), None)
+    extra = ["sizes"] * several + ["power"] * any(len(each.work) for each in balances.values())
+    extra += ["controls"] * (held is not None)
+    figure = Figure(figsize=(12 + 3.5 * len(extra), 4.4), layout="constrained")
+    grid = figure.add_gridspec(1, 3 + len(extra), width_ratios=(1.15, *[1] * (2 + len(extra))))
     draw_motion(figure, grid[0], runs)
     energy = figure.add_subplot(grid[1])
     residual = figure.add_subplot(grid[2])
+    more = {name: figure.add_subplot(grid[3 + k]) for k, name in enumerate(extra)}
     for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
-        shown = energy_conservation(run)
+        shown = balances[label]
         curve(energy, run.t, shown.values, label=label, color=colour)
         curve(residual, run.t, run.group_distance(), label=f"{label}: group", color=colour)
         if run.multipliers.shape[-1]:
             curve(residual, run.t, run.constraint_residual(), label=f"{label}: constraint", color=colour, linestyle=":")
+        if "sizes" in more:  # |h| of the step that led to each saved state
+            curve(more["sizes"], run.t, run.step_sizes, label=label, color=colour)
+        if len(shown.work):
+            more["power"].plot(np.asarray(run.t), shown.power, color=colour, linestyle=":", label=f"{label}: power, W")
+            more["power"].plot(np.asarray(run.t), shown.work, color=colour, label=f"{label}: work, J")
     _label_axes(energy, shown.title, shown.label)
     _label_axes(residual, "Distance from the group and from D", "|g - G|, |A xi - b|")
-    if several:  # |h| of the step that led to each saved state
-        sizes = figure.add_subplot(grid[3])
-        for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
-            curve(sizes, run.t, run.step_sizes, label=label, color=colour)
-        _label_axes(sizes, "Step sizes", "|h|")
+    if held is not None:
+        for column, each, colour in zip(held.controls_at_states().T, held.system.inputs or (), COLOURS, strict=False):
+            label = f"{each.name}, {each.unit}" if each.unit else each.name
+            more["controls"].step(np.asarray(held.t), column, where="post", color=colour, label=label)
+    titles = {"sizes": ("Step sizes", "|h|"), "power": ("Power and work", "P, W"), "controls": ("Controls", "u")}
+    for name, axes in more.items():
+        _label_axes(axes, *titles[name])
     headline(figure, title)
     return save(figure, path)
 
@@ -238,6 +250,8 @@ def trajectory_html(run: Run) -> str:
     summary = run.summary()
     rows |= {
         f"largest {summary.energy_title.lower()}": summary.energy_defect,
+        "energy that entered (work)": summary.work,
+        "largest power": summary.power,
         "largest constraint residual": summary.constraint,
         "largest |phi|": summary.holonomic,
         "largest distance from the group": summary.group,

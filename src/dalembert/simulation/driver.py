@@ -23,10 +23,10 @@ import numpy as np
 from jax import Array
 
 from ..errors import InvalidInput, NumericalFailure, UnknownName
-from ..integrators import OK, Integrator
+from ..integrators import OK, Integrator, require_arguments, require_state
 from ..kernels import Backend, NoteReader, Progress, RunResult, evaluate, make_problem, run_problem
 from ..mechanics import MechanicalSystem, State
-from ..numerics import array, is_traced, positive_int
+from ..numerics import array, finite, is_traced, positive_int
 from .events import (
     Event,
     EventMonitor,
@@ -47,6 +47,7 @@ from .loop import (
     LoopState,
     RunKernel,
     count_steps,
+    end_before_gaps,
     first_controls,
     held_controls,
     make_dual,
@@ -83,28 +84,33 @@ def simulate(
     """Integrate from `state`, or go on from a Run, with `steps` steps or to the last state at or before `t_end`.
 
     `step` may be negative. `controls` is an array with one row (or pytree with one leaf row) a step, or a function of
-    time, held constant over each step at its midpoint value. Every `save_every`-th state and the last one are saved.
+    time, held constant over each step at its midpoint value; the run keeps them, and a run that goes on from it needs
+    its own. Every `save_every`-th state and the last one are saved.
     `monitor=True` keeps the extremes of energy error, constraint and group distance over all steps in `final.peaks`.
     `tangents` is a curve of problems, s -> (system, state, step), that passes through this one at s = 0: the derivative
     of every saved number along it comes back in `Trajectory.tangents`, at the speed of the backend.
     `events` are looked for after every step and located to round-off (see `Event`); `Trajectory.events` has them.
     Numerical failure is data: see `Trajectory.status` and `check`.
     """
-    begin_time = t0 if t0 is not None else (state.t[-1] if isinstance(state, Run) else state.t)
-    begin_time = begin_time if is_traced(begin_time) else float(begin_time)
+    given = state.last if isinstance(state, Run) else state
+    require_arguments(system, integrator, given, step)
+    begin = given if t0 is None else given._replace(t=array(finite("t0", t0)))
+    require_state(system, begin, step)
+    begin_time = begin.t if is_traced(begin.t) else float(begin.t)
     schedule = _make_schedule(
-        integrator, monitor, step, steps, t_end, begin_time, save_every, controls, backend, progress
+        integrator, monitor, step, steps, t_end, begin_time, save_every, controls, system.inputs, backend, progress
     )
     if isinstance(state, Run):
+        if state.controlled and controls is None:
+            raise InvalidInput(
+                "the run that goes on had controls: give controls for the new steps (zeros where nothing acts)"
+            )
         if t0 is not None or state.integrator != integrator:
             raise InvalidInput(
                 "a trajectory goes on at its own time and with its own method; for others start from trajectory.last"
             )
-        begin = state.last
-    else:
-        begin = state if t0 is None else state._replace(t=array(t0))
-        if not is_traced((system, state, step)):
-            integrator.require(system, begin, step)
+    elif not is_traced((system, state, step)):
+        integrator.require(system, begin, step)
     if is_traced((system, state, step)) and schedule.t_end is not None:
         raise InvalidInput(
             f"the number of steps of {integrator.name} to t_end is not known inside a JAX transformation: give steps"
@@ -145,10 +151,13 @@ def ensemble(
     and one whose steps vary at its last state before `t_end`; the others go on. Arrays of the result have shape
     (members, saves, ...).
     """
+    first, begin = (each[0] if isinstance(each, list) and each else each for each in (system, state))
+    require_arguments(first, integrator, begin, step)
     members = stack_members(system, state, batched_system)
     t0 = float(np.ravel(members.state.t)[0])
+    inputs = members.system.inputs
     schedule = _make_schedule(
-        integrator, monitor, step, steps, t_end, t0, save_every, controls, backend, progress, members
+        integrator, monitor, step, steps, t_end, t0, save_every, controls, inputs, backend, progress, members
     )
     members.require(integrator, step)
     checked = _check_events(events, *members.one(0), step)
@@ -207,7 +216,8 @@ class Schedule:
 
 def _make_schedule(
     integrator: Integrator, monitor: bool, step: float, steps: int | None, t_end: float | None, t0: Any,
-    save_every: int, controls: Any, backend: Backend, progress: Progress | None, members: Members | None = None,
+    save_every: int, controls: Any, inputs: Any, backend: Backend, progress: Progress | None,
+    members: Members | None = None,
 ) -> Schedule:  # fmt: skip
     """Return the schedule of a run from t0; where steps vary, the times of steps and their number are not known."""
     count = count_steps(step, steps, t_end, t0, variable=integrator.variable_step)
@@ -220,7 +230,7 @@ def _make_schedule(
             f"the times of the steps of {integrator.name} are not known before the run: give steps, and controls as an "
             "array with one row a step, or a force that depends on time"
         )
-    held = held_controls(controls, t0, step, count)
+    held = held_controls(controls, t0, step, count, inputs)
     lanes, batched = (None, False) if members is None else (members.number, members.systems_vary)
     return Schedule(integrator, monitor, count, save_every, held, backend, progress, last, lanes, batched)
 
@@ -249,9 +259,13 @@ def _integrate(
     if loop is None:
         loop = begin_loop(schedule, schedule.kernel, consts, (state, first_controls(schedule.controls)), varies)
     result, crossings = run_with_events(schedule, consts, loop, events)
+    records, final = result.records, result.carry
+    if not is_traced(records.steps):
+        records, final = end_before_gaps(records, final, schedule.lanes is not None)
     made = Run(
-        system, schedule.integrator, h, result.records, result.carry, result.backend, result.note, result.interrupted,
+        system, schedule.integrator, h, records, final, result.backend, result.note, result.interrupted,
         schedule.batched, schedule.controls is not None, events=crossings,
+        controls=_controls_of_steps(schedule.controls, loop, final),
     )  # fmt: skip
     if schedule.t_end is not None and not made.interrupted:
         stands = (np.asarray(made.final.status) == OK) & (np.asarray(made.final.steps) == np.asarray(loop.steps))
@@ -382,8 +396,19 @@ def _integrate_tangents(
     given = given._replace(slopes=[*make_dual(state, d_state).slopes, *make_dual(u, None).slopes])
     result = run_steps(schedule, both, dual_consts, begin_loop(schedule, both, dual_consts, given))
     records = result.records
-    made = Run(system, schedule.integrator, h, records.value, result.carry.value, result.backend, result.note)
-    return _drop_repeated_records(replace(made, tangents=tangent_tree(records)), schedule)
+    made = Run(
+        system, schedule.integrator, h, records.value, result.carry.value, result.backend, result.note,
+        controlled=schedule.controls is not None, controls=schedule.controls, tangents=tangent_tree(records),
+    )  # fmt: skip
+    return _drop_repeated_records(made, schedule)
+
+
+def _controls_of_steps(controls: Any, before: LoopState, after: LoopState) -> Any:
+    """Return the rows of the steps that were taken, and at least the first."""
+    if is_traced((before.steps, after.steps)):
+        return controls
+    count = max(1, int(np.max(np.asarray(after.steps) - np.asarray(before.steps))))
+    return jax.tree.map(lambda leaf: leaf[:count], controls)
 
 
 def _drop_repeated_records(made: Run, schedule: Schedule) -> Run:
@@ -434,6 +459,7 @@ class Members:
         axes = (0 if self.systems_vary else None, 0 if self.states_vary else None)
         off = np.asarray(jax.jit(jax.vmap(_constraint_error, in_axes=axes))(self.system, self.state))
         worst = int(np.argmax(np.where(np.isfinite(off), off, np.inf)))
+        require_state(*self.one(worst), step)
         integrator.require(*self.one(worst), step)
 
 
@@ -462,6 +488,6 @@ def _stack(items: list[Any], what: str) -> Any:
 
 
 def _constraint_error(system: MechanicalSystem, state: State) -> Array:
-    """max |A xi - b| and |phi|; not finite where the velocity is not."""
+    """max |A xi - b| and |phi|; not finite where the velocity or the energy is not."""
     error = jnp.concatenate([system.residual(state.t, state.g, state.xi), system.phi(state.t, state.g)])
-    return jnp.max(jnp.abs(error), initial=0.0) + 0.0 * jnp.sum(state.xi)
+    return jnp.max(jnp.abs(error), initial=0.0) + 0.0 * (jnp.sum(state.xi) + system.energy(state.t, state.g, state.xi))

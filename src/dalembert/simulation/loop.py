@@ -16,12 +16,14 @@ import numpy as np
 from jax import Array
 
 from ..errors import InvalidInput
-from ..integrators import NOT_FINITE, OK, Integrator
-from ..mechanics import MechanicalSystem, State
-from ..numerics import is_traced, positive_int
+from ..integrators import NOT_FINITE, OK, Integrator, call_method
+from ..mechanics import Input, MechanicalSystem, State
+from ..numerics import array, finite, is_traced, not_zero, positive_int, read_reals, show
 from .results import Record
 
 BACKENDS = ("auto", "llvm", "cuda", "xla")
+NO_RECORD = -2.0
+"""The number of steps in a record that is not finite, though the carry of the method is: see `end_before_gaps`."""
 MAX_STEPS = 2**53
 """Steps are counted in floating point, which is exact up to this number."""
 TIME_TOLERANCE = 1e-9
@@ -35,8 +37,7 @@ def count_steps(step: Any, steps: int | None, t_end: Any, t0: Any, *, variable: 
 
     Where the steps are `variable`, the number to `t_end` is an estimate of at least 1.
     """
-    if not is_traced(step) and (not np.isfinite(step) or step == 0):
-        raise InvalidInput(f"step is {step}; allowed: any finite number but 0 (negative steps go back in time)")
+    not_zero("step", step)
     if (steps is None) == (t_end is None):
         raise InvalidInput("give exactly one of steps and t_end")
     if steps is not None:
@@ -45,6 +46,7 @@ def count_steps(step: Any, steps: int | None, t_end: Any, t0: Any, *, variable: 
         return int(steps)
     if is_traced((step, t_end, t0)):
         raise InvalidInput("the number of steps to t_end is not known inside a JAX transformation: give steps")
+    t_end = finite("t_end", t_end)
     ratio = (t_end - t0) / step
     if variable and np.isfinite(ratio) and ratio > 0:
         return max(1, int(ratio))
@@ -53,17 +55,52 @@ def count_steps(step: Any, steps: int | None, t_end: Any, t0: Any, *, variable: 
     return int(np.floor(ratio * (1 + 1e-12) + TIME_TOLERANCE))
 
 
-def held_controls(controls: Any, t0: Any, step: Any, steps: int) -> Any:
-    """Return controls as arrays with one row a step: of a function of time u, u_k = u(t0 + (k + 1/2) h)."""
+def held_controls(controls: Any, t0: Any, step: Any, steps: int, inputs: tuple[Input, ...] | None = None) -> Any:
+    """Return controls as arrays with one row a step: of a function of time u, u_k = u(t0 + (k + 1/2) h).
+
+    They have one column for each of the `inputs`, within its bounds; where these are not known, any pytree is taken.
+    """
     if controls is None:
         return None
     if callable(controls):
-        return jax.vmap(controls)(t0 + step * (jnp.arange(steps) + 0.5))
-    held = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), controls)
+        controls = jax.vmap(controls)(t0 + step * (jnp.arange(steps) + 0.5))
+    rows = inputs is not None and isinstance(controls, list | tuple)
+    held = _reals(controls) if rows else jax.tree.map(_reals, controls)
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(held)}
     if sizes != {steps}:
         raise InvalidInput(f"controls have {sorted(sizes)} rows; allowed: one row a step, that is {steps}")
+    if inputs is None:
+        return held
+    names = ", ".join(each.name for each in inputs)
+    if not inputs:
+        raise InvalidInput(
+            "controls are given, but the system has no inputs: its force does not read u, as far as tracing shows (say "
+            "what it reads with System(..., inputs=...)), or a policy steers it"
+        )
+    if not isinstance(held, np.ndarray | jax.Array):
+        raise InvalidInput(
+            f"controls are a {type(controls).__name__}; allowed: an array ({steps}, {len(inputs)}): {names}"
+        )
+    held = held[:, None] if held.ndim == 1 and len(inputs) == 1 else held
+    if held.shape != (steps, len(inputs)):
+        raise InvalidInput(
+            f"controls have shape {held.shape}; allowed: ({steps}, {len(inputs)}), a row for each step and a column "
+            f"for each input: {names} (System(..., inputs=...) declares them)"
+        )
+    if not is_traced(held):
+        for each, column in zip(inputs, np.asarray(held).T, strict=True):
+            outside = np.flatnonzero(~((each.low <= column) & (column <= each.high) & np.isfinite(column)))
+            if len(outside):
+                k = int(outside[0])
+                allowed = f"a number from {each.low:g} to {each.high:g}"
+                raise InvalidInput(f"controls row {k}: {each.name} is {column[k]:g}; allowed: {allowed}")
     return held
+
+
+def _reals(leaf: Any) -> Any:
+    if (given := read_reals(leaf)) is None:
+        raise InvalidInput(f"controls are {show(leaf)}; allowed: real numbers")
+    return array(given)
 
 
 def first_controls(controls: Any) -> Any:
@@ -112,7 +149,7 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
 
     def begin(consts: Constants, given: tuple[State, Any]) -> LoopState:
         (system, h), (state, u) = consts, given
-        carry, info = integrator.start(system, state, h, u)
+        carry, info = call_method(integrator, "start", system, state, h, u)
         good = (info.status == OK) & _all_finite(carry)
         status = jnp.where(good, OK, jnp.where(info.status == OK, NOT_FINITE, info.status))
         zero = jnp.zeros(())
@@ -121,21 +158,23 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
         turns = jnp.zeros_like(system.group.angles(state.g))
         loop = LoopState(carry, carry.t, count, status, info.residual, info.iterations, info.multipliers, turns, peaks)
         if monitor:
-            seen = integrator.observe(system, carry, h)
+            seen = call_method(integrator, "observe", system, carry, h)
             first = peaks._replace(energy=system.energy(seen.t, seen.g, seen.xi))
             loop = loop._replace(peaks=update_peaks(system, seen, first))
         return loop
 
     def advance(consts: Constants, loop: LoopState, u: Any) -> LoopState:
         system, h = consts
-        carry, info = integrator.step(system, loop.carry, h, u)
+        carry, info = call_method(integrator, "step", system, loop.carry, h, u)
         good = (loop.status == OK) & (info.status == OK) & _all_finite(carry, loop.carry)
+        carry = carry if integrator.variable_step else carry._replace(t=loop.origin + (loop.steps + 1.0) * h)
+        turns, peaks = loop.turns + system.group.winding(loop.carry.g, carry.g), loop.peaks
+        if monitor:
+            peaks = update_peaks(system, call_method(integrator, "observe", system, carry, h), peaks)
+            good = good & _all_finite(peaks, loop.peaks)
         count = loop.steps + jnp.where(good, 1.0, 0.0)
-        carry = carry if integrator.variable_step else carry._replace(t=loop.origin + count * h)
         failure = jnp.where(info.status == OK, NOT_FINITE, info.status)
         status = jnp.where(good | (loop.status != OK), loop.status, failure)
-        turns = loop.turns + system.group.winding(loop.carry.g, carry.g)
-        peaks = update_peaks(system, integrator.observe(system, carry, h), loop.peaks) if monitor else loop.peaks
         new = (carry, info.residual, info.iterations, info.multipliers, turns, peaks)
         old = (loop.carry, loop.residual, loop.iterations, loop.multipliers, loop.turns, loop.peaks)
         kept = _select(good, new, old)
@@ -143,12 +182,13 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
 
     def observe(consts: Constants, loop: LoopState) -> Record:
         system, h = consts
-        group, state = system.group, integrator.observe(system, loop.carry, h)
+        group, state = system.group, call_method(integrator, "observe", system, loop.carry, h)
         angles = group.angles(loop.carry.g) + 2 * jnp.pi * loop.turns
         if state.g is not loop.carry.g:  # a node between: less than half a turn from the one that is counted
             angles = angles + group.angles(group.compose(group.inverse(loop.carry.g), state.g))
         size = loop.carry.size if integrator.variable_step else None
-        iterations, count = loop.iterations.astype(int), loop.steps.astype(int)
+        known = _all_finite((state, system.energy(state.t, state.g, state.xi)), loop.carry) | (loop.status != OK)
+        iterations, count = loop.iterations.astype(int), jnp.where(known, loop.steps, NO_RECORD).astype(int)
         return Record(state, loop.residual, iterations, loop.multipliers, angles, count, size)
 
     return RunKernel(begin, advance, observe)
@@ -162,6 +202,29 @@ def _all_finite(new: Any, old: Any = ()) -> Array:
         half = values.shape[0] // 2
         values = jnp.concatenate([values[:half] + values[half : 2 * half], values[2 * half :]])
     return jnp.isfinite(values[0])
+
+
+def end_before_gaps(records: Record, loop: LoopState, lanes: bool) -> tuple[Record, LoopState]:
+    """Return the records and the loop of a run that fails where a recorded number is not finite, at the record before.
+
+    Methods carry less than they record: a velocity that no longer exists, or an energy that overflows, shows there.
+    A start that has no record fails as one without a solution, and its record stays.
+    """
+    steps = np.atleast_2d(np.asarray(records.steps))
+    lost = steps == NO_RECORD
+    if not lost.any():
+        return records, loop
+    last = np.where(lost.any(axis=1), np.maximum(np.argmax(lost, axis=1) - 1, 0), steps.shape[1] - 1)
+    kept = np.minimum(np.arange(steps.shape[1]), last[:, None])
+    index = (np.arange(len(steps))[:, None], kept) if lanes else (kept[0],)
+    records = jax.tree.map(lambda leaf: np.asarray(leaf)[index], records)
+    counts = np.where(np.take_along_axis(lost, last[:, None], axis=1), -1, np.take_along_axis(steps, kept, axis=1))
+    status, good = np.atleast_1d(np.asarray(loop.status)), np.atleast_1d(np.asarray(loop.steps))
+    status = np.where(lost.any(axis=1), NOT_FINITE, status).astype(status.dtype)
+    good = np.where(lost.any(axis=1), counts[:, -1], good).astype(good.dtype)
+    counts = counts.astype(np.asarray(records.steps).dtype)
+    count, code, number = map(jnp.asarray, (counts, status, good) if lanes else (counts[0], status[0], good[0]))
+    return records._replace(steps=count), loop._replace(status=code, steps=number)
 
 
 def _select(condition: Array, new: Any, old: Any) -> Any:

@@ -137,6 +137,8 @@ class RunSummary:
     energy_final: float | None = None
     energy_error: float | None = None  # largest |E - E(0)|
     energy_balance: float | None = None  # largest |E - E(0) - work|, where power enters and the work is known
+    work: float | None = None  # what entered up to the end, there
+    power: float | None = None  # largest |P| at saved states, there
     constraint: float | None = None  # largest |A xi - b|
     holonomic: float | None = None  # largest |phi|
     group: float | None = None  # largest distance from the group
@@ -160,9 +162,10 @@ class Run:
     note: str = ""
     interrupted: bool = False
     batched: bool = False
-    controlled: bool = False  # whether controls were given, which a run does not hold
+    controlled: bool = False  # whether controls were given
     tangents: Record | None = None  # derivatives of the records, where a run was asked for them
     events: dict[str, Crossings] = field(default_factory=dict)  # what it found of each, by their names
+    controls: Any = None  # one row for each step of this run
 
     @property
     def t(self) -> Array:
@@ -313,7 +316,7 @@ class Run:
         if self.failed_at == -1:
             return made
         title = _energy_title(self) if conservation is None else conservation.title
-        balance = (conservation or energy_conservation(self)).peak if title == ENERGY_BALANCE else None
+        balanced = (conservation or energy_conservation(self)) if title == ENERGY_BALANCE else None
         if self.monitored:
             peaks = self.final.peaks
             values = (peaks.energy, _final_energy(self.system, self.last), peaks.energy_error)
@@ -332,7 +335,9 @@ class Run:
             energy_initial=initial,
             energy_final=final,
             energy_error=error,
-            energy_balance=balance,
+            energy_balance=None if balanced is None else balanced.peak,
+            work=None if balanced is None else to_json(balanced.work[-1]),
+            power=None if balanced is None else to_json(np.abs(balanced.power).max()),
             constraint=constraint if self.multipliers.shape[-1] else None,
             holonomic=holonomic if self.holonomic_constraints else None,
             group=group,
@@ -359,21 +364,57 @@ class Run:
         """Distance of g from the group at each saved state."""
         return self._at_states(_group_distance)
 
-    def reaction(self, controls: Any = None) -> Array:
+    def controls_at_states(self) -> Any:
+        """The controls of the step that begins at each saved state (at the last one: that ends there), or None.
+
+        Their leaves have the shape (saves, inputs), with the members in front in an ensemble.
+        """
+        held = self.held_controls()
+        rows = np.asarray(self.records.steps) - np.asarray(self.records.steps)[..., :1]
+        return jax.tree.map(lambda leaf: leaf[np.minimum(rows, len(leaf) - 1)], held)
+
+    def held_controls(self) -> Any:
+        """The controls of this run, one row a step, or None; refused for a file that was written without them."""
+        if self.controlled and self.controls is None:
+            raise InvalidInput(
+                "this run had controls, but its file was written before runs kept them: give them again, as "
+                "dataclasses.replace(run, controls=rows) with one row a step"
+            )
+        return self.controls
+
+    def power(self) -> Numbers:
+        """P = <F, xi> - L_t + <l, A xi>, the power that enters, at each saved state of a single run."""
+        return _powers(self, slice(None), self.controls_at_states())[0]
+
+    def work(self) -> Numbers:
+        """The energy that should have entered up to each saved state, by the corrected trapezoidal rule (order 4).
+
+        dE/dt = P: the power of forces and controls, of an explicit time dependence, and of reactions that do work (A xi
+        = b on an affine constraint, phi_xi xi on a nonlinear one). Controls jump from step to step, so every state of a
+        controlled run must have been saved.
+        """
+        states, u = self.records.state, self.held_controls()
+        if u is not None and np.any(np.diff(np.asarray(self.records.steps)) != 1):
+            raise InvalidInput(
+                "controls jump at every step: the work is known where every state is saved: save_every = 1"
+            )
+        gaps = np.diff(np.asarray(states.t))
+        u = jax.tree.map(lambda leaf: leaf[: len(gaps)], u)
+        (p0, s0), (p1, s1) = _powers(self, slice(None, -1), u), _powers(self, slice(1, None), u)
+        return np.append(0.0, np.cumsum(gaps / 2 * (p0 + p1) + gaps**2 / 12 * (s0 - s1)))
+
+    def reaction(self) -> Array:
         """The reaction force A^T l of the constraint at each saved state, shape (saves, n), dual to the velocity:
         torques and forces in the body, in physical units (`Group.axes` names them).
 
         It is that of the equations of motion at the saved state, (23) of jimenez-scheurle; the method's own discrete
-        multipliers belong to its steps and are in `multipliers`. `controls` has one row a saved state.
+        multipliers belong to its steps and are in `multipliers`. Controls are those of `controls_at_states`.
         """
-        if controls is None:
-            return self._at_states(_reaction)
-        found: Array = jax.jit(jax.vmap(partial(_reaction, self.system)))(self.records.state, jnp.asarray(controls))
-        return found
+        return self._at_states(_reaction, self.controls_at_states())
 
-    def _at_states(self, function: Callable[[MechanicalSystem, State], Array]) -> Array:
-        """Return function(system, state) at every saved state, of every member."""
-        return _mapped(function, np.ndim(self.final.status) == 1, self.batched)(self.system, self.records.state)
+    def _at_states(self, function: Callable[[MechanicalSystem, State, Any], Array], u: Any = None) -> Array:
+        """Return function(system, state, u) at every saved state, of every member."""
+        return _mapped(function, np.ndim(self.final.status) == 1, self.batched)(self.system, self.records.state, u)
 
     def __repr__(self) -> str:
         known = np.ndim(self.final.status) == 0 and not is_traced(self.final.status)
@@ -393,43 +434,48 @@ def to_json(value: Any) -> Any:
     return float(numbers) if np.isfinite(numbers) else None
 
 
-def _reaction(system: MechanicalSystem, state: State, u: Any = None) -> Array:
+def _reaction(system: MechanicalSystem, state: State, u: Any) -> Array:
     return system.multipliers(state.t, state.g, state.xi, u) @ system.A(state.t, state.g)
 
 
-def _energy(system: MechanicalSystem, state: State) -> Array:
+def _energy(system: MechanicalSystem, state: State, u: Any = None) -> Array:
     return system.energy(state.t, state.g, state.xi)
 
 
 _final_energy = compile_function(_energy)
 
 
-def _constraint_residual(system: MechanicalSystem, state: State) -> Array:
+def _constraint_residual(system: MechanicalSystem, state: State, u: Any) -> Array:
     return jnp.max(jnp.abs(system.residual(state.t, state.g, state.xi)), initial=0.0)
 
 
-def _holonomic_residual(system: MechanicalSystem, state: State) -> Array:
+def _holonomic_residual(system: MechanicalSystem, state: State, u: Any) -> Array:
     return jnp.max(jnp.abs(system.phi(state.t, state.g)), initial=0.0)
 
 
-def _group_distance(system: MechanicalSystem, state: State) -> Array:
+def _group_distance(system: MechanicalSystem, state: State, u: Any) -> Array:
     return system.group.distance(state.g)
 
 
 @lru_cache
 def _mapped(function: Callable[..., Array], members: bool, batched: bool) -> Callable[..., Array]:
-    """Return function(system, state) over the saved states (of every member), compiled once for systems of a kind."""
-    per_state = jax.vmap(function, in_axes=(None, 0))
-    return jax.jit(jax.vmap(per_state, in_axes=(0 if batched else None, 0)) if members else per_state)
+    """Return function(system, state, u) over the saved states of every member, compiled once for systems of a kind."""
+    per_state = jax.vmap(function, in_axes=(None, 0, 0))
+    return jax.jit(jax.vmap(per_state, in_axes=(0 if batched else None, 0, 0)) if members else per_state)
 
 
 class Conservation(NamedTuple):
-    """A quantity that should stay zero: its title and formula, its values at saved states, and the largest |value|."""
+    """A quantity that should stay zero: its title and formula, its values at saved states, and the largest |value|.
+
+    `power` and `work` that enter stand beside an energy balance; they are empty otherwise.
+    """
 
     title: str
     label: str
     values: Numbers
     peak: float
+    power: Numbers = np.zeros(0)
+    work: Numbers = np.zeros(0)
 
 
 def receives_power(system: MechanicalSystem) -> bool:
@@ -438,7 +484,7 @@ def receives_power(system: MechanicalSystem) -> bool:
     False is a proof, True is not (see `numerics.structure`).
     """
     t, g, xi = np.zeros(()), system.group.identity(), array(np.ones(system.group.dim))
-    if isinstance(system, NonlinearSystem) or depends(lambda s: system.L(s, g, xi), t):
+    if isinstance(system, NonlinearSystem) or system.inputs is None or depends(lambda s: system.L(s, g, xi), t):
         return True
     forced = not vanishes(lambda at: system.F(at[0], at[1], at[2], None), (t, g, xi))
     return forced or not vanishes(lambda point: system.b(*point), (t, g))
@@ -447,15 +493,16 @@ def receives_power(system: MechanicalSystem) -> bool:
 def energy_conservation(run: Run) -> Conservation:
     """Return the energy error of a single run; where power enters, the balance E - E(0) - work instead.
 
-    Where the work is not known (controls, which a run does not hold, or states that were not saved) it is a change.
+    Where the work is not known (not every state was saved, or the controls were not) it is a change.
     """
     title, label = _energy_title(run), "|E - E(0)|"
     if title == ENERGY_BALANCE:  # natively, as the work: a process that finds both on disk compiles nothing
         states, label = run.records.state, "|E - E(0) - work|"
         energy = np.asarray(evaluate(_energy, run.system, states, lanes=states.xi.shape[0], axes=(None, 0)))
-        values = energy - energy[0] - work(run)
-    else:
-        values = np.asarray(run.energy_error())
+        power, work = run.power(), run.work()
+        values = energy - energy[0] - work
+        return Conservation(title, label, values, float(np.abs(values).max()), power, work)
+    values = np.asarray(run.energy_error())
     return Conservation(title, label, values, float(np.abs(values).max()))
 
 
@@ -463,25 +510,15 @@ def _energy_title(run: Run) -> str:
     if not (run.controlled or receives_power(run.system)):
         return ENERGY_ERROR
     steps = np.diff(np.asarray(run.records.steps))
-    return ENERGY_CHANGE if run.controlled or not len(steps) or np.any(steps > 1) else ENERGY_BALANCE
+    lost = run.controlled and run.controls is None
+    return ENERGY_CHANGE if lost or not len(steps) or np.any(steps > 1) else ENERGY_BALANCE
 
 
-def work(run: Run, controls: Any = None) -> Numbers:
-    """Return the energy that should have entered up to each saved state; see `diagnostics.work`.
-
-    `controls` have one row between two saved states.
-    """
-    states = run.records.state
-    gaps = np.diff(np.asarray(states.t))
-
-    def powers(part: slice) -> tuple[Numbers, Numbers]:
-        """P and dP/dt at some states: each is a lane of a run of no steps, for XLA compiles this for a minute."""
-        some = jax.tree.map(lambda leaf: leaf[part], states)
-        power, slope = evaluate(_power, run.system, (some, controls), lanes=some.xi.shape[0], axes=(None, 0))
-        return np.asarray(power), np.asarray(slope)
-
-    (p0, s0), (p1, s1) = powers(slice(None, -1)), powers(slice(1, None))
-    return np.append(0.0, np.cumsum(gaps / 2 * (p0 + p1) + gaps**2 / 12 * (s0 - s1)))
+def _powers(run: Run, part: slice, u: Any) -> tuple[Numbers, Numbers]:
+    """P and dP/dt at some states: each is a lane of a run of no steps, for XLA compiles this for a minute."""
+    some = jax.tree.map(lambda leaf: leaf[part], run.records.state)
+    power, slope = evaluate(_power, run.system, (some, u), lanes=some.xi.shape[0], axes=(None, 0))
+    return np.asarray(power), np.asarray(slope)
 
 
 def _power(system: MechanicalSystem, point: tuple[State, Any]) -> tuple[Array, Array]:
@@ -508,4 +545,5 @@ def subsampled(run: R, every: int) -> tuple[R, Conservation]:
     conservation, steps = energy_conservation(run), np.asarray(run.records.steps)
     shown = (steps % every == 0) | (np.arange(len(steps)) == len(steps) - 1)
     fewer = replace(run, records=jax.tree.map(lambda leaf: np.asarray(leaf)[shown], run.records))
-    return fewer, conservation._replace(values=conservation.values[shown])
+    along = ("values", "power", "work") if len(conservation.work) else ("values",)
+    return fewer, conservation._replace(**{name: getattr(conservation, name)[shown] for name in along})

@@ -19,7 +19,7 @@ from .loop import TIME_TOLERANCE, Constants, RunKernel, run_kernel
 from .results import Numbers, Record, Run
 
 
-def states_at(run: Run, times: Any, controls: Any = None) -> State:
+def states_at(run: Run, times: Any) -> State:
     """Return the states of a run at any times within it; see `Trajectory.at`."""
     wanted = np.asarray(times, float)
     flat, single = np.atleast_1d(wanted).ravel(), np.ndim(run.final.status) == 0
@@ -35,7 +35,7 @@ def states_at(run: Run, times: Any, controls: Any = None) -> State:
         raise InvalidInput(f"the run goes from t = {low} to {high}; there is no state at t = {t[~inside][0]}")
     first: Record = jax.tree.map(lambda leaf: leaf[lane, row], records)
     index = np.asarray(first.steps - records.steps[lane, 0])
-    held = None if controls is None else jax.tree.map(np.asarray, controls)
+    held = jax.tree.map(np.asarray, run.held_controls())
     system = jax.tree.map(lambda leaf: np.asarray(leaf)[lane], run.system) if run.batched else run.system
     size, count, part = _steps_between(run, records, lane, row, t)
     start = StepStart(first.state, first.angles, 1.0 * first.steps, size)
