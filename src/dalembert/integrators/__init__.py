@@ -12,7 +12,10 @@ from .base import (
     PhaseCarry,
     Prediction,
     StepInfo,
+    call_method,
     derivative,
+    require_arguments,
+    require_state,
 )
 from .collocation import Gauss, Lobatto
 from .composition import Adaptive, Composition
@@ -35,7 +38,7 @@ __all__ = [
     "EulerPoincareSuslov", "Gauss", "GeometricNonholonomic", "ImplicitMidpoint", "Integrator", "KineticSplitting",
     "LagrangeDAlembert", "Leapfrog", "LiePoissonSplitting", "Lobatto", "Method", "PhaseCarry", "Prediction",
     "ProjectedRungeKutta", "Rattle", "Reference", "RetractionAdapted", "RetractionMap", "RungeKutta", "StepInfo",
-    "TangentLift", "Taylor", "conservative", "cotangent_lift", "derivative", "horner", "map_constants", "register",
-    "require_invariant", "scale_series", "scipy_motion", "series_product", "series_reciprocal", "tangent_lift",
-    "unconstrained",
+    "TangentLift", "Taylor", "call_method", "conservative", "cotangent_lift", "derivative", "horner", "map_constants",
+    "register", "require_arguments", "require_invariant", "require_state", "scale_series", "scipy_motion",
+    "series_product", "series_reciprocal", "tangent_lift", "unconstrained",
 ]  # fmt: skip

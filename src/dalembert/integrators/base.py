@@ -13,12 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..errors import InvalidInput
 from ..groups import Cayley, Retraction
 from ..mechanics import FiniteDifference, MechanicalSystem, State
-from ..numerics import Root, find_root
+from ..numerics import Root, call_own, find_root, finite, is_traced, not_zero, real, require_instance, show
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Element, Float, Scalar, Velocity
 
@@ -209,6 +211,62 @@ class Integrator(ABC):
     def require(self, system: Any, state: State, h: Scalar) -> None:
         """Refuse, before anything runs, a system or state that this method cannot take."""
         system.require_admissible(state.t, state.g, state.xi)
+
+
+def require_arguments(system: Any, integrator: Any, state: Any, step: Any) -> None:
+    """Refuse arguments of a run that are something else, before anything is asked of them."""
+    if isinstance(system, Integrator) and isinstance(integrator, MechanicalSystem):
+        raise InvalidInput(
+            f"system is {show(system)}; allowed: a system. System and method are exchanged: (system, method, state)"
+        )
+    require_instance("system", system, MechanicalSystem, "a system")
+    kind: type[Any] = Integrator
+    if isinstance(integrator, str) and (own := _methods_by_name(kind).get(integrator)):
+        raise InvalidInput(f"method is {integrator!r}; allowed: a method itself, not its name: {own.__name__}()")
+    require_instance("method", integrator, kind, "a method, such as LagrangeDAlembert()")
+    require_instance("state", state, State, "a State as system.state(g, xi) makes it (in an ensemble at least one)")
+    require_instance("retraction", getattr(integrator, "retraction", Cayley()), Retraction, "a retraction")
+    not_zero("step", step)
+    if state.group not in (None, system.group):
+        raise InvalidInput(
+            f"the state is one of {state.group}, but configurations of the system are in {system.group}: "
+            "make the state by system.state(g, xi)"
+        )
+
+
+def require_state(system: MechanicalSystem, state: State, step: Any) -> None:
+    """Refuse a single state that is not one of the system's group, or whose time no step can change."""
+    if is_traced((system, state, step)):
+        return
+    t, n = finite("t0", state.t), system.group.dim
+    if t + step == t:
+        raise InvalidInput(f"t0 = {t:g} does not change by a step of {step:g}: begin nearer to 0, or take longer steps")
+    if state.group is None:
+        system.group.element(state.g)
+    momentum = real("momentum of the state", state.momentum)
+    if momentum.ndim != 1 or len(momentum) > n:
+        raise InvalidInput(f"momentum of the state has shape {np.shape(state.momentum)}; allowed: ({n},)")
+
+
+def _methods_by_name(kind: type[Integrator]) -> dict[str, type[Integrator]]:
+    found = {kind.name: kind} if hasattr(kind, "name") else {}
+    return found | {name: each for sub in kind.__subclasses__() for name, each in _methods_by_name(sub).items()}
+
+
+def call_method(integrator: Integrator, part: str, system: Any, *given: Any) -> Any:
+    """`start`, `step` or `observe` of a method, which may be a user's: what it gives is of the right kind."""
+    words = f"{type(integrator).__name__}.{part}(system, {'state' if part == 'start' else 'carry'}, h)"
+    made = call_own(words, getattr(integrator, part), system, *given)
+    if part == "observe":
+        if not isinstance(made, State):
+            raise InvalidInput(f"{words} gave {show(made)}; allowed: a State")
+        return made._replace(group=system.group)
+    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], StepInfo)):
+        raise InvalidInput(f"{words} gave {show(made)}; allowed: (carry, StepInfo)")
+    before, after = (jax.tree.map(jnp.shape, tree) for tree in (given[0], made[0]))
+    if part == "step" and before != after:
+        raise InvalidInput(f"{words} gave a carry of shapes {show(after)}; allowed: those of its own, {show(before)}")
+    return made
 
 
 @dataclass(frozen=True)

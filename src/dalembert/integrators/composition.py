@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import InvalidInput, UnknownName
 from ..mechanics import MechanicalSystem, State
-from ..numerics import solve
+from ..numerics import require_instance, solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Element, Scalar, Velocity
 from .base import EXACT, NOT_CONVERGED, OK, Claims, Integrator, Prediction, Result, StepInfo, add_compensated
@@ -101,6 +101,7 @@ class Composition(Integrator):
 
     def __post_init__(self) -> None:
         coefficients(self.scheme)
+        require_instance("base", self.method, Integrator, "a method, such as Gauss()")
         if not self.method.carry_is_step_free:
             raise InvalidInput(
                 f"{self.method!r} cannot be composed: what it carries from step to step depends on the size of the "
@@ -258,8 +259,9 @@ class Adaptive(Integrator):
     variable_step = self_adjoint = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.pace, str) and self.pace not in PACES:
+        if not callable(self.pace) and self.pace not in list(PACES):
             raise UnknownName("pace", self.pace, PACES)
+        require_instance("base", self.method, Integrator, "a method, such as Gauss()")
         if not (self.method.carry_is_step_free and self.method.adjoint() == self.method):
             raise InvalidInput(
                 f"{self.method!r} cannot have reversible steps: that needs a symmetric method whose carry does not "

@@ -68,7 +68,7 @@ class EulerPoincareSuslov(Integrator):
     name = "euler-poincare-suslov"
 
     def __post_init__(self) -> None:
-        if not callable(self.lagrangian) and self.lagrangian not in LAGRANGIANS:
+        if not callable(self.lagrangian) and self.lagrangian not in list(LAGRANGIANS):
             raise UnknownName("discrete Lagrangian", self.lagrangian, LAGRANGIANS)
 
     def claims(self, system: MechanicalSystem) -> Claims:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ..errors import InvalidInput
 from ..groups import Cayley
 from ..mechanics import MechanicalSystem, State
-from ..numerics import solve
+from ..numerics import require_range, solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Element, Scalar, Velocity
 from . import frames
@@ -196,8 +196,7 @@ class DormandPrince(Integrator):
     name = "dormand-prince"
 
     def __post_init__(self) -> None:
-        if isinstance(self.tolerance, bool) or not (1e-15 <= self.tolerance <= 0.1):
-            raise InvalidInput(f"tolerance is {self.tolerance!r}; allowed: 1e-15 to 0.1")
+        require_range("tolerance", self.tolerance, 1e-15, 0.1)
 
     def claims(self, system: MechanicalSystem) -> Claims:
         return Claims(

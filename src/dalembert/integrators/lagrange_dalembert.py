@@ -20,7 +20,7 @@ from ..errors import InvalidInput, OffConstraint
 from ..groups import Group
 from ..kernels import LoweringError
 from ..mechanics import Discretisation, FiniteDifference, InvariantSystem, MechanicalSystem, State
-from ..numerics import Root, literals, solve
+from ..numerics import Root, literals, require_instance, solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Scalar, Velocity
 from .base import Claims, NodeMethod, Prediction, Result, StepInfo
@@ -169,6 +169,8 @@ class LagrangeDAlembert(NodeMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_option("nodes", self.nodes, NODES)
+        if self.pair is not None:
+            require_instance("pair", self.pair, Discretisation, "a Discretisation")
         if self.pair is not None and self.nodes != "original":
             raise InvalidInput(
                 f'nodes = "{self.nodes}" needs a finite difference map; a pair (L_d, D_d) has only its original nodes'
@@ -296,7 +298,7 @@ class LagrangeDAlembert(NodeMethod):
             return State(t, carry.inner, w, system.momentum(t, carry.inner, w), w)
         if self.nodes == "deformed":
             return State(carry.t, carry.g, w, system.momentum(carry.t, carry.g, w), w)
-        xi = system.velocity(carry.t, carry.g, carry.p)
+        xi = system.velocity(carry.t, carry.g, carry.p, w)
         return State(carry.t, carry.g, xi, system.momentum(carry.t, carry.g, xi), w)
 
     def reaction_time(self, t: Scalar, h: Scalar) -> Scalar:

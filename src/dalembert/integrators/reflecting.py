@@ -83,7 +83,7 @@ class Reflecting(Integrator):
             w = root.x
         t, g = carry.t + h, system.group.normalise(self.end(system, carry.g, w, h))
         arriving = self.momenta(system, carry.t, carry.g, w, h, u)[1]
-        v, leaving, kick = reflect(system, t, g, arriving)
+        v, leaving, kick = reflect(system, t, g, arriving, w)
         if explicit:
             return Carry(t, g, v, leaving, prediction._replace(x=w)), StepInfo.explicit(kick / h)
         return Carry(t, g, v, leaving, prediction.after(root)), StepInfo.from_root(prediction, root, kick / h)
@@ -97,12 +97,14 @@ class Reflecting(Integrator):
         return carry._replace(p=arrived, prediction=Prediction.at(carry.prediction.x))
 
 
-def reflect(system: MechanicalSystem, t: Scalar, g: Element, arriving: Array) -> tuple[Array, Array, Array]:
-    """(v, p^-, k): v in D has the restricted momentum of p^+, L_v is the mean of p^+ and p^- = p^+ + A^T k."""
+def reflect(
+    system: MechanicalSystem, t: Scalar, g: Element, arriving: Array, w: Velocity
+) -> tuple[Array, Array, Array]:
+    """(v, p^-, k): v in D, near w, has the restricted momentum of p^+, L_v is the mean of p^+ and p^- = p^+ + A^T k."""
     zero = jnp.zeros_like(arriving)
     affine = system.quadratic and not depends(lambda xi: system.rows(t, g)(xi), zero)
     if not affine:
-        v = system.velocity(t, g, arriving)
+        v = system.velocity(t, g, arriving, w)
         rows, leaving = system.rows(t, g)(v), 2 * system.momentum(t, g, v) - arriving
         return v, leaving, solve(rows @ rows.T, rows @ (leaving - arriving))
     metric, rows = system.metric(t, g, zero), system.A(t, g)

@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 from ..errors import InvalidInput
 from ..kernels import LoweringError, solution_series
 from ..mechanics import MechanicalSystem, State
+from ..numerics import require_range
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Element, Scalar, Velocity
 from .base import MAX_SUBSTEPS, MIN_SUBSTEP_RATIO, Claims, Integrator, PhaseCarry, Result, StepInfo, observe_phase
@@ -57,8 +58,7 @@ class Taylor(Integrator):
     name = "taylor"
 
     def __post_init__(self) -> None:
-        if isinstance(self.tolerance, bool) or not (1e-16 <= self.tolerance <= 0.1):
-            raise InvalidInput(f"tolerance is {self.tolerance!r}; allowed: 1e-16 to 0.1")
+        require_range("tolerance", self.tolerance, 1e-16, 0.1)
 
     @property
     def order(self) -> int:

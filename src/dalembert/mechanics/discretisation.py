@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InconsistentDiscretisation, InvalidInput
+from ..errors import InconsistentDiscretisation
 from ..groups import Cayley, Exponential, Group, Retraction
-from ..numerics import find_root, solve
+from ..numerics import find_root, require_instance, require_range, solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Float, Number, Scalar, Velocity
 from .invariant import InvariantSystem, LRSystem, block, generators, zero_rows
@@ -38,8 +38,8 @@ class FiniteDifference:
     node: float = 0.5
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.node, int | float) and 0.0 <= self.node <= 1.0):
-            raise InvalidInput(f"node (beta) is {self.node!r}; allowed: a number in [0, 1]")
+        require_instance("retraction", self.retraction, Retraction, "a retraction")
+        require_range("node (beta)", self.node, 0.0, 1.0)
 
     def __call__(self, group: Group, g0: Element, g1: Element, h: Scalar) -> tuple[Element, Float[Array, " n"]]:
         """rho(g0, g1) = (g~, v)."""

@@ -19,10 +19,21 @@ from numpy.typing import NDArray
 from ..errors import InvalidInput
 from ..groups import Group
 from ..kernels import compile_function, evaluate
-from ..numerics import array, diagonal, is_traced, namespace, null_basis, solve
+from ..numerics import (
+    array,
+    diagonal,
+    is_traced,
+    namespace,
+    null_basis,
+    own_value,
+    real,
+    require_function,
+    require_instance,
+    solve,
+)
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Float, LinearMap, Number, Parameters, Scalar, Velocity
-from .system import MechanicalSystem
+from .system import MechanicalSystem, shaped
 
 Reals = NDArray[np.float64]
 Structure = tuple[tuple[float | None, ...], ...]
@@ -51,6 +62,8 @@ class InvariantSystem(MechanicalSystem):
     ) -> None:
         if subspace is not None and annihilator is not None:
             raise InvalidInput("give the subspace d by a basis (subspace) or by its annihilator, not by both")
+        require_instance("group", group, Group, "a group")
+        require_function("potential", potential, "(t, g, p)")
         n = group.dim
         if annihilator is not None:
             rows = _matrix(annihilator, n, rows=True)
@@ -99,7 +112,10 @@ class InvariantSystem(MechanicalSystem):
 
     def L(self, t: Scalar, g: Element, xi: Velocity) -> Number:
         kinetic = 0.5 * xi @ self.inertia @ xi
-        return kinetic if self.potential is None else kinetic - self.potential(t, g, self.parameters)
+        if self.potential is None:
+            return kinetic
+        words = "potential(t, g, p)"
+        return kinetic - shaped(words, own_value(words, self.potential, t, g, self.parameters), ())
 
     def A(self, t: Scalar, g: Element) -> LinearMap:
         return self.annihilator
@@ -117,7 +133,7 @@ class InvariantSystem(MechanicalSystem):
         """x with B x = xi, for xi in d."""
         return solve(self.subspace.T @ self.subspace, self.subspace.T @ xi)
 
-    def velocity(self, t: Scalar, g: Element, momentum: Covector) -> Velocity:
+    def velocity(self, t: Scalar, g: Element, momentum: Covector, near: Velocity | None = None) -> Velocity:
         """B (B^T I B)^-1 B^T momentum: the velocity in d with the same restricted momentum."""
         basis = self.subspace
         restricted = basis.T @ self.inertia @ basis
@@ -181,9 +197,9 @@ def inertia_of_mass(group: Group, mass: Any) -> Reals:
 
 def mass_tensor(mass: Any) -> Reals:
     """A mass matrix J (n, n) whose inertia is positive: J_i + J_j > 0 for its eigenvalues."""
-    given = np.asarray(mass, float)
+    given = np.asarray(real("mass", mass))
     J = np.diag(given) if given.ndim == 1 else given
-    if J.ndim != 2 or J.shape[0] != J.shape[1] or len(J) < 2 or not np.all(np.isfinite(J)):
+    if J.ndim != 2 or J.shape[0] != J.shape[1] or len(J) < 2:
         allowed = "n numbers, or a finite symmetric n x n matrix, n >= 2"
         raise InvalidInput(f"mass has shape {J.shape}; allowed: {allowed}")
     if np.abs(J - J.T).max() > 1e-12 * np.abs(J).max():
@@ -234,7 +250,7 @@ def block(matrix: Any) -> Array:
 
 def symmetric(value: Any, size: int, what: str) -> Array:
     """`value` as a symmetric positive definite matrix, or a clear error; three moments mean a diagonal matrix."""
-    matrix = array(value)
+    matrix = real(what, value)
     matrix = diagonal(matrix) if matrix.shape == (size,) else matrix
     if matrix.shape != (size, size):
         raise InvalidInput(
@@ -243,8 +259,6 @@ def symmetric(value: Any, size: int, what: str) -> Array:
     if is_traced(matrix):
         return matrix
     values = np.asarray(matrix)
-    if not np.all(np.isfinite(values)):
-        raise InvalidInput(f"{what} must be finite; given {values.tolist()}")
     if np.abs(values - values.T).max() > 1e-12 * np.abs(values).max():
         raise InvalidInput(f"{what} must be symmetric; given {values.tolist()}")
     lowest = np.linalg.eigvalsh(values)[0]
@@ -256,14 +270,13 @@ def symmetric(value: Any, size: int, what: str) -> Array:
 
 def _matrix(value: Any, n: int, *, rows: bool) -> Reals:
     """A full-rank basis (n, r) or annihilator (m, n) of a subspace of R^n."""
-    given = np.asarray(value, float)
+    what = "annihilator (one row a constraint)" if rows else "subspace (one column a basis vector)"
+    given = np.asarray(real(what, value))
     if given.shape == (n,):
         given = given.reshape(1, n) if rows else given.reshape(n, 1)
     side = 1 if rows else 0
-    what = "annihilator (one row a constraint)" if rows else "subspace (one column a basis vector)"
-    if given.ndim != 2 or given.shape[side] != n or given.shape[1 - side] > n or not np.all(np.isfinite(given)):
-        shape = f"(m, {n})" if rows else f"({n}, r)"
-        raise InvalidInput(f"{what} has shape {given.shape}; allowed: {shape}, finite")
+    if given.ndim != 2 or given.shape[side] != n or given.shape[1 - side] > n:
+        raise InvalidInput(f"{what} has shape {given.shape}; allowed: {f'(m, {n})' if rows else f'({n}, r)'}")
     rank, count = int(np.linalg.matrix_rank(given)) if given.size else 0, given.shape[1 - side]
     if rank < count:
         lines = "rows" if rows else "columns"
@@ -329,7 +342,7 @@ class LRSystem(MechanicalSystem):
         """Ad_g^-1 of the basis of d."""
         return _basis(self, g)
 
-    def velocity(self, t: Scalar, g: Element, momentum: Covector) -> Velocity:
+    def velocity(self, t: Scalar, g: Element, momentum: Covector, near: Velocity | None = None) -> Velocity:
         basis = self.basis(t, g)
         return basis @ solve(basis.T @ self.inertia @ basis, basis.T @ momentum)
 

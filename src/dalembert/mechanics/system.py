@@ -7,36 +7,48 @@ Notation: see `dalembert.mechanics`.
 
 from __future__ import annotations
 
+import math
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from html import escape
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, OffConstraint
+from ..errors import IndefiniteMetric, InvalidInput, OffConstraint
 from ..groups import Group
 from ..kernels import compile_function
 from ..numerics import (
     Root,
     array,
     depends,
+    echelon,
     fibre,
     find_root,
+    finite,
     follow_root,
     is_traced,
     null_basis,
+    own_value,
+    real,
+    require_function,
+    require_instance,
+    show,
     solve,
     solve_reduced,
     solve_saddle,
+    vector,
 )
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Float, LinearMap, Number, Parameters, Scalar, Velocity
 
+SINGULAR_METRIC = 1e-13  # an eigenvalue of L_xi_xi on D, in units in which its rows have size 1, that counts as 0
+SPARE_INPUTS = 8  # a force may read so many controls more than there are velocities; more have to be declared
 ADMISSIBLE_TOLERANCE = 1e-9  # how far, relative to the constraint, a start may be off it
 Phi = Callable[[Any, Any], Array]  # (t, g) -> the values (k,) of holonomic constraints
 
@@ -84,27 +96,61 @@ def nearest(group: Group, phi: Phi, metric: Float[Array, "n n"], t: Scalar, g: E
     return group.normalise(group.compose(g, group.exp(root.x[:n] - size))), root
 
 
-def vector(value: Any, size: int, what: str) -> Array:
-    """`value` as a finite vector of `size` numbers, or a clear error."""
-    given = array(value)
-    if given.shape != (size,):
-        raise InvalidInput(f"{what} has shape {given.shape}; allowed: ({size},)")
-    if not is_traced(given) and not np.all(np.isfinite(given)):
-        raise InvalidInput(f"{what} must be finite; given {np.asarray(given).tolist()}")
-    return given
-
-
-class State(NamedTuple):
-    """A point of the motion: time, configuration g, velocity xi in D, momentum, and the increment of the method.
-
-    `increment` is tau^-1(W)/h of a discrete step (the papers' (u, v)); where a method has none it is the velocity.
-    """
-
+class _Point(NamedTuple):
     t: Array
     g: Element
     xi: Array
     momentum: Array
     increment: Array
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class State(_Point):
+    """A point of the motion: time, configuration g, velocity xi in D, momentum, and the increment of the method.
+
+    `increment` is tau^-1(W)/h of a discrete step (the papers' (u, v)); where a method has none it is the velocity.
+    A state is a tuple of these five; beside them it knows its `group`, or None where it was made by hand.
+    """
+
+    group: Group | None = None
+
+    def __new__(
+        cls, t: Any, g: Any, xi: Any, momentum: Any, increment: Any, group: Group | None = None
+    ) -> Self:  # JAX builds states of all that can be a leaf
+        state = super().__new__(cls, t, g, xi, momentum, increment)
+        state.group = group
+        return state
+
+    def _replace(self, **changes: Any) -> Self:
+        return self.tree_unflatten(changes.pop("group", self.group), super()._replace(**changes))
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return (*self, self.group)
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], Group | None]:
+        keys = map(jax.tree_util.GetAttrKey, self._fields)
+        return tuple(zip(keys, self, strict=True)), self.group
+
+    @classmethod
+    def tree_unflatten(cls, group: Group | None, leaves: tuple[Any, ...]) -> Self:
+        t, g, xi, momentum, increment = leaves
+        return cls(t, g, xi, momentum, increment, group)
+
+
+@dataclass(frozen=True)
+class Input:
+    """One control of a system: its name, its unit, and the bounds between which it has to be."""
+
+    name: str
+    unit: str = ""
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name or not isinstance(self.unit, str):
+            raise InvalidInput(f"an input is {self.name!r} in {self.unit!r}; allowed: a name and a unit, as texts")
+        if not (isinstance(self.low, int | float) and isinstance(self.high, int | float) and self.low < self.high):
+            raise InvalidInput(f"input {self.name} has bounds {self.low!r} and {self.high!r}; allowed: low < high")
 
 
 class MechanicalSystem:
@@ -116,6 +162,8 @@ class MechanicalSystem:
     """
 
     group: Group
+    inputs: tuple[Input, ...] | None = ()
+    """What the controls u of the force are, one `Input` each; None where that is not known."""
 
     @abstractmethod
     def L(self, t: Scalar, g: Element, xi: Velocity) -> Number:
@@ -131,7 +179,16 @@ class MechanicalSystem:
 
     @abstractmethod
     def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
-        """The force (n,), a covector on the algebra, under the control u."""
+        """The force (n,), a covector on the algebra, under the control u; None stands for no controls."""
+
+    def zero_controls(self) -> Array:
+        """The controls u where none are given: one zero an input."""
+        if self.inputs is None:
+            raise InvalidInput(
+                "the force depends on controls u whose number is not known: give controls to the run, or say what they "
+                "are with System(..., inputs=...)"
+            )
+        return jnp.zeros(len(self.inputs))
 
     def phi(self, t: Scalar, g: Element) -> Float[Array, " k"]:
         """The holonomic constraints (k,), zero where configurations may be; none by default."""
@@ -188,9 +245,12 @@ class MechanicalSystem:
             raise InvalidInput(f"no configuration with phi = 0 was found near {given}: start from one that is nearer")
         return there
 
-    def velocity(self, t: Scalar, g: Element, momentum: Covector) -> Velocity:
-        """The velocity in D whose momentum agrees with `momentum` on D: L_xi + A^T l = momentum, A xi = b."""
-        return cast(Array, _inverse_legendre(self, t, g, momentum))
+    def velocity(self, t: Scalar, g: Element, momentum: Covector, near: Velocity | None = None) -> Velocity:
+        """The velocity in D whose momentum agrees with `momentum` on D: L_xi + A^T l = momentum, A xi = b.
+
+        Where L is not quadratic in xi, the solution is followed from the velocity `near` (default: rest).
+        """
+        return cast(Array, _inverse_legendre(self, t, g, momentum, self._zero() if near is None else near))
 
     @property
     def quadratic(self) -> bool:
@@ -242,20 +302,23 @@ class MechanicalSystem:
         g = self.group.identity() if g is None else self.group.element(g)
         if (xi is None) == (momentum is None):
             raise InvalidInput("give exactly one of xi (a velocity) and momentum")
-        time = array(t)
+        time = array(finite("t", t))
         if xi is None:
-            xi = _velocity(self, time, g, self._covector(time, g, momentum))
+            xi = self._velocity_of(time, g, momentum)
         xi = vector(xi, self.group.dim, "velocity xi")
         self.require_admissible(time, g, xi)
-        return State(time, g, xi, _momentum(self, time, g, xi), xi)
+        return State(time, g, xi, _momentum(self, time, g, xi), xi, self.group)
 
     def require_admissible(self, t: Scalar, g: Element, xi: Any) -> None:
-        """Refuse a configuration off phi = 0 or a velocity off D, saying how far it is off."""
+        """Refuse a configuration off phi = 0, a velocity off D, or a point where L determines no motion: say why."""
         if is_traced((self, t, g, xi)):
             return
+        require_numbers(self)
         xi = vector(xi, self.group.dim, "velocity xi")
-        rows, off, phi = (np.asarray(value) for value in _constraint(self, t, g, xi))
+        rows, off, phi, metric, energy = (np.asarray(value) for value in _at_start(self, t, g, xi))
         m, k = len(rows), len(phi)
+        if not np.isfinite(rows).all():
+            raise InvalidInput(f"the constraint rows A(t, g) are not finite at the initial state: {rows.tolist()}")
         if m and np.linalg.matrix_rank(rows) < m:
             theirs = f" (the last {k} are the derivative of phi)" if k else ""
             raise InvalidInput(
@@ -267,23 +330,35 @@ class MechanicalSystem:
                 f"the initial configuration {given} is off the holonomic constraint: |phi| = {np.abs(phi).max():.3g}. "
                 f"The nearest one is system.project_configuration(g) = {there}"
             )
+        require_regular(metric, rows, [axis.name for axis in self.group.axes()])
+        if not np.isfinite(energy):
+            raise InvalidInput(
+                f"the energy <L_xi, xi> - L is not finite at the initial state: {energy}. L is not defined there, or "
+                f"the velocity {xi.tolist()} is too large for its square"
+            )
         scale = 1.0 + np.linalg.norm(rows, axis=1) * np.linalg.norm(np.asarray(xi))
-        if np.any(np.abs(off) > ADMISSIBLE_TOLERANCE * scale):
+        if np.any(~(np.abs(off) <= ADMISSIBLE_TOLERANCE * scale)):
             there = np.asarray(_project(self, t, g, xi)).tolist()
             raise OffConstraint(
                 f"the initial velocity {np.asarray(xi).tolist()} is off the constraint: |A xi - b| = "
                 f"{np.abs(off).max():.3g}. The nearest admissible velocity is system.project(g, xi) = {there}"
             )
 
-    def _covector(self, t: Array, g: Element, momentum: Any) -> Array:
-        """All n components of a momentum given by n components, or by its n - m components in the basis of D."""
+    def _velocity_of(self, t: Array, g: Element, momentum: Any) -> Array:
+        """The velocity with a momentum given by n components, or by its n - m components in the basis of D."""
         n, rank = self.group.dim, self.group.dim - self.constraints
-        momentum = array(momentum)
-        if momentum.shape == (n,):
-            return vector(momentum, n, "momentum")
-        if momentum.shape != (rank,):
-            raise InvalidInput(f"momentum has shape {momentum.shape}; allowed: ({n},) or, on D, ({rank},)")
-        return _extend(self.basis(t, g), vector(momentum, rank, "momentum on D"))
+        given = real("momentum", momentum)
+        if given.shape not in ((n,), (rank,)):
+            raise InvalidInput(f"momentum has shape {given.shape}; allowed: ({n},) or, on D, ({rank},)")
+        if given.shape != (n,):
+            given = _extend(self.basis(t, g), given)
+        xi, gap = _velocity(self, t, g, given)
+        if not (is_traced(gap) or np.abs(gap).max(initial=0.0) <= 1e-9 * np.abs(given).max()):
+            raise InvalidInput(
+                f"no velocity in D was found from rest with the momentum {np.asarray(given).tolist()}: give the "
+                "velocity xi instead"
+            )
+        return xi
 
     def basis(self, t: Scalar, g: Element) -> Float[Array, "n r"]:
         """The documented basis (n, n-m) of D at g: the null space of A in reduced echelon form."""
@@ -324,8 +399,11 @@ def html_table(title: str, rows: Mapping[str, Any]) -> str:
 
 # A system is a pytree, so these are compiled once for all systems of a kind; op by op they would take seconds.
 @compile_function
-def _velocity(system: MechanicalSystem, t: Array, g: Element, momentum: Array) -> Array:
-    return system.velocity(t, g, momentum)
+def _velocity(system: MechanicalSystem, t: Array, g: Element, momentum: Array) -> tuple[Array, Array]:
+    """The velocity, and how far its momentum is off the given one along D."""
+    xi = system.velocity(t, g, momentum)
+    rows, gap = system.rows(t, g)(xi), system.momentum(t, g, xi) - momentum
+    return xi, gap - rows.T @ solve(rows @ rows.T, rows @ gap)
 
 
 @compile_function
@@ -355,12 +433,66 @@ def _nearest(system: MechanicalSystem, t: Scalar, g: Element) -> tuple[Element, 
 
 
 @compile_function
-def _constraint(system: MechanicalSystem, t: Scalar, g: Element, xi: Array) -> tuple[Array, Array, Array]:
-    return system.rows(t, g)(xi), system.residual(t, g, xi), system.phi(t, g)
+def _at_start(system: MechanicalSystem, t: Scalar, g: Element, xi: Array) -> tuple[Array, ...]:
+    rows, off, phi = system.rows(t, g)(xi), system.residual(t, g, xi), system.phi(t, g)
+    return rows, off, phi, system.metric(t, g, xi), system.energy(t, g, xi)
+
+
+def require_numbers(system: MechanicalSystem) -> None:
+    """Refuse parameters that are no finite real numbers (truth values may be among them), with their names."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(system):
+        kind = getattr(leaf, "dtype", np.asarray(leaf).dtype).kind
+        if kind not in "iufb" or not np.isfinite(leaf).all():
+            allowed = "finite numbers" if kind in "iufb" else "real numbers"
+            raise InvalidInput(f"{jax.tree_util.keystr(path).lstrip('.')} is {show(leaf)}; allowed: {allowed}")
+
+
+def require_regular(metric: np.ndarray[Any, Any], rows: np.ndarray[Any, Any], names: list[str]) -> None:
+    """Refuse an L_xi_xi that is singular on D = ker A, naming the directions; warn of one that is not positive there.
+
+    The equations of motion have one solution where B^T L_xi_xi B is regular, for the columns B of a basis of D.
+    Velocities are scaled so that rows of L_xi_xi have entries of size 1 (Ruiz 2001): a light coordinate is not a
+    singular one.
+    """
+    if not np.isfinite(metric).all():
+        raise InvalidInput(f"L_xi_xi is not finite at the initial state: {metric.tolist()}; L must have it there")
+    units = np.ones(len(metric))
+    for _ in range(3):
+        size = np.sqrt(np.abs(metric).max(axis=1))
+        size[size == 0.0] = 1.0
+        metric, units = metric / np.outer(size, size), units / size
+    scaled = rows * units
+    basis = np.linalg.svd(scaled / np.linalg.norm(scaled, axis=1, keepdims=True))[2][len(rows) :].T
+    values, vectors = np.linalg.eigh(basis.T @ metric @ basis)
+    singular, negative = np.abs(values) <= SINGULAR_METRIC, values < 0.0
+
+    def directions(which: np.ndarray[Any, Any]) -> str:
+        """Combinations of the components that span these eigenvectors, each with as few of them as can be."""
+        reduced, pivots = echelon((units[:, None] * (basis @ vectors[:, which])).T)
+        texts = []
+        for row in reduced[np.argsort(pivots)]:
+            terms = [(f"{c:+.4g}", name) for c, name in zip(row, names, strict=True) if abs(c) > 1e-8]
+            text = " ".join(f"{c[0]} {name if c[1:] == '1' else f'{c[1:]} {name}'}" for c, name in terms)
+            texts.append(text.removeprefix("+ "))
+        return ", ".join(texts)
+
+    if singular.any():
+        raise InvalidInput(
+            f"L_xi_xi is singular on D at the initial state, in the directions of {directions(singular)}: L has no "
+            "mass there, and nothing determines the motion. Add the kinetic energy, or a constraint"
+        )
+    if negative.any():
+        kind = "negative definite" if negative.all() else "indefinite"
+        warnings.warn(
+            f"L_xi_xi is {kind} on D at the initial state: negative in the directions of {directions(negative)}. The "
+            "equations of motion have one solution, but the energy bounds no velocity, and methods may fail",
+            IndefiniteMetric,
+            stacklevel=2,
+        )
 
 
 @jax.jit  # traced once for all its uses
-def _inverse_legendre(system: MechanicalSystem, t: Scalar, g: Element, momentum: Array) -> Array:
+def _inverse_legendre(system: MechanicalSystem, t: Scalar, g: Element, momentum: Array, near: Array) -> Array:
     rows = system.A(t, g)
     n, m = system.group.dim, rows.shape[0]
 
@@ -368,9 +500,10 @@ def _inverse_legendre(system: MechanicalSystem, t: Scalar, g: Element, momentum:
         return jnp.concatenate([system.momentum(t, g, x[:n]) + rows.T @ x[n:] - momentum, system.residual(t, g, x[:n])])
 
     # For the usual Lagrangian, quadratic in xi, these equations are linear. For others a full Newton step may leave the
-    # domain of L: follow the momentum from that of rest.
+    # domain of L: follow the momentum from that of `near`.
     if not system.quadratic:
-        return follow_root(mismatch, jnp.zeros(n + m)).x[:n]
+        root = follow_root(mismatch, jnp.concatenate([near, jnp.zeros(m)]))
+        return jnp.where(root.converged, root.x[:n], jnp.nan)
     rest = jnp.zeros(n)
     return system._saddle(t, g, rest, momentum - system.momentum(t, g, rest), -system.residual(t, g, rest))[0]
 
@@ -381,15 +514,55 @@ def _tangency(system: MechanicalSystem, t: Scalar, g: Element) -> tuple[Array, A
 
 
 @lru_cache(maxsize=1024)
-def _traced_once(function: Callable[..., Array]) -> Callable[..., Array]:
+def _traced_once(function: Callable[..., Array], words: str, kinds: str = "iuf") -> Callable[..., Array]:
     """The function as one call: a step differentiates a Lagrangian thirty times, but JAX then traces it once."""
-    return jax.jit(function)
+    return jax.jit(wraps(function)(partial(own_value, words, function, kinds=kinds)))
+
+
+def shaped(words: str, value: Array, shape: tuple[int, ...]) -> Array:
+    """A value of a user's function, refused where it has another shape: JAX would spread a number over a vector."""
+    if value.shape != shape:
+        raise InvalidInput(f"{words} gave shape {value.shape}; allowed: {shape}")
+    return value
+
+
+def _declare_inputs(given: Any) -> tuple[Input, ...]:
+    """The inputs that a user names by their number, by names, or as `Input`."""
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        return tuple(Input(f"u{k + 1}") for k in range(given))
+    if isinstance(given, tuple | list) and all(isinstance(each, str | Input) for each in given):
+        made = tuple(Input(each) if isinstance(each, str) else each for each in given)
+        if len({each.name for each in made}) == len(made):
+            return made
+    raise InvalidInput(f"inputs is {given!r}; allowed: their number, their names, or a list of Input, no name twice")
+
+
+def _infer_inputs(system: System) -> tuple[Input, ...] | None:
+    """The inputs that `force` reads, found by tracing it with controls of every width; None where it cannot be told.
+
+    A force that picks entries takes every width from some number on, and that is theirs. Otherwise it takes one width
+    alone, apart from 1, which spreads over a vector.
+    """
+    wide = system.group.dim + SPARE_INPUTS
+    widths = [width for width in (*range(wide), 4 * wide) if _takes(system, np.zeros(width))]
+    return _declare_inputs(min(widths) if 4 * wide in widths else max(widths)) if widths else None
+
+
+def _takes(system: System, u: np.ndarray[Any, Any]) -> bool:
+    """Whether the force can be traced under the controls u and gives a covector."""
+    force, n = cast(Callable[..., Array], system.force), system.group.dim
+    given = (0.0, system.group.identity(), np.zeros(n), system.parameters)
+    try:
+        made = jax.eval_shape(lambda t, g, xi, p: jnp.asarray(force(t, g, xi, u, p)), *given)
+    except Exception:  # whatever a user's function raises for controls that are not its own
+        return False
+    return bool(made.shape == (n,))
 
 
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=("parameters",),
-    meta_fields=("group", "lagrangian", "constraint", "drift", "force", "holonomic"),
+    meta_fields=("group", "lagrangian", "constraint", "drift", "force", "holonomic", "inputs"),
 )
 @dataclass(frozen=True, eq=False)
 class System(MechanicalSystem):
@@ -397,7 +570,9 @@ class System(MechanicalSystem):
 
     `force(t, g, xi, u, p)` is a covector. `constraint=None` leaves the system free. `holonomic(t, g, p)` -> phi (k,)
     keeps configurations on phi = 0; its derivative gives the last k rows of A and b. `parameters` is the pytree p:
-    ensembles, sweeps and gradients reach it.
+    ensembles, sweeps and gradients reach it. `inputs` says what the controls u are: their number, their names, or an
+    `Input` each with name, unit and bounds. If it is left out, `force` is traced to find how many it reads. u is an
+    array with one entry an input, and zero where a run has no controls.
     """
 
     group: Group
@@ -408,9 +583,21 @@ class System(MechanicalSystem):
     drift: Callable[..., Array] | None = None
     force: Callable[..., Array] | None = None
     holonomic: Callable[..., Array] | None = None
+    inputs: Any = "infer"
+
+    def __post_init__(self) -> None:
+        require_instance("group", self.group, Group, "a group")
+        require_function("lagrangian", self.lagrangian, "(t, g, xi, p)", optional=False)
+        for name in ("constraint", "drift", "force", "holonomic"):
+            require_function(name, getattr(self, name), "(t, g, xi, u, p)" if name == "force" else "(t, g, p)")
+        if self.inputs == "infer":
+            object.__setattr__(self, "inputs", () if self.force is None else _infer_inputs(self))
+        elif self.inputs is not None:
+            object.__setattr__(self, "inputs", _declare_inputs(self.inputs))
 
     def L(self, t: Scalar, g: Element, xi: Velocity) -> Number:
-        return _traced_once(self.lagrangian)(t, g, xi, self.parameters)
+        words = "lagrangian(t, g, xi, p)"
+        return shaped(words, _traced_once(self.lagrangian, words, "f")(t, g, xi, self.parameters), ())
 
     def A(self, t: Scalar, g: Element) -> LinearMap:
         rows = self._rows(t, g)
@@ -423,7 +610,7 @@ class System(MechanicalSystem):
     def phi(self, t: Scalar, g: Element) -> Float[Array, " k"]:
         if self.holonomic is None:
             return jnp.zeros(0)
-        value = jnp.asarray(self.holonomic(t, g, self.parameters))
+        value = own_value("holonomic(t, g, p)", self.holonomic, t, g, self.parameters)
         if value.ndim != 1 or value.shape[0] >= self.group.dim:
             raise InvalidInput(
                 f"holonomic(t, g, p) gave shape {value.shape}; allowed: (k,) with k < {self.group.dim}, one entry for "
@@ -435,7 +622,7 @@ class System(MechanicalSystem):
         """The nonholonomic rows of A."""
         if self.constraint is None:
             return jnp.zeros((0, self.group.dim))
-        rows = jnp.asarray(_traced_once(self.constraint)(t, g, self.parameters))
+        rows = _traced_once(self.constraint, "constraint(t, g, p)")(t, g, self.parameters)
         room = self.group.dim - self.holonomic_constraints
         if rows.ndim != 2 or rows.shape[1] != self.group.dim or rows.shape[0] >= room:
             raise InvalidInput(
@@ -449,7 +636,7 @@ class System(MechanicalSystem):
         m = self._rows(t, g).shape[0]
         if self.drift is None:
             return jnp.zeros(m)
-        value = jnp.asarray(self.drift(t, g, self.parameters))
+        value = own_value("drift(t, g, p)", self.drift, t, g, self.parameters)
         if value.shape != (m,):
             raise InvalidInput(f"drift(t, g, p) gave shape {value.shape}; allowed: ({m},), one entry a constraint row")
         return value
@@ -457,4 +644,8 @@ class System(MechanicalSystem):
     def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
         if self.force is None:
             return jnp.zeros(self.group.dim)
-        return jnp.asarray(self.force(t, g, xi, u, self.parameters))
+        words, given = "force(t, g, xi, u, p)", u
+        if u is None:  # where no width of u will do, say what is wrong with the force
+            given = jnp.zeros(self.group.dim + SPARE_INPUTS) if self.inputs is None else self.zero_controls()
+        value = own_value(words, self.force, t, g, xi, given, self.parameters)
+        return shaped(words, value, (self.group.dim,))

@@ -1,7 +1,9 @@
-"""Numbers that a user gives: read as arrays, checked, refused with what is allowed."""
+"""What a user gives, numbers and functions: read, checked, and refused by name with what is allowed."""
 
 from __future__ import annotations
 
+import inspect
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, NumericalFailure
+from ..kernels import LoweringError
 
 TOLERANCE = 1e-8  # by which a matrix that a user gives may be off its group
+MAX_SHOWN = 200  # characters of a value in a message
 
 
 def is_traced(value: Any) -> bool:
@@ -39,10 +43,66 @@ def diagonal(entries: Any) -> Array:
     return array(namespace(given).diag(given))
 
 
+def show(value: Any) -> str:
+    """What was given, for a message: a class or a function by its name, anything else as Python writes it, cut."""
+    if inspect.isclass(value) or inspect.isroutine(value):
+        kind = "class" if inspect.isclass(value) else "method" if inspect.ismethod(value) else "function"
+        return f"the {kind} {value.__name__}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+def require_instance(name: str, value: Any, kind: type[Any], allowed: str) -> None:
+    """Refuse what is not of this class; of a class or function that makes one, say that it has to be called."""
+    if isinstance(value, kind):
+        return
+    hint = ""
+    if (inspect.isclass(value) and issubclass(value, kind)) or inspect.isfunction(value):
+        parameters = inspect.signature(value).parameters.values()
+        needed = any(each.default is each.empty and each.kind < each.VAR_POSITIONAL for each in parameters)
+        hint = f", such as {value.__name__}({'...' * needed})"
+    raise InvalidInput(f"{name} is {show(value)}; allowed: {allowed}{hint}")
+
+
+def require_function(name: str, value: Any, arguments: str, *, optional: bool = True) -> None:
+    """Refuse what cannot be called; None stands for no function where it is `optional`."""
+    if not (callable(value) or (optional and value is None)):
+        raise InvalidInput(f"{name} is {show(value)}; allowed: a function of {arguments}{' or None' * optional}")
+
+
+def read_reals(value: Any) -> Any:
+    """The array of real numbers that `value` is, as NumPy or JAX reads it; None where it is not one."""
+    try:
+        given: Any = jnp.asarray(value) if is_traced(value) else np.asarray(value)
+        if given.dtype.kind == "O" and all(isinstance(x, numbers.Real) and x not in (True, False) for x in given.flat):
+            given = given.astype(float)  # whole numbers beyond 64 bits, and fractions
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return given if given.dtype.kind in "iuf" else None
+
+
+def real(name: str, value: Any) -> Array:
+    """`value` as an array of finite doubles, or a clear error: complex numbers, truth values and text are refused."""
+    given = read_reals(value)
+    if given is None:
+        raise InvalidInput(f"{name} is {show(value)}; allowed: real numbers")
+    if not is_traced(given) and not np.isfinite(given).all():
+        raise InvalidInput(f"{name} must be finite; given {show(given.tolist())}")
+    return array(given)
+
+
+def vector(value: Any, size: int, name: str) -> Array:
+    """`value` as a finite vector of `size` numbers, or a clear error."""
+    given = real(name, value)
+    if given.shape != (size,):
+        raise InvalidInput(f"{name} has shape {given.shape}; allowed: ({size},)")
+    return given
+
+
 def positive_int(name: str, value: Any) -> int:
     """`value` as a whole number of at least 1, or a clear error."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise InvalidInput(f"{name} is {value!r}; allowed: a whole number of at least 1")
+        raise InvalidInput(f"{name} is {show(value)}; allowed: a whole number of at least 1")
     return int(value)
 
 
@@ -61,30 +121,41 @@ def finite(name: str, value: Any) -> Array:
     return _one(name, value, lambda x: True, "one finite number")
 
 
+def not_zero(name: str, value: Any) -> Array:
+    """`value` as one finite number but 0, or a clear error."""
+    return _one(name, value, lambda x: x != 0, "any finite number but 0")
+
+
 def _one(name: str, value: Any, is_allowed: Callable[[Any], bool], description: str) -> Array:
-    traced = isinstance(value, jax.core.Tracer)
-    # Models compute with it, and op by op JAX would compile.
-    number: Any = jnp.asarray(value, float) if traced else np.asarray(value, float)[()]
-    if number.ndim or (not traced and not (np.isfinite(number) and is_allowed(number))):
-        raise InvalidInput(f"{name} is {value!r}; allowed: {description}")
+    number = read_reals(value)
+    if number is None or number.ndim:
+        raise InvalidInput(f"{name} is {show(value)}; allowed: {description}")
+    if is_traced(number):
+        return jnp.asarray(number, float)
+    number = number.astype(float)[()]  # Models compute with it, and op by op JAX would compile.
+    if not (np.isfinite(number) and is_allowed(number)):
+        raise InvalidInput(f"{name} is {show(value)}; allowed: {description}")
     checked: Array = number
     return checked
+
+
+def require_range(name: str, value: Any, low: float, high: float) -> None:
+    """Refuse what is not a number from `low` to `high`."""
+    if isinstance(value, bool) or not (isinstance(value, int | float) and low <= value <= high):
+        raise InvalidInput(f"{name} is {show(value)}; allowed: a number in [{low:g}, {high:g}]")
 
 
 def parse(value: Any, group: str, shapes: dict[tuple[int, ...], str]) -> Array:
     """An array-like of finite real numbers with one of the allowed shapes, as a float array."""
     choices = " or ".join(f"{what} of shape {shape}" for shape, what in shapes.items())
     allowed = f"an element of {group} must be {choices}"
-    try:
-        given = jnp.asarray(value) if is_traced(value) else np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{allowed}, but {value!r} was given") from error
-    if given.dtype.kind not in "iuf":
-        raise InvalidInput(f"{allowed}, of real numbers, but {value!r} was given")
+    given = read_reals(value)
+    if given is None:
+        raise InvalidInput(f"{allowed}, of real numbers, but {show(value)} was given")
     if given.shape not in shapes:
         raise InvalidInput(f"{allowed}, but an array of shape {given.shape} was given")
     if not is_traced(given) and not np.isfinite(given).all():
-        raise InvalidInput(f"{allowed}, finite, but {given.tolist()} was given")
+        raise InvalidInput(f"{allowed}, finite, but {show(given.tolist())} was given")
     return array(given)
 
 
@@ -94,7 +165,7 @@ def require_rotation(matrix: Any, group: str) -> None:
         return
     rotation = np.asarray(matrix)
     defect = np.linalg.norm(rotation.T @ rotation - np.eye(len(rotation)))
-    if defect > TOLERANCE:
+    if not defect <= TOLERANCE:
         raise InvalidInput(f"a rotation in {group} must satisfy |R^T R - 1| <= {TOLERANCE:g}, but it is {defect:.3g}")
     if np.linalg.det(rotation) < 0:
         raise InvalidInput(f"a rotation in {group} must have determinant +1, but a reflection (-1) was given")
@@ -107,3 +178,48 @@ def normalised(group: Any, g: Array) -> Array:
 
 
 _normalise = jax.jit(lambda group, g: group.normalise(g))
+
+MISTAKES = {
+    jax.errors.TracerBoolConversionError: "asks whether a number that JAX traces is true (if, while, and, or, min, "
+    "max): use jnp.where(condition, this, that), jnp.minimum, jnp.logical_and",
+    jax.errors.TracerArrayConversionError: "gives a number that JAX traces to NumPy: use jax.numpy (jnp.sin, ...)",
+    jax.errors.TracerIntegerConversionError: "takes a number that JAX traces as an index: use jnp.array(...)[index]",
+    jax.errors.ConcretizationTypeError: "asks for the value of a number that JAX traces (float, int, math): use "
+    "jax.numpy (jnp.sqrt, jnp.floor)",
+    jax.errors.UnexpectedTracerError: "uses a number that it kept from another call: return it, keep nothing",
+}
+"""What a function does that JAX cannot trace, by the exception that comes of it."""
+
+
+def call_own(words: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """function(*arguments) of a user, whose exceptions become sentences; `words` say how it is called: "f(t, g)"."""
+    try:
+        return function(*arguments)
+    except (InvalidInput, NumericalFailure, LoweringError):
+        raise
+    except Exception as error:  # whatever a user's code may raise
+        for kind, mistake in MISTAKES.items():
+            if isinstance(error, kind):
+                raise InvalidInput(f"{words} {mistake}") from error
+        try:
+            inspect.signature(function).bind(*arguments)
+        except TypeError:
+            takes = inspect.signature(function)
+            raise InvalidInput(f"the function is called as {words}, but it takes {takes}") from error
+        except ValueError:  # it has no signature
+            pass
+        said = str(error).strip().partition("\n")[0]
+        raise InvalidInput(f"{words} fails: {type(error).__name__}: {said}") from error
+
+
+def own_value(words: str, function: Callable[..., Any], *arguments: Any, kinds: str = "iuf") -> Array:
+    """The array that a user's function gives; `kinds` are the kinds of numbers that it may be of."""
+    value = call_own(words, function, *arguments)
+    try:
+        made = jnp.zeros(0, bool) if value is None else jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{words} gave {show(value)}; allowed: real numbers") from error
+    if made.dtype.kind not in kinds:
+        given = "None" if value is None else f"numbers of type {made.dtype}"
+        raise InvalidInput(f"{words} gave {given}; allowed: real numbers (of type {jnp.zeros(()).dtype})")
+    return made if made.dtype.kind == "f" else made.astype(float)
