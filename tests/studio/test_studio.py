@@ -167,6 +167,17 @@ def test_who_does_not_wait_is_not_served():
         integrate(job, 100, lambda: True)
 
 
+def test_a_run_is_given_up_when_it_is_foreseen_to_take_too_long(monkeypatch):
+    monkeypatch.setattr("dalembert.studio.requests.FORECAST_SECONDS", 0.05)
+    config = {**SLEIGH, "run": {"step": 1e-4, "steps": 9_000_000}}
+    integrate(OPENED.job({**SLEIGH, "run": {"step": 1e-4, "steps": 1}}), 1)
+    with pytest.raises(InvalidInput, match=r"takes longer than 0\.3 s: take fewer steps") as fault:
+        integrate(OPENED.job(config), 100_000, opened=StudioInput(max_seconds=0.3))
+    assert fault.value.place == "run.steps"
+    with pytest.raises(InvalidInput, match="MiB"):
+        integrate(OPENED.job(config), 1)
+
+
 def test_the_constraint_fills_in_what_it_determines():
     answer = show(changed("initial.velocity", [0.5, 1.0, None]) | {"complete": True}, OPENED)
     assert answer["initial"] == {"velocity": [0.5, 1.0, 0.0]} or answer["initial"] == {}

@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -17,9 +20,11 @@ from dalembert.cli.app import app
 from dalembert.errors import InvalidInput
 from dalembert.studio.catalogue import example
 from dalembert.studio.requests import StudioInput
-from dalembert.studio.server import MAX_BYTES, MAX_WAITING, Studio, open_studio
+from dalembert.studio.server import MAX_BYTES, Handler, Studio, open_studio
+from dalembert.studio.workers import WORKERS
 
 JSON = {"Content-Type": "application/json"}
+MAX_STEPS = 9_999_999
 SLEIGH = {**example("chaplygin-sleigh"), "run": {"step": 0.1, "steps": 10}}
 
 
@@ -35,13 +40,13 @@ def serving(opened: StudioInput, host: str = "127.0.0.1"):
 
 @pytest.fixture(scope="module")
 def studio():
-    with serving(StudioInput(max_steps=1000)) as server:
+    with serving(StudioInput(max_steps=MAX_STEPS)) as server:
         yield server
 
 
 def ask(server, method: str, path: str, body=None, headers=()):
     """Status, headers and content of an answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=90)
     try:
         text = body if body is None or isinstance(body, str) else json.dumps(body)
         connection.request(method, path, text, dict(headers))
@@ -123,8 +128,8 @@ def test_a_post_must_be_json_of_a_reasonable_size(studio):
 def test_a_show_and_what_is_wrong_with_one(studio):
     status, answer = post(studio, "/api/show", {"config": SLEIGH, "frames": 10})
     assert status == 200 and answer["runs"][0]["status"] == "ok"
-    status, answer = post(studio, "/api/show", {"config": {**SLEIGH, "run": {"step": 0.1, "steps": 1001}}})
-    assert status == 400 and answer["error"]["place"] == "run.steps" and "1000" in answer["error"]["message"]
+    status, answer = post(studio, "/api/show", {"config": {**SLEIGH, "run": {"step": 0.1, "steps": MAX_STEPS + 1}}})
+    assert status == 400 and answer["error"]["place"] == "run.steps" and str(MAX_STEPS) in answer["error"]["message"]
     status, answer = post(studio, "/api/show", {"config": {**SLEIGH, "system": {"python": "x.py:make"}}})
     assert status == 400 and answer["error"]["place"] == "system"
 
@@ -137,42 +142,187 @@ def test_a_file_comes_as_an_attachment(studio):
     assert post(studio, "/api/save", {"request": {"config": SLEIGH}, "kind": "../x"})[0] == 400
 
 
-def test_lost_connections_and_waiting_ones(studio):
-    body = json.dumps({"config": SLEIGH}).encode()
-    head = f"POST /api/show HTTP/1.1\r\nHost: 127.0.0.1:{studio.server_port}\r\nContent-Type: application/json\r\n"
-    with studio.running:  # somebody simulates; the next one waits, and goes
-        with socket.create_connection(("127.0.0.1", studio.server_port)) as page:
-            page.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        for _ in range(MAX_WAITING):
-            assert studio.waiting.acquire(timeout=5)  # the place of the one that went is free again
-        assert post(studio, "/api/show", {"config": SLEIGH})[0] == 503
-        for _ in range(MAX_WAITING):
-            studio.waiting.release()
+def open_post(server, body) -> socket.socket:
+    """A connection on which a show is asked for, and on which nobody reads."""
+    text = json.dumps(body).encode()
+    head = f"POST /api/show HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\nContent-Type: application/json\r\n"
+    page = socket.create_connection(("127.0.0.1", server.server_port))
+    page.sendall(f"{head}Content-Length: {len(text)}\r\n\r\n".encode() + text)
+    return page
+
+
+def until(condition, seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_a_page_that_leaves_gives_back_its_worker(studio):
+    endless = {**SLEIGH, "method": {"name": "adaptive"}, "run": {"step": 1e3, "t_end": 1e5}}  # its steps are smaller
+    with serving(StudioInput()) as server:
+        page = open_post(server, {"config": endless})
+        assert until(lambda: server.workers.turns._value == WORKERS - 1)
+        page.close()
+        assert until(lambda: server.workers.turns._value == WORKERS)
+        assert post(server, "/api/show", {"config": SLEIGH, "frames": 10})[0] == 200
+
+
+def test_half_a_request_holds_nobody_up(studio):
     with socket.create_connection(("127.0.0.1", studio.server_port)) as page:
-        page.sendall(f"{head}Content-Length: 100000\r\n\r\n".encode())  # and no body
-    assert post(studio, "/api/show", {"config": SLEIGH, "frames": 10})[0] == 200
+        page.sendall(f"POST /api/show HTTP/1.1\r\nHost: 127.0.0.1:{studio.server_port}\r\nContent-Le".encode())
+        assert post(studio, "/api/show", {"config": SLEIGH, "frames": 10})[0] == 200
 
 
-def test_several_tabs_at_once(studio):
-    codes: list[int] = []
-    tabs = [
-        threading.Thread(target=lambda: codes.append(post(studio, "/api/show", {"config": SLEIGH, "frames": 5})[0]))
-        for _ in range(MAX_WAITING)
-    ]
-    for tab in tabs:
-        tab.start()
-    for tab in tabs:
-        tab.join()
-    assert codes == [200] * MAX_WAITING
+def test_fifty_clients_at_once(studio):
+    def show_run(number: int) -> int:
+        body = {"config": {**SLEIGH, "run": {"step": 0.1, "steps": 10 + number}}, "frames": 5}
+        return post(studio, "/api/show", body)[0]
+
+    with ThreadPoolExecutor(50) as clients:
+        assert list(clients.map(show_run, range(50))) == [200] * 50
+
+
+CHAIN = {"system": {"name": "pendulum-chain", "masses": [1.0] * 400, "lengths": [1.0] * 400}}
+CHAIN |= {"initial": {"velocity": [0.0] * 800}, "method": {"name": "lagrange-dalembert"}, "run": SLEIGH["run"]}
+WEDGES = [
+    ({**SLEIGH, "method": {"name": "adaptive"}, "run": {"step": 0.05, "t_end": 1e12}}, "run.t_end"),
+    ({**SLEIGH, "run": {"step": 1e-9, "t_end": 10}}, "run.t_end"),
+    ({**SLEIGH, "run": {"step": 0.1, "steps": 10**7}}, "run.steps"),
+    ({**SLEIGH, "run": {"step": 0.1, "steps": 1e300}}, "run.steps"),
+    (CHAIN, "initial.velocity"),
+    ({**CHAIN, "initial": {"momentum": [0.0] * 65}}, "initial.momentum"),
+    ({**SLEIGH, "system": {"name": "suslov", "inertia": [[1.0] * 100] * 100}}, "system.inertia"),
+]
+
+
+@pytest.mark.parametrize(("config", "place"), WEDGES)
+def test_what_is_too_much_is_counted_before_any_work(studio, config, place, monkeypatch):
+    monkeypatch.setattr(studio, "ask", None)
+    for path, body in (("/api/show", {"config": config}), ("/api/save", {"kind": "nc", "request": {"config": config}})):
+        status, answer = post(studio, path, body)
+        assert status == 400 and answer["error"]["place"] == place and "at most" in answer["error"]["message"]
+
+
+def test_what_cannot_be_counted_is_stopped_and_others_go_on(studio, monkeypatch):
+    """A run whose steps shrink, and a system that compiles for minutes."""
+    chain = {**CHAIN, "system": {"name": "pendulum-chain", "masses": [1.0] * 16, "lengths": [1.0] * 16}}
+    chain["initial"] = {"velocity": [0.0, 0.1] * 16, "configuration": [x for k in range(16) for x in (k + 1.0, 0.0)]}
+    slow = {**SLEIGH, "method": {"name": "adaptive"}, "run": {"step": 1e3, "t_end": 1e9}}
+    monkeypatch.setattr(studio.workers, "seconds", 5.0)
+    with ThreadPoolExecutor(2) as clients:
+        asked = [clients.submit(post, studio, "/api/show", {"config": config}) for config in (slow, chain)]
+        assert until(lambda: studio.workers.turns._value == WORKERS - 2)
+        assert post(studio, "/api/show", {"config": SLEIGH, "frames": 10})[0] == 200
+        assert not asked[1].done()
+        for status, answer in (future.result() for future in asked):
+            assert status == 400 and re.search("longer than 5 s|more than 9999999 steps", answer["error"]["message"])
+    assert studio.workers.turns._value == WORKERS
+
+
+NAMES = ["x" * 3000, ["a"], {"a": 1}, 7, None, True]
+NUMBERS = [
+    10**400,
+    -(10**30),
+    1e400,
+    -1e301,
+    "1e400",
+    [[[[[[[[[[1]]]]]]]]]],
+    {"0": 1},
+    [],
+    [None],
+    {},
+    True,
+    "",
+    1e-320,
+]
+
+
+@pytest.mark.parametrize("place", ["system.name", "method.name", "system.a", "run.step", "run.steps", "run.t_end"])
+def test_every_bad_value_is_answered_with_a_sentence(studio, place):
+    check_bad_values(studio, place)
+
+
+@pytest.mark.parametrize("place", ["run.t0", "run.backend", "run.save_every", "initial.velocity", "method.retraction"])
+def test_every_other_bad_value_is_answered_with_a_sentence(studio, place):
+    check_bad_values(studio, place)
+    check_bad_values(studio, "initial.configuration")
+
+
+def check_bad_values(studio, place: str) -> None:
+    section, key = place.split(".")
+    for value in NAMES + NUMBERS:
+        config = {**SLEIGH, section: {**SLEIGH[section], key: value}}
+        text = json.dumps({"config": config, "frames": 5}).replace("Infinity", "1e400")
+        status, answer = post(studio, "/api/show", text)
+        assert status in (200, 400), (place, value, answer)
+        assert status == 200 or 10 < len(answer["error"]["message"]) < 2000
+
+
+@pytest.mark.parametrize(
+    "body", [[], 3, {}, {"config": []}, {"config": {"system": 3}}, {"against": 3, "config": SLEIGH}]
+)
+def test_every_other_shape_is_answered_with_a_sentence(studio, body):
+    for path, sent in (("/api/show", body), ("/api/save", {"kind": "nc", "request": body}), ("/api/save", body)):
+        status, answer = post(studio, path, sent)
+        assert status == 400 and answer["error"]["message"]
+    for extra in ({"frames": 10**400}, {"frames": [2]}, {"saved": True}, {"x" * 3000: 1}):
+        assert post(studio, "/api/show", {"config": SLEIGH, **extra})[0] == 400
+    assert ask(studio, "GET", f"/api/system?name={'x' * 3000}")[0] == 400
+
+
+def test_more_idle_connections_than_select_can_watch(studio):
+    pages = []
+    try:
+        for _ in range(1100):
+            pages.append(socket.create_connection(("127.0.0.1", studio.server_port)))
+        assert post(studio, "/api/show", {"config": SLEIGH, "frames": 10})[0] == 200
+    finally:
+        for page in pages:
+            page.close()
+
+
+def test_too_many_connections_are_told():
+    with serving(StudioInput()) as server:
+        server.places = threading.BoundedSemaphore(1)
+        with socket.create_connection(("127.0.0.1", server.server_port)):
+            assert until(lambda: server.places._value == 0)
+            status, headers, content = ask(server, "GET", "/")
+            assert status == 503 and b"too many connections" in content and headers["Retry-After"] == "1"
+        assert until(lambda: server.places._value == 1) and ask(server, "GET", "/")[0] == 200
+
+
+def test_an_idle_connection_is_closed(studio, monkeypatch):
+    monkeypatch.setattr(Handler, "timeout", 0.2)
+    with socket.create_connection(("127.0.0.1", studio.server_port), timeout=5) as page:
+        assert page.recv(1) == b""
+
+
+def test_the_default_port_is_left_out_of_names(studio, monkeypatch):
+    monkeypatch.setattr(studio, "server_port", 80)
+    port = http.client.HTTPConnection("127.0.0.1", studio.socket.getsockname()[1], timeout=30)
+    for host, origin, wanted in [
+        ("127.0.0.1", "http://127.0.0.1", 200),
+        ("localhost:80", "http://localhost", 200),
+        ("[::1]", None, 200),
+        ("127.0.0.1", "http://127.0.0.1:8314", 403),
+        ("evil.example", "http://evil.example", 403),
+        ("127.0.0.1:8314", None, 403),
+    ]:
+        port.request("GET", "/", headers={"Host": host} | ({} if origin is None else {"Origin": origin}))
+        answer = port.getresponse()
+        answer.read()
+        assert answer.status == wanted, (host, origin)
+    port.close()
 
 
 def test_the_first_show_is_prepared():
     with serving(StudioInput(SLEIGH)) as server:
         server.prepare()
         start = json.loads(ask(server, "GET", "/api/catalogue")[2])["start"]
-        assert server.first_show({**start, "complete": True}) is not None
+        assert server.first_show({**start, "complete": True}).code == 200
         assert server.first_show({**start, "frames": 7}) is None
-        assert post(server, "/api/show", start)[1] == server.first_show(start)
+        assert post(server, "/api/show", start)[1] == json.loads(server.first_show(start).content)
 
 
 def test_a_port_in_use(studio):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from ..errors import InvalidInput
 from ..io.config import load_job, read_config
 from ..studio.catalogue import start
 from ..studio.presentation import show
-from ..studio.requests import StudioInput, frames_of_file
+from ..studio.requests import MAX_SECONDS, MAX_STEPS, StudioInput, frames_of_file
 from ..studio.server import export as export_page
 from ..studio.server import open_studio
 from .app import app, examples
@@ -37,14 +37,17 @@ def studio(
     port: Annotated[int | None, typer.Option(help="The port. Default: 8314, or the next that is free.")] = None,
     host: Annotated[str, typer.Option(help=HOST_HELP)] = "127.0.0.1",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")] = False,
-    max_steps: Annotated[int, typer.Option(help="The most steps that a run on the page may have.")] = 10_000_000,
+    max_steps: Annotated[int, typer.Option(help="The most steps that a run on the page may have.")] = MAX_STEPS,
+    max_seconds: Annotated[
+        float, typer.Option(help="The most processor time that the page may ask for.")
+    ] = MAX_SECONDS,
     export: Annotated[Path | None, typer.Option(help=EXPORT_HELP)] = None,
 ) -> None:
     """See the motion in the browser: pick a system and a method, move a slider, watch what is kept.
 
     The page is served on this machine alone and runs no code but dalembert's. Ctrl-C ends it.
     """
-    given = _studio_input(file, max_steps)
+    given = _studio_input(file, max_steps, max_seconds)
     if export is not None:
         path = export_page(show(start(given), given), export)
         print(f"wrote {path}: open it in a browser, it plays offline")
@@ -62,16 +65,18 @@ def studio(
             print("\ndalembert studio: ended")
 
 
-def _studio_input(file: Path | None, max_steps: int) -> StudioInput:
+def _studio_input(file: Path | None, max_steps: int, max_seconds: float) -> StudioInput:
     """What the page starts from, checked before anything is served."""
-    if max_steps < 1:
-        raise InvalidInput(f"--max-steps is {max_steps}; allowed: a whole number of at least 1")
+    if max_steps < 1 or not 1 <= max_seconds <= 86_400:
+        given = f"--max-steps is {max_steps} and --max-seconds {max_seconds}"
+        raise InvalidInput(f"{given}; allowed: a whole number of at least 1, and 1 to 86400")
+    limits: dict[str, Any] = {"max_steps": max_steps, "max_seconds": max_seconds}
     if file is None:
-        return StudioInput(max_steps=max_steps)
+        return StudioInput(**limits)
     if file.suffix == ".toml":
         load_job(file)
-        return StudioInput(read_config(file), file.parent, None, max_steps)
+        return StudioInput(read_config(file), file.parent, **limits)
     if file.suffix in (".nc", ".zarr"):
         frames_of_file(file, 2)
-        return StudioInput(None, file.parent, file, max_steps)
+        return StudioInput(None, file.parent, file, **limits)
     raise InvalidInput(f"{file} is neither a configuration (.toml) nor a data file (.nc, .zarr)")

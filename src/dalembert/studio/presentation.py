@@ -67,9 +67,8 @@ def show(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lamb
     if saved is not None:
         still = requests.frames_of_file(saved, frames)
         return _show([still], [_file_summary(saved, still)], saved.name, "")
-    request, velocity = requests.complete_velocity(request, opened) if request.get("complete") else (request, None)
-    jobs = requests.jobs_of(request, opened)
-    done = [requests.integrate(job, requests.frame_interval(job, frames), cancelled) for job in jobs]
+    jobs, velocity = requests.jobs_of(request, opened)
+    done = [requests.integrate(job, requests.frame_interval(job, frames), cancelled, opened) for job in jobs]
     times = max((np.asarray(run.t) for run, *_ in done), key=lambda t: abs(t[-1] - t[0]))
     runs, summaries = [], []
     for k, ((run, balance, seconds), job) in enumerate(zip(done, jobs, strict=True)):

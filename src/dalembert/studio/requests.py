@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -28,20 +29,19 @@ from ..models import MODELS
 from ..plotting.style import COLOURS
 from ..simulation import Conservation, Run, simulate
 from .view import Array
+from .workers import Cancelled
 
 DEFAULT_FRAMES, MAX_FRAMES = 600, 4000
-MAX_STEPS = 10_000_000
-MAX_SECONDS = 60.0
-"""The longest that one run may take."""
+MAX_STEPS, MAX_SECONDS = 10_000_000, 60.0
+FORECAST_SECONDS = 1.0
+"""How long a run goes on before it is judged how long all of it will take."""
+MAX_DIMENSION, MAX_RECORD_BYTES = 64, 256 * 1024**2
+MAX_DEPTH, MAX_NUMBERS, MAX_TEXT, MAX_NUMBER, MAX_WHOLE = 8, 5_000, 300, 1e300, 2**62
 MAX_COORDINATE = 1e30
 OPENED_SYSTEM = "file"
 """What the page calls the system of the file on the command line: it can name no other code."""
 REQUEST_KEYS = ("config", "against", "frames", "saved", "complete")
 RUN_COLOURS = (COLOURS[0], COLOURS[2])
-
-
-class Cancelled(Exception):
-    """The page that asked does not wait any more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +52,7 @@ class StudioInput:
     folder: Path = Path()
     saved: Path | None = None
     max_steps: int = MAX_STEPS
+    max_seconds: float = MAX_SECONDS
 
     @property
     def own(self) -> Mapping[str, Any] | None:
@@ -59,10 +60,8 @@ class StudioInput:
         section = (self.config or {}).get("system", {})
         return section if "python" in section else None
 
-    def job(self, config: Any) -> Job:
-        """Check a configuration from the page, which can bring no code: only the file given by the user may."""
-        if not isinstance(config, Mapping) or not all(isinstance(part, Mapping) for part in config.values()):
-            raise InvalidInput("config must have sections of keys and values")
+    def job(self, config: Mapping[str, Mapping[str, Any]]) -> Job:
+        """Build what a page configures, which can bring no code: only the file given by the user may."""
         given = {
             name: {key: value for key, value in part.items() if value is not None} for name, part in config.items()
         }
@@ -79,9 +78,9 @@ class StudioInput:
             job = parse_job(given, self.folder)
         except InvalidInput as fault:
             raise at(_place_of(fault, given), fault) from None
-        if job.run["steps"] > self.max_steps:
-            limit = f"allowed here: at most {self.max_steps} (`dalembert studio --max-steps`)"
-            raise at("run.steps", InvalidInput(f"steps is {job.run['steps']}; {limit}"))
+        except Exception as fault:  # whatever the page wrote, it is told
+            raise InvalidInput(f"no run can be made of this configuration: {type(fault).__name__}: {fault}") from fault
+        _require_most("system", job.system.group.dim, MAX_DIMENSION, "velocities")
         return job
 
 
@@ -103,7 +102,7 @@ def at(place: str, fault: InvalidInput) -> InvalidInput:
 
 
 def check_request(request: Any, opened: StudioInput) -> tuple[int, Path | None]:
-    """The number of frames, and the saved run that is asked for."""
+    """Count what is asked for, before any work; the number of frames, and the saved run if that is asked for."""
     if not isinstance(request, Mapping):
         raise InvalidInput("a request is an object with config, against and frames")
     for key in request:
@@ -111,46 +110,93 @@ def check_request(request: Any, opened: StudioInput) -> tuple[int, Path | None]:
             raise UnknownName("key of a request", key, REQUEST_KEYS)
     frames = request.get("frames", DEFAULT_FRAMES)
     if isinstance(frames, bool) or not isinstance(frames, int) or not 2 <= frames <= MAX_FRAMES:
-        raise at("frames", InvalidInput(f"frames is {frames!r}; allowed: a whole number from 2 to {MAX_FRAMES}"))
-    if not request.get("saved"):
-        return frames, None
-    if opened.saved is None:
-        raise InvalidInput("no data file was given on the command line: there is no saved run")
-    return frames, opened.saved
-
-
-def jobs_of(request: Mapping[str, Any], opened: StudioInput) -> list[Job]:
-    """The run that is asked for, and the same with another method beside it."""
+        raise at(
+            "frames", InvalidInput(f"frames is {str(frames)[:40]}; allowed: a whole number from 2 to {MAX_FRAMES}")
+        )
+    if request.get("saved"):
+        if opened.saved is None:
+            raise InvalidInput("no data file was given on the command line: there is no saved run")
+        return frames, opened.saved
     config, against = request.get("config"), request.get("against")
-    first = opened.job(config)
-    if against is None:
-        return [first]
-    assert isinstance(config, Mapping)
-    try:
-        return [first, opened.job({**config, "method": against})]
-    except InvalidInput as fault:
-        raise at(fault.place.replace("method", "against", 1), fault) from None
+    sections: dict[str, Any] = {**config, "against": against or {}} if isinstance(config, Mapping) else {"": None}
+    if not all(isinstance(part, Mapping) for part in sections.values()):
+        raise InvalidInput("config must have sections of keys and values, and against is such a section")
+    for name, part in sections.items():
+        for key, value in part.items():
+            count = _count_numbers(f"{name}.{key}", value)
+            if key in ("velocity", "momentum"):
+                _require_most(f"initial.{key}", count, MAX_DIMENSION, "numbers")
+            if key == "name" and not isinstance(value, str):
+                raise at(f"{name}.name", InvalidInput(f"{name}.name is {str(value)[:40]}; allowed: a text"))
+    _count_steps(sections.get("run", {}), opened.max_steps)
+    return frames, None
 
 
-def complete_velocity(request: Mapping[str, Any], opened: StudioInput) -> tuple[Mapping[str, Any], list[float] | None]:
-    """The request with a velocity on D: the constraint determines some components from the others."""
-    config: Any = request.get("config")
-    given = config.get("initial", {}).get("velocity") if isinstance(config, Mapping) else None
-    if isinstance(given, list) and None in given:
+def _count_numbers(place: str, value: Any, depth: int = 0) -> int:
+    """How many numbers are given; more than a configuration needs, or too large ones, are refused."""
+    if isinstance(value, str):
+        _require_most(place, len(value), MAX_TEXT, "characters")
+    if isinstance(value, int | float) and not abs(value) <= (MAX_WHOLE if isinstance(value, int) else MAX_NUMBER):
+        text = f"{place} is too large a number; allowed: up to {MAX_NUMBER:g}, whole numbers up to {MAX_WHOLE}"
+        raise at(place, InvalidInput(text))
+    if not isinstance(value, list | Mapping):
+        return 1
+    _require_most(place, depth + 1, MAX_DEPTH, "lists in each other")
+    count = sum(
+        _count_numbers(place, entry, depth + 1) for entry in (value if isinstance(value, list) else value.values())
+    )
+    _require_most(place, count, MAX_NUMBERS, "numbers")
+    return count
+
+
+def _require_most(place: str, count: float, most: int, what: str) -> None:
+    if count > most:
+        text = f"{place} has {count:.15g} {what}; allowed on this page: at most {most}"
+        raise at(place, InvalidInput(f"{text} (`dalembert run` has no such limit)"))
+
+
+def _count_steps(run: Mapping[str, Any], most: int) -> None:
+    """Count the steps, also those to t_end; a method whose steps vary is watched while it runs."""
+    place = "t_end" if "t_end" in run else "steps"
+    numbers = [run.get(key, 0) for key in (place, "t0", "step")]
+    if all(isinstance(number, int | float) for number in numbers):  # else the run is refused when it is built
+        end, start, step = numbers
+        steps = end if place == "steps" else abs((end - start) / (step or 1.0))
+        if steps > most:
+            text = f"{place} is {end}, that is {steps:.15g} steps; allowed here: at most {most}"
+            raise at(f"run.{place}", InvalidInput(f"{text} (`dalembert studio --max-steps`)"))
+
+
+def jobs_of(request: Mapping[str, Any], opened: StudioInput) -> tuple[list[Job], list[float] | None]:
+    """The run that is asked for and the same with another method beside it; the velocity, if it was moved onto D.
+
+    In a request to be completed, the constraint determines some components of the velocity from the others.
+    """
+    config, against, velocity = request["config"], request.get("against"), None
+    given = config.get("initial", {}).get("velocity")
+    if request.get("complete") and isinstance(given, list):
         filled = [0.0 if entry is None else entry for entry in given]
         config = {**config, "initial": {**config["initial"], "velocity": filled}}
     try:
-        opened.job(config)
+        jobs = [opened.job(config)]
     except OffConstraint:
+        if not request.get("complete"):
+            raise
         initial = dict(config["initial"])
-        velocity = np.asarray(initial.pop("velocity"), float)
-        job = opened.job({**config, "initial": {**initial, "momentum": [0.0] * len(velocity)}})
-        rows, off = map(np.asarray, _constraint(job.system, job.state.t, job.state.g, velocity))
+        moved = np.asarray(initial.pop("velocity"), float)
+        job = opened.job({**config, "initial": {**initial, "momentum": [0.0] * len(moved)}})
+        rows, off = map(np.asarray, _constraint(job.system, job.state.t, job.state.g, moved))
         pivots = dependent_components(rows)
-        velocity[pivots] -= np.linalg.solve(rows[:, pivots], off)
-        moved = {**config, "initial": {**initial, "velocity": velocity.tolist()}}
-        return {**request, "config": moved}, velocity.tolist()
-    return {**request, "config": config}, None
+        moved[pivots] -= np.linalg.solve(rows[:, pivots], off)
+        velocity = moved.tolist()
+        config = {**config, "initial": {**initial, "velocity": velocity}}
+        jobs = [opened.job(config)]
+    if against is not None:
+        try:
+            jobs.append(opened.job({**config, "method": against}))
+        except InvalidInput as fault:
+            raise at(fault.place.replace("method", "against", 1), fault) from None
+    return jobs, velocity
 
 
 @compile_function
@@ -175,28 +221,47 @@ def frame_interval(job: Job, frames: int) -> int:
     return max(1, -(-int(job.run["steps"]) // frames))
 
 
-def integrate(job: Job, every: int, cancelled: Callable[[], bool]) -> tuple[Run, Conservation | None, float]:
+def integrate(
+    job: Job, every: int, cancelled: Callable[[], bool] = lambda: False, opened: StudioInput | None = None
+) -> tuple[Run, Conservation | None, float]:
     """The run of a job, where power enters its energy balance, and the seconds it took.
 
-    It is given up when nobody waits for it, or when it takes too long.
+    It is given up when nobody waits for it, and when it takes more steps or, as far as can be foreseen, more time than
+    it may.
     """
-    begin = time.perf_counter()
+    limits, begin, problem = opened or StudioInput(), time.process_time(), ""
+    saved = simulation.save_interval(job.system, job.run["steps"], every)
+    size = 8 * sum(np.size(leaf) for leaf in jax.tree.leaves(job.state)) * job.run["steps"] // saved
+    if size > MAX_RECORD_BYTES:
+        text = f"the states of this run take {size / 1024**2:.0f} MiB; allowed: {MAX_RECORD_BYTES / 1024**2:.0f}"
+        raise at("run.steps", InvalidInput(f"{text}: take fewer steps"))
 
     def go_on(done: int, total: int) -> None:
-        if cancelled() or time.perf_counter() - begin > MAX_SECONDS:
+        nonlocal problem
+        spent, foreseen = time.process_time() - started, 0.0
+        if spent > FORECAST_SECONDS and "t_end" not in job.until:
+            foreseen = spent * total / max(done, 1)
+        if started - begin + max(spent, foreseen) > limits.max_seconds:
+            fewer = int(job.run["steps"] * (limits.max_seconds - (started - begin)) / max(spent, foreseen))
+            problem = (
+                f"the run takes longer than {limits.max_seconds:g} s: take fewer steps (about {fewer} can be done)"
+            )
+        if done * saved > limits.max_steps:
+            problem = f"the run takes more than {limits.max_steps} steps: take a smaller t_end"
+        if problem or cancelled():
             raise KeyboardInterrupt  # `kernels.run` ends a run so, between pieces
 
     options: dict[str, Any] = {"step": job.run["step"], "monitor": True, "backend": job.run.get("backend", "auto")}
     with job.locate_errors():
         simulate(job.system, job.integrator, job.state, steps=1, **options)  # compiles, if that is still to be done
-        started = time.perf_counter()
-        options |= {"save_every": simulation.save_interval(job.system, job.run["steps"], every), "progress": go_on}
+        started, clock = time.process_time(), time.perf_counter()
+        options |= {"save_every": saved, "progress": go_on}
         run = simulate(job.system, job.integrator, job.state, **job.until, **options)
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - clock
     if run.interrupted:
-        if cancelled():
-            raise Cancelled
-        raise at("run.steps", InvalidInput(f"the run takes longer than {MAX_SECONDS:g} s: take fewer steps"))
+        if problem:
+            raise at("run.steps" if "steps" in job.config["run"] else "run.t_end", InvalidInput(problem))
+        raise Cancelled
     if simulation.receives_power(job.system) and run.failed_at != -1:
         return *simulation.subsampled(run, every), seconds
     return run, None, seconds

@@ -2,7 +2,7 @@
 
 The server knows only its own page. The Host must be this machine's (no DNS rebinding), an Origin must be its own, a
 POST must be JSON of at most 1 MB, and the page may load nothing from elsewhere. It has no state, so that several tabs
-and lost connections cost nothing. Simulations run one at a time; few may wait, and a page that has gone is not served.
+and lost connections cost nothing. `workers` simulate, each request within its budget, and stop if its page has gone.
 """
 
 from __future__ import annotations
@@ -12,34 +12,39 @@ import errno
 import ipaddress
 import json
 import re
-import select
 import socket
 import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from ..errors import InvalidInput, UnknownName, __version__
+import numpy as np
+
+from ..errors import InvalidInput, NumericalFailure, UnknownName, __version__
 from ..io.atomic import atomic_path
 from ..io.config import to_toml
 from ..io.dataset import save_run
+from ..kernels.cache import persist_xla_cache
 from ..plotting.runs import plot_comparison
 from . import requests
 from .catalogue import entry, make_catalogue, start
 from .film import animate
 from .presentation import show
-from .requests import Cancelled, StudioInput
+from .requests import StudioInput
+from .workers import Busy, Cancelled, OverBudget, Workers
 
 DEFAULT_PORT, PORT_ATTEMPTS = 8314, 20
-MAX_WAITING = 8
+HTTP_PORT, HAS_PORT = 80, re.compile(r":\d+$")
+"""Browsers leave the port of http out of the names of hosts and origins."""
+MAX_CONNECTIONS, RESERVED_FILES, IDLE_SECONDS = 2048, 64, 60
 MAX_BYTES = 1_000_000
 UNREAD_BODY_CODES = (403, 411, 413, 415)
 """Answers that are given before the body of a request was read."""
@@ -135,15 +140,22 @@ def export(show: dict[str, Any], folder: Path) -> Path:
     return path
 
 
-def make_download(
-    asked: Any, opened: StudioInput, cancelled: Callable[[], bool] = lambda: False
-) -> tuple[str, str, bytes]:
-    """The name, type and content of the file that the page asks for; nothing is written where the server runs."""
+def check_download(asked: Any, opened: StudioInput) -> tuple[str, Mapping[str, Any]]:
+    """The kind of file and the request, counted, of which the page wants it."""
     if not isinstance(asked, Mapping) or not isinstance(asked.get("request"), Mapping):
         raise InvalidInput("to save something the page sends its request and a kind")
     kind, request = asked.get("kind"), asked["request"]
     if not isinstance(kind, str) or kind not in DOWNLOAD_TYPES:
         raise UnknownName("kind of file", kind, DOWNLOAD_TYPES)
+    requests.check_request(request, opened)
+    return kind, request
+
+
+def make_download(
+    asked: Any, opened: StudioInput, cancelled: Callable[[], bool] = lambda: False
+) -> tuple[str, str, bytes]:
+    """The name, type and content of the file that the page asks for; nothing is written where the server runs."""
+    kind, request = check_download(asked, opened)
     if request.get("saved"):
         name, content = _download_of_file(request, kind, opened)
     else:
@@ -154,16 +166,16 @@ def make_download(
 def _download_of_run(
     request: Mapping[str, Any], kind: str, opened: StudioInput, cancelled: Callable[[], bool]
 ) -> tuple[str, bytes]:
-    if request.get("complete"):
-        request, _ = requests.complete_velocity(request, opened)
-    jobs = requests.jobs_of(request, opened)
+    jobs, _ = requests.jobs_of(request, opened)
     job, system = jobs[0], jobs[0].names["system"]
     name = system.partition(".py:")[0]
     if kind == "toml":
         return name, job.text.encode()
     if kind == "html":
         return name, page_with(show(request, opened, cancelled)).encode()
-    runs = [requests.integrate(job, requests.frame_interval(job, MAX_FILE_STATES), cancelled)[0] for job in jobs]
+    runs = [
+        requests.integrate(job, requests.frame_interval(job, MAX_FILE_STATES), cancelled, opened)[0] for job in jobs
+    ]
 
     def write(path: Path) -> None:
         if kind == "nc":
@@ -202,6 +214,46 @@ def _content_of(kind: str, write: Callable[[Path], Any]) -> bytes:
         return path.read_bytes()
 
 
+class Answer(NamedTuple):
+    """What is sent back to a page."""
+
+    code: int
+    kind: str
+    content: bytes
+    headers: Mapping[str, str] = {}
+
+
+def answer_json(value: Any, code: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+    return Answer(code, "application/json", json.dumps(value, allow_nan=False).encode(), headers or {})
+
+
+def answer_fault(code: int, message: str, place: str = "", headers: Mapping[str, str] | None = None) -> Answer:
+    return answer_json({"error": {"message": message, "place": place}}, code, headers)
+
+
+def answer_request(asked: tuple[str, Any], cancelled: Callable[[], bool], opened: StudioInput) -> Answer:
+    """Work out what a page asks for: this is what a worker does."""
+    task, given = asked
+    persist_xla_cache()
+    try:
+        if task == "system":
+            return answer_json(entry(given, opened))
+        if task == "show":
+            return answer_json(show(given, opened, cancelled))
+        name, kind, content = make_download(given, opened, cancelled)
+        safe = UNSAFE_CHARACTERS.sub("-", name)
+        return Answer(200, kind, content, {"Content-Disposition": f'attachment; filename="{safe}"'})
+    except InvalidInput as fault:
+        return answer_fault(400, str(fault), fault.place)
+    except (ArithmeticError, MemoryError, NumericalFailure, np.linalg.LinAlgError) as fault:
+        return answer_fault(400, f"the numbers of this request are too much for it: {fault or type(fault).__name__}")
+    except Cancelled:
+        raise
+    except Exception as fault:
+        traceback.print_exc()
+        return answer_fault(500, f"the server failed: {type(fault).__name__}: {fault}")
+
+
 class Refused(Exception):
     """A request that is answered with a status code and a message."""
 
@@ -215,16 +267,18 @@ class Studio(ThreadingHTTPServer):
 
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = 128
 
     def __init__(self, host: str, port: int, opened: StudioInput):
         self.opened = opened
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.workers = Workers(partial(answer_request, opened=opened), __name__, opened.max_seconds)
         super().__init__((host, port), Handler)
         self.host = host
-        self.running, self.looking = threading.Lock(), threading.Lock()
-        self.waiting = threading.BoundedSemaphore(MAX_WAITING)
+        self.places = threading.BoundedSemaphore(_allow_connections(MAX_CONNECTIONS))
+        self.systems: dict[str, Answer] = {}
         self._first: dict[str, Any] = {}
-        self._future: Future[dict[str, Any]] | None = None
+        self._future: Future[Answer] | None = None
 
     @property
     def url(self) -> str:
@@ -235,9 +289,13 @@ class Studio(ThreadingHTTPServer):
     def page(self) -> dict[str, bytes]:
         return page_files()
 
+    @cached_property
+    def catalogue(self) -> Answer:
+        return answer_json(make_catalogue(self.opened))
+
     def knows(self, host: str) -> bool:
         """Whether a Host header names this server: loopback, its host, or on an open one any address in numbers."""
-        name, _, port = host.rpartition(":")
+        name, _, port = host.rpartition(":") if HAS_PORT.search(host) else (host, "", str(HTTP_PORT))
         if port != str(self.server_port):
             return False
         if name in ("127.0.0.1", "localhost", "[::1]", self.host, f"[{self.host}]"):
@@ -248,46 +306,80 @@ class Studio(ThreadingHTTPServer):
     def is_loopback(self) -> bool:
         return self.host == "localhost" or (_is_address(self.host) and ipaddress.ip_address(self.host).is_loopback)
 
-    @contextmanager
-    def turn(self, gone: Callable[[], bool]) -> Iterator[None]:
-        """One simulation at a time: wait for a turn, unless too many wait already or the page has gone."""
-        if not self.waiting.acquire(blocking=False):
-            raise Refused(503, "too many simulations are waiting: try again in a second")
+    def ask(self, task: str, given: Any, gone: Callable[[], bool] = lambda: False) -> Answer:
+        """What a worker answers, or why none does."""
         try:
-            while not self.running.acquire(timeout=0.1):
-                if gone():
-                    raise Cancelled
-            try:
-                yield
-            finally:
-                self.running.release()
-        finally:
-            self.waiting.release()
+            answer: Answer = self.workers.ask((task, given), gone)
+        except Busy:
+            return answer_fault(503, "too many requests wait: try again in a second", headers={"Retry-After": "1"})
+        except OverBudget as fault:
+            return answer_fault(400, f"{fault}: take fewer steps, or a smaller system")
+        return answer
+
+    def system(self, name: str, gone: Callable[[], bool]) -> Answer:
+        """A system of the catalogue, worked out once."""
+        answer = self.systems.get(name) or self.ask("system", name, gone)
+        if answer.code == 200:
+            self.systems[name] = answer
+        return answer
 
     def prepare(self) -> None:
         """Work out the first show while the browser loads the page."""
         self._first = start(self.opened)
-        future: Future[dict[str, Any]] = Future()
+        future: Future[Answer] = Future()
         self._future = future
 
         def work() -> None:
             try:
-                with self.turn(lambda: False):
-                    future.set_result(show(self._first, self.opened))
+                future.set_result(self.ask("show", self._first))
             except Exception as fault:  # whoever asks is told
                 future.set_exception(fault)
 
         threading.Thread(target=work, daemon=True).start()
 
-    def first_show(self, request: Any) -> dict[str, Any] | None:
+    def first_show(self, request: Any) -> Answer | None:
         """The show that was prepared, if that is what is asked for."""
         if self._future is None or not isinstance(request, dict):
             return None
         asked = {key: value for key, value in request.items() if key != "complete"}
         return self._future.result() if asked == self._first else None
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in its own thread, unless there are too many."""
+        if self.places.acquire(blocking=False):
+            super().process_request(request, client_address)
+            return
+        message = b"the studio has too many connections: close some of its tabs"
+        head = f"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: {len(message)}\r\nConnection: close\r\n\r\n"
+        with suppress(OSError):
+            request.send(head.encode() + message, socket.MSG_DONTWAIT)
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.places.release()
+
+    def server_close(self) -> None:
+        super().server_close()
+        self.workers.close()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that broke is the page's business, not the terminal's."""
+
+
+def _allow_connections(wanted: int) -> int:
+    """How many connections there may be: each needs an open file, of which a process may have only so many."""
+    try:
+        import resource
+    except ImportError:  # this system has no such limit
+        return wanted
+    soft, hard = (limit % 2**63 for limit in resource.getrlimit(resource.RLIMIT_NOFILE))  # -1 is no limit
+    files = min(hard, wanted + RESERVED_FILES)
+    if soft < files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    return max(1, min(wanted, max(soft, files) - RESERVED_FILES))
 
 
 def _is_address(name: str) -> bool:
@@ -305,7 +397,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "dalembert"
     sys_version = ""
-    timeout = 60
+    timeout = IDLE_SECONDS
 
     def do_GET(self) -> None:
         self._answer(self._get)
@@ -313,66 +405,66 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer(self._post)
 
-    def _answer(self, work: Callable[[], None]) -> None:
+    def _answer(self, work: Callable[[], Answer]) -> None:
         try:
             self._require_own_page()
-            work()
+            answer = work()
         except Refused as fault:
-            self._fail(fault.code, str(fault))
+            self.close_connection |= fault.code in UNREAD_BODY_CODES  # its body, which was not read, is no request
+            answer = answer_fault(fault.code, str(fault))
         except InvalidInput as fault:
-            self._fail(400, str(fault), fault.place)
-        except (Cancelled, BrokenPipeError, ConnectionResetError, TimeoutError):
+            answer = answer_fault(400, str(fault), fault.place)
+        except (Cancelled, OSError):
             self.close_connection = True
+            return
         except Exception as fault:
             traceback.print_exc()
-            self._fail(500, f"the server failed: {type(fault).__name__}: {fault}")
+            answer = answer_fault(500, f"the server failed: {type(fault).__name__}: {fault}")
+        closing = {"Connection": "close"} if self.close_connection else {}
+        about = {"Content-Type": answer.kind, "Content-Length": str(len(answer.content))}
+        try:
+            self.send_response(answer.code)
+            for name, value in {**about, **HEADERS, **closing, **answer.headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer.content)
+        except OSError:
+            self.close_connection = True
 
     def _require_own_page(self) -> None:
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         if not self.server.knows(host):
             raise Refused(403, f"this server does not answer to the name {host!r}")
-        if origin is not None and origin != f"http://{host}":
+        if origin is not None and origin.removesuffix(f":{HTTP_PORT}") != f"http://{host}".removesuffix(
+            f":{HTTP_PORT}"
+        ):
             raise Refused(403, f"this server does not answer pages of {origin!r}")
 
-    def _get(self) -> None:
+    def _get(self) -> Answer:
         address = urlsplit(self.path)
-        if address.path == "/":
-            self._send_file("index.html")
-        elif address.path.startswith("/page/"):
-            self._send_file(address.path.removeprefix("/page/"))
-        elif address.path == "/api/ping":
-            self._send_json({"alive": True, "version": __version__})
-        elif address.path == "/api/catalogue":
-            self._send_json(make_catalogue(self.server.opened))
-        elif address.path == "/api/system":
-            name = parse_qs(address.query).get("name", [""])[0]
-            with self.server.looking:
-                found = entry(name, self.server.opened)
-            self._send_json(found)
-        else:
-            raise Refused(404, f"there is nothing at {address.path}")
+        if address.path == "/" or address.path.startswith("/page/"):
+            name = address.path.removeprefix("/page/") if address.path != "/" else "index.html"
+            if name not in self.server.page:
+                raise Refused(404, f"the page has no file {name}")
+            kind = PAGE_TYPES["." + name.rpartition(".")[2]]
+            return Answer(200, f"{kind}; charset=utf-8", self.server.page[name])
+        if address.path == "/api/ping":
+            return answer_json({"alive": True, "version": __version__})
+        if address.path == "/api/catalogue":
+            return self.server.catalogue
+        if address.path == "/api/system":
+            return self.server.system(parse_qs(address.query).get("name", [""])[0], self._is_gone)
+        raise Refused(404, f"there is nothing at {address.path}")
 
-    def _send_file(self, name: str) -> None:
-        if name not in self.server.page:
-            raise Refused(404, f"the page has no file {name}")
-        kind = PAGE_TYPES["." + name.rpartition(".")[2]]
-        self._send(200, f"{kind}; charset=utf-8", self.server.page[name])
-
-    def _post(self) -> None:
+    def _post(self) -> Answer:
         request = self._read_json()
         if self.path == "/api/show":
-            answer = self.server.first_show(request)
-            if answer is None:
-                with self.server.turn(self._is_gone):
-                    answer = show(request, self.server.opened, self._is_gone)
-            self._send_json(answer)
-        elif self.path == "/api/save":
-            with self.server.turn(self._is_gone):
-                name, kind, content = make_download(request, self.server.opened, self._is_gone)
-            safe = UNSAFE_CHARACTERS.sub("-", name)
-            self._send(200, kind, content, {"Content-Disposition": f'attachment; filename="{safe}"'})
-        else:
-            raise Refused(404, f"there is nothing at {self.path}")
+            requests.check_request(request, self.server.opened)
+            return self.server.first_show(request) or self.server.ask("show", request, self._is_gone)
+        if self.path == "/api/save":
+            check_download(request, self.server.opened)
+            return self.server.ask("save", request, self._is_gone)
+        raise Refused(404, f"there is nothing at {self.path}")
 
     def _read_json(self) -> Any:
         """The JSON that the page posted."""
@@ -395,33 +487,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def _is_gone(self) -> bool:
         """Whether the page has closed the connection on which it waits."""
-        readable, _, _ = select.select([self.connection], [], [], 0)
-        if not readable:
-            return False
+        self.connection.settimeout(0)
         try:
             return not self.connection.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
         except OSError:
             return True
-
-    def _send_json(self, value: Any, code: int = 200) -> None:
-        self._send(code, "application/json", json.dumps(value, allow_nan=False).encode())
-
-    def _fail(self, code: int, message: str, place: str = "") -> None:
-        if code in UNREAD_BODY_CODES:
-            self.close_connection = True  # the body of the request was not read, and is not the next one
-        try:
-            self._send_json({"error": {"message": message, "place": place}}, code)
-        except OSError:
-            self.close_connection = True
-
-    def _send(self, code: int, kind: str, content: bytes, headers: Mapping[str, str] | None = None) -> None:
-        self.send_response(code)
-        closing = {"Connection": "close"} if self.close_connection else {}
-        about = {"Content-Type": kind, "Content-Length": str(len(content))}
-        for name, value in {**about, **HEADERS, **closing, **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
+        finally:
+            self.connection.settimeout(self.timeout)
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing: the terminal is the user's."""

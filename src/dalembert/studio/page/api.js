@@ -87,7 +87,7 @@ export class Simulator {
       this.current = null;
     }
     if (abort.signal.aborted) return;
-    if (answer.status === 503) await this.again(request, 300);
+    if (answer.status === 503) await this.again(request, 1000 * (Number(answer.headers.get("Retry-After")) || 1));
     // Answers come in order; one that is out of date but of this system still moves the picture along with the slider.
     else if (answer.ok) this.on.show(body, request);
     else if (number === this.number) this.on.problem(body);

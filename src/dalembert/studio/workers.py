@@ -1,0 +1,187 @@
+"""Processes that answer requests side by side, each request within a budget of time and memory.
+
+Neither compiling nor XLA can be interrupted in a thread, and tracing keeps Python's lock: one request would hold up all
+others. A process can be ended at any moment, and machine code is kept on disk, so that its successor is warm at once.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+Gone = Callable[[], bool]
+WORKERS = max(4, min(8, os.cpu_count() or 1))
+MAX_WAITING, MAX_WAITING_SECONDS = 64, 30.0
+BUSY_SECONDS = 10.0
+"""The processor time that a request may take while others wait and no worker is free."""
+WALL_FACTOR = 4.0
+"""How much longer than its processor time a request may take by the clock: other programs may keep the machine busy."""
+GRACE_SECONDS = 2.0
+"""How long a worker may take to stop by itself; then it is ended."""
+MAX_MEMORY = 2 * 1024**3
+POLL_SECONDS = 0.05
+
+
+class Cancelled(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Busy(Exception):
+    """Too many requests wait."""
+
+
+class OverBudget(Exception):
+    """A request that took more time or memory than it may, and was stopped."""
+
+
+class Workers:
+    """At most `count` processes, started when they are needed, that call answer(request, cancelled)."""
+
+    def __init__(self, answer: Callable[[Any, Gone], Any], module: str, seconds: float, count: int = WORKERS):
+        self.answer, self.seconds = answer, seconds
+        known = multiprocessing.get_all_start_methods()
+        self.context: Any = multiprocessing.get_context("forkserver" if "forkserver" in known else "spawn")
+        self.context.set_forkserver_preload([module])  # imported once, for all workers
+        self.lock = threading.Lock()
+        self.turns = threading.BoundedSemaphore(count)
+        self.waiting = 0
+        self.idle: list[_Worker] = []  # the last is the one used last: it knows most
+        self.all: set[_Worker] = set()
+
+    def ask(self, request: Any, gone: Gone = lambda: False) -> Any:
+        """The answer to a request. `Cancelled` if its page has gone, `Busy` and `OverBudget` say why there is none."""
+        with self._turn(gone):
+            with self.lock:
+                worker = self.idle.pop() if self.idle else None
+            if worker is None:
+                worker = _Worker(self.context, self.answer, self.seconds)
+                self.all.add(worker)
+            try:
+                answer = self._wait(worker, request, gone)
+            except (EOFError, OSError):
+                raise OverBudget("the process that worked on this request ended, perhaps for want of memory") from None
+            finally:
+                if worker.is_ready and worker.usage()[1] < MAX_MEMORY / 2:
+                    self.idle.append(worker)
+                else:
+                    worker.end()
+                    self.all.discard(worker)
+            if answer is None:
+                raise Cancelled
+            return answer
+
+    def _wait(self, worker: _Worker, request: Any, gone: Gone) -> Any:
+        clock, (before, _) = time.monotonic(), worker.usage()
+        worker.send(request)
+        while not worker.pipe.poll(POLL_SECONDS):
+            limit = min(self.seconds, BUSY_SECONDS) if self.waiting else self.seconds
+            now, memory = worker.usage()
+            if gone():
+                worker.stop()
+                raise Cancelled
+            if now - before > limit or time.monotonic() - clock > WALL_FACTOR * self.seconds:
+                worker.stop()
+                others = " while others wait" if limit < self.seconds else ""
+                raise OverBudget(f"the request took longer than {limit:g} s, which is the most{others}")
+            if memory > MAX_MEMORY:
+                raise OverBudget(f"the request needed more than {MAX_MEMORY / 1024**3:g} GiB of memory")
+        return worker.receive()
+
+    @contextmanager
+    def _turn(self, gone: Gone) -> Iterator[None]:
+        """Wait until a worker is free, unless too many wait already."""
+        begin = time.monotonic()
+        if not self.turns.acquire(blocking=False):
+            with self.lock:
+                if self.waiting >= MAX_WAITING:
+                    raise Busy
+                self.waiting += 1
+            try:
+                while not self.turns.acquire(timeout=POLL_SECONDS):
+                    if gone():
+                        raise Cancelled
+                    if time.monotonic() - begin > MAX_WAITING_SECONDS:
+                        raise Busy
+            finally:
+                with self.lock:
+                    self.waiting -= 1
+        try:
+            yield
+        finally:
+            self.turns.release()
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in list(self.all):
+            worker.end()
+
+
+class _Worker:
+    """One process, and the pipe to it."""
+
+    def __init__(self, context: Any, answer: Callable[[Any, Gone], Any], seconds: float):
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs, answer, seconds), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.is_ready = True
+
+    def send(self, request: Any) -> None:
+        self.is_ready = False
+        self.pipe.send((request,))
+
+    def receive(self) -> Any:
+        answer = self.pipe.recv()
+        self.is_ready = True
+        return answer
+
+    def stop(self) -> None:
+        """Ask it to stop; it is ready again if it does."""
+        self.pipe.send(())
+        if self.pipe.poll(GRACE_SECONDS):
+            self.receive()
+
+    def usage(self) -> tuple[float, int]:
+        """The seconds of processor time it has used and the bytes it holds; where no one tells, the clock and 0."""
+        try:
+            times = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return time.monotonic(), 0
+        ticks = int(times[11]) + int(times[12])
+        return ticks / os.sysconf("SC_CLK_TCK"), int(times[21]) * os.sysconf("SC_PAGE_SIZE")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+def _work(pipe: Any, answer: Callable[[Any, Gone], Any], seconds: float) -> None:
+    """Answer requests until the server has gone. A message without a request, while one is worked on, cancels that."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's
+    while True:
+        try:
+            message = pipe.recv()
+            if not message:
+                continue
+            if sys.platform != "win32":
+                signal.setitimer(
+                    signal.ITIMER_REAL, WALL_FACTOR * seconds + 2 * GRACE_SECONDS
+                )  # ends it if the server cannot
+            try:
+                found = answer(message[0], pipe.poll)
+            except Cancelled:
+                found = None
+            if sys.platform != "win32":
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            pipe.send(found)
+        except (EOFError, OSError):
+            return
