@@ -59,9 +59,7 @@ def largest_step(
     if isinstance(integrator, DiscreteMoserVeselov):
         return largest_free_step(system.inertia, momentum, integrator.order, integrator.variant)
     if callable(getattr(integrator, "lagrangian", None)):
-        raise InvalidInput(
-            "largest_step needs a Lagrangian with a name: one of your own may depend on the step in any way"
-        )
+        raise InvalidInput("largest_step needs a Lagrangian with a name: your own may depend on the step in any way")
     f = legendre_map(system, integrator)  # type: ignore[arg-type]
     direction = f.target(momentum, 1.0)
     if not np.any(direction):
@@ -358,9 +356,7 @@ def displacement_coordinates(system: InvariantSystem, increment: ArrayLike, step
     increment = np.asarray(increment, float)
     basis = np.asarray(system.subspace)
     if increment.shape[-1:] != (basis.shape[0],):
-        raise InvalidInput(
-            f"increment has shape {increment.shape}; allowed: (..., {basis.shape[0]}), a vector in the algebra"
-        )
+        raise InvalidInput(f"increment has shape {increment.shape}; allowed: (..., {basis.shape[0]}), in the algebra")
     x = np.linalg.lstsq(basis, step * increment.reshape(-1, basis.shape[0]).T, rcond=None)[0].T
     off = np.abs(x @ basis.T - step * increment.reshape(-1, basis.shape[0])).max(initial=0.0)
     if off > 1e-9 * (1 + np.abs(step * increment).max()):
@@ -395,9 +391,7 @@ def _fibre(f: LegendreMap, target: np.ndarray, step: float, box: float) -> Branc
     return Branches(increments, f.impulse(x).astype(complex) / step, W, gone, complete)
 
 
-def find_real_solutions(
-    f: LegendreMap, target: np.ndarray, box: float, *, starts: int = 400, seed: int = 0
-) -> np.ndarray:
+def find_real_solutions(f: LegendreMap, target: np.ndarray, box: float, starts: int = 400, seed: int = 0) -> np.ndarray:
     """Real solutions of f(x) = target with |x| < box: Newton's method from many starts, so some may be missed."""
     rng = np.random.default_rng(seed)
     guess = rng.normal(size=(starts, f.rank))

@@ -237,9 +237,7 @@ def _opposite_pair(f: LegendreMap, target: np.ndarray) -> np.ndarray:
     f.require_reversible()
     x, exists = f.start(target)
     if not exists:
-        raise NumericalFailure(
-            "this momentum has no displacement on the branch through 0 at this step; take a smaller one"
-        )
+        raise NumericalFailure("this momentum has no displacement on the branch through 0; take a smaller step")
     return np.array([-x, x])
 
 

@@ -146,9 +146,7 @@ class LegendreMap:
         """Refuse a map that x -> -x does not reverse; it does if l_d(W^-1) = l_d(W), as for every named Lagrangian."""
         x = np.array(0.1 * np.random.default_rng(0).normal(size=self.rank))
         if np.abs(self.transport(x) + self.restriction(-x)).max() > 1e-9 * np.abs(self.restriction(x)).max():
-            raise InvalidInput(
-                "this discrete Lagrangian is not symmetric, l_d(W^-1) != l_d(W): its map has no known inverse"
-            )
+            raise InvalidInput("this discrete Lagrangian is not symmetric, l_d(W^-1) != l_d(W): no inverse is known")
 
     def orbit(self, x: np.ndarray, steps: int) -> np.ndarray:
         """x_0, ..., x_steps (backwards for negative steps), shape (|steps| + 1, ..., r); NaN after the branch ends."""

@@ -91,10 +91,8 @@ def convergence(
 
     runs = [run(n) for n in counts]
     if exact == "richardson":
-        truths = [
-            _ExactMotion(r.records.state, {"multipliers": r.multipliers}) if r.status == "ok" else None
-            for r in runs[1:]
-        ]
+        good = [r.records.state if r.status == "ok" else None for r in runs[1:]]
+        truths = [s and _ExactMotion(s, {"multipliers": r.multipliers}) for s, r in zip(good, runs[1:], strict=True)]
         return _collect(runs[:-1], truths, local, np.array([float(r.step) for r in runs[1:]]))
     motions = _exact_motions(system, integrator, state, runs, None if isinstance(exact, str) else exact)
     return _collect(runs, motions, local, np.zeros(len(runs)))
@@ -122,9 +120,7 @@ def _counts(counts: Sequence[int], integrator: Integrator, exact: Exact | str | 
     if isinstance(exact, str) and exact != "richardson":
         raise UnknownName("comparison", exact, ("richardson",))
     if exact == "richardson" and integrator.variable_step:
-        raise InvalidInput(
-            f"the steps of {integrator.name} end at other times when they are halved: compare with the exact motion"
-        )
+        raise InvalidInput(f"halved steps of {integrator.name} end at other times: compare with the exact motion")
     unique = sorted(n for n in set(counts) if isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0)
     if len(unique) != len(counts) or len(unique) < 2:
         raise InvalidInput(f"counts is {list(counts)}; allowed: at least two different positive numbers of steps")
@@ -185,10 +181,8 @@ def _exact_states(system: MechanicalSystem, state: State, times: np.ndarray, exa
         return found
     points = [exact(float(t)) for t in times]
     momentum = jax.jit(system.momentum)
-    return [
-        state,
-        *(State(jnp.asarray(t), g, xi, momentum(t, g, xi), xi) for t, (g, xi) in zip(times, points, strict=True)),
-    ]
+    pairs = zip(times, points, strict=True)
+    return [state, *(State(jnp.asarray(t), g, xi, momentum(t, g, xi), xi) for t, (g, xi) in pairs)]
 
 
 def _gaps(run: Run, truth: _ExactMotion) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -316,9 +310,7 @@ def choose_pieces(run: Callable[[int], Array], tolerance: float = 1e-14, limit: 
         if np.abs(new - last).max() <= tolerance * (1 + np.abs(new).max()):
             return int(pieces)
         last = new
-    raise NumericalFailure(
-        f"the motion is not resolved by {2 * limit} pieces of order {2 * STAGES}: take a shorter time"
-    )
+    raise NumericalFailure(f"{2 * limit} pieces of order {2 * STAGES} do not resolve the motion: take a shorter time")
 
 
 def exact_motion(
@@ -472,9 +464,8 @@ def consistency_order(
     for h in steps:
         run = simulate(system, integrator, state, step=h, steps=2).check()
         node = np.asarray(integrator.reaction_time(run.t[2], h))
-        (q, v, _), (_, _, end), (_, _, inner) = (
-            _exact(system, state, float(t), pieces) for t in (run.t[1], run.t[2], node)
-        )
+        times = (run.t[1], run.t[2], node)
+        (q, v, _), (_, _, end), (_, _, inner) = (_exact(system, state, float(t), pieces) for t in times)
         last = jax.tree.map(lambda leaf: leaf[2], run.records.state)
         rebuilt = system.multipliers(last.t, last.g, last.xi)
         found = run.multipliers[2]

@@ -587,9 +587,8 @@ def modified_expansion(
 ) -> list[np.ndarray]:
     """[f, f_3, f_5, ...], terms of the modified field fitted to steps up to h; [f, f_2, ...] if not both_ways."""
     steps = h * np.cos(np.pi * (np.arange(terms + 2) + 0.5) / (2 * terms + 4))
-    fields = np.array(
-        [modified_field(system, integrator, state, step, points=points, both_ways=both_ways) for step in steps]
-    )
+    options: dict[str, Any] = {"points": points, "both_ways": both_ways}
+    fields = np.array([modified_field(system, integrator, state, step, **options) for step in steps])
     variable = (steps / h) ** 2 if both_ways else steps / h
     coefficients = np.linalg.solve(np.vander(variable, increasing=True), fields)
     return [c / h ** (2 * k if both_ways else k) for k, c in enumerate(coefficients[:terms])]

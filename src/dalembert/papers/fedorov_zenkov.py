@@ -172,9 +172,8 @@ def blade(b: float) -> np.ndarray:
     state = system.state(xi=[CUSP_RATE, 0.0, 0.0])
     halves = []
     for step in (-FINE_STEP, FINE_STEP):
-        run = simulate_uninterrupted(
-            system, RungeKutta(), state, step=step, t_end=np.sign(step) * END_TIME, save_every=10
-        ).check()
+        options = {"step": step, "t_end": np.sign(step) * END_TIME, "save_every": 10}
+        run = simulate_uninterrupted(system, RungeKutta(), state, **options).check()
         halves.append(np.asarray(run.g))
     return np.concatenate([halves[0][:0:-1], halves[1]])
 
@@ -414,10 +413,8 @@ def sleigh_surface() -> Data:
     a, b, c, d = cubic(p, hat)
     residual = float(np.abs(a * z**3 + b * z**2 + c * z + d).max())
     rows = [("largest residual of (7.16)", residual), ("largest |z|", float(np.abs(near[:, 2]).max()))]
-    rows += [
-        (f"real z over (p_theta, p1^) = ({p:g}, {q:g})", sheets(p, q))
-        for p, q in ((0.0, -1.5), (0.0, 2.0), (3.0, -3.0))
-    ]
+    places = ((0.0, -1.5), (0.0, 2.0), (3.0, -3.0))
+    rows += [(f"real z over (p_theta, p1^) = ({p:g}, {q:g})", sheets(p, q)) for p, q in places]
     return Data(("", "value"), rows, parts)
 
 
@@ -653,9 +650,8 @@ def symmetric_pair(group: Group, subspace: ArrayLike, complement: ArrayLike | No
         return np.asarray(np.einsum("kij,ia,jb->kab", structure, x, y).reshape(n, -1))
 
     def complements(x: np.ndarray) -> bool:
-        return x.shape[1] == n - d.shape[1] and bool(
-            np.linalg.matrix_rank(np.hstack([x, d]), tol=BRACKET_TOLERANCE) == n
-        )
+        rank = np.linalg.matrix_rank(np.hstack([x, d]), tol=BRACKET_TOLERANCE)
+        return bool(x.shape[1] == n - d.shape[1] and rank == n)
 
     if complement is None:
         outside = np.eye(n) - d @ d.T
@@ -670,9 +666,7 @@ def symmetric_pair(group: Group, subspace: ArrayLike, complement: ArrayLike | No
     else:
         h = _orthonormal(np.asarray(complement, float))
         if not complements(h):
-            raise InvalidInput(
-                f"complement must span a complement of d: {n - d.shape[1]} independent columns of length {n}"
-            )
+            raise InvalidInput(f"complement must span one of d: {n - d.shape[1]} independent columns of length {n}")
     split = np.linalg.inv(np.hstack([h, d]))
     in_h, in_d = split[: h.shape[1]], split[h.shape[1] :]
     defects = (

@@ -63,12 +63,8 @@ class SuslovExample:
         return np.asarray(n / np.linalg.norm(n))
 
 
-GENERIC = SuslovExample(
-    ((3.0, 0.0, 1.0), (0.0, 4.0, 0.5), (1.0, 0.5, 5.0)), (41.07400078, -99.38251558), (0.015, 0.030)
-)
-SPECIAL = SuslovExample(
-    ((3.0, 0.0, 0.0), (0.0, 3.0, 0.5), (0.0, 0.5, 5.0)), (179.9836568, 2.4255507998), (0.007, 0.014)
-)
+GENERIC = SuslovExample(((3.0, 0, 1.0), (0, 4.0, 0.5), (1.0, 0.5, 5.0)), (41.07400078, -99.38251558), (0.015, 0.030))
+SPECIAL = SuslovExample(((3.0, 0, 0), (0, 3.0, 0.5), (0, 0.5, 5.0)), (179.9836568, 2.4255507998), (0.007, 0.014))
 
 
 STEP = 0.015
@@ -140,10 +136,7 @@ def unbounded_locus() -> Data:
     rows = [
         ("slope between locus and plane at the origin", tangent_gap("Cayley")),
         ("pieces of the intersection", len(curves)),
-        (
-            "largest distance of the red curve from the plane",
-            float(max(np.abs(c @ GENERIC.normal).max() for c in curves)),
-        ),
+        ("largest distance of the red curve from the plane", max(float(abs(c @ GENERIC.normal).max()) for c in curves)),
         ("its least distance from the origin", float(min(np.linalg.norm(c, axis=1).min() for c in curves))),
     ]
     arrays = {f"curve {k}": curve for k, curve in enumerate(curves)}
@@ -208,11 +201,9 @@ def compare_schemes(case: SuslovExample) -> Data:
     arrays = {"t": fine, "exact": exact}
     rows = [("exact", *exact_momentum(case.inertia, case.momentum, 1.0), 0.0, 0.0, 0.0, None)]
     for scheme, integrator in SCHEMES.items():
-        ends = (
-            largest_step(case.system, integrator, case.momentum, steps=BRANCH_STEPS)
-            if scheme == "Moser-Veselov"
-            else None
-        )
+        ends = None
+        if scheme == "Moser-Veselov":
+            ends = largest_step(case.system, integrator, case.momentum, steps=BRANCH_STEPS)
         for step in case.steps:
             t, M = momenta(case, scheme, step)
             energy, distance = constrained_energy(case.system, M), M @ case.normal

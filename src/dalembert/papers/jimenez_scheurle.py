@@ -114,9 +114,8 @@ def draw_orders(data: Data) -> Figure:
     draw_slope(axes[0], (0.02, 0.08), 2e-4, 1)
     draw_slope(axes[0], (0.02, 0.08), 2e-6, 2)
     axes[0].set_ylabel("largest error of (q, v) at t = 1")
-    draw_lines(
-        axes[1], {name[7:]: (data["h"], values) for name, values in data.arrays.items() if name.startswith("lambda ")}
-    )
+    reactions = {name: values for name, values in data.arrays.items() if name.startswith("lambda ")}
+    draw_lines(axes[1], {name[7:]: (data["h"], values) for name, values in reactions.items()})
     draw_slope(axes[1], (0.02, 0.08), 2e-6, 2)
     axes[1].set_ylabel("largest error of λ")
     for panel, columns in zip(axes, (2, 1), strict=True):
@@ -230,6 +229,9 @@ def interpolate(chart: Ehresmann, first: State, last: State, tau: ArrayLike) -> 
     return chart.lift(chi0(tau) * z1 + chi1(tau) * z2)
 
 
+_Iterate = tuple[Array, Array, Array, Array, Array, Any]
+
+
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=("system", "reference", "step", "order", "pieces"),
@@ -255,13 +257,30 @@ class Embedding:
         """Adapted coordinates of what the method preserves: D, or with deformed nodes the deformed constraint."""
         return Ehresmann(_preserved_system(self.system, self.integrator, self.step), self.fibre, self.reference)
 
-    def map(self, z: ArrayLike) -> Array:
-        """Phi(eps, z): one step of the method."""
-        return jnp.asarray(_step(self, _point(z))[0])
-
+    # An embedding is a pytree: what is jitted is compiled once for all steps and parameters.
+    @jax.jit
     def flow(self, t: ArrayLike, z: ArrayLike) -> Array:
         """F(t, z): the motion on D, or on the deformed constraint."""
-        return jnp.asarray(_flow(self, _point(t), _point(z)))
+        return gauss_flow(self.chart.field, 0.0, jnp.asarray(z, float), jnp.asarray(t, float), self.pieces)
+
+    @jax.jit
+    def step_and_residual(self, z: ArrayLike) -> tuple[Array, Array]:
+        """Phi(eps, z), and how far the method's own velocity is from the constraint."""
+        q, v = self.chart.lift(jnp.asarray(z, float))
+        start = State(jnp.zeros(()), q, v, self.system.momentum(0.0, q, v), v)
+        carry, _ = self.integrator.start(self.system, start, self.step)
+        end = self.integrator.observe(self.system, self.integrator.step(self.system, carry, self.step)[0], self.step)
+        off = jnp.max(jnp.abs(self.chart.system.residual(0.0, end.g, end.xi)), initial=0.0)
+        return self.chart.coordinates(end.g, end.xi), off
+
+    def map(self, z: ArrayLike) -> Array:
+        """Phi(eps, z): one step of the method."""
+        return jnp.asarray(self.step_and_residual(z)[0])
+
+    @jax.jit
+    def rate(self, t: Scalar, z: ArrayLike) -> Array:
+        """f(t, z): the field of the motion."""
+        return self.chart.field(t, jnp.asarray(z, float))
 
     def curve(self, tau: float, z: ArrayLike) -> Array:
         """G~(tau, eps, z) = chi0 F(eps tau, z) + chi1 F(eps (tau - 1), Phi(z)): a smooth curve through the iterates.
@@ -272,26 +291,36 @@ class Embedding:
             z = self.map(z)
         share = tau - np.floor(tau)
         ahead, behind = self.flow(self.step * share, z), self.flow(self.step * (share - 1), self.map(z))
-        return chi0(share) * ahead + chi1(share) * behind
+        return jnp.asarray(chi0(share) * ahead + chi1(share) * behind)
 
     def g(self, tau: float, z: ArrayLike) -> Array:
         """The perturbation g(eps, tau, z) of (42) of jimenez-scheurle, of period 1 in tau."""
-        return self._perturbation(tau * self.step, z) / self.step**self.order
+        return jnp.asarray(self.perturbation(tau % 1.0, z) / self.step**self.order)
 
     def field(self, t: float, z: ArrayLike) -> Array:
         """The right-hand side f(z) + eps^p g(eps, t/eps, z) of (38), (45) of jimenez-scheurle."""
-        return jnp.asarray(_field(self, 0.0, _point(z)) + self._perturbation(t, z))
+        return jnp.asarray(self.rate(0.0, z) + self.perturbation((t / self.step) % 1.0, z))
 
     def field_on_D(self, t: float, x: ArrayLike, extra: Callable[[Array], Array] | None = None) -> Array:
         """The same on D in R^2n, x = (q, v): (50), h(x) + eps^p psi'(z) g(eps, t/eps, z).
 
         With `extra` it is the ODE (55), corrected, of the perturbed DAE (51) with eps^p g^ = eps^p psi' g + extra(x).
         """
-        motion, slope, z = _on_D(self, _point(x))
-        push = slope @ self._perturbation(t, z)
-        if extra is not None:
-            push = _tangent_part(self, _point(x), push + extra(_point(x)))
-        return jnp.asarray(motion + push)
+        x = jnp.asarray(x, float)
+        motion, slope, z = self._on_D(x)
+        push = slope @ self.perturbation((t / self.step) % 1.0, z)
+        return jnp.asarray(motion + (push if extra is None else self._tangent_part(x, push + extra(x))))
+
+    @jax.jit
+    def _on_D(self, x: Array) -> tuple[Array, Array, Array]:
+        """(h(x), psi', z) at x = (q, v) in D."""
+        q, v = jnp.split(x, 2)
+        z = self.chart.coordinates(q, v)
+        return jnp.concatenate([v, self.chart.system.acceleration(0.0, q, v)[0]]), self.chart.slope(z), z
+
+    @jax.jit
+    def _tangent_part(self, x: Array, vector: Array) -> Array:
+        return tangent_part(self.chart.system, x, vector)
 
     def period_map(self, z: ArrayLike) -> np.ndarray:
         """The solution of (38) after a period, which is Phi(eps, z)."""
@@ -322,16 +351,34 @@ class Embedding:
         """The embedding of the same method with another step."""
         return replace(self, step=float(step))
 
-    def _perturbation(self, t: float, z: ArrayLike) -> Array:
-        """eps^p g(eps, t/eps, z)."""
-        return jnp.asarray(_perturbation(self, _point((t / self.step) % 1.0), _point(z)))
+    @jax.jit
+    def perturbation(self, tau: ArrayLike, z: ArrayLike) -> Array:
+        """eps^p g(eps, tau, z) of (42) of jimenez-scheurle, for 0 <= tau < 1.
+
+        The y with G~(tau, y) = z solves y = F(-eps tau, z - chi1 gap(y)), a contraction by O(eps^{p+1}).
+        """
+        chart, eps, z = self.chart, self.step, jnp.asarray(z, float)
+        share = chi1(tau)
+
+        def improve(state: _Iterate) -> _Iterate:
+            y, _, gap, _, change, count = state
+            new = self.flow(-eps * tau, z - share * gap)
+            ahead = self.flow(eps * tau, new)
+            gap = self.flow(eps * (tau - 1), self.map(new)) - ahead
+            return new, ahead, gap, change, jnp.max(jnp.abs(new - y)), count + 1
+
+        def shrinking(state: _Iterate) -> Array:
+            *_, before, change, count = state
+            return jnp.asarray((count < MAX_ITERATIONS) & ((count < 3) | (change < 0.5 * before)) & (change > 0))
+
+        far = jnp.array(jnp.inf)
+        begin: _Iterate = (z, z, jnp.zeros_like(z), far, far, 0)
+        _, ahead, gap, *_ = jax.lax.while_loop(shrinking, improve, begin)
+        at_z, at_ahead, at_end = jax.vmap(lambda y: chart.field(0.0, y))(jnp.stack([z, ahead, ahead + gap]))
+        return jnp.asarray(at_ahead - at_z + share * (at_end - at_ahead) + chi1_slope(tau) * gap / eps)
 
     def _defect(self, z: ArrayLike) -> np.ndarray:
         return np.asarray(self.map(z) - self.flow(self.step, z))
-
-
-def _point(value: ArrayLike) -> Array:
-    return jnp.asarray(value, float)
 
 
 def _preserved_system(system: MechanicalSystem, integrator: Integrator, step: float) -> MechanicalSystem:
@@ -339,70 +386,6 @@ def _preserved_system(system: MechanicalSystem, integrator: Integrator, step: fl
     if isinstance(integrator, LagrangeDAlembert) and integrator.nodes == "deformed":
         return deformed(system, integrator.difference, step)
     return system
-
-
-_Iterate = tuple[Array, Array, Array, Array, Array, Any]
-
-
-# An embedding is a pytree: these are compiled once for all steps and parameters.
-@jax.jit
-def _flow(e: Embedding, t: Array, z: Array) -> Array:
-    return gauss_flow(e.chart.field, 0.0, z, t, e.pieces)
-
-
-def _state_after_step(e: Embedding, z: Array) -> State:
-    q, v = e.chart.lift(z)
-    carry, _ = e.integrator.start(e.system, State(jnp.zeros(()), q, v, e.system.momentum(0.0, q, v), v), e.step)
-    return e.integrator.observe(e.system, e.integrator.step(e.system, carry, e.step)[0], e.step)
-
-
-@jax.jit
-def _step(e: Embedding, z: Array) -> tuple[Array, Array]:
-    """Phi(eps, z), and how far the method's own velocity is from the constraint."""
-    end = _state_after_step(e, z)
-    off = jnp.max(jnp.abs(e.chart.system.residual(0.0, end.g, end.xi)), initial=0.0)
-    return e.chart.coordinates(end.g, end.xi), off
-
-
-@jax.jit
-def _perturbation(e: Embedding, tau: Array, z: Array) -> Array:
-    """eps^p g of (42) of jimenez-scheurle.
-
-    The y with G~(tau, y) = z solves y = F(-eps tau, z - chi1 gap(y)), a contraction by O(eps^{p+1}).
-    """
-    chart, eps = e.chart, e.step
-    share = chi1(tau)
-
-    def improve(state: _Iterate) -> _Iterate:
-        y, _, gap, _, change, count = state
-        new = _flow(e, -eps * tau, z - share * gap)
-        end = _state_after_step(e, new)
-        ahead = _flow(e, eps * tau, new)
-        gap = _flow(e, eps * (tau - 1), chart.coordinates(end.g, end.xi)) - ahead
-        return new, ahead, gap, change, jnp.max(jnp.abs(new - y)), count + 1
-
-    def shrinking(state: _Iterate) -> Array:
-        *_, before, change, count = state
-        return jnp.asarray((count < MAX_ITERATIONS) & ((count < 3) | (change < 0.5 * before)) & (change > 0))
-
-    far = jnp.array(jnp.inf)
-    begin: _Iterate = (z, z, jnp.zeros_like(z), far, far, 0)
-    _, ahead, gap, *_ = jax.lax.while_loop(shrinking, improve, begin)
-    at_z, at_ahead, at_end = jax.vmap(lambda y: chart.field(0.0, y))(jnp.stack([z, ahead, ahead + gap]))
-    return jnp.asarray(at_ahead - at_z + share * (at_end - at_ahead) + chi1_slope(tau) * gap / eps)
-
-
-@jax.jit
-def _field(e: Embedding, t: Scalar, z: Array) -> Array:
-    return e.chart.field(t, z)
-
-
-@jax.jit
-def _on_D(e: Embedding, x: Array) -> tuple[Array, Array, Array]:
-    """(h(x), psi', z) at x = (q, v) in D."""
-    q, v = jnp.split(x, 2)
-    z = e.chart.coordinates(q, v)
-    return jnp.concatenate([v, e.chart.system.acceleration(0.0, q, v)[0]]), e.chart.slope(z), z
 
 
 def tangent_part(system: MechanicalSystem, x: Array, vector: Array) -> Array:
@@ -415,11 +398,6 @@ def tangent_part(system: MechanicalSystem, x: Array, vector: Array) -> Array:
     turning = jax.jvp(lambda q: system.residual(0.0, q, v), (q,), (g_q,))[1]
     remaining, _ = solve_saddle(metric, system.rows(0.0, q)(v), metric @ g_v, -turning)
     return jnp.concatenate([g_q, remaining])
-
-
-@jax.jit
-def _tangent_part(e: Embedding, x: Array, vector: Array) -> Array:
-    return tangent_part(e.chart.system, x, vector)
 
 
 def embed(
@@ -437,11 +415,11 @@ def embed(
     chart = ehresmann(_preserved_system(system, integrator, step), state)
     z = chart.coordinates(state.g, state.xi)
     found = Embedding(system, integrator, chart.fibre, chart.reference, float(step), order or 1, 1)
-    values = np.stack([_field(found, t, z) for t in (0.0, 0.37, 1.91)])
+    values = np.stack([found.rate(t, z) for t in (0.0, 0.37, 1.91)])
     if np.ptp(values, axis=0).max() > 1e-12 * (1 + np.abs(values).max()):
         raise InvalidInput("the system depends on time; allowed: an autonomous one (take time as a coordinate)")
     found = replace(found, pieces=choose_pieces(lambda pieces: replace(found, pieces=pieces).flow(step, z)))
-    end, off = (np.asarray(value) for value in _step(found, z))
+    end, off = (np.asarray(value) for value in found.step_and_residual(z))
     if not off <= 1e-12 * (1 + np.abs(end).max()):
         raise InvalidInput(
             f"one step of {integrator.name} leaves the constraint by {off:.3g}; allowed: a method that keeps it"

@@ -34,10 +34,10 @@ from ..integrators import (
     series_reciprocal,
 )
 from ..kernels import Block, Loop, Value, inner_blocks, lower
-from ..mechanics import InvariantSystem
 from ..models import exact, rigid_body
 from ..plotting.studies import draw_lines, draw_slope
 from ..plotting.style import COLOURS, DASHES, sheet
+from ..simulation import Run
 from .gallery import Data, Gallery, simulate_uninterrupted
 
 if TYPE_CHECKING:
@@ -61,14 +61,15 @@ METHODS: dict[str, Integrator] = {
 STEPS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.8, 1.0, 1.2, 1.5, 2.2, 2.5, 4.0)
 
 
-def body() -> InvariantSystem:
-    return rigid_body(INERTIA)
+def run_free(method: str, step: float, steps: int) -> Run:
+    """A run of the free body from the paper's start."""
+    system = rigid_body(INERTIA)
+    return simulate_uninterrupted(system, METHODS[method], system.state(momentum=START), step=step, steps=steps)
 
 
 def momenta(method: str, step: float, steps: int) -> np.ndarray:
     """m_0, m_1, ... of a method, (k, 3); fewer than steps + 1 where it fails."""
-    system = body()
-    run = simulate_uninterrupted(system, METHODS[method], system.state(momentum=START), step=step, steps=steps)
+    run = run_free(method, step, steps)
     return np.asarray(run.momentum) if run.failed_at != -1 else START[None]
 
 
@@ -115,11 +116,8 @@ def draw_components(data: Data) -> Figure:
 @gallery("figure-3.1", draw=draw_components)
 def modified_motions() -> Data:
     tau3, tau5 = speed_coefficients(INERTIA, START, 2)
-    rates = {
-        "exact": 1.0,
-        "order 4": 1 + tau3 * FIGURE_STEP**2,
-        "order 6": 1 + tau3 * FIGURE_STEP**2 + tau5 * FIGURE_STEP**4,
-    }
+    fourth = 1 + tau3 * FIGURE_STEP**2
+    rates = {"exact": 1.0, "order 4": fourth, "order 6": fourth + tau5 * FIGURE_STEP**4}
     t, nodes = np.linspace(0, FIGURE_TIME, 1001), FIGURE_STEP * np.arange(int(FIGURE_TIME / FIGURE_STEP) + 1)
     found = momenta("DMV", FIGURE_STEP, len(nodes) - 1)
     motion = {name: exact(INERTIA, START, rate * t).momentum for name, rate in rates.items()}
@@ -236,21 +234,15 @@ def table_4() -> Data:
     rows = []
     for name, printed in TABLE_4.items():
         ours = [found[name][STEPS.index(h)] for h in TABLE_STEPS]
-        pairs = zip(map(_format_error, ours), map(_format_error, printed), strict=True)
-        rows.append([name, *(value for pair in pairs for value in pair)])
+        values = [value for pair in zip(ours, printed, strict=True) for value in pair]
+        rows.append([name, *("fails" if value is None or np.isnan(value) else value for value in values)])
     return Data(columns, rows, {"h": np.array(STEPS), **{name: np.array(values) for name, values in found.items()}})
-
-
-def _format_error(value: float | None) -> Any:
-    return "fails" if value is None or not np.isfinite(value) else value
 
 
 @gallery("figure-7.5", draw=draw_errors)
 def error_against_step() -> Data:
     found = errors()
-    rows = []
-    for name, values in found.items():
-        rows.append((name, values[0], values[3], float(np.log2(values[1] / values[0]))))
+    rows = [(name, errors[0], errors[3], float(np.log2(errors[1] / errors[0]))) for name, errors in found.items()]
     arrays = {"h": np.array(STEPS), **{name: np.array(values) for name, values in found.items()}}
     return Data(("method", "error at h = 1/16", "error at h = 1/2", "order between 1/8 and 1/16"), rows, arrays)
 
@@ -282,16 +274,13 @@ FLOPS = dict.fromkeys(("add", "sub", "mul", "div", "sqrt", "neg"), 1) | {"fma": 
 
 def newton_iterations(method: str, step: float) -> float:
     """Newton iterations a step."""
-    system = body()
-    run = simulate_uninterrupted(
-        system, METHODS[method], system.state(momentum=START), step=step, steps=int(END_TIME / step + 1e-9)
-    )
+    run = run_free(method, step, int(END_TIME / step + 1e-9))
     return float(np.mean(np.asarray(run.iterations)[1:])) if len(run.t) > 1 else 0.0
 
 
 def operation_counter(method: str) -> Callable[[float], float]:
     """Floating-point operations of a compiled step of the momentum alone, as a function of Newton's iterations."""
-    system, integrator = body(), METHODS[method]
+    system, integrator = rigid_body(INERTIA), METHODS[method]
     attitude = "g" if method == "IMR" else "q"
 
     def advance(consts: Any, carry: Any, u: Any) -> Any:
@@ -388,9 +377,8 @@ def commutator(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def velocity(mass: ArrayLike, M: ArrayLike) -> np.ndarray:
     """The Omega with M = Omega J + J Omega."""
-    J = np.asarray(mass, float)
-    values, axes = np.linalg.eigh(np.diag(J) if J.ndim == 1 else J)
-    return np.asarray(axes @ ((axes.T @ M @ axes) / (values[:, None] + values)) @ axes.T)
+    J = np.diag(mass) if np.ndim(mass) == 1 else np.asarray(mass)
+    return np.asarray(solve_sylvester(J, J, np.asarray(M)))
 
 
 def velocity_derivatives(mass: ArrayLike, M: ArrayLike, count: int) -> list[np.ndarray]:

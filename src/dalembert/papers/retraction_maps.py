@@ -130,9 +130,8 @@ def _panels(
             for panel, (measure, _) in zip(panels, rows, strict=False):
                 curve(panel, data["t"], data[f"{key}, {measure}"], color=COLOURS[i], linestyle=DASHES[i], label=name)
             for part, values in enumerate(data[f"{key}, momentum"].T):
-                panels[-1].plot(
-                    data["t"], values, color=COLOURS[i], linestyle=DASHES[part], label=f"{name}, Π{'₁₂₃'[part]}"
-                )
+                style = {"color": COLOURS[i], "linestyle": DASHES[part], "label": f"{name}, Π{'₁₂₃'[part]}"}
+                panels[-1].plot(data["t"], values, **style)
         for panel in panels:
             panel.set_xlim(0, 30)
         panels[-1].set_xlim(0, (minutes or {}).get(column, 30))
