@@ -137,12 +137,13 @@ def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Pat
     held = next((run for run in runs.values() if run.controls is not None and run.system.inputs), None)
     extra = ["sizes"] * several + ["power"] * any(len(each.work) for each in balances.values())
     extra += ["controls"] * (held is not None)
-    figure = Figure(figsize=(12 + 3.5 * len(extra), 4.4), layout="constrained")
-    grid = figure.add_gridspec(1, 3 + len(extra), width_ratios=(1.15, *[1] * (2 + len(extra))))
-    draw_motion(figure, grid[0], runs)
-    energy = figure.add_subplot(grid[1])
-    residual = figure.add_subplot(grid[2])
-    more = {name: figure.add_subplot(grid[3 + k]) for k, name in enumerate(extra)}
+    rows = 2 if extra else 1
+    figure = Figure(figsize=(12, 4.4 * rows), layout="constrained")
+    grid = figure.add_gridspec(rows, 3, width_ratios=(1.15, 1, 1))
+    draw_motion(figure, grid[0, 0], runs)
+    energy = figure.add_subplot(grid[0, 1])
+    residual = figure.add_subplot(grid[0, 2])
+    more = {name: figure.add_subplot(grid[1, k]) for k, name in enumerate(extra)}
     for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
         shown = balances[label]
         curve(energy, run.t, shown.values, label=label, color=colour)
