@@ -53,8 +53,8 @@ def test_backends_agree(method):
     a = simulate(SYSTEM, method, START, step=0.3, steps=50, backend="xla").check()
     b = simulate(SYSTEM, method, START, step=0.3, steps=50, backend="llvm").check()
     assert b.backend == "llvm"
-    assert np.abs(a.momentum - b.momentum).max() < 1e-14
-    assert np.abs(a.g - b.g).max() < 2e-14
+    assert np.abs(a.momentum - b.momentum).max() < 3e-14  # 250 stages of the splitting, a round-off each
+    assert np.abs(a.g - b.g).max() < 4e-14
 
 
 def test_a_continued_run_and_an_ensemble():

@@ -176,7 +176,7 @@ def failing_steps(
 
     else:
         tensor, m = jnp.asarray(symmetric(inertia, 3, "inertia")), jnp.asarray(momentum, float)
-        exists = jax.jit(jax.vmap(lambda h: map_constants(tensor, m, h, order, variant)[2]))
+        exists = jax.jit(jax.vmap(lambda h: map_constants(tensor, m, h, int(order), variant)[1]))
         edges = _edges(lambda h: np.asarray(exists(jnp.asarray(h))), up_to)
 
         def fails(h: float) -> bool:

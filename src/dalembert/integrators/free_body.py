@@ -1,4 +1,4 @@
-"""The free rigid body: one step as a map with constants, for every order of discrete Moser-Veselov and the exact flow.
+"""The free rigid body: one step as a map with constants, for every order of discrete Moser-Veselov.
 
 A step of the discrete Moser-Veselov method with scale s solves s m = 2 q0 I q + 2 q x I q for the unit quaternion (q0,
 q) and turns the body by it; s m' = 2 q0 I q - 2 q x I q. With x = 2 <q, I q>, y = 2 <q, J I q> (both constant on a
@@ -6,10 +6,11 @@ level of |m|^2 and of the energy), N = 1 - (y J + x adj J)/det I and w = m + m' 
 
     m' = |m| P/|P|,   P = adj(N) m + s N (m x I^-1 m),   (q0, q) ~ (s <w, I^-1 w>, 2 x I^-1 w).
 
-The numbers s, x, y are all that a method has to supply: see docs/exact-rigid-body.md. For the exact flow over a step
-they and the phase B follow polynomial equations in time, which Taylor series solve to round-off. Notation: J = tr(I)/2
-- I; E1, E2, E3 its elementary symmetric functions; D = det I = E1 E2 - E3; C = |m|^2; H = <m, I^-1 m>; H2 = |J m|^2.
-Quaternions have the scalar first.
+The numbers s, x, y are all that a method has to supply: see docs/exact-rigid-body.md. For the exact flow they and a
+turn by |m| B about the momentum follow polynomial equations in time: their Taylor series give the higher orders, and
+the derivatives of the exact motion, whose values are those of `polhode`. Notation: J = tr(I)/2 - I; E1, E2, E3 its
+elementary symmetric functions; D = det I = E1 E2 - E3; C = |m|^2; H = <m, I^-1 m>; H2 = |J m|^2. Quaternions have the
+scalar first.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..numerics import find_root
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Float, Scalar
+from .polhode import Polhode, at_time
 
 Vector3 = Float[Array, "3"]
 Matrix3 = Float[Array, "3 3"]
@@ -109,12 +110,11 @@ class Body(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """What a method supplies: the scale s of m, x = E1 - e1, y = E2 - e2, the phase B, and whether they exist."""
+    """What a method supplies: the scale s of m, x = E1 - e1, y = E2 - e2, and whether they exist."""
 
     s: Scalar
     x: Array
     y: Array
-    B: Array
     exists: Array
 
 
@@ -176,7 +176,7 @@ def discrete_scale(b: Body, s: Scalar) -> Scale:
     inside = jnp.abs(s) < largest_scale(b)
     guess = jax.lax.stop_gradient(jnp.where(inside, guess, 0.0))
     root = find_root(lambda z: jnp.stack(quadratics(b, jnp.where(inside, s, 0.0), z[0], z[1])), guess).x
-    return Scale(s, root[0], root[1], jnp.zeros(()), inside)
+    return Scale(s, root[0], root[1], inside)
 
 
 def largest_scale(b: Body) -> Array:
@@ -274,8 +274,6 @@ def _turn_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any,
 
 SERIES_ORDER = 16
 MAX_TURN = 0.18  # of a Taylor substep, in units of I_min/|m|: the series then converges to round-off
-GAUSS_NODES, GAUSS_WEIGHTS = (np.polynomial.legendre.leggauss(7)[0] + 1) / 2, np.polynomial.legendre.leggauss(7)[1] / 2
-GAUSS_POWERS = GAUSS_NODES[:, None] ** np.arange(SERIES_ORDER + 1)
 
 
 def taylor_coefficients(point: Array, coefficients: Array, dt: Array, terms: int = SERIES_ORDER) -> Array:
@@ -298,25 +296,6 @@ def taylor_coefficients(point: Array, coefficients: Array, dt: Array, terms: int
     return jax.lax.scan(term, (start, start), jnp.arange(terms))[0][0]
 
 
-def _sum_substeps(gain: Callable[[Array, Array], Array], size: int, h: Scalar, rate: Scalar) -> tuple[Array, Array]:
-    """Half way and at the end, the sum of gain(point, dt) over substeps of at most MAX_TURN/rate, from 0.
-
-    It is compensated, so that its error is that of one substep.
-    """
-    count = jnp.maximum(1.0, jnp.ceil(0.5 * jnp.abs(h) * rate / MAX_TURN))
-    dt = 0.5 * h / count
-
-    def substep(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-        k, half, point, lost = state
-        change = gain(point, dt) - lost
-        new = point + change
-        return k + 1.0, jnp.where(k + 1.0 == count, new, half), new, (new - point) - change
-
-    zero = jnp.zeros(size)
-    start = (jnp.zeros(()), zero, zero, zero)
-    return jax.lax.while_loop(lambda state: state[0] < 2 * count, substep, start)[1:3]
-
-
 def scale_equations(b: Body) -> Array:
     """s' = 1 - (E1 y + E2 x - x y)/D,  x' = s (H - C y/D),  y' = s (H E1 - C - H2 x/D),  B' = -y/D.
 
@@ -326,65 +305,22 @@ def scale_equations(b: Body) -> Array:
 
 
 def scale_flow(coefficients: Array, h: Scalar, rate: Scalar) -> Array:
-    """(s, x, y, B) at the time h by these equations; over many turns `orbit` is the more accurate way."""
-    gain = lambda point, dt: jnp.sum(taylor_coefficients(point, coefficients, dt)[:0:-1], axis=0)
-    return _sum_substeps(gain, 4, h, rate)[1]
+    """(s, x, y, B) at the time h by these equations, in substeps of at most MAX_TURN/rate with a compensated sum."""
+    count = jnp.maximum(1.0, jnp.ceil(jnp.abs(h) * rate / MAX_TURN))
+
+    def substep(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        k, point, lost = state
+        change = jnp.sum(taylor_coefficients(point, coefficients, h / count)[:0:-1], axis=0) - lost
+        new = point + change
+        return k + 1.0, new, (new - point) - change
+
+    start = (jnp.zeros(()), jnp.zeros(4), jnp.zeros(4))
+    return jax.lax.while_loop(lambda state: state[0] < count, substep, start)[1]
 
 
 def rotation_rate(b: Body) -> Array:
     """A bound of |m|/I_min: the fastest rotation on the level."""
     return jax.lax.stop_gradient(jnp.sqrt(b.C * jnp.max(jnp.sum(jnp.abs(b.inverse), axis=1)) ** 2))
-
-
-class Orbit(NamedTuple):
-    """What the polhode gives, without cancellation: (s, x, y, B), 1 - n_i for n_i = N_i/N_b, and v = s/N_b."""
-
-    scale: Array
-    gone: Array
-    v: Array
-
-
-def orbit(b: Body, h: Scalar) -> Orbit:
-    """The set-up of the exact map from Euler's equations, started where the polhode crosses the plane m_b = 0.
-
-    b is the intermediate axis. There m = (M_a a, c_b M_a M_c v, M_c c) with
-    v' = a c, a' = c_a c_b M_c^2 v c, c' = c_c c_b M_a^2 v a (a = cn, c = dn).
-    A step from -h/2 to h/2 mirrors m in that plane, and its equations are solved at sight with the values at h/2:
-    W = a^2 c^2 + v^2 sum m_i^2/I_i^2, s = 2 v a c/W, x = 2 v^2 sum (m_i^2/I_i)/W, y = 2 v^2 sum (J_i m_i^2/I_i)/W
-    with i = a, c; B = -int y/D. By the addition theorem N_a : N_b : N_c = c : 1 : a and s/N_b = v at h.
-    """
-    L, J = jnp.diag(b.inverse), jnp.diag(b.mass)
-    middle = jnp.where((L[0] - L[1]) * (L[0] - L[2]) <= 0, 0, jnp.where((L[1] - L[0]) * (L[1] - L[2]) <= 0, 1, 2))
-
-    def pick(options: list[Array]) -> Array:
-        return jnp.where(middle == 0, options[0], jnp.where(middle == 1, options[1], options[2]))
-
-    rolled = (
-        pick([jnp.stack([values[i], values[j], values[k]]) for i, j, k in CYCLIC])  # b first
-        for values in (L, J, inverse_differences(L), b.m)
-    )
-    (Lb, La, Lc), (_, Ja, Jc), (cb, ca, cc), (mb, ma, mc) = rolled
-    width = La - Lc
-    share = jnp.where(width == 0.0, 1.0, (Lb - Lc) / jnp.where(width == 0.0, 1.0, width))
-    A, C = ma * ma + share * mb * mb, mc * mc + (1.0 - share) * mb * mb  # M_a^2, M_c^2
-    first, second, one = -ca * cb * C, -cc * cb * A, jnp.ones(())
-    equations = jnp.stack([one, one, one, first, first, second, second])
-
-    def scale(v: Array, d: Array, e: Array) -> tuple[Array, Array, Array]:
-        a, c = 1.0 - d, 1.0 - e
-        fa, fc = A * a * a * La, C * c * c * Lc
-        W = (a * c) ** 2 + v * v * (fa * La + fc * Lc)
-        return 2 * v * a * c / W, 2 * v * v * (fa + fc) / W, 2 * v * v * (Ja * fa + Jc * fc) / W
-
-    def gain(point: Array, dt: Array) -> Array:
-        series = taylor_coefficients(jnp.append(point[:3], 0.0), equations, dt)[:, :3]
-        phase = GAUSS_WEIGHTS @ jax.vmap(scale)(*(GAUSS_POWERS @ series).T)[2]
-        return jnp.append(jnp.sum(series[:0:-1], axis=0), -2.0 * dt * phase / b.D)
-
-    half, (v, d, e, _) = _sum_substeps(gain, 4, h, rotation_rate(b))
-    zero = jnp.zeros(())
-    ratios = pick([jnp.stack([zero, e, d]), jnp.stack([d, zero, e]), jnp.stack([e, d, zero])])
-    return Orbit(jnp.stack([*scale(half[0], half[1], half[2]), half[3]]), ratios, v)
 
 
 @jax.custom_jvp
@@ -403,35 +339,44 @@ def _flow_derivative_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) ->
     return values, by_level @ tangents[1] + by_time * tangents[2]
 
 
-def exact_step(b: Body, h: Scalar) -> tuple[Step, Scale]:
-    """The constants of the map that is the flow over the time h, once turned back by |m| B about the momentum."""
-    found = orbit(*jax.lax.stop_gradient((b, h)))
-    s, x, y, B = _with_flow_derivative(found.scale, scale_equations(b), h, rotation_rate(b))
-    s = jnp.where(jnp.abs(s) < 1e-100, 1e-100, s)  # h is half a period, or a period, to the last bit
-    scale = Scale(s, x + 0.5 * b.H * 1e-200, y, B, jnp.asarray(True))
-    n = 1.0 - found.gone
-    options = []
-    for k, i, j in CYCLIC:
-        ni, nj = jnp.maximum(n[i], 1e-100), jnp.maximum(n[j], 1e-100)
-        entries = {i: (found.gone[i] - found.gone[k]) / ni, j: (found.gone[j] - found.gone[k]) / nj, k: jnp.zeros(())}
-        options.append(jnp.stack([entries[0], entries[1], entries[2], *(found.v / (ni * nj) * n)]))
-    chosen = select_at_smallest(n, options)
-    r = chosen[3:] * inverse_differences(jnp.diag(b.inverse))
-    return step_constants(b, scale)._replace(p=chosen[:3], r=r), scale
-
-
-def map_constants(inertia: Array, m: Array, h: Scalar, order: int | str, variant: str) -> tuple[Step, Array, Array]:
-    """(constants, phase, whether they exist) of the map of this order for a body in principal axes."""
+def _move(inertia: Matrix3, m: Vector3, g: Matrix3, t: Scalar) -> tuple[Vector3, Matrix3]:
+    """The exact motion by one step of the map over the time t, in principal axes: right derivatives everywhere."""
     b = body_on_level(inertia, m)
-    if isinstance(order, str):
-        step, scale = exact_step(b, h)
-        return step, scale.B, scale.exists
+    level, rate = scale_equations(b), rotation_rate(b)
+    values = scale_flow(*jax.lax.stop_gradient((level, t, rate)))
+    s, x, y, B = _with_flow_derivative(values, level, t, rate)
+    s = jnp.where(jnp.abs(s) < 1e-100, 1e-100, s)  # t is half a period, or a period, to the last bit
+    new, q = turn(step_constants(b, Scale(s, x + 0.5 * b.H * 1e-200, y, jnp.asarray(True))), m)
+    return new, g @ rotation_matrix(unit_multiple(quaternion_product(rotation_about(m, b.C, -B), q)))
+
+
+@jax.custom_jvp
+def exact_motion(
+    level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar
+) -> tuple[Vector3, Matrix3]:
+    """(momentum, attitude) at the time t after (m, g), of which `level` is the polhode; its derivatives are the map's.
+
+    inertia, m and the columns of g are given in the principal `axes`, the result in those of the body.
+    """
+    return at_time(level, t)
+
+
+@exact_motion.defjvp
+def _exact_motion_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    level, *given, axes, t = primals
+    m, g = jax.jvp(_move, (*given, t), (*tangents[1:4], tangents[5]))[1]
+    return at_time(level, t), (axes @ m, g @ axes.T)
+
+
+def map_constants(inertia: Array, m: Array, h: Scalar, order: int, variant: str) -> tuple[Step, Array]:
+    """(constants, whether they exist) of the map of this order for a body in principal axes."""
+    b = body_on_level(inertia, m)
     if variant == "scaled":
         scale = discrete_scale(b, truncated_scale(b, h, order))
-        return step_constants(b, scale), scale.B, scale.exists
+        return step_constants(b, scale), scale.exists
     b = b if order == 2 else modified_body(b, m, h, order)
     scale = discrete_scale(b, h)
-    return step_constants(b, scale), scale.B, scale.exists & jnp.all(jnp.diag(b.inverse) > 0)
+    return step_constants(b, scale), scale.exists & jnp.all(jnp.diag(b.inverse) > 0)
 
 
 class ScaleSeries(NamedTuple):

@@ -21,6 +21,7 @@ from ..numerics.types import Controls, Scalar
 from . import free_body as free
 from .base import EXACT, NOT_CONVERGED, OK, Claims, Integrator, Prediction, Result, StepInfo
 from .euler_poincare_suslov import EulerPoincareSuslov
+from .polhode import Polhode, on_level
 from .properties import (
     conservative,
     purely_inertial,
@@ -37,20 +38,29 @@ VARIANTS = ("moments", "scaled")
 
 
 class MoserVeselovCarry(NamedTuple):
-    """Attitude (as a quaternion) and momentum in principal axes, the number of steps, and the constants of the map."""
+    """Attitude (as a quaternion) and momentum in principal axes, and the constants of the map."""
 
     t: Array
     q: Array
     m: Array
-    steps: Array
-    phase: Array  # of a step: its attitude is to be turned by -|m| phase about the momentum
     step: free.Step
     axes: Array
 
     @property
     def g(self) -> Array:
-        """The attitude before the phase correction."""
         return free.rotation_matrix(self.q) @ self.axes.T
+
+
+class ExactCarry(NamedTuple):
+    """The start, in principal axes, its polhode and the number of steps since: nothing that collects errors."""
+
+    t: Array
+    g: Array
+    m: Array
+    steps: Array
+    level: Polhode
+    inertia: Array
+    axes: Array
 
 
 @register(words="The free rigid body, exactly, with any step.", use_when="a rigid body turns freely")
@@ -87,28 +97,33 @@ class DiscreteMoserVeselov(Integrator):
             return METHOD_ON_SO_N.start(system, state, h, u)
         axes = free.principal_axes(system.inertia)
         inertia, m = axes.T @ system.inertia @ axes, axes.T @ state.momentum
-        step, phase, exists = free.map_constants(inertia, m, h, self.order, self.variant)
+        if isinstance(self.order, str):
+            g = state.g @ axes
+            level = on_level(*jax.lax.stop_gradient((jnp.diag(inertia), m, g, axes)))
+            return ExactCarry(state.t, g, m, jnp.zeros(()), level, inertia, axes), StepInfo.explicit()
+        step, exists = free.map_constants(inertia, m, h, self.order, self.variant)
         q = jnp.concatenate([part.reshape(-1) for part in unit_quaternion(state.g @ axes)])
         status = jnp.where(exists, OK, NOT_CONVERGED)
-        carry = MoserVeselovCarry(state.t, q, m, jnp.zeros(()), phase, step, axes)
-        return carry, StepInfo.explicit(status=status)
+        return MoserVeselovCarry(state.t, q, m, step, axes), StepInfo.explicit(status=status)
 
     def step(self, system: InvariantSystem, carry: Any, h: Scalar, u: Controls = None) -> Result[Any]:
         if not system.group.is_rotation_group(3):
             return METHOD_ON_SO_N.step(system, carry, h, u)
+        if self.order == "exact":
+            return carry._replace(t=carry.t + h, steps=carry.steps + 1.0), StepInfo.explicit()
         m, turn = free.turn(carry.step, carry.m)
         q = free.unit_multiple(free.quaternion_product(carry.q, turn))
-        return carry._replace(t=carry.t + h, q=q, m=m, steps=carry.steps + 1.0), StepInfo.explicit()
+        return carry._replace(t=carry.t + h, q=q, m=m), StepInfo.explicit()
 
     def observe(self, system: InvariantSystem, carry: Any, h: Scalar) -> State:
         if not system.group.is_rotation_group(3):
             return METHOD_ON_SO_N.observe(system, carry, h)
-        q = carry.q
+        momentum, g = carry.axes @ carry.m, carry.g
         if self.order == "exact":
-            q = free.quaternion_product(q, free.rotation_about(carry.m, carry.step.C, -carry.steps * carry.phase))
-        momentum = carry.axes @ carry.m
-        xi = system.velocity(carry.t, carry.q, momentum)
-        return State(carry.t, free.rotation_matrix(q) @ carry.axes.T, xi, momentum, xi)
+            start = carry.inertia, carry.m, carry.g, carry.axes
+            momentum, g = free.exact_motion(carry.level, *start, carry.steps * h)
+        xi = system.velocity(carry.t, g, momentum)
+        return State(carry.t, g, xi, momentum, xi)
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         body = require_free_body(self, system)
@@ -299,9 +314,10 @@ class KineticSplitting(_Splitting):
 
 def free_motion(carry: SplittingCarry, inertia: Array, h: Scalar) -> SplittingCarry:
     """The free motion over the time h."""
-    step, phase, _ = free.map_constants(inertia, carry.m, h, "exact", "moments")
-    m, turn = free.turn(step, carry.m)
-    turn = free.quaternion_product(free.rotation_about(carry.m, carry.m @ carry.m, -phase), turn)
+    one = jnp.eye(3)
+    level = on_level(*jax.lax.stop_gradient((jnp.diag(inertia), carry.m)), one, one)
+    m, g = free.exact_motion(level, inertia, carry.m, one, one, h)
+    turn = jnp.concatenate([part.reshape(-1) for part in unit_quaternion(g)])
     return carry._replace(t=carry.t + h, q=free.unit_multiple(free.quaternion_product(carry.q, turn)), m=m)
 
 

@@ -6,22 +6,22 @@ Notation: see `dalembert.mechanics`.
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidInput
 from ..groups import SO, SO3, Euclidean
+from ..integrators import free_body, polhode
 from ..mechanics import InvariantSystem, LRSystem, inertia_of_mass, mass_tensor, symmetric, vector
 from ..numerics import namespace, positive
 from ..numerics.types import Array, Covector, Element, Scalar
 from .registry import MOMENTS, SUSLOV_METHOD, Numbers, Real, Values, register
 
 Reals = NDArray[np.float64]
-Elliptic = tuple[Reals, Reals, Reals]  # sn, cn, dn
 E3 = (0.0, 0.0, 1.0)
 GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
 
@@ -76,172 +76,24 @@ class ExactMotion(NamedTuple):
 def exact(inertia: Numbers, momentum: Numbers, t: Numbers, attitude: Any = None) -> ExactMotion:
     """The motion m' = m x I^-1 m, g' = g hat(I^-1 m) at the times t (a number or an array): Jacobi (1849).
 
-    The momentum is (A cn, B sn, D dn) of u = u0 + l t in principal axes (a, b, c), b the intermediate one. The axis c
-    turns about the fixed momentum by psi = |m| t/I_c + |m| (1/I_a - 1/I_c) Pi(n, u)/l, n = 1 - B^2/A^2, which gives the
-    attitude (Celledoni, Fasso, Safstrom and Zanna 2008; here with Carlson's R_J). No expression cancels: symmetric
-    bodies, principal axes and the separatrix are limits and no cases.
+    To round-off for any positive moments, symmetric bodies, principal axes and the separatrix among them: see
+    docs/exact-rigid-body.md.
     """
     tensor = np.asarray(symmetric(inertia, 3, "inertia"))
     m0 = np.asarray(vector(momentum, 3, "momentum"))
     g0 = np.asarray(SO3().identity() if attitude is None else SO3().element(attitude))
     t = np.asarray(t, float)
-    diagonal = not np.any(tensor - np.diag(np.diag(tensor)))
-    moments, axes = (np.diag(tensor), np.eye(3)) if diagonal else np.linalg.eigh(tensor)
-    axes = axes * np.sign(np.linalg.det(axes))
-    velocity = np.linalg.solve(tensor, m0)
-    if not np.any(np.cross(m0, velocity)):
-        turned = [g0 @ np.asarray(SO3().exp(angle * velocity)) for angle in t.ravel()]
-        return ExactMotion(np.broadcast_to(m0, (*t.shape, 3)).copy(), np.reshape(turned, (*t.shape, 3, 3)))
-    size = np.linalg.norm(m0)
-    orbit = _Orbit.of(moments, axes.T @ m0)
-    m, psi = orbit.at(t)
-    zero, _ = orbit.at(np.zeros(()))
-    begin, end = orbit.frame(zero), orbit.frame(m)
-    g = g0 @ axes @ begin.matrix @ _about_third(psi) @ np.swapaxes(end.matrix, -1, -2) @ axes.T
-    return ExactMotion(size * (end.direction @ axes.T), g)
+    times = np.zeros(1 << max(t.size - 1, 63).bit_length())  # few sizes, so that few programs are compiled
+    times[: t.size] = t.ravel()
+    m, g = (np.asarray(part)[: t.size] for part in _motion(tensor, m0, g0, times))
+    return ExactMotion(m.reshape(*t.shape, 3), g.reshape(*t.shape, 3, 3))
 
 
-class _Frame(NamedTuple):
-    direction: Reals  # of the momentum, (.., 3)
-    matrix: Reals  # columns: the axis c projected across the momentum, its normal, the momentum
-
-
-class _Orbit(NamedTuple):
-    """A polhode: axes (a, b, c), differences u_ij = |1/I_i - 1/I_j|, amplitudes, and the argument u = u0 + speed t."""
-
-    axes: tuple[int, int, int]
-    ratio: float  # B/A
-    A: float
-    D: float
-    signs: tuple[float, float]  # of m_a (at the start) and of m_c
-    mc: float  # 1 - k^2
-    speed: float
-    u0: float
-    size: float
-    rate: float  # |m|/I_a, or |m|/I_c after the exchange of n and k^2/n
-    n: float
-    factor: float
-    arc: tuple[float, float]  # (0, 0), or the sign and the k of an angle atan(k sn/cn dn)
-
-    @classmethod
-    def of(cls, moments: Reals, m: Reals) -> _Orbit:
-        a, b, c = _family(moments, m)
-
-        def gap(i: int, j: int) -> float:
-            """1/I_i - 1/I_j."""
-            return float((moments[j] - moments[i]) / (moments[i] * moments[j]))
-
-        ac, bc, ab = abs(gap(a, c)), abs(gap(b, c)), abs(gap(a, b))
-        share, rest = (bc / ac, ab / ac) if ac > 0 else (1.0, 0.0)
-        A, D = np.hypot(m[a], m[b] * np.sqrt(share)), np.hypot(m[c], m[b] * np.sqrt(rest))
-        ratio = 1 / np.sqrt(share)
-        excess = bc * m[c] ** 2 - ab * m[a] ** 2  # |H - C/I_b|
-        mc = min(1.0, max(0.0, excess / (bc * D**2))) if bc * D > 0 else 1.0
-        sa, sc = (-1.0 if m[a] < 0 else 1.0), (-1.0 if m[c] < 0 else 1.0)
-        cyclic = 1.0 if (b - a) % 3 == 1 else -1.0
-        speed = sa * sc * cyclic * np.sign(gap(a, c)) * np.sqrt(ac * bc) * D
-        sn, cn, dn = (m[b] / (A * ratio), abs(m[a]) / A, abs(m[c]) / D if D > 0 else 1.0) if A > 0 else (0.0, 1.0, 1.0)
-        u0 = sn * _carlson().elliprf(cn**2, dn**2, 1.0) if sn else 0.0
-        size = float(np.linalg.norm(m))
-        orbit = ((a, b, c), ratio, A, D, (sa, sc), mc, speed, u0, size)
-        if not speed or ab < bc:  # Pi(n, u) = u + (n/3) S^3 R_J(cn^2, dn^2, 1, 1 - n S^2), |n| < 1
-            n = -rest / share
-            return cls(*orbit, size / moments[a], n, size * gap(a, c) * n / (3 * speed) if speed else 0.0, (0.0, 0.0))
-        n = -((A / D) ** 2)  # DLMF 19.7.8: Pi(n) + Pi(k^2/n) - u is an arc
-        arc = np.sign(gap(a, c) * speed), ratio * size / D
-        return cls(*orbit, size / moments[c], n, -size * gap(a, c) * n / (3 * speed), arc)
-
-    def at(self, t: Reals) -> tuple[Elliptic, Reals]:
-        """((sn, cn, dn), psi) at the times t."""
-        values, angle = self._angle(self.u0 + self.speed * t)
-        return values, self.rate * t + angle - self._angle(np.asarray(self.u0))[1]
-
-    def _angle(self, u: Reals) -> tuple[Elliptic, Reals]:
-        """sn, cn, dn and what psi has beside its linear part, by reduction to |u| <= K."""
-        K, complete = 1e300, 0.0
-        if self.mc > 0:
-            K, complete = _carlson().elliprf(0.0, self.mc, 1.0), _carlson().elliprj(0.0, self.mc, 1.0, 1 - self.n)
-        turns = np.round(u / (2 * K))
-        sn, cn, dn = jacobi(u - 2 * K * turns, self.mc)
-        integral = sn**3 * _carlson().elliprj(cn**2, dn**2, 1.0, 1 - self.n * sn**2) + 2 * turns * complete
-        arc = self.arc[0] * (np.arctan2(self.arc[1] * sn, cn * dn) + np.pi * turns)
-        sign = 1 - 2 * np.mod(turns, 2)
-        return (sign * sn, sign * cn, dn), self.factor * integral + arc
-
-    def frame(self, values: Elliptic) -> _Frame:
-        a, b, c = self.axes
-        sn, cn, dn = values
-        across = np.hypot(cn, self.ratio * sn)
-        sine, cosine = self.A * across / self.size, self.signs[1] * self.D * dn / self.size
-        norm = np.hypot(sine, cosine)
-        sine, cosine = sine / norm, cosine / norm
-        planar = np.zeros((*np.shape(sn), 3))
-        planar[..., a], planar[..., b] = self.signs[0] * cn / across, self.ratio * sn / across
-        third = np.eye(3)[c]
-        direction = sine[..., None] * planar + cosine[..., None] * third
-        first = -cosine[..., None] * planar + sine[..., None] * third
-        return _Frame(direction, np.stack([first, np.cross(direction, first), direction], axis=-1))
-
-
-def _family(moments: Reals, m: Reals) -> tuple[int, int, int]:
-    """(a, b, c): b the intermediate axis, c the one that the polhode encircles."""
-    low, b, high = (int(i) for i in np.argsort(moments, kind="stable"))
-    below, above = (moments[b] - moments[low]) / moments[low], (moments[high] - moments[b]) / moments[high]
-    excess = below * m[low] ** 2 - above * m[high] ** 2  # I_b H - C
-    around_low = excess > 0 or (excess == 0 and below > above)
-    return (high, b, low) if around_low else (low, b, high)
-
-
-def _about_third(psi: Reals) -> Reals:
-    c, s, zero = np.cos(psi), np.sin(psi), np.zeros_like(psi)
-    return np.stack([np.stack([c, -s, zero], -1), np.stack([s, c, zero], -1), np.stack([zero, zero, 1 + zero], -1)], -2)
-
-
-def jacobi(u: Reals, mc: float) -> Elliptic:
-    """sn, cn, dn of |u| <= K for the complementary parameter mc = 1 - k^2, each with a small relative error.
-
-    Next to the separatrix cn and dn are tiny for a long time and the attitude depends on their logarithms: beyond K/2
-    they are reflected, sn(K - u) = cn/dn etc., and the ascending Landen transformation, free of cancellation, leads to
-    sech.
-    """
-    if mc == 0.0:
-        return _landen(u, mc)
-    K = _carlson().elliprf(0.0, mc, 1.0)
-    far = np.abs(u) > K / 2
-    sn, cn, dn = (_landen if mc < 0.5 else _mean)(np.where(far, K - np.abs(u), u), mc)
-    kc = np.sqrt(mc)
-    return np.where(far, np.sign(u) * cn / dn, sn), np.where(far, kc * sn / dn, cn), np.where(far, kc / dn, dn)
-
-
-def _landen(u: Reals, mc: float) -> Elliptic:
-    """The ascending Landen transformation (Abramowitz and Stegun 16.14), for |u| <= K/2."""
-    if mc < 1e-20:
-        return np.tanh(u), 1 / np.cosh(u), 1 / np.cosh(u)
-    root = mc / (1 + np.sqrt(1 - mc)) ** 2  # (1 - k)/(1 + k), the new complementary modulus
-    s, c, d = _landen(u / (1 + root), root * root)
-    scale = (1 + root) / (1 - root * root) / d
-    return (1 + root) * s * c / d, scale * (d * d - root), (1 - root) / (1 + root) * scale * (d * d + root)
-
-
-def _mean(u: Reals, mc: float) -> Elliptic:
-    """The arithmetic-geometric mean (Abramowitz and Stegun 16.4)."""
-    a, b, c = 1.0, np.sqrt(mc), np.sqrt(1 - mc)
-    ratios = []
-    while c > 1e-9 * a:  # the next c is c^2/4a, below round-off
-        a, b, c = (a + b) / 2, np.sqrt(a * b), (a - b) / 2
-        ratios.append(c / a)
-    phi = 2.0 ** len(ratios) * a * u
-    for ratio in reversed(ratios):
-        phi = (phi + np.arcsin(ratio * np.sin(phi))) / 2
-    sn, cn = np.sin(phi), np.cos(phi)
-    return sn, cn, np.sqrt(mc + (1 - mc) * cn**2)
-
-
-def _carlson() -> ModuleType:
-    """SciPy's Carlson integrals, imported where they are needed: a GPU machine may not have SciPy."""
-    from scipy import special
-
-    return special  # type: ignore[no-any-return]  # SciPy has no types
+@jax.jit
+def _motion(tensor: Array, m: Array, g: Array, times: Array) -> tuple[Array, Array]:
+    axes = free_body.principal_axes(tensor)
+    level = polhode.on_level(jnp.diag(axes.T @ tensor @ axes), axes.T @ m, g @ axes, axes)
+    return jax.vmap(lambda t: polhode.at_time(level, t))(times)
 
 
 @register(
@@ -268,15 +120,13 @@ def suslov(inertia: Numbers, normal: Numbers = E3, *, weight: Numbers | None = N
     rows = _axis(normal)
     if weight is None:
         return InvariantSystem(SO3(), inertia, annihilator=rows)
-    pull = jnp.asarray(weight, float)
-    if pull.shape != (3,):
-        raise InvalidInput(f"weight has shape {pull.shape}; allowed: (3,), a vector in the body")
+    pull = vector(weight, 3, "weight")
     return InvariantSystem(SO3(), inertia, annihilator=rows, potential=gravity, parameters={"weight": pull})
 
 
 def _axis(normal: Numbers) -> Reals:
-    given = np.asarray(normal, float)
-    if given.shape != (3,) or not np.all(np.isfinite(given)) or not given.any():
+    given = np.asarray(vector(normal, 3, "normal"))
+    if not given.any():
         raise InvalidInput(f"normal is {given.tolist()}; allowed: three finite numbers, not all 0")
     return given
 
