@@ -5,10 +5,23 @@ use;
 `__init__.pyi` lists them, in the order in which one meets them: group, system, method, run, study.
 """
 
-import jax
+import gc
+import os
+import sys
+from _signal import SIGINT, default_int_handler, getsignal, signal  # `signal` itself imports for 10 ms more
 
-from ._lazy import attach
-from .errors import __version__ as __version__
+_command = (getattr(sys, "argv", None) or [""])[0]
+if os.path.basename(_command) in ("dalembert", "dalembert.exe") or (
+    _command == "-m" and "dalembert.cli" in sys.orig_argv
+):  # the command line: `import jax` takes a second, in which Ctrl-C ends it; `cli.main` takes over from here
+    gc.disable()  # a full collection during the imports, which free nothing, takes 0.1 s
+    if getsignal(SIGINT) is default_int_handler:
+        signal(SIGINT, lambda *_: (os.write(2, b"dalembert: stopped\n"), os._exit(130)))
+
+import jax  # noqa: E402
+
+from ._lazy import attach  # noqa: E402
+from .errors import __version__ as __version__  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 

@@ -22,9 +22,10 @@ class UnknownName(InvalidInput):
 
     def __init__(self, kind: str, given: object, allowed: Iterable[str]):
         allowed = sorted(allowed)
-        near = difflib.get_close_matches(str(given), allowed, n=1, cutoff=0.5)
+        shown = str(given)[:60] + "..." * (len(str(given)) > 60)
+        near = difflib.get_close_matches(shown, allowed, n=1, cutoff=0.5)
         hint = f" Did you mean '{near[0]}'?" if near else ""
-        super().__init__(f"unknown {kind} '{given}'.{hint} Allowed: {', '.join(allowed)}.")
+        super().__init__(f"unknown {kind} '{shown}'.{hint} Allowed: {', '.join(allowed)}.")
 
 
 class OffConstraint(InvalidInput):

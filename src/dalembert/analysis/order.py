@@ -213,6 +213,8 @@ def _state_gaps(system: MechanicalSystem, ours: State, theirs: State) -> dict[st
 
 
 STEP_LEVELS = 5
+MAX_STUDY_STEPS = 10**9
+"""Steps of the finest run of a study: minutes of work. A mistyped number of levels easily asks for years."""
 
 
 def study_convergence(
@@ -222,6 +224,10 @@ def study_convergence(
     if levels < 2 or (richardson and levels < 3):
         raise InvalidInput(f"levels is {levels}; allowed: at least 2 steps to compare, 3 with richardson")
     first, duration = job.run["steps"], job.run["steps"] * job.run["step"]
+    most = int(math.log2(max(1, MAX_STUDY_STEPS // first))) + 1
+    if levels > most:
+        limit = f"allowed here: {most}, so that the last run has at most {MAX_STUDY_STEPS:.0e} steps"
+        raise InvalidInput(f"levels is {levels}; {limit}")
     return convergence(
         job.system,
         job.integrator,

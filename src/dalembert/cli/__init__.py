@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
+import warnings
+from collections.abc import Sequence
 
-gc.disable()  # a full collection during the imports, which free nothing, takes 0.1 s
-try:
-    from ..errors import InvalidInput, WriteFailure
-    from ..kernels.cache import persist_xla_cache
-    from . import runs, serve, studies
-    from .app import app
-except KeyboardInterrupt:  # Ctrl-C while all this loads ends like Ctrl-C in a command
-    print("dalembert: stopped", file=sys.stderr)
-    raise SystemExit(130) from None
-finally:
-    gc.enable()
+from ..errors import InvalidInput, NumericalFailure, WriteFailure
+from ..kernels import LoweringError
+from ..kernels.cache import persist_xla_cache
+from . import runs, serve, studies
+from .app import app
 
 __all__ = ["app", "main", "runs", "serve", "studies"]
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Run the command line: input faults end with a message and exit code 2, never with a traceback."""
-    persist_xla_cache()
-    gc.freeze()  # what is imported stays: to search it again and again for cycles took a tenth of a cold start
-    gc.set_threshold(100_000, 20, 20)
     try:
-        app()
-    except (InvalidInput, WriteFailure) as fault:
-        print(f"dalembert: {fault}", file=sys.stderr)
-        raise SystemExit(2 if isinstance(fault, InvalidInput) else 1) from None
-    except KeyboardInterrupt:
-        print("dalembert: stopped", file=sys.stderr)
-        raise SystemExit(130) from None
+        if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):  # from here on a command keeps what is done
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        persist_xla_cache()
+        gc.enable()
+        gc.freeze()  # what is imported stays: to search it again and again for cycles took a tenth of a cold start
+        gc.set_threshold(100_000, 20, 20)
+        warnings.showwarning = lambda message, *place: print(f"dalembert: {message}", file=sys.stderr)
+        app(words)
+        return
+    except (InvalidInput, LoweringError) as fault:
+        code, message = 2, str(fault)
     except BrokenPipeError:
         raise SystemExit(1) from None
+    except (NumericalFailure, WriteFailure) as fault:
+        code, message = 1, str(fault)
+    except OSError as fault:  # a name that no file can have, a folder that nobody may read
+        code, message = 2, f"cannot use the file {str(fault.filename)[:80]}: {fault.strerror or fault}"
+    except MemoryError:
+        code, message = 1, "there is not enough memory: take fewer steps, or save fewer states by run.save_every"
+    except KeyboardInterrupt:
+        code, message = 130, "stopped"
+    print(f"dalembert: {message}", file=sys.stderr)
+    raise SystemExit(code)

@@ -17,15 +17,7 @@ import typer
 from .. import papers  # its exhibits load at first use
 from ..analysis.comparison import seconds_per_step
 from ..errors import InvalidInput, UnknownName, WriteFailure
-from ..integrators import (
-    METHODS,
-    DiscreteMoserVeselov,
-    DormandPrince,
-    EulerPoincareSuslov,
-    Integrator,
-    RungeKutta,
-    Taylor,
-)
+from ..integrators import METHODS, DiscreteMoserVeselov, EulerPoincareSuslov, Integrator, RungeKutta
 from ..io.atomic import atomic_path, output_lock
 from ..io.config import OWN_SYSTEM, Job, load_job, model_template, own_system_template, resume_run
 from ..io.dataset import load_run, open_dataset, require_writable, save_run
@@ -131,8 +123,8 @@ def _final_state(run: Run) -> dict[str, Any]:
     if run.failed_at == -1:
         return dict.fromkeys(names)
     last, angles = run.last, run.angles[-1]
-    discrete = not isinstance(run.integrator, RungeKutta | DormandPrince | Taylor)
-    values = (last.g, angles, last.xi, last.increment if discrete else (), last.momentum, run.multipliers[-1])
+    increment = last.increment if run.integrator.has_increment else ()
+    values = (last.g, angles, last.xi, increment, last.momentum, run.multipliers[-1])
     return dict(zip(names, (*map(to_json, values), run.system.group.describe(last.g, angles)), strict=True))
 
 
@@ -339,8 +331,8 @@ def _print_csv(data: Any, file: Path, names: list[str]) -> None:
 def animate(
     file: Annotated[Path, typer.Argument(help="A .nc or .zarr file of `dalembert run --out`, or a configuration.")],
     out: Annotated[Path | None, typer.Option(help="The .mp4 (needs ffmpeg) or .gif. Default: named like FILE.")] = None,
-    seconds: Annotated[float, typer.Option(help="How long the moving picture takes.")] = 8.0,
-    fps: Annotated[int, typer.Option(help="Frames a second, at most.")] = 20,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="How long the moving picture takes.")] = 8.0,
+    fps: Annotated[int, typer.Option(min=1, max=240, help="Frames a second, at most.")] = 20,
     settings: SettingsOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -349,7 +341,7 @@ def animate(
 
     It shows sleighs and vehicles with their blades and wheels, rolling disks and balls, turning bodies.
     """
-    path = out or Path(file.with_suffix(film.default_suffix()).name)
+    path = out or Path(file.stem + film.default_suffix())
     film.require_film(path)
     if file.suffix == ".toml":
         job = load_job(file, settings or ())

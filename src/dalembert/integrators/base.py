@@ -181,6 +181,7 @@ class Integrator(ABC):
     carry_is_step_free: bool = False  # whether the carry does not depend on h, so that steps of other sizes may follow
     self_adjoint: bool = False  # whether a step of h undoes one of -h
     variable_step: bool = False  # whether steps differ in length: the carry then has the `size` of the last step
+    has_increment: bool = True  # whether states have the increment of a discrete step; where not, it is the velocity
 
     def adjoint(self) -> Integrator | None:
         """The method whose step of h undoes a step of -h: itself if it is symmetric, None if it is no method here."""

@@ -276,6 +276,7 @@ class Lobatto(Integrator):
     form: str = "nodes"
     family: str = "B"
     name = "lobatto"
+    has_increment = False
 
     def __post_init__(self) -> None:
         require_option("form of lobatto", self.form, LOBATTO_FORMS)

@@ -52,6 +52,7 @@ class RungeKutta(Integrator):
     """The classical method of order 4 on g' = g xi, xi' = acceleration, with matrices and velocities as numbers."""
 
     name = "runge-kutta"
+    has_increment = False
 
     def claims(self, system: MechanicalSystem) -> Claims:
         return Claims(4)
@@ -103,6 +104,7 @@ class ProjectedRungeKutta(Integrator):
 
     onto: str = "constraint"
     name = "projected-runge-kutta"
+    has_increment = False
     carry_is_step_free = True
 
     def __post_init__(self) -> None:
@@ -194,6 +196,7 @@ class DormandPrince(Integrator):
 
     tolerance: float = 1e-10
     name = "dormand-prince"
+    has_increment = False
 
     def __post_init__(self) -> None:
         require_range("tolerance", self.tolerance, 1e-15, 0.1)

@@ -119,7 +119,7 @@ def _read_base(section: Any) -> Integrator:
         raise InvalidInput(
             f'base is {section!r}; allowed: a method with its options, such as {{name = "gauss", stages = 2}}'
         )
-    if section["name"] not in METHODS:
+    if not isinstance(section["name"], str) or section["name"] not in METHODS:
         raise UnknownName("base", section["name"], METHODS)
     return METHODS[section["name"]].make({key: value for key, value in section.items() if key != "name"})
 

@@ -56,6 +56,7 @@ class Taylor(Integrator):
 
     tolerance: float = 1e-10
     name = "taylor"
+    has_increment = False
 
     def __post_init__(self) -> None:
         require_range("tolerance", self.tolerance, 1e-16, 0.1)

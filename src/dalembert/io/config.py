@@ -11,14 +11,17 @@ import importlib.util
 import inspect
 import json
 import math
+import os
+import reprlib
 import sys
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +29,11 @@ import numpy as np
 
 from ..errors import InvalidInput, UnknownName
 from ..groups import Group
-from ..integrators import METHODS, Integrator
+from ..integrators import METHODS, Integrator, Method
+from ..kernels import has_gpu
 from ..mechanics import MechanicalSystem, State
 from ..models import MODELS, Model
-from ..numerics import positive_int
+from ..numerics import is_traced
 from ..simulation import (
     BACKENDS,
     QUANTITIES,
@@ -44,16 +48,142 @@ from ..simulation import (
 )
 from .dataset import load_run, open_dataset
 
-Entry = TypeVar("Entry")
 Section = Mapping[str, Any]
 Progress = Callable[[int, int], None]
 
 SECTIONS = ("system", "method", "initial", "run")
-EVENT_KEYS = ("quantity", "index", "value", "direction", "stop", "name")
 EVENT_DIRECTIONS = {"both": 0, "up": 1, "down": -1}
-INITIAL_KEYS = ("configuration", "velocity", "momentum")
-RUN_KEYS = ("step", "steps", "t_end", "t0", "save_every", "backend")
 EXCLUSIVE = ({"run.steps", "run.t_end"}, {"initial.velocity", "initial.momentum"}, {"system.name", "system.python"})
+MAX_BYTES = 1 << 23
+"""The size of the largest file that is read as a configuration."""
+MAX_DEPTH = 16
+"""How deep lists and tables may stand in each other."""
+_SHORT = reprlib.Repr()  # values in messages
+_SHORT.maxstring = 60
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a key of a configuration may hold: a test, its words in a message, and the names if these are few."""
+
+    words: str
+    accepts: Callable[[Any], bool]
+    names: Collection[str] = ()
+
+    def require(self, section: str, key: str, value: Any) -> None:
+        """Refuse a value of another kind."""
+        if self.names and isinstance(value, str) and value not in self.names:
+            raise UnknownName(key if section != "event" else f"{key} of an event", value, self.names)
+        if not self.accepts(value):
+            raise InvalidInput(f"{key} is {_SHORT.repr(value)} in [{section}]; allowed: {self.words}")
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """The shape of nested lists of numbers, or None for what is no such array."""
+    if not isinstance(value, list):
+        return () if isinstance(value, int | float) and not isinstance(value, bool) else None
+    shapes = {_shape(part) for part in value}
+    inner = shapes.pop() if len(shapes) == 1 else None if shapes else ()
+    return None if inner is None else (len(value), *inner)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _one_of(names: Collection[str]) -> Kind:
+    return Kind(f"one of {', '.join(names)}", lambda value: isinstance(value, str), names)
+
+
+ANYTHING = Kind("numbers, text, true or false, lists, tables", lambda value: True)
+TEXT = Kind('text, such as "name"', lambda value: isinstance(value, str))
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+WHOLE = Kind("a whole number", _is_whole)
+COUNT = Kind("a whole number of at least 1", lambda value: _is_whole(value) and value > 0)
+NUMBER = Kind("a finite number", lambda value: _shape(value) == ())
+ARRAY = Kind("a number, or numbers in rows of one length (not ragged)", lambda value: _shape(value) is not None)
+VECTOR = Kind("a list of numbers", lambda value: len(_shape(value) or ()) == 1)
+POINT = Kind("a list of numbers, or a table of coordinates", lambda value: isinstance(value, list | dict))
+STEP = Kind(
+    "any finite number but 0 (negative steps go back in time)", lambda value: _shape(value) == () and value != 0
+)
+INDEX = Kind(
+    "a whole number, or a list of these",
+    lambda value: all(map(_is_whole, value if isinstance(value, list) else [value])),
+)
+
+SCHEMA: dict[str, dict[str, Kind]] = {
+    "system": {"name": TEXT, "python": TEXT},  # and the parameters of the model, see `parameter_kinds`
+    "method": {"name": TEXT},
+    "initial": {"configuration": POINT, "velocity": VECTOR, "momentum": VECTOR},
+    "run": {
+        "step": STEP,
+        "steps": COUNT,
+        "t_end": NUMBER,
+        "t0": NUMBER,
+        "save_every": COUNT,
+        "backend": _one_of(BACKENDS),
+    },
+    "event": {
+        "quantity": _one_of(QUANTITIES),
+        "index": INDEX,
+        "value": NUMBER,
+        "direction": _one_of(EVENT_DIRECTIONS),
+        "stop": FLAG,
+        "name": TEXT,
+    },
+}
+"""The keys of every section. All that is read from a file, from `--set` or from the studio passes through it."""
+
+
+def parameter_kinds(entry: Model | Method) -> dict[str, Kind]:
+    """The kinds of the parameters of a model, or of the options of a method, from the annotations of what builds it."""
+    try:
+        hints = get_type_hints(entry.build)
+    except (NameError, TypeError):  # a model of a user's own may be annotated by anything
+        hints = {}
+    given = entry.parameters if isinstance(entry, Model) else entry.options
+    return {key: _kind_of(hints.get(key), default) for key, default in given.items()}
+
+
+def _kind_of(hint: Any, default: Any) -> Kind:
+    parts = {part for part in get_args(hint) or (hint,) if get_origin(part) is not Callable} - {NoneType}
+    if jax.Array in parts:
+        return ARRAY
+    known = {
+        frozenset({str}): TEXT,
+        frozenset({int}): WHOLE,
+        frozenset({float}): NUMBER,
+        frozenset({int, float}): NUMBER,
+    }
+    return known.get(frozenset(parts), TEXT if isinstance(default, str) and int not in parts else ANYTHING)
+
+
+def read_value(value: Any, *place: str) -> Any:
+    """A value as plain numbers, text, lists and tables. What is out of range, too deep or no value is refused.
+
+    Whole numbers have 64 bits, as in TOML, and numbers are finite. A None in a table is a key that is not given.
+    """
+    where = f"{place[1]} in [{place[0]}]" if "".join(place[1:2]) else f"[{''.join(place)}]"
+    if len(place) > MAX_DEPTH:
+        raise InvalidInput(f"{where} has lists or tables more than {MAX_DEPTH} deep in each other")
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        value = np.asarray(value).tolist()
+    if isinstance(value, Mapping):
+        return {str(key): read_value(part, *place, str(key)) for key, part in value.items() if part is not None}
+    if isinstance(value, list | tuple):
+        tables = len(place) == 1 and all(isinstance(part, Mapping) for part in value)  # [[event]]
+        return [read_value(part, *place, *([] if tables else [""])) for part in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise InvalidInput(
+            f"{where} has a whole number beyond 64 bits; allowed: up to {2**63 - 1}, or a number with a point or an "
+            "exponent, such as 1e30"
+        )
+    if isinstance(value, str) and "\0" in value:
+        raise InvalidInput(f"{where} has a character 0 in its text, which no name has")
+    if isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise InvalidInput(f"{where} has {_SHORT.repr(value)}; allowed: finite numbers, text, true, false, lists, tables")
 
 
 def to_toml(config: Mapping[str, Any]) -> str:
@@ -123,48 +253,75 @@ def load_job(path: str | Path, settings: Sequence[str] = ()) -> Job:
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """The sections of a TOML file."""
+    """The sections of a TOML file, in UTF-8 with or without a byte order mark."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as fault:
-        raise InvalidInput(f"{path} is not valid TOML: {fault}") from fault
+        if (size := Path(path).stat().st_size) > MAX_BYTES:
+            raise InvalidInput(f"{path} has {size:.3g} bytes; a configuration has at most {MAX_BYTES:.3g}")
+        return parse_toml(Path(path).read_text(encoding="utf-8-sig"), str(path))
     except FileNotFoundError as fault:
         message = f"there is no file {path}: `dalembert init NAME` writes a configuration to start from"
         raise InvalidInput(message) from fault
     except UnicodeDecodeError as fault:
-        raise InvalidInput(f"{path} is not a configuration: it is not text (in UTF-8)") from fault
+        raise InvalidInput(
+            f"{path} is not a configuration: it is not text in UTF-8; save it in this encoding"
+        ) from fault
     except OSError as fault:
         raise InvalidInput(f"cannot read the configuration {path}: {fault.strerror}") from fault
+
+
+def parse_toml(text: str, name: str) -> dict[str, Any]:
+    """The tables of a text in TOML, which messages call `name`."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError as fault:
+        raise InvalidInput(f"{name} has lists or tables more than {MAX_DEPTH} deep in each other") from fault
+    except ValueError as fault:  # no TOML, or a number of more than 4300 digits
+        raise InvalidInput(f"{name} is not valid TOML: {fault}") from fault
 
 
 def apply_settings(config: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """The configuration with `section.key=value` settings; a value that is not TOML is text.
 
     A setting drops what it excludes (run.t_end drops run.steps); another system or method starts with no parameters.
+    `initial.velocity.0=1` changes an entry of a list.
     """
-    result = {name: dict(section) if isinstance(section, Mapping) else section for name, section in config.items()}
+    result: dict[str, Any] = read_value(config)
     for setting in sorted(settings, key=lambda text: not text.partition("=")[0].strip().endswith((".name", ".python"))):
         place, equals, text = setting.partition("=")
         path = [part.strip() for part in place.split(".")]
         if not equals or len(path) < 2 or not all(path):
-            raise InvalidInput(f"--set {setting!r}; allowed: section.key=value, such as run.step=0.01")
-        section = result.setdefault(path[0], {})
-        if not isinstance(section, dict):
-            raise InvalidInput(f"[{path[0]}] must be a section of key = value lines; given {section!r}")
+            raise InvalidInput(f"--set {_SHORT.repr(setting)}; allowed: section.key=value, such as run.step=0.01")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text.strip()
-        for other in exclusive_keys(".".join(path[:2])):
-            section.pop(other, None)
-        if path[1] in ("name", "python") and section.get(path[1]) != value:
+        except (RecursionError, ValueError) as fault:
+            raise InvalidInput(f"--set {_SHORT.repr(setting)} is no value in TOML: {fault}") from fault
+        section = result.setdefault(path[0], {})
+        if path[1] in ("name", "python") and isinstance(section, dict) and section.get(path[1]) != value:
             section.clear()
-        for key in path[1:-1]:
-            inner = section.get(key)
-            section[key] = dict(inner) if isinstance(inner, Mapping) else {}
-            section = section[key]
-        section[path[-1]] = value
+        set_value(result, path, value)
     return result
+
+
+def set_value(config: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set the value at a path such as system, inertia, 0, 2 (an entry of a list), and drop what it excludes."""
+    holder: Any = config
+    for k, key in enumerate(path):
+        name = ".".join(path)
+        if isinstance(holder, list) and not (key.isdecimal() and len(key) < 9 and int(key) < len(holder)):
+            raise InvalidInput(f"{name}: {key} is no place in {_SHORT.repr(holder)}; allowed: 0 to {len(holder) - 1}")
+        if not isinstance(holder, list | dict):
+            raise InvalidInput(f"{name}: {'.'.join(path[:k])} is {_SHORT.repr(holder)}, which has no part {key}")
+        place: Any = int(key) if isinstance(holder, list) else key
+        if k == len(path) - 1:
+            holder[place] = value
+        elif isinstance(holder, dict):
+            holder = holder.setdefault(place, {})
+        else:
+            holder = holder[place]
+    for other in exclusive_keys(".".join(path[:2])):
+        config[path[0]].pop(other, None)
 
 
 def exclusive_keys(name: str) -> list[str]:
@@ -172,6 +329,7 @@ def exclusive_keys(name: str) -> list[str]:
     return [other.partition(".")[2] for group in EXCLUSIVE if name in group for other in group - {name}]
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused, not warned of
 def parse_job(config: Mapping[str, Any], folder: str | Path = ".") -> Job:
     """Check and build the job of a configuration given as nested mappings; `folder` is where a user's own file is."""
     for name in config:
@@ -179,28 +337,50 @@ def parse_job(config: Mapping[str, Any], folder: str | Path = ".") -> Job:
             raise InvalidInput(
                 "this configuration has a [sweep] of many runs; use `dalembert sweep` (or da.sweep) for it"
             )
-        if name not in (*SECTIONS, "event"):
-            raise UnknownName("section", name, (*SECTIONS, "event"))
-    parts: dict[str, Any] = {name: _section(config, name) for name in SECTIONS}
+        if name not in SCHEMA:
+            raise UnknownName("section", name, SCHEMA)
+    given = read_value(config)
+    parts: dict[str, Any] = {name: _section(given, name) for name in SECTIONS}
     with _name_section("system"):
         name, system, file = build_system(parts["system"], Path(folder))
     with _name_section("method"):
         integrator = build_method(parts["method"])
+    run = parts["run"]
     with _name_section("run"):
-        run = _check_run(parts["run"])
+        _require_keys("run", run)
+        if "step" not in run:
+            raise InvalidInput("[run] needs a step")
+        if ("steps" in run) == ("t_end" in run):
+            raise InvalidInput("[run] needs exactly one of steps and t_end")
+        if run.get("backend") == "cuda" and not has_gpu():
+            raise InvalidInput(
+                "backend in [run] is cuda, but there is no GPU that answers through CuPy: pip install "
+                "'dalembert[cuda]' on a machine with one, or leave it out: auto takes what there is"
+            )
     with nullcontext() if file is None else locate_errors(file):
         with _name_section("initial"):
-            _check_initial(system, parts["initial"])
+            _require_keys("initial", parts["initial"])
+            if ("velocity" in parts["initial"]) == ("momentum" in parts["initial"]):
+                raise InvalidInput("[initial] needs either velocity or momentum, and may have a configuration")
             state = build_state(system, parts["initial"], run)
         with _name_section("method"):
             integrator.require(system, state, run["step"])
     start = float(state.t)
     steps = count_steps(run["step"], run.get("steps"), run.get("t_end"), start, variable=integrator.variable_step)
-    events = parse_events(config.get("event", []), system, state)
+    events = parse_events(given.get("event", []), system, state)
     if events:
-        parts["event"] = config["event"]
+        parts["event"] = given["event"]
     names = {"system": name, "method": integrator.name}
     return Job(names, system, integrator, state, {**run, "steps": steps}, parts, file, events)
+
+
+def _require_keys(section: str, given: Section, kinds: Mapping[str, Kind] | None = None) -> None:
+    """Refuse keys that a section does not have, and values of another kind."""
+    known = SCHEMA[section] | dict(kinds or {})
+    for key, value in given.items():
+        if key not in known:
+            raise UnknownName(f"key of [{section}]", key, known)
+        known[key].require(section, key, value)
 
 
 @contextmanager
@@ -219,13 +399,13 @@ def _section(config: Mapping[str, Any], name: str) -> Section:
         raise InvalidInput(f"the section [{name}] is missing; a configuration has {known}")
     section = config[name]
     if not isinstance(section, Mapping):
-        raise InvalidInput(f"[{name}] must be a section of key = value lines; given {section!r}")
+        raise InvalidInput(f"[{name}] must be a section of key = value lines; given {_SHORT.repr(section)}")
     return section
 
 
 def build_method(section: Section) -> Integrator:
     """The method that a section [method] names, with its options."""
-    integrator: Integrator = _build(_registered("method", section, METHODS), _parameters(section))
+    integrator: Integrator = _build("method", section, METHODS)
     return integrator
 
 
@@ -234,65 +414,35 @@ def build_system(section: Section, folder: Path) -> tuple[str, MechanicalSystem,
 
     Its numbers may be traced by JAX: a sweep builds the systems of its members inside a kernel.
     """
-    parameters = _parameters(section)
     if "python" not in section:
-        model = _registered("system", section, MODELS)
-        return model.name, _build(model, parameters), None
+        return section.get("name", ""), _build("system", section, MODELS), None
     if "name" in section:
         raise InvalidInput("[system] has both name (a model of dalembert) and python (a system of your own): give one")
-    system, file = load_user_system(parameters.pop("python"), folder, parameters)
+    parameters = {key: value for key, value in section.items() if key != "python"}
+    system, file = load_user_system(section["python"], folder, parameters)
     return section["python"], system, file
 
 
-def _registered(kind: str, section: Section, registry: Mapping[str, Entry]) -> Entry:
+def _build(kind: str, section: Section, registry: Mapping[str, Any]) -> Any:
+    """The system or method with these parameters; one of the wrong kind is an `InvalidInput` like any other."""
     if "name" not in section:
         own = ' (or python = "file.py:function" for one of your own)' if kind == "system" else ""
         raise InvalidInput(f"[{kind}] needs a name{own}; allowed: {', '.join(sorted(registry))}")
+    TEXT.require(kind, "name", section["name"])
     if section["name"] not in registry:
         raise UnknownName(kind, section["name"], registry)
-    return registry[section["name"]]
-
-
-def _build(entry: Any, given: dict[str, Any]) -> Any:
-    """The system or method with these parameters; one of the wrong kind is an `InvalidInput` like any other."""
+    entry = registry[section["name"]]
+    given = {key: value for key, value in section.items() if key != "name"}
+    kinds = parameter_kinds(entry)
+    for key, value in given.items():
+        if key in kinds and not is_traced(value):
+            kinds[key].require(kind, key, value)
     try:
         return entry.make(given)
     except InvalidInput:
         raise
-    except (TypeError, ValueError) as fault:
-        raise InvalidInput(f"'{entry.name}' cannot be built from {given}: {fault}") from fault
-
-
-def _parameters(section: Section) -> dict[str, Any]:
-    for key, value in section.items():
-        _require_finite(key, value)
-    return {key: value for key, value in section.items() if key != "name"}
-
-
-def _require_finite(key: str, value: Any) -> None:
-    """Refuse NaN, infinities and ragged or non-numeric lists before they reach any array."""
-    if isinstance(value, list):
-        for entry in value:
-            if not isinstance(entry, int | float | list | jax.Array) or isinstance(entry, bool):
-                raise InvalidInput(f"{key} holds {entry!r}; allowed: numbers")
-            _require_finite(key, entry)
-        if len({len(e) if isinstance(e, list) else None for e in value}) > 1:
-            raise InvalidInput(f"{key} is ragged: its rows differ in length: {value}")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise InvalidInput(f"{key} is {value}; allowed: finite numbers")
-
-
-def _check_initial(system: MechanicalSystem, initial: Section) -> None:
-    for key, given in initial.items():
-        if key not in INITIAL_KEYS:
-            raise UnknownName("key of [initial]", key, INITIAL_KEYS)
-        if not isinstance(given, list | Mapping):
-            raise InvalidInput(f"{key} in [initial] is {given!r}; allowed: a list of numbers")
-        for entry in given if len(system.group.factors) > 1 and key == "configuration" else [given]:
-            if not isinstance(entry, Mapping):
-                _require_finite(key, entry)
-    if ("velocity" in initial) == ("momentum" in initial):
-        raise InvalidInput("[initial] needs either velocity or momentum, and may have a configuration")
+    except (TypeError, ValueError, ArithmeticError) as fault:
+        raise InvalidInput(f"'{entry.name}' cannot be built from {_SHORT.repr(given)}: {fault}") from fault
 
 
 def build_state(system: MechanicalSystem, initial: Section, run: Section) -> State:
@@ -302,62 +452,28 @@ def build_state(system: MechanicalSystem, initial: Section, run: Section) -> Sta
     return system.state(g, initial.get("velocity"), momentum=initial.get("momentum"), t=run.get("t0", 0.0))
 
 
-def _check_run(section: Section) -> dict[str, Any]:
-    for key, value in section.items():
-        if key not in RUN_KEYS:
-            raise UnknownName("key of [run]", key, RUN_KEYS)
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if key != "backend" and not number:
-            raise InvalidInput(f"{key} in [run] is {value!r}; allowed: a finite number")
-    if "step" not in section:
-        raise InvalidInput("[run] needs a step")
-    if section["step"] == 0:
-        raise InvalidInput("step is 0; allowed: any finite number but 0 (negative steps go back in time)")
-    if ("steps" in section) == ("t_end" in section):
-        raise InvalidInput("[run] needs exactly one of steps and t_end")
-    for key in ("steps", "save_every"):
-        if key in section:
-            positive_int(key, section[key])
-    if section.get("backend", "auto") not in BACKENDS:
-        raise UnknownName("backend", section["backend"], BACKENDS)
-    return dict(section)
-
-
 def parse_events(tables: Any, system: MechanicalSystem, state: State) -> tuple[Event, ...]:
     """The events of the tables [[event]], checked on the system: quantities of the motion and the values they pass."""
     if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
-        raise InvalidInput(f"events are tables [[event]] of key = value lines, with two brackets; given {tables!r}")
+        given = _SHORT.repr(tables)
+        raise InvalidInput(f"events are tables [[event]] of key = value lines, with two brackets; given {given}")
     return check_events([_parse_event(table) for table in tables], system, state)
 
 
 def _parse_event(table: Section) -> Event:
-    for key in table:
-        if key not in EVENT_KEYS:
-            raise UnknownName("key of [[event]]", key, EVENT_KEYS)
+    _require_keys("event", table)
     if "quantity" not in table:
         raise InvalidInput(f"an [[event]] needs a quantity; allowed: {', '.join(QUANTITIES)}")
-    kind = table["quantity"]
-    if kind not in QUANTITIES:
-        raise UnknownName("quantity", kind, QUANTITIES)
-    direction, stop, name = table.get("direction", "both"), table.get("stop", False), table.get("name", "")
-    if direction not in EVENT_DIRECTIONS:
-        raise UnknownName("direction of an event", direction, EVENT_DIRECTIONS)
-    if not isinstance(stop, bool) or not isinstance(name, str):
-        raise InvalidInput(f"stop is {stop!r} and name is {name!r} in an [[event]]; allowed: true or false, and text")
+    kind, given, value = table["quantity"], table.get("index", []), float(table.get("value", 0.0))
     if "index" not in table and kind not in SCALARS:
         raise InvalidInput(
             f"an [[event]] of {kind} needs an index: 0 for the first component, [row, column] in a matrix"
         )
-    given = table.get("index", [])
     index = tuple(given) if isinstance(given, list) else (given,)
-    if not all(isinstance(k, int) and not isinstance(k, bool) for k in index):
-        raise InvalidInput(f"index in an [[event]] is {given!r}; allowed: a whole number, or a list of these")
-    value = table.get("value", 0.0)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInput(f"value in an [[event]] is {value!r}; allowed: a finite number")
     place = f"[{','.join(map(str, index))}]" if index else ""
-    default = f"{kind}{place} = {float(value):g}"
-    return Event(Quantity(kind, index, float(value)), EVENT_DIRECTIONS[direction], stop, name or default)
+    name = table.get("name") or f"{kind}{place} = {value:g}"
+    direction = EVENT_DIRECTIONS[table.get("direction", "both")]
+    return Event(Quantity(kind, index, value), direction, table.get("stop", False), name)
 
 
 USER_MODULE_PREFIX = "_dalembert_user_"
@@ -367,7 +483,9 @@ def load_user_system(reference: Any, folder: Path, parameters: Section) -> tuple
     """The system that "file.py:function" makes of the parameters, and the file."""
     name, _, attribute = str(reference).rpartition(":")
     if not isinstance(reference, str) or not name or not attribute.isidentifier():
-        raise InvalidInput(f'python is {reference!r}; allowed: "file.py:function", such as "mysystem.py:make"')
+        raise InvalidInput(
+            f'python is {_SHORT.repr(reference)}; allowed: "file.py:function", such as "mysystem.py:make"'
+        )
     path = (folder / name).resolve()
     with locate_errors(path):
         make = load_function(path, attribute)
@@ -405,7 +523,7 @@ def explain_error(fault: BaseException, path: Path) -> str | None:
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:
     """The function of this name in a Python file, which is run."""
-    if not path.is_file():
+    if not os.path.isfile(path):  # whereas Path.is_file raises where a name is too long
         raise InvalidInput(f"there is no file {path}; python = ... is relative to the folder of the configuration")
     spec = importlib.util.spec_from_file_location(f"{USER_MODULE_PREFIX}{path.stem}", path)
     if spec is None or spec.loader is None:

@@ -18,6 +18,7 @@ Scalar programs compute in doubles and 64-bit integers. `import dalembert` turns
 program turns them off again, a step has float32 numbers: "llvm" and "cuda" refuse it, and "auto" runs it on XLA.
 """
 
+from .cuda import has_gpu
 from .elimination import eliminate
 from .execute import (
     Backend,
@@ -43,7 +44,7 @@ from .taylor import PARTIALS, solution_series
 __all__ = [
     "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "CompiledStep", "Loop", "Lowering",
     "LoweringError", "NoteReader", "Progress", "RunResult", "Value", "compile", "compile_function", "count_processors",
-    "eliminate", "evaluate", "inner_blocks", "lower", "make_problem", "map_elements", "pack_values", "run",
+    "eliminate", "evaluate", "has_gpu", "inner_blocks", "lower", "make_problem", "map_elements", "pack_values", "run",
     "run_problem", "scalar_type", "solution_series", "stream_problem",
 ]
 # fmt: on

@@ -1,0 +1,309 @@
+"""Draw configurations, flags and arguments that nobody would write: each is taken, or refused by a sentence.
+
+The strategies are made from the registries of models and methods, the schema of configurations, the tree of commands
+and the signatures of the public functions: what is new there is drawn without being named here. What the fuzzer found
+stands in `test_found.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import math
+import tomllib
+import warnings
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+import typer
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from dalembert import cli
+from dalembert.errors import InvalidInput
+from dalembert.integrators import METHODS, RETRACTIONS
+from dalembert.io.config import (
+    OWN_SYSTEM_PYTHON,
+    SCHEMA,
+    apply_settings,
+    model_template,
+    parse_job,
+    parse_toml,
+    read_config,
+)
+from dalembert.models import MODELS
+from dalembert.simulation import BACKENDS, QUANTITIES
+
+LONGEST_SENTENCE = 2000
+
+
+def fuzz(strategy: st.SearchStrategy, examples: int):
+    """A test of so many examples, always the same ones: a failure is shrunk and stays."""
+    options = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
+    phases = (Phase.generate, Phase.shrink)
+    return lambda test: settings(max_examples=examples, phases=phases, **options)(given(drawn=strategy)(test))
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+def _nested(depth: int, inner: object = 1.0) -> object:
+    return inner if depth == 0 else [_nested(depth - 1, inner)]
+
+
+NAMES = sorted({*MODELS, *METHODS, *RETRACTIONS, *BACKENDS, *QUANTITIES, "own.py:make", "none.py:make", "file"})
+KEYS = sorted({key for section in SCHEMA.values() for key in section} | {"quaternion", "euler", "angle", "position"})
+PLAIN = [0, 1, 2, 3, -1, 0.5, -0.3, 1.7, 0.01, 1e-3, 40.0, 1e4, "cayley", "up", True, False]
+NUMBERS = [-0.0, 5e-324, 1e-200, 1e-17, 1e17, 1e200, -1e308, math.inf, -math.inf, math.nan]
+NUMBERS += [2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), -(2**64), 10**30, -(10**30), 10**399, -(10**400)]
+TEXTS = ["", " ", "x", "1", "nan", "x" * 300, "../" * 90, "a/b.py:make", "\x7f", "\x00", "é", "[q]", "{}", "%s", "\n"]
+LISTS = [[], [[]], [1], [1.0, 2.0], [0, 0, 0], [1, 2, 3], [1.0, 0.5, 0.0, 0.0], [[1, 0], [0, 1]], [[1, 2], [3]], ["a"]]
+LISTS += [[True], [math.nan, 1, 1], [10**30, 1, 1], [1e200, 1.0, 1.0], [[1, 0, 0], [0, 1, 0], [0, 0, 1]], [{}], [[[1]]]]
+LISTS += [[0.0] * 100, [[1.0] * 9] * 9, [1, "a"], [None], *(_nested(depth) for depth in (5, 14, 30, 200))]
+TABLES = [{}, {"a": 1}, {"name": "gauss"}, {"name": ["a"]}, {"name": "own"}, {"": 1}, {"quaternion": [1, 0, 0, 0]}]
+TABLES += [{"angle": "x"}, {"euler": [1, 2, 3], "degrees": 1}, {"values": [1]}, {"a": {"b": {"c": 1}}}]
+POOL = st.sampled_from([*PLAIN, *PLAIN, *NUMBERS, *TEXTS, *NAMES, *LISTS, *TABLES])
+ANY = st.recursive(
+    POOL, lambda part: st.lists(part, max_size=4) | st.dictionaries(st.sampled_from(KEYS), part), max_leaves=5
+)
+VALUES = st.integers(0, 9).flatmap(lambda k: POOL if k < 7 else st.floats(-3, 3) if k < 9 else ANY)
+NUMERIC = st.floats(-3, 3) | st.sampled_from([value for value in PLAIN if not isinstance(value, str)] + NUMBERS)
+RAW = ["1979-05-27", "07:32:00", "1e400", "-1e400", "0x7fffffffffffffffff", "1_000", "'a'", '"""x"""', "{a = 1}", "[1,"]
+RAW += [
+    "[" * 3000 + "]" * 3000,
+    "{a=" * 2000 + "1" + "}" * 2000,
+    "9" * 400,
+    "-" + "9" * 30,
+    "9" * 5000,
+    "=",
+    "[",
+    "#",
+    "",
+]
+RAW += ["a." * 3000 + "b = 1", "\n[run]", "\n[[event]]", "\n[sweep]", "\n[[run]]", "\ufeff", "\r", "nan", "inf"]
+
+
+def to_text(value: object) -> str:
+    """A value in TOML, as wrong as it may be."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {to_text(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(to_text, value)) + "]"
+    return json.dumps(value).replace("\x7f", "\\u007f").replace("NaN", "nan").replace("Infinity", "inf")
+
+
+# -- configurations ---------------------------------------------------------------------------------------------------
+def _paths(value: object, *before: str | int) -> list[tuple]:
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path for key, part in parts for path in ((*before, key), *_paths(part, *before, key))]
+
+
+def _change(draw, config: dict, known: list[str], sets: list[str]) -> None:
+    """Change one thing, in the configuration or by a setting."""
+    paths = [path for path in _paths(config) if len(path) > 1]
+    path = draw(st.sampled_from(paths if paths and draw(st.integers(0, 9)) else [*_paths(config), ("run",)]))
+    holder = config
+    for key in path[:-1]:
+        holder = holder[key]
+    kind = draw(st.sampled_from(["value"] * 5 + ["gone", "key", "add", "add", "set", "set"]))
+    if kind == "value":
+        numeric = path[-1] in holder or isinstance(holder, list)
+        numeric = numeric and isinstance(holder[path[-1]], int | float) and draw(st.integers(0, 4))
+        holder[path[-1]] = copy.deepcopy(draw(NUMERIC if numeric else VALUES))
+    elif kind == "gone" and path[-1] in holder:
+        del holder[path[-1]]
+    elif kind == "key" and isinstance(holder, dict):
+        holder[draw(st.sampled_from([*KEYS, *TEXTS]))] = holder.pop(path[-1], 1)
+    elif kind == "add":
+        section, _, key = draw(st.sampled_from(known)).partition(".")
+        part = config.setdefault(section, {})
+        if isinstance(part, dict):
+            part[key] = copy.deepcopy(draw(VALUES))
+    elif kind == "set":
+        name = ".".join(map(str, path)) if draw(st.booleans()) else draw(st.sampled_from(known))
+        sets.append(f"{name}={draw(st.sampled_from(RAW) | VALUES.map(to_text))}")
+    if draw(st.integers(0, 29)) == 0:
+        sets.append(
+            draw(st.sampled_from(["", "=", "run", "run=1", ".=1", "run.=1", ". . =", "run.step.x=1", "a.b.c.d=1"]))
+        )
+
+
+@st.composite
+def configurations(draw) -> tuple[bytes, list[str]]:
+    """(the bytes of a file, settings): the example of a model with a few things changed."""
+    model = MODELS[draw(st.sampled_from(sorted(MODELS)))]
+    steps = draw(st.integers(1, 3))
+    config: dict = {"system": {"name": model.name, **model.example}, "method": dict(model.method)}
+    config |= {"initial": dict(model.initial), "run": {"step": model.step, "steps": steps}}
+    kind = draw(st.integers(0, 19))
+    if kind == 0:
+        config |= {"system": {"python": "own.py:make"}, "initial": {"velocity": [0.5, -1.0, 0.0]}}
+        config["method"] = {"name": "lagrange-dalembert"}
+    elif kind < 6:
+        method = METHODS[draw(st.sampled_from(sorted(METHODS)))]
+        config["method"] = {"name": method.name}
+        if method.options:
+            config["method"][draw(st.sampled_from(sorted(method.options)))] = draw(VALUES)
+    elif kind < 9:
+        config["event"] = [{"quantity": draw(st.sampled_from(QUANTITIES)), "index": 0, "value": 0.1}]
+    config = json.loads(json.dumps(config))
+    known = [f"{name}.{key}" for name in SCHEMA for key in SCHEMA[name]]
+    known += [f"system.{key}" for key in model.parameters]
+    sets: list[str] = []
+    for _ in range(draw(st.sampled_from([1, 1, 1, 2]))):
+        _change(draw, config, known, sets)
+    text = "\n".join(f"{json.dumps(name)} = {to_text(part)}" for name, part in config.items())
+    if draw(st.integers(0, 24)) == 0:
+        place = draw(st.integers(0, len(text)))
+        text = text[:place] + draw(st.sampled_from(RAW)) + text[place + draw(st.integers(0, 3)) :]
+    encoding = draw(st.sampled_from(["utf-8"] * 40 + ["utf-8-sig", "utf-16", "latin-1"]))
+    return text.encode(encoding, errors="replace"), sets
+
+
+def take_configuration(folder: Path, text: bytes, sets: list[str]) -> str:
+    """What became of a configuration: "read" or "refused". Anything but a short sentence is a failure."""
+    try:
+        with contextlib.suppress(UnicodeDecodeError):
+            given = None
+            given = parse_toml(text.decode("ascii"), "job.toml")
+        if given is None:  # what the encoding does is seen in a file only
+            path = folder / "job.toml"
+            path.write_bytes(text)
+            given = read_config(path)
+        job = parse_job(apply_settings(given, sets), folder)
+    except InvalidInput as fault:
+        assert 10 < len(str(fault)) < LONGEST_SENTENCE, f"no sentence: {str(fault)[:300]}"
+        return "refused"
+    assert tomllib.loads(job.text).keys() == job.config.keys()
+    return "read"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with a configuration, a system of one's own and a data file."""
+    path = tmp_path_factory.mktemp("fuzz")
+    (path / "own.py").write_text(OWN_SYSTEM_PYTHON)
+    (path / "job.toml").write_text(model_template("suslov", "job.toml").replace("steps = 200", "steps = 2"))
+    cli_words(["run", str(path / "job.toml"), "--out", str(path / "run.nc")], path)
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_work():
+    """Work that takes long, or does not end, begins with `Begins` instead."""
+    with pytest.MonkeyPatch.context() as patch:
+        for place in WORK:
+            patch.setattr(f"dalembert.{place}", _begin)
+        simulate = cli.runs.simulate
+        patch.setattr(
+            "dalembert.cli.runs.simulate",
+            lambda *given, **options: _begin() if options.get("steps", 9e9) > 100 else simulate(*given, **options),
+        )
+        patch.setattr(warnings, "showwarning", warnings.showwarning)
+        yield
+
+
+# -- flags ------------------------------------------------------------------------------------------------------------
+class Begins(Exception):
+    """All was read and checked: the work would begin."""
+
+
+def _begin(*given: object, **options: object) -> None:
+    raise Begins
+
+
+WORK = (
+    "analysis.comparison.simulate", "analysis.order.simulate", "cli.runs.run_demo_scene", "studio.film.stage",
+    "cli.serve.open_studio", "cli.serve.export_page", "papers.reproduce_exhibits", "sweeps.execute._open_executor",
+)  # fmt: skip
+COMMANDS = typer.main.get_command(cli.app).commands
+FILES = ["job.toml", "job.toml", "job.toml", "run.nc", "own.py", "none.toml", "none.nc", ".", "", "out", "out/x.nc"]
+FILES += [
+    "x" * 300 + ".toml",
+    "x" * 300 + ".nc",
+    "x.png",
+    "x.txt",
+    "x.zarr",
+    "x.gif",
+    "y.toml",
+    "missing/x.png",
+    "/dev/null",
+]
+WORDS = {
+    int: ["1", "2", "3", "0", "-1", "60", "9" * 30, "1e3", "x", "", "nan", "9" * 5000],
+    float: ["1", "0.05", "0", "-1", "nan", "inf", "1e9", "1e-9", "1e300", "1e-320", "x", "", "9" * 400],
+    bool: ["true", "x"],
+    Path: FILES,
+    str: [*NAMES, *TEXTS, "all", "systems", "energy", "velocity,energy", "x=1", "run_step=1", "local", "dask", "cuda"],
+}
+WORDS[str] += [
+    "gauss:stages=3",
+    "gauss:stages=99",
+    "gauss:",
+    ":",
+    "gauss:x=1",
+    "adaptive",
+    "run.step=0.1",
+    "run.step=[",
+]
+WORDS[str] += ["initial.velocity.0=1", "run.steps=1", f"run.steps={10**30}", "system.name=[1]", "tcp://127.0.0.1:1"]
+WORDS[str] = [word for word in WORDS[str] if "\x00" not in word]  # no program can be given one
+
+
+@st.composite
+def flag_sets(draw) -> list[str]:
+    """The words of a command: its arguments, some of its options, now and then what it does not have."""
+    name = draw(st.sampled_from(sorted(COMMANDS)))
+    words = [name]
+
+    hints = get_type_hints(COMMANDS[name].callback)
+
+    def value(parameter) -> str:
+        kinds = [kind for kind in (int, float, Path, bool) if kind.__name__ in str(hints[parameter.name])]
+        return draw(st.sampled_from(WORDS[kinds[0] if kinds else str]))
+
+    for parameter in COMMANDS[name].params:
+        if parameter.param_type_name == "argument":
+            words += [value(parameter)] if parameter.required or draw(st.booleans()) else []
+        elif parameter.name not in ("help", "install_completion") and draw(st.integers(0, 2)) == 0:
+            flag = draw(st.sampled_from([*parameter.opts, *parameter.secondary_opts]))
+            for _ in range(draw(st.integers(1, 2)) if parameter.multiple else 1):
+                words += [flag] if parameter.is_flag else [flag, value(parameter)]
+    if draw(st.integers(0, 14)) == 0:
+        words.insert(
+            draw(st.integers(0, len(words))), draw(st.sampled_from(["--", "-", "--x", "-h", "--help", "x", "é"]))
+        )
+    return words
+
+
+def cli_words(words: list[str], folder: Path) -> tuple[int | str, str]:
+    """(exit code or "begins", what was written to stderr) of the command line with these words."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            cli.main(words)
+        except Begins:
+            return "begins", err.getvalue()
+        except SystemExit as end:
+            return end.code or 0, err.getvalue()
+    raise AssertionError("main came back without an exit code")
+
+
+def take_words(words: list[str], folder: Path) -> int | str:
+    """What became of a command; a traceback, or an end without a sentence, is a failure."""
+    code, message = cli_words(words, folder)
+    assert code in ("begins", 0, 1, 2, 130) and "Traceback" not in message
+    assert code in ("begins", 0) or len(message) > 10, "no sentence"
+    return code
+
+
+# -- the tests --------------------------------------------------------------------------------------------------------
+@fuzz(configurations(), 2000)
+def test_configurations(folder, drawn):
+    take_configuration(folder, *drawn)
+
+
+@fuzz(flag_sets(), 300)
+def test_flags(folder, drawn):
+    take_words(drawn, folder)
