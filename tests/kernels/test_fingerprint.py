@@ -78,6 +78,7 @@ def test_another_program_than_the_stored_one_is_not_run():
     )
     with pytest.raises(LoweringError, match="another program"):
         _ = stored.program
+    assert stored.program is traced.program and stored.digest == traced.digest  # whoever tries again has the right one
 
 
 def test_other_sources_and_sources_that_changed_are_traced(fresh, monkeypatch):

@@ -10,7 +10,7 @@ arrays = []
 for i in range(150):
     rows = "\\n".join(f"  %a{k} = fmul double %a{k - 1}, {1.0 + k / 7 + i / 1000:.17e}" for k in range(1, 200))
     text = f"define double @enter_run(double %a0) {{\\n{rows}\\n  ret double %a199\\n}}"
-    llvm.load_object(llvm.compile_object(text), str(i))
+    llvm.load_object(llvm.compile_object(text))
     arrays.append(np.empty(40_000_000 // 8 * (1 + i % 7)))  # address space, not memory: constants move away from code
 print("done")
 """

@@ -103,7 +103,7 @@ def multiplier_free_coordinates(
     return _on_fibre(off, structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def _on_fibre(off: DiscreteConstraint, structure: Any, leaves: tuple[Any, ...]) -> OnFibre | None:
     """Each row needs a literal unit column, in the derivative of the discrete constraint and in A(g_k)."""
 

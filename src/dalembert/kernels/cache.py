@@ -1,7 +1,8 @@
 """Compiled objects and traced programs on disk: complete or absent, verified before use, private to their user.
 
 The folder is `$DALEMBERT_CACHE`, or `$XDG_CACHE_HOME/dalembert`, or `~/.cache/dalembert`; `DALEMBERT_CACHE=off` turns
-the cache off. An entry is a header (magic, length, SHA-256) and the object. A corrupt or foreign entry is rebuilt.
+the cache off. An entry is a header (magic, length, SHA-256 of its name and the object) and the object. An entry that is
+corrupt, foreign, under another's name or of no use to its reader is built again; what killed writers left is removed.
 
 Tracing and lowering a step take longer than loading its code and running it a million times. What they give is
 determined by the sources of this package, the versions of Python, JAX and NumPy, the functions with all they close
@@ -19,25 +20,31 @@ import hashlib
 import os
 import pickle
 import platform
+import shutil
 import stat
 import struct
 import sys
 import tempfile
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
 
 from .ir import LoweringError, Program
 
-FILE_MAGIC = b"dalembert object 1\n"
+FILE_MAGIC = b"dalembert object 2\n"
+TEMPORARY_PREFIX = ".writing-"
 _HEADER = struct.Struct(f"<{len(FILE_MAGIC)}sQ32s")
+
+
+Used = TypeVar("Used")
 
 
 def entry_key(*parts: str) -> str:
@@ -61,22 +68,24 @@ def cache_folder() -> Path | None:
     return path if private and status.st_uid == os.getuid() else None
 
 
-def load_or_build(name: str, build: Callable[[], bytes]) -> bytes:
-    """The object of this name: from the disk if it is there and intact, built and stored otherwise."""
+def load_or_build(name: str, build: Callable[[], bytes], use: Callable[[bytes], Used]) -> Used:
+    """What `use` makes of the object of this name: from the disk if that serves, built and stored otherwise."""
     folder = cache_folder()
-    if folder is None:
-        return build()
-    path = folder / name
-    found = read_entry(path)
-    if found is None:
-        found = build()
+    content = None if folder is None else read_entry(folder / name)
+    if content is not None:
+        try:
+            return use(content)
+        except Exception as fault:  # whatever is wrong with an entry, it can be built again
+            warnings.warn(f"the cache entry {name[:12]} is of no use and is built again: {fault}", stacklevel=2)
+    content = build()
+    if folder is not None:
         with contextlib.suppress(OSError):  # a full or read-only disk costs time, not results
-            write_entry(path, found)
-    return found
+            write_entry(folder / name, content)
+    return use(content)
 
 
 def read_entry(path: Path) -> bytes | None:
-    """The object in a cache entry, or None if it is missing, cut short, altered or not ours."""
+    """The object in a cache entry, or None if it is missing, cut short, altered, another's or not ours."""
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():
@@ -84,26 +93,42 @@ def read_entry(path: Path) -> bytes | None:
             data = file.read()
     except OSError:
         return None
-    if len(data) < _HEADER.size:
-        return None
-    magic, length, checksum = _HEADER.unpack_from(data)
     content = data[_HEADER.size :]
-    intact = magic == FILE_MAGIC and length == len(content) and checksum == hashlib.sha256(content).digest()
-    return content if intact else None
+    return content if data[: _HEADER.size] == _header(path, content) else None
+
+
+def _header(path: Path, content: bytes) -> bytes:
+    return _HEADER.pack(FILE_MAGIC, len(content), hashlib.sha256(path.name.encode() + b"\0" + content).digest())
 
 
 def write_entry(path: Path, content: bytes) -> None:
     """Replace an entry atomically: readers see the old one or the new one, never a part."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    _remove_leftovers(path.parent)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{TEMPORARY_PREFIX}{os.getpid()}-")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(_HEADER.pack(FILE_MAGIC, len(content), hashlib.sha256(content).digest()) + content)
+            file.write(_header(path, content) + content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+@cache
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what writers left whose processes are gone; once in a process."""
+    for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
+        process = path.name.removeprefix(TEMPORARY_PREFIX).partition("-")[0]
+        try:
+            os.kill(int(process), 0)
+        except (ValueError, ProcessLookupError):
+            path.unlink(missing_ok=True)
+        except OSError:  # it lives and is not ours
+            pass
 
 
 def persist_xla_cache() -> None:
@@ -122,6 +147,10 @@ IMPORT_TIME = time.time() - 10
 """No later than the import of this package began."""
 
 
+class StaleEntry(LoweringError):
+    """A cache entry that told of another program; it is gone, and whoever tries again finds the right one."""
+
+
 @dataclasses.dataclass(eq=False)
 class LoweredProgram:
     """What a run must know of its program: its digest, its inputs, the arrays it captured, the shape of a record."""
@@ -131,6 +160,7 @@ class LoweredProgram:
     captured: list[np.ndarray[Any, Any]]
     record: Any  # a pytree of ShapeDtypeStruct
     trace: Callable[[], LoweredProgram] | None = None  # where the program itself was not needed so far
+    entry: Path | None = None  # where this was found
 
     @classmethod
     def of(cls, program: Program, captured: list[np.ndarray[Any, Any]], record: Any) -> LoweredProgram:
@@ -143,10 +173,14 @@ class LoweredProgram:
     def program(self) -> Program:
         """The program itself: traced when something other than machine code from the disk needs it."""
         assert self.trace is not None
-        program = self.trace().program
-        if program.digest != self.digest:
-            raise LoweringError(f"the cache folder {cache_folder()} holds another program than this step's: delete it")
-        return program
+        traced = self.trace()
+        if traced.digest != self.digest:  # the entry told of another program: this one is right from now on
+            self.digest, self.inputs, self.captured, self.record = _outline(traced)
+            self.__dict__["program"] = traced.program
+            if self.entry is not None:
+                self.entry.unlink(missing_ok=True)
+            raise StaleEntry("the cache told of another program than this step's")
+        return traced.program
 
     @property
     def words(self) -> int:
@@ -165,13 +199,19 @@ def cached_program(parts: tuple[Any, ...], trace: Callable[[], LoweredProgram]) 
         return trace()
     content = read_entry(path)
     if content is not None:
-        digest, inputs, captured, record = pickle.loads(content)  # ours and intact: `read_entry` has verified it
-        return LoweredProgram(digest, inputs, captured, record, trace)
+        with contextlib.suppress(Exception):  # an entry that cannot be read is built again
+            digest, inputs, captured, record = pickle.loads(content)  # ours and intact: `read_entry` has verified it
+            return LoweredProgram(digest, inputs, captured, record, trace, path)
     lowered = trace()
     if _last_change() < IMPORT_TIME:  # or else the key would name the sources on disk, and not the older ones that run
         with contextlib.suppress(OSError, pickle.PicklingError, AttributeError):
-            write_entry(path, pickle.dumps((lowered.digest, lowered.inputs, lowered.captured, lowered.record)))
+            write_entry(path, pickle.dumps(_outline(lowered)))
     return lowered
+
+
+def _outline(lowered: LoweredProgram) -> tuple[str, int, list[np.ndarray[Any, Any]], Any]:
+    """What an entry holds of a program."""
+    return lowered.digest, lowered.inputs, lowered.captured, lowered.record
 
 
 @cache

@@ -288,7 +288,7 @@ def _kernel(text: str) -> Any:
         return bytes(nvrtc.getCUBIN(program))
 
     module = cupy.cuda.function.Module()
-    module.load(disk.load_or_build(key, build))
+    disk.load_or_build(key, build, module.load)
     return module.get_function("run")
 
 

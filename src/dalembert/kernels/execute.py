@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from . import cuda, llvm, xla
+from .cache import StaleEntry
 from .ir import LoweringError, Program
 from .lowering import describe_mismatch
 from .problem import Buffers, Observe, Problem, lane_axes, make_layout, make_problem
@@ -300,6 +301,8 @@ def open_session(
         width = 1 if problem.lanes is None else width or llvm.best_width()
         function = llvm.native_function(lowered, make_layout(problem, lowered), width)
         return llvm.NativeSession("llvm", function, Buffers(problem, lowered, width), width, threads), ""
+    except StaleEntry:
+        return open_session(problem, backend, threads=threads, width=width)
     except (LoweringError, ImportError) as error:
         if backend != "auto":
             raise

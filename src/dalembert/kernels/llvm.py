@@ -8,11 +8,14 @@ program says so. ctypes releases the GIL during a call, so blocks of lanes run s
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
 import sys
+from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,8 @@ _INTEGER = {op: op for op in ("add", "sub", "mul", "and", "or", "xor", "shl")} |
 
 TASKS_PER_THREAD = 4
 """Tasks that a thread gets, so that an unlucky one does not keep the others waiting."""
+MAX_FUNCTIONS = 256
+"""Native functions held in memory; the one used least recently goes first."""
 MAX_OPTIMISED_LINES = 4000
 """Lines of LLVM IR above which its passes cost more than they gain."""
 
@@ -375,15 +380,22 @@ def best_width() -> int:
     return 16 if "+avx512f" in features else 4 if "+avx" in features else 2
 
 
-_functions: dict[tuple[str, Layout, int], Kernel] = {}
+_functions: OrderedDict[tuple[str, Layout, int], Kernel] = OrderedDict()
 
 
 def native_function(lowered: LoweredProgram, layout: Layout, width: int) -> Kernel:
-    """The run of a program on `width` lanes at a time, as a native function; compiled once."""
+    """The run of a program on `width` lanes at a time, as a native function; compiled once.
+
+    MAX_FUNCTIONS are kept. Of the others a session keeps its own, and the memory of the code returns with the last one.
+    """
     key = (lowered.digest, layout, width)
-    if key not in _functions:
-        _functions[key] = compile_native(lowered, layout, width)
-    return _functions[key]
+    function = _functions.get(key) or compile_native(lowered, layout, width)
+    _functions[key] = function
+    with suppress(KeyError):  # another thread may have taken it out
+        _functions.move_to_end(key)
+        while len(_functions) > MAX_FUNCTIONS:
+            _functions.popitem(last=False)
+    return function
 
 
 def compile_native(lowered: LoweredProgram, layout: Layout, width: int) -> Kernel:
@@ -397,7 +409,7 @@ def compile_native(lowered: LoweredProgram, layout: Layout, width: int) -> Kerne
         effort = 2 if width > 1 or program.operations else 0  # no steps: it runs once, and compiling is all it costs
         return compile_object(llvm_source(program, layout, width), effort, width == 1 and program.parallel_sums)
 
-    return load_object(disk.load_or_build(key, build), key)
+    return disk.load_or_build(key, build, load_object)
 
 
 def compile_object(text: str, effort: int = 2, vectorise: bool = False) -> bytes:
@@ -433,17 +445,21 @@ def _linker() -> Any:
     return binding.create_lljit_compiler(use_jit_link=True)
 
 
-_libraries: list[Any] = []  # loaded code lives as long as the process
+_library_numbers = itertools.count()
 
 
-def load_object(machine_code: bytes, name: str) -> Kernel:
-    """The function in an object file."""
+def load_object(machine_code: bytes) -> Kernel:
+    """The function in an object file; its code is unloaded when nothing holds the function any more."""
     import llvmlite.binding as binding
 
     builder = binding.JITLibraryBuilder().add_object_img(machine_code).add_current_process().export_symbol("enter_run")
-    _libraries.append(builder.link(_linker(), f"{name}-{len(_libraries)}"))
-    enter, words = ENTRY_SIGNATURE(_libraries[-1]["enter_run"]), ARGUMENT_WORDS.pack
-    return lambda *arguments: enter(words(*arguments))
+    library = builder.link(_linker(), f"kernel-{next(_library_numbers)}")
+    enter, words = ENTRY_SIGNATURE(library["enter_run"]), ARGUMENT_WORDS.pack
+
+    def call(*arguments: int, library: Any = library) -> None:
+        enter(words(*arguments))
+
+    return call
 
 
 def count_processors() -> int:

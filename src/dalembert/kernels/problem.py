@@ -7,10 +7,12 @@ words, which is what vector loads and coalesced GPU accesses want.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -42,6 +44,8 @@ ARGUMENT_WORDS = struct.Struct(f"{len(POINTER_ARGUMENTS) + len(COUNT_ARGUMENTS)}
 ABI = "dalembert-kernel-3"
 MAX_PROGRAMS = 128
 """Programs held in memory; the one used least recently goes first."""
+EVICTIONS_PER_CLEARING = 256
+"""After so many programs went, JAX forgets its traces too: it keeps thousands, each with the functions of a system."""
 
 
 @dataclass(frozen=True)
@@ -163,17 +167,21 @@ class Problem:
         def trace() -> LoweredProgram:
             return lower(self.advance, self.observe, *trees, budget=budget)
 
-        if key not in _programs:
+        found = _programs.get(key)
+        if found is None:
             try:
-                _programs[key] = cached_program((self.advance, self.observe, structure, shapes, budget), trace)
+                found = cached_program((self.advance, self.observe, structure, shapes, budget), trace)
             except LoweringError as error:
-                _programs[key] = error
-            if len(_programs) > MAX_PROGRAMS:
+                found = error
+        _programs[key] = found
+        with suppress(KeyError):  # another thread may have taken it out
+            _programs.move_to_end(key)
+            while len(_programs) > MAX_PROGRAMS:
                 _programs.popitem(last=False)
-        _programs.move_to_end(key)
-        found = _programs[key]
+                if next(_evictions) % EVICTIONS_PER_CLEARING == 0:
+                    jax.clear_caches()  # type: ignore[no-untyped-call]  # JAX has no types
         if isinstance(found, LoweringError):
-            raise found
+            raise found.with_traceback(None)
         return found
 
 
@@ -214,6 +222,7 @@ def _lane_specs(tree: Any, axes: list[bool]) -> Any:
 
 
 _programs: OrderedDict[Any, LoweredProgram | LoweringError] = OrderedDict()
+_evictions = itertools.count(1)
 
 
 class _Identity:

@@ -100,7 +100,7 @@ def fibre(system: Any, t: Any, g: Any, xi: Any) -> Units | None:
     return _fibre(structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def _fibre(structure: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...]) -> Units | None:
     def rows(*flat: Any) -> Any:
         system, t, g, xi = jax.tree.unflatten(structure, flat)
