@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import tomllib
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import xarray
 from typer.testing import CliRunner
 
 import dalembert as da
-from dalembert.cli.app import app
+from dalembert.cli.app import app, progress
 from dalembert.errors import InvalidInput, WriteFailure
 from dalembert.io.atomic import output_lock
 from dalembert.io.config import parse_job as parse
@@ -346,3 +347,31 @@ def test_a_unit_in_brackets_is_seen_in_tables(tmp_path):
     data.load().close()
     data.to_netcdf(tmp_path / "units.nc", engine="h5netcdf")
     assert "[q] s-1" in invoke("show", str(tmp_path / "units.nc"), "--force").stdout
+
+
+def test_leaving_native_code_is_said_in_one_line_with_the_reason(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import dalembert as da, jax.numpy as jnp\nfrom jax.lax import lgamma\n"
+        "def make(): return da.System(da.Euclidean(2), lambda t, q, v, p: 0.5 * v @ v - jnp.sum(lgamma(q + 1)))\n"
+    )
+    (tmp_path / "job.toml").write_text(
+        '[system]\npython = "mine.py:make"\n[method]\nname = "runge-kutta"\n[initial]\nvelocity = [1.0, 2.0]\n'
+        "[run]\nstep = 0.1\nsteps = 2\n"
+    )
+    command = [sys.executable, "-m", "dalembert.cli", "run", "job.toml", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0 and json.loads(done.stdout)["backend"] == "xla"
+    lines = done.stderr.splitlines()
+    assert (
+        len(lines) == 1 and lines[0].startswith("dalembert: no native code, but XLA runs this: ") and "gamma" in lines[0]
+    )
+
+
+def test_a_bar_says_that_the_step_is_compiled(monkeypatch, capsys):
+    monkeypatch.setitem(progress.__wrapped__.__globals__, "COMPILING_SECONDS", 0.05)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress("suslov, 9 steps") as bar:
+        time.sleep(0.4)
+        bar(1, 9)
+    shown = capsys.readouterr().err
+    assert "suslov, 9 steps: compiling" in shown

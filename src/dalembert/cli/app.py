@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,6 +78,10 @@ def print_table(
     Console(highlight=False, markup=False, width=width).print(table)  # "[q]" is a unit, no markup
 
 
+COMPILING_SECONDS = 2.0
+"""After so long without a step the bar says that the step is still being compiled."""
+
+
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[int, int], None] | None]:
     """Show a bar on a terminal when there is something to wait for; show nothing elsewhere."""
@@ -88,7 +93,17 @@ def progress(title: str) -> Iterator[Callable[[int, int], None] | None]:
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        compiling = threading.Timer(COMPILING_SECONDS, bar.update, (task,), {"description": f"{title}: compiling"})
+
+        def report(done: int, total: int) -> None:
+            compiling.cancel()
+            bar.update(task, description=title, completed=done, total=total)
+
+        compiling.start()
+        try:
+            yield report
+        finally:
+            compiling.cancel()
 
 
 def print_status(text: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -295,6 +296,8 @@ def open_session(
     if backend == "xla":
         return xla.XlaSession(problem), ""
     try:
+        if backend == "cuda" and not cuda.has_gpu():
+            raise LoweringError("backend 'cuda' needs CuPy and a GPU that answers; 'auto' takes what there is")
         lowered = problem.lower()
         if backend == "cuda" or (backend == "auto" and (problem.lanes or 0) >= MIN_GPU_LANES and cuda.has_gpu()):
             return cuda.CudaSession(problem, lowered), ""
@@ -306,6 +309,8 @@ def open_session(
     except (LoweringError, ImportError) as error:
         if backend != "auto":
             raise
+        cost = "it compiles for seconds to minutes in every process, and its steps take 10 to 100 times as long"
+        warnings.warn(f"no native code, but XLA runs this: {error}; {cost}", stacklevel=1)  # one line for a reason
         return xla.XlaSession(problem), f"ran on XLA: {error}"
 
 
