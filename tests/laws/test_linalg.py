@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,12 +74,12 @@ def test_the_derivatives_of_solve():
     def function(matrix, rhs):
         return weight @ solve(matrix, rhs)
 
-    by_matrix, by_rhs = jax.grad(function, argnums=(0, 1))(matrix, rhs)
+    by_matrix, by_rhs = jax.jit(jax.grad(function, argnums=(0, 1)))(matrix, rhs)
     inverse = np.linalg.inv(matrix)
     np.testing.assert_allclose(by_rhs, inverse.T @ weight, rtol=1e-11)
     np.testing.assert_allclose(by_matrix, -np.outer(inverse.T @ weight, inverse @ rhs), rtol=1e-10)
-    second = jax.hessian(lambda r: solve(matrix * (1 + r @ r), rhs)[0])(rhs)
-    expected = jax.hessian(lambda r: (jnp.asarray(inverse) @ rhs)[0] / (1 + r @ r))(rhs)
+    second = jax.jit(jax.hessian(lambda r: solve(matrix * (1 + r @ r), rhs)[0]))(rhs)
+    expected = jax.jit(jax.hessian(lambda r: (jnp.asarray(inverse) @ rhs)[0] / (1 + r @ r)))(rhs)
     np.testing.assert_allclose(second, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -90,6 +92,13 @@ METRICS = {
 SADDLE = np.random.default_rng(11).normal(size=(3, 2, 4))
 
 
+@jax.jit
+@partial(jax.value_and_grad, argnums=(0, 1, 2, 3), has_aux=True)
+def _pairing(metric, rows, top, bottom, weight):
+    solution = jnp.concatenate(solve_saddle(metric, rows, top, bottom))
+    return weight @ solution, solution
+
+
 @pytest.mark.parametrize("key", METRICS)
 def test_the_saddle_point(key):
     """Any metric will do while the full matrix is regular; one that is not definite needs exchanges of rows."""
@@ -97,13 +106,7 @@ def test_the_saddle_point(key):
     matrix = np.block([[metric, rows.T], [rows, np.zeros((2, 2))]])
     expected = np.linalg.solve(matrix, np.concatenate([top, bottom]))
     weight = jnp.asarray(SADDLE[2].ravel()[:6])
-
-    @jax.jit
-    def pairing(metric, rows, top, bottom):
-        solution = jnp.concatenate(solve_saddle(metric, rows, top, bottom))
-        return weight @ solution, solution
-
-    (_, found), slopes = jax.value_and_grad(pairing, argnums=(0, 1, 2, 3), has_aux=True)(metric, rows, top, bottom)
+    (_, found), slopes = _pairing(metric, rows, top, bottom, weight)
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
     back = np.linalg.solve(matrix.T, weight)
     x, l = np.split(expected, [4])
@@ -134,8 +137,8 @@ def test_newton_converges_to_round_off_and_differentiates_by_the_implicit_functi
     cube = np.cbrt(2.0)
     np.testing.assert_allclose(root(2.0), [cube, np.sin(cube)], rtol=4e-16)
     slope = 1 / (3 * cube**2)
-    np.testing.assert_allclose(jax.jacfwd(root)(2.0), [slope, np.cos(cube) * slope], rtol=1e-14)
-    np.testing.assert_allclose(jax.jacrev(root)(2.0), [slope, np.cos(cube) * slope], rtol=1e-14)
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(root))(2.0), [slope, np.cos(cube) * slope], rtol=1e-14)
+    np.testing.assert_allclose(jax.jit(jax.jacrev(root))(2.0), [slope, np.cos(cube) * slope], rtol=1e-14)
 
 
 def test_newton_says_that_there_is_no_root():
