@@ -31,9 +31,9 @@ import numpy as np
 
 from ..errors import InvalidInput, UnknownName, made_by
 from ..integrators import Integrator
-from ..mechanics import MechanicalSystem
+from ..mechanics import MechanicalSystem, in_group
 from ..models import MODELS
-from ..simulation import Run
+from ..simulation import Run, energy_conservation
 from .atomic import atomic_path, restore_replaced
 
 if TYPE_CHECKING:
@@ -275,6 +275,9 @@ COLUMN_TEXTS: dict[str, tuple[str, str]] = {
     "quaternion": ("attitude (w, x, y, z)", "1"),
     "position": ("position in space", "m"),
     "energy": ("energy <L_xi, xi> - L", "J"),
+    "control": ("control of the step that begins here", "of each input: input_unit"),
+    "power": ("power that enters", "W"),
+    "work": ("energy that entered up to here", "J"),
     "constraint_residual": ("max |A xi - b|", "of A xi"),
     "holonomic_residual": ("max |phi| of the holonomic constraints", "of phi"),
     "group_distance": ("distance from the group, |R^T R - 1|", "1"),
@@ -307,6 +310,10 @@ def to_xarray(run: Run, *, reaction: bool = False) -> xarray.Dataset:
     columns["energy"] = (run.energy(), ())
     columns["constraint_residual"] = (run.constraint_residual(), ())
     columns["group_distance"] = (run.group_distance(), ())
+    if isinstance(run.controls, np.ndarray | jax.Array):
+        columns["control"] = (run.controls_at_states(), ("input",))
+    if len(lead) == 1 and len((balance := energy_conservation(run)).work):
+        columns |= {"power": (balance.power, ()), "work": (balance.work, ())}
     if run.holonomic_constraints:
         columns["holonomic_residual"] = (run.holonomic_residual(), ())
     if reaction:
@@ -322,6 +329,9 @@ def to_xarray(run: Run, *, reaction: bool = False) -> xarray.Dataset:
         coordinates["component"] = [axis.name for axis in components]
         for kind in ("velocity", "momentum", "force"):
             coordinates[f"{kind}_unit"] = ("component", [getattr(axis, kind) for axis in components])
+    if "control" in data and run.system.inputs is not None:
+        coordinates["input"] = [each.name for each in run.system.inputs]
+        coordinates["input_unit"] = ("input", [each.unit for each in run.system.inputs])
     if any("part" in dims for dims, *_ in data.values()):
         coordinates["part"] = list("wxyz")
     return xarray.Dataset(data | _crossing_columns(run), coords=coordinates, attrs=provenance(run))
@@ -552,7 +562,11 @@ def load_run(
         if fields["backend"] == "scipy":  # the reference of before November 2026 counted its steps in integers
             fields["final"] = fields["final"]._replace(steps=np.asarray(fields["final"].steps, float))
         fields["note"] = "; ".join(filter(None, (fields["note"], damage and f"unchecked: {damage}")))
-        return Run(**fields)
+        group, theirs = fields["system"].group, dataset.attrs.get("group", "")
+        if theirs not in ("", str(group)):
+            raise InvalidInput(f"{path} holds a run on {theirs}, but configurations of the given system are in {group}")
+        states = {name: fields[name] for name in ("records", "events") if name in fields}
+        return Run(**fields | in_group(group, states))
     except InvalidInput:
         raise
     except Exception as fault:  # a description that dalembert did not write can fail in any way

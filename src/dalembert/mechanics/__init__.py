@@ -54,6 +54,7 @@ from .system import (
     System,
     gradient,
     html_table,
+    in_group,
     jacobian,
 )
 
@@ -63,8 +64,8 @@ __all__ = [
     "Input", "InvariantSystem", "LRSystem", "MechanicalSystem", "Nonholonomy", "NonlinearSystem", "State", "Steered",
     "System", "VectorField", "block", "check_difference", "check_discretisation", "check_regular", "chord_pair",
     "consistent", "deformed", "ehresmann", "forced", "from_difference", "generators", "gradient", "hamel", "html_table",
-    "inertia_of_mass", "invariant_pair", "jacobian", "mass_tensor", "moser_veselov", "moser_veselov_fraction",
-    "moser_veselov_impulse", "nonholonomy", "perturbed", "reduced_legendre", "regularity_matrix", "retracted",
-    "steered", "symmetric", "unforced", "vector", "with_friction",
+    "in_group", "inertia_of_mass", "invariant_pair", "jacobian", "mass_tensor", "moser_veselov",
+    "moser_veselov_fraction", "moser_veselov_impulse", "nonholonomy", "perturbed", "reduced_legendre",
+    "regularity_matrix", "retracted", "steered", "symmetric", "unforced", "vector", "with_friction",
 ]
 # fmt: on

@@ -49,6 +49,10 @@ from ..numerics.types import Controls, Covector, Element, Float, LinearMap, Numb
 
 SINGULAR_METRIC = 1e-13  # an eigenvalue of L_xi_xi on D, in units in which its rows have size 1, that counts as 0
 SPARE_INPUTS = 8  # a force may read so many controls more than there are velocities; more have to be declared
+UNKNOWN_INPUTS = (
+    "the force depends on controls u whose number is not known: give controls to the run, or say what they are with "
+    "System(..., inputs=...)"
+)
 ADMISSIBLE_TOLERANCE = 1e-9  # how far, relative to the constraint, a start may be off it
 Phi = Callable[[Any, Any], Array]  # (t, g) -> the values (k,) of holonomic constraints
 
@@ -137,6 +141,15 @@ class State(_Point):
         return cls(t, g, xi, momentum, increment, group)
 
 
+def in_group(group: Group, tree: Any) -> Any:
+    """`tree` with this group in all its states."""
+    return jax.tree.map(
+        lambda leaf: leaf._replace(group=group) if isinstance(leaf, State) else leaf,
+        tree,
+        is_leaf=lambda leaf: isinstance(leaf, State),
+    )
+
+
 @dataclass(frozen=True)
 class Input:
     """One control of a system: its name, its unit, and the bounds between which it has to be."""
@@ -184,10 +197,7 @@ class MechanicalSystem:
     def zero_controls(self) -> Array:
         """The controls u where none are given: one zero an input."""
         if self.inputs is None:
-            raise InvalidInput(
-                "the force depends on controls u whose number is not known: give controls to the run, or say what they "
-                "are with System(..., inputs=...)"
-            )
+            raise InvalidInput(UNKNOWN_INPUTS)
         return jnp.zeros(len(self.inputs))
 
     def phi(self, t: Scalar, g: Element) -> Float[Array, " k"]:
@@ -647,5 +657,12 @@ class System(MechanicalSystem):
         words, given = "force(t, g, xi, u, p)", u
         if u is None:  # where no width of u will do, say what is wrong with the force
             given = jnp.zeros(self.group.dim + SPARE_INPUTS) if self.inputs is None else self.zero_controls()
-        value = own_value(words, self.force, t, g, xi, given, self.parameters)
+        elif self.inputs is not None and jnp.shape(u) != (len(self.inputs),):
+            raise InvalidInput(f"the controls of a step have shape {jnp.shape(u)}; allowed: ({len(self.inputs)},)")
+        try:
+            value = own_value(words, self.force, t, g, xi, given, self.parameters)
+        except InvalidInput as error:  # it may want controls with names, say
+            raise (
+                InvalidInput(f"{UNKNOWN_INPUTS} ({error})") if self.inputs is None and u is None else error
+            ) from None
         return shaped(words, value, (self.group.dim,))
