@@ -25,6 +25,7 @@ from .execute import (
     CompiledStep,
     NoteReader,
     Progress,
+    RecordsTooLarge,
     RunResult,
     compile,
     compile_function,
@@ -43,8 +44,9 @@ from .taylor import PARTIALS, solution_series
 # fmt: off
 __all__ = [
     "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "CompiledStep", "Loop", "Lowering",
-    "LoweringError", "NoteReader", "Progress", "RunResult", "Value", "compile", "compile_function", "count_processors",
-    "eliminate", "evaluate", "has_gpu", "inner_blocks", "lower", "make_problem", "map_elements", "pack_values", "run",
-    "run_problem", "scalar_type", "solution_series", "stream_problem",
+    "LoweringError", "NoteReader", "Progress", "RecordsTooLarge", "RunResult", "Value", "compile",
+    "compile_function", "count_processors", "eliminate", "evaluate", "has_gpu", "inner_blocks", "lower",
+    "make_problem", "map_elements", "pack_values", "run", "run_problem", "scalar_type", "solution_series",
+    "stream_problem",
 ]
 # fmt: on

@@ -12,9 +12,10 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import wraps
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 import jax
@@ -36,8 +37,23 @@ CHUNK_SECONDS = 0.05
 """Seconds that a chunk of work should take: a Ctrl-C waits so long."""
 MIN_GPU_LANES = 1 << 14
 """Lanes from which "auto" prefers a GPU."""
+MEMORY_PER_RECORD = 3
+"""What a record takes in all: itself, what is computed of it, and what a file holds (measured: 2.9 at a save)."""
+SMALL_RECORDS = 1 << 16
+"""Records of all lanes up to which nobody asks for memory: asking takes longer than writing them."""
 STREAM_WORDS = 1 << 21
 """Words of records in a streamed chunk, unless the caller asks for another number of records."""
+
+
+class RecordsTooLarge(MemoryError):
+    """Records that do not fit into memory: what one needs in bytes (of all lanes), and how many would fit."""
+
+    def __init__(self, record_bytes: int, saves: int, fitting: int):
+        self.record_bytes, self.saves, self.fitting = record_bytes, saves, fitting
+        needed, most = record_bytes * saves / 2**30, record_bytes * fitting / 2**30
+        super().__init__(
+            f"{saves} records of {record_bytes} bytes take {needed:.3g} GiB, and {most:.3g} GiB may be used"
+        )
 
 
 class Session(Protocol):
@@ -240,6 +256,7 @@ def run_problem(
     session, note = open_session(problem, backend, threads=threads, width=width)
     polled = None if read_notes is None else PolledSession(session, read_notes)
     session = polled or session
+    _require_memory(problem, saves + initial)
     session.reserve(saves + initial)
     if initial:
         session.run(0, 1, 0, 0)  # no steps, and then a record like any other
@@ -285,6 +302,39 @@ def stream_problem(
         if stopped:
             return
         first += done
+
+
+def _require_memory(problem: Problem, saves: int) -> None:
+    """Refuse records that do not fit into memory, before it is reserved."""
+    if saves * (problem.lanes or 1) <= SMALL_RECORDS:
+        return
+    record = jax.eval_shape(problem.observe, problem.const_tree, problem.carry_tree)
+    size = 8 * max(1, sum(leaf.size for leaf in jax.tree.leaves(record))) * (problem.lanes or 1)
+    fitting = available_memory() // (MEMORY_PER_RECORD * size)
+    if saves > fitting:
+        raise RecordsTooLarge(size, saves, fitting)
+
+
+def available_memory() -> int:
+    """The bytes that this process can still have: of the machine, its control group and its own limits."""
+    found = [1 << 62]
+    with suppress(OSError, ValueError, LookupError):
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        found.append(1024 * int(lines["MemAvailable"].split()[0]))
+    groups = (("", "memory.max", "memory.current"), ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"))
+    for place, most, used in groups:
+        with suppress(OSError, ValueError, LookupError):
+            folder = Path("/sys/fs/cgroup") / place
+            lines = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            files = int(lines["inactive_file"]) + int(lines["active_file"])  # which the system gives back
+            found.append(int((folder / most).read_text()) - int((folder / used).read_text()) + files)
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+        found += [limit - pages * resource.getpagesize() for limit in limits if limit != resource.RLIM_INFINITY]
+    return max(0, min(found))
 
 
 def open_session(

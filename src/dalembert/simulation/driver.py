@@ -13,6 +13,7 @@ The loop itself is in `loop.py`, events are in `events.py`, the back ends in `ke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +25,7 @@ from jax import Array
 
 from ..errors import InvalidInput, NumericalFailure, UnknownName
 from ..integrators import OK, Integrator, require_arguments, require_state
-from ..kernels import Backend, NoteReader, Progress, RunResult, evaluate, make_problem, run_problem
+from ..kernels import Backend, NoteReader, Progress, RecordsTooLarge, RunResult, evaluate, make_problem, run_problem
 from ..mechanics import MechanicalSystem, State
 from ..numerics import array, finite, is_traced, positive_int
 from .events import (
@@ -301,7 +302,12 @@ def run_steps(
             if schedule.progress is not None:
                 schedule.progress(before + count, max(total, before + saves))
 
-        parts.append(run_problem(problem, saves=saves, save_every=every, progress=report, **options))
+        try:
+            parts.append(run_problem(problem, saves=saves, save_every=every, progress=report, **options))
+        except RecordsTooLarge as fault:
+            fits = 10 ** math.ceil(math.log10(saves * every / max(fault.fitting - 1, 1)))
+            advice = f"save_every = {fits} fits" if fault.fitting > 1 else "not even two do"
+            raise InvalidInput(f"save_every is {every}, and {fault}: {advice}") from fault
         before, loop, done = loop, parts[-1].carry, done + saves * every
         if parts[-1].saves < saves:  # interrupted, or no lane goes on
             break
