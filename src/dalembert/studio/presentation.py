@@ -6,10 +6,8 @@ each run went beside what its method claims.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -17,13 +15,12 @@ import numpy as np
 
 from ..groups import Group
 from ..integrators import EXACT, MEANINGS, Claims, EulerPoincareSuslov, Integrator
-from ..io.config import Job
 from ..io.dataset import open_dataset
 from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem
 from ..models import MODELS
 from ..plotting.studies import momentum_surface
 from ..plotting.style import COLOURS, FLOOR
-from ..simulation import ENERGY_BALANCE, ENERGY_CHANGE, ENERGY_ERROR, Run, to_json
+from ..simulation import ENERGY_BALANCE, ENERGY_CHANGE, ENERGY_ERROR, to_json
 from . import requests
 from .requests import RunFrames, StudioInput
 from .scenes import globe, make_scene, principal_axes, rotate
@@ -65,15 +62,17 @@ def show(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lamb
     """The answer to a request: scene, momentum, plots, and how every run went."""
     frames, saved = requests.check_request(request, opened)
     if saved is not None:
-        still = requests.frames_of_file(saved, frames)
-        return _show([still], [_file_summary(saved, still)], saved.name, "")
+        still, attributes = requests.frames_of_file(saved, frames), open_dataset(saved).attrs
+        named = (requests.config_of_file(saved) or {}).get("method", {}).get("name")
+        method = named or str(attributes.get("method", "")).partition("(")[0]
+        return _show([still], [_summary(still, method, None, attributes)], saved.name, "")
     jobs, velocity = requests.jobs_of(request, opened)
     done = [requests.integrate(job, requests.frame_interval(job, frames), cancelled, opened) for job in jobs]
     times = max((np.asarray(run.t) for run, *_ in done), key=lambda t: abs(t[-1] - t[0]))
     runs, summaries = [], []
     for k, ((run, balance, seconds), job) in enumerate(zip(done, jobs, strict=True)):
         runs.append(requests.frames_of_run(run, job, k, times, balance))
-        summaries.append(_run_summary(runs[-1], job, run, seconds))
+        summaries.append(_summary(runs[-1], job.names["method"], seconds, {}))
     initial = {} if velocity is None else {"velocity": velocity}
     return _show(runs, summaries, jobs[0].names["system"], jobs[0].text) | {"initial": initial}
 
@@ -94,52 +93,47 @@ def _show(runs: list[RunFrames], summaries: list[dict[str, Any]], title: str, co
     }
 
 
-def _run_summary(frames: RunFrames, job: Job, run: Run, seconds: float) -> dict[str, Any]:
-    """How a run went."""
-    summary, started, method = run.summary(frames.balance), run.failed_at != -1, job.names["method"]
-    constraint = summary.constraint or 0.0 if started else None
-    numbers = {"energy_error": summary.energy_defect, "constraint": constraint, "group": summary.group}
-    change = momentum_change(frames) if started else None
-    peak = None if change is None else float(change.max())
-    claims = judge_claims(claims_of(run.integrator, run.system), frames, numbers, peak)
-    about = {"label": method, "method": method, "steps": summary.steps, "step": summary.step, "seconds": seconds}
-    about |= {"backend": summary.backend, "status": summary.status, "reason": summary.reason or "", "claims": claims}
-    end = None if summary.status == "ok" else summary.time
-    return about | {"failed_at": summary.failed_at, "time_failed": end} | _numbers_of(frames, numbers)
+def _summary(frames: RunFrames, method: str, seconds: float | None, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """How a run went; of one in a file that cannot hold its system, the attributes of the file tell."""
+    numbers: dict[str, Any] = {"constraint": frames.constraint.max(), "group": frames.distance.max()}
+    numbers = {"energy_error": frames.conservation.peak} | numbers
+    run, failed = frames.trajectory, attributes.get("status") == "failed"
+    about: dict[str, Any] = {"steps": len(frames.t), "step": float(attributes.get("step") or 0.0), "claims": []}
+    about |= {"backend": attributes.get("backend", ""), "status": "failed" if failed else "ok", "failed_at": None}
+    about |= {"reason": attributes.get("reason", ""), "time_failed": float(frames.t[-1]) if failed else None}
+    if run is not None:
+        summary, started = run.summary(frames.balance), run.failed_at != -1
+        constraint = summary.constraint or 0.0 if started else None
+        numbers = {"energy_error": summary.energy_defect, "constraint": constraint, "group": summary.group}
+        change = momentum_change(frames) if started else None
+        claims = judge_claims(
+            claims_of(run.integrator, run.system), frames, numbers, None if change is None else float(change.max())
+        )
+        about = {name: getattr(summary, name) for name in ("steps", "step", "backend", "status", "failed_at")}
+        about |= {"reason": summary.reason or "", "claims": claims}
+        about["time_failed"] = None if summary.status == "ok" else summary.time
+    peaks = {name: to_json(value) for name, value in numbers.items()}
+    about |= {"label": method, "method": method, "seconds": seconds, "colour": frames.colour, "peaks": peaks}
+    return (
+        about
+        | {"energy_title": frames.conservation.title}
+        | {key: peaks[key] for key in ("energy_error", "constraint")}
+    )
 
 
-def _file_summary(path: Path, frames: RunFrames) -> dict[str, Any]:
-    """How a run in a file went."""
-    attributes = open_dataset(path).attrs
-    step, method, backend, reason = (str(attributes.get(name, "")) for name in ("step", "method", "backend", "reason"))
-    name = (requests.config_of_file(path) or {}).get("method", {}).get("name", "") or method.partition("(")[0]
-    about = {"label": name, "method": method, "steps": len(frames.t), "step": float(step or 0.0), "seconds": None}
-    failed = attributes.get("status") == "failed"
-    about |= {"backend": backend, "status": "failed" if failed else "ok", "reason": reason, "claims": []}
-    about |= {"failed_at": None, "time_failed": float(frames.t[-1]) if failed else None}
-    extremes = {"energy_error": frames.conservation.peak, "constraint": frames.constraint.max()}
-    extremes |= {"group": frames.distance.max()}
-    return about | _numbers_of(frames, {name: to_json(value) for name, value in extremes.items()})
-
-
-def _numbers_of(frames: RunFrames, numbers: dict[str, Any]) -> dict[str, Any]:
-    energy = {"energy_title": frames.conservation.title, "energy_error": numbers["energy_error"]}
-    return energy | {"colour": frames.colour, "constraint": numbers["constraint"], "peaks": numbers}
-
-
-@lru_cache(maxsize=512)
-def _claims_of_kind(integrator: Integrator, kind: Any, shapes: Any) -> dict[str, Claims]:
-    """A place for the claims of a method on systems of a kind."""
-    return {}
+CLAIMS: dict[Any, Claims] = {}  # of methods on kinds of systems that were asked for
+MAX_CLAIMS = 512
 
 
 def claims_of(integrator: Integrator, system: MechanicalSystem) -> Claims:
     """The claims of a method on systems of a kind: they depend on its functions, not on its numbers."""
     leaves, kind = jax.tree.flatten(system)
-    known = _claims_of_kind(integrator, kind, tuple((np.shape(leaf), np.asarray(leaf).dtype) for leaf in leaves))
-    if "claims" not in known:
-        known["claims"] = integrator.claims(system)
-    return known["claims"]
+    key = integrator, kind, tuple((np.shape(leaf), np.asarray(leaf).dtype) for leaf in leaves)
+    if key not in CLAIMS:
+        if len(CLAIMS) >= MAX_CLAIMS:
+            CLAIMS.clear()
+        CLAIMS[key] = integrator.claims(system)
+    return CLAIMS[key]
 
 
 def judge_claims(
@@ -168,25 +162,23 @@ def judge_claims(
 
 def conservation_plots(runs: Sequence[RunFrames]) -> list[dict[str, Any]]:
     """The energy (or its balance), the constraint, the momentum and, where a run leaves its group, how far."""
-    energy = runs[0].conservation
-    values = [run.conservation.values for run in runs]
-    found = [_log_plot(energy.title, energy.label, runs, values, ENERGY_TEXTS[energy.title])]
+    energy, changes = runs[0].conservation, {run.index: momentum_change(run) for run in runs}
+    known = [run for run in runs if changes[run.index] is not None]
+    columns: list[tuple[str, str, str, Sequence[RunFrames], Callable[[RunFrames], Any]]] = [
+        (energy.title, energy.label, ENERGY_TEXTS[energy.title], runs, lambda run: run.conservation.values)
+    ]
     if runs[0].rows.shape[1]:
-        found.append(_log_plot("Constraint", "|A xi - b|", runs, [run.constraint for run in runs], CONSTRAINT_TEXT))
-    changes = [(run, change) for run in runs if (change := momentum_change(run)) is not None]
-    if changes:
-        known, values = [run for run, _ in changes], [change for _, change in changes]
-        found.append(_log_plot("Momentum in space", "relative change", known, values, MOMENTUM_TEXT))
+        columns.append(("Constraint", "|A xi - b|", CONSTRAINT_TEXT, runs, lambda run: run.constraint))
+    if known:
+        columns.append(("Momentum in space", "relative change", MOMENTUM_TEXT, known, lambda run: changes[run.index]))
     if any(run.distance.max() > 1e-13 for run in runs):
-        distances = [run.distance for run in runs]
-        found.append(_log_plot("Distance from the group", "|R^T R - 1|", runs, distances, GROUP_TEXT))
-    return found
-
-
-def _log_plot(title: str, label: str, runs: Sequence[RunFrames], values: Sequence[Array], help: str) -> dict[str, Any]:
-    """|values| over time; exact zeros stand on the floor."""
-    curves = [_curve(run, title, np.maximum(np.abs(entry), FLOOR)) for run, entry in zip(runs, values, strict=True)]
-    return {"group": "kept", "title": title, "x": "time", "y": label, "log": True, "curves": curves, "help": help}
+        columns.append(("Distance from the group", "|R^T R - 1|", GROUP_TEXT, runs, lambda run: run.distance))
+    plots = []
+    for title, y, help, which, values in columns:  # exact zeros stand on the floor
+        curves = [_curve(run, title, np.maximum(np.abs(values(run)), FLOOR)) for run in which]
+        about = {"group": "kept", "title": title, "x": "time", "y": y, "log": True}
+        plots.append(about | {"curves": curves, "help": help})
+    return plots
 
 
 def _curve(run: RunFrames, name: str, values: Array, colour: str | None = None) -> dict[str, Any]:
@@ -251,50 +243,38 @@ def motion_plots(runs: Sequence[RunFrames]) -> list[dict[str, Any]]:
     moving = [k for k, size in zip(own, sizes, strict=True) if size > NEGLIGIBLE * sizes.max()]
     in_plane = any(factor.picture == "plane" for factor in runs[0].factors if factor)
     forward = in_plane and {columns[k].name for k in moving} == {"v1"}
-    title, text = ("Forward velocity", FORWARD_TEXT) if forward else ("Velocity", MOVING_TEXT)
-    found = [
-        *_component_plot("Angular velocity", TURNING_TEXT, columns, runs, turning),
-        *_component_plot(title, text, columns, runs, moving),
-        *_component_plot("Yaw rate", YAW_TEXT, columns, runs, yaw),
-        *_component_plot("Rates of wheels and joints", JOINT_TEXT, columns, runs, joint),
-    ]
+    found: list[dict[str, Any]] = []
+
+    def add(title: str, help: str, label: str, values: Sequence[Array], names: Sequence[str] = ("",)) -> None:
+        """A plot of values (frames, columns), one for each run; each of several columns has a name and a colour."""
+        low, high = min(entry.min() for entry in values), max(entry.max() for entry in values)
+        level = [{"label": "", "value": 0.0}] if low < 0 < high or title == "Energy" else []
+        curves = [
+            _curve(run, name, entry.reshape(len(entry), -1)[:, k], colour)
+            for k, (name, colour) in enumerate(zip(names, cycle(COLOURS) if len(names) > 1 else [None], strict=False))
+            for run, entry in zip(runs, values, strict=True)
+        ]
+        plot = {"group": "motion", "title": title, "x": "time", "y": label, "log": False}
+        found.append(plot | {"curves": curves, "level": level, "help": help})
+
+    for title, help, which in (
+        ("Angular velocity", TURNING_TEXT, turning),
+        ("Forward velocity", FORWARD_TEXT, moving) if forward else ("Velocity", MOVING_TEXT, moving),
+        ("Yaw rate", YAW_TEXT, yaw),
+        ("Rates of wheels and joints", JOINT_TEXT, joint),
+    ):
+        names = [columns[k].name for k in which]
+        if len(set(names)) < len(names):  # several bodies are numbered
+            names = [f"{name}.{names[: i + 1].count(name)}" for i, name in enumerate(names)]
+        if names:
+            unit = columns[which[0]].unit
+            label = (f"{names[0]}..{names[-1]}" if len(names) > 1 else names[0]) + (f", {unit}" if unit else "")
+            add(title, help, label, [run.velocity[:, which] for run in runs], names)
     push = [np.linalg.norm(run.reaction[:, own], axis=1) for run in runs]
     if own and max(size.max() for size in push) >= 1e-12:
-        curves = [_curve(run, "", size) for run, size in zip(runs, push, strict=True)]
-        unit = "N" if columns[own[0]].unit else "force"
-        found.append(_motion_plot("Push of the constraint", unit, curves, push, PUSH_TEXT))
-    energies = [run.energy for run in runs]
-    curves = [_curve(run, "", run.energy) for run in runs]
-    return [*found, _motion_plot("Energy", "E, J", curves, energies, TOTAL_ENERGY_TEXT)]
-
-
-def _component_plot(
-    title: str, help: str, columns: list[Component], runs: Sequence[RunFrames], which: list[int]
-) -> list[dict[str, Any]]:
-    """One plot of several components, each in its own colour; none of none. Names of several bodies are numbered."""
-    if not which:
-        return []
-    names = [columns[k].name for k in which]
-    if len(set(names)) < len(names):
-        names = [f"{name}.{names[: i + 1].count(name)}" for i, name in enumerate(names)]
-    unit = columns[which[0]].unit
-    label = (f"{names[0]}..{names[-1]}" if len(names) > 1 else names[0]) + (f", {unit}" if unit else "")
-    colours = cycle(COLOURS) if len(which) > 1 else [None]
-    curves = [
-        _curve(run, name, run.velocity[:, k], colour)
-        for name, k, colour in zip(names, which, colours, strict=False)
-        for run in runs
-    ]
-    return [_motion_plot(title, label, curves, [run.velocity[:, which] for run in runs], help)]
-
-
-def _motion_plot(
-    title: str, label: str, curves: list[dict[str, Any]], values: Sequence[Array], help: str
-) -> dict[str, Any]:
-    low, high = min(entry.min() for entry in values), max(entry.max() for entry in values)
-    level = [{"label": "", "value": 0.0}] if low < 0 < high or title == "Energy" else []
-    plot = {"group": "motion", "title": title, "x": "time", "y": label, "log": False}
-    return plot | {"curves": curves, "level": level, "help": help}
+        add("Push of the constraint", PUSH_TEXT, "N" if columns[own[0]].unit else "force", push)
+    add("Energy", TOTAL_ENERGY_TEXT, "E, J", [run.energy for run in runs])
+    return found
 
 
 def momentum_view(runs: Sequence[RunFrames]) -> View | None:
@@ -306,7 +286,7 @@ def momentum_view(runs: Sequence[RunFrames]) -> View | None:
     system = runs[0].system
     if system is None or system.group.dim != 3 or not isinstance(system, InvariantSystem | LRSystem):
         return None
-    view = View("Momentum")
+    view, energy = View("Momentum"), float(runs[0].energy[0])
     inertia = np.asarray(system.inertia)  # I xi stands for the momentum of a method that has a restricted one
     points = [run.momentum if run.momentum.shape[1] == 3 else run.velocity @ inertia.T for run in runs]
     size = max(float(np.abs(np.concatenate(points)).max()), 1e-9)
@@ -321,12 +301,38 @@ def momentum_view(runs: Sequence[RunFrames]) -> View | None:
             foot = points[0][0] - (points[0][0] @ direction) / (direction @ direction) * direction
             ends = np.stack([foot - direction, foot + direction])
             view.line("line of constant momentum on d", ends, CONSTRAINT, width=2.0)
-    elif not system.annihilator.shape[0]:
+    elif not system.annihilator.shape[0]:  # |m| and <m, I^-1 m>/2 are constant: the polhode is where these meet
         view.title = "Momentum in the body: sphere and energy ellipsoid"
-        _add_free_surfaces(view, system, runs[0], points[0][0])
-    elif system.subspace.shape[1] == 2:
+        radius = float(np.linalg.norm(points[0][0]))
+        if system.group.is_rotation_group(3) and radius > 0:
+            view.add("sphere of constant momentum", sphere(radius), SURFACE, opacity=0.25)
+        if energy > 0 and system.potential is None:
+            moments, axes = principal_axes(inertia)
+            shell = globe(np.sqrt(2 * energy * moments), 41, 21) @ axes.T
+            view.add("ellipsoid of constant energy", surface(shell), CONSTRAINT, opacity=0.3)
+    elif system.subspace.shape[1] == 2:  # the plane with its ellipse, and the loci of methods that leave the plane
         view.title = "Momentum in the body: plane I(d)"
-        _add_constrained_surfaces(view, system, runs, size)
+        subspace = np.asarray(system.subspace)
+        spread = inertia @ subspace  # from coordinates on d to momenta
+        orthogonal, _ = np.linalg.qr(spread)
+        square = 1.2 * size * np.stack(np.meshgrid([-1.0, 1.0], [-1.0, 1.0], indexing="ij"), axis=-1)
+        view.add("plane I(d) of the exact motion", surface(square @ orthogonal.T), VELOCITY, opacity=0.3)
+        if energy > 0 and system.potential is None:
+            angle = np.linspace(0, 2 * np.pi, 97)
+            circle = np.sqrt(2 * energy) * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+            ellipse = np.linalg.solve(np.linalg.cholesky(subspace.T @ spread).T, circle.T).T @ spread.T
+            view.line("ellipse of constant energy", ellipse, MOMENTUM, width=2.0)
+        for run in runs:
+            if run.trajectory is None or not isinstance(run.trajectory.integrator, EulerPoincareSuslov):
+                continue
+            reach = 1.15 * np.abs(np.asarray(run.trajectory.increment) @ np.linalg.pinv(subspace).T).max(axis=0)
+            sides = [np.linspace(-r, r, LOCUS_POINTS) for r in np.maximum(reach, max(0.3 * reach.max(), 1e-6))]
+            grid = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1)
+            locus = momentum_surface(system, run.trajectory.integrator, float(run.trajectory.step), grid)
+            if np.all(np.isfinite(locus)):
+                view.title = "Momentum in the body: plane I(d) and discrete locus"
+                view.run = run.index
+                view.add("locus of the discrete momentum", surface(locus), run.colour, opacity=0.35)
     for run, momentum in zip(runs, points, strict=True):
         view.run = run.index
         view.trace("momentum", momentum, run.colour, width=3.0)
@@ -335,40 +341,3 @@ def momentum_view(runs: Sequence[RunFrames]) -> View | None:
         view.line("", np.stack([0 * axis, 1.25 * size * axis]), DARK, width=1.0, shared=True)
         view.add("", label(f"M{k + 1}"), DARK, position=1.33 * size * axis, shared=True)
     return view
-
-
-def _add_free_surfaces(view: View, system: InvariantSystem, run: RunFrames, start: Array) -> None:
-    """|m| and the energy <m, I^-1 m>/2 are constant: the polhode is where their surfaces meet."""
-    radius, energy = float(np.linalg.norm(start)), max(float(run.energy[0]), 0.0)
-    if system.group.is_rotation_group(3) and radius > 0:
-        view.add("sphere of constant momentum", sphere(radius), SURFACE, opacity=0.25)
-    if energy > 0 and system.potential is None:
-        moments, axes = principal_axes(np.asarray(system.inertia))
-        shell = globe(np.sqrt(2 * energy * moments), 41, 21) @ axes.T
-        view.add("ellipsoid of constant energy", surface(shell), CONSTRAINT, opacity=0.3)
-
-
-def _add_constrained_surfaces(view: View, system: InvariantSystem, runs: Sequence[RunFrames], size: float) -> None:
-    """The plane I(d) with the ellipse of constant energy, and the loci of the methods that leave the plane."""
-    subspace, inertia = np.asarray(system.subspace), np.asarray(system.inertia)
-    spread = inertia @ subspace  # from coordinates on d to momenta
-    orthogonal, _ = np.linalg.qr(spread)
-    square = 1.2 * size * np.stack(np.meshgrid([-1.0, 1.0], [-1.0, 1.0], indexing="ij"), axis=-1)
-    view.add("plane I(d) of the exact motion", surface(square @ orthogonal.T), VELOCITY, opacity=0.3)
-    energy = float(runs[0].energy[0])
-    if energy > 0 and system.potential is None:
-        angle = np.linspace(0, 2 * np.pi, 97)
-        circle = np.sqrt(2 * energy) * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
-        ellipse = np.linalg.solve(np.linalg.cholesky(subspace.T @ spread).T, circle.T).T @ spread.T
-        view.line("ellipse of constant energy", ellipse, MOMENTUM, width=2.0)
-    for run in runs:
-        if run.trajectory is None or not isinstance(run.trajectory.integrator, EulerPoincareSuslov):
-            continue
-        reach = 1.15 * np.abs(np.asarray(run.trajectory.increment) @ np.linalg.pinv(subspace).T).max(axis=0)
-        sides = [np.linspace(-r, r, LOCUS_POINTS) for r in np.maximum(reach, max(0.3 * reach.max(), 1e-6))]
-        grid = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1)
-        locus = momentum_surface(system, run.trajectory.integrator, float(run.trajectory.step), grid)
-        if np.all(np.isfinite(locus)):
-            view.title = "Momentum in the body: plane I(d) and discrete locus"
-            view.run = run.index
-            view.add("locus of the discrete momentum", surface(locus), run.colour, opacity=0.35)

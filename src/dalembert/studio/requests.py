@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from .. import simulation
 from ..errors import InvalidInput, OffConstraint, UnknownName
 from ..groups import Group, factors_named
 from ..io.config import Job, parse_job
-from ..io.dataset import open_dataset
+from ..io.dataset import load_run, open_dataset
 from ..kernels import compile_function, evaluate
 from ..mechanics import MechanicalSystem, State
 from ..models import MODELS
@@ -305,12 +305,8 @@ class RunFrames:
             return self.balance
         change = self.energy - self.energy[0]
         enters = self.system is not None and simulation.receives_power(self.system)
-        return Conservation(
-            simulation.ENERGY_CHANGE if enters else simulation.ENERGY_ERROR,
-            "|E - E(0)|",
-            change,
-            float(np.abs(change).max()),
-        )
+        title = simulation.ENERGY_CHANGE if enters else simulation.ENERGY_ERROR
+        return Conservation(title, "|E - E(0)|", change, float(np.abs(change).max()))
 
     @property
     def colour(self) -> str:
@@ -340,8 +336,11 @@ def frames_of_run(
     own, wanted = forward * np.asarray(run.t), forward * times
     frames = np.clip(np.searchsorted(own, wanted + tolerance, side="right") - 1, 0, None)
     parts = tuple(_clip(np.asarray(part)[frames]) for part in (run.g if isinstance(run.g, tuple) else (run.g,)))
-    values = {"velocity": run.xi, "momentum": run.momentum} | _evaluate_states(run.system, run.records.state)
-    arrays: dict[str, Any] = {name: _clip(np.asarray(column)[frames]) for name, column in values.items()}
+    states: State = jax.tree.map(lambda leaf: np.asarray(leaf)[frames], run.records.state)
+    # each state is a lane of a run of no steps, so that another number of frames compiles nothing
+    values = evaluate(_evaluate_state, run.system, states, lanes=len(frames), axes=(None, 0))
+    values |= {"velocity": states.xi, "momentum": states.momentum}
+    arrays: dict[str, Any] = {name: _clip(np.asarray(column)) for name, column in values.items()}
     arrays |= _model(job.config["system"] if job is not None else {})
     if balance is not None:
         balance = balance._replace(values=_clip(balance.values[frames]))
@@ -366,16 +365,8 @@ def _clip(values: Array) -> Array:
     return np.asarray(np.clip(np.nan_to_num(values, nan=0.0), -MAX_COORDINATE, MAX_COORDINATE))
 
 
-def _evaluate_states(system: MechanicalSystem, states: State) -> dict[str, Array]:
-    """Energy, constraint, group distance, constraint rows and reaction at every state.
-
-    Each state is a lane of a run of no steps, so that another number of frames compiles nothing.
-    """
-    record = evaluate(_evaluate_state, system, states, lanes=states.xi.shape[0], axes=(None, 0))
-    return {name: np.asarray(values) for name, values in record.items()}
-
-
 def _evaluate_state(system: MechanicalSystem, state: State) -> dict[str, Any]:
+    """Energy, constraint, group distance, constraint rows and reaction at a state."""
     t, g, xi = state.t, state.g, state.xi
     rows = system.rows(t, g)(xi)
     return {
@@ -406,7 +397,13 @@ def frames_of_file(path: Path, frames: int = MAX_FRAMES, unchecked: bool = False
         raise InvalidInput(f"{path} holds an ensemble; a moving picture shows one run")
     if "velocity" not in data or "energy" not in data:
         raise InvalidInput(f"{path} has no velocity and energy over time: it was not written by `dalembert run --out`")
+    section = tomllib.loads(data.attrs.get("config", "")).get("system", {})
     states = _spread(data["time"].size, frames)
+    try:
+        run = load_run(path, unchecked=unchecked)
+        return replace(frames_of_run(run, times=np.asarray(run.t)[states]), **_model(section))
+    except InvalidInput:
+        pass  # a system of the user's own: the file has its numbers, but cannot hold its functions
     t, parts = data["time"].values[states], tuple(_clip(data[name].values[states]) for name in names)
     columns = {"velocity": "velocity", "momentum": "momentum", "energy": "energy"}
     columns |= {"constraint": "constraint_residual", "distance": "group_distance"}
@@ -416,12 +413,4 @@ def frames_of_file(path: Path, frames: int = MAX_FRAMES, unchecked: bool = False
     }
     xi = arrays["velocity"]
     arrays |= {"rows": np.zeros((len(states), 0, xi.shape[1])), "reaction": np.zeros(xi.shape)}
-    config, system = config_of_file(path, unchecked), None
-    if config is not None:
-        section = {key: value for key, value in config["system"].items() if key != "name"}
-        system = MODELS[config["system"]["name"]].make(section)
-        g: Any = parts if len(parts) > 1 else parts[0]
-        again = _evaluate_states(system, State(jnp.asarray(t), g, xi, arrays["momentum"], xi))
-        arrays |= {name: again[name] for name in ("rows", "reaction")}
-    arrays |= _model(tomllib.loads(data.attrs.get("config", "")).get("system", {}))
-    return RunFrames(t, str(data.attrs.get("group", "")), parts, **arrays, valid=len(states), system=system)
+    return RunFrames(t, str(data.attrs.get("group", "")), parts, **arrays, valid=len(states), **_model(section))

@@ -34,18 +34,18 @@ TURNING_POINT_YAW = 1e-6
 """Yaw rates beside the largest below which the way back is the way there: a turning point, no cusp."""
 
 
-def about_z(angle: Array | float) -> Array:
-    """The rotation by an angle, or the track of rotations by angles, about the vertical."""
-    angle = np.asarray(angle, float)
-    c, s, zero, one = np.cos(angle), np.sin(angle), np.zeros_like(angle), np.ones_like(angle)
-    return np.stack([np.stack([c, -s, zero], -1), np.stack([s, c, zero], -1), np.stack([zero, zero, one], -1)], -2)
+def about(axis: int, angle: Array | float) -> Array:
+    """The rotation by an angle, or the track of rotations by angles, about a coordinate axis."""
+    angle, (j, k) = np.asarray(angle, float), ((axis + 1) % 3, (axis + 2) % 3)
+    turn = np.zeros((*angle.shape, 3, 3))
+    turn[..., axis, axis], turn[..., j, j], turn[..., k, k] = 1.0, np.cos(angle), np.cos(angle)
+    turn[..., j, k], turn[..., k, j] = -np.sin(angle), np.sin(angle)
+    return turn
 
 
-def about_y(angle: Array | float) -> Array:
-    """The rotation, or track of rotations, by an angle about y: a wheel that rolls along x turns so."""
-    angle = np.asarray(angle, float)
-    c, s, zero, one = np.cos(angle), np.sin(angle), np.zeros_like(angle), np.ones_like(angle)
-    return np.stack([np.stack([c, zero, s], -1), np.stack([zero, one, zero], -1), np.stack([-s, zero, c], -1)], -2)
+def angle_of(turns: Array) -> Array:
+    """The angle of rotations of the plane, the first two rows and columns of matrices (..., n, n)."""
+    return np.asarray(np.arctan2(turns[..., 1, 0], turns[..., 0, 0]))
 
 
 def align_z(directions: Array) -> Array:
@@ -130,7 +130,7 @@ def add_disk(view: View, run: RunFrames, radius: float, parent: int) -> None:
     style: dict[str, Any] = {"rotation": AXLE_ALONG_Y, "opacity": 0.8 * run.opacity, "parent": parent}
     view.add("disk", shapes.cylinder(radius, 0.06 * radius), body_colour(run), **style)
     for k in range(4):
-        turn, spoke = about_y(k * np.pi / 2), shapes.box(0.05 * radius, 0.09 * radius, radius)
+        turn, spoke = about(1, k * np.pi / 2), shapes.box(0.05 * radius, 0.09 * radius, radius)
         colour = CONSTRAINT if k == 0 else DARK
         view.add("spoke", spoke, colour, position=turn @ [0, 0, -radius / 2], rotation=turn, parent=parent)
 
@@ -146,7 +146,7 @@ class Bar(NamedTuple):
     def pose(self, z: float) -> dict[str, Array]:
         """Position and rotation in the frame of its body."""
         x, y, angle = np.broadcast_arrays(*map(np.asarray, self[:3]))
-        return {"position": np.stack([x, y, np.full(x.shape, z)], axis=-1), "rotation": about_z(angle)}
+        return {"position": np.stack([x, y, np.full(x.shape, z)], axis=-1), "rotation": about(2, angle)}
 
 
 class Vehicle(NamedTuple):
@@ -164,7 +164,7 @@ def vehicle(run: RunFrames) -> Vehicle:
     A user's own system has a blade along the direction that its constraint leaves, if that is one.
     """
     size = 0.07 * max(float(np.ptp(run.parts[0][:, :2, 2], axis=0).max()), 1e-3)
-    angles = [np.arctan2(part[:, 1, 0], part[:, 0, 0]) for part in run.parts[1:] if part.shape[1:] == (2, 2)]
+    angles = [angle_of(part) for part in run.parts[1:] if part.shape[1:] == (2, 2)]
     body = VEHICLES.get(run.name, _sleigh)(run, angles, size)
     if run.name in MODELS:
         return body
@@ -251,7 +251,7 @@ class Roller(NamedTuple):
 
 def planar_poses(frames: Array) -> tuple[Array, Array]:
     """Places (k, 2) and rotations in space (k, 3, 3) of a track (k, 3, 3) in SE(2)."""
-    return frames[:, :2, 2], about_z(np.arctan2(frames[:, 1, 0], frames[:, 0, 0]))
+    return frames[:, :2, 2], about(2, angle_of(frames))
 
 
 def draw_planar(view: View, run: RunFrames) -> str:
@@ -290,7 +290,7 @@ def draw_planar(view: View, run: RunFrames) -> str:
         push = scale_arrows(_planar_part(turn, run.reaction), 2.4 * size)
         view.arrow("push of the ground", origin, origin + push, REACTION, width=0.05 * size)
     cusps = mark_cusps(view, run, place, turn, size)
-    _add_floor_under(view, place, size)
+    _add_floor(view, place, size, 1.4 * size)
     view.flat = True
     return (
         f"Orange-red: {'the blade' if len(body.wheels) == 1 else 'wheels'}, with the direction of no motion "
@@ -313,8 +313,9 @@ def _forbid_across(view: View, run: RunFrames, reach: float, z: float, parent: i
         view.arrow("forbidden", *ends, CONSTRAINT, width=0.04 * reach, crossed=True, parent=parent)
 
 
-def _add_floor_under(view: View, place: Array, size: float) -> None:
-    view.include(at_height(place, 0.0) @ view.tilt.T, 1.4 * size)
+def _add_floor(view: View, place: Array, size: float, margin: float | None = None) -> None:
+    if margin is not None:
+        view.include(at_height(place, 0.0) @ view.tilt.T, margin)
     view.add_floor((place.max(axis=0) + place.min(axis=0)) / 2, 1.3 * float(np.ptp(place, axis=0).max()) + 6 * size)
 
 
@@ -384,18 +385,18 @@ def draw_hinged_sleighs(view: View, run: RunFrames) -> str:
 def draw_upright_disk(view: View, run: RunFrames) -> str:
     """A disk that rolls upright: along its heading by what it turns, never across."""
     place, turn = planar_poses(run.parts[0])
-    roll = np.arctan2(run.parts[1][:, 1, 0], run.parts[1][:, 0, 0])
+    roll = angle_of(run.parts[1])
     radius = run.parameter("radius", 1.0)
     centre = at_height(place, radius)
     frame = view.add("heading", EMPTY, DARK, position=centre, rotation=turn)
-    wheel = view.add("frame of the disk", EMPTY, DARK, rotation=about_y(roll), parent=frame)
+    wheel = view.add("frame of the disk", EMPTY, DARK, rotation=about(1, roll), parent=frame)
     add_disk(view, run, radius, wheel)
     view.trace("path of the contact", at_height(place, 0.004 * radius), run.colour, width=3.0)
     forward = scale_arrows(turn[:, :, 0] * run.velocity[:, 1:2], 1.8 * radius)
     view.arrow("velocity", centre, centre + forward, VELOCITY, width=0.05 * radius)
     _forbid_across(view, run, 0.7 * radius, -0.98 * radius, frame)
     cusps = mark_cusps(view, run, place, turn, radius)
-    _add_floor_under(view, place, radius)
+    _add_floor(view, place, radius, 1.4 * radius)
     return (
         "Orange-red: the spoke that was lowest at the start, and (crossed) the direction in which the disk cannot "
         "slip. Amber: the velocity, always along the disk." + cusps
@@ -410,19 +411,43 @@ def draw_rolling(view: View, run: RunFrames) -> str:
     turns, place = run.parts
     body = Roller.of(run.name, run.parameters)
     size = float(body.semi.max())
-    centre, contact = body.centres(turns, place), body.contact(turns)
+    centre, contact, spin = body.centres(turns, place), body.contact(turns), run.velocity[:, :3]
     floor_contact = at_height((centre + rotate(turns, contact))[:, :2], 0.003 * size)
     frame = view.add("frame of the body", EMPTY, DARK, position=centre, rotation=turns)
     _add_roller(view, run, body, frame)
     view.trace("contact on the floor", floor_contact, run.colour, width=3.0)
     view.trace("contact on the body", contact, DARK, width=1.5, parent=frame)
     view.add("point of contact", shapes.sphere(0.05 * size), CONSTRAINT, position=floor_contact)
-    _add_roller_velocities(view, run, body, centre, contact, size)
-    text = _add_contact_momentum(view, run, centre, size)
-    _add_table_or_floor(view, run, place, size)
+    # the velocity of the centre and, of a round body, of the point opposite: twice as fast on a floor at rest
+    climb = -rotate(turns, np.cross(spin, contact))[:, 2:]
+    middle = np.concatenate([run.velocity[:, 3:5], climb], axis=1)
+    top = middle + rotate(turns, np.cross(spin, -contact))
+    moving, opposite = np.split(scale_arrows(np.concatenate([middle, top]), 1.8 * size), 2)
+    view.arrow("velocity", centre, centre + moving, VELOCITY, width=0.05 * size)
+    if np.ptp(body.semi[body.semi > 0]) == 0:
+        start = centre - rotate(turns, contact)
+        view.arrow("velocity of the point opposite", start, start + opposite, VELOCITY, width=0.035 * size)
+    given, rotation, text = run.parameters.get("inertia"), run.parameter("rotation", 0.0), ""
+    if run.name.startswith("chaplygin-") and given is not None:
+        # R (I w + m r x (w x r)), the momentum about the contact of a ball with its centre of mass in the middle
+        tensor, down = np.diag(given) if np.ndim(given) == 1 else np.asarray(given, float), -size * turns[:, 2]
+        momentum = spin @ tensor.T + run.parameter("mass", 1.0) * np.cross(down, np.cross(spin, down))
+        tip = centre + scale_arrows(rotate(turns, momentum), 2.2 * size)
+        view.arrow("momentum about the contact", centre, tip, MOMENTUM, width=0.05 * size)
+        text = "Pink: the momentum about the point of contact, constant in space."
+    if rotation and run.is_first:  # the floor is a table that turns, with rays
+        reach, below = 1.15 * float(np.linalg.norm(place, axis=1).max()) + 1.5 * size, -0.02 * size
+        add = partial(view.add, shared=True)
+        style: dict[str, Any] = {"rotation": about(2, rotation * run.t), "opacity": 0.8}
+        table = add("table", shapes.cylinder(reach, -2 * below), PALE, position=[0, 0, below], **style)
+        for k in range(6):
+            ray, bar = about(2, k * np.pi / 3), shapes.box(reach, 0.02 * reach, -2.05 * below)
+            style = {"position": ray @ [reach / 2, 0, 0], "rotation": ray, "opacity": 0.5}
+            add("ray of the table", bar, DARK, **style, parent=table)
+    elif run.is_first:
+        _add_floor(view, place, size)
     view.include(centre @ view.tilt.T, 1.2 * size)
-    turning = run.parameter("rotation", 0.0)
-    still = "moves with the table" if turning else "stands still for a moment: it does not slip"
+    still = "moves with the table" if rotation else "stands still for a moment: it does not slip"
     return (
         f"Orange-red: the point of contact, which {still}. "
         f"Amber: the velocities of the middle and of the point opposite. {text}"
@@ -449,54 +474,6 @@ def _add_roller(view: View, run: RunFrames, body: Roller, frame: int) -> None:
         for axis, colour in zip(np.eye(3), STRIPE_COLOURS, strict=True):
             turn = np.stack([np.roll(axis, 1), np.roll(axis, 2), axis], axis=-1)
             view.add("stripe", shapes.torus(radius, 0.022 * radius), colour, rotation=turn, parent=frame)
-
-
-def _add_roller_velocities(
-    view: View, run: RunFrames, body: Roller, centre: Array, contact: Array, size: float
-) -> None:
-    """The velocity of the centre and, of a round body, of the point opposite: twice as fast on a floor at rest."""
-    turns, spin = run.parts[0], run.velocity[:, :3]
-    climb = -rotate(turns, np.cross(spin, contact))[:, 2:]
-    middle = np.concatenate([run.velocity[:, 3:5], climb], axis=1)
-    top = middle + rotate(turns, np.cross(spin, -contact))
-    moving, opposite = np.split(scale_arrows(np.concatenate([middle, top]), 1.8 * size), 2)
-    view.arrow("velocity", centre, centre + moving, VELOCITY, width=0.05 * size)
-    if np.ptp(body.semi[body.semi > 0]) == 0:
-        start = centre - rotate(turns, contact)
-        view.arrow("velocity of the point opposite", start, start + opposite, VELOCITY, width=0.035 * size)
-
-
-def _add_contact_momentum(view: View, run: RunFrames, centre: Array, size: float) -> str:
-    """R (I w + m r x (w x r)), the momentum about the contact of a ball with its centre of mass in the middle."""
-    given, turns = run.parameters.get("inertia"), run.parts[0]
-    if not run.name.startswith("chaplygin-") or given is None:
-        return ""
-    tensor = np.diag(given) if np.ndim(given) == 1 else np.asarray(given, float)
-    spin, down = run.velocity[:, :3], -run.parameter("radius", 1.0) * turns[:, 2]
-    about = spin @ tensor.T + run.parameter("mass", 1.0) * np.cross(down, np.cross(spin, down))
-    tip = centre + scale_arrows(rotate(turns, about), 2.2 * size)
-    view.arrow("momentum about the contact", centre, tip, MOMENTUM, width=0.05 * size)
-    return "Pink: the momentum about the point of contact, constant in space."
-
-
-def _add_table_or_floor(view: View, run: RunFrames, place: Array, size: float) -> None:
-    """The floor; one that turns is a table with rays."""
-    if not run.is_first:
-        return
-    rotation = run.parameter("rotation", 0.0)
-    if not rotation:
-        centre = (place.max(axis=0) + place.min(axis=0)) / 2
-        view.add_floor(centre, 1.3 * float(np.ptp(place, axis=0).max()) + 6 * size)
-        return
-    reach, below = 1.15 * float(np.linalg.norm(place, axis=1).max()) + 1.5 * size, -0.02 * size
-    turn = about_z(rotation * run.t)
-    add = partial(view.add, shared=True)
-    top = shapes.cylinder(reach, 2 * abs(below))
-    table = add("table", top, PALE, position=[0, 0, below], rotation=turn, opacity=0.8)
-    for k in range(6):
-        ray, bar = about_z(k * np.pi / 3), shapes.box(reach, 0.02 * reach, 2.05 * abs(below))
-        position = ray @ [reach / 2, 0, 0]
-        add("ray of the table", bar, DARK, position=position, rotation=ray, opacity=0.5, parent=table)
 
 
 def draw_poinsot(view: View, run: RunFrames) -> str:
@@ -628,7 +605,7 @@ def _add_blade_in_space(view: View, run: RunFrames, size: float, frame: int) -> 
 def draw_dial(view: View, run: RunFrames) -> str:
     """A single angle: a hand on a disk."""
     frames = run.parts[0]
-    turn = about_z(np.arctan2(frames[:, 1, 0], frames[:, 0, 0]))
+    turn = about(2, angle_of(frames))
     frame = view.add("dial", shapes.cylinder(1.0, 0.06), SURFACE, rotation=turn, opacity=0.7 * run.opacity)
     view.add("hand", shapes.box(1.0, 0.08, 0.08), run.colour, position=[0.5, 0, 0.06], parent=frame)
     view.trace("path of the hand", at_height(frames[:, :, 0], 0.05), run.colour)
@@ -651,9 +628,7 @@ def draw_point(view: View, run: RunFrames) -> str:
     points, velocity = np.column_stack([points, missing]), np.column_stack([velocity, missing])
     extents = np.ptp(points, axis=0)
     wide = np.where(extents > 1e-3 * max(float(extents.max()), 1e-300), extents, extents.max() or 1.0)
-    stretch = (
-        wide.max() / wide if wide.max() > 4 * wide.min() else np.ones(3)
-    )  # extents that differ much are made alike
+    stretch = wide.max() / wide if wide.max() > 4 * wide.min() else np.ones(3)  # which makes extents alike
     points, velocity = points * stretch, velocity * stretch
     reach = max(float(np.ptp(points, axis=0).max()), 1e-3)
     view.trace("path", points, run.colour, width=3.0)
@@ -797,7 +772,7 @@ def make_scene(runs: Sequence[RunFrames]) -> tuple[View, str]:
         momentum = first.parts[0][0] @ first.momentum[0]
         tilt = align_z(momentum).T if np.linalg.norm(momentum) > 1e-9 else tilt
     elif draw in (draw_planar, draw_upright_disk, draw_rolling):  # x points down the slope of the floor
-        tilt = about_y(first.parameter("slope", 0.0))
+        tilt = about(1, first.parameter("slope", 0.0))
     view = View(first.name or first.group, tilt)
     captions = []
     for run in runs:

@@ -142,12 +142,13 @@ def export(show: dict[str, Any], folder: Path) -> Path:
 
 def check_download(asked: Any, opened: StudioInput) -> tuple[str, Mapping[str, Any]]:
     """The kind of file and the request, counted, of which the page wants it."""
-    if not isinstance(asked, Mapping) or not isinstance(asked.get("request"), Mapping):
+    if not isinstance(asked, Mapping):
         raise InvalidInput("to save something the page sends its request and a kind")
-    kind, request = asked.get("kind"), asked["request"]
+    kind, request = asked.get("kind"), asked.get("request")
     if not isinstance(kind, str) or kind not in DOWNLOAD_TYPES:
         raise UnknownName("kind of file", kind, DOWNLOAD_TYPES)
     requests.check_request(request, opened)
+    assert isinstance(request, Mapping)
     return kind, request
 
 
@@ -156,62 +157,42 @@ def make_download(
 ) -> tuple[str, str, bytes]:
     """The name, type and content of the file that the page asks for; nothing is written where the server runs."""
     kind, request = check_download(asked, opened)
-    if request.get("saved"):
-        name, content = _download_of_file(request, kind, opened)
+    path, content = (opened.saved if request.get("saved") else None), b""
+    write: Callable[[Path], Any] | None = None
+    if path is not None:
+        name = path.stem
     else:
-        name, content = _download_of_run(request, kind, opened, cancelled)
-    return f"{name}.{kind}", DOWNLOAD_TYPES[kind], content
-
-
-def _download_of_run(
-    request: Mapping[str, Any], kind: str, opened: StudioInput, cancelled: Callable[[], bool]
-) -> tuple[str, bytes]:
-    jobs, _ = requests.jobs_of(request, opened)
-    job, system = jobs[0], jobs[0].names["system"]
-    name = system.partition(".py:")[0]
-    if kind == "toml":
-        return name, job.text.encode()
+        jobs, _ = requests.jobs_of(request, opened)
+        job, system = jobs[0], jobs[0].names["system"]
+        name = system.partition(".py:")[0]
     if kind == "html":
-        return name, page_with(show(request, opened, cancelled)).encode()
-    runs = [
-        requests.integrate(job, requests.frame_interval(job, MAX_FILE_STATES), cancelled, opened)[0] for job in jobs
-    ]
-
-    def write(path: Path) -> None:
+        content = page_with(show(request, opened, cancelled)).encode()
+    elif path is None and kind == "toml":
+        content = job.text.encode()
+    elif path is not None and kind == "toml" and (config := requests.config_of_file(path)) is not None:
+        content = to_toml(config).encode()
+    elif path is not None and kind == path.suffix[1:] == "nc":
+        content = path.read_bytes()
+    elif path is not None and kind in ("gif", "mp4"):
+        write = partial(animate, requests.frames_of_file(path), **FILM)
+    elif path is not None:
+        raise InvalidInput(f"a {kind} cannot be made of {path.name}; run its configuration again for one")
+    else:
+        every = [requests.frame_interval(job, MAX_FILE_STATES) for job in jobs]
+        runs = [requests.integrate(job, n, cancelled, opened)[0] for job, n in zip(jobs, every, strict=True)]
         if kind == "nc":
-            save_run(runs[0], path, {"config": job.text, "system": system})
+            write = partial(save_run, runs[0], attributes={"config": job.text, "system": system})
         elif kind == "png":
             labels = [job.names["method"] + (" (beside)" if k else "") for k, job in enumerate(jobs)]
-            plot_comparison(dict(zip(labels, runs, strict=True)), title=system, path=path)
+            write = lambda file: plot_comparison(dict(zip(labels, runs, strict=True)), title=system, path=file)
         else:
-            animate(requests.frames_of_run(runs[0], job), path, **FILM)
-
-    return name, _content_of(kind, write)
-
-
-def _download_of_file(request: Mapping[str, Any], kind: str, opened: StudioInput) -> tuple[str, bytes]:
-    """What can be made of a saved run without running anything."""
-    answer = show(request, opened)  # checks the request
-    path = opened.saved
-    assert path is not None
-    if kind == "html":
-        return path.stem, page_with(answer).encode()
-    if kind == "nc" and path.suffix == ".nc":
-        return path.stem, path.read_bytes()
-    if kind == "toml" and (config := requests.config_of_file(path)) is not None:
-        return path.stem, to_toml(config).encode()
-    if kind in ("gif", "mp4"):
-        frames = requests.frames_of_file(path)
-        return path.stem, _content_of(kind, lambda file: animate(frames, file, **FILM))
-    raise InvalidInput(f"a {kind} cannot be made of {path.name}; run its configuration again for one")
-
-
-def _content_of(kind: str, write: Callable[[Path], Any]) -> bytes:
-    """What `write` writes into a file, which lies in a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="dalembert-studio-") as folder:
-        path = Path(folder) / f"file.{kind}"
-        write(path)
-        return path.read_bytes()
+            write = partial(animate, requests.frames_of_run(runs[0], job), **FILM)
+    if write is not None:
+        with tempfile.TemporaryDirectory(prefix="dalembert-studio-") as folder:
+            file = Path(folder) / f"file.{kind}"
+            write(file)
+            content = file.read_bytes()
+    return f"{name}.{kind}", DOWNLOAD_TYPES[kind], content
 
 
 class Answer(NamedTuple):
@@ -255,11 +236,7 @@ def answer_request(asked: tuple[str, Any], cancelled: Callable[[], bool], opened
 
 
 class Refused(Exception):
-    """A request that is answered with a status code and a message."""
-
-    def __init__(self, code: int, message: str):
-        super().__init__(message)
-        self.code = code
+    """Refused(code, message): a request that is answered with a status code and a message."""
 
 
 class Studio(ThreadingHTTPServer):
@@ -410,8 +387,8 @@ class Handler(BaseHTTPRequestHandler):
             self._require_own_page()
             answer = work()
         except Refused as fault:
-            self.close_connection |= fault.code in UNREAD_BODY_CODES  # its body, which was not read, is no request
-            answer = answer_fault(fault.code, str(fault))
+            self.close_connection |= fault.args[0] in UNREAD_BODY_CODES  # its body, which was not read, is no request
+            answer = answer_fault(*fault.args)
         except InvalidInput as fault:
             answer = answer_fault(400, str(fault), fault.place)
         except (Cancelled, OSError):
