@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import InvalidInput
 from ..groups import Cayley, Retraction
 from ..mechanics import FiniteDifference, MechanicalSystem, State
-from ..numerics import Root, call_own, find_root, finite, is_traced, not_zero, real, require_instance, show
+from ..numerics import Root, call_own, find_root, finite, is_traced, not_zero, read_reals, require_instance, show
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Element, Float, Scalar, Velocity
 
@@ -244,9 +244,9 @@ def require_state(system: MechanicalSystem, state: State, step: Any) -> None:
         raise InvalidInput(f"t0 = {t:g} does not change by a step of {step:g}: begin nearer to 0, or take longer steps")
     if state.group is None:
         system.group.element(state.g)
-    momentum = real("momentum of the state", state.momentum)
-    if momentum.ndim != 1 or len(momentum) > n:
-        raise InvalidInput(f"momentum of the state has shape {np.shape(state.momentum)}; allowed: ({n},)")
+    momentum = read_reals(state.momentum)
+    if momentum is None or momentum.ndim != 1 or len(momentum) > n or not np.isfinite(momentum).all():
+        raise InvalidInput(f"momentum of the state is {show(momentum)}; allowed: {n} finite numbers")
 
 
 def _methods_by_name(kind: type[Integrator]) -> dict[str, type[Integrator]]:

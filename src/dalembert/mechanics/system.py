@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import IndefiniteMetric, InvalidInput, OffConstraint
 from ..groups import Group
-from ..kernels import compile_function
+from ..kernels import compile_function, evaluate
 from ..numerics import (
     Root,
     array,
@@ -325,7 +325,8 @@ class MechanicalSystem:
             return
         require_numbers(self)
         xi = vector(xi, self.group.dim, "velocity xi")
-        rows, off, phi, metric, energy = (np.asarray(value) for value in _at_start(self, t, g, xi))
+        found = evaluate(_at_start, self, (np.asarray(t, float), g, xi))
+        rows, off, phi, metric, energy = (np.asarray(value) for value in found)
         m, k = len(rows), len(phi)
         if not np.isfinite(rows).all():
             raise InvalidInput(f"the constraint rows A(t, g) are not finite at the initial state: {rows.tolist()}")
@@ -442,8 +443,8 @@ def _nearest(system: MechanicalSystem, t: Scalar, g: Element) -> tuple[Element, 
     return there, root.converged
 
 
-@compile_function
-def _at_start(system: MechanicalSystem, t: Scalar, g: Element, xi: Array) -> tuple[Array, ...]:
+def _at_start(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) -> tuple[Array, ...]:
+    t, g, xi = point
     rows, off, phi = system.rows(t, g)(xi), system.residual(t, g, xi), system.phi(t, g)
     return rows, off, phi, system.metric(t, g, xi), system.energy(t, g, xi)
 

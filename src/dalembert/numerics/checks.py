@@ -88,7 +88,7 @@ def real(name: str, value: Any) -> Array:
         raise InvalidInput(f"{name} is {show(value)}; allowed: real numbers")
     if not is_traced(given) and not np.isfinite(given).all():
         raise InvalidInput(f"{name} must be finite; given {show(given.tolist())}")
-    return array(given)
+    return value if isinstance(value, Array) and value.dtype == float else array(given)
 
 
 def vector(value: Any, size: int, name: str) -> Array:
