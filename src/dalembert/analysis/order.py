@@ -182,7 +182,7 @@ def _exact_states(system: MechanicalSystem, state: State, times: np.ndarray, exa
     points = [exact(float(t)) for t in times]
     momentum = jax.jit(system.momentum)
     pairs = zip(times, points, strict=True)
-    return [state, *(State(jnp.asarray(t), g, xi, momentum(t, g, xi), xi) for t, (g, xi) in pairs)]
+    return [state, *(State(jnp.asarray(t), g, xi, momentum(t, g, xi), xi, state.group) for t, (g, xi) in pairs)]
 
 
 def _gaps(run: Run, truth: _ExactMotion) -> dict[str, tuple[np.ndarray, np.ndarray]]:
