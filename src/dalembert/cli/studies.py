@@ -20,8 +20,7 @@ from ..errors import InvalidInput, NumericalFailure
 from ..integrators import METHODS, Integrator
 from ..io.atomic import atomic_path
 from ..io.config import Job, apply_settings, build_method, load_job, read_config
-from ..plotting.studies import plot_convergence
-from ..plotting.sweeps import open_sweep, plot_sweep, select_variable
+from ..plotting.studies import open_sweep, plot_convergence, plot_sweep, select_variable
 from ..sweeps.execute import LostCluster, SweepProgress, exact_curve
 from ..sweeps.execute import sweep as run_sweep
 from .app import (

@@ -18,4 +18,4 @@ from .style import STYLE as STYLE
 from .style import curve as curve
 from .style import sheet as sheet
 from .style import styled as styled
-from .sweeps import plot_sweep as plot_sweep
+from .studies import plot_sweep as plot_sweep

@@ -1,4 +1,7 @@
-"""Studies of a method: cost against accuracy, phase portraits and sections, and momenta on their locus in space."""
+"""Studies of a method: cost against accuracy, phase portraits and sections, momenta on their locus, and sweeps.
+
+A sweep is a heat map, a slice or a map of failures over any two of its dimensions.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnknownName
 from ..integrators import EulerPoincareSuslov
 from ..mechanics import InvariantSystem
 from ..numerics import Convergence
 from ..simulation import Crossings, Run
-from .style import COLOURS, DASHES, FLOOR, GREY, MARKERS, headline, save, sheet, space, styled
+from .style import COLOURS, DASHES, FLOOR, GREY, MARKERS, save, sheet, space, styled
 
 if TYPE_CHECKING:
+    import xarray
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -38,11 +42,9 @@ def plot_work_precision(
     """Error against cost, both logarithmic: {method: (costs, errors)}, a marker a run; runs that failed are NaN."""
     figure, axes = sheet(size=(6.2, 4.6))
     draw_lines(axes, points)
-    axes.set_xlabel(cost)
-    axes.set_ylabel(error)
+    axes.set(xlabel=cost, ylabel=error)
     axes.legend()
-    headline(figure, title)
-    return save(figure, path)
+    return save(figure, path, title)
 
 
 def draw_lines(axes: Axes, points: Mapping[str, tuple[Any, Any]]) -> None:
@@ -58,9 +60,8 @@ def draw_slope(axes: Axes, x: Sequence[float] | np.ndarray, y: float, order: int
     ends = np.asarray(x, float)
     values = y * (ends / ends[0]) ** order
     axes.loglog(ends, values, color=GREY, linewidth=0.9)
-    axes.annotate(
-        f"order {order}", (ends[-1], values[-1]), color=GREY, fontsize=8, xytext=(3, 0), textcoords="offset points"
-    )
+    place = (ends[-1], values[-1])
+    axes.annotate(f"order {order}", place, color=GREY, fontsize=8, xytext=(3, 0), textcoords="offset points")
 
 
 @styled
@@ -74,11 +75,9 @@ def plot_convergence(found: Convergence, *, title: str = "", path: str | Path | 
         largest = max(found.norms[name][-1] for name, p in orders.items() if p == order)
         if np.isfinite(largest):
             draw_slope(axes, steps[[0, -1]], 1.8 * largest * (steps[0] / steps[-1]) ** order, order)
-    axes.set_xlabel("step h")
-    axes.set_ylabel("error after one step" if found.local else "largest error")
+    axes.set(xlabel="step h", ylabel="error after one step" if found.local else "largest error")
     axes.legend()
-    headline(figure, title)
-    return save(figure, path)
+    return save(figure, path, title)
 
 
 @styled
@@ -89,10 +88,8 @@ def plot_portrait(
     figure, axes = sheet(size=(5.6, 5.2))
     momenta = np.asarray(trajectory.momentum)[..., list(components)]
     draw_portrait(axes, list(momenta) if momenta.ndim == 3 else [momenta])
-    axes.set_xlabel(f"$M_{components[0] + 1}$")
-    axes.set_ylabel(f"$M_{components[1] + 1}$")
-    headline(figure, title)
-    return save(figure, path)
+    axes.set(xlabel=f"$M_{components[0] + 1}$", ylabel=f"$M_{components[1] + 1}$")
+    return save(figure, path, title)
 
 
 @styled
@@ -109,12 +106,10 @@ def plot_section(
     for (label, found), colour in zip(sections.items(), cycle(COLOURS), strict=False):
         x, y = (np.asarray(coordinate(found.t, found.g, found.xi)) for coordinate in coordinates)
         axes.plot(x, y, ".", markersize=2.4, markeredgewidth=0, color=colour, label=label)
-    axes.set_xlabel(labels[0])
-    axes.set_ylabel(labels[1])
+    axes.set(xlabel=labels[0], ylabel=labels[1])
     if len(sections) > 1:
         axes.legend(markerscale=4, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    headline(figure, title)
-    return save(figure, path)
+    return save(figure, path, title)
 
 
 def draw_portrait(axes: Axes, orbits: Sequence[Array], *, arrows: bool = True, colour: str = COLOURS[0]) -> None:
@@ -210,9 +205,8 @@ def plot_momentum(trajectory: Any, path: str | Path | None = None) -> Figure:
     system, step = trajectory.system, float(trajectory.step)
     momenta = np.asarray(trajectory.momentum)
     reach = 1.15 * np.abs(np.asarray(trajectory.increment) @ np.linalg.pinv(np.asarray(system.subspace)).T).max(axis=0)
-    grid = np.stack(
-        np.meshgrid(*(np.linspace(-r, r, 61) for r in np.maximum(reach, 0.3 * reach.max())), indexing="ij"), -1
-    )
+    sides = [np.linspace(-r, r, 61) for r in np.maximum(reach, 0.3 * reach.max())]
+    grid = np.stack(np.meshgrid(*sides, indexing="ij"), -1)
     surface = momentum_surface(system, trajectory.integrator, step, grid)
     plane = grid @ np.asarray(system.inertia @ system.subspace).T
     figure = Figure(figsize=(6.4, 5.4), layout="constrained")
@@ -221,5 +215,146 @@ def plot_momentum(trajectory: Any, path: str | Path | None = None) -> Figure:
     draw_surfaces(axes, [Patch(surface), Patch(plane, COLOURS[4], 0.4)], lines=20)
     axes.plot(*momenta.T, "o-", color=COLOURS[1], markersize=2.5, linewidth=0.9, zorder=10, label="momenta of the run")
     axes.legend(loc="upper left")
-    headline(figure, f"Momentum on its locus, step {step:g}")
-    return save(figure, path)
+    return save(figure, path, f"Momentum on its locus, step {step:g}")
+
+
+STATUS = {
+    0: ("ok", "#e8f1f7"),
+    1: ("not converged", "#d55e00"),
+    2: ("branch lost", "#cc79a7"),
+    3: ("not finite", "#555555"),
+    4: ("starts off the constraint", "#e69f00"),
+    -1: ("not computed", "#ffffff"),
+}
+DRIFT = {
+    0: ("bounded", "#e8f1f7"),
+    1: ("random walk", "#56b4e9"),
+    2: ("linear", "#e69f00"),
+    3: ("exponential", "#d55e00"),
+    -1: ("not classified", "#ffffff"),
+}
+CLASSES = {"status": STATUS, "drift": DRIFT}
+
+
+def open_sweep(path: str | Path) -> xarray.Dataset:
+    """The Dataset of a store, finished or growing."""
+    import xarray
+
+    if not (Path(path) / "zarr.json").is_file():
+        raise InvalidInput(f"{path} is not the Zarr store of a sweep")
+    data: xarray.Dataset = xarray.open_zarr(path, consolidated=False, chunks=None)
+    return data
+
+
+class SweepSlice(NamedTuple):
+    """A variable over one or two dimensions of a sweep, the others cut."""
+
+    data: xarray.Dataset
+    array: xarray.DataArray
+    show: str
+    x: str
+    y: str | None
+    title: str
+
+
+def select_variable(
+    data: xarray.Dataset,
+    show: str = "status",
+    x: str | None = None,
+    y: str | None = None,
+    at: Mapping[str, float] | None = None,
+) -> SweepSlice:
+    """`show` over x and y, by default the first dimensions that `at` does not cut; others are cut in their middle."""
+    at = at or {}
+    dims = [str(dim) for dim in data["status"].dims]
+    for name in (x, y, *at):
+        if name is not None and name not in dims:
+            raise UnknownName("dimension of the sweep", name, dims)
+    left = [dim for dim in dims if dim not in (x, y, *at)]
+    if x is None and not left:
+        raise InvalidInput(f"every dimension is cut ({', '.join(at)}): leave one for the picture")
+    x = x or left.pop(0)
+    y = y or (left.pop(0) if left else None)
+    cut = {}
+    for dim in (dim for dim in dims if dim not in (x, y)):
+        values, value = _values(data, dim), at.get(dim, len(_values(data, dim)) // 2)
+        near = dim in at and values.dtype.kind in "if"
+        cut[dim] = int(np.argmin(np.abs(values - value)) if near else value)
+    where = ", ".join(f"{dim} = {_values(data, dim)[place]:.6g}" for dim, place in cut.items())
+    data = data.isel(cut)
+    array = _variable(data, show).transpose(*((x,) if y is None else (y, x)))
+    return SweepSlice(data, array, show, x, y, f"{show}{' at ' + where if where else ''}")
+
+
+@styled
+def plot_sweep(cut: SweepSlice, *, log: bool = False, curve: Any = None, path: str | Path | None = None) -> Figure:
+    """A heat map, a map of classes, or a curve; `curve` = (x, y, label) is drawn on top.
+
+    Members that failed are left blank, except in `status` and `failed_step`.
+    """
+    from matplotlib import colors, patches
+
+    _, array, show, x, y, title = cut
+    figure, axes = sheet(size=(6.6, 4.6))
+    axes.grid(y is None)
+    places = [_place_along(axes, array, dim, which) for dim, which in zip((x, y), "xy", strict=True) if dim]
+    if y is None:
+        axes.plot(*places, np.asarray(array, float), color=COLOURS[0], marker="o", markersize=2.5)
+        axes.set(ylabel=str(array.name), yscale="log" if log else "linear")
+    elif show in CLASSES:
+        names, codes = CLASSES[show], np.asarray(array).astype(int)
+        present = [code for code in names if np.any(codes == code)]
+        index, limits = np.searchsorted(sorted(present), codes), {"vmin": -0.5, "vmax": len(present) - 0.5}
+        cmap = colors.ListedColormap([names[code][1] for code in sorted(present)])
+        axes.pcolormesh(*places, index, shading="nearest", rasterized=True, cmap=cmap, **limits)
+        keys = [patches.Patch(facecolor=names[code][1], edgecolor=GREY, label=names[code][0]) for code in present]
+        figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
+    else:
+        values = np.asarray(array, float)
+        values = np.where(values > 0, values, np.nan) if log else values
+        axes.set_facecolor("#f2f2f2")
+        norm = colors.LogNorm() if log and np.isfinite(values).any() else None
+        mesh = axes.pcolormesh(*places, values, shading="nearest", rasterized=True, cmap="viridis", norm=norm)
+        figure.colorbar(mesh, ax=axes, label=show)
+    if curve is not None:
+        axes.plot(curve[0], curve[1], color="black", linewidth=1.4, label=curve[2])
+        axes.legend(loc="upper right", frameon=True)
+    return save(figure, path, title)
+
+
+def _variable(data: xarray.Dataset, show: str) -> xarray.DataArray:
+    """A variable, or one component: final_velocity.0."""
+    name, *places = show.split(".")
+    dims = data["status"].dims
+    known = [str(key) for key in data.data_vars if data[key].dims[: len(dims)] == dims]
+    if name not in known:
+        raise UnknownName("variable of the sweep", name, known)
+    array = data[name]
+    inner = array.dims[len(dims) :]
+    fits = [place.isdigit() and int(place) < array.sizes[dim] for place, dim in zip(places, inner, strict=False)]
+    if len(places) != len(inner) or not all(fits):
+        sizes = [array.sizes[dim] for dim in inner]
+        raise InvalidInput(
+            f"{name} has {sizes or 'no'} components for each member; show one: {name}{''.join('.0' for _ in inner)}"
+        )
+    array = array.isel(dict(zip(inner, map(int, places), strict=True)))
+    if name in ("status", "failed_step"):
+        return array
+    return array.where(data["status"] == 0, other=-1 if name == "drift" else np.nan)
+
+
+def _values(array: Any, dim: str) -> Array:
+    return np.asarray(array[dim]) if dim in array.coords else np.arange(array.sizes[dim])
+
+
+def _place_along(axes: Any, array: Any, dim: str, which: str) -> Array:
+    """Name the x or y axis, and give the places along it; a geometric progression gets a logarithmic axis."""
+    values = _values(array, dim)
+    axes.set(**{f"{which}label": dim})
+    if values.dtype.kind not in "if":
+        places = np.arange(len(values))
+        axes.set(**{f"{which}ticks": places, f"{which}ticklabels": list(values)})
+        return places
+    if len(values) > 2 and np.all(values > 0) and np.allclose(np.diff(np.log(values)), np.log(values[1] / values[0])):
+        axes.set(**{f"{which}scale": "log"})
+    return values

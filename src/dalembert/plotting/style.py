@@ -95,8 +95,10 @@ def headline(figure: Figure, text: str) -> None:
     figure.suptitle(text, fontsize=11, fontweight="bold", x=0.01, ha="left")
 
 
-def save(figure: Figure, path: str | Path | None) -> Figure:
-    """Write the figure where a path is given: the suffix decides the format."""
+def save(figure: Figure, path: str | Path | None, title: str | None = None) -> Figure:
+    """Give the figure its title, and write it where a path is given: the suffix decides the format."""
+    if title is not None:
+        headline(figure, title)
     if path is not None:
         figure.savefig(path, dpi=150)
     return figure
