@@ -32,40 +32,8 @@ DEVICE_RECORD_BYTES = 1 << 28
 """Bytes of records that stay on the device before they are copied to the host."""
 NVRTC_OPTIONS = ("--std=c++17", "--fmad=false")
 
-PRELUDE = r"""
-typedef long long word;
-#ifdef __CUDACC__
-#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-#define HELPER static __device__ __forceinline__
-#define FIRST_LANE (begin + (word)blockIdx.x * blockDim.x + threadIdx.x)
-#define LANE_STEP ((word)gridDim.x * blockDim.x)
-HELPER word bits(double x) { return __double_as_longlong(x); }
-HELPER double unbits(word n) { return __longlong_as_double(n); }
-#else
-#include <math.h>
-#include <string.h>
-#define KERNEL void
-#define HELPER static inline
-#define FIRST_LANE begin
-#define LANE_STEP 1
-HELPER word bits(double x) { word n; memcpy(&n, &x, 8); return n; }
-HELPER double unbits(word n) { double x; memcpy(&x, &n, 8); return x; }
-#endif
-HELPER double lesser(double a, double b) { return a < b || a != a ? a : b; }
-HELPER double greater(double a, double b) { return a > b || a != a ? a : b; }
-HELPER word to_word(double x) {
-  if (x != x) return 0;
-  if (x >= 9223372036854775808.0) return 0x7fffffffffffffffLL;
-  if (x < -9223372036854775808.0) return -0x7fffffffffffffffLL - 1;
-  return (word)x;
-}
-HELPER word add_words(word a, word b) { return (word)((unsigned long long)a + (unsigned long long)b); }
-HELPER word sub_words(word a, word b) { return (word)((unsigned long long)a - (unsigned long long)b); }
-HELPER word mul_words(word a, word b) { return (word)((unsigned long long)a * (unsigned long long)b); }
-HELPER word div_words(word a, word b) { return b == 0 ? -1 : b == -1 ? sub_words(0, a) : a / b; }
-HELPER word rem_words(word a, word b) { return b == 0 ? a : b == -1 ? 0 : a % b; }
-HELPER word shift_left(word a, word n) { return (word)((unsigned long long)a << n); }
-"""
+PRELUDE = Path(__file__).with_name("prelude.h").read_text(encoding="utf-8")
+"""What the C of every program begins with."""
 
 _TYPES = {F64: "double", I64: "word", BOOL: "bool"}
 # fmt: off
@@ -221,9 +189,8 @@ class CEmitter:
     def kernel(self) -> str:
         program = self.program
         const = {"shared", "varying", "controls"}
-        pointers = ", ".join(
-            f"{'const ' if each in const else ''}word *__restrict__ {each}" for each in POINTER_ARGUMENTS
-        )
+        words = {each: "const word" if each in const else "word" for each in POINTER_ARGUMENTS}
+        pointers = ", ".join(f"{word} *__restrict__ {each}" for each, word in words.items())
         head = f"KERNEL run({pointers}, {', '.join(f'word {each}' for each in COUNT_ARGUMENTS)}) {{"
         self.put("for (word lane = FIRST_LANE; lane < end; lane += LANE_STEP) {")
         self.indent += 1

@@ -6,7 +6,7 @@ operations. The derivatives are those of the elimination written out; `numerics.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,28 +16,15 @@ from jax.interpreters import ad, batching, mlir
 
 from .ir import Builder, Value
 
-
-class Arithmetic(Protocol):
-    """The operations of an elimination."""
-
-    def number(self, value: float) -> Any: ...
-    def larger(self, x: Any, y: Any) -> Any: ...
-    def negative(self, x: Any) -> Any: ...
-    def select(self, condition: Any, yes: Any, no: Any) -> Any: ...
-    def neg(self, x: Any) -> Any: ...
-    def mul(self, x: Any, y: Any) -> Any: ...
-    def sub(self, x: Any, y: Any) -> Any: ...
-    def reciprocal(self, x: Any) -> Any: ...
-
-
 ScalarRows = list[list[Any]]
 ValueArray = np.ndarray[Any, Any]
 
 
-def eliminate_rows(a: Arithmetic, left: ScalarRows, right: ScalarRows) -> tuple[ScalarRows, Any]:
+def eliminate_rows(a: Any, left: ScalarRows, right: ScalarRows) -> tuple[ScalarRows, Any]:
     """(A^-1 B, sign det A) of A = left and B = right, with partial pivoting; both lists are overwritten.
 
-    The pivot is bubbled up by selects, so the code is free of branches and of data-dependent indices.
+    `a` has the operations: number, larger, negative, select, neg, mul, sub, reciprocal. The pivot is bubbled up by
+    selects, so the code is free of branches and of data-dependent indices.
     """
     size, sign = len(left), a.number(1.0)
     for k in range(size):
@@ -103,17 +90,12 @@ eliminate_p.multiple_results = True
 eliminate_p.def_impl(jax.jit(_eliminate_in_jax))
 
 
-def _shapes(matrix: Any, rhs: Any) -> tuple[Any, Any]:
-    return rhs, rhs.update(shape=())
-
-
-eliminate_p.def_abstract_eval(_shapes)
+eliminate_p.def_abstract_eval(lambda matrix, rhs: (rhs, rhs.update(shape=())))
 mlir.register_lowering(eliminate_p, mlir.lower_fun(_eliminate_in_jax, multiple_results=True))
 
 
 def _jvp(primals: Any, tangents: Any) -> Any:
-    tangents = tuple(map(instantiate_zeros, tangents))
-    return jax.jvp(_eliminate_in_jax, primals, tangents)
+    return jax.jvp(_eliminate_in_jax, primals, tuple(map(instantiate_zeros, tangents)))
 
 
 def _transpose(cotangents: Any, matrix: Any, rhs: Any) -> tuple[None, Any]:

@@ -85,11 +85,6 @@ def _operation(method: str, *before: str) -> Rule:
     return lambda b, params, *args: map_elements(lambda *scalars: getattr(b, method)(*before, *scalars), *args)
 
 
-def _convert(b: Builder, params: Parameters, x: ValueArray) -> ValueArray:
-    target = scalar_type(params["new_dtype"])
-    return map_elements(lambda v: b.convert(v, target), x)
-
-
 def _bitcast(b: Builder, params: Parameters, x: ValueArray) -> ValueArray:
     """Doubles and 64-bit integers seen as each other."""
     target = np.dtype(params["new_dtype"])
@@ -135,11 +130,6 @@ def _broadcast_in_dim(b: Builder, params: Parameters, x: ValueArray, *_: ValueAr
     for dimension, size in zip(params["broadcast_dimensions"], x.shape, strict=True):
         shape[dimension] = size
     return np.broadcast_to(x.reshape(shape), params["shape"])
-
-
-def _slice(b: Builder, params: Parameters, x: ValueArray) -> ValueArray:
-    strides = params["strides"] or (1,) * x.ndim
-    return x[tuple(map(slice, params["start_indices"], params["limit_indices"], strides))]
 
 
 def _pad(b: Builder, params: Parameters, x: ValueArray, filling: ValueArray) -> ValueArray:
@@ -282,11 +272,15 @@ RULES: dict[str, Rule] = {
     "max": _elementwise(_max), "min": _elementwise(_min),
     "square": lambda b, params, x: map_elements(lambda v: b.mul(v, v), x),
     "integer_pow": lambda b, params, x: map_elements(lambda v: b.power(v, params["y"]), x),
-    "convert_element_type": _convert, "bitcast_convert_type": _bitcast, "round": _round, "select_n": _select_n,
+    "convert_element_type": lambda b, params, x: map_elements(
+        lambda v: b.convert(v, scalar_type(params["new_dtype"])), x),
+    "bitcast_convert_type": _bitcast, "round": _round, "select_n": _select_n,
     "clamp": lambda b, params, low, x, high: map_elements(lambda l, v, h: b.min(b.max(v, l), h), low, x, high),
     "is_finite": lambda b, params, x: map_elements(
         lambda v: b.compare("lt", b.unary("abs", v), b.const(math.inf)), x),
-    "iota": _iota, "broadcast_in_dim": _broadcast_in_dim, "slice": _slice, "pad": _pad,
+    "iota": _iota, "broadcast_in_dim": _broadcast_in_dim, "pad": _pad,
+    "slice": lambda b, params, x: x[tuple(
+        map(slice, params["start_indices"], params["limit_indices"], params["strides"] or (1,) * x.ndim))],
     "reshape": lambda b, params, x: x.reshape(params["new_sizes"]),
     "squeeze": lambda b, params, x: np.squeeze(x, params["dimensions"]),
     "expand_dims": lambda b, params, x: np.expand_dims(x, params["dimensions"]),
@@ -339,11 +333,6 @@ def _drops_outside(mode: Any) -> bool:
     return bool(mode == lax.GatherScatterMode.FILL_OR_DROP)
 
 
-def _fill_value(params: Parameters, type: str) -> Any:
-    default = {F64: math.nan, I64: -(1 << 63), BOOL: True}[type]
-    return default if params.get("fill_value") is None else params["fill_value"]
-
-
 def _gather(
     b: Builder, params: Parameters, shape: tuple[int, ...], operand: ValueArray, indices: ValueArray
 ) -> ValueArray:
@@ -368,9 +357,9 @@ def _gather(
         index = [by_dimension.get(d, b.const(0)) for d in range(operand.ndim)]
         value = select_element(b, operand[tuple(window)], index)
         if _drops_outside(params["mode"]):
-            value = b.select(
-                _is_inside(b, start, last_starts), value, b.const(_fill_value(params, value.type), value.type)
-            )
+            filling = params.get("fill_value")
+            filling = {F64: math.nan, I64: -(1 << 63), BOOL: True}[value.type] if filling is None else filling
+            value = b.select(_is_inside(b, start, last_starts), value, b.const(filling, value.type))
         result[place] = value
     return result
 

@@ -377,10 +377,6 @@ def solution_series(field: Callable[[Any, Any], Any], constants: Any, y: Any, or
     return series_p.bind(*leaves, graph=graph, order=order)
 
 
-def _abstract(*avals: Any, graph: SeriesGraph, order: int) -> Any:
-    return jax.core.ShapedArray((order + 1, len(graph.y)), np.dtype(float))
-
-
 def _batch(args: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[Any, int]:
     return jax.vmap(partial(series_in_jax, **params), axes)(*args), 0
 
@@ -406,7 +402,9 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, graph: SeriesGraph,
     return both[:, :n], both[:, n:]
 
 
-series_p.def_abstract_eval(_abstract)
+series_p.def_abstract_eval(
+    lambda *avals, graph, order: jax.core.ShapedArray((order + 1, len(graph.y)), np.dtype(float))
+)
 series_p.def_impl(lambda *args, **params: jax.jit(partial(series_in_jax, **params))(*args))
 batching.primitive_batchers[series_p] = _batch
 ad.primitive_jvps[series_p] = _jvp

@@ -73,10 +73,6 @@ def _divide(adjugate: Array, determinant: Array, rhs: Array) -> tuple[Array, Arr
     return (adjugate @ rhs) * (1.0 / determinant), jnp.where(determinant < 0, -1.0, 1.0)
 
 
-def _cofactors1(matrix: Array, rhs: Array) -> tuple[Array, Array]:
-    return _divide(jnp.ones((1, 1)), matrix[0, 0], rhs)
-
-
 def _cofactors2(matrix: Array, rhs: Array) -> tuple[Array, Array]:
     (a, b), (c, d) = matrix
     return _divide(jnp.array([[d, -b], [-c, a]]), a * d - b * c, rhs)
@@ -109,7 +105,7 @@ def _cofactors4(matrix: Array, rhs: Array) -> tuple[Array, Array]:
     return _divide(jnp.array(rows), determinant, rhs)
 
 
-COFACTORS = {1: _cofactors1, 2: _cofactors2, 3: _cofactors3, 4: _cofactors4}
+COFACTORS = {1: lambda a, b: _divide(jnp.ones((1, 1)), a[0, 0], b), 2: _cofactors2, 3: _cofactors3, 4: _cofactors4}
 
 
 @jax.custom_jvp

@@ -110,9 +110,7 @@ def _check(t: Any, error: Any) -> tuple[Numbers, Numbers]:
     if len(gaps) > 1 and not np.isclose(gaps[-1], gaps[0]):  # the remainder that ends a run
         times, errors, gaps = times[:-1], errors[:, :-1], gaps[:-1]
     if len(times) < MIN_SAMPLES:
-        raise InvalidInput(
-            f"{len(times)} saved states are too few to tell how an error grows; save at least {MIN_SAMPLES}"
-        )
+        raise InvalidInput(f"{len(times)} saved states cannot tell how an error grows; save at least {MIN_SAMPLES}")
     if not np.all(np.isfinite(errors)):
         raise InvalidInput("the error is not finite everywhere: classify the part before that")
     if not np.allclose(gaps, gaps[0], rtol=1e-6):
@@ -191,9 +189,8 @@ def _fit(y: Numbers, floor: float, noise: Noise, trends: Numbers | None = None) 
 def _verdict(series: Numbers, deviations: Numbers, samples: int, time: float) -> tuple[str, float, dict[str, float]]:
     """(kind, rate, evidence) of the block means of all members together, with the deviations of samples from them."""
     count = series.shape[1]
-    edges = (np.array([0, *np.cumsum([len(block) for block in np.array_split(np.arange(samples), count)])]) - 0.5) / (
-        samples - 1
-    )
+    sizes = [len(block) for block in np.array_split(np.arange(samples), count)]
+    edges = (np.array([0, *np.cumsum(sizes)]) - 0.5) / (samples - 1)
     # The error of a mean if samples were independent: what varies less is no news.
     floors = np.median(deviations, axis=1) ** 2 * count / samples
     fits = [_fits(m, floor, edges) for m, floor in zip(series, floors, strict=True)]

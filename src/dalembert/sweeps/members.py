@@ -142,9 +142,7 @@ class SweepMembers:
         self.schema = self.family(self.structure(plan.member())).record
         self._probe()
         if "states" in plan.keep and (self.own_steps or {"run.steps", "run.t_end", "run.step"} & set(self.structural)):
-            raise InvalidInput(
-                'keep = "states" needs the same number of steps for all members: give run.steps, not t_end'
-            )
+            raise InvalidInput('keep = "states" needs one number of steps for all members: give run.steps, not t_end')
 
     def structure(self, values: Values) -> Structure:
         """The structure of a member."""

@@ -258,9 +258,8 @@ def _fingerprint(function: Callable[..., Any]) -> str:
 
 def substitute(config: Mapping[str, Any], values: Values) -> dict[str, Any]:
     """The configuration of a member: `system.inertia.0.2` is an entry of a list."""
-    result = copy.deepcopy(
-        {name: dict(section) if isinstance(section, Mapping) else section for name, section in config.items()}
-    )
+    sections = {name: dict(part) if isinstance(part, Mapping) else part for name, part in config.items()}
+    result = copy.deepcopy(sections)
     for name, value in values.items():
         *path, last = name.split(".")
         place: Any = result
@@ -278,9 +277,7 @@ def substitute(config: Mapping[str, Any], values: Values) -> dict[str, Any]:
 
 def _list_index(name: str, entries: list[Any], key: str) -> int:
     if not key.isdigit() or int(key) >= len(entries):
-        raise InvalidInput(
-            f"[sweep] varies {name}, but {key} is no place in {entries}; allowed: 0 to {len(entries) - 1}"
-        )
+        raise InvalidInput(f"[sweep] varies {name}: {key} is no place in {entries}; allowed: 0 to {len(entries) - 1}")
     return int(key)
 
 
@@ -357,9 +354,7 @@ def _spaced_axis(name: str, kind: str, given: Any) -> SweepAxis:
         return SweepAxis((name,), count, lambda lo, hi: {name: first + third * np.arange(lo, hi)})
     count = positive_int(f"count in {kind} of {name}", given[2])
     if kind == "logspace" and not (first > 0 and last > 0):
-        raise InvalidInput(
-            f"logspace of {name} is {given}; allowed: [first, last, count], the values themselves, positive"
-        )
+        raise InvalidInput(f"logspace of {name} is {given}; allowed: [first, last, count], positive values themselves")
 
     def at(lo: int, hi: int) -> Values:
         share = np.arange(lo, hi) / max(count - 1, 1)
@@ -381,9 +376,7 @@ def parse_sample(spec: Any) -> SweepAxis:
             raise UnknownName("key of the sample", key, (*SAMPLE_KINDS, "seed", "ranges"))
     count, seed = positive_int(f"count of the {kind} sample", spec[kind]), _seed("sample", spec)
     if kind == "latin" and count > MAX_LATIN_POINTS:
-        raise InvalidInput(
-            f"a Latin sample of {count} points is too large to hold; allowed: {MAX_LATIN_POINTS}, or take sobol"
-        )
+        raise InvalidInput(f"a Latin sample of {count} points is too large; allowed: {MAX_LATIN_POINTS}, or take sobol")
     if not isinstance(spec["ranges"], Mapping) or not spec["ranges"]:
         form = "a table such as {run.step = [0.01, 0.1]}"
         raise InvalidInput(f"ranges of the sample are {spec['ranges']!r}; allowed: {form}")

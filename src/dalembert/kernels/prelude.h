@@ -1,0 +1,33 @@
+/* What the C of every program begins with: for NVRTC, and for the C compiler of this machine. */
+typedef long long word;
+#ifdef __CUDACC__
+#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+#define HELPER static __device__ __forceinline__
+#define FIRST_LANE (begin + (word)blockIdx.x * blockDim.x + threadIdx.x)
+#define LANE_STEP ((word)gridDim.x * blockDim.x)
+HELPER word bits(double x) { return __double_as_longlong(x); }
+HELPER double unbits(word n) { return __longlong_as_double(n); }
+#else
+#include <math.h>
+#include <string.h>
+#define KERNEL void
+#define HELPER static inline
+#define FIRST_LANE begin
+#define LANE_STEP 1
+HELPER word bits(double x) { word n; memcpy(&n, &x, 8); return n; }
+HELPER double unbits(word n) { double x; memcpy(&x, &n, 8); return x; }
+#endif
+HELPER double lesser(double a, double b) { return a < b || a != a ? a : b; }
+HELPER double greater(double a, double b) { return a > b || a != a ? a : b; }
+HELPER word to_word(double x) {
+  if (x != x) return 0;
+  if (x >= 9223372036854775808.0) return 0x7fffffffffffffffLL;
+  if (x < -9223372036854775808.0) return -0x7fffffffffffffffLL - 1;
+  return (word)x;
+}
+HELPER word add_words(word a, word b) { return (word)((unsigned long long)a + (unsigned long long)b); }
+HELPER word sub_words(word a, word b) { return (word)((unsigned long long)a - (unsigned long long)b); }
+HELPER word mul_words(word a, word b) { return (word)((unsigned long long)a * (unsigned long long)b); }
+HELPER word div_words(word a, word b) { return b == 0 ? -1 : b == -1 ? sub_words(0, a) : a / b; }
+HELPER word rem_words(word a, word b) { return b == 0 ? a : b == -1 ? 0 : a % b; }
+HELPER word shift_left(word a, word n) { return (word)((unsigned long long)a << n); }
