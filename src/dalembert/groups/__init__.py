@@ -1,9 +1,11 @@
 """Lie groups: vectors, rotations, rigid motions, matrix groups of one's own and products of them all; retractions."""
 
-from .base import Group, MatrixGroup
+import re
+from collections.abc import Callable
+
+from .base import Group, MatrixGroup, Product
 from .coordinates import AlgebraAxis, euler_angles, quaternions
 from .euclidean import Euclidean
-from .product import Product, factors_named
 from .retractions import Cayley, Exponential, Retraction
 from .se import SE, SE2, SE3, Motions, SEn
 from .so import SO, SO2, SO3, Rotations, SOn, unit_quaternion
@@ -13,3 +15,10 @@ __all__ = [
     "Motions", "Product", "Retraction", "Rotations", "SEn", "SOn", "euler_angles", "factors_named", "quaternions",
     "unit_quaternion",
 ]  # fmt: skip
+
+
+def factors_named(name: str) -> tuple[Group | None, ...]:
+    """The factors of the group that str() calls `name`, as a data file does; None for one that is not dalembert's."""
+    found = [re.fullmatch(r"(SO\(|SE\(|R\^)([1-9][0-9]*)\)?", factor) for factor in name.split(" x ")]
+    makers: dict[str, Callable[[int], Group]] = {"SO(": SO, "SE(": SE, "R^": Euclidean}
+    return tuple(makers[match[1]](int(match[2])) if match else None for match in found)

@@ -1,4 +1,4 @@
-"""What a Lie group is: `Group`, whose defaults are definitions, and `MatrixGroup`, which needs only `hat` and `vee`.
+"""What a Lie group is: `Group`, whose defaults need only `hat` and `vee`; matrix groups of one's own; products.
 
 A group answers for itself what others want to know of it: the axes of its velocities, the coordinates in which people
 give its elements, the variables for series, the picture that shows a motion on it. No other package asks for its class.
@@ -7,10 +7,11 @@ give its elements, the variables for series, the picture that shows a motion on 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, ClassVar
+from itertools import accumulate
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,16 +38,14 @@ class Group(abc.ABC):
     Groups are values: equal if their class and their fields are equal, and static in JAX's trees.
     """
 
-    _product: ClassVar[type[Any]]  # `Product`, which names itself here: it is built on this class
-
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         jax.tree_util.register_static(cls)
 
     @property
-    @abc.abstractmethod
     def dim(self) -> int:
         """Dimension of the algebra."""
+        return _dimension(self)
 
     def __str__(self) -> str:
         return type(self).__name__
@@ -55,8 +54,7 @@ class Group(abc.ABC):
         """The direct product, of all factors of both."""
         if not isinstance(other, Group):
             return NotImplemented
-        product: Group = self._product((*self.factors, *other.factors))
-        return product
+        return Product((*self.factors, *other.factors))
 
     @property
     def factors(self) -> tuple[Group, ...]:
@@ -77,22 +75,6 @@ class Group(abc.ABC):
         return False
 
     @abc.abstractmethod
-    def identity(self) -> Element:
-        """The unit e."""
-
-    @abc.abstractmethod
-    def compose(self, g: Element, h: Element) -> Element:
-        """g h."""
-
-    @abc.abstractmethod
-    def inverse(self, g: Element) -> Element:
-        """g^-1."""
-
-    @abc.abstractmethod
-    def matrix(self, g: Element) -> Any:
-        """The defining matrix of g (on a product: a tuple of them)."""
-
-    @abc.abstractmethod
     def hat(self, xi: Velocity) -> Any:
         """The matrix of the algebra element with coordinates xi."""
 
@@ -100,53 +82,103 @@ class Group(abc.ABC):
     def vee(self, matrix: Any) -> Velocity:
         """Coordinates of an algebra element: vee(hat(xi)) = xi."""
 
-    @abc.abstractmethod
+    @property
+    def side(self) -> int:
+        """The k of matrices k x k."""
+        return _side(self)
+
+    def identity(self) -> Element:
+        """The unit e."""
+        return array(np.eye(self.side))
+
+    def compose(self, g: Element, h: Element) -> Element:
+        """g h."""
+        return g @ h
+
+    def inverse(self, g: Element) -> Element:
+        """g^-1."""
+        return solve(g, jnp.eye(self.side))
+
+    def matrix(self, g: Element) -> Any:
+        """The defining matrix of g (on a product: a tuple of them)."""
+        return g
+
     def exp(self, xi: Velocity) -> Element:
         """The end of the one-parameter subgroup g' = g xi from the unit, at time 1."""
+        x = self.hat(xi)
+        return exponential(x, jnp.sum(x * x))
 
-    @abc.abstractmethod
     def principal_log(self, g: Element) -> Velocity:
-        """The value of `log`, never differentiated."""
+        """The value of `log`, never differentiated.
 
-    @abc.abstractmethod
+        By square roots, until g is near 1, and a series there; each root costs the bit that it halves.
+        """
+
+        def is_far(state: tuple[Array, Array]) -> Array:
+            return (jnp.max(jnp.abs(state[0] - jnp.eye(self.side))) > 0.4) & (state[1] < 2.0**MAX_ROOTS)
+
+        root, power = jax.lax.while_loop(is_far, lambda s: (_square_root(s[0]), 2.0 * s[1]), (g, jnp.ones(())))
+        one = jnp.eye(self.side)
+        z = solve(root + one, root - one)  # log X = 2 atanh((X - 1)(X + 1)^-1)
+        series = one / 29.0
+        for k in range(27, 0, -2):
+            series = one / k + z @ z @ series
+        return power * self.vee(2.0 * (z @ series))
+
     def cayley(self, xi: Velocity) -> Element:
         """(1 - xi/2)^-1 (1 + xi/2) in the defining representation."""
+        require_cayley(self)
+        half, one = 0.5 * self.hat(xi), jnp.eye(self.side)
+        return solve(one - half, one + half)
 
-    @abc.abstractmethod
     def principal_cayley_inverse(self, g: Element) -> Velocity:
         """The value of `cayley_inverse`, never differentiated."""
+        require_cayley(self)
+        one = jnp.eye(self.side)
+        return self.vee(2.0 * solve(g + one, g - one))
 
-    @abc.abstractmethod
     def Ad(self, g: Element, xi: Velocity) -> Velocity:
         """g xi g^-1."""
+        return self.vee(g @ self.hat(xi) @ self.inverse(g))
 
-    @abc.abstractmethod
     def ad(self, xi: Velocity, eta: Velocity) -> Velocity:
         """[xi, eta]."""
+        x, y = self.hat(xi), self.hat(eta)
+        return self.vee(x @ y - y @ x)
 
-    @abc.abstractmethod
     def velocity(self, g: Element, dg: Element) -> Velocity:
         """xi = g^-1 dg of a tangent vector dg at g."""
+        return self.vee(self.inverse(g) @ dg)
 
-    @abc.abstractmethod
     def tangent(self, g: Element, xi: Velocity) -> Element:
         """g xi, the tangent vector at g with velocity xi."""
+        return jnp.matmul(g, self.hat(xi))
 
-    @abc.abstractmethod
     def element(self, value: Any) -> Element:
         """What a user gave, checked (`InvalidInput` says what is allowed) and projected onto the group."""
+        matrix = parse(value, str(self), {(self.side, self.side): "a matrix"})
+        if not is_traced(matrix) and not (distance := float(jax.jit(type(self).distance)(self, matrix))) <= TOLERANCE:
+            raise InvalidInput(
+                f"a matrix in {self} may be {TOLERANCE:g} away from the group, but it is {distance:.3g}: "
+                f"{np.asarray(matrix).tolist()}"
+            )
+        return normalised(self, matrix)
 
-    @abc.abstractmethod
     def distance(self, g: Element) -> Number:
-        """Distance from the group, |R^T R - 1| (Frobenius) of the rotation parts."""
+        """Distance from the group: |R^T R - 1| (Frobenius) of the rotation parts; here |g - normalise(g)|."""
+        return frobenius(g - self.normalise(g))
 
-    @abc.abstractmethod
     def normalise(self, g: Element) -> Element:
-        """One Newton-Schulz correction R <- R (3 - R^T R)/2 of the rotation parts."""
+        """One Newton-Schulz correction R <- R (3 - R^T R)/2 of the rotation parts.
 
-    @abc.abstractmethod
+        Here exp(log g), where the logarithm is projected onto the algebra.
+        """
+        return self.exp(self.log(g))
+
     def resolvent_fraction(self, xi: Velocity) -> tuple[Any, Any]:
         """(N, c) with (1 - xi/2)^-1 = N/c in the defining representation, polynomials where they are known."""
+        one = jnp.eye(self.side)
+        return solve(one - 0.5 * self.hat(xi), one), 1.0
 
     def shift(self, g: Element, eta: Velocity) -> Element:
         """g + g eta: agrees with g exp(eta) to first order, so it serves to differentiate at eta = 0 at no cost."""
@@ -181,8 +213,9 @@ class Group(abc.ABC):
         return self.velocity(*jax.jvp(self.cayley, (xi,), (eta,)))
 
     def dcayley_inverse(self, xi: Velocity, eta: Velocity) -> Velocity:
-        """The inverse of `dcayley` in eta."""
-        return solve_linear(partial(self.dcayley, xi), eta)
+        """The inverse of `dcayley` in eta: (1 + xi/2) eta (1 - xi/2)."""
+        half, one = 0.5 * self.hat(xi), jnp.eye(self.side)
+        return self.vee((one + half) @ self.hat(eta) @ (one - half))
 
     def mean_dcayley(self, xi: Velocity) -> Velocity | None:
         """c with (dcay_xi + dcay_-xi)/2 = 1/c, a number for each coordinate; None where there are none."""
@@ -263,106 +296,17 @@ class MatrixGroup(Group):
 
     `vee` takes any matrix to the coordinates of its part in the algebra. The dimension is found from them unless a
     subclass sets `dim`. A subclass that knows the equations of its group does well to give `distance` and `normalise`,
-    which by default go through the logarithm.
+    which by default go through the logarithm. A configuration is given as {"matrix": g} or {"log": xi}.
     """
 
-    @property
-    def dim(self) -> int:
-        return _dimension(self)
-
-    @property
-    def side(self) -> int:
-        """The k of k x k."""
-        return _side(self)
-
-    def identity(self) -> Matrix:
-        return array(np.eye(self.side))
-
-    def compose(self, g: Matrix, h: Matrix) -> Matrix:
-        return g @ h
-
-    def inverse(self, g: Matrix) -> Matrix:
-        return solve(g, jnp.eye(self.side))
-
-    def matrix(self, g: Matrix) -> Matrix:
-        return g
-
-    def exp(self, xi: Velocity) -> Matrix:
-        x = self.hat(xi)
-        return exponential(x, jnp.sum(x * x))
-
-    def principal_log(self, g: Matrix) -> Velocity:
-        """By square roots, until g is near 1, and a series there; each root costs the bit that it halves."""
-
-        def is_far(state: tuple[Array, Array]) -> Array:
-            return (jnp.max(jnp.abs(state[0] - jnp.eye(self.side))) > 0.4) & (state[1] < 2.0**MAX_ROOTS)
-
-        root, power = jax.lax.while_loop(is_far, lambda s: (_square_root(s[0]), 2.0 * s[1]), (g, jnp.ones(())))
-        one = jnp.eye(self.side)
-        z = solve(root + one, root - one)  # log X = 2 atanh((X - 1)(X + 1)^-1)
-        series = one / 29.0
-        for k in range(27, 0, -2):
-            series = one / k + z @ z @ series
-        return power * self.vee(2.0 * (z @ series))
-
-    def cayley(self, xi: Velocity) -> Matrix:
-        require_cayley(self)
-        half, one = 0.5 * self.hat(xi), jnp.eye(self.side)
-        return solve(one - half, one + half)
-
-    def principal_cayley_inverse(self, g: Matrix) -> Velocity:
-        require_cayley(self)
-        one = jnp.eye(self.side)
-        return self.vee(2.0 * solve(g + one, g - one))
-
-    def dcayley_inverse(self, xi: Velocity, eta: Velocity) -> Velocity:
-        """(1 + xi/2) eta (1 - xi/2)."""
-        half, one = 0.5 * self.hat(xi), jnp.eye(self.side)
-        return self.vee((one + half) @ self.hat(eta) @ (one - half))
-
-    def resolvent_fraction(self, xi: Velocity) -> tuple[Any, Any]:
-        one = jnp.eye(self.side)
-        return solve(one - 0.5 * self.hat(xi), one), 1.0
-
-    def Ad(self, g: Matrix, xi: Velocity) -> Velocity:
-        return self.vee(g @ self.hat(xi) @ self.inverse(g))
-
-    def ad(self, xi: Velocity, eta: Velocity) -> Velocity:
-        x, y = self.hat(xi), self.hat(eta)
-        return self.vee(x @ y - y @ x)
-
-    def velocity(self, g: Matrix, dg: Matrix) -> Velocity:
-        return self.vee(self.inverse(g) @ dg)
-
-    def tangent(self, g: Matrix, xi: Velocity) -> Matrix:
-        return jnp.matmul(g, self.hat(xi))
-
-    def element(self, value: Any) -> Matrix:
-        matrix = parse(value, str(self), {(self.side, self.side): "a matrix"})
-        if not is_traced(matrix) and not (distance := float(jax.jit(type(self).distance)(self, matrix))) <= TOLERANCE:
-            raise InvalidInput(
-                f"a matrix in {self} may be {TOLERANCE:g} away from the group, but it is {distance:.3g}: "
-                f"{np.asarray(matrix).tolist()}"
-            )
-        return normalised(self, matrix)
-
-    def distance(self, g: Matrix) -> Number:
-        """|g - exp(log g)|, where the logarithm is projected onto the algebra."""
-        return frobenius(g - self.normalise(g))
-
-    def normalise(self, g: Matrix) -> Matrix:
-        """exp(log g), where the logarithm is projected onto the algebra."""
-        return self.exp(self.log(g))
-
     def from_table(self, given: Mapping[str, Any]) -> Matrix:
-        """From {"matrix": g} or {"log": xi}."""
         for key in given:
             if key not in ("log", "matrix"):
                 raise UnknownName(f"coordinate of {self}", key, ("log", "matrix"))
         if len(given) != 1:
             raise InvalidInput(f"a configuration in {self} needs one of log, matrix; given {', '.join(given)}")
         if "matrix" in given:
-            return self.element(given["matrix"])
+            return jnp.asarray(self.element(given["matrix"]))
         return jnp.asarray(self.exp(array(numbers("log", given["log"], self.dim))))
 
     def describe(self, g: Matrix, angles: Any = (), convention: str = "") -> Any:
@@ -372,8 +316,124 @@ class MatrixGroup(Group):
         return {"log": [0.0] * self.dim}
 
 
+Tuple = tuple[Any, ...]
+
+
+def _pointwise(name: str) -> Callable[..., Any]:
+    """The method of a product that calls this method of each factor with its share: of a tuple, or of coordinates."""
+
+    def method(self: Product, *arguments: Any) -> Tuple:
+        shares = (given if isinstance(given, tuple) else self.split(given) for given in arguments)
+        return self._points(lambda group, *share: getattr(group, name)(*share), *shares)
+
+    return method
+
+
+def _concatenated(name: str) -> Callable[..., Any]:
+    """The same, where each factor gives coordinates."""
+    points = _pointwise(name)
+    return lambda self, *arguments: jnp.concatenate(points(self, *arguments))
+
+
+@dataclass(frozen=True)
+class Product(Group):
+    """Elements are tuples, one entry for each factor; algebra coordinates are concatenated."""
+
+    groups: tuple[Group, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", tuple(self.groups))
+        if not self.groups:
+            raise InvalidInput("a product needs at least one group, but none was given")
+
+    def __str__(self) -> str:
+        return " x ".join(map(str, self.groups))
+
+    @property
+    def dim(self) -> int:
+        return sum(group.dim for group in self.groups)
+
+    @property
+    def factors(self) -> tuple[Group, ...]:
+        return self.groups
+
+    def split(self, xi: Velocity) -> list[Array]:
+        """The coordinates of each factor."""
+        ends = list(accumulate(group.dim for group in self.groups))
+        return [xi[end - group.dim : end] for group, end in zip(self.groups, ends, strict=True)]
+
+    def _points(self, method: Callable[..., Any], *arguments: Iterable[Any]) -> Tuple:
+        """What each factor makes of its share of the arguments."""
+        return tuple(method(*share) for share in zip(self.groups, *arguments, strict=True))
+
+    def identity(self) -> Tuple:
+        return self._points(lambda group: group.identity())
+
+    compose, inverse, matrix = _pointwise("compose"), _pointwise("inverse"), _pointwise("matrix")
+    hat, exp, cayley = _pointwise("hat"), _pointwise("exp"), _pointwise("cayley")
+    tangent, normalise = _pointwise("tangent"), _pointwise("normalise")
+    series_start, series_rate = _pointwise("series_start"), _pointwise("series_rate")
+    series_element = _pointwise("series_element")
+    vee, velocity = _concatenated("vee"), _concatenated("velocity")
+    principal_log, principal_cayley_inverse = _concatenated("log"), _concatenated("cayley_inverse")
+    Ad, Ad_star, ad, ad_star = (_concatenated(name) for name in ("Ad", "Ad_star", "ad", "ad_star"))
+    dexp, dexp_inverse = _concatenated("dexp"), _concatenated("dexp_inverse")
+    dcayley, dcayley_inverse = _concatenated("dcayley"), _concatenated("dcayley_inverse")
+    angles, winding = _concatenated("angles"), _concatenated("winding")
+
+    def mean_dcayley(self, xi: Velocity) -> Velocity | None:
+        means = [group.mean_dcayley(x) for group, x in zip(self.factors, self.split(xi), strict=True)]
+        known = [mean for mean in means if mean is not None]
+        return jnp.concatenate(known) if len(known) == len(means) else None
+
+    def resolvent_fraction(self, xi: Velocity) -> tuple[Tuple, float]:
+        """The factors have different denominators: 1 is the common one."""
+        fractions = (group.resolvent_fraction(x) for group, x in zip(self.factors, self.split(xi), strict=True))
+        return tuple(numerator * (1.0 / c) for numerator, c in fractions), 1.0
+
+    def element(self, value: Any) -> Tuple:
+        if not isinstance(value, (tuple, list)) or len(value) != len(self.groups):
+            given = f"{len(value)} entries" if isinstance(value, (tuple, list)) else repr(value)
+            raise InvalidInput(f"an element of {self} is a tuple of {len(self.groups)} elements; given {given}")
+        return self._points(lambda group, x: group.element(x), value)
+
+    def distance(self, g: Tuple) -> Number:
+        return frobenius(jnp.stack(self._points(lambda group, x: group.distance(x), g)))
+
+    def axes(self) -> list[AlgebraAxis]:
+        tails = [f"_{k}" for k in range(len(self.groups))] if len(self.groups) > 1 else [""]
+        return [a._replace(name=a.name + tail) for f, tail in zip(self.groups, tails, strict=True) for a in f.axes()]
+
+    def configuration(self, given: Any) -> Tuple:
+        if isinstance(given, list | tuple) and len(given) == len(self.groups):
+            return self._points(lambda group, x: group.configuration(x), given)
+        point: Tuple = super().configuration(given)
+        return point
+
+    def from_table(self, given: Mapping[str, Any]) -> Any:
+        raise InvalidInput(f"a configuration in {self} is a list with one entry for each factor; given {dict(given)}")
+
+    def describe(self, g: Tuple, angles: Any = (), convention: str = "") -> Any:
+        tables = self._points(lambda group, x, turn: group.describe(x, turn, convention), g, self._turns(g, angles))
+        return list(tables) if any(tables) else None
+
+    def identity_table(self, convention: str = "") -> Any:
+        return [group.identity_table(convention) for group in self.groups]
+
+    def path(self, kind: str, g: Tuple, angles: Any = (), convention: str = EULER) -> Numbers | None:
+        found = self._points(lambda group, x, a: group.path(kind, x, a, convention), g, self._turns(g, angles))
+        return next((values for values in found if values is not None), None)
+
+    def _turns(self, g: Tuple, angles: Any) -> list[Numbers]:
+        """The unwrapped angles (..., a) of each factor; none where none are known."""
+        counts = [jax.eval_shape(group.angles, group.identity()).shape[0] for group in self.groups]
+        given = np.asarray(angles, float)
+        ends = list(accumulate(counts)) if given.size else [0] * len(counts)
+        return [given[..., max(end - count, 0) : end] for count, end in zip(counts, ends, strict=True)]
+
+
 @lru_cache
-def _dimension(group: MatrixGroup) -> int:
+def _dimension(group: Group) -> int:
     """The smallest n with vee(hat(xi)) = xi for xi in R^n. NumPy refuses an index out of range where JAX does not."""
     for n in range(1, MAX_DIMENSION + 1):
         xi = np.sin(np.arange(1.0, n + 1.0))
@@ -384,18 +444,16 @@ def _dimension(group: MatrixGroup) -> int:
             continue
         if same.shape == (n,) and np.allclose(same, xi, rtol=0, atol=1e-12):
             return n
-    raise InvalidInput(
-        f"vee(hat(xi)) = xi holds in no dimension up to {MAX_DIMENSION} on {group}; set `dim` if it should"
-    )
+    raise InvalidInput(f"vee(hat(xi)) = xi holds in no dimension up to {MAX_DIMENSION} on {group}; set `dim`")
 
 
 @lru_cache
-def _side(group: MatrixGroup) -> int:
+def _side(group: Group) -> int:
     return int(jax.eval_shape(group.hat, np.zeros(group.dim)).shape[0])
 
 
 @lru_cache
-def require_cayley(group: MatrixGroup) -> None:
+def require_cayley(group: Group) -> None:
     """Refuse the Cayley map where (1 + X/2)^-1 Y (1 - X/2)^-1 leaves the algebra, for then cay(X) leaves the group."""
     rng, one = np.random.default_rng(0), np.eye(group.side)
     with jax.ensure_compile_time_eval():

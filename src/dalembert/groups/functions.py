@@ -37,17 +37,13 @@ def _derivative(coefficients: list[Fraction]) -> list[Fraction]:
     return [k * c for k, c in enumerate(coefficients)][1:]
 
 
-def _horner(coefficients: list[Fraction], x: AnyShape) -> AnyShape:
-    value = jnp.full_like(x, float(coefficients[-1]))
-    for c in reversed(coefficients[:-1]):
-        value = value * x + float(c)
-    return value
-
-
 def _even(coefficients: list[Fraction], closed: Callable[[Array], Array], x: AnyShape) -> AnyShape:
     """The polynomial for x < CUT^2, the closed form elsewhere."""
     small = x < CUT**2
-    series = _horner(coefficients, jnp.where(small, x, 0.0))
+    inside = jnp.where(small, x, 0.0)
+    series = jnp.full_like(inside, float(coefficients[-1]))
+    for c in reversed(coefficients[:-1]):
+        series = series * inside + float(c)
     return jnp.where(small, series, closed(jnp.where(small, CUT**2, x)))
 
 

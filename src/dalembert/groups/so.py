@@ -15,7 +15,7 @@ from jax import Array
 
 from ..errors import InvalidInput, UnknownName
 from ..numerics import normalised, parse, require_rotation, solve
-from ..numerics.types import Angles, BorderedMatrix, Covector, FourVector, Matrix, Number, Scalar, Vector, Velocity
+from ..numerics.types import Angles, Covector, FourVector, Matrix, Number, Scalar, Vector, Velocity
 from .base import Group, MatrixGroup, columns
 from .coordinates import EULER, MODIFIERS, ROTATIONS, AlgebraAxis, Numbers, euler_angles, quaternions, rotation_matrix
 from .functions import cosc, cotc, exponential, frobenius, sinc, sinc1
@@ -56,14 +56,10 @@ class Rotations(MatrixGroup):
     def mean_inverse(self, omega: Velocity, v: Vector) -> Vector:
         """The inverse of `mean` in v."""
 
-    @abc.abstractmethod
-    def resolvent_fraction(self, omega: Velocity) -> tuple[Array, Array | float]:
-        """(N, c) with (1 - omega/2)^-1 = N/c, polynomials where they are known; the transpose is (1 + omega/2)^-1."""
-
     def resolvent(self, omega: Velocity) -> Matrix:
         """The matrix (1 - omega/2)^-1."""
         numerator, c = self.resolvent_fraction(omega)
-        return numerator * (1.0 / c)
+        return jnp.asarray(numerator * (1.0 / c))
 
     def inverse(self, g: Matrix) -> Matrix:
         return g.T
@@ -144,11 +140,8 @@ class Rotations(MatrixGroup):
     def describe(self, g: Any, angles: Any = (), convention: str = "") -> dict[str, Any]:
         rotation = np.asarray(g)
         if self.size == 2:
-            return {
-                "angle": float(
-                    (np.ravel(angles) if np.size(angles) else np.asarray(self.angles(jnp.asarray(rotation))))[0]
-                )
-            }
+            turns = angles if np.size(angles) else self.angles(jnp.asarray(rotation))
+            return {"angle": float(np.ravel(turns)[0])}
         if self.size > 3:
             return {"matrix": rotation.tolist()}
         if convention:
@@ -470,7 +463,11 @@ class SOn(Rotations):
         """Angles and planes from eigenvectors, then Newton's method on the group while it improves."""
 
         def defect(xi: Velocity) -> Velocity:
-            return self.vee(_small_log(self.exp(-xi) @ g))
+            """log(exp(-xi) g) = asinh of the skew part K, K - K^3/6 + 3 K^5/40, for what is close to 1."""
+            rest, one = self.exp(-xi) @ g, jnp.eye(self.n)
+            skew = 0.5 * (rest - rest.T)
+            square = skew @ skew
+            return self.vee(skew @ (one - square @ (one / 6.0 - square * (3.0 / 40.0))))
 
         def improve(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
             xi, error = state
@@ -484,33 +481,18 @@ class SOn(Rotations):
         return found
 
     def mean(self, omega: Velocity, v: Vector) -> Vector:
-        return exponential(_border(self.hat(omega), v), omega @ omega)[: self.n, self.n]
+        top = jnp.concatenate([self.hat(omega), v[:, None]], axis=1)
+        bordered = jnp.concatenate([top, jnp.zeros((1, self.n + 1))], axis=0)  # [[omega, v], [0, 0]]
+        return exponential(bordered, omega @ omega)[: self.n, self.n]
 
     def mean_inverse(self, omega: Velocity, v: Vector) -> Vector:
         return solve(columns(partial(self.mean, omega), self.n), v)
-
-    def resolvent_fraction(self, omega: Velocity) -> tuple[Array, float]:
-        one = jnp.eye(self.n)
-        return solve(one - 0.5 * self.hat(omega), one), 1.0
 
 
 def SO(n: int) -> Rotations:
     """SO(n), as `SO2` or `SO3` where closed forms exist."""
     special: dict[int, Rotations] = {2: SO2(), 3: SO3()}
     return special[n] if n in special else SOn(n)
-
-
-def _border(matrix: Matrix, column: Vector) -> BorderedMatrix:
-    """[[X, v], [0, 0]]."""
-    top = jnp.concatenate([matrix, column[:, None]], axis=1)
-    return jnp.concatenate([top, jnp.zeros((1, len(matrix) + 1))], axis=0)
-
-
-def _small_log(g: Matrix) -> Matrix:
-    """log g = asinh of the skew part K, K - K^3/6 + 3 K^5/40, for g close to 1."""
-    skew = 0.5 * (g - g.T)
-    square = skew @ skew
-    return skew @ (jnp.eye(len(g)) - square @ (jnp.eye(len(g)) / 6.0 - square * (3.0 / 40.0)))
 
 
 def _spectral_log(g: Matrix) -> Matrix:

@@ -24,11 +24,17 @@ from .euler_poincare_suslov import DiscreteLR, EulerPoincareSuslov
 from .explicit import DormandPrince, ProjectedRungeKutta, Reference, RungeKutta, scipy_motion
 from .free_body import horner, map_constants, scale_series, series_product, series_reciprocal
 from .lagrange_dalembert import LagrangeDAlembert
-from .lifted import CotangentLift, RetractionMap, TangentLift, cotangent_lift, tangent_lift
 from .properties import conservative, require_invariant, unconstrained
 from .reflecting import GeometricNonholonomic, Leapfrog
 from .registry import METHODS, RETRACTIONS, Method, register
-from .retraction_adapted import RetractionAdapted
+from .retraction_maps import (
+    CotangentLift,
+    RetractionAdapted,
+    RetractionMap,
+    TangentLift,
+    cotangent_lift,
+    tangent_lift,
+)
 from .rigid_body import DiscreteMoserVeselov, ImplicitMidpoint, KineticSplitting, LiePoissonSplitting, Rattle
 from .taylor import Taylor
 
