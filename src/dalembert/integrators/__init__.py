@@ -21,7 +21,7 @@ from .collocation import Gauss, Lobatto
 from .composition import Adaptive, Composition
 from .discrete_gradient import DiscreteGradient
 from .euler_poincare_suslov import DiscreteLR, EulerPoincareSuslov
-from .explicit import DormandPrince, ProjectedRungeKutta, Reference, RungeKutta, scipy_motion
+from .explicit import DormandPrince, ProjectedRungeKutta, Reference, RungeKutta, Taylor, scipy_motion
 from .free_body import horner, map_constants, scale_series, series_product, series_reciprocal
 from .lagrange_dalembert import LagrangeDAlembert
 from .properties import conservative, require_invariant, unconstrained
@@ -36,7 +36,6 @@ from .retraction_maps import (
     tangent_lift,
 )
 from .rigid_body import DiscreteMoserVeselov, ImplicitMidpoint, KineticSplitting, LiePoissonSplitting, Rattle
-from .taylor import Taylor
 
 __all__ = [
     "BRANCH_LOST", "EXACT", "MEANINGS", "METHODS", "NOT_FINITE", "OK", "REASONS", "RETRACTIONS", "Adaptive", "Claims",

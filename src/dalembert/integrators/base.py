@@ -299,9 +299,16 @@ class PhaseCarry(NamedTuple):
         return cls(t, g, xi), StepInfo.explicit(system.multipliers(t, g, xi, u))
 
 
-def observe_phase(system: MechanicalSystem, carry: Any) -> State:
-    """The state of a carry that has t, g and xi; the increment is the velocity."""
-    return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.xi)
+class PhaseMethod(Integrator):
+    """A method that starts from the time, the configuration and the velocity, and shows these: the increment is xi."""
+
+    has_increment = False
+
+    def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Any]:
+        return PhaseCarry.at(system, state.t, state.g, state.xi, u)
+
+    def observe(self, system: MechanicalSystem, carry: Any, h: Scalar) -> State:
+        return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.xi)
 
 
 def derivative(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, u: Controls) -> tuple[Element, Array]:

@@ -21,7 +21,7 @@ from ..numerics import find_fixed_point, solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Element, Scalar, Velocity
 from . import frames
-from .base import Claims, Integrator, PhaseCarry, Prediction, Result, StepInfo, add_compensated, observe_phase, rescale
+from .base import Claims, Integrator, PhaseCarry, PhaseMethod, Prediction, Result, StepInfo, add_compensated, rescale
 from .properties import (
     conservative,
     constant_metric,
@@ -257,7 +257,7 @@ class Stages(NamedTuple):
     use_when="you want high order and multipliers; take form spark where the motion contracts phase volume",
 )
 @dataclass(frozen=True)
-class Lobatto(Integrator):
+class Lobatto(PhaseMethod):
     """Lobatto IIIA-IIIB with `stages` = 2, 3, 4 on D, of order 2, 4, 6 (Jay 1998, 2003; Martin de Diego, Sato 2018).
 
     Q_i = q_0 + h a_ij V_j, P_i = p_0 + h a^_ij W_j, P_i = L_v(Q_i, V_i), W_i = L_q(Q_i, V_i) + F + A(Q_i)^T l_i, q_1 =
@@ -276,7 +276,6 @@ class Lobatto(Integrator):
     form: str = "nodes"
     family: str = "B"
     name = "lobatto"
-    has_increment = False
 
     def __post_init__(self) -> None:
         require_option("form of lobatto", self.form, LOBATTO_FORMS)
@@ -364,9 +363,6 @@ class Lobatto(Integrator):
         force = jax.grad(lagrangian)(s, v) + chart.T @ system.F(t, g, chart @ v, u)
         rest = chart.T @ system.momentum(t, g, zero)
         return Stages(force, rest, metric, system.A(t, g) @ chart, system.b(t, g))
-
-    def observe(self, system: MechanicalSystem, carry: LobattoCarry, h: Scalar) -> State:
-        return observe_phase(system, carry)
 
     def reverse(self, system: MechanicalSystem, carry: LobattoCarry, h: Scalar) -> LobattoCarry:
         """Back from the same velocity and multiplier."""

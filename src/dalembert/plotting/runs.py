@@ -17,7 +17,7 @@ from ..groups import quaternions
 from ..mechanics import html_table
 from ..numerics import MIN_SAMPLES, classify
 from ..simulation import Run, energy_conservation
-from .style import COLOURS, DASHES, LIGHT, STROKES, curve, headline, legend_below, save, sheet, space, styled
+from .style import COLOURS, DASHES, LIGHT, STROKES, curve, legend_below, save, sheet, space, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,9 +62,7 @@ def _plane(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
         if dash == "-":
             headings(axes, pose, colour)
     axes.set_aspect("equal", adjustable="datalim")
-    axes.set_title("Path of the contact point, with headings")
-    axes.set_xlabel("x")
-    axes.set_ylabel("y")
+    axes.set(title="Path of the contact point, with headings", xlabel="x", ylabel="y")
     legend_below(axes)
 
 
@@ -87,9 +85,7 @@ def _coordinates(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
         values = np.asarray(jax.tree.leaves(run.g)[0] if vector else run.xi)
         for i, colour in zip(range(values.shape[1]), cycle(COLOURS), strict=False):
             axes.plot(np.asarray(run.t), values[:, i], linestyle=style, color=colour, label=f"{label} {i + 1}")
-    axes.set_title("Coordinates" if vector else "Velocity")
-    axes.set_xlabel("time")
-    axes.set_ylabel("q" if vector else "xi")
+    axes.set(title="Coordinates" if vector else "Velocity", xlabel="time", ylabel="q" if vector else "xi")
     legend_below(axes)
 
 
@@ -112,11 +108,9 @@ def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
     parts = figure.add_subplot(grid[1])
     for i, (values, colour, dash) in enumerate(zip(quaternions(attitude).T, COLOURS, DASHES, strict=False)):
         parts.plot(np.asarray(trajectory.t), values, linestyle=dash, color=colour, label=f"q{i}")
-    parts.set_xlabel("time")
-    parts.set_ylabel("quaternion")
+    parts.set(xlabel="time", ylabel="quaternion")
     legend_below(parts, 4)
-    headline(figure, "Attitude")
-    return save(figure, path)
+    return save(figure, path, "Attitude")
 
 
 def plot_trajectory(trajectory: Run, path: str | Path | None = None) -> Figure:
@@ -164,8 +158,7 @@ def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Pat
     titles = {"sizes": ("Step sizes", "|h|"), "power": ("Power and work", "P, W"), "controls": ("Controls", "u")}
     for name, axes in more.items():
         _label_axes(axes, *titles[name])
-    headline(figure, title)
-    return save(figure, path)
+    return save(figure, path, title)
 
 
 @styled
@@ -173,8 +166,7 @@ def plot_invariants(t: Any, errors: Mapping[str, Any], *, title: str = "", path:
     """|errors| of invariants over time on a logarithmic axis, each named with the kind of its drift."""
     figure, axes = sheet(size=(6.8, 4.2))
     draw_invariants(axes, t, errors)
-    headline(figure, title)
-    return save(figure, path)
+    return save(figure, path, title)
 
 
 def draw_invariants(axes: Axes, t: Any, errors: Mapping[str, Any]) -> None:
@@ -186,9 +178,7 @@ def draw_invariants(axes: Axes, t: Any, errors: Mapping[str, Any]) -> None:
 
 
 def _label_axes(axes: Axes, title: str, label: str) -> None:
-    axes.set_title(title)
-    axes.set_xlabel("time")
-    axes.set_ylabel(label)
+    axes.set(title=title, xlabel="time", ylabel=label)
     legend_below(axes)
 
 
@@ -217,19 +207,14 @@ def plot_methods(comparison: Any, *, title: str = "", path: str | Path | None = 
         if not axes.lines:
             axes.text(0.5, 0.5, "nothing to show", ha="center", transform=axes.transAxes, color="#888888")
             axes.set(xticks=[], yticks=[])
-    _draw_cost(cost, [row for row in comparison.rows if row.energy is not None], [colour for _, (colour, _) in styles])
+    rows = [row for row in comparison.rows if row.energy is not None]
+    colours = [colour for _, (colour, _) in styles][: len(rows)]  # in the order of the legend
+    cost.barh(range(len(rows)), [row.nanoseconds or 0.0 for row in rows], color=colours, height=0.6)
+    cost.set(title="Time of a step", xlabel="nanoseconds", yticks=[])
+    cost.invert_yaxis()
     names.set_axis_off()
     names.legend(*energy.get_legend_handles_labels(), loc="center left", fontsize=9)
-    headline(figure, title)
-    return save(figure, path)
-
-
-def _draw_cost(axes: Any, rows: list[Any], colours: list[str]) -> None:
-    """Bars of the time of a step, in the order of the legend."""
-    places = range(len(rows))
-    axes.barh(places, [row.nanoseconds or 0.0 for row in rows], color=colours[: len(rows)], height=0.6)
-    axes.set(title="Time of a step", xlabel="nanoseconds", yticks=[])
-    axes.invert_yaxis()
+    return save(figure, path, title)
 
 
 def trajectory_html(run: Run) -> str:
@@ -260,12 +245,9 @@ def trajectory_html(run: Run) -> str:
     rows = {
         name: f"{value:.3g}" if isinstance(value, float) else value for name, value in rows.items() if value is not None
     }
-    picture = _picture(run) if 1 < len(run.t) <= MAX_PICTURE_STATES else ""
-    return html_table("Trajectory", rows) + picture
-
-
-def _picture(run: Run) -> str:
+    if not 1 < len(run.t) <= MAX_PICTURE_STATES:
+        return html_table("Trajectory", rows)
     png = io.BytesIO()
     plot_trajectory(run).savefig(png, format="png", dpi=70)
     data = base64.b64encode(png.getvalue()).decode()
-    return f'<img alt="motion and conservation" src="data:image/png;base64,{data}">'
+    return html_table("Trajectory", rows) + f'<img alt="motion and conservation" src="data:image/png;base64,{data}">'
