@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..numerics import find_root
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Float, Scalar
 from .polhode import Polhode, at_time
@@ -146,37 +145,55 @@ def body_on_level(inertia: Matrix3, m: Vector3) -> Body:
     D = inertia[0] @ cofactor[0]
     inverse = cofactor / D
     E1 = 0.5 * jnp.trace(inertia)
-    mass = E1 * jnp.eye(3) - inertia
+    own = jnp.diag(inertia)
+    one, other = jnp.roll(own, 1), jnp.roll(own, 2)
+    mass = jnp.diag(0.5 * (jnp.minimum(one, other) + (jnp.maximum(one, other) - own)))  # needles: no round-off of I
+    mass = mass - jnp.where(jnp.eye(3) == 1, 0.0, inertia)
     adj, Jm = adjugate(mass), mass @ m
     E2, E3, H, K = jnp.trace(adj), mass[0] @ adj[0], m @ inverse @ m, m @ inverse @ Jm
     return Body(inverse, mass, adj, E1, E2, E3, D, m @ m, H, Jm @ Jm, K, m)
 
 
-def quadratics(b: Body, s: Array, x: Array, y: Array) -> tuple[Array, Array]:
-    """e1^2 - 2 e2 = tr J^2 - s^2 C and e2^2 - 2 E3 e1 = tr adj(J)^2 - s^2 H2, for e1 = E1 - x, e2 = E2 - y."""
-    return x * x - 2 * b.E1 * x + 2 * y + s * s * b.C, y * y - 2 * b.E2 * y + 2 * b.E3 * x + s * s * b.H2
-
-
 def discrete_scale(b: Body, s: Scalar) -> Scale:
-    """x and y of discrete Moser-Veselov with scale s, on the branch through the identity; it exists for |s| < s*."""
+    """x and y of discrete Moser-Veselov with scale s, on the branch through the identity; it exists for |s| < s*.
 
-    def monotone(state: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
-        k, x, _ = state
-        y = b.E1 * x - 0.5 * (x * x + s * s * b.C)
-        defect = y * y - 2 * b.E2 * y + 2 * b.E3 * x + s * s * b.H2
-        change = 0.5 * defect / ((b.E1 - x) * (b.E2 - y) - b.E3)
-        return k + 1, x + change, change
+    e1^2 - 2 e2 = tr J^2 - s^2 C and e2^2 - 2 E3 e1 = tr adj(J)^2 - s^2 H2 for e1 = E1 - x, e2 = E2 - y are, solved for
+    their linear terms,
 
-    def unfinished(state: tuple[Any, Array, Array]) -> Any:
-        k, x, change = state
-        return (k < 60) & (jnp.abs(change) > 1e-15 * x)
+        x = (s^2 H + (E2 x^2 + y^2)/D)/2,    y = (s^2 K + (E3 x^2 + E1 y^2)/D)/2:
 
-    _, x, _ = jax.lax.while_loop(unfinished, monotone, jax.lax.stop_gradient((0, jnp.zeros(()), jnp.ones(()))))
-    guess = jnp.stack([x, b.E1 * x - 0.5 * (x * x + s * s * b.C)])
-    inside = jnp.abs(s) < largest_scale(b)
-    guess = jax.lax.stop_gradient(jnp.where(inside, guess, 0.0))
-    root = find_root(lambda z: jnp.stack(quadratics(b, jnp.where(inside, s, 0.0), z[0], z[1])), guess).x
-    return Scale(s, root[0], root[1], inside)
+    nothing cancels, and Newton's method rises from 0 to the first solution; past s* its determinant
+    changes its sign.
+    """
+    e1, e2, e3 = b.E1 / b.D, b.E2 / b.D, b.E3 / b.D
+
+    def improve(x: Array, y: Array) -> tuple[Array, Array, Array]:
+        f = 0.5 * (s * s * b.H + e2 * x * x + y * y / b.D) - x
+        g = 0.5 * (s * s * b.K + e3 * x * x + e1 * y * y) - y
+        p, q = 1.0 - e2 * x, 1.0 - e1 * y
+        determinant = p * q - e3 * x * y / b.D
+        inside = jnp.minimum(determinant, p)  # positive up to the first solution; other branches lie beyond
+        safe = jnp.where(inside > 0.0, determinant, 1.0)
+        return (q * f + y / b.D * g) / safe, (p * g + e3 * x * f) / safe, inside
+
+    def rise(state: tuple[Any, Array, Array, Array, Array]) -> tuple[Any, Array, Array, Array, Array]:
+        k, x, y, _, _ = state
+        dx, dy, inside = improve(x, y)
+        good = inside > 0.0
+        return k + 1, jnp.where(good, x + dx, x), jnp.where(good, y + dy, y), dx, inside
+
+    def unfinished(state: tuple[Any, Array, Array, Array, Array]) -> Any:
+        k, x, _, dx, inside = state
+        return (k < 100) & (inside > 0.0) & ((dx > 1e-15 * x) | (k < 2))
+
+    zero, one = jnp.zeros(()), jnp.ones(())
+    found = jax.lax.while_loop(unfinished, rise, jax.lax.stop_gradient((0, zero, zero, one, one)))
+    exists = (found[4] > 0.0) & (found[0] < 100)
+    x, y = (jax.lax.stop_gradient(jnp.where(exists, value, 0.0)) for value in found[1:3])
+    for _ in range(2):  # the derivatives of the solution, up to the third
+        dx, dy, _ = improve(x, y)
+        x, y = x + dx, y + dy
+    return Scale(s, x, y, exists)
 
 
 def largest_scale(b: Body) -> Array:
@@ -203,11 +220,6 @@ def largest_scale(b: Body) -> Array:
     return jax.lax.stop_gradient(jnp.sqrt((squares - e1 * e1 + 2 * E3 / e1 + REGULARISATION) / (b.C + REGULARISATION)))
 
 
-def inverse_differences(L: Vector3) -> Vector3:
-    """c with (m x I^-1 m)_i = c_i m_j m_k."""
-    return jnp.stack([L[2] - L[1], L[0] - L[2], L[1] - L[0]])
-
-
 def select_at_smallest(n: Array, options: list[Array]) -> Array:
     """The option of the smallest n_i: the ratios are 1, dn and cn <= dn, and only cn changes its sign."""
     first = (n[0] < n[1]) & (n[0] < n[2])
@@ -223,10 +235,11 @@ def step_constants(b: Body, scale: Scale) -> Step:
     adj = (adjugate(K) - jnp.trace(K) * one + K + (1.0 - nu) * one) / nu
     push = s / nu * (one - K)
     sense = jnp.where(s < 0, -1.0, 1.0)
-    L, level = jnp.diag(b.inverse), b.H + REGULARISATION
+    L, J, level = jnp.diag(b.inverse), jnp.diag(b.mass), b.H + REGULARISATION
+    c = jnp.stack([(J[k] - J[j]) * L[j] * L[k] for _, j, k in CYCLIC])  # (m x I^-1 m)_i = c_i m_j m_k
     a, f = 0.25 * jnp.abs(s) / level, 0.5 * sense * (x + 0.5 * REGULARISATION * s * s) / level
     rest = jnp.abs(s) * REGULARISATION / level
-    return Step(p, jnp.diag(push) * inverse_differences(L), a * L, f * L, rest, b.C, (adj, push, b.inverse, a, f))
+    return Step(p, jnp.diag(push) * c, a * L, f * L, rest, b.C, (adj, push, b.inverse, a, f))
 
 
 def _stable_diagonal(b: Body, x: Array, y: Array, n: Array) -> tuple[Array, Array]:
@@ -376,7 +389,13 @@ def map_constants(inertia: Array, m: Array, h: Scalar, order: int, variant: str)
         return step_constants(b, scale), scale.exists
     b = b if order == 2 else modified_body(b, m, h, order)
     scale = discrete_scale(b, h)
-    return step_constants(b, scale), scale.exists & jnp.all(jnp.diag(b.inverse) > 0)
+    step = step_constants(b, scale)
+    # Long steps may modify the moments to such as no body has: then the equation itself is the judge.
+    q = unit_multiple(turn(step, m)[1])
+    Iq = q[1:] / jnp.diag(b.inverse)
+    gap = h * m - 2.0 * (q[0] * Iq + jnp.cross(q[1:], Iq))
+    solved = gap @ gap <= 1e-20 * h * h * b.C
+    return step, scale.exists & solved & jnp.all(jnp.diag(b.inverse) > 0)
 
 
 class ScaleSeries(NamedTuple):

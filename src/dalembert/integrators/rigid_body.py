@@ -38,11 +38,16 @@ VARIANTS = ("moments", "scaled")
 
 
 class MoserVeselovCarry(NamedTuple):
-    """Attitude (as a quaternion) and momentum in principal axes, and the constants of the map."""
+    """Attitude (as a quaternion) and momentum in principal axes, and the constants of the map.
+
+    The exact method had this carry before November 2026; files hold it, and its runs go on as they began.
+    """
 
     t: Array
     q: Array
     m: Array
+    steps: Array
+    phase: Array  # of a step: its attitude is to be turned by -|m| phase about the momentum; 0 where no method is exact
     step: free.Step
     axes: Array
 
@@ -104,24 +109,28 @@ class DiscreteMoserVeselov(Integrator):
         step, exists = free.map_constants(inertia, m, h, self.order, self.variant)
         q = jnp.concatenate([part.reshape(-1) for part in unit_quaternion(state.g @ axes)])
         status = jnp.where(exists, OK, NOT_CONVERGED)
-        return MoserVeselovCarry(state.t, q, m, step, axes), StepInfo.explicit(status=status)
+        zero = jnp.zeros(())
+        return MoserVeselovCarry(state.t, q, m, zero, zero, step, axes), StepInfo.explicit(status=status)
 
     def step(self, system: InvariantSystem, carry: Any, h: Scalar, u: Controls = None) -> Result[Any]:
         if not system.group.is_rotation_group(3):
             return METHOD_ON_SO_N.step(system, carry, h, u)
-        if self.order == "exact":
-            return carry._replace(t=carry.t + h, steps=carry.steps + 1.0), StepInfo.explicit()
+        after = carry._replace(t=carry.t + h, steps=carry.steps + 1.0)
+        if isinstance(carry, ExactCarry):
+            return after, StepInfo.explicit()
         m, turn = free.turn(carry.step, carry.m)
-        q = free.unit_multiple(free.quaternion_product(carry.q, turn))
-        return carry._replace(t=carry.t + h, q=q, m=m), StepInfo.explicit()
+        return after._replace(q=free.unit_multiple(free.quaternion_product(carry.q, turn)), m=m), StepInfo.explicit()
 
     def observe(self, system: InvariantSystem, carry: Any, h: Scalar) -> State:
         if not system.group.is_rotation_group(3):
             return METHOD_ON_SO_N.observe(system, carry, h)
-        momentum, g = carry.axes @ carry.m, carry.g
-        if self.order == "exact":
+        if isinstance(carry, ExactCarry):
             start = carry.inertia, carry.m, carry.g, carry.axes
             momentum, g = free.exact_motion(carry.level, *start, carry.steps * h)
+        else:
+            back = free.rotation_about(carry.m, carry.step.C, -carry.steps * carry.phase)
+            q = carry.q if self.order != "exact" else free.quaternion_product(carry.q, back)
+            momentum, g = carry.axes @ carry.m, free.rotation_matrix(q) @ carry.axes.T
         xi = system.velocity(carry.t, g, momentum)
         return State(carry.t, g, xi, momentum, xi)
 
@@ -362,14 +371,14 @@ class Rattle(Integrator):
     def start(self, system: InvariantSystem, state: State, h: Scalar, u: Controls = None) -> Result[RattleCarry]:
         b = free.body_on_level(system.inertia, state.momentum)
         s = free.truncated_scale(b, h, self.order)
-        status = jnp.where(jnp.abs(s) < free.largest_scale(b), OK, NOT_CONVERGED)
+        status = jnp.where(free.discrete_scale(b, s).exists, OK, NOT_CONVERGED)
         carry = RattleCarry(state.t, state.g, state.momentum, s, Prediction.at(jnp.zeros(6)))
         return carry, StepInfo.explicit(status=status)
 
     def step(self, system: InvariantSystem, carry: RattleCarry, h: Scalar, u: Controls = None) -> Result[RattleCarry]:
-        J = system.mass_matrix()
         b = free.body_on_level(system.inertia, carry.m)
-        one, turning = jnp.eye(3), system.group.hat(carry.scale * (b.inverse @ carry.m)) @ J
+        one, J = jnp.eye(3), b.mass
+        turning = system.group.hat(carry.scale * (b.inverse @ carry.m)) @ J
 
         def orthogonality(x: Array) -> Array:
             """(J + D)^T (J + D) - J^2 for the displacement D, without the cancellation of J^2."""
