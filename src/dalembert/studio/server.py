@@ -319,7 +319,8 @@ class Studio(ThreadingHTTPServer):
         if self._future is None or not isinstance(request, dict):
             return None
         asked = {key: value for key, value in request.items() if key != "complete"}
-        return self._future.result() if asked == self._first else None
+        answer = self._future.result() if asked == self._first else None
+        return answer if answer is not None and answer.code == 200 else None
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in its own thread, unless there are too many."""
