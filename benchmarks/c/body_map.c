@@ -1,6 +1,5 @@
-/* Free rigid body, discrete Moser-Veselov of any order and the exact flow as the explicit map of docs/exact-rigid-body.md:
-   momentum and quaternion in principal axes, the constants computed once at the start. With -DEXACT every saved attitude is
-   turned back about the momentum by its phase. Nothing is solved; what is left is written as a C programmer would. */
+/* Free rigid body, discrete Moser-Veselov of any order as the explicit map of docs/exact-rigid-body.md:
+   momentum and quaternion in principal axes, the constants computed once at the start. Nothing is solved; what is left is written as a C programmer would. */
 #include "common.h"
 #define WORDS 22
 
@@ -34,11 +33,6 @@ static inline int step(const Parameters *unused, double h, State *s) {
 
 static inline void observe(const Parameters *p, double h, const State *s, double *out) {
   double q[4] = {s->q[0], s->q[1], s->q[2], s->q[3]}, R[3][3];
-#ifdef EXACT
-  double size = sqrt(s->C), half = -0.5 * size * s->steps * s->phase, sine = sin(half) / size;
-  const double back[4] = {cos(half), sine * s->m[0], sine * s->m[1], sine * s->m[2]};
-  compose(s->q, back, q);
-#endif
   double a = q[0], b = q[1], c = q[2], d = q[3];
   R[0][0] = 1 - 2 * (c * c + d * d), R[0][1] = 2 * (b * c - a * d), R[0][2] = 2 * (b * d + a * c);
   R[1][0] = 2 * (b * c + a * d), R[1][1] = 1 - 2 * (b * b + d * d), R[1][2] = 2 * (c * d - a * b);
