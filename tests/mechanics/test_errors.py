@@ -71,7 +71,7 @@ def test_invariant_systems(key):
 
 MODELS = {
     "normal of the wrong shape": (
-        r"normal has shape \(2,\); allowed: \(3,\)",
+        r"normal is \[0.0, 1.0\]; allowed: three finite numbers",
         lambda: da.models.suslov(GENERIC, [0.0, 1.0]),
     ),
     "zero normal": ("not all 0", lambda: da.models.suslov(GENERIC, [0.0, 0.0, 0.0])),

@@ -22,6 +22,7 @@ from ..kernels import compile_function, evaluate
 from ..numerics import (
     array,
     diagonal,
+    finite_reals,
     is_traced,
     namespace,
     null_basis,
@@ -197,7 +198,7 @@ def inertia_of_mass(group: Group, mass: Any) -> Reals:
 
 def mass_tensor(mass: Any) -> Reals:
     """A mass matrix J (n, n) whose inertia is positive: J_i + J_j > 0 for its eigenvalues."""
-    given = np.asarray(real("mass", mass))
+    given = np.asarray(finite_reals("mass", mass))
     J = np.diag(given) if given.ndim == 1 else given
     if J.ndim != 2 or J.shape[0] != J.shape[1] or len(J) < 2:
         allowed = "n numbers, or a finite symmetric n x n matrix, n >= 2"
@@ -271,7 +272,7 @@ def symmetric(value: Any, size: int, what: str) -> Array:
 def _matrix(value: Any, n: int, *, rows: bool) -> Reals:
     """A full-rank basis (n, r) or annihilator (m, n) of a subspace of R^n."""
     what = "annihilator (one row a constraint)" if rows else "subspace (one column a basis vector)"
-    given = np.asarray(real(what, value))
+    given = np.asarray(finite_reals(what, value))
     if given.shape == (n,):
         given = given.reshape(1, n) if rows else given.reshape(n, 1)
     side = 1 if rows else 0

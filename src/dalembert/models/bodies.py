@@ -17,7 +17,7 @@ from ..errors import InvalidInput
 from ..groups import SO, SO3, Euclidean
 from ..integrators import free_body, polhode
 from ..mechanics import InvariantSystem, LRSystem, inertia_of_mass, mass_tensor, symmetric, vector
-from ..numerics import namespace, positive
+from ..numerics import finite_reals, namespace, positive
 from ..numerics.types import Array, Covector, Element, Scalar
 from .registry import MOMENTS, SUSLOV_METHOD, Numbers, Real, Values, register
 
@@ -125,8 +125,8 @@ def suslov(inertia: Numbers, normal: Numbers = E3, *, weight: Numbers | None = N
 
 
 def _axis(normal: Numbers) -> Reals:
-    given = np.asarray(vector(normal, 3, "normal"))
-    if not given.any():
+    given = np.asarray(finite_reals("normal", normal))
+    if given.shape != (3,) or not given.any():
         raise InvalidInput(f"normal is {given.tolist()}; allowed: three finite numbers, not all 0")
     return given
 

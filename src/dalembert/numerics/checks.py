@@ -81,13 +81,19 @@ def read_reals(value: Any) -> Any:
     return given if given.dtype.kind in "iuf" else None
 
 
-def real(name: str, value: Any) -> Array:
-    """`value` as an array of finite doubles, or a clear error: complex numbers, truth values and text are refused."""
+def finite_reals(name: str, value: Any) -> Any:
+    """`value` as finite doubles, of NumPy unless they are traced: complex numbers, truth values, text are refused."""
     given = read_reals(value)
     if given is None:
         raise InvalidInput(f"{name} is {show(value)}; allowed: real numbers")
     if not is_traced(given) and not np.isfinite(given).all():
         raise InvalidInput(f"{name} must be finite; given {show(given.tolist())}")
+    return given.astype(float)
+
+
+def real(name: str, value: Any) -> Array:
+    """`finite_reals` as an array of JAX."""
+    given = finite_reals(name, value)
     return value if isinstance(value, Array) and value.dtype == float else array(given)
 
 
