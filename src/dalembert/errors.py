@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import platform
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import jax
 import numpy as np
@@ -26,6 +26,12 @@ class UnknownName(InvalidInput):
         near = difflib.get_close_matches(shown, allowed, n=1, cutoff=0.5)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         super().__init__(f"unknown {kind} '{shown}'.{hint} Allowed: {', '.join(allowed)}.")
+
+
+def require_name(kind: str, given: object, allowed: Collection[str]) -> None:
+    """Refuse what is none of these names."""
+    if not isinstance(given, str) or given not in allowed:
+        raise UnknownName(kind, given, allowed)
 
 
 class OffConstraint(InvalidInput):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import io
 import json
 import math
@@ -17,13 +18,15 @@ import warnings
 from pathlib import Path
 from typing import get_type_hints
 
+import numpy as np
 import pytest
 import typer
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+import dalembert as da
 from dalembert import cli
-from dalembert.errors import InvalidInput
+from dalembert.errors import InvalidInput, NumericalFailure
 from dalembert.integrators import METHODS, RETRACTIONS
 from dalembert.io.config import (
     OWN_SYSTEM_PYTHON,
@@ -38,13 +41,15 @@ from dalembert.models import MODELS
 from dalembert.simulation import BACKENDS, QUANTITIES
 
 LONGEST_SENTENCE = 2000
+PARTS = 20
+"""Parts of the heavy test, that two processes share."""
 
 
-def fuzz(strategy: st.SearchStrategy, examples: int):
-    """A test of so many examples, always the same ones: a failure is shrunk and stays."""
-    options = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
-    phases = (Phase.generate, Phase.shrink)
-    return lambda test: settings(max_examples=examples, phases=phases, **options)(given(drawn=strategy)(test))
+def fuzz(strategy: st.SearchStrategy, examples: int, number: int = 0):
+    """A test of so many examples, always the same ones for one `number`; a failure is shrunk."""
+    options = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
+    options["phases"] = (Phase.generate, Phase.shrink)
+    return lambda test: seed(number)(settings(max_examples=examples, **options)(given(drawn=strategy)(test)))
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -298,6 +303,107 @@ def take_words(words: list[str], folder: Path) -> int | str:
     return code
 
 
+# -- arguments --------------------------------------------------------------------------------------------------------
+SLEIGH = da.models.chaplygin_sleigh()
+START = SLEIGH.state(xi=[0.5, -1.0, 0.0])
+GIVEN: dict[str, object] = {
+    "system": SLEIGH, "state": START, "integrator": da.EulerPoincareSuslov(), "group": da.SE2(), "step": 0.1,
+    "steps": 2, "lagrangian": lambda t, g, xi, p: 0.5 * xi @ xi, "inertia": np.eye(3), "n": 2,
+    "groups": (da.SO2(), da.SE2()),
+    "name": "u", "kind": "energy", "function": da.Quantity("energy"), "policy": lambda t, g, xi: 0.0 * xi,
+    "path": "none.nc", "integrators": {"rk": da.RungeKutta()}, "t_end": 0.2, "config": {},
+}  # fmt: skip
+"""Right values of arguments, by name: whatever public function asks for no others is drawn."""
+ODDITIES = [
+    None,
+    True,
+    0,
+    -1,
+    10**30,
+    0.5,
+    math.nan,
+    math.inf,
+    1j,
+    "0.1",
+    "x",
+    "",
+    b"x",
+    [],
+    [1],
+    (),
+    {},
+    {"a": 1},
+    {1},
+]
+ODDITIES += [object(), int, da.SE2, da.RungeKutta, da.SE2(), da.SO3(), da.Cayley(), da.RungeKutta(), SLEIGH, START, len]
+ODDITIES += [
+    np.zeros(0),
+    np.zeros(3),
+    np.zeros((2, 3)),
+    np.full(3, np.nan),
+    np.array(["a"]),
+    np.array([1j]),
+    [[1, 2], [3]],
+]
+ODDITIES += [
+    lambda: 0,
+    lambda *given: None,
+    lambda *given: "x",
+    lambda *given: np.zeros(7),
+    Path("none"),
+    range(3),
+    ["a", "b"],
+]
+PUBLIC = {name: getattr(da, name) for name in dir(da) if name not in ("State", "Trajectory", "Discretisation")}
+PUBLIC |= {f"models.{name}": model.build for name, model in MODELS.items()}
+PUBLIC |= {f"methods.{name}": method.build for name, method in METHODS.items()}
+PUBLIC |= {"system.state": SLEIGH.state}
+GIVEN_TO = {f"models.{name}": model.example for name, model in MODELS.items()} | {"compare": {"steps": [0.1]}}
+
+
+def _calls() -> dict[str, tuple[list[str], dict[str, object]]]:
+    """The names of all arguments, and right values of those that are needed, of what can be called."""
+    found = {}
+    for name, function in PUBLIC.items():
+        if callable(function) and not (isinstance(function, type) and issubclass(function, Exception)):
+            parameters = inspect.signature(function).parameters
+            own = GIVEN | dict(GIVEN_TO.get(name, {}))
+            needed = [key for key, entry in parameters.items() if entry.default is entry.empty]
+            needed += [key for key in ("steps", "xi") if key in parameters and key in own and key not in needed]
+            if parameters and all(key in own for key in needed):
+                found[name] = list(parameters), {key: own[key] for key in needed} | dict(GIVEN_TO.get(name, {}))
+    return found
+
+
+CALLS = _calls()
+
+
+@st.composite
+def misuses(draw) -> tuple[str, dict[str, object]]:
+    """(a public function, arguments of which one or two are wrong or swapped)."""
+    name = draw(st.sampled_from(sorted(CALLS)))
+    parameters, right = CALLS[name]
+    given = dict(right)
+    for _ in range(draw(st.sampled_from([1, 1, 1, 2]))):
+        key = draw(st.sampled_from(parameters))
+        flag = isinstance(inspect.signature(PUBLIC[name]).parameters[key].default, bool)  # which Python itself reads
+        others = [value for value in GIVEN.values() if key != "progress" or not callable(value)]  # a user's own fault
+        given[key] = draw(st.sampled_from([True, False, None, 1, "x"] if flag else [*ODDITIES, *others]))
+    return name, given
+
+
+def take_call(name: str, arguments: dict[str, object]) -> str:
+    """What became of a call: "taken" or "refused". Any other exception is a failure."""
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            PUBLIC[name](**arguments)
+    except (InvalidInput, NumericalFailure) as fault:
+        assert 10 < len(str(fault)) < LONGEST_SENTENCE, f"no sentence: {str(fault)[:300]}"
+        return "refused"
+    return "taken"
+
+
 # -- the tests --------------------------------------------------------------------------------------------------------
 @fuzz(configurations(), 2000)
 def test_configurations(folder, drawn):
@@ -307,3 +413,17 @@ def test_configurations(folder, drawn):
 @fuzz(flag_sets(), 300)
 def test_flags(folder, drawn):
     take_words(drawn, folder)
+
+
+@fuzz(misuses(), 300)
+def test_arguments(drawn):
+    take_call(*drawn)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_hundred_thousand(folder, part):
+    """Others than the fast tests draw: 80,000 configurations, 5,000 sets of flags and 15,000 calls, in parts."""
+    fuzz(configurations(), 80_000 // PARTS, 1 + part)(lambda drawn: take_configuration(folder, *drawn))()
+    fuzz(flag_sets(), 5_000 // PARTS, 1 + part)(lambda drawn: take_words(drawn, folder))()
+    fuzz(misuses(), 15_000 // PARTS, 1 + part)(lambda drawn: take_call(*drawn))()

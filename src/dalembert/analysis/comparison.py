@@ -12,8 +12,9 @@ import jax
 import numpy as np
 
 from ..errors import InvalidInput
-from ..integrators import Integrator, scipy_motion
+from ..integrators import Integrator, require_arguments, scipy_motion
 from ..mechanics import MechanicalSystem, State
+from ..numerics import require_function, show
 from ..plotting.runs import plot_methods
 from ..simulation import (
     MAX_SAVED_STEPS,
@@ -90,8 +91,14 @@ def compare(
     `error` compares with the motion itself (SciPy's DOP853 at 1e-13), `timing` measures a step. A method that refuses
     the system gets a row that says so; Ctrl-C ends the comparison and keeps what is done.
     """
-    if not integrators or not steps:
-        raise InvalidInput("a comparison needs at least one method and one step size")
+    if not isinstance(integrators, Mapping) or not isinstance(steps, Sequence) or not integrators or not steps:
+        raise InvalidInput(
+            "a comparison needs at least one method by name and a list of step sizes; "
+            f"given integrators = {show(integrators)}, steps = {show(steps)}"
+        )
+    for integrator in integrators.values():
+        require_arguments(system, integrator, state, steps[0])
+    require_function("progress", progress, "(done, total)")
     jobs = [(name, integrator, float(h)) for name, integrator in integrators.items() for h in steps]
     rows: list[tuple[str, MethodRow]] = []
     runs: dict[str, Run] = {}

@@ -342,6 +342,8 @@ class Product(Group):
     groups: tuple[Group, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.groups, tuple | list) or not all(isinstance(group, Group) for group in self.groups):
+            raise InvalidInput(f"a product is made of groups, as Product((SO2(), SE2())); given {self.groups!r}")
         object.__setattr__(self, "groups", tuple(self.groups))
         if not self.groups:
             raise InvalidInput("a product needs at least one group, but none was given")

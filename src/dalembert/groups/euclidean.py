@@ -23,8 +23,8 @@ class Euclidean(Group):
     picture = "point"
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise InvalidInput(f"R^n needs n >= 1, but n = {self.n} was given")
+        if isinstance(self.n, bool) or not isinstance(self.n, int | np.integer) or self.n < 1:
+            raise InvalidInput(f"R^n needs a whole number n >= 1, but n = {self.n!r} was given")
 
     def __str__(self) -> str:
         return f"R^{self.n}"

@@ -89,7 +89,7 @@ class Gauss(Integrator):
     carry_is_step_free = self_adjoint = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.stages, bool) or self.stages not in list(GAUSS_STAGES):
+        if type(self.stages) is not int or self.stages not in GAUSS_STAGES:
             raise InvalidInput(
                 f"stages is {self.stages!r}; allowed: {', '.join(map(str, GAUSS_STAGES))} (order twice that)"
             )
@@ -284,7 +284,7 @@ class Lobatto(PhaseMethod):
             raise InvalidInput(
                 f'family = "{self.family}" needs form = "spark"; the form "nodes" is the variational pair of A and B'
             )
-        if isinstance(self.stages, bool) or self.stages not in list(LOBATTO_NODES):
+        if type(self.stages) is not int or self.stages not in LOBATTO_NODES:
             raise InvalidInput(
                 f"stages is {self.stages!r}; allowed: {', '.join(map(str, LOBATTO_NODES))} "
                 "(order 2 less than twice that)"

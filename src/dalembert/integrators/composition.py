@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, UnknownName
+from ..errors import InvalidInput, require_name
 from ..mechanics import MechanicalSystem, State
 from ..numerics import require_instance, solve
 from ..numerics.types import AnyArray as Array
@@ -61,8 +61,7 @@ HALVES: dict[str, tuple[int, tuple[float, ...]]] = {
 
 def coefficients(scheme: str) -> tuple[float, ...]:
     """gamma_1, ..., gamma_s of a symmetric composition: gamma_{s+1-i} = gamma_i, and their sum is 1."""
-    if scheme not in HALVES:
-        raise UnknownName("composition", scheme, HALVES)
+    require_name("composition", scheme, HALVES)
     half = HALVES[scheme][1]
     return (*half, 1.0 - 2.0 * sum(half), *reversed(half))
 
@@ -259,8 +258,8 @@ class Adaptive(Integrator):
     variable_step = self_adjoint = True
 
     def __post_init__(self) -> None:
-        if not callable(self.pace) and self.pace not in list(PACES):
-            raise UnknownName("pace", self.pace, PACES)
+        if not callable(self.pace):
+            require_name("pace", self.pace, PACES)
         require_instance("base", self.method, Integrator, "a method, such as Gauss()")
         if not (self.method.carry_is_step_free and self.method.adjoint() == self.method):
             raise InvalidInput(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from ..errors import InvalidInput, UnknownName
+from ..errors import InvalidInput, require_name
 from ..groups import Cayley, Retraction
 from ..mechanics import (
     Discretisation,
@@ -68,8 +68,8 @@ class EulerPoincareSuslov(Integrator):
     name = "euler-poincare-suslov"
 
     def __post_init__(self) -> None:
-        if not callable(self.lagrangian) and self.lagrangian not in list(LAGRANGIANS):
-            raise UnknownName("discrete Lagrangian", self.lagrangian, LAGRANGIANS)
+        if not callable(self.lagrangian):
+            require_name("discrete Lagrangian", self.lagrangian, LAGRANGIANS)
 
     def claims(self, system: MechanicalSystem) -> Claims:
         named = not callable(self.lagrangian)

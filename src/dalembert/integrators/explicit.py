@@ -26,7 +26,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, require_name
 from ..groups import Cayley
 from ..kernels import LoweringError, solution_series
 from ..mechanics import MechanicalSystem, State
@@ -106,8 +106,7 @@ class ProjectedRungeKutta(PhaseMethod):
     carry_is_step_free = True
 
     def __post_init__(self) -> None:
-        if self.onto not in PROJECTIONS:
-            raise InvalidInput(f"onto is {self.onto!r}; allowed: {', '.join(PROJECTIONS)}")
+        require_name("projection", self.onto, PROJECTIONS)
 
     def claims(self, system: MechanicalSystem) -> Claims:
         return Claims(4, constraint=True, group=True, energy=self.onto == "energy" and conservative(system))

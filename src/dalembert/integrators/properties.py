@@ -71,7 +71,7 @@ def quadratic_potential(system: MechanicalSystem) -> bool:
 
 def require_option(what: str, value: Any, allowed: Collection[Any]) -> None:
     """Refuse an option that is none of those allowed."""
-    if isinstance(value, bool) or value not in list(allowed):
+    if isinstance(value, bool) or not isinstance(value, int | str) or value not in list(allowed):
         raise UnknownName(what, value, [str(each) for each in allowed])
 
 

@@ -549,6 +549,8 @@ def load_run(
     file is refused, and what is damaged is named; with `unchecked=True` it is read as it is, and `note` says so.
     """
     given = {"system": system, "integrator": integrator}
+    if not isinstance(path, str | Path):
+        raise InvalidInput(f"path is {path!r}; allowed: the name of a file")
     path = Path(path)
     dataset, carry, damage = read_groups(path, unchecked)
     try:

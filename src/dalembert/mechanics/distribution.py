@@ -23,7 +23,17 @@ from numpy.typing import NDArray
 from ..errors import InvalidInput
 from ..groups import Euclidean, Group, Product
 from ..kernels import evaluate
-from ..numerics import depends, echelon, find_root, null_basis, solve
+from ..numerics import (
+    depends,
+    echelon,
+    find_root,
+    finite,
+    null_basis,
+    positive,
+    positive_int,
+    require_instance,
+    solve,
+)
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Element, Float, Number, Scalar, Velocity
 from .system import MechanicalSystem, State, gradient, jacobian
@@ -301,6 +311,8 @@ def nonholonomy(
     and these are closed (Frobenius), here and at configurations nearby. Where b is not 0 or the constraint depends on
     time this is asked in space and time.
     """
+    require_instance("system", system, MechanicalSystem, "a System or InvariantSystem")
+    t, tolerance, depth = float(finite("t", t)), float(positive("tolerance", tolerance)), positive_int("depth", depth)
     group, clock = system.group, jnp.asarray(t, float)
     g = group.identity() if g is None else group.element(g)
     rows, drift = np.asarray(system.A(t, g)), np.asarray(system.b(t, g))

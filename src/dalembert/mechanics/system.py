@@ -601,7 +601,7 @@ class System(MechanicalSystem):
         require_function("lagrangian", self.lagrangian, "(t, g, xi, p)", optional=False)
         for name in ("constraint", "drift", "force", "holonomic"):
             require_function(name, getattr(self, name), "(t, g, xi, u, p)" if name == "force" else "(t, g, p)")
-        if self.inputs == "infer":
+        if isinstance(self.inputs, str) and self.inputs == "infer":
             object.__setattr__(self, "inputs", () if self.force is None else _infer_inputs(self))
         elif self.inputs is not None:
             object.__setattr__(self, "inputs", _declare_inputs(self.inputs))

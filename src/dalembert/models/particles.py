@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InvalidInput, UnknownName
+from ..errors import InvalidInput, require_name
 from ..groups import Euclidean
 from ..mechanics import State, System
 from ..numerics import finite
@@ -38,8 +38,7 @@ def nonholonomic_particle(potential: str = "free") -> System:
 
     The basis of D is (d_x + y d_z, d_y). `potential`: "free", or "harmonic" for V = (x^2 + y^2)/2.
     """
-    if potential not in LAGRANGIANS:
-        raise UnknownName("potential", potential, LAGRANGIANS)
+    require_name("potential", potential, LAGRANGIANS)
     return System(Euclidean(3), LAGRANGIANS[potential], _contact_row)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..errors import InvalidInput
 from ..groups import SE, SE2, SO2
 from ..mechanics import InvariantSystem, generators, inertia_of_mass, mass_tensor
-from ..numerics import array, diagonal, finite, positive
+from ..numerics import array, diagonal, finite, positive, real
 from ..numerics.types import Array, Scalar
 from .registry import SUSLOV_METHOD, Numbers, Real, Values, downhill_force, register
 
@@ -252,15 +252,13 @@ def sleigh_n(tensor: Numbers, centre: Numbers, mass: float = 1.0, directions: in
     of the body. For n = 2 either is the Chaplygin sleigh with moment J11 + J22. The basis of d is (12, .., 1n, v1), or
     (all rotations, v1, .., vk).
     """
-    J, a, mass = mass_tensor(tensor), np.asarray(centre, float), float(mass)
+    J, a, mass = mass_tensor(tensor), np.asarray(real("centre", centre)), float(positive("mass", mass))
     n = len(J)
     if not 2 <= n <= LARGEST_DIMENSION:
         raise InvalidInput(f"tensor is {n} x {n}; allowed: sizes 2 to {LARGEST_DIMENSION}")
     if a.shape != (n,) or not np.all(np.isfinite(a)):
         raise InvalidInput(f"centre is {a.tolist()}; allowed: {n} finite numbers, as many as the tensor has rows")
-    if not (np.isfinite(mass) and mass > 0):
-        raise InvalidInput(f"mass is {mass}; allowed: a positive number")
-    if directions is not None and directions not in range(1, n):
+    if directions is not None and (not isinstance(directions, int) or directions not in range(1, n)):
         raise InvalidInput(f"directions is {directions!r}; allowed: None, or a whole number from 1 to {n - 1}")
     homogeneous = np.block([[J + mass * np.outer(a, a), mass * a[:, None]], [mass * a[None], mass]])
     group = SE(n)

@@ -26,9 +26,12 @@ def is_traced(value: Any) -> bool:
 
 def array(value: Any) -> Array:
     """`value` as an array of doubles. It compiles nothing, whereas `jnp.asarray` compiles a copy for every shape."""
-    if any(isinstance(leaf, Array) for leaf in jax.tree.leaves(value)):
-        return jnp.asarray(value, float)
-    placed: Array = jax.device_put(np.asarray(value, float))
+    try:
+        if any(isinstance(leaf, Array) for leaf in jax.tree.leaves(value)):
+            return jnp.asarray(value, float)
+        placed: Array = jax.device_put(np.asarray(value, float))
+    except (TypeError, ValueError, OverflowError) as fault:
+        raise InvalidInput(f"{show(value)} was given; allowed: real numbers") from fault
     return placed
 
 

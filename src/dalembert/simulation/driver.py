@@ -23,11 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..errors import InvalidInput, NumericalFailure, UnknownName
+from ..errors import InvalidInput, NumericalFailure, require_name
 from ..integrators import OK, Integrator, require_arguments, require_state
 from ..kernels import Backend, NoteReader, Progress, RecordsTooLarge, RunResult, evaluate, make_problem, run_problem
 from ..mechanics import MechanicalSystem, State
-from ..numerics import array, finite, is_traced, positive_int
+from ..numerics import array, finite, is_traced, positive_int, require_function
 from .events import (
     Event,
     EventMonitor,
@@ -95,6 +95,7 @@ def simulate(
     """
     given = state.last if isinstance(state, Run) else state
     require_arguments(system, integrator, given, step)
+    require_function("tangents", tangents, "s -> (system, state, step)")
     begin = given if t0 is None else given._replace(t=array(finite("t0", t0)))
     require_state(system, begin, step)
     begin_time = begin.t if is_traced(begin.t) else float(begin.t)
@@ -223,8 +224,8 @@ def _make_schedule(
     """Return the schedule of a run from t0; where steps vary, the times of steps and their number are not known."""
     count = count_steps(step, steps, t_end, t0, variable=integrator.variable_step)
     positive_int("save_every", save_every)
-    if backend not in BACKENDS:
-        raise UnknownName("backend", backend, BACKENDS)
+    require_name("backend", backend, BACKENDS)
+    require_function("progress", progress, "(done, total)")
     last = t_end if integrator.variable_step and steps is None else None
     if integrator.variable_step and (callable(controls) or (controls is not None and last is not None)):
         raise InvalidInput(
@@ -239,7 +240,7 @@ def _make_schedule(
 def _check_events(
     events: Sequence[Event], system: MechanicalSystem, state: State, step: Any, tangents: Any = None
 ) -> tuple[Event, ...]:
-    if not events:
+    if isinstance(events, Sequence) and not events:
         return ()
     if tangents is not None or is_traced((system, state, step)):
         raise InvalidInput(

@@ -19,10 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..errors import InvalidInput, UnknownName
+from ..errors import InvalidInput, require_name
 from ..integrators import OK, Integrator
 from ..kernels import Backend, make_problem, run_problem
 from ..mechanics import Driven, MechanicalSystem, State
+from ..numerics import finite, require_instance
 from .loop import Constants, LoopState, RunKernel, run_kernel, update_peaks
 from .results import Crossings, Numbers, Record
 
@@ -55,12 +56,10 @@ class Quantity:
     value: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in QUANTITIES:
-            raise UnknownName("quantity", self.kind, QUANTITIES)
+        require_name("quantity", self.kind, QUANTITIES)
         if not isinstance(self.index, tuple) or not all(isinstance(k, int) for k in self.index):
             raise InvalidInput(f"the index of a quantity is {self.index!r}; allowed: a tuple of whole numbers, as (1,)")
-        if not np.isfinite(self.value):
-            raise InvalidInput(f"the value of an event is {self.value}; allowed: a finite number")
+        finite("the value of an event", self.value)
 
     def __call__(self, system: MechanicalSystem, state: State, angles: Array) -> Any:
         found = self._all_components(system, state, angles)
@@ -116,11 +115,11 @@ class Event:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise InvalidInput(f"an event needs a function(t, g, xi, p); given {self.function!r}")
-        if "/" in self.name:
+        if not isinstance(self.name, str) or "/" in self.name:
             raise InvalidInput(
                 f"the name of an event is {self.name!r}; allowed: text without '/', for files have columns of that name"
             )
-        if self.direction not in (-1, 0, 1):
+        if not isinstance(self.direction, int) or self.direction not in (-1, 0, 1):
             raise InvalidInput(f"direction is {self.direction!r}; allowed: 1 (upwards), -1 (downwards), 0 (both)")
 
     def value(self, system: MechanicalSystem, state: State, angles: Array) -> Array:
@@ -138,10 +137,9 @@ def parameters(system: MechanicalSystem) -> Any:
 
 def check_events(events: Sequence[Event], system: MechanicalSystem, state: State) -> tuple[Event, ...]:
     """Return the events, each with its own name, checked on one state."""
-    given = (events,) if isinstance(events, Event) else tuple(events)
+    given = (events,) if isinstance(events, Event) else tuple(events) if isinstance(events, Sequence) else (events,)
     for event in given:
-        if not isinstance(event, Event):
-            raise InvalidInput(f"events are {given!r}; allowed: a list of dalembert.Event")
+        require_instance("an event", event, Event, "a list of dalembert.Event")
     found = tuple(replace(event, name=event.name or f"event {k}") for k, event in enumerate(given))
     names = [event.name for event in found]
     if len(set(names)) < len(names):

@@ -18,7 +18,7 @@ from jax import Array
 from ..errors import InvalidInput
 from ..integrators import NOT_FINITE, OK, Integrator, call_method
 from ..mechanics import Input, MechanicalSystem, State
-from ..numerics import array, finite, is_traced, not_zero, positive_int, read_reals, show
+from ..numerics import array, call_own, finite, is_traced, not_zero, positive_int, read_reals, show
 from .results import Record
 
 BACKENDS = ("auto", "llvm", "cuda", "xla")
@@ -63,7 +63,7 @@ def held_controls(controls: Any, t0: Any, step: Any, steps: int, inputs: tuple[I
     if controls is None:
         return None
     if callable(controls):
-        controls = jax.vmap(controls)(t0 + step * (jnp.arange(steps) + 0.5))
+        controls = call_own("controls(t)", jax.vmap(controls), t0 + step * (jnp.arange(steps) + 0.5))
     rows = inputs is not None and isinstance(controls, list | tuple)
     held = _reals(controls) if rows else jax.tree.map(_reals, controls)
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(held)}

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from ..analysis.branches import largest_step
-from ..errors import InvalidInput, UnknownName, WriteFailure, made_by
+from ..errors import InvalidInput, UnknownName, WriteFailure, made_by, require_name
 from ..io.atomic import atomic_path, flush_to_disk, output_lock
 from ..io.config import parse_job, read_config, to_toml
 from ..io.dataset import Arrays, checksum, checksum_attributes, require_writable
@@ -106,14 +106,15 @@ def sweep(
     update(value, system, state, h)) of JAX functions: they run in the kernel at every good step, and only their last
     values are kept. Ctrl-C ends the sweep with what is done, `interrupted=True`.
     """
-    if executor not in EXECUTORS:
-        raise UnknownName("executor", executor, EXECUTORS)
+    require_name("executor", executor, EXECUTORS)
     if scheduler is not None and executor != "dask":
         raise InvalidInput(
             f"--scheduler is the address of a Dask cluster; the executor is {executor}: give --executor dask"
         )
     if isinstance(config, str | Path):
         folder, config = Path(config).parent, read_config(config)
+    if not isinstance(config, Mapping) or not isinstance(folder, str | Path):
+        raise InvalidInput(f"config is {config!r} in the folder {folder!r}; allowed: a TOML file, or its sections")
     if resume and not isinstance(out, str | Path):
         raise InvalidInput("resume needs out: the store that is to be finished")
     path = Path(out) if isinstance(out, str | Path) else None
