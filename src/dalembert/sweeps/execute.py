@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from ..analysis.branches import largest_step
-from ..errors import InvalidInput, UnknownName, WriteFailure, made_by, require_name
+from ..errors import InvalidInput, WriteFailure, made_by, require_name
 from ..io.atomic import atomic_path, flush_to_disk, output_lock
 from ..io.config import parse_job, read_config, to_toml
 from ..io.dataset import Arrays, checksum, checksum_attributes, require_writable
