@@ -7,6 +7,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import dalembert as da
 
@@ -149,6 +150,13 @@ SYSTEMS = {
 def case(name: str):
     """(system, state) of the registry, the same objects every time."""
     return SYSTEMS[name]()
+
+
+def sampled(cases):
+    """The cases of a long family: the first in the fast tests, the others in `make verify`."""
+    first, *others = cases
+    values = [case if isinstance(case, tuple) else (case,) for case in others]
+    return [first, *(pytest.param(*value, marks=pytest.mark.heavy) for value in values)]
 
 
 def flow(integrator, system, state, h, n):

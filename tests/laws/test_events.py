@@ -4,6 +4,9 @@ the method.
 
 from __future__ import annotations
 
+import os
+import shutil
+
 import jax
 import numpy as np
 import pytest
@@ -11,8 +14,6 @@ from registry import case, gap
 
 import dalembert as da
 from dalembert.kernels import cuda
-from dalembert.kernels import cuda as csource
-from dalembert.kernels import execute as kernels_run
 from dalembert.kernels.llvm import NativeSession
 from dalembert.kernels.problem import Buffers, make_layout
 
@@ -96,18 +97,18 @@ def test_the_portable_backend_finds_the_same_events():
     assert native.stopped_by == portable.stopped_by and len(native.t) == len(portable.t)
 
 
-@pytest.mark.heavy
+@pytest.mark.skipif(shutil.which(os.environ.get("CC", "cc")) is None, reason="no C compiler")
 def test_the_c_of_the_gpu_finds_the_same_events_bit_for_bit(monkeypatch):
     """Compiled here by the C compiler: watching, locating, stopping and starting again are all programs of the
     backend.
     """
 
-    def emulated(described):
-        lowered = described.lower()
-        function = cuda.compile_for_cpu(csource.cuda_source(lowered.program, make_layout(described, lowered)))
+    def emulated(described, lowered):
+        function = cuda.compile_for_cpu(cuda.cuda_source(lowered.program, make_layout(described, lowered)))
         return NativeSession("cuda", function, Buffers(described, lowered, 1), 1, 1)
 
-    monkeypatch.setattr(kernels_run, "_cuda_session", emulated)
+    monkeypatch.setattr(cuda, "has_gpu", lambda: True)
+    monkeypatch.setattr(cuda, "CudaSession", emulated)
     (system, state), method = case("particle"), METHODS["particle"]
     members = [system.state(state.g, state.xi * scale) for scale in (1.0, 0.6, 1.3, 0.2, 0.3)]
     options = {"step": 0.1, "steps": 60, "save_every": 7, "events": events("particle")}

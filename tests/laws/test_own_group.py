@@ -26,7 +26,7 @@ METHODS = [
     da.integrators.DormandPrince(1e-12),
 ]
 GROUPS = [Heisenberg(), SU2(), SU2() * da.Euclidean(1)]
-SLOW = [*((method, GROUPS[2]) for method in METHODS), (METHODS[0], GROUPS[1])]  # the last is too large for native code
+SLOW = [*((method, GROUPS[2]) for method in METHODS), *((METHODS[k], GROUPS[1]) for k in (0, 2))]  # large programs
 PAIRS = [
     pytest.param(method, group, marks=[pytest.mark.heavy] * ((method, group) in SLOW), id=f"{method.name}-{group}")
     for method in METHODS

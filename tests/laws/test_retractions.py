@@ -14,7 +14,10 @@ from dalembert.groups import SE2, SE3, SO2, SO3, Cayley, Euclidean, Exponential,
 
 GROUPS = [Euclidean(3), SO2(), SO3(), SE2(), SE3(), SOn(4), SEn(4), SO2() * Euclidean(2) * SE2(), Heisenberg(), SU2()]
 RETRACTIONS = [Exponential(), Cayley()]
-over_groups = pytest.mark.parametrize("group", GROUPS, ids=str)
+SLOW = (SEn(4), SU2())  # half a minute of compilation; SO(4), SE(3) and Heisenberg's group are like them
+over_groups = pytest.mark.parametrize(
+    "group", [pytest.param(group, marks=[pytest.mark.heavy] * (group in SLOW)) for group in GROUPS], ids=str
+)
 over_retractions = pytest.mark.parametrize("retraction", RETRACTIONS, ids=lambda retraction: type(retraction).__name__)
 
 

@@ -10,7 +10,7 @@ from functools import cache
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from registry import case, gap
+from registry import case, gap, sampled
 
 import dalembert as da
 from dalembert.integrators.composition import PACES
@@ -136,9 +136,8 @@ ORDERS = [
 ]
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("pace", PACES)
-@pytest.mark.parametrize("base, p, eps", ORDERS, ids=lambda x: getattr(x, "name", str(x)))
+@pytest.mark.parametrize("pace", sampled(PACES))
+@pytest.mark.parametrize("base, p, eps", sampled(ORDERS), ids=lambda x: getattr(x, "name", str(x)))
 def test_the_order_on_a_group(pace, base, p, eps):
     assert order(da.Adaptive(pace, base), "heavy_suslov", eps, round(1.6 / eps)) == pytest.approx(p, abs=0.35)
 
@@ -155,7 +154,6 @@ def test_every_system_goes_back(key, pace):
     assert da.analysis.reversibility(system, da.Adaptive(pace), state, step=0.05, steps=40) < 1e-11
 
 
-@pytest.mark.heavy
 def test_a_pace_that_becomes_infinite_ends_the_run():
     """The knife edge turns across the slope, where nothing pulls it: "acceleration" has no value there, and rho falls
     below 0.
@@ -166,7 +164,6 @@ def test_a_pace_that_becomes_infinite_ends_the_run():
 
 
 # -- what it is worth -------------------------------------------------------------------------------------------------
-@pytest.mark.heavy
 def test_the_energy_does_not_drift_where_that_of_a_plain_controller_does():
     """200 000 steps, 350 close approaches: the same sizes without symmetry drift linearly, equal steps of the same
     number are lost.
@@ -184,7 +181,6 @@ def test_the_energy_does_not_drift_where_that_of_a_plain_controller_does():
     assert drift(da.LagrangeDAlembert(), end / 200_000)[1] > 1000 * error
 
 
-@pytest.mark.heavy
 def test_exact_energy_stays_exact():
     system, state = approach()
     method = da.Adaptive(period, da.DiscreteGradient())

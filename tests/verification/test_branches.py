@@ -136,7 +136,6 @@ def test_the_sleighs_cubic():
     assert np.abs(np.sort_complex(tangents) - np.sort_complex(expected)).max() < 1e-10
 
 
-@pytest.mark.heavy
 def test_total_degree_and_monodromy_find_the_same_fibre():
     rational: RationalMap = algebraic_map(generic(), CAYLEY).rational
     base, start = rational._monodromy(np.random.default_rng(3))
@@ -166,7 +165,6 @@ def test_moser_veselov_branches_do_not_depend_on_the_retraction():
     assert gaps.min(1).max() < 1e-12
 
 
-@pytest.mark.heavy
 def test_other_methods_give_real_branches_in_a_box():
     method = da.EulerPoincareSuslov("retraction", da.Exponential())
     found = branches(generic(), method, M_GENERIC, 0.015)

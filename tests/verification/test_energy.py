@@ -162,7 +162,6 @@ def test_an_iteration_that_no_longer_closes_in_has_ended():
     assert bool(found[1e-10].converged) and not bool(found[1e-3].converged)
 
 
-@pytest.mark.heavy
 def test_polynomial_potentials_are_exact_for_the_average_too():
     """V of degree 4 along a segment, Gauss' rule of 4 points: exact to degree 8."""
     system, state = chaos(2)
@@ -209,7 +208,6 @@ def test_forces_do_their_work_at_the_middle():
     assert np.log2(errors[0] / errors[1]) == pytest.approx(2.0, abs=0.2)
 
 
-@pytest.mark.heavy
 def test_a_body_at_rest_in_equilibrium_stays():
     system = da.models.nonholonomic_particle("harmonic")
     run = da.simulate(system, da.DiscreteGradient(), system.state([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]), step=0.1, steps=10)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from registry import case
+from registry import case, sampled
 from scipy.integrate import solve_ivp
 from scipy.optimize import brentq
 
@@ -111,9 +111,8 @@ CASES = [
 ]
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize(
-    "key, quantity, method, order", CASES, ids=lambda value: getattr(value, "name", str(value))[:24]
+    "key, quantity, method, order", sampled(CASES), ids=lambda value: getattr(value, "name", str(value))[:24]
 )
 def test_event_times_have_the_order_of_the_method(key, quantity, method, order):
     system, state = case(key)

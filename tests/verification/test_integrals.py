@@ -262,7 +262,6 @@ def test_balanced_bodies():
     assert abs(np.linalg.norm(points[7] - centre) - abs(V1 / np.sin(turn))) < 1e-12
 
 
-@pytest.mark.heavy
 def test_the_naive_constraint_makes_the_balanced_sleigh_spiral():
     """(7.9) with a = 0: the turns stay equal and every chord is cos(dtheta) times the last one, a logarithmic spiral
     (footnote 5).
@@ -292,7 +291,6 @@ def test_no_energy_like_integral_for_a_generic_tensor():
         assert np.abs(scattering(da.models.suslov(inertia), CAYLEY, sizes).gain).max() < 1e-12
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize(("I11", "I22", "I13", "I23"), [(3.0, 4.0, 1.0, 0.5), (2.0, 5.0, 1.0, -0.7)])
 def test_the_gain_of_the_limits(I11, I22, I13, I23):
     """a_+/a_- - 1 = -(pi/16) I13 I23 (I22 - I11) e^2/(I11 I22)^(5/2) + ..., e = h^2 E_c of the limit: found by fitting,
@@ -307,7 +305,6 @@ def test_the_gain_of_the_limits(I11, I22, I13, I23):
     assert abs(found.exponent - 4) < 0.1
 
 
-@pytest.mark.heavy
 def test_the_number_of_images_grows_exponentially():
     """Remark 7.2: 4^k (Suslov) and 3^k (sleigh) distinct images after k steps: no closed form of Veselov's integrable
     kind.

@@ -4,6 +4,8 @@ continuous side.
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -282,7 +284,6 @@ def test_appell_hamel():
 
 
 # -- the exact discrete constraint ------------------------------------------------------------------------------------
-@pytest.mark.heavy
 @pytest.mark.parametrize("node, order", [(0.5, 2), (0.0, 1)])
 def test_distance_from_the_exact_discrete_constraint(node, order):
     """Remark 5.4: D_d of the node 1/2 is within O(h^3) of D_d^E, others within O(h^2)."""
@@ -293,7 +294,6 @@ def test_distance_from_the_exact_discrete_constraint(node, order):
     assert measured.order == pytest.approx(order, abs=0.1), measured
 
 
-@pytest.mark.heavy
 def test_shooting_decides_membership():
     """A pair joined by the motion is in D_d^E, with the velocity that joins it; a pair of the midpoint D_d is off by
     O(h^2).
@@ -353,6 +353,19 @@ def test_the_exact_discrete_constraint_as_a_discretisation():
     )
     da.mechanics.check_discretisation(pair)
     assert constraint_order(pair, state, steps=(0.1, 0.05)).order == np.inf
+
+
+def test_the_exact_discrete_constraint_has_a_slope():
+    """phi vanishes on the motion, and z enters it as z/h: by differentiating through the shooting."""
+    system, state = rn.particle()
+    end = jnp.asarray(da.models.exact_particle(H, state.g, state.xi)[0])
+    phi = partial(ExactConstraint(), 0.0, state.g, h=H, system=system)
+    value, slope = jax.jit(lambda g1: jax.jvp(phi, (g1,), (jnp.array([0.0, 0.0, 1.0]),)))(end)
+    assert largest(value) < 1e-13 and float(slope[0]) == pytest.approx(1 / H, rel=0.05)
+
+
+def test_the_exact_motion_by_its_series():
+    system, state = rn.particle()
     q, v = jax.jit(lambda: exact_motion(system, 0.0, state.g, state.xi, 1.0, 2))()
     expected = da.models.exact_particle(1.0, state.g, state.xi)
     np.testing.assert_allclose(q, expected[0], atol=1e-14)

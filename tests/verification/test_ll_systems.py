@@ -117,7 +117,6 @@ def test_the_sleigh_on_se_2_is_the_chaplygin_sleigh_and_its_tensor_is_that_of_po
         np.testing.assert_allclose(system.subspace, plane.subspace)
 
 
-@pytest.mark.heavy
 def test_the_motion_on_d_is_the_general_one():
     """xi' and the reaction by two small solves are those of the saddle of (Q, L, D), off d too."""
     system, state = case("heavy_suslov")

@@ -98,8 +98,10 @@ def relative_size(found: Polynomials, points: np.ndarray) -> float:
 
 @pytest.mark.parametrize(
     ("integrator", "degree", "printed", "reference"),
-    [(VESELOV, 4, printed_p4, (0, 0, 1)), (CAYLEY, 7, printed_q7, (0, 0, 7))],
-    ids=["p4", "q7"],
+    [
+        pytest.param(VESELOV, 4, printed_p4, (0, 0, 1), id="p4"),
+        pytest.param(CAYLEY, 7, printed_q7, (0, 0, 7), id="q7", marks=pytest.mark.heavy),
+    ],
 )
 def test_elimination_gives_the_corrected_polynomials(integrator, degree, printed, reference):
     A, B, p, q = 2.7, 4.1, 1.1, 0.6

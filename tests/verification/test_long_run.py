@@ -83,10 +83,6 @@ def quartic(members, h, t_end, saves=64):
     return run, np.asarray(run.energy_error())
 
 
-def rms(errors, k):
-    return float(np.sqrt(np.mean(errors[:, k] ** 2)))
-
-
 def test_the_quartic_starts_from_one_energy_for_any_angle_and_number_of_pairs():
     for n, energy in ((2, 0.5 * (1 + 0.36 + 0.09 + 2 + 1 + 0.45)), (3, 3.06), (5, None)):
         system = da.models.chaotic_quartic(n)
@@ -121,7 +117,7 @@ def test_the_random_walk_of_512_members(h, expected):
     run, errors = quartic(512, h, 1e4, saves=40)
     for k, value in zip((10, 20, 40), expected, strict=True):
         assert float(run.t[0, k]) == pytest.approx(250.0 * k)
-        assert rms(errors, k) == pytest.approx(value, rel=0.15)
+        assert np.sqrt(np.mean(errors[:, k] ** 2)) == pytest.approx(value, rel=0.15)
     drift = da.analysis.drift(run)
     assert drift.kind == "random walk"
     assert drift.rate * 100 == pytest.approx(expected[-1], rel=0.15)

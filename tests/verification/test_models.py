@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from newton import CONTROLS, PAIRS
+from registry import sampled
 from scipy.integrate import solve_ivp
 
 import dalembert as da
@@ -158,8 +159,7 @@ def coasting(name):
     return system, system.state(g, xi), {"angle": 0.3, "rate": 0.4, "spin": spin, **constants}
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("name", ["car", "snakeboard"])
+@pytest.mark.parametrize("name", sampled(["car", "snakeboard"]))
 def test_coasting(name):
     system, state, constants = coasting(name)
 

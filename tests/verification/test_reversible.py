@@ -236,7 +236,6 @@ def _speed_limit(t, q, v, p):
     return jnp.stack([v[0] ** 2 + v[1] ** 2 - (1.0 + q[2] ** 2)])
 
 
-@pytest.mark.heavy
 def test_a_constraint_that_is_not_linear_in_the_velocity():
     system = da.mechanics.NonlinearSystem(da.Euclidean(3), lambda t, q, v, p: 0.5 * v @ v - 0.5 * q @ q, _speed_limit)
     q = jnp.array([0.3, 0.5, -0.2])

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from registry import sampled
 from scipy.integrate import solve_ivp
 
 import dalembert as da
@@ -52,8 +53,9 @@ def test_a_car_comes_onto_a_winding_path_and_stays_on_it():
     assert float(trajectory.g[0][-1, 0, 2]) > 10.0  # it went along
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("path, start, tolerance", [(ring, [0.3, 2.6, 0.0], 1e-4), (wave, [0.4, 0.0, 0.8], 1e-4)])
+@pytest.mark.parametrize(
+    "path, start, tolerance", sampled([(ring, [0.3, 2.6, 0.0], 1e-4), (wave, [0.4, 0.0, 0.8], 1e-4)])
+)
 def test_a_unicycle_follows_paths(path, start, tolerance):
     _, off = drive(models.unicycle_on_path(models.unicycle(1.4, 0.6, 0.3), path), start, path, 1500)
     assert off[0] > 0.5 and off[1000:].max() < tolerance

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +16,8 @@ import pytest
 import zarr
 
 import dalembert as da
-from dalembert.sweeps.execute import LostCluster
+from dalembert.sweeps.execute import LostCluster, exact_curve
 
-pytestmark = pytest.mark.heavy
 CONFIG = """
 [system]
 name = "suslov"
@@ -68,6 +68,7 @@ def assert_same(store: Path, whole: Path) -> None:
     assert files(store) == files(whole)
 
 
+@pytest.mark.heavy
 def test_killed_in_the_middle_of_writes(sweeps, tmp_path):
     """SIGKILL as soon as a block has arrays but no mark yet, five times over."""
     file, whole = sweeps
@@ -94,6 +95,16 @@ def test_killed_in_the_middle_of_writes(sweeps, tmp_path):
     assert_same(store, whole)
 
 
+def test_a_block_whose_mark_is_lost_is_computed_again(sweeps, tmp_path):
+    file, whole = sweeps
+    store = shutil.copytree(whole, tmp_path / "a.zarr")
+    (store / "block_checksum" / "c" / "7").unlink()
+    (store / "status" / "c" / "7" / "0").write_bytes(b"torn")
+    resume(file, store)
+    assert_same(store, whole)
+
+
+@pytest.mark.heavy
 def test_stopped_by_ctrl_c(sweeps, tmp_path):
     file, whole = sweeps
     store = tmp_path / "a.zarr"
@@ -108,6 +119,7 @@ def test_stopped_by_ctrl_c(sweeps, tmp_path):
     assert_same(store, whole)
 
 
+@pytest.mark.heavy
 def test_a_disk_that_fills(sweeps, tmp_path):
     file, whole = sweeps
     disk = tmp_path / "disk"
@@ -130,6 +142,7 @@ def test_a_disk_that_fills(sweeps, tmp_path):
         subprocess.run(["umount", str(disk)], check=False)
 
 
+@pytest.mark.heavy
 def test_a_dask_worker_killed_in_the_middle_of_a_block(sweeps, tmp_path):
     distributed = pytest.importorskip("distributed")
     file, whole = sweeps
@@ -151,6 +164,7 @@ def test_a_dask_worker_killed_in_the_middle_of_a_block(sweeps, tmp_path):
     assert_same(store, whole)
 
 
+@pytest.mark.heavy
 def test_a_lost_scheduler(sweeps, tmp_path):
     pytest.importorskip("distributed")
     file, whole = sweeps
@@ -192,10 +206,16 @@ def test_a_lost_scheduler(sweeps, tmp_path):
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+def test_the_threshold_of_a_map_is_a_curve_of_constant_step_times_root_of_energy(tmp_path):
+    (tmp_path / "a.toml").write_text(CONFIG.format(steps=10, rows=3))
+    data = da.sweep(tmp_path / "a.toml").dataset()
+    steps, energies, _ = exact_curve(data, "status", "run_step", "initial_energy")
+    assert len(steps) > 1 and np.ptp(steps * np.sqrt(energies)) < 1e-6 * steps[0] * np.sqrt(energies[0])
+
+
+@pytest.mark.heavy
 def test_the_suslov_map_fails_exactly_beyond_its_threshold(tmp_path):
     """All 8000 members of the gallery's failure map lie on the right side of the exact curve."""
-    from dalembert.sweeps.execute import exact_curve
-
     data = da.sweep(EXAMPLES / "sweep-suslov.toml").dataset()
     steps, energies, _ = exact_curve(data, "status", "run_step", "initial_energy")
     constant = float(np.median(steps * np.sqrt(energies)))
@@ -208,10 +228,11 @@ def test_the_suslov_map_fails_exactly_beyond_its_threshold(tmp_path):
     assert np.array_equal(failed, beyond) and 0 < failed.sum() < failed.size
 
 
+@pytest.mark.heavy
 def test_the_sleigh_turns_by_the_exact_angle():
     data = da.sweep(EXAMPLES / "sweep-sleigh.toml").dataset()
     exact = [
-        [da.models.sleigh.total_turning(1.0, float(j), float(a)) for j in data.system_inertia] for a in data.system_a
+        [da.models.total_turning(1.0, float(j), float(a)) for j in data.system_inertia] for a in data.system_a
     ]
     error = np.abs(np.asarray(data.final_angle)[..., 0] / exact - 1)
     print(f"turning angles are within {error.max():.3g} of (pi/a) sqrt((J + m a^2)/m)")
