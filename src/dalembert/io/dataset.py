@@ -572,8 +572,9 @@ def load_run(
         group, theirs = fields["system"].group, dataset.attrs.get("group", "")
         if theirs not in ("", str(group)):
             raise InvalidInput(f"{path} holds a run on {theirs}, but configurations of the given system are in {group}")
-        states = {name: fields[name] for name in ("records", "events") if name in fields}
-        return Run(**fields | in_group(group, states))
+        fields["records"] = in_group(group, fields["records"])
+        fields["events"] = {name: in_group(group, found) for name, found in fields.get("events", {}).items()}
+        return Run(**fields)
     except InvalidInput:
         raise
     except Exception as fault:  # a description that dalembert did not write can fail in any way
