@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 try:
@@ -40,25 +40,39 @@ def atomic_path(path: Path, size: int = 0) -> Iterator[Path]:
         if path.is_dir():  # a Zarr folder: `os.replace` takes the place of an empty folder only
             os.rename(path, old)
         os.replace(temporary, path)
-        flush_to_disk(path.parent)
+        with suppress(OSError):  # the file is there, and there are disks that cannot flush a folder
+            flush_to_disk(path.parent)
     except (OSError, RuntimeError) as fault:  # HDF5 raises either when a disk is full
-        if folder is not None and old.exists() and not path.exists():
-            os.rename(old, path)
+        if folder is not None:
+            _restore(old, path)
         why = os.strerror(fault.errno) if isinstance(fault, OSError) and fault.errno else str(fault)
         before = f"the {path.name} of before is as it was" if os.path.exists(path) else f"there is no {path.name}"
         raise WriteFailure(f"could not write {path}: {why}; {before}") from fault
     finally:
         if folder is not None and handle is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(handle)
+            try:
+                _restore(old, path)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(handle)
+
+
+def _restore(old: Path, path: Path) -> None:
+    """Put back what `path` was, if it is not there: a Ctrl-C or a fault came between two renames."""
+    if os.path.exists(old) and not os.path.exists(path):
+        os.rename(old, path)
 
 
 def _make_part(path: Path) -> tuple[Path, int]:
     """A folder for a file that is being written, locked as long as its writer lives."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name[:100]}-", suffix=PART_SUFFIX, dir=path.parent))
-        if (handle := _lock(folder)) is not None:
-            return folder, handle  # or else another writer has just taken it for a leftover
+        try:
+            if (handle := _lock(folder)) is not None:
+                return folder, handle  # or else another writer has just taken it for a leftover
+        except BaseException:
+            os.rmdir(folder)
+            raise
 
 
 def _lock(path: Path, flags: int = os.O_RDONLY) -> int | None:

@@ -524,7 +524,7 @@ def _tangency(system: MechanicalSystem, t: Scalar, g: Element) -> tuple[Array, A
     return tangency(system.group, system.phi, t, g)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def _traced_once(function: Callable[..., Array], words: str, kinds: str = "iuf") -> Callable[..., Array]:
     """The function as one call: a step differentiates a Lagrangian thirty times, but JAX then traces it once."""
     return jax.jit(wraps(function)(partial(own_value, words, function, kinds=kinds)))
