@@ -206,15 +206,18 @@ def test_the_example_of_one_is_a_skate_on_a_slope():
         ("def make():\n    return 1 / 0", r"mine.py, line 2, in make: ZeroDivisionError.*\n    return 1 / 0"),
         ("import sys\nsys.exit(3)", "line 2, in <module>: SystemExit"),
         ("import not_there", "line 1, in <module>: ModuleNotFoundError"),
-        ("import dalembert as da\nmake = lambda: da.System(da.Euclidean(1), lambda t, q, v, p: v)", "one number"),
+        (
+            "import dalembert as da\nmake = lambda: da.System(da.Euclidean(1), lambda t, q, v, p: v)",
+            r"gave shape \(1,\)",
+        ),
         (
             "import dalembert as da\nmake = lambda: da.System(da.Euclidean(1), lambda t, q, v: 0.5 * v @ v)",
-            "4 were given",
+            "but it takes",
         ),
         (
             "import dalembert as da\nmake = lambda: da.System(da.Euclidean(1), lambda t, q, v, p: v @ v,\n"
             "    force=lambda t, q, v, u, p: nowhere)",
-            "line 3, in <lambda>: NameError",
+            "NameError: name 'nowhere' is not defined",
         ),
     ],
 )

@@ -12,7 +12,6 @@ import inspect
 import json
 import math
 import os
-import reprlib
 import sys
 import tomllib
 import traceback
@@ -33,7 +32,7 @@ from ..integrators import METHODS, Integrator, Method
 from ..kernels import has_gpu
 from ..mechanics import MechanicalSystem, State
 from ..models import MODELS, Model
-from ..numerics import is_traced
+from ..numerics import is_traced, show
 from ..simulation import (
     BACKENDS,
     QUANTITIES,
@@ -58,8 +57,6 @@ MAX_BYTES = 1 << 23
 """The size of the largest file that is read as a configuration."""
 MAX_DEPTH = 16
 """How deep lists and tables may stand in each other."""
-_SHORT = reprlib.Repr()  # values in messages
-_SHORT.maxstring = 60
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ class Kind:
         if self.names and isinstance(value, str) and value not in self.names:
             raise UnknownName(key if section != "event" else f"{key} of an event", value, self.names)
         if not self.accepts(value):
-            raise InvalidInput(f"{key} is {_SHORT.repr(value)} in [{section}]; allowed: {self.words}")
+            raise InvalidInput(f"{key} is {show(value)} in [{section}]; allowed: {self.words}")
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
@@ -87,8 +84,8 @@ def _shape(value: Any) -> tuple[int, ...] | None:
     return None if inner is None else (len(value), *inner)
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_whole(*values: Any) -> bool:
+    return all(isinstance(value, int) and not isinstance(value, bool) for value in values)
 
 
 def _one_of(names: Collection[str]) -> Kind:
@@ -101,37 +98,21 @@ FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 WHOLE = Kind("a whole number", _is_whole)
 COUNT = Kind("a whole number of at least 1", lambda value: _is_whole(value) and value > 0)
 NUMBER = Kind("a finite number", lambda value: _shape(value) == ())
+STEP = Kind(
+    "any finite number but 0 (negative steps go back in time)", lambda value: value != 0 and _shape(value) == ()
+)
 ARRAY = Kind("a number, or numbers in rows of one length (not ragged)", lambda value: _shape(value) is not None)
 VECTOR = Kind("a list of numbers", lambda value: len(_shape(value) or ()) == 1)
 POINT = Kind("a list of numbers, or a table of coordinates", lambda value: isinstance(value, list | dict))
-STEP = Kind(
-    "any finite number but 0 (negative steps go back in time)", lambda value: _shape(value) == () and value != 0
-)
-INDEX = Kind(
-    "a whole number, or a list of these",
-    lambda value: all(map(_is_whole, value if isinstance(value, list) else [value])),
-)
-
+INDEX = Kind("a whole number, or a list of these", lambda v: _is_whole(*v) if isinstance(v, list) else _is_whole(v))
+BACKEND, QUANTITY, DIRECTION = map(_one_of, (BACKENDS, QUANTITIES, EVENT_DIRECTIONS))
 SCHEMA: dict[str, dict[str, Kind]] = {
     "system": {"name": TEXT, "python": TEXT},  # and the parameters of the model, see `parameter_kinds`
     "method": {"name": TEXT},
     "initial": {"configuration": POINT, "velocity": VECTOR, "momentum": VECTOR},
-    "run": {
-        "step": STEP,
-        "steps": COUNT,
-        "t_end": NUMBER,
-        "t0": NUMBER,
-        "save_every": COUNT,
-        "backend": _one_of(BACKENDS),
-    },
-    "event": {
-        "quantity": _one_of(QUANTITIES),
-        "index": INDEX,
-        "value": NUMBER,
-        "direction": _one_of(EVENT_DIRECTIONS),
-        "stop": FLAG,
-        "name": TEXT,
-    },
+    "run": {"step": STEP, "steps": COUNT, "t_end": NUMBER, "t0": NUMBER, "save_every": COUNT, "backend": BACKEND},
+    "event": {"quantity": QUANTITY, "index": INDEX, "value": NUMBER, "direction": DIRECTION}
+    | {"stop": FLAG, "name": TEXT},
 }
 """The keys of every section. All that is read from a file, from `--set` or from the studio passes through it."""
 
@@ -150,13 +131,9 @@ def _kind_of(hint: Any, default: Any) -> Kind:
     parts = {part for part in get_args(hint) or (hint,) if get_origin(part) is not Callable} - {NoneType}
     if jax.Array in parts:
         return ARRAY
-    known = {
-        frozenset({str}): TEXT,
-        frozenset({int}): WHOLE,
-        frozenset({float}): NUMBER,
-        frozenset({int, float}): NUMBER,
-    }
-    return known.get(frozenset(parts), TEXT if isinstance(default, str) and int not in parts else ANYTHING)
+    known = {"str": TEXT, "int": WHOLE, "float": NUMBER, "float int": NUMBER}
+    name = " ".join(sorted(getattr(part, "__name__", "?") for part in parts))
+    return known.get(name, TEXT if isinstance(default, str) and int not in parts else ANYTHING)
 
 
 def read_value(value: Any, *place: str) -> Any:
@@ -183,7 +160,7 @@ def read_value(value: Any, *place: str) -> Any:
         raise InvalidInput(f"{where} has a character 0 in its text, which no name has")
     if isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise InvalidInput(f"{where} has {_SHORT.repr(value)}; allowed: finite numbers, text, true, false, lists, tables")
+    raise InvalidInput(f"{where} has {show(value)}; allowed: finite numbers, text, true, false, lists, tables")
 
 
 def to_toml(config: Mapping[str, Any]) -> str:
@@ -290,13 +267,13 @@ def apply_settings(config: Mapping[str, Any], settings: Sequence[str]) -> dict[s
         place, equals, text = setting.partition("=")
         path = [part.strip() for part in place.split(".")]
         if not equals or len(path) < 2 or not all(path):
-            raise InvalidInput(f"--set {_SHORT.repr(setting)}; allowed: section.key=value, such as run.step=0.01")
+            raise InvalidInput(f"--set {show(setting)}; allowed: section.key=value, such as run.step=0.01")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text.strip()
         except (RecursionError, ValueError) as fault:
-            raise InvalidInput(f"--set {_SHORT.repr(setting)} is no value in TOML: {fault}") from fault
+            raise InvalidInput(f"--set {show(setting)} is no value in TOML: {fault}") from fault
         section = result.setdefault(path[0], {})
         if path[1] in ("name", "python") and isinstance(section, dict) and section.get(path[1]) != value:
             section.clear()
@@ -310,9 +287,9 @@ def set_value(config: dict[str, Any], path: Sequence[str], value: Any) -> None:
     for k, key in enumerate(path):
         name = ".".join(path)
         if isinstance(holder, list) and not (key.isdecimal() and len(key) < 9 and int(key) < len(holder)):
-            raise InvalidInput(f"{name}: {key} is no place in {_SHORT.repr(holder)}; allowed: 0 to {len(holder) - 1}")
+            raise InvalidInput(f"{name}: {key} is no place in {show(holder)}; allowed: 0 to {len(holder) - 1}")
         if not isinstance(holder, list | dict):
-            raise InvalidInput(f"{name}: {'.'.join(path[:k])} is {_SHORT.repr(holder)}, which has no part {key}")
+            raise InvalidInput(f"{name}: {'.'.join(path[:k])} is {show(holder)}, which has no part {key}")
         place: Any = int(key) if isinstance(holder, list) else key
         if k == len(path) - 1:
             holder[place] = value
@@ -399,7 +376,7 @@ def _section(config: Mapping[str, Any], name: str) -> Section:
         raise InvalidInput(f"the section [{name}] is missing; a configuration has {known}")
     section = config[name]
     if not isinstance(section, Mapping):
-        raise InvalidInput(f"[{name}] must be a section of key = value lines; given {_SHORT.repr(section)}")
+        raise InvalidInput(f"[{name}] must be a section of key = value lines; given {show(section)}")
     return section
 
 
@@ -442,7 +419,7 @@ def _build(kind: str, section: Section, registry: Mapping[str, Any]) -> Any:
     except InvalidInput:
         raise
     except (TypeError, ValueError, ArithmeticError) as fault:
-        raise InvalidInput(f"'{entry.name}' cannot be built from {_SHORT.repr(given)}: {fault}") from fault
+        raise InvalidInput(f"'{entry.name}' cannot be built from {show(given)}: {fault}") from fault
 
 
 def build_state(system: MechanicalSystem, initial: Section, run: Section) -> State:
@@ -455,7 +432,7 @@ def build_state(system: MechanicalSystem, initial: Section, run: Section) -> Sta
 def parse_events(tables: Any, system: MechanicalSystem, state: State) -> tuple[Event, ...]:
     """The events of the tables [[event]], checked on the system: quantities of the motion and the values they pass."""
     if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
-        given = _SHORT.repr(tables)
+        given = show(tables)
         raise InvalidInput(f"events are tables [[event]] of key = value lines, with two brackets; given {given}")
     return check_events([_parse_event(table) for table in tables], system, state)
 
@@ -483,15 +460,13 @@ def load_user_system(reference: Any, folder: Path, parameters: Section) -> tuple
     """The system that "file.py:function" makes of the parameters, and the file."""
     name, _, attribute = str(reference).rpartition(":")
     if not isinstance(reference, str) or not name or not attribute.isidentifier():
-        raise InvalidInput(
-            f'python is {_SHORT.repr(reference)}; allowed: "file.py:function", such as "mysystem.py:make"'
-        )
+        raise InvalidInput(f'python is {show(reference)}; allowed: "file.py:function", such as "mysystem.py:make"')
     path = (folder / name).resolve()
     with locate_errors(path):
         make = load_function(path, attribute)
         _require_parameters(make, f"{path.name}:{attribute}", parameters)
         system = make(**parameters)
-        _require_system(system, f"{path.name}:{attribute}", path)
+        _require_system(system, f"{path.name}:{attribute}")
     return system, path
 
 
@@ -500,13 +475,13 @@ def locate_errors(path: Path) -> Iterator[None]:
     """Turn what a user's file raises, now or when its functions are traced, into a message with the line at fault."""
     try:
         yield
-    except InvalidInput:
-        raise
     except (Exception, SystemExit) as fault:
-        message = explain_error(fault, path)
-        if message is None:
-            raise
-        raise InvalidInput(message) from fault
+        cause: BaseException | None = fault.__cause__ if isinstance(fault, InvalidInput) else fault
+        while cause is not None:
+            if message := explain_error(cause, path):
+                raise InvalidInput(message) from fault
+            cause = cause.__cause__
+        raise
 
 
 def explain_error(fault: BaseException, path: Path) -> str | None:
@@ -554,7 +529,7 @@ def _require_parameters(make: Callable[..., Any], name: str, given: Section) -> 
         raise InvalidInput(f"{name} with the parameters of [system]: {fault}") from fault
 
 
-def _require_system(system: Any, name: str, path: Path) -> None:
+def _require_system(system: Any, name: str) -> None:
     """Refuse what is no system, or one whose functions have the wrong shapes."""
     if not isinstance(system, MechanicalSystem):
         raise InvalidInput(
@@ -562,23 +537,15 @@ def _require_system(system: Any, name: str, path: Path) -> None:
             + (": is there a return at its end?" if system is None else "")
         )
     g, xi, t = system.group.identity(), jnp.zeros(system.group.dim), jnp.zeros(())
-    functions: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...] | None]] = {
-        "lagrangian(t, g, xi, p)": (system.L, (t, g, xi), ()),
-        "constraint(t, g, p)": (system.A, (t, g), None),
-        "drift(t, g, p)": (system.b, (t, g), None),
-        "holonomic(t, g, p)": (system.phi, (t, g), None),
-        "force(t, g, xi, u, p)": (lambda t, g, xi: system.F(t, g, xi, None), (t, g, xi), xi.shape),
-    }
-    for call, (function, point, wanted) in functions.items():
-        try:
-            shape = jax.eval_shape(function, *point).shape
-        except TypeError as fault:
-            if explain_error(fault, path) is not None:
-                raise
-            raise InvalidInput(f"{name}: {call}: {fault}") from fault  # such as the wrong number of arguments
-        if wanted is not None and shape != wanted:
-            what = f"{wanted[0]} numbers" if wanted else "one number"
-            raise InvalidInput(f"{name}: {call} gave an array of shape {shape}; allowed: {what}")
+    force = lambda t, g, xi: system.F(t, g, xi, None)
+    for function, *point in (
+        (system.L, t, g, xi),
+        (system.A, t, g),
+        (system.b, t, g),
+        (system.phi, t, g),
+        (force, t, g, xi),
+    ):
+        jax.eval_shape(function, *point)  # a system checks what its functions give
 
 
 OWN_SYSTEM = "own"
