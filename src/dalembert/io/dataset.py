@@ -52,6 +52,7 @@ MOVED_MODULES = {
     "ehresmann": "mechanics.distribution",
     "events": "simulation.events",
     "forces": "mechanics.forces",
+    "groups.euclidean": "groups.base",
     "groups.motions": "groups.se",
     "groups.product": "groups.base",
     "groups.rotations": "groups.so",

@@ -25,8 +25,21 @@ from .checks import (
     show,
     vector,
 )
-from .solvers import Root, echelon, find_fixed_point, find_root, follow_root, null_basis, solve, solve_saddle
-from .structure import depends, fibre, literals, solve_reduced, vanishes
+from .solvers import (
+    Root,
+    depends,
+    echelon,
+    fibre,
+    find_fixed_point,
+    find_root,
+    follow_root,
+    literals,
+    null_basis,
+    solve,
+    solve_reduced,
+    solve_saddle,
+    vanishes,
+)
 from .trends import GROWTH_KINDS, MAX_BLOCKS, MIN_SAMPLES, Convergence, Drift, classify, slopes
 
 __all__ = [

@@ -481,7 +481,7 @@ class Conservation(NamedTuple):
 def receives_power(system: MechanicalSystem) -> bool:
     """Whether P = <F, xi> - L_t + <l, A xi> can differ from 0 without controls: a force, an explicit time, a drift b.
 
-    False is a proof, True is not (see `numerics.structure`).
+    False is a proof, True is not (see `numerics.depends`).
     """
     t, g, xi = np.zeros(()), system.group.identity(), array(np.ones(system.group.dim))
     if isinstance(system, NonlinearSystem) or system.inputs is None or depends(lambda s: system.L(s, g, xi), t):
