@@ -260,3 +260,30 @@ def test_what_has_no_expansion_is_refused():
 )
 def test_elementary_functions(function, expected):
     np.testing.assert_allclose(expand(function, 4), expected, atol=1e-14)
+
+
+ANALYTIC = {
+    "tan": jnp.tan,
+    "acos": lambda h: jnp.arccos(0.3 + h),
+    "asinh": jnp.arcsinh,
+    "acosh": lambda h: jnp.arccosh(1.5 + h),
+    "atanh": jnp.arctanh,
+    "exp2": jnp.exp2,
+    "logistic": lambda h: 1 / (1 + jnp.exp(-h)),
+    "cbrt": lambda h: jnp.cbrt(1 + h),
+    "pow": lambda h: (2 + h) ** (0.3 + h),
+    "a power of a negative number": lambda h: (h - 2.0) ** 3.0,
+    "atan2": lambda h: jnp.arctan2(1 + h, h * h - 2),
+}
+
+
+@pytest.mark.parametrize("function", ANALYTIC.values(), ids=ANALYTIC)
+def test_an_expansion_sums_to_the_function(function):
+    terms = expand(function, 8)
+    np.testing.assert_allclose(sum(terms[k] * 0.01**k for k in range(9)), function(0.01), rtol=1e-13)
+
+
+def test_exact_values_stay_exact():
+    found = expand(lambda h: jnp.exp(h) * jnp.cos(h) + jnp.log1p(h) - jnp.arctan(h), 5, exact=True)
+    assert found.dtype == object  # Fractions
+    assert found.tolist() == [1, 1, Fraction(-1, 2), Fraction(1, 3), Fraction(-5, 12), Fraction(-1, 30)]

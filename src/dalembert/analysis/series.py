@@ -283,7 +283,7 @@ def _elementary(name: str, terms: int, exact: bool, *args: Laurent) -> Laurent:
     if is_undefined(rate) or rate.start < 0:
         return UNDEFINED
     known = int(min(rate.end, terms - 1))
-    powers = [value, *(rate[k] / (k + 1) for k in range(known))]
+    powers = [value, *(rate[k] * Fraction(1, k + 1) for k in range(known))]
     return LaurentField(terms, exact).number(0, powers, known + 1)
 
 
