@@ -1,5 +1,5 @@
-"""The free rigid body: speed of the map of discrete Moser-Veselov against its own C, and a work-precision table of the methods (and heyoka,
-if installed).
+"""The free rigid body: the map of discrete Moser-Veselov against its own C, and a work-precision table of the methods
+(and heyoka, if installed).
 
 Run: .venv/bin/python benchmarks/rigid_body.py [steps]. The C is compiled with gcc -O3 -march=native.
 """

@@ -87,7 +87,9 @@ def exact_outcome(inertia, momentum, h):
 
 @pytest.mark.parametrize("momentum", [[0.9, 0.4, -0.6], [0.0, 0.0, 0.0]], ids=["moving", "at rest"])
 @pytest.mark.parametrize(
-    "inertia", [TENSOR, np.diag([1.0, 1.0, 1.4]), np.eye(3)], ids=["generic", "symmetric", "spherical"]
+    "inertia",
+    [TENSOR, np.diag([1.0, 1.0, 1.4]), np.eye(3), np.diag([0.9, 1.0, 8.0])],
+    ids=["generic", "symmetric", "spherical", "no body"],
 )
 def test_gradients_also_at_rest_and_where_moments_are_equal(inertia, momentum):
     momentum, h, small = np.array(momentum), 0.8, 1e-5

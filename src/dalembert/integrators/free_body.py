@@ -289,7 +289,7 @@ SERIES_ORDER = 16
 MAX_TURN = 0.18  # of a Taylor substep, in units of I_min/|m|: the series then converges to round-off
 
 
-def taylor_coefficients(point: Array, coefficients: Array, dt: Array, terms: int = SERIES_ORDER) -> Array:
+def taylor_coefficients(point: Array, coefficients: Array, dt: Scalar, terms: int = SERIES_ORDER) -> Array:
     """Coefficients (terms + 1, 4) of the series in t/dt of the solution through `point` of
 
     u' = 1 - a v - b w + c v w,  v' = u (d - e w),  w' = u (f - g v),  z' = -c w.
@@ -317,48 +317,18 @@ def scale_equations(b: Body) -> Array:
     return jnp.stack([b.E2 / b.D, b.E1 / b.D, 1.0 / b.D, b.H, b.C / b.D, b.K, b.H2 / b.D])
 
 
-def scale_flow(coefficients: Array, h: Scalar, rate: Scalar) -> Array:
-    """(s, x, y, B) at the time h by these equations, in substeps of at most MAX_TURN/rate with a compensated sum."""
-    count = jnp.maximum(1.0, jnp.ceil(jnp.abs(h) * rate / MAX_TURN))
-
-    def substep(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        k, point, lost = state
-        change = jnp.sum(taylor_coefficients(point, coefficients, h / count)[:0:-1], axis=0) - lost
-        new = point + change
-        return k + 1.0, new, (new - point) - change
-
-    start = (jnp.zeros(()), jnp.zeros(4), jnp.zeros(4))
-    return jax.lax.while_loop(lambda state: state[0] < count, substep, start)[1]
-
-
-def rotation_rate(b: Body) -> Array:
-    """A bound of |m|/I_min: the fastest rotation on the level."""
-    return jax.lax.stop_gradient(jnp.sqrt(b.C * jnp.max(jnp.sum(jnp.abs(b.inverse), axis=1)) ** 2))
-
-
-@jax.custom_jvp
-def _with_flow_derivative(values: Array, coefficients: Array, h: Scalar, rate: Scalar) -> Array:
-    """`values` of `scale_flow`, with its derivatives.
-
-    They are a Jacobian by forward mode, so that reverse mode need not pass through the loop.
-    """
-    return values
-
-
-@_with_flow_derivative.defjvp
-def _flow_derivative_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
-    values, coefficients, h, rate = primals
-    by_level, by_time = jax.jacfwd(scale_flow, argnums=(0, 1))(coefficients, h, rate)
-    return values, by_level @ tangents[1] + by_time * tangents[2]
+def substep_rate(b: Body) -> Array:
+    """The inverse time in which s, x and y change: |m|/I_min, and coefficients of s' for moments that no body has."""
+    turning = b.C * jnp.max(jnp.sum(jnp.abs(b.inverse), axis=1)) ** 2
+    scale = b.E1 * (jnp.abs(b.m) @ jnp.abs(b.inverse) @ jnp.abs(b.mass) @ jnp.abs(b.m)) + jnp.abs(b.E2) * b.H
+    return jax.lax.stop_gradient(jnp.sqrt(turning + scale / b.D))
 
 
 def _move(inertia: Matrix3, m: Vector3, g: Matrix3, t: Scalar) -> tuple[Vector3, Matrix3]:
-    """The exact motion by one step of the map over the time t, in principal axes: right derivatives everywhere."""
+    """The exact motion by one step of the map over a short time t, in principal axes: right derivatives everywhere."""
     b = body_on_level(inertia, m)
-    level, rate = scale_equations(b), rotation_rate(b)
-    values = scale_flow(*jax.lax.stop_gradient((level, t, rate)))
-    s, x, y, B = _with_flow_derivative(values, level, t, rate)
-    s = jnp.where(jnp.abs(s) < 1e-100, 1e-100, s)  # t is half a period, or a period, to the last bit
+    s, x, y, B = jnp.sum(taylor_coefficients(jnp.zeros(4), scale_equations(b), t)[:0:-1], axis=0)
+    s = jnp.where(jnp.abs(s) < 1e-100, 1e-100, s)
     new, q = turn(step_constants(b, Scale(s, x + 0.5 * b.H * 1e-200, y, jnp.asarray(True))), m)
     return new, g @ rotation_matrix(unit_multiple(quaternion_product(rotation_about(m, b.C, -B), q)))
 
@@ -376,9 +346,39 @@ def exact_motion(
 
 @exact_motion.defjvp
 def _exact_motion_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    level, *given, axes, t = primals
-    m, g = jax.jvp(_move, (*given, t), (*tangents[1:4], tangents[5]))[1]
-    return at_time(level, t), (axes @ m, g @ axes.T)
+    """The derivatives by inertia and momentum, carried along the motion by those of short steps of the map.
+
+    They are a Jacobian by forward mode, so that reverse mode need not pass through the loop.
+    """
+    level, inertia, m, g, axes, t = primals
+    count = jnp.maximum(1.0, jnp.ceil(jnp.abs(t) * substep_rate(body_on_level(inertia, m)) / MAX_TURN))
+    unit = jnp.eye(12)
+    directions = unit[:, :9].reshape(12, 3, 3)
+
+    def seen(time: Scalar) -> tuple[Array, Array]:
+        momentum, attitude = exact_motion(level, inertia, m, g, axes, time)
+        return axes.T @ momentum, g.T @ attitude @ axes
+
+    def substep(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        k, by_m, by_g = state
+        here = seen(k * t / count)
+
+        def push(*change: Array) -> tuple[Array, Array]:
+            after: tuple[Array, Array] = jax.jvp(lambda I, m, g: _move(I, m, g, t / count), (inertia, *here), change)[1]
+            return after
+
+        by_m, by_g = jax.vmap(push)(directions, by_m, by_g)
+        return k + 1.0, by_m, by_g
+
+    start = (jnp.zeros(()), unit[:, 9:], jnp.zeros((12, 3, 3)))
+    _, by_m, by_g = jax.lax.while_loop(lambda state: state[0] < count, substep, start)
+    new, turned = seen(t)
+    velocity = body_on_level(inertia, new).inverse @ new
+    change = jnp.concatenate([tangents[1].reshape(9), tangents[2]])
+    new_change = change @ by_m + tangents[5] * jnp.cross(new, velocity)
+    turned_change = jnp.einsum("k,kij->ij", change, by_g) - tangents[5] * jnp.cross(velocity, turned)
+    result = axes @ new_change, (tangents[3] @ turned + g @ turned_change) @ axes.T
+    return exact_motion(*primals), result
 
 
 def map_constants(inertia: Array, m: Array, h: Scalar, order: int, variant: str) -> tuple[Step, Array]:
