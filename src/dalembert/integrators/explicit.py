@@ -307,7 +307,7 @@ def scipy_motion(
 
     def observed(t: float, y: Array) -> State:
         g, xi = restore(jnp.asarray(y))
-        return State(jnp.asarray(t), g, xi, system.momentum(t, g, xi), xi)
+        return State(jnp.asarray(t), g, xi, system.momentum(t, g, xi), xi, system.group)
 
     y, states = np.asarray(values), [observed(stamps[0], values)]
     for k, span in enumerate(itertools.pairwise(stamps)):

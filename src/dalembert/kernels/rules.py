@@ -71,7 +71,8 @@ def flatten_arrays(arrays: Sequence[ValueArray]) -> list[Value]:
 
 def map_elements(function: Callable[..., Any], *arrays: ValueArray) -> ValueArray:
     """The function of every element, arrays broadcast against each other."""
-    result = np.frompyfunc(function, len(arrays), 1)(*arrays)
+    with np.errstate(all="ignore"):  # constants that fold to infinity are the program's, not a fault of this one
+        result = np.frompyfunc(function, len(arrays), 1)(*arrays)
     return result if isinstance(result, np.ndarray) else pack_values([result], ())
 
 

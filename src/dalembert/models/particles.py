@@ -130,7 +130,7 @@ def quartic_state(angle: Real, n: int = 3) -> State:
     zero = jnp.zeros(2 * n + 1)
     q = zero.at[0].set(jnp.cos(angle)).at[1 : n + 1].set(0.6 * (1 - jnp.arange(n) / n)).at[n + 1 :].set(1.0)
     v = zero.at[1].set(jnp.sin(angle))
-    return State(jnp.zeros(()), q, v, system.momentum(0.0, q, v), v)
+    return State(jnp.zeros(()), q, v, system.momentum(0.0, q, v), v, system.group)
 
 
 def _quartic_constraint(n: int, t: Scalar, q: Array, p: None) -> Array:

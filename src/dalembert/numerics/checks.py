@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import numbers
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -217,8 +219,10 @@ def call_own(words: str, function: Callable[..., Any], *arguments: Any) -> Any:
             raise InvalidInput(f"the function is called as {words}, but it takes {takes}") from error
         except ValueError:  # it has no signature
             pass
-        said = str(error).strip().partition("\n")[0]
-        raise InvalidInput(f"{words} fails: {type(error).__name__}: {said}") from error
+        said, code = str(error).strip().partition("\n")[0], getattr(function, "__code__", None)
+        lines = [at for at in traceback.extract_tb(error.__traceback__) if code and at.filename == code.co_filename]
+        where = f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
+        raise InvalidInput(f"{words} fails: {type(error).__name__}: {said}{where}") from error
 
 
 def own_value(words: str, function: Callable[..., Any], *arguments: Any, kinds: str = "iuf") -> Array:

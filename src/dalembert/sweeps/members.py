@@ -250,7 +250,8 @@ def _scale_to_energy(system: MechanicalSystem, state: State, energy: Any) -> Sta
     """Scale the velocity to this energy; the kinetic energy has to be quadratic, and the constraint A xi = 0."""
     rest = system.energy(state.t, state.g, jnp.zeros_like(state.xi))
     scale = jnp.sqrt((energy - rest) / (system.energy(state.t, state.g, state.xi) - rest))
-    return State(state.t, state.g, scale * state.xi, scale * state.momentum, scale * state.increment)
+    xi, momentum, increment = (scale * each for each in state[2:])
+    return state._replace(xi=xi, momentum=momentum, increment=increment)
 
 
 def _freeze(value: Any) -> Any:

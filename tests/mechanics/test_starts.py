@@ -1,0 +1,90 @@
+"""Where a motion begins: Lagrangians with and without a mass in every direction, states and their groups, and runs that
+end where a recorded number is not finite."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dalembert as da
+from dalembert.errors import IndefiniteMetric
+
+
+def _quartic(t, g, xi, p):
+    return (xi @ xi) ** 2
+
+
+def _until_one(t, g, xi, p):
+    """A free particle whose potential is not a number from q1 = 1 on; its derivative is 0."""
+    return 0.5 * xi @ xi - jnp.where(g[0] > 1.0, jnp.nan, 0.0)
+
+
+def test_the_velocity_of_a_momentum_is_sought_from_the_given_one():
+    """L = |xi|^4 has no mass at rest. On SE(2) w and |v| are constant, and v turns in the body at the rate -w."""
+    system = da.System(da.SE2(), _quartic)
+    run = da.simulate(system, da.LagrangeDAlembert(), system.state(xi=[0.5, 1.0, 0.0]), step=0.01, steps=20).check()
+    turned = np.stack([np.full(21, 0.5), np.cos(0.5 * run.t), -np.sin(0.5 * run.t)], axis=1)
+    np.testing.assert_allclose(run.xi, turned, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "last"), [({}, 10), ({"monitor": True}, 10), ({"save_every": 4}, 8)], ids=["all", "monitored", "fourth"]
+)
+def test_a_run_ends_where_a_recorded_number_is_not_finite(options, last):
+    system = da.System(da.Euclidean(2), _until_one)
+    run = da.simulate(system, da.RungeKutta(), system.state(xi=[1.0, 0.0]), step=0.1, steps=20, **options)
+    assert run.status == "failed" and run.failed_at == last and "not finite" in run.reason
+    assert np.isfinite(run.energy()).all() and run.t[-1] == pytest.approx(0.1 * last)
+    with pytest.raises(da.NumericalFailure, match=f"after {last} good steps"):
+        run.check()
+
+
+def test_a_member_ends_where_a_recorded_number_is_not_finite_and_the_others_go_on():
+    system = da.System(da.Euclidean(2), _until_one)
+    states = [system.state(xi=[1.0, 0.0]), system.state(xi=[-1.0, 0.0])]
+    run = da.ensemble(system, da.RungeKutta(), states, step=0.1, steps=20)
+    assert run.status.tolist() == ["failed", "ok"] and run.failed_at.tolist() == [10, -2]
+    assert np.isfinite(run.energy()).all() and run.t[:, -1].tolist() == pytest.approx([1.0, 2.0])
+
+
+def test_an_indefinite_metric_runs_with_a_warning_that_names_the_direction():
+    system = da.System(da.Euclidean(2), lambda t, g, xi, p: 0.5 * (xi[0] ** 2 - xi[1] ** 2))
+    with pytest.warns(IndefiniteMetric, match="indefinite on D .* in the directions of v2"):
+        state = system.state(xi=[1.0, 0.5])
+    with pytest.warns(IndefiniteMetric):
+        run = da.simulate(system, da.LagrangeDAlembert(), state, step=0.1, steps=3).check()
+    np.testing.assert_allclose(run.g[-1], [0.3, 0.15], atol=1e-14)
+
+
+@pytest.mark.parametrize("mass", [1e-20, 1e20])
+def test_a_light_coordinate_is_not_a_singular_one(mass):
+    system = da.System(da.Euclidean(2), lambda t, g, xi, p: 0.5 * (xi[0] ** 2 + p * xi[1] ** 2), parameters=mass)
+    system.state(xi=[1.0, 0.5])
+
+
+def test_a_coordinate_without_mass_is_allowed_where_the_constraint_holds_it():
+    system = da.System(da.Euclidean(2), lambda t, g, xi, p: 0.5 * xi[0] ** 2, lambda t, g, p: jnp.array([[1.0, -2.0]]))
+    run = da.simulate(system, da.RungeKutta(), system.state(xi=[1.0, 0.5]), step=0.1, steps=3).check()
+    np.testing.assert_allclose(run.g[-1], [0.3, 0.15], atol=1e-14)
+
+
+def test_a_state_keeps_its_group(tmp_path):
+    system = da.InvariantSystem(da.SE2(), np.eye(3))
+    state = system.state(xi=[1.0, 0.5, 0.0])
+    assert len(state) == 5 and da.State(*state).group is None
+    kept = [state._replace(t=jnp.ones(())), copy.deepcopy(state), pickle.loads(pickle.dumps(state))]
+    kept += [jax.tree.map(lambda leaf: 2.0 * leaf, state), jax.jit(lambda s: s)(state)]
+    kept += [jax.vmap(lambda w: state._replace(xi=w * state.xi))(jnp.ones(2))]
+    kept += [jax.grad(lambda s: s.xi @ s.xi)(state)]
+    run = da.simulate(system, da.LagrangeDAlembert(), state, step=0.1, steps=2)
+    run.save(tmp_path / "run.nc")
+    kept += [run.last, run.at(0.15), da.load(tmp_path / "run.nc").last]
+    assert all(each.group == da.SE2() for each in kept)
+    other = da.InvariantSystem(da.SO3(), np.eye(3))
+    with pytest.raises(da.InvalidInput, match=r"SE\(2\).*SO\(3\)"):
+        da.load(tmp_path / "run.nc", system=other)
