@@ -424,6 +424,16 @@ def test_arguments(drawn):
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_hundred_thousand(folder, part):
     """Others than the fast tests draw: 80,000 configurations, 5,000 sets of flags and 15,000 calls, in parts."""
-    fuzz(configurations(), 80_000 // PARTS, 1 + part)(lambda drawn: take_configuration(folder, *drawn))()
-    fuzz(flag_sets(), 5_000 // PARTS, 1 + part)(lambda drawn: take_words(drawn, folder))()
-    fuzz(misuses(), 15_000 // PARTS, 1 + part)(lambda drawn: take_call(*drawn))()
+
+    def configuration(drawn):
+        take_configuration(folder, *drawn)
+
+    def flags(drawn):
+        take_words(drawn, folder)
+
+    def arguments(drawn):
+        take_call(*drawn)
+
+    fuzz(configurations(), 80_000 // PARTS, 1 + part)(configuration)()
+    fuzz(flag_sets(), 5_000 // PARTS, 1 + part)(flags)()
+    fuzz(misuses(), 15_000 // PARTS, 1 + part)(arguments)()

@@ -130,5 +130,7 @@ def require_picture(path: Path, option: str = "--plot") -> None:
     """Refuse a picture that cannot be written, before anything runs."""
     if path.suffix not in PICTURE_SUFFIXES:
         raise InvalidInput(f"{option} is {path}; allowed: a file that ends in {', '.join(PICTURE_SUFFIXES)}")
+    if path.is_dir():
+        raise InvalidInput(f"{option} is {path}, which is a folder")
     if not path.parent.is_dir():
         raise InvalidInput(f"{option} is {path}, but the folder {path.parent} does not exist: create it first")

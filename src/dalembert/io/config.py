@@ -141,7 +141,8 @@ def read_value(value: Any, *place: str) -> Any:
 
     Whole numbers have 64 bits, as in TOML, and numbers are finite. A None in a table is a key that is not given.
     """
-    where = f"{place[1]} in [{place[0]}]" if "".join(place[1:2]) else f"[{''.join(place)}]"
+    section, key, *_ = (*(name[:60] for name in place[:2]), "", "")
+    where = f"{key} in [{section}]" if key else f"[{section}]"
     if len(place) > MAX_DEPTH:
         raise InvalidInput(f"{where} has lists or tables more than {MAX_DEPTH} deep in each other")
     if isinstance(value, np.ndarray | np.generic | jax.Array):
@@ -285,11 +286,11 @@ def set_value(config: dict[str, Any], path: Sequence[str], value: Any) -> None:
     """Set the value at a path such as system, inertia, 0, 2 (an entry of a list), and drop what it excludes."""
     holder: Any = config
     for k, key in enumerate(path):
-        name = ".".join(path)
+        name = ".".join(path)[:60]
         if isinstance(holder, list) and not (key.isdecimal() and len(key) < 9 and int(key) < len(holder)):
-            raise InvalidInput(f"{name}: {key} is no place in {show(holder)}; allowed: 0 to {len(holder) - 1}")
+            raise InvalidInput(f"{name}: {key[:60]} is no place in {show(holder)}; allowed: 0 to {len(holder) - 1}")
         if not isinstance(holder, list | dict):
-            raise InvalidInput(f"{name}: {'.'.join(path[:k])} is {show(holder)}, which has no part {key}")
+            raise InvalidInput(f"{name}: {'.'.join(path[:k])[:60]} is {show(holder)}, which has no part {key[:60]}")
         place: Any = int(key) if isinstance(holder, list) else key
         if k == len(path) - 1:
             holder[place] = value
@@ -368,6 +369,8 @@ def _name_section(section: str) -> Iterator[None]:
     except InvalidInput as fault:
         fault.place = section
         raise
+    except (ArithmeticError, np.linalg.LinAlgError) as fault:
+        raise InvalidInput(f"the numbers in [{section}] are out of range: {fault}") from fault
 
 
 def _section(config: Mapping[str, Any], name: str) -> Section:
