@@ -17,7 +17,9 @@ FILES = sorted(path for path in TESTS.rglob("test_*.py") if path.parent.name != 
 ALONE = {
     "LostCluster": "needs a scheduler and a worker of Dask in processes of their own",
     "laws/test_backends.py::others": "the cases that the fast tests leave out",
+    "load_run": "the name by which others call it is da.load",
 }
+WITHOUT_FAST = {"kernels/test_long_life.py"}  # what memory does shows after hundreds of programs only
 
 
 def is_heavy(test: ast.FunctionDef) -> bool:
@@ -85,4 +87,4 @@ def test_what_heavy_tests_call_fast_tests_call_too():
 
 @pytest.mark.parametrize("module", [m for m in MODULES if any(map(is_heavy, m.tests))], ids=lambda m: m.name)
 def test_every_file_with_heavy_tests_has_fast_ones(module):
-    assert not all(map(is_heavy, module.tests))
+    assert not all(map(is_heavy, module.tests)) or module.name in WITHOUT_FAST
