@@ -1,7 +1,7 @@
 """Runs: `driver` says what happens in which order, `loop` steps, `events` watches, `results` is what a run leaves."""
 
 from .driver import ensemble, simulate
-from .events import QUANTITIES, SCALARS, Event, Quantity, check_events
+from .events import QUANTITIES, SCALARS, Event, Quantity, check_events, states_at
 from .loop import BACKENDS, LoopState, RunKernel, count_steps, held_controls, run_kernel
 from .results import (
     ENERGY_BALANCE,
@@ -19,7 +19,6 @@ from .results import (
     subsampled,
     to_json,
 )  # fmt: skip
-from .sampling import states_at
 
 __all__ = [
     "BACKENDS", "ENERGY_BALANCE", "ENERGY_CHANGE", "ENERGY_ERROR", "MAX_SAVED_STEPS", "QUANTITIES", "SCALARS",
