@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import dalembert as da
 from dalembert.cli import main
 from dalembert.errors import InvalidInput
 from dalembert.io.config import OWN_SYSTEM_PYTHON, apply_settings, load_job, parse_job, to_toml
@@ -95,8 +97,6 @@ def test_numbers_of_an_own_system_have_64_bits(tmp_path):
 
 
 def test_arrays_of_python_are_read_as_numbers():
-    import numpy as np
-
     config = apply_settings(load_job(SUSLOV).config, ())
     config["system"]["inertia"], config["run"]["steps"] = np.diag([3.0, 4.0, 5.0]), np.int64(3)
     made = parse_job(config)
@@ -141,3 +141,32 @@ def test_ctrl_c_while_it_loads_ends_with_130(start, module, tmp_path):
     options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": path}, "capture_output": True, "text": True}
     done = subprocess.run(command, check=False, **options)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "dalembert: stopped\n")
+
+
+NONE = np.zeros(0)
+CALLS = {
+    "the dimension of a chain": lambda: da.models.pendulum_chain(dimension=NONE),
+    "a list for a potential": lambda: da.models.nonholonomic_particle(["free"]),
+    "directions of a sleigh": lambda: da.models.sleigh_n([1.0, 2.0], [0.1, 0.2], directions=NONE),
+    "the mass of a sleigh": lambda: da.models.sleigh_n([1.0, 2.0], [0.1, 0.2], mass=1j),
+    "lengths of rods": lambda: da.models.pendulum_chain(lengths="x"),
+    "R^n": lambda: da.Euclidean("2"),
+    "a product of one": lambda: da.Product(da.SE2()),
+    "stages": lambda: da.Gauss(np.ones(2)),
+    "a scheme": lambda: da.Composition(scheme=NONE),
+    "a discrete Lagrangian": lambda: da.EulerPoincareSuslov(np.eye(2)),
+    "the value of a quantity": lambda: da.Quantity("energy", value=[]),
+    "the name of an event": lambda: da.Event(da.Quantity("energy"), name=b"x"),
+    "a direction": lambda: da.Event(da.Quantity("energy"), direction=np.ones(2)),
+    "a path": lambda: da.load(None),
+    "a configuration": lambda: da.sweep(None),
+    "an executor": lambda: da.sweep({}, executor=np.ones(2)),
+    "no system": lambda: da.nonholonomy(None),
+    "the inputs of a system": lambda: da.System(da.SE2(), lambda t, g, xi, p: 0.5 * xi @ xi, inputs=np.eye(2)),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_an_argument_is_refused(case):
+    with pytest.raises(InvalidInput, match=r"allowed|needs|unknown|groups"):
+        CALLS[case]()

@@ -38,7 +38,7 @@ def pendulum_chain(
     pendulum, two in the plane are the double pendulum (Hairer, Lubich, Wanner, VII.1). Configuration: (x_1, y_1, x_2,
     y_2, ..).
     """
-    if isinstance(dimension, bool) or dimension not in (2, 3):
+    if type(dimension) is not int or dimension not in (2, 3):
         raise InvalidInput(f"dimension is {dimension!r}; allowed: 2 (in a plane) or 3 (in space)")
     parameters = {
         "masses": _several("masses", masses),
