@@ -120,7 +120,7 @@ def test_a_constant_is_bounded_and_the_remainder_of_a_run_does_not_disturb():
 @pytest.mark.parametrize(
     "t, error, message",
     [
-        (T[:10], T[:10], "too few"),
+        (T[:10], T[:10], "save at least 16"),
         (T, np.where(T > 0.5, np.nan, T), "not finite"),
         (T**2, T, "equidistant"),
         (T, T[:-1], "do not match"),

@@ -88,3 +88,14 @@ def test_a_state_keeps_its_group(tmp_path):
     other = da.InvariantSystem(da.SO3(), np.eye(3))
     with pytest.raises(da.InvalidInput, match=r"SE\(2\).*SO\(3\)"):
         da.load(tmp_path / "run.nc", system=other)
+
+
+def test_a_state_made_by_hand_mixes_with_those_that_know_their_group():
+    system = da.models.unicycle()
+    known = system.state(xi=[0.1, 0.2, 0.0])
+    by_hand = da.State(*known)
+    assert by_hand.group is None
+    members = da.ensemble(system, da.LagrangeDAlembert(), [known, by_hand], step=0.1, steps=2)
+    np.testing.assert_array_equal(members.xi[0], members.xi[1])
+    assert jax.tree.map(lambda a, b: a + b, known, by_hand).group == system.group
+    assert jax.tree.structure(known) != jax.tree.structure(known._replace(group=da.SO3()))

@@ -93,9 +93,9 @@ def test_controls_act_in_the_step_of_the_event():
     there = run.events["there"]
     assert abs(there.t[0] - (k * H + span)) < 1e-15
     times = np.array([0.3, there.t[0], 2.9])
-    assert np.abs(run.at(times, u).g[1]) < 1e-15
-    saved = go(u=u, save_every=5).at(times, u)
-    np.testing.assert_allclose(saved.g, run.at(times, u).g, atol=1e-15)
+    assert np.abs(run.at(times).g[1]) < 1e-15
+    saved = go(u=u, save_every=5).at(times)
+    np.testing.assert_allclose(saved.g, run.at(times).g, atol=1e-15)
 
 
 def test_directions(found):
@@ -119,7 +119,7 @@ def test_an_event_at_the_end_of_a_step_is_found_once_and_one_at_the_start_is_not
 def test_backward_in_time():
     run = go(*WATCHED, state=FREE.state([1.0], [0.7]), step=-H)
     assert abs(run.events["there"].t[0] + 1 / 0.7) < 1e-15 and run.events["there"].direction[0] == -1
-    assert abs(run.at(-1 / 0.7, np.zeros(24)).g[0]) < 1e-15
+    assert abs(run.at(-1 / 0.7).g[0]) < 1e-15
 
 
 def test_two_crossings_in_a_step_are_suspected_and_a_jump_is_no_event(found):
@@ -172,7 +172,7 @@ def test_members_stop_each_at_its_own_event():
     np.testing.assert_allclose(run.events["there"].t, 1 / speeds[moved], rtol=1e-15)
     np.testing.assert_array_equal(run.events["there"].lane, [0, 1, 2, 4])
     assert run.t[3, -1] == 30 * H and len(run.events["there"].of(3)) == 0
-    found = run.at([0.1, 1.0], np.zeros(30))
+    found = run.at([0.1, 1.0])
     assert np.isnan(found.g[4, 1, 0]) and found.g[3, 1, 0] == pytest.approx(-0.95)
 
 

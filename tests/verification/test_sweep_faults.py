@@ -231,9 +231,7 @@ def test_the_suslov_map_fails_exactly_beyond_its_threshold(tmp_path):
 @pytest.mark.heavy
 def test_the_sleigh_turns_by_the_exact_angle():
     data = da.sweep(EXAMPLES / "sweep-sleigh.toml").dataset()
-    exact = [
-        [da.models.total_turning(1.0, float(j), float(a)) for j in data.system_inertia] for a in data.system_a
-    ]
+    exact = [[da.models.total_turning(1.0, float(j), float(a)) for j in data.system_inertia] for a in data.system_a]
     error = np.abs(np.asarray(data.final_angle)[..., 0] / exact - 1)
     print(f"turning angles are within {error.max():.3g} of (pi/a) sqrt((J + m a^2)/m)")
     assert error.max() < 1e-4

@@ -224,7 +224,7 @@ def require_arguments(system: Any, integrator: Any, state: Any, step: Any) -> No
     kind: type[Any] = Integrator
     if isinstance(integrator, str) and (own := _methods_by_name(kind).get(integrator)):
         raise InvalidInput(f"method is {integrator!r}; allowed: a method itself, not its name: {own.__name__}()")
-    require_instance("method", integrator, kind, "a method, such as LagrangeDAlembert()")
+    require_instance("method", integrator, kind, "a method")
     require_instance("state", state, State, "a State as system.state(g, xi) makes it (in an ensemble at least one)")
     require_instance("retraction", getattr(integrator, "retraction", Cayley()), Retraction, "a retraction")
     not_zero("step", step)

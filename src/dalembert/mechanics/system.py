@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache, partial, wraps
 from html import escape
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -108,6 +108,20 @@ class _Point(NamedTuple):
     increment: Array
 
 
+@dataclass(frozen=True, eq=False)
+class _GroupMark:
+    """The group of a state in the structure of its tree: one that is not known (None) agrees with every other."""
+
+    group: Group | None
+
+    def __eq__(self, other: object) -> bool:
+        theirs = other.group if isinstance(other, _GroupMark) else other
+        return self.group is None or theirs is None or bool(self.group == theirs)
+
+    def __hash__(self) -> int:
+        return 0
+
+
 @jax.tree_util.register_pytree_with_keys_class
 class State(_Point):
     """A point of the motion: time, configuration g, velocity xi in D, momentum, and the increment of the method.
@@ -120,25 +134,25 @@ class State(_Point):
 
     def __new__(
         cls, t: Any, g: Any, xi: Any, momentum: Any, increment: Any, group: Group | None = None
-    ) -> Self:  # JAX builds states of all that can be a leaf
+    ) -> State:  # JAX builds states of all that can be a leaf
         state = super().__new__(cls, t, g, xi, momentum, increment)
         state.group = group
         return state
 
-    def _replace(self, **changes: Any) -> Self:
-        return self.tree_unflatten(changes.pop("group", self.group), super()._replace(**changes))
+    def _replace(self, **changes: Any) -> State:
+        return self.tree_unflatten(_GroupMark(changes.pop("group", self.group)), super()._replace(**changes))
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         return (*self, self.group)
 
-    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], Group | None]:
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], _GroupMark]:
         keys = map(jax.tree_util.GetAttrKey, self._fields)
-        return tuple(zip(keys, self, strict=True)), self.group
+        return tuple(zip(keys, self, strict=True)), _GroupMark(self.group)
 
     @classmethod
-    def tree_unflatten(cls, group: Group | None, leaves: tuple[Any, ...]) -> Self:
+    def tree_unflatten(cls, mark: _GroupMark, leaves: tuple[Any, ...]) -> State:
         t, g, xi, momentum, increment = leaves
-        return cls(t, g, xi, momentum, increment, group)
+        return cls(t, g, xi, momentum, increment, mark.group)
 
 
 def in_group(group: Group, tree: Any) -> Any:
@@ -458,7 +472,7 @@ def require_numbers(system: MechanicalSystem) -> None:
             raise InvalidInput(f"{jax.tree_util.keystr(path).lstrip('.')} is {show(leaf)}; allowed: {allowed}")
 
 
-def require_regular(metric: np.ndarray[Any, Any], rows: np.ndarray[Any, Any], names: list[str]) -> None:
+def require_regular(metric: Any, rows: Any, names: list[str]) -> None:
     """Refuse an L_xi_xi that is singular on D = ker A, naming the directions; warn of one that is not positive there.
 
     The equations of motion have one solution where B^T L_xi_xi B is regular, for the columns B of a basis of D.
@@ -477,7 +491,7 @@ def require_regular(metric: np.ndarray[Any, Any], rows: np.ndarray[Any, Any], na
     values, vectors = np.linalg.eigh(basis.T @ metric @ basis)
     singular, negative = np.abs(values) <= SINGULAR_METRIC, values < 0.0
 
-    def directions(which: np.ndarray[Any, Any]) -> str:
+    def directions(which: Any) -> str:
         """Combinations of the components that span these eigenvectors, each with as few of them as can be."""
         reduced, pivots = echelon((units[:, None] * (basis @ vectors[:, which])).T)
         texts = []
@@ -555,12 +569,13 @@ def _infer_inputs(system: System) -> tuple[Input, ...] | None:
     alone, apart from 1, which spreads over a vector.
     """
     wide = system.group.dim + SPARE_INPUTS
-    widths = [width for width in (*range(wide), 4 * wide) if _takes(system, np.zeros(width))]
+    widths = [width for width in (*range(wide), 4 * wide) if _takes(system, width)]
     return _declare_inputs(min(widths) if 4 * wide in widths else max(widths)) if widths else None
 
 
-def _takes(system: System, u: np.ndarray[Any, Any]) -> bool:
-    """Whether the force can be traced under the controls u and gives a covector."""
+def _takes(system: System, width: int) -> bool:
+    """Whether the force can be traced under so many controls and gives a covector."""
+    u = np.zeros(width)  # an index beyond the end is an error of NumPy, not of JAX
     force, n = cast(Callable[..., Array], system.force), system.group.dim
     given = (0.0, system.group.identity(), np.zeros(n), system.parameters)
     try:
@@ -663,7 +678,7 @@ class System(MechanicalSystem):
         try:
             value = own_value(words, self.force, t, g, xi, given, self.parameters)
         except InvalidInput as error:  # it may want controls with names, say
-            raise (
-                InvalidInput(f"{UNKNOWN_INPUTS} ({error})") if self.inputs is None and u is None else error
-            ) from None
+            if self.inputs is None and u is None:
+                raise InvalidInput(f"{UNKNOWN_INPUTS} ({error})") from error
+            raise
         return shaped(words, value, (self.group.dim,))
