@@ -243,3 +243,10 @@ def test_an_input_has_bounds_in_order():
         da.Input("motor", "N", 2.0, -2.0)
     with pytest.raises(da.InvalidInput, match="a name and a unit"):
         da.Input(3)
+
+
+def test_rows_that_do_not_fit_into_memory_are_refused():
+    with pytest.raises(da.InvalidInput, match=r"a row for each of 1000000000000 steps, and these take .* GiB"):
+        da.simulate(
+            CART, METHOD, CART.state(xi=[0.1, 0.0]), step=0.1, steps=10**12, controls=lambda t: t, save_every=10**11
+        )

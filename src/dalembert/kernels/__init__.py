@@ -27,6 +27,7 @@ from .execute import (
     Progress,
     RecordsTooLarge,
     RunResult,
+    available_memory,
     compile,
     compile_function,
     evaluate,
@@ -44,8 +45,8 @@ from .taylor import PARTIALS, solution_series
 # fmt: off
 __all__ = [
     "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "CompiledStep", "Loop", "Lowering",
-    "LoweringError", "NoteReader", "Progress", "RecordsTooLarge", "RunResult", "Value", "compile",
-    "compile_function", "count_processors", "eliminate", "evaluate", "has_gpu", "inner_blocks", "lower",
+    "LoweringError", "NoteReader", "Progress", "RecordsTooLarge", "RunResult", "Value",
+    "available_memory", "compile", "compile_function", "count_processors", "eliminate", "evaluate", "has_gpu", "inner_blocks", "lower",
     "make_problem", "map_elements", "pack_values", "run", "run_problem", "scalar_type", "solution_series",
     "stream_problem",
 ]

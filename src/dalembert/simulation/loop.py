@@ -17,6 +17,7 @@ from jax import Array
 
 from ..errors import InvalidInput
 from ..integrators import NOT_FINITE, OK, Integrator, call_method
+from ..kernels import available_memory
 from ..mechanics import Input, MechanicalSystem, State
 from ..numerics import array, call_own, finite, is_traced, not_zero, positive_int, read_reals, show
 from .results import Record
@@ -63,6 +64,12 @@ def held_controls(controls: Any, t0: Any, step: Any, steps: int, inputs: tuple[I
     if controls is None:
         return None
     if callable(controls):
+        needed = 24 * steps * (1 + len(inputs or (1,)))  # bytes: the times, the rows and one copy of both
+        if steps > 10**6 and needed > available_memory():
+            raise InvalidInput(
+                f"controls(t) has a row for each of {steps} steps, and these take {needed / 2**30:.3g} GiB, more than "
+                "there is: let the force depend on t, or steer the system (da.steered)"
+            )
         controls = call_own("controls(t)", jax.vmap(controls), t0 + step * (jnp.arange(steps) + 0.5))
     rows = inputs is not None and isinstance(controls, list | tuple)
     held = _reals(controls) if rows else jax.tree.map(_reals, controls)
