@@ -46,7 +46,8 @@ from .taylor import PARTIALS, solution_series
 __all__ = [
     "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "CompiledStep", "Loop", "Lowering",
     "LoweringError", "NoteReader", "Progress", "RecordsTooLarge", "RunResult", "Value",
-    "available_memory", "compile", "compile_function", "count_processors", "eliminate", "evaluate", "has_gpu", "inner_blocks", "lower",
+    "available_memory", "compile", "compile_function", "count_processors", "eliminate", "evaluate", "has_gpu",
+    "inner_blocks", "lower",
     "make_problem", "map_elements", "pack_values", "run", "run_problem", "scalar_type", "solution_series",
     "stream_problem",
 ]
