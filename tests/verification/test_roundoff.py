@@ -153,7 +153,7 @@ def test_ten_thousand_steps_of_the_leapfrog():
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("case", ROOT, ids=str)
+@pytest.mark.parametrize("case", ROOT, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_a_million_steps_walk_randomly(case):
     """The exponent between 10^4 and 10^6 steps is 0.4 to 0.77 as measured with 32 members; the drifts that were linear
     had 0.97 to 1.
