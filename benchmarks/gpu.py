@@ -1,11 +1,9 @@
 """2^20 trajectories in double precision on a GPU: dalembert's kernel, hand-written CUDA of the same scheme, and
-`jax.vmap`
-of the scheme as a JAX user writes it (plain.py) and of dalembert's own, leaner step.
+`jax.vmap` of the scheme as a JAX user writes it (plain.py) and of dalembert's own, leaner step.
 
 Targets on an H200: generic Suslov Moser-Veselov in at most 25 ps per trajectory and step (aim: 17), at least 200 times
 faster than `jax.vmap` on the same GPU. Times are differences of a long and a short run, so that copies and launches
-drop out.
-Needs jax, numpy and cupy alone.
+drop out. Needs jax, numpy and cupy alone.
 """
 
 from __future__ import annotations
