@@ -196,7 +196,21 @@ def test_a_system_of_ones_own_is_given_again(tmp_path):
     assert equal(run, da.load(tmp_path / "own.nc", system=own))
 
 
-@pytest.mark.parametrize("name", MODELS)
+SAVED = (
+    "rigid-body",
+    "suslov",
+    "chaplygin-sleigh",
+    "ball-on-table",
+    "rattleback",
+    "unicycle",
+    "veselova",
+    "hinged-sleighs",
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in SAVED else [pytest.mark.heavy]) for name in MODELS]
+)
 def test_a_run_of_every_model_saved_from_python_is_loaded_and_goes_on_bit_for_bit(name, tmp_path):
     model = MODELS[name]
     config = {"system": {"name": name, **model.example}, "method": model.method, "initial": model.initial}

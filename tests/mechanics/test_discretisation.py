@@ -16,7 +16,11 @@ GROUPS = [da.Euclidean(3), da.SO3(), da.SE2()]
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=str)
-@pytest.mark.parametrize("retraction, node", [(CAYLEY, 0.0), (CAYLEY, 0.4), (EXPONENTIAL, 0.3)], ids=str)
+@pytest.mark.parametrize(
+    "retraction, node",
+    [(CAYLEY, 0.4), *(pytest.param(*case, marks=pytest.mark.heavy) for case in ((CAYLEY, 0.0), (EXPONENTIAL, 0.3)))],
+    ids=str,
+)
 def test_finite_difference_maps_satisfy_their_axioms(group, retraction, node):
     rho = da.FiniteDifference(retraction, node)
     da.mechanics.check_difference(rho, group)
