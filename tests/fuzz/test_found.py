@@ -46,6 +46,7 @@ SETTINGS = {
     "a long name of an entry": (f"run.step.{LONG * 20}=1", "run.step is 0.015, which has no part xxx"),
     "a long name of a system": (f"system.name={LONG}", "Allowed: ball-on-table"),
     "a file of 300 characters": (f"system.python={LONG}.py:make", "there is no file"),
+    "a file of 6000 characters": (f"system.python={LONG * 20}.py:make", "there is no file 'xxxx"),
     "a file with a zero": ('system.python="\\u0000.py:make"', "python in [system] has a character 0"),
 }
 

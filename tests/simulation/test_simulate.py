@@ -278,3 +278,9 @@ def test_a_trajectory_goes_on_with_its_own_method_and_time():
     for options, method in (({"t0": 3.0}, da.EulerPoincareSuslov()), ({}, da.LagrangeDAlembert())):
         with pytest.raises(da.InvalidInput, match=r"trajectory\.last"):
             da.simulate(system, method, run, step=0.1, steps=2, **options)
+
+
+@pytest.mark.parametrize("curve", [int, lambda s: s, lambda s: (s, s), lambda s: (SUSLOV, s, s), lambda s: 1 / 0])
+def test_a_curve_that_is_none_of_problems_is_refused(curve):
+    with pytest.raises(da.InvalidInput, match=r"tangents\(s\)"):
+        da.simulate(SUSLOV, METHOD, SUSLOV.state(momentum=[1.0, 2.0]), step=0.1, steps=2, tangents=curve)

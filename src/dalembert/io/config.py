@@ -456,6 +456,8 @@ def _parse_event(table: Section) -> Event:
     return Event(Quantity(kind, index, value), direction, table.get("stop", False), name)
 
 
+MAX_NAME = 300
+"""Characters of a path that a message repeats whole."""
 USER_MODULE_PREFIX = "_dalembert_user_"
 
 
@@ -502,7 +504,8 @@ def explain_error(fault: BaseException, path: Path) -> str | None:
 def load_function(path: Path, name: str) -> Callable[..., Any]:
     """The function of this name in a Python file, which is run."""
     if not os.path.isfile(path):  # whereas Path.is_file raises where a name is too long
-        raise InvalidInput(f"there is no file {path}; python = ... is relative to the folder of the configuration")
+        shown = path if len(str(path)) < MAX_NAME else show(path.name)
+        raise InvalidInput(f"there is no file {shown}; python = ... is relative to the folder of the configuration")
     spec = importlib.util.spec_from_file_location(f"{USER_MODULE_PREFIX}{path.stem}", path)
     if spec is None or spec.loader is None:
         raise InvalidInput(f"{path} is not a Python file; allowed: a file that ends in .py")

@@ -27,7 +27,7 @@ from ..errors import InvalidInput, NumericalFailure, require_name
 from ..integrators import OK, Integrator, require_arguments, require_state
 from ..kernels import Backend, NoteReader, Progress, RecordsTooLarge, RunResult, evaluate, make_problem, run_problem
 from ..mechanics import MechanicalSystem, State
-from ..numerics import array, finite, is_traced, positive_int, require_function
+from ..numerics import array, call_own, finite, is_traced, positive_int, require_function
 from .events import (
     Event,
     EventMonitor,
@@ -395,7 +395,11 @@ def _integrate_tangents(
     schedule: Schedule, system: MechanicalSystem, h: Array, state: State, curve: Callable[[Any], Any]
 ) -> Run:
     """Run with the derivative along a curve of problems carried beside the loop."""
-    _, (d_system, d_state, d_step) = jax.jvp(curve, (0.0,), (1.0,))
+    made = call_own("tangents(s)", lambda: jax.jvp(curve, (0.0,), (1.0,))[1])
+    shapes = [[np.shape(leaf) for leaf in jax.tree.leaves(each)] for each in (made, (system, state, h))]
+    if not isinstance(made, tuple) or len(made) != 3 or shapes[0] != shapes[1]:
+        raise InvalidInput("tangents(s) is no curve of problems; allowed: s -> (system, state, step), each of its kind")
+    d_system, d_state, d_step = made
     both, u = with_tangents(schedule.kernel), first_controls(schedule.controls)
     t_end = None if schedule.t_end is None else array(schedule.t_end)
     slopes = schedule.constants(d_system, jnp.asarray(d_step, float), jnp.zeros(()))
