@@ -284,3 +284,8 @@ def test_a_trajectory_goes_on_with_its_own_method_and_time():
 def test_a_curve_that_is_none_of_problems_is_refused(curve):
     with pytest.raises(da.InvalidInput, match=r"tangents\(s\)"):
         da.simulate(SUSLOV, METHOD, SUSLOV.state(momentum=[1.0, 2.0]), step=0.1, steps=2, tangents=curve)
+
+
+def test_a_class_reports_no_progress():
+    with pytest.raises(da.InvalidInput, match="progress is the class int"):
+        da.simulate(SUSLOV, METHOD, SUSLOV.state(momentum=[1.0, 2.0]), step=0.1, steps=2, progress=int)

@@ -226,6 +226,8 @@ def _make_schedule(
     positive_int("save_every", save_every)
     require_name("backend", backend, BACKENDS)
     require_function("progress", progress, "(done, total)")
+    if isinstance(progress, type):
+        raise InvalidInput(f"progress is the class {progress.__name__}; allowed: a function of (done, total) or None")
     last = t_end if integrator.variable_step and steps is None else None
     if integrator.variable_step and (callable(controls) or (controls is not None and last is not None)):
         raise InvalidInput(
