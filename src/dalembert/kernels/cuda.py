@@ -269,9 +269,9 @@ class CudaSession:
 
         self.buffers = Buffers(problem, lowered, 1)
         self.kernel = _kernel(cuda_source(lowered.program, make_layout(problem, lowered)))
-        b = self.buffers
-        words = (b.shared, b.varying, b.state, b.controls)
-        self.shared, self.varying, self.state, self.controls = map(cupy.asarray, words)
+        b, self.words = self.buffers, lowered.words
+        inputs = (b.shared, b.varying, b.state, b.controls)
+        self.shared, self.varying, self.state, self.controls = map(cupy.asarray, inputs)
         self.limit = max(1, DEVICE_RECORD_BYTES // max(8, 8 * b.stride * lowered.words))
         self.blocks = -(-b.stride // BLOCK_THREADS)
 

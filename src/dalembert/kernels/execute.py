@@ -39,8 +39,8 @@ MIN_GPU_LANES = 1 << 14
 """Lanes from which "auto" prefers a GPU."""
 MEMORY_PER_RECORD = 3
 """What a record takes in all: itself, what is computed of it, and what a file holds (measured: 2.9 at a save)."""
-SMALL_RECORDS = 1 << 16
-"""Records of all lanes up to which nobody asks for memory: asking takes longer than writing them."""
+SMALL_RECORDS = 1 << 25
+"""Bytes of records up to which nobody asks for memory: asking takes longer than writing them."""
 STREAM_WORDS = 1 << 21
 """Words of records in a streamed chunk, unless the caller asks for another number of records."""
 
@@ -63,6 +63,7 @@ class Session(Protocol):
     """
 
     name: str
+    words: int  # of 8 bytes, in one record of one lane
 
     @property
     def limit(self) -> int: ...
@@ -256,7 +257,7 @@ def run_problem(
     session, note = open_session(problem, backend, threads=threads, width=width)
     polled = None if read_notes is None else PolledSession(session, read_notes)
     session = polled or session
-    _require_memory(problem, saves + initial)
+    _require_memory(session, problem.lanes or 1, saves + initial)
     session.reserve(saves + initial)
     if initial:
         session.run(0, 1, 0, 0)  # no steps, and then a record like any other
@@ -287,9 +288,7 @@ def stream_problem(
     """
     _check_counts(problem, saves, save_every)
     session, note = open_session(problem, backend, threads=threads, width=width)
-    record = jax.eval_shape(problem.observe, problem.const_tree, problem.carry_tree)
-    words = sum(leaf.size for leaf in jax.tree.leaves(record)) * (problem.lanes or 1)
-    size = min(saves, chunk or max(1, STREAM_WORDS // max(words, 1)))
+    size = min(saves, chunk or max(1, STREAM_WORDS // max(session.words * (problem.lanes or 1), 1)))
     session.reserve(size)
     first, timer = 0, ChunkTimer(problem.lanes)
     while first < saves:
@@ -304,14 +303,10 @@ def stream_problem(
         first += done
 
 
-def _require_memory(problem: Problem, saves: int) -> None:
+def _require_memory(session: Session, lanes: int, saves: int) -> None:
     """Refuse records that do not fit into memory, before it is reserved."""
-    if saves * (problem.lanes or 1) <= SMALL_RECORDS:
-        return
-    record = jax.eval_shape(problem.observe, problem.const_tree, problem.carry_tree)
-    size = 8 * max(1, sum(leaf.size for leaf in jax.tree.leaves(record))) * (problem.lanes or 1)
-    fitting = available_memory() // (MEMORY_PER_RECORD * size)
-    if saves > fitting:
+    size = 8 * max(1, session.words) * lanes
+    if saves * size > SMALL_RECORDS and saves > (fitting := available_memory() // (MEMORY_PER_RECORD * size)):
         raise RecordsTooLarge(size, saves, fitting)
 
 
@@ -435,12 +430,8 @@ class PolledSession:
 
     def __init__(self, session: Session, read_notes: NoteReader):
         self.session, self.read_notes, self.max_steps, self.finished = session, read_notes, 1 << 62, False
-        self.name, self.carry, self.records, self.reserve = (
-            session.name,
-            session.carry,
-            session.records,
-            session.reserve,
-        )
+        self.name, self.words = session.name, session.words
+        self.carry, self.records, self.reserve = session.carry, session.records, session.reserve
         self.save_state, self.restore_state = session.save_state, session.restore_state
 
     @property

@@ -474,6 +474,7 @@ class NativeSession:
 
     def __init__(self, name: str, function: Kernel, buffers: Buffers, width: int, threads: int | None):
         self.name, self.function, self.buffers, self.width = name, function, buffers, width
+        self.words = buffers.lowered.words
         vectors = buffers.stride // width
         self.threads = max(1, min(threads or count_processors(), vectors))
         tasks = 1 if self.threads == 1 else min(vectors, TASKS_PER_THREAD * self.threads)

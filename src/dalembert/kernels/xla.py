@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any
 
@@ -107,8 +106,8 @@ class XlaSession:
             marks = (*problem.const_axes, *[True] * len(leaves), *problem.control_axes)
             self.axes = tuple(0 if varies else None for varies in marks)
         self.record = jax.eval_shape(problem.observe, problem.const_tree, problem.carry_tree)
-        words = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.record)) * (lanes or 1)
-        self.limit = max(1, min(MAX_CALL_RECORDS, MAX_CALL_WORDS // max(words, 1)))
+        self.words = sum(leaf.size for leaf in jax.tree.leaves(self.record))
+        self.limit = max(1, min(MAX_CALL_RECORDS, MAX_CALL_WORDS // max(self.words * (lanes or 1), 1)))
         self.host: list[np.ndarray[Any, Any]] = []
 
     def reserve(self, capacity: int) -> None:
