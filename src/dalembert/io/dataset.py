@@ -46,7 +46,7 @@ ALLOWED_CLASSES = ("groups.", "mechanics.", "integrators.", "models.", "simulati
 """Packages and modules whose dataclasses, named tuples and trees a file can name; but not the registries."""
 ALLOWED_FUNCTIONS = {
     "models.": None,
-    "mechanics.nonlinear": ("_lagrangian", "_force"),
+    "mechanics.system": ("_lagrangian", "_force"),
     "mechanics.discretisation": ("moser_veselov", "moser_veselov_impulse", "moser_veselov_fraction"),
     "integrators.composition": ("arclength_pace", "acceleration_pace", "speed_pace", "potential_gradient_pace"),
     "integrators.discrete_gradient": ("gonzalez", "average_gradient", "itoh_abe"),

@@ -33,6 +33,7 @@ from .discretisation import (
     check_regular,
     chord_pair,
     consistent,
+    deformed,
     from_difference,
     invariant_pair,
     moser_veselov,
@@ -43,19 +44,28 @@ from .discretisation import (
     retracted,
 )
 from .distribution import Ehresmann, Hamel, Nonholonomy, ehresmann, hamel, nonholonomy
-from .forces import Driven, Forced, Friction, Steered, forced, steered, unforced, with_friction
 from .invariant import InvariantSystem, LRSystem, block, generators, inertia_of_mass, mass_tensor, symmetric
-from .nonlinear import NonlinearSystem, VectorField, deformed, perturbed
 from .system import (
     ADMISSIBLE_TOLERANCE,
+    Driven,
+    Forced,
+    Friction,
     Input,
     MechanicalSystem,
+    NonlinearSystem,
     State,
+    Steered,
     System,
+    VectorField,
+    forced,
     gradient,
     html_table,
     in_group,
     jacobian,
+    perturbed,
+    steered,
+    unforced,
+    with_friction,
 )
 
 # fmt: off

@@ -21,7 +21,7 @@ from ..numerics import find_root, require_instance, require_range, solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Float, Number, Scalar, Velocity
 from .invariant import InvariantSystem, LRSystem, block, generators, zero_rows
-from .system import MechanicalSystem, gradient, jacobian
+from .system import MechanicalSystem, NonlinearSystem, constrained, gradient, jacobian
 
 Difference = Callable[[Group, Any, Any, Any], tuple[Element, Array]]  # rho(group, g0, g1, h) -> (g~, v)
 
@@ -122,6 +122,21 @@ class FiniteDifference:
         s, tau = self.node, self.retraction
         before = s * tau.right_star(group, -s * xi, nu0) if s else jnp.zeros_like(xi)
         return before + ((1 - s) * tau.right_star(group, (1 - s) * xi, nu1) if s != 1 else jnp.zeros_like(xi))
+
+
+def deformed(system: MechanicalSystem, difference: FiniteDifference, h: Scalar) -> NonlinearSystem:
+    """The system on D_h = {(g, xi): (g tau(-(1-s) h xi), xi) in D}, which the nodes "deformed" of a method keep.
+
+    For s = 1/2 it is (88) of jimenez-scheurle.
+    """
+
+    def constraint(t: Scalar, g: Element, xi: Array, p: dict[str, Any]) -> Array:
+        system: MechanicalSystem = p["system"]
+        ahead = (1 - difference.node) * p["step"]
+        inner = system.group.compose(g, difference.retraction.tau(system.group, -ahead * xi))
+        return system.residual(t - ahead, inner, xi)
+
+    return constrained(system, constraint, {"step": jnp.asarray(h, float)})
 
 
 def check_difference(difference: Difference, group: Group, *, h: float = 0.1, seed: int = 0) -> None:
