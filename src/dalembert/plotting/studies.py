@@ -226,6 +226,7 @@ CLASSES = {
         2: ("branch lost", "#cc79a7"),
         3: ("not finite", "#555555"),
         4: ("starts off the constraint", "#e69f00"),
+        5: ("a reduction is not finite", "#0072b2"),
         -1: ("not computed", "#ffffff"),
     },
     "drift": {
