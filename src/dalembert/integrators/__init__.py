@@ -23,9 +23,8 @@ from .discrete_gradient import DiscreteGradient
 from .euler_poincare_suslov import DiscreteLR, EulerPoincareSuslov
 from .explicit import DormandPrince, ProjectedRungeKutta, Reference, RungeKutta, Taylor, scipy_motion
 from .free_body import horner, map_constants, scale_series, series_product, series_reciprocal
-from .lagrange_dalembert import LagrangeDAlembert
+from .lagrange_dalembert import GeometricNonholonomic, LagrangeDAlembert, Leapfrog
 from .properties import conservative, require_invariant, unconstrained
-from .reflecting import GeometricNonholonomic, Leapfrog
 from .registry import METHODS, RETRACTIONS, Method, register
 from .retraction_maps import (
     CotangentLift,

@@ -41,8 +41,6 @@ MEANINGS = {
     "momentum": "momentum maps of symmetries in D are kept (Noether)",
     "symplectic": "the step is a symplectic map (no constraints, no forces)",
 }
-MAX_SUBSTEPS = 100_000  # within one step of a method that chooses its own substeps
-MIN_SUBSTEP_RATIO = 2.0**-46  # a substep below this share of the step has left the domain
 
 
 @dataclass(frozen=True)
@@ -161,10 +159,9 @@ class StepInfo(NamedTuple):
         return cls(root.residual, root.iterations, prediction.status(root).astype(int), multipliers)
 
     @classmethod
-    def from_substeps(cls, error: Array, count: Array, finished: Array, multipliers: Float[Array, " m"]) -> StepInfo:
-        """The info of a step in `count` substeps; one that did not finish left the domain, or ran out of substeps."""
-        status = jnp.where(finished, OK, jnp.where(count < MAX_SUBSTEPS, NOT_FINITE, NOT_CONVERGED))
-        return cls(error, count, status, multipliers)
+    def at(cls, system: MechanicalSystem, state: State, u: Controls) -> StepInfo:
+        """The info of a start: the multipliers of the equations of motion at this state."""
+        return cls.explicit(system.multipliers(state.t, state.g, state.xi, u))
 
 
 C = TypeVar("C")
@@ -182,6 +179,7 @@ class Integrator(ABC):
     self_adjoint: bool = False  # whether a step of h undoes one of -h
     variable_step: bool = False  # whether steps differ in length: the carry then has the `size` of the last step
     has_increment: bool = True  # whether states have the increment of a discrete step; where not, it is the velocity
+    needs: ClassVar[tuple[Callable[[Any, Any], Any], ...]] = ()  # checks (method, system) that `require` makes first
 
     def adjoint(self) -> Integrator | None:
         """The method whose step of h undoes a step of -h: itself if it is symmetric, None if it is no method here."""
@@ -211,6 +209,8 @@ class Integrator(ABC):
 
     def require(self, system: Any, state: State, h: Scalar) -> None:
         """Refuse, before anything runs, a system or state that this method cannot take."""
+        for check in self.needs:
+            check(self, system)
         system.require_admissible(state.t, state.g, state.xi)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -153,9 +153,11 @@ class Composition(Integrator):
             inner, info = once[method](system, inner, share * h, u)
             stages += [inner.prediction] if carry.stages else []
             infos.append(info)
-        seen = self.method.observe(system, inner, h)
-        multipliers = system.multipliers(seen.t, seen.g, seen.xi, u)
-        info = _combine_infos(infos)._replace(multipliers=multipliers)
+        # The worst residual, all iterations and the first failure of the stages
+        residuals, iterations, statuses, _ = zip(*infos, strict=True)
+        status = reduce(lambda first, later: jnp.where(first == OK, later, first), statuses)
+        multipliers = StepInfo.at(system, self.method.observe(system, inner, h), u).multipliers
+        info = StepInfo(jnp.max(jnp.stack(residuals)), jnp.sum(jnp.stack(iterations)), status, multipliers)
         return CompositionCarry(carry.t + h, inner, tuple(stages)), info
 
     def observe(self, system: MechanicalSystem, carry: CompositionCarry, h: Scalar) -> State:
@@ -163,17 +165,6 @@ class Composition(Integrator):
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         self.method.require(system, state, h)
-
-
-def _combine_infos(infos: list[StepInfo]) -> StepInfo:
-    """The worst residual, all iterations and the first failure of the stages."""
-    status = infos[0].status
-    for each in infos[1:]:
-        status = jnp.where(status == OK, each.status, status)
-    residual = jnp.max(jnp.stack([each.residual for each in infos]))
-    return infos[-1]._replace(
-        residual=residual, iterations=jnp.sum(jnp.stack([each.iterations for each in infos])), status=status
-    )
 
 
 Pace = Callable[[MechanicalSystem, Scalar, Element, Velocity], Array]
@@ -273,16 +264,14 @@ class Adaptive(Integrator):
         """The method whose steps vary."""
         return LagrangeDAlembert() if self.base is None else self.base
 
+    @partial(jax.jit, static_argnums=0)
     def quotient(self, system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
         """Q: what the size of steps is in proportion to."""
         return (PACES[self.pace] if isinstance(self.pace, str) else self.pace)(system, t, g, xi)
 
     def claims(self, system: MechanicalSystem) -> Claims:
-        base = self.method.claims(system)
-        return replace(
-            base, symplectic=False,
-            condition="the order is in eps, at the run's own times; steps that vary are not symplectic"
-        )  # fmt: skip
+        condition = "the order is in eps, at the run's own times; steps that vary are not symplectic"
+        return replace(self.method.claims(system), symplectic=False, condition=condition)
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[AdaptiveCarry]:
         inner, info = self.method.start(system, state, h, u)
@@ -326,15 +315,10 @@ class Adaptive(Integrator):
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         self.method.require(system, state, h)
-        pace = float(_quotient(self, system, state.t, state.g, state.xi))
+        pace = float(self.quotient(system, state.t, state.g, state.xi))
         if not (np.isfinite(pace) and pace > 0.0):
             raise InvalidInput(
                 f"the pace {self.pace!r} is {pace} at the initial state; allowed: a positive number. Of the named ones "
                 '"speed" needs a motion, "acceleration" one that bends, "potential-gradient" a potential, '
                 '"arclength" any of these'
             )
-
-
-@partial(jax.jit, static_argnums=0)
-def _quotient(method: Adaptive, system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
-    return method.quotient(system, t, g, xi)

@@ -119,11 +119,9 @@ class DiscreteGradient(Integrator):
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
         reference = frames.initial_frame(system, state.t, state.g)
-        multipliers = system.multipliers(state.t, state.g, state.xi, u)
         square = state.xi @ frames.kinetic_metric(system, state.t, state.g) @ state.xi
-        prediction = Prediction.at(state.xi)
-        carry = Carry(state.t, state.g, state.xi, square, jnp.zeros(()), reference, prediction)
-        return carry, StepInfo.explicit(multipliers)
+        carry = Carry(state.t, state.g, state.xi, square, jnp.zeros(()), reference, Prediction.at(state.xi))
+        return carry, StepInfo.at(system, state, u)
 
     def step(self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
         t, group, metric = carry.t + 0.5 * h, system.group, frames.kinetic_metric(system, carry.t, carry.g)

@@ -5,9 +5,7 @@ step. Dormand and Prince's method of order 8 chooses its own substeps inside the
 at a tolerance near round-off, and `scipy_motion` is SciPy's, for independent checks.
 
 Taylor's method sums the series of the motion itself, to the order that a tolerance asks for: that of a curve g' = g xi
-in the entries of g or, for rotations of space, in a unit quaternion. A quaternion turns half as fast as the rotation
-and has four entries instead of nine: both series are entire, and that of the quaternion gives the same accuracy in
-substeps up to twice as long.
+in the entries of g or, for rotations of space, in a unit quaternion (`SO3.series_start` says why).
 """
 
 from __future__ import annotations
@@ -35,8 +33,9 @@ from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Element, Scalar, Velocity
 from . import frames
 from .base import (
-    MAX_SUBSTEPS,
-    MIN_SUBSTEP_RATIO,
+    NOT_CONVERGED,
+    NOT_FINITE,
+    OK,
     Claims,
     PhaseCarry,
     PhaseMethod,
@@ -143,6 +142,35 @@ class ProjectedRungeKutta(PhaseMethod):
         return new, StepInfo.from_root(carry.prediction, root, system.multipliers(after.t, g, xi, u))
 
 
+MAX_SUBSTEPS = 100_000  # within one step
+MIN_SUBSTEP_RATIO = 2.0**-46  # a substep below this share of the step has left the domain
+
+
+class Substeps(NamedTuple):
+    """Within a step: the time done, the state there, the next or the last substep, their number, and the last error."""
+
+    done: Array
+    g: Any
+    xi: Array
+    substep: Array
+    taken: Array
+    error: Array
+
+
+def take_substeps(
+    body: Callable[[Substeps], Substeps], system: MechanicalSystem, carry: Any, h: Scalar, first: Array, u: Controls
+) -> tuple[Substeps, StepInfo]:
+    """What substeps lead to; a step that does not finish left the domain, or ran out of substeps."""
+
+    def unfinished(s: Substeps) -> Array:
+        return (s.done != h) & (s.taken < MAX_SUBSTEPS) & (jnp.abs(s.substep) > MIN_SUBSTEP_RATIO * jnp.abs(h))
+
+    zero = jnp.zeros(())
+    s = jax.lax.while_loop(unfinished, body, Substeps(zero, carry.g, carry.xi, first, zero, zero))
+    status = jnp.where(s.done == h, OK, jnp.where(s.taken < MAX_SUBSTEPS, NOT_FINITE, NOT_CONVERGED))
+    return s, StepInfo(s.error, s.taken, status, system.multipliers(carry.t + h, s.g, s.xi, u))
+
+
 MIN_STEP_RATIO, MAX_STEP_RATIO, SAFETY_FACTOR = 1.0 / 3.0, 6.0, 0.9  # of a substep against the last (HNW II.10)
 
 
@@ -162,17 +190,6 @@ class DormandPrinceCarry(NamedTuple):
     g: Any
     xi: Array
     substep: Array
-
-
-class _Substeps(NamedTuple):
-    """Within a step: the time done, the state there, the next substep, the number tried, and the last error."""
-
-    done: Array
-    g: Any
-    xi: Array
-    substep: Array
-    tried: Array
-    error: Array
 
 
 @register(
@@ -210,10 +227,7 @@ class DormandPrince(PhaseMethod):
     ) -> Result[DormandPrinceCarry]:
         first = jnp.where(carry.substep == 0.0, 0.1 * h, jnp.sign(h) * jnp.abs(carry.substep))
 
-        def unfinished(s: _Substeps) -> Array:
-            return (s.done != h) & (s.tried < MAX_SUBSTEPS) & (jnp.abs(s.substep) > MIN_SUBSTEP_RATIO * jnp.abs(h))
-
-        def body(s: _Substeps) -> _Substeps:
+        def body(s: Substeps) -> Substeps:
             left = h - s.done
             last = jnp.abs(s.substep) >= 0.999 * jnp.abs(left)
             k = jnp.where(last, left, s.substep)
@@ -226,15 +240,11 @@ class DormandPrince(PhaseMethod):
             substep = jnp.where(last & good & (jnp.abs(share * k) < jnp.abs(s.substep)), s.substep, share * k)
             g, xi = jax.tree.map(lambda new, old: jnp.where(good, new, old), (g, xi), (s.g, s.xi))
             done = jnp.where(good, jnp.where(last, h, s.done + k), s.done)
-            return _Substeps(done, g, xi, substep, s.tried + 1.0, error)
+            return Substeps(done, g, xi, substep, s.taken + 1.0, error)
 
-        zero = jnp.zeros(())
-        s = jax.lax.while_loop(unfinished, body, _Substeps(zero, carry.g, carry.xi, first, zero, zero))
-        t = carry.t + h
-        info = StepInfo.from_substeps(
-            self.tolerance * s.error, s.tried, s.done == h, system.multipliers(t, s.g, s.xi, u)
-        )
-        return DormandPrinceCarry(t, s.g, s.xi, s.substep), info
+        s, info = take_substeps(body, system, carry, h, first, u)
+        new = DormandPrinceCarry(carry.t + h, s.g, s.xi, s.substep)
+        return new, info._replace(residual=self.tolerance * s.error)
 
     def _substep(
         self, system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, k: Scalar, u: Controls
@@ -285,9 +295,7 @@ class Reference(DormandPrince):
 
 
 @partial(jax.jit, static_argnames="restore")
-def _flat_derivative(
-    system: MechanicalSystem, restore: Callable[[Array], Any], t: Array, y: Array, u: Controls
-) -> Array:
+def _flat_rate(system: MechanicalSystem, restore: Callable[[Array], Any], t: Array, y: Array, u: Controls) -> Array:
     g, xi = restore(y)
     return ravel_pytree(derivative(system, t, g, xi, u))[0]
 
@@ -312,7 +320,7 @@ def scipy_motion(
     y, states = np.asarray(values), [observed(stamps[0], values)]
     for k, span in enumerate(itertools.pairwise(stamps)):
         u = jax.tree.map(lambda leaf: leaf[k], controls)
-        field = lambda t, y, u=u: np.asarray(_flat_derivative(system, restore, t, y, u))
+        field = lambda t, y, u=u: np.asarray(_flat_rate(system, restore, t, y, u))
         found = solve_ivp(field, span, y, "DOP853", rtol=tolerance, atol=tolerance)
         y = found.y[:, -1]
         if not found.success or not np.all(np.isfinite(y)):
@@ -322,16 +330,6 @@ def scipy_motion(
 
 
 BITS_OF_ONE = 1023.0 * 2.0**52  # the bits of 1.0
-
-
-class _TaylorSubsteps(NamedTuple):
-    """Within a step: the time done, the state there, the length of the last substep, and how many there were."""
-
-    done: Array
-    g: Any
-    xi: Array
-    last: Array
-    taken: Array
 
 
 @register(
@@ -371,24 +369,18 @@ class Taylor(PhaseMethod):
         _trace_series(self, structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
 
     def step(self, system: MechanicalSystem, carry: PhaseCarry, h: Scalar, u: Controls = None) -> Result[PhaseCarry]:
-        def unfinished(s: _TaylorSubsteps) -> Array:
-            return (s.done != h) & (s.taken < MAX_SUBSTEPS) & (jnp.abs(s.last) > MIN_SUBSTEP_RATIO * jnp.abs(h))
-
-        def body(s: _TaylorSubsteps) -> _TaylorSubsteps:
+        def body(s: Substeps) -> Substeps:
             now, left = carry.t + s.done, h - s.done
             terms, restore = self.series(system, now, s.g, s.xi, u)
             size = self.radius(terms)
             last = size >= jnp.abs(left)
             k = jnp.where(last, left, jnp.copysign(size, h))
             _, g, xi = restore(reduce(lambda total, term: total * k + term, terms[::-1]))
-            g = system.group.normalise(g)
-            return _TaylorSubsteps(jnp.where(last, h, s.done + k), g, system.project(g, xi, now + k), k, s.taken + 1.0)
+            g, done = system.group.normalise(g), jnp.where(last, h, s.done + k)
+            return Substeps(done, g, system.project(g, xi, now + k), k, s.taken + 1.0, s.error)
 
-        zero = jnp.zeros(())
-        s = jax.lax.while_loop(unfinished, body, _TaylorSubsteps(zero, carry.g, carry.xi, h * jnp.ones(()), zero))
-        t = carry.t + h
-        info = StepInfo.from_substeps(zero, s.taken, s.done == h, system.multipliers(t, s.g, s.xi, u))
-        return PhaseCarry(t, s.g, s.xi), info
+        s, info = take_substeps(body, system, carry, h, h * jnp.ones(()), u)
+        return PhaseCarry(carry.t + h, s.g, s.xi), info
 
     def series(
         self, system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, u: Controls = None

@@ -12,6 +12,7 @@ from ..numerics import solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Element, Float, Scalar, Velocity
 
+Field = Callable[[Scalar, Element], Array]
 NEWTON_STEPS = 4  # for an inverse square root: they leave 1e-11 of a distance of 0.3 from 1
 
 
@@ -70,12 +71,7 @@ def orthogonal_drift(system: MechanicalSystem, t: Scalar, g: Element) -> Float[A
 
 
 def derivative_along(
-    system: MechanicalSystem,
-    function: Callable[[Scalar, Element], Array],
-    t: Scalar,
-    g: Element,
-    xi: Velocity,
-    rate: float = 0.0,
+    system: MechanicalSystem, function: Field, t: Scalar, g: Element, xi: Velocity, rate: float = 0.0
 ) -> Array:
     """The derivative of function(t, g) along g' = g xi and t' = `rate`."""
     zero = jnp.zeros_like(xi[0]), jnp.zeros_like(xi)

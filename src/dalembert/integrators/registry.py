@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from ..errors import InvalidInput, UnknownName
+from ..errors import InvalidInput, UnknownName, require_name
 from ..groups import Cayley, Exponential, Retraction
 from .base import Integrator
 
@@ -108,8 +108,7 @@ def register(*, words: str = "", use_when: str = "") -> Callable[[type[M]], type
 
 
 def _read_retraction(name: str) -> Retraction:
-    if name not in RETRACTIONS:
-        raise UnknownName("retraction", name, RETRACTIONS)
+    require_name("retraction", name, RETRACTIONS)
     return RETRACTIONS[name]()
 
 
@@ -119,8 +118,7 @@ def _read_base(section: Any) -> Integrator:
         raise InvalidInput(
             f'base is {section!r}; allowed: a method with its options, such as {{name = "gauss", stages = 2}}'
         )
-    if not isinstance(section["name"], str) or section["name"] not in METHODS:
-        raise UnknownName("base", section["name"], METHODS)
+    require_name("base", section["name"], METHODS)
     return METHODS[section["name"]].make({key: value for key, value in section.items() if key != "name"})
 
 

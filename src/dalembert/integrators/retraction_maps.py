@@ -133,8 +133,7 @@ class TangentLift(_Lifted):
     name = "tangent-lift"
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
-        multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        return Carry(state.t, state.g, state.xi, Prediction.at(state.xi)), StepInfo.explicit(multipliers)
+        return Carry(state.t, state.g, state.xi, Prediction.at(state.xi)), StepInfo.at(system, state, u)
 
     def step(self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
         group, t = system.group, carry.t + self.node * h
@@ -173,9 +172,8 @@ class CotangentLift(_Lifted):
         return replace(super().claims(system), momentum=variational, symplectic=variational)
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
-        multipliers = system.multipliers(state.t, state.g, state.xi, u)
         momentum = system.momentum(state.t, state.g, state.xi)
-        return Carry(state.t, state.g, momentum, Prediction.at(state.xi)), StepInfo.explicit(multipliers)
+        return Carry(state.t, state.g, momentum, Prediction.at(state.xi)), StepInfo.at(system, state, u)
 
     def step(self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
         group, t = system.group, carry.t + self.node * h
@@ -226,6 +224,7 @@ class RetractionAdapted(NodeMethod):
 
     name = "retraction-adapted"
     carry_is_step_free = True
+    needs = (lambda method, system: require_invariant(method, unforced(system)),)
 
     def adjoint(self) -> RetractionAdapted:
         return replace(self, node=1 - self.node)
@@ -244,14 +243,12 @@ class RetractionAdapted(NodeMethod):
         restricted = basis.T @ state.momentum if state.momentum.shape[0] == basis.shape[0] else state.momentum
         eta = self._coordinates(system, restricted)
         unknown = eta if self._closed(system) else jnp.concatenate([eta, jnp.zeros(system.constraints)])
-        multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        return AdaptedCarry(state.t, state.g, restricted, Prediction.at(unknown)), StepInfo.explicit(multipliers)
+        return AdaptedCarry(state.t, state.g, restricted, Prediction.at(unknown)), StepInfo.at(system, state, u)
 
     def step(self, system: InvariantSystem, carry: AdaptedCarry, h: Scalar, u: Controls = None) -> Result[AdaptedCarry]:
         group = system.group
-        equations = self._on_d if self._closed(system) else self._on_g
-        root = carry.prediction.solve(lambda x: equations(system, carry, x, h, u)[0])
-        _, restricted = equations(system, carry, root.x, h, u)
+        root = carry.prediction.solve(lambda x: self._equations(system, carry, x, h, u)[0])
+        _, restricted = self._equations(system, carry, root.x, h, u)
         xi = self._velocity(system, root.x)
         g = group.normalise(self.difference.end(group, carry.g, h * xi))
         inner = self.difference.inner(group, carry.g, h * xi)
@@ -263,58 +260,39 @@ class RetractionAdapted(NodeMethod):
         xi = system.subspace @ self._coordinates(system, carry.restricted)
         return State(carry.t, carry.g, xi, carry.restricted, self._velocity(system, carry.prediction.x))
 
-    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
-        require_invariant(self, unforced(system))
-        super().require(system, state, h)
-
     def _closed(self, system: InvariantSystem) -> bool:
         """Whether the discrete Legendre maps have closed forms: then eta is the only unknown."""
         return self.node in (0, 1) or self.difference.explicit(system.group)
 
-    def _on_d(
-        self, system: InvariantSystem, carry: AdaptedCarry, eta: Velocity, h: Scalar, u: Controls
-    ) -> tuple[Array, Array]:
-        """(iota* mu0 - mubar_k, iota* mu1)."""
-        w, momentum, impulse = self._impulse(system, carry, eta, h, u)
-        basis, step = system.subspace, (system.group, h * w, momentum, impulse)
-        mu0, mu1 = self.difference.momenta(*step)
-        gained = self.difference.explicit(system.group)
-        end = carry.restricted + basis.T @ self.difference.gain(*step) if gained else basis.T @ mu1
-        return basis.T @ mu0 - carry.restricted, end
-
-    def _on_g(
+    def _equations(
         self, system: InvariantSystem, carry: AdaptedCarry, x: Array, h: Scalar, u: Controls
     ) -> tuple[Array, Array]:
-        """(what pairs with dxi less P, iota* mu1) for x = (eta, l) and mu0 = pi* mubar_k + A^T l.
+        """(iota* mu0 - mubar_k, iota* mu1) for x = eta or, where dtau* is not inverted, x = (eta, l).
 
-        The same equations without inverting dtau*.
+        Then mu0 = pi* mubar_k + A^T l, and the equations are those of what pairs with dxi, less P.
         """
-        rank = carry.restricted.shape[0]
-        w, momentum, impulse = self._impulse(system, carry, x[:rank], h, u)
-        mu0 = self._lift(system, carry.restricted) + system.annihilator.T @ x[rank:]
-        balance, mu1 = self.difference.reaction(system.group, h * w, mu0, impulse)
-        return balance - momentum, system.subspace.T @ mu1
+        group, basis, w = system.group, system.subspace, self._velocity(system, x)
+        P, t, inner = system.inertia @ w, carry.t + self.node * h, self.difference.inner(group, carry.g, h * w)
 
-    def _impulse(
-        self, system: InvariantSystem, carry: AdaptedCarry, eta: Velocity, h: Scalar, u: Controls
-    ) -> tuple[Array, Array, Array]:
-        """(B eta, P, a) of a step with velocity B eta."""
-        w = system.subspace @ eta
-        momentum, t = system.inertia @ w, carry.t + self.node * h
-        inner = self.difference.inner(system.group, carry.g, h * w)
+        def lift(restricted: Array) -> Array:
+            """pi*: the momentum of the velocity in d with this restricted momentum."""
+            return system.inertia @ (basis @ self._coordinates(system, restricted))
 
-        def onto(covector: Covector) -> Array:  # pi* iota*
-            return self._lift(system, system.subspace.T @ covector)
-
-        free = h * system.group.ad_star(w, momentum)
-        return w, momentum, onto(h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))) - (free - onto(free))
+        free = h * group.ad_star(w, P)
+        force = lift(basis.T @ (h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))))
+        impulse = force - (free - lift(basis.T @ free))
+        if not self._closed(system):
+            mu0 = lift(carry.restricted) + system.annihilator.T @ x[basis.shape[1] :]
+            balance, mu1 = self.difference.reaction(group, h * w, mu0, impulse)
+            return balance - P, basis.T @ mu1
+        mu0, mu1 = self.difference.momenta(group, h * w, P, impulse)
+        end = basis.T @ mu1
+        if self.difference.explicit(group):
+            end = carry.restricted + basis.T @ self.difference.gain(group, h * w, P, impulse)
+        return basis.T @ mu0 - carry.restricted, end
 
     def _velocity(self, system: InvariantSystem, x: Array) -> Array:
         return system.subspace @ x[: system.subspace.shape[1]]
-
-    def _lift(self, system: InvariantSystem, restricted: Array) -> Array:
-        """pi*: the momentum of the velocity in d with this restricted momentum."""
-        return system.inertia @ (system.subspace @ self._coordinates(system, restricted))
 
     def _coordinates(self, system: InvariantSystem, restricted: Array) -> Array:
         basis = system.subspace

@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..errors import InvalidInput
-from ..groups import unit_quaternion
 from ..mechanics import InvariantSystem, MechanicalSystem, State
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Scalar
 from . import free_body as free
 from .base import EXACT, NOT_CONVERGED, OK, Claims, Integrator, Prediction, Result, StepInfo
+from .composition import coefficients
 from .euler_poincare_suslov import EulerPoincareSuslov
 from .polhode import Polhode, on_level
 from .properties import (
@@ -107,9 +108,7 @@ class DiscreteMoserVeselov(Integrator):
             level = on_level(*jax.lax.stop_gradient((jnp.diag(inertia), m, g, axes)))
             return ExactCarry(state.t, g, m, jnp.zeros(()), level, inertia, axes), StepInfo.explicit()
         step, exists = free.map_constants(inertia, m, h, self.order, self.variant)
-        q = jnp.concatenate([part.reshape(-1) for part in unit_quaternion(state.g @ axes)])
-        status = jnp.where(exists, OK, NOT_CONVERGED)
-        zero = jnp.zeros(())
+        q, zero, status = free.quaternion(state.g @ axes), jnp.zeros(()), jnp.where(exists, OK, NOT_CONVERGED)
         return MoserVeselovCarry(state.t, q, m, zero, zero, step, axes), StepInfo.explicit(status=status)
 
     def step(self, system: InvariantSystem, carry: Any, h: Scalar, u: Controls = None) -> Result[Any]:
@@ -170,6 +169,7 @@ class ImplicitMidpoint(Integrator):
 
     name = "implicit-midpoint"
     self_adjoint = True
+    needs = (require_on_so3,)
 
     def claims(self, system: InvariantSystem) -> Claims:
         return Claims(2, symmetric=True, reversible=True, group=True, energy=True, momentum=True)
@@ -196,10 +196,6 @@ class ImplicitMidpoint(Integrator):
         xi = system.velocity(carry.t, carry.g, m)
         return State(carry.t, carry.g, xi, m, xi)
 
-    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
-        require_on_so3(self, system)
-        super().require(system, state, h)
-
 
 class SplittingCarry(NamedTuple):
     """Attitude (as a quaternion) and momentum in principal axes."""
@@ -221,7 +217,7 @@ class _Splitting(Integrator):
 
     def start(self, system: InvariantSystem, state: State, h: Scalar, u: Controls = None) -> Result[SplittingCarry]:
         axes = free.principal_axes(system.inertia)
-        q = jnp.concatenate([part.reshape(-1) for part in unit_quaternion(state.g @ axes)])
+        q = free.quaternion(state.g @ axes)
         return SplittingCarry(state.t, q, axes.T @ state.momentum, axes), StepInfo.explicit()
 
     def observe(self, system: InvariantSystem, carry: SplittingCarry, h: Scalar) -> State:
@@ -242,6 +238,7 @@ class LiePoissonSplitting(_Splitting):
     """
 
     name = "lie-poisson-splitting"
+    needs = (require_on_so3,)
 
     def claims(self, system: InvariantSystem) -> Claims:
         return Claims(2, symmetric=True, reversible=True, group=True, momentum=True, symplectic=True)
@@ -261,13 +258,8 @@ class LiePoissonSplitting(_Splitting):
             q = free.quaternion_product(q, jnp.concatenate([cosine[None], sine * e]))
         return carry._replace(t=carry.t + h, q=free.unit_multiple(q), m=m), StepInfo.explicit()
 
-    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
-        require_on_so3(self, system)
-        super().require(system, state, h)
 
-
-SUZUKI = 1.0 / (4.0 - 4.0 ** (1.0 / 3.0))
-SUZUKI_STAGES = {2: (1.0,), 4: (SUZUKI, SUZUKI, 1.0 - 4.0 * SUZUKI, SUZUKI, SUZUKI)}
+SUZUKI_STAGES = {2: (1.0,), 4: coefficients("suzuki-4")}
 
 
 @register(
@@ -298,15 +290,17 @@ class KineticSplitting(_Splitting):
     def step(
         self, system: InvariantSystem, carry: SplittingCarry, h: Scalar, u: Controls = None
     ) -> Result[SplittingCarry]:
-        inertia = carry.axes.T @ system.inertia @ carry.axes
+        inertia, one = carry.axes.T @ system.inertia @ carry.axes, jnp.eye(3)
 
         def kick(now: SplittingCarry, time: Scalar) -> SplittingCarry:
             return now._replace(m=now.m + time * (now.axes.T @ system.L_g(now.t, now.g, jnp.zeros(3))))
 
         def stage(now: SplittingCarry, share: Scalar) -> tuple[SplittingCarry, None]:
             now = kick(now, 0.5 * share * h)
-            now = free_motion(now, inertia, share * h)
-            return kick(now, 0.5 * share * h), None
+            level = on_level(*jax.lax.stop_gradient((jnp.diag(inertia), now.m)), one, one)
+            m, turn = free.exact_motion(level, inertia, now.m, one, one, share * h)
+            q = free.unit_multiple(free.quaternion_product(now.q, free.quaternion(turn)))
+            return kick(now._replace(t=now.t + share * h, q=q, m=m), 0.5 * share * h), None
 
         if self.order == 2:
             return stage(carry, 1.0)[0], StepInfo.explicit()
@@ -321,16 +315,9 @@ class KineticSplitting(_Splitting):
         super().require(system, state, h)
 
 
-def free_motion(carry: SplittingCarry, inertia: Array, h: Scalar) -> SplittingCarry:
-    """The free motion over the time h."""
-    one = jnp.eye(3)
-    level = on_level(*jax.lax.stop_gradient((jnp.diag(inertia), carry.m)), one, one)
-    m, g = free.exact_motion(level, inertia, carry.m, one, one, h)
-    turn = jnp.concatenate([part.reshape(-1) for part in unit_quaternion(g)])
-    return carry._replace(t=carry.t + h, q=free.unit_multiple(free.quaternion_product(carry.q, turn)), m=m)
-
-
 RATTLE_ORDERS = (2, 4, 6, 8)
+ENTRIES = np.array([0, 1, 2, 0, 0, 1]), np.array([0, 1, 2, 1, 2, 2])  # of a symmetric matrix: (11, 22, 33, 12, 13, 23)
+SYMMETRIC = np.array([[0, 3, 4], [3, 1, 5], [4, 5, 2]])  # where these stand in the matrix
 
 
 class RattleCarry(NamedTuple):
@@ -382,12 +369,13 @@ class Rattle(Integrator):
 
         def orthogonality(x: Array) -> Array:
             """(J + D)^T (J + D) - J^2 for the displacement D, without the cancellation of J^2."""
-            displacement = turning - symmetric_matrix(x)
+            displacement = turning - x[SYMMETRIC]
             product = J @ displacement
-            return symmetric_entries(product + product.T + displacement.T @ displacement)
+            excess: Array = product + product.T + displacement.T @ displacement
+            return excess[ENTRIES]
 
         root = carry.prediction.solve(orthogonality)
-        turn = (turning - symmetric_matrix(root.x)) @ (b.cofactor / b.E3)  # W - 1, which is small: so is its round-off
+        turn = (turning - root.x[SYMMETRIC]) @ (b.cofactor / b.E3)  # W - 1, which is small: so is its round-off
         turn = turn - 0.5 * (turn + one) @ (turn + turn.T + turn.T @ turn)
         # The second multiplier is symmetric and drops out of the momentum, which is therefore W^T m (Theorem 6.1).
         g, m = system.group.normalise(carry.g + carry.g @ turn), carry.m + turn.T @ carry.m
@@ -412,14 +400,3 @@ class Rattle(Integrator):
                 "Use discrete-moser-veselov"
             )
         super().require(system, state, h)
-
-
-def symmetric_matrix(x: Array) -> Array:
-    """The symmetric matrix with the entries (11, 22, 33, 12, 13, 23)."""
-    a, b, c, d, e, f = x
-    return jnp.array([[a, d, e], [d, b, f], [e, f, c]])
-
-
-def symmetric_entries(matrix: Array) -> Array:
-    """The entries (11, 22, 33, 12, 13, 23): the inverse of `symmetric_matrix`."""
-    return jnp.stack([matrix[0, 0], matrix[1, 1], matrix[2, 2], matrix[0, 1], matrix[0, 2], matrix[1, 2]])
