@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,16 +35,20 @@ from ..models import chaplygin_sleigh, exact_momentum, suslov, total_turning
 from ..numerics.types import Element
 from ..plotting.runs import headings
 from ..plotting.studies import Patch, arrow, draw_portrait, draw_surfaces, equilibria, momentum_surface
-from ..plotting.style import COLOURS, GREY, space
-from .gallery import Data, Gallery, simulate_uninterrupted
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from ..plotting.style import COLOURS, GREY
+from .gallery import MOMENTUM_AXES, Data, Gallery, simulate_uninterrupted
 
 gallery = Gallery("fz")
 INERTIA = np.array([[3.0, 0.4, 1.0], [0.4, 4.0, 0.5], [1.0, 0.5, 5.0]])
 SCHEME = EulerPoincareSuslov("moser-veselov")
+LEVELS = (0.25, 0.5, 0.75, 1.0)  # of Figures 4.1 and 5.2
+PANELS = {"a": 0.4, "b": 0.0}  # b of the two panels of Figures 5.2 and 5.3
+CENTRE = 1.0  # a of sleighs with m = J = 1
+SLEIGH_INERTIA, SLEIGH_MASS, OFFSET = 1.5, 1.0, 1.0  # of Figure 7.2
+EXTENT = 6.0
+SLEIGH_AXES = (r"$p_\theta$", r"$\hat p_1$", r"$z = \sin\Delta\theta$")
+STEP, STEPS = 0.4, 60  # of Figure 7.3
+BRACKET_TOLERANCE = 1e-9
 
 
 def body() -> InvariantSystem:
@@ -52,10 +56,7 @@ def body() -> InvariantSystem:
     return suslov(INERTIA)
 
 
-LEVELS = (0.25, 0.5, 0.75, 1.0)
-
-
-def _portrait(axes: Axes, data: Data, key: str = "") -> None:
+def _portrait(axes: Any, data: Data, key: str = "") -> None:
     """Orbits with arrows, equilibria filled where stable and open where not, on their line."""
     ends = np.stack([data[f"{key}stable"][-1], data[f"{key}unstable"][-1]])
     axes.plot(*(1.15 * ends).T, color=GREY, linewidth=0.7, zorder=1)
@@ -65,8 +66,7 @@ def _portrait(axes: Axes, data: Data, key: str = "") -> None:
     axes.set_aspect("equal", adjustable="datalim")
 
 
-def draw_suslov(figure: Figure, data: Data) -> None:
-    axes = figure.subplots()
+def draw_suslov(axes: Any, data: Data) -> None:
     _portrait(axes, data)
     axes.set(xlabel="$M_1$", ylabel="$M_2$")
     axes.legend(loc="upper right")
@@ -103,12 +103,7 @@ def suslov_momenta() -> Data:
     return Data(("", "value"), rows, {"orbits": np.array(orbits), "stable": stable, "unstable": -stable})
 
 
-PANELS = {"a": 0.4, "b": 0.0}  # b of the two panels
-CENTRE = 1.0  # a of sleighs with m = J = 1
-
-
-def draw_sleigh_momenta(figure: Figure, data: Data) -> None:
-    axes = figure.subplots(1, 2)
+def draw_sleigh_momenta(axes: Any, data: Data) -> None:
     for panel, (name, b) in zip(axes, PANELS.items(), strict=True):
         _portrait(panel, data, f"{name} ")
         cusp = data[f"{name} cusp"]
@@ -117,7 +112,7 @@ def draw_sleigh_momenta(figure: Figure, data: Data) -> None:
     axes[0].legend(loc="upper right")
 
 
-@gallery("figure-5.2", draw=draw_sleigh_momenta, size=(9.6, 4.8))
+@gallery("figure-5.2", draw=draw_sleigh_momenta, size=(9.6, 4.8), ncols=2)
 def sleigh_momenta() -> Data:
     phase = np.linspace(-16, 16, 401)
     radius, side = np.array([(r, side) for r in LEVELS for side in (-1.0, 1.0)]).T[..., None]
@@ -143,8 +138,7 @@ def sleigh_momenta() -> Data:
     return data
 
 
-def draw_blades(figure: Figure, data: Data) -> None:
-    axes = figure.subplots(1, 2)
+def draw_blades(axes: Any, data: Data) -> None:
     for panel, (name, b) in zip(axes, PANELS.items(), strict=True):
         pose = data[name]
         panel.plot(pose[:, 0, 2], pose[:, 1, 2], color=COLOURS[0])
@@ -155,7 +149,7 @@ def draw_blades(figure: Figure, data: Data) -> None:
     axes[0].legend()
 
 
-@gallery("figure-5.3", draw=draw_blades, size=(10.0, 4.6))
+@gallery("figure-5.3", draw=draw_blades, size=(10.0, 4.6), ncols=2)
 def blades() -> Data:
     data = Data(("panel", "turning from t = -5 to 5", "from -∞ to ∞"))
     for name, b in PANELS.items():
@@ -182,8 +176,7 @@ def ring(low: float, high: float, radii: int = 61, angles: int = 181) -> np.ndar
     return np.asarray(np.sin(half)[:, None, None] * np.stack([np.cos(around), np.sin(around)], -1))
 
 
-def _draw_momentum_surface(figure: Figure, data: Data, **view: float) -> None:
-    axes = space(figure, labels=("$M_1$", "$M_2$", "$M_3$"), **view)
+def draw_momentum_surface(axes: Any, data: Data) -> None:
     draw_surfaces(axes, [Patch(data["surface"], alpha=0.85)], lines=24)
 
 
@@ -193,12 +186,12 @@ def suslov_surface(low: float, high: float, radii: int) -> Data:
     return Data(("", "value"), rows, {"surface": points})
 
 
-for label, region, elev, azim in (
-    ("figure-6.1", (0.0, 1.0, 91), 12, -120),
-    ("figure-6.2", (0.4, 0.8, 61), 14, -112),
+for label, region, view in (
+    ("figure-6.1", (0.0, 1.0, 91), {"elev": 12, "azim": -120}),
+    ("figure-6.2", (0.4, 0.8, 61), {"elev": 14, "azim": -112}),
 ):
-    draw = partial(_draw_momentum_surface, elev=elev, azim=azim)
-    gallery(label, draw=draw, size=(6.4, 5.6))(partial(suslov_surface, *region))
+    draw = gallery(label, draw=draw_momentum_surface, size=(6.4, 5.6), labels=MOMENTUM_AXES, **view)
+    draw(partial(suslov_surface, *region))
 
 
 @lru_cache
@@ -216,8 +209,7 @@ def line_of_equilibria() -> np.ndarray:
     return np.asarray(equilibrium_line(body(), SCHEME)[:2])
 
 
-def draw_curves(figure: Figure, data: Data) -> None:
-    axes = figure.subplots()
+def draw_curves(axes: Any, data: Data) -> None:
     around = np.linspace(0, 2 * np.pi, 361)  # RP^2 is the upper hemisphere seen from above
     axes.plot(np.cos(around), np.sin(around), color=GREY, linewidth=0.8, linestyle="--")
     axes.set(xlabel="$q_1$", ylabel="$q_2$", aspect="equal")
@@ -255,15 +247,14 @@ def invariant_curves() -> Data:
     return Data(("", "value"), rows, arrays)
 
 
-def draw_dynamics(figure: Figure, data: Data) -> None:
-    axes = figure.subplots()
-    reach = 1.12 * np.nanmax(np.abs(np.concatenate([data[name] for name in data.arrays if name.startswith("orbit")])))
+def draw_dynamics(axes: Any, data: Data) -> None:
+    orbits = [orbit for name, orbit in data.arrays.items() if name.startswith("orbit")]
+    reach = 1.12 * np.nanmax(np.abs(np.concatenate(orbits)))
     along = data["line"]
     axes.plot(*(1.2 * reach * np.stack([-along, along])).T, color=GREY, linewidth=0.8)
     grid = data["q1"], data["q2"], data["energy"]
     axes.contour(*grid, levels=np.sort(data["levels"]), colors=COLOURS[5], linewidths=0.6)
-    for name in (name for name in data.arrays if name.startswith("orbit")):
-        orbit = data[name]
+    for orbit in orbits:
         axes.plot(*orbit.T, ".", color=COLOURS[0], markersize=4)
         middle = len(orbit) // 2
         arrow(axes, orbit[middle - 2 : middle + 3], COLOURS[0])
@@ -316,13 +307,7 @@ def _on_level(f: LegendreMap, direction: np.ndarray, level: float) -> np.ndarray
     return np.asarray(brentq(energy, 0.0, top, xtol=1e-14) * direction)
 
 
-SLEIGH_INERTIA = 1.5
-SLEIGH_MASS = OFFSET = 1.0
-EXTENT = 6.0
-
-
-def draw_sleigh_surface(figure: Figure, data: Data) -> None:
-    axes = space(figure, labels=(r"$p_\theta$", r"$\hat p_1$", r"$z = \sin\Delta\theta$"), elev=28, azim=-60)
+def draw_sleigh_surface(axes: Any, data: Data) -> None:
     draw_surfaces(axes, [Patch(data[name], alpha=0.9) for name in ("right", "left")])
     axes.set(xlim=(-EXTENT, EXTENT), ylim=(-EXTENT, EXTENT))
 
@@ -353,7 +338,7 @@ def cubic(p: Any, hat: Any) -> tuple[Any, ...]:
     return J**2, -2 * J * p, hat**2 + 2 * J * hat + p**2, -2 * p * hat
 
 
-@gallery("figure-7.2", draw=draw_sleigh_surface, size=(6.8, 5.6))
+@gallery("figure-7.2", draw=draw_sleigh_surface, size=(6.8, 5.6), labels=SLEIGH_AXES, elev=28, azim=-60)
 def sleigh_surface() -> Data:
     turn = np.linspace(1e-6, np.pi * (1 - 1e-4), 181)
     parts = {"right": ruled(turn), "left": ruled(-turn)}
@@ -369,11 +354,7 @@ def sleigh_surface() -> Data:
     return Data(("", "value"), rows, parts)
 
 
-STEP, STEPS = 0.4, 60
-
-
-def draw_path(figure: Figure, data: Data) -> None:
-    axes = figure.subplots()
+def draw_path(axes: Any, data: Data) -> None:
     axes.plot(*data["flow"].T, color=COLOURS[6], linewidth=0.9, label="continuous")
     axes.plot(*data["discrete"].T, "o", color=COLOURS[0], markersize=3.5, label=f"discrete, h = {STEP:g}")
     axes.plot(*data["discrete"][0], "o", color=COLOURS[1], markersize=6, label="start")
@@ -522,9 +503,6 @@ def _monodromy(rows: np.ndarray, base: complex, sheets: np.ndarray, point: compl
     there = _continue_sheets(rows, sheets, lambda t: base + t * (edge - base))
     turned = _continue_sheets(rows, there, lambda t: point + (edge - point) * np.exp(2j * np.pi * t))
     return np.array([int(np.abs(there - v).argmin()) for v in turned])
-
-
-BRACKET_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -678,10 +656,7 @@ class SleighLocus:
         return np.concatenate([self.plane(self.map.impulse(y)), np.sin(angle)[..., None]], axis=-1)
 
     def cubic(self) -> Polynomials:
-        """(7.16) of fedorov-zenkov by elimination: the cubic in (p_theta, ph, z) that vanishes on the surface.
-
-        The coefficient of z^3 is J^2.
-        """
+        """(7.16) of fedorov-zenkov by elimination: J^2 z^3 + ..., which vanishes at (p_theta, ph, z) on the surface."""
         rng = np.random.default_rng(0)
         m, J, a, _ = self.parameters
         size = np.sqrt((J + m * a * a) / m)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..integrators import Integrator
 from ..mechanics import MechanicalSystem, State
-from ..plotting.style import styled
+from ..plotting.style import space, styled
 from ..simulation import Run, simulate
 
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ class Data:
         return self.arrays[name]
 
 
+MOMENTUM_AXES = ("$M_1$", "$M_2$", "$M_3$")
 Compute = Callable[[], Data]
-Draw = Callable[["Figure", Data], None]
+Draw = Callable[[Any, Data], None]
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ class Gallery:
     def paper(self) -> Paper:
         return Paper(self.key, TEXTS[self.key]["name"], " ".join(TEXTS[self.key]["citation"].split()))
 
-    def __call__(self, label: str, *, draw: Draw, size: tuple[float, float]) -> Callable[[Compute], Compute]:
-        """`draw` fills a figure of this size (inches) with the data."""
+    def __call__(self, label: str, *, draw: Draw, size: tuple[float, float], **axes: Any) -> Callable[..., Compute]:
+        """`draw` fills the `axes` of a figure of this size (inches): with labels those of `space`, else subplots."""
         texts = {part: " ".join(text.split()) for part, text in TEXTS[self.key][label].items()}
 
         @styled
@@ -86,7 +87,7 @@ class Gallery:
             from matplotlib.figure import Figure
 
             figure = Figure(figsize=size, layout="constrained")
-            draw(figure, data)
+            draw(space(figure, **axes) if "labels" in axes else figure.subplots(**axes), data)
             return figure
 
         def add(compute: Compute) -> Compute:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,12 +28,9 @@ from ..mechanics import InvariantSystem
 from ..models import exact_momentum, suslov
 from ..numerics import slopes
 from ..plotting.studies import Patch, draw_lines, draw_slope, draw_surfaces, momentum_surface
-from ..plotting.style import COLOURS, MARKERS, space
+from ..plotting.style import COLOURS, MARKERS
 from ..simulation import Run
-from .gallery import Data, Gallery, simulate_uninterrupted
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .gallery import MOMENTUM_AXES, Data, Gallery, simulate_uninterrupted
 
 gallery = Gallery("gnj")
 Place = tuple[float, float, float, float]  # of an inset
@@ -63,10 +60,12 @@ class SuslovExample:
 
 GENERIC = SuslovExample(((3.0, 0, 1.0), (0, 4.0, 0.5), (1.0, 0.5, 5.0)), (41.07400078, -99.38251558), (0.015, 0.030))
 SPECIAL = SuslovExample(((3.0, 0, 0), (0, 3.0, 0.5), (0, 0.5, 5.0)), (179.9836568, 2.4255507998), (0.007, 0.014))
-
-
-STEP = 0.015
-MAX_ANGLE = 1.2
+STEP, MAX_ANGLE = 0.015, 1.2
+COUNTS = tuple(64 * 2**k for k in range(9))
+METHODS: dict[str, Integrator] = {**SCHEMES, "Runge-Kutta 4": RungeKutta()}
+TIMED_STEPS = 50_000
+BRANCH_STEPS = 12
+"""Steps within which the Moser-Veselov branch ends, if it ends at all: the momentum then swings to the other side."""
 
 
 def polar(largest: float, angles: int = 121, radii: int = 61) -> np.ndarray:
@@ -91,17 +90,16 @@ def tangent_gap(scheme: str) -> float:
     return float(np.abs(small @ GENERIC.normal / np.linalg.norm(small, axis=-1)).max())
 
 
-def _draw_locus(figure: Figure, data: Data, **view: float) -> Any:
-    axes = space(figure, labels=("$M_1$", "$M_2$", "$M_3$"), **view)
+def _draw_locus(axes: Any, data: Data) -> None:
     draw_surfaces(axes, [Patch(data["surface"], alpha=0.9), Patch(data["plane"], COLOURS[4], 0.45)])
-    return axes
 
 
-def draw_bounded(figure: Figure, data: Data) -> None:
-    _draw_locus(figure, data, elev=10, azim=-120).plot([0], [0], [0], "o", color="black", markersize=3)
+def draw_bounded(axes: Any, data: Data) -> None:
+    _draw_locus(axes, data)
+    axes.plot([0], [0], [0], "o", color="black", markersize=3)
 
 
-@gallery("figure-1", draw=draw_bounded, size=(6.6, 5.6))
+@gallery("figure-1", draw=draw_bounded, size=(6.6, 5.6), labels=MOMENTUM_AXES, elev=10, azim=-120)
 def bounded_locus() -> Data:
     surface = momentum_surface(GENERIC.system, SCHEMES["Moser-Veselov"], STEP, polar(np.pi * (1 - 1e-9), 181, 91))
     reach = np.abs(surface).reshape(-1, 3).max(axis=0)
@@ -110,8 +108,8 @@ def bounded_locus() -> Data:
     return Data(("", "value"), rows, {"surface": surface, "plane": plane((reach[0], reach[1]))})
 
 
-def draw_unbounded(figure: Figure, data: Data) -> None:
-    axes = _draw_locus(figure, data, elev=14, azim=-118)
+def draw_unbounded(axes: Any, data: Data) -> None:
+    _draw_locus(axes, data)
     axes.computed_zorder = False  # the curve lies on both surfaces: it is drawn on top
     for name in (name for name in data.arrays if name.startswith("curve")):
         label = "intersection" if name == "curve 0" else None
@@ -119,7 +117,7 @@ def draw_unbounded(figure: Figure, data: Data) -> None:
     axes.legend(loc="upper left")
 
 
-@gallery("figure-2", draw=draw_unbounded, size=(6.6, 5.6))
+@gallery("figure-2", draw=draw_unbounded, size=(6.6, 5.6), labels=MOMENTUM_AXES, elev=14, azim=-118)
 def unbounded_locus() -> Data:
     surface = momentum_surface(GENERIC.system, SCHEMES["Cayley"], STEP, polar(MAX_ANGLE, 181, 91))
     curves = [curve for curve in intersection() if len(curve) > 1]
@@ -158,10 +156,6 @@ def intersection(points: int = 401) -> list[np.ndarray]:
             x = x - np.where(size > 1e-12, distance(x)[:, None] * slope / np.maximum(size, 1e-12), 0.0)
         found.append(momentum_surface(system, scheme, STEP, x))
     return found
-
-
-BRANCH_STEPS = 12
-"""Steps within which the Moser-Veselov branch ends, if it ends at all: the momentum then swings to the other side."""
 
 
 def run_scheme(case: SuslovExample, method: str, step: float, steps: int, save_every: int = 1) -> Run:
@@ -207,8 +201,7 @@ def compare_schemes(case: SuslovExample) -> Data:
     return data
 
 
-def draw_comparison(figure: Figure, data: Data, case: SuslovExample, places: Sequence[Place]) -> None:
-    axes = figure.subplots(1, 2)
+def draw_comparison(axes: Any, data: Data, case: SuslovExample, places: Sequence[Place]) -> None:
     labels = [f"{scheme}, ε = {step:g}" for scheme in SCHEMES for step in case.steps]
     insets = []
     for i, (panel, place) in enumerate(zip(axes, places, strict=True)):
@@ -230,7 +223,7 @@ def draw_comparison(figure: Figure, data: Data, case: SuslovExample, places: Seq
     half = max(0.6 * np.ptp(energies), 1e-3 * abs(middle))
     insets[0].set_ylim(middle - half, middle + half)
     insets[0].ticklabel_format(useOffset=False)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
 
 
 for label, case, insets in (
@@ -238,12 +231,7 @@ for label, case, insets in (
     ("figure-4", SPECIAL, ((0.60, 0.60, 0.38, 0.34), (0.07, 0.56, 0.30, 0.36))),
 ):
     draw = partial(draw_comparison, case=case, places=insets)
-    gallery(label, draw=draw, size=(11.5, 4.9))(partial(compare_schemes, case))
-
-
-COUNTS = tuple(64 * 2**k for k in range(9))
-METHODS: dict[str, Integrator] = {**SCHEMES, "Runge-Kutta 4": RungeKutta()}
-TIMED_STEPS = 50_000
+    gallery(label, draw=draw, size=(11.5, 4.9), ncols=2)(partial(compare_schemes, case))
 
 
 def relative_error(method: str, steps: int) -> float:
@@ -255,8 +243,7 @@ def relative_error(method: str, steps: int) -> float:
     return float(np.linalg.norm(np.asarray(run.momentum[-1][:2]) - exact) / np.linalg.norm(exact))
 
 
-def draw_work(figure: Figure, data: Data) -> None:
-    axes = figure.subplots(1, 2, sharey=True)
+def draw_work(axes: Any, data: Data) -> None:
     draw_lines(axes[0], {name: (data["step"], data[f"{name} error"]) for name in METHODS})
     draw_slope(axes[0], (2.5e-4, 1e-3), 4e-6, 2)
     draw_lines(axes[1], {name: (data[f"{name} seconds"], data[f"{name} error"]) for name in METHODS})
@@ -268,7 +255,7 @@ def draw_work(figure: Figure, data: Data) -> None:
     axes[0].legend()
 
 
-@gallery("work-precision", draw=draw_work, size=(10.5, 4.4))
+@gallery("work-precision", draw=draw_work, size=(10.5, 4.4), ncols=2, sharey=True)
 def work_precision() -> Data:
     counts = np.array(COUNTS)
     columns = ("method", "error at ε = 1/64", "error at ε = 1/1024", "order", "ns a step", "spread of it, ns")

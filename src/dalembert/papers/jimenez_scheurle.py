@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +30,6 @@ from ..plotting.style import COLOURS, DASHES, curve
 from ..simulation import Run
 from .gallery import Data, Gallery, simulate_uninterrupted
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 gallery = Gallery("js")
 POSITION, VELOCITY = np.array([0.3, 0.5, -0.2]), np.array([1.1, 0.7, 0.55])
 COUNTS = (8, 16, 32, 64, 128, 256, 512)
@@ -46,6 +43,10 @@ SCHEMES = {
 }
 CLAIMED = {"(81), β = 1": 1, "β = 0": 1, "(86), β = 1/2, redefined nodes": 2, "(86) as printed": 2}
 CLAIMED |= {"(89), deformed, data on D_ε": 1, "(89), deformed, data on D": 1}
+EPSILON, END_TIME = 0.1, 60.0
+FORMS = ("β = 1/2, original nodes", "(86), β = 1/2, redefined nodes", "(89), deformed, data on D_ε")
+NODES = ("β = 0", "(86), β = 1/2, redefined nodes", "(81), β = 1")
+MAX_ITERATIONS, STEP_SAMPLES = 40, 10
 
 
 def particle(scheme: str, steps: int, t_end: float = 1.0, potential: str = "free", save_every: int = 1) -> Run:
@@ -98,8 +99,7 @@ def multiplier_errors() -> dict[str, np.ndarray]:
     return {name: np.array(values) for name, values in found.items()}
 
 
-def draw_orders(figure: Figure, data: Data) -> None:
-    axes = figure.subplots(1, 2)
+def draw_orders(axes: Any, data: Data) -> None:
     names = [*SCHEMES, "(86) as printed"]
     draw_lines(axes[0], {name: (data["h"], data[name]) for name in names})
     draw_slope(axes[0], (0.02, 0.08), 2e-4, 1)
@@ -114,28 +114,20 @@ def draw_orders(figure: Figure, data: Data) -> None:
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=columns)
 
 
-@gallery("particle-orders", draw=draw_orders, size=(11, 4.8))
+@gallery("particle-orders", draw=draw_orders, size=(11, 4.8), ncols=2)
 def orders() -> Data:
     steps = 1.0 / np.array(COUNTS)
     states, multipliers = errors(), multiplier_errors()
-    rows: list[Any] = [
-        (name, values[0], values[-1], float(slopes(steps, values)[-1]), CLAIMED.get(name))
-        for name, values in states.items()
-    ]
-    rows += [
-        (f"λ of {name}", v[0], v[-1], float(slopes(steps, v)[-1]), 0 if "state" in name else None)
-        for name, v in multipliers.items()
+    found = states | {f"λ of {name}": values for name, values in multipliers.items()}
+    rows = [
+        (name, v[0], v[-1], float(slopes(steps, v)[-1]), 0 if "the state" in name else CLAIMED.get(name))
+        for name, v in found.items()
     ]
     arrays = {"h": steps, **states, **{f"lambda {name}": values for name, values in multipliers.items()}}
     return Data(("scheme", "error at ε = 1/8", "at ε = 1/512", "measured order", "claimed"), rows, arrays)
 
 
-EPSILON, END_TIME = 0.1, 60.0
-FORMS = ("β = 1/2, original nodes", "(86), β = 1/2, redefined nodes", "(89), deformed, data on D_ε")
-
-
-def draw_constraints(figure: Figure, data: Data) -> None:
-    axes = figure.subplots(2, 1, sharex=True, sharey=True)
+def draw_constraints(axes: Any, data: Data) -> None:
     labels = ("D: |v_z - y v_x|", "D_ε: |v_z - y v_x + (ε/2) v_x v_y|")
     for panel, which, label in zip(axes, ("D", "D_eps"), labels, strict=True):
         for form, colour, dash in zip(FORMS, COLOURS, DASHES, strict=False):
@@ -145,7 +137,7 @@ def draw_constraints(figure: Figure, data: Data) -> None:
     axes[-1].set_xlabel("t")
 
 
-@gallery("deformed-constraint", draw=draw_constraints, size=(7.2, 5.2))
+@gallery("deformed-constraint", draw=draw_constraints, size=(7.2, 5.2), nrows=2, sharex=True, sharey=True)
 def deformed_constraint() -> Data:
     data = Data(("form", "largest residual of D", "largest residual of D_ε"))
     for form in FORMS:
@@ -157,11 +149,7 @@ def deformed_constraint() -> Data:
     return data
 
 
-NODES = ("β = 0", "(86), β = 1/2, redefined nodes", "(81), β = 1")
-
-
-def draw_energy(figure: Figure, data: Data) -> None:
-    axes = figure.subplots()
+def draw_energy(axes: Any, data: Data) -> None:
     draw_invariants(axes, data["t"], {name: data[name] for name in NODES})
     axes.set(xlabel="t", ylabel="|E/E(0) - 1|", ylim=(1e-8, 10))
 
@@ -176,9 +164,6 @@ def energy() -> Data:
         data.arrays.update({"t": np.asarray(run.t), name: change})
         data.rows.append((name, float(change[-1]), float(np.abs(change).max()), classify(run.t, change).kind))
     return data
-
-
-MAX_ITERATIONS, STEP_SAMPLES = 40, 10
 
 
 def chi0(tau: ArrayLike) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache, partial
 from math import comb
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,9 +36,6 @@ from ..plotting.style import COLOURS, DASHES
 from ..simulation import Run
 from .gallery import Data, Gallery, simulate_uninterrupted
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 gallery = Gallery("mz")
 MASS = np.array([0.92181297074480, 0.73820724581067, 0.17626614449462])
 """J of the running example, unrounded: the inputs that give the paper's own numbers."""
@@ -54,6 +51,17 @@ METHODS: dict[str, Integrator] = {
     "DMV6": DiscreteMoserVeselov(6, "scaled"),
 }
 STEPS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.8, 1.0, 1.2, 1.5, 2.2, 2.5, 4.0)
+TABLE_4: dict[str, tuple[float | None, ...]] = {  # as printed; None where a method fails
+    "LP2": (6.7903e-03, 5.1043e-01, 1.6055, 1.7002, 1.9489, 1.3902),
+    "IMR": (1.5494e-04, 9.9329e-03, 1.3119e-01, 3.9514e-01, 2.5276e-01, 6.1905e-01),
+    "DMV": (1.5014e-02, 5.9899e-01, None, None, None, None),
+    "DMV4": (1.757e-07, 7.6167e-04, 1.0785e-01, 1.6094, 5.0245e-01, 5.1624e-01),
+    "DMV6": (1.962e-10, 1.6440e-06, 7.0269e-02, None, 7.0407e-01, 1.0519e-01),
+}
+TABLE_STEPS = (1 / 16, 1 / 2, 1.2, 2.2, 2.5, 4.0)
+FLOPS = dict.fromkeys(("add", "sub", "mul", "div", "sqrt", "neg"), 1) | {"fma": 2}
+LARGE_STEP_METHODS = ("LP2", "IMR", "DMV4", "DMV6")
+SPLITTING_TOLERANCE = 1e-12
 
 
 def run_free(method: str, step: float, steps: int) -> Run:
@@ -91,8 +99,7 @@ def figure_run() -> tuple[np.ndarray, np.ndarray]:
     return 0.8 * np.arange(63), momenta("DMV", 0.8, 62)
 
 
-def draw_components(figure: Figure, data: Data) -> None:
-    axes = figure.subplots(3, 1, sharex=True)
+def draw_components(axes: Any, data: Data) -> None:
     curves = (
         ("exact, f", "exact", "-", COLOURS[6]),
         ("f + h² f₃", "order 4", "-.", COLOURS[2]),
@@ -108,7 +115,7 @@ def draw_components(figure: Figure, data: Data) -> None:
     axes[-1].set_xlabel("t")
 
 
-@gallery("figure-3.1", draw=draw_components, size=(7.2, 6.2))
+@gallery("figure-3.1", draw=draw_components, size=(7.2, 6.2), nrows=3, sharex=True)
 def modified_motions() -> Data:
     tau3, tau5 = speed_coefficients(INERTIA, START, 2)
     fourth = 1 + tau3 * 0.8**2
@@ -124,15 +131,14 @@ def modified_motions() -> Data:
     return Data(columns, rows, {"t": t, "nodes": nodes, "DMV": found, **motion})
 
 
-def draw_conservation(figure: Figure, data: Data) -> None:
-    axes = figure.subplots(2, 1, sharex=True)
+def draw_conservation(axes: Any, data: Data) -> None:
     for panel, name, label in zip(axes, ("energy", "norm"), ("$H - H_0$", "$|m| - |m_0|$"), strict=True):
         panel.plot(data["nodes"], data[name], "o-", color=COLOURS[0], markersize=2.5)
         panel.set_ylabel(label)
     axes[-1].set_xlabel("t")
 
 
-@gallery("figure-3.2", draw=draw_conservation, size=(7.2, 4.6))
+@gallery("figure-3.2", draw=draw_conservation, size=(7.2, 4.6), nrows=2, sharex=True)
 def conservation() -> Data:
     nodes, found = figure_run()
     drift = energy(found) - energy(START)
@@ -163,8 +169,7 @@ def spectra(steps: np.ndarray) -> Data:
     return data
 
 
-def draw_spectrum(figure: Figure, data: Data, scale: str, limit: float, every: int) -> None:
-    axes = figure.subplots(2, 1, sharex=True)
+def draw_spectrum(axes: Any, data: Data, scale: str, limit: float, every: int) -> None:
     for panel, part in zip(axes, ("real", "imaginary"), strict=True):
         for name, (marker, dash, colour, size) in LINE_STYLES.items():
             for k, column in enumerate(data[f"{name} {part}"].T):
@@ -182,21 +187,10 @@ for label, steps, scale, limit, every in (
     ("figure-5.4", np.geomspace(0.1, 1000.0, 481), "log", 2.2, 6),
 ):
     draw = partial(draw_spectrum, scale=scale, limit=limit, every=every)
-    gallery(label, draw=draw, size=(7.2, 6.0))(partial(spectra, steps))
+    gallery(label, draw=draw, size=(7.2, 6.0), nrows=2, sharex=True)(partial(spectra, steps))
 
 
-TABLE_4: dict[str, tuple[float | None, ...]] = {  # as printed; None where a method fails
-    "LP2": (6.7903e-03, 5.1043e-01, 1.6055, 1.7002, 1.9489, 1.3902),
-    "IMR": (1.5494e-04, 9.9329e-03, 1.3119e-01, 3.9514e-01, 2.5276e-01, 6.1905e-01),
-    "DMV": (1.5014e-02, 5.9899e-01, None, None, None, None),
-    "DMV4": (1.757e-07, 7.6167e-04, 1.0785e-01, 1.6094, 5.0245e-01, 5.1624e-01),
-    "DMV6": (1.962e-10, 1.6440e-06, 7.0269e-02, None, 7.0407e-01, 1.0519e-01),
-}
-TABLE_STEPS = (1 / 16, 1 / 2, 1.2, 2.2, 2.5, 4.0)
-
-
-def draw_errors(figure: Figure, data: Data) -> None:
-    axes = figure.subplots()
+def draw_errors(axes: Any, data: Data) -> None:
     draw_lines(axes, {name: (data["h"], data[name]) for name in METHODS})
     for order, height in ((2, 3e-5), (4, 2e-8), (6, 7e-13)):
         draw_slope(axes, (0.0625, 0.25), height, order)
@@ -224,8 +218,7 @@ def error_against_step() -> Data:
     return Data(columns, rows, {"h": np.array(STEPS), **errors()})
 
 
-def draw_cost(figure: Figure, data: Data) -> None:
-    axes = figure.subplots()
+def draw_cost(axes: Any, data: Data) -> None:
     draw_lines(axes, {name: (data[f"{name} error"], data[f"{name} operations"]) for name in METHODS})
     axes.invert_xaxis()
     axes.set(xlabel="error at T = 100", ylabel="floating-point operations")
@@ -245,9 +238,6 @@ def cost_against_accuracy() -> Data:
         data.arrays.update({f"{name} error": values, f"{name} operations": total})
         data.rows.append((name, each[3], values[3]))
     return data
-
-
-FLOPS = dict.fromkeys(("add", "sub", "mul", "div", "sqrt", "neg"), 1) | {"fma": 2}
 
 
 def momentum_step(method: str) -> Block:
@@ -282,11 +272,7 @@ def _count_operations(block: Block, iterations: float) -> float:
     return total
 
 
-LARGE_STEP_METHODS = ("LP2", "IMR", "DMV4", "DMV6")
-
-
-def draw_motions(figure: Figure, data: Data) -> None:
-    axes = figure.subplots(len(LARGE_STEP_METHODS), 1, sharex=True, sharey=True)
+def draw_motions(axes: Any, data: Data) -> None:
     for panel, name in zip(axes, LARGE_STEP_METHODS, strict=True):
         for i in range(3):
             panel.plot(data["t"], data["exact"][:, i], color=COLOURS[i], linewidth=0.8, alpha=0.6)
@@ -331,8 +317,8 @@ def effective_speed(name: str, step: float) -> float | None:
     return float(found.x) / step
 
 
-gallery("figure-7.7", draw=draw_motions, size=(7.4, 7.6))(partial(motions, 5.0))
-gallery("figure-7.8", draw=draw_motions, size=(7.4, 7.6))(partial(motions, 1.0))
+for label, step in (("figure-7.7", 5.0), ("figure-7.8", 1.0)):
+    gallery(label, draw=draw_motions, size=(7.4, 7.6), nrows=4, sharex=True, sharey=True)(partial(motions, step))
 
 
 def commutator(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -356,10 +342,7 @@ def velocity_derivatives(mass: ArrayLike, M: ArrayLike, count: int) -> list[np.n
 
 
 def displacement_series(mass: ArrayLike, M: ArrayLike) -> list[np.ndarray]:
-    """Omega_0, ..., Omega_4 of the solution w = exp(-h Omega_0 - h^2 Omega_1 - ...) of h M = w^T J - J w, any N.
-
-    They are (2.7) to (2.10) of mclachlan-zanna.
-    """
+    """Omega_0, ..., Omega_4 of w = exp(-h Omega_0 - h^2 Omega_1 - ...), h M = w^T J - J w: (2.7) to (2.10), any N."""
     o, d1, d2, d3, d4 = velocity_derivatives(mass, M, 4)
     oo = o @ o
     return [
@@ -416,9 +399,6 @@ def effective_scale(inertia: ArrayLike, momentum: ArrayLike, h: float, order: in
     return float(h / horner(coefficients, jnp.asarray(h * h, float)))
 
 
-SPLITTING_TOLERANCE = 1e-12
-
-
 def spectrum(mass: ArrayLike, M: ArrayLike) -> np.ndarray:
     """The 2n roots of det(l^2 - l M - J^2) = 0."""
     J, M = _pair(mass, M)
@@ -450,22 +430,17 @@ def solve_explicit(mass: ArrayLike, M: ArrayLike) -> np.ndarray:
     quadratic, linear = momentum @ momentum - np.trace(squares), second - np.sum((J @ momentum) ** 2)
     roots = np.sqrt(np.roots([1.0, quadratic, linear, -np.linalg.det(squares)]).astype(complex))
     _require_split(roots)
-    vectors = []
-    for root in roots:
-        rows = squares + root * M - root**2 * np.eye(3)
-        candidates = np.array([np.cross(rows[i], rows[j]) for i, j in ((0, 1), (0, 2), (1, 2))])
-        best = candidates[np.argmax(np.linalg.norm(candidates, axis=1))]
-        vectors.append(best / np.linalg.norm(best))
-    X = np.array(vectors).T
+    root = roots[:, None, None]
+    rows = squares + root * M - root**2 * np.eye(3)
+    candidates = np.cross(rows[:, [0, 0, 1]], rows[:, [1, 2, 2]])
+    best = candidates[range(3), np.linalg.norm(candidates, axis=2).argmax(1)]
+    X = (best / np.linalg.norm(best, axis=1, keepdims=True)).T
     W = np.real(X @ np.diag(roots) @ np.linalg.inv(X))
     return np.linalg.solve(J, W.T)
 
 
 def solve_symmetric_functions(mass: ArrayLike, M: ArrayLike) -> np.ndarray:
-    """w for 3 x 3 without eigenvectors, from (M^2 - e1 M + e2 + J^2) W = e3 + e1 J^2 - M J^2.
-
-    e1, e2, e3 are the symmetric functions of the roots.
-    """
+    """w for 3 x 3 from the symmetric functions of the roots: (M^2 - e1 M + e2 + J^2) W = e3 + e1 J^2 - M J^2."""
     J, M = _pair(mass, M, size=3)
     roots = spectrum(J, M)
     _require_split(roots)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,15 +19,14 @@ from ..numerics.types import Controls, Scalar
 from ..plotting.style import COLOURS, DASHES, FLOOR, curve
 from .gallery import Data, Gallery, simulate_uninterrupted
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 gallery = Gallery("rm")
 INERTIA = (1.0, 10.0, 100.0)
 GENERIC = ((3.0, 0.0, 1.0), (0.0, 4.0, 0.5), (1.0, 0.5, 5.0))
 START = (1.0, 1.0)
 STEP, STEPS, SAVE = 0.01, 180_000, 180
 RETRACTIONS: dict[str, Retraction] = {"exponential": Exponential(), "Cayley": Cayley()}
+ROWS = (("energy", "|E/E(0) - 1|"), ("constraint", "|Ω₃|"), ("group", "distance of R\nfrom SO(3)"))
+READINGS = ("with the reaction", "free body")
 
 
 class Carry(NamedTuple):
@@ -111,12 +110,8 @@ def tabulate(shown: Mapping[str, tuple[Integrator, Start]], others: Mapping[str,
     return data
 
 
-ROWS = (("energy", "|E/E(0) - 1|"), ("constraint", "|Ω₃|"), ("group", "distance of R\nfrom SO(3)"))
-
-
-def draw_panels(figure: Figure, data: Data, columns: Sequence[str], rows: Sequence[tuple[str, str]] = ROWS) -> None:
+def draw_panels(axes: Any, data: Data, columns: Sequence[str], rows: Sequence[tuple[str, str]] = ROWS) -> None:
     """A column for each reading, a row for each measure, a curve for each retraction; three minutes of a free body."""
-    axes = figure.subplots(len(rows) + 1, len(columns), sharey="row", squeeze=False)
     for column, panels in zip(columns, axes.T, strict=True):
         panels[0].set_title(column)
         for i, name in enumerate(RETRACTIONS):
@@ -146,7 +141,11 @@ ADAPTED: dict[str, Callable[[Retraction], Integrator]] = {
 }
 
 
-@gallery("figure-1", draw=partial(draw_panels, columns=tuple(ADAPTED)), size=(3.3 * 3 + 0.6, 1.8 * 4))
+draw_figure_1 = partial(draw_panels, columns=tuple(ADAPTED))
+draw_figure_2 = partial(draw_panels, columns=READINGS, rows=ROWS[:2])
+
+
+@gallery("figure-1", draw=draw_figure_1, size=(3.3 * 3 + 0.6, 1.8 * 4), nrows=4, ncols=3, sharey="row")
 def constraint_adapted() -> Data:
     start = (suslov(INERTIA), START)
     shown = {f"{key}, {name}": (make(tau), start) for key, make in ADAPTED.items() for name, tau in RETRACTIONS.items()}
@@ -154,10 +153,7 @@ def constraint_adapted() -> Data:
     return tabulate(shown, {f"corrected, {name}, s = {s:g}": RetractionAdapted(tau, s) for name, tau, s in nodes})
 
 
-READINGS = ("with the reaction", "free body")
-
-
-@gallery("figure-2", draw=partial(draw_panels, columns=READINGS, rows=ROWS[:2]), size=(3.3 * 2 + 0.6, 1.8 * 3))
+@gallery("figure-2", draw=draw_figure_2, size=(3.3 * 2 + 0.6, 1.8 * 3), nrows=3, ncols=2, sharey="row")
 def unadapted() -> Data:
     methods = {name: CotangentLift(tau, 0.0) for name, tau in RETRACTIONS.items()}
     bodies: tuple[Start, Start] = (suslov(INERTIA), START), (rigid_body(INERTIA), (*START, 0.0))
