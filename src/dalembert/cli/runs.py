@@ -26,12 +26,11 @@ from ..mechanics import MechanicalSystem, State, nonholonomy
 from ..models import MODELS, chaplygin_sleigh, rigid_body, suslov
 from ..plotting.runs import plot_comparison, plot_trajectory
 from ..simulation import Crossings, Run, save_interval, simulate, to_json
-from ..studio import film
+from ..studio import export as export_page
+from ..studio import film, open_studio
 from ..studio.catalogue import start
 from ..studio.presentation import show as present
 from ..studio.requests import MAX_SECONDS, MAX_STEPS, StudioInput, frames_of_file, frames_of_run
-from ..studio.server import export as export_page
-from ..studio.server import open_studio
 from .app import (
     ConfigArgument,
     ForceOption,
