@@ -78,7 +78,9 @@ class Gallery:
     def paper(self) -> Paper:
         return Paper(self.key, TEXTS[self.key]["name"], " ".join(TEXTS[self.key]["citation"].split()))
 
-    def __call__(self, label: str, *, draw: Draw, size: tuple[float, float], **axes: Any) -> Callable[..., Compute]:
+    def __call__(
+        self, label: str, *, draw: Draw, size: tuple[float, float], **axes: Any
+    ) -> Callable[[Compute], Compute]:
         """`draw` fills the `axes` of a figure of this size (inches): with labels those of `space`, else subplots."""
         texts = {part: " ".join(text.split()) for part, text in TEXTS[self.key][label].items()}
 
