@@ -57,6 +57,7 @@ from .system import (
     Steered,
     System,
     VectorField,
+    explain_singular,
     forced,
     gradient,
     html_table,
@@ -73,8 +74,8 @@ __all__ = [
     "ADMISSIBLE_TOLERANCE", "Discretisation", "Driven", "Ehresmann", "FiniteDifference", "Forced", "Friction", "Hamel",
     "Input", "InvariantSystem", "LRSystem", "MechanicalSystem", "Nonholonomy", "NonlinearSystem", "State", "Steered",
     "System", "VectorField", "block", "check_difference", "check_discretisation", "check_regular", "chord_pair",
-    "consistent", "deformed", "ehresmann", "forced", "from_difference", "generators", "gradient", "hamel", "html_table",
-    "in_group", "inertia_of_mass", "invariant_pair", "jacobian", "mass_tensor", "moser_veselov",
+    "consistent", "deformed", "ehresmann", "explain_singular", "forced", "from_difference", "generators", "gradient",
+    "hamel", "html_table", "in_group", "inertia_of_mass", "invariant_pair", "jacobian", "mass_tensor", "moser_veselov",
     "moser_veselov_fraction", "moser_veselov_impulse", "nonholonomy", "perturbed", "reduced_legendre",
     "regularity_matrix", "retracted", "steered", "symmetric", "unforced", "vector", "with_friction",
 ]

@@ -492,15 +492,20 @@ def require_numbers(system: MechanicalSystem) -> None:
             raise InvalidInput(f"{jax.tree_util.keystr(path).lstrip('.')} is {show(leaf)}; allowed: {allowed}")
 
 
-def require_regular(metric: Any, rows: Any, names: list[str]) -> None:
-    """Refuse an L_xi_xi that is singular on D = ker A, naming the directions; warn of one that is not positive there.
+class _Definiteness(NamedTuple):
+    """Where L_xi_xi is singular or negative on D: the directions in words; and whether it is negative in all of D."""
 
-    The equations of motion have one solution where B^T L_xi_xi B is regular, for the columns B of a basis of D.
+    singular: str
+    negative: str
+    all_negative: bool
+
+
+def _definiteness(metric: Any, rows: Any, names: list[str]) -> _Definiteness:
+    """The equations of motion have one solution where B^T L_xi_xi B is regular, for the columns B of a basis of D.
+
     Velocities are scaled so that rows of L_xi_xi have entries of size 1 (Ruiz 2001): a light coordinate is not a
     singular one.
     """
-    if not np.isfinite(metric).all():
-        raise InvalidInput(f"L_xi_xi is not finite at the initial state: {metric.tolist()}; L must have it there")
     units = np.ones(len(metric))
     for _ in range(3):
         size = np.sqrt(np.abs(metric).max(axis=1))
@@ -509,7 +514,6 @@ def require_regular(metric: Any, rows: Any, names: list[str]) -> None:
     scaled = rows * units
     basis = np.linalg.svd(scaled / np.linalg.norm(scaled, axis=1, keepdims=True))[2][len(rows) :].T
     values, vectors = np.linalg.eigh(basis.T @ metric @ basis)
-    singular, negative = np.abs(values) <= SINGULAR_METRIC, values < 0.0
 
     def directions(which: Any) -> str:
         """Combinations of the components that span these eigenvectors, each with as few of them as can be."""
@@ -521,19 +525,42 @@ def require_regular(metric: Any, rows: Any, names: list[str]) -> None:
             texts.append(text.removeprefix("+ "))
         return ", ".join(texts)
 
-    if singular.any():
+    singular, negative = np.abs(values) <= SINGULAR_METRIC, values < 0.0
+    return _Definiteness(directions(singular), directions(negative), bool(negative.all()))
+
+
+def require_regular(metric: Any, rows: Any, names: list[str]) -> None:
+    """Refuse an L_xi_xi that is singular on D = ker A, naming the directions; warn where it is not positive on D."""
+    if not np.isfinite(metric).all():
+        raise InvalidInput(f"L_xi_xi is not finite at the initial state: {metric.tolist()}; L must have it there")
+    found = _definiteness(metric, rows, names)
+    if found.singular:
         raise InvalidInput(
-            f"L_xi_xi is singular on D at the initial state, in the directions of {directions(singular)}: L has no "
+            f"L_xi_xi is singular on D at the initial state, in the directions of {found.singular}: L has no "
             "mass there, and nothing determines the motion. Add the kinetic energy, or a constraint"
         )
-    if negative.any():
-        kind = "negative definite" if negative.all() else "indefinite"
+    if found.negative:
+        kind = "negative definite" if found.all_negative else "indefinite"
         warnings.warn(
-            f"L_xi_xi is {kind} on D at the initial state: negative in the directions of {directions(negative)}. The "
+            f"L_xi_xi is {kind} on D at the initial state: negative in the directions of {found.negative}. The "
             "equations of motion have one solution, but the energy bounds no velocity, and methods may fail",
             IndefiniteMetric,
             stacklevel=2,
         )
+
+
+def explain_singular(system: MechanicalSystem, t: Any, g: Element, xi: Any) -> str:
+    """Why a method that inverts L_xi_xi fails at this point, where it is singular off D; otherwise nothing."""
+    point = (np.asarray(t, float), g, np.nan_to_num(np.asarray(xi, float)))
+    metric = np.asarray(evaluate(_at_start, system, point)[3])
+    names = [axis.name for axis in system.group.axes()]
+    singular = np.isfinite(metric).all() and _definiteness(metric, np.zeros((0, len(names))), names).singular
+    if not singular:
+        return ""
+    return (
+        f"L_xi_xi is singular in the directions of {singular}: it need not be regular off D for the motion, but this "
+        "method inverts all of it. Give these directions a mass, or use runge-kutta or reference"
+    )
 
 
 @jax.jit  # traced once for all its uses
