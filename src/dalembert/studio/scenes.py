@@ -431,13 +431,12 @@ def draw_rolling(view: View, run: RunFrames) -> str:
         text = "Pink: the momentum about the point of contact, constant in space."
     if rotation and run.is_first:  # the floor is a table that turns, with rays
         reach, below = 1.15 * float(np.linalg.norm(place, axis=1).max()) + 1.5 * size, -0.02 * size
-        add = partial(view.add, shared=True)
-        style: dict[str, Any] = {"rotation": about(2, rotation * run.t), "opacity": 0.8}
-        table = add("table", shapes.cylinder(reach, -2 * below), PALE, position=[0, 0, below], **style)
-        for k in range(6):
-            ray, bar = about(2, k * np.pi / 3), shapes.box(reach, 0.02 * reach, -2.05 * below)
-            style = {"position": ray @ [reach / 2, 0, 0], "rotation": ray, "opacity": 0.5}
-            add("ray of the table", bar, DARK, **style, parent=table)
+        plate, turn = shapes.cylinder(reach, -2 * below), about(2, rotation * run.t)
+        table = view.add("table", plate, PALE, position=[0, 0, below], rotation=turn, opacity=0.8, shared=True)
+        bar = shapes.box(reach, 0.02 * reach, -2.05 * below)
+        add = partial(view.add, "ray of the table", bar, DARK, opacity=0.5, parent=table, shared=True)
+        for ray in about(2, np.arange(6) * np.pi / 3):
+            add(position=ray @ [reach / 2, 0, 0], rotation=ray)
     elif run.is_first:
         _add_floor(view, place, size)
     view.include(centre @ view.tilt.T, 1.2 * size)
@@ -474,9 +473,8 @@ def draw_poinsot(view: View, run: RunFrames) -> str:
     attitude, inertia = run.parts[0], inertia_of(run)
     assert inertia is not None
     moments, axes = principal_axes(inertia)
-    semi = 1 / np.sqrt(moments)
+    semi, doubled = 1 / np.sqrt(moments), np.maximum(2 * run.energy, 1e-300)
     scale = 1 / semi.max()
-    doubled = np.maximum(2 * run.energy, 1e-300)
     contact = -scale * run.velocity / np.sqrt(doubled)[:, None]  # below: the ellipsoid is its own mirror image
     momentum = rotate(attitude, run.momentum)
     frame = view.add("frame of the body", EMPTY, DARK, rotation=attitude)
@@ -568,27 +566,25 @@ def _add_blade_in_space(view: View, run: RunFrames, size: float, frame: int) -> 
     moving = scale_arrows(run.velocity[:, 3:6], 2.2 * size)
     view.arrow("velocity", np.zeros(3), moving, VELOCITY, width=0.05 * size, parent=frame)
     left = allowed_directions(run.rows[0], slice(3, 6)) if run.rows.shape[1] else np.eye(3)
+    add = partial(view.add, parent=frame)
     if left.shape[1] == 2:
         turn = align_z(np.cross(left[:, 0], left[:, 1]))
-        patch: dict[str, Any] = {"rotation": turn, "opacity": 0.3, "parent": frame}
-        view.add("plane of allowed velocities", shapes.plane(2 * size), CONSTRAINT, **patch)
+        add("plane of allowed velocities", shapes.plane(2 * size), CONSTRAINT, rotation=turn, opacity=0.3)
         return "The velocity stays in the orange-red plane of the body."
     if left.shape[1] != 1:
         return ""
     turn = align_z(left[:, 0])
-    view.add("blade", shapes.box(0.06 * size, 0.5 * size, 1.6 * size), CONSTRAINT, rotation=turn, parent=frame)
+    add("blade", shapes.box(0.06 * size, 0.5 * size, 1.6 * size), CONSTRAINT, rotation=turn)
     if run.is_first:
-        for across in (turn[:, 0], turn[:, 1]):
-            ends = -0.9 * size * across, 0.9 * size * across
-            view.arrow("forbidden", *ends, CONSTRAINT, width=0.03 * size, crossed=True, parent=frame)
+        for across in 0.9 * size * turn[:, :2].T:
+            view.arrow("forbidden", -across, across, CONSTRAINT, width=0.03 * size, crossed=True, parent=frame)
     return CAPTIONS["blade"]
 
 
 def draw_dial(view: View, run: RunFrames) -> str:
     """A single angle: a hand on a disk."""
-    frames = run.parts[0]
-    turn = about(2, angle_of(frames))
-    frame = view.add("dial", shapes.cylinder(1.0, 0.06), SURFACE, rotation=turn, opacity=0.7 * run.opacity)
+    frames, face = run.parts[0], shapes.cylinder(1.0, 0.06)
+    frame = view.add("dial", face, SURFACE, rotation=about(2, angle_of(frames)), opacity=0.7 * run.opacity)
     view.add("hand", shapes.box(1.0, 0.08, 0.08), run.colour, position=[0.5, 0, 0.06], parent=frame)
     view.trace("path of the hand", at_height(frames[:, :, 0], 0.05), run.colour)
     view.include([[-1.2, -1.2, 0], [1.2, 1.2, 0.3]])
@@ -654,15 +650,11 @@ def draw_pendulum_chain(view: View, run: RunFrames) -> str:
     places = run.parts[0].reshape(len(run.t), len(lengths), -1)
     if places.shape[2] == 2:
         places = np.stack([places[..., 0], 0 * places[..., 0], places[..., 1]], axis=-1)
-    above = np.zeros((len(places), 3))
-    size = float(lengths.mean())
-    part: dict[str, Any] = {"opacity": run.opacity}
-    for i, (mass, length) in enumerate(zip(masses, lengths, strict=True)):
-        here = places[:, i]
-        rod, middle, turn = shapes.cylinder(0.02 * size, length), (here + above) / 2, align_z(here - above)
-        view.add("rod", rod, CONSTRAINT, position=middle, rotation=turn, **part)
-        radius = 0.1 * size * (mass / masses.max()) ** (1 / 3)
-        view.add("mass", shapes.sphere(radius), run.colour, position=here, **part)
+    above, size, add = np.zeros((len(places), 3)), float(lengths.mean()), partial(view.add, opacity=run.opacity)
+    for mass, length, here in zip(masses, lengths, np.swapaxes(places, 0, 1), strict=True):
+        rod = shapes.cylinder(0.02 * size, length)
+        add("rod", rod, CONSTRAINT, position=(here + above) / 2, rotation=align_z(here - above))
+        add("mass", shapes.sphere(0.1 * size * (mass / masses.max()) ** (1 / 3)), run.colour, position=here)
         above = here
     view.trace("path of the last mass", above, run.colour)
     view.add("support", shapes.sphere(0.05 * size), DARK, shared=True)

@@ -191,12 +191,12 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-def answer_json(value: Any, code: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
-    return Answer(code, "application/json", json.dumps(value, allow_nan=False).encode(), headers or {})
+def answer_json(value: Any, code: int = 200) -> Answer:
+    return Answer(code, "application/json", json.dumps(value, allow_nan=False).encode())
 
 
-def answer_fault(code: int, message: str, place: str = "", headers: Mapping[str, str] | None = None) -> Answer:
-    return answer_json({"error": {"message": message, "place": place}}, code, headers)
+def answer_fault(code: int, message: str, place: str = "") -> Answer:
+    return answer_json({"error": {"message": message, "place": place}}, code)
 
 
 def answer_exception(fault: Exception) -> Answer:
@@ -276,16 +276,10 @@ class Studio(ThreadingHTTPServer):
         try:
             return Answer(*self.workers.ask((task, given), gone))
         except Busy:
-            return answer_fault(503, "too many requests wait: try again in a second", headers={"Retry-After": "1"})
+            told = answer_fault(503, "too many requests wait: try again in a second")
+            return told._replace(headers={"Retry-After": "1"})
         except OverBudget as fault:
             return answer_fault(400, f"{fault}: take fewer steps, or a smaller system")
-
-    def system(self, name: str, gone: Callable[[], bool]) -> Answer:
-        """A system of the catalogue, worked out once."""
-        answer = self.systems.get(name) or self.ask("system", name, gone)
-        if answer.code == 200:
-            self.systems[name] = answer
-        return answer
 
     def prepare(self) -> None:
         """Work out the first show while the browser loads the page."""
@@ -358,7 +352,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         try:
-            self._require_own_page()
+            host, origin, port = self.headers.get("Host", ""), self.headers.get("Origin"), f":{HTTP_PORT}"
+            if not self.server.knows(host):
+                raise Refused(403, f"this server does not answer to the name {host!r}")
+            if origin is not None and origin.removesuffix(port) != f"http://{host}".removesuffix(port):
+                raise Refused(403, f"this server does not answer pages of {origin!r}")
             answer = self._get() if self.command == "GET" else self._post()
         except Refused as fault:
             self.close_connection |= fault.args[0] in UNREAD_BODY_CODES  # its body, which was not read, is no request
@@ -381,14 +379,6 @@ class Handler(BaseHTTPRequestHandler):
 
     do_POST = do_GET
 
-    def _require_own_page(self) -> None:
-        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
-        if not self.server.knows(host):
-            raise Refused(403, f"this server does not answer to the name {host!r}")
-        own, port = f"http://{host}", f":{HTTP_PORT}"
-        if origin is not None and origin.removesuffix(port) != own.removesuffix(port):
-            raise Refused(403, f"this server does not answer pages of {origin!r}")
-
     def _get(self) -> Answer:
         address = urlsplit(self.path)
         if address.path == "/" or address.path.startswith("/page/"):
@@ -401,7 +391,11 @@ class Handler(BaseHTTPRequestHandler):
         if address.path == "/api/catalogue":
             return self.server.catalogue
         if address.path == "/api/system":
-            return self.server.system(parse_qs(address.query).get("name", [""])[0], self._is_gone)
+            name, known = parse_qs(address.query).get("name", [""])[0], self.server.systems
+            answer = known.get(name) or self.server.ask("system", name, self._is_gone)
+            if answer.code == 200:
+                known[name] = answer
+            return answer
         raise Refused(404, f"there is nothing at {address.path}")
 
     def _post(self) -> Answer:

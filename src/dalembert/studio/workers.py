@@ -85,7 +85,8 @@ class Workers:
 
     def _wait(self, worker: _Worker, request: Any, gone: Gone, turn: list[threading.Semaphore]) -> Any:
         clock, (before, _) = time.monotonic(), worker.usage()
-        worker.send(request)
+        worker.is_ready = False
+        worker.pipe.send((request,))
         while not worker.pipe.poll(POLL_SECONDS):
             limit = min(self.seconds, BUSY_SECONDS) if self.waiting else self.seconds
             now, memory = worker.usage()
@@ -138,10 +139,6 @@ class _Worker:
         self.process.start()
         theirs.close()
         self.is_ready = True
-
-    def send(self, request: Any) -> None:
-        self.is_ready = False
-        self.pipe.send((request,))
 
     def receive(self) -> Any:
         answer = self.pipe.recv()
