@@ -1,8 +1,4 @@
-"""Methods of high order from nodes inside a step: Gauss and Lobatto.
-
-`Gauss` collocates the equations of motion on D. `Lobatto` are the variational nonholonomic methods: Lobatto IIIA-IIIB
-pairs with the constraint at their nodes.
-"""
+"""Methods of high order from nodes inside a step: Gauss, and the variational nonholonomic Lobatto IIIA-IIIB pairs."""
 
 from __future__ import annotations
 
@@ -14,28 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, require_name
 from ..groups import Cayley, Retraction
 from ..mechanics import MechanicalSystem, State
 from ..numerics import find_fixed_point, solve
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Controls, Element, Scalar, Velocity
-from . import frames
-from .base import Claims, Integrator, PhaseCarry, PhaseMethod, Prediction, Result, StepInfo, add_compensated, rescale
-from .properties import (
-    conservative,
-    constant_metric,
-    euclidean,
-    quadratic_potential,
-    require_linear,
-    require_option,
-    require_quadratic,
-    unconstrained,
-)
+from ..numerics.types import Array, Controls, Element, Scalar, Velocity
+from . import frames, properties
+from .base import Claims, Integrator, PhaseMethod, Prediction, Result, StepInfo, add_compensated, rescale
 from .registry import register
 
 Coefficients = NDArray[np.float64]
 GAUSS_STAGES = (1, 2, 3, 4)
+LOBATTO_FORMS = ("nodes", "spark")
+LOBATTO_FAMILIES = ("B", "C", "C*", "D")
+LOBATTO_NODES = {2: (0.0, 1.0), 3: (0.0, 0.5, 1.0), 4: (0.0, 0.5 - 0.05**0.5, 0.5 + 0.05**0.5, 1.0)}
 
 
 def collocation_coefficients(nodes: Coefficients) -> tuple[Coefficients, Coefficients]:
@@ -87,7 +75,7 @@ class Gauss(Integrator):
     retraction: Retraction = Cayley()
     name = "gauss"
     carry_is_step_free = self_adjoint = True
-    needs = (require_linear,)
+    needs = (properties.require_linear,)
 
     def __post_init__(self) -> None:
         if type(self.stages) is not int or self.stages not in GAUSS_STAGES:
@@ -101,11 +89,11 @@ class Gauss(Integrator):
         return 0.5 + 0.5 * np.polynomial.legendre.leggauss(self.stages)[0]
 
     def claims(self, system: MechanicalSystem) -> Claims:
-        still = conservative(system)
-        canonical = still and unconstrained(system) and constant_metric(system)
+        still = properties.conservative(system)
+        canonical = still and properties.unconstrained(system) and properties.constant_metric(system)
         return Claims(
             2 * self.stages, symmetric=True, reversible=still, constraint=True, group=True,
-            energy=still and quadratic_potential(system), momentum=canonical, symplectic=canonical,
+            energy=still and properties.quadratic_potential(system), momentum=canonical, symplectic=canonical,
             condition="energy without potential, or with a quadratic one on R^n; "
             "symplectic on R^n with a constant metric"
         )  # fmt: skip
@@ -138,9 +126,8 @@ class Gauss(Integrator):
             here = frames.orthonormal_frame(system, t, g, reference)
             xi = here @ rho + frames.orthogonal_drift(system, t, g)
             rate = system.acceleration(t, g, xi, u)[0]
-            return jnp.concatenate(
-                [self.retraction.left_inverse(group, s, xi), _frame_rate(system, t, g, reference, xi, rate)]
-            )
+            slope = self.retraction.left_inverse(group, s, xi)
+            return jnp.concatenate([slope, _frame_rate(system, t, g, reference, xi, rate)])
 
         def slopes_of(flat: Array) -> Array:
             middle, reference, rho, parts = parts_of(flat.reshape(len(times), -1))
@@ -181,11 +168,6 @@ def _frame_rate(system: MechanicalSystem, t: Scalar, g: Element, reference: Arra
         return frames.orthonormal_frame(system, s, q, reference) @ rho + frames.orthogonal_drift(system, s, q)
 
     return here.T @ (metric @ (rate - frames.derivative_along(system, velocity, t, g, xi, 1.0)))
-
-
-LOBATTO_FORMS = ("nodes", "spark")
-LOBATTO_FAMILIES = ("B", "C", "C*", "D")
-LOBATTO_NODES = {2: (0.0, 1.0), 3: (0.0, 0.5, 1.0), 4: (0.0, 0.5 - 0.05**0.5, 0.5 + 0.05**0.5, 1.0)}
 
 
 def lobatto_tableau(nodes: Coefficients, family: str) -> Coefficients:
@@ -264,11 +246,11 @@ class Lobatto(PhaseMethod):
     form: str = "nodes"
     family: str = "B"
     name = "lobatto"
-    needs = require_linear, require_quadratic
+    needs = properties.require_linear, properties.require_quadratic
 
     def __post_init__(self) -> None:
-        require_option("form of lobatto", self.form, LOBATTO_FORMS)
-        require_option("family of lobatto", self.family, LOBATTO_FAMILIES)
+        require_name("form of lobatto", self.form, LOBATTO_FORMS)
+        require_name("family of lobatto", self.family, LOBATTO_FAMILIES)
         if self.form == "nodes" and self.family != "B":
             raise InvalidInput(
                 f'family = "{self.family}" needs form = "spark"; the form "nodes" is the variational pair of A and B'
@@ -289,17 +271,17 @@ class Lobatto(PhaseMethod):
         return replace(self, family={"C": "C*", "C*": "C"}.get(self.family, self.family))
 
     def claims(self, system: MechanicalSystem) -> Claims:
-        still, symmetric = conservative(system), self.adjoint() == self
-        canonical = still and self.family == "B" and euclidean(system)  # on a group the chart moves with the step
+        still, symmetric = properties.conservative(system), self.adjoint() == self
+        canonical = still and self.family == "B" and properties.euclidean(system)  # on a group the chart moves along
         return Claims(
             2 * self.stages - 2, symmetric=symmetric, reversible=still and symmetric, constraint=True, group=True,
-            momentum=canonical, symplectic=canonical and unconstrained(system),
+            momentum=canonical, symplectic=canonical and properties.unconstrained(system),
             condition="the way back is that of the whole carry, multipliers included" if self.form == "nodes" else ""
         )  # fmt: skip
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[LobattoCarry]:
-        carry, info = PhaseCarry.at(system, state.t, state.g, state.xi, u)
-        return LobattoCarry(*carry, info.multipliers, Prediction.at(jnp.tile(state.xi, self.stages))), info
+        info, prediction = StepInfo.at(system, state, u), Prediction.at(jnp.tile(state.xi, self.stages))
+        return LobattoCarry(state.t, state.g, state.xi, info.multipliers, prediction), info
 
     def step(
         self, system: MechanicalSystem, carry: LobattoCarry, h: Scalar, u: Controls = None

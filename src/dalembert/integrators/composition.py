@@ -1,8 +1,4 @@
-"""Methods made of the steps of another method: compositions of high order, and reversible control of the step size.
-
-A composition takes several steps of a symmetric method, or of a method and its adjoint. `Adaptive` is the integrating
-controller around any symmetric method.
-"""
+"""Methods made of the steps of another method: compositions of high order, and reversible control of the step size."""
 
 from __future__ import annotations
 
@@ -18,8 +14,7 @@ import numpy as np
 from ..errors import InvalidInput, require_name
 from ..mechanics import MechanicalSystem, State
 from ..numerics import require_instance, solve
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Controls, Element, Scalar, Velocity
+from ..numerics.types import Array, Controls, Element, Scalar, Velocity
 from .base import EXACT, NOT_CONVERGED, OK, Claims, Integrator, Prediction, Result, StepInfo, add_compensated
 from .lagrange_dalembert import LagrangeDAlembert
 from .properties import conservative
@@ -117,10 +112,8 @@ class Composition(Integrator):
 
     def claims(self, system: MechanicalSystem) -> Claims:
         base = self.method.claims(system)
-        return replace(
-            base, order=EXACT if base.order == EXACT else self.order, symmetric=True,
-            reversible=conservative(system), condition="what the base keeps"
-        )  # fmt: skip
+        order, still = EXACT if base.order == EXACT else self.order, conservative(system)
+        return replace(base, order=order, symmetric=True, reversible=still, condition="what the base keeps")
 
     @property
     def order(self) -> int:
@@ -170,35 +163,25 @@ class Composition(Integrator):
 Pace = Callable[[MechanicalSystem, Scalar, Element, Velocity], Array]
 
 
-def _kinetic_square(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, vector: Array) -> Array:
-    """|vector|^2 in the kinetic metric."""
-    return vector @ system.metric(t, g, xi) @ vector
-
-
 def arclength_pace(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
-    """(|xi|^2 + |xi'|^2)^-1/2: steps of one length in phase space (Huang, Leimkuhler 1997).
-
-    Infinite only in equilibrium.
-    """
-    rate = system.acceleration(t, g, xi)[0]
-    return (_kinetic_square(system, t, g, xi, xi) + _kinetic_square(system, t, g, xi, rate)) ** -0.5
+    """(|xi|^2 + |xi'|^2)^-1/2: one length in phase space (Huang, Leimkuhler 1997). Infinite only in equilibrium."""
+    rate, metric = system.acceleration(t, g, xi)[0], system.metric(t, g, xi)
+    return (xi @ metric @ xi + rate @ metric @ rate) ** -0.5
 
 
 def acceleration_pace(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
     """|xi'|^-1/2: steps that change the velocity by as much as they move. Infinite where nothing turns or pulls."""
-    return _kinetic_square(system, t, g, xi, system.acceleration(t, g, xi)[0]) ** -0.25
+    rate = system.acceleration(t, g, xi)[0]
+    return (rate @ system.metric(t, g, xi) @ rate) ** -0.25
 
 
 def speed_pace(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
     """|xi|^-1: steps of one length in the kinetic metric. Infinite at rest, so not for motions that come to rest."""
-    return _kinetic_square(system, t, g, xi, xi) ** -0.5
+    return (xi @ system.metric(t, g, xi) @ xi) ** -0.5
 
 
 def potential_gradient_pace(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
-    """|dV|^-1/2 in the dual metric: like "acceleration" for bodies that a potential drives, and cheaper.
-
-    Infinite where dV = 0.
-    """
+    """|dV|^-1/2 in the dual metric: "acceleration" for bodies that a potential drives, cheaper. Infinite at dV = 0."""
     slope = system.L_g(t, g, jnp.zeros_like(xi))
     return (slope @ solve(system.metric(t, g, xi), slope)) ** -0.25
 
@@ -238,9 +221,8 @@ class Adaptive(Integrator):
     G(z_{n+1})/2, with rho = 1 at the start. G = -Q'/Q is the derivative along the motion of the `pace` Q(system, t, g,
     xi) > 0, so that rho Q stays constant and steps are eps Q/Q(0): eps is the step that a run is given, and that of its
     first moment. Explicit and symmetric: steps of -eps go back over the same points, and a reversible method stays one.
-    A pace is a function, or
-    "arclength", "acceleration", "speed", "potential-gradient". The order in eps is that of the `base`
-    (Lagrange-d'Alembert at node 1/2 unless given), whose carry must not depend on the step.
+    A pace is a function, or a name of `PACES`. The order in eps is that of the `base` (Lagrange-d'Alembert at node 1/2
+    unless given), whose carry must not depend on the step.
     """
 
     pace: str | Pace = "arclength"

@@ -16,19 +16,23 @@ scalar first.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from ..groups import unit_quaternion
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Float, Scalar
+from ..numerics.types import Array, Float, Scalar
 from .polhode import Polhode, at_time
 
 Vector3 = Float[Array, "3"]
 Matrix3 = Float[Array, "3 3"]
 Quaternion = Float[Array, "4"]
+REGULARISATION = 1e-120  # its square must not underflow in derivatives
+CYCLIC = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
+SERIES_ORDER = 16
+MAX_TURN = 0.18  # of a Taylor substep, in units of I_min/|m|: the series then converges to round-off
 
 
 def principal_axes(inertia: Matrix3) -> Matrix3:
@@ -91,10 +95,6 @@ def rotation_about(m: Vector3, square: Scalar, angle: Scalar) -> Quaternion:
     size = jnp.sqrt(jnp.where(positive, square, 1.0))
     turned = jnp.where(positive, size * half, 0.0)
     return jnp.concatenate([jnp.cos(turned)[None], jnp.where(positive, jnp.sin(turned) * (1.0 / size), half) * m])
-
-
-REGULARISATION = 1e-120  # its square must not underflow in derivatives
-CYCLIC = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
 
 
 class Body(NamedTuple):
@@ -221,8 +221,7 @@ def largest_scale(b: Body) -> Array:
 
 def step_constants(b: Body, scale: Scale) -> Step:
     """The constants of the map for a scale, in principal axes of the body."""
-    s, x, y = scale.s, scale.x, scale.y
-    one = jnp.eye(3)
+    (s, x, y, _), one = scale, jnp.eye(3)
     K = (y * b.mass + x * b.cofactor) / b.D
     p, nu = _stable_diagonal(b, x, y, 1.0 - jnp.diag(K))
     adj = (adjugate(K) - jnp.trace(K) * one + K + (1.0 - nu) * one) / nu
@@ -279,10 +278,6 @@ def _turn_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any,
     return turn(*primals), jax.jvp(turn_tensorial, primals, tangents)[1]
 
 
-SERIES_ORDER = 16
-MAX_TURN = 0.18  # of a Taylor substep, in units of I_min/|m|: the series then converges to round-off
-
-
 def taylor_coefficients(point: Array, coefficients: Array, dt: Scalar, terms: int = SERIES_ORDER) -> Array:
     """Coefficients (terms + 1, 4) of the series in t/dt of the solution through `point` of
 
@@ -304,10 +299,7 @@ def taylor_coefficients(point: Array, coefficients: Array, dt: Scalar, terms: in
 
 
 def scale_equations(b: Body) -> Array:
-    """s' = 1 - (E1 y + E2 x - x y)/D,  x' = s (H - C y/D),  y' = s (H E1 - C - H2 x/D),  B' = -y/D.
-
-    As the coefficients that `taylor_coefficients` takes.
-    """
+    """Those of s' = 1 - (E1 y + E2 x - x y)/D, x' = s (H - C y/D), y' = s (H E1 - C - H2 x/D), B' = -y/D, in order."""
     return jnp.stack([b.E2 / b.D, b.E1 / b.D, 1.0 / b.D, b.H, b.C / b.D, b.K, b.H2 / b.D])
 
 
@@ -419,10 +411,7 @@ def series_reciprocal(a: list[Array]) -> list[Array]:
 
 
 def truncated_scale(b: Body, h: Scalar, order: int) -> Array:
-    """h/(1 + tau3 h^2 + (tau5 - 2 tau3^2) h^4 + ...), with the terms that the order needs.
-
-    1/(1 + ...) is s/h of the exact flow.
-    """
+    """h/(1 + tau3 h^2 + (tau5 - 2 tau3^2) h^4 + ...), cut after the order; the whole series is s of the exact flow."""
     return h / horner(series_reciprocal(scale_series(b, order // 2).s), h * h)
 
 
@@ -458,7 +447,4 @@ def modified_body(b: Body, m: Array, h: Scalar, order: int) -> Body:
 
 def horner(coefficients: list[Array], z: Scalar) -> Array:
     """c_0 + c_1 z + c_2 z^2 + ..."""
-    value = coefficients[-1]
-    for c in coefficients[-2::-1]:
-        value = value * z + c
-    return value
+    return reduce(lambda value, c: value * z + c, coefficients[::-1])

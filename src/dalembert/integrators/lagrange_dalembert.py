@@ -1,7 +1,7 @@
 """Nonholonomic methods of a discrete Lagrangian L_d, on any group and for any pair (L_d, D_d).
 
-The discrete Lagrange-d'Alembert principle, and the geometric nonholonomic integrators, which reflect the momentum in D
-at every node after an unconstrained variational step; the nonholonomic leapfrog of McLachlan and Perlmutter is one.
+The discrete Lagrange-d'Alembert principle, and methods that reflect the momentum in D at every node after an
+unconstrained variational step: the geometric nonholonomic integrators, and the leapfrog among them.
 
 Where coordinates on the discrete constraint are known, a step has as many unknowns as the motion has freedoms. Where
 -D1 L_d = mu0(w) is explicit, p_k + A(g_k)^T h l = mu0(w) says that mu0 - p_k annihilates D at g_k: n - m equations for
@@ -20,16 +20,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, OffConstraint
+from ..errors import InvalidInput, OffConstraint, require_name
 from ..groups import Cayley, Group, Retraction
 from ..kernels import LoweringError
 from ..mechanics import Discretisation, FiniteDifference, InvariantSystem, MechanicalSystem, State
 from ..numerics import Root, depends, literals, require_instance, solve
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Controls, Covector, Element, Scalar, Velocity
+from ..numerics.types import Array, Controls, Covector, Element, Scalar, Velocity
 from .base import Claims, Integrator, NodeMethod, Prediction, Result, StepInfo
-from .properties import conservative, purely_inertial, require_option, unconstrained
+from .properties import conservative, purely_inertial, unconstrained
 from .registry import register
+
+NODES = ("original", "velocity", "deformed")
 
 
 class OnSubspace(NamedTuple):
@@ -82,9 +83,7 @@ class OnFibre(NamedTuple):
         return c[self.bound] * self.signs
 
 
-Coordinates = OnSubspace | OnFibre  # on the velocities w that a step may have
-
-
+Chart = OnSubspace | OnFibre  # coordinates on the velocities w that a step may have
 DiscreteConstraint = Callable[[Any, Any, Any, Array, Any], Array]
 Solution = tuple[Root, Array, Array, Array]  # the root, w, the impulse and mu1
 Momenta = tuple[Array, Array]  # (-D1 L_d, D2 L_d) of a step, forces included
@@ -116,9 +115,6 @@ def _on_fibre(off: DiscreteConstraint, structure: Any, leaves: tuple[Any, ...]) 
         return None
     bound, signs = np.array(units, int).reshape(-1, 2).T
     return OnFibre(np.setdiff1d(np.arange(n), bound), bound, signs.astype(float))
-
-
-NODES = ("original", "velocity", "deformed")
 
 
 class Carry(NamedTuple):
@@ -155,7 +151,7 @@ class LagrangeDAlembert(NodeMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_option("nodes", self.nodes, NODES)
+        require_name("nodes", self.nodes, NODES)
         if self.pair is not None:
             require_instance("pair", self.pair, Discretisation, "a Discretisation")
         if self.pair is not None and self.nodes != "original":
@@ -215,7 +211,7 @@ class LagrangeDAlembert(NodeMethod):
         new = Carry(carry.t + h, g, p, inner, carry.prediction.after(root), rest)
         return new, StepInfo.from_root(carry.prediction, root, impulse / h)
 
-    def _coordinates(self, system: MechanicalSystem, at: State | Carry, h: Scalar) -> Coordinates | None:
+    def _coordinates(self, system: MechanicalSystem, at: State | Carry, h: Scalar) -> Chart | None:
         """Coordinates of w in which a step needs no multipliers; none where mu0(w) is not explicit."""
         if self.pair is not None or not self.difference.explicit(system.group) or system.holonomic_constraints:
             return None
@@ -239,52 +235,41 @@ class LagrangeDAlembert(NodeMethod):
 
         @jax.jit  # traced once for both uses
         def balanced(x: Array) -> tuple[Array, Array, Array]:
-            """(the balance of momentum, mu1, the discrete constraint) of a step with velocity and impulse x.
+            """(the balance of momentum, the discrete constraint, mu1) of a step with velocity and impulse x.
 
             A nonlinear constraint reacts along its rows at the mean velocity, which keeps the step symmetric.
             """
             w, mu0 = x[:n], carry.p + rows(0.5 * (before + x[:n])).T @ x[n:]  # p_k + h A^T l_k
             if self.pair is not None:
                 where = (carry.t, carry.g, self._end(group, carry.g, h * w), h)
-                balance = mu0 + self.pair.D1(*where, system, u)
-                return balance, self.pair.D2(*where, system, u), self.pair.constraint(*where, system)
+                balance, mu1 = mu0 + self.pair.D1(*where, system, u), self.pair.D2(*where, system, u)
+                return balance, self.pair.constraint(*where, system), mu1
             t, inner = carry.t + self.node * h, self.difference.inner(group, carry.g, h * w)
             kick = h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))
             reaction, mu1 = self.difference.reaction(group, h * w, mu0, kick)
             balance = reaction - system.momentum(t, inner, w)
-            return balance, mu1, self._discrete_constraint(system, carry.t, carry.g, w, h)
+            return balance, self._discrete_constraint(system, carry.t, carry.g, w, h), mu1
 
-        def equations(x: Array) -> Array:
-            balance, _, off = balanced(x)
-            return jnp.concatenate([balance, off])
+        root = carry.prediction.solve(lambda x: jnp.concatenate(balanced(x)[:2]), split=n)
+        return root, root.x[:n], root.x[n:], balanced(root.x)[2]
 
-        root = carry.prediction.solve(equations, split=n)
-        _, p, _ = balanced(root.x)
-        return root, root.x[:n], root.x[n:], p
-
-    def _solve_on_D(
-        self, frame: Coordinates, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls
-    ) -> Solution:
+    def _solve_on_D(self, frame: Chart, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls) -> Solution:
         """The same in coordinates of w, n - m unknowns: the balance of momentum on D at g_k, without multipliers."""
         rows, before = system.rows(carry.t, carry.g), self._velocity_and_impulse(system, carry, h)[0]
 
         @jax.jit  # traced once for both uses
         def kick(x: Array) -> tuple[Array, Array, Array, Array]:
-            """w, mu0 - p_k, the rows along which that acts, and mu1 - mu0."""
+            """The rows along which mu0 - p_k acts, mu0 - p_k, w, and mu1 - mu0."""
             rest = frame.rest(lambda w: self._discrete_constraint(system, carry.t, carry.g, w, h), x)
             w = frame.velocity(system, x, rest)
             t, inner = carry.t + self.node * h, self.difference.inner(system.group, carry.g, h * w)
             impulse = h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))
             known = system.group, h * w, system.momentum(t, inner, w), impulse
             mu0, _ = self.difference.momenta(*known)
-            return w, mu0 - carry.p, rows(0.5 * (before + w)), self.difference.gain(*known)
+            return rows(0.5 * (before + w)), mu0 - carry.p, w, self.difference.gain(*known)
 
-        def equations(x: Array) -> Array:
-            _, c, along, _ = kick(x)
-            return frame.on_D(system, along, c)
-
-        root = carry.prediction.solve(equations)
-        w, c, along, gain = kick(root.x)
+        root = carry.prediction.solve(lambda x: frame.on_D(system, *kick(x)[:2]))
+        along, c, w, gain = kick(root.x)
         impulse = frame.reaction(system, along, c)
         return root, w, impulse, carry.p + (along.T @ impulse + gain)
 
@@ -296,10 +281,7 @@ class LagrangeDAlembert(NodeMethod):
         return State(t, g, xi, system.momentum(t, g, xi), w)
 
     def reaction_time(self, t: Scalar, h: Scalar) -> Scalar:
-        """When the multiplier that comes with a state at time t acts: at the node before it.
-
-        That is t - s h for "velocity" nodes, else t - h.
-        """
+        """When the multiplier that comes with a state acts: a node before, t - s h for "velocity" nodes, else t - h."""
         return t - (self.node if self.nodes == "velocity" else 1.0) * h
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
@@ -382,15 +364,12 @@ class Reflecting(Integrator):
         zero, prediction = jnp.zeros_like(carry.v), carry.prediction
         # The work of a pair hides the slope of its force from derivatives: Newton's method finds the root all the same.
         explicit = self.pair is None and not depends(jax.jacfwd(gap), zero)
-        if explicit:  # -D1 L_d is affine in w
-            w = -solve(jax.jacfwd(gap)(zero), gap(zero))
-        else:
-            root = prediction.solve(gap)
-            w = root.x
+        root = None if explicit else prediction.solve(gap)
+        w = root.x if root is not None else -solve(jax.jacfwd(gap)(zero), gap(zero))  # -D1 L_d is affine in w
         t, g = carry.t + h, system.group.normalise(self.end(system.group, carry.g, h * w))
         arriving = self.momenta(system, carry.t, carry.g, w, h, u)[1]
         v, leaving, kick = reflect(system, t, g, arriving, w)
-        if explicit:
+        if root is None:
             return MirrorCarry(t, g, v, leaving, prediction._replace(x=w)), StepInfo.explicit(kick / h)
         return MirrorCarry(t, g, v, leaving, prediction.after(root)), StepInfo.from_root(prediction, root, kick / h)
 

@@ -1,7 +1,4 @@
-"""The methods by name, as configuration files, the command line, the studio and the law tests know them.
-
-A method registers where it is defined, with its texts: `@register(words="...", use_when="...")`. It needs nothing else.
-"""
+"""The methods by name, as configuration files, the command line, the studio and the law tests know them."""
 
 from __future__ import annotations
 

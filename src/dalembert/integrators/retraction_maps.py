@@ -1,12 +1,12 @@
 """The methods of retraction-maps (2026): a discretisation map, its two lifts, and the integrator adapted to d.
 
-The discretisation map is D(g, xi) = (g tau(-s xi), g tau((1-s) xi)). Its lifts to the tangent and the cotangent bundle
-know nothing of a constraint: they are the paper's counterexamples. `RetractionAdapted` is the cotangent lift restricted
-to a constant subspace d, corrected as the errata say.
+The discretisation map is D(g, xi) = (g tau(-s xi), g tau((1-s) xi)). Its lifts know nothing of a constraint: they are
+the paper's counterexamples. `RetractionAdapted` is corrected as the errata say.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,9 +16,8 @@ import jax.numpy as jnp
 from ..errors import InvalidInput
 from ..groups import Group
 from ..mechanics import FiniteDifference, InvariantSystem, MechanicalSystem, State, VectorField, unforced
-from ..numerics import Root, find_root, solve
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Controls, Covector, Element, Scalar, Velocity
+from ..numerics import find_root, solve
+from ..numerics.types import Array, Controls, Covector, Element, Scalar, Velocity
 from .base import Claims, NodeMethod, Prediction, Result, StepInfo
 from .properties import conservative, purely_inertial, require_invariant, unconstrained
 from .registry import register
@@ -76,9 +75,13 @@ class _Lifted(NodeMethod):
             condition="order 2 and symmetric at node 1/2"
         )  # fmt: skip
 
-    def _next_carry(
-        self, system: MechanicalSystem, carry: Carry, root: Root, carried: Array, h: Scalar, multipliers: Array
-    ) -> Result[Carry]:
+    @abstractmethod
+    def _lift(self, system: Any, carry: Carry, w: Velocity, h: Scalar, u: Controls) -> tuple[Array, Array, Array]:
+        """(what vanishes at the velocity w of the step, what it carries to its end, the multipliers)."""
+
+    def step(self, system: Any, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
+        root = carry.prediction.solve(lambda w: self._lift(system, carry, w, h, u)[0])
+        _, carried, multipliers = self._lift(system, carry, root.x, h, u)
         g = system.group.normalise(self.difference.end(system.group, carry.g, h * root.x))
         new = Carry(carry.t + h, g, carried, carry.prediction.after(root))
         return new, StepInfo.from_root(carry.prediction, root, multipliers)
@@ -98,12 +101,9 @@ class RetractionMap(_Lifted):
         info = StepInfo.explicit(jnp.zeros(system.group.dim))
         return Carry(state.t, state.g, jnp.zeros(0), Prediction.at(state.xi)), info
 
-    def step(self, system: VectorField, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
-        def gap(w: Velocity) -> Array:
-            return w - system.b(carry.t + self.node * h, self.difference.inner(system.group, carry.g, h * w))
-
-        root = carry.prediction.solve(gap)
-        return self._next_carry(system, carry, root, carry.carried, h, jnp.zeros(system.group.dim))
+    def _lift(self, system: Any, carry: Carry, w: Velocity, h: Scalar, u: Controls) -> tuple[Array, Array, Array]:
+        inner = self.difference.inner(system.group, carry.g, h * w)
+        return w - system.b(carry.t + self.node * h, inner), carry.carried, jnp.zeros_like(w)
 
     def observe(self, system: VectorField, carry: Carry, h: Scalar) -> State:
         xi = system.b(carry.t, carry.g)
@@ -135,17 +135,11 @@ class TangentLift(_Lifted):
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
         return Carry(state.t, state.g, state.xi, Prediction.at(state.xi)), StepInfo.at(system, state, u)
 
-    def step(self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
-        group, t = system.group, carry.t + self.node * h
-
-        def lifted(w: Velocity) -> tuple[Any, Array]:
-            inner = self.difference.inner(group, carry.g, h * w)
-            rate, multipliers = system.acceleration(t, inner, w, u)
-            return tangent_lift(self.difference, group, inner, w, h * w, h * rate), multipliers
-
-        root = carry.prediction.solve(lambda w: lifted(w)[0][0][1] - carry.carried)
-        (_, (_, xi)), multipliers = lifted(root.x)
-        return self._next_carry(system, carry, root, xi, h, multipliers)
+    def _lift(self, system: Any, carry: Carry, w: Velocity, h: Scalar, u: Controls) -> tuple[Array, Array, Array]:
+        inner = self.difference.inner(system.group, carry.g, h * w)
+        rate, multipliers = system.acceleration(carry.t + self.node * h, inner, w, u)
+        (_, xi0), (_, xi1) = tangent_lift(self.difference, system.group, inner, w, h * w, h * rate)
+        return xi0 - carry.carried, xi1, multipliers
 
     def observe(self, system: MechanicalSystem, carry: Carry, h: Scalar) -> State:
         xi = carry.carried
@@ -175,19 +169,12 @@ class CotangentLift(_Lifted):
         momentum = system.momentum(state.t, state.g, state.xi)
         return Carry(state.t, state.g, momentum, Prediction.at(state.xi)), StepInfo.at(system, state, u)
 
-    def step(self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
-        group, t = system.group, carry.t + self.node * h
-
-        def moved(w: Velocity) -> tuple[Array, Array, Array]:
-            inner = self.difference.inner(group, carry.g, h * w)
-            multipliers = system.multipliers(t, inner, w, u)
-            force = system.L_g(t, inner, w) + system.F(t, inner, w, u) + system.rows(t, inner)(w).T @ multipliers
-            balance, mu1 = self.difference.reaction(group, h * w, carry.carried, h * force)
-            return balance - system.momentum(t, inner, w), mu1, multipliers
-
-        root = carry.prediction.solve(lambda w: moved(w)[0])
-        _, mu1, multipliers = moved(root.x)
-        return self._next_carry(system, carry, root, mu1, h, multipliers)
+    def _lift(self, system: Any, carry: Carry, w: Velocity, h: Scalar, u: Controls) -> tuple[Array, Array, Array]:
+        t, inner = carry.t + self.node * h, self.difference.inner(system.group, carry.g, h * w)
+        multipliers = system.multipliers(t, inner, w, u)
+        force = system.L_g(t, inner, w) + system.F(t, inner, w, u) + system.rows(t, inner)(w).T @ multipliers
+        balance, mu1 = self.difference.reaction(system.group, h * w, carry.carried, h * force)
+        return balance - system.momentum(t, inner, w), mu1, multipliers
 
     def observe(self, system: MechanicalSystem, carry: Carry, h: Scalar) -> State:
         """The velocity of the whole momentum: it may be off D."""
@@ -196,8 +183,7 @@ class CotangentLift(_Lifted):
             return system.momentum(carry.t, carry.g, xi) - carry.carried
 
         w = carry.prediction.x
-        once = system.quadratic  # then one Newton step is the answer
-        xi = w - solve(jax.jacfwd(mismatch)(w), mismatch(w)) if once else find_root(mismatch, w).x
+        xi = w - solve(jax.jacfwd(mismatch)(w), mismatch(w)) if system.quadratic else find_root(mismatch, w).x
         return State(carry.t, carry.g, xi, carry.carried, w)
 
 
