@@ -50,7 +50,15 @@ def test_a_file_from_before_the_move_loads(path, loaded):
     assert type(run.system) is type(da.models.MODELS[model].make(da.models.MODELS[model].example))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+LARGE = {"chaplygin-sleigh--composition", "rattleback--lagrange-dalembert", "nonholonomic-particle--gauss"}
+"""What takes long to compile: `make verify` goes on with them."""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.heavy] if path.stem in LARGE else []) for path in FILES],
+    ids=lambda path: path.stem,
+)
 def test_a_run_from_before_the_move_goes_on(path, loaded):
     """One step more from the carry that the file holds is the step that a state alone cannot give."""
     run = loaded(path)
