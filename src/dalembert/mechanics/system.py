@@ -48,18 +48,7 @@ from ..numerics import (
     vector,
 )
 from ..numerics.types import AnyArray as Array
-from ..numerics.types import (
-    ArrayLike,
-    Controls,
-    Covector,
-    Element,
-    Float,
-    LinearMap,
-    Number,
-    Parameters,
-    Scalar,
-    Velocity,
-)
+from ..numerics.types import Controls, Covector, Element, Float, LinearMap, Number, Parameters, Scalar, Velocity
 
 SINGULAR_METRIC = 1e-13  # an eigenvalue of L_xi_xi on D, in units in which its rows have size 1, that counts as 0
 SPARE_INPUTS = 8  # a force may read so many controls more than there are velocities; more have to be declared
@@ -270,8 +259,14 @@ class MechanicalSystem:
 
     def project(self, g: Element, xi: Any, t: Scalar = 0.0) -> Velocity:
         """The admissible velocity nearest to xi in the kinetic metric at g."""
-        given = jnp.asarray(xi, float)
+        t, g, given = self._point(t, g, xi)
         return given + self._saddle(t, g, given, self._zero(), -self.residual(t, g, given))[0]
+
+    def _point(self, t: Any, g: Any, xi: Any) -> tuple[Scalar, Element, Array]:
+        """(t, g, xi) of a user, checked unless JAX traces them."""
+        if is_traced((self, t, g, xi)):
+            return t, g, jnp.asarray(xi, float)
+        return array(finite("t", t)), self.group.element(g), vector(xi, self.group.dim, "velocity xi")
 
     def project_configuration(self, g: Element, t: Scalar = 0.0) -> Element:
         """The configuration with phi = 0 nearest to g in the kinetic metric at g; refused where Newton finds none."""
@@ -492,17 +487,10 @@ def require_numbers(system: MechanicalSystem) -> None:
             raise InvalidInput(f"{jax.tree_util.keystr(path).lstrip('.')} is {show(leaf)}; allowed: {allowed}")
 
 
-class _Definiteness(NamedTuple):
-    """Where L_xi_xi is singular or negative on D: the directions in words; and whether it is negative in all of D."""
+def _definiteness(metric: Any, rows: Any, names: list[str]) -> tuple[str, str, bool]:
+    """The directions of D in which L_xi_xi is singular, and negative, in words; and whether all of them are negative.
 
-    singular: str
-    negative: str
-    all_negative: bool
-
-
-def _definiteness(metric: Any, rows: Any, names: list[str]) -> _Definiteness:
-    """The equations of motion have one solution where B^T L_xi_xi B is regular, for the columns B of a basis of D.
-
+    The equations of motion have one solution where B^T L_xi_xi B is regular, for the columns B of a basis of D.
     Velocities are scaled so that rows of L_xi_xi have entries of size 1 (Ruiz 2001): a light coordinate is not a
     singular one.
     """
@@ -526,23 +514,23 @@ def _definiteness(metric: Any, rows: Any, names: list[str]) -> _Definiteness:
         return ", ".join(texts)
 
     singular, negative = np.abs(values) <= SINGULAR_METRIC, values < 0.0
-    return _Definiteness(directions(singular), directions(negative), bool(negative.all()))
+    return directions(singular), directions(negative), bool(negative.all())
 
 
 def require_regular(metric: Any, rows: Any, names: list[str]) -> None:
     """Refuse an L_xi_xi that is singular on D = ker A, naming the directions; warn where it is not positive on D."""
     if not np.isfinite(metric).all():
         raise InvalidInput(f"L_xi_xi is not finite at the initial state: {metric.tolist()}; L must have it there")
-    found = _definiteness(metric, rows, names)
-    if found.singular:
+    singular, negative, everywhere = _definiteness(metric, rows, names)
+    if singular:
         raise InvalidInput(
-            f"L_xi_xi is singular on D at the initial state, in the directions of {found.singular}: L has no "
+            f"L_xi_xi is singular on D at the initial state, in the directions of {singular}: L has no "
             "mass there, and nothing determines the motion. Add the kinetic energy, or a constraint"
         )
-    if found.negative:
-        kind = "negative definite" if found.all_negative else "indefinite"
+    if negative:
+        kind = "negative definite" if everywhere else "indefinite"
         warnings.warn(
-            f"L_xi_xi is {kind} on D at the initial state: negative in the directions of {found.negative}. The "
+            f"L_xi_xi is {kind} on D at the initial state: negative in the directions of {negative}. The "
             "equations of motion have one solution, but the energy bounds no velocity, and methods may fail",
             IndefiniteMetric,
             stacklevel=2,
@@ -554,7 +542,7 @@ def explain_singular(system: MechanicalSystem, t: Any, g: Element, xi: Any) -> s
     point = (np.asarray(t, float), g, np.nan_to_num(np.asarray(xi, float)))
     metric = np.asarray(evaluate(_at_start, system, point)[3])
     names = [axis.name for axis in system.group.axes()]
-    singular = np.isfinite(metric).all() and _definiteness(metric, np.zeros((0, len(names))), names).singular
+    singular = np.isfinite(metric).all() and _definiteness(metric, np.zeros((0, len(names))), names)[0]
     if not singular:
         return ""
     return (
@@ -591,9 +579,9 @@ def _traced_once(function: Callable[..., Array], words: str, kinds: str = "iuf")
     return jax.jit(wraps(function)(partial(own_value, words, function, kinds=kinds)))
 
 
-def shaped(words: str, value: Array, shape: tuple[int, ...]) -> Array:
+def shaped(words: str, value: Array, shape: tuple[int, ...] | str, is_good: bool = False) -> Array:
     """A value of a user's function, refused where it has another shape: JAX would spread a number over a vector."""
-    if value.shape != shape:
+    if value.shape != shape and not is_good:
         raise InvalidInput(f"{words} gave shape {value.shape}; allowed: {shape}")
     return value
 
@@ -686,26 +674,19 @@ class System(MechanicalSystem):
     def phi(self, t: Scalar, g: Element) -> Float[Array, " k"]:
         if self.holonomic is None:
             return jnp.zeros(0)
-        value = own_value("holonomic(t, g, p)", self.holonomic, t, g, self.parameters)
-        if value.ndim != 1 or value.shape[0] >= self.group.dim:
-            raise InvalidInput(
-                f"holonomic(t, g, p) gave shape {value.shape}; allowed: (k,) with k < {self.group.dim}, one entry for "
-                f"each holonomic constraint on {self.group}"
-            )
-        return value
+        words, n = "holonomic(t, g, p)", self.group.dim
+        value = own_value(words, self.holonomic, t, g, self.parameters)
+        allowed = f"(k,) with k < {n}, one entry for each holonomic constraint on {self.group}"
+        return shaped(words, value, allowed, value.ndim == 1 and value.shape[0] < n)
 
     def _rows(self, t: Scalar, g: Element) -> Array:
         """The nonholonomic rows of A."""
         if self.constraint is None:
             return jnp.zeros((0, self.group.dim))
-        rows = _traced_once(self.constraint, "constraint(t, g, p)")(t, g, self.parameters)
-        room = self.group.dim - self.holonomic_constraints
-        if rows.ndim != 2 or rows.shape[1] != self.group.dim or rows.shape[0] >= room:
-            raise InvalidInput(
-                f"constraint(t, g, p) gave shape {rows.shape}; allowed: (m, {self.group.dim}) with m < {room}, "
-                f"one row for each constraint on xi in the algebra of {self.group}"
-            )
-        return rows
+        words, n, room = "constraint(t, g, p)", self.group.dim, self.group.dim - self.holonomic_constraints
+        rows = _traced_once(self.constraint, words)(t, g, self.parameters)
+        allowed = f"(m, {n}) with m < {room}, one row for each constraint on xi in the algebra of {self.group}"
+        return shaped(words, rows, allowed, rows.ndim == 2 and rows.shape[1] == n and rows.shape[0] < room)
 
     def _drift(self, t: Scalar, g: Element) -> Array:
         """The entries of b for the nonholonomic rows."""
@@ -713,9 +694,7 @@ class System(MechanicalSystem):
         if self.drift is None:
             return jnp.zeros(m)
         value = own_value("drift(t, g, p)", self.drift, t, g, self.parameters)
-        if value.shape != (m,):
-            raise InvalidInput(f"drift(t, g, p) gave shape {value.shape}; allowed: ({m},), one entry a constraint row")
-        return value
+        return shaped("drift(t, g, p)", value, f"({m},), one entry a constraint row", value.shape == (m,))
 
     def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
         if self.force is None:
@@ -754,12 +733,10 @@ class NonlinearSystem(System):
     def _own(self, t: Scalar, g: Element, xi: Velocity) -> Array:
         if self.constraint is None:
             return jnp.zeros(0)
-        value = own_value("constraint(t, g, xi, p)", self.constraint, t, g, xi, self.parameters)
-        if value.ndim != 1 or value.shape[0] >= self.group.dim:
-            raise InvalidInput(
-                f"constraint(t, g, xi, p) gave shape {value.shape}; allowed: (m,) with m < {self.group.dim}, one entry "
-                f"for each constraint on xi in the algebra of {self.group}"
-            )
+        words, n = "constraint(t, g, xi, p)", self.group.dim
+        value = own_value(words, self.constraint, t, g, xi, self.parameters)
+        allowed = f"(m,) with m < {n}, one entry for each constraint on xi in the algebra of {self.group}"
+        value = shaped(words, value, allowed, value.ndim == 1 and value.shape[0] < n)
         return value - self.drift(t, g, self.parameters) if self.drift is not None else value
 
     def rows(self, t: Scalar, g: Element) -> Callable[[Array], Array]:
@@ -781,7 +758,7 @@ class NonlinearSystem(System):
 
     def project(self, g: Element, xi: Any, t: Scalar = 0.0) -> Velocity:
         """The admissible velocity nearest to xi in the kinetic metric at (g, xi), by Newton's method from xi."""
-        xi = jnp.asarray(xi, float)
+        t, g, xi = self._point(t, g, xi)
         metric = self.metric(t, g, xi)
         return self._admissible(t, g, xi, lambda x: metric @ (x - xi))
 
@@ -920,12 +897,7 @@ def unforced(system: MechanicalSystem) -> MechanicalSystem:
 
 
 def with_friction(
-    system: MechanicalSystem,
-    *,
-    viscous: ArrayLike = 0.0,
-    dry: ArrayLike = 0.0,
-    along: Any = None,
-    width: ArrayLike = 1e-3,
+    system: MechanicalSystem, *, viscous: Any = 0.0, dry: Any = 0.0, along: Any = None, width: Any = 1e-3
 ) -> Forced:
     """The system with `Friction` on the velocities `along` @ xi (rows (k, n), or one row; default: all of xi).
 
