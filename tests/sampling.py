@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dalembert.groups import Group, Rotations
 from dalembert.groups.functions import CUT, RADIUS
+from dalembert.kernels import evaluate
 
 CUTS = [factor * cut for cut in (CUT, RADIUS, 2 * RADIUS) for factor in (0.999, 1.001)]
 SIZES = [0.0, 1e-9, 1e-5, 0.1, 1.0, *CUTS, 3.1, np.pi - 1e-6]
@@ -55,6 +57,21 @@ def samples(group):
 def compiled(function):
     """One compilation for all samples, without the optimisations that take XLA longest."""
     return jax.jit(jax.vmap(function), compiler_options={"xla_backend_optimization_level": 0})
+
+
+def on_samples(group, function):
+    """What `function` gives on every sample of a group, by native code where the logarithm is a closed form."""
+    given = samples(group)
+    iterative = Group.principal_log, Rotations.principal_log
+    iterates = any(type(part).principal_log in iterative for part in parts(group))
+    if iterates:
+        return compiled(function)(*given)
+    return evaluate(lambda _, sample: function(*sample), (), given, lanes=len(given[0]))
+
+
+def parts(group):
+    """The factors of a group, and the rotations in them."""
+    return [part for factor in group.factors for part in (factor, getattr(factor, "rotations", factor))]
 
 
 def gap(a, b):

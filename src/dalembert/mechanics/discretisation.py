@@ -156,22 +156,16 @@ def check_difference(difference: Difference, group: Group, *, h: float = 0.1, se
     g = jax.jit(group.random)(jax.random.PRNGKey(seed))
     inner, velocity, slope = jax.tree.map(np.asarray, evaluate(at_diagonal, (), g))
     gap = max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(inner), jax.tree.leaves(g), strict=True))
-    if gap > 1e-10:
-        raise InconsistentDiscretisation(
-            f"the difference map moves the diagonal: rho(g, g) lies over a point {gap:.3g} from g"
-        )
-    if np.abs(velocity).max() > 1e-10:
-        raise InconsistentDiscretisation(
-            f"the difference map gives the velocity {velocity.tolist()} to (g, g); it must be 0"
-        )
-    if np.linalg.svd(slope, compute_uv=False)[-1] < 1e-8:
-        raise InconsistentDiscretisation(
-            f"the difference map is no local diffeomorphism at the diagonal: d(h v)/dg1 = {slope.tolist()}"
-        )
-    if np.abs(slope - np.eye(group.dim)).max() > 1e-8:
-        raise InconsistentDiscretisation(
-            f"h v must agree with g0^-1 dg1 to first order; its derivative at the diagonal is {slope.tolist()}"
-        )
+    least, off = np.linalg.svd(slope, compute_uv=False)[-1], np.abs(slope - np.eye(group.dim)).max()
+    faults = {
+        f"moves the diagonal: rho(g, g) lies over a point {gap:.3g} from g": gap > 1e-10,
+        f"gives the velocity {velocity.tolist()} to (g, g); it must be 0": np.abs(velocity).max() > 1e-10,
+        f"is no local diffeomorphism at the diagonal: d(h v)/dg1 = {slope.tolist()}": least < 1e-8,
+        f"must have an h v = g0^-1 dg1 to first order; at the diagonal d(h v)/dg1 = {slope.tolist()}": off > 1e-8,
+    }
+    for fault, is_there in faults.items():
+        if is_there:
+            raise InconsistentDiscretisation(f"the difference map {fault}")
 
 
 @dataclass(frozen=True)
