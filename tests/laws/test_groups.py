@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 from own_groups import SU2, Heisenberg
-from sampling import compiled, gap, samples, turning
+from sampling import compiled, gap, on_samples, turning
 
 from dalembert.errors import InvalidInput
 from dalembert.groups import SE, SE2, SE3, SO, SO2, SO3, Euclidean, MatrixGroup, Product, SEn, SOn
@@ -29,7 +29,10 @@ GROUPS = [
     Heisenberg(),
     SU2(),
 ]
-over_groups = pytest.mark.parametrize("group", GROUPS, ids=str)
+SLOW = (SOn(5), SEn(4), SU2())  # to compile; SO(4), SE(3) and Heisenberg's group are like them
+over_groups = pytest.mark.parametrize(
+    "group", [pytest.param(group, marks=[pytest.mark.heavy] * (group in SLOW)) for group in GROUPS], ids=str
+)
 
 
 def products(a, b, *more):
@@ -42,7 +45,7 @@ def products(a, b, *more):
 def evaluated(group):
     """(what each law leaves, hat(xi), matrix of exp(xi)) on every sample, compiled once for each group."""
     function = lambda xi, *more: (laws(group, xi, *more), group.hat(xi), group.matrix(group.exp(xi)))
-    return compiled(function)(*samples(group))
+    return on_samples(group, function)
 
 
 def laws(G, xi, eta, zeta, mu):
