@@ -13,7 +13,7 @@ import pytest
 import dalembert as da
 from dalembert.cli import main
 from dalembert.errors import InvalidInput
-from dalembert.io.config import OWN_SYSTEM_PYTHON, apply_settings, load_job, parse_job, to_toml
+from dalembert.io.config import apply_settings, load_job, own_system_template, parse_job, to_toml
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SUSLOV, SLEIGH = str(EXAMPLES / "suslov.toml"), str(EXAMPLES / "sleigh.toml")
@@ -90,7 +90,7 @@ def test_an_entry_of_a_list_can_be_set():
 
 
 def test_numbers_of_an_own_system_have_64_bits(tmp_path):
-    (tmp_path / "own.py").write_text(OWN_SYSTEM_PYTHON)
+    (tmp_path / "own.py").write_text(own_system_template("own")[1])
     config = {"system": {"python": "own.py:make", "mass": 2**63}, "method": {"name": "lagrange-dalembert"}}
     config |= {"initial": {"velocity": [0.5, -1.0, 0.0]}, "run": {"step": 0.1, "steps": 2}}
     with pytest.raises(InvalidInput, match=r"mass in \[system\] has a whole number beyond 64 bits"):

@@ -29,10 +29,10 @@ from dalembert import cli
 from dalembert.errors import InvalidInput, NumericalFailure
 from dalembert.integrators import METHODS, RETRACTIONS
 from dalembert.io.config import (
-    OWN_SYSTEM_PYTHON,
     SCHEMA,
     apply_settings,
     model_template,
+    own_system_template,
     parse_job,
     parse_toml,
     read_config,
@@ -188,7 +188,7 @@ def take_configuration(folder: Path, text: bytes, sets: list[str]) -> str:
 def folder(tmp_path_factory) -> Path:
     """A folder with a configuration, a system of one's own and a data file."""
     path = tmp_path_factory.mktemp("fuzz")
-    (path / "own.py").write_text(OWN_SYSTEM_PYTHON)
+    (path / "own.py").write_text(own_system_template("own")[1])
     (path / "job.toml").write_text(model_template("suslov", "job.toml").replace("steps = 200", "steps = 2"))
     cli_words(["run", str(path / "job.toml"), "--out", str(path / "run.nc")], path)
     return path

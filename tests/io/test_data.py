@@ -98,11 +98,11 @@ def test_the_reaction_is_the_force_that_bends_the_path():
 def test_what_stops_a_save_leaves_the_file_of_before(run, saved, fault, monkeypatch):
     before = saved.read_bytes()
 
-    def half(dataset, carry, path, zarr):
+    def half(dataset, path, **options):
         path.write_bytes(b"\x89HDF half a file")
         raise fault
 
-    monkeypatch.setattr("dalembert.io.dataset._write", half)
+    monkeypatch.setattr("xarray.Dataset.to_netcdf", half)
     with pytest.raises(KeyboardInterrupt if isinstance(fault, KeyboardInterrupt) else WriteFailure):
         run.save(saved)
     assert saved.read_bytes() == before and os.listdir(saved.parent) == ["run.nc"]

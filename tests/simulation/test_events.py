@@ -202,7 +202,7 @@ def test_what_is_refused():
         (["there"], "dalembert.Event"),
         ([STOP, STOP], "each once"),
         ([da.Event(lambda t, x, v, p: x)], "one real number"),
-        ([da.Event(lambda t, x, v, p: x[0] > 0)], "one real number"),
+        ([da.Event(lambda t, x, v, p: x[0] > 0)], "allowed: real numbers"),
         ([da.Event(da.Quantity("velocity", (1,)))], "not one of 0 to 0"),
         ([da.Event(da.Quantity("velocity"))], "longer index"),
     ]:

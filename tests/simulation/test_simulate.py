@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,8 @@ import pytest
 from registry import GENERIC, case, distance, gap
 
 import dalembert as da
+from dalembert.errors import IndefiniteMetric, InvalidInput
+from dalembert.mechanics import FiniteDifference, from_difference
 
 METHOD = da.LagrangeDAlembert(da.Cayley(), 0.5)
 SUSLOV = da.models.suslov(GENERIC)
@@ -289,3 +293,68 @@ def test_a_curve_that_is_none_of_problems_is_refused(curve):
 def test_a_class_reports_no_progress():
     with pytest.raises(da.InvalidInput, match="progress is the class int"):
         da.simulate(SUSLOV, METHOD, SUSLOV.state(momentum=[1.0, 2.0]), step=0.1, steps=2, progress=int)
+
+
+# -- what a user wrote fails: the sentence names the function and its line --------------------------------------------
+def broken(*given):
+    return given[1].no_such_thing
+
+
+@pytest.mark.parametrize("kind", ["event", "pace", "pair: lagrangian", "pair: constraint"])
+def test_a_function_that_fails_is_told_with_its_line(kind):
+    system = da.models.chaplygin_sleigh(mass=1.0, inertia=1.0, a=0.3, b=0.0)
+    state, method, events = system.state(xi=[1.0, 1.0, 0.0]), da.integrators.LagrangeDAlembert(), []
+    if kind == "event":
+        events = [da.Event(broken, name="late")]
+    elif kind == "pace":
+        method = da.integrators.Adaptive(pace=broken)
+    else:
+        pair = from_difference(system, FiniteDifference())
+        method = da.integrators.LagrangeDAlembert(pair=replace(pair, **{kind.removeprefix("pair: "): broken}))
+    with pytest.raises(InvalidInput) as caught:
+        da.simulate(system, method, state, step=0.1, steps=3, events=events)
+    says = {"event": "function(t, g, xi, p) of 'late'", "pace": "pace(system, t, g, xi)"}
+    assert says.get(kind, kind.removeprefix("pair: ")) in str(caught.value)
+    assert " fails: AttributeError: " in str(caught.value)
+    assert f"(test_simulate.py, line {broken.__code__.co_firstlineno + 1})" in str(caught.value)
+
+
+# -- every member of an ensemble is checked at its start --------------------------------------------------------------
+def point_masses(masses):
+    """Particles in the plane, one for each pair of masses."""
+    systems = [
+        da.System(da.Euclidean(2), lambda t, q, v, p: 0.5 * p @ (v * v), parameters=jnp.array(pair)) for pair in masses
+    ]
+    return [replace(systems[0], parameters=system.parameters) for system in systems]
+
+
+def run_members(masses):
+    systems = point_masses(masses)
+    state = systems[0].state(xi=[1.0, 0.5])
+    return da.ensemble(systems, da.integrators.LagrangeDAlembert(), state, step=0.1, steps=2)
+
+
+def test_a_member_without_mass_is_refused_by_its_number():
+    masses = np.ones((600, 2))
+    assert run_members(masses).status.tolist() == ["ok"] * 600
+    masses[431, 1] = 0.0
+    with pytest.raises(InvalidInput, match=r"member 431: L_xi_xi is singular on D .* directions of"):
+        run_members(masses)
+    masses[431, 1] = np.nan
+    with pytest.raises(InvalidInput, match=r"member 431: .*finite"):
+        run_members(masses)
+
+
+def test_an_indefinite_member_is_warned_of_and_a_dependent_row_refused():
+    with pytest.warns(IndefiniteMetric, match="indefinite"):
+        run_members([[1.0, 1.0], [1.0, 2.0], [1.0, -1.0]])
+    make = lambda p: da.System(
+        da.Euclidean(3),
+        lambda t, q, v, p: 0.5 * v @ v,
+        lambda t, q, p: jnp.stack([jnp.array([1.0, 0.0, 0.0]), jnp.array([1.0, p, 0.0])]),
+        parameters=jnp.asarray(p),
+    )
+    first = make(1.0)
+    systems = [replace(first, parameters=jnp.asarray(p)) for p in (1.0, 0.5, 0.0)]
+    with pytest.raises(InvalidInput, match=r"member 2: the 2 constraint rows .* linearly dependent"):
+        da.ensemble(systems, da.integrators.LagrangeDAlembert(), first.state(xi=[0.0, 0.0, 1.0]), step=0.1, steps=2)

@@ -58,7 +58,7 @@ def read_rotation(given: Mapping[str, Any], size: int, group: str, others: tuple
     if kind == "angle":
         angle = finite("angle", given["angle"]) * (np.pi / 180 if degrees else 1.0)
         return [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
-    values = np.asarray(vector(given[kind], 4 if kind == "quaternion" else 3, kind))
+    values = np.array(vector(given[kind], 4 if kind == "quaternion" else 3, kind))  # SciPy takes no read-only array
     if kind == "quaternion":
         norm = np.linalg.norm(values)
         if not abs(norm - 1) < 1e-4:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import InvalidInput, require_name
 from ..mechanics import MechanicalSystem, State
-from ..numerics import require_instance, solve
+from ..numerics import own_value, require_instance, solve
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
 from .base import EXACT, NOT_CONVERGED, OK, Claims, Integrator, Prediction, Result, StepInfo, add_compensated
 from .lagrange_dalembert import LagrangeDAlembert
@@ -249,7 +249,9 @@ class Adaptive(Integrator):
     @partial(jax.jit, static_argnums=0)
     def quotient(self, system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
         """Q: what the size of steps is in proportion to."""
-        return (PACES[self.pace] if isinstance(self.pace, str) else self.pace)(system, t, g, xi)
+        if isinstance(self.pace, str):
+            return PACES[self.pace](system, t, g, xi)
+        return own_value("pace(system, t, g, xi)", self.pace, system, t, g, xi)
 
     def claims(self, system: MechanicalSystem) -> Claims:
         condition = "the order is in eps, at the run's own times; steps that vary are not symplectic"

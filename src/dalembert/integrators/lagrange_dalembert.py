@@ -24,7 +24,7 @@ from ..errors import InvalidInput, OffConstraint, require_name
 from ..groups import Cayley, Group, Retraction
 from ..kernels import LoweringError
 from ..mechanics import Discretisation, FiniteDifference, InvariantSystem, MechanicalSystem, State
-from ..numerics import Root, depends, literals, require_instance, solve
+from ..numerics import Root, depends, literals, own_value, require_instance, solve
 from ..numerics.types import Array, Controls, Covector, Element, Scalar, Velocity
 from .base import Claims, Integrator, NodeMethod, Prediction, Result, StepInfo
 from .properties import conservative, purely_inertial, unconstrained
@@ -243,7 +243,8 @@ class LagrangeDAlembert(NodeMethod):
             if self.pair is not None:
                 where = (carry.t, carry.g, self._end(group, carry.g, h * w), h)
                 balance, mu1 = mu0 + self.pair.D1(*where, system, u), self.pair.D2(*where, system, u)
-                return balance, self.pair.constraint(*where, system), mu1
+                words = "constraint(t, g0, g1, h, system)"
+                return balance, own_value(words, self.pair.constraint, *where, system), mu1
             t, inner = carry.t + self.node * h, self.difference.inner(group, carry.g, h * w)
             kick = h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))
             reaction, mu1 = self.difference.reaction(group, h * w, mu0, kick)

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, UnknownName
+from ..errors import InvalidInput, UnknownName, require_name
 from ..groups import Group
 from ..integrators import METHODS, Integrator, Method
 from ..kernels import has_gpu
@@ -45,7 +45,7 @@ from ..simulation import (
     join_crossings,
     simulate,
 )
-from .dataset import load_run, open_dataset
+from .dataset import load_run, open_dataset, read_table
 
 Section = Mapping[str, Any]
 Progress = Callable[[int, int], None]
@@ -469,7 +469,14 @@ def load_user_system(reference: Any, folder: Path, parameters: Section) -> tuple
     path = (folder / name).resolve()
     with locate_errors(path):
         make = load_function(path, attribute)
-        _require_parameters(make, f"{path.name}:{attribute}", parameters)
+        signature = inspect.signature(make)
+        if not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
+            for key in parameters:
+                require_name(f"parameter of {path.name}:{attribute}", key, signature.parameters)
+        try:
+            signature.bind(**parameters)
+        except TypeError as fault:
+            raise InvalidInput(f"{path.name}:{attribute} with the parameters of [system]: {fault}") from fault
         system = make(**parameters)
         _require_system(system, f"{path.name}:{attribute}")
     return system, path
@@ -523,18 +530,6 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
     return function
 
 
-def _require_parameters(make: Callable[..., Any], name: str, given: Section) -> None:
-    known = inspect.signature(make).parameters
-    if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
-        for key in given:
-            if key not in known:
-                raise UnknownName(f"parameter of {name}", key, known)
-    try:
-        inspect.signature(make).bind(**given)
-    except TypeError as fault:
-        raise InvalidInput(f"{name} with the parameters of [system]: {fault}") from fault
-
-
 def _require_system(system: Any, name: str) -> None:
     """Refuse what is no system, or one whose functions have the wrong shapes."""
     if not isinstance(system, MechanicalSystem):
@@ -542,38 +537,15 @@ def _require_system(system: Any, name: str) -> None:
             f"{name} returned {type(system).__name__}; allowed: a dalembert System (or InvariantSystem)"
             + (": is there a return at its end?" if system is None else "")
         )
-    g, xi, t = system.group.identity(), jnp.zeros(system.group.dim), jnp.zeros(())
-    force = lambda t, g, xi: system.F(t, g, xi, None)
-    for function, *point in (
-        (system.L, t, g, xi),
-        (system.A, t, g),
-        (system.b, t, g),
-        (system.phi, t, g),
-        (force, t, g, xi),
-    ):
-        jax.eval_shape(function, *point)  # a system checks what its functions give
+    t, g, xi = jnp.zeros(()), system.group.identity(), jnp.zeros(system.group.dim)
+    for function in (system.A, system.b, system.phi):  # a system checks what its functions give
+        jax.eval_shape(function, t, g)
+    jax.eval_shape(system.L, t, g, xi)
+    jax.eval_shape(lambda t, g, xi: system.F(t, g, xi, None), t, g, xi)
 
 
 OWN_SYSTEM = "own"
 TEMPLATE_STEPS = 200
-OWN_SYSTEM_PYTHON = '''"""A system of your own: change it, and run it with `dalembert run {stem}.toml`."""
-
-import jax.numpy as jnp
-
-import dalembert as da
-
-
-def make(mass=1.0, inertia=0.5, a=0.3):
-    """A sleigh: `mass` at distance `a` ahead of a blade that does not slip sideways. Parameters come from [system]."""
-    tensor = jnp.array([[inertia + mass * a**2, 0.0, mass * a], [0.0, mass, 0.0], [mass * a, 0.0, mass]])
-    return da.System(
-        group=da.SE2(),  # configurations g: (theta, x, y); velocities xi = (w, v1, v2) in the body
-        lagrangian=lambda t, g, xi, p: 0.5 * xi @ p @ xi,
-        constraint=lambda t, g, p: jnp.array([[0.0, 0.0, 1.0]]),  # A(t, g) with A xi = 0: here v2 = 0
-        # holonomic=lambda t, g, p: g[:1, 2] - 1.0,  # phi(t, g) = 0 on positions, if you have such a constraint: x = 1
-        parameters=tensor,
-    )
-'''
 
 
 def model_template(name: str, file: str) -> str:
@@ -597,7 +569,8 @@ def own_system_template(stem: str) -> tuple[str, str]:
     comment = "# this file is run; other keys here are the parameters of make"
     section = f'python = "{stem}.py:make"   {comment}\nmass = 1.0\na = 0.3\n'
     initial = _initial_template(model.make(model.example).group, {"velocity": [0.5, -1.0, 0.0]})
-    return _template(head, section, Model("", model.build, {}, {}, 0.05), initial), OWN_SYSTEM_PYTHON.format(stem=stem)
+    python = read_table("texts")["own"]["python"].format(stem=stem)
+    return _template(head, section, Model("", model.build, {}, {}, 0.05), initial), python
 
 
 def _template(head: str, system: str, model: Model, initial: str) -> str:

@@ -134,16 +134,16 @@ def _qualified_name(kind: str, thing: Any) -> str:
 
 
 @functools.cache
-def moved_names() -> dict[str, dict[str, str]]:
-    """The modules and the names of older files that are found elsewhere now, by their older names."""
-    return tomllib.loads(Path(__file__).with_name("moved.toml").read_text(encoding="utf-8"))
+def read_table(name: str) -> dict[str, dict[str, Any]]:
+    """A table of this package: `moved` names of older files by what they were, or the `texts` of columns."""
+    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def _current_name(name: str) -> str:
     """Where "dalembert.module:name" of an older file is found now."""
     if not name.startswith(f"{PACKAGE}."):
         return name
-    old, moved = name.removeprefix(f"{PACKAGE}."), moved_names()
+    old, moved = name.removeprefix(f"{PACKAGE}."), read_table("moved")
     module, _, attribute = old.partition(":")
     new = moved["names"].get(old) or f"{moved['modules'].get(module, module)}:{attribute}"
     return f"{PACKAGE}.{new}"
@@ -188,40 +188,6 @@ RECORD_COLUMNS = {
     "records.step_size": "step_size",
 }
 """The columns that hold the records of a run, by their place in the `Run`."""
-
-COLUMN_TEXTS: dict[str, tuple[str, str]] = {
-    "time": ("time", "s"),
-    "configuration": ("configuration g: the matrix of the group element, or a vector", ""),
-    "velocity": ("left-trivialised velocity xi = g^-1 g' in D", "of each component: velocity_unit"),
-    "momentum": ("momentum as the method has it", "of each component: momentum_unit"),
-    "increment": ("tau^-1(W)/h of the method's displacement", "of each component: velocity_unit"),
-    "multiplier": ("Lagrange multipliers of the step that led here", "W over the unit of A xi"),
-    "reaction": ("reaction of the constraint A^T l, in the body", "of each component: force_unit"),
-    "angle": ("unwrapped angles of the planar rotations", "rad"),
-    "quaternion": ("attitude (w, x, y, z)", "1"),
-    "position": ("position in space", "m"),
-    "energy": ("energy <L_xi, xi> - L", "J"),
-    "control": ("control of the step that begins here", "of each input: input_unit"),
-    "power": ("power that enters", "W"),
-    "work": ("energy that entered up to here", "J"),
-    "constraint_residual": ("max |A xi - b|", "of A xi"),
-    "holonomic_residual": ("max |phi| of the holonomic constraints", "of phi"),
-    "group_distance": ("distance from the group, |R^T R - 1|", "1"),
-    "residual": ("residual of the step's equations", ""),
-    "iterations": ("Newton iterations of the step that led here", "1"),
-    "steps": ("number of steps from the start", "1"),
-    "step_size": ("size of the step that led here", "s"),
-}
-"""What each column is, and its unit if the parameters are in SI units ([q]: the unit of the coordinate itself)."""
-
-EVENT_COLUMNS = {
-    "event": {"long_name": "the event that is crossed"},
-    "event_time": {"long_name": "time of the crossing", "units": "s"},
-    "event_step": {"long_name": "number of the step in which it lies", "units": "1"},
-    "event_theta": {"long_name": "part of that step before it", "units": "1"},
-    "event_direction": {"long_name": "1 upwards, -1 downwards", "units": "1"},
-    "event_member": {"long_name": "member of the ensemble", "units": "1"},
-}
 
 
 def to_xarray(run: Run, *, reaction: bool = False) -> xarray.Dataset:
@@ -279,9 +245,7 @@ def _crossing_columns(run: Run) -> dict[str, Any]:
         "event_velocity": (stacked.state.xi, ("component",)),
     }
     columns |= {f"event_{name}": column for name, column in configuration_columns(stacked.state.g, 1).items()}
-    return {
-        name: (("crossing", *dims), values, EVENT_COLUMNS.get(name, {})) for name, (values, dims) in columns.items()
-    }
+    return {name: (("crossing", *dims), values, _attributes(name)) for name, (values, dims) in columns.items()}
 
 
 def _record_columns(run: Run) -> dict[str, Column]:
@@ -323,8 +287,9 @@ def _attitude_columns(run: Run) -> dict[str, Column]:
 
 
 def _attributes(name: str) -> dict[str, str]:
-    text, unit = COLUMN_TEXTS[name if name in COLUMN_TEXTS else name.rpartition("_")[0]]
-    return {"long_name": text} | ({"units": unit} if unit else {})
+    texts = read_table("texts")["columns"]
+    text, unit = texts.get(name.rstrip("_0123456789"), ("", ""))  # the factors of a product are numbered
+    return {key: value for key, value in (("long_name", text), ("units", unit)) if value}
 
 
 def provenance(run: Run) -> dict[str, Any]:
@@ -366,7 +331,12 @@ def save_run(
     carry.attrs["checksums"] = json.dumps(_checksums(dataset, carry))
     overhead = VARIABLE_OVERHEAD_BYTES * (len(dataset.variables) + len(carry.variables))
     with atomic_path(path, dataset.nbytes + carry.nbytes + overhead) as temporary:
-        _write(dataset, carry, temporary, zarr=path.suffix == ".zarr")
+        for group, data in ((None, dataset), (CARRY_GROUP, carry)):
+            mode: Any = "w" if group is None else "a"
+            if path.suffix == ".zarr":
+                data.to_zarr(temporary, mode=mode, group=group, consolidated=False, zarr_format=2)
+            else:
+                data.to_netcdf(temporary, mode=mode, group=group, engine="h5netcdf")
 
 
 def require_writable(path: Path) -> None:
@@ -375,15 +345,12 @@ def require_writable(path: Path) -> None:
         raise InvalidInput(f"--out is {path}; allowed: a file that ends in .nc (NetCDF) or .zarr (Zarr)")
     if not path.parent.is_dir():
         raise InvalidInput(f"--out is {path}, but the folder {path.parent} does not exist: create it first")
-    foreign = path.is_dir() and (path.suffix != ".zarr" or not _is_zarr(path))
+    named = any((path / name).is_file() for name in ("zarr.json", ".zgroup"))
+    foreign = path.is_dir() and (path.suffix != ".zarr" or not (named or not any(path.iterdir())))
     if foreign or (path.suffix == ".zarr" and path.is_file()) or not os.access(path.parent, os.W_OK):
         raise InvalidInput(f"--out is {path}, which cannot be written")
     if path.suffix == ".zarr":
         require_zarr()
-
-
-def _is_zarr(path: Path) -> bool:
-    return any((path / name).is_file() for name in ("zarr.json", ".zgroup")) or not any(path.iterdir())
 
 
 def require_zarr() -> None:
@@ -392,15 +359,6 @@ def require_zarr() -> None:
         import zarr  # noqa: F401
     except ImportError as fault:
         raise InvalidInput("Zarr files need the package zarr: pip install 'zarr>=3'; or write .nc") from fault
-
-
-def _write(dataset: xarray.Dataset, carry: xarray.Dataset, path: Path, zarr: bool) -> None:
-    if zarr:
-        dataset.to_zarr(path, mode="w", consolidated=False, zarr_format=2)
-        carry.to_zarr(path, mode="a", group=CARRY_GROUP, consolidated=False, zarr_format=2)
-    else:
-        dataset.to_netcdf(path, engine="h5netcdf")
-        carry.to_netcdf(path, mode="a", group=CARRY_GROUP, engine="h5netcdf")
 
 
 def _carry_dataset(run: Run) -> xarray.Dataset:
@@ -601,21 +559,16 @@ def _read_array(
 ) -> np.ndarray[Any, Any]:
     if not np.prod(shape):
         return np.zeros(shape, dtype)
-    group, column = (dataset, _column_name(name)) if name.startswith("records.") else (carry, name)
+    group, column = carry, name
+    if name.startswith("records."):  # "configuration_0" for "records.state.g.0"
+        factor = name.removeprefix("records.state.g").replace(".", "_")
+        group, column = dataset, RECORD_COLUMNS.get(name) or f"configuration{factor}"
     if column not in group:
         raise UnknownName(f"column of {path} (which a trajectory needs, but the file lacks)", column, map(str, group))
     array = np.asarray(group[column].values)
     if list(array.shape) != shape or array.dtype != np.dtype(dtype):
         raise InvalidInput(f"{path}: {column} is {array.dtype} {array.shape}, but {dtype} {tuple(shape)} was saved")
     return array
-
-
-def _column_name(path: str) -> str:
-    """The column of a record: "configuration_0" for "records.state.g.0"."""
-    head = "records.state.g"
-    return (
-        f"configuration{path.removeprefix(head).replace('.', '_')}" if path.startswith(head) else RECORD_COLUMNS[path]
-    )
 
 
 def _system_of_config(config: str) -> MechanicalSystem | None:

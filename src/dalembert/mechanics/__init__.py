@@ -47,6 +47,7 @@ from .distribution import Ehresmann, Hamel, Nonholonomy, ehresmann, hamel, nonho
 from .invariant import InvariantSystem, LRSystem, block, generators, inertia_of_mass, mass_tensor, symmetric
 from .system import (
     ADMISSIBLE_TOLERANCE,
+    SINGULAR_METRIC,
     Driven,
     Forced,
     Friction,
@@ -63,6 +64,7 @@ from .system import (
     html_table,
     in_group,
     jacobian,
+    metric_on_D,
     perturbed,
     steered,
     unforced,
@@ -71,11 +73,13 @@ from .system import (
 
 # fmt: off
 __all__ = [
-    "ADMISSIBLE_TOLERANCE", "Discretisation", "Driven", "Ehresmann", "FiniteDifference", "Forced", "Friction", "Hamel",
+    "ADMISSIBLE_TOLERANCE", "SINGULAR_METRIC",
+    "Discretisation", "Driven", "Ehresmann", "FiniteDifference", "Forced", "Friction", "Hamel",
     "Input", "InvariantSystem", "LRSystem", "MechanicalSystem", "Nonholonomy", "NonlinearSystem", "State", "Steered",
     "System", "VectorField", "block", "check_difference", "check_discretisation", "check_regular", "chord_pair",
     "consistent", "deformed", "ehresmann", "explain_singular", "forced", "from_difference", "generators", "gradient",
-    "hamel", "html_table", "in_group", "inertia_of_mass", "invariant_pair", "jacobian", "mass_tensor", "moser_veselov",
+    "hamel", "html_table", "in_group", "inertia_of_mass", "invariant_pair", "jacobian", "mass_tensor",
+    "metric_on_D", "moser_veselov",
     "moser_veselov_fraction", "moser_veselov_impulse", "nonholonomy", "perturbed", "reduced_legendre",
     "regularity_matrix", "retracted", "steered", "symmetric", "unforced", "vector", "with_friction",
 ]

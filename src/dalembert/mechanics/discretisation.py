@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..errors import InconsistentDiscretisation
 from ..groups import Cayley, Exponential, Group, Retraction
 from ..kernels import evaluate
-from ..numerics import find_root, require_instance, require_range, solve
+from ..numerics import find_root, own_value, require_instance, require_range, solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Float, Number, Scalar, Velocity
 from .invariant import InvariantSystem, LRSystem, block, generators, zero_rows
@@ -198,8 +198,10 @@ class Discretisation:
         self, t: Scalar, g0: Element, g1: Element, h: Scalar, system: MechanicalSystem | None, u: Controls
     ) -> Array:
         system = self.system if system is None else system
-        value = self.lagrangian(t, g0, g1, h, system)
-        return value if self.work is None else value + self.work(t, g0, g1, h, u, system)
+        value = own_value("lagrangian(t, g0, g1, h, system)", self.lagrangian, t, g0, g1, h, system)
+        if self.work is None:
+            return value
+        return value + own_value("work(t, g0, g1, h, u, system)", self.work, t, g0, g1, h, u, system)
 
 
 def from_difference(system: MechanicalSystem, difference: Difference, *, node: float | None = None) -> Discretisation:

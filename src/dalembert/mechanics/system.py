@@ -487,25 +487,34 @@ def require_numbers(system: MechanicalSystem) -> None:
             raise InvalidInput(f"{jax.tree_util.keystr(path).lstrip('.')} is {show(leaf)}; allowed: {allowed}")
 
 
+def metric_on_D(metric: Any, rows: Any) -> tuple[Any, Any, Any]:
+    """Eigenvalues and eigenvectors of L_xi_xi on D = ker A, and the units of velocities in which they are; of many too.
+
+    Velocities are scaled so that rows of L_xi_xi have entries of size 1 (Ruiz 2001): a light coordinate is not a
+    singular one.
+    """
+    units = np.ones(metric.shape[:-1])
+    for _ in range(3):
+        size = np.sqrt(np.abs(metric).max(axis=-1))
+        size[size == 0.0] = 1.0
+        metric, units = metric / (size[..., :, None] * size[..., None, :]), units / size
+    scaled = rows * units[..., None, :]
+    right = np.linalg.svd(scaled / np.linalg.norm(scaled, axis=-1, keepdims=True))[2]
+    basis = np.swapaxes(right[..., rows.shape[-2] :, :], -1, -2)
+    values, vectors = np.linalg.eigh(np.swapaxes(basis, -1, -2) @ metric @ basis)
+    return values, basis @ vectors, units
+
+
 def _definiteness(metric: Any, rows: Any, names: list[str]) -> tuple[str, str, bool]:
     """The directions of D in which L_xi_xi is singular, and negative, in words; and whether all of them are negative.
 
     The equations of motion have one solution where B^T L_xi_xi B is regular, for the columns B of a basis of D.
-    Velocities are scaled so that rows of L_xi_xi have entries of size 1 (Ruiz 2001): a light coordinate is not a
-    singular one.
     """
-    units = np.ones(len(metric))
-    for _ in range(3):
-        size = np.sqrt(np.abs(metric).max(axis=1))
-        size[size == 0.0] = 1.0
-        metric, units = metric / np.outer(size, size), units / size
-    scaled = rows * units
-    basis = np.linalg.svd(scaled / np.linalg.norm(scaled, axis=1, keepdims=True))[2][len(rows) :].T
-    values, vectors = np.linalg.eigh(basis.T @ metric @ basis)
+    values, vectors, units = metric_on_D(metric, rows)
 
     def directions(which: Any) -> str:
         """Combinations of the components that span these eigenvectors, each with as few of them as can be."""
-        reduced, pivots = echelon((units[:, None] * (basis @ vectors[:, which])).T)
+        reduced, pivots = echelon((units[:, None] * vectors[:, which]).T)
         texts = []
         for row in reduced[np.argsort(pivots)]:
             terms = [(f"{c:+.4g}", name) for c, name in zip(row, names, strict=True) if abs(c) > 1e-8]

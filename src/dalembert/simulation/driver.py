@@ -26,7 +26,7 @@ from jax import Array
 from ..errors import InvalidInput, NumericalFailure, require_name
 from ..integrators import OK, Integrator, require_arguments, require_state
 from ..kernels import Backend, NoteReader, Progress, RecordsTooLarge, RunResult, evaluate, make_problem, run_problem
-from ..mechanics import MechanicalSystem, State
+from ..mechanics import ADMISSIBLE_TOLERANCE, SINGULAR_METRIC, MechanicalSystem, State, metric_on_D
 from ..numerics import array, call_own, finite, is_traced, positive_int, require_function
 from .events import (
     Event,
@@ -462,7 +462,7 @@ class Members:
         return pick(self.system, self.systems_vary), pick(self.state, self.states_vary)
 
     def require(self, integrator: Integrator, step: float) -> None:
-        """Check that axes agree, and the member that is farthest from the constraints as a single run is checked."""
+        """Check that axes agree, and every start at once; then one that is refused, or the first, as that of a run."""
         if is_traced((self.system, self.state)):
             return
         sizes = {leaf.shape[0] for leaf in jax.tree.leaves(self.system)} if self.systems_vary else set()
@@ -470,10 +470,23 @@ class Members:
         if len(sizes) != 1:
             raise InvalidInput(f"the members disagree in number: leading axes {sorted(sizes)}")
         axes = (0 if self.systems_vary else None, 0 if self.states_vary else None)
-        off = np.asarray(jax.jit(jax.vmap(_constraint_error, in_axes=axes))(self.system, self.state))
-        worst = int(np.argmax(np.where(np.isfinite(off), off, np.inf)))
-        require_state(*self.one(worst), step)
-        integrator.require(*self.one(worst), step)
+        found = evaluate(
+            _judge_start, (self.system, array(step)), self.state, lanes=self.number, axes=((axes[0], None), axes[1])
+        )
+        good, metric, rows = (np.asarray(value) for value in found)
+        some = np.flatnonzero(good)
+        some = some[np.linalg.matrix_rank(rows[some]) == rows.shape[1]] if rows.shape[1] else some
+        lowest, least = np.full((2, len(good)), -np.inf)
+        values = metric_on_D(metric[some], rows[some])[0]
+        lowest[some], least[some] = values.min(axis=1, initial=np.inf), np.abs(values).min(axis=1, initial=np.inf)
+        refused = ~(least > SINGULAR_METRIC)
+        k = int(np.argmax(refused if refused.any() else lowest < 0.0))  # that it is indefinite is said of one member
+        try:
+            require_state(*self.one(k), step)
+            integrator.require(*self.one(k), step)
+        except InvalidInput as fault:
+            fault.args = (f"member {k}: {fault}",)
+            raise
 
 
 def stack_members(
@@ -500,7 +513,12 @@ def _stack(items: list[Any], what: str) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, float) for leaf in leaves]), *items)
 
 
-def _constraint_error(system: MechanicalSystem, state: State) -> Array:
-    """max |A xi - b| and |phi|; not finite where the velocity or the energy is not."""
-    error = jnp.concatenate([system.residual(state.t, state.g, state.xi), system.phi(state.t, state.g)])
-    return jnp.max(jnp.abs(error), initial=0.0) + 0.0 * (jnp.sum(state.xi) + system.energy(state.t, state.g, state.xi))
+def _judge_start(consts: Constants, state: State) -> tuple[Array, Array, Array]:
+    """Return whether a state is finite and on the constraints, L_xi_xi there, and the rows along which these react."""
+    (system, h), (t, g, xi, momentum) = consts, state[:4]
+    rows, phi, metric = system.rows(t, g)(xi), system.phi(t, g), system.metric(t, g, xi)
+    sizes = jnp.sqrt(jnp.sum(rows * rows, axis=1))
+    off = jnp.concatenate([system.residual(t, g, xi), phi])
+    scale = jnp.concatenate([1.0 + sizes * jnp.sqrt(xi @ xi), 1.0 + sizes[sizes.shape[0] - phi.shape[0] :]])
+    finite = jnp.isfinite(system.energy(t, g, xi) + jnp.sum(metric) + jnp.sum(rows) + jnp.sum(xi) + jnp.sum(momentum))
+    return finite & jnp.all(jnp.abs(off) <= ADMISSIBLE_TOLERANCE * scale) & (t + h != t), metric, rows

@@ -23,7 +23,7 @@ from ..errors import InvalidInput, require_name
 from ..integrators import OK, Integrator
 from ..kernels import Backend, evaluate, make_problem, run_problem
 from ..mechanics import Driven, MechanicalSystem, State
-from ..numerics import finite, require_instance
+from ..numerics import finite, own_value, require_instance
 from .loop import TIME_TOLERANCE, Constants, LoopState, RunKernel, run_kernel, update_peaks
 from .results import Crossings, Numbers, Record, Run
 
@@ -126,7 +126,8 @@ class Event:
         """Return the function at a state, with the unwrapped angles of its configuration."""
         if isinstance(self.function, Quantity):
             return jnp.asarray(self.function(system, state, angles))
-        return jnp.asarray(self.function(state.t, state.g, state.xi, parameters(system)))
+        words = f"the function(t, g, xi, p) of {self.name or 'an event'!r}"
+        return own_value(words, self.function, state.t, state.g, state.xi, parameters(system))
 
 
 def parameters(system: MechanicalSystem) -> Any:
