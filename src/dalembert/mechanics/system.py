@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import IndefiniteMetric, InvalidInput, OffConstraint
 from ..groups import Group
-from ..kernels import compile_function, evaluate
+from ..kernels import as_routine, compile_function, evaluate
 from ..numerics import (
     Root,
     array,
@@ -253,6 +253,7 @@ class MechanicalSystem:
         rows = self.A(t, g)
         return lambda xi: rows
 
+    @compile_function
     def project(self, g: Element, xi: Any, t: Scalar = 0.0) -> Velocity:
         """The admissible velocity nearest to xi in the kinetic metric at g."""
         given = jnp.asarray(xi, float)
@@ -287,6 +288,7 @@ class MechanicalSystem:
         weights = solve(metric, rows.T)
         return reference - weights @ solve(rows @ weights, rows @ reference) if rows.shape[0] else reference
 
+    @compile_function
     def acceleration(
         self, t: Scalar, g: Element, xi: Velocity, u: Controls = None
     ) -> tuple[Float[Array, " n"], Float[Array, " m"]]:
@@ -294,6 +296,10 @@ class MechanicalSystem:
 
         On R^n this is Proposition 2.1 and (23) of jimenez-scheurle.
         """
+        return _accelerate(self, t, g, xi, u)
+
+    def _acceleration(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> tuple[Array, Array]:
+        """The acceleration as it is computed; a class of systems that knows a shorter way has its own."""
 
         def along(function: Callable[[Any, Any], Array]) -> Array:
             """The derivative in time along the motion."""
@@ -363,7 +369,7 @@ class MechanicalSystem:
             )
         scale = 1.0 + np.linalg.norm(rows, axis=1) * np.linalg.norm(np.asarray(xi))
         if np.any(~(np.abs(off) <= ADMISSIBLE_TOLERANCE * scale)):
-            there = np.asarray(_project(self, t, g, xi)).tolist()
+            there = np.asarray(self.project(g, xi, t)).tolist()
             raise OffConstraint(
                 f"the initial velocity {np.asarray(xi).tolist()} is off the constraint: |A xi - b| = "
                 f"{np.abs(off).max():.3g}. The nearest admissible velocity is system.project(g, xi) = {there}"
@@ -422,6 +428,11 @@ def html_table(title: str, rows: Mapping[str, Any]) -> str:
     return f"<table><caption><b>{escape(title)}</b></caption>{''.join(lines)}</table>"
 
 
+@as_routine
+def _accelerate(system: MechanicalSystem, t: Scalar, g: Element, xi: Array, u: Controls) -> tuple[Array, Array]:
+    return system._acceleration(t, g, xi, u)
+
+
 # A system is a pytree, so these are compiled once for all systems of a kind; op by op they would take seconds.
 @compile_function
 def _velocity(system: MechanicalSystem, t: Array, g: Element, momentum: Array) -> tuple[Array, Array]:
@@ -444,11 +455,6 @@ def _extend(basis: Array, restricted: Array) -> Array:
 @compile_function
 def _rows(system: MechanicalSystem, t: Scalar, g: Element) -> Array:
     return system.A(t, g)
-
-
-@compile_function
-def _project(system: MechanicalSystem, t: Scalar, g: Element, xi: Array) -> Array:
-    return system.project(g, xi, t)
 
 
 @compile_function
