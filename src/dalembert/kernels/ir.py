@@ -192,7 +192,7 @@ def inner_blocks(statement: Statement) -> tuple[Block, ...]:
 
 def free_values(function: Function, setup: Block) -> list[Value]:
     """The values of the setup that a function uses, in the order of their first use."""
-    used = []
+    used: list[Value] = []
     for statement in (statement for block in blocks(function.body) for statement in block.statements):
         if isinstance(statement, Value | Call):
             used += statement.args

@@ -343,8 +343,8 @@ class LLVMEmitter:
         self.load_inputs("%lane")
         initial = [self.load("%state", self.slot(row, "%lane"), value.type) for row, value in enumerate(program.state)]
         self.block(program.setup, None)
-        for value, place in self.free.items():
-            self.store("%free", str(place * self.width), self.name(value), value.type)
+        for used, place in self.free.items():
+            self.store("%free", str(place * self.width), self.name(used), used.type)
         at_save, at_step = [self.fresh("s") for _ in program.state], [self.fresh("s") for _ in program.state]
         origin = self.label
         stepped, at_end = [self.fresh("f") for _ in program.state], [self.fresh("s") for _ in program.state]

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -49,6 +49,7 @@ MAX_UNROLLED_COST = 1500
 MAX_INLINE_OPERATIONS = 24_000
 """Operations up to which everything is written out: that is faster to run. A longer program has functions and loops."""
 _long_program: ContextVar[bool] = ContextVar("long program", default=False)
+Result = TypeVar("Result")
 ROUTINE = "routine_"
 """How the name of a function begins that is worth a function of its own in a long program: see `as_routine`."""
 
@@ -308,7 +309,7 @@ def in_long_program() -> bool:
     return _long_program.get()
 
 
-def as_routine(function: Callable[..., Any]) -> Callable[..., Any]:
+def as_routine(function: Callable[..., Result]) -> Callable[..., Result]:
     """The function as one call in what JAX traces; its body stands once in a long program that calls it again.
 
     It pays for a long function whose calls are at different points: within a function equal operations are shared,
@@ -316,11 +317,11 @@ def as_routine(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @wraps(function)
-    def routine(*args: Any) -> Any:
+    def routine(*args: Any) -> Result:
         return function(*args)
 
     routine.__name__ = ROUTINE + function.__name__
-    return jax.jit(routine)
+    return cast(Callable[..., Result], jax.jit(routine))
 
 
 def _repeated_routines(*tops: Any) -> frozenset[int]:
