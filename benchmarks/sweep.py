@@ -22,7 +22,7 @@ from dalembert.kernels import evaluate
 from dalembert.kernels import make_problem as problem
 from dalembert.kernels.execute import open_session
 from dalembert.sweeps.execute import default_block_size
-from dalembert.sweeps.members import SweepMembers
+from dalembert.sweeps.plan import SweepMembers
 from dalembert.sweeps.plan import make_plan as plan
 
 

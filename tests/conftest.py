@@ -2,8 +2,11 @@
 
 XLA compiles for tests as fast as it can: without LLVM's optimisations and without the fusion emitters of XLA:CPU, each
 of which costs more than everything that tests then compute. `XLA_FLAGS= make test` has the flags that users have.
+A process of tests meets thousands of programs: it keeps more of them than one of users does, so that JAX need not
+forget what it compiled, and Python looks for dead cycles among the many objects of traces a hundred times less often.
 """
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+gc.set_threshold(70_000, 20, 20)
 
 if os.environ.get("DALEMBERT_CHECK_SHAPES"):  # before anything imports dalembert
     from jaxtyping import install_import_hook
@@ -18,5 +22,8 @@ if os.environ.get("DALEMBERT_CHECK_SHAPES"):  # before anything imports dalember
     PACKAGES = ["dalembert.groups", "dalembert.mechanics", "dalembert.integrators"]
     install_import_hook(PACKAGES, "beartype.beartype")
 
+from dalembert.kernels import llvm, problem  # noqa: E402
+
+llvm.MAX_FUNCTIONS = problem.MAX_PROGRAMS = 1024
 pytest.register_assert_rewrite("exhibits")
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]

@@ -156,7 +156,12 @@ def sampled(cases):
     """The cases of a long family: the first in the fast tests, the others in `make verify`."""
     first, *others = cases
     values = [case if isinstance(case, tuple) else (case,) for case in others]
-    return [first, *(pytest.param(*value, marks=pytest.mark.heavy) for value in values)]
+    return [first, *(more(*value) for value in values)]
+
+
+def more(*values):
+    """A case of `make verify`, like one of the fast cases beside it."""
+    return pytest.param(*values, marks=pytest.mark.heavy)
 
 
 def flow(integrator, system, state, h, n):

@@ -28,10 +28,10 @@ class UnknownName(InvalidInput):
         super().__init__(f"unknown {kind} '{shown}'.{hint} Allowed: {', '.join(allowed)}.")
 
 
-def require_name(kind: str, given: object, allowed: Collection[str]) -> None:
-    """Refuse what is none of these names."""
-    if not isinstance(given, str) or given not in allowed:
-        raise UnknownName(kind, given, allowed)
+def require_name(kind: str, given: object, allowed: Collection[object]) -> None:
+    """Refuse what is none of these names or whole numbers."""
+    if isinstance(given, bool) or not isinstance(given, str | int) or given not in allowed:
+        raise UnknownName(kind, given, map(str, allowed))
 
 
 class OffConstraint(InvalidInput):

@@ -80,6 +80,12 @@ class Tab:
         self.page.wait_for_selector("html[data-ready]", timeout=60_000)
         return self
 
+    def restart(self, url: str) -> Tab:
+        """The page as it starts; where it is open already, without loading it again: an address that says nothing."""
+        if not self.page.url.startswith(url):
+            return self.open(url)
+        return self.after(lambda: self.value("{ location.hash = performance.now() }"))
+
     def shows(self) -> int:
         """How many answers the page has drawn."""
         return int(self.page.get_attribute("html", "data-ready") or 0)
@@ -130,6 +136,20 @@ def tab(browser: Any) -> Iterator[Tab]:
     """A tab of somebody who asked for less motion: the page does not play by itself, which costs much in software."""
     with opened_tab(browser, "reduce") as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def opened_once(browser: Any) -> Iterator[Tab]:
+    with opened_tab(browser, "reduce") as opened:
+        yield opened
+
+
+@pytest.fixture
+def shared_tab(opened_once: Tab, served: Served) -> Iterator[Tab]:
+    """One tab for all tests that leave it as usable as they found it: to load the page takes most of their time."""
+    yield opened_once.restart(served.url)
+    opened_once.value("studio.player.pause()")
+    assert opened_once.complaints == []
 
 
 @pytest.fixture

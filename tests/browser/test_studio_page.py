@@ -31,8 +31,8 @@ def test_the_first_picture_comes_soon_and_moves(playing_tab, served):
     assert seconds < 60
 
 
-def test_a_slider_changes_the_motion_and_the_energy_plot(tab, served):
-    tab.open(served.url)
+def test_a_slider_changes_the_motion_and_the_energy_plot(shared_tab):
+    tab = shared_tab
     tab.value("studio.player.seek(0)")
     energy, picture = tab.value(ENERGY), tab.settle_plots()
     path = tab.value("Array.from(studio.data.scene.parts.find(p => p.shape.kind === 'trace').shape.points)")
@@ -43,8 +43,8 @@ def test_a_slider_changes_the_motion_and_the_energy_plot(tab, served):
     assert tab.value("Array.from(studio.data.scene.parts.find(p => p.shape.kind === 'trace').shape.points)") != path
 
 
-def test_a_system_is_chosen_and_two_methods_compared(tab, served):
-    tab.open(served.url)
+def test_a_system_is_chosen_and_two_methods_compared(shared_tab):
+    tab = shared_tab
     tab.after(lambda: tab.choose("System", "nonholonomic-particle"))
     assert tab.value("studio.request().config.system.name") == "nonholonomic-particle"
     assert "particle" in tab.page.locator("#title").inner_text().lower()
@@ -58,8 +58,8 @@ def test_a_system_is_chosen_and_two_methods_compared(tab, served):
     assert tab.page.locator("#claims .run").count() == 1
 
 
-def test_a_bad_value_explains_itself_in_place(tab, served):
-    tab.open(served.url)
+def test_a_bad_value_explains_itself_in_place(shared_tab):
+    tab = shared_tab
     shown = tab.value("studio.data.title")
     problem = tab.page.locator("[data-place='system.mass'] .problem")
     tab.number("mass").fill("heavy")
@@ -77,8 +77,8 @@ def test_a_bad_value_explains_itself_in_place(tab, served):
     tab.complaints.clear()
 
 
-def test_a_lost_connection_recovers(tab, served):
-    tab.open(served.url)
+def test_a_lost_connection_recovers(shared_tab):
+    tab = shared_tab
     tab.page.context.set_offline(True)
     before = tab.shows()
     tab.number("a").fill("0.7")
@@ -92,8 +92,8 @@ def test_a_lost_connection_recovers(tab, served):
     tab.complaints.clear()
 
 
-def test_keys_and_the_address(tab, served):
-    tab.open(served.url)
+def test_keys_and_the_address(shared_tab):
+    tab = shared_tab
     tab.value("studio.player.seek(0)")
     tab.page.locator("#scene").focus()
     tab.page.keyboard.press("ArrowRight")
@@ -112,28 +112,11 @@ def test_keys_and_the_address(tab, served):
     assert tab.number("a").input_value() == "0.55"
 
 
-def test_an_export_opens_from_a_file_and_plays(tab, served, tmp_path: Path):
-    tab.open(served.url)
-    tab.page.locator("#take-away summary").click()
-    with tab.page.expect_download(timeout=60_000) as download:
-        tab.page.get_by_role("button", name="Page that plays offline").click()
-    file = tmp_path / "sleigh.html"
-    download.value.save_as(file)
-    tab.page.context.set_offline(True)
-    tab.open(file.as_uri())
-    assert not tab.page.locator("#panel").is_visible()
-    tab.page.locator("#play").click()
-    tab.until(f"studio.player.frame > {tab.value('studio.player.frame')}")
-    assert tab.page.locator("#plots .plot").count() >= 1
-    tab.page.set_viewport_size({"width": 390, "height": 800})
-    assert tab.value("document.documentElement.scrollWidth") <= 390, "a small screen scrolls downwards only"
-
-
-def test_what_to_try_is_one_click(tab, served):
+def test_what_to_try_is_one_click(shared_tab):
     """Why does the sleigh turn? The text says it, and a click on a = 0 takes the lever away: the path becomes
     a circle.
     """
-    tab.open(served.url)
+    tab = shared_tab
     tab.after(lambda: tab.page.locator("#tries .try").filter(has_text="a = 0").first.click())
     assert tab.number("a").input_value() == "0"
     points = "Array.from(studio.data.scene.parts.find(p => p.shape.kind === 'trace').shape.points)"
@@ -147,8 +130,8 @@ def test_what_to_try_is_one_click(tab, served):
     assert tab.number("a").input_value() == "0.3"
 
 
-def test_a_plot_is_chosen_and_remembered_in_its_tab(tab, served):
-    tab.open(served.url)
+def test_a_plot_is_chosen_and_remembered_in_its_tab(shared_tab):
+    tab = shared_tab
     assert tab.page.locator("#plots .plot").count() == 2, "the motion, and what is kept"
     choice = tab.page.locator("#plots select").first
     assert choice.input_value() == "Forward velocity"
@@ -166,6 +149,23 @@ def test_a_plot_is_chosen_and_remembered_in_its_tab(tab, served):
     assert tab.page.locator("#plots select").first.input_value() == "Yaw rate"
     assert tab.page.locator("#plots select").nth(1).input_value() == "Energy error"
     assert tab.value("studio.data.scene.parts.filter(p => p.name === 'cusp').length") == 2
+
+
+def test_an_export_opens_from_a_file_and_plays(shared_tab, tmp_path: Path):
+    tab = shared_tab
+    tab.page.locator("#take-away summary").click()
+    with tab.page.expect_download(timeout=60_000) as download:
+        tab.page.get_by_role("button", name="Page that plays offline").click()
+    file = tmp_path / "sleigh.html"
+    download.value.save_as(file)
+    tab.page.context.set_offline(True)
+    tab.open(file.as_uri())
+    assert not tab.page.locator("#panel").is_visible()
+    tab.page.locator("#play").click()
+    tab.until(f"studio.player.frame > {tab.value('studio.player.frame')}")
+    assert tab.page.locator("#plots .plot").count() >= 1
+    tab.page.set_viewport_size({"width": 390, "height": 800})
+    assert tab.value("document.documentElement.scrollWidth") <= 390, "a small screen scrolls downwards only"
 
 
 def test_data_never_become_code():

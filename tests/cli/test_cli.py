@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import jax
@@ -17,6 +17,7 @@ import xarray
 from typer.testing import CliRunner
 
 import dalembert as da
+from dalembert import cli
 from dalembert.cli.app import app, progress
 from dalembert.errors import InvalidInput, WriteFailure
 from dalembert.io.atomic import output_lock
@@ -373,3 +374,27 @@ def test_a_bar_says_that_the_step_is_compiled(monkeypatch, capsys):
         bar(1, 9)
     shown = capsys.readouterr().err
     assert "suslov, 9 steps: compiling" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "work", "says"),
+    [
+        (("convergence", SLEIGH, "--no-plot"), "studies.study_convergence", "compiling and running"),
+        (("demo",), "runs.run_demo_scene", "compiling and running"),
+        (("show", SLEIGH), "runs.nonholonomy", "compiling"),
+    ],
+    ids=lambda each: each[0] if isinstance(each, tuple) else "",
+)
+def test_commands_that_compile_for_long_say_so(words, work, says, monkeypatch, capsys, tmp_path):
+    def compile_long(*given, **options):
+        time.sleep(0.4)
+        raise InvalidInput("done")
+
+    monkeypatch.setitem(progress.__wrapped__.__globals__, "COMPILING_SECONDS", 0.05)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(f"dalembert.cli.{work}", compile_long)
+    words = [str(Path(word).resolve()) if word == SLEIGH else word for word in words]
+    monkeypatch.chdir(tmp_path)
+    with suppress(SystemExit):
+        cli.main(words)
+    assert f": {says}" in capsys.readouterr().err

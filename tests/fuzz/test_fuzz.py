@@ -220,7 +220,7 @@ def _begin(*given: object, **options: object) -> None:
 
 WORK = (
     "analysis.comparison.simulate", "analysis.order.simulate", "cli.runs.run_demo_scene", "studio.film.stage",
-    "cli.serve.open_studio", "cli.serve.export_page", "papers.reproduce_exhibits", "sweeps.execute._open_executor",
+    "cli.runs.open_studio", "cli.runs.export_page", "papers.reproduce_exhibits", "sweeps.execute._open_executor",
 )  # fmt: skip
 COMMANDS = typer.main.get_command(cli.app).commands
 FILES = ["job.toml", "job.toml", "job.toml", "run.nc", "own.py", "none.toml", "none.nc", ".", "", "out", "out/x.nc"]
@@ -407,12 +407,12 @@ def take_call(name: str, arguments: dict[str, object]) -> str:
 
 
 # -- the tests --------------------------------------------------------------------------------------------------------
-@fuzz(configurations(), 2000)
+@fuzz(configurations(), 700)
 def test_configurations(folder, drawn):
     take_configuration(folder, *drawn)
 
 
-@fuzz(flag_sets(), 300)
+@fuzz(flag_sets(), 120)
 def test_flags(folder, drawn):
     take_words(drawn, folder)
 

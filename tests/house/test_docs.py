@@ -21,7 +21,7 @@ import _blocks  # noqa: E402
 
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
 TUTORIALS = [DOCS / "quick-start.md", *sorted((DOCS / "tutorials").glob("[!i]*.md"))]
-HEAVY = {"comparing", "sensitivities"}
+HEAVY = {"comparing", "events", "sensitivities"}
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 

@@ -200,11 +200,8 @@ SAVED = (
     "rigid-body",
     "suslov",
     "chaplygin-sleigh",
-    "ball-on-table",
-    "rattleback",
     "unicycle",
     "veselova",
-    "hinged-sleighs",
 )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import dalembert as da
 from dalembert.errors import InvalidInput
-from dalembert.io.dataset import MOVED_MODULES, MOVED_NAMES, _current_name, _resolve
+from dalembert.io.dataset import _current_name, _resolve, moved_names
 
 FILES = sorted((Path(__file__).parents[1] / "data" / "before-the-move").glob("*.nc"))
 
@@ -50,7 +50,15 @@ def test_a_file_from_before_the_move_loads(path, loaded):
     assert type(run.system) is type(da.models.MODELS[model].make(da.models.MODELS[model].example))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+LARGE = {"chaplygin-sleigh--composition", "rattleback--lagrange-dalembert", "nonholonomic-particle--gauss"}
+"""What takes long to compile: `make verify` goes on with them."""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.heavy] if path.stem in LARGE else []) for path in FILES],
+    ids=lambda path: path.stem,
+)
 def test_a_run_from_before_the_move_goes_on(path, loaded):
     """One step more from the carry that the file holds is the step that a state alone cannot give."""
     run = loaded(path)
@@ -61,7 +69,7 @@ def test_a_run_from_before_the_move_goes_on(path, loaded):
     assert jump < 0.5 * (1 + np.abs(np.asarray(run.xi)).max())
 
 
-@pytest.mark.parametrize(("old", "new"), MOVED_MODULES.items(), ids=lambda name: name)
+@pytest.mark.parametrize(("old", "new"), moved_names()["modules"].items(), ids=lambda name: name)
 def test_a_module_that_moved_exists(old, new):
     """A new module with the name of an older one would be read as that one: its classes could not be in a file."""
     assert inspect.ismodule(importlib.import_module(f"dalembert.{new}"))
@@ -69,7 +77,7 @@ def test_a_module_that_moved_exists(old, new):
         importlib.import_module(f"dalembert.{old}")
 
 
-@pytest.mark.parametrize(("old", "new"), MOVED_NAMES.items(), ids=lambda name: name)
+@pytest.mark.parametrize(("old", "new"), moved_names()["names"].items(), ids=lambda name: name)
 def test_a_name_that_moved_exists(old, new):
     assert _current_name(f"dalembert.{old}") == f"dalembert.{new}"
     kind = "function" if new.rpartition(":")[2].startswith("_") else "named"

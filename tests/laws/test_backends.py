@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from registry import sampled
 
 import dalembert as da
 from dalembert.integrators import METHODS
@@ -30,7 +31,7 @@ DEFAULT = [(model.name, model.method["name"]) for model in MODELS.values()]
 # takes every model
 # with its own method and every method on models of each kind.
 BY_XLA = ("rigid-body", "suslov", "nonholonomic-particle")
-BY_SOURCE = (*BY_XLA, "chaplygin-sleigh", "knife-edge", "contact-oscillator", "ball-on-table", "rattleback", "car")
+BY_SOURCE = (*BY_XLA, "chaplygin-sleigh", "knife-edge", "contact-oscillator")
 OF_EACH_KIND = (*BY_XLA, "knife-edge", "rolling-ball")
 EVERY = [(model, method) for model in OF_EACH_KIND for method in METHODS if method != "reference"]  # it has no step
 
@@ -147,7 +148,7 @@ def test_a_thousand_steps_agree_where_the_motion_is_not_chaotic(model, method):
         np.testing.assert_allclose(a[-1], b[-1], rtol=0, atol=1e-10 * max(1.0, np.abs(np.asarray(b)).max()))
 
 
-@pytest.mark.parametrize("width", [1, 4, 8, 16])
+@pytest.mark.parametrize("width", sampled([4, 1, 8, 16]))
 def test_lanes_are_single_runs_bit_for_bit(width):
     """Thirteen Suslov bodies, one of which fails at its sixth step: the others do not notice, at any vector width."""
     system = da.models.suslov([[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]])

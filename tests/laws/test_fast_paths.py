@@ -35,7 +35,7 @@ def _unknowns(run) -> int:
     return run.final.carry.prediction.x.shape[-1]
 
 
-@pytest.mark.parametrize("case", ["disk", "heavy_suslov"])
+@pytest.mark.parametrize("case", registry.sampled(["heavy_suslov", "disk"]))
 def test_a_step_on_d_is_the_step_with_multipliers(case):
     """InvariantSystem solves for coordinates of w in d, System for (w, multipliers): the same motion and reactions."""
     invariant, state = getattr(registry, case)()
@@ -56,8 +56,16 @@ def test_a_step_on_d_is_the_step_with_multipliers(case):
     _same_motion(reduced, full, 2.0)
 
 
-@pytest.mark.parametrize("nodes", ["original", "velocity"])
-@pytest.mark.parametrize("case", ["ball", "driven", "quartic"])
+ALONG = [
+    ("ball", "velocity"),
+    registry.more("ball", "original"),
+    ("driven", "original"),
+    registry.more("driven", "velocity"),
+]
+ALONG += [("quartic", "original"), registry.more("quartic", "velocity")]
+
+
+@pytest.mark.parametrize("case, nodes", ALONG)
 def test_a_step_along_a_connection_is_the_step_with_multipliers(case, nodes):
     """Rows with literal units leave n - m unknowns; twice the same rows, by a parameter that is 2, leave all n + m."""
     system, state = getattr(registry, case)()

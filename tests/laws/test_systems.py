@@ -11,60 +11,96 @@ import pytest
 from registry import SYSTEMS, case
 
 import dalembert as da
+from dalembert.kernels import evaluate
 from dalembert.numerics import null_basis
 
 KEYS = [key for key in SYSTEMS if key != "suslov_4"]
 
 
+E = 1e-5  # of central differences
+E4 = 1e-4  # of those of order four
+
+
+def _laws(system, point):
+    """What the laws of a system speak of, in one program: the tests below say how these numbers belong together."""
+    t, g, xi, rough, direction, reference = point
+    group = system.group
+    momentum, rows = system.momentum(t, g, xi), system.A(t, g)
+    other = system.velocity(t, g, system.momentum(t, g, rough))
+    nearest = system.project(g, rough, t)
+    moved = group.compose(g, group.exp(0.3 * jnp.ones(group.dim)))
+    rate, multipliers = system.acceleration(t, g, xi)
+
+    def along(function):
+        """The derivative in time along the curve through g with velocity xi and acceleration xi', to second order."""
+
+        def at(s):
+            return function(t + s, group.compose(g, group.exp(s * xi + 0.5 * s**2 * rate)), xi + s * rate)
+
+        return (8 * (at(E4) - at(-E4)) - (at(2 * E4) - at(-2 * E4))) / (12 * E4)
+
+    def difference(function):
+        return (function(E) - function(-E)) / (2 * E)
+
+    force = group.ad_star(xi, momentum) + system.L_g(t, g, xi) + system.F(t, g, xi, None)
+    return {
+        "rows": rows,
+        "velocity": system.velocity(t, g, momentum),
+        "pushed": system.velocity(t, g, momentum + rows.T @ jnp.arange(1.0, 1.0 + rows.shape[0])),
+        "other": (system.residual(t, g, other), system.momentum(t, g, other), system.momentum(t, g, rough)),
+        "derivatives": {
+            "momentum": (
+                system.momentum(t, g, rough) @ direction,
+                difference(lambda e: system.L(t, g, rough + e * direction)),
+            ),
+            "metric": (
+                system.metric(t, g, rough) @ direction,
+                difference(lambda e: system.momentum(t, g, rough + e * direction)),
+            ),
+            "L_g": (
+                system.L_g(t, g, rough) @ direction,
+                difference(lambda e: system.L(t, group.compose(g, group.exp(e * direction)), rough)),
+            ),
+        },
+        "nearest": (nearest, system.residual(t, g, nearest), system.metric(t, g, rough) @ (nearest - rough)),
+        "again": (system.project(g, nearest, t), system.project(g, xi, t)),
+        "frame": (system.frame(t, g, reference) - reference, system.frame(t, moved, reference), system.A(t, moved)),
+        "off": along(system.residual),
+        "newton": (along(system.momentum) - force, rows.T @ multipliers),
+    }
+
+
 @pytest.fixture(scope="module", params=KEYS)
 def point(request):
-    """(system, t, g, xi, any velocity) at a state of the registry."""
+    """(system, xi, any velocity, the numbers of `_laws`) at a state of the registry."""
     system, state = case(request.param)
-    rough = state.xi + jnp.asarray(np.cos(1.0 + np.arange(system.group.dim)))
-    return system, state.t, state.g, state.xi, rough
-
-
-def _rows(system, t, g):
-    return np.asarray(system.A(t, g))
+    n = np.arange(system.group.dim)
+    rough, direction = np.asarray(state.xi) + np.cos(1.0 + n), np.sin(2.0 + n)
+    given = (state.t, state.g, state.xi, rough, direction, system.basis(state.t, state.g))
+    return system, np.asarray(state.xi), rough, jax.tree.map(np.asarray, evaluate(_laws, system, given))
 
 
 def test_the_legendre_map(point):
     """velocity(momentum(xi)) = xi on D, and covectors in the range of A^T do not move it."""
-    system, t, g, xi, rough = point
-    momentum = system.momentum(t, g, xi)
-    push = system.A(t, g).T @ jnp.arange(1.0, 1.0 + system.constraints)
-    np.testing.assert_allclose(system.velocity(t, g, momentum), xi, atol=1e-13)
-    np.testing.assert_allclose(system.velocity(t, g, momentum + push), xi, atol=1e-12)
-    other = system.velocity(t, g, system.momentum(t, g, rough))
-    frame = null_basis(_rows(system, t, g))
-    assert np.abs(system.residual(t, g, other)).max(initial=0.0) < 1e-12
-    np.testing.assert_allclose(
-        frame.T @ system.momentum(t, g, other), frame.T @ system.momentum(t, g, rough), atol=1e-12
-    )
+    _, xi, _, found = point
+    np.testing.assert_allclose(found["velocity"], xi, atol=1e-13)
+    np.testing.assert_allclose(found["pushed"], xi, atol=1e-12)
+    frame, (off, there, given) = null_basis(found["rows"]), found["other"]
+    assert np.abs(off).max(initial=0.0) < 1e-12
+    np.testing.assert_allclose(frame.T @ there, frame.T @ given, atol=1e-12)
 
 
 def test_momentum_and_metric_are_derivatives_of_L(point):
-    system, t, g, _xi, rough = point
-    e, direction = 1e-5, np.sin(2.0 + np.arange(system.group.dim))
-    up, down = system.L(t, g, rough + e * direction), system.L(t, g, rough - e * direction)
-    np.testing.assert_allclose(system.momentum(t, g, rough) @ direction, (up - down) / (2 * e), rtol=1e-8, atol=1e-8)
-    up, down = system.momentum(t, g, rough + e * direction), system.momentum(t, g, rough - e * direction)
-    np.testing.assert_allclose(system.metric(t, g, rough) @ direction, (up - down) / (2 * e), rtol=1e-8, atol=1e-8)
-    group = system.group
-    moved = [system.L(t, group.compose(g, group.exp(jnp.asarray(s * e * direction))), rough) for s in (1, -1)]
-    np.testing.assert_allclose(
-        system.L_g(t, g, rough) @ direction, (moved[0] - moved[1]) / (2 * e), rtol=1e-8, atol=1e-8
-    )
+    for derivative, difference in point[-1]["derivatives"].values():
+        np.testing.assert_allclose(derivative, difference, rtol=1e-8, atol=1e-8)
 
 
 def test_project_is_the_nearest_point_of_D(point):
-    system, t, g, xi, rough = point
-    nearest = system.project(g, rough, t)
-    assert np.abs(system.residual(t, g, nearest)).max(initial=0.0) < 1e-13
-    np.testing.assert_allclose(system.project(g, nearest, t), nearest, atol=1e-13)
-    np.testing.assert_allclose(system.project(g, xi, t), xi, atol=1e-13)
-    correction = np.asarray(system.metric(t, g, rough) @ (nearest - rough))
-    assert np.abs(null_basis(_rows(system, t, g)).T @ correction).max() < 1e-12
+    system, xi, rough, found = point
+    nearest, off, correction = found["nearest"]
+    assert np.abs(off).max(initial=0.0) < 1e-13
+    np.testing.assert_allclose(found["again"], (nearest, xi), atol=1e-13)
+    assert np.abs(null_basis(found["rows"]).T @ correction).max() < 1e-12
     if system.constraints:
         assert np.abs(nearest - rough).max() > 1e-2
 
@@ -81,34 +117,18 @@ def test_energy_of_a_kinetic_minus_potential_lagrangian():
 
 
 def test_frame_spans_D_and_is_the_reference_where_it_was_taken(point):
-    system, t, g, _, _ = point
-    reference = system.basis(t, g)
-    np.testing.assert_allclose(system.frame(t, g, reference), reference, atol=1e-13)
-    moved = system.group.compose(g, system.group.exp(0.3 * jnp.ones(system.group.dim)))
-    frame = np.asarray(system.frame(t, moved, reference))
-    assert np.abs(_rows(system, t, moved) @ frame).max(initial=0.0) < 1e-13
+    system, *_, found = point
+    change, frame, rows = found["frame"]
+    assert np.abs(change).max() < 1e-13
+    assert np.abs(rows @ frame).max(initial=0.0) < 1e-13
     assert np.linalg.matrix_rank(frame) == frame.shape[1] == system.group.dim - system.constraints
 
 
 def test_the_motion_stays_on_D_and_obeys_newton(point):
-    """xi' from `acceleration`: A xi - b stays 0, and d/dt L_xi - ad*_xi L_xi - L_g - F = A^T l, by finite
-    differences.
-    """
-    system, t, g, xi, _ = point
-    group, e = system.group, 1e-4
-    rate, multipliers = system.acceleration(t, g, xi)
-
-    def along(function):
-        def at(s):
-            # the curve through g with velocity xi and acceleration xi', to second order
-            return function(t + s, group.compose(g, group.exp(s * xi + 0.5 * s**2 * rate)), xi + s * rate)
-
-        return (8 * (at(e) - at(-e)) - (at(2 * e) - at(-2 * e))) / (12 * e)
-
-    assert np.abs(along(system.residual)).max(initial=0.0) < 1e-8
-    momentum = system.momentum(t, g, xi)
-    left = along(system.momentum) - group.ad_star(xi, momentum) - system.L_g(t, g, xi) - system.F(t, g, xi, None)
-    np.testing.assert_allclose(left, system.A(t, g).T @ multipliers, atol=1e-8)
+    """With xi' from `acceleration` A xi - b stays 0, and d/dt L_xi - ad*_xi L_xi - L_g - F = A^T l, by differences."""
+    found = point[-1]
+    assert np.abs(found["off"]).max(initial=0.0) < 1e-8
+    np.testing.assert_allclose(*found["newton"], atol=1e-8)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ def _kinetic(t, g, xi, p):
 FREE = da.System(R3, _kinetic)
 PUSHED = da.System(R3, _kinetic, force=lambda t, g, xi, u, p: u[0] * xi)
 START = FREE.state(xi=[1.0, 0.5, 0.0])
+NONLINEAR = da.mechanics.NonlinearSystem(R3, _kinetic, lambda t, g, xi, p: jnp.stack([xi[2] - xi[0] * xi[1]]))
 
 
 def own(lagrangian=_kinetic, group=R3, xi=(1.0, 0.5, 0.0), **options):
@@ -433,6 +434,52 @@ def test_refused_by_a_sentence(table, row):
         warnings.simplefilter("error")
         call()
     assert 20 < len(str(caught.value)) < 1500
+
+
+NONSENSE = [
+    None,
+    True,
+    10**30,
+    1j,
+    "x",
+    b"x",
+    [],
+    (),
+    {},
+    {"a": 1},
+    [[1, 2], [3]],
+    ["a"],
+    OBJECT,
+    int,
+    len,
+    SUSLOV,
+    STATE,
+]
+NONSENSE += [
+    10**400,
+    math.nan,
+    math.inf,
+    np.zeros(0),
+    np.zeros((2, 3)),
+    np.full(3, np.nan),
+    np.array(["a"]),
+    range(3),
+    SE2,
+]
+
+
+@pytest.mark.parametrize("system", [SUSLOV, NONLINEAR], ids=["linear", "nonlinear"])
+@pytest.mark.parametrize("key", ["g", "xi", "t"])
+def test_a_projection_of_nonsense_is_refused_by_a_sentence(system, key):
+    right = {"g": system.group.identity(), "xi": [0.1, 0.2, 0.3], "t": 0.0}
+    for nonsense in NONSENSE:
+        try:
+            found = system.project(**right | {key: nonsense})
+        except InvalidInput as fault:
+            assert 20 < len(str(fault)) < 1500
+        else:
+            assert key == "t" or isinstance(nonsense, range)
+            assert np.isfinite(found).all()
 
 
 def test_the_table_is_long_enough():

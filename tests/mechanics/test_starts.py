@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import dalembert as da
-from dalembert.errors import IndefiniteMetric
+from dalembert.errors import IndefiniteMetric, NumericalFailure
 
 
 def _quartic(t, g, xi, p):
@@ -99,3 +99,15 @@ def test_a_state_made_by_hand_mixes_with_those_that_know_their_group():
     np.testing.assert_array_equal(members.xi[0], members.xi[1])
     assert jax.tree.map(lambda a, b: a + b, known, by_hand).group == system.group
     assert jax.tree.structure(known) != jax.tree.structure(known._replace(group=da.SO3()))
+
+
+@pytest.mark.parametrize("method", [da.LagrangeDAlembert(), da.integrators.Gauss(2)], ids=lambda method: method.name)
+def test_a_method_that_inverts_a_singular_metric_says_what_is_singular(method):
+    """L = v1^2/2 with v2 = -0.3 v1 has a motion, v constant, though L_xi_xi has no mass in v2."""
+    system = da.System(da.Euclidean(2), lambda t, q, v, p: 0.5 * v[0] ** 2, lambda t, q, p: jnp.array([[0.3, 1.0]]))
+    start = system.state(xi=[1.0, -0.3])
+    np.testing.assert_allclose(da.simulate(system, da.RungeKutta(), start, step=0.1, steps=3).check().xi[-1], start.xi)
+    run = da.simulate(system, method, start, step=0.1, steps=3)
+    with pytest.raises(NumericalFailure, match=r"L_xi_xi is singular in the directions of v2: .* use runge-kutta"):
+        run.check()
+    assert "singular" in run.reason

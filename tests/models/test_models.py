@@ -28,10 +28,11 @@ REFUSED = {
     "no arm": ("arm is 0; allowed: a distance of either sign", lambda: models.roller_racer(arm=0.0)),
     "two centres": ("centre is .*; allowed: one finite number", lambda: models.unicycle(centre=[0.1, 0.2])),
     "a flat celt": (
-        r"axes is \[0.2, 0.03, 0.0\]; allowed: three positive",
+        r"axes is \[0.2, 0.03, 0.0\]; allowed: 3 positive numbers",
         lambda: models.rattleback(axes=[0.2, 0.03, 0.0]),
     ),
-    "two axes": ("axes is .*; allowed: three positive", lambda: models.rattleback(axes=[0.2, 0.03])),
+    "a celt of infinite size": (r"axes must be finite", lambda: models.rattleback(axes=[0.2, float("inf"), 0.1])),
+    "two axes": ("axes is .*; allowed: 3 positive", lambda: models.rattleback(axes=[0.2, 0.03])),
     "celt upside down": ("depth is -0.1; allowed", lambda: models.rattleback(depth=-0.1)),
     "inertia of the wrong shape": (r"inertia has shape \(2,\)", lambda: models.chaplygin_ball(inertia=[0.3, 0.4])),
     "indefinite inertia": ("positive definite", lambda: models.chaplygin_ball(inertia=[0.3, 0.4, -0.1])),

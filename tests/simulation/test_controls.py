@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from registry import sampled
 
 import dalembert as da
 
@@ -182,9 +183,14 @@ def test_inputs_are_found_by_tracing_the_force(case):
     system = da.System(da.Euclidean(3), _kinetic, parameters={"B": jnp.ones((3, 4))}, force=force)
     assert [each.name for each in system.inputs] == [f"u{k + 1}" for k in range(count)]
     start = system.state(xi=[1.0, 0.0, 0.0])
-    da.simulate(system, METHOD, start, step=0.1, steps=2, backend="xla").check()
     with pytest.raises(da.InvalidInput, match="no inputs" if count == 0 else rf"allowed: \(2, {count}\)"):
         da.simulate(system, METHOD, start, step=0.1, steps=2, controls=np.zeros((2, 7)))
+
+
+@pytest.mark.parametrize("case", sampled(["with a test for None", *(case for case in READS if "None" not in case)]))
+def test_a_run_needs_no_controls(case):
+    system = da.System(da.Euclidean(3), _kinetic, parameters={"B": jnp.ones((3, 4))}, force=READS[case][0])
+    da.simulate(system, METHOD, system.state(xi=[1.0, 0.0, 0.0]), step=0.1, steps=2, backend="xla").check()
 
 
 def test_a_force_whose_controls_have_names_takes_any_pytree():

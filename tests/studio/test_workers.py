@@ -37,7 +37,7 @@ def answer(request, cancelled):
 
 @pytest.fixture
 def pool(monkeypatch):
-    monkeypatch.setattr(workers, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(workers, "GRACE_SECONDS", 0.2)
     made = Workers(answer, "dalembert.studio.workers", seconds=20.0, count=2)
     yield made
     made.close()
@@ -59,13 +59,13 @@ def test_a_request_nobody_waits_for_is_given_up_and_its_worker_stays(pool):
     assert pool.ask(("three", 3))[2] != number
 
 
-SLOW = [(("deaf", 60), "longer than 0.2 s"), (("sleeps", 60), "longer than 0.2 s"), (("dies", 3), "ended")]
+SLOW = [(("deaf", 60), "longer than 0.1 s"), (("sleeps", 60), "longer than 0.1 s"), (("dies", 3), "ended")]
 
 
 @pytest.mark.parametrize(("request_", "message"), SLOW)
 def test_a_request_over_its_budget_is_stopped(pool, request_, message):
     pool.ask(("one", 1))
-    pool.seconds = 0.2
+    pool.seconds = 0.1
     with pytest.raises(OverBudget, match=message):
         pool.ask(request_)
     pool.seconds = 20.0
@@ -89,19 +89,33 @@ def test_one_request_does_not_hold_up_another(pool):
 
 
 def test_while_others_wait_a_request_has_less_time(pool, monkeypatch):
-    monkeypatch.setattr(workers, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(workers, "BUSY_SECONDS", 0.1)
     with ThreadPoolExecutor(2) as others:
         slow = [others.submit(pool.ask, ("patient", 60)) for _ in range(2)]
         while pool.turns._value:
             time.sleep(0.01)
         assert pool.ask(("one", 1))[0] == "one"
-        pool.seconds = 0.5
+        pool.seconds = 0.1
         assert all(isinstance(each.exception(), OverBudget) for each in slow)
+
+
+def test_wedged_requests_leave_their_places_to_those_who_wait(pool, monkeypatch):
+    """They go on beside them, as many as there are places; then a request has less time."""
+    monkeypatch.setattr(workers, "SLOW_SECONDS", 0.05)
+    with ThreadPoolExecutor(2) as others:
+        gone = threading.Event()
+        slow = [others.submit(pool.ask, ("patient", 60), gone.is_set) for _ in range(2)]
+        while pool.turns._value:
+            time.sleep(0.01)
+        assert pool.ask(("one", 1))[0] == "one" and not any(each.done() for each in slow)
+        gone.set()
+        assert all(isinstance(each.exception(), Cancelled) for each in slow)
+    assert pool.turns._value == pool.spare._value == 2 and len(pool.idle) == len(pool.all) <= 2
 
 
 def test_too_many_wait(pool, monkeypatch):
     monkeypatch.setattr(workers, "MAX_WAITING", 1)
-    monkeypatch.setattr(workers, "MAX_WAITING_SECONDS", 0.5)
+    monkeypatch.setattr(workers, "MAX_WAITING_SECONDS", 0.3)
     with ThreadPoolExecutor(3) as others:
         gone = threading.Event()
         for _ in range(2):

@@ -116,6 +116,32 @@ def test_bad_calls_are_refused(tmp_path):
         assert says in str(caught.value)
 
 
+def test_a_reduction_that_fails_is_told_with_its_line():
+    def update(value, system, state, h):
+        return value + state.velocity
+
+    with pytest.raises(InvalidInput) as caught:
+        da.sweep(with_sweep(SUSLOV, run={"step": [0.1]}), reductions={"sum": (lambda system, state, h: 0.0, update)})
+    line = update.__code__.co_firstlineno + 1
+    assert "of the reduction sum fails: AttributeError" in str(caught.value)
+    assert f"(test_sweep.py, line {line})" in str(caught.value)
+
+
+def test_a_member_whose_reduction_is_not_finite_has_failed():
+    """1 / (a - 0.02) at the second step: the run itself is good. A minimum may begin at infinity."""
+    pole = (lambda system, state, h: 0.0, lambda value, system, state, h: value + 1.0 / (h - 0.02))
+    least = (lambda system, state, h: jnp.inf, lambda value, system, state, h: jnp.minimum(value, state.xi[0]))
+    config = with_sweep(SUSLOV, run={"step": [0.01, 0.02, 0.03]}, keep=["extremes"])
+    result = da.sweep(config, reductions={"pole": pole, "least": least})
+    data = result.dataset()
+    steps = int(config["run"]["steps"])
+    assert data.status.values.tolist() == [0, 5, 0] and result.failed == 1
+    assert (
+        data.failed_step.values.tolist() == [-2, steps, -2] and "5 a reduction is not finite" in data.status.long_name
+    )
+    assert np.isinf(data.pole.values[1]) and np.isfinite(data.least).all()
+
+
 # -- members ----------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def cvt():

@@ -113,6 +113,14 @@ def test_the_first_branches_are_those_of_the_reference_and_solve_the_printed_equ
     assert np.abs(cube - M_GENERIC[0]).max() < 1e-8  # (42)
 
 
+def test_a_map_too_large_for_homotopies_gives_the_real_branches_of_a_box(monkeypatch):
+    every = branches(generic(), CAYLEY, M_GENERIC, 0.1)
+    monkeypatch.setattr("dalembert.analysis.branches.MAX_GRID_POINTS", 1)
+    found = branches(generic(), CAYLEY, M_GENERIC, 0.1)
+    assert every.complete and not found.complete
+    assert found.real.shape == every.real.shape and np.abs(found.real - every.real).max() < 1e-8
+
+
 def test_three_real_cayley_branches():
     """No theorem says that the Cayley map has one real branch: this tensor of ERRATA.md has points with three."""
     system = da.models.suslov([[30.0, 0.0, 0.0], [0.0, 1.0, 4.25], [0.0, 4.25, 29.5]])

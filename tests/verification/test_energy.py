@@ -163,6 +163,7 @@ def test_an_iteration_that_no_longer_closes_in_has_ended():
     assert bool(found[1e-10].converged) and not bool(found[1e-3].converged)
 
 
+@pytest.mark.heavy
 def test_polynomial_potentials_are_exact_for_the_average_too():
     """V of degree 4 along a segment, Gauss' rule of 4 points: exact to degree 8."""
     system, state = chaos(2)

@@ -63,6 +63,7 @@ def test_forward_mode_agrees_and_does_not_depend_on_the_backend_that_ran():
     np.testing.assert_allclose(slope, expected, rtol=1e-7)
 
 
+@pytest.mark.heavy
 def test_a_g_dependent_constraint_and_batched_gradients():
     """vmap(grad) in the initial position and velocity of a particle, projected onto D on the way."""
     system, state = case("particle")

@@ -204,7 +204,7 @@ def test_exp_d_is_the_projective_space(n):
 def test_a_sleigh_is_refused_with_a_reason():
     for given, message in (
         ({"tensor": np.ones(7), "centre": np.zeros(7)}, "sizes 2 to 6"),
-        ({"tensor": [1.0, 2.0], "centre": [0.0]}, "2 finite numbers"),
+        ({"tensor": [1.0, 2.0], "centre": [0.0]}, r"centre has shape \(1,\); allowed: \(2,\)"),
         ({"tensor": [1.0, 2.0], "centre": [0.0, 0.0], "directions": 2}, "whole number from 1 to 1"),
         ({"tensor": [1.0, 2.0], "centre": [0.0, 0.0], "mass": -1.0}, "positive"),
     ):

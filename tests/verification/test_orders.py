@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from registry import CAYLEY, case, gap
+from registry import CAYLEY, case, gap, more
 
 import dalembert as da
 
@@ -36,12 +36,12 @@ def order(errors) -> float:
 
 
 LAGRANGE = [
-    ("particle", CAYLEY, 1.0, 1),
+    more("particle", CAYLEY, 1.0, 1),
     ("particle", CAYLEY, 0.3, 1),
-    ("driven", CAYLEY, 0.0, 1),
+    more("driven", CAYLEY, 0.0, 1),
     ("driven", CAYLEY, 0.5, 2),
-    ("quartic", CAYLEY, 0.5, 2),
-    ("ball", CAYLEY, 1.0, 1),
+    more("quartic", CAYLEY, 0.5, 2),
+    more("ball", CAYLEY, 1.0, 1),
     ("ball", CAYLEY, 0.5, 2),
 ]
 
@@ -63,7 +63,8 @@ def test_lagrange_dalembert_at_redefined_nodes(key, node, expected):
 
 
 @pytest.mark.parametrize(
-    "key, node, expected", [("suslov", 1.0, 2), ("sleigh", 0.3, 2), ("knife_edge", 0.3, 1), ("knife_edge", 0.5, 2)]
+    "key, node, expected",
+    [("suslov", 1.0, 2), more("sleigh", 0.3, 2), ("knife_edge", 0.3, 1), more("knife_edge", 0.5, 2)],
 )
 def test_retraction_adapted(key, node, expected):
     """Order 2 for every node without potential; with one, only at node 1/2."""
@@ -121,7 +122,7 @@ def test_the_first_multiplier_is_the_continuous_one():
     assert np.abs(np.diff(np.asarray(run.multipliers)[1:, 0])).max() < 0.1
 
 
-@pytest.mark.parametrize(("node", "order"), [(0.0, 1), (0.25, 1), (0.5, 2)])
+@pytest.mark.parametrize(("node", "order"), [more(0.0, 1), (0.25, 1), (0.5, 2)])
 def test_the_discrete_lagrangian_approximates_the_action(node, order):
     """(56) of jimenez-scheurle: the order of L_d is 1, and 2 at node 1/2."""
     from dalembert.analysis.order import lagrangian_order

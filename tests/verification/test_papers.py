@@ -42,7 +42,6 @@ FAST = (
     "fz-figure-5.2",
     "fz-figure-7.2",
     "mz-figure-3.2",
-    "mz-table-4",
     "js-deformed-constraint",
 )
 

@@ -16,8 +16,9 @@ from dalembert.errors import InvalidInput
 from dalembert.integrators import cotangent_lift, tangent_lift
 from dalembert.numerics import slopes
 
-LIFTED = [(da.SO3(), CAYLEY), (da.SE2(), EXPONENTIAL)]
+LIFTED = [(da.SE2(), EXPONENTIAL)]
 MORE = [
+    (da.SO3(), CAYLEY),
     (da.SO3(), EXPONENTIAL),
     (da.SE2(), CAYLEY),
     (da.SE3(), CAYLEY),

@@ -10,13 +10,12 @@ largest step is exact to round-off.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.polynomial import polynomial
 from numpy.typing import ArrayLike
 
 from ..errors import InvalidInput, NumericalFailure, UnknownName
@@ -69,13 +68,14 @@ def largest_step(
     good, chain, h = 0.0, np.zeros((steps + 1, f.rank)), min(0.2 / speed, limit)
     confirming = None  # a fold just found: the run must exist up to it
     while good < limit:
-        run, missing = _run(f, h * direction, steps)
-        if missing is None:
+        run = f.orbit(f.start(h * direction)[0], steps)
+        missing = np.flatnonzero(np.isnan(run).any(axis=1))
+        if not len(missing):
             if confirming is not None:
                 return confirming
             good, chain, h = h, run, min(1.15 * h, limit)
             continue
-        confirming = _fold(f, direction, good, chain, missing)
+        confirming = _fold(f, direction, good, chain, missing[0])
         if confirming is not None and not good < confirming <= h * (1 + 1e-12):
             confirming = None
         h = (good + h) / 2 if confirming is None else max(confirming * (1 - FOLD_MARGIN), (good + confirming) / 2)
@@ -97,37 +97,23 @@ def explain_branch_end(
     return f"{reason}; take a smaller one"
 
 
-def _run(f: LegendreMap, target: np.ndarray, steps: int) -> tuple[np.ndarray, int | None]:
-    """(x_0, ..., x_steps, index of the first that does not exist or None) from h iota* M."""
-    points = np.full((steps + 1, f.rank), np.nan)
-    points[0], exists = f.start(target)
-    for k in range(steps):
-        if not exists:
-            return points, k
-        points[k + 1], exists = f.image(points[k])
-    return points, None if exists else steps
-
-
 def _fold(f: LegendreMap, direction: np.ndarray, h: float, chain: np.ndarray, index: int) -> float | None:
-    """The h of the fold in which x_index ends, by Newton's method for f(x) = T(h), Df(x) v = 0, |v| = 1.
-
-    T is the target of that step.
-    """
+    """The h of the fold where x_index ends: Newton's method for f(x) = T(h), its target, Df(x) v = 0, |v| = 1."""
     x, v = chain[index], np.linalg.svd(f.jacobian(chain[index]))[2][-1]
     r = f.rank
     for _ in range(60):
-        family = _target(f, direction, h, chain[:index])
-        if family is None:
-            return None
-        target, rate = family
+        target, rate = h * direction, direction  # T(h), and T'(h) along the family of runs
+        for guess in chain[:index]:
+            before, good = f.solve(target, guess)
+            if not good:
+                return None
+            target, rate = f.transport(before), f.transport_slope(before) @ solve_batch(f.jacobian(before), rate)
         D, D2 = f.jacobian(x), f.curvature(x)
         residual = np.concatenate([f.restriction(x) - target, D @ v, [v @ v - 1]])
         matrix = np.zeros((2 * r + 1, 2 * r + 1))
         matrix[:r, :r], matrix[:r, -1] = D, -rate
         matrix[r : 2 * r, :r], matrix[r : 2 * r, r : 2 * r] = np.einsum("ijk,j->ik", D2, v), D
         matrix[-1, r : 2 * r] = 2 * v
-        if not np.isfinite(matrix).all():
-            return None
         update = solve_batch(matrix, residual)
         if not np.isfinite(update).all():
             return None
@@ -136,18 +122,6 @@ def _fold(f: LegendreMap, direction: np.ndarray, h: float, chain: np.ndarray, in
         if np.abs(update).max() < 1e-13 * (1 + np.abs(x).max()):
             return float(h)
     return None
-
-
-def _target(f: LegendreMap, direction: np.ndarray, h: float, chain: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """(T(h), T'(h)): the target of the step after `chain` and its derivative along the family of runs."""
-    target, rate = h * direction, direction
-    for guess in chain:
-        x, good = f.solve(target, guess)
-        if not good:
-            return None
-        speed = solve_batch(f.jacobian(x), rate)
-        target, rate = f.transport(x), f.transport_slope(x) @ speed
-    return target, rate
 
 
 def free_body_level(inertia: ArrayLike, momentum: ArrayLike) -> free.Body:
@@ -165,27 +139,35 @@ def failing_steps(
         body = free_body_level(inertia, momentum)
         limit = float(free.largest_scale(body))
         even = [float(c) for c in series_reciprocal(scale_series(body, int(order) // 2).s)]
-        polynomial = np.zeros(max(2, 2 * len(even) - 1))
-        polynomial[: 2 * len(even) : 2] = even
-        h = np.eye(len(polynomial))[1]  # edges are real roots of limit p(h) = h and of limit p(h) = -h
-        roots = np.concatenate([np.polynomial.polynomial.polyroots(limit * polynomial - s * h) for s in (1.0, -1.0)])
+        p = np.zeros(max(2, 2 * len(even) - 1))
+        p[: 2 * len(even) : 2] = even
+        h = np.eye(len(p))[1]  # edges are real roots of limit p(h) = h and of limit p(h) = -h
+        roots = np.concatenate([polynomial.polyroots(limit * p - s * h) for s in (1.0, -1.0)])
         edges = np.sort(roots[np.abs(roots.imag) < 1e-9].real)
 
-        def fails(h: float) -> bool:
-            return bool(abs(h) >= limit * abs(np.polynomial.polynomial.polyval(h, polynomial)))
+        def exists(h: np.ndarray) -> np.ndarray:
+            return np.asarray(np.abs(h) < limit * np.abs(polynomial.polyval(h, p)))
 
     else:
         tensor, m = jnp.asarray(symmetric(inertia, 3, "inertia")), jnp.asarray(momentum, float)
-        exists = jax.jit(jax.vmap(lambda h: map_constants(tensor, m, h, int(order), variant)[1]))
-        edges = _edges(lambda h: np.asarray(exists(jnp.asarray(h))), up_to)
+        known = jax.jit(jax.vmap(lambda h: map_constants(tensor, m, h, int(order), variant)[1]))
 
-        def fails(h: float) -> bool:
-            return not exists(jnp.atleast_1d(h))[0]
+        def exists(h: np.ndarray) -> np.ndarray:
+            return np.asarray(known(jnp.asarray(h)))
+
+        grid = np.linspace(0, up_to, 401)[1:]  # edges are where it changes on a grid, refined by bisection
+        on_grid = exists(grid)
+        change = np.flatnonzero(on_grid[1:] != on_grid[:-1])
+        low, high = grid[change], grid[change + 1]
+        for _ in range(48 if len(change) else 0):
+            same = exists((low + high) / 2) == on_grid[change]
+            low, high = np.where(same, (low + high) / 2, low), np.where(same, high, (low + high) / 2)
+        edges = (low + high) / 2
 
     marks = np.concatenate([[0.0], edges[(edges > 0) & (edges < up_to)], [up_to]])
     found: list[tuple[float, float]] = []
-    for low, high in pairwise(marks):
-        if fails((low + high) / 2):
+    for low, high, good in zip(marks[:-1], marks[1:], exists((marks[:-1] + marks[1:]) / 2), strict=True):
+        if not good:
             joined = found and found[-1][1] == low
             found = [*found[:-1], (found[-1][0], float(high))] if joined else [*found, (float(low), float(high))]
     return found
@@ -197,19 +179,6 @@ def largest_free_step(
     """The first step at which discrete Moser-Veselov fails, inf if none below `up_to`; see `failing_steps` for more."""
     intervals = failing_steps(inertia, momentum, order, variant, up_to)
     return intervals[0][0] if intervals else np.inf
-
-
-def _edges(exists: Callable[[np.ndarray], np.ndarray], up_to: float) -> np.ndarray:
-    """Where `exists` changes, on a grid refined by bisection."""
-    grid = np.linspace(0, up_to, 401)[1:]
-    known = exists(grid)
-    change = np.flatnonzero(known[1:] != known[:-1])
-    low, high, before = grid[change], grid[change + 1], known[change]
-    for _ in range(48 if len(change) else 0):
-        middle = (low + high) / 2
-        same = exists(middle) == before
-        low, high = np.where(same, middle, low), np.where(same, high, middle)
-    return (low + high) / 2
 
 
 def on_one_component(
@@ -273,7 +242,7 @@ def find_branches(
     These are the branches of the inverse Legendre map: (31) and (42) of garcia-naranjo-jimenez for the Suslov problem,
     the cubic in tan(dtheta/2) for the sleigh. `box` bounds |h w| of the real solutions where the map is not algebraic.
     """
-    f = _fibre_map(system, integrator, step)
+    f = legendre_map(system, integrator, step)
     return _fibre(f, f.target(momentum, step), step, box)
 
 
@@ -281,8 +250,8 @@ def images(
     system: InvariantSystem, integrator: EulerPoincareSuslov, increment: ArrayLike, step: float, *, box: float = 4.0
 ) -> Branches:
     """All points to which the multivalued map takes the displacement tau(h w), w = `increment` (n components) in d."""
-    f, native = _fibre_map(system, integrator, step), legendre_map(system, integrator, step)
-    return _fibre(f, native.transport(displacement_coordinates(system, increment, step)), step, box)
+    f = legendre_map(system, integrator, step)
+    return _fibre(f, f.transport(displacement_coordinates(system, increment, step)), step, box)
 
 
 def image_tree(
@@ -364,22 +333,18 @@ def displacement_coordinates(system: InvariantSystem, increment: ArrayLike, step
     return np.asarray(x.reshape(*increment.shape[:-1], basis.shape[1]))
 
 
-def _fibre_map(system: InvariantSystem, integrator: EulerPoincareSuslov, step: float) -> LegendreMap:
-    """The map whose fibres are found: the algebraic one where it is not too large, else the traced one."""
-    if not np.isfinite(step) or step == 0:
-        raise InvalidInput(f"step is {step}; allowed: a finite number other than 0")
-    found = algebraic_map(system, integrator)
-    size = 0 if found is None else ((len(found.one) if found.veselov else 3) + 1.0) ** found.rank
-    return legendre_map(system, integrator, step) if found is None or size > MAX_GRID_POINTS else found
-
-
 def _fibre(f: LegendreMap, target: np.ndarray, step: float, box: float) -> Branches:
-    """The solutions of f(x) = target: all of them for an algebraic map, else the real ones of a box."""
-    complete, gone = isinstance(f, AlgebraicMap), 0
-    if isinstance(f, AlgebraicMap):
-        x, gone = f.rational.fibre(f.generic_fibre, target)
+    """The solutions of f(x) = target: all of them where f is algebraic and not too large, else the real ones of a box.
+
+    Those are found by Newton's method from many starts, so some may be missed.
+    """
+    algebraic, gone = algebraic_map(f.system, f.integrator), 0
+    complete = algebraic is not None and (algebraic.degree + 1.0) ** algebraic.rank <= MAX_GRID_POINTS
+    if algebraic is not None and complete:
+        f, (x, gone) = algebraic, algebraic.rational.fibre(algebraic.generic_fibre, target)
     else:
-        x = find_real_solutions(f, target, box)
+        x, good = f.solve(target, np.vstack([np.zeros(f.rank), sample_ball(400, f.rank, box)]))
+        x = deduplicate(x[good & (np.linalg.norm(x, axis=1) < box)])
     x = x[np.argsort(np.round(np.linalg.norm(x, axis=-1), 10), kind="stable")]
     xi, group, retraction = x @ f.subspace.T, f.system.group, f.integrator.retraction
     if isinstance(f, AlgebraicMap):
@@ -391,10 +356,8 @@ def _fibre(f: LegendreMap, target: np.ndarray, step: float, box: float) -> Branc
     return Branches(increments, f.impulse(x).astype(complex) / step, W, gone, complete)
 
 
-def find_real_solutions(f: LegendreMap, target: np.ndarray, box: float, starts: int = 400, seed: int = 0) -> np.ndarray:
-    """Real solutions of f(x) = target with |x| < box: Newton's method from many starts, so some may be missed."""
-    rng = np.random.default_rng(seed)
-    guess = rng.normal(size=(starts, f.rank))
-    guess *= box * rng.random((starts, 1)) ** (1 / f.rank) / np.linalg.norm(guess, axis=1, keepdims=True)
-    x, good = f.solve(target, np.vstack([np.zeros(f.rank), guess]))
-    return deduplicate(x[good & (np.linalg.norm(x, axis=1) < box)])
+def sample_ball(count: int, dimension: int, radius: float) -> np.ndarray:
+    """Random points of a ball, always the same, shape (count, dimension)."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(count, dimension))
+    return np.asarray(x * radius * rng.random((count, 1)) ** (1 / dimension) / np.linalg.norm(x, axis=1, keepdims=True))

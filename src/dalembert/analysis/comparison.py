@@ -31,8 +31,7 @@ from ..simulation import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COMPARED_TIMES = 100
-"""At how many moments, about, runs are compared with the reference motion."""
+COMPARED_TIMES = 100  # moments, about, at which runs are compared with the reference motion
 TIMED_STEPS, MIN_TIMED_STEPS, MAX_TIMED_STEPS, TIMING_REPEATS = 20_000, 1000, 500_000, 5
 """A step is timed in runs of so many steps, or of fewer where the motion ends, and so many times."""
 Progress = Callable[[int, int], None]

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from ..errors import InvalidInput
 from ..integrators import Integrator
 from ..mechanics import MechanicalSystem, State
-from ..numerics import Drift, classify, solve
+from ..numerics import Drift, classify, positive_int, solve
 from ..numerics.types import Element
 from ..simulation import Crossings, Event, Run, join_crossings, simulate
 
@@ -38,10 +38,7 @@ def momentum_map(trajectory: Run, symmetry: Callable[[Element], Array]) -> Array
 
 
 def spatial_momentum(trajectory: Run) -> Array:
-    """Ad*_{g^-1} p at each saved state, with the method's own momentum, shape (saves, n).
-
-    A free invariant system conserves it.
-    """
+    """Ad*_{g^-1} p (saves, n) at each saved state, p the method's own: a free invariant system conserves it."""
     group = trajectory.system.group
     return jax.vmap(lambda g, p: group.Ad_star(group.inverse(g), p))(trajectory.g, trajectory.momentum)
 
@@ -63,22 +60,13 @@ def drift(trajectory: Run, values: ArrayLike | None = None) -> Drift:
 
 
 def reversibility(system: MechanicalSystem, integrator: Integrator, state: State, *, step: float, steps: int) -> float:
-    """How far `steps` steps forward and as many back end from the start: the largest component of (g, xi).
-
-    It is round-off for a symmetric method.
-    """
+    """How far `steps` steps and as many back end from the start, in (g, xi): round-off for a symmetric method."""
     forward = simulate(system, integrator, state, step=step, steps=steps, save_every=steps).check()
     turned = forward.final._replace(carry=jax.jit(integrator.reverse)(system, forward.final.carry, forward.step))
-    back = simulate(
-        system, integrator, replace(forward, final=turned), step=-step, steps=steps, save_every=steps
-    ).check()
-    return state_distance(state, back.last)
-
-
-def state_distance(a: State, b: State) -> float:
-    """The largest difference of two states in configuration and velocity."""
-    pairs = zip(jax.tree.leaves((a.g, a.xi)), jax.tree.leaves((b.g, b.xi)), strict=True)
-    return max(float(jnp.max(jnp.abs(x - y))) for x, y in pairs)
+    begin = replace(forward, final=turned)
+    back = simulate(system, integrator, begin, step=-step, steps=steps, save_every=steps).check()
+    gaps = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), (state.g, state.xi), (back.last.g, back.last.xi))
+    return float(max(jax.tree.leaves(gaps)))
 
 
 def log_jacobian(
@@ -110,8 +98,7 @@ def log_jacobian(
     return float(np.linalg.slogdet(jacobian)[1])
 
 
-FIRST_RUN_STEPS = 4096
-"""Steps of the first piece; later ones are as long as the crossings so far say."""
+FIRST_RUN_STEPS = 4096  # later pieces are as long as the crossings so far say
 
 
 def poincare_section(
@@ -129,8 +116,7 @@ def poincare_section(
     The run is as long as it takes: fewer come back only if it fails, or has not crossed often enough after `max_steps`
     steps. Give the event a direction, or the section has both of its sides.
     """
-    if isinstance(crossings, bool) or not isinstance(crossings, int | np.integer) or crossings < 1:
-        raise InvalidInput(f"crossings is {crossings!r}; allowed: a whole number of at least 1")
+    crossings = positive_int("crossings", crossings)
     watched = replace(event, stop=False, name=event.name or "section")
     at: State | Run = state
     found: dict[str, Crossings] = {}

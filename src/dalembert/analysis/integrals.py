@@ -7,6 +7,7 @@ Suslov problem R = 2 I11 I22 E_c (Proposition 7.1 of garcia-naranjo-jimenez) wit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..errors import InvalidInput, NumericalFailure
 from ..groups import Cayley
 from ..integrators import EulerPoincareSuslov
 from ..mechanics import InvariantSystem
-from .branches import displacement_coordinates
+from .branches import displacement_coordinates, sample_ball
 from .legendre import (
     AlgebraicMap,
     Chart,
@@ -61,18 +62,17 @@ def critical_points(
     above which there are no real curves. Coordinates are those of `angle_map`; opposite points at |y| = pi are one.
     """
     f = angle_map(system, integrator)
-    angles = isinstance(f, AlgebraicMap) and f.angles
-    radius = np.pi if angles else extent
+    radius = np.pi if f.angles else extent
     metric = np.linalg.inv(f.subspace.T @ np.asarray(system.inertia) @ f.subspace)
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(starts, f.rank))
-    x *= radius * rng.random((starts, 1)) ** (1 / f.rank) / np.linalg.norm(x, axis=1, keepdims=True)
-    for _ in range(40):
-        slope, hessian = _energy_slopes(f, metric, x)
+    x = sample_ball(starts, f.rank, radius)
+    update = np.zeros_like(x)
+    for _ in range(41):
+        x = x - update
+        rho, D, D2 = f.restriction(x), f.jacobian(x), f.curvature(x)
+        slope = np.einsum("...i,ij,...jk->...k", rho, metric, D)
+        hessian = np.einsum("...ij,ik,...kl->...jl", D, metric, D) + np.einsum("...i,...ijk->...jk", rho @ metric, D2)
         update = np.einsum("...ij,...j->...i", np.linalg.pinv(hessian), slope)
-        size = np.linalg.norm(update, axis=1, keepdims=True)
-        x = x - update * np.minimum(1.0, 0.2 * radius / np.maximum(size, 1e-300))
-    slope, hessian = _energy_slopes(f, metric, x)
+        update *= np.minimum(1.0, 0.2 * radius / np.maximum(np.linalg.norm(update, axis=1, keepdims=True), 1e-300))
     good = (np.abs(slope).max(1) < 1e-9 * np.abs(hessian).max((1, 2))) & (np.linalg.norm(x, axis=1) < 1.001 * radius)
     found: list[CriticalPoint] = []
     for point, curvature in zip(x[good], hessian[good], strict=True):
@@ -201,9 +201,9 @@ def limits(
     Mutually inverse displacements mean before = -after; that is so where the energy is conserved.
     """
     f = legendre_map(system, integrator, step)
-    ends, count = _opposite_pair(f, f.target(momentum, step)), 0
-    while count < max_steps:
-        new = _advance(f, ends)
+    pairs = _outward(f, f.target(momentum, step), max_steps)
+    ends, count = next(pairs), 0
+    for new in pairs:
         moved, ends, count = np.abs(new - ends).max(), new, count + 1
         if moved < 1e-15 * np.abs(ends).max():
             break
@@ -221,10 +221,9 @@ def discrete_total_turning(
     def angle(x: np.ndarray) -> Any:
         return 2 * np.arctan(x[..., 0] / 2) if isinstance(integrator.retraction, Cayley) else x[..., 0]
 
-    both = _opposite_pair(f, f.target(momentum, step))
-    turned = angle(both[1])
-    for _ in range(1_000_000):
-        both = _advance(f, both)
+    pairs = _outward(f, f.target(momentum, step), 1_000_000)
+    turned = angle(next(pairs)[1])
+    for both in pairs:
         turn = angle(both) * [-1, 1]
         turned += turn.sum()
         if np.abs(turn).max() < 1e-16 * max(1.0, abs(turned)):
@@ -232,28 +231,19 @@ def discrete_total_turning(
     return float(turned)
 
 
-def _opposite_pair(f: LegendreMap, target: np.ndarray) -> np.ndarray:
-    """(-x, x): a step from -x is a step back from x, since x -> -x reverses the map."""
+def _outward(f: LegendreMap, target: np.ndarray, steps: int) -> Iterator[np.ndarray]:
+    """(-x, x), then both after each step: one from -x is a step back from x, since x -> -x reverses the map."""
     f.require_reversible()
     x, exists = f.start(target)
     if not exists:
         raise NumericalFailure("this momentum has no displacement on the branch through 0; take a smaller step")
-    return np.array([-x, x])
-
-
-def _advance(f: LegendreMap, x: np.ndarray) -> np.ndarray:
-    new, good = f.image(x)
-    if not np.all(good):
-        raise NumericalFailure("the branch that the motion follows ends; take a smaller step")
-    return new
-
-
-def _energy_slopes(f: LegendreMap, metric: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    value, D, D2 = f.restriction(x), f.jacobian(x), f.curvature(x)
-    dual = value @ metric
-    slope = np.einsum("...i,...ij->...j", dual, D)
-    hessian = np.einsum("...ij,ik,...kl->...jl", D, metric, D) + np.einsum("...i,...ijk->...jk", dual, D2)
-    return slope, hessian
+    both = np.array([-x, x])
+    yield both
+    for _ in range(steps):
+        both, good = f.image(both)
+        if not np.all(good):
+            raise NumericalFailure("the branch that the motion follows ends; take a smaller step")
+        yield both
 
 
 def _gap(f: LegendreMap, x: np.ndarray, g: LegendreMap, y: np.ndarray) -> float:

@@ -20,13 +20,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import permutations
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.polynomial import polynomial
 from numpy.typing import ArrayLike
 
 from ..errors import InvalidInput, NumericalFailure
@@ -45,8 +45,6 @@ from .polynomials import (
 
 HOMOTOPY_STAGES = 16
 MAX_NEWTON_STEPS = 40
-
-
 Batched = Callable[[np.ndarray], np.ndarray]
 
 
@@ -58,16 +56,12 @@ class LegendreMap:
         self.subspace = np.asarray(system.subspace)
         self.dim, self.rank = self.subspace.shape
 
-    impulse: Batched
-    """h F l_d(tau(B x)), shape (..., n)."""
-    slope: Batched
-    """Its derivative in x, shape (..., n, r)."""
-    bend: Batched
-    """Its second derivative in x, shape (..., n, r, r)."""
-    transport: Batched
-    """iota* Ad*_W h F l_d(W), the right side of a step, shape (..., r)."""
-    transport_slope: Batched
-    """Its derivative, shape (..., r, r)."""
+    angles = False  # whether x are angles: coordinates that reach rotations by pi
+    impulse: Batched  # h F l_d(tau(B x)), shape (..., n)
+    slope: Batched  # its derivative in x, shape (..., n, r)
+    bend: Batched  # its second derivative in x, shape (..., n, r, r)
+    transport: Batched  # iota* Ad*_W h F l_d(W), the right side of a step, shape (..., r)
+    transport_slope: Batched  # its derivative, shape (..., r, r)
 
     def restriction(self, x: np.ndarray) -> np.ndarray:
         """f(x) = iota* h F l_d(tau(B x)), shape (..., r)."""
@@ -152,11 +146,13 @@ class LegendreMap:
         """x_0, ..., x_steps (backwards for negative steps), shape (|steps| + 1, ..., r); NaN after the branch ends."""
         if steps < 0:
             self.require_reversible()
-        sign, x = (1.0, np.asarray(x, float)) if steps >= 0 else (-1.0, -np.asarray(x, float))
-        points = [x]
-        for _ in range(abs(steps)):
-            points.append(self.image(points[-1])[0])
-        return np.asarray(sign * np.array(points))
+        sign, points = 1.0 if steps >= 0 else -1.0, np.full((abs(steps) + 1, *np.shape(x)), np.nan)
+        points[0] = sign * np.asarray(x)
+        for k in range(abs(steps)):
+            if np.isnan(points[k]).all():
+                break
+            points[k + 1] = self.image(points[k])[0]
+        return sign * points
 
 
 class TracedMap(LegendreMap):
@@ -204,8 +200,7 @@ def impulse_energy(f: LegendreMap, x: np.ndarray) -> Any:
 
 
 COMPLEX_STEP, MAX_COORDINATE = 1e-30, 1e14
-IMAGINARY_TOLERANCE = 1e-8
-"""Imaginary parts below this, relative to the size, are round-off."""
+IMAGINARY_TOLERANCE = 1e-8  # imaginary parts below this, relative to the size, are round-off
 
 
 class AlgebraicMap(LegendreMap):
@@ -227,23 +222,21 @@ class AlgebraicMap(LegendreMap):
         self.basis = np.einsum("ac,aij->cij", self.subspace, self.generators)
         self.one = np.eye(self.generators.shape[1])
         self.veselov = integrator.lagrangian == "moser-veselov"
+        self.degree = len(self.one) if self.veselov else 3
         self.mass = np.asarray(system.mass_matrix()) if self.veselov else np.zeros_like(self.one)
-        self.inertia = np.asarray(system.inertia)
-        flat = np.linalg.pinv(self.generators.reshape(self.dim, -1).T)
-        self.dual = flat.reshape(self.generators.shape)
+        self.dual = np.linalg.pinv(self.generators.reshape(self.dim, -1).T).reshape(self.generators.shape)
+        self.momenta = np.einsum("bc,bij->cji", np.asarray(system.inertia) @ self.subspace, self.dual)
 
     @cached_property
     def rational(self) -> RationalMap:
         """f = N/D, polynomials found from values of f: D = det(1 - xi/2) for Moser-Veselov, 1 for the retraction."""
-        degree = len(self.one) if self.veselov else 3
 
         def denominator(x: np.ndarray) -> np.ndarray:
-            if self.veselov:
-                return np.asarray(np.linalg.det(self.one - self._algebra(x) / 2)[..., None])
-            return np.ones((*x.shape[:-1], 1))
+            matrix = self.one - self._algebra(x) / 2 if self.veselov else self.one
+            return np.asarray(np.broadcast_to(np.linalg.det(matrix), x.shape[:-1])[..., None])
 
-        numerator = interpolate(lambda x: self.restriction(x) * denominator(x), self.rank, degree)
-        return RationalMap(numerator, interpolate(denominator, self.rank, degree))
+        numerator = interpolate(lambda x: self.restriction(x) * denominator(x), self.rank, self.degree)
+        return RationalMap(numerator, interpolate(denominator, self.rank, self.degree))
 
     @cached_property
     def generic_fibre(self) -> tuple[np.ndarray, np.ndarray]:
@@ -262,21 +255,23 @@ class AlgebraicMap(LegendreMap):
     def impulse(self, x: np.ndarray) -> np.ndarray:
         if self.veselov:
             W = self.displacement(x)
-            return np.asarray(np.einsum("aij,...ji->...a", self.generators, W @ self.mass @ (W.mT - self.one)))
-        x, (linear, quadratic, cubic) = np.asarray(x), self._tensors
-        inner = linear + np.einsum("acd,...d->...ac", quadratic, x) + np.einsum("acde,...d,...e->...ac", cubic, x, x)
-        return np.asarray(np.einsum("...ac,...c->...a", inner, x))
+            inner = W @ self.mass @ (W.mT - self.one)
+        else:
+            half = self._algebra(x) / 2
+            inner = (self.one + half) @ np.einsum("...c,cij->...ij", x, self.momenta) @ (self.one - half)
+        return np.asarray(np.einsum("aij,...ji->...a", self.generators, inner))
 
     def slope(self, x: np.ndarray) -> np.ndarray:
+        xi, E = self._algebra(x)[..., None, :, :], self.basis
         if self.veselov:
-            xi, E = self._algebra(x)[..., None, :, :], self.basis
             W = self.displacement(x)[..., None, :, :]
             dW = self._exp_slope(xi) if self.angles else np.linalg.solve(self.one - xi / 2, E @ (W + self.one)) / 2
             change = dW @ self.mass @ (W.mT - self.one) + W @ self.mass @ dW.mT
-            return np.asarray(np.einsum("aij,...cji->...ac", self.generators, change))
-        x, (linear, quadratic, cubic) = np.asarray(x), self._tensors
-        square = np.einsum("acde,...d,...e->...ac", cubic, x, x)
-        return np.asarray(linear + 2 * np.einsum("acd,...d->...ac", quadratic, x) + 3 * square)
+        else:
+            left, right, momentum = self.one + xi / 2, self.one - xi / 2, np.einsum("...c,cij->...ij", x, self.momenta)
+            turned = E @ momentum[..., None, :, :] @ right - left @ momentum[..., None, :, :] @ E
+            change = left @ self.momenta @ right + turned / 2
+        return np.asarray(np.einsum("aij,...cji->...ac", self.generators, change))
 
     def bend(self, x: np.ndarray) -> np.ndarray:
         if np.iscomplexobj(x):
@@ -304,23 +299,12 @@ class AlgebraicMap(LegendreMap):
         small = np.abs(x).max(-1, keepdims=True, initial=0.0) < MAX_COORDINATE
         return np.asarray(np.einsum("...c,cij->...ij", np.where(small, x, np.nan), self.basis))
 
-    @cached_property
-    def _tensors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tensors of x: <I xi, (1 - xi/2) eta (1 + xi/2)> = <I xi, eta> + <I xi, [eta, xi]>/2 - <I xi, xi eta xi>/4."""
-        E, G = self.basis, self.generators
-        covectors = np.einsum("bc,bij->cij", self.inertia @ self.subspace, self.dual)
-        right = np.einsum("cij,aik,dkj->acd", covectors, G, E)
-        left = np.einsum("cij,dik,akj->acd", covectors, E, G)
-        triple = np.einsum("cij,dik,akl,elj->acde", covectors, E, G, E, optimize=True)
-        quadratic, cubic = (right - left) / 2, -triple / 4
-        quadratic = (quadratic + quadratic.swapaxes(1, 2)) / 2
-        cubic = np.sum([np.transpose(cubic, (0, *order)) for order in permutations((1, 2, 3))], axis=0) / 6
-        return self.inertia @ self.subspace, quadratic, cubic
-
 
 def legendre_map(system: InvariantSystem, integrator: EulerPoincareSuslov, step: float = 1.0) -> LegendreMap:
     """The map in the coordinates of the integrator's own retraction."""
     _require(system, integrator)
+    if not np.isfinite(step) or step == 0:
+        raise InvalidInput(f"step is {step}; allowed: a finite number other than 0")
     algebraic = isinstance(integrator.retraction, Cayley) and not callable(integrator.lagrangian)
     return AlgebraicMap(system, integrator) if algebraic else TracedMap(system, integrator, step)
 
@@ -331,12 +315,12 @@ def algebraic_map(system: InvariantSystem, integrator: EulerPoincareSuslov) -> A
     Moser-Veselov sees only the displacement W, so exp(d) will do where it is tau(d): where odd powers of d lie in d.
     """
     _require(system, integrator)
-    if callable(integrator.lagrangian):
-        return None
-    if isinstance(integrator.retraction, Cayley):
-        return AlgebraicMap(system, integrator)
-    veselov = integrator.lagrangian == "moser-veselov" and isinstance(integrator.retraction, Exponential)
-    return AlgebraicMap(system, integrator) if veselov and closed_under_odd_powers(system) else None
+    rational = isinstance(integrator.retraction, Cayley) or (
+        integrator.lagrangian == "moser-veselov"
+        and isinstance(integrator.retraction, Exponential)
+        and closed_under_odd_powers(system)
+    )
+    return AlgebraicMap(system, integrator) if rational and not callable(integrator.lagrangian) else None
 
 
 def angle_map(system: InvariantSystem, integrator: EulerPoincareSuslov) -> LegendreMap:
@@ -349,19 +333,13 @@ def angle_map(system: InvariantSystem, integrator: EulerPoincareSuslov) -> Legen
 
 
 def closed_under_odd_powers(system: InvariantSystem) -> bool:
-    """Whether xi^3 (hence every odd power of xi) lies in d for xi in d: then exp(d) is Cayley's tau(d).
-
-    This is Lemma 6.1 of fedorov-zenkov.
-    """
+    """Whether odd powers of xi in d lie in d: then exp(d) is Cayley's tau(d) (Lemma 6.1 of fedorov-zenkov)."""
     basis = np.einsum("ac,aij->cij", np.asarray(system.subspace), generators(system.group))
-    flat = basis.reshape(len(basis), -1).T
-    for x in np.random.default_rng(0).normal(size=(4, len(basis))):
-        xi = np.einsum("c,cij->ij", x, basis)
-        for power in (xi @ xi @ xi, xi @ xi @ xi @ xi @ xi):
-            residual = power.ravel() - flat @ np.linalg.lstsq(flat, power.ravel(), rcond=None)[0]
-            if np.abs(residual).max() > 1e-10 * (1 + np.abs(power).max()):
-                return False
-    return True
+    xi = np.einsum("kc,cij->kij", np.random.default_rng(0).normal(size=(4, len(basis))), basis)
+    cubes, flat = xi @ xi @ xi, basis.reshape(len(basis), -1)
+    powers = np.concatenate([cubes, cubes @ xi @ xi]).reshape(8, -1)
+    outside = powers - powers @ np.linalg.pinv(flat) @ flat
+    return bool(np.all(np.abs(outside).max(1) <= 1e-10 * (1 + np.abs(powers).max(1))))
 
 
 def turns_planes(system: InvariantSystem) -> bool:
@@ -380,13 +358,9 @@ def _turn_functions(z: np.ndarray) -> tuple[np.ndarray, ...]:
     t = np.sqrt(safe.astype(complex)) if np.iscomplexobj(z) or np.any(safe < 0) else np.sqrt(safe)
     a, b = np.sin(t) / t, (1 - np.cos(t)) / safe
     exact = a, b, (np.cos(t) - a) / (2 * safe), (a / 2 - b) / safe
-    terms = np.arange(8)
-    series = []
-    for first in (1, 2):  # sum of (-z)^k/(2k + first)!
-        c = np.array([(-1.0) ** k / math.factorial(2 * k + first) for k in terms])
-        series.append(np.polynomial.polynomial.polyval(z, c))
-        series.append(np.polynomial.polynomial.polyval(z, np.polynomial.polynomial.polyder(c)))
-    near = series[0], series[2], series[1], series[3]
+    # sums of (-z)^k/(2k + 1)! and (-z)^k/(2k + 2)!, and their derivatives
+    sums = [np.array([(-1.0) ** k / math.factorial(2 * k + first) for k in range(8)]) for first in (1, 2)]
+    near = [polynomial.polyval(z, c) for c in (*sums, *map(polynomial.polyder, sums))]
     return tuple(np.where(small, n, e) for n, e in zip(near, exact, strict=True))
 
 
@@ -411,9 +385,6 @@ def logarithm(f: AlgebraicMap, W: np.ndarray) -> np.ndarray:
     return np.asarray(np.einsum("aij,ij->a", f.dual, np.asarray(logm(W.real if real else W))))
 
 
-PlaneFunction = Callable[[np.ndarray], np.ndarray]
-
-
 @dataclass(frozen=True, eq=False)
 class Chart:
     """Coordinates y (..., 2) of the displacements of a two-dimensional d, and the window in which curves are sought."""
@@ -428,8 +399,7 @@ class Chart:
         f = angle_map(system, integrator)
         if f.rank != 2:
             raise InvalidInput(f"curves are drawn on a two-dimensional d; this one has dimension {f.rank}")
-        angles = isinstance(f, AlgebraicMap) and f.angles
-        projective = angles and system.group.is_rotation_group() and system.group.dim > 1
+        projective = f.angles and system.group.is_rotation_group() and system.group.dim > 1
         window = np.full(2, 4.0 if extent is None else float(extent))
         if isinstance(f, AlgebraicMap) and f.angles:
             turning = np.array([np.abs(np.linalg.eigvals(E)).max() > 0 for E in f.basis])
@@ -455,7 +425,7 @@ class Chart:
         """The other coordinates of a rotation: y (1 - 2 pi/|y|)."""
         return np.asarray(y * (1 - 2 * np.pi / np.hypot(y[..., 0], y[..., 1]))[..., None])
 
-    def zeros(self, function: PlaneFunction, *, points: int = 201) -> list[np.ndarray]:
+    def zeros(self, function: Batched, *, points: int = 201) -> list[np.ndarray]:
         """The curves function(y) = 0 in the chart: polylines (k, 2) whose points satisfy the equation to round-off."""
         from contourpy import contour_generator
 
@@ -465,16 +435,15 @@ class Chart:
         lines = contour_generator(axes[0], axes[1], np.ma.masked_invalid(values)).lines(0.0)
         return [self._refined(function, np.asarray(line)) for line in lines if len(line) > 1]
 
-    def _refined(self, function: PlaneFunction, y: np.ndarray) -> np.ndarray:
+    def _refined(self, function: Batched, y: np.ndarray) -> np.ndarray:
         """Newton's method along the gradient, which stops where it would leave the neighbourhood of a vertex."""
-        cell = 2 * self.window / 100
         begin = y
         for _ in range(6):
             # the gradient, by central differences, only steers Newton's method
             slope = np.stack([(function(y + e) - function(y - e)) / 2e-6 for e in 1e-6 * np.eye(2)], axis=-1)
             size = np.sum(slope**2, -1, keepdims=True)
             new = y - function(y)[:, None] * slope / np.where(size > 0, size, np.inf)
-            y = np.where(np.all(np.abs(new - begin) < cell, -1, keepdims=True), new, y)
+            y = np.where(np.all(np.abs(new - begin) < self.window / 50, -1, keepdims=True), new, y)
         return y
 
 
@@ -517,8 +486,7 @@ class Locus:
         On rotations the grid is polar: the angle between `angles`, then the axis (2 arccos(0.8), 2 arccos(0.4) give the
         section 0.4 <= q0 <= 0.8 of Figure 6.2 of fedorov-zenkov); otherwise each coordinate goes up to `extent`.
         """
-        self._require_surface()
-        chart = Chart.of(self.system, self.integrator, extent)
+        chart = self._surface_chart(extent)
         if chart.projective:
             radius, turn = np.meshgrid(np.linspace(*angles, points), np.linspace(0, 2 * np.pi, points), indexing="ij")
             y = radius[..., None] * np.stack([np.cos(turn), np.sin(turn)], -1)
@@ -528,10 +496,7 @@ class Locus:
         return y, self.map.impulse(y)
 
     def tangent_plane(self) -> np.ndarray:
-        """Unit normals (n - r, n) of the locus at 0: they annihilate d* = I d, to which it is tangent.
-
-        This is Proposition 5.1 of garcia-naranjo-jimenez.
-        """
+        """Unit normals (n - r, n) of the locus at 0, tangent to I d (Proposition 5.1 of garcia-naranjo-jimenez)."""
         return np.linalg.svd(self.map.slope(np.zeros(self.map.rank)).T)[2][self.map.rank :]
 
     def distance(self, momentum: ArrayLike) -> np.ndarray:
@@ -585,9 +550,8 @@ class Locus:
 
         Gauss-Newton for slope(y) v = 0, |v| = 1 from many starts.
         """
-        self._require_surface()
-        f, rng = self.map, np.random.default_rng(0)
-        window = Chart.of(self.system, self.integrator, extent).window
+        chart, f, rng = self._surface_chart(extent), self.map, np.random.default_rng(0)
+        window = chart.window
         y, v = rng.uniform(-1, 1, (starts, 2)) * window, rng.normal(size=(starts, 2))
         v /= np.linalg.norm(v, axis=1, keepdims=True)
         for _ in range(60):
@@ -601,10 +565,10 @@ class Locus:
             update *= np.minimum(1, 0.3 * window.max() / np.maximum(size, 1e-300))
             y, v = y - update[:, :2], v - update[:, 2:]
         values = np.linalg.svd(f.slope(y), compute_uv=False)
-        good = (values[:, 1] < 1e-9 * values[:, 0]) & Chart.of(self.system, self.integrator, extent).inside(y)
-        places = deduplicate(np.concatenate([f.impulse(y[good]), y[good]], axis=1)[:, : f.dim], 1e-6)
-        index = [int(np.argmin(np.abs(f.impulse(y[good]) - place).max(1))) for place in places]
-        return y[good][index], places
+        good = (values[:, 1] < 1e-9 * values[:, 0]) & chart.inside(y)
+        impulses = f.impulse(y[good])
+        places = deduplicate(impulses)
+        return y[good][[int(np.argmin(np.abs(impulses - place).max(1))) for place in places]], places
 
     def self_intersections(self, *, extent: float = 6.0, length: float = 12.0) -> list[np.ndarray]:
         """The double curves of a surface: lists of impulses (k, n), each met at two displacements.
@@ -612,8 +576,7 @@ class Locus:
         They are followed from the pinch points, where the two displacements meet, until they end in another one or
         leave the window.
         """
-        self._require_surface()
-        chart = Chart.of(self.system, self.integrator, extent)
+        chart = self._surface_chart(extent)
         curves: list[np.ndarray] = []
         for y in self.pinch_points(extent=extent)[0]:
             kernel = np.linalg.svd(self.map.slope(y))[2][-1]
@@ -628,9 +591,7 @@ class Locus:
 
     def intersection_with_plane(self, *, extent: float = 4.0, points: int = 201) -> list[tuple[np.ndarray, np.ndarray]]:
         """(y, impulses) along the curves in which the surface meets its tangent plane d* at 0, where they cross."""
-        self._require_surface()
-        normal = self.tangent_plane()[0]
-        chart = Chart.of(self.system, self.integrator, extent)
+        chart, normal = self._surface_chart(extent), self.tangent_plane()[0]
         return [(y, self.map.impulse(y)) for y in chart.zeros(lambda y: self.map.impulse(y) @ normal, points=points)]
 
     def discriminant(self, *, extent: float = 4.0, points: int = 201) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -651,15 +612,16 @@ class Locus:
             ahead = np.diff(image, axis=0)
             for k in np.flatnonzero(np.sum(ahead[1:] * ahead[:-1], axis=1) < 0):  # the image turns back
                 found.append(_cusp(self.map, y[k + 1]))
-        places = deduplicate(np.array([y for y in found if y is not None]).reshape(-1, 2), 1e-6)
+        places = deduplicate(np.array([y for y in found if y is not None]).reshape(-1, 2))
         return places, self.map.restriction(places)
 
-    def _require_surface(self) -> None:
+    def _surface_chart(self, extent: float) -> Chart:
         if (self.map.rank, self.map.dim) != (2, 3):
             raise InvalidInput(
                 "this is for surfaces: d of dimension 2 in an algebra of dimension 3; "
                 f"given {self.map.rank} in {self.map.dim}"
             )
+        return Chart.of(self.system, self.integrator, extent)
 
 
 def _double_curve(f: LegendreMap, y: np.ndarray, kernel: np.ndarray, length: float, chart: Chart) -> np.ndarray:
@@ -669,7 +631,12 @@ def _double_curve(f: LegendreMap, y: np.ndarray, kernel: np.ndarray, length: flo
     pair = np.concatenate([y + 0.02 * kernel, y - 0.02 * kernel])
     direction = np.concatenate([kernel, -kernel]) / np.sqrt(2)
     path, step, gone = [np.concatenate([y, y])], 0.05, 0.0
-    gap = _displacement_difference(f, pair)
+
+    def difference(pair: np.ndarray) -> np.ndarray:
+        first, second = (f.displacement(y) if isinstance(f, AlgebraicMap) else y for y in (pair[:2], pair[2:]))
+        return np.ravel(first - second)
+
+    gap = difference(pair)
     for _ in range(2000):
         new = pair
         for _ in range(12):
@@ -679,7 +646,7 @@ def _double_curve(f: LegendreMap, y: np.ndarray, kernel: np.ndarray, length: flo
             new = new - update
             if np.abs(update).max() < 1e-12:
                 break
-        new_gap = _displacement_difference(f, new)
+        new_gap = difference(new)
         through = len(path) > 1 and new_gap @ gap <= 1e-3 * step**2  # the two displacements meet: another pinch point
         if np.abs(update).max() > 1e-9 or through or not np.all(reach(new.reshape(2, 2))) or gone > length:
             break
@@ -689,13 +656,6 @@ def _double_curve(f: LegendreMap, y: np.ndarray, kernel: np.ndarray, length: flo
         direction = tangent if tangent @ direction > 0 else -tangent
         pair, gone = new + step * direction, gone + step
     return np.array(path)
-
-
-def _displacement_difference(f: LegendreMap, pair: np.ndarray) -> np.ndarray:
-    """The difference of two displacements."""
-    if isinstance(f, AlgebraicMap):
-        return np.ravel(f.displacement(pair[:2]) - f.displacement(pair[2:]))
-    return np.asarray(pair[:2] - pair[2:])
 
 
 def _cusp(f: LegendreMap, y: np.ndarray) -> np.ndarray | None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
+from numpy.polynomial import legendre
 
 from ..errors import InvalidInput, NumericalFailure, UnknownName
 from ..integrators import Integrator, LagrangeDAlembert, RetractionAdapted, derivative, scipy_motion
@@ -38,27 +39,22 @@ def lagrangian_order(pair: Discretisation, state: State, *, steps: Sequence[floa
 
     It is 1 in general and 2 at node 1/2 ((56) of jimenez-scheurle). The slope of the two smallest steps is given.
     """
-    errors = []
+    system, errors = pair.system, []
+
+    def field(t: Scalar, y: Any) -> Any:
+        g, xi, _ = y
+        return *derivative(system, t, g, xi, None), system.L(t, g, xi)
+
+    run = jax.jit(lambda h, pieces: gauss_flow(field, state.t, (state.g, state.xi, jnp.zeros(())), h, pieces))
     for h in steps:
-        g, action = action_along(pair.system, state, h)
-        errors.append(abs(float(pair.lagrangian(state.t, state.g, g, h, pair.system)) - action))
+        g, _, action = run(h, choose_pieces(partial(run, h)))
+        errors.append(abs(float(pair.lagrangian(state.t, state.g, g, h, system)) - float(action)))
     return float(slopes(steps, errors)[-1]) - 1.0
 
 
-def action_along(system: MechanicalSystem, state: State, h: float) -> tuple[Any, float]:
-    """(g(h), int_0^h L dt) of the motion of a system from `state`, to round-off."""
-    begin, restore = ravel_pytree((state.g, state.xi, jnp.zeros(())))
-
-    def field(t: Scalar, y: Array) -> Array:
-        g, xi, _ = restore(y)
-        return ravel_pytree((*derivative(system, t, g, xi, None), system.L(t, g, xi)))[0]
-
-    run = jax.jit(lambda pieces: gauss_flow(field, state.t, begin, h, pieces))
-    g, _, action = restore(run(choose_pieces(run)))
-    return g, float(action)
-
-
 Exact = Callable[[float], tuple[Any, Any]]  # t -> (g, xi)
+ExactMotion = tuple[State, dict[str, Array]]
+"""The states to compare with, the start first, and their multipliers (saves, m) at each time stamp."""
 STATE = ("configuration", "velocity", "energy")
 OWN_TIME = "multipliers, own time"
 MAX_COMPARED_TIMES = 8  # at most so many times are compared
@@ -82,23 +78,29 @@ def convergence(
     "multipliers, own time" where the method's discrete reaction acts between states (the (p, s) of Definition 4.2 of
     jimenez-scheurle, at both time stamps).
     """
-    counts = _counts(counts, integrator, exact)
-    saves = 1 if local else max(d for d in range(1, MAX_COMPARED_TIMES + 1) if math.gcd(*counts) % d == 0)
+    if isinstance(exact, str) and exact != "richardson":
+        raise UnknownName("comparison", exact, ("richardson",))
+    if exact == "richardson" and integrator.variable_step:
+        raise InvalidInput(f"halved steps of {integrator.name} end at other times: compare with the exact motion")
+    unique = sorted(n for n in set(counts) if isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0)
+    if len(unique) != len(counts) or len(unique) < 2:
+        raise InvalidInput(f"counts is {list(counts)}; allowed: at least two different positive numbers of steps")
+    saves = 1 if local else max(d for d in range(1, MAX_COMPARED_TIMES + 1) if math.gcd(*unique) % d == 0)
 
     def run(n: int) -> Run:
         steps, every = (1, 1) if local else (n, n // saves)
         return simulate(system, integrator, state, step=duration / n, steps=steps, save_every=every, backend=backend)
 
-    runs = [run(n) for n in counts]
+    runs = [run(n) for n in unique]
     if exact == "richardson":
         good = [r.records.state if r.status == "ok" else None for r in runs[1:]]
-        truths = [s and _ExactMotion(s, {"multipliers": r.multipliers}) for s, r in zip(good, runs[1:], strict=True)]
+        truths = [s and (s, {"multipliers": r.multipliers}) for s, r in zip(good, runs[1:], strict=True)]
         return _collect(runs[:-1], truths, local, np.array([float(r.step) for r in runs[1:]]))
     motions = _exact_motions(system, integrator, state, runs, None if isinstance(exact, str) else exact)
     return _collect(runs, motions, local, np.zeros(len(runs)))
 
 
-def _collect(runs: Sequence[Run], truths: Sequence[_ExactMotion | None], local: bool, finer: np.ndarray) -> Convergence:
+def _collect(runs: Sequence[Run], truths: Sequence[ExactMotion | None], local: bool, finer: np.ndarray) -> Convergence:
     gaps = [_gaps(run, truth) if run.status == "ok" and truth else {} for run, truth in zip(runs, truths, strict=True)]
     some = next((g for g in gaps if g), None)
     if some is None:
@@ -116,17 +118,6 @@ def _collect(runs: Sequence[Run], truths: Sequence[_ExactMotion | None], local: 
     )
 
 
-def _counts(counts: Sequence[int], integrator: Integrator, exact: Exact | str | None) -> list[int]:
-    if isinstance(exact, str) and exact != "richardson":
-        raise UnknownName("comparison", exact, ("richardson",))
-    if exact == "richardson" and integrator.variable_step:
-        raise InvalidInput(f"halved steps of {integrator.name} end at other times: compare with the exact motion")
-    unique = sorted(n for n in set(counts) if isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0)
-    if len(unique) != len(counts) or len(unique) < 2:
-        raise InvalidInput(f"counts is {list(counts)}; allowed: at least two different positive numbers of steps")
-    return unique
-
-
 def reaction_lag(integrator: Integrator) -> float:
     """How many steps before the time of a state the reaction acts that a method reports with it."""
     if isinstance(integrator, LagrangeDAlembert):
@@ -134,16 +125,9 @@ def reaction_lag(integrator: Integrator) -> float:
     return 1.0 - integrator.node if isinstance(integrator, RetractionAdapted) else 0.0
 
 
-class _ExactMotion(NamedTuple):
-    """The states to compare with, the start first, and their multipliers (saves, m) at each time stamp."""
-
-    states: State
-    multipliers: dict[str, Array]
-
-
 def _exact_motions(
     system: MechanicalSystem, integrator: Integrator, state: State, runs: Sequence[Run], exact: Exact | None
-) -> list[_ExactMotion]:
+) -> list[ExactMotion]:
     """The exact motion at the times of every run since the start, and at its own times of reaction."""
     begin, lag = float(state.t), reaction_lag(integrator)
     stamps = {"multipliers": 0.0} | ({OWN_TIME: lag} if lag else {})
@@ -155,14 +139,22 @@ def _exact_motions(
 
     wanted = np.unique(np.concatenate([moments(run, lag) for run in runs for lag in (0.0, *stamps.values())]))
     wanted = wanted if float(runs[0].step) > 0 else wanted[::-1]  # the start comes first
-    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *_exact_states(system, state, begin + wanted[1:], exact))
+    times = begin + wanted[1:]
+    if exact is None:
+        found = scipy_motion(system, state, np.concatenate([[begin], times]))
+        if len(found) <= len(times):
+            raise NumericalFailure(f"the accurate motion cannot be continued beyond t = {float(found[-1].t):.6g}")
+    else:
+        momentum, pairs = jax.jit(system.momentum), ((t, *exact(float(t))) for t in times)
+        found = [state, *(State(jnp.asarray(t), g, xi, momentum(t, g, xi), xi, state.group) for t, g, xi in pairs)]
+    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
     reactions = _reactions(system, states)
     place = {float(moment): k for k, moment in enumerate(wanted)}
 
-    def exact_motion(run: Run) -> _ExactMotion:
+    def exact_motion(run: Run) -> ExactMotion:
         rows = {name: np.array([place[float(x)] for x in moments(run, lag)]) for name, lag in stamps.items()}
         chosen = jax.tree.map(lambda leaf: leaf[rows["multipliers"]], states)
-        return _ExactMotion(chosen, {name: reactions[row] for name, row in rows.items()})
+        return chosen, {name: reactions[row] for name, row in rows.items()}
 
     return [exact_motion(run) for run in runs]
 
@@ -172,43 +164,29 @@ def _reactions(system: MechanicalSystem, states: State) -> Array:
     return jax.vmap(system.multipliers)(states.t, states.g, states.xi)
 
 
-def _exact_states(system: MechanicalSystem, state: State, times: np.ndarray, exact: Exact | None) -> list[State]:
-    """The start, and the motion at `times`."""
-    if exact is None:
-        found = scipy_motion(system, state, np.concatenate([[float(state.t)], times]))
-        if len(found) <= len(times):
-            raise NumericalFailure(f"the accurate motion cannot be continued beyond t = {float(found[-1].t):.6g}")
-        return found
-    points = [exact(float(t)) for t in times]
-    momentum = jax.jit(system.momentum)
-    pairs = zip(times, points, strict=True)
-    return [state, *(State(jnp.asarray(t), g, xi, momentum(t, g, xi), xi, state.group) for t, (g, xi) in pairs)]
-
-
-def _gaps(run: Run, truth: _ExactMotion) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _gaps(run: Run, truth: ExactMotion) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """(errors, exact values), both (saves, d), of every quantity at the saved states after the start."""
-    ours, theirs = (jax.tree.map(lambda leaf: leaf[1:], states) for states in (run.records.state, truth.states))
-    gaps = _state_gaps(run.system, ours, theirs)
-    found = {name: (np.asarray(gaps[name][0]), np.asarray(gaps[name][1])) for name in STATE}
-    for name, values in truth.multipliers.items():
+    states, multipliers = truth
+    ours, theirs = (jax.tree.map(lambda leaf: leaf[1:], each) for each in (run.records.state, states))
+    gaps = jax.tree.map(np.asarray, _state_gaps(run.system, ours, theirs))
+    found: dict[str, tuple[np.ndarray, np.ndarray]] = dict(zip(STATE, gaps, strict=True))
+    for name, values in multipliers.items():
         if values.shape[1]:
             found[name] = np.asarray(run.multipliers - values)[1:], np.asarray(values)[1:]
     return found
 
 
 @jax.jit
-def _state_gaps(system: MechanicalSystem, ours: State, theirs: State) -> dict[str, tuple[Array, Array]]:
+def _state_gaps(system: MechanicalSystem, ours: State, theirs: State) -> list[tuple[Array, Array]]:
+    """(errors, exact values) of the quantities of STATE."""
     group = system.group
 
-    def one(a: State, b: State) -> dict[str, tuple[Array, Array]]:
+    def one(a: State, b: State) -> list[tuple[Array, Array]]:
+        shift = group.log(group.compose(group.inverse(b.g), a.g))
         energies = [system.energy(s.t, s.g, s.xi)[None] for s in (a, b)]
-        return {
-            "configuration": (group.log(group.compose(group.inverse(b.g), a.g)), jnp.ones(1)),
-            "velocity": (a.xi - b.xi, b.xi),
-            "energy": (energies[0] - energies[1], energies[1]),
-        }
+        return [(shift, jnp.ones(1)), (a.xi - b.xi, b.xi), (energies[0] - energies[1], energies[1])]
 
-    gaps: dict[str, tuple[Array, Array]] = jax.vmap(one)(ours, theirs)
+    gaps: list[tuple[Array, Array]] = jax.vmap(one)(ours, theirs)
     return gaps
 
 
@@ -226,18 +204,11 @@ def study_convergence(
     first, duration = job.run["steps"], job.run["steps"] * job.run["step"]
     most = int(math.log2(max(1, MAX_STUDY_STEPS // first))) + 1
     if levels > most:
-        limit = f"allowed here: {most}, so that the last run has at most {MAX_STUDY_STEPS:.0e} steps"
-        raise InvalidInput(f"levels is {levels}; {limit}")
-    return convergence(
-        job.system,
-        job.integrator,
-        job.state,
-        duration=duration,
-        counts=[first * 2**k for k in range(levels)],
-        local=local,
-        exact="richardson" if richardson else None,
-        backend=job.run.get("backend", "auto"),
-    )
+        limit = f"the last run has at most {MAX_STUDY_STEPS:.0e} steps"
+        raise InvalidInput(f"levels is {levels}; allowed here: {most}, so that {limit}")
+    counts, backend = [first * 2**k for k in range(levels)], job.run.get("backend", "auto")
+    options: dict[str, Any] = {"local": local, "exact": "richardson" if richardson else None, "backend": backend}
+    return convergence(job.system, job.integrator, job.state, duration=duration, counts=counts, **options)
 
 
 def convergence_report(found: Convergence, job: Job) -> dict[str, Any]:
@@ -263,31 +234,30 @@ def convergence_report(found: Convergence, job: Job) -> dict[str, Any]:
 
 STAGES = 8
 MAX_ITERATIONS = 60
+_X, _WEIGHTS = legendre.leggauss(STAGES)
+_INTEGRALS = legendre.legval(_X, legendre.legint(np.eye(STAGES), lbnd=-1)).T  # of Legendre polynomials up to the nodes
+NODES, WEIGHTS = (_X + 1) / 2, _WEIGHTS / 2
+MATRIX = _INTEGRALS @ np.linalg.inv(legendre.legvander(_X, STAGES - 1)) / 2
+"""c, b and a of Gauss collocation on [0, 1]."""
 
 
-def _gauss(stages: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Nodes c, weights b and matrix a of Gauss collocation on [0, 1], through Legendre polynomials."""
-    legendre = np.polynomial.legendre
-    x, weights = legendre.leggauss(stages)
-    values = legendre.legvander(x, stages - 1)
-    integrals = np.stack([legendre.legval(x, legendre.legint(unit, lbnd=-1)) for unit in np.eye(stages)], axis=1)
-    return (x + 1) / 2, weights / 2, integrals @ np.linalg.inv(values) / 2
-
-
-NODES, WEIGHTS, MATRIX = _gauss(STAGES)
+Point = TypeVar("Point")
 
 
 def gauss_flow(
-    field: Callable[[Any, Array], Array], t: Scalar, y: Array, duration: Scalar, pieces: ArrayLike = 1
-) -> Array:
-    """y(t + duration) of y' = field(t, y), by Gauss collocation of order 16 in `pieces` equal steps."""
+    field: Callable[[Any, Point], Point], t: Scalar, y: Point, duration: Scalar, pieces: ArrayLike = 1
+) -> Point:
+    """y(t + duration) of y' = field(t, y), a pytree, by Gauss collocation of order 16 in `pieces` equal steps."""
     h = duration / pieces
-    many = jax.vmap(field)
+    start, restore = ravel_pytree(y)
+
+    def flat_field(t: Any, y: Array) -> Array:
+        return ravel_pytree(field(t, restore(y)))[0]
 
     def stages(t: Scalar, y: Array) -> Any:
         def improve(state: Any) -> Any:
             slopes, _, change, count = state
-            new = many(t + NODES * h, y + h * MATRIX @ slopes)
+            new = jax.vmap(flat_field)(t + NODES * h, y + h * MATRIX @ slopes)
             return new, change, jnp.max(jnp.abs(new - slopes)), count + 1
 
         def shrinking(state: Any) -> Any:
@@ -295,24 +265,21 @@ def gauss_flow(
             return (count < MAX_ITERATIONS) & ((count < 2) | (change < 0.5 * before)) & (change > 0)
 
         zero = jnp.zeros((), y.dtype)
-        begin = (jnp.tile(field(t, y), (STAGES, 1)), zero, zero + jnp.inf, 0)
+        begin = (jnp.tile(flat_field(t, y), (STAGES, 1)), zero, zero + jnp.inf, 0)
         return jax.lax.while_loop(shrinking, improve, begin)[0]
 
     def piece(k: Array, y: Array) -> Array:
         return jnp.asarray(y + h * WEIGHTS @ stages(t + k * h, y))
 
-    end: Array = jax.lax.fori_loop(0, pieces, piece, y)
+    end: Point = restore(jax.lax.fori_loop(0, pieces, piece, start))
     return end
 
 
-def choose_pieces(run: Callable[[int], Array], tolerance: float = 1e-14, limit: int = 128) -> int:
-    """The number of pieces from which on halving them leaves the end of a motion, `run(pieces)`, within `tolerance`.
-
-    The tolerance is relative to the size of the end.
-    """
-    last = np.asarray(run(1))
+def choose_pieces(run: Callable[[int], Any], tolerance: float = 1e-14, limit: int = 128) -> int:
+    """The number of pieces whose halving leaves the end `run(pieces)` of a motion within a relative `tolerance`."""
+    last = ravel_pytree(run(1))[0]
     for pieces in 2 ** np.arange(int(np.log2(limit)) + 1):
-        new = np.asarray(run(2 * int(pieces)))
+        new = ravel_pytree(run(2 * int(pieces)))[0]
         if np.abs(new - last).max() <= tolerance * (1 + np.abs(new).max()):
             return int(pieces)
         last = new
@@ -323,14 +290,7 @@ def exact_motion(
     system: MechanicalSystem, t: Scalar, g: Element, xi: Array, h: Scalar, pieces: ArrayLike
 ) -> tuple[Any, Array]:
     """(g, xi) after a time h of the motion, to round-off."""
-    begin, restore = ravel_pytree((g, xi))
-
-    def field(s: Array, y: Array) -> Array:
-        g, xi = restore(y)
-        return ravel_pytree(derivative(system, s, g, xi, None))[0]
-
-    g, xi = restore(gauss_flow(field, t, begin, h, pieces))
-    return g, xi
+    return gauss_flow(lambda s, y: derivative(system, s, *y, None), t, (g, xi), h, pieces)
 
 
 class ShootingResult(NamedTuple):
@@ -430,9 +390,8 @@ def constraint_order(
 ) -> ConstraintOrder:
     """The measured order of D_d: 2 for the node 1/2, 1 for other nodes, infinite (round-off) for D_d^E itself."""
     distances = np.array([distance_to_exact(pair, state, h, pieces) for h in steps])
-    if distances[-1] <= 1e-13:
-        return ConstraintOrder(np.asarray(steps), distances, float("inf"))
-    return ConstraintOrder(np.asarray(steps), distances, float(slopes(steps, distances)[-1]) - 1.0)
+    order = math.inf if distances[-1] <= 1e-13 else float(slopes(steps, distances)[-1]) - 1.0
+    return ConstraintOrder(np.asarray(steps), distances, order)
 
 
 CONSISTENCY_STEPS = (0.016, 0.008, 0.004)
@@ -469,15 +428,12 @@ def consistency_order(
     errors = []
     for h in steps:
         run = simulate(system, integrator, state, step=h, steps=2).check()
-        node = np.asarray(integrator.reaction_time(run.t[2], h))
-        times = (run.t[1], run.t[2], node)
+        times = (run.t[1], run.t[2], integrator.reaction_time(run.t[2], h))
         (q, v, _), (_, _, end), (_, _, inner) = (_exact(system, state, float(t), pieces) for t in times)
-        last = jax.tree.map(lambda leaf: leaf[2], run.records.state)
-        rebuilt = system.multipliers(last.t, last.g, last.xi)
-        found = run.multipliers[2]
-        group, first = system.group, jax.tree.map(lambda leaf: leaf[1], run.g)
-        shift = group.log(group.compose(group.inverse(q), first))
-        gaps = (shift, run.xi[1] - v, found - end, found - inner, rebuilt - end)
+        first, last = (jax.tree.map(lambda leaf, k=k: leaf[k], run.records.state) for k in (1, 2))
+        shift = system.group.log(system.group.compose(system.group.inverse(q), first.g))
+        found, rebuilt = run.multipliers[2], system.multipliers(last.t, last.g, last.xi)
+        gaps = (shift, first.xi - v, found - end, found - inner, rebuilt - end)
         errors.append([float(np.linalg.norm(gap)) for gap in gaps])
     return Consistency(*(float(slopes(steps, column)[-1]) - 1.0 for column in np.array(errors).T))
 

@@ -38,14 +38,11 @@ class Polynomials:
 
     def derivative(self) -> tuple[Polynomials, ...]:
         """The partial derivatives, one for each variable."""
-        parts = []
-        for i in range(self.exponents.shape[1]):
-            power = self.exponents[:, i]
-            keep = power > 0
-            lower = self.exponents[keep].copy()
-            lower[:, i] -= 1
-            parts.append(Polynomials(lower, self.coefficients[keep] * power[keep, None]))
-        return tuple(parts)
+        units = np.eye(self.exponents.shape[1], dtype=int)
+        return tuple(
+            Polynomials(self.exponents[power > 0] - unit, self.coefficients[power > 0] * power[power > 0, None])
+            for unit, power in zip(units, self.exponents.T, strict=True)
+        )
 
     def slope(self, x: ArrayLike) -> np.ndarray:
         """The Jacobian at points x, shape (..., k, r)."""
@@ -79,21 +76,17 @@ def monomials(x: ArrayLike, powers: np.ndarray) -> np.ndarray:
     return value
 
 
-def interpolate(
-    function: Callable[[np.ndarray], np.ndarray], variables: int, degree: int, *, radius: float = 1.0
-) -> Polynomials:
+def interpolate(function: Callable[[np.ndarray], np.ndarray], variables: int, degree: int) -> Polynomials:
     """The polynomials of at most this degree in each variable that `function` (points, r) -> (points, k) is.
 
     Values on roots of unity, whose Fourier transform gives the coefficients without loss of digits.
     """
     count = degree + 1
-    circle = radius * np.exp(2j * np.pi * np.arange(count) / count)
+    circle = np.exp(2j * np.pi * np.arange(count) / count)
     grid = np.stack(np.meshgrid(*[circle] * variables, indexing="ij"), axis=-1)
-    values = np.asarray(function(grid.reshape(-1, variables)))
-    values = values.reshape(*grid.shape[:-1], -1)
-    found = np.fft.fftn(values, axes=range(variables)) / count**variables
+    values = np.asarray(function(grid.reshape(-1, variables))).reshape(*grid.shape[:-1], -1)
     powers = np.stack(np.meshgrid(*[np.arange(count)] * variables, indexing="ij"), axis=-1).reshape(-1, variables)
-    found = found.reshape(len(powers), -1) * radius ** -powers.sum(1)[:, None].astype(float)
+    found = np.fft.fftn(values, axes=range(variables)).reshape(len(powers), -1) / count**variables
     found[np.abs(found) < 1e-13 * np.abs(found).max(0)] = 0.0
     keep = np.abs(found).max(1) > 0
     real = np.abs(found.imag).max() < 1e-12 * np.abs(found).max()
@@ -230,16 +223,33 @@ class RationalMap:
         return follow(family, x)
 
 
+@np.errstate(all="ignore")
 def follow(family: Family, x: np.ndarray) -> np.ndarray:
     """The ends at s = 1 of the paths F(x(s), s) = 0 that begin at the rows of x; NaN where a path goes to infinity.
 
     Runge-Kutta predicts x' = -F_x^-1 F_s and Newton corrects, every path with its own step.
     """
+
+    def field(x: np.ndarray, s: np.ndarray) -> np.ndarray:
+        _, slope, change = family(x, s)
+        return -solve_batch(slope, change)
+
     x = np.array(x, complex)
     s, ds, alive = np.zeros(len(x)), np.full(len(x), 0.05), np.ones(len(x), bool)
     while np.any(active := alive & (s < 1)):
         here, at, step = x[active], s[active], np.minimum(ds[active], 1 - s[active])
-        new, first, last = _correct(family, _predict(family, here, at, step), at + step)
+        h = step[:, None]
+        k1 = field(here, at)
+        k2 = field(here + h / 2 * k1, at + step / 2)
+        k3 = field(here + h / 2 * k2, at + step / 2)
+        k4 = field(here + h * k3, at + step)
+        new, sizes = here + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4), []
+        for _ in range(3):
+            value, slope, _ = family(new, at + step)
+            update = solve_batch(slope, value)
+            new = new - update
+            sizes.append(np.where(np.isfinite(update).all(1), np.abs(update).max(1), np.inf))
+        first, *_, last = sizes
         size = 1 + np.abs(new).max(1)
         ending = at > 1 - 1e-8  # here a path may run into a multiple root, where Newton's method is slow
         good = (first < 1e-3 * size) & (last < np.where(ending, 1e-5, 1e-10) * size)
@@ -268,33 +278,6 @@ def solve_batch(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
     bad |= np.linalg.det(safe) == 0
     safe = np.where(bad[..., None, None], one, safe)
     return np.where(bad[..., None], np.nan, np.linalg.solve(safe, vector[..., None])[..., 0])
-
-
-def _predict(family: Family, x: np.ndarray, s: np.ndarray, step: np.ndarray) -> np.ndarray:
-    h = step[:, None]
-
-    def field(y: np.ndarray, at: np.ndarray) -> np.ndarray:
-        _, slope, change = family(y, at)
-        return -solve_batch(slope, change)
-
-    with np.errstate(all="ignore"):
-        k1 = field(x, s)
-        k2 = field(x + h / 2 * k1, s + step / 2)
-        k3 = field(x + h / 2 * k2, s + step / 2)
-        k4 = field(x + h * k3, s + step)
-        return np.asarray(x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4))
-
-
-def _correct(family: Family, x: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(x after three Newton corrections, sizes of the first and the last)."""
-    sizes = []
-    with np.errstate(all="ignore"):
-        for _ in range(3):
-            value, slope, _ = family(x, s)
-            update = solve_batch(slope, value)
-            x = x - update
-            sizes.append(np.where(np.isfinite(update).all(1), np.abs(update).max(1), np.inf))
-    return x, sizes[0], sizes[-1]
 
 
 def _random(rng: np.random.Generator, *shape: int) -> np.ndarray:

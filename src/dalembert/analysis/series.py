@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -108,13 +108,12 @@ class LaurentField:
         end = min(a.end, b.end)
         low = min(a.start if a.coefficients else b.start, b.start if b.coefficients else a.start)
         high = max(a.start + len(a.coefficients), b.start + len(b.coefficients))
-        return self.number(low, [self._add(a, b, k, combine) for k in range(low, int(min(high, end)))], end)
-
-    def _add(self, a: Laurent, b: Laurent, k: int, combine: Operation) -> Any:
-        x, y = a[k], b[k]
-        total = combine(x, y)
-        cancelled = not self.exact and x and y and abs(total) <= CANCELLATION_TOLERANCE * abs(x)
-        return 0.0 if cancelled else total
+        totals = []
+        for x, y in ((a[k], b[k]) for k in range(low, int(min(high, end)))):
+            total = combine(x, y)
+            cancelled = not self.exact and x and y and abs(total) <= CANCELLATION_TOLERANCE * abs(x)
+            totals.append(0.0 if cancelled else total)
+        return self.number(low, totals, end)
 
     def product(self, a: Laurent, b: Laurent) -> Laurent:
         if is_undefined(a, b):
@@ -141,9 +140,6 @@ class LaurentField:
             inverse.append(-tail * inverse[0])
         return self.product(a, self.number(-b.start, inverse, -b.start + known))
 
-    def negative(self, a: Laurent) -> Laurent:
-        return Laurent(a.start, tuple(-c for c in a.coefficients), a.end)
-
     def root(self, a: Laurent) -> Laurent:
         """The square root; of h^2k c (1 + ...) it is h^k sqrt(c) (1 + ...)."""
         if is_undefined(a) or a.sign < 0 or (a.coefficients and a.start % 2):
@@ -161,7 +157,6 @@ class LaurentField:
         return self.number(a.start // 2, roots, a.start // 2 + known)
 
     def emit(self, name: str, type: str, *args: FieldValue) -> FieldValue:
-        """An elementary function c of x, y, ... from its value at h = 0 and c' = c_x x' + c_y y' + ..."""
         return FieldValue(type, _elementary(name, self.terms, self.exact, *(self.convert(x, F64).data for x in args)))
 
     def const(self, data: Any, type: str | None = None) -> FieldValue:
@@ -188,7 +183,9 @@ class LaurentField:
         return self._both(a, b, self.quotient, lambda x, y: int(x / y))
 
     def neg(self, a: FieldValue) -> FieldValue:
-        return FieldValue(a.type, self.negative(a.data) if a.type == F64 else -a.data)
+        if a.type == F64:
+            return FieldValue(F64, Laurent(a.data.start, tuple(-c for c in a.data.coefficients), a.data.end))
+        return FieldValue(a.type, -a.data)
 
     def power(self, a: FieldValue, n: int) -> FieldValue:
         result = self.const(1, a.type)
@@ -213,9 +210,7 @@ class LaurentField:
     def compare(self, op: str, a: FieldValue, b: FieldValue) -> FieldValue:
         if a.type == F64 and is_undefined(a.data, b.data):
             return FieldValue(BOOL, op == "ne")
-        order = self._order(a, b)
-        verdicts = {"lt": order < 0, "le": order <= 0, "gt": order > 0, "ge": order >= 0, "eq": order == 0}
-        return FieldValue(BOOL, verdicts[op] if op != "ne" else order != 0)
+        return FieldValue(BOOL, getattr(operator, op)(self._order(a, b), 0))
 
     def _order(self, a: FieldValue, b: FieldValue) -> int:
         if a.type == F64:
@@ -287,8 +282,7 @@ def _elementary(name: str, terms: int, exact: bool, *args: Laurent) -> Laurent:
     return LaurentField(terms, exact).number(0, powers, known + 1)
 
 
-MAX_LOST_ORDERS = 12
-"""Orders that divisions by h may cost before an expansion is given up."""
+MAX_LOST_ORDERS = 12  # that divisions by h may cost before an expansion is given up
 
 
 class SeriesLowering(Lowering):
@@ -305,8 +299,7 @@ class SeriesLowering(Lowering):
 
     def tree(self, function: Callable[..., Any], *args: np.ndarray) -> Any:
         """function(*args) for arrays of scalars, as the pytree that it is, with arrays of Numbers for leaves."""
-        shapes = _shapes(args)
-        closed, result = jax.make_jaxpr(function, return_shape=True)(*shapes)
+        closed, result = jax.make_jaxpr(function, return_shape=True)(*(np.zeros(array.shape) for array in args))
         leaves = [rules.map_elements(lambda x: x.data, leaf) for leaf in self.lower_closed(closed, args)]
         return jax.tree.unflatten(jax.tree.structure(result), leaves)
 
@@ -323,7 +316,11 @@ class SeriesLowering(Lowering):
         return super().lower_equation(equation, args)
 
     def _loop(self, params: dict[str, Any], args: list[np.ndarray]) -> list[np.ndarray]:
-        """A loop as it runs for small h, then polished; of a loop around loops only the last pass is polished."""
+        """A loop as it runs for small h, then polished; of a loop around loops only the last pass is polished.
+
+        If more passes leave the limit h = 0 alone the loop is Newton's: each pass doubles the right orders. A loop that
+        counts would move on: it is left where it ended.
+        """
         tests, bodies = params["cond_nconsts"], params["body_nconsts"]
         test_consts, body_consts, carry = args[:tests], args[tests : tests + bodies], args[tests + bodies :]
 
@@ -338,15 +335,8 @@ class SeriesLowering(Lowering):
         self.polish = polish
         if last is None or not polish:
             return carry
-        return body(last) if outer else self._polish(carry, body)
-
-    def _polish(
-        self, carry: list[np.ndarray], body: Callable[[list[np.ndarray]], list[np.ndarray]]
-    ) -> list[np.ndarray]:
-        """If more passes leave the limit h = 0 alone the loop is Newton's: each pass doubles the right orders.
-
-        A loop that counts would move on: it is left where it ended.
-        """
+        if outer:
+            return body(last)
         polished = carry
         for _ in range(self.builder.terms.bit_length()):
             polished = body(polished)
@@ -368,17 +358,6 @@ def _limits_unchanged(before: np.ndarray, after: np.ndarray) -> bool:
 @lru_cache
 def _contains_loop(jaxpr: Any) -> bool:
     return "while[" in str(jaxpr)
-
-
-def scalar_array(number: Laurent) -> np.ndarray:
-    """A number as the array () that a lowering takes."""
-    array = np.empty((), object)
-    array[()] = FieldValue(F64, number)
-    return array
-
-
-def _shapes(arrays: Sequence[np.ndarray]) -> list[Any]:
-    return [jax.ShapeDtypeStruct(array.shape, float) for array in arrays]  # type: ignore[no-untyped-call]
 
 
 def coefficients_to_order(order: int, evaluate: Callable[[int], Any], exact: bool) -> Any:
@@ -430,7 +409,8 @@ def expand(function: Callable[[Any], Any], order: int, *, exact: bool = False) -
 
     def evaluate(terms: int) -> Any:
         field = LaurentField(terms, exact)
-        return SeriesLowering(field).tree(function, scalar_array(field.h))
+        step: Any = FieldValue(F64, field.h)
+        return SeriesLowering(field).tree(function, rules.pack_values([step], ()))
 
     return coefficients_to_order(order, evaluate, exact)
 
@@ -481,31 +461,26 @@ def flow_series(
     observable: Observable = configuration_and_velocity,
     exact: bool = False,
 ) -> Any:
-    """The motion itself, at t0 + h, as a series in h: (16) to (18) of garcia-naranjo-jimenez.
-
-    Picard's iteration gains one order a pass.
-    """
+    """The motion itself, at t0 + h, as a series in h: (16) to (18) of garcia-naranjo-jimenez."""
 
     def evaluate(terms: int) -> Any:
         field = LaurentField(terms, exact)
         lowering = SeriesLowering(field)
         begin, structure = jax.tree.flatten((state.g, state.xi))
         first = [lowering.constant(leaf) for leaf in begin]
-        time = scalar_array(field.sum(lowering.constant(state.t).item().data, field.h))
+        time = rules.map_elements(lambda t: FieldValue(F64, field.sum(t.data, field.h)), lowering.constant(state.t))
 
         def limit(x: FieldValue) -> FieldValue:
-            a = x.data
-            return FieldValue(F64, field.number(a.start, a.coefficients[: max(0, 1 - a.start)], min(a.end, 1)))
+            return FieldValue(F64, field.number(0, [x.data[0]], 1))
 
         curve = [rules.map_elements(limit, leaf) for leaf in first]
-        shapes = _shapes((time, *first))
 
         def field_at(t: Any, *y: Any) -> Any:
             g, xi = jax.tree.unflatten(structure, y)
             return derivative(system, t, g, xi, None)
 
-        rate = jax.make_jaxpr(field_at)(*shapes)
-        for known in range(2, terms + 1):
+        rate = jax.make_jaxpr(field_at)(*(np.zeros(array.shape) for array in (time, *first)))
+        for known in range(2, terms + 1):  # Picard's iteration gains one order a pass
             slopes = lowering.lower_closed(rate, [time, *curve])
 
             def picard(x: FieldValue, d: FieldValue) -> FieldValue:
@@ -572,7 +547,10 @@ def modified_field(
         for k in range(1, count + 1):
             samples[sign * k] = np.concatenate([shifts[k], run.momentum[k]])
     nodes = np.array(sorted(samples))
-    return np.asarray(np.tensordot(_slope_weights(nodes), np.array([samples[k] for k in nodes]), 1) / h)
+    # of the derivative at 0 of the polynomial through the samples, 0 among them
+    weights = {k: np.prod([j / (j - k) for j in nodes if j not in (0, k)]) / k for k in nodes if k}
+    weights[0] = -sum(1.0 / k for k in nodes if k)
+    return np.asarray(sum(weights[k] * samples[k] for k in nodes) / h)
 
 
 def modified_expansion(
@@ -587,18 +565,7 @@ def modified_expansion(
 ) -> list[np.ndarray]:
     """[f, f_3, f_5, ...], terms of the modified field fitted to steps up to h; [f, f_2, ...] if not both_ways."""
     steps = h * np.cos(np.pi * (np.arange(terms + 2) + 0.5) / (2 * terms + 4))
-    options: dict[str, Any] = {"points": points, "both_ways": both_ways}
-    fields = np.array([modified_field(system, integrator, state, step, **options) for step in steps])
+    fields = np.array([modified_field(system, integrator, state, s, points=points, both_ways=both_ways) for s in steps])
     variable = (steps / h) ** 2 if both_ways else steps / h
     coefficients = np.linalg.solve(np.vander(variable, increasing=True), fields)
     return [c / h ** (2 * k if both_ways else k) for k, c in enumerate(coefficients[:terms])]
-
-
-def _slope_weights(nodes: np.ndarray) -> np.ndarray:
-    """Weights of the derivative at 0 of the polynomial through values at the nodes, 0 among them."""
-    weights = np.zeros(len(nodes))
-    at = [float(np.prod([node - other for other in nodes if other != node])) for node in nodes]
-    zero = int(np.argmax(nodes == 0))
-    for k, node in enumerate(nodes):
-        weights[k] = at[zero] / (at[k] * (0.0 - node)) if node else sum(-1.0 / other for other in nodes if other)
-    return weights

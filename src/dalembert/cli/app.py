@@ -55,8 +55,8 @@ def examples(*lines: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print one object with 17 digits and no NaN."""
-    print(json.dumps(value, allow_nan=False))
+    """Print one object with 17 digits and no NaN; what is neither number, text, list nor table as its text."""
+    print(json.dumps(value, allow_nan=False, default=str))
 
 
 def print_table(
@@ -83,8 +83,8 @@ COMPILING_SECONDS = 2.0
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar on a terminal when there is something to wait for; show nothing elsewhere."""
+def progress(title: str, waiting: str = "compiling") -> Iterator[Callable[..., None] | None]:
+    """Show a bar on a terminal, which takes (done, total, note), and what one is waiting for until it does."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -93,23 +93,17 @@ def progress(title: str) -> Iterator[Callable[[int, int], None] | None]:
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
-        compiling = threading.Timer(COMPILING_SECONDS, bar.update, (task,), {"description": f"{title}: compiling"})
+        compiling = threading.Timer(COMPILING_SECONDS, bar.update, (task,), {"description": f"{title}: {waiting}"})
 
-        def report(done: int, total: int) -> None:
+        def report(done: int, total: int, note: str = "") -> None:
             compiling.cancel()
-            bar.update(task, description=title, completed=done, total=total)
+            bar.update(task, description=f"{title}{note}", completed=done, total=total)
 
         compiling.start()
         try:
             yield report
         finally:
             compiling.cancel()
-
-
-def print_status(text: str) -> None:
-    """Print what is going on, on a terminal only."""
-    if sys.stderr.isatty():
-        print(text, file=sys.stderr)
 
 
 def format_number(value: float | None, form: str = ".3g") -> str:

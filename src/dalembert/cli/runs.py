@@ -1,14 +1,15 @@
-"""The commands on one run: run, show, animate, init, list and demo."""
+"""The commands on one run: run, show, animate, init, list, demo, and studio, a page in the browser."""
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
+import webbrowser
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,14 +20,17 @@ from ..analysis.comparison import seconds_per_step
 from ..errors import InvalidInput, UnknownName, WriteFailure
 from ..integrators import METHODS, DiscreteMoserVeselov, EulerPoincareSuslov, Integrator, RungeKutta
 from ..io.atomic import atomic_path, output_lock
-from ..io.config import OWN_SYSTEM, Job, load_job, model_template, own_system_template, resume_run
+from ..io.config import OWN_SYSTEM, Job, load_job, model_template, own_system_template, read_config, resume_run
 from ..io.dataset import load_run, open_dataset, require_writable, save_run
 from ..mechanics import MechanicalSystem, State, nonholonomy
 from ..models import MODELS, chaplygin_sleigh, rigid_body, suslov
 from ..plotting.runs import plot_comparison, plot_trajectory
 from ..simulation import Crossings, Run, save_interval, simulate, to_json
-from ..studio import film
-from ..studio.requests import frames_of_file, frames_of_run
+from ..studio import export as export_page
+from ..studio import film, open_studio
+from ..studio.catalogue import start
+from ..studio.presentation import show as present
+from ..studio.requests import MAX_SECONDS, MAX_STEPS, StudioInput, frames_of_file, frames_of_run
 from .app import (
     ConfigArgument,
     ForceOption,
@@ -38,7 +42,6 @@ from .app import (
     format_number,
     make_folder,
     print_json,
-    print_status,
     print_table,
     progress,
     require_picture,
@@ -136,9 +139,7 @@ def _event_report(found: Crossings) -> dict[str, Any]:
         "count": len(found),
         "suspects": int(np.sum(found.suspects)),
         "time": np.asarray(found.t).tolist(),
-        "step": np.asarray(found.step).tolist(),
-        "theta": np.asarray(found.theta).tolist(),
-        "direction": np.asarray(found.direction).tolist(),
+        **{key: np.asarray(getattr(found, key)).tolist() for key in ("step", "theta", "direction")},
         "configuration": [to_json(jax.tree.map(lambda leaf: leaf[k], found.g)) for k in range(len(found))],
         "angles": [to_json(row) for row in found.record.angles],
         "velocity": [to_json(row) for row in found.xi],
@@ -236,7 +237,7 @@ def show(
         print(f"dalembert: {file} is damaged, its numbers may be wrong: {data.attrs['damage']}", file=sys.stderr)
     if plot is not None:
         require_picture(plot)
-        with atomic_path(plot) as temporary:
+        with atomic_path(plot) as temporary, progress(f"drawing {plot}"):
             plot_trajectory(load_run(file, unchecked=force), temporary)
     if config:
         if "config" not in data.attrs:
@@ -246,7 +247,18 @@ def show(
     if csv is not None:
         _print_csv(data, file, [name.strip() for name in csv.split(",")])
         return
-    columns = _describe_columns(data)
+    columns = {
+        str(name): {
+            "shape": list(column.shape),
+            "dimensions": list(map(str, column.dims)),
+            "unit": column.attrs.get("units"),
+            "what": column.attrs.get("long_name"),
+            "min": to_json(column.min()),
+            "max": to_json(column.max()),
+        }
+        for name, column in data.variables.items()
+        if column.dtype.kind in "iuf"
+    }
     if as_json:
         attributes = {key: value.item() if hasattr(value, "item") else value for key, value in data.attrs.items()}
         print_json({"file": str(file), "attributes": attributes, "columns": columns})
@@ -272,7 +284,7 @@ def _show_configuration(file: Path, as_json: bool) -> None:
         "constraints": system.constraints,
         "holonomic": system.holonomic_constraints,
     }
-    with job.locate_errors():
+    with job.locate_errors(), progress(f"{job.names['system']}: brackets of its constraint"):
         try:
             found = nonholonomy(system, job.state.g, t=float(job.state.t))
         except InvalidInput as fault:  # not linear in the velocity: brackets say nothing of it
@@ -285,22 +297,6 @@ def _show_configuration(file: Path, as_json: bool) -> None:
     for key, value in result.items():
         if value is not None:
             print(f"{key:12} {value}")
-
-
-def _describe_columns(data: Any) -> dict[str, dict[str, Any]]:
-    """Shape, unit and range of every column."""
-    return {
-        str(name): {
-            "shape": list(column.shape),
-            "dimensions": list(map(str, column.dims)),
-            "unit": column.attrs.get("units"),
-            "what": column.attrs.get("long_name"),
-            "min": to_json(column.min()),
-            "max": to_json(column.max()),
-        }
-        for name, column in data.variables.items()
-        if column.dtype.kind in "iuf"
-    }
 
 
 def _print_csv(data: Any, file: Path, names: list[str]) -> None:
@@ -360,8 +356,7 @@ def animate(
     print(f"wrote {path}: {frames} frames{hint}")
 
 
-def _complete() -> list[str]:
-    return [*MODELS, OWN_SYSTEM]
+INIT_HELP = "A system of `dalembert list systems`, or own."
 
 
 @app.command(
@@ -372,9 +367,7 @@ def _complete() -> list[str]:
     )
 )
 def init(
-    name: Annotated[
-        str, typer.Argument(help="A system of `dalembert list systems`, or own.", autocompletion=_complete)
-    ],
+    name: Annotated[str, typer.Argument(help=INIT_HELP, autocompletion=lambda: [*MODELS, OWN_SYSTEM])],
     out: Annotated[Path | None, typer.Option(help="The file to write. Default: NAME.toml.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     as_json: JsonOption = False,
@@ -430,11 +423,7 @@ def list_names(
     else:
         raise UnknownName("list", what, LISTS)
     if as_json:
-        kinds = (str, int, float, list, tuple, type(None))
-        options = {
-            name: {k: v if isinstance(v, kinds) else str(v) for k, v in o.items()} for name, (_, o) in entries.items()
-        }
-        print_json({name: {"summary": text, "parameters": options[name]} for name, (text, _) in entries.items()})
+        print_json({name: {"summary": text, "parameters": options} for name, (text, options) in entries.items()})
         return
     columns = ("name", "what it is", "parameters" if what == "systems" else "options")
     rows = [(name, text, "\n".join(f"{k} = {v}" for k, v in o.items())) for name, (text, o) in entries.items()]
@@ -444,8 +433,7 @@ def list_names(
 TIMED_STEPS = 100_000
 
 
-@dataclass(frozen=True)
-class DemoScene:
+class DemoScene(NamedTuple):
     """One system of the demonstration with the step both methods take."""
 
     name: str
@@ -457,47 +445,30 @@ class DemoScene:
     steps: int
 
 
-@dataclass(frozen=True)
-class DemoRow:
-    """One line of the table."""
-
-    system: str
-    method: str
-    step: float
-    steps: int
-    energy: float | None
-    constraint: float | None
-    group: float | None
-    nanoseconds: float
-
-
 def demo_scenes() -> list[DemoScene]:
     """Suslov's body, Chaplygin's sleigh and a free rigid body."""
     disc = suslov([[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]])
     sleigh = chaplygin_sleigh(mass=1.0, inertia=1.0, a=0.3, b=0.0)
-    body = rigid_body([0.6, 0.8, 1.0])
-    start, push, spin = (
-        disc.state(momentum=[30, 20]),
-        sleigh.state(xi=[1.5, -3, 0]),
-        body.state(momentum=[1.8, 0.4, -0.9]),
-    )
+    body, reduced = rigid_body([0.6, 0.8, 1.0]), EulerPoincareSuslov()
+    spin = body.state(momentum=[1.8, 0.4, -0.9])
     return [
-        DemoScene("suslov", "Suslov body", disc, start, EulerPoincareSuslov(), 0.01, 1000),
-        DemoScene("sleigh", "Chaplygin sleigh", sleigh, push, EulerPoincareSuslov(), 0.05, 160),
+        DemoScene("suslov", "Suslov body", disc, disc.state(momentum=[30, 20]), reduced, 0.01, 1000),
+        DemoScene("sleigh", "Chaplygin sleigh", sleigh, sleigh.state(xi=[1.5, -3, 0]), reduced, 0.05, 160),
         DemoScene("rigid-body", "Free rigid body", body, spin, DiscreteMoserVeselov(), 0.2, 5000),
     ]
 
 
-def run_demo_scene(scene: DemoScene) -> tuple[dict[str, Run], list[DemoRow]]:
+def run_demo_scene(scene: DemoScene) -> tuple[dict[str, Run], list[dict[str, Any]]]:
     """Run both methods on one scene, and measure the time that a step takes."""
     runs, rows = {}, []
     for integrator in (scene.geometric, RungeKutta()):
         run = simulate(scene.system, integrator, scene.state, step=scene.step, steps=scene.steps).check()
         seconds = seconds_per_step(scene.system, integrator, scene.state, scene.step, count=TIMED_STEPS) or 0.0
         summary = run.summary()
-        figures = (summary.energy_error, summary.constraint, summary.group, 1e9 * seconds)
+        row = {"system": scene.title, "method": summary.method, "step": scene.step, "steps": scene.steps}
+        figures = {"energy": summary.energy_error, "constraint": summary.constraint, "group": summary.group}
         runs[integrator.name] = run
-        rows.append(DemoRow(scene.title, summary.method, scene.step, scene.steps, *figures))
+        rows.append(row | figures | {"nanoseconds": 1e9 * seconds})
     return runs, rows
 
 
@@ -507,21 +478,85 @@ def demo(
 ) -> None:
     """Run three systems, each with a geometric method beside Runge-Kutta at the same step: a table, and figures."""
     make_folder(out)
-    rows: list[DemoRow] = []
+    rows: list[dict[str, Any]] = []
     figures = []
     for scene in demo_scenes():
-        print_status(f"simulating the {scene.title} ...")
-        runs, measured = run_demo_scene(scene)
+        with progress(f"the {scene.title}", "compiling and running"):
+            runs, measured = run_demo_scene(scene)
         rows += measured
         figures.append(out / f"{scene.name}.png")
         plot_comparison(runs, title=f"{scene.title}, step {scene.step}", path=figures[-1])
     if as_json:
-        print_json({"rows": [asdict(row) for row in rows], "figures": [str(path) for path in figures]})
+        print_json({"rows": rows, "figures": [str(path) for path in figures]})
         return
     columns = ("step", "steps", "energy error", "constraint residual", "distance from group", "ns per step")
     lines = []
     for row in rows:
-        numbers = map(format_number, (row.energy, row.constraint, row.group, row.nanoseconds))
-        lines.append((row.system, row.method, f"{row.step:g}", str(row.steps), *numbers))
+        numbers = [format_number(row[name]) for name in ("energy", "constraint", "group", "nanoseconds")]
+        lines.append((row["system"], row["method"], f"{row['step']:g}", str(row["steps"]), *numbers))
     print_table("Geometric methods beside classical Runge-Kutta, same step", ("system", "method"), columns, lines)
     print("figures: " + ", ".join(str(path) for path in figures))
+
+
+HOST_HELP = "The address to listen on. Other machines see the page only if this is not loopback."
+EXPORT_HELP = "Serve nothing: write this folder's index.html, a page that plays offline."
+
+
+@app.command(
+    epilog=examples(
+        "dalembert studio",
+        "dalembert studio examples/sleigh.toml",
+        "dalembert studio sleigh.nc --no-browser",
+        "dalembert studio examples/sleigh.toml --export page   (plays offline: open page/index.html)",
+    )
+)
+def studio(
+    file: Annotated[
+        Path | None, typer.Argument(help="A configuration to start from, or a .nc file to look at.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="The port. Default: 8314, or the next that is free.")] = None,
+    host: Annotated[str, typer.Option(help=HOST_HELP)] = "127.0.0.1",
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")] = False,
+    max_steps: Annotated[int, typer.Option(help="The most steps that a run on the page may have.")] = MAX_STEPS,
+    max_seconds: Annotated[
+        float, typer.Option(help="The most processor time that the page may ask for.")
+    ] = MAX_SECONDS,
+    export: Annotated[Path | None, typer.Option(help=EXPORT_HELP)] = None,
+) -> None:
+    """See the motion in the browser: pick a system and a method, move a slider, watch what is kept.
+
+    The page is served on this machine alone and runs no code but dalembert's. Ctrl-C ends it.
+    """
+    given = _studio_input(file, max_steps, max_seconds)
+    if export is not None:
+        path = export_page(present(start(given), given), export)
+        print(f"wrote {path}: open it in a browser, it plays offline")
+        return
+    with open_studio(host, port, given) as server:
+        print(f"dalembert studio at {server.url}  (Ctrl-C ends it)", flush=True)
+        if not server.is_loopback:
+            print("It listens beyond this machine: whoever reaches it can run simulations here.", flush=True)
+        server.prepare()
+        if not no_browser:
+            threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            print("\ndalembert studio: ended")
+
+
+def _studio_input(file: Path | None, max_steps: int, max_seconds: float) -> StudioInput:
+    """What the page starts from, checked before anything is served."""
+    if max_steps < 1 or not 1 <= max_seconds <= 86_400:
+        given = f"--max-steps is {max_steps} and --max-seconds {max_seconds}"
+        raise InvalidInput(f"{given}; allowed: a whole number of at least 1, and 1 to 86400")
+    limits: dict[str, Any] = {"max_steps": max_steps, "max_seconds": max_seconds}
+    if file is None:
+        return StudioInput(**limits)
+    if file.suffix == ".toml":
+        load_job(file)
+        return StudioInput(read_config(file), file.parent, **limits)
+    if file.suffix in (".nc", ".zarr"):
+        frames_of_file(file, 2)
+        return StudioInput(None, file.parent, file, **limits)
+    raise InvalidInput(f"{file} is neither a configuration (.toml) nor a data file (.nc, .zarr)")

@@ -34,7 +34,6 @@ from .app import (
     format_number,
     make_folder,
     print_json,
-    print_status,
     print_table,
     progress,
     require_picture,
@@ -48,10 +47,6 @@ EXHIBIT_HELP = "A figure or table, a paper, or all: see `list papers`."
 METHOD_HELP = "NAME, NAME:option=value,.. or all; repeatable. Default: the file's own beside Runge-Kutta."
 
 
-def _complete() -> list[str]:
-    return [*METHODS, "all"]
-
-
 @app.command(
     epilog=examples(
         "dalembert compare examples/suslov.toml",
@@ -62,7 +57,9 @@ def _complete() -> list[str]:
 )
 def compare(
     config: ConfigArgument,
-    method: Annotated[list[str] | None, typer.Option(help=METHOD_HELP, autocompletion=_complete)] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help=METHOD_HELP, autocompletion=lambda: [*METHODS, "all"])
+    ] = None,
     step: Annotated[list[float] | None, typer.Option(help="A step size; repeatable. Default: the file's.")] = None,
     plot: PlotOption = None,
     as_json: JsonOption = False,
@@ -162,9 +159,9 @@ def convergence(
     if draw:
         plot = make_folder(Path("out")) / f"{config.stem}-convergence.png" if plot is None else plot
         require_picture(plot)
-    print_status(f"{job.names['system']}: {levels} steps from {job.run['step']:g} ...")
+    title = f"{job.names['system']}, {levels} steps from {job.run['step']:g}"
     try:
-        with job.locate_errors():
+        with job.locate_errors(), progress(title, "compiling and running"):
             found = study_convergence(job, levels=levels, local=local, richardson=richardson)
     except NumericalFailure as failure:
         print(f"dalembert: {failure}", file=sys.stderr)
@@ -297,17 +294,9 @@ def sweep_plot(
 @contextmanager
 def _sweep_progress(title: str) -> Iterator[SweepProgress]:
     """Show a bar with rate and time left on a terminal, a line now and then elsewhere."""
-    if not sys.stderr.isatty():
-        yield _progress_lines(title)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    counts = TextColumn("{task.completed:.0f}/{task.total:.0f}  {task.fields[rate]}")
-    columns = (TextColumn(title), BarColumn(), counts, TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=1, rate="")
-        yield lambda done, total, rate: bar.update(task, completed=done, total=total, rate=f"{rate:.3g}/s")
+    with progress(title) as bar:
+        lines = _progress_lines(title)
+        yield lines if bar is None else lambda done, total, rate: bar(done, total, f" {done}/{total} {rate:.3g}/s")
 
 
 def _progress_lines(title: str) -> SweepProgress:

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Callable
 
-from .base import Euclidean, Group, MatrixGroup, Product
+from .base import Cayley, Euclidean, Exponential, Group, MatrixGroup, Product, Retraction
 from .coordinates import AlgebraAxis, euler_angles, quaternions
-from .retractions import Cayley, Exponential, Retraction
 from .se import SE, SE2, SE3, Motions, SEn
 from .so import SO, SO2, SO3, Rotations, SOn, unit_quaternion
 

@@ -1,5 +1,7 @@
 """What a Lie group is: `Group`, whose defaults need only `hat` and `vee`; matrix groups of one's own; R^n; products.
 
+Retractions are maps tau from the algebra to the group with tau(0) = e, dtau(0) = 1 and tau(-xi) = tau(xi)^-1.
+
 A group answers for itself what others want to know of it: the axes of its velocities, the coordinates in which people
 give its elements, the variables for series, the picture that shows a motion on it. No other package asks for its class.
 """
@@ -19,10 +21,10 @@ import numpy as np
 from jax import Array
 
 from ..errors import InvalidInput, UnknownName
-from ..numerics import TOLERANCE, array, is_traced, normalised, parse, solve
+from ..numerics import TOLERANCE, array, is_traced, normalised, parse, solve, vector
 from ..numerics.types import Angles, Covector, Element, LinearMap, Matrix, Number, Velocity
-from .coordinates import EULER, PATHS, AlgebraAxis, Numbers, numbers
-from .functions import exponential, frobenius
+from .coordinates import EULER, PATHS, AlgebraAxis, Numbers
+from .functions import cosc, exponential, frobenius, sinc
 
 UNROLLED = 6
 MAX_DIMENSION = 64  # of an algebra whose dimension is found by trial
@@ -307,7 +309,7 @@ class MatrixGroup(Group):
             raise InvalidInput(f"a configuration in {self} needs one of log, matrix; given {', '.join(given)}")
         if "matrix" in given:
             return jnp.asarray(self.element(given["matrix"]))
-        return jnp.asarray(self.exp(array(numbers("log", given["log"], self.dim))))
+        return jnp.asarray(self.exp(vector(given["log"], self.dim, "log")))
 
     def describe(self, g: Matrix, angles: Any = (), convention: str = "") -> Any:
         return {"matrix": np.asarray(g).tolist()}
@@ -356,26 +358,23 @@ class Euclidean(Group):
     def exp(self, xi: Velocity) -> Velocity:
         return xi
 
-    def principal_log(self, g: Velocity) -> Velocity:
+    cayley = exp
+
+    def normalise(self, g: Velocity) -> Velocity:
         return g
 
-    def cayley(self, xi: Velocity) -> Velocity:
-        return xi
-
-    def principal_cayley_inverse(self, g: Velocity) -> Velocity:
-        return g
+    principal_log = principal_cayley_inverse = normalise
 
     def Ad(self, g: Velocity, xi: Velocity) -> Velocity:
         return xi
+
+    tangent = Ad
 
     def ad(self, xi: Velocity, eta: Velocity) -> Velocity:
         return jnp.zeros_like(eta)
 
     def velocity(self, g: Velocity, dg: Velocity) -> Velocity:
         return dg
-
-    def tangent(self, g: Velocity, xi: Velocity) -> Velocity:
-        return xi
 
     def dexp(self, xi: Velocity, eta: Velocity) -> Velocity:
         return eta
@@ -393,9 +392,6 @@ class Euclidean(Group):
 
     def distance(self, g: Velocity) -> Number:
         return jnp.zeros(())
-
-    def normalise(self, g: Velocity) -> Velocity:
-        return g
 
 
 Tuple = tuple[Any, ...]
@@ -450,10 +446,8 @@ class Product(Group):
         """What each factor makes of its share of the arguments."""
         return tuple(method(*share) for share in zip(self.groups, *arguments, strict=True))
 
-    def identity(self) -> Tuple:
-        return self._points(lambda group: group.identity())
-
-    compose, inverse, matrix = _pointwise("compose"), _pointwise("inverse"), _pointwise("matrix")
+    identity, matrix = _pointwise("identity"), _pointwise("matrix")
+    compose, inverse = _pointwise("compose"), _pointwise("inverse")
     hat, exp, cayley = _pointwise("hat"), _pointwise("exp"), _pointwise("cayley")
     tangent, normalise = _pointwise("tangent"), _pointwise("normalise")
     series_start, series_rate = _pointwise("series_start"), _pointwise("series_rate")
@@ -587,23 +581,126 @@ def _square_root(matrix: Matrix) -> Matrix:
     return root
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _log(group: Group, g: Element) -> Velocity:
-    return group.principal_log(g)
+def _inverse_map(value: str, derivative: str) -> Callable[[Group, Element], Velocity]:
+    """The method `value` of a group, differentiated by its `derivative` d^L tau^-1."""
+
+    @partial(jax.custom_jvp, nondiff_argnums=(0,))
+    def inverse(group: Group, g: Element) -> Velocity:
+        found: Velocity = getattr(group, value)(g)
+        return found
+
+    @inverse.defjvp
+    def _(group: Group, primals: tuple[Element], tangents: tuple[Element]) -> tuple[Velocity, Velocity]:
+        xi = inverse(group, *primals)
+        return xi, getattr(group, derivative)(xi, group.velocity(*primals, *tangents))
+
+    return inverse
 
 
-@_log.defjvp
-def _log_jvp(group: Group, primals: tuple[Element], tangents: tuple[Element]) -> tuple[Velocity, Velocity]:
-    xi = _log(group, *primals)
-    return xi, group.dexp_inverse(xi, group.velocity(*primals, *tangents))
+_log = _inverse_map("principal_log", "dexp_inverse")
+_cayley_inverse = _inverse_map("principal_cayley_inverse", "dcayley_inverse")
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _cayley_inverse(group: Group, g: Element) -> Velocity:
-    return group.principal_cayley_inverse(g)
+@dataclass(frozen=True)
+class Retraction(abc.ABC):
+    """A retraction with its logarithmic derivatives; a new one needs `tau` and `inverse`, the rest are definitions.
+
+    Since tau(-xi) = tau(xi)^-1, the right derivative at xi is the left derivative at -xi. Retractions are values, as
+    groups are, and static in JAX's trees.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        jax.tree_util.register_static(cls)
+
+    @abc.abstractmethod
+    def tau(self, group: Group, xi: Velocity) -> Element:
+        """tau(xi), with tau(0) = e, dtau(0) = 1 and tau(-xi) = tau(xi)^-1."""
+
+    @abc.abstractmethod
+    def inverse(self, group: Group, g: Element) -> Velocity:
+        """tau^-1(g)."""
+
+    def rodrigues(self, x: Number) -> tuple[Array, Array] | None:
+        """(a, b) with tau(w) = 1 + a hat(w) + b hat(w)^2 on SO(3), functions of x = |w|^2; None if not known."""
+        return None
+
+    def mean(self, group: Group, xi: Velocity) -> Velocity | None:
+        """c with (d^L tau_xi + d^R tau_xi)/2 = 1/c coordinate by coordinate, where that holds, else None."""
+        return None
+
+    def left(self, group: Group, xi: Velocity, eta: Velocity) -> Velocity:
+        """d^L tau_xi(eta) = tau(xi)^-1 d/dt tau(xi + t eta) at t = 0."""
+        return group.velocity(*jax.jvp(partial(self.tau, group), (xi,), (eta,)))
+
+    def left_inverse(self, group: Group, xi: Velocity, eta: Velocity) -> Velocity:
+        """The inverse of `left` in eta."""
+        return solve_linear(partial(self.left, group, xi), eta)
+
+    def right(self, group: Group, xi: Velocity, eta: Velocity) -> Velocity:
+        """d^R tau_xi(eta) = d/dt tau(xi + t eta) tau(xi)^-1 at t = 0, which is Ad_tau(xi) d^L tau_xi(eta)."""
+        return self.left(group, -xi, eta)
+
+    def right_inverse(self, group: Group, xi: Velocity, eta: Velocity) -> Velocity:
+        """The inverse of `right` in eta."""
+        return self.left_inverse(group, -xi, eta)
+
+    def left_star(self, group: Group, xi: Velocity, mu: Covector) -> Covector:
+        """<left_star mu, eta> = <mu, left eta>."""
+        return transpose(partial(self.left, group, xi), mu)
+
+    def right_star(self, group: Group, xi: Velocity, mu: Covector) -> Covector:
+        """<right_star mu, eta> = <mu, right eta>."""
+        return self.left_star(group, -xi, mu)
+
+    def left_inverse_star(self, group: Group, xi: Velocity, mu: Covector) -> Covector:
+        """<left_inverse_star mu, eta> = <mu, left_inverse eta>."""
+        return transpose(partial(self.left_inverse, group, xi), mu)
+
+    def right_inverse_star(self, group: Group, xi: Velocity, mu: Covector) -> Covector:
+        """<right_inverse_star mu, eta> = <mu, right_inverse eta>."""
+        return self.left_inverse_star(group, -xi, mu)
 
 
-@_cayley_inverse.defjvp
-def _cayley_inverse_jvp(group: Group, primals: tuple[Element], tangents: tuple[Element]) -> tuple[Velocity, Velocity]:
-    xi = _cayley_inverse(group, *primals)
-    return xi, group.dcayley_inverse(xi, group.velocity(*primals, *tangents))
+@dataclass(frozen=True)
+class Exponential(Retraction):
+    """tau = exp, with tau^-1 = log on rotations by less than pi."""
+
+    def tau(self, group: Group, xi: Velocity) -> Element:
+        return group.exp(xi)
+
+    def inverse(self, group: Group, g: Element) -> Velocity:
+        return group.log(g)
+
+    def rodrigues(self, x: Number) -> tuple[Array, Array]:
+        return sinc(x), cosc(x)
+
+    def left(self, group: Group, xi: Velocity, eta: Velocity) -> Velocity:
+        return group.dexp(xi, eta)
+
+    def left_inverse(self, group: Group, xi: Velocity, eta: Velocity) -> Velocity:
+        return group.dexp_inverse(xi, eta)
+
+
+@dataclass(frozen=True)
+class Cayley(Retraction):
+    """tau(xi) = (1 - xi/2)^-1 (1 + xi/2) in the defining representation, addition on R^n."""
+
+    def tau(self, group: Group, xi: Velocity) -> Element:
+        return group.cayley(xi)
+
+    def inverse(self, group: Group, g: Element) -> Velocity:
+        return group.cayley_inverse(g)
+
+    def rodrigues(self, x: Number) -> tuple[Array, Array]:
+        scale = 1.0 / (1.0 + 0.25 * x)
+        return scale, 0.5 * scale
+
+    def mean(self, group: Group, xi: Velocity) -> Velocity | None:
+        return group.mean_dcayley(xi)
+
+    def left(self, group: Group, xi: Velocity, eta: Velocity) -> Velocity:
+        return group.dcayley(xi, eta)
+
+    def left_inverse(self, group: Group, xi: Velocity, eta: Velocity) -> Velocity:
+        return group.dcayley_inverse(xi, eta)

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnknownName
+from ..numerics import finite, vector
 
 Numbers = NDArray[np.float64]
 
@@ -34,19 +35,30 @@ class AlgebraAxis(NamedTuple):
     force: str = "J [q]-1"
 
 
-def rotation_matrix(kind: str, given: Mapping[str, Any]) -> Any:
-    """The rotation matrix of one named coordinate in a table."""
+def read_rotation(given: Mapping[str, Any], size: int, group: str, others: tuple[str, ...] = ()) -> Any:
+    """The rotation matrix of a table, which may have `others` beside it; without those it may not be left out."""
     from scipy.spatial.transform import Rotation
 
+    named = ROTATIONS.get(size, ("matrix",))
+    allowed = (*named, *others, *MODIFIERS.get(size, ()))
+    for key in given:
+        if key not in allowed:
+            raise UnknownName(f"coordinate of {group}", key, allowed)
+    chosen = [key for key in named if key in given]
+    if len(chosen) > 1 or (not chosen and not others):
+        raise InvalidInput(f"a configuration in {group} needs one of {', '.join(named)}; given {', '.join(given)}")
+    if not chosen:
+        return np.eye(size)
+    (kind,) = chosen
     degrees = given.get("degrees", False)
     if not isinstance(degrees, bool):
         raise InvalidInput(f"degrees is {degrees!r}; allowed: true or false")
     if kind == "matrix":
         return given["matrix"]
     if kind == "angle":
-        angle = numbers("angle", [given["angle"]], 1)[0] * (np.pi / 180 if degrees else 1.0)
+        angle = finite("angle", given["angle"]) * (np.pi / 180 if degrees else 1.0)
         return [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
-    values = numbers(kind, given[kind], 4 if kind == "quaternion" else 3)
+    values = np.asarray(vector(given[kind], 4 if kind == "quaternion" else 3, kind))
     if kind == "quaternion":
         norm = np.linalg.norm(values)
         if not abs(norm - 1) < 1e-4:
@@ -69,15 +81,16 @@ def require_convention(name: Any) -> str:
     return str(name)
 
 
-def numbers(what: str, values: Any, size: int) -> Numbers:
-    """`values` as so many finite numbers, or a clear error."""
-    try:
-        array = np.asarray(values, float)
-    except (TypeError, ValueError):
-        array = np.array(np.nan)
-    if array.shape != (size,) or not np.all(np.isfinite(array)):
-        raise InvalidInput(f"{what} is {values!r}; allowed: {size} finite number{'s' if size > 1 else ''}")
-    return array
+def quaternion_square(m: Any) -> list[list[Any]]:
+    """The rows of 4 q q^T, of the quaternion q of a rotation matrix m."""
+    (xx, yy, zz), (x, y, z) = (m[0, 0], m[1, 1], m[2, 2]), (m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1])
+    xy, xz, yz = m[0, 1] + m[1, 0], m[0, 2] + m[2, 0], m[1, 2] + m[2, 1]
+    return [
+        [1.0 + xx + yy + zz, x, y, z],
+        [x, 1.0 + xx - yy - zz, xy, xz],
+        [y, xy, 1.0 - xx + yy - zz, yz],
+        [z, xz, yz, 1.0 - xx - yy + zz],
+    ]
 
 
 def quaternions(matrices: Numbers) -> Numbers:
@@ -85,15 +98,7 @@ def quaternions(matrices: Numbers) -> Numbers:
 
     Each is the row of 4 q q^T with the largest diagonal entry, which suffers no cancellation (Shepperd 1978).
     """
-    m = np.moveaxis(matrices, (-2, -1), (0, 1))
-    (xx, yy, zz), skew = (m[0, 0], m[1, 1], m[2, 2]), (m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1])
-    xy, xz, yz = m[0, 1] + m[1, 0], m[0, 2] + m[2, 0], m[1, 2] + m[2, 1]
-    rows = np.array([
-        [1 + xx + yy + zz, *skew],
-        [skew[0], 1 + xx - yy - zz, xy, xz],
-        [skew[1], xy, 1 - xx + yy - zz, yz],
-        [skew[2], xz, yz, 1 - xx - yy + zz],
-    ])  # fmt: skip
+    rows = np.array(quaternion_square(np.moveaxis(matrices, (-2, -1), (0, 1))))
     largest = np.argmax(np.einsum("ii...->i...", rows), axis=0)
     q = np.moveaxis(np.take_along_axis(rows, largest[None, None], axis=0)[0], 0, -1)
     q = q / np.linalg.norm(q, axis=-1, keepdims=True)

@@ -37,14 +37,18 @@ def _derivative(coefficients: list[Fraction]) -> list[Fraction]:
     return [k * c for k, c in enumerate(coefficients)][1:]
 
 
-def _even(coefficients: list[Fraction], closed: Callable[[Array], Array], x: AnyShape) -> AnyShape:
-    """The polynomial for x < CUT^2, the closed form elsewhere."""
-    small = x < CUT**2
-    inside = jnp.where(small, x, 0.0)
-    series = jnp.full_like(inside, float(coefficients[-1]))
-    for c in reversed(coefficients[:-1]):
-        series = series * inside + float(c)
-    return jnp.where(small, series, closed(jnp.where(small, CUT**2, x)))
+def _even(coefficients: list[Fraction], closed: Callable[[Array], Array]) -> Callable[[AnyShape], AnyShape]:
+    """The function that is the polynomial for x < CUT^2 and the closed form elsewhere."""
+
+    def value(x: AnyShape) -> AnyShape:
+        small = x < CUT**2
+        inside = jnp.where(small, x, 0.0)
+        series = jnp.full_like(inside, float(coefficients[-1]))
+        for c in reversed(coefficients[:-1]):
+            series = series * inside + float(c)
+        return jnp.where(small, series, closed(jnp.where(small, CUT**2, x)))
+
+    return value
 
 
 _SINC = _significant([Fraction((-1) ** k, factorial(2 * k + 1)) for k in range(_TERMS)])
@@ -79,40 +83,20 @@ def _d_cotc_closed(x: AnyShape) -> AnyShape:
     return (0.125 / (sine * sine) - 0.5 * half * jnp.cos(half) / (sine * x) - _cotc_closed(x)) / x
 
 
-def sinc(x: AnyShape) -> AnyShape:
-    """sin t / t."""
-    return _even(_SINC, _sinc_closed, x)
-
-
-def cosc(x: AnyShape) -> AnyShape:
-    """(1 - cos t) / t^2."""
-    return _even(_COSC, _cosc_closed, x)
-
-
-def sinc1(x: AnyShape) -> AnyShape:
-    """(t - sin t) / t^3."""
-    return _even(_SINC1, _sinc1_closed, x)
-
-
-def cotc(x: AnyShape) -> AnyShape:
-    """(1 - (t/2) cot(t/2)) / t^2, the coefficient of ad^2 in the inverse of dexp; its pole is t = 2 pi."""
-    return _even(_COTC, _cotc_closed, x)
-
-
-def d_cosc(x: AnyShape) -> AnyShape:
-    """Derivative of `cosc` in x."""
-    return _even(_derivative(_COSC), lambda x: (0.5 * _sinc_closed(x) - _cosc_closed(x)) / x, x)
-
-
-def d_sinc1(x: AnyShape) -> AnyShape:
-    """Derivative of `sinc1` in x."""
-    return _even(_derivative(_SINC1), lambda x: 0.5 * (_cosc_closed(x) - 3.0 * _sinc1_closed(x)) / x, x)
-
-
-def d_cotc(x: AnyShape) -> AnyShape:
-    """Derivative of `cotc` in x."""
-    return _even(_derivative(_COTC), _d_cotc_closed, x)
-
+sinc = _even(_SINC, _sinc_closed)
+"""sin t / t."""
+cosc = _even(_COSC, _cosc_closed)
+"""(1 - cos t) / t^2."""
+sinc1 = _even(_SINC1, _sinc1_closed)
+"""(t - sin t) / t^3."""
+cotc = _even(_COTC, _cotc_closed)
+"""(1 - (t/2) cot(t/2)) / t^2, the coefficient of ad^2 in the inverse of dexp; its pole is t = 2 pi."""
+d_cosc = _even(_derivative(_COSC), lambda x: (0.5 * _sinc_closed(x) - _cosc_closed(x)) / x)
+"""Derivative of `cosc` in x."""
+d_sinc1 = _even(_derivative(_SINC1), lambda x: 0.5 * (_cosc_closed(x) - 3.0 * _sinc1_closed(x)) / x)
+"""Derivative of `sinc1` in x."""
+d_cotc = _even(_derivative(_COTC), _d_cotc_closed)
+"""Derivative of `cotc` in x."""
 
 DEGREE = 20
 BLOCK = 5

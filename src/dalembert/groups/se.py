@@ -12,10 +12,10 @@ import numpy as np
 from jax import Array
 
 from ..errors import InvalidInput
-from ..numerics import TOLERANCE, is_traced, normalised, parse, require_rotation
+from ..numerics import TOLERANCE, is_traced, normalised, parse, require_rotation, vector
 from ..numerics.types import Angles, BorderedMatrix, Covector, FourVector, Matrix, Number, Scalar, Vector, Velocity
 from .base import Group, MatrixGroup
-from .coordinates import EULER, AlgebraAxis, Numbers, numbers
+from .coordinates import EULER, AlgebraAxis, Numbers, read_rotation
 from .functions import cosc, cotc, d_cosc, d_cotc, d_sinc1, exponential, sinc1
 from .so import SO2, SO3, Rotations, SOn, turn
 
@@ -160,7 +160,12 @@ class Motions(MatrixGroup):
 
     def element(self, value: Any) -> Matrix:
         matrix = parse(value, str(self), {(self.side, self.side): "a matrix [[R, x], [0, 1]]"})
-        require_motion(matrix, str(self))
+        if not is_traced(matrix):
+            given = np.asarray(matrix)
+            require_rotation(given[:-1, :-1], str(self))
+            if np.abs(given[-1] - np.eye(self.side)[-1]).max() > TOLERANCE:
+                last = given[-1].tolist()
+                raise InvalidInput(f"the last row of an element of {self} must be (0, ..., 0, 1), but it is {last}")
         return normalised(self, matrix)
 
     def distance(self, g: Matrix) -> Number:
@@ -177,8 +182,8 @@ class Motions(MatrixGroup):
     def from_table(self, given: Mapping[str, Any]) -> Matrix:
         """From a rotation, as SO(n) takes it, and a position; either may be left out."""
         matrix = np.eye(self.side)
-        matrix[:-1, :-1] = self.rotations.read_rotation(given, self, ("position",))
-        matrix[:-1, -1] = numbers("position", given.get("position", [0.0] * self.size), self.size)
+        matrix[:-1, :-1] = self.rotations.element(read_rotation(given, self.size, str(self), ("position",)))
+        matrix[:-1, -1] = vector(given.get("position", [0.0] * self.size), self.size, "position")
         return self.element(matrix)
 
     def describe(self, g: Any, angles: Any = (), convention: str = "") -> dict[str, Any]:
@@ -196,24 +201,11 @@ class Motions(MatrixGroup):
         return self.rotations.path(kind, values[..., :n, :n], angles, convention)
 
 
-def require_motion(matrix: Matrix, group: str) -> None:
-    """Refuse a matrix that is not [[R, x], [0, 1]] with a rotation R within 1e-8."""
-    if is_traced(matrix):
-        return
-    given = np.asarray(matrix)
-    require_rotation(given[:-1, :-1], group)
-    last = given[-1]
-    if np.abs(last - np.eye(len(last))[-1]).max() > TOLERANCE:
-        raise InvalidInput(f"the last row of an element of {group} must be (0, ..., 0, 1), but it is {last.tolist()}")
-
-
 @dataclass(frozen=True)
 class SE2(Motions):
     """3 x 3 matrices [[R, x], [0, 1]]; algebra coordinates (omega, v1, v2)."""
 
-    @property
-    def rotations(self) -> SO2:
-        return SO2()
+    rotations = SO2()
 
     def dexp(self, xi: Velocity, eta: Velocity) -> Velocity:
         """1 - (1 - cos t)/t^2 ad + (t - sin t)/t^3 ad^2, since ad^3 = -t^2 ad."""
@@ -234,8 +226,7 @@ class SE2(Motions):
         array = parse(value, str(self), {(3, 3): "a matrix [[R, x], [0, 1]]", (3,): "(angle, x, y)"})
         if array.ndim == 1:
             return self.motion(turn(array[0]), array[1:])
-        require_motion(array, str(self))
-        return normalised(self, array)
+        return super().element(array)
 
     def series_start(self, g: Matrix) -> FourVector:
         """(cos, sin, x, y)."""
@@ -254,9 +245,7 @@ class SE2(Motions):
 class SE3(Motions):
     """4 x 4 matrices [[R, x], [0, 1]]; algebra coordinates (omega, v)."""
 
-    @property
-    def rotations(self) -> SO3:
-        return SO3()
+    rotations = SO3()
 
     def dexp(self, xi: Velocity, eta: Velocity) -> Velocity:
         """1 - (c - x c') ad + (b - x b') ad^2 + c' ad^3 - b' ad^4 with c = (1 - cos t)/t^2, b = (t - sin t)/t^3.
@@ -301,5 +290,4 @@ class SEn(Motions):
 
 def SE(n: int) -> Motions:
     """SE(n), as `SE2` or `SE3` where closed forms exist."""
-    special: dict[int, Motions] = {2: SE2(), 3: SE3()}
-    return special[n] if n in special else SEn(n)
+    return SE2() if n == 2 else SE3() if n == 3 else SEn(n)

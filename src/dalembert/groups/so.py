@@ -13,17 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..errors import InvalidInput, UnknownName
+from ..errors import InvalidInput
 from ..numerics import normalised, parse, require_rotation, solve
 from ..numerics.types import Angles, Covector, FourVector, Matrix, Number, Scalar, Vector, Velocity
 from .base import Group, MatrixGroup, columns
-from .coordinates import EULER, MODIFIERS, ROTATIONS, AlgebraAxis, Numbers, euler_angles, quaternions, rotation_matrix
+from .coordinates import EULER, AlgebraAxis, Numbers, euler_angles, quaternion_square, quaternions, read_rotation
 from .functions import cosc, cotc, exponential, frobenius, sinc, sinc1
 
 
 @dataclass(frozen=True)
 class Rotations(MatrixGroup):
-    """n x n rotation matrices, with what rigid motions need of them."""
+    """n x n rotation matrices, with what rigid motions need of them.
+
+    Coordinates are (12, 13, .., 23, ..) with hat(xi)_ij = +xi for i < j; SO(2) and SO(3) have their own.
+    """
 
     @property
     @abc.abstractmethod
@@ -48,13 +51,49 @@ class Rotations(MatrixGroup):
     def picture(self) -> str:
         return {2: "dial", 3: "attitude"}.get(self.size, "")
 
-    @abc.abstractmethod
+    def hat(self, xi: Velocity) -> Matrix:
+        starts = [i * (2 * self.size - i - 1) // 2 for i in range(self.size + 1)]
+        rows = [jnp.concatenate([jnp.zeros(i + 1), xi[starts[i] : starts[i + 1]]]) for i in range(self.size)]
+        upper = jnp.stack(rows)
+        return upper - upper.T
+
+    def vee(self, matrix: Matrix) -> Velocity:
+        skew = 0.5 * (matrix - matrix.T)
+        return jnp.concatenate([skew[i, i + 1 :] for i in range(self.size - 1)])
+
+    def exp(self, xi: Velocity) -> Matrix:
+        return exponential(self.hat(xi), xi @ xi)
+
+    def principal_log(self, g: Matrix) -> Velocity:
+        """Angles and planes from eigenvectors, then Newton's method on the group while it improves."""
+
+        def defect(xi: Velocity) -> Velocity:
+            """log(exp(-xi) g) = asinh of the skew part K, K - K^3/6 + 3 K^5/40, for what is close to 1."""
+            rest, one = self.exp(-xi) @ g, jnp.eye(self.size)
+            skew = 0.5 * (rest - rest.T)
+            square = skew @ skew
+            return self.vee(skew @ (one - square @ (one / 6.0 - square * (3.0 / 40.0))))
+
+        def improve(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+            xi, error = state
+            candidate = xi + jnp.linalg.solve(columns(partial(self.dexp, xi), self.dim), error)
+            remaining = defect(candidate)
+            better = remaining @ remaining < error @ error
+            return jnp.where(better, candidate, xi), jnp.where(better, remaining, error)
+
+        start = self.vee(_spectral_log(g))
+        found: Array = jax.lax.fori_loop(0, 3, improve, (start, defect(start)))[0]
+        return found
+
     def mean(self, omega: Velocity, v: Vector) -> Vector:
         """The mean of the rotated vector, integral of exp(s omega) v over 0 <= s <= 1."""
+        top = jnp.concatenate([self.hat(omega), v[:, None]], axis=1)
+        bordered = jnp.concatenate([top, jnp.zeros((1, self.size + 1))], axis=0)  # [[omega, v], [0, 0]]
+        return exponential(bordered, omega @ omega)[: self.size, self.size]
 
-    @abc.abstractmethod
     def mean_inverse(self, omega: Velocity, v: Vector) -> Vector:
         """The inverse of `mean` in v."""
+        return solve(columns(partial(self.mean, omega), self.size), v)
 
     def resolvent(self, omega: Velocity) -> Matrix:
         """The matrix (1 - omega/2)^-1."""
@@ -63,9 +102,6 @@ class Rotations(MatrixGroup):
 
     def inverse(self, g: Matrix) -> Matrix:
         return g.T
-
-    def Ad(self, g: Matrix, xi: Velocity) -> Velocity:
-        return self.vee(g @ self.hat(xi) @ g.T)
 
     def ad(self, xi: Velocity, eta: Velocity) -> Velocity:
         product = self.hat(xi) @ self.hat(eta)
@@ -86,10 +122,6 @@ class Rotations(MatrixGroup):
         """2 (1 - xi/2)^-1 - 1."""
         return 2.0 * self.resolvent(xi) - jnp.eye(self.size)
 
-    def principal_cayley_inverse(self, g: Matrix) -> Velocity:
-        one = jnp.eye(self.size)
-        return self.vee(2.0 * solve(g + one, g - one))
-
     def dcayley(self, xi: Velocity, eta: Velocity) -> Velocity:
         """(1 + xi/2)^-1 eta (1 - xi/2)^-1."""
         inverse = self.resolvent(xi)
@@ -99,9 +131,6 @@ class Rotations(MatrixGroup):
         """(1 + xi/2) eta (1 - xi/2)."""
         factor = jnp.eye(self.size) - 0.5 * self.hat(xi)
         return self.vee(factor.T @ self.hat(eta) @ factor)
-
-    def velocity(self, g: Matrix, dg: Matrix) -> Velocity:
-        return self.vee(g.T @ dg)
 
     def element(self, value: Any) -> Matrix:
         matrix = parse(value, str(self), {(self.size, self.size): "a rotation matrix"})
@@ -123,19 +152,7 @@ class Rotations(MatrixGroup):
 
     def from_table(self, given: Mapping[str, Any]) -> Matrix:
         """From one of angle, quaternion, euler, rotation_vector and matrix, as the size allows."""
-        return self.read_rotation(given, self)
-
-    def read_rotation(self, given: Mapping[str, Any], group: Group, others: tuple[str, ...] = ()) -> Matrix:
-        """The rotation that a table gives, which may have `others` beside it; without those it may not be left out."""
-        named = ROTATIONS.get(self.size, ("matrix",))
-        allowed = (*named, *others, *MODIFIERS.get(self.size, ()))
-        for key in given:
-            if key not in allowed:
-                raise UnknownName(f"coordinate of {group}", key, allowed)
-        chosen = [key for key in named if key in given]
-        if len(chosen) > 1 or (not chosen and not others):
-            raise InvalidInput(f"a configuration in {group} needs one of {', '.join(named)}; given {', '.join(given)}")
-        return self.element(rotation_matrix(chosen[0], given) if chosen else np.eye(self.size))
+        return self.element(read_rotation(given, self.size, str(self)))
 
     def describe(self, g: Any, angles: Any = (), convention: str = "") -> dict[str, Any]:
         rotation = np.asarray(g)
@@ -160,9 +177,7 @@ class Rotations(MatrixGroup):
 class SO2(Rotations):
     """2 x 2 rotation matrices; hat((w,)) = [[0, -w], [w, 0]]. Abelian, with an angle."""
 
-    @property
-    def size(self) -> int:
-        return 2
+    size = 2
 
     def hat(self, xi: Velocity) -> Matrix:
         (w,) = xi
@@ -222,8 +237,7 @@ class SO2(Rotations):
     def dexp(self, xi: Velocity, eta: Velocity) -> Velocity:
         return eta
 
-    def dexp_inverse(self, xi: Velocity, eta: Velocity) -> Velocity:
-        return eta
+    dexp_inverse = dexp
 
     def dcayley(self, xi: Velocity, eta: Velocity) -> Velocity:
         return eta / (1.0 + 0.25 * xi * xi)
@@ -239,8 +253,7 @@ class SO2(Rotations):
         array = parse(value, str(self), {(2, 2): "a rotation matrix", (): "an angle", (1,): "an angle"})
         if array.ndim < 2:
             return turn(array.reshape(()))
-        require_rotation(array, str(self))
-        return normalised(self, array)
+        return super().element(array)
 
     def angles(self, g: Matrix) -> Angles:
         cosine, sine = cosine_and_sine(g)
@@ -273,15 +286,14 @@ GENERATORS = np.cross(np.eye(3)[:, None], np.eye(3)).transpose(0, 2, 1)
 class SO3(Rotations):
     """3 x 3 rotation matrices; hat(w) u = w x u."""
 
-    @property
-    def size(self) -> int:
-        return 3
+    size = 3
 
     def hat(self, xi: Velocity) -> Matrix:
         return jnp.tensordot(xi, GENERATORS, 1)
 
     def vee(self, matrix: Matrix) -> Velocity:
-        return 0.5 * twice_vee(matrix)
+        m = matrix
+        return 0.5 * jnp.array([m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1]])
 
     def exp(self, xi: Velocity) -> Matrix:
         """Rodrigues: 1 + sin t/t xi + (1 - cos t)/t^2 xi^2."""
@@ -388,18 +400,11 @@ def rodrigues(xi: Velocity, first: Scalar, second: Scalar) -> Matrix:
     fa, fb, fc = first * a, first * b, first * c
     ab, ac, bc = second * a * b, second * a * c, second * b * c
     aa, bb, cc = second * a * a, second * b * b, second * c * c
-    return jnp.array(
-        [
-            [1.0 - (bb + cc), ab - fc, ac + fb],
-            [ab + fc, 1.0 - (aa + cc), bc - fa],
-            [ac - fb, bc + fa, 1.0 - (aa + bb)],
-        ]
-    )
-
-
-def twice_vee(matrix: Matrix) -> Velocity:
-    """vee(X - X^T)."""
-    return jnp.array([matrix[2, 1] - matrix[1, 2], matrix[0, 2] - matrix[2, 0], matrix[1, 0] - matrix[0, 1]])
+    return jnp.array([
+        [1.0 - (bb + cc), ab - fc, ac + fb],
+        [ab + fc, 1.0 - (aa + cc), bc - fa],
+        [ac - fb, bc + fa, 1.0 - (aa + bb)],
+    ])  # fmt: skip
 
 
 def quaternion_row(g: Matrix) -> tuple[Array, Array]:
@@ -408,19 +413,11 @@ def quaternion_row(g: Matrix) -> tuple[Array, Array]:
     No entry of that row suffers cancellation (Shepperd 1978), so the small q0 near angle pi comes from the skew part
     and the axis from the symmetric part.
     """
-    x, y, z = twice_vee(g)
-    xx, yy, zz = g[0, 0], g[1, 1], g[2, 2]
-    xy, xz, yz = g[0, 1] + g[1, 0], g[0, 2] + g[2, 0], g[1, 2] + g[2, 1]
-    rows = [
-        (1.0 + xx + yy + zz, jnp.array([1.0 + xx + yy + zz, x, y, z])),
-        (1.0 + xx - yy - zz, jnp.array([x, 1.0 + xx - yy - zz, xy, xz])),
-        (1.0 - xx + yy - zz, jnp.array([y, xy, 1.0 - xx + yy - zz, yz])),
-        (1.0 - xx - yy + zz, jnp.array([z, xz, yz, 1.0 - xx - yy + zz])),
-    ]
-    largest, row = rows[0]
-    for diagonal, candidate in rows[1:]:
-        row = jnp.where(diagonal > largest, candidate, row)
-        largest = jnp.maximum(diagonal, largest)
+    rows = quaternion_square(g)
+    largest, row = rows[0][0], jnp.array(rows[0])
+    for k in range(1, 4):
+        row = jnp.where(rows[k][k] > largest, jnp.array(rows[k]), row)
+        largest = jnp.maximum(rows[k][k], largest)
     row = jnp.where(row[0] < 0.0, -row, row)
     return row[0], row[1:]
 
@@ -434,7 +431,7 @@ def unit_quaternion(g: Matrix) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class SOn(Rotations):
-    """n x n rotation matrices; coordinates (12, 13, .., 23, ..) with hat(xi)_ij = +xi for i < j, n >= 4."""
+    """n x n rotation matrices, n >= 4, in the coordinates of `Rotations`."""
 
     n: int
 
@@ -446,53 +443,10 @@ class SOn(Rotations):
     def size(self) -> int:
         return self.n
 
-    def hat(self, xi: Velocity) -> Matrix:
-        starts = [i * (2 * self.n - i - 1) // 2 for i in range(self.n + 1)]
-        rows = [jnp.concatenate([jnp.zeros(i + 1), xi[starts[i] : starts[i + 1]]]) for i in range(self.n)]
-        upper = jnp.stack(rows)
-        return upper - upper.T
-
-    def vee(self, matrix: Matrix) -> Velocity:
-        skew = 0.5 * (matrix - matrix.T)
-        return jnp.concatenate([skew[i, i + 1 :] for i in range(self.n - 1)])
-
-    def exp(self, xi: Velocity) -> Matrix:
-        return exponential(self.hat(xi), xi @ xi)
-
-    def principal_log(self, g: Matrix) -> Velocity:
-        """Angles and planes from eigenvectors, then Newton's method on the group while it improves."""
-
-        def defect(xi: Velocity) -> Velocity:
-            """log(exp(-xi) g) = asinh of the skew part K, K - K^3/6 + 3 K^5/40, for what is close to 1."""
-            rest, one = self.exp(-xi) @ g, jnp.eye(self.n)
-            skew = 0.5 * (rest - rest.T)
-            square = skew @ skew
-            return self.vee(skew @ (one - square @ (one / 6.0 - square * (3.0 / 40.0))))
-
-        def improve(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
-            xi, error = state
-            candidate = xi + jnp.linalg.solve(columns(partial(self.dexp, xi), self.dim), error)
-            remaining = defect(candidate)
-            better = remaining @ remaining < error @ error
-            return jnp.where(better, candidate, xi), jnp.where(better, remaining, error)
-
-        start = self.vee(_spectral_log(g))
-        found: Array = jax.lax.fori_loop(0, 3, improve, (start, defect(start)))[0]
-        return found
-
-    def mean(self, omega: Velocity, v: Vector) -> Vector:
-        top = jnp.concatenate([self.hat(omega), v[:, None]], axis=1)
-        bordered = jnp.concatenate([top, jnp.zeros((1, self.n + 1))], axis=0)  # [[omega, v], [0, 0]]
-        return exponential(bordered, omega @ omega)[: self.n, self.n]
-
-    def mean_inverse(self, omega: Velocity, v: Vector) -> Vector:
-        return solve(columns(partial(self.mean, omega), self.n), v)
-
 
 def SO(n: int) -> Rotations:
     """SO(n), as `SO2` or `SO3` where closed forms exist."""
-    special: dict[int, Rotations] = {2: SO2(), 3: SO3()}
-    return special[n] if n in special else SOn(n)
+    return SO2() if n == 2 else SO3() if n == 3 else SOn(n)
 
 
 def _spectral_log(g: Matrix) -> Matrix:

@@ -13,7 +13,6 @@ from .base import (
     Prediction,
     StepInfo,
     call_method,
-    derivative,
     require_arguments,
     require_state,
 )
@@ -21,11 +20,10 @@ from .collocation import Gauss, Lobatto
 from .composition import Adaptive, Composition
 from .discrete_gradient import DiscreteGradient
 from .euler_poincare_suslov import DiscreteLR, EulerPoincareSuslov
-from .explicit import DormandPrince, ProjectedRungeKutta, Reference, RungeKutta, Taylor, scipy_motion
+from .explicit import DormandPrince, ProjectedRungeKutta, Reference, RungeKutta, Taylor, derivative, scipy_motion
 from .free_body import horner, map_constants, scale_series, series_product, series_reciprocal
-from .lagrange_dalembert import LagrangeDAlembert
+from .lagrange_dalembert import GeometricNonholonomic, LagrangeDAlembert, Leapfrog
 from .properties import conservative, require_invariant, unconstrained
-from .reflecting import GeometricNonholonomic, Leapfrog
 from .registry import METHODS, RETRACTIONS, Method, register
 from .retraction_maps import (
     CotangentLift,

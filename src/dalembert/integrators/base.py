@@ -1,7 +1,6 @@
 """What an integrator is, and what methods share.
 
 An integrator has three pure functions on small arrays, which any back end can compile: `start`, `step` and `observe`.
-Methods share the prediction of roots, the equations of motion as an ODE, and sums that lose nothing.
 Notation: see `dalembert.mechanics`.
 """
 
@@ -21,8 +20,7 @@ from ..errors import InvalidInput
 from ..groups import Cayley, Retraction
 from ..mechanics import FiniteDifference, MechanicalSystem, State
 from ..numerics import Root, call_own, find_root, finite, is_traced, not_zero, read_reals, require_instance, show
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Controls, Element, Float, Scalar, Velocity
+from ..numerics.types import Array, Controls, Element, Float, Scalar, Velocity
 
 OK, NOT_CONVERGED, BRANCH_LOST, NOT_FINITE = range(4)
 REASONS = {
@@ -41,8 +39,8 @@ MEANINGS = {
     "momentum": "momentum maps of symmetries in D are kept (Noether)",
     "symplectic": "the step is a symplectic map (no constraints, no forces)",
 }
-MAX_SUBSTEPS = 100_000  # within one step of a method that chooses its own substeps
-MIN_SUBSTEP_RATIO = 2.0**-46  # a substep below this share of the step has left the domain
+PREDICTION_DEGREE = 7
+MAX_PARABOLA_UNKNOWNS = 2  # up to so many unknowns an iteration costs less than a higher degree would save
 
 
 @dataclass(frozen=True)
@@ -79,18 +77,13 @@ class Claims:
         parts = [order, ", ".join(shape), f"keeps {', '.join(keeps)}" if keeps else ""]
         return "; ".join(part for part in parts if part)
 
-    def __str__(self) -> str:
-        return self.text()
+    __str__ = text
 
 
 def _order_in_words(order: float | int | None) -> str:
     if order is None:
         return "order by tolerance"
     return "exact" if order == EXACT else f"order {order:g}"
-
-
-PREDICTION_DEGREE = 7
-MAX_PARABOLA_UNKNOWNS = 2  # up to so many unknowns an iteration costs less than a higher degree would save
 
 
 class Prediction(NamedTuple):
@@ -161,10 +154,9 @@ class StepInfo(NamedTuple):
         return cls(root.residual, root.iterations, prediction.status(root).astype(int), multipliers)
 
     @classmethod
-    def from_substeps(cls, error: Array, count: Array, finished: Array, multipliers: Float[Array, " m"]) -> StepInfo:
-        """The info of a step in `count` substeps; one that did not finish left the domain, or ran out of substeps."""
-        status = jnp.where(finished, OK, jnp.where(count < MAX_SUBSTEPS, NOT_FINITE, NOT_CONVERGED))
-        return cls(error, count, status, multipliers)
+    def at(cls, system: MechanicalSystem, state: State, u: Controls) -> StepInfo:
+        """The info of a start: the multipliers of the equations of motion at this state."""
+        return cls.explicit(system.multipliers(state.t, state.g, state.xi, u))
 
 
 C = TypeVar("C")
@@ -182,6 +174,7 @@ class Integrator(ABC):
     self_adjoint: bool = False  # whether a step of h undoes one of -h
     variable_step: bool = False  # whether steps differ in length: the carry then has the `size` of the last step
     has_increment: bool = True  # whether states have the increment of a discrete step; where not, it is the velocity
+    needs: ClassVar[tuple[Callable[[Any, Any], Any], ...]] = ()  # checks (method, system) that `require` makes first
 
     def adjoint(self) -> Integrator | None:
         """The method whose step of h undoes a step of -h: itself if it is symmetric, None if it is no method here."""
@@ -211,6 +204,8 @@ class Integrator(ABC):
 
     def require(self, system: Any, state: State, h: Scalar) -> None:
         """Refuse, before anything runs, a system or state that this method cannot take."""
+        for check in self.needs:
+            check(self, system)
         system.require_admissible(state.t, state.g, state.xi)
 
 
@@ -300,7 +295,7 @@ class PhaseCarry(NamedTuple):
 
 
 class PhaseMethod(Integrator):
-    """A method that starts from the time, the configuration and the velocity, and shows these: the increment is xi."""
+    """A method that starts from the time, the configuration and the velocity, and shows these."""
 
     has_increment = False
 
@@ -308,12 +303,8 @@ class PhaseMethod(Integrator):
         return PhaseCarry.at(system, state.t, state.g, state.xi, u)
 
     def observe(self, system: MechanicalSystem, carry: Any, h: Scalar) -> State:
-        return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.xi)
-
-
-def derivative(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, u: Controls) -> tuple[Element, Array]:
-    """(g', xi') of the equations of motion as an ODE on D."""
-    return system.group.tangent(g, xi), system.acceleration(t, g, xi, u)[0]
+        increment = carry.prediction.x if self.has_increment else carry.xi
+        return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), increment)
 
 
 def rescale(rho: Float[Array, " r"], square: Float[Array, ""]) -> Float[Array, " r"]:

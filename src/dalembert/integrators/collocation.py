@@ -1,8 +1,4 @@
-"""Methods of high order from nodes inside a step: Gauss and Lobatto.
-
-`Gauss` collocates the equations of motion on D. `Lobatto` are the variational nonholonomic methods: Lobatto IIIA-IIIB
-pairs with the constraint at their nodes.
-"""
+"""Methods of high order from nodes inside a step: Gauss, and the variational nonholonomic Lobatto IIIA-IIIB pairs."""
 
 from __future__ import annotations
 
@@ -14,28 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, require_name
 from ..groups import Cayley, Retraction
 from ..mechanics import MechanicalSystem, State
 from ..numerics import find_fixed_point, solve
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Controls, Element, Scalar, Velocity
-from . import frames
-from .base import Claims, Integrator, PhaseCarry, PhaseMethod, Prediction, Result, StepInfo, add_compensated, rescale
-from .properties import (
-    conservative,
-    constant_metric,
-    euclidean,
-    quadratic_potential,
-    require_linear,
-    require_option,
-    require_quadratic,
-    unconstrained,
-)
+from ..numerics.types import Array, Controls, Element, Scalar, Velocity
+from . import frames, properties
+from .base import Claims, Integrator, PhaseMethod, Prediction, Result, StepInfo, add_compensated, rescale
 from .registry import register
 
 Coefficients = NDArray[np.float64]
 GAUSS_STAGES = (1, 2, 3, 4)
+LOBATTO_FORMS = ("nodes", "spark")
+LOBATTO_FAMILIES = ("B", "C", "C*", "D")
+LOBATTO_NODES = {2: (0.0, 1.0), 3: (0.0, 0.5, 1.0), 4: (0.0, 0.5 - 0.05**0.5, 0.5 + 0.05**0.5, 1.0)}
 
 
 def collocation_coefficients(nodes: Coefficients) -> tuple[Coefficients, Coefficients]:
@@ -87,6 +75,7 @@ class Gauss(Integrator):
     retraction: Retraction = Cayley()
     name = "gauss"
     carry_is_step_free = self_adjoint = True
+    needs = (properties.require_linear,)
 
     def __post_init__(self) -> None:
         if type(self.stages) is not int or self.stages not in GAUSS_STAGES:
@@ -100,11 +89,11 @@ class Gauss(Integrator):
         return 0.5 + 0.5 * np.polynomial.legendre.leggauss(self.stages)[0]
 
     def claims(self, system: MechanicalSystem) -> Claims:
-        still = conservative(system)
-        canonical = still and unconstrained(system) and constant_metric(system)
+        still = properties.conservative(system)
+        canonical = still and properties.unconstrained(system) and properties.constant_metric(system)
         return Claims(
             2 * self.stages, symmetric=True, reversible=still, constraint=True, group=True,
-            energy=still and quadratic_potential(system), momentum=canonical, symplectic=canonical,
+            energy=still and properties.quadratic_potential(system), momentum=canonical, symplectic=canonical,
             condition="energy without potential, or with a quadratic one on R^n; "
             "symplectic on R^n with a constant metric"
         )  # fmt: skip
@@ -113,7 +102,7 @@ class Gauss(Integrator):
         t, g, xi = state.t, state.g, state.xi
         reference, (rate, multipliers) = frames.initial_frame(system, t, g), system.acceleration(t, g, xi, u)
         rho = reference.T @ (frames.kinetic_metric(system, t, g) @ (xi - frames.orthogonal_drift(system, t, g)))
-        slope = jnp.concatenate([xi, _frame_acceleration(system, t, g, reference, xi, rate)])
+        slope = jnp.concatenate([xi, _frame_rate(system, t, g, reference, xi, rate)])
         prediction = Prediction.at(jnp.tile(slope, self.stages))
         return GaussCarry(t, g, reference, rho, rho @ rho, jnp.zeros(()), prediction), StepInfo.explicit(multipliers)
 
@@ -137,9 +126,8 @@ class Gauss(Integrator):
             here = frames.orthonormal_frame(system, t, g, reference)
             xi = here @ rho + frames.orthogonal_drift(system, t, g)
             rate = system.acceleration(t, g, xi, u)[0]
-            return jnp.concatenate(
-                [self.retraction.left_inverse(group, s, xi), _frame_acceleration(system, t, g, reference, xi, rate)]
-            )
+            slope = self.retraction.left_inverse(group, s, xi)
+            return jnp.concatenate([slope, _frame_rate(system, t, g, reference, xi, rate)])
 
         def slopes_of(flat: Array) -> Array:
             middle, reference, rho, parts = parts_of(flat.reshape(len(times), -1))
@@ -154,15 +142,8 @@ class Gauss(Integrator):
         half, kick = 0.5 * jnp.sum(parts[:, :n], axis=0), jnp.sum(parts[:, n:], axis=0)
         t, g = carry.t + h, group.normalise(group.compose(middle, self.retraction.tau(group, half)))
         square, lost = add_compensated(carry.square, kick @ (2.0 * rho + kick), carry.lost)
-        new = GaussCarry(
-            t,
-            g,
-            frames.orthonormal_frame(system, t, g, reference),
-            rho + kick,
-            square,
-            lost,
-            carry.prediction.after(root),
-        )
+        frame = frames.orthonormal_frame(system, t, g, reference)
+        new = GaussCarry(t, g, frame, rho + kick, square, lost, carry.prediction.after(root))
         return new, StepInfo.from_root(carry.prediction, root, system.multipliers(t, g, _velocity(system, new), u))
 
     def observe(self, system: MechanicalSystem, carry: GaussCarry, h: Scalar) -> State:
@@ -173,18 +154,12 @@ class Gauss(Integrator):
         """Back from the same velocity, in the same frame."""
         return carry._replace(prediction=Prediction.at(carry.prediction.x))
 
-    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
-        require_linear(self, system)
-        super().require(system, state, h)
-
 
 def _velocity(system: MechanicalSystem, carry: GaussCarry) -> Array:
     return carry.frame @ carry.rho + frames.orthogonal_drift(system, carry.t, carry.g)
 
 
-def _frame_acceleration(
-    system: MechanicalSystem, t: Scalar, g: Element, reference: Array, xi: Velocity, rate: Array
-) -> Array:
+def _frame_rate(system: MechanicalSystem, t: Scalar, g: Element, reference: Array, xi: Velocity, rate: Array) -> Array:
     """rho' of xi = X rho + drift, from xi' = `rate`: X^T M (xi' - X' rho - drift')."""
     here, metric = frames.orthonormal_frame(system, t, g, reference), frames.kinetic_metric(system, t, g)
     rho = here.T @ (metric @ (xi - frames.orthogonal_drift(system, t, g)))
@@ -193,11 +168,6 @@ def _frame_acceleration(
         return frames.orthonormal_frame(system, s, q, reference) @ rho + frames.orthogonal_drift(system, s, q)
 
     return here.T @ (metric @ (rate - frames.derivative_along(system, velocity, t, g, xi, 1.0)))
-
-
-LOBATTO_FORMS = ("nodes", "spark")
-LOBATTO_FAMILIES = ("B", "C", "C*", "D")
-LOBATTO_NODES = {2: (0.0, 1.0), 3: (0.0, 0.5, 1.0), 4: (0.0, 0.5 - 0.05**0.5, 0.5 + 0.05**0.5, 1.0)}
 
 
 def lobatto_tableau(nodes: Coefficients, family: str) -> Coefficients:
@@ -276,10 +246,11 @@ class Lobatto(PhaseMethod):
     form: str = "nodes"
     family: str = "B"
     name = "lobatto"
+    needs = properties.require_linear, properties.require_quadratic
 
     def __post_init__(self) -> None:
-        require_option("form of lobatto", self.form, LOBATTO_FORMS)
-        require_option("family of lobatto", self.family, LOBATTO_FAMILIES)
+        require_name("form of lobatto", self.form, LOBATTO_FORMS)
+        require_name("family of lobatto", self.family, LOBATTO_FAMILIES)
         if self.form == "nodes" and self.family != "B":
             raise InvalidInput(
                 f'family = "{self.family}" needs form = "spark"; the form "nodes" is the variational pair of A and B'
@@ -300,17 +271,17 @@ class Lobatto(PhaseMethod):
         return replace(self, family={"C": "C*", "C*": "C"}.get(self.family, self.family))
 
     def claims(self, system: MechanicalSystem) -> Claims:
-        still, symmetric = conservative(system), self.adjoint() == self
-        canonical = still and self.family == "B" and euclidean(system)  # on a group the chart moves with the step
+        still, symmetric = properties.conservative(system), self.adjoint() == self
+        canonical = still and self.family == "B" and properties.euclidean(system)  # on a group the chart moves along
         return Claims(
             2 * self.stages - 2, symmetric=symmetric, reversible=still and symmetric, constraint=True, group=True,
-            momentum=canonical, symplectic=canonical and unconstrained(system),
+            momentum=canonical, symplectic=canonical and properties.unconstrained(system),
             condition="the way back is that of the whole carry, multipliers included" if self.form == "nodes" else ""
         )  # fmt: skip
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[LobattoCarry]:
-        carry, info = PhaseCarry.at(system, state.t, state.g, state.xi, u)
-        return LobattoCarry(*carry, info.multipliers, Prediction.at(jnp.tile(state.xi, self.stages))), info
+        info, prediction = StepInfo.at(system, state, u), Prediction.at(jnp.tile(state.xi, self.stages))
+        return LobattoCarry(state.t, state.g, state.xi, info.multipliers, prediction), info
 
     def step(
         self, system: MechanicalSystem, carry: LobattoCarry, h: Scalar, u: Controls = None
@@ -320,8 +291,20 @@ class Lobatto(PhaseMethod):
         a, b = collocation_coefficients(nodes)
         conjugate = lobatto_tableau(nodes, self.family)
         share, conjugate_share = lobatto_shares(nodes, self.family)
-        weights = (h * b)[:, None]
+        weights, nodal = (h * b)[:, None], self.form == "nodes"
         p = system.momentum(carry.t, carry.g, carry.xi)
+
+        def stage(middle: Element, t: Scalar, s: Array, v: Velocity) -> Stages:
+            zero, g = jnp.zeros_like(v), group.compose(middle, tau.tau(group, s))
+
+            def lagrangian(s: Array, v: Velocity) -> Array:
+                return system.L(t, group.compose(middle, tau.tau(group, s)), tau.left(group, s, v))
+
+            chart = jax.jacfwd(lambda v: tau.left(group, s, v))(zero)
+            metric = chart.T @ system.metric(t, g, zero) @ chart
+            force = jax.grad(lagrangian)(s, v) + chart.T @ system.F(t, g, chart @ v, u)
+            rest = chart.T @ system.momentum(t, g, zero)
+            return Stages(force, rest, metric, system.A(t, g) @ chart, system.b(t, g))
 
         def moved(velocities: Array) -> tuple[Array, Element, Array, Array, Array, Stages]:
             """(half the way, middle, p_0 in its chart, W, l, the stages) of a step with these velocities."""
@@ -329,13 +312,8 @@ class Lobatto(PhaseMethod):
             middle = group.compose(carry.g, tau.tau(group, half))
             start = tau.left_star(group, -half, p)
             places = (share - 0.5) @ (weights * velocities)
-            at = jax.vmap(lambda t, s, v: self._stage(system, t, middle, s, v, u))(
-                carry.t + h * nodes, places, velocities
-            )
-            if self.form == "nodes":
-                multipliers = _nodal_multipliers(at, a, start, carry.multipliers, h)
-            else:
-                multipliers = _spark_multipliers(at, a, conjugate, b, start, h)
+            at = jax.vmap(lambda t, s, v: stage(middle, t, s, v))(carry.t + h * nodes, places, velocities)
+            multipliers = _multipliers(at, (a, b, conjugate), start, carry.multipliers if nodal else None, h)
             return half, middle, start, at.force + jnp.einsum("iam,ia->im", at.rows, multipliers), multipliers, at
 
         def velocities_of(flat: Array) -> Array:
@@ -349,65 +327,34 @@ class Lobatto(PhaseMethod):
         new = LobattoCarry(t, g, xi, multipliers[-1], carry.prediction.after(root))
         return new, StepInfo.from_root(carry.prediction, root, multipliers[-1])
 
-    def _stage(
-        self, system: MechanicalSystem, t: Scalar, middle: Element, s: Array, v: Velocity, u: Controls
-    ) -> Stages:
-        group, tau = system.group, self.retraction
-        zero, g = jnp.zeros_like(v), group.compose(middle, tau.tau(group, s))
-
-        def lagrangian(s: Array, v: Velocity) -> Array:
-            return system.L(t, group.compose(middle, tau.tau(group, s)), tau.left(group, s, v))
-
-        chart = jax.jacfwd(lambda v: tau.left(group, s, v))(zero)
-        metric = chart.T @ system.metric(t, g, zero) @ chart
-        force = jax.grad(lagrangian)(s, v) + chart.T @ system.F(t, g, chart @ v, u)
-        rest = chart.T @ system.momentum(t, g, zero)
-        return Stages(force, rest, metric, system.A(t, g) @ chart, system.b(t, g))
-
     def reverse(self, system: MechanicalSystem, carry: LobattoCarry, h: Scalar) -> LobattoCarry:
         """Back from the same velocity and multiplier."""
         return carry._replace(prediction=Prediction.at(jnp.tile(carry.xi, self.stages)))
 
-    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
-        require_linear(self, system)
-        require_quadratic(self, system)
-        super().require(system, state, h)
 
+def _multipliers(at: Stages, tableaux: tuple[Coefficients, ...], start: Array, first: Array | None, h: Scalar) -> Array:
+    """l (stages, m), by a linear system. Where the `first` is given, the others put the momenta p_i on D.
 
-def _nodal_multipliers(at: Stages, a: Coefficients, start: Array, first: Array, h: Scalar) -> Array:
-    """l (stages, m): those after the first put the momenta p_i on D, a linear system."""
-    stages, m, _ = at.rows.shape
-    if m == 0:
-        return jnp.zeros((stages, 0))
-    duals = jax.vmap(lambda metric, rows: solve(metric, rows.T).T)(at.metric, at.rows)  # A M^-1
-    known = start + h * a @ at.force + h * jnp.outer(a[:, 0], at.rows[0].T @ first) - at.rest
-    gap = (at.drift - jnp.einsum("iam,im->ia", duals, known))[1:]
-    matrix = jnp.einsum("ij,iam,jbm->iajb", jnp.asarray(a), duals, at.rows)[1:, :, 1:]
-    size = (stages - 1) * m
-    later = solve(matrix.reshape(size, size), gap.reshape(size) / h).reshape(stages - 1, m)
-    return jnp.concatenate([first[None], later])
-
-
-def _spark_multipliers(
-    at: Stages, a: Coefficients, conjugate: Coefficients, b: Coefficients, start: Array, h: Scalar
-) -> Array:
-    """l (stages, m) of Jay's method: the means a_ij (A V - b)_j for i > 1 and A v - b at the end vanish.
-
-    This is a linear system.
+    Else those of Jay's method: the means a_ij (A V - b)_j for i > 1 and A v - b at the end vanish.
     """
-    stages, m, _ = at.rows.shape
+    (a, b, conjugate), (stages, m, _) = tableaux, at.rows.shape
     if m == 0:
         return jnp.zeros((stages, 0))
     duals = jax.vmap(lambda metric, rows: solve(metric, rows.T).T)(at.metric, at.rows)  # A M^-1
 
-    def through(weights: Coefficients, mean: Coefficients, where: NDArray[np.int64]) -> tuple[Array, Array]:
-        """(gap, response to l) of the means of A v - b, for momenta start + h weights W at the stages `where`."""
-        known = start + h * weights @ at.force - at.rest[where]
-        gap = at.drift[where] - jnp.einsum("iam,im->ia", duals[where], known)
-        response = jnp.einsum("ij,iam,jbm->iajb", jnp.asarray(weights), duals[where], at.rows)
-        return jnp.einsum("ki,ia->ka", mean, gap), jnp.einsum("ki,iajb->kajb", mean, response)
+    def response(weights: Coefficients, where: slice, known: Array) -> tuple[Array, Array]:
+        """(b - A v, its response to l) for momenta start + h weights W at the stages `where`, all but l `known`."""
+        gap = at.drift[where] - jnp.einsum("iam,im->ia", duals[where], known - at.rest[where])
+        return gap, jnp.einsum("ij,iam,jbm->iajb", jnp.asarray(weights), duals[where], at.rows)
 
-    inner, end = through(conjugate, a[1:], np.arange(stages)), through(b[None], np.eye(1), np.array([stages - 1]))
-    gap, matrix = (jnp.concatenate(parts) for parts in zip(inner, end, strict=True))
-    size = stages * m
-    return solve(matrix.reshape(size, size), gap.reshape(size) / h).reshape(stages, m)
+    if first is not None:
+        known = start + h * a @ at.force + h * jnp.outer(a[:, 0], at.rows[0].T @ first)
+        gap, matrix = response(a, slice(None), known)
+        gap, matrix = gap[1:], matrix[1:, :, 1:]
+    else:
+        inner, slope = response(conjugate, slice(None), start + h * conjugate @ at.force)
+        end, end_slope = response(b[None], slice(-1, None), start + h * b[None] @ at.force)
+        gap = jnp.concatenate([jnp.einsum("ki,ia->ka", a[1:], inner), end])
+        matrix = jnp.concatenate([jnp.einsum("ki,iajb->kajb", a[1:], slope), end_slope])
+    found = solve(matrix.reshape(gap.size, gap.size), gap.reshape(gap.size) / h).reshape(gap.shape)
+    return found if first is None else jnp.concatenate([first[None], found])

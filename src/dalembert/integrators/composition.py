@@ -1,14 +1,10 @@
-"""Methods made of the steps of another method: compositions of high order, and reversible control of the step size.
-
-A composition takes several steps of a symmetric method, or of a method and its adjoint. `Adaptive` is the integrating
-controller around any symmetric method.
-"""
+"""Methods made of the steps of another method: compositions of high order, and reversible control of the step size."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -18,8 +14,7 @@ import numpy as np
 from ..errors import InvalidInput, require_name
 from ..mechanics import MechanicalSystem, State
 from ..numerics import require_instance, solve
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Controls, Element, Scalar, Velocity
+from ..numerics.types import Array, Controls, Element, Scalar, Velocity
 from .base import EXACT, NOT_CONVERGED, OK, Claims, Integrator, Prediction, Result, StepInfo, add_compensated
 from .lagrange_dalembert import LagrangeDAlembert
 from .properties import conservative
@@ -117,10 +112,8 @@ class Composition(Integrator):
 
     def claims(self, system: MechanicalSystem) -> Claims:
         base = self.method.claims(system)
-        return replace(
-            base, order=EXACT if base.order == EXACT else self.order, symmetric=True,
-            reversible=conservative(system), condition="what the base keeps"
-        )  # fmt: skip
+        order, still = EXACT if base.order == EXACT else self.order, conservative(system)
+        return replace(base, order=order, symmetric=True, reversible=still, condition="what the base keeps")
 
     @property
     def order(self) -> int:
@@ -153,9 +146,11 @@ class Composition(Integrator):
             inner, info = once[method](system, inner, share * h, u)
             stages += [inner.prediction] if carry.stages else []
             infos.append(info)
-        seen = self.method.observe(system, inner, h)
-        multipliers = system.multipliers(seen.t, seen.g, seen.xi, u)
-        info = _combine_infos(infos)._replace(multipliers=multipliers)
+        # The worst residual, all iterations and the first failure of the stages
+        residuals, iterations, statuses, _ = zip(*infos, strict=True)
+        status = reduce(lambda first, later: jnp.where(first == OK, later, first), statuses)
+        multipliers = StepInfo.at(system, self.method.observe(system, inner, h), u).multipliers
+        info = StepInfo(jnp.max(jnp.stack(residuals)), jnp.sum(jnp.stack(iterations)), status, multipliers)
         return CompositionCarry(carry.t + h, inner, tuple(stages)), info
 
     def observe(self, system: MechanicalSystem, carry: CompositionCarry, h: Scalar) -> State:
@@ -165,49 +160,28 @@ class Composition(Integrator):
         self.method.require(system, state, h)
 
 
-def _combine_infos(infos: list[StepInfo]) -> StepInfo:
-    """The worst residual, all iterations and the first failure of the stages."""
-    status = infos[0].status
-    for each in infos[1:]:
-        status = jnp.where(status == OK, each.status, status)
-    residual = jnp.max(jnp.stack([each.residual for each in infos]))
-    return infos[-1]._replace(
-        residual=residual, iterations=jnp.sum(jnp.stack([each.iterations for each in infos])), status=status
-    )
-
-
 Pace = Callable[[MechanicalSystem, Scalar, Element, Velocity], Array]
 
 
-def _kinetic_square(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, vector: Array) -> Array:
-    """|vector|^2 in the kinetic metric."""
-    return vector @ system.metric(t, g, xi) @ vector
-
-
 def arclength_pace(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
-    """(|xi|^2 + |xi'|^2)^-1/2: steps of one length in phase space (Huang, Leimkuhler 1997).
-
-    Infinite only in equilibrium.
-    """
-    rate = system.acceleration(t, g, xi)[0]
-    return (_kinetic_square(system, t, g, xi, xi) + _kinetic_square(system, t, g, xi, rate)) ** -0.5
+    """(|xi|^2 + |xi'|^2)^-1/2: one length in phase space (Huang, Leimkuhler 1997). Infinite only in equilibrium."""
+    rate, metric = system.acceleration(t, g, xi)[0], system.metric(t, g, xi)
+    return (xi @ metric @ xi + rate @ metric @ rate) ** -0.5
 
 
 def acceleration_pace(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
     """|xi'|^-1/2: steps that change the velocity by as much as they move. Infinite where nothing turns or pulls."""
-    return _kinetic_square(system, t, g, xi, system.acceleration(t, g, xi)[0]) ** -0.25
+    rate = system.acceleration(t, g, xi)[0]
+    return (rate @ system.metric(t, g, xi) @ rate) ** -0.25
 
 
 def speed_pace(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
     """|xi|^-1: steps of one length in the kinetic metric. Infinite at rest, so not for motions that come to rest."""
-    return _kinetic_square(system, t, g, xi, xi) ** -0.5
+    return (xi @ system.metric(t, g, xi) @ xi) ** -0.5
 
 
 def potential_gradient_pace(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
-    """|dV|^-1/2 in the dual metric: like "acceleration" for bodies that a potential drives, and cheaper.
-
-    Infinite where dV = 0.
-    """
+    """|dV|^-1/2 in the dual metric: "acceleration" for bodies that a potential drives, cheaper. Infinite at dV = 0."""
     slope = system.L_g(t, g, jnp.zeros_like(xi))
     return (slope @ solve(system.metric(t, g, xi), slope)) ** -0.25
 
@@ -247,9 +221,8 @@ class Adaptive(Integrator):
     G(z_{n+1})/2, with rho = 1 at the start. G = -Q'/Q is the derivative along the motion of the `pace` Q(system, t, g,
     xi) > 0, so that rho Q stays constant and steps are eps Q/Q(0): eps is the step that a run is given, and that of its
     first moment. Explicit and symmetric: steps of -eps go back over the same points, and a reversible method stays one.
-    A pace is a function, or
-    "arclength", "acceleration", "speed", "potential-gradient". The order in eps is that of the `base`
-    (Lagrange-d'Alembert at node 1/2 unless given), whose carry must not depend on the step.
+    A pace is a function, or a name of `PACES`. The order in eps is that of the `base` (Lagrange-d'Alembert at node 1/2
+    unless given), whose carry must not depend on the step.
     """
 
     pace: str | Pace = "arclength"
@@ -273,16 +246,14 @@ class Adaptive(Integrator):
         """The method whose steps vary."""
         return LagrangeDAlembert() if self.base is None else self.base
 
+    @partial(jax.jit, static_argnums=0)
     def quotient(self, system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
         """Q: what the size of steps is in proportion to."""
         return (PACES[self.pace] if isinstance(self.pace, str) else self.pace)(system, t, g, xi)
 
     def claims(self, system: MechanicalSystem) -> Claims:
-        base = self.method.claims(system)
-        return replace(
-            base, symplectic=False,
-            condition="the order is in eps, at the run's own times; steps that vary are not symplectic"
-        )  # fmt: skip
+        condition = "the order is in eps, at the run's own times; steps that vary are not symplectic"
+        return replace(self.method.claims(system), symplectic=False, condition=condition)
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[AdaptiveCarry]:
         inner, info = self.method.start(system, state, h, u)
@@ -326,15 +297,10 @@ class Adaptive(Integrator):
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         self.method.require(system, state, h)
-        pace = float(_quotient(self, system, state.t, state.g, state.xi))
+        pace = float(self.quotient(system, state.t, state.g, state.xi))
         if not (np.isfinite(pace) and pace > 0.0):
             raise InvalidInput(
                 f"the pace {self.pace!r} is {pace} at the initial state; allowed: a positive number. Of the named ones "
                 '"speed" needs a motion, "acceleration" one that bends, "potential-gradient" a potential, '
                 '"arclength" any of these'
             )
-
-
-@partial(jax.jit, static_argnums=0)
-def _quotient(method: Adaptive, system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
-    return method.quotient(system, t, g, xi)

@@ -10,15 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, require_name
 from ..groups import Cayley, Retraction
 from ..mechanics import MechanicalSystem, State
 from ..numerics import depends, find_fixed_point
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Controls, Element, Scalar, Velocity
+from ..numerics.types import Array, Controls, Element, Scalar, Velocity
 from . import frames
-from .base import Claims, Integrator, Prediction, Result, StepInfo, add_compensated, rescale
-from .properties import conservative, quadratic_potential, require_linear, require_option, require_quadratic
+from .base import Claims, PhaseMethod, Prediction, Result, StepInfo, add_compensated, rescale
+from .properties import conservative, quadratic_potential, require_linear, require_quadratic
 from .registry import register
 
 GAUSS_NODES, GAUSS_WEIGHTS = (tuple(map(float, part)) for part in np.polynomial.legendre.leggauss(4))
@@ -91,7 +90,7 @@ class Carry(NamedTuple):
     use_when="the energy must be exact, and the system is autonomous with A(g) xi = 0",
 )
 @dataclass(frozen=True)
-class DiscreteGradient(Integrator):
+class DiscreteGradient(PhaseMethod):
     """(rho_1 - rho_0)/h = K(g~, w) - X(g~)^T dV(g_0, g_1), w = (rho_0 + rho_1)/2: energy and D exact, order 2.
 
     Symmetric. g_1 = g_0 tau(h v/2) tau(h v/2), v = X(g~) w at the middle g~ = g_0 tau(h v/2). xi = X(g) rho in a frame
@@ -104,10 +103,10 @@ class DiscreteGradient(Integrator):
     gradient: str = "gonzalez"
     retraction: Retraction = Cayley()
     name = "discrete-gradient"
-    carry_is_step_free = self_adjoint = True
+    carry_is_step_free = self_adjoint = has_increment = True
 
     def __post_init__(self) -> None:
-        require_option("discrete gradient", self.gradient, GRADIENTS)
+        require_name("discrete gradient", self.gradient, GRADIENTS)
 
     def claims(self, system: MechanicalSystem) -> Claims:
         still = conservative(system)
@@ -119,11 +118,9 @@ class DiscreteGradient(Integrator):
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
         reference = frames.initial_frame(system, state.t, state.g)
-        multipliers = system.multipliers(state.t, state.g, state.xi, u)
         square = state.xi @ frames.kinetic_metric(system, state.t, state.g) @ state.xi
-        prediction = Prediction.at(state.xi)
-        carry = Carry(state.t, state.g, state.xi, square, jnp.zeros(()), reference, prediction)
-        return carry, StepInfo.explicit(multipliers)
+        carry = Carry(state.t, state.g, state.xi, square, jnp.zeros(()), reference, Prediction.at(state.xi))
+        return carry, StepInfo.at(system, state, u)
 
     def step(self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
         t, group, metric = carry.t + 0.5 * h, system.group, frames.kinetic_metric(system, carry.t, carry.g)
@@ -166,17 +163,13 @@ class DiscreteGradient(Integrator):
         def potential(s: Array) -> Array:
             return -system.L(t, group.compose(middle, self.retraction.tau(group, s)), zero)
 
-        turning = frames.derivative_along(
-            system, lambda s, g: frames.orthonormal_frame(system, s, g, at_middle), t, middle, xi
-        )
+        frame = lambda s, g: frames.orthonormal_frame(system, s, g, at_middle)
+        turning = frames.derivative_along(system, frame, t, middle, xi)
         magnetic = frames.derivative_along(system, lambda s, g: system.momentum(s, g, zero), t, middle, xi)
         covector = system.L_g(t, middle, xi) - system.L_g(t, middle, zero) + system.F(t, middle, xi, u) - magnetic
         covector = covector + group.ad_star(xi, system.momentum(t, middle, xi))
         slope = GRADIENTS[self.gradient](potential, x, metric)
         return turning.T @ (metric @ xi) + at_middle.T @ (covector - slope)
-
-    def observe(self, system: MechanicalSystem, carry: Carry, h: Scalar) -> State:
-        return State(carry.t, carry.g, carry.xi, system.momentum(carry.t, carry.g, carry.xi), carry.prediction.x)
 
     def reverse(self, system: MechanicalSystem, carry: Carry, h: Scalar) -> Carry:
         """Back from the same velocity, in the same frame."""

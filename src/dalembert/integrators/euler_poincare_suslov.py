@@ -28,8 +28,7 @@ from ..mechanics import (
     retracted,
 )
 from ..numerics import follow_root, solve
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Controls, Element, Scalar, Velocity
+from ..numerics.types import Array, Controls, Element, Scalar, Velocity
 from .base import Claims, Integrator, Prediction, Result, StepInfo
 from .properties import lie_triple_subspace, require_invariant, unconstrained
 from .registry import register
@@ -50,22 +49,12 @@ class Carry(NamedTuple):
     prediction: Prediction
 
 
-@register(
-    words="D'Alembert's principle where all places are alike: keeps the energy of Suslov's body and of the sleigh.",
-    use_when="a left-invariant system has no potential and runs are long, as Suslov's body or the sleigh",
-)
 @dataclass(frozen=True)
-class EulerPoincareSuslov(Integrator):
-    """iota* M_{k+1} = iota* Ad*_{W_k} M_k with M = F l_d(W) and W in tau(d): (7) of garcia-naranjo-jimenez.
-
-    It is (3.8) of fedorov-zenkov. l_d is "moser-veselov", "retraction" (h l(tau^-1(W)/h)), or a function (W, h, system)
-    of your own. The map is multivalued; a run stays on the branch through 0 and reports the step at which that branch
-    ends. Order 2.
-    """
+class _Reduced(Integrator):
+    """What both methods share: the reduced discrete Lagrangian l_d, and what a carry shows."""
 
     lagrangian: str | ReducedLagrangian = "moser-veselov"
     retraction: Retraction = Cayley()
-    name = "euler-poincare-suslov"
 
     def __post_init__(self) -> None:
         if not callable(self.lagrangian):
@@ -73,16 +62,46 @@ class EulerPoincareSuslov(Integrator):
 
     def claims(self, system: MechanicalSystem) -> Claims:
         named = not callable(self.lagrangian)
-        return Claims(
-            2 if named else 1, symmetric=named, reversible=named, constraint=True, group=True,
-            energy=self.lagrangian == "moser-veselov" and lie_triple_subspace(system), momentum=True,
-            symplectic=unconstrained(system),
-            condition="energy: Moser-Veselov with [[d, d], d] in d; a Lagrangian of your own claims order 1"
-        )  # fmt: skip
+        return Claims(2 if named else 1, symmetric=named, reversible=named, constraint=True, group=True, momentum=True)
 
-    def pair(self, system: InvariantSystem) -> Discretisation:
+    @property
+    def reduced(self) -> ReducedLagrangian:
+        """l_d as a function (W, h, system)."""
+        if callable(self.lagrangian):
+            return self.lagrangian
+        return moser_veselov if self.lagrangian == "moser-veselov" else retracted(self.retraction)
+
+    def pair(self, system: InvariantSystem | LRSystem) -> Discretisation:
         """The pair (L_d, D_d) of this method, for checks and for `LagrangeDAlembert(pair=...)`."""
         return invariant_pair(system, self.reduced, self.retraction)
+
+    def observe(self, system: InvariantSystem | LRSystem, carry: Any, h: Scalar) -> State:
+        momentum = carry.impulse / h
+        xi = system.velocity(carry.t, carry.g, momentum)
+        return State(carry.t, carry.g, xi, momentum, system.basis(carry.t, carry.g) @ carry.prediction.x / h)
+
+
+@register(
+    words="D'Alembert's principle where all places are alike: keeps the energy of Suslov's body and of the sleigh.",
+    use_when="a left-invariant system has no potential and runs are long, as Suslov's body or the sleigh",
+)
+@dataclass(frozen=True)
+class EulerPoincareSuslov(_Reduced):
+    """iota* M_{k+1} = iota* Ad*_{W_k} M_k with M = F l_d(W) and W in tau(d): (7) of garcia-naranjo-jimenez.
+
+    It is (3.8) of fedorov-zenkov. l_d is "moser-veselov", "retraction" (h l(tau^-1(W)/h)), or a function (W, h, system)
+    of your own. The map is multivalued; a run stays on the branch through 0 and reports the step at which that branch
+    ends. Order 2.
+    """
+
+    name = "euler-poincare-suslov"
+
+    def claims(self, system: MechanicalSystem) -> Claims:
+        return replace(
+            super().claims(system), symplectic=unconstrained(system),
+            energy=self.lagrangian == "moser-veselov" and lie_triple_subspace(system),
+            condition="energy: Moser-Veselov with [[d, d], d] in d; a Lagrangian of your own claims order 1"
+        )  # fmt: skip
 
     def impulse(self, system: InvariantSystem, xi: Velocity, h: Scalar) -> Array:
         """h F l_d(tau(xi)), in closed form for the Lagrangians that have a name (they do not need h)."""
@@ -101,10 +120,9 @@ class EulerPoincareSuslov(Integrator):
         target = h * system.subspace.T @ state.momentum
         root = follow_root(lambda x: self._mismatch(system, x, target, h), jnp.zeros_like(target))
         unknown = Prediction.at(root.x)
-        multipliers = system.multipliers(state.t, state.g, state.xi, u)
         impulse = self.impulse(system, system.subspace @ root.x, h)
         carry = Carry(state.t, state.g, impulse, unknown._replace(sign=root.sign))
-        return carry, StepInfo.from_root(unknown, root, multipliers)
+        return carry, StepInfo.from_root(unknown, root, system.multipliers(state.t, state.g, state.xi, u))
 
     def step(self, system: InvariantSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
         group, rows = system.group, system.annihilator
@@ -119,11 +137,6 @@ class EulerPoincareSuslov(Integrator):
         new = Carry(carry.t + h, g, transported + rows.T @ reaction, carry.prediction.after(root))
         return new, StepInfo.from_root(carry.prediction, root, reaction / h**2)
 
-    def observe(self, system: InvariantSystem, carry: Carry, h: Scalar) -> State:
-        momentum = carry.impulse / h
-        xi = system.velocity(carry.t, carry.g, momentum)
-        return State(carry.t, carry.g, xi, momentum, system.subspace @ carry.prediction.x / h)
-
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         body = require_invariant(self, system)
         if body.potential is not None:
@@ -133,13 +146,6 @@ class EulerPoincareSuslov(Integrator):
         if self.lagrangian == "moser-veselov":
             body.require_body()
         super().require(system, state, h)
-
-    @property
-    def reduced(self) -> ReducedLagrangian:
-        """l_d as a function (W, h, system)."""
-        if callable(self.lagrangian):
-            return self.lagrangian
-        return moser_veselov if self.lagrangian == "moser-veselov" else retracted(self.retraction)
 
     def _mismatch(self, system: InvariantSystem, x: Array, target: Array, h: Scalar) -> Array:
         """iota* h F l_d(tau(B x)) - target, multiplied by the common denominator where there is one."""
@@ -165,7 +171,7 @@ class LRCarry(NamedTuple):
     use_when="the kinetic energy is left-invariant and the constraint right-invariant",
 )
 @dataclass(frozen=True)
-class DiscreteLR(Integrator):
+class DiscreteLR(_Reduced):
     """B^T m_{k+1} = B^T m_k with m = Ad*_g^-1 F l_d(W), W = g_k^-1 g_{k+1} and g_{k+1} g_k^-1 in tau(d).
 
     B is a basis of d. The discrete Lagrange-d'Alembert equations of an LR system say that the momentum seen from space
@@ -173,25 +179,15 @@ class DiscreteLR(Integrator):
     "retraction" or a function, as for euler-poincare-suslov. Order 2.
     """
 
-    lagrangian: str | ReducedLagrangian = "moser-veselov"
-    retraction: Retraction = Cayley()
     name = "discrete-lr"
 
-    def __post_init__(self) -> None:
-        EulerPoincareSuslov(self.lagrangian, self.retraction)
-
-    def claims(self, system: LRSystem) -> Claims:
-        theirs = self.free.claims(system)
-        return replace(theirs, energy=False, symplectic=False, condition="the momentum seen from space, on d")
+    def claims(self, system: MechanicalSystem) -> Claims:
+        return replace(super().claims(system), condition="the momentum seen from space, on d")
 
     @property
     def free(self) -> EulerPoincareSuslov:
         """The method with the same l_d for left-invariant systems."""
         return EulerPoincareSuslov(self.lagrangian, self.retraction)
-
-    def pair(self, system: LRSystem) -> Discretisation:
-        """The pair (L_d, D_d) of this method, for `LagrangeDAlembert(pair=...)`."""
-        return invariant_pair(system, self.free.reduced, self.retraction)
 
     def impulse(self, system: LRSystem, g: Element, y: Array, h: Scalar) -> Array:
         """h F l_d(W) of the displacement g^-1 tau(B y) g = tau(Ad_g^-1 B y)."""
@@ -216,11 +212,6 @@ class DiscreteLR(Integrator):
         reaction = solve(rows @ rows.T, rows @ (impulse - group.Ad_star(W, carry.impulse)))
         new = LRCarry(carry.t + h, g, impulse, carry.conserved, carry.prediction.after(root))
         return new, StepInfo.from_root(carry.prediction, root, reaction / h**2)
-
-    def observe(self, system: LRSystem, carry: LRCarry, h: Scalar) -> State:
-        momentum = carry.impulse / h
-        xi = system.velocity(carry.t, carry.g, momentum)
-        return State(carry.t, carry.g, xi, momentum, system.basis(carry.t, carry.g) @ carry.prediction.x / h)
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         if not isinstance(system, LRSystem):

@@ -1,13 +1,7 @@
 """Explicit methods on the equations of motion g' = g xi, xi' = acceleration, for comparison and for accurate motions.
 
-The classical Runge-Kutta method keeps neither the group nor D; the projected one is put back onto both after every
-step. Dormand and Prince's method of order 8 chooses its own substeps inside the compiled step. `Reference` is the same
-at a tolerance near round-off, and `scipy_motion` is SciPy's, for independent checks.
-
-Taylor's method sums the series of the motion itself, to the order that a tolerance asks for: that of a curve g' = g xi
-in the entries of g or, for rotations of space, in a unit quaternion. A quaternion turns half as fast as the rotation
-and has four entries instead of nine: both series are entire, and that of the quaternion gives the same accuracy in
-substeps up to twice as long.
+Taylor's series is that of a curve g' = g xi in the entries of g or, for rotations of space, in a unit quaternion
+(`SO3.series_start` says why).
 """
 
 from __future__ import annotations
@@ -31,22 +25,23 @@ from ..groups import Cayley
 from ..kernels import LoweringError, solution_series
 from ..mechanics import MechanicalSystem, State
 from ..numerics import require_range, solve
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Controls, Element, Scalar, Velocity
+from ..numerics.types import Array, Controls, Element, Scalar, Velocity
 from . import frames
-from .base import (
-    MAX_SUBSTEPS,
-    MIN_SUBSTEP_RATIO,
-    Claims,
-    PhaseCarry,
-    PhaseMethod,
-    Prediction,
-    Result,
-    StepInfo,
-    derivative,
-)
+from .base import NOT_CONVERGED, NOT_FINITE, OK, Claims, PhaseCarry, PhaseMethod, Prediction, Result, StepInfo
 from .properties import conservative
 from .registry import register
+
+PROJECTIONS = ("constraint", "energy")
+BY_TOLERANCE = "accurate to `tolerance` a substep, whatever the step"
+MAX_SUBSTEPS = 100_000  # within one step
+MIN_SUBSTEP_RATIO = 2.0**-46  # a substep below this share of the step has left the domain
+MIN_STEP_RATIO, MAX_STEP_RATIO, SAFETY_FACTOR = 1.0 / 3.0, 6.0, 0.9  # of a substep against the last (HNW II.10)
+BITS_OF_ONE = 1023.0 * 2.0**52  # the bits of 1.0
+
+
+def derivative(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, u: Controls) -> tuple[Element, Array]:
+    """(g', xi') of the equations of motion as an ODE on D."""
+    return system.group.tangent(g, xi), system.acceleration(t, g, xi, u)[0]
 
 
 @register(
@@ -74,9 +69,6 @@ class RungeKutta(PhaseMethod):
         mean = lambda y, a, b, c, d: y + h / 6 * (a + 2 * b + 2 * c + d)
         g, xi = jax.tree.map(mean, (carry.g, carry.xi), k1, k2, k3, k4)
         return PhaseCarry.at(system, carry.t + h, g, xi, u)
-
-
-PROJECTIONS = ("constraint", "energy")
 
 
 class ProjectedCarry(NamedTuple):
@@ -113,8 +105,8 @@ class ProjectedRungeKutta(PhaseMethod):
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[ProjectedCarry]:
         energy = system.energy(state.t, state.g, state.xi)
-        carry, info = PhaseCarry.at(system, state.t, state.g, state.xi, u)
-        return ProjectedCarry(*carry, energy, Prediction.at(jnp.ones(1))), info
+        carry = ProjectedCarry(state.t, state.g, state.xi, energy, Prediction.at(jnp.ones(1)))
+        return carry, StepInfo.at(system, state, u)
 
     def step(
         self, system: MechanicalSystem, carry: ProjectedCarry, h: Scalar, u: Controls = None
@@ -125,8 +117,7 @@ class ProjectedRungeKutta(PhaseMethod):
             near = system.group.normalise(near)
         g = system.project_configuration(near, after.t)
         if self.onto == "constraint":
-            xi = system.project(g, after.xi, after.t)
-            return carry._replace(t=after.t, g=g, xi=xi), info
+            return carry._replace(t=after.t, g=g, xi=system.project(g, after.xi, after.t)), info
         slope = -solve(frames.kinetic_metric(system, after.t, g), system.L_g(after.t, g, jnp.zeros_like(after.xi)))
 
         def moved(z: Array) -> tuple[Element, Array]:
@@ -143,7 +134,29 @@ class ProjectedRungeKutta(PhaseMethod):
         return new, StepInfo.from_root(carry.prediction, root, system.multipliers(after.t, g, xi, u))
 
 
-MIN_STEP_RATIO, MAX_STEP_RATIO, SAFETY_FACTOR = 1.0 / 3.0, 6.0, 0.9  # of a substep against the last (HNW II.10)
+class Substeps(NamedTuple):
+    """Within a step: the time done, the state there, the next or the last substep, their number, and the last error."""
+
+    done: Array
+    g: Any
+    xi: Array
+    substep: Array
+    taken: Array
+    error: Array
+
+
+def take_substeps(
+    body: Callable[[Substeps], Substeps], system: MechanicalSystem, carry: Any, h: Scalar, first: Array, u: Controls
+) -> tuple[Substeps, StepInfo]:
+    """What substeps lead to; a step that does not finish left the domain, or ran out of substeps."""
+
+    def unfinished(s: Substeps) -> Array:
+        return (s.done != h) & (s.taken < MAX_SUBSTEPS) & (jnp.abs(s.substep) > MIN_SUBSTEP_RATIO * jnp.abs(h))
+
+    zero = jnp.zeros(())
+    s = jax.lax.while_loop(unfinished, body, Substeps(zero, carry.g, carry.xi, first, zero, zero))
+    status = jnp.where(s.done == h, OK, jnp.where(s.taken < MAX_SUBSTEPS, NOT_FINITE, NOT_CONVERGED))
+    return s, StepInfo(s.error, s.taken, status, system.multipliers(carry.t + h, s.g, s.xi, u))
 
 
 @cache
@@ -162,17 +175,6 @@ class DormandPrinceCarry(NamedTuple):
     g: Any
     xi: Array
     substep: Array
-
-
-class _Substeps(NamedTuple):
-    """Within a step: the time done, the state there, the next substep, the number tried, and the last error."""
-
-    done: Array
-    g: Any
-    xi: Array
-    substep: Array
-    tried: Array
-    error: Array
 
 
 @register(
@@ -195,46 +197,33 @@ class DormandPrince(PhaseMethod):
         require_range("tolerance", self.tolerance, 1e-15, 0.1)
 
     def claims(self, system: MechanicalSystem) -> Claims:
-        return Claims(
-            None, constraint=True, group=True, condition="accurate to `tolerance` a substep, whatever the step"
-        )
+        return Claims(None, constraint=True, group=True, condition=BY_TOLERANCE)
 
-    def start(
-        self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None
-    ) -> Result[DormandPrinceCarry]:
-        carry, info = PhaseCarry.at(system, state.t, state.g, state.xi, u)
-        return DormandPrinceCarry(*carry, jnp.zeros(())), info
+    def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Any]:
+        return DormandPrinceCarry(state.t, state.g, state.xi, jnp.zeros(())), StepInfo.at(system, state, u)
 
     def step(
         self, system: MechanicalSystem, carry: DormandPrinceCarry, h: Scalar, u: Controls = None
     ) -> Result[DormandPrinceCarry]:
         first = jnp.where(carry.substep == 0.0, 0.1 * h, jnp.sign(h) * jnp.abs(carry.substep))
 
-        def unfinished(s: _Substeps) -> Array:
-            return (s.done != h) & (s.tried < MAX_SUBSTEPS) & (jnp.abs(s.substep) > MIN_SUBSTEP_RATIO * jnp.abs(h))
-
-        def body(s: _Substeps) -> _Substeps:
+        def body(s: Substeps) -> Substeps:
             left = h - s.done
             last = jnp.abs(s.substep) >= 0.999 * jnp.abs(left)
             k = jnp.where(last, left, s.substep)
             g, xi, error = self._substep(system, carry.t + s.done, s.g, s.xi, k, u)
             good = error <= 1.0
-            grown = jnp.clip(
-                SAFETY_FACTOR / jnp.sqrt(jnp.sqrt(jnp.sqrt(error + 1e-30))), MIN_STEP_RATIO, MAX_STEP_RATIO
-            )
+            ideal = SAFETY_FACTOR / jnp.sqrt(jnp.sqrt(jnp.sqrt(error + 1e-30)))
+            grown = jnp.clip(ideal, MIN_STEP_RATIO, MAX_STEP_RATIO)
             share = jnp.where(jnp.isfinite(error), jnp.where(good, grown, jnp.minimum(grown, 1.0)), MIN_STEP_RATIO)
             substep = jnp.where(last & good & (jnp.abs(share * k) < jnp.abs(s.substep)), s.substep, share * k)
             g, xi = jax.tree.map(lambda new, old: jnp.where(good, new, old), (g, xi), (s.g, s.xi))
             done = jnp.where(good, jnp.where(last, h, s.done + k), s.done)
-            return _Substeps(done, g, xi, substep, s.tried + 1.0, error)
+            return Substeps(done, g, xi, substep, s.taken + 1.0, error)
 
-        zero = jnp.zeros(())
-        s = jax.lax.while_loop(unfinished, body, _Substeps(zero, carry.g, carry.xi, first, zero, zero))
-        t = carry.t + h
-        info = StepInfo.from_substeps(
-            self.tolerance * s.error, s.tried, s.done == h, system.multipliers(t, s.g, s.xi, u)
-        )
-        return DormandPrinceCarry(t, s.g, s.xi, s.substep), info
+        s, info = take_substeps(body, system, carry, h, first, u)
+        new = DormandPrinceCarry(carry.t + h, s.g, s.xi, s.substep)
+        return new, info._replace(residual=self.tolerance * s.error)
 
     def _substep(
         self, system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, k: Scalar, u: Controls
@@ -285,9 +274,7 @@ class Reference(DormandPrince):
 
 
 @partial(jax.jit, static_argnames="restore")
-def _flat_derivative(
-    system: MechanicalSystem, restore: Callable[[Array], Any], t: Array, y: Array, u: Controls
-) -> Array:
+def _flat_rate(system: MechanicalSystem, restore: Callable[[Array], Any], t: Array, y: Array, u: Controls) -> Array:
     g, xi = restore(y)
     return ravel_pytree(derivative(system, t, g, xi, u))[0]
 
@@ -312,26 +299,13 @@ def scipy_motion(
     y, states = np.asarray(values), [observed(stamps[0], values)]
     for k, span in enumerate(itertools.pairwise(stamps)):
         u = jax.tree.map(lambda leaf: leaf[k], controls)
-        field = lambda t, y, u=u: np.asarray(_flat_derivative(system, restore, t, y, u))
+        field = lambda t, y, u=u: np.asarray(_flat_rate(system, restore, t, y, u))
         found = solve_ivp(field, span, y, "DOP853", rtol=tolerance, atol=tolerance)
         y = found.y[:, -1]
         if not found.success or not np.all(np.isfinite(y)):
             break
         states.append(observed(span[1], y))
     return states
-
-
-BITS_OF_ONE = 1023.0 * 2.0**52  # the bits of 1.0
-
-
-class _TaylorSubsteps(NamedTuple):
-    """Within a step: the time done, the state there, the length of the last substep, and how many there were."""
-
-    done: Array
-    g: Any
-    xi: Array
-    last: Array
-    taken: Array
 
 
 @register(
@@ -361,9 +335,7 @@ class Taylor(PhaseMethod):
         return max(2, math.ceil(1.0 - 0.5 * math.log(self.tolerance)))
 
     def claims(self, system: MechanicalSystem) -> Claims:
-        return Claims(
-            None, constraint=True, group=True, condition="accurate to `tolerance` a substep, whatever the step"
-        )
+        return Claims(None, constraint=True, group=True, condition=BY_TOLERANCE)
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         super().require(system, state, h)
@@ -371,24 +343,18 @@ class Taylor(PhaseMethod):
         _trace_series(self, structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
 
     def step(self, system: MechanicalSystem, carry: PhaseCarry, h: Scalar, u: Controls = None) -> Result[PhaseCarry]:
-        def unfinished(s: _TaylorSubsteps) -> Array:
-            return (s.done != h) & (s.taken < MAX_SUBSTEPS) & (jnp.abs(s.last) > MIN_SUBSTEP_RATIO * jnp.abs(h))
-
-        def body(s: _TaylorSubsteps) -> _TaylorSubsteps:
+        def body(s: Substeps) -> Substeps:
             now, left = carry.t + s.done, h - s.done
             terms, restore = self.series(system, now, s.g, s.xi, u)
             size = self.radius(terms)
             last = size >= jnp.abs(left)
             k = jnp.where(last, left, jnp.copysign(size, h))
             _, g, xi = restore(reduce(lambda total, term: total * k + term, terms[::-1]))
-            g = system.group.normalise(g)
-            return _TaylorSubsteps(jnp.where(last, h, s.done + k), g, system.project(g, xi, now + k), k, s.taken + 1.0)
+            g, done = system.group.normalise(g), jnp.where(last, h, s.done + k)
+            return Substeps(done, g, system.project(g, xi, now + k), k, s.taken + 1.0, s.error)
 
-        zero = jnp.zeros(())
-        s = jax.lax.while_loop(unfinished, body, _TaylorSubsteps(zero, carry.g, carry.xi, h * jnp.ones(()), zero))
-        t = carry.t + h
-        info = StepInfo.from_substeps(zero, s.taken, s.done == h, system.multipliers(t, s.g, s.xi, u))
-        return PhaseCarry(t, s.g, s.xi), info
+        s, info = take_substeps(body, system, carry, h, h * jnp.ones(()), u)
+        return PhaseCarry(carry.t + h, s.g, s.xi), info
 
     def series(
         self, system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, u: Controls = None
@@ -418,10 +384,7 @@ class Taylor(PhaseMethod):
             ) from fault
 
     def radius(self, terms: Array) -> Array:
-        """The substep: exp(-2) of the smaller radius by the root test of the last two coefficients, with a margin.
-
-        (3.8) of Jorba and Zou.
-        """
+        """exp(-2) of the smaller radius by the root test of the last two coefficients, with a margin ((3.8) there)."""
         p, weight = self.order, 1.0 / (1.0 + jnp.abs(terms[0]))
         radii = [_inverse_root(_maximum(jnp.abs(terms[k]) * weight) + 1e-300, k) for k in (p - 1, p)]
         return jnp.minimum(*radii) * math.exp(-2.0 - 0.7 / (p - 1))
@@ -444,10 +407,7 @@ def _trace_series(method: Taylor, structure: Any, leaves: tuple[Any, ...]) -> No
 
 
 def _inverse_root(x: Array, k: int) -> Array:
-    """x^(-1/k) from the exponent bits of x, 0 to 8 per cent too large.
-
-    A substep needs no more, and a logarithm would cost a tenth of it.
-    """
+    """x^(-1/k) from the exponent bits of x, 0 to 8 per cent too large; a logarithm would cost a tenth of a substep."""
     bits = jax.lax.bitcast_convert_type(x, jnp.int64).astype(float)
     return jax.lax.bitcast_convert_type((BITS_OF_ONE - (bits - BITS_OF_ONE) / k).astype(jnp.int64), float)
 

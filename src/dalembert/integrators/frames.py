@@ -9,9 +9,10 @@ import jax.numpy as jnp
 
 from ..mechanics import InvariantSystem, MechanicalSystem
 from ..numerics import solve
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Element, Float, Scalar, Velocity
+from ..numerics.types import Array, Element, Float, Scalar, Velocity
 
+Frame = Float[Array, "n r"]  # its columns
+Field = Callable[[Scalar, Element], Array]
 NEWTON_STEPS = 4  # for an inverse square root: they leave 1e-11 of a distance of 0.3 from 1
 
 
@@ -20,7 +21,7 @@ def kinetic_metric(system: MechanicalSystem, t: Scalar, g: Element) -> Float[Arr
     return system.metric(t, g, jnp.zeros(system.group.dim))
 
 
-def orthonormalise(metric: Float[Array, "n n"], vectors: Float[Array, "n r"]) -> Float[Array, "n r"]:
+def orthonormalise(metric: Float[Array, "n n"], vectors: Frame) -> Frame:
     """The columns of `vectors` made orthonormal in the metric, one after the other (Gram, Schmidt)."""
     columns: list[Array] = []
     for vector in vectors.T:
@@ -30,9 +31,7 @@ def orthonormalise(metric: Float[Array, "n n"], vectors: Float[Array, "n r"]) ->
     return jnp.stack(columns, axis=1) if columns else vectors
 
 
-def orthonormal_frame(
-    system: MechanicalSystem, t: Scalar, g: Element, reference: Float[Array, "n r"]
-) -> Float[Array, "n r"]:
+def orthonormal_frame(system: MechanicalSystem, t: Scalar, g: Element, reference: Frame) -> Frame:
     """X (n, r) with X^T M X = 1 that spans ker A(t, g), smooth in g; where `reference` is such a frame it is X.
 
     Y = the projection of `reference`, and X = Y (Y^T M Y)^-1/2 (Lowdin). A rotation of the reference rotates X, so that
@@ -47,7 +46,7 @@ def orthonormal_frame(
     return orthonormalise(metric, vectors @ root)
 
 
-def initial_frame(system: MechanicalSystem, t: Scalar, g: Element) -> Float[Array, "n r"]:
+def initial_frame(system: MechanicalSystem, t: Scalar, g: Element) -> Frame:
     """A frame at g to begin with: the coordinate vectors projected onto D, the longest that remains first."""
     n, metric = system.group.dim, kinetic_metric(system, t, g)
     if isinstance(system, InvariantSystem):
@@ -70,12 +69,7 @@ def orthogonal_drift(system: MechanicalSystem, t: Scalar, g: Element) -> Float[A
 
 
 def derivative_along(
-    system: MechanicalSystem,
-    function: Callable[[Scalar, Element], Array],
-    t: Scalar,
-    g: Element,
-    xi: Velocity,
-    rate: float = 0.0,
+    system: MechanicalSystem, function: Field, t: Scalar, g: Element, xi: Velocity, rate: float = 0.0
 ) -> Array:
     """The derivative of function(t, g) along g' = g xi and t' = `rate`."""
     zero = jnp.zeros_like(xi[0]), jnp.zeros_like(xi)

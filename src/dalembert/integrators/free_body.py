@@ -16,18 +16,23 @@ scalar first.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Float, Scalar
+from ..groups import unit_quaternion
+from ..numerics.types import Array, Float, Scalar
 from .polhode import Polhode, at_time
 
 Vector3 = Float[Array, "3"]
 Matrix3 = Float[Array, "3 3"]
 Quaternion = Float[Array, "4"]
+REGULARISATION = 1e-120  # its square must not underflow in derivatives
+CYCLIC = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
+SERIES_ORDER = 16
+MAX_TURN = 0.18  # of a Taylor substep, in units of I_min/|m|: the series then converges to round-off
 
 
 def principal_axes(inertia: Matrix3) -> Matrix3:
@@ -63,6 +68,11 @@ def quaternion_product(p: Quaternion, q: Quaternion) -> Quaternion:
     return jnp.stack([real, i, j, a * z + b * y - c * x + d * w])
 
 
+def quaternion(g: Matrix3) -> Quaternion:
+    """The unit quaternion of a rotation matrix."""
+    return jnp.concatenate([part.reshape(-1) for part in unit_quaternion(g)])
+
+
 def unit_multiple(q: Quaternion) -> Quaternion:
     """q/|q|."""
     return q * (1.0 / jnp.sqrt(q @ q))
@@ -87,10 +97,6 @@ def rotation_about(m: Vector3, square: Scalar, angle: Scalar) -> Quaternion:
     return jnp.concatenate([jnp.cos(turned)[None], jnp.where(positive, jnp.sin(turned) * (1.0 / size), half) * m])
 
 
-REGULARISATION = 1e-120  # its square must not underflow in derivatives
-CYCLIC = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
-
-
 class Body(NamedTuple):
     """A body and a level: what the constants of a step depend on."""
 
@@ -105,7 +111,6 @@ class Body(NamedTuple):
     H: Array
     H2: Array
     K: Array  # H E1 - C = <m, I^-1 J m>
-    m: Array
 
 
 class Scale(NamedTuple):
@@ -151,7 +156,7 @@ def body_on_level(inertia: Matrix3, m: Vector3) -> Body:
     mass = mass - jnp.where(jnp.eye(3) == 1, 0.0, inertia)
     adj, Jm = adjugate(mass), mass @ m
     E2, E3, H, K = jnp.trace(adj), mass[0] @ adj[0], m @ inverse @ m, m @ inverse @ Jm
-    return Body(inverse, mass, adj, E1, E2, E3, D, m @ m, H, Jm @ Jm, K, m)
+    return Body(inverse, mass, adj, E1, E2, E3, D, m @ m, H, Jm @ Jm, K)
 
 
 def discrete_scale(b: Body, s: Scalar) -> Scale:
@@ -205,31 +210,18 @@ def largest_scale(b: Body) -> Array:
     E3 = jnp.where(jnp.abs(b.E3) < 1e-30 * b.D, 1e-30 * b.D, b.E3)
     squares, minors = b.E1 * b.E1 - 2 * b.E2, b.E2 * b.E2 - 2 * b.E1 * E3
 
-    def sign(e: Array) -> Array:
+    low, high = 1e-40 * b.E1, b.E1
+    for _ in range(64):
+        e = jnp.sqrt(low * high)
         upper = ((b.H2 * e + 2 * b.C * E3) * e + (b.C * minors - b.H2 * squares)) * e - 2 * b.H2 * E3
-        return upper * e - b.C * E3 * E3
-
-    def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = bounds
-        middle = jnp.sqrt(low * high)
-        above = sign(middle) > 0
-        return jnp.where(above, low, middle), jnp.where(above, middle, high)
-
-    low, high = jax.lax.fori_loop(0, 64, halve, jax.lax.stop_gradient((1e-40 * b.E1, b.E1)))
+        low, high = (low, e) if upper * e - b.C * E3 * E3 > 0 else (e, high)
     e1 = jnp.sqrt(low * high)
-    return jax.lax.stop_gradient(jnp.sqrt((squares - e1 * e1 + 2 * E3 / e1 + REGULARISATION) / (b.C + REGULARISATION)))
-
-
-def select_at_smallest(n: Array, options: list[Array]) -> Array:
-    """The option of the smallest n_i: the ratios are 1, dn and cn <= dn, and only cn changes its sign."""
-    first = (n[0] < n[1]) & (n[0] < n[2])
-    return jnp.where(first, options[0], jnp.where(n[1] < n[2], options[1], options[2]))
+    return jnp.sqrt((squares - e1 * e1 + 2 * E3 / e1 + REGULARISATION) / (b.C + REGULARISATION))
 
 
 def step_constants(b: Body, scale: Scale) -> Step:
     """The constants of the map for a scale, in principal axes of the body."""
-    s, x, y = scale.s, scale.x, scale.y
-    one = jnp.eye(3)
+    (s, x, y, _), one = scale, jnp.eye(3)
     K = (y * b.mass + x * b.cofactor) / b.D
     p, nu = _stable_diagonal(b, x, y, 1.0 - jnp.diag(K))
     adj = (adjugate(K) - jnp.trace(K) * one + K + (1.0 - nu) * one) / nu
@@ -245,8 +237,8 @@ def step_constants(b: Body, scale: Scale) -> Step:
 def _stable_diagonal(b: Body, x: Array, y: Array, n: Array) -> tuple[Array, Array]:
     """(N_j N_k/nu - 1)_i, free of cancellation, and nu, the product of the two N other than the smallest.
 
-    These two are positive. With k the smallest: p_k = 0, p_i = (J_i - J_k)(y - J_j x)/(D N_i). Other divisors than nu
-    are unstable.
+    The N are in the ratios 1, dn and cn <= dn, and only cn changes its sign. With k the smallest: p_k = 0 and p_i =
+    (J_i - J_k)(y - J_j x)/(D N_i). Other divisors than nu are unstable.
     """
     J = jnp.diag(b.mass)
     options = []
@@ -255,7 +247,8 @@ def _stable_diagonal(b: Body, x: Array, y: Array, n: Array) -> tuple[Array, Arra
         pi, pj = (J[i] - J[k]) * (y - J[j] * x) / (b.D * ni), (J[j] - J[k]) * (y - J[i] * x) / (b.D * nj)
         entries = {i: pi, j: pj, k: jnp.zeros_like(pi)}
         options.append(jnp.stack([entries[0], entries[1], entries[2], ni * nj]))
-    chosen = select_at_smallest(n, options)
+    first = (n[0] < n[1]) & (n[0] < n[2])
+    chosen = jnp.where(first, options[0], jnp.where(n[1] < n[2], options[1], options[2]))
     return chosen[:3], jax.lax.stop_gradient(chosen[3])
 
 
@@ -285,10 +278,6 @@ def _turn_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any,
     return turn(*primals), jax.jvp(turn_tensorial, primals, tangents)[1]
 
 
-SERIES_ORDER = 16
-MAX_TURN = 0.18  # of a Taylor substep, in units of I_min/|m|: the series then converges to round-off
-
-
 def taylor_coefficients(point: Array, coefficients: Array, dt: Scalar, terms: int = SERIES_ORDER) -> Array:
     """Coefficients (terms + 1, 4) of the series in t/dt of the solution through `point` of
 
@@ -310,18 +299,8 @@ def taylor_coefficients(point: Array, coefficients: Array, dt: Scalar, terms: in
 
 
 def scale_equations(b: Body) -> Array:
-    """s' = 1 - (E1 y + E2 x - x y)/D,  x' = s (H - C y/D),  y' = s (H E1 - C - H2 x/D),  B' = -y/D.
-
-    As the coefficients that `taylor_coefficients` takes.
-    """
+    """Those of s' = 1 - (E1 y + E2 x - x y)/D, x' = s (H - C y/D), y' = s (H E1 - C - H2 x/D), B' = -y/D, in order."""
     return jnp.stack([b.E2 / b.D, b.E1 / b.D, 1.0 / b.D, b.H, b.C / b.D, b.K, b.H2 / b.D])
-
-
-def substep_rate(b: Body) -> Array:
-    """The inverse time in which s, x and y change: |m|/I_min, and coefficients of s' for moments that no body has."""
-    turning = b.C * jnp.max(jnp.sum(jnp.abs(b.inverse), axis=1)) ** 2
-    scale = b.E1 * (jnp.abs(b.m) @ jnp.abs(b.inverse) @ jnp.abs(b.mass) @ jnp.abs(b.m)) + jnp.abs(b.E2) * b.H
-    return jax.lax.stop_gradient(jnp.sqrt(turning + scale / b.D))
 
 
 def _move(inertia: Matrix3, m: Vector3, g: Matrix3, t: Scalar) -> tuple[Vector3, Matrix3]:
@@ -351,7 +330,12 @@ def _exact_motion_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tu
     They are a Jacobian by forward mode, so that reverse mode need not pass through the loop.
     """
     level, inertia, m, g, axes, t = primals
-    count = jnp.maximum(1.0, jnp.ceil(jnp.abs(t) * substep_rate(body_on_level(inertia, m)) / MAX_TURN))
+    b = body_on_level(inertia, m)
+    # The inverse time in which s, x and y change: |m|/I_min, and coefficients of s' for moments that no body has.
+    turning = b.C * jnp.max(jnp.sum(jnp.abs(b.inverse), axis=1)) ** 2
+    scale = b.E1 * (jnp.abs(m) @ jnp.abs(b.inverse) @ jnp.abs(b.mass) @ jnp.abs(m)) + jnp.abs(b.E2) * b.H
+    rate = jax.lax.stop_gradient(jnp.sqrt(turning + scale / b.D))
+    count = jnp.maximum(1.0, jnp.ceil(jnp.abs(t) * rate / MAX_TURN))
     unit = jnp.eye(12)
     directions = unit[:, :9].reshape(12, 3, 3)
 
@@ -427,10 +411,7 @@ def series_reciprocal(a: list[Array]) -> list[Array]:
 
 
 def truncated_scale(b: Body, h: Scalar, order: int) -> Array:
-    """h/(1 + tau3 h^2 + (tau5 - 2 tau3^2) h^4 + ...), with the terms that the order needs.
-
-    1/(1 + ...) is s/h of the exact flow.
-    """
+    """h/(1 + tau3 h^2 + (tau5 - 2 tau3^2) h^4 + ...), cut after the order; the whole series is s of the exact flow."""
     return h / horner(series_reciprocal(scale_series(b, order // 2).s), h * h)
 
 
@@ -466,7 +447,4 @@ def modified_body(b: Body, m: Array, h: Scalar, order: int) -> Body:
 
 def horner(coefficients: list[Array], z: Scalar) -> Array:
     """c_0 + c_1 z + c_2 z^2 + ..."""
-    value = coefficients[-1]
-    for c in coefficients[-2::-1]:
-        value = value * z + c
-    return value
+    return reduce(lambda value, c: value * z + c, coefficients[::-1])

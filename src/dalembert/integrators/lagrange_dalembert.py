@@ -1,4 +1,7 @@
-"""The discrete Lagrange-d'Alembert principle on any group, for any pair (L_d, D_d).
+"""Nonholonomic methods of a discrete Lagrangian L_d, on any group and for any pair (L_d, D_d).
+
+The discrete Lagrange-d'Alembert principle, and methods that reflect the momentum in D at every node after an
+unconstrained variational step: the geometric nonholonomic integrators, and the leapfrog among them.
 
 Where coordinates on the discrete constraint are known, a step has as many unknowns as the motion has freedoms. Where
 -D1 L_d = mu0(w) is explicit, p_k + A(g_k)^T h l = mu0(w) says that mu0 - p_k annihilates D at g_k: n - m equations for
@@ -7,6 +10,7 @@ the n - m coordinates of w, and h l is read off afterwards.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -16,16 +20,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, OffConstraint
-from ..groups import Group
+from ..errors import InvalidInput, OffConstraint, require_name
+from ..groups import Cayley, Group, Retraction
 from ..kernels import LoweringError
 from ..mechanics import Discretisation, FiniteDifference, InvariantSystem, MechanicalSystem, State
-from ..numerics import Root, literals, require_instance, solve
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Controls, Covector, Element, Scalar, Velocity
-from .base import Claims, NodeMethod, Prediction, Result, StepInfo
-from .properties import conservative, purely_inertial, require_option, unconstrained
+from ..numerics import Root, depends, literals, require_instance, solve
+from ..numerics.types import Array, Controls, Covector, Element, Scalar, Velocity
+from .base import Claims, Integrator, NodeMethod, Prediction, Result, StepInfo
+from .properties import conservative, purely_inertial, unconstrained
 from .registry import register
+
+NODES = ("original", "velocity", "deformed")
 
 
 class OnSubspace(NamedTuple):
@@ -53,59 +58,43 @@ class OnFibre(NamedTuple):
     This is an Ehresmann connection. c = mu0 - p are covectors, to be paired with D.
     """
 
-    free: tuple[int, ...]
-    bound: tuple[int, ...]
-    signs: tuple[int, ...]
+    free: np.ndarray
+    bound: np.ndarray
+    signs: np.ndarray
 
     def of(self, system: Any, w: Velocity) -> tuple[Array, Array]:
         """(x, what else w is made of)."""
-        return w[_indices(self.free)], w[_indices(self.bound)]
+        return w[self.free], w[self.bound]
 
     def velocity(self, system: Any, x: Array, rest: Array) -> Array:
         """w from both."""
-        return jnp.concatenate([x, rest])[np.argsort(_indices(self.free + self.bound))]
+        return jnp.concatenate([x, rest])[np.argsort(np.concatenate([self.free, self.bound]))]
 
     def rest(self, off: Callable[[Array], Array], x: Array) -> Array:
         """What else w is made of, so that off(w) = 0: the discrete constraint."""
-        return off(self.velocity(None, x, jnp.zeros(len(self.bound)))) * -np.array(self.signs, float)
+        return off(self.velocity(None, x, jnp.zeros(len(self.bound)))) * -self.signs
 
     def on_D(self, system: Any, rows: Array, c: Covector) -> Array:
         """c on the kernel of `rows`, n - m numbers."""
-        return c[_indices(self.free)] - rows[:, _indices(self.free)].T @ self.reaction(system, rows, c)
+        return c[self.free] - rows[:, self.free].T @ self.reaction(system, rows, c)
 
     def reaction(self, system: Any, rows: Array, c: Covector) -> Array:
         """l with rows^T l = c, for a c that is zero on D."""
-        return c[_indices(self.bound)] * np.array(self.signs, float)
+        return c[self.bound] * self.signs
 
 
-Coordinates = OnSubspace | OnFibre  # on the velocities w that a step may have
-
-
-def _indices(places: tuple[int, ...]) -> np.ndarray:
-    return np.array(places, int)
-
-
+Chart = OnSubspace | OnFibre  # coordinates on the velocities w that a step may have
 DiscreteConstraint = Callable[[Any, Any, Any, Array, Any], Array]
-
-
-def multiplier_free_coordinates(
-    system: Any, difference: FiniteDifference, off: DiscreteConstraint, t: Scalar, g: Element, h: Scalar
-) -> Coordinates | None:
-    """Coordinates on off(system, t, g, w, h) = 0 that leave no multipliers.
-
-    None where there are none, or where mu0(w) is not explicit.
-    """
-    if not difference.explicit(system.group) or system.holonomic_constraints:
-        return None
-    if isinstance(system, InvariantSystem):
-        return OnSubspace()
-    leaves, structure = jax.tree.flatten((system, t, g, h))
-    return _on_fibre(off, structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
+Solution = tuple[Root, Array, Array, Array]  # the root, w, the impulse and mu1
+Momenta = tuple[Array, Array]  # (-D1 L_d, D2 L_d) of a step, forces included
 
 
 @lru_cache(maxsize=128)
 def _on_fibre(off: DiscreteConstraint, structure: Any, leaves: tuple[Any, ...]) -> OnFibre | None:
-    """Each row needs a literal unit column, in the derivative of the discrete constraint and in A(g_k)."""
+    """Coordinates on off(system, t, g, w, h) = 0.
+
+    Each row needs a literal unit column, in the derivative of the discrete constraint and in A(g_k).
+    """
 
     def slopes(w: Velocity, *flat: Any) -> Array:
         system, t, g, h = jax.tree.unflatten(structure, flat)
@@ -118,20 +107,14 @@ def _on_fibre(off: DiscreteConstraint, structure: Any, leaves: tuple[Any, ...]) 
         known = literals(slopes, velocity, *shapes)
     except LoweringError:
         return None
-    units = [_unit_column(known, np.tile(unit, 2)) for unit in np.eye(known.shape[0] // 2)]
+    units = [
+        next(((j, s) for s in (1, -1) for j in range(n) if np.array_equal(known[:, j], s * np.tile(unit, 2))), None)
+        for unit in np.eye(known.shape[0] // 2)
+    ]
     if None in units:
         return None
-    bound, signs = zip(*units, strict=True) if units else ((), ())
-    return OnFibre(tuple(j for j in range(n) if j not in bound), bound, signs)
-
-
-def _unit_column(matrix: np.ndarray, unit: np.ndarray) -> tuple[int, int] | None:
-    """(j, s) with column j equal to s * unit."""
-    signed = ((j, s) for s in (1, -1) for j in range(matrix.shape[1]) if np.array_equal(matrix[:, j], s * unit))
-    return next(signed, None)
-
-
-NODES = ("original", "velocity", "deformed")
+    bound, signs = np.array(units, int).reshape(-1, 2).T
+    return OnFibre(np.setdiff1d(np.arange(n), bound), bound, signs.astype(float))
 
 
 class Carry(NamedTuple):
@@ -168,7 +151,7 @@ class LagrangeDAlembert(NodeMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_option("nodes", self.nodes, NODES)
+        require_name("nodes", self.nodes, NODES)
         if self.pair is not None:
             require_instance("pair", self.pair, Discretisation, "a Discretisation")
         if self.pair is not None and self.nodes != "original":
@@ -195,10 +178,16 @@ class LagrangeDAlembert(NodeMethod):
         )  # fmt: skip
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
-        multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        prediction, rest = self._unknowns(system, state, h * multipliers, h)
+        info = StepInfo.at(system, state, u)
+        frame, impulse = self._coordinates(system, state, h), h * info.multipliers
+        if frame is None:
+            x, rest = jnp.concatenate([state.xi, impulse]), jnp.zeros(0)
+        else:
+            x, bound = frame.of(system, state.xi)
+            rest = jnp.concatenate([bound, impulse])
+        prediction = Prediction.at(x)
         if self.nodes == "original":
-            return Carry(state.t, state.g, state.momentum, None, prediction, rest), StepInfo.explicit(multipliers)
+            return Carry(state.t, state.g, state.momentum, None, prediction, rest), info
         s, group, xi = self.node, system.group, h * state.xi
         shift = self.retraction.tau(group, (1 - s) * xi)
         moved = self.nodes == "velocity"
@@ -207,7 +196,7 @@ class LagrangeDAlembert(NodeMethod):
         t = state.t if moved else state.t - (1 - s) * h  # of the inner point
         impulse = h * (system.L_g(t, inner, state.xi) + system.F(t, inner, state.xi, u))
         _, p = self.difference.momenta(group, xi, system.momentum(t, inner, state.xi), impulse)
-        return Carry(t + (1 - s) * h, g, p, inner if moved else None, prediction, rest), StepInfo.explicit(multipliers)
+        return Carry(t + (1 - s) * h, g, p, inner if moved else None, prediction, rest), info
 
     def step(self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
         frame = self._coordinates(system, carry, h)
@@ -222,19 +211,15 @@ class LagrangeDAlembert(NodeMethod):
         new = Carry(carry.t + h, g, p, inner, carry.prediction.after(root), rest)
         return new, StepInfo.from_root(carry.prediction, root, impulse / h)
 
-    def _coordinates(self, system: MechanicalSystem, at: State | Carry, h: Scalar) -> Coordinates | None:
-        """Coordinates of w in which a step needs no multipliers."""
-        if self.pair is not None:
+    def _coordinates(self, system: MechanicalSystem, at: State | Carry, h: Scalar) -> Chart | None:
+        """Coordinates of w in which a step needs no multipliers; none where mu0(w) is not explicit."""
+        if self.pair is not None or not self.difference.explicit(system.group) or system.holonomic_constraints:
             return None
-        return multiplier_free_coordinates(system, self.difference, self._discrete_constraint, at.t, at.g, h)
-
-    def _unknowns(self, system: MechanicalSystem, state: State, impulse: Array, h: Scalar) -> tuple[Prediction, Array]:
-        """What a step solves for, from the velocity and the impulse before it, and what else these are made of."""
-        frame = self._coordinates(system, state, h)
-        if frame is None:
-            return Prediction.at(jnp.concatenate([state.xi, impulse])), jnp.zeros(0)
-        x, rest = frame.of(system, state.xi)
-        return Prediction.at(x), jnp.concatenate([rest, impulse])
+        if isinstance(system, InvariantSystem):
+            return OnSubspace()
+        leaves, structure = jax.tree.flatten((system, at.t, at.g, h))
+        shapes = tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+        return _on_fibre(self._discrete_constraint, structure, shapes)
 
     def _velocity_and_impulse(self, system: MechanicalSystem, carry: Carry, h: Scalar) -> tuple[Array, Array]:
         x, frame = carry.prediction.x, self._coordinates(system, carry, h)
@@ -243,69 +228,60 @@ class LagrangeDAlembert(NodeMethod):
         rest, impulse = jnp.split(carry.rest, [len(carry.rest) - system.constraints])
         return frame.velocity(system, x, rest), impulse
 
-    def _solve(
-        self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls
-    ) -> tuple[Root, Array, Array, Array]:
-        """The root, w, the impulse and mu1, from the balance of momentum and the discrete constraint."""
-        n = system.group.dim
+    def _solve(self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls) -> Solution:
+        """The step from the balance of momentum and the discrete constraint."""
+        group, n = system.group, system.group.dim
         rows, before = system.rows(carry.t, carry.g), carry.prediction.x[:n]
 
         @jax.jit  # traced once for both uses
         def balanced(x: Array) -> tuple[Array, Array, Array]:
-            """A nonlinear constraint reacts along its rows at the mean velocity, which keeps the step symmetric."""
-            kicked = carry.p + rows(0.5 * (before + x[:n])).T @ x[n:]  # p_k + h A^T l_k
-            return self._balance(system, carry, x[:n], kicked, h, u)
+            """(the balance of momentum, the discrete constraint, mu1) of a step with velocity and impulse x.
 
-        def equations(x: Array) -> Array:
-            balance, _, off = balanced(x)
-            return jnp.concatenate([balance, off])
+            A nonlinear constraint reacts along its rows at the mean velocity, which keeps the step symmetric.
+            """
+            w, mu0 = x[:n], carry.p + rows(0.5 * (before + x[:n])).T @ x[n:]  # p_k + h A^T l_k
+            if self.pair is not None:
+                where = (carry.t, carry.g, self._end(group, carry.g, h * w), h)
+                balance, mu1 = mu0 + self.pair.D1(*where, system, u), self.pair.D2(*where, system, u)
+                return balance, self.pair.constraint(*where, system), mu1
+            t, inner = carry.t + self.node * h, self.difference.inner(group, carry.g, h * w)
+            kick = h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))
+            reaction, mu1 = self.difference.reaction(group, h * w, mu0, kick)
+            balance = reaction - system.momentum(t, inner, w)
+            return balance, self._discrete_constraint(system, carry.t, carry.g, w, h), mu1
 
-        root = carry.prediction.solve(equations, split=n)
-        _, p, _ = balanced(root.x)
-        return root, root.x[:n], root.x[n:], p
+        root = carry.prediction.solve(lambda x: jnp.concatenate(balanced(x)[:2]), split=n)
+        return root, root.x[:n], root.x[n:], balanced(root.x)[2]
 
-    def _solve_on_D(
-        self, frame: Coordinates, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls
-    ) -> tuple[Root, Array, Array, Array]:
+    def _solve_on_D(self, frame: Chart, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls) -> Solution:
         """The same in coordinates of w, n - m unknowns: the balance of momentum on D at g_k, without multipliers."""
         rows, before = system.rows(carry.t, carry.g), self._velocity_and_impulse(system, carry, h)[0]
 
         @jax.jit  # traced once for both uses
         def kick(x: Array) -> tuple[Array, Array, Array, Array]:
-            """w, mu0 - p_k, the rows along which that acts, and mu1 - mu0."""
+            """The rows along which mu0 - p_k acts, mu0 - p_k, w, and mu1 - mu0."""
             rest = frame.rest(lambda w: self._discrete_constraint(system, carry.t, carry.g, w, h), x)
             w = frame.velocity(system, x, rest)
             t, inner = carry.t + self.node * h, self.difference.inner(system.group, carry.g, h * w)
             impulse = h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))
             known = system.group, h * w, system.momentum(t, inner, w), impulse
             mu0, _ = self.difference.momenta(*known)
-            return w, mu0 - carry.p, rows(0.5 * (before + w)), self.difference.gain(*known)
+            return rows(0.5 * (before + w)), mu0 - carry.p, w, self.difference.gain(*known)
 
-        def equations(x: Array) -> Array:
-            _, c, along, _ = kick(x)
-            return frame.on_D(system, along, c)
-
-        root = carry.prediction.solve(equations)
-        w, c, along, gain = kick(root.x)
+        root = carry.prediction.solve(lambda x: frame.on_D(system, *kick(x)[:2]))
+        along, c, w, gain = kick(root.x)
         impulse = frame.reaction(system, along, c)
         return root, w, impulse, carry.p + (along.T @ impulse + gain)
 
     def observe(self, system: MechanicalSystem, carry: Carry, h: Scalar) -> State:
-        s = self.node
-        w = self._velocity_and_impulse(system, carry, h)[0]
+        t, g, w = carry.t, carry.g, self._velocity_and_impulse(system, carry, h)[0]
         if self.nodes == "velocity":
-            t = carry.t - (1 - s) * h
-            return State(t, carry.inner, w, system.momentum(t, carry.inner, w), w)
-        if self.nodes == "deformed":
-            return State(carry.t, carry.g, w, system.momentum(carry.t, carry.g, w), w)
-        xi = system.velocity(carry.t, carry.g, carry.p, w)
-        return State(carry.t, carry.g, xi, system.momentum(carry.t, carry.g, xi), w)
+            t, g = carry.t - (1 - self.node) * h, carry.inner
+        xi = system.velocity(t, g, carry.p, w) if self.nodes == "original" else w
+        return State(t, g, xi, system.momentum(t, g, xi), w)
 
     def reaction_time(self, t: Scalar, h: Scalar) -> Scalar:
-        """When the multiplier that comes with a state at time t acts: at the node before it.
-
-        That is t - s h for "velocity" nodes, else t - h.
-        """
+        """When the multiplier that comes with a state acts: a node before, t - s h for "velocity" nodes, else t - h."""
         return t - (self.node if self.nodes == "velocity" else 1.0) * h
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
@@ -328,21 +304,6 @@ class LagrangeDAlembert(NodeMethod):
         by_pair = self.pair is not None
         return group.compose(g, self.retraction.tau(group, xi)) if by_pair else self.difference.end(group, g, xi)
 
-    def _balance(
-        self, system: MechanicalSystem, carry: Carry, w: Velocity, mu0: Covector, h: Scalar, u: Controls
-    ) -> tuple[Array, Array, Array]:
-        """(the balance of momentum, mu1, the discrete constraint) of a step with velocity w that mu0 starts."""
-        if self.pair is not None:
-            where = (carry.t, carry.g, self._end(system.group, carry.g, h * w), h)
-            balance = mu0 + self.pair.D1(*where, system, u)
-            return balance, self.pair.D2(*where, system, u), self.pair.constraint(*where, system)
-        t = carry.t + self.node * h
-        inner = self.difference.inner(system.group, carry.g, h * w)
-        impulse = h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))
-        reaction, mu1 = self.difference.reaction(system.group, h * w, mu0, impulse)
-        balance = reaction - system.momentum(t, inner, w)
-        return balance, mu1, self._discrete_constraint(system, carry.t, carry.g, w, h)
-
     def _discrete_constraint(self, system: MechanicalSystem, t: Scalar, g: Element, w: Velocity, h: Scalar) -> Array:
         """The discrete constraint of a step with velocity w from (t, g)."""
         inner, k = self.difference.inner(system.group, g, h * w), system.holonomic_constraints
@@ -350,3 +311,153 @@ class LagrangeDAlembert(NodeMethod):
         if not k:
             return off
         return jnp.concatenate([off[:-k], system.phi(t + h, self.difference.end(system.group, g, h * w)) / h])
+
+
+class MirrorCarry(NamedTuple):
+    """The node g, its velocity v in D, and the momentum p^- = -D1 L_d with which the next step leaves it."""
+
+    t: Array
+    g: Element
+    v: Array
+    p: Array
+    prediction: Prediction  # of the velocity w of a step
+
+
+class Reflecting(Integrator):
+    """p_k^+ = D2 L_d(g_{k-1}, g_k) and p_k^- = -D1 L_d(g_k, g_{k+1}) agree on D; their mean has its velocity in D.
+
+    With the metric's projectors P onto D and Q = 1 - P this is P* p^- = P* p^+, Q* p^- = -Q* p^+ (Ferraro, Iglesias,
+    Martin de Diego, Nonlinearity 21, 2008); an affine constraint A v = b moves the mirror (Ferraro, Jimenez, Martin de
+    Diego 2015). The map is reversible if L_d is symmetric. The start is p^- = L_v + (h/2) A^T l, with l of the
+    continuous motion.
+    """
+
+    retraction: Retraction
+    pair: Discretisation | None = None
+
+    @abstractmethod
+    def momenta(self, system: MechanicalSystem, t: Scalar, g: Element, w: Velocity, h: Scalar, u: Controls) -> Momenta:
+        """Those of the step from g with velocity w."""
+
+    def end(self, group: Group, g: Element, xi: Velocity) -> Element:
+        """Where that step ends, with xi = h w."""
+        return group.compose(g, self.retraction.tau(group, xi))
+
+    def claims(self, system: MechanicalSystem) -> Claims:
+        still = conservative(system)
+        return Claims(
+            2, symmetric=True, reversible=still, constraint=True, group=True, momentum=still,
+            symplectic=still and unconstrained(system),
+            condition="for a symmetric L_d; the way back is that of the whole carry, not of the state alone"
+        )  # fmt: skip
+
+    def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[MirrorCarry]:
+        t, g, v = state.t, state.g, state.xi
+        info = StepInfo.at(system, state, u)
+        p = system.momentum(t, g, v) + 0.5 * h * system.rows(t, g)(v).T @ info.multipliers
+        return MirrorCarry(t, g, v, p, Prediction.at(v)), info
+
+    def step(self, system: MechanicalSystem, carry: MirrorCarry, h: Scalar, u: Controls = None) -> Result[MirrorCarry]:
+        def gap(w: Velocity) -> Array:
+            return self.momenta(system, carry.t, carry.g, w, h, u)[0] - carry.p
+
+        zero, prediction = jnp.zeros_like(carry.v), carry.prediction
+        # The work of a pair hides the slope of its force from derivatives: Newton's method finds the root all the same.
+        explicit = self.pair is None and not depends(jax.jacfwd(gap), zero)
+        root = None if explicit else prediction.solve(gap)
+        w = root.x if root is not None else -solve(jax.jacfwd(gap)(zero), gap(zero))  # -D1 L_d is affine in w
+        t, g = carry.t + h, system.group.normalise(self.end(system.group, carry.g, h * w))
+        arriving = self.momenta(system, carry.t, carry.g, w, h, u)[1]
+        v, leaving, kick = reflect(system, t, g, arriving, w)
+        if root is None:
+            return MirrorCarry(t, g, v, leaving, prediction._replace(x=w)), StepInfo.explicit(kick / h)
+        return MirrorCarry(t, g, v, leaving, prediction.after(root)), StepInfo.from_root(prediction, root, kick / h)
+
+    def observe(self, system: MechanicalSystem, carry: MirrorCarry, h: Scalar) -> State:
+        return State(carry.t, carry.g, carry.v, system.momentum(carry.t, carry.g, carry.v), carry.prediction.x)
+
+    def reverse(self, system: MechanicalSystem, carry: MirrorCarry, h: Scalar) -> MirrorCarry:
+        """The carry from which a step of -h goes back: it leaves with the momentum that arrived."""
+        arrived = 2 * system.momentum(carry.t, carry.g, carry.v) - carry.p
+        return carry._replace(p=arrived, prediction=Prediction.at(carry.prediction.x))
+
+
+def reflect(system: MechanicalSystem, t: Scalar, g: Element, arrived: Array, w: Velocity) -> tuple[Array, Array, Array]:
+    """(v, p^-, k): v in D, near w, has the restricted momentum of p^+, L_v is the mean of p^+ and p^- = p^+ + A^T k."""
+    zero = jnp.zeros_like(arrived)
+    affine = system.quadratic and not depends(lambda xi: system.rows(t, g)(xi), zero)
+    if not affine:
+        v = system.velocity(t, g, arrived, w)
+        rows, leaving = system.rows(t, g)(v), 2 * system.momentum(t, g, v) - arrived
+        return v, leaving, solve(rows @ rows.T, rows @ (leaving - arrived))
+    metric, rows = system.metric(t, g, zero), system.A(t, g)
+    free, weights = solve(metric, arrived - system.momentum(t, g, zero)), solve(metric, rows.T)
+    half = solve(rows @ weights, system.b(t, g) - rows @ free)
+    return free + weights @ half, arrived + 2 * rows.T @ half, 2 * half
+
+
+@register(
+    words="Reflects the momentum at the constraint in every step: reversible, and fails where motion dies out.",
+    use_when="the mass matrix depends on the place or Q is a product, the motion is reversible, and runs are long",
+)
+@dataclass(frozen=True)
+class GeometricNonholonomic(NodeMethod, Reflecting):
+    """The geometric nonholonomic integrator of L_d = (h/2)(L o rho_s + L o rho_{1-s}): momenta reflected in D.
+
+    Ferraro, Iglesias, Martin de Diego 2008. rho_s is the finite difference map of (retraction, node); every node gives
+    a reversible method of order 2, node 1/2 the midpoint rule and node 0 the leapfrog. `pair` gives any other L_d (its
+    D_d is not used): reversible if that is symmetric.
+    """
+
+    pair: Discretisation | None = None
+    name = "geometric-nonholonomic"
+
+    def claims(self, system: MechanicalSystem) -> Claims:
+        claims = super().claims(system)
+        return claims if self.pair is None else replace(claims, order=1, symmetric=False, reversible=False)
+
+    def momenta(self, system: MechanicalSystem, t: Scalar, g: Element, w: Velocity, h: Scalar, u: Controls) -> Momenta:
+        if self.pair is not None:
+            where = (t, g, self.end(system.group, g, h * w), h)
+            return -self.pair.D1(*where, system, u), self.pair.D2(*where, system, u)
+
+        def one(difference: FiniteDifference) -> Array:
+            when, inner = t + difference.node * h, difference.inner(system.group, g, h * w)
+            impulse = h * (system.L_g(when, inner, w) + system.F(when, inner, w, u))
+            return jnp.stack(difference.momenta(system.group, h * w, system.momentum(when, inner, w), impulse))
+
+        # Both maps lead from g to the same end, so the momenta of the mean of two Lagrangians are the means of momenta.
+        here = one(self.difference)
+        mean = here if self.node == 0.5 else 0.5 * (here + one(FiniteDifference(self.retraction, 1 - self.node)))
+        return mean[0], mean[1]
+
+    def end(self, group: Group, g: Element, xi: Velocity) -> Element:
+        return super().end(group, g, xi) if self.pair is not None else self.difference.end(group, g, xi)
+
+
+@register(
+    words="Explicit and reversible, the cheapest: holds for ever on oscillators, fails where motion dies out.",
+    use_when="Q = R^n with a constant mass matrix, runs are long, and phase volume does not shrink",
+)
+@dataclass(frozen=True)
+class Leapfrog(Reflecting):
+    """M (q+ - 2q + q-) = h^2 (F + A^T l), A(q) (q+ - q-) = 2h b: explicit, reversible, order 2.
+
+    McLachlan, Perlmutter 2006. The velocity at q is (q+ - q-)/2h. It is the geometric nonholonomic integrator of L_d =
+    (h/2)(L(q0, w) + L(q1, w)) with w = (q1 - q0)/h, and that L_d, with w = tau^-1(g0^-1 g1)/h, defines it for masses
+    M(q) and on groups; there a step is implicit.
+    """
+
+    retraction: Retraction = Cayley()
+    name = "leapfrog"
+
+    def momenta(self, system: MechanicalSystem, t: Scalar, g: Element, w: Velocity, h: Scalar, u: Controls) -> Momenta:
+        """tau(xi) = g0^-1 g1 varies by d^R tau_xi(dxi) = eta1 - eta0 seen from g0, by d^L tau_xi(dxi) seen from g1."""
+        group, xi, end = system.group, h * w, self.end(system.group, g, h * w)
+
+        def half_impulse(t: Scalar, g: Element) -> Array:
+            return 0.5 * h * (system.L_g(t, g, w) + system.F(t, g, w, u))
+
+        legendre = 0.5 * (system.momentum(t, g, w) + system.momentum(t + h, end, w))
+        before = self.retraction.right_inverse_star(group, xi, legendre) - half_impulse(t, g)
+        return before, self.retraction.left_inverse_star(group, xi, legendre) + half_impulse(t + h, end)

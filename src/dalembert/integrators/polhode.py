@@ -19,8 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Float, Scalar
+from ..numerics.types import Array, Float, Scalar
 
 E3 = np.array([0.0, 0.0, 1.0])
 TINY = 1e-280  # of 1 - k^2 and k^2: their periods are then 324 and more
@@ -159,9 +158,7 @@ def on_level(moments: Vector3, m: Vector3, g: Matrix3, principal: Matrix3) -> Po
         axes, axes, size, u0, jnp.where(still, 0.0, speed), 2.0 * K, jnp.where(still, steady, rate), slope / K, wave,
         q, A, cubics, flags,
     )  # fmt: skip
-    (cosine, sine), (first, second, third) = turned_frame(level, zero)
-    start = jnp.stack([cosine * first - sine * second, sine * first + cosine * second, third], axis=1)
-    return level._replace(begin=g @ (axes @ start), axes=principal @ axes)
+    return level._replace(begin=g @ (axes @ turned_frame(level, zero).T), axes=principal @ axes)
 
 
 def frame_about(e: Vector3) -> Matrix3:
@@ -213,8 +210,8 @@ def theta_cubics(q: Array, near: Array, x: Array, E: Array) -> Array:
     return jnp.stack([a, b, c, jnp.where(near, real, far[0]), jnp.where(near, imaginary, far[1])])
 
 
-def turned_frame(level: Polhode, t: Scalar) -> tuple[tuple[Array, Array], Matrix3]:
-    """(cos psi, sin psi) and the rows (the axis c across the momentum, its normal, m/|m|) at the time t."""
+def turned_frame(level: Polhode, t: Scalar) -> Matrix3:
+    """The rows (the axis c across the momentum, its normal, m/|m|) at the time t, the first two turned by psi."""
     u = level.u0 + level.speed * t
     turns = jnp.round(u / level.period)
     rest = u - level.period * turns
@@ -241,16 +238,13 @@ def turned_frame(level: Polhode, t: Scalar) -> tuple[tuple[Array, Array], Matrix
     c, s = jnp.cos(angle), jnp.sin(angle)
     scale = jnp.where(outer, flip, 1.0) / jnp.sqrt(p * p + r * r)
     f, h = flip * cphi, flip * sphi
-    frame = jnp.stack([
-        jnp.stack([-ctheta * f, -ctheta * h, stheta]),
-        jnp.stack([h, -f, 0.0 * h]),
-        jnp.stack([stheta * f, stheta * h, ctheta]),
-    ])  # fmt: skip
-    return (scale * (c * p - s * r), scale * (s * p + c * r)), frame
+    cpsi, spsi = scale * (c * p - s * r), scale * (s * p + c * r)
+    tilted, normal = jnp.stack([-ctheta * f, -ctheta * h, stheta]), jnp.stack([h, -f, 0.0 * h])
+    rows = cpsi * tilted - spsi * normal, spsi * tilted + cpsi * normal, jnp.stack([stheta * f, stheta * h, ctheta])
+    return jnp.stack(rows)
 
 
 def at_time(level: Polhode, t: Scalar) -> tuple[Vector3, Matrix3]:
     """(momentum, attitude) at the time t after the start."""
-    (cosine, sine), (first, second, third) = turned_frame(level, t)
-    rows = jnp.stack([cosine * first - sine * second, sine * first + cosine * second, third])
-    return level.size * (level.axes @ third), level.begin @ rows @ level.axes.T
+    rows = turned_frame(level, t)
+    return level.size * (level.axes @ rows[2]), level.begin @ rows @ level.axes.T

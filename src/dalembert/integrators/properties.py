@@ -1,19 +1,15 @@
-"""Properties of systems that claims depend on, and what methods refuse.
+"""Properties of systems that claims depend on (docs/claims.md), and what methods refuse.
 
-The predicates say what a system has: no constraint, no force, a flat metric. `make verify` measures the claims that
-rest on them (docs/claims.md). A `require_...` raises `InvalidInput` and names a method that takes the system.
+A `require_...` raises `InvalidInput` and names a method that takes the system.
 """
 
 from __future__ import annotations
-
-from collections.abc import Collection
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, UnknownName
+from ..errors import InvalidInput
 from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, NonlinearSystem, System
 from ..numerics import depends
 from .base import Integrator
@@ -67,12 +63,6 @@ def quadratic_potential(system: MechanicalSystem) -> bool:
     if purely_inertial(system) or not depends(lambda g: system.L(0.0, g, zero), g):
         return True
     return euclidean(system) and not depends(jax.jacfwd(jax.grad(lambda q: system.L(0.0, q, zero))), g)
-
-
-def require_option(what: str, value: Any, allowed: Collection[Any]) -> None:
-    """Refuse an option that is none of those allowed."""
-    if isinstance(value, bool) or not isinstance(value, int | str) or value not in list(allowed):
-        raise UnknownName(what, value, [str(each) for each in allowed])
 
 
 def require_linear(method: Integrator, system: MechanicalSystem) -> None:

@@ -1,7 +1,4 @@
-"""The methods by name, as configuration files, the command line, the studio and the law tests know them.
-
-A method registers where it is defined, with its texts: `@register(words="...", use_when="...")`. It needs nothing else.
-"""
+"""The methods by name, as configuration files, the command line, the studio and the law tests know them."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from ..errors import InvalidInput, UnknownName
+from ..errors import InvalidInput, UnknownName, require_name
 from ..groups import Cayley, Exponential, Retraction
 from .base import Integrator
 
@@ -108,8 +105,7 @@ def register(*, words: str = "", use_when: str = "") -> Callable[[type[M]], type
 
 
 def _read_retraction(name: str) -> Retraction:
-    if name not in RETRACTIONS:
-        raise UnknownName("retraction", name, RETRACTIONS)
+    require_name("retraction", name, RETRACTIONS)
     return RETRACTIONS[name]()
 
 
@@ -119,8 +115,7 @@ def _read_base(section: Any) -> Integrator:
         raise InvalidInput(
             f'base is {section!r}; allowed: a method with its options, such as {{name = "gauss", stages = 2}}'
         )
-    if not isinstance(section["name"], str) or section["name"] not in METHODS:
-        raise UnknownName("base", section["name"], METHODS)
+    require_name("base", section["name"], METHODS)
     return METHODS[section["name"]].make({key: value for key, value in section.items() if key != "name"})
 
 

@@ -1,12 +1,12 @@
 """The methods of retraction-maps (2026): a discretisation map, its two lifts, and the integrator adapted to d.
 
-The discretisation map is D(g, xi) = (g tau(-s xi), g tau((1-s) xi)). Its lifts to the tangent and the cotangent bundle
-know nothing of a constraint: they are the paper's counterexamples. `RetractionAdapted` is the cotangent lift restricted
-to a constant subspace d, corrected as the errata say.
+The discretisation map is D(g, xi) = (g tau(-s xi), g tau((1-s) xi)). Its lifts know nothing of a constraint: they are
+the paper's counterexamples. `RetractionAdapted` is corrected as the errata say.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,9 +16,8 @@ import jax.numpy as jnp
 from ..errors import InvalidInput
 from ..groups import Group
 from ..mechanics import FiniteDifference, InvariantSystem, MechanicalSystem, State, VectorField, unforced
-from ..numerics import Root, find_root, solve
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Controls, Covector, Element, Scalar, Velocity
+from ..numerics import find_root, solve
+from ..numerics.types import Array, Controls, Covector, Element, Scalar, Velocity
 from .base import Claims, NodeMethod, Prediction, Result, StepInfo
 from .properties import conservative, purely_inertial, require_invariant, unconstrained
 from .registry import register
@@ -76,9 +75,13 @@ class _Lifted(NodeMethod):
             condition="order 2 and symmetric at node 1/2"
         )  # fmt: skip
 
-    def _next_carry(
-        self, system: MechanicalSystem, carry: Carry, root: Root, carried: Array, h: Scalar, multipliers: Array
-    ) -> Result[Carry]:
+    @abstractmethod
+    def _lift(self, system: Any, carry: Carry, w: Velocity, h: Scalar, u: Controls) -> tuple[Array, Array, Array]:
+        """(what vanishes at the velocity w of the step, what it carries to its end, the multipliers)."""
+
+    def step(self, system: Any, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
+        root = carry.prediction.solve(lambda w: self._lift(system, carry, w, h, u)[0])
+        _, carried, multipliers = self._lift(system, carry, root.x, h, u)
         g = system.group.normalise(self.difference.end(system.group, carry.g, h * root.x))
         new = Carry(carry.t + h, g, carried, carry.prediction.after(root))
         return new, StepInfo.from_root(carry.prediction, root, multipliers)
@@ -98,12 +101,9 @@ class RetractionMap(_Lifted):
         info = StepInfo.explicit(jnp.zeros(system.group.dim))
         return Carry(state.t, state.g, jnp.zeros(0), Prediction.at(state.xi)), info
 
-    def step(self, system: VectorField, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
-        def gap(w: Velocity) -> Array:
-            return w - system.b(carry.t + self.node * h, self.difference.inner(system.group, carry.g, h * w))
-
-        root = carry.prediction.solve(gap)
-        return self._next_carry(system, carry, root, carry.carried, h, jnp.zeros(system.group.dim))
+    def _lift(self, system: Any, carry: Carry, w: Velocity, h: Scalar, u: Controls) -> tuple[Array, Array, Array]:
+        inner = self.difference.inner(system.group, carry.g, h * w)
+        return w - system.b(carry.t + self.node * h, inner), carry.carried, jnp.zeros_like(w)
 
     def observe(self, system: VectorField, carry: Carry, h: Scalar) -> State:
         xi = system.b(carry.t, carry.g)
@@ -133,20 +133,13 @@ class TangentLift(_Lifted):
     name = "tangent-lift"
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
-        multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        return Carry(state.t, state.g, state.xi, Prediction.at(state.xi)), StepInfo.explicit(multipliers)
+        return Carry(state.t, state.g, state.xi, Prediction.at(state.xi)), StepInfo.at(system, state, u)
 
-    def step(self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
-        group, t = system.group, carry.t + self.node * h
-
-        def lifted(w: Velocity) -> tuple[Any, Array]:
-            inner = self.difference.inner(group, carry.g, h * w)
-            rate, multipliers = system.acceleration(t, inner, w, u)
-            return tangent_lift(self.difference, group, inner, w, h * w, h * rate), multipliers
-
-        root = carry.prediction.solve(lambda w: lifted(w)[0][0][1] - carry.carried)
-        (_, (_, xi)), multipliers = lifted(root.x)
-        return self._next_carry(system, carry, root, xi, h, multipliers)
+    def _lift(self, system: Any, carry: Carry, w: Velocity, h: Scalar, u: Controls) -> tuple[Array, Array, Array]:
+        inner = self.difference.inner(system.group, carry.g, h * w)
+        rate, multipliers = system.acceleration(carry.t + self.node * h, inner, w, u)
+        (_, xi0), (_, xi1) = tangent_lift(self.difference, system.group, inner, w, h * w, h * rate)
+        return xi0 - carry.carried, xi1, multipliers
 
     def observe(self, system: MechanicalSystem, carry: Carry, h: Scalar) -> State:
         xi = carry.carried
@@ -173,23 +166,15 @@ class CotangentLift(_Lifted):
         return replace(super().claims(system), momentum=variational, symplectic=variational)
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
-        multipliers = system.multipliers(state.t, state.g, state.xi, u)
         momentum = system.momentum(state.t, state.g, state.xi)
-        return Carry(state.t, state.g, momentum, Prediction.at(state.xi)), StepInfo.explicit(multipliers)
+        return Carry(state.t, state.g, momentum, Prediction.at(state.xi)), StepInfo.at(system, state, u)
 
-    def step(self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
-        group, t = system.group, carry.t + self.node * h
-
-        def moved(w: Velocity) -> tuple[Array, Array, Array]:
-            inner = self.difference.inner(group, carry.g, h * w)
-            multipliers = system.multipliers(t, inner, w, u)
-            force = system.L_g(t, inner, w) + system.F(t, inner, w, u) + system.rows(t, inner)(w).T @ multipliers
-            balance, mu1 = self.difference.reaction(group, h * w, carry.carried, h * force)
-            return balance - system.momentum(t, inner, w), mu1, multipliers
-
-        root = carry.prediction.solve(lambda w: moved(w)[0])
-        _, mu1, multipliers = moved(root.x)
-        return self._next_carry(system, carry, root, mu1, h, multipliers)
+    def _lift(self, system: Any, carry: Carry, w: Velocity, h: Scalar, u: Controls) -> tuple[Array, Array, Array]:
+        t, inner = carry.t + self.node * h, self.difference.inner(system.group, carry.g, h * w)
+        multipliers = system.multipliers(t, inner, w, u)
+        force = system.L_g(t, inner, w) + system.F(t, inner, w, u) + system.rows(t, inner)(w).T @ multipliers
+        balance, mu1 = self.difference.reaction(system.group, h * w, carry.carried, h * force)
+        return balance - system.momentum(t, inner, w), mu1, multipliers
 
     def observe(self, system: MechanicalSystem, carry: Carry, h: Scalar) -> State:
         """The velocity of the whole momentum: it may be off D."""
@@ -198,8 +183,7 @@ class CotangentLift(_Lifted):
             return system.momentum(carry.t, carry.g, xi) - carry.carried
 
         w = carry.prediction.x
-        once = system.quadratic  # then one Newton step is the answer
-        xi = w - solve(jax.jacfwd(mismatch)(w), mismatch(w)) if once else find_root(mismatch, w).x
+        xi = w - solve(jax.jacfwd(mismatch)(w), mismatch(w)) if system.quadratic else find_root(mismatch, w).x
         return State(carry.t, carry.g, xi, carry.carried, w)
 
 
@@ -226,6 +210,7 @@ class RetractionAdapted(NodeMethod):
 
     name = "retraction-adapted"
     carry_is_step_free = True
+    needs = (lambda method, system: require_invariant(method, unforced(system)),)
 
     def adjoint(self) -> RetractionAdapted:
         return replace(self, node=1 - self.node)
@@ -244,14 +229,12 @@ class RetractionAdapted(NodeMethod):
         restricted = basis.T @ state.momentum if state.momentum.shape[0] == basis.shape[0] else state.momentum
         eta = self._coordinates(system, restricted)
         unknown = eta if self._closed(system) else jnp.concatenate([eta, jnp.zeros(system.constraints)])
-        multipliers = system.multipliers(state.t, state.g, state.xi, u)
-        return AdaptedCarry(state.t, state.g, restricted, Prediction.at(unknown)), StepInfo.explicit(multipliers)
+        return AdaptedCarry(state.t, state.g, restricted, Prediction.at(unknown)), StepInfo.at(system, state, u)
 
     def step(self, system: InvariantSystem, carry: AdaptedCarry, h: Scalar, u: Controls = None) -> Result[AdaptedCarry]:
         group = system.group
-        equations = self._on_d if self._closed(system) else self._on_g
-        root = carry.prediction.solve(lambda x: equations(system, carry, x, h, u)[0])
-        _, restricted = equations(system, carry, root.x, h, u)
+        root = carry.prediction.solve(lambda x: self._equations(system, carry, x, h, u)[0])
+        _, restricted = self._equations(system, carry, root.x, h, u)
         xi = self._velocity(system, root.x)
         g = group.normalise(self.difference.end(group, carry.g, h * xi))
         inner = self.difference.inner(group, carry.g, h * xi)
@@ -263,58 +246,39 @@ class RetractionAdapted(NodeMethod):
         xi = system.subspace @ self._coordinates(system, carry.restricted)
         return State(carry.t, carry.g, xi, carry.restricted, self._velocity(system, carry.prediction.x))
 
-    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
-        require_invariant(self, unforced(system))
-        super().require(system, state, h)
-
     def _closed(self, system: InvariantSystem) -> bool:
         """Whether the discrete Legendre maps have closed forms: then eta is the only unknown."""
         return self.node in (0, 1) or self.difference.explicit(system.group)
 
-    def _on_d(
-        self, system: InvariantSystem, carry: AdaptedCarry, eta: Velocity, h: Scalar, u: Controls
-    ) -> tuple[Array, Array]:
-        """(iota* mu0 - mubar_k, iota* mu1)."""
-        w, momentum, impulse = self._impulse(system, carry, eta, h, u)
-        basis, step = system.subspace, (system.group, h * w, momentum, impulse)
-        mu0, mu1 = self.difference.momenta(*step)
-        gained = self.difference.explicit(system.group)
-        end = carry.restricted + basis.T @ self.difference.gain(*step) if gained else basis.T @ mu1
-        return basis.T @ mu0 - carry.restricted, end
-
-    def _on_g(
+    def _equations(
         self, system: InvariantSystem, carry: AdaptedCarry, x: Array, h: Scalar, u: Controls
     ) -> tuple[Array, Array]:
-        """(what pairs with dxi less P, iota* mu1) for x = (eta, l) and mu0 = pi* mubar_k + A^T l.
+        """(iota* mu0 - mubar_k, iota* mu1) for x = eta or, where dtau* is not inverted, x = (eta, l).
 
-        The same equations without inverting dtau*.
+        Then mu0 = pi* mubar_k + A^T l, and the equations are those of what pairs with dxi, less P.
         """
-        rank = carry.restricted.shape[0]
-        w, momentum, impulse = self._impulse(system, carry, x[:rank], h, u)
-        mu0 = self._lift(system, carry.restricted) + system.annihilator.T @ x[rank:]
-        balance, mu1 = self.difference.reaction(system.group, h * w, mu0, impulse)
-        return balance - momentum, system.subspace.T @ mu1
+        group, basis, w = system.group, system.subspace, self._velocity(system, x)
+        P, t, inner = system.inertia @ w, carry.t + self.node * h, self.difference.inner(group, carry.g, h * w)
 
-    def _impulse(
-        self, system: InvariantSystem, carry: AdaptedCarry, eta: Velocity, h: Scalar, u: Controls
-    ) -> tuple[Array, Array, Array]:
-        """(B eta, P, a) of a step with velocity B eta."""
-        w = system.subspace @ eta
-        momentum, t = system.inertia @ w, carry.t + self.node * h
-        inner = self.difference.inner(system.group, carry.g, h * w)
+        def lift(restricted: Array) -> Array:
+            """pi*: the momentum of the velocity in d with this restricted momentum."""
+            return system.inertia @ (basis @ self._coordinates(system, restricted))
 
-        def onto(covector: Covector) -> Array:  # pi* iota*
-            return self._lift(system, system.subspace.T @ covector)
-
-        free = h * system.group.ad_star(w, momentum)
-        return w, momentum, onto(h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))) - (free - onto(free))
+        free = h * group.ad_star(w, P)
+        force = lift(basis.T @ (h * (system.L_g(t, inner, w) + system.F(t, inner, w, u))))
+        impulse = force - (free - lift(basis.T @ free))
+        if not self._closed(system):
+            mu0 = lift(carry.restricted) + system.annihilator.T @ x[basis.shape[1] :]
+            balance, mu1 = self.difference.reaction(group, h * w, mu0, impulse)
+            return balance - P, basis.T @ mu1
+        mu0, mu1 = self.difference.momenta(group, h * w, P, impulse)
+        end = basis.T @ mu1
+        if self.difference.explicit(group):
+            end = carry.restricted + basis.T @ self.difference.gain(group, h * w, P, impulse)
+        return basis.T @ mu0 - carry.restricted, end
 
     def _velocity(self, system: InvariantSystem, x: Array) -> Array:
         return system.subspace @ x[: system.subspace.shape[1]]
-
-    def _lift(self, system: InvariantSystem, restricted: Array) -> Array:
-        """pi*: the momentum of the velocity in d with this restricted momentum."""
-        return system.inertia @ (system.subspace @ self._coordinates(system, restricted))
 
     def _coordinates(self, system: InvariantSystem, restricted: Array) -> Array:
         basis = system.subspace

@@ -1,8 +1,7 @@
 """Methods for rigid bodies: discrete Moser-Veselov, the implicit midpoint rule, splittings, and RATTLE.
 
 The discrete Moser-Veselov method goes from order 2 to exact (mclachlan-zanna 2003, docs/exact-rigid-body.md). RATTLE is
-the same map by another computation (mclachlan-zanna section 6). Splittings take a free body apart into rotations about
-its axes, and a body in a potential into its exact free motion and kicks.
+the same map by another computation (mclachlan-zanna section 6).
 """
 
 from __future__ import annotations
@@ -12,29 +11,26 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from ..errors import InvalidInput
-from ..groups import unit_quaternion
+from ..errors import InvalidInput, require_name
 from ..mechanics import InvariantSystem, MechanicalSystem, State
-from ..numerics.types import AnyArray as Array
-from ..numerics.types import Controls, Scalar
+from ..numerics.types import Array, Controls, Scalar
 from . import free_body as free
+from . import properties
 from .base import EXACT, NOT_CONVERGED, OK, Claims, Integrator, Prediction, Result, StepInfo
+from .composition import coefficients
 from .euler_poincare_suslov import EulerPoincareSuslov
 from .polhode import Polhode, on_level
-from .properties import (
-    conservative,
-    purely_inertial,
-    require_free_body,
-    require_invariant,
-    require_on_so3,
-    require_option,
-    require_physical,
-)
 from .registry import register
 
 MOSER_VESELOV_ORDERS = (2, 4, 6, 8, 10, "exact")
 VARIANTS = ("moments", "scaled")
+SUZUKI_STAGES = {2: (1.0,), 4: coefficients("suzuki-4")}
+RATTLE_ORDERS = (2, 4, 6, 8)
+ENTRIES = np.array([0, 1, 2, 0, 0, 1]), np.array([0, 1, 2, 1, 2, 2])  # of a symmetric matrix: (11, 22, 33, 12, 13, 23)
+SYMMETRIC = np.array([[0, 3, 4], [3, 1, 5], [4, 5, 2]])  # where these stand in the matrix
+METHOD_ON_SO_N = EulerPoincareSuslov("moser-veselov")  # the discrete Euler-Poincare equation, l_d = -tr(W J)/h
 
 
 class MoserVeselovCarry(NamedTuple):
@@ -85,8 +81,8 @@ class DiscreteMoserVeselov(Integrator):
     name = "discrete-moser-veselov"
 
     def __post_init__(self) -> None:
-        require_option("order of discrete-moser-veselov", self.order, MOSER_VESELOV_ORDERS)
-        require_option("variant", self.variant, VARIANTS)
+        require_name("order of discrete-moser-veselov", self.order, MOSER_VESELOV_ORDERS)
+        require_name("variant", self.variant, VARIANTS)
 
     def claims(self, system: InvariantSystem) -> Claims:
         order = EXACT if isinstance(self.order, str) else self.order
@@ -107,9 +103,7 @@ class DiscreteMoserVeselov(Integrator):
             level = on_level(*jax.lax.stop_gradient((jnp.diag(inertia), m, g, axes)))
             return ExactCarry(state.t, g, m, jnp.zeros(()), level, inertia, axes), StepInfo.explicit()
         step, exists = free.map_constants(inertia, m, h, self.order, self.variant)
-        q = jnp.concatenate([part.reshape(-1) for part in unit_quaternion(state.g @ axes)])
-        status = jnp.where(exists, OK, NOT_CONVERGED)
-        zero = jnp.zeros(())
+        q, zero, status = free.quaternion(state.g @ axes), jnp.zeros(()), jnp.where(exists, OK, NOT_CONVERGED)
         return MoserVeselovCarry(state.t, q, m, zero, zero, step, axes), StepInfo.explicit(status=status)
 
     def step(self, system: InvariantSystem, carry: Any, h: Scalar, u: Controls = None) -> Result[Any]:
@@ -125,8 +119,7 @@ class DiscreteMoserVeselov(Integrator):
         if not system.group.is_rotation_group(3):
             return METHOD_ON_SO_N.observe(system, carry, h)
         if isinstance(carry, ExactCarry):
-            start = carry.inertia, carry.m, carry.g, carry.axes
-            momentum, g = free.exact_motion(carry.level, *start, carry.steps * h)
+            momentum, g = free.exact_motion(carry.level, carry.inertia, carry.m, carry.g, carry.axes, carry.steps * h)
         else:
             back = free.rotation_about(carry.m, carry.step.C, -carry.steps * carry.phase)
             q = carry.q if self.order != "exact" else free.quaternion_product(carry.q, back)
@@ -135,18 +128,14 @@ class DiscreteMoserVeselov(Integrator):
         return State(carry.t, g, xi, momentum, xi)
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
-        body = require_free_body(self, system)
+        body = properties.require_free_body(self, system)
         if not system.group.is_rotation_group(3) and self.order != 2:
             raise InvalidInput(
                 f"{self.name} of order {self.order} exists on SO(3) only; on {system.group} take order=2"
             )
         if system.group.is_rotation_group(3) and self.order != "exact":
-            require_physical(self, body)
+            properties.require_physical(self, body)
         super().require(system, state, h)
-
-
-METHOD_ON_SO_N = EulerPoincareSuslov("moser-veselov")
-"""On SO(n) the method is the discrete Euler-Poincare equation with l_d = -tr(W J)/h and no constraint."""
 
 
 class MidpointCarry(NamedTuple):
@@ -170,6 +159,7 @@ class ImplicitMidpoint(Integrator):
 
     name = "implicit-midpoint"
     self_adjoint = True
+    needs = (properties.require_on_so3,)
 
     def claims(self, system: InvariantSystem) -> Claims:
         return Claims(2, symmetric=True, reversible=True, group=True, energy=True, momentum=True)
@@ -196,10 +186,6 @@ class ImplicitMidpoint(Integrator):
         xi = system.velocity(carry.t, carry.g, m)
         return State(carry.t, carry.g, xi, m, xi)
 
-    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
-        require_on_so3(self, system)
-        super().require(system, state, h)
-
 
 class SplittingCarry(NamedTuple):
     """Attitude (as a quaternion) and momentum in principal axes."""
@@ -221,8 +207,8 @@ class _Splitting(Integrator):
 
     def start(self, system: InvariantSystem, state: State, h: Scalar, u: Controls = None) -> Result[SplittingCarry]:
         axes = free.principal_axes(system.inertia)
-        q = jnp.concatenate([part.reshape(-1) for part in unit_quaternion(state.g @ axes)])
-        return SplittingCarry(state.t, q, axes.T @ state.momentum, axes), StepInfo.explicit()
+        m, q = axes.T @ state.momentum, free.quaternion(state.g @ axes)
+        return SplittingCarry(state.t, q, m, axes), StepInfo.explicit()
 
     def observe(self, system: InvariantSystem, carry: SplittingCarry, h: Scalar) -> State:
         momentum = carry.axes @ carry.m
@@ -242,6 +228,7 @@ class LiePoissonSplitting(_Splitting):
     """
 
     name = "lie-poisson-splitting"
+    needs = (properties.require_on_so3,)
 
     def claims(self, system: InvariantSystem) -> Claims:
         return Claims(2, symmetric=True, reversible=True, group=True, momentum=True, symplectic=True)
@@ -261,14 +248,6 @@ class LiePoissonSplitting(_Splitting):
             q = free.quaternion_product(q, jnp.concatenate([cosine[None], sine * e]))
         return carry._replace(t=carry.t + h, q=free.unit_multiple(q), m=m), StepInfo.explicit()
 
-    def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
-        require_on_so3(self, system)
-        super().require(system, state, h)
-
-
-SUZUKI = 1.0 / (4.0 - 4.0 ** (1.0 / 3.0))
-SUZUKI_STAGES = {2: (1.0,), 4: (SUZUKI, SUZUKI, 1.0 - 4.0 * SUZUKI, SUZUKI, SUZUKI)}
-
 
 @register(
     words="A heavy body: a kick by its weight, the exact free motion, a kick.",
@@ -286,10 +265,10 @@ class KineticSplitting(_Splitting):
     name = "kinetic-splitting"
 
     def __post_init__(self) -> None:
-        require_option("order of kinetic-splitting", self.order, SUZUKI_STAGES)
+        require_name("order of kinetic-splitting", self.order, SUZUKI_STAGES)
 
     def claims(self, system: InvariantSystem) -> Claims:
-        free, still = purely_inertial(system), conservative(system)
+        free, still = properties.purely_inertial(system), properties.conservative(system)
         return Claims(
             EXACT if free else self.order, symmetric=True, reversible=still, group=True, energy=free, momentum=still,
             symplectic=still, condition="exact without potential"
@@ -298,39 +277,29 @@ class KineticSplitting(_Splitting):
     def step(
         self, system: InvariantSystem, carry: SplittingCarry, h: Scalar, u: Controls = None
     ) -> Result[SplittingCarry]:
-        inertia = carry.axes.T @ system.inertia @ carry.axes
+        inertia, one = carry.axes.T @ system.inertia @ carry.axes, jnp.eye(3)
 
         def kick(now: SplittingCarry, time: Scalar) -> SplittingCarry:
             return now._replace(m=now.m + time * (now.axes.T @ system.L_g(now.t, now.g, jnp.zeros(3))))
 
         def stage(now: SplittingCarry, share: Scalar) -> tuple[SplittingCarry, None]:
             now = kick(now, 0.5 * share * h)
-            now = free_motion(now, inertia, share * h)
-            return kick(now, 0.5 * share * h), None
+            level = on_level(*jax.lax.stop_gradient((jnp.diag(inertia), now.m)), one, one)
+            m, turn = free.exact_motion(level, inertia, now.m, one, one, share * h)
+            q = free.unit_multiple(free.quaternion_product(now.q, free.quaternion(turn)))
+            return kick(now._replace(t=now.t + share * h, q=q, m=m), 0.5 * share * h), None
 
         if self.order == 2:
             return stage(carry, 1.0)[0], StepInfo.explicit()
         return jax.lax.scan(stage, carry, jnp.array(SUZUKI_STAGES[self.order]))[0], StepInfo.explicit()
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
-        require_invariant(self, system)
+        properties.require_invariant(self, system)
         if not system.group.is_rotation_group(3) or system.constraints:
             raise InvalidInput(
                 f"{self.name} is for free bodies on SO(3); given: {system.group}, {system.constraints} constraints"
             )
         super().require(system, state, h)
-
-
-def free_motion(carry: SplittingCarry, inertia: Array, h: Scalar) -> SplittingCarry:
-    """The free motion over the time h."""
-    one = jnp.eye(3)
-    level = on_level(*jax.lax.stop_gradient((jnp.diag(inertia), carry.m)), one, one)
-    m, g = free.exact_motion(level, inertia, carry.m, one, one, h)
-    turn = jnp.concatenate([part.reshape(-1) for part in unit_quaternion(g)])
-    return carry._replace(t=carry.t + h, q=free.unit_multiple(free.quaternion_product(carry.q, turn)), m=m)
-
-
-RATTLE_ORDERS = (2, 4, 6, 8)
 
 
 class RattleCarry(NamedTuple):
@@ -359,7 +328,7 @@ class Rattle(Integrator):
     name = "rattle"
 
     def __post_init__(self) -> None:
-        require_option("order of rattle", self.order, RATTLE_ORDERS)
+        require_name("order of rattle", self.order, RATTLE_ORDERS)
 
     def claims(self, system: InvariantSystem) -> Claims:
         return Claims(
@@ -376,18 +345,18 @@ class Rattle(Integrator):
         return carry, StepInfo.explicit(status=status)
 
     def step(self, system: InvariantSystem, carry: RattleCarry, h: Scalar, u: Controls = None) -> Result[RattleCarry]:
-        b = free.body_on_level(system.inertia, carry.m)
-        one, J = jnp.eye(3), b.mass
-        turning = system.group.hat(carry.scale * (b.inverse @ carry.m)) @ J
+        b, one = free.body_on_level(system.inertia, carry.m), jnp.eye(3)
+        turning = system.group.hat(carry.scale * (b.inverse @ carry.m)) @ b.mass
 
         def orthogonality(x: Array) -> Array:
             """(J + D)^T (J + D) - J^2 for the displacement D, without the cancellation of J^2."""
-            displacement = turning - symmetric_matrix(x)
-            product = J @ displacement
-            return symmetric_entries(product + product.T + displacement.T @ displacement)
+            displacement = turning - x[SYMMETRIC]
+            product = b.mass @ displacement
+            excess: Array = product + product.T + displacement.T @ displacement
+            return excess[ENTRIES]
 
         root = carry.prediction.solve(orthogonality)
-        turn = (turning - symmetric_matrix(root.x)) @ (b.cofactor / b.E3)  # W - 1, which is small: so is its round-off
+        turn = (turning - root.x[SYMMETRIC]) @ (b.cofactor / b.E3)  # W - 1, which is small: so is its round-off
         turn = turn - 0.5 * (turn + one) @ (turn + turn.T + turn.T @ turn)
         # The second multiplier is symmetric and drops out of the momentum, which is therefore W^T m (Theorem 6.1).
         g, m = system.group.normalise(carry.g + carry.g @ turn), carry.m + turn.T @ carry.m
@@ -399,12 +368,12 @@ class Rattle(Integrator):
         return State(carry.t, carry.g, xi, carry.m, xi)
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
-        body = require_free_body(self, system)
+        body = properties.require_free_body(self, system)
         if not system.group.is_rotation_group(3):
             raise InvalidInput(
                 f"{self.name} is for bodies on SO(3), not {system.group}. Use discrete-moser-veselov with order=2"
             )
-        require_physical(self, body)
+        properties.require_physical(self, body)
         low = float(jnp.linalg.eigvalsh(body.mass_matrix())[0])
         if low < 1e-8 * float(jnp.trace(body.mass_matrix())):
             raise InvalidInput(
@@ -412,14 +381,3 @@ class Rattle(Integrator):
                 "Use discrete-moser-veselov"
             )
         super().require(system, state, h)
-
-
-def symmetric_matrix(x: Array) -> Array:
-    """The symmetric matrix with the entries (11, 22, 33, 12, 13, 23)."""
-    a, b, c, d, e, f = x
-    return jnp.array([[a, d, e], [d, b, f], [e, f, c]])
-
-
-def symmetric_entries(matrix: Array) -> Array:
-    """The entries (11, 22, 33, 12, 13, 23): the inverse of `symmetric_matrix`."""
-    return jnp.stack([matrix[0, 0], matrix[1, 1], matrix[2, 2], matrix[0, 1], matrix[0, 2], matrix[1, 2]])

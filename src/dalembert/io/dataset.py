@@ -9,7 +9,7 @@ The group `carry` has one JSON text beside named arrays. A class or function sta
 file can name what ALLOWED_CLASSES and ALLOWED_FUNCTIONS have: groups, systems, methods, the states of methods, and the
 formulas that models are made of. These compute and do nothing else; no name leads to anything that reads, writes,
 imports or runs (tests/io/test_names_in_files.py walks over the package). What a user wrote (a lambda, a class of their
-own) is refused: `NotPortable`. Files from before November 2026 have older names, see MOVED_*.
+own) is refused: `NotPortable`. Files from before November 2026 have older names, see `moved.toml`.
 """
 
 from __future__ import annotations
@@ -42,98 +42,11 @@ if TYPE_CHECKING:
 PACKAGE = __name__.split(".")[0]
 Arrays = dict[str, np.ndarray[Any, Any]]
 Column = tuple[Any, tuple[str, ...]]  # values, and the names of their dimensions after those of the saves
-MOVED_MODULES = {
-    "analysis.nonholonomy": "mechanics.distribution",
-    "crossings": "simulation.events",
-    "dense": "simulation.events",
-    "differences": "mechanics.discretisation",
-    "discretisation": "mechanics.discretisation",
-    "distribution": "mechanics.distribution",
-    "ehresmann": "mechanics.distribution",
-    "events": "simulation.events",
-    "forces": "mechanics.forces",
-    "groups.euclidean": "groups.base",
-    "groups.motions": "groups.se",
-    "groups.product": "groups.base",
-    "groups.rotations": "groups.so",
-    "groups.se2": "groups.se",
-    "groups.se3": "groups.se",
-    "groups.se_n": "groups.se",
-    "groups.so2": "groups.so",
-    "groups.so3": "groups.so",
-    "groups.so_n": "groups.so",
-    "holonomic": "mechanics.system",
-    "integrators._cover": "integrators.explicit",
-    "integrators._frames": "integrators.free_body",
-    "integrators._free_body": "integrators.free_body",
-    "integrators._free_flow": "integrators.free_body",
-    "integrators._reduced": "integrators.lagrange_dalembert",
-    "integrators.adaptive": "integrators.composition",
-    "integrators.claims": "integrators.properties",
-    "integrators.dormand_prince": "integrators.explicit",
-    "integrators.gauss": "integrators.collocation",
-    "integrators.gni": "integrators.reflecting",
-    "integrators.leapfrog": "integrators.reflecting",
-    "integrators.lifted": "integrators.retraction_maps",
-    "integrators.lobatto": "integrators.collocation",
-    "integrators.lr": "integrators.euler_poincare_suslov",
-    "integrators.midpoint": "integrators.rigid_body",
-    "integrators.moser_veselov": "integrators.rigid_body",
-    "integrators.projection": "integrators.explicit",
-    "integrators.rattle": "integrators.rigid_body",
-    "integrators.reference": "integrators.explicit",
-    "integrators.retraction_adapted": "integrators.retraction_maps",
-    "integrators.runge_kutta": "integrators.explicit",
-    "integrators.splitting": "integrators.rigid_body",
-    "integrators.taylor": "integrators.explicit",
-    "invariant": "mechanics.invariant",
-    "loop": "simulation.loop",
-    "models.lr": "models.bodies",
-    "models.oscillators": "models.particles",
-    "models.rigid_body": "models.bodies",
-    "models.sleigh_n": "models.sleigh",
-    "models.steering": "models.vehicles",
-    "models.suslov": "models.bodies",
-    "models.wheeled": "models.vehicles",
-    "nonlinear": "mechanics.nonlinear",
-    "records": "simulation.results",
-    "retractions": "groups.retractions",
-    "right_invariant": "mechanics.invariant",
-    "run": "simulation.results",
-    "sensitivity": "simulation.loop",
-    "system": "mechanics.system",
-    "vector_field": "mechanics.nonlinear",
-    "watch": "simulation.events",
-}
-"""Where modules of files written before November 2026 are found now, both without "dalembert."."""
-MOVED_NAMES = {
-    "models.particles:_contact": "models.particles:_contact_row",
-    "models.oscillators:_contact": "models.particles:_oscillator_row",
-    "events:Crossings": "simulation.results:Crossings",
-    "integrators.adaptive:Carry": "integrators.composition:AdaptiveCarry",
-    "integrators.composition:Carry": "integrators.composition:CompositionCarry",
-    "integrators.dormand_prince:Carry": "integrators.explicit:DormandPrinceCarry",
-    "integrators.gauss:Carry": "integrators.collocation:GaussCarry",
-    "integrators.lobatto:Carry": "integrators.collocation:LobattoCarry",
-    "integrators.lr:Carry": "integrators.euler_poincare_suslov:LRCarry",
-    "integrators.midpoint:Carry": "integrators.rigid_body:MidpointCarry",
-    "integrators.moser_veselov:Carry": "integrators.rigid_body:MoserVeselovCarry",
-    "integrators.projection:Carry": "integrators.explicit:ProjectedCarry",
-    "integrators.rattle:Carry": "integrators.rigid_body:RattleCarry",
-    "integrators.retraction_adapted:Carry": "integrators.retraction_maps:AdaptedCarry",
-    "integrators.runge_kutta:Carry": "integrators.base:PhaseCarry",
-    "integrators.splitting:Carry": "integrators.rigid_body:SplittingCarry",
-    "loop:Loop": "simulation.loop:LoopState",
-    "simulation.loop:Loop": "simulation.loop:LoopState",
-    "trajectory:Record": "simulation.results:Record",
-}
-"""Names of such files that were changed on the way, as "module:name"."""
-
 ALLOWED_CLASSES = ("groups.", "mechanics.", "integrators.", "models.", "simulation.results", "simulation.loop")
 """Packages and modules whose dataclasses, named tuples and trees a file can name; but not the registries."""
 ALLOWED_FUNCTIONS = {
     "models.": None,
-    "mechanics.nonlinear": ("_lagrangian", "_force"),
+    "mechanics.system": ("_lagrangian", "_force"),
     "mechanics.discretisation": ("moser_veselov", "moser_veselov_impulse", "moser_veselov_fraction"),
     "integrators.composition": ("arclength_pace", "acceleration_pace", "speed_pace", "potential_gradient_pace"),
     "integrators.discrete_gradient": ("gonzalez", "average_gradient", "itoh_abe"),
@@ -220,13 +133,20 @@ def _qualified_name(kind: str, thing: Any) -> str:
     raise NotPortable(f"{name} is not part of {PACKAGE}, and a file holds no code")
 
 
+@functools.cache
+def moved_names() -> dict[str, dict[str, str]]:
+    """The modules and the names of older files that are found elsewhere now, by their older names."""
+    return tomllib.loads(Path(__file__).with_name("moved.toml").read_text(encoding="utf-8"))
+
+
 def _current_name(name: str) -> str:
     """Where "dalembert.module:name" of an older file is found now."""
     if not name.startswith(f"{PACKAGE}."):
         return name
-    old = name.removeprefix(f"{PACKAGE}.")
+    old, moved = name.removeprefix(f"{PACKAGE}."), moved_names()
     module, _, attribute = old.partition(":")
-    return f"{PACKAGE}.{MOVED_NAMES.get(old) or f'{MOVED_MODULES.get(module, module)}:{attribute}'}"
+    new = moved["names"].get(old) or f"{moved['modules'].get(module, module)}:{attribute}"
+    return f"{PACKAGE}.{new}"
 
 
 def _resolve(kind: str, name: str) -> Any:

@@ -7,7 +7,6 @@ They put the outputs into the carry and so make a `Problem` of it; `run_problem`
 
 from __future__ import annotations
 
-import inspect
 import signal
 import threading
 import time
@@ -499,16 +498,13 @@ def compile_function(function: Callable[..., Result]) -> Callable[..., Result]:
     A call is a run of no steps whose one record is the value. Inside a JAX transformation the function is called as
     it is. A function of this package is neither traced nor compiled in a process that finds it on disk.
     """
-    by_xla, signature = jax.jit(function), inspect.signature(function)
+    by_xla = jax.jit(function)
 
     def observe(args: tuple[Any, ...], carry: tuple[()]) -> Any:
         return function(*args)
 
     @wraps(function)
-    def call(*given: Any, **named: Any) -> Any:
-        bound = signature.bind(*given, **named)
-        bound.apply_defaults()
-        args = bound.args
+    def call(*args: Any) -> Any:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
             return function(*args)
         try:

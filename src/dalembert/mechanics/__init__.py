@@ -33,6 +33,7 @@ from .discretisation import (
     check_regular,
     chord_pair,
     consistent,
+    deformed,
     from_difference,
     invariant_pair,
     moser_veselov,
@@ -43,19 +44,29 @@ from .discretisation import (
     retracted,
 )
 from .distribution import Ehresmann, Hamel, Nonholonomy, ehresmann, hamel, nonholonomy
-from .forces import Driven, Forced, Friction, Steered, forced, steered, unforced, with_friction
 from .invariant import InvariantSystem, LRSystem, block, generators, inertia_of_mass, mass_tensor, symmetric
-from .nonlinear import NonlinearSystem, VectorField, deformed, perturbed
 from .system import (
     ADMISSIBLE_TOLERANCE,
+    Driven,
+    Forced,
+    Friction,
     Input,
     MechanicalSystem,
+    NonlinearSystem,
     State,
+    Steered,
     System,
+    VectorField,
+    explain_singular,
+    forced,
     gradient,
     html_table,
     in_group,
     jacobian,
+    perturbed,
+    steered,
+    unforced,
+    with_friction,
 )
 
 # fmt: off
@@ -63,8 +74,8 @@ __all__ = [
     "ADMISSIBLE_TOLERANCE", "Discretisation", "Driven", "Ehresmann", "FiniteDifference", "Forced", "Friction", "Hamel",
     "Input", "InvariantSystem", "LRSystem", "MechanicalSystem", "Nonholonomy", "NonlinearSystem", "State", "Steered",
     "System", "VectorField", "block", "check_difference", "check_discretisation", "check_regular", "chord_pair",
-    "consistent", "deformed", "ehresmann", "forced", "from_difference", "generators", "gradient", "hamel", "html_table",
-    "in_group", "inertia_of_mass", "invariant_pair", "jacobian", "mass_tensor", "moser_veselov",
+    "consistent", "deformed", "ehresmann", "explain_singular", "forced", "from_difference", "generators", "gradient",
+    "hamel", "html_table", "in_group", "inertia_of_mass", "invariant_pair", "jacobian", "mass_tensor", "moser_veselov",
     "moser_veselov_fraction", "moser_veselov_impulse", "nonholonomy", "perturbed", "reduced_legendre",
     "regularity_matrix", "retracted", "steered", "symmetric", "unforced", "vector", "with_friction",
 ]

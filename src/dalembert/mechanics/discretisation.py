@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from ..errors import InconsistentDiscretisation
 from ..groups import Cayley, Exponential, Group, Retraction
+from ..kernels import evaluate
 from ..numerics import find_root, require_instance, require_range, solve
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Float, Number, Scalar, Velocity
 from .invariant import InvariantSystem, LRSystem, block, generators, zero_rows
-from .system import MechanicalSystem, gradient, jacobian
+from .system import MechanicalSystem, NonlinearSystem, constrained, gradient, jacobian
 
 Difference = Callable[[Group, Any, Any, Any], tuple[Element, Array]]  # rho(group, g0, g1, h) -> (g~, v)
 
@@ -124,25 +125,45 @@ class FiniteDifference:
         return before + ((1 - s) * tau.right_star(group, (1 - s) * xi, nu1) if s != 1 else jnp.zeros_like(xi))
 
 
+def deformed(system: MechanicalSystem, difference: FiniteDifference, h: Scalar) -> NonlinearSystem:
+    """The system on D_h = {(g, xi): (g tau(-(1-s) h xi), xi) in D}, which the nodes "deformed" of a method keep.
+
+    For s = 1/2 it is (88) of jimenez-scheurle.
+    """
+
+    def constraint(t: Scalar, g: Element, xi: Array, p: dict[str, Any]) -> Array:
+        system: MechanicalSystem = p["system"]
+        ahead = (1 - difference.node) * p["step"]
+        inner = system.group.compose(g, difference.retraction.tau(system.group, -ahead * xi))
+        return system.residual(t - ahead, inner, xi)
+
+    return constrained(system, constraint, {"step": jnp.asarray(h, float)})
+
+
 def check_difference(difference: Difference, group: Group, *, h: float = 0.1, seed: int = 0) -> None:
     """Refuse a map rho(group, g0, g1, h) -> (g~, v) that is no finite difference map.
 
     Definition 5.5 of jimenez-scheurle: on the diagonal it must give (g, 0), its velocity must be a local diffeomorphism
     of g1 there, and g~ must cover Q.
     """
-    g = group.random(jax.random.PRNGKey(seed))
-    inner, velocity = difference(group, g, g, h)
-    gap = max(np.abs(np.asarray(a - b)).max() for a, b in zip(jax.tree.leaves(inner), jax.tree.leaves(g), strict=True))
+    zero = jnp.zeros(group.dim)
+
+    def at_diagonal(_: Any, g: Element) -> tuple[Element, Array, Array]:
+        """rho(g, g) and d(h v)/dg1."""
+        slope = h * jacobian(lambda eta: difference(group, g, group.shift(g, eta), h)[1], zero)
+        return *difference(group, g, g, h), slope
+
+    g = jax.jit(group.random)(jax.random.PRNGKey(seed))
+    inner, velocity, slope = jax.tree.map(np.asarray, evaluate(at_diagonal, (), g))
+    gap = max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(inner), jax.tree.leaves(g), strict=True))
     if gap > 1e-10:
         raise InconsistentDiscretisation(
             f"the difference map moves the diagonal: rho(g, g) lies over a point {gap:.3g} from g"
         )
-    if np.abs(np.asarray(velocity)).max() > 1e-10:
+    if np.abs(velocity).max() > 1e-10:
         raise InconsistentDiscretisation(
-            f"the difference map gives the velocity {np.asarray(velocity).tolist()} to (g, g); it must be 0"
+            f"the difference map gives the velocity {velocity.tolist()} to (g, g); it must be 0"
         )
-    zero = jnp.zeros(group.dim)
-    slope = np.asarray(h * jacobian(lambda eta: difference(group, g, group.shift(g, eta), h)[1], zero))
     if np.linalg.svd(slope, compute_uv=False)[-1] < 1e-8:
         raise InconsistentDiscretisation(
             f"the difference map is no local diffeomorphism at the diagonal: d(h v)/dg1 = {slope.tolist()}"
@@ -319,17 +340,20 @@ def check_discretisation(pair: Discretisation, *, h: float = 0.1, t: float = 0.0
 
     Definitions 2.1 and 2.4 of garcia-naranjo-jimenez.
     """
-    system, group = pair.system, pair.system.group
-    g = group.random(jax.random.PRNGKey(seed))
-    value = np.asarray(pair.constraint(t, g, g, h, system))
+    system, group, zero = pair.system, pair.system.group, jnp.zeros(pair.system.group.dim)
+
+    def at_diagonal(_: Any, g: Element) -> tuple[Array, ...]:
+        """phi_d, its derivatives in g0 and g1, and A."""
+        first = jacobian(lambda eta: pair.constraint(t, group.shift(g, eta), g, h, system), zero)
+        second = jacobian(lambda eta: pair.constraint(t, g, group.shift(g, eta), h, system), zero)
+        return pair.constraint(t, g, g, h, system), first, second, system.A(t, g)
+
+    found = evaluate(at_diagonal, (), jax.jit(group.random)(jax.random.PRNGKey(seed)))
+    value, first, second, rows = map(np.asarray, found)
     if np.abs(value).max(initial=0.0) > 1e-10:
         raise InconsistentDiscretisation(
             f"(g, g) is not in D_d: the discrete constraint is {value.tolist()} there; it must vanish on the diagonal"
         )
-    zero = jnp.zeros(group.dim)
-    first = np.asarray(jacobian(lambda eta: pair.constraint(t, group.shift(g, eta), g, h, system), zero))
-    second = np.asarray(jacobian(lambda eta: pair.constraint(t, g, group.shift(g, eta), h, system), zero))
-    rows = np.asarray(system.A(t, g))
     if first.shape != rows.shape:
         raise InconsistentDiscretisation(
             f"the discrete constraint has {first.shape[0]} components; the system has {rows.shape[0]} constraints"
@@ -367,19 +391,23 @@ def consistent(
     system, group = pair.system, pair.system.group
     built = from_difference(system, difference)
 
-    def sample(key: Array) -> tuple[Array, Array, Array, Array]:
-        """(L_d, h L o rho, their difference on the diagonal) near the diagonal, and the constraint of rho on D_d."""
+    def near_diagonal(key: Array) -> tuple[Element, Element]:
         first, second = jax.random.split(key)
         g0 = group.random(first)
-        g1 = group.compose(g0, group.exp(0.5 * jax.random.normal(second, (group.dim,))))
+        return g0, group.compose(g0, group.exp(0.5 * jax.random.normal(second, (group.dim,))))
+
+    def sample(_: Any, points: tuple[Element, Element]) -> tuple[Array, Array, Array, Array]:
+        """(L_d, h L o rho, their difference on the diagonal) near the diagonal, and the constraint of rho on D_d."""
+        g0, g1 = points
         ours, theirs = (one.lagrangian(0.0, g0, g1, h, system) for one in (pair, built))
         offset = pair.lagrangian(0.0, g0, g0, h, system) - built.lagrangian(0.0, g0, g0, h, system)
         off = built.constraint(0.0, g0, _onto(pair, g0, g1, h), h, system)
         return ours, theirs, offset, jnp.max(jnp.abs(off), initial=0.0)
 
-    ours, theirs, offset, off = jax.jit(jax.vmap(sample))(jax.random.split(jax.random.PRNGKey(seed), samples))
-    gap = jnp.abs(ours - theirs - offset[0]) / (1 + jnp.abs(theirs))
-    return bool(jnp.max(gap) < tolerance) and bool(jnp.max(off) < tolerance)
+    points = jax.jit(jax.vmap(near_diagonal))(jax.random.split(jax.random.PRNGKey(seed), samples))
+    ours, theirs, offset, off = map(np.asarray, evaluate(sample, (), points, lanes=samples))
+    gap = np.abs(ours - theirs - offset[0]) / (1 + np.abs(theirs))
+    return bool(np.max(gap) < tolerance and np.max(off) < tolerance)
 
 
 def _onto(pair: Discretisation, g0: Element, g1: Element, h: Scalar) -> Element:
@@ -399,13 +427,16 @@ def _onto(pair: Discretisation, g0: Element, g1: Element, h: Scalar) -> Element:
 
 def regularity_matrix(pair: Discretisation, g0: Element, g1: Element, h: float, t: float = 0.0) -> NDArray[np.float64]:
     """(61) of jimenez-scheurle: [[D1 D2 L_d, A^T], [D2 phi_d, 0]]; the step is defined where it is invertible."""
-    system, group = pair.system, pair.system.group
-    zero = jnp.zeros(group.dim)
-    mixed = jacobian(lambda eta: pair.D1(t, g0, group.shift(g1, eta), h), zero)
-    slope = jacobian(lambda eta: pair.constraint(t, g0, group.shift(g1, eta), h, system), zero)
-    rows = system.A(t, g0)
-    m = rows.shape[0]
-    return np.asarray(jnp.block([[mixed, rows.T], [slope, jnp.zeros((m, m))]]))
+    system, group, zero = pair.system, pair.system.group, jnp.zeros(pair.system.group.dim)
+
+    def blocks(_: Any, points: tuple[Element, Element]) -> tuple[Array, Array, Array]:
+        g0, g1 = points
+        mixed = jacobian(lambda eta: pair.D1(t, g0, group.shift(g1, eta), h), zero)
+        slope = jacobian(lambda eta: pair.constraint(t, g0, group.shift(g1, eta), h, system), zero)
+        return mixed, slope, system.A(t, g0)
+
+    mixed, slope, rows = map(np.asarray, evaluate(blocks, (), (g0, g1)))
+    return np.block([[mixed, rows.T], [slope, np.zeros((len(rows), len(rows)))]])
 
 
 def check_regular(pair: Discretisation, g0: Element, g1: Element, h: float, t: float = 0.0) -> None:

@@ -34,7 +34,7 @@ from ..numerics import (
 )
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Float, LinearMap, Number, Parameters, Scalar, Velocity
-from .system import MechanicalSystem, shaped
+from .system import MechanicalSystem, of_part, shaped
 
 Reals = NDArray[np.float64]
 Structure = tuple[tuple[float | None, ...], ...]
@@ -120,12 +120,6 @@ class InvariantSystem(MechanicalSystem):
 
     def A(self, t: Scalar, g: Element) -> LinearMap:
         return self.annihilator
-
-    def b(self, t: Scalar, g: Element) -> Float[Array, " m"]:
-        return jnp.zeros(self.annihilator.shape[0])
-
-    def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
-        return jnp.zeros(self.group.dim)
 
     def basis(self, t: Scalar, g: Element) -> Float[Array, "n r"]:
         return self.subspace
@@ -289,9 +283,10 @@ def _matrix(value: Any, n: int, *, rows: bool) -> Reals:
 class LRSystem(MechanicalSystem):
     """L = <I xi, xi>/2 with the velocity seen from space, Ad_g xi, in a constant subspace d (Veselov-Veselova 1986).
 
-    `subspace` gives d by the columns of a basis (n, r), `annihilator` by rows (m, n) that vanish on it. The fields a ->
-    a g, a in d, are symmetries of L that satisfy the constraint, so the components on d of the momentum seen from space
-    are conserved: restricted momenta are these, in the basis of d carried to g by Ad_g^-1.
+    `inertia` is I (n, n) in the body, `subspace` gives d by the columns of a basis (n, r), vectors seen from space,
+    `annihilator` by rows (m, n) that vanish on it. The fields a -> a g, a in d, are symmetries of L that satisfy the
+    constraint, so the components on d of the momentum seen from space are conserved: restricted momenta are these, in
+    the basis of d carried to g by Ad_g^-1.
     """
 
     def __init__(self, group: Group, inertia: Any, subspace: Any = None, annihilator: Any = None) -> None:
@@ -307,37 +302,15 @@ class LRSystem(MechanicalSystem):
         system.group, (system.body,) = group, data
         return system
 
-    @property
-    def inertia(self) -> Array:
-        """I of L = <I xi, xi>/2 (n, n), in the body."""
-        return self.body.inertia
-
-    @property
-    def subspace(self) -> Array:
-        """The basis of d, vectors seen from space (n, r)."""
-        return self.body.subspace
-
-    @property
-    def annihilator(self) -> Array:
-        """Rows (m, n) that vanish on d."""
-        return self.body.annihilator
-
-    def mass_matrix(self) -> Array:
-        """J with <I xi, xi> = tr(xi J xi^T); see `InvariantSystem.mass_matrix`."""
-        return self.body.mass_matrix()
-
-    def L(self, t: Scalar, g: Element, xi: Velocity) -> Number:
-        return self.body.L(t, g, xi)
+    inertia: Array
+    subspace: Array
+    annihilator: Array
+    inertia, subspace, annihilator = of_part("body", "inertia", "subspace", "annihilator")
+    L, constraints, mass_matrix = of_part("body", "L", "constraints", "mass_matrix")
 
     def A(self, t: Scalar, g: Element) -> LinearMap:
         """Ad*_g of the annihilator: <a, Ad_g xi> = <Ad*_g a, xi>."""
         return jax.vmap(partial(self.group.Ad_star, g))(self.annihilator)
-
-    def b(self, t: Scalar, g: Element) -> Float[Array, " m"]:
-        return jnp.zeros(self.annihilator.shape[0])
-
-    def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
-        return jnp.zeros(self.group.dim)
 
     def basis(self, t: Scalar, g: Element) -> Float[Array, "n r"]:
         """Ad_g^-1 of the basis of d."""

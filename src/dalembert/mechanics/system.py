@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache, partial, wraps
 from html import escape
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -33,8 +34,10 @@ from ..numerics import (
     finite,
     follow_root,
     is_traced,
+    not_negative,
     null_basis,
     own_value,
+    positive,
     real,
     require_function,
     require_instance,
@@ -55,6 +58,7 @@ UNKNOWN_INPUTS = (
 )
 ADMISSIBLE_TOLERANCE = 1e-9  # how far, relative to the constraint, a start may be off it
 Phi = Callable[[Any, Any], Array]  # (t, g) -> the values (k,) of holonomic constraints
+Force = Callable[[Any, Any, Array], Array]  # (t, g, xi) -> a covector, or the controls
 
 
 def gradient(function: Callable[[Array], Array], x: Array) -> Array:
@@ -183,9 +187,9 @@ class Input:
 class MechanicalSystem:
     """What (Q, L, D) determines: the Legendre map, the energy, projections onto D and the equations of motion on D.
 
-    A subclass evaluates the Lagrangian `L(t, g, xi)`, the constraint `A(t, g)`, its drift `b(t, g)` and the force `F(t,
-    g, xi, u)`; every derivative is taken by `jax`. Where it has holonomic constraints, `phi(t, g)`, the last rows of A
-    and b are theirs.
+    A subclass evaluates the Lagrangian `L(t, g, xi)` and the constraint `A(t, g)`; its drift `b(t, g)` and the force
+    `F(t, g, xi, u)` are 0 unless it does. Every derivative is taken by `jax`. Where a system has holonomic constraints,
+    `phi(t, g)`, the last rows of A and b are theirs.
     """
 
     group: Group
@@ -200,13 +204,13 @@ class MechanicalSystem:
     def A(self, t: Scalar, g: Element) -> LinearMap:
         """The rows (m, n) of the constraint A(t, g) xi = b(t, g)."""
 
-    @abstractmethod
     def b(self, t: Scalar, g: Element) -> Float[Array, " m"]:
         """The drift (m,) of the constraint: 0 where D is a linear distribution."""
+        return jnp.zeros(self.constraints)
 
-    @abstractmethod
     def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
         """The force (n,), a covector on the algebra, under the control u; None stands for no controls."""
+        return self._zero()
 
     def zero_controls(self) -> Array:
         """The controls u where none are given: one zero an input."""
@@ -253,11 +257,18 @@ class MechanicalSystem:
         rows = self.A(t, g)
         return lambda xi: rows
 
-    @compile_function
     def project(self, g: Element, xi: Any, t: Scalar = 0.0) -> Velocity:
         """The admissible velocity nearest to xi in the kinetic metric at g."""
-        given = jnp.asarray(xi, float)
-        return given + self._saddle(t, g, given, self._zero(), -self.residual(t, g, given))[0]
+        return _project(self, *self._point(t, g, xi))
+
+    def _project(self, t: Scalar, g: Element, xi: Array) -> Array:
+        return xi + self._saddle(t, g, xi, self._zero(), -self.residual(t, g, xi))[0]
+
+    def _point(self, t: Any, g: Any, xi: Any) -> tuple[Scalar, Element, Array]:
+        """(t, g, xi) of a user, checked unless JAX traces them."""
+        if is_traced((self, t, g, xi)):
+            return t, g, jnp.asarray(xi, float)
+        return array(finite("t", t)), self.group.element(g), vector(xi, self.group.dim, "velocity xi")
 
     def project_configuration(self, g: Element, t: Scalar = 0.0) -> Element:
         """The configuration with phi = 0 nearest to g in the kinetic metric at g; refused where Newton finds none."""
@@ -288,7 +299,6 @@ class MechanicalSystem:
         weights = solve(metric, rows.T)
         return reference - weights @ solve(rows @ weights, rows @ reference) if rows.shape[0] else reference
 
-    @compile_function
     def acceleration(
         self, t: Scalar, g: Element, xi: Velocity, u: Controls = None
     ) -> tuple[Float[Array, " n"], Float[Array, " m"]]:
@@ -296,7 +306,7 @@ class MechanicalSystem:
 
         On R^n this is Proposition 2.1 and (23) of jimenez-scheurle.
         """
-        return _accelerate(self, t, g, xi, u)
+        return _accelerate(self, *self._point(t, g, xi), u)
 
     def _acceleration(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> tuple[Array, Array]:
         """The acceleration as it is computed; a class of systems that knows a shorter way has its own."""
@@ -420,6 +430,11 @@ class MechanicalSystem:
         return html_table(type(self).__name__, about | numbers)
 
 
+def of_part(part: str, *names: str) -> Any:
+    """Properties and methods that are those of a part."""
+    return tuple(property(attrgetter(f"{part}.{name}")) for name in names)
+
+
 def html_table(title: str, rows: Mapping[str, Any]) -> str:
     """Names and values, one row each, for a notebook."""
     cell = "text-align:left; vertical-align:top; font-family:inherit"
@@ -429,7 +444,7 @@ def html_table(title: str, rows: Mapping[str, Any]) -> str:
 
 
 @as_routine
-def _accelerate(system: MechanicalSystem, t: Scalar, g: Element, xi: Array, u: Controls) -> tuple[Array, Array]:
+def _acceleration(system: MechanicalSystem, t: Scalar, g: Element, xi: Array, u: Controls) -> tuple[Array, Array]:
     return system._acceleration(t, g, xi, u)
 
 
@@ -458,6 +473,16 @@ def _rows(system: MechanicalSystem, t: Scalar, g: Element) -> Array:
 
 
 @compile_function
+def _accelerate(system: MechanicalSystem, t: Scalar, g: Element, xi: Array, u: Controls) -> tuple[Array, Array]:
+    return _acceleration(system, t, g, xi, u)
+
+
+@compile_function
+def _project(system: MechanicalSystem, t: Scalar, g: Element, xi: Array) -> Array:
+    return system._project(t, g, xi)
+
+
+@compile_function
 def _nearest(system: MechanicalSystem, t: Scalar, g: Element) -> tuple[Element, Array]:
     there, root = nearest(system.group, system.phi, system.metric(t, g, jnp.zeros(system.group.dim)), t, g)
     return there, root.converged
@@ -478,15 +503,13 @@ def require_numbers(system: MechanicalSystem) -> None:
             raise InvalidInput(f"{jax.tree_util.keystr(path).lstrip('.')} is {show(leaf)}; allowed: {allowed}")
 
 
-def require_regular(metric: Any, rows: Any, names: list[str]) -> None:
-    """Refuse an L_xi_xi that is singular on D = ker A, naming the directions; warn of one that is not positive there.
+def _definiteness(metric: Any, rows: Any, names: list[str]) -> tuple[str, str, bool]:
+    """The directions of D in which L_xi_xi is singular, and negative, in words; and whether all of them are negative.
 
     The equations of motion have one solution where B^T L_xi_xi B is regular, for the columns B of a basis of D.
     Velocities are scaled so that rows of L_xi_xi have entries of size 1 (Ruiz 2001): a light coordinate is not a
     singular one.
     """
-    if not np.isfinite(metric).all():
-        raise InvalidInput(f"L_xi_xi is not finite at the initial state: {metric.tolist()}; L must have it there")
     units = np.ones(len(metric))
     for _ in range(3):
         size = np.sqrt(np.abs(metric).max(axis=1))
@@ -495,7 +518,6 @@ def require_regular(metric: Any, rows: Any, names: list[str]) -> None:
     scaled = rows * units
     basis = np.linalg.svd(scaled / np.linalg.norm(scaled, axis=1, keepdims=True))[2][len(rows) :].T
     values, vectors = np.linalg.eigh(basis.T @ metric @ basis)
-    singular, negative = np.abs(values) <= SINGULAR_METRIC, values < 0.0
 
     def directions(which: Any) -> str:
         """Combinations of the components that span these eigenvectors, each with as few of them as can be."""
@@ -507,19 +529,42 @@ def require_regular(metric: Any, rows: Any, names: list[str]) -> None:
             texts.append(text.removeprefix("+ "))
         return ", ".join(texts)
 
-    if singular.any():
+    singular, negative = np.abs(values) <= SINGULAR_METRIC, values < 0.0
+    return directions(singular), directions(negative), bool(negative.all())
+
+
+def require_regular(metric: Any, rows: Any, names: list[str]) -> None:
+    """Refuse an L_xi_xi that is singular on D = ker A, naming the directions; warn where it is not positive on D."""
+    if not np.isfinite(metric).all():
+        raise InvalidInput(f"L_xi_xi is not finite at the initial state: {metric.tolist()}; L must have it there")
+    singular, negative, everywhere = _definiteness(metric, rows, names)
+    if singular:
         raise InvalidInput(
-            f"L_xi_xi is singular on D at the initial state, in the directions of {directions(singular)}: L has no "
+            f"L_xi_xi is singular on D at the initial state, in the directions of {singular}: L has no "
             "mass there, and nothing determines the motion. Add the kinetic energy, or a constraint"
         )
-    if negative.any():
-        kind = "negative definite" if negative.all() else "indefinite"
+    if negative:
+        kind = "negative definite" if everywhere else "indefinite"
         warnings.warn(
-            f"L_xi_xi is {kind} on D at the initial state: negative in the directions of {directions(negative)}. The "
+            f"L_xi_xi is {kind} on D at the initial state: negative in the directions of {negative}. The "
             "equations of motion have one solution, but the energy bounds no velocity, and methods may fail",
             IndefiniteMetric,
             stacklevel=2,
         )
+
+
+def explain_singular(system: MechanicalSystem, t: Any, g: Element, xi: Any) -> str:
+    """Why a method that inverts L_xi_xi fails at this point, where it is singular off D; otherwise nothing."""
+    point = (np.asarray(t, float), g, np.nan_to_num(np.asarray(xi, float)))
+    metric = np.asarray(evaluate(_at_start, system, point)[3])
+    names = [axis.name for axis in system.group.axes()]
+    singular = np.isfinite(metric).all() and _definiteness(metric, np.zeros((0, len(names))), names)[0]
+    if not singular:
+        return ""
+    return (
+        f"L_xi_xi is singular in the directions of {singular}: it need not be regular off D for the motion, but this "
+        "method inverts all of it. Give these directions a mass, or use runge-kutta or reference"
+    )
 
 
 @jax.jit  # traced once for all its uses
@@ -550,9 +595,9 @@ def _traced_once(function: Callable[..., Array], words: str, kinds: str = "iuf")
     return jax.jit(wraps(function)(partial(own_value, words, function, kinds=kinds)))
 
 
-def shaped(words: str, value: Array, shape: tuple[int, ...]) -> Array:
+def shaped(words: str, value: Array, shape: tuple[int, ...] | str, is_good: bool = False) -> Array:
     """A value of a user's function, refused where it has another shape: JAX would spread a number over a vector."""
-    if value.shape != shape:
+    if value.shape != shape and not is_good:
         raise InvalidInput(f"{words} gave shape {value.shape}; allowed: {shape}")
     return value
 
@@ -591,11 +636,14 @@ def _takes(system: System, width: int) -> bool:
     return bool(made.shape == (n,))
 
 
-@partial(
+_register = partial(
     jax.tree_util.register_dataclass,
     data_fields=("parameters",),
     meta_fields=("group", "lagrangian", "constraint", "drift", "force", "holonomic", "inputs"),
 )
+
+
+@_register
 @dataclass(frozen=True, eq=False)
 class System(MechanicalSystem):
     """(Q, L, D) from functions: `lagrangian(t, g, xi, p)`, `constraint(t, g, p)` -> A, `drift(t, g, p)` -> b.
@@ -642,26 +690,19 @@ class System(MechanicalSystem):
     def phi(self, t: Scalar, g: Element) -> Float[Array, " k"]:
         if self.holonomic is None:
             return jnp.zeros(0)
-        value = own_value("holonomic(t, g, p)", self.holonomic, t, g, self.parameters)
-        if value.ndim != 1 or value.shape[0] >= self.group.dim:
-            raise InvalidInput(
-                f"holonomic(t, g, p) gave shape {value.shape}; allowed: (k,) with k < {self.group.dim}, one entry for "
-                f"each holonomic constraint on {self.group}"
-            )
-        return value
+        words, n = "holonomic(t, g, p)", self.group.dim
+        value = own_value(words, self.holonomic, t, g, self.parameters)
+        allowed = f"(k,) with k < {n}, one entry for each holonomic constraint on {self.group}"
+        return shaped(words, value, allowed, value.ndim == 1 and value.shape[0] < n)
 
     def _rows(self, t: Scalar, g: Element) -> Array:
         """The nonholonomic rows of A."""
         if self.constraint is None:
             return jnp.zeros((0, self.group.dim))
-        rows = _traced_once(self.constraint, "constraint(t, g, p)")(t, g, self.parameters)
-        room = self.group.dim - self.holonomic_constraints
-        if rows.ndim != 2 or rows.shape[1] != self.group.dim or rows.shape[0] >= room:
-            raise InvalidInput(
-                f"constraint(t, g, p) gave shape {rows.shape}; allowed: (m, {self.group.dim}) with m < {room}, "
-                f"one row for each constraint on xi in the algebra of {self.group}"
-            )
-        return rows
+        words, n, room = "constraint(t, g, p)", self.group.dim, self.group.dim - self.holonomic_constraints
+        rows = _traced_once(self.constraint, words)(t, g, self.parameters)
+        allowed = f"(m, {n}) with m < {room}, one row for each constraint on xi in the algebra of {self.group}"
+        return shaped(words, rows, allowed, rows.ndim == 2 and rows.shape[1] == n and rows.shape[0] < room)
 
     def _drift(self, t: Scalar, g: Element) -> Array:
         """The entries of b for the nonholonomic rows."""
@@ -669,9 +710,7 @@ class System(MechanicalSystem):
         if self.drift is None:
             return jnp.zeros(m)
         value = own_value("drift(t, g, p)", self.drift, t, g, self.parameters)
-        if value.shape != (m,):
-            raise InvalidInput(f"drift(t, g, p) gave shape {value.shape}; allowed: ({m},), one entry a constraint row")
-        return value
+        return shaped("drift(t, g, p)", value, f"({m},), one entry a constraint row", value.shape == (m,))
 
     def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
         if self.force is None:
@@ -688,3 +727,230 @@ class System(MechanicalSystem):
                 raise InvalidInput(f"{UNKNOWN_INPUTS} ({error})") from error
             raise
         return shaped(words, value, (self.group.dim,))
+
+
+@_register
+@dataclass(frozen=True, eq=False)
+class NonlinearSystem(System):
+    """(Q, L, phi): d/dt L_xi - ad*_xi L_xi - L_g - F = phi_xi^T l, phi(t, g, xi) = 0 ((5) of jimenez-scheurle).
+
+    As `System`, but with `constraint(t, g, xi, p)` -> phi (m,); a `drift` b makes it phi = b. Rows of a `holonomic`
+    constraint follow.
+    """
+
+    def residual(self, t: Scalar, g: Element, xi: Velocity) -> Float[Array, " m"]:
+        """phi(t, g, xi), zero on the constraint; then dphi xi + phi_t of the holonomic ones."""
+        own = self._own(t, g, xi)
+        if self.holonomic is None:
+            return own
+        rows, rate = tangency(self.group, self.phi, t, g)
+        return jnp.concatenate([own, rows @ xi + rate])
+
+    def _own(self, t: Scalar, g: Element, xi: Velocity) -> Array:
+        if self.constraint is None:
+            return jnp.zeros(0)
+        words, n = "constraint(t, g, xi, p)", self.group.dim
+        value = own_value(words, self.constraint, t, g, xi, self.parameters)
+        allowed = f"(m,) with m < {n}, one entry for each constraint on xi in the algebra of {self.group}"
+        value = shaped(words, value, allowed, value.ndim == 1 and value.shape[0] < n)
+        return value - self.drift(t, g, self.parameters) if self.drift is not None else value
+
+    def rows(self, t: Scalar, g: Element) -> Callable[[Array], Array]:
+        """xi -> phi_xi, shape (m, n)."""
+        return jax.jacfwd(lambda xi: self.residual(t, g, xi))
+
+    @property
+    def constraints(self) -> int:
+        return int(jax.eval_shape(self.residual, 0.0, self.group.identity(), self._zero()).shape[0])
+
+    def A(self, t: Scalar, g: Element) -> LinearMap:
+        raise InvalidInput(
+            "a nonlinear constraint phi(t, g, xi) = 0 has no rows A(t, g), only system.rows(t, g)(xi); allowed for it: "
+            "methods that need no more, among them lagrange-dalembert, runge-kutta and reference"
+        )
+
+    def b(self, t: Scalar, g: Element) -> Float[Array, " m"]:
+        return self.A(t, g)
+
+    def _project(self, t: Scalar, g: Element, xi: Array) -> Array:
+        """The admissible velocity nearest to xi in the kinetic metric at (g, xi), by Newton's method from xi."""
+        metric = self.metric(t, g, xi)
+        return self._admissible(t, g, xi, lambda x: metric @ (x - xi))
+
+    def velocity(self, t: Scalar, g: Element, momentum: Covector, near: Velocity | None = None) -> Velocity:
+        """The velocity with L_xi + phi_xi^T l = momentum, phi = 0: from that of the free system."""
+
+        def mismatch(xi: Array) -> Array:
+            return self.momentum(t, g, xi) - momentum
+
+        rest = self._zero()
+        if self.quadratic:
+            return self._admissible(t, g, rest - solve(self.metric(t, g, rest), mismatch(rest)), mismatch)
+        return self._admissible(t, g, follow_root(mismatch, rest if near is None else near).x, mismatch)
+
+    def _admissible(self, t: Scalar, g: Element, guess: Array, gradient: Callable[[Array], Array]) -> Array:
+        """The critical point on the constraint, gradient(x) + phi_xi(x)^T l = 0, which Newton finds from `guess`."""
+        n, m = self.group.dim, self.constraints
+        rows = self.rows(t, g)
+
+        def equations(x: Array) -> Array:
+            return jnp.concatenate([gradient(x[:n]) + rows(x[:n]).T @ x[n:], self.residual(t, g, x[:n])])
+
+        root = find_root(equations, jnp.concatenate([guess, jnp.zeros(m)]))
+        return jnp.where(root.converged, root.x[:n], jnp.nan)
+
+
+def perturbed(system: MechanicalSystem, g: Callable[..., Array], delta: Scalar = 1.0) -> NonlinearSystem:
+    """The system on D_delta = {A xi - b + delta g(t, q, xi) = 0} (Remark 6.1, (91) to (96)); g(t, q, xi) -> (m,).
+
+    `parameters` of the result are {"system", "delta"}: an ensemble may run over delta.
+    """
+
+    def constraint(t: Scalar, q: Element, xi: Array, p: dict[str, Any]) -> Array:
+        system: MechanicalSystem = p["system"]
+        return system.residual(t, q, xi) + jnp.asarray(p["delta"]) * jnp.asarray(g(t, q, xi))
+
+    return constrained(system, constraint, {"delta": jnp.asarray(delta, float)})
+
+
+def constrained(
+    system: MechanicalSystem, constraint: Callable[..., Array], parameters: dict[str, Array]
+) -> NonlinearSystem:
+    both = {"system": system, **parameters}
+    return NonlinearSystem(system.group, _lagrangian, constraint, parameters=both, force=_force, inputs=system.inputs)
+
+
+def _lagrangian(t: Scalar, g: Element, xi: Array, p: dict[str, Any]) -> Array:
+    return cast(MechanicalSystem, p["system"]).L(t, g, xi)
+
+
+def _force(t: Scalar, g: Element, xi: Array, u: Controls, p: dict[str, Any]) -> Array:
+    return cast(MechanicalSystem, p["system"]).F(t, g, xi, u)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("parameters",), meta_fields=("group", "field"))
+@dataclass(frozen=True, eq=False)
+class VectorField(MechanicalSystem):
+    """g' = g X with X = `field(t, g, p)` in the algebra (retraction-maps, section III C).
+
+    In the formalism of (Q, L, D) it is A = 1, b = X with L = |xi|^2/2, so that every integrator of constrained systems
+    runs it.
+    """
+
+    group: Group
+    field: Callable[..., Array]
+    parameters: Parameters = None
+
+    def L(self, t: Scalar, g: Element, xi: Velocity) -> Number:
+        return 0.5 * xi @ xi
+
+    def A(self, t: Scalar, g: Element) -> LinearMap:
+        return jnp.eye(self.group.dim)
+
+    def b(self, t: Scalar, g: Element) -> Float[Array, " m"]:
+        words = "field(t, g, p)"
+        return shaped(words, own_value(words, self.field, t, g, self.parameters), (self.group.dim,))
+
+    def velocity(self, t: Scalar, g: Element, momentum: Covector, near: Velocity | None = None) -> Velocity:
+        return self.b(t, g)
+
+    def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0) -> State:
+        """The state at g: its velocity is the field."""
+        g = self.group.identity() if g is None else self.group.element(g)
+        return super().state(g, self.b(t, g) if xi is None and momentum is None else xi, momentum=momentum, t=t)
+
+
+@dataclass(frozen=True, eq=False)
+class Driven(MechanicalSystem):
+    """A system with another force; everything else is the system's own (`inertia` to `annihilator`: if it has them)."""
+
+    system: MechanicalSystem
+
+    group, inputs, quadratic, constraints = of_part("system", "group", "inputs", "quadratic", "constraints")
+    inertia, subspace, annihilator = of_part("system", "inertia", "subspace", "annihilator")
+    L, A, b, phi, residual, rows = of_part("system", "L", "A", "b", "phi", "residual", "rows")
+    project, velocity, basis = of_part("system", "project", "velocity", "basis")
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("system", "force"), meta_fields=())
+@dataclass(frozen=True, eq=False)
+class Forced(Driven):
+    """A system with one more force on it, `force(t, g, xi)` -> covector; see `forced`."""
+
+    force: Force
+
+    def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
+        added = own_value("force(t, g, xi)", self.force, t, g, xi)
+        return self.system.F(t, g, xi, u) + shaped("force(t, g, xi)", added, (self.group.dim,))
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("system", "policy"), meta_fields=())
+@dataclass(frozen=True, eq=False)
+class Steered(Driven):
+    """A system whose controls are u = `policy(t, g, xi)`: a closed loop; see `steered`."""
+
+    policy: Force
+    inputs = ()  # the policy gives them all
+
+    def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
+        return self.system.F(t, g, xi, self.policy(t, g, xi))
+
+
+def forced(system: MechanicalSystem, force: Force) -> Forced:
+    """The system with `force(t, g, xi)` added: a function, or a pytree with `__call__` and parameters as leaves."""
+    return Forced(system, _pytree("force", system, force))
+
+
+def steered(system: MechanicalSystem, policy: Force) -> Steered:
+    """The closed loop with the feedback u = `policy(t, g, xi)`: a function, or a pytree with `__call__`."""
+    return Steered(system, _pytree("policy", system, policy))
+
+
+def unforced(system: MechanicalSystem) -> MechanicalSystem:
+    """The system without the forces and the feedback that were put on it."""
+    return unforced(system.system) if isinstance(system, Driven) else system
+
+
+def with_friction(
+    system: MechanicalSystem, *, viscous: Any = 0.0, dry: Any = 0.0, along: Any = None, width: Any = 1e-3
+) -> Forced:
+    """The system with `Friction` on the velocities `along` @ xi (rows (k, n), or one row; default: all of xi).
+
+    Several kinds add up: with_friction(with_friction(car, viscous=0.1), dry=2.0, along=[0, 1, 0, 0]).
+    """
+    require_instance("system", system, MechanicalSystem, "a system")
+    n = system.group.dim
+    rows = jnp.eye(n) if along is None else jnp.atleast_2d(real("along", along))
+    if rows.ndim != 2 or rows.shape[1] != n:
+        raise InvalidInput(f"along has shape {np.shape(along)}; allowed: ({n},) or (k, {n})")
+    values = not_negative("viscous", viscous), not_negative("dry", dry), positive("width", width)
+    return Forced(system, Friction(rows, *values))
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("along", "viscous", "dry", "width"), meta_fields=())
+@dataclass(frozen=True)
+class Friction:
+    """F = -S^T (viscous + dry/sqrt(|s|^2 + width^2)) s with s = S xi: the gradient of a Rayleigh function.
+
+    `dry` is the largest size of the force (Coulomb's mu N; for a wheel the rolling resistance), reached where |s| is
+    many times `width`: below that the force is smooth, and a body creeps instead of sticking. The power <F, xi> is
+    never positive.
+    """
+
+    along: Any  # rows (k, n); the others are numbers. JAX puts placeholders into them when it flattens
+    viscous: Any
+    dry: Any
+    width: Any
+
+    def __call__(self, t: Scalar, g: Element, xi: Velocity) -> Covector:
+        s = self.along @ xi
+        size = self.viscous + self.dry / jnp.sqrt(s @ s + self.width**2)
+        return cast(Array, -size * (self.along.T @ s))
+
+
+def _pytree(name: str, system: MechanicalSystem, function: Force) -> Force:
+    """A function as a pytree without leaves; what is a pytree already stays one."""
+    require_instance("system", system, MechanicalSystem, "a system")
+    require_function(name, function, "(t, g, xi)", optional=False)
+    is_leaf = jax.tree_util.all_leaves([function])
+    return cast(Force, jax.tree_util.Partial(function)) if is_leaf else function  # type: ignore[no-untyped-call]

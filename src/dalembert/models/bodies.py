@@ -1,6 +1,6 @@
 """Rigid bodies about a point: free on SO(3) and SO(n) with the exact motion, Suslov's problem, and LR systems.
 
-Suslov's body may not turn about an axis that is fixed in the body; the axis of an LR system is fixed in space.
+The axis about which Suslov's body may not turn is fixed in the body, that of an LR system in space.
 Notation: see `dalembert.mechanics`.
 """
 
@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import InvalidInput
 from ..groups import SO, SO3, Euclidean
@@ -19,9 +18,8 @@ from ..integrators import free_body, polhode
 from ..mechanics import InvariantSystem, LRSystem, inertia_of_mass, mass_tensor, symmetric, vector
 from ..numerics import finite_reals, namespace, positive
 from ..numerics.types import Array, Covector, Element, Scalar
-from .registry import MOMENTS, SUSLOV_METHOD, Numbers, Real, Values, register
+from .registry import MOMENTS, SUSLOV_METHOD, Numbers, Real, Reals, Values, register
 
-Reals = NDArray[np.float64]
 E3 = (0.0, 0.0, 1.0)
 GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
 
@@ -76,8 +74,7 @@ class ExactMotion(NamedTuple):
 def exact(inertia: Numbers, momentum: Numbers, t: Numbers, attitude: Any = None) -> ExactMotion:
     """The motion m' = m x I^-1 m, g' = g hat(I^-1 m) at the times t (a number or an array): Jacobi (1849).
 
-    To round-off for any positive moments, symmetric bodies, principal axes and the separatrix among them: see
-    docs/exact-rigid-body.md.
+    To round-off for any positive moments, at principal axes and the separatrix too: see docs/exact-rigid-body.md.
     """
     tensor = np.asarray(symmetric(inertia, 3, "inertia"))
     m0 = np.asarray(vector(momentum, 3, "momentum"))
@@ -165,8 +162,7 @@ def exact_momentum(inertia: Numbers, momentum: Numbers, t: Numbers) -> Reals:
     """M(t) = I w(t) of Suslov's body with normal e3 and restricted momentum (M1, M2), shape (..., 3) for times t (...).
 
     With I12 = L L^T on d and M12 = L u the energy is |u|^2/2, and u = r (cos a, sin a) in the frame of k = L^-1 I_3/det
-    L turns by a' = r |k| cos a: the motion is the heteroclinic arc sin a = tanh(r |k| t + c) (fedorov-zenkov, section
-    4).
+    L turns by a' = r |k| cos a: the motion is the heteroclinic arc sin a = tanh(r |k| t + c) (fedorov-zenkov, 4).
     """
     given, t = np.asarray(inertia, float), np.asarray(t, float)
     tensor = np.diag(given) if given.ndim == 1 else given

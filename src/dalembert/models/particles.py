@@ -1,31 +1,27 @@
-"""Particles and oscillators in R^n with one nonholonomic constraint: the long-run tests of the literature.
+"""Particles and oscillators in R^n with one nonholonomic constraint, the long-run tests of the literature; pendulums.
 
-Notation: see `dalembert.mechanics`.
+A chain of pendulums has holonomic constraints phi(q) = 0 instead. Notation: see `dalembert.mechanics`.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import cast
 
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import InvalidInput, require_name
 from ..groups import Euclidean
 from ..mechanics import State, System
-from ..numerics import finite
+from ..numerics import finite, not_negative
 from ..numerics.types import Array, Scalar
-from .registry import Numbers, Real, Values, register
+from .registry import Numbers, Real, Reals, Values, cached_partial, positive_vector, register
 
-Reals = NDArray[np.float64]
 LEAPFROG = {"name": "leapfrog"}
 
 
 @register(
     "nonholonomic-particle",
-    title="Nonholonomic particle",
     example={"potential": "harmonic"},
     initial={"configuration": [0.3, 0.5, -0.2], "velocity": [1.1, 0.7, 0.55]},
     step=0.1,
@@ -73,7 +69,6 @@ def exact_particle(t: Numbers, q: Numbers, v: Numbers) -> tuple[Reals, Reals]:
 
 @register(
     "contact-oscillator",
-    title="Contact oscillator",
     example={"epsilon": 0.1},
     initial={"configuration": [1.0, 0.0, 0.0], "velocity": [0.0, 1.0, 1.0]},
     step=0.1,
@@ -101,7 +96,6 @@ def _contact_lagrangian(t: Scalar, q: Array, v: Array, p: Values) -> Array:
 
 @register(
     "chaotic-quartic",
-    title="Chaotic quartic",
     example={"n": 3},
     initial={"configuration": [0.0, 0.6, 0.4, 0.2, 1.0, 1.0, 1.0], "velocity": [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]},
     step=0.1,
@@ -112,12 +106,11 @@ def _contact_lagrangian(t: Scalar, q: Array, v: Array, p: Values) -> Array:
 def chaotic_quartic(n: int = 3) -> System:
     """q = (x, y, z) in R^{2n+1}, x' + sum y_i z_i' = 0, V = (|q|^2 + z_1^2 z_2^2 + sum y_i^2 z_i^2)/2.
 
-    McLachlan, Perlmutter 2006. The constraint is the contact form, completely nonintegrable for every n; with
-    sum z_i z_i' it would be holonomic.
+    McLachlan, Perlmutter 2006. The constraint is the contact form; with sum z_i z_i' it would be holonomic.
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 2:
         raise InvalidInput(f"n is {n!r}; allowed: a whole number of at least 2, for V couples z_1 and z_2")
-    return System(Euclidean(2 * n + 1), partial(_quartic_lagrangian, n), partial(_quartic_constraint, n))
+    return System(Euclidean(2 * n + 1), cached_partial(_quartic_lagrangian, n), cached_partial(_quartic_constraint, n))
 
 
 def quartic_state(angle: Real, n: int = 3) -> State:
@@ -169,3 +162,42 @@ def _cvt_constraint(t: Scalar, q: Array, p: Values) -> Array:
 def _cvt_lagrangian(t: Scalar, q: Array, v: Array, p: Values) -> Array:
     x, y, xi = q
     return cast(Array, 0.5 * (v @ v - x * x - y * y) - jnp.cos(xi) + 0.5 * p["epsilon"] * jnp.sin(2 * xi))
+
+
+@register(
+    "pendulum-chain",
+    title="Chain of pendulums",
+    example={"masses": [1.0, 0.6], "lengths": [1.0, 0.8]},
+    initial={"configuration": [0.6, -0.8, 1.4, -0.8], "velocity": [0.8, 0.6, 0.8, 1.4]},
+    step=0.02,
+    why="Rods hold the masses at fixed distances: a holonomic constraint, in Cartesian coordinates. Two pendulums are "
+    "chaotic already; watch whether the rods keep their length.",
+)
+def pendulum_chain(
+    masses: Numbers = (1.0, 1.0), lengths: Numbers = (1.0, 1.0), gravity: Real = 9.81, dimension: int = 2
+) -> System:
+    """Masses on rods, one hung from the other, in Cartesian coordinates: in a plane (y up) or in space (z up), on R^n.
+
+    L = sum m |x_i'|^2/2 - m g (height of x_i), phi_i = (|x_i - x_{i-1}|^2/l_i - l_i)/2 with x_0 = 0: the multipliers
+    are the tensions of the rods, negative when pulled. `dimension` is 2 or 3. One mass in space is the spherical
+    pendulum, two in the plane are the double one (Hairer, Lubich, Wanner, VII.1). Configuration: (x_1, y_1, x_2, ..).
+    """
+    if type(dimension) is not int or dimension not in (2, 3):
+        raise InvalidInput(f"dimension is {dimension!r}; allowed: 2 (in a plane) or 3 (in space)")
+    parameters = {"masses": positive_vector("masses", masses), "lengths": positive_vector("lengths", lengths)}
+    count = parameters["masses"].size
+    if parameters["lengths"].size != count:
+        raise InvalidInput(f"there are {count} masses and {parameters['lengths'].size} lengths; allowed: as many")
+    parameters |= {"gravity": not_negative("gravity", gravity)}
+    return System(Euclidean(dimension * count), _chain_lagrangian, parameters=parameters, holonomic=_chain_rods)
+
+
+def _chain_lagrangian(t: Scalar, q: Array, v: Array, p: Values) -> Array:
+    places, velocities = (x.reshape(p["masses"].shape[0], -1) for x in (q, v))
+    return 0.5 * p["masses"] @ jnp.sum(velocities**2, axis=1) - p["gravity"] * p["masses"] @ places[:, -1]
+
+
+def _chain_rods(t: Scalar, q: Array, p: Values) -> Array:
+    places = q.reshape(p["masses"].shape[0], -1)
+    rods = places - jnp.concatenate([jnp.zeros_like(places[:1]), places[:-1]])
+    return 0.5 * (jnp.sum(rods**2, axis=1) / p["lengths"] - p["lengths"])

@@ -1,7 +1,6 @@
 """Give a model a name: with `register`, configuration files, the command line, sweeps, plots and the studio know it.
 
-A model is a function that returns a system. Its decorator holds an example, a start, a step and the texts of the
-studio.
+A model is a function that returns a system; its decorator has an example, a start, a step and texts.
 """
 
 from __future__ import annotations
@@ -10,19 +9,26 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InvalidInput, UnknownName
 from ..mechanics import MechanicalSystem
-from ..numerics import finite, namespace, positive
+from ..numerics import finite, is_traced, namespace, positive, real
 from ..numerics.types import Array, ArrayLike
 
 Build = TypeVar("Build", bound=Callable[..., MechanicalSystem])
 Real = ArrayLike  # one number
 Numbers = ArrayLike | Sequence[float] | Sequence[Sequence[float]]  # a vector or a matrix, as a user writes it
 Values = dict[str, Array]  # the parameters p of a model
+Reals = NDArray[np.float64]  # what exact solutions return
 Try = tuple[str, str, Any]  # what it shows, the place ("system.a"), the value
 
+START_ENTRIES = ("configuration", "velocity", "momentum")
+cached_partial = lru_cache(partial)  # one object for all calls, so that compiled programs are found again
 RESERVED_NAMES = ("own", "file")  # what `dalembert init` and the studio call a system of a user's own file
 SUSLOV_METHOD = {"name": "euler-poincare-suslov", "lagrangian": "moser-veselov", "retraction": "cayley"}
 MOMENTS = "three moments, or a symmetric matrix"
@@ -129,46 +135,43 @@ def _check(model: Model) -> None:
     """Refuse a model that could not be named, made or started."""
     name, what = model.name, f"model '{model.name}'"
     if not (isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name)) or name in RESERVED_NAMES:
-        raise InvalidInput(
-            f"a model cannot be called {name!r}; allowed: lower-case words joined by hyphens, but not "
-            f"{' or '.join(RESERVED_NAMES)}"
-        )
+        words = f"lower-case words joined by hyphens, but not {' or '.join(RESERVED_NAMES)}"
+        raise InvalidInput(f"a model cannot be called {name!r}; allowed: {words}")
     if name in MODELS:
-        other = MODELS[name].build
-        raise InvalidInput(
-            f"there is a {what} already, {other.__module__}.{other.__qualname__}: choose another name, or take that "
-            f"one away with del MODELS[{name!r}]"
-        )
-    for key in (*model.example, *model.meaning):
-        if key not in model.parameters:
-            raise UnknownName(f"parameter of {what}", key, model.parameters)
+        other = f"{MODELS[name].build.__module__}.{MODELS[name].build.__qualname__}"
+        remedy = f"choose another name, or take that one away with del MODELS[{name!r}]"
+        raise InvalidInput(f"there is a {what} already, {other}: {remedy}")
+    places = [*(f"system.{key}" for key in model.parameters), *(f"initial.{key}" for key in START_ENTRIES)]
+    for kind, given, known in (
+        ("parameter", (*model.example, *model.meaning), model.parameters),
+        ("entry of initial", model.initial, START_ENTRIES),
+        ("place to try", [place for _, place, _ in model.tries], places),
+    ):
+        for key in given:
+            if key not in known:
+                raise UnknownName(f"{kind} of {what}", key, known)
     missing = [key for key in model.required if key not in model.example]
     if missing:
         raise InvalidInput(f"the example of {what} has no {', '.join(missing)}, and {missing[0]} has no default")
-    if unknown := set(model.initial) - {"configuration", "velocity", "momentum"}:
-        raise UnknownName(f"entry of initial of {what}", min(unknown), ("configuration", "velocity", "momentum"))
     if ("velocity" in model.initial) == ("momentum" in model.initial):
-        raise InvalidInput(
-            f"initial of {what} must give exactly one of velocity and momentum; given {dict(model.initial)}"
-        )
+        start = dict(model.initial)
+        raise InvalidInput(f"initial of {what} must give exactly one of velocity and momentum; given {start}")
     if not model.step > 0 or model.steps < 1:
         raise InvalidInput(f"{what} has step {model.step!r} and {model.steps!r} steps; allowed: positive numbers")
     if "name" not in model.method:
-        raise InvalidInput(
-            f"method of {what} is {dict(model.method)}; allowed: a table with a name, as in a configuration"
-        )
-    places = [
-        *(f"system.{key}" for key in model.parameters),
-        "initial.configuration",
-        "initial.velocity",
-        "initial.momentum",
-    ]
-    for _, place, _ in model.tries:
-        if place not in places:
-            raise UnknownName(f"place to try of {what}", place, places)
+        raise InvalidInput(f"method of {what} is {dict(model.method)}; allowed: a table with a name, as in a file")
 
 
 def downhill_force(mass: ArrayLike, slope: ArrayLike, gravity: ArrayLike) -> Array:
     """m g sin(slope): what pulls a body down an inclined plane."""
     mass, gravity = positive("mass", mass), finite("gravity", gravity)
     return cast(Array, mass * gravity * namespace(slope).sin(finite("slope", slope)))
+
+
+def positive_vector(name: str, values: Numbers, count: int | None = None) -> Array:
+    """`values` as a list of positive numbers, or a clear error."""
+    given = real(name, values)
+    shaped = given.ndim == 1 and given.size and count in (None, given.size)
+    if not shaped or not (is_traced(given) or np.all(np.asarray(given) > 0)):
+        raise InvalidInput(f"{name} is {values!r}; allowed: {count or 'a list of'} positive numbers")
+    return given

@@ -9,21 +9,18 @@ affine when the plane turns. Notation: see `dalembert.mechanics`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
 from math import factorial
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
-from ..errors import InvalidInput
 from ..groups import SO3, Euclidean
 from ..mechanics import System, symmetric
-from ..numerics import array, finite, is_traced, namespace, not_negative, positive
+from ..numerics import array, finite, namespace, not_negative, positive
 from ..numerics.types import Array, Scalar
-from .registry import MOMENTS, Numbers, Real, Values, downhill_force, register
+from .registry import MOMENTS, Numbers, Real, Reals, Values, cached_partial, downhill_force, positive_vector, register
 
 Pose = tuple[Array, Array]  # the rotation and the place
 Support = Callable[[Array, Any], Array]
@@ -41,8 +38,7 @@ def rolling_body(
     """Any smooth strictly convex body on a plane inclined by `slope`, x down the slope: support(n, shape) is H.
 
     L = m |place'|^2/2 + m z'^2/2 + <I w, w>/2 - V, z = H(-c), z' = <c, r x w>, V = m g (z cos(slope) - x sin(slope))
-    (Borisov-Mamaev 2002). Algebra (w1, w2, w3, x', y'), w in the body; `inertia` (kg m^2): 3 moments or 3 x 3, about
-    the centre of mass.
+    (Borisov-Mamaev 2002). Algebra (w1, w2, w3, x', y'), w and `inertia` (3 moments or 3 x 3, kg m^2) in the body.
     """
     m = positive("mass", mass)
     parameters = {
@@ -52,20 +48,16 @@ def rolling_body(
         "weight": m * finite("gravity", gravity) * namespace(slope).cos(finite("slope", slope)),
         "shape": jax.tree.map(array, shape),
     }
-    return System(GROUP, *_functions(support), parameters=parameters)
-
-
-@lru_cache
-def _functions(support: Support) -> tuple[Callable[..., Array], Callable[..., Array]]:
-    """The Lagrangian and the constraint: the same objects for the same support, so that nothing compiles twice."""
-    return partial(_rolling_lagrangian, support), partial(_rolling_constraint, support)
+    lagrangian, rows = (cached_partial(part, support) for part in (_rolling_lagrangian, _rolling_constraint))
+    return System(GROUP, lagrangian, rows, parameters=parameters)
 
 
 def _rolling_lagrangian(support: Support, t: Scalar, g: Pose, xi: Array, p: dict[str, Any]) -> Array:
     normal, w = g[0][2], xi[:3]
     height, contact = jax.value_and_grad(support)(-normal, p["shape"])
     climb = normal @ jnp.cross(contact, w)
-    return cast(Array, _moving(xi, p) + 0.5 * p["mass"] * climb**2 - p["weight"] * height + p["pull"] * g[1][0])
+    kinetic = _level_lagrangian(t, g, xi, p) + 0.5 * p["mass"] * climb**2
+    return cast(Array, kinetic - p["weight"] * height + p["pull"] * g[1][0])
 
 
 def _rolling_constraint(support: Support, t: Scalar, g: Pose, p: dict[str, Any]) -> Array:
@@ -73,7 +65,7 @@ def _rolling_constraint(support: Support, t: Scalar, g: Pose, p: dict[str, Any])
     return jnp.concatenate([-g[0][:2] @ SO3().hat(contact), jnp.eye(2)], axis=1)
 
 
-def _moving(xi: Array, p: Values) -> Array:
+def _level_lagrangian(t: Scalar, g: Pose, xi: Array, p: Values) -> Array:
     """The kinetic energy of turning and of moving along the plane."""
     return 0.5 * xi[:3] @ p["inertia"] @ xi[:3] + 0.5 * p["mass"] * xi[3:] @ xi[3:]
 
@@ -96,7 +88,6 @@ def circle(n: Array, shape: Values) -> Array:
 
 @register(
     "rolling-disk",
-    title="Rolling disk",
     example={"radius": 0.5},
     initial={"velocity": [0.2, 6.0, 0.5, 3.0, -0.1]},
     step=0.01,
@@ -114,9 +105,8 @@ def rolling_disk(
 ) -> System:
     """A thin disk that rolls on a horizontal plane and may lean and fall (Appell 1900, Korteweg 1899; Bloch 2003, 1.4).
 
-    The body's second axis is the axle: at the identity the disk stands upright and rolls along x. `axial` and
-    `diametral` are the moments about the axle and across it (kg m^2; default: m r^2/2 and m r^2/4, a uniform disk). The
-    model ends where it lies flat.
+    The body's second axis is the axle: at the identity the disk stands upright and rolls along x; the model ends where
+    it lies flat. `axial` and `diametral` are the moments about the axle and across it (default: a uniform disk's).
     """
     m, r = positive("mass", mass), positive("radius", radius)
     axle = m * r**2 / 2 if axial is None else positive("axial", axial)
@@ -126,7 +116,6 @@ def rolling_disk(
 
 @register(
     "rattleback",
-    title="Rattleback",
     example={"depth": 0.01},
     initial={"velocity": [0.5, 0.0, -5.0, 0.0, -0.005]},
     step=0.002,
@@ -150,14 +139,9 @@ def rattleback(
     """A celt: an ellipsoid with its principal axes turned against its axes of shape, which prefers one sense of spin.
 
     `axes` are the semi-axes (m), the third one downwards, `depth` is how far the centre of mass lies below the
-    ellipsoid's centre (Walker 1896). The defaults are those of Kane and Levinson (1982): spun the wrong way, it begins
-    to rattle and turns back.
+    ellipsoid's centre (Walker 1896). The defaults are those of Kane and Levinson (1982).
     """
-    sizes = array(axes)
-    positive_sizes = is_traced(sizes) or bool(np.all(np.isfinite(sizes)) and np.all(np.asarray(sizes) > 0))
-    if sizes.shape != (3,) or not positive_sizes:
-        raise InvalidInput(f"axes is {sizes.tolist()}; allowed: three positive numbers")
-    shape = {"axes": sizes, "centre": array([0.0, 0.0, not_negative("depth", depth)])}
+    shape = {"axes": positive_vector("axes", axes, 3), "centre": array([0.0, 0.0, not_negative("depth", depth)])}
     return rolling_body(ellipsoid, shape, mass, inertia, gravity=gravity)
 
 
@@ -177,7 +161,8 @@ def chaplygin_ball(mass: Real = 1.0, inertia: Numbers = (0.3, 0.4, 0.5), radius:
     L = m |place'|^2/2 + <I w, w>/2, x' = a W2, y' = -a W1 with W = R w. The momentum about the point of contact is
     constant in space: see `contact_momentum`.
     """
-    parameters = _ball(mass, symmetric(inertia, 3, "inertia"), radius)
+    sizes = {"mass": positive("mass", mass), "radius": positive("radius", radius)}
+    parameters = sizes | {"inertia": symmetric(inertia, 3, "inertia")}
     return System(GROUP, _level_lagrangian, _ball_constraint, parameters=parameters)
 
 
@@ -195,8 +180,7 @@ def rolling_ball(
 ) -> System:
     """A round ball on a plane inclined by `slope` (radians), x down the slope: x' = a W2, y' = -a W1 (Bloch 2003, 1.9).
 
-    `moment` (kg m^2; default 2 m a^2/5) is about any axis. It moves like a particle with 1/(1 + moment/(m a^2)) of the
-    gravity.
+    `moment` (default 2 m a^2/5) is about any axis. It moves like a particle with 1/(1 + moment/(m a^2)) of the gravity.
     """
     parameters = _round_ball(mass, moment, radius, slope, gravity)
     return System(GROUP, _ball_lagrangian, _ball_constraint, parameters=parameters)
@@ -230,23 +214,15 @@ def ball_on_table(
     return System(GROUP, _ball_lagrangian, _ball_constraint, parameters=parameters, drift=_turning)
 
 
-def _ball(mass: Real, inertia: Array, radius: Real) -> Values:
-    return {"mass": positive("mass", mass), "inertia": inertia, "radius": positive("radius", radius)}
-
-
 def _round_ball(mass: Real, moment: Real | None, radius: Real, slope: Real, gravity: Real) -> Values:
     m, r = positive("mass", mass), positive("radius", radius)
     about = 0.4 * m * r**2 if moment is None else positive("moment", moment)
-    return _ball(m, array(about * np.eye(3)), r) | {"pull": downhill_force(m, slope, gravity)}
+    return {"mass": m, "inertia": array(about * np.eye(3)), "radius": r, "pull": downhill_force(m, slope, gravity)}
 
 
-# The middle of a ball stays at one height: these are `rolling_body` with `sphere` and less work.
-def _level_lagrangian(t: Scalar, g: Pose, xi: Array, p: Values) -> Array:
-    return _moving(xi, p)
-
-
+# The middle of a ball stays at one height: this and `_level_lagrangian` are `rolling_body` with `sphere` and less work.
 def _ball_lagrangian(t: Scalar, g: Pose, xi: Array, p: Values) -> Array:
-    return _moving(xi, p) + p["pull"] * g[1][0]
+    return _level_lagrangian(t, g, xi, p) + p["pull"] * g[1][0]
 
 
 def _ball_constraint(t: Scalar, g: Pose, p: Values) -> Array:
@@ -279,7 +255,7 @@ def exact_ball(
     rotation: float = 0.0,
     slope: float = 0.0,
     gravity: float = 9.81,
-) -> NDArray[np.float64]:
+) -> Reals:
     """(x, y, x', y') at times t of a round ball from `place` with `velocity`, shape (..., 4).
 
     With z = x + i y: z'' = i k z' + f, k = rotation/(1 + m a^2/moment), f = g sin(slope)/(1 + moment/(m a^2)).
@@ -288,16 +264,15 @@ def exact_ball(
     ratio = 0.4 if moment is None else moment / (mass * radius**2)
     turn, fall = 1j * rotation * ratio / (1 + ratio), gravity * np.sin(slope) / (1 + ratio)
     z, v = complex(*place), complex(*velocity)
-    once, twice = _means(turn * t)
+    once, twice = (_mean(turn * t, order) for order in (1, 2))
     here = z + v * t * once + fall * t**2 * twice
     speed = v * np.exp(turn * t) + fall * t * once
     return np.stack([here.real, here.imag, speed.real, speed.imag], axis=-1)
 
 
-def _means(s: NDArray[np.complex128]) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
-    """((e^s - 1)/s, (e^s - 1 - s)/s^2) for imaginary s, by sines of s/2 and, near 0, by series."""
+def _mean(s: Any, order: int) -> Any:
+    """(e^s - 1)/s for order 1, (e^s - 1 - s)/s^2 for order 2, at imaginary s; near 0 by series."""
     small = np.abs(s) < 1e-2
     safe = np.where(small, 1.0, s)
-    once = np.where(small, sum(s**k / float(factorial(k + 1)) for k in range(7)), (np.exp(safe) - 1) / safe)
-    twice = np.where(small, sum(s**k / float(factorial(k + 2)) for k in range(7)), (np.exp(safe) - 1 - safe) / safe**2)
-    return once, twice
+    closed = (np.exp(safe) - 1 - (safe if order == 2 else 0)) / safe**order
+    return np.where(small, sum(s**k / float(factorial(k + order)) for k in range(7)), closed)

@@ -1,23 +1,22 @@
-"""Sleighs, upright disks and knife edges: left-invariant systems on SE(2), SE(2) x SO(2) and SE(n).
+"""Sleighs, upright disks, knife edges and skates: bodies on a blade or a wheel, on SE(2), SE(2) x SO(2) and SE(n).
 
+The skate on a surface and the hinged sleighs have holonomic constraints phi(g) = 0 as well.
 Notation: see `dalembert.mechanics`.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import InvalidInput
-from ..groups import SE, SE2, SO2
-from ..mechanics import InvariantSystem, generators, inertia_of_mass, mass_tensor
-from ..numerics import array, diagonal, finite, positive, real
+from ..groups import SE, SE2, SE3, SO2
+from ..mechanics import Input, InvariantSystem, System, generators, inertia_of_mass, mass_tensor, symmetric, vector
+from ..numerics import array, diagonal, finite, positive
 from ..numerics.types import Array, Scalar
-from .registry import SUSLOV_METHOD, Numbers, Real, Values, downhill_force, register
+from .registry import MOMENTS, SUSLOV_METHOD, Numbers, Real, Reals, Values, downhill_force, positive_vector, register
 
-Reals = NDArray[np.float64]
+Pair = tuple[Array, Array]  # of SE(2) x SE(2)
 LARGEST_DIMENSION = 6  # n of the sleighs on SE(n)
 
 
@@ -48,8 +47,7 @@ def chaplygin_sleigh(mass: Real = 1.0, inertia: Real = 1.0, a: Real = 0.3, b: Re
     """A body on a blade at the origin of the body frame, along its first axis: v2 = 0.
 
     Caratheodory 1933; fedorov-zenkov (5.1). The centre of mass is at (a, b) in the body, `inertia` is about it. Algebra
-    (w, v1, v2): L = [(J + m (a^2 + b^2)) w^2 + m (v1^2 + v2^2)]/2 + m w (a v2 - b v1). The basis of d is
-    (w, v1).
+    (w, v1, v2), basis (w, v1) of d: L = [(J + m (a^2 + b^2)) w^2 + m (v1^2 + v2^2)]/2 + m w (a v2 - b v1).
     """
     m, a, b = positive("mass", mass), finite("a", a), finite("b", b)
     turning = positive("inertia", inertia) + m * (a**2 + b**2)
@@ -74,16 +72,13 @@ def exact_sleigh(
     k = a * mass * r / about
     c = np.arcsinh(V0 / (abs(w0) * np.sqrt(about / mass))) if w0 else 0.0
 
-    def gudermann(x: Any) -> Any:
-        return 2 * np.arctan(np.tanh(x / 2))
-
     def motion(s: Reals) -> tuple[Reals, Reals, Reals]:
         if w0 == 0 or k == 0:  # straight, or balanced: the velocity is constant
             w, V = np.full_like(s, w0), np.full_like(s, V0)
             return w, V + b * w, w0 * s
         w = np.sign(w0) * r * np.sqrt(mass / about) / np.cosh(k * s + c)
-        turned = np.sign(w0) * r * np.sqrt(mass / about) / k * (gudermann(k * s + c) - gudermann(c))
-        return w, r * np.tanh(k * s + c) + b * w, turned
+        phase, start = (2 * np.arctan(np.tanh(x / 2)) for x in (k * s + c, c))  # Gudermann's function
+        return w, r * np.tanh(k * s + c) + b * w, np.sign(w0) * r * np.sqrt(mass / about) / k * (phase - start)
 
     def displacement(s: float) -> Reals:
         _, v, theta = motion(np.asarray(s))
@@ -137,11 +132,9 @@ def inclined_disk(
     slope: Real = 0.3,
     gravity: Real = 9.81,
 ) -> InvariantSystem:
-    """A disk that rolls upright on a plane inclined by `slope` (radians), x down the slope (Neimark-Fufaev 1967, ch.
-    III).
+    """A disk that rolls upright on a plane inclined by `slope`, x down the slope (Neimark-Fufaev 1967, ch. III).
 
-    `vertical_disk` with the potential -m g sin(slope) x. Like the knife edge it never rolls down for good while it
-    turns.
+    `vertical_disk` with the potential -m g sin(slope) x: while it turns it never rolls down for good.
     """
     disk, pull = vertical_disk(mass, rolling, turning, radius), downhill_force(mass, slope, gravity)
     return InvariantSystem(disk.group, disk.inertia, _rolls(radius), None, _inclined, {"pull": pull})
@@ -249,15 +242,14 @@ def sleigh_n(tensor: Numbers, centre: Numbers, mass: float = 1.0, directions: in
     `tensor` is J (n numbers or n x n), `centre` a. L = tr(xi JJ xi^T)/2 with JJ = [[J + m a a^T, m a], [m a^T, m]]:
     (5.8) of fedorov-zenkov. `directions=None`: the matrices (5.10), only the planes that contain e1 turn and v is along
     e1. `directions=k`: the body turns freely and the velocity of the reference point stays in the span of e1, ..., ek
-    of the body. For n = 2 either is the Chaplygin sleigh with moment J11 + J22. The basis of d is (12, .., 1n, v1), or
-    (all rotations, v1, .., vk).
+    of the body. For n = 2 either is the Chaplygin sleigh with moment J11 + J22. The basis of d is
+    (12, .., 1n, v1), or (all rotations, v1, .., vk).
     """
-    J, a, mass = mass_tensor(tensor), np.asarray(real("centre", centre)), float(positive("mass", mass))
+    J, mass = mass_tensor(tensor), float(positive("mass", mass))
     n = len(J)
     if not 2 <= n <= LARGEST_DIMENSION:
         raise InvalidInput(f"tensor is {n} x {n}; allowed: sizes 2 to {LARGEST_DIMENSION}")
-    if a.shape != (n,) or not np.all(np.isfinite(a)):
-        raise InvalidInput(f"centre is {a.tolist()}; allowed: {n} finite numbers, as many as the tensor has rows")
+    a = np.asarray(vector(centre, n, "centre"))
     if directions is not None and (not isinstance(directions, int) or directions not in range(1, n)):
         raise InvalidInput(f"directions is {directions!r}; allowed: None, or a whole number from 1 to {n - 1}")
     homogeneous = np.block([[J + mass * np.outer(a, a), mass * a[:, None]], [mass * a[None], mass]])
@@ -273,3 +265,108 @@ def sleigh_n(tensor: Numbers, centre: Numbers, mass: float = 1.0, directions: in
 def planar_body(mass: Real = 1.0, inertia: Real = 1.0, a: Real = 0.3, b: Real = 0.0) -> InvariantSystem:
     """The sleigh without its blade: a free rigid body on SE(2), whose discrete motion is (7.8) of fedorov-zenkov."""
     return InvariantSystem(SE2(), chaplygin_sleigh(mass, inertia, a, b).inertia)
+
+
+@register(
+    "skate-on-ellipsoid",
+    title="Skate on an ellipsoid",
+    example={"axes": [1.5, 1.2, 1.0], "inertia": [0.1, 0.2, 0.3]},
+    initial={
+        "configuration": [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1]],
+        "velocity": [0.0, 0.8 / 2.25, 1.5, 0.8, 0.0, 0.0],
+    },
+    step=0.02,
+    why="A skate glides on a curved surface, along its blade and never across. The surface is a holonomic constraint, "
+    "the blade a nonholonomic one.",
+    meaning={"inertia": MOMENTS},
+)
+def skate_on_ellipsoid(
+    axes: Numbers = (1.0, 1.0, 1.0), mass: Real = 1.0, inertia: Numbers = (0.1, 0.2, 0.3), gravity: Real = 9.81
+) -> System:
+    """A skate on an ellipsoid: its blade, along e1 of the body, cannot slip along e2; e3 is normal to the surface.
+
+    L = [<I w, w> + m |v|^2]/2 - m g z on SE(3), algebra (w, v); v2 = 0 beside phi = ((<x, n> - 1)/2, <R e1, n>, <R e2,
+    n>), n = x/axes^2 for the semi-axes `axes`, with the centre of mass in the contact. On the sphere of radius r it is
+    Suslov's problem for I + m r^2 (1, 1, 0), normal e1 and weight m g r e3. `inertia`: three moments or a matrix.
+    """
+    parameters = {
+        "axes": positive_vector("axes", axes, 3),
+        "mass": positive("mass", mass),
+        "inertia": symmetric(inertia, 3, "inertia"),
+        "gravity": finite("gravity", gravity),
+    }
+    return System(SE3(), _skate_lagrangian, _skate_blade, parameters=parameters, holonomic=_skate_contact)
+
+
+def _skate_lagrangian(t: Scalar, g: Array, xi: Array, p: Values) -> Array:
+    kinetic = 0.5 * (xi[:3] @ p["inertia"] @ xi[:3] + p["mass"] * xi[3:] @ xi[3:])
+    return kinetic - p["mass"] * p["gravity"] * g[2, 3]
+
+
+def _skate_blade(t: Scalar, g: Array, p: Values) -> Array:
+    return jnp.array([[0.0, 0.0, 0.0, 0.0, 1.0, 0.0]])
+
+
+def _skate_contact(t: Scalar, g: Array, p: Values) -> Array:
+    place = g[:3, 3]
+    normal = place / p["axes"] ** 2
+    return jnp.concatenate([0.5 * (place @ normal - 1.0)[None], (normal @ g[:3, :3])[:2]])
+
+
+@register(
+    "hinged-sleighs",
+    example={"front": 0.5, "arm": 0.3},
+    initial={
+        "configuration": [[[1, 0, 0], [0, 1, 0], [0, 0, 1]], [[1, 0, 0.8], [0, 1, 0], [0, 0, 1]]],
+        "velocity": [-0.375, 0.6, 0.0, 0.625, 0.6, 0.0],
+    },
+    why="Two sleighs, each on its blade, joined by a hinge: when one turns, the blades together leave one way to go. "
+    "The hinge must not come apart.",
+    meaning={"front": "from the first blade to the hinge", "arm": "from the hinge to the second blade"},
+)
+def hinged_sleighs(
+    mass: Real = 1.0,
+    inertia: Real = 0.3,
+    rider: Real = 0.2,
+    rider_inertia: Real = 0.05,
+    front: Real = 0.5,
+    arm: Real = 0.3,
+) -> System:
+    """Two sleighs with a blade each, hinged: the roller racer with both bodies in full, or a car with a trailer.
+
+    The hinge is `front` ahead of the first blade, the second blade `arm` beyond it (either sign), each body with its
+    mass on its blade, on SE(2) x SE(2): L = [m |v|^2 + J w^2 + m2 |V|^2 + J2 W^2]/2, v2 = V2 = 0, and phi = x + R
+    (front, 0) - X + S (arm, 0) (Krishnaprasad-Tsakiris 2001; `roller_racer` is the same in SE(2) x SO(2)). Control: the
+    torque in the hinge (N m) on the second body.
+    """
+    sizes = {"mass": mass, "inertia": inertia, "rider": rider, "rider_inertia": rider_inertia}
+    parameters = {name: positive(name, value) for name, value in sizes.items()}
+    parameters |= {"front": finite("front", front), "arm": finite("arm", arm)}
+    return System(
+        SE2() * SE2(),
+        _sleighs_lagrangian,
+        _sleighs_blades,
+        parameters=parameters,
+        force=_hinge_torque,
+        holonomic=_hinge,
+        inputs=(Input("hinge torque", "N m"),),
+    )
+
+
+def _sleighs_lagrangian(t: Scalar, g: Pair, xi: Array, p: Values) -> Array:
+    first, second = xi[:3], xi[3:]
+    moving = p["mass"] * first[1:] @ first[1:] + p["rider"] * second[1:] @ second[1:]
+    return 0.5 * (moving + p["inertia"] * first[0] ** 2 + p["rider_inertia"] * second[0] ** 2)
+
+
+def _sleighs_blades(t: Scalar, g: Pair, p: Values) -> Array:
+    return jnp.eye(6)[jnp.array([2, 5])]
+
+
+def _hinge(t: Scalar, g: Pair, p: Values) -> Array:
+    first, second = g
+    return (first[:2, 2] + p["front"] * first[:2, 0]) - (second[:2, 2] - p["arm"] * second[:2, 0])
+
+
+def _hinge_torque(t: Scalar, g: Pair, xi: Array, u: Array, p: Values) -> Array:
+    return jnp.array([-1.0, 0.0, 0.0, 1.0, 0.0, 0.0]) * u[0]

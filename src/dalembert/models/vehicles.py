@@ -14,31 +14,28 @@ driven, gives e'' + 2 e'/reach + e/reach^2 = 0 per metre to first order (Samson 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import InvalidInput
 from ..groups import SE2, SO2, Group
 from ..mechanics import Input, Steered, System, gradient, steered
 from ..numerics import finite, is_traced, not_negative, positive
 from ..numerics.types import Array, Element, Scalar
-from .registry import Numbers, Real, Values, register
+from .registry import Numbers, Real, Reals, Values, cached_partial, register
 
-Reals = NDArray[np.float64]
 Path = Callable[[Array], Array]
+Formula = Callable[..., Array]
 Pose = tuple[Array, Array]  # of SE(2) x SO(2): the place, and the angle that steers
 Board = tuple[Array, Array, Array]  # of a snakeboard: the place, the rotor, the wheels
 
 
 @register(
     "unicycle",
-    title="Unicycle",
     example={"centre": 0.2},
     initial={"velocity": [0.8, 1.0, 0.0]},
     steps=300,
@@ -51,14 +48,13 @@ def unicycle(mass: Real = 1.0, inertia: Real = 1.0, centre: Real = 0.0) -> Syste
     `centre` (m) is how far the centre of mass lies ahead of the axle, `inertia` (kg m^2) is about the centre of mass
     (Bloch 2003, 1.7). L = [J w^2 + m v1^2 + m (v2 + centre w)^2]/2 on SE(2). The basis of D is (w, v1).
     """
-    parameters = _body(mass, inertia, centre)
+    parameters = _sizes(mass=mass, inertia=inertia) | {"centre": finite("centre", centre)}
     motors = {0: Input("turning torque", "N m"), 1: Input("drive force", "N")}
     return _vehicle(SE2(), _body_lagrangian, _blade, parameters, motors)
 
 
 @register(
     "car",
-    title="Car",
     example={"length": 1.2},
     initial={"velocity": [0.0, 1.0, 0.0, 0.3]},
     why="The rear wheels fix where the car can go, the front wheels how it turns. With constant steering speed the "
@@ -73,17 +69,16 @@ def car(mass: Real = 1.0, inertia: Real = 0.5, length: Real = 1.0, centre: Real 
 
     L = [J w^2 + m v1^2 + m (v2 + centre w)^2 + steering s'^2]/2; v2 = 0 and length w cos(s) = v1 sin(s)
     (Kobilarov-Marsden-Sukhatme 2010, with the roll of the wheels in the mass). Controls: (drive force N, steering
-    torque N m). `centre` is the centre of mass ahead of the rear axle (m). Without controls s' is constant and the
-    motion is `exact_coasting`.
+    torque N m). `centre` is the centre of mass ahead of the rear axle (m). Without controls: `exact_coasting`.
     """
-    parameters = _body(mass, inertia, centre) | _sizes(length=length, steering=steering)
+    parameters = _sizes(mass=mass, inertia=inertia, length=length, steering=steering)
+    parameters |= {"centre": finite("centre", centre)}
     motors = {1: Input("drive force", "N"), 3: Input("steering torque", "N m")}
     return _vehicle(SE2() * SO2(), _car_lagrangian, _steered_rows, parameters, motors)
 
 
 @register(
     "snakeboard",
-    title="Snakeboard",
     example={"length": 0.2},
     initial={"velocity": [0.0, 0.5, 0.0, 2.0, 0.4]},
     step=0.02,
@@ -106,12 +101,11 @@ def snakeboard(
     parameters = _sizes(mass=mass, inertia=inertia, rotor=rotor, wheels=wheels, length=length)
     group = SE2() * SO2() * SO2()
     motors = {3: Input("rotor torque", "N m"), 4: Input("wheel torque", "N m")}
-    return _vehicle(group, _board_lagrangian, _board_rows, parameters, motors)
+    return _vehicle(group, _board_lagrangian, _steered_rows, parameters, motors)
 
 
 @register(
     "roller-racer",
-    title="Roller racer",
     example={"front": 0.5, "arm": 0.3},
     initial={"velocity": [-0.375, 0.6, 0.0, 1.0]},
     why="Two bodies on an axle each, joined by a pivot: when the arm swings, both axles together allow only one way to "
@@ -134,7 +128,7 @@ def roller_racer(
     Control: the torque in the pivot (N m). `rider` (kg) may be 0, as in the source.
     """
     lever = finite("arm", arm)
-    if not (np.shape(lever) or is_traced(lever)) and lever == 0:
+    if not is_traced(lever) and lever == 0:
         raise InvalidInput("arm is 0; allowed: a distance of either sign, not 0 (the second axle would be the pivot)")
     parameters = _sizes(mass=mass, inertia=inertia, rider_inertia=rider_inertia)
     parameters |= {"rider": not_negative("rider", rider), "front": finite("front", front), "arm": lever}
@@ -143,10 +137,6 @@ def roller_racer(
 
 def _sizes(**values: Real) -> Values:
     return {name: positive(name, value) for name, value in values.items()}
-
-
-def _body(mass: Real, inertia: Real, centre: Real) -> Values:
-    return _sizes(mass=mass, inertia=inertia) | {"centre": finite("centre", centre)}
 
 
 def _body_lagrangian(t: Scalar, g: Element, xi: Array, p: Values) -> Array:
@@ -162,25 +152,17 @@ def _car_lagrangian(t: Scalar, g: Pose, xi: Array, p: Values) -> Array:
     return _body_lagrangian(t, g, xi, p) + 0.5 * p["steering"] * xi[3] ** 2
 
 
-def _steering_row(length: Array, turned: Array, *others: Array) -> Array:
-    """length w cos(s) - v1 sin(s), for the rotation by s."""
-    return jnp.stack([length * turned[0, 0], -turned[1, 0], *others])
-
-
-def _steered_rows(t: Scalar, g: Pose, p: Values) -> Array:
-    zero = jnp.zeros(())
-    return jnp.stack([jnp.array([0.0, 0.0, 1.0, 0.0]), _steering_row(p["length"], g[1], zero, zero)])
+def _steered_rows(t: Scalar, g: Pose | Board, p: Values) -> Array:
+    """v2 and length w cos(s) - v1 sin(s), for the last rotation by s."""
+    turned, zeros = g[-1], [jnp.zeros(())] * len(g)
+    steering = jnp.stack([p["length"] * turned[0, 0], -turned[1, 0], *zeros])
+    return jnp.stack([jnp.eye(2 + len(g))[2], steering])
 
 
 def _board_lagrangian(t: Scalar, g: Board, xi: Array, p: Values) -> Array:
     w, v1, v2, a, b = xi
     turning = p["inertia"] * w**2 + p["rotor"] * (w + a) ** 2 + 2 * p["wheels"] * (w**2 + b**2)
     return cast(Array, 0.5 * (p["mass"] * (v1**2 + v2**2) + turning))
-
-
-def _board_rows(t: Scalar, g: Board, p: Values) -> Array:
-    zero = jnp.zeros(())
-    return jnp.stack([jnp.array([0.0, 0.0, 1.0, 0.0, 0.0]), _steering_row(p["length"], g[2], zero, zero, zero)])
 
 
 def _racer_lagrangian(t: Scalar, g: Pose, xi: Array, p: Values) -> Array:
@@ -198,29 +180,25 @@ def _racer_rows(t: Scalar, g: Pose, p: Values) -> Array:
     return jnp.stack([jnp.array([0.0, 0.0, 1.0, 0.0]), second])
 
 
-def _vehicle(
-    group: Group, lagrangian: Callable[..., Array], rows: Callable[..., Array], parameters: Values,
-    motors: dict[int, Input],
-) -> System:  # fmt: skip
+def _vehicle(group: Group, lagrangian: Formula, rows: Formula, parameters: Values, motors: dict[int, Input]) -> System:
     """The system whose inputs are the forces on some components of the velocity."""
-    force = _motor_force(tuple(motors), group.dim)
+    force = cached_partial(_input_force, tuple(motors), group.dim)
     return System(group, lagrangian, rows, parameters=parameters, force=force, inputs=tuple(motors.values()))
-
-
-@lru_cache
-def _motor_force(components: tuple[int, ...], dim: int) -> Callable[..., Array]:
-    """One object for all calls, so that compiled programs are found again."""
-    return partial(_input_force, components, dim)
 
 
 def _input_force(components: tuple[int, ...], dim: int, t: Scalar, g: Element, xi: Array, u: Array, p: Values) -> Array:
     return cast(Array, np.eye(dim)[:, list(components)] @ u)
 
 
-def coasting_inertia(cosine: Array, sine: Array, turning: Array, p: Values) -> tuple[Array, Array]:
-    """(M, M_s/2) of a car or snakeboard steered by s: w = n sin(s), v1 = length n cos(s) and the energy is M n^2/2."""
+def coasting_state(turned: Array, xi: Array, turning: Array, p: Values) -> tuple[Array, Array, Array, Array, Array]:
+    """(cos(s), sin(s), n, M, M_s/2) of a car or snakeboard steered by s.
+
+    w = n sin(s), v1 = length n cos(s), and the energy is M n^2/2 with M = turning sin(s)^2 + m length^2 cos(s)^2.
+    """
+    cosine, sine = turned[0, 0], turned[1, 0]
     driving = p["mass"] * p["length"] ** 2
-    return turning * sine**2 + driving * cosine**2, (turning - driving) * sine * cosine
+    spin = xi[0] * sine + xi[1] / p["length"] * cosine
+    return cosine, sine, spin, turning * sine**2 + driving * cosine**2, (turning - driving) * sine * cosine
 
 
 def exact_coasting(
@@ -235,9 +213,7 @@ def exact_coasting(
     from scipy.integrate import solve_ivp
 
     t = np.atleast_1d(np.asarray(t, float))
-
-    def inertia(s: Any) -> Any:
-        return turning * np.sin(s) ** 2 + driving * np.cos(s) ** 2
+    inertia: Callable[[Any], Any] = lambda s: turning * np.sin(s) ** 2 + driving * np.cos(s) ** 2
 
     def shape(time: Any) -> tuple[Any, Any]:
         s = angle + rate * time
@@ -249,9 +225,6 @@ def exact_coasting(
 
     flow = solve_ivp(pose, (0.0, t.max()), np.zeros(3), "DOP853", t, rtol=1e-13, atol=1e-13)
     return np.stack(shape(t), axis=-1), flow.y.T
-
-
-PATH = ("p", "speed", "reach", "quickness")
 
 
 @dataclass(frozen=True)
@@ -266,7 +239,7 @@ class PathFollower:
     speed: Array
     reach: Array
     quickness: Array
-    path: Path
+    path: Path = field(metadata={"static": True})
 
     def curvature(self, pose: Array) -> Array:
         """The curvature to drive at `pose` in SE(2)."""
@@ -276,18 +249,16 @@ class PathFollower:
             slope = gradient(self.path, x)
             return jnp.stack([slope[1], -slope[0]])
 
+        cross: Callable[[Array, Array], Array] = lambda a, b: a[0] * b[1] - a[1] * b[0]
         tangent: Array
         tangent, turning = jax.jvp(along, (place,), (heading,))
         square = tangent @ tangent
-        bend, sine = _cross(tangent, turning) / square, _cross(tangent, heading) / jnp.sqrt(square)
+        bend, sine = cross(tangent, turning) / square, cross(tangent, heading) / jnp.sqrt(square)
         return bend - self.path(place) / jnp.sqrt(square) / self.reach**2 - 2 * sine / self.reach
 
     def with_rate(self, function: Path, pose: Array, velocity: Array) -> tuple[Array, Array]:
         """function(curvature) and its rate along the motion."""
-
-        def moved(eta: Array) -> Array:
-            return function(self.curvature(SE2().shift(pose, eta)))
-
+        moved = lambda eta: function(self.curvature(SE2().shift(pose, eta)))
         value, rate = jax.jvp(moved, (jnp.zeros(3),), (velocity,))
         return value, rate
 
@@ -297,7 +268,7 @@ class PathFollower:
         return self.quickness**2 * _ahead(wanted, turned) + 2 * self.quickness * (wanted_rate - rate)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=PATH, meta_fields=("path",))
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class UnicycleFollower(PathFollower):
     """(turning torque, drive force): v1' = quickness (speed - v1), w' = (v1 k)' + quickness (v1 k - w), curvature k."""
@@ -312,23 +283,22 @@ class UnicycleFollower(PathFollower):
         return jnp.stack([torque, p["mass"] * faster - lever * w**2])
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=PATH, meta_fields=("path",))
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class CarFollower(PathFollower):
     """(drive force, steering torque) with v1' = quickness (speed - v1)."""
 
     def __call__(self, t: Scalar, g: Pose, xi: Array) -> Array:
-        pose, turned = g
-        cosine, sine, p = turned[0, 0], turned[1, 0], self.p
-        spin = xi[0] * sine + xi[1] / p["length"] * cosine
-        inertia, slope = coasting_inertia(cosine, sine, p["inertia"] + p["mass"] * p["centre"] ** 2, p)
+        (pose, turned), p = g, self.p
+        turning = p["inertia"] + p["mass"] * p["centre"] ** 2
+        cosine, sine, spin, inertia, slope = coasting_state(turned, xi, turning, p)
         faster = self.quickness * (self.speed - xi[1]) / p["length"]
         change = (faster + spin * sine * xi[3]) / cosine
         drive = (inertia * change + slope * xi[3] * spin) / (p["length"] * cosine)
         return jnp.stack([drive, p["steering"] * self.turn_wheels(pose, turned, xi[:3], xi[3])])
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=PATH, meta_fields=("path",))
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SnakeboardFollower(PathFollower):
     """(rotor torque, wheel torque): the wheels steer, and while they are turned by b the rotor pumps the spin n.
@@ -338,25 +308,18 @@ class SnakeboardFollower(PathFollower):
     """
 
     def __call__(self, t: Scalar, g: Board, xi: Array) -> Array:
-        pose, _, turned = g
-        cosine, sine, p = turned[0, 0], turned[1, 0], self.p
-        spin = xi[0] * sine + xi[1] / p["length"] * cosine
-        inertia, _ = coasting_inertia(cosine, sine, p["inertia"] + 2 * p["wheels"], p)
+        (pose, _, turned), p = g, self.p
+        _, sine, spin, inertia, _ = coasting_state(turned, xi, p["inertia"] + 2 * p["wheels"], p)
         pump = self.quickness * inertia * sine * (spin - self.speed / p["length"])
         return jnp.stack([pump, 2 * p["wheels"] * self.turn_wheels(pose, turned, xi[:3], xi[4])])
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("p", "rotor", "wheels", "rotor_rate", "wheel_rate", "lag", "quickness"),
-    meta_fields=(),
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Gait:
     """(rotor torque, wheel torque) for a = rotor sin(rotor_rate t), b = wheels sin(wheel_rate t + lag) on a snakeboard.
 
-    Rates rotor : wheels of 1:1 drive it forward, 2:1 turn it on the spot, 3:2 park it sideways
-    (Lewis-Ostrowski-Burdick-Murray 1994).
+    Rates 1:1 drive it forward, 2:1 turn it on the spot, 3:2 park it sideways (Lewis-Ostrowski-Burdick-Murray 1994).
     """
 
     p: Values
@@ -377,17 +340,11 @@ class Gait:
         angles, (rates, accelerations) = self.shape(t), jax.jvp(jax.jacfwd(self.shape), (t,), (jnp.ones_like(t),))
         lead = jnp.stack([_ahead(angles[0], first), _ahead(angles[1], second)])
         rotor, wheels = accelerations + 2 * self.quickness * (rates - xi[3:]) + self.quickness**2 * lead
-        cosine, sine = second[0, 0], second[1, 0]
-        spin = xi[0] * sine + xi[1] / p["length"] * cosine
-        inertia, slope = coasting_inertia(cosine, sine, p["inertia"] + 2 * p["wheels"], p)
+        cosine, sine, spin, inertia, slope = coasting_state(second, xi, p["inertia"] + 2 * p["wheels"], p)
         # rotor (w' + a'') = torque with w' = n' sin b + n cos b b' and M n' + M_b b' n/2 = -sin(b) torque
         carried = spin * xi[4] * (cosine - sine * slope / inertia)
         torque = p["rotor"] * (rotor + carried) / (1 + p["rotor"] * sine**2 / inertia)
         return jnp.stack([torque, 2 * p["wheels"] * wheels])
-
-
-def _cross(a: Array, b: Array) -> Array:
-    return a[0] * b[1] - a[1] * b[0]
 
 
 def _ahead(angle: Array, turned: Array) -> Array:

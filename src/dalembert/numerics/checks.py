@@ -6,6 +6,7 @@ import inspect
 import numbers
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,37 +118,22 @@ def positive_int(name: str, value: Any) -> int:
     return int(value)
 
 
-def positive(name: str, value: Any) -> Array:
-    """`value` as one positive number, or a clear error."""
-    return _one(name, value, lambda x: x > 0, "one positive number")
-
-
-def not_negative(name: str, value: Any) -> Array:
-    """`value` as one number that may be 0, or a clear error."""
-    return _one(name, value, lambda x: x >= 0, "one number, not negative")
-
-
-def finite(name: str, value: Any) -> Array:
-    """`value` as one finite number of either sign, or a clear error."""
-    return _one(name, value, lambda x: True, "one finite number")
-
-
-def not_zero(name: str, value: Any) -> Array:
-    """`value` as one finite number but 0, or a clear error."""
-    return _one(name, value, lambda x: x != 0, "any finite number but 0")
-
-
-def _one(name: str, value: Any, is_allowed: Callable[[Any], bool], description: str) -> Array:
+def _one(description: str, is_allowed: Callable[[Any], bool], name: str, value: Any) -> Array:
+    """`value` as one number that is finite and allowed, or a clear error."""
     number = read_reals(value)
-    if number is None or number.ndim:
-        raise InvalidInput(f"{name} is {show(value)}; allowed: {description}")
-    if is_traced(number):
-        return jnp.asarray(number, float)
-    number = number.astype(float)[()]  # Models compute with it, and op by op JAX would compile.
-    if not (np.isfinite(number) and is_allowed(number)):
-        raise InvalidInput(f"{name} is {show(value)}; allowed: {description}")
-    checked: Array = number
-    return checked
+    if number is not None and not number.ndim:
+        if is_traced(number):
+            return jnp.asarray(number, float)
+        checked: Array = number.astype(float)[()]  # Models compute with it, and op by op JAX would compile.
+        if np.isfinite(checked) and is_allowed(checked):
+            return checked
+    raise InvalidInput(f"{name} is {show(value)}; allowed: {description}")
+
+
+positive = partial(_one, "one positive number", lambda x: x > 0)
+not_negative = partial(_one, "one number, not negative", lambda x: x >= 0)
+finite = partial(_one, "one finite number", lambda x: True)
+not_zero = partial(_one, "any finite number but 0", lambda x: x != 0)
 
 
 def require_range(name: str, value: Any, low: float, high: float) -> None:
@@ -182,13 +168,8 @@ def require_rotation(matrix: Any, group: str) -> None:
         raise InvalidInput(f"a rotation in {group} must have determinant +1, but a reflection (-1) was given")
 
 
-def normalised(group: Any, g: Array) -> Array:
-    """`group.normalise(g)`, compiled as one: a process that only reads its input would compile each operation alone."""
-    element: Array = _normalise(group, g)
-    return element
-
-
-_normalise = jax.jit(lambda group, g: group.normalise(g))
+normalised: Callable[[Any, Array], Array] = jax.jit(lambda group, g: group.normalise(g))
+"""`group.normalise(g)`, compiled as one: a process that only reads its input would compile each operation alone."""
 
 MISTAKES = {
     jax.errors.TracerBoolConversionError: "asks whether a number that JAX traces is true (if, while, and, or, min, "
@@ -209,9 +190,8 @@ def call_own(words: str, function: Callable[..., Any], *arguments: Any) -> Any:
     except (InvalidInput, NumericalFailure, LoweringError):
         raise
     except Exception as error:  # whatever a user's code may raise
-        for kind, mistake in MISTAKES.items():
-            if isinstance(error, kind):
-                raise InvalidInput(f"{words} {mistake}") from error
+        if mistake := next((said for kind, said in MISTAKES.items() if isinstance(error, kind)), None):
+            raise InvalidInput(f"{words} {mistake}") from error
         try:
             inspect.signature(function).bind(*arguments)
         except TypeError:

@@ -12,9 +12,9 @@ of an Ehresmann connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,9 +33,7 @@ from ..kernels import (
     pack_values,
     scalar_type,
 )
-
-if TYPE_CHECKING:
-    from jax.extend.core import Jaxpr
+from .checks import is_traced
 
 Numbers = np.ndarray[Any, Any]
 Function = Callable[[Array], Array]
@@ -52,12 +50,9 @@ def reduce(matrix: Array, *rhs: Array) -> tuple[Array, ...]:
         here = np.arange(matrix.shape[0])[:, None] == k
         pivot, column = left[k : k + 1, :1], left[:, :1]
         inverse = 1.0 / pivot
-
-        def clear(part: Array, k: int = k, here: Any = here, inverse: Array = inverse, column: Array = column) -> Array:
-            row = part[k : k + 1] * inverse
-            return jnp.where(here, row, part - column * row)
-
-        left, right = clear(left[:, 1:]), [clear(part) for part in right]
+        parts = [left[:, 1:], *right]
+        rows = [part[k : k + 1] * inverse for part in parts]
+        left, *right = (jnp.where(here, row, part - column * row) for part, row in zip(parts, rows, strict=True))
         pivots.append(pivot[0, 0])
     return *right, jnp.array(pivots)
 
@@ -129,38 +124,30 @@ def _cofactors4(matrix: Array, rhs: Array) -> tuple[Array, Array]:
 COFACTORS = {1: lambda a, b: _divide(jnp.ones((1, 1)), a[0, 0], b), 2: _cofactors2, 3: _cofactors3, 4: _cofactors4}
 
 
-@jax.custom_jvp
 def solve(matrix: Array, rhs: Array) -> Array:
     """A^-1 b for A (n, n) and b (n,) or (n, k); its derivative is A^-1 (db - dA A^-1 b)."""
+    return _solve_by(eliminate, matrix, rhs)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _solve_by(method: Callable[[Array, Array], tuple[Array, Array]], matrix: Array, rhs: Array) -> Array:
     columns = rhs if rhs.ndim == 2 else rhs[:, None]
-    return eliminate(matrix, columns)[0].reshape(rhs.shape)
+    return method(matrix, columns)[0].reshape(rhs.shape)
 
 
-@solve.defjvp
-def _solve_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    matrix, rhs = primals
-    d_matrix, d_rhs = tangents
-    solution = solve(matrix, rhs)
-    return solution, solve(matrix, d_rhs - d_matrix @ solution)
-
-
-def saddle(metric: Array, rows: Array) -> Array:
-    """The KKT matrix [[M, A^T], [A, 0]]."""
-    zero = jnp.zeros((rows.shape[0], rows.shape[0]), metric.dtype)
-    return jnp.block([[metric, rows.T], [rows, zero]])
-
-
-def solve_saddle(metric: Array, rows: Array, top: Array, bottom: Array) -> tuple[Array, Array]:
-    """(x, l) with M x + A^T l = top and A x = bottom."""
-    return _solve_saddle(metric, rows, (top, bottom))
-
-
-Saddle = tuple[Array, Array, tuple[Array, Array]]
+@_solve_by.defjvp
+def _solve_by_jvp(method: Any, primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    (matrix, rhs), (d_matrix, d_rhs) = primals, tangents
+    solution = _solve_by(method, matrix, rhs)
+    return solution, _solve_by(method, matrix, d_rhs - d_matrix @ solution)
 
 
 @jax.custom_jvp
-def _solve_saddle(metric: Array, rows: Array, rhs: tuple[Array, Array]) -> tuple[Array, Array]:
-    """By the Schur complement A M^-1 A^T of a definite M, without exchanges; else the full matrix, with them."""
+def solve_saddle(metric: Array, rows: Array, top: Array, bottom: Array) -> tuple[Array, Array]:
+    """(x, l) with M x + A^T l = top and A x = bottom.
+
+    By the Schur complement A M^-1 A^T of a definite M, without exchanges; else the full matrix, with them.
+    """
 
     def by_complement(top: Array, bottom: Array) -> tuple[Array, Array]:
         free, coupling, _ = reduce(metric, top[:, None], rows.T)
@@ -170,21 +157,22 @@ def _solve_saddle(metric: Array, rows: Array, rhs: tuple[Array, Array]) -> tuple
         return (free - coupling @ first - coupling @ again)[:, 0], (first + again)[:, 0]
 
     def by_elimination(top: Array, bottom: Array) -> tuple[Array, Array]:
-        solution, _ = eliminate(saddle(metric, rows), jnp.concatenate([top, bottom])[:, None])
+        zero = jnp.zeros((rows.shape[0], rows.shape[0]), metric.dtype)
+        matrix = jnp.block([[metric, rows.T], [rows, zero]])
+        solution, _ = eliminate(matrix, jnp.concatenate([top, bottom])[:, None])
         return solution[: len(top), 0], solution[len(top) :, 0]
 
     definite = jnp.min(reduce(metric)[0]) > MIN_METRIC_PIVOT * jnp.max(jnp.diagonal(metric))
-    found: tuple[Array, Array] = jax.lax.cond(definite, by_complement, by_elimination, *rhs)
+    found: tuple[Array, Array] = jax.lax.cond(definite, by_complement, by_elimination, top, bottom)
     return found
 
 
-@_solve_saddle.defjvp
-def _solve_saddle_jvp(primals: Saddle, tangents: Saddle) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    metric, rows, _ = primals
-    d_metric, d_rows, (d_top, d_bottom) = tangents
-    x, l = solution = _solve_saddle(*primals)
-    change = d_top - d_metric @ x - d_rows.T @ l, d_bottom - d_rows @ x
-    return solution, _solve_saddle(metric, rows, change)
+@solve_saddle.defjvp
+def _solve_saddle_jvp(primals: Any, tangents: Any) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    metric, rows, _, _ = primals
+    d_metric, d_rows, d_top, d_bottom = tangents
+    x, l = solution = solve_saddle(*primals)
+    return solution, solve_saddle(metric, rows, d_top - d_metric @ x - d_rows.T @ l, d_bottom - d_rows @ x)
 
 
 def null_basis(rows: Numbers) -> Numbers:
@@ -281,15 +269,6 @@ def follow_root(function: Function, anchor: Array) -> Root:
     return _rooted(function, solver, anchor)
 
 
-class _Contraction(NamedTuple):
-    x: Array
-    last: Array  # size of the last update
-    least: Array  # the size when it last halved
-    since: Array  # iterations since then
-    iterations: Array
-    settled: Array
-
-
 def find_fixed_point(function: Function, guess: Array) -> Root:
     """Solve x = f(x) by iterating f until it stagnates: for contractions, where Newton's matrix would be large.
 
@@ -299,25 +278,24 @@ def find_fixed_point(function: Function, guess: Array) -> Root:
     """
 
     def solver(gap: Function, x: Array) -> tuple[_Iterate, Array]:
-        def body(state: _Contraction) -> _Contraction:
-            update = gap(state.x)
-            new = state.x - update
+        def body(state: tuple[_Iterate, Array, Array]) -> tuple[_Iterate, Array, Array]:
+            at, least, since = state  # the size when it last halved, and the iterations since then
+            update = gap(at.x)
+            new = at.x - update
             size, last = jnp.max(jnp.abs(new)), jnp.max(jnp.abs(update))
-            halved = last <= 0.5 * state.least
-            since = jnp.where(halved, 0.0, state.since + 1.0)
-            stagnant = ((last >= state.last) & (state.iterations > 0.0)) | (since >= MAX_STAGNANT_ITERATIONS)
+            halved = last <= 0.5 * least
+            since = jnp.where(halved, 0.0, since + 1.0)
+            stagnant = ((last >= at.last) & (at.iterations > 0.0)) | (since >= MAX_STAGNANT_ITERATIONS)
             settled = (last <= 2.0**-51 * size) | (last <= 2.0**-26 * size) & stagnant
-            least = jnp.where(halved, last, state.least)
-            return _Contraction(new, last, least, since, state.iterations + 1.0, settled)
+            return _Iterate(new, last, at.iterations + 1.0, at.sign, settled), jnp.where(halved, last, least), since
 
-        def unfinished(state: _Contraction) -> Array:
-            return (state.iterations < 3 * MAX_ITERATIONS) & ~state.settled & jnp.isfinite(state.last)
+        def unfinished(state: tuple[_Iterate, Array, Array]) -> Array:
+            at, _, _ = state
+            return (at.iterations < 3 * MAX_ITERATIONS) & ~at.settled & jnp.isfinite(at.last)
 
         zero = jnp.zeros((), x.dtype)
-        begin = _Contraction(x, zero, zero + jnp.inf, zero, zero, zero > 0.0)
-        end = jax.lax.while_loop(unfinished, body, begin)
-        last = _Iterate(end.x, end.last, end.iterations, zero + 1.0, end.settled)
-        return last, _faithful(last, zero)
+        end, _, _ = jax.lax.while_loop(unfinished, body, (_begin(x), zero + jnp.inf, zero))
+        return end, _faithful(end, zero)
 
     return _rooted(lambda x: x - function(x), solver, guess)
 
@@ -328,7 +306,7 @@ def _convert_closure(function: Function, example: Array) -> tuple[Callable[..., 
     `jax.closure_convert` leaves integers behind, which a transformation of f meets as constants of another trace.
     """
     closed = jax.make_jaxpr(function)(example)
-    traced = [isinstance(value, jax.core.Tracer) for value in closed.consts]
+    traced = [is_traced(value) for value in closed.consts]
 
     def converted(x: Array, *values: Any) -> Array:
         given = iter(values)
@@ -438,24 +416,16 @@ def _follow(
 
     def with_offset(path: _Path) -> _Path:
         """With f at the anchor where the path begins there: a loop of at most one turn, free for other paths."""
-
-        def once(it: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            x, _, _ = it
-            return x, f(x), jnp.array(False)
-
-        _, offset, _ = jax.lax.while_loop(lambda it: it[2], once, (path.state.x, path.offset, path.stage == 0.0))
+        begin = (path.state.x, path.offset, path.stage == 0.0)
+        _, offset, _ = jax.lax.while_loop(lambda it: it[2], lambda it: (it[0], f(it[0]), jnp.array(False)), begin)
         return path._replace(offset=offset)
-
-    def unfinished(path: _Path) -> Array:
-        return (path.stage < HOMOTOPY_STAGES) & path.good
 
     if apart:
         path = body(path)
-    path = jax.lax.while_loop(unfinished, lambda path: body(with_offset(path)), path)
+    path = jax.lax.while_loop(lambda p: (p.stage < HOMOTOPY_STAGES) & p.good, lambda p: body(with_offset(p)), path)
     return path.state, path.good
 
 
-LOOPS = ("while", "scan")
 MOVES = (
     "add", "broadcast_in_dim", "concatenate", "convert_element_type", "dynamic_slice", "gather", "neg", "reshape",
     "slice", "squeeze", "sub", "transpose",
@@ -464,63 +434,51 @@ MOVES = (
 PICKS = ("dynamic_slice", "gather")  # their further inputs are places
 PRODUCTS = ("dot_general", "mul")
 """What is zero where one of its factors is."""
-CALLS = ("jit", "pjit")
+Rule = Callable[[Any, list[bool]], bool]
+"""Whether the outputs of an equation have a property, by which of its inputs have it."""
 
 
 def depends(function: Callable[..., Any], argument: Any) -> bool:
     """Whether the value of `function` can depend on `argument` (False is a proof, True is not)."""
+
+    def is_reached(eqn: Any, inputs: list[bool]) -> bool:
+        return any(inputs) and not (eqn.primitive.name == "integer_pow" and eqn.params["y"] == 0)
+
     closed = jax.make_jaxpr(function)(argument)
-    return any(_reach(closed.jaxpr, [True] * len(closed.jaxpr.invars)))
+    return any(_propagate(closed, [True] * len(closed.jaxpr.invars), is_reached, lambda value: False))
 
 
 def vanishes(function: Callable[..., Any], argument: Any) -> bool:
     """Whether the value of `function` is zero by its very form (True is a proof, False is not)."""
-    closed = jax.make_jaxpr(function)(argument)
-    return all(_nulls(closed.jaxpr, closed.consts, [False] * len(closed.jaxpr.invars)))
 
-
-def _nulls(jaxpr: Jaxpr, consts: Sequence[Any], given: list[bool]) -> list[bool]:
-    """Which outputs are zero when the inputs marked in `given` are."""
-    from jax.extend.core import Literal
-
-    null = {var for var, value in zip(jaxpr.constvars, consts, strict=True) if not np.asarray(value).any()}
-    null |= {var for var, mark in zip(jaxpr.invars, given, strict=True) if mark}
-
-    def is_null(atom: Any) -> bool:
-        return not np.asarray(atom.val).any() if isinstance(atom, Literal) else atom in null
-
-    for eqn in jaxpr.eqns:
-        inputs = [is_null(atom) for atom in eqn.invars]
+    def is_null(eqn: Any, inputs: list[bool]) -> bool:
         name = eqn.primitive.name
-        outputs = [
-            (name in MOVES and all(inputs[: 1 if name in PICKS else None])) or (name in PRODUCTS and any(inputs))
-        ] * len(eqn.outvars)
-        if eqn.primitive.name in CALLS:
-            inner = eqn.params["jaxpr"]
-            outputs = _nulls(inner.jaxpr, inner.consts, inputs)
-        null |= {var for var, zero in zip(eqn.outvars, outputs, strict=True) if zero}
-    return [is_null(atom) for atom in jaxpr.outvars]
+        return (name in MOVES and all(inputs[: 1 if name in PICKS else None])) or (name in PRODUCTS and any(inputs))
+
+    closed = jax.make_jaxpr(function)(argument)
+    return all(_propagate(closed, [False] * len(closed.jaxpr.invars), is_null, lambda value: not np.any(value)))
 
 
-def _reach(jaxpr: Jaxpr, marked: list[bool]) -> list[bool]:
-    """Which outputs the marked inputs reach."""
+def _propagate(closed: Any, given: list[bool], rule: Rule, of_constant: Callable[[Any], bool]) -> list[bool]:
+    """Which outputs have a property, by the inputs that have it, a rule for equations, and one for known numbers."""
     from jax.extend.core import ClosedJaxpr, Jaxpr, Literal  # late, for few runs ask and the import takes its time
 
-    reached = {var for var, mark in zip(jaxpr.invars, marked, strict=True) if mark}
+    jaxpr = closed.jaxpr
+    marks = [*map(of_constant, closed.consts), *given]
+    marked = {var for var, mark in zip([*jaxpr.constvars, *jaxpr.invars], marks, strict=True) if mark}
 
-    def touches(atom: Any) -> bool:
-        return not isinstance(atom, Literal) and atom in reached
+    def has(atom: Any) -> bool:
+        return of_constant(atom.val) if isinstance(atom, Literal) else atom in marked
 
     for eqn in jaxpr.eqns:
-        inputs = [touches(atom) for atom in eqn.invars]
+        inputs = [has(atom) for atom in eqn.invars]
         inner = next((eqn.params[key] for key in ("jaxpr", "call_jaxpr") if key in eqn.params), None)
-        inner = inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner
-        constant = eqn.primitive.name == "integer_pow" and eqn.params["y"] == 0
-        outputs = [any(inputs) and not constant] * len(eqn.outvars)
-        if isinstance(inner, Jaxpr) and len(inner.invars) == len(inputs) and eqn.primitive.name not in LOOPS:
-            outputs = _reach(inner, inputs)
-        reached |= {var for var, mark in zip(eqn.outvars, outputs, strict=True) if mark}
-    return [touches(atom) for atom in jaxpr.outvars]
+        inner = ClosedJaxpr(inner, ()) if isinstance(inner, Jaxpr) and not inner.constvars else inner
+        outputs = [rule(eqn, inputs)] * len(eqn.outvars)
+        if isinstance(inner, ClosedJaxpr) and len(inner.jaxpr.invars) == len(inputs) and eqn.primitive.name != "scan":
+            outputs = _propagate(inner, inputs, rule, of_constant)
+        marked |= {var for var, mark in zip(eqn.outvars, outputs, strict=True) if mark}
+    return [has(atom) for atom in jaxpr.outvars]
 
 
 Units = tuple[tuple[int, int], ...]
@@ -543,15 +501,13 @@ def _fibre(structure: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...]) -> U
         known = literals(rows, *shapes)
     except LoweringError:  # an operation that only XLA knows
         return None
-    units = [
-        next(((int(j), int(known[i, j])) for j in np.flatnonzero(known[i]) if _is_unit(known[:, j], i)), None)
-        for i in range(known.shape[0])
-    ]
-    return None if None in units else tuple(unit for unit in units if unit)
-
-
-def _is_unit(column: np.ndarray[Any, Any], i: int) -> bool:
-    return bool(abs(column[i]) == 1.0 and not np.delete(column, i).any())
+    units = []
+    for i, row in enumerate(np.eye(len(known))):
+        columns = np.flatnonzero((np.abs(known.T) == row).all(axis=1))
+        if not len(columns):
+            return None
+        units.append((int(columns[0]), int(known[i, columns[0]])))
+    return tuple(units)
 
 
 def literals(function: Callable[..., Any], *args: Any) -> np.ndarray[Any, Any]:
@@ -573,18 +529,7 @@ def solve_reduced(units: Units, metric: Array, rows: Array, top: Array, bottom: 
     K, fixed = signs[:, None] * rows[:, free], signs * bottom
     mixed = metric[free][:, bound] - K.T @ metric[bound][:, bound]
     reduced = metric[free][:, free] - K.T @ metric[bound][:, free] - mixed @ K
-    x = _solve_regular(jnp.triu(reduced) + jnp.triu(reduced, 1).T, top[free] - K.T @ top[bound] - mixed @ fixed)
+    symmetric = jnp.triu(reduced) + jnp.triu(reduced, 1).T
+    x = _solve_by(direction, symmetric, top[free] - K.T @ top[bound] - mixed @ fixed)
     full = jnp.zeros_like(top).at[free].set(x).at[bound].set(fixed - K @ x)
     return full, signs * (top - metric @ full)[bound]
-
-
-@jax.custom_jvp
-def _solve_regular(matrix: Array, rhs: Array) -> Array:
-    return direction(matrix, rhs[:, None])[0][:, 0]
-
-
-@_solve_regular.defjvp
-def _solve_regular_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    (matrix, rhs), (d_matrix, d_rhs) = primals, tangents
-    solution = _solve_regular(matrix, rhs)
-    return solution, _solve_regular(matrix, d_rhs - d_matrix @ solution)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -61,26 +61,28 @@ class Drift:
         return f"{self.kind}{rate}{' (its amplitude)' if self.amplitude else ''}, at most {self.size:.3g}"
 
 
-class Noise(NamedTuple):
-    """Models of noise: the variances of H m, one row a model; the share of white noise; whether the rest is slow."""
-
-    variances: Numbers
-    shares: Numbers
-    slow: Numbers
-
-
-class Fit(NamedTuple):
-    """The best of a family of models; `diffusion` is D^2 a block of a random walk."""
-
-    likelihood: float
-    amplitude: float = 0.0
-    trend: int = 0
-    diffusion: float = 0.0
+Noise = tuple[Numbers, ...]
+"""Models of noise: the variances of H m, one row a model; the share of white noise; whether the rest is slow."""
 
 
 def classify(t: Any, error: Any) -> Drift:
     """The kind of growth of an error (saves,), or of those of an ensemble (members, saves), at equidistant times."""
-    times, errors = _check(t, error)
+    errors = np.atleast_2d(np.asarray(error, float))
+    times = np.asarray(t, float)
+    times = times[0] if times.ndim == 2 else times
+    if errors.ndim != 2 or times.shape != errors.shape[1:]:
+        raise InvalidInput(
+            f"times {np.shape(t)} and errors {np.shape(error)} do not match; allowed: (saves,), (members, saves)"
+        )
+    gaps = np.diff(times)
+    if len(gaps) > 1 and not np.isclose(gaps[-1], gaps[0]):  # the remainder that ends a run
+        times, errors, gaps = times[:-1], errors[:, :-1], gaps[:-1]
+    if len(times) < MIN_SAMPLES:
+        raise InvalidInput(f"{len(times)} saved states cannot tell how an error grows; save at least {MIN_SAMPLES}")
+    if not np.all(np.isfinite(errors)):
+        raise InvalidInput("the error is not finite everywhere: classify the part before that")
+    if not np.allclose(gaps, gaps[0], rtol=1e-6):
+        raise InvalidInput("the times are not equidistant: save every state, or every k-th one")
     size = float(np.abs(errors).max())
     scale = np.ptp(errors, axis=1).max()
     if scale == 0.0:
@@ -98,26 +100,6 @@ def classify(t: Any, error: Any) -> Drift:
     return Drift(kind, rate * (1.0 if kind in ("bounded", "exponential") else scale), size, evidence, amplitude)
 
 
-def _check(t: Any, error: Any) -> tuple[Numbers, Numbers]:
-    errors = np.atleast_2d(np.asarray(error, float))
-    times = np.asarray(t, float)
-    times = times[0] if times.ndim == 2 else times
-    if errors.ndim != 2 or times.shape != errors.shape[1:]:
-        raise InvalidInput(
-            f"times {np.shape(t)} and errors {np.shape(error)} do not match; allowed: (saves,), (members, saves)"
-        )
-    gaps = np.diff(times)
-    if len(gaps) > 1 and not np.isclose(gaps[-1], gaps[0]):  # the remainder that ends a run
-        times, errors, gaps = times[:-1], errors[:, :-1], gaps[:-1]
-    if len(times) < MIN_SAMPLES:
-        raise InvalidInput(f"{len(times)} saved states cannot tell how an error grows; save at least {MIN_SAMPLES}")
-    if not np.all(np.isfinite(errors)):
-        raise InvalidInput("the error is not finite everywhere: classify the part before that")
-    if not np.allclose(gaps, gaps[0], rtol=1e-6):
-        raise InvalidInput("the times are not equidistant: save every state, or every k-th one")
-    return times, errors
-
-
 def _power_of_two(count: int) -> int:
     return min(MAX_BLOCKS, 1 << int(np.log2(max(1, count))))
 
@@ -132,34 +114,24 @@ def _blocks(errors: Numbers, count: int) -> tuple[Numbers, Numbers]:
 @lru_cache
 def _haar(n: int) -> tuple[Numbers, Numbers]:
     """(H, the scale of each row): the mean of a dyadic window's second half less that of its first, for all windows."""
-    widths = [n // k for k in (2**j for j in range(int(np.log2(n)))) for _ in range(k)]
-    starts = [i * (n // k) for k in (2**j for j in range(int(np.log2(n)))) for i in range(k)]
-    rows = np.zeros((n - 1, n))
-    for row, start, width in zip(rows, starts, widths, strict=True):
-        row[start : start + width // 2] = -2 / width
-        row[start + width // 2 : start + width] = 2 / width
-    return rows, np.array(widths)
+    widths = n >> np.arange(int(np.log2(n)))
+    rows = [np.kron(np.eye(n // width), np.repeat([-2 / width, 2 / width], width // 2)) for width in widths]
+    return np.vstack(rows), np.repeat(widths, n // widths)
 
 
 @lru_cache
-def _noises(n: int) -> tuple[Noise, Noise]:
-    """(bounded noise, random walks), each mixed with white noise."""
+def _noises(n: int) -> tuple[Noise, Noise, Noise]:
+    """(bounded noise, random walks, both), each mixed with white noise."""
     lag = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     slow = [np.exp(-lag / memory) for memory in MEMORIES] + [np.cos(2 * np.pi * lag / period) for period in PERIODS]
     walk = np.minimum.outer(np.arange(n), np.arange(n)) + 0.5 - np.eye(n) / 6  # block means of a random walk
     white = _variances(np.eye(n))
-
-    def mix(processes: list[Numbers]) -> list[Numbers]:
-        return [share * white + (1 - share) * _variances(process) for process in processes for share in SHARES]
-
-    shares = np.array([1.0, *np.resize(SHARES, len(slow) * len(SHARES))])
-    is_slow = np.repeat(
-        [False, *(memory > 1.0 for memory in MEMORIES), *(True for _ in PERIODS)], [1, *[len(SHARES)] * len(slow)]
-    )
-    return (
-        Noise(np.array([white, *mix(slow)]), shares, is_slow),
-        Noise(np.array(mix([walk])), np.array(SHARES), np.full(len(SHARES), True)),
-    )
+    is_slow = np.array([*(memory > 1.0 for memory in MEMORIES), *(True for _ in PERIODS), True])
+    shares = np.tile(SHARES, len(is_slow))
+    mixed = np.repeat([_variances(process) for process in [*slow, walk]], len(SHARES), axis=0)
+    variances = shares[:, None] * white + (1 - shares)[:, None] * mixed
+    every = (np.vstack([white, variances]), np.append(1.0, shares), np.append(False, np.repeat(is_slow, len(SHARES))))
+    return tuple(part[: -len(SHARES)] for part in every), tuple(part[-len(SHARES) :] for part in every), every
 
 
 def _variances(covariance: Numbers) -> Numbers:
@@ -169,8 +141,11 @@ def _variances(covariance: Numbers) -> Numbers:
     return np.array([each[scales == scale].mean() for scale in scales])
 
 
-def _fit(y: Numbers, floor: float, noise: Noise, trends: Numbers | None = None) -> Fit:
-    """The likeliest noise and trend (k, N): generalised least squares with at least the white noise `floor`."""
+def _fit(y: Numbers, floor: float, noise: Noise, trends: Numbers | None = None) -> tuple[float, float, int, float]:
+    """The likeliest noise and trend (k, N): generalised least squares with at least the white noise `floor`.
+
+    It is (log-likelihood, amplitude and number of the trend, D^2 a block of a random walk).
+    """
     variances, shares, slow = noise
     weights, n = 1 / variances, len(y)
     rest = (weights @ (y * y))[:, None]
@@ -183,18 +158,18 @@ def _fit(y: Numbers, floor: float, noise: Noise, trends: Numbers | None = None) 
     scale = np.maximum(np.maximum(rest / n, (floor / shares)[:, None]), tiny)
     likelihood = -0.5 * (np.log(variances).sum(axis=1)[:, None] + n * np.log(scale) + rest / scale) - penalty
     i, j = np.unravel_index(np.argmax(likelihood), likelihood.shape)
-    return Fit(float(likelihood[i, j]), float(amplitudes[i, j]), int(j), float(scale[i, j] * (1 - shares[i])))
+    return float(likelihood[i, j]), float(amplitudes[i, j]), int(j), float(scale[i, j] * (1 - shares[i]))
 
 
 def _verdict(series: Numbers, deviations: Numbers, samples: int, time: float) -> tuple[str, float, dict[str, float]]:
     """(kind, rate, evidence) of the block means of all members together, with the deviations of samples from them."""
     count = series.shape[1]
     sizes = [len(block) for block in np.array_split(np.arange(samples), count)]
-    edges = (np.array([0, *np.cumsum(sizes)]) - 0.5) / (samples - 1)
+    edges = (np.cumsum([0, *sizes]) - 0.5) / (samples - 1)
     # The error of a mean if samples were independent: what varies less is no news.
     floors = np.median(deviations, axis=1) ** 2 * count / samples
     fits = [_fits(m, floor, edges) for m, floor in zip(series, floors, strict=True)]
-    score = {kind: sum(f[kind][0].likelihood - PENALTY[kind] for f in fits) for kind in GROWTH_KINDS}
+    score = {kind: sum(f[kind][0] - PENALTY[kind] for f in fits) for kind in GROWTH_KINDS}
     kind = max(GROWTH_KINDS, key=score.__getitem__)
     rates = np.array([f[kind][1] for f in fits])
     if kind == "random walk":
@@ -206,31 +181,26 @@ def _verdict(series: Numbers, deviations: Numbers, samples: int, time: float) ->
     return kind, float(rate), {name: float(value - score[kind]) for name, value in score.items()}
 
 
-def _fits(m: Numbers, floor: float, edges: Numbers) -> dict[str, tuple[Fit, float]]:
-    """The best fit of each kind to the block means of one member, with D^2 a block, or the rate over the whole run."""
+def _fits(m: Numbers, floor: float, edges: Numbers) -> dict[str, tuple[float, float]]:
+    """The log-likelihood of each kind for the block means of one member; D^2 a block, or the rate over the run."""
     rows, _ = _haar(len(m))
     y = rows @ m
-    bounded, walks = _noises(len(m))
-    every = Noise(*(np.concatenate(pair) for pair in zip(bounded, walks, strict=True)))
-    walk = _fit(y, floor, walks)
-    line = _fit(y, floor, every, (rows @ (0.5 * (edges[1:] + edges[:-1])))[None])
+    bounded, walks, every = _noises(len(m))
+    walk, _, _, diffusion = _fit(y, floor, walks)
+    line, slope, _, _ = _fit(y, floor, every, (rows @ (0.5 * (edges[1:] + edges[:-1])))[None])
     rates = RATES
     for width in (0.16, 0.02, 0.0025, 0.0003):  # from a coarse grid to finer ones around the best
-        grown = _fit(y, floor, every, _exponentials(rates, edges) @ rows.T)
-        rate = rates[grown.trend]
+        # The means of e^{rate x} over the blocks between the edges, one row a rate, scaled to at most about 1.
+        powers = np.exp(np.multiply.outer(rates, edges) - np.maximum(rates, 0)[:, None])
+        grown, _, best, _ = _fit(y, floor, every, np.diff(powers) / (np.diff(edges) * rates[:, None]) @ rows.T)
+        rate = rates[best]
         rates = rate * np.linspace(1 - width, 1 + width, 17)
     return {
-        "bounded": (_fit(y, floor, bounded), 0.0),
-        "random walk": (walk, walk.diffusion),
-        "linear": (line, line.amplitude),
+        "bounded": (_fit(y, floor, bounded)[0], 0.0),
+        "random walk": (walk, diffusion),
+        "linear": (line, slope),
         "exponential": (grown, float(rate)),
     }
-
-
-def _exponentials(rates: Numbers, edges: Numbers) -> Numbers:
-    """The means of e^{rate x} over the blocks between the edges, one row a rate, scaled to at most about 1."""
-    powers = np.exp(np.multiply.outer(rates, edges) - np.maximum(rates, 0)[:, None])
-    return np.asarray(np.diff(powers) / (np.diff(edges) * rates[:, None]))
 
 
 ROUND_OFF_FLOOR = 1e-11

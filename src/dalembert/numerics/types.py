@@ -10,14 +10,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
-from jax import Array as Array
 from jax.typing import ArrayLike as ArrayLike
 
 if TYPE_CHECKING:
+    from jax import Array as Array
     from jaxtyping import Float as Float
 
-    AnyArray = Array
     Scalar = Array | float
 else:
     if "jaxtyping" in sys.modules:  # whoever wants shapes checked has loaded it; to load it takes 70 ms of every start
@@ -30,9 +30,10 @@ else:
             def __class_getitem__(cls, item: Any) -> Any:
                 return Any
 
-    AnyArray = Array | np.ndarray
+    Array = jax.Array | np.ndarray
     Scalar = Float[ArrayLike, ""] | int
 
+AnyArray = Array
 Element = Any  # a group element: an array, or a tuple of arrays on a product
 Parameters = Any  # a pytree of a user's parameters
 Controls = Any  # a pytree of inputs

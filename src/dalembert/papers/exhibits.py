@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from ..plotting.style import save
 from ..simulation import to_json
 from . import fedorov_zenkov, garcia_naranjo_jimenez, jimenez_scheurle, mclachlan_zanna, retraction_maps
 from .gallery import Data, Exhibit, Paper, exhibit_page, index_page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 GALLERIES = tuple(
     module.gallery
@@ -52,11 +55,8 @@ class Reproduction:
     def summary(self) -> dict[str, Any]:
         """What `--json` prints of it."""
         return {
-            "id": self.exhibit.id,
+            **json_table(self.exhibit, self.data),
             "paper": self.exhibit.paper.name,
-            "title": self.exhibit.title,
-            "columns": list(self.data.columns),
-            "rows": [[json_cell(value) for value in row] for row in self.data.rows],
             "files": [str(path) for path in self.files],
             "seconds": self.seconds,
         }
@@ -69,40 +69,38 @@ def reproduce_exhibits(exhibits: Sequence[Exhibit], folder: Path) -> Iterator[Re
         data = exhibit.compute()
         files = write_exhibit(exhibit, data, folder)
         there = [known for known in FIGURES.values() if (folder / f"{known.id}.md").exists()]
-        _replace_file(folder / "index.md", lambda path: path.write_text(index_page(there), encoding="utf-8"))
+        _replace_file(folder / "index.md", index_page(there))
         yield Reproduction(exhibit, data, files, time.perf_counter() - begin)
 
 
 def write_exhibit(exhibit: Exhibit, data: Data, folder: Path) -> tuple[Path, ...]:
     """ID.png, ID.json and ID.md; the page, which shows the others, comes last."""
-    content = {
-        "id": exhibit.id,
-        "title": exhibit.title,
-        "columns": list(data.columns),
-        "rows": [[json_cell(value) for value in row] for row in data.rows],
-        "arrays": {  # null where a number is not finite
-            name: values.tolist() if np.all(np.isfinite(values)) else to_json(values)
-            for name, values in data.arrays.items()
-        },
+    arrays = {  # null where a number is not finite
+        name: values.tolist() if np.all(np.isfinite(values)) else to_json(values)
+        for name, values in data.arrays.items()
     }
-    figure = exhibit.draw(data)
-    writers: dict[str, Callable[[Path], object]] = {
-        ".png": lambda path: save(figure, path),
-        ".json": lambda path: path.write_text(json.dumps(content, allow_nan=False), encoding="utf-8"),
-        ".md": lambda path: path.write_text(exhibit_page(exhibit, data), encoding="utf-8"),
-    }
-    return tuple(_replace_file(folder / f"{exhibit.id}{suffix}", writer) for suffix, writer in writers.items())
+    content = json.dumps(json_table(exhibit, data) | {"arrays": arrays}, allow_nan=False)
+    parts: dict[str, str | Figure] = {".png": exhibit.draw(data), ".json": content, ".md": exhibit_page(exhibit, data)}
+    return tuple(_replace_file(folder / f"{exhibit.id}{suffix}", part) for suffix, part in parts.items())
 
 
-def _replace_file(path: Path, write: Callable[[Path], object]) -> Path:
-    """Let `write` write the file, complete or not at all."""
+def _replace_file(path: Path, content: str | Figure) -> Path:
+    """Write a text or a picture, complete or not at all."""
     with atomic_path(path) as temporary:
-        write(temporary)
+        if isinstance(content, str):
+            temporary.write_text(content, encoding="utf-8")
+        else:
+            save(content, temporary)
     return path
 
 
-def json_cell(value: Any) -> Any:
-    """A cell of a table as JSON has it."""
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    return value.item() if isinstance(value, np.integer | np.bool_) else to_json(value)
+def json_table(exhibit: Exhibit, data: Data) -> dict[str, Any]:
+    """The table of an exhibit as JSON has it."""
+
+    def cell(value: Any) -> Any:
+        if value is None or isinstance(value, str | bool | int):
+            return value
+        return value.item() if isinstance(value, np.integer | np.bool_) else to_json(value)
+
+    rows = [[cell(value) for value in row] for row in data.rows]
+    return {"id": exhibit.id, "title": exhibit.title, "columns": list(data.columns), "rows": rows}

@@ -1,9 +1,5 @@
 """Fedorov and Zenkov (2004): exhibits of the Suslov problem and the Chaplygin sleigh, and the geometry of LL systems.
 
-Figures 4.1, 5.2 and 5.3 are of the continuous systems, Figures 6.1 to 6.4 of the discrete Suslov problem (its momentum
-surface, invariant curves and dynamics on RP^2), Figures 7.2 and 7.3 of the discrete sleigh. The paper prints none of
-the numbers of its bodies but J = 1.5 of Figure 7.2.
-
 Beside the exhibits stand symmetric pairs, the sleigh's momentum locus and genera of curves. Symmetric pairs decide when
 S = exp d is a submanifold, and which displacements it holds (sections 3 and 6).
 
@@ -21,11 +17,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse.csgraph import connected_components
 
 from ..analysis.integrals import CriticalPoint, critical_points, discrete_total_turning, equilibrium_line, projective
 from ..analysis.legendre import AlgebraicMap, LegendreMap, Locus, algebraic_map, constrained_energy, legendre_map
@@ -38,16 +35,20 @@ from ..models import chaplygin_sleigh, exact_momentum, suslov, total_turning
 from ..numerics.types import Element
 from ..plotting.runs import headings
 from ..plotting.studies import Patch, arrow, draw_portrait, draw_surfaces, equilibria, momentum_surface
-from ..plotting.style import COLOURS, GREY, sheet, space
-from .gallery import Data, Gallery, simulate_uninterrupted
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from ..plotting.style import COLOURS, GREY
+from .gallery import MOMENTUM_AXES, Data, Gallery, simulate_uninterrupted
 
 gallery = Gallery("fz")
 INERTIA = np.array([[3.0, 0.4, 1.0], [0.4, 4.0, 0.5], [1.0, 0.5, 5.0]])
 SCHEME = EulerPoincareSuslov("moser-veselov")
+LEVELS = (0.25, 0.5, 0.75, 1.0)  # of Figures 4.1 and 5.2
+PANELS = {"a": 0.4, "b": 0.0}  # b of the two panels of Figures 5.2 and 5.3
+CENTRE = 1.0  # a of sleighs with m = J = 1
+SLEIGH_INERTIA, SLEIGH_MASS, OFFSET = 1.5, 1.0, 1.0  # of Figure 7.2
+EXTENT = 6.0
+SLEIGH_AXES = (r"$p_\theta$", r"$\hat p_1$", r"$z = \sin\Delta\theta$")
+STEP, STEPS = 0.4, 60  # of Figure 7.3
+BRACKET_TOLERANCE = 1e-9
 
 
 def body() -> InvariantSystem:
@@ -55,16 +56,7 @@ def body() -> InvariantSystem:
     return suslov(INERTIA)
 
 
-def sleigh_of(a: float, b: float) -> tuple[dict[str, float], InvariantSystem]:
-    """The parameters of a sleigh with m = J = 1, and the sleigh."""
-    parameters = {"mass": 1.0, "inertia": 1.0, "a": a, "b": b}
-    return parameters, chaplygin_sleigh(**parameters)
-
-
-LEVELS = (0.25, 0.5, 0.75, 1.0)
-
-
-def _portrait(axes: Axes, data: Data, key: str = "") -> None:
+def _portrait(axes: Any, data: Data, key: str = "") -> None:
     """Orbits with arrows, equilibria filled where stable and open where not, on their line."""
     ends = np.stack([data[f"{key}stable"][-1], data[f"{key}unstable"][-1]])
     axes.plot(*(1.15 * ends).T, color=GREY, linewidth=0.7, zorder=1)
@@ -74,15 +66,13 @@ def _portrait(axes: Axes, data: Data, key: str = "") -> None:
     axes.set_aspect("equal", adjustable="datalim")
 
 
-def draw_suslov(data: Data) -> Figure:
-    figure, axes = sheet(size=(5.6, 5.2))
+def draw_suslov(axes: Any, data: Data) -> None:
     _portrait(axes, data)
     axes.set(xlabel="$M_1$", ylabel="$M_2$")
     axes.legend(loc="upper right")
-    return figure
 
 
-@gallery("figure-4.1", draw=draw_suslov)
+@gallery("figure-4.1", draw=draw_suslov, size=(5.6, 5.2))
 def suslov_momenta() -> Data:
     block, column = INERTIA[:2, :2], INERTIA[:2, 2]
     line = block @ np.array([-column[1], column[0]])  # momenta of velocities with I13 w1 + I23 w2 = 0
@@ -113,73 +103,42 @@ def suslov_momenta() -> Data:
     return Data(("", "value"), rows, {"orbits": np.array(orbits), "stable": stable, "unstable": -stable})
 
 
-PANELS = {"a": 0.4, "b": 0.0}  # b of the two panels
-CENTRE = 1.0
-
-
-def sleigh_orbit(b: float, radius: float, side: float, times: np.ndarray) -> np.ndarray:
-    """(p_theta, p1) along V = r tanh s, w = r sqrt(m/Jc) sech s, v1 = V + b w (see `exact_sleigh`)."""
-    p, system = sleigh_of(CENTRE, b)
-    about = p["inertia"] + p["mass"] * p["a"] ** 2
-    w = side * radius * np.sqrt(p["mass"] / about) / np.cosh(times)
-    velocity = np.stack([w, radius * np.tanh(times) + b * w], -1)
-    return np.asarray(velocity @ np.asarray(system.inertia)[:2, :2])
-
-
-def draw_sleigh_momenta(data: Data) -> Figure:
-    figure, axes = sheet(1, 2, size=(9.6, 4.8))
+def draw_sleigh_momenta(axes: Any, data: Data) -> None:
     for panel, (name, b) in zip(axes, PANELS.items(), strict=True):
         _portrait(panel, data, f"{name} ")
         cusp = data[f"{name} cusp"]
         panel.plot(*np.stack([-cusp, cusp]).T, "--", color=COLOURS[1], linewidth=0.9, label="$v_1 = 0$ (cusps)")
         panel.set(title=f"({name}) a = 1, b = {b:g}", xlabel=r"$p_\theta$", ylabel="$p_1$")
     axes[0].legend(loc="upper right")
-    return figure
 
 
-@gallery("figure-5.2", draw=draw_sleigh_momenta)
+@gallery("figure-5.2", draw=draw_sleigh_momenta, size=(9.6, 4.8), ncols=2)
 def sleigh_momenta() -> Data:
-    times = np.linspace(-16, 16, 401)
-    arrays: dict[str, np.ndarray] = {}
-    rows: list[tuple[object, ...]] = []
+    phase = np.linspace(-16, 16, 401)
+    radius, side = np.array([(r, side) for r in LEVELS for side in (-1.0, 1.0)]).T[..., None]
+    columns = ("panel", "largest relative change of (5.5)", "distance of ends from equilibria", "cusp line, residual")
+    data = Data(columns)
     for name, b in PANELS.items():
-        p, system = sleigh_of(CENTRE, b)
-        orbits = np.array([sleigh_orbit(b, r, side, times) for r in LEVELS for side in (-1.0, 1.0)])
-        stable = np.array([[-b * r * p["mass"], p["mass"] * r] for r in LEVELS])
-        cusp = np.array([1.0, 0.0]) @ np.asarray(system.inertia)[:2, :2]
+        tensor = np.asarray(chaplygin_sleigh(a=CENTRE, b=b).inertia)[:2, :2]
+        # (p_theta, p1) along V = r tanh s, w = r sqrt(m/Jc) sech s, v1 = V + b w (see `exact_sleigh`)
+        w = side * radius * np.sqrt(1 / (1 + CENTRE**2)) / np.cosh(phase)
+        orbits = np.stack([w, radius * np.tanh(phase) + b * w], -1) @ tensor
+        stable = np.array([[-b * r, r] for r in LEVELS])
+        cusp = np.array([1.0, 0.0]) @ tensor
         cusp *= 1.1 * np.abs(orbits).max() / np.abs(cusp).max()
         found = {"orbits": orbits, "stable": stable, "unstable": -stable, "cusp": cusp}
-        arrays |= {f"{name} {key}": values for key, values in found.items()}
-        mass, turning = p["mass"], p["inertia"] + p["mass"] * (p["a"] ** 2 + b**2)
+        data.arrays.update({f"{name} {key}": values for key, values in found.items()})
+        turning = 1 + (CENTRE**2 + b**2)
         theta, one = orbits[..., 0], orbits[..., 1]
-        integral = mass * theta**2 + 2 * b * mass * theta * one + turning * one**2
+        integral = theta**2 + 2 * b * theta * one + turning * one**2
         change = float((np.ptp(integral, axis=1) / integral.mean(axis=1)).max())
         gap = float(np.linalg.norm(orbits[1::2, -1] - stable, axis=1).max())
-        residual = float(np.abs(mass * b * cusp[0] + turning * cusp[1]))
-        rows.append((f"({name}) b = {b:g}", change, gap, residual))
-    columns = ("panel", "largest relative change of (5.5)", "distance of ends from equilibria", "cusp line, residual")
-    return Data(columns, rows, arrays)
+        residual = float(np.abs(b * cusp[0] + turning * cusp[1]))
+        data.rows.append((f"({name}) b = {b:g}", change, gap, residual))
+    return data
 
 
-CUSP_RATE = 1.2
-END_TIME = 5.0
-FINE_STEP = 0.002
-
-
-def blade(b: float) -> np.ndarray:
-    """Poses (k, 3, 3) of the blade through a cusp at t = 0, from -END_TIME to END_TIME, by Runge-Kutta both ways."""
-    _, system = sleigh_of(CENTRE, b)
-    state = system.state(xi=[CUSP_RATE, 0.0, 0.0])
-    halves = []
-    for step in (-FINE_STEP, FINE_STEP):
-        options = {"step": step, "t_end": np.sign(step) * END_TIME, "save_every": 10}
-        run = simulate_uninterrupted(system, RungeKutta(), state, **options).check()
-        halves.append(np.asarray(run.g))
-    return np.concatenate([halves[0][:0:-1], halves[1]])
-
-
-def draw_blades(data: Data) -> Figure:
-    figure, axes = sheet(1, 2, size=(10.0, 4.6))
+def draw_blades(axes: Any, data: Data) -> None:
     for panel, (name, b) in zip(axes, PANELS.items(), strict=True):
         pose = data[name]
         panel.plot(pose[:, 0, 2], pose[:, 1, 2], color=COLOURS[0])
@@ -188,24 +147,20 @@ def draw_blades(data: Data) -> Figure:
         panel.set_aspect("equal", adjustable="datalim")
         panel.set(title=f"({name}) a = 1, b = {b:g}", xlabel="x", ylabel="y")
     axes[0].legend()
-    return figure
 
 
-@gallery("figure-5.3", draw=draw_blades)
+@gallery("figure-5.3", draw=draw_blades, size=(10.0, 4.6), ncols=2)
 def blades() -> Data:
-    arrays: dict[str, np.ndarray] = {}
-    rows: list[tuple[object, ...]] = []
+    data = Data(("panel", "turning from t = -5 to 5", "from -∞ to ∞"))
     for name, b in PANELS.items():
-        pose = blade(b)
-        arrays[name] = pose
+        system = chaplygin_sleigh(a=CENTRE, b=b)
+        state = system.state(xi=[1.2, 0.0, 0.0])  # in a cusp, from which Runge-Kutta goes both ways
+        options = [{"step": sign * 0.002, "t_end": sign * 5.0, "save_every": 10} for sign in (-1.0, 1.0)]
+        back, on = (simulate_uninterrupted(system, RungeKutta(), state, **o).check() for o in options)
+        data.arrays[name] = pose = np.concatenate([np.asarray(back.g)[:0:-1], np.asarray(on.g)])
         angle = np.unwrap(np.arctan2(pose[:, 1, 0], pose[:, 0, 0]))
-        p, _ = sleigh_of(CENTRE, b)
-        total = total_turning(p["mass"], p["inertia"], p["a"])
-        rows.append((f"({name}) b = {b:g}", float(angle[-1] - angle[0]), total))
-    return Data(("panel", "turning from t = -5 to 5", "from -∞ to ∞"), rows, arrays)
-
-
-LABELS = ("$M_1$", "$M_2$", "$M_3$")
+        data.rows.append((f"({name}) b = {b:g}", float(angle[-1] - angle[0]), total_turning(a=CENTRE)))
+    return data
 
 
 def momenta(q: np.ndarray) -> np.ndarray:
@@ -221,28 +176,22 @@ def ring(low: float, high: float, radii: int = 61, angles: int = 181) -> np.ndar
     return np.asarray(np.sin(half)[:, None, None] * np.stack([np.cos(around), np.sin(around)], -1))
 
 
-def _draw_momentum_surface(data: Data, view: tuple[float, float]) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 5.6), layout="constrained")
-    axes = space(figure, labels=LABELS, elev=view[0], azim=view[1])
+def draw_momentum_surface(axes: Any, data: Data) -> None:
     draw_surfaces(axes, [Patch(data["surface"], alpha=0.85)], lines=24)
-    return figure
 
 
-def _largest_momenta(points: np.ndarray) -> Data:
+def suslov_surface(low: float, high: float, radii: int) -> Data:
+    points = momenta(ring(low, high, radii))
     rows = [(f"largest |h M{i + 1}|", float(np.abs(points[..., i]).max())) for i in range(3)]
     return Data(("", "value"), rows, {"surface": points})
 
 
-@gallery("figure-6.1", draw=lambda data: _draw_momentum_surface(data, (12, -120)))
-def suslov_surface() -> Data:
-    return _largest_momenta(momenta(ring(0.0, 1.0, 91, 181)))
-
-
-@gallery("figure-6.2", draw=lambda data: _draw_momentum_surface(data, (14, -112)))
-def section() -> Data:
-    return _largest_momenta(momenta(ring(0.4, 0.8)))
+for label, region, view in (
+    ("figure-6.1", (0.0, 1.0, 91), {"elev": 12, "azim": -120}),
+    ("figure-6.2", (0.4, 0.8, 61), {"elev": 14, "azim": -112}),
+):
+    draw = gallery(label, draw=draw_momentum_surface, size=(6.4, 5.6), labels=MOMENTUM_AXES, **view)
+    draw(partial(suslov_surface, *region))
 
 
 @lru_cache
@@ -252,8 +201,7 @@ def critical_set() -> tuple[CriticalPoint, ...]:
 
 def separatrix() -> float:
     """h*: the energy at the saddles between the ovals about the origin and those near the equator."""
-    inner = [point.value for point in critical_set() if point.index == 1 and projective(point.coordinates)[2] > 0.01]
-    return min(inner)
+    return min(p.value for p in critical_set() if p.index == 1 and projective(p.coordinates)[2] > 0.01)
 
 
 def line_of_equilibria() -> np.ndarray:
@@ -261,8 +209,7 @@ def line_of_equilibria() -> np.ndarray:
     return np.asarray(equilibrium_line(body(), SCHEME)[:2])
 
 
-def draw_curves(data: Data) -> Figure:
-    figure, axes = sheet(size=(6.0, 5.6))
+def draw_curves(axes: Any, data: Data) -> None:
     around = np.linspace(0, 2 * np.pi, 361)  # RP^2 is the upper hemisphere seen from above
     axes.plot(np.cos(around), np.sin(around), color=GREY, linewidth=0.8, linestyle="--")
     axes.set(xlabel="$q_1$", ylabel="$q_2$", aspect="equal")
@@ -275,10 +222,9 @@ def draw_curves(data: Data) -> Figure:
     axes.plot(*data["saddles"].T, "x", color=COLOURS[1], label="saddles")
     axes.plot(*data["centres"].T, "+", color=COLOURS[2], markersize=7, label="centres")
     axes.legend(loc="upper left", bbox_to_anchor=(0.98, 1.0))
-    return figure
 
 
-@gallery("figure-6.3", draw=draw_curves)
+@gallery("figure-6.3", draw=draw_curves, size=(6.0, 5.6))
 def invariant_curves() -> Data:
     side = np.linspace(-1, 1, 401)
     q1, q2 = np.meshgrid(side, side)
@@ -301,15 +247,14 @@ def invariant_curves() -> Data:
     return Data(("", "value"), rows, arrays)
 
 
-def draw_dynamics(data: Data) -> Figure:
-    figure, axes = sheet(size=(6.2, 5.6))
-    reach = 1.12 * np.nanmax(np.abs(np.concatenate([data[name] for name in data.arrays if name.startswith("orbit")])))
+def draw_dynamics(axes: Any, data: Data) -> None:
+    orbits = [orbit for name, orbit in data.arrays.items() if name.startswith("orbit")]
+    reach = 1.12 * np.nanmax(np.abs(np.concatenate(orbits)))
     along = data["line"]
     axes.plot(*(1.2 * reach * np.stack([-along, along])).T, color=GREY, linewidth=0.8)
     grid = data["q1"], data["q2"], data["energy"]
     axes.contour(*grid, levels=np.sort(data["levels"]), colors=COLOURS[5], linewidths=0.6)
-    for name in (name for name in data.arrays if name.startswith("orbit")):
-        orbit = data[name]
+    for orbit in orbits:
         axes.plot(*orbit.T, ".", color=COLOURS[0], markersize=4)
         middle = len(orbit) // 2
         arrow(axes, orbit[middle - 2 : middle + 3], COLOURS[0])
@@ -317,10 +262,9 @@ def draw_dynamics(data: Data) -> Figure:
     equilibria(axes, -data["stable"], stable=False, label="unstable")
     axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xlabel="$q_1$", ylabel="$q_2$")
     axes.legend(loc="upper right")
-    return figure
 
 
-@gallery("figure-6.4", draw=draw_dynamics)
+@gallery("figure-6.4", draw=draw_dynamics, size=(6.2, 5.6))
 def dynamics() -> Data:
     system, f = body(), legendre_map(body(), SCHEME)
     direction, star = line_of_equilibria(), separatrix()
@@ -363,19 +307,9 @@ def _on_level(f: LegendreMap, direction: np.ndarray, level: float) -> np.ndarray
     return np.asarray(brentq(energy, 0.0, top, xtol=1e-14) * direction)
 
 
-SLEIGH_INERTIA = 1.5
-SLEIGH_MASS = OFFSET = 1.0
-EXTENT = 6.0
-
-
-def draw_sleigh_surface(data: Data) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.8, 5.6), layout="constrained")
-    axes = space(figure, labels=(r"$p_\theta$", r"$\hat p_1$", r"$z = \sin\Delta\theta$"), elev=28, azim=-60)
+def draw_sleigh_surface(axes: Any, data: Data) -> None:
     draw_surfaces(axes, [Patch(data[name], alpha=0.9) for name in ("right", "left")])
     axes.set(xlim=(-EXTENT, EXTENT), ylim=(-EXTENT, EXTENT))
-    return figure
 
 
 def ruled(angles: np.ndarray, lines: int = 121) -> np.ndarray:
@@ -404,46 +338,35 @@ def cubic(p: Any, hat: Any) -> tuple[Any, ...]:
     return J**2, -2 * J * p, hat**2 + 2 * J * hat + p**2, -2 * p * hat
 
 
-@gallery("figure-7.2", draw=draw_sleigh_surface)
+@gallery("figure-7.2", draw=draw_sleigh_surface, size=(6.8, 5.6), labels=SLEIGH_AXES, elev=28, azim=-60)
 def sleigh_surface() -> Data:
     turn = np.linspace(1e-6, np.pi * (1 - 1e-4), 181)
     parts = {"right": ruled(turn), "left": ruled(-turn)}
-    near = np.concatenate([part.reshape(-1, 3) for part in parts.values()])
-    p, hat, z = near.T
+    p, hat, z = np.concatenate([part.reshape(-1, 3) for part in parts.values()]).T
     a, b, c, d = cubic(p, hat)
     residual = float(np.abs(a * z**3 + b * z**2 + c * z + d).max())
-    rows = [("largest residual of (7.16)", residual), ("largest |z|", float(np.abs(near[:, 2]).max()))]
+    rows = [("largest residual of (7.16)", residual), ("largest |z|", float(np.abs(z).max()))]
     places = ((0.0, -1.5), (0.0, 2.0), (3.0, -3.0))
-    rows += [(f"real z over (p_theta, p1^) = ({p:g}, {q:g})", sheets(p, q)) for p, q in places]
+    for p, q in places:
+        z = np.roots(cubic(p, q))
+        sheets = int(np.sum((np.abs(z.imag) < 1e-9) & (np.abs(z.real) <= 1 + 1e-12)))
+        rows.append((f"real z over (p_theta, p1^) = ({p:g}, {q:g})", sheets))
     return Data(("", "value"), rows, parts)
 
 
-def sheets(p: float, hat: float) -> int:
-    """The number of real roots z in [-1, 1] of the cubic (7.16) of fedorov-zenkov."""
-    roots = np.roots(cubic(p, hat))
-    real = roots[np.abs(roots.imag) < 1e-9].real
-    return int(np.sum(np.abs(real) <= 1 + 1e-12))
-
-
-STEP, STEPS = 0.4, 60
-VELOCITY = (0.5, -1.0, 0.0)
-
-
-def draw_path(data: Data) -> Figure:
-    figure, axes = sheet(size=(6.6, 5.0))
+def draw_path(axes: Any, data: Data) -> None:
     axes.plot(*data["flow"].T, color=COLOURS[6], linewidth=0.9, label="continuous")
     axes.plot(*data["discrete"].T, "o", color=COLOURS[0], markersize=3.5, label=f"discrete, h = {STEP:g}")
     axes.plot(*data["discrete"][0], "o", color=COLOURS[1], markersize=6, label="start")
     axes.set_aspect("equal", adjustable="datalim")
     axes.set(xlabel="x", ylabel="y")
     axes.legend()
-    return figure
 
 
-@gallery("figure-7.3", draw=draw_path)
+@gallery("figure-7.3", draw=draw_path, size=(6.6, 5.0))
 def path() -> Data:
-    parameters, system = sleigh_of(0.3, 0.0)
-    state = system.state(xi=list(VELOCITY))
+    system = chaplygin_sleigh(a=0.3, b=0.0)
+    state = system.state(xi=[0.5, -1.0, 0.0])
     run = simulate_uninterrupted(system, SCHEME, state, step=STEP, steps=STEPS).check()
     flow = simulate_uninterrupted(system, RungeKutta(), state, step=STEP / 100, steps=100 * STEPS, save_every=5).check()
     gap = np.linalg.norm(np.asarray(run.g)[:, :2, 2] - np.asarray(flow.g)[::20, :2, 2], axis=1)
@@ -453,7 +376,7 @@ def path() -> Data:
         ("angle turned, discrete", float(run.angles[-1, 0])),
         ("angle turned, continuous", float(flow.angles[-1, 0])),
         ("from k = -∞ to ∞, discrete", discrete_total_turning(system, SCHEME, state.momentum, STEP)),
-        ("from t = -∞ to ∞, continuous", total_turning(parameters["mass"], parameters["inertia"], parameters["a"])),
+        ("from t = -∞ to ∞, continuous", total_turning(a=0.3)),
     ]
     return Data(("", "value"), rows, {"flow": np.asarray(flow.g)[:, :2, 2], "discrete": np.asarray(run.g)[:, :2, 2]})
 
@@ -506,28 +429,16 @@ def genus(curve: Polynomials, *, generic: bool = True) -> CurveGenus:
     # along the circle through the base around all branch points: the permutation of infinity, inverted
     turned_sheets = _continue_sheets(rows, sheets, lambda t: base * np.exp(2j * np.pi * t))
     permutations.append(np.array([int(np.abs(sheets - v).argmin()) for v in turned_sheets]))
-    label = np.arange(len(sheets))
-    for permutation in permutations:
-        for i, j in enumerate(permutation):
-            label[label == label[j]] = label[i]
+    graphs = np.eye(len(sheets))[permutations]  # components are the orbits of all, cycles those of one
+    component = connected_components(graphs.sum(0))[1]
     genera, counts = [], []
-    for name in np.unique(label):
-        members = np.flatnonzero(label == name)
-        ramification = sum(len(members) - _cycles(permutation, members) for permutation in permutations)
-        genera.append(1 - len(members) + ramification // 2)
-        counts.append(len(members))
+    for name in np.unique(component):
+        inside = np.ix_(component == name, component == name)
+        count = int(np.sum(component == name))
+        ramification = sum(count - connected_components(graph[inside])[0] for graph in graphs)
+        genera.append(1 - count + ramification // 2)
+        counts.append(count)
     return CurveGenus(tuple(genera), tuple(counts), points)
-
-
-def _cycles(permutation: np.ndarray, members: np.ndarray) -> int:
-    """The number of cycles of a permutation among these members."""
-    seen, count = set(), 0
-    for start in members:
-        count += start not in seen
-        while start not in seen:
-            seen.add(start)
-            start = permutation[start]
-    return count
 
 
 def _discriminant_roots(rows: np.ndarray) -> np.ndarray:
@@ -594,9 +505,6 @@ def _monodromy(rows: np.ndarray, base: complex, sheets: np.ndarray, point: compl
     return np.array([int(np.abs(there - v).argmin()) for v in turned])
 
 
-BRACKET_TOLERANCE = 1e-9
-
-
 @dataclass(frozen=True)
 class SymmetricPair:
     """g = h + d, and the parts of the brackets that (3.3) of fedorov-zenkov forbids.
@@ -607,7 +515,7 @@ class SymmetricPair:
     group: Group
     d: np.ndarray
     h: np.ndarray
-    defects: tuple[float, float, float]
+    defects: tuple[float, ...]
 
     @property
     def holds(self) -> bool:
@@ -655,7 +563,8 @@ def symmetric_pair(group: Group, subspace: ArrayLike, complement: ArrayLike | No
 
     if complement is None:
         outside = np.eye(n) - d @ d.T
-        normaliser = _kernel(np.einsum("kl,kij,jb->lbi", outside, structure, d).reshape(-1, n))
+        _, sizes, right = np.linalg.svd(np.einsum("kl,kij,jb->lbi", outside, structure, d).reshape(-1, n))
+        normaliser = right[np.count_nonzero(sizes > BRACKET_TOLERANCE) :].T
         candidates = [x for x in (_orthonormal(brackets(d, d)), normaliser) if complements(x)]
         if not candidates:
             raise InvalidInput(
@@ -669,12 +578,8 @@ def symmetric_pair(group: Group, subspace: ArrayLike, complement: ArrayLike | No
             raise InvalidInput(f"complement must span one of d: {n - d.shape[1]} independent columns of length {n}")
     split = np.linalg.inv(np.hstack([h, d]))
     in_h, in_d = split[: h.shape[1]], split[h.shape[1] :]
-    defects = (
-        float(np.abs(in_d @ brackets(h, h)).max(initial=0.0)),
-        float(np.abs(in_d @ brackets(d, d)).max(initial=0.0)),
-        float(np.abs(in_h @ brackets(h, d)).max(initial=0.0)),
-    )
-    return SymmetricPair(group, d, h, defects)
+    parts = in_d @ brackets(h, h), in_d @ brackets(d, d), in_h @ brackets(h, d)
+    return SymmetricPair(group, d, h, tuple(float(np.abs(part).max(initial=0.0)) for part in parts))
 
 
 def rotation_of_sphere(z: ArrayLike) -> np.ndarray:
@@ -710,13 +615,6 @@ def _orthonormal(columns: np.ndarray) -> np.ndarray:
     columns = columns[:, None] if columns.ndim == 1 else columns
     left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
     return np.asarray(left[:, sizes > BRACKET_TOLERANCE * max(1.0, sizes.max(initial=0.0))])
-
-
-def _kernel(matrix: np.ndarray) -> np.ndarray:
-    """An orthonormal basis of {x: matrix x = 0}."""
-    _, sizes, right = np.linalg.svd(matrix)
-    rank = int(np.count_nonzero(sizes > BRACKET_TOLERANCE))
-    return np.asarray(right[rank:].T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -758,10 +656,7 @@ class SleighLocus:
         return np.concatenate([self.plane(self.map.impulse(y)), np.sin(angle)[..., None]], axis=-1)
 
     def cubic(self) -> Polynomials:
-        """(7.16) of fedorov-zenkov by elimination: the cubic in (p_theta, ph, z) that vanishes on the surface.
-
-        The coefficient of z^3 is J^2.
-        """
+        """(7.16) of fedorov-zenkov by elimination: J^2 z^3 + ..., which vanishes at (p_theta, ph, z) on the surface."""
         rng = np.random.default_rng(0)
         m, J, a, _ = self.parameters
         size = np.sqrt((J + m * a * a) / m)
@@ -779,14 +674,9 @@ class SleighLocus:
         c: defaultdict[tuple[int, int], float] = defaultdict(float)
         for (i, j, k), coefficient in self.cubic().terms(tolerance=1e-11).items():
             c[i, j] += float(np.real(coefficient)) * side**k
-        square = np.array(  # of alpha p + beta ph - gamma
-            [
-                [c[2, 0], c[1, 1] / 2, -c[1, 0] / 2],
-                [c[1, 1] / 2, c[0, 2], -c[0, 1] / 2],
-                [-c[1, 0] / 2, -c[0, 1] / 2, c[0, 0]],
-            ]
-        )
-        values, vectors = np.linalg.eigh(side * square)
+        # the square of alpha p + beta ph - gamma
+        upper = np.array([[c[2, 0], c[1, 1], -c[1, 0]], [0, c[0, 2], -c[0, 1]], [0, 0, c[0, 0]]])
+        values, vectors = np.linalg.eigh(side * (upper + upper.T) / 2)
         if np.abs(values[:2]).max() > 1e-8 * values[2]:
             raise InvalidInput(f"the plane z = {side} does not touch the surface along a line")
         return np.asarray(-vectors[:, 2] / vectors[1, 2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import numpy as np
 
 from ..integrators import Integrator
 from ..mechanics import MechanicalSystem, State
-from ..plotting.style import styled
+from ..plotting.style import space, styled
 from ..simulation import Run, simulate
 
 if TYPE_CHECKING:
@@ -33,16 +33,17 @@ class Data:
     """The numbers of an exhibit: a table, ours beside the printed ones where there are any, and arrays by name."""
 
     columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    rows: list[Any] = field(default_factory=list)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
     note: str = ""  # what could not be computed in this run, for the page
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.arrays[name]
 
 
+MOMENTUM_AXES = ("$M_1$", "$M_2$", "$M_3$")
 Compute = Callable[[], Data]
-Draw = Callable[[Data], "Figure"]
+Draw = Callable[[Any, Data], None]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Exhibit:
     printed: str
     differs: str
     compute: Compute
-    draw: Draw
+    draw: Callable[[Data], Figure]
 
     @property
     def id(self) -> str:
@@ -77,11 +78,22 @@ class Gallery:
     def paper(self) -> Paper:
         return Paper(self.key, TEXTS[self.key]["name"], " ".join(TEXTS[self.key]["citation"].split()))
 
-    def __call__(self, label: str, *, draw: Draw) -> Callable[[Compute], Compute]:
+    def __call__(
+        self, label: str, *, draw: Draw, size: tuple[float, float], **axes: Any
+    ) -> Callable[[Compute], Compute]:
+        """`draw` fills the `axes` of a figure of this size (inches): with labels those of `space`, else subplots."""
         texts = {part: " ".join(text.split()) for part, text in TEXTS[self.key][label].items()}
 
+        @styled
+        def draw_figure(data: Data) -> Figure:
+            from matplotlib.figure import Figure
+
+            figure = Figure(figsize=size, layout="constrained")
+            draw(space(figure, **axes) if "labels" in axes else figure.subplots(**axes), data)
+            return figure
+
         def add(compute: Compute) -> Compute:
-            self.exhibits.append(Exhibit(self.paper, label, **texts, compute=compute, draw=styled(draw)))
+            self.exhibits.append(Exhibit(self.paper, label, **texts, compute=compute, draw=draw_figure))
             return compute
 
         return add

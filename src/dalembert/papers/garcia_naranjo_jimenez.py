@@ -1,21 +1,19 @@
 """Garcia-Naranjo and Jimenez (2016): the discrete Suslov problem, two discretisations and their momentum loci.
 
-Figures 1 and 2 are the momentum loci in so(3)* = R^3, Figures 3 and 4 both discretisations beside the exact momenta,
-and the work-precision diagrams are those that section 1.4 announces.
-
 `scattering` answers the open question of Remark 7.1: is there an energy-like integral? On a two-dimensional d every
 motion near 0 goes from an unstable stationary displacement tau(-a_- w) to a stable one tau(a_+ w) on the line of
 equilibria. x -> -x reverses the map, so the motions on the other side of the line go from a_+ to a_-: the two sides
 have the maps phi: a_- -> a_+ and its inverse. A continuous first integral F gives F(-a w) = F(phi(a) w) = F(phi^-1(a)
 w). If phi(a) != a for 0 < a <= a_0, the iterates of phi^2 or of its inverse take every such a to 0, so F is constant
-on the line of equilibria, and with it everywhere: constants are the only integrals. If phi = 1, E_c at the limit is
-one.
+on the line of equilibria, and with it everywhere: no other integrals exist. If phi = 1, E_c at the limit is one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,15 +28,12 @@ from ..mechanics import InvariantSystem
 from ..models import exact_momentum, suslov
 from ..numerics import slopes
 from ..plotting.studies import Patch, draw_lines, draw_slope, draw_surfaces, momentum_surface
-from ..plotting.style import COLOURS, MARKERS, sheet, space
+from ..plotting.style import COLOURS, MARKERS
 from ..simulation import Run
-from .gallery import Data, Gallery, simulate_uninterrupted
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from .gallery import MOMENTUM_AXES, Data, Gallery, simulate_uninterrupted
 
 gallery = Gallery("gnj")
+Place = tuple[float, float, float, float]  # of an inset
 SCHEMES = {"Moser-Veselov": EulerPoincareSuslov("moser-veselov"), "Cayley": EulerPoincareSuslov("retraction")}
 """l_d^(1), not consistent, and l_d^(infinity), consistent."""
 
@@ -65,11 +60,12 @@ class SuslovExample:
 
 GENERIC = SuslovExample(((3.0, 0, 1.0), (0, 4.0, 0.5), (1.0, 0.5, 5.0)), (41.07400078, -99.38251558), (0.015, 0.030))
 SPECIAL = SuslovExample(((3.0, 0, 0), (0, 3.0, 0.5), (0, 0.5, 5.0)), (179.9836568, 2.4255507998), (0.007, 0.014))
-
-
-STEP = 0.015
-MAX_ANGLE = 1.2
-LABELS = ("$M_1$", "$M_2$", "$M_3$")
+STEP, MAX_ANGLE = 0.015, 1.2
+COUNTS = tuple(64 * 2**k for k in range(9))
+METHODS: dict[str, Integrator] = {**SCHEMES, "Runge-Kutta 4": RungeKutta()}
+TIMED_STEPS = 50_000
+BRANCH_STEPS = 12
+"""Steps within which the Moser-Veselov branch ends, if it ends at all: the momentum then swings to the other side."""
 
 
 def polar(largest: float, angles: int = 121, radii: int = 61) -> np.ndarray:
@@ -94,22 +90,16 @@ def tangent_gap(scheme: str) -> float:
     return float(np.abs(small @ GENERIC.normal / np.linalg.norm(small, axis=-1)).max())
 
 
-def _draw_locus(data: Data, **view: float) -> tuple[Figure, Any]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.6, 5.6), layout="constrained")
-    axes = space(figure, labels=LABELS, **view)
+def _draw_locus(axes: Any, data: Data) -> None:
     draw_surfaces(axes, [Patch(data["surface"], alpha=0.9), Patch(data["plane"], COLOURS[4], 0.45)])
-    return figure, axes
 
 
-def draw_bounded(data: Data) -> Figure:
-    figure, axes = _draw_locus(data, elev=10, azim=-120)
+def draw_bounded(axes: Any, data: Data) -> None:
+    _draw_locus(axes, data)
     axes.plot([0], [0], [0], "o", color="black", markersize=3)
-    return figure
 
 
-@gallery("figure-1", draw=draw_bounded)
+@gallery("figure-1", draw=draw_bounded, size=(6.6, 5.6), labels=MOMENTUM_AXES, elev=10, azim=-120)
 def bounded_locus() -> Data:
     surface = momentum_surface(GENERIC.system, SCHEMES["Moser-Veselov"], STEP, polar(np.pi * (1 - 1e-9), 181, 91))
     reach = np.abs(surface).reshape(-1, 3).max(axis=0)
@@ -118,17 +108,16 @@ def bounded_locus() -> Data:
     return Data(("", "value"), rows, {"surface": surface, "plane": plane((reach[0], reach[1]))})
 
 
-def draw_unbounded(data: Data) -> Figure:
-    figure, axes = _draw_locus(data, elev=14, azim=-118)
+def draw_unbounded(axes: Any, data: Data) -> None:
+    _draw_locus(axes, data)
     axes.computed_zorder = False  # the curve lies on both surfaces: it is drawn on top
     for name in (name for name in data.arrays if name.startswith("curve")):
         label = "intersection" if name == "curve 0" else None
         axes.plot(*data[name].T, color="#cc0000", linewidth=1.8, zorder=10, label=label)
     axes.legend(loc="upper left")
-    return figure
 
 
-@gallery("figure-2", draw=draw_unbounded)
+@gallery("figure-2", draw=draw_unbounded, size=(6.6, 5.6), labels=MOMENTUM_AXES, elev=14, azim=-118)
 def unbounded_locus() -> Data:
     surface = momentum_surface(GENERIC.system, SCHEMES["Cayley"], STEP, polar(MAX_ANGLE, 181, 91))
     curves = [curve for curve in intersection() if len(curve) > 1]
@@ -169,16 +158,11 @@ def intersection(points: int = 401) -> list[np.ndarray]:
     return found
 
 
-BRANCH_STEPS = 12
-"""Steps within which the Moser-Veselov branch ends, if it ends at all: the momentum then swings to the other side."""
-
-
-def momenta(case: SuslovExample, scheme: str, step: float) -> tuple[np.ndarray, np.ndarray]:
-    """(t_k, M_k) of round(1/ε) steps from the paper's initial momentum."""
-    run = simulate_uninterrupted(
-        case.system, SCHEMES[scheme], case.system.state(momentum=case.momentum), step=step, steps=round(1 / step)
-    )
-    return np.asarray(run.check().t), np.asarray(run.momentum)
+def run_scheme(case: SuslovExample, method: str, step: float, steps: int, save_every: int = 1) -> Run:
+    """Steps of a method from the paper's initial momentum."""
+    state = case.system.state(momentum=case.momentum)
+    options = {"step": step, "steps": steps, "save_every": save_every}
+    return simulate_uninterrupted(case.system, METHODS[method], state, **options)
 
 
 def lead(case: SuslovExample, t: np.ndarray, M: np.ndarray) -> float:
@@ -198,28 +182,29 @@ def compare_schemes(case: SuslovExample) -> Data:
     """Momenta, energy and distance from d* for both schemes and both steps."""
     fine = np.linspace(0, 1, 501)
     exact = exact_momentum(case.inertia, case.momentum, fine)
-    arrays = {"t": fine, "exact": exact}
-    rows = [("exact", *exact_momentum(case.inertia, case.momentum, 1.0), 0.0, 0.0, 0.0, None)]
+    columns = "run", "M1 at the end", "M2", "M3", "largest |E_c - E_c(0)|", "largest |ρ|"
+    data = Data((*columns, "ahead of the flow by", "fails from ε ="), [], {"t": fine, "exact": exact})
+    data.rows.append(("exact", *exact_momentum(case.inertia, case.momentum, 1.0), 0.0, 0.0, 0.0, None))
     for scheme, integrator in SCHEMES.items():
         ends = None
         if scheme == "Moser-Veselov":
             ends = largest_step(case.system, integrator, case.momentum, steps=BRANCH_STEPS)
         for step in case.steps:
-            t, M = momenta(case, scheme, step)
+            run = run_scheme(case, scheme, step, round(1 / step)).check()
+            t, M = np.asarray(run.t), np.asarray(run.momentum)
             energy, distance = constrained_energy(case.system, M), M @ case.normal
             key = f"{scheme}, ε = {step:g}"
-            arrays |= {f"{key}, t": t, f"{key}, M": M, f"{key}, energy": energy, f"{key}, distance": distance}
+            found = {"t": t, "M": M, "energy": energy, "distance": distance}
+            data.arrays.update({f"{key}, {name}": values for name, values in found.items()})
             drift = float(np.abs(energy - energy[0]).max())
-            rows.append((key, *M[-1], drift, float(np.abs(distance).max()), lead(case, t, M), ends))
-    columns = "run", "M1 at the end", "M2", "M3", "largest |E_c - E_c(0)|", "largest |ρ|"
-    return Data((*columns, "ahead of the flow by", "fails from ε ="), rows, arrays)
+            data.rows.append((key, *M[-1], drift, float(np.abs(distance).max()), lead(case, t, M), ends))
+    return data
 
 
-def _draw_comparison(case: SuslovExample, data: Data) -> Figure:
-    figure, axes = sheet(1, 2, size=(11.5, 4.9))
+def draw_comparison(axes: Any, data: Data, case: SuslovExample, places: Sequence[Place]) -> None:
     labels = [f"{scheme}, ε = {step:g}" for scheme in SCHEMES for step in case.steps]
     insets = []
-    for i, (panel, place) in enumerate(zip(axes, INSETS[case], strict=True)):
+    for i, (panel, place) in enumerate(zip(axes, places, strict=True)):
         panel.plot(data["t"], data["exact"][:, i], color="black", label="exact")
         for k, label in enumerate(labels):
             style = {"color": COLOURS[k], "marker": MARKERS[k], "markersize": 3, "linewidth": 0.6}
@@ -238,47 +223,27 @@ def _draw_comparison(case: SuslovExample, data: Data) -> Figure:
     half = max(0.6 * np.ptp(energies), 1e-3 * abs(middle))
     insets[0].set_ylim(middle - half, middle + half)
     insets[0].ticklabel_format(useOffset=False)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    return figure
+    axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
 
 
-INSETS: dict[SuslovExample, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    GENERIC: ((0.60, 0.58, 0.38, 0.34), (0.60, 0.14, 0.38, 0.34)),
-    SPECIAL: ((0.60, 0.60, 0.38, 0.34), (0.07, 0.56, 0.30, 0.36)),
-}
-
-
-@gallery("figure-3", draw=lambda data: _draw_comparison(GENERIC, data))
-def generic() -> Data:
-    return compare_schemes(GENERIC)
-
-
-@gallery("figure-4", draw=lambda data: _draw_comparison(SPECIAL, data))
-def special() -> Data:
-    return compare_schemes(SPECIAL)
-
-
-COUNTS = tuple(64 * 2**k for k in range(9))
-METHODS: dict[str, Integrator] = {**SCHEMES, "Runge-Kutta 4": RungeKutta()}
-TIMED_STEPS = 50_000
-
-
-def run_scheme(method: str, steps: int, step: float) -> Run:
-    state = GENERIC.system.state(momentum=GENERIC.momentum)
-    return simulate_uninterrupted(GENERIC.system, METHODS[method], state, step=step, steps=steps, save_every=steps)
+for label, case, insets in (
+    ("figure-3", GENERIC, ((0.60, 0.58, 0.38, 0.34), (0.60, 0.14, 0.38, 0.34))),
+    ("figure-4", SPECIAL, ((0.60, 0.60, 0.38, 0.34), (0.07, 0.56, 0.30, 0.36))),
+):
+    draw = partial(draw_comparison, case=case, places=insets)
+    gallery(label, draw=draw, size=(11.5, 4.9), ncols=2)(partial(compare_schemes, case))
 
 
 def relative_error(method: str, steps: int) -> float:
     """|(M1, M2) - exact| at t = 1, relative to |M|; NaN where the run fails."""
-    run = run_scheme(method, steps, 1 / steps)
+    run = run_scheme(GENERIC, method, 1 / steps, steps, steps)
     exact = exact_momentum(GENERIC.inertia, GENERIC.momentum, 1.0)[:2]
     if run.status != "ok":
         return np.nan
     return float(np.linalg.norm(np.asarray(run.momentum[-1][:2]) - exact) / np.linalg.norm(exact))
 
 
-def draw_work(data: Data) -> Figure:
-    figure, axes = sheet(1, 2, size=(10.5, 4.4), sharey=True)
+def draw_work(axes: Any, data: Data) -> None:
     draw_lines(axes[0], {name: (data["step"], data[f"{name} error"]) for name in METHODS})
     draw_slope(axes[0], (2.5e-4, 1e-3), 4e-6, 2)
     draw_lines(axes[1], {name: (data[f"{name} seconds"], data[f"{name} error"]) for name in METHODS})
@@ -288,26 +253,25 @@ def draw_work(data: Data) -> Figure:
     axes[0].set(xlabel="ε", ylabel="relative error of (M1, M2) at t = 1")
     axes[1].set_xlabel("processor time of the run, s")
     axes[0].legend()
-    return figure
 
 
-@gallery("work-precision", draw=draw_work)
+@gallery("work-precision", draw=draw_work, size=(10.5, 4.4), ncols=2, sharey=True)
 def work_precision() -> Data:
     counts = np.array(COUNTS)
-    arrays: dict[str, np.ndarray] = {"step": 1.0 / counts}
-    rows, untimed = [], []
+    columns = ("method", "error at ε = 1/64", "error at ε = 1/1024", "order", "ns a step", "spread of it, ns")
+    data, untimed = Data(columns, [], {"step": 1.0 / counts}), []
     for name in METHODS:
         errors = np.array([relative_error(name, n) for n in COUNTS])
-        cost = measure_step_time(lambda n: run_scheme(name, n, 1 / TIMED_STEPS).steps, TIMED_STEPS)
+        cost = measure_step_time(lambda n: run_scheme(GENERIC, name, 1 / TIMED_STEPS, n, n).steps, TIMED_STEPS)
         if cost is None:
             untimed.append(name)
-        arrays |= {f"{name} error": errors, f"{name} seconds": counts * (np.nan if cost is None else cost.seconds)}
+        seconds = counts * (np.nan if cost is None else cost.seconds)
+        data.arrays.update({f"{name} error": errors, f"{name} seconds": seconds})
         times = (None, None) if cost is None else (1e9 * cost.seconds, 1e9 * cost.spread)
-        order = float(np.median(slopes(arrays["step"][3:6], errors[3:6])))
-        rows.append((name, errors[0], errors[4], order, *times))
+        order = float(np.median(slopes(data["step"][3:6], errors[3:6])))
+        data.rows.append((name, errors[0], errors[4], order, *times))
     note = f"A step could not be timed for {' and '.join(untimed)}: the machine was too busy. Run the exhibit again."
-    columns = ("method", "error at ε = 1/64", "error at ε = 1/1024", "order", "ns a step", "spread of it, ns")
-    return Data(columns, rows, arrays, note if untimed else "")
+    return replace(data, note=note) if untimed else data
 
 
 @dataclass(frozen=True, eq=False)

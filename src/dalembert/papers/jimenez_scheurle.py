@@ -1,7 +1,5 @@
 """Jimenez and Scheurle (2015): schemes of the nonholonomic particle; a discrete map as a periodically forced motion.
 
-The exhibits measure the orders of the schemes and the constraints and energies that they keep.
-
 `embed` is Proposition 4.1: a method of order p on D solves z' = f(z) + eps^p g(eps, t/eps, z) exactly at the times
 k eps, with g of period 1 in t/eps (Fiedler-Scheurle). Coordinates z = (q, v^a) are adapted to D: no curve leaves D.
 """
@@ -9,9 +7,9 @@ k eps, with g of period 1 in t/eps (Fiedler-Scheurle). Coordinates z = (q, v^a) 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,22 +20,17 @@ from jax.typing import ArrayLike
 from ..analysis.order import choose_pieces, gauss_flow
 from ..errors import InvalidInput, NumericalFailure
 from ..integrators import Integrator, LagrangeDAlembert
-from ..mechanics import Ehresmann, MechanicalSystem, State, System, deformed, ehresmann
+from ..mechanics import Ehresmann, MechanicalSystem, State, deformed, ehresmann
 from ..models import exact_particle, nonholonomic_particle
 from ..numerics import classify, slopes, solve_saddle
 from ..numerics.types import Scalar
 from ..plotting.runs import draw_invariants
 from ..plotting.studies import draw_lines, draw_slope
-from ..plotting.style import COLOURS, DASHES, curve, sheet
+from ..plotting.style import COLOURS, DASHES, curve
 from ..simulation import Run
 from .gallery import Data, Gallery, simulate_uninterrupted
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
 gallery = Gallery("js")
-
 POSITION, VELOCITY = np.array([0.3, 0.5, -0.2]), np.array([1.1, 0.7, 0.55])
 COUNTS = (8, 16, 32, 64, 128, 256, 512)
 SCHEMES = {
@@ -50,21 +43,20 @@ SCHEMES = {
 }
 CLAIMED = {"(81), β = 1": 1, "β = 0": 1, "(86), β = 1/2, redefined nodes": 2, "(86) as printed": 2}
 CLAIMED |= {"(89), deformed, data on D_ε": 1, "(89), deformed, data on D": 1}
-
-
-def initial_state(system: System, scheme: str, step: float) -> State:
-    """The state on D, or for D_ε with the z-velocity of (88) of jimenez-scheurle: v_z = y v_x - (ε/2) v_x v_y."""
-    state = system.state(POSITION, VELOCITY)
-    if not scheme.endswith("D_ε"):
-        return state
-    u, w = VELOCITY[:2]
-    xi = jnp.asarray([u, w, POSITION[1] * u - step / 2 * u * w])
-    return state._replace(xi=xi, momentum=xi, increment=xi)
+EPSILON, END_TIME = 0.1, 60.0
+FORMS = ("β = 1/2, original nodes", "(86), β = 1/2, redefined nodes", "(89), deformed, data on D_ε")
+NODES = ("β = 0", "(86), β = 1/2, redefined nodes", "(81), β = 1")
+MAX_ITERATIONS, STEP_SAMPLES = 40, 10
 
 
 def particle(scheme: str, steps: int, t_end: float = 1.0, potential: str = "free", save_every: int = 1) -> Run:
+    """A run from a state on D, or on D_ε with the z-velocity of (88) of jimenez-scheurle: y v_x - (ε/2) v_x v_y."""
     system, step = nonholonomic_particle(potential), t_end / steps
-    state = initial_state(system, scheme, step)
+    state = system.state(POSITION, VELOCITY)
+    if scheme.endswith("D_ε"):
+        u, w = VELOCITY[:2]
+        xi = jnp.asarray([u, w, POSITION[1] * u - step / 2 * u * w])
+        state = state._replace(xi=xi, momentum=xi, increment=xi)
     return simulate_uninterrupted(system, SCHEMES[scheme], state, step=step, steps=steps, save_every=save_every).check()
 
 
@@ -107,8 +99,7 @@ def multiplier_errors() -> dict[str, np.ndarray]:
     return {name: np.array(values) for name, values in found.items()}
 
 
-def draw_orders(data: Data) -> Figure:
-    figure, axes = sheet(1, 2, size=(11, 4.8))
+def draw_orders(axes: Any, data: Data) -> None:
     names = [*SCHEMES, "(86) as printed"]
     draw_lines(axes[0], {name: (data["h"], data[name]) for name in names})
     draw_slope(axes[0], (0.02, 0.08), 2e-4, 1)
@@ -121,37 +112,22 @@ def draw_orders(data: Data) -> Figure:
     for panel, columns in zip(axes, (2, 1), strict=True):
         panel.set_xlabel("ε")
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=columns)
-    return figure
 
 
-@gallery("particle-orders", draw=draw_orders)
+@gallery("particle-orders", draw=draw_orders, size=(11, 4.8), ncols=2)
 def orders() -> Data:
     steps = 1.0 / np.array(COUNTS)
     states, multipliers = errors(), multiplier_errors()
-    rows: list[tuple[object, ...]] = [
-        (name, values[0], values[-1], float(slopes(steps, values)[-1]), CLAIMED.get(name))
-        for name, values in states.items()
-    ]
-    rows += [
-        (f"λ of {name}", v[0], v[-1], float(slopes(steps, v)[-1]), 0 if "state" in name else None)
-        for name, v in multipliers.items()
+    found = states | {f"λ of {name}": values for name, values in multipliers.items()}
+    rows = [
+        (name, v[0], v[-1], float(slopes(steps, v)[-1]), 0 if "the state" in name else CLAIMED.get(name))
+        for name, v in found.items()
     ]
     arrays = {"h": steps, **states, **{f"lambda {name}": values for name, values in multipliers.items()}}
     return Data(("scheme", "error at ε = 1/8", "at ε = 1/512", "measured order", "claimed"), rows, arrays)
 
 
-EPSILON, END_TIME = 0.1, 60.0
-FORMS = ("β = 1/2, original nodes", "(86), β = 1/2, redefined nodes", "(89), deformed, data on D_ε")
-
-
-def residuals(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """(v_z - y v_x, v_z - y v_x + (ε/2) v_x v_y) along a run."""
-    y, (u, w, v) = np.asarray(run.g)[:, 1], np.asarray(run.xi).T
-    return v - y * u, v - y * u + EPSILON / 2 * u * w
-
-
-def draw_constraints(data: Data) -> Figure:
-    figure, axes = sheet(2, 1, size=(7.2, 5.2), sharex=True, sharey=True)
+def draw_constraints(axes: Any, data: Data) -> None:
     labels = ("D: |v_z - y v_x|", "D_ε: |v_z - y v_x + (ε/2) v_x v_y|")
     for panel, which, label in zip(axes, ("D", "D_eps"), labels, strict=True):
         for form, colour, dash in zip(FORMS, COLOURS, DASHES, strict=False):
@@ -159,45 +135,35 @@ def draw_constraints(data: Data) -> Figure:
         panel.set_ylabel(label)
     axes[0].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     axes[-1].set_xlabel("t")
-    return figure
 
 
-@gallery("deformed-constraint", draw=draw_constraints)
+@gallery("deformed-constraint", draw=draw_constraints, size=(7.2, 5.2), nrows=2, sharex=True, sharey=True)
 def deformed_constraint() -> Data:
-    arrays: dict[str, np.ndarray] = {}
-    rows: list[tuple[object, ...]] = []
+    data = Data(("form", "largest residual of D", "largest residual of D_ε"))
     for form in FORMS:
         run = particle(form, round(END_TIME / EPSILON), END_TIME, "harmonic")
-        plain, deformed = residuals(run)
-        arrays |= {"t": np.asarray(run.t), f"{form}, D": plain, f"{form}, D_eps": deformed}
-        rows.append((form, float(np.abs(plain).max()), float(np.abs(deformed).max())))
-    return Data(("form", "largest residual of D", "largest residual of D_ε"), rows, arrays)
+        y, (u, w, v) = np.asarray(run.g)[:, 1], np.asarray(run.xi).T
+        plain, deformed = v - y * u, v - y * u + EPSILON / 2 * u * w
+        data.arrays.update({"t": np.asarray(run.t), f"{form}, D": plain, f"{form}, D_eps": deformed})
+        data.rows.append((form, float(np.abs(plain).max()), float(np.abs(deformed).max())))
+    return data
 
 
-NODES = ("β = 0", "(86), β = 1/2, redefined nodes", "(81), β = 1")
-
-
-def draw_energy(data: Data) -> Figure:
-    figure, axes = sheet(size=(7.0, 4.2))
+def draw_energy(axes: Any, data: Data) -> None:
     draw_invariants(axes, data["t"], {name: data[name] for name in NODES})
     axes.set(xlabel="t", ylabel="|E/E(0) - 1|", ylim=(1e-8, 10))
-    return figure
 
 
-@gallery("particle-energy", draw=draw_energy)
+@gallery("particle-energy", draw=draw_energy, size=(7.0, 4.2))
 def energy() -> Data:
-    arrays: dict[str, np.ndarray] = {}
-    rows: list[tuple[object, ...]] = []
+    data = Data(("scheme", "E/E(0) - 1 at t = 100", "largest |E/E(0) - 1|", "drift"))
     for name in NODES:
         run = particle(name, 1000, 100.0, "harmonic")
         total = np.asarray(run.energy())
-        arrays |= {"t": np.asarray(run.t), name: total / total[0] - 1}
-        kind = classify(run.t, arrays[name]).kind
-        rows.append((name, float(arrays[name][-1]), float(np.abs(arrays[name]).max()), kind))
-    return Data(("scheme", "E/E(0) - 1 at t = 100", "largest |E/E(0) - 1|", "drift"), rows, arrays)
-
-
-MAX_ITERATIONS, STEP_SAMPLES = 40, 10
+        change = total / total[0] - 1
+        data.arrays.update({"t": np.asarray(run.t), name: change})
+        data.rows.append((name, float(change[-1]), float(np.abs(change).max()), classify(run.t, change).kind))
+    return data
 
 
 def chi0(tau: ArrayLike) -> Array:
@@ -232,11 +198,7 @@ def interpolate(chart: Ehresmann, first: State, last: State, tau: ArrayLike) -> 
 _Iterate = tuple[Array, Array, Array, Array, Array, Any]
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("system", "reference", "step", "order", "pieces"),
-    meta_fields=("integrator", "fibre"),
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Embedding:
     """The periodic perturbation of `system` whose period map is a step of `integrator`; `embed` builds it.
@@ -245,8 +207,8 @@ class Embedding:
     """
 
     system: MechanicalSystem
-    integrator: Integrator
-    fibre: tuple[int, ...]
+    integrator: Integrator = field(metadata={"static": True})
+    fibre: tuple[int, ...] = field(metadata={"static": True})
     reference: Array
     step: float
     order: int
@@ -330,8 +292,7 @@ class Embedding:
         """The solution of y' = field(t, y) after a period, by DOP853."""
         from scipy.integrate import solve_ivp
 
-        rate = lambda t, y: np.asarray(field(t, y))
-        solution = solve_ivp(rate, (0.0, self.step), np.asarray(start), method="DOP853", rtol=1e-13, atol=1e-14)
+        solution = solve_ivp(field, (0.0, self.step), np.asarray(start), method="DOP853", rtol=1e-13, atol=1e-14)
         if not solution.success:
             raise NumericalFailure(f"the embedded motion was not integrated over a period: {solution.message}")
         return np.asarray(solution.y[:, -1])
@@ -406,9 +367,7 @@ def embed(
     """The embedding of a method that preserves D, for an autonomous system on R^n near `state`.
 
     Its order p is measured if not given.
-
-    With the nodes "deformed" the motion is that on the deformed constraint (Remark 6.1 of jimenez-scheurle), and
-    `state` must lie there.
+    With the nodes "deformed" the motion and `state` are on the deformed constraint (Remark 6.1 of jimenez-scheurle).
     """
     if not np.isfinite(step) or step == 0:
         raise InvalidInput(f"step is {step}; allowed: any finite number but 0")

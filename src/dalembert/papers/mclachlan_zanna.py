@@ -1,8 +1,5 @@
 """McLachlan and Zanna (2003): the discrete Moser-Veselov algorithm for the free rigid body, of order 2, 4 and 6.
 
-Exhibits: the modified vector field (Figures 3.1, 3.2), the spectrum that decides whether there is a map (5.3, 5.4),
-accuracy (Table 4, Figure 7.5), cost (7.6), and the motion at large steps (7.7, 7.8).
-
 The Moser-Veselov equation M = w^T J - J w for an orthogonal w is solved in four ways, host functions for study and for
 checks; the integrator has its own explicit map. W = w^T J satisfies W^2 - M W - J^2 = 0. Its eigenvalues are the roots
 with positive real part of det(l^2 - l M - J^2) = 0; when some root is imaginary there is no map.
@@ -10,10 +7,9 @@ with positive real part of det(l^2 - l M - J^2) = 0; when some root is imaginary
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import comb
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,13 +32,9 @@ from ..integrators import (
 from ..kernels import Block, Loop, Value, inner_blocks, lower
 from ..models import exact, rigid_body
 from ..plotting.studies import draw_lines, draw_slope
-from ..plotting.style import COLOURS, DASHES, sheet
+from ..plotting.style import COLOURS, DASHES
 from ..simulation import Run
 from .gallery import Data, Gallery, simulate_uninterrupted
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 gallery = Gallery("mz")
 MASS = np.array([0.92181297074480, 0.73820724581067, 0.17626614449462])
@@ -59,6 +51,17 @@ METHODS: dict[str, Integrator] = {
     "DMV6": DiscreteMoserVeselov(6, "scaled"),
 }
 STEPS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.8, 1.0, 1.2, 1.5, 2.2, 2.5, 4.0)
+TABLE_4: dict[str, tuple[float | None, ...]] = {  # as printed; None where a method fails
+    "LP2": (6.7903e-03, 5.1043e-01, 1.6055, 1.7002, 1.9489, 1.3902),
+    "IMR": (1.5494e-04, 9.9329e-03, 1.3119e-01, 3.9514e-01, 2.5276e-01, 6.1905e-01),
+    "DMV": (1.5014e-02, 5.9899e-01, None, None, None, None),
+    "DMV4": (1.757e-07, 7.6167e-04, 1.0785e-01, 1.6094, 5.0245e-01, 5.1624e-01),
+    "DMV6": (1.962e-10, 1.6440e-06, 7.0269e-02, None, 7.0407e-01, 1.0519e-01),
+}
+TABLE_STEPS = (1 / 16, 1 / 2, 1.2, 2.2, 2.5, 4.0)
+FLOPS = dict.fromkeys(("add", "sub", "mul", "div", "sqrt", "neg"), 1) | {"fma": 2}
+LARGE_STEP_METHODS = ("LP2", "IMR", "DMV4", "DMV6")
+SPLITTING_TOLERANCE = 1e-12
 
 
 def run_free(method: str, step: float, steps: int) -> Run:
@@ -73,17 +76,17 @@ def momenta(method: str, step: float, steps: int) -> np.ndarray:
     return np.asarray(run.momentum) if run.failed_at != -1 else START[None]
 
 
-def end_error(method: str, step: float) -> float:
-    """|m_n - m(100)| with n = floor(100/h), as Table 4 has it; NaN where the method fails."""
-    steps = int(END_TIME / step + 1e-9)
-    found = momenta(method, step, steps)
-    return float(np.linalg.norm(found[-1] - exact(INERTIA, START, END_TIME).momentum)) if len(found) > steps else np.nan
-
-
 @lru_cache
-def errors() -> dict[str, list[float]]:
-    """The errors of all methods at all steps of Figure 7.5."""
-    return {method: [end_error(method, h) for h in STEPS] for method in METHODS}
+def errors() -> dict[str, np.ndarray]:
+    """|m_n - m(100)| with n = floor(100/h) of all methods at all `STEPS`; NaN where a method fails."""
+    goal = exact(INERTIA, START, END_TIME).momentum
+
+    def error(method: str, step: float) -> float:
+        steps = int(END_TIME / step + 1e-9)
+        found = momenta(method, step, steps)
+        return float(np.linalg.norm(found[-1] - goal)) if len(found) > steps else np.nan
+
+    return {method: np.array([error(method, h) for h in STEPS]) for method in METHODS}
 
 
 def energy(m: np.ndarray) -> Any:
@@ -91,12 +94,12 @@ def energy(m: np.ndarray) -> Any:
     return np.sum(m**2 / INERTIA, axis=-1)
 
 
-FIGURE_STEP = 0.8
-FIGURE_TIME = 50.0
+def figure_run() -> tuple[np.ndarray, np.ndarray]:
+    """(t_k, m_k) of Figures 3.1 and 3.2: DMV with h = 0.8 up to t = 50."""
+    return 0.8 * np.arange(63), momenta("DMV", 0.8, 62)
 
 
-def draw_components(data: Data) -> Figure:
-    figure, axes = sheet(3, 1, size=(7.2, 6.2), sharex=True)
+def draw_components(axes: Any, data: Data) -> None:
     curves = (
         ("exact, f", "exact", "-", COLOURS[6]),
         ("f + h² f₃", "order 4", "-.", COLOURS[2]),
@@ -105,21 +108,20 @@ def draw_components(data: Data) -> Figure:
     for i, panel in enumerate(axes):
         for label, name, dash, colour in curves:
             panel.plot(data["t"], data[name][:, i], linestyle=dash, color=colour, label=label)
-        style = {"color": COLOURS[0], "markersize": 3, "linewidth": 0.8, "label": "DMV, h = 0.8"}
-        panel.plot(data["nodes"], data["DMV"][:, i], ":o", **style)
+        dotted = {"color": COLOURS[0], "markersize": 3, "linewidth": 0.8, "label": "DMV, h = 0.8"}
+        panel.plot(data["nodes"], data["DMV"][:, i], ":o", **dotted)
         panel.set_ylabel(f"$m_{i + 1}$")
     axes[0].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
     axes[-1].set_xlabel("t")
-    return figure
 
 
-@gallery("figure-3.1", draw=draw_components)
+@gallery("figure-3.1", draw=draw_components, size=(7.2, 6.2), nrows=3, sharex=True)
 def modified_motions() -> Data:
     tau3, tau5 = speed_coefficients(INERTIA, START, 2)
-    fourth = 1 + tau3 * FIGURE_STEP**2
-    rates = {"exact": 1.0, "order 4": fourth, "order 6": fourth + tau5 * FIGURE_STEP**4}
-    t, nodes = np.linspace(0, FIGURE_TIME, 1001), FIGURE_STEP * np.arange(int(FIGURE_TIME / FIGURE_STEP) + 1)
-    found = momenta("DMV", FIGURE_STEP, len(nodes) - 1)
+    fourth = 1 + tau3 * 0.8**2
+    rates = {"exact": 1.0, "order 4": fourth, "order 6": fourth + tau5 * 0.8**4}
+    nodes, found = figure_run()
+    t = np.linspace(0, 50.0, 1001)
     motion = {name: exact(INERTIA, START, rate * t).momentum for name, rate in rates.items()}
     rows = [
         (label, rates[name], float(np.abs(found - exact(INERTIA, START, rates[name] * nodes).momentum).max()))
@@ -129,19 +131,16 @@ def modified_motions() -> Data:
     return Data(columns, rows, {"t": t, "nodes": nodes, "DMV": found, **motion})
 
 
-def draw_conservation(data: Data) -> Figure:
-    figure, axes = sheet(2, 1, size=(7.2, 4.6), sharex=True)
+def draw_conservation(axes: Any, data: Data) -> None:
     for panel, name, label in zip(axes, ("energy", "norm"), ("$H - H_0$", "$|m| - |m_0|$"), strict=True):
         panel.plot(data["nodes"], data[name], "o-", color=COLOURS[0], markersize=2.5)
         panel.set_ylabel(label)
     axes[-1].set_xlabel("t")
-    return figure
 
 
-@gallery("figure-3.2", draw=draw_conservation)
+@gallery("figure-3.2", draw=draw_conservation, size=(7.2, 4.6), nrows=2, sharex=True)
 def conservation() -> Data:
-    nodes = FIGURE_STEP * np.arange(int(FIGURE_TIME / FIGURE_STEP) + 1)
-    found = momenta("DMV", FIGURE_STEP, len(nodes) - 1)
+    nodes, found = figure_run()
     drift = energy(found) - energy(START)
     norm = np.linalg.norm(found, axis=1) - 1.0
     rows = [("H", float(np.abs(drift).max())), ("|m|", float(np.abs(norm).max()))]
@@ -151,37 +150,26 @@ def conservation() -> Data:
 LINE_STYLES = {"DMV": ("o", ":", COLOURS[0], 6), "DMV4": ("*", "-.", COLOURS[1], 6), "DMV6": ("h", "--", COLOURS[2], 4)}
 
 
-def roots(steps: np.ndarray) -> dict[str, np.ndarray]:
-    """The six roots of P(l) for each method at each step, (k, 6).
+def spectra(steps: np.ndarray) -> Data:
+    """The six roots of P(l) at some steps, and the steps at which they are imaginary so that there is no map.
 
     h m is scaled by 1, 1 + tau3 h² and 1 + tau3 h² + tau5~ h⁴.
     """
     tau3, tau5 = scaling_coefficients(INERTIA, START, 2)
     hat = np.cross(np.eye(3), START)
     scales = {"DMV": 0 * steps + 1, "DMV4": 1 + tau3 * steps**2, "DMV6": 1 + tau3 * steps**2 + tau5 * steps**4}
-    return {
-        name: np.array([spectrum(MASS, h / s * hat) for h, s in zip(steps, scale, strict=True)])
-        for name, scale in scales.items()
-    }
-
-
-def spectra(steps: np.ndarray) -> Data:
-    """The roots at some steps, and the steps at which they are imaginary so that there is no map."""
-    found = roots(steps)
-    arrays = {"h": steps}
-    for name, values in found.items():
-        arrays |= {f"{name} real": np.sort(values.real), f"{name} imaginary": np.sort(values.imag)}
     printed = {"DMV": "from about 1.2", "DMV4": "never", "DMV6": "at about 2.2"}
-    rows = []
-    for name, order in (("DMV", 2), ("DMV4", 4), ("DMV6", 6)):
+    data = Data(("method", "no map for h in", "printed"), [], {"h": steps})
+    for order, (name, scale) in zip((2, 4, 6), scales.items(), strict=True):
+        values = np.array([spectrum(MASS, h / s * hat) for h, s in zip(steps, scale, strict=True)])
+        data.arrays.update({f"{name} real": np.sort(values.real), f"{name} imaginary": np.sort(values.imag)})
         intervals = failing_steps(INERTIA, START, order, up_to=1000.0)
         ours = ", ".join(f"[{low:.8g}, {'∞' if high >= 1000 else f'{high:.8g}'}]" for low, high in intervals) or "never"
-        rows.append((name, ours, printed[name]))
-    return Data(("method", "no map for h in", "printed"), rows, arrays)
+        data.rows.append((name, ours, printed[name]))
+    return data
 
 
-def _draw_spectrum(data: Data, scale: str, limit: float, every: int) -> Figure:
-    figure, axes = sheet(2, 1, size=(7.2, 6.0), sharex=True)
+def draw_spectrum(axes: Any, data: Data, scale: str, limit: float, every: int) -> None:
     for panel, part in zip(axes, ("real", "imaginary"), strict=True):
         for name, (marker, dash, colour, size) in LINE_STYLES.items():
             for k, column in enumerate(data[f"{name} {part}"].T):
@@ -192,41 +180,25 @@ def _draw_spectrum(data: Data, scale: str, limit: float, every: int) -> Figure:
         panel.set(ylabel=f"{part} part of λ", ylim=(-bound, bound), xscale=scale)
     axes[0].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     axes[-1].set_xlabel("h")
-    return figure
 
 
-@gallery("figure-5.3", draw=lambda data: _draw_spectrum(data, "linear", 1.6, 5))
-def eigenvalues() -> Data:
-    return spectra(np.linspace(0.0, 3.0, 301))
+for label, steps, scale, limit, every in (
+    ("figure-5.3", np.linspace(0.0, 3.0, 301), "linear", 1.6, 5),
+    ("figure-5.4", np.geomspace(0.1, 1000.0, 481), "log", 2.2, 6),
+):
+    draw = partial(draw_spectrum, scale=scale, limit=limit, every=every)
+    gallery(label, draw=draw, size=(7.2, 6.0), nrows=2, sharex=True)(partial(spectra, steps))
 
 
-@gallery("figure-5.4", draw=lambda data: _draw_spectrum(data, "log", 2.2, 6))
-def eigenvalues_at_infinity() -> Data:
-    return spectra(np.geomspace(0.1, 1000.0, 481))
-
-
-TABLE_4: dict[str, tuple[float | None, ...]] = {  # as printed; None where a method fails
-    "LP2": (6.7903e-03, 5.1043e-01, 1.6055, 1.7002, 1.9489, 1.3902),
-    "IMR": (1.5494e-04, 9.9329e-03, 1.3119e-01, 3.9514e-01, 2.5276e-01, 6.1905e-01),
-    "DMV": (1.5014e-02, 5.9899e-01, None, None, None, None),
-    "DMV4": (1.757e-07, 7.6167e-04, 1.0785e-01, 1.6094, 5.0245e-01, 5.1624e-01),
-    "DMV6": (1.962e-10, 1.6440e-06, 7.0269e-02, None, 7.0407e-01, 1.0519e-01),
-}
-TABLE_STEPS = (1 / 16, 1 / 2, 1.2, 2.2, 2.5, 4.0)
-
-
-def draw_errors(data: Data) -> Figure:
-    figure, axes = sheet(size=(6.4, 4.8))
+def draw_errors(axes: Any, data: Data) -> None:
     draw_lines(axes, {name: (data["h"], data[name]) for name in METHODS})
-    draw_slope(axes, (0.0625, 0.25), 3e-5, 2)
-    draw_slope(axes, (0.0625, 0.25), 2e-8, 4)
-    draw_slope(axes, (0.0625, 0.25), 7e-13, 6)
+    for order, height in ((2, 3e-5), (4, 2e-8), (6, 7e-13)):
+        draw_slope(axes, (0.0625, 0.25), height, order)
     axes.set(xlabel="h", ylabel="error at T = 100")
     axes.legend()
-    return figure
 
 
-@gallery("table-4", draw=draw_errors)
+@gallery("table-4", draw=draw_errors, size=(6.4, 4.8))
 def table_4() -> Data:
     found = errors()
     names = [f"1/{round(1 / h)}" if h <= 0.5 else f"{h:g}" for h in TABLE_STEPS]
@@ -236,50 +208,40 @@ def table_4() -> Data:
         ours = [found[name][STEPS.index(h)] for h in TABLE_STEPS]
         values = [value for pair in zip(ours, printed, strict=True) for value in pair]
         rows.append([name, *("fails" if value is None or np.isnan(value) else value for value in values)])
-    return Data(columns, rows, {"h": np.array(STEPS), **{name: np.array(values) for name, values in found.items()}})
+    return Data(columns, rows, {"h": np.array(STEPS), **found})
 
 
-@gallery("figure-7.5", draw=draw_errors)
+@gallery("figure-7.5", draw=draw_errors, size=(6.4, 4.8))
 def error_against_step() -> Data:
-    found = errors()
-    rows = [(name, errors[0], errors[3], float(np.log2(errors[1] / errors[0]))) for name, errors in found.items()]
-    arrays = {"h": np.array(STEPS), **{name: np.array(values) for name, values in found.items()}}
-    return Data(("method", "error at h = 1/16", "error at h = 1/2", "order between 1/8 and 1/16"), rows, arrays)
+    rows = [(name, found[0], found[3], float(np.log2(found[1] / found[0]))) for name, found in errors().items()]
+    columns = ("method", "error at h = 1/16", "error at h = 1/2", "order between 1/8 and 1/16")
+    return Data(columns, rows, {"h": np.array(STEPS), **errors()})
 
 
-def draw_cost(data: Data) -> Figure:
-    figure, axes = sheet(size=(6.4, 4.8))
+def draw_cost(axes: Any, data: Data) -> None:
     draw_lines(axes, {name: (data[f"{name} error"], data[f"{name} operations"]) for name in METHODS})
     axes.invert_xaxis()
     axes.set(xlabel="error at T = 100", ylabel="floating-point operations")
     axes.legend()
-    return figure
 
 
-@gallery("figure-7.6", draw=draw_cost)
+@gallery("figure-7.6", draw=draw_cost, size=(6.4, 4.8))
 def cost_against_accuracy() -> Data:
-    arrays: dict[str, np.ndarray] = {}
-    rows = []
+    data = Data(("method", "operations a step (h = 1/2)", "error at h = 1/2"))
     for name, values in errors().items():
-        count = operation_counter(name)
-        each = [count(newton_iterations(name, h)) for h in STEPS]
-        total = np.array([flops * int(END_TIME / h + 1e-9) for flops, h in zip(each, STEPS, strict=True)])
-        arrays |= {f"{name} error": np.array(values), f"{name} operations": total}
-        rows.append((name, each[3], values[3]))
-    return Data(("method", "operations a step (h = 1/2)", "error at h = 1/2"), rows, arrays)
+        step = momentum_step(name)
+        counts = [int(END_TIME / h + 1e-9) for h in STEPS]
+        runs = [run_free(name, h, n) for h, n in zip(STEPS, counts, strict=True)]
+        newton = [float(np.mean(np.asarray(run.iterations)[1:])) if len(run.t) > 1 else 0.0 for run in runs]
+        each = [_count_operations(step, iterations) for iterations in newton]
+        total = np.array([flops * n for flops, n in zip(each, counts, strict=True)])
+        data.arrays.update({f"{name} error": values, f"{name} operations": total})
+        data.rows.append((name, each[3], values[3]))
+    return data
 
 
-FLOPS = dict.fromkeys(("add", "sub", "mul", "div", "sqrt", "neg"), 1) | {"fma": 2}
-
-
-def newton_iterations(method: str, step: float) -> float:
-    """Newton iterations a step."""
-    run = run_free(method, step, int(END_TIME / step + 1e-9))
-    return float(np.mean(np.asarray(run.iterations)[1:])) if len(run.t) > 1 else 0.0
-
-
-def operation_counter(method: str) -> Callable[[float], float]:
-    """Floating-point operations of a compiled step of the momentum alone, as a function of Newton's iterations."""
+def momentum_step(method: str) -> Block:
+    """The compiled step of a method, of the momentum alone."""
     system, integrator = rigid_body(INERTIA), METHODS[method]
     attitude = "g" if method == "IMR" else "q"
 
@@ -291,12 +253,14 @@ def operation_counter(method: str) -> Callable[[float], float]:
 
     consts = (system, np.float64(1.0))
     carry = jax.eval_shape(lambda: integrator.start(system, system.state(momentum=START), 1.0)[0])
-    program = lower(advance, observe, jax.eval_shape(lambda: consts), carry, None).program
-    return lambda iterations: _count_operations(program.advance, iterations)
+    return lower(advance, observe, jax.eval_shape(lambda: consts), carry, None).program.advance
 
 
 def _count_operations(block: Block, iterations: float) -> float:
-    """Operations of a block; a loop that holds another one follows a branch that has ended, and is not entered."""
+    """Floating-point operations of a block in which Newton's method takes so many iterations.
+
+    A loop that holds another one follows a branch that has ended, and is not entered.
+    """
     total = 0.0
     for statement in block.statements:
         if isinstance(statement, Value):
@@ -308,11 +272,7 @@ def _count_operations(block: Block, iterations: float) -> float:
     return total
 
 
-LARGE_STEP_METHODS = ("LP2", "IMR", "DMV4", "DMV6")
-
-
-def draw_motions(data: Data) -> Figure:
-    figure, axes = sheet(len(LARGE_STEP_METHODS), 1, size=(7.4, 7.6), sharex=True, sharey=True)
+def draw_motions(axes: Any, data: Data) -> None:
     for panel, name in zip(axes, LARGE_STEP_METHODS, strict=True):
         for i in range(3):
             panel.plot(data["t"], data["exact"][:, i], color=COLOURS[i], linewidth=0.8, alpha=0.6)
@@ -321,7 +281,6 @@ def draw_motions(data: Data) -> Figure:
         panel.set(ylabel=name, ylim=(-1.15, 1.15))
     axes[0].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, title="markers: method, thin lines: exact")
     axes[-1].set_xlabel("t")
-    return figure
 
 
 def motions(step: float) -> Data:
@@ -329,17 +288,15 @@ def motions(step: float) -> Data:
     steps = int(END_TIME / step)
     nodes, t = step * np.arange(steps + 1), np.linspace(0, END_TIME, 1501)
     truth, there = exact(INERTIA, START, t).momentum, exact(INERTIA, START, nodes).momentum
-    arrays = {"t": t, "exact": truth, "nodes": nodes}
-    rows = []
+    columns = ("method", "largest error of m", "of |m|", "of H, relative", "speed of the motion")
+    data = Data(columns, [], {"t": t, "exact": truth, "nodes": nodes})
     for name in LARGE_STEP_METHODS:
         found = momenta(name, step, steps)
-        found = np.concatenate([found, np.full((steps + 1 - len(found), 3), np.nan)])
-        arrays[name] = found
+        data.arrays[name] = found = np.concatenate([found, np.full((steps + 1 - len(found), 3), np.nan)])
         size, level = np.linalg.norm(found, axis=1), energy(found)
         gaps = (np.linalg.norm(found - there, axis=1), size - 1, level / energy(START) - 1)
-        rows.append((name, *(float(np.abs(gap).max()) for gap in gaps), effective_speed(name, step)))
-    columns = ("method", "largest error of m", "of |m|", "of H, relative", "speed of the motion")
-    return Data(columns, rows, arrays)
+        data.rows.append((name, *(float(np.abs(gap).max()) for gap in gaps), effective_speed(name, step)))
+    return data
 
 
 def effective_speed(name: str, step: float) -> float | None:
@@ -360,14 +317,8 @@ def effective_speed(name: str, step: float) -> float | None:
     return float(found.x) / step
 
 
-@gallery("figure-7.7", draw=draw_motions)
-def large_step() -> Data:
-    return motions(5.0)
-
-
-@gallery("figure-7.8", draw=draw_motions)
-def moderate_step() -> Data:
-    return motions(1.0)
+for label, step in (("figure-7.7", 5.0), ("figure-7.8", 1.0)):
+    gallery(label, draw=draw_motions, size=(7.4, 7.6), nrows=4, sharex=True, sharey=True)(partial(motions, step))
 
 
 def commutator(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -391,10 +342,7 @@ def velocity_derivatives(mass: ArrayLike, M: ArrayLike, count: int) -> list[np.n
 
 
 def displacement_series(mass: ArrayLike, M: ArrayLike) -> list[np.ndarray]:
-    """Omega_0, ..., Omega_4 of the solution w = exp(-h Omega_0 - h^2 Omega_1 - ...) of h M = w^T J - J w, any N.
-
-    They are (2.7) to (2.10) of mclachlan-zanna.
-    """
+    """Omega_0, ..., Omega_4 of w = exp(-h Omega_0 - h^2 Omega_1 - ...), h M = w^T J - J w: (2.7) to (2.10), any N."""
     o, d1, d2, d3, d4 = velocity_derivatives(mass, M, 4)
     oo = o @ o
     return [
@@ -432,11 +380,9 @@ def speed_coefficients(inertia: ArrayLike, momentum: ArrayLike, count: int = 3) 
     """
     b = free_body_level(inertia, momentum)
     inverse = series_reciprocal(scale_series(b, count + 1).s)
-    found = []
+    found, power = [], inverse
     for k in range(1, count + 1):
-        power = inverse
-        for _ in range(2 * k):
-            power = series_product(power, inverse)
+        power = series_product(series_product(power, inverse), inverse)
         found.append(float(power[k]) / (2 * k + 1))
     return found
 
@@ -451,9 +397,6 @@ def effective_scale(inertia: ArrayLike, momentum: ArrayLike, h: float, order: in
     """The scale s of the momentum in a scaled step; beyond order 2 it tends to 0 as h grows: the motion stops."""
     coefficients = series_reciprocal(scale_series(free_body_level(inertia, momentum), order // 2).s)
     return float(h / horner(coefficients, jnp.asarray(h * h, float)))
-
-
-SPLITTING_TOLERANCE = 1e-12
 
 
 def spectrum(mass: ArrayLike, M: ArrayLike) -> np.ndarray:
@@ -487,22 +430,17 @@ def solve_explicit(mass: ArrayLike, M: ArrayLike) -> np.ndarray:
     quadratic, linear = momentum @ momentum - np.trace(squares), second - np.sum((J @ momentum) ** 2)
     roots = np.sqrt(np.roots([1.0, quadratic, linear, -np.linalg.det(squares)]).astype(complex))
     _require_split(roots)
-    vectors = []
-    for root in roots:
-        rows = squares + root * M - root**2 * np.eye(3)
-        candidates = np.array([np.cross(rows[i], rows[j]) for i, j in ((0, 1), (0, 2), (1, 2))])
-        best = candidates[np.argmax(np.linalg.norm(candidates, axis=1))]
-        vectors.append(best / np.linalg.norm(best))
-    X = np.array(vectors).T
+    root = roots[:, None, None]
+    rows = squares + root * M - root**2 * np.eye(3)
+    candidates = np.cross(rows[:, [0, 0, 1]], rows[:, [1, 2, 2]])
+    best = candidates[range(3), np.linalg.norm(candidates, axis=2).argmax(1)]
+    X = (best / np.linalg.norm(best, axis=1, keepdims=True)).T
     W = np.real(X @ np.diag(roots) @ np.linalg.inv(X))
     return np.linalg.solve(J, W.T)
 
 
 def solve_symmetric_functions(mass: ArrayLike, M: ArrayLike) -> np.ndarray:
-    """w for 3 x 3 without eigenvectors, from (M^2 - e1 M + e2 + J^2) W = e3 + e1 J^2 - M J^2.
-
-    e1, e2, e3 are the symmetric functions of the roots.
-    """
+    """w for 3 x 3 from the symmetric functions of the roots: (M^2 - e1 M + e2 + J^2) W = e3 + e1 J^2 - M J^2."""
     J, M = _pair(mass, M, size=3)
     roots = spectrum(J, M)
     _require_split(roots)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,12 +16,8 @@ from ..integrators import CotangentLift, Integrator, Prediction, RetractionAdapt
 from ..mechanics import InvariantSystem, State
 from ..models import rigid_body, suslov
 from ..numerics.types import Controls, Scalar
-from ..plotting.style import COLOURS, DASHES, FLOOR, curve, sheet
+from ..plotting.style import COLOURS, DASHES, FLOOR, curve
 from .gallery import Data, Gallery, simulate_uninterrupted
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 gallery = Gallery("rm")
 INERTIA = (1.0, 10.0, 100.0)
@@ -28,6 +25,8 @@ GENERIC = ((3.0, 0.0, 1.0), (0.0, 4.0, 0.5), (1.0, 0.5, 5.0))
 START = (1.0, 1.0)
 STEP, STEPS, SAVE = 0.01, 180_000, 180
 RETRACTIONS: dict[str, Retraction] = {"exponential": Exponential(), "Cayley": Cayley()}
+ROWS = (("energy", "|E/E(0) - 1|"), ("constraint", "|Ω₃|"), ("group", "distance of R\nfrom SO(3)"))
+READINGS = ("with the reaction", "free body")
 
 
 class Carry(NamedTuple):
@@ -98,31 +97,21 @@ Start = tuple[InvariantSystem, Sequence[float]]
 
 def tabulate(shown: Mapping[str, tuple[Integrator, Start]], others: Mapping[str, Integrator]) -> Data:
     """The runs `shown` in the figure, as a table and as arrays, and rows for the generic tensor by the `others`."""
-    arrays: dict[str, np.ndarray] = {}
-    rows: list[tuple[object, ...]] = []
+    data = Data(("run", "largest |E/E(0) - 1|", "largest |Ω3|", "distance from SO(3)", "Π at the end"))
     generic = {f"generic tensor, {name}": (method, (suslov(GENERIC), (3.0, 2.0))) for name, method in others.items()}
     for name, (method, start) in {**shown, **generic}.items():
         found = experiment(method, *start)
         if name in shown:
-            arrays |= {f"{name}, {measure}": values for measure, values in found.items() if measure != "t"}
-            arrays["t"] = found["t"]
+            data.arrays.update({f"{name}, {measure}": values for measure, values in found.items() if measure != "t"})
+            data.arrays["t"] = found["t"]
         end = "(" + ", ".join(f"{value:.6g}" for value in found["momentum"][-1]) + ")"
-        rows.append((name, *(float(np.abs(found[part]).max()) for part in ("energy", "constraint", "group")), end))
-    return Data(("run", "largest |E/E(0) - 1|", "largest |Ω3|", "distance from SO(3)", "Π at the end"), rows, arrays)
+        worst = (float(np.abs(found[part]).max()) for part in ("energy", "constraint", "group"))
+        data.rows.append((name, *worst, end))
+    return data
 
 
-ROWS = (("energy", "|E/E(0) - 1|"), ("constraint", "|Ω₃|"), ("group", "distance of R\nfrom SO(3)"))
-
-
-def _panels(
-    data: Data,
-    columns: tuple[str, ...],
-    rows: tuple[tuple[str, str], ...] = ROWS,
-    minutes: dict[str, float] | None = None,
-) -> Figure:
-    """A column for each reading, a row for each measure, a curve for each retraction; momenta up to `minutes`."""
-    count = len(rows) + 1
-    figure, axes = sheet(count, len(columns), size=(3.3 * len(columns) + 0.6, 1.8 * count), sharey="row", squeeze=False)
+def draw_panels(axes: Any, data: Data, columns: Sequence[str], rows: Sequence[tuple[str, str]] = ROWS) -> None:
+    """A column for each reading, a row for each measure, a curve for each retraction; three minutes of a free body."""
     for column, panels in zip(columns, axes.T, strict=True):
         panels[0].set_title(column)
         for i, name in enumerate(RETRACTIONS):
@@ -134,8 +123,7 @@ def _panels(
                 panels[-1].plot(data["t"], values, **style)
         for panel in panels:
             panel.set_xlim(0, 30)
-        panels[-1].set_xlim(0, (minutes or {}).get(column, 30))
-        panels[-1].set_xlabel("time, minutes")
+        panels[-1].set(xlim=(0, 3 if column == "free body" else 30), xlabel="time, minutes")
     for panel, (_, label) in zip(axes[:, 0], (*rows, ("", "momentum Π")), strict=True):
         panel.set_ylabel(label)
     axes[0, -1].legend()
@@ -144,7 +132,6 @@ def _panels(
         for panel in axes[1]:
             panel.set_ylim(FLOOR / 10, 1e-2)
             panel.text(0.5, 0.25, "exactly 0 (drawn at 1e-17)", transform=panel.transAxes, ha="center", fontsize=8)
-    return figure
 
 
 ADAPTED: dict[str, Callable[[Retraction], Integrator]] = {
@@ -154,7 +141,11 @@ ADAPTED: dict[str, Callable[[Retraction], Integrator]] = {
 }
 
 
-@gallery("figure-1", draw=lambda data: _panels(data, tuple(ADAPTED)))
+draw_figure_1 = partial(draw_panels, columns=tuple(ADAPTED))
+draw_figure_2 = partial(draw_panels, columns=READINGS, rows=ROWS[:2])
+
+
+@gallery("figure-1", draw=draw_figure_1, size=(3.3 * 3 + 0.6, 1.8 * 4), nrows=4, ncols=3, sharey="row")
 def constraint_adapted() -> Data:
     start = (suslov(INERTIA), START)
     shown = {f"{key}, {name}": (make(tau), start) for key, make in ADAPTED.items() for name, tau in RETRACTIONS.items()}
@@ -162,10 +153,7 @@ def constraint_adapted() -> Data:
     return tabulate(shown, {f"corrected, {name}, s = {s:g}": RetractionAdapted(tau, s) for name, tau, s in nodes})
 
 
-READINGS = ("with the reaction", "free body")
-
-
-@gallery("figure-2", draw=lambda data: _panels(data, READINGS, ROWS[:2], {"free body": 3.0}))
+@gallery("figure-2", draw=draw_figure_2, size=(3.3 * 2 + 0.6, 1.8 * 3), nrows=3, ncols=2, sharey="row")
 def unadapted() -> Data:
     methods = {name: CotangentLift(tau, 0.0) for name, tau in RETRACTIONS.items()}
     bodies: tuple[Start, Start] = (suslov(INERTIA), START), (rigid_body(INERTIA), (*START, 0.0))

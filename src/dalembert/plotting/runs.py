@@ -33,9 +33,28 @@ MAX_PICTURE_STATES = 20_000
 
 def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     """The motion as its group shows it best: a path in the plane, a trace on the sphere, or coordinates over time."""
-    group = next(iter(runs.values())).system.group
-    draw = {"plane": _plane, "attitude": _sphere}.get(group.factors[0].picture, _coordinates)
-    draw(figure, cell, runs)
+    first = {label: np.asarray(jax.tree.leaves(run.g)[0]) for label, run in runs.items()}
+    picture = next(iter(runs.values())).system.group.factors[0].picture
+    if picture == "attitude":
+        axes = _draw_on_sphere(figure, cell, {label: part[:MAX_SPHERE_STATES, :, 2] for label, part in first.items()})
+        axes.set_title("The body's third axis in space")
+        return
+    axes = figure.add_subplot(cell)
+    for (label, part), own, dash in zip(first.items(), cycle(COLOURS), cycle(DASHES), strict=False):
+        if picture == "plane":
+            axes.plot(part[:, 0, 2], part[:, 1, 2], linestyle=dash, color=own, label=label)
+            if dash == "-":
+                headings(axes, part, own)
+            continue
+        vector, run = part.ndim <= 2, runs[label]
+        columns = (part if vector else np.asarray(run.xi)).T
+        for i, (column, colour) in enumerate(zip(columns, cycle(COLOURS), strict=False)):
+            axes.plot(np.asarray(run.t), column, linestyle=dash, color=colour, label=f"{label} {i + 1}")
+        axes.set(title="Coordinates" if vector else "Velocity", xlabel="time", ylabel="q" if vector else "xi")
+    if picture == "plane":
+        axes.set_aspect("equal", adjustable="datalim")
+        axes.set(title="Path of the contact point, with headings", xlabel="x", ylabel="y")
+    legend_below(axes)
 
 
 def headings(axes: Axes, pose: Array, colour: str, count: int = 25) -> None:
@@ -46,47 +65,18 @@ def headings(axes: Axes, pose: Array, colour: str, count: int = 25) -> None:
         axes.plot(*ends, color=colour, linewidth=2.5, solid_capstyle="round")
 
 
-def globe(axes: Any) -> None:
-    """The unit sphere as a light wire frame."""
+def _draw_on_sphere(figure: Figure, cell: Any, curves: Mapping[str, Array], columns: int = 2) -> Any:
+    """Curves (k, 3) on the unit sphere, a light wire frame, with a dot where each begins."""
+    axes = space(figure, cell)
     u, v = np.mgrid[0 : 2 * np.pi : 33j, 0 : np.pi : 17j]
     axes.plot_wireframe(np.cos(u) * np.sin(v), np.sin(u) * np.sin(v), np.cos(v), color=LIGHT, linewidth=0.35)
     axes.set_box_aspect((1, 1, 1), zoom=1.2)
     axes.set_axis_off()
-
-
-def _plane(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
-    axes = figure.add_subplot(cell)
-    for (label, run), colour, dash in zip(runs.items(), cycle(COLOURS), cycle(DASHES), strict=False):
-        pose = np.asarray(jax.tree.leaves(run.g)[0])
-        axes.plot(pose[:, 0, 2], pose[:, 1, 2], linestyle=dash, color=colour, label=label)
-        if dash == "-":
-            headings(axes, pose, colour)
-    axes.set_aspect("equal", adjustable="datalim")
-    axes.set(title="Path of the contact point, with headings", xlabel="x", ylabel="y")
-    legend_below(axes)
-
-
-def _sphere(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
-    """R e3 on the unit sphere, for the first saved states."""
-    axes = space(figure, cell)
-    globe(axes)
-    for (label, run), colour, dash in zip(runs.items(), cycle(COLOURS), cycle(DASHES), strict=False):
-        axis = np.asarray(jax.tree.leaves(run.g)[0])[:MAX_SPHERE_STATES, :, 2]
-        axes.plot(*axis.T, linestyle=dash, color=colour, label=label, linewidth=1.0)
-        axes.plot(*axis[:1].T, "o", color=colour, markersize=4)
-    axes.set_title("The body's third axis in space")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=2)
-
-
-def _coordinates(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
-    axes = figure.add_subplot(cell)
-    for style, (label, run) in zip(cycle(DASHES), runs.items(), strict=False):
-        vector = np.ndim(jax.tree.leaves(run.g)[0]) <= 2
-        values = np.asarray(jax.tree.leaves(run.g)[0] if vector else run.xi)
-        for i, colour in zip(range(values.shape[1]), cycle(COLOURS), strict=False):
-            axes.plot(np.asarray(run.t), values[:, i], linestyle=style, color=colour, label=f"{label} {i + 1}")
-    axes.set(title="Coordinates" if vector else "Velocity", xlabel="time", ylabel="q" if vector else "xi")
-    legend_below(axes)
+    for (label, points), colour, dash in zip(curves.items(), cycle(COLOURS), cycle(DASHES), strict=False):
+        axes.plot(*points.T, linestyle=dash, color=colour, label=label, linewidth=1.0)
+        axes.plot(*points[:1].T, "o", color=colour, markersize=4)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=columns)
+    return axes
 
 
 @styled
@@ -99,12 +89,7 @@ def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
         raise InvalidInput(f"an attitude is an element of SO(3); this run is on {trajectory.system.group}")
     figure = Figure(figsize=(9.5, 4.2), layout="constrained")
     grid = figure.add_gridspec(1, 2, width_ratios=(1, 1.2))
-    axes = space(figure, grid[0])
-    globe(axes)
-    for i, colour, dash in zip(range(3), COLOURS, DASHES, strict=False):
-        axes.plot(*attitude[:, :, i].T, linestyle=dash, color=colour, label=f"R e{i + 1}", linewidth=1.0)
-        axes.plot(*attitude[:1, :, i].T, "o", color=colour, markersize=4)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=3)
+    _draw_on_sphere(figure, grid[0], {f"R e{i + 1}": attitude[:, :, i] for i in range(3)}, 3)
     parts = figure.add_subplot(grid[1])
     for i, (values, colour, dash) in enumerate(zip(quaternions(attitude).T, COLOURS, DASHES, strict=False)):
         parts.plot(np.asarray(trajectory.t), values, linestyle=dash, color=colour, label=f"q{i}")
@@ -127,16 +112,14 @@ def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Pat
     from matplotlib.figure import Figure
 
     balances = {label: energy_conservation(run) for label, run in runs.items()}
-    several = any(run.integrator.variable_step for run in runs.values())
     held = next((run for run in runs.values() if run.controls is not None and run.system.inputs), None)
-    extra = ["sizes"] * several + ["power"] * any(len(each.work) for each in balances.values())
-    extra += ["controls"] * (held is not None)
+    extra = ["sizes"] * any(run.integrator.variable_step for run in runs.values())
+    extra += ["power"] * any(len(each.work) for each in balances.values()) + ["controls"] * (held is not None)
     rows = 2 if extra else 1
     figure = Figure(figsize=(12, 4.4 * rows), layout="constrained")
     grid = figure.add_gridspec(rows, 3, width_ratios=(1.15, 1, 1))
     draw_motion(figure, grid[0, 0], runs)
-    energy = figure.add_subplot(grid[0, 1])
-    residual = figure.add_subplot(grid[0, 2])
+    energy, residual = (figure.add_subplot(grid[0, k]) for k in (1, 2))
     more = {name: figure.add_subplot(grid[1, k]) for k, name in enumerate(extra)}
     for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
         shown = balances[label]
@@ -219,18 +202,13 @@ def plot_methods(comparison: Any, *, title: str = "", path: str | Path | None = 
 
 def trajectory_html(run: Run) -> str:
     """What ran and how it went, with a picture of a single run."""
-    many = bool(np.ndim(run.final.status))
+    many, times = bool(np.ndim(run.final.status)), np.ravel(run.t)
     failed = int(np.count_nonzero(np.asarray(run.final.status)))
-    rows: dict[str, Any] = {
-        "group": run.system.group,
-        "method": run.integrator,
-        "step": f"{float(run.step):g}",
-        "states": f"{np.shape(run.t)[-1]}" + (f" of each of {np.size(run.final.status)} members" if many else ""),
-        "time": f"{float(np.ravel(run.t)[0]):g} to {float(np.ravel(run.t)[-1]):g}",
-        "status": (f"{failed} members failed" if many else f"failed after step {run.failed_at}: {run.reason}")
-        if failed
-        else "ok",
-    }
+    members = f" of each of {np.size(run.final.status)} members" if many else ""
+    problem = f"{failed} members failed" if many else f"failed after step {run.failed_at}: {run.reason}"
+    rows: dict[str, Any] = {"group": run.system.group, "method": run.integrator, "step": f"{float(run.step):g}"}
+    rows |= {"states": f"{np.shape(run.t)[-1]}{members}", "time": f"{float(times[0]):g} to {float(times[-1]):g}"}
+    rows |= {"status": problem if failed else "ok"}
     if many or (failed and run.failed_at == -1):
         return html_table("Trajectory", rows)
     summary = run.summary()
@@ -242,9 +220,8 @@ def trajectory_html(run: Run) -> str:
         "largest |phi|": summary.holonomic,
         "largest distance from the group": summary.group,
     }
-    rows = {
-        name: f"{value:.3g}" if isinstance(value, float) else value for name, value in rows.items() if value is not None
-    }
+    known = {name: value for name, value in rows.items() if value is not None}
+    rows = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in known.items()}
     if not 1 < len(run.t) <= MAX_PICTURE_STATES:
         return html_table("Trajectory", rows)
     png = io.BytesIO()

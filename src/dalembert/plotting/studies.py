@@ -49,9 +49,8 @@ def plot_work_precision(
 
 def draw_lines(axes: Axes, points: Mapping[str, tuple[Any, Any]]) -> None:
     """Labelled curves (x, y) with markers on logarithmic axes; a gap where y is not finite."""
-    for (label, (x, y)), colour, dash, marker in zip(
-        points.items(), cycle(COLOURS), cycle(DASHES), cycle(MARKERS), strict=False
-    ):
+    styles = cycle(zip(COLOURS, DASHES, MARKERS, strict=True))
+    for (label, (x, y)), (colour, dash, marker) in zip(points.items(), styles, strict=False):
         axes.loglog(np.asarray(x), np.asarray(y), marker=marker, linestyle=dash, color=colour, label=label)
 
 
@@ -148,10 +147,9 @@ class Patch(NamedTuple):
 def momentum_surface(system: InvariantSystem, integrator: EulerPoincareSuslov, step: float, grid: Array) -> Array:
     """M = F l_d(tau(h B x)) at increments x of a grid (..., 2): the discrete momentum locus, shape (..., 3)."""
     if system.group.dim != 3 or system.subspace.shape[1] != 2:
-        raise InvalidInput(
-            f"a momentum locus is drawn in three dimensions: the group must have dimension 3 and d dimension 2; "
-            f"given {system.group} with d of dimension {system.subspace.shape[1]}"
-        )
+        needed = "the group must have dimension 3 and d dimension 2"
+        given = f"given {system.group} with d of dimension {system.subspace.shape[1]}"
+        raise InvalidInput(f"a momentum locus is drawn in three dimensions: {needed}; {given}")
     flat = jnp.asarray(grid, float).reshape(-1, 2)
     return np.asarray(_momenta(integrator, system, step, flat)).reshape(*grid.shape[:-1], 3)
 
@@ -159,6 +157,14 @@ def momentum_surface(system: InvariantSystem, integrator: EulerPoincareSuslov, s
 @partial(jax.jit, static_argnums=0)
 def _momenta(integrator: EulerPoincareSuslov, system: InvariantSystem, step: float, increments: jax.Array) -> jax.Array:
     return jax.vmap(lambda x: integrator.legendre(system, system.subspace @ x, step))(increments)
+
+
+def momentum_locus(run: Any, count: int) -> tuple[Array, Array]:
+    """A grid of count x count increments that covers those of a run, and its momentum surface."""
+    reach = 1.15 * np.abs(np.asarray(run.increment) @ np.linalg.pinv(np.asarray(run.system.subspace)).T).max(axis=0)
+    sides = [np.linspace(-r, r, count) for r in np.maximum(reach, max(0.3 * reach.max(), 1e-6))]
+    grid = np.stack(np.meshgrid(*sides, indexing="ij"), -1)
+    return grid, momentum_surface(run.system, run.integrator, float(run.step), grid)
 
 
 def grid_faces(grid: Array) -> Array:
@@ -184,11 +190,10 @@ def draw_surfaces(axes: Any, patches: Sequence[Patch], *, lines: int = 0) -> Non
 
     points = np.concatenate([patch.surface.reshape(-1, 3) for patch in patches])
     low, high = points.min(axis=0), points.max(axis=0)
-    faces = [grid_faces(patch.surface) for patch in patches]
-    colours = [
-        np.column_stack([np.outer(light(quads, high - low), to_rgb(patch.colour)), np.full(len(quads), patch.alpha)])
-        for quads, patch in zip(faces, patches, strict=True)
-    ]
+    faces, colours = [grid_faces(patch.surface) for patch in patches], []
+    for quads, patch in zip(faces, patches, strict=True):
+        shade = np.outer(light(quads, high - low), to_rgb(patch.colour))
+        colours.append(np.column_stack([shade, np.full(len(quads), patch.alpha)]))
     collection = Poly3DCollection(np.concatenate(faces), facecolors=np.concatenate(colours), edgecolors="none")
     axes.add_collection3d(collection)
     axes.auto_scale_xyz(*np.stack([low, high], axis=1))
@@ -202,38 +207,37 @@ def plot_momentum(trajectory: Any, path: str | Path | None = None) -> Figure:
     """The momenta of an Euler-Poincare-Suslov run on their locus, beside the plane I(d) of the continuous motion."""
     from matplotlib.figure import Figure
 
-    system, step = trajectory.system, float(trajectory.step)
-    momenta = np.asarray(trajectory.momentum)
-    reach = 1.15 * np.abs(np.asarray(trajectory.increment) @ np.linalg.pinv(np.asarray(system.subspace)).T).max(axis=0)
-    sides = [np.linspace(-r, r, 61) for r in np.maximum(reach, 0.3 * reach.max())]
-    grid = np.stack(np.meshgrid(*sides, indexing="ij"), -1)
-    surface = momentum_surface(system, trajectory.integrator, step, grid)
-    plane = grid @ np.asarray(system.inertia @ system.subspace).T
+    grid, surface = momentum_locus(trajectory, 61)
+    plane = grid @ np.asarray(trajectory.system.inertia @ trajectory.system.subspace).T
     figure = Figure(figsize=(6.4, 5.4), layout="constrained")
     axes = space(figure, labels=("$M_1$", "$M_2$", "$M_3$"), elev=10, azim=-120)
     axes.computed_zorder = False  # the momenta lie on the surface: they are drawn on top
     draw_surfaces(axes, [Patch(surface), Patch(plane, COLOURS[4], 0.4)], lines=20)
-    axes.plot(*momenta.T, "o-", color=COLOURS[1], markersize=2.5, linewidth=0.9, zorder=10, label="momenta of the run")
+    style: dict[str, Any] = {"color": COLOURS[1], "markersize": 2.5, "linewidth": 0.9, "zorder": 10}
+    axes.plot(*np.asarray(trajectory.momentum).T, "o-", label="momenta of the run", **style)
     axes.legend(loc="upper left")
-    return save(figure, path, f"Momentum on its locus, step {step:g}")
+    return save(figure, path, f"Momentum on its locus, step {float(trajectory.step):g}")
 
 
-STATUS = {
-    0: ("ok", "#e8f1f7"),
-    1: ("not converged", "#d55e00"),
-    2: ("branch lost", "#cc79a7"),
-    3: ("not finite", "#555555"),
-    4: ("starts off the constraint", "#e69f00"),
-    -1: ("not computed", "#ffffff"),
+CLASSES = {
+    "status": {
+        0: ("ok", "#e8f1f7"),
+        1: ("not converged", "#d55e00"),
+        2: ("branch lost", "#cc79a7"),
+        3: ("not finite", "#555555"),
+        4: ("starts off the constraint", "#e69f00"),
+        5: ("a reduction is not finite", "#0072b2"),
+        -1: ("not computed", "#ffffff"),
+    },
+    "drift": {
+        0: ("bounded", "#e8f1f7"),
+        1: ("random walk", "#56b4e9"),
+        2: ("linear", "#e69f00"),
+        3: ("exponential", "#d55e00"),
+        -1: ("not classified", "#ffffff"),
+    },
 }
-DRIFT = {
-    0: ("bounded", "#e8f1f7"),
-    1: ("random walk", "#56b4e9"),
-    2: ("linear", "#e69f00"),
-    3: ("exponential", "#d55e00"),
-    -1: ("not classified", "#ffffff"),
-}
-CLASSES = {"status": STATUS, "drift": DRIFT}
+"""Variables that hold codes: what each code means, and its colour."""
 
 
 def open_sweep(path: str | Path) -> xarray.Dataset:
@@ -333,10 +337,8 @@ def _variable(data: xarray.Dataset, show: str) -> xarray.DataArray:
     inner = array.dims[len(dims) :]
     fits = [place.isdigit() and int(place) < array.sizes[dim] for place, dim in zip(places, inner, strict=False)]
     if len(places) != len(inner) or not all(fits):
-        sizes = [array.sizes[dim] for dim in inner]
-        raise InvalidInput(
-            f"{name} has {sizes or 'no'} components for each member; show one: {name}{''.join('.0' for _ in inner)}"
-        )
+        sizes = [array.sizes[dim] for dim in inner] or "no"
+        raise InvalidInput(f"{name} has {sizes} components for each member; show one: {name}{'.0' * len(inner)}")
     array = array.isel(dict(zip(inner, map(int, places), strict=True)))
     if name in ("status", "failed_step"):
         return array

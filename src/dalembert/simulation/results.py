@@ -18,7 +18,7 @@ from jax import Array
 from ..errors import InvalidInput, NumericalFailure
 from ..integrators import REASONS, Integrator
 from ..kernels import compile_function, evaluate
-from ..mechanics import MechanicalSystem, NonlinearSystem, State
+from ..mechanics import MechanicalSystem, NonlinearSystem, State, explain_singular
 from ..numerics import array, depends, is_traced, vanishes
 
 Numbers = np.ndarray[Any, Any]
@@ -247,7 +247,9 @@ class Run:
     def reason(self) -> Any:
         """Why the run failed, or an empty string."""
         codes = np.asarray(self.final.status)
-        return np.vectorize(REASONS.get, otypes=[object])(codes) if codes.ndim else REASONS[int(codes)]
+        if codes.ndim:
+            return np.vectorize(REASONS.get, otypes=[object])(codes)
+        return Run._failure_reason(self, int(codes), int(self.final.steps)) if codes else ""
 
     @property
     def stopped_by(self) -> Any:
@@ -295,7 +297,8 @@ class Run:
 
     def _failure_reason(self, code: int, count: int) -> str:
         """Return the reason of a failure after `count` good steps."""
-        return REASONS[code]
+        first = count <= 0 and not np.ndim(self.final.status)
+        return (first and explain_singular(self.system, *self.last[:3])) or REASONS[code]
 
     def summary(self, conservation: Conservation | None = None) -> RunSummary:
         """Return how a single run went, in numbers; `conservation` is that of its energy where it is known already."""

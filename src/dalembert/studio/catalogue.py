@@ -27,12 +27,7 @@ RANGES: dict[str, tuple[float, float]] = dict.fromkeys(EITHER_SIGN, (-1.0, 1.0))
 RANGES |= {"slope": (0.0, 0.8), "gravity": (0.0, 20.0), "epsilon": (-0.5, 1.0), "rotation": (-4.0, 4.0)}
 RANGES |= {"weight": (-5.0, 5.0), "depth": (0.0, 0.018), "n": (2, 5), "directions": (1, 3), "node": (0.0, 1.0)}
 """Parameters whose range does not follow from their value: signed ones, angles, counts. The others are positive."""
-COORDINATE_RANGES = {
-    "angle": (-np.pi, np.pi),
-    "euler": (-np.pi, np.pi),
-    "position": (-5.0, 5.0),
-    "log": (-np.pi, np.pi),
-}
+COORDINATE_RANGES = dict.fromkeys(("angle", "euler", "log"), (-np.pi, np.pi)) | {"position": (-5.0, 5.0)}
 STAND_INS: dict[str, Any] = {"weight": [0.0, 0.0, 0.0], "directions": 1}
 """What a parameter looks like whose default is to be absent; else it is one number."""
 CHOICES: dict[str, list[Any]] = {
@@ -101,24 +96,20 @@ def make_catalogue(opened: StudioInput) -> dict[str, Any]:
 
 def start(opened: StudioInput) -> dict[str, Any]:
     """What to show first: the file that was opened, or the sleigh."""
+    shown: dict[str, Any] = {"against": None, "frames": DEFAULT_FRAMES}
     if opened.saved is not None:
-        return {"config": config_of_file(opened.saved), "against": None, "frames": DEFAULT_FRAMES, "saved": True}
-    config = example(FIRST_MODEL)
-    if opened.config is not None:
-        config = {name: dict(part) for name, part in opened.config.items()}
+        return shown | {"config": config_of_file(opened.saved), "saved": True}
+    config = dict(opened.config or example(FIRST_MODEL))
     if opened.own is not None:
         config["system"] = {"name": OPENED_SYSTEM} | {k: v for k, v in opened.own.items() if k != "python"}
-    return {"config": config, "against": None, "frames": DEFAULT_FRAMES}
+    return shown | {"config": config}
 
 
 def example(name: str) -> dict[str, Any]:
     """A configuration of a model that shows what it does."""
-    model = MODELS[name]
-    parameters = {
-        key: to_lists(value) for key, value in {**model.parameters, **model.example}.items() if value is not None
-    }
+    model, given = MODELS[name], {**MODELS[name].parameters, **MODELS[name].example}
+    system = {"name": name} | {key: to_lists(value) for key, value in given.items() if value is not None}
     run = {"step": model.step, "steps": model.steps}
-    system = {"name": name, **parameters}
     return {"system": system, "method": dict(model.method), "initial": dict(model.initial), "run": run}
 
 
@@ -153,21 +144,18 @@ def _method(name: str) -> dict[str, Any]:
     options = [
         control(f"method.{key}", value, optional=value is None)
         for key, value in method.options.items()
-        if key != "base" and (value is None or isinstance(value, bool | int | float | str))
+        if key != "base" and isinstance(value, bool | int | float | str | None)
     ]
-    return {"name": name, "summary": method.words or method.summary, "options": options, "claims": []}
+    return {"name": name, "summary": method.words or method.summary, "options": options}
 
 
 @lru_cache(maxsize=64)
 def entry(name: str, opened: StudioInput) -> dict[str, Any]:
     """A system of the catalogue with its group, its initial state and the methods that take it."""
-    found: dict[str, Any]
-    if name == OPENED_SYSTEM and opened.own is not None:
-        found = _own_system(opened)
-    elif name in MODELS:
-        found = _system(name)
-    else:
+    own = name == OPENED_SYSTEM and opened.own is not None
+    if not own and name not in MODELS:
         raise UnknownName("system", name, MODELS)
+    found = _own_system(opened) if own else _system(name)
     job = opened.job(found["example"])
     refused: dict[str, str] = {}
     for method in METHODS.values():
@@ -189,12 +177,10 @@ def entry(name: str, opened: StudioInput) -> dict[str, Any]:
 
 def _initial_controls(system: MechanicalSystem, state: State, initial: Mapping[str, Any]) -> list[Control]:
     """Controls of the initial state; `dependent` entries of a velocity follow from the constraint."""
-    given, controls = initial["configuration"], []
-    if len(system.group.factors) > 1:
-        for k, (_, value) in enumerate(zip(system.group.factors, given, strict=False)):
-            controls += _configuration_controls(f"initial.configuration.{k}", value)
-    else:
-        controls += _configuration_controls("initial.configuration", given)
+    place, given = "initial.configuration", initial["configuration"]
+    several = len(system.group.factors) > 1
+    factors = {f"{place}.{k}": value for k, value in enumerate(given)} if several else {place: given}
+    controls = [made for where, value in factors.items() for made in _configuration_controls(where, value)]
     names = [axis.name for axis in system.group.axes()]
     for kind in ("velocity", "momentum"):
         if kind in initial:
@@ -216,5 +202,4 @@ def _configuration_controls(place: str, value: Any) -> list[Control]:
     if np.ndim(value) != 1:
         return []
     reach = two_digits(2 * float(np.abs(value).max()) or 5.0)
-    made = control(place, value, entries=[f"q{k + 1}" for k in range(len(value))])
-    return [made | {"low": -reach, "high": reach}]
+    return [control(place, value, entries=[f"q{k + 1}" for k in range(len(value))]) | {"low": -reach, "high": reach}]

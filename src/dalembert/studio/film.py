@@ -19,7 +19,7 @@ from ..io.atomic import atomic_path
 from ..plotting.studies import grid_faces, light
 from ..plotting.style import GREY, headline, space, styled
 from .requests import RunFrames
-from .scenes import align_z, globe, make_scene, normalise
+from .scenes import align_z, globe, make_scene, normalise, revolve
 from .view import Array, Shape, View, unpack_array
 
 SUFFIXES = (".mp4", ".gif")
@@ -69,8 +69,8 @@ def animate(
     rate = max(1, round(len(moments) / seconds))
     figure, draw = stage(run)
     writer = FFMpegWriter(fps=rate) if path.suffix == ".mp4" else PillowWriter(fps=rate)
+    film = FuncAnimation(figure, draw, frames=moments, init_func=lambda: None, cache_frame_data=False)
     with atomic_path(path) as temporary:
-        film = FuncAnimation(figure, draw, frames=moments, init_func=lambda: None, cache_frame_data=False)
         film.save(str(temporary), writer=writer, progress_callback=progress)
     return len(moments)
 
@@ -82,11 +82,11 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
     from matplotlib.figure import Figure
 
     view, caption = make_scene([run])
-    text = textwrap.fill(caption, 112)
+    caption = textwrap.fill(caption, 112)
     figure = Figure(figsize=(6.4, 5.4), dpi=100)
     headline(figure, title or run.name or run.group)
-    figure.text(0.01, 0.012, text, fontsize=7.5, color=GREY, va="bottom")
-    axes, project = _axes(figure, view, 0.05 + 0.025 * text.count("\n"))
+    figure.text(0.01, 0.012, caption, fontsize=7.5, color=GREY, va="bottom")
+    axes, project = _axes(figure, view, 0.05 + 0.025 * caption.count("\n"))
     reach = float(np.max(np.subtract(*view.limits()[::-1])))
     parts = [_Part(part, reach) for part in view.parts]
     tilted = not view.flat and not np.allclose(view.tilt, np.eye(3))
@@ -94,12 +94,11 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
     painted: Any = PolyCollection([], capstyle="round", joinstyle="round", clip_on=False)
     painted.do_3d_projection = lambda: 0.0  # which `project` has done
     axes.add_collection(painted, autolim=False)
-    texts: list[Any] = []
 
     def draw(k: int) -> None:
         axes.set_title(f"t = {run.t[k]:.2f}", loc="center")
-        while texts:
-            texts.pop().remove()
+        for text in tuple(axes.texts):
+            text.remove()
         poses: list[tuple[Array, Array]] = []
         faces = [] if floor is None else [floor]
         for part in parts:
@@ -115,7 +114,7 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
             if part.text:
                 (x, y), _ = project(_at(part.text_track, k) @ turn.T + place)
                 write = axes.text if view.flat else axes.text2D
-                texts.append(write(x, y, part.text, color=part.colour, ha="center", zorder=9, **part.text_style))
+                write(x, y, part.text, color=part.colour, ha="center", zorder=9, **part.text_style)
         every = _join(*faces)
         corners, depth = project(every.corners)
         edges = np.roll(corners, -1, axis=1)
@@ -257,19 +256,12 @@ def _arrow(start: Array, end: Array, width: float, colour: Array) -> Faces:
     tip = 3.6 * thick
     heights, radii = [0.0, 0.0, length - tip, length - tip, length], [0.0, thick / 2, thick / 2, 0.4 * tip, 0.0]
     turn = align_z(end - start) if length > 0 else np.eye(3)
-    return _fill(grid_faces(_revolve(radii, heights, 9)) @ turn.T + start, colour)
-
-
-def _revolve(radii: Any, heights: Any, longitudes: int) -> Array:
-    """The surface of revolution about z with this profile, as a grid (longitudes, profile, 3)."""
-    angle = np.linspace(0, 2 * np.pi, longitudes)[:, None]
-    return np.stack([np.cos(angle) * radii, np.sin(angle) * radii, 0 * angle + heights], axis=-1)
+    return _fill(grid_faces(revolve(radii, heights, 9)) @ turn.T + start, colour)
 
 
 def _shape_faces(shape: Shape, colour: Array, reach: float) -> Faces:
     """The faces of a shape in its own frame, and the edges where they end or meet at an angle."""
-    kind, behind = shape["kind"], -0.01 * reach
-    smallest = reach
+    kind, behind, smallest = shape["kind"], -0.01 * reach, reach
     if kind == "line":
         return _segments(unpack_array(shape["points"]), colour, POINTS_PER_PIXEL * shape["width"], behind)
     if kind in ("box", "plane"):
@@ -282,11 +274,11 @@ def _shape_faces(shape: Shape, colour: Array, reach: float) -> Faces:
         return _fill(corners, colour * np.where(dark, 0.86, 1.0)[:, None] ** OPAQUE, one_sided=True)
     elif kind == "cylinder":
         radii, half = np.linspace(0, shape["radius"], 5), shape["height"] / 2
-        corners = grid_faces(_revolve(np.append(radii, radii[::-1]), np.repeat([-half, half], 5), 37))
+        corners = grid_faces(revolve(np.append(radii, radii[::-1]), np.repeat([-half, half], 5), 37))
     elif kind == "torus":
         angle = np.linspace(0, 2 * np.pi, 7)
         radii, heights = shape["radius"] + shape["tube"] * np.cos(angle), shape["tube"] * np.sin(angle)
-        return _fill(grid_faces(_revolve(radii, heights, 41)), colour)
+        return _fill(grid_faces(revolve(radii, heights, 41)), colour)
     elif kind == "mesh":
         corners = unpack_array(shape["vertices"])[np.asarray(shape["faces"])][:, [0, 1, 2, 2]]
     else:
@@ -305,15 +297,15 @@ def _box(size: Array, reach: float) -> Array:
     """The outer faces (k, 4, 3) of a box, or of a plane of thickness 0, in cells that sort well by their depth."""
     faces = []
     for axis in range(3):
-        first, second = (axis + 1) % 3, (axis + 2) % 3
-        if size[first] == 0 or size[second] == 0:
+        normal, *sides = np.roll(np.diag(size), -axis, axis=0)
+        lengths = [float(side.max()) for side in sides]
+        if not all(lengths):
             continue
-        cells = [int(np.clip(np.ceil(size[i] / (0.08 * reach)), 1, 8)) + 1 for i in (first, second)]
+        cells = [int(np.clip(np.ceil(length / (0.08 * reach)), 1, 8)) + 1 for length in lengths]
         u, v = np.meshgrid(*(np.linspace(-0.5, 0.5, n) for n in cells), indexing="ij")
-        for sign in (-0.5, 0.5) if size[axis] else (0.0,):
-            grid = np.zeros((*u.shape, 3))
-            grid[..., axis], grid[..., first], grid[..., second] = sign, u, v
-            faces.append(grid_faces(grid * size)[:, :: 1 if sign >= 0 else -1])
+        for sign in (-0.5, 0.5) if normal.any() else (0.0,):
+            grid = sign * normal + u[..., None] * sides[0] + v[..., None] * sides[1]
+            faces.append(grid_faces(grid)[:, :: 1 if sign >= 0 else -1])
     return np.concatenate(faces)
 
 

@@ -18,13 +18,13 @@ from ..integrators import EXACT, MEANINGS, Claims, EulerPoincareSuslov, Integrat
 from ..io.dataset import open_dataset
 from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem
 from ..models import MODELS
-from ..plotting.studies import momentum_surface
+from ..plotting.studies import momentum_locus
 from ..plotting.style import COLOURS, FLOOR
-from ..simulation import ENERGY_BALANCE, ENERGY_CHANGE, ENERGY_ERROR, to_json
+from ..simulation import to_json
 from . import requests
 from .requests import RunFrames, StudioInput
 from .scenes import globe, make_scene, principal_axes, rotate
-from .view import CONSTRAINT, DARK, MOMENTUM, SURFACE, VELOCITY, Array, View, label, pack_array, sphere, surface
+from .view import CONSTRAINT, DARK, MOMENTUM, SURFACE, TEXTS, VELOCITY, Array, View, label, pack_array, sphere, surface
 
 LOCUS_POINTS = 25
 """Points of the grid of a momentum locus in each direction."""
@@ -33,54 +33,28 @@ ROUND_OFF, SOLVER_ACCURACY = 1e-11, 1e-9
 NEGLIGIBLE = 1e-6
 """A component of the velocity that stays below this part of the others is not drawn."""
 
-ENERGY_TEXTS = {
-    ENERGY_ERROR: "A geometric method keeps the error small for ever, or at round-off; "
-    "a drift that grows is the method's doing.",
-    ENERGY_BALANCE: "Power enters here, so the energy changes. What no work explains is the method's doing: "
-    "it falls with the step.",
-    ENERGY_CHANGE: "Power enters here: this is what it does to the energy, no error. "
-    "With fewer steps the work is taken away.",
-}
-CONSTRAINT_TEXT = "Round-off (below 1e-12) means that the body never slips; anything larger is motion across the blade."
-MOMENTUM_TEXT = (
-    "Symmetry keeps the momentum (on d) fixed in space: Noether's theorem, which a discrete method may inherit or lose."
-)
-GROUP_TEXT = "Rotations must stay rotations: a method that leaves the group deforms the body."
-FORWARD_TEXT = (
-    "Along the blade or the wheels, forward is positive. "
-    "Where it passes zero the body stops and turns back: its path has a cusp."
-)
-YAW_TEXT = "How fast the body turns: positive to the left."
-TURNING_TEXT = "Components about the axes of the body."
-MOVING_TEXT = "Components of the velocity; on a body, along its own axes."
-JOINT_TEXT = "How fast the wheels, rotors or joints turn."
-PUSH_TEXT = "The size of the force with which the ground keeps the body on its constraint."
-TOTAL_ENERGY_TEXT = "Kinetic and potential energy together: constant where nothing drives the system."
-
 
 def show(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lambda: False) -> dict[str, Any]:
     """The answer to a request: scene, momentum, plots, and how every run went."""
     frames, saved = requests.check_request(request, opened)
+    answer: dict[str, Any] = {}
     if saved is not None:
-        still, attributes = requests.frames_of_file(saved, frames), open_dataset(saved).attrs
+        attributes, title, config = open_dataset(saved).attrs, saved.name, ""
         named = (requests.config_of_file(saved) or {}).get("method", {}).get("name")
         method = named or str(attributes.get("method", "")).partition("(")[0]
-        return _show([still], [_summary(still, method, None, attributes)], saved.name, "")
-    jobs, velocity = requests.jobs_of(request, opened)
-    done = [requests.integrate(job, requests.frame_interval(job, frames), cancelled, opened) for job in jobs]
-    times = max((np.asarray(run.t) for run, *_ in done), key=lambda t: abs(t[-1] - t[0]))
-    runs, summaries = [], []
-    for k, ((run, balance, seconds), job) in enumerate(zip(done, jobs, strict=True)):
-        runs.append(requests.frames_of_run(run, job, k, times, balance))
-        summaries.append(_summary(runs[-1], job.names["method"], seconds, {}))
-    initial = {} if velocity is None else {"velocity": velocity}
-    return _show(runs, summaries, jobs[0].names["system"], jobs[0].text) | {"initial": initial}
-
-
-def _show(runs: list[RunFrames], summaries: list[dict[str, Any]], title: str, config: str) -> dict[str, Any]:
+        runs = [requests.frames_of_file(saved, frames)]
+        summaries = [_summary(runs[0], method, None, attributes)]
+    else:
+        jobs, velocity = requests.jobs_of(request, opened)
+        title, config = jobs[0].names["system"], jobs[0].text
+        answer["initial"] = {} if velocity is None else {"velocity": velocity}
+        done = [requests.integrate(job, requests.frame_interval(job, frames), cancelled, opened) for job in jobs]
+        times = max((np.asarray(run.t) for run, *_ in done), key=lambda t: abs(t[-1] - t[0]))
+        runs = [requests.frames_of_run(done[k][0], job, k, times, done[k][1]) for k, job in enumerate(jobs)]
+        summaries = [_summary(runs[k], job.names["method"], done[k][2], {}) for k, job in enumerate(jobs)]
     view, caption = make_scene(runs)
     momentum, name = momentum_view(runs), runs[0].name
-    return {
+    return answer | {
         "title": MODELS[title].title if title in MODELS else title,
         "why": MODELS[name].why if name in MODELS else "",
         "time": pack_array(runs[0].t),
@@ -95,30 +69,25 @@ def _show(runs: list[RunFrames], summaries: list[dict[str, Any]], title: str, co
 
 def _summary(frames: RunFrames, method: str, seconds: float | None, attributes: Mapping[str, Any]) -> dict[str, Any]:
     """How a run went; of one in a file that cannot hold its system, the attributes of the file tell."""
-    numbers: dict[str, Any] = {"constraint": frames.constraint.max(), "group": frames.distance.max()}
-    numbers = {"energy_error": frames.conservation.peak} | numbers
-    run, failed = frames.trajectory, attributes.get("status") == "failed"
-    about: dict[str, Any] = {"steps": len(frames.t), "step": float(attributes.get("step") or 0.0), "claims": []}
-    about |= {"backend": attributes.get("backend", ""), "status": "failed" if failed else "ok", "failed_at": None}
-    about |= {"reason": attributes.get("reason", ""), "time_failed": float(frames.t[-1]) if failed else None}
-    if run is not None:
+    run, energy = frames.trajectory, frames.conservation
+    if run is None:
+        failed = attributes.get("status") == "failed"
+        numbers = {"energy_error": energy.peak, "constraint": frames.constraint.max(), "group": frames.distance.max()}
+        about: dict[str, Any] = {"steps": len(frames.t), "step": float(attributes.get("step") or 0.0), "claims": []}
+        about |= {"backend": attributes.get("backend", ""), "status": "failed" if failed else "ok", "failed_at": None}
+        about |= {"reason": attributes.get("reason", ""), "time_failed": float(frames.t[-1]) if failed else None}
+    else:
         summary, started = run.summary(frames.balance), run.failed_at != -1
         constraint = summary.constraint or 0.0 if started else None
         numbers = {"energy_error": summary.energy_defect, "constraint": constraint, "group": summary.group}
         change = momentum_change(frames) if started else None
-        claims = judge_claims(
-            claims_of(run.integrator, run.system), frames, numbers, None if change is None else float(change.max())
-        )
+        moved = None if change is None else float(change.max())
+        claims = judge_claims(claims_of(run.integrator, run.system), frames, numbers, moved)
         about = {name: getattr(summary, name) for name in ("steps", "step", "backend", "status", "failed_at")}
         about |= {"reason": summary.reason or "", "claims": claims}
         about["time_failed"] = None if summary.status == "ok" else summary.time
-    peaks = {name: to_json(value) for name, value in numbers.items()}
-    about |= {"label": method, "method": method, "seconds": seconds, "colour": frames.colour, "peaks": peaks}
-    return (
-        about
-        | {"energy_title": frames.conservation.title}
-        | {key: peaks[key] for key in ("energy_error", "constraint")}
-    )
+    about |= {"label": method, "seconds": seconds, "colour": frames.colour, "energy_title": energy.title}
+    return about | {key: to_json(numbers[key]) for key in ("energy_error", "constraint")}
 
 
 CLAIMS: dict[Any, Claims] = {}  # of methods on kinds of systems that were asked for
@@ -164,21 +133,25 @@ def conservation_plots(runs: Sequence[RunFrames]) -> list[dict[str, Any]]:
     """The energy (or its balance), the constraint, the momentum and, where a run leaves its group, how far."""
     energy, changes = runs[0].conservation, {run.index: momentum_change(run) for run in runs}
     known = [run for run in runs if changes[run.index] is not None]
-    columns: list[tuple[str, str, str, Sequence[RunFrames], Callable[[RunFrames], Any]]] = [
-        (energy.title, energy.label, ENERGY_TEXTS[energy.title], runs, lambda run: run.conservation.values)
+    columns: list[tuple[str, str, Sequence[RunFrames], Callable[[RunFrames], Any]]] = [
+        (energy.title, energy.label, runs, lambda run: run.conservation.values)
     ]
     if runs[0].rows.shape[1]:
-        columns.append(("Constraint", "|A xi - b|", CONSTRAINT_TEXT, runs, lambda run: run.constraint))
+        columns.append(("Constraint", "|A xi - b|", runs, lambda run: run.constraint))
     if known:
-        columns.append(("Momentum in space", "relative change", MOMENTUM_TEXT, known, lambda run: changes[run.index]))
+        columns.append(("Momentum in space", "relative change", known, lambda run: changes[run.index]))
     if any(run.distance.max() > 1e-13 for run in runs):
-        columns.append(("Distance from the group", "|R^T R - 1|", GROUP_TEXT, runs, lambda run: run.distance))
+        columns.append(("Distance from the group", "|R^T R - 1|", runs, lambda run: run.distance))
     plots = []
-    for title, y, help, which, values in columns:  # exact zeros stand on the floor
+    for title, y, which, values in columns:  # exact zeros stand on the floor
         curves = [_curve(run, title, np.maximum(np.abs(values(run)), FLOOR)) for run in which]
-        about = {"group": "kept", "title": title, "x": "time", "y": y, "log": True}
-        plots.append(about | {"curves": curves, "help": help})
+        plots.append(_plot("kept", title, y, curves, log=True))
     return plots
+
+
+def _plot(group: str, title: str, y: str, curves: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
+    about = {"group": group, "title": title, "x": "time", "y": y, "log": False, "help": TEXTS["plots"][title]}
+    return about | {"curves": curves} | options
 
 
 def _curve(run: RunFrames, name: str, values: Array, colour: str | None = None) -> dict[str, Any]:
@@ -245,7 +218,7 @@ def motion_plots(runs: Sequence[RunFrames]) -> list[dict[str, Any]]:
     forward = in_plane and {columns[k].name for k in moving} == {"v1"}
     found: list[dict[str, Any]] = []
 
-    def add(title: str, help: str, label: str, values: Sequence[Array], names: Sequence[str] = ("",)) -> None:
+    def add(title: str, label: str, values: Sequence[Array], names: Sequence[str] = ("",)) -> None:
         """A plot of values (frames, columns), one for each run; each of several columns has a name and a colour."""
         low, high = min(entry.min() for entry in values), max(entry.max() for entry in values)
         level = [{"label": "", "value": 0.0}] if low < 0 < high or title == "Energy" else []
@@ -254,14 +227,13 @@ def motion_plots(runs: Sequence[RunFrames]) -> list[dict[str, Any]]:
             for k, (name, colour) in enumerate(zip(names, cycle(COLOURS) if len(names) > 1 else [None], strict=False))
             for run, entry in zip(runs, values, strict=True)
         ]
-        plot = {"group": "motion", "title": title, "x": "time", "y": label, "log": False}
-        found.append(plot | {"curves": curves, "level": level, "help": help})
+        found.append(_plot("motion", title, label, curves, level=level))
 
-    for title, help, which in (
-        ("Angular velocity", TURNING_TEXT, turning),
-        ("Forward velocity", FORWARD_TEXT, moving) if forward else ("Velocity", MOVING_TEXT, moving),
-        ("Yaw rate", YAW_TEXT, yaw),
-        ("Rates of wheels and joints", JOINT_TEXT, joint),
+    for title, which in (
+        ("Angular velocity", turning),
+        ("Forward velocity" if forward else "Velocity", moving),
+        ("Yaw rate", yaw),
+        ("Rates of wheels and joints", joint),
     ):
         names = [columns[k].name for k in which]
         if len(set(names)) < len(names):  # several bodies are numbered
@@ -269,11 +241,11 @@ def motion_plots(runs: Sequence[RunFrames]) -> list[dict[str, Any]]:
         if names:
             unit = columns[which[0]].unit
             label = (f"{names[0]}..{names[-1]}" if len(names) > 1 else names[0]) + (f", {unit}" if unit else "")
-            add(title, help, label, [run.velocity[:, which] for run in runs], names)
+            add(title, label, [run.velocity[:, which] for run in runs], names)
     push = [np.linalg.norm(run.reaction[:, own], axis=1) for run in runs]
     if own and max(size.max() for size in push) >= 1e-12:
-        add("Push of the constraint", PUSH_TEXT, "N" if columns[own[0]].unit else "force", push)
-    add("Energy", TOTAL_ENERGY_TEXT, "E, J", [run.energy for run in runs])
+        add("Push of the constraint", "N" if columns[own[0]].unit else "force", push)
+    add("Energy", "E, J", [run.energy for run in runs])
     return found
 
 
@@ -325,10 +297,7 @@ def momentum_view(runs: Sequence[RunFrames]) -> View | None:
         for run in runs:
             if run.trajectory is None or not isinstance(run.trajectory.integrator, EulerPoincareSuslov):
                 continue
-            reach = 1.15 * np.abs(np.asarray(run.trajectory.increment) @ np.linalg.pinv(subspace).T).max(axis=0)
-            sides = [np.linspace(-r, r, LOCUS_POINTS) for r in np.maximum(reach, max(0.3 * reach.max(), 1e-6))]
-            grid = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1)
-            locus = momentum_surface(system, run.trajectory.integrator, float(run.trajectory.step), grid)
+            _, locus = momentum_locus(run.trajectory, LOCUS_POINTS)
             if np.all(np.isfinite(locus)):
                 view.title = "Momentum in the body: plane I(d) and discrete locus"
                 view.run = run.index

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import qr
 
 from .. import simulation
 from ..errors import InvalidInput, OffConstraint, UnknownName
@@ -41,7 +42,6 @@ MAX_COORDINATE = 1e30
 OPENED_SYSTEM = "file"
 """What the page calls the system of the file on the command line: it can name no other code."""
 REQUEST_KEYS = ("config", "against", "frames", "saved", "complete")
-RUN_COLOURS = (COLOURS[0], COLOURS[2])
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +62,10 @@ class StudioInput:
 
     def job(self, config: Mapping[str, Mapping[str, Any]]) -> Job:
         """Build what a page configures, which can bring no code: only the file given by the user may."""
-        given = {
-            name: {key: value for key, value in part.items() if value is not None} for name, part in config.items()
-        }
+        given = {name: {key: v for key, v in part.items() if v is not None} for name, part in config.items()}
         system = given.get("system", {})
         if "python" in system:
-            text = "a page cannot name a Python file; give its configuration on the command line"
-            raise at("system", InvalidInput(text))
+            raise at("system", "a page cannot name a Python file; give its configuration on the command line")
         if system.get("name") == OPENED_SYSTEM:
             if self.own is None:
                 raise at("system.name", UnknownName("system", OPENED_SYSTEM, ()))
@@ -95,8 +92,9 @@ def _place_of(fault: InvalidInput, config: Mapping[str, Mapping[str, Any]]) -> s
     return f"{section}.name" if section in ("system", "method") else section
 
 
-def at(place: str, fault: InvalidInput) -> InvalidInput:
-    """The fault, told to stand at this place of the configuration."""
+def at(place: str, told: InvalidInput | str) -> InvalidInput:
+    """The fault, or one with this message, told to stand at this place of the configuration."""
+    fault = InvalidInput(told) if isinstance(told, str) else told
     fault.place = place
     return fault
 
@@ -110,9 +108,7 @@ def check_request(request: Any, opened: StudioInput) -> tuple[int, Path | None]:
             raise UnknownName("key of a request", key, REQUEST_KEYS)
     frames = request.get("frames", DEFAULT_FRAMES)
     if isinstance(frames, bool) or not isinstance(frames, int) or not 2 <= frames <= MAX_FRAMES:
-        raise at(
-            "frames", InvalidInput(f"frames is {str(frames)[:40]}; allowed: a whole number from 2 to {MAX_FRAMES}")
-        )
+        raise at("frames", f"frames is {str(frames)[:40]}; allowed: a whole number from 2 to {MAX_FRAMES}")
     if request.get("saved"):
         if opened.saved is None:
             raise InvalidInput("no data file was given on the command line: there is no saved run")
@@ -127,8 +123,16 @@ def check_request(request: Any, opened: StudioInput) -> tuple[int, Path | None]:
             if key in ("velocity", "momentum"):
                 _require_most(f"initial.{key}", count, MAX_DIMENSION, "numbers")
             if key == "name" and not isinstance(value, str):
-                raise at(f"{name}.name", InvalidInput(f"{name}.name is {str(value)[:40]}; allowed: a text"))
-    _count_steps(sections.get("run", {}), opened.max_steps)
+                raise at(f"{name}.name", f"{name}.name is {str(value)[:40]}; allowed: a text")
+    run: Mapping[str, Any] = sections.get("run", {})
+    kind = "t_end" if "t_end" in run else "steps"
+    numbers = [run.get(key, 0) for key in (kind, "t0", "step")]
+    if all(isinstance(number, int | float) for number in numbers):  # else the run is refused when it is built
+        end, start, step = numbers
+        steps = end if kind == "steps" else abs((end - start) / (step or 1.0))
+        if steps > opened.max_steps:  # a method whose steps vary is watched while it runs
+            text = f"{kind} is {end}, that is {steps:.15g} steps; allowed here: at most {opened.max_steps}"
+            raise at(f"run.{kind}", f"{text} (`dalembert studio --max-steps`)")
     return frames, None
 
 
@@ -137,34 +141,21 @@ def _count_numbers(place: str, value: Any, depth: int = 0) -> int:
     if isinstance(value, str):
         _require_most(place, len(value), MAX_TEXT, "characters")
     if isinstance(value, int | float) and not abs(value) <= (MAX_WHOLE if isinstance(value, int) else MAX_NUMBER):
-        text = f"{place} is too large a number; allowed: up to {MAX_NUMBER:g}, whole numbers up to {MAX_WHOLE}"
-        raise at(place, InvalidInput(text))
+        allowed = f"allowed: up to {MAX_NUMBER:g}, whole numbers up to {MAX_WHOLE}"
+        raise at(place, f"{place} is too large a number; {allowed}")
     if not isinstance(value, list | Mapping):
         return 1
     _require_most(place, depth + 1, MAX_DEPTH, "lists in each other")
-    count = sum(
-        _count_numbers(place, entry, depth + 1) for entry in (value if isinstance(value, list) else value.values())
-    )
+    entries = value if isinstance(value, list) else value.values()
+    count = sum(_count_numbers(place, entry, depth + 1) for entry in entries)
     _require_most(place, count, MAX_NUMBERS, "numbers")
     return count
 
 
 def _require_most(place: str, count: float, most: int, what: str) -> None:
     if count > most:
-        text = f"{place} has {count:.15g} {what}; allowed on this page: at most {most}"
-        raise at(place, InvalidInput(f"{text} (`dalembert run` has no such limit)"))
-
-
-def _count_steps(run: Mapping[str, Any], most: int) -> None:
-    """Count the steps, also those to t_end; a method whose steps vary is watched while it runs."""
-    place = "t_end" if "t_end" in run else "steps"
-    numbers = [run.get(key, 0) for key in (place, "t0", "step")]
-    if all(isinstance(number, int | float) for number in numbers):  # else the run is refused when it is built
-        end, start, step = numbers
-        steps = end if place == "steps" else abs((end - start) / (step or 1.0))
-        if steps > most:
-            text = f"{place} is {end}, that is {steps:.15g} steps; allowed here: at most {most}"
-            raise at(f"run.{place}", InvalidInput(f"{text} (`dalembert studio --max-steps`)"))
+        allowed = f"allowed on this page: at most {most} (`dalembert run` has no such limit)"
+        raise at(place, f"{place} has {count:.15g} {what}; {allowed}")
 
 
 def jobs_of(request: Mapping[str, Any], opened: StudioInput) -> tuple[list[Job], list[float] | None]:
@@ -206,14 +197,8 @@ def _constraint(system: MechanicalSystem, t: Any, g: Any, xi: Any) -> tuple[Any,
 
 def dependent_components(rows: Array) -> list[int]:
     """The components of a velocity that constraint rows (m, n) determine: pivots, the later ones among equals."""
-    left, found = rows * (1 + 1e-6 * np.arange(rows.shape[1])), []
-    for _ in range(len(rows)):
-        norms = np.linalg.norm(left, axis=0)
-        pivot = int(np.argmax(norms))
-        found.append(pivot)
-        along = left[:, pivot] / max(norms[pivot], 1e-300)
-        left = left - np.outer(along, along @ left)
-    return sorted(found)
+    weighted = rows * (1 + 1e-6 * np.arange(rows.shape[1]))
+    return sorted(qr(weighted, mode="r", pivoting=True)[1][: len(rows)].tolist()) if len(rows) else []
 
 
 def frame_interval(job: Job, frames: int) -> int:
@@ -234,7 +219,7 @@ def integrate(
     size = 8 * sum(np.size(leaf) for leaf in jax.tree.leaves(job.state)) * job.run["steps"] // saved
     if size > MAX_RECORD_BYTES:
         text = f"the states of this run take {size / 1024**2:.0f} MiB; allowed: {MAX_RECORD_BYTES / 1024**2:.0f}"
-        raise at("run.steps", InvalidInput(f"{text}: take fewer steps"))
+        raise at("run.steps", f"{text}: take fewer steps")
 
     def go_on(done: int, total: int) -> None:
         nonlocal problem
@@ -243,9 +228,8 @@ def integrate(
             foreseen = spent * total / max(done, 1)
         if started - begin + max(spent, foreseen) > limits.max_seconds:
             fewer = int(job.run["steps"] * (limits.max_seconds - (started - begin)) / max(spent, foreseen))
-            problem = (
-                f"the run takes longer than {limits.max_seconds:g} s: take fewer steps (about {fewer} can be done)"
-            )
+            most = f"{limits.max_seconds:g} s"
+            problem = f"the run takes longer than {most}: take fewer steps (about {fewer} can be done)"
         if done * saved > limits.max_steps:
             problem = f"the run takes more than {limits.max_steps} steps: take a smaller t_end"
         if problem or cancelled():
@@ -260,7 +244,7 @@ def integrate(
     seconds = time.perf_counter() - clock
     if run.interrupted:
         if problem:
-            raise at("run.steps" if "steps" in job.config["run"] else "run.t_end", InvalidInput(problem))
+            raise at("run.steps" if "steps" in job.config["run"] else "run.t_end", problem)
         raise Cancelled
     if simulation.receives_power(job.system) and run.failed_at != -1:
         return *simulation.subsampled(run, every), seconds
@@ -309,13 +293,13 @@ class RunFrames:
         return Conservation(title, "|E - E(0)|", change, float(np.abs(change).max()))
 
     @property
-    def colour(self) -> str:
-        return RUN_COLOURS[self.index]
-
-    @property
     def is_first(self) -> bool:
         """Whether this run also draws what belongs to no run."""
         return self.index == 0
+
+    @property
+    def colour(self) -> str:
+        return COLOURS[0 if self.is_first else 2]
 
     @property
     def opacity(self) -> float:
@@ -368,14 +352,9 @@ def _clip(values: Array) -> Array:
 def _evaluate_state(system: MechanicalSystem, state: State) -> dict[str, Any]:
     """Energy, constraint, group distance, constraint rows and reaction at a state."""
     t, g, xi = state.t, state.g, state.xi
-    rows = system.rows(t, g)(xi)
-    return {
-        "energy": system.energy(t, g, xi),
-        "constraint": jnp.max(jnp.abs(system.residual(t, g, xi)), initial=0.0),
-        "distance": system.group.distance(g),
-        "rows": rows,
-        "reaction": system.multipliers(t, g, xi) @ rows,
-    }
+    rows, residual = system.rows(t, g)(xi), system.residual(t, g, xi)
+    found = {"rows": rows, "reaction": system.multipliers(t, g, xi) @ rows, "energy": system.energy(t, g, xi)}
+    return found | {"constraint": jnp.max(jnp.abs(residual), initial=0.0), "distance": system.group.distance(g)}
 
 
 def config_of_file(path: Path, unchecked: bool = False) -> dict[str, Any] | None:
@@ -405,12 +384,11 @@ def frames_of_file(path: Path, frames: int = MAX_FRAMES, unchecked: bool = False
     except InvalidInput:
         pass  # a system of the user's own: the file has its numbers, but cannot hold its functions
     t, parts = data["time"].values[states], tuple(_clip(data[name].values[states]) for name in names)
-    columns = {"velocity": "velocity", "momentum": "momentum", "energy": "energy"}
-    columns |= {"constraint": "constraint_residual", "distance": "group_distance"}
+    zero, columns = np.zeros(len(states)), {"constraint": "constraint_residual", "distance": "group_distance"}
+    columns |= {name: name for name in ("velocity", "momentum", "energy")}
     arrays: dict[str, Any] = {
-        name: _clip(data[column].values[states]) if column in data else np.zeros(len(states))
-        for name, column in columns.items()
+        name: _clip(data[column].values[states]) if column in data else zero for name, column in columns.items()
     }
     xi = arrays["velocity"]
-    arrays |= {"rows": np.zeros((len(states), 0, xi.shape[1])), "reaction": np.zeros(xi.shape)}
+    arrays |= {"rows": np.zeros((len(states), 0, xi.shape[1])), "reaction": 0 * xi}
     return RunFrames(t, str(data.attrs.get("group", "")), parts, **arrays, valid=len(states), **_model(section))

@@ -19,9 +19,9 @@ from ..models import MODELS
 from ..plotting.style import COLOURS
 from . import view as shapes
 from .requests import RunFrames
-from .view import CONSTRAINT, DARK, EMPTY, MOMENTUM, PALE, REACTION, SURFACE, VELOCITY, Array, View
+from .view import CONSTRAINT, DARK, EMPTY, MOMENTUM, PALE, REACTION, SURFACE, TEXTS, VELOCITY, Array, View
 
-BODY = COLOURS[5]
+CAPTIONS: dict[str, str] = TEXTS["captions"]
 AXIS_COLOURS = COLOURS[:6]
 STRIPE_COLOURS = (CONSTRAINT, COLOURS[2], COLOURS[3])
 AXLE_ALONG_Y = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, -1.0, 0.0]])
@@ -90,15 +90,20 @@ def allowed_directions(rows: Array, components: slice) -> Array:
     return np.asarray(directions[:, strengths > 1e-9])
 
 
-def globe(semi: Any, longitudes: int, latitudes: int, lowest: float = 0.0, highest: float = np.pi) -> Array:
-    """An ellipsoid with these semi-axes as a grid (longitudes, latitudes, 3), between two polar angles."""
-    u, v = np.linspace(0, 2 * np.pi, longitudes), np.linspace(lowest, highest, latitudes)
-    unit = [np.outer(np.cos(u), np.sin(v)), np.outer(np.sin(u), np.sin(v)), np.outer(np.ones(longitudes), np.cos(v))]
-    return np.asarray(np.stack(unit, -1) * semi)
+def revolve(radii: Any, heights: Any, longitudes: int) -> Array:
+    """The surface of revolution about z with this profile, as a grid (longitudes, profile, 3)."""
+    angle = np.linspace(0, 2 * np.pi, longitudes)[:, None]
+    return np.stack([np.cos(angle) * radii, np.sin(angle) * radii, 0 * angle + heights], axis=-1)
+
+
+def globe(semi: Any, longitudes: int, latitudes: int, lowest: float = 0.0) -> Array:
+    """An ellipsoid with these semi-axes as a grid (longitudes, latitudes, 3), from a polar angle down to its pole."""
+    polar = np.linspace(lowest, np.pi, latitudes)
+    return np.asarray(revolve(np.sin(polar), np.cos(polar), longitudes) * semi)
 
 
 def body_colour(run: RunFrames) -> str:
-    return BODY if run.is_first else run.colour
+    return SURFACE if run.is_first else run.colour
 
 
 def principal_axes(inertia: Array) -> tuple[Array, Array]:
@@ -292,13 +297,9 @@ def draw_planar(view: View, run: RunFrames) -> str:
     cusps = mark_cusps(view, run, place, turn, size)
     _add_floor(view, place, size, 1.4 * size)
     view.flat = True
-    return (
-        f"Orange-red: {'the blade' if len(body.wheels) == 1 else 'wheels'}, with the direction of no motion "
-        "crossed out. Amber: the velocity."
-        + (" Pink: the push of the ground that keeps the blade from slipping." if pushed else "")
-        + (" Dark ball: the centre of mass." if body.centre is not None else "")
-        + cusps
-    )
+    texts = ["planar_blade" if len(body.wheels) == 1 else "planar_wheels"] + ["push"] * bool(pushed)
+    texts += ["centre"] * (body.centre is not None)
+    return " ".join(CAPTIONS[name] for name in texts) + cusps
 
 
 def _planar_part(turn: Array, values: Array) -> Array:
@@ -367,40 +368,33 @@ def mark_cusps(view: View, run: RunFrames, place: Array, turn: Array, size: floa
 
 def draw_hinged_sleighs(view: View, run: RunFrames) -> str:
     """Two sleighs, each with its blade, and the hinge that joins them."""
-    text = ""
-    reach = (run.parameter("front", 0.5), -run.parameter("arm", 0.3))
-    size = 0.1 * sum(map(abs, reach))
-    for k, sleigh in enumerate(split_factors(run)):
+    lengths = (run.parameter("front", 0.5), -run.parameter("arm", 0.3))
+    size = 0.1 * sum(map(abs, lengths))
+    for length, sleigh in zip(lengths, split_factors(run), strict=True):
         text = draw_planar(view, sleigh)
         place, turn = planar_poses(sleigh.parts[0])
-        joint = at_height(place + reach[k] * turn[:, :2, 0], 0.0)
-        position = at_height(place, size)
-        frame = view.add("frame of the bar", EMPTY, DARK, position=position, rotation=turn)
-        bar = shapes.box(abs(reach[k]), 0.4 * size, 0.4 * size)
-        view.add("bar to the hinge", bar, DARK, position=[reach[k] / 2, 0, 0], parent=frame)
-        view.add("hinge", shapes.sphere(0.5 * size), sleigh.colour, position=at_height(joint, size))
-    return text + " The two balls of the hinge must stay together."
+        frame = view.add("frame of the bar", EMPTY, DARK, position=at_height(place, size), rotation=turn)
+        bar = shapes.box(abs(length), 0.4 * size, 0.4 * size)
+        view.add("bar to the hinge", bar, DARK, position=[length / 2, 0, 0], parent=frame)
+        joint = at_height(place + length * turn[:, :2, 0], size)
+        view.add("hinge", shapes.sphere(0.5 * size), sleigh.colour, position=joint)
+    return f"{text} The two balls of the hinge must stay together."
 
 
 def draw_upright_disk(view: View, run: RunFrames) -> str:
     """A disk that rolls upright: along its heading by what it turns, never across."""
-    place, turn = planar_poses(run.parts[0])
-    roll = angle_of(run.parts[1])
-    radius = run.parameter("radius", 1.0)
+    (place, turn), radius = planar_poses(run.parts[0]), run.parameter("radius", 1.0)
     centre = at_height(place, radius)
     frame = view.add("heading", EMPTY, DARK, position=centre, rotation=turn)
-    wheel = view.add("frame of the disk", EMPTY, DARK, rotation=about(1, roll), parent=frame)
-    add_disk(view, run, radius, wheel)
+    roll = about(1, angle_of(run.parts[1]))
+    add_disk(view, run, radius, view.add("frame of the disk", EMPTY, DARK, rotation=roll, parent=frame))
     view.trace("path of the contact", at_height(place, 0.004 * radius), run.colour, width=3.0)
     forward = scale_arrows(turn[:, :, 0] * run.velocity[:, 1:2], 1.8 * radius)
     view.arrow("velocity", centre, centre + forward, VELOCITY, width=0.05 * radius)
     _forbid_across(view, run, 0.7 * radius, -0.98 * radius, frame)
     cusps = mark_cusps(view, run, place, turn, radius)
     _add_floor(view, place, radius, 1.4 * radius)
-    return (
-        "Orange-red: the spoke that was lowest at the start, and (crossed) the direction in which the disk cannot "
-        "slip. Amber: the velocity, always along the disk." + cusps
-    )
+    return f"{CAPTIONS['disk']}{cusps}"
 
 
 def draw_rolling(view: View, run: RunFrames) -> str:
@@ -437,21 +431,17 @@ def draw_rolling(view: View, run: RunFrames) -> str:
         text = "Pink: the momentum about the point of contact, constant in space."
     if rotation and run.is_first:  # the floor is a table that turns, with rays
         reach, below = 1.15 * float(np.linalg.norm(place, axis=1).max()) + 1.5 * size, -0.02 * size
-        add = partial(view.add, shared=True)
-        style: dict[str, Any] = {"rotation": about(2, rotation * run.t), "opacity": 0.8}
-        table = add("table", shapes.cylinder(reach, -2 * below), PALE, position=[0, 0, below], **style)
-        for k in range(6):
-            ray, bar = about(2, k * np.pi / 3), shapes.box(reach, 0.02 * reach, -2.05 * below)
-            style = {"position": ray @ [reach / 2, 0, 0], "rotation": ray, "opacity": 0.5}
-            add("ray of the table", bar, DARK, **style, parent=table)
+        plate, turn = shapes.cylinder(reach, -2 * below), about(2, rotation * run.t)
+        table = view.add("table", plate, PALE, position=[0, 0, below], rotation=turn, opacity=0.8, shared=True)
+        bar = shapes.box(reach, 0.02 * reach, -2.05 * below)
+        add = partial(view.add, "ray of the table", bar, DARK, opacity=0.5, parent=table, shared=True)
+        for ray in about(2, np.arange(6) * np.pi / 3):
+            add(position=ray @ [reach / 2, 0, 0], rotation=ray)
     elif run.is_first:
         _add_floor(view, place, size)
     view.include(centre @ view.tilt.T, 1.2 * size)
-    still = "moves with the table" if rotation else "stands still for a moment: it does not slip"
-    return (
-        f"Orange-red: the point of contact, which {still}. "
-        f"Amber: the velocities of the middle and of the point opposite. {text}"
-    ).strip()
+    moves = "moves with the table" if rotation else "stands still for a moment: it does not slip"
+    return CAPTIONS["rolling"].format(moves=moves, momentum=text).strip()
 
 
 def _add_roller(view: View, run: RunFrames, body: Roller, frame: int) -> None:
@@ -460,14 +450,13 @@ def _add_roller(view: View, run: RunFrames, body: Roller, frame: int) -> None:
     elif np.ptp(body.semi) > 0:
         half = globe(body.semi, 49, 13, np.pi / 2) + body.shift
         rim = half[:-1, 0]
-        lid = np.concatenate([body.shift[None], rim])
         fan = [[0, k + 1, (k + 1) % len(rim) + 1] for k in range(len(rim))]
         style: dict[str, Any] = {"opacity": 0.9 * run.opacity, "parent": frame}
         view.add("body", shapes.surface(half), body_colour(run), **style)
-        view.add("flat top", shapes.mesh(lid, np.array(fan)), PALE, **style)
-        along = np.array([[-body.semi[0], 0, 0], [body.semi[0], 0, 0]])
-        top = body.shift + np.array([0.0, 0.0, 0.01 * body.semi[2]])
-        view.line("long axis", top + along, CONSTRAINT, width=3.0, parent=frame)
+        view.add("flat top", shapes.mesh(np.concatenate([body.shift[None], rim]), np.array(fan)), PALE, **style)
+        along, above = np.diag(body.semi)[[0, 2]]
+        ends = body.shift + 0.01 * above + np.stack([-along, along])
+        view.line("long axis", ends, CONSTRAINT, width=3.0, parent=frame)
     else:
         radius = float(body.semi[0])
         view.add("ball", shapes.ellipsoid(*body.semi), body_colour(run), opacity=0.45 * run.opacity, parent=frame)
@@ -484,9 +473,8 @@ def draw_poinsot(view: View, run: RunFrames) -> str:
     attitude, inertia = run.parts[0], inertia_of(run)
     assert inertia is not None
     moments, axes = principal_axes(inertia)
-    semi = 1 / np.sqrt(moments)
+    semi, doubled = 1 / np.sqrt(moments), np.maximum(2 * run.energy, 1e-300)
     scale = 1 / semi.max()
-    doubled = np.maximum(2 * run.energy, 1e-300)
     contact = -scale * run.velocity / np.sqrt(doubled)[:, None]  # below: the ellipsoid is its own mirror image
     momentum = rotate(attitude, run.momentum)
     frame = view.add("frame of the body", EMPTY, DARK, rotation=attitude)
@@ -504,11 +492,7 @@ def draw_poinsot(view: View, run: RunFrames) -> str:
     spin = scale_arrows(rotate(attitude, run.velocity), 1.5)
     view.arrow("angular velocity", np.zeros(3), spin, VELOCITY, width=0.04)
     view.include([[-1.4, -1.4, -1.2], [1.4, 1.4, 1.6]])
-    return (
-        "Pink: the momentum, which a good method keeps fixed in space. Amber: the angular velocity. "
-        "Orange-red: the invariable plane, on which the ellipsoid rolls, drawing the polhode (dark) on itself and the "
-        "herpolhode on the plane. The momentum is drawn upwards."
-    )
+    return CAPTIONS["poinsot"]
 
 
 def draw_body(view: View, run: RunFrames) -> str:
@@ -562,11 +546,7 @@ def _add_forbidden_axis(view: View, run: RunFrames, attitude: Array, place: Arra
         wheel = shapes.torus(0.16 * size, 0.02 * size)
         view.add("sharp wheel", wheel, CONSTRAINT, position=middle, rotation=align_z(axle), **part)
         view.line("arm of the wheel", np.stack([0 * middle, middle]), CONSTRAINT, width=2.0, **part)
-    fixed = "in the body" if in_body else "in space"
-    return (
-        f"Orange-red: the axis about which the body may not turn (crossed), fixed {fixed}; "
-        "the angular velocity stays in the disc."
-    )
+    return CAPTIONS["forbidden_axis"].format(where="the body" if in_body else "space")
 
 
 def _forbidden_axes(rows: Array) -> Array:
@@ -586,27 +566,25 @@ def _add_blade_in_space(view: View, run: RunFrames, size: float, frame: int) -> 
     moving = scale_arrows(run.velocity[:, 3:6], 2.2 * size)
     view.arrow("velocity", np.zeros(3), moving, VELOCITY, width=0.05 * size, parent=frame)
     left = allowed_directions(run.rows[0], slice(3, 6)) if run.rows.shape[1] else np.eye(3)
+    add = partial(view.add, parent=frame)
     if left.shape[1] == 2:
         turn = align_z(np.cross(left[:, 0], left[:, 1]))
-        patch: dict[str, Any] = {"rotation": turn, "opacity": 0.3, "parent": frame}
-        view.add("plane of allowed velocities", shapes.plane(2 * size), CONSTRAINT, **patch)
+        add("plane of allowed velocities", shapes.plane(2 * size), CONSTRAINT, rotation=turn, opacity=0.3)
         return "The velocity stays in the orange-red plane of the body."
     if left.shape[1] != 1:
         return ""
     turn = align_z(left[:, 0])
-    view.add("blade", shapes.box(0.06 * size, 0.5 * size, 1.6 * size), CONSTRAINT, rotation=turn, parent=frame)
+    add("blade", shapes.box(0.06 * size, 0.5 * size, 1.6 * size), CONSTRAINT, rotation=turn)
     if run.is_first:
-        for across in (turn[:, 0], turn[:, 1]):
-            ends = -0.9 * size * across, 0.9 * size * across
-            view.arrow("forbidden", *ends, CONSTRAINT, width=0.03 * size, crossed=True, parent=frame)
-    return "Orange-red: the blade; the body moves along it only, the directions across are crossed out."
+        for across in 0.9 * size * turn[:, :2].T:
+            view.arrow("forbidden", -across, across, CONSTRAINT, width=0.03 * size, crossed=True, parent=frame)
+    return CAPTIONS["blade"]
 
 
 def draw_dial(view: View, run: RunFrames) -> str:
     """A single angle: a hand on a disk."""
-    frames = run.parts[0]
-    turn = about(2, angle_of(frames))
-    frame = view.add("dial", shapes.cylinder(1.0, 0.06), SURFACE, rotation=turn, opacity=0.7 * run.opacity)
+    frames, face = run.parts[0], shapes.cylinder(1.0, 0.06)
+    frame = view.add("dial", face, SURFACE, rotation=about(2, angle_of(frames)), opacity=0.7 * run.opacity)
     view.add("hand", shapes.box(1.0, 0.08, 0.08), run.colour, position=[0.5, 0, 0.06], parent=frame)
     view.trace("path of the hand", at_height(frames[:, :, 0], 0.05), run.colour)
     view.include([[-1.2, -1.2, 0], [1.2, 1.2, 0.3]])
@@ -652,23 +630,17 @@ def _add_planes(view: View, run: RunFrames, points: Array, chosen: list[int], st
     normals = normalise(run.rows[:, 0, chosen] / stretch)  # covectors: the plane A v = 0 is stretched with the path
     if np.linalg.norm(normals, axis=1).min() < 0.5:
         return ""
-    turns = align_z(normals)
     if run.is_first:
         lengths = np.append(0.0, np.cumsum(np.linalg.norm(np.diff(points, axis=0), axis=1)))
         spots = np.unique(np.searchsorted(lengths, np.linspace(0, lengths[-1], PLANE_COUNT)).clip(0, len(points) - 1))
+        add = partial(view.add, "plane along the path", shapes.plane(0.16 * reach), CONSTRAINT, shared=True)
         for k in spots if len(spots) > 1 else []:
-            patch: dict[str, Any] = {"position": points[k], "rotation": align_z(normals[k]), "opacity": 0.18}
-            view.add("plane along the path", shapes.plane(0.16 * reach), CONSTRAINT, **patch, shared=True)
+            add(position=points[k], rotation=align_z(normals[k]), opacity=0.18)
         across = 0.17 * reach * normals
         view.arrow("forbidden", points - across, points + across, CONSTRAINT, width=0.008 * reach, crossed=True)
-    patch = {"position": points, "rotation": turns, "opacity": 0.5 * run.opacity}
+    patch: dict[str, Any] = {"position": points, "rotation": align_z(normals), "opacity": 0.5 * run.opacity}
     view.add("plane of allowed velocities", shapes.plane(0.36 * reach), CONSTRAINT, **patch)
-    if run.velocity.shape[1] == 3:
-        return (
-            "Orange-red: the planes in which the velocity must lie, along the path and here; "
-            "the direction across is crossed out."
-        )
-    return "Orange-red: the plane in which the velocity would lie if the coordinates that are not drawn stood still."
+    return CAPTIONS["planes" if run.velocity.shape[1] == 3 else "plane_of_some"]
 
 
 def draw_pendulum_chain(view: View, run: RunFrames) -> str:
@@ -678,23 +650,16 @@ def draw_pendulum_chain(view: View, run: RunFrames) -> str:
     places = run.parts[0].reshape(len(run.t), len(lengths), -1)
     if places.shape[2] == 2:
         places = np.stack([places[..., 0], 0 * places[..., 0], places[..., 1]], axis=-1)
-    above = np.zeros((len(places), 3))
-    size = float(lengths.mean())
-    part: dict[str, Any] = {"opacity": run.opacity}
-    for i, (mass, length) in enumerate(zip(masses, lengths, strict=True)):
-        here = places[:, i]
-        rod, middle, turn = shapes.cylinder(0.02 * size, length), (here + above) / 2, align_z(here - above)
-        view.add("rod", rod, CONSTRAINT, position=middle, rotation=turn, **part)
-        radius = 0.1 * size * (mass / masses.max()) ** (1 / 3)
-        view.add("mass", shapes.sphere(radius), run.colour, position=here, **part)
+    above, size, add = np.zeros((len(places), 3)), float(lengths.mean()), partial(view.add, opacity=run.opacity)
+    for mass, length, here in zip(masses, lengths, np.swapaxes(places, 0, 1), strict=True):
+        rod = shapes.cylinder(0.02 * size, length)
+        add("rod", rod, CONSTRAINT, position=(here + above) / 2, rotation=align_z(here - above))
+        add("mass", shapes.sphere(0.1 * size * (mass / masses.max()) ** (1 / 3)), run.colour, position=here)
         above = here
     view.trace("path of the last mass", above, run.colour)
     view.add("support", shapes.sphere(0.05 * size), DARK, shared=True)
     view.include([[0.0, 0.0, 0.0]], 1.05 * float(lengths.sum()))
-    return (
-        "Orange-red: the rods, which must keep their lengths. "
-        "They are drawn with these lengths: a gap is an error of the method."
-    )
+    return CAPTIONS["pendulum_chain"]
 
 
 def draw_basis_images(view: View, run: RunFrames) -> str:
@@ -727,12 +692,7 @@ def draw_basis_images(view: View, run: RunFrames) -> str:
         forward = scale_arrows(rates[:, :3, n], 2.0 * size)
         view.arrow("velocity", place, place + forward, VELOCITY, width=0.05 * size)
     view.include(place, 1.2 * size)
-    if run.name == "suslov-n":
-        text = f"The constraint: the tips of all arrows but the last move along the last one (e{n}) only."
-    elif run.name == "sleigh-n":
-        text = "The constraint: the body moves along e1 only, and the other tips move towards it or away."
-    else:
-        text = "The arrows look shorter when they point out of the three directions that are drawn."
+    text = CAPTIONS.get(f"basis_images {run.name}", CAPTIONS["basis_images"]).format(n=n)
     return f"The images of the basis vectors. Amber: the velocities of their tips. {text}"
 
 
@@ -796,8 +756,5 @@ def choose_scene(run: RunFrames) -> DrawScene:
         return draw_product
     if pictures == ["attitude"] and run.name == "rigid-body" and inertia_of(run) is not None and run.energy[0] > 0:
         return draw_poinsot
-    if pictures[0] in ("attitude", "body"):
-        return draw_body
-    if pictures[0] == "dial":
-        return draw_dial
-    return draw_point if run.parts[0].ndim == 2 else draw_basis_images
+    by_picture = {"attitude": draw_body, "body": draw_body, "dial": draw_dial}
+    return by_picture.get(pictures[0], draw_point if run.parts[0].ndim == 2 else draw_basis_images)

@@ -16,12 +16,10 @@ import socket
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -34,6 +32,7 @@ from ..io.config import to_toml
 from ..io.dataset import save_run
 from ..kernels.cache import persist_xla_cache
 from ..plotting.runs import plot_comparison
+from ..simulation import Run
 from . import requests
 from .catalogue import entry, make_catalogue, start
 from .film import animate
@@ -80,15 +79,9 @@ ICON = re.compile(r'<link rel="icon" href="/?page/([\w./-]+)">\n?')
 
 def page_files() -> dict[str, bytes]:
     """The files of the page by their path under /page/: nothing else is ever served."""
-
-    def walk(folder: Any, prefix: str) -> Iterator[tuple[str, bytes]]:
-        for item in folder.iterdir():
-            if item.is_dir():
-                yield from walk(item, f"{prefix}{item.name}/")
-            elif any(item.name.endswith(suffix) for suffix in PAGE_TYPES):
-                yield prefix + item.name, item.read_bytes()
-
-    return dict(walk(files(__package__) / "page", ""))
+    folder = Path(__file__).with_name("page")
+    kept = (path for path in sorted(folder.rglob("*")) if path.suffix in PAGE_TYPES)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in kept}
 
 
 def page_with(show: dict[str, Any]) -> str:
@@ -157,42 +150,36 @@ def make_download(
 ) -> tuple[str, str, bytes]:
     """The name, type and content of the file that the page asks for; nothing is written where the server runs."""
     kind, request = check_download(asked, opened)
-    path, content = (opened.saved if request.get("saved") else None), b""
-    write: Callable[[Path], Any] | None = None
-    if path is not None:
-        name = path.stem
-    else:
-        jobs, _ = requests.jobs_of(request, opened)
-        job, system = jobs[0], jobs[0].names["system"]
-        name = system.partition(".py:")[0]
-    if kind == "html":
-        content = page_with(show(request, opened, cancelled)).encode()
-    elif path is None and kind == "toml":
-        content = job.text.encode()
-    elif path is not None and kind == "toml" and (config := requests.config_of_file(path)) is not None:
-        content = to_toml(config).encode()
-    elif path is not None and kind == path.suffix[1:] == "nc":
-        content = path.read_bytes()
-    elif path is not None and kind in ("gif", "mp4"):
-        write = partial(animate, requests.frames_of_file(path), **FILM)
-    elif path is not None:
-        raise InvalidInput(f"a {kind} cannot be made of {path.name}; run its configuration again for one")
-    else:
-        every = [requests.frame_interval(job, MAX_FILE_STATES) for job in jobs]
-        runs = [requests.integrate(job, n, cancelled, opened)[0] for job, n in zip(jobs, every, strict=True)]
-        if kind == "nc":
-            write = partial(save_run, runs[0], attributes={"config": job.text, "system": system})
-        elif kind == "png":
-            labels = [job.names["method"] + (" (beside)" if k else "") for k, job in enumerate(jobs)]
-            write = lambda file: plot_comparison(dict(zip(labels, runs, strict=True)), title=system, path=file)
+    path = opened.saved if request.get("saved") else None
+    jobs = [] if path is not None else requests.jobs_of(request, opened)[0]
+    system = jobs[0].names["system"] if path is None else path.stem
+    with tempfile.TemporaryDirectory(prefix="dalembert-studio-") as folder:
+        file = Path(folder) / f"file.{kind}"
+        if kind == "html":
+            file.write_bytes(page_with(show(request, opened, cancelled)).encode())
+        elif path is None and kind == "toml":
+            file.write_bytes(jobs[0].text.encode())
+        elif path is None:
+            runs: dict[str, Run] = {}
+            for job in jobs:
+                run = requests.integrate(job, requests.frame_interval(job, MAX_FILE_STATES), cancelled, opened)[0]
+                runs[job.names["method"] + (" (beside)" if runs else "")] = run
+            first = next(iter(runs.values()))
+            if kind == "nc":
+                save_run(first, file, attributes={"config": jobs[0].text, "system": system})
+            elif kind == "png":
+                plot_comparison(runs, title=system, path=file)
+            else:
+                animate(requests.frames_of_run(first, jobs[0]), file, **FILM)
+        elif kind == "toml" and (config := requests.config_of_file(path)) is not None:
+            file.write_bytes(to_toml(config).encode())
+        elif kind == path.suffix[1:] == "nc":
+            file = path
+        elif kind in ("gif", "mp4"):
+            animate(requests.frames_of_file(path), file, **FILM)
         else:
-            write = partial(animate, requests.frames_of_run(runs[0], job), **FILM)
-    if write is not None:
-        with tempfile.TemporaryDirectory(prefix="dalembert-studio-") as folder:
-            file = Path(folder) / f"file.{kind}"
-            write(file)
-            content = file.read_bytes()
-    return f"{name}.{kind}", DOWNLOAD_TYPES[kind], content
+            raise InvalidInput(f"a {kind} cannot be made of {path.name}; run its configuration again for one")
+        return f"{system.partition('.py:')[0]}.{kind}", DOWNLOAD_TYPES[kind], file.read_bytes()
 
 
 class Answer(NamedTuple):
@@ -204,12 +191,22 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-def answer_json(value: Any, code: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
-    return Answer(code, "application/json", json.dumps(value, allow_nan=False).encode(), headers or {})
+def answer_json(value: Any, code: int = 200) -> Answer:
+    return Answer(code, "application/json", json.dumps(value, allow_nan=False).encode())
 
 
-def answer_fault(code: int, message: str, place: str = "", headers: Mapping[str, str] | None = None) -> Answer:
-    return answer_json({"error": {"message": message, "place": place}}, code, headers)
+def answer_fault(code: int, message: str, place: str = "") -> Answer:
+    return answer_json({"error": {"message": message, "place": place}}, code)
+
+
+def answer_exception(fault: Exception) -> Answer:
+    """What a page is told of a request that failed."""
+    if isinstance(fault, InvalidInput):
+        return answer_fault(400, str(fault), fault.place)
+    if isinstance(fault, ArithmeticError | MemoryError | NumericalFailure | np.linalg.LinAlgError):
+        return answer_fault(400, f"the numbers of this request are too much for it: {fault or type(fault).__name__}")
+    traceback.print_exception(fault)
+    return answer_fault(500, f"the server failed: {type(fault).__name__}: {fault}")
 
 
 def answer_request(asked: tuple[str, Any], cancelled: Callable[[], bool], opened: StudioInput) -> Answer:
@@ -224,15 +221,10 @@ def answer_request(asked: tuple[str, Any], cancelled: Callable[[], bool], opened
         name, kind, content = make_download(given, opened, cancelled)
         safe = UNSAFE_CHARACTERS.sub("-", name)
         return Answer(200, kind, content, {"Content-Disposition": f'attachment; filename="{safe}"'})
-    except InvalidInput as fault:
-        return answer_fault(400, str(fault), fault.place)
-    except (ArithmeticError, MemoryError, NumericalFailure, np.linalg.LinAlgError) as fault:
-        return answer_fault(400, f"the numbers of this request are too much for it: {fault or type(fault).__name__}")
     except Cancelled:
         raise
     except Exception as fault:
-        traceback.print_exc()
-        return answer_fault(500, f"the server failed: {type(fault).__name__}: {fault}")
+        return answer_exception(fault)
 
 
 class Refused(Exception):
@@ -253,18 +245,14 @@ class Studio(ThreadingHTTPServer):
         super().__init__((host, port), Handler)
         self.host = host
         self.places = threading.BoundedSemaphore(_allow_connections(MAX_CONNECTIONS))
-        self.systems: dict[str, Answer] = {}
-        self._first: dict[str, Any] = {}
-        self._future: Future[Answer] | None = None
+        self.page, self.systems = page_files(), dict[str, Answer]()
+        self._first: dict[str, Any] = {}  # what `prepare` works out
+        self._prepared: list[Answer] = []
 
     @property
     def url(self) -> str:
         name = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{name}:{self.server_port}/"
-
-    @cached_property
-    def page(self) -> dict[str, bytes]:
-        return page_files()
 
     @cached_property
     def catalogue(self) -> Answer:
@@ -286,41 +274,26 @@ class Studio(ThreadingHTTPServer):
     def ask(self, task: str, given: Any, gone: Callable[[], bool] = lambda: False) -> Answer:
         """What a worker answers, or why none does."""
         try:
-            answer: Answer = self.workers.ask((task, given), gone)
+            return Answer(*self.workers.ask((task, given), gone))
         except Busy:
-            return answer_fault(503, "too many requests wait: try again in a second", headers={"Retry-After": "1"})
+            told = answer_fault(503, "too many requests wait: try again in a second")
+            return told._replace(headers={"Retry-After": "1"})
         except OverBudget as fault:
             return answer_fault(400, f"{fault}: take fewer steps, or a smaller system")
-        return answer
-
-    def system(self, name: str, gone: Callable[[], bool]) -> Answer:
-        """A system of the catalogue, worked out once."""
-        answer = self.systems.get(name) or self.ask("system", name, gone)
-        if answer.code == 200:
-            self.systems[name] = answer
-        return answer
 
     def prepare(self) -> None:
         """Work out the first show while the browser loads the page."""
         self._first = start(self.opened)
-        future: Future[Answer] = Future()
-        self._future = future
-
-        def work() -> None:
-            try:
-                future.set_result(self.ask("show", self._first))
-            except Exception as fault:  # whoever asks is told
-                future.set_exception(fault)
-
-        threading.Thread(target=work, daemon=True).start()
+        work = lambda: self._prepared.append(self.ask("show", self._first))
+        self._preparing = threading.Thread(target=work, daemon=True)
+        self._preparing.start()
 
     def first_show(self, request: Any) -> Answer | None:
         """The show that was prepared, if that is what is asked for."""
-        if self._future is None or not isinstance(request, dict):
+        if {key: value for key, value in request.items() if key != "complete"} != self._first:
             return None
-        asked = {key: value for key, value in request.items() if key != "complete"}
-        answer = self._future.result() if asked == self._first else None
-        return answer if answer is not None and answer.code == 200 else None
+        self._preparing.join()
+        return next((answer for answer in self._prepared if answer.code == 200), None)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in its own thread, unless there are too many."""
@@ -378,26 +351,21 @@ class Handler(BaseHTTPRequestHandler):
     timeout = IDLE_SECONDS
 
     def do_GET(self) -> None:
-        self._answer(self._get)
-
-    def do_POST(self) -> None:
-        self._answer(self._post)
-
-    def _answer(self, work: Callable[[], Answer]) -> None:
         try:
-            self._require_own_page()
-            answer = work()
+            host, origin, port = self.headers.get("Host", ""), self.headers.get("Origin"), f":{HTTP_PORT}"
+            if not self.server.knows(host):
+                raise Refused(403, f"this server does not answer to the name {host!r}")
+            if origin is not None and origin.removesuffix(port) != f"http://{host}".removesuffix(port):
+                raise Refused(403, f"this server does not answer pages of {origin!r}")
+            answer = self._get() if self.command == "GET" else self._post()
         except Refused as fault:
             self.close_connection |= fault.args[0] in UNREAD_BODY_CODES  # its body, which was not read, is no request
             answer = answer_fault(*fault.args)
-        except InvalidInput as fault:
-            answer = answer_fault(400, str(fault), fault.place)
         except (Cancelled, OSError):
             self.close_connection = True
             return
         except Exception as fault:
-            traceback.print_exc()
-            answer = answer_fault(500, f"the server failed: {type(fault).__name__}: {fault}")
+            answer = answer_exception(fault)
         closing = {"Connection": "close"} if self.close_connection else {}
         about = {"Content-Type": answer.kind, "Content-Length": str(len(answer.content))}
         try:
@@ -409,14 +377,7 @@ class Handler(BaseHTTPRequestHandler):
         except OSError:
             self.close_connection = True
 
-    def _require_own_page(self) -> None:
-        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
-        if not self.server.knows(host):
-            raise Refused(403, f"this server does not answer to the name {host!r}")
-        if origin is not None and origin.removesuffix(f":{HTTP_PORT}") != f"http://{host}".removesuffix(
-            f":{HTTP_PORT}"
-        ):
-            raise Refused(403, f"this server does not answer pages of {origin!r}")
+    do_POST = do_GET
 
     def _get(self) -> Answer:
         address = urlsplit(self.path)
@@ -424,14 +385,17 @@ class Handler(BaseHTTPRequestHandler):
             name = address.path.removeprefix("/page/") if address.path != "/" else "index.html"
             if name not in self.server.page:
                 raise Refused(404, f"the page has no file {name}")
-            kind = PAGE_TYPES["." + name.rpartition(".")[2]]
-            return Answer(200, f"{kind}; charset=utf-8", self.server.page[name])
+            return Answer(200, f"{PAGE_TYPES[Path(name).suffix]}; charset=utf-8", self.server.page[name])
         if address.path == "/api/ping":
             return answer_json({"alive": True, "version": __version__})
         if address.path == "/api/catalogue":
             return self.server.catalogue
         if address.path == "/api/system":
-            return self.server.system(parse_qs(address.query).get("name", [""])[0], self._is_gone)
+            name, known = parse_qs(address.query).get("name", [""])[0], self.server.systems
+            answer = known.get(name) or self.server.ask("system", name, self._is_gone)
+            if answer.code == 200:
+                known[name] = answer
+            return answer
         raise Refused(404, f"there is nothing at {address.path}")
 
     def _post(self) -> Answer:
@@ -450,10 +414,8 @@ class Handler(BaseHTTPRequestHandler):
         def refuse_constant(name: str) -> Any:
             raise ValueError(f"{name} is not allowed")
 
-        try:
-            length = int(self.headers.get("Content-Length", ""))
-        except ValueError:
-            length = -1
+        given = self.headers.get("Content-Length", "")
+        length = int(given) if given.isdecimal() else -1
         if self.headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
             raise Refused(415, "a POST must be application/json")
         if not 0 <= length <= MAX_BYTES:

@@ -7,7 +7,9 @@ of positions or (frames, 3, 3) of rotations; what stands still has no first axis
 from __future__ import annotations
 
 import base64
+import tomllib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ Shape = dict[str, Any]
 CONSTRAINT, VELOCITY, REACTION, MOMENTUM, SURFACE = COLOURS[1], COLOURS[4], COLOURS[3], COLOURS[3], COLOURS[5]
 DARK, PALE = "#444444", "#b8c4cc"
 EMPTY: Shape = {"kind": "none"}
+TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
+"""What the page says about plots and scenes."""
 
 
 def pack_array(values: Any) -> dict[str, Any]:
@@ -147,8 +151,12 @@ class View:
     ) -> int:
         run = None if part.pop("shared", False) else self.run
         part = {"run": run, "name": name, "colour": colour, "opacity": 1.0, "parent": None, **part}
-        pose = {"position": _fixed_or_track(position), "rotation": _fixed_or_track(_quaternions(rotation))}
-        self.parts.append(part | {"shape": shape} | pose)
+        part |= {"shape": shape, "position": _fixed_or_track(position), "rotation": None}
+        if rotation is not None:  # quaternions (x, y, z, w), as the page wants them
+            turns = np.asarray(rotation, float)
+            found = np.roll(quaternions(turns.reshape(-1, 3, 3)), -1, axis=1)
+            part["rotation"] = _fixed_or_track(found.reshape(*turns.shape[:-2], 4))
+        self.parts.append(part)
         return len(self.parts) - 1
 
     def _to_space(self, points: Any, part: dict[str, Any]) -> Array:
@@ -184,16 +192,7 @@ class View:
         return {"title": self.title, "up": "z", "ground": self.ground, "camera": camera, "parts": self.parts}
 
 
-def _fixed_or_track(values: Array | None) -> Any:
-    if values is None:
-        return None
-    array = np.asarray(values, float)
-    return array.tolist() if array.ndim == 1 else pack_array(array)
-
-
-def _quaternions(rotation: Any) -> Array | None:
-    """(x, y, z, w), as the page wants them, of a rotation (3, 3) or of a track of rotations."""
-    if rotation is None:
-        return None
-    array = np.asarray(rotation, float)
-    return np.roll(quaternions(array.reshape(-1, 3, 3)), -1, axis=1).reshape(*array.shape[:-2], 4)
+def _fixed_or_track(values: Any) -> Any:
+    return (
+        values if values is None else np.asarray(values, float).tolist() if np.ndim(values) == 1 else pack_array(values)
+    )

@@ -12,16 +12,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 Gone = Callable[[], bool]
 WORKERS = max(4, min(8, os.cpu_count() or 1))
 MAX_WAITING, MAX_WAITING_SECONDS = 64, 30.0
-BUSY_SECONDS = 10.0
-"""The processor time that a request may take while others wait and no worker is free."""
+SLOW_SECONDS, BUSY_SECONDS = 2.0, 10.0
+"""The processor time after which a request leaves its place to one that waits (and goes on), and is stopped for it."""
 WALL_FACTOR = 4.0
 """How much longer than its processor time a request may take by the clock: other programs may keep the machine busy."""
 GRACE_SECONDS = 2.0
@@ -43,47 +42,58 @@ class OverBudget(Exception):
 
 
 class Workers:
-    """At most `count` processes, started when they are needed, that call answer(request, cancelled)."""
+    """`count` processes, started when they are needed, that call answer(request, cancelled).
+
+    As many again are started while slow requests keep the others.
+    """
 
     def __init__(self, answer: Callable[[Any, Gone], Any], module: str, seconds: float, count: int = WORKERS):
         self.answer, self.seconds = answer, seconds
         known = multiprocessing.get_all_start_methods()
         self.context: Any = multiprocessing.get_context("forkserver" if "forkserver" in known else "spawn")
         self.context.set_forkserver_preload([module])  # imported once, for all workers
-        self.lock = threading.Lock()
-        self.turns = threading.BoundedSemaphore(count)
+        self.lock, self.count = threading.Lock(), count
+        self.turns, self.spare = threading.BoundedSemaphore(count), threading.BoundedSemaphore(count)
         self.waiting = 0
         self.idle: list[_Worker] = []  # the last is the one used last: it knows most
         self.all: set[_Worker] = set()
 
     def ask(self, request: Any, gone: Gone = lambda: False) -> Any:
         """The answer to a request. `Cancelled` if its page has gone, `Busy` and `OverBudget` say why there is none."""
-        with self._turn(gone):
+        turn = self._take_turn(gone)
+        try:
             with self.lock:
                 worker = self.idle.pop() if self.idle else None
             if worker is None:
                 worker = _Worker(self.context, self.answer, self.seconds)
                 self.all.add(worker)
             try:
-                answer = self._wait(worker, request, gone)
+                answer = self._wait(worker, request, gone, turn)
             except (EOFError, OSError):
                 raise OverBudget("the process that worked on this request ended, perhaps for want of memory") from None
             finally:
-                if worker.is_ready and worker.usage()[1] < MAX_MEMORY / 2:
+                if worker.is_ready and worker.usage()[1] < MAX_MEMORY / 2 and len(self.idle) < self.count:
                     self.idle.append(worker)
                 else:
                     worker.end()
                     self.all.discard(worker)
-            if answer is None:
-                raise Cancelled
-            return answer
+        finally:
+            turn.pop().release()
+        if answer is None:
+            raise Cancelled
+        return answer
 
-    def _wait(self, worker: _Worker, request: Any, gone: Gone) -> Any:
+    def _wait(self, worker: _Worker, request: Any, gone: Gone, turn: list[threading.Semaphore]) -> Any:
         clock, (before, _) = time.monotonic(), worker.usage()
-        worker.send(request)
+        worker.is_ready = False
+        worker.pipe.send((request,))
         while not worker.pipe.poll(POLL_SECONDS):
             limit = min(self.seconds, BUSY_SECONDS) if self.waiting else self.seconds
             now, memory = worker.usage()
+            slow = self.waiting and turn == [self.turns] and now - before > SLOW_SECONDS
+            if slow and self.spare.acquire(blocking=False):  # whoever waits has this turn
+                turn.append(self.spare)
+                turn.pop(0).release()
             if gone():
                 worker.stop()
                 raise Cancelled
@@ -95,9 +105,8 @@ class Workers:
                 raise OverBudget(f"the request needed more than {MAX_MEMORY / 1024**3:g} GiB of memory")
         return worker.receive()
 
-    @contextmanager
-    def _turn(self, gone: Gone) -> Iterator[None]:
-        """Wait until a worker is free, unless too many wait already."""
+    def _take_turn(self, gone: Gone) -> list[threading.Semaphore]:
+        """Wait until a worker is free, unless too many wait already; what is to be released when it is free again."""
         begin = time.monotonic()
         if not self.turns.acquire(blocking=False):
             with self.lock:
@@ -113,10 +122,7 @@ class Workers:
             finally:
                 with self.lock:
                     self.waiting -= 1
-        try:
-            yield
-        finally:
-            self.turns.release()
+        return [self.turns]
 
     def close(self) -> None:
         """End all workers."""
@@ -133,10 +139,6 @@ class _Worker:
         self.process.start()
         theirs.close()
         self.is_ready = True
-
-    def send(self, request: Any) -> None:
-        self.is_ready = False
-        self.pipe.send((request,))
 
     def receive(self) -> Any:
         answer = self.pipe.recv()
@@ -172,10 +174,8 @@ def _work(pipe: Any, answer: Callable[[Any, Gone], Any], seconds: float) -> None
             message = pipe.recv()
             if not message:
                 continue
-            if sys.platform != "win32":
-                signal.setitimer(
-                    signal.ITIMER_REAL, WALL_FACTOR * seconds + 2 * GRACE_SECONDS
-                )  # ends it if the server cannot
+            if sys.platform != "win32":  # ends it if the server cannot
+                signal.setitimer(signal.ITIMER_REAL, WALL_FACTOR * seconds + 2 * GRACE_SECONDS)
             try:
                 found = answer(message[0], pipe.poll)
             except Cancelled:

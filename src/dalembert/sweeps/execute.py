@@ -19,11 +19,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,8 +35,7 @@ from ..io.dataset import Arrays, checksum, checksum_attributes, require_writable
 from ..kernels import count_processors
 from ..mechanics import InvariantSystem
 from ..models import total_turning
-from .members import SweepMembers, SweepVariable, compute_block, describe_variables
-from .plan import GridBlock, Reduction, SweepAxis, SweepPlan, make_plan
+from .plan import GridBlock, Reduction, SweepAxis, SweepMembers, SweepPlan, SweepVariable, compute_block, make_plan
 
 if TYPE_CHECKING:
     import xarray
@@ -119,14 +118,14 @@ def sweep(
         raise InvalidInput("resume needs out: the store that is to be finished")
     path = Path(out) if isinstance(out, str | Path) else None
     chunk = (stored_block_size(path) if resume and path is not None else None) or default_block_size(config, executor)
-    source = PlanSource(config, str(Path(folder).resolve()), reductions, chunk)
     members = SweepMembers(make_plan(config, folder, reductions, chunk=chunk))
-    plan, begin = members.plan, time.perf_counter()
+    plan, begin, place = members.plan, time.perf_counter(), str(Path(folder).resolve())
+    source = PlanSource(plan.description + place, config, place, reductions, chunk)
     opened: AbstractContextManager[BlockSink]
     if path is not None:
         opened = open_store(path, members, resume)
     else:
-        opened = nullcontext(CallbackSink(out) if callable(out) else MemorySink(members))
+        opened = nullcontext(BlockSink(out) if callable(out) else MemorySink(members))
     with opened as sink, ThreadPoolExecutor(1) as writer:  # one thread writes a block while the next is computed
         before = sink.done()
         done = old = sum(plan.block(number).size for number in before)
@@ -158,13 +157,15 @@ def default_block_size(config: Mapping[str, Any], executor: str) -> int:
     return most if executor == "cuda" else max(MIN_BLOCK_MEMBERS, min(most, fitting))
 
 
-class PlanSource(NamedTuple):
-    """What a worker needs to make the plan again."""
+@dataclass(frozen=True)
+class PlanSource:
+    """What a worker needs to make the plan again. Those with one text are equal: a worker traces and compiles once."""
 
-    config: Mapping[str, Any]
-    folder: str
-    reductions: Mapping[str, Any] | None
-    chunk: int
+    text: str
+    config: Mapping[str, Any] = field(compare=False)
+    folder: str = field(compare=False)
+    reductions: Mapping[str, Any] | None = field(compare=False)
+    chunk: int = field(compare=False)
 
 
 @contextmanager
@@ -230,27 +231,13 @@ def _distribute(client: Any, plan: SweepPlan, source: PlanSource, backend: str, 
 
 def compute_remotely(source: PlanSource, number: int, backend: Any) -> tuple[int, Arrays]:
     """Compute one block on a worker, on one core for each of the worker's tasks."""
-    members = _remote_members(_RemotePlan(source))
+    members = _remote_members(source)
     return number, compute_block(members, members.plan.block(number), backend, threads=1)
 
 
-class _RemotePlan:
-    """A plan that is hashed by its contents, so that a worker traces and compiles once."""
-
-    def __init__(self, source: PlanSource):
-        self.plan = make_plan(source.config, source.folder, source.reductions, chunk=source.chunk)
-        self.text = self.plan.description + source.folder
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __eq__(self, other: Any) -> bool:
-        return isinstance(other, _RemotePlan) and self.text == other.text
-
-
 @lru_cache(maxsize=8)
-def _remote_members(remote: _RemotePlan) -> SweepMembers:
-    return SweepMembers(remote.plan)
+def _remote_members(source: PlanSource) -> SweepMembers:
+    return SweepMembers(make_plan(source.config, source.folder, source.reductions, chunk=source.chunk))
 
 
 def exact_curve(data: xarray.Dataset, show: str, x: str, y: str | None) -> Curve:
@@ -295,37 +282,30 @@ CHECKSUM_NAME = "block_checksum"
 NOT_WRITTEN = -1
 
 
-class BlockSink(Protocol):
-    """Takes the arrays of finished blocks."""
+class BlockSink:
+    """Takes the arrays of finished blocks: gives them to a function of the user, and keeps nothing."""
+
+    def __init__(self, function: Callable[[GridBlock, Arrays], Any]):
+        self.function = function
 
     def done(self) -> dict[int, int]:
         """The blocks that are there already, with the number of failed members of each."""
+        return {}
 
     def write(self, block: GridBlock, arrays: Arrays) -> None:
         """Take the arrays of a block."""
+        self.function(block, arrays)
 
     def dataset(self) -> xarray.Dataset:
         """The results."""
-
-
-class CallbackSink:
-    """Gives every block to a function of the user and keeps nothing."""
-
-    def __init__(self, function: Callable[[GridBlock, Arrays], Any]):
-        self.write = function
-
-    def done(self) -> dict[int, int]:
-        return {}
-
-    def dataset(self) -> xarray.Dataset:
         raise InvalidInput("the blocks went to your function: nothing was kept")
 
 
-class MemorySink:
+class MemorySink(BlockSink):
     """Keeps the results in the memory of this process."""
 
     def __init__(self, members: SweepMembers):
-        self.plan, self.variables = members.plan, describe_variables(members)
+        self.plan, self.variables = members.plan, members.variables
         size = self.plan.members * sum(math.prod(one.shape) * one.dtype.itemsize for one in self.variables.values())
         if size > MAX_MEMORY_BYTES:
             raise InvalidInput(
@@ -335,9 +315,6 @@ class MemorySink:
             name: np.full((*self.plan.shape, *one.shape), one.missing, one.dtype)
             for name, one in self.variables.items()
         }
-
-    def done(self) -> dict[int, int]:
-        return {}
 
     def write(self, block: GridBlock, arrays: Arrays) -> None:
         for name, part in arrays.items():
@@ -350,17 +327,20 @@ class MemorySink:
             name: ((*self.plan.dims, *one.dims), self.arrays[name], {"long_name": one.about})
             for name, one in self.variables.items()
         }
-        coords = {name: (dim, _coordinate(axis, name, 0, size)) for name, dim, size, axis in self.plan.coordinates()}
+        coords = {
+            name.replace(".", "_"): (dim, _coordinate(axis, name, 0, axis.size))
+            for name, dim, axis in self.plan.coordinates()
+        }
         return xarray.Dataset(data, coords, provenance(self.plan))
 
 
-class ZarrStore:
+class ZarrStore(BlockSink):
     """A Zarr v3 store; its chunks are the blocks of the plan."""
 
     def __init__(self, path: Path, members: SweepMembers):
         import zarr
 
-        self.path, self.plan, self.variables = path, members.plan, describe_variables(members)
+        self.path, self.plan, self.variables = path, members.plan, members.variables
         group = zarr.open_group(path, mode="r+")
         self.arrays: dict[str, Any] = {name: group[name] for name in (*self.variables, CHECKSUM_NAME)}
 
@@ -429,40 +409,37 @@ def open_store(path: Path, members: SweepMembers, resume: bool) -> Iterator[Zarr
 def _create(path: Path, members: SweepMembers) -> None:
     """Write all metadata and coordinates; chunks come later."""
     import zarr
+    from zarr.codecs import Crc32cCodec, ZstdCodec
 
-    plan = members.plan
+    plan, checksums = members.plan, "CRC-32 of the numbers of a block; -1: not computed yet"
     group = zarr.create_group(path, zarr_format=3, attributes=provenance(plan))
-    for name, dim, size, axis in plan.coordinates():
-        chunks, dtype = (min(size, COORDINATE_CHUNK),), _coordinate(axis, name, 0, 1).dtype
-        coordinate = group.create_array(name, shape=(size,), chunks=chunks, dtype=dtype, dimension_names=(dim,))
+    for name, dim, axis in plan.coordinates():
+        size, dtype = axis.size, _coordinate(axis, name, 0, 1).dtype
+        options: Any = {"chunks": (min(size, COORDINATE_CHUNK),), "dimension_names": (dim,)}
+        coordinate = group.create_array(name.replace(".", "_"), shape=(size,), dtype=dtype, **options)
         for lo in range(0, size, COORDINATE_CHUNK):
             hi = min(lo + COORDINATE_CHUNK, size)
             coordinate[lo:hi] = _coordinate(axis, name, lo, hi)
-    for name, one in describe_variables(members).items():
-        _create_array(group, name, plan.shape, plan.block_shape, plan.dims, one)
-    checksums = SweepVariable((), (), "int64", NOT_WRITTEN, "CRC-32 of the numbers of a block; -1: not computed yet")
-    _create_array(group, CHECKSUM_NAME, (plan.blocks,), (1,), ("block",), checksums)
+    arrays: dict[str, Any] = {
+        name: (one, plan.shape, plan.block_shape, plan.dims) for name, one in members.variables.items()
+    }
+    written = SweepVariable(checksums, dtype=np.dtype("int64"), missing=NOT_WRITTEN)
+    arrays[CHECKSUM_NAME] = (written, (plan.blocks,), (1,), ("block",))
+    for name, (one, shape, chunks, dims) in arrays.items():
+        compressed = one.dtype.kind != "f"  # digits of states do not compress
+        group.create_array(
+            name,
+            shape=(*shape, *one.shape),
+            chunks=(*chunks, *one.shape),
+            dtype=one.dtype,
+            fill_value=one.missing,
+            dimension_names=(*dims, *one.dims),
+            compressors=[ZstdCodec(level=1), Crc32cCodec()] if compressed else [Crc32cCodec()],
+            attributes={"long_name": one.about},
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that other implementations may not read the consolidated copy
         zarr.consolidate_metadata(path)
-
-
-def _create_array(
-    group: Any, name: str, shape: tuple[int, ...], chunks: tuple[int, ...], dims: tuple[str, ...], one: SweepVariable
-) -> None:
-    from zarr.codecs import Crc32cCodec, ZstdCodec
-
-    compressed = one.dtype.kind != "f"  # digits of states do not compress
-    group.create_array(
-        name,
-        shape=(*shape, *one.shape),
-        chunks=(*chunks, *one.shape),
-        dtype=one.dtype,
-        fill_value=one.missing,
-        dimension_names=(*dims, *one.dims),
-        compressors=[ZstdCodec(level=1), Crc32cCodec()] if compressed else [Crc32cCodec()],
-        attributes={"long_name": one.about},
-    )
 
 
 def stored_block_size(path: Path) -> int | None:
@@ -488,11 +465,10 @@ def _require_same_plan(path: Path, plan: SweepPlan) -> None:
 
 def _coordinate(axis: SweepAxis, name: str, lo: int, hi: int) -> np.ndarray[Any, Any]:
     """The values of a name along its axis; what is no number is written as text."""
-    dotted = next(one for one in axis.names if one.replace(".", "_") == name)
-    part = axis.at(lo, hi)[dotted]
+    part = axis.at(lo, hi)[name]
     if isinstance(part, np.ndarray):
         return part
-    longest = max(len(str(entry)) for entry in axis.at(0, axis.size)[dotted])
+    longest = max(len(str(entry)) for entry in axis.at(0, axis.size)[name])
     return np.array([str(entry) for entry in part], dtype=f"<U{longest}")
 
 

@@ -1,6 +1,8 @@
-"""The plan of a sweep: what the section [sweep] varies, and the blocks of members that are computed together.
+"""The plan of a sweep: what the section [sweep] varies, in blocks of members, and these as lanes of compiled runs.
 
 The values of an axis are computed where they are needed and never all at once, so that 10^8 members take no memory.
+A kernel builds the system of every lane from its numbers. What cannot be traced (an option of a method, a name, a whole
+number such as a dimension) is structure: members of one structure run together, and each structure has its own kernel.
 """
 
 from __future__ import annotations
@@ -13,19 +15,42 @@ import math
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from ..errors import InvalidInput, UnknownName
-from ..io.config import SECTIONS, exclusive_keys, load_function
-from ..numerics import positive_int
+from ..errors import InvalidInput, UnknownName, require_name
+from ..integrators import OK, Integrator
+from ..io.config import (
+    SECTIONS,
+    VECTOR,
+    Job,
+    build_method,
+    build_state,
+    build_system,
+    load_function,
+    parse_job,
+    read_value,
+    set_value,
+)
+from ..io.dataset import Arrays
+from ..kernels import Backend, evaluate, make_problem, run_problem
+from ..mechanics import ADMISSIBLE_TOLERANCE, MechanicalSystem, State
+from ..numerics import GROWTH_KINDS, MAX_BLOCKS, MIN_SAMPLES, classify, own_value, positive_int
+from ..simulation import LoopState, RunKernel, count_steps, run_kernel
 
 Values = dict[str, Any]  # name -> values of members
 Points = np.ndarray[Any, Any]
+Numbers = Mapping[str, Array]  # the traced values of a member, or of many
+Structure = tuple[str, ...]  # the values of the other names, as JSON
+Member = tuple[MechanicalSystem, State, Array]  # what a run starts from: the system, the state, the step
 
 AXIS_KINDS = ("values", "grid", "linspace", "logspace", "random")
 SAMPLE_KINDS = ("random", "latin", "sobol")
@@ -36,6 +61,18 @@ KEEP_CHOICES = ("final", "extremes", "states", "drift")
 FIXED_NAMES = ("run.save_every", "run.backend")
 MAX_MEMBERS = 10**9
 """A mistyped grid easily has more members."""
+OFF_CONSTRAINT, REDUCTION_NOT_FINITE = 4, 5
+"""Status of a member that starts off the constraint, and of one with a reduction that is not finite at the end."""
+ENERGY_NAME = "initial.energy"
+PROBES_PER_AXIS = 8
+"""Places along an axis at which a member is built and checked before anything runs."""
+STATE_VARIABLES = ("time", "velocity", "momentum", "angle", "configuration")
+NOT_DONE, NOT_CLASSIFIED, NOT_FAILED = -1, -1, -2
+STATUS_TEXT = (
+    "0 ok, 1 not converged, 2 branch lost, 3 not finite, 4 starts off the constraint, 5 a reduction is not finite, "
+    "-1 not computed"
+)
+SCALAR = jax.ShapeDtypeStruct((), float)  # type: ignore[no-untyped-call]  # JAX does not annotate it
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,11 +198,9 @@ class SweepPlan:
         block = GridBlock(0, tuple((int(p), int(p) + 1) for p in places))
         return {name: to_python(part[0]) for name, part in self.values(block).items()}
 
-    def coordinates(self) -> Iterator[tuple[str, str, int, SweepAxis]]:
-        """(name of the coordinate, its dimension, its size, its axis) of all varied names."""
-        for axis in self.axes:
-            for name in axis.names:
-                yield name.replace(".", "_"), "member" if self.zipped else axis.dim, axis.size, axis
+    def coordinates(self) -> list[tuple[str, str, SweepAxis]]:
+        """(varied name, its dimension, its axis); the coordinate has "_" in the place of "."."""
+        return [(name, "member" if self.zipped else axis.dim, axis) for axis in self.axes for name in axis.names]
 
     @cached_property
     def description(self) -> str:
@@ -183,6 +218,7 @@ def make_plan(
     example = "run.step = {linspace = [0.01, 0.1, 10]}"
     if not isinstance(section, Mapping):
         raise InvalidInput(f"the section [sweep] is missing: it names what varies, such as {example}")
+    section = read_value(section, "sweep")
     varied = {key: entry for key, entry in section.items() if key not in SWEEP_OPTIONS}
     for key in varied:
         if key.split(".")[0] not in (*SECTIONS, "sample"):
@@ -196,8 +232,7 @@ def make_plan(
                 f"[sweep] cannot vary {name}; allowed: a parameter of system, method, initial or run such as run.step"
             )
     combine = section.get("combine", "product")
-    if combine not in ("product", "zip"):
-        raise UnknownName("combine of [sweep]", combine, ("product", "zip"))
+    require_name("combine of [sweep]", combine, ("product", "zip"))
     sizes = {axis.names[0]: axis.size for axis in axes}
     if combine == "zip" and len(set(sizes.values())) > 1:
         raise InvalidInput(f'combine = "zip" needs axes of one size; given {sizes}')
@@ -215,36 +250,32 @@ def make_plan(
     keep = section.get("keep", ["final", "extremes"])
     keep = tuple(keep) if isinstance(keep, list) else (keep,)
     for choice in keep:
-        if choice not in KEEP_CHOICES:
-            raise UnknownName("entry of keep in [sweep]", choice, KEEP_CHOICES)
+        require_name("entry of keep in [sweep]", choice, KEEP_CHOICES)
     rest = {key: entry for key, entry in config.items() if key != "sweep"}
     save_every = section.get("save_every", rest.get("run", {}).get("save_every", 1))
-    named = {**_load_reductions(section.get("reductions", {}), Path(folder)), **(reductions or {})}
-    checked = {name: _check_reduction(name, given) for name, given in named.items()}
     every = positive_int("save_every of [sweep]", save_every)
     chunk = positive_int("chunk of [sweep]", section.get("chunk", chunk))
+    checked = _read_reductions(section.get("reductions", {}), Path(folder), reductions or {})
     return SweepPlan(rest, section, Path(folder), axes, combine == "zip", keep, every, chunk, checked)
 
 
-def _load_reductions(given: Any, folder: Path) -> dict[str, Any]:
-    """Reductions of a file: name = "file.py:function", where function() returns (start, update)."""
+def _read_reductions(given: Any, folder: Path, own: Mapping[str, Any]) -> dict[str, Reduction]:
+    """The reductions of a file (name = "file.py:function", which returns (start, update)) and those that are given."""
     if not isinstance(given, Mapping) or not all(isinstance(entry, str) and ":" in entry for entry in given.values()):
         raise InvalidInput(
             f'reductions of [sweep] are {given!r}; allowed: name = "file.py:function", which returns (start, update)'
         )
     parts = {name: entry.rpartition(":") for name, entry in given.items()}
-    return {name: load_function((folder / file).resolve(), function)() for name, (file, _, function) in parts.items()}
-
-
-def _check_reduction(name: str, given: Any) -> Reduction:
-    if not (isinstance(given, tuple | list) and len(given) == 2 and all(callable(part) for part in given)):
-        raise InvalidInput(
-            f"reduction {name} is {given!r}; allowed: (start, update), "
-            "functions of (system, state, h) and (value, system, state, h)"
-        )
-    if not name.isidentifier():
-        raise InvalidInput(f"reduction {name!r} needs a name of letters, digits and underscores")
-    return Reduction(*given)
+    named = {name: load_function((folder / file).resolve(), function)() for name, (file, _, function) in parts.items()}
+    for name, pair in (named | dict(own)).items():
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(callable(part) for part in pair)):
+            raise InvalidInput(
+                f"reduction {name} is {pair!r}; allowed: (start, update), "
+                "functions of (system, state, h) and (value, system, state, h)"
+            )
+        if not name.isidentifier():
+            raise InvalidInput(f"reduction {name!r} needs a name of letters, digits and underscores")
+    return {name: Reduction(*pair) for name, pair in (named | dict(own)).items()}
 
 
 def _fingerprint(function: Callable[..., Any]) -> str:
@@ -258,27 +289,16 @@ def _fingerprint(function: Callable[..., Any]) -> str:
 
 def substitute(config: Mapping[str, Any], values: Values) -> dict[str, Any]:
     """The configuration of a member: `system.inertia.0.2` is an entry of a list."""
-    sections = {name: dict(part) if isinstance(part, Mapping) else part for name, part in config.items()}
-    result = copy.deepcopy(sections)
+    result = copy.deepcopy({name: dict(part) if isinstance(part, Mapping) else part for name, part in config.items()})
     for name, value in values.items():
         *path, last = name.split(".")
-        place: Any = result
-        for key in path:
-            place = place[_list_index(name, place, key)] if isinstance(place, list) else place.setdefault(key, {})
-        if not isinstance(place, dict | list):
-            raise UnknownName(f"kind of axis (for {'.'.join(path)})", last, AXIS_KINDS)
-        index: Any = _list_index(name, place, last) if isinstance(place, list) else last
-        place[index] = value
-        if name.startswith(("run.", "initial.")):
-            for other in exclusive_keys(name):
-                result[path[0]].pop(other, None)
+        try:
+            set_value(result, (*path, last), value)
+        except InvalidInput:
+            if last.isdecimal():
+                raise
+            raise UnknownName(f"kind of axis (for {'.'.join(path)})", last, AXIS_KINDS) from None
     return result
-
-
-def _list_index(name: str, entries: list[Any], key: str) -> int:
-    if not key.isdigit() or int(key) >= len(entries):
-        raise InvalidInput(f"[sweep] varies {name}: {key} is no place in {entries}; allowed: 0 to {len(entries) - 1}")
-    return int(key)
 
 
 def to_python(value: Any) -> Any:
@@ -325,22 +345,16 @@ def parse_axis(name: str, spec: Any) -> SweepAxis:
         if key not in (kind, *allowed):
             raise UnknownName(f"key of the {kind} of {name}", key, (*AXIS_KINDS, *allowed))
     if kind == "values":
-        return _list_axis(name, spec[kind])
+        values = spec[kind]
+        if not isinstance(values, list) or not values:
+            raise InvalidInput(f"values of {name} are {values!r}; allowed: a list with at least one entry")
+        array = np.asarray(values) if VECTOR.accepts(values) else values
+        return SweepAxis((name,), len(values), lambda lo, hi: {name: array[lo:hi]})
     if kind == "random":
         low, high = require_numbers(f"random of {name}", spec[kind], "low, high")
         count, seed = positive_int(f"count of {name}", spec.get("count")), _seed(name, spec)
         return SweepAxis((name,), count, lambda lo, hi: {name: low + (high - low) * _uniform(seed, name, lo, hi)})
     return _spaced_axis(name, kind, spec[kind])
-
-
-def _list_axis(name: str, values: Any) -> SweepAxis:
-    if not isinstance(values, list) or not values:
-        raise InvalidInput(f"values of {name} are {values!r}; allowed: a list with at least one entry")
-    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    if numeric and not all(math.isfinite(value) for value in values):
-        raise InvalidInput(f"values of {name} are {values}; allowed: finite numbers")
-    array = np.asarray(values) if numeric else values
-    return SweepAxis((name,), len(values), lambda lo, hi: {name: array[lo:hi]})
 
 
 def _spaced_axis(name: str, kind: str, given: Any) -> SweepAxis:
@@ -421,9 +435,8 @@ def _sobol(size: int, seed: int, lo: int, hi: int) -> Points:
 
 
 def require_numbers(what: str, given: Any, names: str) -> list[float]:
-    """A list with one finite number for each of the names, or a clear error."""
-    good = isinstance(given, list) and len(given) == names.count(",") + 1
-    if not good or not all(isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) for x in given):
+    """A list with one number for each of the names, or a clear error."""
+    if not VECTOR.accepts(given) or len(given) != names.count(",") + 1:
         raise InvalidInput(f"{what} is {given!r}; allowed: [{names}], finite numbers")
     return [float(x) for x in given]
 
@@ -433,3 +446,335 @@ def _seed(name: str, spec: Mapping[str, Any]) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 63:
         raise InvalidInput(f"seed of {name} is {seed!r}; allowed: a whole number, not negative")
     return seed
+
+
+# The members as lanes of compiled runs.
+
+
+class SweepLoop(NamedTuple):
+    """The loop of a run beside the values of the user's reductions."""
+
+    loop: LoopState
+    values: dict[str, Any]
+
+
+def member_kernel(
+    integrator: Integrator, build: Callable[[Numbers], Member], keep: tuple[str, ...], reductions: Mapping[str, Any]
+) -> RunKernel:
+    """The run of a member: like `run_kernel`, but the constants are its numbers, and reductions go along."""
+    kernel = run_kernel(integrator, "extremes" in keep)
+
+    def begin(numbers: Numbers, _: Any) -> SweepLoop:
+        system, state, h = build(numbers)
+        loop = kernel.begin((system, h), (state, None))
+        off = jnp.concatenate([system.residual(state.t, state.g, state.xi), system.phi(state.t, state.g)])
+        scale = 1.0 + jnp.max(jnp.abs(system.A(state.t, state.g)), initial=0.0) * jnp.max(jnp.abs(state.xi))
+        outside = jnp.max(jnp.abs(off), initial=0.0) > ADMISSIBLE_TOLERANCE * scale
+        status = jnp.where(outside, OFF_CONSTRAINT, loop.status)
+        loop = loop._replace(status=status, steps=jnp.where(status == OK, loop.steps, -1.0))
+        seen = integrator.observe(system, loop.carry, h)
+        values = {name: _reduce(name, one.start, "start(system, state, h)", system, seen, h)
+                  for name, one in reductions.items()}  # fmt: skip
+        return SweepLoop(loop, values)
+
+    def advance(numbers: Numbers, before: SweepLoop, u: Any) -> SweepLoop:
+        system, _, h = build(numbers)
+        loop = kernel.advance((system, h), before.loop, u)
+        if not reductions:
+            return SweepLoop(loop, before.values)
+        seen, good = integrator.observe(system, loop.carry, h), loop.steps > before.loop.steps
+        new = {name: _reduce(name, one.update, "update(value, system, state, h)", before.values[name], system, seen, h)
+               for name, one in reductions.items()}  # fmt: skip
+        return SweepLoop(loop, jax.tree.map(lambda a, b: jnp.where(good, a, b), new, before.values))
+
+    def observe(numbers: Numbers, after: SweepLoop) -> dict[str, Array]:
+        system, _, h = build(numbers)
+        record = kernel.observe((system, h), after.loop)
+        state, peaks = record.state, after.loop.peaks
+        found = {"status": after.loop.status, "steps": after.loop.steps, **after.values}
+        if "extremes" in keep:
+            found |= {"energy_error_max": peaks.energy_error, "constraint_max": peaks.constraint}
+            found |= {"holonomic_max": peaks.holonomic, "group_distance_max": peaks.group}
+        if {"final", "states"} & set(keep):
+            parts = state.g if isinstance(state.g, tuple) else (state.g,)
+            tails = [f"_{k}" for k in range(len(parts))] if len(parts) > 1 else [""]
+            found |= {f"configuration{tail}": part for tail, part in zip(tails, parts, strict=True)}
+            found |= {"time": state.t, "velocity": state.xi, "momentum": state.momentum, "angle": record.angles}
+        if "drift" in keep:
+            found |= {"time": state.t, "energy": system.energy(state.t, state.g, state.xi)}
+        return {name: value for name, value in found.items() if value.size}
+
+    return RunKernel(begin, advance, observe)
+
+
+def _reduce(name: str, function: Callable[..., Any], words: str, *arguments: Any) -> Array:
+    return own_value(f"{words} of the reduction {name}", function, *arguments, kinds="iufb")
+
+
+def fuse_run(kernel: RunKernel) -> Callable[..., dict[str, Array]]:
+    """begin, all steps and observe as one function of (numbers, number of steps): its loop never leaves the kernel."""
+
+    def fused(constants: tuple[Numbers, Array], _: Any) -> dict[str, Array]:
+        numbers, steps = constants
+
+        def step(counted: tuple[Array, SweepLoop]) -> tuple[Array, SweepLoop]:
+            return counted[0] + 1.0, kernel.advance(numbers, counted[1], None)
+
+        start = (jnp.zeros(()), kernel.begin(numbers, ()))
+        end = jax.lax.while_loop(lambda counted: counted[0] < steps, step, start)
+        last: dict[str, Array] = kernel.observe(numbers, end[1])
+        return last
+
+    return fused
+
+
+class MemberFamily(NamedTuple):
+    """Members of one structure: the functions of their run, which take the traced numbers as constants."""
+
+    steps: int | None  # None: each member has its own number, from t_end
+    kernel: RunKernel
+    fused: Callable[..., dict[str, Array]]
+    record: dict[str, jax.ShapeDtypeStruct]
+
+
+class SweepVariable(NamedTuple):
+    """An array of a sweep: dimensions and shape of one member's part, the type, and the value that means missing."""
+
+    about: str
+    dims: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    dtype: Any = np.dtype(float)
+    missing: float = np.nan
+
+
+class SweepMembers:
+    """A plan whose names are checked and split into numbers that a kernel takes and structure."""
+
+    def __init__(self, plan: SweepPlan):
+        self.plan = plan
+        self.first = self._check(plan.member())
+        self.traced = self._find_traceable()
+        self.structural = tuple(name for name in plan.names if name not in self.traced)
+        self.own_steps = "steps" not in self.first.config["run"] and bool({"run.step", "run.t0"} & set(self.traced))
+        self.family = lru_cache(maxsize=256)(self._make_family)
+        self.schema = self.family(self.structure(plan.member())).record
+        self._probe()
+        if "states" in plan.keep and (self.own_steps or {"run.steps", "run.t_end", "run.step"} & set(self.structural)):
+            raise InvalidInput('keep = "states" needs one number of steps for all members: give run.steps, not t_end')
+
+    def structure(self, values: Values) -> Structure:
+        """The structure of a member."""
+        return tuple(json.dumps(to_python(values[name])) for name in self.structural)
+
+    def _config(self, values: Values) -> dict[str, Any]:
+        return substitute(self.plan.config, {k: v for k, v in values.items() if k != ENERGY_NAME})
+
+    def _check(self, values: Values) -> Job:
+        """The job of one member, as `dalembert run` would check it."""
+        energy = values.get(ENERGY_NAME)
+        if energy is not None and not (isinstance(energy, int | float) and np.isfinite(energy)):
+            raise InvalidInput(f"{ENERGY_NAME} is {energy!r}; allowed: a finite number")
+        return parse_job(self._config(values), self.plan.folder)
+
+    def _probe(self) -> None:
+        """Build members along every axis, the others at their first place: refuse bad values before anything runs."""
+        base = self.plan.member()
+        for axis in self.plan.axes:
+            for place in np.unique(np.linspace(0, axis.size - 1, PROBES_PER_AXIS).astype(int)):
+                values = {name: to_python(part[0]) for name, part in axis.at(int(place), int(place) + 1).items()}
+                try:
+                    self._check({**base, **values})
+                except InvalidInput as fault:
+                    shown = ", ".join(f"{name} = {value}" for name, value in values.items())
+                    raise InvalidInput(f"the sweep comes to {shown}: {fault}") from fault
+                if self.family(self.structure({**base, **values})).record != self.schema:
+                    raise InvalidInput(
+                        f"members differ in shape along {', '.join(axis.names)}: what is kept of them does not fit "
+                        'into one array. Sweep them apart, or keep = ["extremes"] only'
+                    )
+
+    def _find_traceable(self) -> tuple[str, ...]:
+        """The names that a kernel can take as numbers: all numeric ones together, or those that can be traced alone."""
+        structural = ("run.steps", "run.t_end", "system.name", "system.python")
+        parts = [entry for axis in self.plan.axes for entry in axis.at(0, 1).items()]
+        numeric = [name for name, part in parts if isinstance(part, np.ndarray) and not name.startswith("method.")]
+        numeric = [name for name in numeric if name not in structural]
+        if self._can_trace(numeric):
+            return tuple(numeric)
+        alone = [name for name in numeric if self._can_trace([name])]
+        return tuple(alone) if self._can_trace(alone) else ()
+
+    def _can_trace(self, names: list[str]) -> bool:
+        rest = {name: value for name, value in self.plan.member().items() if name not in names}
+        try:
+            jax.eval_shape(self._builder(rest), dict.fromkeys(names, SCALAR))
+        except Exception:  # whatever a model or a user's own file does to a number that it cannot know yet
+            return False
+        return True
+
+    def _builder(self, fixed: Values) -> Callable[[Numbers], Member]:
+        """numbers -> member with these fixed values; what does not depend on numbers is built once, here."""
+        config, folder = self._config(fixed), self.plan.folder
+        numbers = [name for name in self.plan.names if name not in fixed and name != ENERGY_NAME]
+        varying = [name for name in numbers if name.startswith(("system.", "initial.", "run.t0"))]
+        system = None
+        if not any(name.startswith("system.") for name in varying):
+            system = build_system(config["system"], folder)[1]
+        state = None if system is None or varying else build_state(system, config["initial"], config["run"])
+
+        def build(values: Numbers) -> Member:
+            own = substitute(config, {name: value for name, value in values.items() if name != ENERGY_NAME})
+            with jax.ensure_compile_time_eval() if system is not None else nullcontext():
+                made = build_system(own["system"], folder)[1] if system is None else system
+                begin = build_state(made, own["initial"], own["run"]) if state is None else state
+            energy = values.get(ENERGY_NAME, fixed.get(ENERGY_NAME))
+            begin = begin if energy is None else _scale_to_energy(made, begin, energy)
+            return made, begin, jnp.asarray(own["run"]["step"], float)
+
+        return build
+
+    def _make_family(self, structure: Structure) -> MemberFamily:
+        fixed = dict(zip(self.structural, map(json.loads, structure), strict=True))
+        config = self._config(fixed)
+        integrator, run = build_method(config["method"]), config["run"]
+        if integrator.variable_step and "t_end" in run:
+            raise InvalidInput(
+                f"the members of a sweep by {integrator.name} reach t_end after different numbers of steps: "
+                "give run.steps"
+            )
+        kernel = member_kernel(integrator, self._builder(fixed), self.plan.keep, self.plan.reductions)
+        step = 1.0 if "run.step" in self.traced else run["step"]
+        steps = None if self.own_steps else count_steps(step, run.get("steps"), run.get("t_end"), run.get("t0", 0.0))
+        numbers = dict.fromkeys(self.traced, SCALAR)
+        loop = jax.eval_shape(kernel.begin, numbers, ())
+        return MemberFamily(steps, kernel, fuse_run(kernel), jax.eval_shape(kernel.observe, numbers, loop))
+
+    @cached_property
+    def variables(self) -> dict[str, SweepVariable]:
+        """The arrays that a sweep stores."""
+        plan = self.plan
+        failed = "good steps before the failure (-1: none at all); -2 where nothing failed"
+        found = {
+            "status": SweepVariable(STATUS_TEXT, dtype=np.dtype("int8"), missing=NOT_DONE),
+            "failed_step": SweepVariable(failed, dtype=np.dtype("int64"), missing=NOT_FAILED),
+        }
+        for name, spec in self.schema.items():
+            head, shape = name.rstrip("_0123456789"), spec.shape
+            if name in ("status", "steps") or (name == "energy" and head not in plan.reductions):
+                continue
+            if head not in STATE_VARIABLES:
+                dims = tuple(f"{name}_{k}" for k in range(len(shape)))
+                found[name] = SweepVariable(name.replace("_", " "), dims, shape)
+                continue
+            if head == "configuration":
+                dims = tuple(f"{name}_{axis}" for axis in ("row", "column")[: len(shape)])
+            else:
+                vector = "component" if shape == (self.first.system.group.dim,) else "restricted"
+                dims = {"time": (), "angle": ("rotation",)}.get(head, (vector,))
+            if "final" in plan.keep:
+                found[f"final_{name}"] = SweepVariable(f"{name} at the last good state", dims, shape)
+            if "states" in plan.keep:
+                saves = 1 + -(-int(self.first.run["steps"]) // plan.save_every)
+                found[name] = SweepVariable(f"{name} at the saved states", ("save", *dims), (saves, *shape))
+        if "drift" in plan.keep:
+            kinds = f"growth of the energy error: {', '.join(f'{k} {kind}' for k, kind in enumerate(GROWTH_KINDS))}"
+            about = f"{kinds}, -1 not classified"
+            found["drift"] = SweepVariable(about, dtype=np.dtype("int8"), missing=NOT_CLASSIFIED)
+            found["drift_rate"] = SweepVariable("rate of that growth, see dalembert.analysis.drift")
+        return found
+
+    def step_counts(self, family: MemberFamily, values: Values, count: int) -> np.ndarray[Any, Any]:
+        """The number of steps of every member."""
+        if family.steps is not None:
+            return np.full(count, family.steps)
+        run = self.first.config["run"]
+        t0, h = (np.broadcast_to(values.get(f"run.{key}", run.get(key, 0.0)), count) for key in ("t0", "step"))
+        return np.asarray(np.maximum(np.floor((run["t_end"] - t0) / h * (1 + 1e-12) + 1e-9), 1).astype(int))
+
+
+def _scale_to_energy(system: MechanicalSystem, state: State, energy: Any) -> State:
+    """Scale the velocity to this energy; the kinetic energy has to be quadratic, and the constraint A xi = 0."""
+    rest = system.energy(state.t, state.g, jnp.zeros_like(state.xi))
+    scale = jnp.sqrt((energy - rest) / (system.energy(state.t, state.g, state.xi) - rest))
+    xi, momentum, increment = (scale * each for each in state[2:])
+    return state._replace(xi=xi, momentum=momentum, increment=increment)
+
+
+def compute_block(
+    members: SweepMembers, block: GridBlock, backend: Backend = "auto", threads: int | None = None
+) -> Arrays:
+    """The arrays of a block, in its shape. Ctrl-C raises KeyboardInterrupt: a block is complete or absent."""
+    values = members.plan.values(block)
+    described = members.variables
+    arrays = {name: np.full((block.size, *one.shape), one.missing, one.dtype) for name, one in described.items()}
+    where: dict[str, Any] = {"backend": backend, "threads": threads}
+    for places, family, steps in _group_members(members, values, block.size):
+        numbers = {name: np.asarray(values[name], float)[places] for name in members.traced}
+        lanes = len(arrays["status"][places])
+        for name, part in _run_group(members.plan, family, numbers, steps, lanes, where).items():
+            arrays[name][places] = part
+    return {name: array.reshape(*block.shape, *described[name].shape) for name, array in arrays.items()}
+
+
+def _group_members(members: SweepMembers, values: Values, size: int) -> Iterator[tuple[Any, MemberFamily, int]]:
+    """(places, family, steps) of members that run together."""
+    groups: dict[Structure, list[int]] = {}
+    for place in range(size) if members.structural else ():
+        key = members.structure({name: values[name][place] for name in members.structural})
+        groups.setdefault(key, []).append(place)
+    keys: dict[Structure, Any] = {key: np.array(group) for key, group in groups.items()} or {(): slice(None)}
+    for key, places in keys.items():
+        family = members.family(key)
+        inside = {name: np.asarray(values[name])[places] for name in members.traced}
+        counts = members.step_counts(family, inside, size if isinstance(places, slice) else len(places))
+        for steps in np.unique(counts):
+            yield places if np.all(counts == steps) else np.arange(size)[places][counts == steps], family, int(steps)
+
+
+def _run_group(
+    plan: SweepPlan, family: MemberFamily, numbers: Values, steps: int, lanes: int, where: Mapping[str, Any]
+) -> Arrays:
+    """Run the members of one structure and number of steps."""
+    if not {"states", "drift"} & set(plan.keep):  # one call, into which numbers go and out of which results come
+        axes = ((dict.fromkeys(numbers, 0), None), None)
+        last = evaluate(family.fused, (numbers, float(steps)), (), lanes=lanes, axes=axes, **where)
+        return _select_results(plan, [{name: leaf[:, None] for name, leaf in last.items()}], 1)
+    begin, advance, observe = family.kernel
+    loop = evaluate(begin, numbers, (), lanes=lanes, axes=(0, None), **where)
+    every = plan.save_every if "states" in plan.keep else max(1, steps // (4 * MAX_BLOCKS))
+    parts: list[Arrays] = []
+    for count, stride in ((steps // every, every), (1, steps % every)):
+        if count and stride:
+            problem = make_problem(advance, observe, numbers, loop, lanes=lanes, axes=(0, 0))
+            done = run_problem(problem, saves=count, save_every=stride, initial=not parts, **where)
+            if done.interrupted:
+                raise KeyboardInterrupt
+            loop = done.carry
+            parts.append(done.records)
+    return _select_results(plan, parts, steps // every)
+
+
+def _select_results(plan: SweepPlan, parts: list[Arrays], equidistant: int) -> Arrays:
+    """What the plan keeps of the saved records; the first `equidistant` + 1 of them are equally far apart."""
+    last = {name: leaf[:, -1] for name, leaf in parts[-1].items()}
+    status, steps = last.pop("status"), last.pop("steps")
+    unbounded = [np.any(~np.isfinite(last[name]), axis=tuple(range(1, last[name].ndim))) for name in plan.reductions]
+    status = np.where((status == OK) & np.any(unbounded, axis=0), REDUCTION_NOT_FINITE, status)
+    failed_step = np.where(status == OK, NOT_FAILED, steps).astype(np.int64)
+    found: Arrays = {"status": status.astype(np.int8), "failed_step": failed_step}
+    state = [name for name in last if name.rstrip("_0123456789") in STATE_VARIABLES]
+    found |= {name: leaf for name, leaf in last.items() if name not in (*state, "energy")}
+    if "final" in plan.keep:
+        found |= {f"final_{name}": last[name] for name in state}
+    if "states" in plan.keep:
+        found |= {name: np.concatenate([part[name] for part in parts], axis=1) for name in state}
+    if "drift" in plan.keep:
+        times, energy = (parts[0][name][:, : equidistant + 1] for name in ("time", "energy"))
+        if energy.shape[1] < MIN_SAMPLES:
+            raise InvalidInput(f'keep = "drift" needs at least {MIN_SAMPLES} steps; a run has {energy.shape[1] - 1}')
+        found["drift"] = np.full(len(energy), NOT_CLASSIFIED, np.int8)
+        found["drift_rate"] = np.full(len(energy), np.nan)
+        for k in np.flatnonzero(status == OK):
+            drift = classify(times[k], energy[k] - energy[k, 0])
+            found["drift"][k], found["drift_rate"][k] = GROWTH_KINDS.index(drift.kind), drift.rate
+    return found

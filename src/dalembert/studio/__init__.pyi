@@ -1,0 +1,2 @@
+from .server import export as export
+from .server import open_studio as open_studio
