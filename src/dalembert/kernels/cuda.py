@@ -21,7 +21,7 @@ import numpy as np
 
 from . import cache as disk
 from .cache import LoweredProgram
-from .ir import BOOL, F64, I64, Block, Branch, Loop, Program, Value
+from .ir import BOOL, F64, I64, Block, Branch, Call, Function, Loop, Program, Value, free_values
 from .problem import ABI, COUNT_ARGUMENTS, POINTER_ARGUMENTS, SIGNATURE, Buffers, Kernel, Layout, Problem, make_layout
 
 BLOCK_THREADS = 64
@@ -82,6 +82,9 @@ class CEmitter:
         self.names: dict[Value, str] = {}
         self.indent = 1
         self.count = 0
+        self.functions: dict[Function, str] = {}
+        used = [value for function in program.functions for value in free_values(function, program.setup)]
+        self.free = {value: place for place, value in enumerate(dict.fromkeys(used))}
 
     def put(self, text: str) -> None:
         self.lines.append("  " * self.indent + text)
@@ -127,6 +130,8 @@ class CEmitter:
                 self.define(statement, self.operation(statement))
             elif isinstance(statement, Loop):
                 self.loop(statement)
+            elif isinstance(statement, Call):
+                self.call(statement)
             else:
                 self.branch(statement)
 
@@ -162,6 +167,34 @@ class CEmitter:
             self.indent -= 1
         self.put("}")
 
+    def call(self, call: Call) -> None:
+        """Arguments and results go through arrays of words."""
+        names = self.fresh(), self.fresh()
+        for name, values in zip(names, (call.args, call.results), strict=True):
+            self.put(f"word {name}[{max(1, len(values))}];")
+        for place, (param, arg) in enumerate(zip(call.function.params, call.args, strict=True)):
+            self.store(f"{names[0]}[{place}]", param, self.name(arg))
+        self.put(f"{self.functions[call.function]}(free_values, {names[0]}, {names[1]});")
+        for place, result in enumerate(call.results):
+            self.define(result, self.load(result, f"{names[1]}[{place}]"))
+
+    def routine(self, function: Function) -> str:
+        """A function of the program, in C."""
+        outside = self.names, self.lines, self.indent
+        self.names, self.lines, self.indent = {}, [], 1
+        name = self.functions[function] = f"function{len(self.functions)}"
+        for value in free_values(function, self.program.setup):
+            self.define(value, self.load(value, f"free_values[{self.free[value]}]"))
+        for place, value in enumerate(function.params):
+            self.define(value, self.load(value, f"args[{place}]"))
+        self.block(function.body)
+        for place, value in enumerate(function.values):
+            self.store(f"results[{place}]", value, self.name(value))
+        body = "\n".join(self.lines)
+        self.names, self.lines, self.indent = outside
+        words = "const word *__restrict__ free_values, const word *__restrict__ args, word *__restrict__ results"
+        return f"ROUTINE void {name}({words}) {{\n{body}\n}}\n"
+
     def load(self, value: Value, word: str) -> str:
         return {F64: f"unbits({word})", I64: word, BOOL: f"{word} != 0"}[value.type]
 
@@ -192,6 +225,7 @@ class CEmitter:
         words = {each: "const word" if each in const else "word" for each in POINTER_ARGUMENTS}
         pointers = ", ".join(f"{word} *__restrict__ {each}" for each, word in words.items())
         head = f"KERNEL run({pointers}, {', '.join(f'word {each}' for each in COUNT_ARGUMENTS)}) {{"
+        routines = "".join(map(self.routine, program.functions))
         self.put("for (word lane = FIRST_LANE; lane < end; lane += LANE_STEP) {")
         self.indent += 1
         self.inputs()
@@ -199,6 +233,10 @@ class CEmitter:
         state = self.variables(program.state, initial)
         self.names.update(zip(program.observed, state, strict=True))
         self.block(program.setup)
+        if self.functions:
+            self.put(f"word free_values[{max(1, len(self.free))}];")
+        for value, place in self.free.items():
+            self.store(f"free_values[{place}]", value, self.name(value))
         self.put("for (word save = first; save < last; ++save) {")
         self.indent += 1
         self.put("for (word k = 0; k < every; ++k) {")
@@ -216,7 +254,7 @@ class CEmitter:
             self.store(f"state[{row} * stride + lane]", value, name)
         self.indent -= 1
         self.put("}")
-        return "\n".join([head, *self.lines, "}", ""])
+        return routines + "\n".join([head, *self.lines, "}", ""])
 
 
 def cuda_source(program: Program, layout: Layout) -> str:

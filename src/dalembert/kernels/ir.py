@@ -2,8 +2,9 @@
 
 A program is a list of scalar operations in static single assignment form, on three types: doubles, 64-bit integers
 and booleans. Structure is explicit: a `Block` is a list of statements, a statement is an operation (`Value`), a
-`Loop` with scalar carries or a `Branch`. A `Program` has three blocks: `setup` runs once, `advance` once a step,
-`observe` once a record. The back ends only translate it: whatever can change a bit of the result is decided in it.
+`Loop` with scalar carries, a `Branch` or the `Call` of a `Function`. A `Program` has three blocks: `setup` runs once,
+`advance` once a step, `observe` once a record. The back ends only translate it: whatever can change a bit of the result
+is decided in it.
 
 The `Builder` folds every operation, shares it with an equal one, and moves it out of the loops it does not depend on.
 Only literals fold. The identities used are those of real arithmetic on finite numbers (0 * x = 0, x + 0 = x), which
@@ -17,7 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -32,6 +33,10 @@ FREE_OPERATIONS = frozenset({"const", "input", "param", "result", "neg", "copy"}
 
 class LoweringError(Exception):
     """A step that the scalar kernels cannot run, and why; `backend="auto"` answers it by running XLA."""
+
+
+class OperationsExceeded(LoweringError):
+    """A step that needs more operations than a program may have."""
 
 
 class Value:
@@ -55,10 +60,10 @@ class Block:
         self.parent, self.outer = parent, outer
         self.depth: int = parent.depth + 1 if parent else 0
         self.statements: list[Statement] = []
-        self.table: dict[tuple[Any, ...], Value] = {}
+        self.table: dict[tuple[Any, ...], Any] = {}  # operations, and the results of calls
 
-    def find(self, key: tuple[Any, ...]) -> Value | None:
-        """The same operation, computed here or in a block around this one."""
+    def find(self, key: tuple[Any, ...]) -> Any:
+        """The same operation or call, computed here or in a block around this one."""
         block: Block | None = self
         while block is not None:
             if key in block.table:
@@ -92,7 +97,28 @@ class Branch:
     results: list[Value]
 
 
-Statement = Value | Loop | Branch
+@dataclass(eq=False)
+class Function:
+    """A computation that stands once in a program, however often it is called: values(params).
+
+    Its body may also use values of the program's `setup`, where everything goes that depends on them alone.
+    """
+
+    params: list[Value]
+    body: Block
+    values: list[Value]
+
+
+@dataclass(eq=False)
+class Call:
+    """results = function(args)."""
+
+    function: Function
+    args: list[Value]
+    results: list[Value]
+
+
+Statement = Value | Loop | Branch | Call
 
 
 @dataclass(eq=False)
@@ -100,7 +126,8 @@ class Program:
     """The run of one trajectory, but for the two counting loops around `advance` and `observe`.
 
     `constants` and `controls` are inputs, `state` is what the step carries, `next_state` its next values; `observe`
-    reads the state through `observed` and gives `record`. `parallel_sums`: equal operations stand side by side.
+    reads the state through `observed` and gives `record`. `functions` stand in an order in which each calls only those
+    before it. `parallel_sums`: equal operations stand side by side.
     """
 
     constants: list[Value]
@@ -112,6 +139,7 @@ class Program:
     observed: list[Value]
     observe: Block
     record: list[Value]
+    functions: list[Function] = field(default_factory=list)
     parallel_sums: bool = False
 
     @cached_property
@@ -128,9 +156,24 @@ class Program:
         return self.text
 
     def count(self, block: str = "advance") -> Counter[str]:
-        """How often each operation occurs in a block; the body of a loop and both arms of a branch count once."""
-        statements = [statement for each in blocks(getattr(self, block)) for statement in each.statements]
-        return Counter(it.op for it in statements if isinstance(it, Value) and it.op not in FREE_OPERATIONS)
+        """How often each operation occurs in a block; the body of a loop and both arms of a branch count once.
+
+        The body of a function counts once for each call.
+        """
+        called: dict[Function, Counter[str]] = {}
+
+        def occurrences(top: Block) -> Counter[str]:
+            total: Counter[str] = Counter()
+            for statement in (statement for each in blocks(top) for statement in each.statements):
+                if isinstance(statement, Call):
+                    total += called[statement.function]
+                elif isinstance(statement, Value) and statement.op not in FREE_OPERATIONS:
+                    total[statement.op] += 1
+            return total
+
+        for function in self.functions:
+            called[function] = occurrences(function.body)
+        return occurrences(getattr(self, block))
 
     @property
     def operations(self) -> int:
@@ -145,6 +188,20 @@ def inner_blocks(statement: Statement) -> tuple[Block, ...]:
     if isinstance(statement, Branch):
         return statement.then, statement.other
     return ()
+
+
+def free_values(function: Function, setup: Block) -> list[Value]:
+    """The values of the setup that a function uses, in the order of their first use."""
+    used: list[Value] = []
+    for statement in (statement for block in blocks(function.body) for statement in block.statements):
+        if isinstance(statement, Value | Call):
+            used += statement.args
+        elif isinstance(statement, Loop):
+            used += [*statement.initial, statement.condition, *statement.next_values]
+        else:
+            used += [statement.condition, *statement.then_values, *statement.other_values]
+    values = (value for value in (*used, *function.values) if value.block is setup and value.op != "const")
+    return list(dict.fromkeys(values))
 
 
 def blocks(block: Block) -> Iterator[Block]:
@@ -164,6 +221,7 @@ class _Printer:
 
     def __init__(self) -> None:
         self.names: dict[Value, str] = {}
+        self.functions: dict[Function, str] = {}
 
     def name(self, value: Value) -> str:
         if value.op == "const":
@@ -180,6 +238,11 @@ class _Printer:
         yield f"inputs {self.declare(program.constants)}; controls {self.declare(program.controls)}"
         yield "setup:"
         yield from self.block(program.setup, 1)
+        for function in program.functions:
+            self.functions[function] = f"function{len(self.functions)}"
+            yield f"{self.functions[function]} {self.declare(function.params)}:"
+            yield from self.block(function.body, 1)
+            yield f"  -> {self.names_of(function.values)}"
         yield f"advance {self.declare(program.state)}:"
         yield from self.block(program.advance, 1)
         yield f"  -> {self.names_of(program.next_state)}"
@@ -201,6 +264,9 @@ class _Printer:
                 yield from self.block(statement.body, indent + 1)
                 yield f"{pad}  -> {self.names_of(statement.next_values)}"
                 yield f"{pad}after {self.names_of(statement.results)}"
+            elif isinstance(statement, Call):
+                called = f"{self.functions[statement.function]}({self.names_of(statement.args)})"
+                yield f"{pad}{self.names_of(statement.results)} = {called}"
             else:
                 yield f"{pad}if {self.name(statement.condition)}:"
                 yield from self.block(statement.then, indent + 1)
@@ -211,7 +277,7 @@ class _Printer:
                 yield f"{pad}after {self.names_of(statement.results)}"
 
 
-MAX_OPERATIONS = 48_000
+MAX_OPERATIONS = 160_000
 """Operations that a program may have; XLA is the better place for a longer one."""
 
 
@@ -309,22 +375,26 @@ class Builder:
     def emit(self, op: str, type: str, *args: Value) -> Value:
         if all(arg.op == "const" for arg in args):
             return self.const(self._fold(op, type, *(arg.data for arg in args)), type)
-        found = self.block.find((op, type, args))
+        found: Value | None = self.block.find((op, type, args))
         if found is None and op in COMMUTATIVE:
             found = self.block.find((op, type, args[::-1]))
         if found is not None:
             return found
-        home = self.block
-        depth = max(arg.block.depth for arg in args)
-        while home.outer is not None and depth <= home.outer.depth:
-            home = home.outer
+        home = self.home(args)
         self.size += 1
         if self.size > self.budget:
-            raise LoweringError(f"the step needs more than {self.budget} scalar operations")
+            raise OperationsExceeded(f"the step needs more than {self.budget} scalar operations")
         value = Value(op, type, args, None, home)
         home.statements.append(value)
         home.table[op, type, args] = value
         return value
+
+    def home(self, args: Sequence[Value]) -> Block:
+        """The outermost block in which something can be computed of these arguments."""
+        home, depth = self.block, max(arg.block.depth for arg in args)
+        while home.outer is not None and depth <= home.outer.depth:
+            home = home.outer
+        return home
 
     def _fold(self, op: str, type: str, *data: Any) -> Any:
         if op in COMPARISONS:
@@ -535,3 +605,12 @@ class Builder:
         results = [self.source("result", value.type) for value in then_values]
         self.block.statements.append(Branch(condition, first, then_values, second, other_values, results))
         return results
+
+    def call(self, function: Function, args: Sequence[Value]) -> list[Value]:
+        """The values of a function of these arguments."""
+        key, home = (function, *args), self.home(args)
+        if (found := self.block.find(key)) is None:
+            found = [self.source("result", value.type, block=home) for value in function.values]
+            home.statements.append(Call(function, list(args), found))
+            home.table[key] = found
+        return list(found)

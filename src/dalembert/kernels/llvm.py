@@ -22,7 +22,7 @@ from typing import Any
 
 from . import cache as disk
 from .cache import LoweredProgram
-from .ir import BOOL, F64, I64, Block, Branch, Loop, Program, Value
+from .ir import BOOL, F64, I64, Block, Branch, Call, Function, Loop, Program, Value, free_values
 from .problem import ABI, ARGUMENT_WORDS, COUNT_ARGUMENTS, ENTRY_SIGNATURE, POINTER_ARGUMENTS, Buffers, Kernel, Layout
 
 _SCALARS = {F64: "double", I64: "i64", BOOL: "i1"}
@@ -41,6 +41,8 @@ MAX_FUNCTIONS = 256
 """Native functions held in memory; the one used least recently goes first."""
 MAX_OPTIMISED_LINES = 4000
 """Lines of LLVM IR above which its passes cost more than they gain."""
+MAX_OPTIMISED_PROGRAMS = 1000
+"""Programs of a process that go through LLVM's passes: of each one they keep 0.1 to 0.2 MiB for ever."""
 
 
 class LLVMEmitter:
@@ -53,6 +55,10 @@ class LLVMEmitter:
         self.declared: set[str] = set()
         self.count = 0
         self.label = "entry"
+        self.functions: dict[Function, str] = {}
+        used = [value for function in program.functions for value in free_values(function, program.setup)]
+        self.free = {value: place for place, value in enumerate(dict.fromkeys(used))}
+        self.most_args = self.most_results = 0  # of the calls in the function that is being written
 
     def vector(self, type: str) -> str:
         scalar = _SCALARS[type]
@@ -164,6 +170,8 @@ class LLVMEmitter:
                 self.names[statement] = self.put(self.operation(statement))
             elif isinstance(statement, Loop):
                 self.loop(statement, mask)
+            elif isinstance(statement, Call):
+                self.call(statement, mask)
             else:
                 self.branch(statement, mask)
 
@@ -235,6 +243,43 @@ class LLVMEmitter:
             joined.append(self.put(f"phi {self.vector(value.type)} [ {name}, %{leave} ], [ {nothing}, %{origin} ]"))
         return joined
 
+    def call(self, call: Call, mask: str | None) -> None:
+        """Arguments and results go through memory on the stack, a vector of lanes after the other."""
+        function = call.function
+        self.most_args, self.most_results = (
+            max(self.most_args, len(call.args)),
+            max(self.most_results, len(call.results)),
+        )
+        for place, (param, arg) in enumerate(zip(function.params, call.args, strict=True)):
+            self.store("%args", str(place * self.width), self.name(arg), param.type)
+        active = f", {self.vector(BOOL)} {mask or self.literal(True, BOOL)}" if self.width > 1 else ""
+        self.do(f"call void @{self.functions[function]}(ptr %free, ptr %args, ptr %results{active})")
+        for place, result in enumerate(call.results):
+            self.names[result] = self.load("%results", str(place * self.width), result.type)
+
+    def stack(self, name: str, vectors: int) -> str:
+        return f"  %{name} = alloca i64, i64 {max(1, vectors * self.width)}, align 64"
+
+    def routine(self, function: Function) -> str:
+        """A function of the program: its free values, its arguments and its results lie in memory."""
+        outside = self.names, self.lines
+        self.names, self.lines, self.most_args, self.most_results = {}, [], 0, 0
+        name = self.functions[function] = f"function{len(self.functions)}"
+        self.start("work")
+        for value in free_values(function, self.program.setup):
+            self.names[value] = self.load("%free", str(self.free[value] * self.width), value.type)
+        for place, value in enumerate(function.params):
+            self.names[value] = self.load("%given", str(place * self.width), value.type)
+        self.block(function.body, "%active" if self.width > 1 else None)
+        for place, value in enumerate(function.values):
+            self.store("%out", str(place * self.width), self.name(value), value.type)
+        memory = [self.stack("args", self.most_args), self.stack("results", self.most_results)]
+        body = "\n".join(["entry:", *memory, "  br label %work", *self.lines, "  ret void"])
+        self.names, self.lines = outside
+        active = f", {self.vector(BOOL)} %active" if self.width > 1 else ""
+        pointers = "ptr noalias %free, ptr noalias %given, ptr noalias %out"
+        return f"define internal void @{name}({pointers}{active}) nounwind noinline {{\n{body}\n}}\n"
+
     def load(self, pointer: str, index: str, type: str, shared: bool = False) -> str:
         """One scalar of every lane; booleans are stored as words."""
         stored = F64 if type == F64 else I64
@@ -291,13 +336,15 @@ class LLVMEmitter:
         program = self.program
         pointers = ", ".join(f"ptr noalias %{each}" for each in POINTER_ARGUMENTS)
         counts = ", ".join(f"i64 %{each}" for each in COUNT_ARGUMENTS)
-        self.start("entry")
-        self.do("br label %lanes")
+        routines = "".join(map(self.routine, program.functions))
+        self.most_args = self.most_results = 0
         self.start("lanes")
         self.do("%lane = phi i64 [ %begin, %entry ], [ %next_lane, %lanes_end ]")
         self.load_inputs("%lane")
         initial = [self.load("%state", self.slot(row, "%lane"), value.type) for row, value in enumerate(program.state)]
         self.block(program.setup, None)
+        for used, place in self.free.items():
+            self.store("%free", str(place * self.width), self.name(used), used.type)
         at_save, at_step = [self.fresh("s") for _ in program.state], [self.fresh("s") for _ in program.state]
         origin = self.label
         stepped, at_end = [self.fresh("f") for _ in program.state], [self.fresh("s") for _ in program.state]
@@ -338,8 +385,15 @@ class LLVMEmitter:
         self.do("br i1 %more_lanes, label %lanes, label %finish")
         self.start("finish")
         self.do("ret void")
-        body, declarations = "\n".join(self.lines), "\n".join(sorted(self.declared))
-        return f"{declarations}\ndefine void @{name}({pointers}, {counts}) nounwind noinline {{\n{body}\n}}\n"
+        memory = []
+        if self.functions:
+            sizes = {"free": len(self.free), "args": self.most_args, "results": self.most_results}
+            memory = [self.stack(each, size) for each, size in sizes.items()]
+        body, declarations = (
+            "\n".join(["entry:", *memory, "  br label %lanes", *self.lines]),
+            "\n".join(sorted(self.declared)),
+        )
+        return f"{declarations}\n{routines}define void @{name}({pointers}, {counts}) nounwind noinline {{\n{body}\n}}\n"
 
 
 def llvm_source(program: Program, layout: Layout, width: int, name: str = "run") -> str:
@@ -402,17 +456,20 @@ def compile_native(lowered: LoweredProgram, layout: Layout, width: int) -> Kerne
     """The run of a program on `width` lanes at a time: machine code from the disk, or else from LLVM."""
     import llvmlite
 
-    key = disk.entry_key(lowered.digest, repr(layout), str(width), ABI, _emitter_text(), llvmlite.__version__, *_host())
+    passes = next(_programs) < MAX_OPTIMISED_PROGRAMS
+    parts = (repr(layout), str(width), ABI, _emitter_text(), llvmlite.__version__, str(passes), *_host())
+    key = disk.entry_key(lowered.digest, *parts)
 
     def build() -> bytes:
         program = lowered.program
         effort = 2 if width > 1 or program.operations else 0  # no steps: it runs once, and compiling is all it costs
-        return compile_object(llvm_source(program, layout, width), effort, width == 1 and program.parallel_sums)
+        sums = width == 1 and program.parallel_sums
+        return compile_object(llvm_source(program, layout, width), effort, sums, passes)
 
     return disk.load_or_build(key, build, load_object)
 
 
-def compile_object(text: str, effort: int = 2, vectorise: bool = False) -> bytes:
+def compile_object(text: str, effort: int = 2, vectorise: bool = False, passes: bool = True) -> bytes:
     """An object file for this processor; `effort` 0 compiles ten times as fast as 2.
 
     With `vectorise` LLVM puts equal operations side by side into one: the same numbers, and worth its time for long
@@ -428,7 +485,7 @@ def compile_object(text: str, effort: int = 2, vectorise: bool = False) -> bytes
     module = binding.parse_assembly(text)
     module.triple = triple
     module.data_layout = str(machine.target_data)
-    if effort and text.count("\n") < MAX_OPTIMISED_LINES:
+    if passes and effort and text.count("\n") < MAX_OPTIMISED_LINES:
         options = binding.create_pipeline_tuning_options(speed_level=2)
         options.loop_vectorization = options.loop_unrolling = False
         options.slp_vectorization = vectorise
@@ -445,7 +502,7 @@ def _linker() -> Any:
     return binding.create_lljit_compiler(use_jit_link=True)
 
 
-_library_numbers = itertools.count()
+_library_numbers, _programs = itertools.count(), itertools.count()
 
 
 def load_object(machine_code: bytes) -> Kernel:

@@ -3,7 +3,8 @@
 Shapes are static, so every reshape, slice or product becomes numpy indexing of object arrays and leaves no trace in
 the program. `rules.RULES` says what a primitive does. This module walks the jaxpr, holds the rules of primitives that
 contain jaxprs (calls, `while`, `cond`, `scan`), and decides what needs the complete program: shared reciprocals,
-fused products, dead code.
+fused products, dead code. Calls are written out; in a program that gets long, a routine that is called again is a
+function.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import gc
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -21,13 +24,34 @@ from jax.extend import core
 
 from . import rules
 from .cache import LoweredProgram
-from .ir import F64, MAX_OPERATIONS, Block, Branch, Builder, Loop, LoweringError, Program, Statement, Value, blocks
+from .ir import (
+    F64,
+    MAX_OPERATIONS,
+    Block,
+    Branch,
+    Builder,
+    Call,
+    Function,
+    Loop,
+    LoweringError,
+    OperationsExceeded,
+    Program,
+    Statement,
+    Value,
+    blocks,
+)
 from .rules import Arrays, Parameters, ValueArray, flatten_arrays, source_array
 
 MAX_SELECT_COST = 40
 """Operations up to which both arms of a `cond` are computed and one is selected."""
 MAX_UNROLLED_COST = 1500
 """Operations up to which a `scan` is unrolled."""
+MAX_INLINE_OPERATIONS = 24_000
+"""Operations up to which everything is written out: that is faster to run. A longer program has functions and loops."""
+_long_program: ContextVar[bool] = ContextVar("long program", default=False)
+Result = TypeVar("Result")
+ROUTINE = "routine_"
+"""How the name of a function begins that is worth a function of its own in a long program: see `as_routine`."""
 
 
 @dataclass
@@ -36,6 +60,8 @@ class Lowering:
 
     builder: Builder
     captured: list[np.ndarray[Any, Any]] = field(default_factory=list)
+    repeated: frozenset[int] = frozenset()  # the jaxprs that become functions
+    functions: dict[tuple[Any, ...], Function] = field(default_factory=dict)
     _seen: dict[tuple[tuple[int, ...], bytes], ValueArray] = field(default_factory=dict)
 
     def constant(self, data: Any) -> ValueArray:
@@ -78,6 +104,29 @@ class Lowering:
                 environment[variable] = result
         return [read(atom) for atom in jaxpr.outvars]
 
+    def call_function(self, closed: core.ClosedJaxpr, args: Sequence[ValueArray]) -> Arrays:
+        """The outputs of a jaxpr that stands in the program once, as a function of the scalars that vary.
+
+        Literals and values of the setup are part of the function: what follows from them is computed before the run.
+        """
+        builder, scalars = self.builder, flatten_arrays(args)
+        varies = [value.block is not builder.setup for value in scalars]
+        if not any(varies):
+            return self.lower_closed(closed, args)
+        names: dict[Value, int] = {}
+        for value in (value for value, free in zip(scalars, varies, strict=True) if free):
+            names.setdefault(value, len(names))
+        key = (id(closed.jaxpr), *(names[v] if free else v for v, free in zip(scalars, varies, strict=True)))
+        if key not in self.functions:
+            body = Block(builder.setup, outer=builder.setup)
+            params = [builder.source("param", value.type, block=body) for value in names]
+            inner = [params[names[v]] if free else v for v, free in zip(scalars, varies, strict=True)]
+            with builder.inside(body):
+                values = flatten_arrays(self.lower_closed(closed, _unflatten(inner, args)))
+            self.functions[key] = Function(params, body, values)
+        shapes = [np.empty(variable.aval.shape, object) for variable in closed.jaxpr.outvars]
+        return _unflatten(builder.call(self.functions[key], list(names)), shapes)
+
     def lower_equation(self, equation: Any, args: Arrays) -> Arrays:
         """The outputs of one equation, by the rule of its primitive."""
         name, params = equation.primitive.name, equation.params
@@ -100,7 +149,8 @@ class Lowering:
 def _call(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     inner = next(value for value in params.values() if isinstance(value, core.ClosedJaxpr | core.Jaxpr))
     if isinstance(inner, core.ClosedJaxpr):
-        return lowering.lower_closed(inner, args)
+        repeated = id(inner.jaxpr) in lowering.repeated
+        return lowering.call_function(inner, args) if repeated else lowering.lower_closed(inner, args)
     return lowering.lower_jaxpr(inner, [], args)
 
 
@@ -254,6 +304,45 @@ def _jaxprs_in(value: Any) -> list[Any]:
     return [item for item in closed if isinstance(item, core.Jaxpr)]
 
 
+def in_long_program() -> bool:
+    """Whether what is being traced must not be written out: a function that can be a loop or a call should be one."""
+    return _long_program.get()
+
+
+def as_routine(function: Callable[..., Result]) -> Callable[..., Result]:
+    """The function as one call in what JAX traces; its body stands once in a long program that calls it again.
+
+    It pays for a long function whose calls are at different points: within a function equal operations are shared,
+    but not between two calls.
+    """
+
+    @wraps(function)
+    def routine(*args: Any) -> Result:
+        return function(*args)
+
+    routine.__name__ = ROUTINE + function.__name__
+    return cast(Callable[..., Result], jax.jit(routine))
+
+
+def _repeated_routines(*tops: Any) -> frozenset[int]:
+    """The jaxprs of routines that are called more than once."""
+    known: dict[int, Counter[int]] = {}
+
+    def calls(jaxpr: Any) -> Counter[int]:
+        if id(jaxpr) not in known:
+            total: Counter[int] = Counter()
+            for equation in jaxpr.eqns:
+                for inner in (inner for value in equation.params.values() for inner in _jaxprs_in(value)):
+                    marked = ROUTINE in str(equation.params.get("name", ""))
+                    times = equation.params["length"] if equation.primitive.name == "scan" else 1
+                    for found, number in (Counter([id(inner)] if marked else []) + calls(inner)).items():
+                        total[found] += number * times
+            known[id(jaxpr)] = total
+        return known[id(jaxpr)]
+
+    return frozenset(each for each, times in sum(map(calls, tops), Counter()).items() if times > 1)
+
+
 def shape_struct(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]  # JAX does not annotate it
 
@@ -284,11 +373,32 @@ def lower(
 
     The arguments are pytrees of arrays or ShapeDtypeStructs; only their shapes and dtypes matter.
     """
+    try:
+        return _lower(advance, observe, consts, carry, control, min(budget, MAX_INLINE_OPERATIONS))
+    except OperationsExceeded:
+        if budget <= MAX_INLINE_OPERATIONS:
+            raise
+    token = _long_program.set(True)
+    try:
+        return _lower(advance, observe, consts, carry, control, budget)
+    finally:
+        _long_program.reset(token)
+
+
+def _lower(
+    advance: Callable[[Any, Any, Any], Any],
+    observe: Callable[[Any, Any], Any],
+    consts: Any,
+    carry: Any,
+    control: Any,
+    budget: int,
+) -> LoweredProgram:
     advance_jaxpr, next_carry = jax.make_jaxpr(advance, return_shape=True)(consts, carry, control)
     observe_jaxpr, record = jax.make_jaxpr(observe, return_shape=True)(consts, carry)
     if mismatch := describe_mismatch(carry, next_carry, "carry"):
         raise LoweringError(f"the step changes its carry: {mismatch}")
-    lowering = Lowering(Builder(budget))
+    routines = _repeated_routines(advance_jaxpr.jaxpr, observe_jaxpr.jaxpr) if in_long_program() else frozenset()
+    lowering = Lowering(Builder(budget), repeated=routines)
     builder = lowering.builder
 
     def sources(tree: Any, op: str, block: Block) -> Arrays:
@@ -312,6 +422,7 @@ def lower(
         observed=flatten_arrays(observed),
         observe=observing,
         record=records,
+        functions=list(lowering.functions.values()),
         parallel_sums=builder.parallel_sums,
     )
     optimise(program)
@@ -340,12 +451,12 @@ def optimise(program: Program) -> None:
 
 def all_blocks(program: Program) -> Iterator[Block]:
     """The blocks of a program with those inside their loops and branches."""
-    for top in (program.setup, program.advance, program.observe):
+    for top in (program.setup, *(each.body for each in program.functions), program.advance, program.observe):
         yield from blocks(top)
 
 
-def structures(program: Program) -> Iterator[Loop | Branch]:
-    """All loops and branches."""
+def structures(program: Program) -> Iterator[Loop | Branch | Call]:
+    """All loops, branches and calls."""
     for block in all_blocks(program):
         yield from (statement for statement in block.statements if not isinstance(statement, Value))
 
@@ -367,12 +478,24 @@ def remove_dead_code(program: Program) -> None:
         ]
     for structure in structures(program):
         if isinstance(structure, Loop):
-            needed, names = structure.params, "initial params next_values results"
+            _keep(structure, "initial params next_values results", structure.params, live)
+        elif isinstance(structure, Branch):
+            _keep(structure, "then_values other_values results", structure.results, live)
         else:
-            needed, names = structure.results, "then_values other_values results"
-        places = [i for i, value in enumerate(needed) if value in live]
-        for name in names.split():
-            setattr(structure, name, [getattr(structure, name)[i] for i in places])
+            _keep(structure, "args", structure.function.params, live)
+            _keep(structure, "results", structure.function.values, live)
+    called = {structure.function for structure in structures(program) if isinstance(structure, Call)}
+    program.functions = [function for function in program.functions if function in called]
+    for function in program.functions:
+        _keep(function, "params", function.params, live)
+        _keep(function, "values", function.values, live)
+
+
+def _keep(structure: Any, names: str, needed: list[Value], live: set[Value]) -> None:
+    """Keep the entries of some lists of a structure whose `needed` value is live."""
+    places = [i for i, value in enumerate(needed) if value in live]
+    for name in names.split():
+        setattr(structure, name, [getattr(structure, name)[i] for i in places])
 
 
 def _live_values(program: Program) -> set[Value]:
@@ -382,6 +505,10 @@ def _live_values(program: Program) -> set[Value]:
             for i, result in enumerate(structure.results):
                 needs = (structure.params[i], structure.initial[i], structure.next_values[i], structure.condition)
                 origins[result] = origins[structure.params[i]] = needs
+        elif isinstance(structure, Call):
+            for param, arg in zip(structure.function.params, structure.args, strict=True):
+                origins[param] = (*origins.get(param, ()), arg)
+            origins |= {r: (value,) for r, value in zip(structure.results, structure.function.values, strict=True)}
         else:
             for i, result in enumerate(structure.results):
                 origins[result] = (structure.then_values[i], structure.other_values[i], structure.condition)
@@ -409,7 +536,11 @@ def choose_reciprocals(program: Program) -> None:
 
 def _structural_uses(program: Program) -> Iterator[Value]:
     yield from (*program.next_state, *program.record)
+    yield from (value for function in program.functions for value in function.values)
     for structure in structures(program):
+        if isinstance(structure, Call):
+            yield from structure.args
+            continue
         yield structure.condition
         if isinstance(structure, Loop):
             yield from (*structure.initial, *structure.next_values)

@@ -3,6 +3,7 @@ typedef long long word;
 #ifdef __CUDACC__
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #define HELPER static __device__ __forceinline__
+#define ROUTINE static __device__ __noinline__
 #define FIRST_LANE (begin + (word)blockIdx.x * blockDim.x + threadIdx.x)
 #define LANE_STEP ((word)gridDim.x * blockDim.x)
 HELPER word bits(double x) { return __double_as_longlong(x); }
@@ -12,6 +13,7 @@ HELPER double unbits(word n) { return __longlong_as_double(n); }
 #include <string.h>
 #define KERNEL void
 #define HELPER static inline
+#define ROUTINE static __attribute__((noinline))
 #define FIRST_LANE begin
 #define LANE_STEP 1
 HELPER word bits(double x) { word n; memcpy(&n, &x, 8); return n; }

@@ -20,11 +20,13 @@ from jax.interpreters import ad, batching, mlir
 
 from . import elementary, rules
 from .elimination import instantiate_zeros
-from .ir import COMPARISONS, F64, MAX_OPERATIONS, Builder, LoweringError, Value
+from .ir import COMPARISONS, F64, Builder, LoweringError, Value
 from .lowering import STRUCTURED_RULES, Lowering, shape_struct
 from .rules import Arrays, Parameters, flatten_arrays
 
 Partials = tuple[Value, ...]
+MAX_SERIES_OPERATIONS = 48_000
+"""Operations that a step by a Taylor series may have: it is written out."""
 
 
 def _reciprocal(b: Builder, x: Value) -> Value:
@@ -99,7 +101,7 @@ class SeriesGraph:
     def __init__(self, closed: core.ClosedJaxpr, count: int):
         """`closed` maps (constants, y) to f; y are its last `count` inputs."""
         self.closed, self.count = closed, count
-        lowering = SeriesLowering(SelectingBuilder(MAX_OPERATIONS))
+        lowering = SeriesLowering(SelectingBuilder(MAX_SERIES_OPERATIONS))
         self.builder = lowering.builder
         args = [rules.source_array(self.builder, "input", variable.aval) for variable in closed.jaxpr.invars]
         self.f = flatten_arrays(lowering.lower_closed(closed, args))
@@ -150,10 +152,10 @@ class SeriesGraph:
         nonlinear = [value for value in varying if value.op not in LINEAR]
         products = sum(all(x in self.varying for x in self.args(value)[:2]) for value in nonlinear)
         size = products * (order + 1) * (order + 2) + len(varying) * order
-        if size > MAX_OPERATIONS:
+        if size > MAX_SERIES_OPERATIONS:
             raise LoweringError(
-                f"its {products} products need about {size} operations to order {order}, more than {MAX_OPERATIONS} "
-                f"(a larger tolerance needs a lower order)"
+                f"its {products} products need about {size} operations to order {order}, more than "
+                f"{MAX_SERIES_OPERATIONS} (a larger tolerance needs a lower order)"
             )
 
 

@@ -135,8 +135,8 @@ class InvariantSystem(MechanicalSystem):
         inverse = solve(restricted, jnp.eye(restricted.shape[0]))  # a constant of the run: no step computes it
         return basis @ (inverse @ (basis.T @ momentum))
 
-    def acceleration(
-        self, t: Scalar, g: Element, xi: Velocity, u: Controls = None
+    def _acceleration(
+        self, t: Scalar, g: Element, xi: Velocity, u: Controls
     ) -> tuple[Float[Array, " n"], Float[Array, " m"]]:
         """(xi', l) on the constant d: B^T I xi' = B^T f, A^T l = I xi' - f, f = ad*_xi I xi + L_g + F."""
         basis, rows = self.subspace, self.annihilator

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import IndefiniteMetric, InvalidInput, OffConstraint
 from ..groups import Group
-from ..kernels import compile_function, evaluate
+from ..kernels import as_routine, compile_function, evaluate
 from ..numerics import (
     Root,
     array,
@@ -259,8 +259,10 @@ class MechanicalSystem:
 
     def project(self, g: Element, xi: Any, t: Scalar = 0.0) -> Velocity:
         """The admissible velocity nearest to xi in the kinetic metric at g."""
-        t, g, given = self._point(t, g, xi)
-        return given + self._saddle(t, g, given, self._zero(), -self.residual(t, g, given))[0]
+        return _project(self, *self._point(t, g, xi))
+
+    def _project(self, t: Scalar, g: Element, xi: Array) -> Array:
+        return xi + self._saddle(t, g, xi, self._zero(), -self.residual(t, g, xi))[0]
 
     def _point(self, t: Any, g: Any, xi: Any) -> tuple[Scalar, Element, Array]:
         """(t, g, xi) of a user, checked unless JAX traces them."""
@@ -304,6 +306,10 @@ class MechanicalSystem:
 
         On R^n this is Proposition 2.1 and (23) of jimenez-scheurle.
         """
+        return _accelerate(self, *self._point(t, g, xi), u)
+
+    def _acceleration(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> tuple[Array, Array]:
+        """The acceleration as it is computed; a class of systems that knows a shorter way has its own."""
 
         def along(function: Callable[[Any, Any], Array]) -> Array:
             """The derivative in time along the motion."""
@@ -373,7 +379,7 @@ class MechanicalSystem:
             )
         scale = 1.0 + np.linalg.norm(rows, axis=1) * np.linalg.norm(np.asarray(xi))
         if np.any(~(np.abs(off) <= ADMISSIBLE_TOLERANCE * scale)):
-            there = np.asarray(_project(self, t, g, xi)).tolist()
+            there = np.asarray(self.project(g, xi, t)).tolist()
             raise OffConstraint(
                 f"the initial velocity {np.asarray(xi).tolist()} is off the constraint: |A xi - b| = "
                 f"{np.abs(off).max():.3g}. The nearest admissible velocity is system.project(g, xi) = {there}"
@@ -437,6 +443,11 @@ def html_table(title: str, rows: Mapping[str, Any]) -> str:
     return f"<table><caption><b>{escape(title)}</b></caption>{''.join(lines)}</table>"
 
 
+@as_routine
+def _acceleration(system: MechanicalSystem, t: Scalar, g: Element, xi: Array, u: Controls) -> tuple[Array, Array]:
+    return system._acceleration(t, g, xi, u)
+
+
 # A system is a pytree, so these are compiled once for all systems of a kind; op by op they would take seconds.
 @compile_function
 def _velocity(system: MechanicalSystem, t: Array, g: Element, momentum: Array) -> tuple[Array, Array]:
@@ -462,8 +473,13 @@ def _rows(system: MechanicalSystem, t: Scalar, g: Element) -> Array:
 
 
 @compile_function
+def _accelerate(system: MechanicalSystem, t: Scalar, g: Element, xi: Array, u: Controls) -> tuple[Array, Array]:
+    return _acceleration(system, t, g, xi, u)
+
+
+@compile_function
 def _project(system: MechanicalSystem, t: Scalar, g: Element, xi: Array) -> Array:
-    return system.project(g, xi, t)
+    return system._project(t, g, xi)
 
 
 @compile_function
@@ -765,9 +781,8 @@ class NonlinearSystem(System):
     def b(self, t: Scalar, g: Element) -> Float[Array, " m"]:
         return self.A(t, g)
 
-    def project(self, g: Element, xi: Any, t: Scalar = 0.0) -> Velocity:
+    def _project(self, t: Scalar, g: Element, xi: Array) -> Array:
         """The admissible velocity nearest to xi in the kinetic metric at (g, xi), by Newton's method from xi."""
-        t, g, xi = self._point(t, g, xi)
         metric = self.metric(t, g, xi)
         return self._admissible(t, g, xi, lambda x: metric @ (x - xi))
 

@@ -22,7 +22,17 @@ import numpy as np
 from jax import Array
 
 from ..errors import InvalidInput
-from ..kernels import Builder, Lowering, LoweringError, eliminate, map_elements, pack_values, scalar_type
+from ..kernels import (
+    Builder,
+    Lowering,
+    LoweringError,
+    as_routine,
+    eliminate,
+    in_long_program,
+    map_elements,
+    pack_values,
+    scalar_type,
+)
 from .checks import is_traced
 
 Numbers = np.ndarray[Any, Any]
@@ -63,6 +73,7 @@ def direction(matrix: Array, rhs: Array, split: int | None = None) -> tuple[Arra
     return jnp.concatenate([free - coupling @ reaction, reaction]), sign_k * sign_s
 
 
+@as_routine
 def _solve_checked(matrix: Array, rhs: Array) -> tuple[Array, Array]:
     """Without exchanges of rows unless a pivot is small in its row: a step's matrix is near a metric."""
     (pivots,) = reduce(matrix)
@@ -241,7 +252,8 @@ def find_root(
     def solver(f: Function, x: Array, anchor: Array, sign: Array) -> tuple[_Iterate, Array]:
         stage, yes = jnp.full((), HOMOTOPY_STAGES - 1.0), jnp.array(True)
         begin = _Path(stage, _begin(x), jnp.zeros_like(x), yes, yes)
-        return _follow(f, begin, anchor, sign, split, apart=x.shape[0] <= MAX_DIRECT_UNKNOWNS)
+        apart = x.shape[0] <= MAX_DIRECT_UNKNOWNS and not in_long_program()
+        return _follow(f, begin, anchor, sign, split, apart)
 
     return _rooted(function, solver, guess, anchor, sign)
 
@@ -250,7 +262,8 @@ def follow_root(function: Function, anchor: Array) -> Root:
     """The root at the end of the homotopy f(x) = (1 - s) f(anchor): the one on the branch through the anchor."""
 
     def solver(f: Function, x: Array) -> tuple[_Iterate, Array]:
-        _, sign = direction(jax.jacfwd(f)(x), f(x)[:, None])
+        there, slope = _linearise(f, x)
+        _, sign = direction(slope, there[:, None])
         return _follow(f, _Path(jnp.zeros(()), _begin(x), jnp.zeros_like(x), sign != 0, jnp.array(False)), x, sign)
 
     return _rooted(function, solver, anchor)
@@ -309,8 +322,8 @@ def _rooted(function: Function, solver: Callable[..., tuple[_Iterate, Array]], g
 
     `jax.lax.custom_root` does the same, but traces the equations and their solve again for derivatives that few need.
     """
-    # jit: the equations are traced once, not at each of their uses.
-    f, parameters = _convert_closure(jax.jit(function), guess)
+    # The equations are traced once, not at each of their uses.
+    f, parameters = _convert_closure(as_routine(function), guess)
 
     @jax.custom_jvp
     def root(start: tuple[Array, ...], parameters: list[Any]) -> Any:
@@ -322,11 +335,26 @@ def _rooted(function: Function, solver: Callable[..., tuple[_Iterate, Array]], g
     def _(primals: Any, tangents: Any) -> Any:
         (x, evidence), (_, parameters) = root(*primals), primals
         _, df = jax.jvp(lambda parameters: f(x, *parameters), (parameters,), tangents[1:])
-        dx = -solve(jax.jacfwd(f)(x, *parameters), df)
+        dx = -solve(_linearise(lambda x: f(x, *parameters), x)[1], df)
         return (x, evidence), (dx, jax.tree.map(jnp.zeros_like, evidence))
 
     x, (residual, count, found, sign) = root((guess, *context), parameters)
     return Root(x, residual, count, found > 0.5, sign)
+
+
+def _linearise(f: Function, x: Array) -> tuple[Array, Array]:
+    """f and its Jacobian at x: all columns at once, or one after the other in a long program."""
+    if not in_long_program():
+        return f(x), jax.jacfwd(f)(x)
+
+    def add_column(i: Array, known: tuple[Array, Array]) -> tuple[Array, Array]:
+        here = jnp.arange(x.shape[0]) == i
+        value, column = jax.jvp(f, (x,), (here.astype(x.dtype),))
+        return value, jnp.where(here, column[:, None], known[1])
+
+    empty = jnp.zeros_like(x), jnp.zeros((x.shape[0], x.shape[0]), x.dtype)
+    found: tuple[Array, Array] = jax.lax.fori_loop(0, x.shape[0], add_column, empty)
+    return found
 
 
 def _begin(x: Array) -> _Iterate:
@@ -342,7 +370,8 @@ def _newton(f: Function, begin: Array, value: Array, split: int | None) -> _Iter
     """
 
     def body(state: _Iterate) -> _Iterate:
-        update, sign = direction(jax.jacfwd(f)(state.x), (f(state.x) - value)[:, None], split)
+        there, slope = _linearise(f, state.x)
+        update, sign = direction(slope, (there - value)[:, None], split)
         x = state.x - update[:, 0]
         size, last = jnp.max(jnp.abs(x)), jnp.max(jnp.abs(update))
         converging = (last <= 2.0**-22 * size) & (last * last * last <= 0.125 * EPS * size * state.last * state.last)

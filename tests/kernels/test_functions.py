@@ -1,0 +1,93 @@
+"""A long program has functions and loops instead of copies: the same bits, on every back end."""
+
+import os
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dalembert import kernels
+from dalembert.kernels import cuda, lowering, make_problem, run_problem
+from dalembert.kernels.llvm import NativeSession
+from dalembert.kernels.problem import Buffers, make_layout
+
+jax.config.update("jax_enable_x64", True)
+STAGES = 6
+
+
+def rate(p, x):
+    """With a branch, a loop, a truth value among the arguments of a call inside a call, and terms of p alone."""
+    weights = jnp.exp(jnp.sin(p)) * jnp.arange(1.0, 4.0)[:, None]
+    turned = jax.lax.cond(x[0] > 0.2, lambda z: jnp.sin(z) * z[::-1], lambda z: jnp.cos(z) @ weights, x)
+    shrink = lambda c: (c[0] * 0.5, c[1] * 0.9)
+    _, turned = jax.lax.while_loop(lambda c: jnp.abs(c[0]) > 1.0, shrink, (x[1] * 3, turned))
+    return routine_push(x[0] > 0.2, turned, p)
+
+
+def push(forward, x, p):
+    return jnp.where(forward, x, -x) * jnp.sum(p) + jnp.tanh(x)
+
+
+routine_push, routine_rate = kernels.as_routine(push), kernels.as_routine(rate)
+
+
+def advance(p, x, control):
+    for k in range(STAGES):
+        x = x + 0.1 * routine_rate(p, x + 0.01 * k)
+    return x
+
+
+def problem(lanes=None):
+    x = np.linspace(-0.3, 0.5, 3) if lanes is None else np.random.default_rng(3).normal(size=(lanes, 3))
+    p = np.array([0.3, -0.2, 0.1])
+    return make_problem(lambda p, x, u: advance(p, x, u), lambda p, x: (x, x > 0), p, x, lanes=lanes)
+
+
+def records(problem, session=None):
+    found = run_problem(problem, saves=15, backend="llvm").records if session is None else session.records(15)
+    return jax.tree.leaves(found)
+
+
+@pytest.mark.parametrize("lanes", [None, 21])
+def test_functions_compute_the_bits_of_what_is_written_out(lanes, monkeypatch):
+    plain = problem(lanes)
+    written_out = plain.lower().program
+    monkeypatch.setattr(lowering, "MAX_INLINE_OPERATIONS", 50)
+    called = problem(lanes)
+    program = called.lower().program
+    assert not written_out.functions and len(program.functions) == 2
+    assert sum(len(f.body.statements) for f in program.functions) < written_out.operations / 3
+    for a, b in zip(records(plain), records(called), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.skipif(shutil.which(os.environ.get("CC", "cc")) is None, reason="no C compiler")
+def test_the_text_for_a_gpu_has_the_same_functions(monkeypatch):
+    monkeypatch.setattr(lowering, "MAX_INLINE_OPERATIONS", 50)
+    called = problem(7)
+    lowered = called.lower()
+    text = cuda.cuda_source(lowered.program, make_layout(called, lowered))
+    assert text.count("ROUTINE void") == 2
+    session = NativeSession("emulated", cuda.compile_for_cpu(text), Buffers(called, lowered, 1), 1, 1)
+    session.reserve(15)
+    session.run(0, 15, 1, 0)
+    for a, b in zip(records(called), records(called, session), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_program_does_not_grow_with_its_stages(monkeypatch):
+    sizes = []
+    for stages in (3, 30):
+        monkeypatch.setattr(f"{__name__}.STAGES", stages)
+        monkeypatch.setattr(lowering, "MAX_INLINE_OPERATIONS", 50)
+        program = problem().lower().program
+        sizes.append(sum(1 for _ in lowering.operations(program)))
+    assert sizes[1] - sizes[0] < 27 * 12  # each stage: 9 sums and products around the call, not its body
+
+
+def test_what_follows_from_parameters_is_computed_before_the_run(monkeypatch):
+    monkeypatch.setattr(lowering, "MAX_INLINE_OPERATIONS", 50)
+    program = problem().lower().program
+    assert sum(program.count("setup").values()) > 20  # exp(sin(p)), which no call computes again
