@@ -27,7 +27,7 @@ from ..errors import InvalidInput, NumericalFailure, require_name
 from ..integrators import OK, Integrator, require_arguments, require_state
 from ..kernels import Backend, NoteReader, Progress, RecordsTooLarge, RunResult, evaluate, make_problem, run_problem
 from ..mechanics import ADMISSIBLE_TOLERANCE, SINGULAR_METRIC, MechanicalSystem, State, metric_on_D
-from ..numerics import array, call_own, finite, is_traced, positive_int, require_function
+from ..numerics import array, call_own, finite, is_traced, namespace, positive_int, require_function
 from .events import (
     Event,
     EventMonitor,
@@ -49,7 +49,6 @@ from .loop import (
     RunKernel,
     count_steps,
     end_before_gaps,
-    first_controls,
     held_controls,
     make_dual,
     run_kernel,
@@ -195,6 +194,11 @@ class Schedule:
         kernel = run_kernel(self.integrator, self.monitor)
         return kernel if self.t_end is None else stop_at_time(kernel)
 
+    @property
+    def first_controls(self) -> Any:
+        """The controls of the first step."""
+        return jax.tree.map(lambda leaf: leaf[0], self.controls)
+
     def constants(self, system: Any, h: Any, t_end: Any) -> Constants:
         """Return the constants of that loop."""
         return (system, h) if self.t_end is None else (system, h, t_end)
@@ -261,15 +265,19 @@ def _integrate(
     """Begin the loop, or go on with one, run the schedule with its events, and return what that leaves."""
     consts = schedule.constants(system, h, None if schedule.t_end is None else array(schedule.t_end))
     if loop is None:
-        loop = begin_loop(schedule, schedule.kernel, consts, (state, first_controls(schedule.controls)), varies)
+        loop = begin_loop(schedule, schedule.kernel, consts, (state, schedule.first_controls), varies)
     result, crossings = run_with_events(schedule, consts, loop, events)
     records, final = result.records, result.carry
     if not is_traced(records.steps):
         records, final = end_before_gaps(records, final, schedule.lanes is not None)
+    controls = schedule.controls
+    if not is_traced((loop.steps, final.steps)):  # the rows of the steps that were taken, and at least the first
+        count = max(1, int(np.max(np.asarray(final.steps) - np.asarray(loop.steps))))
+        controls = jax.tree.map(lambda leaf: leaf[:count], controls)
     made = Run(
         system, schedule.integrator, h, records, final, result.backend, result.note, result.interrupted,
         schedule.batched, schedule.controls is not None, events=crossings,
-        controls=_controls_of_steps(schedule.controls, loop, final),
+        controls=controls,
     )  # fmt: skip
     if schedule.t_end is not None and not made.interrupted:
         stands = (np.asarray(made.final.status) == OK) & (np.asarray(made.final.steps) == np.asarray(loop.steps))
@@ -317,12 +325,10 @@ def run_steps(
         if schedule.t_end is not None and not _goes_on(schedule, _loop_state(before), _loop_state(loop), saves * every):
             break
 
-    def join(*leaves: Any) -> Any:
-        if len(leaves) == 1:
-            return leaves[0]
-        return (jnp if is_traced(leaves) else np).concatenate(leaves, axis=0 if schedule.lanes is None else 1)
-
-    joined = jax.tree.map(join, *[part.records for part in parts])
+    if len(parts) == 1:
+        return parts[0]
+    records, axis = [part.records for part in parts], 0 if schedule.lanes is None else 1
+    joined = jax.tree.map(lambda *leaves: namespace(*leaves).concatenate(leaves, axis=axis), *records)
     return replace(parts[-1], records=joined, note=parts[0].note)
 
 
@@ -378,7 +384,7 @@ def run_with_events(
 
         def restart(last: Located, before: LoopState) -> LoopState:
             own = jax.tree.map(lambda leaf: np.asarray(leaf)[last.lane], system) if schedule.batched else system
-            u = jax.tree.map(lambda leaf: np.asarray(leaf)[last.index], schedule.controls)
+            u = jax.tree.map(lambda leaf: np.asarray(leaf)[last.row], schedule.controls)
             stopped = replace(schedule, lanes=len(last.lane), t_end=None)
             begun = begin_loop(
                 stopped, restart_at_event(integrator, schedule.monitor), (own, h), (before, last.record, u)
@@ -402,7 +408,7 @@ def _integrate_tangents(
     if not isinstance(made, tuple) or len(made) != 3 or shapes[0] != shapes[1]:
         raise InvalidInput("tangents(s) is no curve of problems; allowed: s -> (system, state, step), each of its kind")
     d_system, d_state, d_step = made
-    both, u = with_tangents(schedule.kernel), first_controls(schedule.controls)
+    both, u = with_tangents(schedule.kernel), schedule.first_controls
     t_end = None if schedule.t_end is None else array(schedule.t_end)
     slopes = schedule.constants(d_system, jnp.asarray(d_step, float), jnp.zeros(()))
     dual_consts, given = make_dual(schedule.constants(system, h, t_end), slopes), make_dual((state, u), None)
@@ -414,14 +420,6 @@ def _integrate_tangents(
         controlled=schedule.controls is not None, controls=schedule.controls, tangents=tangent_tree(records),
     )  # fmt: skip
     return _drop_repeated_records(made, schedule)
-
-
-def _controls_of_steps(controls: Any, before: LoopState, after: LoopState) -> Any:
-    """Return the rows of the steps that were taken, and at least the first."""
-    if is_traced((before.steps, after.steps)):
-        return controls
-    count = max(1, int(np.max(np.asarray(after.steps) - np.asarray(before.steps))))
-    return jax.tree.map(lambda leaf: leaf[:count], controls)
 
 
 def _drop_repeated_records(made: Run, schedule: Schedule) -> Run:

@@ -304,8 +304,7 @@ class NoteLog:
 # Zeros inside the noted steps.
 
 
-@dataclass
-class Located:
+class Located(NamedTuple):
     """The crossings of a run, one row each, in the order of lane, step and theta."""
 
     lane: Numbers
@@ -313,12 +312,12 @@ class Located:
     theta: Numbers
     direction: Numbers
     record: Record
-    index: Numbers  # of the step among those of this run
+    row: Numbers  # of the step among those of this run
 
     def select(self, rows: Any) -> Located:
         """Return some of the crossings: a mask or indices."""
-        columns = (self.lane, self.which, self.theta, self.direction, self.record, self.index)
-        return Located(*jax.tree.map(lambda leaf: leaf[rows], columns))
+        chosen: Located = jax.tree.map(lambda leaf: leaf[rows], self)
+        return chosen
 
 
 def find_crossings(
@@ -517,7 +516,7 @@ def truncate_at_stops(
     last = found.select(which)
     if single:
         records, loop = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (records, loop))
-    first = -(-(last.index + 1) // every)  # the first record at or after the event
+    first = -(-(last.row + 1) // every)  # the first record at or after the event
     before = jax.tree.map(lambda leaf: np.asarray(leaf)[last.lane], loop)
     late = np.arange(records.steps.shape[1]) >= first[:, None]
 

@@ -110,11 +110,6 @@ def _reals(leaf: Any) -> Any:
     return array(given)
 
 
-def first_controls(controls: Any) -> Any:
-    """Return the controls of the first step."""
-    return jax.tree.map(lambda leaf: leaf[0], controls)
-
-
 class Peaks(NamedTuple):
     """Extremes over ALL steps, saved or not: E at the start, the largest |E - E(0)|, |A xi - b|, |g - G| and |phi|."""
 
@@ -155,7 +150,7 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
     """Return the loop of an integrator: the same objects every time, so that compiled programs are found again."""
 
     def begin(consts: Constants, given: tuple[State, Any]) -> LoopState:
-        (system, h), (state, u) = consts, given
+        (system, h), (state, u) = consts[:2], given
         carry, info = call_method(integrator, "start", system, state, h, u)
         good = (info.status == OK) & _all_finite(carry)
         status = jnp.where(good, OK, jnp.where(info.status == OK, NOT_FINITE, info.status))
@@ -171,7 +166,7 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
         return loop
 
     def advance(consts: Constants, loop: LoopState, u: Any) -> LoopState:
-        system, h = consts
+        system, h = consts[:2]
         carry, info = call_method(integrator, "step", system, loop.carry, h, u)
         good = (loop.status == OK) & (info.status == OK) & _all_finite(carry, loop.carry)
         carry = carry if integrator.variable_step else carry._replace(t=loop.origin + (loop.steps + 1.0) * h)
@@ -188,7 +183,7 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
         return LoopState(kept[0], loop.origin, count, status, *kept[1:])
 
     def observe(consts: Constants, loop: LoopState) -> Record:
-        system, h = consts
+        system, h = consts[:2]
         group, state = system.group, call_method(integrator, "observe", system, loop.carry, h)
         angles = group.angles(loop.carry.g) + 2 * jnp.pi * loop.turns
         if state.g is not loop.carry.g:  # a node between: less than half a turn from the one that is counted
@@ -259,20 +254,14 @@ def stop_at_time(kernel: RunKernel) -> RunKernel:
     It is for methods whose steps vary, so that the number of steps is not known before the run.
     """
 
-    def begin(consts: Constants, given: tuple[State, Any]) -> Any:
-        return kernel.begin(consts[:2], given)
-
     def advance(consts: Constants, loop: LoopState, u: Any) -> LoopState:
-        system, h, t_end = consts
-        new = kernel.advance((system, h), loop, u)
+        _, h, t_end = consts
+        new = kernel.advance(consts, loop, u)
         within = (t_end - new.carry.t) * jnp.sign(h) >= -TIME_TOLERANCE * jnp.abs(h)
         chosen: LoopState = _select(within, new, loop)
         return chosen
 
-    def observe(consts: Constants, loop: LoopState) -> Any:
-        return kernel.observe(consts[:2], loop)
-
-    return RunKernel(begin, advance, observe)
+    return kernel._replace(advance=advance)
 
 
 class Dual(NamedTuple):

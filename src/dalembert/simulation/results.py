@@ -304,22 +304,12 @@ class Run:
         """Return how a single run went, in numbers; `conservation` is that of its energy where it is known already."""
         if np.ndim(self.final.status):
             raise InvalidInput("a summary is of one run; an ensemble has arrays: status, steps, final.peaks")
-        made = RunSummary(
-            self.integrator.name,
-            float(self.step),
-            max(0, int(self.steps)),
-            float(self.t[-1]),
-            self.status,
-            self.failed_at,
-            self.reason or None,
-            self.stopped_by,
-            self.interrupted,
-            self.backend,
-        )
+        known: dict[str, Any] = {"reason": self.reason or None, "steps": max(0, int(self.steps))}
+        known |= {name: getattr(self, name) for name in ("status", "failed_at", "stopped_by", "interrupted", "backend")}
+        made = RunSummary(self.integrator.name, float(self.step), time=float(self.t[-1]), **known)
         if self.failed_at == -1:
             return made
         title = _energy_title(self) if conservation is None else conservation.title
-        balanced = (conservation or energy_conservation(self)) if title == ENERGY_BALANCE else None
         if self.monitored:
             peaks = self.final.peaks
             values = (peaks.energy, _final_energy(self.system, self.last), peaks.energy_error)
@@ -329,26 +319,22 @@ class Run:
             values = (energy[0], energy[-1], np.abs(energy - energy[0]).max())
             along = (self.constraint_residual(), self.holonomic_residual(), self.group_distance())
             extremes = tuple(np.abs(np.asarray(each)).max() for each in along)
-        initial, final, error = map(to_json, values)
-        constraint, holonomic, group = map(to_json, extremes)
-        return replace(
-            made,
-            receives_power=self.controlled or receives_power(self.system),
-            energy_title=title,
-            energy_initial=initial,
-            energy_final=final,
-            energy_error=error,
-            energy_balance=None if balanced is None else balanced.peak,
-            work=None if balanced is None else to_json(balanced.work[-1]),
-            power=None if balanced is None else to_json(np.abs(balanced.power).max()),
-            constraint=constraint if self.multipliers.shape[-1] else None,
-            holonomic=holonomic if self.holonomic_constraints else None,
-            group=group,
-        )
+        found = dict(zip(("energy_initial", "energy_final", "energy_error"), map(to_json, values), strict=True))
+        found |= zip(("constraint", "holonomic", "group"), map(to_json, extremes), strict=True)
+        if not self.multipliers.shape[-1]:
+            del found["constraint"]
+        if not self.holonomic_constraints:
+            del found["holonomic"]
+        if title == ENERGY_BALANCE:
+            balance = conservation or energy_conservation(self)
+            entered = {"work": to_json(balance.work[-1]), "power": to_json(np.abs(balance.power).max())}
+            found |= {"energy_balance": balance.peak, **entered}
+        powered = self.controlled or receives_power(self.system)
+        return replace(made, receives_power=powered, energy_title=title, **found)
 
     def energy(self) -> Array:
         """<L_xi, xi> - L at each saved state, with the velocity in D that has the saved restricted momentum."""
-        return self._at_states(_energy)
+        return self._at_states("energy")
 
     def energy_error(self) -> Array:
         """E - E(0) at each saved state."""
@@ -357,15 +343,15 @@ class Run:
 
     def constraint_residual(self) -> Array:
         """max |A xi - b| at each saved state."""
-        return self._at_states(_constraint_residual)
+        return self._at_states("constraint")
 
     def holonomic_residual(self) -> Array:
         """max |phi| at each saved state: 0 where there are no holonomic constraints."""
-        return self._at_states(_holonomic_residual)
+        return self._at_states("holonomic")
 
     def group_distance(self) -> Array:
         """Distance of g from the group at each saved state."""
-        return self._at_states(_group_distance)
+        return self._at_states("group")
 
     def controls_at_states(self) -> Any:
         """The controls of the step that begins at each saved state (at the last one: that ends there), or None.
@@ -413,11 +399,11 @@ class Run:
         It is that of the equations of motion at the saved state, (23) of jimenez-scheurle; the method's own discrete
         multipliers belong to its steps and are in `multipliers`. Controls are those of `controls_at_states`.
         """
-        return self._at_states(_reaction, self.controls_at_states())
+        return self._at_states("reaction", self.controls_at_states())
 
-    def _at_states(self, function: Callable[[MechanicalSystem, State, Any], Array], u: Any = None) -> Array:
-        """Return function(system, state, u) at every saved state, of every member."""
-        return _mapped(function, np.ndim(self.final.status) == 1, self.batched)(self.system, self.records.state, u)
+    def _at_states(self, name: str, u: Any = None) -> Array:
+        """Return one of _AT_STATES at every saved state, of every member."""
+        return _mapped(name, np.ndim(self.final.status) == 1, self.batched)(self.system, self.records.state, u)
 
     def __repr__(self) -> str:
         known = np.ndim(self.final.status) == 0 and not is_traced(self.final.status)
@@ -437,33 +423,25 @@ def to_json(value: Any) -> Any:
     return float(numbers) if np.isfinite(numbers) else None
 
 
-def _reaction(system: MechanicalSystem, state: State, u: Any) -> Array:
-    return system.multipliers(state.t, state.g, state.xi, u) @ system.A(state.t, state.g)
-
-
 def _energy(system: MechanicalSystem, state: State, u: Any = None) -> Array:
     return system.energy(state.t, state.g, state.xi)
 
 
 _final_energy = compile_function(_energy)
-
-
-def _constraint_residual(system: MechanicalSystem, state: State, u: Any) -> Array:
-    return jnp.max(jnp.abs(system.residual(state.t, state.g, state.xi)), initial=0.0)
-
-
-def _holonomic_residual(system: MechanicalSystem, state: State, u: Any) -> Array:
-    return jnp.max(jnp.abs(system.phi(state.t, state.g)), initial=0.0)
-
-
-def _group_distance(system: MechanicalSystem, state: State, u: Any) -> Array:
-    return system.group.distance(state.g)
+_AT_STATES: dict[str, Callable[[MechanicalSystem, State, Any], Array]] = {
+    "energy": _energy,
+    "constraint": lambda system, z, u: jnp.max(jnp.abs(system.residual(z.t, z.g, z.xi)), initial=0.0),
+    "holonomic": lambda system, z, u: jnp.max(jnp.abs(system.phi(z.t, z.g)), initial=0.0),
+    "group": lambda system, z, u: system.group.distance(z.g),
+    "reaction": lambda system, z, u: system.multipliers(z.t, z.g, z.xi, u) @ system.A(z.t, z.g),
+}
+"""Numbers at a state z under the control u."""
 
 
 @lru_cache
-def _mapped(function: Callable[..., Array], members: bool, batched: bool) -> Callable[..., Array]:
-    """Return function(system, state, u) over the saved states of every member, compiled once for systems of a kind."""
-    per_state = jax.vmap(function, in_axes=(None, 0, 0))
+def _mapped(name: str, members: bool, batched: bool) -> Callable[..., Array]:
+    """Return one of _AT_STATES over the saved states of every member, compiled once for systems of a kind."""
+    per_state = jax.vmap(_AT_STATES[name], in_axes=(None, 0, 0))
     return jax.jit(jax.vmap(per_state, in_axes=(0 if batched else None, 0, 0)) if members else per_state)
 
 
