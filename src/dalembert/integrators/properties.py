@@ -1,7 +1,4 @@
-"""Properties of systems that claims depend on (docs/claims.md), and what methods refuse.
-
-A `require_...` raises `InvalidInput` and names a method that takes the system.
-"""
+"""Properties of systems that claims depend on (docs/claims.md); what methods refuse, with a method that takes it."""
 
 from __future__ import annotations
 
