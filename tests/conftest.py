@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+from tools import xla  # noqa: E402
+
+os.environ.setdefault("XLA_FLAGS", xla.QUICK)
 gc.set_threshold(70_000, 20, 20)
 
 if os.environ.get("DALEMBERT_CHECK_SHAPES"):  # before anything imports dalembert
@@ -26,4 +29,3 @@ from dalembert.kernels import llvm, problem  # noqa: E402
 
 llvm.MAX_FUNCTIONS = problem.MAX_PROGRAMS = 1024
 pytest.register_assert_rewrite("exhibits")
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]

@@ -11,8 +11,10 @@ import os
 import time
 from pathlib import Path
 
-# Figures come from native kernels; XLA compiles what is evaluated a few times: as fast as it can (tests/conftest.py).
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+from .. import xla
+
+# Figures come from native kernels; XLA compiles what is evaluated a few times.
+os.environ.setdefault("XLA_FLAGS", xla.QUICK)
 
 from .measure import Figures
 from .page import claims_page, figures_page, verdicts
