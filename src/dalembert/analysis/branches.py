@@ -29,7 +29,8 @@ from ..integrators import (
     series_reciprocal,
 )
 from ..integrators import free_body as free
-from ..mechanics import InvariantSystem, MechanicalSystem, symmetric, vector
+from ..mechanics import InvariantSystem, MechanicalSystem, symmetric
+from ..numerics import vector
 from .legendre import (
     IMAGINARY_TOLERANCE,
     AlgebraicMap,

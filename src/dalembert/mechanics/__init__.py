@@ -24,63 +24,6 @@ retraction-maps (docs/papers.md has them in full).
   D2 L_d(g0, g1) + D1 L_d(g1, g2) = A(g1)^T lambda, (g1, g2) in D_d: (3) there. l_d(W) is L_d of an invariant system.
 """
 
-from ..numerics import vector
-from .discretisation import (
-    Discretisation,
-    FiniteDifference,
-    check_difference,
-    check_discretisation,
-    check_regular,
-    chord_pair,
-    consistent,
-    deformed,
-    from_difference,
-    invariant_pair,
-    moser_veselov,
-    moser_veselov_fraction,
-    moser_veselov_impulse,
-    reduced_legendre,
-    regularity_matrix,
-    retracted,
-)
-from .distribution import Ehresmann, Hamel, Nonholonomy, ehresmann, hamel, nonholonomy
-from .invariant import InvariantSystem, LRSystem, block, generators, inertia_of_mass, mass_tensor, symmetric
-from .system import (
-    ADMISSIBLE_TOLERANCE,
-    SINGULAR_METRIC,
-    Driven,
-    Forced,
-    Friction,
-    Input,
-    MechanicalSystem,
-    NonlinearSystem,
-    State,
-    Steered,
-    System,
-    VectorField,
-    explain_singular,
-    forced,
-    gradient,
-    html_table,
-    in_group,
-    jacobian,
-    metric_on_D,
-    perturbed,
-    steered,
-    unforced,
-    with_friction,
-)
+from .._lazy import attach
 
-# fmt: off
-__all__ = [
-    "ADMISSIBLE_TOLERANCE", "SINGULAR_METRIC",
-    "Discretisation", "Driven", "Ehresmann", "FiniteDifference", "Forced", "Friction", "Hamel",
-    "Input", "InvariantSystem", "LRSystem", "MechanicalSystem", "Nonholonomy", "NonlinearSystem", "State", "Steered",
-    "System", "VectorField", "block", "check_difference", "check_discretisation", "check_regular", "chord_pair",
-    "consistent", "deformed", "ehresmann", "explain_singular", "forced", "from_difference", "generators", "gradient",
-    "hamel", "html_table", "in_group", "inertia_of_mass", "invariant_pair", "jacobian", "mass_tensor",
-    "metric_on_D", "moser_veselov",
-    "moser_veselov_fraction", "moser_veselov_impulse", "nonholonomy", "perturbed", "reduced_legendre",
-    "regularity_matrix", "retracted", "steered", "symmetric", "unforced", "vector", "with_friction",
-]
-# fmt: on
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

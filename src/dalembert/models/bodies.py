@@ -15,8 +15,8 @@ import numpy as np
 from ..errors import InvalidInput
 from ..groups import SO, SO3, Euclidean
 from ..integrators import free_body, polhode
-from ..mechanics import InvariantSystem, LRSystem, inertia_of_mass, mass_tensor, symmetric, vector
-from ..numerics import finite_reals, namespace, positive
+from ..mechanics import InvariantSystem, LRSystem, inertia_of_mass, mass_tensor, symmetric
+from ..numerics import finite_reals, namespace, positive, vector
 from ..numerics.types import Array, Covector, Element, Scalar
 from .registry import MOMENTS, SUSLOV_METHOD, Numbers, Real, Reals, Values, register
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..groups import SE, SE2, SE3, SO2
-from ..mechanics import Input, InvariantSystem, System, generators, inertia_of_mass, mass_tensor, symmetric, vector
-from ..numerics import array, diagonal, finite, positive
+from ..mechanics import Input, InvariantSystem, System, generators, inertia_of_mass, mass_tensor, symmetric
+from ..numerics import array, diagonal, finite, positive, vector
 from ..numerics.types import Array, Scalar
 from .registry import MOMENTS, SUSLOV_METHOD, Numbers, Real, Reals, Values, downhill_force, positive_vector, register
 

@@ -456,7 +456,8 @@ def vanishes(function: Callable[..., Any], argument: Any) -> bool:
         return (name in MOVES and all(inputs[: 1 if name in PICKS else None])) or (name in PRODUCTS and any(inputs))
 
     closed = jax.make_jaxpr(function)(argument)
-    return all(_propagate(closed, [False] * len(closed.jaxpr.invars), is_null, lambda value: not np.any(value)))
+    nothing = [False] * len(closed.jaxpr.invars)
+    return all(_propagate(closed, nothing, is_null, lambda value: not np.asarray(value).any()))
 
 
 def _propagate(closed: Any, given: list[bool], rule: Rule, of_constant: Callable[[Any], bool]) -> list[bool]:
