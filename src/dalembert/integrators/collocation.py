@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInput, require_name
 from ..groups import Cayley, Retraction
+from ..kernels import map_rows
 from ..mechanics import MechanicalSystem, State
 from ..numerics import find_fixed_point, solve
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
@@ -133,8 +134,8 @@ class Gauss(Integrator):
             middle, reference, rho, parts = parts_of(flat.reshape(len(times), -1))
             moved = skew @ parts
             within = rho + 0.5 * jnp.sum(parts[:, n:], axis=0) + moved[:, n:]
-            stages = jax.vmap(field, in_axes=(0, 0, 0, None, None))
-            return stages(times, moved[:, :n], within, middle, reference).reshape(-1)
+            slopes = map_rows(lambda t, s, rho: field(t, s, rho, middle, reference), times, moved[:, :n], within)
+            return jnp.reshape(slopes, -1)
 
         root = find_fixed_point(slopes_of, carry.prediction.guess)
         # Once more, which the residual of the root needs anyway: what the iteration leaves is smooth and would add up.
@@ -312,7 +313,7 @@ class Lobatto(PhaseMethod):
             middle = group.compose(carry.g, tau.tau(group, half))
             start = tau.left_star(group, -half, p)
             places = (share - 0.5) @ (weights * velocities)
-            at = jax.vmap(lambda t, s, v: stage(middle, t, s, v))(carry.t + h * nodes, places, velocities)
+            at = map_rows(lambda t, s, v: stage(middle, t, s, v), carry.t + h * nodes, places, velocities)
             multipliers = _multipliers(at, (a, b, conjugate), start, carry.multipliers if nodal else None, h)
             return half, middle, start, at.force + jnp.einsum("iam,ia->im", at.rows, multipliers), multipliers, at
 

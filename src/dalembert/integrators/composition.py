@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidInput, require_name
+from ..kernels import as_routine, evaluate
 from ..mechanics import MechanicalSystem, State
 from ..numerics import own_value, require_instance, solve
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
@@ -139,7 +140,7 @@ class Composition(Integrator):
         self, system: MechanicalSystem, carry: CompositionCarry, h: Scalar, u: Controls = None
     ) -> Result[CompositionCarry]:
         inner, stages, infos = carry.inner._replace(t=carry.t), [], []
-        once = {method: jax.jit(method.step) for method, _ in self.substeps}  # traced once, not at every stage
+        once = {method: as_routine(method.step) for method, _ in self.substeps}  # traced once, not at every stage
         for i, (method, share) in enumerate(self.substeps):
             if carry.stages:
                 inner = inner._replace(prediction=carry.stages[i])
@@ -253,6 +254,10 @@ class Adaptive(Integrator):
             return PACES[self.pace](system, t, g, xi)
         return own_value("pace(system, t, g, xi)", self.pace, system, t, g, xi)
 
+    def _quotient_at(self, system: MechanicalSystem, point: tuple[Scalar, Element, Velocity]) -> Array:
+        quotient: Array = self.quotient(system, *point)
+        return quotient
+
     def claims(self, system: MechanicalSystem) -> Claims:
         condition = "the order is in eps, at the run's own times; steps that vary are not symplectic"
         return replace(self.method.claims(system), symplectic=False, condition=condition)
@@ -299,7 +304,7 @@ class Adaptive(Integrator):
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         self.method.require(system, state, h)
-        pace = float(self.quotient(system, state.t, state.g, state.xi))
+        pace = float(evaluate(self._quotient_at, system, (state.t, state.g, state.xi)))
         if not (np.isfinite(pace) and pace > 0.0):
             raise InvalidInput(
                 f"the pace {self.pace!r} is {pace} at the initial state; allowed: a positive number. Of the named ones "

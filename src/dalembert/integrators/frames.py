@@ -7,6 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from ..kernels import as_routine
 from ..mechanics import InvariantSystem, MechanicalSystem
 from ..numerics import solve
 from ..numerics.types import Array, Element, Float, Scalar, Velocity
@@ -31,6 +32,7 @@ def orthonormalise(metric: Float[Array, "n n"], vectors: Frame) -> Frame:
     return jnp.stack(columns, axis=1) if columns else vectors
 
 
+@as_routine
 def orthonormal_frame(system: MechanicalSystem, t: Scalar, g: Element, reference: Frame) -> Frame:
     """X (n, r) with X^T M X = 1 that spans ker A(t, g), smooth in g; where `reference` is such a frame it is X.
 

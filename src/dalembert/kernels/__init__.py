@@ -37,7 +37,7 @@ from .execute import (
 )
 from .ir import BOOL, F64, I64, Block, Builder, Loop, LoweringError, Value, inner_blocks
 from .llvm import count_processors
-from .lowering import Lowering, as_routine, in_long_program, lower
+from .lowering import Lowering, as_routine, in_long_program, lower, map_rows
 from .problem import make_problem
 from .rules import map_elements, pack_values, scalar_type
 from .taylor import PARTIALS, solution_series
@@ -47,7 +47,7 @@ __all__ = [
     "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "CompiledStep", "Loop", "Lowering",
     "LoweringError", "NoteReader", "Progress", "RecordsTooLarge", "RunResult", "Value",
     "as_routine", "available_memory", "compile", "compile_function", "count_processors", "eliminate", "evaluate",
-    "has_gpu", "in_long_program", "inner_blocks", "lower", "make_problem", "map_elements", "pack_values", "run",
-    "run_problem", "scalar_type", "solution_series", "stream_problem",
+    "has_gpu", "in_long_program", "inner_blocks", "lower", "make_problem", "map_elements", "map_rows", "pack_values",
+    "run", "run_problem", "scalar_type", "solution_series", "stream_problem",
 ]
 # fmt: on

@@ -19,6 +19,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
@@ -62,6 +63,7 @@ class Lowering:
     captured: list[np.ndarray[Any, Any]] = field(default_factory=list)
     repeated: frozenset[int] = frozenset()  # the jaxprs that become functions
     functions: dict[tuple[Any, ...], Function] = field(default_factory=dict)
+    agreed: dict[int, list[Value | None]] = field(default_factory=dict)  # what all calls of a jaxpr are given
     _seen: dict[tuple[tuple[int, ...], bytes], ValueArray] = field(default_factory=dict)
 
     def constant(self, data: Any) -> ValueArray:
@@ -107,25 +109,28 @@ class Lowering:
     def call_function(self, closed: core.ClosedJaxpr, args: Sequence[ValueArray]) -> Arrays:
         """The outputs of a jaxpr that stands in the program once, as a function of the scalars that vary.
 
-        Literals and values of the setup are part of the function: what follows from them is computed before the run.
+        Literals and values of the setup are part of the function while all calls have the same: what follows from them
+        is computed before the run.
         """
         builder, scalars = self.builder, flatten_arrays(args)
-        varies = [value.block is not builder.setup for value in scalars]
-        if not any(varies):
+        before = self.agreed.get(id(closed.jaxpr), scalars)
+        fixed = (a is b and a.block is builder.setup for a, b in zip(scalars, before, strict=True))
+        same = [value if agrees else None for value, agrees in zip(scalars, fixed, strict=True)]
+        varying = [value for value, known in zip(scalars, same, strict=True) if known is None]
+        if not varying:
             return self.lower_closed(closed, args)
-        names: dict[Value, int] = {}
-        for value in (value for value, free in zip(scalars, varies, strict=True) if free):
-            names.setdefault(value, len(names))
-        key = (id(closed.jaxpr), *(names[v] if free else v for v, free in zip(scalars, varies, strict=True)))
+        self.agreed[id(closed.jaxpr)] = same
+        key = (id(closed.jaxpr), *same)
         if key not in self.functions:
             body = Block(builder.setup, outer=builder.setup)
-            params = [builder.source("param", value.type, block=body) for value in names]
-            inner = [params[names[v]] if free else v for v, free in zip(scalars, varies, strict=True)]
+            params = [builder.source("param", value.type, block=body) for value in varying]
+            given = iter(params)
+            inner = [next(given) if known is None else known for known in same]
             with builder.inside(body):
                 values = flatten_arrays(self.lower_closed(closed, _unflatten(inner, args)))
             self.functions[key] = Function(params, body, values)
         shapes = [np.empty(variable.aval.shape, object) for variable in closed.jaxpr.outvars]
-        return _unflatten(builder.call(self.functions[key], list(names)), shapes)
+        return _unflatten(builder.call(self.functions[key], varying), shapes)
 
     def lower_equation(self, equation: Any, args: Arrays) -> Arrays:
         """The outputs of one equation, by the rule of its primitive."""
@@ -324,6 +329,15 @@ def as_routine(function: Callable[..., Result]) -> Callable[..., Result]:
     return cast(Callable[..., Result], jax.jit(routine))
 
 
+def map_rows(function: Callable[..., Any], *arrays: Any) -> Any:
+    """The function of every row of the arrays, as rows: all at once, or in a long program by calls of one routine."""
+    if not in_long_program():
+        return jax.vmap(function)(*arrays)
+    routine = as_routine(function)
+    rows = [routine(*(array[i] for array in arrays)) for i in range(len(arrays[0]))]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+
+
 def _repeated_routines(*tops: Any) -> frozenset[int]:
     """The jaxprs of routines that are called more than once."""
     known: dict[int, Counter[int]] = {}
@@ -378,9 +392,11 @@ def lower(
     except OperationsExceeded:
         if budget <= MAX_INLINE_OPERATIONS:
             raise
-    token = _long_program.set(True)
-    try:
-        return _lower(advance, observe, consts, carry, control, budget)
+    token, settings = _long_program.set(True), cast(Any, jax.config)
+    other = "high" if settings.jax_default_matmul_precision == "highest" else "highest"
+    try:  # JAX must not find what it traced for the other kind of program: the precision is part of its keys
+        with jax.default_matmul_precision(other):
+            return _lower(advance, observe, consts, carry, control, budget)
     finally:
         _long_program.reset(token)
 

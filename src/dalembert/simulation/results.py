@@ -399,7 +399,12 @@ class Run:
         It is that of the equations of motion at the saved state, (23) of jimenez-scheurle; the method's own discrete
         multipliers belong to its steps and are in `multipliers`. Controls are those of `controls_at_states`.
         """
-        return self._at_states("reaction", self.controls_at_states())
+        u, states, shape = self.controls_at_states(), self.records.state, np.shape(self.t)
+        if self.batched or is_traced((self.system, states, u)):
+            return self._at_states("reaction", u)
+        point = jax.tree.map(lambda leaf: jnp.reshape(leaf, (-1, *leaf.shape[len(shape) :])), (states, u))
+        found = evaluate(_reaction, self.system, point, lanes=int(np.prod(shape)), axes=(None, 0))
+        return array(np.reshape(found, (*shape, -1)))
 
     def _at_states(self, name: str, u: Any = None) -> Array:
         """Return one of _AT_STATES at every saved state, of every member."""
@@ -427,13 +432,18 @@ def _energy(system: MechanicalSystem, state: State, u: Any = None) -> Array:
     return system.energy(state.t, state.g, state.xi)
 
 
+def _reaction(system: MechanicalSystem, point: tuple[State, Any]) -> Array:
+    z, u = point
+    return system.multipliers(z.t, z.g, z.xi, u) @ system.A(z.t, z.g)
+
+
 _final_energy = compile_function(_energy)
 _AT_STATES: dict[str, Callable[[MechanicalSystem, State, Any], Array]] = {
     "energy": _energy,
     "constraint": lambda system, z, u: jnp.max(jnp.abs(system.residual(z.t, z.g, z.xi)), initial=0.0),
     "holonomic": lambda system, z, u: jnp.max(jnp.abs(system.phi(z.t, z.g)), initial=0.0),
     "group": lambda system, z, u: system.group.distance(z.g),
-    "reaction": lambda system, z, u: system.multipliers(z.t, z.g, z.xi, u) @ system.A(z.t, z.g),
+    "reaction": lambda system, z, u: _reaction(system, (z, u)),
 }
 """Numbers at a state z under the control u."""
 
