@@ -456,13 +456,15 @@ def compile_native(lowered: LoweredProgram, layout: Layout, width: int) -> Kerne
     """The run of a program on `width` lanes at a time: machine code from the disk, or else from LLVM."""
     import llvmlite
 
-    passes = next(_programs) < MAX_OPTIMISED_PROGRAMS
+    passes = len(_optimised) < MAX_OPTIMISED_PROGRAMS
     parts = (repr(layout), str(width), ABI, _emitter_text(), llvmlite.__version__, str(passes), *_host())
     key = disk.entry_key(lowered.digest, *parts)
 
     def build() -> bytes:
         program = lowered.program
         effort = 2 if width > 1 or program.operations else 0  # no steps: it runs once, and compiling is all it costs
+        if effort and passes:
+            _optimised.add(key)
         sums = width == 1 and program.parallel_sums
         return compile_object(llvm_source(program, layout, width), effort, sums, passes)
 
@@ -502,7 +504,8 @@ def _linker() -> Any:
     return binding.create_lljit_compiler(use_jit_link=True)
 
 
-_library_numbers, _programs = itertools.count(), itertools.count()
+_library_numbers = itertools.count()
+_optimised: set[str] = set()
 
 
 def load_object(machine_code: bytes) -> Kernel:
