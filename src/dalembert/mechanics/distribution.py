@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache
 from itertools import combinations
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInput
 from ..groups import Euclidean, Group, Product
-from ..kernels import evaluate
+from ..kernels import as_routine, evaluate
 from ..numerics import (
     depends,
     echelon,
@@ -317,11 +317,12 @@ def nonholonomy(
     g = group.identity() if g is None else group.element(g)
     rows, drift = np.asarray(system.A(t, g)), np.asarray(system.b(t, g))
     m, k = rows.shape[0], system.holonomic_constraints
-    growth, closed, span = _closure(group, lambda q: system.A(t, q), g, k, depth, tolerance)
+    given = (system, clock)
+    growth, closed, span = _closure(group, _in_space, given, g, k, depth, tolerance)
     rheonomic = depends(lambda s: (system.A(s, g), system.b(s, g)), clock) or bool(drift.any())
     if m and (rheonomic or depends(lambda eta: system.b(t, group.shift(g, eta)), jnp.zeros(group.dim))):
         where = Product((group, Euclidean(1)))
-        _, closed, span = _closure(where, partial(_with_time, system), (g, clock[None]), k, depth, tolerance)
+        _, closed, span = _closure(where, _in_space_and_time, given, (g, clock[None]), k, depth, tolerance)
         rows = np.column_stack([rows, -drift])
     found = null_basis(span).T if closed and m < group.dim else np.zeros((0, rows.shape[1]))
     new = _beside(found, rows[m - k :])
@@ -331,33 +332,58 @@ def nonholonomy(
     return Nonholonomy(growth, group.dim, k, new[:, : group.dim], rates, shares, "" if closed else note)
 
 
-def _with_time(system: MechanicalSystem, place: tuple[Element, Array]) -> Array:
+def _in_space(given: tuple[MechanicalSystem, Array], g: Element) -> Array:
+    """The rows A of the constraint."""
+    system, t = given
+    return system.A(t, g)
+
+
+def _in_space_and_time(given: tuple[MechanicalSystem, Array], place: tuple[Element, Array]) -> Array:
     """The rows (A, -b) of the constraint in space and time."""
-    g, (t,) = place
+    system, (g, (t,)) = given[0], place
     return jnp.concatenate([system.A(t, g), -system.b(t, g)[:, None]], axis=1)
 
 
+@lru_cache(maxsize=64)  # the same function every time, so that compiled programs are found again
+def _brackets(rows: Callable[[Any, Element], Array], group: Group, pivots: tuple[int, ...], level: int) -> Any:
+    """values((given, reference), q): the fields of a frame of ker A, bracketed `level` times, one row each."""
+
+    def values(consts: tuple[Any, Array], q: Element) -> Array:
+        given, reference = consts
+
+        @as_routine
+        def frame(q: Element) -> Array:
+            """The reference moved along the pivots onto ker A(q)."""
+            A = rows(given, q)
+            shift = solve(A[:, np.array(pivots)], A @ reference) if pivots else jnp.zeros((0, reference.shape[1]))
+            return reference.at[np.array(pivots, int)].add(-shift)
+
+        fields: list[Field] = [lambda q, a=a: frame(q)[:, a] for a in range(reference.shape[1])]  # type: ignore[misc]
+        found = fields
+        for k in range(level):
+            pairs = combinations(fields, 2) if k == 0 else ((x, y) for x in fields for y in found)
+            found = [bracket(group, x, y) for x, y in pairs]
+        return jnp.stack([one(q) for one in found]) if found else jnp.zeros((0, group.dim))
+
+    return values
+
+
 def _closure(
-    group: Group, rows: Field, g: Element, known: int, depth: int, tolerance: float
+    group: Group, rows: Callable[..., Array], given: Any, g: Element, known: int, depth: int, tolerance: float
 ) -> tuple[tuple[int, ...], bool, Reals]:
     """(the growth vector at g, whether the brackets close, independent vectors (r, n) that span them at g) of ker A.
 
     `known` covectors are those of holonomic constraints: n - known is all that can be reached.
     """
-    begin = np.asarray(rows(g))
-    reference, pivots = null_basis(begin), echelon(begin)[1]
-
-    def frame(q: Element) -> Array:
-        """The reference moved along the pivots onto ker A(q)."""
-        A = rows(q)
-        shift = solve(A[:, np.array(pivots)], A @ reference) if pivots else jnp.zeros((0, reference.shape[1]))
-        return jnp.asarray(reference).at[np.array(pivots, int)].add(-shift)
-
-    fields: list[Field] = [lambda q, a=a: frame(q)[:, a] for a in range(reference.shape[1])]  # type: ignore[misc]
+    begin = np.asarray(evaluate(rows, given, g))
+    reference, pivots = null_basis(begin), tuple(echelon(begin)[1])
     points = _around(group, g)
-    level, vectors = fields, _values(fields, points) if fields else np.zeros((1 + NEIGHBOURS, 0, group.dim))
+    vectors = np.zeros((1 + NEIGHBOURS, 0, group.dim))
     ranks: list[list[int]] = []
     while True:
+        if reference.shape[1]:
+            new = _values(_brackets(rows, group, pivots, len(ranks)), (given, reference), points)
+            vectors = np.concatenate([vectors, new], axis=1)
         sizes = np.linalg.svd(vectors, compute_uv=False)
         ranks.append([int(np.count_nonzero(size > tolerance * size[:1])) for size in sizes])
         # at a singular point brackets that vanish there say nothing about the next ones: all points must agree
@@ -365,9 +391,6 @@ def _closure(
         settled = min(ranks[-1]) == group.dim - known or stable
         if settled or len(ranks) == depth:
             break
-        pairs = combinations(fields, 2) if len(ranks) == 1 else ((x, y) for x in fields for y in level)
-        level = [bracket(group, x, y) for x, y in pairs]
-        vectors = np.concatenate([vectors, _values(level, points)], axis=1) if level else vectors
     growth = [rank[0] for rank in ranks]
     while len(growth) > 1 and growth[-1] == growth[-2]:
         growth.pop()
@@ -383,10 +406,10 @@ def _around(group: Group, g: Element) -> Element:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[group.compose(g, group.exp(step)) for step in steps])
 
 
-def _values(fields: list[Field], points: Element) -> Reals:
+def _values(fields: Any, consts: Any, points: Element) -> Reals:
     """The fields at the points, shape (points, fields, n); a point where they are not defined repeats the first."""
     lanes = jax.tree.leaves(points)[0].shape[0]  # as a run of no steps: XLA would compile nested brackets for minutes
-    values = np.asarray(evaluate(lambda _, q: jnp.stack([one(q) for one in fields]), (), points, lanes=lanes))
+    values = np.asarray(evaluate(fields, consts, points, lanes=lanes, axes=(None, 0)))
     good = np.isfinite(values).all(axis=(1, 2), keepdims=True)
     return np.where(good, values, values[:1])
 
