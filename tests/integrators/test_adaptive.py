@@ -46,7 +46,11 @@ def test_a_run_to_t_end_is_the_run_of_as_many_steps(every, backend):
     options = {"step": 0.05, "save_every": every, "monitor": True, "backend": backend}
     found = da.simulate(FREE, METHOD, START, t_end=20.0, **options)
     counted = da.simulate(FREE, METHOD, START, steps=found.steps, **options)
-    assert same((found.records, found.final), (counted.records, counted.final))
+    pairs = (found.records, found.final), (counted.records, counted.final)
+    if backend == "xla":  # which rounds two programs as it likes
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), *pairs)
+    else:
+        assert same(*pairs)
     assert np.all(np.diff(found.records.steps) > 0)
 
 

@@ -150,7 +150,7 @@ def solve_saddle(metric: Array, rows: Array, top: Array, bottom: Array) -> tuple
     """
 
     def by_complement(top: Array, bottom: Array) -> tuple[Array, Array]:
-        free, coupling, _ = reduce(metric, top[:, None], rows.T)
+        (coupling, _), (free, _) = reduce(metric, rows.T), reduce(metric, top[:, None])  # only the second is transposed
         first, _ = reduce(rows @ coupling, rows @ free - bottom[:, None])
         # A light coordinate loses digits in M^-1 (top - A^T l): correct it once, so that A x = bottom to round-off.
         again, _ = reduce(rows @ coupling, rows @ (free - coupling @ first) - bottom[:, None])
