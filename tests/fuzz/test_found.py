@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -135,12 +136,13 @@ def test_ctrl_c_while_it_loads_ends_with_130(start, module, tmp_path):
     """A package in front of the real one presses Ctrl-C as soon as it is imported."""
     (tmp_path / f"{module}.py").write_text(
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)"
-    )
+    )  # a shell lets what it starts in the background ignore SIGINT, so the command is started with its default
     (tmp_path / "dalembert").write_text("from dalembert.cli import main\nmain()\n")
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2] / "src")])
     command = [sys.executable, *start, "list", "systems"]
     options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": path}, "capture_output": True, "text": True}
-    done = subprocess.run(command, check=False, **options)
+    default = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    done = subprocess.run(command, check=False, preexec_fn=default, **options)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "dalembert: stopped\n")
 
 
