@@ -68,8 +68,11 @@ METHODS = {
 }
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("name", METHODS)
+FAST = "runge-kutta"
+OTHERS = [pytest.param(name, marks=pytest.mark.heavy) for name in METHODS if name != FAST]
+
+
+@pytest.mark.parametrize("name", [FAST, *OTHERS])
 def test_every_method_finds_the_same_motion(system, name):
     """At t = 0.5, against Dormand and Prince's; the error falls by 2^order."""
     method, order = METHODS[name]
