@@ -1,4 +1,4 @@
-"""Makes the modules that tests share (`registry`, `newton`, `exhibits`) importable from every folder of tests.
+"""Makes the modules that tests share (`registry`, `newton`, `kane`, `exhibits`) importable from every folder of tests.
 
 XLA compiles for tests as fast as it can: without LLVM's optimisations and without the fusion emitters of XLA:CPU, each
 of which costs more than everything that tests then compute. `XLA_FLAGS= make test` has the flags that users have.

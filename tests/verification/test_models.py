@@ -180,7 +180,7 @@ def test_coasting(name):
 
 
 def test_the_rattleback_turns_back():
-    """Kane and Levinson's celt: spun one way it rattles and reverses, spun the other way it does not."""
+    """Kane and Levinson's celt: spun one way it rattles and reverses in 10 s, spun the other way not yet."""
     system, independent = PAIRS["rattleback"]
     spins = {}
     for sense in (-1.0, 1.0):

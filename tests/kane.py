@@ -1,0 +1,483 @@
+"""Kane's equations of the models by SymPy (`sympy.physics.mechanics`): bodies, frames, points, speeds, no Lagrangian.
+
+A `Kane` has the equations of a mechanism as functions of numbers, and says in SymPy's own geometry what our element of
+the group and our velocity are: directions by `dcm`, velocities by `ang_vel_in` and `vel`. `CASES` has each mechanism
+beside its model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import sympy as sm
+from scipy.integrate import solve_ivp
+from sympy.physics.mechanics import KanesMethod, Particle, Point, ReferenceFrame, RigidBody, dynamicsymbols, inertia
+
+import dalembert as da
+
+models = da.models
+
+
+class Kane:
+    """M(q) u' = f(q, u) of a mechanism, with our g(q) and xi(q, u).
+
+    `speeds` are the independent generalised speeds, `dependent` those that `constraints` fix; `constants` are
+    parameters and inputs in the order in which numbers for them are given.
+    """
+
+    def __init__(
+        self, frame, q, speeds, kinematics, bodies, loads, constants, element, velocity, dependent=(), constraints=()
+    ):
+        u = [*speeds, *dependent]
+        method = KanesMethod(
+            frame,
+            q_ind=q,
+            u_ind=speeds,
+            kd_eqs=kinematics,
+            u_dependent=dependent or None,
+            velocity_constraints=constraints or None,
+        )
+        method.kanes_equations(bodies, loads)
+        rates = method.kindiffdict()
+        qdot = sm.Matrix([rates[x.diff()] for x in q])
+        element, velocity = [sm.Matrix(part) for part in element], sm.Matrix(velocity).subs(rates)
+        rows = sm.Matrix(constraints).subs(rates) if constraints else sm.zeros(0, 1)
+        at_rest = dict.fromkeys(u, 0)
+        arguments = (q, u, constants)
+        motion = [method.mass_matrix, method.forcing, qdot, velocity.jacobian(q), velocity.jacobian(u)]
+        self._motion = sm.lambdify(arguments, [part.subs(rates) for part in motion], cse=True)
+        self._place = sm.lambdify(arguments, [*element, velocity], cse=True)
+        self._rows = sm.lambdify((q, constants), [rows.jacobian(u) if rows else rows, rows.subs(at_rest)], cse=True)
+        self.sizes = len(q), len(speeds), len(dependent)
+
+    def admissible(self, q, speeds, constants):
+        """All speeds from the independent ones."""
+        if not self.sizes[2]:
+            return speeds
+        rows, drift = self._rows(q, constants)
+        count = len(speeds)
+        return np.append(speeds, np.linalg.solve(rows[:, count:], -drift[:, 0] - rows[:, :count] @ speeds))
+
+    def state(self, q, u, constants):
+        """(g, xi)."""
+        *element, velocity = self._place(q, u, constants)
+        element = [part[:, 0] if part.shape[1] == 1 else part for part in element]
+        return (element[0] if len(element) == 1 else tuple(element)), velocity[:, 0]
+
+    def rates(self, q, u, constants):
+        """(q', u', xi')."""
+        mass, force, qdot, along, across = self._motion(q, u, constants)
+        udot = np.linalg.solve(mass, force[:, 0])
+        return qdot[:, 0], udot, along @ qdot[:, 0] + across @ udot
+
+    def flow(self, q, u, constants, end):
+        """(q, u) at the time `end`, by DOP853."""
+        count = len(q)
+        field = lambda t, y: np.concatenate(self.rates(y[:count], y[count:], constants)[:2])
+        y = solve_ivp(field, (0.0, end), np.append(q, u), "DOP853", rtol=1e-12, atol=1e-12).y[:, -1]
+        return y[:count], y[count:]
+
+
+def planar(angle, place):
+    """The element of SE(2), as a matrix."""
+    return [
+        [sm.cos(angle), -sm.sin(angle), place[0]],
+        [sm.sin(angle), sm.cos(angle), place[1]],
+        [0, 0, 1],
+    ]
+
+
+def turned(angle):
+    return [[sm.cos(angle), -sm.sin(angle)], [sm.sin(angle), sm.cos(angle)]]
+
+
+class Floor:
+    """A body frame B that turns by th in the plane N and whose origin P moves with (v1, v2) in B."""
+
+    def __init__(self):
+        self.q, self.u = list(dynamicsymbols("th x y")), list(dynamicsymbols("w v1 v2"))
+        (th, x, y), (w, v1, v2) = self.q, self.u
+        self.N = ReferenceFrame("N")
+        self.B = self.N.orientnew("B", "Axis", [th, self.N.z])
+        self.B.set_ang_vel(self.N, w * self.B.z)
+        self.P = Point("P")
+        self.P.set_vel(self.N, v1 * self.B.x + v2 * self.B.y)
+        moved = self.P.vel(self.N)
+        self.kinematics = [th.diff() - w, x.diff() - moved.dot(self.N.x), y.diff() - moved.dot(self.N.y)]
+        self.element, self.velocity = planar(th, (x, y)), [w, v1, v2]
+
+    def body(self, name, frame, point, mass, moment):
+        """A body in the plane, `moment` about its centre of mass."""
+        return RigidBody(name, point, frame, mass, (inertia(frame, 0, 0, moment), point))
+
+    def joint(self, name, angle, rate, axis=None):
+        """A frame turned by `angle` about the vertical of B."""
+        frame = self.B.orientnew(name, "Axis", [angle, self.B.z if axis is None else axis])
+        frame.set_ang_vel(self.B, rate * (self.B.z if axis is None else axis))
+        return frame
+
+    def fixed(self, name, offset):
+        """A point of the body."""
+        point = self.P.locatenew(name, offset)
+        point.v2pt_theory(self.P, self.N, self.B)
+        return point
+
+
+@cache
+def sleigh():
+    """A body on a blade, with a turning torque and a force along the blade."""
+    m, J, a, b, torque, drive = constants = sm.symbols("m J a b torque drive")
+    at = Floor()
+    G = at.fixed("G", a * at.B.x + b * at.B.y)
+    bodies = [at.body("body", at.B, G, m, J)]
+    loads = [(at.B, torque * at.B.z), (at.P, drive * at.B.x)]
+    w, v1, v2 = at.u
+    return Kane(at.N, at.q, [w, v1], at.kinematics, bodies, loads, constants, [at.element], at.velocity, [v2], [v2])
+
+
+@cache
+def push_on_the_blade():
+    """The push of the ground on the blade, to its left, as a function of (q, (w, v1), their rates, constants).
+
+    The velocity v2 across the blade is an auxiliary speed: it is 0, and its equation has the push in it.
+    """
+    m, J, a, b, torque, drive, push = symbols = sm.symbols("m J a b torque drive push")
+    at = Floor()
+    G = at.fixed("G", a * at.B.x + b * at.B.y)
+    loads = [(at.B, torque * at.B.z), (at.P, drive * at.B.x + push * at.B.y)]
+    w, v1, v2 = at.u
+    kinematics = [row.subs(v2, 0) for row in at.kinematics]
+    method = KanesMethod(at.N, q_ind=at.q, u_ind=[w, v1], kd_eqs=kinematics, u_auxiliary=[v2])
+    method.kanes_equations([at.body("body", at.B, G, m, J)], loads)
+    (found,) = sm.solve(method.auxiliary_eqs, push).values()
+    return sm.lambdify((at.q, [w, v1], [w.diff(), v1.diff()], symbols[:-1]), found)
+
+
+@cache
+def knife_edge():
+    """A blade under the centre of mass on a slope: the weight is vertical, the slope carries it."""
+    m, J, slope, g = constants = sm.symbols("m J slope g")
+    at = Floor()
+    down = sm.sin(slope) * at.N.x - sm.cos(slope) * at.N.z
+    w, v1, v2 = at.u
+    bodies = [at.body("body", at.B, at.P, m, J)]
+    loads = [(at.P, m * g * down)]
+    return Kane(at.N, at.q, [w, v1], at.kinematics, bodies, loads, constants, [at.element], at.velocity, [v2], [v2])
+
+
+@cache
+def car(upright=False):
+    """A car whose steering has the moment of a shaft along the car, or of a fork that turns about the vertical."""
+    m, J, length, centre, steering, drive, torque = constants = sm.symbols("m J length centre steering drive torque")
+    s, rate = dynamicsymbols("s rate")
+    at = Floor()
+    G, F = at.fixed("G", centre * at.B.x), at.fixed("F", length * at.B.x)
+    wheel = at.joint("W", s, rate)
+    shaft = wheel if upright else at.joint("S", s, rate, at.B.x)
+    moment = inertia(wheel, 0, 0, steering) if upright else inertia(shaft, steering, 0, 0)
+    bodies = [at.body("body", at.B, G, m, J), RigidBody("steering", F, shaft, 0, (moment, F))]
+    axis = at.B.z if upright else at.B.x
+    loads = [(at.P, drive * at.B.x), (shaft, torque * axis), (at.B, -torque * axis)]
+    w, v1, v2 = at.u
+    rows = [at.P.vel(at.N).dot(at.B.y), F.vel(at.N).dot(wheel.y)]
+    return Kane(
+        at.N, [*at.q, s], [v1, rate], [*at.kinematics, s.diff() - rate], bodies, loads, constants,
+        [at.element, turned(s)], [*at.velocity, rate], [v2, w], rows,
+    )  # fmt: skip
+
+
+@cache
+def snakeboard():
+    """A board, a rotor, and two trucks that a gear turns by opposite angles; torques act between board and parts."""
+    m, J, rotor, wheels, length, spin, steer = constants = sm.symbols("m J rotor wheels length spin steer")
+    a, b, a_rate, b_rate = dynamicsymbols("a b a_rate b_rate")
+    at = Floor()
+    above, front, rear = at.joint("R", a, a_rate), at.joint("F", b, b_rate), at.joint("H", -b, -b_rate)
+    ahead, behind = at.fixed("A", length * at.B.x), at.fixed("Z", -length * at.B.x)
+    bodies = [
+        at.body("board", at.B, at.P, m, J),
+        at.body("rotor", above, at.P, 0, rotor),
+        at.body("front", front, ahead, 0, wheels),
+        at.body("rear", rear, behind, 0, wheels),
+    ]
+    up = at.B.z
+    loads = [(above, spin * up), (at.B, -spin * up), (front, steer / 2 * up), (rear, -steer / 2 * up)]
+    w, v1, v2 = at.u
+    rows = [ahead.vel(at.N).dot(front.y), behind.vel(at.N).dot(rear.y)]
+    return Kane(
+        at.N, [*at.q, a, b], [v1, a_rate, b_rate], [*at.kinematics, a.diff() - a_rate, b.diff() - b_rate], bodies,
+        loads, constants, [at.element, turned(a), turned(b)], [*at.velocity, a_rate, b_rate], [w, v2], rows,
+    )  # fmt: skip
+
+
+@cache
+def racer(apart=False):
+    """Two bodies on an axle each and a pivot with a torque; `apart`: both bodies in full, as the hinged sleighs."""
+    m, J, rider, J2, front, arm, torque = constants = sm.symbols("m J rider J2 front arm torque")
+    s, rate = dynamicsymbols("s rate")
+    at = Floor()
+    second = at.joint("S", s, rate)
+    pivot = at.fixed("pivot", front * at.B.x)
+    axle = pivot.locatenew("axle", arm * second.x)
+    axle.v2pt_theory(pivot, at.N, second)
+    bodies = [at.body("first", at.B, at.P, m, J), at.body("second", second, axle, rider, J2)]
+    loads = [(second, torque * at.B.z), (at.B, -torque * at.B.z)]
+    (th, x, y), (w, v1, v2) = at.q, at.u
+    rows = [at.P.vel(at.N).dot(at.B.y), axle.vel(at.N).dot(second.y)]
+    place = [from_origin + axle.pos_from(at.P).dot(e) for from_origin, e in ((x, at.N.x), (y, at.N.y))]
+    moving = [axle.vel(at.N).dot(e) for e in (second.x, second.y)]
+    element = [at.element, planar(th + s, place)] if apart else [at.element, turned(s)]
+    velocity = [*at.velocity, w + rate, *moving] if apart else [*at.velocity, rate]
+    return Kane(
+        at.N, [*at.q, s], [w, v1], [*at.kinematics, s.diff() - rate], bodies, loads, constants, element, velocity,
+        [rate, v2], rows,
+    )  # fmt: skip
+
+
+class Space:
+    """A body frame B in space by three angles, with the components of its angular velocity in B as speeds."""
+
+    def __init__(self, order="ZXY"):
+        self.q, self.w = list(dynamicsymbols("q1:4")), list(dynamicsymbols("w1:4"))
+        self.N, self.B = ReferenceFrame("N"), ReferenceFrame("B")
+        self.B.orient_body_fixed(self.N, self.q, order)
+        self.axes = (self.B.x, self.B.y, self.B.z)
+        turning = self.B.ang_vel_in(self.N)
+        self.kinematics = [turning.dot(e) - w for e, w in zip(self.axes, self.w, strict=True)]
+        self.turning = sum((w * e for e, w in zip(self.axes, self.w, strict=True)), 0 * self.B.x)
+        self.B.set_ang_vel(self.N, self.turning)
+        self.attitude = self.N.dcm(self.B)
+
+
+TENSOR = sm.symbols("Ixx Iyy Izz Ixy Iyz Izx")
+
+
+@cache
+def suslov():
+    """A body hung at a point O, with its centre of mass G elsewhere; it may not turn about an axis of the body."""
+    m, g, *offset = sm.symbols("m g l1 l2 l3")
+    normal = sm.symbols("n1:4")
+    at = Space()
+    O, G = Point("O"), Point("G")
+    O.set_vel(at.N, 0)
+    G.set_pos(O, sum((l * e for l, e in zip(offset, at.axes, strict=True)), 0 * at.B.x))
+    G.v2pt_theory(O, at.N, at.B)
+    bodies = [RigidBody("body", G, at.B, m, (inertia(at.B, *TENSOR), G))]
+    w1, w2, w3 = at.w
+    row = [sum(n * w for n, w in zip(normal, at.w, strict=True))]
+    return Kane(
+        at.N, at.q, [w1, w2], at.kinematics, bodies, [(G, -m * g * at.N.z)], [m, g, *offset, *TENSOR, *normal],
+        [at.attitude], at.w, [w3], row,
+    )  # fmt: skip
+
+
+@cache
+def ball():
+    """A ball with any moments on a slope that turns: its lowest point has the velocity of the slope there."""
+    m, g, a, slope, rotation = sm.symbols("m g a slope rotation")
+    at = Space()
+    x, y, vx, vy = dynamicsymbols("x y vx vy")
+    G = Point("G")
+    G.set_vel(at.N, vx * at.N.x + vy * at.N.y)
+    touching = G.vel(at.N) + at.turning.cross(-a * at.N.z)
+    slip = touching - (rotation * at.N.z).cross(x * at.N.x + y * at.N.y)
+    bodies = [RigidBody("ball", G, at.B, m, (inertia(at.B, *TENSOR), G))]
+    loads = [(G, m * g * (sm.sin(slope) * at.N.x - sm.cos(slope) * at.N.z))]
+    return Kane(
+        at.N, [*at.q, x, y], at.w, [*at.kinematics, x.diff() - vx, y.diff() - vy], bodies, loads,
+        [m, g, a, slope, rotation, *TENSOR], [at.attitude, [x, y]], [*at.w, vx, vy], [vx, vy],
+        [slip.dot(at.N.x), slip.dot(at.N.y)],
+    )  # fmt: skip
+
+
+@cache
+def celt():
+    """An ellipsoid on a plane (Kane, Levinson 1982): its centre of mass G moves by -w x r, r from G to the contact."""
+    m, g, depth = sm.symbols("m g depth")
+    axes = sm.symbols("a1:4")
+    at = Space()
+    x, y = dynamicsymbols("x y")
+    normal = [at.N.z.dot(e) for e in at.axes]
+    size = sm.sqrt(sum((a * n) ** 2 for a, n in zip(axes, normal, strict=True)))
+    contact = sum((-(a**2) * n / size * e for a, n, e in zip(axes, normal, at.axes, strict=True)), depth * at.B.z)
+    G = Point("G")
+    G.set_vel(at.N, contact.cross(at.turning))
+    moved = [G.vel(at.N).dot(e) for e in (at.N.x, at.N.y)]
+    bodies = [RigidBody("celt", G, at.B, m, (inertia(at.B, *TENSOR), G))]
+    return Kane(
+        at.N, [*at.q, x, y], at.w, [*at.kinematics, x.diff() - moved[0], y.diff() - moved[1]], bodies,
+        [(G, -m * g * at.N.z)], [m, g, depth, *axes, *TENSOR], [at.attitude, [x, y]], [*at.w, *moved],
+    )  # fmt: skip
+
+
+@cache
+def disc():
+    """SymPy's documented "A rolling disc, with Kane's method", with any two moments instead of a uniform disc's."""
+    m, r, axial, across, g = constants = sm.symbols("m r axial across g")
+    q, u = list(dynamicsymbols("q1:4")), list(dynamicsymbols("u1:4"))
+    N = ReferenceFrame("N")
+    Y = N.orientnew("Y", "Axis", [q[0], N.z])
+    L = Y.orientnew("L", "Axis", [q[1], Y.x])
+    R = L.orientnew("R", "Axis", [q[2], L.y])
+    turning = R.ang_vel_in(N)
+    R.set_ang_vel(N, u[0] * L.x + u[1] * L.y + u[2] * L.z)
+    kinematics = [(turning - R.ang_vel_in(N)).dot(e) for e in L]
+    C = Point("C")
+    C.set_vel(N, 0)
+    centre = C.locatenew("centre", r * L.z)
+    centre.v2pt_theory(C, N, R)
+    body = RigidBody("disc", centre, R, m, (inertia(L, across, axial, across), centre))
+    velocity = [R.ang_vel_in(N).dot(e) for e in R] + [centre.vel(N).dot(e) for e in (N.x, N.y)]
+    return Kane(N, q, u, kinematics, [body], [(centre, -m * g * Y.z)], constants, [N.dcm(R), [0, 0]], velocity)
+
+
+@cache
+def chain():
+    """Two masses on rods in space, each rod by two angles."""
+    m1, m2, l1, l2, g = constants = sm.symbols("m1 m2 l1 l2 g")
+    q, u = list(dynamicsymbols("q1:5")), list(dynamicsymbols("u1:5"))
+    N, places, particles, point = ReferenceFrame("N"), [], [], Point("O")
+    O = point
+    O.set_vel(N, 0)
+    rates = {x.diff(): v for x, v in zip(q, u, strict=True)}
+    for k, (m, length) in enumerate(((m1, l1), (m2, l2))):
+        frame = ReferenceFrame(f"F{k}")
+        frame.orient_body_fixed(N, (*q[2 * k : 2 * k + 2], 0), "XYZ")
+        frame.set_ang_vel(N, frame.ang_vel_in(N).subs(rates))
+        following = point.locatenew(f"P{k}", -length * frame.z)
+        following.v2pt_theory(point, N, frame)
+        particles.append(Particle(f"m{k}", following, m))
+        places.append(following)
+        point = following
+    loads = [(part.point, -part.mass * g * N.z) for part in particles]
+    element = [sm.Matrix([P.pos_from(O).dot(e) for P in places for e in N])]
+    velocity = [P.vel(N).dot(e) for P in places for e in N]
+    return Kane(
+        N, q, u, [x.diff() - v for x, v in zip(q, u, strict=True)], particles, loads, constants, element, velocity
+    )
+
+
+# -- the models beside them -------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Case:
+    """A mechanism and the model of it. draw(rng) = (the model, numbers for Kane's constants but the inputs)."""
+
+    equations: Callable[[], Kane]
+    draw: Callable[[np.random.Generator], tuple[da.System, list[float]]]
+    inputs: int = 0
+    angles: float = 1.2
+
+    def start(self, rng):
+        """A random model and state: (system, inputs or None, q, u, constants)."""
+        system, constants = self.draw(rng)
+        inputs = rng.normal(size=self.inputs)
+        constants = np.append(constants, inputs)
+        equations = self.equations()
+        q = self.angles * rng.uniform(-1, 1, equations.sizes[0])
+        u = equations.admissible(q, rng.normal(size=equations.sizes[1]), constants)
+        return system, (inputs if self.inputs else None), q, u, constants
+
+
+def sizes(rng, count):
+    return rng.uniform(0.3, 2.0, count)
+
+
+def tensor(rng, size=1.0):
+    """The inertia of random masses, and its six entries in SymPy's order."""
+    points = np.sqrt(size) * rng.normal(size=(5, 3))
+    points -= points.mean(axis=0)
+    J = sum(x @ x * np.eye(3) - np.outer(x, x) for x in points)
+    return J, [J[0, 0], J[1, 1], J[2, 2], J[0, 1], J[1, 2], J[0, 2]]
+
+
+def draw_sleigh(rng):
+    m, J = sizes(rng, 2)
+    a, b = rng.normal(size=2)
+    return models.chaplygin_sleigh(m, J, a, b), [m, J, a, b, 0.0, 0.0]
+
+
+def draw_unicycle(rng):
+    m, J = sizes(rng, 2)
+    a = rng.normal()
+    return models.unicycle(m, J, a), [m, J, a, 0.0]
+
+
+def draw_knife_edge(rng):
+    m, J, g = sizes(rng, 3)
+    slope = rng.uniform(-1, 1)
+    return models.knife_edge(m, J, slope, 5 * g), [m, J, slope, 5 * g]
+
+
+def draw_car(rng):
+    values = sizes(rng, 5)
+    return models.car(*values), values
+
+
+def draw_snakeboard(rng):
+    values = sizes(rng, 5)
+    return models.snakeboard(*values), values
+
+
+def draw_racer(rng):
+    values = sizes(rng, 6) * [1, 1, 1, 1, 1, rng.choice([-1, 1])]
+    return models.roller_racer(*values), values
+
+
+def draw_hinged(rng):
+    values = sizes(rng, 6) * [1, 1, 1, 1, 1, rng.choice([-1, 1])]
+    return models.hinged_sleighs(*values), values
+
+
+def draw_suslov(rng):
+    J, entries = tensor(rng)
+    (m, g), offset, normal = sizes(rng, 2), rng.normal(size=3), rng.normal(size=3)
+    about = J + m * (offset @ offset * np.eye(3) - np.outer(offset, offset))
+    return models.suslov(about, normal, weight=m * g * offset), [m, g, *offset, *entries, *normal]
+
+
+def draw_chaplygin(rng):
+    (m, g, a), (J, entries) = sizes(rng, 3), tensor(rng)
+    return models.chaplygin_ball(m, J, a), [m, g, a, 0.0, 0.0, *entries]
+
+
+def draw_table(rng):
+    m, moment, a, g = sizes(rng, 4)
+    slope, rotation = rng.normal(size=2)
+    constants = [m, g, a, slope, rotation, moment, moment, moment, 0, 0, 0]
+    return models.ball_on_table(m, moment, a, rotation, slope, g), constants
+
+
+def draw_celt(rng):
+    (m, g), axes, (J, entries) = sizes(rng, 2), sizes(rng, 3), tensor(rng)
+    depth = rng.uniform(0, 0.9) * axes[2]
+    return models.rattleback(m, J, axes, depth, 5 * g), [m, 5 * g, depth, *axes, *entries]
+
+
+def draw_disc(rng):
+    values = sizes(rng, 5)
+    return models.rolling_disk(*values), values
+
+
+def draw_chain(rng):
+    m1, m2, l1, l2, g = values = sizes(rng, 5)
+    return models.pendulum_chain((m1, m2), (l1, l2), g, dimension=3), values
+
+
+CASES = {
+    "rolling-disk": Case(disc, draw_disc),
+    "chaplygin-sleigh": Case(sleigh, draw_sleigh),
+    "unicycle": Case(sleigh, draw_unicycle, inputs=2),
+    "knife-edge": Case(knife_edge, draw_knife_edge),
+    "car": Case(car, draw_car, inputs=2),
+    "snakeboard": Case(snakeboard, draw_snakeboard, inputs=2),
+    "roller-racer": Case(racer, draw_racer, inputs=1),
+    "hinged-sleighs": Case(lambda: racer(apart=True), draw_hinged, inputs=1),
+    "suslov": Case(suslov, draw_suslov),
+    "chaplygin-ball": Case(ball, draw_chaplygin),
+    "ball-on-table": Case(ball, draw_table),
+    "rattleback": Case(celt, draw_celt),
+    "pendulum-chain": Case(chain, draw_chain),
+}
