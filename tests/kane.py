@@ -43,14 +43,14 @@ class Kane:
         method.kanes_equations(bodies, loads)
         rates = method.kindiffdict()
         qdot = sm.Matrix([rates[x.diff()] for x in q])
-        element, velocity = [sm.Matrix(part) for part in element], sm.Matrix(velocity).subs(rates)
-        rows = sm.Matrix(constraints).subs(rates) if constraints else sm.zeros(0, 1)
-        at_rest = dict.fromkeys(u, 0)
+        element, velocity = [sm.Matrix(part) for part in element], sm.Matrix(velocity).xreplace(rates)
+        rows = sm.Matrix(constraints).xreplace(rates) if constraints else sm.zeros(0, 1)
+        at_rest = dict.fromkeys(u, sm.Integer(0))
         arguments = (q, u, constants)
         motion = [method.mass_matrix, method.forcing, qdot, velocity.jacobian(q), velocity.jacobian(u)]
-        self._motion = sm.lambdify(arguments, [part.subs(rates) for part in motion], cse=True)
+        self._motion = sm.lambdify(arguments, [part.xreplace(rates) for part in motion], cse=True)
         self._place = sm.lambdify(arguments, [*element, velocity], cse=True)
-        self._rows = sm.lambdify((q, constants), [rows.jacobian(u) if rows else rows, rows.subs(at_rest)], cse=True)
+        self._rows = sm.lambdify((q, constants), [rows.jacobian(u) if rows else rows, rows.xreplace(at_rest)], cse=True)
         self.sizes = len(q), len(speeds), len(dependent)
 
     def admissible(self, q, speeds, constants):
@@ -169,6 +169,23 @@ def knife_edge():
 
 
 @cache
+def upright_disc():
+    """A disc on a slope that stays upright: it turns about the normal of the slope and rolls about its axle."""
+    m, rolling, turning, r, slope, g = constants = sm.symbols("m rolling turning r slope g")
+    phi, spin = dynamicsymbols("phi spin")
+    at = Floor()
+    wheel = at.joint("W", phi, spin, at.B.y)
+    bodies = [RigidBody("disc", at.P, wheel, m, (inertia(at.B, 0, rolling, turning), at.P))]
+    loads = [(at.P, m * g * (sm.sin(slope) * at.N.x - sm.cos(slope) * at.N.z))]
+    w, v1, v2 = at.u
+    slip = at.P.vel(at.N) + wheel.ang_vel_in(at.N).cross(-r * at.N.z)
+    return Kane(
+        at.N, [*at.q, phi], [w, spin], [*at.kinematics, phi.diff() - spin], bodies, loads, constants,
+        [at.element, turned(phi)], [*at.velocity, spin], [v1, v2], [slip.dot(at.B.x), slip.dot(at.B.y)],
+    )  # fmt: skip
+
+
+@cache
 def car(upright=False):
     """A car whose steering has the moment of a shaft along the car, or of a fork that turns about the vertical."""
     m, J, length, centre, steering, drive, torque = constants = sm.symbols("m J length centre steering drive torque")
@@ -256,8 +273,8 @@ TENSOR = sm.symbols("Ixx Iyy Izz Ixy Iyz Izx")
 
 
 @cache
-def suslov():
-    """A body hung at a point O, with its centre of mass G elsewhere; it may not turn about an axis of the body."""
+def hung_body(in_space=False):
+    """A body hung at a point O, its centre of mass G elsewhere; it may not turn about an axis in it, or in space."""
     m, g, *offset = sm.symbols("m g l1 l2 l3")
     normal = sm.symbols("n1:4")
     at = Space()
@@ -267,7 +284,8 @@ def suslov():
     G.v2pt_theory(O, at.N, at.B)
     bodies = [RigidBody("body", G, at.B, m, (inertia(at.B, *TENSOR), G))]
     w1, w2, w3 = at.w
-    row = [sum(n * w for n, w in zip(normal, at.w, strict=True))]
+    axes = (at.N.x, at.N.y, at.N.z) if in_space else at.axes
+    row = [sum(n * at.turning.dot(e) for n, e in zip(normal, axes, strict=True))]
     return Kane(
         at.N, at.q, [w1, w2], at.kinematics, bodies, [(G, -m * g * at.N.z)], [m, g, *offset, *TENSOR, *normal],
         [at.attitude], at.w, [w3], row,
@@ -438,9 +456,24 @@ def draw_suslov(rng):
     return models.suslov(about, normal, weight=m * g * offset), [m, g, *offset, *entries, *normal]
 
 
+def draw_veselova(rng):
+    (J, entries), normal = tensor(rng), rng.normal(size=3)
+    return models.veselova(J, normal), [1.0, 0.0, 0.0, 0.0, 0.0, *entries, *normal]
+
+
+def draw_upright(rng):
+    values = np.append(sizes(rng, 4), [rng.normal(), 5 * sizes(rng, 1)[0]])
+    return models.inclined_disk(*values), values
+
+
 def draw_chaplygin(rng):
     (m, g, a), (J, entries) = sizes(rng, 3), tensor(rng)
     return models.chaplygin_ball(m, J, a), [m, g, a, 0.0, 0.0, *entries]
+
+
+def draw_sphere(rng):
+    (m, g, a), (J, entries) = sizes(rng, 3), tensor(rng)
+    return models.chaplygin_sphere(J, m, a), [m, g, a, 0.0, 0.0, *entries]
 
 
 def draw_table(rng):
@@ -475,8 +508,11 @@ CASES = {
     "snakeboard": Case(snakeboard, draw_snakeboard, inputs=2),
     "roller-racer": Case(racer, draw_racer, inputs=1),
     "hinged-sleighs": Case(lambda: racer(apart=True), draw_hinged, inputs=1),
-    "suslov": Case(suslov, draw_suslov),
+    "inclined-disk": Case(upright_disc, draw_upright),
+    "suslov": Case(hung_body, draw_suslov),
+    "veselova": Case(lambda: hung_body(in_space=True), draw_veselova),
     "chaplygin-ball": Case(ball, draw_chaplygin),
+    "chaplygin-sphere": Case(ball, draw_sphere),
     "ball-on-table": Case(ball, draw_table),
     "rattleback": Case(celt, draw_celt),
     "pendulum-chain": Case(chain, draw_chain),
