@@ -378,6 +378,32 @@ def chain():
     )
 
 
+@cache
+def skate():
+    """A skate on an ellipsoid: its third axis n is the normal, so that it stands at A^2 n/|A n|, A being the semi-axes.
+
+    No constraint holds it on the surface; the velocity across the blade is 0.
+    """
+    m, g = sm.symbols("m g")
+    axes = sm.symbols("a1:4")
+    at = Space()
+    n, change = ([part.dot(e) for e in at.N] for part in (at.B.z, at.turning.cross(at.B.z)))
+    size = sm.sqrt(sum((a * x) ** 2 for a, x in zip(axes, n, strict=True)))
+    slope = sum(a**2 * x * dx for a, x, dx in zip(axes, n, change, strict=True)) / size**2
+    place = [a**2 * x / size for a, x in zip(axes, n, strict=True)]
+    moved = [a**2 * (dx - x * slope) / size for a, x, dx in zip(axes, n, change, strict=True)]
+    P = Point("P")
+    P.set_vel(at.N, sum((v * e for v, e in zip(moved, at.N, strict=True)), 0 * at.N.x))
+    bodies = [RigidBody("skate", P, at.B, m, (inertia(at.B, *TENSOR), P))]
+    along, across, _ = (P.vel(at.N).dot(e) for e in at.axes)
+    element = sm.Matrix.vstack(sm.Matrix.hstack(at.attitude, sm.Matrix(place)), sm.Matrix([[0, 0, 0, 1]]))
+    w1, w2, w3 = at.w
+    return Kane(
+        at.N, at.q, [w2, w3], at.kinematics, bodies, [(P, -m * g * at.N.z)], [m, g, *axes, *TENSOR], [element],
+        [*at.w, along, across, 0], [w1], [across],
+    )  # fmt: skip
+
+
 # -- the models beside them -------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Case:
@@ -489,6 +515,11 @@ def draw_celt(rng):
     return models.rattleback(m, J, axes, depth, 5 * g), [m, 5 * g, depth, *axes, *entries]
 
 
+def draw_skate(rng):
+    (m, g), axes, (J, entries) = sizes(rng, 2), sizes(rng, 3), tensor(rng)
+    return models.skate_on_ellipsoid(axes, m, J, 5 * g), [m, 5 * g, *axes, *entries]
+
+
 def draw_disc(rng):
     values = sizes(rng, 5)
     return models.rolling_disk(*values), values
@@ -515,5 +546,6 @@ CASES = {
     "chaplygin-sphere": Case(ball, draw_sphere),
     "ball-on-table": Case(ball, draw_table),
     "rattleback": Case(celt, draw_celt),
+    "skate-on-ellipsoid": Case(skate, draw_skate),
     "pendulum-chain": Case(chain, draw_chain),
 }

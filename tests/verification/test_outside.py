@@ -57,7 +57,10 @@ def apart(found, expected):
 
 
 # -- Kane's equations by SymPy ----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name, draws", [*((name, 20) for name in CASES), *(more(name, 500) for name in CASES)])
+FAST = [name for name in CASES if name != "skate-on-ellipsoid"]  # SymPy takes 3 s for it
+
+
+@pytest.mark.parametrize("name, draws", [*((name, 20) for name in FAST), *(more(name, 500) for name in CASES)])
 def test_accelerations_are_those_of_kanes_equations(name, draws):
     """Each draw has its own parameters, inputs and state; the velocities that SymPy finds keep our constraint."""
     case, rng, worst, size = CASES[name], np.random.default_rng(18), 0.0, 0.0
@@ -160,7 +163,9 @@ def test_sympys_disc_by_lagranges_method_is_another_disc():
     turn2, fall2, spin2 = np.linalg.solve(mass, force[:, 0])
     (turn, fall, _), s, c = qdot, np.sin(place[1]), np.cos(place[1])
     by_lagrange = [fall2, spin2 + turn2 * s + turn * fall * c, turn2 * c - turn * fall * s]
-    assert apart(by_lagrange, udot) > 0.1
+    found = apart(by_lagrange, udot)
+    print(f"by Lagrange: {found:.2f}")
+    assert found > 1
 
 
 def upright(system, spin):
