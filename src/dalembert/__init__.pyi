@@ -1,6 +1,7 @@
 from .groups import Euclidean as Euclidean, SO2 as SO2, SO3 as SO3, SE2 as SE2, SE3 as SE3, Product as Product
 from .groups import Cayley as Cayley, Exponential as Exponential
 from .mechanics import System as System, Input as Input, InvariantSystem as InvariantSystem, State as State
+from .mechanics import Mechanism as Mechanism
 from .mechanics import with_friction as with_friction, steered as steered
 from .mechanics import FiniteDifference as FiniteDifference, Discretisation as Discretisation
 from .integrators import LagrangeDAlembert as LagrangeDAlembert, EulerPoincareSuslov as EulerPoincareSuslov
@@ -13,6 +14,7 @@ from .trajectory import simulate as simulate, ensemble as ensemble, Trajectory a
 from .trajectory import compare as compare
 from .sweeps.execute import sweep as sweep
 from .mechanics import nonholonomy as nonholonomy
+from .analysis.linearisation import linearise as linearise, steady as steady, stability as stability
 from .errors import InvalidInput as InvalidInput, NumericalFailure as NumericalFailure
 from . import groups as groups, mechanics as mechanics, integrators as integrators, models as models
 from . import simulation as simulation, io as io, plotting as plotting, analysis as analysis, sweeps as sweeps

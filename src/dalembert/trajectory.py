@@ -13,9 +13,11 @@ import numpy as np
 
 from .analysis import comparison
 from .analysis.branches import explain_branch_end
+from .errors import InvalidInput, UnknownName
 from .integrators import BRANCH_LOST
 from .io.dataset import load_run, save_run, to_xarray
-from .mechanics import State
+from .kernels import evaluate
+from .mechanics import MechanicalSystem, State
 from .plotting.runs import plot_trajectory, trajectory_html
 from .simulation import Run, driver, states_at
 
@@ -52,6 +54,26 @@ class Trajectory(Run):
         """
         return states_at(self, times)
 
+    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
+        """A coordinate, a rate, an input or a load of the system by its name, shape (saves,): run["steer"].
+
+        Loads are the Lagrange multipliers of the continuous motion at the saved states.
+        """
+        system, inputs = self.system, [each.name for each in self.system.inputs or ()]
+        observed = (*system.coordinate_names, *system.rate_names)
+        if name in inputs and self.controls is not None:
+            return np.asarray(self.controls_at_states())[..., inputs.index(name)]
+        if name not in (*observed, *system.load_names):
+            raise UnknownName("quantity", name, (*observed, *system.load_names, *(inputs if self.controlled else ())))
+        if np.ndim(self.final.status):
+            raise InvalidInput("run[name] is of one run; of an ensemble take a member, or `sweep` with a reduction")
+        states = self.records.state
+        u = self.controls_at_states() if self.controls is not None else np.zeros((len(self.t), len(inputs)))
+        function = _loads if name in system.load_names else _observed
+        values = evaluate(function, system, (states, u), lanes=len(self.t), axes=(None, 0))
+        names = system.load_names if name in system.load_names else observed
+        return np.asarray(values)[:, names.index(name)]
+
     # -- other forms ---------------------------------------------------------------------------------------------------
     def coordinates(self, kind: str, convention: str = "ZXZ") -> np.ndarray[Any, Any]:
         """Configurations as "quaternion", "euler", "pose" (theta, x, y) or "position"; see `Group.along`."""
@@ -79,6 +101,16 @@ class Trajectory(Run):
             return super()._failure_reason(code, count)
         momentum = np.asarray(self.final.carry.impulse) / float(self.step)
         return explain_branch_end(self.system, self.integrator, momentum, float(self.step), steps=1)
+
+
+def _observed(system: MechanicalSystem, point: tuple[State, Any]) -> Any:
+    state, _ = point
+    return system.observe(state.t, state.g, state.xi)
+
+
+def _loads(system: MechanicalSystem, point: tuple[State, Any]) -> Any:
+    state, u = point
+    return system.multipliers(state.t, state.g, state.xi, u)
 
 
 P = ParamSpec("P")

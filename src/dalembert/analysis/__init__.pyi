@@ -27,3 +27,9 @@ from .order import lagrangian_order as lagrangian_order
 from .series import flow_series as flow_series
 from .series import local_order as local_order
 from .series import map_series as map_series
+from .linearisation import Linearisation as Linearisation
+from .linearisation import LinearisedMotion as LinearisedMotion
+from .linearisation import StabilityStudy as StabilityStudy
+from .linearisation import linearise as linearise
+from .linearisation import stability as stability
+from .linearisation import steady as steady

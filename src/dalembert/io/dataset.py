@@ -31,7 +31,7 @@ import numpy as np
 
 from ..errors import InvalidInput, UnknownName, made_by
 from ..integrators import Integrator
-from ..mechanics import MechanicalSystem, in_group
+from ..mechanics import MechanicalSystem, MechanismSystem, in_group, unforced
 from ..models import MODELS
 from ..simulation import Run, energy_conservation
 from .atomic import atomic_path, restore_replaced
@@ -210,6 +210,9 @@ def to_xarray(run: Run, *, reaction: bool = False) -> xarray.Dataset:
         columns["holonomic_residual"] = (run.holonomic_residual(), ())
     if reaction:
         columns["reaction"] = (run.reaction(), ("component",))
+    named = unforced(run.system)
+    if isinstance(named, MechanismSystem):
+        columns["coordinate"] = (np.stack([*named.coordinates(run.g).values()], axis=-1), ("coordinate_name",))
     data = {
         name: ((*lead, *dims), np.asarray(values), _attributes(name))
         for name, (values, dims) in columns.items()
@@ -221,6 +224,10 @@ def to_xarray(run: Run, *, reaction: bool = False) -> xarray.Dataset:
         coordinates["component"] = [axis.name for axis in components]
         for kind in ("velocity", "momentum", "force"):
             coordinates[f"{kind}_unit"] = ("component", [getattr(axis, kind) for axis in components])
+    if "coordinate" in data:
+        coordinates["coordinate_name"] = list(run.system.coordinate_names)
+    if run.system.load_names and "multiplier" in data:
+        coordinates["constraint"] = list(run.system.load_names)
     if "control" in data and run.system.inputs is not None:
         coordinates["input"] = [each.name for each in run.system.inputs]
         coordinates["input_unit"] = ("input", [each.unit for each in run.system.inputs])

@@ -408,6 +408,25 @@ class MechanicalSystem:
     def _zero(self) -> Array:
         return jnp.zeros(self.group.dim)
 
+    @property
+    def coordinate_names(self) -> tuple[str, ...]:
+        """The names of the coordinates of `observe`: q1 to qn on R^n, none on other groups."""
+        return tuple(f"q{k + 1}" for k in range(self.group.dim)) if self.group.is_flat else ()
+
+    @property
+    def rate_names(self) -> tuple[str, ...]:
+        """The names of the rates of `observe`: the components of xi."""
+        return tuple(axis.name for axis in self.group.axes())
+
+    @property
+    def load_names(self) -> tuple[str, ...]:
+        """The names of the Lagrange multipliers, where they have names."""
+        return ()
+
+    def observe(self, t: Scalar, g: Element, xi: Velocity) -> Array:
+        """The coordinates and the rates that have names, in the order of `coordinate_names` and `rate_names`."""
+        return jnp.concatenate([g, xi]) if self.coordinate_names else xi
+
     def constants(self) -> dict[str, Any]:
         """The numbers that tell this system from others of its kind, with names such as "parameter inertia.0"."""
         leaves, _ = jax.tree_util.tree_flatten_with_path(getattr(self, "parameters", None))
@@ -879,6 +898,9 @@ class Driven(MechanicalSystem):
     inertia, subspace, annihilator = of_part("system", "inertia", "subspace", "annihilator")
     L, A, b, phi, residual, rows = of_part("system", "L", "A", "b", "phi", "residual", "rows")
     project, velocity, basis = of_part("system", "project", "velocity", "basis")
+    coordinate_names, rate_names, load_names, observe = of_part(
+        "system", "coordinate_names", "rate_names", "load_names", "observe"
+    )
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=("system", "force"), meta_fields=())

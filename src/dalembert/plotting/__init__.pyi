@@ -19,3 +19,4 @@ from .style import curve as curve
 from .style import sheet as sheet
 from .style import styled as styled
 from .studies import plot_sweep as plot_sweep
+from .studies import plot_eigenvalues as plot_eigenvalues

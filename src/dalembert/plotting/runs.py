@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..groups import quaternions
-from ..mechanics import html_table
+from ..mechanics import MechanismSystem, html_table, unforced
 from ..numerics import MIN_SAMPLES, classify
 from ..simulation import Run, energy_conservation
 from .style import COLOURS, DASHES, LIGHT, STROKES, curve, legend_below, save, sheet, space, styled
@@ -34,7 +34,11 @@ MAX_PICTURE_STATES = 20_000
 def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     """The motion as its group shows it best: a path in the plane, a trace on the sphere, or coordinates over time."""
     first = {label: np.asarray(jax.tree.leaves(run.g)[0]) for label, run in runs.items()}
-    picture = next(iter(runs.values())).system.group.factors[0].picture
+    system = unforced(next(iter(runs.values())).system)
+    picture = system.group.factors[0].picture
+    if isinstance(system, MechanismSystem) and system.parts.joints[0].kind == "free":
+        _draw_path(figure.add_subplot(cell), system, runs)
+        return
     if picture == "attitude":
         axes = _draw_on_sphere(figure, cell, {label: part[:MAX_SPHERE_STATES, :, 2] for label, part in first.items()})
         axes.set_title("The body's third axis in space")
@@ -54,6 +58,28 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     if picture == "plane":
         axes.set_aspect("equal", adjustable="datalim")
         axes.set(title="Path of the contact point, with headings", xlabel="x", ylabel="y")
+    legend_below(axes)
+
+
+def _draw_path(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) -> None:
+    """The path of a mechanism, seen from above."""
+    x, y = system.parts.joints[0].names[:2]
+    for (label, run), colour, dash in zip(runs.items(), cycle(COLOURS), cycle(DASHES), strict=False):
+        found = system.coordinates(run.g)
+        axes.plot(found[x], found[y], linestyle=dash, color=colour, label=label)
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.set(title=f"Path of the {system.parts.bodies[0]}, from above", xlabel=f"{x}, m", ylabel=f"{y}, m")
+    legend_below(axes)
+
+
+def _draw_shape(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) -> None:
+    """The coordinates of a mechanism that show how it is bent."""
+    for (label, run), dash in zip(runs.items(), cycle(DASHES), strict=False):
+        found = system.coordinates(run.g)
+        for name, colour in zip(system.shape_names, cycle(COLOURS), strict=False):
+            words = name if len(runs) == 1 else f"{label}: {name}"
+            axes.plot(np.asarray(run.t), found[name], linestyle=dash, color=colour, label=words)
+    axes.set(title="Shape", xlabel="time, s", ylabel="rad, m")
     legend_below(axes)
 
 
@@ -100,7 +126,9 @@ def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
 
 def plot_trajectory(trajectory: Run, path: str | Path | None = None) -> Figure:
     """The motion, the velocity and the conservation of one run; saved if a path is given."""
-    return plot_comparison({trajectory.integrator.name: trajectory}, title=str(trajectory.system.group), path=path)
+    system = unforced(trajectory.system)
+    title = f"{system.parts.name} on {system.group}" if isinstance(system, MechanismSystem) else str(system.group)
+    return plot_comparison({trajectory.integrator.name: trajectory}, title=title, path=path)
 
 
 @styled
@@ -115,12 +143,17 @@ def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Pat
     held = next((run for run in runs.values() if run.controls is not None and run.system.inputs), None)
     extra = ["sizes"] * any(run.integrator.variable_step for run in runs.values())
     extra += ["power"] * any(len(each.work) for each in balances.values()) + ["controls"] * (held is not None)
-    rows = 2 if extra else 1
+    shaped = unforced(next(iter(runs.values())).system)
+    bent = isinstance(shaped, MechanismSystem) and bool(shaped.shape_names)
+    extra = ["shape"] * bent + extra
+    rows = 1 + -(-len(extra) // 3)
     figure = Figure(figsize=(12, 4.4 * rows), layout="constrained")
     grid = figure.add_gridspec(rows, 3, width_ratios=(1.15, 1, 1))
     draw_motion(figure, grid[0, 0], runs)
     energy, residual = (figure.add_subplot(grid[0, k]) for k in (1, 2))
-    more = {name: figure.add_subplot(grid[1, k]) for k, name in enumerate(extra)}
+    more = {name: figure.add_subplot(grid[1 + k // 3, k % 3]) for k, name in enumerate(extra)}
+    if isinstance(shaped, MechanismSystem) and bent:
+        _draw_shape(more["shape"], shaped, runs)
     for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
         shown = balances[label]
         curve(energy, run.t, shown.values, label=label, color=colour)

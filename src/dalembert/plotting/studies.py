@@ -31,6 +31,39 @@ Array = np.ndarray[Any, Any]
 
 
 @styled
+def plot_eigenvalues(
+    over: str,
+    values: Array,
+    eigenvalues: Array,
+    critical: Array,
+    stable: Sequence[tuple[float, float]],
+    *,
+    title: str = "",
+    path: str | Path | None = None,
+) -> Figure:
+    """Real parts (dots) and imaginary parts (small rings) of eigenvalues over a parameter; stable intervals shaded."""
+    figure, axes = sheet(size=(6.6, 4.6))
+    axes.axhline(0.0, color=GREY, linewidth=0.8)
+    for k, (a, b) in enumerate(stable):
+        axes.axvspan(a, b, color=COLOURS[2], alpha=0.15, label="stable" if not k else None, linewidth=0)
+    flat = np.repeat(values, eigenvalues.shape[1])
+    real, imaginary = eigenvalues.real.ravel(), eigenvalues.imag.ravel()
+    axes.plot(flat, real, ".", color=COLOURS[0], markersize=4, label="real part")
+    turning = imaginary > 0
+    axes.plot(
+        flat[turning], imaginary[turning], "o", color=COLOURS[1], markersize=3, fillstyle="none", label="imaginary part"
+    )
+    for value in critical:
+        axes.axvline(value, color=GREY, linestyle=":", linewidth=0.8)
+        axes.annotate(
+            f"{value:.4g}", (value, 1.0), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8
+        )
+    axes.set(xlabel=over, ylabel="eigenvalues, 1/s")
+    axes.legend()
+    return save(figure, path, title)
+
+
+@styled
 def plot_work_precision(
     points: Mapping[str, tuple[Any, Any]],
     *,

@@ -1,0 +1,265 @@
+"""Mechanisms: what they say when they are drawn wrongly, and what their systems are."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from mechanisms import draw_bicycle, draw_robot
+
+import dalembert as da
+from dalembert.errors import InvalidInput
+from dalembert.mechanics import MechanismSystem
+from dalembert.mechanics.mechanism import Energy
+
+
+@pytest.fixture(scope="module")
+def bicycle():
+    return draw_bicycle().system()
+
+
+@pytest.fixture(scope="module")
+def robot():
+    return draw_robot().system()
+
+
+def one_body(**options):
+    made = da.Mechanism("thing", **options)
+    made.body("body", mass=1.0, centre=(0, 0, 0.1), ball=0.1)
+    return made
+
+
+def four_bars(length=2.0):
+    bars = da.Mechanism("four bars")
+    bars.body("crank", mass=1, centre=(0, 0, 0.5), box=(0.05, 0.05, 1))
+    bars.body("coupler", mass=1, centre=(1, 0, 1), box=(2, 0.05, 0.05))
+    bars.body("rocker", mass=1, centre=(2, 0, 0.5), box=(0.05, 0.05, 1))
+    bars.hinge("a", "ground", "crank", at=(0, 0, 0), axis="y")
+    bars.hinge("b", "crank", "coupler", at=(0, 0, 1), axis="y")
+    bars.hinge("c", "coupler", "rocker", at=(2, 0, 1), axis="y")
+    bars.hinge("d", "ground", "rocker", at=(2, 0, 0), axis="y")
+    return bars
+
+
+def test_a_robot_is_a_system_on_the_smallest_group_with_names(robot):
+    assert isinstance(robot, da.System) and str(robot.group) == "SE(2) x R^4"
+    assert robot.coordinate_names == ("x", "y", "yaw", "left", "right", "castor swivel", "castor wheel")
+    assert [each.name for each in robot.inputs] == ["left torque", "right torque"]
+    assert robot.constraints == 5 and robot.parts.redundant == ("right side force",)
+    assert "left side force (shared)" in robot.load_names
+    assert [axis.name for axis in robot.group.axes()][3:] == [
+        f"{name} rate" for name in ("left", "right", "castor swivel", "castor wheel")
+    ]
+
+
+def test_states_are_found_from_names(robot, bicycle):
+    state = robot.state(speed=1.0, yaw_rate=0.5)
+    rates = dict(zip(robot.rate_names, robot.observe(0.0, state.g, state.xi)[7:], strict=True))
+    assert rates["left rate"] == pytest.approx((1.0 - 0.1) / 0.1) and rates["right rate"] == pytest.approx(11.0)
+    assert rates["castor wheel rate"] == pytest.approx((1.0) / 0.05, rel=1e-12)
+    leaned = bicycle.state(speed=5.0, lean=0.2, steer=0.3, lean_rate=0.1)
+    found = bicycle.observe(0.0, leaned.g, leaned.xi)
+    names = (*bicycle.coordinate_names, *bicycle.rate_names)
+    told = dict(zip(names, np.asarray(found), strict=True))
+    assert told["lean"] == pytest.approx(0.2, abs=1e-14) and told["steer"] == pytest.approx(0.3, abs=1e-14)
+    assert told["speed"] == pytest.approx(5.0) and told["lean rate"] == pytest.approx(0.1)
+    assert told["steer rate"] == pytest.approx(0.0, abs=1e-13)
+    assert np.abs(bicycle.phi(0.0, leaned.g)).max() < 1e-13 and abs(told["pitch"]) > 1e-3
+
+
+def test_names_that_cannot_be_are_refused(bicycle):
+    with pytest.raises(InvalidInput, match=r"unknown coordinate or rate of bicycle 'sped'.*Did you mean 'speed'"):
+        bicycle.state(sped=5.0)
+    with pytest.raises(InvalidInput, match=r"yaw rate = 1 is not possible with .*speed = 5.*constraints make it -?0"):
+        bicycle.state(speed=5.0, steer_rate=0.0, lean_rate=0.0, yaw_rate=1.0)
+    with pytest.raises(InvalidInput, match=r"not both"):
+        bicycle.state(bicycle.group.identity(), speed=5.0)
+    with pytest.raises(InvalidInput, match=r"cannot be assembled with z = 0.2, pitch = 0"):
+        bicycle.state(z=0.2, pitch=0.0)
+
+
+def test_the_spinning_wheel_is_the_body_that_turns(bicycle):
+    """A solid of revolution is not turned: energy, rows and heights are as if it were."""
+    parts = bicycle.parts
+    turned = dataclasses.replace(parts, joints=tuple(joint._replace(spins=False) for joint in parts.joints))
+    p = jax.tree.map(lambda leaf: leaf, bicycle.parameters, is_leaf=lambda leaf: leaf is None)
+    bodies, contacts = dict(p["bodies"]), dict(p["contacts"])
+    for name, at in (("rear wheel", {"z": 0.3}), ("front wheel", {"x": 1.02, "z": 0.35})):
+        across, along = bodies[name]["inertia"]["across"], bodies[name]["inertia"]["along"]
+        inertia = {"xx": across, "yy": along, "zz": across}
+        bodies[name] = {"mass": bodies[name]["mass"], "centre": at, "inertia": inertia}
+        contacts[name] = contacts[name] | {"centre": at, "axis": {"y": None}}
+    p = p | {"bodies": bodies, "contacts": contacts}
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        g = bicycle.group.exp(jnp.asarray(0.3 * rng.normal(size=9)))
+        xi = jnp.asarray(rng.normal(size=9))
+        here, there = bicycle.L(0.0, g, xi), Energy(turned)(0.0, g, xi, p)
+        assert float(here) == pytest.approx(float(there), rel=1e-12)
+        rows = bicycle.constraint(0.0, g, bicycle.parameters)
+        np.testing.assert_allclose(rows, type(bicycle.constraint)(turned)(0.0, g, p), atol=1e-12)
+        heights = bicycle.holonomic(0.0, g, bicycle.parameters)
+        np.testing.assert_allclose(heights, type(bicycle.holonomic)(turned)(0.0, g, p), atol=1e-12)
+
+
+def test_motors_move_the_robot_and_the_balance_of_energy_holds(robot):
+    run = da.simulate(
+        robot, da.RungeKutta(), robot.state(), step=0.01, steps=100, controls=np.tile([0.4, 0.2], (100, 1))
+    )
+    assert run.status == "ok" and run["speed"][-1] > 0.5 and run["yaw rate"][-1] < 0
+    assert run["left torque"][0] == 0.4
+    assert np.abs(run.summary().energy_balance) < 1e-8 and run.summary().work > 0.1
+    assert run["left side force (shared)"].shape == run["castor swivel"].shape == (101,)
+    dataset = run.to_xarray()
+    assert list(dataset["coordinate_name"].values) == list(robot.coordinate_names)
+    assert list(dataset["constraint"].values) == list(robot.load_names)
+    with pytest.raises(InvalidInput, match=r"unknown quantity 'sped'"):
+        run["sped"]
+
+
+def test_a_mechanism_is_saved_with_its_run(robot, tmp_path):
+    run = da.simulate(robot, da.RungeKutta(), robot.state(speed=1.0, yaw_rate=0.3), step=0.05, steps=5)
+    run.save(tmp_path / "run.nc")
+    again = da.load(tmp_path / "run.nc")
+    assert isinstance(again.system, MechanismSystem) and again.system.parts == robot.parts
+    np.testing.assert_array_equal(again["castor swivel"], run["castor swivel"])
+    longer = da.simulate(again.system, again.integrator, again, step=0.05, steps=5)
+    whole = da.simulate(robot, da.RungeKutta(), robot.state(speed=1.0, yaw_rate=0.3), step=0.05, steps=10)
+    np.testing.assert_array_equal(longer.xi[-1], whole.xi[-1])
+
+
+def test_the_same_drawing_is_the_same_program():
+    assert draw_robot().system().lagrangian == draw_robot().system().lagrangian
+    assert hash(draw_robot().system().parts) == hash(draw_robot().system().parts)
+
+
+def test_four_bars_close_and_move():
+    bars = four_bars().system()
+    assert str(bars.group) == "R^3" and bars.holonomic_constraints == 2
+    run = da.simulate(bars, da.RungeKutta(), bars.state(a=0.3, a_rate=1.0), step=0.005, steps=100)
+    assert np.abs(run.energy_error()).max() < 1e-7
+    np.testing.assert_allclose(run["c"], run["a"], atol=1e-9)  # it is a parallelogram
+    np.testing.assert_allclose(run["b"], -run["a"], atol=1e-9)
+
+
+def test_springs_dampers_and_sliders():
+    """m x'' = -k x - c x' on a slider, against the formula."""
+    made = da.Mechanism("mass", gravity=0.0)
+    made.body("block", mass=2.0, ball=0.1)
+    made.slider("x", "ground", "block", axis="x", stiffness=8.0, damping=0.4)
+    block = made.system()
+    rate, _ = block.acceleration(0.0, np.array([0.3]), np.array([0.5]))
+    assert float(rate[0]) == pytest.approx((-8.0 * 0.3 - 0.4 * 0.5) / 2.0)
+    pulled = da.Mechanism("pulled", gravity=0.0)
+    pulled.body("block", mass=2.0, ball=0.1)
+    pulled.slider("x", "ground", "block", axis="x")
+    pulled.spring("coil", "ground", (0, 1, 0), "block", (0, 0, 0), stiffness=5.0, length=0.4, damping=0.7)
+    stretched = np.hypot(0.3, 1.0)
+    along = 0.3 / stretched
+    rate, _ = pulled.system().acceleration(0.0, np.array([0.3]), np.array([0.5]))
+    assert float(rate[0]) == pytest.approx(-(5.0 * (stretched - 0.4) + 0.7 * 0.5 * along) * along / 2.0)
+
+
+def test_thrusts_and_torques_act_where_they_should():
+    made = da.Mechanism("hover", gravity=0.0)
+    made.body("craft", mass=2.0, inertia=(0.1, 0.2, 0.3))
+    made.planar("craft")
+    made.thrust("jet", "craft", at=(-1, 0.5, 0), along="x")
+    made.torque("wheel", "craft", axis="z")
+    craft = made.system()
+    rate, _ = craft.acceleration(0.0, craft.group.identity(), np.zeros(3), np.array([3.0, 0.7]))
+    np.testing.assert_allclose(rate, [(0.7 - 0.5 * 3.0) / 0.3, 1.5, 0.0], atol=1e-14)
+
+
+def test_a_torque_against_another_body_turns_both():
+    made = da.Mechanism("pair", gravity=0.0)
+    made.body("one", mass=1.0, inertia=(1.0, 1.0, 2.0))
+    made.body("two", mass=1.0, inertia=(1.0, 1.0, 0.5))
+    made.free("one")
+    made.ball("neck", "one", "two", at=(0, 0, 0))
+    made.torque("twist", "two", axis="z", against="one")
+    pair = made.system()
+    rate, _ = pair.acceleration(0.0, pair.group.identity(), np.zeros(9), np.array([1.0]))
+    np.testing.assert_allclose(rate[2], -0.5, atol=1e-12)  # of the first body, by -1 N m
+    np.testing.assert_allclose(rate[2] + rate[8], 2.0, atol=1e-12)
+
+
+WRONG = {
+    "no bodies": (lambda m: None, "has no bodies"),
+    "disconnected": (lambda m: m.body("b", mass=1, ball=1), "body 'b' is not connected to anything"),
+    "no inertia": (lambda m: m.body("b", mass=1), "body 'b' has no inertia; allowed: one of inertia, box"),
+    "two shapes": (lambda m: m.body("b", mass=1, ball=1, box=(1, 1, 1)), "has box and ball"),
+    "negative mass": (lambda m: m.body("b", mass=-1, ball=1), "mass of 'b' is -1; allowed: one positive number"),
+    "impossible moments": (lambda m: m.body("b", mass=1, inertia=(1, 1, 3)), "no body has the principal moments"),
+    "grams": (lambda m: m.body("b", mass=1e9, ball=1), "looks like another unit"),
+    "millimetres": (lambda m: m.body("b", mass=1, centre=(50_000, 0, 0), ball=1), "looks like another unit"),
+    "unknown body": (lambda m: m.hinge("h", "ground", "bdy", axis="z"), "unknown body 'bdy'"),
+    "ground as a name": (lambda m: m.body("ground", mass=1, ball=1), "cannot be called 'ground'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_bad_parts_get_sentences(case):
+    make, words = WRONG[case]
+    made = da.Mechanism("thing")
+    with pytest.raises(InvalidInput, match=words):
+        make(made)
+        made.system()
+
+
+def hangs_in_the_air():
+    made = one_body()
+    made.planar("body")
+    made.roll_ball("body", radius=0.05)
+    return made
+
+
+def on_itself():
+    made = one_body()
+    made.body("other", mass=1, ball=1)
+    made.hinge("one", "body", "other", axis="z")
+    made.hinge("two", "other", "body", axis="z")
+    return made
+
+
+def held_fast():
+    made = four_bars()
+    made.ball("lock", "ground", "coupler", at=(1, 0, 1))
+    return made
+
+
+def second_place():
+    made = one_body()
+    made.free("body")
+    made.planar("body")
+    return made
+
+
+WRONG_WHOLES = {
+    hangs_in_the_air: "'body' cannot touch or close: it is 0.05 m away in every position",
+    on_itself: "hang on each other, and none on the ground",
+    held_fast: r"cannot move: its 3 freedoms are held by 3 independent constraints \(",
+    second_place: "already",
+}
+
+
+@pytest.mark.parametrize("make", WRONG_WHOLES)
+def test_bad_mechanisms_get_sentences(make):
+    with pytest.raises(InvalidInput, match=WRONG_WHOLES[make]):
+        make().system()
+
+
+def test_a_loop_that_cannot_close_says_so():
+    made = da.Mechanism("short")
+    made.body("left", mass=1, centre=(0, 0, 0.5), box=(0.1, 0.1, 1))
+    made.body("right", mass=1, centre=(3, 0, 0.5), box=(0.1, 0.1, 1))
+    made.hinge("a", "ground", "left", at=(0, 0, 0), axis="y")
+    made.hinge("b", "ground", "right", at=(3, 0, 0), axis="y")
+    made.body("rod", mass=1, centre=(0.5, 0, 1), box=(1, 0.1, 0.1))
+    made.hinge("c", "left", "rod", at=(0, 0, 1), axis="y")
+    made.spring("s", "rod", (0, 0, 0), "right", (3, 0, 1), stiffness=1.0)
+    made.ball("d", "right", "rod", at=(1, 0, 1))  # the point of the rod at x = 1, and that of `right` there: 2 m away
+    system = made.system()
+    with pytest.raises(InvalidInput, match=r"cannot be assembled with a = -2.*constraints of d force"):
+        system.state(a=-2.0, b=2.0)
