@@ -17,14 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import dalembert  # noqa: F401  (64-bit JAX)
-from dalembert.integrators import (
-    DiscreteMoserVeselov,
-    ImplicitMidpoint,
-    LiePoissonSplitting,
-    Rattle,
-    RungeKutta,
-    map_constants,
-)
+from dalembert.integrators import DiscreteMoserVeselov, ImplicitMidpoint, LiePoissonSplitting, Rattle, RungeKutta
+from dalembert.integrators.free_body import map_constants
 from dalembert.models import exact, rigid_body
 from dalembert.simulation import simulate
 

@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import Any
 
 
-def attach(package: str, init: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package from its stub, which type checkers read too."""
+def attach(
+    package: str, init: str, at_once: bool = False
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package from its stub, which type checkers read too.
+
+    `at_once` imports the modules of the stub now, where they register what they define.
+    """
     tree = ast.parse(Path(init).with_suffix(".pyi").read_text(encoding="utf-8"))
     statements = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     home = {alias.name: node.module for node in statements for alias in node.names}
@@ -21,4 +26,6 @@ def attach(package: str, init: str) -> tuple[Callable[[str], Any], Callable[[], 
         module = home[name]
         return getattr(import_module(f".{module}", package), name) if module else import_module(f".{name}", package)
 
+    for module in dict.fromkeys(home.values()) if at_once else ():
+        import_module(f".{module}", package)
     return get, lambda: list(home), list(home)

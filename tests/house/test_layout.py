@@ -48,7 +48,10 @@ def test_few_public_names_and_their_stub():
         dalembert.simulat  # noqa: B018
 
 
-@pytest.mark.parametrize("package", ["analysis", "plotting", "io", "sweeps", "papers"])
+@pytest.mark.parametrize(
+    "package",
+    ["analysis", "plotting", "io", "sweeps", "papers", "mechanics", "models", "integrators", "simulation", "studio"],
+)
 def test_names_of_lazy_packages_exist(package):
     module = importlib.import_module(f"dalembert.{package}")
     assert module.__all__
