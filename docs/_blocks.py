@@ -70,7 +70,7 @@ def _type(arguments: list[str], place: str) -> None:
     """One command in a terminal that is not one: it must end with exit code 0."""
     from typer.testing import CliRunner
 
-    from dalembert.cli.app import app
+    from dalembert.cli import app
 
     result = CliRunner().invoke(app, arguments, catch_exceptions=False, env={"COLUMNS": "160", **os.environ})
     if result.exit_code:
@@ -81,7 +81,7 @@ def require_commands(block: Block) -> None:
     """Refuse commands and options that the command line does not have; nothing runs."""
     import typer
 
-    from dalembert.cli.app import app
+    from dalembert.cli import app
 
     group = typer.main.get_command(app)
     for arguments in block.commands:

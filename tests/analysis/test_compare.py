@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dalembert as da
-from dalembert.cli.app import app
+from dalembert.cli import app
 from dalembert.errors import InvalidInput
 
 CONFIG = """[system]

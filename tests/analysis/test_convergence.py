@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import dalembert as da
 from dalembert.analysis.order import OWN_TIME, convergence, convergence_report, reaction_lag, study_convergence
-from dalembert.cli.app import app
+from dalembert.cli import app
 from dalembert.errors import InvalidInput, NumericalFailure, UnknownName
 from dalembert.io.config import parse_job as parse
 from dalembert.numerics import Convergence

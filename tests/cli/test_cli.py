@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 import dalembert as da
 from dalembert import cli
-from dalembert.cli.app import app, progress
+from dalembert.cli import app
+from dalembert.cli.shell import progress
 from dalembert.errors import InvalidInput, WriteFailure
 from dalembert.io.atomic import output_lock
 from dalembert.io.config import parse_job as parse

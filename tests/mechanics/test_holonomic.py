@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dalembert as da
-from dalembert.cli.app import app
+from dalembert.cli import app
 
 models = da.models
 METHOD = da.LagrangeDAlembert()

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dalembert as da
-from dalembert.cli.app import app
+from dalembert.cli import app
 from dalembert.errors import InvalidInput, UnknownName
 from dalembert.io.config import model_template, parse_job
 from dalembert.models import MODELS, register

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dalembert as da
-from dalembert.cli.app import app
+from dalembert.cli import app
 from dalembert.cli.runs import run_report
 from dalembert.models import MODELS
 from dalembert.plotting.runs import plot_trajectory

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import dalembert as da
 from dalembert.analysis.diagnostics import poincare_section
-from dalembert.cli.app import app
+from dalembert.cli import app
 from dalembert.cli.runs import run_report
 from dalembert.io.config import parse_job as parse
 

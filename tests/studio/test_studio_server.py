@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import pytest
 from typer.testing import CliRunner
 
-from dalembert.cli.app import app
+from dalembert.cli import app
 from dalembert.errors import InvalidInput
 from dalembert.studio import workers
 from dalembert.studio.catalogue import example

@@ -12,7 +12,7 @@ import pytest
 import xarray
 
 import dalembert as da
-from dalembert.cli.app import app
+from dalembert.cli import app
 from dalembert.errors import InvalidInput
 from dalembert.io.config import parse_job as parse
 from dalembert.sweeps.plan import make_plan as plan

@@ -1,4 +1,4 @@
-"""The command line: every module registers its commands with `app.app` when it is imported."""
+"""The command line: every module registers its commands with `shell.app` when it is imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import InvalidInput, NumericalFailure, WriteFailure
 from ..kernels import LoweringError
 from ..kernels.cache import persist_xla_cache
 from . import runs, studies
-from .app import app
+from .shell import app
 
 __all__ = ["app", "main", "runs", "studies"]
 

@@ -31,42 +31,21 @@ from ..studio import film, open_studio
 from ..studio.catalogue import start
 from ..studio.presentation import show as present
 from ..studio.requests import MAX_SECONDS, MAX_STEPS, StudioInput, frames_of_file, frames_of_run
-from .app import (
-    ConfigArgument,
-    ForceOption,
-    JsonOption,
-    PlotOption,
-    SettingsOption,
-    app,
-    examples,
-    format_number,
-    make_folder,
-    print_json,
-    print_table,
-    progress,
-    require_picture,
-)
+from . import shell
 
 PROGRESS_RECORDS = 256
 """Records of a run of which only the last state is wanted: enough for a bar, few enough to cost nothing."""
 
 
-@app.command(
-    epilog=examples(
-        "dalembert run examples/suslov.toml",
-        "dalembert run examples/suslov.toml --set run.step=0.01 --set method.retraction=exponential --json",
-        "dalembert run examples/sleigh.toml --out sleigh.nc --plot sleigh.png",
-        "dalembert run examples/sleigh.toml --out sleigh.nc --set run.steps=500 --resume",
-    )
-)
+@shell.command("run")
 def run(
-    config: ConfigArgument,
-    as_json: JsonOption = False,
+    config: shell.ConfigArgument,
+    as_json: shell.JsonOption = False,
     out: Annotated[
         Path | None, typer.Option(help="Write the saved states to this file: .nc (NetCDF) or .zarr.")
     ] = None,
-    plot: PlotOption = None,
-    settings: SettingsOption = None,
+    plot: shell.PlotOption = None,
+    settings: shell.SettingsOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, bit for bit.")] = False,
     reaction: Annotated[bool, typer.Option("--reaction", help="Write the reaction forces A^T l too.")] = False,
 ) -> None:
@@ -81,7 +60,7 @@ def run(
     if out is not None:
         require_writable(out)
     if plot is not None:
-        require_picture(plot)
+        shell.require_picture(plot)
     with output_lock(out) if out is not None else nullcontext(), job.locate_errors():
         before = out if resume and out is not None and out.exists() else None
         trajectory = integrate(job, states=bool(out or plot), before=before)
@@ -96,7 +75,7 @@ def run(
                 plot_trajectory(trajectory, temporary)
     result = run_report(trajectory, job.names)
     if as_json:
-        print_json(result)
+        shell.print_json(result)
     else:
         _print_report(result, out if fault is None else None, plot)
     if fault is not None:
@@ -152,7 +131,7 @@ def integrate(job: Job, *, states: bool, before: Path | None = None) -> Run:
     steps = job.run["steps"]
     if not states:  # only the last state is wanted: extremes are kept over all steps anyway; work needs every state
         options["save_every"] = save_interval(job.system, steps, max(1, steps // PROGRESS_RECORDS))
-    with progress(f"{job.names['system']}, {steps} steps") as bar:
+    with shell.progress(f"{job.names['system']}, {steps} steps") as bar:
         if before is not None:
             return resume_run(job, before, bar)
         return simulate(job.system, job.integrator, job.state, monitor=True, progress=bar, events=job.events, **options)
@@ -175,22 +154,23 @@ def _print_report(result: dict[str, Any], out: Path | None, plot: Path | None) -
     rows.append(("steps, step, time", f"{result['steps']}, {result['step']:g}, {result['time']:.12g}"))
     rows += [(key, json.dumps(value)) for key, value in result["final"].items() if value is not None]
     energy = result["energy"]
-    rows.append(("energy", f"{format_number(energy['initial'], '.12g')}, {_energy_text(energy)}"))
-    maxima = [format_number(result[name]["max"]) for name in ("constraint", "group")]
+    rows.append(("energy", f"{shell.format_number(energy['initial'], '.12g')}, {_energy_text(energy)}"))
+    maxima = [shell.format_number(result[name]["max"]) for name in ("constraint", "group")]
     rows.append(("constraint, group", ", ".join(maxima)))
     if result["holonomic"]["max"] is not None:
-        rows.append(("holonomic, |phi|", format_number(result["holonomic"]["max"])))
+        rows.append(("holonomic, |phi|", shell.format_number(result["holonomic"]["max"])))
     rows += [(event["name"], _event_text(event)) for event in result["events"]]
     rows += [(name, str(path)) for name, path in (("file", out), ("picture", plot)) if path is not None]
-    print_table(f"{result['system']} with {result['method']}", (), (), rows)
+    shell.print_table(f"{result['system']} with {result['method']}", (), (), rows)
 
 
 def _energy_text(energy: dict[str, Any]) -> str:
     """The energy error; where power enters, the change of the energy and the part of it that no work explains."""
-    change = format_number(energy["max_error"])
+    keys = ("max_error", "work", "power", "balance")
+    change, work, power, balance = (shell.format_number(energy[key]) for key in keys)
     if energy["balance"] is not None:
-        entered = f"work {format_number(energy['work'])}, power up to {format_number(energy['power'])}"
-        return f"changes by up to {change}; {entered}; E - E(0) - work: largest {format_number(energy['balance'])}"
+        entered = f"work {work}, power up to {power}; E - E(0) - work: largest {balance}"
+        return f"changes by up to {change}; {entered}"
     return f"changes by up to {change}" if energy["powered"] else f"largest error {change}"
 
 
@@ -204,22 +184,14 @@ def _event_text(event: dict[str, Any], shown: int = 4) -> str:
     return f"{often}{': t = ' if times else ''}{times}{more}{doubt}"
 
 
-@app.command(
-    epilog=examples(
-        "dalembert show sleigh.nc",
-        "dalembert show sleigh.nc --plot sleigh.png",
-        "dalembert show sleigh.nc --config > again.toml",
-        "dalembert show sleigh.nc --csv position > path.csv",
-        "dalembert show mysystem.toml   (what it describes: is the constraint really nonholonomic?)",
-    )
-)
+@shell.command("show")
 def show(
     file: Annotated[Path, typer.Argument(help="A .nc or .zarr file of `dalembert run --out`, or a configuration.")],
-    plot: PlotOption = None,
+    plot: shell.PlotOption = None,
     config: Annotated[bool, typer.Option("--config", help="Print the configuration that made it.")] = False,
     csv: Annotated[str | None, typer.Option(help="Print these columns (with commas between) over time as CSV.")] = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
+    force: shell.ForceOption = False,
+    as_json: shell.JsonOption = False,
 ) -> None:
     """Show what a data file holds: where it came from, how the run went, and its columns.
 
@@ -236,8 +208,8 @@ def show(
     if "damage" in data.attrs:
         print(f"dalembert: {file} is damaged, its numbers may be wrong: {data.attrs['damage']}", file=sys.stderr)
     if plot is not None:
-        require_picture(plot)
-        with atomic_path(plot) as temporary, progress(f"drawing {plot}"):
+        shell.require_picture(plot)
+        with atomic_path(plot) as temporary, shell.progress(f"drawing {plot}"):
             plot_trajectory(load_run(file, unchecked=force), temporary)
     if config:
         if "config" not in data.attrs:
@@ -261,16 +233,16 @@ def show(
     }
     if as_json:
         attributes = {key: value.item() if hasattr(value, "item") else value for key, value in data.attrs.items()}
-        print_json({"file": str(file), "attributes": attributes, "columns": columns})
+        shell.print_json({"file": str(file), "attributes": attributes, "columns": columns})
         return
     for key in ("system", "group", "method", "step", "status", "reason", "backend", "dalembert", "created"):
         if data.attrs.get(key) not in (None, ""):
             print(f"{key:10} {data.attrs[key]}")
     rows = []
     for name, entry in columns.items():
-        numbers = (" x ".join(map(str, entry["shape"])), format_number(entry["min"]), format_number(entry["max"]))
+        numbers = " x ".join(map(str, entry["shape"])), *(shell.format_number(entry[end]) for end in ("min", "max"))
         rows.append((name, entry["what"] or "", entry["unit"] or "", *numbers))
-    print_table(str(file), ("column", "what it is", "unit"), ("shape", "least", "largest"), rows)
+    shell.print_table(str(file), ("column", "what it is", "unit"), ("shape", "least", "largest"), rows)
 
 
 def _show_configuration(file: Path, as_json: bool) -> None:
@@ -284,7 +256,7 @@ def _show_configuration(file: Path, as_json: bool) -> None:
         "constraints": system.constraints,
         "holonomic": system.holonomic_constraints,
     }
-    with job.locate_errors(), progress(f"{job.names['system']}: brackets of its constraint"):
+    with job.locate_errors(), shell.progress(f"{job.names['system']}: brackets of its constraint"):
         try:
             found = nonholonomy(system, job.state.g, t=float(job.state.t))
         except InvalidInput as fault:  # not linear in the velocity: brackets say nothing of it
@@ -292,7 +264,7 @@ def _show_configuration(file: Path, as_json: bool) -> None:
         else:
             result |= {"nonholonomy": str(found), "growth": list(found.growth), "integrable": to_json(found.covectors)}
     if as_json:
-        print_json({"file": str(file), **result})
+        shell.print_json({"file": str(file), **result})
         return
     for key, value in result.items():
         if value is not None:
@@ -317,21 +289,15 @@ def _print_csv(data: Any, file: Path, names: list[str]) -> None:
         print(",".join(format(entry, ".17g") for entry in row))
 
 
-@app.command(
-    epilog=examples(
-        "dalembert animate sleigh.nc",
-        "dalembert animate sleigh.nc --out sleigh.gif --seconds 5",
-        "dalembert animate examples/sleigh.toml --set run.steps=400   (runs it first)",
-    )
-)
+@shell.command("animate")
 def animate(
     file: Annotated[Path, typer.Argument(help="A .nc or .zarr file of `dalembert run --out`, or a configuration.")],
     out: Annotated[Path | None, typer.Option(help="The .mp4 (needs ffmpeg) or .gif. Default: named like FILE.")] = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="How long the moving picture takes.")] = 8.0,
     fps: Annotated[int, typer.Option(min=1, max=240, help="Frames a second, at most.")] = 20,
-    settings: SettingsOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
+    settings: shell.SettingsOption = None,
+    force: shell.ForceOption = False,
+    as_json: shell.JsonOption = False,
 ) -> None:
     """Draw a moving picture of a run.
 
@@ -347,10 +313,10 @@ def animate(
         raise InvalidInput("--set changes a configuration; a data file is shown as it is")
     else:
         run = frames_of_file(file, unchecked=force)
-    with progress(f"drawing {path}") as bar:
+    with shell.progress(f"drawing {path}") as bar:
         frames = film.animate(run, path, seconds=seconds, frames_per_second=fps, progress=bar)
     if as_json:
-        print_json({"file": str(path), "frames": frames})
+        shell.print_json({"file": str(path), "frames": frames})
         return
     hint = "" if out or path.suffix == ".mp4" else " (a gif, since mp4 needs ffmpeg, which is not installed)"
     print(f"wrote {path}: {frames} frames{hint}")
@@ -359,18 +325,12 @@ def animate(
 INIT_HELP = "A system of `dalembert list systems`, or own."
 
 
-@app.command(
-    epilog=examples(
-        "dalembert init suslov",
-        "dalembert init chaplygin-sleigh --out sleigh.toml",
-        "dalembert init own --out mysystem.toml   (writes mysystem.py too)",
-    )
-)
+@shell.command("init")
 def init(
     name: Annotated[str, typer.Argument(help=INIT_HELP, autocompletion=lambda: [*MODELS, OWN_SYSTEM])],
     out: Annotated[Path | None, typer.Option(help="The file to write. Default: NAME.toml.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
-    as_json: JsonOption = False,
+    as_json: shell.JsonOption = False,
 ) -> None:
     """Write a commented configuration to start from; `own` writes one for your own system, with its Python file."""
     if name != OWN_SYSTEM and name not in MODELS:
@@ -391,7 +351,7 @@ def init(
         with atomic_path(target) as temporary:
             temporary.write_text(text, encoding="utf-8")
     if as_json:
-        print_json({"files": [str(target) for target in texts]})
+        shell.print_json({"files": [str(target) for target in texts]})
         return
     print(f"wrote {' and '.join(map(str, texts))}; next: dalembert run {path}")
 
@@ -401,12 +361,10 @@ LIST_SYNONYMS = {"models": "systems", "integrators": "methods", "figures": "pape
 LIST_HELP = "systems (or models), methods (or integrators), or papers (or figures)."
 
 
-@app.command(
-    name="list", epilog=examples("dalembert list systems", "dalembert list methods --json", "dalembert list papers")
-)
+@shell.command("list")
 def list_names(
     what: Annotated[str, typer.Argument(help=LIST_HELP, autocompletion=lambda: [*LISTS])] = "systems",
-    as_json: JsonOption = False,
+    as_json: shell.JsonOption = False,
 ) -> None:
     """List the systems or methods that a configuration can name, with their parameters, or what `reproduce` makes."""
     what = LIST_SYNONYMS.get(what, what)
@@ -423,11 +381,11 @@ def list_names(
     else:
         raise UnknownName("list", what, LISTS)
     if as_json:
-        print_json({name: {"summary": text, "parameters": options} for name, (text, options) in entries.items()})
+        shell.print_json({name: {"summary": text, "parameters": options} for name, (text, options) in entries.items()})
         return
     columns = ("name", "what it is", "parameters" if what == "systems" else "options")
     rows = [(name, text, "\n".join(f"{k} = {v}" for k, v in o.items())) for name, (text, o) in entries.items()]
-    print_table(what, columns, (), rows, show_lines=True)
+    shell.print_table(what, columns, (), rows, show_lines=True)
 
 
 TIMED_STEPS = 100_000
@@ -472,29 +430,30 @@ def run_demo_scene(scene: DemoScene) -> tuple[dict[str, Run], list[dict[str, Any
     return runs, rows
 
 
-@app.command(epilog=examples("dalembert demo --out out"))
+@shell.command("demo")
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder for the figures.")] = Path("out"), as_json: JsonOption = False
+    out: Annotated[Path, typer.Option(help="The folder for the figures.")] = Path("out"),
+    as_json: shell.JsonOption = False,
 ) -> None:
     """Run three systems, each with a geometric method beside Runge-Kutta at the same step: a table, and figures."""
-    make_folder(out)
+    shell.make_folder(out)
     rows: list[dict[str, Any]] = []
     figures = []
     for scene in demo_scenes():
-        with progress(f"the {scene.title}", "compiling and running"):
+        with shell.progress(f"the {scene.title}", "compiling and running"):
             runs, measured = run_demo_scene(scene)
         rows += measured
         figures.append(out / f"{scene.name}.png")
         plot_comparison(runs, title=f"{scene.title}, step {scene.step}", path=figures[-1])
     if as_json:
-        print_json({"rows": rows, "figures": [str(path) for path in figures]})
+        shell.print_json({"rows": rows, "figures": [str(path) for path in figures]})
         return
     columns = ("step", "steps", "energy error", "constraint residual", "distance from group", "ns per step")
     lines = []
     for row in rows:
-        numbers = [format_number(row[name]) for name in ("energy", "constraint", "group", "nanoseconds")]
+        numbers = [shell.format_number(row[name]) for name in ("energy", "constraint", "group", "nanoseconds")]
         lines.append((row["system"], row["method"], f"{row['step']:g}", str(row["steps"]), *numbers))
-    print_table("Geometric methods beside classical Runge-Kutta, same step", ("system", "method"), columns, lines)
+    shell.print_table("Geometric methods beside classical Runge-Kutta, same step", ("system", "method"), columns, lines)
     print("figures: " + ", ".join(str(path) for path in figures))
 
 
@@ -502,14 +461,7 @@ HOST_HELP = "The address to listen on. Other machines see the page only if this 
 EXPORT_HELP = "Serve nothing: write this folder's index.html, a page that plays offline."
 
 
-@app.command(
-    epilog=examples(
-        "dalembert studio",
-        "dalembert studio examples/sleigh.toml",
-        "dalembert studio sleigh.nc --no-browser",
-        "dalembert studio examples/sleigh.toml --export page   (plays offline: open page/index.html)",
-    )
-)
+@shell.command("studio")
 def studio(
     file: Annotated[
         Path | None, typer.Argument(help="A configuration to start from, or a .nc file to look at.")

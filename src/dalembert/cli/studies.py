@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,21 +21,7 @@ from ..io.config import Job, apply_settings, build_method, load_job, read_config
 from ..plotting.studies import open_sweep, plot_convergence, plot_sweep, select_variable
 from ..sweeps.execute import LostCluster, SweepProgress, exact_curve
 from ..sweeps.execute import sweep as run_sweep
-from .app import (
-    SECTION_NAMES,
-    ConfigArgument,
-    JsonOption,
-    PlotOption,
-    SettingsOption,
-    app,
-    examples,
-    format_number,
-    make_folder,
-    print_json,
-    print_table,
-    progress,
-    require_picture,
-)
+from . import shell
 
 BASELINE_METHOD = "runge-kutta"
 PICTURE = "The picture (.png, .pdf, .svg)."
@@ -47,23 +31,16 @@ EXHIBIT_HELP = "A figure or table, a paper, or all: see `list papers`."
 METHOD_HELP = "NAME, NAME:option=value,.. or all; repeatable. Default: the file's own beside Runge-Kutta."
 
 
-@app.command(
-    epilog=examples(
-        "dalembert compare examples/suslov.toml",
-        "dalembert compare examples/suslov.toml --step 0.015 --step 0.0075 --plot suslov.png",
-        "dalembert compare examples/particle.toml --method gauss:stages=1 --method gauss:stages=3",
-        "dalembert compare examples/sleigh.toml --method all --json",
-    )
-)
+@shell.command("compare")
 def compare(
-    config: ConfigArgument,
+    config: shell.ConfigArgument,
     method: Annotated[
         list[str] | None, typer.Option(help=METHOD_HELP, autocompletion=lambda: [*METHODS, "all"])
     ] = None,
     step: Annotated[list[float] | None, typer.Option(help="A step size; repeatable. Default: the file's.")] = None,
-    plot: PlotOption = None,
-    as_json: JsonOption = False,
-    settings: SettingsOption = None,
+    plot: shell.PlotOption = None,
+    as_json: shell.JsonOption = False,
+    settings: shell.SettingsOption = None,
     error: Annotated[bool, typer.Option(help="Compare with the motion itself (DOP853 at 1e-13).")] = True,
 ) -> None:
     """Compare methods or steps on the system of a configuration: energy, constraint, group, error, time of a step.
@@ -72,10 +49,10 @@ def compare(
     """
     job = load_job(config, settings or ())
     if plot is not None:
-        require_picture(plot)
+        shell.require_picture(plot)
     integrators, required = _integrators(method, job)
     t_end = job.until.get("t_end", float(job.state.t) + job.run["step"] * job.run["steps"])
-    with job.locate_errors(), progress(f"{job.names['system']}, {len(integrators)} methods") as bar:
+    with job.locate_errors(), shell.progress(f"{job.names['system']}, {len(integrators)} methods") as bar:
         for name in required:
             integrators[name].require(job.system, job.state, job.run["step"])
         result = compare_methods(
@@ -92,7 +69,7 @@ def compare(
             with atomic_path(plot) as temporary:
                 result.plot(temporary, title=f"{job.names['system']} to t = {t_end:g}")
     if as_json:
-        print_json({"system": job.names["system"], "time": t_end, "rows": [asdict(row) for row in result.rows]})
+        shell.print_json({"system": job.names["system"], "time": t_end, "rows": [asdict(row) for row in result.rows]})
     else:
         _print_comparison(job.names["system"], t_end, result)
         if plot is not None and result.runs:
@@ -126,30 +103,24 @@ def _print_comparison(system: str, t_end: float, result: Comparison) -> None:
     lines = []
     for row in (row for row in result.rows if row.status != "refused"):
         kept = row.energy if row.balance is None else row.balance
-        numbers = map(format_number, (kept, row.constraint, row.group, row.error, row.nanoseconds))
+        numbers = map(shell.format_number, (kept, row.constraint, row.group, row.error, row.nanoseconds))
         lines.append((row.method, row.status, f"{row.step:g}", str(row.steps), *numbers))
-    print_table(f"{system} to t = {t_end:g}", ("method", "status"), columns, lines)
+    shell.print_table(f"{system} to t = {t_end:g}", ("method", "status"), columns, lines)
     for row in result.rows:
         if row.reason:
             print(f"{row.method}, step {row.step:g}, {row.status}: {row.reason}")
 
 
-@app.command(
-    epilog=examples(
-        "dalembert convergence examples/particle.toml",
-        "dalembert convergence examples/suslov.toml --levels 6 --plot suslov.png --json",
-        "dalembert convergence examples/sleigh.toml --local --set method.node=0",
-    )
-)
+@shell.command("convergence")
 def convergence(
-    config: ConfigArgument,
+    config: shell.ConfigArgument,
     levels: Annotated[int, typer.Option(help="How many steps: that of the file, and its halves.")] = 5,
     local: Annotated[bool, typer.Option("--local", help="The error of one step instead of the whole run.")] = False,
     richardson: Annotated[bool, typer.Option("--richardson", help=RICHARDSON_HELP)] = False,
     plot: Annotated[Path | None, typer.Option(help=f"{PICTURE} Default: out/NAME-convergence.png.")] = None,
     draw: Annotated[bool, typer.Option("--draw/--no-plot", help="Whether to draw the picture.")] = True,
-    as_json: JsonOption = False,
-    settings: SettingsOption = None,
+    as_json: shell.JsonOption = False,
+    settings: shell.SettingsOption = None,
 ) -> None:
     """Measure the order of a method: positions, velocities, multipliers and energy, as a table and a picture.
 
@@ -157,11 +128,11 @@ def convergence(
     """
     job = load_job(config, settings or ())
     if draw:
-        plot = make_folder(Path("out")) / f"{config.stem}-convergence.png" if plot is None else plot
-        require_picture(plot)
+        plot = shell.make_folder(Path("out")) / f"{config.stem}-convergence.png" if plot is None else plot
+        shell.require_picture(plot)
     title = f"{job.names['system']}, {levels} steps from {job.run['step']:g}"
     try:
-        with job.locate_errors(), progress(title, "compiling and running"):
+        with job.locate_errors(), shell.progress(title, "compiling and running"):
             found = study_convergence(job, levels=levels, local=local, richardson=richardson)
     except NumericalFailure as failure:
         print(f"dalembert: {failure}", file=sys.stderr)
@@ -171,7 +142,7 @@ def convergence(
         with atomic_path(plot) as temporary:
             plot_convergence(found, title=f"{result['system']} with {result['method']}", path=temporary)
     if as_json:
-        print_json(result | {"picture": str(plot) if draw else None})
+        shell.print_json(result | {"picture": str(plot) if draw else None})
         return
     _print_convergence(result)
     if draw:
@@ -187,9 +158,10 @@ def _print_convergence(result: dict[str, Any]) -> None:
         cells = []
         for values in quantities.values():
             slope = values["slope"][k - 1] if k else None
-            cells += [format_number(values["error"][k]), format_number(slope, ".2f")]
+            cells += [shell.format_number(values["error"][k]), shell.format_number(slope, ".2f")]
         lines.append([f"{step:g}", *cells])
-    print_table(f"{result['system']} with {result['method']}: {result['errors']} errors", ("step",), columns, lines)
+    title = f"{result['system']} with {result['method']}: {result['errors']} errors"
+    shell.print_table(title, ("step",), columns, lines)
     for name, values in quantities.items():
         if values["order"] is None:
             print(f"{name}: exact to round-off, or too few steps")
@@ -205,18 +177,12 @@ PROGRESS_SECONDS = 10.0
 """Time between the lines of progress in a log."""
 
 
-@app.command(
-    epilog=examples(
-        "dalembert sweep examples/sweep-suslov.toml --out suslov.zarr",
-        "dalembert sweep examples/sweep-suslov.toml --out suslov.zarr --resume",
-        "dalembert sweep examples/sweep-cvt.toml --out cvt.zarr --executor dask --scheduler tcp://10.0.0.1:8786",
-    )
-)
+@shell.command("sweep")
 def sweep(
-    config: Annotated[Path, typer.Argument(help=rf"A TOML file with {SECTION_NAMES}, \[run] and \[sweep].")],
-    as_json: JsonOption = False,
+    config: Annotated[Path, typer.Argument(help=rf"A TOML file with {shell.SECTION_NAMES}, \[run] and \[sweep].")],
+    as_json: shell.JsonOption = False,
     out: Annotated[Path | None, typer.Option(help="The Zarr store that takes the results as they come.")] = None,
-    settings: SettingsOption = None,
+    settings: shell.SettingsOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Finish the store in --out.")] = False,
     executor: Annotated[str, typer.Option(help="What computes: local (all cores), cuda (one GPU) or dask.")] = "local",
     scheduler: Annotated[
@@ -232,8 +198,10 @@ def sweep(
     options: dict[str, Any] = {"out": out, "resume": resume, "executor": executor, "scheduler": scheduler}
     given = apply_settings(read_config(config), settings or ())
     try:
-        with _sweep_progress(config.stem) as bar:
-            result = run_sweep(given, **options, progress=bar, folder=config.parent)
+        with shell.progress(config.stem) as bar:
+            lines = _progress_lines(config.stem)
+            shown = lines if bar is None else lambda done, all, rate: bar(done, all, f" {done}/{all} {rate:.3g}/s")
+            result = run_sweep(given, **options, progress=shown, folder=config.parent)
     except LostCluster as fault:
         print(f"dalembert: {fault}", file=sys.stderr)
         raise typer.Exit(1) from None
@@ -246,26 +214,19 @@ def sweep(
         "interrupted": result.interrupted,
     }
     if as_json:
-        print_json(summary)
+        shell.print_json(summary)
     else:
         sizes = " x ".join(f"{size} {dim}" for dim, size in zip(result.plan.dims, result.plan.shape, strict=True))
         rows = [("members", f"{sizes} = {result.members}"), ("done, failed", f"{result.done}, {result.failed}")]
         rows.append(("time", f"{result.seconds:.1f} s for {result.computed} members ({executor})"))
-        print_table("sweep", (), (), rows + ([("store", str(result.path))] if result.path else []))
+        shell.print_table("sweep", (), (), rows + ([("store", str(result.path))] if result.path else []))
     if result.interrupted:
         kept = f"; finish it with --out {out} --resume" if out else ""
         print(f"dalembert: stopped after {result.done} of {result.members} members{kept}", file=sys.stderr)
         raise typer.Exit(130)
 
 
-@app.command(
-    "sweep-plot",
-    epilog=examples(
-        "dalembert sweep-plot suslov.zarr --out failures.png --show status --exact",
-        "dalembert sweep-plot cvt.zarr --out cvt.png --show energy_error_max --x system_epsilon",
-        "dalembert sweep-plot big.zarr --out slice.png --x run_step --y initial_energy --at system_a=0.3",
-    ),
-)
+@shell.command("sweep-plot")
 def sweep_plot(
     store: Annotated[Path, typer.Argument(help="The Zarr store of a sweep, finished or growing.")],
     out: Annotated[Path, typer.Option(help=PICTURE)],
@@ -277,7 +238,7 @@ def sweep_plot(
     exact: Annotated[bool, typer.Option("--exact", help="Draw the exact curve over it, where one is known.")] = False,
 ) -> None:
     """Draw a heat map, a slice or a failure map of any two dimensions of a sweep."""
-    require_picture(out, "--out")
+    shell.require_picture(out, "--out")
     cuts = {}
     for text in at or ():
         name, _, value = text.partition("=")
@@ -291,15 +252,8 @@ def sweep_plot(
         plot_sweep(picture, log=log, curve=curve, path=temporary)
 
 
-@contextmanager
-def _sweep_progress(title: str) -> Iterator[SweepProgress]:
-    """Show a bar with rate and time left on a terminal, a line now and then elsewhere."""
-    with progress(title) as bar:
-        lines = _progress_lines(title)
-        yield lines if bar is None else lambda done, total, rate: bar(done, total, f" {done}/{total} {rate:.3g}/s")
-
-
 def _progress_lines(title: str) -> SweepProgress:
+    """What prints a line with rate and time left now and then, where there is no terminal for a bar."""
     last = time.monotonic()
 
     def line(done: int, total: int, rate: float) -> None:
@@ -314,27 +268,21 @@ def _progress_lines(title: str) -> SweepProgress:
     return line
 
 
-@app.command(
-    epilog=examples(
-        "dalembert reproduce mz-table-4",
-        "dalembert reproduce gnj --out figures    (all of one paper)",
-        "dalembert reproduce all --json",
-    )
-)
+@shell.command("reproduce")
 def reproduce(
     which: Annotated[str, typer.Argument(metavar="[ID|PAPER|all]", help=EXHIBIT_HELP)] = "all",
     out: Annotated[Path, typer.Option(help="The folder for pictures, data and pages.")] = Path("out/papers"),
-    as_json: JsonOption = False,
+    as_json: shell.JsonOption = False,
 ) -> None:
     """Make figures and tables of the papers: a picture, its data, and a page that says why it differs from the printed.
 
     Ctrl-C keeps those that are finished.
     """
     exhibits = papers.select_exhibits(which)
-    make_folder(out)
+    shell.make_folder(out)
     made: list[papers.Reproduction] = []
     try:
-        with progress(f"{len(exhibits)} exhibits") as bar:
+        with shell.progress(f"{len(exhibits)} exhibits") as bar:
             for done in papers.reproduce_exhibits(exhibits, out):
                 made.append(done)
                 if bar is not None:
@@ -345,7 +293,7 @@ def reproduce(
         raise typer.Exit(130) from None
     finally:
         if as_json:
-            print_json({"out": str(out), "made": [done.summary() for done in made]})
+            shell.print_json({"out": str(out), "made": [done.summary() for done in made]})
         elif made:
             rows = [(done.exhibit.id, done.exhibit.title, f"{done.seconds:.1f}") for done in made]
-            print_table(f"written to {out} (index.md lists the pages)", ("id", "title"), ("s",), rows)
+            shell.print_table(f"written to {out} (index.md lists the pages)", ("id", "title"), ("s",), rows)

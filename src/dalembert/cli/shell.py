@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -38,6 +39,8 @@ def options(version: VersionOption = False) -> None:
     """Integrate nonholonomic systems and free rigid bodies with methods that keep the geometry."""
 
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
 SECTION_NAMES = r"\[system], \[method], \[initial]"  # Rich takes a word in brackets without "\" for markup
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 ConfigArgument = Annotated[Path, typer.Argument(help=rf"A TOML file with {SECTION_NAMES} and \[run].")]
@@ -49,9 +52,9 @@ SETTINGS_HELP = "Override the file, e.g. run.step=0.01; repeatable."
 SettingsOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SETTINGS_HELP)]
 
 
-def examples(*lines: str) -> str:
-    """The examples at the end of a command's help."""
-    return "Examples:\n\n" + "\n\n".join(lines)
+def command(name: str) -> Callable[[Command], Command]:
+    """Register a function as the command of this name; its help ends with the examples of `texts.toml`."""
+    return app.command(name, epilog="\n\n".join(["Examples:", *TEXTS["examples"][name]]))
 
 
 def print_json(value: Any) -> None:
