@@ -10,7 +10,6 @@ from dalembert.groups import SO3
 from dalembert.integrators import DiscreteMoserVeselov, ImplicitMidpoint, KineticSplitting, LiePoissonSplitting, Rattle
 from dalembert.mechanics import InvariantSystem
 from dalembert.models import exact, rigid_body, rigid_body_n
-from dalembert.papers.mclachlan_zanna import solve_schur
 from dalembert.simulation import simulate
 
 BODY = rigid_body([0.6, 0.8, 1.0])
@@ -60,10 +59,6 @@ def test_shapes():
         exact([1.0, 2.0, 3.0], [1.0, 2.0], 1.0)
     with pytest.raises(InvalidInput, match="positive"):
         exact([1.0, -2.0, 3.0], [1.0, 2.0, 0.0], 1.0)
-    with pytest.raises(InvalidInput, match="skew"):
-        solve_schur([1.0, 2.0, 3.0], np.eye(3))
-    with pytest.raises(InvalidInput, match="shapes"):
-        solve_schur([1.0, 2.0, 3.0], np.zeros((4, 4)))
     with pytest.raises(InvalidInput, match="points"):
         modified_field(BODY, DiscreteMoserVeselov(2), BODY.state(momentum=jnp.ones(3)), 0.0)
 

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 import toys
+from emulation import compile_for_cpu
 
 from dalembert.kernels import cuda, make_problem, run_problem
 from dalembert.kernels.llvm import NativeSession
@@ -26,7 +27,7 @@ def test_the_gpu_computes_the_bits_of_the_emulation():
     carry["x"][5] = 49.9
     problem = make_problem(toys.advance, toys.observe, toys.consts(), carry, lanes=lanes)
     lowered = problem.lower()
-    emulated = cuda.compile_for_cpu(cuda.cuda_source(lowered.program, make_layout(problem, lowered)))
+    emulated = compile_for_cpu(cuda.cuda_source(lowered.program, make_layout(problem, lowered)))
     session = NativeSession("emulated", emulated, Buffers(problem, lowered, 1), 1, 1)
     session.reserve(20)
     session.run(0, 20, 3, 0)

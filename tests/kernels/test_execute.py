@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
+from emulation import compile_for_cpu
 
 from dalembert.kernels import LoweringError, cuda, execute, make_problem, run_problem, stream_problem
 from dalembert.kernels.llvm import NativeSession
@@ -85,7 +86,7 @@ def test_the_cuda_source_on_the_cpu_is_llvm_bit_for_bit(controlled):
     controls = np.sin(np.arange(80.0))[:, None] * np.ones(3) if controlled else None
     problem = make_problem(toys.advance, toys.observe, C, ensemble(), controls, lanes=LANES)
     lowered = problem.lower()
-    emulated = cuda.compile_for_cpu(cuda.cuda_source(lowered.program, make_layout(problem, lowered)))
+    emulated = compile_for_cpu(cuda.cuda_source(lowered.program, make_layout(problem, lowered)))
     session = NativeSession("emulated", emulated, Buffers(problem, lowered, 1), 1, 1)
     session.reserve(40)
     session.run(0, 15, 2, 0)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from emulation import compile_for_cpu
 
 from dalembert import kernels
 from dalembert.kernels import cuda, lowering, make_problem, run_problem
@@ -70,7 +71,7 @@ def test_the_text_for_a_gpu_has_the_same_functions(monkeypatch):
     lowered = called.lower()
     text = cuda.cuda_source(lowered.program, make_layout(called, lowered))
     assert text.count("ROUTINE void") == 2
-    session = NativeSession("emulated", cuda.compile_for_cpu(text), Buffers(called, lowered, 1), 1, 1)
+    session = NativeSession("emulated", compile_for_cpu(text), Buffers(called, lowered, 1), 1, 1)
     session.reserve(15)
     session.run(0, 15, 1, 0)
     for a, b in zip(records(called), records(called, session), strict=True):

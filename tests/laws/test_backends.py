@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from emulation import compile_for_cpu
 from registry import sampled
 
 import dalembert as da
 from dalembert.integrators import METHODS
-from dalembert.kernels import LoweringError, cuda, evaluate, run_problem
+from dalembert.kernels import LoweringError, evaluate, run_problem
 from dalembert.kernels import cuda as csource
 from dalembert.kernels import make_problem as problem
 from dalembert.kernels.llvm import NativeSession
@@ -79,7 +80,7 @@ def compare_source(model: str, method: str, steps: int) -> None:
     described = problem(parts.advance, whole, consts, before, lanes=steps)
     lowered = described.lower()
     text = csource.cuda_source(lowered.program, make_layout(described, lowered))
-    session = NativeSession("emulated", cuda.compile_for_cpu(text), Buffers(described, lowered, 1), 1, 1)
+    session = NativeSession("emulated", compile_for_cpu(text), Buffers(described, lowered, 1), 1, 1)
     session.reserve(1)
     session.run(0, 1, 1, 0)
     for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(session.carry()), strict=True):

@@ -10,6 +10,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from emulation import compile_for_cpu
 from registry import case, gap
 
 import dalembert as da
@@ -104,7 +105,7 @@ def test_the_c_of_the_gpu_finds_the_same_events_bit_for_bit(monkeypatch):
     """
 
     def emulated(described, lowered):
-        function = cuda.compile_for_cpu(cuda.cuda_source(lowered.program, make_layout(described, lowered)))
+        function = compile_for_cpu(cuda.cuda_source(lowered.program, make_layout(described, lowered)))
         return NativeSession("cuda", function, Buffers(described, lowered, 1), 1, 1)
 
     monkeypatch.setattr(cuda, "has_gpu", lambda: True)

@@ -12,14 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from emulation import compile_for_cpu
 from registry import sampled
 
 import dalembert as da
 from dalembert.integrators.base import add_compensated
 from dalembert.integrators.collocation import GAUSS_STAGES, LOBATTO_NODES, lobatto_shares, symplectic_coefficients
-from dalembert.kernels import cuda, run_problem
 from dalembert.kernels import cuda as csource
 from dalembert.kernels import make_problem as problem
+from dalembert.kernels import run_problem
 from dalembert.kernels.llvm import NativeSession
 from dalembert.kernels.problem import Buffers, make_layout
 
@@ -47,7 +48,7 @@ def test_no_backend_takes_the_compensation_away(backend):
         )
         lowered = described.lower()
         text = csource.cuda_source(lowered.program, make_layout(described, lowered))
-        session = NativeSession("emulated", cuda.compile_for_cpu(text), Buffers(described, lowered, 1), 1, 1)
+        session = NativeSession("emulated", compile_for_cpu(text), Buffers(described, lowered, 1), 1, 1)
         session.reserve(1)
         session.run(0, 1, steps, 0)
         end = jax.tree.map(lambda leaf: leaf[0], session.carry())

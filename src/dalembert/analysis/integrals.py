@@ -18,30 +18,21 @@ from ..errors import InvalidInput, NumericalFailure
 from ..groups import Cayley
 from ..integrators import EulerPoincareSuslov
 from ..mechanics import InvariantSystem
+from . import legendre
 from .branches import displacement_coordinates, sample_ball
-from .legendre import (
-    AlgebraicMap,
-    Chart,
-    LegendreMap,
-    angle_map,
-    connected_components,
-    constrained_energy,
-    impulse_energy,
-    legendre_map,
-)
 
 
 def discrete_energy(system: InvariantSystem, integrator: EulerPoincareSuslov, increment: ArrayLike, step: float) -> Any:
     """E_c of F l_d(tau(h w)) at increments w (..., n): R, Q and (6.18) of fedorov-zenkov up to constant factors."""
-    f = legendre_map(system, integrator, step)
-    return impulse_energy(f, displacement_coordinates(system, increment, step)) / step**2
+    f = legendre.legendre_map(system, integrator, step)
+    return legendre.impulse_energy(f, displacement_coordinates(system, increment, step)) / step**2
 
 
 def energy_jump(system: InvariantSystem, integrator: EulerPoincareSuslov, increment: ArrayLike, step: float) -> Any:
     """E_c after a step minus E_c before, on every branch: 0 with Moser-Veselov, O(h^3) with Cayley unless I11 = I22."""
-    f = legendre_map(system, integrator, step)
+    f = legendre.legendre_map(system, integrator, step)
     x = displacement_coordinates(system, increment, step)
-    return (constrained_energy(system, f.transport(x)) - impulse_energy(f, x)) / step**2
+    return (legendre.constrained_energy(system, f.transport(x)) - legendre.impulse_energy(f, x)) / step**2
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +52,7 @@ def critical_points(
     For the Suslov problem on RP^2: the minimum 0 at W = 1, h* at the saddles (the separatrix) and h** at the centres,
     above which there are no real curves. Coordinates are those of `angle_map`; opposite points at |y| = pi are one.
     """
-    f = angle_map(system, integrator)
+    f = legendre.angle_map(system, integrator)
     radius = np.pi if f.angles else extent
     metric = np.linalg.inv(f.subspace.T @ np.asarray(system.inertia) @ f.subspace)
     x = sample_ball(starts, f.rank, radius)
@@ -77,7 +68,7 @@ def critical_points(
     found: list[CriticalPoint] = []
     for point, curvature in zip(x[good], hessian[good], strict=True):
         if not any(_gap(f, point, f, other.coordinates) < 1e-5 for other in found):
-            value = float(impulse_energy(f, point))
+            value = float(legendre.impulse_energy(f, point))
             found.append(CriticalPoint(point, value, int(np.sum(np.linalg.eigvalsh(curvature) < 0))))
     return sorted(found, key=lambda point: point.value)
 
@@ -87,7 +78,7 @@ def largest_step_of_level(system: InvariantSystem, integrator: EulerPoincareSusl
 
     It is sqrt(h*/E), h* the lowest critical value of the energy on the edge of that sheet.
     """
-    f, near = angle_map(system, integrator), legendre_map(system, integrator)
+    f, near = legendre.angle_map(system, integrator), legendre.legendre_map(system, integrator)
     for point in critical_points(system, integrator):
         x, exists = near.start((1 - 1e-8) * f.restriction(point.coordinates))
         if point.index > 0 and exists and _gap(near, x, f, point.coordinates) < 1e-2:
@@ -107,9 +98,9 @@ def invariant_curves(
 
     Points have the coordinates of `angle_map`; `projective(y)` gives the (q1, q2, q0) of fedorov-zenkov on SO(3).
     """
-    chart = Chart.of(system, integrator, extent)
-    lines = chart.zeros(lambda y: impulse_energy(chart.map, y) - value, points=points)
-    label = connected_components(chart, lines)
+    chart = legendre.Chart.of(system, integrator, extent)
+    lines = chart.zeros(lambda y: legendre.impulse_energy(chart.map, y) - value, points=points)
+    label = legendre.connected_components(chart, lines)
     gap = np.full((1, 2), np.nan)
     return [
         np.vstack([piece for i in np.flatnonzero(label == name) for piece in (lines[i], gap)])[:-1]
@@ -131,7 +122,7 @@ def equilibrium_line(system: InvariantSystem, integrator: EulerPoincareSuslov) -
     A step changes the restricted momentum by -f(x) - f(-x) = s(x) (x2, -x1) + O(x^4) with a linear form s, whose zero
     is the line. A balanced body has s = 0 (all is stationary): refused.
     """
-    f = legendre_map(system, integrator)
+    f = legendre.legendre_map(system, integrator)
     if f.rank != 2:
         raise InvalidInput(f"a line of equilibria needs a two-dimensional d; this one has dimension {f.rank}")
     bend = f.curvature(np.zeros(2))
@@ -146,35 +137,11 @@ def equilibrium_line(system: InvariantSystem, integrator: EulerPoincareSuslov) -
     return np.asarray(f.subspace @ x)
 
 
-def is_stationary(
-    system: InvariantSystem,
-    integrator: EulerPoincareSuslov,
-    increment: ArrayLike,
-    step: float,
-    tolerance: float = 1e-10,
-) -> bool:
-    """Whether some branch of the map leaves the displacement tau(h w) where it is."""
-    f = legendre_map(system, integrator, step)
-    x = displacement_coordinates(system, increment, step)
-    momentum = f.restriction(x)
-    return bool(np.abs(f.transport(x) - momentum).max() <= tolerance * (np.abs(momentum).max() + 1e-300))
-
-
-def stability_multipliers(
-    system: InvariantSystem, integrator: EulerPoincareSuslov, increment: ArrayLike, step: float
-) -> np.ndarray:
-    """The eigenvalues of the map at a stationary increment, largest first: 1 along equilibria, below 1 if stable."""
-    f = legendre_map(system, integrator, step)
-    x = displacement_coordinates(system, increment, step)
-    values = np.linalg.eigvals(np.linalg.solve(f.jacobian(x), f.transport_slope(x)))
-    return values[np.argsort(-np.abs(values))]
-
-
 def jacobian_determinant(
     system: InvariantSystem, integrator: EulerPoincareSuslov, increment: ArrayLike, step: float
 ) -> np.ndarray:
     """det d(iota* M_{k+1})/d(iota* M_k) at increments (..., n): 1 where the map preserves the volume of momenta."""
-    f = legendre_map(system, integrator, step)
+    f = legendre.legendre_map(system, integrator, step)
     x = displacement_coordinates(system, increment, step)
     return np.asarray(np.linalg.det(f.transport_slope(x)) / np.linalg.det(f.jacobian(x)))
 
@@ -200,7 +167,7 @@ def limits(
 
     Mutually inverse displacements mean before = -after; that is so where the energy is conserved.
     """
-    f = legendre_map(system, integrator, step)
+    f = legendre.legendre_map(system, integrator, step)
     pairs = _outward(f, f.target(momentum, step), max_steps)
     ends, count = next(pairs), 0
     for new in pairs:
@@ -216,7 +183,7 @@ def discrete_total_turning(
     """The sum of the sleigh's turns dtheta_k from k = -inf to inf; the flow's is (pi/a) sqrt((J + m a^2)/m)."""
     if not system.group.is_motion_group(2):
         raise InvalidInput(f"the total turning is that of a sleigh on SE(2); given a system on {system.group}")
-    f = legendre_map(system, integrator, step)
+    f = legendre.legendre_map(system, integrator, step)
 
     def angle(x: np.ndarray) -> Any:
         return 2 * np.arctan(x[..., 0] / 2) if isinstance(integrator.retraction, Cayley) else x[..., 0]
@@ -231,7 +198,7 @@ def discrete_total_turning(
     return float(turned)
 
 
-def _outward(f: LegendreMap, target: np.ndarray, steps: int) -> Iterator[np.ndarray]:
+def _outward(f: legendre.LegendreMap, target: np.ndarray, steps: int) -> Iterator[np.ndarray]:
     """(-x, x), then both after each step: one from -x is a step back from x, since x -> -x reverses the map."""
     f.require_reversible()
     x, exists = f.start(target)
@@ -246,8 +213,8 @@ def _outward(f: LegendreMap, target: np.ndarray, steps: int) -> Iterator[np.ndar
         yield both
 
 
-def _gap(f: LegendreMap, x: np.ndarray, g: LegendreMap, y: np.ndarray) -> float:
+def _gap(f: legendre.LegendreMap, x: np.ndarray, g: legendre.LegendreMap, y: np.ndarray) -> float:
     """The distance of the displacements with coordinates x of f and y of g."""
-    if isinstance(f, AlgebraicMap) and isinstance(g, AlgebraicMap):
+    if isinstance(f, legendre.AlgebraicMap) and isinstance(g, legendre.AlgebraicMap):
         return float(np.abs(f.displacement(x) - g.displacement(y)).max())
     return float(np.abs(x - y).max())

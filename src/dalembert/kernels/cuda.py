@@ -7,11 +7,7 @@ the CPU, for tests. CuPy is imported where it is used, for a machine without a G
 
 from __future__ import annotations
 
-import ctypes
 import math
-import os
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -22,7 +18,7 @@ import numpy as np
 from . import cache as disk
 from .cache import LoweredProgram
 from .ir import BOOL, F64, I64, Block, Branch, Call, Function, Loop, Program, Value, free_values
-from .problem import ABI, COUNT_ARGUMENTS, POINTER_ARGUMENTS, SIGNATURE, Buffers, Kernel, Layout, Problem, make_layout
+from .problem import ABI, COUNT_ARGUMENTS, POINTER_ARGUMENTS, Buffers, Layout, Problem, make_layout
 
 BLOCK_THREADS = 64
 """Threads of a GPU block: programs fill the registers, and small blocks share a multiprocessor best."""
@@ -347,15 +343,3 @@ class CudaSession:
 
     def restore_state(self, state: Any) -> None:
         self.state[...] = state
-
-
-def compile_for_cpu(text: str) -> Kernel:
-    """The kernel compiled by the C compiler of this machine, called like a native function; lanes go one by one."""
-    compiler = os.environ.get("CC", "cc")
-    options = ("-std=gnu11", "-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-lm")
-    command = [compiler, "kernel.c", "-o", "kernel.so", *options]
-    with tempfile.TemporaryDirectory(prefix="dalembert-") as folder:
-        Path(folder, "kernel.c").write_text("#include <stdbool.h>\n" + text)
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
-        library = ctypes.CDLL(str(Path(folder, "kernel.so")))
-    return SIGNATURE(("run", library))

@@ -1,34 +1,22 @@
 """McLachlan and Zanna (2003): the discrete Moser-Veselov algorithm for the free rigid body, of order 2, 4 and 6.
 
-The Moser-Veselov equation M = w^T J - J w for an orthogonal w is solved in four ways, host functions for study and for
-checks; the integrator has its own explicit map. W = w^T J satisfies W^2 - M W - J^2 = 0. Its eigenvalues are the roots
-with positive real part of det(l^2 - l M - J^2) = 0; when some root is imaginary there is no map.
+The Moser-Veselov equation is M = w^T J - J w for an orthogonal w. W = w^T J satisfies W^2 - M W - J^2 = 0. Its
+eigenvalues are the roots with positive real part of det(l^2 - l M - J^2) = 0; when some root is imaginary there is no
+map.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from math import comb
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import expm, schur, solve_sylvester
 
 from ..analysis.branches import failing_steps, free_body_level
-from ..errors import InvalidInput, NumericalFailure
-from ..integrators import (
-    DiscreteMoserVeselov,
-    ImplicitMidpoint,
-    Integrator,
-    LiePoissonSplitting,
-    horner,
-    scale_series,
-    series_product,
-    series_reciprocal,
-)
+from ..integrators import DiscreteMoserVeselov, ImplicitMidpoint, Integrator, LiePoissonSplitting
+from ..integrators import free_body as free
 from ..kernels import Block, Loop, Value, inner_blocks, lower
 from ..models import exact, rigid_body
 from ..plotting.studies import draw_lines, draw_slope
@@ -61,7 +49,6 @@ TABLE_4: dict[str, tuple[float | None, ...]] = {  # as printed; None where a met
 TABLE_STEPS = (1 / 16, 1 / 2, 1.2, 2.2, 2.5, 4.0)
 FLOPS = dict.fromkeys(("add", "sub", "mul", "div", "sqrt", "neg"), 1) | {"fma": 2}
 LARGE_STEP_METHODS = ("LP2", "IMR", "DMV4", "DMV6")
-SPLITTING_TOLERANCE = 1e-12
 
 
 def run_free(method: str, step: float, steps: int) -> Run:
@@ -321,68 +308,16 @@ for label, step in (("figure-7.7", 5.0), ("figure-7.8", 1.0)):
     gallery(label, draw=draw_motions, size=(7.4, 7.6), nrows=4, sharex=True, sharey=True)(partial(motions, step))
 
 
-def commutator(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """[a, b] = a b - b a."""
-    return np.asarray(a @ b - b @ a)
-
-
-def velocity(mass: ArrayLike, M: ArrayLike) -> np.ndarray:
-    """The Omega with M = Omega J + J Omega."""
-    J = np.diag(mass) if np.ndim(mass) == 1 else np.asarray(mass)
-    return np.asarray(solve_sylvester(J, J, np.asarray(M)))
-
-
-def velocity_derivatives(mass: ArrayLike, M: ArrayLike, count: int) -> list[np.ndarray]:
-    """Omega, Omega', ..., the first `count` derivatives along M' = [M, Omega], by Leibniz' rule."""
-    momenta, velocities = [np.asarray(M, float)], [velocity(mass, M)]
-    for k in range(count):
-        momenta.append(np.sum([comb(k, j) * commutator(momenta[j], velocities[k - j]) for j in range(k + 1)], axis=0))
-        velocities.append(velocity(mass, momenta[-1]))
-    return velocities
-
-
-def displacement_series(mass: ArrayLike, M: ArrayLike) -> list[np.ndarray]:
-    """Omega_0, ..., Omega_4 of w = exp(-h Omega_0 - h^2 Omega_1 - ...), h M = w^T J - J w: (2.7) to (2.10), any N."""
-    o, d1, d2, d3, d4 = velocity_derivatives(mass, M, 4)
-    oo = o @ o
-    return [
-        o,
-        d1 / 2,
-        d2 / 4 - oo @ o / 6,
-        d3 / 8 - (5 * oo @ d1 + 2 * o @ d1 @ o + 5 * d1 @ oo) / 24,
-        d4 / 16
-        - (4 * d2 @ oo + o @ d2 @ o + 4 * oo @ d2) / 24
-        - (4 * d1 @ d1 @ o + 7 * d1 @ o @ d1 + 4 * o @ d1 @ d1) / 24
-        + 3 * oo @ oo @ o / 40,
-    ]
-
-
-def modified_term_3(mass: ArrayLike, M: ArrayLike) -> np.ndarray:
-    """The h^2 term of the modified field of discrete Moser-Veselov, any N: (2.13) of mclachlan-zanna."""
-    o, d1, d2 = velocity_derivatives(mass, M, 2)
-    return commutator(np.asarray(M), d2 - commutator(o, d1) - 2 * o @ o @ o) / 12
-
-
-def modified_term_5(mass: ArrayLike, M: ArrayLike) -> np.ndarray:
-    """The h^4 term, any N: (2.15) of mclachlan-zanna."""
-    o, d1, d2, d3, d4 = velocity_derivatives(mass, M, 4)
-    oo = o @ o
-    inner = (d4 - commutator(o, d3) + commutator(d1, d2)) / 80 + 3 * (oo @ oo @ o - d1 @ o @ d1) / 40 - o @ d2 @ o / 40
-    last = d1 @ d1 @ o + o @ d1 @ d1 + o @ commutator(o, d1) @ o
-    inner += (commutator(oo @ o, d1) - oo @ d2 - d2 @ oo) / 20 - last / 40
-    return commutator(np.asarray(M), inner)
-
-
 def speed_coefficients(inertia: ArrayLike, momentum: ArrayLike, count: int = 3) -> list[float]:
     """tau_3, tau_5, ...: on SO(3) discrete Moser-Veselov solves m' = (1 + tau_3 h^2 + tau_5 h^4 + ...) m x I^-1 m.
 
     1 + tau_3 h^2 + ... = T(h)/h, T the inverse of the series s(t) of docs/exact-rigid-body.md (Lagrange's inversion).
     """
     b = free_body_level(inertia, momentum)
-    inverse = series_reciprocal(scale_series(b, count + 1).s)
+    inverse = free.series_reciprocal(free.scale_series(b, count + 1).s)
     found, power = [], inverse
     for k in range(1, count + 1):
-        power = series_product(series_product(power, inverse), inverse)
+        power = free.series_product(free.series_product(power, inverse), inverse)
         found.append(float(power[k]) / (2 * k + 1))
     return found
 
@@ -390,119 +325,10 @@ def speed_coefficients(inertia: ArrayLike, momentum: ArrayLike, count: int = 3) 
 def scaling_coefficients(inertia: ArrayLike, momentum: ArrayLike, count: int = 3) -> list[float]:
     """The coefficients of DMV4, DMV6, DMV8: tau_3, tau_5 - 2 tau_3^2, tau_7 - 6 tau_3 tau_5 + 7 tau_3^3."""
     b = free_body_level(inertia, momentum)
-    return [float(c) for c in series_reciprocal(scale_series(b, count + 1).s)[1:]]
+    return [float(c) for c in free.series_reciprocal(free.scale_series(b, count + 1).s)[1:]]
 
 
-def effective_scale(inertia: ArrayLike, momentum: ArrayLike, h: float, order: int) -> float:
-    """The scale s of the momentum in a scaled step; beyond order 2 it tends to 0 as h grows: the motion stops."""
-    coefficients = series_reciprocal(scale_series(free_body_level(inertia, momentum), order // 2).s)
-    return float(h / horner(coefficients, jnp.asarray(h * h, float)))
-
-
-def spectrum(mass: ArrayLike, M: ArrayLike) -> np.ndarray:
-    """The 2n roots of det(l^2 - l M - J^2) = 0."""
-    J, M = _pair(mass, M)
-    n = len(J)
-    return np.linalg.eigvals(np.block([[np.zeros((n, n)), np.eye(n)], [J @ J, M]]))
-
-
-def spectrum_splits(mass: ArrayLike, M: ArrayLike) -> bool:
-    """Whether the spectrum splits into halves S and -S off the imaginary axis, so that w exists and is unique."""
-    roots = spectrum(mass, M)
-    return bool(np.all(np.abs(roots.real) > SPLITTING_TOLERANCE * np.abs(roots).max()))
-
-
-def satisfies_cardoso_leite(mass: ArrayLike, M: ArrayLike) -> bool:
-    """The sufficient criterion that M^2/4 + J^2 is positive definite (Cardoso and Leite 2001)."""
-    J, M = _pair(mass, M)
-    return bool(np.linalg.eigvalsh(M @ M / 4 + J @ J)[0] > 0)
-
-
-def solve_explicit(mass: ArrayLike, M: ArrayLike) -> np.ndarray:
-    """w for 3 x 3 from the roots of a cubic and null vectors of J^2 + l M - l^2: section 8, corrected.
-
-    W x = l x, so W = X diag(l) X^-1; equal roots (symmetric bodies) are beyond this method.
-    """
-    J, M = _pair(mass, M, size=3)
-    squares = J @ J
-    momentum = np.array([M[2, 1], M[0, 2], M[1, 0]])
-    second = (np.trace(squares) ** 2 - np.trace(squares @ squares)) / 2
-    quadratic, linear = momentum @ momentum - np.trace(squares), second - np.sum((J @ momentum) ** 2)
-    roots = np.sqrt(np.roots([1.0, quadratic, linear, -np.linalg.det(squares)]).astype(complex))
-    _require_split(roots)
-    root = roots[:, None, None]
-    rows = squares + root * M - root**2 * np.eye(3)
-    candidates = np.cross(rows[:, [0, 0, 1]], rows[:, [1, 2, 2]])
-    best = candidates[range(3), np.linalg.norm(candidates, axis=2).argmax(1)]
-    X = (best / np.linalg.norm(best, axis=1, keepdims=True)).T
-    W = np.real(X @ np.diag(roots) @ np.linalg.inv(X))
-    return np.linalg.solve(J, W.T)
-
-
-def solve_symmetric_functions(mass: ArrayLike, M: ArrayLike) -> np.ndarray:
-    """w for 3 x 3 from the symmetric functions of the roots: (M^2 - e1 M + e2 + J^2) W = e3 + e1 J^2 - M J^2."""
-    J, M = _pair(mass, M, size=3)
-    roots = spectrum(J, M)
-    _require_split(roots)
-    positive = roots[roots.real > 0]
-    e1, e2 = np.sum(positive).real, ((np.sum(positive) ** 2 - np.sum(positive**2)) / 2).real
-    squares, one = J @ J, np.eye(3)
-    W = np.linalg.solve(M @ M - e1 * M + e2 * one + squares, np.linalg.det(J) * one + e1 * squares - M @ squares)
-    return np.linalg.solve(J, W.T)
-
-
-def solve_schur(mass: ArrayLike, M: ArrayLike) -> np.ndarray:
-    """w for any n from the ordered real Schur form of [[M/2, 1], [M^2/4 + J^2, M/2]] (Cardoso and Leite 2001)."""
-    J, M = _pair(mass, M)
-    n = len(J)
-    riccati = np.block([[M / 2, np.eye(n)], [M @ M / 4 + J @ J, M / 2]])
-    _require_split(np.linalg.eigvals(riccati))
-    _, Q, count = schur(riccati, sort="rhp")
-    if count != n:
-        raise NumericalFailure(f"the spectrum does not split: {count} of {2 * n} roots have positive real part")
-    S = Q[n:, :n] @ np.linalg.inv(Q[:n, :n])
-    return np.linalg.solve(J, (M / 2 + (S + S.T) / 2).T)
-
-
-def solve_newton(mass: ArrayLike, M: ArrayLike, stages: int = 16) -> np.ndarray:
-    """w for any n by Newton's method on the group, continued from M = 0.
-
-    w -> w exp(-a) changes W = w^T J to exp(a) W, so the increment solves a W + W^T a = M - (W - W^T).
-    """
-    J, M = _pair(mass, M)
-    w = np.eye(len(J))
-    for stage in range(1, stages + 1):
-        for _ in range(30):
-            W = w.T @ J
-            residual = stage / stages * M - (W - W.T)
-            increment = solve_sylvester(W.T, W, residual)
-            w = w @ expm(-increment)
-            if np.abs(increment).max() < 1e-14:
-                break
-        else:
-            raise NumericalFailure(
-                f"Newton's method on the Moser-Veselov equation did not converge at {stage}/{stages} of the momentum"
-            )
-    return w
-
-
-def _pair(mass: ArrayLike, M: ArrayLike, size: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """J and M as matrices, refused where their shapes do not fit."""
-    J, M = np.asarray(mass, float), np.asarray(M, float)
-    J = np.diag(J) if J.ndim == 1 else J
-    if J.shape != M.shape or J.ndim != 2 or (size is not None and len(J) != size):
-        n = size or "n"
-        raise InvalidInput(
-            f"mass and M have shapes {J.shape} and {M.shape}; allowed: ({n}, {n}) both, or ({n},) and ({n}, {n})"
-        )
-    if np.abs(M + M.T).max() > 1e-12 * max(1.0, np.abs(M).max()):
-        raise InvalidInput("M must be skew-symmetric")
-    return J, M
-
-
-def _require_split(roots: np.ndarray) -> None:
-    if np.any(np.abs(roots.real) <= SPLITTING_TOLERANCE * np.abs(roots).max()):
-        raise NumericalFailure(
-            "the Moser-Veselov equation has roots on the imaginary axis and no unique solution: "
-            f"{roots.tolist()}; take a smaller step"
-        )
+def spectrum(mass: np.ndarray, M: np.ndarray) -> np.ndarray:
+    """The 2n roots of det(l^2 - l M - J^2) = 0, J = diag(mass)."""
+    n = len(mass)
+    return np.linalg.eigvals(np.block([[np.zeros((n, n)), np.eye(n)], [np.diag(mass**2), M]]))
