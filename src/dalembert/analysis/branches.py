@@ -20,28 +20,11 @@ from numpy.typing import ArrayLike
 
 from ..errors import InvalidInput, NumericalFailure, UnknownName
 from ..groups import Cayley
-from ..integrators import (
-    DiscreteMoserVeselov,
-    EulerPoincareSuslov,
-    Integrator,
-    map_constants,
-    scale_series,
-    series_reciprocal,
-)
+from ..integrators import DiscreteMoserVeselov, EulerPoincareSuslov, Integrator
 from ..integrators import free_body as free
 from ..mechanics import InvariantSystem, MechanicalSystem, symmetric
 from ..numerics import vector
-from .legendre import (
-    IMAGINARY_TOLERANCE,
-    AlgebraicMap,
-    Chart,
-    LegendreMap,
-    algebraic_map,
-    connected_components,
-    impulse_energy,
-    legendre_map,
-    logarithm,
-)
+from . import legendre
 from .polynomials import deduplicate, solve_batch
 
 FOLD_MARGIN = 1e-8
@@ -60,7 +43,7 @@ def largest_step(
         return largest_free_step(system.inertia, momentum, integrator.order, integrator.variant)
     if callable(getattr(integrator, "lagrangian", None)):
         raise InvalidInput("largest_step needs a Lagrangian with a name: your own may depend on the step in any way")
-    f = legendre_map(system, integrator)  # type: ignore[arg-type]
+    f = legendre.legendre_map(system, integrator)  # type: ignore[arg-type]
     direction = f.target(momentum, 1.0)
     if not np.any(direction):
         return np.inf
@@ -98,7 +81,7 @@ def explain_branch_end(
     return f"{reason}; take a smaller one"
 
 
-def _fold(f: LegendreMap, direction: np.ndarray, h: float, chain: np.ndarray, index: int) -> float | None:
+def _fold(f: legendre.LegendreMap, direction: np.ndarray, h: float, chain: np.ndarray, index: int) -> float | None:
     """The h of the fold where x_index ends: Newton's method for f(x) = T(h), its target, Df(x) v = 0, |v| = 1."""
     x, v = chain[index], np.linalg.svd(f.jacobian(chain[index]))[2][-1]
     r = f.rank
@@ -139,7 +122,7 @@ def failing_steps(
     if variant == "scaled":
         body = free_body_level(inertia, momentum)
         limit = float(free.largest_scale(body))
-        even = [float(c) for c in series_reciprocal(scale_series(body, int(order) // 2).s)]
+        even = [float(c) for c in free.series_reciprocal(free.scale_series(body, int(order) // 2).s)]
         p = np.zeros(max(2, 2 * len(even) - 1))
         p[: 2 * len(even) : 2] = even
         h = np.eye(len(p))[1]  # edges are real roots of limit p(h) = h and of limit p(h) = -h
@@ -151,7 +134,7 @@ def failing_steps(
 
     else:
         tensor, m = jnp.asarray(symmetric(inertia, 3, "inertia")), jnp.asarray(momentum, float)
-        known = jax.jit(jax.vmap(lambda h: map_constants(tensor, m, h, int(order), variant)[1]))
+        known = jax.jit(jax.vmap(lambda h: free.map_constants(tensor, m, h, int(order), variant)[1]))
 
         def exists(h: np.ndarray) -> np.ndarray:
             return np.asarray(known(jnp.asarray(h)))
@@ -186,11 +169,11 @@ def on_one_component(
     system: InvariantSystem, integrator: EulerPoincareSuslov, x: np.ndarray, other: np.ndarray
 ) -> bool:
     """Whether two displacements (coordinates in the basis of d) are on one component of an energy level."""
-    chart = Chart.of(system, integrator, extent=2 + 2 * float(np.abs([x, other]).max()))
+    chart = legendre.Chart.of(system, integrator, extent=2 + 2 * float(np.abs([x, other]).max()))
     y, z = chart.from_coordinates(np.array([x, other], float))
-    level = impulse_energy(chart.map, y)
-    lines = chart.zeros(lambda p: impulse_energy(chart.map, p) - level)
-    label = connected_components(chart, lines)
+    level = legendre.impulse_energy(chart.map, y)
+    lines = chart.zeros(lambda p: legendre.impulse_energy(chart.map, p) - level)
+    label = legendre.connected_components(chart, lines)
 
     def distance(line: np.ndarray, point: np.ndarray) -> float:
         places = [point, chart.antipode(point)] if chart.projective else [point]
@@ -227,7 +210,7 @@ class Branches:
     def is_real(self) -> np.ndarray:
         """Which solutions are real, shape (k,)."""
         size = 1e-300 + np.abs(self.increments).max(-1)
-        return np.asarray(np.abs(self.increments.imag).max(-1) < IMAGINARY_TOLERANCE * size)
+        return np.asarray(np.abs(self.increments.imag).max(-1) < legendre.IMAGINARY_TOLERANCE * size)
 
     @property
     def real(self) -> np.ndarray:
@@ -243,7 +226,7 @@ def find_branches(
     These are the branches of the inverse Legendre map: (31) and (42) of garcia-naranjo-jimenez for the Suslov problem,
     the cubic in tan(dtheta/2) for the sleigh. `box` bounds |h w| of the real solutions where the map is not algebraic.
     """
-    f = legendre_map(system, integrator, step)
+    f = legendre.legendre_map(system, integrator, step)
     return _fibre(f, f.target(momentum, step), step, box)
 
 
@@ -251,7 +234,7 @@ def images(
     system: InvariantSystem, integrator: EulerPoincareSuslov, increment: ArrayLike, step: float, *, box: float = 4.0
 ) -> Branches:
     """All points to which the multivalued map takes the displacement tau(h w), w = `increment` (n components) in d."""
-    f = legendre_map(system, integrator, step)
+    f = legendre.legendre_map(system, integrator, step)
     return _fibre(f, f.transport(displacement_coordinates(system, increment, step)), step, box)
 
 
@@ -263,7 +246,7 @@ def image_tree(
     Their number grows like a polynomial for a correspondence that is integrable in the sense of Veselov, in general
     like degree^k.
     """
-    f = algebraic_map(system, integrator)
+    f = legendre.algebraic_map(system, integrator)
     if f is None or not isinstance(integrator.retraction, Cayley):
         raise InvalidInput("all complex images are found for Cayley's retraction with a Lagrangian that has a name")
     levels = [displacement_coordinates(system, increment, step)[None].astype(complex)]
@@ -294,7 +277,7 @@ def iterate(
     """
     if branch not in STRATEGIES:
         raise UnknownName("branch strategy", branch, STRATEGIES)
-    native = legendre_map(system, integrator, step)
+    native = legendre.legendre_map(system, integrator, step)
     x, exists = native.start(native.target(momentum, step))
     points = [x]
 
@@ -334,12 +317,12 @@ def displacement_coordinates(system: InvariantSystem, increment: ArrayLike, step
     return np.asarray(x.reshape(*increment.shape[:-1], basis.shape[1]))
 
 
-def _fibre(f: LegendreMap, target: np.ndarray, step: float, box: float) -> Branches:
+def _fibre(f: legendre.LegendreMap, target: np.ndarray, step: float, box: float) -> Branches:
     """The solutions of f(x) = target: all of them where f is algebraic and not too large, else the real ones of a box.
 
     Those are found by Newton's method from many starts, so some may be missed.
     """
-    algebraic, gone = algebraic_map(f.system, f.integrator), 0
+    algebraic, gone = legendre.algebraic_map(f.system, f.integrator), 0
     complete = algebraic is not None and (algebraic.degree + 1.0) ** algebraic.rank <= MAX_GRID_POINTS
     if algebraic is not None and complete:
         f, (x, gone) = algebraic, algebraic.rational.fibre(algebraic.generic_fibre, target)
@@ -348,9 +331,9 @@ def _fibre(f: LegendreMap, target: np.ndarray, step: float, box: float) -> Branc
         x = deduplicate(x[good & (np.linalg.norm(x, axis=1) < box)])
     x = x[np.argsort(np.round(np.linalg.norm(x, axis=-1), 10), kind="stable")]
     xi, group, retraction = x @ f.subspace.T, f.system.group, f.integrator.retraction
-    if isinstance(f, AlgebraicMap):
+    if isinstance(f, legendre.AlgebraicMap):
         W = f.displacement(x)
-        xi = xi if isinstance(retraction, Cayley) else np.array([logarithm(f, w) for w in W])
+        xi = xi if isinstance(retraction, Cayley) else np.array([legendre.logarithm(f, w) for w in W])
     else:
         W = np.asarray(jax.vmap(lambda y: group.matrix(retraction.tau(group, y)))(xi))
     increments = xi.reshape(len(x), f.dim).astype(complex) / step

@@ -11,22 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
+from .. import simulation
 from ..errors import InvalidInput
 from ..integrators import Integrator, require_arguments, scipy_motion
 from ..mechanics import MechanicalSystem, State
 from ..numerics import require_function, show
 from ..plotting.runs import plot_methods
-from ..simulation import (
-    MAX_SAVED_STEPS,
-    Conservation,
-    Run,
-    count_steps,
-    receives_power,
-    save_interval,
-    simulate,
-    subsampled,
-    to_json,
-)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,10 +52,10 @@ class Comparison:
     """The rows of the table, the runs behind them by label, and their errors at their saved moments."""
 
     rows: list[MethodRow]
-    runs: dict[str, Run]
+    runs: dict[str, simulation.Run]
     errors: dict[str, np.ndarray]
     interrupted: bool = False
-    balances: dict[str, Conservation] = field(default_factory=dict)  # energy balances, where power enters
+    balances: dict[str, simulation.Conservation] = field(default_factory=dict)  # energy balances, where power enters
 
     def plot(self, path: str | Path | None = None, title: str = "") -> Figure:
         """Energy, constraint, group and error over time, and the cost of a step; `path` saves it."""
@@ -100,16 +90,17 @@ def compare(
     require_function("progress", progress, "(done, total)")
     jobs = [(name, integrator, float(h)) for name, integrator in integrators.items() for h in steps]
     rows: list[tuple[str, MethodRow]] = []
-    runs: dict[str, Run] = {}
-    balances: dict[str, Conservation] = {}
+    runs: dict[str, simulation.Run] = {}
+    balances: dict[str, simulation.Conservation] = {}
     for k, (name, integrator, h) in enumerate(jobs):
         label = name if len(steps) == 1 else f"{name}, h = {h:g}"
-        count = count_steps(h, None, t_end, float(state.t), variable=integrator.variable_step)
+        count = simulation.count_steps(h, None, t_end, float(state.t), variable=integrator.variable_step)
         every = max(1, count // COMPARED_TIMES)
-        saved = 1 if integrator.variable_step and count <= MAX_SAVED_STEPS else save_interval(system, count, every)
+        every_state = integrator.variable_step and count <= simulation.MAX_SAVED_STEPS
+        saved = 1 if every_state else simulation.save_interval(system, count, every)
         options: dict[str, Any] = {"step": h, "t_end": t_end, "save_every": saved, "monitor": True, "backend": backend}
         try:
-            run = simulate(system, integrator, state, **options)
+            run = simulation.simulate(system, integrator, state, **options)
         except InvalidInput as fault:
             rows.append((label, MethodRow(name, h, count, "refused", None, None, None, None, None, str(fault))))
             continue
@@ -119,10 +110,10 @@ def compare(
         kept = None
         if started:
             runs[label] = run
-            if integrator.variable_step or receives_power(system):  # more states were saved than are compared
+            if integrator.variable_step or simulation.receives_power(system):  # more were saved than are compared
                 interval = max(1, run.steps // COMPARED_TIMES) if integrator.variable_step else every
-                runs[label], kept = subsampled(run, interval)
-                balances |= {label: kept} if receives_power(system) else {}
+                runs[label], kept = simulation.subsampled(run, interval)
+                balances |= {label: kept} if simulation.receives_power(system) else {}
         found = run.summary(kept)
         seconds = seconds_per_step(system, integrator, state, h, backend) if timing and started else None
         numbers = (found.energy_error, found.constraint, found.group, None, None if seconds is None else 1e9 * seconds)
@@ -131,12 +122,12 @@ def compare(
         if progress is not None:
             progress(k + 1, len(jobs) + error)
     errors = _errors(system, state, runs) if error and runs else {}
-    worst = {label: to_json(values.max()) for label, values in errors.items() if values.size}
+    worst = {label: simulation.to_json(values.max()) for label, values in errors.items() if values.size}
     finished = [replace(row, error=worst.get(label)) for label, row in rows]
     return Comparison(finished, runs, errors, interrupted=len(rows) < len(jobs), balances=balances)
 
 
-def _errors(system: MechanicalSystem, state: State, runs: Mapping[str, Run]) -> dict[str, np.ndarray]:
+def _errors(system: MechanicalSystem, state: State, runs: Mapping[str, simulation.Run]) -> dict[str, np.ndarray]:
     """The largest difference of configuration and velocity from the reference motion, at each run's saved moments."""
     # The moments of one run are t = t0 + k h, so those of two runs that are meant to be equal may differ by round-off.
     moments = {label: np.round(np.asarray(run.t), 12) for label, run in runs.items()}
@@ -207,7 +198,7 @@ def seconds_per_step(
     """Processor time of a step in runs that save no states; None for fewer than 1000 steps, or if noise hides it."""
 
     def run(steps: int) -> int:
-        end = simulate(system, integrator, state, step=step, steps=steps, save_every=steps, backend=backend)
+        end = simulation.simulate(system, integrator, state, step=step, steps=steps, save_every=steps, backend=backend)
         return int(end.steps)
 
     if run(count) < MIN_TIMED_STEPS:

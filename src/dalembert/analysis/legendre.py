@@ -33,15 +33,7 @@ from ..errors import InvalidInput, NumericalFailure
 from ..groups import Cayley, Exponential
 from ..integrators import EulerPoincareSuslov, require_invariant
 from ..mechanics import InvariantSystem, generators
-from .polynomials import (
-    Polynomials,
-    RationalMap,
-    deduplicate,
-    exponents,
-    interpolate,
-    solve_batch,
-    vanishing_polynomials,
-)
+from . import polynomials
 
 HOMOTOPY_STAGES = 16
 MAX_NEWTON_STEPS = 40
@@ -91,7 +83,7 @@ class LegendreMap:
         size = np.full(x.shape[:-1], np.inf)
         with np.errstate(all="ignore"):
             for _ in range(MAX_NEWTON_STEPS):
-                update = solve_batch(self.jacobian(x), self.restriction(x) - target)
+                update = polynomials.solve_batch(self.jacobian(x), self.restriction(x) - target)
                 x, size = x - update, np.abs(update).max(-1) / (1e-300 + np.abs(x).max(-1))
                 if np.all(~(size > 1e-13)):
                     break
@@ -228,15 +220,15 @@ class AlgebraicMap(LegendreMap):
         self.momenta = np.einsum("bc,bij->cji", np.asarray(system.inertia) @ self.subspace, self.dual)
 
     @cached_property
-    def rational(self) -> RationalMap:
+    def rational(self) -> polynomials.RationalMap:
         """f = N/D, polynomials found from values of f: D = det(1 - xi/2) for Moser-Veselov, 1 for the retraction."""
 
         def denominator(x: np.ndarray) -> np.ndarray:
             matrix = self.one - self._algebra(x) / 2 if self.veselov else self.one
             return np.asarray(np.broadcast_to(np.linalg.det(matrix), x.shape[:-1])[..., None])
 
-        numerator = interpolate(lambda x: self.restriction(x) * denominator(x), self.rank, self.degree)
-        return RationalMap(numerator, interpolate(denominator, self.rank, self.degree))
+        numerator = polynomials.interpolate(lambda x: self.restriction(x) * denominator(x), self.rank, self.degree)
+        return polynomials.RationalMap(numerator, polynomials.interpolate(denominator, self.rank, self.degree))
 
     @cached_property
     def generic_fibre(self) -> tuple[np.ndarray, np.ndarray]:
@@ -520,7 +512,7 @@ class Locus:
         near, distant = (np.abs(f.impulse(base + size * lines)).max() for size in (1e2, far))
         return bool(distant < 10 * near)
 
-    def implicit(self, degree: int | None = None) -> Polynomials:
+    def implicit(self, degree: int | None = None) -> polynomials.Polynomials:
         """The polynomials of lowest (or of this) degree in h M that vanish on the locus, one column each.
 
         For the Suslov problem p4 with Moser-Veselov (the Steiner quartic (6.11) of fedorov-zenkov for diagonal J) and
@@ -531,17 +523,17 @@ class Locus:
         if f is None:
             raise InvalidInput("the locus of this method is not algebraic: it has no polynomial equation")
         for trial in range(1, MAX_DEGREE + 1) if degree is None else (degree,):
-            size = len(exponents(f.dim, trial))
+            size = len(polynomials.exponents(f.dim, trial))
             if size > MAX_MONOMIALS:
                 break
             rng, count = np.random.default_rng(1), 3 * size // 2 + 20  # complex points of the locus of moderate size
             x = rng.normal(size=(count, f.rank)) + 1j * rng.normal(size=(count, f.rank))
-            found = vanishing_polynomials(f.impulse(x * np.sqrt(rng.random((count, 1)) + 0.2)), trial)
+            found = polynomials.vanishing_polynomials(f.impulse(x * np.sqrt(rng.random((count, 1)) + 0.2)), trial)
             if found.coefficients.shape[1]:
                 rows = np.abs(found.coefficients).argmax(0)  # the largest coefficient becomes 1
                 scaled = found.coefficients / found.coefficients[rows, np.arange(found.coefficients.shape[1])]
                 scaled = scaled.real if np.abs(scaled.imag).max() < 1e-8 else scaled
-                return Polynomials(found.exponents, np.where(np.abs(scaled) < 1e-12, 0.0, scaled))
+                return polynomials.Polynomials(found.exponents, np.where(np.abs(scaled) < 1e-12, 0.0, scaled))
         tried = trial if degree is None else degree
         raise NumericalFailure(f"no polynomial of degree up to {tried} vanishes on this locus")
 
@@ -567,7 +559,7 @@ class Locus:
         values = np.linalg.svd(f.slope(y), compute_uv=False)
         good = (values[:, 1] < 1e-9 * values[:, 0]) & chart.inside(y)
         impulses = f.impulse(y[good])
-        places = deduplicate(impulses)
+        places = polynomials.deduplicate(impulses)
         return y[good][[int(np.argmin(np.abs(impulses - place).max(1))) for place in places]], places
 
     def self_intersections(self, *, extent: float = 6.0, length: float = 12.0) -> list[np.ndarray]:
@@ -612,7 +604,7 @@ class Locus:
             ahead = np.diff(image, axis=0)
             for k in np.flatnonzero(np.sum(ahead[1:] * ahead[:-1], axis=1) < 0):  # the image turns back
                 found.append(_cusp(self.map, y[k + 1]))
-        places = deduplicate(np.array([y for y in found if y is not None]).reshape(-1, 2))
+        places = polynomials.deduplicate(np.array([y for y in found if y is not None]).reshape(-1, 2))
         return places, self.map.restriction(places)
 
     def _surface_chart(self, extent: float) -> Chart:

@@ -422,35 +422,21 @@ def map_series(
     order: int,
     *,
     observable: Observable = configuration_and_velocity,
+    steps: int = 1,
     exact: bool = False,
 ) -> Any:
-    """One step of a method from `state` as a series in h; of the momentum (38), (45) of garcia-naranjo-jimenez."""
+    """Steps of a method from `state` as a series in h: of the momentum (38) and (45) of garcia-naranjo-jimenez.
+
+    No step is what the start makes of `state`: of `increment` the inverse Legendre map, (35) and (44) there.
+    """
 
     def after(h: Any) -> Any:
         carry, _ = integrator.start(system, state, h)
-        return observable(integrator.observe(system, integrator.step(system, carry, h)[0], h))
+        for _ in range(steps):
+            carry, _ = integrator.step(system, carry, h)
+        return observable(integrator.observe(system, carry, h))
 
     return expand(after, order, exact=exact)
-
-
-def start_series(
-    system: MechanicalSystem,
-    integrator: Integrator,
-    state: State,
-    order: int,
-    *,
-    observable: Observable,
-    exact: bool = False,
-) -> Any:
-    """What the start of a method makes of `state`, as a series in h.
-
-    Of `increment` it is the inverse Legendre map, (35) and (44) of garcia-naranjo-jimenez.
-    """
-
-    def before(h: Any) -> Any:
-        return observable(integrator.observe(system, integrator.start(system, state, h)[0], h))
-
-    return expand(before, order, exact=exact)
 
 
 def flow_series(

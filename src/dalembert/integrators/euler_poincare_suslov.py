@@ -14,19 +14,7 @@ import jax.numpy as jnp
 
 from ..errors import InvalidInput, require_name
 from ..groups import Cayley, Retraction
-from ..mechanics import (
-    Discretisation,
-    InvariantSystem,
-    LRSystem,
-    MechanicalSystem,
-    State,
-    invariant_pair,
-    moser_veselov,
-    moser_veselov_fraction,
-    moser_veselov_impulse,
-    reduced_legendre,
-    retracted,
-)
+from ..mechanics import Discretisation, InvariantSystem, LRSystem, MechanicalSystem, State, discretisation
 from ..numerics import follow_root, solve
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
 from .base import Claims, Integrator, Prediction, Result, StepInfo
@@ -69,11 +57,15 @@ class _Reduced(Integrator):
         """l_d as a function (W, h, system)."""
         if callable(self.lagrangian):
             return self.lagrangian
-        return moser_veselov if self.lagrangian == "moser-veselov" else retracted(self.retraction)
+        return (
+            discretisation.moser_veselov
+            if self.lagrangian == "moser-veselov"
+            else discretisation.retracted(self.retraction)
+        )
 
     def pair(self, system: InvariantSystem | LRSystem) -> Discretisation:
         """The pair (L_d, D_d) of this method, for checks and for `LagrangeDAlembert(pair=...)`."""
-        return invariant_pair(system, self.reduced, self.retraction)
+        return discretisation.invariant_pair(system, self.reduced, self.retraction)
 
     def observe(self, system: InvariantSystem | LRSystem, carry: Any, h: Scalar) -> State:
         momentum = carry.impulse / h
@@ -108,8 +100,8 @@ class EulerPoincareSuslov(_Reduced):
         if self.lagrangian == "retraction":
             return self.retraction.right_inverse_star(system.group, xi, system.inertia @ xi)
         if self.lagrangian == "moser-veselov":
-            return moser_veselov_impulse(self.retraction, xi, system)
-        return h * reduced_legendre(self.reduced, self.retraction.tau(system.group, xi), h, system)
+            return discretisation.moser_veselov_impulse(self.retraction, xi, system)
+        return h * discretisation.reduced_legendre(self.reduced, self.retraction.tau(system.group, xi), h, system)
 
     def legendre(self, system: InvariantSystem, w: Velocity, h: Scalar) -> Array:
         """M = F l_d(tau(h w))."""
@@ -151,7 +143,7 @@ class EulerPoincareSuslov(_Reduced):
         """iota* h F l_d(tau(B x)) - target, multiplied by the common denominator where there is one."""
         xi = system.subspace @ x
         if self.lagrangian == "moser-veselov":
-            numerator, c = moser_veselov_fraction(self.retraction, xi, system)
+            numerator, c = discretisation.moser_veselov_fraction(self.retraction, xi, system)
             return system.subspace.T @ numerator - c * target
         return system.subspace.T @ self.impulse(system, xi, h) - target
 

@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import simulation
 from ..errors import InvalidInput, UnknownName, require_name
 from ..groups import Group
 from ..integrators import METHODS, Integrator, Method
@@ -33,18 +34,6 @@ from ..kernels import has_gpu
 from ..mechanics import MechanicalSystem, State
 from ..models import MODELS, Model
 from ..numerics import is_traced, show
-from ..simulation import (
-    BACKENDS,
-    QUANTITIES,
-    SCALARS,
-    Event,
-    Quantity,
-    Run,
-    check_events,
-    count_steps,
-    join_crossings,
-    simulate,
-)
 from .dataset import load_run, open_dataset, read_table
 
 Section = Mapping[str, Any]
@@ -53,6 +42,7 @@ Progress = Callable[[int, int], None]
 SECTIONS = ("system", "method", "initial", "run")
 EVENT_DIRECTIONS = {"both": 0, "up": 1, "down": -1}
 EXCLUSIVE = ({"run.steps", "run.t_end"}, {"initial.velocity", "initial.momentum"}, {"system.name", "system.python"})
+"""Keys of a section that cannot stand beside each other."""
 MAX_BYTES = 1 << 23
 """The size of the largest file that is read as a configuration."""
 MAX_DEPTH = 16
@@ -88,10 +78,6 @@ def _is_whole(*values: Any) -> bool:
     return all(isinstance(value, int) and not isinstance(value, bool) for value in values)
 
 
-def _one_of(names: Collection[str]) -> Kind:
-    return Kind(f"one of {', '.join(names)}", lambda value: isinstance(value, str), names)
-
-
 ANYTHING = Kind("numbers, text, true or false, lists, tables", lambda value: True)
 TEXT = Kind('text, such as "name"', lambda value: isinstance(value, str))
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
@@ -105,7 +91,10 @@ ARRAY = Kind("a number, or numbers in rows of one length (not ragged)", lambda v
 VECTOR = Kind("a list of numbers", lambda value: len(_shape(value) or ()) == 1)
 POINT = Kind("a list of numbers, or a table of coordinates", lambda value: isinstance(value, list | dict))
 INDEX = Kind("a whole number, or a list of these", lambda v: _is_whole(*v) if isinstance(v, list) else _is_whole(v))
-BACKEND, QUANTITY, DIRECTION = map(_one_of, (BACKENDS, QUANTITIES, EVENT_DIRECTIONS))
+BACKEND, QUANTITY, DIRECTION = (
+    Kind(f"one of {', '.join(names)}", TEXT.accepts, names)
+    for names in (simulation.BACKENDS, simulation.QUANTITIES, EVENT_DIRECTIONS)
+)
 SCHEMA: dict[str, dict[str, Kind]] = {
     "system": {"name": TEXT, "python": TEXT},  # and the parameters of the model, see `parameter_kinds`
     "method": {"name": TEXT},
@@ -123,17 +112,15 @@ def parameter_kinds(entry: Model | Method) -> dict[str, Kind]:
         hints = get_type_hints(entry.build)
     except (NameError, TypeError):  # a model of a user's own may be annotated by anything
         hints = {}
-    given = entry.parameters if isinstance(entry, Model) else entry.options
-    return {key: _kind_of(hints.get(key), default) for key, default in given.items()}
-
-
-def _kind_of(hint: Any, default: Any) -> Kind:
-    parts = {part for part in get_args(hint) or (hint,) if get_origin(part) is not Callable} - {NoneType}
-    if jax.Array in parts:
-        return ARRAY
     known = {"str": TEXT, "int": WHOLE, "float": NUMBER, "float int": NUMBER}
-    name = " ".join(sorted(getattr(part, "__name__", "?") for part in parts))
-    return known.get(name, TEXT if isinstance(default, str) and int not in parts else ANYTHING)
+    kinds = {}
+    for key, default in (entry.parameters if isinstance(entry, Model) else entry.options).items():
+        hint = hints.get(key)
+        parts = {part for part in get_args(hint) or (hint,) if get_origin(part) is not Callable} - {NoneType}
+        name = " ".join(sorted(getattr(part, "__name__", "?") for part in parts))
+        other = TEXT if isinstance(default, str) and int not in parts else ANYTHING
+        kinds[key] = ARRAY if jax.Array in parts else known.get(name, other)
+    return kinds
 
 
 def read_value(value: Any, *place: str) -> Any:
@@ -204,7 +191,7 @@ class Job:
     run: Section
     config: Mapping[str, Any]  # as given, overrides included
     file: Path | None = None  # of a user's own system
-    events: tuple[Event, ...] = ()
+    events: tuple[simulation.Event, ...] = ()
 
     @property
     def until(self) -> dict[str, Any]:
@@ -298,13 +285,9 @@ def set_value(config: dict[str, Any], path: Sequence[str], value: Any) -> None:
             holder = holder.setdefault(place, {})
         else:
             holder = holder[place]
-    for other in exclusive_keys(".".join(path[:2])):
-        config[path[0]].pop(other, None)
-
-
-def exclusive_keys(name: str) -> list[str]:
-    """The keys of its section that cannot stand beside `name`, such as "t_end" beside "run.steps"."""
-    return [other.partition(".")[2] for group in EXCLUSIVE if name in group for other in group - {name}]
+    here = ".".join(path[:2])
+    for other in (other for group in EXCLUSIVE if here in group for other in group - {here}):
+        config[path[0]].pop(other.partition(".")[2], None)
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused, not warned of
@@ -318,7 +301,13 @@ def parse_job(config: Mapping[str, Any], folder: str | Path = ".") -> Job:
         if name not in SCHEMA:
             raise UnknownName("section", name, SCHEMA)
     given = read_value(config)
-    parts: dict[str, Any] = {name: _section(given, name) for name in SECTIONS}
+    for name in SECTIONS:
+        if name not in given:
+            known = ", ".join(f"[{section}]" for section in SECTIONS)
+            raise InvalidInput(f"the section [{name}] is missing; a configuration has {known}")
+        if not isinstance(given[name], Mapping):
+            raise InvalidInput(f"[{name}] must be a section of key = value lines; given {show(given[name])}")
+    parts: dict[str, Any] = {name: given[name] for name in SECTIONS}
     with _name_section("system"):
         name, system, file = build_system(parts["system"], Path(folder))
     with _name_section("method"):
@@ -343,8 +332,8 @@ def parse_job(config: Mapping[str, Any], folder: str | Path = ".") -> Job:
             state = build_state(system, parts["initial"], run)
         with _name_section("method"):
             integrator.require(system, state, run["step"])
-    start = float(state.t)
-    steps = count_steps(run["step"], run.get("steps"), run.get("t_end"), start, variable=integrator.variable_step)
+    until, variable = (run.get("steps"), run.get("t_end"), float(state.t)), integrator.variable_step
+    steps = simulation.count_steps(run["step"], *until, variable=variable)
     events = parse_events(given.get("event", []), system, state)
     if events:
         parts["event"] = given["event"]
@@ -371,16 +360,6 @@ def _name_section(section: str) -> Iterator[None]:
         raise
     except (ArithmeticError, np.linalg.LinAlgError) as fault:
         raise InvalidInput(f"the numbers in [{section}] are out of range: {fault}") from fault
-
-
-def _section(config: Mapping[str, Any], name: str) -> Section:
-    if name not in config:
-        known = ", ".join(f"[{section}]" for section in SECTIONS)
-        raise InvalidInput(f"the section [{name}] is missing; a configuration has {known}")
-    section = config[name]
-    if not isinstance(section, Mapping):
-        raise InvalidInput(f"[{name}] must be a section of key = value lines; given {show(section)}")
-    return section
 
 
 def build_method(section: Section) -> Integrator:
@@ -432,20 +411,20 @@ def build_state(system: MechanicalSystem, initial: Section, run: Section) -> Sta
     return system.state(g, initial.get("velocity"), momentum=initial.get("momentum"), t=run.get("t0", 0.0))
 
 
-def parse_events(tables: Any, system: MechanicalSystem, state: State) -> tuple[Event, ...]:
+def parse_events(tables: Any, system: MechanicalSystem, state: State) -> tuple[simulation.Event, ...]:
     """The events of the tables [[event]], checked on the system: quantities of the motion and the values they pass."""
     if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
         given = show(tables)
         raise InvalidInput(f"events are tables [[event]] of key = value lines, with two brackets; given {given}")
-    return check_events([_parse_event(table) for table in tables], system, state)
+    return simulation.check_events([_parse_event(table) for table in tables], system, state)
 
 
-def _parse_event(table: Section) -> Event:
+def _parse_event(table: Section) -> simulation.Event:
     _require_keys("event", table)
     if "quantity" not in table:
-        raise InvalidInput(f"an [[event]] needs a quantity; allowed: {', '.join(QUANTITIES)}")
+        raise InvalidInput(f"an [[event]] needs a quantity; allowed: {', '.join(simulation.QUANTITIES)}")
     kind, given, value = table["quantity"], table.get("index", []), float(table.get("value", 0.0))
-    if "index" not in table and kind not in SCALARS:
+    if "index" not in table and kind not in simulation.SCALARS:
         raise InvalidInput(
             f"an [[event]] of {kind} needs an index: 0 for the first component, [row, column] in a matrix"
         )
@@ -453,7 +432,7 @@ def _parse_event(table: Section) -> Event:
     place = f"[{','.join(map(str, index))}]" if index else ""
     name = table.get("name") or f"{kind}{place} = {value:g}"
     direction = EVENT_DIRECTIONS[table.get("direction", "both")]
-    return Event(Quantity(kind, index, value), direction, table.get("stop", False), name)
+    return simulation.Event(simulation.Quantity(kind, index, value), direction, table.get("stop", False), name)
 
 
 MAX_NAME = 300
@@ -490,22 +469,16 @@ def locate_errors(path: Path) -> Iterator[None]:
     except (Exception, SystemExit) as fault:
         cause: BaseException | None = fault.__cause__ if isinstance(fault, InvalidInput) else fault
         while cause is not None:
-            if message := explain_error(cause, path):
-                raise InvalidInput(message) from fault
+            what = f"{type(cause).__name__}: {cause}"
+            if isinstance(cause, SyntaxError) and cause.filename == str(path):
+                text = (cause.text or "").strip()
+                raise InvalidInput(f"{path.name}, line {cause.lineno}: {what}\n    {text}") from fault
+            frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if frame.filename == str(path)]
+            if frames:
+                where = f"{path.name}, line {frames[-1].lineno}, in {frames[-1].name}"
+                raise InvalidInput(f"{where}: {what}\n    {frames[-1].line}") from fault
             cause = cause.__cause__
         raise
-
-
-def explain_error(fault: BaseException, path: Path) -> str | None:
-    """Where in the user's file the exception came from, or None if it did not come from there."""
-    what = f"{type(fault).__name__}: {fault}"
-    if isinstance(fault, SyntaxError) and fault.filename == str(path):
-        return f"{path.name}, line {fault.lineno}: {what}\n    {(fault.text or '').strip()}"
-    frames = [frame for frame in traceback.extract_tb(fault.__traceback__) if frame.filename == str(path)]
-    if not frames:
-        return None
-    last = frames[-1]
-    return f"{path.name}, line {last.lineno}, in {last.name}: {what}\n    {last.line}"
 
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:
@@ -608,7 +581,7 @@ RESUME_FREE_KEYS = ("steps", "t_end", "backend")
 """The keys of [run] that may change between a run and its continuation."""
 
 
-def resume_run(job: Job, path: Path, progress: Progress | None = None) -> Run:
+def resume_run(job: Job, path: Path, progress: Progress | None = None) -> simulation.Run:
     """Run the steps of `job` that the file lacks, bit for bit as one long run would.
 
     A run that is complete, failed or was stopped by an event comes back as it is.
@@ -630,31 +603,31 @@ def resume_run(job: Job, path: Path, progress: Progress | None = None) -> Run:
     pieces += [(left - ahead, every)] if left > ahead else []
     for steps, interval in pieces:
         options |= {"steps": steps, "save_every": interval, "progress": progress if interval == every else None}
-        last = simulate(job.system, job.integrator, last, step=job.run["step"], **options)
+        last = simulation.simulate(job.system, job.integrator, last, step=job.run["step"], **options)
         run = join_runs(run, last)
         if last.interrupted or last.status != "ok" or last.stopped_by:
             break
     return run
 
 
-def _resume_to_time(job: Job, saved: Run, every: int, options: Mapping[str, Any]) -> Run:
+def _resume_to_time(job: Job, saved: simulation.Run, every: int, options: Mapping[str, Any]) -> simulation.Run:
     """Run the steps up to t_end that a run with variable steps lacks: save all, then keep every `every`-th."""
     h, t_end = job.run["step"], job.until["t_end"]
     if np.sign(h) * (float(saved.t[-1]) - t_end) > 1e-9 * abs(h):
         raise InvalidInput(f"the run is at t = {float(saved.t[-1]):.17g} already, beyond the t_end = {t_end} asked for")
-    following = simulate(job.system, job.integrator, saved, step=h, steps=1)
+    following = simulation.simulate(job.system, job.integrator, saved, step=h, steps=1)
     if following.status == "ok" and np.sign(h) * (float(following.t[-1]) - t_end) > 1e-9 * abs(h):
         return saved
-    run = join_runs(saved, simulate(job.system, job.integrator, saved, step=h, t_end=t_end, **options))
+    run = join_runs(saved, simulation.simulate(job.system, job.integrator, saved, step=h, t_end=t_end, **options))
     steps = np.asarray(run.records.steps)
     kept = (steps % every == 0) | (np.arange(len(steps)) == len(steps) - 1)
     return replace(run, records=jax.tree.map(lambda leaf: leaf[kept], run.records))
 
 
-def join_runs(first: Run, second: Run) -> Run:
+def join_runs(first: simulation.Run, second: simulation.Run) -> simulation.Run:
     """One run of a run and its continuation, whose first record is the last state of the run."""
     records = jax.tree.map(lambda a, b: np.concatenate([a, b[1:]]), first.records, second.records)
-    return replace(second, records=records, events=join_crossings(first.events, second.events))
+    return replace(second, records=records, events=simulation.join_crossings(first.events, second.events))
 
 
 def _require_same_config(config: Mapping[str, Any], path: Path) -> None:

@@ -175,19 +175,8 @@ def _resolve(kind: str, name: str) -> Any:
     return found
 
 
-RECORD_COLUMNS = {
-    "records.state.t": "time",
-    "records.state.xi": "velocity",
-    "records.state.momentum": "momentum",
-    "records.state.increment": "increment",
-    "records.multipliers": "multiplier",
-    "records.angles": "angle",
-    "records.residual": "residual",
-    "records.iterations": "iterations",
-    "records.steps": "steps",
-    "records.step_size": "step_size",
-}
-"""The columns that hold the records of a run, by their place in the `Run`."""
+RECORD_COLUMNS = {"t": "time", "xi": "velocity", "multipliers": "multiplier", "angles": "angle"}
+"""The columns that hold the records of a run, where their name is not that of the field."""
 
 
 def to_xarray(run: Run, *, reaction: bool = False) -> xarray.Dataset:
@@ -568,8 +557,8 @@ def _read_array(
         return np.zeros(shape, dtype)
     group, column = carry, name
     if name.startswith("records."):  # "configuration_0" for "records.state.g.0"
-        factor = name.removeprefix("records.state.g").replace(".", "_")
-        group, column = dataset, RECORD_COLUMNS.get(name) or f"configuration{factor}"
+        group, field, factor = dataset, name.rpartition(".")[2], name.removeprefix("records.state.g")
+        column = f"configuration{factor.replace('.', '_')}" if factor != name else RECORD_COLUMNS.get(field, field)
     if column not in group:
         raise UnknownName(f"column of {path} (which a trajectory needs, but the file lacks)", column, map(str, group))
     array = np.asarray(group[column].values)

@@ -14,18 +14,20 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from . import cuda, llvm, xla
+from . import cuda, llvm
 from .cache import StaleEntry
 from .ir import LoweringError, Program
 from .lowering import describe_mismatch
-from .problem import Buffers, Observe, Problem, lane_axes, make_layout, make_problem
+from .problem import Advance, Buffers, Observe, Problem, lane_axes, make_layout, make_problem
 
 Backend = Literal["auto", "llvm", "cuda", "xla"]
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]  # (carry, inputs, parameters) -> (carry, outputs)
@@ -43,6 +45,10 @@ SMALL_RECORDS = 1 << 25
 """Bytes of records up to which nobody asks for memory: asking takes longer than writing them."""
 STREAM_WORDS = 1 << 21
 """Words of records in a streamed chunk, unless the caller asks for another number of records."""
+MAX_CALL_RECORDS = 1024
+"""Records of one call, so that a run of any length compiles once."""
+MAX_CALL_WORDS = 1 << 22
+"""Words of the records of one call."""
 
 
 class RecordsTooLarge(MemoryError):
@@ -339,7 +345,7 @@ def open_session(
     if backend not in ("auto", "llvm", "cuda", "xla"):
         raise ValueError(f"unknown backend {backend!r}: choose 'auto', 'llvm', 'cuda' or 'xla'")
     if backend == "xla":
-        return xla.XlaSession(problem), ""
+        return XlaSession(problem), ""
     try:
         if backend == "cuda" and not cuda.has_gpu():
             raise LoweringError("backend 'cuda' needs CuPy and a GPU that answers; 'auto' takes what there is")
@@ -356,7 +362,7 @@ def open_session(
             raise
         cost = "it compiles for seconds to minutes in every process, and its steps take 10 to 100 times as long"
         warnings.warn(f"no native code, but XLA runs this: {error}; {cost}", stacklevel=1)  # one line for a reason
-        return xla.XlaSession(problem), f"ran on XLA: {error}"
+        return XlaSession(problem), f"ran on XLA: {error}"
 
 
 def _check_counts(problem: Problem, saves: int, save_every: int) -> None:
@@ -374,7 +380,7 @@ def _run_traced(problem: Problem, saves: int, save_every: int, backend: Backend,
     """Inside a transformation (grad, jit, vmap) the run is a `lax.scan`."""
     if backend not in ("auto", "xla"):
         raise LoweringError(f"backend {backend!r} cannot run inside a JAX transformation; 'auto' and 'xla' can")
-    final, records = xla.scan_problem(problem, saves, save_every, initial)
+    final, records = scan_problem(problem, saves, save_every, initial)
     return RunResult(final, records, "xla", "traced", False, saves)
 
 
@@ -536,3 +542,131 @@ def evaluate(
 
 def _keep_carry(consts: Any, carry: Any, control: Any) -> Any:
     return carry
+
+
+# The portable back end: the same step under `lax.scan` and `vmap`, differentiable, and the fallback of the others.
+
+
+def scan_problem(problem: Problem, saves: int, save_every: int, initial: bool = False) -> tuple[Any, Any]:
+    """(final carry, records), lanes first, as a traceable function: reverse mode goes through it.
+
+    `initial` puts a record of the given carry before the others.
+    """
+
+    def scan_trajectory(consts: Any, carry: Any, controls: Any) -> tuple[Any, Any]:
+        """The rows of `controls` are the steps; the records have `saves` rows."""
+        grouped = jax.tree.map(lambda leaf: jnp.reshape(leaf, (saves, save_every, *jnp.shape(leaf)[1:])), controls)
+
+        def step(carry: Any, control: Any) -> tuple[Any, None]:
+            return problem.advance(consts, carry, control), None
+
+        def save(carry: Any, rows: Any) -> tuple[Any, Any]:
+            carry, _ = lax.scan(step, carry, rows, length=save_every)
+            return carry, problem.observe(consts, carry)
+
+        final, records = lax.scan(save, jax.tree.map(jnp.asarray, carry), grouped, length=saves)
+        if initial:
+            first = problem.observe(consts, carry)
+            records = jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a)[None], b]), first, records)
+        return final, records
+
+    trees = (problem.consts, problem.carry, problem.controls)
+    if problem.lanes is None:
+        return scan_trajectory(*trees)
+    marks = [0 if varies else None for varies in (*problem.const_axes, *problem.carry_axes, *problem.control_axes)]
+    in_axes = jax.tree.unflatten(jax.tree.structure(trees), marks)
+    final, records = jax.vmap(scan_trajectory, in_axes=in_axes, axis_size=problem.lanes)(*trees)
+    return final, records
+
+
+@partial(jax.jit, static_argnames=("advance", "observe", "axes", "capacity"))
+def _run_records(
+    advance: Advance,
+    observe: Observe,
+    axes: tuple[int | None, ...] | None,
+    capacity: int,
+    consts: Any,
+    carry: Any,
+    controls: Any,
+    count: Any,
+    every: Any,
+) -> tuple[Any, Any]:
+    """`count` records, each after `every` steps; both are run-time numbers, so one compilation serves a run."""
+    if axes is not None:
+        in_axes = jax.tree.unflatten(jax.tree.structure((consts, carry, controls)), axes)
+        advance = jax.vmap(advance, in_axes=in_axes)
+        observe = jax.vmap(observe, in_axes=in_axes[:2])
+    shapes = jax.eval_shape(observe, consts, carry)
+    buffer = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
+
+    def control(step: Any) -> Any:
+        return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, step, keepdims=False), controls)
+
+    def save(i: Any, state: Any) -> Any:
+        carry, records = state
+        carry = lax.fori_loop(0, every, lambda k, now: advance(consts, now, control(i * every + k)), carry)
+        return carry, jax.tree.map(lambda rows, new: rows.at[i].set(new), records, observe(consts, carry))
+
+    final, records = lax.fori_loop(0, count, save, (carry, buffer))
+    return final, records
+
+
+class XlaSession:
+    """A run in chunks on the device that JAX uses."""
+
+    name = "xla"
+
+    def __init__(self, problem: Problem):
+        self.problem, lanes = problem, problem.lanes
+        leaves = jax.tree.leaves(problem.carry)
+        if lanes is not None:
+            leaves = [
+                jnp.asarray(leaf) if varies else jnp.broadcast_to(leaf, (lanes, *np.shape(leaf)))
+                for leaf, varies in zip(leaves, problem.carry_axes, strict=True)
+            ]
+        leaves = [jnp.asarray(leaf, spec.dtype) for leaf, spec in zip(leaves, problem.carry_specs, strict=True)]
+        self.state = jax.tree.unflatten(jax.tree.structure(problem.carry), leaves)
+        # axis 0 of a control is the step; the lanes, where there are any, follow it
+        inputs = zip(jax.tree.leaves(problem.controls), problem.control_axes, strict=True)
+        rows = [np.moveaxis(np.asarray(leaf), 0, 1) if varies else np.asarray(leaf) for leaf, varies in inputs]
+        self.controls = jax.tree.unflatten(jax.tree.structure(problem.controls), rows)
+        self.axes: tuple[int | None, ...] | None = None
+        if lanes is not None:
+            marks = (*problem.const_axes, *[True] * len(leaves), *problem.control_axes)
+            self.axes = tuple(0 if varies else None for varies in marks)
+        self.record = jax.eval_shape(problem.observe, problem.const_tree, problem.carry_tree)
+        self.words = sum(leaf.size for leaf in jax.tree.leaves(self.record))
+        self.limit = max(1, min(MAX_CALL_RECORDS, MAX_CALL_WORDS // max(self.words * (lanes or 1), 1)))
+        self.host: list[np.ndarray[Any, Any]] = []
+
+    def reserve(self, capacity: int) -> None:
+        front = (capacity,) if self.problem.lanes is None else (capacity, self.problem.lanes)
+        self.host = [np.empty((*front, *leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(self.record)]
+
+    def run(self, first: int, count: int, every: int, step: int, keep: bool = True) -> None:
+        rows, length = slice(step, step + count * every), self.limit * max(every, 1)
+
+        def pad(leaf: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            """The controls of this call with zeros appended: every call has the same shape."""
+            part = leaf[rows]
+            return np.concatenate([part, np.zeros((length - len(part), *leaf.shape[1:]), leaf.dtype)])
+
+        p, controls = self.problem, jax.tree.map(pad, self.controls)
+        self.state, records = _run_records(
+            p.advance, p.observe, self.axes, self.limit, p.consts, self.state, controls, count, every
+        )
+        for rows_on_host, new in zip(self.host, jax.tree.leaves(records), strict=True):
+            rows_on_host[first : first + count] = np.asarray(new)[:count]
+
+    def records(self, count: int) -> Any:
+        leaves = [leaf[:count] if self.problem.lanes is None else np.moveaxis(leaf[:count], 1, 0) for leaf in self.host]
+        return jax.tree.unflatten(jax.tree.structure(self.record), leaves)
+
+    def carry(self) -> Any:
+        return jax.tree.map(np.asarray, self.state)
+
+    def save_state(self) -> Any:
+        return self.state
+
+    def restore_state(self, state: Any) -> None:
+        self.state = state

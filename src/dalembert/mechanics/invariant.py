@@ -16,22 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import numerics
 from ..errors import InvalidInput
 from ..groups import Group
 from ..kernels import compile_function, evaluate
-from ..numerics import (
-    array,
-    diagonal,
-    finite_reals,
-    is_traced,
-    namespace,
-    null_basis,
-    own_value,
-    real,
-    require_function,
-    require_instance,
-    solve,
-)
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Float, LinearMap, Number, Parameters, Scalar, Velocity
 from .system import MechanicalSystem, of_part, shaped
@@ -63,21 +51,21 @@ class InvariantSystem(MechanicalSystem):
     ) -> None:
         if subspace is not None and annihilator is not None:
             raise InvalidInput("give the subspace d by a basis (subspace) or by its annihilator, not by both")
-        require_instance("group", group, Group, "a group")
-        require_function("potential", potential, "(t, g, p)")
+        numerics.require_instance("group", group, Group, "a group")
+        numerics.require_function("potential", potential, "(t, g, p)")
         n = group.dim
         if annihilator is not None:
             rows = _matrix(annihilator, n, rows=True)
-            columns = null_basis(rows)
+            columns = numerics.null_basis(rows)
         elif subspace is not None:
             columns = _matrix(subspace, n, rows=False)
-            rows = null_basis(columns.T).T
+            rows = numerics.null_basis(columns.T).T
         else:
             columns, rows = np.eye(n), np.zeros((0, n))
         self.group = group
         self.inertia = symmetric(inertia, n, "inertia")
         self.potential, self.parameters = potential, parameters
-        self._entries = array(columns), array(rows)
+        self._entries = numerics.array(columns), numerics.array(rows)
         self._structure = _structure(columns), _structure(rows)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -116,7 +104,7 @@ class InvariantSystem(MechanicalSystem):
         if self.potential is None:
             return kinetic
         words = "potential(t, g, p)"
-        return kinetic - shaped(words, own_value(words, self.potential, t, g, self.parameters), ())
+        return kinetic - shaped(words, numerics.own_value(words, self.potential, t, g, self.parameters), ())
 
     def A(self, t: Scalar, g: Element) -> LinearMap:
         return self.annihilator
@@ -126,13 +114,13 @@ class InvariantSystem(MechanicalSystem):
 
     def coordinates(self, xi: Velocity) -> Float[Array, " r"]:
         """x with B x = xi, for xi in d."""
-        return solve(self.subspace.T @ self.subspace, self.subspace.T @ xi)
+        return numerics.solve(self.subspace.T @ self.subspace, self.subspace.T @ xi)
 
     def velocity(self, t: Scalar, g: Element, momentum: Covector, near: Velocity | None = None) -> Velocity:
         """B (B^T I B)^-1 B^T momentum: the velocity in d with the same restricted momentum."""
         basis = self.subspace
         restricted = basis.T @ self.inertia @ basis
-        inverse = solve(restricted, jnp.eye(restricted.shape[0]))  # a constant of the run: no step computes it
+        inverse = numerics.solve(restricted, jnp.eye(restricted.shape[0]))  # a constant of the run: no step computes it
         return basis @ (inverse @ (basis.T @ momentum))
 
     def _acceleration(
@@ -141,23 +129,23 @@ class InvariantSystem(MechanicalSystem):
         """(xi', l) on the constant d: B^T I xi' = B^T f, A^T l = I xi' - f, f = ad*_xi I xi + L_g + F."""
         basis, rows = self.subspace, self.annihilator
         force = self.group.ad_star(xi, self.inertia @ xi) + self.L_g(t, g, xi) + self.F(t, g, xi, u)
-        rate = basis @ solve(basis.T @ self.inertia @ basis, basis.T @ force)
-        return rate, solve(rows @ rows.T, rows @ (self.inertia @ rate - force))
+        rate = basis @ numerics.solve(basis.T @ self.inertia @ basis, basis.T @ force)
+        return rate, numerics.solve(rows @ rows.T, rows @ (self.inertia @ rate - force))
 
     def mass_matrix(self) -> Array:
         """The symmetric J with <I xi, xi> = tr(xi J xi^T); on SO(3) J = tr(I)/2 - I. Not every inertia has one."""
         self.require_body()
         projector, _ = mass_projector(self.group)
-        numbers = namespace(self.inertia)
+        numbers = numerics.namespace(self.inertia)
         flat = numbers.asarray(self.inertia).reshape(-1)
         size = round(projector.shape[0] ** 0.5)
         # Entry by entry with literal weights: what is zero for every body on this group is zero in a compiled step too.
         entries = [sum(float(w) * flat[k] for k, w in enumerate(row) if w) for row in projector]
-        return array(numbers.stack([numbers.asarray(entry, float) for entry in entries]).reshape(size, size))
+        return numerics.array(numbers.stack([numbers.asarray(entry, float) for entry in entries]).reshape(size, size))
 
     def require_body(self) -> None:
         """Refuse an inertia that no body has on this group."""
-        if is_traced(self.inertia):
+        if numerics.is_traced(self.inertia):
             return
         flat = np.asarray(self.inertia).reshape(-1)
         off = np.abs(mass_projector(self.group)[1] @ flat).max()
@@ -176,7 +164,7 @@ def _structure(matrix: Reals) -> Structure:
 
 def _impose(structure: Structure, entries: Array) -> Array:
     """`entries` with the zeros and ones of `structure` as literals, which a compiler folds."""
-    if not structure or not is_traced(entries):
+    if not structure or not numerics.is_traced(entries):
         return entries
     known = np.array([[x is not None for x in row] for row in structure])
     literal = np.array([[x if x is not None else 0.0 for x in row] for row in structure])
@@ -192,7 +180,7 @@ def inertia_of_mass(group: Group, mass: Any) -> Reals:
 
 def mass_tensor(mass: Any) -> Reals:
     """A mass matrix J (n, n) whose inertia is positive: J_i + J_j > 0 for its eigenvalues."""
-    given = np.asarray(finite_reals("mass", mass))
+    given = np.asarray(numerics.finite_reals("mass", mass))
     J = np.diag(given) if given.ndim == 1 else given
     if J.ndim != 2 or J.shape[0] != J.shape[1] or len(J) < 2:
         allowed = "n numbers, or a finite symmetric n x n matrix, n >= 2"
@@ -245,13 +233,13 @@ def block(matrix: Any) -> Array:
 
 def symmetric(value: Any, size: int, what: str) -> Array:
     """`value` as a symmetric positive definite matrix, or a clear error; three moments mean a diagonal matrix."""
-    matrix = real(what, value)
-    matrix = diagonal(matrix) if matrix.shape == (size,) else matrix
+    matrix = numerics.real(what, value)
+    matrix = numerics.diagonal(matrix) if matrix.shape == (size,) else matrix
     if matrix.shape != (size, size):
         raise InvalidInput(
             f"{what} has shape {matrix.shape}; allowed: ({size}, {size}), or ({size},) for a diagonal one"
         )
-    if is_traced(matrix):
+    if numerics.is_traced(matrix):
         return matrix
     values = np.asarray(matrix)
     if np.abs(values - values.T).max() > 1e-12 * np.abs(values).max():
@@ -266,7 +254,7 @@ def symmetric(value: Any, size: int, what: str) -> Array:
 def _matrix(value: Any, n: int, *, rows: bool) -> Reals:
     """A full-rank basis (n, r) or annihilator (m, n) of a subspace of R^n."""
     what = "annihilator (one row a constraint)" if rows else "subspace (one column a basis vector)"
-    given = np.asarray(finite_reals(what, value))
+    given = np.asarray(numerics.finite_reals(what, value))
     if given.shape == (n,):
         given = given.reshape(1, n) if rows else given.reshape(n, 1)
     side = 1 if rows else 0
@@ -318,7 +306,7 @@ class LRSystem(MechanicalSystem):
 
     def velocity(self, t: Scalar, g: Element, momentum: Covector, near: Velocity | None = None) -> Velocity:
         basis = self.basis(t, g)
-        return basis @ solve(basis.T @ self.inertia @ basis, basis.T @ momentum)
+        return basis @ numerics.solve(basis.T @ self.inertia @ basis, basis.T @ momentum)
 
     def spatial_momentum(self, g: Element, momentum: Covector) -> Covector:
         """Ad*_g^-1 M: the momentum seen from space; its components on d are conserved."""

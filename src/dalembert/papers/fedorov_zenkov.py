@@ -176,10 +176,6 @@ def ring(low: float, high: float, radii: int = 61, angles: int = 181) -> np.ndar
     return np.asarray(np.sin(half)[:, None, None] * np.stack([np.cos(around), np.sin(around)], -1))
 
 
-def draw_momentum_surface(axes: Any, data: Data) -> None:
-    draw_surfaces(axes, [Patch(data["surface"], alpha=0.85)], lines=24)
-
-
 def suslov_surface(low: float, high: float, radii: int) -> Data:
     points = momenta(ring(low, high, radii))
     rows = [(f"largest |h M{i + 1}|", float(np.abs(points[..., i]).max())) for i in range(3)]
@@ -190,8 +186,9 @@ for label, region, view in (
     ("figure-6.1", (0.0, 1.0, 91), {"elev": 12, "azim": -120}),
     ("figure-6.2", (0.4, 0.8, 61), {"elev": 14, "azim": -112}),
 ):
-    draw = gallery(label, draw=draw_momentum_surface, size=(6.4, 5.6), labels=MOMENTUM_AXES, **view)
-    draw(partial(suslov_surface, *region))
+    draw = lambda axes, data: draw_surfaces(axes, [Patch(data["surface"], alpha=0.85)], lines=24)
+    add = gallery(label, draw=draw, size=(6.4, 5.6), labels=MOMENTUM_AXES, **view)
+    add(partial(suslov_surface, *region))
 
 
 @lru_cache

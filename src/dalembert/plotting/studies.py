@@ -18,7 +18,7 @@ import numpy as np
 from ..errors import InvalidInput, UnknownName
 from ..integrators import EulerPoincareSuslov
 from ..mechanics import InvariantSystem
-from ..numerics import Convergence
+from ..numerics import GROWTH_KINDS, Convergence
 from ..simulation import Crossings, Run
 from .style import COLOURS, DASHES, FLOOR, GREY, MARKERS, save, sheet, space, styled
 
@@ -252,25 +252,13 @@ def plot_momentum(trajectory: Any, path: str | Path | None = None) -> Figure:
     return save(figure, path, f"Momentum on its locus, step {float(trajectory.step):g}")
 
 
-CLASSES = {
-    "status": {
-        0: ("ok", "#e8f1f7"),
-        1: ("not converged", "#d55e00"),
-        2: ("branch lost", "#cc79a7"),
-        3: ("not finite", "#555555"),
-        4: ("starts off the constraint", "#e69f00"),
-        5: ("a reduction is not finite", "#0072b2"),
-        -1: ("not computed", "#ffffff"),
-    },
-    "drift": {
-        0: ("bounded", "#e8f1f7"),
-        1: ("random walk", "#56b4e9"),
-        2: ("linear", "#e69f00"),
-        3: ("exponential", "#d55e00"),
-        -1: ("not classified", "#ffffff"),
-    },
+ENDS = ("ok", "not converged", "branch lost", "not finite", "starts off the constraint", "a reduction is not finite")
+CLASSES = {"status": (*ENDS, "not computed"), "drift": (*GROWTH_KINDS, "not classified")}
+"""Variables that hold codes: what the codes 0, 1, ... mean, and -1 at the end."""
+CLASS_COLOURS = {
+    "status": ("#e8f1f7", COLOURS[1], COLOURS[3], GREY, COLOURS[4], COLOURS[0], "#ffffff"),
+    "drift": ("#e8f1f7", COLOURS[5], COLOURS[4], COLOURS[1], "#ffffff"),
 }
-"""Variables that hold codes: what each code means, and its colour."""
 
 
 def open_sweep(path: str | Path) -> xarray.Dataset:
@@ -339,12 +327,12 @@ def plot_sweep(cut: SweepSlice, *, log: bool = False, curve: Any = None, path: s
         axes.plot(*places, np.asarray(array, float), color=COLOURS[0], marker="o", markersize=2.5)
         axes.set(ylabel=str(array.name), yscale="log" if log else "linear")
     elif show in CLASSES:
-        names, codes = CLASSES[show], np.asarray(array).astype(int)
-        present = [code for code in names if np.any(codes == code)]
+        names, shades, codes = CLASSES[show], CLASS_COLOURS[show], np.asarray(array).astype(int)
+        present = [code for code in (*range(len(names) - 1), -1) if np.any(codes == code)]
         index, limits = np.searchsorted(sorted(present), codes), {"vmin": -0.5, "vmax": len(present) - 0.5}
-        cmap = colors.ListedColormap([names[code][1] for code in sorted(present)])
+        cmap = colors.ListedColormap([shades[code] for code in sorted(present)])
         axes.pcolormesh(*places, index, shading="nearest", rasterized=True, cmap=cmap, **limits)
-        keys = [patches.Patch(facecolor=names[code][1], edgecolor=GREY, label=names[code][0]) for code in present]
+        keys = [patches.Patch(facecolor=shades[code], edgecolor=GREY, label=names[code]) for code in present]
         figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
     else:
         values = np.asarray(array, float)

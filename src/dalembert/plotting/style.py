@@ -23,24 +23,7 @@ STROKES = [(COLOURS[k % 7], DASHES[(k + k // 7) % 7]) for k in range(49)]
 """Pairs of a colour and a dash, no two alike: many methods in one picture can be told apart."""
 GREY, LIGHT = "#555555", "#dddddd"
 FLOOR = 1e-17
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "mathtext.fontset": "dejavusans",
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.labelsize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "lines.linewidth": 1.2,
-    "lines.markersize": 4,
-    "figure.dpi": 100,
-}
+STYLE = Path(__file__).with_name("style.mplstyle")
 
 
 P = ParamSpec("P")
@@ -54,7 +37,7 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
     def draw_in_style(*arguments: P.args, **options: P.kwargs) -> R:
         import matplotlib
 
-        with matplotlib.rc_context(STYLE):
+        with matplotlib.rc_context(matplotlib.rc_params_from_file(STYLE, use_default_template=False)):
             return draw(*arguments, **options)
 
     return draw_in_style

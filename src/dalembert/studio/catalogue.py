@@ -86,9 +86,17 @@ def to_lists(value: Any) -> Any:
 
 def make_catalogue(opened: StudioInput) -> dict[str, Any]:
     """What the page needs to start: nothing is built for it."""
+    methods = []
+    for name, method in METHODS.items():
+        options = [
+            control(f"method.{key}", value, optional=value is None)
+            for key, value in method.options.items()
+            if key != "base" and isinstance(value, bool | int | float | str | None)
+        ]
+        methods.append({"name": name, "summary": method.words or method.summary, "options": options})
     return {
         "systems": [*([] if opened.own is None else [_own_system(opened)]), *map(_system, MODELS)],
-        "methods": [_method(name) for name in METHODS],
+        "methods": methods,
         "start": start(opened),
         "limits": {"steps": opened.max_steps, "frames": MAX_FRAMES},
     }
@@ -137,16 +145,6 @@ def _own_system(opened: StudioInput) -> dict[str, Any]:
     texts = {"name": OPENED_SYSTEM, "title": opened.own["python"], "summary": summary, "why": "", "tries": []}
     config = start(opened)["config"] | {"system": {"name": OPENED_SYSTEM, **known}}
     return texts | {"example": config, "parameters": [control(f"system.{key}", value) for key, value in known.items()]}
-
-
-def _method(name: str) -> dict[str, Any]:
-    method = METHODS[name]
-    options = [
-        control(f"method.{key}", value, optional=value is None)
-        for key, value in method.options.items()
-        if key != "base" and isinstance(value, bool | int | float | str | None)
-    ]
-    return {"name": name, "summary": method.words or method.summary, "options": options}
 
 
 @lru_cache(maxsize=64)

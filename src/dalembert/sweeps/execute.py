@@ -117,7 +117,9 @@ def sweep(
     if resume and not isinstance(out, str | Path):
         raise InvalidInput("resume needs out: the store that is to be finished")
     path = Path(out) if isinstance(out, str | Path) else None
-    chunk = (stored_block_size(path) if resume and path is not None else None) or default_block_size(config, executor)
+    chunk = default_block_size(config, executor)
+    if resume and path is not None and path.is_dir() and any(path.iterdir()):  # whichever executor began the store
+        chunk = math.prod(_stored_plan(path)["blocks"])
     members = SweepMembers(make_plan(config, folder, reductions, chunk=chunk))
     plan, begin, place = members.plan, time.perf_counter(), str(Path(folder).resolve())
     source = PlanSource(plan.description + place, config, place, reductions, chunk)
@@ -395,7 +397,11 @@ def open_store(path: Path, members: SweepMembers, resume: bool) -> Iterator[Zarr
         if path.exists() and any(path.iterdir()):
             if not resume:
                 raise InvalidInput(f"{path} exists already: go on with it by --resume, or give another --out")
-            _require_same_plan(path, members.plan)
+            saved, now = _stored_plan(path), json.loads(members.plan.description)
+            differ = [key for key in now if saved.get(key) != now[key]]
+            if differ:
+                told = "; ".join(f"{key}: {saved.get(key)} was saved, {now[key]} is asked" for key in differ)
+                raise InvalidInput(f"{path} holds another sweep ({told}): give another --out")
             for torn in path.rglob("*.partial"):
                 torn.unlink(missing_ok=True)
         else:
@@ -442,25 +448,12 @@ def _create(path: Path, members: SweepMembers) -> None:
         zarr.consolidate_metadata(path)
 
 
-def stored_block_size(path: Path) -> int | None:
-    """The size of the blocks of a store, whichever executor began it; None where there is no store."""
-    return math.prod(_stored_plan(path)["blocks"]) if path.is_dir() and any(path.iterdir()) else None
-
-
 def _stored_plan(path: Path) -> dict[str, Any]:
     try:
         plan: dict[str, Any] = json.loads(json.loads((path / "zarr.json").read_text())["attributes"]["plan"])
     except (OSError, ValueError, KeyError, TypeError) as fault:
         raise InvalidInput(f"{path} is not a sweep of dalembert: it cannot be resumed") from fault
     return plan
-
-
-def _require_same_plan(path: Path, plan: SweepPlan) -> None:
-    """Refuse to continue another sweep, and say what differs."""
-    saved, now = _stored_plan(path), json.loads(plan.description)
-    differ = [f"{key}: {saved.get(key)} was saved, {now[key]} is asked" for key in now if saved.get(key) != now[key]]
-    if differ:
-        raise InvalidInput(f"{path} holds another sweep ({'; '.join(differ)}): give another --out")
 
 
 def _coordinate(axis: SweepAxis, name: str, lo: int, hi: int) -> np.ndarray[Any, Any]:

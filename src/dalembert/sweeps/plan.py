@@ -28,18 +28,7 @@ from jax import Array
 
 from ..errors import InvalidInput, UnknownName, require_name
 from ..integrators import OK, Integrator
-from ..io.config import (
-    SECTIONS,
-    VECTOR,
-    Job,
-    build_method,
-    build_state,
-    build_system,
-    load_function,
-    parse_job,
-    read_value,
-    set_value,
-)
+from ..io import config as configuration
 from ..io.dataset import Arrays
 from ..kernels import Backend, evaluate, make_problem, run_problem
 from ..mechanics import ADMISSIBLE_TOLERANCE, MechanicalSystem, State
@@ -218,16 +207,16 @@ def make_plan(
     example = "run.step = {linspace = [0.01, 0.1, 10]}"
     if not isinstance(section, Mapping):
         raise InvalidInput(f"the section [sweep] is missing: it names what varies, such as {example}")
-    section = read_value(section, "sweep")
+    section = configuration.read_value(section, "sweep")
     varied = {key: entry for key, entry in section.items() if key not in SWEEP_OPTIONS}
     for key in varied:
-        if key.split(".")[0] not in (*SECTIONS, "sample"):
-            raise UnknownName("key of [sweep]", key, (*SECTIONS, "sample", *SWEEP_OPTIONS))
+        if key.split(".")[0] not in (*configuration.SECTIONS, "sample"):
+            raise UnknownName("key of [sweep]", key, (*configuration.SECTIONS, "sample", *SWEEP_OPTIONS))
     axes = tuple(parse_axes(varied))
     if not axes:
         raise InvalidInput(f"[sweep] varies nothing; give it a name such as {example}")
     for name in (name for axis in axes for name in axis.names):
-        if name in FIXED_NAMES or "." not in name or name.split(".")[0] not in SECTIONS:
+        if name in FIXED_NAMES or "." not in name or name.split(".")[0] not in configuration.SECTIONS:
             raise InvalidInput(
                 f"[sweep] cannot vary {name}; allowed: a parameter of system, method, initial or run such as run.step"
             )
@@ -266,7 +255,10 @@ def _read_reductions(given: Any, folder: Path, own: Mapping[str, Any]) -> dict[s
             f'reductions of [sweep] are {given!r}; allowed: name = "file.py:function", which returns (start, update)'
         )
     parts = {name: entry.rpartition(":") for name, entry in given.items()}
-    named = {name: load_function((folder / file).resolve(), function)() for name, (file, _, function) in parts.items()}
+    named = {
+        name: configuration.load_function((folder / file).resolve(), function)()
+        for name, (file, _, function) in parts.items()
+    }
     for name, pair in (named | dict(own)).items():
         if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(callable(part) for part in pair)):
             raise InvalidInput(
@@ -293,7 +285,7 @@ def substitute(config: Mapping[str, Any], values: Values) -> dict[str, Any]:
     for name, value in values.items():
         *path, last = name.split(".")
         try:
-            set_value(result, (*path, last), value)
+            configuration.set_value(result, (*path, last), value)
         except InvalidInput:
             if last.isdecimal():
                 raise
@@ -348,7 +340,7 @@ def parse_axis(name: str, spec: Any) -> SweepAxis:
         values = spec[kind]
         if not isinstance(values, list) or not values:
             raise InvalidInput(f"values of {name} are {values!r}; allowed: a list with at least one entry")
-        array = np.asarray(values) if VECTOR.accepts(values) else values
+        array = np.asarray(values) if configuration.VECTOR.accepts(values) else values
         return SweepAxis((name,), len(values), lambda lo, hi: {name: array[lo:hi]})
     if kind == "random":
         low, high = require_numbers(f"random of {name}", spec[kind], "low, high")
@@ -399,9 +391,16 @@ def parse_sample(spec: Any) -> SweepAxis:
     bounds = np.array([require_numbers(f"range of {name}", given, "low, high") for name, given in ranges])
 
     def unit_points(lo: int, hi: int) -> Points:
+        from scipy.stats import qmc
+
         if kind == "random":
             return np.stack([_uniform(seed, name, lo, hi) for name in names], axis=1)
-        return _latin(len(names), count, seed)[lo:hi] if kind == "latin" else _sobol(len(names), seed, lo, hi)
+        if kind == "latin":
+            return _latin(len(names), count, seed)[lo:hi]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a part of a sequence is not a power of two is no fault
+            engine = qmc.Sobol(len(names), rng=seed)
+            return np.asarray((engine.fast_forward(lo) if lo else engine).random(hi - lo))
 
     def at(lo: int, hi: int) -> Values:
         points = bounds[:, 0] + (bounds[:, 1] - bounds[:, 0]) * unit_points(lo, hi)
@@ -423,20 +422,9 @@ def _latin(size: int, count: int, seed: int) -> Points:
     return np.asarray(qmc.LatinHypercube(size, rng=seed).random(count))
 
 
-def _sobol(size: int, seed: int, lo: int, hi: int) -> Points:
-    from scipy.stats import qmc
-
-    engine = qmc.Sobol(size, rng=seed)
-    if lo:
-        engine.fast_forward(lo)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a part of a sequence is not a power of two is no fault
-        return np.asarray(engine.random(hi - lo))
-
-
 def require_numbers(what: str, given: Any, names: str) -> list[float]:
     """A list with one number for each of the names, or a clear error."""
-    if not VECTOR.accepts(given) or len(given) != names.count(",") + 1:
+    if not configuration.VECTOR.accepts(given) or len(given) != names.count(",") + 1:
         raise InvalidInput(f"{what} is {given!r}; allowed: [{names}], finite numbers")
     return [float(x) for x in given]
 
@@ -511,29 +499,12 @@ def _reduce(name: str, function: Callable[..., Any], words: str, *arguments: Any
     return own_value(f"{words} of the reduction {name}", function, *arguments, kinds="iufb")
 
 
-def fuse_run(kernel: RunKernel) -> Callable[..., dict[str, Array]]:
-    """begin, all steps and observe as one function of (numbers, number of steps): its loop never leaves the kernel."""
-
-    def fused(constants: tuple[Numbers, Array], _: Any) -> dict[str, Array]:
-        numbers, steps = constants
-
-        def step(counted: tuple[Array, SweepLoop]) -> tuple[Array, SweepLoop]:
-            return counted[0] + 1.0, kernel.advance(numbers, counted[1], None)
-
-        start = (jnp.zeros(()), kernel.begin(numbers, ()))
-        end = jax.lax.while_loop(lambda counted: counted[0] < steps, step, start)
-        last: dict[str, Array] = kernel.observe(numbers, end[1])
-        return last
-
-    return fused
-
-
 class MemberFamily(NamedTuple):
     """Members of one structure: the functions of their run, which take the traced numbers as constants."""
 
     steps: int | None  # None: each member has its own number, from t_end
     kernel: RunKernel
-    fused: Callable[..., dict[str, Array]]
+    fused: Callable[..., dict[str, Array]]  # all of the run in one function, whose loop never leaves the kernel
     record: dict[str, jax.ShapeDtypeStruct]
 
 
@@ -569,12 +540,12 @@ class SweepMembers:
     def _config(self, values: Values) -> dict[str, Any]:
         return substitute(self.plan.config, {k: v for k, v in values.items() if k != ENERGY_NAME})
 
-    def _check(self, values: Values) -> Job:
+    def _check(self, values: Values) -> configuration.Job:
         """The job of one member, as `dalembert run` would check it."""
         energy = values.get(ENERGY_NAME)
         if energy is not None and not (isinstance(energy, int | float) and np.isfinite(energy)):
             raise InvalidInput(f"{ENERGY_NAME} is {energy!r}; allowed: a finite number")
-        return parse_job(self._config(values), self.plan.folder)
+        return configuration.parse_job(self._config(values), self.plan.folder)
 
     def _probe(self) -> None:
         """Build members along every axis, the others at their first place: refuse bad values before anything runs."""
@@ -619,14 +590,16 @@ class SweepMembers:
         varying = [name for name in numbers if name.startswith(("system.", "initial.", "run.t0"))]
         system = None
         if not any(name.startswith("system.") for name in varying):
-            system = build_system(config["system"], folder)[1]
-        state = None if system is None or varying else build_state(system, config["initial"], config["run"])
+            system = configuration.build_system(config["system"], folder)[1]
+        state = (
+            None if system is None or varying else configuration.build_state(system, config["initial"], config["run"])
+        )
 
         def build(values: Numbers) -> Member:
             own = substitute(config, {name: value for name, value in values.items() if name != ENERGY_NAME})
             with jax.ensure_compile_time_eval() if system is not None else nullcontext():
-                made = build_system(own["system"], folder)[1] if system is None else system
-                begin = build_state(made, own["initial"], own["run"]) if state is None else state
+                made = configuration.build_system(own["system"], folder)[1] if system is None else system
+                begin = configuration.build_state(made, own["initial"], own["run"]) if state is None else state
             energy = values.get(ENERGY_NAME, fixed.get(ENERGY_NAME))
             begin = begin if energy is None else _scale_to_energy(made, begin, energy)
             return made, begin, jnp.asarray(own["run"]["step"], float)
@@ -636,7 +609,7 @@ class SweepMembers:
     def _make_family(self, structure: Structure) -> MemberFamily:
         fixed = dict(zip(self.structural, map(json.loads, structure), strict=True))
         config = self._config(fixed)
-        integrator, run = build_method(config["method"]), config["run"]
+        integrator, run = configuration.build_method(config["method"]), config["run"]
         if integrator.variable_step and "t_end" in run:
             raise InvalidInput(
                 f"the members of a sweep by {integrator.name} reach t_end after different numbers of steps: "
@@ -647,7 +620,16 @@ class SweepMembers:
         steps = None if self.own_steps else count_steps(step, run.get("steps"), run.get("t_end"), run.get("t0", 0.0))
         numbers = dict.fromkeys(self.traced, SCALAR)
         loop = jax.eval_shape(kernel.begin, numbers, ())
-        return MemberFamily(steps, kernel, fuse_run(kernel), jax.eval_shape(kernel.observe, numbers, loop))
+
+        def fused(constants: tuple[Numbers, Array], _: Any) -> dict[str, Array]:
+            values, count = constants
+            start = (jnp.zeros(()), kernel.begin(values, ()))
+            advance = lambda counted: (counted[0] + 1.0, kernel.advance(values, counted[1], None))
+            end = jax.lax.while_loop(lambda counted: counted[0] < count, advance, start)
+            last: dict[str, Array] = kernel.observe(values, end[1])
+            return last
+
+        return MemberFamily(steps, kernel, fused, jax.eval_shape(kernel.observe, numbers, loop))
 
     @cached_property
     def variables(self) -> dict[str, SweepVariable]:
