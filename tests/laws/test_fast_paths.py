@@ -62,7 +62,7 @@ ALONG = [
     ("driven", "original"),
     registry.more("driven", "velocity"),
 ]
-ALONG += [("quartic", "original"), registry.more("quartic", "velocity")]
+ALONG += [registry.more("quartic", "original"), registry.more("quartic", "velocity")]
 
 
 @pytest.mark.parametrize("case, nodes", ALONG)

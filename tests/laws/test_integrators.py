@@ -48,7 +48,7 @@ def test_the_retraction_lagrangian_has_a_closed_legendre_map():
         np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-14)
 
 
-@pytest.mark.parametrize("key, lagrangian", [("suslov", "moser-veselov"), ("sleigh", "retraction")])
+@pytest.mark.parametrize("key, lagrangian", [("suslov", "moser-veselov"), more("sleigh", "retraction")])
 def test_the_general_method_with_the_invariant_pair_is_euler_poincare_suslov(key, lagrangian):
     system, state = case(key)
     method = da.EulerPoincareSuslov(lagrangian)
@@ -150,7 +150,7 @@ def _shifted(system, state, retraction, node, h):
 FORMS = [
     more("particle", CAYLEY, 0.5),
     more("particle", CAYLEY, 0.3),
-    ("driven", CAYLEY, 0.5),
+    more("driven", CAYLEY, 0.5),
     more("heavy_suslov", EXPONENTIAL, 0.5),
     ("heavy_suslov", CAYLEY, 1.0),
 ]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from registry import CAYLEY, EXPONENTIAL, case, sampled
+from registry import CAYLEY, EXPONENTIAL, case, more, sampled
 
 import dalembert as da
 
@@ -51,7 +51,7 @@ CASES = [
     ("quartic", CAYLEY, 1.0),
     ("heavy_suslov", CAYLEY, 0.5),
     pytest.param("heavy_suslov", EXPONENTIAL, 1.0, marks=pytest.mark.heavy),
-    ("knife_edge", CAYLEY, 0.0),
+    more("knife_edge", CAYLEY, 0.0),
     ("ball", CAYLEY, 0.0),
 ]
 

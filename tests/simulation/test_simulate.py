@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from registry import GENERIC, case, distance, gap
+from registry import GENERIC, case, distance, gap, more
 
 import dalembert as da
 from dalembert.errors import IndefiniteMetric, InvalidInput
@@ -26,9 +26,15 @@ def long_run():
 
 
 # -- one run in parts -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("backend", ["auto", "xla"])
 @pytest.mark.parametrize(
-    "key, method", [("driven", METHOD), ("sleigh", da.EulerPoincareSuslov())], ids=lambda v: getattr(v, "name", v)
+    "key, method, backend",
+    [
+        ("driven", METHOD, "auto"),
+        ("driven", METHOD, "xla"),
+        ("sleigh", da.EulerPoincareSuslov(), "auto"),
+        more("sleigh", da.EulerPoincareSuslov(), "xla"),
+    ],
+    ids=lambda v: getattr(v, "name", v),
 )
 def test_a_continued_run_is_bit_for_bit_the_long_run(key, method, backend):
     system, state = case(key)

@@ -42,7 +42,7 @@ LAGRANGE = [
     ("driven", CAYLEY, 0.5, 2),
     more("quartic", CAYLEY, 0.5, 2),
     more("ball", CAYLEY, 1.0, 1),
-    ("ball", CAYLEY, 0.5, 2),
+    more("ball", CAYLEY, 0.5, 2),
 ]
 
 
@@ -72,7 +72,7 @@ def test_retraction_adapted(key, node, expected):
     assert order(measured) == pytest.approx(expected, abs=0.12), measured
 
 
-@pytest.mark.parametrize("key", ["suslov", "sleigh"])
+@pytest.mark.parametrize("key", ["suslov", more("sleigh")])
 def test_lagrange_dalembert_is_of_second_order_for_every_node_on_free_invariant_systems(key):
     measured = errors(key, da.LagrangeDAlembert(CAYLEY, 0.3))
     assert order(measured) == pytest.approx(2.0, abs=0.12), measured
