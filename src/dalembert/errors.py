@@ -42,6 +42,10 @@ class IndefiniteMetric(UserWarning):
     """A Lagrangian whose L_xi_xi is regular on D but not positive definite: kinetic energy that can be negative."""
 
 
+class NotRead(UserWarning):
+    """What a file of another program says and we do not read."""
+
+
 class NumericalFailure(RuntimeError):
     """A run that ended early; raised by `Trajectory.check`, never inside a run."""
 

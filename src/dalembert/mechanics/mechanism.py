@@ -325,7 +325,7 @@ def _touch(parts: Parts, contact: Contact, poses: list[Pose], p: Any) -> Touch:
     def arm(N: Array) -> Array:
         """From the centre to the contact, where the normal is N in the axes of the body."""
         if contact.kind in ("blade", "point"):
-            return jnp.zeros(3)
+            return -own["radius"] * N if "radius" in own else jnp.zeros(3)
         if contact.kind == "ball":
             return jnp.asarray(-tyre * N)
         if contact.kind == "ellipsoid":  # where the outward normal is -N
@@ -834,6 +834,7 @@ class Mechanism:
         self._contacts: list[_Use] = []
         self._springs: list[_Use] = []
         self._inputs: list[tuple[_Use, Input]] = []
+        self.unread: tuple[str, ...] = ()  # what a file says and the mechanism does not do, a sentence each
 
     def __repr__(self) -> str:
         counts = {"bodies": self._bodies, "joints": self._links, "contacts": self._contacts, "inputs": self._inputs}
@@ -905,12 +906,16 @@ class Mechanism:
         stiffness: float | None = None,
         damping: float | None = None,
         rest: float | None = None,
+        follows: bool = False,
     ) -> str:
         """Join a body to another (or to "ground") so that it turns about `axis` through `at` (the child's centre).
 
-        `stiffness` (N m/rad) with the angle of `rest`, and `damping` (N m s/rad), act in the joint.
+        `stiffness` (N m/rad) with the angle of `rest` (rad), and `damping` (N m s/rad), act in the joint.
+        `follows=True` is for swivels of castors: in `state(...)` they turn as they must, before others give way.
         """
-        return self._join(name, "hinge", parent, child, axis, at, stiffness, damping, rest)
+        self._join(name, "hinge", parent, child, axis, at, stiffness, damping, rest)
+        self._links[-1].follows = follows
+        return name
 
     def slider(
         self,
@@ -971,9 +976,10 @@ class Mechanism:
         """Put a blade under a body: the point `at` stays on the ground and moves only along the blade."""
         return self._touch("blade", body, name, at, on, plane, along=along)
 
-    def support(self, body: str, *, at: Any, name: str = "") -> str:
-        """Put a point of a body on the ground, where it slides without friction."""
-        return self._touch("point", body, name, at, GROUND, 0.0)
+    def support(self, body: str, *, at: Any, radius: float | None = None, name: str = "") -> str:
+        """Put a point of a body on the ground, where it slides without friction; with a radius, a ball about `at`."""
+        numbers = {} if radius is None else {"radius": radius}
+        return self._touch("point", body, name, at, GROUND, 0.0, **numbers)
 
     def wheel(
         self,
@@ -1025,8 +1031,7 @@ class Mechanism:
         offset, reach = float(finite(f"trail of '{name}'", trail)), float(positive(f"radius of '{name}'", radius))
         size = max(abs(offset), reach)
         self.body(f"{name} fork", mass=fork, centre=(x - offset / 2, y, 1.5 * reach), box=(size, size / 2, reach))
-        self.hinge(f"{name} swivel", parent, f"{name} fork", at=(x, y, 0.0), axis="z")
-        self._links[-1].follows = True
+        self.hinge(f"{name} swivel", parent, f"{name} fork", at=(x, y, 0.0), axis="z", follows=True)
         return self.wheel(f"{name} wheel", f"{name} fork", at=(x - offset, y, reach), mass=mass, width=reach / 3)
 
     # -- forces and inputs ---------------------------------------------------------------------------------------------
