@@ -186,18 +186,18 @@ def upright_disc():
 
 
 @cache
-def car(upright=False):
-    """A car whose steering has the moment of a shaft along the car, or of a fork that turns about the vertical."""
+def car(shaft=False):
+    """A car whose steering is a fork that turns about the vertical, or has the moment of a shaft along the car."""
     m, J, length, centre, steering, drive, torque = constants = sm.symbols("m J length centre steering drive torque")
     s, rate = dynamicsymbols("s rate")
     at = Floor()
     G, F = at.fixed("G", centre * at.B.x), at.fixed("F", length * at.B.x)
     wheel = at.joint("W", s, rate)
-    shaft = wheel if upright else at.joint("S", s, rate, at.B.x)
-    moment = inertia(wheel, 0, 0, steering) if upright else inertia(shaft, steering, 0, 0)
-    bodies = [at.body("body", at.B, G, m, J), RigidBody("steering", F, shaft, 0, (moment, F))]
-    axis = at.B.z if upright else at.B.x
-    loads = [(at.P, drive * at.B.x), (shaft, torque * axis), (at.B, -torque * axis)]
+    axis = at.B.x if shaft else at.B.z
+    turning = at.joint("S", s, rate, axis) if shaft else wheel
+    moment = inertia(turning, steering, 0, 0) if shaft else inertia(wheel, 0, 0, steering)
+    bodies = [at.body("body", at.B, G, m, J), RigidBody("steering", F, turning, 0, (moment, F))]
+    loads = [(at.P, drive * at.B.x), (turning, torque * axis), (at.B, -torque * axis)]
     w, v1, v2 = at.u
     rows = [at.P.vel(at.N).dot(at.B.y), F.vel(at.N).dot(wheel.y)]
     return Kane(

@@ -92,7 +92,7 @@ def angle_of(rotation):
 
 class Cart:
     """The body of a unicycle or car by its centre of mass, `ahead` of the axle; a car's front wheel has its
-    own angle.
+    own angle in space.
     """
 
     def __init__(self, mass, inertia, ahead, length=None, steering=None):
@@ -103,19 +103,19 @@ class Cart:
         axle = np.append(n(q[2]), -self.ahead)
         if self.length is None:
             return axle[None]
-        lever = (self.length - self.ahead) * np.cos(q[3])
-        return np.array([[*axle, 0.0], [*n(q[2] + q[3]), lever, 0.0]])
+        lever = (self.length - self.ahead) * np.cos(q[3] - q[2])
+        return np.array([[*axle, 0.0], [*n(q[3]), lever, 0.0]])
 
     def __call__(self, g, xi, u):
-        pose, shape = (g, []) if self.length is None else (g[0], [angle_of(g[1])])
+        pose, shape = (g, []) if self.length is None else (g[0], [angle_of(g[0]) + angle_of(g[1])])
         theta, w, b = angle_of(pose), xi[0], self.ahead
         speed = xi[1] * e(theta) + xi[2] * n(theta)
         q = np.concatenate([pose[:2, 2] + b * e(theta), [theta], shape])
-        v = np.concatenate([speed + b * w * n(theta), [w], xi[3:]])
-        turning, drive, *steer = (u[0], u[1]) if self.length is None else (0.0, u[0], u[1])
+        v = np.concatenate([speed + b * w * n(theta), [w], w + xi[3:]])
+        turning, drive, *steer = (u[0], u[1]) if self.length is None else (-u[1], u[0], u[1])
         a = reacting(self.masses, self.rows, q, v, np.concatenate([drive * e(theta), [turning], steer]))
         origin = a[:2] - b * (a[2] * n(theta) - w**2 * e(theta))
-        return np.concatenate([trivialised(theta, w, xi[1:3], a[2], origin), a[3:]])
+        return np.concatenate([trivialised(theta, w, xi[1:3], a[2], origin), a[3:] - a[2]])
 
 
 class Board:

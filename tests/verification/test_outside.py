@@ -93,12 +93,12 @@ def test_motions_of_a_second_are_those_of_kanes_equations(name):
     check(name, worst, 3)
 
 
-def test_a_fork_that_turns_about_the_vertical_is_another_car():
-    """Our car's steering has no momentum about the vertical; SymPy sees the difference as soon as it has one."""
+def test_a_shaft_along_the_car_is_another_steering():
+    """Our front wheels turn with the car; a shaft that lies along it does not, and SymPy sees the difference."""
     system, inputs, q, u, constants = CASES["car"].start(np.random.default_rng(18))
-    fork = kane.car(upright=True)
-    found = system.acceleration(0.0, *fork.state(q, u, constants), inputs)[0]
-    assert apart(found, fork.rates(q, u, constants)[2]) > 1e-2
+    shaft = kane.car(shaft=True)
+    found = system.acceleration(0.0, *shaft.state(q, u, constants), inputs)[0]
+    assert apart(found, shaft.rates(q, u, constants)[2]) > 1e-2
 
 
 def test_the_push_on_the_blade_is_that_of_an_auxiliary_speed():

@@ -57,8 +57,8 @@ def unicycle(mass: Real = 1.0, inertia: Real = 1.0, centre: Real = 0.0) -> Syste
     "car",
     example={"length": 1.2},
     initial={"velocity": [0.0, 1.0, 0.0, 0.3]},
-    why="The rear wheels fix where the car can go, the front wheels how it turns. With constant steering speed the "
-    "path winds up.",
+    why="The rear wheels fix where the car can go, the front wheels how it turns. Nothing turns the front wheels in "
+    "space, so the steering angle grows until the car turns as fast as they: it ends on a circle.",
     meaning={
         "centre": "how far the centre of mass lies ahead of the rear axle",
         "length": "from the rear axle to the front wheels",
@@ -67,9 +67,11 @@ def unicycle(mass: Real = 1.0, inertia: Real = 1.0, centre: Real = 0.0) -> Syste
 def car(mass: Real = 1.0, inertia: Real = 0.5, length: Real = 1.0, centre: Real = 0.5, steering: Real = 0.1) -> System:
     """A car with its rear axle at the origin and its front wheels ahead, at the steering angle s, on SE(2) x SO(2).
 
-    L = [J w^2 + m v1^2 + m (v2 + centre w)^2 + steering s'^2]/2; v2 = 0 and length w cos(s) = v1 sin(s)
-    (Kobilarov-Marsden-Sukhatme 2010, with the roll of the wheels in the mass). Controls: (drive force N, steering
-    torque N m). `centre` is the centre of mass ahead of the rear axle (m). Without controls: `exact_coasting`.
+    L = [J w^2 + m v1^2 + m (v2 + centre w)^2 + steering (w + s')^2]/2; v2 = 0 and length w cos(s) = v1 sin(s)
+    (Kobilarov-Marsden-Sukhatme 2010, with the roll of the wheels in the mass). The front wheels turn with the car, so
+    that w + s' is constant without a torque. Controls: (drive force N, steering torque N m). `centre` is the centre of
+    mass ahead of the rear axle (m), `steering` the moment of the front wheels about the vertical (kg m^2). Without
+    controls: `exact_coasting`.
     """
     parameters = _sizes(mass=mass, inertia=inertia, length=length, steering=steering)
     parameters |= {"centre": finite("centre", centre)}
@@ -149,7 +151,7 @@ def _blade(t: Scalar, g: Array, p: Values) -> Array:
 
 
 def _car_lagrangian(t: Scalar, g: Pose, xi: Array, p: Values) -> Array:
-    return _body_lagrangian(t, g, xi, p) + 0.5 * p["steering"] * xi[3] ** 2
+    return _body_lagrangian(t, g, xi, p) + 0.5 * p["steering"] * (xi[0] + xi[3]) ** 2
 
 
 def _steered_rows(t: Scalar, g: Pose | Board, p: Values) -> Array:
@@ -193,7 +195,8 @@ def _input_force(components: tuple[int, ...], dim: int, t: Scalar, g: Element, x
 def coasting_state(turned: Array, xi: Array, turning: Array, p: Values) -> tuple[Array, Array, Array, Array, Array]:
     """(cos(s), sin(s), n, M, M_s/2) of a car or snakeboard steered by s.
 
-    w = n sin(s), v1 = length n cos(s), and the energy is M n^2/2 with M = turning sin(s)^2 + m length^2 cos(s)^2.
+    w = n sin(s), v1 = length n cos(s), and M n' + M_s s' n/2 is the drive force times length cos(s), less the torque
+    on a wheel or rotor times sin(s), with M = turning sin(s)^2 + m length^2 cos(s)^2.
     """
     cosine, sine = turned[0, 0], turned[1, 0]
     driving = p["mass"] * p["length"] ** 2
@@ -202,29 +205,29 @@ def coasting_state(turned: Array, xi: Array, turning: Array, p: Values) -> tuple
 
 
 def exact_coasting(
-    t: Numbers, angle: float, rate: float, spin: float, *, turning: float, driving: float, length: float
+    t: Numbers, angle: float, rate: float, spin: float, *, turning: float, driving: float, length: float, carried: float
 ) -> tuple[Reals, Reals]:
     """((angle, spin), (theta, x, y)) at times t of a car or snakeboard without controls, shapes (..., 2) and (..., 3).
 
-    w = spin sin(s), v1 = length spin cos(s), s = angle + rate t, and [turning sin(s)^2 + driving cos(s)^2] spin^2 is
-    constant. Car: turning = J + m centre^2, driving = m length^2. Snakeboard: turning = J + 2 wheels, driving = m
-    length^2. The place is a quadrature, by DOP853 at 1e-13.
+    w = spin sin(s), v1 = length spin cos(s), and [turning sin(s)^2 + driving cos(s)^2] spin^2 is constant. Car: turning
+    = J + m centre^2, driving = m length^2, and s' + w is constant (carried = 1). Snakeboard: turning = J + 2 wheels,
+    driving = m length^2, and s' is (carried = 0). By DOP853 at 1e-13.
     """
     from scipy.integrate import solve_ivp
 
     t = np.atleast_1d(np.asarray(t, float))
-    inertia: Callable[[Any], Any] = lambda s: turning * np.sin(s) ** 2 + driving * np.cos(s) ** 2
 
-    def shape(time: Any) -> tuple[Any, Any]:
-        s = angle + rate * time
-        return s, spin * np.sqrt(inertia(angle) / inertia(s))
+    def spin_at(s: Any) -> Any:
+        inertia, first = (turning * np.sin(x) ** 2 + driving * np.cos(x) ** 2 for x in (s, angle))
+        return spin * np.sqrt(first / inertia)
 
-    def pose(time: float, y: Reals) -> list[float]:
-        s, n = shape(time)
-        return [n * np.sin(s), length * n * np.cos(s) * np.cos(y[0]), length * n * np.cos(s) * np.sin(y[0])]
+    def motion(time: float, y: Reals) -> list[float]:
+        s, theta, n = y[0], y[1], spin_at(y[0])
+        steering = rate + carried * (spin * np.sin(angle) - n * np.sin(s))
+        return [steering, n * np.sin(s), length * n * np.cos(s) * np.cos(theta), length * n * np.cos(s) * np.sin(theta)]
 
-    flow = solve_ivp(pose, (0.0, t.max()), np.zeros(3), "DOP853", t, rtol=1e-13, atol=1e-13)
-    return np.stack(shape(t), axis=-1), flow.y.T
+    s, *pose = solve_ivp(motion, (0.0, t.max()), [angle, 0.0, 0.0, 0.0], "DOP853", t, rtol=1e-13, atol=1e-13).y
+    return np.stack([s, spin_at(s)], axis=-1), np.stack(pose, axis=-1)
 
 
 @dataclass(frozen=True)
@@ -294,8 +297,10 @@ class CarFollower(PathFollower):
         cosine, sine, spin, inertia, slope = coasting_state(turned, xi, turning, p)
         faster = self.quickness * (self.speed - xi[1]) / p["length"]
         change = (faster + spin * sine * xi[3]) / cosine
-        drive = (inertia * change + slope * xi[3] * spin) / (p["length"] * cosine)
-        return jnp.stack([drive, p["steering"] * self.turn_wheels(pose, turned, xi[:3], xi[3])])
+        turn = self.turn_wheels(pose, turned, xi[:3], xi[3]) + change * sine + spin * cosine * xi[3]  # s'' + w'
+        torque = p["steering"] * turn
+        drive = (inertia * change + slope * xi[3] * spin + torque * sine) / (p["length"] * cosine)
+        return jnp.stack([drive, torque])
 
 
 @jax.tree_util.register_dataclass
@@ -341,7 +346,7 @@ class Gait:
         lead = jnp.stack([_ahead(angles[0], first), _ahead(angles[1], second)])
         rotor, wheels = accelerations + 2 * self.quickness * (rates - xi[3:]) + self.quickness**2 * lead
         cosine, sine, spin, inertia, slope = coasting_state(second, xi, p["inertia"] + 2 * p["wheels"], p)
-        # rotor (w' + a'') = torque with w' = n' sin b + n cos b b' and M n' + M_b b' n/2 = -sin(b) torque
+        # rotor (w' + a'') = torque with w' = n' sin b + n cos b b'
         carried = spin * xi[4] * (cosine - sine * slope / inertia)
         torque = p["rotor"] * (rotor + carried) / (1 + p["rotor"] * sine**2 / inertia)
         return jnp.stack([torque, 2 * p["wheels"] * wheels])
