@@ -39,6 +39,7 @@ Numbers = np.ndarray[Any, Any]
 Function = Callable[[Array], Array]
 
 MIN_PIVOT_SQUARE = 2.0**-40  # of the square of a row, for the square of its pivot
+MAX_SADDLE = 8  # unknowns n + m up to which a saddle point is solved as a whole: shorter there
 MIN_METRIC_PIVOT = 2.0**-16  # of the largest element on the diagonal of a metric, for its pivots
 
 
@@ -142,12 +143,64 @@ def _solve_by_jvp(method: Any, primals: tuple[Array, Array], tangents: tuple[Arr
     return solution, _solve_by(method, matrix, d_rhs - d_matrix @ solution)
 
 
+@as_routine
+def _solve_on_kernel(metric: Array, rows: Array, top: Array, bottom: Array) -> tuple[Array, Array]:
+    """(x, l) of `solve_saddle` by n - m equations on ker A: A^T = Q (R, 0) by Householder's reflections.
+
+    x = Q1 R^-T bottom + Q2 y with Q2^T M Q2 y = Q2^T (top - M Q1 R^-T bottom), and R l = Q1^T (top - M x). Reflections
+    need no pivots, and M has to be regular on ker A only (Golub, Van Loan 2013, 5.2.2; Nocedal, Wright 2006, 16.2).
+    """
+    m, n = rows.shape
+    left, mirrors, diagonal = rows.T, [], []
+    for k in range(m):
+        column = left[k:, k]
+        size = jnp.sqrt(column @ column)
+        head = jnp.where(column[0] < 0, -size, size)
+        mirror = jnp.concatenate([(column[0] + head)[None], column[1:]])
+        weight = 1.0 / (size * (size + jnp.abs(column[0])))
+        mirrors.append((mirror, weight))
+        diagonal.append(-head)
+        rest = left[k:, k + 1 :]
+        left = left.at[k:, k + 1 :].set(rest - (weight * mirror)[:, None] * (mirror @ rest)[None, :])
+
+    def reflect(k: int, x: Array) -> Array:
+        mirror, weight = mirrors[k]
+        return jnp.concatenate([x[:k], x[k:] - (weight * mirror)[:, None] * (mirror @ x[k:])[None, :]])
+
+    def unfold(x: Array) -> Array:
+        """Q x, of columns."""
+        for k in reversed(range(m)):
+            x = reflect(k, x)
+        return x
+
+    fixed: list[Array] = []  # R^T z = bottom
+    for k in range(m):
+        fixed.append((bottom[k] - sum((left[i, k] * z for i, z in enumerate(fixed)), jnp.zeros(()))) / diagonal[k])
+    placed = unfold(jnp.concatenate([jnp.stack(fixed), jnp.zeros(n - m)])[:, None])[:, 0]
+    frame = unfold(jnp.eye(n)[:, m:])
+    weighted = metric @ frame
+    free, _ = direction(frame.T @ weighted, ((top - metric @ placed) @ frame)[:, None])
+    again, _ = direction(frame.T @ weighted, ((top - metric @ placed - weighted @ free[:, 0]) @ frame)[:, None])
+    x = placed + (frame @ (free + again))[:, 0]
+    balance = (top - metric @ placed - (weighted @ (free + again))[:, 0])[:, None]
+    for k in range(m):
+        balance = reflect(k, balance)
+    forces: list[Array] = [jnp.zeros(())] * m
+    for k in reversed(range(m)):
+        carried = sum((left[k, i] * forces[i] for i in range(k + 1, m)), jnp.zeros(()))
+        forces[k] = (balance[k, 0] - carried) / diagonal[k]
+    return x, jnp.stack(forces)
+
+
 @jax.custom_jvp
 def solve_saddle(metric: Array, rows: Array, top: Array, bottom: Array) -> tuple[Array, Array]:
     """(x, l) with M x + A^T l = top and A x = bottom.
 
-    By the Schur complement A M^-1 A^T of a definite M, without exchanges; else the full matrix, with them.
+    By the Schur complement A M^-1 A^T of a definite M, without exchanges; else the full matrix, with them. Beyond
+    MAX_SADDLE unknowns by n - m equations on ker A, which need neither.
     """
+    if sum(rows.shape) > MAX_SADDLE and rows.shape[0] > 0:
+        return _solve_on_kernel(metric, rows, top, bottom)
 
     def by_complement(top: Array, bottom: Array) -> tuple[Array, Array]:
         (coupling, _), (free, _) = reduce(metric, rows.T), reduce(metric, top[:, None])  # only the second is transposed
