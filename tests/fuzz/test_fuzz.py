@@ -407,12 +407,12 @@ def take_call(name: str, arguments: dict[str, object]) -> str:
 
 
 # -- the tests --------------------------------------------------------------------------------------------------------
-@fuzz(configurations(), 1000)
+@fuzz(configurations(), 2000)
 def test_configurations(folder, drawn):
     take_configuration(folder, *drawn)
 
 
-@fuzz(flag_sets(), 150)
+@fuzz(flag_sets(), 300)
 def test_flags(folder, drawn):
     take_words(drawn, folder)
 
