@@ -26,6 +26,7 @@ METHODS = {
     "lagrange-dalembert": integrators.LagrangeDAlembert(),
     "runge-kutta": integrators.RungeKutta(),
     "dormand-prince": integrators.DormandPrince(),
+    "taylor": integrators.Taylor(),
     "gauss, 1 stage": integrators.Gauss(1),
     "gauss, 2 stages": integrators.Gauss(2),
     "gauss, 3 stages": integrators.Gauss(3),

@@ -53,6 +53,15 @@ def test_a_long_program_runs_natively(system):
     assert run.reaction().shape == (51, 8)
 
 
+@pytest.mark.heavy
+def test_taylor_runs_natively_at_any_tolerance(system):
+    begin = start(system)
+    exact = da.simulate(system, da.DormandPrince(1e-13), begin, step=0.5, steps=1, backend="llvm").check().g[-1]
+    for tolerance, bound in ((1e-4, 1e-4), (1e-9, 1e-9), (1e-15, 1e-12)):
+        run = da.simulate(system, da.Taylor(tolerance), begin, step=0.5, steps=1, backend="llvm").check()
+        assert np.abs(run.g[-1] - exact).max() < bound
+
+
 METHODS = {
     "lagrange-dalembert": (integrators.LagrangeDAlembert(), 2),
     "runge-kutta": (integrators.RungeKutta(), 4),

@@ -13,10 +13,19 @@ import pytest
 from registry import case, gap, sampled
 
 import dalembert as da
-from dalembert.kernels import LoweringError, compile_function, solution_series
+from dalembert.kernels import LoweringError, compile_function, eliminate, solution_series, taylor
 from dalembert.kernels.taylor import PARTIALS
+from dalembert.numerics import solve
 
 T = 3.0
+
+
+def model_case(key):
+    """A model with its own example and initial state."""
+    model = da.models.MODELS[key]
+    system = model.make(model.example)
+    place = jax.tree.map(jnp.asarray, model.initial.get("configuration"), is_leaf=lambda x: np.ndim(x) == 2)
+    return system, system.state(tuple(place) if isinstance(place, list) else place, model.initial["velocity"])
 
 
 def run(key, tolerance, step=T, steps=1, **options):
@@ -62,7 +71,13 @@ def scalar_series(f, y0, order):
     return np.array(found)
 
 
-def test_every_elementary_function_has_its_series():
+@pytest.fixture(params=["written out", "by a loop"])
+def written(request, monkeypatch):
+    """Both ways to compute coefficients."""
+    monkeypatch.setattr(taylor, "MAX_WRITTEN_OPERATIONS", 10**9 if request.param == "written out" else 0)
+
+
+def test_every_elementary_function_has_its_series(written):
     assert set(PARTIALS) <= set(FUNCTIONS)
     order, start = 3, 0.4
 
@@ -75,14 +90,17 @@ def test_every_elementary_function_has_its_series():
         np.testing.assert_allclose(found, expected, rtol=2e-13, atol=1e-14, err_msg=name)
 
 
-def test_native_xla_vmap_and_tangents_agree():
-    """A field with constants, products, a quotient, a root and a sine; the tangent is the series of the variational
-    equation.
+def test_native_xla_vmap_and_tangents_agree(written):
+    """A field with constants, products, a quotient, a root, a sine and a linear solve, whose product A x occurs again;
+    the tangent is the series of the variational equation.
     """
 
     def field(c, y):
         t, x, v = y
-        return 1.0 + 0.0 * t, v, -c["k"] * jnp.sin(x) / jnp.sqrt(1.0 + v * v) + 0.1 * jnp.cos(t)
+        A, b = jnp.array([[2.0 + x, v], [0.0, 1.0 + x * x]]), jnp.array([v, c["k"]])
+        z = jax.lax.custom_linear_solve(lambda z: A @ z, b, lambda _, b: eliminate(A, b[:, None])[0][:, 0])
+        push = 0.1 * z[0] + jnp.sum(A @ z - b) * x + A[0, 0] * z[0]
+        return 1.0 + 0.0 * t, v, -c["k"] * jnp.sin(x) / jnp.sqrt(1.0 + v * v) + 0.1 * jnp.cos(t) + push
 
     def series(k, x):
         return solution_series(field, {"k": k}, (jnp.zeros(()), x, jnp.asarray(0.3)), 9)
@@ -114,12 +132,33 @@ def test_a_field_without_a_series_is_refused():
         da.simulate(system, da.Taylor(), system.state([1.0], [0.0]), step=0.1, steps=1)
 
 
-def test_a_system_that_is_too_large_is_refused_with_what_to_do():
-    model = da.models.MODELS["rolling-disk"]
-    system = model.make(model.example)
-    state = system.state(xi=model.initial["velocity"])
-    with pytest.raises(da.errors.InvalidInput, match=r"products.*larger tolerance.*dormand-prince"):
-        da.simulate(system, da.Taylor(1e-14), state, step=0.1, steps=1)
+def test_a_loop_over_the_orders_has_the_coefficients_that_are_written_out(monkeypatch):
+    """1/(1 - t), whose coefficients are 1 exactly, to orders with one to five blocks of terms; and the rolling disk."""
+    for order in (2, 9, 10, 11, 40):
+        series = compile_function(lambda y, order=order: solution_series(lambda c, y: y * y, (), y, order))
+        monkeypatch.setattr(taylor, "MAX_WRITTEN_OPERATIONS", 0)
+        np.testing.assert_allclose(series(jnp.asarray(1.0))[:, 0], np.ones(order + 1), rtol=1e-14)
+    system, state = model_case("rolling-disk")
+    found = []
+    for limit in (0, 10**9):
+        monkeypatch.setattr(taylor, "MAX_WRITTEN_OPERATIONS", limit)
+        both = compile_function(lambda t, g, xi: da.Taylor(1e-5).series(system, t, g, xi)[0])
+        found.append(both(state.t, state.g, state.xi))
+    size = np.abs(found[1]).max(axis=1, keepdims=True)
+    np.testing.assert_allclose(found[0] / size, found[1] / size, atol=1e-14)
+
+
+def test_a_linear_solve_is_not_written_out_at_every_order():
+    """The series of a solve has the products of A x, not those of an elimination."""
+    A = lambda y: jnp.eye(6) * 3.0 + 0.1 * jnp.outer(y, y)
+    field = lambda c, y: solve(A(y), jnp.cos(y))
+    jaxpr = jax.make_jaxpr(lambda y: solution_series(field, (), y, 8))(jnp.linspace(0.1, 0.6, 6))
+    (graph,) = (equation.params["graph"] for equation in jaxpr.eqns if equation.primitive.name == "taylor_series")
+    assert len(graph.solves) == 1 and not any(value.op in ("select", "div") for value in graph.changing)
+    y = jnp.linspace(0.1, 0.6, 6)
+    plain = lambda c, y: eliminate(A(y), jnp.cos(y)[:, None])[0][:, 0]
+    found, expected = (compile_function(lambda y, f=f: solution_series(f, (), y, 8))(y) for f in (field, plain))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
 
 
 # ---- the method
@@ -155,6 +194,28 @@ def test_members_equal_single_runs_bit_for_bit():
     for k, each in enumerate(states):
         single = da.simulate(system, da.Taylor(1e-6), each, step=0.5, steps=4)
         assert np.array_equal(many.g[k], single.g)
+
+
+LARGE = ["snakeboard", "car", "rattleback", "hinged-sleighs", "skate-on-ellipsoid"]
+
+
+@pytest.mark.parametrize("key", ["rolling-disk", *(pytest.param(key, marks=pytest.mark.heavy) for key in LARGE)])
+def test_larger_systems_run_at_every_tolerance(key):
+    system, state = model_case(key)
+    exact = da.simulate(system, da.DormandPrince(1e-14), state, step=0.3, steps=1).check().last
+    for tolerance, bound in ((1e-4, 1e-3), (1e-9, 1e-9), (1e-15, 1e-12)):
+        run = da.simulate(system, da.Taylor(tolerance), state, step=0.3, steps=1, backend="llvm").check()
+        assert gap(run.last, exact) < bound
+
+
+def test_members_of_a_large_system_equal_single_runs_bit_for_bit():
+    system, state = model_case("rolling-disk")
+    states = [system.state(state.g, speed * state.xi) for speed in (0.5, 1.0, 1.7)]
+    together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    many = da.ensemble(system, da.Taylor(1e-12), together, step=0.1, steps=3)
+    for k, each in enumerate(states):
+        single = da.simulate(system, da.Taylor(1e-12), each, step=0.1, steps=3)
+        assert all(np.array_equal(a[k], b) for a, b in zip(*map(jax.tree.leaves, (many.g, single.g)), strict=True))
 
 
 @pytest.mark.parametrize("tolerance", [0.0, -1e-6, 1.0, float("nan"), True])

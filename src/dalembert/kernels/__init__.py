@@ -40,14 +40,14 @@ from .llvm import count_processors
 from .lowering import Lowering, as_routine, in_long_program, lower, map_rows
 from .problem import make_problem
 from .rules import map_elements, pack_values, scalar_type
-from .taylor import PARTIALS, solution_series
+from .taylor import PARTIALS, in_series, solution_series
 
 # fmt: off
 __all__ = [
     "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "CompiledStep", "Loop", "Lowering",
     "LoweringError", "NoteReader", "Progress", "RecordsTooLarge", "RunResult", "Value",
     "as_routine", "available_memory", "compile", "compile_function", "count_processors", "eliminate", "evaluate",
-    "has_gpu", "in_long_program", "inner_blocks", "lower", "make_problem", "map_elements", "map_rows", "pack_values",
-    "run", "run_problem", "scalar_type", "solution_series", "stream_problem",
+    "has_gpu", "in_long_program", "in_series", "inner_blocks", "lower", "make_problem", "map_elements", "map_rows",
+    "pack_values", "run", "run_problem", "scalar_type", "solution_series", "stream_problem",
 ]
 # fmt: on

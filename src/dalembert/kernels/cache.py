@@ -153,7 +153,7 @@ class StaleEntry(LoweringError):
 
 @dataclasses.dataclass(eq=False)
 class LoweredProgram:
-    """What a run must know of its program: its digest, its inputs, the arrays it captured, the shape of a record."""
+    """What a run must know of its program: digest, inputs, the arrays it captured, the shape of a record, memory."""
 
     digest: str
     inputs: int
@@ -161,11 +161,12 @@ class LoweredProgram:
     record: Any  # a pytree of ShapeDtypeStruct
     trace: Callable[[], LoweredProgram] | None = None  # where the program itself was not needed so far
     entry: Path | None = None  # where this was found
+    memory: int = 0  # numbers that a trajectory keeps beside its values
 
     @classmethod
     def of(cls, program: Program, captured: list[np.ndarray[Any, Any]], record: Any) -> LoweredProgram:
         """The outline of a program that was just traced."""
-        lowered = cls(program.digest, len(program.constants), captured, record)
+        lowered = cls(program.digest, len(program.constants), captured, record, memory=program.memory)
         lowered.__dict__["program"] = program
         return lowered
 
@@ -175,7 +176,7 @@ class LoweredProgram:
         assert self.trace is not None
         traced = self.trace()
         if traced.digest != self.digest:  # the entry told of another program: this one is right from now on
-            self.digest, self.inputs, self.captured, self.record = _outline(traced)
+            self.digest, self.inputs, self.captured, self.record, self.memory = _outline(traced)
             self.__dict__["program"] = traced.program
             if self.entry is not None:
                 self.entry.unlink(missing_ok=True)
@@ -200,8 +201,9 @@ def cached_program(parts: tuple[Any, ...], trace: Callable[[], LoweredProgram]) 
     content = read_entry(path)
     if content is not None:
         with contextlib.suppress(Exception):  # an entry that cannot be read is built again
-            digest, inputs, captured, record = pickle.loads(content)  # ours and intact: `read_entry` has verified it
-            return LoweredProgram(digest, inputs, captured, record, trace, path)
+            outline = pickle.loads(content)  # ours and intact: `read_entry` has verified it
+            digest, inputs, captured, record, memory = outline
+            return LoweredProgram(digest, inputs, captured, record, trace, path, memory)
     lowered = trace()
     if _last_change() < IMPORT_TIME:  # or else the key would name the sources on disk, and not the older ones that run
         with contextlib.suppress(OSError, pickle.PicklingError, AttributeError):
@@ -209,9 +211,9 @@ def cached_program(parts: tuple[Any, ...], trace: Callable[[], LoweredProgram]) 
     return lowered
 
 
-def _outline(lowered: LoweredProgram) -> tuple[str, int, list[np.ndarray[Any, Any]], Any]:
+def _outline(lowered: LoweredProgram) -> tuple[str, int, list[np.ndarray[Any, Any]], Any, int]:
     """What an entry holds of a program."""
-    return lowered.digest, lowered.inputs, lowered.captured, lowered.record
+    return lowered.digest, lowered.inputs, lowered.captured, lowered.record, lowered.memory
 
 
 @cache

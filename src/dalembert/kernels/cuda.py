@@ -17,7 +17,23 @@ import numpy as np
 
 from . import cache as disk
 from .cache import LoweredProgram
-from .ir import BOOL, F64, I64, Block, Branch, Call, Function, Loop, Program, Value, free_values
+from .ir import (
+    BOOL,
+    F64,
+    I64,
+    Block,
+    Branch,
+    Call,
+    Convolve,
+    Function,
+    Loop,
+    LoweringError,
+    Program,
+    Repeat,
+    Store,
+    Value,
+    free_values,
+)
 from .problem import ABI, COUNT_ARGUMENTS, POINTER_ARGUMENTS, Buffers, Layout, Problem, make_layout
 
 BLOCK_THREADS = 64
@@ -26,6 +42,8 @@ MULTIPROCESSOR_BLOCKS = 8
 """Blocks of a multiprocessor: 128 registers for each thread. Measured on an H200: more or fewer spills are slower."""
 DEVICE_RECORD_BYTES = 1 << 28
 """Bytes of records that stay on the device before they are copied to the host."""
+MAX_MEMORY = 4096
+"""Numbers that a thread may keep in memory: the GPU sets them aside for every thread that it can hold."""
 NVRTC_OPTIONS = ("--std=c++17", "--fmad=false")
 
 PRELUDE = Path(__file__).with_name("prelude.h").read_text(encoding="utf-8")
@@ -79,6 +97,7 @@ class CEmitter:
         self.indent = 1
         self.count = 0
         self.functions: dict[Function, str] = {}
+        self.tables: list[str] = []
         used = [value for function in program.functions for value in free_values(function, program.setup)]
         self.free = {value: place for place, value in enumerate(dict.fromkeys(used))}
 
@@ -128,10 +147,38 @@ class CEmitter:
                 self.loop(statement)
             elif isinstance(statement, Call):
                 self.call(statement)
+            elif isinstance(statement, Store):
+                place = self.place(statement.place, statement.counter, statement.direction)
+                self.put(f"keep({place}, {self.name(statement.value)}, {statement.words});")
+            elif isinstance(statement, Repeat):
+                self.repeat(statement)
+            elif isinstance(statement, Convolve):
+                self.convolve(statement)
             else:
                 self.branch(statement)
 
+    def place(self, place: int, counter: Value | None = None, direction: int = 0) -> str:
+        moved = f"memory + {place}"
+        return moved if counter is None else f"{moved} {'+' if direction > 0 else '-'} {self.name(counter)}"
+
+    def convolve(self, statement: Convolve) -> None:
+        places, table = [str(place) for pair in statement.pairs for place in pair], f"pairs{len(self.tables)}"
+        self.tables.append(f"TABLE {table}[] = {{{', '.join(places) or '0'}}};\n")
+        sizes = f"{table}, {len(statement.pairs)}, {self.name(statement.counter)}"
+        self.put(f"convolve({sizes}, memory, {self.place(statement.result)});")
+
+    def repeat(self, repeat: Repeat) -> None:
+        counter = self.names[repeat.counter] = self.fresh()
+        self.put(f"for (word {counter} = {repeat.first}; {counter} < {repeat.last}; ++{counter}) {{")
+        self.indent += 1
+        self.block(repeat.body)
+        self.indent -= 1
+        self.put("}")
+
     def operation(self, value: Value) -> str:
+        counter = value.args[0] if value.args else None
+        if value.op == "load":
+            return f"*({self.place(value.data[0], counter, value.data[1])})"
         args = [self.name(arg) for arg in value.args]
         if value.op == "select":
             return f"{args[0]} ? {args[1]} : {args[2]}"
@@ -170,7 +217,7 @@ class CEmitter:
             self.put(f"word {name}[{max(1, len(values))}];")
         for place, (param, arg) in enumerate(zip(call.function.params, call.args, strict=True)):
             self.store(f"{names[0]}[{place}]", param, self.name(arg))
-        self.put(f"{self.functions[call.function]}(free_values, {names[0]}, {names[1]});")
+        self.put(f"{self.functions[call.function]}(free_values, memory, {names[0]}, {names[1]});")
         for place, result in enumerate(call.results):
             self.define(result, self.load(result, f"{names[1]}[{place}]"))
 
@@ -188,7 +235,8 @@ class CEmitter:
             self.store(f"results[{place}]", value, self.name(value))
         body = "\n".join(self.lines)
         self.names, self.lines, self.indent = outside
-        words = "const word *__restrict__ free_values, const word *__restrict__ args, word *__restrict__ results"
+        given, out = "const word *__restrict__ free_values, double *memory", "word *__restrict__ results"
+        words = f"{given}, const word *__restrict__ args, {out}"
         return f"ROUTINE void {name}({words}) {{\n{body}\n}}\n"
 
     def load(self, value: Value, word: str) -> str:
@@ -224,6 +272,7 @@ class CEmitter:
         routines = "".join(map(self.routine, program.functions))
         self.put("for (word lane = FIRST_LANE; lane < end; lane += LANE_STEP) {")
         self.indent += 1
+        self.put(f"double memory[{max(1, program.memory)}];")
         self.inputs()
         initial = [self.load(value, f"state[{row} * stride + lane]") for row, value in enumerate(program.state)]
         state = self.variables(program.state, initial)
@@ -250,7 +299,7 @@ class CEmitter:
             self.store(f"state[{row} * stride + lane]", value, name)
         self.indent -= 1
         self.put("}")
-        return routines + "\n".join([head, *self.lines, "}", ""])
+        return "".join(self.tables) + routines + "\n".join([head, *self.lines, "}", ""])
 
 
 def cuda_source(program: Program, layout: Layout) -> str:
@@ -299,6 +348,11 @@ class CudaSession:
     name = "cuda"
 
     def __init__(self, problem: Problem, lowered: LoweredProgram):
+        if lowered.memory > MAX_MEMORY:
+            raise LoweringError(
+                f"a step that keeps {lowered.memory} numbers in memory, more than {MAX_MEMORY}, does not fit on a GPU: "
+                "backend 'llvm' runs it on the processor"
+            )
         import cupy
 
         self.buffers = Buffers(problem, lowered, 1)

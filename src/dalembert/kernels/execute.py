@@ -350,9 +350,10 @@ def open_session(
         if backend == "cuda" and not cuda.has_gpu():
             raise LoweringError("backend 'cuda' needs CuPy and a GPU that answers; 'auto' takes what there is")
         lowered = problem.lower()
-        if backend == "cuda" or (backend == "auto" and (problem.lanes or 0) >= MIN_GPU_LANES and cuda.has_gpu()):
+        many = (problem.lanes or 0) >= MIN_GPU_LANES and not lowered.memory
+        if backend == "cuda" or (backend == "auto" and many and cuda.has_gpu()):
             return cuda.CudaSession(problem, lowered), ""
-        width = 1 if problem.lanes is None else width or llvm.best_width()
+        width = 1 if problem.lanes is None or lowered.memory else width or llvm.best_width()
         function = llvm.native_function(lowered, make_layout(problem, lowered), width)
         return llvm.NativeSession("llvm", function, Buffers(problem, lowered, width), width, threads), ""
     except StaleEntry:

@@ -2,9 +2,10 @@
 
 A program is a list of scalar operations in static single assignment form, on three types: doubles, 64-bit integers
 and booleans. Structure is explicit: a `Block` is a list of statements, a statement is an operation (`Value`), a
-`Loop` with scalar carries, a `Branch` or the `Call` of a `Function`. A `Program` has three blocks: `setup` runs once,
-`advance` once a step, `observe` once a record. The back ends only translate it: whatever can change a bit of the result
-is decided in it.
+`Loop` with scalar carries, a `Branch`, the `Call` of a `Function`, or a `Repeat` over a counter, whose iterations hand
+numbers on by a `Store` in the memory of the trajectory. A `Program` has three blocks: `setup` runs once, `advance` once
+a step, `observe` once a record. The back ends only translate it: whatever can change a bit of the result is decided in
+it.
 
 The `Builder` folds every operation, shares it with an equal one, and moves it out of the loops it does not depend on.
 Only literals fold. The identities used are those of real arithmetic on finite numbers (0 * x = 0, x + 0 = x), which
@@ -118,7 +119,44 @@ class Call:
     results: list[Value]
 
 
-Statement = Value | Loop | Branch | Call
+@dataclass(eq=False)
+class Store:
+    """memory[place + direction * counter] = value, and zeros in the places after it: `words` numbers in all."""
+
+    value: Value
+    place: int
+    counter: Value | None = None
+    direction: int = 0
+    words: int = 1
+
+
+@dataclass(eq=False)
+class Repeat:
+    """The body for counter = first ... last - 1; an iteration finds what earlier ones stored in memory."""
+
+    counter: Value
+    first: int
+    last: int
+    body: Block
+
+
+@dataclass(eq=False)
+class Convolve:
+    """memory[result + i] = the sum of memory[first + j] memory[second - counter + j] over j, for the i-th pair.
+
+    j goes from 0 to counter - 2, and on to a multiple of SUM_WIDTH above 0: there zeros must stand. Term j is added, in
+    one rounding with its product, to partial sum j mod SUM_WIDTH; then halves are added until one number is left.
+    """
+
+    counter: Value
+    result: int
+    pairs: dict[tuple[int, int], int] = field(default_factory=dict)  # (first, second), and i
+
+
+SUM_WIDTH = 8
+"""Partial sums of a convolution: a vector register of AVX-512, two of AVX, four of others."""
+Structure = Loop | Branch | Call
+Statement = Value | Structure | Store | Repeat | Convolve
 
 
 @dataclass(eq=False)
@@ -127,7 +165,8 @@ class Program:
 
     `constants` and `controls` are inputs, `state` is what the step carries, `next_state` its next values; `observe`
     reads the state through `observed` and gives `record`. `functions` stand in an order in which each calls only those
-    before it. `parallel_sums`: equal operations stand side by side.
+    before it. `parallel_sums`: equal operations stand side by side. `memory`: numbers that the stores of one trajectory
+    need; who loads has stored before, in the same run of a block.
     """
 
     constants: list[Value]
@@ -141,6 +180,7 @@ class Program:
     record: list[Value]
     functions: list[Function] = field(default_factory=list)
     parallel_sums: bool = False
+    memory: int = 0
 
     @cached_property
     def text(self) -> str:
@@ -187,7 +227,7 @@ def inner_blocks(statement: Statement) -> tuple[Block, ...]:
         return statement.test, statement.body
     if isinstance(statement, Branch):
         return statement.then, statement.other
-    return ()
+    return (statement.body,) if isinstance(statement, Repeat) else ()
 
 
 def free_values(function: Function, setup: Block) -> list[Value]:
@@ -198,7 +238,9 @@ def free_values(function: Function, setup: Block) -> list[Value]:
             used += statement.args
         elif isinstance(statement, Loop):
             used += [*statement.initial, statement.condition, *statement.next_values]
-        else:
+        elif isinstance(statement, Store):
+            used.append(statement.value)
+        elif isinstance(statement, Branch):
             used += [statement.condition, *statement.then_values, *statement.other_values]
     values = (value for value in (*used, *function.values) if value.block is setup and value.op != "const")
     return list(dict.fromkeys(values))
@@ -267,6 +309,15 @@ class _Printer:
             elif isinstance(statement, Call):
                 called = f"{self.functions[statement.function]}({self.names_of(statement.args)})"
                 yield f"{pad}{self.names_of(statement.results)} = {called}"
+            elif isinstance(statement, Store):
+                at = "" if statement.counter is None else f" {statement.direction:+} {self.name(statement.counter)}"
+                yield f"{pad}memory[{statement.place}{at}; {statement.words}] = {self.name(statement.value)}"
+            elif isinstance(statement, Repeat):
+                yield f"{pad}repeat {self.name(statement.counter)} = {statement.first} ... {statement.last - 1}:"
+                yield from self.block(statement.body, indent + 1)
+            elif isinstance(statement, Convolve):
+                pairs = " ".join(f"{first},{second}" for first, second in statement.pairs)
+                yield f"{pad}memory[{statement.result} ...] = convolve {self.name(statement.counter)}: {pairs}"
             else:
                 yield f"{pad}if {self.name(statement.condition)}:"
                 yield from self.block(statement.then, indent + 1)
@@ -357,6 +408,8 @@ class Builder:
         self.budget = budget
         self.size = 0
         self.parallel_sums = False
+        self.selects = False  # whether both arms of a branch are computed, and one of each value selected
+        self.memory = 0  # numbers that stores and loads use
         self._constants: dict[tuple[str, str], Value] = {}
 
     def const(self, data: Any, type: str | None = None) -> Value:
@@ -597,6 +650,8 @@ class Builder:
         self, condition: Value, then: Callable[[], list[Value]], other: Callable[[], list[Value]]
     ) -> list[Value]:
         """The values of one of two computations."""
+        if self.selects:
+            return [self.select(condition, x, y) for x, y in zip(then(), other(), strict=True)]
         first, second = Block(self.block), Block(self.block)
         with self.inside(first):
             then_values = then()
@@ -614,3 +669,29 @@ class Builder:
             home.statements.append(Call(function, list(args), found))
             home.table[key] = found
         return list(found)
+
+    def repeat(self, first: int, last: int, body: Callable[[Value], None]) -> None:
+        """body(counter) for counter = first ... last - 1."""
+        inside = Block(self.block, outer=self.block)
+        counter = self.source("param", I64, block=inside)
+        with self.inside(inside):
+            body(counter)
+        self.block.statements.append(Repeat(counter, first, last, inside))
+
+    def store(
+        self, value: Value, place: int, counter: Value | None = None, direction: int = 0, *, words: int = 1
+    ) -> None:
+        """memory[place + direction * counter] = value, and zeros in the places after it: `words` numbers in all."""
+        self.block.statements.append(Store(value, place, counter, direction, words))
+
+    def load(self, place: int, counter: Value | None = None, direction: int = 0) -> Value:
+        """memory[place + direction * counter], as it is now: it is neither shared nor moved."""
+        self.size += 1
+        value = Value("load", F64, () if counter is None else (counter,), (place, direction), self.block)
+        self.block.statements.append(value)
+        return value
+
+    def convolve(self, counter: Value, result: int) -> Convolve:
+        """Convolutions, at this place; whoever needs one enters its pair, and loads it from memory."""
+        self.block.statements.append(statement := Convolve(counter, result))
+        return statement

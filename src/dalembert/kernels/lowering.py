@@ -38,6 +38,8 @@ from .ir import (
     OperationsExceeded,
     Program,
     Statement,
+    Store,
+    Structure,
     Value,
     blocks,
 )
@@ -440,6 +442,7 @@ def _lower(
         record=records,
         functions=list(lowering.functions.values()),
         parallel_sums=builder.parallel_sums,
+        memory=builder.memory,
     )
     optimise(program)
     return LoweredProgram.of(program, lowering.captured, record)
@@ -471,10 +474,16 @@ def all_blocks(program: Program) -> Iterator[Block]:
         yield from blocks(top)
 
 
-def structures(program: Program) -> Iterator[Loop | Branch | Call]:
+def structures(program: Program) -> Iterator[Structure]:
     """All loops, branches and calls."""
     for block in all_blocks(program):
-        yield from (statement for statement in block.statements if not isinstance(statement, Value))
+        yield from (statement for statement in block.statements if isinstance(statement, Structure))
+
+
+def stored_values(program: Program) -> Iterator[Value]:
+    """What goes to memory."""
+    for block in all_blocks(program):
+        yield from (statement.value for statement in block.statements if isinstance(statement, Store))
 
 
 def operations(program: Program) -> Iterator[Value]:
@@ -486,12 +495,14 @@ def operations(program: Program) -> Iterator[Value]:
 def remove_dead_code(program: Program) -> None:
     """Keep what the next state and the records need, carries of loops included."""
     live = _live_values(program)
+
+    def is_needed(statement: Statement) -> bool:
+        if isinstance(statement, Value):
+            return statement in live
+        return not isinstance(statement, Structure) or any(value in live for value in statement.results)
+
     for block in all_blocks(program):
-        block.statements = [
-            statement
-            for statement in block.statements
-            if any(value in live for value in ([statement] if isinstance(statement, Value) else statement.results))
-        ]
+        block.statements = list(filter(is_needed, block.statements))
     for structure in structures(program):
         if isinstance(structure, Loop):
             _keep(structure, "initial params next_values results", structure.params, live)
@@ -529,7 +540,7 @@ def _live_values(program: Program) -> set[Value]:
             for i, result in enumerate(structure.results):
                 origins[result] = (structure.then_values[i], structure.other_values[i], structure.condition)
     live: set[Value] = set()
-    waiting = [*program.next_state, *program.record]
+    waiting = [*program.next_state, *program.record, *stored_values(program)]
     while waiting:
         value = waiting.pop()
         if value not in live:
@@ -551,7 +562,7 @@ def choose_reciprocals(program: Program) -> None:
 
 
 def _structural_uses(program: Program) -> Iterator[Value]:
-    yield from (*program.next_state, *program.record)
+    yield from (*program.next_state, *program.record, *stored_values(program))
     yield from (value for function in program.functions for value in function.values)
     for structure in structures(program):
         if isinstance(structure, Call):

@@ -2,13 +2,15 @@
 
 With y_k the k-th coefficient in time, (k + 1) y_{k+1} is the k-th coefficient of f(y), and every operation of f has a
 rule for its k-th coefficient in terms of those of its arguments and of its own lower ones (Moore 1966; Jorba, Zou
-2005, section 2). The kernels unroll the recursion into scalar code, zeros folded and common terms shared; XLA gets it
-as a loop over the orders.
+2005, section 2). The kernels write the recursion out as scalar code, zeros folded and common terms shared, where that
+is not too long; else it is a loop over the orders (heyoka's compact mode: Biscani, Izzo 2021), as XLA always gets it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
@@ -20,13 +22,13 @@ from jax.interpreters import ad, batching, mlir
 
 from . import elementary, rules
 from .elimination import instantiate_zeros
-from .ir import COMPARISONS, F64, Builder, LoweringError, Value
-from .lowering import STRUCTURED_RULES, Lowering, shape_struct
+from .ir import COMPARISONS, F64, SUM_WIDTH, Builder, Convolve, LoweringError, Value
+from .lowering import STRUCTURED_RULES, Lowering, in_long_program, shape_struct
 from .rules import Arrays, Parameters, flatten_arrays
 
 Partials = tuple[Value, ...]
-MAX_SERIES_OPERATIONS = 48_000
-"""Operations that a step by a Taylor series may have: it is written out."""
+MAX_WRITTEN_OPERATIONS = 30_000
+"""Operations up to which a series is written out; a longer one is a loop over the orders."""
 
 
 def _reciprocal(b: Builder, x: Value) -> Value:
@@ -76,23 +78,59 @@ PARTIALS: dict[str, Callable[..., Partials]] = {
 """The derivatives of c = f(args) by each argument, in terms of c and the arguments."""
 
 
-class SelectingBuilder(Builder):
-    """A builder that computes both arms of a branch and selects: a series has no branches."""
+@dataclass(eq=False)
+class LinearSolve:
+    """Unknowns x of A x = b: x_k solves A_0 x_k = b_k minus the k-th coefficient of A x without x_k.
 
-    def branch(
-        self, condition: Value, then: Callable[[], list[Value]], other: Callable[[], list[Value]]
-    ) -> list[Value]:
-        return [self.select(condition, x, y) for x, y in zip(then(), other(), strict=True)]
+    So a solve costs the products of A x, and A_0 is reduced once for all orders; a pivot is chosen by A_0.
+    """
+
+    closed: core.ClosedJaxpr  # x of (what A is made of, b)
+    given: Arrays
+    right: Arrays
+    unknowns: list[Value]
+    applied: list[Value]  # A x
+    steps: list[Value]  # of the computation of A x from x, in order
 
 
 class SeriesLowering(Lowering):
-    """A lowering that keeps each elementary function as one operation."""
+    """A lowering that keeps each elementary function and each linear solve as one operation, and has no branches."""
 
     def lower_equation(self, equation: Any, args: Arrays) -> Arrays:
         name = equation.primitive.name
         if name in PARTIALS:
             return [rules.map_elements(lambda *xs: _apply(self.builder, name, *xs), *args)]
+        if name == "custom_linear_solve" and (found := self._linear_solve(equation.params, args)) is not None:
+            return found
         return super().lower_equation(equation, args)
+
+    def _linear_solve(self, params: Parameters, args: Arrays) -> Arrays | None:
+        """The unknowns as values of their own; None if A x is more than sums of products with entries of x."""
+        lengths, jaxprs = params["const_lengths"], params["jaxprs"]
+        start = lengths.matvec + lengths.vecmat
+        given, right = args[start : start + lengths.solve], args[start + lengths.solve + lengths.transpose_solve :]
+        new = lambda _: Value("solution", F64, (), None, self.builder.block)
+        unknowns = [rules.map_elements(new, array) for array in right]
+        scalars, before = flatten_arrays(unknowns), len(self.builder.block.statements)
+        applied = flatten_arrays(self.lower_closed(jaxprs.matvec, [*args[: lengths.matvec], *unknowns]))
+        new_values = [value for value in self.builder.block.statements[before:] if isinstance(value, Value)]
+        steps = dict.fromkeys(scalars)  # what depends on the unknowns
+        for value in new_values:
+            if not steps.keys().isdisjoint(value.args):
+                if value.op not in ("add", "sub", "neg") and not _scales_unknown(value, set(scalars), set(steps)):
+                    return None
+                steps[value] = None
+        solve = LinearSolve(jaxprs.solve, given, right, scalars, applied, [*steps][len(scalars) :])
+        others = dict.fromkeys(arg for value in solve.steps for arg in value.args if arg not in steps)
+        for value in scalars:
+            value.data, value.args = solve, (*others, *flatten_arrays([*given, *right]))
+        return unknowns
+
+
+def _scales_unknown(value: Value, unknowns: set[Value], steps: set[Value]) -> bool:
+    """Whether a value is a number times something that depends on unknowns, or any value times an unknown itself."""
+    u, v = value.args if value.args[0] in steps else value.args[::-1]
+    return value.op == "mul" and (v.op == "const" or (u in unknowns and v not in steps))
 
 
 class SeriesGraph:
@@ -101,8 +139,9 @@ class SeriesGraph:
     def __init__(self, closed: core.ClosedJaxpr, count: int):
         """`closed` maps (constants, y) to f; y are its last `count` inputs."""
         self.closed, self.count = closed, count
-        lowering = SeriesLowering(SelectingBuilder(MAX_SERIES_OPERATIONS))
+        lowering = SeriesLowering(Builder())
         self.builder = lowering.builder
+        self.builder.selects = True  # a series has no branches
         args = [rules.source_array(self.builder, "input", variable.aval) for variable in closed.jaxpr.invars]
         self.f = flatten_arrays(lowering.lower_closed(closed, args))
         self.constants, self.y = flatten_arrays(args[:-count]), flatten_arrays(args[-count:])
@@ -110,10 +149,12 @@ class SeriesGraph:
         if any(not isinstance(statement, Value) for statement in self.builder.setup.statements):
             raise LoweringError("a loop has no Taylor series")
         self.partials: dict[Value, Partials] = {}
+        self.solves: list[LinearSolve] = []
         self.varying: set[Value] = set(self.y)
         self.order: list[Value] = []
         self._visit(self.f)
         self.changing = [value for value in self.order if value in self.varying and not is_locally_constant(value)]
+        self.products = [*self.changing, *(value for solve in self.solves for value in solve.steps)]
         unknown = {value.op for value in self.changing} - {*DIFFERENTIABLE}
         if unknown:
             raise LoweringError(f"no Taylor series is known of: {', '.join(sorted(unknown))}")
@@ -132,7 +173,13 @@ class SeriesGraph:
         waiting = [(value, False) for value in reversed(wanted)]
         while waiting:
             value, ready = waiting.pop()
-            if ready:
+            if ready and isinstance(value.data, LinearSolve):
+                seen.update(value.data.unknowns)
+                self.solves.append(value.data)
+                self.order += value.data.unknowns
+                if any(arg in self.varying for arg in value.args):
+                    self.varying.update(value.data.unknowns)
+            elif ready:
                 self.order.append(value)
                 if any(arg in self.varying for arg in self.args(value)):
                     self.varying.add(value)
@@ -146,21 +193,16 @@ class SeriesGraph:
         if any(value not in seen for value in late):
             self._visit(late)
 
-    def require_size(self, order: int) -> None:
-        """Refuse a series longer than a program may be: a product costs order^2, another operation its order."""
-        varying = [value for value in self.order if value in self.varying]
-        nonlinear = [value for value in varying if value.op not in LINEAR]
+    def written_length(self, order: int) -> int:
+        """About so many operations has the series written out: a product costs order^2, another one its order."""
+        nonlinear = [value for value in self.products if value.op not in (*LINEAR, "solution")]
         products = sum(all(x in self.varying for x in self.args(value)[:2]) for value in nonlinear)
-        size = products * (order + 1) * (order + 2) + len(varying) * order
-        if size > MAX_SERIES_OPERATIONS:
-            raise LoweringError(
-                f"its {products} products need about {size} operations to order {order}, more than "
-                f"{MAX_SERIES_OPERATIONS} (a larger tolerance needs a lower order)"
-            )
+        solves = sum(len(solve.unknowns) ** 2 for solve in self.solves)
+        return products * (order + 1) * (order + 2) + (len(self.products) + solves) * order
 
 
 LINEAR = ("add", "sub", "neg", "select", "abs", "min", "max", "copysign")
-DIFFERENTIABLE = (*LINEAR, "mul", "div", "quotient", "sqrt", *PARTIALS)
+DIFFERENTIABLE = (*LINEAR, "solution", "mul", "div", "quotient", "sqrt", *PARTIALS)
 """Operations that have a rule below; of the linear ones the rule has no sum."""
 LOCALLY_CONSTANT = ("floor", "ceil", "round", "trunc", "float")
 """Operations whose values do not change where they are smooth."""
@@ -195,6 +237,23 @@ def coefficient(graph: SeriesGraph, a: Any, value: Value, k: Any) -> Any:
     return a.integral([(x, p) for x, p in zip(args, graph.partials[value], strict=True) if x in graph.varying], k)
 
 
+def coefficients(graph: SeriesGraph, a: Any, k: Any) -> None:
+    """Compute the k-th coefficients, k > 0, of all values that change."""
+    for value in graph.changing:
+        if not isinstance(value.data, LinearSolve):
+            a.put(value, k, coefficient(graph, a, value, k))
+        elif value is value.data.unknowns[0]:
+            solve = value.data
+            for step in solve.steps:
+                a.put(step, k, coefficient(graph, a, step, k))
+            right = zip(flatten_arrays(solve.right), solve.applied, strict=True)
+            gaps = [a.combine("sub", a.get(b, k), a.get(applied, k)) for b, applied in right]
+            for step in solve.steps:  # without x_k: that was no coefficient
+                a.drop(step, k)
+            for unknown, x in zip(solve.unknowns, a.solve(solve, gaps), strict=True):
+                a.put(unknown, k, x)
+
+
 def is_locally_constant(value: Value) -> bool:
     """Whether a value has only a coefficient of order 0."""
     return value.type != F64 or value.op in LOCALLY_CONSTANT or value.op in COMPARISONS
@@ -208,8 +267,9 @@ def _inside_out(k: int) -> list[int]:
 class ScalarSeries:
     """The arithmetic of coefficients that are values of a program."""
 
-    def __init__(self, builder: Builder):
-        self.builder, self.zero = builder, builder.const(0.0)
+    def __init__(self, lowering: Lowering):
+        self.lowering, self.builder = lowering, lowering.builder
+        self.zero = self.builder.const(0.0)
         self.terms: dict[Value, list[Value]] = {}
 
     def number(self, x: float) -> Value:
@@ -218,8 +278,27 @@ class ScalarSeries:
     def get(self, value: Value, k: int) -> Value:
         if value.op == "const":
             return self.builder.const(value.data, value.type) if k == 0 else self.zero
-        found = self.terms[value]
+        found = self.terms.get(value, ())
         return found[k] if k < len(found) else self.zero
+
+    def put(self, value: Value, k: int, x: Value) -> None:
+        found = self.terms.setdefault(value, [])
+        found += [self.zero] * (k - len(found)) + [x]
+
+    def drop(self, value: Value, k: int) -> None:
+        self.terms[value].pop()
+
+    def solve(self, solve: LinearSolve, right: Sequence[Value]) -> list[Value]:
+        """A_0^-1 of a right-hand side: what follows from A_0 alone is written once."""
+        lowering, entries = self.lowering, iter(right)
+        given = [rules.map_elements(lambda x: self.get(x, 0), array) for array in solve.given]
+        columns = [rules.map_elements(lambda _: next(entries), array) for array in solve.right]
+        outside = lowering.repeated, self.builder.selects
+        lowering.repeated, self.builder.selects = frozenset(), True
+        try:
+            return flatten_arrays(lowering.lower_closed(solve.closed, [*given, *columns]))
+        finally:
+            lowering.repeated, self.builder.selects = outside
 
     def combine(self, op: str, *args: Value) -> Value:
         b = self.builder
@@ -255,23 +334,170 @@ class ScalarSeries:
 
 def lower_series(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     """The coefficients (order + 1, n) as a program's values."""
-    graph, b = params["graph"], lowering.builder
+    graph, order = params["graph"], params["order"]
     given = flatten_arrays([*args, *map(lowering.capture, graph.captured)])
-    a = ScalarSeries(b)
-    b.parallel_sums = True
+    a = ScalarSeries(lowering)
     for name, value in zip([*graph.constants, *graph.y, *graph.captured_inputs], given, strict=True):
         a.terms[name] = [value]
     for value in graph.order:
-        if value.op not in ("input", "const"):
+        if isinstance(value.data, LinearSolve):
+            solve = value.data
+            if value is solve.unknowns[0]:
+                found = a.solve(solve, [a.get(x, 0) for x in flatten_arrays(solve.right)])
+                a.terms |= {unknown: [x] for unknown, x in zip(solve.unknowns, found, strict=True)}
+        elif value.op not in ("input", "const"):
             a.terms[value] = [a.first(value, [a.get(x, 0) for x in graph.args(value)])]
-    for k in range(params["order"]):
+    compute = write_out_orders if graph.written_length(order) <= MAX_WRITTEN_OPERATIONS else loop_over_orders
+    return [rules.pack_values(compute(graph, a, order), (order + 1, len(graph.y)))]
+
+
+def write_out_orders(graph: SeriesGraph, a: ScalarSeries, order: int) -> list[Value]:
+    """The coefficients, order by order, each of them written out: zeros fold, and nothing goes through memory."""
+    b = a.builder
+    b.parallel_sums = True
+    for k in range(order):
         if k:
-            for value in graph.changing:
-                a.terms[value].append(coefficient(graph, a, value, k))
+            coefficients(graph, a, k)
         for y, f in zip(graph.y, graph.f, strict=True):
             a.terms[y].append(b.mul(b.const(1.0 / (k + 1)), a.get(f, k)))
-    table = [a.terms[y][k] for k in range(params["order"] + 1) for y in graph.y]
-    return [rules.pack_values(table, (params["order"] + 1, len(graph.y)))]
+    return [a.terms[y][k] for k in range(order + 1) for y in graph.y]
+
+
+class Jets:
+    """Where the coefficients of factors lie in memory, those of u forwards and those of v backwards.
+
+    The k-th coefficient of u v is u_0 v_k + u_k v_0, which are values at hand, and the sum of u_j v_{k-j} over
+    0 < j < k, which no operation of order k has to wait for. Rows begin with u_1 and end with v_1; zeros behind both
+    let a sum have more terms than that.
+    """
+
+    def __init__(self, graph: SeriesGraph, order: int):
+        self.order, self.terms, self.size = order, _round_up(order - 2), 0
+        self.forward: dict[Value, int] = {}
+        self.backward: dict[Value, int] = {}
+        self.slopes: dict[Value, int] = {}  # of k u_k, backwards
+        self.moving = {*graph.y, *graph.changing}
+        for y in graph.y:
+            self._add(self.forward, y)
+        for value in graph.products:
+            args = graph.args(value)
+            if value in graph.partials:
+                for x, p in zip(args, graph.partials[value], strict=True):
+                    self._add_factors(p, x, self.slopes)
+            elif value.op == "sqrt":
+                self._add_factors(value, value, self.backward)
+            elif value.op in ("div", "quotient"):
+                self._add_factors(*self.factors(value, args[1]), self.backward)
+            elif value.op == "mul":
+                self._add_factors(*self.factors(*args), self.backward)
+
+    def factors(self, u: Value, v: Value) -> tuple[Value, Value]:
+        """The two factors, the forward one first: as they lie in memory already, if they do."""
+        missing = [(x not in self.forward) + (y not in self.backward) for x, y in ((u, v), (v, u))]
+        return (u, v) if missing[0] <= missing[1] else (v, u)
+
+    def _add_factors(self, u: Value, v: Value, rows: dict[Value, int]) -> None:
+        if {u, v} <= self.moving:
+            self._add(self.forward, u)
+            self._add(rows, v)
+
+    def _add(self, rows: dict[Value, int], value: Value) -> None:
+        """A row for a value: of u_1 the place, of v the place in front of v_1."""
+        if value not in rows:
+            before, after = (0, max(self.order, self.terms)) if rows is self.forward else (self.order, self.terms)
+            rows[value] = self.size + before
+            self.size += _round_up(before + after)
+
+
+def _round_up(terms: int) -> int:
+    return max(1, -(-terms // SUM_WIDTH)) * SUM_WIDTH
+
+
+class LoopSeries(ScalarSeries):
+    """The arithmetic of coefficients by a loop over k: the k-th ones are values of its body, all of a factor a jet."""
+
+    def __init__(self, lowering: Lowering, jets: Jets):
+        super().__init__(lowering)
+        self.jets = jets
+        self.now: dict[Value, Value] = {}  # the k-th coefficients
+        self.inner: Convolve | None = None
+
+    def get(self, value: Value, k: Any) -> Value:
+        return super().get(value, 0) if isinstance(k, int) else self.now.get(value, self.zero)
+
+    def put(self, value: Value, k: Any, x: Value) -> None:
+        self.now[value] = x
+        if value in self.jets.moving:
+            self.keep(value, x, k)
+
+    def drop(self, value: Value, k: Any) -> None:
+        del self.now[value]
+
+    def clear(self) -> None:
+        """Begin all jets."""
+        for rows in (self.jets.forward, self.jets.backward, self.jets.slopes):
+            for place in rows.values():
+                self.builder.store(self.zero, place, words=self.jets.terms)
+
+    def keep(self, value: Value, x: Value, k: Value | None, later: int = 0) -> None:
+        """Continue the jet of a value: x is its coefficient k + later; without k it is `later`."""
+        b, jets, direction = self.builder, self.jets, 0 if k is None else 1
+        if value in jets.forward:
+            b.store(x, jets.forward[value] + later - 1, k, direction)
+        if value in jets.backward:
+            b.store(x, jets.backward[value] - later, k, -direction)
+        if value in jets.slopes:
+            b.store(b.mul(self.number_of(k, later), x), jets.slopes[value] - later, k, -direction)
+
+    def number_of(self, k: Value | None, later: int = 0) -> Value:
+        """k + later as a float."""
+        b = self.builder
+        return b.const(float(later)) if k is None else b.add(b.convert(k, F64), b.const(float(later)))
+
+    def product(self, u: Value, v: Value, k: Any) -> Value:
+        b, jets = self.builder, self.jets
+        inner = self._inner(*jets.factors(u, v), jets.backward, k) if {u, v} <= jets.moving else self.zero
+        if u is v:
+            return b.add(inner, b.mul(b.add(self.get(u, 0), self.get(u, 0)), self.get(u, k)))
+        return b.add(b.add(inner, b.mul(self.get(u, 0), self.get(v, k))), b.mul(self.get(u, k), self.get(v, 0)))
+
+    def _inner(self, u: Value, v: Value, rows: dict[Value, int], k: Value) -> Value:
+        """The sum of u_j v_{k-j} over 0 < j < k."""
+        assert self.inner is not None
+        number = self.inner.pairs.setdefault((self.jets.forward[u], rows[v] + 1), len(self.inner.pairs))
+        return self.builder.load(self.inner.result + number)
+
+    def integral(self, pairs: Sequence[tuple[Value, Value]], k: Any) -> Value:
+        b, jets = self.builder, self.jets
+        total, number = self.zero, self.number_of(k)
+        for x, p in pairs:
+            if {x, p} <= jets.moving:
+                total = b.add(total, self._inner(p, x, jets.slopes, k))
+            total = b.add(total, b.mul(b.mul(number, self.get(x, k)), self.get(p, 0)))
+        return b.mul(b.div(b.const(1.0), number), total)
+
+
+def loop_over_orders(graph: SeriesGraph, first: ScalarSeries, order: int) -> list[Value]:
+    """The coefficients by a loop over the orders: code as long as that of one f, whatever the order."""
+    b, jets = first.builder, Jets(graph, order)
+    a = LoopSeries(first.lowering, jets)
+    a.terms = first.terms
+    a.clear()
+    slopes = list(zip(graph.y, graph.f, strict=True))
+    for y, f in slopes:
+        a.keep(y, a.get(f, 0), None, 1)
+
+    def body(k: Value) -> None:
+        a.now = {y: b.load(jets.forward[y] - 1, k, 1) for y in graph.y}
+        a.inner = b.convolve(k, jets.size)
+        coefficients(graph, a, k)
+        share = b.div(b.const(1.0), a.number_of(k, 1))
+        for y, f in slopes:
+            a.keep(y, b.mul(share, a.get(f, k)), k, 1)
+        b.memory = max(b.memory, jets.size + len(a.inner.pairs))
+
+    b.repeat(1, order, body)
+    return [a.get(y, 0) if k == 0 else b.load(jets.forward[y] + k - 1) for k in range(order + 1) for y in graph.y]
 
 
 class ArraySeries:
@@ -292,6 +518,20 @@ class ArraySeries:
         if jnp.ndim(found):
             return jax.lax.dynamic_index_in_dim(found, k, keepdims=False)
         return found if isinstance(k, int) and k == 0 else 0.0
+
+    def put(self, value: Value, k: Any, x: Any) -> None:
+        row = self.terms[value] if value in self.terms else jnp.zeros(self.order + 1)
+        self.terms[value] = row.at[k].set(x)
+
+    def drop(self, value: Value, k: Any) -> None:
+        self.put(value, k, 0.0)
+
+    def solve(self, solve: LinearSolve, right: Sequence[Any]) -> list[Any]:
+        """A_0^-1 of a right-hand side."""
+        entries = iter(right)
+        given = [jnp.stack([self.get(x, 0) for x in array.ravel()]).reshape(array.shape) for array in solve.given]
+        columns = [jnp.stack([next(entries) for _ in array.ravel()]).reshape(array.shape) for array in solve.right]
+        return [x for array in core.jaxpr_as_fun(solve.closed)(*given, *columns) for x in jnp.ravel(array)]
 
     def combine(self, op: str, *args: Any) -> Any:
         return JAX_OPERATIONS[op](*args)
@@ -342,8 +582,13 @@ def series_in_jax(*args: Any, graph: SeriesGraph, order: int) -> Any:
     names = [*graph.constants, *graph.y, *graph.captured_inputs]
     a.terms = dict(zip(names, given, strict=True))
     for value in graph.order:
-        if value.op not in ("input", "const"):
-            a.terms[value] = a.first(value, [x.data if x.op == "const" else a.terms[x] for x in graph.args(value)])
+        if isinstance(value.data, LinearSolve):
+            solve = value.data
+            if value is solve.unknowns[0]:
+                found = a.solve(solve, [a.get(x, 0) for x in flatten_arrays(solve.right)])
+                a.terms |= zip(solve.unknowns, found, strict=True)
+        elif value.op not in ("input", "const"):
+            a.terms[value] = a.first(value, [a.at(x) for x in graph.args(value)])
     fixed = {name: x for name, x in a.terms.items() if name not in graph.varying or is_locally_constant(name)}
     initial = {name: jnp.where(a.places == 0, a.terms[name], 0.0) for name in [*graph.y, *graph.changing]}
 
@@ -352,10 +597,9 @@ def series_in_jax(*args: Any, graph: SeriesGraph, order: int) -> Any:
         return {y: terms[y].at[k + 1].set(a.get(f, k) / (k + 1)) for y, f in zip(graph.y, graph.f, strict=True)}
 
     def body(k: Any, rows: list[Any]) -> list[Any]:
-        terms = dict(zip(initial, rows, strict=True))
-        for value in graph.changing:
-            a.terms = fixed | terms
-            terms[value] = terms[value].at[k].set(coefficient(graph, a, value, k))
+        a.terms = fixed | dict(zip(initial, rows, strict=True))
+        coefficients(graph, a, k)
+        terms = {name: a.terms[name] for name in initial}
         return list((terms | slopes(terms, k)).values())
 
     rows = jax.lax.fori_loop(1, order, body, list((initial | slopes(initial, 0)).values()))
@@ -363,6 +607,12 @@ def series_in_jax(*args: Any, graph: SeriesGraph, order: int) -> Any:
 
 
 series_p: Any = core.Primitive("taylor_series")
+_in_series: ContextVar[bool] = ContextVar("in a series", default=False)
+
+
+def in_series() -> bool:
+    """Whether a Taylor series is being traced: a linear solve should be a `custom_linear_solve`, which has a rule."""
+    return _in_series.get()
 
 
 def solution_series(field: Callable[[Any, Any], Any], constants: Any, y: Any, order: int) -> Any:
@@ -373,9 +623,13 @@ def solution_series(field: Callable[[Any, Any], Any], constants: Any, y: Any, or
     leaves, structure = jax.tree.flatten((constants, y))
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     shapes = [shape_struct(leaf.shape, leaf.dtype) for leaf in leaves]
-    closed = jax.make_jaxpr(lambda *flat: jax.tree.leaves(field(*jax.tree.unflatten(structure, flat))))(*shapes)
+    token = _in_series.set(True)
+    try:  # JAX must not find what it traced for another purpose: the precision is part of its keys
+        with jax.default_matmul_precision("tensorfloat32" if in_long_program() else "float32"):
+            closed = jax.make_jaxpr(lambda *flat: jax.tree.leaves(field(*jax.tree.unflatten(structure, flat))))(*shapes)
+    finally:
+        _in_series.reset(token)
     graph = SeriesGraph(closed, len(jax.tree.leaves(y)))
-    graph.require_size(order)
     return series_p.bind(*leaves, graph=graph, order=order)
 
 

@@ -29,6 +29,7 @@ from ..kernels import (
     as_routine,
     eliminate,
     in_long_program,
+    in_series,
     map_elements,
     pack_values,
     scalar_type,
@@ -133,6 +134,10 @@ def solve(matrix: Array, rhs: Array) -> Array:
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _solve_by(method: Callable[[Array, Array], tuple[Array, Array]], matrix: Array, rhs: Array) -> Array:
     columns = rhs if rhs.ndim == 2 else rhs[:, None]
+    if in_series():
+        apply = lambda x: matrix @ x
+        solution: Array = jax.lax.custom_linear_solve(apply, columns, lambda _, b: method(matrix, b)[0])
+        return solution.reshape(rhs.shape)
     return method(matrix, columns)[0].reshape(rhs.shape)
 
 
@@ -215,9 +220,16 @@ def solve_saddle(metric: Array, rows: Array, top: Array, bottom: Array) -> tuple
         solution, _ = eliminate(matrix, jnp.concatenate([top, bottom])[:, None])
         return solution[: len(top), 0], solution[len(top) :, 0]
 
-    definite = jnp.min(reduce(metric)[0]) > MIN_METRIC_PIVOT * jnp.max(jnp.diagonal(metric))
-    found: tuple[Array, Array] = jax.lax.cond(definite, by_complement, by_elimination, top, bottom)
-    return found
+    def by_either(top: Array, bottom: Array) -> tuple[Array, Array]:
+        definite = jnp.min(reduce(metric)[0]) > MIN_METRIC_PIVOT * jnp.max(jnp.diagonal(metric))
+        found: tuple[Array, Array] = jax.lax.cond(definite, by_complement, by_elimination, top, bottom)
+        return found
+
+    if not in_series():
+        return by_either(top, bottom)
+    apply = lambda z: (metric @ z[0] + rows.T @ z[1], rows @ z[0])
+    both: tuple[Array, Array] = jax.lax.custom_linear_solve(apply, (top, bottom), lambda _, b: by_either(*b))
+    return both
 
 
 @solve_saddle.defjvp
