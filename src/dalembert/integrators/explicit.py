@@ -310,7 +310,7 @@ def scipy_motion(
 
 @register(
     words="Sums the power series of the motion, term by term, in long steps: the soonest at high accuracy.",
-    use_when="you need one accurate motion, to 1e-8 or better",
+    use_when="you need one accurate motion of a small system, to 1e-8 or better",
 )
 @dataclass(frozen=True)
 class Taylor(PhaseMethod):
