@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -17,8 +17,8 @@ from .errors import InvalidInput, UnknownName
 from .integrators import BRANCH_LOST
 from .io.dataset import load_run, save_run, to_xarray
 from .kernels import evaluate
-from .mechanics import MechanicalSystem, State
-from .plotting.runs import plot_trajectory, trajectory_html
+from .mechanics import MechanicalSystem, MechanismSystem, State, unforced
+from .plotting.runs import plot_named, plot_trajectory, trajectory_html
 from .simulation import Run, driver, states_at
 
 if TYPE_CHECKING:
@@ -90,9 +90,18 @@ class Trajectory(Run):
     def _repr_html_(self) -> str:
         return trajectory_html(self)
 
-    def plot(self, path: str | Path | None = None) -> Figure:
-        """A figure of the motion and its conservation; `path` saves it."""
-        return plot_trajectory(self, path)
+    def plot(self, path: str | Path | None = None, *, of: Sequence[str] = ()) -> Figure:
+        """A figure of the motion and its conservation; `path` saves it.
+
+        With names, as in `of=["speed", "left torque"]`, it shows what `run[name]` is over time, a panel a unit.
+        """
+        if not of:
+            return plot_trajectory(self, path)
+        values = {name: self[name] for name in of}
+        system = unforced(self.system)
+        units = dict(system.units) if isinstance(system, MechanismSystem) else dict.fromkeys(values, "")
+        units |= {each.name: each.unit for each in self.system.inputs or ()}
+        return plot_named(self.t, values, units, path=path)
 
     def _failure_reason(self, code: int, count: int) -> str:
         """The reason, with the exact threshold of the step where the branch of an Euler-Poincare-Suslov run ends."""

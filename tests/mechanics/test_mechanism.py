@@ -185,6 +185,140 @@ def test_a_torque_against_another_body_turns_both():
     np.testing.assert_allclose(rate[2] + rate[8], 2.0, atol=1e-12)
 
 
+def test_a_cart_with_a_pole_against_its_formula():
+    """(M + m) x'' + m l (cos q q'' - sin q q'^2) = F,  m l cos q x'' + (I + m l^2) q'' = m g l sin q."""
+    made = da.Mechanism("cart and pole")
+    made.body("cart", mass=1.1, inertia=0)
+    made.slider("x", "ground", "cart", axis="x")
+    made.body("pole", mass=0.2, centre=(0, 0, 0.5), inertia=(0.01, 0.01, 0))
+    made.hinge("angle", "cart", "pole", axis="y", at=(0, 0, 0))
+    made.motor("x", name="push")
+    cart = made.system()
+    M, m, l, I, q, rate, push = 1.1, 0.2, 0.5, 0.01, 0.3, 0.7, 1.5
+    mass = [[M + m, m * l * np.cos(q)], [m * l * np.cos(q), I + m * l**2]]
+    force = [push + m * l * np.sin(q) * rate**2, m * 9.81 * l * np.sin(q)]
+    found, _ = cart.acceleration(0.0, np.array([0.2, q]), np.array([-0.4, rate]), np.array([push]))
+    np.testing.assert_allclose(found, np.linalg.solve(mass, force), rtol=1e-12)
+    upright = da.linearise(cart)
+    assert upright.controllable and not upright.stable
+    grows = np.sqrt((M + m) * m * 9.81 * l / ((M + m) * (I + m * l**2) - (m * l) ** 2))
+    assert upright.eigenvalues[0] == pytest.approx(grows, rel=1e-12)
+
+
+def test_a_slider_crank_against_its_only_freedom():
+    """L(q, q') of the angle of the crank, with the rod at sin f = (r/l) sin q."""
+    r, l, m1, m2, m3, I1, I2 = 0.1, 0.3, 1.0, 0.5, 0.4, 0.01, 0.005
+    made = da.Mechanism("engine")
+    made.body("crank", mass=m1, centre=(r / 2, 0, 0), inertia=(0, I1, I1))
+    made.body("rod", mass=m2, centre=(r + l / 2, 0, 0), inertia=(0, I2, I2))
+    made.body("piston", mass=m3, centre=(r + l, 0, 0), inertia=0)
+    made.hinge("crank", "ground", "crank", axis="-y", at=(0, 0, 0))
+    made.hinge("knee", "crank", "rod", axis="-y", at=(r, 0, 0))
+    made.slider("piston", "ground", "piston", axis="x")
+    made.hinge("pin", "piston", "rod", axis="-y", at=(r + l, 0, 0))
+    made.motor("crank")
+    engine = made.system()
+    q, rate, torque = 0.7, 3.0, 0.8
+    state = engine.state(crank=q, crank_rate=rate)
+    along = r * np.cos(q) + np.sqrt(l**2 - (r * np.sin(q)) ** 2) - r - l
+    assert float(engine.coordinates(state.g)["piston"]) == pytest.approx(along, rel=1e-12)
+
+    def places(q):
+        f = jnp.arcsin(r / l * jnp.sin(q))
+        rod = jnp.stack([r * jnp.cos(q) + l / 2 * jnp.cos(f), r * jnp.sin(q) - l / 2 * jnp.sin(f)])
+        return rod, f, r * jnp.cos(q) + l * jnp.cos(f)
+
+    def lagrangian(q, v):
+        (rod, _, _), (rod_v, f_v, piston_v) = jax.jvp(places, (q,), (v,))
+        kinetic = (I1 + m1 * r**2 / 4) * v**2 + m2 * rod_v @ rod_v + I2 * f_v**2 + m3 * piston_v**2
+        return kinetic / 2 - 9.81 * (m1 * r / 2 * jnp.sin(q) + m2 * rod[1])
+
+    slope = jax.grad(lagrangian)(q, rate) + torque
+    across = jax.grad(jax.grad(lagrangian, 1), 0)(q, rate) * rate
+    expected = (slope - across) / jax.grad(jax.grad(lagrangian, 1), 1)(q, rate)
+    found, _ = engine.acceleration(0.0, state.g, state.xi, np.array([torque]))
+    assert float(found[0]) == pytest.approx(float(expected), rel=1e-11)
+
+
+def test_mecanum_wheels_turn_as_the_textbook_says():
+    """r w = vx -+ vy -+ (lx + ly) yaw', the upper signs front left and rear right and for yaw' on the left."""
+    made = da.Mechanism("mecanum")
+    made.body("base", mass=20, centre=(0, 0, 0.2), box=(0.6, 0.4, 0.2))
+    made.planar("base")
+    for end, x in (("front", 0.3), ("rear", -0.3)):
+        for side, y in (("left", 0.2), ("right", -0.2)):
+            angle = -np.pi / 4 if x * y > 0 else np.pi / 4
+            made.wheel(f"{end} {side}", "base", at=(x, y, 0.1), mass=1, omni=angle, motor=True)
+    platform = made.system()
+    vx, vy, yaw, reach = 1.0, 0.5, 0.3, 0.5
+    state = platform.state(x_rate=vx, y_rate=vy, yaw_rate=yaw)
+    turned = [vx - vy - reach * yaw, vx + vy + reach * yaw, vx + vy - reach * yaw, vx - vy + reach * yaw]
+    np.testing.assert_allclose(state.xi[3:], np.array(turned) / 0.1, rtol=1e-12)
+    assert platform.constraints == 4 and not platform.parts.redundant
+
+
+def test_a_segway_against_its_formula():
+    """With the torque T of each wheel on the rider,
+
+    (M + 2 m + 2 J/r^2) x'' + M l (cos q q'' - sin q q'^2) = 2 T/r,
+    M l cos q x'' + (I + M l^2) q'' = M g l sin q - 2 T.
+    """
+    M, l, I, m, r, J = 10.0, 0.5, 0.4, 1.0, 0.1, 0.006
+    made = da.Mechanism("segway")
+    made.carrier("axle")
+    made.body("rider", mass=M, centre=(0, 0, r + l), inertia=(0.4, I, 0.1))
+    made.planar("axle")
+    made.hinge("pitch", "axle", "rider", axis="y", at=(0, 0, r))
+    for name, y in (("left", 0.25), ("right", -0.25)):
+        made.wheel(name, "rider", at=(0, y, r), mass=m, inertia=(J / 2, J), motor=True)
+    segway = made.system()
+    q, rate, torque = 0.2, 0.6, 1.3
+    state = segway.state(pitch=q, pitch_rate=rate, speed=0.9)
+    mass = [[M + 2 * m + 2 * J / r**2, M * l * np.cos(q)], [M * l * np.cos(q), I + M * l**2]]
+    force = [2 * torque / r + M * l * np.sin(q) * rate**2, M * 9.81 * l * np.sin(q) - 2 * torque]
+    found, _ = segway.acceleration(0.0, state.g, state.xi, np.full(2, torque))
+    np.testing.assert_allclose([found[1], found[3]], np.linalg.solve(mass, force), rtol=1e-12)
+
+
+def test_a_ball_on_a_turning_table_against_its_formula():
+    """a = 2/7 (W x v + W' x r), of a homogeneous ball on a table with the angular velocity W."""
+    made = da.Mechanism("turntable")
+    made.body("table", mass=10, centre=(0, 0, 0.5), cylinder=(1, 0.05))
+    made.hinge("table", "ground", "table", axis="z")
+    made.body("ball", mass=0.2, centre=(0.4, 0.1, 0.55), ball=0.05)
+    made.free("ball", at=(0.4, 0.1, 0.55))
+    made.roll_ball("ball", radius=0.05, on="table", plane=0.5)
+    table = made.system()
+    state = table.state(table_rate=2.0, x_rate=0.3, y_rate=-0.2, yaw_rate=1.0)
+    rate, load = (np.asarray(part) for part in table.acceleration(0.0, state.g, state.xi))
+    c, w, v = np.array([0.4, 0.1, 0.55]), np.asarray(state.xi[:3]), np.asarray(state.xi[3:6])
+    found = rate[3:6] + np.cross(rate[:3], c) + np.cross(w, v + np.cross(w, c))
+    up = np.array([0.0, 0.0, 1.0])
+    expected = 2 / 7 * (2.0 * np.cross(up, [0.3, -0.2, 0.0]) + rate[6] * np.cross(up, c))
+    np.testing.assert_allclose(found, expected, atol=1e-13)
+    assert load[2] == pytest.approx(0.2 * 9.81, rel=1e-12)
+
+
+def test_constraints_that_depend_on_each_other_in_one_configuration_only_are_named():
+    """Both rear wheels of a chassis on springs hold it sideways: when it leans not by the same row."""
+
+    def car(omni):
+        made = da.Mechanism("car")
+        made.body("chassis", mass=1200, centre=(1.2, 0, 0.6), inertia=(400, 1800, 2000))
+        made.free("chassis")
+        for side, y in (("left", 0.7), ("right", -0.7)):
+            made.body(f"{side} hub", mass=15, centre=(0, y, 0.3), ball=0.1)
+            made.slider(f"{side} travel", "chassis", f"{side} hub", axis="z", stiffness=30_000.0)
+            made.wheel(side, f"{side} hub", at=(0, y, 0.3), mass=20, omni=omni if side == "right" else None)
+        made.support("chassis", at=(2.5, 0, 0))
+        return made.system()
+
+    with pytest.raises(InvalidInput, match=r"constraints of right side force follow from the others.*omni=0.0"):
+        car(None).state(speed=5.0)
+    loose = car(0.0)
+    assert loose.state(speed=5.0).xi[3] == 5.0 and "right side force" not in loose.load_names
+
+
 WRONG = {
     "no bodies": (lambda m: None, "has no bodies"),
     "disconnected": (lambda m: m.body("b", mass=1, ball=1), "body 'b' is not connected to anything"),

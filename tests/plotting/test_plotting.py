@@ -7,6 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from mechanisms import draw_robot
 
 import dalembert as da
 from dalembert import plotting
@@ -96,3 +97,23 @@ def test_what_cannot_be_drawn_is_refused():
     run = da.simulate(sleigh, da.RungeKutta(), sleigh.state(xi=[0.5, -1.0, 0.0]), step=0.1, steps=2)
     with pytest.raises(InvalidInput, match=r"SE\(2\)"):
         plotting.plot_attitude(run)
+
+
+def test_a_mechanism_is_drawn_with_its_names_and_units(tmp_path):
+    robot = draw_robot().system()
+    start = robot.state(speed=1.0, yaw_rate=0.3)
+    run = da.simulate(robot, da.RungeKutta(), start, step=0.05, steps=10, controls=np.full((10, 2), 0.1))
+    figure = run.plot(tmp_path / "robot.png")
+    titles = {axes.get_title(loc="left"): axes for axes in figure.axes}
+    path, shape = titles["Path of the base, from above"], titles["Shape"]
+    assert path.get_xlabel() == "x, m" and shape.get_xlabel() == "time, s"
+    assert [text.get_text() for text in shape.get_legend().get_texts()] == ["castor swivel, rad"]
+    named = run.plot(tmp_path / "named.png", of=["left torque", "speed", "left rate", "left side force (shared)"])
+    assert [axes.get_ylabel() for axes in named.axes] == ["N m", "m/s", "rad/s", "N"]
+    np.testing.assert_array_equal(named.axes[1].lines[0].get_ydata(), run["speed"])
+    with pytest.raises(InvalidInput, match=r"unknown quantity 'sped'. Did you mean 'speed'"):
+        run.plot(of=["sped"])
+    dataset = run.to_xarray()
+    units = dict(zip(dataset["coordinate_name"].values, dataset["coordinate_unit"].values, strict=True))
+    assert units["x"] == "m" and units["yaw"] == units["castor swivel"] == "rad"
+    assert set(dataset["constraint_unit"].values) == {"N"}

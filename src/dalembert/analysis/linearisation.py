@@ -88,11 +88,12 @@ class Mode:
     vector: Array
 
     def __str__(self) -> str:
-        value = self.eigenvalue
-        kind = f"oscillates with {abs(value.imag) / (2 * np.pi):.4g} Hz, " if value.imag else ""
-        way = "grows" if value.real > 0 else "decays"
-        rate = f"{kind}{way} by e in {1 / abs(value.real):.4g} s" if abs(value.real) > NEUTRAL else f"{kind}neutral"
-        return f"{', '.join(self.names)}: {value:.6g} ({rate})"
+        real, turning = self.eigenvalue.real, abs(self.eigenvalue.imag)
+        real = 0.0 if abs(real) <= NEUTRAL * max(1.0, abs(self.eigenvalue)) else real
+        shown = f"{real:.6g} ± {turning:.6g}i" if turning else f"{real:.6g}"
+        kind = f"oscillates with {turning / (2 * np.pi):.4g} Hz, " if turning else ""
+        rate = f"{'grows' if real > 0 else 'decays'} by e in {1 / abs(real):.4g} s" if real else "neutral"
+        return f"{', '.join(self.names)}: {shown} ({kind}{rate})"
 
 
 @dataclass(frozen=True)

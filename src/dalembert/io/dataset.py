@@ -217,6 +217,10 @@ def to_xarray(run: Run, *, reaction: bool = False) -> xarray.Dataset:
         coordinates["coordinate_name"] = list(run.system.coordinate_names)
     if run.system.load_names and "multiplier" in data:
         coordinates["constraint"] = list(run.system.load_names)
+    if isinstance(named, MechanismSystem):
+        for word in {"coordinate_name", "constraint"} & set(coordinates):
+            units = [named.units[name] for name in coordinates[word]]
+            coordinates[f"{word.removesuffix('_name')}_unit"] = (word, units)
     if "control" in data and run.system.inputs is not None:
         coordinates["input"] = [each.name for each in run.system.inputs]
         coordinates["input_unit"] = ("input", [each.unit for each in run.system.inputs])

@@ -595,9 +595,7 @@ class MechanismSystem(System):
     @property
     def shape_names(self) -> tuple[str, ...]:
         """The coordinates that show how the mechanism is bent: all but place, heading and the angles of wheels."""
-        placed = {
-            name for joint in _moving(self.parts) for name in (*joint.names[:2], joint.names[-len(joint.names) // 2])
-        }
+        placed = {joint.names[k] for joint in _moving(self.parts) for k in (0, 1, 2 if joint.kind == "planar" else 3)}
         return tuple(
             name for joint in self.parts.joints if not joint.spins for name in joint.names if name not in placed
         )
@@ -606,6 +604,15 @@ class MechanismSystem(System):
     def load_names(self) -> tuple[str, ...]:
         """The names of the Lagrange multipliers: forces of contact (N), then forces and torques of closed loops."""
         return _load_names(self.parts)
+
+    @property
+    def units(self) -> dict[str, str]:
+        """The SI units of coordinates, rates and loads by their names."""
+        units = [unit for k in self.parts.order() for unit in COORDINATE_UNITS[self.parts.joints[k].kind]]
+        found = dict(zip(self.coordinate_names, units, strict=True))
+        rates = [*(f"{unit} s-1" for unit in units), *("m s-1" for _ in _moving(self.parts))]
+        found |= dict(zip(self.rate_names, rates, strict=True))
+        return found | {name: "N m" if " torque " in name else "N" for name in self.load_names}
 
     def observe(self, t: Scalar, g: Element, xi: Velocity) -> Array:
         p = self.parameters
@@ -694,6 +701,12 @@ def _velocities(system: MechanismSystem, g: Element, given: Mapping[int, float])
     values[[count + k for k in wanted]] = list(given.values())
     rest = [k for k in priority(system.parts) if k not in given]
     chosen = _independent(everything, [*range(count), *(count + k for k in [*wanted, *rest])])
+    if lost := [name for k, name in enumerate(system.load_names) if k not in chosen]:
+        raise InvalidInput(
+            f"in this configuration the constraints of {' and '.join(lost)} follow from the others, and next to it "
+            "they do not: no motion is determined there. Leave out what is too much (of two wheels on one axle one may "
+            "hold no side force: omni=0.0), give the parts the freedom that they have, or start elsewhere"
+        )
     xi = np.linalg.solve(everything[chosen], values[chosen])
     for k in wanted:
         found = float(rates[k] @ xi)
@@ -735,6 +748,14 @@ ROLLING_NAMES = {
     "ellipsoid": ("force x", "force y"),
     "blade": ("side force",),
     "point": (),
+}
+COORDINATE_UNITS = {
+    "free": ("m", "m", "m", "rad", "rad", "rad"),
+    "planar": ("m", "m", "rad"),
+    "ball": ("rad", "rad", "rad"),
+    "hinge": ("rad",),
+    "slider": ("m",),
+    "fixed": (),
 }
 LOOP_NAMES = {
     "hinge": ("force x", "force y", "force z", "torque across", "torque upward"),
@@ -967,7 +988,11 @@ class Mechanism:
     def roll_omni(
         self, body: str, *, radius: float, angle: float = 0.0, name: str = "", centre: Any = None, axis: Any = None
     ) -> str:
-        """Let a body roll on an omni wheel: its rollers slip across the wheel, turned by `angle` (Mecanum: pi/4)."""
+        """Let a body roll on an omni wheel: it holds the ground in one direction only, and slips across it.
+
+        That direction is the way ahead, turned to the left by `angle` (rad). 0: rollers across the wheel, or a wheel
+        that may slip sideways. A Mecanum platform has -pi/4 front left and rear right, pi/4 front right and rear left.
+        """
         return self._touch("omni", body, name, centre, GROUND, 0.0, axis=axis, radius=radius, angle=angle)
 
     def skate(
@@ -999,7 +1024,7 @@ class Mechanism:
         """Add a wheel on an axle: a body, its hinge on `parent` through `at`, and its rolling on the ground.
 
         `radius` is the height of `at` where it is left out. `inertia` is (across, along) the axle; without it the wheel
-        is a disc of this `width`. `omni` is the angle of the rollers of an omni wheel. `motor` adds the input
+        is a disc of this `width`. `omni` is the angle (rad) of an omni wheel, as in `roll_omni`. `motor` adds the input
         "NAME torque".
         """
         middle, along = self._point(f"at of '{name}'", at), _axis_of(f"axis of '{name}'", axis)

@@ -4,6 +4,7 @@ from .runs import plot_attitude as plot_attitude
 from .runs import plot_comparison as plot_comparison
 from .runs import plot_invariants as plot_invariants
 from .runs import plot_methods as plot_methods
+from .runs import plot_named as plot_named
 from .runs import plot_trajectory as plot_trajectory
 from .studies import plot_convergence as plot_convergence
 from .studies import plot_momentum as plot_momentum

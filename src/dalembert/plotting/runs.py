@@ -36,7 +36,7 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     first = {label: np.asarray(jax.tree.leaves(run.g)[0]) for label, run in runs.items()}
     system = unforced(next(iter(runs.values())).system)
     picture = system.group.factors[0].picture
-    if isinstance(system, MechanismSystem) and system.parts.joints[0].kind == "free":
+    if isinstance(system, MechanismSystem) and any(name.startswith("speed") for name in system.rate_names):
         _draw_path(figure.add_subplot(cell), system, runs)
         return
     if picture == "attitude":
@@ -63,12 +63,13 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
 
 def _draw_path(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) -> None:
     """The path of a mechanism, seen from above."""
-    x, y = system.parts.joints[0].names[:2]
+    body = next(k for k, joint in enumerate(system.parts.joints) if joint.kind in ("free", "planar"))
+    x, y = system.parts.joints[body].names[:2]
     for (label, run), colour, dash in zip(runs.items(), cycle(COLOURS), cycle(DASHES), strict=False):
         found = system.coordinates(run.g)
         axes.plot(found[x], found[y], linestyle=dash, color=colour, label=label)
     axes.set_aspect("equal", adjustable="datalim")
-    axes.set(title=f"Path of the {system.parts.bodies[0]}, from above", xlabel=f"{x}, m", ylabel=f"{y}, m")
+    axes.set(title=f"Path of the {system.parts.bodies[body]}, from above", xlabel=f"{x}, m", ylabel=f"{y}, m")
     legend_below(axes)
 
 
@@ -77,10 +78,25 @@ def _draw_shape(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) ->
     for (label, run), dash in zip(runs.items(), cycle(DASHES), strict=False):
         found = system.coordinates(run.g)
         for name, colour in zip(system.shape_names, cycle(COLOURS), strict=False):
-            words = name if len(runs) == 1 else f"{label}: {name}"
+            words = f"{name}, {system.units[name]}" if len(runs) == 1 else f"{label}: {name}, {system.units[name]}"
             axes.plot(np.asarray(run.t), found[name], linestyle=dash, color=colour, label=words)
-    axes.set(title="Shape", xlabel="time, s", ylabel="rad, m")
-    legend_below(axes)
+
+
+@styled
+def plot_named(
+    t: Any, values: Mapping[str, Any], units: Mapping[str, str], *, title: str = "", path: str | Path | None = None
+) -> Figure:
+    """Quantities over time by their names, those of one unit in one panel."""
+    kinds = list(dict.fromkeys(units[name] for name in values))
+    figure, panels = sheet(len(kinds), 1, size=(7.2, 0.8 + 2.1 * len(kinds)), sharex=True, squeeze=False)
+    for axes, kind in zip(panels[:, 0], kinds, strict=True):
+        own = [name for name in values if units[name] == kind]
+        for name, (colour, dash) in zip(own, cycle(STROKES), strict=False):
+            axes.plot(np.asarray(t), values[name], color=colour, linestyle=dash, label=name)
+        axes.set(ylabel=kind.replace(" s-1", "/s"))
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    panels[-1, 0].set(xlabel="time, s")
+    return save(figure, path, title)
 
 
 def headings(axes: Axes, pose: Array, colour: str, count: int = 25) -> None:
@@ -172,8 +188,12 @@ def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Pat
             label = f"{each.name}, {each.unit}" if each.unit else each.name
             more["controls"].step(np.asarray(held.t), column, where="post", color=colour, label=label)
     titles = {"sizes": ("Step sizes", "|h|"), "power": ("Power and work", "P, W"), "controls": ("Controls", "u")}
+    titles["shape"] = ("Shape", "angles and travels")
     for name, axes in more.items():
         _label_axes(axes, *titles[name])
+    if isinstance(shaped, MechanismSystem):
+        for axes in (energy, residual, *more.values()):
+            axes.set(xlabel="time, s")
     return save(figure, path, title)
 
 
