@@ -44,6 +44,7 @@ def four_bars(length=2.0):
 
 def test_a_robot_is_a_system_on_the_smallest_group_with_names(robot):
     assert isinstance(robot, da.System) and str(robot.group) == "SE(2) x R^4"
+    assert repr(robot) == "<MechanismSystem robot on SE(2) x R^4: 5 bodies, 5 constraints, 2 inputs>"
     assert robot.coordinate_names == ("x", "y", "yaw", "left", "right", "castor swivel", "castor wheel")
     assert [each.name for each in robot.inputs] == ["left torque", "right torque"]
     assert robot.constraints == 5 and robot.parts.redundant == ("right side force",)

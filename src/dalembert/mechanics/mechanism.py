@@ -568,12 +568,16 @@ def _moving(parts: Parts) -> list[Joint]:
     data_fields=("parameters",),
     meta_fields=("group", "lagrangian", "constraint", "drift", "force", "holonomic", "inputs"),
 )
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MechanismSystem(System):
     """The `System` of a mechanism; its coordinates, rates, inputs and loads have names.
 
     Its parameters are the numbers of the drawing that are not 0, by the names of the parts: what is 0 there stays 0.
     """
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.parts.bodies)} bodies, {self.constraints} constraints, {len(self.inputs or ())} inputs"
+        return f"<MechanismSystem {self.parts.name} on {self.group}: {counts}>"
 
     @property
     def parts(self) -> Parts:
