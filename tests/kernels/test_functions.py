@@ -92,3 +92,52 @@ def test_what_follows_from_parameters_is_computed_before_the_run(monkeypatch):
     monkeypatch.setattr(lowering, "MAX_INLINE_OPERATIONS", 50)
     program = problem().lower().program
     assert sum(program.count("setup").values()) > 20  # exp(sin(p)), which no call computes again
+
+
+def implicit(p, x, control):
+    """Newton's method by rows and columns: Jacobian, elimination, stages as rows."""
+    f = lambda y: y - x - 0.1 * jnp.sin(y[::-1]) * y - 0.01 * routine_sum(p, y)
+    for _ in range(2):
+        value, slope = kernels.columns(f, x)
+        x = x - kernels.eliminate(slope, value[:, None])[0][:, 0]
+    return x + 0.01 * jnp.sum(kernels.map_rows(routine_sum, jnp.outer(p, p), jnp.outer(p, x)), axis=0)
+
+
+def many_sines(p, y):
+    return jnp.cos(y) * jnp.sum(jnp.sin(p)) + jnp.tanh(y) + jnp.exp(-y * y) + jnp.sin(jnp.cos(y))
+
+
+routine_sum = kernels.as_routine(many_sines)
+
+
+@pytest.mark.parametrize("lanes", [None, 5])
+def test_loops_over_columns_rows_and_pivots_compute_the_same(lanes, monkeypatch):
+    p = np.linspace(0.1, 0.4, 12)
+    x = np.linspace(-0.3, 0.5, 12) if lanes is None else np.random.default_rng(3).normal(size=(lanes, 12))
+    results = []
+    for limit in (160_000, 50):
+        monkeypatch.setattr(lowering, "MAX_INLINE_OPERATIONS", limit)
+        posed = make_problem(lambda p, x, u: implicit(p, x, u), lambda p, x: x, p, x, lanes=lanes)
+        results.append((posed.lower().program, records(posed)[0]))
+    (written_out, expected), (program, found) = results
+    loops = [each for each in lowering.structures(program) if isinstance(each, kernels.Loop)]
+    assert not list(lowering.structures(written_out)) and len(loops) >= 4
+    assert sum(1 for _ in lowering.operations(program)) < written_out.operations / 2
+    np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-14)
+
+
+def test_what_a_function_gives_back_unchanged_is_known_without_a_call(monkeypatch):
+    """The ones and zeros of a constant matrix still fold; calls with other literals share one function."""
+    monkeypatch.setattr(lowering, "MAX_INLINE_OPERATIONS", 50)
+    system = kernels.as_routine(lambda x, y: (jnp.eye(3), x, jnp.sin(x) * jnp.exp(y) + jnp.tanh(x + y)))
+
+    def step(p, x, control):
+        for y in (jnp.zeros(3), jnp.ones(3), x):
+            matrix, same, new = system(x, y)
+            x = matrix @ new + 0.5 * (same - x)
+        return x
+
+    program = make_problem(step, lambda p, x: x, np.ones(1), np.linspace(0.1, 0.3, 3)).lower().program
+    (function,) = program.functions
+    assert len(function.params) == 6 and len(function.values) == 3
+    assert program.count()["mul"] == 3 * sum(v.op == "mul" for v in function.body.statements if hasattr(v, "op"))

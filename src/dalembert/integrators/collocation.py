@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInput, require_name
 from ..groups import Cayley, Retraction
-from ..kernels import map_rows
-from ..mechanics import MechanicalSystem, State
+from ..kernels import as_routine, map_rows
+from ..mechanics import MechanicalSystem, State, kinetic_metric
 from ..numerics import find_fixed_point, solve
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
 from . import frames, properties
@@ -102,7 +102,7 @@ class Gauss(Integrator):
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[GaussCarry]:
         t, g, xi = state.t, state.g, state.xi
         reference, (rate, multipliers) = frames.initial_frame(system, t, g), system.acceleration(t, g, xi, u)
-        rho = reference.T @ (frames.kinetic_metric(system, t, g) @ (xi - frames.orthogonal_drift(system, t, g)))
+        rho = reference.T @ (kinetic_metric(system, t, g) @ (xi - frames.orthogonal_drift(system, t, g)))
         slope = jnp.concatenate([xi, _frame_rate(system, t, g, reference, xi, rate)])
         prediction = Prediction.at(jnp.tile(slope, self.stages))
         return GaussCarry(t, g, reference, rho, rho @ rho, jnp.zeros(()), prediction), StepInfo.explicit(multipliers)
@@ -111,7 +111,7 @@ class Gauss(Integrator):
         group, n = system.group, system.group.dim
         weights, skew = map(jnp.asarray, symplectic_coefficients(self.nodes))
         times = carry.t + h * jnp.asarray(self.nodes)
-        momenta = frames.kinetic_metric(system, carry.t, carry.g) @ carry.frame
+        momenta = kinetic_metric(system, carry.t, carry.g) @ carry.frame
 
         def parts_of(slopes: Array) -> tuple[Element, Array, Array, Array]:
             """(middle, its frame, rho at the start, the parts of the step) of a step with these slopes."""
@@ -134,8 +134,8 @@ class Gauss(Integrator):
             middle, reference, rho, parts = parts_of(flat.reshape(len(times), -1))
             moved = skew @ parts
             within = rho + 0.5 * jnp.sum(parts[:, n:], axis=0) + moved[:, n:]
-            slopes = map_rows(lambda t, s, rho: field(t, s, rho, middle, reference), times, moved[:, :n], within)
-            return jnp.reshape(slopes, -1)
+            at = as_routine(lambda t, s, rho: field(t, s, rho, middle, reference))
+            return jnp.reshape(map_rows(at, times, moved[:, :n], within), -1)
 
         root = find_fixed_point(slopes_of, carry.prediction.guess)
         # Once more, which the residual of the root needs anyway: what the iteration leaves is smooth and would add up.
@@ -162,7 +162,7 @@ def _velocity(system: MechanicalSystem, carry: GaussCarry) -> Array:
 
 def _frame_rate(system: MechanicalSystem, t: Scalar, g: Element, reference: Array, xi: Velocity, rate: Array) -> Array:
     """rho' of xi = X rho + drift, from xi' = `rate`: X^T M (xi' - X' rho - drift')."""
-    here, metric = frames.orthonormal_frame(system, t, g, reference), frames.kinetic_metric(system, t, g)
+    here, metric = frames.orthonormal_frame(system, t, g, reference), kinetic_metric(system, t, g)
     rho = here.T @ (metric @ (xi - frames.orthogonal_drift(system, t, g)))
 
     def velocity(s: Scalar, q: Element) -> Array:
@@ -313,13 +313,15 @@ class Lobatto(PhaseMethod):
             middle = group.compose(carry.g, tau.tau(group, half))
             start = tau.left_star(group, -half, p)
             places = (share - 0.5) @ (weights * velocities)
-            at = map_rows(lambda t, s, v: stage(middle, t, s, v), carry.t + h * nodes, places, velocities)
+            of_row = as_routine(lambda t, s, v: stage(middle, t, s, v))
+            at = map_rows(of_row, carry.t + h * nodes, places, velocities)
             multipliers = _multipliers(at, (a, b, conjugate), start, carry.multipliers if nodal else None, h)
             return half, middle, start, at.force + jnp.einsum("iam,ia->im", at.rows, multipliers), multipliers, at
 
         def velocities_of(flat: Array) -> Array:
             _, _, start, rates, _, at = moved(flat.reshape(self.stages, -1))
-            return jax.vmap(solve)(at.metric, start + conjugate_share @ (weights * rates) - at.rest).reshape(-1)
+            momenta = start + conjugate_share @ (weights * rates) - at.rest
+            return jnp.reshape(map_rows(solve, at.metric, momenta), -1)
 
         root = find_fixed_point(velocities_of, carry.prediction.guess)
         half, middle, start, rates, multipliers, _ = moved(root.x.reshape(self.stages, -1))
@@ -341,7 +343,7 @@ def _multipliers(at: Stages, tableaux: tuple[Coefficients, ...], start: Array, f
     (a, b, conjugate), (stages, m, _) = tableaux, at.rows.shape
     if m == 0:
         return jnp.zeros((stages, 0))
-    duals = jax.vmap(lambda metric, rows: solve(metric, rows.T).T)(at.metric, at.rows)  # A M^-1
+    duals = map_rows(lambda metric, rows: solve(metric, rows.T).T, at.metric, at.rows)  # A M^-1
 
     def response(weights: Coefficients, where: slice, known: Array) -> tuple[Array, Array]:
         """(b - A v, its response to l) for momenta start + h weights W at the stages `where`, all but l `known`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, lru_cache, partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -254,10 +254,6 @@ class Adaptive(Integrator):
             return PACES[self.pace](system, t, g, xi)
         return own_value("pace(system, t, g, xi)", self.pace, system, t, g, xi)
 
-    def _quotient_at(self, system: MechanicalSystem, point: tuple[Scalar, Element, Velocity]) -> Array:
-        quotient: Array = self.quotient(system, *point)
-        return quotient
-
     def claims(self, system: MechanicalSystem) -> Claims:
         condition = "the order is in eps, at the run's own times; steps that vary are not symplectic"
         return replace(self.method.claims(system), symplectic=False, condition=condition)
@@ -304,10 +300,19 @@ class Adaptive(Integrator):
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         self.method.require(system, state, h)
-        pace = float(evaluate(self._quotient_at, system, (state.t, state.g, state.xi)))
+        pace = float(evaluate(_quotient_of(self), system, (state.t, state.g, state.xi)))
         if not (np.isfinite(pace) and pace > 0.0):
             raise InvalidInput(
                 f"the pace {self.pace!r} is {pace} at the initial state; allowed: a positive number. Of the named ones "
                 '"speed" needs a motion, "acceleration" one that bends, "potential-gradient" a potential, '
                 '"arclength" any of these'
             )
+
+
+@lru_cache(maxsize=64)  # the same function every time, so that compiled programs are found again
+def _quotient_of(method: Adaptive) -> Callable[[MechanicalSystem, tuple[Scalar, Element, Velocity]], Array]:
+    def quotient(system: MechanicalSystem, point: tuple[Scalar, Element, Velocity]) -> Array:
+        found: Array = method.quotient(system, *point)
+        return found
+
+    return quotient

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import InvalidInput, require_name
 from ..groups import Cayley, Retraction
-from ..mechanics import MechanicalSystem, State
+from ..mechanics import MechanicalSystem, State, drift_of, kinetic_metric
 from ..numerics import depends, find_fixed_point
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
 from . import frames
@@ -118,12 +118,12 @@ class DiscreteGradient(PhaseMethod):
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
         reference = frames.initial_frame(system, state.t, state.g)
-        square = state.xi @ frames.kinetic_metric(system, state.t, state.g) @ state.xi
+        square = state.xi @ kinetic_metric(system, state.t, state.g) @ state.xi
         carry = Carry(state.t, state.g, state.xi, square, jnp.zeros(()), reference, Prediction.at(state.xi))
         return carry, StepInfo.at(system, state, u)
 
     def step(self, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
-        t, group, metric = carry.t + 0.5 * h, system.group, frames.kinetic_metric(system, carry.t, carry.g)
+        t, group, metric = carry.t + 0.5 * h, system.group, kinetic_metric(system, carry.t, carry.g)
 
         def moved(v: Velocity) -> tuple[Element, Array, Array, Array]:
             """(middle, its frame, rho_0, w) of a step with velocity v; the frame of the middle makes it symmetric."""
@@ -131,7 +131,7 @@ class DiscreteGradient(PhaseMethod):
             at_middle = frames.orthonormal_frame(system, t, middle, carry.reference)
             rho = frames.orthonormal_frame(system, t, carry.g, at_middle).T @ (metric @ carry.xi)
             rho = rescale(rho, carry.square)
-            return middle, at_middle, rho, at_middle.T @ (frames.kinetic_metric(system, t, middle) @ v)
+            return middle, at_middle, rho, at_middle.T @ (kinetic_metric(system, t, middle) @ v)
 
         def velocity(v: Velocity) -> Array:
             middle, at_middle, rho, w = moved(v)
@@ -158,7 +158,7 @@ class DiscreteGradient(PhaseMethod):
         rho_a' = <M xi, D_xi X_a> + <L_xi, [xi, X_a]> + <L_g - D_xi L_xi(0) + F, X_a>.
         """
         group, zero = system.group, jnp.zeros(system.group.dim)
-        xi, metric = at_middle @ w, frames.kinetic_metric(system, t, middle)
+        xi, metric = at_middle @ w, kinetic_metric(system, t, middle)
 
         def potential(s: Array) -> Array:
             return -system.L(t, group.compose(middle, self.retraction.tau(group, s)), zero)
@@ -183,7 +183,7 @@ class DiscreteGradient(PhaseMethod):
             return system.L(t, state.g, state.xi), system.A(t, state.g), system.b(t, state.g)
 
         driven = depends(parts, jnp.zeros(())) or depends(lambda g: system.b(state.t, g), state.g)
-        if driven or np.any(np.asarray(system.b(state.t, state.g)) != 0.0):
+        if driven or np.any(np.asarray(drift_of(system, state.t, state.g)) != 0.0):
             raise InvalidInput(
                 f"{self.name} keeps the energy of autonomous systems with A(g) xi = 0; this one depends on time or has "
                 "b != 0. Use lagrange-dalembert or gauss"

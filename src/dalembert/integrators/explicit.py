@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 from ..errors import InvalidInput, require_name
 from ..groups import Cayley
 from ..kernels import LoweringError, solution_series
-from ..mechanics import MechanicalSystem, State
+from ..mechanics import MechanicalSystem, State, kinetic_metric
 from ..numerics import require_range, solve
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
-from . import frames
 from .base import NOT_CONVERGED, NOT_FINITE, OK, Claims, PhaseCarry, PhaseMethod, Prediction, Result, StepInfo
 from .properties import conservative
 from .registry import register
@@ -118,7 +117,7 @@ class ProjectedRungeKutta(PhaseMethod):
         g = system.project_configuration(near, after.t)
         if self.onto == "constraint":
             return carry._replace(t=after.t, g=g, xi=system.project(g, after.xi, after.t)), info
-        slope = -solve(frames.kinetic_metric(system, after.t, g), system.L_g(after.t, g, jnp.zeros_like(after.xi)))
+        slope = -solve(kinetic_metric(system, after.t, g), system.L_g(after.t, g, jnp.zeros_like(after.xi)))
 
         def moved(z: Array) -> tuple[Element, Array]:
             there = system.group.compose(g, system.group.cayley((z - 1.0) * slope))

@@ -8,18 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from ..kernels import as_routine
-from ..mechanics import InvariantSystem, MechanicalSystem
+from ..mechanics import InvariantSystem, MechanicalSystem, constraint_at, kinetic_metric
 from ..numerics import solve
 from ..numerics.types import Array, Element, Float, Scalar, Velocity
 
 Frame = Float[Array, "n r"]  # its columns
 Field = Callable[[Scalar, Element], Array]
 NEWTON_STEPS = 4  # for an inverse square root: they leave 1e-11 of a distance of 0.3 from 1
-
-
-def kinetic_metric(system: MechanicalSystem, t: Scalar, g: Element) -> Float[Array, "n n"]:
-    """The kinetic metric at rest."""
-    return system.metric(t, g, jnp.zeros(system.group.dim))
 
 
 def orthonormalise(metric: Float[Array, "n n"], vectors: Frame) -> Frame:
@@ -65,9 +60,9 @@ def initial_frame(system: MechanicalSystem, t: Scalar, g: Element) -> Frame:
 
 def orthogonal_drift(system: MechanicalSystem, t: Scalar, g: Element) -> Float[Array, " n"]:
     """The velocity with A xi = b that is orthogonal to ker A."""
-    rows = system.A(t, g)
+    rows, drift = constraint_at(system, t, g)
     weights = solve(kinetic_metric(system, t, g), rows.T)
-    return weights @ solve(rows @ weights, system.b(t, g)) if rows.shape[0] else jnp.zeros(system.group.dim)
+    return weights @ solve(rows @ weights, drift) if rows.shape[0] else jnp.zeros(system.group.dim)
 
 
 def derivative_along(

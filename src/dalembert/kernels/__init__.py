@@ -18,6 +18,7 @@ Scalar programs compute in doubles and 64-bit integers. `import dalembert` turns
 program turns them off again, a step has float32 numbers: "llvm" and "cuda" refuse it, and "auto" runs it on XLA.
 """
 
+from .columns import columns
 from .cuda import has_gpu
 from .elimination import eliminate
 from .execute import (
@@ -37,7 +38,7 @@ from .execute import (
 )
 from .ir import BOOL, F64, I64, Block, Builder, Loop, LoweringError, Value, inner_blocks
 from .llvm import count_processors
-from .lowering import Lowering, as_routine, in_long_program, lower, map_rows
+from .lowering import Lowering, as_routine, lower, map_rows
 from .problem import make_problem
 from .rules import map_elements, pack_values, scalar_type
 from .taylor import PARTIALS, in_series, solution_series
@@ -46,8 +47,8 @@ from .taylor import PARTIALS, in_series, solution_series
 __all__ = [
     "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "CompiledStep", "Loop", "Lowering",
     "LoweringError", "NoteReader", "Progress", "RecordsTooLarge", "RunResult", "Value",
-    "as_routine", "available_memory", "compile", "compile_function", "count_processors", "eliminate", "evaluate",
-    "has_gpu", "in_long_program", "in_series", "inner_blocks", "lower", "make_problem", "map_elements", "map_rows",
+    "as_routine", "available_memory", "columns", "compile", "compile_function", "count_processors", "eliminate",
+    "evaluate", "has_gpu", "in_series", "inner_blocks", "lower", "make_problem", "map_elements", "map_rows",
     "pack_values", "run", "run_problem", "scalar_type", "solution_series", "stream_problem",
 ]
 # fmt: on

@@ -145,3 +145,38 @@ def elimination_rule(b: Builder, params: dict[str, Any], matrix: ValueArray, rhs
         solution[place] = rows[place[0]][place[1]]
     of_determinant[()] = sign
     return [solution, of_determinant]
+
+
+def eliminate_in_loop(b: Builder, matrix: ValueArray, rhs: ValueArray) -> list[ValueArray]:
+    """The same by Gauss and Jordan, a turn of a loop for each unknown: short code where it is seldom run.
+
+    The pivot is in the first column; its row goes to the end, and the columns move up.
+    """
+    a, (size, width) = _BuilderArithmetic(b), (len(matrix), matrix.shape[1] + rhs.shape[1])
+    one, end = b.const(1), b.const(size)
+
+    def turn(carry: list[Value]) -> list[Value]:
+        done, sign, flat = carry[0], carry[1], carry[2:]
+        rows = [flat[i * width : (i + 1) * width] for i in range(size)]
+        first = rows[0]
+        for i in range(1, size):
+            waits = b.compare("lt", b.add(done, b.const(i)), end)
+            larger = b.logic("and", waits, a.larger(rows[i][0], first[0]))
+            pairs = list(zip(first, rows[i], strict=True))
+            first, rows[i] = [b.select(larger, y, x) for x, y in pairs], [b.select(larger, x, y) for x, y in pairs]
+            sign = b.select(larger, b.neg(sign), sign)
+        sign = b.select(a.negative(first[0]), b.neg(sign), sign)
+        inverse = a.reciprocal(first[0])
+        pivot = [b.mul(x, inverse) for x in first[1:]]
+        after = [[b.sub(x, b.mul(row[0], y)) for x, y in zip(row[1:], pivot, strict=True)] for row in rows[1:]]
+        moved = [value for row in (*after, pivot) for value in (*row, b.const(0.0))]
+        return [b.add(done, one), sign, *moved]
+
+    flat = [value for row in np.concatenate([matrix, rhs], axis=1).tolist() for value in row]
+    start = [b.const(0), b.const(1.0), *flat]
+    _, sign, *found = b.loop(start, lambda carry: b.compare("lt", carry[0], end), turn)
+    solution, of_determinant = np.empty(rhs.shape, object), np.empty((), object)
+    for i, j in np.ndindex(rhs.shape):
+        solution[i, j] = found[i * width + j]
+    of_determinant[()] = sign
+    return [solution, of_determinant]

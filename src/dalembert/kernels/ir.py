@@ -108,6 +108,7 @@ class Function:
     params: list[Value]
     body: Block
     values: list[Value]
+    calls: list[Call] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -666,7 +667,8 @@ class Builder:
         key, home = (function, *args), self.home(args)
         if (found := self.block.find(key)) is None:
             found = [self.source("result", value.type, block=home) for value in function.values]
-            home.statements.append(Call(function, list(args), found))
+            function.calls.append(Call(function, list(args), found))
+            home.statements.append(function.calls[-1])
             home.table[key] = found
         return list(found)
 

@@ -10,21 +10,21 @@ function.
 from __future__ import annotations
 
 import gc
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from . import rules
+from . import elimination, rules
 from .cache import LoweredProgram
+from .columns import all_columns, columns_in_turn
 from .ir import (
     F64,
     MAX_OPERATIONS,
@@ -51,8 +51,11 @@ MAX_UNROLLED_COST = 1500
 """Operations up to which a `scan` is unrolled."""
 MAX_INLINE_OPERATIONS = 24_000
 """Operations up to which everything is written out: that is faster to run. A longer program has functions and loops."""
-_long_program: ContextVar[bool] = ContextVar("long program", default=False)
 Result = TypeVar("Result")
+MIN_LOOPED_ROWS = 12
+"""Unknowns from which on an elimination is a loop in a long program."""
+LONG_FOR_CERTAIN = 25
+"""How many times too long a rough count must find a program, so that writing it out is not even tried."""
 ROUTINE = "routine_"
 """How the name of a function begins that is worth a function of its own in a long program: see `as_routine`."""
 
@@ -63,9 +66,10 @@ class Lowering:
 
     builder: Builder
     captured: list[np.ndarray[Any, Any]] = field(default_factory=list)
-    repeated: frozenset[int] = frozenset()  # the jaxprs that become functions
-    functions: dict[tuple[Any, ...], Function] = field(default_factory=dict)
-    agreed: dict[int, list[Value | None]] = field(default_factory=dict)  # what all calls of a jaxpr are given
+    routines: Routines | None = None  # of a long program, which must not be written out
+    functions: dict[int, tuple[Function, list[Value | None]]] = field(default_factory=dict)
+    """The function of a jaxpr, with the scalars that all its calls are given."""
+    at_once: dict[int, core.ClosedJaxpr] = field(default_factory=dict)  # Jacobians written out, by their functions
     _seen: dict[tuple[tuple[int, ...], bytes], ValueArray] = field(default_factory=dict)
 
     def constant(self, data: Any) -> ValueArray:
@@ -108,31 +112,51 @@ class Lowering:
                 environment[variable] = result
         return [read(atom) for atom in jaxpr.outvars]
 
-    def call_function(self, closed: core.ClosedJaxpr, args: Sequence[ValueArray]) -> Arrays:
+    def call_function(self, name: int, closed: core.ClosedJaxpr, args: Sequence[ValueArray]) -> Arrays:
         """The outputs of a jaxpr that stands in the program once, as a function of the scalars that vary.
 
         Literals and values of the setup are part of the function while all calls have the same: what follows from them
-        is computed before the run.
+        is computed before the run. An output that is one of them, or an argument, is known without the call.
         """
         builder, scalars = self.builder, flatten_arrays(args)
-        before = self.agreed.get(id(closed.jaxpr), scalars)
+        function, before = self.functions.get(name, (None, scalars))
         fixed = (a is b and a.block is builder.setup for a, b in zip(scalars, before, strict=True))
         same = [value if agrees else None for value, agrees in zip(scalars, fixed, strict=True)]
         varying = [value for value, known in zip(scalars, same, strict=True) if known is None]
         if not varying:
             return self.lower_closed(closed, args)
-        self.agreed[id(closed.jaxpr)] = same
-        key = (id(closed.jaxpr), *same)
-        if key not in self.functions:
+        if function is None or same != before:
             body = Block(builder.setup, outer=builder.setup)
             params = [builder.source("param", value.type, block=body) for value in varying]
             given = iter(params)
             inner = [next(given) if known is None else known for known in same]
             with builder.inside(body):
                 values = flatten_arrays(self.lower_closed(closed, _unflatten(inner, args)))
-            self.functions[key] = Function(params, body, values)
-        shapes = [np.empty(variable.aval.shape, object) for variable in closed.jaxpr.outvars]
-        return _unflatten(builder.call(self.functions[key], varying), shapes)
+            narrow, function = function, Function(params, body, values)
+            self.functions[name] = function, same
+            for call in narrow.calls if narrow is not None else []:  # they take the wider one too
+                old = iter(call.args)
+                wide = [next(old) if known is None else known for known in before]
+                call.function, call.args = function, [v for v, known in zip(wide, same, strict=True) if known is None]
+                function.calls.append(call)
+        known = dict(zip(function.params, varying, strict=True))
+        outputs = zip(function.values, builder.call(function, varying), strict=True)
+        values = [value if value.block is builder.setup else known.get(value, result) for value, result in outputs]
+        return _unflatten(values, [np.empty(variable.aval.shape, object) for variable in closed.jaxpr.outvars])
+
+    def functions_in_order(self) -> list[Function]:
+        """The functions, each after those that it calls."""
+        ordered: dict[Function, None] = {}
+
+        def visit(function: Function) -> None:
+            for statement in (statement for block in blocks(function.body) for statement in block.statements):
+                if isinstance(statement, Call) and statement.function not in ordered:
+                    visit(statement.function)
+            ordered[function] = None
+
+        for function, _ in self.functions.values():
+            visit(function)
+        return list(ordered)
 
     def lower_equation(self, equation: Any, args: Arrays) -> Arrays:
         """The outputs of one equation, by the rule of its primitive."""
@@ -156,8 +180,10 @@ class Lowering:
 def _call(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     inner = next(value for value in params.values() if isinstance(value, core.ClosedJaxpr | core.Jaxpr))
     if isinstance(inner, core.ClosedJaxpr):
-        repeated = id(inner.jaxpr) in lowering.repeated
-        return lowering.call_function(inner, args) if repeated else lowering.lower_closed(inner, args)
+        name = lowering.routines.name(inner.jaxpr) if lowering.routines else None
+        if lowering.routines and name in lowering.routines.repeated:
+            return lowering.call_function(name, inner, args)
+        return lowering.lower_closed(inner, args)
     return lowering.lower_jaxpr(inner, [], args)
 
 
@@ -255,19 +281,42 @@ def _scan_sizes(params: Parameters) -> tuple[int, int]:
     return len(consts.elts), len(carry.elts)
 
 
+def _is_looped(params: Parameters, long: bool) -> bool:
+    """Whether a scan is a loop in the program: one without rows if it costs too much, any that can in a long one."""
+    closed = params["jaxpr"]
+    rows = len(closed.jaxpr.invars) > sum(_scan_sizes(params)) or len(closed.jaxpr.outvars) > _scan_sizes(params)[1]
+    return (not rows or (long and not params["reverse"])) and params["length"] * _cost(closed.jaxpr) > MAX_UNROLLED_COST
+
+
 def _scan(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     (consts, carried), length = _scan_sizes(params), params["length"]
     fixed, carry, xs = args[:consts], args[consts : consts + carried], args[consts + carried :]
     closed, builder = params["jaxpr"], lowering.builder
-    if not xs and len(closed.jaxpr.outvars) == carried and length * _cost(closed.jaxpr) > MAX_UNROLLED_COST:
+    outputs = [variable.aval for variable in closed.jaxpr.outvars[carried:]]
+    if _is_looped(params, lowering.routines is not None):
         end, one = builder.const(length), builder.const(1)
 
         def body(c: Arrays) -> Arrays:
-            count = rules.pack_values([builder.add(c[0].item(), one)], ())
-            return [count, *lowering.lower_closed(closed, [*fixed, *c[1:]])]
+            count, before, rows = c[0].item(), c[1 : 1 + carried], c[1 + carried :]
+            now = rules.pack_values([builder.compare("eq", count, builder.const(i)) for i in range(length)], (length,))
+
+            def pick(x: ValueArray) -> ValueArray:
+                """The row of this turn."""
+                each = x.reshape(length, math.prod(x.shape[1:])).T
+                return rules.pack_values([rules.select_element(builder, one, [count]) for one in each], x.shape[1:])
+
+            def put(old: ValueArray, new: ValueArray) -> ValueArray:
+                """The rows with that of this turn."""
+                return rules.map_elements(builder.select, now.reshape((length,) + (1,) * new.ndim), new[None], old)
+
+            results = lowering.lower_closed(closed, [*fixed, *before, *map(pick, xs)])
+            after = [put(old, new) for old, new in zip(rows, results[carried:], strict=True)]
+            return [rules.pack_values([builder.add(count, one)], ()), *results[:carried], *after]
 
         counter = rules.pack_values([builder.const(0)], ())
-        return _loop(lowering, [counter, *carry], lambda c: builder.compare("lt", c[0].item(), end), body)[1:]
+        empty = [lowering.constant(np.zeros((length, *aval.shape), aval.dtype)) for aval in outputs]
+        test = lambda c: builder.compare("lt", c[0].item(), end)
+        return _loop(lowering, [counter, *carry, *empty], test, body)[1:]
     ys: list[Arrays] = []
     for i in reversed(range(length)) if params["reverse"] else range(length):
         results = lowering.lower_closed(closed, [*fixed, *carry, *(x[i : i + 1].reshape(x.shape[1:]) for x in xs)])
@@ -276,8 +325,30 @@ def _scan(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     if params["reverse"]:
         ys.reverse()
     if not length:
-        return [*carry, *(np.empty((0, *variable.aval.shape), object) for variable in closed.jaxpr.outvars[carried:])]
+        return [*carry, *(np.empty((0, *aval.shape), object) for aval in outputs)]
     return [*carry, *(np.stack(items) for items in zip(*ys, strict=True))]
+
+
+def _columns(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
+    if lowering.routines is not None:
+        return lowering.lower_closed(lowering.routines.in_turn(params["function"]), args)
+    key = id(params["function"])
+    if key not in lowering.at_once:
+        lowering.at_once[key] = _expand_columns(all_columns, params["function"])
+    return lowering.lower_closed(lowering.at_once[key], args)
+
+
+def _expand_columns(form: Callable[..., Any], function: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    shapes = [shape_struct(aval.shape, aval.dtype) for aval in function.in_avals]
+    return jax.make_jaxpr(partial(form, function))(*shapes)
+
+
+def _eliminate(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
+    matrix, rhs = args
+    literal = all(value.op == "const" for value in matrix.ravel())
+    if lowering.routines is None or literal or len(matrix) < MIN_LOOPED_ROWS:
+        return elimination.elimination_rule(lowering.builder, params, matrix, rhs)
+    return elimination.eliminate_in_loop(lowering.builder, matrix, rhs)
 
 
 _CUSTOM_CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "eval_jaxpr")
@@ -286,6 +357,8 @@ STRUCTURED_RULES: dict[str, Callable[[Lowering, Parameters, Arrays], Arrays]] = 
     "while": _while,
     "cond": _cond,
     "scan": _scan,
+    "eliminate": _eliminate,
+    "columns": _columns,
     "custom_linear_solve": _linear_solve,
     "call_hi_primitive": _expand,
     **dict.fromkeys(_CALLS, _call),
@@ -305,15 +378,31 @@ def _cost(jaxpr: Any) -> int:
     return total
 
 
+def _written_out(jaxpr: Any, known: dict[int, int]) -> int:
+    """A rough count of the operations of a jaxpr, were everything written out: more than remain, by up to 20 times."""
+    if id(jaxpr) not in known:
+        total = 0
+        for equation in jaxpr.eqns:
+            name, params, sizes = equation.primitive.name, equation.params, [v.aval.size for v in equation.outvars]
+            if inner := [jaxpr for value in params.values() for jaxpr in _jaxprs_in(value)]:
+                times = params["length"] if name == "scan" and not _is_looped(params, long=False) else 1
+                times = 1 + sizes[0] if name == "columns" else times
+                total += times * sum(_written_out(each, known) for each in inner)
+            elif name == "eliminate":
+                rows, columns = equation.invars[1].aval.shape
+                total += 2 * rows * rows * (rows + columns)
+            elif name == "dot_general":
+                total += math.isqrt(sizes[0] * math.prod(v.aval.size for v in equation.invars))
+            else:
+                total += sum(sizes) * rules.ELEMENT_COSTS.get(name, 1)
+        known[id(jaxpr)] = total
+    return known[id(jaxpr)]
+
+
 def _jaxprs_in(value: Any) -> list[Any]:
     items = value if isinstance(value, tuple | list) else (value,)
     closed = [item.jaxpr if isinstance(item, core.ClosedJaxpr) else item for item in items]
     return [item for item in closed if isinstance(item, core.Jaxpr)]
-
-
-def in_long_program() -> bool:
-    """Whether what is being traced must not be written out: a function that can be a loop or a call should be one."""
-    return _long_program.get()
 
 
 def as_routine(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -332,31 +421,82 @@ def as_routine(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def map_rows(function: Callable[..., Any], *arrays: Any) -> Any:
-    """The function of every row of the arrays, as rows: all at once, or in a long program by calls of one routine."""
-    if not in_long_program():
-        return jax.vmap(function)(*arrays)
-    routine = as_routine(function)
-    rows = [routine(*(array[i] for array in arrays)) for i in range(len(arrays[0]))]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+    """The function of every row of the arrays, as rows: traced once."""
+    return jax.lax.scan(lambda _, row: (None, function(*row)), None, arrays)[1]
 
 
-def _repeated_routines(*tops: Any) -> frozenset[int]:
-    """The jaxprs of routines that are called more than once."""
-    known: dict[int, Counter[int]] = {}
+class Routines:
+    """The routines of a long program by what they compute: JAX may trace one several times.
 
-    def calls(jaxpr: Any) -> Counter[int]:
-        if id(jaxpr) not in known:
+    `repeated` has those that are called more than once.
+    """
+
+    def __init__(self, *tops: Any):
+        self._names: dict[Any, int] = {}
+        self._known: dict[int, int] = {}
+        self._calls: dict[int, Counter[int]] = {}
+        self._in_turn: dict[int, core.ClosedJaxpr] = {}
+        total = sum(map(self._count, tops), Counter[int]())
+        self.repeated = {name for name, times in total.items() if times > 1}
+
+    def in_turn(self, function: core.ClosedJaxpr) -> core.ClosedJaxpr:
+        """A function with the columns of its Jacobian, one after the other."""
+        if (name := self.name(function.jaxpr)) not in self._in_turn:
+            self._in_turn[name] = _expand_columns(columns_in_turn, function)
+        return self._in_turn[name]
+
+    def name(self, jaxpr: Any) -> int:
+        """A number that jaxprs have in common if they are the same but for the names of variables."""
+        if id(jaxpr) not in self._known:
+            places = {variable: place for place, variable in enumerate((*jaxpr.constvars, *jaxpr.invars))}
+
+            def read(atom: Any) -> Any:
+                literal = isinstance(atom, core.Literal)
+                return (atom.aval, repr(atom.val)) if literal else places[atom]
+
+            lines: list[Any] = [len(jaxpr.constvars), *(variable.aval for variable in places)]
+            for equation in jaxpr.eqns:
+                params = ((key, self._key(value)) for key, value in sorted(equation.params.items()))
+                inputs = tuple(map(read, equation.invars))
+                places.update((variable, len(places) + i) for i, variable in enumerate(equation.outvars))
+                outputs = tuple(variable.aval for variable in equation.outvars)
+                lines.append((equation.primitive.name, tuple(params), inputs, outputs))
+            text = (*lines, *map(read, jaxpr.outvars))
+            self._known[id(jaxpr)] = self._names.setdefault(text, len(self._names))
+        return self._known[id(jaxpr)]
+
+    def _key(self, value: Any) -> Any:
+        """A parameter of an equation as part of a key; functions are there for derivatives and trace nothing new."""
+        if isinstance(value, tuple | list):
+            return tuple(map(self._key, value))
+        if isinstance(value, core.ClosedJaxpr):
+            return self.name(value.jaxpr), *map(id, value.consts)
+        if isinstance(value, core.Jaxpr):
+            return self.name(value)
+        if callable(value) and not isinstance(value, type):
+            return None
+        try:
+            hash(value)
+        except TypeError:
+            return repr(value)
+        return value
+
+    def _count(self, jaxpr: Any) -> Counter[int]:
+        """How often each routine is called where this jaxpr is."""
+        if (name := self.name(jaxpr)) not in self._calls:
             total: Counter[int] = Counter()
             for equation in jaxpr.eqns:
-                for inner in (inner for value in equation.params.values() for inner in _jaxprs_in(value)):
+                values = list(equation.params.values())
+                if equation.primitive.name == "columns":
+                    values = [self.in_turn(equation.params["function"])]
+                for inner in (inner for value in values for inner in _jaxprs_in(value)):
                     marked = ROUTINE in str(equation.params.get("name", ""))
-                    times = equation.params["length"] if equation.primitive.name == "scan" else 1
-                    for found, number in (Counter([id(inner)] if marked else []) + calls(inner)).items():
+                    unrolled = equation.primitive.name == "scan" and not _is_looped(equation.params, long=True)
+                    times = equation.params["length"] if unrolled else 1
+                    for found, number in (Counter([self.name(inner)] if marked else []) + self._count(inner)).items():
                         total[found] += number * times
-            known[id(jaxpr)] = total
-        return known[id(jaxpr)]
-
-    return frozenset(each for each, times in sum(map(calls, tops), Counter()).items() if times > 1)
+            self._calls[name] = total
+        return self._calls[name]
 
 
 def shape_struct(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
@@ -389,34 +529,33 @@ def lower(
 
     The arguments are pytrees of arrays or ShapeDtypeStructs; only their shapes and dtypes matter.
     """
-    try:
-        return _lower(advance, observe, consts, carry, control, min(budget, MAX_INLINE_OPERATIONS))
-    except OperationsExceeded:
-        if budget <= MAX_INLINE_OPERATIONS:
-            raise
-    token, settings = _long_program.set(True), cast(Any, jax.config)
-    other = "high" if settings.jax_default_matmul_precision == "highest" else "highest"
-    try:  # JAX must not find what it traced for the other kind of program: the precision is part of its keys
-        with jax.default_matmul_precision(other):
-            return _lower(advance, observe, consts, carry, control, budget)
-    finally:
-        _long_program.reset(token)
-
-
-def _lower(
-    advance: Callable[[Any, Any, Any], Any],
-    observe: Callable[[Any, Any], Any],
-    consts: Any,
-    carry: Any,
-    control: Any,
-    budget: int,
-) -> LoweredProgram:
     advance_jaxpr, next_carry = jax.make_jaxpr(advance, return_shape=True)(consts, carry, control)
     observe_jaxpr, record = jax.make_jaxpr(observe, return_shape=True)(consts, carry)
     if mismatch := describe_mismatch(carry, next_carry, "carry"):
         raise LoweringError(f"the step changes its carry: {mismatch}")
-    routines = _repeated_routines(advance_jaxpr.jaxpr, observe_jaxpr.jaxpr) if in_long_program() else frozenset()
-    lowering = Lowering(Builder(budget), repeated=routines)
+    jaxprs, trees = (advance_jaxpr, observe_jaxpr), (consts, carry, control)
+    known: dict[int, int] = {}
+    try:
+        if sum(_written_out(each.jaxpr, known) for each in jaxprs) > LONG_FOR_CERTAIN * MAX_INLINE_OPERATIONS:
+            raise OperationsExceeded("the step is much too long to be written out")
+        lowering, program = _lower(jaxprs, *trees, min(budget, MAX_INLINE_OPERATIONS), None)
+    except OperationsExceeded:
+        if budget <= MAX_INLINE_OPERATIONS:
+            raise
+        lowering, program = _lower(jaxprs, *trees, budget, Routines(*(each.jaxpr for each in jaxprs)))
+    optimise(program)
+    return LoweredProgram.of(program, lowering.captured, record)
+
+
+def _lower(
+    jaxprs: tuple[core.ClosedJaxpr, core.ClosedJaxpr],
+    consts: Any,
+    carry: Any,
+    control: Any,
+    budget: int,
+    routines: Routines | None,
+) -> tuple[Lowering, Program]:
+    (advance_jaxpr, observe_jaxpr), lowering = jaxprs, Lowering(Builder(budget), routines=routines)
     builder = lowering.builder
 
     def sources(tree: Any, op: str, block: Block) -> Arrays:
@@ -440,12 +579,11 @@ def _lower(
         observed=flatten_arrays(observed),
         observe=observing,
         record=records,
-        functions=list(lowering.functions.values()),
+        functions=lowering.functions_in_order(),
         parallel_sums=builder.parallel_sums,
         memory=builder.memory,
     )
-    optimise(program)
-    return LoweredProgram.of(program, lowering.captured, record)
+    return lowering, program
 
 
 def describe_mismatch(expected: Any, given: Any, name: str) -> str:
@@ -503,26 +641,29 @@ def remove_dead_code(program: Program) -> None:
 
     for block in all_blocks(program):
         block.statements = list(filter(is_needed, block.statements))
+    calls: dict[Function, list[Call]] = defaultdict(list)
     for structure in structures(program):
         if isinstance(structure, Loop):
-            _keep(structure, "initial params next_values results", structure.params, live)
+            _keep(structure, "initial params next_values results", [value in live for value in structure.params])
         elif isinstance(structure, Branch):
-            _keep(structure, "then_values other_values results", structure.results, live)
+            _keep(structure, "then_values other_values results", [value in live for value in structure.results])
         else:
-            _keep(structure, "args", structure.function.params, live)
-            _keep(structure, "results", structure.function.values, live)
-    called = {structure.function for structure in structures(program) if isinstance(structure, Call)}
-    program.functions = [function for function in program.functions if function in called]
+            calls[structure.function].append(structure)
+    program.functions = [function for function in program.functions if function in calls]
     for function in program.functions:
-        _keep(function, "params", function.params, live)
-        _keep(function, "values", function.values, live)
+        given, results = [value in live for value in function.params], (call.results for call in calls[function])
+        wanted = [any(value in live for value in each) for each in zip(*results, strict=True)]
+        _keep(function, "params", given)
+        _keep(function, "values", wanted)
+        for call in calls[function]:
+            _keep(call, "args", given)
+            _keep(call, "results", wanted)
 
 
-def _keep(structure: Any, names: str, needed: list[Value], live: set[Value]) -> None:
-    """Keep the entries of some lists of a structure whose `needed` value is live."""
-    places = [i for i, value in enumerate(needed) if value in live]
+def _keep(structure: Any, names: str, needed: list[bool]) -> None:
+    """Keep the entries of some lists of a structure that are needed."""
     for name in names.split():
-        setattr(structure, name, [getattr(structure, name)[i] for i in places])
+        setattr(structure, name, [each for each, kept in zip(getattr(structure, name), needed, strict=True) if kept])
 
 
 def _live_values(program: Program) -> set[Value]:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from . import elementary, elimination
+from . import elementary
 from .ir import BOOL, F64, I64, Block, Builder, LoweringError, Value
 
 ValueArray = np.ndarray[Any, Any]  # its elements are Values
@@ -292,7 +292,7 @@ RULES: dict[str, Rule] = {
     "stack": lambda b, params, *xs: np.stack(xs, params["axis"]),
     "unstack": lambda b, params, x: list(np.moveaxis(x, params["axis"], 0)),
     "tile": lambda b, params, x: np.tile(x, params["reps"]),
-    "platform_index": _platform_index, "dot_general": _dot_general, "eliminate": elimination.elimination_rule,
+    "platform_index": _platform_index, "dot_general": _dot_general,
     "reduce_sum": _reduce(_add, 0.0), "reduce_prod": _reduce(_mul, 1.0),
     "reduce_max": _reduce(_max, -math.inf), "reduce_min": _reduce(_min, math.inf),
     "reduce_and": _reduce(lambda b, u, v: b.logic("and", u, v), True),

@@ -23,7 +23,7 @@ from jax.interpreters import ad, batching, mlir
 from . import elementary, rules
 from .elimination import instantiate_zeros
 from .ir import COMPARISONS, F64, SUM_WIDTH, Builder, Convolve, LoweringError, Value
-from .lowering import STRUCTURED_RULES, Lowering, in_long_program, shape_struct
+from .lowering import STRUCTURED_RULES, Lowering, shape_struct
 from .rules import Arrays, Parameters, flatten_arrays
 
 Partials = tuple[Value, ...]
@@ -625,7 +625,7 @@ def solution_series(field: Callable[[Any, Any], Any], constants: Any, y: Any, or
     shapes = [shape_struct(leaf.shape, leaf.dtype) for leaf in leaves]
     token = _in_series.set(True)
     try:  # JAX must not find what it traced for another purpose: the precision is part of its keys
-        with jax.default_matmul_precision("tensorfloat32" if in_long_program() else "float32"):
+        with jax.default_matmul_precision("float32"):
             closed = jax.make_jaxpr(lambda *flat: jax.tree.leaves(field(*jax.tree.unflatten(structure, flat))))(*shapes)
     finally:
         _in_series.reset(token)

@@ -42,12 +42,15 @@ from .system import State as State
 from .system import Steered as Steered
 from .system import System as System
 from .system import VectorField as VectorField
+from .system import constraint_at as constraint_at
+from .system import drift_of as drift_of
 from .system import explain_singular as explain_singular
 from .system import forced as forced
 from .system import gradient as gradient
 from .system import html_table as html_table
 from .system import in_group as in_group
 from .system import jacobian as jacobian
+from .system import kinetic_metric as kinetic_metric
 from .system import metric_on_D as metric_on_D
 from .system import perturbed as perturbed
 from .system import steered as steered

@@ -295,7 +295,7 @@ class MechanicalSystem:
 
     def frame(self, t: Scalar, g: Element, reference: Float[Array, "n r"]) -> Float[Array, "n r"]:
         """Vectors (n, n-m) that span ker A(t, g): the kinetic projection of the columns of `reference`, smooth in g."""
-        metric, rows = self.metric(t, g, self._zero()), self.A(t, g)
+        metric, (rows, _) = kinetic_metric(self, t, g), constraint_at(self, t, g)
         weights = solve(metric, rows.T)
         return reference - weights @ solve(rows @ weights, rows @ reference) if rows.shape[0] else reference
 
@@ -463,6 +463,18 @@ def html_table(title: str, rows: Mapping[str, Any]) -> str:
 
 
 @as_routine
+def kinetic_metric(system: MechanicalSystem, t: Scalar, g: Element) -> Float[Array, "n n"]:
+    """The kinetic metric at rest."""
+    return system.metric(t, g, jnp.zeros(system.group.dim))
+
+
+@as_routine
+def constraint_at(system: MechanicalSystem, t: Scalar, g: Element) -> tuple[Float[Array, "m n"], Float[Array, " m"]]:
+    """The rows A and the drift b of the constraint at a configuration."""
+    return system.A(t, g), system.b(t, g)
+
+
+@as_routine
 def _acceleration(system: MechanicalSystem, t: Scalar, g: Element, xi: Array, u: Controls) -> tuple[Array, Array]:
     return system._acceleration(t, g, xi, u)
 
@@ -489,6 +501,12 @@ def _extend(basis: Array, restricted: Array) -> Array:
 @compile_function
 def _rows(system: MechanicalSystem, t: Scalar, g: Element) -> Array:
     return system.A(t, g)
+
+
+@compile_function
+def drift_of(system: MechanicalSystem, t: Scalar, g: Element) -> Array:
+    """The drift b of the constraint."""
+    return system.b(t, g)
 
 
 @compile_function

@@ -27,8 +27,8 @@ from ..kernels import (
     Lowering,
     LoweringError,
     as_routine,
+    columns,
     eliminate,
-    in_long_program,
     in_series,
     map_elements,
     pack_values,
@@ -41,6 +41,7 @@ Function = Callable[[Array], Array]
 
 MIN_PIVOT_SQUARE = 2.0**-40  # of the square of a row, for the square of its pivot
 MAX_SADDLE = 8  # unknowns n + m up to which a saddle point is solved as a whole: shorter there
+MIN_ROUTINE_ROWS = 5  # from so many unknowns on an elimination is worth a routine
 MIN_METRIC_PIVOT = 2.0**-16  # of the largest element on the diagonal of a metric, for its pivots
 
 
@@ -128,7 +129,10 @@ COFACTORS = {1: lambda a, b: _divide(jnp.ones((1, 1)), a[0, 0], b), 2: _cofactor
 
 def solve(matrix: Array, rhs: Array) -> Array:
     """A^-1 b for A (n, n) and b (n,) or (n, k); its derivative is A^-1 (db - dA A^-1 b)."""
-    return _solve_by(eliminate, matrix, rhs)
+    return _solve_by(eliminate if len(matrix) < MIN_ROUTINE_ROWS else _eliminate, matrix, rhs)
+
+
+_eliminate = as_routine(eliminate)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -148,6 +152,7 @@ def _solve_by_jvp(method: Any, primals: tuple[Array, Array], tangents: tuple[Arr
     return solution, _solve_by(method, matrix, d_rhs - d_matrix @ solution)
 
 
+@as_routine
 @as_routine
 def _solve_on_kernel(metric: Array, rows: Array, top: Array, bottom: Array) -> tuple[Array, Array]:
     """(x, l) of `solve_saddle` by n - m equations on ker A: A^T = Q (R, 0) by Householder's reflections.
@@ -317,8 +322,7 @@ def find_root(
     def solver(f: Function, x: Array, anchor: Array, sign: Array) -> tuple[_Iterate, Array]:
         stage, yes = jnp.full((), HOMOTOPY_STAGES - 1.0), jnp.array(True)
         begin = _Path(stage, _begin(x), jnp.zeros_like(x), yes, yes)
-        apart = x.shape[0] <= MAX_DIRECT_UNKNOWNS and not in_long_program()
-        return _follow(f, begin, anchor, sign, split, apart)
+        return _follow(f, begin, anchor, sign, split, x.shape[0] <= MAX_DIRECT_UNKNOWNS)
 
     return _rooted(function, solver, guess, anchor, sign)
 
@@ -327,7 +331,7 @@ def follow_root(function: Function, anchor: Array) -> Root:
     """The root at the end of the homotopy f(x) = (1 - s) f(anchor): the one on the branch through the anchor."""
 
     def solver(f: Function, x: Array) -> tuple[_Iterate, Array]:
-        there, slope = _linearise(f, x)
+        there, slope = columns(f, x)
         _, sign = direction(slope, there[:, None])
         return _follow(f, _Path(jnp.zeros(()), _begin(x), jnp.zeros_like(x), sign != 0, jnp.array(False)), x, sign)
 
@@ -400,26 +404,11 @@ def _rooted(function: Function, solver: Callable[..., tuple[_Iterate, Array]], g
     def _(primals: Any, tangents: Any) -> Any:
         (x, evidence), (_, parameters) = root(*primals), primals
         _, df = jax.jvp(lambda parameters: f(x, *parameters), (parameters,), tangents[1:])
-        dx = -solve(_linearise(lambda x: f(x, *parameters), x)[1], df)
+        dx = -solve(columns(lambda x: f(x, *parameters), x)[1], df)
         return (x, evidence), (dx, jax.tree.map(jnp.zeros_like, evidence))
 
     x, (residual, count, found, sign) = root((guess, *context), parameters)
     return Root(x, residual, count, found > 0.5, sign)
-
-
-def _linearise(f: Function, x: Array) -> tuple[Array, Array]:
-    """f and its Jacobian at x: all columns at once, or one after the other in a long program."""
-    if not in_long_program():
-        return f(x), jax.jacfwd(f)(x)
-
-    def add_column(i: Array, known: tuple[Array, Array]) -> tuple[Array, Array]:
-        here = jnp.arange(x.shape[0]) == i
-        value, column = jax.jvp(f, (x,), (here.astype(x.dtype),))
-        return value, jnp.where(here, column[:, None], known[1])
-
-    empty = jnp.zeros_like(x), jnp.zeros((x.shape[0], x.shape[0]), x.dtype)
-    found: tuple[Array, Array] = jax.lax.fori_loop(0, x.shape[0], add_column, empty)
-    return found
 
 
 def _begin(x: Array) -> _Iterate:
@@ -435,7 +424,7 @@ def _newton(f: Function, begin: Array, value: Array, split: int | None) -> _Iter
     """
 
     def body(state: _Iterate) -> _Iterate:
-        there, slope = _linearise(f, state.x)
+        there, slope = columns(f, state.x)
         update, sign = direction(slope, (there - value)[:, None], split)
         x = state.x - update[:, 0]
         size, last = jnp.max(jnp.abs(x)), jnp.max(jnp.abs(update))
