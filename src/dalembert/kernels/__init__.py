@@ -18,7 +18,6 @@ Scalar programs compute in doubles and 64-bit integers. `import dalembert` turns
 program turns them off again, a step has float32 numbers: "llvm" and "cuda" refuse it, and "auto" runs it on XLA.
 """
 
-from .columns import columns
 from .cuda import has_gpu
 from .elimination import eliminate
 from .execute import (
@@ -37,6 +36,7 @@ from .execute import (
     stream_problem,
 )
 from .ir import BOOL, F64, I64, Block, Builder, Loop, LoweringError, Value, inner_blocks
+from .jacobians import columns
 from .llvm import count_processors
 from .lowering import Lowering, as_routine, lower, map_rows
 from .problem import make_problem

@@ -24,7 +24,6 @@ from jax.extend import core
 
 from . import elimination, rules
 from .cache import LoweredProgram
-from .columns import all_columns, columns_in_turn
 from .ir import (
     F64,
     MAX_OPERATIONS,
@@ -43,6 +42,7 @@ from .ir import (
     Value,
     blocks,
 )
+from .jacobians import all_columns, columns_in_turn
 from .rules import Arrays, Parameters, ValueArray, flatten_arrays, source_array
 
 MAX_SELECT_COST = 40

@@ -153,7 +153,6 @@ def _solve_by_jvp(method: Any, primals: tuple[Array, Array], tangents: tuple[Arr
 
 
 @as_routine
-@as_routine
 def _solve_on_kernel(metric: Array, rows: Array, top: Array, bottom: Array) -> tuple[Array, Array]:
     """(x, l) of `solve_saddle` by n - m equations on ker A: A^T = Q (R, 0) by Householder's reflections.
 
