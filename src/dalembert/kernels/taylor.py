@@ -293,12 +293,12 @@ class ScalarSeries:
         lowering, entries = self.lowering, iter(right)
         given = [rules.map_elements(lambda x: self.get(x, 0), array) for array in solve.given]
         columns = [rules.map_elements(lambda _: next(entries), array) for array in solve.right]
-        outside = lowering.repeated, self.builder.selects
-        lowering.repeated, self.builder.selects = frozenset(), True
+        outside = lowering.routines, self.builder.selects
+        lowering.routines, self.builder.selects = None, True
         try:
             return flatten_arrays(lowering.lower_closed(solve.closed, [*given, *columns]))
         finally:
-            lowering.repeated, self.builder.selects = outside
+            lowering.routines, self.builder.selects = outside
 
     def combine(self, op: str, *args: Value) -> Value:
         b = self.builder
