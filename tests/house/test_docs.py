@@ -20,7 +20,7 @@ sys.path.insert(0, str(DOCS))
 import _blocks  # noqa: E402
 
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
-TUTORIALS = [DOCS / "quick-start.md", *sorted((DOCS / "tutorials").glob("[!i]*.md"))]
+RUNNING = [DOCS / "quick-start.md", DOCS / "mechanisms.md", *sorted((DOCS / "tutorials").glob("[!i]*.md"))]
 HEAVY = {"comparing", "events", "sensitivities"}
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
@@ -42,7 +42,7 @@ def anchors(page: Path) -> set[str]:
 
 def drawn(page: Path) -> str:
     """What the blocks of a page may write: the site gets its pictures from there."""
-    return "".join(block.text for block in _blocks.blocks(page)) if page in TUTORIALS else ""
+    return "".join(block.text for block in _blocks.blocks(page)) if page in RUNNING else ""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
@@ -61,9 +61,9 @@ def test_links_resolve(page):
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(p, id=p.stem, marks=[pytest.mark.heavy] * (p.stem in HEAVY)) for p in TUTORIALS]
+    "page", [pytest.param(p, id=p.stem, marks=[pytest.mark.heavy] * (p.stem in HEAVY)) for p in RUNNING]
 )
-def test_tutorials_run(page, tmp_path):
+def test_pages_run(page, tmp_path):
     _blocks.run(page, tmp_path)
     for link in LINK.findall(outside_code(page.read_text(encoding="utf-8"))):
         if link.endswith((".png", ".gif")):
@@ -82,12 +82,12 @@ def test_a_wrong_command_is_found():
         _blocks.require_commands(block)
 
 
-def test_the_program_of_the_readme_is_that_of_the_quick_start():
-    """Which runs: see above."""
-    programs = [
-        [b.text for b in _blocks.blocks(page) if b.language == "python"] for page in (ROOT / "README.md", TUTORIALS[0])
-    ]
-    assert programs[0] == programs[1] and len(programs[0]) == 1
+def test_the_programs_of_the_readme_are_those_of_pages_that_run():
+    readme, *pages = (
+        [block.text for block in _blocks.blocks(page) if block.language == "python"]
+        for page in (ROOT / "README.md", *RUNNING[:2])
+    )
+    assert readme == [program[0] for program in pages] and len(readme) == 2
 
 
 def test_every_public_name_is_in_the_reference():

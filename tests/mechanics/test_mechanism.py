@@ -237,8 +237,10 @@ def test_a_slider_crank_against_its_only_freedom():
     slope = jax.grad(lagrangian)(q, rate) + torque
     across = jax.grad(jax.grad(lagrangian, 1), 0)(q, rate) * rate
     expected = (slope - across) / jax.grad(jax.grad(lagrangian, 1), 1)(q, rate)
-    found, _ = engine.acceleration(0.0, state.g, state.xi, np.array([torque]))
+    found, loads = engine.acceleration(0.0, state.g, state.xi, np.array([torque]))
     assert float(found[0]) == pytest.approx(float(expected), rel=1e-11)
+    assert engine.load_names[0] == "pin force x"  # on the piston, the first of the two: it alone moves it
+    assert float(loads[0]) == pytest.approx(m3 * float(found[2]), rel=1e-11)
 
 
 def test_mecanum_wheels_turn_as_the_textbook_says():

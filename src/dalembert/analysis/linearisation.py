@@ -418,7 +418,7 @@ class StabilityStudy:
     values: Array
     eigenvalues: Array  # (values, number)
     critical: Array
-    system: str = ""
+    unit: str = ""
 
     def stable(self) -> list[tuple[float, float]]:
         """The intervals of the parameter in which the motion is stable."""
@@ -431,7 +431,8 @@ class StabilityStudy:
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Real and imaginary parts over the parameter, with the stable interval; `path` saves the figure."""
-        return plot_eigenvalues(self.over, self.values, self.eigenvalues, self.critical, self.stable(), path=path)
+        over = f"{self.over.replace('_', ' ')}, {self.unit}" if self.unit else self.over
+        return plot_eigenvalues(over, self.values, self.eigenvalues, self.critical, self.stable(), path=path)
 
 
 def stability(
@@ -493,4 +494,6 @@ def stability(
         while b - a > 1e-13 * max(abs(a), abs(b)) and a < (middle := (a + b) / 2) < b:
             a, b = (middle, b) if unstable(middle) == counts[k] else (a, middle)
         critical.append((a + b) / 2)
-    return StabilityStudy(over, values, np.array(found), np.array(sorted(critical)))
+    units = system.units if isinstance(system, MechanismSystem) else {}
+    unit = units.get(over.replace("_", " "), "").replace(" s-1", "/s")
+    return StabilityStudy(over, values, np.array(found), np.array(sorted(critical)), unit)
