@@ -74,8 +74,8 @@ def read_urdf(
     links that roll, with their radii in metres; where a radius is None, or only names are given, it is that of the
     cylinder or sphere of the link. `castors` names links that only support the robot: the swivel of a castor, whose
     wheel is among `wheels`; or a ball without a joint, which slides. `motors` names the joints that get an input,
-    bounded by the limit of their effort; without it these are the joints of a <transmission> or <ros2_control>, or,
-    where the file has none, all with an effort above 0. `drawing` goes to `Mechanism` (gravity, slope, ground,
+    bounded by the limit of their effort; without it these are the joints of a `<transmission>` or `<ros2_control>`,
+    or, where the file has none, all with an effort above 0. `drawing` goes to `Mechanism` (gravity, slope, ground,
     any_size).
 
     What the file says and a mechanism cannot do is in `mechanism.unread`, a sentence each, and a warning shows it. The
