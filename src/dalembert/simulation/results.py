@@ -312,7 +312,7 @@ class Run:
         title = _energy_title(self) if conservation is None else conservation.title
         if self.monitored:
             peaks = self.final.peaks
-            values = (peaks.energy, _final_energy(self.system, self.last), peaks.energy_error)
+            values = (peaks.energy, _final_energy(self.system, (self.last, None)), peaks.energy_error)
             extremes = (peaks.constraint, np.max(peaks.holonomic, initial=0.0), peaks.group)
         else:
             energy = np.asarray(self.energy())
@@ -399,16 +399,16 @@ class Run:
         It is that of the equations of motion at the saved state, (23) of jimenez-scheurle; the method's own discrete
         multipliers belong to its steps and are in `multipliers`. Controls are those of `controls_at_states`.
         """
-        u, states, shape = self.controls_at_states(), self.records.state, np.shape(self.t)
-        if self.batched or is_traced((self.system, states, u)):
-            return self._at_states("reaction", u)
-        point = jax.tree.map(lambda leaf: jnp.reshape(leaf, (-1, *leaf.shape[len(shape) :])), (states, u))
-        found = evaluate(_reaction, self.system, point, lanes=int(np.prod(shape)), axes=(None, 0))
-        return array(np.reshape(found, (*shape, -1)))
+        return self._at_states("reaction", self.controls_at_states())
 
     def _at_states(self, name: str, u: Any = None) -> Array:
-        """Return one of _AT_STATES at every saved state, of every member."""
-        return _mapped(name, np.ndim(self.final.status) == 1, self.batched)(self.system, self.records.state, u)
+        """Return one of _AT_STATES at every saved state, of every member: natively unless JAX traces the run."""
+        states, shape = self.records.state, np.shape(self.t)
+        if self.batched or is_traced((self.system, states, u)):
+            return _mapped(name, np.ndim(self.final.status) == 1, self.batched)(self.system, states, u)
+        point = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[len(shape) :])), (states, u))
+        found = np.asarray(evaluate(_AT_STATES[name], self.system, point, lanes=int(np.prod(shape)), axes=(None, 0)))
+        return array(np.reshape(found, (*shape, *found.shape[1:])))
 
     def __repr__(self) -> str:
         known = np.ndim(self.final.status) == 0 and not is_traced(self.final.status)
@@ -428,30 +428,47 @@ def to_json(value: Any) -> Any:
     return float(numbers) if np.isfinite(numbers) else None
 
 
-def _energy(system: MechanicalSystem, state: State, u: Any = None) -> Array:
-    return system.energy(state.t, state.g, state.xi)
+Point = tuple[State, Any]  # a state and the control there
 
 
-def _reaction(system: MechanicalSystem, point: tuple[State, Any]) -> Array:
+def _energy(system: MechanicalSystem, point: Point) -> Array:
+    z, _ = point
+    return system.energy(z.t, z.g, z.xi)
+
+
+def _residual(system: MechanicalSystem, point: Point) -> Array:
+    z, _ = point
+    return jnp.max(jnp.abs(system.residual(z.t, z.g, z.xi)), initial=0.0)
+
+
+def _holonomic_residual(system: MechanicalSystem, point: Point) -> Array:
+    z, _ = point
+    return jnp.max(jnp.abs(system.phi(z.t, z.g)), initial=0.0)
+
+
+def _distance(system: MechanicalSystem, point: Point) -> Array:
+    return jnp.asarray(system.group.distance(point[0].g))
+
+
+def _reaction(system: MechanicalSystem, point: Point) -> Array:
     z, u = point
     return system.multipliers(z.t, z.g, z.xi, u) @ system.A(z.t, z.g)
 
 
 _final_energy = compile_function(_energy)
-_AT_STATES: dict[str, Callable[[MechanicalSystem, State, Any], Array]] = {
+_AT_STATES: dict[str, Callable[[MechanicalSystem, Point], Array]] = {
     "energy": _energy,
-    "constraint": lambda system, z, u: jnp.max(jnp.abs(system.residual(z.t, z.g, z.xi)), initial=0.0),
-    "holonomic": lambda system, z, u: jnp.max(jnp.abs(system.phi(z.t, z.g)), initial=0.0),
-    "group": lambda system, z, u: system.group.distance(z.g),
-    "reaction": lambda system, z, u: _reaction(system, (z, u)),
+    "constraint": _residual,
+    "holonomic": _holonomic_residual,
+    "group": _distance,
+    "reaction": _reaction,
 }
-"""Numbers at a state z under the control u."""
 
 
 @lru_cache
 def _mapped(name: str, members: bool, batched: bool) -> Callable[..., Array]:
     """Return one of _AT_STATES over the saved states of every member, compiled once for systems of a kind."""
-    per_state = jax.vmap(_AT_STATES[name], in_axes=(None, 0, 0))
+    per_state = jax.vmap(lambda system, z, u: _AT_STATES[name](system, (z, u)), in_axes=(None, 0, 0))
     return jax.jit(jax.vmap(per_state, in_axes=(0 if batched else None, 0, 0)) if members else per_state)
 
 
@@ -487,9 +504,8 @@ def energy_conservation(run: Run) -> Conservation:
     Where the work is not known (not every state was saved, or the controls were not) it is a change.
     """
     title, label = _energy_title(run), "|E - E(0)|"
-    if title == ENERGY_BALANCE:  # natively, as the work: a process that finds both on disk compiles nothing
-        states, label = run.records.state, "|E - E(0) - work|"
-        energy = np.asarray(evaluate(_energy, run.system, states, lanes=states.xi.shape[0], axes=(None, 0)))
+    if title == ENERGY_BALANCE:
+        energy, label = np.asarray(run.energy()), "|E - E(0) - work|"
         power, work = run.power(), run.work()
         values = energy - energy[0] - work
         return Conservation(title, label, values, float(np.abs(values).max()), power, work)
