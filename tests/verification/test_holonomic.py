@@ -14,6 +14,7 @@ from registry import distance, flow, gap, sampled
 from scipy.integrate import solve_ivp
 
 import dalembert as da
+from dalembert.models import MODELS
 
 models = da.models
 METHOD = da.LagrangeDAlembert()
@@ -318,3 +319,12 @@ def test_other_methods_converge_and_keep_phi_up_to_their_order(method):
         assert max(off) < 1e-14
     else:
         assert order(off) == pytest.approx(wanted, abs=0.3)
+
+
+def test_small_steps_from_rest_converge():
+    """Near rest the round-off of phi(g)/h is larger than that of the velocity: Newton's method has to see that."""
+    model = MODELS["pendulum-chain"]
+    chain = model.make(model.example)
+    start = chain.state(chain.group.configuration(model.initial["configuration"]), np.zeros(chain.group.dim))
+    run = da.simulate(chain, da.Composition("kahan-li-8"), start, step=0.001, steps=20).check()
+    assert np.abs(run.energy_error()).max() < 1e-12

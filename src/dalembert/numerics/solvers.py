@@ -419,7 +419,9 @@ def _newton(f: Function, begin: Array, value: Array, split: int | None) -> _Iter
     """Newton's iteration for f(x) = value until the update is at round-off.
 
     A tolerance would bias the energy of long runs linearly. The iteration ends when the update is tiny, or when
-    quadratic convergence (d, c d^2, c^3 d^4) proves that the next one will be.
+    quadratic convergence (d, c d^2, c^3 d^4) proves that the next one will be. With a constraint beside the balance
+    (`split`) it also ends when a small update no longer shrinks: near rest the round-off of phi(g)/h is larger than
+    that of the velocity.
     """
 
     def body(state: _Iterate) -> _Iterate:
@@ -429,6 +431,8 @@ def _newton(f: Function, begin: Array, value: Array, split: int | None) -> _Iter
         size, last = jnp.max(jnp.abs(x)), jnp.max(jnp.abs(update))
         converging = (last <= 2.0**-22 * size) & (last * last * last <= 0.125 * EPS * size * state.last * state.last)
         tiny = last <= 2.0**-36 * size
+        if split is not None:
+            tiny |= (last <= 2.0**-22 * size) & (2.0 * last >= state.last) & (state.iterations > 1.0)
         return _Iterate(x, last, state.iterations + 1.0, sign, tiny | converging & (state.iterations > 0.0))
 
     def unfinished(state: _Iterate) -> Array:
