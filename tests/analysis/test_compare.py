@@ -106,3 +106,13 @@ def test_notebooks_get_a_table_and_a_picture(result):
     assert "SO(3)" in text and "data:image/png;base64" in text and "largest energy error" in text
     assert "basis of d" in run.system._repr_html_() and "free" in run.system._repr_html_()
     assert repr(run) == "<Trajectory on SO(3) by discrete-moser-veselov: 21 states>"
+
+
+def test_progress_names_each_method_before_it_runs():
+    said = []
+    body = da.models.rigid_body([0.6, 0.8, 1.0])
+    methods = {"first": da.DiscreteMoserVeselov(), "second": da.DiscreteMoserVeselov(order=2)}
+    options = {"steps": [0.1], "t_end": 0.5, "error": False, "timing": False}
+    start = body.state(momentum=[1.8, 0.4, -0.9])
+    da.compare(body, methods, start, **options, progress=lambda *told: said.append(told))
+    assert said == [(0, 2, ": first"), (1, 2, ": second")]

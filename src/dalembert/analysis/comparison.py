@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COMPARED_TIMES = 100  # moments, about, at which runs are compared with the reference motion
 TIMED_STEPS, MIN_TIMED_STEPS, MAX_TIMED_STEPS, TIMING_REPEATS = 20_000, 1000, 500_000, 5
 """A step is timed in runs of so many steps, or of fewer where the motion ends, and so many times."""
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def compare(
     """Run every method with every step size from `state` up to `t_end`.
 
     `error` compares with the motion itself (SciPy's DOP853 at 1e-13), `timing` measures a step. A method that refuses
-    the system gets a row that says so; Ctrl-C ends the comparison and keeps what is done.
+    the system gets a row that says so; Ctrl-C ends the comparison and keeps what is done. `progress(done, total, note)`
+    is called before each method, which the note names.
     """
     if not isinstance(integrators, Mapping) or not isinstance(steps, Sequence) or not integrators or not steps:
         raise InvalidInput(
@@ -87,13 +88,15 @@ def compare(
         )
     for integrator in integrators.values():
         require_arguments(system, integrator, state, steps[0])
-    require_function("progress", progress, "(done, total)")
+    require_function("progress", progress, "(done, total, note)")
     jobs = [(name, integrator, float(h)) for name, integrator in integrators.items() for h in steps]
     rows: list[tuple[str, MethodRow]] = []
     runs: dict[str, simulation.Run] = {}
     balances: dict[str, simulation.Conservation] = {}
     for k, (name, integrator, h) in enumerate(jobs):
         label = name if len(steps) == 1 else f"{name}, h = {h:g}"
+        if progress is not None:
+            progress(k, len(jobs) + error, f": {label}")
         count = simulation.count_steps(h, None, t_end, float(state.t), variable=integrator.variable_step)
         every = max(1, count // COMPARED_TIMES)
         every_state = integrator.variable_step and count <= simulation.MAX_SAVED_STEPS
@@ -119,8 +122,8 @@ def compare(
         numbers = (found.energy_error, found.constraint, found.group, None, None if seconds is None else 1e9 * seconds)
         row = MethodRow(name, found.step, found.steps, found.status, *numbers, found.reason, found.energy_balance)
         rows.append((label, row))
-        if progress is not None:
-            progress(k + 1, len(jobs) + error)
+    if progress is not None and error:
+        progress(len(jobs), len(jobs) + 1, ": the motion itself")
     errors = _errors(system, state, runs) if error and runs else {}
     worst = {label: simulation.to_json(values.max()) for label, values in errors.items() if values.size}
     finished = [replace(row, error=worst.get(label)) for label, row in rows]
