@@ -332,7 +332,10 @@ WRONG = {
     "grams": (lambda m: m.body("b", mass=1e9, ball=1), "looks like another unit"),
     "millimetres": (lambda m: m.body("b", mass=1, centre=(50_000, 0, 0), ball=1), "looks like another unit"),
     "unknown body": (lambda m: m.hinge("h", "ground", "bdy", axis="z"), "unknown body 'bdy'"),
-    "ground as a name": (lambda m: m.body("ground", mass=1, ball=1), "cannot be called 'ground'"),
+    "ground as a name": (lambda m: m.body("ground", mass=1, ball=1), "'ground' is taken"),
+    "carrier as ground": (lambda m: m.carrier("ground"), "'ground' is taken"),
+    "negative box": (lambda m: m.body("b", mass=1, box=(-1, 1, 1)), "box of 'b' is .* not negative"),
+    "negative cylinder": (lambda m: m.body("b", mass=1, cylinder=(0.1, -1)), "cylinder of 'b' is .* not negative"),
 }
 
 
@@ -373,11 +376,74 @@ def second_place():
     return made
 
 
+def free_body(add):
+    made = one_body()
+    made.free("body")
+    add(made)
+    return made
+
+
+def driven_loop():
+    made = four_bars()
+    made.motor("d")
+    return made
+
+
+def sprung_loop():
+    made = four_bars()
+    made.hinge("e", "ground", "rocker", at=(2, 0, 0), axis="y", stiffness=100.0)
+    return made
+
+
+WRONG_PARTS = {
+    "thrust on the ground": (lambda m: m.thrust("t", "ground", at=(0, 0, 0), along="x"), "nothing moves the ground"),
+    "torque on the ground": (lambda m: m.torque("t", "ground", axis="x"), "nothing moves the ground"),
+    "rest without a spring": (lambda m: m.slider("s", "ground", "body", axis="x", rest=0.1), "give stiffness too"),
+    "damper at a point": (
+        lambda m: m.spring("s", "ground", (0, 0, 0), "body", (0, 0, 0), stiffness=1.0, damping=1.0),
+        "a damper has no direction",
+    ),
+    "flat wheel": (lambda m: m.wheel("w", "body", at=(0, 0, 0.1), mass=1, axis="z"), "axle of 'w' is vertical"),
+    "quantity called twice": (
+        lambda m: m.torque("speed", "body", axis="z"),
+        "two quantities of thing are called 'speed'",
+    ),
+    "blanks": (lambda m: m.torque("yaw_rate", "body", axis="z"), "two quantities of thing are called"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_PARTS)
+def test_bad_additions_get_sentences(case):
+    add, words = WRONG_PARTS[case]
+    with pytest.raises(InvalidInput, match=words):
+        free_body(add).system()
+
+
+def test_two_coordinates_of_a_body_cannot_have_one_name():
+    with pytest.raises(InvalidInput, match="coordinate called 'lean' already"):
+        one_body().free("body", roll="lean", pitch="lean")
+
+
+def test_a_spring_of_no_length_pulls_with_the_distance():
+    """At the point where both ends meet it does nothing; its distance has no derivative there."""
+    made = da.Mechanism("held", gravity=0.0)
+    made.body("block", mass=2.0, inertia=(1.0, 1.0, 1.0))
+    made.free("block")
+    made.spring("coil", "ground", (0, 0, 0), "block", (0, 0, 0), stiffness=8.0)
+    held = made.system()
+    still = held.acceleration(0.0, held.group.identity(), np.zeros(6))[0]
+    np.testing.assert_array_equal(still, np.zeros(6))
+    pulled = held.acceleration(0.0, held.state(x=0.3, z=-0.1).g, np.zeros(6))[0]
+    np.testing.assert_allclose(pulled, [0, 0, 0, -1.2, 0, 0.4], atol=1e-14)
+
+
 WRONG_WHOLES = {
+    driven_loop: "hinge 'd' closes a loop, because 'rocker' hangs on 'coupler' already",
+    sprung_loop: "hinge 'e' closes a loop.*cannot have a motor, a spring or a damper",
     hangs_in_the_air: "'body' cannot touch or close: it is 0.05 m away in every position",
     on_itself: "hang on each other, and none on the ground",
     held_fast: r"cannot move: its 3 freedoms are held by 3 independent constraints \(",
-    second_place: "already",
+    second_place: "'body' is free or planar already",
 }
 
 

@@ -288,18 +288,18 @@ class Energy:
                 if "stiffness" in own:
                     total -= 0.5 * own["stiffness"] * (parts.factor(g, -1)[part.first] - own.get("rest", 0.0)) ** 2
             elif part.kind == "spring":
-                own = p["springs"][part.name]
-                total -= 0.5 * own["stiffness"] * (_length(parts, poses, p, part) - own["length"]) ** 2
+                own, gap = p["springs"][part.name], _gap(parts, poses, p, part)
+                stretched = gap @ gap if "length" not in own else (jnp.sqrt(gap @ gap) - own["length"]) ** 2
+                total -= 0.5 * own["stiffness"] * stretched
         return total
 
 
-def _length(parts: Parts, poses: list[Pose], p: Any, part: Part) -> Array:
-    """The distance of the ends of a spring."""
+def _gap(parts: Parts, poses: list[Pose], p: Any, part: Part) -> Array:
+    """From the second end of a spring to its first."""
     own = p["springs"][part.name]
     ends = [_vector(own[side]) for side in ("start", "end")]
     there = [end if k < 0 else poses[k][0] @ end + poses[k][1] for k, end in zip(part[2:], ends, strict=True)]
-    gap = there[0] - there[1]
-    return jnp.sqrt(gap @ gap)
+    return there[0] - there[1]
 
 
 class Touch(NamedTuple):
@@ -446,7 +446,8 @@ class Acting:
 
             def lengths(s: Array) -> list[Array]:
                 moved = _poses(parts, parts.group.shift(g, s * eta), p)
-                return [_length(parts, moved, p, part) for part in lengthening]
+                gaps = [_gap(parts, moved, p, part) for part in lengthening]
+                return [jnp.sqrt(gap @ gap) for gap in gaps]
 
             return cast(list[Array], jax.jvp(lengths, (jnp.zeros(()),), (jnp.ones(()),))[1]) if lengthening else []
 
@@ -884,9 +885,7 @@ class Mechanism:
         homogeneous shape may stand: `box=(a, b, c)` with edges along x, y, z, `cylinder=(radius, length)` about `axis`,
         `ball=radius`.
         """
-        self._new("body", name, self._bodies)
-        if name == GROUND:
-            raise InvalidInput(f"a body cannot be called '{GROUND}': that is what everything stands on")
+        self._new("body", name, (*self._bodies, GROUND))
         weight, middle = float(positive(f"mass of '{name}'", mass)), self._point(f"centre of '{name}'", centre)
         shapes = {"inertia": inertia, "box": box, "cylinder": cylinder, "ball": ball}
         given = [word for word, value in shapes.items() if value is not None]
@@ -903,7 +902,7 @@ class Mechanism:
 
     def carrier(self, name: str) -> str:
         """Add a frame without mass that joints hang on, such as the yoke of a coin, which leans but does not spin."""
-        self._new("body", name, self._bodies)
+        self._new("body", name, (*self._bodies, GROUND))
         self._bodies[name] = _Body(0.0, np.zeros(3), np.zeros((3, 3)))
         return name
 
@@ -1078,14 +1077,17 @@ class Mechanism:
     ) -> str:
         """Add a spring (N/m) between the point `start` of a body and `end` of another, of this free length (m).
 
-        Without a length it is the distance in the drawing. `damping` (N s/m) makes it a spring with a damper.
+        Without a length it is the distance in the drawing; a spring of length 0 pulls with stiffness times distance.
+        `damping` (N s/m) makes it a spring with a damper, which acts along the line between the two points.
         """
         self._new("spring", name, [each.name for each in self._springs])
         ends = self._point(f"start of '{name}'", start), self._point(f"end of '{name}'", end)
         free = float(np.linalg.norm(ends[0] - ends[1]) if length is None else finite("length", length))
-        numbers: dict[str, Any] = {"start": _entries(ends[0]), "end": _entries(ends[1]), "length": free}
-        numbers["stiffness"] = float(not_negative("stiffness", stiffness))
+        numbers: dict[str, Any] = {"start": _entries(ends[0]), "end": _entries(ends[1])}
+        numbers |= {"stiffness": float(not_negative("stiffness", stiffness))} | ({"length": free} if free else {})
         if damping is not None:
+            if not np.linalg.norm(ends[0] - ends[1]):
+                raise InvalidInput(f"the ends of '{name}' are at one point, where a damper has no direction: move one")
             numbers["damping"] = float(not_negative("damping", damping))
         self._springs.append(_Use(name, "spring", self._known(first), self._known(second), numbers))
         return name
@@ -1103,14 +1105,14 @@ class Mechanism:
     ) -> str:
         """Add an input: a force (N) on the point `at` of a body in a direction that turns with it."""
         numbers = {"at": _entries(self._point("at", at)), "along": _axis_entries(_axis_of("along", along))}
-        return self._input(_Use(name, "thrust", self._known(body), GROUND, numbers), Input(name, "N", low, high))
+        return self._input(_Use(name, "thrust", self._moved(body), GROUND, numbers), Input(name, "N", low, high))
 
     def torque(
         self, name: str, body: str, *, axis: Any, against: str = GROUND, low: float = -math.inf, high: float = math.inf
     ) -> str:
         """Add an input: a torque (N m) on a body about an axis that turns with it; it acts back on `against`."""
         numbers = {"along": _axis_entries(_axis_of("axis", axis))}
-        use = _Use(name, "torque", self._known(body), self._known(against), numbers)
+        use = _Use(name, "torque", self._moved(body), self._known(against), numbers)
         return self._input(use, Input(name, "N m", low, high))
 
     # -- the system ----------------------------------------------------------------------------------------------------
@@ -1122,6 +1124,15 @@ class Mechanism:
         """
         parts, numbers = self._lay_out()
         parts = _without_redundant(parts, numbers)
+        made = self._made(parts, numbers)
+        names = [*made.coordinate_names, *made.rate_names, *made.load_names, *(each.name for each in made.inputs or ())]
+        plain = [name.replace(" ", "_") for name in names]
+        if twice := [name for name, same in zip(names, plain, strict=True) if plain.count(same) > 1]:
+            raise InvalidInput(f"two quantities of {self.name} are called '{twice[0]}': rename a joint or an input")
+        return made
+
+    def _made(self, parts: Parts, numbers: dict[str, Any]) -> MechanismSystem:
+        """The system of parts with their numbers."""
         rows = any(contact.rows for contact in parts.contacts)
         closing = any(contact.height for contact in parts.contacts) or any(loop.keeps for loop in parts.loops)
         acting = self._inputs or any(
@@ -1242,6 +1253,12 @@ class Mechanism:
                         f"'{tree[link.child].name}' already, and {link.kind} '{link.name}' cannot close a loop; "
                         f"allowed for that: {', '.join(LOOP_NAMES)}"
                     )
+                if {"stiffness", "damping"} & set(link.numbers) or link.name in [use.first for use, _ in self._inputs]:
+                    raise InvalidInput(
+                        f"{link.kind} '{link.name}' closes a loop, because '{link.child}' hangs on "
+                        f"'{tree[link.child].parent}' already: it cannot have a motor, a spring or a damper. Join "
+                        f"'{link.child}' by it first, and let another joint close the loop"
+                    )
                 loops.append(link)
             else:
                 tree[link.child] = link
@@ -1283,13 +1300,18 @@ class Mechanism:
     # -- what is given -------------------------------------------------------------------------------------------------
     def _new(self, kind: str, name: Any, known: Any) -> None:
         if not isinstance(name, str) or not name.strip():
-            raise InvalidInput(f"a {kind} is called {name!r}; allowed: a text")
+            raise InvalidInput(f"the name of a {kind} is {name!r}; allowed: a text")
         if name in known:
-            raise InvalidInput(f"there is a {kind} called '{name}' already: choose another name")
+            raise InvalidInput(f"the name '{name}' is taken by another {kind}: choose another one")
 
     def _known(self, body: str) -> str:
         if body != GROUND and body not in self._bodies:
             raise UnknownName("body", body, (*self._bodies, GROUND))
+        return body
+
+    def _moved(self, body: str) -> str:
+        if self._known(body) == GROUND:
+            raise InvalidInput("nothing moves the ground: name the body on which the input acts")
         return body
 
     def _point(self, what: str, given: Any) -> np.ndarray[Any, Any]:
@@ -1309,6 +1331,8 @@ class Mechanism:
             if key not in names:
                 raise UnknownName(f"coordinate of a {kind} body", key, names)
         many = [link for link in self._links if link.kind in ("free", "planar")]
+        if body in [link.child for link in many]:
+            raise InvalidInput(f"'{body}' is free or planar already: say once how it moves")
         head = f"{body} " if many else ""
         chosen = tuple(renamed.get(name, f"{head}{name}") for name in names)
         numbers = {"at": self._point(f"at of '{body}'", at)}
@@ -1332,6 +1356,8 @@ class Mechanism:
             if value is not None:
                 numbers[word] = float(not_negative(f"{word} of '{name}'", value))
         if rest is not None:
+            if stiffness is None:
+                raise InvalidInput(f"rest of '{name}' is the place at which its spring is free: give stiffness too")
             numbers["rest"] = float(finite(f"rest of '{name}'", rest))
         words = {"hinge": (name,), "slider": (name,), "ball": tuple(f"{name} {axis}" for axis in SPACE)}
         self._link(_Link(name, kind, parent, child, numbers if kind != "fixed" else {}, words.get(kind, ())))
@@ -1339,8 +1365,8 @@ class Mechanism:
 
     def _link(self, link: _Link) -> None:
         self._new("joint", link.name, [each.name for each in self._links])
-        taken = {name for each in self._links for name in each.names}
-        if twice := [name for name in link.names if name in taken]:
+        taken = [name for each in self._links for name in each.names]
+        if twice := [name for name in link.names if [*taken, *link.names].count(name) > 1]:
             raise InvalidInput(f"there is a coordinate called '{twice[0]}' already: rename one")
         self._links.append(link)
 
@@ -1373,6 +1399,10 @@ class Mechanism:
             if axis is None and not hinges:
                 raise InvalidInput(f"'{body}' has no hinge about which its wheel could turn: give axis=...")
             given["axis"] = hinges[0] if axis is None else _axis_of(f"axis of '{label}'", axis)
+            if abs(given["axis"][2]) > 1 - VANISHING:
+                raise InvalidInput(
+                    f"the axle of '{label}' is vertical in the drawing, so that its wheel lies flat: tilt it"
+                )
         if on != GROUND:
             given["plane"] = {"z": float(finite("plane", plane))}
         self._contacts.append(_Use(label, kind, body, on, given))
@@ -1436,6 +1466,8 @@ def _moments(name: str, mass: float, kind: str, given: Any, axis: Any) -> np.nda
     what = f"{kind} of '{name}'"
     if kind == "ball":
         return np.asarray(0.4 * mass * float(positive(what, given)) ** 2 * np.eye(3))
+    if kind in ("box", "cylinder") and np.any(np.asarray(vector(given, 3 if kind == "box" else 2, what)) < 0):
+        raise InvalidInput(f"{what} is {given!r}; allowed: lengths that are not negative")
     if kind == "box":
         a, b, c = np.asarray(vector(given, 3, what)) ** 2
         return np.diag([b + c, a + c, a + b]) * mass / 12
