@@ -144,3 +144,19 @@ def test_along_a_run_the_matrices_carry_a_neighbour():
 
 def test_a_robot_is_controllable_and_a_bicycle_without_drive_is_not(bicycle):
     assert da.linearise(bicycle, speed=5.0).uncontrollable == pytest.approx([0.0], abs=1e-9)
+
+
+def test_a_mass_that_moves_through_its_balance_is_not_steady():
+    """m x'' = -k x - c x' - m g is 0 for many (x, x'): steady is x = -m g/k, x' = 0."""
+    made = da.Mechanism("quarter of a car")
+    made.body("body", mass=300.0, centre=(0, 0, 1), ball=0.3)
+    made.slider("height", "ground", "body", axis="z", stiffness=20_000.0, damping=1000.0)
+    car = made.system()
+    state, _ = da.steady(car)
+    np.testing.assert_allclose(state.g, [-300 * 9.81 / 20_000], rtol=1e-13)
+    np.testing.assert_allclose(state.xi, [0.0], atol=1e-13)
+    rate = np.roots([300.0, 1000.0, 20_000.0])
+    np.testing.assert_allclose(np.sort_complex(da.linearise(car).eigenvalues), np.sort_complex(rate), rtol=1e-12)
+    passing = car.state(np.array([-300 * 9.81 / 20_000 - 0.05]), np.array([1.0]))
+    with pytest.raises(InvalidInput, match=r"not steady: .xi'. = .*, .xi''. = 66.7"):
+        da.linearise(car, passing)

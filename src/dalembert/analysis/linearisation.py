@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 MAX_ITERATIONS = 50  # of Newton's method for a steady motion
-STEADY = 1e-9  # |xi'| relative to the size of the terms, below which a motion is steady
+FOUND = 1e-8  # |xi'| and the constraints, below which Newton's method has found a state
+STEADY = 1e-9  # |xi'| and |xi''| relative to the size of the terms, below which a motion is steady
 RANK = 1e-9  # singular values, relative to the largest, that count as 0
 NEUTRAL = 1e-9  # |Re s| relative to the largest |s|, below which an eigenvalue is on the imaginary axis
 SHARE = 0.1  # of the largest amplitude, from which on a variable gives a mode its name
@@ -181,8 +182,9 @@ def steady(
     """A steady motion, xi' = 0, with these coordinates and rates: `steady(bicycle, speed=5)`; and its controls.
 
     It is found by Newton's method with steps of least length from the state `near` (of a mechanism: from
-    `system.state(**named)`). `trim` names inputs that may take any value, so that `steady(car, speed=10, steer=0.1,
-    trim=["drive torque"])` says which torque holds the car there.
+    `system.state(**named)`); xi'' must be 0 there too, so a mass that passes its balance is not steady. `trim` names
+    inputs that may take any value, so that `steady(car, speed=10, steer=0.1, trim=["drive torque"])` says which torque
+    holds the car there.
     """
     require_instance("system", system, MechanicalSystem, "a system")
     names = [name.replace(" ", "_") for name in (*system.coordinate_names, *system.rate_names)]
@@ -198,37 +200,63 @@ def steady(
         if not isinstance(system, MechanismSystem):
             raise InvalidInput("give a state near the steady motion, as steady(system, near=system.state(g, xi), ...)")
         near = _start(system, named)
-    state, u = near, _controls(system, controls)
-    n, free = system.group.dim, [inputs.index(name) for name in trim]
-    targets = np.array(list(wanted.values()))
-    last, size = np.inf, 1.0
+    u, free = _controls(system, controls), [inputs.index(name) for name in trim]
+    attempts = [wanted]
+    if isinstance(system, MechanismSystem):  # next, with all that is bent at rest
+        places = {f"{name}_rate".replace(" ", "_") for name in system.shape_names}
+        attempts.append({k: 0.0 for k, name in enumerate(names) if name in places} | wanted)
+    size = np.inf
+    for targets in attempts:
+        found, used, off = _newton(system, near, u, targets, free)
+        if off <= FOUND:
+            settled = _settled(system, found)
+            off = _drift(system, settled, *_expand(system, settled, used))
+            if off <= STEADY:
+                return settled, used
+        size = min(size, off)
+    held = ", ".join(f"{name} = {value:g}" for name, value in named.items())
+    raise InvalidInput(
+        f"no steady motion{f' with {held}' if held else ''} was found: |xi'|, |xi''| and the constraints stay "
+        f"{size:.3g} off. Start nearer to one (near=...), give fewer names, or let inputs hold it (trim=[...])"
+    )
+
+
+def _newton(
+    system: MechanicalSystem, state: State, u: Array, wanted: dict[int, float], free: list[int]
+) -> tuple[State, Array, float]:
+    """A state with xi' = 0 on the constraints, with these coordinates and rates; its inputs, and how far it is off."""
+    n, targets = system.group.dim, np.array(list(wanted.values()))
+    keep = [*range(2 * n), *(2 * n + k for k in free)]
+    last = size = np.inf
     for _ in range(MAX_ITERATIONS):
         values, slopes = _expand(system, state, u)
         off = np.concatenate([values.acceleration, values.residual, values.phi, values.named[list(wanted)] - targets])
         jacobian = np.concatenate(
             [slopes.acceleration, slopes.residual, slopes.phi, slopes.named[:, list(wanted)]], axis=1
         ).T
-        keep = [*range(2 * n), *(2 * n + k for k in free)]
         if not (np.isfinite(off).all() and np.isfinite(jacobian).all()):
             break
         size = np.abs(off).max(initial=0.0)
         change = np.linalg.lstsq(jacobian[:, keep], -off, rcond=1e-11)[0]
         moved = np.abs(change).max(initial=0.0)
-        if size <= 1e-8 and (moved < 1e-14 * (1.0 + np.abs(state.xi).max()) or (moved < 1e-9 and size >= last)):
-            return _settled(system, state), u
+        if size <= FOUND and (moved < 1e-14 * (1.0 + np.abs(state.xi).max()) or (moved < 1e-9 and size >= last)):
+            break
         last = size
         change = change / max(1.0, moved)
         g = system.group.compose(state.g, system.group.exp(jnp.asarray(change[:n])))
         state = state._replace(g=jax.tree.map(np.asarray, g), xi=np.asarray(state.xi) + change[n : 2 * n])
         u = u.copy()
         u[free] += change[2 * n :]
-    if size <= 1e-8:
-        return _settled(system, state), u
-    held = ", ".join(f"{name} = {value:g}" for name, value in named.items())
-    raise InvalidInput(
-        f"no steady motion{f' with {held}' if held else ''} was found: |xi'| and the constraints stay {size:.3g} "
-        "off. Start nearer to one (near=...), give fewer names, or let inputs hold it (trim=[...])"
-    )
+    return state, u, float(size)
+
+
+def _drift(system: MechanicalSystem, state: State, values: Neighbours, slopes: Neighbours) -> float:
+    """|xi'| and |xi''| at a state, relative to the size of the terms: both are 0 where the motion is steady."""
+    n, xi = system.group.dim, np.asarray(state.xi)
+    speed = 1.0 + np.abs(xi).max(initial=0.0)
+    scale = 1.0 + np.abs(slopes.acceleration[: 2 * n]).max(initial=0.0) * speed
+    rate, bend = values.acceleration, slopes.acceleration[:n].T @ xi
+    return float(max(np.abs(rate).max(initial=0.0), np.abs(bend).max(initial=0.0) / speed) / scale)
 
 
 def _start(system: MechanismSystem, named: dict[str, float]) -> State:
@@ -272,11 +300,11 @@ def linearise(
         state, u = about, _controls(system, controls)
     values, slopes = _expand(system, state, u)
     F, G, basis, _ = _space(system, state, values, slopes)
-    size = STEADY * (1.0 + np.abs(F).max() * (1.0 + np.abs(state.xi).max()))
-    if np.abs(values.acceleration).max() > size:
+    if _drift(system, state, values, slopes) > STEADY:
+        bend = np.abs(slopes.acceleration[: system.group.dim].T @ np.asarray(state.xi)).max()
         raise InvalidInput(
-            f"the motion at this state is not steady: |xi'| = {np.abs(values.acceleration).max():.3g}. Find a "
-            "steady one with steady(system, near=state, ...), or linearise along a run"
+            f"the motion at this state is not steady: |xi'| = {np.abs(values.acceleration).max():.3g}, "
+            f"|xi''| = {bend:.3g}. Find a steady one with steady(system, near=state, ...), or linearise along a run"
         )
     own = basis.T @ F @ basis
     symmetries = _silent(own, basis[system.group.dim :])
