@@ -200,6 +200,15 @@ BAD = {
         with_inertial("<origin xyz='1 2'/><mass value='1'/><inertia ixx='1' iyy='1' izz='1'/>"),
         "xyz of <origin> of link 'a' .line 1. is '1 2'; allowed: 3 finite numbers",
     ),
+    "two masses": (
+        with_inertial("<mass value='1'/><mass value='2'/><inertia ixx='1' iyy='1' izz='1'/>"),
+        "<inertial> of link 'a' .line 1. has two <mass>; allowed: one",
+    ),
+    "too deep": (
+        "<robot name='r'>" + "<x>" * 5000 + "</x>" * 5000 + "</robot>",
+        "bad.urdf is not XML: Excessive depth",
+    ),
+    "a body called ground": (f"<robot name='r'>{LINK.format('ground')}</robot>", "the name 'ground' is taken"),
     "not a number": (with_inertial("<mass value='nan'/><inertia ixx='1' iyy='1' izz='1'/>"), "is 'nan'"),
     "impossible moments": (
         with_inertial("<mass value='1'/><inertia ixx='1' iyy='1' izz='5'/>"),
@@ -219,6 +228,18 @@ def test_bad_files_get_sentences(case, tmp_path):
     with pytest.raises(InvalidInput, match=words) as raised:
         read_urdf(tmp_path / "bad.urdf")
     assert "bad.urdf" in str(raised.value)
+
+
+def test_what_has_no_shape_and_no_name_is_read_all_the_same(tmp_path):
+    """Pictures without a geometry, a robot without a name, a byte order mark, joints that float or mimic."""
+    shapeless = A.replace("</link>", "<visual><geometry/></visual><collision/></link>")
+    mimics = JOINT.format("j", "continuous", "a", "b").replace("</joint>", "<mimic joint='k'/></joint>")
+    text = f"\ufeff<robot>{shapeless}{B}{C}{mimics}{JOINT.format('k', 'floating', 'a', 'c')}</robot>"
+    (tmp_path / "odd.urdf").write_text(text, encoding="utf-8")
+    with pytest.warns(NotRead, match="joint 'j' mimics 'k'; here it moves on its own"):
+        made = read_urdf(tmp_path / "odd.urdf")
+    assert made.name == "robot" and any("joint 'k' floats" in each for each in made.unread)
+    assert str(made.system().group) == "SE(3) x SE(3) x R^1"
 
 
 ASKED = {

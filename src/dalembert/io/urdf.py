@@ -39,7 +39,7 @@ CHILDREN = {
 }
 """The elements that are read; others are collected in `Mechanism.unread`, and those of `PICTURES` in one sentence."""
 PICTURES = ("material", "mesh")
-NEEDED = {"inertial": ("mass", "inertia"), "joint": ("parent", "child"), "visual": ("geometry",)}
+NEEDED = {"inertial": ("mass", "inertia"), "joint": ("parent", "child")}
 TEXTS = {"link": ("name",), "joint": ("name", "type"), "parent": ("link",), "child": ("link",), "mimic": ("joint",)}
 NUMBERS = {  # how many numbers an attribute has, and whether it must be there
     "origin": {"xyz": (3, False), "rpy": (3, False)},
@@ -86,7 +86,7 @@ def read_urdf(
     root = _parse(file)
     try:
         reader = _Reader(root, base, _radii(wheels), _radii(castors), motors)
-        mechanism = reader.draw(Mechanism(name or root.get("name") or file.stem, **drawing))
+        mechanism = reader.draw(Mechanism(name or root.get("name"), **drawing))
     except InvalidInput as fault:
         raise InvalidInput(f"{file.name}: {fault}") from fault
     mechanism.unread = tuple(reader.unread)
@@ -162,6 +162,7 @@ class _Reader:
         self.unread: list[str] = []
         self.base, self.wheels, self.castors = base, wheels, castors
         driven = _driven(root)
+        root.set("name", root.get("name") or "robot")
         self._check(root)
         robot = yourdfpy.URDF.load(
             io.BytesIO(etree.tostring(root)), build_scene_graph=False, load_meshes=False, filename_handler=str
@@ -190,10 +191,13 @@ class _Reader:
                 elif not (element.tag == "robot" and child.tag in ("transmission", "ros2_control")):
                     skipped.setdefault(str(child.tag), []).append(child.sourceline)
                 element.remove(child)
-        for element in [*root.iter("geometry")]:
-            if not len(element) and element.getparent() is not None:
-                element.getparent().getparent().remove(element.getparent())
+        for element in [*root.iter("visual", "collision")]:
+            if element.find("geometry/*") is None:  # of a mesh, or of nothing
+                element.getparent().remove(element)
         for element in root.iterdescendants():
+            tags = [child.tag for child in element if element.tag != "link" or child.tag == "inertial"]
+            if twice := [tag for tag in tags if tags.count(tag) > 1]:
+                raise InvalidInput(f"{_place(element)} has two <{twice[0]}>; allowed: one")
             for word in NEEDED.get(element.tag, ()):
                 if element.find(word) is None:
                     raise InvalidInput(f"{_place(element)} has no <{word}>")
