@@ -322,7 +322,7 @@ def test_what_cannot_be_read_written_or_counted(capsys, monkeypatch, tmp_path):
     assert "floating point" in refused(capsys, monkeypatch, "run", str(config), "--set", f"run.steps={10**18}")
     (tmp_path / ".x.nc.lock").mkdir()  # root may write anywhere, but not over a folder
     assert "x.nc cannot be written" in refused(capsys, monkeypatch, "run", str(config), "--out", str(tmp_path / "x.nc"))
-    assert "Did you mean" not in refused(capsys, monkeypatch, "init", "nothing"), "nothing is like it"
+    assert "Did you mean" not in refused(capsys, monkeypatch, "init", "xyzzy"), "nothing is like it"
 
 
 SECTIONS = "[system], [method], [initial]"

@@ -154,7 +154,7 @@ def configurations(draw) -> tuple[bytes, list[str]]:
         config["event"] = [{"quantity": draw(st.sampled_from(QUANTITIES)), "index": 0, "value": 0.1}]
     config = json.loads(json.dumps(config))
     known = [f"{name}.{key}" for name in SCHEMA for key in SCHEMA[name]]
-    known += [f"system.{key}" for key in model.parameters]
+    known += [f"system.{key}" for key in model.parameters] + [f"initial.{key}" for key in model.initial]
     sets: list[str] = []
     for _ in range(draw(st.sampled_from([1, 1, 1, 2]))):
         _change(draw, config, known, sets)

@@ -246,3 +246,39 @@ def test_every_model_has_a_configuration_to_start_from(name):
     assert config["system"] == {"name": name, **json.loads(json.dumps(model.example))}
     assert config["method"] == dict(model.method) and config["run"]["step"] == model.step
     assert config["initial"] == json.loads(json.dumps(dict(model.initial)))
+
+
+# -- starts by names --------------------------------------------------------------------------------------------------
+def named(**initial) -> dict:
+    return {"system": {"name": "coin"}, "method": {"name": "runge-kutta"}, "initial": initial, "run": RUN["run"]}
+
+
+def test_a_mechanism_starts_by_names():
+    job = parse(named(lean=0.4, spin_rate=6.0, yaw_rate=3.0))
+    told = job.system.state(lean=0.4, spin_rate=6.0, yaw_rate=3.0)
+    np.testing.assert_array_equal(job.state.xi, told.xi)
+    assert tomllib.loads(job.text)["initial"] == {"lean": 0.4, "spin_rate": 6.0, "yaw_rate": 3.0}
+    rest = parse(named()).state
+    assert np.abs(rest.xi).max() == 0.0  # nothing is named: it stands as it is drawn
+    again = parse(named(configuration=[{"angle": 0.0, "position": [0.0, 0.0]}, [0.0] * 3], velocity=[0.0] * 6))
+    np.testing.assert_array_equal(again.state.xi, rest.xi)
+
+
+@pytest.mark.parametrize(
+    ("initial", "words"),
+    [
+        ({"lean": 0.4, "velocity": [0.0] * 6}, r"has names \(lean\) and velocity: give one kind"),
+        ({"leam": 0.4}, "Did you mean 'lean'"),
+        ({"lean": [0.4]}, r"lean is \[0.4\] in \[initial\]; allowed: a finite number"),
+        ({"configuration": [[0.0] * 3, [0.0] * 3]}, "needs either velocity or momentum"),
+        ({"lean": 0.4, "height": 0.3}, "cannot be assembled with height = 0.3, lean = 0.4|lean = 0.4, height = 0.3"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(initial, words):
+    with pytest.raises(InvalidInput, match=words):
+        parse(named(**initial))
+
+
+def test_other_systems_have_no_names():
+    with pytest.raises(UnknownName, match="configuration, momentum, velocity"):
+        parse(named(speed=1.0) | {"system": {"name": "unicycle"}})

@@ -16,6 +16,7 @@ from registry import sampled
 
 import dalembert as da
 from dalembert.integrators import METHODS
+from dalembert.io.config import build_state
 from dalembert.kernels import LoweringError, evaluate, run_problem
 from dalembert.kernels import cuda as csource
 from dalembert.kernels import make_problem as problem
@@ -54,8 +55,8 @@ def native_run(model_name: str, method_name: str, steps: int):
     together.
     """
     model = MODELS[model_name]
-    system, given = model.make(model.example), model.initial
-    state = system.state(given.get("configuration"), given.get("velocity"), momentum=given.get("momentum"))
+    system = model.make(model.example)
+    state = build_state(system, model.initial, {})
     options = {k: v for k, v in model.method.items() if k != "name"} if method_name == model.method["name"] else {}
     integrator = METHODS[method_name].make(options)
     try:

@@ -235,6 +235,7 @@ def standing(name: str, frames: int = 4) -> RunFrames:
 
 
 SLOW = ("rigid-body-n", "suslov-n", "skate-on-ellipsoid", "hinged-sleighs", "pendulum-chain", "chaplygin-sphere")
+SLOW += tuple(name for name, model in MODELS.items() if model.starts_by_names and name != "omni-base")
 """Systems that take a second or more to build."""
 
 

@@ -28,7 +28,6 @@ import numpy as np
 
 from .. import simulation
 from ..errors import InvalidInput, UnknownName, require_name
-from ..groups import Group
 from ..integrators import METHODS, Integrator, Method
 from ..kernels import has_gpu
 from ..mechanics import MechanicalSystem, State
@@ -326,9 +325,7 @@ def parse_job(config: Mapping[str, Any], folder: str | Path = ".") -> Job:
             )
     with nullcontext() if file is None else locate_errors(file):
         with _name_section("initial"):
-            _require_keys("initial", parts["initial"])
-            if ("velocity" in parts["initial"]) == ("momentum" in parts["initial"]):
-                raise InvalidInput("[initial] needs either velocity or momentum, and may have a configuration")
+            _require_start(system, parts["initial"])
             state = build_state(system, parts["initial"], run)
         with _name_section("method"):
             integrator.require(system, state, run["step"])
@@ -404,11 +401,28 @@ def _build(kind: str, section: Section, registry: Mapping[str, Any]) -> Any:
         raise InvalidInput(f"'{entry.name}' cannot be built from {show(given)}: {fault}") from fault
 
 
+def _require_start(system: MechanicalSystem, initial: Section) -> None:
+    """Refuse a section [initial] that has neither a velocity nor a momentum, nor the names of a mechanism."""
+    names = dict.fromkeys(system.start_names, NUMBER)
+    _require_keys("initial", initial, names)
+    named, others = ([key for key in initial if (key in names) is kind] for kind in (True, False))
+    if named and others:
+        raise InvalidInput(f"[initial] has names ({', '.join(named)}) and {', '.join(others)}: give one kind")
+    if ("velocity" in initial) == ("momentum" in initial) and (others or not names):
+        raise InvalidInput("[initial] needs either velocity or momentum, and may have a configuration")
+
+
 def build_state(system: MechanicalSystem, initial: Section, run: Section) -> State:
-    """The state of the sections [initial] and [run]; its numbers may be traced by JAX."""
-    given = initial.get("configuration")
-    g = None if given is None else system.group.configuration(given)
-    return system.state(g, initial.get("velocity"), momentum=initial.get("momentum"), t=run.get("t0", 0.0))
+    """The state of the sections [initial] and [run], by names where the system has them.
+
+    Its numbers may be traced by JAX, but not what is given by names.
+    """
+    start: Any = dict(initial)
+    if (given := start.pop("configuration", None)) is not None:
+        start["g"] = system.group.configuration(given)
+    if "velocity" in start:
+        start["xi"] = start.pop("velocity")
+    return system.state(**start, t=run.get("t0", 0.0))
 
 
 def parse_events(tables: Any, system: MechanicalSystem, state: State) -> tuple[simulation.Event, ...]:
@@ -528,8 +542,9 @@ def model_template(name: str, file: str) -> str:
     head = f"# {model.summary}\n# From `dalembert init {name}`; run it with: dalembert run {file} --plot {name}.png\n"
     count = system.holonomic_constraints
     leaf = f"# the configuration must satisfy {count} holonomic constraint(s); otherwise you are told the nearest one\n"
+    count = 0 if model.starts_by_names else count  # names give one that does
     section = _with_defaults({"name": name, **model.example}, model.parameters)
-    return _template(head, section, model, leaf * bool(count) + _initial_template(system.group, model.initial))
+    return _template(head, section, model, leaf * bool(count) + _initial_template(system, model.initial))
 
 
 def own_system_template(stem: str) -> tuple[str, str]:
@@ -541,7 +556,7 @@ def own_system_template(stem: str) -> tuple[str, str]:
     )
     comment = "# this file is run; other keys here are the parameters of make"
     section = f'python = "{stem}.py:make"   {comment}\nmass = 1.0\na = 0.3\n'
-    initial = _initial_template(model.make(model.example).group, {"velocity": [0.5, -1.0, 0.0]})
+    initial = _initial_template(model.make(model.example), {"velocity": [0.5, -1.0, 0.0]})
     python = read_table("texts")["own"]["python"].format(stem=stem)
     return _template(head, section, Model("", model.build, {}, {}, 0.05), initial), python
 
@@ -568,7 +583,11 @@ def _with_defaults(given: Section, options: Section) -> str:
     return text
 
 
-def _initial_template(group: Group, given: Section) -> str:
+def _initial_template(system: MechanicalSystem, given: Section) -> str:
+    if system.start_names:
+        said = f"# by names, the others follow: {', '.join(system.start_names)}\n"
+        return said + _toml_lines(given) + "# or configuration = [...] and velocity = [...]\n"
+    group = system.group
     names = ", ".join(axis.name for axis in group.axes())
     other = "velocity" if "momentum" in given else "momentum"
     text = f"# configurations in {group}; velocities and momenta have components ({names})\n"

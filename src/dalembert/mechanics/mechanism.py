@@ -101,6 +101,7 @@ class Parts:
     parts: tuple[Part, ...]
     group: Group
     terrain: Callable[..., Array] | None = None
+    shapes: tuple[str, ...] = ()  # of each body: box, cylinder, ball, inertia; none of a carrier
     redundant: tuple[str, ...] = ()  # constraints that follow from others, and are left out
     shared: tuple[str, ...] = ()  # the loads that carry theirs
 
@@ -564,6 +565,15 @@ def _moving(parts: Parts) -> list[Joint]:
     return [parts.joints[k] for k in parts.order() if parts.joints[k].kind in ("free", "planar")]
 
 
+class Picture(NamedTuple):
+    """A mechanism in space: a point r of the drawing of body k is at turns[k] r + places[k], wheels by their angles."""
+
+    turns: Array  # (bodies, 3, 3)
+    places: Array  # (bodies, 3)
+    velocities: Array  # of the centres of mass, (bodies, 3)
+    contacts: Array  # their points, and the directions in which they must not slip (0: none), (contacts, 2, 3)
+
+
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=("parameters",),
@@ -598,6 +608,10 @@ class MechanismSystem(System):
         return (*(f"{name} rate" for name in self.coordinate_names), *(f"speed{tail}" for tail in tails[: len(moving)]))
 
     @property
+    def start_names(self) -> tuple[str, ...]:
+        return tuple(name.replace(" ", "_") for name in (*self.coordinate_names, *self.rate_names))
+
+    @property
     def shape_names(self) -> tuple[str, ...]:
         """The coordinates that show how the mechanism is bent: all but place, heading and the angles of wheels."""
         placed = {joint.names[k] for joint in _moving(self.parts) for k in (0, 1, 2 if joint.kind == "planar" else 3)}
@@ -623,6 +637,23 @@ class MechanismSystem(System):
         p = self.parameters
         return jnp.concatenate([_coordinates(self.parts, p, g), _rates(self.parts, p, g, xi)])
 
+    def picture(self, g: Element, xi: Velocity) -> Picture:
+        """Where the bodies and their contacts are, and how fast: what a scene draws."""
+        parts, p = self.parts, self.parameters
+        turned = replace(parts, joints=tuple(joint._replace(spins=False) for joint in parts.joints))
+        poses, twists, touches = _poses(turned, g, p), _twists(parts, g, xi, p), []
+        for contact in parts.contacts:
+            touch = _touch(parts, contact, unturned := _poses(parts, g, p), p)
+            R, x = unturned[contact.body]
+            across = touch.ways[-1] if contact.kind in ("wheel", "blade") else jnp.zeros(3)
+            touches.append(jnp.stack([R @ touch.point + x, R @ across]))
+        moving = [
+            R @ (v + _cross(w, _centre(parts, p, k) if name in p["bodies"] else jnp.zeros(3)))
+            for k, (name, (R, _), (w, v)) in enumerate(zip(parts.bodies, _poses(parts, g, p), twists, strict=True))
+        ]
+        turns, places = (jnp.stack(each) for each in zip(*poses, strict=True))
+        return Picture(turns, places, jnp.stack(moving), jnp.stack(touches) if touches else jnp.zeros((0, 2, 3)))
+
     def coordinates(self, g: Element) -> dict[str, np.ndarray[Any, Any]]:
         """The coordinates of configurations by their names; g may have leading axes."""
         lead = np.shape(jax.tree.leaves(g)[-1])[: -1 if self.parts.flat else -2]
@@ -646,14 +677,13 @@ class MechanismSystem(System):
 
     def _read(self, named: Mapping[str, float]) -> tuple[dict[int, float], dict[int, float]]:
         """Given values by the places of their coordinates and rates."""
-        known = {name.replace(" ", "_"): (0, k) for k, name in enumerate(self.coordinate_names)}
-        known |= {name.replace(" ", "_"): (1, k) for k, name in enumerate(self.rate_names)}
+        known, count = self.start_names, len(self.coordinate_names)
         found: tuple[dict[int, float], dict[int, float]] = ({}, {})
         for name, value in named.items():
             if name.replace(" ", "_") not in known:
                 raise UnknownName(f"coordinate or rate of {self.parts.name}", name, known)
-            which, k = known[name.replace(" ", "_")]
-            found[which][k] = float(finite(name, value))
+            k = known.index(name.replace(" ", "_"))
+            found[k >= count][k - count * (k >= count)] = float(finite(name, value))
         return found
 
 
@@ -795,7 +825,7 @@ class _Body:
     mass: float
     centre: np.ndarray[Any, Any]
     inertia: np.ndarray[Any, Any]
-    shape: tuple[Any, ...] = ()
+    shape: str = ""  # box, cylinder, ball, inertia
 
 
 @dataclass
@@ -896,8 +926,7 @@ class Mechanism:
             )
         self._require_size(f"the mass of '{name}'", weight, LIGHTEST, HEAVIEST, "kg")
         moments = _moments(name, weight, given[0], shapes[given[0]], _axis_of(f"axis of '{name}'", axis))
-        shape = (given[0], np.asarray(shapes[given[0]], float).tolist(), _axis_of("axis", axis).tolist())
-        self._bodies[name] = _Body(weight, middle, moments, shape)
+        self._bodies[name] = _Body(weight, middle, moments, given[0])
         return name
 
     def carrier(self, name: str) -> str:
@@ -1038,7 +1067,6 @@ class Mechanism:
             across, own = np.asarray(vector(inertia, 2, f"inertia of '{name}'"))
             moments = across * np.eye(3) + (own - across) * np.outer(along, along)
             self.body(name, mass=mass, centre=middle, inertia=moments)
-        self._bodies[name].shape = ("cylinder", [reach, width], along.tolist())
         self.hinge(name, parent, name, axis=along)
         if omni is None:
             self.roll(name, radius=reach, tyre=tyre)
@@ -1200,7 +1228,7 @@ class Mechanism:
             acting.append(Part(use.name, use.kind, first, place[use.second]))
         parts = Parts(
             self.name, tuple(bodies), tuple(joints[name] for name in bodies), closed, contacts, tuple(acting), group,
-            self.ground,
+            self.ground, tuple(body.shape for body in self._bodies.values()),
         )  # fmt: skip
         return parts, self._numbers(tree, loops, spinning)
 
@@ -1437,6 +1465,18 @@ def _axis_entries(axis: Any) -> Entries:
         return entries
     ((name, value),) = entries.items()
     return {f"-{name}" if value < 0 else name: None}
+
+
+def point_of(entries: Entries) -> np.ndarray[Any, Any]:
+    """A vector from its entries, as numbers."""
+    return np.array([float(entries.get(name, 0.0)) for name in SPACE])
+
+
+def direction_of(entries: Entries) -> np.ndarray[Any, Any]:
+    """A unit vector from its entries, as numbers."""
+    if len(entries) == 1:
+        return _axis_of("axis", next(iter(entries)))
+    return _axis_of("axis", point_of(entries))
 
 
 def _offset(point: Any, at: Any, axis: Any) -> dict[str, float]:

@@ -419,6 +419,11 @@ class MechanicalSystem:
         return tuple(axis.name for axis in self.group.axes())
 
     @property
+    def start_names(self) -> tuple[str, ...]:
+        """The names that `state` takes, of coordinates and rates, with _ for spaces: those of a mechanism."""
+        return ()
+
+    @property
     def load_names(self) -> tuple[str, ...]:
         """The names of the Lagrange multipliers, where they have names."""
         return ()

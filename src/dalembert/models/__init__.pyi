@@ -7,6 +7,13 @@ from .bodies import rigid_body_n as rigid_body_n
 from .bodies import suslov as suslov
 from .bodies import suslov_n as suslov_n
 from .bodies import veselova as veselova
+from .mechanisms import ball_robot as ball_robot
+from .mechanisms import bicycle as bicycle
+from .mechanisms import coin as coin
+from .mechanisms import differential_drive as differential_drive
+from .mechanisms import omni_base as omni_base
+from .mechanisms import tippe_top as tippe_top
+from .mechanisms import tractor as tractor
 from .particles import LAGRANGIANS as LAGRANGIANS
 from .particles import chaotic_quartic as chaotic_quartic
 from .particles import contact_oscillator as contact_oscillator

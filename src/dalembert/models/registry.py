@@ -49,8 +49,9 @@ PARAMETER_HELP = {
 class Model:
     """A named system: how to build it, an example that shows what it does, and what to say about it.
 
-    `example` has values of parameters, `initial` the start, as in a configuration file. `why` says what to look at and
-    why the body does it, `tries` has values worth trying, and `steps` is how many steps show what the model does.
+    `example` has values of parameters, `initial` the start, as in a configuration file: configuration and velocity or
+    momentum, or numbers by the names of a mechanism (`{"speed": 5.0}`). `why` says what to look at and why the body
+    does it, `tries` has values worth trying, and `steps` is how many steps show what the model does.
     """
 
     name: str
@@ -79,6 +80,12 @@ class Model:
     def required(self) -> list[str]:
         """The parameters without a default."""
         return [name for name, default in self.parameters.items() if default is inspect.Parameter.empty]
+
+    @property
+    def starts_by_names(self) -> bool:
+        """Whether the start has coordinates and rates of a mechanism by their names, each one number."""
+        numbers = [isinstance(value, int | float) and key not in START_ENTRIES for key, value in self.initial.items()]
+        return bool(numbers) and all(numbers)
 
     def help(self, parameter: str) -> str:
         """What a parameter means, or nothing where nobody said it."""
@@ -141,10 +148,11 @@ def _check(model: Model) -> None:
         other = f"{MODELS[name].build.__module__}.{MODELS[name].build.__qualname__}"
         remedy = f"choose another name, or take that one away with del MODELS[{name!r}]"
         raise InvalidInput(f"there is a {what} already, {other}: {remedy}")
-    places = [*(f"system.{key}" for key in model.parameters), *(f"initial.{key}" for key in START_ENTRIES)]
+    entries = (*START_ENTRIES, *model.initial) if model.starts_by_names else START_ENTRIES
+    places = [*(f"system.{key}" for key in model.parameters), *(f"initial.{key}" for key in entries)]
     for kind, given, known in (
         ("parameter", (*model.example, *model.meaning), model.parameters),
-        ("entry of initial", model.initial, START_ENTRIES),
+        ("entry of initial", model.initial, entries),
         ("place to try", [place for _, place, _ in model.tries], places),
     ):
         for key in given:
@@ -153,9 +161,12 @@ def _check(model: Model) -> None:
     missing = [key for key in model.required if key not in model.example]
     if missing:
         raise InvalidInput(f"the example of {what} has no {', '.join(missing)}, and {missing[0]} has no default")
-    if ("velocity" in model.initial) == ("momentum" in model.initial):
+    if not model.starts_by_names and ("velocity" in model.initial) == ("momentum" in model.initial):
         start = dict(model.initial)
-        raise InvalidInput(f"initial of {what} must give exactly one of velocity and momentum; given {start}")
+        raise InvalidInput(
+            f"initial of {what} must give exactly one of velocity and momentum, or numbers by the names of a "
+            f"mechanism; given {start}"
+        )
     if not model.step > 0 or model.steps < 1:
         raise InvalidInput(f"{what} has step {model.step!r} and {model.steps!r} steps; allowed: positive numbers")
     if "name" not in model.method:

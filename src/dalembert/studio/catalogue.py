@@ -162,7 +162,7 @@ def entry(name: str, opened: StudioInput) -> dict[str, Any]:
         except (InvalidInput, TypeError) as fault:
             refused[method.name] = str(fault)
     initial = dict(found["example"]["initial"])
-    if "configuration" not in initial:
+    if not job.system.start_names and "configuration" not in initial:
         initial = {"configuration": job.system.group.identity_table("ZYX"), **initial}
     return found | {
         "example": {**found["example"], "initial": initial},
@@ -174,7 +174,13 @@ def entry(name: str, opened: StudioInput) -> dict[str, Any]:
 
 
 def _initial_controls(system: MechanicalSystem, state: State, initial: Mapping[str, Any]) -> list[Control]:
-    """Controls of the initial state; `dependent` entries of a velocity follow from the constraint."""
+    """Controls of the initial state; `dependent` entries of a velocity follow from the constraint.
+
+    What a mechanism starts with by names comes first, then the other names, which may stay out.
+    """
+    if system.start_names and not {"velocity", "momentum"} & set(initial):
+        names = [*initial, *(name for name in system.start_names if name not in initial)]
+        return [control(f"initial.{name}", initial.get(name), optional=name not in initial) for name in names]
     place, given = "initial.configuration", initial["configuration"]
     several = len(system.group.factors) > 1
     factors = {f"{place}.{k}": value for k, value in enumerate(given)} if several else {place: given}

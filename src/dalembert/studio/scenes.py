@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..mechanics import generators
+from ..kernels import evaluate
+from ..mechanics import Driven, MechanismSystem, generators
+from ..mechanics.mechanism import MOMENTS, Parts, Picture, direction_of, point_of
 from ..models import MODELS
 from ..plotting.style import COLOURS
 from . import view as shapes
@@ -130,12 +132,13 @@ def add_inertia_box(view: View, run: RunFrames, parent: int, scale: float = 1.0,
     view.add("body", shape, body_colour(run), rotation=axes, opacity=opacity * run.opacity, parent=parent)
 
 
-def add_disk(view: View, run: RunFrames, radius: float, parent: int) -> None:
+def add_disk(view: View, run: RunFrames, radius: float, parent: int, width: float = 0.0) -> None:
     """A disk whose axle is y, with four spokes that show how it turns."""
     style: dict[str, Any] = {"rotation": AXLE_ALONG_Y, "opacity": 0.8 * run.opacity, "parent": parent}
-    view.add("disk", shapes.cylinder(radius, 0.06 * radius), body_colour(run), **style)
+    width = max(width, 0.06 * radius)
+    view.add("disk", shapes.cylinder(radius, width), body_colour(run), **style)
     for k in range(4):
-        turn, spoke = about(1, k * np.pi / 2), shapes.box(0.05 * radius, 0.09 * radius, radius)
+        turn, spoke = about(1, k * np.pi / 2), shapes.box(0.05 * radius, width + 0.03 * radius, radius)
         colour = CONSTRAINT if k == 0 else DARK
         view.add("spoke", spoke, colour, position=turn @ [0, 0, -radius / 2], rotation=turn, parent=parent)
 
@@ -458,11 +461,158 @@ def _add_roller(view: View, run: RunFrames, body: Roller, frame: int) -> None:
         ends = body.shift + 0.01 * above + np.stack([-along, along])
         view.line("long axis", ends, CONSTRAINT, width=3.0, parent=frame)
     else:
-        radius = float(body.semi[0])
-        view.add("ball", shapes.ellipsoid(*body.semi), body_colour(run), opacity=0.45 * run.opacity, parent=frame)
-        for axis, colour in zip(np.eye(3), STRIPE_COLOURS, strict=True):
-            turn = np.stack([np.roll(axis, 1), np.roll(axis, 2), axis], axis=-1)
-            view.add("stripe", shapes.torus(radius, 0.022 * radius), colour, rotation=turn, parent=frame)
+        add_ball(view, run, float(body.semi[0]), frame)
+
+
+def add_ball(view: View, run: RunFrames, radius: float, parent: int) -> None:
+    """A ball with three stripes that show how it turns."""
+    view.add("ball", shapes.sphere(radius), body_colour(run), opacity=0.45 * run.opacity, parent=parent)
+    for axis, colour in zip(np.eye(3), STRIPE_COLOURS, strict=True):
+        turn = np.stack([np.roll(axis, 1), np.roll(axis, 2), axis], axis=-1)
+        view.add("stripe", shapes.torus(radius, 0.022 * radius), colour, rotation=turn, parent=parent)
+
+
+def mechanism_of(run: RunFrames) -> MechanismSystem | None:
+    """The mechanism of a run, also of one with friction or feedback."""
+    system = run.system
+    while isinstance(system, Driven):
+        system = system.system
+    return system if isinstance(system, MechanismSystem) else None
+
+
+def draw_mechanism(view: View, run: RunFrames) -> str:
+    """Bodies, wheels with spokes, joints and contacts of any mechanism, enlarged where its path is long."""
+    system = mechanism_of(run)
+    assert system is not None
+    parts, p = system.parts, system.parameters
+    g = run.parts if len(system.group.factors) > 1 else run.parts[0]
+    found = evaluate(_picture, system, (g, run.velocity), lanes=len(run.t), axes=(None, 0))
+    turned, placed, moving, touching = (np.asarray(each) for each in found)
+    solids = {k: Solid.of(parts, p, k) for k, name in enumerate(parts.bodies) if name in p["bodies"]}
+    centres = {k: placed[:, k] + rotate(turned[:, k], solid.middle) for k, solid in solids.items()}
+    base = min(solids)
+    reach = max(float(np.linalg.norm(centre[0] - centres[base][0])) + solids[k].size for k, centre in centres.items())
+    extent = float(np.ptp(centres[base][:, :2], axis=0).max())
+    scale = 1.0 if parts.terrain else max(1.0, 0.18 * extent / reach)
+    anchor = centres[base] * [1.0, 1.0, 0.0] if scale > 1 else np.zeros(3)
+    grow: Callable[[Array], Array] = lambda points: anchor + scale * (points - anchor)
+    for k, solid in solids.items():
+        name, turns = parts.bodies[k], turned[:, k]
+        frame = view.add(f"frame of {name}", EMPTY, DARK, position=grow(placed[:, k]), rotation=turns)
+        _add_solid(view, run, name, solid, scale, frame, k == base)
+        for end in _joint_points(parts, p, k, solid):
+            if np.linalg.norm(end - solid.middle) > 1e-9:
+                ends = scale * np.stack([solid.middle, end])
+                view.line(f"arm of {name}", ends, DARK, width=3.0, parent=frame)
+    for contact, (places, across) in zip(parts.contacts, np.moveaxis(touching, 0, 2), strict=True):
+        at, size = grow(places), scale * solids[contact.body].size
+        view.add("point of contact", shapes.sphere(0.06 * size), CONSTRAINT, position=at)
+        view.trace("path of the contact", at, run.colour)
+        if np.any(across) and run.is_first:
+            left, right = at - 0.6 * size * across, at + 0.6 * size * across
+            view.arrow("forbidden", left, right, CONSTRAINT, width=0.03 * size, crossed=True)
+    start = grow(centres[base])
+    tip = start + scale_arrows(moving[:, base], 0.9 * scale * reach)
+    view.arrow("velocity", start, tip, VELOCITY, width=0.03 * scale * reach)
+    view.include(start @ view.tilt.T, scale * reach)
+    if parts.terrain is None:
+        place = start[:, :2]
+        view.add_floor((place.max(axis=0) + place.min(axis=0)) / 2, 1.3 * extent + 4 * scale * reach)
+    elif run.is_first:
+        low, high = start[:, :2].min(axis=0) - 2 * reach, start[:, :2].max(axis=0) + 2 * reach
+        x, y = np.meshgrid(*np.linspace(low, high, 41).T)
+        z = np.asarray(np.vectorize(parts.terrain)(x, y), float)
+        view.add("ground", shapes.surface(np.stack([x, y, z], axis=-1)), PALE, opacity=0.6, shared=True)
+    return CAPTIONS["mechanism"] + (f" It is drawn {scale:.1f} times as large as it is." if scale > 1 else "")
+
+
+def _picture(system: MechanismSystem, moving: Any) -> Picture:
+    return system.picture(*moving)
+
+
+class Solid(NamedTuple):
+    """A body as it is drawn, in the coordinates of the drawing: kind, half sizes, middle, its axes as columns."""
+
+    kind: str  # box, cylinder, ball, ellipsoid, wheel; the axis of a cylinder is the third
+    semi: Array
+    middle: Array
+    axes: Array
+
+    @property
+    def size(self) -> float:
+        return float(self.semi.max())
+
+    @classmethod
+    def of(cls, parts: Parts, p: Any, body: int) -> Solid:
+        """From what touches the ground; else the homogeneous box, cylinder or ball with its mass and inertia."""
+        own, joint, kind = p["bodies"][parts.bodies[body]], parts.joints[body], parts.shapes[body]
+        inertia, mass = {name: float(value) for name, value in own["inertia"].items()}, float(own["mass"])
+        hinge = p["joints"].get(joint.name, {})
+        if joint.spins:
+            axis = direction_of(hinge["axis"])
+            middle = point_of(hinge["at"]) + float(own.get("offset", 0.0)) * axis
+            axes, moments = align_z(axis), np.array([inertia["across"], inertia["across"], inertia["along"]])
+        else:
+            entries = [inertia.get(name, 0.0) for name in MOMENTS]
+            xx, yy, zz, xy, xz, yz = entries
+            middle = point_of(own["centre"])
+            moments, axes = principal_axes(np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]))
+        for contact in parts.contacts:
+            if contact.body != body or contact.kind not in ("wheel", "omni", "ball", "ellipsoid"):
+                continue
+            touch = p["contacts"][contact.name]
+            middle = point_of(touch["centre"]) if "centre" in touch else middle
+            if contact.kind == "ellipsoid":
+                return cls("ellipsoid", point_of(touch["axes"]), middle, np.eye(3))
+            radius = float(touch["radius"])
+            if contact.kind == "ball":
+                return cls("ball", np.full(3, radius), middle, np.eye(3))
+            axis = direction_of(touch.get("axis") or hinge["axis"])
+            width = _cylinder(moments, mass)[2] if kind == "cylinder" else 0.0
+            return cls("wheel", np.array([radius, radius, width]), middle, align_z(axis))
+        if kind == "cylinder":
+            odd = int(np.argmax(np.abs(moments - np.median(moments))))
+            turn = np.roll(np.eye(3), odd - 2, axis=1)
+            return cls(kind, _cylinder(np.roll(moments, 2 - odd), mass), middle, axes @ turn.T)
+        if kind == "ball":
+            return cls(kind, np.full(3, np.sqrt(2.5 * moments[0] / mass)), middle, axes)
+        semi = np.sqrt(np.maximum(1.5 * (moments.sum() - 2 * moments) / mass, 0.0))
+        return cls("box", np.maximum(semi, 0.02 * max(float(semi.max()), 0.05)), middle, axes)
+
+
+def _cylinder(moments: Array, mass: float) -> Array:
+    """(radius, radius, half the length) of a cylinder about its third axis with these moments."""
+    radius = np.sqrt(2 * moments[2] / mass)
+    return np.array([radius, radius, np.sqrt(max(3 * moments[0] / mass - 0.75 * radius**2, 0.0))])
+
+
+def _add_solid(view: View, run: RunFrames, name: str, solid: Solid, scale: float, frame: int, is_base: bool) -> None:
+    """A body in its frame, `scale` times as large."""
+    semi = scale * solid.semi
+    inside: dict[str, Any] = {"position": scale * solid.middle, "rotation": solid.axes, "parent": frame}
+    if solid.kind in ("wheel", "ball"):
+        hub = view.add(f"hub of {name}", EMPTY, DARK, **inside)
+        if solid.kind == "ball":
+            return add_ball(view, run, semi[0], hub)
+        hub = view.add("axle", EMPTY, DARK, rotation=AXLE_ALONG_Y.T, parent=hub)
+        return add_disk(view, run, semi[0], hub, 2 * semi[2])
+    shape = {"cylinder": shapes.cylinder(semi[0], 2 * semi[2]), "ellipsoid": shapes.ellipsoid(*semi)}
+    style = inside | {"opacity": (0.45 if is_base else 0.8) * run.opacity}
+    view.add(name, shape.get(solid.kind, shapes.box(*(2 * semi))), body_colour(run) if is_base else PALE, **style)
+
+
+def _joint_points(parts: Parts, p: Any, body: int, solid: Solid) -> list[Array]:
+    """Where the joints of a body are: on the axis of a hinge next to the body, or in the middle of a wheel."""
+    found = []
+    for k, joint in enumerate(parts.joints):
+        if joint.kind not in ("hinge", "ball") or body not in (k, joint.parent) or solid.kind == "wheel":
+            continue
+        at = point_of(p["joints"][joint.name]["at"])
+        if joint.kind == "hinge" and not joint.spins:
+            axis = direction_of(p["joints"][joint.name]["axis"])
+            at = at + axis * (axis @ (solid.middle - at))
+        found.append(at)
+    return found
 
 
 def draw_poinsot(view: View, run: RunFrames) -> str:
@@ -733,6 +883,9 @@ def make_scene(runs: Sequence[RunFrames]) -> tuple[View, str]:
         tilt = align_z(momentum).T if np.linalg.norm(momentum) > 1e-9 else tilt
     elif draw in (draw_planar, draw_upright_disk, draw_rolling):  # x points down the slope of the floor
         tilt = about(1, first.parameter("slope", 0.0))
+    elif (mechanism := mechanism_of(first)) is not None:
+        pull = point_of(mechanism.parameters["gravity"])
+        tilt = about(1, np.arctan2(pull[0], -pull[2])) if pull.any() else tilt
     view = View(first.name or first.group, tilt)
     captions = []
     for run in runs:
@@ -745,6 +898,8 @@ def choose_scene(run: RunFrames) -> DrawScene:
     """The function that draws a run: its model's own, or that of its group."""
     if run.name in SCENES_BY_MODEL:
         return SCENES_BY_MODEL[run.name]
+    if mechanism_of(run) is not None:
+        return draw_mechanism
     pictures = [factor.picture if factor else "" for factor in run.factors]
     if pictures == ["plane", "dial"] and "radius" in run.parameters:
         return draw_upright_disk
