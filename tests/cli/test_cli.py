@@ -236,7 +236,7 @@ def test_a_stopped_run_keeps_what_is_done_and_goes_on(tmp_path, monkeypatch):
     size = ["--set", "run.steps=20000", "--set", "run.save_every=1000"]
     invoke("run", SLEIGH, *size, "--out", str(long))
     with monkeypatch.context() as patch:
-        patch.setattr("dalembert.cli.runs.progress", impatient)
+        patch.setattr("dalembert.cli.shell.progress", impatient)
         done = invoke("run", SLEIGH, *size, "--out", str(stopped), "--json")
     assert done.exit_code == 130 and "what was done is kept" in done.stderr
     assert 0 < json.loads(done.stdout)["steps"] < 20000 and json.loads(done.stdout)["interrupted"]

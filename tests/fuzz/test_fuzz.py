@@ -219,8 +219,9 @@ def _begin(*given: object, **options: object) -> None:
 
 
 WORK = (
-    "analysis.comparison.simulate", "analysis.order.simulate", "cli.runs.run_demo_scene", "studio.film.stage",
-    "cli.runs.open_studio", "cli.runs.export_page", "papers.reproduce_exhibits", "sweeps.execute._open_executor",
+    "analysis.comparison.simulation.simulate", "analysis.order.simulate", "cli.runs.run_demo_scene",
+    "studio.film.stage", "cli.runs.open_studio", "cli.runs.export_page", "papers.reproduce_exhibits",
+    "sweeps.execute._open_executor",
 )  # fmt: skip
 COMMANDS = typer.main.get_command(cli.app).commands
 FILES = ["job.toml", "job.toml", "job.toml", "run.nc", "own.py", "none.toml", "none.nc", ".", "", "out", "out/x.nc"]

@@ -434,34 +434,22 @@ class Closing:
 
 @dataclass(frozen=True)
 class Acting:
-    """The forces of motors, thrusts, torques and dampers: F is the derivative of their power in the velocity."""
+    """The forces of motors, thrusts, torques and dampers: each acts along the derivative of its velocity in xi."""
 
     parts: Parts
 
     def __call__(self, t: Scalar, g: Element, xi: Velocity, u: Array, p: Any) -> Array:
         parts, poses = self.parts, _poses(self.parts, g, p)
-        lengthening = [part for part in parts.parts if part.kind == "spring" and "damping" in p["springs"][part.name]]
+        zero, first = jnp.zeros(parts.group.dim), parts.group.dim - parts.flat
+        stretched = [part for part in parts.parts if part.kind == "spring" and "damping" in p["springs"][part.name]]
+        rubbing = [part for part in parts.parts if part.kind == "joint" and "damping" in p["joints"][part.name]]
 
-        def rates(eta: Velocity) -> list[Array]:
-            """The velocities along which springs damp."""
-
-            def lengths(s: Array) -> list[Array]:
-                moved = _poses(parts, parts.group.shift(g, s * eta), p)
-                gaps = [_gap(parts, moved, p, part) for part in lengthening]
-                return [jnp.sqrt(gap @ gap) for gap in gaps]
-
-            return cast(list[Array], jax.jvp(lengths, (jnp.zeros(()),), (jnp.ones(()),))[1]) if lengthening else []
-
-        now = rates(xi)
-
-        def power(eta: Velocity) -> Array:
-            twists, total, given = _twists(parts, g, eta, p), jnp.zeros(()), iter(range(len(u)))
+        def driven(eta: Velocity) -> Array:
+            """The velocities along which the inputs act."""
+            twists, found = _twists(parts, g, eta, p), []
             for part in parts.parts:
-                if part.kind == "joint" and "damping" in p["joints"][part.name]:
-                    at = parts.group.dim - parts.flat + part.first
-                    total -= p["joints"][part.name]["damping"] * xi[at] * eta[at]
-                elif part.kind == "motor":
-                    total += u[next(given)] * eta[parts.group.dim - parts.flat + part.first]
+                if part.kind == "motor":
+                    found.append(eta[first + part.first])
                 elif part.kind in ("thrust", "torque"):
                     own = p["inputs"][part.name]
                     (w, v), along = twists[part.first], _direction(own["along"])
@@ -469,12 +457,25 @@ class Acting:
                     if part.second >= 0:  # the torque acts back on this body
                         R, S = poses[part.first][0], poses[part.second][0]
                         speed -= along @ ((S @ twists[part.second][0]) @ R)
-                    total += u[next(given)] * speed
-            for part, before, after in zip(lengthening, now, rates(eta), strict=True):
-                total -= p["springs"][part.name]["damping"] * before * after
-            return total
+                    found.append(speed)
+            return jnp.stack(found)
 
-        return cast(Array, jax.grad(power)(jnp.zeros(parts.group.dim)))
+        def damped(eta: Velocity) -> Array:
+            """The velocities of dampers."""
+
+            def lengths(s: Array) -> list[Array]:
+                moved = _poses(parts, parts.group.shift(g, s * eta), p)
+                gaps = [_gap(parts, moved, p, part) for part in stretched]
+                return [jnp.sqrt(gap @ gap) for gap in gaps]
+
+            rates = jax.jvp(lengths, (jnp.zeros(()),), (jnp.ones(()),))[1] if stretched else []
+            return jnp.stack([*(eta[first + part.first] for part in rubbing), *rates])
+
+        force = u @ jacobian(driven, zero) if len(u) else zero
+        if rubbing or stretched:
+            own = [*(p["joints"][part.name] for part in rubbing), *(p["springs"][part.name] for part in stretched)]
+            force -= (jnp.stack([each["damping"] for each in own]) * damped(xi)) @ jacobian(damped, zero)
+        return force
 
 
 def _chart(parts: Parts, p: Any, q: Array) -> Element:

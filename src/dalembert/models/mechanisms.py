@@ -9,11 +9,13 @@ known when the model is drawn. Notation: see `dalembert.mechanics`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 from ..errors import InvalidInput
 from ..mechanics import Mechanism, MechanismSystem
-from ..numerics import vector
+from ..numerics import finite, is_traced, positive, vector
+from ..numerics.types import Array
 from .registry import Numbers, register
 
 
@@ -62,6 +64,8 @@ def bicycle(
     The defaults are the benchmark of Meijaard, Papadopoulos, Ruina and Schwab (2007), whose z points down. Coordinates:
     x, y, z, yaw, lean, pitch of the frame, steer (to the right), and the angles of the wheels. Input: the steer torque.
     """
+    wheelbase, mass, fork_mass = _sizes(wheelbase=wheelbase, mass=mass, fork_mass=fork_mass)
+    trail, tilt, gravity = _signed(trail=trail, tilt=tilt, gravity=gravity)
     bike = Mechanism("bicycle", gravity=gravity)
     bike.body("frame", mass=mass, centre=_above("centre", centre), inertia=inertia)
     bike.body("fork", mass=fork_mass, centre=_above("fork_centre", fork_centre), inertia=fork_inertia)
@@ -109,6 +113,9 @@ def differential_drive(
 
     Both wheels forbid the same sideways motion: one load carries both side forces ("shared").
     """
+    mass, track, radius, wheel_mass = _sizes(mass=mass, track=track, radius=radius, wheel_mass=wheel_mass)
+    (castor_radius,) = _sizes(castor_radius=castor_radius)
+    centre, castor, trail = _signed(centre=centre, castor=castor, trail=trail)
     robot = Mechanism("differential drive")
     height = radius + _list("size", size, 3)[2] / 4
     robot.body("base", mass=mass, centre=(centre, 0, height), box=size)
@@ -154,6 +161,8 @@ def tractor(
     """
     if isinstance(trailers, bool) or not isinstance(trailers, int) or not 0 <= trailers <= 20:
         raise InvalidInput(f"trailers is {trailers!r}; allowed: a whole number from 0 to 20")
+    mass, wheelbase, trailer_mass = _sizes(mass=mass, wheelbase=wheelbase, trailer_mass=trailer_mass)
+    (length, radius), (hitch,) = _sizes(length=length, radius=radius), _signed(hitch=hitch)
     train = Mechanism("tractor")
     wide = 0.5 * wheelbase
     axle = partial(train.wheel, mass=0.1 * mass, width=0.3 * wheelbase)
@@ -187,6 +196,7 @@ def tractor(
 )
 def omni_base(mass: float = 12.0, size: float = 0.25, radius: float = 0.06, wheel_mass: float = 0.5) -> MechanismSystem:
     """A round base on three omni wheels at 120 degrees with motors, on SE(2) x R^3: one row of rolling a wheel."""
+    mass, size, radius, wheel_mass = _sizes(mass=mass, size=size, radius=radius, wheel_mass=wheel_mass)
     base = Mechanism("omni base")
     base.body("base", mass=mass, centre=(0, 0, 2 * radius), cylinder=(0.9 * size, radius))
     base.planar("base")
@@ -220,6 +230,8 @@ def ball_robot(
 
     Inputs: the torques about the axes of the tower, which act back on the ball (Lauwers-Kantor-Hollis 2006).
     """
+    mass, height, width = _sizes(mass=mass, height=height, width=width)
+    ball_mass, radius = _sizes(ball_mass=ball_mass, radius=radius)
     robot = Mechanism("ball robot")
     robot.body("ball", mass=ball_mass, centre=(0, 0, radius), ball=radius)
     robot.body("tower", mass=mass, centre=(0, 0, 2 * radius + height / 2), box=(width, width, height))
@@ -255,6 +267,7 @@ def tippe_top(
 
     The moments are across and along the axis of symmetry. Energy, Jellett's integral and Routh's are constant.
     """
+    (mass, radius), (eccentricity,) = _sizes(mass=mass, radius=radius), _signed(eccentricity=eccentricity)
     across, along = _list("inertia", inertia, 2)
     top = Mechanism("tippe top", gravity=gravity)
     top.body("top", mass=mass, centre=(0, 0, radius - eccentricity), inertia=(across, across, along))
@@ -278,6 +291,7 @@ def coin(mass: float = 0.5, radius: float = 0.1, thickness: float = 0.0, gravity
 
     The same body is `rolling-disk` on SO(3) x R^2; here the lean and the spin are coordinates.
     """
+    mass, radius = _sizes(mass=mass, radius=radius)
     made = Mechanism("coin", gravity=gravity)
     for name in ("track", "lift", "yoke"):
         made.carrier(name)
@@ -297,4 +311,22 @@ def _above(name: str, place: Numbers) -> tuple[float, float, float]:
 
 
 def _list(name: str, given: Numbers, count: int) -> list[float]:
+    _require_known(name, given)
     return [float(number) for number in vector(given, count, name)]
+
+
+def _read(check: Callable[[str, float], Array], **given: float) -> list[float]:
+    for name, value in given.items():
+        _require_known(name, value)
+    return [float(check(name, value)) for name, value in given.items()]
+
+
+_sizes, _signed = partial(_read, positive), partial(_read, finite)
+
+
+def _require_known(name: str, value: Numbers) -> None:
+    if is_traced(value):
+        raise InvalidInput(
+            f"{name} is traced by JAX, but a mechanism is drawn with numbers that are known: build the model first, "
+            "and put other numbers into system.parameters (dataclasses.replace)"
+        )
