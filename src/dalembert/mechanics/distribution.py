@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import combinations
+from functools import lru_cache, partial
+from itertools import combinations, product
 from typing import Any, cast
 
 import jax
@@ -232,6 +232,8 @@ def ehresmann(system: MechanicalSystem, state: State, fibre: Sequence[int] | Non
 NEIGHBOURS = 2
 """Configurations near g where the brackets must reach no more than at g: integrability belongs to a neighbourhood."""
 NEIGHBOUR_RADIUS = 0.1
+MAX_DERIVATIVES = 100_000
+"""Derivatives of one order up to which brackets are taken: n^order of them."""
 
 
 def _none(*shape: int) -> Any:
@@ -345,11 +347,11 @@ def _in_space_and_time(given: tuple[MechanicalSystem, Array], place: tuple[Eleme
 
 
 @lru_cache(maxsize=64)  # the same function every time, so that compiled programs are found again
-def _brackets(rows: Callable[[Any, Element], Array], group: Group, pivots: tuple[int, ...], level: int) -> Any:
-    """values((given, reference), q): the fields of a frame of ker A, bracketed `level` times, one row each."""
+def _derivative(rows: Callable[[Any, Element], Array], group: Group, pivots: tuple[int, ...]) -> Any:
+    """values((given, reference), (q, ways)): the derivative along all ways, the first one last, of a frame of ker A."""
 
-    def values(consts: tuple[Any, Array], q: Element) -> Array:
-        given, reference = consts
+    def values(consts: tuple[Any, Array], point: tuple[Element, tuple[Array, ...]]) -> Array:
+        (given, reference), (q, ways) = consts, point
 
         @as_routine
         def frame(q: Element) -> Array:
@@ -358,14 +360,37 @@ def _brackets(rows: Callable[[Any, Element], Array], group: Group, pivots: tuple
             shift = solve(A[:, np.array(pivots)], A @ reference) if pivots else jnp.zeros((0, reference.shape[1]))
             return reference.at[np.array(pivots, int)].add(-shift)
 
-        fields: list[Field] = [lambda q, a=a: frame(q)[:, a] for a in range(reference.shape[1])]  # type: ignore[misc]
-        found = fields
-        for k in range(level):
-            pairs = combinations(fields, 2) if k == 0 else ((x, y) for x in fields for y in found)
-            found = [bracket(group, x, y) for x, y in pairs]
-        return jnp.stack([one(q) for one in found]) if found else jnp.zeros((0, group.dim))
+        field: Callable[[Element], Array] = frame
+        for way in reversed(ways):
+            field = partial(_derive, group, field, way)
+        return field(q)
 
     return values
+
+
+def _derive(group: Group, field: Callable[[Element], Array], way: Array, q: Element) -> Array:
+    """d/ds field(q exp(s way)) at s = 0."""
+    found = jax.jvp(lambda s: field(group.shift(q, s * way)), (jnp.zeros(()),), (jnp.ones(()),))
+    return cast(Array, found[1])
+
+
+def _bracket_jets(ad: Reals, x: list[Reals], y: list[Reals]) -> list[Reals]:
+    """The jet of [X, Y] = Y_X - X_Y + ad_X Y from those of X and Y: x[k] is E_i1 ... E_ik X, shape (points, n.., n).
+
+    By Leibniz' rule for every subset of the derivatives; E_i are the left-invariant fields of the group.
+    """
+    found = []
+    for k in range(min(len(x), len(y)) - 1):
+        letters, total = "ijkl"[:k], 0.0
+        for chosen in product((0, 1), repeat=k):
+            first = "".join(letter for letter, one in zip(letters, chosen, strict=True) if one)
+            rest = "".join(letter for letter, one in zip(letters, chosen, strict=True) if not one)
+            moved = f"p{first}a,p{rest}ab->p{letters}b"
+            a, b = len(first), len(rest)
+            total = total + np.einsum(moved, x[a], y[b + 1]) - np.einsum(moved, y[a], x[b + 1])
+            total = total + np.einsum(f"p{first}a,p{rest}b,abc->p{letters}c", x[a], y[b], ad)
+        found.append(np.asarray(total))
+    return found
 
 
 def _closure(
@@ -377,19 +402,25 @@ def _closure(
     """
     begin = np.asarray(evaluate(rows, given, g))
     reference, pivots = null_basis(begin), tuple(echelon(begin)[1])
-    points = _around(group, g)
-    vectors = np.zeros((1 + NEIGHBOURS, 0, group.dim))
+    points, n = _around(group, g), group.dim
+    ad = np.asarray(jax.vmap(lambda x: jax.vmap(lambda y: group.ad(x, y))(jnp.eye(n)))(jnp.eye(n)))
+    vectors = np.zeros((1 + NEIGHBOURS, 0, n))
     ranks: list[list[int]] = []
+    jets: list[Reals] = []  # of the frame: points, derivatives, component, field
     while True:
         if reference.shape[1]:
-            new = _values(_brackets(rows, group, pivots, len(ranks)), (given, reference), points)
-            vectors = np.concatenate([vectors, new], axis=1)
+            jets.append(_evaluate_jet(_derivative(rows, group, pivots), (given, reference), points, n, len(jets)))
+            fields = found = [[jet[..., a] for jet in jets] for a in range(reference.shape[1])]
+            for k in range(len(ranks)):
+                pairs = combinations(fields, 2) if k == 0 else ((x, y) for x in fields for y in found)
+                found = [_bracket_jets(ad, x, y) for x, y in pairs]
+            vectors = np.concatenate([vectors, *(one[0][:, None] for one in found)], axis=1)
         sizes = np.linalg.svd(vectors, compute_uv=False)
         ranks.append([int(np.count_nonzero(size > tolerance * size[:1])) for size in sizes])
         # at a singular point brackets that vanish there say nothing about the next ones: all points must agree
         stable = len(ranks) > 1 and ranks[-1] == ranks[-2] and len(set(ranks[-1])) == 1
         settled = min(ranks[-1]) == group.dim - known or stable
-        if settled or len(ranks) == depth:
+        if settled or len(ranks) == depth or n ** len(ranks) > MAX_DERIVATIVES:
             break
     growth = [rank[0] for rank in ranks]
     while len(growth) > 1 and growth[-1] == growth[-2]:
@@ -406,11 +437,18 @@ def _around(group: Group, g: Element) -> Element:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[group.compose(g, group.exp(step)) for step in steps])
 
 
-def _values(fields: Any, consts: Any, points: Element) -> Reals:
-    """The fields at the points, shape (points, fields, n); a point where they are not defined repeats the first."""
-    lanes = jax.tree.leaves(points)[0].shape[0]  # as a run of no steps: XLA would compile nested brackets for minutes
-    values = np.asarray(evaluate(fields, consts, points, lanes=lanes, axes=(None, 0)))
-    good = np.isfinite(values).all(axis=(1, 2), keepdims=True)
+def _evaluate_jet(derivative: Any, consts: Any, points: Element, n: int, order: int) -> Reals:
+    """All derivatives of this order at the points; a point where they are not defined repeats the first.
+
+    Each is a lane of one native evaluation: XLA would compile nested derivatives for minutes.
+    """
+    count, ways = n**order, [np.eye(n)[index] for index in np.indices((n,) * order).reshape(order, n**order)]
+    here = jax.tree.leaves(points)[0].shape[0]
+    lanes = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf), count, axis=0), points)
+    directions = tuple(np.tile(way, (here, 1)) for way in ways)
+    values = np.asarray(evaluate(derivative, consts, (lanes, directions), lanes=here * count, axes=(None, 0)))
+    values = values.reshape(here, *(n,) * order, *values.shape[1:])
+    good = np.isfinite(values).all(axis=tuple(range(1, values.ndim)), keepdims=True)
     return np.where(good, values, values[:1])
 
 

@@ -241,12 +241,12 @@ class MechanicalSystem:
     @property
     def constraints(self) -> int:
         """The number m of constraint rows, those of holonomic constraints included."""
-        return int(jax.eval_shape(self.A, 0.0, self.group.identity()).shape[0])
+        return _count(self, "A")
 
     @property
     def holonomic_constraints(self) -> int:
         """The number k of holonomic constraints."""
-        return int(jax.eval_shape(self.phi, 0.0, self.group.identity()).shape[0])
+        return _count(self, "phi")
 
     def residual(self, t: Scalar, g: Element, xi: Velocity) -> Float[Array, " m"]:
         """A xi - b, zero on D."""
@@ -452,6 +452,25 @@ class MechanicalSystem:
             name: np.array2string(np.asarray(x), precision=6, threshold=40) for name, x in self.constants().items()
         }
         return html_table(type(self).__name__, about | numbers)
+
+
+def _count(system: MechanicalSystem, name: str) -> int:
+    """The number of rows of A(t, g) or entries of phi(t, g), traced once for all systems of a kind."""
+    leaves, structure = jax.tree.flatten(system)
+    if any(leaf is system for leaf in leaves):  # a class that is no pytree
+        return int(jax.eval_shape(getattr(system, name), 0.0, system.group.identity()).shape[0])
+    return _count_once(name, structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
+
+
+@lru_cache(maxsize=512)
+def _count_once(name: str, structure: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...]) -> int:
+    shapes = [jax.ShapeDtypeStruct(*leaf) for leaf in leaves]  # type: ignore[no-untyped-call]  # JAX has no types
+
+    def value(*flat: Any) -> Array:
+        system: MechanicalSystem = jax.tree.unflatten(structure, flat)
+        return cast(Array, getattr(system, name)(0.0, system.group.identity()))
+
+    return int(jax.eval_shape(value, *shapes).shape[0])
 
 
 def of_part(part: str, *names: str) -> Any:
