@@ -466,3 +466,10 @@ def test_a_loop_that_cannot_close_says_so():
     system = made.system()
     with pytest.raises(InvalidInput, match=r"cannot be assembled with a = -2.*constraints of d force"):
         system.state(a=-2.0, b=2.0)
+
+
+def test_friction_keeps_the_names(robot):
+    slowed = da.with_friction(robot, viscous=0.3)
+    state = slowed.state(speed=1.0)
+    run = da.simulate(slowed, da.RungeKutta(), state, step=0.02, steps=20)
+    assert run["speed"][0] == pytest.approx(1.0) and run["speed"][-1] < 0.99

@@ -944,6 +944,12 @@ class Driven(MechanicalSystem):
         "system", "coordinate_names", "rate_names", "load_names", "observe"
     )
 
+    def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0, **named: float) -> State:
+        """A state as the system without this force makes it; a mechanism takes names."""
+        if named or (g is None and xi is None and momentum is None):
+            return self.system.state(g, xi, momentum=momentum, t=t, **named)
+        return super().state(g, xi, momentum=momentum, t=t)
+
 
 @partial(jax.tree_util.register_dataclass, data_fields=("system", "force"), meta_fields=())
 @dataclass(frozen=True, eq=False)
