@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 from tools import xla  # noqa: E402
@@ -29,3 +30,14 @@ from dalembert.kernels import llvm, problem  # noqa: E402
 
 llvm.MAX_FUNCTIONS = problem.MAX_PROGRAMS = 1024
 pytest.register_assert_rewrite("exhibits")
+
+
+class Scheduling(LoadFileScheduling):
+    """A process takes a file at a time; the parts of the heavy fuzzer alone are taken one by one, for they are long."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if "test_a_hundred_thousand" in nodeid else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
