@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InvalidInput, UnknownName
 from ..groups import SE2, SE3, SO3, AlgebraAxis, Euclidean, Group, Product
@@ -43,6 +44,7 @@ VANISHING = 1e-9  # what counts as 0 where lengths are of size 1
 RANK = 1e-7  # singular values, relative to the largest, that count as 0
 LIGHTEST, HEAVIEST, LONGEST = 1e-6, 1e7, 1e4  # kg and m: beyond these a drawing is probably not in SI units
 
+Reals = NDArray[np.float64]
 Entries = dict[str, Any]  # a vector or matrix by its entries that are not 0 in the drawing: {"x": 0.3, "z": 0.9}
 
 
@@ -655,7 +657,7 @@ class MechanismSystem(System):
         turns, places = (jnp.stack(each) for each in zip(*poses, strict=True))
         return Picture(turns, places, jnp.stack(moving), jnp.stack(touches) if touches else jnp.zeros((0, 2, 3)))
 
-    def coordinates(self, g: Element) -> dict[str, np.ndarray[Any, Any]]:
+    def coordinates(self, g: Element) -> dict[str, Reals]:
         """The coordinates of configurations by their names; g may have leading axes."""
         lead = np.shape(jax.tree.leaves(g)[-1])[: -1 if self.parts.flat else -2]
         own = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[len(lead) :])), g)
@@ -729,7 +731,7 @@ def _assemble(parts: Parts, p: Any, given: Mapping[int, float], near: Any = None
     )
 
 
-def _velocities(system: MechanismSystem, g: Element, given: Mapping[int, float]) -> np.ndarray[Any, Any]:
+def _velocities(system: MechanismSystem, g: Element, given: Mapping[int, float]) -> Reals:
     """The velocity in D with these rates; others are 0 where they can be."""
     rows, rates = (np.asarray(part) for part in _rates_at(system.parts, system.parameters, g))
     names, count, wanted = system.rate_names, len(rows), list(given)
@@ -824,8 +826,8 @@ class JointSpace(Euclidean):
 @dataclass
 class _Body:
     mass: float
-    centre: np.ndarray[Any, Any]
-    inertia: np.ndarray[Any, Any]
+    centre: Reals
+    inertia: Reals
     shape: str = ""  # box, cylinder, ball, inertia
 
 
@@ -1343,7 +1345,7 @@ class Mechanism:
             raise InvalidInput("nothing moves the ground: name the body on which the input acts")
         return body
 
-    def _point(self, what: str, given: Any) -> np.ndarray[Any, Any]:
+    def _point(self, what: str, given: Any) -> Reals:
         point = np.asarray(vector(given, 3, what))
         self._require_size(what, float(np.abs(point).max()), 0.0, LONGEST, "m")
         return point
@@ -1444,7 +1446,7 @@ class Mechanism:
         return made.name
 
 
-def _axis_of(what: str, given: Any) -> np.ndarray[Any, Any]:
+def _axis_of(what: str, given: Any) -> Reals:
     """A unit vector, given as one of any length or as "x", "-y", ..."""
     if isinstance(given, str):
         if given.lstrip("-") not in SPACE or len(given) > 2:
@@ -1468,12 +1470,12 @@ def _axis_entries(axis: Any) -> Entries:
     return {f"-{name}" if value < 0 else name: None}
 
 
-def point_of(entries: Entries) -> np.ndarray[Any, Any]:
+def point_of(entries: Entries) -> Reals:
     """A vector from its entries, as numbers."""
     return np.array([float(entries.get(name, 0.0)) for name in SPACE])
 
 
-def direction_of(entries: Entries) -> np.ndarray[Any, Any]:
+def direction_of(entries: Entries) -> Reals:
     """A unit vector from its entries, as numbers."""
     if len(entries) == 1:
         return _axis_of("axis", next(iter(entries)))
@@ -1486,7 +1488,7 @@ def _offset(point: Any, at: Any, axis: Any) -> dict[str, float]:
     return {"offset": along} if abs(along) > 1e-15 else {}
 
 
-def _about(axis: Any) -> np.ndarray[Any, Any]:
+def _about(axis: Any) -> Reals:
     """A rotation about an axis by an angle that no symmetry has."""
     return np.asarray(_turn(jnp.asarray(axis), jnp.ones(())))
 
@@ -1502,7 +1504,7 @@ def _joint_numbers(link: _Link) -> dict[str, Any]:
     return {"at": _entries(at), "axis": _axis_entries(axis)} | frame | numbers
 
 
-def _moments(name: str, mass: float, kind: str, given: Any, axis: Any) -> np.ndarray[Any, Any]:
+def _moments(name: str, mass: float, kind: str, given: Any, axis: Any) -> Reals:
     """The inertia about the centre of mass, as a matrix."""
     what = f"{kind} of '{name}'"
     if kind == "ball":
