@@ -7,6 +7,7 @@ from __future__ import annotations
 from functools import cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from registry import case, gap
@@ -108,3 +109,18 @@ def test_what_cannot_be_composed_is_refused():
         da.Composition(base=da.integrators.ProjectedRungeKutta())
     with pytest.raises(da.errors.UnknownName, match="kahan-li-6"):
         da.Composition("kahan-li-7")
+
+
+def test_tangents_of_a_composition_run_natively():
+    """A derivative of its whole numbers is nothing, and no reason to leave native code."""
+    system = da.System(da.Euclidean(2), lambda t, q, v, p: 0.5 * v @ v - 0.25 * (q @ q) ** 2)
+    start = system.state(np.array([1.0, 0.2]), np.array([0.3, -0.5]))
+
+    def moved(s):
+        return system, start._replace(g=start.g + s * jnp.array([1.0, 0.0])), 0.1
+
+    run = da.simulate(system, da.Composition(), start, step=0.1, steps=3, backend="llvm", tangents=moved)
+    beside = [system.state(start.g + e * np.array([1.0, 0.0]), start.xi) for e in (1e-5, -1e-5)]
+    near = [da.simulate(system, da.Composition(), state, step=0.1, steps=3) for state in beside]
+    slope = (np.asarray(near[0].g[-1]) - np.asarray(near[1].g[-1])) / 2e-5
+    np.testing.assert_allclose(np.asarray(run.tangents.state.g)[-1], slope, atol=1e-8)

@@ -57,7 +57,14 @@ def _shapes(x: Any, *values: Any, function: Any) -> tuple[Any, Any]:
 
 
 def _jvp(primals: Any, tangents: Any, *, function: Any) -> Any:
-    return jax.jvp(partial(all_columns, function), primals, tuple(map(instantiate_zeros, tangents)))
+    """The derivative in the values that have one: whole numbers and truth values are left as they are."""
+    moving = [k for k, primal in enumerate(primals) if np.issubdtype(primal.dtype, np.inexact)]
+
+    def along(*given: Any) -> tuple[Array, Array]:
+        every = dict(enumerate(primals)) | dict(zip(moving, given, strict=True))
+        return all_columns(function, *(every[k] for k in range(len(primals))))
+
+    return jax.jvp(along, [primals[k] for k in moving], [instantiate_zeros(tangents[k]) for k in moving])
 
 
 def _batch(args: Any, axes: Any, *, function: Any) -> Any:

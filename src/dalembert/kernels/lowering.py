@@ -75,6 +75,8 @@ class Lowering:
     def constant(self, data: Any) -> ValueArray:
         """An array of literals."""
         data = np.asarray(data)
+        if data.dtype == jax.dtypes.float0:
+            data = np.zeros(data.shape, bool)
         type = rules.scalar_type(data.dtype)
         return rules.map_elements(lambda x: self.builder.const(x, type), data.astype(object))
 

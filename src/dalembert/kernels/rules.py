@@ -44,7 +44,7 @@ def scalar_type(dtype: Any) -> str:
         return F64
     if dtype.kind in "iu":
         return I64
-    if dtype == np.bool_:
+    if dtype in (np.bool_, jax.dtypes.float0):  # a derivative of whole numbers is nothing, and no operation takes it
         return BOOL
     doubles = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
     hint = "" if doubles else "; jax.config.update('jax_enable_x64', True) turns on doubles"
