@@ -242,6 +242,17 @@ def test_what_has_no_shape_and_no_name_is_read_all_the_same(tmp_path):
     assert str(made.system().group) == "SE(3) x SE(3) x R^1"
 
 
+def test_a_joint_that_mimics_another_is_geared_to_it(tmp_path):
+    mimics = JOINT.format("k", "continuous", "b", "c")
+    mimics = mimics.replace("</joint>", "<mimic joint='j' multiplier='-2' offset='0.3'/></joint>")
+    (tmp_path / "geared.urdf").write_text(
+        f"<robot name='r'>{A}{B}{C}{JOINT.format('j', 'continuous', 'a', 'b')}{mimics}</robot>"
+    )
+    with pytest.warns(NotRead, match="the offset 0.3 of joint 'k', which mimics 'j', is not read"):
+        made = read_urdf(tmp_path / "geared.urdf").system()
+    assert str(made.group) == "SE(3) x R^1" and made.parameters["gears"] == {"k": {"j": -2.0}}
+
+
 ASKED = {
     "unknown wheel": ({"wheels": ["left_weel"]}, r"unknown link \(wheel\) 'left_weel'. Did you mean 'left_wheel'"),
     "unknown castor": ({"castors": ["x"]}, r"unknown link \(castor\) 'x'"),

@@ -439,7 +439,7 @@ def test_a_spring_of_no_length_pulls_with_the_distance():
 
 WRONG_WHOLES = {
     driven_loop: "hinge 'd' closes a loop, because 'rocker' hangs on 'coupler' already",
-    sprung_loop: "hinge 'e' closes a loop.*cannot have a motor, a spring or a damper",
+    sprung_loop: "hinge 'e' closes a loop.*cannot have a motor, a gear, a spring or a damper",
     hangs_in_the_air: "'body' cannot touch or close: it is 0.05 m away in every position",
     on_itself: "hang on each other, and none on the ground",
     held_fast: r"cannot move: its 3 freedoms are held by 3 independent constraints \(",
@@ -466,6 +466,104 @@ def test_a_loop_that_cannot_close_says_so():
     system = made.system()
     with pytest.raises(InvalidInput, match=r"cannot be assembled with a = -2.*constraints of d force"):
         system.state(a=-2.0, b=2.0)
+
+
+# -- gears ------------------------------------------------------------------------------------------------------------
+def shafts(count=3):
+    """Shafts side by side on the ground, with moments 1, 2, ... about the vertical."""
+    made = da.Mechanism("shafts", gravity=0.0)
+    for k in range(count):
+        made.body(f"body {k}", mass=1.0, centre=(k, 0, 0), inertia=(k + 1.0,) * 3)
+        made.hinge(f"shaft {k}", "ground", f"body {k}", axis="z")
+    return made
+
+
+def test_a_gear_takes_a_freedom_away_and_carries_inertia_and_torque():
+    """(J0 + n^2 J1) q'' = T0 + n T1 - k n^2 q - c n^2 q': moment, motor, spring and damper of a shaft geared by n."""
+    n, torque = -2.5, np.array([0.3, 0.7])
+    made = da.Mechanism("pair", gravity=0.0)
+    for k in range(2):
+        made.body(f"body {k}", mass=1.0, centre=(k, 0, 0), inertia=(k + 1.0,) * 3)
+    made.hinge("input", "ground", "body 0", axis="z")
+    made.hinge("output", "ground", "body 1", axis="z", stiffness=0.8, damping=0.2)
+    made.gear("output", "input", ratio=n)
+    made.motor("input")
+    made.motor("output")
+    pair = made.system()
+    assert str(pair.group) == "R^1" and pair.coordinate_names == ("input", "output") and not pair.load_names
+    rate, _ = pair.acceleration(0.0, np.array([0.4]), np.array([0.9]), torque)
+    force = torque[0] + n * torque[1] - n**2 * (0.8 * 0.4 + 0.2 * 0.9)
+    assert float(rate[0]) == pytest.approx(force / (1.0 + 2.0 * n**2), rel=1e-14)
+    state = pair.state(output=0.5, output_rate=1.0)  # the gear says where the input is
+    np.testing.assert_allclose([state.g[0], state.xi[0]], [0.5 / n, 1.0 / n], rtol=1e-14)
+    run = da.simulate(pair, da.RungeKutta(), state, step=0.05, steps=20)
+    np.testing.assert_allclose(run["output"], n * run["input"], rtol=1e-14)
+    np.testing.assert_allclose(run["output rate"], n * run["input rate"], rtol=1e-14)
+
+
+def test_a_differential_shares_its_torque():
+    """The shaft turns n/2 times as fast as both outputs together: each of them gets n/2 times its torque."""
+    made, n = shafts(), 4.0
+    made.gear("shaft 2", ("shaft 0", "shaft 1"), ratio=(n / 2, n / 2))
+    made.motor("shaft 2")
+    split = made.system()
+    rate, _ = split.acceleration(0.0, np.zeros(2), np.zeros(2), np.array([0.6]))
+    mass = np.diag([1.0, 2.0]) + 3.0 * (n / 2) ** 2 * np.ones((2, 2))
+    np.testing.assert_allclose(rate, np.linalg.solve(mass, np.full(2, 0.6 * n / 2)), rtol=1e-13)
+
+
+def crank_angle(q, reach):
+    return q + reach * jnp.sin(q)
+
+
+def test_a_coupling_by_a_function_against_its_only_freedom():
+    """L = [J0 + J1 f'(q)^2] q'^2/2: J(q) q'' = -J'(q) q'^2/2; gears behind couplings work too."""
+    made = shafts()
+    made.couple("shaft 1", "shaft 0", crank_angle, reach=0.4)
+    made.gear("shaft 2", "shaft 1", ratio=3.0)
+    cam, q, rate = made.system(), 0.7, 1.3
+    slope, bend = 1 + 0.4 * np.cos(q), -0.4 * np.sin(q)
+    inertia = 1.0 + (2.0 + 9.0 * 3.0) * slope**2
+    found, _ = cam.acceleration(0.0, np.array([q]), np.array([rate]))
+    assert float(found[0]) == pytest.approx(-(2.0 + 27.0) * slope * bend * rate**2 / inertia, rel=1e-13)
+    state = cam.state(shaft_2=1.5)
+    assert 3.0 * crank_angle(float(state.g[0]), 0.4) == pytest.approx(1.5, rel=1e-12)
+    assert cam.parameters["gears"] == {"shaft 1": {"reach": 0.4}, "shaft 2": {"shaft 1": 3.0}}
+
+
+WRONG_GEARS = {
+    "unknown": (lambda m: m.gear("shaft 1", "shft 0"), "unknown hinge or slider 'shft 0'"),
+    "itself": (lambda m: m.gear("shaft 1", "shaft 1"), "then it would move itself"),
+    "a circle": (
+        lambda m: [m.gear("shaft 1", "shaft 0"), m.gear("shaft 2", "shaft 1"), m.gear("shaft 0", "shaft 2")],
+        "'shaft 0' cannot be geared to shaft 2: then it would move itself",
+    ),
+    "twice": (lambda m: [m.gear("shaft 1", "shaft 0"), m.gear("shaft 1", "shaft 2")], "is geared to shaft 0 already"),
+    "no ratio": (lambda m: m.gear("shaft 1", "shaft 0", ratio=0), "ratio of 'shaft 1' is 0; allowed: any finite"),
+    "too few ratios": (lambda m: m.gear("shaft 2", ("shaft 0", "shaft 1"), ratio=(1.0,)), "with 1 ratios; allowed"),
+    "nothing": (lambda m: m.gear("shaft 1", ()), "geared to nothing"),
+    "no function": (lambda m: m.couple("shaft 1", "shaft 0", 3), "by of 'shaft 1' is 3; allowed: a function"),
+    "two numbers": (
+        lambda m: m.couple("shaft 1", "shaft 0", lambda q: jnp.stack([q, q])),
+        "the coupling of 'shaft 1' gave .*; allowed: one finite number",
+    ),
+    "wrong numbers": (lambda m: m.couple("shaft 1", "shaft 0", crank_angle, length=1.0), "coupling of 'shaft 1' fails"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_GEARS)
+def test_bad_gears_get_sentences(case):
+    add, words = WRONG_GEARS[case]
+    made = shafts()
+    with pytest.raises(InvalidInput, match=words):
+        add(made)
+
+
+def test_a_joint_that_closes_a_loop_cannot_be_geared():
+    made = four_bars()
+    made.gear("d", "a", ratio=2.0)
+    with pytest.raises(InvalidInput, match="hinge 'd' closes a loop"):
+        made.system()
 
 
 def test_friction_keeps_the_names(robot):

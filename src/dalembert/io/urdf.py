@@ -321,6 +321,9 @@ class _Reader:
         for joint, bound in self.motors.items():
             if self.joints[joint].child not in left_out:
                 mechanism.motor(joint, low=-bound, high=bound)
+        for joint in self.joints.values():
+            if joint.mimic is not None:
+                self._gear(mechanism, joint)
         if left_out:
             self.unread.append(f"frames without mass on which nothing hangs are left out: {', '.join(left_out)}")
         self._say_the_rest()
@@ -392,6 +395,23 @@ class _Reader:
         else:
             mechanism.hinge(joint.name, joint.parent, link, at=at, follows=link in self.castors, **options)
 
+    def _gear(self, mechanism: Mechanism, joint: Any) -> None:
+        """A joint that mimics another is geared to it."""
+        other, ratio = self.joints.get(joint.mimic.joint), joint.mimic.multiplier
+        ratio = 1.0 if ratio is None else float(ratio)
+        if {joint.type, other.type if other else ""} - {"revolute", "continuous", "prismatic"} or not ratio:
+            self.unread.append(
+                f"joint '{joint.name}' mimics '{joint.mimic.joint}'; here it moves on its own: a gear is between two "
+                "joints that turn or slide, with a ratio that is not 0"
+            )
+            return
+        mechanism.gear(joint.name, joint.mimic.joint, ratio=ratio)
+        if joint.mimic.offset:
+            self.unread.append(
+                f"the offset {float(joint.mimic.offset):g} of joint '{joint.name}', which mimics "
+                f"'{joint.mimic.joint}', is not read: all joints are at 0 in the drawing"
+            )
+
     def _wheel(self, link: str, radius: float | None, frames: dict[str, Array]) -> tuple[float, Array, Array]:
         """(radius, centre, axle) of a wheel."""
         if self._type(link) not in ("continuous", "revolute"):
@@ -436,10 +456,6 @@ class _Reader:
         """What joints have and a mechanism has not."""
         bounded, slow = [], []
         for joint in self.joints.values():
-            if joint.mimic is not None:
-                self.unread.append(
-                    f"joint '{joint.name}' mimics '{joint.mimic.joint}'; here it moves on its own, without that gear"
-                )
             if joint.dynamics is not None and float(joint.dynamics.friction or 0.0):
                 friction = float(joint.dynamics.friction)
                 self.unread.append(f"friction {friction:g} of joint '{joint.name}' does not act: only damping does")

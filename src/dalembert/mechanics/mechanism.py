@@ -3,7 +3,8 @@
 A mechanism is drawn once, in its reference configuration, with all points and axes in the coordinates of the ground: x
 forward, y to the left, z up, SI units. The pose (R, x) of a body takes a point r of the drawing to R r + x, so all
 poses are 1 in the drawing. Bodies form a tree: each hangs by one joint on the ground or on another body, and a joint
-that closes a loop becomes a holonomic constraint. With the screw S = (n, a x n) of a hinge about n through a and its
+that closes a loop becomes a holonomic constraint. A joint that is geared to others has no coordinate in Q: it is what
+the gear makes of theirs. With the screw S = (n, a x n) of a hinge about n through a and its
 displacement H, poses and body velocities V = (w, v) follow along the tree (Featherstone 2008, chapter 4):
 
     pose_child = pose_parent H(q),    V_child = Ad(H^-1) V_parent + S q'.
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from ..errors import InvalidInput, UnknownName
 from ..groups import SE2, SE3, SO3, AlgebraAxis, Euclidean, Group, Product
 from ..kernels import compile_function
-from ..numerics import find_root, finite, not_negative, own_value, positive, require_function, vector
+from ..numerics import find_root, finite, not_negative, not_zero, own_value, positive, require_function, vector
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Element, Scalar, Velocity
 from .system import Input, State, System, jacobian
@@ -58,6 +59,8 @@ class Joint(NamedTuple):
     names: tuple[str, ...] = ()  # of its coordinates
     spins: bool = False  # the body is a solid of revolution about this hinge, and is not turned
     follows: bool = False  # a castor: where nothing is said of it, it turns as it must
+    geared: tuple[int, ...] = ()  # the bodies whose joints move this one: then it has no slot
+    by: Callable[..., Any] | None = None  # its coordinate as a function of theirs; None: the sum with their ratios
 
 
 class Loop(NamedTuple):
@@ -86,7 +89,7 @@ class Part(NamedTuple):
 
     name: str
     kind: str  # joint, spring, motor, thrust, torque
-    first: int  # a joint's slot or a body
+    first: int  # a body, or the one whose joint it is
     second: int = -1
 
 
@@ -109,8 +112,13 @@ class Parts:
 
     @property
     def flat(self) -> int:
-        """The number of hinges and sliders, the entries of the last factor R^k."""
-        return sum(joint.kind in ("hinge", "slider") for joint in self.joints)
+        """The number of hinges and sliders that move on their own, the entries of the last factor R^k."""
+        return sum(joint.kind in ("hinge", "slider") and not joint.geared for joint in self.joints)
+
+    @property
+    def gears(self) -> list[int]:
+        """The bodies whose joints are geared to others, along the tree."""
+        return [k for k in self.order() if self.joints[k].geared]
 
     @property
     def coordinate_names(self) -> tuple[str, ...]:
@@ -185,6 +193,26 @@ def _axis(parts: Parts, p: Any, body: int) -> tuple[Array, Array]:
     return _vector(own["at"]), _direction(own["axis"])
 
 
+def _coordinate(parts: Parts, p: Any, flat: Array, body: int) -> Array:
+    """The coordinate of the hinge or slider of a body: an entry of R^k, or what its gear makes of others."""
+    joint = parts.joints[body]
+    if not joint.geared:
+        return flat[joint.slot]
+    own, moving = p["gears"][joint.name], [_coordinate(parts, p, flat, k) for k in joint.geared]
+    if joint.by is not None:
+        return own_value(f"the coupling of '{joint.name}'", partial(joint.by, **own), *moving)
+    turned: list[Array] = [own[parts.joints[k].name] * q for k, q in zip(joint.geared, moving, strict=True)]
+    return sum(turned[1:], turned[0])
+
+
+def _rate(parts: Parts, g: Element, p: Any, xi: Velocity, body: int) -> Array:
+    """The rate of the coordinate of a hinge or slider."""
+    rates = parts.share(xi, -1)
+    if not parts.joints[body].geared:
+        return rates[parts.joints[body].slot]
+    return cast(Array, jax.jvp(lambda q: _coordinate(parts, p, q, body), (parts.factor(g, -1),), (rates,))[1])
+
+
 def _poses(parts: Parts, g: Element, p: Any) -> list[Pose]:
     """The pose of every body."""
     poses: dict[int, Pose] = {-1: (jnp.eye(3), jnp.zeros(3))}
@@ -214,7 +242,7 @@ def _displacement(parts: Parts, g: Element, p: Any, body: int) -> Pose:
         at, Q = _vector(p["joints"][joint.name]["at"]), parts.factor(g, joint.slot)
         return Q, at - Q @ at
     at, axis = _axis(parts, p, body)
-    q = parts.factor(g, -1)[joint.slot]
+    q = _coordinate(parts, p, parts.factor(g, -1), body)
     if joint.kind == "slider":
         return jnp.eye(3), q * axis
     Q = _turn(axis, q)
@@ -240,7 +268,7 @@ def _twists(parts: Parts, g: Element, xi: Velocity, p: Any) -> list[Twist]:
             at, own = _vector(p["joints"][joint.name]["at"]), parts.share(xi, joint.slot)
             added = own, _cross(at, own)
         else:
-            (at, axis), rate = _axis(parts, p, k), parts.share(xi, -1)[joint.slot]
+            (at, axis), rate = _axis(parts, p, k), _rate(parts, g, p, xi, k)
             added = (still, rate * axis) if joint.kind == "slider" else (rate * axis, rate * _cross(at, axis))
         if joint.parent >= 0 and not joint.spins:
             Q, y = _displacement(parts, g, p, k)
@@ -289,7 +317,8 @@ class Energy:
             if part.kind == "joint":
                 own = p["joints"][part.name]
                 if "stiffness" in own:
-                    total -= 0.5 * own["stiffness"] * (parts.factor(g, -1)[part.first] - own.get("rest", 0.0)) ** 2
+                    q = _coordinate(parts, p, parts.factor(g, -1), part.first)
+                    total -= 0.5 * own["stiffness"] * (q - own.get("rest", 0.0)) ** 2
             elif part.kind == "spring":
                 own, gap = p["springs"][part.name], _gap(parts, poses, p, part)
                 stretched = gap @ gap if "length" not in own else (jnp.sqrt(gap @ gap) - own["length"]) ** 2
@@ -442,7 +471,7 @@ class Acting:
 
     def __call__(self, t: Scalar, g: Element, xi: Velocity, u: Array, p: Any) -> Array:
         parts, poses = self.parts, _poses(self.parts, g, p)
-        zero, first = jnp.zeros(parts.group.dim), parts.group.dim - parts.flat
+        zero = jnp.zeros(parts.group.dim)
         stretched = [part for part in parts.parts if part.kind == "spring" and "damping" in p["springs"][part.name]]
         rubbing = [part for part in parts.parts if part.kind == "joint" and "damping" in p["joints"][part.name]]
 
@@ -451,7 +480,7 @@ class Acting:
             twists, found = _twists(parts, g, eta, p), []
             for part in parts.parts:
                 if part.kind == "motor":
-                    found.append(eta[first + part.first])
+                    found.append(_rate(parts, g, p, eta, part.first))
                 elif part.kind in ("thrust", "torque"):
                     own = p["inputs"][part.name]
                     (w, v), along = twists[part.first], _direction(own["along"])
@@ -471,7 +500,7 @@ class Acting:
                 return [jnp.sqrt(gap @ gap) for gap in gaps]
 
             rates = jax.jvp(lengths, (jnp.zeros(()),), (jnp.ones(()),))[1] if stretched else []
-            return jnp.stack([*(eta[first + part.first] for part in rubbing), *rates])
+            return jnp.stack([*(_rate(parts, g, p, eta, part.first) for part in rubbing), *rates])
 
         force = u @ jacobian(driven, zero) if len(u) else zero
         if rubbing or stretched:
@@ -498,7 +527,7 @@ def _chart(parts: Parts, p: Any, q: Array) -> Element:
             factors[joint.slot] = SE3().motion(R, own[:3] + (at_point := _mark(p, joint)) - R @ at_point)
         elif joint.kind == "ball":
             factors[joint.slot] = SO3().exp(own)
-        elif joint.kind in ("hinge", "slider"):
+        elif joint.kind in ("hinge", "slider") and not joint.geared:
             flat[joint.slot] = own[0]
     if flat:
         factors[-1] = jnp.stack(flat)
@@ -516,7 +545,7 @@ def _coordinates(parts: Parts, p: Any, g: Element) -> Array:
     for k in parts.order():
         joint = parts.joints[k]
         if joint.kind in ("hinge", "slider"):
-            found.append(parts.factor(g, -1)[joint.slot])
+            found.append(_coordinate(parts, p, parts.factor(g, -1), k))
         elif joint.kind == "ball":
             found += list(SO3().log(parts.factor(g, joint.slot)))
         elif joint.kind == "planar":
@@ -532,10 +561,13 @@ def _coordinates(parts: Parts, p: Any, g: Element) -> Array:
 
 @compile_function
 def _at_coordinates(parts: Parts, p: Any, q: Array) -> tuple[Element, Array, Array]:
-    """(g, phi, dphi/dq) at coordinates q."""
+    """(g, phi, dphi/dq) at coordinates q; phi has what coordinates of geared joints are off after the constraints."""
+    geared = [parts.coordinate_names.index(parts.joints[k].names[0]) for k in parts.gears]
 
     def phi(at: Array) -> Array:
-        return Closing(parts)(0.0, _chart(parts, p, at), p)
+        g = _chart(parts, p, at)
+        closing = Closing(parts)(0.0, g, p)
+        return jnp.concatenate([closing, (at - _coordinates(parts, p, g))[np.array(geared)]]) if geared else closing
 
     return _chart(parts, p, q), phi(q), jacobian(phi, q)
 
@@ -694,7 +726,7 @@ def priority(parts: Parts) -> list[int]:
     """The coordinates in the order in which they keep their values: those that give way come last."""
     ranks: dict[str, int] = {}
     for joint in parts.joints:
-        last = 7 if joint.spins else 6 if joint.follows else 1
+        last = 8 if joint.geared else 7 if joint.spins else 6 if joint.follows else 1
         for k, name in enumerate(joint.names):
             free = {"planar": (5, 4, 2), "free": (5, 4, 3, 2, 0, 3)}.get(joint.kind)
             ranks[name] = free[k] if free else last
@@ -722,7 +754,8 @@ def _assemble(parts: Parts, p: Any, given: Mapping[int, float], near: Any = None
         q[loose] += change / max(1.0, np.abs(change).max())
     if np.abs(phi).max() < 1e-10 * (1.0 + np.abs(q).max()):
         return g
-    names = [name for name, off in zip(_holonomic_names(parts), ~(np.abs(phi) < 1e-10), strict=True) if off]
+    held_by = [*_holonomic_names(parts), *(f"the gear of {parts.joints[k].name}" for k in parts.gears)]
+    names = [name for name, off in zip(held_by, ~(np.abs(phi) < 1e-10), strict=True) if off]
     held = ", ".join(f"{parts.coordinate_names[k]} = {value:g}" for k, value in given.items())
     raise InvalidInput(
         f"{parts.name} cannot be assembled{f' with {held}' if held else ''}: no configuration was found in which the "
@@ -855,6 +888,15 @@ class _Use:
     numbers: dict[str, Any]
 
 
+@dataclass
+class _Gear:
+    """What a joint is geared to, as it was given: ratios by joints, or a function with its numbers."""
+
+    to: tuple[str, ...]
+    numbers: dict[str, float]
+    by: Callable[..., Any] | None = None
+
+
 class Mechanism:
     """Bodies, joints, wheels, springs and motors with names, drawn in SI units; `system()` makes the system of them.
 
@@ -893,6 +935,7 @@ class Mechanism:
         self._contacts: list[_Use] = []
         self._springs: list[_Use] = []
         self._inputs: list[tuple[_Use, Input]] = []
+        self._gears: dict[str, _Gear] = {}
         self.unread: tuple[str, ...] = ()  # what a file says and the mechanism does not do, a sentence each
 
     def __repr__(self) -> str:
@@ -994,6 +1037,36 @@ class Mechanism:
     def fix(self, parent: str, child: str, *, name: str = "") -> str:
         """Join a body to another so that both move as one."""
         return self._join(name or f"{parent} with {child}", "fixed", parent, child, None, (0.0, 0.0, 0.0))
+
+    def gear(self, joint: str, to: Any, *, ratio: Any = 1.0) -> str:
+        """Gear a hinge or slider to another: its coordinate is `ratio` times the other's, and is no freedom any more.
+
+        Two trucks that steer against each other have the ratio -1; a rotor that turns n times as fast as a joint has n.
+        With names and ratios of several joints it is their sum: the shaft of a differential that drives two wheels has
+        `to=("left", "right"), ratio=(n/2, n/2)`.
+        """
+        names = (to,) if isinstance(to, str) else tuple(to)
+        ratios = [ratio] * len(names) if np.ndim(ratio) == 0 else list(ratio)
+        if len(ratios) != len(names) or len(set(names)) != len(names):
+            raise InvalidInput(
+                f"'{joint}' is geared to {', '.join(map(str, names)) or 'nothing'} with {len(ratios)} ratios; allowed: "
+                "one joint and its ratio, or several different ones with a ratio each"
+            )
+        what = f"ratio of '{joint}'"
+        return self._couple(joint, names, {k: float(not_zero(what, v)) for k, v in zip(names, ratios, strict=True)})
+
+    def couple(self, joint: str, to: Any, by: Callable[..., Any], **numbers: float) -> str:
+        """Let a hinge or slider follow others by a function of JAX: its coordinate is by(q, ..., **numbers).
+
+        The `numbers` become parameters of the system. So are cams drawn, and wheels that steer as Ackermann wants.
+        """
+        require_function(f"by of '{joint}'", by, "coordinates", optional=False)
+        names = (to,) if isinstance(to, str) else tuple(to)
+        given = {k: float(finite(f"{k} of '{joint}'", v)) for k, v in numbers.items()}
+        drawn = own_value(f"the coupling of '{joint}'", partial(by, **given), *[jnp.zeros(())] * len(names))
+        if drawn.shape or not np.isfinite(drawn):
+            raise InvalidInput(f"the coupling of '{joint}' gave {drawn} in the drawing; allowed: one finite number")
+        return self._couple(joint, names, given, by)
 
     # -- contacts ------------------------------------------------------------------------------------------------------
     def roll(
@@ -1125,10 +1198,7 @@ class Mechanism:
 
     def motor(self, joint: str, *, name: str = "", low: float = -math.inf, high: float = math.inf) -> str:
         """Make the torque (N m) of a hinge, or the force (N) of a slider, an input with these bounds."""
-        links = {link.name: link for link in self._links if link.kind in ("hinge", "slider")}
-        if joint not in links:
-            raise UnknownName("hinge or slider", joint, links)
-        word, unit = ("torque", "N m") if links[joint].kind == "hinge" else ("force", "N")
+        word, unit = ("torque", "N m") if self._movable(joint).kind == "hinge" else ("force", "N")
         return self._input(_Use(joint, "motor", joint, GROUND, {}), Input(name or f"{joint} {word}", unit, low, high))
 
     def thrust(
@@ -1162,6 +1232,31 @@ class Mechanism:
             raise InvalidInput(f"two quantities of {self.name} are called '{twice[0]}': rename a joint or an input")
         return made
 
+    def _couple(
+        self, joint: str, to: tuple[str, ...], numbers: dict[str, float], by: Callable[..., Any] | None = None
+    ) -> str:
+        for name in (joint, *to):
+            self._movable(name)
+        if joint in self._gears:
+            raise InvalidInput(f"'{joint}' is geared to {', '.join(self._gears[joint].to)} already: say it once")
+        if not to:
+            raise InvalidInput(f"'{joint}' is geared to nothing: name the joints that move it")
+        behind = [*to]
+        while behind:
+            name = behind.pop()
+            if name == joint:
+                raise InvalidInput(f"'{joint}' cannot be geared to {', '.join(to)}: then it would move itself")
+            behind += self._gears[name].to if name in self._gears else ()
+        self._gears[joint] = _Gear(to, numbers, by)
+        return joint
+
+    def _movable(self, joint: str) -> _Link:
+        """The hinge or slider of this name."""
+        links = {link.name: link for link in self._links if link.kind in ("hinge", "slider")}
+        if joint not in links:
+            raise UnknownName("hinge or slider", joint, links)
+        return links[joint]
+
     def _made(self, parts: Parts, numbers: dict[str, Any]) -> MechanismSystem:
         """The system of parts with their numbers."""
         rows = any(contact.rows for contact in parts.contacts)
@@ -1193,17 +1288,21 @@ class Mechanism:
             link = tree[name]
             parent = bodies.index(link.parent) if link.parent != GROUND else -1
             slot = -1
-            if link.kind in ("hinge", "slider"):
+            gear = self._gears.get(link.name, _Gear((), {}))
+            geared = tuple(bodies.index(self._movable(other).child) for other in gear.to)
+            if link.kind in ("hinge", "slider") and not geared:
                 slot = len(flat)
                 units = ("rad s-1", "kg m2 s-1", "N m") if link.kind == "hinge" else ("m s-1", "kg m s-1", "N")
                 flat.append(AlgebraAxis(f"{link.name} rate", *units))
-            elif link.kind != "fixed":
+            elif link.kind != "fixed" and not geared:
                 slot = len(factors)
                 factor: Group = {"free": SE3(), "planar": SE2(), "ball": SO3()}[link.kind]
                 head = f"{link.name} " if bases > 1 or link.kind == "ball" else ""
                 labels += [axis._replace(name=f"{head}{axis.name}") for axis in factor.axes()]
                 factors.append(factor)
-            joints[name] = Joint(link.name, link.kind, parent, slot, link.names, name in spinning, link.follows)
+            joints[name] = Joint(
+                link.name, link.kind, parent, slot, link.names, name in spinning, link.follows, geared, gear.by
+            )
         if flat:
             factors.append(JointSpace(len(flat), tuple(flat)))
         if not factors:
@@ -1219,15 +1318,14 @@ class Mechanism:
             Loop(link.name, link.kind, place[link.parent], place[link.child], tuple(range(len(LOOP_NAMES[link.kind]))))
             for link in loops
         )
-        by_joint = {joint.name: joint for joint in joints.values()}
         acting = [
-            Part(link.name, "joint", by_joint[link.name].slot)
+            Part(link.name, "joint", place[link.child])
             for link in tree.values()
             if {"stiffness", "damping"} & set(link.numbers)
         ]
         acting += [Part(use.name, "spring", place[use.first], place[use.second]) for use in self._springs]
         for use, _ in self._inputs:
-            first = by_joint[use.first].slot if use.kind == "motor" else place[use.first]
+            first = place[self._movable(use.first).child if use.kind == "motor" else use.first]
             acting.append(Part(use.name, use.kind, first, place[use.second]))
         parts = Parts(
             self.name, tuple(bodies), tuple(joints[name] for name in bodies), closed, contacts, tuple(acting), group,
@@ -1265,6 +1363,7 @@ class Mechanism:
             "bodies": bodies,
             "joints": links,
             "contacts": contacts,
+            "gears": {name: gear.numbers for name, gear in self._gears.items()},
             "springs": {use.name: use.numbers for use in self._springs},
             "inputs": {use.name: use.numbers for use, _ in self._inputs if use.numbers},
             "gravity": _entries(self.gravity),
@@ -1284,11 +1383,13 @@ class Mechanism:
                         f"'{tree[link.child].name}' already, and {link.kind} '{link.name}' cannot close a loop; "
                         f"allowed for that: {', '.join(LOOP_NAMES)}"
                     )
-                if {"stiffness", "damping"} & set(link.numbers) or link.name in [use.first for use, _ in self._inputs]:
+                used = [*(use.first for use, _ in self._inputs), *self._gears]
+                used += [name for gear in self._gears.values() for name in gear.to]
+                if {"stiffness", "damping"} & set(link.numbers) or link.name in used:
                     raise InvalidInput(
                         f"{link.kind} '{link.name}' closes a loop, because '{link.child}' hangs on "
-                        f"'{tree[link.child].parent}' already: it cannot have a motor, a spring or a damper. Join "
-                        f"'{link.child}' by it first, and let another joint close the loop"
+                        f"'{tree[link.child].parent}' already: it cannot have a motor, a gear, a spring or a damper. "
+                        f"Join '{link.child}' by it first, and let another joint close the loop"
                     )
                 loops.append(link)
             else:
@@ -1533,9 +1634,10 @@ def _moments(name: str, mass: float, kind: str, given: Any, axis: Any) -> Reals:
 
 def _without_redundant(parts: Parts, p: Any) -> Parts:
     """The parts without heights that cannot change, and without constraints that follow from others."""
-    rng, count = np.random.default_rng(0), len(parts.coordinate_names)
-    trials = [np.zeros(count), *(0.3 * rng.normal(size=(SAMPLES, count)))]
-    found = [tuple(map(np.asarray, _at_coordinates(parts, p, q)[1:])) for q in trials]
+    rng, size = np.random.default_rng(0), len(parts.coordinate_names)
+    trials = [np.zeros(size), *(0.3 * rng.normal(size=(SAMPLES, size)))]
+    count = len(_holonomic_names(parts))
+    found = [tuple(np.asarray(part)[:count] for part in _at_coordinates(parts, p, q)[1:]) for q in trials]
     fixed = np.all([np.abs(slope).max(axis=1, initial=0.0) < VANISHING for _, slope in found], axis=0)
     for name, off in zip(np.array(_holonomic_names(parts), str)[fixed], found[0][0][fixed], strict=True):
         if abs(off) > VANISHING:
