@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from mechanisms import draw_bicycle
+from registry import sampled
 
 import dalembert as da
 
@@ -46,31 +47,104 @@ def car(rng):
     return models.car(m, J, length, centre, steering), made, 2
 
 
-def racer(rng):
-    m, J, rider, J2, front, arm = rng.uniform(0.3, 2.0, 6)
+def racer_of(m, J, rider, J2, front, arm):
     made = planar(m, J)
     made.body("arm", mass=rider, centre=(front + arm, 0, 0), inertia=(J2, J2, J2))
     made.hinge("pivot", "body", "arm", at=(front, 0, 0), axis="z")
     made.skate("arm", at=(front + arm, 0, 0), name="second")
     made.motor("pivot")
-    return models.roller_racer(m, J, rider, J2, front, arm), made, 1
+    return made
 
 
-@pytest.mark.parametrize("make", [sleigh, unicycle, racer, car])
+def racer(rng):
+    sizes = rng.uniform(0.3, 2.0, 6)
+    return models.roller_racer(*sizes), racer_of(*sizes), 1
+
+
+def board(rng):
+    """The masses of rotor and trucks are taken from the board; a gear turns the trucks against each other."""
+    m, J, rotor, wheels, length = rng.uniform(0.3, 2.0, 5)
+    part = 0.01
+    made = da.Mechanism("snakeboard")
+    made.body("board", mass=m - 3 * part, inertia=(J, J, J - 2 * part * length**2))
+    made.planar("board")
+    for name, x, moment in (("rotor", 0.0, rotor), ("front", length, wheels), ("rear", -length, wheels)):
+        made.body(name, mass=part, centre=(x, 0, 0), inertia=(moment, moment, moment))
+        made.hinge(f"{name} angle", "board", name, axis="z")
+        if x:
+            made.skate(name, at=(x, 0, 0))
+    made.gear("rear angle", "front angle", ratio=-1.0)
+    made.motor("rotor angle")
+    made.motor("front angle")
+    return models.snakeboard(m, J, rotor, wheels, length), made, 2
+
+
+def sleighs(rng):
+    """The second sleigh hangs on the first: no constraint holds the hinge together."""
+    m, J, rider, J2, front, arm = rng.uniform(0.3, 2.0, 6)
+    made = racer_of(m, J, rider, J2, front, arm)
+    return models.hinged_sleighs(m, J, rider, J2, front, arm), made, 1
+
+
+def in_full(model, g, xi):
+    """A state of the hinged sleighs, and the map from rates of (w, v1, v2, s') to those of both sleighs."""
+    front, arm = (float(model.parameters[name]) for name in ("front", "arm"))
+    pose, s = np.asarray(g[0]), float(g[1][0])
+    turn, w, rate = np.array([[np.cos(s), -np.sin(s)], [np.sin(s), np.cos(s)]]), xi[0], xi[3]
+    second = np.eye(3)
+    second[:2, :2] = pose[:2, :2] @ turn
+    second[:2, 2] = pose[:2, 2] + front * pose[:2, 0] + arm * second[:2, 0]
+
+    def spread(each, turned=0.0):
+        """(w, v1, v2, w + s', V1, V2) of these rates; `turned` is the change of V with s."""
+        moving = turn.T @ np.array([each[1], each[2] + front * each[0]]) + [0.0, arm * (each[0] + each[3])] + turned
+        return np.array([*each[:3], each[0] + each[3], *moving])
+
+    seen = turn.T @ np.array([xi[1], xi[2] + front * w])
+    return (pose, second), spread(xi), lambda change: spread(change, rate * np.array([seen[1], -seen[0]]))
+
+
+def both(make, rng):
+    """The model, its mechanism, inputs, a state of both, and the rate of the model's velocity from the mechanism's."""
+    model, drawn, inputs = make(rng)
+    system, u = drawn.system(), rng.normal(size=inputs) if inputs else None
+    angles = rng.uniform(-1, 1, system.group.dim - 3)
+    pose = np.asarray(da.SE2().element(rng.normal(size=3)))
+    g = (pose, angles) if len(angles) else pose
+    xi = np.asarray(system.project(g, rng.normal(size=system.group.dim)))
+    if make is sleighs:
+        there, moving, rates = in_full(model, g, xi)
+        return model, system, u, (there, moving), (g, xi), rates
+    there = model.group.element([pose, *angles]) if len(angles) else g
+    return model, system, u, (there, xi), (g, xi), lambda change: change
+
+
+EQUAL = [board, sleighs, sleigh, unicycle, racer, car]
+
+
+@pytest.mark.parametrize("make", EQUAL)
 def test_models_are_their_mechanisms(make):
     """Accelerations with random numbers, states and inputs."""
     rng = np.random.default_rng(3)
     for _ in range(5):
-        model, drawn, inputs = make(rng)
-        system, u = drawn.system(), rng.normal(size=inputs)
-        pose, angle = rng.normal(size=3), rng.uniform(-1, 1)
-        single = len(model.group.factors) == 1
-        g = model.group.element(pose if single else [pose, angle])
-        h = g if single else (g[0], np.array([angle]))
-        xi = np.asarray(model.project(g, rng.normal(size=model.group.dim)))
-        expected = np.asarray(model.acceleration(0.0, g, xi, u if inputs else None)[0])
-        found = np.asarray(system.acceleration(0.0, h, xi, u if inputs else None)[0])
+        model, system, u, there, here, rates = both(make, rng)
+        assert np.abs(model.residual(0.0, *there)).max() < 1e-13
+        expected = np.asarray(model.acceleration(0.0, *there, u)[0])
+        found = rates(np.asarray(system.acceleration(0.0, *here, u)[0]))
         assert np.abs(found - expected).max() < 1e-10 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("make", sampled(EQUAL))
+def test_models_move_as_their_mechanisms(make):
+    """Half a second in 500 steps with inputs that are held: the place of the first body, and its velocity."""
+    model, system, u, there, here, _ = both(make, np.random.default_rng(5))
+    held = {} if u is None else {"controls": np.tile(u, (500, 1))}
+    ends = []
+    for each, start in ((model, there), (system, here)):
+        run = da.simulate(each, da.RungeKutta(), each.state(*start), step=1e-3, steps=500, save_every=500, **held)
+        run.check()
+        ends.append(np.append(np.ravel(jax.tree.leaves(run.g)[0][-1]), run.xi[-1, :3]))
+    assert np.abs(ends[1] - ends[0]).max() < 1e-10 * np.abs(ends[0]).max()
 
 
 def disc(rng):
@@ -128,3 +202,27 @@ def test_the_tippe_top_keeps_jelletts_integral():
     contact = np.array([0.0, 0.0, 0.005]) - 0.02 * up
     jellett = -np.sum(w * [3.0e-6, 3.0e-6, 3.2e-6] * contact, axis=1)
     assert np.ptp(jellett) < 1e-9 * np.abs(jellett).max() and np.ptp(w[:, 2]) > 1e-3
+
+
+def test_the_wheels_of_the_ackermann_car_turn_about_one_point():
+    """cot(r) - cot(l) = b/L, and each wheel rolls as far as its distance from that point says."""
+    length, track, radius = 2.6, 1.5, 0.3
+    car = models.ackermann_car(wheelbase=length, track=track, radius=radius, ratio=4.0)
+    assert str(car.group) == "SE(2) x R^5" and car.parts.redundant == (
+        "front right side force",
+        "rear right side force",
+    )
+    state = car.state(speed=5.0, steer=0.35, steer_rate=0.2)
+    names = (*car.coordinate_names, *car.rate_names)
+    found = dict(zip(names, np.asarray(car.observe(0.0, state.g, state.xi)).tolist(), strict=True))
+    cotangents = [1 / np.tan(found[f"{side} steer"]) for side in ("right", "left")]
+    assert cotangents[0] - cotangents[1] == pytest.approx(track / length, rel=1e-13)
+    far = length / np.tan(0.35)
+    assert found["yaw rate"] == pytest.approx(5.0 / far, rel=1e-13)
+    for end, x in (("front", length), ("rear", 0.0)):
+        for side, y in (("left", track / 2), ("right", -track / 2)):
+            rolled = found["yaw rate"] * np.hypot(x, far - y) / radius
+            assert found[f"{end} {side} rate"] == pytest.approx(rolled, rel=1e-13)
+    assert found["shaft rate"] == pytest.approx(4.0 * 5.0 / radius, rel=1e-13)
+    sine = np.sin(found["left steer"])
+    assert found["left steer rate"] == pytest.approx(0.2 * (sine / np.sin(0.35)) ** 2, rel=1e-13)

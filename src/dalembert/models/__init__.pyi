@@ -7,6 +7,7 @@ from .bodies import rigid_body_n as rigid_body_n
 from .bodies import suslov as suslov
 from .bodies import suslov_n as suslov_n
 from .bodies import veselova as veselova
+from .mechanisms import ackermann_car as ackermann_car
 from .mechanisms import ball_robot as ball_robot
 from .mechanisms import bicycle as bicycle
 from .mechanisms import coin as coin

@@ -1,4 +1,4 @@
-"""Vehicles drawn as mechanisms: a bicycle, robots, a tractor with trailers, a tippe top, a coin.
+"""Vehicles drawn as mechanisms: a bicycle, robots, a car, a tractor with trailers, a tippe top, a coin.
 
 Each model draws a `Mechanism` (x forward, y to the left, z up; kg, m, N) and returns its system, so that rolling and
 contact points come from the geometry, and coordinates, rates, inputs and loads have names. They start by names:
@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+
+import jax.numpy as jnp
 
 from ..errors import InvalidInput
 from ..mechanics import Mechanism, MechanismSystem
@@ -124,6 +126,75 @@ def differential_drive(
         robot.wheel(name, "base", at=(0, side * track / 2, radius), mass=wheel_mass, width=radius / 4, motor=True)
     robot.castor("castor", "base", at=(castor, 0), trail=trail, radius=castor_radius)
     return robot.system()
+
+
+@register(
+    "ackermann-car",
+    example={},
+    initial={"speed": 5.0, "steer": 0.35},
+    step=0.02,
+    steps=250,
+    why="The inner front wheel steers more than the outer one, so that the axles of all four wheels meet in one point, "
+    "about which the car turns: no wheel slips. The outer wheels turn faster, and a differential lets them.",
+    tries=[("straight on", "initial.steer", 0.0), ("a tight turn", "initial.steer", 0.6)],
+    meaning={
+        "mass": "of the chassis, kg",
+        "wheelbase": "from the rear axle to the front axle",
+        "track": "from the left wheels to the right ones",
+        "centre": "how far the centre of mass of the chassis lies ahead of the rear axle",
+        "height": "of the chassis, m",
+        "radius": "of the wheels",
+        "wheel_mass": "of each wheel, kg",
+        "knuckle_mass": "of each of the two parts that carry the front wheels, kg",
+        "ratio": "of the final drive: turns of the shaft for a turn of both rear wheels",
+    },
+)
+def ackermann_car(
+    mass: float = 1200.0,
+    wheelbase: float = 2.6,
+    track: float = 1.5,
+    centre: float = 1.2,
+    height: float = 0.8,
+    radius: float = 0.3,
+    wheel_mass: float = 18.0,
+    knuckle_mass: float = 10.0,
+    ratio: float = 4.0,
+) -> MechanismSystem:
+    """A car on four wheels with Ackermann's steering and a differential, on SE(2) x R^5.
+
+    The coordinate `steer` is the angle s of a wheel in the middle of the front axle. With tan(l) = L sin(s)/(L cos(s) -
+    (b/2) sin(s)) on the left, and -b on the right, cot(r) - cot(l) = b/L (Ackermann 1818; L is the wheelbase, b the
+    track). The shaft turns ratio/2 times as fast as both rear wheels together. Inputs: torques of shaft and steering.
+    """
+    mass, wheelbase, track, height = _sizes(mass=mass, wheelbase=wheelbase, track=track, height=height)
+    radius, wheel_mass, knuckle_mass = _sizes(radius=radius, wheel_mass=wheel_mass, knuckle_mass=knuckle_mass)
+    (ratio,), (centre,) = _sizes(ratio=ratio), _signed(centre=centre)
+    made = Mechanism("Ackermann car")
+    made.body("chassis", mass=mass, centre=(centre, 0, radius + height / 2), box=(1.4 * wheelbase, track, height))
+    made.planar("chassis")
+    made.carrier("steering")
+    made.hinge("steer", "chassis", "steering", axis="z", at=(wheelbase, 0, radius))
+    wheel = partial(made.wheel, mass=wheel_mass, width=0.6 * radius)
+    for side, y in (("left", track / 2), ("right", -track / 2)):
+        knuckle, hub = f"{side} knuckle", (wheelbase, y, radius)
+        made.body(knuckle, mass=knuckle_mass, centre=hub, box=(radius / 2, radius / 2, radius))
+        made.hinge(f"{side} steer", "chassis", knuckle, axis="z")
+        made.couple(f"{side} steer", "steer", ackermann, wheelbase=wheelbase, offset=y)
+        wheel(f"front {side}", knuckle, at=hub)
+        wheel(f"rear {side}", "chassis", at=(0, y, radius))
+    shaft = (0.1 * radius, 0.6 * wheelbase)
+    made.body("shaft", mass=wheel_mass, centre=(wheelbase / 2, 0, radius), cylinder=shaft, axis="x")
+    made.hinge("shaft", "chassis", "shaft", axis="x")
+    made.gear("shaft", ("rear left", "rear right"), ratio=ratio / 2)
+    made.motor("shaft", name="drive torque")
+    made.motor("steer", name="steer torque")
+    return made.system()
+
+
+def ackermann(steer: Array, wheelbase: Array, offset: Array) -> Array:
+    """The angle of a wheel that is `offset` to the left of one that steers by `steer`, about the same centre."""
+    sine = jnp.sin(steer)
+    return jnp.arctan2(wheelbase * sine, wheelbase * jnp.cos(steer) - offset * sine)
 
 
 @register(
