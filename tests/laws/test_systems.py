@@ -12,7 +12,8 @@ from registry import SYSTEMS, case
 
 import dalembert as da
 from dalembert.kernels import evaluate
-from dalembert.numerics import null_basis
+from dalembert.mechanics import distribution
+from dalembert.numerics import echelon, null_basis
 
 KEYS = [key for key in SYSTEMS if key != "suslov_4"]
 
@@ -294,6 +295,61 @@ def test_growth_vector(key):
     assert found.bracket_generating == (key not in ("holonomic", "subgroup", "partly"))
     assert found.integrable == (key in ("holonomic", "subgroup", "free"))
     assert found.holonomic_combinations == {"holonomic": 1, "subgroup": 1, "partly": 1}.get(key, 0)
+
+
+def _iterated_car(t, g, p):
+    """The same car, its tangent by Newton's iteration for atan(x) = steering: rows without a Taylor series."""
+    angle = g[1][0]
+    slope = jax.lax.fori_loop(0, 8, lambda _, x: x - (jnp.arctan(x) - angle) * (1.0 + x * x), angle)
+    return jnp.array([[0.0, 0.0, 1.0, 0.0], [0.8, 0.0, 0.0, 0.0]]) - slope * jnp.array(
+        [[0.0] * 4, [0.0, 1.0, 0.0, 0.0]]
+    )
+
+
+def test_growth_vector_of_rows_with_an_iteration():
+    g = (np.eye(3), np.array([0.3]))
+    found = da.nonholonomy(_constrained(da.SE2() * da.Euclidean(1), _iterated_car), g)
+    assert found.growth == da.nonholonomy(_constrained(da.SE2() * da.Euclidean(1), _car), g).growth == (2, 3, 4)
+
+
+def _turning_rows(t, g, p):
+    """Two rows on SE(3) x R that depend on the attitude and on the last coordinate, not on the place."""
+    motion, (x,) = g
+    rotation = motion[:3, :3]
+    a = jnp.concatenate([rotation[0] * jnp.sin(x), rotation[1] + rotation[2, 0], jnp.ones(1)])
+    b = jnp.concatenate([jnp.exp(rotation[2]), rotation @ rotation[:, 1] * x, jnp.cos(x)[None]])
+    return jnp.stack([a, b])
+
+
+def test_derivatives_of_a_frame_along_invariant_fields():
+    """E_i E_j E_k X by series along directions, against nested derivatives; translations do not matter and drop out."""
+    group = da.SE3() * da.Euclidean(1)
+    system = _constrained(group, _turning_rows)
+    g = (group.groups[0].exp(jnp.array([0.3, -0.4, 0.2, 1.0, 2.0, 3.0])), jnp.array([0.7]))
+    given, here = (system, np.asarray(0.0)), (g, np.zeros(1))
+    leaves, structure = jax.tree.flatten((given, here))
+    kind = structure, tuple((np.shape(leaf), leaf.dtype) for leaf in leaves)
+    active = distribution._active(distribution._in_space, group, *kind)
+    assert active == (0, 1, 2, 6)
+    rows = np.asarray(system.A(0.0, g))
+    reference, pivots = null_basis(rows), echelon(rows)[1]
+    points = jax.tree.map(lambda leaf: np.stack([leaf] * (1 + distribution.NEIGHBOURS)), g)
+    A = distribution._derivatives(distribution._in_space, group, given, points, active, 3, 3)
+    jets = distribution._frame_jets(group, A, reference, pivots, active)
+
+    def frame(q):
+        rows = system.A(0.0, q)
+        return reference.T - jnp.linalg.solve(rows[:, pivots], rows @ reference).T @ np.eye(group.dim)[pivots]
+
+    def nested(q, ways):
+        if not ways:
+            return frame(q)
+        way = np.eye(group.dim)[ways[0]]
+        return jax.jvp(lambda s: nested(group.shift(q, s * way), ways[1:]), (0.0,), (1.0,))[1]
+
+    for places in [(), (1,), (2, 0), (0, 2), (3, 1, 0), (1, 3, 1), (0, 1, 2), (2, 1, 0)]:
+        expected = nested(g, [active[i] for i in places])
+        np.testing.assert_allclose(jets[len(places)][(0, slice(None), *places)], expected, atol=1e-11)
 
 
 def test_a_lagrangian_with_a_bounded_domain_has_its_inverse_legendre_map():

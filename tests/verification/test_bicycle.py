@@ -1,6 +1,7 @@
 """A system of real size, as a user writes it: the published bicycle, by every method that takes it, natively."""
 
 import bicycle
+import mechanisms
 import numpy as np
 import pytest
 
@@ -40,6 +41,16 @@ def test_the_ground_carries_the_weight(system):
     """The multiplier of the front contact is the static load of 309.303529411765 N."""
     q, v = bicycle.on_the_road(system, 0.0)
     assert abs(abs(system.multipliers(0.0, q, v)[-1]) - 309.303529411765) < 1e-9
+
+
+def test_what_a_bicycle_can_reach(system):
+    """The same leaf of dimension 7 by both drawings, by brackets of depth 3 in coordinates and 4 upright on SE(3)."""
+    q, _ = bicycle.on_the_road(system, 5.0, lean=0.05, steer=0.02)
+    flat = da.nonholonomy(system, q)
+    assert (flat.growth, flat.declared, len(flat.covectors)) == ((3, 5, 7), 1, 0)
+    drawn = mechanisms.draw_bicycle().system()
+    upright = da.nonholonomy(drawn, drawn.state(speed=5.0).g)
+    assert (upright.growth, upright.declared, len(upright.covectors)) == ((3, 4, 6, 7), 2, 0)
 
 
 def start(system):

@@ -9,10 +9,11 @@ constraint is integrable. Notation: see `dalembert.mechanics`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from itertools import combinations, product
+from functools import lru_cache
+from itertools import combinations_with_replacement, permutations, product
 from typing import Any, cast
 
 import jax
@@ -22,12 +23,13 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInput
 from ..groups import Euclidean, Group, Product
-from ..kernels import as_routine, evaluate
+from ..kernels import Backend, LoweringError, evaluate, solution_series
 from ..numerics import (
     depends,
     echelon,
     find_root,
     finite,
+    literals,
     null_basis,
     positive,
     positive_int,
@@ -234,6 +236,8 @@ NEIGHBOURS = 2
 NEIGHBOUR_RADIUS = 0.1
 MAX_DERIVATIVES = 100_000
 """Derivatives of one order up to which brackets are taken: n^order of them."""
+MAX_DIRECTIONS = 200
+"""Directions up to which derivatives of all orders are taken at once."""
 
 
 def _none(*shape: int) -> Any:
@@ -315,23 +319,34 @@ def nonholonomy(
     """
     require_instance("system", system, MechanicalSystem, "a System or InvariantSystem")
     t, tolerance, depth = float(finite("t", t)), float(positive("tolerance", tolerance)), positive_int("depth", depth)
-    group, clock = system.group, jnp.asarray(t, float)
+    group, clock = system.group, np.asarray(t)
     g = group.identity() if g is None else group.element(g)
-    rows, drift = np.asarray(system.A(t, g)), np.asarray(system.b(t, g))
-    m, k = rows.shape[0], system.holonomic_constraints
-    given = (system, clock)
-    growth, closed, span = _closure(group, _in_space, given, g, k, depth, tolerance)
-    rheonomic = depends(lambda s: (system.A(s, g), system.b(s, g)), clock) or bool(drift.any())
-    if m and (rheonomic or depends(lambda eta: system.b(t, group.shift(g, eta)), jnp.zeros(group.dim))):
-        where = Product((group, Euclidean(1)))
-        _, closed, span = _closure(where, _in_space_and_time, given, (g, clock[None]), k, depth, tolerance)
-        rows = np.column_stack([rows, -drift])
+    given, k = (system, clock), system.holonomic_constraints
+    here, where = (g, clock[None]), Product((group, Euclidean(1)))
+    leaves, structure = jax.tree.flatten((given, here))
+    kind = structure, tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
+    (points, _), both = _around(where, given, here, moves=False)
+    m, rows, drift = both.shape[1], both[0, :, :-1], -both[0, :, -1]
+    growth, closed, span = _closure(group, _in_space, kind, given, points, both[..., :-1], k, depth, tolerance)
+    if m and (drift.any() or _is_driven(*kind)):
+        points, both = _around(where, given, here, moves=True)
+        _, closed, span = _closure(where, _in_space_and_time, kind, given, points, both, k, depth, tolerance)
+        rows = both[0]
     found = null_basis(span).T if closed and m < group.dim else np.zeros((0, rows.shape[1]))
     new = _beside(found, rows[m - k :])
-    shares = np.linalg.lstsq(rows.T, new.T, rcond=None)[0].T
+    shares = np.asarray(np.linalg.lstsq(rows.T, new.T, rcond=None)[0].T, float)
     rates = new[:, group.dim] if new.shape[1] > group.dim else np.zeros(len(new))
     note = "the brackets do not close here (more of them, or those of nearby configurations, reach further)"
     return Nonholonomy(growth, group.dim, k, new[:, : group.dim], rates, shares, "" if closed else note)
+
+
+@lru_cache(maxsize=128)
+def _is_driven(structure: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...]) -> bool:
+    """Whether the constraint of such a system can depend on time, or its b on the configuration."""
+    (system, clock), (g, _) = jax.tree.unflatten(structure, [jnp.zeros(shape, kind) for shape, kind in leaves])
+    if depends(lambda t: (system.A(t, g), system.b(t, g)), clock):
+        return True
+    return depends(lambda eta: system.b(clock, system.group.shift(g, eta)), jnp.zeros(system.group.dim))
 
 
 def _in_space(given: tuple[MechanicalSystem, Array], g: Element) -> Array:
@@ -347,80 +362,236 @@ def _in_space_and_time(given: tuple[MechanicalSystem, Array], place: tuple[Eleme
 
 
 @lru_cache(maxsize=64)  # the same function every time, so that compiled programs are found again
-def _derivative(rows: Callable[[Any, Element], Array], group: Group, pivots: tuple[int, ...]) -> Any:
-    """values((given, reference), (q, ways)): the derivative along all ways, the first one last, of a frame of ker A."""
+def _coefficients(rows: Callable[[Any, Element], Array], group: Group, order: int) -> Any:
+    """values(given, (g, w)): the Taylor coefficients (order + 1, m, n) in s of the rows at g exp(s w).
 
-    def values(consts: tuple[Any, Array], point: tuple[Element, tuple[Array, ...]]) -> Array:
-        (given, reference), (q, ways) = consts, point
+    Those of z with z' = A, g' = g w, which has its rule for every operation: no derivatives are nested.
+    """
 
-        @as_routine
-        def frame(q: Element) -> Array:
-            """The reference moved along the pivots onto ker A(q)."""
-            A = rows(given, q)
-            shift = solve(A[:, np.array(pivots)], A @ reference) if pivots else jnp.zeros((0, reference.shape[1]))
-            return reference.at[np.array(pivots, int)].add(-shift)
+    def values(given: Any, point: tuple[Element, Array]) -> Array:
+        def field(constants: Any, y: Any) -> Any:
+            (given, g, way), (q, _) = constants, y
+            return group.series_rate(q, way), rows(given, group.series_element(g, q))
 
-        field: Callable[[Element], Array] = frame
-        for way in reversed(ways):
-            field = partial(_derive, group, field, way)
-        return field(q)
+        (g, way), shape = point, jax.eval_shape(rows, given, point[0]).shape
+        terms = solution_series(field, (given, g, way), (group.series_start(g), jnp.zeros(shape)), order + 1)
+        of_rows = terms[1:, terms.shape[1] - math.prod(shape) :] * np.arange(1.0, order + 2)[:, None]
+        return cast(Array, of_rows.reshape(order + 1, *shape))
 
     return values
 
 
-def _derive(group: Group, field: Callable[[Element], Array], way: Array, q: Element) -> Array:
-    """d/ds field(q exp(s way)) at s = 0."""
-    found = jax.jvp(lambda s: field(group.shift(q, s * way)), (jnp.zeros(()),), (jnp.ones(()),))
-    return cast(Array, found[1])
+@lru_cache(maxsize=64)
+def _nested_coefficients(rows: Callable[[Any, Element], Array], group: Group, order: int) -> Any:
+    """The same by derivatives of derivatives, for rows that have no series: with an iteration in them."""
+
+    def values(given: Any, point: tuple[Element, Array]) -> Array:
+        g, way = point
+
+        def jet(k: int, q: Element) -> Array:
+            if k == 0:
+                return rows(given, q)[None]
+            below, slopes = jax.jvp(lambda s: jet(k - 1, group.shift(q, s * way)), (0.0,), (1.0,))
+            return jnp.concatenate([below, slopes[-1:]])
+
+        return jet(order, g) / np.cumprod([1.0, *range(1, order + 1)])[:, None, None]
+
+    return values
 
 
-def _bracket_jets(ad: Reals, x: list[Reals], y: list[Reals]) -> list[Reals]:
-    """The jet of [X, Y] = Y_X - X_Y + ad_X Y from those of X and Y: x[k] is E_i1 ... E_ik X, shape (points, n.., n).
+@lru_cache(maxsize=64)
+def _directions(n: int, order: int) -> Reals:
+    """Those along which a form of this degree in n variables is known: natural coordinates of this sum."""
+    return np.array([[each.count(i) for i in range(n)] for each in _monomials(n, order)], float)
 
-    By Leibniz' rule for every subset of the derivatives; E_i are the left-invariant fields of the group.
+
+def _monomials(n: int, order: int) -> list[tuple[int, ...]]:
+    return list(combinations_with_replacement(range(n), order))
+
+
+@lru_cache(maxsize=64)
+def _polarisation(n: int, order: int, most: int) -> tuple[Reals, NDArray[np.intp]]:
+    """(W, places): the derivatives of this order are (W c)[places], by the coefficients c along `_directions(n, most)`.
+
+    Griewank, Utke, Walther, Math. Comp. 69 (2000).
     """
-    found = []
-    for k in range(min(len(x), len(y)) - 1):
-        letters, total = "ijkl"[:k], 0.0
+    ways, powers = _directions(n, most), _directions(n, order)
+    values, factor = np.ones((len(ways), len(powers))), np.ones(len(powers))
+    for way, power in zip(ways.T, powers.T, strict=True):
+        values *= way[:, None] ** power
+        factor *= [math.factorial(int(each)) for each in power]
+    number = {each: i for i, each in enumerate(_monomials(n, order))}
+    places = [number[tuple(sorted(each))] for each in product(range(n), repeat=order)]
+    return np.linalg.pinv(values) * factor[:, None], np.array(places)
+
+
+def _at_points(function: Any, given: Any, points: Any, backend: Backend = "auto") -> Reals:
+    """The values of a function at stacked points, natively: a point is a lane."""
+    lanes = len(jax.tree.leaves(points)[0])
+    return np.asarray(evaluate(function, given, points, lanes=lanes, axes=(None, 0), backend=backend))
+
+
+def _derivatives(
+    rows: Any, group: Group, given: Any, points: Element, active: tuple[int, ...], order: int, last: int
+) -> Reals:
+    """The coefficients (points, directions, order + 1, m, n) of the rows along directions, by one program to `last`."""
+    ways = _directions(len(active), order) @ np.eye(group.dim)[list(active)]
+    places = jax.tree.map(lambda leaf: np.repeat(leaf, len(ways), axis=0), points)
+    lanes = places, np.tile(ways, (1 + NEIGHBOURS, 1))
+    try:
+        found = _at_points(_coefficients(rows, group, last), given, lanes, "llvm")[:, : order + 1]
+    except LoweringError:
+        found = _at_points(_nested_coefficients(rows, group, order), given, lanes)
+    return found.reshape(1 + NEIGHBOURS, len(ways), *found.shape[1:])
+
+
+@lru_cache(maxsize=128)
+def _active(
+    rows: Any, group: Group, structure: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...]
+) -> tuple[int, ...]:
+    """The left-invariant directions along which the rows of such a system can vary, by their form.
+
+    The others span an ideal: the rows are functions on the quotient.
+    """
+
+    def slopes(*flat: Any) -> Array:
+        given, here = jax.tree.unflatten(structure, flat)
+        g = here[0] if rows is _in_space else here
+        return jacobian(lambda eta: rows(given, group.shift(g, eta)), jnp.zeros(group.dim))
+
+    try:
+        known = literals(slopes, *(jax.ShapeDtypeStruct(*leaf) for leaf in leaves))  # type: ignore[no-untyped-call]
+    except LoweringError:
+        return tuple(range(group.dim))
+    moves = ~(known == 0.0).all(axis=(0, 1))
+    while (wider := moves | _structure_constants(group)[:, :, moves].any(axis=(0, 2))).sum() > moves.sum():
+        moves = wider
+    return tuple(map(int, np.flatnonzero(moves)))
+
+
+def _frame_jets(group: Group, A: Reals, reference: Reals, pivots: list[int], active: tuple[int, ...]) -> list[Reals]:
+    """The derivatives E_i1 ... E_ik X, for k to the order of A (see `_derivatives`), of a frame X of ker A.
+
+    Each is of shape (points, fields, a, .., a, n), E_i are the left-invariant fields that are `active`. The frame is
+    the reference moved along the pivots onto ker A. A point where it is not defined repeats the first.
+    """
+    most, n, size = A.shape[2] - 1, group.dim, len(active)
+    known = np.abs(np.linalg.det(A[:, 0, 0][..., pivots])) > 0.0
+    A = np.where(known[:, None, None, None, None], A, np.eye(n)[pivots])  # any rows, where there are none
+    bound, right = A[..., pivots], A @ reference
+    inverse, shifts, jets = np.linalg.inv(bound[:, :1, 0]), list[Reals](), list[Reals]()
+    for k in range(most + 1):
+        of_lower = sum(bound[:, :, j] @ shifts[k - j] for j in range(1, k + 1))
+        shifts.append(inverse @ (right[:, :, k] - of_lower))
+        known = known & np.isfinite(shifts[k]).all(axis=(1, 2, 3))
+        field = np.zeros((*A.shape[:2], *reference.shape)) + (reference if k == 0 else 0.0)
+        field[:, :, pivots] -= shifts[k]
+        weights, places = _polarisation(size, k, most)
+        values = np.tensordot(weights, np.where(known[:, None, None, None], field, field[:1]), (1, 1))[places]
+        jets.append(np.moveaxis(values, (1, 3), (0, 1)).reshape(len(A), -1, *(size,) * k, n))
+    invariant, derived = _invariant_fields(group, active, most), [jets[0]]
+    count = jets[0].shape[1]
+    for k in range(1, most + 1):
+        i, j = np.indices((size, jets[0].shape[1])).reshape(2, -1)
+        jets = _leibniz(
+            "a", "ab", [np.repeat(each[None, i], len(A), 0) for each in invariant], [jet[:, j] for jet in jets]
+        )
+        derived.append(np.moveaxis(jets[0].reshape(len(A), *(size,) * k, count, n), k + 1, 1))
+    return derived
+
+
+@lru_cache(maxsize=64)
+def _invariant_fields(group: Group, active: tuple[int, ...], most: int) -> list[Reals]:
+    """The jets at x = 0 of the fields E_i in the coordinates x of g exp(x): ad_x/(1 - exp(-ad_x)) e_i."""
+    own = np.ix_(active, active, active)
+    ad, size = _structure_constants(group)[own], len(active)
+    shares, jets = [1.0], list[Reals]([np.eye(size)])
+    power: Reals = np.eye(size)  # ad_j1 ... ad_jk e_i, of shape (i, j1, .., jk, size)
+    for k in range(1, most + 1):
+        shares.append(sum(-share * (-1.0) ** (k - j) / math.factorial(k - j + 1) for j, share in enumerate(shares)))
+        power = np.moveaxis(np.tensordot(power, ad, (k, 1)), k, 1)
+        orders = [(0, *(1 + np.array(order)), k + 1) for order in permutations(range(k))]
+        jets.append(shares[k] * np.sum([power.transpose(order) for order in orders], axis=0))
+    return jets
+
+
+@lru_cache(maxsize=64)
+def _structure_constants(group: Group) -> Reals:
+    """ad, of shape (a, b, c): [e_a, e_b] = ad_abc e_c."""
+    n = group.dim
+    pairs = np.repeat(np.eye(n), n, axis=0), np.tile(np.eye(n), (n, 1))
+    return _at_points(lambda _, pair: group.ad(*pair), (), pairs).reshape(n, n, n)
+
+
+def _leibniz(first: str, second: str, x: list[Reals], y: list[Reals]) -> list[Reals]:
+    """The jets of products of X and Y, pair by pair, by Leibniz' rule for every subset of the derivatives.
+
+    `first` and `second` are the indices of the factors after those of derivatives; where the second has two, the first
+    of them is one more derivative of Y.
+    """
+    found, more = [], len(second) - 1
+    for k in range(min(len(x), len(y) - more)):
+        letters, total = "ijklmnor"[:k], np.zeros(())
         for chosen in product((0, 1), repeat=k):
-            first = "".join(letter for letter, one in zip(letters, chosen, strict=True) if one)
-            rest = "".join(letter for letter, one in zip(letters, chosen, strict=True) if not one)
-            moved = f"p{first}a,p{rest}ab->p{letters}b"
-            a, b = len(first), len(rest)
-            total = total + np.einsum(moved, x[a], y[b + 1]) - np.einsum(moved, y[a], x[b + 1])
-            total = total + np.einsum(f"p{first}a,p{rest}b,abc->p{letters}c", x[a], y[b], ad)
-        found.append(np.asarray(total))
+            of_x = "".join(letter for letter, one in zip(letters, chosen, strict=True) if one)
+            of_y = "".join(letter for letter, one in zip(letters, chosen, strict=True) if not one)
+            form = f"pq{of_x}{first},pq{of_y}{second}->pq{letters}b"
+            total = total + np.einsum(form, x[len(of_x)], y[len(of_y) + more])
+        found.append(total)
     return found
 
 
-def _closure(
-    group: Group, rows: Callable[..., Array], given: Any, g: Element, known: int, depth: int, tolerance: float
-) -> tuple[tuple[int, ...], bool, Reals]:
-    """(the growth vector at g, whether the brackets close, independent vectors (r, n) that span them at g) of ker A.
+def _bracket_jets(ad: Reals, active: tuple[int, ...], x: list[Reals], y: list[Reals]) -> list[Reals]:
+    """The jets of [X, Y] = Y_X - X_Y + ad_X Y from those of X and Y, pair by pair."""
+    moving = [[jet[..., list(active)] for jet in jets] for jets in (x, y)]
+    turned = [np.tensordot(jet, ad, 1) for jet in x[: len(y) - 1]]
+    parts = _leibniz("a", "ab", moving[0], y), _leibniz("a", "ab", moving[1], x), _leibniz("cb", "c", turned, y)
+    return [there - back + turn for there, back, turn in zip(*parts, strict=False)]
 
-    `known` covectors are those of holonomic constraints: n - known is all that can be reached.
+
+def _closure(
+    group: Group,
+    rows: Any,
+    kind: Any,
+    given: Any,
+    points: Element,
+    begin: Reals,
+    known: int,
+    depth: int,
+    tolerance: float,
+) -> tuple[tuple[int, ...], bool, Reals]:
+    """(the growth vector, whether the brackets close, independent vectors (r, n) that span them) of ker A at a point.
+
+    It is the first of `points`, where the rows are `begin`. `known` covectors are those of holonomic constraints: n -
+    known is all that can be reached.
     """
-    begin = np.asarray(evaluate(rows, given, g))
-    reference, pivots = null_basis(begin), tuple(echelon(begin)[1])
-    points, n = _around(group, g), group.dim
-    ad = np.asarray(jax.vmap(lambda x: jax.vmap(lambda y: group.ad(x, y))(jnp.eye(n)))(jnp.eye(n)))
+    basis, n, ad = (null_basis(begin[0]), echelon(begin[0])[1]), group.dim, _structure_constants(group)
+    active = _active(rows, group, *kind)
+    last = next(k for k in range(depth) if k == depth - 1 or len(active) ** (k + 1) > MAX_DERIVATIVES)
     vectors = np.zeros((1 + NEIGHBOURS, 0, n))
     ranks: list[list[int]] = []
-    jets: list[Reals] = []  # of the frame: points, derivatives, component, field
+    jets: list[Reals] = []  # of the frame: points, fields, derivatives, component
     while True:
-        if reference.shape[1]:
-            jets.append(_evaluate_jet(_derivative(rows, group, pivots), (given, reference), points, n, len(jets)))
-            fields = found = [[jet[..., a] for jet in jets] for a in range(reference.shape[1])]
-            for k in range(len(ranks)):
-                pairs = combinations(fields, 2) if k == 0 else ((x, y) for x in fields for y in found)
-                found = [_bracket_jets(ad, x, y) for x, y in pairs]
-            vectors = np.concatenate([vectors, *(one[0][:, None] for one in found)], axis=1)
+        order = len(ranks)
+        if basis[0].size:
+            if order and not active:
+                jets.append(np.zeros((*jets[0].shape[:2], *(0,) * order, n)))
+            elif order == len(jets):
+                most = last if order and math.comb(len(active) + last - 1, last) <= MAX_DIRECTIONS else order
+                begin = _derivatives(rows, group, given, points, active, most, last) if order else begin[:, None, None]
+                jets += _frame_jets(group, begin, *basis, active)[order:]
+            fields = found = jets[: order + 1]
+            for k in range(order):
+                count = fields[0].shape[1], found[0].shape[1]
+                i, j = np.triu_indices(count[0], 1) if k == 0 else np.indices(count).reshape(2, -1)
+                found = _bracket_jets(ad, active, [jet[:, i] for jet in fields], [jet[:, j] for jet in found])
+            vectors = np.concatenate([vectors, found[0]], axis=1)
         sizes = np.linalg.svd(vectors, compute_uv=False)
         ranks.append([int(np.count_nonzero(size > tolerance * size[:1])) for size in sizes])
         # at a singular point brackets that vanish there say nothing about the next ones: all points must agree
         stable = len(ranks) > 1 and ranks[-1] == ranks[-2] and len(set(ranks[-1])) == 1
         settled = min(ranks[-1]) == group.dim - known or stable
-        if settled or len(ranks) == depth or n ** len(ranks) > MAX_DERIVATIVES:
+        if settled or order == last:
             break
     growth = [rank[0] for rank in ranks]
     while len(growth) > 1 and growth[-1] == growth[-2]:
@@ -430,26 +601,26 @@ def _closure(
     return tuple(growth), closed, right[: ranks[-1][0]]
 
 
-def _around(group: Group, g: Element) -> Element:
-    """g and some configurations near it, stacked."""
-    keys = jax.random.split(jax.random.PRNGKey(0), NEIGHBOURS)
-    steps = [jnp.zeros(group.dim), *(NEIGHBOUR_RADIUS * jax.random.normal(key, (group.dim,)) for key in keys)]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[group.compose(g, group.exp(step)) for step in steps])
+@lru_cache(maxsize=64)
+def _neighbour(where: Group) -> Any:
+    """values((given, g), x): g exp(x) in space and time, with the rows there."""
+
+    def values(known: tuple[Any, Element], step: Array) -> tuple[Element, Array]:
+        given, here = known
+        place = where.compose(here, where.exp(step))
+        return place, _in_space_and_time(given, place)
+
+    return values
 
 
-def _evaluate_jet(derivative: Any, consts: Any, points: Element, n: int, order: int) -> Reals:
-    """All derivatives of this order at the points; a point where they are not defined repeats the first.
-
-    Each is a lane of one native evaluation: XLA would compile nested derivatives for minutes.
-    """
-    count, ways = n**order, [np.eye(n)[index] for index in np.indices((n,) * order).reshape(order, n**order)]
-    here = jax.tree.leaves(points)[0].shape[0]
-    lanes = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf), count, axis=0), points)
-    directions = tuple(np.tile(way, (here, 1)) for way in ways)
-    values = np.asarray(evaluate(derivative, consts, (lanes, directions), lanes=here * count, axes=(None, 0)))
-    values = values.reshape(here, *(n,) * order, *values.shape[1:])
-    good = np.isfinite(values).all(axis=tuple(range(1, values.ndim)), keepdims=True)
-    return np.where(good, values, values[:1])
+def _around(where: Group, given: Any, here: Element, moves: bool) -> tuple[Element, Reals]:
+    """A place in space and time and some near it, at the same time or not, stacked; and the rows there."""
+    draw, shape = np.random.default_rng(0), (1 + NEIGHBOURS, where.dim)
+    steps = NEIGHBOUR_RADIUS * draw.choice([-1.0, 1.0], shape) * draw.uniform(1.0, 2.0, shape)  # far from 0 in each
+    steps[0] = 0.0
+    steps[:, -1] *= moves
+    points, rows = evaluate(_neighbour(where), (given, here), steps, lanes=len(steps), axes=(None, 0))
+    return points, np.asarray(rows)
 
 
 def _beside(covectors: Reals, declared: Reals) -> Reals:
