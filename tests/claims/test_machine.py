@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tools.claims.__main__ import broken_claims
 from tools.claims.cases import OPTIONS, Case, cases, variants
-from tools.claims.measure import measure, measure_symplecticity
+from tools.claims.measure import STEP_COUNTS, measure, measure_symplecticity, slope
 from tools.claims.page import TOLERANCE, claims_page, figures_page, judge, verdicts
 from tools.claims.store import Store, round_figures
 
@@ -95,8 +95,21 @@ def test_what_is_not_finite_is_not_met(figures):
 
 
 def test_a_symplectic_map_is_told_from_another():
-    assert measure_symplecticity(CENTRAL, da.Leapfrog()) < 1e-14
+    assert measure_symplecticity(CENTRAL, da.Leapfrog()) < 1e-13
     assert measure_symplecticity(CENTRAL, da.RungeKutta()) > 1e-8
+
+
+def test_a_method_that_leaves_the_group_goes_back_from_where_it_is():
+    assert measure(cases()["veselova"], da.RungeKutta())["symmetric"] > 1e-9
+
+
+def test_orders_are_read_above_what_the_reference_is_off():
+    for noise in (5e-14, 1e-12):
+        errors = [max(5e-6 * (6 / n) ** 10, noise * (1 + 0.3 * (-1) ** n)) for n in STEP_COUNTS]
+        assert slope(errors) == pytest.approx(10.0, abs=0.01)
+    assert slope([e * 1e-7 for e in errors]) == EXACT and slope([None] * len(errors)) == EXACT
+    late = [9.8e-6, 5.1e-7, 6.6e-9, 5.8e-10, 1.1e-11, 6.5e-13, *[5e-14] * 5]  # the slope comes to 10 at finer steps
+    assert slope(late) > 9.65 and slope([max(e, 1e-12) for e in late]) < 9.5
 
 
 def test_what_does_not_fit_says_why():

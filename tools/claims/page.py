@@ -23,6 +23,7 @@ from .measure import (
     DRIFT_PROBLEMS,
     DRIFT_STEP,
     ERROR_FLOOR,
+    FLOOR_RATIO,
     HIGH_ORDER,
     HIGH_ORDER_SPAN_STEPS,
     LONG_RUN_STEP,
@@ -272,10 +273,11 @@ kernel; their pairs are under "What could not be measured".
 - Orders: over {SPAN_STEPS} h (orders from {HIGH_ORDER} on: {HIGH_ORDER_SPAN_STEPS} h) with \
 {STEP_COUNTS[0]} to {STEP_COUNTS[-1]} steps, the slope of the error against DOP853
   at 1e-13, between the finest step whose relative error is above {ERROR_FLOOR:.0e} \
-and the one twice as large; met if at most {ORDER_SLACK} below the
+(or above {FLOOR_RATIO:g} times
+  the third smallest, where that is less) and the one twice as large; met if at most {ORDER_SLACK} below the
   claim (a system may raise an order).
 - What a run keeps: the largest figure over {RUN_STEPS} steps of h. Ways back: {RETURN_STEPS} steps and as many back.
-- Symplectic: J^T Omega J - Omega of two steps, with J by derivatives through the kernel.
+- Symplectic: J^T Omega J - Omega of two steps, with J by central differences of order eight.
 - Figures are relative to max(1, size of the quantity).
 """
 
