@@ -18,6 +18,7 @@ import warnings
 from pathlib import Path
 from typing import get_type_hints
 
+import jax
 import numpy as np
 import pytest
 import typer
@@ -37,6 +38,7 @@ from dalembert.io.config import (
     parse_toml,
     read_config,
 )
+from dalembert.mechanics import mechanism
 from dalembert.models import MODELS
 from dalembert.simulation import BACKENDS, QUANTITIES
 
@@ -206,7 +208,22 @@ def no_work():
             lambda *given, **options: _begin() if options.get("steps", 9e9) > 100 else simulate(*given, **options),
         )
         patch.setattr(warnings, "showwarning", warnings.showwarning)
+        patch.setattr(mechanism, "_without_redundant", once_a_mechanism(mechanism._without_redundant))
         yield
+
+
+def once_a_mechanism(function):
+    """Find the redundant constraints of equal mechanisms once: most of those that are drawn differ elsewhere."""
+    known = {}
+
+    def find(parts, numbers):
+        leaves, tree = jax.tree.flatten(numbers)
+        key = parts, tree, tuple((np.shape(leaf), np.asarray(leaf).tobytes()) for leaf in leaves)
+        if key not in known:
+            known[key] = function(parts, numbers)
+        return known[key]
+
+    return find
 
 
 # -- flags ------------------------------------------------------------------------------------------------------------
