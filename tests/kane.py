@@ -119,11 +119,30 @@ class Floor:
         frame.set_ang_vel(self.B, rate * (self.B.z if axis is None else axis))
         return frame
 
-    def fixed(self, name, offset):
-        """A point of the body."""
-        point = self.P.locatenew(name, offset)
-        point.v2pt_theory(self.P, self.N, self.B)
+    def fixed(self, name, offset, frame=None, origin=None):
+        """A point of the body, or of one with another frame and a point of it."""
+        origin = origin or self.P
+        point = origin.locatenew(name, offset)
+        point.v2pt_theory(origin, self.N, frame or self.B)
         return point
+
+    def wheel(self, name, frame, centre, axle, angle, rate, numbers):
+        """(body, its frame, the slip of its lowest point): a wheel on a frame, by its (radius, mass, along, across)."""
+        radius, mass, along, across = numbers
+        turned = frame.orientnew(name, "Axis", [angle, axle])
+        turned.set_ang_vel(frame, rate * axle)
+        moments = inertia(frame, across, across, across) + (along - across) * axle.outer(axle)
+        slip = centre.vel(self.N) + turned.ang_vel_in(self.N).cross(-radius * self.N.z)
+        return RigidBody(name, centre, turned, mass, (moments, centre)), turned, slip
+
+    def vehicle(self, joints, speeds, dependent, rows, bodies, loads, constants):
+        """The equations of a vehicle whose joints are [(coordinate, rate)], in the order of our R^k."""
+        q, rates = zip(*joints, strict=True)
+        kinematics = [*self.kinematics, *(x.diff() - v for x, v in joints)]
+        return Kane(
+            self.N, [*self.q, *q], speeds, kinematics, bodies, loads, constants, [self.element, list(q)],
+            [*self.velocity, *rates], dependent, rows,
+        )  # fmt: skip
 
 
 @cache
@@ -251,6 +270,156 @@ def racer(apart=False):
     return Kane(
         at.N, [*at.q, s], [w, v1], [*at.kinematics, s.diff() - rate], bodies, loads, constants, element, velocity,
         [rate, v2], rows,
+    )  # fmt: skip
+
+
+WHEEL = "radius mass along across"
+
+
+def named(words, prefix):
+    return sm.symbols([f"{prefix}_{word}" for word in words.split()])
+
+
+@cache
+def robot():
+    """A base on two wheels with a torque each, and a castor: a fork that swivels and its wheel."""
+    m, J, centre, half = sm.symbols("m J centre half")
+    driven, rolled, fork = named(WHEEL, "driven"), named(WHEEL, "castor"), named("mass moment at trail", "fork")
+    torques = sm.symbols("left_torque right_torque")
+    joints = [dynamicsymbols(f"{name} {name}_rate") for name in ("left", "right", "swivel", "roll")]
+    (left, left_rate), (right, right_rate), (swivel, turning), (roll, roll_rate) = joints
+    at = Floor()
+    place, behind = fork[2], -fork[3]
+    frame, pivot = at.joint("F", swivel, turning), at.fixed("pivot", place * at.B.x)
+    middle, axle = (at.fixed(name, x * frame.x, frame, pivot) for name, x in (("middle", behind / 2), ("axle", behind)))
+    hubs = [at.fixed(name, y * at.B.y) for name, y in (("L", half), ("R", -half))]
+    first, one, slip_1 = at.wheel("left", at.B, hubs[0], at.B.y, left, left_rate, driven)
+    second, two, slip_2 = at.wheel("right", at.B, hubs[1], at.B.y, right, right_rate, driven)
+    third, _, slip_3 = at.wheel("castor", frame, axle, frame.y, roll, roll_rate, rolled)
+    base = at.body("base", at.B, at.fixed("G", centre * at.B.x), m, J)
+    bodies = [base, first, second, at.body("fork", frame, middle, fork[0], fork[1]), third]
+    loads = [(each, torque * at.B.y) for each, torque in zip((one, two), torques, strict=True)]
+    loads.append((at.B, -sum(torques) * at.B.y))
+    w, v1, v2 = at.u
+    rows = [slip_1.dot(at.B.y), slip_1.dot(at.B.x), slip_2.dot(at.B.x), slip_3.dot(frame.y), slip_3.dot(frame.x)]
+    constants = [m, J, centre, half, *driven, *fork, *rolled, *torques]
+    return at.vehicle(joints, [w, v1], [v2, left_rate, right_rate, turning, roll_rate], rows, bodies, loads, constants)
+
+
+@cache
+def train(trailers=1):
+    """A cab that drives its rear axle and steers a fork with an axle, and trailers on an axle each."""
+    m, J, centre, base, hitch, length = sm.symbols("m J centre base hitch length")
+    wheel, fork, trailer = named(WHEEL, "axle"), named("mass moment", "fork"), named("mass moment", "trailer")
+    drive, torque = sm.symbols("drive torque")
+    names = ["steer", "rear", "front"] + [f"{word}{k}" for k in range(trailers) for word in ("hitch", "axle")]
+    joints = [dynamicsymbols(f"{name} {name}_rate") for name in names]
+    (steer, steering), (rear, rear_rate), (front, front_rate), *others = joints
+    at = Floor()
+    frame, ahead = at.joint("F", steer, steering), at.fixed("ahead", base * at.B.x)
+    first, turned, slip = at.wheel("rear", at.B, at.P, at.B.y, rear, rear_rate, wheel)
+    second, _, slip_2 = at.wheel("front", frame, ahead, frame.y, front, front_rate, wheel)
+    bodies = [at.body("cab", at.B, at.fixed("G", centre * at.B.x), m, J), at.body("fork", frame, ahead, *fork)]
+    bodies += [first, second]
+    w, v1, v2 = at.u
+    rows = [slip.dot(at.B.y), slip_2.dot(frame.y), slip.dot(at.B.x), slip_2.dot(frame.x)]
+    dependent, before, end = [v2, w, rear_rate, front_rate], at.B, at.fixed("hitch", -hitch * at.B.x)
+    for k in range(trailers):
+        (angle, rate), (roll, roll_rate) = others[2 * k : 2 * k + 2]
+        following = before.orientnew(f"T{k}", "Axis", [angle, before.z])
+        following.set_ang_vel(before, rate * before.z)
+        end = at.fixed(f"axle{k}", -length * following.x, following, end)
+        rolling, _, slip_k = at.wheel(f"W{k}", following, end, following.y, roll, roll_rate, wheel)
+        bodies += [at.body(f"trailer{k}", following, end, *trailer), rolling]
+        rows += [slip_k.dot(following.y), slip_k.dot(following.x)]
+        dependent += [rate, roll_rate]
+        before = following
+    loads = [(turned, drive * at.B.y), (frame, torque * at.B.z), (at.B, -drive * at.B.y - torque * at.B.z)]
+    constants = [m, J, centre, base, hitch, length, *wheel, *fork, *trailer, drive, torque]
+    return at.vehicle(joints, [v1, steering], dependent, rows, bodies, loads, constants)
+
+
+@cache
+def four_wheels():
+    """A car with a knuckle for each front wheel, steered about one centre, and a shaft that drives a differential."""
+    m, J, centre, base, half, ratio = sm.symbols("m J centre base half ratio")
+    wheel, knuckle, shaft = named(WHEEL, "wheel"), named("mass moment", "knuckle"), named("mass along across", "shaft")
+    drive, torque = sm.symbols("drive torque")
+    names = ["steer", "front_left", "rear_left", "front_right", "rear_right"]
+    joints = [dynamicsymbols(f"{name} {name}_rate") for name in names]
+    (steer, steering), *turning = joints
+    at = Floor()
+    w, v1, v2 = at.u
+    bodies = [at.body("chassis", at.B, at.fixed("G", centre * at.B.x), m, J)]
+    slips = []
+    for k, y in ((0, half), (2, -half)):
+        angle = sm.atan2(base * sm.sin(steer), base * sm.cos(steer) - y * sm.sin(steer))
+        frame = at.joint(f"K{k}", angle, sm.simplify(angle.diff(steer)) * steering)
+        hub = at.fixed(f"H{k}", base * at.B.x + y * at.B.y)
+        first, _, slip = at.wheel(f"F{k}", frame, hub, frame.y, *turning[k], wheel)
+        second, _, slip_2 = at.wheel(f"R{k}", at.B, at.fixed(f"Z{k}", y * at.B.y), at.B.y, *turning[k + 1], wheel)
+        bodies += [at.body(f"knuckle{k}", frame, hub, *knuckle), first, second]
+        slips += [(slip, frame), (slip_2, at.B)]
+    (rear_left, left_rate), (rear_right, right_rate) = turning[1], turning[3]
+    spin = ratio / 2 * (left_rate + right_rate)
+    turned = at.joint("S", ratio / 2 * (rear_left + rear_right), spin, at.B.x)
+    middle = at.fixed("middle", base / 2 * at.B.x)
+    bodies.append(RigidBody("shaft", middle, turned, shaft[0], (inertia(at.B, *shaft[1:], shaft[2]), middle)))
+    rows = [slips[1][0].dot(at.B.y), slips[0][0].dot(slips[0][1].y), *(slip.dot(frame.x) for slip, frame in slips)]
+    dependent = [v2, w, *(rate for _, rate in turning)]
+    column = at.joint("C", steer, steering)
+    loads = [(turned, drive * at.B.x), (column, torque * at.B.z), (at.B, -drive * at.B.x - torque * at.B.z)]
+    constants = [m, J, centre, base, half, ratio, *wheel, *knuckle, *shaft, drive, torque]
+    return at.vehicle(joints, [v1, steering], dependent, rows, bodies, loads, constants)
+
+
+@cache
+def omni():
+    """A base with three wheels at 120 degrees whose axles point outwards; each holds the ground ahead only."""
+    m, J, reach = sm.symbols("m J reach")
+    wheel, torques = named(WHEEL, "wheel"), sm.symbols("torque1:4")
+    joints = [dynamicsymbols(f"roll{k} rate{k}") for k in range(3)]
+    at = Floor()
+    bodies, loads, rows = [at.body("base", at.B, at.P, m, J)], [], []
+    for k, ((angle, rate), torque) in enumerate(zip(joints, torques, strict=True)):
+        frame = at.B.orientnew(f"A{k}", "Axis", [2 * sm.pi * k / 3, at.B.z])
+        body, turned, slip = at.wheel(f"W{k}", frame, at.fixed(f"C{k}", reach * frame.x), frame.x, angle, rate, wheel)
+        bodies.append(body)
+        loads += [(turned, torque * frame.x), (at.B, -torque * frame.x)]
+        rows.append(slip.dot(frame.x.cross(at.N.z)))
+    return at.vehicle(joints, at.u, [rate for _, rate in joints], rows, bodies, loads, [m, J, reach, *wheel, *torques])
+
+
+@cache
+def tower():
+    """A tower on a ball that rolls: both turn about the centre of the ball, with torques between them."""
+    m, M, moment, radius, height, g, *moments = sm.symbols("m M moment radius height g I1:4")
+    torques = sm.symbols("torque1:4")
+    q, turning, speeds = dynamicsymbols("q1:9"), dynamicsymbols("w1:4"), dynamicsymbols("s1:4")
+    vx, vy = dynamicsymbols("vx vy")
+    N, A, T, G = ReferenceFrame("N"), ReferenceFrame("A"), ReferenceFrame("T"), Point("G")
+    kinematics = [x.diff() - v for x, v in zip(q[6:], (vx, vy), strict=True)]
+    for frame, angles, u in ((A, q[:3], turning), (T, q[3:6], speeds)):
+        frame.orient_body_fixed(N, angles, "ZXY")
+        own = sum((v * e for v, e in zip(u, frame, strict=True)), 0 * N.x)
+        kinematics += [(frame.ang_vel_in(N) - own).dot(e) for e in frame]
+        frame.set_ang_vel(N, own)
+    G.set_vel(N, vx * N.x + vy * N.y)
+    P = G.locatenew("P", height * T.z)
+    P.v2pt_theory(G, N, T)
+    bodies = [RigidBody("ball", G, A, m, (inertia(A, moment, moment, moment), G))]
+    bodies.append(RigidBody("tower", P, T, M, (inertia(T, *moments), P)))
+    twist = sum((u * e for u, e in zip(torques, T, strict=True)), 0 * N.x)
+    loads = [(P, -M * g * N.z), (T, twist), (A, -twist)]
+    slip = G.vel(N) + A.ang_vel_in(N).cross(-radius * N.z)
+    R, middle = N.dcm(A), sm.Matrix([0, 0, radius])
+    place = sm.Matrix([q[6], q[7], radius]) - R * middle
+    pose = sm.Matrix.vstack(sm.Matrix.hstack(R, place), sm.Matrix([[0, 0, 0, 1]]))
+    w, v = (sm.Matrix([part.dot(e) for e in A]) for part in (A.ang_vel_in(N), G.vel(N)))
+    velocity = [*w, *(v - w.cross(middle)), *(T.ang_vel_in(A).dot(e) for e in T)]
+    return Kane(
+        N, q, [*turning, *speeds], kinematics, bodies, loads, [m, M, moment, radius, height, g, *moments, *torques],
+        [pose, A.dcm(T)], velocity, [vx, vy], [slip.dot(N.x), slip.dot(N.y)],
     )  # fmt: skip
 
 
@@ -530,6 +699,55 @@ def draw_chain(rng):
     return models.pendulum_chain((m1, m2), (l1, l2), g, dimension=3), values
 
 
+def box(mass, a, b):
+    """The moment of a homogeneous box about the axis across its edges a and b."""
+    return mass * (a**2 + b**2) / 12
+
+
+def cylinder(radius, mass, width):
+    """(radius, mass, moments along and across the axis)."""
+    return [radius, mass, mass * radius**2 / 2, mass * (radius**2 / 4 + width**2 / 12)]
+
+
+def draw_robot(rng):
+    m, a, b, centre, track, radius, wheel, castor, trail, small = sizes(rng, 10)
+    system = models.differential_drive(m, (a, b, 0.5), centre, track, radius, wheel, castor, trail, small)
+    size = max(trail, small)
+    fork = [0.1, box(0.1, size, size / 2), castor, trail]
+    driven, rolled = cylinder(radius, wheel, radius / 4), cylinder(small, 0.2, small / 3)
+    return system, [m, box(m, a, b), centre, track / 2, *driven, *fork, *rolled]
+
+
+def draw_train(rng, trailers=1):
+    m, base, hitch, trailer, length, radius = sizes(rng, 6) * [30, 1, 1, 10, 1, 1]
+    wide, tenth = base / 2, 0.1 * m
+    axle, fork = cylinder(radius, tenth, 0.3 * base), [tenth, box(tenth, radius, 0.6 * wide)]
+    rest = [trailer, box(trailer, 0.7 * length, wide)]
+    system = models.tractor(trailers, m, base, hitch, trailer, length, radius)
+    return system, [m, box(m, base, wide), 0.4 * base, base, hitch, length, *axle, *fork, *rest]
+
+
+def draw_four_wheels(rng):
+    m, base, track, centre, height, radius, wheel, knuckle, ratio = sizes(rng, 9) * [50, 2, 1, 1, 1, 1, 9, 30, 1]
+    system = models.ackermann_car(m, base, track, centre, height, radius, wheel, knuckle, ratio)
+    rolled, shaft = cylinder(radius, wheel, 0.6 * radius), cylinder(0.1 * radius, wheel, 0.6 * base)[1:]
+    steered = [knuckle, box(knuckle, radius / 2, radius / 2)]
+    return system, [m, box(m, 1.4 * base, track), centre, base, track / 2, ratio, *rolled, *steered, *shaft]
+
+
+def draw_omni(rng):
+    m, reach, radius, wheel = sizes(rng, 4)
+    system = models.omni_base(m, reach, radius, wheel)
+    return system, [m, m * (0.9 * reach) ** 2 / 2, reach, *cylinder(radius, wheel, 0.4 * radius)]
+
+
+def draw_tower(rng):
+    M, tall, wide, m, radius = sizes(rng, 5)
+    moments = [box(M, wide, tall), box(M, wide, tall), box(M, wide, wide)]
+    system = models.ball_robot(M, tall, wide, m, radius)
+    return system, [m, M, 0.4 * m * radius**2, radius, radius + tall / 2, 9.81, *moments]
+
+
 CASES = {
     "rolling-disk": Case(disc, draw_disc),
     "chaplygin-sleigh": Case(sleigh, draw_sleigh),
@@ -548,4 +766,10 @@ CASES = {
     "rattleback": Case(celt, draw_celt),
     "skate-on-ellipsoid": Case(skate, draw_skate),
     "pendulum-chain": Case(chain, draw_chain),
+    "differential-drive": Case(robot, draw_robot, inputs=2),
+    "ackermann-car": Case(four_wheels, draw_four_wheels, inputs=2, angles=0.5),
+    "tractor": Case(train, draw_train, inputs=2, angles=0.5),
+    "two trailers": Case(lambda: train(2), lambda rng: draw_train(rng, 2), inputs=2, angles=0.5),
+    "omni-base": Case(omni, draw_omni, inputs=3),
+    "ball-robot": Case(tower, draw_tower, inputs=3),
 }
