@@ -15,8 +15,8 @@ import dalembert as da
 from dalembert.cli import app
 from dalembert.errors import InvalidInput
 from dalembert.io.config import parse_job as parse
+from dalembert.sweeps.plan import SweepMembers, compute_block, parse_axis, parse_sample, substitute
 from dalembert.sweeps.plan import make_plan as plan
-from dalembert.sweeps.plan import parse_axis, parse_sample, substitute
 
 SUSLOV = {
     "system": {"name": "suslov", "inertia": [[3, 0, 1], [0, 4, 0.5], [1, 0.5, 5]]},
@@ -204,6 +204,52 @@ def test_structure_zip_and_steps_from_t_end():
         )
         run = da.simulate(job.system, job.integrator, job.state, step=float(data.run_step[k]), t_end=0.5)
         assert np.allclose(data.final_velocity[k], run.xi[-1], rtol=0, atol=1e-13)
+
+
+GEARED = """
+import dalembert as da
+
+def make(ratio=2.0, stiffness=3.0, arm=0.1):
+    made = da.Mechanism("pair")
+    made.body("first", mass=1.0, centre=(arm, 0, 0), inertia=(1.0, 1.0, 1.0))
+    made.body("second", mass=1.0, centre=(1, 0, 0), inertia=(0.3, 0.3, 0.3))
+    made.hinge("input", "ground", "first", at=(0, 0, 0), axis="y")
+    made.hinge("output", "ground", "second", axis="y", stiffness=stiffness)
+    made.gear("output", "input", ratio=ratio)
+    return made.system()
+"""
+
+
+def test_mechanisms_of_one_drawing_are_lanes_of_one_program(tmp_path):
+    """Numbers of a drawing and starts by names cannot be traced: what they come to goes into one kernel."""
+    (tmp_path / "pair.py").write_text(GEARED)
+    base = {
+        "system": {"python": "pair.py:make"},
+        "method": {"name": "runge-kutta"},
+        "initial": {"output": 0.4},
+        "run": {"step": 0.05, "steps": 9},
+    }
+    axes = {"system.ratio": [-1.5, 0.5, 3.0], "system.arm": [0.0, 0.1], "initial.output_rate": [0.2, 0.7]}
+    members = SweepMembers(plan(with_sweep(base, **axes, **{"run.step": [0.05, 0.03]}), tmp_path, chunk=100))
+    assert members.traced == ("run.step",) and members.built == tuple(axes)
+    found = compute_block(members, members.plan.block(0))
+    assert len(members._families) == 2  # an arm of length 0 is another drawing
+    for place in list(np.ndindex(members.plan.shape))[::5]:
+        job = parse(members._config(members.plan.member(np.ravel_multi_index(place, members.plan.shape))), tmp_path)
+        run = da.simulate(job.system, job.integrator, job.state, step=job.run["step"], steps=9).check()
+        np.testing.assert_array_equal(found["final_velocity"][place], run.xi[-1])
+    assert np.ptp(found["final_velocity"], axis=(1, 2, 3)).min() > 0.01
+
+
+def test_an_ensemble_of_mechanisms_is_one_program():
+    made = {}
+    exec(GEARED, made)
+    systems = [made["make"](ratio, stiffness) for ratio, stiffness in ((2.0, 3.0), (-0.5, 1.0), (4.0, 0.2))]
+    starts = [system.state(output=0.3, input_rate=0.5) for system in systems]
+    together = da.ensemble(systems, da.RungeKutta(), starts, step=0.05, steps=9)
+    for k, (system, start) in enumerate(zip(systems, starts, strict=True)):
+        alone = da.simulate(system, da.RungeKutta(), start, step=0.05, steps=9)
+        np.testing.assert_array_equal(together.xi[k], alone.xi)
 
 
 def test_a_failing_member_stops_nobody():

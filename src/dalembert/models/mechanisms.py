@@ -3,7 +3,8 @@
 Each model draws a `Mechanism` (x forward, y to the left, z up; kg, m, N) and returns its system, so that rolling and
 contact points come from the geometry, and coordinates, rates, inputs and loads have names. They start by names:
 `system.state(speed=4.6, lean_rate=0.5)`, or `[initial] speed = 4.6` in a file. Parameters must be numbers that are
-known when the model is drawn. Notation: see `dalembert.mechanics`.
+known when the model is drawn; models with the same parts and zeros are one program. Notation: see
+`dalembert.mechanics`.
 """
 
 from __future__ import annotations

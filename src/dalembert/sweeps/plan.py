@@ -1,8 +1,9 @@
 """The plan of a sweep: what the section [sweep] varies, in blocks of members, and these as lanes of compiled runs.
 
 The values of an axis are computed where they are needed and never all at once, so that 10^8 members take no memory.
-A kernel builds the system of every lane from its numbers. What cannot be traced (an option of a method, a name, a whole
-number such as a dimension) is structure: members of one structure run together, and each structure has its own kernel.
+A kernel builds the system of every lane from its numbers. Where these cannot be traced (a mechanism is drawn with known
+numbers, a start is found from names), systems and states are built here, and their parameters are lanes. What makes
+another program (an option of a method, a dimension, another drawing) is structure, with a kernel of its own.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ Points = np.ndarray[Any, Any]
 Numbers = Mapping[str, Array]  # the traced values of a member, or of many
 Structure = tuple[str, ...]  # the values of the other names, as JSON
 Member = tuple[MechanicalSystem, State, Array]  # what a run starts from: the system, the state, the step
+Base = tuple[MechanicalSystem | None, State | None]  # what of a member does not depend on traced numbers
 
 AXIS_KINDS = ("values", "grid", "linspace", "logspace", "random")
 SAMPLE_KINDS = ("random", "latin", "sobol")
@@ -447,7 +449,7 @@ class SweepLoop(NamedTuple):
 
 
 def member_kernel(
-    integrator: Integrator, build: Callable[[Numbers], Member], keep: tuple[str, ...], reductions: Mapping[str, Any]
+    integrator: Integrator, build: Callable[[Any], Member], keep: tuple[str, ...], reductions: Mapping[str, Any]
 ) -> RunKernel:
     """The run of a member: like `run_kernel`, but the constants are its numbers, and reductions go along."""
     kernel = run_kernel(integrator, "extremes" in keep)
@@ -526,8 +528,11 @@ class SweepMembers:
         self.first = self._check(plan.member())
         self.traced = self._find_traceable()
         self.structural = tuple(name for name in plan.names if name not in self.traced)
+        begins = tuple(name for name in self.structural if name.startswith(("system.", "initial.", "run.t0")))
+        self.built = tuple(name for name in begins if name != ENERGY_NAME)
         self.own_steps = "steps" not in self.first.config["run"] and bool({"run.step", "run.t0"} & set(self.traced))
-        self.family = lru_cache(maxsize=256)(self._make_family)
+        self.base = lru_cache(maxsize=1024)(self._make_base)
+        self._families: dict[Any, MemberFamily] = {}
         self.schema = self.family(self.structure(plan.member())).record
         self._probe()
         if "states" in plan.keep and (self.own_steps or {"run.steps", "run.t_end", "run.step"} & set(self.structural)):
@@ -578,26 +583,30 @@ class SweepMembers:
     def _can_trace(self, names: list[str]) -> bool:
         rest = {name: value for name, value in self.plan.member().items() if name not in names}
         try:
-            jax.eval_shape(self._builder(rest), dict.fromkeys(names, SCALAR))
+            jax.eval_shape(self._builder(rest, self._begin(rest)), dict.fromkeys(names, SCALAR))
         except Exception:  # whatever a model or a user's own file does to a number that it cannot know yet
             return False
         return True
 
-    def _builder(self, fixed: Values) -> Callable[[Numbers], Member]:
-        """numbers -> member with these fixed values; what does not depend on numbers is built once, here."""
-        config, folder = self._config(fixed), self.plan.folder
+    def _begin(self, fixed: Values) -> Base:
+        """The system and the state with these fixed values, where they do not depend on other numbers."""
+        config = self._config(fixed)
         numbers = [name for name in self.plan.names if name not in fixed and name != ENERGY_NAME]
         varying = [name for name in numbers if name.startswith(("system.", "initial.", "run.t0"))]
-        system = None
-        if not any(name.startswith("system.") for name in varying):
-            system = configuration.build_system(config["system"], folder)[1]
-        state = (
-            None if system is None or varying else configuration.build_state(system, config["initial"], config["run"])
-        )
+        if any(name.startswith("system.") for name in varying):
+            return None, None
+        system = configuration.build_system(config["system"], self.plan.folder)[1]
+        return system, None if varying else configuration.build_state(system, config["initial"], config["run"])
 
-        def build(values: Numbers) -> Member:
+    def _builder(self, fixed: Values, base: Base | None) -> Callable[[Any], Member]:
+        """numbers -> member with these fixed values and this base; without one the numbers are (numbers, base)."""
+        config, folder = self._config(fixed), self.plan.folder
+        known = base is not None and base[0] is not None
+
+        def build(given: Any) -> Member:
+            values, (system, state) = (given, base) if base is not None else given
             own = substitute(config, {name: value for name, value in values.items() if name != ENERGY_NAME})
-            with jax.ensure_compile_time_eval() if system is not None else nullcontext():
+            with jax.ensure_compile_time_eval() if known else nullcontext():
                 made = configuration.build_system(own["system"], folder)[1] if system is None else system
                 begin = configuration.build_state(made, own["initial"], own["run"]) if state is None else state
             energy = values.get(ENERGY_NAME, fixed.get(ENERGY_NAME))
@@ -606,8 +615,27 @@ class SweepMembers:
 
         return build
 
-    def _make_family(self, structure: Structure) -> MemberFamily:
-        fixed = dict(zip(self.structural, map(json.loads, structure), strict=True))
+    def _make_base(self, structure: Structure) -> Base:
+        """The system and the state of a structure, with numbers of NumPy, where a kernel cannot build them."""
+        begun = self._begin(self._fixed(structure)) if self.built else (None, None)
+        found: Base = jax.tree.map(lambda leaf: np.asarray(leaf, float), begun)
+        return found
+
+    def _fixed(self, structure: Structure) -> Values:
+        return dict(zip(self.structural, map(json.loads, structure), strict=True))
+
+    def family(self, structure: Structure) -> MemberFamily:
+        """The run of members of a structure: one for all that differ in the numbers of their systems and starts."""
+        base = self.base(structure)
+        others = tuple(each for name, each in zip(self.structural, structure, strict=True) if name not in self.built)
+        shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(base))
+        key = (others, jax.tree.structure(base), shapes) if shapes else (structure, None, ())
+        if key not in self._families:
+            self._families[key] = self._make_family(structure, base)
+        return self._families[key]
+
+    def _make_family(self, structure: Structure, base: Base) -> MemberFamily:
+        fixed = self._fixed(structure)
         config = self._config(fixed)
         integrator, run = configuration.build_method(config["method"]), config["run"]
         if integrator.variable_step and "t_end" in run:
@@ -615,13 +643,16 @@ class SweepMembers:
                 f"the members of a sweep by {integrator.name} reach t_end after different numbers of steps: "
                 "give run.steps"
             )
-        kernel = member_kernel(integrator, self._builder(fixed), self.plan.keep, self.plan.reductions)
+        lanes = bool(jax.tree.leaves(base))
+        build = self._builder(fixed, None if lanes else self._begin(fixed))
+        kernel = member_kernel(integrator, build, self.plan.keep, self.plan.reductions)
         step = 1.0 if "run.step" in self.traced else run["step"]
         steps = None if self.own_steps else count_steps(step, run.get("steps"), run.get("t_end"), run.get("t0", 0.0))
-        numbers = dict.fromkeys(self.traced, SCALAR)
+        numbers: Any = dict.fromkeys(self.traced, SCALAR)
+        numbers = (numbers, base) if lanes else numbers
         loop = jax.eval_shape(kernel.begin, numbers, ())
 
-        def fused(constants: tuple[Numbers, Array], _: Any) -> dict[str, Array]:
+        def fused(constants: tuple[Any, Array], _: Any) -> dict[str, Array]:
             values, count = constants
             start = (jnp.zeros(()), kernel.begin(values, ()))
             advance = lambda counted: (counted[0] + 1.0, kernel.advance(values, counted[1], None))
@@ -690,35 +721,49 @@ def compute_block(
     described = members.variables
     arrays = {name: np.full((block.size, *one.shape), one.missing, one.dtype) for name, one in described.items()}
     where: dict[str, Any] = {"backend": backend, "threads": threads}
-    for places, family, steps in _group_members(members, values, block.size):
-        numbers = {name: np.asarray(values[name], float)[places] for name in members.traced}
+    for places, family, steps, numbers in _group_members(members, values, block.size):
         lanes = len(arrays["status"][places])
         for name, part in _run_group(members.plan, family, numbers, steps, lanes, where).items():
             arrays[name][places] = part
     return {name: array.reshape(*block.shape, *described[name].shape) for name, array in arrays.items()}
 
 
-def _group_members(members: SweepMembers, values: Values, size: int) -> Iterator[tuple[Any, MemberFamily, int]]:
-    """(places, family, steps) of members that run together."""
+def _group_members(members: SweepMembers, values: Values, size: int) -> Iterator[tuple[Any, MemberFamily, int, Any]]:
+    """(places, family, steps, numbers) of members that run together."""
     groups: dict[Structure, list[int]] = {}
     for place in range(size) if members.structural else ():
         key = members.structure({name: values[name][place] for name in members.structural})
         groups.setdefault(key, []).append(place)
-    keys: dict[Structure, Any] = {key: np.array(group) for key, group in groups.items()} or {(): slice(None)}
-    for key, places in keys.items():
+    together: dict[int, tuple[MemberFamily, list[Structure]]] = {}
+    for key in groups or [()]:
         family = members.family(key)
-        inside = {name: np.asarray(values[name])[places] for name in members.traced}
+        together.setdefault(id(family), (family, []))[1].append(key)
+    for family, keys in together.values():
+        places: Any = np.concatenate([groups[key] for key in keys]) if groups else slice(None)
+        which = np.repeat(np.arange(len(keys)), [len(groups[key]) for key in keys] if groups else 1)
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(members.base(key) for key in keys))
+        inside = {name: np.asarray(values[name], float)[places] for name in members.traced}
         counts = members.step_counts(family, inside, size if isinstance(places, slice) else len(places))
         for steps in np.unique(counts):
-            yield places if np.all(counts == steps) else np.arange(size)[places][counts == steps], family, int(steps)
+            chosen = slice(None) if np.all(counts == steps) else counts == steps
+            numbers: Any = {name: part[chosen] for name, part in inside.items()}
+            if jax.tree.leaves(stacked):
+                own = which[chosen]
+                numbers = numbers, jax.tree.map(lambda leaf, own=own: leaf[own], stacked)
+            yield (
+                (places if isinstance(chosen, slice) else np.arange(size)[places][chosen]),
+                family,
+                int(steps),
+                numbers,
+            )
 
 
 def _run_group(
-    plan: SweepPlan, family: MemberFamily, numbers: Values, steps: int, lanes: int, where: Mapping[str, Any]
+    plan: SweepPlan, family: MemberFamily, numbers: Any, steps: int, lanes: int, where: Mapping[str, Any]
 ) -> Arrays:
     """Run the members of one structure and number of steps."""
     if not {"states", "drift"} & set(plan.keep):  # one call, into which numbers go and out of which results come
-        axes = ((dict.fromkeys(numbers, 0), None), None)
+        axes = ((0, None), None)
         last = evaluate(family.fused, (numbers, float(steps)), (), lanes=lanes, axes=axes, **where)
         return _select_results(plan, [{name: leaf[:, None] for name, leaf in last.items()}], 1)
     begin, advance, observe = family.kernel
