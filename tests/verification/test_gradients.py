@@ -1,4 +1,4 @@
-"""Gradients of a final state through `simulate(backend="xla")`, against central differences of native runs."""
+"""Gradients through `simulate`: adjoints, tangents, central differences and XLA's own gradients agree."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from registry import GENERIC, case
+from tools.claims.cases import PANEL, cases, variants
 
 import dalembert as da
+from dalembert.errors import InvalidInput
 
 STEPS = 4
 NORMAL = np.cos(np.arange(9.0)).reshape(3, 3)
 SYMMETRIC = jnp.asarray(NORMAL + NORMAL.T)
 
 
-def suslov_end(x, method, backend="xla"):
+def suslov_end(x, method, backend="auto"):
     """A number that the final attitude and velocity decide, as a function of (inertia, momentum, step) parameters."""
     tensor, momentum, step = x
     system = da.models.suslov(jnp.asarray(GENERIC) + tensor * SYMMETRIC)
@@ -44,9 +46,11 @@ METHODS = [
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 def test_reverse_mode_in_inertia_momentum_and_step(method):
     gradient, _ = jax.flatten_util.ravel_pytree(jax.jit(jax.grad(lambda x: suslov_end(x, method)))(START))
-    expected = differences(lambda x: suslov_end(x, method, "llvm"), START)
+    expected = differences(lambda x: suslov_end(x, method), START)
     np.testing.assert_allclose(gradient, expected, rtol=1e-7, atol=1e-8)
     assert np.abs(expected).min() > 1e-3
+    by_xla, _ = jax.flatten_util.ravel_pytree(jax.jit(jax.grad(lambda x: suslov_end(x, method, "xla")))(START))
+    np.testing.assert_allclose(gradient, by_xla, rtol=1e-11)
 
 
 def test_forward_mode_agrees_and_does_not_depend_on_the_backend_that_ran():
@@ -72,7 +76,7 @@ def test_a_g_dependent_constraint_and_batched_gradients():
     def end(x):
         q, v = x[:3], system.project(x[:3], x[3:])
         begin = da.State(jnp.zeros(()), q, v, v, v)
-        run = da.simulate(system, method, begin, step=0.2, steps=STEPS, save_every=STEPS, backend="xla")
+        run = da.simulate(system, method, begin, step=0.2, steps=STEPS, save_every=STEPS)
         return jnp.sum(run.last.g * jnp.array([1.0, -1.0, 2.0])) + run.last.xi[0] ** 2
 
     points = jnp.stack([jnp.concatenate([state.g, state.xi]), jnp.array([0.1, -0.4, 0.2, 0.5, 0.9, -0.3])])
@@ -81,3 +85,119 @@ def test_a_g_dependent_constraint_and_batched_gradients():
     for point, gradient in zip(points, gradients, strict=True):
         np.testing.assert_allclose(gradient, differences(plain, point), rtol=1e-7, atol=1e-8)
     assert np.abs(gradients[0] - gradients[1]).max() > 1e-2
+
+
+def moving_parts(system, state, step):
+    """The real numbers of a problem, and the way back to the problem."""
+    leaves, structure = jax.tree.flatten((system, state, jnp.asarray(step)))
+    real = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
+
+    def restore(values):
+        new = iter(values)
+        return jax.tree.unflatten(structure, [next(new) if r else leaf for leaf, r in zip(leaves, real, strict=True)])
+
+    return [jnp.asarray(leaf, float) for leaf, r in zip(leaves, real, strict=True) if r], restore
+
+
+def check_adjoint(name, method, steps=6):
+    """The adjoint in all parameters, the start and the step, along a random direction, is the tangent."""
+    found = cases()[name]
+    values, restore = moving_parts(found.system, found.state, found.step)
+
+    def weighted(values):
+        system, state, step = restore(values)
+        run = da.simulate(system, method, state, step=step, steps=steps, backend="llvm")
+        draw, seen = np.random.default_rng(2), jax.tree.leaves((run.g, run.xi, run.momentum, run.multipliers))
+        return sum(jnp.sum(leaf * draw.standard_normal(leaf.shape)) for leaf in seen)
+
+    draw = np.random.default_rng(1)
+    direction = [jnp.asarray(draw.standard_normal(leaf.shape)) for leaf in values]
+    slope = jax.jvp(weighted, (values,), (direction,))[1]
+    terms = [np.sum(a * b) for a, b in zip(jax.grad(weighted)(values), direction, strict=True)]
+    assert np.isfinite(slope)
+    assert abs(slope - sum(terms)) <= 1e-11 * np.abs(terms).sum()
+
+
+FAST = {
+    ("lagrange-dalembert", "nonholonomic-particle"), ("dormand-prince", "nonholonomic-particle"),
+    ("taylor", "nonholonomic-particle"), ("gauss", "nonholonomic-particle"), ("runge-kutta", "rigid-body"),
+    ("discrete-moser-veselov", "rigid-body"), ("euler-poincare-suslov", "suslov"), ("leapfrog", "heavy-top"),
+}  # fmt: skip
+METHODS_AND_SYSTEMS = [
+    *((label, name) for name in PANEL for label, variant in variants().items() if not variant.options),
+    *(("lagrange-dalembert", name) for name in cases() if name not in PANEL),
+]
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [pytest.param(*each, marks=() if each in FAST else pytest.mark.heavy) for each in METHODS_AND_SYSTEMS],
+)
+def test_the_adjoint_is_the_transpose_of_the_tangent(label, name):
+    method, found = variants()[label].integrator, cases()[name]
+    try:
+        method.require(found.system, found.state, found.step)
+    except InvalidInput as fault:
+        pytest.skip(str(fault))
+    check_adjoint(name, method)
+
+
+def pushed_particle(parameters, pushes, start, step, t0):
+    """The end of a driven knife edge, from everything that a run depends on."""
+
+    def lagrangian(t, q, v, p):
+        return 0.5 * p["m"] * (v[0] ** 2 + v[1] ** 2) + 0.5 * p["J"] * v[2] ** 2
+
+    def edge(t, q, p):
+        return jnp.stack([-jnp.sin(q[2]), jnp.cos(q[2]), 0.0])[None]
+
+    def force(t, q, v, u, p):
+        return jnp.stack([u[0] * jnp.cos(q[2]), u[0] * jnp.sin(q[2]) * (1 + 0.1 * t), u[1]])
+
+    system = da.System(da.Euclidean(3), lagrangian, edge, parameters=parameters, force=force, inputs=2)
+    state = system.state(start, system.project(start, jnp.array([0.3, 0.2, 0.1])))
+    run = da.simulate(system, da.LagrangeDAlembert(), state, step=step, steps=len(pushes), controls=pushes, t0=t0)
+    return run.g[-1] @ jnp.array([1.0, 2.0, 3.0]) + jnp.sum(run.multipliers**2)
+
+
+PUSHED = (
+    {"m": jnp.array(1.3), "J": jnp.array(0.4)}, jnp.sin(jnp.arange(8.0)).reshape(4, 2), jnp.array([0.1, 0.2, 0.3]),
+    jnp.array(0.05), jnp.array(0.2),
+)  # fmt: skip
+
+
+def test_controls_parameters_start_step_and_time_of_an_own_system():
+    gradient, _ = jax.flatten_util.ravel_pytree(jax.grad(lambda x: pushed_particle(*x))(PUSHED))
+    np.testing.assert_allclose(gradient, differences(lambda x: pushed_particle(*x), PUSHED), rtol=1e-7, atol=1e-9)
+
+
+def test_a_state_that_is_closed_over_and_a_scan_around_runs():
+    system, state = case("particle")
+    method = da.LagrangeDAlembert(node=0.5, nodes="velocity")
+
+    def go(state, _):
+        return da.simulate(system, method, state, step=0.1, steps=3).last, None
+
+    end = jax.jit(lambda: jax.lax.scan(go, state, None, length=4)[0])()
+    plain = da.simulate(system, method, state, step=0.1, steps=12)
+    np.testing.assert_allclose(end.g, plain.g[-1], rtol=1e-13)
+    closed = jax.jit(lambda h: da.simulate(system, method, state, step=h, steps=3).g[-1])(0.1)
+    np.testing.assert_allclose(closed, plain.g[3], rtol=1e-13)
+
+
+def test_a_failed_run_has_no_derivative():
+    """A particle that falls into the centre: the run stays at its last good state, and the gradient is NaN."""
+
+    def lagrangian(t, q, v, p):
+        return 0.5 * v @ v - p * jnp.log(q[0] - 1.0)
+
+    def end(p):
+        system = da.System(da.Euclidean(2), lagrangian, parameters=p)
+        state = da.State(jnp.zeros(()), jnp.array([1.5, 0.0]), *[jnp.array([-1.0, 0.5])] * 3)
+        return da.simulate(system, da.RungeKutta(), state, step=0.1, steps=20, backend="llvm")
+
+    assert end(1.0).status == "failed"
+    assert np.isfinite(end(1.0).last.g).all()
+    assert np.isnan(jax.grad(lambda p: end(p).g[-1, 0])(1.0))
+    assert np.isnan(jax.jvp(lambda p: end(p).g[-1, 0], (1.0,), (1.0,))[1])
+    assert np.isfinite(jax.grad(lambda p: end(-p).g[-1, 0])(1.0))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from .cache import StaleEntry
 from .ir import LoweringError, Program
 from .lowering import describe_mismatch
 from .problem import Advance, Buffers, Observe, Problem, lane_axes, make_layout, make_problem
+from .transformations import announce_xla, bind_run, execute_by
 
 Backend = Literal["auto", "llvm", "cuda", "xla"]
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]  # (carry, inputs, parameters) -> (carry, outputs)
@@ -359,10 +359,7 @@ def open_session(
     except StaleEntry:
         return open_session(problem, backend, threads=threads, width=width)
     except (LoweringError, ImportError) as error:
-        if backend != "auto":
-            raise
-        cost = "it compiles for seconds to minutes in every process, and its steps take 10 to 100 times as long"
-        warnings.warn(f"no native code, but XLA runs this: {error}; {cost}", stacklevel=1)  # one line for a reason
+        announce_xla(backend, error)
         return XlaSession(problem), f"ran on XLA: {error}"
 
 
@@ -378,11 +375,23 @@ def _is_traced(problem: Problem) -> bool:
 
 
 def _run_traced(problem: Problem, saves: int, save_every: int, backend: Backend, initial: bool) -> RunResult:
-    """Inside a transformation (grad, jit, vmap) the run is a `lax.scan`."""
-    if backend not in ("auto", "xla"):
-        raise LoweringError(f"backend {backend!r} cannot run inside a JAX transformation; 'auto' and 'xla' can")
+    """Inside a transformation (grad, jit, vmap) the run is a primitive that runs native code, or a `lax.scan`."""
+    note = "traced"
+    if backend != "xla":
+        try:
+            final, records = bind_run(problem, saves, save_every, initial, backend)
+            return RunResult(final, records, "llvm" if backend == "auto" else backend, note, False, saves)
+        except LoweringError as error:
+            announce_xla(backend, error)
+            note = f"ran on XLA: {error}"
     final, records = scan_problem(problem, saves, save_every, initial)
-    return RunResult(final, records, "xla", "traced", False, saves)
+    return RunResult(final, records, "xla", note, False, saves)
+
+
+def _run_concrete(problem: Problem, saves: int, every: int, initial: bool, backend: Backend) -> tuple[Any, Any]:
+    """A run of a transformation, when its numbers are known."""
+    result = run_problem(problem, saves=saves, save_every=every, initial=initial, backend=backend)
+    return result.carry, result.records
 
 
 class ChunkTimer:
@@ -578,6 +587,9 @@ def scan_problem(problem: Problem, saves: int, save_every: int, initial: bool = 
     in_axes = jax.tree.unflatten(jax.tree.structure(trees), marks)
     final, records = jax.vmap(scan_trajectory, in_axes=in_axes, axis_size=problem.lanes)(*trees)
     return final, records
+
+
+execute_by(_run_concrete, scan_problem)
 
 
 @partial(jax.jit, static_argnames=("advance", "observe", "axes", "capacity"))

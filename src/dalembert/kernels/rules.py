@@ -126,6 +126,12 @@ def _iota(b: Builder, params: Parameters) -> ValueArray:
     return map_elements(lambda n: b.const(n, type), np.broadcast_to(along, shape).astype(object))
 
 
+def _empty(b: Builder, params: Parameters) -> ValueArray:
+    """An array to be written over, as transposed scans have it."""
+    shape = params.get("shape", ())
+    return pack_values([b.const(0, scalar_type(params["dtype"]))] * math.prod(shape), shape)
+
+
 def _broadcast_in_dim(b: Builder, params: Parameters, x: ValueArray, *_: ValueArray) -> ValueArray:
     shape = [1] * len(params["shape"])
     for dimension, size in zip(params["broadcast_dimensions"], x.shape, strict=True):
@@ -279,7 +285,7 @@ RULES: dict[str, Rule] = {
     "clamp": lambda b, params, low, x, high: map_elements(lambda l, v, h: b.min(b.max(v, l), h), low, x, high),
     "is_finite": lambda b, params, x: map_elements(
         lambda v: b.compare("lt", b.unary("abs", v), b.const(math.inf)), x),
-    "iota": _iota, "broadcast_in_dim": _broadcast_in_dim, "pad": _pad,
+    "empty": _empty, "empty2": _empty, "iota": _iota, "broadcast_in_dim": _broadcast_in_dim, "pad": _pad,
     "slice": lambda b, params, x: x[tuple(
         map(slice, params["start_indices"], params["limit_indices"], params["strides"] or (1,) * x.ndim))],
     "reshape": lambda b, params, x: x.reshape(params["new_sizes"]),

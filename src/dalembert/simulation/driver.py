@@ -48,6 +48,7 @@ from .loop import (
     LoopState,
     RunKernel,
     count_steps,
+    differentiate_success,
     end_before_gaps,
     held_controls,
     make_dual,
@@ -155,7 +156,7 @@ def ensemble(
     first, begin = (each[0] if isinstance(each, list) and each else each for each in (system, state))
     require_arguments(first, integrator, begin, step)
     members = stack_members(system, state, batched_system)
-    t0 = float(np.ravel(members.state.t)[0])
+    t0 = members.state.t if is_traced(members.state.t) else float(np.ravel(members.state.t)[0])
     inputs = members.system.inputs
     schedule = _make_schedule(
         integrator, monitor, step, steps, t_end, t0, save_every, controls, inputs, backend, progress, members
@@ -268,7 +269,9 @@ def _integrate(
         loop = begin_loop(schedule, schedule.kernel, consts, (state, schedule.first_controls), varies)
     result, crossings = run_with_events(schedule, consts, loop, events)
     records, final = result.records, result.carry
-    if not is_traced(records.steps):
+    if is_traced(records):
+        records, final = differentiate_success(final.status == OK, (records, final))
+    else:
         records, final = end_before_gaps(records, final, schedule.lanes is not None)
     controls = schedule.controls
     if not is_traced((loop.steps, final.steps)):  # the rows of the steps that were taken, and at least the first

@@ -229,6 +229,27 @@ def end_before_gaps(records: Record, loop: LoopState, lanes: bool) -> tuple[Reco
     return records._replace(steps=count), loop._replace(status=code, steps=number)
 
 
+@jax.custom_jvp
+def differentiate_success(good: Array, tree: Any) -> Any:
+    """Return the tree as it is, with derivatives that are NaN where the run (or its member) is not good.
+
+    A failed run stays where it was. What it shows there has derivatives, but not those of what was asked for.
+    """
+    return tree
+
+
+@differentiate_success.defjvp
+def _differentiate_success(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    good, tree = primals
+    factor = jnp.where(good, 1.0, jnp.nan)  # a factor and no choice: the transpose has it too
+
+    def mark(slope: Any) -> Any:
+        real = jnp.issubdtype(jnp.result_type(slope), jnp.floating)
+        return slope * factor.reshape(factor.shape + (1,) * (slope.ndim - factor.ndim)) if real else slope
+
+    return tree, jax.tree.map(mark, tangents[1])
+
+
 def _select(condition: Array, new: Any, old: Any) -> Any:
     """Return the leaves of `new` where the condition holds, else those of `old`."""
     return jax.tree.map(lambda a, b: a if a is b else jnp.where(condition, a, b), new, old)

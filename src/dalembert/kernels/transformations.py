@@ -1,0 +1,630 @@
+"""Runs as JAX primitives: `grad`, `jvp`, `vmap`, `jit` and `scan` around a run execute native code.
+
+A run R maps x = (consts, carry, controls) to (last carry, records). `run_p` is R itself, and `vmap` gives it lanes. Its
+derivative DR(x) v is `slope_p`: the same run with tangents beside its numbers. The transpose DR(x)^T w is the adjoint
+method: a run that keeps the carry before every step, then a run of the transposed step backwards over these, which
+gives the derivatives with respect to all of x at once. Both are `run_p` again and so have derivatives themselves: a
+Hessian is forward over reverse. Where all carries would not fit, those before every L-th step are kept, and the steps
+between are taken once more (Griewank 1992).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.interpreters import ad, batching, mlir
+
+from .elimination import instantiate_zeros
+from .ir import LoweringError
+from .lowering import shape_struct
+from .problem import Advance, Observe, Problem
+
+MAX_KEPT_WORDS = 1 << 22
+"""Words of the carries that a transposed run keeps at once: 32 MiB."""
+
+Leaves = Sequence[Any]
+Marks = tuple[bool, ...]
+
+run_p: Any = type(lax.add_p)("run_steps")  # a Primitive: the import of jax.extend.core would take 40 ms
+slope_p: Any = type(lax.add_p)("run_slopes")
+run_p.multiple_results = slope_p.multiple_results = True
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """All of a run but its numbers. `reverse`: the rows of controls and records go from the last to the first."""
+
+    advance: Advance
+    observe: Observe
+    structures: tuple[Any, Any, Any]  # of consts, carry and controls
+    axes: tuple[Marks, Marks, Marks]  # which of their leaves vary over the lanes
+    lanes: int | None
+    saves: int
+    every: int
+    initial: bool
+    backend: Any
+    reverse: bool = False
+
+    @property
+    def steps(self) -> int:
+        return self.saves * self.every
+
+    def split(self, leaves: Leaves) -> list[list[Any]]:
+        """The leaves of the constants, of the carry and of the controls."""
+        ends = np.cumsum([0, *(each.num_leaves for each in self.structures)])
+        return [list(leaves[a:b]) for a, b in pairwise(ends)]
+
+    @property
+    def rows(self) -> int:
+        """The axis of the rows of a record."""
+        return 0 if self.lanes is None else 1
+
+    def turn(self, leaves: Leaves) -> list[Any]:
+        """The leaves with the rows of controls in the opposite order."""
+        consts, carry, controls = self.split(leaves)
+        pairs = zip(controls, self.axes[2], strict=True)
+        flip = np.flip if not any(isinstance(leaf, jax.core.Tracer) for leaf in controls) else jnp.flip
+        return [*consts, *carry, *(flip(leaf, 1 if varies else 0) for leaf, varies in pairs)]
+
+    def problem(self, leaves: Leaves) -> Problem:
+        """The problem with these numbers, or these shapes."""
+        consts, carry, controls = map(jax.tree.unflatten, self.structures, self.split(leaves))
+        return Problem(self.advance, self.observe, consts, carry, controls, self.lanes, *map(list, self.axes))
+
+    def shapes(self, leaves: Leaves) -> tuple[list[Any], list[Any]]:
+        """The shapes of the leaves of the last carry and of the records."""
+        problem = self.problem([shape_struct(np.shape(leaf), leaf.dtype) for leaf in leaves])
+        many, rows = () if self.lanes is None else (self.lanes,), self.saves + self.initial
+        carry = [shape_struct((*many, *leaf.shape), leaf.dtype) for leaf in problem.carry_specs]
+        records = jax.tree.leaves(problem.lower().record)
+        return carry, [shape_struct((*many, rows, *leaf.shape), leaf.dtype) for leaf in records]
+
+
+def bind_run(
+    problem: Problem, saves: int, every: int, initial: bool, backend: Any, reverse: bool = False
+) -> tuple[Any, Any]:
+    """(last carry, records) of a run whose arguments JAX traces; `LoweringError` where there is no native code."""
+    trees = (problem.consts, problem.carry, problem.controls)
+    leaves, structures = zip(*map(jax.tree.flatten, trees), strict=True)
+    marks = (tuple(problem.const_axes), tuple(problem.carry_axes), tuple(problem.control_axes))
+    spec = RunSpec(
+        problem.advance, problem.observe, structures, marks, problem.lanes, saves, every, initial, backend, reverse
+    )
+    found = run_p.bind(*map(as_array, [leaf for part in leaves for leaf in part]), spec=spec)
+    count = structures[1].num_leaves
+    record = jax.tree.structure(problem.lower().record)
+    return jax.tree.unflatten(structures[1], found[:count]), jax.tree.unflatten(record, found[count:])
+
+
+def as_array(leaf: Any) -> Any:
+    """What JAX can bind; numbers of Python get their strong type."""
+    return leaf if isinstance(leaf, jax.Array | np.ndarray) else np.asarray(leaf, jnp.result_type(leaf))
+
+
+Execute = Callable[[Problem, int, int, bool, Any], tuple[Any, Any]]
+Portable = Callable[[Problem, int, int, bool], tuple[Any, Any]]
+_portable: list[Portable] = []
+
+
+def execute_by(run: Execute, portable: Portable) -> None:
+    """Say how a run with concrete numbers is executed, and which run JAX differentiates where the kernels cannot."""
+    _portable[:] = [portable]
+
+    def on_host(spec: RunSpec, leaves: Leaves) -> list[np.ndarray[Any, Any]]:
+        given = [np.asarray(leaf) for leaf in leaves]
+        problem = spec.problem(spec.turn(given) if spec.reverse else given)
+        carry, records = run(problem, spec.saves, spec.every, spec.initial, spec.backend)
+        rows = [np.flip(leaf, spec.rows) if spec.reverse else leaf for leaf in jax.tree.leaves(records)]
+        return [*jax.tree.leaves(carry), *rows]
+
+    def call_back(*leaves: Any, spec: RunSpec) -> Any:
+        carry, records = spec.shapes(leaves)
+        return jax.pure_callback(lambda *given: on_host(spec, given), [*carry, *records], *leaves)
+
+    run_p.def_impl(lambda *leaves, spec: jax.device_put(on_host(spec, leaves)))
+    mlir.register_lowering(run_p, mlir.lower_fun(call_back, multiple_results=True))
+
+
+def _shapes_of_run(*avals: Any, spec: RunSpec) -> list[Any]:
+    carry, records = spec.shapes(avals)
+    return [jax.core.ShapedArray(each.shape, each.dtype) for each in (*carry, *records)]
+
+
+run_p.def_abstract_eval(_shapes_of_run)
+
+
+def _batch_run(leaves: Leaves, dims: Sequence[Any], *, spec: RunSpec) -> tuple[list[Any], list[int]]:
+    """The mapped axis becomes the lanes, beside those that there are."""
+    size = next(leaf.shape[dim] for leaf, dim in zip(leaves, dims, strict=True) if dim is not None)
+    own, marks, given = spec.lanes, [mark for part in spec.axes for mark in part], []
+    for leaf, dim, varies in zip(leaves, dims, marks, strict=True):
+        if dim is not None:
+            leaf = jnp.moveaxis(leaf, dim, 0)
+            if own is not None:  # (size, lanes, ...) or (size, ...)
+                leaf = leaf.reshape(size * own, *leaf.shape[2:]) if varies else jnp.repeat(leaf, own, axis=0)
+        elif varies:
+            leaf = jnp.tile(leaf, (size, *(1,) * (leaf.ndim - 1)))
+        given.append(leaf)
+    moved = [varies or dim is not None for varies, dim in zip(marks, dims, strict=True)]
+    consts, carry, controls = map(tuple, spec.split(moved))
+    found = run_p.bind(*given, spec=replace(spec, axes=(consts, carry, controls), lanes=size * (own or 1)))
+    if own is not None:
+        found = [leaf.reshape(size, own, *leaf.shape[1:]) for leaf in found]
+    return found, [0] * len(found)
+
+
+batching.primitive_batchers[run_p] = _batch_run
+
+
+# Derivatives: the run with tangents.
+
+
+def is_real(leaf: Any) -> bool:
+    """Whether a leaf has tangents."""
+    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))
+
+
+def real_leaves(tree: Any) -> list[Any]:
+    """The leaves of a tree that have tangents."""
+    return [leaf for leaf in jax.tree.leaves(tree) if is_real(leaf)]
+
+
+def replace_leaves(tree: Any, marks: Sequence[bool], values: Leaves) -> Any:
+    """The tree with other values of the marked leaves."""
+    leaves, structure = jax.tree.flatten(tree)
+    new = iter(values)
+    return jax.tree.unflatten(
+        structure, [next(new) if mark else leaf for leaf, mark in zip(leaves, marks, strict=True)]
+    )
+
+
+def marked(leaves: Leaves, marks: Sequence[bool]) -> list[Any]:
+    """The marked ones of some leaves."""
+    return [leaf for leaf, mark in zip(leaves, marks, strict=True) if mark]
+
+
+def _push(function: Callable[..., Any], trees: Leaves, marks: Sequence[Marks], slopes: Sequence[Leaves]) -> Any:
+    """(value, slopes of its real leaves) where the marked leaves of the arguments have slopes."""
+    moving = [leaf for tree, part in zip(trees, marks, strict=True) for leaf in marked(jax.tree.leaves(tree), part)]
+
+    def on_moving(*values: Any) -> tuple[list[Any], Any]:
+        rest, given = list(values), []
+        for tree, part in zip(trees, marks, strict=True):
+            own, rest = rest[: sum(part)], rest[sum(part) :]
+            given.append(replace_leaves(tree, part, own))
+        result = function(*given)
+        return real_leaves(result), result
+
+    _, slope, result = jax.jvp(on_moving, moving, [each for part in slopes for each in part], has_aux=True)
+    return result, slope
+
+
+def _real_marks(tree: Any) -> Marks:
+    return tuple(map(is_real, jax.tree.leaves(tree)))
+
+
+@dataclass(frozen=True)
+class SlopeAdvance:
+    """A step on numbers with slopes: ((consts, slopes), (carry, slopes), (control, slopes)) -> (carry, slopes)."""
+
+    advance: Advance
+    consts: Marks  # which leaves move
+    controls: Marks
+
+    def __call__(self, consts: Any, carry: Any, control: Any) -> Any:
+        trees, slopes = zip(consts, carry, control, strict=True)
+        return _push(self.advance, trees, (self.consts, _real_marks(carry[0]), self.controls), slopes)
+
+
+@dataclass(frozen=True)
+class SlopeObserve:
+    """What is recorded, on numbers with slopes."""
+
+    observe: Observe
+    consts: Marks
+
+    def __call__(self, consts: Any, carry: Any) -> Any:
+        return _push(self.observe, (consts[0], carry[0]), (self.consts, _real_marks(carry[0])), (consts[1], carry[1]))
+
+
+def _in_jax(spec: RunSpec, primals: Leaves, moving: Marks) -> Callable[..., list[Any]]:
+    """The real leaves that a run gives, as a function of its moving arguments that JAX can differentiate."""
+
+    def run(*values: Any) -> list[Any]:
+        new = iter(values)
+        given = [next(new) if mark else leaf for leaf, mark in zip(primals, moving, strict=True)]
+        turned = given if not spec.reverse else spec.turn(given)
+        carry, records = _portable[0](spec.problem(turned), spec.saves, spec.every, spec.initial)
+        rows = [jnp.flip(leaf, spec.rows) if spec.reverse else leaf for leaf in jax.tree.leaves(records)]
+        return real_leaves([jax.tree.leaves(carry), rows])
+
+    return run
+
+
+def _run_slopes(*leaves: Any, spec: RunSpec, moving: Marks) -> list[Any]:
+    """The slopes of the real leaves that a run gives; `leaves` are its arguments and the slopes of the moving ones."""
+    try:
+        return _run_native_slopes(*leaves, spec=spec, moving=moving)
+    except LoweringError as error:
+        announce_xla(spec.backend, error)
+        primals, slopes = leaves[: len(moving)], leaves[len(moving) :]
+        found: list[Any] = jax.jvp(_in_jax(spec, primals, moving), marked(primals, moving), list(slopes))[1]
+        return found
+
+
+def announce_xla(backend: Any, error: Exception) -> None:
+    """Tell that XLA runs what has no native code, unless a native back end was asked for."""
+    if backend != "auto":
+        raise error
+    cost = "it compiles for seconds to minutes in every process, and its steps take 10 to 100 times as long"
+    warnings.warn(f"no native code, but XLA runs this: {error}; {cost}", stacklevel=1)  # one line for a reason
+
+
+def _run_native_slopes(*leaves: Any, spec: RunSpec, moving: Marks) -> list[Any]:
+    parts, marks = spec.split(leaves), spec.split(moving)
+    slopes, given = list(leaves[len(moving) :]), []
+    for mark in marks:
+        given.append(slopes[: sum(mark)])
+        slopes = slopes[sum(mark) :]
+    consts, carry, controls = zip(map(jax.tree.unflatten, spec.structures, parts), given, strict=True)
+    axes = [[*axes, *marked(axes, mark)] for axes, mark in zip(spec.axes, marks, strict=True)]
+    advance = SlopeAdvance(spec.advance, tuple(marks[0]), tuple(marks[2]))
+    observe = SlopeObserve(spec.observe, tuple(marks[0]))
+    problem = Problem(advance, observe, consts, carry, controls, spec.lanes, *axes)
+    last, records = bind_run(problem, spec.saves, spec.every, spec.initial, spec.backend, spec.reverse)
+    return [*last[1], *records[1]]
+
+
+def _jvp_of_run(primals: Leaves, tangents: Leaves, *, spec: RunSpec) -> tuple[list[Any], list[Any]]:
+    found = run_p.bind(*primals, spec=spec)
+    given = [
+        not isinstance(tangent, ad.Zero) and is_real(leaf) for leaf, tangent in zip(primals, tangents, strict=True)
+    ]
+    consts, _, controls = spec.split(given)
+    moving = (*consts, *map(is_real, spec.split(primals)[1]), *controls)
+    slopes = iter(slope_p.bind(*primals, *map(instantiate_zeros, marked(tangents, moving)), spec=spec, moving=moving))
+    zeros = (ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in found)
+    return found, [next(slopes) if is_real(leaf) else zero for leaf, zero in zip(found, zeros, strict=True)]
+
+
+ad.primitive_jvps[run_p] = _jvp_of_run
+slope_p.def_impl(_run_slopes)
+slope_p.def_abstract_eval(
+    lambda *avals, spec, moving: [each for each in _shapes_of_run(*avals[: len(moving)], spec=spec) if is_real(each)]
+)
+mlir.register_lowering(slope_p, mlir.lower_fun(_run_slopes, multiple_results=True))
+
+
+def _jvp_of_slopes(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
+    real = [is_real(leaf) for leaf in primals]
+
+    def on_reals(*values: Any) -> list[Any]:
+        new = iter(values)
+        given = [next(new) if mark else leaf for leaf, mark in zip(primals, real, strict=True)]
+        return _run_slopes(*given, **params)
+
+    return jax.jvp(on_reals, marked(primals, real), list(map(instantiate_zeros, marked(tangents, real))))
+
+
+def _batch_slopes(leaves: Leaves, dims: Sequence[Any], **params: Any) -> tuple[list[Any], list[int]]:
+    found = jax.vmap(lambda *given: _run_slopes(*given, **params), dims)(*leaves)
+    return found, [0] * len(found)
+
+
+ad.primitive_jvps[slope_p] = _jvp_of_slopes
+batching.primitive_batchers[slope_p] = _batch_slopes
+
+
+# The transpose: forwards with the carries kept, then backwards.
+
+
+@dataclass(frozen=True)
+class KeepingAdvance:
+    """A step that keeps the carry from which it started beside the next one."""
+
+    advance: Advance
+
+    def __call__(self, consts: Any, carry: Any, control: Any) -> Any:
+        return self.advance(consts, carry[0], control), carry[0]
+
+
+def _kept(consts: Any, carry: Any) -> Any:
+    return carry[1]
+
+
+def _whole_carry(consts: Any, carry: Any) -> Any:
+    return carry
+
+
+def pull_back(function: Callable[..., Any], given: Sequence[Any]) -> tuple[Callable[[Any], Any], Any]:
+    """(cotangents of the results -> cotangents of the arguments, the second result) of a function with two results.
+
+    JAX has no transpose of a loop that ends by a condition (the steps of Dormand-Prince, say). There it is the product
+    with the Jacobian, whose columns are derivatives in all directions.
+    """
+    flat, restore = jax.flatten_util.ravel_pytree(list(given))
+
+    def by_columns(cotangents: Any) -> Any:
+        def along(direction: Any) -> Any:
+            slopes = jax.jvp(lambda x: function(*restore(x))[0], (flat,), (direction,))[1]
+            return sum(jnp.sum(a * b) for a, b in zip(slopes, cotangents, strict=True))
+
+        return restore(lax.map(along, jnp.eye(flat.size)))
+
+    try:
+        _, transposed, other = jax.vjp(function, *given, has_aux=True)
+    except ValueError:
+        return by_columns, function(*given)[1]
+
+    def pull(cotangents: Any) -> Any:
+        try:
+            return transposed(cotangents)
+        except ValueError:
+            return by_columns(cotangents)
+
+    return pull, other
+
+
+@dataclass(frozen=True)
+class TransposedAdvance:
+    """A step backwards: cotangents of (carry, moving constants, moving controls of this step) from those after it.
+
+    Its control is (carry before the step, control, cotangent of the record after the step, whether there is one).
+    """
+
+    advance: Advance
+    observe: Observe | None
+    consts: Marks
+    controls: Marks
+    sparse: bool  # not every step has a record
+
+    def __call__(self, consts: Any, state: Any, row: Any) -> Any:
+        (after, sums, _), (carry, control, record, recorded) = state, row
+        trees, marks = (carry, consts, control), (_real_marks(carry), self.consts, self.controls)
+        moving = [marked(jax.tree.leaves(tree), part) for tree, part in zip(trees, marks, strict=True)]
+
+        def step(*values: Leaves) -> tuple[list[Any], Any]:
+            own, shared, acting = (replace_leaves(*each) for each in zip(trees, marks, values, strict=True))
+            new = self.advance(shared, own, acting)
+            return real_leaves(new), new
+
+        pull, new = pull_back(step, moving)
+        if self.observe is not None:
+            seen = TransposedObserve(self.observe, self.consts)
+
+            def add() -> tuple[Any, Any]:
+                own, shared = seen(consts, (new, record))
+                added: tuple[Any, Any] = jax.tree.map(jnp.add, (after, sums), (own, shared))
+                return added
+
+            after, sums = lax.cond(recorded, add, lambda: (after, sums)) if self.sparse else add()
+        before, shared, acting = pull(after)
+        return before, [a + b for a, b in zip(sums, shared, strict=True)], acting
+
+
+@dataclass(frozen=True)
+class TransposedObserve:
+    """Cotangents of (carry, moving constants) from those of a record; the carry comes with these."""
+
+    observe: Observe
+    consts: Marks
+
+    def __call__(self, consts: Any, carry: Any) -> Any:
+        own, record = carry
+        marks = _real_marks(own)
+        moving = marked(jax.tree.leaves(own), marks), marked(jax.tree.leaves(consts), self.consts)
+
+        def see(own_values: Leaves, shared: Leaves) -> list[Any]:
+            given = replace_leaves(consts, self.consts, shared), replace_leaves(own, marks, own_values)
+            return real_leaves(self.observe(*given))
+
+        return pull_back(lambda *values: (see(*values), None), moving)[0](record)
+
+
+def _control_cotangents(consts: Any, state: Any) -> Any:
+    return state[2]
+
+
+def _stay(consts: Any, carry: Any, control: Any) -> Any:
+    return carry
+
+
+def _transpose_slopes(cotangents: Leaves, *leaves: Any, spec: RunSpec, moving: Marks) -> list[Any]:
+    primals, given = leaves[: len(moving)], list(map(instantiate_zeros, cotangents))
+    try:
+        found = _Transpose(spec, moving, primals).pull(given)
+    except LoweringError as error:
+        announce_xla(spec.backend, error)
+        found = list(jax.vjp(_in_jax(spec, primals, moving), *marked(primals, moving))[1](given))
+    is_wanted: Any = ad.is_undefined_primal  # JAX does not annotate it
+    wanted = map(is_wanted, leaves[len(moving) :])
+    return [None] * len(moving) + [each if want else None for each, want in zip(found, wanted, strict=True)]
+
+
+ad.primitive_transposes[slope_p] = _transpose_slopes
+
+
+class _Transpose:
+    """DR(x)^T of one run."""
+
+    def __init__(self, spec: RunSpec, moving: Marks, primals: Leaves):
+        self.lanes, self.rows, self.spec = spec.lanes, spec.rows, spec
+        self.trees = tuple(map(jax.tree.unflatten, spec.structures, spec.split(primals)))
+        self.marks = tuple(tuple(part) for part in spec.split(moving))
+
+    def pull(self, cotangents: list[Any]) -> list[Any]:
+        """The cotangents of the moving arguments."""
+        spec, count = self.spec, sum(self.marks[1])
+        after, records = cotangents[:count], cotangents[count:]
+        xp = (
+            np
+            if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self.trees, cotangents)))
+            else jnp
+        )
+        records = [xp.asarray(leaf) for leaf in records]
+        if spec.reverse:  # in the order of the steps
+            records = [xp.flip(leaf, self.rows) for leaf in records]
+        sums = [self._zeros(leaf, varies) for leaf, varies in self._moving(0)]
+        first = None
+        if spec.initial:
+            first = [leaf[self._at(0)] for leaf in records]
+            records = [leaf[self._at(slice(1, None))] for leaf in records]
+        words = sum(math.prod(leaf.shape) for leaf in spec.problem(jax.tree.leaves(self.trees)).carry_specs)
+        fitting = MAX_KEPT_WORDS // max(1, words * (self.lanes or 1))
+        length = spec.steps if spec.steps <= fitting else max(1, min(fitting, math.isqrt(spec.steps)))
+        after, sums, acting = self._backwards(after, sums, records, length, xp)
+        if first is not None:
+            after, sums = self._add_record(self._first_carry(), first, after, sums)
+        totals = [self._total(each, varies) for each, (_, varies) in zip(sums, self._moving(0), strict=True)]
+        starts = [self._total(each, varies) for each, (_, varies) in zip(after, self._moving(1), strict=True)]
+        if spec.reverse:
+            acting = [xp.flip(leaf, self.rows) for leaf in acting]
+        pushes = [self._total(each, varies) for each, (_, varies) in zip(acting, self._moving(2), strict=True)]
+        return [*totals, *starts, *pushes]
+
+    def _moving(self, part: int) -> list[tuple[Any, bool]]:
+        """The moving leaves of the constants, the carry or the controls, and whether each lane has its own."""
+        pairs = list(zip(jax.tree.leaves(self.trees[part]), self.spec.axes[part], strict=True))
+        return marked(pairs, self.marks[part])
+
+    def _at(self, rows: Any) -> Any:
+        return (slice(None),) * self.rows + (rows,)
+
+    def _zeros(self, leaf: Any, varies: bool) -> Any:
+        shape = np.shape(leaf) if varies or self.lanes is None else (self.lanes, *np.shape(leaf))
+        return np.zeros(shape, jnp.result_type(leaf))
+
+    def _total(self, leaf: Any, varies: bool) -> Any:
+        """What a leaf gets that all lanes share: the sum over them."""
+        return leaf if varies or self.lanes is None else leaf.sum(axis=0)
+
+    def _problem(self, advance: Any, observe: Any, carry: Any, controls: Any = (), control_axes: Any = ()) -> Problem:
+        many = self.lanes is not None
+        axes = [many] * len(jax.tree.leaves(carry))
+        return Problem(
+            advance,
+            observe,
+            self.trees[0],
+            carry,
+            controls,
+            self.lanes,
+            list(self.spec.axes[0]),
+            axes,
+            list(control_axes),
+        )
+
+    def _run(self, problem: Problem, saves: int, every: int, **options: Any) -> tuple[Any, Any]:
+        return bind_run(problem, saves, every, False, self.spec.backend, **options)
+
+    def _add_record(self, carry: Any, record: Leaves, after: Leaves, sums: Leaves) -> tuple[list[Any], list[Any]]:
+        """The cotangents with what one record adds to them."""
+        problem = self._problem(_stay, TransposedObserve(self.spec.observe, self.marks[0]), (carry, record))
+        own, shared = self._run(problem, 1, 1)[1]
+        own, shared = (jax.tree.map(lambda leaf: leaf[self._at(0)], each) for each in (own, shared))
+        return [a + b for a, b in zip(after, own, strict=True)], [a + b for a, b in zip(sums, shared, strict=True)]
+
+    def _first_carry(self) -> Any:
+        """The carry before the first step, with a lane axis on every leaf where there are lanes."""
+        pairs = zip(jax.tree.leaves(self.trees[1]), self.spec.axes[1], strict=True)
+        shape = () if self.lanes is None else (self.lanes,)
+        leaves = [leaf if varies else jnp.broadcast_to(leaf, (*shape, *np.shape(leaf))) for leaf, varies in pairs]
+        return self.trees[1] if self.lanes is None else jax.tree.unflatten(self.spec.structures[1], leaves)
+
+    def _backwards(self, after: Any, sums: Any, records: Any, length: int, xp: Any) -> Any:
+        """(cotangents of the first carry, of the moving constants, of the moving controls of every step)."""
+        spec, carry, controls = self.spec, self._first_carry(), self.trees[2]
+        if spec.reverse:
+            turned = spec.split(spec.turn(jax.tree.leaves(self.trees)))[2]
+            controls = jax.tree.unflatten(spec.structures[2], turned)
+        if length == spec.steps:
+            return self._segment(carry, controls, records, 0, length, after, sums, xp)[:3]
+        whole, rest = divmod(spec.steps, length)
+        many = self._slice(controls, 0, whole * length, xp)
+        problem = self._problem(spec.advance, _whole_carry, carry, many, spec.axes[2])
+        last, starts = bind_run(problem, whole, length, True, spec.backend)
+        parts = []
+        if rest:
+            part = self._slice(controls, whole * length, rest, xp)
+            after, sums, acting = self._segment(last, part, records, whole * length, rest, after, sums, jnp)
+            parts.append(acting)
+
+        def back(cotangents: Any, k: Any) -> Any:
+            start = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, k, self.rows, keepdims=False), starts)
+            part = self._slice(controls, k * length, length, jnp)
+            later, sums = cotangents
+            before, total, acting = self._segment(start, part, records, k * length, length, later, sums, jnp)
+            return (before, total), acting
+
+        (after, sums), acting = lax.scan(back, (after, sums), jnp.arange(whole), reverse=True)
+        # (segments, [lanes,] length, ...) in the order of the steps
+        acting = [
+            jnp.moveaxis(leaf, 0, self.rows).reshape(
+                *leaf.shape[1 : 1 + self.rows], whole * length, *leaf.shape[2 + self.rows :]
+            )
+            for leaf in acting
+        ]
+        if parts:
+            acting = [jnp.concatenate([a, b], self.rows) for a, b in zip(acting, parts[0], strict=True)]
+        return after, sums, acting
+
+    def _slice(self, controls: Any, first: Any, count: int, xp: Any) -> Any:
+        leaves = [
+            lax.dynamic_slice_in_dim(leaf, first, count, 1 if varies else 0)
+            for leaf, varies in zip(jax.tree.leaves(controls), self.spec.axes[2], strict=True)
+        ]
+        return jax.tree.unflatten(self.spec.structures[2], leaves)
+
+    def _segment(
+        self, carry: Any, controls: Any, records: Any, first: Any, steps: int, after: Any, sums: Any, xp: Any
+    ) -> Any:
+        """The same over `steps` steps from number `first` on, which start at `carry`."""
+        spec, (moving_consts, _, moving_controls) = self.spec, self.marks
+        keeping = self._problem(KeepingAdvance(spec.advance), _kept, (carry, carry), controls, spec.axes[2])
+        (last, _), kept = self._run(keeping, steps, 1)
+        observe: Observe | None = spec.observe
+        recorded, rows = None, records
+        sparse = spec.every > 1
+        if spec.saves == 1 and sparse:  # the one record belongs to the last carry
+            at_end = [leaf[self._at(0)] for leaf in records]
+            if steps == spec.steps:
+                after, sums = self._add_record(last, at_end, after, sums)
+            else:
+                added = self._add_record(last, at_end, after, sums)
+                ends = first + steps == spec.steps
+                after, sums = jax.tree.map(lambda a, b: jnp.where(ends, a, b), added, (list(after), list(sums)))
+            observe, rows, sparse = None, (), False
+        elif sparse or steps < spec.steps:
+            numbers = first + xp.arange(steps) + 1
+            recorded = (numbers % spec.every == 0) if sparse else None
+            index = xp.clip(numbers // spec.every - 1, 0, spec.saves - 1)
+            rows = [xp.take(leaf, index, axis=self.rows) for leaf in records]
+        if observe is not None and not rows:
+            observe = None
+        many = self.lanes is not None
+        axes = (
+            [many] * len(jax.tree.leaves(kept))
+            + list(spec.axes[2])
+            + [many] * len(rows)
+            + [False] * (recorded is not None)
+        )
+        zeros = [
+            np.zeros(((self.lanes,) if many else ()) + np.shape(leaf)[1 + (many and varies) :], jnp.result_type(leaf))
+            for leaf, varies in self._moving(2)
+        ]
+        advance = TransposedAdvance(spec.advance, observe, moving_consts, moving_controls, sparse)
+        problem = self._problem(
+            advance, _control_cotangents, (list(after), list(sums), zeros), (kept, controls, list(rows), recorded), axes
+        )
+        saves, every = (steps, 1) if zeros else (1, steps)
+        (before, total, _), acting = self._run(problem, saves, every, reverse=True)
+        return before, total, acting

@@ -1,0 +1,118 @@
+"""JAX transformations of runs: native code gives what JAX gets from the same run as a `lax.scan`."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dalembert import kernels
+from dalembert.kernels import transformations
+
+STEPS = 12
+PARAMETERS = {"h": jnp.array(0.05), "k": jnp.array(1.3)}
+START = {"q": jnp.array([0.3, -0.2]), "v": jnp.array([0.1, 0.4]), "count": 0}
+PUSHES = jnp.sin(jnp.arange(2.0 * STEPS)).reshape(STEPS, 2)
+
+
+def swing(carry, push, parameters):
+    """Two pendulums with a spring between them; an integer goes along."""
+    h, q = parameters["h"], carry["q"]
+    v = carry["v"] - h * parameters["k"] * jnp.sin(q) + h * (q[::-1] - q) + h * push
+    return {"q": q + h * v, "v": v, "count": carry["count"] + 1}, {"energy": v @ v + q[0], "count": carry["count"]}
+
+
+def loss(parameters, start, pushes, backend="llvm", save_every=1):
+    carry = {**START, **start}
+    run = kernels.run(swing, carry, STEPS, inputs=pushes, parameters=parameters, save_every=save_every, backend=backend)
+    return jnp.sum(jnp.sin(run.records["energy"]) * jnp.arange(1.0, 1 + STEPS // save_every)) + run.carry["q"][1] ** 2
+
+
+GIVEN = (PARAMETERS, {"q": START["q"], "v": START["v"]}, PUSHES)
+TRANSFORMATIONS = {
+    "grad": lambda f: jax.grad(f, (0, 1, 2)),
+    "jit of grad": lambda f: jax.jit(jax.grad(f, (0, 1, 2))),
+    "jacfwd": lambda f: jax.jacfwd(f, (0, 1, 2)),
+    "jacrev": lambda f: jax.jacrev(lambda *x: jnp.stack([f(*x), f(*x) ** 2]), (0, 1)),
+    "hessian": lambda f: jax.hessian(f, (0, 1)),
+    "reverse over reverse": lambda f: jax.jacrev(jax.grad(f, 0), 1),
+    "vmap": lambda f: lambda p, s, u: jax.vmap(f, (None, 0, None))(p, many(s), u),
+    "vmap of grad": lambda f: lambda p, s, u: jax.vmap(jax.grad(f, (0, 2)), (None, 0, None))(p, many(s), u),
+    "grad of vmap": lambda f: jax.grad(lambda p, s, u: jax.vmap(f, (None, 0, None))(p, many(s), u).sum(), (0, 1, 2)),
+    "scan": lambda f: lambda p, s, u: jax.lax.scan(lambda c, a: (c + f(p, s, a * u), c), 0.0, jnp.arange(3.0)),
+}
+
+
+def many(start):
+    return jax.tree.map(lambda leaf: jnp.stack([leaf, 1.1 * leaf, leaf - 0.2]), start)
+
+
+def agree(found, expected, tolerance=1e-12):
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+CASES = [(name, 1) for name in TRANSFORMATIONS] + [("grad", 4), ("grad of vmap", STEPS)]
+REST = [(name, every) for every in (4, STEPS) for name in TRANSFORMATIONS if (name, every) not in CASES]
+
+
+@pytest.mark.parametrize(
+    ("name", "save_every"), [*CASES, *(pytest.param(*case, marks=pytest.mark.heavy) for case in REST)]
+)
+def test_a_transformed_run_is_that_of_a_scan(name, save_every):
+    transform = TRANSFORMATIONS[name]
+    found, expected = (
+        transform(lambda *x, b=backend: loss(*x, backend=b, save_every=save_every))(*GIVEN)
+        for backend in ("llvm", "xla")
+    )
+    agree(found, expected)
+
+
+@pytest.mark.parametrize("save_every", [1, 3, STEPS])
+def test_carries_that_do_not_fit_are_computed_again(save_every, monkeypatch):
+    """Segments of 3 steps, and of 2 with a remainder, give the gradient of the whole."""
+    whole = jax.grad(lambda *x: loss(*x, save_every=save_every), (0, 1, 2))(*GIVEN)
+    for words in (16, 10):
+        monkeypatch.setattr(transformations, "MAX_KEPT_WORDS", words)
+        agree(jax.grad(lambda *x: loss(*x, save_every=save_every), (0, 1, 2))(*GIVEN), whole, 1e-14)
+        lanes = jax.grad(lambda p, s, u: jax.vmap(lambda a: loss(p, a, u, save_every=save_every))(many(s)).sum())
+        found = lanes(*GIVEN)
+        monkeypatch.undo()
+        agree(found, lanes(*GIVEN), 1e-14)
+
+
+def test_what_has_no_native_code_is_differentiated_by_xla():
+    def step(carry, inputs, parameters):
+        return parameters @ jnp.linalg.cholesky(jnp.eye(2) + jnp.outer(carry, carry)) @ carry, carry
+
+    def end(matrix, backend):
+        return kernels.run(step, jnp.ones(2), 3, parameters=matrix, backend=backend).carry.sum()
+
+    matrix = jnp.array([[0.3, 0.1], [-0.2, 0.5]])
+    with pytest.warns(UserWarning, match="cholesky"):
+        found = jax.grad(lambda m: end(m, "auto"))(matrix)
+    agree(found, jax.grad(lambda m: end(m, "xla"))(matrix))
+    with pytest.raises(kernels.LoweringError, match="cholesky"):
+        jax.grad(lambda m: end(m, "llvm"))(matrix)
+
+
+def test_a_transformed_run_compiles_nothing_twice(monkeypatch):
+    def gradient():
+        return jax.grad(loss, (0, 1, 2))(*GIVEN)
+
+    gradient()
+    monkeypatch.setattr(transformations.Problem, "lower", refuse_to_trace(transformations.Problem.lower))
+    gradient()
+
+
+def refuse_to_trace(lower):
+    def only_known(problem, *args):
+        from dalembert.kernels import problem as module
+
+        before = len(module._programs)
+        found = lower(problem, *args)
+        assert len(module._programs) == before
+        return found
+
+    return only_known
