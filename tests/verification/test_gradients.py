@@ -142,19 +142,21 @@ def test_the_adjoint_is_the_transpose_of_the_tangent(label, name):
     check_adjoint(name, method)
 
 
-def pushed_particle(parameters, pushes, start, step, t0):
+def knife(t, q, v, p):
+    return 0.5 * p["m"] * (v[0] ** 2 + v[1] ** 2) + 0.5 * p["J"] * v[2] ** 2
+
+
+def edge(t, q, p):
+    return jnp.stack([-jnp.sin(q[2]), jnp.cos(q[2]), 0.0])[None]
+
+
+def push(t, q, v, u, p):
+    return jnp.stack([u[0] * jnp.cos(q[2]), u[0] * jnp.sin(q[2]) * (1 + 0.1 * t), u[1]])
+
+
+def pushed_knife(parameters, pushes, start, step, t0):
     """The end of a driven knife edge, from everything that a run depends on."""
-
-    def lagrangian(t, q, v, p):
-        return 0.5 * p["m"] * (v[0] ** 2 + v[1] ** 2) + 0.5 * p["J"] * v[2] ** 2
-
-    def edge(t, q, p):
-        return jnp.stack([-jnp.sin(q[2]), jnp.cos(q[2]), 0.0])[None]
-
-    def force(t, q, v, u, p):
-        return jnp.stack([u[0] * jnp.cos(q[2]), u[0] * jnp.sin(q[2]) * (1 + 0.1 * t), u[1]])
-
-    system = da.System(da.Euclidean(3), lagrangian, edge, parameters=parameters, force=force, inputs=2)
+    system = da.System(da.Euclidean(3), knife, edge, parameters=parameters, force=push, inputs=2)
     state = system.state(start, system.project(start, jnp.array([0.3, 0.2, 0.1])))
     run = da.simulate(system, da.LagrangeDAlembert(), state, step=step, steps=len(pushes), controls=pushes, t0=t0)
     return run.g[-1] @ jnp.array([1.0, 2.0, 3.0]) + jnp.sum(run.multipliers**2)
@@ -167,8 +169,8 @@ PUSHED = (
 
 
 def test_controls_parameters_start_step_and_time_of_an_own_system():
-    gradient, _ = jax.flatten_util.ravel_pytree(jax.grad(lambda x: pushed_particle(*x))(PUSHED))
-    np.testing.assert_allclose(gradient, differences(lambda x: pushed_particle(*x), PUSHED), rtol=1e-7, atol=1e-9)
+    gradient, _ = jax.flatten_util.ravel_pytree(jax.grad(lambda x: pushed_knife(*x))(PUSHED))
+    np.testing.assert_allclose(gradient, differences(lambda x: pushed_knife(*x), PUSHED), rtol=1e-7, atol=1e-9)
 
 
 def test_a_state_that_is_closed_over_and_a_scan_around_runs():

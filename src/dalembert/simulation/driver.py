@@ -48,10 +48,10 @@ from .loop import (
     LoopState,
     RunKernel,
     count_steps,
-    differentiate_success,
     end_before_gaps,
     held_controls,
     make_dual,
+    mark_failures,
     run_kernel,
     stop_at_time,
     tangent_tree,
@@ -270,7 +270,7 @@ def _integrate(
     result, crossings = run_with_events(schedule, consts, loop, events)
     records, final = result.records, result.carry
     if is_traced(records):
-        records, final = differentiate_success(final.status == OK, (records, final))
+        records, final = mark_failures(records, final)
     else:
         records, final = end_before_gaps(records, final, schedule.lanes is not None)
     controls = schedule.controls

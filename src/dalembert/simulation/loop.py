@@ -229,8 +229,16 @@ def end_before_gaps(records: Record, loop: LoopState, lanes: bool) -> tuple[Reco
     return records._replace(steps=count), loop._replace(status=code, steps=number)
 
 
+def mark_failures(records: Record, loop: LoopState) -> tuple[Record, LoopState]:
+    """Return the same of a run that JAX transforms: with the status of failure, and derivatives that are NaN then."""
+    lost = jnp.any(records.steps == int(NO_RECORD), axis=-1)
+    status = jnp.where(lost & (loop.status == OK), NOT_FINITE, loop.status)
+    marked: tuple[Record, LoopState] = _differentiable(status == OK, (records, loop._replace(status=status)))
+    return marked
+
+
 @jax.custom_jvp
-def differentiate_success(good: Array, tree: Any) -> Any:
+def _differentiable(good: Array, tree: Any) -> Any:
     """Return the tree as it is, with derivatives that are NaN where the run (or its member) is not good.
 
     A failed run stays where it was. What it shows there has derivatives, but not those of what was asked for.
@@ -238,8 +246,8 @@ def differentiate_success(good: Array, tree: Any) -> Any:
     return tree
 
 
-@differentiate_success.defjvp
-def _differentiate_success(primals: Any, tangents: Any) -> tuple[Any, Any]:
+@_differentiable.defjvp
+def _jvp_of_good_runs(primals: Any, tangents: Any) -> tuple[Any, Any]:
     good, tree = primals
     factor = jnp.where(good, 1.0, jnp.nan)  # a factor and no choice: the transpose has it too
 
