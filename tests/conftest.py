@@ -32,11 +32,37 @@ llvm.MAX_FUNCTIONS = problem.MAX_PROGRAMS = 1024
 pytest.register_assert_rewrite("exhibits")
 
 
+SECONDS = {
+    "claims/test_panel": 1,
+    "fuzz/test_fuzz": 20,
+    "house/test_docs": 0.5,
+    "io/test_faults": 10,
+    "kernels/test_long_life": 100,
+    "verification/test_bicycle": 5,
+    "verification/test_linearisation": 1,
+    "verification/test_long_run": 10,
+    "verification/test_sweep_faults": 10,
+}
+"""What a test of a file takes, where it is far from `USUAL`."""
+USUAL = 0.25
+
+
 class Scheduling(LoadFileScheduling):
-    """A process takes a file at a time; the parts of the heavy fuzzer alone are taken one by one, for they are long."""
+    """A process takes a file at a time, the longest that is left, so that both end together.
+
+    The parts of the heavy fuzzer alone are taken one by one, for they are long.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return nodeid if "test_a_hundred_thousand" in nodeid else super()._split_scope(nodeid)
+
+    def _assign_work_unit(self, node) -> None:
+        self.workqueue.move_to_end(max(self.workqueue, key=self._seconds), last=False)
+        super()._assign_work_unit(node)
+
+    def _seconds(self, scope: str) -> float:
+        file = scope.partition("::")[0].removeprefix("tests/").removesuffix(".py")
+        return len(self.workqueue[scope]) * SECONDS.get(file, USUAL)
 
 
 def pytest_xdist_make_scheduler(config, log):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from emulation import compile_for_cpu
+from registry import sampled
 
 from dalembert import kernels
 from dalembert.kernels import cuda, lowering, make_problem, run_problem
@@ -110,7 +111,7 @@ def many_sines(p, y):
 routine_sum = kernels.as_routine(many_sines)
 
 
-@pytest.mark.parametrize("lanes", [None, 5])
+@pytest.mark.parametrize("lanes", sampled([None, 5]))
 def test_loops_over_columns_rows_and_pivots_compute_the_same(lanes, monkeypatch):
     p = np.linspace(0.1, 0.4, 12)
     x = np.linspace(-0.3, 0.5, 12) if lanes is None else np.random.default_rng(3).normal(size=(lanes, 12))
