@@ -209,13 +209,16 @@ def test_structure_zip_and_steps_from_t_end():
 GEARED = """
 import dalembert as da
 
+def along(q, ratio):
+    return ratio * q
+
 def make(ratio=2.0, stiffness=3.0, arm=0.1):
     made = da.Mechanism("pair")
     made.body("first", mass=1.0, centre=(arm, 0, 0), inertia=(1.0, 1.0, 1.0))
     made.body("second", mass=1.0, centre=(1, 0, 0), inertia=(0.3, 0.3, 0.3))
     made.hinge("input", "ground", "first", at=(0, 0, 0), axis="y")
     made.hinge("output", "ground", "second", axis="y", stiffness=stiffness)
-    made.gear("output", "input", ratio=ratio)
+    made.couple("output", "input", along, ratio=ratio)
     return made.system()
 """
 

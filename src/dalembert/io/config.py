@@ -365,17 +365,20 @@ def build_method(section: Section) -> Integrator:
     return integrator
 
 
-def build_system(section: Section, folder: Path) -> tuple[str, MechanicalSystem, Path | None]:
+def build_system(
+    section: Section, folder: Path, load: Callable[[Path, str], Callable[..., Any]] | None = None
+) -> tuple[str, MechanicalSystem, Path | None]:
     """The name and the system of a section [system], and the file it came from if it is a user's own.
 
-    Its numbers may be traced by JAX: a sweep builds the systems of its members inside a kernel.
+    Its numbers may be traced by JAX: a sweep builds the systems of its members inside a kernel. `load` takes the place
+    of `load_function`, which runs the file every time.
     """
     if "python" not in section:
         return section.get("name", ""), _build("system", section, MODELS), None
     if "name" in section:
         raise InvalidInput("[system] has both name (a model of dalembert) and python (a system of your own): give one")
     parameters = {key: value for key, value in section.items() if key != "python"}
-    system, file = load_user_system(section["python"], folder, parameters)
+    system, file = load_user_system(section["python"], folder, parameters, load or load_function)
     return section["python"], system, file
 
 
@@ -454,14 +457,16 @@ MAX_NAME = 300
 USER_MODULE_PREFIX = "_dalembert_user_"
 
 
-def load_user_system(reference: Any, folder: Path, parameters: Section) -> tuple[MechanicalSystem, Path]:
+def load_user_system(
+    reference: Any, folder: Path, parameters: Section, load: Callable[[Path, str], Callable[..., Any]]
+) -> tuple[MechanicalSystem, Path]:
     """The system that "file.py:function" makes of the parameters, and the file."""
     name, _, attribute = str(reference).rpartition(":")
     if not isinstance(reference, str) or not name or not attribute.isidentifier():
         raise InvalidInput(f'python is {show(reference)}; allowed: "file.py:function", such as "mysystem.py:make"')
     path = (folder / name).resolve()
     with locate_errors(path):
-        make = load_function(path, attribute)
+        make = load(path, attribute)
         signature = inspect.signature(make)
         if not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
             for key in parameters:

@@ -939,8 +939,9 @@ class Mechanism:
         self.unread: tuple[str, ...] = ()  # what a file says and the mechanism does not do, a sentence each
 
     def __repr__(self) -> str:
-        counts = {"bodies": self._bodies, "joints": self._links, "contacts": self._contacts, "inputs": self._inputs}
-        return f"<Mechanism {self.name}: {', '.join(f'{len(each)} {word}' for word, each in counts.items())}>"
+        counts = {"bodies": len(self._bodies), "joints": len(self._links), "contacts": len(self._contacts)}
+        counts |= ({"gears": len(self._gears)} if self._gears else {}) | {"inputs": len(self._inputs)}
+        return f"<Mechanism {self.name}: {', '.join(f'{count} {word}' for word, count in counts.items())}>"
 
     # -- bodies --------------------------------------------------------------------------------------------------------
     def body(
@@ -1591,7 +1592,8 @@ def _offset(point: Any, at: Any, axis: Any) -> dict[str, float]:
 
 def _about(axis: Any) -> Reals:
     """A rotation about an axis by an angle that no symmetry has."""
-    return np.asarray(_turn(jnp.asarray(axis), jnp.ones(())))
+    c, s = math.cos(1.0), math.sin(1.0)
+    return np.asarray(c * np.eye(3) + s * np.cross(axis, np.eye(3)).T + (1 - c) * np.outer(axis, axis))
 
 
 def _joint_numbers(link: _Link) -> dict[str, Any]:

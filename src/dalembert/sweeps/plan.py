@@ -55,6 +55,7 @@ MAX_MEMBERS = 10**9
 OFF_CONSTRAINT, REDUCTION_NOT_FINITE = 4, 5
 """Status of a member that starts off the constraint, and of one with a reduction that is not finite at the end."""
 ENERGY_NAME = "initial.energy"
+MAX_FAMILIES = 256  # whose functions are kept: members of others make theirs again
 PROBES_PER_AXIS = 8
 """Places along an axis at which a member is built and checked before anything runs."""
 STATE_VARIABLES = ("time", "velocity", "momentum", "angle", "configuration")
@@ -525,6 +526,7 @@ class SweepMembers:
 
     def __init__(self, plan: SweepPlan):
         self.plan = plan
+        self._load = lru_cache(configuration.load_function)  # one module for all members, whose functions are the same
         self.first = self._check(plan.member())
         self.traced = self._find_traceable()
         self.structural = tuple(name for name in plan.names if name not in self.traced)
@@ -595,7 +597,7 @@ class SweepMembers:
         varying = [name for name in numbers if name.startswith(("system.", "initial.", "run.t0"))]
         if any(name.startswith("system.") for name in varying):
             return None, None
-        system = configuration.build_system(config["system"], self.plan.folder)[1]
+        system = configuration.build_system(config["system"], self.plan.folder, self._load)[1]
         return system, None if varying else configuration.build_state(system, config["initial"], config["run"])
 
     def _builder(self, fixed: Values, base: Base | None) -> Callable[[Any], Member]:
@@ -607,7 +609,8 @@ class SweepMembers:
             values, (system, state) = (given, base) if base is not None else given
             own = substitute(config, {name: value for name, value in values.items() if name != ENERGY_NAME})
             with jax.ensure_compile_time_eval() if known else nullcontext():
-                made = configuration.build_system(own["system"], folder)[1] if system is None else system
+                if (made := system) is None:
+                    made = configuration.build_system(own["system"], folder, self._load)[1]
                 begin = configuration.build_state(made, own["initial"], own["run"]) if state is None else state
             energy = values.get(ENERGY_NAME, fixed.get(ENERGY_NAME))
             begin = begin if energy is None else _scale_to_energy(made, begin, energy)
@@ -631,6 +634,8 @@ class SweepMembers:
         shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(base))
         key = (others, jax.tree.structure(base), shapes) if shapes else (structure, None, ())
         if key not in self._families:
+            if len(self._families) == MAX_FAMILIES:
+                self._families.pop(next(iter(self._families)))
             self._families[key] = self._make_family(structure, base)
         return self._families[key]
 
