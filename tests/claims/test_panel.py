@@ -21,6 +21,7 @@ LARGE = {
     "composition, scheme sofroniou-spaletta-10",
     *(f"gauss, stages {stages}" for stages in (3, 4)),
     *(f"lobatto, {form}stages 4" for form in ("", "form spark, ")),
+    *(f"{name}, node 0.3, retraction exponential" for name in ("lagrange-dalembert", "geometric-nonholonomic")),
 }
 """Variants whose kernels are large, and on some systems too large: the fast tests measure them on the particle."""
 SLOW = {"kinetic-splitting, order 4", "composition, scheme suzuki-4, retraction-adapted"}

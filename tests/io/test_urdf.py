@@ -53,6 +53,7 @@ def test_a_differential_drive_is_the_robot_drawn_by_hand(base):
     assert joints["castor swivel"].follows
 
 
+@pytest.mark.heavy
 def test_an_arm_on_a_robot_is_the_one_drawn_by_hand():
     """Frames that are turned against each other: Rz(yaw) Ry(pitch) Rx(roll), as URDF has it."""
 

@@ -14,7 +14,7 @@ from dalembert.groups import SE2, SE3, SO2, SO3, Cayley, Euclidean, Exponential,
 
 GROUPS = [Euclidean(3), SO2(), SO3(), SE2(), SE3(), SOn(4), SEn(4), SO2() * Euclidean(2) * SE2(), Heisenberg(), SU2()]
 RETRACTIONS = [Exponential(), Cayley()]
-SLOW = (SEn(4), SU2(), Heisenberg())  # half a minute of compilation; SO(4) and SE(3) are like them
+SLOW = (SOn(4), SEn(4), SU2(), Heisenberg())  # a minute of compilation; SE(3) and the product are like them
 over_groups = pytest.mark.parametrize(
     "group", [pytest.param(group, marks=[pytest.mark.heavy] * (group in SLOW)) for group in GROUPS], ids=str
 )

@@ -51,6 +51,7 @@ def test_static_wheel_loads(bicycle):
     assert float(loads["front wheel load"]) == pytest.approx(309.303529411765, abs=1e-10)
 
 
+@pytest.mark.heavy
 def test_the_mechanism_moves_as_the_equations_by_hand(bicycle):
     """A second of nonlinear motion, z down and on R^8 there."""
     by_hand = make_bicycle()
