@@ -90,6 +90,11 @@ def planar(angle, place):
     ]
 
 
+def placed(attitude, place):
+    """The element of SE(3), as a matrix."""
+    return sm.Matrix.vstack(sm.Matrix.hstack(attitude, sm.Matrix(place)), sm.Matrix([[0, 0, 0, 1]]))
+
+
 def turned(angle):
     return [[sm.cos(angle), -sm.sin(angle)], [sm.sin(angle), sm.cos(angle)]]
 
@@ -414,7 +419,7 @@ def tower():
     slip = G.vel(N) + A.ang_vel_in(N).cross(-radius * N.z)
     R, middle = N.dcm(A), sm.Matrix([0, 0, radius])
     place = sm.Matrix([q[6], q[7], radius]) - R * middle
-    pose = sm.Matrix.vstack(sm.Matrix.hstack(R, place), sm.Matrix([[0, 0, 0, 1]]))
+    pose = placed(R, place)
     w, v = (sm.Matrix([part.dot(e) for e in A]) for part in (A.ang_vel_in(N), G.vel(N)))
     velocity = [*w, *(v - w.cross(middle)), *(T.ang_vel_in(A).dot(e) for e in T)]
     return Kane(
@@ -481,8 +486,11 @@ def ball():
 
 
 @cache
-def celt():
-    """An ellipsoid on a plane (Kane, Levinson 1982): its centre of mass G moves by -w x r, r from G to the contact."""
+def celt(in_space=False):
+    """An ellipsoid on a plane (Kane, Levinson 1982): its centre of mass G moves by -w x r, r from G to the contact.
+
+    `in_space`: our element is in SE(3), of a drawing in which it stands upright on the origin.
+    """
     m, g, depth = sm.symbols("m g depth")
     axes = sm.symbols("a1:4")
     at = Space()
@@ -494,15 +502,24 @@ def celt():
     G.set_vel(at.N, contact.cross(at.turning))
     moved = [G.vel(at.N).dot(e) for e in (at.N.x, at.N.y)]
     bodies = [RigidBody("celt", G, at.B, m, (inertia(at.B, *TENSOR), G))]
+    element, velocity = [at.attitude, [x, y]], [*at.w, *moved]
+    if in_space:
+        drawn, place = sm.Matrix([0, 0, axes[2] - depth]), sm.Matrix([x, y, -contact.dot(at.N.z)])
+        element = [placed(at.attitude, place - at.attitude * drawn)]
+        v = sm.Matrix([G.vel(at.N).dot(e) for e in at.axes])
+        velocity = [*at.w, *(v - sm.Matrix(at.w).cross(drawn))]
     return Kane(
         at.N, [*at.q, x, y], at.w, [*at.kinematics, x.diff() - moved[0], y.diff() - moved[1]], bodies,
-        [(G, -m * g * at.N.z)], [m, g, depth, *axes, *TENSOR], [at.attitude, [x, y]], [*at.w, *moved],
+        [(G, -m * g * at.N.z)], [m, g, depth, *axes, *TENSOR], element, velocity,
     )  # fmt: skip
 
 
 @cache
-def disc():
-    """SymPy's documented "A rolling disc, with Kane's method", with any two moments instead of a uniform disc's."""
+def disc(coin=False):
+    """SymPy's documented "A rolling disc, with Kane's method", with any two moments instead of a uniform disc's.
+
+    `coin`: our element is in SE(2) x R^3, the track, then height, lean and spin.
+    """
     m, r, axial, across, g = constants = sm.symbols("m r axial across g")
     q, u = list(dynamicsymbols("q1:4")), list(dynamicsymbols("u1:4"))
     N = ReferenceFrame("N")
@@ -517,8 +534,16 @@ def disc():
     centre = C.locatenew("centre", r * L.z)
     centre.v2pt_theory(C, N, R)
     body = RigidBody("disc", centre, R, m, (inertia(L, across, axial, across), centre))
+    element = [N.dcm(R), [0, 0]]
     velocity = [R.ang_vel_in(N).dot(e) for e in R] + [centre.vel(N).dot(e) for e in (N.x, N.y)]
-    return Kane(N, q, u, kinematics, [body], [(centre, -m * g * Y.z)], constants, [N.dcm(R), [0, 0]], velocity)
+    if coin:
+        turn, lean, spin = q
+        place = list(dynamicsymbols("x y"))
+        kinematics += [x.diff() - centre.vel(N).dot(e) for x, e in zip(place, (N.x, N.y), strict=True)]
+        element = [planar(turn, place), [r * sm.cos(lean) - r, lean, spin]]
+        velocity = [turn.diff(), *(centre.vel(N).dot(e) for e in Y), lean.diff(), spin.diff()]
+        q = [*q, *place]
+    return Kane(N, q, u, kinematics, [body], [(centre, -m * g * Y.z)], constants, element, velocity)
 
 
 @cache
@@ -565,7 +590,7 @@ def skate():
     P.set_vel(at.N, sum((v * e for v, e in zip(moved, at.N, strict=True)), 0 * at.N.x))
     bodies = [RigidBody("skate", P, at.B, m, (inertia(at.B, *TENSOR), P))]
     along, across, _ = (P.vel(at.N).dot(e) for e in at.axes)
-    element = sm.Matrix.vstack(sm.Matrix.hstack(at.attitude, sm.Matrix(place)), sm.Matrix([[0, 0, 0, 1]]))
+    element = placed(at.attitude, place)
     w1, w2, w3 = at.w
     return Kane(
         at.N, at.q, [w2, w3], at.kinematics, bodies, [(P, -m * g * at.N.z)], [m, g, *axes, *TENSOR], [element],
@@ -748,6 +773,19 @@ def draw_tower(rng):
     return system, [m, M, 0.4 * m * radius**2, radius, radius + tall / 2, 9.81, *moments]
 
 
+def draw_top(rng):
+    m, radius, across, g = sizes(rng, 4)
+    eccentricity, along = rng.uniform(0.1, 0.9) * radius, rng.uniform(0.3, 1.9) * across
+    system = models.tippe_top(m, radius, eccentricity, (across, along), 5 * g)
+    return system, [m, 5 * g, eccentricity, radius, radius, radius, across, across, along, 0, 0, 0]
+
+
+def draw_coin(rng):
+    m, radius, thickness, g = sizes(rng, 4)
+    along, across = cylinder(radius, m, thickness)[2:]
+    return models.coin(m, radius, thickness, 5 * g), [m, radius, along, across, 5 * g]
+
+
 CASES = {
     "rolling-disk": Case(disc, draw_disc),
     "chaplygin-sleigh": Case(sleigh, draw_sleigh),
@@ -772,4 +810,6 @@ CASES = {
     "two trailers": Case(lambda: train(2), lambda rng: draw_train(rng, 2), inputs=2, angles=0.5),
     "omni-base": Case(omni, draw_omni, inputs=3),
     "ball-robot": Case(tower, draw_tower, inputs=3),
+    "tippe-top": Case(lambda: celt(in_space=True), draw_top),
+    "coin": Case(lambda: disc(coin=True), draw_coin),
 }
