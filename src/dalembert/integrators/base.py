@@ -117,9 +117,14 @@ class Prediction(NamedTuple):
         sums = self._sums
         return self.x + (sums[2] if len(sums) == 3 else jnp.where(self.smooth > 0.5, sums[-1], sums[2]))
 
-    def solve(self, equations: Callable[[Array], Array], split: int | None = None) -> Root:
-        """The root that continues this branch; `split` unknowns come before the multipliers of constraints."""
-        return find_root(equations, self.guess, anchor=self.x, sign=self.sign, split=split)
+    def solve(
+        self,
+        equations: Callable[[Array], Array],
+        split: int | None = None,
+        coupling: Callable[[Array], Array] | None = None,
+    ) -> Root:
+        """The root that continues this branch; `split` unknowns come before multipliers (see `find_root`)."""
+        return find_root(equations, self.guess, anchor=self.x, sign=self.sign, split=split, coupling=coupling)
 
     def after(self, root: Root) -> Prediction:
         """The prediction once this solution is known."""

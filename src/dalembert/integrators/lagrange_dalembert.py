@@ -24,7 +24,7 @@ from ..errors import InvalidInput, OffConstraint, require_name
 from ..groups import Cayley, Group, Retraction
 from ..kernels import LoweringError
 from ..mechanics import Discretisation, FiniteDifference, InvariantSystem, MechanicalSystem, State
-from ..numerics import Root, depends, literals, own_value, require_instance, solve
+from ..numerics import MAX_SADDLE, Root, depends, literals, own_value, require_instance, solve
 from ..numerics.types import Array, Controls, Covector, Element, Scalar, Velocity
 from .base import Claims, Integrator, NodeMethod, Prediction, Result, StepInfo
 from .properties import conservative, purely_inertial, unconstrained
@@ -251,7 +251,16 @@ class LagrangeDAlembert(NodeMethod):
             balance = reaction - system.momentum(t, inner, w)
             return balance, self._discrete_constraint(system, carry.t, carry.g, w, h), mu1
 
-        root = carry.prediction.solve(lambda x: jnp.concatenate(balanced(x)[:2]), split=n)
+        def coupling(x: Array) -> Array:
+            """The columns of the impulse: how its rows enter the balance."""
+            own = rows(before)
+            entering = [self.difference.reaction(group, h * x[:n], row, jnp.zeros(n))[0] for row in own]
+            return jnp.concatenate([jnp.stack(entering, axis=1), jnp.zeros((len(own), len(own)))])
+
+        m = system.constraints
+        many = m > 0 and n + m > MAX_SADDLE and self.pair is None and not depends(rows, before)
+        equations = lambda x: jnp.concatenate(balanced(x)[:2])
+        root = carry.prediction.solve(equations, split=n, coupling=coupling if many else None)
         return root, root.x[:n], root.x[n:], balanced(root.x)[2]
 
     def _solve_on_D(self, frame: Chart, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls) -> Solution:

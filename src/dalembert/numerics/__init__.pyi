@@ -21,6 +21,7 @@ from .checks import require_range as require_range
 from .checks import require_rotation as require_rotation
 from .checks import show as show
 from .checks import vector as vector
+from .solvers import MAX_SADDLE as MAX_SADDLE
 from .solvers import Root as Root
 from .solvers import depends as depends
 from .solvers import echelon as echelon

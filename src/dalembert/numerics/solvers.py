@@ -38,6 +38,7 @@ from .checks import is_traced
 
 Numbers = np.ndarray[Any, Any]
 Function = Callable[[Array], Array]
+Slopes = Callable[[Function, Array], tuple[Array, Array]]  # f and x -> f(x) and the Jacobian there
 
 MIN_PIVOT_SQUARE = 2.0**-40  # of the square of a row, for the square of its pivot
 MAX_SADDLE = 8  # unknowns n + m up to which a saddle point is solved as a whole: shorter there
@@ -307,23 +308,36 @@ def find_root(
     anchor: Array | None = None,
     sign: Array | None = None,
     split: int | None = None,
+    coupling: Function | None = None,
 ) -> Root:
     """Solve f(x) = 0 from `guess`; derivatives of the root are -f_x^-1 df, whatever the path of the iteration.
 
     `anchor` is a point on the branch that the root must continue, and `sign` the orientation of that branch (0: not
     known). When Newton's iteration from the guess fails, or lands where the orientation differs, the homotopy
     f(x) = (1 - s) f(anchor) is followed from the anchor: it ends at the root, or at the fold where the branch ends.
-    `split`: so many unknowns come before the multipliers of constraints (see `direction`).
+    `split`: so many unknowns come before the multipliers of constraints (see `direction`). Where `coupling` gives the
+    columns of the Jacobian that belong to the multipliers, only those of the others are found by differentiation.
     """
     anchor = guess if anchor is None else anchor
     sign = jnp.zeros((), guess.dtype) if sign is None else sign
 
-    def solver(f: Function, x: Array, anchor: Array, sign: Array) -> tuple[_Iterate, Array]:
+    beside, values = _convert_closure(coupling or _no_columns, guess)
+
+    def solver(f: Function, x: Array, anchor: Array, sign: Array, *values: Any) -> tuple[_Iterate, Array]:
+        def bordered(f: Function, x: Array) -> tuple[Array, Array]:
+            there, slope = columns(lambda head: f(jnp.concatenate([head, x[split:]])), x[:split])
+            return there, jnp.concatenate([slope, beside(x, *values)], axis=1)
+
         stage, yes = jnp.full((), HOMOTOPY_STAGES - 1.0), jnp.array(True)
         begin = _Path(stage, _begin(x), jnp.zeros_like(x), yes, yes)
-        return _follow(f, begin, anchor, sign, split, x.shape[0] <= MAX_DIRECT_UNKNOWNS)
+        slopes = columns if coupling is None else bordered
+        return _follow(f, slopes, begin, anchor, sign, split, x.shape[0] <= MAX_DIRECT_UNKNOWNS)
 
-    return _rooted(function, solver, guess, anchor, sign)
+    return _rooted(function, solver, guess, anchor, sign, *values)
+
+
+def _no_columns(x: Array) -> Array:
+    return x[:0]
 
 
 def follow_root(function: Function, anchor: Array) -> Root:
@@ -332,7 +346,8 @@ def follow_root(function: Function, anchor: Array) -> Root:
     def solver(f: Function, x: Array) -> tuple[_Iterate, Array]:
         there, slope = columns(f, x)
         _, sign = direction(slope, there[:, None])
-        return _follow(f, _Path(jnp.zeros(()), _begin(x), jnp.zeros_like(x), sign != 0, jnp.array(False)), x, sign)
+        begin = _Path(jnp.zeros(()), _begin(x), jnp.zeros_like(x), sign != 0, jnp.array(False))
+        return _follow(f, columns, begin, x, sign)
 
     return _rooted(function, solver, anchor)
 
@@ -415,7 +430,7 @@ def _begin(x: Array) -> _Iterate:
     return _Iterate(x, zero, zero, zero + 1.0, zero > 0.0)
 
 
-def _newton(f: Function, begin: Array, value: Array, split: int | None) -> _Iterate:
+def _newton(f: Function, slopes: Slopes, begin: Array, value: Array, split: int | None) -> _Iterate:
     """Newton's iteration for f(x) = value until the update is at round-off.
 
     A tolerance would bias the energy of long runs linearly. The iteration ends when the update is tiny, or when
@@ -425,7 +440,7 @@ def _newton(f: Function, begin: Array, value: Array, split: int | None) -> _Iter
     """
 
     def body(state: _Iterate) -> _Iterate:
-        there, slope = columns(f, state.x)
+        there, slope = slopes(f, state.x)
         update, sign = direction(slope, (there - value)[:, None], split)
         x = state.x - update[:, 0]
         size, last = jnp.max(jnp.abs(x)), jnp.max(jnp.abs(update))
@@ -457,7 +472,7 @@ class _Path(NamedTuple):
 
 
 def _follow(
-    f: Function, path: _Path, anchor: Array, sign: Array, split: int | None = None, apart: bool = False
+    f: Function, slopes: Slopes, path: _Path, anchor: Array, sign: Array, split: int | None = None, apart: bool = False
 ) -> tuple[_Iterate, Array]:
     """The end of a path, and whether it is on the branch; where a direct trial is lost, the path begins at the anchor.
 
@@ -465,7 +480,7 @@ def _follow(
     """
 
     def body(path: _Path) -> _Path:
-        new = _newton(f, path.state.x, (1.0 - (path.stage + 1.0) / HOMOTOPY_STAGES) * path.offset, split)
+        new = _newton(f, slopes, path.state.x, (1.0 - (path.stage + 1.0) / HOMOTOPY_STAGES) * path.offset, split)
         good = _faithful(new, sign)
         lost = path.direct & ~good & (sign != 0)
         state = new._replace(x=jnp.where(lost, anchor, new.x), iterations=path.state.iterations + new.iterations)
