@@ -26,6 +26,7 @@ LARGE = {
 """Variants whose kernels are large, and on some systems too large: the fast tests measure them on the particle."""
 SLOW = {"kinetic-splitting, order 4", "composition, scheme suzuki-4, retraction-adapted"}
 """Variants that compile for a second or more and have their like in the panel: `make verify` measures them."""
+SMALL = ("nonholonomic-particle", "pendulum-cvt", "central-force")
 CHOSEN = {**dict.fromkeys(LARGE, PANEL[0]), "lagrange-dalembert": "rigid-body"}  # without constraint it is symplectic
 
 
@@ -40,11 +41,16 @@ def accepts(label: str, name: str) -> bool:
 
 @cache
 def panel() -> dict[str, str]:
-    """Each variant with one system that it accepts, in turn, so that all systems of the panel occur."""
-    names, pairs = deque(PANEL), {}
-    for label in variants():
-        pairs[label] = CHOSEN.get(label) or next(name for name in names if accepts(label, name))
+    """Each variant with one system that it accepts, in turn, so that all systems of the panel occur.
+
+    Other options than the defaults come to the smallest, which compile soonest, where they are taken there.
+    """
+    names, small, pairs = deque(PANEL), deque(SMALL), {}
+    for label, variant in variants().items():
+        in_turn = (*small, *names) if variant.options else names
+        pairs[label] = CHOSEN.get(label) or next(name for name in in_turn if accepts(label, name))
         names.rotate(-1)
+        small.rotate(-1)
     return pairs
 
 
