@@ -533,7 +533,7 @@ class SweepMembers:
         begins = tuple(name for name in self.structural if name.startswith(("system.", "initial.", "run.t0")))
         self.built = tuple(name for name in begins if name != ENERGY_NAME)
         self.own_steps = "steps" not in self.first.config["run"] and bool({"run.step", "run.t0"} & set(self.traced))
-        self.base = lru_cache(maxsize=1024)(self._make_base)
+        self.base = lru_cache(maxsize=256)(self._make_base)
         self._families: dict[Any, MemberFamily] = {}
         self.schema = self.family(self.structure(plan.member())).record
         self._probe()
@@ -627,9 +627,9 @@ class SweepMembers:
     def _fixed(self, structure: Structure) -> Values:
         return dict(zip(self.structural, map(json.loads, structure), strict=True))
 
-    def family(self, structure: Structure) -> MemberFamily:
+    def family(self, structure: Structure, base: Base | None = None) -> MemberFamily:
         """The run of members of a structure: one for all that differ in the numbers of their systems and starts."""
-        base = self.base(structure)
+        base = self.base(structure) if base is None else base
         others = tuple(each for name, each in zip(self.structural, structure, strict=True) if name not in self.built)
         shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(base))
         key = (others, jax.tree.structure(base), shapes) if shapes else (structure, None, ())
@@ -739,14 +739,15 @@ def _group_members(members: SweepMembers, values: Values, size: int) -> Iterator
     for place in range(size) if members.structural else ():
         key = members.structure({name: values[name][place] for name in members.structural})
         groups.setdefault(key, []).append(place)
-    together: dict[int, tuple[MemberFamily, list[Structure]]] = {}
+    together: dict[int, tuple[MemberFamily, dict[Structure, Base]]] = {}
     for key in groups or [()]:
-        family = members.family(key)
-        together.setdefault(id(family), (family, []))[1].append(key)
+        base = members.base(key)
+        family = members.family(key, base)
+        together.setdefault(id(family), (family, {}))[1][key] = base
     for family, keys in together.values():
         places: Any = np.concatenate([groups[key] for key in keys]) if groups else slice(None)
         which = np.repeat(np.arange(len(keys)), [len(groups[key]) for key in keys] if groups else 1)
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(members.base(key) for key in keys))
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *keys.values())
         inside = {name: np.asarray(values[name], float)[places] for name in members.traced}
         counts = members.step_counts(family, inside, size if isinstance(places, slice) else len(places))
         for steps in np.unique(counts):
