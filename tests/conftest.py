@@ -38,9 +38,11 @@ SECONDS = {
     "house/test_docs": 0.5,
     "io/test_faults": 10,
     "kernels/test_long_life": 100,
-    "verification/test_bicycle": 5,
+    "laws/test_backends": 2,
+    "verification/test_bicycle": 10,
     "verification/test_linearisation": 1,
     "verification/test_long_run": 10,
+    "verification/test_roundoff": 3,
     "verification/test_sweep_faults": 10,
 }
 """What a test of a file takes, where it is far from `USUAL`."""

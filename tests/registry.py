@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from functools import cache
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import dalembert as da
+from dalembert.kernels import llvm, problem
 
 GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
 FULL = [[3.0, 0.4, 1.0], [0.4, 4.0, 0.5], [1.0, 0.5, 5.0]]
@@ -150,6 +152,12 @@ SYSTEMS = {
 def case(name: str):
     """(system, state) of the registry, the same objects every time."""
     return SYSTEMS[name]()
+
+
+def forget(patch):
+    """Let this process know no compiled program, as a new one would, until the test ends."""
+    patch.setattr(problem, "_programs", OrderedDict())
+    patch.setattr(llvm, "_functions", OrderedDict())
 
 
 def sampled(cases):

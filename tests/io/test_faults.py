@@ -21,13 +21,14 @@ import jax
 import numpy as np
 import pytest
 import xarray
+from registry import forget
 
 import dalembert as da
 from dalembert.errors import InvalidInput, WriteFailure
 from dalembert.io.atomic import atomic_path, output_lock, restore_replaced
 from dalembert.io.config import load_job, resume_run
 from dalembert.io.dataset import load_run, save_run
-from dalembert.kernels import cache, llvm, problem
+from dalembert.kernels import cache
 
 HALF, WHOLE = 20, 40
 CONFIG = """
@@ -174,8 +175,7 @@ def damage_cache(work, rng, folder):
         patch.setenv("DALEMBERT_CACHE", str(folder / "objects"))
         patch.setattr(cache, "IMPORT_TIME", float("inf"))
         for _ in range(2):
-            problem._programs.clear()
-            llvm._functions.clear()
+            forget(patch)
             work.require_same(work.simulate(WHOLE))
             entries = sorted(path for path in (folder / "objects").iterdir() if path.is_file())
             for path in entries:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 import toys
+from registry import forget
 
 import dalembert as da
 from dalembert.kernels import cache, compile, llvm, make_problem, problem, run_problem
@@ -117,8 +118,7 @@ def test_entries_of_a_run_that_are_exchanged_or_of_no_use_are_built_again(folder
     body = da.models.rigid_body([1.0, 2.0, 2.5])
 
     def simulate():
-        problem._programs.clear()
-        llvm._functions.clear()
+        forget(monkeypatch)
         return np.asarray(
             da.simulate(body, da.RungeKutta(), body.state(momentum=[1, 2, 3]), step=0.1, steps=5).momentum
         )
@@ -142,7 +142,9 @@ def test_code_that_nothing_holds_is_unloaded(folder, monkeypatch):
     monkeypatch.setattr(llvm, "MAX_FUNCTIONS", 2)
     monkeypatch.setattr(problem, "MAX_PROGRAMS", 2)
     monkeypatch.setattr(problem, "EVICTIONS_PER_CLEARING", 4)
-    llvm._functions.clear()
+    cleared: list[int] = []
+    monkeypatch.setattr(problem.jax, "clear_caches", lambda: cleared.append(1))  # what other tests compiled stays
+    forget(monkeypatch)
     unloaded, steps = [], []
     link = llvm.load_object
 
@@ -156,7 +158,7 @@ def test_code_that_nothing_holds_is_unloaded(folder, monkeypatch):
         steps.append(compile(lambda x, u, p, k=k: (x + k, x), 1.0, backend="llvm"))
         assert steps[-1].run(3).carry == 1.0 + 3 * k
     gc.collect()
-    assert len(llvm._functions) == 2 and len(problem._programs) == 2 and len(unloaded) >= 6
+    assert len(llvm._functions) == 2 and len(problem._programs) == 2 and len(unloaded) >= 6 and cleared
     assert [float(step.run(2).carry) for step in steps] == [1.0 + 2 * k for k in range(8)]  # compiled again
     with ThreadPoolExecutor(4) as pool:  # all evict each other's
         ends = list(pool.map(lambda k: float(steps[k % 8].run(4).carry), range(24)))
@@ -211,10 +213,10 @@ def test_two_writers_leave_a_whole_entry_at_every_moment(folder):
 
 def test_a_kernel_comes_back_from_the_disk(folder, monkeypatch):
     arguments = (toys.advance, toys.observe, toys.consts(), toys.start())
-    llvm._functions.clear()
+    forget(monkeypatch)
     first = run_problem(make_problem(*arguments), saves=20, backend="llvm")
     assert len(list(folder.iterdir())) == 1
-    llvm._functions.clear()
+    forget(monkeypatch)
     monkeypatch.setattr(llvm, "compile_object", lambda text: pytest.fail("compiled again"))
     second = run_problem(make_problem(*arguments), saves=20, backend="llvm")
     np.testing.assert_array_equal(first.records["x"], second.records["x"])

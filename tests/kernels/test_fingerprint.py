@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from registry import forget as forget_compiled
 
 import dalembert as da
-from dalembert.kernels import LoweringError, cache, compile_function, llvm, lower, problem
+from dalembert.kernels import LoweringError, cache, compile_function, lower, problem
 from dalembert.models import MODELS
 
 GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
@@ -27,8 +28,7 @@ def fresh(tmp_path, monkeypatch):
     monkeypatch.setattr(problem, "lower", lambda *args, **options: lowerings.append(1) or lower(*args, **options))
 
     def forget():
-        problem._programs.clear()
-        llvm._functions.clear()
+        forget_compiled(monkeypatch)
         lowerings.clear()
 
     forget()
