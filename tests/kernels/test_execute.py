@@ -13,7 +13,7 @@ import pytest
 import toys
 from emulation import compile_for_cpu
 
-from dalembert.kernels import LoweringError, cuda, execute, make_problem, run_problem, stream_problem
+from dalembert.kernels import LoweringError, cuda, execute, make_problem, run_problem, stream_problem, transformations
 from dalembert.kernels.llvm import NativeSession
 from dalembert.kernels.problem import Buffers, make_layout
 
@@ -233,3 +233,12 @@ def test_wrong_arguments_are_named():
 def test_no_saves_is_an_empty_run():
     result = toy(saves=0)
     assert result.records["x"].shape == (0, 3) and equal(result.carry["x"], START["x"]) and not result.interrupted
+
+
+def test_auto_refuses_what_xla_would_compile_for_long(monkeypatch):
+    """The cost of leaving native code is bounded; who asks for XLA gets it whatever it costs."""
+    monkeypatch.setattr(transformations, "MAX_XLA_EQUATIONS", 2)
+    problem = make_problem(lambda c, x, u: jax.lax.lgamma(jnp.sin(x) + 2.0) - 1.0, lambda c, x: x, (), np.float64(0.5))
+    with pytest.raises(LoweringError, match=r'lgamma.*compile these 4 array operations.*backend="xla"'):
+        run_problem(problem, saves=2)
+    assert run_problem(problem, saves=2, backend="xla").backend == "xla"

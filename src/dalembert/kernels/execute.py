@@ -359,7 +359,7 @@ def open_session(
     except StaleEntry:
         return open_session(problem, backend, threads=threads, width=width)
     except (LoweringError, ImportError) as error:
-        announce_xla(backend, error)
+        announce_xla(backend, error, problem.count_equations)
         return XlaSession(problem), f"ran on XLA: {error}"
 
 

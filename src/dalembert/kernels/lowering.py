@@ -401,6 +401,20 @@ def _written_out(jaxpr: Any, known: dict[int, int]) -> int:
     return known[id(jaxpr)]
 
 
+def count_equations(jaxpr: Any) -> int:
+    """The equations of a jaxpr as XLA gets it: calls and bodies of loops inside, an elimination written out."""
+    total = 0
+    for equation in jaxpr.eqns:
+        inner = [jaxpr for value in equation.params.values() for jaxpr in _jaxprs_in(value)]
+        if equation.primitive.name == "eliminate":
+            total += 6 * equation.invars[0].aval.size
+        elif inner:
+            total += sum(map(count_equations, inner)) * (3 if equation.primitive.name == "columns" else 1)
+        else:
+            total += 1
+    return total
+
+
 def _jaxprs_in(value: Any) -> list[Any]:
     items = value if isinstance(value, tuple | list) else (value,)
     closed = [item.jaxpr if isinstance(item, core.ClosedJaxpr) else item for item in items]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from .cache import LoweredProgram, cached_program
 from .ir import MAX_OPERATIONS, LoweringError
-from .lowering import lower, shape_struct
+from .lowering import count_equations, lower, shape_struct
 
 Words = NDArray[np.int64]
 Advance = Callable[[Any, Any, Any], Any]  # (consts, carry, control) -> carry
@@ -156,6 +156,12 @@ class Problem:
             rows = np.shape(leaf)[1 if varies else 0]
             if rows != steps:
                 raise ValueError(f"controls have {rows} rows for {steps} steps")
+
+    def count_equations(self) -> int:
+        """About so many array operations has what XLA would compile."""
+        advance = jax.make_jaxpr(self.advance)(self.const_tree, self.carry_tree, self.control_tree)
+        observe = jax.make_jaxpr(self.observe)(self.const_tree, self.carry_tree)
+        return count_equations(advance.jaxpr) + count_equations(observe.jaxpr)
 
     def lower(self, budget: int = MAX_OPERATIONS) -> LoweredProgram:
         """The program of this problem; problems with the same functions and shapes share it."""
