@@ -100,6 +100,15 @@ def to_text(value: object) -> str:
     return json.dumps(value).replace("\x7f", "\\u007f").replace("NaN", "nan").replace("Infinity", "inf")
 
 
+# Hypothesis looks at each new strategy: these are made once.
+A_MODEL, A_METHOD, A_QUANTITY = map(st.sampled_from, (sorted(MODELS), sorted(METHODS), QUANTITIES))
+A_KEY, A_WORD, ONE_OR_TWO = st.sampled_from([*KEYS, *TEXTS]), st.sampled_from(RAW), st.sampled_from([1, 1, 1, 2])
+A_SETTING = A_WORD | VALUES.map(to_text)
+A_CHANGE = st.sampled_from(["value"] * 5 + ["gone", "key", "add", "add", "set", "set"])
+A_BAD_SETTING = st.sampled_from(["", "=", "run", "run=1", ".=1", "run.=1", ". . =", "run.step.x=1", "a.b.c.d=1"])
+AN_ENCODING = st.sampled_from(["utf-8"] * 40 + ["utf-8-sig", "utf-16", "latin-1"])
+
+
 # -- configurations ---------------------------------------------------------------------------------------------------
 def _paths(value: object, *before: str | int) -> list[tuple]:
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -113,7 +122,7 @@ def _change(draw, config: dict, known: list[str], sets: list[str]) -> None:
     holder = config
     for key in path[:-1]:
         holder = holder[key]
-    kind = draw(st.sampled_from(["value"] * 5 + ["gone", "key", "add", "add", "set", "set"]))
+    kind = draw(A_CHANGE)
     if kind == "value":
         numeric = path[-1] in holder or isinstance(holder, list)
         numeric = numeric and isinstance(holder[path[-1]], int | float) and draw(st.integers(0, 4))
@@ -121,7 +130,7 @@ def _change(draw, config: dict, known: list[str], sets: list[str]) -> None:
     elif kind == "gone" and path[-1] in holder:
         del holder[path[-1]]
     elif kind == "key" and isinstance(holder, dict):
-        holder[draw(st.sampled_from([*KEYS, *TEXTS]))] = holder.pop(path[-1], 1)
+        holder[draw(A_KEY)] = holder.pop(path[-1], 1)
     elif kind == "add":
         section, _, key = draw(st.sampled_from(known)).partition(".")
         part = config.setdefault(section, {})
@@ -129,17 +138,15 @@ def _change(draw, config: dict, known: list[str], sets: list[str]) -> None:
             part[key] = copy.deepcopy(draw(VALUES))
     elif kind == "set":
         name = ".".join(map(str, path)) if draw(st.booleans()) else draw(st.sampled_from(known))
-        sets.append(f"{name}={draw(st.sampled_from(RAW) | VALUES.map(to_text))}")
+        sets.append(f"{name}={draw(A_SETTING)}")
     if draw(st.integers(0, 29)) == 0:
-        sets.append(
-            draw(st.sampled_from(["", "=", "run", "run=1", ".=1", "run.=1", ". . =", "run.step.x=1", "a.b.c.d=1"]))
-        )
+        sets.append(draw(A_BAD_SETTING))
 
 
 @st.composite
 def configurations(draw) -> tuple[bytes, list[str]]:
     """(the bytes of a file, settings): the example of a model with a few things changed."""
-    model = MODELS[draw(st.sampled_from(sorted(MODELS)))]
+    model = MODELS[draw(A_MODEL)]
     steps = draw(st.integers(1, 3))
     config: dict = {"system": {"name": model.name, **model.example}, "method": dict(model.method)}
     config |= {"initial": dict(model.initial), "run": {"step": model.step, "steps": steps}}
@@ -148,23 +155,23 @@ def configurations(draw) -> tuple[bytes, list[str]]:
         config |= {"system": {"python": "own.py:make"}, "initial": {"velocity": [0.5, -1.0, 0.0]}}
         config["method"] = {"name": "lagrange-dalembert"}
     elif kind < 6:
-        method = METHODS[draw(st.sampled_from(sorted(METHODS)))]
+        method = METHODS[draw(A_METHOD)]
         config["method"] = {"name": method.name}
         if method.options:
             config["method"][draw(st.sampled_from(sorted(method.options)))] = draw(VALUES)
     elif kind < 9:
-        config["event"] = [{"quantity": draw(st.sampled_from(QUANTITIES)), "index": 0, "value": 0.1}]
+        config["event"] = [{"quantity": draw(A_QUANTITY), "index": 0, "value": 0.1}]
     config = json.loads(json.dumps(config))
     known = [f"{name}.{key}" for name in SCHEMA for key in SCHEMA[name]]
     known += [f"system.{key}" for key in model.parameters] + [f"initial.{key}" for key in model.initial]
     sets: list[str] = []
-    for _ in range(draw(st.sampled_from([1, 1, 1, 2]))):
+    for _ in range(draw(ONE_OR_TWO)):
         _change(draw, config, known, sets)
     text = "\n".join(f"{json.dumps(name)} = {to_text(part)}" for name, part in config.items())
     if draw(st.integers(0, 24)) == 0:
         place = draw(st.integers(0, len(text)))
-        text = text[:place] + draw(st.sampled_from(RAW)) + text[place + draw(st.integers(0, 3)) :]
-    encoding = draw(st.sampled_from(["utf-8"] * 40 + ["utf-8-sig", "utf-16", "latin-1"]))
+        text = text[:place] + draw(A_WORD) + text[place + draw(st.integers(0, 3)) :]
+    encoding = draw(AN_ENCODING)
     return text.encode(encoding, errors="replace"), sets
 
 
