@@ -187,7 +187,7 @@ def test_a_lost_scheduler(sweeps, tmp_path):
             "1",
             "--no-dashboard",
             "--death-timeout",
-            "5",
+            "60",
         ],
         stderr=subprocess.DEVNULL,
         cwd=tmp_path,
