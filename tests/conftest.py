@@ -36,7 +36,7 @@ SECONDS = {
     "claims/test_panel": 1,
     "fuzz/test_fuzz": 20,
     "house/test_docs": 0.5,
-    "io/test_faults": 10,
+    "io/test_faults": 40,
     "kernels/test_long_life": 100,
     "laws/test_backends": 2,
     "verification/test_bicycle": 10,
