@@ -9,7 +9,7 @@ accurate at t = 20. The peers are given equations that were derived by hand, in 
 angles);
 our methods differentiate the Lagrangian. Both sides integrate the whole configuration. What is timed is one call from
 Python: of
-ours that of the machine code (a whole `simulate` takes 2 to 3 ms more), of heyoka `propagate_until`.
+ours that of the machine code (a whole `simulate` takes 0.1 ms more, `calls.py`), of heyoka `propagate_until`.
 """
 
 from __future__ import annotations

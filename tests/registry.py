@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dalembert as da
-from dalembert.kernels import llvm, problem
+from dalembert.kernels import llvm, plans, problem
 
 GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
 FULL = [[3.0, 0.4, 1.0], [0.4, 4.0, 0.5], [1.0, 0.5, 5.0]]
@@ -158,6 +158,7 @@ def forget(patch):
     """Let this process know no compiled program, as a new one would, until the test ends."""
     patch.setattr(problem, "_programs", OrderedDict())
     patch.setattr(llvm, "_functions", OrderedDict())
+    patch.setattr(plans, "_plans", OrderedDict())
 
 
 def sampled(cases):

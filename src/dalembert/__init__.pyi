@@ -11,7 +11,7 @@ from .integrators import Composition as Composition, Adaptive as Adaptive
 from .integrators import RungeKutta as RungeKutta, DormandPrince as DormandPrince, Taylor as Taylor
 from .simulation import Event as Event, Quantity as Quantity
 from .trajectory import simulate as simulate, ensemble as ensemble, Trajectory as Trajectory, load as load
-from .trajectory import compare as compare
+from .trajectory import prepare as prepare, compare as compare
 from .sweeps.execute import sweep as sweep
 from .mechanics import nonholonomy as nonholonomy
 from .analysis.linearisation import linearise as linearise, steady as steady, stability as stability

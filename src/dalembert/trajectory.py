@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -19,7 +19,7 @@ from .io.dataset import load_run, save_run, to_xarray
 from .kernels import evaluate
 from .mechanics import MechanicalSystem, MechanismSystem, State, unforced
 from .plotting.runs import plot_named, plot_trajectory, trajectory_html
-from .simulation import Run, driver, states_at
+from .simulation import Run, driver, prepared, states_at
 
 if TYPE_CHECKING:
     import xarray
@@ -43,7 +43,9 @@ class Trajectory(Run):
     @classmethod
     def of(cls, run: Run) -> Trajectory:
         """A run with these forms added."""
-        return cls(**{entry.name: getattr(run, entry.name) for entry in fields(run)})
+        made = object.__new__(cls)
+        made.__dict__.update(run.__dict__)
+        return made
 
     def at(self, times: Any) -> State:
         """Return the states at any times within the run, by the method's own steps from the last saved state before.
@@ -139,6 +141,11 @@ def _with_forms(function: Callable[P, Run]) -> Callable[P, Trajectory]:
 simulate = _with_forms(driver.simulate)
 ensemble = _with_forms(driver.ensemble)
 load = _with_forms(load_run)
+
+
+@wraps(prepared.prepare)
+def prepare(*arguments: Any, **options: Any) -> prepared.PreparedRun:
+    return replace(prepared.prepare(*arguments, **options), form=Trajectory.of)
 
 
 @wraps(comparison.compare)

@@ -21,6 +21,7 @@ import numpy as np
 from jax import Array
 
 from ..errors import InvalidInput, UnknownName
+from ..kernels import compile_function
 from ..numerics import TOLERANCE, array, is_traced, normalised, parse, solve, vector
 from ..numerics.types import Angles, Covector, Element, LinearMap, Matrix, Number, Velocity
 from .coordinates import EULER, PATHS, AlgebraAxis, Numbers
@@ -159,7 +160,7 @@ class Group(abc.ABC):
     def element(self, value: Any) -> Element:
         """What a user gave, checked (`InvalidInput` says what is allowed) and projected onto the group."""
         matrix = parse(value, str(self), {(self.side, self.side): "a matrix"})
-        if not is_traced(matrix) and not (distance := float(jax.jit(type(self).distance)(self, matrix))) <= TOLERANCE:
+        if not is_traced(matrix) and not (distance := float(_distance(self, matrix))) <= TOLERANCE:
             raise InvalidInput(
                 f"a matrix in {self} may be {TOLERANCE:g} away from the group, but it is {distance:.3g}: "
                 f"{np.asarray(matrix).tolist()}"
@@ -392,6 +393,11 @@ class Euclidean(Group):
 
     def distance(self, g: Velocity) -> Number:
         return jnp.zeros(())
+
+
+@partial(compile_function, place=False)
+def _distance(group: Group, g: Element) -> Number:
+    return group.distance(g)
 
 
 Tuple = tuple[Any, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from ..errors import InvalidInput
+from ..kernels import compile_function
 from ..numerics import TOLERANCE, is_traced, normalised, parse, require_rotation, vector
 from ..numerics.types import Angles, BorderedMatrix, Covector, FourVector, Matrix, Number, Scalar, Vector, Velocity
 from .base import Group, MatrixGroup
@@ -225,7 +227,7 @@ class SE2(Motions):
         """A matrix, or (angle, x, y)."""
         array = parse(value, str(self), {(3, 3): "a matrix [[R, x], [0, 1]]", (3,): "(angle, x, y)"})
         if array.ndim == 1:
-            return self.motion(turn(array[0]), array[1:])
+            return _pose(self, array)
         return super().element(array)
 
     def series_start(self, g: Matrix) -> FourVector:
@@ -239,6 +241,11 @@ class SE2(Motions):
     def series_element(self, g: Matrix, q: FourVector) -> Matrix:
         c, s, x, y = q
         return jnp.array([[c, -s, x], [s, c, y], [0.0, 0.0, 1.0]])
+
+
+@partial(compile_function, place=False)
+def _pose(group: SE2, given: Vector) -> Matrix:
+    return group.motion(turn(given[0]), given[1:])
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from ..errors import InvalidInput
+from ..kernels import compile_function
 from ..numerics import normalised, parse, require_rotation, solve
 from ..numerics.types import Angles, Covector, FourVector, Matrix, Number, Scalar, Vector, Velocity
 from .base import Group, MatrixGroup, columns
@@ -252,7 +253,7 @@ class SO2(Rotations):
         """A rotation matrix, or an angle."""
         array = parse(value, str(self), {(2, 2): "a rotation matrix", (): "an angle", (1,): "an angle"})
         if array.ndim < 2:
-            return turn(array.reshape(()))
+            return turned(array.reshape(()))
         return super().element(array)
 
     def angles(self, g: Matrix) -> Angles:
@@ -271,6 +272,9 @@ def turn(angle: Scalar) -> Matrix:
     """The rotation by an angle."""
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
     return jnp.array([[cosine, -sine], [sine, cosine]])
+
+
+turned = compile_function(turn, place=False)
 
 
 def cosine_and_sine(g: Matrix) -> tuple[Array, Array]:

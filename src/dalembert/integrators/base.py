@@ -10,7 +10,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -207,11 +208,40 @@ class Integrator(ABC):
             f"{type(self).__name__} states no claims: give it `def claims(self, system) -> Claims` (docs/claims.md)"
         )
 
+    @property
+    def checks_numbers_of(self) -> Literal["nothing", "system", "start"]:
+        """Of what `require` looks at numbers, beside those that `system.require_admissible` knows of.
+
+        If of nothing, it is asked once for all systems of a kind; if of the system, once for each; else every time.
+        A class with a `require` of its own says this too, or is asked every time.
+        """
+        return "system" if self.needs else "nothing"
+
+    def must_ask(self, system: Any) -> bool:
+        """Whether `require` has to be called for a system of a kind that it took before."""
+        wanted = self.checks_numbers_of if _says_what_it_checks(type(self)) else "start"
+        return wanted == "start" or (wanted == "system" and self not in vars(system).get("_taken", ()))
+
+    def ask(self, system: Any, state: State, h: Scalar) -> None:
+        """Call `require`, and remember of the system that it passed."""
+        self.require(system, state, h)
+        vars(system).setdefault("_taken", set()).add(self)
+
     def require(self, system: Any, state: State, h: Scalar) -> None:
         """Refuse, before anything runs, a system or state that this method cannot take."""
         for check in self.needs:
             check(self, system)
         system.require_admissible(state.t, state.g, state.xi)
+
+
+@lru_cache
+def _says_what_it_checks(kind: type[Integrator]) -> bool:
+    """Whether `checks_numbers_of` is as new as `require`."""
+    first, second = (
+        next(k for k, base in enumerate(kind.__mro__) if name in vars(base))
+        for name in ("checks_numbers_of", "require")
+    )
+    return first <= second
 
 
 def require_arguments(system: Any, integrator: Any, state: Any, step: Any) -> None:

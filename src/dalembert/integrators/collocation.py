@@ -77,6 +77,7 @@ class Gauss(Integrator):
     name = "gauss"
     carry_is_step_free = self_adjoint = True
     needs = (properties.require_linear,)
+    checks_numbers_of = "nothing"
 
     def __post_init__(self) -> None:
         if type(self.stages) is not int or self.stages not in GAUSS_STAGES:
@@ -248,6 +249,7 @@ class Lobatto(PhaseMethod):
     family: str = "B"
     name = "lobatto"
     needs = properties.require_linear, properties.require_quadratic
+    checks_numbers_of = "nothing"
 
     def __post_init__(self) -> None:
         require_name("form of lobatto", self.form, LOBATTO_FORMS)

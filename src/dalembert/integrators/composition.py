@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial, reduce
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -156,6 +156,10 @@ class Composition(Integrator):
 
     def observe(self, system: MechanicalSystem, carry: CompositionCarry, h: Scalar) -> State:
         return self.method.observe(system, carry.inner, h)
+
+    @property
+    def checks_numbers_of(self) -> Literal["nothing", "system", "start"]:
+        return self.method.checks_numbers_of
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         self.method.require(system, state, h)

@@ -129,6 +129,8 @@ class EulerPoincareSuslov(_Reduced):
         new = Carry(carry.t + h, g, transported + rows.T @ reaction, carry.prediction.after(root))
         return new, StepInfo.from_root(carry.prediction, root, reaction / h**2)
 
+    checks_numbers_of = "system"
+
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         body = require_invariant(self, system)
         if body.potential is not None:
@@ -204,6 +206,8 @@ class DiscreteLR(_Reduced):
         reaction = solve(rows @ rows.T, rows @ (impulse - group.Ad_star(W, carry.impulse)))
         new = LRCarry(carry.t + h, g, impulse, carry.conserved, carry.prediction.after(root))
         return new, StepInfo.from_root(carry.prediction, root, reaction / h**2)
+
+    checks_numbers_of = "system"
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         if not isinstance(system, LRSystem):

@@ -336,6 +336,8 @@ class Taylor(PhaseMethod):
     def claims(self, system: MechanicalSystem) -> Claims:
         return Claims(None, constraint=True, group=True, condition=BY_TOLERANCE)
 
+    checks_numbers_of = "nothing"
+
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         super().require(system, state, h)
         leaves, structure = jax.tree.flatten((system, state.t, state.g, state.xi))

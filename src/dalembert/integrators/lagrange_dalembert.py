@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -293,6 +293,10 @@ class LagrangeDAlembert(NodeMethod):
     def reaction_time(self, t: Scalar, h: Scalar) -> Scalar:
         """When the multiplier that comes with a state acts: a node before, t - s h for "velocity" nodes, else t - h."""
         return t - (self.node if self.nodes == "velocity" else 1.0) * h
+
+    @property
+    def checks_numbers_of(self) -> Literal["nothing", "start"]:
+        return "start" if self.nodes == "deformed" else "nothing"
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         if system.holonomic_constraints and (self.nodes != "original" or self.pair is not None):

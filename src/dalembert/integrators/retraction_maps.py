@@ -109,6 +109,8 @@ class RetractionMap(_Lifted):
         xi = system.b(carry.t, carry.g)
         return State(carry.t, carry.g, xi, xi, carry.prediction.x)
 
+    checks_numbers_of = "nothing"
+
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         if not isinstance(system, VectorField):
             raise InvalidInput(
@@ -211,6 +213,7 @@ class RetractionAdapted(NodeMethod):
     name = "retraction-adapted"
     carry_is_step_free = True
     needs = (lambda method, system: require_invariant(method, unforced(system)),)
+    checks_numbers_of = "nothing"
 
     def adjoint(self) -> RetractionAdapted:
         return replace(self, node=1 - self.node)

@@ -127,6 +127,8 @@ class DiscreteMoserVeselov(Integrator):
         xi = system.velocity(carry.t, g, momentum)
         return State(carry.t, g, xi, momentum, xi)
 
+    checks_numbers_of = "system"
+
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         body = properties.require_free_body(self, system)
         if not system.group.is_rotation_group(3) and self.order != 2:
@@ -293,6 +295,8 @@ class KineticSplitting(_Splitting):
             return stage(carry, 1.0)[0], StepInfo.explicit()
         return jax.lax.scan(stage, carry, jnp.array(SUZUKI_STAGES[self.order]))[0], StepInfo.explicit()
 
+    checks_numbers_of = "system"
+
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         properties.require_invariant(self, system)
         if not system.group.is_rotation_group(3) or system.constraints:
@@ -366,6 +370,8 @@ class Rattle(Integrator):
     def observe(self, system: InvariantSystem, carry: RattleCarry, h: Scalar) -> State:
         xi = system.velocity(carry.t, carry.g, carry.m)
         return State(carry.t, carry.g, xi, carry.m, xi)
+
+    checks_numbers_of = "system"
 
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         body = properties.require_free_body(self, system)

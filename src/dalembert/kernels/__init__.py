@@ -29,8 +29,6 @@ from .execute import (
     RunResult,
     available_memory,
     compile,
-    compile_function,
-    evaluate,
     run,
     run_problem,
     stream_problem,
@@ -39,16 +37,18 @@ from .ir import BOOL, F64, I64, Block, Builder, Loop, LoweringError, Value, inne
 from .jacobians import columns
 from .llvm import count_processors
 from .lowering import Lowering, as_routine, lower, map_rows
+from .plans import Chain, compile_function, concrete_leaves, evaluate, find_chain, shapes_of
 from .problem import make_problem
 from .rules import map_elements, pack_values, scalar_type
 from .taylor import PARTIALS, in_series, solution_series
 
 # fmt: off
 __all__ = [
-    "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "CompiledStep", "Loop", "Lowering",
+    "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "Chain", "CompiledStep", "Loop", "Lowering",
     "LoweringError", "NoteReader", "Progress", "RecordsTooLarge", "RunResult", "Value",
-    "as_routine", "available_memory", "columns", "compile", "compile_function", "count_processors", "eliminate",
-    "evaluate", "has_gpu", "in_series", "inner_blocks", "lower", "make_problem", "map_elements", "map_rows",
-    "pack_values", "run", "run_problem", "scalar_type", "solution_series", "stream_problem",
+    "as_routine", "available_memory", "columns", "compile", "compile_function", "concrete_leaves", "count_processors",
+    "eliminate", "evaluate", "find_chain", "has_gpu", "in_series", "inner_blocks", "lower", "make_problem",
+    "map_elements", "map_rows", "pack_values", "run", "run_problem", "scalar_type", "shapes_of", "solution_series",
+    "stream_problem",
 ]
 # fmt: on

@@ -1,8 +1,8 @@
 """Run a step many times: choose a back end, work in chunks, report, stop when asked, keep what is done.
 
 `compile` and `run` take a step function as a user writes it, step(carry, inputs, parameters) -> (carry, outputs).
-They put the outputs into the carry and so make a `Problem` of it; `run_problem`, `stream_problem`, `evaluate` and
-`compile_function` run problems. Every run goes through one `Session` of one back end.
+They put the outputs into the carry and so make a `Problem` of it; `run_problem` and `stream_problem` run problems.
+Every run goes through one `Session` of one back end.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,6 @@ Backend = Literal["auto", "llvm", "cuda", "xla"]
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]  # (carry, inputs, parameters) -> (carry, outputs)
 NoteReader = Callable[[Any], tuple[float, bool]]
 Progress = Callable[[int, int], None]
-Result = TypeVar("Result")
 
 CHUNK_SECONDS = 0.05
 """Seconds that a chunk of work should take: a Ctrl-C waits so long."""
@@ -506,52 +505,6 @@ def report_progress(progress: Progress | None, done: int, saves: int, stop: thre
             progress(done, saves)
         except KeyboardInterrupt:
             stop.set()
-
-
-def compile_function(function: Callable[..., Result]) -> Callable[..., Result]:
-    """A decorator: compile a function of small arrays, by XLA where the kernels cannot.
-
-    A call is a run of no steps whose one record is the value. Inside a JAX transformation the function is called as
-    it is. A function of this package is neither traced nor compiled in a process that finds it on disk.
-    """
-    by_xla = jax.jit(function)
-
-    def observe(args: tuple[Any, ...], carry: tuple[()]) -> Any:
-        return function(*args)
-
-    @wraps(function)
-    def call(*args: Any) -> Any:
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
-            return function(*args)
-        try:
-            session, _ = open_session(make_problem(_keep_carry, observe, args, ()), "llvm")
-        except (LoweringError, ImportError):
-            return by_xla(*args)
-        session.reserve(1)
-        session.run(0, 1, 0, 0)
-        return jax.device_put(jax.tree.map(lambda leaf: leaf[0], session.records(1)))
-
-    return call
-
-
-def evaluate(
-    function: Observe,
-    consts: Any,
-    carry: Any,
-    *,
-    lanes: int | None = None,
-    axes: Any = None,
-    backend: Backend = "auto",
-    threads: int | None = None,
-) -> Any:
-    """function(consts, carry) on a back end, of every lane if there are `lanes`; `axes` as in `make_problem`."""
-    problem = make_problem(_keep_carry, function, consts, carry, lanes=lanes, axes=axes)
-    records = run_problem(problem, saves=1, backend=backend, threads=threads).records
-    return jax.tree.map(lambda leaf: leaf[0] if lanes is None else leaf[:, 0], records)
-
-
-def _keep_carry(consts: Any, carry: Any, control: Any) -> Any:
-    return carry
 
 
 # The portable back end: the same step under `lax.scan` and `vmap`, differentiable, and the fallback of the others.

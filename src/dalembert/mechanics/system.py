@@ -57,6 +57,8 @@ UNKNOWN_INPUTS = (
     "System(..., inputs=...)"
 )
 ADMISSIBLE_TOLERANCE = 1e-9  # how far, relative to the constraint, a start may be off it
+CLEAR_MARGIN = 1e-8  # an eigenvalue, in the same units, that is clearly positive
+MAX_JUDGED = 16  # velocities up to which `judge_start` looks at them: it takes n^3 operations
 Phi = Callable[[Any, Any], Array]  # (t, g) -> the values (k,) of holonomic constraints
 Force = Callable[[Any, Any, Array], Array]  # (t, g, xi) -> a covector, or the controls
 
@@ -152,6 +154,9 @@ class State(_Point):
     def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], _GroupMark]:
         keys = map(jax.tree_util.GetAttrKey, self._fields)
         return tuple(zip(keys, self, strict=True)), _GroupMark(self.group)
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], _GroupMark]:
+        return tuple(self), _GroupMark(self.group)
 
     @classmethod
     def tree_unflatten(cls, mark: _GroupMark, leaves: tuple[Any, ...]) -> State:
@@ -339,23 +344,36 @@ class MechanicalSystem:
 
     def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0) -> State:
         """A state from a configuration (default: 1) and a velocity in D or a momentum (all of it, or that on D)."""
-        g = self.group.identity() if g is None else self.group.element(g)
+        g = unit_element(self.group) if g is None else self.group.element(g)
         if (xi is None) == (momentum is None):
             raise InvalidInput("give exactly one of xi (a velocity) and momentum")
-        time = array(finite("t", t))
+        time = finite("t", t)
         if xi is None:
             xi = self._velocity_of(time, g, momentum)
         xi = vector(xi, self.group.dim, "velocity xi")
-        self.require_admissible(time, g, xi)
-        return State(time, g, xi, _momentum(self, time, g, xi), xi, self.group)
+        if is_traced((self, time, g, xi)):
+            return State(time, g, xi, self.momentum(time, g, xi), xi, self.group)
+        time, g, xi = read_only((time, g, xi))
+        return State(time, g, xi, read_only(self._judge(time, g, xi)), xi, self.group)
 
     def require_admissible(self, t: Scalar, g: Element, xi: Any) -> None:
         """Refuse a configuration off phi = 0, a velocity off D, or a point where L determines no motion: say why."""
         if is_traced((self, t, g, xi)):
             return
+        self._judge(np.asarray(t, float), g, vector(xi, self.group.dim, "velocity xi"))
+
+    def _judge(self, t: Any, g: Element, xi: Array) -> Array:
+        """The momentum at an admissible start: one that is not clearly admissible has to meet the exact conditions."""
+        if not all(map(_is_real, jax.tree.leaves(self))):
+            require_numbers(self)
+        clear, momentum = evaluate(judge_start, self, (t, g, xi))
+        if not clear:
+            self._require_admissible(t, g, xi)
+        return cast(Array, momentum)
+
+    def _require_admissible(self, t: Any, g: Element, xi: Array) -> None:
         require_numbers(self)
-        xi = vector(xi, self.group.dim, "velocity xi")
-        found = evaluate(_at_start, self, (np.asarray(t, float), g, xi))
+        found = evaluate(_at_start, self, (t, g, xi))
         rows, off, phi, metric, energy = (np.asarray(value) for value in found)
         m, k = len(rows), len(phi)
         if not np.isfinite(rows).all():
@@ -456,6 +474,13 @@ class MechanicalSystem:
 
 def _count(system: MechanicalSystem, name: str) -> int:
     """The number of rows of A(t, g) or entries of phi(t, g), traced once for all systems of a kind."""
+    known: dict[str, int] = system.__dict__.setdefault("_counts", {})
+    if name not in known:
+        known[name] = _count_now(system, name)
+    return known[name]
+
+
+def _count_now(system: MechanicalSystem, name: str) -> int:
     leaves, structure = jax.tree.flatten(system)
     if any(leaf is system for leaf in leaves):  # a class that is no pytree
         return int(jax.eval_shape(getattr(system, name), 0.0, system.group.identity()).shape[0])
@@ -513,11 +538,6 @@ def _velocity(system: MechanicalSystem, t: Array, g: Element, momentum: Array) -
 
 
 @compile_function
-def _momentum(system: MechanicalSystem, t: Array, g: Element, xi: Array) -> Array:
-    return system.momentum(t, g, xi)
-
-
-@compile_function
 def _extend(basis: Array, restricted: Array) -> Array:
     return basis @ solve(basis.T @ basis, restricted)
 
@@ -553,6 +573,67 @@ def _at_start(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) ->
     t, g, xi = point
     rows, off, phi = system.rows(t, g)(xi), system.residual(t, g, xi), system.phi(t, g)
     return rows, off, phi, system.metric(t, g, xi), system.energy(t, g, xi)
+
+
+def judge_start(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) -> tuple[Array, Array]:
+    """Whether a start is clearly admissible, far within every bound of `require_admissible`; and its momentum.
+
+    L_xi_xi is positive on D = ker A if L_xi_xi + A^T A is positive, with rows of unit length in the units of
+    `metric_on_D`; the rows are independent if their products are. Both hold where Gauss's pivots do, less CLEAR_MARGIN.
+    """
+    t, g, xi = point
+    rows, off, phi, metric, energy = _at_start(system, point)
+    momentum, (m, n), k = system.momentum(t, g, xi), rows.shape, phi.shape[0]
+    if n > MAX_JUDGED:
+        return jnp.asarray(False), momentum
+    known = [leaf for leaf in jax.tree.leaves((system, point)) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)]
+    total = energy + jnp.sum(momentum) + sum(jnp.sum(leaf) for leaf in known)
+    units = jnp.ones(n)
+    for _ in range(3):
+        size = jnp.sqrt(jnp.max(jnp.abs(metric), axis=1))
+        size = jnp.where(size == 0.0, 1.0, size)
+        metric, units = metric / (size[:, None] * size[None, :]), units / size
+    good = jnp.isfinite(total)
+    if m:
+        sizes, scaled = jnp.sqrt(jnp.sum(rows * rows, axis=1)), rows * units
+        scaled = scaled / jnp.sqrt(jnp.sum(scaled * scaled, axis=1))[:, None]
+        metric, unit = metric + scaled.T @ scaled, rows / sizes[:, None]
+        bound = 0.5 * ADMISSIBLE_TOLERANCE
+        good = good & (jnp.min(sizes) > 1e-6 * jnp.max(sizes)) & _is_positive(unit @ unit.T)
+        good = good & jnp.all(jnp.abs(off) <= bound * (1.0 + sizes * jnp.sqrt(xi @ xi)))
+        good = good & jnp.all(jnp.abs(phi) <= bound * (1.0 + sizes[m - k :]))
+    return good & _is_positive(metric), momentum
+
+
+def _is_positive(matrix: Array) -> Array:
+    """Whether a symmetric matrix with entries of size 1 has no eigenvalue below CLEAR_MARGIN."""
+    left, good = matrix - CLEAR_MARGIN * jnp.eye(matrix.shape[0]), jnp.asarray(True)
+    while left.shape[0]:
+        pivot = left[0, 0]
+        good = good & (pivot > 0.0)
+        left = left[1:, 1:] - jnp.outer(left[1:, 0] / pivot, left[0, 1:])
+    return good
+
+
+def read_only(tree: Any) -> Any:
+    """The numbers of a tree as arrays of doubles that nobody can change in place."""
+
+    def fix(leaf: Any) -> np.ndarray[Any, Any]:
+        own = np.asarray(leaf, float).view()
+        own.flags.writeable = False
+        return own
+
+    return jax.tree.map(fix, tree)
+
+
+@lru_cache(maxsize=128)
+def unit_element(group: Group) -> Element:
+    """The unit of a group, as arrays of NumPy."""
+    return cast(Element, read_only(group.identity()))
+
+
+def _is_real(leaf: Any) -> bool:
+    return leaf.dtype.kind in "iufb" if hasattr(leaf, "dtype") else isinstance(leaf, int | float)
 
 
 def require_numbers(system: MechanicalSystem) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
 import numbers
 import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +17,17 @@ import numpy as np
 from jax import Array
 
 from ..errors import InvalidInput, NumericalFailure
-from ..kernels import LoweringError
+from ..kernels import LoweringError, compile_function
 
 TOLERANCE = 1e-8  # by which a matrix that a user gives may be off its group
+KNOWN = (float, int, bool, np.float64, np.ndarray, type(None))  # types of numbers that JAX never traces
 MAX_SHOWN = 200  # characters of a value in a message
 
 
 def is_traced(value: Any) -> bool:
     """Whether the numbers are unknown because JAX is tracing (then only shapes can be checked)."""
+    if type(value) in KNOWN:
+        return False
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
 
 
@@ -104,8 +108,8 @@ def real(name: str, value: Any) -> Array:
 
 
 def vector(value: Any, size: int, name: str) -> Array:
-    """`value` as a finite vector of `size` numbers, or a clear error."""
-    given = real(name, value)
+    """`value` as a finite vector of `size` numbers, of NumPy unless they are traced, or a clear error."""
+    given: Array = finite_reals(name, value)
     if given.shape != (size,):
         raise InvalidInput(f"{name} has shape {given.shape}; allowed: ({size},)")
     return given
@@ -120,6 +124,9 @@ def positive_int(name: str, value: Any) -> int:
 
 def _one(description: str, is_allowed: Callable[[Any], bool], name: str, value: Any) -> Array:
     """`value` as one number that is finite and allowed, or a clear error."""
+    if type(value) is float and math.isfinite(value) and is_allowed(value):
+        given: Any = np.float64(value)
+        return cast(Array, given)
     number = read_reals(value)
     if number is not None and not number.ndim:
         if is_traced(number):
@@ -143,17 +150,21 @@ def require_range(name: str, value: Any, low: float, high: float) -> None:
 
 
 def parse(value: Any, group: str, shapes: dict[tuple[int, ...], str]) -> Array:
-    """An array-like of finite real numbers with one of the allowed shapes, as a float array."""
+    """An array-like of finite real numbers with one of the allowed shapes, as floats of NumPy (if not traced)."""
+    given = read_reals(value)
+    if isinstance(given, np.ndarray) and given.shape in shapes and np.isfinite(given).all():
+        known: Any = given.astype(float)
+        return cast(Array, known)
     choices = " or ".join(f"{what} of shape {shape}" for shape, what in shapes.items())
     allowed = f"an element of {group} must be {choices}"
-    given = read_reals(value)
     if given is None:
         raise InvalidInput(f"{allowed}, of real numbers, but {show(value)} was given")
     if given.shape not in shapes:
         raise InvalidInput(f"{allowed}, but an array of shape {given.shape} was given")
     if not is_traced(given) and not np.isfinite(given).all():
         raise InvalidInput(f"{allowed}, finite, but {show(given.tolist())} was given")
-    return array(given)
+    made: Array = given.astype(float)
+    return made
 
 
 def require_rotation(matrix: Any, group: str) -> None:
@@ -168,7 +179,12 @@ def require_rotation(matrix: Any, group: str) -> None:
         raise InvalidInput(f"a rotation in {group} must have determinant +1, but a reflection (-1) was given")
 
 
-normalised: Callable[[Any, Array], Array] = jax.jit(lambda group, g: group.normalise(g))
+def _normalise(group: Any, g: Array) -> Array:
+    made: Array = group.normalise(g)
+    return made
+
+
+normalised: Callable[[Any, Array], Array] = compile_function(_normalise, place=False)
 """`group.normalise(g)`, compiled as one: a process that only reads its input would compile each operation alone."""
 
 MISTAKES = {

@@ -12,6 +12,9 @@ from .loop import RunKernel as RunKernel
 from .loop import count_steps as count_steps
 from .loop import held_controls as held_controls
 from .loop import run_kernel as run_kernel
+from .prepared import PreparedRun as PreparedRun
+from .prepared import Saved as Saved
+from .prepared import prepare as prepare
 from .results import ENERGY_BALANCE as ENERGY_BALANCE
 from .results import ENERGY_CHANGE as ENERGY_CHANGE
 from .results import ENERGY_ERROR as ENERGY_ERROR

@@ -25,8 +25,18 @@ from jax import Array
 
 from ..errors import InvalidInput, NumericalFailure, require_name
 from ..integrators import OK, Integrator, require_arguments, require_state
-from ..kernels import Backend, NoteReader, Progress, RecordsTooLarge, RunResult, evaluate, make_problem, run_problem
-from ..mechanics import ADMISSIBLE_TOLERANCE, SINGULAR_METRIC, MechanicalSystem, State, metric_on_D
+from ..kernels import (
+    Backend,
+    NoteReader,
+    Progress,
+    RecordsTooLarge,
+    RunResult,
+    evaluate,
+    find_chain,
+    make_problem,
+    run_problem,
+)
+from ..mechanics import ADMISSIBLE_TOLERANCE, SINGULAR_METRIC, MechanicalSystem, State, judge_start, metric_on_D
 from ..numerics import array, call_own, finite, is_traced, namespace, positive_int, require_function
 from .events import (
     Event,
@@ -43,6 +53,7 @@ from .events import (
 )  # fmt: skip
 from .loop import (
     BACKENDS,
+    NO_RECORD,
     Constants,
     Dual,
     LoopState,
@@ -57,7 +68,7 @@ from .loop import (
     tangent_tree,
     with_tangents,
 )  # fmt: skip
-from .results import Crossings, Run
+from .results import Crossings, Record, Run
 
 FIRST_BLOCK_RECORDS, MAX_BLOCK_RECORDS = 4096, 2**17
 """Records of the first and of the largest block of a run whose number of steps is not known."""
@@ -98,8 +109,9 @@ def simulate(
     require_function("tangents", tangents, "s -> (system, state, step)")
     begin = given if t0 is None else given._replace(t=array(finite("t0", t0)))
     require_state(system, begin, step)
-    begin_time = begin.t if is_traced(begin.t) else float(begin.t)
-    schedule = _make_schedule(
+    traced = is_traced((system, given, step))
+    begin_time = begin.t if traced and is_traced(begin.t) else float(begin.t)
+    schedule = make_schedule(
         integrator, monitor, step, steps, t_end, begin_time, save_every, controls, system.inputs, backend, progress
     )
     if isinstance(state, Run):
@@ -111,9 +123,12 @@ def simulate(
             raise InvalidInput(
                 "a trajectory goes on at its own time and with its own method; for others start from trajectory.last"
             )
-    elif not is_traced((system, state, step)):
+    elif not traced:
+        special = tangents is not None or len(events) > 0
+        if not special and (made := _run_at_once(schedule, system, step, begin)):
+            return made
         integrator.require(system, begin, step)
-    if is_traced((system, state, step)) and schedule.t_end is not None:
+    if traced and schedule.t_end is not None:
         raise InvalidInput(
             f"the number of steps of {integrator.name} to t_end is not known inside a JAX transformation: give steps"
         )
@@ -158,7 +173,7 @@ def ensemble(
     members = stack_members(system, state, batched_system)
     t0 = members.state.t if is_traced(members.state.t) else float(np.ravel(members.state.t)[0])
     inputs = members.system.inputs
-    schedule = _make_schedule(
+    schedule = make_schedule(
         integrator, monitor, step, steps, t_end, t0, save_every, controls, inputs, backend, progress, members
     )
     members.require(integrator, step)
@@ -221,7 +236,7 @@ class Schedule:
             saves = min(2 * saves, MAX_BLOCK_RECORDS)
 
 
-def _make_schedule(
+def make_schedule(
     integrator: Integrator, monitor: bool, step: float, steps: int | None, t_end: float | None, t0: Any,
     save_every: int, controls: Any, inputs: Any, backend: Backend, progress: Progress | None,
     members: Members | None = None,
@@ -289,6 +304,47 @@ def _integrate(
             t = float(np.ravel(_integrate(once, system, h, state, loop, ()).t[..., -1])[0])
             name = schedule.integrator.name
             raise InvalidInput(f"t_end = {schedule.t_end} is not as far as the first step of {name} goes, {t:.17g}")
+    return _drop_repeated_records(made, schedule)
+
+
+def _run_at_once(schedule: Schedule, system: MechanicalSystem, step: Any, state: State) -> Run | None:
+    """Return a short run from a state, checked and run by a `Chain`; None where it has to go the long way."""
+    integrator, backend = schedule.integrator, schedule.backend
+    if schedule.t_end is not None or schedule.progress is not None or backend not in ("auto", "llvm"):
+        return None
+    kernel, asked = schedule.kernel, False
+    h: Any = np.asarray(step, float)
+
+    def require() -> None:
+        nonlocal asked
+        integrator.ask(system, state, step)
+        asked = True
+
+    judge = judge_start, system, tuple(state[:3])
+    found = find_chain(judge, *kernel, (system, h), state, schedule.controls, require)
+    if found is None or not found[0].fits(schedule.steps, schedule.steps // schedule.save_every + 2):
+        return None
+    blocks = tuple(schedule.blocks())
+    chain, constants, start, controls = found
+    if not asked and integrator.must_ask(system):
+        require()
+    given = chain.constants(constants)
+    words = chain.run(given, start, controls, blocks, True, judged=asked)
+    if words is None:
+        require()
+        words = chain.run(given, start, controls, blocks, True, judged=True)
+        assert words is not None
+    return finish_run(schedule, system, h, chain.records(words), chain.carry(words))
+
+
+def finish_run(schedule: Schedule, system: MechanicalSystem, h: Any, records: Record, final: LoopState) -> Run:
+    """Return the run from a state that left these records and this loop."""
+    held = schedule.controls
+    if (records.steps == NO_RECORD).any():
+        records, final = end_before_gaps(records, final, lanes=False)
+    if held is not None:  # the rows of the steps that were taken, and at least the first
+        held = jax.tree.map(lambda leaf: leaf[: max(1, int(final.steps))], held)
+    made = Run(system, schedule.integrator, h, records, final, "llvm", controlled=held is not None, controls=held)
     return _drop_repeated_records(made, schedule)
 
 

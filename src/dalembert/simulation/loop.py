@@ -19,7 +19,7 @@ from ..errors import InvalidInput
 from ..integrators import NOT_FINITE, OK, Integrator, call_method
 from ..kernels import available_memory
 from ..mechanics import Input, MechanicalSystem, State
-from ..numerics import array, call_own, finite, is_traced, not_zero, positive_int, read_reals, show
+from ..numerics import call_own, finite, is_traced, not_zero, positive_int, read_reals, show
 from .results import Record
 
 BACKENDS = ("auto", "llvm", "cuda", "xla")
@@ -107,7 +107,7 @@ def held_controls(controls: Any, t0: Any, step: Any, steps: int, inputs: tuple[I
 def _reals(leaf: Any) -> Any:
     if (given := read_reals(leaf)) is None:
         raise InvalidInput(f"controls are {show(leaf)}; allowed: real numbers")
-    return array(given)
+    return given.astype(float)
 
 
 class Peaks(NamedTuple):
@@ -152,7 +152,7 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
     def begin(consts: Constants, given: tuple[State, Any]) -> LoopState:
         (system, h), (state, u) = consts[:2], given
         carry, info = call_method(integrator, "start", system, state, h, u)
-        good = (info.status == OK) & _all_finite(carry)
+        good = (info.status == OK) & all_finite(carry)
         status = jnp.where(good, OK, jnp.where(info.status == OK, NOT_FINITE, info.status))
         zero = jnp.zeros(())
         peaks = Peaks(zero, zero, zero, zero, jnp.zeros(system.holonomic_constraints))
@@ -168,12 +168,12 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
     def advance(consts: Constants, loop: LoopState, u: Any) -> LoopState:
         system, h = consts[:2]
         carry, info = call_method(integrator, "step", system, loop.carry, h, u)
-        good = (loop.status == OK) & (info.status == OK) & _all_finite(carry, loop.carry)
+        good = (loop.status == OK) & (info.status == OK) & all_finite(carry, loop.carry)
         carry = carry if integrator.variable_step else carry._replace(t=loop.origin + (loop.steps + 1.0) * h)
         turns, peaks = loop.turns + system.group.winding(loop.carry.g, carry.g), loop.peaks
         if monitor:
             peaks = update_peaks(system, call_method(integrator, "observe", system, carry, h), peaks)
-            good = good & _all_finite(peaks, loop.peaks)
+            good = good & all_finite(peaks, loop.peaks)
         count = loop.steps + jnp.where(good, 1.0, 0.0)
         failure = jnp.where(info.status == OK, NOT_FINITE, info.status)
         status = jnp.where(good | (loop.status != OK), loop.status, failure)
@@ -189,14 +189,14 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
         if state.g is not loop.carry.g:  # a node between: less than half a turn from the one that is counted
             angles = angles + group.angles(group.compose(group.inverse(loop.carry.g), state.g))
         size = loop.carry.size if integrator.variable_step else None
-        known = _all_finite((state, system.energy(state.t, state.g, state.xi)), loop.carry) | (loop.status != OK)
+        known = all_finite((state, system.energy(state.t, state.g, state.xi)), loop.carry) | (loop.status != OK)
         iterations, count = loop.iterations.astype(int), jnp.where(known, loop.steps, NO_RECORD).astype(int)
         return Record(state, loop.residual, iterations, loop.multipliers, angles, count, size)
 
     return RunKernel(begin, advance, observe)
 
 
-def _all_finite(new: Any, old: Any = ()) -> Array:
+def all_finite(new: Any, old: Any = ()) -> Array:
     """Whether all leaves that changed are finite, by their sum: cheaper than to compare each, and a shallow tree."""
     unchanged = {id(leaf) for leaf in jax.tree.leaves(old)}
     values = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(new) if id(leaf) not in unchanged])

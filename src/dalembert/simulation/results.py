@@ -5,6 +5,7 @@ A `Run` needs nothing but numbers; `dalembert.Trajectory` adds files, tables and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -406,9 +407,11 @@ class Run:
         states, shape = self.records.state, np.shape(self.t)
         if self.batched or is_traced((self.system, states, u)):
             return _mapped(name, np.ndim(self.final.status) == 1, self.batched)(self.system, states, u)
-        point = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[len(shape) :])), (states, u))
-        found = np.asarray(evaluate(_AT_STATES[name], self.system, point, lanes=int(np.prod(shape)), axes=(None, 0)))
-        return array(np.reshape(found, (*shape, *found.shape[1:])))
+        point = (states, u)
+        if len(shape) > 1:
+            point = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[len(shape) :])), point)
+        found: Array = evaluate(_AT_STATES[name], self.system, point, lanes=math.prod(shape), axes=(None, 0))
+        return found if len(shape) == 1 else found.reshape((*shape, *found.shape[1:]))
 
     def __repr__(self) -> str:
         known = np.ndim(self.final.status) == 0 and not is_traced(self.final.status)

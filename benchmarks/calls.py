@@ -1,0 +1,200 @@
+"""The calls that users write, warm and for the first time: processor time beside a jitted scan, heyoka and diffrax.
+
+Fitting, control and sampling are loops over short runs, so that what a call costs beside its steps is what they cost.
+Ten steps of a built-in and of an own system; `jax.jit` of the plain scheme (plain.py) over the same ten steps, heyoka's
+`propagate_until` and diffrax's `diffeqsolve` over the same time at 1e-9, as their users write them. Targets:
+100 us for `simulate`, 50 us for `state`, `energy_error` and `at`, 15 us for a prepared run beside its steps.
+The first call of every contestant is measured in a process of its own, without and with what is on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from _cases import Case, members, sleigh, suslov
+from _timing import interleaved, median, ratio, table, verdict
+from plain import SCHEMES
+from work_precision import sleigh as sleigh_equations
+from work_precision import suslov as suslov_equations
+
+import dalembert as da
+
+STEPS, MEMBERS, BATCH = 10, 1000, 20
+Calls = dict[str, Callable[[], Any]]
+
+
+def own_sleigh() -> Case:
+    """The Chaplygin sleigh as a user writes it: a Lagrangian and a constraint."""
+    case = sleigh()
+
+    def lagrangian(t, g, xi, p):
+        return 0.5 * xi @ p["inertia"] @ xi
+
+    def constraint(t, g, p):
+        return jnp.array([[0.0, 0.0, 1.0]])
+
+    system = da.System(da.SE2(), lagrangian, constraint, parameters={"inertia": np.asarray(case.system.inertia)})
+    return Case(
+        "own sleigh", system, da.LagrangeDAlembert(), system.state(xi=[0.5, -1.0, 0.0]), case.step, "", len, len
+    )  # fmt: skip
+
+
+CASES: dict[str, tuple[Callable[[], Case], Callable[[], Any] | None]] = {
+    "Suslov": (suslov, suslov_equations),
+    "Chaplygin sleigh": (sleigh, sleigh_equations),
+    "own sleigh": (own_sleigh, None),
+}
+
+
+def ours(case: Case) -> Calls:
+    """What a user of dalembert calls."""
+    options: dict[str, Any] = {"step": case.step, "steps": STEPS}
+    run = da.simulate(case.system, case.integrator, case.state, **options)
+    prepared = da.prepare(case.system, case.integrator, **options, save="final")
+    g, xi, between = np.asarray(case.state.g), np.asarray(case.state.xi), 4.5 * case.step
+    return {
+        "simulate": lambda: da.simulate(case.system, case.integrator, case.state, **options),
+        "prepared": lambda: prepared(case.state),
+        "state": lambda: case.system.state(g, xi),
+        "energy_error": run.energy_error,
+        "at": lambda: run.at(between),
+    }
+
+
+def scanned(case: Case) -> Callable[[], Any]:
+    """jax.jit of a scan of the plain scheme, start included."""
+    start, step = SCHEMES[case.name](case)
+
+    @jax.jit
+    def run(state):
+        return jax.lax.scan(lambda carry, _: (step(carry), carry[0]), start(state), length=STEPS)
+
+    return lambda: jax.block_until_ready(run(case.state))
+
+
+def propagated(equations: Any, end: float) -> Callable[[], Any]:
+    """heyoka's propagate_until from the start."""
+    import heyoka as hy
+
+    names = hy.make_vars(*[f"y{i}" for i in range(len(equations.start))])
+    right = list(zip(names, equations.field(list(names), hy.cos, hy.sin), strict=True))
+    integrator = hy.taylor_adaptive(right, list(equations.start), tol=1e-9)
+
+    def run():
+        integrator.time = 0.0
+        integrator.state[:] = equations.start
+        return integrator.propagate_until(end)
+
+    return run
+
+
+def solved(equations: Any, end: float) -> Callable[[], Any]:
+    """diffrax's diffeqsolve under jax.jit."""
+    import diffrax
+
+    term = diffrax.ODETerm(lambda t, y, p: jnp.stack(equations.field(list(y), jnp.cos, jnp.sin)))
+    controller, start = diffrax.PIDController(rtol=1e-9, atol=1e-9), jnp.asarray(equations.start)
+    solve = jax.jit(
+        lambda y: diffrax.diffeqsolve(term, diffrax.Dopri8(), 0.0, end, 0.01, y, stepsize_controller=controller).ys
+    )
+    return lambda: jax.block_until_ready(solve(start))
+
+
+def peers(name: str, case: Case) -> Calls:
+    """The same by others, where they are installed."""
+    equations = CASES[name][1]
+    found: Calls = {"jit of a scan": scanned(case)} if case.name in SCHEMES else {}
+    if equations is not None and importlib.util.find_spec("heyoka"):
+        found["heyoka"] = propagated(equations(), STEPS * case.step)
+    if equations is not None and importlib.util.find_spec("diffrax"):
+        found["diffrax"] = solved(equations(), STEPS * case.step)
+    return found
+
+
+def repeated(call: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: [call() for _ in range(BATCH)]
+
+
+def measured(name: str, repeats: int) -> list[list[str]]:
+    case = CASES[name][0]()
+    calls = ours(case) | peers(name, case)
+    longer = da.prepare(case.system, case.integrator, step=case.step, steps=100 * STEPS, save="final")
+    calls["long"] = lambda: longer(case.state)
+    states = members(case, MEMBERS)
+    group = partial(da.ensemble, case.system, case.integrator, states, step=case.step, save_every=STEPS)
+    calls |= {
+        "ensemble": lambda: group(steps=STEPS),
+        "ensemble, longer": lambda: group(steps=11 * STEPS, save_every=11 * STEPS),
+    }
+    for call in calls.values():
+        call()
+    times = interleaved({key: repeated(call) for key, call in calls.items()}, repeats)
+    micro = {key: [1e6 * t / BATCH for t in spent] for key, spent in times.items()}
+    steps = [(b - a) / 99 for a, b in zip(micro["prepared"], micro["long"], strict=True)]  # ten steps of these
+    beside = [a - b for a, b in zip(micro["prepared"], steps, strict=True)]
+    lanes = [(b - a) / 10 for a, b in zip(micro["ensemble"], micro["ensemble, longer"], strict=True)]
+    each = [(a - b) / MEMBERS for a, b in zip(micro["ensemble"], lanes, strict=True)]
+    base = micro.get("jit of a scan")
+    rows = []
+    targets = {"simulate": 100.0, "state": 50.0, "energy_error": 50.0, "at": 50.0}
+    shown = {key: spent for key, spent in micro.items() if key not in ("long", "ensemble", "ensemble, longer")}
+    for key, spent in shown.items():
+        text = verdict(median(spent), targets[key], at_most=True) if key in targets else f"{median(spent):.3g}"
+        rows.append([f"{name}: {key}", text, "" if base is None else f"{ratio(spent, base):.2f}"])
+    rows.append([f"{name}: prepared, beside its steps", verdict(median(beside), 15.0, at_most=True), ""])
+    rows.append([f"{name}: ensemble, a member beside its steps", f"{median(each):.3g}", ""])
+    return rows
+
+
+def first_call(name: str, who: str) -> None:
+    """Say what the first result of a contestant costs after the imports, in this process."""
+    begin = time.process_time()
+    case = CASES[name][0]()
+    calls = {"dalembert": lambda: da.simulate(case.system, case.integrator, case.state, step=case.step, steps=STEPS)}
+    (calls | (peers(name, case) if who != "dalembert" else {}))[who]()
+    print(json.dumps(time.process_time() - begin))
+
+
+def first_calls(name: str) -> list[list[str]]:
+    contestants = ["dalembert", *peers(name, CASES[name][0]())]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o700)
+        for who, what in [("dalembert", ", nothing on disk"), *((each, "") for each in contestants)]:
+            child = [sys.executable, __file__, "--first", name, who]
+            done = subprocess.run(child, env=os.environ | {"DALEMBERT_CACHE": folder}, capture_output=True, check=True)
+            rows.append([f"{name}: {who}{what}", f"{json.loads(done.stdout):.2f}"])
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--only", default="", help="names that contain this")
+    parser.add_argument("--first", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.first:
+        return first_call(*given.first)
+    names = [name for name in CASES if given.only in name]
+    head = [f"{STEPS} steps, warm", "us", "of jit of a scan"]
+    table(head, [row for name in names for row in measured(name, given.repeats)])
+    print("processor time of a call, medians of interleaved repeats; ! marks a missed target\n")
+    table(["the first result", "s"], [row for name in names for row in first_calls(name)])
+    print("processor time after the imports, in a process of its own; dalembert then finds its code on disk")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,351 @@
+"""Short calls: what all arguments of a kind have in common is found once, and a call then costs microseconds.
+
+A `Problem` is described, lowered and laid out anew at every call, and that takes longer than many a run. A `Plan` is
+what problems with the same functions, structures, shapes and types share: native code, and where the words of their
+arguments and records lie. `evaluate` and `compile_function`, runs of no steps, go by plans, and so does a `Chain`: one
+trajectory that begins by one program and advances by another, whose words go from buffer to buffer as they are.
+Whatever has no plan (it is traced, or XLA has to run it, or it is long) goes the way of `run_problem`, to equal bits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import wraps
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from .execute import CHUNK_SECONDS, SMALL_RECORDS, Backend, open_session, run_problem
+from .ir import LoweringError
+from .llvm import NativeSession
+from .problem import Advance, Observe, Words, from_words, make_problem, pack
+
+Numbers = np.ndarray[Any, Any]
+Leaf = tuple[int, int, tuple[int, ...], Any, Any]  # words before it, its size, shape, type in words and own type
+Result = TypeVar("Result")
+
+SHORT_STEPS = 4096
+"""Lanes of one call, and steps of the first call of a chain: longer runs work in chunks and can be stopped."""
+MAX_PLANS = 128
+"""Plans held in memory; the one used least recently goes first."""
+
+
+class Plan:
+    """Native code for problems of one kind, and where the words of their constants, carry and records lie."""
+
+    def __init__(self, session: NativeSession):
+        buffers, problem = session.buffers, session.buffers.problem
+        lowered = buffers.lowered
+        self.function, self.lanes, self.stride, self.words = (
+            session.function,
+            problem.lanes,
+            buffers.stride,
+            lowered.words,
+        )
+        self.varying = [varies and self.lanes is not None for varies in problem.const_axes]
+        self.carried = problem.carry_axes
+        captured = pack(lowered.captured, [False] * len(lowered.captured), 1)
+        self.captured, self.shared = captured.tobytes(), buffers.shared.size
+        self.rows = [len(part) for part in (buffers.varying, buffers.state)]
+        self.record, self.record_tree = lay_out(lowered.record)
+        self.carry, self.carry_tree = lay_out(problem.carry_tree)
+        self.control_row = buffers.control_row
+
+    def evaluate(self, leaves: Sequence[Numbers]) -> Any:
+        """The record of a run of no steps, with the lanes in front where there are any."""
+        if self.lanes is None:
+            count = len(self.varying)
+            parts = [*map(leaf_bytes, leaves[:count]), self.captured, *map(leaf_bytes, leaves[count:])]
+            given, record = np.frombuffer(b"".join(parts), np.int64), np.empty(self.words, np.int64)
+            begin = given.ctypes.data
+            self.function(begin, 0, begin + 8 * self.shared, 0, record.ctypes.data, 1, 0, 1, 0, 1, 0, 1, 1)
+            return self.record_tree.unflatten(view_leaves(record, self.record))
+        shared, varying, state = self._pack_lanes(leaves)
+        records = np.empty(self.words * self.stride, np.int64)
+        addresses = (part.ctypes.data for part in (shared, varying, state))
+        self.function(*addresses, 0, records.ctypes.data, 1, 0, 1, 0, self.stride, 0, self.stride, 1)
+        made = []
+        for before, size, shape, _, dtype in self.record:
+            rows = from_words(records[before * self.stride : (before + size) * self.stride], dtype)
+            made.append(rows.reshape(size, self.stride)[:, : self.lanes].T.reshape(self.lanes, *shape))
+        return self.record_tree.unflatten(made)
+
+    def _pack_lanes(self, leaves: Sequence[Numbers]) -> tuple[Words, Words, Words]:
+        """The words of constants that lanes share, of those they do not, and of the carry."""
+        assert self.lanes is not None
+        count, lanes = len(self.varying), self.lanes
+        common = [leaf_bytes(leaf) for leaf, varies in zip(leaves[:count], self.varying, strict=True) if not varies]
+        shared = np.frombuffer(b"".join([*common, self.captured]), np.int64)
+        own = [leaf for leaf, varies in zip(leaves[:count], self.varying, strict=True) if varies]
+        parts = []
+        marked = ((own, [True] * len(own)), (leaves[count:], self.carried))
+        for (some, marks), rows in zip(marked, self.rows, strict=True):
+            words, row = np.empty((rows, self.stride), np.int64), 0
+            for leaf, varies in zip(some, marks, strict=True):
+                data = leaf if leaf.dtype == float else leaf.astype(np.int64)
+                flat = data.reshape(lanes, -1).T if varies else data.reshape(-1, 1)
+                words[row : row + len(flat)].view(data.dtype)[:, :lanes] = flat
+                row += len(flat)
+            words[:, lanes:] = words[:, lanes - 1 : lanes]
+            parts.append(words)
+        return shared, parts[0], parts[1]
+
+
+def lay_out(tree: Any) -> tuple[list[Leaf], Any]:
+    """Where the words of the leaves of a record lie, leaf after leaf, and the structure of the tree."""
+    specs, structure = jax.tree.flatten(tree)
+    leaves: list[Leaf] = []
+    before = 0
+    for spec in specs:
+        own = np.dtype(spec.dtype)
+        leaves.append((before, spec.size, tuple(spec.shape), own if own.itemsize == 8 else np.dtype(np.int64), own))
+        before += spec.size
+    return leaves, structure
+
+
+def leaf_bytes(leaf: Numbers) -> bytes:
+    """The words of a leaf."""
+    return leaf.tobytes() if leaf.dtype == float else leaf.astype(np.int64).tobytes()
+
+
+def view_leaves(words: Words, leaves: list[Leaf], begin: int = 0, capacity: int | None = None) -> list[Numbers]:
+    """The leaves of one record, or of `capacity` records, in words from `begin` on: views of 8-byte types."""
+    views: list[Numbers]
+    if capacity is None:
+        views = [np.ndarray(shape, wide, words, 8 * (begin + before)) for before, _, shape, wide, _ in leaves]
+    else:
+        views = [
+            np.ndarray((capacity, *shape), wide, words, 8 * (begin + capacity * before))
+            for before, _, shape, wide, _ in leaves
+        ]
+    return [view if leaf[3] is leaf[4] else view.astype(leaf[4]) for view, leaf in zip(views, leaves, strict=True)]
+
+
+_plans: OrderedDict[Any, Any] = OrderedDict()
+
+
+def remembered(key: Any, make: Callable[[], Result]) -> Result | None:
+    """What `make` made for this key at some time; None where it has no native code."""
+    found: Result | None
+    try:
+        found = _plans[key]
+    except TypeError:  # something in it has no hash
+        return None
+    except KeyError:
+        try:
+            found = make()
+        except (LoweringError, ImportError):
+            found = None
+        _plans[key] = found
+        while len(_plans) > MAX_PLANS:
+            with suppress(KeyError):  # another thread may have taken it out
+                _plans.popitem(last=False)
+        return found
+    with suppress(KeyError):
+        _plans.move_to_end(key)
+    return found
+
+
+def concrete_leaves(leaves: Sequence[Any]) -> list[Numbers] | None:
+    """The leaves as arrays of NumPy; None where JAX traces one of them, or has no 64-bit numbers."""
+    if not jax.config.jax_enable_x64:  # type: ignore[attr-defined]  # JAX makes its options when it runs
+        return None
+    made = []
+    for leaf in leaves:
+        if type(leaf) is not np.ndarray:
+            if isinstance(leaf, jax.core.Tracer):
+                return None
+            leaf = np.asarray(leaf)
+        made.append(leaf)
+    return made
+
+
+def shapes_of(leaves: Sequence[Numbers]) -> tuple[Any, ...]:
+    """Their shapes and types: with the structure of their tree, all that a program knows of its arguments."""
+    return tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
+
+
+def find_plan(
+    function: Observe, consts: Any, carry: Any, lanes: int | None = None, axes: Any = None
+) -> tuple[Plan, list[Numbers]] | None:
+    """The plan of function(consts, carry) with the leaves of both; None where it is not for native code."""
+    if (lanes is None and axes is not None) or (lanes or 0) > SHORT_STEPS:
+        return None
+    leaves, structure = jax.tree.flatten((consts, carry))
+    given = concrete_leaves(leaves)
+    if given is None:
+        return None
+    key = (function, structure, lanes, axes, shapes_of(given))
+    plan = remembered(key, lambda: plan_of(_keep_carry, function, consts, carry, lanes=lanes, axes=axes))
+    return None if plan is None else (plan, given)
+
+
+def plan_of(advance: Advance, observe: Observe, consts: Any, carry: Any, controls: Any = None, **options: Any) -> Plan:
+    """The plan of a problem."""
+    session = open_session(make_problem(advance, observe, consts, carry, controls, **options), "llvm", threads=1)[0]
+    assert isinstance(session, NativeSession)
+    return Plan(session)
+
+
+def evaluate(
+    function: Observe,
+    consts: Any,
+    carry: Any,
+    *,
+    lanes: int | None = None,
+    axes: Any = None,
+    backend: Backend = "auto",
+    threads: int | None = None,
+) -> Any:
+    """function(consts, carry) on a back end, of every lane if there are `lanes`; `axes` as in `make_problem`."""
+    if backend in ("auto", "llvm") and (found := find_plan(function, consts, carry, lanes, axes)):
+        return found[0].evaluate(found[1])
+    problem = make_problem(_keep_carry, function, consts, carry, lanes=lanes, axes=axes)
+    records = run_problem(problem, saves=1, backend=backend, threads=threads).records
+    return jax.tree.map(lambda leaf: leaf[0] if lanes is None else leaf[:, 0], records)
+
+
+def compile_function(function: Callable[..., Result], place: bool = True) -> Callable[..., Result]:
+    """A decorator: compile a function of small arrays, by XLA where the kernels cannot.
+
+    A call is a run of no steps whose one record is the value, as arrays of JAX or, if they are not to be put in `place`
+    on a device, which takes longer than the rest, of NumPy. Inside a JAX transformation the function is called as it
+    is. A function of this package is neither traced nor compiled in a process that finds it on disk.
+    """
+    by_xla = jax.jit(function)
+
+    def observe(args: tuple[Any, ...], carry: tuple[()]) -> Any:
+        return function(*args)
+
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        if found := find_plan(observe, args, ()):
+            made = found[0].evaluate(found[1])
+            return jax.device_put(made) if place else made
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+            return function(*args)
+        return by_xla(*args) if place else jax.tree.map(np.asarray, by_xla(*args))
+
+    return call
+
+
+def _keep_carry(consts: Any, carry: Any, control: Any) -> Any:
+    return carry
+
+
+class Chain:
+    """One trajectory: judge(some, part), begin(consts, (start, u)) -> carry, then advance and observe.
+
+    `some` are the first of the constants and `part` the first leaves of the start, so that all programs read the same
+    words. The record of `judge` begins with whether all is well. u is the control of the first step.
+    """
+
+    def __init__(self, judge: Plan, begin: Plan, steps: Plan):
+        self.judge, self.begin, self.steps = judge, begin, steps
+        self.judged = 8 * judge.shared - len(judge.captured)
+        blocks = (8 * judge.shared, 8 * begin.shared, 8 * steps.shared)
+        self.given = sum(blocks)
+        self.shared = (0, blocks[0], blocks[0] + blocks[1])
+        self.out = judge.words + begin.words  # words before the records
+        self.pace = CHUNK_SECONDS / SHORT_STEPS  # seconds of a step: a guess, then as the last run went
+
+    def constants(self, leaves: Sequence[Numbers]) -> bytes:
+        """The words of the constants, as all three programs want them."""
+        words = b"".join(map(leaf_bytes, leaves))
+        first = words[: self.judged]
+        return b"".join((first, self.judge.captured, words, self.begin.captured, words, self.steps.captured))
+
+    def run(
+        self, constants: bytes, start: Sequence[Numbers], controls: Sequence[Numbers],
+        blocks: Sequence[tuple[int, int]], initial: bool, judged: bool = False,
+    ) -> Words | None:  # fmt: skip
+        """Run blocks of (records, steps before each) from the start; None where `judge` finds it doubtful.
+
+        `initial` records the carry before the first step too. The words that come back end with the records.
+        """
+        parts = [constants, *map(leaf_bytes, start)]
+        if controls:
+            parts += [leaf_bytes(leaf[0]) for leaf in controls]
+            held = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in controls], 1, dtype=float)
+            rows = held.ctypes.data
+        else:
+            rows = 0
+        given = np.frombuffer(b"".join(parts), np.int64)
+        capacity, judge, begin, steps = int(initial), self.judge, self.begin, self.steps
+        for saves, _ in blocks:
+            capacity += saves
+        words = np.empty(self.out + capacity * steps.words, np.int64)
+        source, out = given.ctypes.data, words.ctypes.data
+        state, loop, records = source + self.given, out + 8 * judge.words, out + 8 * self.out
+        if not judged:
+            judge.function(source, 0, state, 0, out, 1, 0, 1, 0, 1, 0, 1, 1)
+            if not words[0]:
+                return None
+        begin.function(source + self.shared[1], 0, state, 0, loop, 1, 0, 1, 0, 1, 0, 1, 1)
+        shared, advance, done, taken = source + self.shared[2], steps.function, int(initial), 0
+        clock = time.perf_counter()
+        if initial:
+            advance(shared, 0, loop, rows, records, capacity, 0, 1, 0, 1, 0, 1, 1)
+        for saves, every in blocks:
+            advance(shared, 0, loop, rows, records, capacity, done, done + saves, every, 1, 0, 1, 1)
+            done += saves
+            taken += saves * every
+            rows += 8 * steps.control_row * saves * every
+        self.pace = (time.perf_counter() - clock) / max(taken, 1)
+        return words
+
+    def fits(self, steps: int, records: int) -> bool:
+        """Whether a run is short enough to be done in one call, which Ctrl-C has to wait for."""
+        return steps * self.pace <= CHUNK_SECONDS and 8 * records * self.steps.words <= SMALL_RECORDS
+
+    def carry(self, words: Words) -> Any:
+        """The carry after the last step."""
+        return self.steps.carry_tree.unflatten(view_leaves(words, self.steps.carry, self.judge.words))
+
+    def place(self, choose: Callable[[Any], int]) -> int:
+        """Where in the words the first number of the leaf lies that `choose` takes from a carry."""
+        steps = self.steps
+        return self.judge.words + steps.carry[choose(steps.carry_tree.unflatten(range(len(steps.carry))))][0]
+
+    def records(self, words: Words, single: bool = False) -> Any:
+        """All records; a single one without an axis for their number."""
+        steps = self.steps
+        if single:
+            return steps.record_tree.unflatten(view_leaves(words, steps.record, self.out))
+        capacity = (len(words) - self.out) // steps.words if steps.words else 0
+        return steps.record_tree.unflatten(view_leaves(words, steps.record, self.out, capacity))
+
+
+def find_chain(
+    judge: tuple[Observe, Any, Any], begin: Observe, advance: Advance, observe: Observe, consts: Any, start: Any,
+    controls: Any, check: Callable[[], None],
+) -> tuple[Chain, list[Numbers], list[Numbers], list[Numbers]] | None:  # fmt: skip
+    """The chain of such a run, with the leaves of constants, start and controls; None where there is no native code.
+
+    `judge` is (function, its constants, its carry), the first of `consts` and of `start`. `check` is called before the
+    first chain of a kind is made: it may refuse. Controls are real numbers.
+    """
+    const_leaves, const_tree = jax.tree.flatten(consts)
+    start_leaves, start_tree = jax.tree.flatten(start)
+    control_leaves, control_tree = ([], None) if controls is None else jax.tree.flatten(controls)
+    given = concrete_leaves([*const_leaves, *start_leaves, *control_leaves])
+    if given is None:
+        return None
+    m, n = len(const_leaves), len(const_leaves) + len(start_leaves)
+
+    def make() -> Chain | None:
+        check()
+        first = jax.tree.map(lambda leaf: leaf[0], controls)
+        of_judge, of_begin = find_plan(*judge), find_plan(begin, consts, (start, first))
+        if of_judge is None or of_begin is None or any(leaf.dtype != float for leaf in given[n:]):
+            return None
+        loop = of_begin[0].evaluate(of_begin[1])
+        return Chain(of_judge[0], of_begin[0], plan_of(advance, observe, consts, loop, controls))
+
+    key = (begin, advance, observe, const_tree, start_tree, control_tree, shapes_of(given))
+    chain = remembered(key, make)
+    return None if chain is None else (chain, given[:m], given[m:n], given[n:])

@@ -1,0 +1,279 @@
+"""Runs that are prepared once and called many times: fitting, control, learning and sampling are loops over such calls.
+
+`prepare` fixes the system, the method, the step, their number and what is saved. A call gives a state, and other
+parameters or controls of the same shapes; beside its steps it costs microseconds, for nothing is described, checked or
+compiled again but what may have changed. What is not saved is neither computed nor copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import InvalidInput
+from ..integrators import OK, REASONS, Integrator, require_arguments, require_state
+from ..kernels import Backend, Chain, concrete_leaves, find_chain, shapes_of
+from ..kernels.problem import Words
+from ..mechanics import MechanicalSystem, State, judge_start
+from ..numerics import call_own, is_traced, require_instance, show
+from .driver import Schedule, begin_loop, finish_run, make_schedule, run_steps, simulate
+from .loop import NO_RECORD, Constants, LoopState, RunKernel, all_finite, end_before_gaps, held_controls, run_kernel
+from .results import Record, Run
+
+Numbers = np.ndarray[Any, Any]
+Observable = Callable[[Any, State], Any]
+FIELDS = (*State._fields, *(name for name in Record._fields if name not in ("state", "step_size")))
+SAVES = f'"all", "final", names among {", ".join(FIELDS)}, or a function (system, state) -> arrays'
+
+
+class SavedRecord(NamedTuple):
+    """What is saved at a state, and the number of its step: NO_RECORD where a number of it is not finite."""
+
+    values: Any
+    steps: Any
+
+
+class Saved:
+    """What a prepared run saved, and how it ended; a run that failed keeps its good part.
+
+    `values` is the final state, a dictionary of the chosen fields, or what the function gave; all but the final state
+    have the saved moments as their first axis.
+    """
+
+    __slots__ = ("_final", "values")
+
+    def __init__(self, values: Any, final: LoopState | tuple[Chain, Words]):
+        self.values, self._final = values, final
+
+    @property
+    def final(self) -> LoopState:
+        """The state of the loop after the last step."""
+        if isinstance(self._final, LoopState):
+            return self._final
+        chain, words = self._final
+        loop: LoopState = chain.carry(words)
+        self._final = loop
+        return loop
+
+    @property
+    def status(self) -> str:
+        """ "ok" or "failed"."""
+        return "ok" if self.final.status == OK else "failed"
+
+    @property
+    def steps(self) -> int:
+        """The number of good steps; -1 where the start has no solution."""
+        return int(self.final.steps)
+
+    @property
+    def reason(self) -> str:
+        """Why the run failed, or an empty string."""
+        return REASONS[int(self.final.status)]
+
+    def __repr__(self) -> str:
+        shapes = jax.tree.map(np.shape, self.values)
+        return f"<Saved after {self.steps} steps, {self.status}: {shapes}>"
+
+
+@lru_cache(maxsize=256)
+def saving_kernel(integrator: Integrator, monitor: bool, save: str | tuple[str, ...] | Observable) -> RunKernel:
+    """Return the loop whose records are what `save` names and nothing else."""
+    kernel = run_kernel(integrator, monitor)
+
+    def observe(consts: Constants, loop: LoopState) -> SavedRecord:
+        record: Record = kernel.observe(consts, loop)
+        values: Any
+        if save == "final":
+            values = record.state
+        elif isinstance(save, tuple):
+            values = {name: getattr(record.state if name in State._fields else record, name) for name in save}
+        else:
+            assert callable(save)
+            values = call_own("save(system, state)", save, consts[0], record.state)
+        known = all_finite((jnp.zeros(()), values)) | (loop.status != OK)
+        return SavedRecord(values, jnp.where(known, loop.steps, NO_RECORD).astype(int))
+
+    return kernel._replace(observe=observe)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedRun:
+    """A run that waits for its state; `prepare` makes it. Calls from several threads do not disturb each other."""
+
+    system: MechanicalSystem
+    schedule: Schedule
+    step: float
+    save: Any
+    kernel: RunKernel
+    blocks: tuple[tuple[int, int], ...]
+    kind: Any
+    form: Callable[[Run], Any] = lambda run: run  # of a run with all its records
+    _known: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __call__(self, state: State, parameters: Any = None, controls: Any = None) -> Any:
+        """Run from `state`: a Trajectory if all is saved, otherwise what was asked for, as `Saved`.
+
+        `parameters` take the place of the system's own, with the same structure and shapes, or are a system of the same
+        kind; `controls` that of the controls given to `prepare`. Nothing is kept from one call to the next.
+        """
+        system, leaves = (self.system, None) if parameters is None else self._with(parameters)
+        schedule = self.schedule
+        if controls is not None:
+            rows = held_controls(controls, 0.0, self.step, schedule.steps, system.inputs)
+            schedule = replace(schedule, controls=rows)
+        found = self._find(system, leaves, schedule, state)
+        if found is None:
+            return self._run_the_long_way(system, schedule, state)
+        chain, constants, start, rows = found
+        method, asked, initial = schedule.integrator, False, self.save != "final"
+        if method.must_ask(system):
+            method.ask(system, state, self.step)
+            asked = True
+        words = chain.run(constants, start, rows, self.blocks, initial, judged=asked)
+        if words is None:
+            method.require(system, state, self.step)
+            words = chain.run(constants, start, rows, self.blocks, initial, judged=True)
+            assert words is not None
+        if self.save == "all":
+            return self.form(
+                finish_run(schedule, system, np.asarray(self.step), chain.records(words), chain.carry(words))
+            )
+        well, records = words[self._known["status"]] == OK, chain.records(words, single=not initial)
+        marks = records.steps if initial else records.steps[None]
+        if well and NO_RECORD not in marks:
+            return Saved(records.values, (chain, words))
+        return self._end_where_it_failed(chain.records(words), chain.carry(words))
+
+    def _find(
+        self, system: MechanicalSystem, leaves: list[Any] | None, schedule: Schedule, state: State
+    ) -> tuple[Chain, bytes, list[Numbers], list[Numbers]] | None:
+        """Return the chain of this run with the words of its constants, its start and its controls."""
+        known = self._known.get("chain")
+        start, start_tree = jax.tree.flatten(state)
+        rows, _ = ([], None) if schedule.controls is None else jax.tree.flatten(schedule.controls)
+        given = concrete_leaves([*start, *rows])
+        if known is not None and given is not None:
+            chain, own, kinds, constants = known
+            if leaves is not None:
+                others = concrete_leaves([*leaves, self.step])
+                constants = chain.constants(others) if others and shapes_of(others) == own else None
+            alike = constants is not None and (start_tree, shapes_of(given)) == kinds and state.group is not None
+            if alike and (t := float(given[0])) + self.step != t:
+                return chain, constants, given[: len(start)], given[len(start) :]
+        require_arguments(system, schedule.integrator, state, self.step)
+        require_state(system, state, self.step)
+        if schedule.backend not in ("auto", "llvm") or schedule.t_end is not None:
+            return None
+        judge, consts = (judge_start, system, tuple(state[:3])), (system, np.asarray(self.step))
+        kernel, method = self.kernel, schedule.integrator
+        check = partial(method.ask, system, state, self.step)
+        found = find_chain(judge, *kernel, consts, state, schedule.controls, check)
+        saves = schedule.steps // schedule.save_every + 2
+        if found is None or not found[0].fits(schedule.steps, saves):
+            return None
+        chain, const_leaves, start, rows = found
+        constants = chain.constants(const_leaves)
+        self._known["status"] = chain.place(lambda loop: loop.status)
+        if system is self.system:
+            kinds = start_tree, shapes_of([*start, *rows])
+            self._known["chain"] = chain, shapes_of(const_leaves), kinds, constants
+        return chain, constants, start, rows
+
+    def _end_where_it_failed(self, records: Any, final: LoopState) -> Saved:
+        """Return what is good of a run: all of it, or what comes before the step that failed."""
+        records, final = end_before_gaps(records, final, lanes=False)
+        good = int(np.count_nonzero(np.diff(np.asarray(records.steps), prepend=-2) > 0))
+        end = max(good, 1) - 1 if self.save == "final" else slice(max(good, 1))
+        return Saved(jax.tree.map(lambda leaf: np.asarray(leaf)[end], records.values), final)
+
+    def _run_the_long_way(self, system: MechanicalSystem, schedule: Schedule, state: State) -> Any:
+        """Return the same where there is no native code, where another back end is wanted, or where the run is long."""
+        method = schedule.integrator
+        options: dict[str, Any] = {"step": self.step, "steps": schedule.steps}
+        if self.save == "all":
+            return self.form(
+                simulate(
+                    system, method, state, **options, save_every=schedule.save_every, controls=schedule.controls,
+                    monitor=schedule.monitor, backend=schedule.backend,
+                )
+            )  # fmt: skip
+        if not is_traced((system, state)):
+            method.require(system, state, self.step)
+        consts = (system, np.asarray(self.step))
+        loop = begin_loop(schedule, self.kernel, consts, (state, schedule.first_controls))
+        result = run_steps(schedule, self.kernel, consts, loop)
+        return self._end_where_it_failed(result.records, result.carry)
+
+    def _with(self, parameters: Any) -> tuple[MechanicalSystem, list[Any]]:
+        """Return the system with other parameters, without building it again, and its leaves."""
+        if isinstance(parameters, MechanicalSystem):
+            other = parameters
+        elif "parameters" in vars(self.system):
+            other = object.__new__(type(self.system))
+            other.__dict__.update(self.system.__dict__, parameters=parameters)
+            other.__dict__.pop("_taken", None)  # methods took the system with its own parameters
+        else:
+            raise InvalidInput(
+                f"a {type(self.system).__name__} has no parameters of its own: give a system of the same kind instead"
+            )
+        leaves, structure = jax.tree.flatten(other)
+        if (structure, [np.shape(leaf) for leaf in leaves]) != self.kind:
+            raise InvalidInput(
+                f"parameters are {describe(parameters)}; allowed: those of the prepared system, "
+                f"{describe(self.system if other is parameters else vars(self.system)['parameters'])}"
+            )
+        return other, leaves
+
+
+def describe(tree: Any) -> str:
+    """Return the shapes of a tree, for a message."""
+    if isinstance(tree, MechanicalSystem):
+        return (
+            f"a {type(tree).__name__} on {tree.group} with arrays {[np.shape(leaf) for leaf in jax.tree.leaves(tree)]}"
+        )
+    return show(jax.tree.map(np.shape, tree))
+
+
+def prepare(
+    system: MechanicalSystem,
+    integrator: Integrator,
+    *,
+    step: float,
+    steps: int,
+    save_every: int = 1,
+    save: str | Sequence[str] | Observable = "all",
+    controls: Any = None,
+    monitor: bool = False,
+    backend: Backend = "auto",
+) -> PreparedRun:
+    """Prepare runs of `steps` steps: run = prepare(...), and then run(state, parameters, controls) many times.
+
+    `save` chooses what is recorded: "all" (a Trajectory, bit for bit that of `simulate`), "final" (the last state),
+    names of fields such as ("g", "xi"), or a function (system, state) -> arrays, written in JAX. Nothing else is
+    computed or copied: see `Saved`. The other arguments are those of `simulate`; a run begins at the time of its state.
+    """
+    require_instance("system", system, MechanicalSystem, "a system")
+    require_instance("method", integrator, Integrator, "a method")
+    chosen: Any = save
+    if isinstance(save, str) and save not in ("all", "final"):
+        chosen = (save,)
+    elif isinstance(save, list | tuple):
+        chosen = tuple(save)
+    if isinstance(chosen, tuple) and (not chosen or any(name not in FIELDS for name in chosen)):
+        raise InvalidInput(f"save is {show(save)}; allowed: {SAVES}")
+    if not (isinstance(chosen, str | tuple) or callable(chosen)):
+        raise InvalidInput(f"save is {show(save)}; allowed: {SAVES}")
+    if callable(controls):
+        raise InvalidInput("controls of a prepared run are an array with one row a step: a function of time needs a t0")
+    every = steps if chosen == "final" else save_every
+    schedule = make_schedule(integrator, monitor, step, steps, None, 0.0, every, controls, system.inputs, backend, None)
+    kernel = schedule.kernel if chosen == "all" else saving_kernel(integrator, monitor, chosen)
+    leaves, structure = jax.tree.flatten(system)
+    kind = structure, [np.shape(leaf) for leaf in leaves]
+    return PreparedRun(system, schedule, float(step), chosen, kernel, tuple(schedule.blocks()), kind)

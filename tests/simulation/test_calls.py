@@ -1,0 +1,305 @@
+"""Short calls go by plans and chains: to the bits of the long way, with its checks."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from registry import FULL, more
+
+import dalembert as da
+from dalembert.errors import IndefiniteMetric
+from dalembert.integrators import METHODS
+from dalembert.io.config import build_state
+from dalembert.kernels import evaluate
+from dalembert.mechanics import judge_start
+from dalembert.simulation import driver
+
+MODELS = da.models.MODELS
+QUICK = ("suslov", "chaplygin-sleigh", "nonholonomic-particle", "rigid-body")
+
+
+def over_models():
+    return [*QUICK, *(more(name) for name in MODELS if name not in QUICK)]
+
+
+def case(name):
+    model = MODELS[name]
+    system = model.make(model.example)
+    options = {key: value for key, value in model.method.items() if key != "name"}
+    return system, METHODS[model.method["name"]].make(options), build_state(system, model.initial, {})
+
+
+def same_bits(first, second):
+    (a, one), (b, other) = (jax.tree.flatten(tree) for tree in (first, second))
+    return one == other and all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True))
+
+
+def long_way(*arguments, **options):
+    """The same run as one that reports its progress, which no chain does."""
+    return da.simulate(*arguments, **options, progress=lambda done, total: None)
+
+
+@pytest.mark.parametrize("name", over_models())
+def test_a_short_run_has_the_bits_of_the_long_way(name, monkeypatch):
+    system, method, state = case(name)
+    options = {"step": MODELS[name].step, "steps": 7, "save_every": 3, "monitor": True}
+    slow = long_way(system, method, state, **options)
+    if slow.backend == "llvm":
+        monkeypatch.setattr(driver, "run_steps", None)  # the long way would fail
+    fast = da.simulate(system, method, state, **options)
+    assert fast.records.steps.tolist() == [0, 3, 6, 7]
+    assert same_bits((fast.records, fast.final), (slow.records, slow.final))
+    assert (fast.backend, fast.status) == (slow.backend, slow.status)
+    assert same_bits(
+        fast.energy(), jnp.stack([system.energy(t, g, xi) for t, g, xi in each_state(fast)])
+    ) or np.allclose(fast.energy(), [system.energy(t, g, xi) for t, g, xi in each_state(fast)], rtol=1e-13, atol=1e-13)
+
+
+def each_state(run):
+    states = run.records.state
+    return [jax.tree.map(lambda leaf, k=k: leaf[k], states)[:3] for k in range(len(run.t))]
+
+
+def test_controls_and_a_run_that_goes_on(monkeypatch):
+    system = driven()
+    state, rows = system.state(xi=[0.5, 1.0, -0.15]), np.random.default_rng(1).normal(size=(11, 2))
+    slow = long_way(system, da.LagrangeDAlembert(), state, step=0.05, steps=11, save_every=4, controls=rows)
+    fast = da.simulate(system, da.LagrangeDAlembert(), state, step=0.05, steps=11, save_every=4, controls=rows)
+    assert same_bits((fast.records, fast.final, fast.controls), (slow.records, slow.final, slow.controls))
+    half = da.simulate(system, da.LagrangeDAlembert(), state, step=0.05, steps=5, controls=rows[:5])
+    rest = da.simulate(system, da.LagrangeDAlembert(), half, step=0.05, steps=6, controls=rows[5:])
+    assert same_bits(rest.final, fast.final)
+
+
+def test_a_failure_is_data_and_keeps_the_good_part():
+    system = da.models.suslov(FULL)
+    state = system.state(xi=[40.0, -30.0, 0.0])
+    options = {"step": 0.5, "steps": 30}
+    fast = da.simulate(system, da.EulerPoincareSuslov(), state, **options)
+    slow = long_way(system, da.EulerPoincareSuslov(), state, **options)
+    assert fast.status == slow.status == "failed"
+    assert (fast.failed_at, fast.reason, len(fast.t)) == (slow.failed_at, slow.reason, len(slow.t))
+    assert same_bits((fast.records, fast.final), (slow.records, slow.final))
+
+
+def quadratic(metric, rows, p=()):
+    """A system on R^n with a constant metric and constant rows of the constraint."""
+    metric, rows = np.asarray(metric, float), np.asarray(rows, float)
+    n = len(metric)
+    return da.System(
+        da.Euclidean(n), lambda t, q, v, p: 0.5 * v @ p["M"] @ v, lambda t, q, p: p["A"],
+        parameters={"M": metric.copy(), "A": rows.copy()},
+    )  # fmt: skip
+
+
+def is_refused(system, point):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", IndefiniteMetric)
+        try:
+            system._require_admissible(*point)
+        except (da.InvalidInput, IndefiniteMetric):
+            return True
+    return False
+
+
+def test_what_is_clearly_admissible_passes_the_exact_check():
+    """Metrics and rows from regular to singular, velocities on D and off: clear is never more than the exact check."""
+    rng, seen = np.random.default_rng(7), {True: 0, False: 0}
+    for trial in range(300):
+        basis, _ = np.linalg.qr(rng.normal(size=(4, 4)))
+        eigenvalues = np.array(
+            [1.0, 10.0 ** rng.uniform(-3, 3), 10.0 ** rng.uniform(-16, 1), rng.choice([1.0, -1e-9, 0.0])]
+        )
+        rows = rng.normal(size=(2, 4)) * [[1.0], [10.0 ** rng.uniform(-18, 1)]]
+        if trial % 3 == 0:
+            rows[1] = rows[0] * 2.0 + 10.0 ** rng.uniform(-18, 0) * rows[1]
+        system = quadratic((basis * eigenvalues) @ basis.T, rows)
+        v = np.linalg.svd(rows)[2][2:].T @ rng.normal(size=2)
+        point = np.zeros(()), np.zeros(4), v + 10.0 ** rng.uniform(-18, -6) * rng.normal(size=4)
+        clear = bool(evaluate(judge_start, system, point)[0])
+        seen[clear] += 1
+        assert not (clear and is_refused(system, point))
+    assert min(seen.values()) > 50
+
+
+@pytest.mark.parametrize("parameters", [{"M": np.nan}, {"M": np.inf}, {"A": np.nan}])
+def test_numbers_that_are_not_finite_are_refused_after_good_ones(parameters):
+    """The plan of the good system is there, and the same plan serves the bad one."""
+    metric, rows = np.eye(3), np.array([[1.0, 0.0, 0.5]])
+    good, v = quadratic(metric, rows), [0.0, 1.0, 0.0]
+    state = good.state(xi=v)
+    da.simulate(good, da.LagrangeDAlembert(), state, step=0.1, steps=2)
+    bad = quadratic(metric, rows)
+    for name, value in parameters.items():
+        bad.parameters[name][0, 0] = value
+    with pytest.raises(da.InvalidInput, match="finite"):
+        bad.state(xi=v)
+    with pytest.raises(da.InvalidInput, match="finite"):
+        da.simulate(bad, da.LagrangeDAlembert(), state, step=0.1, steps=2)
+    off = state._replace(xi=np.array([1.0, 1.0, 0.0]))
+    with pytest.raises(da.InvalidInput, match="off the constraint"):
+        da.simulate(good, da.LagrangeDAlembert(), off, step=0.1, steps=2)
+
+
+def test_states_cannot_be_changed_in_place():
+    state = da.models.suslov(FULL).state(xi=[0.9, -0.6, 0.0])
+    for leaf in jax.tree.leaves(state):
+        assert isinstance(leaf, np.ndarray)
+        with pytest.raises(ValueError, match="read-only"):
+            leaf[...] = 0.0
+
+
+def driven():
+    """A sleigh with two controls and parameters of several types."""
+    return da.System(
+        da.SE2(), lambda t, g, xi, p: 0.5 * (p["J"] * xi[0] ** 2 + p["m"] * xi[1:] @ xi[1:]),
+        lambda t, g, p: jnp.array([[p["a"], 0.0, 1.0]]), force=lambda t, g, xi, u, p: jnp.array([u[0], u[1], 0.0]),
+        parameters={"J": 2.0, "m": 1, "a": jnp.array(0.3)}, inputs=2,
+    )  # fmt: skip
+
+
+def test_a_prepared_run_takes_other_parameters_and_controls():
+    system, rng = driven(), np.random.default_rng(3)
+    state, rows = system.state(xi=[0.5, 1.0, -0.15]), rng.normal(size=(6, 2))
+    run = da.prepare(system, da.LagrangeDAlembert(), step=0.05, steps=6, save="final", controls=rows)
+    alone = da.prepare(system, da.LagrangeDAlembert(), step=0.05, steps=6)
+    for parameters in (None, {"J": 3.0, "m": 2, "a": 0.3}, {"J": 3, "m": 2.5, "a": np.array(0.3)}):  # other types too
+        for controls in (None, rng.normal(size=(6, 2))):
+            own = system if parameters is None else dataclasses.replace(system, parameters=parameters)
+            wanted = da.simulate(
+                own, da.LagrangeDAlembert(), state, step=0.05, steps=6, controls=rows if controls is None else controls
+            )
+            assert same_bits(run(state, parameters, controls).values, wanted.last)
+            if controls is not None:
+                assert same_bits(alone(state, parameters, controls).records, wanted.records)
+    body = da.models.suslov(FULL)
+    other, start = da.models.suslov(2.0 * np.array(FULL)), body.state(xi=[0.9, -0.6, 0.0])
+    turned = da.prepare(body, da.EulerPoincareSuslov(), step=0.05, steps=4, save="final")
+    assert same_bits(
+        turned(start, other).values, da.simulate(other, da.EulerPoincareSuslov(), start, step=0.05, steps=4).last
+    )
+
+
+def test_a_long_prepared_run_goes_the_long_way():
+    system = da.models.suslov(FULL)
+    state = system.state(xi=[0.9, -0.6, 0.0])
+    for save in ("final", ("xi",)):
+        run = da.prepare(system, da.EulerPoincareSuslov(), step=0.01, steps=5000, save_every=1000, save=save)
+        wanted = da.simulate(system, da.EulerPoincareSuslov(), state, step=0.01, steps=5000, save_every=1000)
+        assert same_bits(run(state).values, wanted.last if save == "final" else {"xi": wanted.xi})
+    by_xla = da.prepare(system, da.EulerPoincareSuslov(), step=0.01, steps=3, save="final", backend="xla")
+    wanted = da.simulate(system, da.EulerPoincareSuslov(), state, step=0.01, steps=3, backend="xla")
+    assert same_bits(by_xla(state).values, wanted.last)
+
+
+def test_a_prepared_run_that_fails_says_so():
+    system = da.models.suslov(FULL)
+    state, good = system.state(xi=[40.0, -30.0, 0.0]), system.state(xi=[0.9, -0.6, 0.0])
+    wanted = da.simulate(system, da.EulerPoincareSuslov(), state, step=0.5, steps=30)
+    for save in ("final", ("xi",), lambda system, state: state.xi):
+        run = da.prepare(system, da.EulerPoincareSuslov(), step=0.5, steps=30, save=save)
+        assert run(good).status == "ok"
+        made = run(state)
+        assert (made.status, made.steps) == ("failed", wanted.failed_at)
+        assert made.reason
+        values = made.values if callable(save) else made.values["xi"] if save != "final" else made.values.xi[None]
+        assert same_bits(np.asarray(values), wanted.xi[-1:] if save == "final" else wanted.xi)
+    lost = da.prepare(
+        system, da.EulerPoincareSuslov(), step=0.01, steps=5, save=lambda system, state: 1.0 / (state.t < 0.025)
+    )
+    made = lost(good)
+    assert (made.status, made.steps, made.values.tolist()) == ("failed", 2, [1.0, 1.0, 1.0])
+
+
+def test_a_prepared_run_refuses_what_simulate_refuses():
+    system = driven()
+    state, method = system.state(xi=[0.5, 1.0, -0.15]), da.LagrangeDAlembert()
+    run = da.prepare(system, method, step=0.05, steps=4, save="final")
+    for _ in range(2):
+        run(state)
+        with pytest.raises(da.InvalidInput, match="off the constraint"):
+            run(state._replace(xi=np.array([0.5, 1.0, 0.0])))
+        with pytest.raises(da.InvalidInput, match="finite"):
+            run(state, {"J": np.nan, "m": 1, "a": 0.3})
+        with pytest.raises(da.InvalidInput, match="does not change by a step"):
+            run(state._replace(t=np.array(1e30)))
+        with pytest.raises(da.InvalidInput, match="state is 3; allowed: a State"):
+            run(3)
+        with pytest.raises(
+            da.InvalidInput, match=r"parameters are .*\(2,\).*; allowed: those of the prepared system, .*\(\)"
+        ):
+            run(state, {"J": np.ones(2), "m": 1, "a": 0.3})
+        with pytest.raises(da.InvalidInput, match="allowed: those of the prepared system"):
+            run(state, {"J": 1.0})
+        with pytest.raises(da.InvalidInput, match="one row a step, that is 4"):
+            run(state, controls=np.zeros((3, 2)))
+        with pytest.raises(da.InvalidInput, match="the state is one of SO"):
+            run(da.models.suslov(FULL).state(xi=[0.9, -0.6, 0.0]))
+    for save in ("speed", ("xi", "speed"), (), 3):
+        with pytest.raises(da.InvalidInput, match=r'save is .*; allowed: "all", "final", names'):
+            da.prepare(system, method, step=0.05, steps=4, save=save)
+    with pytest.raises(da.InvalidInput, match="array with one row a step"):
+        da.prepare(system, method, step=0.05, steps=4, controls=lambda t: np.zeros(2))
+    with pytest.raises(da.InvalidInput, match="steps is 0"):
+        da.prepare(system, method, step=0.05, steps=0)
+
+
+def test_one_time_is_one_of_many():
+    """`at(t)` of a float takes a shorter way than `at([t])`."""
+    system, method, state = case("suslov")
+    sleigh = driven()
+    start, rows = sleigh.state(t=0.3, xi=[0.5, 1.0, -0.15]), np.random.default_rng(5).normal(size=(9, 2))
+    runs = [
+        da.simulate(system, method, state, step=0.1, steps=9),
+        da.simulate(system, method, state, step=0.1, steps=9, save_every=4),
+        da.simulate(system, method, state, step=-0.1, steps=9),
+        da.simulate(sleigh, da.LagrangeDAlembert(), start, step=0.1, steps=9, controls=rows),
+    ]
+    for run in runs:
+        times = [*run.t, *np.linspace(run.t[0], run.t[-1], 23), run.t[1] - 1e-11, run.t[1] + 1e-11]
+        many = run.at(times)
+        for k, t in enumerate(times):
+            assert same_bits(run.at(float(t)), jax.tree.map(lambda leaf, k=k: leaf[k], many))
+        with pytest.raises(da.InvalidInput, match="there is no state at t"):
+            run.at(float(run.t[-1] + run.step))
+
+
+def test_a_method_with_checks_of_its_own_is_asked_every_time():
+    """Subclasses inherit what their parents say of their checks, but not for a `require` that is newer."""
+    seen = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Careful(da.LagrangeDAlembert):
+        def require(self, system, state, h):
+            seen.append(float(state.t))
+            super().require(system, state, h)
+
+    system = da.models.suslov(FULL)
+    prepared = da.prepare(system, Careful(), step=0.1, steps=2, save="final")
+    for t in (0.0, 1.0, 2.0):
+        state = system.state(xi=[0.9, -0.6, 0.0], t=t)
+        da.simulate(system, Careful(), state, step=0.1, steps=2)
+        prepared(state)
+    assert set(seen) == {0.0, 1.0, 2.0} and len(seen) >= 6
+
+
+def test_a_system_that_a_method_took_says_nothing_of_another():
+    """An inertia that no body has is refused after one that a body has, and by every method of bodies."""
+    good, state = (
+        da.models.rigid_body([1.0, 2.0, 2.5]),
+        da.models.rigid_body([1.0, 2.0, 2.5]).state(momentum=[1.0, 2.0, 3.0]),
+    )
+    bad = da.InvariantSystem(da.SO3(), np.diag([1.0, 2.0, 5.0]))
+    for _ in range(2):
+        da.simulate(good, da.DiscreteMoserVeselov(order=2), state, step=0.1, steps=2)
+        with pytest.raises(da.InvalidInput, match="triangle inequality"):
+            da.simulate(bad, da.DiscreteMoserVeselov(order=2), bad.state(momentum=[1.0, 2.0, 3.0]), step=0.1, steps=2)
+    run = da.prepare(good, da.DiscreteMoserVeselov(order=2), step=0.1, steps=2, save="final")
+    run(state)
+    with pytest.raises(da.InvalidInput, match="triangle inequality"):
+        run(state, bad)
