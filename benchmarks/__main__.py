@@ -7,7 +7,19 @@ import sys
 import time
 from pathlib import Path
 
-SCRIPTS = ("calls", "single", "size", "plain", "ensemble", "startup", "studio", "long", "work_precision", "sweep", "gpu")
+SCRIPTS = (
+    "calls",
+    "single",
+    "size",
+    "plain",
+    "ensemble",
+    "startup",
+    "studio",
+    "long",
+    "work_precision",
+    "sweep",
+    "gpu",
+)
 NEEDS_A_GPU = ("gpu",)
 
 

@@ -303,3 +303,15 @@ def test_a_system_that_a_method_took_says_nothing_of_another():
     run(state)
     with pytest.raises(da.InvalidInput, match="triangle inequality"):
         run(state, bad)
+
+
+def test_a_prepared_run_has_derivatives():
+    system = driven()
+    state = system.state(xi=[0.5, 1.0, -0.15])
+    run = da.prepare(system, da.LagrangeDAlembert(), step=0.05, steps=4, save="final")
+
+    def speed(inertia):
+        return run(state, {"J": inertia, "m": 1.0, "a": 0.3}).values.xi[1]
+
+    slope = jax.grad(speed)(2.0)
+    np.testing.assert_allclose(slope, (speed(2.0 + 1e-5) - speed(2.0 - 1e-5)) / 2e-5, rtol=1e-6)

@@ -110,7 +110,7 @@ def simulate(
     begin = given if t0 is None else given._replace(t=array(finite("t0", t0)))
     require_state(system, begin, step)
     traced = is_traced((system, given, step))
-    begin_time = begin.t if traced and is_traced(begin.t) else float(begin.t)
+    begin_time = begin.t if is_traced(begin.t) else float(begin.t)
     schedule = make_schedule(
         integrator, monitor, step, steps, t_end, begin_time, save_every, controls, system.inputs, backend, progress
     )

@@ -23,7 +23,17 @@ from ..kernels.problem import Words
 from ..mechanics import MechanicalSystem, State, judge_start
 from ..numerics import call_own, is_traced, require_instance, show
 from .driver import Schedule, begin_loop, finish_run, make_schedule, run_steps, simulate
-from .loop import NO_RECORD, Constants, LoopState, RunKernel, all_finite, end_before_gaps, held_controls, run_kernel
+from .loop import (
+    NO_RECORD,
+    Constants,
+    LoopState,
+    RunKernel,
+    all_finite,
+    end_before_gaps,
+    held_controls,
+    mark_failures,
+    run_kernel,
+)
 from .results import Record, Run
 
 Numbers = np.ndarray[Any, Any]
@@ -208,7 +218,12 @@ class PreparedRun:
         consts = (system, np.asarray(self.step))
         loop = begin_loop(schedule, self.kernel, consts, (state, schedule.first_controls))
         result = run_steps(schedule, self.kernel, consts, loop)
-        return self._end_where_it_failed(result.records, result.carry)
+        if not is_traced((result.records, result.carry)):
+            return self._end_where_it_failed(result.records, result.carry)
+        records: Any
+        records, final = mark_failures(result.records, result.carry)
+        last = self.save == "final"
+        return Saved(jax.tree.map(lambda leaf: leaf[-1] if last else leaf, records.values), final)
 
     def _with(self, parameters: Any) -> tuple[MechanicalSystem, list[Any]]:
         """Return the system with other parameters, without building it again, and its leaves."""
