@@ -50,7 +50,6 @@ class Plan:
         self.carried = problem.carry_axes
         captured = pack(lowered.captured, [False] * len(lowered.captured), 1)
         self.captured, self.shared = captured.tobytes(), buffers.shared.size
-        self.rows = [len(part) for part in (buffers.varying, buffers.state)]
         self.record, self.record_tree = lay_out(lowered.record)
         self.carry, self.carry_tree = lay_out(problem.carry_tree)
         self.control_row = buffers.control_row
@@ -76,23 +75,12 @@ class Plan:
 
     def _pack_lanes(self, leaves: Sequence[Numbers]) -> tuple[Words, Words, Words]:
         """The words of constants that lanes share, of those they do not, and of the carry."""
-        assert self.lanes is not None
-        count, lanes = len(self.varying), self.lanes
-        common = [leaf_bytes(leaf) for leaf, varies in zip(leaves[:count], self.varying, strict=True) if not varies]
+        count = len(self.varying)
+        pairs = list(zip(leaves[:count], self.varying, strict=True))
+        common = [leaf_bytes(leaf) for leaf, varies in pairs if not varies]
+        own = [leaf for leaf, varies in pairs if varies]
         shared = np.frombuffer(b"".join([*common, self.captured]), np.int64)
-        own = [leaf for leaf, varies in zip(leaves[:count], self.varying, strict=True) if varies]
-        parts = []
-        marked = ((own, [True] * len(own)), (leaves[count:], self.carried))
-        for (some, marks), rows in zip(marked, self.rows, strict=True):
-            words, row = np.empty((rows, self.stride), np.int64), 0
-            for leaf, varies in zip(some, marks, strict=True):
-                data = leaf if leaf.dtype == float else leaf.astype(np.int64)
-                flat = data.reshape(lanes, -1).T if varies else data.reshape(-1, 1)
-                words[row : row + len(flat)].view(data.dtype)[:, :lanes] = flat
-                row += len(flat)
-            words[:, lanes:] = words[:, lanes - 1 : lanes]
-            parts.append(words)
-        return shared, parts[0], parts[1]
+        return shared, pack(own, [True] * len(own), self.stride), pack(leaves[count:], self.carried, self.stride)
 
 
 def lay_out(tree: Any) -> tuple[list[Leaf], Any]:

@@ -107,12 +107,18 @@ def from_words(data: Words, dtype: Any) -> np.ndarray[Any, Any]:
 
 def pack(leaves: Sequence[Any], axes: Sequence[bool], stride: int) -> Words:
     """Leaves as a (scalars, stride) buffer; lanes beyond the last repeat it and so add no work of their own."""
-    rows = []
+    parts = []
     for leaf, varies in zip(leaves, axes, strict=True):
         data = to_words(leaf)
-        row = data.reshape(data.shape[0], -1).T if varies else data.reshape(-1, 1)
-        rows.append(row[:, np.minimum(np.arange(stride), row.shape[1] - 1)])
-    return np.ascontiguousarray(np.concatenate(rows)) if rows else np.empty((0, stride), np.int64)
+        parts.append(data.reshape(data.shape[0], -1).T if varies else data.reshape(-1, 1))
+    words, row = np.empty((sum(map(len, parts)), stride), np.int64), 0
+    for part in parts:
+        here, lanes = words[row : row + len(part)], part.shape[1]
+        here[:, :lanes] = part
+        if lanes < stride:
+            here[:, lanes:] = part[:, -1:]
+        row += len(part)
+    return words
 
 
 @dataclass

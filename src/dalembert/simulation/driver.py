@@ -514,7 +514,9 @@ class Members:
         """Return the system and the state of member k."""
 
         def pick(tree: Any, varies: bool) -> Any:
-            return jax.tree.map(lambda leaf: leaf[k], tree) if varies else tree
+            return (
+                jax.tree.map(lambda leaf: leaf[k] if is_traced(leaf) else np.asarray(leaf)[k], tree) if varies else tree
+            )
 
         return pick(self.system, self.systems_vary), pick(self.state, self.states_vary)
 
@@ -526,10 +528,20 @@ class Members:
         sizes |= {leaf.shape[0] for leaf in jax.tree.leaves(self.state)} if self.states_vary else set()
         if len(sizes) != 1:
             raise InvalidInput(f"the members disagree in number: leading axes {sorted(sizes)}")
-        axes = (0 if self.systems_vary else None, 0 if self.states_vary else None)
-        found = evaluate(
-            _judge_start, (self.system, array(step)), self.state, lanes=self.number, axes=((axes[0], None), axes[1])
-        )
+        axes = ((0 if self.systems_vary else None, None), 0 if self.states_vary else None)
+        consts = (self.system, np.asarray(step, float))
+        clear = evaluate(_is_clearly_good, consts, self.state, lanes=self.number, axes=axes)
+        k = 0 if np.all(clear) else self._find_doubtful(consts, axes)
+        try:
+            require_state(*self.one(k), step)
+            integrator.require(*self.one(k), step)
+        except InvalidInput as fault:
+            fault.args = (f"member {k}: {fault}",)
+            raise
+
+    def _find_doubtful(self, consts: Constants, axes: Any) -> int:
+        """Return the first member that is refused, else one whose L_xi_xi is indefinite, else the first."""
+        found = evaluate(_judge_start, consts, self.state, lanes=self.number, axes=axes)
         good, metric, rows = (np.asarray(value) for value in found)
         some = np.flatnonzero(good)
         some = some[np.linalg.matrix_rank(rows[some]) == rows.shape[1]] if rows.shape[1] else some
@@ -537,13 +549,7 @@ class Members:
         values = metric_on_D(metric[some], rows[some])[0]
         lowest[some], least[some] = values.min(axis=1, initial=np.inf), np.abs(values).min(axis=1, initial=np.inf)
         refused = ~(least > SINGULAR_METRIC)
-        k = int(np.argmax(refused if refused.any() else lowest < 0.0))  # that it is indefinite is said of one member
-        try:
-            require_state(*self.one(k), step)
-            integrator.require(*self.one(k), step)
-        except InvalidInput as fault:
-            fault.args = (f"member {k}: {fault}",)
-            raise
+        return int(np.argmax(refused if refused.any() else lowest < 0.0))  # that it is indefinite is said of one member
 
 
 def stack_members(
@@ -568,6 +574,14 @@ def _stack(items: list[Any], what: str) -> Any:
             "and at least one"
         )
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, float) for leaf in leaves]), *items)
+
+
+def _is_clearly_good(consts: Constants, state: State) -> Array:
+    """Return whether a state passes all of `_judge_start` and what follows, far within every bound."""
+    (system, h), t = consts, state.t
+    good: Array = judge_start(system, state[:3])[0]
+    good = good & jnp.isfinite(jnp.sum(state.momentum)) & (t + h != t)
+    return good
 
 
 def _judge_start(consts: Constants, state: State) -> tuple[Array, Array, Array]:
