@@ -220,12 +220,12 @@ class Integrator(ABC):
     def must_ask(self, system: Any) -> bool:
         """Whether `require` has to be called for a system of a kind that it took before."""
         wanted = self.checks_numbers_of if _says_what_it_checks(type(self)) else "start"
-        return wanted == "start" or (wanted == "system" and self not in vars(system).get("_taken", ()))
+        return wanted == "start" or (wanted == "system" and self not in system.__dict__.get("_taken", ()))
 
     def ask(self, system: Any, state: State, h: Scalar) -> None:
         """Call `require`, and remember of the system that it passed."""
         self.require(system, state, h)
-        vars(system).setdefault("_taken", set()).add(self)
+        system.__dict__.setdefault("_taken", set()).add(self)
 
     def require(self, system: Any, state: State, h: Scalar) -> None:
         """Refuse, before anything runs, a system or state that this method cannot take."""
@@ -238,7 +238,7 @@ class Integrator(ABC):
 def _says_what_it_checks(kind: type[Integrator]) -> bool:
     """Whether `checks_numbers_of` is as new as `require`."""
     first, second = (
-        next(k for k, base in enumerate(kind.__mro__) if name in vars(base))
+        next(k for k, base in enumerate(kind.__mro__) if name in base.__dict__)
         for name in ("checks_numbers_of", "require")
     )
     return first <= second
