@@ -39,16 +39,17 @@ from .llvm import count_processors
 from .lowering import Lowering, as_routine, lower, map_rows
 from .plans import Chain, compile_function, concrete_leaves, evaluate, find_chain, shapes_of
 from .problem import make_problem
+from .recognition import Template, recognise
 from .rules import map_elements, pack_values, scalar_type
 from .taylor import PARTIALS, in_series, solution_series
 
 # fmt: off
 __all__ = [
     "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "Chain", "CompiledStep", "Loop", "Lowering",
-    "LoweringError", "NoteReader", "Progress", "RecordsTooLarge", "RunResult", "Value",
+    "LoweringError", "NoteReader", "Progress", "RecordsTooLarge", "RunResult", "Template", "Value",
     "as_routine", "available_memory", "columns", "compile", "compile_function", "concrete_leaves", "count_processors",
     "eliminate", "evaluate", "find_chain", "has_gpu", "in_series", "inner_blocks", "lower", "make_problem",
-    "map_elements", "map_rows", "pack_values", "run", "run_problem", "scalar_type", "shapes_of", "solution_series",
+    "map_elements", "map_rows", "pack_values", "recognise", "run", "run_problem", "scalar_type", "shapes_of", "solution_series",
     "stream_problem",
 ]
 # fmt: on

@@ -7,15 +7,14 @@ corrupt, foreign, under another's name or of no use to its reader is built again
 Tracing and lowering a step take longer than loading its code and running it a million times. What they give is
 determined by the sources of this package, the versions of Python, JAX and NumPy, the functions with all they close
 over, and the structures and shapes of the arguments: `fingerprint` writes these down, the same in every process, and
-`cached_program` finds by them what a run must know of its program. Only code of this package (and of JAX and NumPy)
-can be written down; a step with a function of the user's own is `Unfingerprintable` and is traced in every process.
+`cached_program` finds by them what a run must know of its program. What is `Unfingerprintable` is traced in every
+process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import os
 import pickle
@@ -23,14 +22,11 @@ import platform
 import shutil
 import stat
 import struct
-import sys
 import tempfile
 import time
-import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, cached_property
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -38,6 +34,7 @@ import jax
 import numpy as np
 
 from .ir import LoweringError, Program
+from .recognition import Unfingerprintable, fingerprint
 
 FILE_MAGIC = b"dalembert object 2\n"
 TEMPORARY_PREFIX = ".writing-"
@@ -141,8 +138,6 @@ def persist_xla_cache() -> None:
 
 
 PACKAGE_ROOT = Path(__file__).parent.parent
-PACKAGE = __name__.partition(".")[0]
-VERSIONED_PACKAGES = (PACKAGE, "jax", "numpy", "builtins")
 IMPORT_TIME = time.time() - 10
 """No later than the import of this package began."""
 
@@ -229,61 +224,3 @@ def _versions() -> tuple[str, ...]:
 def _last_change() -> float:
     """When a source last changed; infinity where they are no files (in an archive, say): then nothing is stored."""
     return max((path.stat().st_ctime for path in PACKAGE_ROOT.rglob("*.py")), default=float("inf"))
-
-
-class Unfingerprintable(LookupError):
-    """Something that has no name outside this process."""
-
-
-def fingerprint(it: Any) -> Iterator[str]:
-    """Everything that a traced function can depend on, as text: the same for the same thing in every process."""
-    yield f"{type(it).__module__}.{type(it).__qualname__}"
-    if it is None or isinstance(it, bool | int | float | complex | str | bytes | np.dtype):
-        yield repr(it)
-    elif isinstance(it, np.ndarray | np.generic | jax.Array):
-        data = np.asarray(it)
-        yield f"{data.dtype} {data.shape} {hashlib.sha256(data.tobytes()).hexdigest()}"
-    elif isinstance(it, jax.tree_util.PyTreeDef):
-        yield from _fingerprint_all(it.node_data(), it.children())
-    elif isinstance(it, dict):
-        yield from _fingerprint_all(*it.items())
-    elif _has_name(it):
-        yield f"{it.__module__}.{it.__qualname__}"
-    elif isinstance(it, types.FunctionType) and _in_package(it.__module__):
-        cells = [cell.cell_contents for cell in it.__closure__ or ()]
-        yield from _fingerprint_all(it.__module__, it.__code__, it.__defaults__, it.__kwdefaults__, cells)
-    elif isinstance(it, types.CodeType):
-        names = it.co_names, it.co_varnames, it.co_freevars
-        yield from _fingerprint_all(it.co_qualname, it.co_firstlineno, it.co_code, *names, it.co_consts)
-    elif isinstance(it, types.MethodType):
-        yield from _fingerprint_all(it.__self__, it.__func__)
-    elif isinstance(it, functools.partial):
-        yield from _fingerprint_all(it.func, it.args, it.keywords)
-    elif dataclasses.is_dataclass(it) and _has_name(type(it)):
-        yield from _fingerprint_all(*(getattr(it, field.name) for field in dataclasses.fields(it)))
-    elif isinstance(it, tuple | list) and _has_name(type(it)):
-        yield from _fingerprint_all(*it)
-    else:
-        raise Unfingerprintable(f"{it!r} has no name outside this process")
-
-
-def _fingerprint_all(*things: Any) -> Iterator[str]:
-    yield str(len(things))
-    for thing in things:
-        yield from fingerprint(thing)
-
-
-def _in_package(module: str | None) -> bool:
-    return (module or "").partition(".")[0] == PACKAGE
-
-
-def _has_name(it: Any) -> bool:
-    """Whether a class or function is what its module calls by its name, in a package whose version is in the key."""
-    module, name = getattr(it, "__module__", None), getattr(it, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(name, str) or module.partition(".")[0] not in VERSIONED_PACKAGES:
-        return False
-    if it is type(None):
-        return True
-    with contextlib.suppress(AttributeError, KeyError):
-        return attrgetter(name)(sys.modules[module]) is it
-    return False

@@ -22,7 +22,7 @@ from ..groups import Group
 from ..kernels import compile_function, evaluate
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Float, LinearMap, Number, Parameters, Scalar, Velocity
-from .system import MechanicalSystem, of_part, shaped
+from .system import MechanicalSystem, of_part, recognised, shaped
 
 Reals = NDArray[np.float64]
 Structure = tuple[tuple[float | None, ...], ...]
@@ -64,7 +64,7 @@ class InvariantSystem(MechanicalSystem):
             columns, rows = np.eye(n), np.zeros((0, n))
         self.group = group
         self.inertia = symmetric(inertia, n, "inertia")
-        self.potential, self.parameters = potential, parameters
+        self.potential, self.parameters = recognised(potential), parameters
         self._entries = numerics.array(columns), numerics.array(rows)
         self._structure = _structure(columns), _structure(rows)
 

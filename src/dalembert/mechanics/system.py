@@ -8,6 +8,7 @@ Notation: see `dalembert.mechanics`.
 from __future__ import annotations
 
 import math
+import types
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache, partial, wraps
 from html import escape
 from operator import attrgetter
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ import numpy as np
 
 from ..errors import IndefiniteMetric, InvalidInput, OffConstraint
 from ..groups import Group
-from ..kernels import as_routine, compile_function, evaluate
+from ..kernels import Template, as_routine, compile_function, evaluate, recognise
 from ..numerics import (
     Root,
     array,
@@ -787,14 +788,86 @@ def _takes(system: System, width: int) -> bool:
     return bool(made.shape == (n,))
 
 
-_register = partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("parameters",),
-    meta_fields=("group", "lagrangian", "constraint", "drift", "force", "holonomic", "inputs"),
-)
+def recognised(function: Any) -> Any:
+    """The one object for all functions that the same code builds; as it is where it closes over traced numbers."""
+    found = recognise(function) if isinstance(function, OWN_FUNCTIONS) else None
+    return function if found is None or found[1] else found[0].function
 
 
-@_register
+OWN_FUNCTIONS = (types.FunctionType, types.MethodType, partial)
+Closures = dict[str, tuple[Template, list[Any]]]
+_takes_traced: dict[str, bool] = {}  # by the digest of a template
+
+
+def _recognise(system: Any, names: tuple[str, ...]) -> None:
+    """Put the recognised functions into a system, and note the arrays that they close over.
+
+    These arrays are inputs of the program. A function that needs their values (for NumPy, or for a condition) keeps
+    them.
+    """
+    closures: Closures = {}
+    for name in names:
+        function = getattr(system, name)
+        found = recognise(function, take_arrays=True) if isinstance(function, OWN_FUNCTIONS) else None
+        if found is not None and found[1] and not _takes_traced_arrays(system, name, *found):
+            found = recognise(function)
+        if found is not None:
+            closures[name] = found
+            object.__setattr__(system, name, found[0].fill(found[1]))
+    object.__setattr__(system, "_closures", closures)
+
+
+def _takes_traced_arrays(system: Any, name: str, template: Template, arrays: list[Any]) -> bool:
+    if template.digest not in _takes_traced:
+        velocity = np.zeros(system.group.dim)
+        given = {"lagrangian": (velocity,), "force": (velocity, system.zero_controls())}.get(name, ())
+        if name == "constraint" and isinstance(system, NonlinearSystem):
+            given = (velocity,)
+        at = (0.0, system.group.identity(), *given, system.parameters)
+        try:
+            jax.eval_shape(lambda arrays, at: template.fill(arrays)(*at), arrays, at)
+            _takes_traced[template.digest] = True
+        except Exception:  # whatever it is: the function is called as it was given, and says it then
+            _takes_traced[template.digest] = False
+    return _takes_traced[template.digest]
+
+
+def _register(functions: tuple[str, ...], static: tuple[str, ...]) -> Callable[[Any], Any]:
+    """Make a class of systems a pytree whose leaves are the parameters and the arrays that functions close over."""
+
+    def flatten(system: Any) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
+        closures: Closures = system._closures
+        kept = [closures[name][0] if name in closures else getattr(system, name) for name in functions]
+        arrays = [closures[name][1] for name in functions if name in closures and closures[name][1]]
+        return (system.parameters, arrays), (*kept, *(getattr(system, name) for name in static))
+
+    def flatten_with_keys(system: Any) -> Any:
+        data, rest = flatten(system)
+        keys = jax.tree_util.GetAttrKey("parameters"), jax.tree_util.GetAttrKey("closures")
+        return tuple(zip(keys, data, strict=True)), rest
+
+    def register(cls: Any) -> Any:
+        def unflatten(rest: tuple[Any, ...], data: tuple[Any, Any]) -> Any:
+            made, closures, arrays = object.__new__(cls), {}, iter(data[1] if isinstance(data[1], list) else ())
+            values = dict(zip((*functions, *static), rest, strict=True))
+            for name in functions:
+                template = values[name]
+                if isinstance(template, Template):
+                    own = next(arrays) if template.arrays else []
+                    values[name], closures[name] = template.fill(own), (template, own)
+            made.__dict__.update(values, parameters=data[0], _closures=closures)
+            return made
+
+        jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+        return cls
+
+    return register
+
+
+FUNCTIONS = ("lagrangian", "constraint", "drift", "force", "holonomic")
+
+
+@_register(FUNCTIONS, ("group", "inputs"))
 @dataclass(frozen=True, eq=False)
 class System(MechanicalSystem):
     """(Q, L, D) from functions: `lagrangian(t, g, xi, p)`, `constraint(t, g, p)` -> A, `drift(t, g, p)` -> b.
@@ -825,6 +898,9 @@ class System(MechanicalSystem):
             object.__setattr__(self, "inputs", () if self.force is None else _infer_inputs(self))
         elif self.inputs is not None:
             object.__setattr__(self, "inputs", _declare_inputs(self.inputs))
+        _recognise(self, FUNCTIONS)
+
+    _closures: ClassVar[Closures] = {}
 
     def L(self, t: Scalar, g: Element, xi: Velocity) -> Number:
         words = "lagrangian(t, g, xi, p)"
@@ -880,7 +956,7 @@ class System(MechanicalSystem):
         return shaped(words, value, (self.group.dim,))
 
 
-@_register
+@_register(FUNCTIONS, ("group", "inputs"))
 @dataclass(frozen=True, eq=False)
 class NonlinearSystem(System):
     """(Q, L, phi): d/dt L_xi - ad*_xi L_xi - L_g - F = phi_xi^T l, phi(t, g, xi) = 0 ((5) of jimenez-scheurle).
@@ -979,7 +1055,7 @@ def _force(t: Scalar, g: Element, xi: Array, u: Controls, p: dict[str, Any]) -> 
     return cast(MechanicalSystem, p["system"]).F(t, g, xi, u)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=("parameters",), meta_fields=("group", "field"))
+@_register(("field",), ("group",))
 @dataclass(frozen=True, eq=False)
 class VectorField(MechanicalSystem):
     """g' = g X with X = `field(t, g, p)` in the algebra (retraction-maps, section III C).
@@ -991,6 +1067,11 @@ class VectorField(MechanicalSystem):
     group: Group
     field: Callable[..., Array]
     parameters: Parameters = None
+
+    _closures: ClassVar[Closures] = {}
+
+    def __post_init__(self) -> None:
+        _recognise(self, ("field",))
 
     def L(self, t: Scalar, g: Element, xi: Velocity) -> Number:
         return 0.5 * xi @ xi
@@ -1113,4 +1194,5 @@ def _pytree(name: str, system: MechanicalSystem, function: Force) -> Force:
     require_instance("system", system, MechanicalSystem, "a system")
     require_function(name, function, "(t, g, xi)", optional=False)
     is_leaf = jax.tree_util.all_leaves([function])
+    function = recognised(function)
     return cast(Force, jax.tree_util.Partial(function)) if is_leaf else function  # type: ignore[no-untyped-call]

@@ -1,0 +1,285 @@
+"""Functions are recognised by what they compute, not by which object they are.
+
+A system that the same code builds again (lambdas inside `make(p)`) is the same program. `fingerprint` writes a function
+down as text that is the same in every process: its code, constants, defaults, what it closes over, and the globals that
+it reads. `recognise` gives one object for all functions with the same text. Arrays that a function closes over, traced
+ones above all, can be taken out of it as inputs: then other values are the same program too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import sys
+import types
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import jax
+import numpy as np
+
+PACKAGE = __name__.partition(".")[0]
+VERSIONED_PACKAGES = (PACKAGE, "jax", "numpy", "builtins")
+"""Packages whose versions are part of every key, beside those of Python itself."""
+MAX_RECOGNISED = 1024
+"""Functions that are remembered; the one used least recently goes first."""
+
+
+class Unfingerprintable(LookupError):
+    """Something that has no name outside this process."""
+
+
+def fingerprint(it: Any) -> Iterator[str]:
+    """Everything that a traced function can depend on, as text: the same for the same thing in every process."""
+    return _write(it, ())
+
+
+def _write(it: Any, within: tuple[Any, ...]) -> Iterator[str]:
+    """The text of a thing; `within` are the functions and modules that are being written already."""
+    yield f"{type(it).__module__}.{type(it).__qualname__}"
+    if it is None or it is Ellipsis or isinstance(it, bool | int | float | complex | str | bytes | np.dtype):
+        yield repr(it)
+    elif isinstance(it, jax.core.Tracer):
+        raise Unfingerprintable("a number that JAX traces")
+    elif isinstance(it, np.ndarray | np.generic | jax.Array):
+        data = np.asarray(it)
+        yield f"{data.dtype} {data.shape} {hashlib.sha256(data.tobytes()).hexdigest()}"
+    elif isinstance(it, jax.tree_util.PyTreeDef):
+        yield from _write_all(within, it.node_data(), it.children())
+    elif isinstance(it, dict):
+        yield from _write_all(within, *it.items())
+    elif any(it is other for other in within):
+        yield str([it is other for other in within].index(True))
+    elif isinstance(it, types.ModuleType):
+        yield from _write_module(it, within)
+    elif _has_name(it):
+        yield f"{it.__module__}.{it.__qualname__}"
+    elif isinstance(it, Template):
+        yield it.digest
+    elif isinstance(it, types.FunctionType):
+        within = (*within, it)
+        cells = [_contents(cell) for cell in it.__closure__ or ()]
+        known = [] if _in_package(it.__module__) else _globals_read(it)
+        yield from _write_all(within, it.__module__, it.__code__, it.__defaults__, it.__kwdefaults__, cells, known)
+    elif isinstance(it, types.CodeType):
+        names = it.co_names, it.co_varnames, it.co_freevars, it.co_exceptiontable
+        yield from _write_all(within, it.co_qualname, it.co_firstlineno, it.co_code, *names, it.co_consts)
+    elif isinstance(it, types.MethodType):
+        yield from _write_all(within, it.__self__, it.__func__)
+    elif isinstance(it, functools.partial):
+        yield from _write_all(within, it.func, it.args, it.keywords)
+    elif isinstance(it, frozenset | set):
+        yield from sorted(repr(each) for each in it)
+    elif dataclasses.is_dataclass(it) and _has_name(type(it)):
+        yield from _write_all(within, *(getattr(it, field.name) for field in dataclasses.fields(it)))
+    elif isinstance(it, tuple | list) and (_has_name(type(it)) or hasattr(it, "_fields")):
+        yield from _write_all(within, *it)
+    elif isinstance(it, type):
+        yield from _write_class(it, (*within, it))
+    elif type(it).__module__ != "builtins" and hasattr(it, "__dict__") and not _in_library(type(it).__module__):
+        yield from _write_all((*within, it), type(it), vars(it))
+    elif callable(getattr(it, "__wrapped__", None)):  # jax.jit and the like
+        yield from _write(it.__wrapped__, within)
+    else:
+        raise Unfingerprintable(f"{it!r} has no name outside this process")
+
+
+def _write_all(within: tuple[Any, ...], *things: Any) -> Iterator[str]:
+    yield str(len(things))
+    for thing in things:
+        yield from _write(thing, within)
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError as error:
+        raise Unfingerprintable("a variable that has no value yet") from error
+
+
+def _globals_read(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """The globals whose names the code of a function has, and the functions inside it."""
+    codes, names = [function.__code__], set()
+    while codes:
+        code = codes.pop()
+        names |= set(code.co_names)
+        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return [(name, function.__globals__[name]) for name in sorted(names) if name in function.__globals__]
+
+
+def _write_class(it: type, within: tuple[Any, ...]) -> Iterator[str]:
+    """A class of the user's own: its bases, its functions and its values."""
+    if _in_library(it.__module__):
+        raise Unfingerprintable(f"the class {it.__qualname__} is not found by its name")
+    ignored = ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__static_attributes__")
+    own = {name: value for name, value in vars(it).items() if name not in ignored and not name.startswith("__match")}
+    own = {name: getattr(value, "__func__", getattr(value, "fget", value)) for name, value in own.items()}
+    kept = {name: value for name, value in own.items() if not isinstance(value, types.MemberDescriptorType)}
+    yield it.__qualname__
+    yield from _write_all(within, *it.__bases__, {k: v for k, v in kept.items() if not name_of_dataclass(k)})
+
+
+def name_of_dataclass(name: str) -> bool:
+    """Whether `dataclass` made this entry of a class, which follows from its fields."""
+    return name.startswith("__dataclass") or name in ("__firstlineno__", "__hash__", "__slots__", "_field_defaults")
+
+
+def _write_module(it: types.ModuleType, within: tuple[Any, ...]) -> Iterator[str]:
+    """A module: by its name and version in a library, else by its source and the values in it."""
+    yield it.__name__
+    if _in_library(it.__name__):
+        yield str(getattr(it, "__version__", ""))
+        return
+    try:
+        source = Path(str(it.__file__)).read_bytes()
+    except OSError as error:
+        raise Unfingerprintable(f"the module {it.__name__} has no source") from error
+    yield hashlib.sha256(source).hexdigest()
+    simple = (bool, int, float, complex, str, np.ndarray, np.generic, jax.Array, types.ModuleType)
+    values = {
+        name: value for name, value in vars(it).items() if isinstance(value, simple) and not name.startswith("__")
+    }
+    yield from _write_all((*within, it), values)
+
+
+def _in_package(module: str | None) -> bool:
+    return (module or "").partition(".")[0] == PACKAGE
+
+
+@functools.cache
+def _in_library(module: str | None) -> bool:
+    """Whether a module belongs to Python or to an installed distribution."""
+    top = (module or "").partition(".")[0]
+    if top in VERSIONED_PACKAGES or top in sys.stdlib_module_names:
+        return top != "__main__"
+    place = str(getattr(sys.modules.get(top), "__file__", "") or "")
+    return "site-packages" in place or "dist-packages" in place
+
+
+def _has_name(it: Any) -> bool:
+    """Whether a class or function is what its module calls by its name, in a package whose version is in the key."""
+    module, name = getattr(it, "__module__", None), getattr(it, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str):
+        return False
+    top = module.partition(".")[0]
+    if top not in VERSIONED_PACKAGES and (top not in sys.stdlib_module_names or top == "__main__"):
+        return False
+    if it is type(None):
+        return True
+    with contextlib.suppress(AttributeError, KeyError):
+        return attrgetter(name)(sys.modules[module]) is it
+    return False
+
+
+# One object for all functions that compute the same.
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Template:
+    """A function without the arrays that it closes over: one object for all functions of the same text."""
+
+    digest: str
+    function: Callable[..., Any]
+    structure: Any  # of the contents of its cells
+    leaves: tuple[Any, ...]  # of these; a `Template` for a function, and _ARRAY for an array that was taken out
+    arrays: int
+
+    def fill(self, arrays: list[Any]) -> Callable[..., Any]:
+        """The function that closes over these arrays."""
+        if not arrays:
+            return self.function
+        rest, contents, old = list(arrays), [], self.function
+        for leaf in self.leaves:
+            if isinstance(leaf, Template):
+                contents.append(leaf.fill(rest[: leaf.arrays]))
+                rest = rest[leaf.arrays :]
+            else:
+                contents.append(rest.pop(0) if leaf is _ARRAY else leaf)
+        assert isinstance(old, types.FunctionType)
+        return _with_cells(old, tuple(map(types.CellType, jax.tree.unflatten(self.structure, contents))))
+
+
+def _with_cells(function: types.FunctionType, cells: tuple[types.CellType, ...] | None) -> types.FunctionType:
+    """The same function with other variables around it, or a copy that JAX has not traced."""
+    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    made.__kwdefaults__, made.__qualname__, made.__module__ = (
+        function.__kwdefaults__, function.__qualname__, function.__module__
+    )  # fmt: skip
+    return made
+
+
+class _Array:
+    """Stands where an array was taken out of a function."""
+
+
+_ARRAY = _Array()
+_templates: OrderedDict[str, Template] = OrderedDict()
+_canonical: WeakSet[Any] = WeakSet()  # the functions of templates
+_refused: set[str] = set()
+
+
+def recognise(function: Callable[..., Any], *, take_arrays: bool = False) -> tuple[Template, list[Any]] | None:
+    """(the template of a function, the arrays taken out of it); None where it cannot be written down, told once.
+
+    Without `take_arrays` only traced numbers are taken out.
+    """
+    try:
+        return _recognise(function, take_arrays, ())
+    except Unfingerprintable as error:
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        if name not in _refused:
+            _refused.add(name)
+            what = f"{name} cannot be recognised when the same code builds it again ({error})"
+            warnings.warn(f"{what}: it compiles again then, and in every process", stacklevel=4)
+        return None
+
+
+def _recognise(function: Any, take_arrays: bool, within: tuple[Any, ...]) -> tuple[Template, list[Any]]:
+    leaves, arrays, structure = [], [], None
+    if isinstance(function, types.FunctionType) and function.__closure__:
+        contents = [_contents(cell) for cell in function.__closure__]
+        flat, structure = jax.tree.flatten(contents, is_leaf=lambda node: node is None)
+        for leaf in flat:
+            if _is_input(leaf, take_arrays):
+                leaves.append(_ARRAY)
+                arrays.append(leaf)
+            elif isinstance(leaf, types.FunctionType) and not any(leaf is other for other in (function, *within)):
+                template, own = _recognise(leaf, take_arrays, (function, *within))
+                leaves.append(template if own else leaf)
+                arrays += own
+            else:
+                leaves.append(leaf)
+    if arrays:
+        code = (function.__code__, function.__defaults__, function.__kwdefaults__, _globals_read(function))
+        marks = [leaf is _ARRAY for leaf in leaves]
+        kept = [leaf for leaf in leaves if leaf is not _ARRAY]
+        text = _write_all((function, *within), function.__module__, *code, structure, marks, kept)
+    else:
+        text = _write(function, within)
+    digest = hashlib.sha256("\0".join(text).encode()).hexdigest()
+    if digest not in _templates:
+        if isinstance(function, types.FunctionType) and function in _canonical:  # it read other globals then
+            function = _with_cells(function, function.__closure__)
+        with contextlib.suppress(TypeError):
+            _canonical.add(function)
+        _templates[digest] = Template(digest, function, structure, tuple(leaves), len(arrays))
+        while len(_templates) > MAX_RECOGNISED:
+            _templates.popitem(last=False)
+    _templates.move_to_end(digest)
+    return _templates[digest], arrays
+
+
+def _is_input(leaf: Any, take_arrays: bool) -> bool:
+    """Whether a leaf is taken out: traced, or real numbers that are not mere structure (0 and 1)."""
+    if isinstance(leaf, jax.core.Tracer):
+        return True
+    if not take_arrays or not isinstance(leaf, jax.Array | np.ndarray | np.floating):
+        return False
+    return np.issubdtype(leaf.dtype, np.floating) and not bool(np.isin(np.asarray(leaf), (-1.0, 0.0, 1.0)).all())
