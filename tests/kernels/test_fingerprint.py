@@ -1,8 +1,10 @@
-"""Warm starts: a second process traces nothing, other code has another fingerprint, a user's own has none."""
+"""Warm starts: a second process traces nothing, and other code, values and globals have other fingerprints."""
 
+import functools
 import os
 import subprocess
 import sys
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ import pytest
 from registry import forget as forget_compiled
 
 import dalembert as da
-from dalembert.kernels import LoweringError, cache, compile_function, lower, problem
+from dalembert.kernels import LoweringError, cache, compile_function, lower, problem, recognition
 from dalembert.models import MODELS
 
 GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
@@ -99,13 +101,10 @@ def test_sources_that_changed_since_the_import_leave_nothing_behind(fresh, monke
     assert entries and all(content.startswith(b"\x7fELF") for content in entries)
 
 
-def test_what_a_user_wrote_has_no_name():
-    def own(W, h, system):
-        return da.mechanics.moser_veselov(W, h, system)
-
-    for thing in (own, da.EulerPoincareSuslov(own), object(), [lambda x: x], da.kernels):
-        with pytest.raises(cache.Unfingerprintable):
-            list(cache.fingerprint(thing))
+def test_what_cannot_be_written_down_has_no_name():
+    for thing in (object(), (1, object()), [memoryview(b"")]):
+        with pytest.raises(recognition.Unfingerprintable):
+            list(recognition.fingerprint(thing))
 
 
 def test_names_tell_apart_what_differs():
@@ -122,20 +121,112 @@ def test_names_tell_apart_what_differs():
         for name in ("suslov", "vertical-disk", "rolling-ball")
     ]
     things = [*methods, 0, 0.0, False, None, "0", (0,), [0], ((0,), 0), (0, (0,)), np.zeros(1), np.zeros((1, 1))]
-    names = ["\0".join(cache.fingerprint(thing)) for thing in things]
+    names = ["\0".join(recognition.fingerprint(thing)) for thing in things]
     assert len(set(names)) == len(names)
-    assert len({"\0".join(cache.fingerprint(structure)) for structure in structures}) == len(set(structures))
+    assert len({"\0".join(recognition.fingerprint(structure)) for structure in structures}) == len(set(structures))
 
 
-def test_a_user_system_is_traced_in_every_process(fresh):
+def harmonic(lagrangian, **options):
+    system = da.System(da.Euclidean(2), lagrangian, **options)
+    return da.simulate(system, da.RungeKutta(), system.state(np.ones(2), [1.0, 0.0]), step=0.1, steps=2).check().g[-1]
+
+
+def test_a_user_system_is_traced_once_for_all_processes(fresh):
     def lagrangian(t, g, xi, p):
-        return 0.5 * xi @ xi
+        return 0.5 * xi @ xi - 0.3 * g @ g
 
-    for _ in range(2):
-        fresh()
-        system = da.System(da.Euclidean(2), lagrangian)
-        da.simulate(system, da.RungeKutta(), system.state(xi=[1.0, 0.0]), step=0.1, steps=2).check()
-        assert fresh.lowerings
+    fresh()
+    first = harmonic(lagrangian)
+    assert fresh.lowerings
+    fresh()
+    np.testing.assert_array_equal(harmonic(lagrangian), first)
+    assert not fresh.lowerings
+
+
+STIFFNESS = 1.0
+
+
+def reads_a_global(t, g, xi, p):
+    return 0.5 * xi @ xi - 0.5 * STIFFNESS * g @ g
+
+
+class Spring:
+    def __init__(self, k):
+        self.k = k
+
+    def lagrangian(self, t, g, xi, p):
+        return 0.5 * xi @ xi - 0.5 * self.k * g @ g
+
+
+def with_stiffness(k, t, g, xi, p):
+    return 0.5 * xi @ xi - 0.5 * k * g @ g
+
+
+def set_global(k):
+    global STIFFNESS
+    STIFFNESS = k
+    return reads_a_global
+
+
+def nested(k):
+    def force(g):
+        return k * g
+
+    return lambda t, g, xi, p: 0.5 * xi @ xi - 0.5 * force(g) @ g
+
+
+BUILDERS = {
+    "lambda": lambda k: lambda t, g, xi, p: 0.5 * xi @ xi - 0.5 * k * g @ g,
+    "partial": lambda k: functools.partial(with_stiffness, k),
+    "method": lambda k: Spring(k).lagrangian,
+    "global": set_global,
+    "nested": nested,
+    "values needed": lambda k: lambda t, g, xi, p: 0.5 * xi @ xi - 0.5 * float(np.sum(k)) * g @ g,
+}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_system_that_the_same_code_builds_again_is_the_same_program(name, fresh):
+    build = BUILDERS[name]
+    first, other = harmonic(build(2.0)), harmonic(build(3.0))
+    fresh.lowerings.clear()
+    np.testing.assert_array_equal(harmonic(build(2.0)), first)
+    assert not fresh.lowerings
+    assert np.abs(first - other).max() > 1e-3  # constants that differ are told apart
+
+
+@pytest.mark.parametrize("name", ["lambda", "nested"])
+def test_arrays_that_a_function_closes_over_are_inputs(name, fresh):
+    build = BUILDERS[name]
+    harmonic(build(jnp.array(2.0)))
+    fresh.lowerings.clear()
+    np.testing.assert_array_equal(harmonic(build(jnp.array(3.0))), harmonic(build(np.float64(3.0))))
+    assert not fresh.lowerings
+    np.testing.assert_allclose(harmonic(build(jnp.array(3.0))), harmonic(build(3.0)), rtol=1e-14)
+    slope = jax.grad(lambda k: harmonic_end(build(k)))(jnp.array(3.0))
+    ends = [harmonic_end(build(jnp.array(k))) for k in (3.0 + 1e-5, 3.0 - 1e-5)]
+    np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-5, rtol=1e-8)
+    system = jax.vmap(lambda k: da.System(da.Euclidean(2), build(k)))(jnp.array([2.0, 3.0]))
+    assert [leaf.shape for leaf in jax.tree.leaves(system)] == [(2,)]
+
+
+def harmonic_end(lagrangian):
+    system = da.System(da.Euclidean(2), lagrangian)
+    state = system.state(jnp.ones(2), jnp.array([1.0, 0.0]))
+    return da.simulate(system, da.RungeKutta(), state, step=0.1, steps=2).g[-1, 0]
+
+
+def test_a_function_that_cannot_be_recognised_is_told_once():
+    stream = object()
+
+    def odd(t, g, xi, p):
+        return 0.5 * xi @ xi + 0.0 * len(str(type(stream)))
+
+    with pytest.warns(UserWarning, match="odd cannot be recognised"):
+        harmonic(odd)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        harmonic(odd)
 
 
 PROCESS = """

@@ -23,6 +23,7 @@ from .execute import CHUNK_SECONDS, SMALL_RECORDS, Backend, open_session, run_pr
 from .ir import LoweringError
 from .llvm import NativeSession
 from .problem import Advance, Observe, Words, from_words, make_problem, pack
+from .transformations import bind_run, is_transformed
 
 Numbers = np.ndarray[Any, Any]
 Leaf = tuple[int, int, tuple[int, ...], Any, Any]  # words before it, its size, shape, type in words and own type
@@ -201,8 +202,8 @@ def compile_function(function: Callable[..., Result], place: bool = True) -> Cal
     """A decorator: compile a function of small arrays, by XLA where the kernels cannot.
 
     A call is a run of no steps whose one record is the value, as arrays of JAX or, if they are not to be put in `place`
-    on a device, which takes longer than the rest, of NumPy. Inside a JAX transformation the function is called as it
-    is. A function of this package is neither traced nor compiled in a process that finds it on disk.
+    on a device, which takes longer than the rest, of NumPy. Inside `grad` or `vmap` it is that too; where JAX traces a
+    program (`jit`), the function is a part of it. A function that is found on disk is neither traced nor compiled.
     """
     by_xla = jax.jit(function)
 
@@ -214,7 +215,11 @@ def compile_function(function: Callable[..., Result], place: bool = True) -> Cal
         if found := find_plan(observe, args, ()):
             made = found[0].evaluate(found[1])
             return jax.device_put(made) if place else made
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+        if traced := [leaf for leaf in jax.tree.leaves(args) if isinstance(leaf, jax.core.Tracer)]:
+            with suppress(LoweringError):
+                if all(map(is_transformed, traced)):
+                    records = bind_run(make_problem(_keep_carry, observe, args, ()), 1, 1, False, "llvm")[1]
+                    return jax.tree.map(lambda leaf: leaf[0], records)
             return function(*args)
         return by_xla(*args) if place else jax.tree.map(np.asarray, by_xla(*args))
 

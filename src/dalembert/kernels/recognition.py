@@ -232,7 +232,7 @@ def recognise(function: Callable[..., Any], *, take_arrays: bool = False) -> tup
     """
     try:
         return _recognise(function, take_arrays, ())
-    except Unfingerprintable as error:
+    except (Unfingerprintable, RecursionError) as error:
         name = getattr(function, "__qualname__", type(function).__qualname__)
         if name not in _refused:
             _refused.add(name)
@@ -242,7 +242,9 @@ def recognise(function: Callable[..., Any], *, take_arrays: bool = False) -> tup
 
 
 def _recognise(function: Any, take_arrays: bool, within: tuple[Any, ...]) -> tuple[Template, list[Any]]:
-    leaves, arrays, structure = [], [], None
+    leaves: list[Any] = []
+    arrays: list[Any] = []
+    structure = None
     if isinstance(function, types.FunctionType) and function.__closure__:
         contents = [_contents(cell) for cell in function.__closure__]
         flat, structure = jax.tree.flatten(contents, is_leaf=lambda node: node is None)

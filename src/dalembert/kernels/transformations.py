@@ -106,6 +106,16 @@ def bind_run(
     return jax.tree.unflatten(structures[1], found[:count]), jax.tree.unflatten(record, found[count:])
 
 
+def is_transformed(leaf: Any) -> bool:
+    """Whether a number is being differentiated or mapped at once, and is not a part of a program that JAX writes."""
+    while isinstance(leaf, jax.core.Tracer):
+        kind = type(leaf).__name__
+        if kind not in ("JVPTracer", "LinearizeTracer", "GradTracer", "BatchTracer"):
+            return False
+        leaf = leaf.val if kind == "BatchTracer" else leaf.primal
+    return True
+
+
 def as_array(leaf: Any) -> Any:
     """What JAX can bind; numbers of Python get their strong type."""
     return leaf if isinstance(leaf, jax.Array | np.ndarray) else np.asarray(leaf, jnp.result_type(leaf))

@@ -847,15 +847,16 @@ def _register(functions: tuple[str, ...], static: tuple[str, ...]) -> Callable[[
         return tuple(zip(keys, data, strict=True)), rest
 
     def register(cls: Any) -> Any:
-        def unflatten(rest: tuple[Any, ...], data: tuple[Any, Any]) -> Any:
-            made, closures, arrays = object.__new__(cls), {}, iter(data[1] if isinstance(data[1], list) else ())
+        def unflatten(rest: tuple[Any, ...], data: Any) -> Any:
+            parameters, lists = data
+            made, closures, arrays = object.__new__(cls), {}, iter(lists if isinstance(lists, list) else ())
             values = dict(zip((*functions, *static), rest, strict=True))
             for name in functions:
                 template = values[name]
                 if isinstance(template, Template):
-                    own = next(arrays) if template.arrays else []
+                    own: Any = next(arrays) if template.arrays else []
                     values[name], closures[name] = template.fill(own), (template, own)
-            made.__dict__.update(values, parameters=data[0], _closures=closures)
+            made.__dict__.update(values, parameters=parameters, _closures=closures)
             return made
 
         jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
