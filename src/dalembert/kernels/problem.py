@@ -289,7 +289,11 @@ class Buffers:
         leaves, axes = [np.asarray(leaf) for leaf in jax.tree.leaves(self.problem.controls)], self.problem.control_axes
         if not leaves:
             return np.empty(0, np.int64), 0, 1
-        stride = self.stride if any(axes) else 1
+        if not any(axes):  # one row a step: a view where there is one array
+            rows = [to_words(leaf).reshape(len(leaf), -1) for leaf in leaves]
+            words = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1)
+            return np.ascontiguousarray(words), words.shape[1], 1
+        stride = self.stride
         parts = []
         for leaf, varies in zip(leaves, axes, strict=True):
             rows = leaf if varies else leaf[None]

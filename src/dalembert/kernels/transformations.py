@@ -14,6 +14,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +23,7 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching, mlir, partial_eval
 
 from .elimination import instantiate_zeros
 from .ir import LoweringError
@@ -123,26 +124,41 @@ def as_array(leaf: Any) -> Any:
 
 Execute = Callable[[Problem, int, int, bool, Any], tuple[Any, Any]]
 Portable = Callable[[Problem, int, int, bool], tuple[Any, Any]]
-_portable: list[Portable] = []
+_executors: dict[str, Any] = {}
 
 
 def execute_by(run: Execute, portable: Portable) -> None:
     """Say how a run with concrete numbers is executed, and which run JAX differentiates where the kernels cannot."""
-    _portable[:] = [portable]
+    _executors.update(run=run, portable=portable)
 
-    def on_host(spec: RunSpec, leaves: Leaves) -> list[np.ndarray[Any, Any]]:
-        given = [np.asarray(leaf) for leaf in leaves]
-        problem = spec.problem(spec.turn(given) if spec.reverse else given)
-        carry, records = run(problem, spec.saves, spec.every, spec.initial, spec.backend)
-        rows = [np.flip(leaf, spec.rows) if spec.reverse else leaf for leaf in jax.tree.leaves(records)]
-        return [*jax.tree.leaves(carry), *rows]
 
-    def call_back(*leaves: Any, spec: RunSpec) -> Any:
-        carry, records = spec.shapes(leaves)
-        return jax.pure_callback(lambda *given: on_host(spec, given), [*carry, *records], *leaves)
+def run_on_host(
+    problem: Problem, saves: int, every: int, initial: bool, backend: Any, reverse: bool = False
+) -> tuple[Any, Any]:
+    """(last carry, records) of a run whose numbers are known, by NumPy and native code alone."""
+    if reverse:
+        rows = zip(jax.tree.leaves(problem.controls), problem.control_axes, strict=True)
+        turned = [np.flip(leaf, 1 if varies else 0) for leaf, varies in rows]
+        problem = replace(problem, controls=jax.tree.unflatten(jax.tree.structure(problem.controls), turned))
+    carry, records = _executors["run"](problem, saves, every, initial, backend)
+    if reverse:
+        records = jax.tree.map(lambda leaf: np.flip(leaf, 0 if problem.lanes is None else 1), records)
+    return carry, records
 
-    run_p.def_impl(lambda *leaves, spec: jax.device_put(on_host(spec, leaves)))
-    mlir.register_lowering(run_p, mlir.lower_fun(call_back, multiple_results=True))
+
+def _on_host(spec: RunSpec, leaves: Leaves) -> list[Any]:
+    problem = spec.problem([np.asarray(leaf) for leaf in leaves])
+    found = run_on_host(problem, spec.saves, spec.every, spec.initial, spec.backend, spec.reverse)
+    return jax.tree.leaves(found)
+
+
+def _call_back(*leaves: Any, spec: RunSpec) -> Any:
+    carry, records = spec.shapes(leaves)
+    return jax.pure_callback(lambda *given: _on_host(spec, given), [*carry, *records], *leaves)
+
+
+run_p.def_impl(lambda *leaves, spec: jax.device_put(_on_host(spec, leaves)))
+mlir.register_lowering(run_p, mlir.lower_fun(_call_back, multiple_results=True))
 
 
 def _shapes_of_run(*avals: Any, spec: RunSpec) -> list[Any]:
@@ -254,7 +270,7 @@ def _in_jax(spec: RunSpec, primals: Leaves, moving: Marks) -> Callable[..., list
         new = iter(values)
         given = [next(new) if mark else leaf for leaf, mark in zip(primals, moving, strict=True)]
         turned = given if not spec.reverse else spec.turn(given)
-        carry, records = _portable[0](spec.problem(turned), spec.saves, spec.every, spec.initial)
+        carry, records = _executors["portable"](spec.problem(turned), spec.saves, spec.every, spec.initial)
         rows = [jnp.flip(leaf, spec.rows) if spec.reverse else leaf for leaf in jax.tree.leaves(records)]
         return real_leaves([jax.tree.leaves(carry), rows])
 
@@ -353,13 +369,81 @@ batching.primitive_batchers[slope_p] = _batch_slopes
 
 
 @dataclass(frozen=True)
+class Keeping:
+    """Which leaves of a carry a step backwards reads, as one row of numbers: whole numbers are exact in it."""
+
+    structure: Any
+    specs: tuple[tuple[tuple[int, ...], Any], ...]  # (shape, type) of each leaf
+    used: Marks
+
+    @classmethod
+    def all_of(cls, specs: Leaves, structure: Any) -> Keeping:
+        return cls(structure, tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in specs), (True,) * len(specs))
+
+    @property
+    def words(self) -> int:
+        return sum(math.prod(shape) for shape, _ in marked(self.specs, self.used))
+
+    def row(self, carry: Any) -> Any:
+        leaves = marked(jax.tree.leaves(carry), self.used)
+        return jnp.concatenate([jnp.ravel(leaf).astype(float) for leaf in leaves]) if leaves else jnp.zeros(0)
+
+    def carry(self, row: Any) -> Any:
+        """The carry of a row, with zeros for what was not kept."""
+        leaves, begin = [], 0
+        for (shape, dtype), used in zip(self.specs, self.used, strict=True):
+            size = math.prod(shape) if used else 0
+            part = row[begin : begin + size].reshape(shape).astype(dtype) if used else np.zeros(shape, dtype)
+            begin += size
+            leaves.append(part)
+        return jax.tree.unflatten(self.structure, leaves)
+
+
+@dataclass(frozen=True)
 class KeepingAdvance:
-    """A step that keeps the carry from which it started beside the next one."""
+    """A step that keeps what its transpose reads of the carry from which it started, beside the next carry."""
 
     advance: Advance
+    keeping: Keeping
 
     def __call__(self, consts: Any, carry: Any, control: Any) -> Any:
-        return self.advance(consts, carry[0], control), carry[0]
+        return self.advance(consts, carry[0], control), self.keeping.row(carry[0])
+
+
+@lru_cache(maxsize=256)
+def _used(step: TransposedAdvance, shapes: Any) -> Keeping:
+    """What a step backwards reads of the carry."""
+    structure, specs = shapes
+    consts, control = jax.tree.unflatten(structure, [shape_struct(*spec) for spec in specs])
+    keeping, moving = (
+        step.keeping,
+        [shape_struct(*each) for each in step.keeping.specs if is_real(np.zeros(0, each[1]))],
+    )
+    carry = [shape_struct(*each) for each in keeping.specs]
+    sums, pushes = marked(jax.tree.leaves(consts), step.consts), marked(jax.tree.leaves(control), step.controls)
+    record = []
+    if step.observe is not None:
+        tree = jax.tree.unflatten(keeping.structure, carry)
+        record = [leaf for leaf in jax.tree.leaves(jax.eval_shape(step.observe, consts, tree)) if is_real(leaf)]
+
+    def backwards(carry: Any, consts: Any, state: Any, control: Any, record: Any, recorded: Any) -> Any:
+        row = replace(step, keeping=_Given(jax.tree.unflatten(keeping.structure, carry)))
+        return row(consts, state, (None, control, record, recorded))
+
+    given = (carry, consts, (moving, sums, pushes), control, record, shape_struct((), bool))
+    closed = jax.make_jaxpr(backwards)(*given)
+    _, used = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
+    return replace(keeping, used=tuple(used[: len(carry)]))
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A carry that is there already."""
+
+    value: Any
+
+    def carry(self, row: Any) -> Any:
+        return self.value
 
 
 def _kept(consts: Any, carry: Any) -> Any:
@@ -403,7 +487,8 @@ def pull_back(function: Callable[..., Any], given: Sequence[Any]) -> tuple[Calla
 class TransposedAdvance:
     """A step backwards: cotangents of (carry, moving constants, moving controls of this step) from those after it.
 
-    Its control is (carry before the step, control, cotangent of the record after the step, whether there is one).
+    Its control is (what is kept of the carry before the step, control, cotangent of the record after the step, whether
+    there is one).
     """
 
     advance: Advance
@@ -411,9 +496,11 @@ class TransposedAdvance:
     consts: Marks
     controls: Marks
     sparse: bool  # not every step has a record
+    keeping: Any  # a `Keeping`
 
     def __call__(self, consts: Any, state: Any, row: Any) -> Any:
-        (after, sums, _), (carry, control, record, recorded) = state, row
+        (after, sums, _), (kept, control, record, recorded) = state, row
+        carry = self.keeping.carry(kept)
         trees, marks = (carry, consts, control), (_real_marks(carry), self.consts, self.controls)
         moving = [marked(jax.tree.leaves(tree), part) for tree, part in zip(trees, marks, strict=True)]
 
@@ -466,7 +553,8 @@ def _stay(consts: Any, carry: Any, control: Any) -> Any:
 def _transpose_slopes(cotangents: Leaves, *leaves: Any, spec: RunSpec, moving: Marks) -> list[Any]:
     primals, given = leaves[: len(moving)], list(map(instantiate_zeros, cotangents))
     try:
-        found = _Transpose(spec, moving, primals).pull(given)
+        _require_transpose(spec, moving, tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in (*primals, *given)))
+        found = transpose_p.bind(*primals, *given, spec=spec, moving=moving)
     except LoweringError as error:
         announce_xla(spec.backend, error)
         found = list(jax.vjp(_in_jax(spec, primals, moving), *marked(primals, moving))[1](given))
@@ -476,12 +564,64 @@ def _transpose_slopes(cotangents: Leaves, *leaves: Any, spec: RunSpec, moving: M
 
 
 ad.primitive_transposes[slope_p] = _transpose_slopes
+transpose_p: Any = type(lax.add_p)("run_transposed")
+transpose_p.multiple_results = True
+
+
+def _pull_in_jax(*leaves: Any, spec: RunSpec, moving: Marks) -> list[Any]:
+    """The transpose as two runs that JAX can transform again."""
+    return _Transpose(spec, moving, leaves[: len(moving)]).pull(list(leaves[len(moving) :]))
+
+
+@lru_cache(maxsize=256)
+def _require_transpose(spec: RunSpec, moving: Marks, shapes: tuple[Any, ...]) -> None:
+    """Compile the runs of a transpose, or raise `LoweringError`."""
+    given = [shape_struct(shape, dtype) for shape, dtype in shapes]
+    jax.eval_shape(lambda *leaves: _pull_in_jax(*leaves, spec=spec, moving=moving), *given)
+
+
+def _pull_on_host(leaves: Leaves, spec: RunSpec, moving: Marks) -> list[Any]:
+    """The same at once, when all numbers are known: nothing that is kept passes through JAX."""
+    known = [np.asarray(leaf) for leaf in leaves]
+    return _Transpose(spec, moving, known[: len(moving)], run_on_host).pull(known[len(moving) :])
+
+
+def _pull_shapes(*avals: Any, spec: RunSpec, moving: Marks) -> list[Any]:
+    return [jax.core.ShapedArray(each.shape, each.dtype) for each in marked(avals[: len(moving)], moving)]
+
+
+def _call_back_pull(*leaves: Any, spec: RunSpec, moving: Marks) -> Any:
+    shapes = [shape_struct(each.shape, each.dtype) for each in marked(leaves[: len(moving)], moving)]
+    return jax.pure_callback(lambda *given: _pull_on_host(given, spec, moving), shapes, *leaves)
+
+
+def _jvp_of_pull(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
+    real = [is_real(leaf) for leaf in primals]
+
+    def on_reals(*values: Any) -> list[Any]:
+        new = iter(values)
+        return _pull_in_jax(*(next(new) if mark else leaf for leaf, mark in zip(primals, real, strict=True)), **params)
+
+    return jax.jvp(on_reals, marked(primals, real), list(map(instantiate_zeros, marked(tangents, real))))
+
+
+def _batch_pull(leaves: Leaves, dims: Sequence[Any], **params: Any) -> tuple[list[Any], list[int]]:
+    found = jax.vmap(lambda *given: _pull_in_jax(*given, **params), dims)(*leaves)
+    return found, [0] * len(found)
+
+
+transpose_p.def_impl(lambda *leaves, **params: jax.device_put(_pull_on_host(leaves, **params)))
+transpose_p.def_abstract_eval(_pull_shapes)
+mlir.register_lowering(transpose_p, mlir.lower_fun(_call_back_pull, multiple_results=True))
+ad.primitive_jvps[transpose_p] = _jvp_of_pull
+batching.primitive_batchers[transpose_p] = _batch_pull
 
 
 class _Transpose:
-    """DR(x)^T of one run."""
+    """DR(x)^T of one run. Its runs are bound by JAX, or executed at once by `run_on_host`."""
 
-    def __init__(self, spec: RunSpec, moving: Marks, primals: Leaves):
+    def __init__(self, spec: RunSpec, moving: Marks, primals: Leaves, run: Any = bind_run):
+        self.run, self.xp = run, np if run is run_on_host else jnp
         self.lanes, self.rows, self.spec = spec.lanes, spec.rows, spec
         self.trees = tuple(map(jax.tree.unflatten, spec.structures, spec.split(primals)))
         self.marks = tuple(tuple(part) for part in spec.split(moving))
@@ -490,12 +630,7 @@ class _Transpose:
         """The cotangents of the moving arguments."""
         spec, count = self.spec, sum(self.marks[1])
         after, records = cotangents[:count], cotangents[count:]
-        xp = (
-            np
-            if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self.trees, cotangents)))
-            else jnp
-        )
-        records = [xp.asarray(leaf) for leaf in records]
+        xp = self.xp
         if spec.reverse:  # in the order of the steps
             records = [xp.flip(leaf, self.rows) for leaf in records]
         sums = [self._zeros(leaf, varies) for leaf, varies in self._moving(0)]
@@ -506,7 +641,7 @@ class _Transpose:
         words = sum(math.prod(leaf.shape) for leaf in spec.problem(jax.tree.leaves(self.trees)).carry_specs)
         fitting = MAX_KEPT_WORDS // max(1, words * (self.lanes or 1))
         length = spec.steps if spec.steps <= fitting else max(1, min(fitting, math.isqrt(spec.steps)))
-        after, sums, acting = self._backwards(after, sums, records, length, xp)
+        after, sums, acting = self._backwards(after, sums, records, length)
         if first is not None:
             after, sums = self._add_record(self._first_carry(), first, after, sums)
         totals = [self._total(each, varies) for each, (_, varies) in zip(sums, self._moving(0), strict=True)]
@@ -515,6 +650,17 @@ class _Transpose:
             acting = [xp.flip(leaf, self.rows) for leaf in acting]
         pushes = [self._total(each, varies) for each, (_, varies) in zip(acting, self._moving(2), strict=True)]
         return [*totals, *starts, *pushes]
+
+    def keeping(self) -> Keeping:
+        """All of the carry."""
+        specs = self.spec.problem(jax.tree.leaves(self.trees)).carry_specs
+        return Keeping.all_of(specs, self.spec.structures[1])
+
+    def shapes(self) -> Any:
+        """The shapes of the constants and the control of one lane, as a hashable tree."""
+        problem = self.spec.problem(jax.tree.leaves(self.trees))
+        leaves, structure = jax.tree.flatten((problem.const_tree, problem.control_tree))
+        return structure, tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves)
 
     def _moving(self, part: int) -> list[tuple[Any, bool]]:
         """The moving leaves of the constants, the carry or the controls, and whether each lane has its own."""
@@ -547,8 +693,8 @@ class _Transpose:
             list(control_axes),
         )
 
-    def _run(self, problem: Problem, saves: int, every: int, **options: Any) -> tuple[Any, Any]:
-        return bind_run(problem, saves, every, False, self.spec.backend, **options)
+    def _run(self, problem: Problem, saves: int, every: int, initial: bool = False, **options: Any) -> tuple[Any, Any]:
+        return self.run(problem, saves, every, initial, self.spec.backend, **options)  # type: ignore[no-any-return]
 
     def _add_record(self, carry: Any, record: Leaves, after: Leaves, sums: Leaves) -> tuple[list[Any], list[Any]]:
         """The cotangents with what one record adds to them."""
@@ -561,63 +707,79 @@ class _Transpose:
         """The carry before the first step, with a lane axis on every leaf where there are lanes."""
         pairs = zip(jax.tree.leaves(self.trees[1]), self.spec.axes[1], strict=True)
         shape = () if self.lanes is None else (self.lanes,)
-        leaves = [leaf if varies else jnp.broadcast_to(leaf, (*shape, *np.shape(leaf))) for leaf, varies in pairs]
+        leaves = [leaf if varies else self.xp.broadcast_to(leaf, (*shape, *np.shape(leaf))) for leaf, varies in pairs]
         return self.trees[1] if self.lanes is None else jax.tree.unflatten(self.spec.structures[1], leaves)
 
-    def _backwards(self, after: Any, sums: Any, records: Any, length: int, xp: Any) -> Any:
+    def _backwards(self, after: Any, sums: Any, records: Any, length: int) -> Any:
         """(cotangents of the first carry, of the moving constants, of the moving controls of every step)."""
         spec, carry, controls = self.spec, self._first_carry(), self.trees[2]
         if spec.reverse:
             turned = spec.split(spec.turn(jax.tree.leaves(self.trees)))[2]
             controls = jax.tree.unflatten(spec.structures[2], turned)
         if length == spec.steps:
-            return self._segment(carry, controls, records, 0, length, after, sums, xp)[:3]
+            return self._segment(carry, controls, records, 0, length, after, sums)
         whole, rest = divmod(spec.steps, length)
-        many = self._slice(controls, 0, whole * length, xp)
+        many = self._slice(controls, 0, whole * length)
         problem = self._problem(spec.advance, _whole_carry, carry, many, spec.axes[2])
-        last, starts = bind_run(problem, whole, length, True, spec.backend)
+        last, starts = self._run(problem, whole, length, True)
         parts = []
         if rest:
-            part = self._slice(controls, whole * length, rest, xp)
-            after, sums, acting = self._segment(last, part, records, whole * length, rest, after, sums, jnp)
+            part = self._slice(controls, whole * length, rest)
+            after, sums, acting = self._segment(last, part, records, whole * length, rest, after, sums)
             parts.append(acting)
 
         def back(cotangents: Any, k: Any) -> Any:
-            start = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, k, self.rows, keepdims=False), starts)
-            part = self._slice(controls, k * length, length, jnp)
+            start = jax.tree.map(lambda leaf: self.xp.take(leaf, k, axis=self.rows), starts)
+            part = self._slice(controls, k * length, length)
             later, sums = cotangents
-            before, total, acting = self._segment(start, part, records, k * length, length, later, sums, jnp)
+            before, total, acting = self._segment(start, part, records, k * length, length, later, sums)
             return (before, total), acting
 
-        (after, sums), acting = lax.scan(back, (after, sums), jnp.arange(whole), reverse=True)
-        # (segments, [lanes,] length, ...) in the order of the steps
-        acting = [
-            jnp.moveaxis(leaf, 0, self.rows).reshape(
-                *leaf.shape[1 : 1 + self.rows], whole * length, *leaf.shape[2 + self.rows :]
-            )
-            for leaf in acting
-        ]
-        if parts:
-            acting = [jnp.concatenate([a, b], self.rows) for a, b in zip(acting, parts[0], strict=True)]
-        return after, sums, acting
+        if self.xp is np:
+            for k in reversed(range(whole)):
+                (after, sums), acting = back((after, sums), k)
+                parts.insert(0, acting)
+        else:
+            (after, sums), acting = lax.scan(back, (after, sums), jnp.arange(whole), reverse=True)
+            # (segments, [lanes,] length, ...) in the order of the steps
+            joined = [
+                jnp.moveaxis(leaf, 0, self.rows).reshape(
+                    *leaf.shape[1 : 1 + self.rows], whole * length, *leaf.shape[2 + self.rows :]
+                )
+                for leaf in acting
+            ]
+            parts.insert(0, joined)
+        return after, sums, [self.xp.concatenate(each, self.rows) for each in zip(*parts, strict=True)]
 
-    def _slice(self, controls: Any, first: Any, count: int, xp: Any) -> Any:
+    def _slice(self, controls: Any, first: Any, count: int) -> Any:
+        def cut(leaf: Any, axis: int) -> Any:
+            if self.xp is np:
+                return leaf[(slice(None),) * axis + (slice(first, first + count),)]
+            return lax.dynamic_slice_in_dim(leaf, first, count, axis)
+
         leaves = [
-            lax.dynamic_slice_in_dim(leaf, first, count, 1 if varies else 0)
+            cut(leaf, 1 if varies else 0)
             for leaf, varies in zip(jax.tree.leaves(controls), self.spec.axes[2], strict=True)
         ]
         return jax.tree.unflatten(self.spec.structures[2], leaves)
 
-    def _segment(
-        self, carry: Any, controls: Any, records: Any, first: Any, steps: int, after: Any, sums: Any, xp: Any
-    ) -> Any:
+    def _segment(self, carry: Any, controls: Any, records: Any, first: Any, steps: int, after: Any, sums: Any) -> Any:
         """The same over `steps` steps from number `first` on, which start at `carry`."""
-        spec, (moving_consts, _, moving_controls) = self.spec, self.marks
-        keeping = self._problem(KeepingAdvance(spec.advance), _kept, (carry, carry), controls, spec.axes[2])
-        (last, _), kept = self._run(keeping, steps, 1)
-        observe: Observe | None = spec.observe
+        spec, xp, (moving_consts, _, moving_controls) = self.spec, self.xp, self.marks
         recorded, rows = None, records
         sparse = spec.every > 1
+        advance = TransposedAdvance(
+            spec.advance,
+            spec.observe if records and not (spec.saves == 1 and sparse) else None,
+            moving_consts,
+            moving_controls,
+            sparse and spec.saves > 1,
+            self.keeping(),
+        )
+        advance = replace(advance, keeping=_used(advance, self.shapes()))
+        empty = np.zeros((advance.keeping.words,) if self.lanes is None else (self.lanes, advance.keeping.words))
+        forwards = KeepingAdvance(spec.advance, advance.keeping)
+        (last, _), kept = self._run(self._problem(forwards, _kept, (carry, empty), controls, spec.axes[2]), steps, 1)
         if spec.saves == 1 and sparse:  # the one record belongs to the last carry
             at_end = [leaf[self._at(0)] for leaf in records]
             if steps == spec.steps:
@@ -625,15 +787,13 @@ class _Transpose:
             else:
                 added = self._add_record(last, at_end, after, sums)
                 ends = first + steps == spec.steps
-                after, sums = jax.tree.map(lambda a, b: jnp.where(ends, a, b), added, (list(after), list(sums)))
-            observe, rows, sparse = None, (), False
+                after, sums = jax.tree.map(lambda a, b: xp.where(ends, a, b), added, (list(after), list(sums)))
+            rows = ()
         elif sparse or steps < spec.steps:
             numbers = first + xp.arange(steps) + 1
             recorded = (numbers % spec.every == 0) if sparse else None
             index = xp.clip(numbers // spec.every - 1, 0, spec.saves - 1)
             rows = [xp.take(leaf, index, axis=self.rows) for leaf in records]
-        if observe is not None and not rows:
-            observe = None
         many = self.lanes is not None
         axes = (
             [many] * len(jax.tree.leaves(kept))
@@ -645,7 +805,6 @@ class _Transpose:
             np.zeros(((self.lanes,) if many else ()) + np.shape(leaf)[1 + (many and varies) :], jnp.result_type(leaf))
             for leaf, varies in self._moving(2)
         ]
-        advance = TransposedAdvance(spec.advance, observe, moving_consts, moving_controls, sparse)
         problem = self._problem(
             advance, _control_cotangents, (list(after), list(sums), zeros), (kept, controls, list(rows), recorded), axes
         )
