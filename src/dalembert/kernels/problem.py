@@ -290,8 +290,8 @@ class Buffers:
         if not leaves:
             return np.empty(0, np.int64), 0, 1
         if not any(axes):  # one row a step: a view where there is one array
-            rows = [to_words(leaf).reshape(len(leaf), -1) for leaf in leaves]
-            words = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1)
+            flat = [to_words(leaf).reshape(len(leaf), -1) for leaf in leaves]
+            words = flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1)
             return np.ascontiguousarray(words), words.shape[1], 1
         stride = self.stride
         parts = []

@@ -433,7 +433,7 @@ def _used(step: TransposedAdvance, shapes: Any) -> Keeping:
     given = (carry, consts, (moving, sums, pushes), control, record, shape_struct((), bool))
     closed = jax.make_jaxpr(backwards)(*given)
     _, used = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
-    return replace(keeping, used=tuple(used[: len(carry)]))
+    return Keeping(keeping.structure, keeping.specs, tuple(used[: len(carry)]))
 
 
 @dataclass(frozen=True)
