@@ -23,7 +23,12 @@ from .requests import DEFAULT_FRAMES, MAX_FRAMES, OPENED_SYSTEM, StudioInput, co
 Control = dict[str, Any]
 FIRST_MODEL = "chaplygin-sleigh"
 EITHER_SIGN = ("a", "b", "centre", "front", "arm", "normal")
-RANGES: dict[str, tuple[float, float]] = {"slope": (0.0, 0.8), "gravity": (0.0, 20.0), "epsilon": (-0.5, 1.0), "rotation": (-4.0, 4.0)}
+RANGES: dict[str, tuple[float, float]] = {
+    "slope": (0.0, 0.8),
+    "gravity": (0.0, 20.0),
+    "epsilon": (-0.5, 1.0),
+    "rotation": (-4.0, 4.0),
+}
 RANGES |= {"weight": (-5.0, 5.0), "depth": (0.0, 0.018), "n": (2, 5), "directions": (1, 3), "node": (0.0, 1.0)}
 """Parameters whose range does not follow from their value: signed ones, angles, counts. The others are positive."""
 COORDINATE_RANGES = dict.fromkeys(("angle", "euler", "log"), (-np.pi, np.pi)) | {"position": (-5.0, 5.0)}
