@@ -49,7 +49,7 @@ __all__ = [
     "LoweringError", "NoteReader", "Progress", "RecordsTooLarge", "RunResult", "Template", "Value",
     "as_routine", "available_memory", "columns", "compile", "compile_function", "concrete_leaves", "count_processors",
     "eliminate", "evaluate", "find_chain", "has_gpu", "in_series", "inner_blocks", "lower", "make_problem",
-    "map_elements", "map_rows", "pack_values", "recognise", "run", "run_problem", "scalar_type", "shapes_of", "solution_series",
-    "stream_problem",
+    "map_elements", "map_rows", "pack_values", "recognise", "run", "run_problem", "scalar_type", "shapes_of",
+    "solution_series", "stream_problem",
 ]
 # fmt: on
