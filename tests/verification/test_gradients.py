@@ -120,8 +120,7 @@ def check_adjoint(name, method, steps=6):
 
 FAST = {
     ("lagrange-dalembert", "nonholonomic-particle"), ("dormand-prince", "nonholonomic-particle"),
-    ("taylor", "nonholonomic-particle"), ("gauss", "nonholonomic-particle"), ("runge-kutta", "rigid-body"),
-    ("discrete-moser-veselov", "rigid-body"), ("euler-poincare-suslov", "suslov"), ("leapfrog", "heavy-top"),
+    ("taylor", "nonholonomic-particle"), ("runge-kutta", "rigid-body"), ("euler-poincare-suslov", "suslov"),
 }  # fmt: skip
 METHODS_AND_SYSTEMS = [
     *((label, name) for name in PANEL for label, variant in variants().items() if not variant.options),

@@ -76,7 +76,9 @@ def _conservation(case: Case, integrator: Integrator) -> Figures:
     summary = long.summary()
     return {
         "constraint": summary.constraint,
-        "group": summary.group if not isinstance(case.state.g, jax.Array) or case.state.g.ndim > 1 else None,
+        "group": summary.group
+        if not isinstance(case.state.g, jax.Array | np.ndarray) or case.state.g.ndim > 1
+        else None,
         "energy": _relative_energy_error(summary),
         "momentum": _momentum(case, long),
         "stopped": _failure(summary),

@@ -31,7 +31,17 @@ from numpy.typing import NDArray
 from ..errors import InvalidInput, UnknownName
 from ..groups import SE2, SE3, SO3, AlgebraAxis, Euclidean, Group, Product
 from ..kernels import compile_function
-from ..numerics import find_root, finite, not_negative, not_zero, own_value, positive, require_function, vector
+from ..numerics import (
+    find_root,
+    finite,
+    finite_reals,
+    not_negative,
+    not_zero,
+    own_value,
+    positive,
+    require_function,
+    vector,
+)
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Element, Scalar, Velocity
 from .system import Input, State, System, jacobian
@@ -1160,7 +1170,7 @@ class Mechanism:
 
         The axle of the wheel of this mass and radius is `trail` behind the swivel.
         """
-        x, y = np.asarray(vector(np.asarray(at, float)[:2], 2, f"at of '{name}'"))
+        x, y = np.asarray(vector(np.atleast_1d(finite_reals(f"at of '{name}'", at))[:2], 2, f"at of '{name}'"))
         offset, reach = float(finite(f"trail of '{name}'", trail)), float(positive(f"radius of '{name}'", radius))
         size = max(abs(offset), reach)
         self.body(f"{name} fork", mass=fork, centre=(x - offset / 2, y, 1.5 * reach), box=(size, size / 2, reach))
@@ -1621,7 +1631,7 @@ def _moments(name: str, mass: float, kind: str, given: Any, axis: Any) -> Reals:
         radius, length = np.asarray(vector(given, 2, what))
         along, across = 0.5 * mass * radius**2, mass * (radius**2 / 4 + length**2 / 12)
         return np.asarray(across * np.eye(3) + (along - across) * np.outer(axis, axis))
-    values = np.asarray(given, float)
+    values = np.asarray(finite_reals(what, given))
     matrix = np.diag(np.broadcast_to(values, 3)) if values.ndim < 2 and values.size in (1, 3) else values
     if matrix.shape != (3, 3) or not np.isfinite(matrix).all() or not np.allclose(matrix, matrix.T, rtol=1e-12, atol=0):
         raise InvalidInput(f"{what} is {given!r}; allowed: 0, three moments, or a symmetric matrix")

@@ -348,7 +348,8 @@ class MechanicalSystem:
         g = unit_element(self.group) if g is None else self.group.element(g)
         if (xi is None) == (momentum is None):
             raise InvalidInput("give exactly one of xi (a velocity) and momentum")
-        time = finite("t", t)
+        time: Any = finite("t", t)
+        time = time if is_traced(time) else np.asarray(time)
         if xi is None:
             xi = self._velocity_of(time, g, momentum)
         xi = vector(xi, self.group.dim, "velocity xi")
@@ -619,7 +620,7 @@ def _is_positive(matrix: Array) -> Array:
 def read_only(tree: Any) -> Any:
     """The numbers of a tree as arrays of doubles that nobody can change in place."""
 
-    def fix(leaf: Any) -> np.ndarray[Any, Any]:
+    def fix(leaf: Any) -> Any:
         own = np.asarray(leaf, float).view()
         own.flags.writeable = False
         return own
