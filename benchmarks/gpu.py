@@ -22,7 +22,7 @@ from _cases import Case, body_map, lanes, members, suslov
 from _timing import median, table, verdict
 
 import dalembert as da
-from dalembert.kernels import Block, Loop, Value, inner_blocks
+from dalembert.kernels import Block, Loop, Value, inner_blocks, to_host
 from dalembert.kernels.execute import open_session
 from dalembert.kernels.ir import Program
 
@@ -175,9 +175,37 @@ def measured(case: Case, name: str, rows: Callable, given: argparse.Namespace, r
 
 def _difference(name: str, ours: Any, theirs: np.ndarray, start: da.Trajectory) -> float:
     """max |momentum - momentum by hand| after 100 steps (dalembert's start has done one of them)."""
-    momentum = np.asarray(ours.state.momentum)[:, 0].T
+    momentum = np.asarray(to_host(ours.state.momentum))[:, 0].T
     rows = theirs[9:12] if name == "suslov" else theirs[4:7]
     return float(np.max(np.abs(momentum - rows)))
+
+
+def whole_calls(repeats: int) -> None:
+    """Warm calls of `da.ensemble`, members as arrays of NumPy and of JAX on the GPU: milliseconds."""
+    case, rows = suslov(step=0.01), []
+    for exponent, steps, every in ((14, 10, 10), (20, 1000, 1000), (17, 50, 1)):
+        start = members(case, 2**exponent)
+        on_host = jax.tree.map(np.asarray, start)
+        on_gpu = jax.tree.map(jax.device_put, on_host)
+
+        def call(state: da.State, steps: int = steps, every: int = every) -> None:
+            run = da.ensemble(
+                case.system, case.integrator, state, step=0.01, steps=steps, save_every=every, backend="cuda"
+            )
+            jax.block_until_ready(run.g)
+
+        times = []
+        for state in (on_host, on_gpu):
+            call(state)
+            spent = []
+            for _ in range(repeats):
+                begin = time.perf_counter()
+                call(state)
+                spent.append(time.perf_counter() - begin)
+            times.append(1e3 * median(spent))
+        what = f"2^{exponent} members, {steps} steps, {steps // every} saved"
+        rows.append([what, *(f"{each:.1f}" for each in times)])
+    table(["whole call of da.ensemble", "NumPy ms", "JAX on the GPU ms"], rows)
 
 
 def main() -> None:
@@ -210,6 +238,8 @@ def main() -> None:
         "vmap of our step ps",
         "/cuda",
     ]
+    if given.backend == "cuda":
+        whole_calls(given.repeats)
     table(head, [measured(*case, given, rate) for case in cases])
     print(
         "targets: Suslov at most 25 ps, at least 200 x vmap (! marks a miss); `off`: momentum against "

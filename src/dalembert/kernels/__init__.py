@@ -18,7 +18,7 @@ Scalar programs compute in doubles and 64-bit integers. `import dalembert` turns
 program turns them off again, a step has float32 numbers: "llvm" and "cuda" refuse it, and "auto" runs it on XLA.
 """
 
-from .cuda import has_gpu
+from .cuda import as_jax, has_gpu, in_place, to_host
 from .elimination import eliminate
 from .execute import (
     Backend,
@@ -47,9 +47,9 @@ from .taylor import PARTIALS, in_series, solution_series
 __all__ = [
     "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "Chain", "CompiledStep", "Loop", "Lowering",
     "LoweringError", "NoteReader", "Progress", "RecordsTooLarge", "RunResult", "Template", "Value",
-    "as_routine", "available_memory", "columns", "compile", "compile_function", "concrete_leaves", "count_processors",
-    "eliminate", "evaluate", "find_chain", "has_gpu", "in_series", "inner_blocks", "lower", "make_problem",
-    "map_elements", "map_rows", "pack_values", "recognise", "run", "run_problem", "scalar_type", "shapes_of",
-    "solution_series", "stream_problem",
+    "as_jax", "as_routine", "available_memory", "columns", "compile", "compile_function", "concrete_leaves",
+    "count_processors", "eliminate", "evaluate", "find_chain", "has_gpu", "in_place", "in_series", "inner_blocks",
+    "lower", "make_problem", "map_elements", "map_rows", "pack_values", "recognise", "run", "run_problem",
+    "scalar_type", "shapes_of", "solution_series", "stream_problem", "to_host",
 ]
 # fmt: on

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.dlpack
 import numpy as np
 
 from . import cache as disk
@@ -342,8 +344,30 @@ def _kernel(text: str) -> Any:
     return module.get_function("run")
 
 
+def on_gpu(leaf: Any) -> bool:
+    """Whether an array (of JAX or CuPy) lies on a GPU."""
+    return hasattr(leaf, "__cuda_array_interface__")
+
+
+_kernels: dict[Any, Any] = {}
+
+
+def _kernel_of(lowered: LoweredProgram, layout: Layout) -> Any:
+    """The kernel of a program; its source is written once in a process."""
+    import cupy
+
+    key = (lowered.digest, layout, cupy.cuda.Device().id)
+    if key not in _kernels:
+        _kernels[key] = _kernel(cuda_source(lowered.program, layout))
+    return _kernels[key]
+
+
 class CudaSession:
-    """A run in launches that each do many steps; records come to the host after every launch."""
+    """A run in launches that each do many steps.
+
+    Where a lane's numbers come from arrays on the GPU, everything stays there, and records and carry are arrays of
+    CuPy. Else records come to the host after every launch.
+    """
 
     name = "cuda"
 
@@ -355,8 +379,13 @@ class CudaSession:
             )
         import cupy
 
-        self.buffers = Buffers(problem, lowered, 1)
-        self.kernel = _kernel(cuda_source(lowered.program, make_layout(problem, lowered)))
+        given = jax.tree.leaves((problem.consts, problem.carry, problem.controls))
+        axes = (*problem.const_axes, *problem.carry_axes, *problem.control_axes)
+        self.resident = any(varies and on_gpu(leaf) for leaf, varies in zip(given, axes, strict=True))
+        if self.resident:
+            jax.block_until_ready(given)
+        self.buffers = Buffers(problem, lowered, 1, cupy if self.resident else np)
+        self.kernel = _kernel_of(lowered, make_layout(problem, lowered))
         b, self.words = self.buffers, lowered.words
         inputs = (b.shared, b.varying, b.state, b.controls)
         self.shared, self.varying, self.state, self.controls = map(cupy.asarray, inputs)
@@ -367,6 +396,9 @@ class CudaSession:
         import cupy
 
         self.buffers.reserve(capacity)
+        if self.resident:
+            self.limit, self.device_records = max(1, capacity), self.buffers.records
+            return
         self.limit = max(1, min(self.limit, capacity))
         self.device_records = cupy.empty(self.limit * self.buffers.lowered.words * self.buffers.stride, np.int64)
 
@@ -375,10 +407,11 @@ class CudaSession:
 
         b = self.buffers
         controls = self.controls.ravel()[step * b.control_row :]
-        counts = (self.limit, 0, count, every, b.stride, 0, b.stride, b.control_stride)
+        begin = first if self.resident else 0
+        counts = (self.limit, begin, begin + count, every, b.stride, 0, b.stride, b.control_stride)
         pointers = (self.shared, self.varying, self.state, controls, self.device_records)
         self.kernel((self.blocks,), (BLOCK_THREADS,), (*pointers, *map(np.int64, counts)))
-        if not keep:
+        if self.resident or not keep:
             cupy.cuda.get_current_stream().synchronize()
             return
         on_host, on_device = b.record_leaves(b.records, b.capacity), b.record_leaves(self.device_records, self.limit)
@@ -386,6 +419,9 @@ class CudaSession:
             leaf[first : first + count] = new[:count].get()
 
     def carry(self) -> Any:
+        if self.resident:
+            self.buffers.state = self.state
+            return self.buffers.unpack_carry()
         self.buffers.state[...] = self.state.get()
         return self.buffers.unpack_carry()
 
@@ -397,3 +433,31 @@ class CudaSession:
 
     def restore_state(self, state: Any) -> None:
         self.state[...] = state
+
+
+def as_jax(tree: Any) -> Any:
+    """The tree with arrays of CuPy as those of JAX on the same GPU, without passing through the host."""
+    leaves, structure = jax.tree.flatten(tree)
+    ours = [on_gpu(leaf) and not isinstance(leaf, jax.Array) for leaf in leaves]
+    if not any(ours):
+        return tree
+    import cupy
+
+    leaves = [cupy.ascontiguousarray(leaf) if own else leaf for leaf, own in zip(leaves, ours, strict=True)]
+    cupy.cuda.get_current_stream().synchronize()
+    made = [jax.dlpack.from_dlpack(leaf) if own else leaf for leaf, own in zip(leaves, ours, strict=True)]
+    return jax.tree.unflatten(structure, made)
+
+
+def in_place(leaf: Any) -> Any:
+    """The array where it lies: of CuPy on a GPU, of NumPy on the host."""
+    if not on_gpu(leaf):
+        return np.asarray(leaf)
+    import cupy
+
+    return cupy.asarray(leaf)
+
+
+def to_host(tree: Any) -> Any:
+    """The tree with arrays of NumPy."""
+    return jax.tree.map(lambda leaf: in_place(leaf).get() if on_gpu(leaf) else leaf, tree)

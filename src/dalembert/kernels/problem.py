@@ -89,13 +89,13 @@ def lane_counts(tree: Any, axes: Sequence[bool]) -> set[int]:
     return {shape[0] for shape in shapes}
 
 
-def to_words(leaf: Any) -> Words:
-    """The leaf as 8-byte words of the same shape."""
-    data = np.asarray(leaf)
+def to_words(leaf: Any, xp: Any = np) -> Words:
+    """The leaf as 8-byte words of the same shape, in arrays of NumPy or, where `xp` is CuPy, on a GPU."""
+    data: Any = xp.asarray(leaf)
     if data.dtype == np.float64:
-        return np.ascontiguousarray(data).view(np.int64).reshape(data.shape)
+        return xp.ascontiguousarray(data).view(np.int64).reshape(data.shape)  # type: ignore[no-any-return]
     if data.dtype.kind in "iub":
-        return data.astype(np.int64)
+        return data.astype(np.int64)  # type: ignore[no-any-return]
     raise LoweringError(f"no 8-byte words for {data.dtype}")
 
 
@@ -105,13 +105,13 @@ def from_words(data: Words, dtype: Any) -> np.ndarray[Any, Any]:
     return data.view(dtype) if dtype.itemsize == 8 else data.astype(dtype)
 
 
-def pack(leaves: Sequence[Any], axes: Sequence[bool], stride: int) -> Words:
+def pack(leaves: Sequence[Any], axes: Sequence[bool], stride: int, xp: Any = np) -> Words:
     """Leaves as a (scalars, stride) buffer; lanes beyond the last repeat it and so add no work of their own."""
     parts = []
     for leaf, varies in zip(leaves, axes, strict=True):
-        data = to_words(leaf)
+        data = to_words(leaf, xp)
         parts.append(data.reshape(data.shape[0], -1).T if varies else data.reshape(-1, 1))
-    words, row = np.empty((sum(map(len, parts)), stride), np.int64), 0
+    words, row = xp.empty((sum(map(len, parts)), stride), np.int64), 0
     for part in parts:
         here, lanes = words[row : row + len(part)], part.shape[1]
         here[:, :lanes] = part
@@ -229,8 +229,13 @@ def _lane_specs(tree: Any, axes: list[bool]) -> Any:
     """The shapes and types that the leaves have in a single trajectory."""
     leaves, structure = jax.tree.flatten(tree)
     shapes = [np.shape(leaf)[1:] if varies else np.shape(leaf) for leaf, varies in zip(leaves, axes, strict=True)]
-    specs = [shape_struct(shape, jnp.result_type(leaf)) for shape, leaf in zip(shapes, leaves, strict=True)]
+    specs = [shape_struct(shape, _type_of(leaf)) for shape, leaf in zip(shapes, leaves, strict=True)]
     return jax.tree.unflatten(structure, specs)
+
+
+def _type_of(leaf: Any) -> Any:
+    """The type of a leaf; JAX does not know arrays of CuPy."""
+    return leaf.dtype if hasattr(leaf, "__cuda_array_interface__") else jnp.result_type(leaf)
 
 
 _programs: OrderedDict[Any, LoweredProgram | LoweringError] = OrderedDict()
@@ -269,43 +274,44 @@ def make_layout(problem: Problem, lowered: LoweredProgram) -> Layout:
 
 
 class Buffers:
-    """The words of a problem: constants shared and per lane, state, controls, records."""
+    """The words of a problem: constants shared and per lane, state, controls, records; with CuPy, on a GPU."""
 
-    def __init__(self, problem: Problem, lowered: LoweredProgram, width: int):
-        self.problem, self.lowered = problem, lowered
+    def __init__(self, problem: Problem, lowered: LoweredProgram, width: int, xp: Any = np):
+        self.problem, self.lowered, self.xp = problem, lowered, xp
         self.stride = -(-(problem.lanes or 1) // width) * width
         pairs = list(zip(jax.tree.leaves(problem.consts), problem.const_axes, strict=True))
         shared = [leaf for leaf, varies in pairs if not varies] + lowered.captured
         varying = [leaf for leaf, varies in pairs if varies]
-        self.shared = pack(shared, [False] * len(shared), 1)
-        self.varying = pack(varying, [True] * len(varying), self.stride)
+        self.shared = pack(shared, [False] * len(shared), 1, xp)
+        self.varying = pack(varying, [True] * len(varying), self.stride, xp)
         leaves = zip(jax.tree.leaves(problem.carry), problem.carry_specs, strict=True)
-        self.state = pack([np.asarray(leaf, spec.dtype) for leaf, spec in leaves], problem.carry_axes, self.stride)
+        self.state = pack([xp.asarray(leaf, spec.dtype) for leaf, spec in leaves], problem.carry_axes, self.stride, xp)
         self.controls, self.control_row, self.control_stride = self._pack_controls()
-        self.capacity, self.records = 0, np.empty(0, np.int64)
+        self.capacity, self.records = 0, xp.empty(0, np.int64)
 
     def _pack_controls(self) -> tuple[Words, int, int]:
         """Controls as (steps, scalars, lanes) words, the words of a step, and the lanes (1 where all share them)."""
-        leaves, axes = [np.asarray(leaf) for leaf in jax.tree.leaves(self.problem.controls)], self.problem.control_axes
+        xp, axes = self.xp, self.problem.control_axes
+        leaves = [xp.asarray(leaf) for leaf in jax.tree.leaves(self.problem.controls)]
         if not leaves:
-            return np.empty(0, np.int64), 0, 1
+            return xp.empty(0, np.int64), 0, 1
         if not any(axes):  # one row a step: a view where there is one array
-            flat = [to_words(leaf).reshape(len(leaf), -1) for leaf in leaves]
-            words = flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1)
-            return np.ascontiguousarray(words), words.shape[1], 1
+            flat = [to_words(leaf, xp).reshape(len(leaf), -1) for leaf in leaves]
+            words = flat[0] if len(flat) == 1 else xp.concatenate(flat, axis=1)
+            return xp.ascontiguousarray(words), words.shape[1], 1
         stride = self.stride
         parts = []
         for leaf, varies in zip(leaves, axes, strict=True):
             rows = leaf if varies else leaf[None]
-            packed = pack([rows.reshape(len(rows), -1)], [True], stride)
+            packed = pack([rows.reshape(len(rows), -1)], [True], stride, xp)
             parts.append(packed.reshape(leaf.shape[1 if varies else 0], -1, stride))
-        words = np.ascontiguousarray(np.concatenate(parts, 1))
+        words = xp.ascontiguousarray(xp.concatenate(parts, 1))
         return words, words.shape[1] * stride, stride
 
     def reserve(self, capacity: int) -> None:
         """Allocate memory for `capacity` records."""
         self.capacity = capacity
-        self.records = np.empty(capacity * self.lowered.words * self.stride, np.int64)
+        self.records = self.xp.empty(capacity * self.lowered.words * self.stride, np.int64)
 
     def record_leaves(self, buffer: Any, capacity: int) -> list[Any]:
         """Views (capacity, size, lanes) of the recorded arrays in a buffer on the host or on a device."""
@@ -333,5 +339,5 @@ class Buffers:
         lanes, leaves = self.problem.lanes, []
         for spec, words in zip(specs, self.record_leaves(self.records, self.capacity), strict=True):
             data = from_words(words, spec.dtype).reshape(self.capacity, *spec.shape, self.stride)[:count]
-            leaves.append(data[..., 0] if lanes is None else np.moveaxis(data[..., :lanes], -1, 0))
+            leaves.append(data[..., 0] if lanes is None else self.xp.moveaxis(data[..., :lanes], -1, 0))
         return jax.tree.unflatten(structure, leaves)

@@ -31,10 +31,13 @@ from ..kernels import (
     Progress,
     RecordsTooLarge,
     RunResult,
+    as_jax,
     evaluate,
     find_chain,
+    in_place,
     make_problem,
     run_problem,
+    to_host,
 )
 from ..mechanics import ADMISSIBLE_TOLERANCE, SINGULAR_METRIC, MechanicalSystem, State, judge_start, metric_on_D
 from ..numerics import array, call_own, finite, is_traced, namespace, positive_int, require_function
@@ -171,15 +174,22 @@ def ensemble(
     first, begin = (each[0] if isinstance(each, list) and each else each for each in (system, state))
     require_arguments(first, integrator, begin, step)
     members = stack_members(system, state, batched_system)
-    t0 = members.state.t if is_traced(members.state.t) else float(np.ravel(members.state.t)[0])
+    t0 = members.state.t if is_traced(members.state.t) else _first(members.state.t)
     inputs = members.system.inputs
     schedule = make_schedule(
         integrator, monitor, step, steps, t_end, t0, save_every, controls, inputs, backend, progress, members
     )
     members.require(integrator, step)
     checked = _check_events(events, *members.one(0), step)
+    if checked or schedule.t_end is not None:  # events and ends are looked for on the host
+        members = replace(members, system=to_host(members.system), state=to_host(members.state))
     varies = (0 if members.states_vary else None, None)
     return _integrate(schedule, members.system, array(step), members.state, None, checked, varies)
+
+
+def _first(times: Any) -> float:
+    """Return the first of some times; no more of an array on a GPU comes to the host."""
+    return float(to_host(in_place(times).reshape(-1)[:1])[0])
 
 
 # 1. What is given, checked.
@@ -288,9 +298,11 @@ def _integrate(
         records, final = mark_failures(records, final)
     else:
         records, final = end_before_gaps(records, final, schedule.lanes is not None)
+        records, peaks = as_jax((records, final.peaks))
+        final = final._replace(status=to_host(final.status), steps=to_host(final.steps), peaks=peaks)
     controls = schedule.controls
-    if not is_traced((loop.steps, final.steps)):  # the rows of the steps that were taken, and at least the first
-        count = max(1, int(np.max(np.asarray(final.steps) - np.asarray(loop.steps))))
+    if controls is not None and not is_traced((loop.steps, final.steps)):  # the rows of the steps that were taken
+        count = max(1, int(np.max(np.asarray(final.steps) - np.asarray(to_host(loop.steps)))))
         controls = jax.tree.map(lambda leaf: leaf[:count], controls)
     made = Run(
         system, schedule.integrator, h, records, final, result.backend, result.note, result.interrupted,
@@ -515,7 +527,9 @@ class Members:
 
         def pick(tree: Any, varies: bool) -> Any:
             return (
-                jax.tree.map(lambda leaf: leaf[k] if is_traced(leaf) else np.asarray(leaf)[k], tree) if varies else tree
+                jax.tree.map(lambda leaf: leaf[k] if is_traced(leaf) else to_host(in_place(leaf)[k]), tree)
+                if varies
+                else tree
             )
 
         return pick(self.system, self.systems_vary), pick(self.state, self.states_vary)
@@ -531,7 +545,7 @@ class Members:
         axes = ((0 if self.systems_vary else None, None), 0 if self.states_vary else None)
         consts = (self.system, np.asarray(step, float))
         clear = evaluate(_is_clearly_good, consts, self.state, lanes=self.number, axes=axes)
-        k = 0 if np.all(clear) else self._find_doubtful(consts, axes)
+        k = 0 if bool(in_place(clear).all()) else self._find_doubtful(consts, axes)
         try:
             require_state(*self.one(k), step)
             integrator.require(*self.one(k), step)
@@ -542,7 +556,7 @@ class Members:
     def _find_doubtful(self, consts: Constants, axes: Any) -> int:
         """Return the first member that is refused, else one whose L_xi_xi is indefinite, else the first."""
         found = evaluate(_judge_start, consts, self.state, lanes=self.number, axes=axes)
-        good, metric, rows = (np.asarray(value) for value in found)
+        good, metric, rows = map(np.asarray, to_host(found))
         some = np.flatnonzero(good)
         some = some[np.linalg.matrix_rank(rows[some]) == rows.shape[1]] if rows.shape[1] else some
         lowest, least = np.full((2, len(good)), -np.inf)
@@ -558,6 +572,7 @@ def stack_members(
     """Return the members that an `ensemble` is given; lists are stacked."""
     systems: MechanicalSystem = _stack(system, "systems") if isinstance(system, list) else system
     states: State = _stack(state, "states") if isinstance(state, list) else state
+    systems, states = as_jax((systems, states))
     members = Members(systems, states, batched_system or isinstance(system, list), states.xi.ndim == 2)
     if not (members.systems_vary or members.states_vary):
         raise InvalidInput(

@@ -17,7 +17,7 @@ from jax import Array
 
 from ..errors import InvalidInput
 from ..integrators import NOT_FINITE, OK, Integrator, call_method
-from ..kernels import available_memory
+from ..kernels import available_memory, in_place, to_host
 from ..mechanics import Input, MechanicalSystem, State
 from ..numerics import call_own, finite, is_traced, not_zero, positive_int, read_reals, show
 from .results import Record
@@ -212,10 +212,11 @@ def end_before_gaps(records: Record, loop: LoopState, lanes: bool) -> tuple[Reco
     Methods carry less than they record: a velocity that no longer exists, or an energy that overflows, shows there.
     A start that has no record fails as one without a solution, and its record stays.
     """
+    if not bool((in_place(records.steps) == NO_RECORD).any()):
+        return records, loop
+    records, loop = to_host((records, loop))
     steps = np.atleast_2d(np.asarray(records.steps))
     lost = steps == NO_RECORD
-    if not lost.any():
-        return records, loop
     last = np.where(lost.any(axis=1), np.maximum(np.argmax(lost, axis=1) - 1, 0), steps.shape[1] - 1)
     kept = np.minimum(np.arange(steps.shape[1]), last[:, None])
     index = (np.arange(len(steps))[:, None], kept) if lanes else (kept[0],)
