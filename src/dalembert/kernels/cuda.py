@@ -383,7 +383,7 @@ class CudaSession:
         axes = (*problem.const_axes, *problem.carry_axes, *problem.control_axes)
         self.resident = any(varies and on_gpu(leaf) for leaf, varies in zip(given, axes, strict=True))
         if self.resident:
-            jax.block_until_ready(given)
+            jax.block_until_ready(given)  # type: ignore[no-untyped-call]  # JAX does not annotate it
         self.buffers = Buffers(problem, lowered, 1, cupy if self.resident else np)
         self.kernel = _kernel_of(lowered, make_layout(problem, lowered))
         b, self.words = self.buffers, lowered.words

@@ -111,7 +111,8 @@ def pack(leaves: Sequence[Any], axes: Sequence[bool], stride: int, xp: Any = np)
     for leaf, varies in zip(leaves, axes, strict=True):
         data = to_words(leaf, xp)
         parts.append(data.reshape(data.shape[0], -1).T if varies else data.reshape(-1, 1))
-    words, row = xp.empty((sum(map(len, parts)), stride), np.int64), 0
+    words: Words = xp.empty((sum(map(len, parts)), stride), np.int64)
+    row = 0
     for part in parts:
         here, lanes = words[row : row + len(part)], part.shape[1]
         here[:, :lanes] = part
