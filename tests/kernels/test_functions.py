@@ -95,6 +95,25 @@ def test_what_follows_from_parameters_is_computed_before_the_run(monkeypatch):
     assert sum(program.count("setup").values()) > 20  # exp(sin(p)), which no call computes again
 
 
+def test_a_call_that_parameters_decide_is_computed_before_the_run(monkeypatch):
+    """First of x and then of -p: a call in the setup would have no text, nor the values that its function reads."""
+
+    def pushed(p, x, control):
+        first = routine_sum(p, x)
+        bend = routine_sum(p, -p) + routine_sum(p, 2 * p)
+        return x + 0.01 * bend * first + routine_sum(p, bend * x)
+
+    results = []
+    for limit in (160_000, 50):
+        monkeypatch.setattr(lowering, "MAX_INLINE_OPERATIONS", limit)
+        advance = lambda p, x, u: pushed(p, x, u)
+        posed = make_problem(advance, lambda p, x: x, np.linspace(0.1, 0.4, 3), np.linspace(-0.3, 0.5, 3))
+        results.append((posed.lower().program, records(posed)[0]))
+    (_, expected), (program, found) = results
+    assert len(program.functions) == 1
+    np.testing.assert_array_equal(found, expected)
+
+
 def implicit(p, x, control):
     """Newton's method by rows and columns: Jacobian, elimination, stages as rows."""
     f = lambda y: y - x - 0.1 * jnp.sin(y[::-1]) * y - 0.01 * routine_sum(p, y)

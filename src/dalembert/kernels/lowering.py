@@ -125,7 +125,7 @@ class Lowering:
         fixed = (a is b and a.block is builder.setup for a, b in zip(scalars, before, strict=True))
         same = [value if agrees else None for value, agrees in zip(scalars, fixed, strict=True)]
         varying = [value for value, known in zip(scalars, same, strict=True) if known is None]
-        if not varying:
+        if all(value.block is builder.setup for value in varying):  # it is computed once, before the run
             return self.lower_closed(closed, args)
         if function is None or same != before:
             body = Block(builder.setup, outer=builder.setup)
