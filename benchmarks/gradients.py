@@ -1,0 +1,92 @@
+"""Gradients of a run beside the run itself: processor time, and the time of the first call.
+
+A number that the last state decides, differentiated with respect to all parameters of the system, the initial state and
+the step together, under `jax.jit`, by native adjoints; the same through XLA's gradient of the scan. Targets (issue 19):
+a gradient takes at most 3 times the run, and compiles in at most 3 times its time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from _cases import Case, body, body_map, disk, particle, sleigh, suslov
+from _timing import interleaved, median, ratio, table, verdict
+
+import dalembert as da
+
+CASES = (suslov, sleigh, particle, disk, body, lambda: body_map("exact"))
+
+
+def final_number(case: Case, steps: int, backend: Any) -> tuple[Callable[[list[Any]], Any], list[Any]]:
+    """(a number at the end of the run as a function of all its real numbers, these)."""
+    leaves, structure = jax.tree.flatten((case.system, case.state, jnp.asarray(0.1 * case.step)))
+    real = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
+
+    def end(values: list[Any]) -> Any:
+        new = iter(values)
+        given = [next(new) if mark else leaf for leaf, mark in zip(leaves, real, strict=True)]
+        system, state, step = jax.tree.unflatten(structure, given)
+        run = da.simulate(system, case.integrator, state, step=step, steps=steps, save_every=steps, backend=backend)
+        return sum(jnp.sum(leaf[-1]) for leaf in jax.tree.leaves((run.g, run.xi)))
+
+    return end, [jnp.asarray(leaf, float) for leaf, mark in zip(leaves, real, strict=True) if mark]
+
+
+def first(call: Callable[[], Any]) -> float:
+    """Processor seconds of the first call."""
+    begin = time.process_time()
+    jax.block_until_ready(call())
+    return time.process_time() - begin
+
+
+def measured(case: Case, steps: int, repeats: int, xla: bool) -> list[str]:
+    end, values = final_number(case, steps, "auto")
+    plain, gradient = jax.jit(end), jax.jit(jax.grad(end))
+    calls = {
+        "run": lambda: jax.block_until_ready(plain(values)),
+        "gradient": lambda: jax.block_until_ready(gradient(values)),
+    }
+    begun = {name: first(call) for name, call in calls.items()}
+    if xla:
+        slow, _ = final_number(case, steps, "xla")
+        through = jax.jit(jax.grad(slow))
+        begun["xla"] = first(lambda: through(values))
+        calls["xla"] = lambda: jax.block_until_ready(through(values))
+    spent = interleaved(calls, repeats)
+    row = [case.name, f"{1e9 * median(spent['run']) / steps:.0f}", f"{1e9 * median(spent['gradient']) / steps:.0f}"]
+    row += [
+        verdict(ratio(spent["gradient"], spent["run"]), 3.0, at_most=True),
+        f"{begun['run']:.1f}",
+        f"{begun['gradient']:.1f}",
+    ]
+    row.append(verdict(begun["gradient"] / begun["run"], 3.0, at_most=True))
+    return [*row, f"{ratio(spent['xla'], spent['gradient']):.1f}" if xla else "-", f"{begun.get('xla', 0.0):.1f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--xla", action="store_true", help="XLA's gradient beside it: it compiles for seconds")
+    given = parser.parse_args()
+    head = [
+        "gradient in everything",
+        "run ns/step",
+        "gradient ns/step",
+        "ratio",
+        "first run s",
+        "first gradient s",
+        "ratio",
+    ]
+    rows = [measured(make(), given.steps, given.repeats, given.xla) for make in CASES]
+    table([*head, "xla/ours", "xla first s"], rows)
+    print("targets: at most 3 times the run, and 3 times its first call (! marks a miss)")
+
+
+if __name__ == "__main__":
+    main()
