@@ -105,6 +105,37 @@ def test_arrays_of_python_are_read_as_numbers():
     assert made.run["steps"] == 3 and "inertia = [[3.0, 0.0, 0.0]" in to_toml(made.config)
 
 
+def sleigh():
+    system = da.models.chaplygin_sleigh(1.0, 1.0, 0.3, 0.2)
+    return system, system.state(xi=[0.5, -1.0, 0.0])
+
+
+NOT_TAKEN = {
+    "gravity that is a state": (lambda: da.models.coin(gravity=sleigh()[1]), "gravity is"),
+    "moments that are complex": (lambda: da.models.bicycle(inertia=1j), "inertia of 'frame' is 1j"),
+    "progress without arguments": (
+        lambda: da.simulate(sleigh()[0], da.RungeKutta(), sleigh()[1], step=0.1, steps=2, progress=lambda: None),
+        "allowed: a function of (done, total)",
+    ),
+    "progress that is a class": (
+        lambda: da.compare(sleigh()[0], {"rk": da.RungeKutta()}, sleigh()[1], steps=[0.1], t_end=0.2, progress=int),
+        "progress is the class int",
+    ),
+    "events that are nothing": (
+        lambda: da.simulate(sleigh()[0], da.RungeKutta(), sleigh()[1], step=0.1, steps=2, events=None),
+        "events",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOT_TAKEN)
+def test_what_is_not_taken_is_refused(case):
+    call, message = NOT_TAKEN[case]
+    with pytest.raises(InvalidInput) as fault:
+        call()
+    assert message in str(fault.value)
+
+
 WORDS = {
     "seconds of a film": (["animate", SLEIGH, "--seconds", "1e9"], "--seconds"),
     "frames of a film": (["animate", SLEIGH, "--fps", "1000000000"], "--fps"),

@@ -235,8 +235,10 @@ def _lane_specs(tree: Any, axes: list[bool]) -> Any:
 
 
 def _type_of(leaf: Any) -> Any:
-    """The type of a leaf; JAX does not know arrays of CuPy."""
-    return leaf.dtype if hasattr(leaf, "__cuda_array_interface__") else jnp.result_type(leaf)
+    """The type of a leaf, as JAX has it; it does not know arrays of CuPy."""
+    wide: bool = jax.config.jax_enable_x64  # type: ignore[attr-defined]  # JAX makes its options when it runs
+    known = wide and type(leaf) is np.ndarray and leaf.dtype in (np.float64, np.int64, np.bool_)
+    return leaf.dtype if known or hasattr(leaf, "__cuda_array_interface__") else jnp.result_type(leaf)
 
 
 _programs: OrderedDict[Any, LoweredProgram | LoweringError] = OrderedDict()

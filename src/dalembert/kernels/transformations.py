@@ -4,8 +4,8 @@ A run R maps x = (consts, carry, controls) to (last carry, records). `run_p` is 
 derivative DR(x) v is `slope_p`: the same run with tangents beside its numbers. The transpose DR(x)^T w is the adjoint
 method: a run that keeps the carry before every step, then a run of the transposed step backwards over these, which
 gives the derivatives with respect to all of x at once. Both are `run_p` again and so have derivatives themselves: a
-Hessian is forward over reverse. Where all carries would not fit, those before every L-th step are kept, and the steps
-between are taken once more (Griewank 1992).
+Hessian is forward over reverse. Where all carries would not fit into memory, those before every L-th step are kept, and
+the steps between are taken once more (Griewank 1992).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -638,9 +638,8 @@ class _Transpose:
         if spec.initial:
             first = [leaf[self._at(0)] for leaf in records]
             records = [leaf[self._at(slice(1, None))] for leaf in records]
-        words = sum(math.prod(leaf.shape) for leaf in spec.problem(jax.tree.leaves(self.trees)).carry_specs)
-        fitting = MAX_KEPT_WORDS // max(1, words * (self.lanes or 1))
-        length = spec.steps if spec.steps <= fitting else max(1, min(fitting, math.isqrt(spec.steps)))
+        fitting = MAX_KEPT_WORDS // max(1, self.step.keeping.words * (self.lanes or 1))
+        length = max(1, min(spec.steps, fitting))
         after, sums, acting = self._backwards(after, sums, records, length)
         if first is not None:
             after, sums = self._add_record(self._first_carry(), first, after, sums)
@@ -651,16 +650,18 @@ class _Transpose:
         pushes = [self._total(each, varies) for each, (_, varies) in zip(acting, self._moving(2), strict=True)]
         return [*totals, *starts, *pushes]
 
-    def keeping(self) -> Keeping:
-        """All of the carry."""
-        specs = self.spec.problem(jax.tree.leaves(self.trees)).carry_specs
-        return Keeping.all_of(specs, self.spec.structures[1])
-
-    def shapes(self) -> Any:
-        """The shapes of the constants and the control of one lane, as a hashable tree."""
-        problem = self.spec.problem(jax.tree.leaves(self.trees))
+    @cached_property
+    def step(self) -> TransposedAdvance:
+        """The step backwards, which says what it reads of a carry."""
+        spec, problem = self.spec, self.spec.problem(jax.tree.leaves(self.trees))
+        sparse, records = spec.every > 1, spec.shapes(jax.tree.leaves(self.trees))[1]
+        seen = any(map(is_real, records)) and not (spec.saves == 1 and sparse)
+        whole = Keeping.all_of(problem.carry_specs, spec.structures[1])
+        observe = spec.observe if seen else None
+        step = TransposedAdvance(spec.advance, observe, self.marks[0], self.marks[2], sparse and spec.saves > 1, whole)
         leaves, structure = jax.tree.flatten((problem.const_tree, problem.control_tree))
-        return structure, tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves)
+        shapes = structure, tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves)
+        return replace(step, keeping=_used(step, shapes))
 
     def _moving(self, part: int) -> list[tuple[Any, bool]]:
         """The moving leaves of the constants, the carry or the controls, and whether each lane has its own."""
@@ -765,26 +766,18 @@ class _Transpose:
 
     def _segment(self, carry: Any, controls: Any, records: Any, first: Any, steps: int, after: Any, sums: Any) -> Any:
         """The same over `steps` steps from number `first` on, which start at `carry`."""
-        spec, xp, (moving_consts, _, moving_controls) = self.spec, self.xp, self.marks
+        spec, xp = self.spec, self.xp
         recorded, rows = None, records
         sparse = spec.every > 1
-        advance = TransposedAdvance(
-            spec.advance,
-            spec.observe if records and not (spec.saves == 1 and sparse) else None,
-            moving_consts,
-            moving_controls,
-            sparse and spec.saves > 1,
-            self.keeping(),
-        )
-        advance = replace(advance, keeping=_used(advance, self.shapes()))
+        advance = self.step
         empty = np.zeros((advance.keeping.words,) if self.lanes is None else (self.lanes, advance.keeping.words))
         forwards = KeepingAdvance(spec.advance, advance.keeping)
         (last, _), kept = self._run(self._problem(forwards, _kept, (carry, empty), controls, spec.axes[2]), steps, 1)
         if spec.saves == 1 and sparse:  # the one record belongs to the last carry
             at_end = [leaf[self._at(0)] for leaf in records]
-            if steps == spec.steps:
+            if steps == spec.steps or (xp is np and first + steps == spec.steps):
                 after, sums = self._add_record(last, at_end, after, sums)
-            else:
+            elif xp is jnp:
                 added = self._add_record(last, at_end, after, sums)
                 ends = first + steps == spec.steps
                 after, sums = jax.tree.map(lambda a, b: xp.where(ends, a, b), added, (list(after), list(sums)))

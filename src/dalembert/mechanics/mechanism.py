@@ -936,7 +936,8 @@ class Mechanism:
     ) -> None:
         require_function("ground", ground, "(x, y)")
         angle = float(finite("slope", slope))
-        pull = [0.0, 0.0, -float(finite("gravity", gravity))] if np.ndim(gravity) == 0 else gravity
+        pull = finite_reals("gravity", gravity)
+        pull = [0.0, 0.0, -float(pull)] if np.ndim(pull) == 0 else pull
         c, s = math.cos(angle), math.sin(angle)
         self.name, self.ground, self.any_size = name, ground, any_size
         self.gravity = np.array([[c, 0.0, -s], [0.0, 1.0, 0.0], [s, 0.0, c]]) @ np.asarray(vector(pull, 3, "gravity"))

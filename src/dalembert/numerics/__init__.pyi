@@ -16,6 +16,7 @@ from .checks import positive_int as positive_int
 from .checks import read_reals as read_reals
 from .checks import real as real
 from .checks import require_function as require_function
+from .checks import require_progress as require_progress
 from .checks import require_instance as require_instance
 from .checks import require_range as require_range
 from .checks import require_rotation as require_rotation

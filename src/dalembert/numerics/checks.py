@@ -7,6 +7,7 @@ import math
 import numbers
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -78,6 +79,20 @@ def require_function(name: str, value: Any, arguments: str, *, optional: bool = 
     """Refuse what cannot be called; None stands for no function where it is `optional`."""
     if not (callable(value) or (optional and value is None)):
         raise InvalidInput(f"{name} is {show(value)}; allowed: a function of {arguments}{' or None' * optional}")
+
+
+def require_progress(progress: Any, arguments: str) -> None:
+    """Refuse a report of progress that is no function of these arguments, before anything runs."""
+    require_function("progress", progress, arguments)
+    if isinstance(progress, type):
+        raise InvalidInput(f"progress is the class {progress.__name__}; allowed: a function of {arguments} or None")
+    if progress is not None:
+        with suppress(ValueError):  # it does not tell what it takes
+            signature = inspect.signature(progress)
+            try:
+                signature.bind(*arguments.split(","))
+            except TypeError as fault:
+                raise InvalidInput(f"progress {fault}; allowed: a function of {arguments}") from fault
 
 
 def read_reals(value: Any) -> Any:

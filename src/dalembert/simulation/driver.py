@@ -40,7 +40,7 @@ from ..kernels import (
     to_host,
 )
 from ..mechanics import ADMISSIBLE_TOLERANCE, SINGULAR_METRIC, MechanicalSystem, State, judge_start, metric_on_D
-from ..numerics import array, call_own, finite, is_traced, namespace, positive_int, require_function
+from ..numerics import array, call_own, finite, is_traced, namespace, positive_int, require_function, require_progress
 from .events import (
     Event,
     EventMonitor,
@@ -127,8 +127,8 @@ def simulate(
                 "a trajectory goes on at its own time and with its own method; for others start from trajectory.last"
             )
     elif not traced:
-        special = tangents is not None or len(events) > 0
-        if not special and (made := _run_at_once(schedule, system, step, begin)):
+        plain = tangents is None and isinstance(events, Sequence) and not events
+        if plain and (made := _run_at_once(schedule, system, step, begin)):
             return made
         integrator.require(system, begin, step)
     if traced and schedule.t_end is not None:
@@ -255,9 +255,7 @@ def make_schedule(
     count = count_steps(step, steps, t_end, t0, variable=integrator.variable_step)
     positive_int("save_every", save_every)
     require_name("backend", backend, BACKENDS)
-    require_function("progress", progress, "(done, total)")
-    if isinstance(progress, type):
-        raise InvalidInput(f"progress is the class {progress.__name__}; allowed: a function of (done, total) or None")
+    require_progress(progress, "(done, total)")
     last = t_end if integrator.variable_step and steps is None else None
     if integrator.variable_step and (callable(controls) or (controls is not None and last is not None)):
         raise InvalidInput(
