@@ -123,7 +123,7 @@ NOT_TAKEN = {
     ),
     "events that are nothing": (
         lambda: da.simulate(sleigh()[0], da.RungeKutta(), sleigh()[1], step=0.1, steps=2, events=None),
-        "events",
+        "an event is None",
     ),
 }
 

@@ -7,7 +7,6 @@ import math
 import numbers
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -86,13 +85,14 @@ def require_progress(progress: Any, arguments: str) -> None:
     require_function("progress", progress, arguments)
     if isinstance(progress, type):
         raise InvalidInput(f"progress is the class {progress.__name__}; allowed: a function of {arguments} or None")
-    if progress is not None:
-        with suppress(ValueError):  # it does not tell what it takes
-            signature = inspect.signature(progress)
-            try:
-                signature.bind(*arguments.split(","))
-            except TypeError as fault:
-                raise InvalidInput(f"progress {fault}; allowed: a function of {arguments}") from fault
+    if progress is None:
+        return
+    try:
+        inspect.signature(progress).bind(*arguments.split(","))
+    except TypeError as fault:
+        raise InvalidInput(f"progress has {fault}; allowed: a function of {arguments}") from fault
+    except ValueError:  # it does not tell what it takes
+        return
 
 
 def read_reals(value: Any) -> Any:
