@@ -60,6 +60,11 @@ ROUTINE = "routine_"
 """How the name of a function begins that is worth a function of its own in a long program: see `as_routine`."""
 
 
+def writing_limits() -> tuple[int, ...]:
+    """What decides how a program is written, beside what it computes."""
+    return MAX_SELECT_COST, MAX_UNROLLED_COST, MAX_INLINE_OPERATIONS, MIN_LOOPED_ROWS, LONG_FOR_CERTAIN
+
+
 @dataclass
 class Lowering:
     """The state of one lowering: the program under construction and the captured arrays met so far."""

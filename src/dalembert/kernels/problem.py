@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from .cache import LoweredProgram, cached_program
 from .ir import MAX_OPERATIONS, LoweringError
-from .lowering import count_equations, lower, shape_struct
+from .lowering import count_equations, lower, shape_struct, writing_limits
 
 Words = NDArray[np.int64]
 Advance = Callable[[Any, Any, Any], Any]  # (consts, carry, control) -> carry
@@ -183,7 +183,8 @@ class Problem:
         found = _programs.get(key)
         if found is None:
             try:
-                found = cached_program((self.advance, self.observe, structure, shapes, budget), trace)
+                parts = (self.advance, self.observe, structure, shapes, budget, writing_limits())
+                found = cached_program(parts, trace)
             except LoweringError as error:
                 found = error
         _programs[key] = found
