@@ -123,10 +123,10 @@ def _write_class(it: type, within: tuple[Any, ...]) -> Iterator[str]:
     own = {name: getattr(value, "__func__", getattr(value, "fget", value)) for name, value in own.items()}
     kept = {name: value for name, value in own.items() if not isinstance(value, types.MemberDescriptorType)}
     yield it.__qualname__
-    yield from _write_all(within, *it.__bases__, {k: v for k, v in kept.items() if not name_of_dataclass(k)})
+    yield from _write_all(within, *it.__bases__, {k: v for k, v in kept.items() if not _is_made_by_dataclass(k)})
 
 
-def name_of_dataclass(name: str) -> bool:
+def _is_made_by_dataclass(name: str) -> bool:
     """Whether `dataclass` made this entry of a class, which follows from its fields."""
     return name.startswith("__dataclass") or name in ("__firstlineno__", "__hash__", "__slots__", "_field_defaults")
 
