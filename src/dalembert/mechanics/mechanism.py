@@ -18,7 +18,7 @@ Notation: see `dalembert.mechanics`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInput, UnknownName
 from ..groups import SE2, SE3, SO3, AlgebraAxis, Euclidean, Group, Product
-from ..kernels import compile_function
+from ..kernels import compile_function, evaluate
 from ..numerics import (
     find_root,
     finite,
@@ -210,9 +210,13 @@ def _coordinate(parts: Parts, p: Any, flat: Array, body: int) -> Array:
         return flat[joint.slot]
     own, moving = p["gears"][joint.name], [_coordinate(parts, p, flat, k) for k in joint.geared]
     if joint.by is not None:
-        return own_value(f"the coupling of '{joint.name}'", partial(joint.by, **own), *moving)
+        return _coupled(joint.name, joint.by, own, moving)
     turned: list[Array] = [own[parts.joints[k].name] * q for k, q in zip(joint.geared, moving, strict=True)]
     return sum(turned[1:], turned[0])
+
+
+def _coupled(joint: str, by: Callable[..., Any], numbers: Any, moving: Sequence[Array]) -> Array:
+    return own_value(f"the coupling of '{joint}'", partial(by, **numbers), *moving)
 
 
 def _rate(parts: Parts, g: Element, p: Any, xi: Velocity, body: int) -> Array:
@@ -1075,7 +1079,7 @@ class Mechanism:
         require_function(f"by of '{joint}'", by, "coordinates", optional=False)
         names = (to,) if isinstance(to, str) else tuple(to)
         given = {k: float(finite(f"{k} of '{joint}'", v)) for k, v in numbers.items()}
-        drawn = own_value(f"the coupling of '{joint}'", partial(by, **given), *[jnp.zeros(())] * len(names))
+        drawn = np.asarray(evaluate(partial(_coupled, joint, by), given, (0.0,) * len(names)))
         if drawn.shape or not np.isfinite(drawn):
             raise InvalidInput(f"the coupling of '{joint}' gave {drawn} in the drawing; allowed: one finite number")
         return self._couple(joint, names, given, by)
