@@ -18,6 +18,7 @@ from .analysis.linearisation import linearise as linearise, steady as steady, st
 from .errors import InvalidInput as InvalidInput, NumericalFailure as NumericalFailure
 from . import groups as groups, mechanics as mechanics, integrators as integrators, models as models
 from . import simulation as simulation, io as io, plotting as plotting, analysis as analysis, sweeps as sweeps
+from . import optimise as optimise
 from . import papers as papers, studio as studio, kernels as kernels, numerics as numerics, errors as errors
 
 __version__: str

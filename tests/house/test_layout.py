@@ -50,7 +50,19 @@ def test_few_public_names_and_their_stub():
 
 @pytest.mark.parametrize(
     "package",
-    ["analysis", "plotting", "io", "sweeps", "papers", "mechanics", "models", "integrators", "simulation", "studio"],
+    [
+        "analysis",
+        "plotting",
+        "io",
+        "sweeps",
+        "papers",
+        "mechanics",
+        "models",
+        "integrators",
+        "simulation",
+        "studio",
+        "optimise",
+    ],
 )
 def test_names_of_lazy_packages_exist(package):
     module = importlib.import_module(f"dalembert.{package}")

@@ -4,7 +4,9 @@ from .events import QUANTITIES as QUANTITIES
 from .events import SCALARS as SCALARS
 from .events import Event as Event
 from .events import Quantity as Quantity
+from .events import StepStart as StepStart
 from .events import check_events as check_events
+from .events import partial_step as partial_step
 from .events import states_at as states_at
 from .loop import BACKENDS as BACKENDS
 from .loop import LoopState as LoopState
@@ -12,6 +14,7 @@ from .loop import RunKernel as RunKernel
 from .loop import count_steps as count_steps
 from .loop import held_controls as held_controls
 from .loop import run_kernel as run_kernel
+from .loop import split_reals as split_reals
 from .prepared import PreparedRun as PreparedRun
 from .prepared import Saved as Saved
 from .prepared import prepare as prepare

@@ -1,0 +1,5 @@
+"""From data and goals to numbers, through the integrator: `fit` finds the parameters that made a measured motion."""
+
+from .._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

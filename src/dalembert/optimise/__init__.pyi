@@ -1,0 +1,2 @@
+from .fitting import Experiment as Experiment
+from .fitting import Unknown as Unknown
