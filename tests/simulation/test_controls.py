@@ -256,3 +256,18 @@ def test_rows_that_do_not_fit_into_memory_are_refused():
         da.simulate(
             CART, METHOD, CART.state(xi=[0.1, 0.0]), step=0.1, steps=10**12, controls=lambda t: t, save_every=10**11
         )
+
+
+@pytest.mark.parametrize("order", [np.asfortranarray, lambda rows: rows[::-1][::-1], lambda rows: rows.T.copy().T])
+def test_the_order_of_controls_in_memory_does_not_matter(order):
+    system = da.System(
+        da.Euclidean(2), lambda t, g, xi, p: 0.5 * xi @ xi, force=lambda t, g, xi, u, p: jnp.stack([u[0], 2.0 * u[1]])
+    )
+    rows, start = np.arange(14.0).reshape(7, 2), system.state(np.zeros(2), np.zeros(2))
+    given = order(rows)
+    plain, other = (
+        da.simulate(system, da.LagrangeDAlembert(), start, step=0.1, steps=7, controls=each) for each in (rows, given)
+    )
+    np.testing.assert_array_equal(other.g, plain.g)
+    prepared = da.prepare(system, da.LagrangeDAlembert(), step=0.1, steps=7, controls=rows, save="final")
+    np.testing.assert_array_equal(prepared(start, None, given).values.g, plain.g[-1])

@@ -74,6 +74,18 @@ class Plan:
             made.append(rows.reshape(size, self.stride)[:, : self.lanes].T.reshape(self.lanes, *shape))
         return self.record_tree.unflatten(made)
 
+    def run(self, leaves: Sequence[Numbers], rows: Sequence[Numbers]) -> tuple[Any, Any]:
+        """(last carry, records) of one trajectory with a step and a record for every row of controls."""
+        count, steps = len(self.varying), len(rows[0])
+        parts = [*map(leaf_bytes, leaves[:count]), self.captured, *map(leaf_bytes, leaves[count:])]
+        given = np.frombuffer(bytearray(b"".join(parts)), np.int64)
+        held = flat_rows(rows)
+        words, begin = np.empty(steps * self.words, np.int64), given.ctypes.data
+        state = begin + 8 * self.shared
+        self.function(begin, 0, state, held.ctypes.data, words.ctypes.data, steps, 0, steps, 1, 1, 0, 1, 1)
+        carry = self.carry_tree.unflatten(view_leaves(given, self.carry, self.shared))
+        return carry, self.record_tree.unflatten(view_leaves(words, self.record, 0, steps))
+
     def _pack_lanes(self, leaves: Sequence[Numbers]) -> tuple[Words, Words, Words]:
         """The words of constants that lanes share, of those they do not, and of the carry."""
         count = len(self.varying)
@@ -99,6 +111,11 @@ def lay_out(tree: Any) -> tuple[list[Leaf], Any]:
 def leaf_bytes(leaf: Numbers) -> bytes:
     """The words of a leaf."""
     return leaf.tobytes() if leaf.dtype == float else leaf.astype(np.int64).tobytes()
+
+
+def flat_rows(rows: Sequence[Numbers]) -> Numbers:
+    """The rows of all leaves side by side, one after the other in memory: `concatenate` keeps columns together."""
+    return np.ascontiguousarray(np.concatenate([leaf.reshape(len(leaf), -1) for leaf in rows], 1, dtype=float))
 
 
 def view_leaves(words: Words, leaves: list[Leaf], begin: int = 0, capacity: int | None = None) -> list[Numbers]:
@@ -198,6 +215,27 @@ def evaluate(
     return jax.tree.map(lambda leaf: leaf[0] if lanes is None else leaf[:, 0], records)
 
 
+def run_rows(
+    advance: Advance, observe: Observe, consts: Any, carry: Any, controls: Any, *, lanes: int | None = None
+) -> tuple[Any, Any]:
+    """(last carry, records) of a run with a step and a record for every row of the controls, real numbers.
+
+    With `lanes`, carry and controls have one more axis in front.
+    """
+    if lanes is None:
+        leaves, structure = jax.tree.flatten((consts, carry))
+        rows, form = jax.tree.flatten(controls)
+        given = concrete_leaves([*leaves, *rows])
+        if given is not None and len(rows[0]) <= SHORT_STEPS:
+            key = (advance, observe, structure, form, shapes_of(given))
+            plan = remembered(key, lambda: plan_of(advance, observe, consts, carry, controls))
+            if plan is not None:
+                return plan.run(given[: len(leaves)], given[len(leaves) :])
+    problem = make_problem(advance, observe, consts, carry, controls, lanes=lanes, axes=(None, 0, 0) if lanes else None)
+    result = run_problem(problem, saves=len(jax.tree.leaves(controls)[0][0 if lanes else slice(None)]))
+    return result.carry, result.records
+
+
 def compile_function(function: Callable[..., Result], place: bool = True) -> Callable[..., Result]:
     """A decorator: compile a function of small arrays, by XLA where the kernels cannot.
 
@@ -263,7 +301,7 @@ class Chain:
         parts = [constants, *map(leaf_bytes, start)]
         if controls:
             parts += [leaf_bytes(leaf[0]) for leaf in controls]
-            held = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in controls], 1, dtype=float)
+            held = flat_rows(controls)
             rows = held.ctypes.data
         else:
             rows = 0
