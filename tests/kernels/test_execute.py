@@ -13,6 +13,7 @@ import pytest
 import toys
 from emulation import compile_for_cpu
 
+from dalembert import kernels
 from dalembert.kernels import LoweringError, cuda, execute, make_problem, run_problem, stream_problem, transformations
 from dalembert.kernels.llvm import NativeSession
 from dalembert.kernels.problem import Buffers, make_layout
@@ -242,3 +243,31 @@ def test_auto_refuses_what_xla_would_compile_for_long(monkeypatch):
     with pytest.raises(LoweringError, match=r'lgamma.*compile these 4 array operations.*backend="xla"'):
         run_problem(problem, saves=2)
     assert run_problem(problem, saves=2, backend="xla").backend == "xla"
+
+
+def test_runs_that_are_repeated_have_the_bits_of_new_ones():
+    """The first call runs as a problem does; the next ones go by plans, with other constants and starts."""
+
+    def begin(consts, start):
+        return {"x": start["x"] * consts[0], "count": start["count"], "fell": start["x"][0] < 0.0}
+
+    def advance(consts, carry, u):
+        x = carry["x"] + consts[1] * jnp.sin(carry["x"]) + u
+        return {"x": x, "count": carry["count"] + 1, "fell": carry["fell"] | (x[0] < 0.0)}
+
+    def observe(consts, carry):
+        return carry["x"][1], carry["count"]
+
+    rng, lanes = np.random.default_rng(0), 5
+    controls, axes = rng.standard_normal((lanes, 12, 2)), ((None, 0), 0, 0)
+    repeated = kernels.Repeated(begin, advance, observe, controls, lanes, axes, 4, 3)
+    for _ in range(3):
+        consts = np.asarray(rng.standard_normal()), rng.standard_normal(lanes)
+        start = {"x": rng.standard_normal((lanes, 2)), "count": np.arange(lanes)}
+        start["fell"] = np.zeros(lanes, bool)
+        first = kernels.evaluate(begin, consts, start, lanes=lanes, axes=axes[:2])
+        problem = kernels.make_problem(advance, observe, consts, first, controls, lanes=lanes, axes=(axes[0], 0, 0))
+        whole = kernels.run_problem(problem, saves=4, save_every=3, initial=True)
+        carry, records = repeated(consts, start)
+        jax.tree.map(np.testing.assert_array_equal, (carry, records), (whole.carry, whole.records))
+    assert repeated.plans is not None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import wraps
 from typing import Any, TypeVar
@@ -234,6 +234,81 @@ def run_rows(
     problem = make_problem(advance, observe, consts, carry, controls, lanes=lanes, axes=(None, 0, 0) if lanes else None)
     result = run_problem(problem, saves=len(jax.tree.leaves(controls)[0][0 if lanes else slice(None)]))
     return result.carry, result.records
+
+
+class Repeated:
+    """Lanes that begin(consts, start) and advance, many times with other numbers of the same shapes and equal controls.
+
+    `axes` = (consts, start, controls) as in `make_problem`. A call gives (last carry, records), these with one before
+    the first step. Calls that take longer than a chunk go the way of `run_problem`, where Ctrl-C ends them.
+    """
+
+    def __init__(
+        self, begin: Observe, advance: Advance, observe: Observe, controls: Any, lanes: int, axes: Any,
+        saves: int, every: int, backend: Backend = "auto",
+    ):  # fmt: skip
+        self.functions, self.controls, self.lanes, self.axes = (begin, advance, observe), controls, lanes, axes
+        self.saves, self.every, self.backend = saves, every, backend
+        self.plans: tuple[Plan, Plan, NativeSession] | None = None
+
+    def __call__(self, consts: Any, start: Any) -> tuple[Any, Any]:
+        if self.plans is None:
+            return self._run_the_long_way(consts, start)
+        begin, steps, session = self.plans
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves((consts, start))]
+        shared, varying, state = begin._pack_lanes(leaves)
+        loop, stride, capacity = np.empty(begin.words * begin.stride, np.int64), begin.stride, self.saves + 1
+        begin.function(*_addresses(shared, varying, state), 0, loop.ctypes.data, 1, 0, 1, 0, stride, 0, stride, 1)
+        if begin.captured != steps.captured:
+            shared = np.concatenate([shared[: begin.shared - len(begin.captured) // 8], _words(steps.captured)])
+        words, held = np.empty(steps.words * stride * capacity, np.int64), session.buffers.controls
+        given = (*_addresses(shared, varying, loop), held.ctypes.data, words.ctypes.data, capacity)
+        rows = session.buffers.control_stride
+        steps.function(*given, 0, 1, 0, stride, 0, stride, rows)
+        steps.function(*given, 1, capacity, self.every, stride, 0, stride, rows)
+        carry, records = self._unpack(loop, steps.carry, 1), self._unpack(words, steps.record, capacity)
+        carry = [leaf[:, 0] for leaf in carry]
+        return steps.carry_tree.unflatten(carry), steps.record_tree.unflatten(records)
+
+    def _unpack(self, words: Words, leaves: list[Leaf], capacity: int) -> list[Numbers]:
+        """The leaves of records, (lanes, capacity, ...)."""
+        assert self.plans is not None
+        stride, made = self.plans[0].stride, []
+        for before, size, shape, _, dtype in leaves:
+            part = from_words(words[before * stride * capacity : (before + size) * stride * capacity], dtype)
+            made.append(
+                part.reshape(capacity, *shape, stride)[..., : self.lanes].transpose(
+                    len(shape) + 1, *range(len(shape) + 1)
+                )
+            )
+        return made
+
+    def _run_the_long_way(self, consts: Any, start: Any) -> tuple[Any, Any]:
+        begin, advance, observe = self.functions
+        options: Any = {"lanes": self.lanes, "backend": self.backend}
+        loop = evaluate(begin, consts, start, axes=self.axes[:2], **options)
+        axes = (self.axes[0], 0, self.axes[2])
+        problem = make_problem(advance, observe, consts, loop, self.controls, lanes=self.lanes, axes=axes)
+        clock = time.perf_counter()
+        result = run_problem(problem, saves=self.saves, save_every=self.every, initial=True, backend=self.backend)
+        if result.interrupted:
+            raise KeyboardInterrupt
+        if time.perf_counter() - clock < CHUNK_SECONDS and self.backend in ("auto", "llvm"):
+            found, session = (
+                find_plan(begin, consts, start, self.lanes, self.axes[:2]),
+                open_session(problem, "auto")[0],
+            )
+            if found is not None and isinstance(session, NativeSession) and found[0].stride == session.buffers.stride:
+                self.plans = found[0], Plan(session), session
+        return result.carry, result.records
+
+
+def _addresses(*parts: Words) -> Iterator[int]:
+    return (part.ctypes.data for part in parts)
+
+
+def _words(data: bytes) -> Words:
+    return np.frombuffer(data, np.int64)
 
 
 def compile_function(function: Callable[..., Result], place: bool = True) -> Callable[..., Result]:

@@ -1,2 +1,5 @@
+from .estimate import Combination as Combination
 from .fitting import Experiment as Experiment
+from .fitting import Fit as Fit
 from .fitting import Unknown as Unknown
+from .fitting import fit as fit

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..integrators import OK, REASONS, Integrator
-from ..kernels import Backend, evaluate, make_problem, run_problem
+from ..kernels import Backend, Repeated, evaluate
 from ..mechanics import MechanicalSystem, State
 from ..numerics import call_own, own_value, require_instance, solve
 from ..simulation import RunKernel, StepStart, partial_step, run_kernel, split_reals
@@ -38,41 +38,33 @@ class Form:
     build: Callable[..., MechanicalSystem]  # (base, {name: value}) -> system
     parameters: tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes
     integrator: Integrator
-    measures: tuple[Measure, ...]
-    moved: tuple[int, ...]  # axes along which the configuration at the start is unknown
-    free: tuple[int, ...]  # components of the velocity there that are unknown
-    held: tuple[int, ...]  # those that follow from the constraint
-    linear: bool
-    dense: bool  # whether times lie between the states
-
-    @property
-    def coordinates(self) -> int:
-        """The number of coordinates of a start."""
-        return len(self.moved) + len(self.free)
+    measures: tuple[Measure, ...] = ()
+    moved: tuple[int, ...] = ()  # axes along which the configuration at the start is unknown
+    free: tuple[int, ...] = ()  # components of the velocity there that are unknown
+    held: tuple[int, ...] = ()  # those that follow from the constraint
+    linear: bool = True
+    dense: bool = False  # whether times lie between the states
 
     def system(self, base: Any, p: Any) -> MechanicalSystem:
         """The system with these parameters."""
         values, begin = {}, 0
         for name, shape in self.parameters:
-            size = math.prod(shape)
-            values[name] = p[begin : begin + size].reshape(shape)
-            begin += size
-        made = call_own("model(...)", lambda: self.build(base, values))
+            values[name] = p[begin : begin + math.prod(shape)].reshape(shape)
+            begin += math.prod(shape)
+        made: MechanicalSystem = call_own("model(...)", lambda: self.build(base, values))
         require_instance("what model(...) gives", made, MechanicalSystem, "a system")
-        return made  # type: ignore[no-any-return]
+        return made
 
     def start(self, system: MechanicalSystem, state: State, z: Any) -> State:
         """The state with local coordinates z next to another one, put onto the constraints."""
-        group, t, g, xi = system.group, state.t, state.g, state.xi
-        unit = np.eye(group.dim)
+        group, t, g, unit = system.group, state.t, state.g, np.eye(system.group.dim)
         if self.moved:
             g = group.compose(g, group.exp(unit[:, self.moved] @ z[: len(self.moved)]))
             g = system.project_configuration(g, t)
-        xi = xi + unit[:, self.free] @ z[len(self.moved) :]
-        if self.held:
-            for _ in range(1 if self.linear else NEWTON_STEPS):
-                rows = system.rows(t, g)(xi)[:, np.array(self.held)]
-                xi = xi - unit[:, self.held] @ solve(rows, system.residual(t, g, xi))
+        xi = state.xi + unit[:, self.free] @ z[len(self.moved) :]
+        for _ in range((1 if self.linear else NEWTON_STEPS) if self.held else 0):
+            rows = system.rows(t, g)(xi)[:, np.array(self.held)]
+            xi = xi - unit[:, self.held] @ solve(rows, system.residual(t, g, xi))
         return State(t, g, xi, system.momentum(t, g, xi), xi, group)
 
     def compare(self, system: MechanicalSystem, state: State, targets: tuple[Any, ...]) -> Any:
@@ -89,12 +81,11 @@ class Form:
 
 def difference(system: MechanicalSystem, g: Any, h: Any) -> Any:
     """log(g^-1 h): the displacement from g to h in the body."""
-    group = system.group
-    return group.log(group.compose(group.inverse(g), h))
+    return system.group.log(system.group.compose(system.group.inverse(g), h))
 
 
 class Lane(NamedTuple):
-    """What a shot starts from, and the direction in which it is differentiated."""
+    """What a shot starts from and the next one, and the direction in which it is differentiated."""
 
     base: Any
     p: Any
@@ -102,7 +93,11 @@ class Lane(NamedTuple):
     state: Any
     z: Any
     dz: Any
+    next: Any  # (state, z, dz) of the next shot
     h: Any
+
+
+SHARED = Lane(None, None, 0, 0, 0, 0, 0, None)  # which of them the lanes have in common
 
 
 class Carried(NamedTuple):
@@ -115,8 +110,11 @@ class Carried(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def shot_kernel(form: Form) -> RunKernel:
-    """The loop of a shot: the same objects every time, so that compiled programs are found again."""
+def shot_kernel(form: Form) -> tuple[RunKernel, Callable[..., Any]]:
+    """The loop of a shot, and (lane, its end) -> gap to the next shot with its slope.
+
+    They are the same objects every time, so that compiled programs are found again.
+    """
     kernel, at = run_kernel(form.integrator, False), partial_step(form.integrator)
 
     def carry(function: Callable[..., Any], values: Any, slopes: Any) -> Carried:
@@ -138,43 +136,29 @@ def shot_kernel(form: Form) -> RunKernel:
         u, theta, targets = row
         reals, others, join = split_reals(before.loop)
 
-        def next_one(p: Any, reals: Any) -> Any:
+        def following(p: Any, reals: Any) -> Any:
             system, loop = form.system(lane.base, p), join(reals, others)
-            consts = system, lane.h
-            new = kernel.advance(consts, loop, u)
+            new = kernel.advance((system, lane.h), loop, u)
+            seen = kernel.observe((system, lane.h), loop if form.dense else new)
             if form.dense:
-                seen = kernel.observe(consts, loop)
-                state = at(system, StepStart(seen.state, seen.angles, loop.steps, lane.h), theta, u)[0].state
-            else:
-                state = kernel.observe(consts, new).state
-            return (split_reals(new)[0], form.compare(system, state, targets)), new
+                seen = at(system, StepStart(seen.state, seen.angles, loop.steps, lane.h), theta, u)[0]
+            return (split_reals(new)[0], form.compare(system, seen.state, targets)), new
 
-        return carry(next_one, (lane.p, reals), (lane.dp, before.slopes))
+        return carry(following, (lane.p, reals), (lane.dp, before.slopes))
 
-    def observe(lane: Lane, now: Carried) -> Any:
-        return now.error, now.slope
-
-    return RunKernel(begin, advance, observe)
-
-
-@lru_cache(maxsize=64)
-def gap_function(form: Form) -> Callable[..., Any]:
-    """(lane of the next shot, what the shot before ended with) -> the gap between both, and its slope."""
-    kernel = run_kernel(form.integrator, False)
-
-    def gap(lane: Lane, end: tuple[Any, list[Any]]) -> Any:
-        reals, others, join = split_reals(end[0])
+    def gap(lane: Lane, end: Carried) -> Any:
+        reals, others, join = split_reals(end.loop)
+        state, z, dz = lane.next
 
         def between(p: Any, z: Any, reals: Any) -> Any:
             system = form.system(lane.base, p)
-            there = kernel.observe((system, lane.h), join(reals, others)).state
-            here = form.start(system, lane.state, z)
-            apart = difference(system, here.g, there.g)[np.array(form.moved)]
-            return jnp.concatenate([apart, (there.xi - here.xi)[np.array(form.free)]])
+            there, here = kernel.observe((system, lane.h), join(reals, others)).state, form.start(system, state, z)
+            apart = difference(system, here.g, there.g)
+            return jnp.concatenate([apart[np.array(form.moved)], (there.xi - here.xi)[np.array(form.free)]])
 
-        return jax.jvp(between, (lane.p, lane.z, reals), (lane.dp, lane.dz, end[1]))
+        return jax.jvp(between, (lane.p, z, reals), (lane.dp, dz, end.slopes))
 
-    return gap
+    return RunKernel(begin, advance, lambda lane, now: (now.error, now.slope)), gap
 
 
 class Failure(NamedTuple):
@@ -184,7 +168,7 @@ class Failure(NamedTuple):
     reason: str
 
 
-@dataclass
+@dataclass(eq=False)
 class Shots:
     """The shots of one experiment with its data, ready for many values of the unknowns.
 
@@ -198,8 +182,9 @@ class Shots:
     h: float
     length: int  # of a shot, in steps
     every: int  # a record after so many steps
-    first: Any  # (u, theta, targets) before the first step, leaves (shots, slots, ...)
-    rows: Any  # the same for each step, leaves (shots, slots, length, ...)
+    rows: (
+        Any  # (u, theta, targets) of every step, after those of the first state; leaves (shots, slots, 1 + length, ..)
+    )
     place: tuple[Numbers, Numbers, Numbers]
     backend: Backend = "auto"
 
@@ -208,78 +193,57 @@ class Shots:
         """The number of shots."""
         return len(self.state.t)
 
-    def _spread(self, leaf: Any, axes: int, columns: int) -> Numbers:
-        """A leaf of shots (1 axis) or shots and slots (2), for all lanes."""
-        slots = self.first[1].shape[1]
-        leaf = np.asarray(leaf)[(slice(None),) * axes + (None,) * (3 - axes)]
-        shape = (self.count, slots, columns, *leaf.shape[3:])
-        return np.broadcast_to(leaf, shape).reshape(-1, *leaf.shape[3:])
+    @cached_property
+    def ways(self) -> Numbers:
+        """The directions: unit vectors of (p, z of the shot, z of the next one where there is one)."""
+        starts = len(self.form.moved) + len(self.form.free)
+        return np.eye(sum(math.prod(shape) for _, shape in self.form.parameters) + starts * (1 + (self.count > 1)))
 
-    def run(self, p: Numbers, z: Numbers, slopes: bool = True) -> tuple[Numbers, Numbers, Any, Failure | None]:
-        """(errors (N, K), their derivatives (N, K, columns) in (p, z of the own shot), ends, failure)."""
-        kernel = shot_kernel(self.form)
-        ways = np.eye(len(p) + z.shape[1]) if slopes else np.zeros((1, len(p) + z.shape[1]))
-        columns, shots = len(ways), self.count
-        single = self.first[1].size == 1
-        tangents = np.broadcast_to(ways, (shots, self.first[1].shape[1], *ways.shape)).reshape(-1, ways.shape[1])
-        state, z0 = jax.tree.map(lambda leaf: self._spread(leaf, 1, columns), (self.state, z))
-        lane = Lane(self.base, p, tangents[:, : len(p)], state, z0, tangents[:, len(p) :], np.asarray(self.h))
-        of_lane = Lane(None, None, 0, 0, 0, 0, None)
-        if single:
-            first, rows = jax.tree.map(lambda leaf: leaf[0, 0], (self.first, self.rows))
-            of_rows = None
-        else:
-            first, rows = jax.tree.map(lambda leaf: self._spread(leaf, 2, columns), (self.first, self.rows))
-            of_rows = 0
-        lanes = len(tangents)
-        # The rows of the first step are carried by all lanes.
-        given = first if not single else jax.tree.map(lambda leaf: np.broadcast_to(leaf, (lanes, *leaf.shape)), first)
-        carried = evaluate(kernel.begin, lane, given, lanes=lanes, axes=(of_lane, 0), backend=self.backend)
-        problem = make_problem(
-            kernel.advance, kernel.observe, lane, carried, rows, lanes=lanes, axes=(of_lane, 0, of_rows)
-        )
-        saves = self.length // self.every
-        done = run_problem(problem, saves=saves, save_every=self.every, backend=self.backend, initial=True)
-        if done.interrupted:
-            raise KeyboardInterrupt
-        errors, along = (np.asarray(leaf).reshape(shots, -1, columns, *leaf.shape[1:]) for leaf in done.records)
+    def spread(self, leaf: Any, axes: int = 1) -> Numbers:
+        """A leaf of shots (1 axis) or shots and slots (2), for all lanes."""
+        lead = (self.count, self.rows[1].shape[1], len(self.ways))
+        leaf = np.asarray(leaf)[(slice(None),) * axes + (None,) * (3 - axes)]
+        return np.broadcast_to(leaf, (*lead, *leaf.shape[3:])).reshape(math.prod(lead), *leaf.shape[3:])
+
+    @cached_property
+    def lanes(self) -> tuple[Any, ...]:
+        """What stays of the lanes: directions, the states that shots start from, and those of the next ones."""
+        directions = self.spread(np.broadcast_to(self.ways, (self.count, 1, *self.ways.shape)), 3)
+        after = jax.tree.map(lambda leaf: self.spread(np.roll(leaf, -1, axis=0)), self.state)
+        return directions, jax.tree.map(self.spread, self.state), after
+
+    @cached_property
+    def repeated(self) -> tuple[Repeated, Any]:
+        """The runs, and the rows that they begin with."""
+        rows = jax.tree.map(lambda leaf: self.spread(leaf, 2), self.rows)
+        first, rest = (jax.tree.map(lambda leaf: leaf[:, part], rows) for part in (0, slice(1, None)))
+        axes, saves = (SHARED, 0, 0), self.length // self.every
+        lanes = len(rows[1])
+        return Repeated(*shot_kernel(self.form)[0], rest, lanes, axes, saves, self.every, self.backend), first
+
+    def run(self, p: Numbers, z: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers, Failure | None]:
+        """(errors (N, K), their slopes (N, K, ways), gaps (shots - 1, r), their slopes (.., ways), why it failed)."""
+        shots, size, r = self.count, len(p), z.shape[1]
+        directions, state, after = self.lanes
+        dp, dz, dz1 = directions[:, :size], directions[:, size : size + r], directions[:, size + r :]
+        following = (after, self.spread(np.roll(z, -1, axis=0)), dz1) if shots > 1 else None
+        lane = Lane(self.base, p, dp, state, self.spread(z), dz, following, np.asarray(self.h))
+        repeated, first = self.repeated
+        end, records = repeated(lane, first)
+        errors, slopes = (leaf.reshape(shots, -1, len(self.ways), *leaf.shape[1:]) for leaf in map(np.asarray, records))
         shot, slot, row = self.place
-        end = done.carry
-        return errors[shot, slot, 0, row], np.moveaxis(along[shot, slot, :, row], 1, -1), end, self._failure(end)
+        found = errors[shot, slot, 0, row], np.moveaxis(slopes[shot, slot, :, row], 1, -1)
+        gaps, along = np.zeros((0, r)), np.zeros((0, r, len(self.ways)))
+        if shots > 1:
+            made = evaluate(shot_kernel(self.form)[1], lane, end, lanes=len(dz), axes=(SHARED, 0), backend=self.backend)
+            gaps, along = (np.asarray(leaf).reshape(shots, -1, len(self.ways), r)[:-1, 0] for leaf in made)
+            gaps, along = gaps[:, 0], np.moveaxis(along, 1, -1)
+        return *found, gaps, along, self._failure(end)
 
     def _failure(self, end: Carried) -> Failure | None:
         status = np.asarray(end.loop.status)
         if (status == OK).all():
             return None
         lane = int(np.argmax(status != OK))
-        shot = lane // (len(status) // self.count)
-        return Failure(shot * self.length + max(0, int(end.loop.steps[lane])), REASONS[int(status[lane])])
-
-    def gaps(self, p: Numbers, z: Numbers, end: Carried) -> tuple[Numbers, Numbers]:
-        """(gaps (shots - 1, r), derivatives (shots - 1, r, columns) in (p, z of the shot before, z of the next))."""
-        size, r, shots = len(p), z.shape[1], self.count
-        columns = size + r
-        stop = jax.tree.map(
-            lambda leaf: np.asarray(leaf).reshape(shots, -1, columns, *leaf.shape[1:])[:-1, 0], (end.loop, end.slopes)
-        )
-        stop = jax.tree.map(lambda leaf: np.concatenate([leaf, leaf[:, :r]], 1), stop)
-        for leaf in stop[1]:
-            leaf[:, columns:] = 0.0
-        ways = np.zeros((columns + r, columns))
-        ways[:size, :size], ways[columns:, size:] = np.eye(size), np.eye(r)
-        lanes = (shots - 1) * (columns + r)
-
-        def flat(leaf: Any) -> Numbers:
-            return np.asarray(leaf).reshape(lanes, *np.shape(leaf)[2:])
-
-        def spread(leaf: Any) -> Numbers:
-            return flat(np.repeat(np.asarray(leaf)[1:, None], columns + r, axis=1))
-
-        tangents = np.tile(ways, (shots - 1, 1))
-        state, z0 = jax.tree.map(spread, (self.state, z))
-        lane = Lane(self.base, p, tangents[:, :size], state, z0, tangents[:, size:], np.asarray(self.h))
-        of_lane = Lane(None, None, 0, 0, 0, 0, None)
-        function = gap_function(self.form)
-        found = evaluate(function, lane, jax.tree.map(flat, stop), lanes=lanes, axes=(of_lane, 0), backend=self.backend)
-        gap, slope = (np.asarray(leaf).reshape(shots - 1, columns + r, -1) for leaf in found)
-        return gap[:, 0], np.moveaxis(slope, 1, -1)
+        before = lane // (len(status) // self.count) * self.length
+        return Failure(before + max(0, int(end.loop.steps[lane])), REASONS[int(status[lane])])

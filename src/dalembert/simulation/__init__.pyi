@@ -9,6 +9,7 @@ from .events import check_events as check_events
 from .events import partial_step as partial_step
 from .events import states_at as states_at
 from .loop import BACKENDS as BACKENDS
+from .loop import TIME_TOLERANCE as TIME_TOLERANCE
 from .loop import LoopState as LoopState
 from .loop import RunKernel as RunKernel
 from .loop import count_steps as count_steps

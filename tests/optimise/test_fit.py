@@ -1,0 +1,161 @@
+"""`fit`: parameters from data that other code made, with errors that mean what they say."""
+
+import jax.numpy as jnp
+import newton
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+import dalembert as da
+from dalembert.optimise import Experiment, Unknown, fit
+
+TRUE = {"a": 0.3, "rubbing": 0.15}
+METHOD = da.LagrangeDAlembert()
+
+
+def sleigh(a, rubbing, inertia=1.0):
+    """A sleigh that a viscous force holds back along its blade and in its turning."""
+    return da.with_friction(da.models.chaplygin_sleigh(a=a, inertia=inertia), viscous=rubbing)
+
+
+def by_hand(times, a=0.3, rubbing=0.15, inertia=1.0, start=(0.5, 1.5)):
+    """(theta, x, y, w, v) of that sleigh with m = 1 by SciPy: v' = a w^2 - c v, (J + a^2) w' = -a w v - c w."""
+
+    def rate(t, y):
+        theta, _, _, w, v = y
+        turning = (-a * w * v - rubbing * w) / (inertia + a * a)
+        return [w, v * np.cos(theta), v * np.sin(theta), turning, a * w * w - rubbing * v]
+
+    found = solve_ivp(rate, (0.0, 1.001 * max(times)), [0.0, 0.0, 0.0, *start], "DOP853", times, rtol=1e-12, atol=1e-12)
+    return found.y.T
+
+
+def place(system, state):
+    return state.g[:2, 2]
+
+
+def launched(system=None, start=(0.5, 1.5)):
+    return (system or sleigh(**TRUE)).state(xi=[*start, 0.0])
+
+
+def poses(rows):
+    """Elements of SE(2) from rows (theta, x, y)."""
+    c, s, made = np.cos(rows[:, 0]), np.sin(rows[:, 0]), np.tile(np.eye(3), (len(rows), 1, 1))
+    made[:, 0, 0], made[:, 0, 1], made[:, 1, 0], made[:, 1, 1] = c, -s, s, c
+    made[:, :2, 2] = rows[:, 1:3]
+    return made
+
+
+TIMES = 0.1 * np.arange(1, 61)
+EXACT = by_hand(TIMES)
+
+
+def seen(noise, deviation=0.01, times=TIMES, exact=EXACT, **options):
+    """Places of the sleigh with noise."""
+    given = {"place": exact[:, 1:3] + deviation * noise}
+    return Experiment(times, given, launched(), deviation, observables={"place": place}, **options)
+
+
+def far(found, true):
+    """How far estimates are from the truth, in standard errors."""
+    return np.array([(found[name] - value) / found.errors[found.names.index(name)] for name, value in true.items()])
+
+
+def test_offset_and_friction_of_a_sleigh():
+    found = fit(
+        sleigh, METHOD, seen(np.random.default_rng(1).standard_normal((60, 2))), {"a": 0.2, "rubbing": 0.1}, step=0.02
+    )
+    assert found.converged and not found.loose and np.abs(far(found, TRUE)).max() < 3.0
+    assert found.dof == 118 and 0.001 < found.p_value < 0.999 and "chi^2" in str(found)
+    assert found.errors.max() < 0.01 and np.abs(found.correlation).max() <= 1.0 + 1e-12
+    run = found.run()
+    np.testing.assert_allclose(run.g[5::5, :2, 2], EXACT[:, 1:3], atol=0.02)
+    np.testing.assert_allclose(np.nansum(found.residuals() ** 2), found.chi2, rtol=1e-9)
+
+
+def test_the_jacobian_is_the_derivative_of_the_residuals():
+    """Off the grid, on the group, with velocities, missing numbers, controls, two experiments and four shots."""
+    rng, times = np.random.default_rng(3), np.sort(np.random.default_rng(3).uniform(0.0, 2.0, 25))
+    rows = by_hand(times)
+    speeds = np.column_stack([rows[:, 3:], np.zeros(25)])
+    speeds[3, 1] = np.nan
+    free = {"state": launched(), "free": ("configuration", "velocity")}
+    data = {"configuration": poses(rows), "velocity": speeds}
+    one = Experiment(times, data, deviations={"configuration": 0.1}, covariances={"velocity": np.eye(3) + 0.3}, **free)
+    two = Experiment([0.5, 0.5, 2.0], {"w": [0.1, 0.2, np.nan]}, deviations=0.1, state=launched())
+    unknowns = {"a": Unknown(0.35, prior=(0.3, 0.1)), "rubbing": Unknown(0.1, own=True)}
+    problem = fit(sleigh, METHOD, [one, two], unknowns, step=0.05, shots=4, max_runs=2).problem
+    x = problem.guess + 0.01 * rng.standard_normal(len(problem.guess))
+    here = problem(x)
+    for k, way in enumerate(1e-6 * np.eye(len(x))):
+        ahead, behind = problem(x + way), problem(x - way)
+        for name, slope in (("residual", here.jacobian), ("gaps", here.gap_jacobian)):
+            between = (getattr(ahead, name) - getattr(behind, name)) / 2e-6
+            np.testing.assert_allclose(slope[:, k], between, atol=1e-6 * max(1.0, np.abs(slope).max()))
+
+
+def repeat(count, seed):
+    """(standardised estimates, stated errors) of many experiments with noise of their own."""
+    rng, far_off, errors = np.random.default_rng(seed), [], []
+    for _ in range(count):
+        found = fit(sleigh, METHOD, seen(rng.standard_normal((60, 2))), {"a": 0.25, "rubbing": 0.1}, step=0.02)
+        assert found.converged
+        far_off.append(far(found, TRUE))
+        errors.append(found.errors)
+    return np.array(far_off), np.array(errors)
+
+
+def test_errors_mean_what_they_say():
+    """With 60 repetitions the scatter is known to 9 %: it is within three such of the stated errors."""
+    far_off, _ = repeat(60, 11)
+    assert (np.abs(far_off) < 3.0).mean() > 0.95
+    assert np.abs(np.sqrt((far_off**2).mean(axis=0)) - 1.0).max() < 3.0 / np.sqrt(120)
+
+
+@pytest.mark.heavy
+def test_errors_mean_what_they_say_a_thousand_times():
+    far_off, _ = repeat(1000, 12)
+    assert (np.abs(far_off) < 3.0).mean() >= 0.99
+    assert np.abs(np.sqrt((far_off**2).mean(axis=0)) - 1.0).max() < 0.1
+
+
+def test_a_satellite_shows_its_inertia_up_to_scale():
+    """Angular velocities by SciPy on Euler's equations: no measurement shows a common factor of the moments."""
+    moments, w0 = np.array([1.0, 1.4, 2.1]), np.array([0.7, 0.5, 0.4])
+    euler = solve_ivp(
+        lambda t, w: np.cross(moments * w, w) / moments, (0, 20), w0, "DOP853", 0.25 * np.arange(81), rtol=1e-12
+    ).y.T
+    data = euler + 0.002 * np.random.default_rng(5).standard_normal(euler.shape)
+
+    def body(I1, I2, I3):
+        return da.models.rigid_body(jnp.stack([I1, I2, I3]))
+
+    given = Experiment(0.25 * np.arange(81), {"velocity": data}, body(*moments).state(xi=w0), 0.002)
+    found = fit(body, da.RungeKutta(), given, {"I1": 1.2, "I2": 1.3, "I3": 1.8}, step=0.05)
+    (loose,) = found.loose
+    assert loose.names == ("I1", "I2", "I3") and np.isinf(loose.error) and np.isinf(found.errors).all()
+    assert "a common factor of I1, I2, I3: not at all" in str(found)
+    np.testing.assert_allclose(found.values / found.values[0], moments, rtol=0.01)
+    fixed = fit(lambda I2, I3: body(1.0, I2, I3), da.RungeKutta(), given, {"I2": 1.3, "I3": 1.8}, step=0.05)
+    assert not fixed.loose and np.abs(far(fixed, {"I2": 1.4, "I3": 2.1})).max() < 3.0
+
+
+def test_the_axes_of_a_rattleback():
+    """Attitudes alone, by Newton and Euler, compared on SO(3): one shot from a poor guess loses the data."""
+    celt, roller = newton.PAIRS["rattleback"]
+    w0, times = np.array([1.0, 0.4, -2.0]), 0.02 * np.arange(1, 101)
+    R, _ = roller.flow(np.eye(3), w0, times)
+    rng = np.random.default_rng(7)
+    R = np.stack([turn @ np.asarray(da.SO3().exp(0.002 * rng.standard_normal(3))) for turn in R])
+
+    def model(first, second):
+        return da.models.rattleback(axes=jnp.stack([first, second, 0.02 * jnp.ones_like(first)]))
+
+    rows = np.asarray(celt.A(0.0, celt.group.identity()))
+    state = celt.state(xi=np.concatenate([w0, -np.linalg.solve(rows[:, 3:], rows[:, :3] @ w0)]))
+    given = Experiment(times, {"configuration": (R, np.full((100, 2), np.nan))}, state, 0.002)
+    lost = fit(model, da.RungeKutta(), given, {"first": 0.17, "second": 0.035}, step=0.002)
+    assert lost.p_value < 1e-6
+    found = fit(model, da.RungeKutta(), given, {"first": 0.17, "second": 0.035}, step=0.002, shots=5)
+    assert found.converged and found.dof == 298 and 0.001 < found.p_value < 0.999
+    assert found.names == ("first", "second") and np.abs(far(found, {"first": 0.2, "second": 0.03})).max() < 3.0
