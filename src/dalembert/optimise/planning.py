@@ -1,0 +1,630 @@
+"""Controls for a goal: `plan` finds the motion of least cost that a method can make from a start to a goal.
+
+The discrete problem is the method's own: x_{k+1} is its step from x_k = (g_k, w_k) under the control u_k, which is held
+during the step, so that a simulation with the controls of the plan repeats its motion. Configurations stay on the
+group, velocities on D: w are n - m of the velocities, and the constraint gives the others. The conditions of first
+order are the discrete Euler-Lagrange-Pontryagin equations of this method (Junge, Marsden and Ober-Bloebaum 2005;
+Kobilarov and Marsden 2011), and its costates are transported by the adjoint of its step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import InvalidInput, NumericalFailure, UnknownName
+from ..groups import Cayley, Retraction
+from ..integrators import OK, Integrator, LagrangeDAlembert, require_arguments
+from ..integrators.base import NodeMethod
+from ..kernels import evaluate
+from ..mechanics import MechanicalSystem, NonlinearSystem, State
+from ..mechanics.system import _rows as constraint_rows
+from ..mechanics.system import constraint_at, recognised
+from ..numerics import (
+    depends,
+    find_root,
+    own_value,
+    positive,
+    real,
+    require_function,
+    show,
+    solve,
+)
+from ..numerics.types import Array, Element, Scalar, Velocity
+from ..trajectory import Trajectory, simulate
+from .solver import Options, Solution, Solver
+
+Numbers = np.ndarray[Any, Any]
+SMALLEST_PIVOT = 1e-2  # of the rows of a constraint, relative to the largest: below it all velocities are kept
+AMPLITUDE = 0.3  # of the waves in a first guess
+
+
+class Node(NamedTuple):
+    """A point of the plan: the number of its step, configuration, free velocities, duration, and the first point."""
+
+    k: Any
+    g: Any
+    w: Any
+    duration: Any  # (1,) where it is free, else (0,)
+    first: Any  # (g, w) of the start where the motion is to be periodic, else ()
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """The discrete problem of a plan, as the solver wants it. Its constants are (system, numbers)."""
+
+    method: Integrator
+    dim: int
+    controls: int
+    kinematic: bool
+    redundant: bool  # w are all velocities, projected onto D
+    explicit: bool  # the constraint does not depend on g
+    free_time: bool
+    periodic: bool
+    cost: Any
+    final_cost: Any
+    path: Any
+    goal: Any
+    bounded: tuple[tuple[int, ...], tuple[int, ...]]  # inputs with a lower and with an upper bound
+    watched: tuple[tuple[int, ...], tuple[int, ...]]  # the same of named coordinates and rates
+    chart: Retraction = Cayley()
+
+    # -- points --------------------------------------------------------------------------------------------------------
+    def move(self, consts: Any, x: Node, d: Array) -> Node:
+        group, n, r = consts[0].group, consts[0].group.dim, x.w.shape[0]
+        q = n + r + x.duration.shape[0]
+        first = x.first
+        if self.periodic:
+            turned = group.compose(x.first[0], self.chart.tau(group, d[q : q + n]))
+            first = (turned, x.first[1] + d[q + n :])
+        g = group.compose(x.g, self.chart.tau(group, d[:n]))
+        return Node(x.k, g, x.w + d[n : n + r], x.duration + d[n + r : q], first)
+
+    def apart(self, consts: Any, x: Node, other: Node) -> Array:
+        group = consts[0].group
+
+        def turned(a: Element, b: Element) -> Array:
+            return self.chart.inverse(group, group.compose(group.inverse(a), b))
+
+        parts = [turned(x.g, other.g), other.w - x.w, other.duration - x.duration]
+        if self.periodic:
+            parts += [turned(x.first[0], other.first[0]), other.first[1] - x.first[1]]
+        return jnp.concatenate(parts)
+
+    def size(self, numbers: Any, x: Node) -> tuple[Array, Array]:
+        """(t, h) of a step."""
+        h = x.duration[0] / numbers["steps"] if self.free_time else numbers["h"]
+        return numbers["t0"] + x.k * h, h
+
+    def velocity(self, consts: Any, t: Scalar, g: Element, w: Array) -> Velocity:
+        """The velocity in D with the free velocities w."""
+        system, numbers = consts
+        if not system.constraints:
+            return w
+        rows, drift = constraint_at(system, t, g)
+        if self.redundant:
+            return w - rows.T @ solve(rows @ rows.T, rows @ w - drift)
+        free = numbers["free"]
+        return solve(jnp.concatenate([rows, free]), jnp.concatenate([drift, w]))
+
+    def state(self, consts: Any, x: Node) -> State:
+        """The state at a node; a kinematic one has no velocity of its own."""
+        t, _ = self.size(consts[1], x)
+        system = consts[0]
+        xi = jnp.zeros(system.group.dim) if self.kinematic else self.velocity(consts, t, x.g, x.w)
+        return State(t, x.g, xi, system.momentum(t, x.g, xi), xi, system.group)
+
+    # -- the problem ---------------------------------------------------------------------------------------------------
+    def step(self, consts: Any, x: Node, u: Array) -> tuple[Node, Array, Array]:
+        system, numbers = consts
+        t, h = self.size(numbers, x)
+        before = self.state(consts, x)
+        if self.kinematic:
+            after, spare = self.drive(consts, t, x.g, u, h)
+            before, good = before._replace(xi=after.xi), jnp.asarray(True)
+        else:
+            carry, info = self.method.start(system, before, h, u)
+            carry, last = self.method.step(system, carry, h, u)
+            after, good = self.method.observe(system, carry, h), (info.status == OK) & (last.status == OK)
+            spare = jnp.zeros(())
+        cost = self.running(t, h, before, after, u) + spare
+        if self.free_time and self.cost is None:
+            cost = cost + h
+        w = x.w if self.kinematic else self.coordinates(numbers, after.xi)
+        new = Node(x.k + 1.0, after.g, w, x.duration, x.first)
+        return new, jnp.where(good, cost, jnp.nan), self.held(consts, t + h, after, u)
+
+    def coordinates(self, numbers: Any, xi: Velocity) -> Array:
+        return xi if self.redundant or "free" not in numbers else numbers["free"] @ xi
+
+    def drive(self, consts: Any, t: Scalar, g: Element, u: Array, h: Scalar) -> tuple[State, Array]:
+        """One step of g' = g xi with xi in D at the method's own point g~ = g tau(s h xi), and what u has to spare."""
+        method, group = self.method, consts[0].group
+        assert isinstance(method, NodeMethod)
+        s, difference = method.node, method.difference
+        xi = self.velocity(consts, t + s * h, g, u)
+        if not self.explicit:
+
+            def off(v: Array) -> Array:
+                return v - self.velocity(consts, t + s * h, difference.inner(group, g, h * v), u)
+
+            xi = find_root(off, xi).x
+        new = group.normalise(group.compose(g, method.retraction.tau(group, h * xi)))
+        unused = h * jnp.sum((u - xi) ** 2) if self.redundant else jnp.zeros(())
+        return State(t + h, new, xi, jnp.zeros(group.dim), xi, group), unused
+
+    def running(self, t: Scalar, h: Scalar, before: State, after: State, u: Array) -> Array:
+        """The integral of the cost over the step, by the trapezoidal rule in states."""
+        if self.cost is None:
+            return jnp.zeros(())
+        ends = [_number("cost", self.cost, t + k * h, s.g, s.xi, u) for k, s in enumerate((before, after))]
+        return 0.5 * h * (ends[0] + ends[1])
+
+    def held(self, consts: Any, t: Scalar, state: State, u: Array) -> Array:
+        """What must not be negative: distances from the bounds of u, and of what is bounded at the end of the step."""
+        system, numbers = consts
+        low, high = (np.array(part, int) for part in self.bounded)
+        parts = [u[low] - numbers["low"], numbers["high"] - u[high]]
+        if any(self.watched):
+            seen = system.observe(t, state.g, state.xi)
+            low, high = (np.array(part, int) for part in self.watched)
+            parts += [seen[low] - numbers["least"], numbers["most"] - seen[high]]
+        if self.path is not None:
+            parts.append(jnp.atleast_1d(own_value("path(t, g, xi, u)", self.path, t, state.g, state.xi, u)))
+        return jnp.concatenate(parts)
+
+    def end(self, consts: Any, x: Node, target: Any) -> tuple[Array, Array, Array]:
+        numbers, state = consts[1], self.state(consts, x)
+        cost = jnp.zeros(())
+        if self.final_cost is not None:
+            cost = cost + _number("final_cost", self.final_cost, state.t, state.g, state.xi)
+        parts = []
+        if self.goal is not None:
+            parts.append(jnp.atleast_1d(own_value("goal(t, g, xi)", self.goal, state.t, state.g, state.xi)))
+        if target is not None:
+            there = Node(x.k, target[0], target[1], jnp.zeros(0), ())
+            short = replace(self, periodic=False)
+            parts.append(numbers["aims"] @ short.apart(consts, there, x._replace(duration=jnp.zeros(0), first=())))
+        if self.periodic:
+            there = Node(x.k, x.first[0], x.first[1], jnp.zeros(0), ())
+            short = replace(self, periodic=False)
+            parts.append(numbers["cycle"] @ short.apart(consts, there, x._replace(duration=jnp.zeros(0), first=())))
+        held = jnp.zeros(0)
+        if self.free_time:
+            held = jnp.stack([x.duration[0] - numbers["times"][0], numbers["times"][1] - x.duration[0]])
+        return cost, jnp.concatenate([*parts, jnp.zeros(0)]), held
+
+
+def _number(words: str, function: Any, *arguments: Any) -> Array:
+    value = own_value(words, function, *arguments)
+    if value.shape:
+        raise InvalidInput(f"{words} gave numbers of shape {value.shape}; allowed: one number")
+    return value
+
+
+# -- what the user gives and gets --------------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan:
+    """Controls for a goal, with the motion that they make.
+
+    `controls` has a row a step and `states` a state a node. `costates` (steps, dim) belong to the steps: the adjoint of
+    the step transports them, and their components are those of `coordinates`. `goal_multipliers` belong to the rows of
+    the goal, `bound_multipliers` (steps, rows) to bounds and `path`. `error` is the residual of the conditions of first
+    order. `strict` says whether the second-order conditions hold strictly; if so the plan is a local minimum.
+    """
+
+    system: MechanicalSystem
+    method: Integrator
+    step: float
+    controls: Numbers
+    states: State
+    cost: float
+    status: str
+    reason: str
+    iterations: int
+    error: float
+    infeasibility: float
+    strict: bool
+    costates: Numbers
+    goal_multipliers: Numbers
+    bound_multipliers: Numbers
+    gains: Numbers
+    coordinates: tuple[str, ...]
+    inputs: tuple[str, ...]
+    kinematic: bool
+
+    @property
+    def duration(self) -> float:
+        """The time that the motion takes."""
+        return self.step * len(self.controls)
+
+    def check(self) -> Plan:
+        """The plan itself; `NumericalFailure` where it is not optimal."""
+        if self.status != "optimal":
+            raise NumericalFailure(f"no plan was found: {self.reason}")
+        return self
+
+    @cached_property
+    def run(self) -> Trajectory:
+        """The motion as an ordinary run with its controls."""
+        if self.kinematic:
+            raise InvalidInput("a kinematic plan has velocities as its controls, and no run: see plan.states")
+        start = jax.tree.map(lambda leaf: leaf[0], self.states)
+        steps = len(self.controls)
+        return simulate(self.system, self.method, start, step=self.step, steps=steps, controls=self.controls)
+
+    def __repr__(self) -> str:
+        held = "holds" if self.strict else "does not hold"
+        lines = [
+            f"<Plan of {len(self.controls)} steps, {self.duration:g} s: {self.status}, cost {self.cost:.10g}",
+            f" after {self.iterations} iterations; first-order residual {self.error:.1e}, goal and gaps met to "
+            f"{self.infeasibility:.1e}; strict second-order condition {held}",
+        ]
+        return "\n".join([*lines, *([f" {self.reason}"] if self.reason else [])]) + ">"
+
+
+def plan(
+    system: MechanicalSystem,
+    method: Integrator | None = None,
+    *,
+    start: Any,
+    goal: Any = None,
+    steps: int,
+    duration: Any,
+    cost: Callable[..., Any] | None = None,
+    final_cost: Callable[..., Any] | None = None,
+    path: Callable[..., Any] | None = None,
+    bounds: Mapping[str, Any] | None = None,
+    kinematic: bool = False,
+    free_start: Sequence[str] = (),
+    free_goal: Sequence[str] = (),
+    periodic: Sequence[str] = (),
+    guess: Any = None,
+    starts: int = 1,
+    seed: int = 0,
+    tolerance: float = 1e-8,
+    max_iterations: int = 300,
+    progress: Callable[[int, float, float], Any] | None = None,
+) -> Any:
+    """Find the controls of least cost that bring a system from a start to a goal in `steps` steps of a method.
+
+    start       a state, or a list of states: then plans are made side by side, and a list comes back
+    goal        a state, a configuration, or a function (t, g, xi) -> numbers that are zero at the goal
+    duration    a number, or (shortest, longest): then the duration is free, and without a cost it is the cost
+    cost        (t, g, xi, u) -> rate of the running cost, integrated by the trapezoidal rule; `final_cost`: (t, g, xi)
+    path        (t, g, xi, u) -> numbers that must not be negative after any step: obstacles, tip-over, loads
+    bounds      {name: (low, high)} of inputs, coordinates and rates; inputs have their own bounds anyway
+    kinematic   the velocities in D are the controls, and there is no force
+    free_start  names of what is free at the start, `free_goal` at the goal: of `coordinates`, "configuration" or
+                "velocity"; `periodic`: what ends as it began
+    guess       a Plan of as many steps, or controls (steps, inputs); `starts`: so many guesses, the best plan wins
+    """
+    method = LagrangeDAlembert() if method is None else method
+    require_arguments(system, method, _some_state(system, start), 1.0)
+    given = list(start) if isinstance(start, list | tuple) and not isinstance(start, State) else [start]
+    first = [_as_state(system, each, "start") for each in given]
+    task = _Task(system, method, first[0], goal, steps, duration, kinematic)
+    task.take_functions(cost, final_cost, path)
+    task.take_bounds(bounds or {})
+    task.take_freedom(free_start, free_goal, periodic)
+    goals = [goal] * len(first) if not isinstance(goal, list) else goal
+    if len(goals) != len(first):
+        raise InvalidInput(f"there are {len(first)} starts and {len(goals)} goals; allowed: one goal, or one a start")
+    options = Options(positive("tolerance", tolerance), max_iterations)
+    found = task.solve(first, goals, guess, starts, seed, options, progress)
+    return found if isinstance(start, list) else found[0]
+
+
+def _some_state(system: MechanicalSystem, start: Any) -> Any:
+    return _as_state(system, start[0] if isinstance(start, list) and start else start, "start")
+
+
+def _as_state(system: MechanicalSystem, given: Any, name: str) -> State:
+    """A state; a configuration stands for rest there."""
+    if isinstance(given, State):
+        return given
+    try:
+        return system.state(given, np.zeros(system.group.dim))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{name} is {show(given)}; allowed: a state or a configuration") from error
+
+
+class _Task:
+    """What `plan` was asked for, step by step."""
+
+    def __init__(
+        self, system: MechanicalSystem, method: Integrator, start: State, goal: Any, steps: Any, duration: Any,
+        kinematic: bool,
+    ) -> None:  # fmt: skip
+        self.system, self.method, self.goal, self.kinematic = system, method, goal, kinematic
+        if isinstance(system, NonlinearSystem):
+            raise InvalidInput("a plan takes constraints A(t, g) xi = b(t, g); this one is not linear in the velocity")
+        if kinematic and not isinstance(method, NodeMethod):
+            raise InvalidInput(
+                f"a kinematic plan takes a method with a retraction and a node, such as LagrangeDAlembert(); given: "
+                f"{type(method).__name__}"
+            )
+        if not kinematic and (not method.carry_is_step_free or method.variable_step):
+            raise InvalidInput(
+                f"{type(method).__name__} carries more than a state from step to step; a plan takes methods that begin "
+                "anew from every state: LagrangeDAlembert(), Gauss(), RungeKutta(), ..."
+            )
+        if not kinematic and not system.inputs:
+            raise InvalidInput("the system has no inputs: give it a force(t, g, xi, u, p), or plan with kinematic=True")
+        if not isinstance(steps, int) or steps < 1:
+            raise InvalidInput(f"steps is {show(steps)}; allowed: a whole number of at least 1")
+        self.steps, self.t0 = steps, float(start.t)
+        self.free_time = np.ndim(duration) == 1
+        self.times = np.asarray(real("duration", duration), float)
+        if self.free_time and not (len(self.times) == 2 and 0 < self.times[0] < self.times[1]):
+            raise InvalidInput(f"duration is {show(duration)}; allowed: a positive number or (shortest, longest)")
+        if not self.free_time and not self.times > 0:
+            raise InvalidInput(f"duration is {show(duration)}; allowed: a positive number or (shortest, longest)")
+        self._choose_velocities(start)
+
+    def _choose_velocities(self, start: State) -> None:
+        """Choose n - m velocities that determine the others, at the start and at the goal."""
+        system, n, m = self.system, self.system.group.dim, self.system.constraints
+        ends = [start.g] + ([] if callable(self.goal) or self.goal is None else [self._configuration(self.goal)])
+        rows = [np.asarray(constraint_rows(system, self.t0, g)) for g in ends]
+        self.explicit = not depends(lambda g: system.A(0.0, g), start.g) and not depends(
+            lambda g: system.b(0.0, g), start.g
+        )
+        self.redundant, self.free = False, np.arange(n)
+        if not m:
+            return
+        best = 0.0
+        for bound in itertools.islice(itertools.combinations(range(n), m), 5000):
+            sizes = [abs(np.linalg.det(row[:, bound])) / max(np.linalg.norm(row, 2) ** m, 1e-300) for row in rows]
+            if min(sizes) > 1.01 * best:
+                best, self.free = min(sizes), np.setdiff1d(np.arange(n), bound)
+        self.redundant = not self.explicit and not self._units(start, np.setdiff1d(np.arange(n), self.free))
+        if self.redundant:
+            self.free = np.arange(n)
+
+    def _units(self, start: State, bound: Numbers) -> bool:
+        """Whether these columns of the rows are the same everywhere, so that the others are free everywhere."""
+        return not depends(lambda g: self.system.A(0.0, g)[:, bound], start.g)
+
+    def _configuration(self, goal: Any) -> Any:
+        first = goal[0] if isinstance(goal, list) else goal
+        return first.g if isinstance(first, State) else self.system.group.element(first)
+
+    def take_functions(self, cost: Any, final_cost: Any, path: Any) -> None:
+        """Check the functions, and know them again."""
+        for name, function, words in (
+            ("cost", cost, "(t, g, xi, u)"), ("final_cost", final_cost, "(t, g, xi)"), ("path", path, "(t, g, xi, u)"),
+        ):  # fmt: skip
+            require_function(name, function, words)
+        if cost is None and final_cost is None and not self.free_time:
+            raise InvalidInput("there is nothing to minimise: give cost, final_cost, or duration=(shortest, longest)")
+        self.functions = tuple(None if f is None else recognised(f) for f in (cost, final_cost, path))
+
+    def take_bounds(self, bounds: Mapping[str, Any]) -> None:
+        """The bounds of inputs, coordinates and rates."""
+        system, rates = self.system, self.system.rate_names
+        declared = [] if self.kinematic else list(system.inputs or ())
+        self.inputs = tuple(rates[k] for k in self.free) if self.kinematic else tuple(each.name for each in declared)
+        seen = (*system.coordinate_names, *(() if self.kinematic else rates))
+        own = {each.name: (each.low, each.high) for each in declared}
+        for name, pair in bounds.items():
+            if name not in self.inputs and name not in seen:
+                raise UnknownName("bound", name, (*self.inputs, *seen))
+            low, high = (
+                (-math.inf if pair[0] is None else float(pair[0])),
+                (math.inf if pair[1] is None else float(pair[1])),
+            )
+            if not low < high:
+                raise InvalidInput(f"bounds of {name} are {low:g} and {high:g}; allowed: low < high")
+            own[name] = (low, high)
+
+        def sides(names: Sequence[str]) -> tuple[Any, Any, Numbers, Numbers]:
+            low = [(k, own[name][0]) for k, name in enumerate(names) if name in own and own[name][0] > -math.inf]
+            high = [(k, own[name][1]) for k, name in enumerate(names) if name in own and own[name][1] < math.inf]
+            return (
+                tuple(k for k, _ in low), tuple(k for k, _ in high),
+                np.array([v for _, v in low], float), np.array([v for _, v in high], float),
+            )  # fmt: skip
+
+        low, high, self.low, self.high = sides(self.inputs)
+        self.bounded = (low, high)
+        low, high, self.least, self.most = sides(seen if not self.inputs or self.inputs[0] not in seen else ())
+        self.watched = (low, high)
+
+    def take_freedom(self, free_start: Any, free_goal: Any, periodic: Any) -> None:
+        """What is free at the start and at the goal, and what is periodic, by names."""
+        system, n = self.system, self.system.group.dim
+        flat = system.coordinate_names if len(system.coordinate_names) == n else ()
+        configuration = flat or tuple(f"along {axis.name}" for axis in system.group.axes())
+        velocity = () if self.kinematic else tuple(system.rate_names[k] for k in self.free)
+        self.coordinates = (*configuration, *velocity)
+
+        def chosen(what: str, names: Any) -> Numbers:
+            marks = np.zeros(len(self.coordinates), bool)
+            for name in (names,) if isinstance(names, str) else names:
+                if name == "configuration":
+                    marks[:n] = True
+                elif name == "velocity":
+                    marks[n:] = True
+                elif name in self.coordinates:
+                    marks[self.coordinates.index(name)] = True
+                else:
+                    raise UnknownName(what, name, (*self.coordinates, "configuration", "velocity"))
+            return marks
+
+        self.start_marks, self.cycle = chosen("free_start", free_start), chosen("periodic", periodic)
+        self.goal_marks = ~chosen("free_goal", free_goal)
+        one = self.goal[0] if isinstance(self.goal, list) else self.goal
+        if not (isinstance(one, State) or callable(one) or one is None):
+            self.goal_marks[n:] = False  # a configuration says nothing of velocities
+        self.goal_marks &= ~self.cycle
+        self.is_periodic = bool(self.cycle.any())
+
+    # -- solving -------------------------------------------------------------------------------------------------------
+    def problem(self, bounded: bool = True) -> tuple[Discrete, Any, Numbers]:
+        """(the discrete problem, its numbers, the directions in which the start is free)."""
+        n, size = self.system.group.dim, len(self.coordinates)
+        dim = size + self.free_time + (size if self.is_periodic else 0)
+        cost, final_cost, path = self.functions
+        goal = recognised(self.goal) if callable(self.goal) else None
+        nothing: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        discrete = Discrete(
+            self.method, dim, len(self.inputs), self.kinematic, self.redundant, self.explicit,
+            self.free_time, self.is_periodic, cost, final_cost, path if bounded else None, goal,
+            self.bounded if bounded else nothing, self.watched if bounded else nothing,
+        )  # fmt: skip
+        numbers = {
+            "t0": np.asarray(self.t0), "steps": np.asarray(float(self.steps)), "aims": np.eye(size)[self.goal_marks], "cycle": np.eye(size)[self.cycle],
+            "low": self.low, "high": self.high, "least": self.least, "most": self.most,
+        }  # fmt: skip
+        if not bounded:
+            numbers |= dict.fromkeys(("low", "high", "least", "most"), np.zeros(0))
+        if self.system.constraints and not self.redundant:
+            numbers["free"] = np.eye(n)[self.free]
+        numbers["times" if self.free_time else "h"] = self.times if self.free_time else self.times / self.steps
+        free = np.eye(dim)[:, :size]
+        if self.is_periodic:
+            free = free + np.eye(dim)[:, size + self.free_time :]
+        free = free[:, self.start_marks]
+        if self.free_time:
+            free = np.concatenate([free, np.eye(dim)[:, size : size + 1]], axis=1)
+        return discrete, numbers, free
+
+    def solve(
+        self, first: list[State], goals: list[Any], guess: Any, starts: int, seed: int, options: Options, progress: Any
+    ) -> list[Plan]:
+        """The best plan of each problem."""
+        discrete, numbers, free = self.problem()
+        consts = (self.system, numbers)
+        aimed = not callable(self.goal) and self.goal is not None and self.goal_marks.any()
+        ends = [_as_state(self.system, each, "goal") for each in goals] if aimed else None
+        nodes, controls = self.guesses(first, ends, guess, starts, np.random.default_rng(seed))
+        target = None
+        if ends is not None:
+            pairs = [(each.g, self.coordinates_of(each)) for each in ends]
+            target = jax.tree.map(lambda *leaves: np.repeat(np.stack(leaves), starts, axis=0), *pairs)
+
+        def note(count: int, at: Any, errors: Numbers, gaps: Numbers) -> None:
+            if progress is not None:
+                progress(count, float(errors.min()), float(gaps.min()))
+
+        found = Solver(discrete, consts, target, free, options, note).solve(nodes, controls)
+        made = [self.plan_of(found, b, options) for b in range(len(controls))]
+        best = []
+        for k in range(len(first)):
+            own = made[k * starts : (k + 1) * starts]
+            best.append(min(own, key=lambda p: (p.status != "optimal", p.infeasibility > 1e-6, p.cost)))
+        return best
+
+    def coordinates_of(self, state: State) -> Numbers:
+        return np.zeros(0) if self.kinematic else np.asarray(state.xi)[self.free]
+
+    def guesses(
+        self, first: list[State], ends: list[State] | None, guess: Any, starts: int, rng: np.random.Generator
+    ) -> tuple[Node, Numbers]:
+        """Nodes between start and goal, with waves in all directions that D does not allow to go straight."""
+        group, N, n = self.system.group, self.steps, self.system.group.dim
+        s, T = np.linspace(0.0, 1.0, self.steps + 1), float(np.exp(np.log(self.times).mean()))
+        nodes, controls = [], []
+        for k, state in enumerate(first):
+            end = ends[k] if ends is not None else state
+            way = np.asarray(evaluate(_way, group, (state.g, end.g)))
+            if not np.isfinite(way).all():
+                way = np.zeros(n)
+            length = max(np.abs(way).max(), AMPLITUDE)
+            for j in range(starts):
+                signs = np.ones(n) if j == 0 else rng.normal(size=n)
+                waves = AMPLITUDE * min(length, 1.0) * signs if self.system.constraints or j else np.zeros(n)
+                shift = np.outer(s, way) + np.outer(np.sin(np.pi * s), waves)
+                g = evaluate(_shifted, (group, state.g), shift, lanes=N + 1, axes=(None, 0))
+                speed = np.gradient(shift, s, axis=0) / T
+                w = np.zeros((N + 1, 0)) if self.kinematic else speed[:, self.free] * np.sin(np.pi * s)[:, None]
+                w = w + np.outer(1 - s, self.coordinates_of(state)) + np.outer(s, self.coordinates_of(end))
+                u = speed[:-1][:, self.free] if self.kinematic else np.zeros((N, len(self.inputs)))
+                u = self._inside(u)
+                g = jax.tree.map(lambda a, b: np.concatenate([np.asarray(b)[None], np.asarray(a)[1:]]), g, state.g)
+                time = np.full((N + 1, int(self.free_time)), T)
+                origin = ()
+                if self.is_periodic:
+                    origin = jax.tree.map(
+                        lambda leaf: np.repeat(np.asarray(leaf)[None], N + 1, axis=0),
+                        (state.g, self.coordinates_of(state)),
+                    )
+                nodes.append(Node(np.arange(N + 1.0), g, w, time, origin))
+                controls.append(u)
+        if isinstance(guess, Plan):
+            return self._continue(guess, nodes[0])
+        if guess is not None:
+            rows = np.asarray(guess, float)
+            if rows.shape != (N, len(self.inputs)):
+                raise InvalidInput(f"guess has shape {rows.shape}; allowed: ({N}, {len(self.inputs)}) or a Plan")
+            controls = [rows] * len(controls)
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *nodes), np.stack(controls)
+
+    def _continue(self, guess: Plan, like: Node) -> tuple[Node, Numbers]:
+        """The nodes and controls of another plan, which may have other steps."""
+        if guess.controls.shape != (self.steps, len(self.inputs)):
+            raise InvalidInput(
+                f"guess has {guess.controls.shape[0]} steps and {guess.controls.shape[1]} inputs; allowed: "
+                f"{self.steps} and {len(self.inputs)}"
+            )
+        w = np.zeros_like(like.w) if self.kinematic else np.asarray(guess.states.xi)[:, self.free]
+        time = np.full_like(like.duration, guess.duration)
+        node = like._replace(g=jax.tree.map(np.asarray, guess.states.g), w=w, duration=time)
+        return jax.tree.map(lambda leaf: leaf[None], node), guess.controls[None]
+
+    def _inside(self, u: Numbers) -> Numbers:
+        """The controls within their bounds."""
+        u = u.copy()
+        for side, values, clip in ((0, self.low, np.maximum), (1, self.high, np.minimum)):
+            for k, value in zip(self.bounded[side], values, strict=True):
+                u[:, k] = clip(u[:, k], value)
+        return u
+
+    def plan_of(self, found: Solution, b: int, options: Options) -> Plan:
+        """One plan of a solution."""
+        at, N = found.iterate, self.steps
+        nodes: Node = jax.tree.map(lambda leaf: leaf[b], at.x)
+        discrete, numbers, _ = self.problem()
+        states = evaluate(_StateAt(discrete), (self.system, numbers), nodes, lanes=N + 1, axes=(None, 0))
+        h = float(nodes.duration[0, 0]) / N if self.free_time else float(self.times) / N
+        status, reason = found.status[b], ""
+        if status != "optimal":
+            reason = self.explain(found, b, options)
+        size = len(self.coordinates)
+        return Plan(
+            self.system, self.method, h, at.u[b], states._replace(group=self.system.group), float(found.cost[b]),
+            status, reason, int(found.iterations[b]), float(found.error[b]), float(found.infeasibility[b]),
+            bool(found.strict[b]), at.costate[b], at.nu[b], at.dual[b], found.gains[b][:, :, :size], self.coordinates,
+            self.inputs, self.kinematic,
+        )  # fmt: skip
+
+    def explain(self, found: Solution, b: int, options: Options) -> str:
+        """Why there is no plan."""
+        stopped = {"stalled": "no step lowers cost or gaps any further"}.get(found.status[b], found.status[b])
+        return stopped
+
+
+@dataclass(frozen=True)
+class _StateAt:
+    discrete: Discrete
+
+    def __call__(self, consts: Any, node: Node) -> State:
+        return self.discrete.state(consts, node)
+
+
+def _way(group: Any, ends: Any) -> Array:
+    return group.log(group.compose(group.inverse(ends[0]), ends[1]))
+
+
+def _shifted(consts: Any, shift: Array) -> Any:
+    group, g = consts
+    return group.compose(g, group.exp(shift))
