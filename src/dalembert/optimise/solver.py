@@ -433,7 +433,7 @@ class Solver:
 
     def _search(
         self, at: Iterate, dx: Numbers, du: Numbers, costate: Numbers, nu: Numbers, active: Numbers, penalty: Numbers,
-        merits: list[Numbers], shift: Numbers,
+        merits: list[tuple[Numbers, Numbers]], shift: Numbers,
     ) -> tuple[Iterate, Numbers]:  # fmt: skip
         """The longest step that lowers the merit: cost and barrier plus a multiple of what is not met."""
         stages, end = at.stages, at.end
@@ -450,13 +450,12 @@ class Solver:
             np.einsum("bki,bki->b", stages["slope"], dz) + np.einsum("bi,bi->b", end["slope"], dx[:, -1])
             - _sum(barriers[0] * ds / at.slack) - _sum(barriers[1] * dse / at.end_slack)
         )  # fmt: skip
-        curve = np.einsum("bki,bkij,bkj->b", dz, stages["hessian"], dz)
-        wanted = (slope + 0.5 * np.maximum(curve, 0.0)) / (0.7 * np.maximum(off, 1e-300))
-        penalty[:] = np.where((off > 1e-13) & (wanted > penalty), 1.5 * wanted, penalty)
+        size = np.maximum.reduce([_most(costate), _most(nu), _most(at.dual + dy), _most(at.end_dual + dye)])
+        penalty[:] = np.maximum(size, 0.5 * (penalty + size))
         before = cost + penalty * off
-        merits.append(before)
+        merits.append((cost, off))
         del merits[:-MEMORY]
-        reference = np.max(merits, axis=0)
+        reference = np.max([a + penalty * b for a, b in merits], axis=0)
         descent = np.minimum(slope - penalty * off, 0.0)
         length = np.where(active, primal, 0.0)
         accepted = ~active
