@@ -482,7 +482,8 @@ class _Task:
             self.bounded if bounded else nothing, self.watched if bounded else nothing,
         )  # fmt: skip
         numbers = {
-            "t0": np.asarray(self.t0), "steps": np.asarray(float(self.steps)), "aims": np.eye(size)[self.goal_marks], "cycle": np.eye(size)[self.cycle],
+            "t0": np.asarray(self.t0), "steps": np.asarray(float(self.steps)),
+            "aims": np.eye(size)[self.goal_marks], "cycle": np.eye(size)[self.cycle],
             "low": self.low, "high": self.high, "least": self.least, "most": self.most,
         }  # fmt: skip
         if not bounded:
@@ -512,9 +513,9 @@ class _Task:
             pairs = [(each.g, self.coordinates_of(each)) for each in ends]
             target = jax.tree.map(lambda *leaves: np.repeat(np.stack(leaves), starts, axis=0), *pairs)
 
-        def note(count: int, at: Any, errors: Numbers, gaps: Numbers) -> None:
+        def note(count: int, scores: Any) -> None:
             if progress is not None:
-                progress(count, float(errors.min()), float(gaps.min()))
+                progress(count, float(scores.error.min()), float(scores.gap.min()))
 
         found = Solver(discrete, consts, target, free, options, note).solve(nodes, controls)
         made = [self.plan_of(found, b, options) for b in range(len(controls))]

@@ -14,6 +14,7 @@ logarithmic barrier (Waechter and Biegler 2006). Several problems of one kind ar
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -61,14 +62,16 @@ class StageKernel:
     problem: Any
 
     def __call__(self, consts: Any, lane: Any) -> dict[str, Any]:
-        of, (x, dx, x1, dx1, u, multiplier, slack, dual, barrier) = self.problem, lane
+        of, (x, dx, x1, dx1, u, costate, after, inner, slack, dual, barrier) = self.problem, lane
         here, next_ = of.move(consts, x, dx), of.move(consts, x1, dx1)
 
         def parts(d: Array) -> tuple[Array, Array, Array]:
             there, cost, held = of.step(consts, of.move(consts, here, d[: of.dim]), u + d[of.dim :])
             return of.apart(consts, next_, there), cost, held
 
-        return _derive(parts, multiplier, slack, dual, barrier, of.dim + of.controls) | {"x": here}
+        made = _derive(parts, after, slack, dual, barrier, of.dim + of.controls)
+        own = jnp.concatenate([inner * (made["lagrange"][: of.dim] - costate), made["lagrange"][of.dim :]])
+        return made | {"x": here, "sizes": _sizes(made, own, slack, dual, barrier)}
 
 
 @dataclass(frozen=True)
@@ -78,14 +81,15 @@ class EndKernel:
     problem: Any
 
     def __call__(self, consts: Any, lane: Any) -> dict[str, Any]:
-        of, (x, dx, target, multiplier, slack, dual, barrier) = self.problem, lane
+        of, (x, dx, target, costate, after, slack, dual, barrier) = self.problem, lane
         here = of.move(consts, x, dx)
 
         def parts(d: Array) -> tuple[Array, Array, Array]:
             cost, goal, held = of.end(consts, of.move(consts, here, d), target)
             return goal, cost, held
 
-        return _derive(parts, multiplier, slack, dual, barrier, of.dim) | {"x": here}
+        made = _derive(parts, after, slack, dual, barrier, of.dim)
+        return made | {"x": here, "sizes": _sizes(made, made["lagrange"] - costate, slack, dual, barrier)}
 
 
 def _derive(
@@ -105,15 +109,22 @@ def _derive(
     zero = jnp.zeros(size)
     value, slopes, hessian = stacked(zero), jax.jacfwd(stacked)(zero), jax.jacfwd(jax.grad(lagrangian))(zero)
     n = multiplier.shape[0]
-    gap, cost, held = value[:n], value[n], value[n + 1 :]
     AB, slope, J = slopes[:n], slopes[n], slopes[n + 1 :]
-    weight, off = dual / slack, held - slack
     return {
-        "gap": gap, "cost": cost, "held": held, "AB": AB, "slope": slope, "J": J,
-        "hessian": hessian + (J.T * weight) @ J,
-        "gradient": slope - J.T @ (barrier / slack - weight * off),
+        "gap": value[:n], "cost": value[n], "held": value[n + 1 :], "AB": AB, "slope": slope, "J": J,
+        "hessian": hessian + (J.T * (dual / slack)) @ J,
         "lagrange": slope + multiplier @ AB - dual @ J,
     }  # fmt: skip
+
+
+def _sizes(made: dict[str, Any], own: Array, slack: Array, dual: Array, barrier: Array) -> Array:
+    """(cost with barrier, sum of what is not met, then the largest of: slope, unmet, s y, |s y - barrier|)."""
+    unmet = jnp.concatenate([made["gap"], made["held"] - slack, jnp.zeros(1)])
+    product = jnp.concatenate([slack * dual, barrier[None]])
+    return jnp.stack([
+        made["cost"] - barrier * jnp.sum(jnp.log(slack)), jnp.sum(jnp.abs(unmet)), jnp.max(jnp.abs(own)),
+        jnp.max(jnp.abs(unmet)), jnp.max(product[:-1], initial=0.0), jnp.max(jnp.abs(product - barrier)),
+    ])  # fmt: skip
 
 
 class Value(NamedTuple):
@@ -132,8 +143,9 @@ class Value(NamedTuple):
 
 def sweep_back(consts: Any, after: Value, row: Any) -> Value:
     """V_k from V_{k+1}: the stage's quadratic model plus V_{k+1} along the linearised step, least in u."""
-    hessian, gradient, AB, gap, shift = row
+    hessian, slope, J, held, slack, dual, AB, gap, (shift, barrier) = row
     n = after.p.shape[0]
+    gradient = slope - (barrier / slack - dual / slack * (held - slack)) @ J
     whole = hessian + AB.T @ (after.P @ AB) + shift * jnp.eye(hessian.shape[0])
     linear = gradient + AB.T @ (after.p + after.P @ gap)
     across = AB.T @ after.L
@@ -165,27 +177,55 @@ def _solve_positive(matrix: Array, columns: Array) -> tuple[Array, Array]:
     return jnp.stack(right), least
 
 
-def _value(consts: Any, value: Value) -> Value:
-    return value
+def _feedback(consts: Any, value: Value) -> Any:
+    return value.P, value.p, value.L, value.K, value.k, value.M
 
 
 class Motion(NamedTuple):
-    """An increment of a node and of the control before it, under the multipliers nu."""
+    """An increment of a node, the multipliers of the goal, the barrier, and what the search has to know.
+
+    That is: the slope of cost and barrier, the longest step of the slacks and of the duals, the largest multiplier.
+    """
 
     d: Array
-    u: Array
     nu: Array
+    barrier: Array
+    known: Array
+    record: Any  # (d_{k+1}, u, costate_k, change of slacks, change of duals)
 
 
 def sweep_forward(consts: Any, before: Motion, row: Any) -> Motion:
-    """d_{k+1} = A d + B u + gap with u = K d + k + M nu."""
-    AB, gap, K, k, M = row
-    u = K @ before.d + k + M @ before.nu
-    return Motion(AB @ jnp.concatenate([before.d, u]) + gap, u, before.nu)
+    """d_{k+1} = A d + B u + gap with u = K d + k + M nu; costates are the slopes of V."""
+    AB, gap, slope, J, held, slack, dual, P, p, L, K, k, M = row
+    d, nu = before.d, before.nu
+    u = K @ d + k + M @ nu
+    z = jnp.concatenate([d, u])
+    costate = P @ d + p + L @ nu
+    ds, dy = _slack_steps(J @ z, held, slack, dual, before.barrier)
+    total, primal, duals, largest = before.known
+    known = jnp.stack([
+        total + slope @ z - before.barrier * jnp.sum(ds / slack), jnp.minimum(primal, _room(slack, ds)),
+        jnp.minimum(duals, _room(dual, dy)), 
+        jnp.maximum(largest, jnp.max(jnp.abs(jnp.concatenate([costate, dual + dy])))),
+    ])  # fmt: skip
+    after = AB @ z + gap
+    return Motion(after, nu, before.barrier, known, (after, u, costate, ds, dy))
 
 
-def _motion(consts: Any, motion: Motion) -> tuple[Array, Array]:
-    return motion.d, motion.u
+def _slack_steps(change: Any, held: Any, slack: Any, dual: Any, barrier: Any) -> tuple[Any, Any]:
+    """Newton's steps of slack and dual where the constraints change by `change`."""
+    ds = change + held - slack
+    return ds, barrier / slack - dual - dual / slack * ds
+
+
+def _room(value: Array, change: Array) -> Array:
+    """How far a step may go, at most 1, so that positive numbers keep a part of themselves."""
+    limit = jnp.where(change < 0, -FRACTION * value / jnp.where(change < 0, change, -1.0), jnp.inf)
+    return jnp.min(limit, initial=1.0)
+
+
+def _moved(consts: Any, motion: Motion) -> Any:
+    return motion.record
 
 
 @dataclass
@@ -231,51 +271,59 @@ class Options:
 
 
 class Solver:
-    """Newton's iteration on one kind of problem."""
+    """Newton's iteration on one kind of problem; d_0 = free @ y with any y."""
 
     def __init__(self, problem: Any, consts: Any, target: Any, free: Numbers, options: Options, note: Any = None):
         self.problem, self.consts, self.target, self.options, self.note = problem, consts, target, options, note
-        self.free = free  # (dim, f): d_0 = free @ y
+        self.free = free
         self.stage, self.last = StageKernel(problem), EndKernel(problem)
 
-    # -- evaluation ----------------------------------------------------------------------------------------------------
     def evaluate(self, at: Iterate, dx: Numbers) -> None:
         """Move all points by dx, and find values and derivatives there."""
         B, N = at.u.shape[:2]
-
-        def lanes(tree: Any, part: slice) -> Any:
-            return jax.tree.map(lambda leaf: _merge(leaf[:, part]), tree)
-
         head, tail = slice(0, N), slice(1, N + 1)
+        before = np.concatenate([at.costate[:, :1], at.costate[:, :-1]], axis=1)
+        inner = np.ones((B, N))
+        inner[:, 0] = 0.0
         lane = (
-            lanes(at.x, head), lanes(dx, head), lanes(at.x, tail), lanes(dx, tail), _merge(at.u), _merge(at.costate),
-            _merge(at.slack), _merge(at.dual), np.repeat(at.barrier, N),
+            _lanes(at.x, head), _lanes(dx, head), _lanes(at.x, tail), _lanes(dx, tail), _merge(at.u), _merge(before),
+            _merge(at.costate), inner.reshape(-1), _merge(at.slack), _merge(at.dual), np.repeat(at.barrier, N),
         )  # fmt: skip
         made = evaluate(self.stage, self.consts, lane, lanes=B * N, axes=(None, 0))
-        at.stages = jax.tree.map(lambda leaf: leaf.reshape(B, N, *leaf.shape[1:]), made)
+        at.stages = {name: _split(leaf, B, N) for name, leaf in made.items() if name != "x"}
         last = (
-            jax.tree.map(lambda leaf: leaf[:, -1], at.x), dx[:, -1], self.target, at.nu, at.end_slack, at.end_dual,
-            at.barrier,
+            jax.tree.map(lambda leaf: leaf[:, -1], at.x), dx[:, -1], self.target, at.costate[:, -1], at.nu,
+            at.end_slack, at.end_dual, at.barrier,
         )  # fmt: skip
         at.end = evaluate(self.last, self.consts, last, lanes=B, axes=(None, 0))
-        at.x = jax.tree.map(lambda a, b: np.concatenate([a, b[:, None]], axis=1), at.stages.pop("x"), at.end.pop("x"))
+        end = at.end.pop("x")
+        at.x = jax.tree.map(lambda a, b: np.concatenate([_split(a, B, N), b[:, None]], axis=1), made["x"], end)
 
     # -- the linear equations ------------------------------------------------------------------------------------------
-    def sweep(self, at: Iterate, shift: Numbers, weight: Numbers) -> tuple[Value, Value]:
+    def sweep(self, at: Iterate, shift: Numbers, weight: Numbers) -> tuple[Value, Any]:
         """(V_0, V_k and feedback of all stages) with `shift` on the diagonal and `weight` on psi = 0."""
         (B, N), end, of = at.u.shape[:2], at.end, self.problem
         C, n, r = end["AB"], of.dim, of.controls
         rows = end["gap"].shape[1]
         P = end["hessian"] + shift[:, None, None] * np.eye(n) + weight[:, None, None] * _t(C) @ C
-        p = end["gradient"] + weight[:, None] * _mv(_t(C), end["gap"])
+        p = self._end_gradient(at) + weight[:, None] * _mv(_t(C), end["gap"])
         first = Value(
             P, p, _t(C), np.zeros((B, rows, rows)), end["gap"], np.zeros((B, r, n)), np.zeros((B, r)),
             np.zeros((B, r, rows)), np.full(B, np.inf),
         )  # fmt: skip
-        shifts = np.repeat(shift[:, None], N, axis=1)
-        stage = [at.stages[name][:, ::-1] for name in ("hessian", "gradient", "AB", "gap")]
-        last, all_ = _run(sweep_back, _value, first, (*stage, shifts))
-        return last, jax.tree.map(lambda leaf: leaf[:, ::-1], all_)
+        numbers = np.repeat(np.stack([shift, at.barrier], axis=1)[:, None], N, axis=1)
+        stages = at.stages
+        row = (*(stages[name] for name in ("hessian", "slope", "J", "held")), at.slack, at.dual, stages["AB"],
+               stages["gap"], numbers)  # fmt: skip
+        last, all_ = _run(sweep_back, _feedback, first, tuple(leaf[:, ::-1] for leaf in row))
+        return last, tuple(leaf[:, ::-1] for leaf in all_)
+
+    def _end_gradient(self, at: Iterate) -> Numbers:
+        end, slack, dual = at.end, at.end_slack, at.end_dual
+        if not slack.shape[1]:
+            return end["slope"]
+        pull = at.barrier[:, None] / slack - dual / slack * (end["held"] - slack)
+        return end["slope"] - _mv(_t(end["J"]), pull)
 
     def begin(self, value: Value) -> tuple[Numbers, Numbers, Numbers]:
         """(d_0, nu, whether V_0 is least there): the free parts of the start, and the multipliers of the goal."""
@@ -284,28 +332,28 @@ class Solver:
         f = free.shape[1]
         if not f + q:
             return d, np.zeros((B, 0)), np.ones(B, bool)
-        P, L = free.T @ value.P @ free, free.T @ value.L
-        inverse = _pseudo_inverse(value.S)
-        reduced = P + L @ inverse @ _t(L)
-        good = np.ones(B, bool)
+        inverse, good = _pseudo_inverse(value.S), np.ones(B, bool)
         if f:
+            P, L = free.T @ value.P @ free, free.T @ value.L
+            reduced = P + L @ inverse @ _t(L)
             right = value.p @ free + _mv(L, _mv(inverse, value.s))
             sizes = np.linalg.eigvalsh(reduced) if np.isfinite(reduced).all() else np.full((B, f), -1.0)
             good = sizes[:, 0] > 1e-14 * np.abs(sizes).max(axis=1)
             safe = np.where(good[:, None, None], reduced, np.eye(f))
             d = -np.linalg.solve(safe, right[..., None])[..., 0] @ free.T
-        nu = _mv(inverse, value.s + _mv(_t(value.L), d))
-        return d, nu, good
+        return d, _mv(inverse, value.s + _mv(_t(value.L), d)), good
 
-    def step(self, at: Iterate, shift: Numbers) -> tuple[Any, ...]:
-        """Newton's step; `shift` grows where the model has no minimum, and shrinks where it has one."""
-        B = len(shift)
+    def step(self, at: Iterate, shift: Numbers) -> tuple[Any, Numbers, Numbers]:
+        """(Newton's step, its shift, whether it is one to a minimum).
+
+        Where the model has no minimum on psi = 0, the weight on psi and then the shift of the Hessian grow.
+        """
         scale = 1.0 + np.abs(at.stages["hessian"]).max(axis=(1, 2, 3))
         used, weight = np.where(shift > 1e-9 * scale, shift / 8, 0.0), self.weight * scale
         while True:
             first, values = self.sweep(at, used, weight)
             d, nu, good = self.begin(first)
-            good &= (first.pivot > 1e-12) & np.isfinite(first.pivot)
+            good = good & (first.pivot > 1e-12) & np.isfinite(first.pivot)
             bad = ~good & (used < MAX_SHIFT * scale)
             if not bad.any():
                 break
@@ -314,50 +362,59 @@ class Solver:
             weight[light] = self.weight[light] * scale[light]
             heavy = bad & ~light
             used[heavy] = np.maximum(8.0 * used[heavy], 1e-6 * scale[heavy])
-        stages = at.stages
-        start = Motion(d, np.zeros((B, self.problem.controls)), nu)
-        rows = (stages["AB"], stages["gap"], values.K, values.k, values.M)
-        _, (after, du) = _run(sweep_forward, _motion, start, rows)
+        return self._go(at, d, nu, values, used, weight), used, good
+
+    def _go(self, at: Iterate, d: Numbers, nu: Numbers, values: Any, shift: Numbers, weight: Numbers) -> Any:
+        """(dx, du, new costates, new nu, steps of slacks and duals, and of the end's), and what the search knows."""
+        B, stages, end = len(nu), at.stages, at.end
+        of = self.problem
+        empty = [np.zeros((B, size)) for size in (of.dim, of.controls, of.dim, *[at.slack.shape[2]] * 2)]
+        first = Motion(d, nu, at.barrier, np.tile([0.0, 1.0, 1.0, 0.0], (B, 1)), tuple(empty))
+        row = (stages["AB"], stages["gap"], stages["slope"], stages["J"], stages["held"], at.slack, at.dual, *values)
+        last, (after, du, costate, ds, dy) = _run(sweep_forward, _moved, first, row)
+        C, there = end["AB"], after[:, -1]
+        nu = nu + weight[:, None] * (end["gap"] + _mv(C, there))
+        final = _mv(end["hessian"], there) + shift[:, None] * there + self._end_gradient(at) + _mv(_t(C), nu)
+        dse, dye = _slack_steps(_mv(end["J"], there), end["held"], at.end_slack, at.end_dual, at.barrier[:, None])
+        total, primal, duals, largest = last.known.T
+        total = total + (end["slope"] * there).sum(axis=1) - at.barrier * (dse / at.end_slack).sum(axis=1)
+        if dse.shape[1]:
+            primal = np.minimum(primal, _longest(at.end_slack, dse))
+            duals = np.minimum(duals, _longest(at.end_dual, dye))
+            largest = np.maximum(largest, np.abs(at.end_dual + dye).max(axis=1))
+        largest = np.maximum.reduce([largest, _most(nu), _most(final)])
         dx = np.concatenate([d[:, None], after], axis=1)
-        costate = _mv(values.P, dx[:, :-1]) + values.p + np.einsum("bkij,bj->bki", values.L, nu)
-        end = at.end
-        C = end["AB"]
-        # V_N without the weight on psi, whose multiplier changes by what the weight adds
-        last = end["hessian"] + used[:, None, None] * np.eye(self.problem.dim)
-        nu = nu + weight[:, None] * (end["gap"] + _mv(C, dx[:, -1]))
-        final = _mv(last, dx[:, -1]) + end["gradient"] + _mv(_t(C), nu)
         costate = np.concatenate([costate[:, 1:], final[:, None]], axis=1)
-        return dx, du, costate, nu, used, good, values
+        return dx, du, costate, nu, ds, dy, dse, dye, total, primal, duals, largest
 
     # -- the iteration -------------------------------------------------------------------------------------------------
     def solve(self, x: Any, u: Numbers) -> Solution:
         """Solve from the nodes x (B, N + 1, ...) and the controls u (B, N, ...)."""
         options, B = self.options, len(u)
         at, self.weight = self._first(x, u), np.ones(B)
-        shift, merits, iterations = np.zeros(B), [], np.zeros(B, int)
-        status = ["" for _ in range(B)]
-        penalty = np.zeros(B)
-        values: Value | None = None
-        for count in range(options.max_iterations + 1):
-            errors, gaps = self.errors(at)
-            done = errors <= options.tolerance
-            lower = self._lower_barrier(at)
-            status = ["optimal" if ok and last else word for ok, last, word in zip(done, lower, status, strict=True)]
-            active = np.array([not word for word in status])
-            if self.note is not None:
-                self.note(count, at, errors, gaps)
-            if not active.any() or count == options.max_iterations:
-                break
-            dx, du, costate, nu, shift, good, values = self.step(at, shift)
-            found, accepted = self._search(at, dx, du, costate, nu, active, penalty, merits, shift)
-            iterations[active] += 1
-            for b in np.flatnonzero(active & ~accepted):
-                if not good[b] or shift[b] > 1e6:
-                    status[b] = "stalled"
-                shift[b] = max(shift[b] * 100.0, 1e-2)
-            at = found
-        status = [word or "too many iterations" for word in status]
-        return self._finish(at, values, iterations, status)
+        shift, penalty, iterations = np.zeros(B), np.zeros(B), np.zeros(B, int)
+        status, merits = [""] * B, []
+        try:
+            for count in range(options.max_iterations + 1):
+                scores = self.scores(at)
+                lowest = self._lower_barrier(at, scores)
+                for b in np.flatnonzero((scores.error <= options.tolerance) & lowest):
+                    status[b] = status[b] or "optimal"
+                active = np.array([not word for word in status])
+                if self.note is not None:
+                    self.note(count, scores)
+                if not active.any() or count == options.max_iterations:
+                    break
+                step, shift, good = self.step(at, shift)
+                at, accepted = self._search(at, step, active, penalty, merits)
+                iterations[active] += 1
+                for b in np.flatnonzero(active & ~accepted):
+                    if not good[b] or shift[b] > 1e6:
+                        status[b] = "stalled"
+                    shift[b] = max(shift[b] * 100.0, 1e-2)
+        except KeyboardInterrupt:
+            status = [word or "interrupted" for word in status]
+        return self._finish(at, iterations, [word or "too many iterations" for word in status])
 
     def _first(self, x: Any, u: Numbers) -> Iterate:
         """The first iterate: slacks at the constraints where these hold, a little inside where not."""
@@ -371,138 +428,101 @@ class Solver:
             x, u, np.zeros((B, N, of.dim)), np.zeros((B, rows)), np.ones((B, N, held)), np.ones((B, N, held)),
             np.ones((B, last)), np.ones((B, last)), barrier,
         )  # fmt: skip
-        self.evaluate(at, np.zeros((B, N + 1, of.dim)))
+        still = np.zeros((B, N + 1, of.dim))
+        self.evaluate(at, still)
         if held + last:
             at.slack, at.end_slack = (np.maximum(part["held"], 1e-2) for part in (at.stages, at.end))
             at.dual, at.end_dual = barrier[:, None, None] / at.slack, barrier[:, None] / at.end_slack
-            self.evaluate(at, np.zeros((B, N + 1, of.dim)))
+            self.evaluate(at, still)
         return at
 
-    def errors(self, at: Iterate) -> tuple[Numbers, Numbers]:
-        """(residual of the conditions at barrier 0, infeasibility), the largest of each problem."""
-        error, gap = self._residual(at, np.zeros_like(at.barrier))
-        return error, gap
-
-    def _residual(self, at: Iterate, barrier: Numbers) -> tuple[Numbers, Numbers]:
-        n, stages, end = self.problem.dim, at.stages, at.end
-        slope = stages["lagrange"].copy()
-        slope[:, 1:, :n] -= at.costate[:, :-1]
-        slope[:, 0, :n] = slope[:, 0, :n] @ self.free @ self.free.T
-        last = end["lagrange"] - at.costate[:, -1]
+    def scores(self, at: Iterate) -> Scores:
+        """How far the iterate is from the conditions of first order."""
+        sizes = np.concatenate([at.stages["sizes"], at.end["sizes"][:, None]], axis=1)
+        most, (cost, unmet) = sizes[:, :, 2:].max(axis=1), sizes[:, :, :2].sum(axis=1).T
+        slope = most[:, 0]
+        if self.free.shape[1]:
+            slope = np.maximum(slope, np.abs(at.stages["lagrange"][:, 0, : self.problem.dim] @ self.free).max(axis=1))
         size = max(1, at.costate[0].size + at.nu[0].size + at.dual[0].size)
         total = _sum(np.abs(at.costate)) + _sum(np.abs(at.nu)) + _sum(at.dual) + _sum(at.end_dual)
         scale = np.maximum(1.0, total / size / 100.0)
-        gap = np.maximum.reduce([
-            _most(stages["gap"]), _most(end["gap"]), _most(stages["held"] - at.slack), _most(end["held"] - at.end_slack)
-        ])  # fmt: skip
-        slack = np.maximum(
-            _most(at.slack * at.dual - barrier[:, None, None]), _most(at.end_slack * at.end_dual - barrier[:, None])
-        )
-        error = np.maximum.reduce([np.maximum(_most(slope), _most(last)) / scale, gap, slack / scale])
-        return np.where(np.isfinite(error), error, np.inf), gap
+        rest = np.maximum(slope / scale, most[:, 1])
+        error, held = np.maximum(rest, most[:, 2] / scale), np.maximum(rest, most[:, 3] / scale)
+        unknown = ~np.isfinite(error)
+        return Scores(np.where(unknown, np.inf, error), np.where(unknown, np.inf, held), most[:, 1], cost, unmet)
 
-    def _lower_barrier(self, at: Iterate) -> Numbers:
+    def _lower_barrier(self, at: Iterate, scores: Scores) -> Numbers:
         """Lower the barrier where its problem is solved; whether it is as low as the tolerance asks."""
         least = self.options.tolerance / 10.0
-        while True:
-            error = self._residual(at, at.barrier)[0]
-            lower = (error <= 10.0 * at.barrier) & (at.barrier > least)
-            if not lower.any():
-                return at.barrier <= 1.01 * least
+        lower = (scores.held <= 10.0 * at.barrier) & (at.barrier > least)
+        if lower.any():
             new = np.maximum(least, np.minimum(0.2 * at.barrier, at.barrier**1.5))
+            while (again := lower & (scores.held <= 10.0 * new) & (new > least)).any():
+                new = np.where(again, np.maximum(least, np.minimum(0.2 * new, new**1.5)), new)
             at.barrier = np.where(lower, new, at.barrier)
-            self._condense(at)
-
-    def _condense(self, at: Iterate) -> None:
-        """The gradients for another barrier."""
-        for part, slack, dual, barrier in (
-            (at.stages, at.slack, at.dual, at.barrier[:, None, None]),
-            (at.end, at.end_slack, at.end_dual, at.barrier[:, None]),
-        ):
-            pull = barrier / slack - dual / slack * (part["held"] - slack)
-            part["gradient"] = part["slope"] - np.einsum("...ij,...i->...j", part["J"], pull)
-
-    def _merit(self, at: Iterate, penalty: Numbers) -> tuple[Numbers, Numbers]:
-        """(cost and barrier, sum of what is not met)."""
-        stages, end = at.stages, at.end
-        with np.errstate(invalid="ignore", divide="ignore"):
-            logs = _sum(np.log(at.slack)) + _sum(np.log(at.end_slack))
-        cost = stages["cost"].sum(axis=1) + end["cost"] - np.where(at.barrier > 0, at.barrier * logs, 0.0)
-        off = [stages["gap"], end["gap"], stages["held"] - at.slack, end["held"] - at.end_slack]
-        return cost, np.sum([_sum(np.abs(part)) for part in off], axis=0)
+        return at.barrier <= 1.01 * least
 
     def _search(
-        self, at: Iterate, dx: Numbers, du: Numbers, costate: Numbers, nu: Numbers, active: Numbers, penalty: Numbers,
-        merits: list[tuple[Numbers, Numbers]], shift: Numbers,
-    ) -> tuple[Iterate, Numbers]:  # fmt: skip
+        self, at: Iterate, step: Any, active: Numbers, penalty: Numbers, merits: list[tuple[Numbers, Numbers]]
+    ) -> tuple[Iterate, Numbers]:
         """The longest step that lowers the merit: cost and barrier plus a multiple of what is not met."""
-        stages, end = at.stages, at.end
-        dz = np.concatenate([dx[:, :-1], du], axis=2)
-        barriers = at.barrier[:, None, None], at.barrier[:, None]
-        ds = _mv(stages["J"], dz) + stages["held"] - at.slack
-        dse = _mv(end["J"], dx[:, -1]) + end["held"] - at.end_slack
-        dy = barriers[0] / at.slack - at.dual - at.dual / at.slack * ds
-        dye = barriers[1] / at.end_slack - at.end_dual - at.end_dual / at.end_slack * dse
-        primal = np.minimum(_longest(at.slack, ds), _longest(at.end_slack, dse))
-        dual = np.minimum(_longest(at.dual, dy), _longest(at.end_dual, dye))
-        cost, off = self._merit(at, penalty)
-        slope = (
-            np.einsum("bki,bki->b", stages["slope"], dz) + np.einsum("bi,bi->b", end["slope"], dx[:, -1])
-            - _sum(barriers[0] * ds / at.slack) - _sum(barriers[1] * dse / at.end_slack)
-        )  # fmt: skip
-        size = np.maximum.reduce([_most(costate), _most(nu), _most(at.dual + dy), _most(at.end_dual + dye)])
-        penalty[:] = np.maximum(size, 0.5 * (penalty + size))
-        before = cost + penalty * off
-        merits.append((cost, off))
+        dx, du, costate, nu, ds, dy, dse, dye, total, primal, dual, largest = step
+        scores = self.scores(at)
+        cost = scores.cost if not at.slack.size + at.end_slack.size else self._barrier_cost(at)
+        penalty[:] = np.maximum(largest, 0.5 * (penalty + largest))
+        merits.append((cost, scores.unmet))
         del merits[:-MEMORY]
         reference = np.max([a + penalty * b for a, b in merits], axis=0)
-        descent = np.minimum(slope - penalty * off, 0.0)
-        length = np.where(active, primal, 0.0)
+        descent = np.minimum(total - penalty * scores.unmet, 0.0)
+        noise = 1e-13 * (1.0 + np.abs(cost + penalty * scores.unmet))
+        length, duals = np.where(active, primal, 0.0), np.where(active, dual, 0.0)
         accepted = ~active
-        for _ in range(MAX_HALVINGS):
-            a, a2, a3 = length, length[:, None], length[:, None, None]
-            b3, b2 = np.where(active, dual, 0.0)[:, None, None], np.where(active, dual, 0.0)[:, None]
+        b2, b3 = duals[:, None], duals[:, None, None]
+        for count in range(MAX_HALVINGS + 1):
+            a2, a3 = length[:, None], length[:, None, None]
             trial = Iterate(
                 at.x, at.u + a3 * du, at.costate + a3 * (costate - at.costate), at.nu + a2 * (nu - at.nu),
                 at.slack + a3 * ds, at.dual + b3 * dy, at.end_slack + a2 * dse, at.end_dual + b2 * dye, at.barrier,
             )  # fmt: skip
             self.evaluate(trial, a3 * dx)
-            new_cost, new_off = self._merit(trial, penalty)
-            merit = new_cost + penalty * new_off
-            known = np.isfinite(merit) & np.isfinite(trial.stages["hessian"]).all(axis=(1, 2, 3))
-            noise = 1e-13 * (1.0 + np.abs(before))
-            enough = merit <= reference + 1e-4 * a * descent + noise
-            accepted = accepted | (known & enough)
-            if accepted.all():
+            new = self.scores(trial)
+            merit = new.cost + penalty * new.unmet
+            known = np.isfinite(merit) & np.isfinite(new.error)
+            accepted = accepted | (known & (merit <= reference + 1e-4 * length * descent + noise))
+            if accepted.all() or count == MAX_HALVINGS:
                 break
-            length = np.where(accepted, length, 0.5 * length)
-        if not accepted.all():  # stay
-            length = np.where(accepted, length, 0.0)
-            keep = ~accepted
-            trial = Iterate(
-                at.x, at.u + length[:, None, None] * du,
-                *(np.where(_wide(keep, a), a, b) for a, b in (
-                    (at.costate, trial.costate), (at.nu, trial.nu), (at.slack, trial.slack), (at.dual, trial.dual),
-                    (at.end_slack, trial.end_slack), (at.end_dual, trial.end_dual))),
-                at.barrier,
-            )  # fmt: skip
-            self.evaluate(trial, length[:, None, None] * dx)
+            length = np.where(accepted, length, 0.5 * length if count < MAX_HALVINGS - 1 else 0.0)
+            b2, b3 = (np.where(length > 0, duals, 0.0).reshape(-1, *tail) for tail in ((1,), (1, 1)))
         return trial, accepted
 
-    def _finish(self, at: Iterate, values: Value | None, iterations: Numbers, status: list[str]) -> Solution:
+    def _barrier_cost(self, at: Iterate) -> Numbers:
+        """Cost and barrier, where the barrier is another one than that of the evaluation."""
+        logs = _sum(np.log(at.slack)) + _sum(np.log(at.end_slack))
+        return at.stages["cost"].sum(axis=1) + at.end["cost"] - at.barrier * logs
+
+    def _finish(self, at: Iterate, iterations: Numbers, status: list[str]) -> Solution:
         B = len(status)
         scale = 1.0 + np.abs(at.stages["hessian"]).max(axis=(1, 2, 3))
         first, values = self.sweep(at, np.zeros(B), MAX_WEIGHT * scale)
-        good = self.begin(first)[2]
-        strict = good & (first.pivot > 1e-12)
-        error, gap = self.errors(at)
-        sizes, vectors = np.linalg.eigh(first.S) if np.isfinite(first.S).all() else (np.ones_like(first.s), first.S)
+        strict = self.begin(first)[2] & (first.pivot > 1e-12)
+        scores = self.scores(at)
+        known = np.where(np.isfinite(first.S), first.S, 0.0)
+        sizes, vectors = np.linalg.eigh(known)
         reached = sizes > 1e-12 * np.maximum(sizes.max(axis=1, initial=0.0), 1e-300)[:, None]
-        unreached = np.where(reached[:, None, :], 0.0, vectors)
         return Solution(
-            at, at.stages["cost"].sum(axis=1) + at.end["cost"], error, gap, iterations, status, strict, values.K,
-            reached.sum(axis=1), unreached,
+            at, at.stages["cost"].sum(axis=1) + at.end["cost"], scores.error, scores.gap, iterations, status, strict,
+            values[3], reached.sum(axis=1), np.where(reached[:, None, :], 0.0, vectors),
         )  # fmt: skip
+
+
+class Scores(NamedTuple):
+    """Residual of the conditions of first order, with and without the barrier; largest gap; cost; sum of all gaps."""
+
+    error: Numbers
+    held: Numbers
+    gap: Numbers
+    cost: Numbers
+    unmet: Numbers
 
 
 @lru_cache(maxsize=64)
@@ -524,8 +544,16 @@ def _run(advance: Any, observe: Any, carry: Any, rows: Any) -> tuple[Any, Any]:
     return jax.tree.map(lambda leaf: np.asarray(leaf)[None], (last, all_))  # type: ignore[no-any-return]
 
 
+def _lanes(tree: Any, part: slice) -> Any:
+    return jax.tree.map(lambda leaf: _merge(leaf[:, part]), tree)
+
+
 def _merge(leaf: Numbers) -> Numbers:
     return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
+
+
+def _split(leaf: Numbers, B: int, N: int) -> Numbers:
+    return leaf.reshape(B, N, *leaf.shape[1:])
 
 
 def _t(matrix: Numbers) -> Numbers:
@@ -544,10 +572,6 @@ def _most(leaf: Numbers) -> Numbers:
     return np.abs(leaf.reshape(len(leaf), -1)).max(axis=1, initial=0.0)
 
 
-def _wide(mark: Numbers, leaf: Numbers) -> Numbers:
-    return mark.reshape(-1, *(1,) * (leaf.ndim - 1))
-
-
 def _longest(value: Numbers, change: Numbers) -> Numbers:
     """How far a step may go, at most 1, so that positive numbers keep a part of themselves."""
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -561,6 +585,10 @@ def _pseudo_inverse(matrix: Numbers) -> Numbers:
         return matrix
     if not np.isfinite(matrix).all():
         return np.zeros_like(matrix)
+    with suppress(np.linalg.LinAlgError):
+        inverse = np.linalg.inv(matrix)
+        if (np.abs(matrix).sum(axis=-1).max(axis=-1) * np.abs(inverse).sum(axis=-1).max(axis=-1) < 1e10).all():
+            return inverse
     sizes, vectors = np.linalg.eigh(matrix)
     small = np.abs(sizes) <= 1e-13 * np.abs(sizes).max(axis=-1, keepdims=True)
     return (vectors * np.where(small, 0.0, 1.0 / np.where(small, 1.0, sizes))[..., None, :]) @ _t(vectors)
