@@ -1,4 +1,7 @@
-"""From data and goals to numbers, through the integrator: `fit` finds the parameters that made a measured motion."""
+"""From data and goals to numbers, through the integrator.
+
+`fit` finds the parameters that made a measured motion, and `plan` the controls that bring a system to a goal.
+"""
 
 from .._lazy import attach
 

@@ -318,7 +318,7 @@ def plan(
     goals = [goal] * len(first) if not isinstance(goal, list) else goal
     if len(goals) != len(first):
         raise InvalidInput(f"there are {len(first)} starts and {len(goals)} goals; allowed: one goal, or one a start")
-    options = Options(positive("tolerance", tolerance), max_iterations)
+    options = Options(float(positive("tolerance", tolerance)), max_iterations)
     found = task.solve(first, goals, guess, starts, seed, options, progress)
     return found if isinstance(start, list) else found[0]
 
@@ -622,7 +622,7 @@ class _StateAt:
         return self.discrete.state(consts, node)
 
 
-def _way(group: Any, ends: Any) -> Array:
+def _way(group: Any, ends: Any) -> Any:
     return group.log(group.compose(group.inverse(ends[0]), ends[1]))
 
 

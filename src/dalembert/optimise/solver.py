@@ -130,15 +130,15 @@ def _sizes(made: dict[str, Any], own: Array, slack: Array, dual: Array, barrier:
 class Value(NamedTuple):
     """The value function V_k with the feedback of its stage, u = K d + k + M nu, and the least pivot so far."""
 
-    P: Array
-    p: Array
-    L: Array
-    S: Array
-    s: Array
-    K: Array
-    k: Array
-    M: Array
-    pivot: Array
+    P: Any
+    p: Any
+    L: Any
+    S: Any
+    s: Any
+    K: Any
+    k: Any
+    M: Any
+    pivot: Any
 
 
 def sweep_back(consts: Any, after: Value, row: Any) -> Value:
@@ -187,10 +187,10 @@ class Motion(NamedTuple):
     That is: the slope of cost and barrier, the longest step of the slacks and of the duals, the largest multiplier.
     """
 
-    d: Array
-    nu: Array
-    barrier: Array
-    known: Array
+    d: Any
+    nu: Any
+    barrier: Any
+    known: Any
     record: Any  # (d_{k+1}, u, costate_k, change of slacks, change of duals)
 
 
@@ -318,7 +318,7 @@ class Solver:
         last, all_ = _run(sweep_back, _feedback, first, tuple(leaf[:, ::-1] for leaf in row))
         return last, tuple(leaf[:, ::-1] for leaf in all_)
 
-    def _end_gradient(self, at: Iterate) -> Numbers:
+    def _end_gradient(self, at: Iterate) -> Any:
         end, slack, dual = at.end, at.end_slack, at.end_dual
         if not slack.shape[1]:
             return end["slope"]
@@ -393,7 +393,8 @@ class Solver:
         options, B = self.options, len(u)
         at, self.weight = self._first(x, u), np.ones(B)
         shift, penalty, iterations = np.zeros(B), np.zeros(B), np.zeros(B, int)
-        status, merits = [""] * B, []
+        status: list[str] = [""] * B
+        merits: list[tuple[Numbers, Numbers]] = []
         try:
             for count in range(options.max_iterations + 1):
                 scores = self.scores(at)
@@ -495,7 +496,7 @@ class Solver:
             b2, b3 = (np.where(length > 0, duals, 0.0).reshape(-1, *tail) for tail in ((1,), (1, 1)))
         return trial, accepted
 
-    def _barrier_cost(self, at: Iterate) -> Numbers:
+    def _barrier_cost(self, at: Iterate) -> Any:
         """Cost and barrier, where the barrier is another one than that of the evaluation."""
         logs = _sum(np.log(at.slack)) + _sum(np.log(at.end_slack))
         return at.stages["cost"].sum(axis=1) + at.end["cost"] - at.barrier * logs
@@ -548,38 +549,38 @@ def _lanes(tree: Any, part: slice) -> Any:
     return jax.tree.map(lambda leaf: _merge(leaf[:, part]), tree)
 
 
-def _merge(leaf: Numbers) -> Numbers:
+def _merge(leaf: Numbers) -> Any:
     return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
 
 
-def _split(leaf: Numbers, B: int, N: int) -> Numbers:
+def _split(leaf: Numbers, B: int, N: int) -> Any:
     return leaf.reshape(B, N, *leaf.shape[1:])
 
 
-def _t(matrix: Numbers) -> Numbers:
+def _t(matrix: Numbers) -> Any:
     return np.swapaxes(matrix, -1, -2)
 
 
-def _mv(matrix: Numbers, vector: Numbers) -> Numbers:
+def _mv(matrix: Numbers, vector: Numbers) -> Any:
     return (matrix @ vector[..., None])[..., 0]
 
 
-def _sum(leaf: Numbers) -> Numbers:
+def _sum(leaf: Numbers) -> Any:
     return leaf.reshape(len(leaf), -1).sum(axis=1)
 
 
-def _most(leaf: Numbers) -> Numbers:
+def _most(leaf: Numbers) -> Any:
     return np.abs(leaf.reshape(len(leaf), -1)).max(axis=1, initial=0.0)
 
 
-def _longest(value: Numbers, change: Numbers) -> Numbers:
+def _longest(value: Numbers, change: Numbers) -> Any:
     """How far a step may go, at most 1, so that positive numbers keep a part of themselves."""
     with np.errstate(divide="ignore", invalid="ignore"):
         limit = np.where(change < 0, -FRACTION * value / change, np.inf)
     return np.minimum(1.0, limit.reshape(len(value), -1).min(axis=1, initial=np.inf))
 
 
-def _pseudo_inverse(matrix: Numbers) -> Numbers:
+def _pseudo_inverse(matrix: Numbers) -> Any:
     """The inverse of symmetric matrices, zero on directions that are null."""
     if not matrix.shape[-1]:
         return matrix

@@ -1,0 +1,242 @@
+"""Plans against closed forms, gradients through the simulation, and sentences for what cannot be planned."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dalembert as da
+from dalembert.optimise import plan
+
+
+def pose(theta, x, y):
+    c, s = np.cos(theta), np.sin(theta)
+    return np.array([[c, -s, x], [s, c, y], [0.0, 0.0, 1.0]])
+
+
+def turn(angle):
+    c, s = np.cos(angle), np.sin(angle)
+    return np.array([[1.0, 0.0, 0.0], [0.0, c, -s], [0.0, s, c]])
+
+
+def extrapolate(costs):
+    """Richardson's table for an expansion in h^2, and the ratios of the differences: 4 for order 2."""
+    costs = np.asarray(costs)
+    differences = np.diff(costs)
+    rows = [costs]
+    for k in range(1, len(costs)):
+        rows.append(rows[-1][1:] + np.diff(rows[-1]) / (4**k - 1))
+    return rows[-1][-1], differences[:-1] / differences[1:]
+
+
+def unicycle():
+    """A kinematic one: what the Lagrangian is does not matter."""
+    return da.System(
+        da.SE2(), lambda t, g, xi, p: 0.5 * xi @ xi, constraint=lambda t, g, p: jnp.array([[0.0, 0.0, 1.0]])
+    )
+
+
+def offset_unicycle():
+    """Problem 7 of CONTROL.md: m = 1, J = 0.4 about the centre of mass, a = 0.2."""
+
+    def lagrangian(t, g, xi, p):
+        w, v1, v2 = xi
+        m, J, a = p
+        return 0.5 * (J + m * a**2) * w**2 + 0.5 * m * (v1**2 + v2**2) + m * a * w * v2
+
+    return da.System(
+        da.SE2(),
+        lagrangian,
+        constraint=lambda t, g, p: jnp.array([[0.0, 0.0, 1.0]]),
+        force=lambda t, g, xi, u, p: jnp.stack([u[1], u[0], jnp.zeros(())]),
+        parameters=jnp.array([1.0, 0.4, 0.2]),
+        inputs=("force", "torque"),
+    )
+
+
+def satellite(inertia):
+    return da.System(
+        da.SO3(),
+        lambda t, g, xi, p: 0.5 * xi @ (p * xi),
+        force=lambda t, g, xi, u, p: u,
+        parameters=jnp.asarray(inertia),
+        inputs=("t1", "t2", "t3"),
+    )
+
+
+def effort(t, g, xi, u):
+    return u @ u
+
+
+def park(steps, **options):
+    system = offset_unicycle()
+    return plan(
+        system,
+        start=pose(0, 0, 0),
+        goal=system.state(pose(0, 0, 1), np.zeros(3)),
+        steps=steps,
+        duration=5.0,
+        cost=effort,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(("distance", "exact"), [(1.0, 11.158158715164), (0.5, 5.910577194306)])
+def test_a_unicycle_goes_sideways_at_the_least_cost(distance, exact):
+    """Sub-Riemannian geodesics of SE(2), problem 2: the order is 2, and the limit is the closed form."""
+    options = {"duration": 1.0, "cost": lambda t, g, xi, u: xi[0] ** 2 + xi[1] ** 2, "kinematic": True, "starts": 4}
+    plans = [plan(unicycle(), start=pose(0, 0, 0), goal=pose(0, 0, distance), steps=N, **options) for N in (20, 40, 80)]
+    limit, ratios = extrapolate([each.check().cost for each in plans])
+    assert limit == pytest.approx(exact, rel=1e-7)
+    np.testing.assert_allclose(ratios, 4.0, atol=0.1)
+    # the Hamiltonian is the cost here: constant along the motion, to the order of the method
+    rates = [np.sum(each.controls**2, axis=1) for each in plans]
+    spread = [np.ptp(rate) / rate.mean() for rate in rates]
+    np.testing.assert_allclose(np.divide(spread[:-1], spread[1:]), 4.0, atol=0.5)
+
+
+def test_a_plan_is_a_run_whose_gradient_in_the_controls_is_the_multipliers():
+    """Problem 7. The gradient of cost and goal through the simulation, by other code, vanishes at the plan."""
+    made = park(20)
+    assert made.status == "optimal" and made.strict
+    system, run = made.system, made.run
+    np.testing.assert_allclose(run.g[-1], pose(0, 0, 1), atol=1e-10)
+    np.testing.assert_allclose(run.xi[-1], 0.0, atol=1e-10)
+    start = system.state(xi=np.zeros(3))
+    retraction = da.Cayley()
+
+    def lagrangian(u):
+        moved = da.simulate(system, made.method, start, step=made.step, steps=20, controls=u)
+        g, xi = jax.tree.map(lambda leaf: leaf[-1], (moved.records.state.g, moved.records.state.xi))
+        apart = retraction.inverse(system.group, system.group.compose(pose(0, 0, -1), g))
+        goal = jnp.concatenate([apart, xi[:2]])
+        return made.step * jnp.sum(u**2) + made.goal_multipliers @ goal
+
+    slope = jax.grad(lagrangian)(jnp.asarray(made.controls))
+    assert float(jnp.abs(slope).max()) < 1e-7
+
+
+def test_bounds_hold_and_cost_something():
+    free, bounded = park(20), park(20, bounds={"force": (-0.3, 0.3)})
+    assert bounded.status == "optimal" and bounded.cost > free.cost
+    assert np.abs(bounded.controls[:, 0]).max() <= 0.3
+    assert (bounded.bound_multipliers >= 0).all() and bounded.bound_multipliers.max() > 1e-3
+
+
+def test_a_path_goes_around_an_obstacle():
+    options = {
+        "start": pose(0, 0, 0), "goal": pose(0, 2, 0), "steps": 30, "duration": 1.0, "kinematic": True,
+        "cost": lambda t, g, xi, u: xi[0] ** 2 + xi[1] ** 2,
+    }  # fmt: skip
+    straight = plan(unicycle(), **options).check()
+    around = plan(
+        unicycle(), path=lambda t, g, xi, u: (g[0, 2] - 1.0) ** 2 + (g[1, 2] - 0.1) ** 2 - 0.25, **options
+    ).check()
+    x, y = np.asarray(around.states.g)[:, 0, 2], np.asarray(around.states.g)[:, 1, 2]
+    assert np.hypot(x - 1.0, y - 0.1)[1:].min() >= 0.5 - 1e-9
+    assert straight.cost == pytest.approx(4.0) and around.cost > straight.cost
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"cost": None}, "nothing to minimise"),
+        ({"steps": 0}, "steps is 0; allowed"),
+        ({"duration": -1.0}, "duration is -1.0; allowed"),
+        ({"bounds": {"forze": (0, 1)}}, "unknown bound 'forze'. Did you mean 'force'"),
+        ({"bounds": {"force": (1, 0)}}, "allowed: low < high"),
+        ({"free_goal": ("speed",)}, "unknown free_goal 'speed'"),
+        ({"method": da.LagrangeDAlembert(nodes="velocity")}, "carries more than a state"),
+        ({"guess": np.zeros((3, 2))}, r"guess has shape \(3, 2\); allowed: \(10, 2\)"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(change, sentence):
+    system = offset_unicycle()
+    given = {"start": pose(0, 0, 0), "goal": pose(0, 0, 1), "steps": 10, "duration": 1.0, "cost": effort} | change
+    with pytest.raises(da.InvalidInput, match=sentence):
+        plan(system, given.pop("method", None), **given)
+
+
+def test_a_system_without_inputs_is_refused():
+    with pytest.raises(da.InvalidInput, match="no inputs"):
+        plan(unicycle(), start=pose(0, 0, 0), goal=pose(0, 0, 1), steps=5, duration=1.0, cost=effort)
+
+
+@pytest.mark.heavy
+def test_problems_with_known_answers():
+    """Problems 1, 3, 4, 5 and 7 of CONTROL.md, with the order that was measured."""
+    heisenberg = da.System(
+        da.Euclidean(3),
+        lambda t, g, xi, p: 0.5 * xi @ xi,
+        constraint=lambda t, g, p: jnp.stack([g[1], jnp.zeros(()), -jnp.ones(())])[None],
+    )
+    length = {"duration": 1.0, "cost": lambda t, g, xi, u: xi[0] ** 2 + xi[1] ** 2, "kinematic": True, "starts": 4}
+    for goal, exact in (
+        ([0.0, 0.0, 1.0], 4 * np.pi),
+        ([0.0, 0.0, -0.3], 1.2 * np.pi),
+        ([1, 0, np.pi / 8], np.pi**2 / 4),
+    ):
+        costs = [plan(heisenberg, start=np.zeros(3), goal=np.array(goal), steps=N, **length).check().cost
+                 for N in (25, 50, 100)]  # fmt: skip
+        assert extrapolate(costs)[0] == pytest.approx(exact, rel=1e-7)
+    sphere = satellite([2.0, 2.0, 2.0])
+    goal = sphere.state(turn(1.2), np.zeros(3))
+    costs = [
+        plan(sphere, start=np.eye(3), goal=goal, steps=N, duration=1.0, cost=effort).check().cost for N in (20, 40, 80)
+    ]
+    assert extrapolate(costs)[0] == pytest.approx(12 * 4 * 1.2**2, rel=1e-9)
+    least = {"starts": 8, "bounds": dict.fromkeys(("t1", "t2", "t3"), (-1.0, 1.0)), "duration": (1.0, 10.0)}
+    unit = satellite([1.0, 1.0, 1.0])
+    half = unit.state(turn(np.pi * (1 - 1e-7)), np.zeros(3))
+    assert plan(unit, start=np.eye(3), goal=half, steps=100, **least).check().cost == pytest.approx(3.243, rel=5e-4)
+    body = satellite([5621.0, 4547.0, 2364.0])
+    least |= {"bounds": dict.fromkeys(("t1", "t2", "t3"), (-50.0, 50.0)), "duration": (10.0, 60.0)}
+    goal = body.state(turn(np.radians(150)), np.zeros(3))
+    assert plan(body, start=np.eye(3), goal=goal, steps=100, **least).check().cost == pytest.approx(28.6304, rel=5e-4)
+    limit, ratios = extrapolate([park(N).check().cost for N in (50, 100, 200)])
+    assert limit == pytest.approx(1.4200379, rel=1e-6)  # CasADi and IPOPT, midpoint rule, extrapolated
+    np.testing.assert_allclose(ratios, 4.0, atol=0.05)
+
+
+@pytest.mark.heavy
+def test_a_steered_knife_edge_finds_the_brachistochrone():
+    """Problem 5: a little cost of steering keeps the discrete problem regular."""
+    system = da.System(
+        da.SE2(),
+        lambda t, g, xi, p: 0.5 * xi @ xi - 9.80665 * g[1, 2],
+        constraint=lambda t, g, p: jnp.array([[0.0, 0.0, 1.0]]),
+        force=lambda t, g, xi, u, p: jnp.stack([u[0], jnp.zeros(()), jnp.zeros(())]),
+        inputs=("steer",),
+    )
+    times = []
+    for steps in (40, 80, 160):
+        made = None
+        for weight in (1e-2, 1e-4):
+            made = plan(
+                system,
+                start=system.state(pose(-1.4, 0, 10), np.zeros(3)),
+                goal=system.state(pose(-0.2, 10, 5), [0.0, 9.0, 0.0]),
+                free_start=("along w", "w"),
+                free_goal=("along w", "velocity"),
+                steps=steps,
+                duration=(1.2, 3.0),
+                cost=lambda t, g, xi, u, weight=weight: 1.0 + weight * u @ u,
+                guess=made,
+            ).check()
+        times.append(made.duration)
+    assert extrapolate(times[-2:])[0] == pytest.approx(1.8016031224531, rel=1e-6)
+
+
+def test_plans_side_by_side_are_the_plans_one_by_one():
+    """Several starts in one call are lanes of the same iteration."""
+    starts = [pose(0, 0, y) for y in (0.0, 0.1, -0.2)]
+    options = {"steps": 12, "duration": 1.0, "kinematic": True, "cost": lambda t, g, xi, u: xi[0] ** 2 + xi[1] ** 2}
+    together = plan(unicycle(), start=starts, goal=pose(0, 0, 1), **options)
+    for start, one in zip(starts, together, strict=True):
+        alone = plan(unicycle(), start=start, goal=pose(0, 0, 1), **options)
+        assert one.status == alone.status == "optimal"
+        assert one.cost == pytest.approx(alone.cost, rel=1e-9)
+    assert len({round(each.cost, 6) for each in together}) == 3
+    assert all(a.cost != b.cost for a, b in itertools.pairwise(together))
