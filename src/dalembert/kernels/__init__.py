@@ -31,14 +31,25 @@ from .execute import (
     compile,
     run,
     run_problem,
+    run_with_slopes,
     stream_problem,
 )
 from .ir import BOOL, F64, I64, Block, Builder, Loop, LoweringError, Value, inner_blocks
 from .jacobians import columns
 from .llvm import count_processors
 from .lowering import Lowering, as_routine, lower, map_rows
-from .plans import Chain, Repeated, compile_function, concrete_leaves, evaluate, find_chain, run_rows, shapes_of
-from .problem import make_problem
+from .plans import (
+    Chain,
+    Repeated,
+    compile_function,
+    concrete_leaves,
+    evaluate,
+    find_chain,
+    keep_carry,
+    run_rows,
+    shapes_of,
+)
+from .problem import Problem, make_problem
 from .recognition import Template, recognise
 from .rules import map_elements, pack_values, scalar_type
 from .taylor import PARTIALS, in_series, solution_series
@@ -46,10 +57,11 @@ from .taylor import PARTIALS, in_series, solution_series
 # fmt: off
 __all__ = [
     "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "Chain", "CompiledStep", "Loop", "Lowering",
-    "LoweringError", "NoteReader", "Progress", "RecordsTooLarge", "Repeated", "RunResult", "Template", "Value",
+    "LoweringError", "NoteReader", "Problem", "Progress", "RecordsTooLarge", "Repeated", "RunResult", "Template",
+    "Value",
     "as_jax", "as_routine", "available_memory", "columns", "compile", "compile_function", "concrete_leaves",
     "count_processors", "eliminate", "evaluate", "find_chain", "has_gpu", "in_place", "in_series", "inner_blocks",
-    "lower", "make_problem", "map_elements", "map_rows", "pack_values", "recognise", "run", "run_problem",
-    "run_rows", "scalar_type", "shapes_of", "solution_series", "stream_problem", "to_host",
+    "keep_carry", "lower", "make_problem", "map_elements", "map_rows", "pack_values", "recognise", "run", "run_problem",
+    "run_rows", "run_with_slopes", "scalar_type", "shapes_of", "solution_series", "stream_problem", "to_host",
 ]
 # fmt: on

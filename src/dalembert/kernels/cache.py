@@ -148,7 +148,7 @@ class StaleEntry(LoweringError):
 
 @dataclasses.dataclass(eq=False)
 class LoweredProgram:
-    """What a run must know of its program: digest, inputs, the arrays it captured, the shape of a record, memory."""
+    """What a run must know of its program: digest, inputs, the arrays it captured, the shape of a record, its size."""
 
     digest: str
     inputs: int
@@ -157,11 +157,13 @@ class LoweredProgram:
     trace: Callable[[], LoweredProgram] | None = None  # where the program itself was not needed so far
     entry: Path | None = None  # where this was found
     memory: int = 0  # numbers that a trajectory keeps beside its values
+    operations: int = 0  # of a step
 
     @classmethod
     def of(cls, program: Program, captured: list[np.ndarray[Any, Any]], record: Any) -> LoweredProgram:
         """The outline of a program that was just traced."""
-        lowered = cls(program.digest, len(program.constants), captured, record, memory=program.memory)
+        digest, inputs, operations = program.digest, len(program.constants), program.operations
+        lowered = cls(digest, inputs, captured, record, memory=program.memory, operations=operations)
         lowered.__dict__["program"] = program
         return lowered
 
@@ -171,7 +173,7 @@ class LoweredProgram:
         assert self.trace is not None
         traced = self.trace()
         if traced.digest != self.digest:  # the entry told of another program: this one is right from now on
-            self.digest, self.inputs, self.captured, self.record, self.memory = _outline(traced)
+            self.digest, self.inputs, self.captured, self.record, self.memory, self.operations = _outline(traced)
             self.__dict__["program"] = traced.program
             if self.entry is not None:
                 self.entry.unlink(missing_ok=True)
@@ -197,8 +199,8 @@ def cached_program(parts: tuple[Any, ...], trace: Callable[[], LoweredProgram]) 
     if content is not None:
         with contextlib.suppress(Exception):  # an entry that cannot be read is built again
             outline = pickle.loads(content)  # ours and intact: `read_entry` has verified it
-            digest, inputs, captured, record, memory = outline
-            return LoweredProgram(digest, inputs, captured, record, trace, path, memory)
+            digest, inputs, captured, record, memory, operations = outline
+            return LoweredProgram(digest, inputs, captured, record, trace, path, memory, operations)
     lowered = trace()
     if _last_change() < IMPORT_TIME:  # or else the key would name the sources on disk, and not the older ones that run
         with contextlib.suppress(OSError, pickle.PicklingError, AttributeError):
@@ -206,9 +208,10 @@ def cached_program(parts: tuple[Any, ...], trace: Callable[[], LoweredProgram]) 
     return lowered
 
 
-def _outline(lowered: LoweredProgram) -> tuple[str, int, list[np.ndarray[Any, Any]], Any, int]:
+def _outline(lowered: LoweredProgram) -> tuple[str, int, list[np.ndarray[Any, Any]], Any, int, int]:
     """What an entry holds of a program."""
-    return lowered.digest, lowered.inputs, lowered.captured, lowered.record, lowered.memory
+    sizes = lowered.memory, lowered.operations
+    return lowered.digest, lowered.inputs, lowered.captured, lowered.record, *sizes
 
 
 @cache

@@ -27,7 +27,7 @@ from .cache import StaleEntry
 from .ir import LoweringError, Program
 from .lowering import describe_mismatch
 from .problem import Advance, Buffers, Observe, Problem, lane_axes, make_layout, make_problem
-from .transformations import announce_xla, bind_run, execute_by
+from .transformations import SlopeRun, announce_xla, bind_run, execute_by, is_real
 
 Backend = Literal["auto", "llvm", "cuda", "xla"]
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]  # (carry, inputs, parameters) -> (carry, outputs)
@@ -276,6 +276,24 @@ def run_problem(
     return RunResult(session.carry(), records, session.name, note, stop.is_set() and done < saves, done)
 
 
+def run_with_slopes(
+    problem: Problem, slopes: tuple[list[Any], list[Any]], directions: int | None = None, **options: Any
+) -> tuple[RunResult, list[Any], list[Any]]:
+    """`run_problem` with derivatives: (the run, the slopes of its carry, the slopes of its records).
+
+    `slopes` are those of the real leaves of the constants and of the carry; those of the results are of real leaves
+    too. With `directions`, a slope has a row for each of them in front.
+    """
+    marks = [[*map(is_real, jax.tree.leaves(tree))] for tree in (problem.consts, problem.carry)]
+    still = [False] * len(problem.control_axes)
+    pushed = SlopeRun(problem, (*marks, still), [*slopes[0], *slopes[1]], directions)
+    if (read := options.get("read_notes")) is not None:
+        options["read_notes"] = lambda carry: read(pushed.numbers(carry))
+    result = run_problem(pushed.problem, **options)
+    plain = replace(result, carry=pushed.numbers(result.carry), records=pushed.numbers(result.records))
+    return plain, pushed.slopes(result.carry), pushed.slopes(result.records, rows=True)
+
+
 def stream_problem(
     problem: Problem,
     *,
@@ -352,7 +370,7 @@ def open_session(
         many = (problem.lanes or 0) >= MIN_GPU_LANES and not lowered.memory
         if backend == "cuda" or (backend == "auto" and many and cuda.has_gpu()):
             return cuda.CudaSession(problem, lowered), ""
-        width = 1 if problem.lanes is None or lowered.memory else width or llvm.best_width()
+        width = 1 if problem.lanes is None or lowered.memory else width or llvm.best_width(problem.lanes)
         function = llvm.native_function(lowered, make_layout(problem, lowered), width)
         return llvm.NativeSession("llvm", function, Buffers(problem, lowered, width), width, threads), ""
     except StaleEntry:
@@ -390,6 +408,8 @@ def _run_traced(problem: Problem, saves: int, save_every: int, backend: Backend,
 def _run_concrete(problem: Problem, saves: int, every: int, initial: bool, backend: Backend) -> tuple[Any, Any]:
     """A run of a transformation, when its numbers are known."""
     result = run_problem(problem, saves=saves, save_every=every, initial=initial, backend=backend)
+    if result.interrupted:  # what is done has not the shapes that JAX waits for
+        raise KeyboardInterrupt
     return result.carry, result.records
 
 

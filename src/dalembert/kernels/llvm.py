@@ -570,10 +570,14 @@ def _emitter_text() -> str:
 
 
 @cache
-def best_width() -> int:
-    """The doubles in a vector register; in two where there are 32 of them, so that one hides the other's latency."""
+def best_width(lanes: int = 16) -> int:
+    """The doubles in a vector register; in two where there are 32 of them, so that one hides the other's latency.
+
+    Not more than the lanes need: four of them take half the time in a register of four.
+    """
     features = _host()[2].split(",")
-    return 16 if "+avx512f" in features else 4 if "+avx" in features else 2
+    most = 16 if "+avx512f" in features else 4 if "+avx" in features else 2
+    return min(most, 1 << (lanes - 1).bit_length())
 
 
 _functions: OrderedDict[tuple[str, Layout, int], Kernel] = OrderedDict()

@@ -186,7 +186,7 @@ def find_plan(
     if given is None:
         return None
     key = (function, structure, lanes, axes, shapes_of(given))
-    plan = remembered(key, lambda: plan_of(_keep_carry, function, consts, carry, lanes=lanes, axes=axes))
+    plan = remembered(key, lambda: plan_of(keep_carry, function, consts, carry, lanes=lanes, axes=axes))
     return None if plan is None else (plan, given)
 
 
@@ -210,7 +210,7 @@ def evaluate(
     """function(consts, carry) on a back end, of every lane if there are `lanes`; `axes` as in `make_problem`."""
     if backend in ("auto", "llvm") and (found := find_plan(function, consts, carry, lanes, axes)):
         return found[0].evaluate(found[1])
-    problem = make_problem(_keep_carry, function, consts, carry, lanes=lanes, axes=axes)
+    problem = make_problem(keep_carry, function, consts, carry, lanes=lanes, axes=axes)
     records = run_problem(problem, saves=1, backend=backend, threads=threads).records
     return jax.tree.map(lambda leaf: leaf[0] if lanes is None else leaf[:, 0], records)
 
@@ -331,7 +331,7 @@ def compile_function(function: Callable[..., Result], place: bool = True) -> Cal
         if traced := [leaf for leaf in jax.tree.leaves(args) if isinstance(leaf, jax.core.Tracer)]:
             with suppress(LoweringError):
                 if all(map(is_transformed, traced)):
-                    records = bind_run(make_problem(_keep_carry, observe, args, ()), 1, 1, False, "llvm")[1]
+                    records = bind_run(make_problem(keep_carry, observe, args, ()), 1, 1, False, "llvm")[1]
                     return jax.tree.map(lambda leaf: leaf[0], records)
             return function(*args)
         return by_xla(*args) if place else jax.tree.map(np.asarray, by_xla(*args))
@@ -339,7 +339,7 @@ def compile_function(function: Callable[..., Result], place: bool = True) -> Cal
     return call
 
 
-def _keep_carry(consts: Any, carry: Any, control: Any) -> Any:
+def keep_carry(consts: Any, carry: Any, control: Any) -> Any:
     return carry
 
 

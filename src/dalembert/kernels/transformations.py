@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.flatten_util
@@ -219,8 +219,18 @@ def marked(leaves: Leaves, marks: Sequence[bool]) -> list[Any]:
     return [leaf for leaf, mark in zip(leaves, marks, strict=True) if mark]
 
 
-def _push(function: Callable[..., Any], trees: Leaves, marks: Sequence[Marks], slopes: Sequence[Leaves]) -> Any:
-    """(value, slopes of its real leaves) where the marked leaves of the arguments have slopes."""
+def _push(
+    function: Callable[..., Any],
+    trees: Leaves,
+    marks: Sequence[Marks],
+    slopes: Sequence[Leaves],
+    directions: int | None,
+) -> Any:
+    """(value, slopes of its real leaves) where the marked leaves of the arguments have slopes.
+
+    With `directions`, a slope has a row for each of them. The value is computed once, and so is what its derivative
+    needs of it: the factors of a linear solve, say.
+    """
     moving = [leaf for tree, part in zip(trees, marks, strict=True) for leaf in marked(jax.tree.leaves(tree), part)]
 
     def on_moving(*values: Any) -> tuple[list[Any], Any]:
@@ -231,7 +241,15 @@ def _push(function: Callable[..., Any], trees: Leaves, marks: Sequence[Marks], s
         result = function(*given)
         return real_leaves(result), result
 
-    _, slope, result = jax.jvp(on_moving, moving, [each for part in slopes for each in part], has_aux=True)
+    along = [each for part in slopes for each in part]
+
+    def push(*given: Any) -> Any:
+        return jax.jvp(on_moving, tuple(moving), given, has_aux=True)[1:]
+
+    if directions is None:
+        slope, result = push(*along)
+    else:
+        slope, result = jax.vmap(push, out_axes=(0, None), axis_size=directions)(*along)
     return result, slope
 
 
@@ -241,15 +259,20 @@ def _real_marks(tree: Any) -> Marks:
 
 @dataclass(frozen=True)
 class SlopeAdvance:
-    """A step on numbers with slopes: ((consts, slopes), (carry, slopes), (control, slopes)) -> (carry, slopes)."""
+    """A step on numbers with slopes: ((consts, slopes), (carry, slopes), (control, slopes)) -> (carry, slopes).
+
+    With `directions`, every slope has a row for each of them, and the numbers are computed once for all.
+    """
 
     advance: Advance
     consts: Marks  # which leaves move
     controls: Marks
+    directions: int | None = None
 
     def __call__(self, consts: Any, carry: Any, control: Any) -> Any:
         trees, slopes = zip(consts, carry, control, strict=True)
-        return _push(self.advance, trees, (self.consts, _real_marks(carry[0]), self.controls), slopes)
+        marks = (self.consts, _real_marks(carry[0]), self.controls)
+        return _push(self.advance, trees, marks, slopes, self.directions)
 
 
 @dataclass(frozen=True)
@@ -258,9 +281,11 @@ class SlopeObserve:
 
     observe: Observe
     consts: Marks
+    directions: int | None = None
 
     def __call__(self, consts: Any, carry: Any) -> Any:
-        return _push(self.observe, (consts[0], carry[0]), (self.consts, _real_marks(carry[0])), (consts[1], carry[1]))
+        trees, slopes = zip(consts, carry, strict=True)
+        return _push(self.observe, trees, (self.consts, _real_marks(carry[0])), slopes, self.directions)
 
 
 def _in_jax(spec: RunSpec, primals: Leaves, moving: Marks) -> Callable[..., list[Any]]:
@@ -277,15 +302,122 @@ def _in_jax(spec: RunSpec, primals: Leaves, moving: Marks) -> Callable[..., list
     return run
 
 
-def _run_slopes(*leaves: Any, spec: RunSpec, moving: Marks) -> list[Any]:
-    """The slopes of the real leaves that a run gives; `leaves` are its arguments and the slopes of the moving ones."""
+SLOPE_LANES = 4
+"""Lanes over which directions are spread. Twelve cost 2.7 to 3.2 runs (Suslov, sleigh, rolling disk; bicycle: 6) as
+three in each of four lanes, 4.3 to 6.3 as twelve lanes, and 8.2 to 10 as one step with twelve slopes."""
+MAX_SLOPE_OPERATIONS = 32_000
+"""Operations of a step with slopes up to which directions share it. A slope adds about 0.6 of those of the step."""
+
+
+def share_directions(directions: int, operations: int) -> tuple[int, int]:
+    """(lanes, directions of each of them) of a step of so many operations."""
+    fitting = int((MAX_SLOPE_OPERATIONS / operations - 1.0) / 0.6) if operations else directions
+    together = max(1, min(-(-directions // SLOPE_LANES), fitting))
+    return -(-directions // together), together
+
+
+def _run_slopes(*leaves: Any, spec: RunSpec, moving: Marks, directions: int | None) -> list[Any]:
+    """The slopes of the real leaves that a run gives; `leaves` are its arguments and the slopes of the moving ones.
+
+    With `directions`, slopes have a row for each of them in front.
+    """
+    known = not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+    given = [np.asarray(leaf) for leaf in leaves] if known else leaves
+    primals, slopes = given[: len(moving)], given[len(moving) :]
     try:
-        return _run_native_slopes(*leaves, spec=spec, moving=moving)
+        pushed = SlopeRun(spec.problem(primals), spec.split(moving), slopes, directions)
+        run = run_on_host if known else bind_run
+        last, records = run(pushed.problem, spec.saves, spec.every, spec.initial, spec.backend, spec.reverse)
+        found = [*pushed.slopes(last), *pushed.slopes(records, rows=True)]
+        return jax.device_put(found) if known else found
     except LoweringError as error:
         announce_xla(spec.backend, error)
-        primals, slopes = leaves[: len(moving)], leaves[len(moving) :]
-        found: list[Any] = jax.jvp(_in_jax(spec, primals, moving), marked(primals, moving), list(slopes))[1]
-        return found
+        in_jax = _in_jax(spec, primals, moving)
+
+        def push(*along: Any) -> list[Any]:
+            made: list[Any] = jax.jvp(in_jax, marked(primals, moving), list(along))[1]
+            return made
+
+        return push(*slopes) if directions is None else jax.vmap(push)(*slopes)
+
+
+class SlopeRun:
+    """A run with the slopes of its moving numbers beside them, along one direction or several.
+
+    Several directions are rows of the slopes of a lane, and lanes beside those that the run has. Slopes are given with
+    a row for each direction in front, and come back so.
+    """
+
+    def __init__(self, problem: Problem, marks: Sequence[Sequence[bool]], slopes: Leaves, directions: int | None):
+        self.lanes, self.directions, self.groups, self.together = problem.lanes, directions, 1, directions
+        if directions is not None:
+            self.groups, self.together = share_directions(directions, _operations(problem))
+        alone = directions is None or (self.lanes is None and self.groups == 1)
+        lanes = self.lanes if alone else self.groups * (self.lanes or 1)
+        trees: list[Any] = []
+        axes: list[list[bool]] = []
+        rest = iter(slopes)
+        own = (problem.const_axes, problem.carry_axes, problem.control_axes)
+        for part, tree in enumerate((problem.consts, problem.carry, problem.controls)):
+            leaves, structure = jax.tree.flatten(tree)
+            moving = [self._spread(next(rest), varies, part == 2) for varies in marked(own[part], marks[part])]
+            numbers = [self._repeat(leaf) if varies else leaf for leaf, varies in zip(leaves, own[part], strict=True)]
+            trees.append((jax.tree.unflatten(structure, numbers), [slope for slope, _ in moving]))
+            axes.append([*own[part], *(varies for _, varies in moving)])
+        consts, controls = tuple(marks[0]), tuple(marks[2])
+        advance = SlopeAdvance(problem.advance, consts, controls, self.together)
+        observe = SlopeObserve(problem.observe, consts, self.together)
+        self.problem = Problem(advance, observe, trees[0], trees[1], trees[2], lanes, *axes)
+
+    def _repeat(self, leaf: Any) -> Any:
+        """A leaf that varies over the lanes of the run, for each group of directions."""
+        return leaf if self.groups == 1 else _namespace(leaf).concatenate([leaf] * self.groups)
+
+    def _spread(self, slope: Any, varies: bool, control: bool) -> tuple[Any, bool]:
+        """The slope of a leaf, (directions, [lanes,] [steps,] ...), as every lane has it, and whether lanes differ."""
+        if self.together is None:
+            return slope, varies
+        xp = _namespace(slope)
+        zeros = xp.zeros((self.groups * self.together - len(slope), *slope.shape[1:]), slope.dtype)
+        rows = xp.concatenate([slope, zeros]).reshape(self.groups, self.together, *slope.shape[1:])
+        rows = xp.moveaxis(rows, 1, 1 + varies + control)
+        if self.lanes is None and self.groups == 1:
+            return rows[0], False
+        if self.lanes is None:
+            return rows, True
+        if not varies:
+            return xp.repeat(rows, self.lanes, axis=0), True
+        return rows.reshape(self.groups * self.lanes, *rows.shape[2:]), True
+
+    def slopes(self, pair: Any, rows: bool = False) -> list[Any]:
+        """The slopes of a carry, or of records (which have `rows`), with the directions in front."""
+        return [self._gather(leaf, rows) for leaf in pair[1]]
+
+    def numbers(self, pair: Any) -> Any:
+        """The carry or the records without slopes."""
+        if self.groups == 1:
+            return pair[0]
+        return jax.tree.map(lambda leaf: leaf[0] if self.lanes is None else leaf[: self.lanes], pair[0])
+
+    def _gather(self, slope: Any, rows: bool) -> Any:
+        if self.together is None:
+            return slope
+        many = () if self.lanes is None else (self.lanes,)
+        own = slope.shape[1 if many or self.groups > 1 else 0 :]
+        found = slope.reshape(self.groups, *many, *own)
+        found = _namespace(slope).moveaxis(found, 1 + len(many) + rows, 1)
+        return found.reshape(self.groups * self.together, *found.shape[2:])[: self.directions]
+
+
+def _namespace(leaf: Any) -> Any:
+    return jnp if isinstance(leaf, jax.Array) else np
+
+
+def _operations(problem: Problem) -> int:
+    try:
+        return problem.lower().operations
+    except LoweringError:
+        return 0
 
 
 XLA_SECONDS = 1.5e-3
@@ -310,21 +442,6 @@ def announce_xla(backend: Any, error: Exception, equations: Callable[[], int] | 
     warnings.warn(f"no native code, but XLA runs this: {error}; {cost}", stacklevel=1)  # one line for a reason
 
 
-def _run_native_slopes(*leaves: Any, spec: RunSpec, moving: Marks) -> list[Any]:
-    parts, marks = spec.split(leaves), spec.split(moving)
-    slopes, given = list(leaves[len(moving) :]), []
-    for mark in marks:
-        given.append(slopes[: sum(mark)])
-        slopes = slopes[sum(mark) :]
-    consts, carry, controls = zip(map(jax.tree.unflatten, spec.structures, parts), given, strict=True)
-    axes = [[*axes, *marked(axes, mark)] for axes, mark in zip(spec.axes, marks, strict=True)]
-    advance = SlopeAdvance(spec.advance, tuple(marks[0]), tuple(marks[2]))
-    observe = SlopeObserve(spec.observe, tuple(marks[0]))
-    problem = Problem(advance, observe, consts, carry, controls, spec.lanes, *axes)
-    last, records = bind_run(problem, spec.saves, spec.every, spec.initial, spec.backend, spec.reverse)
-    return [*last[1], *records[1]]
-
-
 def _jvp_of_run(primals: Leaves, tangents: Leaves, *, spec: RunSpec) -> tuple[list[Any], list[Any]]:
     found = run_p.bind(*primals, spec=spec)
     given = [
@@ -332,16 +449,23 @@ def _jvp_of_run(primals: Leaves, tangents: Leaves, *, spec: RunSpec) -> tuple[li
     ]
     consts, _, controls = spec.split(given)
     moving = (*consts, *map(is_real, spec.split(primals)[1]), *controls)
-    slopes = iter(slope_p.bind(*primals, *map(instantiate_zeros, marked(tangents, moving)), spec=spec, moving=moving))
+    along = map(instantiate_zeros, marked(tangents, moving))
+    slopes = iter(slope_p.bind(*primals, *along, spec=spec, moving=moving, directions=None))
     zeros = (ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in found)
     return found, [next(slopes) if is_real(leaf) else zero for leaf, zero in zip(found, zeros, strict=True)]
 
 
 ad.primitive_jvps[run_p] = _jvp_of_run
 slope_p.def_impl(_run_slopes)
-slope_p.def_abstract_eval(
-    lambda *avals, spec, moving: [each for each in _shapes_of_run(*avals[: len(moving)], spec=spec) if is_real(each)]
-)
+
+
+def _shapes_of_slopes(*avals: Any, spec: RunSpec, moving: Marks, directions: int | None) -> list[Any]:
+    front = () if directions is None else (directions,)
+    found = [each for each in _shapes_of_run(*avals[: len(moving)], spec=spec) if is_real(each)]
+    return [each.update(shape=(*front, *each.shape)) for each in found]
+
+
+slope_p.def_abstract_eval(_shapes_of_slopes)
 mlir.register_lowering(slope_p, mlir.lower_fun(_run_slopes, multiple_results=True))
 
 
@@ -356,8 +480,24 @@ def _jvp_of_slopes(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
     return jax.jvp(on_reals, marked(primals, real), list(map(instantiate_zeros, marked(tangents, real))))
 
 
-def _batch_slopes(leaves: Leaves, dims: Sequence[Any], **params: Any) -> tuple[list[Any], list[int]]:
-    found = jax.vmap(lambda *given: _run_slopes(*given, **params), dims)(*leaves)
+def _batch_slopes(
+    leaves: Leaves, dims: Sequence[Any], *, spec: RunSpec, moving: Marks, directions: int | None
+) -> tuple[list[Any], list[int]]:
+    """Several directions of one run are a run with several slopes; runs that differ are lanes."""
+    count, params = len(moving), cast(Any, {"spec": spec, "moving": moving})
+    if any(dim is not None for dim in dims[:count]):
+        found = jax.vmap(lambda *given: _run_slopes(*given, **params, directions=directions), dims)(*leaves)
+        return found, [0] * len(found)
+    size = next(leaf.shape[dim] for leaf, dim in zip(leaves, dims, strict=True) if dim is not None)
+    slopes = [
+        jnp.broadcast_to(leaf, (size, *leaf.shape)) if dim is None else jnp.moveaxis(leaf, dim, 0)
+        for leaf, dim in zip(leaves[count:], dims[count:], strict=True)
+    ]
+    if directions is not None:
+        slopes = [leaf.reshape(size * directions, *leaf.shape[2:]) for leaf in slopes]
+    found = slope_p.bind(*leaves[:count], *slopes, **params, directions=size * (directions or 1))
+    if directions is not None:
+        found = [leaf.reshape(size, directions, *leaf.shape[1:]) for leaf in found]
     return found, [0] * len(found)
 
 
@@ -550,14 +690,22 @@ def _stay(consts: Any, carry: Any, control: Any) -> Any:
     return carry
 
 
-def _transpose_slopes(cotangents: Leaves, *leaves: Any, spec: RunSpec, moving: Marks) -> list[Any]:
+def _transpose_slopes(
+    cotangents: Leaves, *leaves: Any, spec: RunSpec, moving: Marks, directions: int | None
+) -> list[Any]:
     primals, given = leaves[: len(moving)], list(map(instantiate_zeros, cotangents))
-    try:
-        _require_transpose(spec, moving, tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in (*primals, *given)))
-        found = transpose_p.bind(*primals, *given, spec=spec, moving=moving)
-    except LoweringError as error:
-        announce_xla(spec.backend, error)
-        found = list(jax.vjp(_in_jax(spec, primals, moving), *marked(primals, moving))[1](given))
+
+    def pull(*given: Any) -> list[Any]:
+        shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in (*primals, *given))
+        try:
+            _require_transpose(spec, moving, shapes)
+            found: list[Any] = transpose_p.bind(*primals, *given, spec=spec, moving=moving)
+        except LoweringError as error:
+            announce_xla(spec.backend, error)
+            found = list(jax.vjp(_in_jax(spec, primals, moving), *marked(primals, moving))[1](list(given)))
+        return found
+
+    found = pull(*given) if directions is None else jax.vmap(pull)(*given)
     is_wanted: Any = ad.is_undefined_primal  # JAX does not annotate it
     wanted = map(is_wanted, leaves[len(moving) :])
     return [None] * len(moving) + [each if want else None for each, want in zip(found, wanted, strict=True)]

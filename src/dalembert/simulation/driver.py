@@ -28,6 +28,7 @@ from ..integrators import OK, Integrator, require_arguments, require_state
 from ..kernels import (
     Backend,
     NoteReader,
+    Problem,
     Progress,
     RecordsTooLarge,
     RunResult,
@@ -35,8 +36,10 @@ from ..kernels import (
     evaluate,
     find_chain,
     in_place,
+    keep_carry,
     make_problem,
     run_problem,
+    run_with_slopes,
     to_host,
 )
 from ..mechanics import ADMISSIBLE_TOLERANCE, SINGULAR_METRIC, MechanicalSystem, State, judge_start, metric_on_D
@@ -58,18 +61,14 @@ from .loop import (
     BACKENDS,
     NO_RECORD,
     Constants,
-    Dual,
     LoopState,
     RunKernel,
     count_steps,
     end_before_gaps,
     held_controls,
-    make_dual,
     mark_failures,
     run_kernel,
     stop_at_time,
-    tangent_tree,
-    with_tangents,
 )  # fmt: skip
 from .results import Crossings, Record, Run
 
@@ -93,6 +92,7 @@ def simulate(
     monitor: bool = False,
     backend: Backend = "auto",
     tangents: Callable[[Any], tuple[MechanicalSystem, State, Any]] | None = None,
+    directions: int | None = None,
     events: Sequence[Event] = (),
     progress: Progress | None = None,
 ) -> Run:
@@ -103,13 +103,16 @@ def simulate(
     its own. Every `save_every`-th state and the last one are saved.
     `monitor=True` keeps the extremes of energy error, constraint and group distance over all steps in `final.peaks`.
     `tangents` is a curve of problems, s -> (system, state, step), that passes through this one at s = 0: the derivative
-    of every saved number along it comes back in `Trajectory.tangents`, at the speed of the backend.
+    of every saved number along it comes back in `Trajectory.tangents`, at the speed of the backend. With `directions`,
+    s is an array of so many numbers, and the derivatives along all of them come back together, these in front.
     `events` are looked for after every step and located to round-off (see `Event`); `Trajectory.events` has them.
     Numerical failure is data: see `Trajectory.status` and `check`.
     """
     given = state.last if isinstance(state, Run) else state
     require_arguments(system, integrator, given, step)
     require_function("tangents", tangents, "s -> (system, state, step)")
+    if directions is not None and (positive_int("directions", directions) and tangents is None):
+        raise InvalidInput(f"directions is {directions}, but there are no tangents: give tangents=, s -> problem")
     begin = given if t0 is None else given._replace(t=array(finite("t0", t0)))
     require_state(system, begin, step)
     traced = is_traced((system, given, step))
@@ -140,7 +143,7 @@ def simulate(
     if tangents is not None:
         if isinstance(state, Run):
             raise InvalidInput("tangents need a run from a state: a trajectory does not carry them")
-        return _integrate_tangents(schedule, system, h, begin, tangents)
+        return _integrate_tangents(schedule, system, h, begin, tangents, directions)
     loop = None
     if isinstance(state, Run):  # another step counts from another origin
         last: LoopState = state.final
@@ -284,13 +287,13 @@ def _check_events(
 
 def _integrate(
     schedule: Schedule, system: MechanicalSystem, h: Array, state: State, loop: LoopState | None,
-    events: tuple[Event, ...], varies: Any = None,
+    events: tuple[Event, ...], varies: Any = None, run: Callable[..., RunResult] = run_problem,
 ) -> Run:  # fmt: skip
     """Begin the loop, or go on with one, run the schedule with its events, and return what that leaves."""
     consts = schedule.constants(system, h, None if schedule.t_end is None else array(schedule.t_end))
     if loop is None:
         loop = begin_loop(schedule, schedule.kernel, consts, (state, schedule.first_controls), varies)
-    result, crossings = run_with_events(schedule, consts, loop, events)
+    result, crossings = run_with_events(schedule, consts, loop, events, run)
     records, final = result.records, result.carry
     if is_traced(records):
         records, final = mark_failures(records, final)
@@ -365,8 +368,9 @@ def begin_loop(schedule: Schedule, kernel: RunKernel, consts: Constants, given: 
 
 
 def run_steps(
-    schedule: Schedule, kernel: RunKernel, consts: Constants, loop: Any, read: NoteReader | None = None
-) -> RunResult:
+    schedule: Schedule, kernel: RunKernel, consts: Constants, loop: Any, read: NoteReader | None = None,
+    run: Callable[..., RunResult] = run_problem,
+) -> RunResult:  # fmt: skip
     """Advance the loop block by block; a remainder of less than `save_every` steps ends with a record too."""
     parts: list[RunResult] = []
     total, done = -(-schedule.steps // schedule.save_every), 0
@@ -383,7 +387,7 @@ def run_steps(
                 schedule.progress(before + count, max(total, before + saves))
 
         try:
-            parts.append(run_problem(problem, saves=saves, save_every=every, progress=report, **options))
+            parts.append(run(problem, saves=saves, save_every=every, progress=report, **options))
         except RecordsTooLarge as fault:
             fits = 10 ** math.ceil(math.log10(saves * every / max(fault.fitting - 1, 1)))
             advice = f"save_every = {fits} fits" if fault.fitting > 1 else "not even two do"
@@ -401,11 +405,9 @@ def run_steps(
     return replace(parts[-1], records=joined, note=parts[0].note)
 
 
-def _loop_state(loop: LoopState | EventMonitor | Dual) -> LoopState:
-    """Return the loop without what watches or differentiates it."""
-    inner = loop.loop if isinstance(loop, EventMonitor) else loop.value if isinstance(loop, Dual) else loop
-    assert isinstance(inner, LoopState)
-    return inner
+def _loop_state(loop: LoopState | EventMonitor) -> LoopState:
+    """Return the loop without what watches it."""
+    return loop.loop if isinstance(loop, EventMonitor) else loop
 
 
 def _stand_still_reader(loop: LoopState, read: NoteReader | None) -> NoteReader:
@@ -434,12 +436,13 @@ def _goes_on(schedule: Schedule, before: LoopState, after: LoopState, steps: int
 
 
 def run_with_events(
-    schedule: Schedule, consts: Constants, loop: LoopState, events: tuple[Event, ...]
-) -> tuple[RunResult, dict[str, Crossings]]:
+    schedule: Schedule, consts: Constants, loop: LoopState, events: tuple[Event, ...],
+    run: Callable[..., RunResult] = run_problem,
+) -> tuple[RunResult, dict[str, Crossings]]:  # fmt: skip
     """Run the steps and locate the events afterwards; events never alter the steps."""
     kernel, integrator = schedule.kernel, schedule.integrator
     if not events:
-        return run_steps(schedule, kernel, consts, loop), {}
+        return run_steps(schedule, kernel, consts, loop, run=run), {}
     log, watching = NoteLog(events, schedule.lanes), event_kernel(kernel, integrator, events)
     first = begin_loop(schedule, watching, consts, loop)
     result = run_steps(schedule, watching, consts, note_buffer(loop, first, schedule.lanes), log.read)
@@ -469,26 +472,68 @@ def run_with_events(
 
 
 def _integrate_tangents(
-    schedule: Schedule, system: MechanicalSystem, h: Array, state: State, curve: Callable[[Any], Any]
-) -> Run:
-    """Run with the derivative along a curve of problems carried beside the loop."""
-    made = call_own("tangents(s)", lambda: jax.jvp(curve, (0.0,), (1.0,))[1])
-    shapes = [[np.shape(leaf) for leaf in jax.tree.leaves(each)] for each in (made, (system, state, h))]
-    if not isinstance(made, tuple) or len(made) != 3 or shapes[0] != shapes[1]:
-        raise InvalidInput("tangents(s) is no curve of problems; allowed: s -> (system, state, step), each of its kind")
-    d_system, d_state, d_step = made
-    both, u = with_tangents(schedule.kernel), schedule.first_controls
+    schedule: Schedule, system: MechanicalSystem, h: Array, state: State, curve: Callable[[Any], Any],
+    directions: int | None,
+) -> Run:  # fmt: skip
+    """Run with the derivatives along a curve of problems, or a surface of them, beside the loop."""
     t_end = None if schedule.t_end is None else array(schedule.t_end)
-    slopes = schedule.constants(d_system, jnp.asarray(d_step, float), jnp.zeros(()))
-    dual_consts, given = make_dual(schedule.constants(system, h, t_end), slopes), make_dual((state, u), None)
-    given = given._replace(slopes=[*make_dual(state, d_state).slopes, *make_dual(u, None).slopes])
-    result = run_steps(schedule, both, dual_consts, begin_loop(schedule, both, dual_consts, given))
-    records = result.records
-    made = Run(
-        system, schedule.integrator, h, records.value, result.carry.value, result.backend, result.note,
-        controlled=schedule.controls is not None, controls=schedule.controls, tangents=tangent_tree(records),
-    )  # fmt: skip
-    return _drop_repeated_records(made, schedule)
+    consts, given = schedule.constants(system, h, t_end), (state, schedule.first_controls)
+    front = () if directions is None else (directions,)
+    d_system, d_state, d_step = _slopes_of_problems((system, state, h), curve, directions)
+    still = [np.zeros((*front, *np.shape(leaf))) for leaf in jax.tree.leaves(given[1])]
+    of_consts, moving = [*d_system, *d_step, *([np.zeros(front)] if len(consts) > 2 else [])], [*d_state, *still]
+    rows: list[list[Any]] = []
+
+    def run(problem: Problem, **options: Any) -> RunResult:
+        nonlocal moving
+        result, moving, slopes = run_with_slopes(problem, (of_consts, moving), directions, **options)
+        rows.append(slopes)
+        return result
+
+    first = make_problem(keep_carry, schedule.kernel.begin, consts, given)
+    loop = jax.tree.map(lambda leaf: leaf[0], run(first, saves=1, backend=schedule.backend).records)
+    axis = len(front)
+    moving = [leaf.take(0, axis) for leaf in rows.pop()]
+    made = _integrate(schedule, system, h, state, loop, (), run=run)
+    slopes = iter(
+        [
+            namespace(*parts).concatenate(parts, axis)[(slice(None),) * axis + (slice(len(made.t)),)]
+            for parts in zip(*rows, strict=True)
+        ]
+    )
+
+    def tangent(leaf: Any) -> Any:
+        return next(slopes) if jnp.issubdtype(leaf.dtype, jnp.floating) else np.zeros((*front, *leaf.shape))
+
+    return replace(made, tangents=jax.tree.map(tangent, made.records))
+
+
+def _slopes_of_problems(
+    problem: tuple[MechanicalSystem, State, Array], curve: Callable[[Any], Any], directions: int | None
+) -> list[list[Any]]:
+    """Return the slopes of the real leaves of the system, of the state and of the step."""
+    known = [jax.tree.leaves(part) for part in problem]
+    real = [[jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in part] for part in known]
+
+    def reals(s: Any) -> list[list[Any]]:
+        made = curve(s)
+        parts = [jax.tree.leaves(part) for part in made] if isinstance(made, tuple) else []
+        if [[*map(np.shape, part)] for part in parts] != [[*map(np.shape, part)] for part in known]:
+            raise InvalidInput(
+                "tangents(s) is no curve of problems; allowed: s -> (system, state, step), each of its kind"
+            )
+        kept = [zip(part, marks, strict=True) for part, marks in zip(parts, real, strict=True)]
+        return [[jnp.asarray(leaf, float) for leaf, mark in part if mark] for part in kept]
+
+    def along(direction: Any) -> Any:
+        return jax.jvp(reals, (jnp.zeros_like(direction),), (direction,))[1]
+
+    if directions is None:
+        found = call_own("tangents(s)", lambda: along(jnp.ones(())))
+    else:
+        found = call_own("tangents(s)", lambda: jax.vmap(along)(jnp.eye(directions)))
+    slopes: list[list[Any]] = found if is_traced(found) else jax.tree.map(np.asarray, found)
+    return slopes
 
 
 def _drop_repeated_records(made: Run, schedule: Schedule) -> Run:
@@ -499,8 +544,7 @@ def _drop_repeated_records(made: Run, schedule: Schedule) -> Run:
     steps = np.atleast_2d(np.asarray(made.records.steps))
     good = np.count_nonzero(np.any(np.diff(steps, prepend=-2) > 0, axis=0))
     part = (slice(None),) * (schedule.lanes is not None) + (slice(good),)
-    records, tangents = jax.tree.map(lambda leaf: leaf[part], (made.records, made.tangents))
-    return replace(made, records=records, tangents=tangents)
+    return replace(made, records=jax.tree.map(lambda leaf: leaf[part], made.records))
 
 
 # The members of an ensemble.

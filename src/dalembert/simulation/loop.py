@@ -1,7 +1,6 @@
 """The loop of a run as pure functions that back ends compile: begin, advance by a step, freeze what fails, observe.
 
 What the loop needs before it starts stands first: the number of steps and the controls held over each of them.
-The same loop carries forward tangents: the derivative of a run along a curve of problems.
 """
 
 from __future__ import annotations
@@ -292,66 +291,3 @@ def stop_at_time(kernel: RunKernel) -> RunKernel:
         return chosen
 
     return kernel._replace(advance=advance)
-
-
-class Dual(NamedTuple):
-    """A pytree with the tangents of its real leaves, in their order."""
-
-    value: Any
-    slopes: list[Any]
-
-
-def split_reals(tree: Any) -> tuple[list[Any], list[Any], Callable[[list[Any], list[Any]], Any]]:
-    """Return (real leaves, other leaves, how to join them again): only real numbers have tangents."""
-    leaves, structure = jax.tree.flatten(tree)
-    real = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
-
-    def join(reals: list[Any], others: list[Any]) -> Any:
-        first, second = iter(reals), iter(others)
-        return jax.tree.unflatten(structure, [next(first) if mark else next(second) for mark in real])
-
-    marked = list(zip(leaves, real, strict=True))
-    return [leaf for leaf, mark in marked if mark], [leaf for leaf, mark in marked if not mark], join
-
-
-def make_dual(value: Any, tangent: Any) -> Dual:
-    """Return a pytree with a tangent of the same structure (None: zero)."""
-    reals = split_reals(value)[0]
-    return Dual(value, [jnp.zeros_like(leaf) for leaf in reals] if tangent is None else split_reals(tangent)[0])
-
-
-def push_forward(function: Callable[..., Any], *arguments: Dual) -> Dual:
-    """Return `function` at the values of its arguments, with its derivative along their slopes."""
-    reals, others, join = split_reals([argument.value for argument in arguments])
-    joins: list[Callable[[list[Any], list[Any]], Any]] = []
-
-    def on_reals(*leaves: Any) -> tuple[list[Any], list[Any]]:
-        result, rest, join_result = split_reals(function(*join(list(leaves), others)))
-        joins.append(join_result)
-        return result, rest
-
-    slopes = [slope for argument in arguments for slope in argument.slopes]
-    value, tangent, rest = jax.jvp(on_reals, tuple(reals), tuple(slopes), has_aux=True)
-    return Dual(joins[-1](value, rest), tangent)
-
-
-def tangent_tree(dual: Dual) -> Any:
-    """Return the slopes in the shape of the value, zero where a leaf is no real number."""
-    _, others, join = split_reals(dual.value)
-    return join(dual.slopes, [jnp.zeros(jnp.shape(leaf)) for leaf in others])
-
-
-@lru_cache(maxsize=256)
-def with_tangents(kernel: RunKernel) -> RunKernel:
-    """Return the tangent loop: the same functions on values with slopes. Controls have none."""
-
-    def begin(consts: Dual, given: Dual) -> Dual:
-        return push_forward(kernel.begin, consts, given)
-
-    def advance(consts: Dual, loop: Dual, u: Any) -> Dual:
-        return push_forward(lambda inner, state: kernel.advance(inner, state, u), consts, loop)
-
-    def observe(consts: Dual, loop: Dual) -> Dual:
-        return push_forward(kernel.observe, consts, loop)
-
-    return RunKernel(begin, advance, observe)

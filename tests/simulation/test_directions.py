@@ -1,0 +1,160 @@
+"""Several derivatives of a run at once: each is the one that is taken alone, and all together cost a few runs."""
+
+from __future__ import annotations
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from registry import GENERIC
+
+import dalembert as da
+from dalembert.kernels import transformations
+
+TWELVE = 12
+METHOD = da.LagrangeDAlembert()
+BODY = da.EulerPoincareSuslov()
+
+
+def tensors(count):
+    """Symmetric tensors, one for each direction."""
+    drawn = np.random.default_rng(4).standard_normal((count, 3, 3))
+    return jnp.asarray(drawn + drawn.transpose(0, 2, 1))
+
+
+TENSORS = tensors(TWELVE)
+
+
+def body(s):
+    """Suslov problems in twelve directions: inertia, momentum and step."""
+    system = da.models.suslov(jnp.asarray(GENERIC) + 0.1 * jnp.tensordot(s, TENSORS, 1))
+    return system, system.state(momentum=jnp.stack([3.0 + s[0], 2.0 - s[3]])), 0.1 * (1.0 + s[11])
+
+
+def numbers(tree):
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+@pytest.mark.parametrize("count", [1, 3, 12])
+def test_tangents_in_several_directions_are_those_of_each(count):
+    padded = lambda s: jnp.concatenate([s, jnp.zeros(TWELVE - count)])
+    system, state, step = body(np.zeros(TWELVE))
+    options = {"step": step, "steps": 40, "save_every": 3}
+    many = da.simulate(system, BODY, state, **options, tangents=lambda s: body(padded(s)), directions=count)
+    plain = da.simulate(system, BODY, state, **options)
+    np.testing.assert_allclose(numbers(many.records), numbers(plain.records), rtol=1e-13, atol=1e-13)
+    assert many.tangents.state.g.shape == (count, *plain.g.shape)
+    for k in range(count):
+        along = lambda s, k=k: body(s * jnp.eye(TWELVE)[k])
+        one = da.simulate(system, BODY, state, **options, tangents=along).tangents
+        found = jax.tree.map(lambda leaf, k=k: leaf[k], many.tangents)
+        np.testing.assert_allclose(numbers(found), numbers(one), rtol=1e-13, atol=1e-13 * np.abs(numbers(one)).max())
+        assert np.abs(numbers(one)).max() > 0.1
+
+
+def knife(t, q, v, p):
+    return 0.5 * p["m"] * (v[0] ** 2 + v[1] ** 2) + 0.5 * p["J"] * v[2] ** 2
+
+
+def edge(t, q, p):
+    return jnp.stack([-jnp.sin(q[2]), jnp.cos(q[2]), 0.0])[None]
+
+
+def push(t, q, v, u, p):
+    return jnp.stack([u[0] * jnp.cos(q[2]), u[0] * jnp.sin(q[2]), u[1]])
+
+
+def end(s):
+    system, state, step = body(s)
+    last = da.simulate(system, BODY, state, step=step, steps=20, save_every=20).last
+    return jnp.concatenate([last.g.ravel(), last.xi])
+
+
+def test_a_jacobian_is_one_run_with_slopes(monkeypatch):
+    """jacfwd has the columns that jvp gives; the slopes of all of them come from one run."""
+    runs = []
+    plain = transformations.SlopeRun
+    monkeypatch.setattr(transformations, "SlopeRun", lambda *given: runs.append(given[3]) or plain(*given))
+    zero = jnp.zeros(TWELVE)
+    jacobian = jax.jacfwd(end)(zero)
+    assert set(runs) == {TWELVE}
+    columns = [jax.jvp(end, (zero,), (e,))[1] for e in jnp.eye(TWELVE)]
+    scale = float(jnp.abs(jacobian).max())
+    np.testing.assert_allclose(jacobian, np.stack(columns, 1), rtol=1e-13, atol=1e-13 * scale)
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(end))(zero), jacobian, rtol=1e-13, atol=1e-13 * scale)
+
+
+def driven(m):
+    return da.System(da.Euclidean(3), knife, edge, force=push, inputs=2, parameters={"m": m[0], "J": m[1]})
+
+
+MASSES = jnp.array([1.3, 0.4])
+ROWS = 0.1 * np.sin(np.arange(6.0)).reshape(3, 2)
+
+
+@pytest.fixture(scope="module")
+def knives():
+    """A driven knife edge and two of its states."""
+    system, place = driven(np.asarray(MASSES)), np.array([0.1, 0.2, 0.3])
+    state = system.state(place, system.project(place, np.array([0.3, 0.2, 0.1])))
+    return system, [state, state._replace(xi=1.1 * state.xi, momentum=1.1 * state.momentum)]
+
+
+def test_directions_of_members_in_their_controls(knives):
+    system, states = knives
+
+    def ends(u):
+        return da.ensemble(system, METHOD, states, step=0.1, steps=3, controls=u).g[:, -1]
+
+    jacobian = jax.jacfwd(ends)(ROWS)
+    one = jax.jvp(ends, (jnp.asarray(ROWS),), (jnp.zeros((3, 2)).at[1, 1].set(1.0),))[1]
+    np.testing.assert_allclose(jacobian[..., 1, 1], one, rtol=1e-13, atol=1e-15)
+    assert np.abs(one).max() > 1e-3 and np.abs(jacobian[0] - jacobian[1]).max() > 1e-5
+
+
+@pytest.mark.heavy
+def test_derivatives_of_a_jacobian_agree(knives):
+    """Forwards and backwards over several directions, and the transpose of the run with several directions."""
+    _, (state, _) = knives
+
+    def number(m):
+        last = da.simulate(driven(m), METHOD, state, step=0.1, steps=3, controls=ROWS).last
+        return last.xi @ last.xi + jnp.sum(jnp.sin(last.g))
+
+    forwards, backwards = (np.asarray(outer(jax.jacfwd(number))(MASSES)) for outer in (jax.jacfwd, jax.jacrev))
+    np.testing.assert_allclose(backwards, forwards, rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(forwards, forwards.T, rtol=1e-10, atol=1e-13)
+    assert np.abs(forwards).min() > 1e-6
+
+
+def test_twelve_directions_cost_at_most_six_runs():
+    system, state, step = body(np.zeros(TWELVE))
+    options = {"step": step, "steps": 30_000, "save_every": 1000}
+    plain = lambda: da.simulate(system, BODY, state, **options)
+    many = lambda: da.simulate(system, BODY, state, **options, tangents=body, directions=TWELVE)
+
+    def seconds(call, repeats=5):
+        found = []
+        for _ in range(repeats):
+            begin = time.process_time()
+            call()
+            found.append(time.process_time() - begin)
+        return min(found[1:])
+
+    assert seconds(many) < 6 * seconds(plain) + 0.03  # what a call costs however few its steps: it builds systems
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"directions": 0, "tangents": body}, "directions is 0"),
+        ({"directions": 2}, "give tangents"),
+        ({"directions": 2, "tangents": lambda s: s}, r"tangents\(s\) is no curve of problems"),
+    ],
+)
+def test_what_is_no_direction_is_refused(options, words):
+    system, state, step = body(np.zeros(TWELVE))
+    with pytest.raises(da.InvalidInput, match=words):
+        da.simulate(system, BODY, state, step=step, steps=2, **options)
