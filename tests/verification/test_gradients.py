@@ -11,6 +11,7 @@ from tools.claims.cases import cases, variants
 
 import dalembert as da
 from dalembert.errors import InvalidInput
+from dalembert.mechanics.system import unit_element
 
 STEPS = 4
 NORMAL = np.cos(np.arange(9.0)).reshape(3, 3)
@@ -171,6 +172,12 @@ PUSHED = (
 def test_controls_parameters_start_step_and_time_of_an_own_system():
     gradient, _ = jax.flatten_util.ravel_pytree(jax.grad(lambda x: pushed_knife(*x))(PUSHED))
     np.testing.assert_allclose(gradient, differences(lambda x: pushed_knife(*x), PUSHED), rtol=1e-7, atol=1e-9)
+
+
+def test_the_first_state_of_a_process_may_be_made_inside_jit():
+    unit_element.cache_clear()
+    system = da.models.suslov(GENERIC)
+    np.testing.assert_array_equal(jax.jit(lambda m: system.state(momentum=m).g)(jnp.array([3.0, 2.0])), np.eye(3))
 
 
 def test_a_state_that_is_closed_over_and_a_scan_around_runs():

@@ -630,8 +630,9 @@ def read_only(tree: Any) -> Any:
 
 @lru_cache(maxsize=128)
 def unit_element(group: Group) -> Element:
-    """The unit of a group, as arrays of NumPy."""
-    return cast(Element, read_only(group.identity()))
+    """The unit of a group, as arrays of NumPy, also where JAX traces what asks for it."""
+    with jax.ensure_compile_time_eval():
+        return cast(Element, read_only(group.identity()))
 
 
 def _is_real(leaf: Any) -> bool:

@@ -68,6 +68,7 @@ from .loop import (
     held_controls,
     mark_failures,
     run_kernel,
+    split_reals,
     stop_at_time,
 )  # fmt: skip
 from .results import Crossings, Record, Run
@@ -495,17 +496,10 @@ def _integrate_tangents(
     axis = len(front)
     moving = [leaf.take(0, axis) for leaf in rows.pop()]
     made = _integrate(schedule, system, h, state, loop, (), run=run)
-    slopes = iter(
-        [
-            namespace(*parts).concatenate(parts, axis)[(slice(None),) * axis + (slice(len(made.t)),)]
-            for parts in zip(*rows, strict=True)
-        ]
-    )
-
-    def tangent(leaf: Any) -> Any:
-        return next(slopes) if jnp.issubdtype(leaf.dtype, jnp.floating) else np.zeros((*front, *leaf.shape))
-
-    return replace(made, tangents=jax.tree.map(tangent, made.records))
+    kept = (slice(None),) * axis + (slice(len(made.t)),)
+    slopes = [namespace(*parts).concatenate(parts, axis)[kept] for parts in zip(*rows, strict=True)]
+    _, others, join = split_reals(made.records)
+    return replace(made, tangents=join(slopes, [np.zeros((*front, *leaf.shape)) for leaf in others]))
 
 
 def _slopes_of_problems(

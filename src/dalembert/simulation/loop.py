@@ -291,3 +291,16 @@ def stop_at_time(kernel: RunKernel) -> RunKernel:
         return chosen
 
     return kernel._replace(advance=advance)
+
+
+def split_reals(tree: Any) -> tuple[list[Any], list[Any], Callable[[list[Any], list[Any]], Any]]:
+    """Return (real leaves, other leaves, how to join them again): only real numbers have tangents."""
+    leaves, structure = jax.tree.flatten(tree)
+    real = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
+
+    def join(reals: list[Any], others: list[Any]) -> Any:
+        first, second = iter(reals), iter(others)
+        return jax.tree.unflatten(structure, [next(first) if mark else next(second) for mark in real])
+
+    marked = list(zip(leaves, real, strict=True))
+    return [leaf for leaf, mark in marked if mark], [leaf for leaf, mark in marked if not mark], join
