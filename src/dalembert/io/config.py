@@ -1,8 +1,9 @@
 """Configuration files: read TOML, check it, and build the job that it describes; templates to start from; resumed runs.
 
-A configuration has the sections [system], [method], [initial] and [run], and may have tables [[event]]. Nothing in it
-is evaluated as code, except a system of the user's own: `[system] python = "mysystem.py:make"` runs that file as a
-script would run, with its own folder first on the path, and make(**parameters) returns a `System`.
+A configuration has the sections [system], [method], [initial] and [run], and may have tables [[event]]; [fit], tables
+[[unknown]] and [[column]] say what `dalembert fit` finds from data. Nothing in it is evaluated as code, except a system
+of the user's own: `[system] python = "mysystem.py:make"` runs that file as a script would run, with its own folder
+first on the path, and make(**parameters) returns a `System`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ Progress = Callable[[int, int], None]
 
 SECTIONS = ("system", "method", "initial", "run")
 EVENT_DIRECTIONS = {"both": 0, "up": 1, "down": -1}
+FIT_LOSSES = ("linear", "huber", "soft-l1", "cauchy")
 EXCLUSIVE = ({"run.steps", "run.t_end"}, {"initial.velocity", "initial.momentum"}, {"system.name", "system.python"})
 """Keys of a section that cannot stand beside each other."""
 MAX_BYTES = 1 << 23
@@ -90,9 +92,9 @@ ARRAY = Kind("a number, or numbers in rows of one length (not ragged)", lambda v
 VECTOR = Kind("a list of numbers", lambda value: len(_shape(value) or ()) == 1)
 POINT = Kind("a list of numbers, or a table of coordinates", lambda value: isinstance(value, list | dict))
 INDEX = Kind("a whole number, or a list of these", lambda v: _is_whole(*v) if isinstance(v, list) else _is_whole(v))
-BACKEND, QUANTITY, DIRECTION = (
+BACKEND, QUANTITY, DIRECTION, LOSS = (
     Kind(f"one of {', '.join(names)}", TEXT.accepts, names)
-    for names in (simulation.BACKENDS, simulation.QUANTITIES, EVENT_DIRECTIONS)
+    for names in (simulation.BACKENDS, simulation.QUANTITIES, EVENT_DIRECTIONS, FIT_LOSSES)
 )
 SCHEMA: dict[str, dict[str, Kind]] = {
     "system": {"name": TEXT, "python": TEXT},  # and the parameters of the model, see `parameter_kinds`
@@ -101,6 +103,9 @@ SCHEMA: dict[str, dict[str, Kind]] = {
     "run": {"step": STEP, "steps": COUNT, "t_end": NUMBER, "t0": NUMBER, "save_every": COUNT, "backend": BACKEND},
     "event": {"quantity": QUANTITY, "index": INDEX, "value": NUMBER, "direction": DIRECTION}
     | {"stop": FLAG, "name": TEXT},
+    "fit": {"time": TEXT, "loss": LOSS, "threshold": NUMBER, "shots": COUNT, "max_runs": COUNT},
+    "unknown": {"name": TEXT, "low": NUMBER, "high": NUMBER, "prior": VECTOR},
+    "column": {"name": TEXT, "quantity": TEXT, "deviation": NUMBER},
 }
 """The keys of every section. All that is read from a file, from `--set` or from the studio passes through it."""
 
@@ -332,6 +337,8 @@ def parse_job(config: Mapping[str, Any], folder: str | Path = ".") -> Job:
     until, variable = (run.get("steps"), run.get("t_end"), float(state.t)), integrator.variable_step
     steps = simulation.count_steps(run["step"], *until, variable=variable)
     events = parse_events(given.get("event", []), system, state)
+    for section in ("fit", "unknown", "column"):
+        require_tables(section, given.get(section, []))
     if events:
         parts["event"] = given["event"]
     names = {"system": name, "method": integrator.name}
@@ -345,6 +352,16 @@ def _require_keys(section: str, given: Section, kinds: Mapping[str, Kind] | None
         if key not in known:
             raise UnknownName(f"key of [{section}]", key, known)
         known[key].require(section, key, value)
+
+
+def require_tables(name: str, given: Any) -> list[Section]:
+    """The tables of a section, [name] or [[name]], with the keys that it has."""
+    tables = [given] if isinstance(given, Mapping) else given
+    if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
+        raise InvalidInput(f"[{name}] must be sections of key = value lines; given {show(given)}")
+    for table in tables:
+        _require_keys(name, table)
+    return tables
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UnknownName
+from ..simulation import to_json
 
 Numbers = np.ndarray[Any, Any]
 SINGULAR = 1e-8  # singular values of the scaled Jacobian, relative to the largest, that count as 0
@@ -112,11 +113,11 @@ class Estimate:
         return self.values[found].reshape([int(k) + 1 for k in last])
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain numbers and texts, for JSON."""
-        rows = zip(self.names, self.values.tolist(), self.errors.tolist(), strict=True)
+        """All of it as plain numbers and texts, for JSON; None where a number is not finite."""
+        rows = zip(self.names, to_json(self.values), to_json(self.errors), strict=True)
         return {
             "unknowns": {name: {"estimate": value, "error": error} for name, value, error in rows},
-            "correlation": self.correlation.tolist(),
+            "correlation": to_json(self.correlation),
             "chi2": self.chi2,
             "degrees_of_freedom": self.dof,
             "p_value": self.p_value,

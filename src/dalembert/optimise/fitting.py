@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -33,10 +34,14 @@ from ..numerics import (
     require_progress,
     show,
 )
+from ..plotting.studies import plot_fit
 from ..simulation import TIME_TOLERANCE, held_controls
 from ..trajectory import Trajectory, simulate
 from .estimate import Estimate, find_spread
 from .shooting import Failure, Form, Measure, Shots
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Numbers = np.ndarray[Any, Any]
 STARTS = ("configuration", "velocity")
@@ -78,11 +83,12 @@ class Experiment:
 
     `measured` has the values by their names, each with one row a time: "configuration" (elements of the group, compared
     on it; a factor of a product may be missing), "velocity" (xi), the names of coordinates and rates of the system, or
-    those of your own `observables`, functions (system, state) -> array written in JAX. `deviations` are their standard
-    deviations: a number, one for each component, or one for each time and component; a table by name where they differ;
-    None: all alike and not known. `covariances` have matrices instead. The motion starts at `state`, of which `free`
-    names what is to be estimated too: "configuration", "velocity", or single components such as "velocity.w". Unknown
-    configurations are displacements from the given one, in the algebra. `controls` are those of a run.
+    those of your own `observables`, functions (system, state) -> array written in JAX; `angles` names those that are
+    compared up to whole turns. `deviations` are their standard deviations: a number, one for each component, or one for
+    each time and component; a table by name where they differ; None: all alike and not known. `covariances` have
+    matrices instead. The motion starts at `state`, of which `free` names what is to be estimated too: "configuration",
+    "velocity", or single components such as "velocity.w". Unknown configurations are displacements from the given one,
+    in the algebra. `controls` are those of a run.
     """
 
     times: Any
@@ -91,6 +97,7 @@ class Experiment:
     deviations: Any = None
     covariances: Mapping[str, Any] = field(default_factory=dict)
     observables: Mapping[str, Callable[[Any, State], Any]] = field(default_factory=dict)
+    angles: Sequence[str] = ()
     controls: Any = None
     free: Any = ()
     name: str = ""
@@ -103,6 +110,8 @@ class Experiment:
             if not isinstance(given := getattr(self, name), Mapping) or not (given or name != "measured"):
                 raise InvalidInput(f"{name} is {show(given)}; allowed: a table by name, as {{'velocity': values}}")
         require_instance("the state of an experiment", self.state, State, "a state, as system.state(g, xi)")
+        for name in self.angles:
+            require_name("measurement", name, tuple(self.measured))
         for name, function in self.observables.items():
             require_function(f"the observable {name!r}", function, "(system, state)", optional=False)
 
@@ -112,13 +121,14 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Changed:
-    """A system with other numbers in some of its leaves: (system, {path: value}) -> system."""
+    """A system with other numbers in some of its leaves: (system, {name: value}) -> system."""
+
+    names: tuple[str, ...]  # of all its leaves
 
     def __call__(self, base: MechanicalSystem, values: Mapping[str, Any]) -> MechanicalSystem:
-        leaves, structure = jax.tree_util.tree_flatten_with_path(base)
-        found: MechanicalSystem = jax.tree.unflatten(
-            structure, [values.get(name_leaf(path), leaf) for path, leaf in leaves]
-        )
+        leaves, structure = jax.tree.flatten(base)
+        pairs = zip(self.names, leaves, strict=True)
+        found: MechanicalSystem = jax.tree.unflatten(structure, [values.get(name, leaf) for name, leaf in pairs])
         return found
 
 
@@ -142,14 +152,25 @@ class Named:
         return state.xi if self.place is None else system.observe(state.t, state.g, state.xi)[self.place]
 
 
-def name_leaf(path: Any) -> str:
-    """The name of a leaf of a system: its path, without that of its parameters."""
-    return jax.tree_util.keystr(path, simple=True, separator=".").removeprefix("parameters.")
+def name_leaves(system: MechanicalSystem) -> tuple[str, ...]:
+    """The names of the numbers of a system: paths in its parameters, or in its tree where they are no parameters."""
+
+    def paths(tree: Any) -> list[tuple[str, Any]]:
+        found = jax.tree_util.tree_flatten_with_path(tree)[0]
+        return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in found]
+
+    own = {id(leaf): name for name, leaf in paths(getattr(system, "parameters", None))}
+    return tuple(own.get(id(leaf), name) for name, leaf in paths(system))
 
 
 def off_group(group: Any, g: Any) -> Any:
     """How far a matrix is from its group."""
     return group.distance(g)
+
+
+def log_of(group: Any, g: Any) -> Any:
+    """log g."""
+    return group.log(g)
 
 
 def canonical(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -163,9 +184,10 @@ def read_model(model: Any, unknowns: Any) -> tuple[Callable[..., MechanicalSyste
     if isinstance(unknowns, str) or not isinstance(unknowns, Mapping | Sequence):
         raise InvalidInput(f"unknowns are {show(unknowns)}; allowed: guesses by name, or names of a system's numbers")
     table = dict(unknowns) if isinstance(unknowns, Mapping) else dict.fromkeys(unknowns)
-    build: Any = Changed()
+    build: Any
     if isinstance(model, MechanicalSystem):
-        leaves = {name_leaf(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(model)[0]}
+        build = Changed(name_leaves(model))
+        leaves = dict(zip(build.names, jax.tree.leaves(model), strict=True))
         for name in (each for each in table if not str(each).startswith(FROM_START)):
             require_name("number of the system", name, leaves)
             table[name] = np.asarray(leaves[name], float) if table[name] is None else table[name]
@@ -292,6 +314,7 @@ class Part(NamedTuple):
     weights: Numbers  # (N, K), or (N, K, K)
     present: Numbers  # (N, K)
     times: Numbers
+    values: list[Any]  # what was measured
 
     def unknowns(self, x: Numbers) -> tuple[Numbers, Numbers]:
         """The parameters of this experiment, and the coordinates of its starts."""
@@ -374,9 +397,10 @@ def make_part(
     theta = spread(np.where(step > 0, number - step + 1.0, 1.0), 1.0)
     states = guess_starts(system, form.integrator, state, h, length, shots, held_u)
     linear = not isinstance(system, NonlinearSystem)
-    whole = Form(
-        form.build, form.parameters, form.integrator, measures, moved, free, tuple(sorted(held)), linear, dense
-    )
+    whole = replace(
+        form, measures=measures, angles=frozenset(given.angles), moved=moved, free=free, held=tuple(sorted(held)),
+        linear=linear, dense=dense,
+    )  # fmt: skip
     origin = np.concatenate([np.zeros((shots, len(moved))), np.asarray(states.xi)[:, list(free)]], axis=1)
     coordinates = np.full(origin.shape, -1)
     for k, (name, _) in enumerate(known):
@@ -386,7 +410,7 @@ def make_part(
             coordinates[s, k] = columns.add(f"{name}{BETWEEN}{s}{label}", Unknown(origin[s, k]))[0]
     data = (jax.tree.map(cut, held_u), theta, targets)
     made = Shots(whole, base, states, h, length, every, data, (shot, slot, row // every), backend)
-    return Part(made, parameters, coordinates, origin, weights, present, times)
+    return Part(made, parameters, coordinates, origin, weights, present, times, values)
 
 
 def guess_starts(
@@ -642,6 +666,24 @@ class Fit(Estimate):
         u = jax.tree.map(lambda leaf: np.concatenate(leaf[:, 0, 1:]), shots.rows[0])
         steps, method = shots.count * shots.length, shots.form.integrator
         return simulate(self.system(experiment), method, self.state(experiment), step=shots.h, steps=steps, controls=u)
+
+    def plot(self, path: str | Path | None = None, *, experiment: int = 0) -> Figure:
+        """A figure of an experiment: data and motion over time, and below what is left, in standard deviations.
+
+        Configurations are shown as log g.
+        """
+        part, run = self.problem.parts[experiment], self.run(experiment)
+        form, system, times = part.shots.form, self.system(experiment), part.times
+        motion = np.asarray(evaluate(form.show, system, run.records.state, lanes=len(run.t), axes=(None, 0)))
+        columns, names = [], []
+        for (name, function), values in zip(form.measures, part.values, strict=True):
+            shown = np.angle(np.exp(1j * values)) if name in form.angles else values
+            if function is None:
+                shown = np.asarray(evaluate(log_of, system.group, values, lanes=len(times), axes=(None, 0)))
+            columns.append(shown)
+            names += [name if shown.shape[1] == 1 else f"{name} {k}" for k in range(shown.shape[1])]
+        data = np.where(part.present, np.concatenate(columns, axis=1), np.nan)
+        return plot_fit(names, times, data, self.residuals(experiment), np.asarray(run.t), motion, path=path)
 
     def residuals(self, experiment: int = 0) -> Numbers:
         """Computed less measured, in standard deviations, (times, components); NaN where nothing was measured."""

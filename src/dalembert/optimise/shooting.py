@@ -39,6 +39,7 @@ class Form:
     parameters: tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes
     integrator: Integrator
     measures: tuple[Measure, ...] = ()
+    angles: frozenset[str] = frozenset()  # those that are compared up to turns
     moved: tuple[int, ...] = ()  # axes along which the configuration at the start is unknown
     free: tuple[int, ...] = ()  # components of the velocity there that are unknown
     held: tuple[int, ...] = ()  # those that follow from the constraint
@@ -75,8 +76,14 @@ class Form:
                 parts.append(difference(system, target, state.g))
             else:
                 words = f"the observable {name!r} of (system, state)"
-                parts.append(jnp.ravel(own_value(words, function, system, state)) - target)
+                off = jnp.ravel(own_value(words, function, system, state)) - target
+                parts.append(jnp.arctan2(jnp.sin(off), jnp.cos(off)) if name in self.angles else off)
         return jnp.concatenate(parts)
+
+    def show(self, system: MechanicalSystem, state: State) -> Any:
+        """What is compared, log g for configurations: the difference from 0, or from 1."""
+        one = system.group.identity()
+        return self.compare(system, state, tuple(one if function is None else 0.0 for _, function in self.measures))
 
 
 def difference(system: MechanicalSystem, g: Any, h: Any) -> Any:

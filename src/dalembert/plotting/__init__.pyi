@@ -19,5 +19,6 @@ from .style import STYLE as STYLE
 from .style import curve as curve
 from .style import sheet as sheet
 from .style import styled as styled
+from .studies import plot_fit as plot_fit
 from .studies import plot_sweep as plot_sweep
 from .studies import plot_eigenvalues as plot_eigenvalues

@@ -20,7 +20,7 @@ from ..integrators import EulerPoincareSuslov
 from ..mechanics import InvariantSystem
 from ..numerics import GROWTH_KINDS, Convergence
 from ..simulation import Crossings, Run
-from .style import COLOURS, DASHES, FLOOR, GREY, MARKERS, save, sheet, space, styled
+from .style import COLOURS, DASHES, FLOOR, GREY, LIGHT, MARKERS, save, sheet, space, styled
 
 if TYPE_CHECKING:
     import xarray
@@ -381,3 +381,43 @@ def _place_along(axes: Any, array: Any, dim: str, which: str) -> Array:
     if len(values) > 2 and np.all(values > 0) and np.allclose(np.diff(np.log(values)), np.log(values[1] / values[0])):
         axes.set(**{f"{which}scale": "log"})
     return values
+
+
+@styled
+def plot_fit(
+    names: Sequence[str],
+    times: Array,
+    data: Array,
+    left: Array,
+    t: Array,
+    motion: Array,
+    path: str | Path | None = None,
+) -> Figure:
+    """Data (points) and motion (lines) over time, a panel a measured component, above what is left in deviations."""
+    count = len(names)
+    columns = min(count, 3)
+    rows = -(-count // columns)
+    ratios = [3.0, 1.0] * rows
+    figure, axes = sheet(
+        2 * rows, columns, size=(4.2 * columns, 3.6 * rows), sharex=True, squeeze=False, height_ratios=ratios
+    )
+    for k in range(rows * columns):
+        row, column = divmod(k, columns)
+        above, below = axes[2 * row, column], axes[2 * row + 1, column]
+        if k >= count:
+            above.remove()
+            below.remove()
+            continue
+        jumps = np.abs(np.diff(motion[:, k], prepend=motion[:1, k])) > np.pi  # an angle that begins a new turn
+        above.plot(t, np.where(jumps, np.nan, motion[:, k]), color=COLOURS[1], label="motion", zorder=3)
+        above.plot(times, data[:, k], ".", color=COLOURS[0], markersize=3.5, label="data")
+        above.set(title=names[k])
+        largest = max(3.2, 1.1 * np.nanmax(np.abs(left[:, k]), initial=0.0))
+        below.axhspan(-2.0, 2.0, color=LIGHT, alpha=0.6, linewidth=0)
+        below.axhline(0.0, color=GREY, linewidth=0.7)
+        below.plot(times, left[:, k], ".", color=COLOURS[0], markersize=3.5)
+        below.set(ylim=(-largest, largest), xlabel="time", ylabel="residual / sd" if column == 0 else "")
+        below.tick_params(labelbottom=True)
+        if k == 0:
+            above.legend(loc="best")
+    return save(figure, path)

@@ -1,0 +1,273 @@
+"""What `fit` does with priors, bounds, outliers, failures and misuse; the command."""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fitted import EXACT, METHOD, TIMES, TRUE, far, launched, place, seen, sleigh
+from typer.testing import CliRunner
+
+import dalembert as da
+from dalembert import cli
+from dalembert.errors import InvalidInput, NumericalFailure
+from dalembert.io.config import FIT_LOSSES
+from dalembert.optimise import Experiment, Unknown, fit
+from dalembert.optimise.fitting import LOSSES
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NOISE = np.random.default_rng(1).standard_normal((60, 2))
+GUESS = {"a": 0.2, "rubbing": 0.1}
+
+
+def test_outliers_pull_less_under_robust_losses():
+    """Three of 60 places are half a metre off: the linear fit is lost, the others stay within three errors."""
+    off = NOISE.copy()
+    off[[7, 23, 41]] += 50.0
+    lost = fit(sleigh, METHOD, seen(off), GUESS, step=0.02)
+    assert lost.p_value < 1e-10 and np.abs(far(lost, TRUE)).max() > 10.0
+    for loss in ("huber", "soft-l1", "cauchy"):
+        found = fit(sleigh, METHOD, seen(off), GUESS, step=0.02, loss=loss)
+        assert found.converged
+        assert np.abs(far(found, TRUE)).max() < 3.5, loss
+    assert tuple(LOSSES) == FIT_LOSSES
+
+
+def test_a_loss_is_the_derivative_of_itself():
+    z = np.linspace(0.1, 5.0, 40)
+    for name in FIT_LOSSES[1:]:
+        _, first, second = LOSSES[name](z)
+        ahead, behind = LOSSES[name](z + 1e-6), LOSSES[name](z - 1e-6)
+        smooth = np.abs(z - 1.0) > 1e-3
+        np.testing.assert_allclose(first[smooth], ((ahead[0] - behind[0]) / 2e-6)[smooth], rtol=1e-7)
+        np.testing.assert_allclose(second[smooth], ((ahead[1] - behind[1]) / 2e-6)[smooth], rtol=1e-6, atol=1e-8)
+
+
+def test_errors_without_standard_deviations_are_those_of_the_scatter():
+    given = seen(NOISE)
+    known = fit(sleigh, METHOD, given, GUESS, step=0.02)
+    data = Experiment(TIMES, given.measured, launched(), observables={"place": place})
+    found = fit(sleigh, METHOD, data, GUESS, step=0.02)
+    np.testing.assert_allclose(found.values, known.values, atol=1e-6)
+    np.testing.assert_allclose(found.errors, known.errors * np.sqrt(known.chi2 / known.dof), rtol=1e-4)
+    assert found.p_value is None
+
+
+def test_bounds_and_priors():
+    bounded = fit(sleigh, METHOD, seen(NOISE), {"a": Unknown(0.2, 0.1, 0.25), "rubbing": 0.1}, step=0.02)
+    assert bounded.at_bound == ("a",) and abs(bounded["a"] - 0.25) < 1e-6 and bounded.errors[0] == 0.0
+    shots = fit(sleigh, METHOD, seen(NOISE), {"a": Unknown(0.2, 0.1, 0.25), "rubbing": 0.1}, step=0.02, shots=3)
+    np.testing.assert_allclose(shots.values, bounded.values, atol=1e-5)
+    plain = fit(sleigh, METHOD, seen(NOISE), GUESS, step=0.02)
+    held = fit(sleigh, METHOD, seen(NOISE), {"a": Unknown(0.2, prior=(0.35, 1e-5)), "rubbing": 0.1}, step=0.02)
+    assert abs(held["a"] - 0.35) < 1e-4 < abs(plain["a"] - 0.35) and held.dof == plain.dof + 1
+
+
+def test_what_is_known_before_makes_the_scale_of_a_satellite_known():
+    body = da.models.rigid_body([1.0, 1.4, 2.1])
+    run = da.simulate(body, da.RungeKutta(), body.state(xi=[0.7, 0.5, 0.4]), step=0.05, steps=200)
+    given = Experiment(run.t, {"velocity": run.xi}, body.state(xi=[0.7, 0.5, 0.4]), 0.01)
+
+    def model(I):
+        return da.models.rigid_body(I)
+
+    start = np.array([0.9, 1.3, 2.3])
+    free = fit(model, da.RungeKutta(), given, {"I": start}, step=0.05)
+    assert [each.names for each in free.loose] == [("I[0]", "I[1]", "I[2]")] and free["I"].shape == (3,)
+    prior = (np.array([1.0, 0.0, 0.0]), np.array([0.01, 1e6, 1e6]))
+    held = fit(model, da.RungeKutta(), given, {"I": Unknown(start, prior=prior)}, step=0.05)
+    assert not held.loose
+    np.testing.assert_allclose(held["I"], [1.0, 1.4, 2.1], rtol=1e-5)
+
+
+def test_numbers_of_a_system_by_their_paths():
+    edge = da.models.knife_edge(slope=0.3)
+    state = edge.state(xi=[1.0, 0.2, 0.0])
+    run = da.simulate(edge, METHOD, state, step=0.02, steps=100)
+    given = Experiment(run.t, {"place": run.g[:, :2, 2]}, state, 0.01, observables={"place": place})
+    found = fit(da.models.knife_edge(slope=0.2), METHOD, given, ["pull"], step=0.02)
+    assert found.names == ("pull",) and abs(found["pull"] - edge.parameters["pull"]) < 1e-8
+    np.testing.assert_allclose(found.system().parameters["pull"], edge.parameters["pull"], rtol=1e-8)
+    with pytest.raises(InvalidInput, match=r"unknown number of the system 'pul'. Did you mean 'pull'"):
+        fit(edge, METHOD, given, ["pul"], step=0.02)
+
+
+@pytest.mark.heavy
+def test_the_trail_of_a_bicycle():
+    """Lean and steer by SciPy on the published linear equations (Meijaard and others 2007), of small motions."""
+    from scipy.linalg import expm
+
+    M = np.array([[80.81722, 2.31941332208709], [2.31941332208709, 0.29784188199686]])
+    C = 5.0 * np.array([[0.0, 33.86641391492494], [-0.85035641456978, 1.68540397397560]])
+    K = 9.81 * np.array([[-80.95, -2.59951685249872], [-2.59951685249872, -0.80329488458618]])
+    K = K + 25.0 * np.array([[0.0, 76.59734589573222], [0.0, 2.65431523794604]])
+    first = np.block([[np.zeros((2, 2)), np.eye(2)], [-np.linalg.solve(M, K), -np.linalg.solve(M, C)]])
+    times, size = 0.1 * np.arange(1, 21), 1e-4
+    data = np.stack([expm(t * first) @ [0.0, 0.0, size, 0.0] for t in times])[:, :2]
+    data = data + 1e-7 * np.random.default_rng(2).standard_normal(data.shape)
+    bike = da.models.bicycle()
+    state = bike.state(speed=5.0, lean_rate=size)
+    given = Experiment(times, {"lean": data[:, 0], "steer": data[:, 1]}, state, 1e-7)
+    found = fit(bike, da.RungeKutta(), given, {"joints.steer.at.x": Unknown(1.09, 1.03, 1.2)}, step=0.02)
+    assert found.converged and abs(found.values[0] - 1.1) < max(3 * found.errors[0], 2e-5)
+
+
+def test_gains_of_measured_inputs():
+    """A push that was recorded with an unknown gain, in two experiments with a common mass."""
+
+    def cart(mass, gain):
+        def lagrangian(t, q, v, p):
+            return 0.5 * p["mass"] * v[0] ** 2 - 0.5 * q[0] ** 2
+
+        def push(t, q, v, u, p):
+            return p["gain"] * u
+
+        parameters = {"mass": mass, "gain": gain}
+        return da.System(da.Euclidean(1), lagrangian, force=push, inputs=("push",), parameters=parameters)
+
+    true = cart(2.0, 0.5)
+    experiments = []
+    for k, start in enumerate(([0.3], [-0.2])):
+        u = np.sin(0.3 * (k + 1) * np.arange(100))[:, None]
+        state = true.state(start, [0.0])
+        run = da.simulate(true, da.Leapfrog(), state, step=0.05, steps=100, controls=u)
+        experiments.append(Experiment(run.t[::4], {"q1": run.g[::4, 0]}, state, 0.01, controls=u, name=f"push {k}"))
+    found = fit(cart, da.Leapfrog(), experiments, {"mass": 1.5, "gain": Unknown(1.0, own=True)}, step=0.05)
+    assert found.names == ("mass", "gain of push 0", "gain of push 1")
+    np.testing.assert_allclose(found.values, [2.0, 0.5, 0.5], rtol=1e-6)
+
+
+def test_an_interrupt_keeps_the_best():
+    calls = []
+
+    def progress(done, total):
+        calls.append(done)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+
+    for shots in (1, 3):
+        calls.clear()
+        found = fit(sleigh, METHOD, seen(NOISE), GUESS, step=0.02, progress=progress, shots=shots)
+        assert not found.converged and "interrupted" in found.reason and found.runs >= 4
+        assert found.chi2 < float(np.sum(fit(sleigh, METHOD, seen(NOISE), GUESS, step=0.02, max_runs=1).chi2))
+
+
+def test_a_run_that_fails_on_the_way_shortens_the_step():
+    """sqrt(stiffness) is no number beyond 0: the first full step goes there, the fit does not."""
+
+    def spring(stiffness):
+        def lagrangian(t, q, v, p):
+            return 0.5 * v[0] ** 2 - 0.5 * jnp.sqrt(p["stiffness"]) ** 2 * q[0] ** 2
+
+        return da.System(da.Euclidean(1), lagrangian, parameters={"stiffness": stiffness})
+
+    true = spring(1.0)
+    run = da.simulate(true, da.Leapfrog(), true.state([1.0], [0.0]), step=0.05, steps=60)
+    given = Experiment(run.t, {"q1": run.g[:, 0]}, true.state([1.0], [0.0]), 0.01)
+    found = fit(spring, da.Leapfrog(), given, {"stiffness": 4.0}, step=0.05)
+    assert found.converged and abs(found.values[0] - 1.0) < 1e-6
+    with pytest.raises(NumericalFailure, match=r"the run with the guess fails after 0 steps: .* better guess"):
+        fit(spring, da.Leapfrog(), given, {"stiffness": -1.0}, step=0.05)
+
+
+GOOD = {"times": TIMES, "measured": {"place": EXACT[:, 1:3]}, "deviations": 0.01, "observables": {"place": place}}
+MISUSE = {
+    "too few data": ("2 measured numbers and 0 priors cannot determine 3 unknowns", {"times": [0.5]}, {"inertia": 1.0}),
+    "before the start": ("a measurement at t = -1 is before the start", {"times": [-1.0]}, {}),
+    "no times": (r"shape \(\); allowed: \(N,\)", {"times": 0.5}, {}),
+    "rows": (r"shapes \[\(59, 2\)\]; allowed: \[\(60, 2\)\]", {"measured": {"place": EXACT[:59, 1:3]}}, {}),
+    "infinite": (
+        "is infinite; allowed: finite numbers, and NaN",
+        {"measured": {"place": np.full((60, 2), np.inf)}},
+        {},
+    ),
+    "all missing": ("no value but NaN", {"measured": {"place": np.full((60, 2), np.nan)}}, {}),
+    "unknown name": ("unknown measurement 'plaice'. Did you mean 'place'", {"measured": {"plaice": EXACT}}, {}),
+    "not on the group": (
+        r"a rotation in SE\(2\) must satisfy",
+        {"measured": {"configuration": np.ones((60, 3, 3))}},
+        {},
+    ),
+    "deviation": (r"the error of 'place' has shape \(3,\)", {"deviations": [0.1, 0.2, 0.3]}, {}),
+    "free": ("unknown component of a start 'velocity.v2'", {"free": "velocity.v2"}, {}),
+    "controls": ("the system has no inputs", {"controls": np.zeros((300, 1))}, {}),
+    "few controls": ("after 10 steps of 0.02, as many as controls", {"controls": np.zeros((10, 1))}, {}),
+    "no guess": ("the unknown 'a' has no guess", {}, {"a": None}),
+    "other parameter": ("unexpected keyword argument 'b'|takes", {}, {"b": 1.0}),
+    "singular covariance": (
+        "not positive definite",
+        {"covariances": {"place": np.ones((2, 2))}, "deviations": None},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISUSE)
+def test_misuse_is_told(case):
+    words, changes, unknowns = MISUSE[case]
+    given = GOOD | changes
+    if "times" in changes:
+        given["measured"] = {"place": EXACT[: np.size(changes["times"]), 1:3]}
+    with pytest.raises(InvalidInput, match=words):
+        fit(sleigh, METHOD, Experiment(state=launched(), **given), GUESS | unknowns, step=0.02)
+
+
+def test_misuse_of_unknowns_and_options_is_told():
+    with pytest.raises(InvalidInput, match=r"the guess 2.0 is not between its bounds, 0 and 1"):
+        Unknown(2.0, 0, 1)
+    with pytest.raises(InvalidInput, match="low < high"):
+        Unknown(1.0, 1, 1)
+    with pytest.raises(InvalidInput, match="the guess of an unknown must be finite"):
+        Unknown(np.nan)
+    with pytest.raises(InvalidInput, match=r"prior .* allowed"):
+        Unknown(1.0, prior=(1.0, 0.0))
+    with pytest.raises(InvalidInput, match="there is nothing to find"):
+        fit(lambda: sleigh(**TRUE), METHOD, seen(NOISE), {}, step=0.02)
+    with pytest.raises(InvalidInput, match=r"the steps of .* vary, and a fit needs equal ones"):
+        fit(sleigh, da.Adaptive(), seen(NOISE), GUESS, step=0.02)
+    with pytest.raises(InvalidInput, match="step is -1"):
+        fit(sleigh, METHOD, seen(NOISE), GUESS, step=-1)
+    with pytest.raises(InvalidInput, match="give standard deviations for all"):
+        bare = Experiment(TIMES, {"place": EXACT[:, 1:3]}, launched(), observables={"place": place})
+        fit(sleigh, METHOD, bare, GUESS, step=0.02, loss="huber")
+
+
+def test_the_command(tmp_path, monkeypatch):
+    for name in ("fit-sleigh.toml", "fit-sleigh.csv"):
+        shutil.copy(EXAMPLES / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    command = ["fit", "fit-sleigh.toml", "fit-sleigh.csv"]
+    done = CliRunner().invoke(cli.app, [*command, "--plot", "fit.png"])
+    assert done.exit_code == 0 and "system.a" in done.output and "degrees of freedom" in done.output
+    assert (tmp_path / "fit.png").stat().st_size > 10_000
+    found = json.loads(CliRunner().invoke(cli.app, [*command, "--json"]).output)
+    truth = {"system.a": 0.3, "velocity.w": 0.5, "velocity.v1": 1.5}
+    for name, value in truth.items():
+        assert abs(found["unknowns"][name]["estimate"] - value) < 4 * found["unknowns"][name]["error"]
+    assert CliRunner().invoke(cli.app, ["run", "fit-sleigh.toml", "--out", "run.nc"]).exit_code == 0
+    text = (tmp_path / "fit-sleigh.toml").read_text().partition("[[column]]")[0]
+    (tmp_path / "plain.toml").write_text(text)
+    again = CliRunner().invoke(cli.app, ["fit", "plain.toml", "run.nc", "--json", "--set", "system.a=0.25"])
+    assert abs(json.loads(again.output)["unknowns"]["system.a"]["estimate"] - 0.2) < 1e-8
+    assert CliRunner().invoke(cli.app, [*command, "--set", "fit.max_runs=1"]).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "data, words",
+    [
+        ("time,x\n0.1,1\n0.2", "row 3 has 1 cells; allowed: 2"),
+        ("time,x\n0.1,one\n", "is no table of numbers with a head"),
+        ("time,x,x\n0.1,1,2\n", "each name once"),
+        ("when,x\n0.1,1\n", "unknown column of times"),
+        ("time,z\n0.1,1\n", "unknown column of .*'x'"),
+        ("", "is no table of numbers"),
+    ],
+)
+def test_the_command_tells_what_is_wrong_with_data(tmp_path, data, words):
+    (tmp_path / "data.csv").write_text(data)
+    with pytest.raises(InvalidInput, match=words):
+        CliRunner().invoke(
+            cli.app, ["fit", str(EXAMPLES / "fit-sleigh.toml"), str(tmp_path / "data.csv")], catch_exceptions=False
+        )
