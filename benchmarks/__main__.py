@@ -9,6 +9,7 @@ from pathlib import Path
 
 SCRIPTS = (
     "calls",
+    "fit",
     "gradients",
     "single",
     "size",
