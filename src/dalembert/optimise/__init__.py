@@ -1,6 +1,7 @@
 """From data and goals to numbers, through the integrator.
 
-`fit` finds the parameters that made a measured motion, and `plan` the controls that bring a system to a goal.
+`fit` finds the parameters that made a measured motion, `plan` the controls that bring a system to a goal,
+and `track` the feedback that keeps it on a plan.
 """
 
 from .._lazy import attach

@@ -240,6 +240,7 @@ class Plan:
     coordinates: tuple[str, ...]
     inputs: tuple[str, ...]
     kinematic: bool
+    problem: tuple[Discrete, dict[str, Any], Node]  # the discrete problem, its numbers with the step, and its nodes
 
     @property
     def duration(self) -> float:
@@ -605,8 +606,15 @@ class _Task:
             self.system, self.method, h, at.u[b], states._replace(group=self.system.group), float(found.cost[b]),
             status, reason, int(found.iterations[b]), float(found.error[b]), float(found.infeasibility[b]),
             bool(found.strict[b]), at.costate[b], at.nu[b], at.dual[b], found.gains[b][:, :, :size], self.coordinates,
-            self.inputs, self.kinematic,
+            self.inputs, self.kinematic, self._kept(nodes, h),
         )  # fmt: skip
+
+    def _kept(self, nodes: Node, h: float) -> Any:
+        """The discrete problem of fixed duration that the plan solves, without its goal."""
+        discrete, numbers, _ = self.problem()
+        size = len(self.coordinates)
+        fixed = replace(discrete, free_time=False, periodic=False, dim=size, goal=None)
+        return fixed, numbers | {"h": np.asarray(h)}, nodes._replace(duration=nodes.duration[:, :0], first=())
 
     def explain(self, found: Solution, b: int, options: Options) -> str:
         """Why there is no plan."""

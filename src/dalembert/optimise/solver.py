@@ -391,7 +391,7 @@ class Solver:
     def solve(self, x: Any, u: Numbers) -> Solution:
         """Solve from the nodes x (B, N + 1, ...) and the controls u (B, N, ...)."""
         options, B = self.options, len(u)
-        at, self.weight = self._first(x, u), np.ones(B)
+        at, self.weight = self.begin_at(x, u), np.ones(B)
         shift, penalty, iterations = np.zeros(B), np.zeros(B), np.zeros(B, int)
         status: list[str] = [""] * B
         merits: list[tuple[Numbers, Numbers]] = []
@@ -417,7 +417,22 @@ class Solver:
             status = [word or "interrupted" for word in status]
         return self._finish(at, iterations, [word or "too many iterations" for word in status])
 
-    def _first(self, x: Any, u: Numbers) -> Iterate:
+    def improve(self, at: Iterate, dx: Numbers) -> tuple[Iterate, Numbers]:
+        """One Newton step without a search, from points that are still to be moved by dx: (iterate, its own dx)."""
+        self.weight = np.ones(len(at.u))
+        self.evaluate(at, dx)
+        step, _, good = self.step(at, np.zeros(len(at.u)))
+        dx, du, costate, nu, ds, dy, dse, dye, _, primal, dual, _ = step
+        known = good & np.isfinite(du).all(axis=(1, 2))
+        a, b = np.where(known, primal, 0.0), np.where(known, dual, 0.0)
+        a2, a3, b2, b3 = a[:, None], a[:, None, None], b[:, None], b[:, None, None]
+        made = Iterate(
+            at.x, at.u + a3 * du, at.costate + a3 * (costate - at.costate), at.nu + a2 * (nu - at.nu),
+            at.slack + a3 * ds, at.dual + b3 * dy, at.end_slack + a2 * dse, at.end_dual + b2 * dye, at.barrier,
+        )  # fmt: skip
+        return made, a3 * dx
+
+    def begin_at(self, x: Any, u: Numbers) -> Iterate:
         """The first iterate: slacks at the constraints where these hold, a little inside where not."""
         (B, N), of = u.shape[:2], self.problem
         one = jax.tree.map(lambda leaf: leaf[0, 0], x)

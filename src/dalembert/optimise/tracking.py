@@ -1,0 +1,295 @@
+"""Feedback that keeps a system on a plan: `track` makes it, and it follows the plan with any plant.
+
+The gains are those of the linear quadratic regulator along the plan: the discrete Riccati recursion on the derivatives
+of the method's own step, in the charts of the nodes, so that errors of orientation are elements of the algebra. With a
+horizon the controls are planned anew at every step from the measured state, a Newton step at a time (real-time
+iterations: Diehl, Bock and Schloeder 2005), with the bounds of the inputs kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import InvalidInput
+from ..integrators import OK
+from ..kernels import evaluate, run_rows
+from ..mechanics import MechanicalSystem, State
+from ..numerics import require_instance, show
+from ..numerics.types import Array
+from ..trajectory import Trajectory, simulate
+from .planning import Discrete, Node, Plan
+from .solver import Options, Solver, Value, sweep_back
+
+Numbers = np.ndarray[Any, Any]
+
+
+class Reference(NamedTuple):
+    """A node of the motion with what it is compared with: a node and the control of the plan.
+
+    `shares` are those of the weights Q and S in the cost of the node: (1, 0) along the plan, (0, 1) at its end.
+    """
+
+    node: Node
+    planned: Node
+    u: Any
+    shares: Any
+
+
+@dataclass(frozen=True)
+class Following:
+    """The problem of the next steps: stay near the plan. Constants are (system, numbers with the weights Q, R, S)."""
+
+    discrete: Discrete
+
+    @property
+    def dim(self) -> int:
+        return self.discrete.dim
+
+    @property
+    def controls(self) -> int:
+        return self.discrete.controls
+
+    def move(self, consts: Any, x: Reference, d: Array) -> Reference:
+        return x._replace(node=self.discrete.move(consts, x.node, d))
+
+    def apart(self, consts: Any, x: Reference, other: Reference) -> Array:
+        return self.discrete.apart(consts, x.node, other.node)
+
+    def step(self, consts: Any, x: Reference, u: Array) -> tuple[Reference, Array, Array]:
+        numbers = consts[1]
+        node, cost, held = self.discrete.step(consts, x.node, u)
+        change = u - x.u
+        spent = self.spent(consts, x) + 0.5 * change @ numbers["R"] @ change
+        return x._replace(node=node), spent + 0.0 * cost, held
+
+    def spent(self, consts: Any, x: Reference) -> Array:
+        off = self.discrete.apart(consts, x.planned, x.node)
+        return 0.5 * off @ (x.shares[0] * consts[1]["Q"] + x.shares[1] * consts[1]["S"]) @ off
+
+    def end(self, consts: Any, x: Reference, target: Any) -> tuple[Array, Array, Array]:
+        return self.spent(consts, x), jnp.zeros(0), jnp.zeros(0)
+
+
+@dataclass(frozen=True)
+class _Linearised:
+    """The derivatives (A, B) of a step in the charts of its ends."""
+
+    discrete: Discrete
+
+    def __call__(self, consts: Any, lane: Any) -> Array:
+        of, (x, after, u) = self.discrete, lane
+
+        def off(z: Array) -> Array:
+            there = of.step(consts, of.move(consts, x, z[: of.dim]), u + z[of.dim :])[0]
+            return of.apart(consts, after, there)
+
+        return jax.jacfwd(off)(jnp.zeros(of.dim + of.controls))
+
+
+@dataclass(frozen=True)
+class _Closed:
+    """A step of the plant under u = u_k + K_k (x - x_k), within the bounds of the inputs."""
+
+    discrete: Discrete
+
+    def control(self, consts: Any, state: State, row: Any) -> Array:
+        planned, u, K, low, high = row
+        node = planned._replace(g=state.g, w=self.discrete.coordinates(consts[1], state.xi))
+        return jnp.clip(u + K @ self.discrete.apart(consts, planned, node), low, high)
+
+    def __call__(self, consts: Any, carry: Any, row: Any) -> Any:
+        (system, numbers), (state, _, good) = consts, carry
+        u, method = self.control(consts, state, row), self.discrete.method
+        begun, info = method.start(system, state, numbers["h"], u)
+        new, last = method.step(system, begun, numbers["h"], u)
+        good = good & (info.status == OK) & (last.status == OK)
+        return method.observe(system, new, numbers["h"])._replace(group=system.group), u, good
+
+
+def _applied(consts: Any, carry: Any) -> Any:
+    return carry[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Tracker:
+    """Feedback along a plan. `gains` (steps, inputs, dim): u = u_k + gains_k @ coordinates of (x at x_k)."""
+
+    plan: Plan
+    gains: Numbers
+    nodes: Node
+    discrete: Discrete
+    numbers: dict[str, Any]
+    horizon: int = 0
+    iterations: int = 1
+    _known: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def control(self, k: int, state: State, plant: MechanicalSystem | None = None) -> Numbers:
+        """The control of step k where the measured state is `state`; after the plan its last control holds."""
+        steps = len(self.plan.controls)
+        if not self.horizon:
+            k = min(k, steps - 1)
+            row = jax.tree.map(lambda leaf: leaf[k], self._rows())
+            return np.asarray(evaluate(_Control(_Closed(self.discrete)), self._consts(), (state, row)))
+        return self._replan(k, state)
+
+    def _consts(self, plant: MechanicalSystem | None = None) -> Any:
+        return (self.plan.system if plant is None else plant), self.numbers
+
+    def _rows(self) -> Any:
+        inputs, steps = self.plan.system.inputs or (), len(self.plan.controls)
+        low, high = (np.tile([getattr(each, side) for each in inputs], (steps, 1)) for side in ("low", "high"))
+        planned = jax.tree.map(lambda leaf: leaf[:-1], self.nodes)
+        return planned, self.plan.controls, self.gains, low, high
+
+    def _replan(self, k: int, state: State) -> Numbers:
+        """The first control of a plan over the horizon, from where the last one ended."""
+        H, steps, system = self.horizon, len(self.plan.controls), self.plan.system
+        numbers = np.arange(k, k + H + 1)
+        index = np.minimum(numbers, steps)
+        planned: Node = jax.tree.map(lambda leaf: leaf[index][None], self.nodes)
+        wanted = self.plan.controls[np.minimum(numbers, steps - 1)]
+        shares = np.stack([numbers < steps, numbers == steps], axis=1).astype(float)
+        if k + H < steps:
+            shares[-1] = 0.0, 1.0
+        solver, dim = self._solver(), self.discrete.dim
+        at, dx = self._known.get("iterate"), np.zeros((1, H + 1, dim))
+        if at is None or self._known["k"] != k - 1:
+            x = Reference(planned, planned, wanted[None], shares[None])
+            at = solver.begin_at(x, wanted[None, :-1])
+        else:
+            dx[:, :-1] = self._known["dx"][:, 1:]
+            parts = (at.x.node, at.u, at.costate, at.slack, at.dual)
+            node, at.u, at.costate, at.slack, at.dual = jax.tree.map(_shift, parts)
+            node = jax.tree.map(lambda a, b: np.concatenate([a[:, :-1], b[:, -1:]], 1), node, planned)
+            at.x, at.u[:, -1] = Reference(node, planned, wanted[None], shares[None]), wanted[-2]
+        first = at.x.node
+        measured = Node(np.asarray(float(k)), state.g, self._coordinates(state), first.duration[0, 0], ())
+        node = jax.tree.map(lambda a, b: np.concatenate([np.asarray(b)[None, None], a[:, 1:]], 1), first, measured)
+        at.x, dx[:, 0] = at.x._replace(node=node), 0.0
+        for _ in range(self.iterations):
+            at, dx = solver.improve(at, dx)
+        self._known.update(iterate=at, dx=dx, k=k)
+        inputs = system.inputs or ()
+        return np.clip(at.u[0, 0], [each.low for each in inputs], [each.high for each in inputs])
+
+    def _coordinates(self, state: State) -> Numbers:
+        xi = np.asarray(state.xi)
+        return xi if self.discrete.redundant or "free" not in self.numbers else self.numbers["free"] @ xi
+
+    def _solver(self) -> Solver:
+        if "solver" not in self._known:
+            nothing = np.zeros((self.discrete.dim, 0))
+            options = Options(barrier=1e-4)
+            self._known["solver"] = Solver(Following(self.discrete), self._consts(), None, nothing, options)
+        solver: Solver = self._known["solver"]
+        return solver
+
+    def follow(self, plant: MechanicalSystem | None = None, start: State | None = None) -> Trajectory:
+        """Drive a plant, by default the planned system itself, from a start along the plan: a run with its controls.
+
+        The plant may have other parameters, forces or another start than the plan assumed; its group and inputs are
+        those of the plan. The feedback sees the true state before every step.
+        """
+        plan = self.plan
+        plant = plan.system if plant is None else plant
+        require_instance("plant", plant, MechanicalSystem, "a system")
+        if plant.group != plan.system.group or len(plant.inputs or ()) != len(plan.inputs):
+            raise InvalidInput(
+                f"the plant has configurations in {plant.group} and {len(plant.inputs or ())} inputs; allowed: those "
+                f"of the plan, {plan.system.group} and {len(plan.inputs)}"
+            )
+        state = jax.tree.map(lambda leaf: leaf[0], plan.states) if start is None else start
+        require_instance("start", state, State, "a state, as plant.state(g, xi) makes it")
+        controls = self._drive(plant, state)
+        steps = len(controls)
+        return simulate(plant, plan.method, state, step=plan.step, steps=steps, controls=controls)
+
+    def _drive(self, plant: MechanicalSystem, state: State) -> Numbers:
+        """The controls of the closed loop."""
+        closed, consts, rows = _Closed(self.discrete), self._consts(plant), self._rows()
+        carry = (jax.tree.map(np.asarray, state), np.zeros(len(self.plan.inputs)), np.asarray(True))
+        if not self.horizon:
+            return np.asarray(run_rows(closed, _applied, consts, carry, rows)[1])
+        made = []
+        for k in range(len(self.plan.controls)):
+            u = self._replan(k, carry[0])
+            row = (*(jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], part) for part in rows[:1]), u[None],
+                   0.0 * rows[2][:1], rows[3][:1], rows[4][:1])  # fmt: skip
+            carry, _ = run_rows(closed, _applied, consts, carry, row)
+            made.append(u)
+        return np.stack(made)
+
+
+@dataclass(frozen=True)
+class _Control:
+    closed: _Closed
+
+    def __call__(self, consts: Any, carry: Any) -> Array:
+        return self.closed.control(consts, *carry)
+
+
+def track(
+    plan: Plan, *, state_weight: Any = 1.0, control_weight: Any = 0.1, final_weight: Any = None, horizon: int = 0,
+    iterations: int = 1,
+) -> Tracker:  # fmt: skip
+    """Make the feedback that keeps a system on a plan: least e.Q e + v.R v, summed over the steps.
+
+    e are the coordinates of the error in the order of `plan.coordinates`, v the change of the controls. Weights are a
+    number, one a component, or a matrix; `final_weight` is that of the end (default: ten times `state_weight`). With
+    `horizon` = H the next H steps are planned anew at every step, by so many `iterations`.
+    """
+    require_instance("plan", plan, Plan, "a Plan, as da.plan makes it")
+    if plan.kinematic:
+        raise InvalidInput("a kinematic plan has no dynamics to be kept on it: plan the system with its inputs")
+    if not isinstance(horizon, int) or horizon < 0:
+        raise InvalidInput(f"horizon is {show(horizon)}; allowed: a whole number of steps, or 0 for fixed gains")
+    n, r = len(plan.coordinates), len(plan.inputs)
+    Q, R = _weight("state_weight", state_weight, n), _weight("control_weight", control_weight, r)
+    S = 10.0 * Q if final_weight is None else _weight("final_weight", final_weight, n)
+    if np.linalg.eigvalsh(R)[0] <= 0:
+        raise InvalidInput("control_weight has to be positive: otherwise the least cost is reached by endless controls")
+    discrete, numbers, nodes = plan.problem
+    numbers = numbers | {"Q": Q, "R": R, "S": S}
+    lane = (jax.tree.map(lambda leaf: leaf[:-1], nodes), jax.tree.map(lambda leaf: leaf[1:], nodes), plan.controls)
+    N = len(plan.controls)
+    AB = evaluate(_Linearised(discrete), (plan.system, numbers), lane, lanes=N, axes=(None, 0))
+    weights = np.zeros((n + r, n + r))
+    weights[:n, :n], weights[n:, n:] = Q, R
+    nothing = np.zeros((N, 0))
+    rows = (
+        np.tile(weights, (N, 1, 1)), np.zeros((N, n + r)), np.zeros((N, 0, n + r)), nothing, nothing, nothing,
+        np.asarray(AB)[::-1], np.zeros((N, n)), np.zeros((N, 2)),
+    )  # fmt: skip
+    last = Value(
+        S, np.zeros(n), np.zeros((n, 0)), np.zeros((0, 0)), np.zeros(0), np.zeros((r, n)), np.zeros(r),
+        np.zeros((r, 0)), np.asarray(np.inf),
+    )  # fmt: skip
+    gains = np.asarray(run_rows(sweep_back, _gain, (), last, rows)[1])[::-1]
+    return Tracker(plan, gains, nodes, discrete, numbers, horizon, iterations)
+
+
+def _shift(leaf: Numbers) -> Numbers:
+    """The next stages: the last one stays."""
+    return np.concatenate([leaf[:, 1:], leaf[:, -1:]], axis=1)
+
+
+def _gain(consts: Any, value: Value) -> Array:
+    return value.K  # type: ignore[no-any-return]
+
+
+def _weight(name: str, given: Any, size: int) -> Numbers:
+    """A symmetric matrix from a number, a diagonal or a matrix."""
+    value = np.asarray(given, float)
+    if value.shape == ():
+        value = np.full(size, float(value))
+    matrix = value if value.ndim == 2 else np.diag(value) if value.ndim == 1 else np.zeros((0, 0))
+    if matrix.shape != (size, size) or not np.isfinite(matrix).all() or np.linalg.eigvalsh(matrix + matrix.T)[0] < 0:
+        raise InvalidInput(
+            f"{name} is {show(given)}; allowed: a number, {size} numbers or a {size} x {size} matrix, not negative"
+        )
+    return 0.5 * (matrix + matrix.T)
