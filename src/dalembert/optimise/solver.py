@@ -97,17 +97,17 @@ def _derive(
     multiplier: Array, slack: Array, dual: Array, barrier: Array, size: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Derivatives at d = 0 of (equations, cost, constraints): Newton's step in slack and dual is eliminated."""
+    weights = jnp.concatenate([multiplier, jnp.ones(1), -dual])
 
     def stacked(d: Array) -> Array:
         gap, cost, held = parts(d)
         return jnp.concatenate([gap, cost[None], held])
 
-    def lagrangian(d: Array) -> Array:
-        gap, cost, held = parts(d)
-        return cost + multiplier @ gap - dual @ held
+    def slope_of_lagrangian(d: Array) -> tuple[Array, Any]:
+        value, slopes = jax.vmap(lambda e: jax.jvp(stacked, (d,), (e,)), out_axes=(None, 1))(jnp.eye(size))
+        return weights @ slopes, (value, slopes)
 
-    zero = jnp.zeros(size)
-    value, slopes, hessian = stacked(zero), jax.jacfwd(stacked)(zero), jax.jacfwd(jax.grad(lagrangian))(zero)
+    hessian, (value, slopes) = jax.jacfwd(slope_of_lagrangian, has_aux=True)(jnp.zeros(size))
     n = multiplier.shape[0]
     AB, slope, J = slopes[:n], slopes[n], slopes[n + 1 :]
     return {
