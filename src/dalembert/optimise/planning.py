@@ -14,7 +14,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ from ..groups import Cayley, Retraction
 from ..integrators import OK, Integrator, LagrangeDAlembert, require_arguments
 from ..integrators.base import NodeMethod
 from ..kernels import evaluate
-from ..mechanics import MechanicalSystem, NonlinearSystem, State
+from ..mechanics import Input, MechanicalSystem, NonlinearSystem, State, nonholonomy
 from ..mechanics.system import _rows as constraint_rows
 from ..mechanics.system import constraint_at, recognised
 from ..numerics import (
@@ -39,8 +40,12 @@ from ..numerics import (
     solve,
 )
 from ..numerics.types import Array, Element, Scalar, Velocity
+from ..plotting import plot_controlled
 from ..trajectory import Trajectory, simulate
 from .solver import Options, Solution, Solver
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Numbers = np.ndarray[Any, Any]
 SMALLEST_PIVOT = 1e-2  # of the rows of a constraint, relative to the largest: below it all velocities are kept
@@ -246,6 +251,28 @@ class Plan:
     def duration(self) -> float:
         """The time that the motion takes."""
         return self.step * len(self.controls)
+
+    @property
+    def t(self) -> Numbers:
+        """The times of the nodes."""
+        return np.asarray(self.states.t)
+
+    @property
+    def g(self) -> Any:
+        """The configurations at the nodes."""
+        return self.states.g
+
+    @property
+    def xi(self) -> Numbers:
+        """The velocities at the nodes; of a kinematic plan those of the steps, the last one twice."""
+        if not self.kinematic:
+            return np.asarray(self.states.xi)
+        return np.concatenate([np.asarray(self.states.xi)[1:], np.asarray(self.states.xi)[-1:]])
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """A figure of the motion beside its controls; `path` saves it."""
+        inputs = [Input(name) for name in self.inputs] if self.kinematic else self.system.inputs
+        return plot_controlled({"plan": self}, {"plan": self.controls}, inputs, path)
 
     def check(self) -> Plan:
         """The plan itself; `NumericalFailure` where it is not optimal."""
@@ -518,6 +545,7 @@ class _Task:
             if progress is not None:
                 progress(count, float(scores.error.min()), float(scores.gap.min()))
 
+        self.first_guess, self.target = (nodes, controls), target
         found = Solver(discrete, consts, target, free, options, note).solve(nodes, controls)
         made = [self.plan_of(found, b, options) for b in range(len(controls))]
         best = []
@@ -596,7 +624,9 @@ class _Task:
         at, N = found.iterate, self.steps
         nodes: Node = jax.tree.map(lambda leaf: leaf[b], at.x)
         discrete, numbers, _ = self.problem()
-        states = evaluate(_StateAt(discrete), (self.system, numbers), nodes, lanes=N + 1, axes=(None, 0))
+        before = jax.tree.map(lambda leaf: np.concatenate([leaf[:1], leaf[:-1]]), nodes)
+        lane = (nodes, before, np.concatenate([at.u[b][:1], at.u[b]]))
+        states = evaluate(_StateAt(discrete), (self.system, numbers), lane, lanes=N + 1, axes=(None, 0))
         h = float(nodes.duration[0, 0]) / N if self.free_time else float(self.times) / N
         status, reason = found.status[b], ""
         if status != "optimal":
@@ -617,17 +647,61 @@ class _Task:
         return fixed, numbers | {"h": np.asarray(h)}, nodes._replace(duration=nodes.duration[:, :0], first=())
 
     def explain(self, found: Solution, b: int, options: Options) -> str:
-        """Why there is no plan."""
-        stopped = {"stalled": "no step lowers cost or gaps any further"}.get(found.status[b], found.status[b])
-        return stopped
+        """Why there is no plan, and what to do."""
+        word, gap = found.status[b], found.infeasibility[b]
+        if word == "interrupted":
+            return f"stopped after {found.iterations[b]} iterations; this is the best so far"
+        if not np.isfinite(found.cost[b]):
+            return "the cost, the path or a step is not finite on the way: begin with a guess where they are"
+        if gap <= math.sqrt(options.tolerance):
+            return (
+                f"the goal is reached, but the cost is not yet least (residual {found.error[b]:.1e}): raise "
+                "max_iterations, take starts=8, or add a little cost of the controls if they cost nothing"
+            )
+        missed = ""
+        if found.rank[b] < found.unreached.shape[1] and not callable(self.goal) and self.goal is not None:
+            names = np.array(self.coordinates)[self.goal_marks]
+            weights = np.abs(found.unreached[b][: len(names)]).max(axis=1)
+            missed = ", ".join(names[weights > 0.3])
+        growth = nonholonomy(self.system, jax.tree.map(lambda leaf: leaf[b, 0], found.iterate.x.g), t=self.t0)
+        if not growth.bracket_generating and not self.system.holonomic_constraints:
+            return (
+                f"the goal is not reachable: motions from the start fill {growth.growth[-1]} of {growth.dimension} "
+                f"dimensions (growth vector {growth.growth}), for the constraint is holonomic in part"
+            )
+        held = any(map(any, (self.bounded, self.watched))) or self.functions[2] is not None
+        if held and self._reaches_without_bounds(found, b, options):
+            return (
+                f"the goal is missed by {gap:.2g}. Without bounds and path there is a plan: they are too tight for "
+                "this duration; widen them, or take a longer or free duration"
+            )
+        near = f" Near the last iterate the controls cannot change {missed}." if missed else ""
+        return (
+            f"the goal is missed by {gap:.2g} ({'no step helps' if word == 'stalled' else word}).{near} Take starts=8, "
+            "a longer duration, more steps, or a guess that is nearer"
+        )
+
+    def _reaches_without_bounds(self, found: Solution, b: int, options: Options) -> bool:
+        discrete, numbers, free = self.problem(bounded=False)
+        x, u = jax.tree.map(lambda leaf: leaf[b : b + 1], (self.first_guess[0], self.first_guess[1]))
+        target = jax.tree.map(lambda leaf: leaf[b : b + 1], self.target)
+        return Solver(discrete, (self.system, numbers), target, free, options).solve(x, u).status[0] == "optimal"
 
 
 @dataclass(frozen=True)
 class _StateAt:
+    """The state at the end of a step; of a kinematic plan with the velocity of the step."""
+
     discrete: Discrete
 
-    def __call__(self, consts: Any, node: Node) -> State:
-        return self.discrete.state(consts, node)
+    def __call__(self, consts: Any, lane: Any) -> State:
+        node, before, u = lane
+        state = self.discrete.state(consts, node)
+        if not self.discrete.kinematic:
+            return state
+        t, h = self.discrete.size(consts[1], before)
+        xi = self.discrete.drive(consts, t, before.g, u, h)[0].xi
+        return state._replace(xi=xi, increment=xi)
 
 
 def _way(group: Any, ends: Any) -> Any:

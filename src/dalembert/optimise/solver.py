@@ -244,6 +244,16 @@ class Iterate:
     stages: dict[str, Any] = field(default_factory=dict)
     end: dict[str, Any] = field(default_factory=dict)
 
+    def moved(self, primal: Numbers, dual: Numbers, step: Any) -> Iterate:
+        """This iterate after parts of a step; its points are still to be moved."""
+        du, costate, nu, ds, dy, dse, dye = step
+        a2, a3, b2, b3 = primal[:, None], primal[:, None, None], dual[:, None], dual[:, None, None]
+        return Iterate(
+            self.x, self.u + a3 * du, self.costate + a3 * (costate - self.costate), self.nu + a2 * (nu - self.nu),
+            self.slack + a3 * ds, self.dual + b3 * dy, self.end_slack + a2 * dse, self.end_dual + b2 * dye,
+            self.barrier,
+        )  # fmt: skip
+
 
 @dataclass
 class Solution:
@@ -424,13 +434,9 @@ class Solver:
         step, _, good = self.step(at, np.zeros(len(at.u)))
         dx, du, costate, nu, ds, dy, dse, dye, _, primal, dual, _ = step
         known = good & np.isfinite(du).all(axis=(1, 2))
-        a, b = np.where(known, primal, 0.0), np.where(known, dual, 0.0)
-        a2, a3, b2, b3 = a[:, None], a[:, None, None], b[:, None], b[:, None, None]
-        made = Iterate(
-            at.x, at.u + a3 * du, at.costate + a3 * (costate - at.costate), at.nu + a2 * (nu - at.nu),
-            at.slack + a3 * ds, at.dual + b3 * dy, at.end_slack + a2 * dse, at.end_dual + b2 * dye, at.barrier,
-        )  # fmt: skip
-        return made, a3 * dx
+        if not known.all():
+            return at, np.zeros_like(dx)
+        return at.moved(primal, dual, (du, costate, nu, ds, dy, dse, dye)), primal[:, None, None] * dx
 
     def begin_at(self, x: Any, u: Numbers) -> Iterate:
         """The first iterate: slacks at the constraints where these hold, a little inside where not."""
@@ -493,22 +499,21 @@ class Solver:
         noise = 1e-13 * (1.0 + np.abs(cost + penalty * scores.unmet))
         length, duals = np.where(active, primal, 0.0), np.where(active, dual, 0.0)
         accepted = ~active
-        b2, b3 = duals[:, None], duals[:, None, None]
         for count in range(MAX_HALVINGS + 1):
-            a2, a3 = length[:, None], length[:, None, None]
-            trial = Iterate(
-                at.x, at.u + a3 * du, at.costate + a3 * (costate - at.costate), at.nu + a2 * (nu - at.nu),
-                at.slack + a3 * ds, at.dual + b3 * dy, at.end_slack + a2 * dse, at.end_dual + b2 * dye, at.barrier,
-            )  # fmt: skip
-            self.evaluate(trial, a3 * dx)
+            if count == MAX_HALVINGS:  # stay; a step may be infinite
+                keep = ~accepted
+                step = tuple(np.where(keep.reshape(-1, *(1,) * (leaf.ndim - 1)), 0.0, leaf) for leaf in step)
+                dx, du, _, _, ds, dy, dse, dye = step[:8]
+                costate, nu = _keep(keep, at.costate, costate), _keep(keep, at.nu, nu)
+            trial = at.moved(length, duals, (du, costate, nu, ds, dy, dse, dye))
+            self.evaluate(trial, length[:, None, None] * dx)
             new = self.scores(trial)
             merit = new.cost + penalty * new.unmet
             known = np.isfinite(merit) & np.isfinite(new.error)
             accepted = accepted | (known & (merit <= reference + 1e-4 * length * descent + noise))
-            if accepted.all() or count == MAX_HALVINGS:
+            if accepted.all():
                 break
-            length = np.where(accepted, length, 0.5 * length if count < MAX_HALVINGS - 1 else 0.0)
-            b2, b3 = (np.where(length > 0, duals, 0.0).reshape(-1, *tail) for tail in ((1,), (1, 1)))
+            length = np.where(accepted, length, 0.5 * length)
         return trial, accepted
 
     def _barrier_cost(self, at: Iterate) -> Any:
@@ -570,6 +575,10 @@ def _merge(leaf: Numbers) -> Any:
 
 def _split(leaf: Numbers, B: int, N: int) -> Any:
     return leaf.reshape(B, N, *leaf.shape[1:])
+
+
+def _keep(mark: Numbers, old: Numbers, new: Numbers) -> Numbers:
+    return np.where(mark.reshape(-1, *(1,) * (old.ndim - 1)), old, new)
 
 
 def _t(matrix: Numbers) -> Any:

@@ -67,7 +67,7 @@ class Following:
         spent = self.spent(consts, x) + 0.5 * change @ numbers["R"] @ change
         return x._replace(node=node), spent + 0.0 * cost, held
 
-    def spent(self, consts: Any, x: Reference) -> Array:
+    def spent(self, consts: Any, x: Reference) -> Any:
         off = self.discrete.apart(consts, x.planned, x.node)
         return 0.5 * off @ (x.shares[0] * consts[1]["Q"] + x.shares[1] * consts[1]["S"]) @ off
 
@@ -81,7 +81,7 @@ class _Linearised:
 
     discrete: Discrete
 
-    def __call__(self, consts: Any, lane: Any) -> Array:
+    def __call__(self, consts: Any, lane: Any) -> Any:
         of, (x, after, u) = self.discrete, lane
 
         def off(z: Array) -> Array:
@@ -97,7 +97,7 @@ class _Closed:
 
     discrete: Discrete
 
-    def control(self, consts: Any, state: State, row: Any) -> Array:
+    def control(self, consts: Any, state: State, row: Any) -> Any:
         planned, u, K, low, high = row
         node = planned._replace(g=state.g, w=self.discrete.coordinates(consts[1], state.xi))
         return jnp.clip(u + K @ self.discrete.apart(consts, planned, node), low, high)
@@ -175,9 +175,9 @@ class Tracker:
             at, dx = solver.improve(at, dx)
         self._known.update(iterate=at, dx=dx, k=k)
         inputs = system.inputs or ()
-        return np.clip(at.u[0, 0], [each.low for each in inputs], [each.high for each in inputs])
+        return np.asarray(np.clip(at.u[0, 0], [each.low for each in inputs], [each.high for each in inputs]))
 
-    def _coordinates(self, state: State) -> Numbers:
+    def _coordinates(self, state: State) -> Any:
         xi = np.asarray(state.xi)
         return xi if self.discrete.redundant or "free" not in self.numbers else self.numbers["free"] @ xi
 
@@ -229,7 +229,7 @@ class Tracker:
 class _Control:
     closed: _Closed
 
-    def __call__(self, consts: Any, carry: Any) -> Array:
+    def __call__(self, consts: Any, carry: Any) -> Any:
         return self.closed.control(consts, *carry)
 
 

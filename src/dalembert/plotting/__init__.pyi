@@ -2,6 +2,7 @@ from .runs import draw_invariants as draw_invariants
 from .runs import draw_motion as draw_motion
 from .runs import plot_attitude as plot_attitude
 from .runs import plot_comparison as plot_comparison
+from .runs import plot_controlled as plot_controlled
 from .runs import plot_invariants as plot_invariants
 from .runs import plot_methods as plot_methods
 from .runs import plot_named as plot_named

@@ -99,6 +99,31 @@ def plot_named(
     return save(figure, path, title)
 
 
+@styled
+def plot_controlled(
+    motions: Mapping[str, Any], controls: Mapping[str, Array], inputs: Any, path: str | Path | None = None
+) -> Figure:
+    """Motions (with `system`, `t`, `g` and `xi`) beside their controls (steps, inputs), held during the steps."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.6, 4.2), layout="constrained")
+    grid = figure.add_gridspec(len(inputs), 2, width_ratios=(1.15, 1.0))
+    draw_motion(figure, grid[:, 0], motions)
+    shared = None
+    for k, one in enumerate(inputs):
+        shared = axes = figure.add_subplot(grid[k, 1], sharex=shared)
+        for (label, rows), (colour, dash) in zip(controls.items(), cycle(STROKES), strict=False):
+            t = np.asarray(motions[label].t)
+            axes.stairs(rows[:, k], t, baseline=None, color=colour, linestyle=dash, linewidth=1.3, label=label)
+        for side in (one.low, one.high):
+            if np.isfinite(side):
+                axes.axhline(side, color=LIGHT, linewidth=1.0, linestyle="--")
+        axes.set(ylabel=f"{one.name}, {one.unit}" if one.unit else one.name)
+        axes.tick_params(labelbottom=k == len(inputs) - 1)
+    axes.set(xlabel="time, s")
+    return save(figure, path, "")
+
+
 def headings(axes: Axes, pose: Array, colour: str, count: int = 25) -> None:
     """Short strokes along the blade at some of the poses (k, 3, 3) of a path in the plane."""
     for k in np.unique(np.linspace(0, len(pose) - 1, count).astype(int)):
