@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dalembert import kernels
-from dalembert.kernels import transformations
+from dalembert import kernels, numerics
+from dalembert.kernels import adjoints, transformations
 
 STEPS = 12
 PARAMETERS = {"h": jnp.array(0.05), "k": jnp.array(1.3)}
@@ -71,15 +71,82 @@ def test_a_transformed_run_is_that_of_a_scan(name, save_every):
 
 @pytest.mark.parametrize("save_every", [1, 3, STEPS])
 def test_carries_that_do_not_fit_are_computed_again(save_every, monkeypatch):
-    """Segments of 3 steps, and of 2 with a remainder, give the gradient of the whole."""
-    whole = jax.grad(lambda *x: loss(*x, save_every=save_every), (0, 1, 2))(*GIVEN)
-    for words in (16, 10):
+    """Segments with a remainder, inside a record and over several, give the gradient of the whole to the last bit."""
+
+    def end(*x):
+        return jax.grad(lambda *x: loss(*x, save_every=save_every), (0, 1, 2))(*x)
+
+    lanes = jax.grad(lambda p, s, u: jax.vmap(lambda a: loss(p, a, u, save_every=save_every))(many(s)).sum())
+    whole, of_lanes = end(*GIVEN), lanes(*GIVEN)
+    for steps in (1, 2, 5, 7):
+        adjoints.memory.entries.clear()
+        monkeypatch.setattr(adjoints.NativeAdjoint, "segment_steps", steps)
+        agree(end(*GIVEN), whole, 0)
+        agree(lanes(*GIVEN), of_lanes, 0)
+    monkeypatch.undo()
+    for words in (16, 10):  # the same in JAX, of which second derivatives are made
         monkeypatch.setattr(transformations, "MAX_KEPT_WORDS", words)
-        agree(jax.grad(lambda *x: loss(*x, save_every=save_every), (0, 1, 2))(*GIVEN), whole, 1e-14)
-        lanes = jax.grad(lambda p, s, u: jax.vmap(lambda a: loss(p, a, u, save_every=save_every))(many(s)).sum())
-        found = lanes(*GIVEN)
-        monkeypatch.undo()
-        agree(found, lanes(*GIVEN), 1e-14)
+        monkeypatch.setattr(adjoints, "MAX_KEPT_WORDS", words)
+        monkeypatch.setitem(transformations._executors, "native", lambda lanes, backend: False)
+        agree(end(*GIVEN), whole, 1e-14)
+        agree(lanes(*GIVEN), of_lanes, 1e-14)
+
+
+def test_a_transpose_takes_what_its_own_run_kept(monkeypatch):
+    """Two runs of one kind and other numbers: each transpose finds its own, or runs again to the same bits."""
+    shifted = jax.tree.map(lambda leaf: leaf + 0.01, GIVEN[0])
+
+    def both(p, s, u):
+        return loss(p, s, u) * loss(shifted, s, 2 * u) + loss(p, s, u)
+
+    runs = []
+    advance = adjoints.NativeAdjoint._advance
+    monkeypatch.setattr(
+        adjoints.NativeAdjoint, "_advance", lambda self, *given: (runs.append(self), advance(self, *given))
+    )
+    gradient = jax.grad(both, (0, 1, 2))
+    adjoints.memory.entries.clear()
+    found = gradient(*GIVEN)
+    assert len(runs) == 3
+    agree(found, jax.grad(lambda *x: both(*x), (0, 1, 2))(*GIVEN), 0)
+    monkeypatch.setattr(adjoints.memory, "take", lambda key, given: None)
+    agree(gradient(*GIVEN), found, 0)
+    assert len(runs) == 3 + 3 + 6
+
+
+def root_step(carry, push, parameters):
+    """An implicit midpoint step of a pendulum, by Newton's method."""
+    h = parameters["h"]
+
+    def gap(x):
+        return x - carry - h * jnp.stack([0.5 * (x + carry)[1], -jnp.sin(0.5 * (x + carry)[0]) + push[0]])
+
+    return numerics.find_root(gap, carry).x, carry[0]
+
+
+def test_a_step_backwards_iterates_nothing(monkeypatch):
+    """The solutions of the run are kept: the program of the transposed step has no loop, and the right derivatives."""
+    programs = []
+    lower = kernels.problem.Problem.lower
+
+    def noting(problem, *args):
+        found = lower(problem, *args)
+        if isinstance(problem.advance, adjoints.TransposedAdvance):
+            programs.append(found.program)
+        return found
+
+    def end(parameters, start, pushes, backend):
+        run = kernels.run(root_step, start, STEPS, inputs=pushes, parameters=parameters, backend=backend)
+        return jnp.sum(run.records**2) + run.carry[1]
+
+    monkeypatch.setattr(kernels.problem.Problem, "lower", noting)
+    given = ({"h": jnp.array(0.1)}, jnp.array([0.4, 0.3]), PUSHES)
+    found, expected = (jax.grad(lambda *x, b=b: end(*x, b), (0, 1, 2))(*given) for b in ("llvm", "xla"))
+    agree(found, expected)
+    assert programs
+    assert not any(isinstance(each, kernels.Loop) for each in programs[0].advance.statements)
+    forwards = kernels.lower(lambda c, x, u: root_step(x, u, c)[0], lambda c, x: x, given[0], given[1], PUSHES[0])
+    assert any(isinstance(each, kernels.Loop) for each in forwards.program.advance.statements)
 
 
 def test_what_has_no_native_code_is_differentiated_by_xla():

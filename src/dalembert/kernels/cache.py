@@ -158,12 +158,18 @@ class LoweredProgram:
     entry: Path | None = None  # where this was found
     memory: int = 0  # numbers that a trajectory keeps beside its values
     operations: int = 0  # of a step
+    notes: Any = ()  # a pytree of ShapeDtypeStruct: the solutions that a step finds
+    noted: tuple[bool, ...] = ()  # which of their scalars there are
+    reads: tuple[bool, ...] = ()  # which scalars of a control the program reads
 
     @classmethod
-    def of(cls, program: Program, captured: list[np.ndarray[Any, Any]], record: Any) -> LoweredProgram:
+    def of(
+        cls, program: Program, captured: list[np.ndarray[Any, Any]], record: Any, notes: Any, reads: tuple[bool, ...]
+    ) -> LoweredProgram:
         """The outline of a program that was just traced."""
-        digest, inputs, operations = program.digest, len(program.constants), program.operations
-        lowered = cls(digest, inputs, captured, record, memory=program.memory, operations=operations)
+        noted = tuple(value is not None for value in program.notes)
+        lowered = cls(program.digest, len(program.constants), captured, record, notes=notes, noted=noted, reads=reads)
+        lowered.memory, lowered.operations = program.memory, program.operations
         lowered.__dict__["program"] = program
         return lowered
 
@@ -173,7 +179,8 @@ class LoweredProgram:
         assert self.trace is not None
         traced = self.trace()
         if traced.digest != self.digest:  # the entry told of another program: this one is right from now on
-            self.digest, self.inputs, self.captured, self.record, self.memory, self.operations = _outline(traced)
+            for name, value in zip(_OUTLINE, _outline(traced), strict=True):
+                setattr(self, name, value)
             self.__dict__["program"] = traced.program
             if self.entry is not None:
                 self.entry.unlink(missing_ok=True)
@@ -199,8 +206,7 @@ def cached_program(parts: tuple[Any, ...], trace: Callable[[], LoweredProgram]) 
     if content is not None:
         with contextlib.suppress(Exception):  # an entry that cannot be read is built again
             outline = pickle.loads(content)  # ours and intact: `read_entry` has verified it
-            digest, inputs, captured, record, memory, operations = outline
-            return LoweredProgram(digest, inputs, captured, record, trace, path, memory, operations)
+            return LoweredProgram(**dict(zip(_OUTLINE, outline, strict=True)), trace=trace, entry=path)
     lowered = trace()
     if _last_change() < IMPORT_TIME:  # or else the key would name the sources on disk, and not the older ones that run
         with contextlib.suppress(OSError, pickle.PicklingError, AttributeError):
@@ -208,10 +214,12 @@ def cached_program(parts: tuple[Any, ...], trace: Callable[[], LoweredProgram]) 
     return lowered
 
 
-def _outline(lowered: LoweredProgram) -> tuple[str, int, list[np.ndarray[Any, Any]], Any, int, int]:
+_OUTLINE = ("digest", "inputs", "captured", "record", "memory", "operations", "notes", "noted", "reads")
+
+
+def _outline(lowered: LoweredProgram) -> tuple[Any, ...]:
     """What an entry holds of a program."""
-    sizes = lowered.memory, lowered.operations
-    return lowered.digest, lowered.inputs, lowered.captured, lowered.record, *sizes
+    return tuple(getattr(lowered, name) for name in _OUTLINE)
 
 
 @cache

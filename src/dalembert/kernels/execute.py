@@ -23,11 +23,12 @@ import numpy as np
 from jax import lax
 
 from . import cuda, llvm
+from .adjoints import is_real
 from .cache import StaleEntry
 from .ir import LoweringError, Program
 from .lowering import describe_mismatch
 from .problem import Advance, Buffers, Observe, Problem, lane_axes, make_layout, make_problem
-from .transformations import SlopeRun, announce_xla, bind_run, execute_by, is_real
+from .transformations import SlopeRun, announce_xla, bind_run, execute_by
 
 Backend = Literal["auto", "llvm", "cuda", "xla"]
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]  # (carry, inputs, parameters) -> (carry, outputs)
@@ -367,8 +368,7 @@ def open_session(
         if backend == "cuda" and not cuda.has_gpu():
             raise LoweringError("backend 'cuda' needs CuPy and a GPU that answers; 'auto' takes what there is")
         lowered = problem.lower()
-        many = (problem.lanes or 0) >= MIN_GPU_LANES and not lowered.memory
-        if backend == "cuda" or (backend == "auto" and many and cuda.has_gpu()):
+        if backend == "cuda" or (not lowered.memory and not runs_natively(problem.lanes, backend)):
             return cuda.CudaSession(problem, lowered), ""
         width = 1 if problem.lanes is None or lowered.memory else width or llvm.best_width(problem.lanes)
         function = llvm.native_function(lowered, make_layout(problem, lowered), width)
@@ -378,6 +378,11 @@ def open_session(
     except (LoweringError, ImportError) as error:
         announce_xla(backend, error, problem.count_equations)
         return XlaSession(problem), f"ran on XLA: {error}"
+
+
+def runs_natively(lanes: int | None, backend: Backend) -> bool:
+    """Whether so many lanes run on this processor, and not on a GPU or by XLA."""
+    return backend == "llvm" or (backend == "auto" and ((lanes or 0) < MIN_GPU_LANES or not cuda.has_gpu()))
 
 
 def _check_counts(problem: Problem, saves: int, save_every: int) -> None:
@@ -562,7 +567,7 @@ def scan_problem(problem: Problem, saves: int, save_every: int, initial: bool = 
     return final, records
 
 
-execute_by(_run_concrete, scan_problem)
+execute_by(_run_concrete, scan_problem, runs_natively)
 
 
 @partial(jax.jit, static_argnames=("advance", "observe", "axes", "capacity"))

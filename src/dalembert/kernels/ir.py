@@ -167,7 +167,8 @@ class Program:
     `constants` and `controls` are inputs, `state` is what the step carries, `next_state` its next values; `observe`
     reads the state through `observed` and gives `record`. `functions` stand in an order in which each calls only those
     before it. `parallel_sums`: equal operations stand side by side. `memory`: numbers that the stores of one trajectory
-    need; who loads has stored before, in the same run of a block.
+    need; who loads has stored before, in the same run of a block. `notes` are solutions that a step found (None where
+    no operation was left that makes one).
     """
 
     constants: list[Value]
@@ -182,6 +183,7 @@ class Program:
     functions: list[Function] = field(default_factory=list)
     parallel_sums: bool = False
     memory: int = 0
+    notes: list[Value | None] = field(default_factory=list)
 
     @cached_property
     def text(self) -> str:
@@ -289,6 +291,8 @@ class _Printer:
         yield f"advance {self.declare(program.state)}:"
         yield from self.block(program.advance, 1)
         yield f"  -> {self.names_of(program.next_state)}"
+        if program.notes:
+            yield f"notes {', '.join('none' if value is None else self.name(value) for value in program.notes)}"
         yield f"observe {self.declare(program.observed)}:"
         yield from self.block(program.observe, 1)
         yield f"  -> {self.names_of(program.record)}"

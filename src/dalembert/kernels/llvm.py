@@ -40,7 +40,17 @@ from .ir import (
     Value,
     free_values,
 )
-from .problem import ABI, ARGUMENT_WORDS, COUNT_ARGUMENTS, ENTRY_SIGNATURE, POINTER_ARGUMENTS, Buffers, Kernel, Layout
+from .problem import (
+    ABI,
+    ARGUMENT_WORDS,
+    COUNT_ARGUMENTS,
+    ENTRY_SIGNATURE,
+    POINTER_ARGUMENTS,
+    Buffers,
+    Kernel,
+    Layout,
+    Streams,
+)
 
 _SCALARS = {F64: "double", I64: "i64", BOOL: "i1"}
 _INTRINSICS = {op: op for op in ("sqrt", "floor", "ceil", "trunc", "fma", "copysign")}
@@ -446,6 +456,44 @@ class LLVMEmitter:
                 self.names[value] = self.load("%shared", str(rows[False]), value.type, shared=True)
             rows[varies] += 1
 
+    def table(self, name: str, arrays: int) -> list[tuple[str, str]]:
+        """The addresses of the arrays in a table, and the words from a row to the next."""
+        found = []
+        for place in range(0, 2 * arrays, 2):
+            entry, words = (self.put(f"getelementptr i64, ptr %{name}, i64 {place + i}") for i in range(2))
+            found.append((self.put(f"load ptr, ptr {entry}, align 8"), self.put(f"load i64, ptr {words}, align 8")))
+        return found
+
+    def row_of(self, array: tuple[str, str], row: str) -> str:
+        """The address of a row of an array."""
+        return self.put(f"getelementptr i64, ptr {array[0]}, i64 {self.put(f'mul i64 {row}, {array[1]}')}")
+
+    def load_streams(self, streams: Streams, arrays: Sequence[tuple[str, str]], step: str, lane: str) -> None:
+        controls = iter(self.program.controls)
+        for stream, array in zip(streams.controls, arrays, strict=True):
+            row = self.row_of(array, step if stream.clock == "step" else "%save")
+            for place, value in zip(stream.places, controls, strict=False):
+                if place >= 0:
+                    index = self.slot(place, lane) if stream.varies else str(place)
+                    self.names[value] = self.load(row, index, value.type, shared=not stream.varies)
+                if stream.clock == "record begins":
+                    first, vector = self.put("icmp eq i64 %k, 0"), self.vector(BOOL)
+                    never = self.literal(False, BOOL)
+                    self.names[value] = self.put(f"select i1 {first}, {vector} {self.names[value]}, {vector} {never}")
+
+    def keep_row(self, streams: Streams, array: tuple[str, str], step: str, lane: str, states: Sequence[str]) -> None:
+        """Store what is kept of a step; `states` are the names of the state before it and after it."""
+        row, program = self.row_of(array, step), self.program
+        types = [value.type for value in (*program.state, *program.state)]
+        for place, source in enumerate(streams.kept):
+            if source < len(states):
+                name, type = states[source], types[source]
+            else:
+                note = program.notes[source - len(states)]
+                assert note is not None
+                name, type = self.name(note), note.type
+            self.store(row, self.slot(place, lane) if streams.many else str(place), name, type)
+
     def load_controls(self, step: str, lane: str) -> None:
         width = len(self.program.controls)
         for place, value in enumerate(self.program.controls):
@@ -455,7 +503,16 @@ class LLVMEmitter:
                 index = self.put(f"add i64 {index}, {lane}")
             self.names[value] = self.load("%controls", index, value.type, shared=not self.layout.controls_vary)
 
-    def store_record(self, save: str, lane: str) -> None:
+    def store_record(self, save: str, lane: str, arrays: Sequence[tuple[str, str]]) -> None:
+        streams = self.layout.streams
+        if streams is not None:
+            record = iter(self.program.record)
+            for size, array in zip(self.layout.leaves, arrays, strict=False):
+                row = self.row_of(array, save)
+                for place, value in zip(range(size), record, strict=False):
+                    index = self.slot(place, lane) if streams.many else str(place)
+                    self.store(row, index, self.name(value), value.type)
+            return
         for (before, size, place), value in zip(self.layout.offsets, self.program.record, strict=True):
             row = self.put(f"add i64 {self.put(f'mul i64 %capacity, {before}')}, {place}")
             row = self.put(f"add i64 {row}, {self.put(f'mul i64 {save}, {size}')}")
@@ -472,6 +529,10 @@ class LLVMEmitter:
         self.do("%lane = phi i64 [ %begin, %entry ], [ %next_lane, %lanes_end ]")
         self.load_inputs("%lane")
         initial = [self.load("%state", self.slot(row, "%lane"), value.type) for row, value in enumerate(program.state)]
+        streams, given, made = self.layout.streams, [], []
+        if streams is not None:
+            given = self.table("controls", len(streams.controls))
+            made = self.table("records", len(self.layout.leaves) + 1)
         self.block(program.setup, None)
         for used, place in self.free.items():
             self.store("%free", str(place * self.width), self.name(used), used.type)
@@ -489,21 +550,27 @@ class LLVMEmitter:
         self.do("%k = phi i64 [ 0, %saves ], [ %next_k, %steps_end ]")
         self.names.update(zip(program.state, at_step, strict=True))
         self.phis(program.state, at_save, "saves", stepped, "steps_end")
-        if program.controls:
-            self.load_controls(self.put("add i64 %step0, %k"), "%lane")
+        step = self.put("add i64 %step0, %k") if streams or program.controls else ""
+        if streams is not None:
+            step = self.put(f"add i64 %control_stride, {step}")
+            self.load_streams(streams, given, step, "%lane")
+        elif program.controls:
+            self.load_controls(step, "%lane")
         self.block(program.advance, None)
         self.do("br label %steps_end")
         self.start("steps_end")
         for value, result in zip(stepped, program.next_state, strict=True):
             vector = self.vector(result.type)
             self.do(f"{value} = select i1 true, {vector} {self.name(result)}, {vector} {self.name(result)}")
+        if streams is not None and streams.kept:
+            self.keep_row(streams, made[-1], step, "%lane", [*at_step, *stepped])
         self.do("%next_k = add i64 %k, 1", "%more_steps = icmp slt i64 %next_k, %every")
         self.do("br i1 %more_steps, label %steps, label %observe")
         self.start("observe")  # the state after the steps, or the one before where there are none
         self.names.update(zip(program.observed, at_end, strict=True))
         self.phis(program.observed, at_save, "saves", stepped, "steps_end")
         self.block(program.observe, None)
-        self.store_record("%save", "%lane")
+        self.store_record("%save", "%lane", made)
         self.do("br label %saves_end")
         self.start("saves_end")
         self.do("%next_save = add i64 %save, 1", "%more_saves = icmp slt i64 %next_save, %last")
@@ -677,19 +744,42 @@ def count_processors() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
+class Workers:
+    """Threads that call a native function, each for some vectors of `width` lanes."""
+
+    def __init__(self, stride: int, width: int, threads: int | None = None):
+        vectors, self.stride = stride // width, stride
+        self.threads = max(1, min(threads or count_processors(), vectors))
+        tasks = 1 if self.threads == 1 else min(vectors, TASKS_PER_THREAD * self.threads)
+        self.ranges = [(vectors * i // tasks * width, vectors * (i + 1) // tasks * width) for i in range(tasks)]
+        self.pool = ThreadPoolExecutor(self.threads - 1) if self.threads > 1 else None
+
+    def call(self, function: Kernel, pointers: Sequence[int], counts: Sequence[int], control_stride: int) -> None:
+        """Call it with these pointers and (capacity, first, last, every)."""
+        tasks = iter(self.ranges)  # whoever is free takes the next one
+
+        def work() -> None:
+            for begin, end in tasks:
+                function(*pointers, *counts, self.stride, begin, end, control_stride)
+
+        if self.pool is None:
+            return work()
+        helpers = [self.pool.submit(work) for _ in range(self.threads - 1)]
+        work()  # this thread is one of them: a short call does not wait for two to wake up
+        for helper in helpers:
+            helper.result()
+
+
 class NativeSession:
-    """A run in calls of a native function: vectors of `width` lanes, spread over threads."""
+    """A run in calls of a native function."""
 
     limit = 1 << 62
 
     def __init__(self, name: str, function: Kernel, buffers: Buffers, width: int, threads: int | None):
         self.name, self.function, self.buffers, self.width = name, function, buffers, width
         self.words = buffers.lowered.words
-        vectors = buffers.stride // width
-        self.threads = max(1, min(threads or count_processors(), vectors))
-        tasks = 1 if self.threads == 1 else min(vectors, TASKS_PER_THREAD * self.threads)
-        self.ranges = [(vectors * i // tasks * width, vectors * (i + 1) // tasks * width) for i in range(tasks)]
-        self.pool = ThreadPoolExecutor(self.threads - 1) if self.threads > 1 else None
+        self.workers = Workers(buffers.stride, width, threads)
+        self.threads = self.workers.threads
 
     def reserve(self, capacity: int) -> None:
         b = self.buffers
@@ -700,19 +790,7 @@ class NativeSession:
         b = self.buffers
         shared, varying, state, controls, records = self.addresses
         pointers = (shared, varying, state, controls + 8 * step * b.control_row, records)
-        tasks = iter(self.ranges)  # whoever is free takes the next one
-
-        def work() -> None:
-            for begin, end in tasks:
-                counts = (b.capacity, first, first + count, every, b.stride, begin, end, b.control_stride)
-                self.function(*pointers, *counts)
-
-        if self.pool is None:
-            return work()
-        helpers = [self.pool.submit(work) for _ in range(self.threads - 1)]
-        work()  # this thread is one of them: a short call does not wait for two to wake up
-        for helper in helpers:
-            helper.result()
+        self.workers.call(self.function, pointers, (b.capacity, first, first + count, every), b.control_stride)
 
     def carry(self) -> Any:
         return self.buffers.unpack_carry()

@@ -44,6 +44,7 @@ from .ir import (
 )
 from .jacobians import all_columns, columns_in_turn
 from .rules import Arrays, Parameters, ValueArray, flatten_arrays, source_array
+from .solutions import on_tape
 
 MAX_SELECT_COST = 40
 """Operations up to which both arms of a `cond` are computed and one is selected."""
@@ -550,7 +551,12 @@ def lower(
 
     The arguments are pytrees of arrays or ShapeDtypeStructs; only their shapes and dtypes matter.
     """
-    advance_jaxpr, next_carry = jax.make_jaxpr(advance, return_shape=True)(consts, carry, control)
+
+    def advance_and_note(*given: Any) -> Any:
+        with on_tape() as tape:
+            return advance(*given), tape.found
+
+    advance_jaxpr, (next_carry, notes) = jax.make_jaxpr(advance_and_note, return_shape=True)(consts, carry, control)
     observe_jaxpr, record = jax.make_jaxpr(observe, return_shape=True)(consts, carry)
     if mismatch := describe_mismatch(carry, next_carry, "carry"):
         raise LoweringError(f"the step changes its carry: {mismatch}")
@@ -565,7 +571,7 @@ def lower(
             raise
         lowering, program = _lower(jaxprs, *trees, budget, Routines(*(each.jaxpr for each in jaxprs)))
     optimise(program)
-    return LoweredProgram.of(program, lowering.captured, record)
+    return LoweredProgram.of(program, lowering.captured, record, notes, control_reads(program))
 
 
 def _lower(
@@ -587,7 +593,8 @@ def _lower(
     state, controls = sources(carry, "param", stepping), sources(control, "input", stepping)
     observed = sources(carry, "param", observing)
     with builder.inside(stepping):
-        next_state = flatten_arrays(lowering.lower_closed(advance_jaxpr, [*constants, *state, *controls]))
+        after = flatten_arrays(lowering.lower_closed(advance_jaxpr, [*constants, *state, *controls]))
+        next_state, notes = after[: (count := sum(array.size for array in state))], after[count:]
     with builder.inside(observing):
         records = flatten_arrays(lowering.lower_closed(observe_jaxpr, [*constants, *observed]))
     program = Program(
@@ -603,6 +610,7 @@ def _lower(
         functions=lowering.functions_in_order(),
         parallel_sums=builder.parallel_sums,
         memory=builder.memory,
+        notes=[*notes],
     )
     return lowering, program
 
@@ -625,6 +633,24 @@ def optimise(program: Program) -> None:
     choose_reciprocals(program)
     fuse_products(program)
     remove_dead_code(program)
+    made = set(_made_at_top(program))
+    program.notes = [value if value in made or (value and value.op == "const") else None for value in program.notes]
+
+
+def _made_at_top(program: Program) -> Iterator[Value]:
+    """What is known when a step ends: inputs, state, and all that is made outside of loops, branches and functions."""
+    yield from (*program.constants, *program.controls, *program.state)
+    for statement in (*program.setup.statements, *program.advance.statements):
+        if isinstance(statement, Value):
+            yield statement
+        elif isinstance(statement, Structure):
+            yield from statement.results
+
+
+def control_reads(program: Program) -> tuple[bool, ...]:
+    """Which controls a program reads."""
+    read = {arg for value in operations(program) for arg in value.args} | set(_structural_uses(program))
+    return tuple(value in read for value in program.controls)
 
 
 def all_blocks(program: Program) -> Iterator[Block]:

@@ -49,16 +49,44 @@ EVICTIONS_PER_CLEARING = 256
 
 
 @dataclass(frozen=True)
+class Stream:
+    """Rows of some controls in an array of their own: the place of each in a row, or -1 where the program reads none.
+
+    A row belongs to a step, or to all steps before a record ("record"). The row "record begins" is a boolean that holds
+    for the first of these steps only.
+    """
+
+    places: tuple[int, ...]
+    varies: bool  # over the lanes
+    clock: str = "step"
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Controls and records in arrays of their own, in any order of rows, and numbers `kept` of every step.
+
+    The arguments `controls` and `records` are then tables with two words for each array: its address, and the words
+    from a row to the next. The argument `control_stride` is the number of the first step. What is kept counts through
+    the state before the step, the state after it, and the notes of the step; its rows are the last of the records.
+    """
+
+    controls: tuple[Stream, ...]
+    kept: tuple[int, ...]
+    many: bool  # whether there are lanes
+
+
+@dataclass(frozen=True)
 class Layout:
     """What the generated function must know of its buffers besides the program.
 
     `varying` says for each constant whether every lane has its own, `controls_vary` the same for the controls,
-    `leaves` the sizes of the recorded arrays: leaf after leaf, each (records, size, lanes).
+    `leaves` the sizes of the recorded arrays: leaf after leaf, each (records, size, lanes), where there are no streams.
     """
 
     varying: tuple[bool, ...]
     controls_vary: bool
     leaves: tuple[int, ...]
+    streams: Streams | None = None
 
     @property
     def offsets(self) -> list[tuple[int, int, int]]:

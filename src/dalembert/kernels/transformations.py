@@ -10,85 +10,51 @@ the steps between are taken once more (Griewank 1992).
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from typing import Any, cast
 
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.interpreters import ad, batching, mlir, partial_eval
+from jax.interpreters import ad, batching, mlir
 
+from .adjoints import (
+    MAX_KEPT_WORDS,
+    Keeping,
+    KeepingAdvance,
+    Leaves,
+    Marks,
+    NativeAdjoint,
+    RunSpec,
+    TransposedAdvance,
+    TransposedObserve,
+    control_cotangents,
+    find_adjoint,
+    is_real,
+    kept_leaves,
+    marked,
+    real_leaves,
+    real_marks,
+    replace_leaves,
+    shapes_in,
+    stay,
+    transposed_step,
+    used_leaves,
+    whole_carry,
+)
 from .elimination import instantiate_zeros
 from .ir import LoweringError
 from .lowering import shape_struct
 from .problem import Advance, Observe, Problem
 
-MAX_KEPT_WORDS = 1 << 22
-"""Words of the carries that a transposed run keeps at once: 32 MiB."""
-
-Leaves = Sequence[Any]
-Marks = tuple[bool, ...]
-
 run_p: Any = type(lax.add_p)("run_steps")  # a Primitive: the import of jax.extend.core would take 40 ms
 slope_p: Any = type(lax.add_p)("run_slopes")
 run_p.multiple_results = slope_p.multiple_results = True
-
-
-@dataclass(frozen=True)
-class RunSpec:
-    """All of a run but its numbers. `reverse`: the rows of controls and records go from the last to the first."""
-
-    advance: Advance
-    observe: Observe
-    structures: tuple[Any, Any, Any]  # of consts, carry and controls
-    axes: tuple[Marks, Marks, Marks]  # which of their leaves vary over the lanes
-    lanes: int | None
-    saves: int
-    every: int
-    initial: bool
-    backend: Any
-    reverse: bool = False
-
-    @property
-    def steps(self) -> int:
-        return self.saves * self.every
-
-    def split(self, leaves: Leaves) -> list[list[Any]]:
-        """The leaves of the constants, of the carry and of the controls."""
-        ends = np.cumsum([0, *(each.num_leaves for each in self.structures)])
-        return [list(leaves[a:b]) for a, b in pairwise(ends)]
-
-    @property
-    def rows(self) -> int:
-        """The axis of the rows of a record."""
-        return 0 if self.lanes is None else 1
-
-    def turn(self, leaves: Leaves) -> list[Any]:
-        """The leaves with the rows of controls in the opposite order."""
-        consts, carry, controls = self.split(leaves)
-        pairs = zip(controls, self.axes[2], strict=True)
-        flip = np.flip if not any(isinstance(leaf, jax.core.Tracer) for leaf in controls) else jnp.flip
-        return [*consts, *carry, *(flip(leaf, 1 if varies else 0) for leaf, varies in pairs)]
-
-    def problem(self, leaves: Leaves) -> Problem:
-        """The problem with these numbers, or these shapes."""
-        consts, carry, controls = map(jax.tree.unflatten, self.structures, self.split(leaves))
-        return Problem(self.advance, self.observe, consts, carry, controls, self.lanes, *map(list, self.axes))
-
-    def shapes(self, leaves: Leaves) -> tuple[list[Any], list[Any]]:
-        """The shapes of the leaves of the last carry and of the records."""
-        problem = self.problem([shape_struct(np.shape(leaf), leaf.dtype) for leaf in leaves])
-        many, rows = () if self.lanes is None else (self.lanes,), self.saves + self.initial
-        carry = [shape_struct((*many, *leaf.shape), leaf.dtype) for leaf in problem.carry_specs]
-        records = jax.tree.leaves(problem.lower().record)
-        return carry, [shape_struct((*many, rows, *leaf.shape), leaf.dtype) for leaf in records]
 
 
 def bind_run(
@@ -127,9 +93,12 @@ Portable = Callable[[Problem, int, int, bool], tuple[Any, Any]]
 _executors: dict[str, Any] = {}
 
 
-def execute_by(run: Execute, portable: Portable) -> None:
-    """Say how a run with concrete numbers is executed, and which run JAX differentiates where the kernels cannot."""
-    _executors.update(run=run, portable=portable)
+def execute_by(run: Execute, portable: Portable, native: Callable[[int | None, Any], bool]) -> None:
+    """Say how a run with concrete numbers is executed, and which run JAX differentiates where the kernels cannot.
+
+    `native` says whether so many lanes run on this processor.
+    """
+    _executors.update(run=run, portable=portable, native=native)
 
 
 def run_on_host(
@@ -146,8 +115,20 @@ def run_on_host(
     return carry, records
 
 
+def _adjoint(spec: RunSpec, moving: Marks, leaves: Leaves, pulls: int | None = None) -> NativeAdjoint:
+    """The native adjoint of a run with such numbers; `LoweringError` where there is none."""
+    if not _executors["native"](spec.lanes, spec.backend):
+        raise LoweringError("the run is not for this processor")
+    shapes = tuple([(leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves])
+    return find_adjoint(spec.plain, moving, shapes, pulls)
+
+
 def _on_host(spec: RunSpec, leaves: Leaves) -> list[Any]:
-    problem = spec.problem([np.asarray(leaf) for leaf in leaves])
+    known = [np.asarray(leaf) for leaf in leaves]
+    if spec.keeps is not None:
+        with suppress(LoweringError):
+            return _adjoint(spec, spec.keeps, known).run(known)
+    problem = spec.problem(known)
     found = run_on_host(problem, spec.saves, spec.every, spec.initial, spec.backend, spec.reverse)
     return jax.tree.leaves(found)
 
@@ -169,9 +150,8 @@ def _shapes_of_run(*avals: Any, spec: RunSpec) -> list[Any]:
 run_p.def_abstract_eval(_shapes_of_run)
 
 
-def _batch_run(leaves: Leaves, dims: Sequence[Any], *, spec: RunSpec) -> tuple[list[Any], list[int]]:
-    """The mapped axis becomes the lanes, beside those that there are."""
-    size = next(leaf.shape[dim] for leaf, dim in zip(leaves, dims, strict=True) if dim is not None)
+def _with_lanes(leaves: Leaves, dims: Sequence[Any], spec: RunSpec, size: int) -> tuple[list[Any], RunSpec]:
+    """A run whose mapped axis is the lanes, beside those that there are."""
     own, marks, given = spec.lanes, [mark for part in spec.axes for mark in part], []
     for leaf, dim, varies in zip(leaves, dims, marks, strict=True):
         if dim is not None:
@@ -183,7 +163,17 @@ def _batch_run(leaves: Leaves, dims: Sequence[Any], *, spec: RunSpec) -> tuple[l
         given.append(leaf)
     moved = [varies or dim is not None for varies, dim in zip(marks, dims, strict=True)]
     consts, carry, controls = map(tuple, spec.split(moved))
-    found = run_p.bind(*given, spec=replace(spec, axes=(consts, carry, controls), lanes=size * (own or 1)))
+    return given, replace(spec, axes=(consts, carry, controls), lanes=size * (own or 1))
+
+
+def _mapped_size(leaves: Leaves, dims: Sequence[Any]) -> int:
+    return next(leaf.shape[dim] for leaf, dim in zip(leaves, dims, strict=True) if dim is not None)  # type: ignore[no-any-return]
+
+
+def _batch_run(leaves: Leaves, dims: Sequence[Any], *, spec: RunSpec) -> tuple[list[Any], list[int]]:
+    size, own = _mapped_size(leaves, dims), spec.lanes
+    given, spec = _with_lanes(leaves, dims, spec, size)
+    found = run_p.bind(*given, spec=spec)
     if own is not None:
         found = [leaf.reshape(size, own, *leaf.shape[1:]) for leaf in found]
     return found, [0] * len(found)
@@ -193,30 +183,6 @@ batching.primitive_batchers[run_p] = _batch_run
 
 
 # Derivatives: the run with tangents.
-
-
-def is_real(leaf: Any) -> bool:
-    """Whether a leaf has tangents."""
-    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))
-
-
-def real_leaves(tree: Any) -> list[Any]:
-    """The leaves of a tree that have tangents."""
-    return [leaf for leaf in jax.tree.leaves(tree) if is_real(leaf)]
-
-
-def replace_leaves(tree: Any, marks: Sequence[bool], values: Leaves) -> Any:
-    """The tree with other values of the marked leaves."""
-    leaves, structure = jax.tree.flatten(tree)
-    new = iter(values)
-    return jax.tree.unflatten(
-        structure, [next(new) if mark else leaf for leaf, mark in zip(leaves, marks, strict=True)]
-    )
-
-
-def marked(leaves: Leaves, marks: Sequence[bool]) -> list[Any]:
-    """The marked ones of some leaves."""
-    return [leaf for leaf, mark in zip(leaves, marks, strict=True) if mark]
 
 
 def _push(
@@ -253,10 +219,6 @@ def _push(
     return result, slope
 
 
-def _real_marks(tree: Any) -> Marks:
-    return tuple(map(is_real, jax.tree.leaves(tree)))
-
-
 @dataclass(frozen=True)
 class SlopeAdvance:
     """A step on numbers with slopes: ((consts, slopes), (carry, slopes), (control, slopes)) -> (carry, slopes).
@@ -271,7 +233,7 @@ class SlopeAdvance:
 
     def __call__(self, consts: Any, carry: Any, control: Any) -> Any:
         trees, slopes = zip(consts, carry, control, strict=True)
-        marks = (self.consts, _real_marks(carry[0]), self.controls)
+        marks = (self.consts, real_marks(carry[0]), self.controls)
         return _push(self.advance, trees, marks, slopes, self.directions)
 
 
@@ -285,7 +247,7 @@ class SlopeObserve:
 
     def __call__(self, consts: Any, carry: Any) -> Any:
         trees, slopes = zip(consts, carry, strict=True)
-        return _push(self.observe, trees, (self.consts, _real_marks(carry[0])), slopes, self.directions)
+        return _push(self.observe, trees, (self.consts, real_marks(carry[0])), slopes, self.directions)
 
 
 def _in_jax(spec: RunSpec, primals: Leaves, moving: Marks) -> Callable[..., list[Any]]:
@@ -443,12 +405,15 @@ def announce_xla(backend: Any, error: Exception, equations: Callable[[], int] | 
 
 
 def _jvp_of_run(primals: Leaves, tangents: Leaves, *, spec: RunSpec) -> tuple[list[Any], list[Any]]:
-    found = run_p.bind(*primals, spec=spec)
     given = [
         not isinstance(tangent, ad.Zero) and is_real(leaf) for leaf, tangent in zip(primals, tangents, strict=True)
     ]
     consts, _, controls = spec.split(given)
     moving = (*consts, *map(is_real, spec.split(primals)[1]), *controls)
+    # A slope that is not known yet will be transposed, as a rule: what that needs is kept at once.
+    later = any(type(tangent).__name__ == "JaxprTracer" for tangent in tangents)
+    found = run_p.bind(*primals, spec=replace(spec, keeps=moving) if later else spec)
+    spec = spec.plain
     along = map(instantiate_zeros, marked(tangents, moving))
     slopes = iter(slope_p.bind(*primals, *along, spec=spec, moving=moving, directions=None))
     zeros = (ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in found)
@@ -488,7 +453,7 @@ def _batch_slopes(
     if any(dim is not None for dim in dims[:count]):
         found = jax.vmap(lambda *given: _run_slopes(*given, **params, directions=directions), dims)(*leaves)
         return found, [0] * len(found)
-    size = next(leaf.shape[dim] for leaf, dim in zip(leaves, dims, strict=True) if dim is not None)
+    size = _mapped_size(leaves, dims)
     slopes = [
         jnp.broadcast_to(leaf, (size, *leaf.shape)) if dim is None else jnp.moveaxis(leaf, dim, 0)
         for leaf, dim in zip(leaves[count:], dims[count:], strict=True)
@@ -508,198 +473,19 @@ batching.primitive_batchers[slope_p] = _batch_slopes
 # The transpose: forwards with the carries kept, then backwards.
 
 
-@dataclass(frozen=True)
-class Keeping:
-    """Which leaves of a carry a step backwards reads, as one row of numbers: whole numbers are exact in it."""
-
-    structure: Any
-    specs: tuple[tuple[tuple[int, ...], Any], ...]  # (shape, type) of each leaf
-    used: Marks
-
-    @classmethod
-    def all_of(cls, specs: Leaves, structure: Any) -> Keeping:
-        return cls(structure, tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in specs), (True,) * len(specs))
-
-    @property
-    def words(self) -> int:
-        return sum(math.prod(shape) for shape, _ in marked(self.specs, self.used))
-
-    def row(self, carry: Any) -> Any:
-        leaves = marked(jax.tree.leaves(carry), self.used)
-        return jnp.concatenate([jnp.ravel(leaf).astype(float) for leaf in leaves]) if leaves else jnp.zeros(0)
-
-    def carry(self, row: Any) -> Any:
-        """The carry of a row, with zeros for what was not kept."""
-        leaves, begin = [], 0
-        for (shape, dtype), used in zip(self.specs, self.used, strict=True):
-            size = math.prod(shape) if used else 0
-            part = row[begin : begin + size].reshape(shape).astype(dtype) if used else np.zeros(shape, dtype)
-            begin += size
-            leaves.append(part)
-        return jax.tree.unflatten(self.structure, leaves)
-
-
-@dataclass(frozen=True)
-class KeepingAdvance:
-    """A step that keeps what its transpose reads of the carry from which it started, beside the next carry."""
-
-    advance: Advance
-    keeping: Keeping
-
-    def __call__(self, consts: Any, carry: Any, control: Any) -> Any:
-        return self.advance(consts, carry[0], control), self.keeping.row(carry[0])
-
-
-@lru_cache(maxsize=256)
-def _used(step: TransposedAdvance, shapes: Any) -> Keeping:
-    """What a step backwards reads of the carry."""
-    structure, specs = shapes
-    consts, control = jax.tree.unflatten(structure, [shape_struct(*spec) for spec in specs])
-    keeping, moving = (
-        step.keeping,
-        [shape_struct(*each) for each in step.keeping.specs if is_real(np.zeros(0, each[1]))],
-    )
-    carry = [shape_struct(*each) for each in keeping.specs]
-    sums, pushes = marked(jax.tree.leaves(consts), step.consts), marked(jax.tree.leaves(control), step.controls)
-    record = []
-    if step.observe is not None:
-        tree = jax.tree.unflatten(keeping.structure, carry)
-        record = [leaf for leaf in jax.tree.leaves(jax.eval_shape(step.observe, consts, tree)) if is_real(leaf)]
-
-    def backwards(carry: Any, consts: Any, state: Any, control: Any, record: Any, recorded: Any) -> Any:
-        row = replace(step, keeping=_Given(jax.tree.unflatten(keeping.structure, carry)))
-        return row(consts, state, (None, control, record, recorded))
-
-    given = (carry, consts, (moving, sums, pushes), control, record, shape_struct((), bool))
-    closed = jax.make_jaxpr(backwards)(*given)
-    _, used = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
-    return Keeping(keeping.structure, keeping.specs, tuple(used[: len(carry)]))
-
-
-@dataclass(frozen=True)
-class _Given:
-    """A carry that is there already."""
-
-    value: Any
-
-    def carry(self, row: Any) -> Any:
-        return self.value
-
-
-def _kept(consts: Any, carry: Any) -> Any:
-    return carry[1]
-
-
-def _whole_carry(consts: Any, carry: Any) -> Any:
-    return carry
-
-
-def pull_back(function: Callable[..., Any], given: Sequence[Any]) -> tuple[Callable[[Any], Any], Any]:
-    """(cotangents of the results -> cotangents of the arguments, the second result) of a function with two results.
-
-    JAX has no transpose of a loop that ends by a condition (the steps of Dormand-Prince, say). There it is the product
-    with the Jacobian, whose columns are derivatives in all directions.
-    """
-    flat, restore = jax.flatten_util.ravel_pytree(list(given))
-
-    def by_columns(cotangents: Any) -> Any:
-        def along(direction: Any) -> Any:
-            slopes = jax.jvp(lambda x: function(*restore(x))[0], (flat,), (direction,))[1]
-            return sum(jnp.sum(a * b) for a, b in zip(slopes, cotangents, strict=True))
-
-        return restore(lax.map(along, jnp.eye(flat.size)))
-
-    try:
-        _, transposed, other = jax.vjp(function, *given, has_aux=True)
-    except ValueError:
-        return by_columns, function(*given)[1]
-
-    def pull(cotangents: Any) -> Any:
-        try:
-            return transposed(cotangents)
-        except ValueError:
-            return by_columns(cotangents)
-
-    return pull, other
-
-
-@dataclass(frozen=True)
-class TransposedAdvance:
-    """A step backwards: cotangents of (carry, moving constants, moving controls of this step) from those after it.
-
-    Its control is (what is kept of the carry before the step, control, cotangent of the record after the step, whether
-    there is one).
-    """
-
-    advance: Advance
-    observe: Observe | None
-    consts: Marks
-    controls: Marks
-    sparse: bool  # not every step has a record
-    keeping: Any  # a `Keeping`
-
-    def __call__(self, consts: Any, state: Any, row: Any) -> Any:
-        (after, sums, _), (kept, control, record, recorded) = state, row
-        carry = self.keeping.carry(kept)
-        trees, marks = (carry, consts, control), (_real_marks(carry), self.consts, self.controls)
-        moving = [marked(jax.tree.leaves(tree), part) for tree, part in zip(trees, marks, strict=True)]
-
-        def step(*values: Leaves) -> tuple[list[Any], Any]:
-            own, shared, acting = (replace_leaves(*each) for each in zip(trees, marks, values, strict=True))
-            new = self.advance(shared, own, acting)
-            return real_leaves(new), new
-
-        pull, new = pull_back(step, moving)
-        if self.observe is not None:
-            seen = TransposedObserve(self.observe, self.consts)
-
-            def add() -> tuple[Any, Any]:
-                own, shared = seen(consts, (new, record))
-                added: tuple[Any, Any] = jax.tree.map(jnp.add, (after, sums), (own, shared))
-                return added
-
-            after, sums = lax.cond(recorded, add, lambda: (after, sums)) if self.sparse else add()
-        before, shared, acting = pull(after)
-        return before, [a + b for a, b in zip(sums, shared, strict=True)], acting
-
-
-@dataclass(frozen=True)
-class TransposedObserve:
-    """Cotangents of (carry, moving constants) from those of a record; the carry comes with these."""
-
-    observe: Observe
-    consts: Marks
-
-    def __call__(self, consts: Any, carry: Any) -> Any:
-        own, record = carry
-        marks = _real_marks(own)
-        moving = marked(jax.tree.leaves(own), marks), marked(jax.tree.leaves(consts), self.consts)
-
-        def see(own_values: Leaves, shared: Leaves) -> list[Any]:
-            given = replace_leaves(consts, self.consts, shared), replace_leaves(own, marks, own_values)
-            return real_leaves(self.observe(*given))
-
-        return pull_back(lambda *values: (see(*values), None), moving)[0](record)
-
-
-def _control_cotangents(consts: Any, state: Any) -> Any:
-    return state[2]
-
-
-def _stay(consts: Any, carry: Any, control: Any) -> Any:
-    return carry
-
-
 def _transpose_slopes(
     cotangents: Leaves, *leaves: Any, spec: RunSpec, moving: Marks, directions: int | None
 ) -> list[Any]:
     primals, given = leaves[: len(moving)], list(map(instantiate_zeros, cotangents))
 
     def pull(*given: Any) -> list[Any]:
-        shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in (*primals, *given))
         try:
-            _require_transpose(spec, moving, shapes)
-            found: list[Any] = transpose_p.bind(*primals, *given, spec=spec, moving=moving)
+            if _executors["native"](spec.lanes, spec.backend):
+                _adjoint(spec, moving, list(map(jax.typeof, primals)))
+            else:
+                shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in (*primals, *given))
+                _require_transpose(spec, moving, shapes)
+            found: list[Any] = transpose_p.bind(*primals, *given, spec=spec, moving=moving, apart=None)
         except LoweringError as error:
             announce_xla(spec.backend, error)
             found = list(jax.vjp(_in_jax(spec, primals, moving), *marked(primals, moving))[1](list(given)))
@@ -714,33 +500,50 @@ def _transpose_slopes(
 ad.primitive_transposes[slope_p] = _transpose_slopes
 transpose_p: Any = type(lax.add_p)("run_transposed")
 transpose_p.multiple_results = True
+# Its parameters: the run, the arguments that move, and `apart`: None, or so many cotangents at once (one for each lane
+# of the run, or all for a run without lanes), each with its own result also where the lanes share an argument.
 
 
-def _pull_in_jax(*leaves: Any, spec: RunSpec, moving: Marks) -> list[Any]:
+def _pull_in_jax(*leaves: Any, spec: RunSpec, moving: Marks, apart: int | None) -> list[Any]:
     """The transpose as two runs that JAX can transform again."""
-    return _Transpose(spec, moving, leaves[: len(moving)]).pull(list(leaves[len(moving) :]))
+    primals, cotangents = leaves[: len(moving)], list(leaves[len(moving) :])
+    if apart is not None and spec.lanes is None:
+        each: list[Any] = jax.vmap(_Transpose(spec, moving, primals).pull)(cotangents)
+        return each
+    return _Transpose(spec, moving, primals, apart=apart is not None).pull(cotangents)
 
 
 @lru_cache(maxsize=256)
 def _require_transpose(spec: RunSpec, moving: Marks, shapes: tuple[Any, ...]) -> None:
     """Compile the runs of a transpose, or raise `LoweringError`."""
     given = [shape_struct(shape, dtype) for shape, dtype in shapes]
-    jax.eval_shape(lambda *leaves: _pull_in_jax(*leaves, spec=spec, moving=moving), *given)
+    jax.eval_shape(lambda *leaves: _pull_in_jax(*leaves, spec=spec, moving=moving, apart=None), *given)
 
 
-def _pull_on_host(leaves: Leaves, spec: RunSpec, moving: Marks) -> list[Any]:
+def _pull_on_host(leaves: Leaves, spec: RunSpec, moving: Marks, apart: int | None) -> list[Any]:
     """The same at once, when all numbers are known: nothing that is kept passes through JAX."""
     known = [np.asarray(leaf) for leaf in leaves]
-    return _Transpose(spec, moving, known[: len(moving)], run_on_host).pull(known[len(moving) :])
+    primals, cotangents = known[: len(moving)], known[len(moving) :]
+    pulls = apart if spec.lanes is None else None
+    if _executors["native"](spec.lanes or pulls, spec.backend):
+        return _adjoint(spec, moving, primals, pulls).pull(primals, cotangents, apart is not None)
+    if pulls is not None:
+        return _pull_in_jax(*leaves, spec=spec, moving=moving, apart=apart)
+    return _Transpose(spec, moving, primals, run_on_host, apart is not None).pull(cotangents)
 
 
-def _pull_shapes(*avals: Any, spec: RunSpec, moving: Marks) -> list[Any]:
-    return [jax.core.ShapedArray(each.shape, each.dtype) for each in marked(avals[: len(moving)], moving)]
+def _pull_shapes(*avals: Any, spec: RunSpec, moving: Marks, apart: int | None) -> list[Any]:
+    shapes, marks = [], [mark for part in spec.axes for mark in part]
+    for (aval, varies), mark in zip(zip(avals, marks, strict=False), moving, strict=True):
+        many = (apart,) if apart is not None and not varies else ()
+        if mark:
+            shapes.append(jax.core.ShapedArray((*many, *aval.shape), aval.dtype))
+    return shapes
 
 
-def _call_back_pull(*leaves: Any, spec: RunSpec, moving: Marks) -> Any:
-    shapes = [shape_struct(each.shape, each.dtype) for each in marked(leaves[: len(moving)], moving)]
-    return jax.pure_callback(lambda *given: _pull_on_host(given, spec, moving), shapes, *leaves)
+def _call_back_pull(*leaves: Any, **params: Any) -> Any:
+    shapes = [shape_struct(each.shape, each.dtype) for each in _pull_shapes(*leaves, **params)]
+    return jax.pure_callback(lambda *given: _pull_on_host(given, **params), shapes, *leaves)
 
 
 def _jvp_of_pull(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
@@ -753,8 +556,27 @@ def _jvp_of_pull(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
     return jax.jvp(on_reals, marked(primals, real), list(map(instantiate_zeros, marked(tangents, real))))
 
 
-def _batch_pull(leaves: Leaves, dims: Sequence[Any], **params: Any) -> tuple[list[Any], list[int]]:
-    found = jax.vmap(lambda *given: _pull_in_jax(*given, **params), dims)(*leaves)
+def _batch_pull(
+    leaves: Leaves, dims: Sequence[Any], *, spec: RunSpec, moving: Marks, apart: int | None
+) -> tuple[list[Any], list[int]]:
+    """The mapped axis becomes the lanes, or so many cotangents of a run that has none."""
+    size, count, own = _mapped_size(leaves, dims), len(moving), spec.lanes
+    if apart is not None and own is None:  # cotangents of cotangents
+        found = jax.vmap(lambda *given: _pull_in_jax(*given, spec=spec, moving=moving, apart=apart), dims)(*leaves)
+        return found, [0] * len(found)
+    cotangents = [
+        jnp.broadcast_to(leaf, (size, *leaf.shape)) if dim is None else jnp.moveaxis(leaf, dim, 0)
+        for leaf, dim in zip(leaves[count:], dims[count:], strict=True)
+    ]
+    primals, marks = list(leaves[:count]), marked([mark for part in spec.axes for mark in part], moving)
+    if own is not None or any(dim is not None for dim in dims[:count]):
+        primals, spec = _with_lanes(primals, dims[:count], spec, size)
+        cotangents = cotangents if own is None else [leaf.reshape(size * own, *leaf.shape[2:]) for leaf in cotangents]
+    found = transpose_p.bind(*primals, *cotangents, spec=spec, moving=moving, apart=size * (own or 1))
+    if own is not None:
+        found = [leaf.reshape(size, own, *leaf.shape[1:]) for leaf in found]
+        if apart is None:  # what the lanes of the run share gets the sum over them
+            found = [leaf if varies else leaf.sum(axis=1) for leaf, varies in zip(found, marks, strict=True)]
     return found, [0] * len(found)
 
 
@@ -768,8 +590,8 @@ batching.primitive_batchers[transpose_p] = _batch_pull
 class _Transpose:
     """DR(x)^T of one run. Its runs are bound by JAX, or executed at once by `run_on_host`."""
 
-    def __init__(self, spec: RunSpec, moving: Marks, primals: Leaves, run: Any = bind_run):
-        self.run, self.xp = run, np if run is run_on_host else jnp
+    def __init__(self, spec: RunSpec, moving: Marks, primals: Leaves, run: Any = bind_run, apart: bool = False):
+        self.apart, self.run, self.xp = apart, run, np if run is run_on_host else jnp
         self.lanes, self.rows, self.spec = spec.lanes, spec.rows, spec
         self.trees = tuple(map(jax.tree.unflatten, spec.structures, spec.split(primals)))
         self.marks = tuple(tuple(part) for part in spec.split(moving))
@@ -786,7 +608,7 @@ class _Transpose:
         if spec.initial:
             first = [leaf[self._at(0)] for leaf in records]
             records = [leaf[self._at(slice(1, None))] for leaf in records]
-        fitting = MAX_KEPT_WORDS // max(1, self.step.keeping.words * (self.lanes or 1))
+        fitting = MAX_KEPT_WORDS // max(1, self.keeping.words * (self.lanes or 1))
         length = max(1, min(spec.steps, fitting))
         after, sums, acting = self._backwards(after, sums, records, length)
         if first is not None:
@@ -798,18 +620,19 @@ class _Transpose:
         pushes = [self._total(each, varies) for each, (_, varies) in zip(acting, self._moving(2), strict=True)]
         return [*totals, *starts, *pushes]
 
+    @property
+    def keeping(self) -> Keeping:
+        """What the step backwards reads of a carry."""
+        assert self.step.keeping is not None
+        return self.step.keeping
+
     @cached_property
     def step(self) -> TransposedAdvance:
         """The step backwards, which says what it reads of a carry."""
         spec, problem = self.spec, self.spec.problem(jax.tree.leaves(self.trees))
-        sparse, records = spec.every > 1, spec.shapes(jax.tree.leaves(self.trees))[1]
-        seen = any(map(is_real, records)) and not (spec.saves == 1 and sparse)
-        whole = Keeping.all_of(problem.carry_specs, spec.structures[1])
-        observe = spec.observe if seen else None
-        step = TransposedAdvance(spec.advance, observe, self.marks[0], self.marks[2], sparse and spec.saves > 1, whole)
-        leaves, structure = jax.tree.flatten((problem.const_tree, problem.control_tree))
-        shapes = structure, tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves)
-        return replace(step, keeping=_used(step, shapes))
+        step = transposed_step(spec, self.marks, spec.shapes(jax.tree.leaves(self.trees))[1])
+        others = shapes_in((problem.const_tree, problem.control_tree))
+        return replace(step, keeping=used_leaves(step, shapes_in(problem.carry_tree), others))
 
     def _moving(self, part: int) -> list[tuple[Any, bool]]:
         """The moving leaves of the constants, the carry or the controls, and whether each lane has its own."""
@@ -825,7 +648,7 @@ class _Transpose:
 
     def _total(self, leaf: Any, varies: bool) -> Any:
         """What a leaf gets that all lanes share: the sum over them."""
-        return leaf if varies or self.lanes is None else leaf.sum(axis=0)
+        return leaf if varies or self.apart or self.lanes is None else leaf.sum(axis=0)
 
     def _problem(self, advance: Any, observe: Any, carry: Any, controls: Any = (), control_axes: Any = ()) -> Problem:
         many = self.lanes is not None
@@ -847,7 +670,7 @@ class _Transpose:
 
     def _add_record(self, carry: Any, record: Leaves, after: Leaves, sums: Leaves) -> tuple[list[Any], list[Any]]:
         """The cotangents with what one record adds to them."""
-        problem = self._problem(_stay, TransposedObserve(self.spec.observe, self.marks[0]), (carry, record))
+        problem = self._problem(stay, TransposedObserve(self.spec.observe, self.marks[0]), (carry, record))
         own, shared = self._run(problem, 1, 1)[1]
         own, shared = (jax.tree.map(lambda leaf: leaf[self._at(0)], each) for each in (own, shared))
         return [a + b for a, b in zip(after, own, strict=True)], [a + b for a, b in zip(sums, shared, strict=True)]
@@ -869,7 +692,7 @@ class _Transpose:
             return self._segment(carry, controls, records, 0, length, after, sums)
         whole, rest = divmod(spec.steps, length)
         many = self._slice(controls, 0, whole * length)
-        problem = self._problem(spec.advance, _whole_carry, carry, many, spec.axes[2])
+        problem = self._problem(spec.advance, whole_carry, carry, many, spec.axes[2])
         last, starts = self._run(problem, whole, length, True)
         parts = []
         if rest:
@@ -918,9 +741,12 @@ class _Transpose:
         recorded, rows = None, records
         sparse = spec.every > 1
         advance = self.step
-        empty = np.zeros((advance.keeping.words,) if self.lanes is None else (self.lanes, advance.keeping.words))
-        forwards = KeepingAdvance(spec.advance, advance.keeping)
-        (last, _), kept = self._run(self._problem(forwards, _kept, (carry, empty), controls, spec.axes[2]), steps, 1)
+        many = () if self.lanes is None else (self.lanes,)
+        empty = [np.zeros((*many, *shape), dtype) for shape, dtype in marked(self.keeping.specs, self.keeping.used)]
+        forwards = KeepingAdvance(spec.advance, self.keeping)
+        (last, _), kept = self._run(
+            self._problem(forwards, kept_leaves, (carry, empty), controls, spec.axes[2]), steps, 1
+        )
         if spec.saves == 1 and sparse:  # the one record belongs to the last carry
             at_end = [leaf[self._at(0)] for leaf in records]
             if steps == spec.steps or (xp is np and first + steps == spec.steps):
@@ -935,19 +761,14 @@ class _Transpose:
             recorded = (numbers % spec.every == 0) if sparse else None
             index = xp.clip(numbers // spec.every - 1, 0, spec.saves - 1)
             rows = [xp.take(leaf, index, axis=self.rows) for leaf in records]
-        many = self.lanes is not None
-        axes = (
-            [many] * len(jax.tree.leaves(kept))
-            + list(spec.axes[2])
-            + [many] * len(rows)
-            + [False] * (recorded is not None)
-        )
+        each = [self.lanes is not None]
+        axes = each * len(kept) + list(spec.axes[2]) + each * len(rows) + [False] * (recorded is not None)
         zeros = [
-            np.zeros(((self.lanes,) if many else ()) + np.shape(leaf)[1 + (many and varies) :], jnp.result_type(leaf))
+            np.zeros((*many, *np.shape(leaf)[1 + (each[0] and varies) :]), jnp.result_type(leaf))
             for leaf, varies in self._moving(2)
         ]
         problem = self._problem(
-            advance, _control_cotangents, (list(after), list(sums), zeros), (kept, controls, list(rows), recorded), axes
+            advance, control_cotangents, (list(after), list(sums), zeros), (kept, controls, list(rows), recorded), axes
         )
         saves, every = (steps, 1) if zeros else (1, steps)
         (before, total, _), acting = self._run(problem, saves, every, reverse=True)

@@ -31,8 +31,10 @@ from ..kernels import (
     eliminate,
     in_series,
     map_elements,
+    note_solution,
     pack_values,
     scalar_type,
+    take_solution,
 )
 from .checks import is_traced
 
@@ -408,8 +410,12 @@ def _rooted(function: Function, solver: Callable[..., tuple[_Iterate, Array]], g
     # The equations are traced once, not at each of their uses.
     f, parameters = _convert_closure(as_routine(function), guess)
 
+    known = take_solution((guess, (jnp.zeros((), guess.dtype),) * 4))
+
     @jax.custom_jvp
-    def root(start: tuple[Array, ...], parameters: list[Any]) -> Any:
+    def root(start: Any, parameters: list[Any]) -> Any:
+        if known is not None:
+            return start
         last, found = solver(lambda x: f(x, *parameters), *start)
         residual = jnp.max(jnp.abs(f(last.x, *parameters)))
         return last.x, (residual, last.iterations, found.astype(guess.dtype), last.sign)
@@ -421,7 +427,8 @@ def _rooted(function: Function, solver: Callable[..., tuple[_Iterate, Array]], g
         dx = -solve(columns(lambda x: f(x, *parameters), x)[1], df)
         return (x, evidence), (dx, jax.tree.map(jnp.zeros_like, evidence))
 
-    x, (residual, count, found, sign) = root((guess, *context), parameters)
+    x, (residual, count, found, sign) = solution = root((guess, *context) if known is None else known, parameters)
+    note_solution(solution)
     return Root(x, residual, count, found > 0.5, sign)
 
 

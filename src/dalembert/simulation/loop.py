@@ -16,7 +16,7 @@ from jax import Array
 
 from ..errors import InvalidInput
 from ..integrators import NOT_FINITE, OK, Integrator, call_method
-from ..kernels import available_memory, in_place, to_host
+from ..kernels import available_memory, in_place, noted, to_host
 from ..mechanics import Input, MechanicalSystem, State
 from ..numerics import call_own, finite, is_traced, not_zero, positive_int, read_reals, show
 from .results import Record
@@ -167,12 +167,17 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
     def advance(consts: Constants, loop: LoopState, u: Any) -> LoopState:
         system, h = consts[:2]
         carry, info = call_method(integrator, "step", system, loop.carry, h, u)
-        good = (loop.status == OK) & (info.status == OK) & all_finite(carry, loop.carry)
+        lasting = carry
         carry = carry if integrator.variable_step else carry._replace(t=loop.origin + (loop.steps + 1.0) * h)
         turns, peaks = loop.turns + system.group.winding(loop.carry.g, carry.g), loop.peaks
         if monitor:
             peaks = update_peaks(system, call_method(integrator, "observe", system, carry, h), peaks)
-            good = good & all_finite(peaks, loop.peaks)
+
+        def is_good() -> Any:
+            good = (loop.status == OK) & (info.status == OK) & all_finite(lasting, loop.carry)
+            return good & all_finite(peaks, loop.peaks) if monitor else good
+
+        good = noted(is_good, np.zeros((), bool))
         count = loop.steps + jnp.where(good, 1.0, 0.0)
         failure = jnp.where(info.status == OK, NOT_FINITE, info.status)
         status = jnp.where(good | (loop.status != OK), loop.status, failure)

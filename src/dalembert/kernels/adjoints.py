@@ -1,0 +1,581 @@
+"""The adjoint method: a run, and the run of its transposed steps backwards, in native code.
+
+A run R maps x = (consts, carry, controls) to (last carry, records). DR(x)^T w needs the carry before every step and the
+solutions of its equations (see `solutions`): the run keeps them, and the step backwards reads them. The derivatives
+with respect to all of x come out at once. Where all that is kept would not fit into memory, the carries before every
+L-th step are kept, and the steps between are taken once more (Griewank 1992).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.interpreters import partial_eval
+
+from .lowering import shape_struct
+from .problem import Advance, Observe, Problem, Stream, Words
+from .solutions import OtherSolutions, on_tape
+from .streams import Piece, Rows, StreamLoop, make_loop
+
+MAX_KEPT_WORDS = 1 << 22
+"""Words of the carries that a transposed run keeps at once: 32 MiB."""
+
+Leaves = Sequence[Any]
+Marks = tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """All of a run but its numbers. `reverse`: the rows of controls and records go from the last to the first."""
+
+    advance: Advance
+    observe: Observe
+    structures: tuple[Any, Any, Any]  # of consts, carry and controls
+    axes: tuple[Marks, Marks, Marks]  # which of their leaves vary over the lanes
+    lanes: int | None
+    saves: int
+    every: int
+    initial: bool
+    backend: Any
+    reverse: bool = False
+    keeps: Marks | None = None  # a run that will be transposed with respect to these leaves
+
+    @property
+    def plain(self) -> RunSpec:
+        """The same run, whether or not it will be transposed."""
+        return self if self.keeps is None else replace(self, keeps=None)
+
+    @property
+    def steps(self) -> int:
+        return self.saves * self.every
+
+    def split(self, leaves: Leaves) -> list[list[Any]]:
+        """The leaves of the constants, of the carry and of the controls."""
+        ends = np.cumsum([0, *(each.num_leaves for each in self.structures)])
+        return [list(leaves[a:b]) for a, b in pairwise(ends)]
+
+    @property
+    def rows(self) -> int:
+        """The axis of the rows of a record."""
+        return 0 if self.lanes is None else 1
+
+    def turn(self, leaves: Leaves) -> list[Any]:
+        """The leaves with the rows of controls in the opposite order."""
+        consts, carry, controls = self.split(leaves)
+        pairs = zip(controls, self.axes[2], strict=True)
+        flip = np.flip if not any(isinstance(leaf, jax.core.Tracer) for leaf in controls) else jnp.flip
+        return [*consts, *carry, *(flip(leaf, 1 if varies else 0) for leaf, varies in pairs)]
+
+    def problem(self, leaves: Leaves) -> Problem:
+        """The problem with these numbers, or these shapes."""
+        consts, carry, controls = map(jax.tree.unflatten, self.structures, self.split(leaves))
+        return Problem(self.advance, self.observe, consts, carry, controls, self.lanes, *map(list, self.axes))
+
+    def shapes(self, leaves: Leaves) -> tuple[list[Any], list[Any]]:
+        """The shapes of the leaves of the last carry and of the records."""
+        problem = self.problem([shape_struct(np.shape(leaf), leaf.dtype) for leaf in leaves])
+        many, rows = () if self.lanes is None else (self.lanes,), self.saves + self.initial
+        carry = [shape_struct((*many, *leaf.shape), leaf.dtype) for leaf in problem.carry_specs]
+        records = jax.tree.leaves(problem.lower().record)
+        return carry, [shape_struct((*many, rows, *leaf.shape), leaf.dtype) for leaf in records]
+
+
+def is_real(leaf: Any) -> bool:
+    """Whether a leaf has tangents."""
+    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))
+
+
+def real_leaves(tree: Any) -> list[Any]:
+    """The leaves of a tree that have tangents."""
+    return [leaf for leaf in jax.tree.leaves(tree) if is_real(leaf)]
+
+
+def replace_leaves(tree: Any, marks: Sequence[bool], values: Leaves) -> Any:
+    """The tree with other values of the marked leaves."""
+    leaves, structure = jax.tree.flatten(tree)
+    new = iter(values)
+    return jax.tree.unflatten(
+        structure, [next(new) if mark else leaf for leaf, mark in zip(leaves, marks, strict=True)]
+    )
+
+
+def marked(leaves: Leaves, marks: Sequence[bool]) -> list[Any]:
+    """The marked ones of some leaves."""
+    return [leaf for leaf, mark in zip(leaves, marks, strict=True) if mark]
+
+
+def real_marks(tree: Any) -> Marks:
+    return tuple(map(is_real, jax.tree.leaves(tree)))
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Which leaves of a carry a step backwards reads."""
+
+    structure: Any
+    specs: tuple[tuple[tuple[int, ...], Any], ...]  # (shape, type) of each leaf
+    used: Marks
+
+    @property
+    def words(self) -> int:
+        return sum(math.prod(shape) for shape, _ in marked(self.specs, self.used))
+
+    def leaves(self, carry: Any) -> list[Any]:
+        return marked(jax.tree.leaves(carry), self.used)
+
+    def carry(self, kept: Leaves) -> Any:
+        """The carry of what was kept, with zeros for the rest."""
+        zeros = [np.zeros(*spec) for spec in self.specs]
+        return replace_leaves(jax.tree.unflatten(self.structure, zeros), self.used, kept)
+
+
+@dataclass(frozen=True)
+class KeepingAdvance:
+    """A step that keeps what its transpose reads of the carry from which it started, beside the next carry."""
+
+    advance: Advance
+    keeping: Keeping
+
+    def __call__(self, consts: Any, carry: Any, control: Any) -> Any:
+        return self.advance(consts, carry[0], control), self.keeping.leaves(carry[0])
+
+
+@lru_cache(maxsize=256)
+def used_leaves(step: TransposedAdvance, carry_shapes: Any, other_shapes: Any) -> Keeping:
+    """What a step backwards reads of the carry."""
+    carry, others = (
+        jax.tree.unflatten(structure, [shape_struct(*spec) for spec in specs])
+        for structure, specs in (carry_shapes, other_shapes)
+    )
+    consts, control = others
+    sums, pushes = marked(jax.tree.leaves(consts), step.consts), marked(jax.tree.leaves(control), step.controls)
+    record = []
+    if step.observe is not None:
+        record = [leaf for leaf in jax.tree.leaves(jax.eval_shape(step.observe, consts, carry)) if is_real(leaf)]
+
+    def backwards(carry: Any, consts: Any, state: Any, control: Any, record: Any, recorded: Any) -> Any:
+        return step(consts, state, ((carry, None), control, record, recorded))
+
+    given = (carry, consts, (real_leaves(carry), sums, pushes), control, record, shape_struct((), bool))
+    closed = jax.make_jaxpr(backwards)(*given)
+    _, used = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
+    return Keeping(carry_shapes[0], carry_shapes[1], tuple(used[: len(carry_shapes[1])]))
+
+
+def shapes_in(tree: Any) -> tuple[Any, tuple[tuple[tuple[int, ...], Any], ...]]:
+    """The structure of a tree, and the shapes and types of its leaves."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves)
+
+
+def kept_leaves(consts: Any, carry: Any) -> Any:
+    return carry[1]
+
+
+def whole_carry(consts: Any, carry: Any) -> Any:
+    return carry
+
+
+def pull_back(function: Callable[..., Any], given: Sequence[Any]) -> tuple[Callable[[Any], Any], Any]:
+    """(cotangents of the results -> cotangents of the arguments, the second result) of a function with two results.
+
+    JAX has no transpose of a loop that ends by a condition (the steps of Dormand-Prince, say). There it is the product
+    with the Jacobian, whose columns are derivatives in all directions.
+    """
+    flat, restore = jax.flatten_util.ravel_pytree(list(given))
+
+    def by_columns(cotangents: Any) -> Any:
+        def along(direction: Any) -> Any:
+            slopes = jax.jvp(lambda x: function(*restore(x))[0], (flat,), (direction,))[1]
+            return sum(jnp.sum(a * b) for a, b in zip(slopes, cotangents, strict=True))
+
+        return restore(lax.map(along, jnp.eye(flat.size)))
+
+    try:
+        _, transposed, other = jax.vjp(function, *given, has_aux=True)
+    except ValueError:
+        return by_columns, function(*given)[1]
+
+    def pull(cotangents: Any) -> Any:
+        try:
+            return transposed(cotangents)
+        except ValueError:
+            return by_columns(cotangents)
+
+    return pull, other
+
+
+@dataclass(frozen=True)
+class TransposedAdvance:
+    """A step backwards: cotangents of (carry, moving constants, moving controls of this step) from those after it.
+
+    Its control is (what is kept of the step, control, cotangent of the record after the step, whether there is one).
+    What is kept are the carry before the step and the solutions that the step found (None: they are found again), or
+    what a `Keeping` kept of the carry.
+    """
+
+    advance: Advance
+    observe: Observe | None
+    consts: Marks
+    controls: Marks
+    sparse: bool  # not every step has a record
+    keeping: Keeping | None = None
+
+    def __call__(self, consts: Any, state: Any, row: Any) -> Any:
+        (after, sums, _), (kept, control, record, recorded) = state, row
+        carry, notes = kept if self.keeping is None else (self.keeping.carry(kept), None)
+        trees, marks = (carry, consts, control), (real_marks(carry), self.consts, self.controls)
+        moving = [marked(jax.tree.leaves(tree), part) for tree, part in zip(trees, marks, strict=True)]
+
+        def step(*values: Leaves) -> tuple[list[Any], Any]:
+            own, shared, acting = (replace_leaves(*each) for each in zip(trees, marks, values, strict=True))
+            with on_tape(notes):
+                new = self.advance(shared, own, acting)
+            return real_leaves(new), new
+
+        pull, new = pull_back(step, moving)
+        if self.observe is not None:
+            seen = TransposedObserve(self.observe, self.consts)
+
+            def add() -> tuple[Any, Any]:
+                own, shared = seen(consts, (new, record))
+                added: tuple[Any, Any] = jax.tree.map(jnp.add, (after, sums), (own, shared))
+                return added
+
+            after, sums = lax.cond(recorded, add, lambda: (after, sums)) if self.sparse else add()
+        before, shared, acting = pull(after)
+        return before, [a + b for a, b in zip(sums, shared, strict=True)], acting
+
+
+@dataclass(frozen=True)
+class TransposedObserve:
+    """Cotangents of (carry, moving constants) from those of a record; the carry comes with these."""
+
+    observe: Observe
+    consts: Marks
+
+    def __call__(self, consts: Any, carry: Any) -> Any:
+        own, record = carry
+        marks = real_marks(own)
+        moving = marked(jax.tree.leaves(own), marks), marked(jax.tree.leaves(consts), self.consts)
+
+        def see(own_values: Leaves, shared: Leaves) -> list[Any]:
+            given = replace_leaves(consts, self.consts, shared), replace_leaves(own, marks, own_values)
+            return real_leaves(self.observe(*given))
+
+        return pull_back(lambda *values: (see(*values), None), moving)[0](record)
+
+
+def control_cotangents(consts: Any, state: Any) -> Any:
+    return state[2]
+
+
+def stay(consts: Any, carry: Any, control: Any) -> Any:
+    return carry
+
+
+def transposed_step(spec: RunSpec, moving: Sequence[Marks], records: Leaves) -> TransposedAdvance:
+    """The step backwards of a run with such records; where one alone belongs to the last carry, it enters before it."""
+    sparse = spec.every > 1
+    seen = any(map(is_real, records)) and not (spec.saves == 1 and sparse)
+    observe = spec.observe if seen else None
+    return TransposedAdvance(spec.advance, observe, moving[0], moving[2], sparse and spec.saves > 1)
+
+
+def _nothing(consts: Any, carry: Any) -> tuple[()]:
+    return ()
+
+
+@dataclass
+class Kept:
+    """What is left of a run for its transpose: the words of its inputs, and what was kept on the way."""
+
+    constants: tuple[Words, Words]
+    controls: list[Words]
+    starts: list[Words]  # the state before every segment
+    final: Words
+    segments: list[Piece]
+    rows: Words  # of the last segment that was run
+    finished: bool = False  # whether that is the last one
+    used: bool = False  # whether it was transposed
+
+    @property
+    def words(self) -> int:
+        return sum(part.size for part in (*self.constants, *self.controls, *self.starts, self.final, self.rows))
+
+    def belongs_to(self, constants: tuple[Words, Words], state: Words, controls: list[Words]) -> bool:
+        """Whether these are the inputs, bit for bit."""
+        pairs = zip((*self.constants, self.starts[0], *self.controls), (*constants, state, *controls), strict=True)
+        return all(np.array_equal(a, b) for a, b in pairs)
+
+
+class NativeAdjoint:
+    """R and DR^T of all runs with the same functions and shapes.
+
+    `pulls`: so many cotangents at once, as lanes of the run backwards where the run itself has none.
+    """
+
+    def __init__(self, spec: RunSpec, moving: Marks, shapes: tuple[Any, ...], pulls: int | None = None):
+        try:
+            self._build(spec, moving, shapes, pulls, True)
+        except OtherSolutions:
+            self._build(spec, moving, shapes, pulls, False)
+
+    def _build(self, spec: RunSpec, moving: Marks, shapes: tuple[Any, ...], pulls: int | None, notes: bool) -> None:
+        self.spec, self.marks = spec, tuple(map(tuple, spec.split(moving)))
+        self.key = (spec, moving, shapes)
+        problem = spec.problem([shape_struct(*shape) for shape in shapes])
+        lowered = problem.lower()
+        self.lanes = spec.lanes if pulls is None else pulls
+        many = self.lanes is not None
+        records = jax.tree.leaves(lowered.record)
+        self.real_records = tuple(map(is_real, records))
+        own, consts, acting = (
+            marked(jax.tree.leaves(tree), marks)
+            for tree, marks in zip(
+                (problem.carry_tree, problem.const_tree, problem.control_tree),
+                (self.marks[1], self.marks[0], self.marks[2]),
+                strict=True,
+            )
+        )
+        self.own, self.shared, self.acting = own, consts, acting
+        step = transposed_step(spec, self.marks, records)
+        self.seen = step.observe is not None
+        seen = marked(records, self.real_records) if self.seen else []
+        solutions = lowered.notes if notes else None
+        recorded = shape_struct((), bool) if step.sparse else None
+        control = ((problem.carry_tree, solutions), problem.control_tree, seen, recorded)
+        back = self._problem(problem, step, _nothing, (own, consts, acting), control)
+        reads = iter(back.lower().reads)
+        # what a step backwards reads of a carry and of the solutions is kept, in this order
+        state = sum(leaf.size for leaf in problem.carry_specs)
+        sources = [*range(state), *(2 * state + k for k in range(len(lowered.noted) if notes else 0))]
+        wanted = [next(reads) for _ in sources]
+        kept = marked(sources, wanted)
+        if not all(lowered.noted[k - 2 * state] for k in kept if k >= 2 * state):
+            raise OtherSolutions("a step does not make all solutions that its transpose needs")
+        places = iter(range(len(kept)))
+        of_kept = Stream(tuple(next(places) if want else -1 for want in wanted), spec.lanes is not None)
+        axes = spec.axes[2]
+        inputs = [_stream(leaf, varies) for leaf, varies in zip(_leaves(problem.control_tree), axes, strict=True)]
+        streams = [of_kept, *inputs, *(_stream(leaf, many, "record") for leaf in seen)]
+        if step.sparse:
+            streams.append(Stream((0,), False, "record begins"))
+        self.forwards = make_loop(problem, inputs, kept)
+        size = sum(leaf.size for leaf in (*own, *consts, *acting))
+        pushed = sum(leaf.size for leaf in acting)
+        self.backwards = make_loop(back, streams, range(2 * size - pushed, 2 * size))
+        rest = (problem.carry_tree, marked(records, self.real_records))
+        self.observer: StreamLoop | None = None
+        if any(self.real_records) and (spec.initial or not self.seen):
+            seeing = TransposedObserve(spec.observe, self.marks[0])
+            self.observer = make_loop(self._problem(problem, stay, seeing, rest, ()), ())
+        self.words = state
+
+    def _problem(self, problem: Problem, advance: Any, observe: Any, carry: Any, control: Any) -> Problem:
+        """A problem with the constants of the run, all of whose carry is each lane's own."""
+        many = () if self.lanes is None else (self.lanes,)
+        carries = jax.tree.map(lambda leaf: shape_struct((*many, *leaf.shape), leaf.dtype), carry)
+        rows = jax.tree.map(lambda leaf: shape_struct((1, *leaf.shape), leaf.dtype), control)
+        varying = [varies and self.spec.lanes is not None for varies in self.spec.axes[0]]
+        axes = [self.lanes is not None] * len(_leaves(carry))
+        return Problem(
+            advance, observe, problem.consts, carries, rows, self.lanes, varying, axes, [False] * len(_leaves(control))
+        )
+
+    def run(self, leaves: Leaves) -> list[Any]:
+        """The leaves of the last carry and of the records; what the transpose needs is remembered."""
+        loop, rows = self.forwards, self.spec.saves + self.spec.initial
+        kept, room = self._begin(leaves), self.forwards.room(rows)
+        self._advance(kept, self._time_rows(room, rows))
+        kept.controls = [each.copy() for each in kept.controls]  # whose memory belongs to others
+        memory.put(self.key, kept)
+        return [*loop.carry(kept.final), *loop.records(room)]
+
+    @property
+    def segment_steps(self) -> int:
+        """Steps whose rows are kept at once: as many as fit; where few do, as many words in rows as in starts."""
+        fitting = MAX_KEPT_WORDS // max(1, self.forwards.kept * self.forwards.stride)
+        balanced = math.isqrt(self.spec.steps * self.words // max(1, self.forwards.kept))
+        return max(1, fitting, balanced)
+
+    def _begin(self, leaves: Leaves) -> Kept:
+        """The words of the inputs: nothing is kept so far."""
+        loop, (consts, carry, controls) = self.forwards, self.spec.split(leaves)
+        given = [loop.control_rows(*each) for each in zip(controls, self.spec.axes[2], strict=True)]
+        segments = Piece(0, self.spec.saves, self.spec.every, 0).split(self.segment_steps)
+        return Kept(loop.constants(consts), given, [], loop.state(carry), list(segments), np.empty(0, np.int64))
+
+    def _time_rows(self, arrays: Sequence[Words], count: int) -> list[Rows]:
+        """The rows of arrays in the order of the steps."""
+        rows = [Rows(array.ctypes.data, array[0].size if len(array) else 0) for array in arrays]
+        return [each.turned(count) for each in rows] if self.spec.reverse else rows
+
+    def _advance(self, kept: Kept, records: list[Rows]) -> None:
+        """Run from the first state to the last, segment by segment."""
+        if self.spec.initial:
+            self.forwards.run(kept.constants, kept.final, self._inputs(kept), [*records, Rows(0, 0)], Piece(0, 1, 0, 0))
+            records = [each.after(-1) for each in records]
+        longest = max((piece.steps for piece in kept.segments), default=0)
+        kept.rows = memory.room(self.key, (longest, self.forwards.kept, self.forwards.stride))
+        for piece in kept.segments:
+            kept.starts.append(kept.final.copy())
+            self._take(kept, kept.final, piece, records)
+        kept.starts = kept.starts or [kept.final.copy()]
+        kept.finished = True
+
+    def _inputs(self, kept: Kept) -> list[Rows]:
+        return self._time_rows(kept.controls, self.spec.steps)
+
+    def _take(self, kept: Kept, state: Words, piece: Piece, records: list[Rows]) -> None:
+        """Take the steps of a segment, and keep what they need backwards."""
+        rows = self._kept_rows(kept, piece)
+        self.forwards.run(kept.constants, state, self._inputs(kept), [*records, rows], piece)
+
+    def _kept_rows(self, kept: Kept, piece: Piece) -> Rows:
+        return Rows(kept.rows.ctypes.data, self.forwards.kept * self.forwards.stride).after(piece.step)
+
+    def pull(self, leaves: Leaves, cotangents: Leaves, apart: bool) -> list[Any]:
+        """The cotangents of the moving arguments; `apart`: each lane's own of what all lanes share."""
+        scratch, given = self.forwards.room(1), self._begin(leaves)
+        beside = [Rows(array.ctypes.data, 0) for array in scratch]  # records of what is run again
+        kept = memory.take(self.key, given)
+        if kept is None:
+            self._advance(kept := given, beside)
+            kept.controls = [each.copy() for each in kept.controls]
+        found = self._pull(kept, cotangents, beside, apart)
+        kept.used = True
+        memory.put(self.key, kept)
+        return found
+
+    def _pull(self, kept: Kept, cotangents: Leaves, beside: list[Rows], apart: bool) -> list[Any]:
+        spec, loop = self.spec, self.backwards
+        count = sum(self.marks[1])
+        after, records = list(cotangents[:count]), list(cotangents[count:])
+        sums = [self._zeros(leaf) for leaf in self.shared]
+        if self.observer is not None and not self.seen and spec.saves:
+            after, sums = self._add_record(kept, kept.final, self._row_of(records, -1), after, sums)
+        state = loop.state([*after, *sums, *(self._zeros(leaf) for leaf in self.acting)])
+        seen = [loop.control_rows(leaf, self.lanes is not None) for leaf in records] if self.seen else []
+        of_records = self._time_rows(seen, spec.saves + spec.initial)
+        of_records = [each.after(-1) if spec.initial else each for each in of_records]
+        pushed = np.empty((spec.steps, sum(leaf.size for leaf in self.acting), loop.stride), np.int64)
+        made = [each.turned(spec.steps) for each in self._time_rows([pushed], spec.steps)]
+        flags = np.array([1, 0], np.int64)
+        for number, piece in reversed(list(enumerate(kept.segments))):
+            if not kept.finished or number < len(kept.segments) - 1:
+                kept.finished = False
+                self._take(kept, kept.starts[number].copy(), piece, beside)
+            given = [self._kept_rows(kept, piece).turned(spec.steps)]
+            given += [each.turned(spec.steps) for each in self._inputs(kept)]
+            given += [each.turned(spec.saves) for each in of_records]
+            sparse = spec.every > 1 and self.seen
+            yes, no = ([Rows(flags.ctypes.data + 8 * k, 0)] if sparse else [] for k in range(2))
+            turned = piece.turned(spec.saves, spec.steps)
+            loop.run(kept.constants, state, [*given, *yes], made, turned, [*given, *no])
+        found = loop.carry(state)
+        after, sums = found[:count], found[count : count + len(self.shared)]
+        if spec.initial and self.observer is not None:
+            after, sums = self._add_record(kept, kept.starts[0], self._row_of(records, 0), after, sums)
+        acting, begin = [], 0
+        for leaf in self.acting:
+            acting.append(loop.unpack(pushed[:, begin : begin + leaf.size], leaf))
+            begin += leaf.size
+        parts = zip((sums, after, acting), self.marks, self.spec.axes, strict=True)
+        if apart or self.lanes is None:
+            return [leaf for leaves, _, _ in parts for leaf in leaves]
+        return [
+            leaf if varies else leaf.sum(axis=0)
+            for leaves, marks, axes in parts
+            for leaf, varies in zip(leaves, marked(axes, marks), strict=True)
+        ]
+
+    def _row_of(self, records: Leaves, number: int) -> list[Any]:
+        """The first (0) or the last (-1) of records, in the order of the steps."""
+        place = -1 - number if self.spec.reverse else number
+        return [leaf[place] if self.lanes is None else leaf[:, place] for leaf in records]
+
+    def _zeros(self, leaf: Any) -> Any:
+        return np.zeros(leaf.shape if self.lanes is None else (self.lanes, *leaf.shape), leaf.dtype)
+
+    def _add_record(
+        self, kept: Kept, state: Words, record: Leaves, after: Leaves, sums: Leaves
+    ) -> tuple[list[Any], list[Any]]:
+        """The cotangents with what one record adds to them, whose carry is this state."""
+        loop = self.observer
+        assert loop is not None
+        carry = self.forwards.carry(state)
+        if self.lanes is not None and self.spec.lanes is None:
+            carry = [np.broadcast_to(leaf, (self.lanes, *leaf.shape)) for leaf in carry]
+        room, given = loop.room(1), loop.state([*carry, *record])
+        made = [*(Rows(each.ctypes.data, 0) for each in room), Rows(0, 0)]
+        loop.run(kept.constants, given, (), made, Piece(0, 1, 0, 0))
+        added = [leaf[0] if self.lanes is None else leaf[:, 0] for leaf in loop.records(room)]
+        total = [a + b for a, b in zip((*after, *sums), added, strict=True)]
+        return total[: len(after)], total[len(after) :]
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return jax.tree.leaves(tree)
+
+
+def _stream(leaf: Any, varies: bool, clock: str = "step") -> Stream:
+    return Stream(tuple(range(leaf.size)), varies, clock)
+
+
+@lru_cache(maxsize=64)
+def find_adjoint(spec: RunSpec, moving: Marks, shapes: tuple[Any, ...], pulls: int | None = None) -> NativeAdjoint:
+    """The adjoint of runs of this kind; `LoweringError` where it has no native code."""
+    return NativeAdjoint(spec, moving, shapes, pulls)
+
+
+class Memory:
+    """What the last runs kept: the transpose of a run with the same inputs, bit for bit, need not run it again."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.entries: OrderedDict[int, tuple[Any, Kept]] = OrderedDict()
+
+    def put(self, key: Any, kept: Kept) -> None:
+        """Remember, and forget the oldest where all of it takes too much."""
+        with self.lock:
+            self.entries[id(kept)] = key, kept
+            while len(self.entries) > MAX_KEPT_RUNS or (
+                len(self.entries) > 1 and sum(each.words for _, each in self.entries.values()) > 2 * MAX_KEPT_WORDS
+            ):
+                self.entries.popitem(last=False)
+
+    def room(self, key: Any, shape: tuple[int, ...]) -> Words:
+        """Memory for rows: that of an earlier run which was transposed, for it is warm, or else new memory."""
+        with self.lock:
+            for name, (known, kept) in self.entries.items():
+                if kept.used and kept.rows.shape == shape and known == key:
+                    del self.entries[name]
+                    return kept.rows
+        return np.empty(shape, np.int64)
+
+    def take(self, key: Any, given: Kept) -> Kept | None:
+        """What a run with the inputs of `given` kept; who takes it, puts it back."""
+        with self.lock:
+            for name, (known, kept) in reversed(self.entries.items()):
+                if known == key and kept.belongs_to(given.constants, given.final, given.controls):
+                    del self.entries[name]
+                    return kept
+        return None
+
+
+MAX_KEPT_RUNS = 64
+"""Runs whose carries are remembered."""
+memory = Memory()
