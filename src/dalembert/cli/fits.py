@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import csv
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,11 +25,11 @@ from ..io.config import (
     require_tables,
     set_value,
 )
-from ..io.dataset import open_dataset
+from ..io.measurements import Experiment, read_data
 from ..mechanics import MechanicalSystem, State
 from ..models import MODELS
 from ..numerics import is_traced
-from ..optimise.fitting import Changed, Experiment, Fit, Unknown, fit, name_leaves
+from ..optimise.fitting import Built, Fit, Unknown, fit, name_leaves
 from . import shell
 
 Table = dict[str, np.ndarray[Any, Any]]
@@ -60,15 +59,14 @@ def fit_data(
     options = {key: value for table in require_tables("fit", given.get("fit", [])) for key, value in table.items()}
     unknowns = read_unknowns(given, job)
     table = read_data(data)
-    free = [name for name in unknowns if name.startswith(STARTS)]
-    experiment = read_experiment(given, job, table, options.pop("time", "time"), free, data)
+    experiment = read_experiment(given, job, table, options.pop("time", "time"), data)
     model = Configured(str(config.parent), given["system"])
     with job.locate_errors(), shell.progress(f"{job.names['system']}, {len(unknowns)} unknowns") as bar:
         found = fit(
             lambda **values: model.build(values),
             job.integrator,
             experiment,
-            {name: unknown for name, unknown in unknowns.items() if unknown is not None},
+            unknowns,
             step=job.run["step"],
             progress=bar,
             **options,
@@ -170,7 +168,7 @@ class Configured:
                 set_value(given, name.split("."), value if is_traced(value) else np.asarray(value).tolist())
         system = build_system(given["system"], Path(self.folder), _load_once)[1]
         leaves = {name.removeprefix("parameters."): v for name, v in values.items() if name.startswith("parameters.")}
-        return Changed(name_leaves(system))(system, leaves) if leaves else system
+        return Built(None, name_leaves(system))(system, leaves) if leaves else system
 
 
 def _listed(value: Any) -> Any:
@@ -211,47 +209,7 @@ class Rate:
         return state.xi[self.index]
 
 
-def read_data(path: Path) -> Table:
-    """The columns of a file by the names that `show --csv` gives them."""
-    if path.suffix in (".nc", ".zarr"):
-        return _read_dataset(path)
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as lines:
-            head, *rows = (row for row in csv.reader(lines) if row)
-            names = [name.strip() for name in head]
-            numbers = [[float(cell) if cell.strip() else np.nan for cell in row] for row in rows]
-    except FileNotFoundError as fault:
-        raise InvalidInput(f"there is no file {path}: give a .csv or .nc file with measurements") from fault
-    except (ValueError, UnicodeDecodeError, csv.Error) as fault:
-        raise InvalidInput(f"{path} is no table of numbers with a head: {fault}") from fault
-    except OSError as fault:
-        raise InvalidInput(f"cannot read the data {path}: {fault.strerror}") from fault
-    for k, row in enumerate(numbers):
-        if len(row) != len(names):
-            raise InvalidInput(f"{path}: row {k + 2} has {len(row)} cells; allowed: {len(names)}, as the head has")
-    if len(set(names)) < len(names) or not numbers:
-        raise InvalidInput(f"{path} has columns {names} and {len(numbers)} rows; allowed: each name once, and rows")
-    return dict(zip(names, np.array(numbers).T, strict=True))
-
-
-def _read_dataset(path: Path) -> Table:
-    data = open_dataset(path)
-    if "time" not in data.variables or data["time"].ndim != 1:
-        raise InvalidInput(f"{path} has no times of one run: give a file with a dimension `time`")
-    found: Table = {"time": np.asarray(data["time"].values, float)}
-    for name, column in data.variables.items():
-        if column.dims[:1] != ("time",) or column.dtype.kind not in "iuf" or name == "time":
-            continue
-        values = np.asarray(column.values, float).reshape(len(found["time"]), -1)
-        labels = data["component"].values if "component" in column.dims else range(values.shape[1])
-        heads = [str(name)] if values.shape[1] == 1 else [f"{name}_{label}" for label in labels]
-        found |= dict(zip(heads, values.T, strict=True))
-    return found
-
-
-def read_experiment(
-    given: dict[str, Any], job: Job, table: Table, time: str, free: list[str], path: Path
-) -> Experiment:
+def read_experiment(given: dict[str, Any], job: Job, table: Table, time: str, path: Path) -> Experiment:
     """The measurements that the tables [[column]] name, or all columns that the system has."""
     system = job.system
     if time not in table:
@@ -291,9 +249,7 @@ def read_experiment(
         controls = np.stack(rows, axis=1)
     own = {name: function for name, function in observables.items() if name in measured and name not in names}
     angles = [name for name, function in own.items() if isinstance(function, Angle)]
-    return Experiment(
-        times, measured, job.state, deviations or None, observables=own, angles=angles, controls=controls, free=free
-    )
+    return Experiment(times, measured, job.state, deviations or None, observables=own, angles=angles, controls=controls)
 
 
 def known_quantities(system: MechanicalSystem) -> dict[str, Any]:

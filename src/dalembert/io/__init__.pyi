@@ -6,4 +6,6 @@ from .dataset import load_run as load_run
 from .dataset import open_dataset as open_dataset
 from .dataset import save_run as save_run
 from .dataset import to_xarray as to_xarray
+from .measurements import Experiment as Experiment
+from .measurements import read_data as read_data
 from .urdf import read_urdf as read_urdf

@@ -33,7 +33,7 @@ from ..integrators import METHODS, Integrator, Method
 from ..kernels import has_gpu
 from ..mechanics import MechanicalSystem, State
 from ..models import MODELS, Model
-from ..numerics import is_traced, show
+from ..numerics import LOSSES, is_traced, show
 from .dataset import load_run, open_dataset, read_table
 
 Section = Mapping[str, Any]
@@ -41,7 +41,6 @@ Progress = Callable[[int, int], None]
 
 SECTIONS = ("system", "method", "initial", "run")
 EVENT_DIRECTIONS = {"both": 0, "up": 1, "down": -1}
-FIT_LOSSES = ("linear", "huber", "soft-l1", "cauchy")
 EXCLUSIVE = ({"run.steps", "run.t_end"}, {"initial.velocity", "initial.momentum"}, {"system.name", "system.python"})
 """Keys of a section that cannot stand beside each other."""
 MAX_BYTES = 1 << 23
@@ -94,7 +93,7 @@ POINT = Kind("a list of numbers, or a table of coordinates", lambda value: isins
 INDEX = Kind("a whole number, or a list of these", lambda v: _is_whole(*v) if isinstance(v, list) else _is_whole(v))
 BACKEND, QUANTITY, DIRECTION, LOSS = (
     Kind(f"one of {', '.join(names)}", TEXT.accepts, names)
-    for names in (simulation.BACKENDS, simulation.QUANTITIES, EVENT_DIRECTIONS, FIT_LOSSES)
+    for names in (simulation.BACKENDS, simulation.QUANTITIES, EVENT_DIRECTIONS, LOSSES)
 )
 SCHEMA: dict[str, dict[str, Kind]] = {
     "system": {"name": TEXT, "python": TEXT},  # and the parameters of the model, see `parameter_kinds`

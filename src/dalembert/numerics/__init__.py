@@ -1,4 +1,4 @@
-"""Linear and nonlinear equations, the structure of traced functions, checks of input, trends in measured errors."""
+"""Equations, least squares, the structure of traced functions, checks of input, trends in measured errors."""
 
 from .._lazy import attach
 

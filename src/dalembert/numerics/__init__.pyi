@@ -22,6 +22,13 @@ from .checks import require_range as require_range
 from .checks import require_rotation as require_rotation
 from .checks import show as show
 from .checks import vector as vector
+from .least_squares import LOSSES as LOSSES
+from .least_squares import Combination as Combination
+from .least_squares import Estimate as Estimate
+from .least_squares import Evaluation as Evaluation
+from .least_squares import Outcome as Outcome
+from .least_squares import Search as Search
+from .least_squares import find_spread as find_spread
 from .solvers import MAX_SADDLE as MAX_SADDLE
 from .solvers import Root as Root
 from .solvers import depends as depends

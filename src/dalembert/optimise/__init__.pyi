@@ -1,4 +1,3 @@
-from .estimate import Combination as Combination
 from .fitting import Experiment as Experiment
 from .fitting import Fit as Fit
 from .fitting import Unknown as Unknown

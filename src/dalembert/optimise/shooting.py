@@ -21,13 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..integrators import OK, REASONS, Integrator
+from ..io.measurements import Measure
 from ..kernels import Backend, Repeated, evaluate
 from ..mechanics import MechanicalSystem, State
 from ..numerics import call_own, own_value, require_instance, solve
 from ..simulation import RunKernel, StepStart, partial_step, run_kernel, split_reals
 
 Numbers = np.ndarray[Any, Any]
-Measure = tuple[str, Callable[[Any, State], Any] | None]  # its name, and (system, state) -> array; None: on the group
 NEWTON_STEPS = 8  # that put a velocity onto constraints that are not linear in it
 
 

@@ -1,0 +1,204 @@
+"""Measurements of a motion: what was seen when and how well, checked against a system; tables of numbers in files."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import InvalidInput, UnknownName, require_name
+from ..kernels import evaluate, recognise
+from ..mechanics import MechanicalSystem, State
+from ..numerics import finite_reals, require_function, require_instance, show
+from .dataset import open_dataset
+
+Numbers = np.ndarray[Any, Any]
+Measure = tuple[str, Callable[[Any, State], Any] | None]  # its name, and (system, state) -> array; None: on the group
+STARTS = ("configuration", "velocity")
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """Measurements of one motion, at any times; what is missing is NaN.
+
+    `measured` has the values by their names, each with one row a time: "configuration" (elements of the group, compared
+    on it; a factor of a product may be missing), "velocity" (xi), the names of coordinates and rates of the system, or
+    those of your own `observables`, functions (system, state) -> array written in JAX; `angles` names those that are
+    compared up to whole turns. `deviations` are their standard deviations: a number, one for each component, or one for
+    each time and component; a table by name where they differ; None: all alike and not known. `covariances` have
+    matrices instead. The motion starts at `state`, of which `free` names what is to be estimated too: "configuration",
+    "velocity", or single components such as "velocity.w". Unknown configurations are displacements from the given one,
+    in the algebra. `controls` are those of a run.
+    """
+
+    times: Any
+    measured: Mapping[str, Any]
+    state: State
+    deviations: Any = None
+    covariances: Mapping[str, Any] = field(default_factory=dict)
+    observables: Mapping[str, Callable[[Any, State], Any]] = field(default_factory=dict)
+    angles: Sequence[str] = ()
+    controls: Any = None
+    free: Any = ()
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        times = finite_reals("the times of an experiment", self.times)
+        if times.ndim != 1 or not times.size:
+            raise InvalidInput(f"the times of an experiment have shape {times.shape}; allowed: (N,), at least one")
+        for name in ("measured", "covariances", "observables"):
+            if not isinstance(given := getattr(self, name), Mapping) or not (given or name != "measured"):
+                raise InvalidInput(f"{name} is {show(given)}; allowed: a table by name, as {{'velocity': values}}")
+        require_instance("the state of an experiment", self.state, State, "a state, as system.state(g, xi)")
+        for name in self.angles:
+            require_name("measurement", name, tuple(self.measured))
+        for name, function in self.observables.items():
+            require_function(f"the observable {name!r}", function, "(system, state)", optional=False)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A coordinate or a rate of a system by its place, or xi: (system, state) -> number."""
+
+    place: int | None
+
+    def __call__(self, system: MechanicalSystem, state: State) -> Any:
+        return state.xi if self.place is None else system.observe(state.t, state.g, state.xi)[self.place]
+
+
+def off_group(group: Any, g: Any) -> Any:
+    """How far a matrix is from its group."""
+    return group.distance(g)
+
+
+def canonical(function: Callable[..., Any]) -> Callable[..., Any]:
+    """One object for all functions that the same code builds again, so that nothing compiles twice."""
+    found = recognise(function)
+    return function if found is None or found[1] else found[0].function
+
+
+def read_measures(given: Experiment, system: MechanicalSystem) -> tuple[tuple[Measure, ...], list[Any], list[Numbers]]:
+    """What an experiment measured: functions of a state, finite values (zeros, or 1, for NaN), and which are there."""
+    observed = (*system.coordinate_names, *system.rate_names)
+    measures: list[Measure] = []
+    values, present, count = [], [], len(given.times)
+    one, structure = jax.tree.flatten(system.group.identity())
+    for name, rows in given.measured.items():
+        if name in given.observables:
+            function: Any = canonical(given.observables[name])
+        elif name in observed or name in STARTS:
+            function = None if name == "configuration" else Named(observed.index(name) if name in observed else None)
+        else:
+            raise UnknownName("measurement", name, (*STARTS, *observed, *given.observables))
+        try:
+            leaves = [np.asarray(leaf, float) for leaf in (jax.tree.leaves(rows) if function is None else [rows])]
+        except (TypeError, ValueError):
+            raise InvalidInput(
+                f"the values of {name!r} are {show(rows)}; allowed: numbers, NaN where missing"
+            ) from None
+        size = [np.shape(leaf) for leaf in one]
+        if function is not None:
+            shape = jax.eval_shape(function, system, given.state)
+            size = [() if np.size(shape) == 1 and leaves[0].ndim == 1 else shape.shape]
+        if [leaf.shape for leaf in leaves] != [(count, *shape) for shape in size]:
+            shapes, allowed = [leaf.shape for leaf in leaves], [(count, *shape) for shape in size]
+            raise InvalidInput(f"the values of {name!r} have shapes {shapes}; allowed: {allowed}, a row a time")
+        if any(np.isinf(leaf).any() for leaf in leaves):
+            raise InvalidInput(f"a value of {name!r} is infinite; allowed: finite numbers, and NaN where it is missing")
+        missing = [np.isnan(leaf.reshape(count, -1)) for leaf in leaves]
+        there = ~np.concatenate(missing, axis=1)
+        if function is None:  # a factor of the group is there or not
+            gone = [each.any(axis=1) for each in missing]
+            dims = [factor.dim for factor in system.group.factors]
+            there = ~np.repeat(np.stack(gone, axis=1), dims, axis=1)
+            masks = [each.reshape(-1, *(1,) * unit.ndim) for each, unit in zip(gone, one, strict=True)]
+            filled = [np.where(mask, unit, leaf) for mask, leaf, unit in zip(masks, leaves, one, strict=True)]
+            made = jax.tree.unflatten(structure, filled)
+            off = np.asarray(evaluate(off_group, system.group, made, lanes=count, axes=(None, 0)))
+            worst = int(np.argmax(np.where(np.isnan(off), np.inf, off)))
+            system.group.element(jax.tree.map(lambda leaf: leaf[worst], made))
+            values.append(made)
+        else:
+            values.append(np.nan_to_num(leaves[0]).reshape(count, -1))
+        measures.append((name, function))
+        present.append(there)
+    return tuple(measures), values, present
+
+
+def read_weights(given: Experiment, present: dict[str, Numbers]) -> Numbers:
+    """What differences are multiplied by: 1/s (N, K), or L^-1 of covariances L L^T of what is there (N, K, K)."""
+    count, table = len(given.times), given.deviations
+    if isinstance(table, Mapping):
+        for name in present:
+            if name not in table and name not in given.covariances:
+                raise InvalidInput(f"{name!r} has no standard deviation: give one for each measurement, or none at all")
+    else:
+        table = {} if table is None else {name: table for name in present if name not in given.covariances}
+    for name in (*table, *given.covariances):
+        require_name("measurement", name, tuple(present))
+    there, begin = np.concatenate(list(present.values()), axis=1), 0
+    variances = np.tile(np.eye(there.shape[1]), (count, 1, 1))
+    for name, columns in present.items():
+        size = columns.shape[1]
+        part = slice(begin, begin + size)
+        begin += size
+        number = finite_reals(f"the error of {name!r}", given.covariances.get(name, table.get(name, 1.0)))
+        allowed = ((size, size), (count, size, size)) if name in given.covariances else ((), (size,), (count, size))
+        if number.shape not in allowed or (name in table and not (number > 0).all()):
+            shapes = " or ".join(map(str, allowed))
+            raise InvalidInput(f"the error of {name!r} has shape {number.shape}; allowed: positive, of shape {shapes}")
+        square = np.broadcast_to(number, (count, size)) ** 2 if name not in given.covariances else None
+        variances[:, part, part] = number if square is None else square[:, :, None] * np.eye(size)
+    if not given.covariances:
+        return 1.0 / np.sqrt(np.diagonal(variances, axis1=1, axis2=2))
+    weights = np.zeros_like(variances)
+    for k, row in enumerate(there):
+        block = np.ix_(row, row)
+        try:
+            weights[k][block] = np.linalg.inv(np.linalg.cholesky(variances[k][block]))
+        except np.linalg.LinAlgError:
+            raise InvalidInput(f"the covariance at time {k} is not positive definite; allowed: only such") from None
+    return weights
+
+
+def read_data(path: Path) -> dict[str, Numbers]:
+    """The columns of a file by the names that `show --csv` gives them."""
+    if path.suffix in (".nc", ".zarr"):
+        return _read_dataset(path)
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as lines:
+            head, *rows = (row for row in csv.reader(lines) if row)
+            names = [name.strip() for name in head]
+            numbers = [[float(cell) if cell.strip() else np.nan for cell in row] for row in rows]
+    except FileNotFoundError as fault:
+        raise InvalidInput(f"there is no file {path}: give a .csv or .nc file with measurements") from fault
+    except (ValueError, UnicodeDecodeError, csv.Error) as fault:
+        raise InvalidInput(f"{path} is no table of numbers with a head: {fault}") from fault
+    except OSError as fault:
+        raise InvalidInput(f"cannot read the data {path}: {fault.strerror}") from fault
+    for k, row in enumerate(numbers):
+        if len(row) != len(names):
+            raise InvalidInput(f"{path}: row {k + 2} has {len(row)} cells; allowed: {len(names)}, as the head has")
+    if len(set(names)) < len(names) or not numbers:
+        raise InvalidInput(f"{path} has columns {names} and {len(numbers)} rows; allowed: each name once, and rows")
+    return dict(zip(names, np.array(numbers).T, strict=True))
+
+
+def _read_dataset(path: Path) -> dict[str, Numbers]:
+    data = open_dataset(path)
+    if "time" not in data.variables or data["time"].ndim != 1:
+        raise InvalidInput(f"{path} has no times of one run: give a file with a dimension `time`")
+    found: dict[str, Numbers] = {"time": np.asarray(data["time"].values, float)}
+    for name, column in data.variables.items():
+        if column.dims[:1] != ("time",) or column.dtype.kind not in "iuf" or name == "time":
+            continue
+        values = np.asarray(column.values, float).reshape(len(found["time"]), -1)
+        labels = data["component"].values if "component" in column.dims else range(values.shape[1])
+        heads = [str(name)] if values.shape[1] == 1 else [f"{name}_{label}" for label in labels]
+        found |= dict(zip(heads, values.T, strict=True))
+    return found
