@@ -90,6 +90,7 @@ def test_a_satellite_shows_its_inertia_up_to_scale():
     assert not fixed.loose and np.abs(far(fixed, {"I2": 1.4, "I3": 2.1})).max() < 3.0
 
 
+@pytest.mark.heavy
 def test_the_axes_of_a_rattleback():
     """Attitudes alone, by Newton and Euler, compared on SO(3): one shot from a poor guess loses the data."""
     celt, roller = newton.PAIRS["rattleback"]

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import dalembert as da
 from dalembert import cli
 from dalembert.errors import InvalidInput, NumericalFailure
+from dalembert.io import read_data
 from dalembert.numerics import LOSSES
 from dalembert.optimise import Experiment, Unknown, fit
 
@@ -246,10 +247,43 @@ def test_the_command(tmp_path, monkeypatch):
         assert abs(found["unknowns"][name]["estimate"] - value) < 4 * found["unknowns"][name]["error"]
     assert CliRunner().invoke(cli.app, ["run", "fit-sleigh.toml", "--out", "run.nc"]).exit_code == 0
     text = (tmp_path / "fit-sleigh.toml").read_text().partition("[[column]]")[0]
-    (tmp_path / "plain.toml").write_text(text)
+    (tmp_path / "plain.toml").write_text(text + '[[column]]\nname = "position_0"\n')
     again = CliRunner().invoke(cli.app, ["fit", "plain.toml", "run.nc", "--json", "--set", "system.a=0.25"])
     assert abs(json.loads(again.output)["unknowns"]["system.a"]["estimate"] - 0.2) < 1e-8
     assert CliRunner().invoke(cli.app, [*command, "--set", "fit.max_runs=1"]).exit_code == 1
+
+
+def test_the_command_compares_attitudes_on_the_group(tmp_path, monkeypatch):
+    """A body whose quaternions a run wrote, and as a .csv file with their signs turned round."""
+    monkeypatch.chdir(tmp_path)
+    Path("body.toml").write_text(
+        """[system]
+name = "rigid-body"
+inertia = [1.0, 1.4, 2.1]
+[method]
+name = "runge-kutta"
+[initial]
+velocity = [0.7, 0.5, 0.4]
+[run]
+step = 0.05
+steps = 60
+[[unknown]]
+name = "system.inertia.1"
+[[unknown]]
+name = "system.inertia.2"
+"""
+    )
+    assert CliRunner().invoke(cli.app, ["run", "body.toml", "--out", "run.nc"]).exit_code == 0
+    columns = read_data(Path("run.nc"))
+    names = ["time", *(f"quaternion_{k}" for k in range(4))]
+    rows = [",".join(names)] + [
+        ",".join(f"{(-1) ** (k * (name != 'time')) * columns[name][k]:.17g}" for name in names) for k in range(61)
+    ]
+    Path("data.csv").write_text("\n".join(rows))
+    command = ["fit", "body.toml", "data.csv", "--json", "--set", "system.inertia.1=1.3"]
+    found = json.loads(CliRunner().invoke(cli.app, command, catch_exceptions=False).output)["unknowns"]
+    assert abs(found["system.inertia.1"]["estimate"] - 1.4) < 1e-6
+    assert abs(found["system.inertia.2"]["estimate"] - 2.1) < 1e-6
 
 
 @pytest.mark.parametrize(

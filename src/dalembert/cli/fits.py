@@ -26,10 +26,10 @@ from ..io.config import (
     set_value,
 )
 from ..io.measurements import Experiment, read_data
-from ..mechanics import MechanicalSystem, State
+from ..mechanics import MechanicalSystem, State, name_leaves
 from ..models import MODELS
 from ..numerics import is_traced
-from ..optimise.fitting import Built, Fit, Unknown, fit, name_leaves
+from ..optimise.fitting import Built, Fit, Unknown, fit
 from . import shell
 
 Table = dict[str, np.ndarray[Any, Any]]
@@ -233,6 +233,7 @@ def read_experiment(given: dict[str, Any], job: Job, table: Table, time: str, pa
         measured[quantity] = table[name]
         if "deviation" in column:
             deviations[quantity] = column["deviation"]
+    join_quaternion(system, measured, deviations)
     if not measured:
         raise InvalidInput(f"{path} has no column of this system; allowed: {', '.join((*names, *observables))}")
     if deviations and len(deviations) < len(measured):
@@ -247,7 +248,8 @@ def read_experiment(given: dict[str, Any], job: Job, table: Table, time: str, pa
         middle = float(job.state.t) + job.run["step"] * (np.arange(steps) + 0.5)
         rows = [np.interp(middle, times, pushes[name]) if name in pushes else np.zeros(steps) for name in inputs]
         controls = np.stack(rows, axis=1)
-    own = {name: function for name, function in observables.items() if name in measured and name not in names}
+    own = {name: function for name, function in observables.items() if function and name in measured}
+    own = {name: function for name, function in own.items() if name not in names}
     angles = [name for name, function in own.items() if isinstance(function, Angle)]
     return Experiment(times, measured, job.state, deviations or None, observables=own, angles=angles, controls=controls)
 
@@ -260,4 +262,32 @@ def known_quantities(system: MechanicalSystem) -> dict[str, Any]:
         found |= {f"position_{k}": Place(k) for k in range(group.side - 1)}
     count = len(np.asarray(system.group.angles(system.group.identity())))
     found |= {"angle" if count == 1 else f"angle_{k}": Angle(k) for k in range(count)}
+    found |= dict.fromkeys(quaternion_names(system))  # compared as a configuration
     return found | {f"velocity_{axis.name}": Rate(k) for k, axis in enumerate(system.group.axes())}
+
+
+def quaternion_names(system: MechanicalSystem) -> list[str]:
+    """The columns of an attitude, where the first factor of the group is SO(3)."""
+    factors = system.group.factors
+    prefix = "quaternion" if len(factors) == 1 else "quaternion_0"
+    return [f"{prefix}_{k}" for k in range(4)] if factors[0].is_rotation_group(3) else []
+
+
+def join_quaternion(system: MechanicalSystem, measured: dict[str, Any], deviations: dict[str, Any]) -> None:
+    """Make configurations of the four columns of a quaternion; the other factors of the group are missing."""
+    names = quaternion_names(system)
+    given = [name for name in names if name in measured]
+    if not given:
+        return
+    if given != names or len({deviations.get(name) for name in names}) != 1:
+        raise InvalidInput(f"an attitude has the columns {', '.join(names)}, with one deviation (in rad) for all four")
+    rows, so3 = np.stack([measured.pop(name) for name in names], axis=1), system.group.factors[0]
+    whole = np.isfinite(rows).all(axis=1)
+    turns = np.full((len(rows), 3, 3), np.nan)
+    for k in np.flatnonzero(whole):
+        turns[k] = so3.configuration({"quaternion": rows[k] / np.linalg.norm(rows[k])})
+    others = [np.full((len(rows), *np.shape(each.identity())), np.nan) for each in system.group.factors[1:]]
+    measured["configuration"] = (turns, *others) if others else turns
+    spread = [deviations.pop(name) for name in names if name in deviations]
+    if spread:
+        deviations["configuration"] = spread[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ..errors import InvalidInput, UnknownName, require_name
 from ..kernels import evaluate, recognise
 from ..mechanics import MechanicalSystem, State
 from ..numerics import finite_reals, require_function, require_instance, show
+from ..simulation import TIME_TOLERANCE
 from .dataset import open_dataset
 
 Numbers = np.ndarray[Any, Any]
@@ -164,6 +165,50 @@ def read_weights(given: Experiment, present: dict[str, Numbers]) -> Numbers:
         except np.linalg.LinAlgError:
             raise InvalidInput(f"the covariance at time {k} is not positive definite; allowed: only such") from None
     return weights
+
+
+def weigh(weights: Numbers, values: Numbers) -> Numbers:
+    """Differences (N, K) or their slopes (N, K, columns), in standard deviations."""
+    if weights.ndim == 2:
+        return values * weights.reshape(*weights.shape, *(1,) * (values.ndim - 2))
+    return np.matmul(weights, values) if values.ndim == 3 else (weights @ values[..., None])[..., 0]
+
+
+def place_times(times: Numbers, t0: float, h: float) -> tuple[Numbers, Numbers, Numbers, bool]:
+    """Where times lie among the steps of a run: in steps, the number of the step, the place among those in it.
+
+    Step k ends at state k; 0 is the first state. The last result is whether times lie between the states.
+    """
+    number = (times - t0) / h
+    if (number < -TIME_TOLERANCE).any():
+        early = f"a measurement at t = {times.min():g} is before the start at t = {t0:g}"
+        raise InvalidInput(f"{early}: give a state that is as early")
+    dense = bool((np.abs(number - np.round(number)) > TIME_TOLERANCE).any())
+    step = np.maximum(np.ceil(number - TIME_TOLERANCE) if dense else np.round(number), 0).astype(int)
+    order, slot = np.argsort(step, kind="stable"), np.empty(len(step), int)
+    slot[order] = np.arange(len(step)) - np.searchsorted(step[order], step[order])
+    return number, step, slot, dense
+
+
+def log_of(group: Any, g: Any) -> Any:
+    """log g."""
+    return group.log(g)
+
+
+def show_values(
+    measures: Sequence[Measure], angles: Collection[str], group: Any, values: Sequence[Any]
+) -> tuple[list[str], Numbers]:
+    """The names of what was measured and its numbers (N, K), log g for configurations, for a picture."""
+    names: list[str] = []
+    columns = []
+    for (name, function), given in zip(measures, values, strict=True):
+        shown = np.angle(np.exp(1j * given)) if name in angles else given
+        if function is None:
+            count = len(jax.tree.leaves(given)[0])
+            shown = np.asarray(evaluate(log_of, group, given, lanes=count, axes=(None, 0)))
+        columns.append(shown)
+        names += [name if shown.shape[1] == 1 else f"{name} {k}" for k in range(shown.shape[1])]
+    return names, np.concatenate(columns, axis=1)
 
 
 def read_data(path: Path) -> dict[str, Numbers]:

@@ -500,6 +500,17 @@ def _count_once(name: str, structure: Any, leaves: tuple[tuple[tuple[int, ...], 
     return int(jax.eval_shape(value, *shapes).shape[0])
 
 
+def name_leaves(system: MechanicalSystem) -> tuple[str, ...]:
+    """The names of the numbers of a system: paths in its parameters, or in its tree where they are no parameters."""
+
+    def paths(tree: Any) -> list[tuple[str, Any]]:
+        found = jax.tree_util.tree_flatten_with_path(tree)[0]
+        return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in found]
+
+    own = {id(leaf): name for name, leaf in paths(getattr(system, "parameters", None))}
+    return tuple(own.get(id(leaf), name) for name, leaf in paths(system))
+
+
 def of_part(part: str, *names: str) -> Any:
     """Properties and methods that are those of a part."""
     return tuple(property(attrgetter(f"{part}.{name}")) for name in names)

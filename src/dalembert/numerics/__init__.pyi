@@ -23,11 +23,13 @@ from .checks import require_rotation as require_rotation
 from .checks import show as show
 from .checks import vector as vector
 from .least_squares import LOSSES as LOSSES
+from .least_squares import Columns as Columns
 from .least_squares import Combination as Combination
 from .least_squares import Estimate as Estimate
 from .least_squares import Evaluation as Evaluation
 from .least_squares import Outcome as Outcome
 from .least_squares import Search as Search
+from .least_squares import Unknown as Unknown
 from .least_squares import find_spread as find_spread
 from .solvers import MAX_SADDLE as MAX_SADDLE
 from .solvers import Root as Root

@@ -14,12 +14,59 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..errors import UnknownName
+from ..errors import InvalidInput, UnknownName
+from .checks import finite_reals, show
 
 Numbers = np.ndarray[Any, Any]
 SINGULAR = 1e-8  # singular values of the scaled Jacobian, relative to the largest, that count as 0
 SHARE = 1e-3  # of a combination, from which on an unknown belongs to it
 POOR = 1.0  # a relative error from which on a combination is not determined
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A number or an array to be found: where to begin, its bounds, what was known of it before.
+
+    `prior` is (mean, standard deviation). Of several data sets, each has its `own` value if it says so.
+    """
+
+    guess: Any
+    low: Any = -math.inf
+    high: Any = math.inf
+    prior: tuple[Any, Any] | None = None
+    own: bool = False
+
+    def __post_init__(self) -> None:
+        guess, bounds = finite_reals("the guess of an unknown", self.guess), f"{show(self.low)} and {show(self.high)}"
+        try:
+            low, high = (np.broadcast_to(np.asarray(each, float), guess.shape) for each in (self.low, self.high))
+            mean, deviation = (0.0, 1.0) if self.prior is None else self.prior
+            prior = [np.broadcast_to(np.asarray(each, float), guess.shape) for each in (mean, deviation)]
+        except (TypeError, ValueError) as fault:
+            given = f"bounds {bounds} and prior {show(self.prior)}"
+            raise InvalidInput(f"an unknown has {given}; allowed: numbers, and (mean, standard deviation)") from fault
+        if not ((low < high).all() and np.isfinite(prior[0]).all() and (prior[1] > 0).all()):
+            given = f"bounds {bounds} and prior {show(self.prior)}"
+            raise InvalidInput(f"an unknown has {given}; allowed: low < high, (mean, positive standard deviation)")
+        if not ((low <= guess) & (guess <= high)).all():
+            raise InvalidInput(f"the guess {show(self.guess)} is not between its bounds, {bounds}: give one that is")
+
+
+class Columns:
+    """The unknowns as one vector: names, and for each its guess, bounds, and prior (deviation inf: none)."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.numbers = np.zeros((5, 0))
+
+    def add(self, name: str, unknown: Unknown) -> Numbers:
+        """The places of an unknown in the vector."""
+        guess, prior = np.asarray(unknown.guess, float), unknown.prior or (0.0, math.inf)
+        rows = [np.broadcast_to(each, guess.shape).ravel() for each in (guess, unknown.low, unknown.high, *prior)]
+        places = np.ndindex(guess.shape)
+        self.names += [f"{name}[{', '.join(map(str, place))}]" if place else name for place in places]
+        self.numbers = np.concatenate([self.numbers, rows], axis=1)
+        return np.arange(len(self.names) - guess.size, len(self.names))
 
 
 class Evaluation(NamedTuple):

@@ -11,7 +11,6 @@ Estimation, 1974, ch. 7), with J the Jacobian of the weighted residuals.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,28 +21,29 @@ import numpy as np
 
 from ..errors import InvalidInput, NumericalFailure, require_name
 from ..integrators import Integrator
-from ..io.measurements import STARTS, canonical, read_measures, read_weights
+from ..io.measurements import STARTS, canonical, place_times, read_measures, read_weights, show_values, weigh
 from ..io.measurements import Experiment as Experiment
 from ..kernels import Backend, Progress, evaluate
-from ..mechanics import MechanicalSystem, NonlinearSystem, State
+from ..mechanics import MechanicalSystem, NonlinearSystem, State, name_leaves
 from ..numerics import (
     LOSSES,
+    Columns,
     Estimate,
     Evaluation,
     Outcome,
     Search,
     echelon,
     find_spread,
-    finite_reals,
     positive,
     positive_int,
     require_function,
     require_instance,
     require_progress,
     show,
-)  # fmt: skip
+)
+from ..numerics import Unknown as Unknown
 from ..plotting.studies import plot_fit
-from ..simulation import TIME_TOLERANCE, held_controls
+from ..simulation import held_controls
 from ..trajectory import Trajectory, simulate
 from .shooting import Failure, Form, Shots
 
@@ -53,38 +53,6 @@ if TYPE_CHECKING:
 Numbers = np.ndarray[Any, Any]
 BETWEEN = " of shot "  # in the names of unknowns that states between shots have
 FROM_START = tuple(f"{each}." for each in STARTS)  # how the names of unknowns of a start begin
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """A number or an array to be found: where to begin, its bounds, what was known of it before.
-
-    `prior` is (mean, standard deviation). An unknown that is the experiments' `own` has one value in each of them.
-    """
-
-    guess: Any
-    low: Any = -math.inf
-    high: Any = math.inf
-    prior: tuple[Any, Any] | None = None
-    own: bool = False
-
-    def __post_init__(self) -> None:
-        guess, bounds = finite_reals("the guess of an unknown", self.guess), f"{show(self.low)} and {show(self.high)}"
-        try:
-            low, high = (np.broadcast_to(np.asarray(each, float), guess.shape) for each in (self.low, self.high))
-            mean, deviation = (0.0, 1.0) if self.prior is None else self.prior
-            prior = [np.broadcast_to(np.asarray(each, float), guess.shape) for each in (mean, deviation)]
-        except (TypeError, ValueError) as fault:
-            given = f"bounds {bounds} and prior {show(self.prior)}"
-            raise InvalidInput(f"an unknown has {given}; allowed: numbers, and (mean, standard deviation)") from fault
-        if not ((low < high).all() and np.isfinite(prior[0]).all() and (prior[1] > 0).all()):
-            given = f"bounds {bounds} and prior {show(self.prior)}"
-            raise InvalidInput(f"an unknown has {given}; allowed: low < high, (mean, positive standard deviation)")
-        if not ((low <= guess) & (guess <= high)).all():
-            raise InvalidInput(f"the guess {show(self.guess)} is not between its bounds, {bounds}: give one that is")
-
-
-# What is given, laid out: the columns of the unknowns, the shots of the experiments, the weights of the data.
 
 
 @dataclass(frozen=True)
@@ -101,22 +69,6 @@ class Built:
         pairs = zip(self.names, leaves, strict=True)
         found: MechanicalSystem = jax.tree.unflatten(structure, [values.get(name, leaf) for name, leaf in pairs])
         return found
-
-
-def name_leaves(system: MechanicalSystem) -> tuple[str, ...]:
-    """The names of the numbers of a system: paths in its parameters, or in its tree where they are no parameters."""
-
-    def paths(tree: Any) -> list[tuple[str, Any]]:
-        found = jax.tree_util.tree_flatten_with_path(tree)[0]
-        return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in found]
-
-    own = {id(leaf): name for name, leaf in paths(getattr(system, "parameters", None))}
-    return tuple(own.get(id(leaf), name) for name, leaf in paths(system))
-
-
-def log_of(group: Any, g: Any) -> Any:
-    """log g."""
-    return group.log(g)
 
 
 def read_model(model: Any, unknowns: Any) -> tuple[Built, dict[str, Unknown | None]]:
@@ -140,23 +92,6 @@ def read_model(model: Any, unknowns: Any) -> tuple[Built, dict[str, Unknown | No
     return build, {name: given[name] if name in given else Unknown(guess) for name, guess in table.items()}
 
 
-class Columns:
-    """The unknowns as one vector: names, and for each its guess, bounds, and prior (deviation inf: none)."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.numbers = np.zeros((5, 0))
-
-    def add(self, name: str, unknown: Unknown) -> Numbers:
-        """The places of an unknown in the vector."""
-        guess, prior = np.asarray(unknown.guess, float), unknown.prior or (0.0, math.inf)
-        rows = [np.broadcast_to(each, guess.shape).ravel() for each in (guess, unknown.low, unknown.high, *prior)]
-        places = np.ndindex(guess.shape)
-        self.names += [f"{name}[{', '.join(map(str, place))}]" if place else name for place in places]
-        self.numbers = np.concatenate([self.numbers, rows], axis=1)
-        return np.arange(len(self.names) - guess.size, len(self.names))
-
-
 class Part(NamedTuple):
     """One experiment: its shots, where its unknowns stand in the vector (-1: known), and the weights of its data.
 
@@ -175,12 +110,6 @@ class Part(NamedTuple):
     def unknowns(self, x: Numbers) -> tuple[Numbers, Numbers]:
         """The parameters of this experiment, and the coordinates of its starts."""
         return x[self.parameters], np.where(self.coordinates >= 0, x[self.coordinates] - self.origin, 0.0)
-
-    def weigh(self, values: Numbers) -> Numbers:
-        """Differences (N, K) or their slopes (N, K, columns), in standard deviations."""
-        if self.weights.ndim == 2:
-            return values * self.weights.reshape(*self.weights.shape, *(1,) * (values.ndim - 2))
-        return np.matmul(self.weights, values) if values.ndim == 3 else (self.weights @ values[..., None])[..., 0]
 
 
 def make_part(
@@ -215,25 +144,17 @@ def make_part(
     known = [pair for pair in components if shots > 1 or pair[0] in chosen]
     moved, free = (tuple(k for name, k in known if name.startswith(kind)) for kind in STARTS)
 
-    number = (times - t0) / h
-    if (number < -TIME_TOLERANCE).any():
-        early = f"a measurement at t = {times.min():g} is before the start at t = {t0:g}"
-        raise InvalidInput(f"{early}: give a state that is as early")
-    steps, controls = max(1, math.ceil(number.max() - TIME_TOLERANCE)), given.controls
+    number, step, slot, dense = place_times(times, t0, h)
+    steps, controls = max(1, int(step.max())), given.controls
     if controls is not None and not callable(controls):
         if len(controls) < steps:
             late = f"a measurement at t = {times.max():g} is after {len(controls)} steps of {h:g}, as many as controls"
             raise InvalidInput(f"{late}: give more rows, or leave the measurement out")
         controls = np.asarray(controls)[:steps]
     held_u = held_controls(controls, t0, h, steps, system.inputs)
-    dense = bool((np.abs(number - np.round(number)) > TIME_TOLERANCE).any())
-    step = np.maximum(np.ceil(number - TIME_TOLERANCE) if dense else np.round(number), 0).astype(int)
     length = -(-steps // shots)
     shot = np.maximum(step - 1, 0) // length
     row = step - shot * length  # 0: the state before the first step, else the step in which the measurement lies
-    order = np.argsort(step, kind="stable")
-    slot = np.empty(len(step), int)  # the place among the measurements of one step
-    slot[order] = np.arange(len(step)) - np.searchsorted(step[order], step[order])
     every = 1 if dense else int(np.gcd.reduce([length, *row]))
 
     def spread(leaf: Any, unit: Any) -> Numbers:
@@ -255,10 +176,9 @@ def make_part(
     )
     theta = spread(np.where(step > 0, number - step + 1.0, 1.0), 1.0)
     states = guess_starts(system, form.integrator, state, h, length, shots, held_u)
-    linear = not isinstance(system, NonlinearSystem)
     whole = replace(
         form, measures=measures, angles=frozenset(given.angles), moved=moved, free=free, held=tuple(sorted(held)),
-        linear=linear, dense=dense,
+        linear=not isinstance(system, NonlinearSystem), dense=dense,
     )  # fmt: skip
     origin = np.concatenate([np.zeros((shots, len(moved))), np.asarray(states.xi)[:, list(free)]], axis=1)
     coordinates = np.full(origin.shape, -1)
@@ -331,9 +251,9 @@ class Problem:
             why = why or failure
             places = np.concatenate([np.broadcast_to(part.parameters, (len(z), len(p))), part.coordinates], axis=1)
             after = np.concatenate([places, np.roll(part.coordinates, -1, axis=0)], axis=1)
-            found.insert(-1, part.weigh(np.where(there, errors, 0.0))[there])
+            found.insert(-1, weigh(part.weights, np.where(there, errors, 0.0))[there])
             rows = scatter(along[..., : places.shape[1]], places[part.shots.place[0]], size)
-            slopes.insert(-1, part.weigh(np.where(there[..., None], rows, 0.0))[there])
+            slopes.insert(-1, weigh(part.weights, np.where(there[..., None], rows, 0.0))[there])
             gaps.append(gap.ravel())
             if len(gap):
                 gap_slopes.append(scatter(gap_along, after[:-1], size).reshape(-1, size))
@@ -373,22 +293,17 @@ class Fit(Estimate):
         Configurations are shown as log g.
         """
         part, run = self.problem.parts[experiment], self.run(experiment)
-        form, system, times = part.shots.form, self.system(experiment), part.times
+        form, system = part.shots.form, self.system(experiment)
         motion = np.asarray(evaluate(form.show, system, run.records.state, lanes=len(run.t), axes=(None, 0)))
-        columns, names = [], []
-        for (name, function), values in zip(form.measures, part.values, strict=True):
-            shown = np.angle(np.exp(1j * values)) if name in form.angles else values
-            if function is None:
-                shown = np.asarray(evaluate(log_of, system.group, values, lanes=len(times), axes=(None, 0)))
-            columns.append(shown)
-            names += [name if shown.shape[1] == 1 else f"{name} {k}" for k in range(shown.shape[1])]
-        data = np.where(part.present, np.concatenate(columns, axis=1), np.nan)
-        return plot_fit(names, times, data, self.residuals(experiment), np.asarray(run.t), motion, path=path)
+        names, data = show_values(form.measures, form.angles, system.group, part.values)
+        data = np.where(part.present, data, np.nan)
+        return plot_fit(names, part.times, data, self.residuals(experiment), np.asarray(run.t), motion, path=path)
 
     def residuals(self, experiment: int = 0) -> Numbers:
         """Computed less measured, in standard deviations, (times, components); NaN where nothing was measured."""
         part = self.problem.parts[experiment]
-        return np.where(part.present, part.weigh(part.shots.run(*part.unknowns(self.unknowns))[0]), np.nan)
+        errors = part.shots.run(*part.unknowns(self.unknowns))[0]
+        return np.where(part.present, weigh(part.weights, errors), np.nan)
 
 
 def fit(
@@ -418,7 +333,7 @@ def fit(
     require_instance("method", integrator, Integrator, "a method")
     if integrator.variable_step:
         raise InvalidInput(f"the steps of {integrator.name} vary, and a fit needs equal ones: take its base method")
-    h, beyond, pieces = float(positive("step", step)), float(positive("threshold", threshold)), shots
+    h, beyond = float(positive("step", step)), float(positive("threshold", threshold))
     require_name("loss", loss, tuple(LOSSES))
     require_progress(progress, "(done, total)")
     limit, pieces = positive_int("max_runs", max_runs), positive_int("shots", shots)

@@ -224,8 +224,7 @@ class Shots:
         """The runs, and the rows that they begin with."""
         rows = jax.tree.map(lambda leaf: self.spread(leaf, 2), self.rows)
         first, rest = (jax.tree.map(lambda leaf: leaf[:, part], rows) for part in (0, slice(1, None)))
-        axes, saves = (SHARED, 0, 0), self.length // self.every
-        lanes = len(rows[1])
+        axes, lanes, saves = (SHARED, 0, 0), len(rows[1]), self.length // self.every
         return Repeated(*shot_kernel(self.form)[0], rest, lanes, axes, saves, self.every, self.backend), first
 
     def run(self, p: Numbers, z: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers, Failure | None]:
