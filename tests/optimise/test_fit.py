@@ -90,23 +90,32 @@ def test_a_satellite_shows_its_inertia_up_to_scale():
     assert not fixed.loose and np.abs(far(fixed, {"I2": 1.4, "I3": 2.1})).max() < 3.0
 
 
-@pytest.mark.heavy
-def test_the_axes_of_a_rattleback():
-    """Attitudes alone, by Newton and Euler, compared on SO(3): one shot from a poor guess loses the data."""
+def rattleback(first, second):
+    return da.models.rattleback(axes=jnp.stack([first, second, 0.02 * jnp.ones_like(first)]))
+
+
+def rocking(count):
+    """Attitudes of a rattleback, by Newton and Euler, with noise; its place was not seen."""
     celt, roller = newton.PAIRS["rattleback"]
-    w0, times = np.array([1.0, 0.4, -2.0]), 0.02 * np.arange(1, 101)
+    w0, times, rng = np.array([1.0, 0.4, -2.0]), 0.02 * np.arange(1, count + 1), np.random.default_rng(7)
     R, _ = roller.flow(np.eye(3), w0, times)
-    rng = np.random.default_rng(7)
     R = np.stack([turn @ np.asarray(da.SO3().exp(0.002 * rng.standard_normal(3))) for turn in R])
-
-    def model(first, second):
-        return da.models.rattleback(axes=jnp.stack([first, second, 0.02 * jnp.ones_like(first)]))
-
     rows = np.asarray(celt.A(0.0, celt.group.identity()))
     state = celt.state(xi=np.concatenate([w0, -np.linalg.solve(rows[:, 3:], rows[:, :3] @ w0)]))
-    given = Experiment(times, {"configuration": (R, np.full((100, 2), np.nan))}, state, 0.002)
-    lost = fit(model, da.RungeKutta(), given, {"first": 0.17, "second": 0.035}, step=0.002)
+    return Experiment(times, {"configuration": (R, np.full((count, 2), np.nan))}, state, 0.002)
+
+
+def test_the_axes_of_a_rattleback():
+    found = fit(rattleback, da.RungeKutta(), rocking(30), {"first": 0.19, "second": 0.031}, step=0.004)
+    assert found.converged and found.dof == 88 and 0.001 < found.p_value < 0.999
+    assert np.abs(far(found, {"first": 0.2, "second": 0.03})).max() < 3.0
+
+
+@pytest.mark.heavy
+def test_one_shot_loses_a_rattleback_that_five_find():
+    guess = {"first": 0.17, "second": 0.035}
+    lost = fit(rattleback, da.RungeKutta(), rocking(100), guess, step=0.002)
     assert lost.p_value < 1e-6
-    found = fit(model, da.RungeKutta(), given, {"first": 0.17, "second": 0.035}, step=0.002, shots=5)
+    found = fit(rattleback, da.RungeKutta(), rocking(100), guess, step=0.002, shots=5)
     assert found.converged and found.dof == 298 and 0.001 < found.p_value < 0.999
     assert found.names == ("first", "second") and np.abs(far(found, {"first": 0.2, "second": 0.03})).max() < 3.0
