@@ -54,6 +54,7 @@ from .recognition import Template, recognise
 from .rules import map_elements, pack_values, scalar_type
 from .solutions import note_solution, noted, take_solution
 from .taylor import PARTIALS, in_series, solution_series
+from .transformations import known_number, mark_slopes
 
 # fmt: off
 __all__ = [
@@ -62,8 +63,8 @@ __all__ = [
     "Value",
     "as_jax", "as_routine", "available_memory", "columns", "compile", "compile_function", "concrete_leaves",
     "count_processors", "eliminate", "evaluate", "find_chain", "has_gpu", "in_place", "in_series", "inner_blocks",
-    "keep_carry", "lower", "make_problem", "map_elements", "map_rows", "note_solution", "noted", "pack_values",
-    "recognise", "run", "run_problem", "run_rows", "run_with_slopes", "scalar_type", "shapes_of", "solution_series",
-    "stream_problem", "take_solution", "to_host",
+    "keep_carry", "known_number", "lower", "make_problem", "map_elements", "map_rows", "mark_slopes", "note_solution",
+    "noted", "pack_values", "recognise", "run", "run_problem", "run_rows", "run_with_slopes", "scalar_type",
+    "shapes_of", "solution_series", "stream_problem", "take_solution", "to_host",
 ]
 # fmt: on

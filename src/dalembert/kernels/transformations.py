@@ -84,6 +84,15 @@ def is_transformed(leaf: Any) -> bool:
     return True
 
 
+def known_number(leaf: Any) -> Any:
+    """The number whose derivatives are taken; None where it is mapped, or a part of a program that JAX writes."""
+    while isinstance(leaf, jax.core.Tracer):
+        if type(leaf).__name__ not in ("JVPTracer", "LinearizeTracer", "GradTracer"):
+            return None
+        leaf = leaf.primal
+    return leaf
+
+
 def as_array(leaf: Any) -> Any:
     """What JAX can bind; numbers of Python get their strong type."""
     return leaf if isinstance(leaf, jax.Array | np.ndarray) else np.asarray(leaf, jnp.result_type(leaf))
@@ -810,3 +819,45 @@ class _Transpose:
         saves, every = (steps, 1) if zeros else (1, steps)
         (before, total, _), acting = self._run(problem, saves, every, reverse=True)
         return before, total, acting
+
+
+# Derivatives that do not exist.
+
+mark_p: Any = type(lax.add_p)("mark_slopes")
+
+
+def mark_slopes(good: Any, slopes: Any) -> Any:
+    """The slopes of real leaves, NaN where `good`, which has their first axes, is not.
+
+    What a result that is not good adds to a gradient is NaN too, unless the gradient does not depend on it.
+    """
+    return jax.tree.map(lambda slope: mark_p.bind(good, slope, back=False) if is_real(slope) else slope, slopes)
+
+
+def _mark(good: Any, slope: Any, *, back: bool) -> Any:
+    factor = jnp.where(good, 1.0, jnp.nan).reshape(good.shape + (1,) * (slope.ndim - good.ndim))
+    return jnp.where(slope == 0.0, 0.0, slope * factor) if back else slope * factor
+
+
+def _jvp_of_mark(primals: Leaves, tangents: Leaves, **params: Any) -> tuple[Any, Any]:
+    (good, slope), (_, change) = primals, tangents
+    found = mark_p.bind(good, slope, **params)
+    return found, change if isinstance(change, ad.Zero) else mark_p.bind(good, change, **params)
+
+
+def _batch_mark(leaves: Leaves, dims: Sequence[Any], **params: Any) -> tuple[Any, int]:
+    size = next(leaf.shape[dim] for leaf, dim in zip(leaves, dims, strict=True) if dim is not None)
+    pairs = zip(leaves, dims, strict=True)
+    given = [jnp.broadcast_to(x, (size, *x.shape)) if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in pairs]
+    return mark_p.bind(*given, **params), 0
+
+
+mark_p.def_impl(_mark)
+mark_p.def_abstract_eval(lambda good, slope, *, back: slope)
+mlir.register_lowering(mark_p, mlir.lower_fun(_mark, multiple_results=False))
+ad.primitive_jvps[mark_p] = _jvp_of_mark
+ad.primitive_transposes[mark_p] = lambda cotangent, good, slope, *, back: (
+    None,
+    cotangent if isinstance(cotangent, ad.Zero) else mark_p.bind(good, cotangent, back=not back),
+)
+batching.primitive_batchers[mark_p] = _batch_mark

@@ -37,6 +37,7 @@ from ..kernels import (
     find_chain,
     in_place,
     keep_carry,
+    known_number,
     make_problem,
     run_problem,
     run_with_slopes,
@@ -49,12 +50,16 @@ from .events import (
     EventMonitor,
     Located,
     NoteLog,
+    Table,
     check_events,
+    counted_kernel,
+    crossing_kernel,
     crossings_by_event,
     event_kernel,
     find_crossings,
     note_buffer,
     restart_at_event,
+    take_rows,
     truncate_at_stops,
 )  # fmt: skip
 from .loop import (
@@ -64,6 +69,7 @@ from .loop import (
     LoopState,
     RunKernel,
     count_steps,
+    differentiable,
     end_before_gaps,
     held_controls,
     mark_failures,
@@ -139,7 +145,7 @@ def simulate(
         raise InvalidInput(
             f"the number of steps of {integrator.name} to t_end is not known inside a JAX transformation: give steps"
         )
-    checked = _check_events(events, system, begin, step, tangents)
+    checked = _check_events(events, system, begin, tangents)
     h = array(step)
     if tangents is not None:
         if isinstance(state, Run):
@@ -184,7 +190,7 @@ def ensemble(
         integrator, monitor, step, steps, t_end, t0, save_every, controls, inputs, backend, progress, members
     )
     members.require(integrator, step)
-    checked = _check_events(events, *members.one(0), step)
+    checked = _check_events(events, *members.one(0))
     if checked or schedule.t_end is not None:  # events and ends are looked for on the host
         members = replace(members, system=to_host(members.system), state=to_host(members.state))
     varies = (0 if members.states_vary else None, None)
@@ -272,13 +278,14 @@ def make_schedule(
 
 
 def _check_events(
-    events: Sequence[Event], system: MechanicalSystem, state: State, step: Any, tangents: Any = None
+    events: Sequence[Event], system: MechanicalSystem, state: State, tangents: Any = None
 ) -> tuple[Event, ...]:
     if isinstance(events, Sequence) and not events:
         return ()
-    if tangents is not None or is_traced((system, state, step)):
+    if tangents is not None:
         raise InvalidInput(
-            "events are found outside of JAX transformations only, and without tangents: leave out one of the two"
+            "events and tangents are both given: leave out one of the two. Times and states at events have derivatives "
+            "inside jax.jvp, jax.jacfwd and jax.grad around simulate"
         )
     return check_events(events, system, state)
 
@@ -444,15 +451,11 @@ def run_with_events(
     kernel, integrator = schedule.kernel, schedule.integrator
     if not events:
         return run_steps(schedule, kernel, consts, loop, run=run), {}
-    log, watching = NoteLog(events, schedule.lanes), event_kernel(kernel, integrator, events)
-    first = begin_loop(schedule, watching, consts, loop)
-    result = run_steps(schedule, watching, consts, note_buffer(loop, first, schedule.lanes), log.read)
+    if is_traced((consts, loop, schedule.controls)):
+        return _run_with_traced_events(schedule, consts, loop, events)
+    result, found = _find_events(schedule, consts, loop, events)
     system, h = consts[:2]
     records, final = result.records, result.carry.loop
-    done = schedule.save_every * (np.shape(records.steps)[-1] - 1)
-    done = min(done, schedule.steps) if schedule.t_end is None else done
-    before, backend = np.asarray(loop.steps), schedule.backend
-    found = find_crossings(log, system, h, integrator, schedule.controls, before, done, schedule.batched, backend)
     if found is not None:
 
         def restart(last: Located, before: LoopState) -> LoopState:
@@ -468,8 +471,132 @@ def run_with_events(
         stops, single = np.array([event.stop for event in events]), schedule.lanes is None
         records, final = truncate_at_stops(found, stops, records, final, schedule.save_every, single, restart)
     one = jax.tree.map(lambda leaf: leaf[0, 0] if schedule.lanes is not None else leaf[0], records)
-    crossings = crossings_by_event(events, found, result.carry.suspects, one)
+    crossings = crossings_by_event(events, found, np.asarray(result.carry.suspects), one)
     return replace(result, records=records, carry=final), crossings
+
+
+def _find_events(
+    schedule: Schedule, consts: Constants, loop: LoopState, events: tuple[Event, ...]
+) -> tuple[RunResult, Located | None]:
+    """Run the steps that are watched; return what they leave, and the crossings."""
+    kernel, integrator = schedule.kernel, schedule.integrator
+    log, watching = NoteLog(events, schedule.lanes), event_kernel(kernel, integrator, events)
+    first = begin_loop(schedule, watching, consts, loop)
+    result = run_steps(schedule, watching, consts, note_buffer(loop, first, schedule.lanes), log.read)
+    done = schedule.save_every * (np.shape(result.records.steps)[-1] - 1)
+    done = min(done, schedule.steps) if schedule.t_end is None else done
+    before, backend, (system, h) = np.asarray(loop.steps), schedule.backend, consts[:2]
+    found = find_crossings(log, system, h, integrator, schedule.controls, before, done, schedule.batched, backend)
+    return result, found
+
+
+def _run_with_traced_events(
+    schedule: Schedule, consts: Constants, loop: LoopState, events: tuple[Event, ...]
+) -> tuple[RunResult, dict[str, Crossings]]:
+    """Run inside a JAX transformation: the crossings are found as ever, and then are functions of what JAX traces.
+
+    A run that stops takes the steps before the one in which it does.
+    """
+    lanes, every, single = schedule.lanes or 1, schedule.save_every, schedule.lanes is None
+    table, suspects, known = _look_for_events(schedule, consts, loop, events)
+    xp, ends = np if known else jnp, np.flatnonzero([event.stop for event in events])
+    hit = table.hit[: lanes * len(ends)].reshape(lanes, len(ends))
+    last = np.arange(lanes) * len(ends) + hit.argmax(axis=1) if len(ends) else np.zeros(0, int)  # of each member
+    stopped = hit.any(axis=1)
+    left = xp.where(stopped, table.row[last], schedule.steps) if len(ends) else np.full(lanes, schedule.steps)
+    left = 1.0 * (left[0] if single else left)
+    result = run_steps(schedule, counted_kernel(schedule.kernel), consts, (loop, left))
+    (records, loops), (final, _) = result.records, result.carry
+    found = None
+    if len(table.lane):
+        row = table.row // every
+        begun = take_rows(loops, row if single else (table.lane, row))
+        found = _cross(schedule, consts, begun, table, events)
+    if found is not None and len(ends):
+        chosen = found.select(last)
+        before = jax.tree.map(lambda leaf: leaf[None] if single else leaf, final)
+        u = take_rows(schedule.controls, chosen.row)
+        stopping = replace(schedule, lanes=lanes, t_end=None)
+        kernel = restart_at_event(schedule.integrator, schedule.monitor)
+        restarted = begin_loop(stopping, kernel, consts, (before, chosen.record, u))
+        final = _choose(stopped, restarted, before)
+        first = -(-(chosen.row + 1) // every)
+        rows = jax.tree.map(lambda leaf: leaf[None] if single else leaf, records)
+        late = stopped[:, None] & (np.arange(rows.steps.shape[1]) >= first[:, None])
+        records = _choose(late, jax.tree.map(lambda leaf: leaf[:, None], chosen.record), rows)
+        if single:
+            records, final = jax.tree.map(lambda leaf: leaf[0], (records, final))
+        if single and known and stopped[0]:
+            records = jax.tree.map(lambda leaf: leaf[: int(first[0]) + 1], records)
+    one = jax.tree.map(lambda leaf: leaf[0] if single else leaf[0, 0], records)
+    if found is not None:
+        theta, record = differentiable(True, jnp.asarray(table.hit), (found.theta, found.record))
+        found = found._replace(theta=theta, record=record)
+    return replace(result, records=records, carry=final), crossings_by_event(events, found, suspects, one)
+
+
+def _choose(condition: Any, new: Any, old: Any) -> Any:
+    """Return the leaves of `new` where the condition holds, which has their first axes; else those of `old`."""
+
+    def choose(a: Any, b: Any) -> Any:
+        return jnp.where(condition.reshape(condition.shape + (1,) * (jnp.ndim(b) - condition.ndim)), a, b)
+
+    return jax.tree.map(choose, new, old)
+
+
+def _look_for_events(
+    schedule: Schedule, consts: Constants, loop: LoopState, events: tuple[Event, ...]
+) -> tuple[Table, Any, bool]:
+    """Return (the crossings, the suspects, whether JAX knows them) of a run inside a transformation."""
+    lanes, (leaves, structure) = schedule.lanes or 1, jax.tree.flatten((consts, loop, schedule.controls))
+
+    def look(*numbers: Any) -> tuple[Table, Any]:
+        given, begun, controls = jax.tree.unflatten(structure, [np.asarray(number) for number in numbers])
+        quiet = replace(schedule, controls=controls, progress=None)
+        result, found = _find_events(quiet, given, begun, events)
+        if result.interrupted:
+            raise KeyboardInterrupt
+        return Table.of(found, events, lanes), np.asarray(result.carry.suspects)
+
+    numbers = [known_number(leaf) for leaf in leaves]
+    if all(number is not None for number in numbers):
+        return *look(*numbers), True
+    if going := [event.name for event in events if not event.stop]:
+        raise InvalidInput(
+            f"events: how often {going[0]!r} is crossed depends on numbers that jax.jit or jax.vmap does not know, and "
+            "arrays have fixed shapes there. Give stop=True (one crossing at most), or take jax.grad, jvp, jacfwd or "
+            "jacrev of simulate without jit and vmap around it; da.ensemble finds the events of many members"
+        )
+    table, suspects = Table.of(None, events, lanes), np.zeros((lanes, len(events)))
+    wanted = (*table[2:], suspects if schedule.lanes else suspects[0])
+    shapes = jax.eval_shape(lambda: [jnp.asarray(column) for column in wanted])
+
+    def columns(*numbers: Any) -> list[Any]:
+        found, counts = look(*numbers)
+        return [*found[2:], np.asarray(counts, float)]
+
+    found = jax.pure_callback(columns, shapes, *map(jax.lax.stop_gradient, leaves), vmap_method="sequential")
+    return Table(table.lane, table.which, *found[:4]), found[4], False
+
+
+def _cross(schedule: Schedule, consts: Constants, begun: LoopState, table: Table, events: tuple[Event, ...]) -> Located:
+    """Return the crossings with their states as functions of what JAX traces; `begun` are the saved loops before."""
+    count, every, (system, h) = len(table.lane), schedule.save_every, consts[:2]
+    own = jax.tree.map(lambda leaf: leaf[table.lane], system) if schedule.batched else system
+    axes = (0 if schedule.batched else None, None)
+    if every > 1:
+        left = table.row % every
+        index = namespace(table.row).minimum((table.row - left)[:, None] + np.arange(every - 1), schedule.steps - 1)
+        u = take_rows(schedule.controls, index)
+        kernel = counted_kernel(schedule.kernel)
+        options: dict[str, Any] = {"lanes": count, "axes": (axes, 0, 0)}
+        problem = make_problem(kernel.advance, kernel.observe, (own, h), (begun, 1.0 * left), u, **options)
+        begun, _ = run_problem(problem, saves=1, save_every=every - 1, backend=schedule.backend).carry
+    u = take_rows(schedule.controls, table.row)
+    given = (begun, u, 1.0 * table.theta, 1.0 * table.which, 1.0 * table.hit)
+    options = {"lanes": count, "axes": (axes, 0), "backend": schedule.backend}
+    theta, record = evaluate(crossing_kernel(schedule.integrator, events), (own, h), given, **options)
+    return Located(table.lane, table.which, theta, table.direction, record, table.row)
 
 
 def _integrate_tangents(

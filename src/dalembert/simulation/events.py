@@ -23,7 +23,7 @@ from ..errors import InvalidInput, require_name
 from ..integrators import OK, Integrator
 from ..kernels import Backend, evaluate, make_problem, run_problem
 from ..mechanics import Driven, MechanicalSystem, State
-from ..numerics import finite, own_value, require_instance
+from ..numerics import finite, is_traced, own_value, require_instance
 from .loop import TIME_TOLERANCE, Constants, LoopState, RunKernel, run_kernel, update_peaks
 from .results import Crossings, Numbers, Record, Run
 
@@ -316,8 +316,13 @@ class Located(NamedTuple):
 
     def select(self, rows: Any) -> Located:
         """Return some of the crossings: a mask or indices."""
-        chosen: Located = jax.tree.map(lambda leaf: leaf[rows], self)
+        chosen: Located = take_rows(self, rows)
         return chosen
+
+
+def take_rows(tree: Any, rows: Any) -> Any:
+    """Return the leaves of a tree at some rows, which JAX may trace."""
+    return jax.tree.map(lambda leaf: (jnp.asarray(leaf) if is_traced(rows) else leaf)[rows], tree)
 
 
 def find_crossings(
@@ -483,6 +488,104 @@ def locate_roots(
     return np.asarray(search.b), jax.tree.map(np.asarray, search.found), good
 
 
+# Crossings inside JAX transformations.
+
+
+class Table(NamedTuple):
+    """The crossings that a transformed run looks for, one row each: of every stopping event and member one.
+
+    Where it `hit` nothing, the other columns mean nothing. Inside `jit`, JAX knows only the lanes and the events.
+    """
+
+    lane: Numbers
+    which: Numbers
+    row: Any
+    theta: Any
+    direction: Any
+    hit: Any
+
+    @classmethod
+    def of(cls, found: Located | None, events: tuple[Event, ...], lanes: int) -> Table:
+        """Return what was found, with a row for each stopping event and member in front."""
+        stops = np.flatnonzero([event.stop for event in events])
+        lane, which = np.repeat(np.arange(lanes), len(stops)), np.tile(stops, lanes)
+        none = np.zeros(len(lane), int)
+        table = cls(lane, which, none, 0.5 + none, none.copy(), none > 0)
+        if found is None:
+            return table
+        stopping = np.isin(found.which, stops)
+        ended = found.select(stopping)
+        place = ended.lane * len(stops) + np.searchsorted(stops, ended.which)
+        for column, values in ((table.row, ended.row), (table.theta, ended.theta), (table.direction, ended.direction)):
+            column[place] = values
+        table.hit[place] = True
+        rest = found.select(~stopping)
+        others = cls(rest.lane, rest.which, rest.row, rest.theta, rest.direction, np.ones(len(rest.lane), bool))
+        joined: Table = jax.tree.map(lambda a, b: np.concatenate([a, b]), table, others)
+        return joined
+
+
+@lru_cache(maxsize=256)
+def counted_kernel(kernel: RunKernel) -> RunKernel:
+    """Return the loop that advances each lane by its own number of steps; its records are (record, loop)."""
+
+    def advance(consts: Constants, given: Any, u: Any) -> Any:
+        loop, left = given
+        new = kernel.advance(consts, loop, u)
+        return jax.tree.map(lambda a, b: jnp.where(left > 0.0, a, b), new, loop), left - 1.0
+
+    def observe(consts: Constants, given: Any) -> Any:
+        return kernel.observe(consts, given[0]), given[0]
+
+    return RunKernel(kernel.begin, advance, observe)
+
+
+GRAZING = 1e-8
+"""A function whose rate at its zero is this share of its value at the beginning of the step only touches zero there."""
+
+
+@lru_cache(maxsize=256)
+def crossing_kernel(integrator: Integrator, events: tuple[Event, ...]) -> Callable[..., tuple[Array, Record]]:
+    """Return ((system, h), (loop, u, theta, which, hit)) -> (theta, record) at a known zero, with its derivatives.
+
+    The share theta of the step at which e(Phi_{theta h}(z; x)) = 0 is a function of all x that the step depends on, and
+    d theta/dx = -(de/dx) / (de/dtheta) by the implicit function theorem. Where e only grazes zero, it is NaN.
+    """
+    kernel, at = run_kernel(integrator, False), partial_step(integrator)
+
+    def value(theta: Any, given: Any) -> Array:
+        system, start, u, which, _ = given
+        record, _ = at(system, start, theta, u)
+        values = [event.value(system, record.state, record.angles) for event in events]
+        return sum((jnp.where(which == k, each, 0.0) for k, each in enumerate(values)), jnp.zeros(()))
+
+    @jax.custom_jvp
+    def root(theta: Any, given: Any) -> Any:
+        return theta
+
+    @root.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        given, theta = primals[1], root(*primals)
+        system, start, _, which, hit = given
+        values = [event.value(system, start.state, start.angles) for event in events]
+        before = sum((jnp.where(which == k, each, 0.0) for k, each in enumerate(values)), jnp.zeros(()))
+        _, rate = jax.jvp(lambda share: value(share, given), (theta,), (jnp.ones(()),))
+        _, change = jax.jvp(lambda others: value(theta, others), (given,), tangents[1:])
+        factor = jnp.where(jnp.abs(rate) > GRAZING * jnp.abs(before), -1.0 / rate, jnp.nan)
+        factor = jnp.where(hit > 0.0, factor, 0.0)
+        return theta, factor * change
+
+    def crossing(consts: Constants, given: Any) -> tuple[Array, Record]:
+        (system, h), (loop, u, theta, *rest) = consts[:2], given
+        seen = kernel.observe(consts, loop)
+        size = kernel.advance(consts, loop, u).carry.size if integrator.variable_step else h
+        start = StepStart(seen.state._replace(increment=seen.state.xi), seen.angles, loop.steps, size)
+        share = root(theta, (system, start, u, *rest))
+        return share, at(system, start, share, u)[0]
+
+    return crossing
+
+
 # What a run says of its events, and where it ends.
 
 
@@ -493,10 +596,10 @@ def crossings_by_event(
     none = np.zeros(0, int)
     record = jax.tree.map(lambda leaf: np.zeros((0, *leaf.shape), leaf.dtype), like)
     empty = Located(none, none, np.zeros(0), none, record, none)
-    counts = np.asarray(suspects).astype(int).reshape(-1, len(events))
+    counts = suspects.astype(int).reshape(-1, len(events))
     result = {}
     for k, event in enumerate(events):
-        own = empty if found is None else found.select(found.which == k)
+        own = empty if found is None else found.select(np.flatnonzero(found.which == k))
         columns = (own.record, own.lane, own.theta, own.direction, counts[:, k])
         result[event.name] = Crossings(event.name, event.stop, *columns)
     return result
@@ -642,34 +745,19 @@ def _advance_whole_steps(
 ) -> StepStart:
     """Return where the steps begin in which the times lie."""
     lanes, most = len(count), int(count.max())
-    axes, consts, kernel = (0 if run.batched else None, None), (system, run.step), _counted_kernel(run.integrator)
+    axes, consts = (0 if run.batched else None, None), (system, run.step)
+    kernel = counted_kernel(run_kernel(run.integrator, False))
     rows = index[:, None] + np.minimum(np.arange(most), np.maximum(count - 1, 0)[:, None])
     u = jax.tree.map(lambda leaf: leaf[rows], held)
     first = jax.tree.map(lambda leaf: leaf[:, 0], u)
     loop = evaluate(kernel.begin, consts, (start.state, first), lanes=lanes, axes=(axes, 0)), 1.0 * count
     problem = make_problem(kernel.advance, kernel.observe, consts, loop, u, lanes=lanes, axes=(axes, 0, 0))
-    state, angles = run_problem(problem, saves=1, save_every=most, initial=True).records
+    record, _ = run_problem(problem, saves=1, save_every=most, initial=True).records
+    state, angles = record.state, record.angles
     some = count > 0
     end = jax.tree.map(lambda a, b: np.where(some.reshape(-1, *(1,) * (b.ndim - 1)), a[:, 1], b), state, start.state)
     turned = np.where(some[:, None], angles[:, 1] - angles[:, 0], 0.0)
     return StepStart(end, start.angles + turned, start.steps + count, start.size)
-
-
-@lru_cache(maxsize=256)
-def _counted_kernel(integrator: Integrator) -> RunKernel:
-    """Return the loop that advances each lane by its own number of steps."""
-    kernel = run_kernel(integrator, False)
-
-    def advance(consts: Constants, given: Any, u: Any) -> Any:
-        loop, left = given
-        new = kernel.advance(consts, loop, u)
-        return jax.tree.map(lambda a, b: jnp.where(left > 0.0, a, b), new, loop), left - 1.0
-
-    def observe(consts: Constants, given: Any) -> Any:
-        record = kernel.observe(consts, given[0])
-        return record.state, record.angles
-
-    return RunKernel(kernel.begin, advance, observe)
 
 
 @lru_cache(maxsize=256)

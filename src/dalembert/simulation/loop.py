@@ -6,7 +6,7 @@ What the loop needs before it starts stands first: the number of steps and the c
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ from jax import Array
 
 from ..errors import InvalidInput
 from ..integrators import NOT_FINITE, OK, Integrator, call_method
-from ..kernels import available_memory, in_place, noted, to_host
+from ..kernels import available_memory, in_place, mark_slopes, noted, to_host
 from ..mechanics import Input, MechanicalSystem, State
 from ..numerics import call_own, finite, is_traced, not_zero, positive_int, read_reals, show
 from .results import Record
@@ -238,29 +238,27 @@ def mark_failures(records: Record, loop: LoopState) -> tuple[Record, LoopState]:
     """Return the same of a run that JAX transforms: with the status of failure, and derivatives that are NaN then."""
     lost = jnp.any(records.steps == int(NO_RECORD), axis=-1)
     status = jnp.where(lost & (loop.status == OK), NOT_FINITE, loop.status)
-    marked: tuple[Record, LoopState] = _differentiable(status == OK, (records, loop._replace(status=status)))
+    marked: tuple[Record, LoopState] = differentiable(False, status == OK, (records, loop._replace(status=status)))
     return marked
 
 
-@jax.custom_jvp
-def _differentiable(good: Array, tree: Any) -> Any:
-    """Return the tree as it is, with derivatives that are NaN where the run (or its member) is not good.
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def differentiable(hide: bool, good: Array, tree: Any) -> Any:
+    """Return the tree with derivatives that are NaN where it is not good; `hide`: its numbers are NaN there too.
 
     A failed run stays where it was. What it shows there has derivatives, but not those of what was asked for.
     """
-    return tree
+
+    def mask(leaf: Any) -> Any:
+        real = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+        return jnp.where(good.reshape(good.shape + (1,) * (leaf.ndim - good.ndim)), leaf, jnp.nan) if real else leaf
+
+    return jax.tree.map(mask, tree) if hide else tree
 
 
-@_differentiable.defjvp
-def _jvp_of_good_runs(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    good, tree = primals
-    factor = jnp.where(good, 1.0, jnp.nan)  # a factor and no choice: the transpose has it too
-
-    def mark(slope: Any) -> Any:
-        real = jnp.issubdtype(jnp.result_type(slope), jnp.floating)
-        return slope * factor.reshape(factor.shape + (1,) * (slope.ndim - factor.ndim)) if real else slope
-
-    return tree, jax.tree.map(mark, tangents[1])
+@differentiable.defjvp
+def _jvp_of_good_runs(hide: bool, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    return differentiable(hide, *primals), mark_slopes(primals[0], tangents[1])
 
 
 def _select(condition: Array, new: Any, old: Any) -> Any:

@@ -257,8 +257,9 @@ class Run:
         """The name of the event that stopped the run, or None; an array of names for an ensemble, "" where none did."""
         names = np.full(np.shape(np.atleast_1d(self.final.status)), "", object)
         for found in self.events.values():
-            if found.stop:
-                names[np.asarray(found.lane)] = found.name
+            if found.stop:  # inside a transformation there is a row for each member, NaN where it was not stopped
+                here = np.ones(len(found), bool) if is_traced(found.t) else ~np.isnan(found.t)
+                names[np.asarray(found.lane)[here]] = found.name
         return names if np.ndim(self.final.status) else (names[0] or None)
 
     @property

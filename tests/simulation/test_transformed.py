@@ -1,0 +1,203 @@
+"""Events inside JAX transformations: times and states at crossings are functions of all that a run depends on.
+
+A ball that is thrown up has closed forms, and the other cases have central differences.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dalembert as da
+
+METHOD = da.Leapfrog()
+
+
+def lagrangian(t, q, v, p):
+    return 0.5 * v @ v - p["g"] * q[0]
+
+
+def height(t, q, v, p):
+    return q[0]
+
+
+GROUND = da.Event(height, -1, stop=True, name="ground")
+HALF = da.Event(lambda t, q, v, p: q[0] - 1.05, name="half")
+THROWN = jnp.array([9.81, 1.0, 2.0, 0.05])  # gravity, height, speed, step
+
+
+def throw(x, events=(GROUND,), steps=20, method=METHOD, **options):
+    system = da.System(da.Euclidean(1), lagrangian, parameters={"g": x[0]})
+    start = system.state(x[1:2], x[2:3])
+    return da.simulate(system, method, start, step=x[3], steps=steps, events=list(events), **options)
+
+
+def landing(x, **options):
+    return throw(x, **options).events["ground"].t[0]
+
+
+def exact_landing(x):
+    """Steps of this method are exact for a constant force, so the run lands when the ball does."""
+    return (x[2] + jnp.sqrt(x[2] ** 2 + 2 * x[0] * x[1])) / x[0]
+
+
+def differences(function, x, e=1e-4):
+    """Central differences of fourth order."""
+    x = np.asarray(x, float)
+    moved = lambda k, s: np.asarray(function(jnp.asarray(x + s * e * np.eye(len(x))[k])))
+    return np.stack(
+        [(8 * (moved(k, 1) - moved(k, -1)) - (moved(k, 2) - moved(k, -2))) / (12 * e) for k in range(len(x))], -1
+    )
+
+
+def test_a_thrown_ball_lands_with_the_derivatives_of_the_closed_form():
+    expected = jax.grad(exact_landing)(THROWN)
+    for transformed in (jax.grad, jax.jacfwd, lambda f: jax.jit(jax.grad(f))):
+        np.testing.assert_allclose(transformed(landing)(THROWN), expected, rtol=1e-12, atol=1e-13)
+    speed = lambda x: throw(x).last.xi[0]  # the run ends at the event: v = -sqrt(v^2 + 2 g q)
+    np.testing.assert_allclose(
+        jax.grad(speed)(THROWN), jax.grad(lambda x: -jnp.sqrt(x[2] ** 2 + 2 * x[0] * x[1]))(THROWN), atol=1e-12
+    )
+
+
+def test_jit_and_vmap_keep_the_shapes_of_a_run_that_may_stop():
+    many = jnp.stack([THROWN, THROWN.at[1].set(0.5), THROWN.at[2].set(9.0)])  # the last one is in the air at the end
+    times = jax.jit(jax.vmap(landing))(many)
+    np.testing.assert_allclose(times[:2], jax.vmap(exact_landing)(many[:2]), rtol=1e-13)
+    assert np.isnan(times[2])
+    run = jax.jit(throw)(THROWN)
+    plain = throw(THROWN)
+    assert run.stopped_by == plain.stopped_by == "ground" and run.status == "ok" and len(run.t) == 21
+    np.testing.assert_allclose(run.t[: len(plain.t)], plain.t, rtol=1e-14)
+    assert np.all(run.t[len(plain.t) - 1 :] == run.t[-1])
+    assert jax.jit(throw)(many[2]).stopped_by is None
+
+
+def test_a_crossing_that_does_not_happen_has_no_derivative_and_the_run_has_one():
+    short = {"steps": 5}
+    for transformed in (jax.grad, lambda f: jax.jit(jax.grad(f))):
+        assert np.isnan(transformed(lambda x: landing(x, **short))(THROWN)).all()
+        found = transformed(lambda x: throw(x, **short).g[-1, 0])(THROWN)
+        t = 0.25
+        np.testing.assert_allclose(found, [-(t**2) / 2, 1.0, t, 5 * (2.0 - 9.81 * t)], rtol=1e-12)
+
+
+def test_a_crossing_that_only_touches_has_no_derivative():
+    """(x - 0.7)^3 passes zero without a rate: the time is found, its derivative does not exist."""
+
+    def cubic(x):
+        system = da.System(da.Euclidean(1), lambda t, q, v, p: 0.5 * v @ v, parameters={})
+        flat = da.Event(lambda t, q, v, p: (q[0] - 0.7) ** 3, stop=True, name="flat")
+        run = da.simulate(system, METHOD, system.state(x[:1], x[1:]), step=0.1, steps=20, events=[flat])
+        return run.events["flat"].t[0]
+
+    x = jnp.array([0.0, 1.0])
+    assert abs(cubic(x) - 0.7) < 1e-4
+    assert np.isnan(jax.jacfwd(cubic)(x)).all()
+
+
+@pytest.mark.heavy
+def test_gradients_of_several_runs_of_which_one_does_not_land():
+    many = jnp.stack([THROWN, THROWN.at[1].set(0.5), THROWN.at[2].set(9.0)])
+    gradients, expected = jax.vmap(jax.grad(landing))(many), jax.vmap(jax.grad(exact_landing))(many[:2])
+    np.testing.assert_allclose(gradients[:2], expected, rtol=1e-12, atol=1e-13)
+    assert np.isnan(gradients[2]).all()
+    total = jax.grad(lambda x: jnp.nansum(jax.vmap(landing)(x)))(many)  # the last one is left out, and says nothing
+    np.testing.assert_allclose(total[:2], expected, rtol=1e-12, atol=1e-13)
+    assert np.all(total[2] == 0.0)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("every", [3, 7])
+def test_few_saved_states_lose_no_derivative(every):
+    rows, expected = lambda x: landing(x, save_every=every), jax.grad(exact_landing)(THROWN)
+    for transformed in (jax.jacfwd, jax.grad, lambda f: jax.jit(jax.grad(f))):
+        np.testing.assert_allclose(transformed(rows)(THROWN), expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.heavy
+def test_all_crossings_of_a_run_and_second_derivatives():
+    both = (GROUND, HALF)
+    times = lambda x: throw(x, both).events["half"].t
+    by_height = lambda x: jnp.stack(
+        [(x[2] + s * jnp.sqrt(x[2] ** 2 + 2 * x[0] * (x[1] - 1.05))) / x[0] for s in (-1.0, 1.0)]
+    )
+    np.testing.assert_allclose(jax.jacfwd(times)(THROWN), jax.jacfwd(by_height)(THROWN), rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(jax.hessian(landing)(THROWN), jax.hessian(exact_landing)(THROWN), rtol=1e-9, atol=1e-10)
+
+
+def test_a_number_of_crossings_that_jax_does_not_know_is_refused():
+    for transformed, x in ((jax.jit, THROWN), (jax.vmap, THROWN[None])):
+        with pytest.raises(da.InvalidInput, match="events: how often 'half' is crossed depends on numbers that jax"):
+            transformed(lambda x: throw(x, (GROUND, HALF)).events["half"].t)(x)
+
+
+def pushed(x, rows):
+    """The times and states at which a driven sleigh faces a wall, from all that its run depends on."""
+    system = da.System(
+        da.Euclidean(3), lambda t, q, v, p: 0.5 * p["m"] * (v[0] ** 2 + v[1] ** 2) + 0.5 * p["J"] * v[2] ** 2,
+        lambda t, q, p: jnp.stack([-jnp.sin(q[2]), jnp.cos(q[2]), 0.0])[None],
+        force=lambda t, q, v, u, p: jnp.stack([u[0] * jnp.cos(q[2]), u[0] * jnp.sin(q[2]) * (1 + 0.1 * t), u[1]]),
+        inputs=2, parameters={"m": x[0], "J": x[1]},
+    )  # fmt: skip
+    place = jnp.stack([0.1, 0.2 + 0.0 * x[0], x[2]])
+    start = system.state(place, system.project(place, jnp.array([0.9, 0.4, 0.3])))
+    turned = da.Event(lambda t, q, v, p: q[2] - 0.5 - 0.1 * jnp.sin(q[0]), name="turned")
+    wall = da.Event(lambda t, q, v, p: q[0] - 0.9, stop=True, name="wall")
+    options = {"controls": rows, "events": [turned, wall], "save_every": 4, "monitor": True}
+    run = da.simulate(system, METHOD, start, step=x[3], steps=len(rows), t0=x[4], **options)
+    facing, stop = run.events["turned"], run.events["wall"]
+    return jnp.concatenate([facing.t, facing.g[0], stop.t, stop.xi[0], stop.theta, run.last.g, run.multipliers[-1]])
+
+
+@pytest.mark.heavy
+def test_controls_parameters_start_step_and_time_by_differences():
+    x, rows = jnp.array([1.3, 0.4, 0.3, 0.05, 0.2]), 0.3 * jnp.sin(jnp.arange(60.0)).reshape(30, 2) + 0.2
+    expected = differences(lambda y: pushed(y, rows), x)
+    scale = 1e-3 + np.abs(expected).max(axis=1, keepdims=True)
+    forwards = jax.jacfwd(pushed)(x, rows)
+    np.testing.assert_allclose(forwards / scale, expected / scale, atol=1e-7)
+    direction = jnp.cos(jnp.arange(60.0)).reshape(30, 2)
+    along = differences(lambda s: pushed(x, rows + s[0] * direction), jnp.zeros(1))[:, 0]
+    slope = jax.jvp(lambda u: pushed(x, u), (rows,), (direction,))[1]
+    np.testing.assert_allclose(slope, along, rtol=1e-7, atol=1e-8)
+    weights = jnp.sin(1.0 + jnp.arange(len(slope)))
+    gradient = jax.grad(lambda u: weights @ pushed(x, u))(rows)
+    assert abs(jnp.sum(gradient * direction) - weights @ slope) < 1e-11 * float(jnp.abs(weights * slope).sum())
+
+
+@pytest.mark.heavy
+def test_members_that_stop_have_their_own_derivatives():
+    def times(x):
+        system = da.System(da.Euclidean(1), lagrangian, parameters={"g": x[0]})
+        starts = [system.state(x[1:2], x[2:3]), system.state(0.5 * x[1:2], x[2:3]), system.state(x[1:2], 20.0 * x[2:3])]
+        run = da.ensemble(system, METHOD, starts, step=0.05, steps=20, events=[GROUND])
+        return run.events["ground"].t, run.g[:, -1, 0]
+
+    found, _ = times(THROWN)
+    jacobian, last = jax.jacfwd(times)(THROWN)
+    for k, factor in enumerate((1.0, 0.5)):
+        own = lambda x, factor=factor: exact_landing(x.at[1].multiply(factor))
+        np.testing.assert_allclose(found[k], own(THROWN), rtol=1e-12)
+        np.testing.assert_allclose(jacobian[k], jax.grad(own)(THROWN), rtol=1e-11, atol=1e-12)
+    assert len(found) == 2 and np.isnan(jacobian[2]).all()
+    np.testing.assert_allclose(last[2], [-0.5, 1.0, 20.0, 0.0], rtol=1e-12, atol=1e-14)
+    by_jit = jax.jit(lambda x: jax.jacrev(times)(x))(THROWN)
+    np.testing.assert_allclose(by_jit[0][:2], jacobian[:2], rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(by_jit[1], last, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.heavy
+def test_steps_that_vary_and_a_run_that_goes_on():
+    method = da.Adaptive()
+    ends = lambda x: throw(x, method=method, steps=40).events["ground"].t
+    found = jax.jacfwd(ends)(THROWN)
+    np.testing.assert_allclose(found[0], differences(lambda x: ends(x)[0], THROWN), rtol=1e-6, atol=1e-8)
+
+    def later(x):
+        first = throw(x, events=(), steps=5)
+        return da.simulate(first.system, METHOD, first, step=x[3], steps=20, events=[GROUND]).events["ground"].t[0]
+
+    np.testing.assert_allclose(jax.grad(later)(THROWN), jax.grad(exact_landing)(THROWN), rtol=1e-11, atol=1e-12)
