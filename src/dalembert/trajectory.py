@@ -18,6 +18,7 @@ from .integrators import BRANCH_LOST
 from .io.dataset import load_run, save_run, to_xarray
 from .kernels import evaluate
 from .mechanics import MechanicalSystem, MechanismSystem, State, unforced
+from .numerics import is_traced, require_known
 from .plotting.runs import plot_named, plot_trajectory, trajectory_html
 from .simulation import Run, driver, prepared, states_at
 
@@ -64,7 +65,7 @@ class Trajectory(Run):
         system, inputs = self.system, [each.name for each in self.system.inputs or ()]
         observed = (*system.coordinate_names, *system.rate_names)
         if name in inputs and self.controls is not None:
-            return np.asarray(self.controls_at_states())[..., inputs.index(name)]
+            return self.controls_at_states()[..., inputs.index(name)]  # type: ignore[no-any-return]
         if name not in (*observed, *system.load_names):
             raise UnknownName("quantity", name, (*observed, *system.load_names, *(inputs if self.controlled else ())))
         if np.ndim(self.final.status):
@@ -74,19 +75,23 @@ class Trajectory(Run):
         function = _loads if name in system.load_names else _observed
         values = evaluate(function, system, (states, u), lanes=len(self.t), axes=(None, 0))
         names = system.load_names if name in system.load_names else observed
-        return np.asarray(values)[:, names.index(name)]
+        found: np.ndarray[Any, Any] = (values if is_traced(values) else np.asarray(values))[:, names.index(name)]
+        return found
 
     # -- other forms ---------------------------------------------------------------------------------------------------
     def coordinates(self, kind: str, convention: str = "ZXZ") -> np.ndarray[Any, Any]:
         """Configurations as "quaternion", "euler", "pose" (theta, x, y) or "position"; see `Group.along`."""
+        require_known("run.coordinates(kind)", self.records, "ask for them outside, or take run.g and run.angles")
         return self.system.group.along(kind, self.g, self.angles, convention)
 
     def to_xarray(self, *, reaction: bool = False) -> xarray.Dataset:
         """The trajectory as an `xarray.Dataset` with names, units and provenance."""
+        require_known("run.to_xarray()", self.records)
         return to_xarray(self, reaction=reaction)
 
     def save(self, path: str | Path) -> None:
         """Write a NetCDF (.nc) or Zarr (.zarr) file completely or not at all; `dalembert.load(path)` reads it."""
+        require_known("run.save(path)", self.records)
         save_run(self, path)
 
     def _repr_html_(self) -> str:
@@ -97,6 +102,7 @@ class Trajectory(Run):
 
         With names, as in `of=["speed", "left torque"]`, it shows what `run[name]` is over time, a panel a unit.
         """
+        require_known("run.plot()", self.records)
         if not of:
             return plot_trajectory(self, path)
         values = {name: self[name] for name in of}

@@ -201,3 +201,73 @@ def test_steps_that_vary_and_a_run_that_goes_on():
         return da.simulate(first.system, METHOD, first, step=x[3], steps=20, events=[GROUND]).events["ground"].t[0]
 
     np.testing.assert_allclose(jax.grad(later)(THROWN), jax.grad(exact_landing)(THROWN), rtol=1e-11, atol=1e-12)
+
+
+# -- numbers that have to be known ------------------------------------------------------------------------------------
+def particle(**options):
+    return da.simulate(PARTICLE, METHOD, BEGIN, **{"step": 0.1, "steps": 3, **options})
+
+
+PARTICLE = da.models.nonholonomic_particle("harmonic")
+BEGIN = PARTICLE.state([0.3, 0.5, -0.2], [1.1, 0.7, 0.55])
+LEVEL = lambda c: da.Event(lambda t, q, v, p: q[0] - c, name="level")
+REFUSED = {
+    "steps is a number that JAX traces": lambda n: particle(steps=n).g,
+    "save_every is a number that JAX traces": lambda n: particle(save_every=n).g,
+    "for JAX traces t_end: give steps": lambda t: particle(steps=None, t_end=1.0 * t).g,
+    "for JAX traces step: give steps": lambda h: particle(steps=None, t_end=1.0, step=0.1 * h).g,
+    r"run\.status needs numbers": lambda h: particle(step=0.1 * h).status == "ok",
+    r"run\.check\(\) needs numbers": lambda h: particle(step=0.1 * h).check().g,
+    r"run\.failed_at needs numbers": lambda h: particle(step=0.1 * h).failed_at,
+    r"run\.reason needs numbers": lambda h: particle(step=0.1 * h).reason,
+    r"run\.summary\(\) needs numbers": lambda h: particle(step=0.1 * h).summary(),
+    r"run\.at\(times\) needs numbers": lambda h: particle(step=0.1 * h).at(0.05).g,
+    r"run\.work\(\) needs numbers": lambda h: particle(step=0.1 * h).work(),
+    r"run\.power\(\) needs numbers": lambda h: particle(step=0.1 * h).power(),
+    r"run\.save\(path\) needs numbers": lambda h: particle(step=0.1 * h).save("run.nc"),
+    r"run\.plot\(\) needs numbers": lambda h: particle(step=0.1 * h).plot(),
+    r"run\.to_xarray\(\) needs numbers": lambda h: particle(step=0.1 * h).to_xarray(),
+    r"run\.coordinates\(kind\) needs numbers": lambda h: particle(step=0.1 * h).coordinates("position"),
+    "the function of 'level' holds a number that JAX traces": lambda c: particle(events=[LEVEL(0.4 * c)]).t,
+    "holds a number that JAX traces": lambda c: (
+        particle(events=[da.Event(da.Quantity("configuration", (0,), 0.4 * c))]).t
+    ),
+    "step of a prepared run needs": lambda h: da.prepare(PARTICLE, METHOD, step=0.1 * h, steps=3)(BEGIN).g,
+    "a comparison needs numbers": lambda h: da.compare(PARTICLE, {"a": METHOD}, BEGIN, steps=[0.1 * h], t_end=1.0),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_traced_number_that_has_to_be_known_is_named(message):
+    with pytest.raises(da.InvalidInput, match=message):
+        jax.jit(REFUSED[message])(1)
+
+
+def test_axes_are_explained_in_the_words_of_the_user():
+    states = jax.vmap(lambda x: PARTICLE.state(jnp.stack([x, 0.5, -0.2]), jnp.array([1.1, 0.7, 0.55])))(jnp.ones(2))
+    with pytest.raises(
+        da.InvalidInput, match=r"has shape \(2, 3\); allowed: \(3,\)\. States .* da\.ensemble, or jax\.vmap"
+    ):
+        da.simulate(PARTICLE, METHOD, states, step=0.1, steps=3)
+    fall = lambda g: da.System(da.Euclidean(1), lagrangian, parameters={"g": g})
+    with pytest.raises(da.InvalidInput, match="leading axis are many systems"):
+        da.simulate(fall(jnp.ones(2)), METHOD, fall(1.0).state([1.0], [0.0]), step=0.1, steps=3)
+    starts = [fall(1.0).state([1.0], [0.0])] * 3
+    with pytest.raises(da.InvalidInput, match=r"disagree in number: leading axes \[2, 3\]"):
+        jax.jit(lambda g: da.ensemble(fall(g), METHOD, starts, step=0.1, steps=3, batched_system=True).g)(jnp.ones(2))
+
+
+def test_what_a_traced_run_can_tell():
+    """Members under vmap over the step, loads and names under grad, crossings of a member."""
+    ends = jax.vmap(lambda h: da.ensemble(PARTICLE, METHOD, [BEGIN, BEGIN], step=h, steps=3).g)(jnp.array([0.1, 0.2]))
+    np.testing.assert_allclose(ends[1, 0], particle(step=0.2).g, rtol=1e-13)
+    by_name = jax.jit(lambda h: particle(step=h)["q1"][-1])(0.1)
+    assert by_name == particle()["q1"][-1]
+    reaction = jax.jit(lambda h: particle(step=h).reaction())(0.1)
+    np.testing.assert_allclose(reaction, particle().reaction(), rtol=1e-13)
+
+    def level(h):
+        found = particle(step=h, steps=30, events=[LEVEL(0.8)]).events["level"]
+        return found.of(0).t[0] + found.select([0]).t[0]
+
+    assert abs(jax.jvp(level, (0.1,), (1.0,))[1] - differences(lambda h: level(float(h[0])), [0.1])[0]) < 1e-7

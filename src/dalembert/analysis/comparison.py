@@ -15,7 +15,7 @@ from .. import simulation
 from ..errors import InvalidInput
 from ..integrators import Integrator, require_arguments, scipy_motion
 from ..mechanics import MechanicalSystem, State
-from ..numerics import require_progress, show
+from ..numerics import require_known, require_progress, show
 from ..plotting.runs import plot_methods
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ def compare(
     for integrator in integrators.values():
         require_arguments(system, integrator, state, steps[0])
     require_progress(progress, "(done, total, note)")
+    instead = "compare outside; da.simulate is differentiated"
+    require_known("a comparison", (system, state, list(steps), t_end), instead)
     jobs = [(name, integrator, float(h)) for name, integrator in integrators.items() for h in steps]
     rows: list[tuple[str, MethodRow]] = []
     runs: dict[str, simulation.Run] = {}

@@ -763,7 +763,9 @@ def _traced_once(function: Callable[..., Array], words: str, kinds: str = "iuf")
 def shaped(words: str, value: Array, shape: tuple[int, ...] | str, is_good: bool = False) -> Array:
     """A value of a user's function, refused where it has another shape: JAX would spread a number over a vector."""
     if value.shape != shape and not is_good:
-        raise InvalidInput(f"{words} gave shape {value.shape}; allowed: {shape}")
+        many = ". Parameters with a leading axis are many systems: jax.vmap around simulate, or da.ensemble"
+        hint = many if value.ndim and value.shape[1:] == shape else ""
+        raise InvalidInput(f"{words} gave shape {value.shape}; allowed: {shape}{hint}")
     return value
 
 

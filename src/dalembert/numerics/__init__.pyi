@@ -18,6 +18,7 @@ from .checks import real as real
 from .checks import require_function as require_function
 from .checks import require_progress as require_progress
 from .checks import require_instance as require_instance
+from .checks import require_known as require_known
 from .checks import require_range as require_range
 from .checks import require_rotation as require_rotation
 from .checks import show as show

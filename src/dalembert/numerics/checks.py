@@ -58,8 +58,16 @@ def show(value: Any) -> str:
     if inspect.isclass(value) or inspect.isroutine(value):
         kind = "class" if inspect.isclass(value) else "method" if inspect.ismethod(value) else "function"
         return f"the {kind} {value.__name__}"
+    if isinstance(value, jax.core.Tracer):
+        return f"an array {value.shape} that JAX traces" if value.shape else "a number that JAX traces"
     text = " ".join(repr(value).split())
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+def require_known(what: str, value: Any, instead: str = "ask for it outside") -> None:
+    """Refuse numbers that JAX traces where they have to be known."""
+    if is_traced(value):
+        raise InvalidInput(f"{what} needs numbers that are known, but JAX traces them (jit, grad, vmap): {instead}")
 
 
 def require_instance(name: str, value: Any, kind: type[Any], allowed: str) -> None:
@@ -132,6 +140,11 @@ def vector(value: Any, size: int, name: str) -> Array:
 
 def positive_int(name: str, value: Any) -> int:
     """`value` as a whole number of at least 1, or a clear error."""
+    if is_traced(value):
+        raise InvalidInput(
+            f"{name} is {show(value)}; allowed: a whole number of at least 1 that is known, for arrays have sizes that "
+            "depend on it (jax.jit(..., static_argnames=...) leaves an argument as it is)"
+        )
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise InvalidInput(f"{name} is {show(value)}; allowed: a whole number of at least 1")
     return int(value)

@@ -699,12 +699,12 @@ class Members:
 
     def require(self, integrator: Integrator, step: float) -> None:
         """Check that axes agree, and every start at once; then one that is refused, or the first, as that of a run."""
-        if is_traced((self.system, self.state)):
-            return
         sizes = {leaf.shape[0] for leaf in jax.tree.leaves(self.system)} if self.systems_vary else set()
         sizes |= {leaf.shape[0] for leaf in jax.tree.leaves(self.state)} if self.states_vary else set()
         if len(sizes) != 1:
             raise InvalidInput(f"the members disagree in number: leading axes {sorted(sizes)}")
+        if is_traced((self.system, self.state, step)):
+            return
         axes = ((0 if self.systems_vary else None, None), 0 if self.states_vary else None)
         consts = (self.system, np.asarray(step, float))
         clear = evaluate(_is_clearly_good, consts, self.state, lanes=self.number, axes=axes)

@@ -10,6 +10,7 @@ the size (`partial_step`): dense output that belongs to the method, and that `st
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from ..errors import InvalidInput, require_name
 from ..integrators import OK, Integrator
 from ..kernels import Backend, evaluate, make_problem, run_problem
 from ..mechanics import Driven, MechanicalSystem, State
-from ..numerics import finite, is_traced, own_value, require_instance
+from ..numerics import finite, is_traced, own_value, require_instance, require_known
 from .loop import TIME_TOLERANCE, Constants, LoopState, RunKernel, run_kernel, update_peaks
 from .results import Crossings, Numbers, Record, Run
 
@@ -141,6 +142,11 @@ def check_events(events: Sequence[Event], system: MechanicalSystem, state: State
     given = (events,) if isinstance(events, Event) else tuple(events) if isinstance(events, Sequence) else (events,)
     for event in given:
         require_instance("an event", event, Event, "a list of dalembert.Event")
+        if is_traced(_closed_over(event.function)):
+            raise InvalidInput(
+                f"the function of {event.name or 'an event'!r} holds a number that JAX traces; allowed: known numbers. "
+                "Put it into the parameters p of the system, for function(t, g, xi, p)"
+            )
     found = tuple(replace(event, name=event.name or f"event {k}") for k, event in enumerate(given))
     names = [event.name for event in found]
     if len(set(names)) < len(names):
@@ -154,6 +160,17 @@ def check_events(events: Sequence[Event], system: MechanicalSystem, state: State
                 f"the function of {event.name!r} gives {shape.dtype}{list(shape.shape)}; allowed: one real number"
             )
     return found
+
+
+def _closed_over(function: Any) -> list[Any]:
+    """Return what a function holds beside its arguments: the value of a quantity, what it closes over, its defaults."""
+    if isinstance(function, Quantity):
+        return [function.value]
+    held = [*getattr(function, "args", ()), *getattr(function, "keywords", {}).values()]
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # not filled yet
+            held.append(cell.cell_contents)
+    return [*held, *(getattr(function, "__defaults__", None) or ())]
 
 
 # The loop that notes the steps with crossings.
@@ -667,6 +684,8 @@ def restart_at_event(integrator: Integrator, monitor: bool) -> RunKernel:
 
 def states_at(run: Run, times: Any) -> State:
     """Return the states of a run at any times within it; see `Trajectory.at`."""
+    instead = 'ask for it outside, or save the state. An Event at da.Quantity("time", value=t) has derivatives'
+    require_known("run.at(times)", (times, run.records, run.system), instead)
     if type(times) is float and (one := _state_in_the_next_step(run, times)):
         return one
     wanted = np.asarray(times, float)

@@ -45,7 +45,9 @@ def count_steps(step: Any, steps: int | None, t_end: Any, t0: Any, *, variable: 
             raise InvalidInput(f"steps is {steps}; allowed: at most {MAX_STEPS}: steps are counted in floating point")
         return int(steps)
     if is_traced((step, t_end, t0)):
-        raise InvalidInput("the number of steps to t_end is not known inside a JAX transformation: give steps")
+        given = {"step": step, "t_end": t_end, "t0": t0}
+        names = " and ".join(name for name, value in given.items() if is_traced(value))
+        raise InvalidInput(f"the number of steps to t_end is not known, for JAX traces {names}: give steps")
     t_end = finite("t_end", t_end)
     ratio = (t_end - t0) / step
     if variable and np.isfinite(ratio) and ratio > 0:

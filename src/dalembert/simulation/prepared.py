@@ -21,7 +21,7 @@ from ..integrators import OK, REASONS, Integrator, require_arguments, require_st
 from ..kernels import Backend, Chain, concrete_leaves, find_chain, shapes_of
 from ..kernels.problem import Words
 from ..mechanics import MechanicalSystem, State, judge_start
-from ..numerics import call_own, is_traced, require_instance, show
+from ..numerics import call_own, is_traced, require_instance, require_known, show
 from .driver import Schedule, begin_loop, finish_run, make_schedule, run_steps, simulate
 from .loop import (
     NO_RECORD,
@@ -74,21 +74,25 @@ class Saved:
     @property
     def status(self) -> str:
         """ "ok" or "failed"."""
+        require_known("saved.status", self.final.status, "take saved.final.status, 0 where all is well")
         return "ok" if self.final.status == OK else "failed"
 
     @property
     def steps(self) -> int:
         """The number of good steps; -1 where the start has no solution."""
+        require_known("saved.steps", self.final.steps, "take saved.final.steps")
         return int(self.final.steps)
 
     @property
     def reason(self) -> str:
         """Why the run failed, or an empty string."""
+        require_known("saved.reason", self.final.status, "take saved.final.status, 0 where all is well")
         return REASONS[int(self.final.status)]
 
     def __repr__(self) -> str:
         shapes = jax.tree.map(np.shape, self.values)
-        return f"<Saved after {self.steps} steps, {self.status}: {shapes}>"
+        known = not is_traced((self.final.status, self.final.steps))
+        return f"<Saved after {self.steps} steps, {self.status}: {shapes}>" if known else f"<Saved, traced: {shapes}>"
 
 
 @lru_cache(maxsize=256)
@@ -275,6 +279,7 @@ def prepare(
     """
     require_instance("system", system, MechanicalSystem, "a system")
     require_instance("method", integrator, Integrator, "a method")
+    require_known("the step of a prepared run", step, "da.simulate has derivatives in its step")
     chosen: Any = save
     if isinstance(save, str) and save not in ("all", "final"):
         chosen = (save,)

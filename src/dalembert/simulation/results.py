@@ -20,7 +20,7 @@ from ..errors import InvalidInput, NumericalFailure
 from ..integrators import REASONS, Integrator
 from ..kernels import compile_function, evaluate
 from ..mechanics import MechanicalSystem, NonlinearSystem, State, explain_singular
-from ..numerics import array, depends, is_traced, vanishes
+from ..numerics import array, depends, is_traced, namespace, require_known, vanishes
 
 Numbers = np.ndarray[Any, Any]
 R = TypeVar("R", bound="Run")
@@ -28,6 +28,7 @@ MAX_HOLONOMIC_RESIDUAL = 1e-3
 """|phi| beyond which `Run.check` calls the holonomic constraints lost."""
 MAX_SAVED_STEPS = 100_000
 """Up to so many steps, every state of a run that receives power is saved: its work needs them."""
+OUTSIDE = "ask for it outside, or take run.final.status, which is 0 where all is well"
 ENERGY_ERROR, ENERGY_BALANCE, ENERGY_CHANGE = "Energy error", "Energy balance", "Energy change"
 
 
@@ -91,13 +92,15 @@ class Crossings:
 
     def of(self, member: int) -> Crossings:
         """Return the crossings of one member of an ensemble."""
-        own = np.asarray(self.suspects)[member : member + 1]
+        own = self.suspects[member : member + 1]
         return replace(self.select(np.asarray(self.lane) == member), suspects=own)
 
     def select(self, rows: Any) -> Crossings:
         """Return some of the crossings: a mask, a slice or indices."""
+        rows = np.asarray(rows, None if len(rows) else int) if isinstance(rows, list) else rows
         columns = (self.record, self.lane, self.theta, self.direction)
-        record, lane, theta, direction = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], columns)
+        taken = jax.tree.map(lambda leaf: (leaf if is_traced(leaf) else np.asarray(leaf))[rows], columns)
+        record, lane, theta, direction = taken
         return replace(self, record=record, lane=lane, theta=theta, direction=direction)
 
     def __repr__(self) -> str:
@@ -233,12 +236,14 @@ class Run:
     @property
     def status(self) -> Any:
         """ "ok" or "failed"; an array of these for an ensemble."""
+        require_known("run.status", self.final.status, OUTSIDE)
         codes = np.asarray(self.final.status)
         return np.where(codes == 0, "ok", "failed") if codes.ndim else ("ok" if codes == 0 else "failed")
 
     @property
     def failed_at(self) -> Any:
         """None, or k: states 0..k are good; -1: the start has no solution. Of an ensemble an array, -2: not failed."""
+        require_known("run.failed_at", (self.final.status, self.final.steps), OUTSIDE)
         codes, counts = np.asarray(self.final.status), np.asarray(self.final.steps).astype(int)
         if codes.ndim:
             return np.where(codes == 0, -2, counts)
@@ -247,6 +252,7 @@ class Run:
     @property
     def reason(self) -> Any:
         """Why the run failed, or an empty string."""
+        require_known("run.reason", self.final.status, OUTSIDE)
         codes = np.asarray(self.final.status)
         if codes.ndim:
             return np.vectorize(REASONS.get, otypes=[object])(codes)
@@ -278,6 +284,7 @@ class Run:
         It also raises where a method that keeps holonomic constraints only up to its own error let |phi| grow
         beyond `MAX_HOLONOMIC_RESIDUAL`.
         """
+        require_known("run.check()", self.final.status, OUTSIDE)
         codes = np.atleast_1d(np.asarray(self.final.status))
         if codes.any():
             member = int(np.argmax(codes != 0))
@@ -306,6 +313,7 @@ class Run:
         """Return how a single run went, in numbers; `conservation` is that of its energy where it is known already."""
         if np.ndim(self.final.status):
             raise InvalidInput("a summary is of one run; an ensemble has arrays: status, steps, final.peaks")
+        require_known("run.summary()", (self.records, self.final))
         known: dict[str, Any] = {"reason": self.reason or None, "steps": max(0, int(self.steps))}
         known |= {name: getattr(self, name) for name in ("status", "failed_at", "stopped_by", "interrupted", "backend")}
         made = RunSummary(self.integrator.name, float(self.step), time=float(self.t[-1]), **known)
@@ -360,9 +368,10 @@ class Run:
 
         Their leaves have the shape (saves, inputs), with the members in front in an ensemble.
         """
-        held = self.held_controls()
-        rows = np.asarray(self.records.steps) - np.asarray(self.records.steps)[..., :1]
-        return jax.tree.map(lambda leaf: leaf[np.minimum(rows, len(leaf) - 1)], held)
+        held, steps = self.held_controls(), self.records.steps
+        xp = namespace(held, steps)
+        rows = xp.asarray(steps) - xp.asarray(steps)[..., :1]
+        return jax.tree.map(lambda leaf: xp.asarray(leaf)[xp.minimum(rows, len(leaf) - 1)], held)
 
     def held_controls(self) -> Any:
         """The controls of this run, one row a step, or None; refused for a file that was written without them."""
@@ -375,6 +384,7 @@ class Run:
 
     def power(self) -> Numbers:
         """P = <F, xi> - L_t + <l, A xi>, the power that enters, at each saved state of a single run."""
+        require_known("run.power()", self.records)
         return _powers(self, slice(None), self.controls_at_states())[0]
 
     def work(self) -> Numbers:
@@ -384,6 +394,7 @@ class Run:
         = b on an affine constraint, phi_xi xi on a nonlinear one). Controls jump from step to step, so every state of a
         controlled run must have been saved.
         """
+        require_known("run.work()", self.records, "ask for it outside, or take run.energy()")
         states, u = self.records.state, self.held_controls()
         if u is not None and np.any(np.diff(np.asarray(self.records.steps)) != 1):
             raise InvalidInput(
