@@ -152,20 +152,26 @@ def pushed(x, rows):
     return jnp.concatenate([facing.t, facing.g[0], stop.t, stop.xi[0], stop.theta, run.last.g, run.multipliers[-1]])
 
 
-@pytest.mark.heavy
-def test_controls_parameters_start_step_and_time_by_differences():
-    x, rows = jnp.array([1.3, 0.4, 0.3, 0.05, 0.2]), 0.3 * jnp.sin(jnp.arange(60.0)).reshape(30, 2) + 0.2
-    expected = differences(lambda y: pushed(y, rows), x)
-    scale = 1e-3 + np.abs(expected).max(axis=1, keepdims=True)
-    forwards = jax.jacfwd(pushed)(x, rows)
-    np.testing.assert_allclose(forwards / scale, expected / scale, atol=1e-7)
-    direction = jnp.cos(jnp.arange(60.0)).reshape(30, 2)
-    along = differences(lambda s: pushed(x, rows + s[0] * direction), jnp.zeros(1))[:, 0]
-    slope = jax.jvp(lambda u: pushed(x, u), (rows,), (direction,))[1]
+PUSHED = jnp.array([1.3, 0.4, 0.3, 0.05, 0.2])
+ROWS = 0.3 * jnp.sin(jnp.arange(60.0)).reshape(30, 2) + 0.2
+TURNED = jnp.cos(jnp.arange(60.0)).reshape(30, 2)
+
+
+def test_controls_by_differences():
+    slope = jax.jvp(lambda u: pushed(PUSHED, u), (ROWS,), (TURNED,))[1]
+    along = differences(lambda s: pushed(PUSHED, ROWS + s[0] * TURNED), jnp.zeros(1))[:, 0]
     np.testing.assert_allclose(slope, along, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.heavy
+def test_parameters_start_step_and_time_by_differences_and_controls_backwards():
+    expected = differences(lambda x: pushed(x, ROWS), PUSHED)
+    scale = 1e-3 + np.abs(expected).max(axis=1, keepdims=True)
+    np.testing.assert_allclose(jax.jacfwd(pushed)(PUSHED, ROWS) / scale, expected / scale, atol=1e-7)
+    slope = jax.jvp(lambda u: pushed(PUSHED, u), (ROWS,), (TURNED,))[1]
     weights = jnp.sin(1.0 + jnp.arange(len(slope)))
-    gradient = jax.grad(lambda u: weights @ pushed(x, u))(rows)
-    assert abs(jnp.sum(gradient * direction) - weights @ slope) < 1e-11 * float(jnp.abs(weights * slope).sum())
+    gradient = jax.grad(lambda u: weights @ pushed(PUSHED, u))(ROWS)
+    assert abs(jnp.sum(gradient * TURNED) - weights @ slope) < 1e-11 * float(jnp.abs(weights * slope).sum())
 
 
 @pytest.mark.heavy
