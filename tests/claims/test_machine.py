@@ -58,7 +58,7 @@ def test_claims_are_of_the_method_and_of_the_system():
 
 def test_claims_in_words():
     assert (
-        da.Lobatto(4).claims(PARTICLE.system).text()
+        da.integrators.Lobatto(4).claims(PARTICLE.system).text()
         == "order 6; symmetric, reversible; keeps constraint, group, momentum"
     )
     assert str(da.DiscreteMoserVeselov(4, "scaled").claims(cases()["rigid-body"].system)).startswith(

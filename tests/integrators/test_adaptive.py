@@ -148,7 +148,7 @@ ONE_SIDED = [
     da.LagrangeDAlembert(nodes="velocity"),
     da.RungeKutta(),
     da.integrators.ProjectedRungeKutta(),
-    da.Lobatto(),
+    da.integrators.Lobatto(),
     METHOD,
 ]
 

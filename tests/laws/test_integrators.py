@@ -86,7 +86,7 @@ def test_a_pair_from_a_users_difference_map_is_the_method_of_that_node(beta):
 @pytest.mark.parametrize("node", [more(0.0), 1.0])
 def test_a_pair_from_a_finite_difference_is_the_method_of_that_node_on_a_group(node):
     system, state = case("heavy_suslov")
-    pair = da.mechanics.from_difference(system, da.FiniteDifference(CAYLEY, node))
+    pair = da.mechanics.from_difference(system, da.mechanics.FiniteDifference(CAYLEY, node))
     ours = flow(da.LagrangeDAlembert(pair=pair), system, state, 0.1, 10)
     assert gap(ours, flow(da.LagrangeDAlembert(CAYLEY, node), system, state, 0.1, 10)) < 1e-12
 
@@ -142,7 +142,7 @@ def _shifted(system, state, retraction, node, h):
     group = system.group
     before = group.compose(state.g, retraction.tau(group, -node * h * state.xi))
     after = group.compose(state.g, retraction.tau(group, (1 - node) * h * state.xi))
-    pair = da.mechanics.from_difference(system, da.FiniteDifference(retraction, node))
+    pair = da.mechanics.from_difference(system, da.mechanics.FiniteDifference(retraction, node))
     t = state.t - node * h
     return t + h, after, pair.D2(t, before, after, h)
 

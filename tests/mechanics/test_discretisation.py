@@ -27,7 +27,7 @@ def element(group, seed):
     ids=str,
 )
 def test_finite_difference_maps_satisfy_their_axioms(group, retraction, node):
-    rho = da.FiniteDifference(retraction, node)
+    rho = da.mechanics.FiniteDifference(retraction, node)
     da.mechanics.check_difference(rho, group)
 
     def there_and_back(_, start):
@@ -42,7 +42,11 @@ def test_finite_difference_maps_satisfy_their_axioms(group, retraction, node):
 
 def test_the_adjoint_of_a_difference_map():
     """rho_s(g1, g0, -h) and rho_{1-s}(g0, g1, h) are the same point and velocity."""
-    group, rho, adjoint = da.SE2(), da.FiniteDifference(CAYLEY, 0.3), da.FiniteDifference(CAYLEY, 0.7)
+    group, rho, adjoint = (
+        da.SE2(),
+        da.mechanics.FiniteDifference(CAYLEY, 0.3),
+        da.mechanics.FiniteDifference(CAYLEY, 0.7),
+    )
 
     def there_and_back(_, start):
         g0, xi = start
@@ -69,12 +73,12 @@ def test_maps_that_are_no_difference_maps_are_refused(reason):
 
 
 PAIRS = {
-    "difference": lambda: da.mechanics.from_difference(case("particle")[0], da.FiniteDifference()),
-    "ball": lambda: da.mechanics.from_difference(case("ball")[0], da.FiniteDifference(CAYLEY, 0.0)),
+    "difference": lambda: da.mechanics.from_difference(case("particle")[0], da.mechanics.FiniteDifference()),
+    "ball": lambda: da.mechanics.from_difference(case("ball")[0], da.mechanics.FiniteDifference(CAYLEY, 0.0)),
     "cayley": lambda: da.EulerPoincareSuslov("retraction").pair(case("suslov")[0]),
     "moser-veselov": lambda: da.EulerPoincareSuslov("moser-veselov").pair(case("suslov")[0]),
     "sleigh": lambda: da.EulerPoincareSuslov("retraction", EXPONENTIAL).pair(case("sleigh")[0]),
-    "free": lambda: da.mechanics.from_difference(case("heavy_top")[0], da.FiniteDifference(CAYLEY, 1.0)),
+    "free": lambda: da.mechanics.from_difference(case("heavy_top")[0], da.mechanics.FiniteDifference(CAYLEY, 1.0)),
 }
 
 
@@ -85,8 +89,8 @@ def test_pairs_satisfy_the_axioms(key):
 
 def _with_constraint(function):
     system, _ = case("particle")
-    good = da.mechanics.from_difference(system, da.FiniteDifference())
-    return da.Discretisation(system, good.lagrangian, lambda t, a, b, h, s: function(a, b - a))
+    good = da.mechanics.from_difference(system, da.mechanics.FiniteDifference())
+    return da.mechanics.Discretisation(system, good.lagrangian, lambda t, a, b, h, s: function(a, b - a))
 
 
 BAD_PAIRS = {
@@ -106,7 +110,7 @@ def test_pairs_that_violate_an_axiom_are_refused(reason):
 def test_a_constraint_that_moves_the_diagonal_in_one_argument_only_is_refused():
     """It vanishes at the sampled diagonal point but not next to it: the derivatives in g0 and g1 are not opposite."""
     system, _ = case("particle")
-    good = da.mechanics.from_difference(system, da.FiniteDifference())
+    good = da.mechanics.from_difference(system, da.mechanics.FiniteDifference())
     centre = system.group.random(jax.random.PRNGKey(0))
 
     def constraint(t, a, b, h, s):
@@ -114,17 +118,17 @@ def test_a_constraint_that_moves_the_diagonal_in_one_argument_only_is_refused():
         return jnp.stack([d[2] - a[1] * d[0] + a[0] - centre[0]])
 
     with pytest.raises(Inconsistent, match="not opposite"):
-        da.mechanics.check_discretisation(da.Discretisation(system, good.lagrangian, constraint))
+        da.mechanics.check_discretisation(da.mechanics.Discretisation(system, good.lagrangian, constraint))
 
 
 def test_consistency_is_relative_to_a_difference_map():
     """Proposition 2.1 of garcia-naranjo-jimenez: yes for the Cayley pair, no for Moser-Veselov, both against Cayley."""
     system, _ = case("suslov")
-    cayley = da.FiniteDifference(CAYLEY, 0.0)
+    cayley = da.mechanics.FiniteDifference(CAYLEY, 0.0)
     assert da.mechanics.consistent(da.EulerPoincareSuslov("retraction").pair(system), cayley)
     assert not da.mechanics.consistent(da.EulerPoincareSuslov("moser-veselov").pair(system), cayley)
     assert not da.mechanics.consistent(
-        da.EulerPoincareSuslov("retraction").pair(system), da.FiniteDifference(EXPONENTIAL, 0.0)
+        da.EulerPoincareSuslov("retraction").pair(system), da.mechanics.FiniteDifference(EXPONENTIAL, 0.0)
     )
 
 
@@ -136,28 +140,28 @@ def test_consistency_is_relative_to_a_difference_map():
 def test_consistency_sees_l_d_off_the_discrete_constraint(name, power):
     """L_d + 0.8 phi_d has the same values on D_d, and is another integrator: Definition 2.3 asks near the diagonal."""
     system = cases()[name].system
-    pair, cayley = da.EulerPoincareSuslov("retraction").pair(system), da.FiniteDifference(CAYLEY, 0.0)
+    pair, cayley = da.EulerPoincareSuslov("retraction").pair(system), da.mechanics.FiniteDifference(CAYLEY, 0.0)
     assert da.mechanics.consistent(pair, cayley)
 
     def lagrangian(t, a, b, h, s):
         return pair.lagrangian(t, a, b, h, s) + 0.8 * jnp.sum(pair.constraint(t, a, b, h, s)) ** power
 
-    assert not da.mechanics.consistent(da.Discretisation(system, lagrangian, pair.constraint), cayley)
+    assert not da.mechanics.consistent(da.mechanics.Discretisation(system, lagrangian, pair.constraint), cayley)
 
 
 def test_consistency_sees_the_constraint():
     """The right L_d on the wrong D_d is not consistent."""
     system, _ = case("particle")
-    rho = da.FiniteDifference(CAYLEY, 0.5)
+    rho = da.mechanics.FiniteDifference(CAYLEY, 0.5)
     good = da.mechanics.from_difference(system, rho)
-    other = da.mechanics.from_difference(system, da.FiniteDifference(CAYLEY, 0.0))
+    other = da.mechanics.from_difference(system, da.mechanics.FiniteDifference(CAYLEY, 0.0))
     assert da.mechanics.consistent(good, rho)
-    assert not da.mechanics.consistent(da.Discretisation(system, good.lagrangian, other.constraint), rho)
+    assert not da.mechanics.consistent(da.mechanics.Discretisation(system, good.lagrangian, other.constraint), rho)
 
 
 def test_regularity():
     system, state = case("particle")
-    pair = da.mechanics.from_difference(system, da.FiniteDifference(CAYLEY, 0.5))
+    pair = da.mechanics.from_difference(system, da.mechanics.FiniteDifference(CAYLEY, 0.5))
     g1 = state.g + 0.1 * state.xi
     matrix = da.mechanics.regularity_matrix(pair, state.g, g1, 0.1)
     assert matrix.shape == (4, 4)
@@ -169,8 +173,8 @@ def test_regularity():
 def test_a_degenerate_pair_is_refused():
     """L_d does not see y, an admissible direction: no step is defined."""
     system, state = case("particle")
-    good = da.mechanics.from_difference(system, da.FiniteDifference(CAYLEY, 0.5))
-    blind = da.Discretisation(
+    good = da.mechanics.from_difference(system, da.mechanics.FiniteDifference(CAYLEY, 0.5))
+    blind = da.mechanics.Discretisation(
         system, lambda t, a, b, h, s: ((b - a)[0] ** 2 + (b - a)[2] ** 2) / (2 * h), good.constraint
     )
     with pytest.raises(Inconsistent, match=r"not defined here.*singular"):

@@ -226,7 +226,7 @@ METHODS = {
         InvalidInput,
     ),
     "node below 0": (r"node \(beta\) is -0.1; allowed", lambda: da.RetractionAdapted(node=-0.1), InvalidInput),
-    "NaN node": (r"node \(beta\) is nan; allowed", lambda: da.FiniteDifference(node=NAN), InvalidInput),
+    "NaN node": (r"node \(beta\) is nan; allowed", lambda: da.mechanics.FiniteDifference(node=NAN), InvalidInput),
     "a node that is no number": (
         r"node \(beta\) is 'half'; allowed",
         lambda: da.LagrangeDAlembert(node="half"),
@@ -245,7 +245,7 @@ METHODS = {
     "a pair with redefined nodes": (
         "has only its original nodes",
         lambda: da.LagrangeDAlembert(
-            nodes="velocity", pair=da.mechanics.from_difference(SUSLOV, da.FiniteDifference())
+            nodes="velocity", pair=da.mechanics.from_difference(SUSLOV, da.mechanics.FiniteDifference())
         ),
         InvalidInput,
     ),

@@ -96,7 +96,7 @@ def test_refused(key):
 
 def test_methods_that_cannot_keep_phi_say_what_to_use():
     state = PENDULUM.state([1.0, 0.0, 0.0], [0.0, 1.0, 0.0])
-    pair = da.LagrangeDAlembert(pair=da.mechanics.from_difference(PENDULUM, da.FiniteDifference()))
+    pair = da.LagrangeDAlembert(pair=da.mechanics.from_difference(PENDULUM, da.mechanics.FiniteDifference()))
     for method in (da.LagrangeDAlembert(nodes="velocity"), da.LagrangeDAlembert(nodes="deformed"), pair):
         with pytest.raises(da.InvalidInput, match='Use nodes = "original" without a pair'):
             da.simulate(PENDULUM, method, state, step=0.1, steps=1)

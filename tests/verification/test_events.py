@@ -102,11 +102,11 @@ CASES = [
     ("particle", da.Quantity("configuration", (0,)), da.Leapfrog(), 2),
     ("particle", da.Quantity("configuration", (0,)), da.Composition("yoshida-4"), 4),
     ("particle", da.Quantity("configuration", (0,)), da.Composition("kahan-li-6"), 6),
-    ("particle", da.Quantity("configuration", (0,)), da.Lobatto(3), 4),
+    ("particle", da.Quantity("configuration", (0,)), da.integrators.Lobatto(3), 4),
     ("suslov", da.Quantity("configuration", (0, 2)), da.EulerPoincareSuslov(), 2),
     ("suslov", da.Quantity("configuration", (0, 2)), da.Composition("kahan-li-6", base=da.RetractionAdapted()), 6),
     ("sleigh", da.Quantity("velocity", (1,)), Adaptive(), 2),
-    ("sleigh", da.Quantity("velocity", (1,)), da.Lobatto(4), 6),
+    ("sleigh", da.Quantity("velocity", (1,)), da.integrators.Lobatto(4), 6),
     ("ball", da.Quantity("configuration", (0, 0, 1)), da.Composition("yoshida-4"), 4),
 ]
 

@@ -301,7 +301,7 @@ def test_a_million_steps(key):
 DRIFTING = [
     da.RungeKutta(),
     da.integrators.ProjectedRungeKutta(),
-    da.Lobatto(3),
+    da.integrators.Lobatto(3),
     da.Leapfrog(),
     da.integrators.GeometricNonholonomic(),
     da.DiscreteGradient(),
@@ -311,7 +311,7 @@ DRIFTING = [
 @pytest.mark.heavy
 @pytest.mark.parametrize("method", DRIFTING, ids=lambda method: method.name)
 def test_other_methods_converge_and_keep_phi_up_to_their_order(method):
-    wanted = 4 if isinstance(method, da.RungeKutta | da.integrators.ProjectedRungeKutta | da.Lobatto) else 2
+    wanted = 4 if isinstance(method, da.RungeKutta | da.integrators.ProjectedRungeKutta | da.integrators.Lobatto) else 2
     system, state, _ = sleighs()
     assert order(errors(method, "sleighs", (20, 40))) == pytest.approx(wanted, abs=0.1)
     off = [da.simulate(system, method, state, step=TIME / n, steps=n).holonomic_residual().max() for n in (20, 40)]

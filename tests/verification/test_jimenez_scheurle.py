@@ -191,7 +191,7 @@ def test_original_nodes_keep_the_deformed_constraint():
     system, state = on_deformed(H)
     run = take(system, velocity_form(0.5, "deformed"), state)
     q, v = np.asarray(state.g), np.asarray(state.xi)
-    bent = da.mechanics.deformed(system, da.FiniteDifference(node=0.5), H)
+    bent = da.mechanics.deformed(system, da.mechanics.FiniteDifference(node=0.5), H)
     same = da.mechanics.perturbed(system, lambda t, q, v: 0.5 * jnp.stack([v[0] * v[1]]), H)
     for k in range(3):
         q, v, multiplier = step_89(q, v, H)
@@ -290,7 +290,7 @@ def test_distance_from_the_exact_discrete_constraint(node, order):
     """Remark 5.4: D_d of the node 1/2 is within O(h^3) of D_d^E, others within O(h^2)."""
     system, state = rn.particle("harmonic")
     measured = constraint_order(
-        da.mechanics.from_difference(system, da.FiniteDifference(node=node)), state, steps=(0.05, 0.025)
+        da.mechanics.from_difference(system, da.mechanics.FiniteDifference(node=node)), state, steps=(0.05, 0.025)
     )
     assert measured.order == pytest.approx(order, abs=0.1), measured
 
@@ -349,8 +349,10 @@ def test_D_is_kept_for_a_million_steps(name, node):
 def test_the_exact_discrete_constraint_as_a_discretisation():
     """D_d^E passes the axioms of a discrete constraint for a free system, and its distance from itself is round-off."""
     system, state = rn.particle()
-    pair = da.Discretisation(
-        system, da.mechanics.from_difference(system, da.FiniteDifference(node=0.5)).lagrangian, ExactConstraint()
+    pair = da.mechanics.Discretisation(
+        system,
+        da.mechanics.from_difference(system, da.mechanics.FiniteDifference(node=0.5)).lagrangian,
+        ExactConstraint(),
     )
     da.mechanics.check_discretisation(pair)
     assert constraint_order(pair, state, steps=(0.1, 0.05)).order == np.inf

@@ -129,5 +129,5 @@ def test_the_discrete_lagrangian_approximates_the_action(node, order):
 
     system = da.models.nonholonomic_particle("harmonic")
     state = system.state([0.3, 0.5, -0.2], [1.1, 0.7, 0.55])
-    pair = da.mechanics.from_difference(system, da.FiniteDifference(da.Cayley(), node))
+    pair = da.mechanics.from_difference(system, da.mechanics.FiniteDifference(da.Cayley(), node))
     assert lagrangian_order(pair, state) == pytest.approx(order, abs=0.1)

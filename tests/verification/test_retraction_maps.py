@@ -40,7 +40,7 @@ def test_the_lifts_are_the_derivative_of_d_and_its_dual(group, tau):
     """(8) differentiates D along a variation of (g, eta); (9) is dual to it: mu1 . xi1 - mu0 . xi0 = mu' . xi + mu .
     zeta.
     """
-    difference = da.FiniteDifference(tau, 0.3)
+    difference = da.mechanics.FiniteDifference(tau, 0.3)
 
     @partial(jax.jit, compiler_options=QUICKLY)
     def compare(place, xi, eta, zeta, mu, rate):
@@ -74,7 +74,9 @@ def test_the_inverse_at_node_0_is_the_printed_one():
 
     @partial(jax.jit, compiler_options=QUICKLY)
     def inverse(place, mu, xi, rate):
-        (g0, mu0), (g1, mu1) = cotangent_lift(da.FiniteDifference(tau, 0.0), group, group.exp(place), mu, xi, rate)
+        (g0, mu0), (g1, mu1) = cotangent_lift(
+            da.mechanics.FiniteDifference(tau, 0.0), group, group.exp(place), mu, xi, rate
+        )
         W = group.compose(group.inverse(g0), g1)
         slot = group.Ad_star(group.inverse(W), mu1) - mu0
         return tau.left_star(group, xi, mu1), tau.inverse(group, W), slot, rate - group.ad_star(xi, mu)

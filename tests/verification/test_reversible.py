@@ -146,7 +146,7 @@ def test_p_minus_is_p_plus_reflected_in_d(key):
     """P* p^- = P* p^+ and Q* p^- = -Q* p^+ with the projectors of the metric, from L_d by differentiation."""
     system, state = take(key)
     g0, g1, g2 = da.simulate(system, GNI, state, step=0.1, steps=2).check().g
-    pair = da.mechanics.from_difference(system, da.FiniteDifference(CAYLEY, 0.5))
+    pair = da.mechanics.from_difference(system, da.mechanics.FiniteDifference(CAYLEY, 0.5))
 
     @jax.jit
     def momenta(a, b, c):

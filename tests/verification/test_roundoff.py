@@ -143,7 +143,7 @@ ROOT = [
     (da.Gauss(2), "particle", energy, 4e-13),
     (da.Gauss(2), "central", angular_momentum, 1e-12),
     (da.Gauss(3), "central", angular_momentum, 1e-12),
-    *((da.Lobatto(stages), "central", angular_momentum, 1e-12) for stages in (2, 3, 4)),
+    *((da.integrators.Lobatto(stages), "central", angular_momentum, 1e-12) for stages in (2, 3, 4)),
     (da.Leapfrog(), "central", angular_momentum, 1e-12),
 ]
 

@@ -101,7 +101,7 @@ def against_the_book(form, family):
     system = da.System(da.Euclidean(3), lagrangian, constraint)
     q = np.array([0.6, 0.5, -0.4])
     state = system.state(q, system.project(q, [0.9, -0.7, 0.4]))
-    run = da.simulate(system, da.Lobatto(3, form=form, family=family), state, step=0.2, steps=1).check()
+    run = da.simulate(system, da.integrators.Lobatto(3, form=form, family=family), state, step=0.2, steps=1).check()
     first = float(run.multipliers[0, 0])
     place, velocity = textbook(q, np.asarray(state.xi), first, 0.2, form, TABLES[family])
     np.testing.assert_allclose(run.g[-1], place, atol=1e-13)
@@ -135,7 +135,7 @@ def slope(key, method, order) -> float:
 def test_other_families_have_the_order_of_b(stages, family, key):
     """B itself is measured by tools/claims and, where that does not, in test_high_order."""
     order = 2 * stages - 2
-    method = da.Lobatto(stages, EXPONENTIAL, form="spark", family=family)
+    method = da.integrators.Lobatto(stages, EXPONENTIAL, form="spark", family=family)
     assert slope(key, method, order) == pytest.approx(order, abs=0.25)
 
 
@@ -144,7 +144,7 @@ def test_other_families_have_the_order_of_b(stages, family, key):
 @pytest.mark.parametrize("family", ["B", "D"])
 def test_b_and_d_are_symmetric(family, key):
     system, state = case(key)
-    method = da.Lobatto(3, form="spark", family=family)
+    method = da.integrators.Lobatto(3, form="spark", family=family)
     assert da.analysis.reversibility(system, method, state, step=0.1, steps=20) < 1e-12
 
 
@@ -152,7 +152,7 @@ def test_b_and_d_are_symmetric(family, key):
 @pytest.mark.parametrize("key", ["particle", "heavy_suslov"])
 def test_c_and_c_star_undo_each_other(key):
     system, state = case(key)
-    method = da.Lobatto(3, form="spark", family="C")
+    method = da.integrators.Lobatto(3, form="spark", family="C")
     there = da.simulate(system, method, state, step=0.1, steps=10).check().last
     back = da.simulate(system, method.adjoint(), there, step=-0.1, steps=10).check().last
     np.testing.assert_allclose(back.xi, state.xi, atol=1e-12)
@@ -166,7 +166,7 @@ def test_spark_holds_where_the_motion_contracts_phase_volume(stages):
     """Suslov's body, 8000 steps: the nodal form is lost there (test_high_order), its carried multiplier grows."""
     system, state = case("suslov")
     energy = float(system.energy(0.0, state.g, state.xi))
-    method = da.Lobatto(stages, form="spark")
+    method = da.integrators.Lobatto(stages, form="spark")
     run = da.simulate(system, method, state, step=0.05, steps=8000, monitor=True, save_every=100).check()
     assert float(run.final.peaks.energy_error) < 1e-2 * energy
 
@@ -174,17 +174,17 @@ def test_spark_holds_where_the_motion_contracts_phase_volume(stages):
 @pytest.mark.heavy
 def test_spark_composes_and_takes_reversible_steps():
     """Suzuki's composition of the 2-stage method has order 4; in an adaptive run the 3-stage one has its order 4."""
-    method = da.Composition("suzuki-4", base=da.Lobatto(2, form="spark"))
+    method = da.Composition("suzuki-4", base=da.integrators.Lobatto(2, form="spark"))
     assert slope("heavy_suslov", method, 4) == pytest.approx(4.0, abs=0.25)
     system, state = case("particle")
-    adaptive = da.Adaptive("speed", da.Lobatto(3, form="spark"))
+    adaptive = da.Adaptive("speed", da.integrators.Lobatto(3, form="spark"))
     assert da.analysis.reversibility(system, adaptive, state, step=0.1, steps=20) < 1e-12
 
 
 def test_other_forms_and_families_are_refused():
     with pytest.raises(da.errors.UnknownName, match="spark"):
-        da.Lobatto(form="sparks")
+        da.integrators.Lobatto(form="sparks")
     with pytest.raises(da.errors.UnknownName, match="family"):
-        da.Lobatto(form="spark", family="E")
+        da.integrators.Lobatto(form="spark", family="E")
     with pytest.raises(da.InvalidInput, match="needs form"):
-        da.Lobatto(family="C")
+        da.integrators.Lobatto(family="C")

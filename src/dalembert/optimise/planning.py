@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Numbers = np.ndarray[Any, Any]
-SMALLEST_PIVOT = 1e-2  # of the rows of a constraint, relative to the largest: below it all velocities are kept
+SMALLEST_PIVOT = 0.3  # of the rows of a constraint, relative to their size: below it all velocities are kept
 AMPLITUDE = 0.3  # of the waves in a first guess
+MORE_STARTS, COARSE_STEPS = 8, 50  # of the plans that are made first where a fine one fails
 
 
 class Node(NamedTuple):
@@ -333,7 +334,8 @@ def plan(
     kinematic   the velocities in D are the controls, and there is no force
     free_start  names of what is free at the start, `free_goal` at the goal: of `coordinates`, "configuration" or
                 "velocity"; `periodic`: what ends as it began
-    guess       a Plan of as many steps, or controls (steps, inputs); `starts`: so many guesses, the best plan wins
+    guess       a Plan of any number of steps, or controls (steps, inputs)
+    starts      so many first guesses, the best plan wins; where one fails, eight coarse ones are refined
     """
     method = LagrangeDAlembert() if method is None else method
     require_arguments(system, method, _some_state(system, start), 1.0)
@@ -414,13 +416,9 @@ class _Task:
             sizes = [abs(np.linalg.det(row[:, bound])) / max(np.linalg.norm(row, 2) ** m, 1e-300) for row in rows]
             if min(sizes) > 1.01 * best:
                 best, self.free = min(sizes), np.setdiff1d(np.arange(n), bound)
-        self.redundant = not self.explicit and not self._units(start, np.setdiff1d(np.arange(n), self.free))
+        self.redundant = best < SMALLEST_PIVOT and not self.explicit
         if self.redundant:
             self.free = np.arange(n)
-
-    def _units(self, start: State, bound: Numbers) -> bool:
-        """Whether these columns of the rows are the same everywhere, so that the others are free everywhere."""
-        return not depends(lambda g: self.system.A(0.0, g)[:, bound], start.g)
 
     def _configuration(self, goal: Any) -> Any:
         first = goal[0] if isinstance(goal, list) else goal
@@ -546,12 +544,17 @@ class _Task:
                 progress(count, float(scores.error.min()), float(scores.gap.min()))
 
         self.first_guess, self.target = (nodes, controls), target
-        found = Solver(discrete, consts, target, free, options, note).solve(nodes, controls)
-        made = [self.plan_of(found, b, options) for b in range(len(controls))]
+        solver = Solver(discrete, consts, target, free, options, note)
+        found = solver.solve(nodes, controls)
+        failed = "optimal" not in found.status and "interrupted" not in found.status
+        coarsely = failed and guess is None and len(first) == 1 and starts < MORE_STARTS
+        if coarsely and (coarse := self._plan_coarsely(first, goals, seed, options, progress)) is not None:
+            return [coarse]
+        made = [self.plan_of(found, b, options) for b in range(len(found.status))]
         best = []
         for k in range(len(first)):
             own = made[k * starts : (k + 1) * starts]
-            best.append(min(own, key=lambda p: (p.status != "optimal", p.infeasibility > 1e-6, p.cost)))
+            best.append(min(own, key=lambda p: (p.status != "optimal", not p.infeasibility <= 1e-6, p.cost)))
         return best
 
     def coordinates_of(self, state: State) -> Numbers:
@@ -571,9 +574,12 @@ class _Task:
                 way = np.zeros(n)
             length = max(np.abs(way).max(), AMPLITUDE)
             for j in range(starts):
-                signs = np.ones(n) if j == 0 else rng.normal(size=n)
-                waves = AMPLITUDE * min(length, 1.0) * signs if self.system.constraints or j else np.zeros(n)
-                shift = np.outer(s, way) + np.outer(np.sin(np.pi * s), waves)
+                waves = np.zeros((2, n))
+                if j:
+                    waves = rng.normal(size=(2, n)) * length * rng.uniform(0.1, 1.0) / np.array([[1.0], [2.0]])
+                elif self.system.constraints:
+                    waves[0] = AMPLITUDE * min(length, 1.0)
+                shift = np.outer(s, way) + np.sin(np.pi * np.outer(s, [1.0, 2.0])) @ waves
                 g = evaluate(_shifted, (group, state.g), shift, lanes=N + 1, axes=(None, 0))
                 speed = np.gradient(shift, s, axis=0) / T
                 w = np.zeros((N + 1, 0)) if self.kinematic else speed[:, self.free] * np.sin(np.pi * s)[:, None]
@@ -599,17 +605,46 @@ class _Task:
             controls = [rows] * len(controls)
         return jax.tree.map(lambda *leaves: np.stack(leaves), *nodes), np.stack(controls)
 
+    def _plan_coarsely(
+        self, first: list[State], goals: list[Any], seed: int, options: Options, progress: Any
+    ) -> Plan | None:
+        """A plan from several guesses of few steps, refined step by step to all of them; None where there is none."""
+        steps = [self.steps]
+        while steps[0] > COARSE_STEPS:
+            steps.insert(0, -(-steps[0] // 2))
+        found, asked = None, self.steps
+        for self.steps in steps:
+            starts = MORE_STARTS if found is None else 1
+            (found,) = self.solve(first, goals, found, starts, seed, options, progress)
+            if found.status != "optimal":
+                self.steps = asked
+                return None
+        return found
+
+    def _along(self, plan: Plan, shares: Numbers) -> tuple[Any, Numbers]:
+        """(configurations, velocities) of a plan at shares of its duration."""
+        count = len(plan.controls)
+        clock = shares * count
+        index = np.clip(clock.astype(int), 0, count - 1)
+        rest = clock - index
+        xi = plan.xi[index]
+        at = jax.tree.map(lambda leaf: np.asarray(leaf)[index], plan.g)
+        lane = (at, (rest * plan.step)[:, None] * xi)
+        g = evaluate(_shifted_from, self.system.group, lane, lanes=len(shares), axes=(None, 0))
+        return g, xi if plan.kinematic else xi + rest[:, None] * (plan.xi[index + 1] - xi)
+
     def _continue(self, guess: Plan, like: Node) -> tuple[Node, Numbers]:
-        """The nodes and controls of another plan, which may have other steps."""
-        if guess.controls.shape != (self.steps, len(self.inputs)):
-            raise InvalidInput(
-                f"guess has {guess.controls.shape[0]} steps and {guess.controls.shape[1]} inputs; allowed: "
-                f"{self.steps} and {len(self.inputs)}"
-            )
-        w = np.zeros_like(like.w) if self.kinematic else np.asarray(guess.states.xi)[:, self.free]
-        time = np.full_like(like.duration, guess.duration)
-        node = like._replace(g=jax.tree.map(np.asarray, guess.states.g), w=w, duration=time)
-        return jax.tree.map(lambda leaf: leaf[None], node), guess.controls[None]
+        """The nodes and controls of another plan, which may have another number of steps."""
+        N = self.steps
+        if guess.inputs != self.inputs or guess.system.group != self.system.group:
+            raise InvalidInput(f"guess has the inputs {guess.inputs}; allowed: a plan of this system: {self.inputs}")
+        s = np.linspace(0.0, 1.0, N + 1)
+        g, xi = self._along(guess, s)
+        w = np.zeros_like(like.w) if self.kinematic else xi[:, self.free]
+        node = like._replace(g=g, w=w, duration=np.full_like(like.duration, guess.duration))
+        count = len(guess.controls)
+        held = np.minimum((s[:-1] * count + 1e-9).astype(int), count - 1)
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[None], node), guess.controls[held][None]
 
     def _inside(self, u: Numbers) -> Numbers:
         """The controls within their bounds."""
@@ -706,6 +741,10 @@ class _StateAt:
 
 def _way(group: Any, ends: Any) -> Any:
     return group.log(group.compose(group.inverse(ends[0]), ends[1]))
+
+
+def _shifted_from(group: Any, lane: Any) -> Any:
+    return group.compose(lane[0], group.exp(lane[1]))
 
 
 def _shifted(consts: Any, shift: Array) -> Any:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -97,17 +97,16 @@ def _derive(
     multiplier: Array, slack: Array, dual: Array, barrier: Array, size: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Derivatives at d = 0 of (equations, cost, constraints): Newton's step in slack and dual is eliminated."""
+    parts = jax.jit(parts)  # traced once for all uses
     weights = jnp.concatenate([multiplier, jnp.ones(1), -dual])
 
     def stacked(d: Array) -> Array:
         gap, cost, held = parts(d)
         return jnp.concatenate([gap, cost[None], held])
 
-    def slope_of_lagrangian(d: Array) -> tuple[Array, Any]:
-        value, slopes = jax.vmap(lambda e: jax.jvp(stacked, (d,), (e,)), out_axes=(None, 1))(jnp.eye(size))
-        return weights @ slopes, (value, slopes)
-
-    hessian, (value, slopes) = jax.jacfwd(slope_of_lagrangian, has_aux=True)(jnp.zeros(size))
+    zero = jnp.zeros(size)
+    value, slopes = jax.vmap(lambda e: jax.jvp(stacked, (zero,), (e,)), out_axes=(None, 1))(jnp.eye(size))
+    hessian = jax.jacfwd(jax.grad(lambda d: weights @ stacked(d)))(zero)
     n = multiplier.shape[0]
     AB, slope, J = slopes[:n], slopes[n], slopes[n + 1 :]
     return {
@@ -118,12 +117,13 @@ def _derive(
 
 
 def _sizes(made: dict[str, Any], own: Array, slack: Array, dual: Array, barrier: Array) -> Array:
-    """(cost with barrier, sum of what is not met, then the largest of: slope, unmet, s y, |s y - barrier|)."""
+    """(cost with barrier, sum of what is not met, the largest of: slope, unmet, s y, |s y - barrier|, Hessian)."""
     unmet = jnp.concatenate([made["gap"], made["held"] - slack, jnp.zeros(1)])
     product = jnp.concatenate([slack * dual, barrier[None]])
     return jnp.stack([
         made["cost"] - barrier * jnp.sum(jnp.log(slack)), jnp.sum(jnp.abs(unmet)), jnp.max(jnp.abs(own)),
         jnp.max(jnp.abs(unmet)), jnp.max(product[:-1], initial=0.0), jnp.max(jnp.abs(product - barrier)),
+        jnp.max(jnp.abs(made["hessian"])),
     ])  # fmt: skip
 
 
@@ -335,34 +335,43 @@ class Solver:
         pull = at.barrier[:, None] / slack - dual / slack * (end["held"] - slack)
         return end["slope"] - _mv(_t(end["J"]), pull)
 
-    def begin(self, value: Value) -> tuple[Numbers, Numbers, Numbers]:
-        """(d_0, nu, whether V_0 is least there): the free parts of the start, and the multipliers of the goal."""
+    def begin(self, value: Value, soft: Numbers, nu: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """(d_0, nu, whether V_0 is least there): the free parts of the start, and the multipliers of the goal.
+
+        `soft` lets a step miss the goal where reaching it would take one that is too long: nu stays near its last.
+        """
         B, n = value.p.shape
         d, free, q = np.zeros((B, n)), self.free, value.s.shape[1]
         f = free.shape[1]
         if not f + q:
             return d, np.zeros((B, 0)), np.ones(B, bool)
-        inverse, good = _pseudo_inverse(value.S), np.ones(B, bool)
+        S, s, good = value.S, value.s, np.ones(B, bool)
+        if q and soft.any():
+            size = soft * np.abs(S).max(axis=(1, 2))
+            S, s = S + size[:, None, None] * np.eye(q), s + size[:, None] * nu
+        inverse = _pseudo_inverse(S)
         if f:
             P, L = free.T @ value.P @ free, free.T @ value.L
             reduced = P + L @ inverse @ _t(L)
-            right = value.p @ free + _mv(L, _mv(inverse, value.s))
+            right = value.p @ free + _mv(L, _mv(inverse, s))
             sizes = np.linalg.eigvalsh(reduced) if np.isfinite(reduced).all() else np.full((B, f), -1.0)
             good = sizes[:, 0] > 1e-14 * np.abs(sizes).max(axis=1)
             safe = np.where(good[:, None, None], reduced, np.eye(f))
             d = -np.linalg.solve(safe, right[..., None])[..., 0] @ free.T
-        return d, _mv(inverse, value.s + _mv(_t(value.L), d)), good
+        return d, _mv(inverse, s + _mv(_t(value.L), d)), good
 
     def step(self, at: Iterate, shift: Numbers) -> tuple[Any, Numbers, Numbers]:
         """(Newton's step, its shift, whether it is one to a minimum).
 
-        Where the model has no minimum on psi = 0, the weight on psi and then the shift of the Hessian grow.
+        Where the model has no minimum on psi = 0, the weight on psi grows. If that does not help, the second
+        derivatives of the equations are left out (Gauss and Newton), and at last the Hessian is shifted.
         """
-        scale = 1.0 + np.abs(at.stages["hessian"]).max(axis=(1, 2, 3))
+        scale = self.scores(at).scale
         used, weight = np.where(shift > 1e-9 * scale, shift / 8, 0.0), self.weight * scale
+        plain = np.zeros(len(used), bool)
         while True:
             first, values = self.sweep(at, used, weight)
-            d, nu, good = self.begin(first)
+            d, nu, good = self.begin(first, self.soft, at.nu)
             good = good & (first.pivot > 1e-12) & np.isfinite(first.pivot)
             bad = ~good & (used < MAX_SHIFT * scale)
             if not bad.any():
@@ -371,8 +380,19 @@ class Solver:
             self.weight[light] *= 1e3
             weight[light] = self.weight[light] * scale[light]
             heavy = bad & ~light
-            used[heavy] = np.maximum(8.0 * used[heavy], 1e-6 * scale[heavy])
+            used[heavy & plain] = np.maximum(8.0 * used[heavy & plain], 1e-6 * scale[heavy & plain])
+            if (heavy & ~plain).any():
+                self._leave_out(at, heavy & ~plain)
+                plain |= heavy
         return self._go(at, d, nu, values, used, weight), used, good
+
+    def _leave_out(self, at: Iterate, mark: Numbers) -> None:
+        """Leave the second derivatives of the equations out of the Hessian of some problems."""
+        other = replace(at, costate=np.zeros_like(at.costate), nu=np.zeros_like(at.nu))
+        self.evaluate(other, np.zeros((*at.u.shape[:1], at.u.shape[1] + 1, self.problem.dim)))
+        for part, without in ((at.stages, other.stages), (at.end, other.end)):
+            wide = mark.reshape(-1, *(1,) * (part["hessian"].ndim - 1))
+            part["hessian"] = np.where(wide, without["hessian"], part["hessian"])
 
     def _go(self, at: Iterate, d: Numbers, nu: Numbers, values: Any, shift: Numbers, weight: Numbers) -> Any:
         """(dx, du, new costates, new nu, steps of slacks and duals, and of the end's), and what the search knows."""
@@ -401,7 +421,7 @@ class Solver:
     def solve(self, x: Any, u: Numbers) -> Solution:
         """Solve from the nodes x (B, N + 1, ...) and the controls u (B, N, ...)."""
         options, B = self.options, len(u)
-        at, self.weight = self.begin_at(x, u), np.ones(B)
+        at, self.weight, self.soft = self.begin_at(x, u), np.ones(B), np.zeros(B)
         shift, penalty, iterations = np.zeros(B), np.zeros(B), np.zeros(B, int)
         status: list[str] = [""] * B
         merits: list[tuple[Numbers, Numbers]] = []
@@ -417,7 +437,9 @@ class Solver:
                 if not active.any() or count == options.max_iterations:
                     break
                 step, shift, good = self.step(at, shift)
-                at, accepted = self._search(at, step, active, penalty, merits)
+                at, accepted, length = self._search(at, step, active, penalty, merits)
+                harder, softer = np.where(length < 1, 1.0, 0.01) * self.soft, np.clip(100.0 * self.soft, 1e-6, 1e2)
+                self.soft = np.where(active & (length < 0.1), softer, np.where(harder < 1e-9, 0.0, harder))
                 iterations[active] += 1
                 for b in np.flatnonzero(active & ~accepted):
                     if not good[b] or shift[b] > 1e6:
@@ -429,7 +451,7 @@ class Solver:
 
     def improve(self, at: Iterate, dx: Numbers) -> tuple[Iterate, Numbers]:
         """One Newton step without a search, from points that are still to be moved by dx: (iterate, its own dx)."""
-        self.weight = np.ones(len(at.u))
+        self.weight, self.soft = np.ones(len(at.u)), np.zeros(len(at.u))
         self.evaluate(at, dx)
         step, _, good = self.step(at, np.zeros(len(at.u)))
         dx, du, costate, nu, ds, dy, dse, dye, _, primal, dual, _ = step
@@ -470,8 +492,9 @@ class Solver:
         scale = np.maximum(1.0, total / size / 100.0)
         rest = np.maximum(slope / scale, most[:, 1])
         error, held = np.maximum(rest, most[:, 2] / scale), np.maximum(rest, most[:, 3] / scale)
-        unknown = ~np.isfinite(error)
-        return Scores(np.where(unknown, np.inf, error), np.where(unknown, np.inf, held), most[:, 1], cost, unmet)
+        unknown = ~np.isfinite(error + most[:, 4])
+        error, held = np.where(unknown, np.inf, error), np.where(unknown, np.inf, held)
+        return Scores(error, held, most[:, 1], cost, unmet, 1.0 + most[:, 4])
 
     def _lower_barrier(self, at: Iterate, scores: Scores) -> Numbers:
         """Lower the barrier where its problem is solved; whether it is as low as the tolerance asks."""
@@ -486,9 +509,9 @@ class Solver:
 
     def _search(
         self, at: Iterate, step: Any, active: Numbers, penalty: Numbers, merits: list[tuple[Numbers, Numbers]]
-    ) -> tuple[Iterate, Numbers]:
+    ) -> tuple[Iterate, Numbers, Numbers]:
         """The longest step that lowers the merit: cost and barrier plus a multiple of what is not met."""
-        dx, du, costate, nu, ds, dy, dse, dye, total, primal, dual, largest = step
+        dx, du, costate, nu, ds, dy, dse, dye, total, primal, dual, largest = _stay(~active, at, step)
         scores = self.scores(at)
         cost = scores.cost if not at.slack.size + at.end_slack.size else self._barrier_cost(at)
         penalty[:] = np.maximum(largest, 0.5 * (penalty + largest))
@@ -501,10 +524,7 @@ class Solver:
         accepted = ~active
         for count in range(MAX_HALVINGS + 1):
             if count == MAX_HALVINGS:  # stay; a step may be infinite
-                keep = ~accepted
-                step = tuple(np.where(keep.reshape(-1, *(1,) * (leaf.ndim - 1)), 0.0, leaf) for leaf in step)
-                dx, du, _, _, ds, dy, dse, dye = step[:8]
-                costate, nu = _keep(keep, at.costate, costate), _keep(keep, at.nu, nu)
+                dx, du, costate, nu, ds, dy, dse, dye = _stay(~accepted, at, step)[:8]
             trial = at.moved(length, duals, (du, costate, nu, ds, dy, dse, dye))
             self.evaluate(trial, length[:, None, None] * dx)
             new = self.scores(trial)
@@ -514,7 +534,7 @@ class Solver:
             if accepted.all():
                 break
             length = np.where(accepted, length, 0.5 * length)
-        return trial, accepted
+        return trial, accepted, np.where(accepted, length / np.maximum(primal, 1e-300), 0.0)
 
     def _barrier_cost(self, at: Iterate) -> Any:
         """Cost and barrier, where the barrier is another one than that of the evaluation."""
@@ -523,10 +543,9 @@ class Solver:
 
     def _finish(self, at: Iterate, iterations: Numbers, status: list[str]) -> Solution:
         B = len(status)
-        scale = 1.0 + np.abs(at.stages["hessian"]).max(axis=(1, 2, 3))
-        first, values = self.sweep(at, np.zeros(B), MAX_WEIGHT * scale)
-        strict = self.begin(first)[2] & (first.pivot > 1e-12)
         scores = self.scores(at)
+        first, values = self.sweep(at, np.zeros(B), MAX_WEIGHT * scores.scale)
+        strict = self.begin(first, np.zeros(B), at.nu)[2] & (first.pivot > 1e-12)
         known = np.where(np.isfinite(first.S), first.S, 0.0)
         sizes, vectors = np.linalg.eigh(known)
         reached = sizes > 1e-12 * np.maximum(sizes.max(axis=1, initial=0.0), 1e-300)[:, None]
@@ -537,13 +556,17 @@ class Solver:
 
 
 class Scores(NamedTuple):
-    """Residual of the conditions of first order, with and without the barrier; largest gap; cost; sum of all gaps."""
+    """Residual of the conditions of first order, with and without the barrier; largest gap; cost; sum of all gaps.
+
+    `scale` is the size of the Hessian.
+    """
 
     error: Numbers
     held: Numbers
     gap: Numbers
     cost: Numbers
     unmet: Numbers
+    scale: Numbers
 
 
 @lru_cache(maxsize=64)
@@ -577,8 +600,13 @@ def _split(leaf: Numbers, B: int, N: int) -> Any:
     return leaf.reshape(B, N, *leaf.shape[1:])
 
 
-def _keep(mark: Numbers, old: Numbers, new: Numbers) -> Numbers:
-    return np.where(mark.reshape(-1, *(1,) * (old.ndim - 1)), old, new)
+def _stay(mark: Numbers, at: Iterate, step: Any) -> Any:
+    """The step, zero for the marked problems: it may be infinite, and costates are not steps."""
+    if not mark.any():
+        return step
+    still = [np.zeros(1)] * len(step)
+    still[2:4] = [at.costate, at.nu]
+    return tuple(np.where(mark.reshape(-1, *(1,) * (b.ndim - 1)), a, b) for a, b in zip(still, step, strict=True))
 
 
 def _t(matrix: Numbers) -> Any:
