@@ -418,6 +418,7 @@ class Solver:
         return dx, du, costate, nu, ds, dy, dse, dye, total, primal, duals, largest
 
     # -- the iteration -------------------------------------------------------------------------------------------------
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is not accepted
     def solve(self, x: Any, u: Numbers) -> Solution:
         """Solve from the nodes x (B, N + 1, ...) and the controls u (B, N, ...)."""
         options, B = self.options, len(u)
