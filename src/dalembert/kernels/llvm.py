@@ -640,11 +640,11 @@ def _emitter_text() -> str:
 def best_width(lanes: int = 16) -> int:
     """The doubles in a vector register; in two where there are 32 of them, so that one hides the other's latency.
 
-    Not more than the lanes need: four of them take half the time in a register of four.
+    Up to four lanes take a register of four: that is faster, and code for more widths would be compiled more often.
     """
     features = _host()[2].split(",")
     most = 16 if "+avx512f" in features else 4 if "+avx" in features else 2
-    return min(most, 1 << (lanes - 1).bit_length())
+    return min(most, 4) if lanes <= 4 else most
 
 
 _functions: OrderedDict[tuple[str, Layout, int], Kernel] = OrderedDict()

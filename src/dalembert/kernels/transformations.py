@@ -852,7 +852,7 @@ def _batch_mark(leaves: Leaves, dims: Sequence[Any], **params: Any) -> tuple[Any
     return mark_p.bind(*given, **params), 0
 
 
-mark_p.def_impl(_mark)
+mark_p.def_impl(lambda good, slope, *, back: slope if np.all(good) else _mark(good, slope, back=back))
 mark_p.def_abstract_eval(lambda good, slope, *, back: slope)
 mlir.register_lowering(mark_p, mlir.lower_fun(_mark, multiple_results=False))
 ad.primitive_jvps[mark_p] = _jvp_of_mark

@@ -105,7 +105,8 @@ class Event:
     The function is pure JAX with one number as its value, p are the system's parameters; or it is a `Quantity`.
     `stop=True` ends a run (in an ensemble: that member) there. Only a change of sign from one step's end to the next is
     seen: two crossings within a step are not (`Crossings.suspects` counts the steps where a parabola says so), a touch
-    is not, and one at the start is not counted.
+    is not, and one at the start is not counted. Inside `jax.grad` and the like, times and states at crossings have
+    derivatives; under `jit` and `vmap` those of events that stop a run, with one row that is NaN where none does.
     """
 
     function: Callable[..., Array]
