@@ -12,6 +12,8 @@ from dalembert.groups import unit_quaternion
 from dalembert.integrators import DiscreteMoserVeselov
 from dalembert.integrators import free_body as free
 from dalembert.integrators.free_body import modified_moments
+from dalembert.integrators.polhode import at_time as exact_motion
+from dalembert.integrators.polhode import on_level
 from dalembert.models import exact, rigid_body
 from dalembert.simulation import simulate
 
@@ -278,6 +280,57 @@ def test_the_reference_is_the_solution_of_the_equations_of_motion():
             for solve, more in ((motion, ()), (by_series, (16, 30)))
         )
         assert distance(closed, series, 1) < 1e-40
+
+
+LEVELS = {
+    "general": ([1.0, 2.0, 3.0], [0.3, 0.5, -0.7]),
+    "near an axis": ([1.0, 2.0, 3.0], [1e-6, 1e-7, 0.7]),
+    "on an axis": ([1.0, 2.0, 3.0], [0.0, 0.0, 0.7]),
+    "on the unstable axis": ([1.0, 2.0, 3.0], [0.0, 0.7, 0.0]),
+    "symmetric": ([2.0, 2.0, 3.0], [0.3, 0.5, 0.4]),
+    "a sphere": ([2.0, 2.0, 2.0], [0.3, 0.5, 0.4]),
+    "near the separatrix": ([1.0, 2.0, 3.0], [1e-3, 0.7, 1e-4]),
+}
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_derivatives_of_many_periods_are_powers_of_those_of_one(name):
+    """Against short steps along the whole motion, for symmetric changes of the inertia."""
+    moments, m = map(jnp.array, LEVELS[name])
+    one = jnp.eye(3)
+    level = on_level(moments, m, one, one)
+    symmetric = np.eye(12)
+    symmetric[:9, :9] = 0.5 * (np.eye(9) + np.eye(9).reshape(3, 3, 9).transpose(1, 0, 2).reshape(9, 9))
+    for t in (37.0, -60.3):
+        given = (level, jnp.diag(moments), m, one, one, t)
+        quick, slow = FAST(*given), SLOW(*given)
+        for found, expected in zip(quick[:2], slow[:2], strict=True):
+            size = np.abs(symmetric @ expected).max()
+            assert np.abs(symmetric @ (found - expected)).max() <= 1e-12 * size
+        assert np.abs(quick.rotation - slow.rotation).max() <= 1e-13
+
+
+FAST, SLOW = jax.jit(free.change_of_motion), jax.jit(free._change_by_substeps)
+
+
+def test_a_derivative_after_many_periods_takes_no_longer():
+    """10^5 time units; against differences of the closed form itself, whose size is t times the rate of the angle."""
+    moments, m, one, t = jnp.array([1.0, 2.0, 3.0]), jnp.array([0.3, 0.5, -0.7]), jnp.eye(3), 1e5
+
+    def momentum(m):
+        return exact_motion(on_level(moments, m, one, one), t)[0]
+
+    e = 1e-9
+    found = FAST(on_level(moments, m, one, one), jnp.diag(moments), m, one, one, t).momentum[9:]
+    step = jax.jit(
+        lambda d: (
+            (8 * (momentum(m + e * d) - momentum(m - e * d)) - momentum(m + 2 * e * d) + momentum(m - 2 * e * d))
+            / (12 * e)
+        )
+    )
+    expected = np.stack([step(d) for d in one])
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert np.abs(expected).max() > 1e4
 
 
 def test_no_momentum_no_motion():

@@ -303,10 +303,13 @@ def scale_equations(b: Body) -> Array:
     return jnp.stack([b.E2 / b.D, b.E1 / b.D, 1.0 / b.D, b.H, b.C / b.D, b.K, b.H2 / b.D])
 
 
-def _move(inertia: Matrix3, m: Vector3, g: Matrix3, t: Scalar) -> tuple[Vector3, Matrix3]:
-    """The exact motion by one step of the map over a short time t, in principal axes: right derivatives everywhere."""
+def _move(inertia: Matrix3, m: Vector3, g: Matrix3, scale: Callable[[Body], Array]) -> tuple[Vector3, Matrix3]:
+    """The exact motion by one step of the map over a short time, in principal axes: right derivatives everywhere.
+
+    `scale` gives s, x, y and B of the time.
+    """
     b = body_on_level(inertia, m)
-    s, x, y, B = jnp.sum(taylor_coefficients(jnp.zeros(4), scale_equations(b), t)[:0:-1], axis=0)
+    s, x, y, B = scale(b)
     s = jnp.where(jnp.abs(s) < 1e-100, 1e-100, s)
     new, q = turn(step_constants(b, Scale(s, x + 0.5 * b.H * 1e-200, y, jnp.asarray(True))), m)
     return new, g @ rotation_matrix(unit_multiple(quaternion_product(rotation_about(m, b.C, -B), q)))
@@ -323,32 +326,49 @@ def exact_motion(
     return at_time(level, t)
 
 
-@exact_motion.defjvp
-def _exact_motion_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    """The derivatives by inertia and momentum, carried along the motion by those of short steps of the map.
+class Change(NamedTuple):
+    """The derivative of a motion by the inertia (9) and the momentum (3): rows are these directions."""
 
-    They are a Jacobian by forward mode, so that reverse mode need not pass through the loop.
-    """
-    level, inertia, m, g, axes, t = primals
+    momentum: Array  # (12, 3)
+    turn: Array  # (12, 3): G^T dG of the rotation G of the body, as vectors
+    rotation: Array  # (3, 3): G
+
+    def then(self, later: Change) -> Change:
+        """The derivative of this motion and a later one that begins where it ends."""
+        fixed = jnp.concatenate([jnp.ones(9), jnp.zeros(3)])[:, None]  # the inertia stays
+
+        def after(by: Array) -> Array:
+            return fixed * by + self.momentum @ by[9:]
+
+        turn = self.turn @ later.rotation + after(later.turn)
+        return Change(after(later.momentum), turn, self.rotation @ later.rotation)
+
+
+def _change_by_substeps(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar) -> Change:
+    """The derivatives over the time t, carried along the motion by those of short steps of the map."""
     b = body_on_level(inertia, m)
-    # The inverse time in which s, x and y change: |m|/I_min, and coefficients of s' for moments that no body has.
-    turning = b.C * jnp.max(jnp.sum(jnp.abs(b.inverse), axis=1)) ** 2
-    scale = b.E1 * (jnp.abs(m) @ jnp.abs(b.inverse) @ jnp.abs(b.mass) @ jnp.abs(m)) + jnp.abs(b.E2) * b.H
-    rate = jax.lax.stop_gradient(jnp.sqrt(turning + scale / b.D))
-    count = jnp.maximum(1.0, jnp.ceil(jnp.abs(t) * rate / MAX_TURN))
+    count = jnp.maximum(1.0, jnp.ceil(jnp.abs(t) * _rate(b, m) / MAX_TURN))
+    level_equations = scale_equations(b)
+
+    def series(equations: Array) -> Array:
+        total: Array = jnp.sum(taylor_coefficients(jnp.zeros(4), equations, t / count)[:0:-1], axis=0)
+        return total
+
+    value, slope = series(level_equations), jax.jacfwd(series)(level_equations)
+
+    def scale(b: Body) -> Array:
+        """The same number in all substeps, for the equations depend on the level alone; their derivatives do not."""
+        return value + slope @ (scale_equations(b) - level_equations)
+
     unit = jnp.eye(12)
     directions = unit[:, :9].reshape(12, 3, 3)
 
-    def seen(time: Scalar) -> tuple[Array, Array]:
-        momentum, attitude = exact_motion(level, inertia, m, g, axes, time)
-        return axes.T @ momentum, g.T @ attitude @ axes
-
     def substep(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         k, by_m, by_g = state
-        here = seen(k * t / count)
+        here = _seen(level, inertia, m, g, axes, k * t / count)
 
         def push(*change: Array) -> tuple[Array, Array]:
-            after: tuple[Array, Array] = jax.jvp(lambda I, m, g: _move(I, m, g, t / count), (inertia, *here), change)[1]
+            after: tuple[Array, Array] = jax.jvp(lambda I, m, g: _move(I, m, g, scale), (inertia, *here), change)[1]
             return after
 
         by_m, by_g = jax.vmap(push)(directions, by_m, by_g)
@@ -356,11 +376,82 @@ def _exact_motion_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tu
 
     start = (jnp.zeros(()), unit[:, 9:], jnp.zeros((12, 3, 3)))
     _, by_m, by_g = jax.lax.while_loop(lambda state: state[0] < count, substep, start)
-    new, turned = seen(t)
+    rotation = _seen(level, inertia, m, g, axes, t)[1]
+    turns = rotation.T @ by_g
+    skew = 0.5 * (turns - turns.transpose(0, 2, 1))
+    return Change(by_m, jnp.stack([skew[:, k, j] for _, j, k in CYCLIC], axis=1), rotation)
+
+
+def _seen(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar) -> tuple[Array, Array]:
+    """(momentum, rotation since the start) at a time, in principal axes."""
+    momentum, attitude = exact_motion(level, inertia, m, g, axes, t)
+    return axes.T @ momentum, g.T @ attitude @ axes
+
+
+def _rate(b: Body, m: Vector3) -> Array:
+    """The inverse time in which s, x and y change: |m|/I_min, and coefficients of s' for moments that no body has."""
+    turning = b.C * jnp.max(jnp.sum(jnp.abs(b.inverse), axis=1)) ** 2
+    scale = b.E1 * (jnp.abs(m) @ jnp.abs(b.inverse) @ jnp.abs(b.mass) @ jnp.abs(m)) + jnp.abs(b.E2) * b.H
+    rate: Array = jax.lax.stop_gradient(jnp.sqrt(turning + scale / b.D))
+    return rate
+
+
+@jax.custom_jvp
+def change_of_motion(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar) -> Change:
+    """The derivatives over the time t. The momentum comes back after a period T, so that with t = n T + r
+
+        D F_t = D F_r (D F_T)^n,   D F_T = 1 - m' dT,
+
+    and the power costs log2 n products. A momentum that stays comes back at any time: T is a substep there.
+    """
+    none = Change(jnp.concatenate([jnp.zeros((9, 3)), jnp.eye(3)]), jnp.zeros((12, 3)), jnp.eye(3))
+    along = jnp.cross(m, body_on_level(inertia, m).inverse @ m)
+    square_of_along = along @ along
+    moves = (level.speed != 0) & (square_of_along > 0)
+    unit = along / jnp.where(moves, square_of_along, 1.0)  # <unit, along> = 1
+
+    def as_period(found: Change) -> Change:
+        """What the theorem says of a period, which round-off would spoil near the separatrix: m' stays, dT(m') = 0."""
+        by_time = (found.momentum - none.momentum) @ unit
+        by_time -= jnp.concatenate([jnp.zeros(9), unit * (by_time[9:] @ along)])
+        return found._replace(momentum=none.momentum + jnp.outer(by_time, along))
+
+    back = 2.0 * level.period / jnp.abs(jnp.where(moves, level.speed, 1.0))
+    period = jnp.where(moves, back, MAX_TURN / _rate(body_on_level(inertia, m), m))
+    whole = jnp.floor(jnp.abs(t) / period)
+    sign = jnp.where(t < 0, -1.0, 1.0)
+    times = jnp.stack([jnp.where(whole > 0, sign * period, 0.0), t - sign * jnp.where(whole > 0, whole * period, 0.0)])
+    period_and_rest = jax.lax.map(lambda time: _change_by_substeps(level, inertia, m, g, axes, time), times)
+    once, rest = (Change(*(leaf[k] for leaf in period_and_rest)) for k in range(2))
+    once = jax.tree.map(lambda yes, no: jnp.where(moves, yes, no), as_period(once), once)
+
+    def square(state: tuple[Array, Change, Change]) -> tuple[Array, Change, Change]:
+        left, power, total = state
+        half = jnp.floor(0.5 * left)
+        chosen = jax.tree.map(lambda yes, no: jnp.where(left > 2.0 * half, yes, no), total.then(power), total)
+        return half, power.then(power), chosen
+
+    _, _, total = jax.lax.while_loop(lambda state: state[0] > 0, square, (whole, once, none))
+    found: Change = total.then(rest)
+    return found
+
+
+@change_of_motion.defjvp
+def _change_of_motion_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Second derivatives do not know that the period is one: they go along the whole motion."""
+    return change_of_motion(*primals), jax.jvp(_change_by_substeps, primals, tangents)[1]
+
+
+@exact_motion.defjvp
+def _exact_motion_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The derivatives by inertia and momentum are a Jacobian by forward mode: reverse mode passes through no loop."""
+    _, inertia, _, g, axes, _ = primals
+    change = change_of_motion(*primals)
+    new, turned = _seen(*primals)
     velocity = body_on_level(inertia, new).inverse @ new
-    change = jnp.concatenate([tangents[1].reshape(9), tangents[2]])
-    new_change = change @ by_m + tangents[5] * jnp.cross(new, velocity)
-    turned_change = jnp.einsum("k,kij->ij", change, by_g) - tangents[5] * jnp.cross(velocity, turned)
+    given = jnp.concatenate([tangents[1].reshape(9), tangents[2]])
+    new_change = given @ change.momentum + tangents[5] * jnp.cross(new, velocity)
+    turned_change = -jnp.cross(given @ change.turn + tangents[5] * velocity, turned)
     result = axes @ new_change, (tangents[3] @ turned + g @ turned_change) @ axes.T
     return exact_motion(*primals), result
 
