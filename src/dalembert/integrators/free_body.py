@@ -358,7 +358,8 @@ def _change_by_substeps(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3
 
     def scale(b: Body) -> Array:
         """The same number in all substeps, for the equations depend on the level alone; their derivatives do not."""
-        return value + slope @ (scale_equations(b) - level_equations)
+        number: Array = value + slope @ (scale_equations(b) - level_equations)
+        return number
 
     unit = jnp.eye(12)
     directions = unit[:, :9].reshape(12, 3, 3)

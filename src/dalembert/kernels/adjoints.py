@@ -27,7 +27,7 @@ from jax.interpreters import partial_eval
 from .lowering import shape_struct
 from .problem import Advance, Observe, Problem, Stream, Words
 from .solutions import OtherSolutions, on_tape
-from .streams import Piece, Rows, StreamLoop, make_loop
+from .streams import Piece, Rows, StreamLoop
 
 MAX_KEPT_WORDS = 1 << 22
 """Words of the carries that a transposed run keeps at once: 32 MiB."""
@@ -373,16 +373,18 @@ class NativeAdjoint:
         streams = [of_kept, *inputs, *(_stream(leaf, many, "record") for leaf in seen)]
         if step.sparse:
             streams.append(Stream((0,), False, "record begins"))
-        self.forwards = make_loop(problem, inputs, kept)
+        self.forwards = StreamLoop(problem, inputs, kept)
         size = sum(leaf.size for leaf in (*own, *consts, *acting))
         pushed = sum(leaf.size for leaf in acting)
-        self.backwards = make_loop(back, streams, range(2 * size - pushed, 2 * size))
+        self.backwards = StreamLoop(back, streams, range(2 * size - pushed, 2 * size), spec.steps == 1)
         rest = (problem.carry_tree, marked(records, self.real_records))
         self.observer: StreamLoop | None = None
         if any(self.real_records) and (spec.initial or not self.seen):
             seeing = TransposedObserve(spec.observe, self.marks[0])
-            self.observer = make_loop(self._problem(problem, stay, seeing, rest, ()), ())
-        self.words = state
+            self.observer = StreamLoop(self._problem(problem, stay, seeing, rest, ()), ())
+        self.words, self.sources = state, np.array(kept, int)
+        # What one step keeps of its carry is the first carry itself: no run is needed for it.
+        self.keeps_on_the_way = spec.steps != 1 or any(k >= 2 * state for k in kept)
 
     def _problem(self, problem: Problem, advance: Any, observe: Any, carry: Any, control: Any) -> Problem:
         """A problem with the constants of the run, all of whose carry is each lane's own."""
@@ -425,6 +427,9 @@ class NativeAdjoint:
 
     def _advance(self, kept: Kept, records: list[Rows]) -> None:
         """Run from the first state to the last, segment by segment."""
+        if not self.keeps_on_the_way:
+            kept.starts, kept.rows, kept.finished = [kept.final], kept.final[self.sources][None], True
+            return
         if self.spec.initial:
             self.forwards.run(kept.constants, kept.final, self._inputs(kept), [*records, Rows(0, 0)], Piece(0, 1, 0, 0))
             records = [each.after(-1) for each in records]

@@ -675,7 +675,8 @@ def compile_native(lowered: LoweredProgram, layout: Layout, width: int) -> Kerne
 
     def build() -> bytes:
         program = lowered.program
-        effort = 2 if width > 1 or program.operations else 0  # no steps: it runs once, and compiling is all it costs
+        once = not program.operations or (layout.streams is not None and layout.streams.once)
+        effort = 0 if once and width == 1 else 2  # what runs once costs its compilation
         if effort and passes:
             _optimised.add(key)
         sums = width == 1 and program.parallel_sums

@@ -73,6 +73,7 @@ class Streams:
     controls: tuple[Stream, ...]
     kept: tuple[int, ...]
     many: bool  # whether there are lanes
+    once: bool = False  # whether a run is one step: then compiling is all it costs
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from . import llvm
-from .cache import StaleEntry
-from .problem import Problem, Stream, Streams, Words, from_words, make_layout, pack, to_words
+from .problem import Kernel, Problem, Stream, Streams, Words, from_words, make_layout, pack, to_words
 
 Numbers = np.ndarray[Any, Any]
 
@@ -80,18 +80,25 @@ class Piece(NamedTuple):
 class StreamLoop:
     """The native code of a problem with streams, for all numbers of its shapes."""
 
-    def __init__(self, problem: Problem, controls: Sequence[Stream], kept: Sequence[int] = ()):
+    def __init__(self, problem: Problem, controls: Sequence[Stream], kept: Sequence[int] = (), once: bool = False):
         lowered = problem.lower()
         self.lanes, self.const_axes, self.carry_axes = problem.lanes, problem.const_axes, problem.carry_axes
         self.width = 1 if self.lanes is None or lowered.memory else llvm.best_width(self.lanes)
         self.stride = -(-(self.lanes or 1) // self.width) * self.width
-        streams = Streams(tuple(controls), tuple(kept), self.lanes is not None)
-        layout = replace(make_layout(problem, lowered), controls_vary=False, streams=streams)
-        self.function = llvm.native_function(lowered, layout, self.width)
+        streams = Streams(tuple(controls), tuple(kept), self.lanes is not None, once)
+        self.lowered, self.layout = (
+            lowered,
+            replace(make_layout(problem, lowered), controls_vary=False, streams=streams),
+        )
         self.workers = llvm.Workers(self.stride, self.width)
         self.captured, self.kept = join_words(lowered.captured), len(kept)
         self.carry_specs, self.record_specs = problem.carry_specs, jax.tree.leaves(lowered.record)
         self.pace = CALL_SECONDS * self.stride / FIRST_STEPS  # seconds of a step: a guess, then as the last call went
+
+    @cached_property
+    def function(self) -> Kernel:
+        """The native function, compiled when it is called first."""
+        return llvm.native_function(self.lowered, self.layout, self.width)
 
     def constants(self, leaves: Sequence[Numbers]) -> tuple[Words, Words]:
         """The words of the constants that lanes share, and of the others."""
@@ -162,14 +169,6 @@ class StreamLoop:
             counts, begin = (0, part.first, part.first + part.records, part.every), time.perf_counter()
             self.workers.call(self.function, pointers, counts, part.step)
             self.pace = max(1e-10, (time.perf_counter() - begin) / max(1, part.steps))
-
-
-def make_loop(problem: Problem, controls: Sequence[Stream], kept: Sequence[int] = ()) -> StreamLoop:
-    """The loop of a problem; what the disk tells of another program is made anew."""
-    try:
-        return StreamLoop(problem, controls, kept)
-    except StaleEntry:
-        return StreamLoop(problem, controls, kept)
 
 
 def join_words(leaves: Sequence[Any]) -> Words:

@@ -39,6 +39,7 @@ from .adjoints import (
     is_real,
     kept_leaves,
     marked,
+    memory,
     real_leaves,
     real_marks,
     replace_leaves,
@@ -48,6 +49,7 @@ from .adjoints import (
     used_leaves,
     whole_carry,
 )
+from .cache import StaleEntry
 from .elimination import instantiate_zeros
 from .ir import LoweringError
 from .lowering import shape_struct
@@ -133,11 +135,22 @@ def _adjoint(spec: RunSpec, moving: Marks, leaves: Leaves, pulls: int | None = N
     return find_adjoint(spec.plain, moving, shapes, pulls)
 
 
+def _with_adjoint(use: Callable[[NativeAdjoint], list[Any]], *given: Any) -> list[Any]:
+    """What is made with an adjoint; where the disk told of another program, the adjoint is built anew."""
+    try:
+        return use(_adjoint(*given))
+    except StaleEntry:
+        find_adjoint.cache_clear()
+        memory.entries.clear()
+        return use(_adjoint(*given))
+
+
 def _on_host(spec: RunSpec, leaves: Leaves) -> list[Any]:
     known = [np.asarray(leaf) for leaf in leaves]
     if spec.keeps is not None:
         with suppress(LoweringError):
-            return _adjoint(spec, spec.keeps, known).run(known)
+            if _adjoint(spec, spec.keeps, known).keeps_on_the_way:
+                return _with_adjoint(lambda adjoint: adjoint.run(known), spec, spec.keeps, known)
     problem = spec.problem(known)
     found = run_on_host(problem, spec.saves, spec.every, spec.initial, spec.backend, spec.reverse)
     return jax.tree.leaves(found)
@@ -572,7 +585,8 @@ def _pull_on_host(leaves: Leaves, spec: RunSpec, moving: Marks, apart: int | Non
     primals, cotangents = known[: len(moving)], known[len(moving) :]
     pulls = apart if spec.lanes is None else None
     if _executors["native"](spec.lanes or pulls, spec.backend):
-        return _adjoint(spec, moving, primals, pulls).pull(primals, cotangents, apart is not None)
+        use: Any = lambda adjoint: adjoint.pull(primals, cotangents, apart is not None)
+        return _with_adjoint(use, spec, moving, primals, pulls)
     if pulls is not None:
         return _pull_in_jax(*leaves, spec=spec, moving=moving, apart=apart)
     return _Transpose(spec, moving, primals, run_on_host, apart is not None).pull(cotangents)
