@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,19 +61,16 @@ def fit_data(
     table = read_data(data)
     experiment = read_experiment(given, job, table, options.pop("time", "time"), data)
     model = Configured(str(config.parent), given["system"])
-    with job.locate_errors(), shell.progress(f"{job.names['system']}, {len(unknowns)} unknowns") as bar:
-        found = fit(
-            lambda **values: model.build(values),
-            job.integrator,
-            experiment,
-            unknowns,
-            step=job.run["step"],
-            progress=bar,
-            **options,
-        )
-        if plot is not None:
-            with atomic_path(plot) as temporary:
-                found.plot(temporary)
+    try:
+        with job.locate_errors(), shell.progress(f"{job.names['system']}, {len(unknowns)} unknowns") as bar:
+            find: Any = partial(fit, step=job.run["step"], progress=bar, **options)
+            found = find(lambda **values: model.build(values), job.integrator, experiment, unknowns)
+            if plot is not None:
+                with atomic_path(plot) as temporary:
+                    found.plot(temporary)
+    except KeyboardInterrupt:  # a search that has begun keeps its best
+        print("dalembert: stopped before the first run of the fit was done", file=sys.stderr)
+        raise typer.Exit(130) from None
     _print_fit(found, job, data, plot, as_json)
     if not found.converged:
         raise typer.Exit(130 if "interrupted" in found.reason else 1)

@@ -88,8 +88,7 @@ def read_model(model: Any, unknowns: Any) -> tuple[Built, dict[str, Unknown | No
     for name, guess in table.items():
         if guess is None and not name.startswith(FROM_START):
             raise InvalidInput(f"the unknown {name!r} has no guess: give a number, or an Unknown(guess, low, high)")
-    given = {name: guess for name, guess in table.items() if guess is None or isinstance(guess, Unknown)}
-    return build, {name: given[name] if name in given else Unknown(guess) for name, guess in table.items()}
+    return build, {k: v if v is None or isinstance(v, Unknown) else Unknown(v) for k, v in table.items()}
 
 
 class Part(NamedTuple):
@@ -302,8 +301,7 @@ class Fit(Estimate):
     def residuals(self, experiment: int = 0) -> Numbers:
         """Computed less measured, in standard deviations, (times, components); NaN where nothing was measured."""
         part = self.problem.parts[experiment]
-        errors = part.shots.run(*part.unknowns(self.unknowns))[0]
-        return np.where(part.present, weigh(part.weights, errors), np.nan)
+        return np.where(part.present, weigh(part.weights, part.shots.run(*part.unknowns(self.unknowns))[0]), np.nan)
 
 
 def fit(

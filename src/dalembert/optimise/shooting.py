@@ -222,10 +222,12 @@ class Shots:
     @cached_property
     def repeated(self) -> tuple[Repeated, Any]:
         """The runs, and the rows that they begin with."""
-        rows = jax.tree.map(lambda leaf: self.spread(leaf, 2), self.rows)
-        first, rest = (jax.tree.map(lambda leaf: leaf[:, part], rows) for part in (0, slice(1, None)))
-        axes, lanes, saves = (SHARED, 0, 0), len(rows[1]), self.length // self.every
-        return Repeated(*shot_kernel(self.form)[0], rest, lanes, axes, saves, self.every, self.backend), first
+        first = jax.tree.map(lambda leaf: self.spread(leaf[:, :, 0], 2), self.rows)
+        alone = self.rows[1].shape[:2] == (1, 1)  # all lanes have the same rows
+        rest = jax.tree.map(lambda leaf: leaf[0, 0, 1:] if alone else self.spread(leaf[:, :, 1:], 2), self.rows)
+        axes, saves = (SHARED, 0, None if alone else 0), self.length // self.every
+        kernel, lanes = shot_kernel(self.form)[0], len(first[1])
+        return Repeated(*kernel, rest, lanes, axes, saves, self.every, self.backend), first
 
     def run(self, p: Numbers, z: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers, Failure | None]:
         """(errors (N, K), their slopes (N, K, ways), gaps (shots - 1, r), their slopes (.., ways), why it failed)."""
@@ -239,7 +241,7 @@ class Shots:
         errors, slopes = (leaf.reshape(shots, -1, len(self.ways), *leaf.shape[1:]) for leaf in map(np.asarray, records))
         shot, slot, row = self.place
         found = errors[shot, slot, 0, row], np.moveaxis(slopes[shot, slot, :, row], 1, -1)
-        gaps, along = np.zeros((0, r)), np.zeros((0, r, len(self.ways)))
+        gaps, along = np.zeros((0, r)), np.zeros((0, r, 0))
         if shots > 1:
             made = evaluate(shot_kernel(self.form)[1], lane, end, lanes=len(dz), axes=(SHARED, 0), backend=self.backend)
             gaps, along = (np.asarray(leaf).reshape(shots, -1, len(self.ways), r)[:-1, 0] for leaf in made)
