@@ -10,6 +10,7 @@ from pathlib import Path
 SCRIPTS = (
     "calls",
     "fit",
+    "plan",
     "gradients",
     "single",
     "size",

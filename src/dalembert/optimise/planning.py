@@ -405,9 +405,10 @@ class _Task:
         system, n, m = self.system, self.system.group.dim, self.system.constraints
         ends = [start.g] + ([] if callable(self.goal) or self.goal is None else [self._configuration(self.goal)])
         rows = [np.asarray(constraint_rows(system, self.t0, g)) for g in ends]
-        self.explicit = not depends(lambda g: system.A(0.0, g), start.g) and not depends(
-            lambda g: system.b(0.0, g), start.g
-        )
+        if "_same_everywhere" not in system.__dict__:  # traced once
+            given = (lambda g: system.A(0.0, g), lambda g: system.b(0.0, g))
+            system.__dict__["_same_everywhere"] = not any(depends(each, start.g) for each in given)
+        self.explicit = system.__dict__["_same_everywhere"]
         self.redundant, self.free = False, np.arange(n)
         if not m:
             return
@@ -550,7 +551,8 @@ class _Task:
         coarsely = failed and guess is None and len(first) == 1 and starts < MORE_STARTS
         if coarsely and (coarse := self._plan_coarsely(first, goals, seed, options, progress)) is not None:
             return [coarse]
-        made = [self.plan_of(found, b, options) for b in range(len(found.status))]
+        states = self.states_of(found)
+        made = [self.plan_of(found, states, b, options) for b in range(len(found.status))]
         best = []
         for k in range(len(first)):
             own = made[k * starts : (k + 1) * starts]
@@ -654,14 +656,21 @@ class _Task:
                 u[:, k] = clip(u[:, k], value)
         return u
 
-    def plan_of(self, found: Solution, b: int, options: Options) -> Plan:
+    def states_of(self, found: Solution) -> Any:
+        """The states at all nodes of all plans, leaves (B, N + 1, ...)."""
+        nodes, u, (discrete, numbers, _) = found.iterate.x, found.iterate.u, self.problem()
+        before = jax.tree.map(lambda leaf: np.concatenate([leaf[:, :1], leaf[:, :-1]], axis=1), nodes)
+        lane = (nodes, before, np.concatenate([u[:, :1], u], axis=1))
+        B, N = u.shape[:2]
+        flat = jax.tree.map(lambda leaf: leaf.reshape(B * (N + 1), *leaf.shape[2:]), lane)
+        made = evaluate(_StateAt(discrete), (self.system, numbers), flat, lanes=B * (N + 1), axes=(None, 0))
+        return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(B, N + 1, *leaf.shape[1:]), made)
+
+    def plan_of(self, found: Solution, all_states: State, b: int, options: Options) -> Plan:
         """One plan of a solution."""
         at, N = found.iterate, self.steps
         nodes: Node = jax.tree.map(lambda leaf: leaf[b], at.x)
-        discrete, numbers, _ = self.problem()
-        before = jax.tree.map(lambda leaf: np.concatenate([leaf[:1], leaf[:-1]]), nodes)
-        lane = (nodes, before, np.concatenate([at.u[b][:1], at.u[b]]))
-        states = evaluate(_StateAt(discrete), (self.system, numbers), lane, lanes=N + 1, axes=(None, 0))
+        states: State = jax.tree.map(lambda leaf: leaf[b], all_states)
         h = float(nodes.duration[0, 0]) / N if self.free_time else float(self.times) / N
         status, reason = found.status[b], ""
         if status != "optimal":

@@ -243,6 +243,7 @@ class Iterate:
     barrier: Numbers
     stages: dict[str, Any] = field(default_factory=dict)
     end: dict[str, Any] = field(default_factory=dict)
+    known: Scores | None = None  # of the last evaluation
 
     def moved(self, primal: Numbers, dual: Numbers, step: Any) -> Iterate:
         """This iterate after parts of a step; its points are still to be moved."""
@@ -290,6 +291,7 @@ class Solver:
 
     def evaluate(self, at: Iterate, dx: Numbers) -> None:
         """Move all points by dx, and find values and derivatives there."""
+        at.known = None
         B, N = at.u.shape[:2]
         head, tail = slice(0, N), slice(1, N + 1)
         before = np.concatenate([at.costate[:, :1], at.costate[:, :-1]], axis=1)
@@ -483,6 +485,11 @@ class Solver:
 
     def scores(self, at: Iterate) -> Scores:
         """How far the iterate is from the conditions of first order."""
+        if at.known is None:
+            at.known = self._score(at)
+        return at.known
+
+    def _score(self, at: Iterate) -> Scores:
         sizes = np.concatenate([at.stages["sizes"], at.end["sizes"][:, None]], axis=1)
         most, (cost, unmet) = sizes[:, :, 2:].max(axis=1), sizes[:, :, :2].sum(axis=1).T
         slope = most[:, 0]

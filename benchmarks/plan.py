@@ -1,0 +1,132 @@
+"""Plans beside CasADi with IPOPT on the same problem, both warm, in processor time of one run.
+
+Problem 7 of the issue: a unicycle with an offset centre goes 1 m sideways in 5 s, from rest to rest. CasADi has the
+midpoint rule in (x, y, theta, v, w), this program the Lagrange-d'Alembert method on SE(2). Then: 1000 steps against 50,
+many plans at once against one after another, the update of a receding horizon, and the first plan in a new process.
+Targets (issue 20): 5 times as fast as CasADi, 25, 50 (lanes and H200), 1 ms, 5 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from _timing import interleaved, median, ratio, table, verdict
+
+import dalembert as da
+
+MASS, MOMENT, OFFSET, DURATION = 1.0, 0.4, 0.2, 5.0
+
+
+def lagrangian(t: Any, g: Any, xi: Any, p: Any) -> Any:
+    w, v1, v2 = xi
+    m, J, a = p
+    return 0.5 * (J + m * a**2) * w**2 + 0.5 * m * (v1**2 + v2**2) + m * a * w * v2
+
+
+def unicycle() -> da.System:
+    return da.System(
+        da.SE2(),
+        lagrangian,
+        constraint=lambda t, g, p: jnp.array([[0.0, 0.0, 1.0]]),
+        force=lambda t, g, xi, u, p: jnp.stack([u[1], u[0], jnp.zeros(())]),
+        parameters=jnp.array([MASS, MOMENT, OFFSET]),
+        inputs=("force", "torque"),
+    )
+
+
+def aside(y: float) -> Any:
+    return np.array([[1.0, 0.0, 0.0], [0.0, 1.0, y], [0.0, 0.0, 1.0]])
+
+
+def effort(t: Any, g: Any, xi: Any, u: Any) -> Any:
+    return u @ u
+
+
+def make_plan(system: da.System, steps: int, start: Any = None) -> Any:
+    goal = system.state(aside(1.0), np.zeros(3))
+    return da.plan(
+        system, start=aside(0.0) if start is None else start, goal=goal, steps=steps, duration=DURATION, cost=effort
+    )
+
+
+def casadi_solver(steps: int) -> Callable[[], Any] | None:
+    """The same problem as its users write it; the first guess is like ours. None where CasADi is not installed."""
+    try:
+        import casadi as ca
+    except ImportError:
+        return None
+    h, opti = DURATION / steps, ca.Opti()
+    X, U = opti.variable(5, steps + 1), opti.variable(2, steps)
+    for k in range(steps):
+        _, _, theta, v, w = ca.vertsplit((X[:, k] + X[:, k + 1]) / 2)
+        F, torque = U[0, k], U[1, k]
+        rate = ca.vertcat(
+            v * ca.cos(theta), v * ca.sin(theta), w, F / MASS + OFFSET * w**2,
+            (torque - MASS * OFFSET * v * w) / (MOMENT + MASS * OFFSET**2),
+        )  # fmt: skip
+        opti.subject_to(X[:, k + 1] == X[:, k] + h * rate)
+    opti.subject_to(X[:, 0] == 0)
+    opti.subject_to(X[:, steps] == ca.vertcat(0, 1, 0, 0, 0))
+    opti.minimize(h * ca.sumsqr(U))
+    s = np.linspace(0.0, 1.0, steps + 1)
+    opti.set_initial(X[2, :], 0.3 * np.sin(np.pi * s))
+    opti.set_initial(X[1, :], s)
+    opti.solver("ipopt", {"print_time": 0}, {"print_level": 0, "sb": "yes"})
+    return opti.solve
+
+
+def first_plan() -> float:
+    """Seconds of a new process with an empty cache, from its start to its first plan."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    code = f"import sys; sys.path.insert(0, {folder!r}); import plan; plan.make_plan(plan.unicycle(), 50)"
+    with tempfile.TemporaryDirectory() as cache:
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"DALEMBERT_CACHE": cache})
+        return time.perf_counter() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--plans", type=int, default=256)
+    given = parser.parse_args()
+    system = unicycle()
+    calls: dict[str, Callable[[], Any]] = {f"{n} steps": (lambda n=n: make_plan(system, n)) for n in (50, 1000)}
+    for steps in (50, 1000):
+        if (solve := casadi_solver(steps)) is not None:
+            calls[f"CasADi, {steps} steps"] = solve
+    for call in calls.values():
+        call()
+    spent = interleaved(calls, given.repeats)
+    rows = [[name, f"{1e3 * median(own):.1f} ms"] for name, own in spent.items()]
+    print(f"cost {make_plan(system, 50).cost:.7f}, {make_plan(system, 50).iterations} iterations")
+    for steps in (50, 1000):
+        if (other := f"CasADi, {steps} steps") in spent:
+            rows.append([f"{other} / ours", verdict(ratio(spent[other], spent[f"{steps} steps"]), 5.0, at_most=False)])
+    rows.append(["1000 steps / 50 steps", verdict(ratio(spent["1000 steps"], spent["50 steps"]), 25.0, at_most=True)])
+    starts = [aside(0.3 * k / given.plans) for k in range(given.plans)]
+    made = make_plan(system, 50, starts)
+    many = median(interleaved({"": lambda: make_plan(system, 50, starts)}, 3)[""])
+    name = f"{given.plans} plans one by one / at once"
+    rows.append([name, verdict(given.plans * median(spent["50 steps"]) / many, 50.0, at_most=False)])
+    rows.append(["of these optimal", str(sum(each.status == "optimal" for each in made))])
+    plan = make_plan(system, 50)
+    tracker, state = da.track(plan, horizon=30), system.state(aside(0.01), np.zeros(3))
+    tracker.control(0, state)
+    update = [interleaved({"": lambda k=k: tracker.control(k, state)}, 1)[""][0] for k in range(1, 20)]
+    rows.append(["update with a horizon of 30", f"{1e3 * median(update):.2f} ms"])
+    rows.append(["first plan in a new process", f"{first_plan():.1f} s"])
+    table(["", ""], rows)
+
+
+if __name__ == "__main__":
+    main()
