@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import ellipe, ellipk
 
 import dalembert as da
 
@@ -96,6 +97,24 @@ def test_a_crossing_that_only_touches_has_no_derivative():
     x = jnp.array([0.0, 1.0])
     assert abs(cubic(x) - 0.7) < 1e-4
     assert np.isnan(jax.jacfwd(cubic)(x)).all()
+
+
+@pytest.mark.heavy
+def test_the_quarter_period_of_a_pendulum_is_an_elliptic_integral():
+    """T/4 = sqrt(l/g) K(sin^2(a/2)): its derivatives in g, l and the amplitude a."""
+
+    def quarter(x):
+        energy = lambda t, q, v, p: 0.5 * p["l"] ** 2 * v @ v + p["g"] * p["l"] * jnp.cos(q[0])
+        system = da.System(da.Euclidean(1), energy, parameters={"g": x[0], "l": x[1]})
+        bottom, start = da.Event(height, stop=True, name="bottom"), system.state(x[2:3], jnp.zeros(1))
+        return da.simulate(system, da.Gauss(3), start, step=0.01, steps=60, events=[bottom]).events["bottom"].t[0]
+
+    m, time = np.sin(0.5) ** 2, np.sqrt(1.0 / 9.81)
+    K, E = ellipk(m), ellipe(m)
+    by_amplitude = time * (E / (1 - m) - K) / (2 * m) * np.sin(0.5) * np.cos(0.5)
+    x = jnp.array([9.81, 1.0, 1.0])
+    assert abs(quarter(x) - time * K) < 1e-13
+    np.testing.assert_allclose(jax.grad(quarter)(x), [-time * K / (2 * 9.81), time * K / 2, by_amplitude], rtol=1e-12)
 
 
 @pytest.mark.heavy
