@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dalembert import kernels, numerics
-from dalembert.kernels import adjoints, transformations
+from dalembert.kernels import adjoints, llvm, transformations
 
 STEPS = 12
 PARAMETERS = {"h": jnp.array(0.05), "k": jnp.array(1.3)}
@@ -112,6 +112,24 @@ def test_a_transpose_takes_what_its_own_run_kept(monkeypatch):
     monkeypatch.setattr(adjoints.memory, "take", lambda key, given: None)
     agree(gradient(*GIVEN), found, 0)
     assert len(runs) == 3 + 3 + 6
+
+
+def test_a_record_without_steps_says_nothing_of_their_pace(monkeypatch):
+    """The record before the first step is a call of no steps: the steps after it are not taken one by one."""
+    calls = []
+    call = llvm.Workers.call
+    monkeypatch.setattr(llvm.Workers, "call", lambda self, *given: (calls.append(given[2]), call(self, *given)))
+
+    def end(start):
+        problem = kernels.make_problem(fall, lambda consts, carry: carry, 0.01, start)
+        return jnp.sum(kernels.run_problem(problem, saves=2000, initial=True, backend="llvm").records)
+
+    jax.grad(end)(jnp.array([1.0, 0.5]))
+    assert 3 <= len(calls) <= 8
+
+
+def fall(h, carry, control):
+    return carry + h * jnp.stack([carry[1], -jnp.sin(carry[0])])
 
 
 def root_step(carry, push, parameters):

@@ -163,12 +163,14 @@ class StreamLoop:
         shared, varying = words.ctypes.data, constants[1].ctypes.data
         given, made = np.array(controls, np.int64), np.array(records, np.int64)
         other = given if later is None else np.array(later, np.int64)
+        function = self.function  # compiled before the clock starts
         for part in piece.split(max(1, int(CALL_SECONDS / self.pace))):
             table = given if part.begins else other
             pointers = (shared, varying, state.ctypes.data, table.ctypes.data, made.ctypes.data)
             counts, begin = (0, part.first, part.first + part.records, part.every), time.perf_counter()
-            self.workers.call(self.function, pointers, counts, part.step)
-            self.pace = max(1e-10, (time.perf_counter() - begin) / max(1, part.steps))
+            self.workers.call(function, pointers, counts, part.step)
+            if part.steps:
+                self.pace = max(1e-10, (time.perf_counter() - begin) / part.steps)
 
 
 def join_words(leaves: Sequence[Any]) -> Words:
