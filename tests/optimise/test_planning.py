@@ -242,3 +242,35 @@ def test_plans_side_by_side_are_the_plans_one_by_one():
         assert one.cost == pytest.approx(alone.cost, rel=1e-9)
     assert len({round(each.cost, 6) for each in together}) == 3
     assert all(a.cost != b.cost for a, b in itertools.pairwise(together))
+
+
+@pytest.mark.heavy
+def test_a_drawn_robot_drives_to_a_pose_with_its_motors():
+    """A mechanism on SE(2) x R^4 with five constraints: its step is too large for second derivatives."""
+    robot = da.Mechanism("robot")
+    robot.body("base", mass=9.0, centre=(0.05, 0, 0.15), box=(0.4, 0.3, 0.2))
+    robot.planar("base")
+    robot.wheel("left", "base", at=(0, 0.2, 0.1), mass=0.6, motor=True)
+    robot.wheel("right", "base", at=(0, -0.2, 0.1), mass=0.6, motor=True)
+    robot.castor("castor", "base", at=(0.3, 0), trail=0.04, radius=0.05)
+    system = robot.system()
+
+    def goal(t, g, xi):
+        seen = system.observe(t, g, xi)
+        return jnp.stack([seen[0] - 1.0, seen[1] - 0.5, seen[2], seen[7], seen[9]])
+
+    made = plan(system, start=system.state(speed=0.0), goal=goal, steps=40, duration=4.0, cost=effort).check()
+    run = made.run
+    assert run["x"][-1] == pytest.approx(1.0, abs=1e-8) and run["y"][-1] == pytest.approx(0.5, abs=1e-8)
+    assert not made.strict
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("method", [da.RungeKutta(), da.Gauss(), da.DiscreteGradient()], ids=lambda each: each.name)
+def test_other_methods_find_the_same_motion(method):
+    """Plans by other methods of order two or more differ by their discretisation alone."""
+    system = offset_unicycle()
+    goal = system.state(pose(0, 0, 1), np.zeros(3))
+    made = plan(system, method, start=pose(0, 0, 0), goal=goal, steps=100, duration=5.0, cost=effort).check()
+    assert made.cost == pytest.approx(1.4200379, rel=2e-3)
+    np.testing.assert_allclose(made.run.g[-1], pose(0, 0, 1), atol=1e-8)

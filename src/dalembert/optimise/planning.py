@@ -24,7 +24,7 @@ import numpy as np
 from ..errors import InvalidInput, NumericalFailure, UnknownName
 from ..groups import Cayley, Retraction
 from ..integrators import OK, Integrator, LagrangeDAlembert, require_arguments
-from ..integrators.base import NodeMethod
+from ..integrators.base import NodeMethod, PhaseMethod
 from ..kernels import evaluate
 from ..mechanics import Input, MechanicalSystem, NonlinearSystem, State, nonholonomy
 from ..mechanics.system import _rows as constraint_rows
@@ -129,24 +129,29 @@ class Discrete:
         return State(t, x.g, xi, system.momentum(t, x.g, xi), xi, system.group)
 
     # -- the problem ---------------------------------------------------------------------------------------------------
-    def step(self, consts: Any, x: Node, u: Array) -> tuple[Node, Array, Array]:
+    def advance(self, consts: Any, x: Node, u: Array) -> Node:
+        """The method's own step; NaN where it has no solution."""
         system, numbers = consts
         t, h = self.size(numbers, x)
-        before = self.state(consts, x)
         if self.kinematic:
-            after, spare = self.drive(consts, t, x.g, u, h)
-            before, good = before._replace(xi=after.xi), jnp.asarray(True)
-        else:
-            carry, info = self.method.start(system, before, h, u)
-            carry, last = self.method.step(system, carry, h, u)
-            after, good = self.method.observe(system, carry, h), (info.status == OK) & (last.status == OK)
-            spare = jnp.zeros(())
-        cost = self.running(t, h, before, after, u) + spare
+            return Node(x.k + 1.0, self.drive(consts, t, x.g, u, h)[0].g, x.w, x.duration, x.first)
+        carry, info = self.method.start(system, self.state(consts, x), h, u)
+        carry, last = self.method.step(system, carry, h, u)
+        after, good = self.method.observe(system, carry, h), (info.status == OK) & (last.status == OK)
+        w = self.coordinates(numbers, after.xi)
+        return Node(x.k + 1.0, after.g, jnp.where(good, w, jnp.nan), x.duration, x.first)
+
+    def judge(self, consts: Any, x: Node, after: Node, u: Array) -> tuple[Array, Array]:
+        """(cost of the step, what must not be negative)."""
+        t, h = self.size(consts[1], x)
+        before, end, spare = self.state(consts, x), self.state(consts, after), jnp.zeros(())
+        if self.kinematic:
+            driven, spare = self.drive(consts, t, x.g, u, h)
+            before, end = before._replace(xi=driven.xi), end._replace(xi=driven.xi)
+        cost = self.running(t, h, before, end, u) + spare
         if self.free_time and self.cost is None:
             cost = cost + h
-        w = x.w if self.kinematic else self.coordinates(numbers, after.xi)
-        new = Node(x.k + 1.0, after.g, w, x.duration, x.first)
-        return new, jnp.where(good, cost, jnp.nan), self.held(consts, t + h, after, u)
+        return cost, self.held(consts, t + h, end, u)
 
     def coordinates(self, numbers: Any, xi: Velocity) -> Array:
         return xi if self.redundant or "free" not in numbers else numbers["free"] @ xi
@@ -224,7 +229,7 @@ class Plan:
     `controls` has a row a step and `states` a state a node. `costates` (steps, dim) belong to the steps: the adjoint of
     the step transports them, and their components are those of `coordinates`. `goal_multipliers` belong to the rows of
     the goal, `bound_multipliers` (steps, rows) to bounds and `path`. `error` is the residual of the conditions of first
-    order. `strict` says whether the second-order conditions hold strictly; if so the plan is a local minimum.
+    order. `strict` says whether the second-order conditions are known to hold strictly: then it is a local minimum.
     """
 
     system: MechanicalSystem
@@ -382,10 +387,11 @@ class _Task:
                 f"a kinematic plan takes a method with a retraction and a node, such as LagrangeDAlembert(); given: "
                 f"{type(method).__name__}"
             )
-        if not kinematic and (not method.carry_is_step_free or method.variable_step):
+        anew = method.carry_is_step_free or isinstance(method, PhaseMethod)
+        if not kinematic and (not anew or method.variable_step):
             raise InvalidInput(
                 f"{type(method).__name__} carries more than a state from step to step; a plan takes methods that begin "
-                "anew from every state: LagrangeDAlembert(), Gauss(), RungeKutta(), ..."
+                "anew from every state: LagrangeDAlembert(), RungeKutta(), Gauss(), ..."
             )
         if not kinematic and not system.inputs:
             raise InvalidInput("the system has no inputs: give it a force(t, g, xi, u, p), or plan with kinematic=True")

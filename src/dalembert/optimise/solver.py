@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..kernels import evaluate, run_rows, shapes_of
+from ..kernels import LoweringError, evaluate, run_rows, shapes_of
 from ..numerics.types import Array
 
 Numbers = np.ndarray[Any, Any]
@@ -48,8 +48,11 @@ class ControlProblem(Protocol):
     def apart(self, consts: Any, x: Point, other: Point) -> Array:
         """The coordinates of the other point in the chart at x: the inverse of `move`."""
 
-    def step(self, consts: Any, x: Point, u: Array) -> tuple[Point, Array, Array]:
-        """(f, l, c) at (x, u)."""
+    def advance(self, consts: Any, x: Point, u: Array) -> Point:
+        """f at (x, u)."""
+
+    def judge(self, consts: Any, x: Point, after: Point, u: Array) -> tuple[Array, Array]:
+        """(l, c) of a step from x to `after` under u."""
 
     def end(self, consts: Any, x: Point, target: Any) -> tuple[Array, Array, Array]:
         """(Phi, psi, c_N) at x."""
@@ -57,20 +60,30 @@ class ControlProblem(Protocol):
 
 @dataclass(frozen=True)
 class StageKernel:
-    """Value, derivatives and condensed barrier of one stage, at its point moved by dx."""
+    """Value, derivatives and condensed barrier of one stage, at its point moved by dx.
+
+    If not `exact`, the second derivatives of the step are left out (Gauss and Newton): large steps have no others.
+    """
 
     problem: Any
+    exact: bool = True
 
     def __call__(self, consts: Any, lane: Any) -> dict[str, Any]:
         of, (x, dx, x1, dx1, u, costate, after, inner, slack, dual, barrier) = self.problem, lane
         here, next_ = of.move(consts, x, dx), of.move(consts, x1, dx1)
+        n, size = of.dim, of.dim + of.controls
+        there = of.advance(consts, here, u)
 
-        def parts(d: Array) -> tuple[Array, Array, Array]:
-            there, cost, held = of.step(consts, of.move(consts, here, d[: of.dim]), u + d[of.dim :])
-            return of.apart(consts, next_, there), cost, held
+        def moved(d: Array) -> Array:
+            return of.apart(consts, there, of.advance(consts, of.move(consts, here, d[:n]), u + d[n:]))  # type: ignore[no-any-return]
 
-        made = _derive(parts, after, slack, dual, barrier, of.dim + of.controls)
-        own = jnp.concatenate([inner * (made["lagrange"][: of.dim] - costate), made["lagrange"][of.dim :]])
+        def parts(d: Array, e: Array) -> tuple[Array, Array, Array]:
+            end = of.move(consts, there, e)
+            cost, held = of.judge(consts, of.move(consts, here, d[:n]), end, u + d[n:])
+            return of.apart(consts, next_, end), cost, held
+
+        made = _derive(parts, moved, after, slack, dual, size, n, self.exact)
+        own = jnp.concatenate([inner * (made["lagrange"][:n] - costate), made["lagrange"][n:]])
         return made | {"x": here, "sizes": _sizes(made, own, slack, dual, barrier)}
 
 
@@ -84,34 +97,53 @@ class EndKernel:
         of, (x, dx, target, costate, after, slack, dual, barrier) = self.problem, lane
         here = of.move(consts, x, dx)
 
-        def parts(d: Array) -> tuple[Array, Array, Array]:
+        def parts(d: Array, e: Array) -> tuple[Array, Array, Array]:
             cost, goal, held = of.end(consts, of.move(consts, here, d), target)
             return goal, cost, held
 
-        made = _derive(parts, after, slack, dual, barrier, of.dim)
+        made = _derive(parts, None, after, slack, dual, of.dim, 0, False)
         return made | {"x": here, "sizes": _sizes(made, made["lagrange"] - costate, slack, dual, barrier)}
 
 
 def _derive(
-    parts: Callable[[Array], tuple[Array, Array, Array]],
-    multiplier: Array, slack: Array, dual: Array, barrier: Array, size: int,
+    parts: Callable[[Array, Array], tuple[Array, Array, Array]], moved: Callable[[Array], Array] | None,
+    multiplier: Array, slack: Array, dual: Array, size: int, steps: int, exact: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """Derivatives at d = 0 of (equations, cost, constraints): Newton's step in slack and dual is eliminated."""
-    parts = jax.jit(parts)  # traced once for all uses
-    weights = jnp.concatenate([multiplier, jnp.ones(1), -dual])
+    """Derivatives at d = 0 of (equations, cost, constraints), which are parts(d, e) with e = moved(d).
 
-    def stacked(d: Array) -> Array:
-        gap, cost, held = parts(d)
+    The step is linearised once, and the chain rule does the rest: with T = (1, De) the Hessian of the Lagrangian is
+    T^T D^2 T, plus the second derivatives of e. `plain` leaves those of all equations out. Newton's step in slack and
+    dual is eliminated from both.
+    """
+    zero, n = jnp.zeros(size), multiplier.shape[0]
+    pushed = jnp.zeros((0, size))
+    if moved is not None:
+        moved = jax.jit(moved)  # traced once for both uses
+        pushed = jax.jacfwd(moved)(zero)
+    along = jnp.concatenate([jnp.eye(size), pushed])
+
+    def stacked(both: Array) -> Array:
+        gap, cost, held = parts(both[:size], both[size:])
         return jnp.concatenate([gap, cost[None], held])
 
-    zero = jnp.zeros(size)
-    value, slopes = jax.vmap(lambda e: jax.jvp(stacked, (zero,), (e,)), out_axes=(None, 1))(jnp.eye(size))
-    hessian = jax.jacfwd(jax.grad(lambda d: weights @ stacked(d)))(zero)
-    n = multiplier.shape[0]
+    origin = jnp.zeros(size + steps)
+    value, wide = stacked(origin), jax.jacfwd(stacked)(origin)
+    slopes = wide @ along
+    weights = jnp.concatenate([multiplier, jnp.ones(1), -dual])
+
+    def curvature(which: Array) -> Any:
+        return along.T @ jax.jacfwd(jax.grad(lambda both: which @ stacked(both)))(origin) @ along
+
     AB, slope, J = slopes[:n], slopes[n], slopes[n + 1 :]
+    barrier = (J.T * (dual / slack)) @ J
+    plain = curvature(jnp.concatenate([jnp.zeros(n), weights[n:]]))
+    hessian = curvature(weights)
+    if exact and moved is not None:
+        price = weights @ wide[:, size:]
+        hessian = hessian + jax.jacfwd(jax.grad(lambda d: price @ moved(d)))(zero)
     return {
         "gap": value[:n], "cost": value[n], "held": value[n + 1 :], "AB": AB, "slope": slope, "J": J,
-        "hessian": hessian + (J.T * (dual / slack)) @ J,
+        "hessian": (hessian if exact or moved is None else plain) + barrier, "plain": plain + barrier,
         "lagrange": slope + multiplier @ AB - dual @ J,
     }  # fmt: skip
 
@@ -301,7 +333,13 @@ class Solver:
             _lanes(at.x, head), _lanes(dx, head), _lanes(at.x, tail), _lanes(dx, tail), _merge(at.u), _merge(before),
             _merge(at.costate), inner.reshape(-1), _merge(at.slack), _merge(at.dual), np.repeat(at.barrier, N),
         )  # fmt: skip
-        made = evaluate(self.stage, self.consts, lane, lanes=B * N, axes=(None, 0))
+        try:
+            made = evaluate(self.stage, self.consts, lane, lanes=B * N, axes=(None, 0))
+        except LoweringError:
+            if not self.stage.exact:
+                raise
+            self.stage = StageKernel(self.problem, exact=False)  # the step is too large for its second derivatives
+            made = evaluate(self.stage, self.consts, lane, lanes=B * N, axes=(None, 0))
         at.stages = {name: _split(leaf, B, N) for name, leaf in made.items() if name != "x"}
         last = (
             jax.tree.map(lambda leaf: leaf[:, -1], at.x), dx[:, -1], self.target, at.costate[:, -1], at.nu,
@@ -390,11 +428,9 @@ class Solver:
 
     def _leave_out(self, at: Iterate, mark: Numbers) -> None:
         """Leave the second derivatives of the equations out of the Hessian of some problems."""
-        other = replace(at, costate=np.zeros_like(at.costate), nu=np.zeros_like(at.nu))
-        self.evaluate(other, np.zeros((*at.u.shape[:1], at.u.shape[1] + 1, self.problem.dim)))
-        for part, without in ((at.stages, other.stages), (at.end, other.end)):
+        for part in (at.stages, at.end):
             wide = mark.reshape(-1, *(1,) * (part["hessian"].ndim - 1))
-            part["hessian"] = np.where(wide, without["hessian"], part["hessian"])
+            part["hessian"] = np.where(wide, part["plain"], part["hessian"])
 
     def _go(self, at: Iterate, d: Numbers, nu: Numbers, values: Any, shift: Numbers, weight: Numbers) -> Any:
         """(dx, du, new costates, new nu, steps of slacks and duals, and of the end's), and what the search knows."""
@@ -553,7 +589,7 @@ class Solver:
         B = len(status)
         scores = self.scores(at)
         first, values = self.sweep(at, np.zeros(B), MAX_WEIGHT * scores.scale)
-        strict = self.begin(first, np.zeros(B), at.nu)[2] & (first.pivot > 1e-12)
+        strict = self.begin(first, np.zeros(B), at.nu)[2] & (first.pivot > 1e-12) & self.stage.exact
         known = np.where(np.isfinite(first.S), first.S, 0.0)
         sizes, vectors = np.linalg.eigh(known)
         reached = sizes > 1e-12 * np.maximum(sizes.max(axis=1, initial=0.0), 1e-300)[:, None]
@@ -582,7 +618,7 @@ def _count_rows(problem: Any, structure: Any, shapes: tuple[Any, ...]) -> tuple[
     """How many numbers c, c_N and psi have."""
     leaves = [jax.ShapeDtypeStruct(*each) for each in shapes]  # type: ignore[no-untyped-call]  # JAX has no types
     consts, x, u, target = jax.tree.unflatten(structure, leaves)
-    held = jax.eval_shape(problem.step, consts, x, u)[2]
+    held = jax.eval_shape(problem.judge, consts, x, x, u)[1]
     _, rows, last = jax.eval_shape(problem.end, consts, x, target)
     return held.shape[0], last.shape[0], rows.shape[0]
 

@@ -60,12 +60,12 @@ class Following:
     def apart(self, consts: Any, x: Reference, other: Reference) -> Array:
         return self.discrete.apart(consts, x.node, other.node)
 
-    def step(self, consts: Any, x: Reference, u: Array) -> tuple[Reference, Array, Array]:
-        numbers = consts[1]
-        node, cost, held = self.discrete.step(consts, x.node, u)
-        change = u - x.u
-        spent = self.spent(consts, x) + 0.5 * change @ numbers["R"] @ change
-        return x._replace(node=node), spent + 0.0 * cost, held
+    def advance(self, consts: Any, x: Reference, u: Array) -> Reference:
+        return x._replace(node=self.discrete.advance(consts, x.node, u))
+
+    def judge(self, consts: Any, x: Reference, after: Reference, u: Array) -> tuple[Array, Array]:
+        change, held = u - x.u, self.discrete.judge(consts, x.node, after.node, u)[1]
+        return self.spent(consts, x) + 0.5 * change @ consts[1]["R"] @ change, held
 
     def spent(self, consts: Any, x: Reference) -> Any:
         off = self.discrete.apart(consts, x.planned, x.node)
@@ -85,8 +85,7 @@ class _Linearised:
         of, (x, after, u) = self.discrete, lane
 
         def off(z: Array) -> Array:
-            there = of.step(consts, of.move(consts, x, z[: of.dim]), u + z[of.dim :])[0]
-            return of.apart(consts, after, there)
+            return of.apart(consts, after, of.advance(consts, of.move(consts, x, z[: of.dim]), u + z[of.dim :]))
 
         return jax.jacfwd(off)(jnp.zeros(of.dim + of.controls))
 
