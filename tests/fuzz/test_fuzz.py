@@ -384,6 +384,10 @@ PUBLIC |= {f"models.{name}": model.build for name, model in MODELS.items()}
 PUBLIC |= {f"methods.{name}": method.build for name, method in METHODS.items()}
 PUBLIC |= {"system.state": SLEIGH.state}
 GIVEN_TO = {f"models.{name}": model.example for name, model in MODELS.items()} | {"compare": {"steps": [0.1]}}
+SEEN = da.optimise.Experiment([0.1, 0.2], {"w": [0.5, 0.4]}, START, 0.1)
+GIVEN_TO["fit"] = {"model": SLEIGH, "experiments": SEEN, "unknowns": ["velocity.w"]}
+GIVEN_TO["experiment"] = {"times": [0.1, 0.2], "measured": {"w": [0.5, 0.4]}, "state": START}
+PUBLIC |= {"experiment": da.optimise.Experiment}
 
 
 def _calls() -> dict[str, tuple[list[str], dict[str, object]]]:

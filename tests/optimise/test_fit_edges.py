@@ -193,7 +193,7 @@ MISUSE = {
     "free": ("unknown component of a start 'velocity.v2'", {"free": "velocity.v2"}, {}),
     "controls": ("the system has no inputs", {"controls": np.zeros((300, 1))}, {}),
     "few controls": ("after 10 steps of 0.02, as many as controls", {"controls": np.zeros((10, 1))}, {}),
-    "no guess": ("the unknown 'a' has no guess", {}, {"a": None}),
+    "no guess": ("the unknown 'a' has the guess None: give a number", {}, {"a": None}),
     "other parameter": ("unexpected keyword argument 'b'|takes", {}, {"b": 1.0}),
     "singular covariance": (
         "not positive definite",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from ..errors import InvalidInput, UnknownName, require_name
 from ..kernels import evaluate, recognise
 from ..mechanics import MechanicalSystem, State
-from ..numerics import finite_reals, require_function, require_instance, show
+from ..numerics import finite_reals, own_value, require_function, require_instance, show
 from ..simulation import TIME_TOLERANCE
 from .dataset import open_dataset
 
@@ -56,8 +57,18 @@ class Experiment:
             if not isinstance(given := getattr(self, name), Mapping) or not (given or name != "measured"):
                 raise InvalidInput(f"{name} is {show(given)}; allowed: a table by name, as {{'velocity': values}}")
         require_instance("the state of an experiment", self.state, State, "a state, as system.state(g, xi)")
+        for key in ("angles", "free"):
+            names = [given] if isinstance(given := getattr(self, key), str) else given
+            if not isinstance(names, Sequence | set) or not all(isinstance(each, str) for each in names):
+                raise InvalidInput(f"{key} is {show(given)}; allowed: names")
+            object.__setattr__(self, key, tuple(names))
         for name in self.angles:
             require_name("measurement", name, tuple(self.measured))
+        if self.controls is not None and not callable(self.controls):
+            rows = finite_reals("controls", self.controls)
+            if not rows.ndim:
+                raise InvalidInput(f"controls are {show(self.controls)}; allowed: a row a step, or a function of time")
+            object.__setattr__(self, "controls", rows)
         for name, function in self.observables.items():
             require_function(f"the observable {name!r}", function, "(system, state)", optional=False)
 
@@ -104,7 +115,8 @@ def read_measures(given: Experiment, system: MechanicalSystem) -> tuple[tuple[Me
             ) from None
         size = [np.shape(leaf) for leaf in one]
         if function is not None:
-            shape = jax.eval_shape(function, system, given.state)
+            seen = partial(own_value, f"the observable {name!r} of (system, state)", function)
+            shape = jax.eval_shape(seen, system, given.state)
             size = [() if np.size(shape) == 1 and leaves[0].ndim == 1 else shape.shape]
         if [leaf.shape for leaf in leaves] != [(count, *shape) for shape in size]:
             shapes, allowed = [leaf.shape for leaf in leaves], [(count, *shape) for shape in size]

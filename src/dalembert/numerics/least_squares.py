@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..errors import InvalidInput, UnknownName
-from .checks import finite_reals, show
+from .checks import finite_reals, read_reals, show
 
 Numbers = np.ndarray[Any, Any]
 SINGULAR = 1e-8  # singular values of the scaled Jacobian, relative to the largest, that count as 0
@@ -38,15 +38,16 @@ class Unknown:
 
     def __post_init__(self) -> None:
         guess, bounds = finite_reals("the guess of an unknown", self.guess), f"{show(self.low)} and {show(self.high)}"
+        given = f"bounds {bounds} and prior {show(self.prior)}"
         try:
-            low, high = (np.broadcast_to(np.asarray(each, float), guess.shape) for each in (self.low, self.high))
             mean, deviation = (0.0, 1.0) if self.prior is None else self.prior
-            prior = [np.broadcast_to(np.asarray(each, float), guess.shape) for each in (mean, deviation)]
+            numbers = [read_reals(each) for each in (self.low, self.high, mean, deviation)]
+            low, high, *prior = (np.broadcast_to(np.asarray(each, float), guess.shape) for each in numbers)
         except (TypeError, ValueError) as fault:
-            given = f"bounds {bounds} and prior {show(self.prior)}"
             raise InvalidInput(f"an unknown has {given}; allowed: numbers, and (mean, standard deviation)") from fault
+        if any(each is None for each in numbers) or not guess.size:
+            raise InvalidInput(f"an unknown has {guess.size} numbers, {given}; allowed: real numbers, at least one")
         if not ((low < high).all() and np.isfinite(prior[0]).all() and (prior[1] > 0).all()):
-            given = f"bounds {bounds} and prior {show(self.prior)}"
             raise InvalidInput(f"an unknown has {given}; allowed: low < high, (mean, positive standard deviation)")
         if not ((low <= guess) & (guess <= high)).all():
             raise InvalidInput(f"the guess {show(self.guess)} is not between its bounds, {bounds}: give one that is")
@@ -62,7 +63,8 @@ class Columns:
     def add(self, name: str, unknown: Unknown) -> Numbers:
         """The places of an unknown in the vector."""
         guess, prior = np.asarray(unknown.guess, float), unknown.prior or (0.0, math.inf)
-        rows = [np.broadcast_to(each, guess.shape).ravel() for each in (guess, unknown.low, unknown.high, *prior)]
+        given = (guess, unknown.low, unknown.high, *prior)
+        rows = [np.broadcast_to(np.asarray(each, float), guess.shape).ravel() for each in given]
         places = np.ndindex(guess.shape)
         self.names += [f"{name}[{', '.join(map(str, place))}]" if place else name for place in places]
         self.numbers = np.concatenate([self.numbers, rows], axis=1)

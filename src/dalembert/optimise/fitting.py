@@ -43,7 +43,7 @@ from ..numerics import (
 )
 from ..numerics import Unknown as Unknown
 from ..plotting.studies import plot_fit
-from ..simulation import held_controls
+from ..simulation import BACKENDS, held_controls
 from ..trajectory import Trajectory, simulate
 from .shooting import Failure, Form, Shots
 
@@ -66,41 +66,40 @@ class Built:
         if self.model is not None:
             return self.model(**values)
         leaves, structure = jax.tree.flatten(base)
-        pairs = zip(self.names, leaves, strict=True)
-        found: MechanicalSystem = jax.tree.unflatten(structure, [values.get(name, leaf) for name, leaf in pairs])
-        return found
+        new = [values.get(name, leaf) for name, leaf in zip(self.names, leaves, strict=True)]
+        return jax.tree.unflatten(structure, new)  # type: ignore[no-any-return]
 
 
 def read_model(model: Any, unknowns: Any) -> tuple[Built, dict[str, Unknown | None]]:
     """(how to build a system, the unknowns by name) of a system or a function; None: as a start has it."""
-    if isinstance(unknowns, str) or not isinstance(unknowns, Mapping | Sequence):
+    listed = isinstance(unknowns, Mapping | Sequence) and not isinstance(unknowns, str)
+    if not listed or not all(isinstance(name, str) for name in unknowns):
         raise InvalidInput(f"unknowns are {show(unknowns)}; allowed: guesses by name, or names of a system's numbers")
     table = dict(unknowns) if isinstance(unknowns, Mapping) else dict.fromkeys(unknowns)
     if isinstance(model, MechanicalSystem):
         build = Built(None, name_leaves(model))
         leaves = dict(zip(build.names, jax.tree.leaves(model), strict=True))
-        for name in (each for each in table if not str(each).startswith(FROM_START)):
+        for name in (each for each in table if not each.startswith(FROM_START)):
             require_name("number of the system", name, leaves)
             table[name] = np.asarray(leaves[name], float) if table[name] is None else table[name]
     else:
         require_function("model", model, "the parameters by name -> system, or a system", optional=False)
         build = Built(canonical(model))
-    for name, guess in table.items():
-        if guess is None and not name.startswith(FROM_START):
-            raise InvalidInput(f"the unknown {name!r} has no guess: give a number, or an Unknown(guess, low, high)")
-    return build, {k: v if v is None or isinstance(v, Unknown) else Unknown(v) for k, v in table.items()}
+    found = {k: v if v is None or isinstance(v, Unknown) else Unknown(v) for k, v in table.items()}
+    for name, each in found.items():
+        start, guess = name.startswith(FROM_START), None if each is None else each.guess
+        if (start and each is not None and np.ndim(each.guess)) or (each is None and not start):
+            raise InvalidInput(f"the unknown {name!r} has the guess {show(guess)}: give a number, or Unknown(number)")
+    return build, found
 
 
 class Part(NamedTuple):
-    """One experiment: its shots, where its unknowns stand in the vector (-1: known), and the weights of its data.
-
-    `origin` is what the coordinates of a start are measured from.
-    """
+    """One experiment: its shots, where its unknowns stand in the vector (-1: known), and the weights of its data."""
 
     shots: Shots
     parameters: Numbers  # (P,)
     coordinates: Numbers  # (shots, R)
-    origin: Numbers  # (shots, R)
+    origin: Numbers  # (shots, R), from which the coordinates of starts are measured
     weights: Numbers  # (N, K), or (N, K, K)
     present: Numbers  # (N, K)
     times: Numbers
@@ -116,13 +115,12 @@ def make_part(
     form: Form, base: Any, h: float, shots: int, backend: Backend,
 ) -> Part:  # fmt: skip
     """Lay out one experiment; the unknowns of its start, and those of its own, get their columns."""
-    where = [np.zeros(0, int)]
-    for name, _ in form.parameters:
-        where.append(places[name] if name in places else columns.add(name + label, table[name] or Unknown(0.0)))
-    parameters = np.concatenate(where)
+    mine = {name: table[name] or Unknown(0.0) for name, _ in form.parameters}
+    where = [places[name] if name in places else columns.add(name + label, each) for name, each in mine.items()]
+    parameters = np.concatenate([np.zeros(0, int), *where])
     system, state = form.system(base, columns.numbers[0, parameters]), given.state
     group, t0, times = system.group, float(state.t), np.asarray(given.times, float)
-    if state.group is not None and state.group != group:
+    if state.group not in (None, group):
         raise InvalidInput(f"the state of an experiment is in {state.group}, but the system moves in {group}")
     measures, values, there = read_measures(given, system)
     present = np.concatenate(there, axis=1)
@@ -135,8 +133,7 @@ def make_part(
     axes = [axis.name for axis in group.axes()]
     components = [(f"configuration.{axes[k]}", k) for k in range(group.dim) if k not in lost]
     components += [(f"velocity.{axes[k]}", k) for k in range(group.dim) if k not in held]
-    wanted = [given.free] if isinstance(given.free, str) else [*given.free]
-    wanted += [name for name in table if name.startswith(FROM_START)]
+    wanted = [*given.free, *(name for name in table if name.startswith(FROM_START))]
     for name in wanted:
         require_name("component of a start", name, (*dict(components), *STARTS))
     chosen = {name for name, _ in components if name in wanted or name.partition(".")[0] in wanted}
@@ -145,11 +142,13 @@ def make_part(
 
     number, step, slot, dense = place_times(times, t0, h)
     steps, controls = max(1, int(step.max())), given.controls
+    if shots > steps:
+        raise InvalidInput(f"shots is {shots}; allowed: at most as many as there are steps, {steps}")
     if controls is not None and not callable(controls):
         if len(controls) < steps:
             late = f"a measurement at t = {times.max():g} is after {len(controls)} steps of {h:g}, as many as controls"
             raise InvalidInput(f"{late}: give more rows, or leave the measurement out")
-        controls = np.asarray(controls)[:steps]
+        controls = controls[:steps]
     held_u = held_controls(controls, t0, h, steps, system.inputs)
     length = -(-steps // shots)
     shot = np.maximum(step - 1, 0) // length
@@ -333,6 +332,7 @@ def fit(
         raise InvalidInput(f"the steps of {integrator.name} vary, and a fit needs equal ones: take its base method")
     h, beyond = float(positive("step", step)), float(positive("threshold", threshold))
     require_name("loss", loss, tuple(LOSSES))
+    require_name("backend", backend, BACKENDS)
     require_progress(progress, "(done, total)")
     limit, pieces = positive_int("max_runs", max_runs), positive_int("shots", shots)
     given = [experiments] if isinstance(experiments, Experiment) else experiments
