@@ -37,7 +37,7 @@ from .execute import (
 from .ir import BOOL, F64, I64, Block, Builder, Loop, LoweringError, Value, inner_blocks
 from .jacobians import columns
 from .llvm import count_processors
-from .lowering import Lowering, as_routine, lower, map_rows
+from .lowering import Lowering, as_routine, lower, map_rows, note_solution, noted, take_solution
 from .plans import (
     Chain,
     Repeated,
@@ -52,7 +52,6 @@ from .plans import (
 from .problem import Problem, make_problem
 from .recognition import Template, recognise
 from .rules import map_elements, pack_values, scalar_type
-from .solutions import note_solution, noted, take_solution
 from .taylor import PARTIALS, in_series, solution_series
 from .transformations import known_number, mark_slopes
 
