@@ -155,8 +155,19 @@ def test_a_path_goes_around_an_obstacle():
         ({"duration": -1.0}, "duration is -1.0; allowed"),
         ({"bounds": {"forze": (0, 1)}}, "unknown bound 'forze'. Did you mean 'force'"),
         ({"bounds": {"force": (1, 0)}}, "allowed: low < high"),
+        ({"bounds": {"force": 3.0}}, r"bounds of force are 3.0; allowed: \(low, high\)"),
+        ({"bounds": [("force", 0, 1)]}, "bounds is .*; allowed: a dictionary"),
         ({"free_goal": ("speed",)}, "unknown free_goal 'speed'"),
         ({"method": da.LagrangeDAlembert(nodes="velocity")}, "carries more than a state"),
+        ({"starts": 0}, "starts is 0; allowed"),
+        ({"steps": 10**30}, "allowed: at most 1000000"),
+        ({"duration": np.zeros((2, 3))}, "duration is .*; allowed"),
+        ({"kinematic": "yes"}, "kinematic is 'yes'; allowed: True or False"),
+        ({"periodic": 3}, "periodic is 3; allowed: names"),
+        ({"max_iterations": 1.5}, "max_iterations is 1.5; allowed"),
+        ({"progress": 3}, "progress is 3; allowed"),
+        ({"start": "here"}, "start is 'here'; allowed|configuration"),
+        ({"goal": [pose(0, 0, 1), pose(0, 0, 2)]}, "there are 1 starts and 2 goals"),
         ({"guess": np.zeros((3, 2))}, r"guess has shape \(3, 2\); allowed: \(10, 2\)"),
     ],
 )
@@ -165,6 +176,15 @@ def test_what_cannot_be_planned_is_refused(change, sentence):
     given = {"start": pose(0, 0, 0), "goal": pose(0, 0, 1), "steps": 10, "duration": 1.0, "cost": effort} | change
     with pytest.raises(da.InvalidInput, match=sentence):
         plan(system, given.pop("method", None), **given)
+
+
+def test_lists_of_numbers_are_configurations():
+    """On R^n a list of numbers, on SE(2) a list of rows: one start each."""
+    options = {"steps": 5, "duration": 1.0, "kinematic": True, "cost": lambda t, g, xi, u: xi @ xi}
+    line = da.System(da.Euclidean(1), lambda t, g, xi, p: 0.5 * xi @ xi)
+    assert plan(line, start=[0.0], goal=[2.0], **options).cost == pytest.approx(4.0)
+    made = plan(unicycle(), start=pose(0, 0, 0).tolist(), goal=pose(0, 2, 0).tolist(), **options)
+    assert made.cost == pytest.approx(4.0)
 
 
 def test_a_system_without_inputs_is_refused():

@@ -34,8 +34,11 @@ from ..numerics import (
     find_root,
     own_value,
     positive,
+    positive_int,
     real,
     require_function,
+    require_instance,
+    require_progress,
     show,
     solve,
 )
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
 Numbers = np.ndarray[Any, Any]
 SMALLEST_PIVOT = 0.3  # of the rows of a constraint, relative to their size: below it all velocities are kept
 AMPLITUDE = 0.3  # of the waves in a first guess
+OPEN = (-math.inf, math.inf)
+MAX_STEPS = 1_000_000
 MORE_STARTS, COARSE_STEPS = 8, 50  # of the plans that are made first where a fine one fails
 
 
@@ -343,23 +348,27 @@ def plan(
     starts      so many first guesses, the best plan wins; where one fails, eight coarse ones are refined
     """
     method = LagrangeDAlembert() if method is None else method
-    require_arguments(system, method, _some_state(system, start), 1.0)
-    given = list(start) if isinstance(start, list | tuple) and not isinstance(start, State) else [start]
-    first = [_as_state(system, each, "start") for each in given]
+    require_instance("system", system, MechanicalSystem, "a system")
+    several = _are_several(start)
+    first = [_as_state(system, each, "start") for each in (start if several else [start])]
+    require_arguments(system, method, first[0], 1.0)
     task = _Task(system, method, first[0], goal, steps, duration, kinematic)
     task.take_functions(cost, final_cost, path)
-    task.take_bounds(bounds or {})
+    task.take_bounds({} if bounds is None else bounds)
     task.take_freedom(free_start, free_goal, periodic)
-    goals = [goal] * len(first) if not isinstance(goal, list) else goal
+    goals = goal if _are_several(goal) else [goal] * len(first)
     if len(goals) != len(first):
         raise InvalidInput(f"there are {len(first)} starts and {len(goals)} goals; allowed: one goal, or one a start")
-    options = Options(float(positive("tolerance", tolerance)), max_iterations)
-    found = task.solve(first, goals, guess, starts, seed, options, progress)
-    return found if isinstance(start, list) else found[0]
+    options = Options(float(positive("tolerance", tolerance)), positive_int("max_iterations", max_iterations))
+    require_progress(progress, "(iterations, residual, gap)")
+    found = task.solve(first, goals, guess, positive_int("starts", starts), seed, options, progress)
+    return found if several else found[0]
 
 
-def _some_state(system: MechanicalSystem, start: Any) -> Any:
-    return _as_state(system, start[0] if isinstance(start, list) and start else start, "start")
+def _are_several(given: Any) -> bool:
+    """Whether these are several states or configurations: a list of numbers, or of their rows, is one."""
+    arrays = (State, np.ndarray, jax.Array, tuple)
+    return isinstance(given, list) and bool(given) and all(isinstance(each, arrays) for each in given)
 
 
 def _as_state(system: MechanicalSystem, given: Any, name: str) -> State:
@@ -379,6 +388,7 @@ class _Task:
         self, system: MechanicalSystem, method: Integrator, start: State, goal: Any, steps: Any, duration: Any,
         kinematic: bool,
     ) -> None:  # fmt: skip
+        require_instance("kinematic", kinematic, bool, "True or False")
         self.system, self.method, self.goal, self.kinematic = system, method, goal, kinematic
         if isinstance(system, NonlinearSystem):
             raise InvalidInput("a plan takes constraints A(t, g) xi = b(t, g); this one is not linear in the velocity")
@@ -395,14 +405,14 @@ class _Task:
             )
         if not kinematic and not system.inputs:
             raise InvalidInput("the system has no inputs: give it a force(t, g, xi, u, p), or plan with kinematic=True")
-        if not isinstance(steps, int) or steps < 1:
-            raise InvalidInput(f"steps is {show(steps)}; allowed: a whole number of at least 1")
-        self.steps, self.t0 = steps, float(start.t)
-        self.free_time = np.ndim(duration) == 1
+        self.steps, self.t0 = positive_int("steps", steps), float(start.t)
+        if self.steps > MAX_STEPS:
+            raise InvalidInput(f"steps is {show(steps)}; allowed: at most {MAX_STEPS}. Plan with fewer, longer steps")
         self.times = np.asarray(real("duration", duration), float)
+        self.free_time = self.times.ndim == 1
         if self.free_time and not (len(self.times) == 2 and 0 < self.times[0] < self.times[1]):
             raise InvalidInput(f"duration is {show(duration)}; allowed: a positive number or (shortest, longest)")
-        if not self.free_time and not self.times > 0:
+        if not self.free_time and not (self.times.ndim == 0 and self.times > 0):
             raise InvalidInput(f"duration is {show(duration)}; allowed: a positive number or (shortest, longest)")
         self._choose_velocities(start)
 
@@ -428,7 +438,7 @@ class _Task:
             self.free = np.arange(n)
 
     def _configuration(self, goal: Any) -> Any:
-        first = goal[0] if isinstance(goal, list) else goal
+        first = goal[0] if _are_several(goal) else goal
         return first.g if isinstance(first, State) else self.system.group.element(first)
 
     def take_functions(self, cost: Any, final_cost: Any, path: Any) -> None:
@@ -443,6 +453,7 @@ class _Task:
 
     def take_bounds(self, bounds: Mapping[str, Any]) -> None:
         """The bounds of inputs, coordinates and rates."""
+        require_instance("bounds", bounds, Mapping, "a dictionary {name: (low, high)}")
         system, rates = self.system, self.system.rate_names
         declared = [] if self.kinematic else list(system.inputs or ())
         self.inputs = tuple(rates[k] for k in self.free) if self.kinematic else tuple(each.name for each in declared)
@@ -451,10 +462,12 @@ class _Task:
         for name, pair in bounds.items():
             if name not in self.inputs and name not in seen:
                 raise UnknownName("bound", name, (*self.inputs, *seen))
-            low, high = (
-                (-math.inf if pair[0] is None else float(pair[0])),
-                (math.inf if pair[1] is None else float(pair[1])),
-            )
+            try:
+                low, high = (side if one is None else float(one) for one, side in zip(pair, OPEN, strict=True))
+            except (TypeError, ValueError) as error:
+                raise InvalidInput(
+                    f"bounds of {name} are {show(pair)}; allowed: (low, high), None where there is none"
+                ) from error
             if not low < high:
                 raise InvalidInput(f"bounds of {name} are {low:g} and {high:g}; allowed: low < high")
             own[name] = (low, high)
@@ -482,6 +495,8 @@ class _Task:
 
         def chosen(what: str, names: Any) -> Numbers:
             marks = np.zeros(len(self.coordinates), bool)
+            if not (isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)):
+                require_instance(what, names, str, "names, as texts")
             for name in (names,) if isinstance(names, str) else names:
                 if name == "configuration":
                     marks[:n] = True
@@ -495,7 +510,7 @@ class _Task:
 
         self.start_marks, self.cycle = chosen("free_start", free_start), chosen("periodic", periodic)
         self.goal_marks = ~chosen("free_goal", free_goal)
-        one = self.goal[0] if isinstance(self.goal, list) else self.goal
+        one = self.goal[0] if _are_several(self.goal) else self.goal
         if not (isinstance(one, State) or callable(one) or one is None):
             self.goal_marks[n:] = False  # a configuration says nothing of velocities
         self.goal_marks &= ~self.cycle
@@ -607,7 +622,7 @@ class _Task:
         if isinstance(guess, Plan):
             return self._continue(guess, nodes[0])
         if guess is not None:
-            rows = np.asarray(guess, float)
+            rows = np.asarray(real("guess", guess))
             if rows.shape != (N, len(self.inputs)):
                 raise InvalidInput(f"guess has shape {rows.shape}; allowed: ({N}, {len(self.inputs)}) or a Plan")
             controls = [rows] * len(controls)
