@@ -160,6 +160,7 @@ def test_a_path_goes_around_an_obstacle():
         ({"free_goal": ("speed",)}, "unknown free_goal 'speed'"),
         ({"method": da.LagrangeDAlembert(nodes="velocity")}, "carries more than a state"),
         ({"starts": 0}, "starts is 0; allowed"),
+        ({"seed": "x"}, "seed is 'x'; allowed"),
         ({"steps": 10**30}, "allowed: at most 1000000"),
         ({"duration": np.zeros((2, 3))}, "duration is .*; allowed"),
         ({"kinematic": "yes"}, "kinematic is 'yes'; allowed: True or False"),

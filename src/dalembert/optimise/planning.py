@@ -361,6 +361,8 @@ def plan(
         raise InvalidInput(f"there are {len(first)} starts and {len(goals)} goals; allowed: one goal, or one a start")
     options = Options(float(positive("tolerance", tolerance)), positive_int("max_iterations", max_iterations))
     require_progress(progress, "(iterations, residual, gap)")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise InvalidInput(f"seed is {show(seed)}; allowed: a whole number that is not negative")
     found = task.solve(first, goals, guess, positive_int("starts", starts), seed, options, progress)
     return found if several else found[0]
 
