@@ -107,6 +107,21 @@ def test_what_cannot_be_written_down_has_no_name():
             list(recognition.fingerprint(thing))
 
 
+def test_a_function_that_closes_over_a_system_is_recognised():
+    """As costs and observables do that read `system.observe`: the same for equal systems, another for others."""
+
+    def watching(system):
+        return lambda t, g, xi: system.observe(t, g, xi)
+
+    def digest(function):
+        return recognition.recognise(function)[0].digest
+
+    one, same, other = (watching(da.models.suslov(np.diag(d))) for d in ([1, 2, 3], [1, 2, 3], [1.0, 2.0, 3.5]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert digest(one) == digest(same) != digest(other)
+
+
 def test_names_tell_apart_what_differs():
     methods = [
         da.EulerPoincareSuslov(),
