@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import typer
@@ -193,7 +194,10 @@ class Angle:
     index: int
 
     def __call__(self, system: MechanicalSystem, state: State) -> Any:
-        return jnp.asarray(system.group.angles(state.g))[self.index]
+        points = state.g if isinstance(state.g, tuple) else (state.g,)
+        pairs = zip(system.group.factors, points, strict=True)
+        turn = [point for group, point in pairs if jax.eval_shape(group.angles, point).shape[0]][self.index]
+        return jnp.arctan2(turn[1, 0], turn[0, 0])
 
 
 @dataclass(frozen=True)

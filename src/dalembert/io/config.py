@@ -1,18 +1,21 @@
 """Configuration files: read TOML, check it, and build the job that it describes; templates to start from; resumed runs.
 
 A configuration has the sections [system], [method], [initial] and [run], and may have tables [[event]]; [fit], tables
-[[unknown]] and [[column]] say what `dalembert fit` finds from data. Nothing in it is evaluated as code, except a system
-of the user's own: `[system] python = "mysystem.py:make"` runs that file as a script would run, with its own folder
-first on the path, and make(**parameters) returns a `System`.
+[[unknown]] and [[column]] say what `dalembert fit` finds from data, and [plan], [goal], tables [[cost]], [[bound]] and
+[[obstacle]] what `dalembert plan` looks for. Nothing in it is evaluated as code, except a system of the user's own:
+`[system] python = "mysystem.py:make"` runs that file as a script would run, with its own folder first on the path, and
+make(**parameters) returns a `System`.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
+import itertools
 import json
 import math
 import os
+import re
 import sys
 import tomllib
 import traceback
@@ -78,6 +81,12 @@ def _is_whole(*values: Any) -> bool:
     return all(isinstance(value, int) and not isinstance(value, bool) for value in values)
 
 
+def _is_duration(value: Any) -> bool:
+    pair = [0.0, *value] if isinstance(value, list) else [0.0, value]
+    whole = _shape(value) in ((), (2,))
+    return whole and all(before < after for before, after in itertools.pairwise(pair))
+
+
 ANYTHING = Kind("numbers, text, true or false, lists, tables", lambda value: True)
 TEXT = Kind('text, such as "name"', lambda value: isinstance(value, str))
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
@@ -90,6 +99,8 @@ STEP = Kind(
 ARRAY = Kind("a number, or numbers in rows of one length (not ragged)", lambda value: _shape(value) is not None)
 VECTOR = Kind("a list of numbers", lambda value: len(_shape(value) or ()) == 1)
 POINT = Kind("a list of numbers, or a table of coordinates", lambda value: isinstance(value, list | dict))
+DURATION = Kind("a positive number, or [shortest, longest] with 0 < shortest < longest", _is_duration)
+WORDS = Kind('a list of names, such as ["x", "y"]', lambda v: isinstance(v, list) and all(map(TEXT.accepts, v)))
 INDEX = Kind("a whole number, or a list of these", lambda v: _is_whole(*v) if isinstance(v, list) else _is_whole(v))
 BACKEND, QUANTITY, DIRECTION, LOSS = (
     Kind(f"one of {', '.join(names)}", TEXT.accepts, names)
@@ -105,6 +116,12 @@ SCHEMA: dict[str, dict[str, Kind]] = {
     "fit": {"time": TEXT, "loss": LOSS, "threshold": NUMBER, "shots": COUNT, "max_runs": COUNT},
     "unknown": {"name": TEXT, "low": NUMBER, "high": NUMBER, "prior": VECTOR},
     "column": {"name": TEXT, "quantity": TEXT, "deviation": NUMBER},
+    "plan": {"steps": COUNT, "duration": DURATION, "kinematic": FLAG, "starts": COUNT, "seed": WHOLE}
+    | {"free_start": WORDS, "free_goal": WORDS, "periodic": WORDS, "tolerance": NUMBER, "max_iterations": COUNT},
+    "goal": {"configuration": POINT, "velocity": VECTOR, "momentum": VECTOR},  # or names of coordinates and rates
+    "cost": {"name": TEXT, "weight": NUMBER, "target": NUMBER, "final": FLAG},
+    "bound": {"name": TEXT, "low": NUMBER, "high": NUMBER},
+    "obstacle": {"coordinates": WORDS, "centre": VECTOR, "radius": NUMBER},
 }
 """The keys of every section. All that is read from a file, from `--set` or from the studio passes through it."""
 
@@ -167,7 +184,11 @@ def to_toml(config: Mapping[str, Any]) -> str:
 
 
 def _toml_lines(section: Section) -> str:
-    return "".join(f"{key} = {_toml_value(entry)}\n" for key, entry in section.items())
+    return "".join(f"{_toml_key(key)} = {_toml_value(entry)}\n" for key, entry in section.items())
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch("[A-Za-z0-9_-]+", key) else _toml_value(key)
 
 
 def _toml_value(entry: Any) -> str:
@@ -175,7 +196,7 @@ def _toml_value(entry: Any) -> str:
     if isinstance(entry, bool):
         return "true" if entry else "false"
     if isinstance(entry, Mapping):
-        return "{" + ", ".join(f"{key} = {_toml_value(item)}" for key, item in entry.items()) + "}"
+        return "{" + ", ".join(f"{_toml_key(key)} = {_toml_value(item)}" for key, item in entry.items()) + "}"
     if isinstance(entry, list | tuple):
         return "[" + ", ".join(map(_toml_value, entry)) + "]"
     if isinstance(entry, int | float):
@@ -303,7 +324,7 @@ def parse_job(config: Mapping[str, Any], folder: str | Path = ".") -> Job:
             )
         if name not in SCHEMA:
             raise UnknownName("section", name, SCHEMA)
-    given = read_value(config)
+    given = _with_plan(read_value(config))
     for name in SECTIONS:
         if name not in given:
             known = ", ".join(f"[{section}]" for section in SECTIONS)
@@ -329,19 +350,35 @@ def parse_job(config: Mapping[str, Any], folder: str | Path = ".") -> Job:
             )
     with nullcontext() if file is None else locate_errors(file):
         with _name_section("initial"):
-            _require_start(system, parts["initial"])
+            if "plan" in given and not {"velocity", "momentum", *system.start_names} & parts["initial"].keys():
+                parts["initial"] = {**parts["initial"], "velocity": [0.0] * system.group.dim}
+            require_point("initial", system, parts["initial"])
             state = build_state(system, parts["initial"], run)
         with _name_section("method"):
             integrator.require(system, state, run["step"])
     until, variable = (run.get("steps"), run.get("t_end"), float(state.t)), integrator.variable_step
     steps = simulation.count_steps(run["step"], *until, variable=variable)
     events = parse_events(given.get("event", []), system, state)
-    for section in ("fit", "unknown", "column"):
+    for section in ("fit", "unknown", "column", "plan", "cost", "bound", "obstacle"):
         require_tables(section, given.get(section, []))
     if events:
         parts["event"] = given["event"]
     names = {"system": name, "method": integrator.name}
     return Job(names, system, integrator, state, {**run, "steps": steps}, parts, file, events)
+
+
+def _with_plan(given: dict[str, Any]) -> dict[str, Any]:
+    """The sections, with what a [plan] implies: without [initial] it begins at rest, without [run] its steps are it."""
+    if "plan" not in given:
+        return given
+    task = given["plan"]
+    if not isinstance(task, Mapping):
+        raise InvalidInput(f"[plan] must be a section of key = value lines; given {show(task)}")
+    _require_keys("plan", task)
+    if missing := [key for key in ("steps", "duration") if key not in task]:
+        raise InvalidInput(f"[plan] needs {' and '.join(missing)}")
+    longest = task["duration"][-1] if isinstance(task["duration"], list) else task["duration"]
+    return {"initial": {}, "run": {"step": longest / task["steps"], "steps": task["steps"]}} | given
 
 
 def _require_keys(section: str, given: Section, kinds: Mapping[str, Kind] | None = None) -> None:
@@ -420,15 +457,20 @@ def _build(kind: str, section: Section, registry: Mapping[str, Any]) -> Any:
         raise InvalidInput(f"'{entry.name}' cannot be built from {show(given)}: {fault}") from fault
 
 
-def _require_start(system: MechanicalSystem, initial: Section) -> None:
-    """Refuse a section [initial] that has neither a velocity nor a momentum, nor the names of a mechanism."""
-    names = dict.fromkeys(system.start_names, NUMBER)
-    _require_keys("initial", initial, names)
-    named, others = ([key for key in initial if (key in names) is kind] for kind in (True, False))
+def require_point(section: str, system: MechanicalSystem, given: Section, known: Collection[str] | None = None) -> bool:
+    """Whether a section is given by names: those of a mechanism, or those `known` of a goal.
+
+    Refuse one that mixes names with others, and an [initial] that has neither a velocity nor a momentum.
+    """
+    names = dict.fromkeys(system.start_names if known is None else known, NUMBER)
+    _require_keys(section, given, names)
+    named, others = ([key for key in given if (key in names) is kind] for kind in (True, False))
     if named and others:
-        raise InvalidInput(f"[initial] has names ({', '.join(named)}) and {', '.join(others)}: give one kind")
-    if ("velocity" in initial) == ("momentum" in initial) and (others or not names):
-        raise InvalidInput("[initial] needs either velocity or momentum, and may have a configuration")
+        raise InvalidInput(f"[{section}] has names ({', '.join(named)}) and {', '.join(others)}: give one kind")
+    both, neither = (({"velocity", "momentum"} & given.keys()) == part for part in ({"velocity", "momentum"}, set()))
+    if both or (neither and known is None and (others or not names)):
+        raise InvalidInput(f"[{section}] needs either velocity or momentum, and may have a configuration")
+    return bool(named)
 
 
 def build_state(system: MechanicalSystem, initial: Section, run: Section) -> State:

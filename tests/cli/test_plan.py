@@ -1,0 +1,201 @@
+"""`dalembert plan`: what a configuration says of a plan is planned, saved and drawn, or refused by a sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import dalembert as da
+from dalembert import cli
+from dalembert.cli.plans import read_plan
+from dalembert.errors import InvalidInput
+from dalembert.io.config import parse_job
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "plan-park.toml"
+FEW = ["--set", "plan.steps=12"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(EXAMPLE, "park.toml")
+    return tmp_path
+
+
+def invoke(*words):
+    return CliRunner().invoke(cli.app, ["plan", "park.toml", *FEW, *words])
+
+
+def test_the_command(here):
+    """The run that it writes ends at the goal, around the post, and its controls cost what is told."""
+    done = invoke("--out", "park.nc", "--plot", "park.png")
+    assert done.exit_code == 0 and "optimal after" in done.output and "drive force" in done.output
+    assert Path("park.png").stat().st_size > 10_000
+    run = da.load("park.nc")
+    np.testing.assert_allclose(run.g[-1], [[1, 0, 0], [0, 1, 1], [0, 0, 1]], atol=1e-8)
+    x, y = np.asarray(run.g)[1:, :2, 2].T
+    assert 0.15 - 1e-9 <= np.hypot(x - 0.05, y - 0.6).min() < 0.16
+    found = json.loads(invoke("--json").output)
+    assert found["status"] == "optimal" and found["strict"]
+    np.testing.assert_allclose(found["controls"], run.controls, atol=1e-9)
+    assert found["cost"] == pytest.approx(found["step"] * np.sum(run.controls**2), rel=1e-9)
+    again = CliRunner().invoke(cli.app, ["show", "park.nc", "--config"]).output
+    assert tomllib.loads(again) == tomllib.loads(EXAMPLE.read_text().replace("steps = 50", "steps = 12"))
+
+
+def test_ctrl_c_keeps_the_best_so_far(here, monkeypatch):
+    def stopped(*given, **options):
+        def progress(count, residual, gap):
+            if count == 3:
+                raise KeyboardInterrupt
+
+        return da.plan(*given, **options | {"progress": progress})
+
+    monkeypatch.setattr(cli.plans, "plan", stopped)
+    done = invoke("--out", "park.nc", "--json")
+    assert done.exit_code == 130 and "the best so far" in done.stderr
+    assert json.loads(done.stdout)["status"] == "interrupted" and da.load("park.nc").controls.shape == (12, 2)
+
+    def before(*given, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.plans, "plan", before)
+    done = invoke("--out", "never.nc")
+    assert done.exit_code == 130 and "before the first iteration" in done.stderr
+    assert not list(here.glob("*never*"))
+
+
+def test_no_plan_says_why(here):
+    done = invoke(
+        "--set",
+        "bound.0.high=1e-3",
+        "--set",
+        "bound.0.low=-1e-3",
+        "--set",
+        "plan.max_iterations=5",
+        "--set",
+        "plan.starts=8",
+    )
+    assert done.exit_code == 1 and "missed by" in done.stderr
+
+
+KINEMATIC = """[system]
+name = "chaplygin-sleigh"
+[method]
+name = "lagrange-dalembert"
+[plan]
+steps = 10
+duration = [0.5, 4.0]
+kinematic = true
+[goal]
+position_0 = 1.0
+angle = 0.0
+position_1 = 0.3
+[[cost]]
+name = "time"
+weight = 2.0
+[[cost]]
+name = "w"
+[[cost]]
+name = "v1"
+weight = 1.0
+[[cost]]
+name = "position_1"
+target = 0.3
+final = true
+[[bound]]
+name = "position_1"
+low = -1.0
+"""
+
+
+def test_a_kinematic_plan_with_names_and_free_time(here):
+    """What is named in [goal] is met; the price of time and the squares of rates are weighed against each other."""
+    Path("park.toml").write_text(KINEMATIC)
+    done = CliRunner().invoke(cli.app, ["plan", "park.toml", "--json"], catch_exceptions=False)
+    found = json.loads(done.output)
+    end = np.array(found["configuration"][-1])
+    np.testing.assert_allclose(end, [[1, 0, 1.0], [0, 1, 0.3], [0, 0, 1]], atol=1e-8)
+    rates = np.array(found["controls"])
+    squares = found["step"] * np.sum(rates**2)
+    assert found["cost"] == pytest.approx(2.0 * found["duration"] + squares, rel=1e-9)
+    assert squares == pytest.approx(2.0 * found["duration"], rel=1e-6)  # the best time: both prices are equal
+    assert found["inputs"] == ["w", "v1"]
+    refused = CliRunner().invoke(cli.app, ["plan", "park.toml", "--out", "park.nc"])
+    assert isinstance(refused.exception, InvalidInput) and "a kinematic plan has none" in str(refused.exception)
+
+
+def test_a_mechanism_is_given_by_names():
+    """Names of a goal may have _ for spaces, and bounds take the names of coordinates and rates."""
+    given = {
+        "system": {"name": "differential-drive"},
+        "method": {"name": "lagrange-dalembert"},
+        "plan": {"steps": 5, "duration": 1.0},
+        "goal": {"x": 1.0, "yaw": 0.5, "yaw_rate": 0.0},
+        "bound": [{"name": "speed", "high": 2.0}, {"name": "left torque", "low": -1.0, "high": 1.0}],
+    }
+    job = parse_job(given)
+    task = read_plan(given, job)
+    state = job.system.state(x=1.5, yaw=0.2, yaw_rate=0.1)
+    np.testing.assert_allclose(task["goal"](0.0, state.g, state.xi), [0.5, -0.3, 0.1], atol=1e-12)
+    assert task["bounds"] == {"speed": (-np.inf, 2.0), "left torque": (-1.0, 1.0)}
+    assert float(task["cost"](0.0, state.g, state.xi, np.array([1.0, 2.0]))) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["plan.duration=0"], "duration is 0 in .plan.; allowed: a positive number"),
+        (["plan.duration=[3,2]"], "allowed: a positive number, or .shortest, longest."),
+        (["plan.steps=0"], "steps is 0 in .plan.; allowed: a whole number of at least 1"),
+        (["plan.step=3"], "unknown key of .plan. 'step'"),
+        (["plan.free_goal=x"], "free_goal is 'x' in .plan.; allowed: a list of names"),
+        (['plan.free_goal=["x"]'], "unknown free_goal 'x'"),
+        (["goal.place=1.0"], "unknown key of .goal. 'place'"),
+        (["goal.angle=1.0"], "has names .angle. and configuration, velocity"),
+        (["goal={}"], "allowed: section.key=value"),
+        (["cost.0.name=force"], "unknown name of a cost 'force'. Did you mean 'drive force'"),
+        (["cost.0.final=true"], "unknown name of a cost 'drive force'"),
+        (["cost.0.weight=x"], "weight is 'x' in .cost.; allowed: a finite number"),
+        (["bound.0.low=2.0"], "is from 2 to 1; allowed: low < high"),
+        (["bound.0.name=x"], "unknown name of a bound 'x'"),
+        (['obstacle.0.coordinates=["position_0"]'], "as many coordinates as its centre has numbers"),
+        (['obstacle.0.coordinates=["drive force", "w"]'], "unknown coordinate of an obstacle 'drive force'"),
+        (["obstacle.0.radius=-1"], "a positive radius"),
+        (["plan.kinematic=true"], "unknown name of a cost 'drive force'"),
+        (["system.name=rigid-body", "system.inertia=[1,2,3]"], "unknown name of a cost|configuration"),
+    ],
+)
+def test_bad_input_is_told(here, settings, words):
+    refused = invoke(*(word for each in settings for word in ("--set", each)), "--out", "park.nc", "--plot", "park.png")
+    assert isinstance(refused.exception, InvalidInput), refused.exception
+    with pytest.raises(InvalidInput, match=words):
+        raise refused.exception
+    assert sorted(path.name for path in here.iterdir() if not path.name.startswith(".")) == ["park.toml"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "has no section .plan."),
+        ("plan = 3\n", "must be a section of key = value lines"),
+        ("[plan]\nsteps = 3\n", "needs duration"),
+        ("[goal]\n[plan]\nsteps = 3\nduration = 1.0\n", ".goal. is {}; allowed"),
+        ("[[cost]]\nweight = 1.0\n[plan]\nsteps = 3\nduration = 1.0\n", "a ..cost.. needs a name"),
+        ("[[bound]]\nname = 'w'\n[plan]\nsteps = 3\nduration = 1.0\n", "a ..bound.. needs a name, and low or high"),
+        ("[[obstacle]]\nradius = 1.0\n[plan]\nsteps = 3\nduration = 1.0\n", "needs coordinates and centre"),
+        ("[[cost]]\nname = 'time'\ntarget = 1.0\n[plan]\nsteps = 3\nduration = 1.0\n", "a weight alone"),
+    ],
+)
+def test_what_is_missing_is_told(here, text, words):
+    head = '[system]\nname = "unicycle"\n[method]\nname = "lagrange-dalembert"\n'
+    Path("park.toml").write_text(text + head if text.startswith("plan") else head + text)
+    refused = CliRunner().invoke(cli.app, ["plan", "park.toml"])
+    with pytest.raises(InvalidInput, match=words):
+        raise refused.exception
