@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test verify lint bench docs clean
+.PHONY: demo test verify lint bench docs notebooks clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dalembert demo --out out
@@ -44,6 +44,9 @@ $(VENV)/.bench: $(VENV)/.installed
 docs: $(VENV)/.docs build/gallery/.made
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "the site: build/site/index.html"
+
+notebooks: $(VENV)/.installed
+	$(BIN)/python docs/_blocks.py build/notebooks
 
 build/gallery/.made: $(shell find src/dalembert examples docs/tutorials docs/_gallery.py docs/_blocks.py -type f -not -name "*.pyc") | $(VENV)/.docs
 	rm -rf build/gallery

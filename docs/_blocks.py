@@ -1,18 +1,20 @@
 """The code on a page of Markdown: found, checked and run. The tests run the tutorials with it, and so does the gallery.
 
 A `python` block runs after those before it, in one namespace; with a title it is saved as the file of that name
-instead, as is a
-`toml` block. A `console` block is typed into the command line. What is too long, or needs a GPU, stands in a `py` or
-`bash`
-block: it is compiled, or its command and options are looked up, but it does not run.
+instead, as is a `toml` block. A `console` block is typed into the command line. What is too long, or needs a GPU,
+stands in a `py` or `bash` block: it is compiled, or its command and options are looked up, but it does not run.
+
+A page is a notebook too: `python docs/_blocks.py FOLDER` writes one of each tutorial.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,10 +44,64 @@ def blocks(page: Path) -> list[Block]:
     return [Block(f[1], f[2] or "", f[3], f"{page.name}, line {line(f)}") for f in FENCE.finditer(text)]
 
 
+TUTORIALS = Path(__file__).parent / "tutorials"
+FILE, TYPED = "%%writefile ", "!"  # how a cell of a notebook is saved as a file, and typed into the command line
+
+
+def notebook(page: Path) -> str:
+    """The page as a Jupyter notebook, in JSON: text in cells of Markdown, blocks that run in cells of code."""
+    text, cells, end = page.read_text(encoding="utf-8"), [], 0
+    for found in FENCE.finditer(text):
+        language, title, code = found[1], found[2], found[3].rstrip("\n")
+        if title:
+            code = f"{FILE}{title}\n{code}"
+        elif language == "console":
+            code = "\n".join(TYPED + line for line in code.splitlines() if line.startswith("dalembert "))
+        elif language != "python":
+            continue
+        cells += [("markdown", text[end : found.start()].strip("\n")), ("code", code)]
+        end = found.end()
+    cells.append(("markdown", text[end:].strip("\n")))
+    more = {"markdown": {}, "code": {"execution_count": None, "outputs": []}}
+    made = [
+        {"cell_type": kind, "id": f"{page.stem}-{k}", "metadata": {}, "source": source, **more[kind]}
+        for k, (kind, source) in enumerate(cells)
+        if source
+    ]
+    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    return json.dumps({"cells": made, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
+
+
+def write_notebooks(folder: Path) -> list[Path]:
+    """The notebooks of all tutorials, in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = [folder / f"{page.stem}.ipynb" for page in sorted(TUTORIALS.glob("[!i]*.md"))]
+    for path in made:
+        path.write_text(notebook(TUTORIALS / f"{path.stem}.md"), encoding="utf-8")
+    return made
+
+
+def cells(file: Path) -> list[Block]:
+    """The cells of code of a notebook, as blocks."""
+    found = []
+    for k, cell in enumerate(json.loads(file.read_text(encoding="utf-8"))["cells"]):
+        source, place = "".join(cell["source"]), f"{file.name}, cell {k}"
+        if cell["cell_type"] == "markdown":
+            continue
+        if source.startswith(FILE):
+            title, _, text = source.removeprefix(FILE).partition("\n")
+            found.append(Block("text", title, text, place))
+        elif source.startswith(TYPED):
+            found.append(Block("console", "", source.replace(TYPED, ""), place))
+        else:
+            found.append(Block("python", "", source, place))
+    return found
+
+
 def run(page: Path, folder: Path) -> dict[str, object]:
-    """Run a page in a folder and give what its python blocks defined."""
+    """Run a page or a notebook in a folder and give what its python blocks defined."""
     names: dict[str, object] = {"__name__": page.stem}
-    found = blocks(page)
+    found = blocks(page) if page.suffix == ".md" else cells(page)
     with contextlib.chdir(folder):
         for block in found:
             _run_block(block, names)
@@ -88,3 +144,7 @@ def require_commands(block: Block) -> None:
         with group.make_context("dalembert", list(arguments)) as context:
             name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
             command.make_context(name, rest, parent=context)
+
+
+if __name__ == "__main__":
+    print("\n".join(map(str, write_notebooks(Path(sys.argv[1])))))

@@ -32,8 +32,14 @@ def on_files(files, config):
     return files
 
 
-def on_page_markdown(markdown: str, **_) -> str:
-    """Python-Markdown wants an empty line before lists and tables, and takes <I xi, xi> for HTML; others do not."""
+def on_page_markdown(markdown: str, page, **_) -> str:
+    """Python-Markdown wants an empty line before lists and tables, and takes <I xi, xi> for HTML; others do not.
+
+    A tutorial says where its notebook is.
+    """
+    folder, _, name = page.file.src_uri.rpartition("/")
+    if folder == "tutorials" and name != "index.md":
+        markdown += f"\n\nThis page is a notebook too: [{Path(name).stem}.ipynb]({Path(name).stem}.ipynb).\n"
     parts = FENCED.split(markdown)
     parts[::2] = [_as_others_read_it(part) for part in parts[::2]]
     return "".join(parts)

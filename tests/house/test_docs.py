@@ -4,6 +4,7 @@ out.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ import _blocks  # noqa: E402
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
 RUNNING = [DOCS / "quick-start.md", DOCS / "mechanisms.md", *sorted((DOCS / "tutorials").glob("[!i]*.md"))]
 HEAVY = {"bicycle", "comparing", "events", "park", "sensitivities", "vehicle"}
+NOTEBOOKS = ("fit", "park", "robot")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 
@@ -68,6 +70,21 @@ def test_pages_run(page, tmp_path):
     for link in LINK.findall(outside_code(page.read_text(encoding="utf-8"))):
         if link.endswith((".png", ".gif")):
             assert (tmp_path / link).stat().st_size > 1000, f"{link} was not drawn"
+
+
+@pytest.mark.parametrize("name", ["satellite", *(pytest.param(n, marks=pytest.mark.heavy) for n in NOTEBOOKS)])
+def test_notebooks_run(name, tmp_path):
+    """A notebook has the text of its page, and its cells run one after the other."""
+    made = {path.stem: path for path in _blocks.write_notebooks(tmp_path)}
+    assert set(made) == {page.stem for page in RUNNING[2:]}
+    notebook = json.loads(made[name].read_text(encoding="utf-8"))
+    assert notebook["nbformat"] == 4 and len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    text = "".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+    page = DOCS / "tutorials" / f"{name}.md"
+    assert "".join(text.split()) == "".join(_blocks.FENCE.sub("", page.read_text(encoding="utf-8")).split())
+    _blocks.run(made[name], tmp_path)
+    for link in LINK.findall(text):
+        assert not link.endswith(".png") or (tmp_path / link).stat().st_size > 1000, f"{link} was not drawn"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
