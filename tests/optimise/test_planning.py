@@ -273,7 +273,17 @@ def test_a_steered_knife_edge_finds_the_brachistochrone():
 
 
 def test_plans_side_by_side_are_the_plans_one_by_one():
-    """Several starts in one call are lanes of the same iteration."""
+    """Several starts in one call are lanes of the same iteration, each with its own search, retries and end."""
+    system = offset_unicycle()
+    starts = [pose(0, 0, y) for y in (0.0, 0.5, -0.2)]
+    goal = system.state(pose(0, 0, 1), np.zeros(3))
+    bounds = {name: (-0.7, 0.7) for name in ("force", "torque")}
+    options = {"steps": 20, "duration": (1.0, 9.0), "bounds": bounds}
+    together = plan(system, start=starts, goal=goal, **options)
+    alone = [plan(system, start=start, goal=goal, **options) for start in starts]
+    assert together.status == [one.status for one in alone] == ["optimal"] * 3
+    assert [each.iterations for each in together] == [one.iterations for one in alone]
+    np.testing.assert_allclose(together.cost, [one.cost for one in alone], rtol=1e-9)
     starts = [pose(0, 0, y) for y in (0.0, 0.1, -0.2)]
     options = {"steps": 12, "duration": 1.0, "kinematic": True, "cost": lambda t, g, xi, u: xi[0] ** 2 + xi[1] ** 2}
     together = plan(unicycle(), start=starts, goal=pose(0, 0, 1), **options)

@@ -36,11 +36,13 @@ from .execute import (
 )
 from .ir import BOOL, F64, I64, Block, Builder, Loop, LoweringError, Value, inner_blocks
 from .jacobians import columns
-from .llvm import count_processors
+from .llvm import best_width, count_processors
 from .lowering import Lowering, as_routine, lower, map_rows, note_solution, noted, take_solution
 from .plans import (
     Chain,
+    PlacedLoop,
     Repeated,
+    Shelf,
     compile_function,
     concrete_leaves,
     evaluate,
@@ -58,12 +60,12 @@ from .transformations import known_number, mark_slopes
 # fmt: off
 __all__ = [
     "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "Chain", "CompiledStep", "Loop", "Lowering",
-    "LoweringError", "NoteReader", "Problem", "Progress", "RecordsTooLarge", "Repeated", "RunResult", "Template",
-    "Value",
-    "as_jax", "as_routine", "available_memory", "columns", "compile", "compile_function", "concrete_leaves",
-    "count_processors", "eliminate", "evaluate", "find_chain", "has_gpu", "in_place", "in_series", "inner_blocks",
-    "keep_carry", "known_number", "lower", "make_problem", "map_elements", "map_rows", "mark_slopes", "note_solution",
-    "noted", "pack_values", "recognise", "run", "run_problem", "run_rows", "run_with_slopes", "scalar_type",
-    "shapes_of", "solution_series", "stream_problem", "take_solution", "to_host",
+    "LoweringError", "NoteReader", "PlacedLoop", "Problem", "Progress", "RecordsTooLarge", "Repeated", "RunResult",
+    "Shelf", "Template", "Value",
+    "as_jax", "as_routine", "available_memory", "best_width", "columns", "compile", "compile_function",
+    "concrete_leaves", "count_processors", "eliminate", "evaluate", "find_chain", "has_gpu", "in_place", "in_series",
+    "inner_blocks", "keep_carry", "known_number", "lower", "make_problem", "map_elements", "map_rows", "mark_slopes",
+    "note_solution", "noted", "pack_values", "recognise", "run", "run_problem", "run_rows", "run_with_slopes",
+    "scalar_type", "shapes_of", "solution_series", "stream_problem", "take_solution", "to_host",
 ]
 # fmt: on

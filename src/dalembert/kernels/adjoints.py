@@ -744,8 +744,11 @@ class StreamLoop:
         """
         words = np.concatenate([constants[0], self.captured])
         shared, varying = words.ctypes.data, constants[1].ctypes.data
-        given, made = np.array(controls, np.int64), np.array(records, np.int64)
-        other = given if later is None else np.array(later, np.int64)
+        streams = self.layout.streams
+        assert streams is not None
+        vary = [stream.varies for stream in streams.controls]
+        given, made = self._table(controls, vary), self._table(records, [streams.many] * len(records))
+        other = given if later is None else self._table(later, vary)
         function = self.function  # compiled before the clock starts
         for part in piece.split(max(1, int(CALL_SECONDS / self.pace))):
             table = given if part.begins else other
@@ -754,6 +757,11 @@ class StreamLoop:
             self.workers.call(function, pointers, counts, part.step)
             if part.steps:
                 self.pace = max(1e-10, (time.perf_counter() - begin) / part.steps)
+
+    def _table(self, arrays: Sequence[Rows], vary: Sequence[bool]) -> Words:
+        """The three words of each array that native code reads: lanes lie side by side where they vary."""
+        own = zip(arrays, vary, strict=True)
+        return np.array([(*rows, self.stride if varies else 1) for rows, varies in own], np.int64)
 
 
 def join_words(leaves: Sequence[Any]) -> Words:

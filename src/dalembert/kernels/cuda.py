@@ -254,13 +254,43 @@ class CEmitter:
             self.define(value, self.load(value, place))
             rows[varies] += 1
 
+    def arrays(self) -> None:
+        """The arrays of streams: addresses, words from a row to the next, words from a number to the next."""
+        streams = self.layout.streams
+        if streams is None:
+            return
+        for table, const, count in (
+            ("controls", "const ", len(streams.controls)), ("records", "", len(self.layout.leaves)),
+        ):  # fmt: skip
+            for i in range(count):
+                self.put(f"{const}word *{table}{i} = ({const}word *){table}[{3 * i}];")
+                self.put(f"const word {table}{i}_row = {table}[{3 * i + 1}], {table}{i}_number = {table}[{3 * i + 2}];")
+
     def controls(self) -> None:
+        streams, values = self.layout.streams, iter(self.program.controls)
+        for i, stream in enumerate(streams.controls if streams else ()):
+            row = "(control_stride + (save - first) * every + k)" if stream.clock == "step" else "save"
+            lane = " + lane" if stream.varies else ""
+            for place, value in zip(stream.places, values, strict=False):
+                if place >= 0:
+                    index = f"{row} * controls{i}_row + {place} * controls{i}_number{lane}"
+                    text = self.load(value, f"controls{i}[{index}]")
+                    self.define(value, f"k == 0 && {text}" if stream.clock == "record begins" else text)
+        if streams:
+            return
         lane = " + lane" if self.layout.controls_vary else ""
         for place, value in enumerate(self.program.controls):
             row = f"((save - first) * every + k) * {len(self.program.controls)} + {place}"
             self.define(value, self.load(value, f"controls[({row}) * control_stride{lane}]"))
 
     def record(self) -> None:
+        if streams := self.layout.streams:
+            values, lane = iter(self.program.record), " + lane" if streams.many else ""
+            for i, size in enumerate(self.layout.leaves):
+                for place, value in zip(range(size), values, strict=False):
+                    index = f"save * records{i}_row + {place} * records{i}_number{lane}"
+                    self.store(f"records{i}[{index}]", value, self.name(value))
+            return
         for (before, size, place), value in zip(self.layout.offsets, self.program.record, strict=True):
             row = f"capacity * {before} + save * {size} + {place}"
             self.store(f"records[({row}) * stride + lane]", value, self.name(value))
@@ -276,6 +306,7 @@ class CEmitter:
         self.indent += 1
         self.put(f"double memory[{max(1, program.memory)}];")
         self.inputs()
+        self.arrays()
         initial = [self.load(value, f"state[{row} * stride + lane]") for row, value in enumerate(program.state)]
         state = self.variables(program.state, initial)
         self.names.update(zip(program.observed, state, strict=True))
@@ -352,7 +383,7 @@ def on_gpu(leaf: Any) -> bool:
 _kernels: dict[Any, Any] = {}
 
 
-def _kernel_of(lowered: LoweredProgram, layout: Layout) -> Any:
+def cuda_kernel(lowered: LoweredProgram, layout: Layout) -> Any:
     """The kernel of a program; its source is written once in a process."""
     import cupy
 
@@ -385,7 +416,7 @@ class CudaSession:
         if self.resident:
             jax.block_until_ready(given)  # type: ignore[no-untyped-call]  # JAX does not annotate it
         self.buffers = Buffers(problem, lowered, 1, cupy if self.resident else np)
-        self.kernel = _kernel_of(lowered, make_layout(problem, lowered))
+        self.kernel = cuda_kernel(lowered, make_layout(problem, lowered))
         b, self.words = self.buffers, lowered.words
         inputs = (b.shared, b.varying, b.state, b.controls)
         self.shared, self.varying, self.state, self.controls = map(cupy.asarray, inputs)

@@ -456,32 +456,43 @@ class LLVMEmitter:
                 self.names[value] = self.load("%shared", str(rows[False]), value.type, shared=True)
             rows[varies] += 1
 
-    def table(self, name: str, arrays: int) -> list[tuple[str, str]]:
-        """The addresses of the arrays in a table, and the words from a row to the next."""
-        found = []
-        for place in range(0, 2 * arrays, 2):
-            entry, words = (self.put(f"getelementptr i64, ptr %{name}, i64 {place + i}") for i in range(2))
-            found.append((self.put(f"load ptr, ptr {entry}, align 8"), self.put(f"load i64, ptr {words}, align 8")))
+    def table(self, name: str, arrays: int) -> list[tuple[str, str, str]]:
+        """The addresses of the arrays in a table, the words from a row to the next, and from a number to the next."""
+        found: list[Any] = []
+        for place in range(0, 3 * arrays, 3):
+            entries = [self.put(f"getelementptr i64, ptr %{name}, i64 {place + i}") for i in range(3)]
+            found.append(
+                tuple(
+                    self.put(f"load {t}, ptr {e}, align 8") for t, e in zip(("ptr", "i64", "i64"), entries, strict=True)
+                )
+            )
         return found
 
-    def row_of(self, array: tuple[str, str], row: str) -> str:
+    def row_of(self, array: tuple[str, str, str], row: str) -> str:
         """The address of a row of an array."""
         return self.put(f"getelementptr i64, ptr {array[0]}, i64 {self.put(f'mul i64 {row}, {array[1]}')}")
 
-    def load_streams(self, streams: Streams, arrays: Sequence[tuple[str, str]], step: str, lane: str) -> None:
+    def entry(self, array: tuple[str, str, str], place: int, lane: str | None) -> str:
+        """The index of a number of this lane in a row of an array."""
+        index = self.put(f"mul i64 {place}, {array[2]}")
+        return index if lane is None else self.put(f"add i64 {index}, {lane}")
+
+    def load_streams(self, streams: Streams, arrays: Sequence[tuple[str, str, str]], step: str, lane: str) -> None:
         controls = iter(self.program.controls)
         for stream, array in zip(streams.controls, arrays, strict=True):
             row = self.row_of(array, step if stream.clock == "step" else "%save")
             for place, value in zip(stream.places, controls, strict=False):
                 if place >= 0:
-                    index = self.slot(place, lane) if stream.varies else str(place)
+                    index = self.entry(array, place, lane if stream.varies else None)
                     self.names[value] = self.load(row, index, value.type, shared=not stream.varies)
                 if stream.clock == "record begins":
                     first, vector = self.put("icmp eq i64 %k, 0"), self.vector(BOOL)
                     never = self.literal(False, BOOL)
                     self.names[value] = self.put(f"select i1 {first}, {vector} {self.names[value]}, {vector} {never}")
 
-    def keep_row(self, streams: Streams, array: tuple[str, str], step: str, lane: str, states: Sequence[str]) -> None:
+    def keep_row(
+        self, streams: Streams, array: tuple[str, str, str], step: str, lane: str, states: Sequence[str]
+    ) -> None:
         """Store what is kept of a step; `states` are the names of the state before it and after it."""
         row, program = self.row_of(array, step), self.program
         types = [value.type for value in (*program.state, *program.state)]
@@ -492,7 +503,7 @@ class LLVMEmitter:
                 note = program.notes[source - len(states)]
                 assert note is not None
                 name, type = self.name(note), note.type
-            self.store(row, self.slot(place, lane) if streams.many else str(place), name, type)
+            self.store(row, self.entry(array, place, lane if streams.many else None), name, type)
 
     def load_controls(self, step: str, lane: str) -> None:
         width = len(self.program.controls)
@@ -503,14 +514,14 @@ class LLVMEmitter:
                 index = self.put(f"add i64 {index}, {lane}")
             self.names[value] = self.load("%controls", index, value.type, shared=not self.layout.controls_vary)
 
-    def store_record(self, save: str, lane: str, arrays: Sequence[tuple[str, str]]) -> None:
+    def store_record(self, save: str, lane: str, arrays: Sequence[tuple[str, str, str]]) -> None:
         streams = self.layout.streams
         if streams is not None:
             record = iter(self.program.record)
             for size, array in zip(self.layout.leaves, arrays, strict=False):
                 row = self.row_of(array, save)
                 for place, value in zip(range(size), record, strict=False):
-                    index = self.slot(place, lane) if streams.many else str(place)
+                    index = self.entry(array, place, lane if streams.many else None)
                     self.store(row, index, self.name(value), value.type)
             return
         for (before, size, place), value in zip(self.layout.offsets, self.program.record, strict=True):

@@ -13,16 +13,29 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
+from .cuda import BLOCK_THREADS, cuda_kernel
 from .execute import CHUNK_SECONDS, SMALL_RECORDS, Backend, open_session, run_problem
 from .ir import LoweringError
-from .llvm import NativeSession
-from .problem import Advance, Observe, Words, from_words, make_problem, pack
+from .llvm import NativeSession, Workers, best_width, native_function
+from .problem import (
+    Advance,
+    Observe,
+    Problem,
+    Stream,
+    Streams,
+    Words,
+    from_words,
+    make_layout,
+    make_problem,
+    pack,
+)
 from .transformations import bind_run, is_transformed
 
 Numbers = np.ndarray[Any, Any]
@@ -31,6 +44,8 @@ Result = TypeVar("Result")
 
 SHORT_STEPS = 4096
 """Lanes of one call, and steps of the first call of a chain: longer runs work in chunks and can be stopped."""
+MAX_WIDTH = 16
+"""Lanes of the widest vectors."""
 MAX_PLANS = 128
 """Plans held in memory; the one used least recently goes first."""
 
@@ -301,6 +316,134 @@ class Repeated:
             if found is not None and isinstance(session, NativeSession) and found[0].stride == session.buffers.stride:
                 self.plans = found[0], Plan(session), session
         return result.carry, result.records
+
+
+class Shelf:
+    """Named numbers of many rows and lanes in memory that stays: i of row k and lane b is at [i, (k + 1) lanes + b].
+
+    A tree has its leaves one after the other. There is a row before the first one, and room beyond the last, because
+    loops run over whole vectors of lanes. With CuPy for `xp` the memory is a GPU's.
+    """
+
+    def __init__(self, trees: dict[str, Any], rows: int, lanes: int, xp: Any = np):
+        self.rows, self.lanes, self.xp = rows, lanes, xp
+        self.specs, self.places, words = {}, {}, 0
+        for name, tree in trees.items():
+            leaves, structure = jax.tree.flatten(tree)
+            self.specs[name], self.places[name] = (leaves, structure), words
+            words += sum(leaf.size for leaf in leaves)
+        self.width = -(-((rows + 2) * lanes + MAX_WIDTH) // MAX_WIDTH) * MAX_WIDTH
+        self.data = xp.zeros((words, self.width))
+        self.address = self.data.ctypes.data if xp is np else self.data.data.ptr
+
+    def place(self, name: str, row: int = 0) -> int:
+        """The address of the first number of a tree in a row."""
+        return int(self.address + 8 * (self.places[name] * self.width + (row + 1) * self.lanes))
+
+    def find(self, name: str, row: int = 0, turned: bool = False, fixed: bool = False) -> list[tuple[int, int, int]]:
+        """Where the leaves of a tree lie from a row on (backwards if `turned`; the same row always if `fixed`)."""
+        found, address = [], self.place(name, row)
+        for leaf in self.specs[name][0]:
+            found.append((address, 0 if fixed else -self.lanes if turned else self.lanes, self.width))
+            address += 8 * leaf.size * self.width
+        return found
+
+    def leaves(self, name: str) -> list[Any]:
+        """Views of the leaves, (*shape, rows, lanes)."""
+        (leaves, _), word, made = self.specs[name], self.places[name], []
+        for leaf in leaves:
+            part = self.data[word : word + leaf.size, self.lanes : (self.rows + 1) * self.lanes]
+            made.append(part.reshape(*leaf.shape, self.rows, self.lanes))
+            word += leaf.size
+        return made
+
+    def read(self, name: str, lanes: int) -> Any:
+        """A tree of arrays (lanes, rows, ...) on the host."""
+        made = []
+        for leaf in self.leaves(name):
+            part = leaf.copy() if self.xp is np else leaf.get()
+            made.append(np.moveaxis(part[..., :lanes], (-1, -2), (0, 1)))
+        return jax.tree.unflatten(self.specs[name][1], made)
+
+    def write(self, name: str, tree: Any) -> None:
+        """Put in a tree of arrays (lanes, rows, ...); the lanes that fill up a vector have the numbers of the last."""
+        for leaf, given in zip(self.leaves(name), jax.tree.leaves(tree), strict=True):
+            moved = self.xp.moveaxis(self.xp.asarray(given, float), (0, 1), (-1, -2))
+            leaf[..., : moved.shape[-1]] = moved
+            leaf[..., moved.shape[-1] :] = moved[..., -1:]
+
+
+class PlacedLoop:
+    """A loop on numbers that stay where they are: advance(consts, carry, rows) -> carry, observe(consts, carry).
+
+    Constants, carry and rows are trees of shapes; every leaf of rows and records has a place of its own (`Shelf.find`).
+    """
+
+    def __init__(
+        self, advance: Advance, observe: Observe, consts: Any, carry: Any, rows: Any, lanes: int, backend: str
+    ):  # fmt: skip
+        def with_axis(leaf: Any) -> Any:
+            return jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype)  # type: ignore[no-untyped-call]  # JAX has none
+
+        carries, streams = jax.tree.leaves(carry), jax.tree.leaves(rows)
+        problem = Problem(
+            advance, observe, consts, jax.tree.map(with_axis, carry), jax.tree.map(with_axis, rows), 1,
+            [False] * len(jax.tree.leaves(consts)), [True] * len(carries), [False] * len(streams),
+        )  # fmt: skip
+        self.lowered, self.lanes, self.backend = problem.lower(), lanes, backend
+        placed = Streams(tuple(Stream(tuple(range(leaf.size)), True) for leaf in streams), (), True)
+        self.layout = replace(make_layout(problem, self.lowered), controls_vary=False, streams=placed)
+        if backend == "cuda":
+            self.kernel = cuda_kernel(self.lowered, self.layout)
+            return
+        self.width = 1 if lanes == 1 or self.lowered.memory else best_width(lanes)
+        self.workers = Workers(-(-lanes // self.width) * self.width, self.width, None if lanes >= SHORT_STEPS else 1)
+        self.function = native_function(self.lowered, self.layout, self.width)
+
+    def bind(self, state: int, width: int, rows: Any, records: Any, steps: int, every: int) -> BoundLoop:
+        """The loop of so many steps with a record after `every` of them, from and to the carry at `state`."""
+        return BoundLoop(self, state, (0, 0, steps // every, every, width), rows, records)
+
+
+class BoundLoop:
+    """A loop with its places: `set` takes its constants over, and a call costs a microsecond."""
+
+    def __init__(self, loop: PlacedLoop, state: int, counts: tuple[int, ...], rows: Any, records: Any):
+        self.loop, self.counts = loop, counts
+        shared = np.zeros(loop.lowered.inputs + 1, np.int64)
+        self.captured = b"".join(map(leaf_bytes, loop.lowered.captured))
+        tables = [np.array([*each, (0, 0, 0)], np.int64) for each in (rows, records)]
+        if loop.backend == "cuda":
+            import cupy
+
+            self.held = [cupy.asarray(part) for part in (shared, *tables)]
+            words = [np.int64(count) for count in (*counts, 0, loop.lanes, 0)]
+            self.arguments = (self.held[0], np.int64(0), np.int64(state), *self.held[1:], *words)
+        else:
+            self.held = [shared, *tables]
+            addresses = [part.ctypes.data for part in self.held]
+            begin, end = loop.workers.ranges[0]
+            self.arguments = (addresses[0], 0, state, *addresses[1:], *counts, begin, end, 0)
+        self.set(())
+
+    def set(self, consts: Any) -> None:
+        """Take over the constants."""
+        words = _words(b"".join([*map(leaf_bytes, map(np.asarray, jax.tree.leaves(consts))), self.captured]))
+        place = self.held[0][: len(words)]
+        if self.loop.backend == "cuda":
+            place.set(words)
+        else:
+            place[...] = words
+
+    def __call__(self) -> None:
+        loop = self.loop
+        if loop.backend == "cuda":
+            loop.kernel((-(-loop.lanes // BLOCK_THREADS),), (BLOCK_THREADS,), self.arguments)
+        elif len(loop.workers.ranges) == 1:
+            loop.function(*self.arguments)
+        else:
+            loop.workers.stride = self.counts[-1]
+            loop.workers.call(loop.function, self.arguments[:5], self.counts[:4], 0)
 
 
 def _addresses(*parts: Words) -> Iterator[int]:

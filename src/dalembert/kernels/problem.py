@@ -41,7 +41,7 @@ SIGNATURE = ctypes.CFUNCTYPE(
 ENTRY_SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 """The same, given the address of the words of all arguments."""
 ARGUMENT_WORDS = struct.Struct(f"{len(POINTER_ARGUMENTS) + len(COUNT_ARGUMENTS)}q")
-ABI = "dalembert-kernel-3"
+ABI = "dalembert-kernel-4"
 MAX_PROGRAMS = 128
 """Programs held in memory; the one used least recently goes first."""
 EVICTIONS_PER_CLEARING = 256
@@ -65,9 +65,10 @@ class Stream:
 class Streams:
     """Controls and records in arrays of their own, in any order of rows, and numbers `kept` of every step.
 
-    The arguments `controls` and `records` are then tables with two words for each array: its address, and the words
-    from a row to the next. The argument `control_stride` is the number of the first step. What is kept counts through
-    the state before the step, the state after it, and the notes of the step; its rows are the last of the records.
+    The arguments `controls` and `records` are then tables with three words for each array: its address, the words from
+    a row to the next, and those from a number of a row to the next. The argument `control_stride` is the number of the
+    first step. What is kept counts through the state before the step, the state after it, and the notes of the step;
+    its rows are the last of the records.
     """
 
     controls: tuple[Stream, ...]

@@ -25,17 +25,17 @@ from ..errors import InvalidInput, NumericalFailure, UnknownName
 from ..groups import Cayley, Retraction
 from ..integrators import OK, Integrator, LagrangeDAlembert, require_arguments
 from ..integrators.base import NodeMethod, PhaseMethod
-from ..kernels import evaluate
+from ..kernels import evaluate, has_gpu
 from ..mechanics import Input, MechanicalSystem, NonlinearSystem, State, nonholonomy
 from ..mechanics.system import _rows as constraint_rows
 from ..mechanics.system import constraint_at, recognised
 from ..numerics import (
     depends,
     find_root,
+    finite_reals,
     own_value,
     positive,
     positive_int,
-    real,
     require_function,
     require_instance,
     require_progress,
@@ -56,6 +56,7 @@ AMPLITUDE = 0.3  # of the waves in a first guess
 OPEN = (-math.inf, math.inf)
 MAX_STEPS = 1_000_000
 MORE_STARTS, COARSE_STEPS = 8, 50  # of the plans that are made first where a fine one fails
+BACKENDS, GPU_PLANS = ("auto", "llvm", "cuda"), 512  # with "auto", so many plans go to a GPU
 
 
 class Node(NamedTuple):
@@ -310,6 +311,39 @@ class Plan:
         return "\n".join([*lines, *([f" {self.reason}"] if self.reason else [])]) + ">"
 
 
+class Plans(Sequence[Plan]):
+    """Plans that were made side by side. Each is made from the arrays when it is asked for."""
+
+    def __init__(self, task: _Task, found: Solution, chosen: Numbers) -> None:
+        self._task, self._found, self._chosen = task, found, chosen
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Plans(self._task, self._found, self._chosen[index])
+        return self._task.plan_of(self._found, int(self._chosen[index]))
+
+    @property
+    def status(self) -> list[str]:
+        """Of each plan, "optimal" or why it stopped."""
+        return [self._found.status[b] for b in self._chosen]
+
+    @property
+    def cost(self) -> Numbers:
+        """The cost of each plan."""
+        return self._found.cost[self._chosen]
+
+    @property
+    def controls(self) -> Numbers:
+        """The controls of all plans, (plans, steps, inputs)."""
+        return self._found.u[self._chosen]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} plans, {self.status.count('optimal')} of them optimal>"
+
+
 def plan(
     system: MechanicalSystem,
     method: Integrator | None = None,
@@ -331,11 +365,13 @@ def plan(
     seed: int = 0,
     tolerance: float = 1e-8,
     max_iterations: int = 300,
+    backend: str = "auto",
     progress: Callable[[int, float, float], Any] | None = None,
 ) -> Any:
     """Find the controls of least cost that bring a system from a start to a goal in `steps` steps of a method.
 
-    start       a state, or a list of states: then plans are made side by side, and a list comes back
+    start       a state, or several (a list, or a state whose arrays have one more axis in front): then plans are made
+                side by side, and `Plans` come back; `goal` is one for all, or a list of as many
     goal        a state, a configuration, or a function (t, g, xi) -> numbers that are zero at the goal
     duration    a number, or (shortest, longest): then the duration is free, and without a cost it is the cost
     cost        (t, g, xi, u) -> rate of the running cost, integrated by the trapezoidal rule; `final_cost`: (t, g, xi)
@@ -346,24 +382,25 @@ def plan(
                 "velocity"; `periodic`: what ends as it began
     guess       a Plan of any number of steps, or controls (steps, inputs)
     starts      so many first guesses, the best plan wins; where one fails, eight coarse ones are refined
+    backend     "llvm" or "cuda"; "auto" takes a GPU, if there is one, for many plans
     """
     method = LagrangeDAlembert() if method is None else method
     require_instance("system", system, MechanicalSystem, "a system")
-    several = _are_several(start)
-    first = [_as_state(system, each, "start") for each in (start if several else [start])]
-    require_arguments(system, method, first[0], 1.0)
-    task = _Task(system, method, first[0], goal, steps, duration, kinematic)
+    first, several = _as_states(system, start, "start")
+    lead: State = jax.tree.map(lambda leaf: leaf[0], first)
+    require_arguments(system, method, lead, 1.0)
+    task = _Task(system, method, lead, goal, steps, duration, kinematic)
     task.take_functions(cost, final_cost, path)
     task.take_bounds({} if bounds is None else bounds)
     task.take_freedom(free_start, free_goal, periodic)
-    goals = goal if _are_several(goal) else [goal] * len(first)
-    if len(goals) != len(first):
-        raise InvalidInput(f"there are {len(first)} starts and {len(goals)} goals; allowed: one goal, or one a start")
     options = Options(float(positive("tolerance", tolerance)), positive_int("max_iterations", max_iterations))
     require_progress(progress, "(iterations, residual, gap)")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InvalidInput(f"seed is {show(seed)}; allowed: a whole number that is not negative")
-    found = task.solve(first, goals, guess, positive_int("starts", starts), seed, options, progress)
+    if backend not in BACKENDS:
+        raise UnknownName("backend", backend, BACKENDS)
+    task.backend = backend
+    found = task.solve(first, guess, positive_int("starts", starts), seed, options, progress)
     return found if several else found[0]
 
 
@@ -373,8 +410,16 @@ def _are_several(given: Any) -> bool:
     return isinstance(given, list) and bool(given) and all(isinstance(each, arrays) for each in given)
 
 
+def _as_states(system: MechanicalSystem, given: Any, name: str) -> tuple[State, bool]:
+    """One state or several, as arrays with an axis in front; whether they are several. A configuration means rest."""
+    if isinstance(given, State) and np.ndim(given.xi) == 2:
+        return jax.tree.map(np.asarray, given), True
+    several = _are_several(given)
+    made = [_as_state(system, each, name) for each in (given if several else [given])]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *made), several
+
+
 def _as_state(system: MechanicalSystem, given: Any, name: str) -> State:
-    """A state; a configuration stands for rest there."""
     if isinstance(given, State):
         return given
     try:
@@ -385,6 +430,8 @@ def _as_state(system: MechanicalSystem, given: Any, name: str) -> State:
 
 class _Task:
     """What `plan` was asked for, step by step."""
+
+    backend = "auto"
 
     def __init__(
         self, system: MechanicalSystem, method: Integrator, start: State, goal: Any, steps: Any, duration: Any,
@@ -410,7 +457,7 @@ class _Task:
         self.steps, self.t0 = positive_int("steps", steps), float(start.t)
         if self.steps > MAX_STEPS:
             raise InvalidInput(f"steps is {show(steps)}; allowed: at most {MAX_STEPS}. Plan with fewer, longer steps")
-        self.times = np.asarray(real("duration", duration), float)
+        self.times = np.asarray(finite_reals("duration", duration))
         self.free_time = self.times.ndim == 1
         if self.free_time and not (len(self.times) == 2 and 0 < self.times[0] < self.times[1]):
             raise InvalidInput(f"duration is {show(duration)}; allowed: a positive number or (shortest, longest)")
@@ -422,7 +469,6 @@ class _Task:
         """Choose n - m velocities that determine the others, at the start and at the goal."""
         system, n, m = self.system, self.system.group.dim, self.system.constraints
         ends = [start.g] + ([] if callable(self.goal) or self.goal is None else [self._configuration(self.goal)])
-        rows = [np.asarray(constraint_rows(system, self.t0, g)) for g in ends]
         if "_same_everywhere" not in system.__dict__:  # traced once
             given = (lambda g: system.A(0.0, g), lambda g: system.b(0.0, g))
             system.__dict__["_same_everywhere"] = not any(depends(each, start.g) for each in given)
@@ -430,18 +476,23 @@ class _Task:
         self.redundant, self.free = False, np.arange(n)
         if not m:
             return
-        best = 0.0
-        for bound in itertools.islice(itertools.combinations(range(n), m), 5000):
-            sizes = [abs(np.linalg.det(row[:, bound])) / max(np.linalg.norm(row, 2) ** m, 1e-300) for row in rows]
-            if min(sizes) > 1.01 * best:
-                best, self.free = min(sizes), np.setdiff1d(np.arange(n), bound)
-        self.redundant = best < SMALLEST_PIVOT and not self.explicit
+        rows = [np.asarray(constraint_rows(system, self.t0, g)) for g in ends[: 1 if self.explicit else 2]]
+        bound = np.array(list(itertools.islice(itertools.combinations(range(n), m), 5000)))
+        sizes = np.min([
+            np.abs(np.linalg.det(row[:, bound].swapaxes(0, 1))) / max(np.linalg.norm(row, 2) ** m, 1e-300)
+            for row in rows
+        ], axis=0)  # fmt: skip
+        best = int(np.argmax(sizes * 1.01 > sizes.max()))  # the first of equals
+        self.free = np.setdiff1d(np.arange(n), bound[best])
+        self.redundant = sizes[best] < SMALLEST_PIVOT and not self.explicit
         if self.redundant:
             self.free = np.arange(n)
 
     def _configuration(self, goal: Any) -> Any:
         first = goal[0] if _are_several(goal) else goal
-        return first.g if isinstance(first, State) else self.system.group.element(first)
+        if isinstance(first, State):
+            return first.g if np.ndim(first.xi) == 1 else jax.tree.map(lambda leaf: leaf[0], first.g)
+        return self.system.group.element(first)
 
     def take_functions(self, cost: Any, final_cost: Any, path: Any) -> None:
         """Check the functions, and know them again."""
@@ -550,89 +601,87 @@ class _Task:
         return discrete, numbers, free
 
     def solve(
-        self, first: list[State], goals: list[Any], guess: Any, starts: int, seed: int, options: Options, progress: Any
-    ) -> list[Plan]:
+        self, first: State, guess: Any, starts: int, seed: int, options: Options, progress: Any
+    ) -> Plans:  # fmt: skip
         """The best plan of each problem."""
         discrete, numbers, free = self.problem()
-        consts = (self.system, numbers)
-        aimed = not callable(self.goal) and self.goal is not None and self.goal_marks.any()
-        ends = [_as_state(self.system, each, "goal") for each in goals] if aimed else None
+        count, ends, target = len(first.t), None, None
+        if not callable(self.goal) and self.goal is not None and self.goal_marks.any():
+            ends, _ = _as_states(self.system, self.goal, "goal")
+            if len(ends.t) not in (1, count):
+                raise InvalidInput(
+                    f"there are {count} starts and {len(ends.t)} goals; allowed: one goal, or one a start"
+                )
+            ends = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (count, *leaf.shape[1:])), ends)
+            target = jax.tree.map(lambda leaf: np.repeat(leaf, starts, axis=0), (ends.g, self.coordinates_of(ends)))
         nodes, controls = self.guesses(first, ends, guess, starts, np.random.default_rng(seed))
-        target = None
-        if ends is not None:
-            pairs = [(each.g, self.coordinates_of(each)) for each in ends]
-            target = jax.tree.map(lambda *leaves: np.repeat(np.stack(leaves), starts, axis=0), *pairs)
 
-        def note(count: int, scores: Any) -> None:
+        def note(count: int, error: Any, gap: Any) -> None:
             if progress is not None:
-                progress(count, float(scores.error.min()), float(scores.gap.min()))
+                progress(count, float(error), float(gap))
 
-        self.first_guess, self.target = (nodes, controls), target
-        solver = Solver(discrete, consts, target, free, options, note)
-        found = solver.solve(nodes, controls)
+        self.first_guess, self.target, self.options = (nodes, controls), target, options
+        many = self.backend == "auto" and len(controls) >= GPU_PLANS and has_gpu()
+        backend = "cuda" if many or self.backend == "cuda" else "llvm"
+        found = Solver(discrete, (self.system, numbers), target, free, options, note, backend).solve(nodes, controls)
         failed = "optimal" not in found.status and "interrupted" not in found.status
-        coarsely = failed and guess is None and len(first) == 1 and starts < MORE_STARTS
-        if coarsely and (coarse := self._plan_coarsely(first, goals, seed, options, progress)) is not None:
-            return [coarse]
-        states = self.states_of(found)
-        made = [self.plan_of(found, states, b, options) for b in range(len(found.status))]
-        best = []
-        for k in range(len(first)):
-            own = made[k * starts : (k + 1) * starts]
-            best.append(min(own, key=lambda p: (p.status != "optimal", not p.infeasibility <= 1e-6, p.cost)))
-        return best
+        coarsely = failed and guess is None and count == 1 and starts < MORE_STARTS
+        if coarsely and (coarse := self._plan_coarsely(first, seed, options, progress)) is not None:
+            return coarse
+        worth = np.lexsort((found.cost, ~(found.infeasibility <= 1e-6), np.array(found.status) != "optimal"))
+        place = np.empty(len(worth), int)
+        place[worth] = np.arange(len(worth))
+        return Plans(self, found, np.arange(count) * starts + np.argmin(place.reshape(count, starts), axis=1))
 
-    def coordinates_of(self, state: State) -> Numbers:
-        return np.zeros(0) if self.kinematic else np.asarray(state.xi)[self.free]
+    def coordinates_of(self, states: State) -> Numbers:
+        """The free velocities of states, (..., r)."""
+        return np.asarray(states.xi)[..., [] if self.kinematic else self.free]
 
     def guesses(
-        self, first: list[State], ends: list[State] | None, guess: Any, starts: int, rng: np.random.Generator
+        self, first: State, ends: State | None, guess: Any, starts: int, rng: np.random.Generator
     ) -> tuple[Node, Numbers]:
         """Nodes between start and goal, with waves in all directions that D does not allow to go straight."""
-        group, N, n = self.system.group, self.steps, self.system.group.dim
+        group, N, n, count = self.system.group, self.steps, self.system.group.dim, len(first.t)
         s, T = np.linspace(0.0, 1.0, self.steps + 1), float(np.exp(np.log(self.times).mean()))
-        nodes, controls = [], []
-        for k, state in enumerate(first):
-            end = ends[k] if ends is not None else state
-            way = np.asarray(evaluate(_way, group, (state.g, end.g)))
-            if not np.isfinite(way).all():
-                way = np.zeros(n)
-            length = max(np.abs(way).max(), AMPLITUDE)
-            for j in range(starts):
-                waves = np.zeros((2, n))
-                if j:
-                    waves = rng.normal(size=(2, n)) * length * rng.uniform(0.1, 1.0) / np.array([[1.0], [2.0]])
-                elif self.system.constraints:
-                    waves[0] = AMPLITUDE * min(length, 1.0)
-                shift = np.outer(s, way) + np.sin(np.pi * np.outer(s, [1.0, 2.0])) @ waves
-                g = evaluate(_shifted, (group, state.g), shift, lanes=N + 1, axes=(None, 0))
-                speed = np.gradient(shift, s, axis=0) / T
-                w = np.zeros((N + 1, 0)) if self.kinematic else speed[:, self.free] * np.sin(np.pi * s)[:, None]
-                w = w + np.outer(1 - s, self.coordinates_of(state)) + np.outer(s, self.coordinates_of(end))
-                u = speed[:-1][:, self.free] if self.kinematic else np.zeros((N, len(self.inputs)))
-                u = self._inside(u)
-                g = jax.tree.map(lambda a, b: np.concatenate([np.asarray(b)[None], np.asarray(a)[1:]]), g, state.g)
-                time = np.full((N + 1, int(self.free_time)), T)
-                origin = ()
-                if self.is_periodic:
-                    origin = jax.tree.map(
-                        lambda leaf: np.repeat(np.asarray(leaf)[None], N + 1, axis=0),
-                        (state.g, self.coordinates_of(state)),
-                    )
-                nodes.append(Node(np.arange(N + 1.0), g, w, time, origin))
-                controls.append(u)
-        if isinstance(guess, Plan):
-            return self._continue(guess, nodes[0])
-        if guess is not None:
-            rows = np.asarray(real("guess", guess))
-            if rows.shape != (N, len(self.inputs)):
-                raise InvalidInput(f"guess has shape {rows.shape}; allowed: ({N}, {len(self.inputs)}) or a Plan")
-            controls = [rows] * len(controls)
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *nodes), np.stack(controls)
+        end = first if ends is None else ends
+        way = np.asarray(evaluate(_way, group, (first.g, end.g), lanes=count, axes=(None, 0)))
+        way = np.where(np.isfinite(way).all(axis=1, keepdims=True), way, 0.0)
+        length = np.maximum(np.abs(way).max(axis=1, initial=0.0), AMPLITUDE)[:, None, None, None]
+        waves = np.zeros((count, starts, 2, n))
+        if starts > 1:
+            sizes = rng.uniform(0.1, 1.0, (count, starts - 1, 1, 1)) / np.array([[1.0], [2.0]])
+            waves[:, 1:] = rng.normal(size=(count, starts - 1, 2, n)) * length * sizes
+        if self.system.constraints:
+            waves[:, 0, 0] = AMPLITUDE * np.minimum(length[:, 0, 0], 1.0)
+        bent = np.sin(np.pi * np.outer(s, [1.0, 2.0])) @ waves
+        shift = (s[:, None] * way[:, None, None, :] + bent).reshape(count * starts, N + 1, n)
+        first, end = jax.tree.map(lambda leaf: np.repeat(leaf, starts, axis=0), (first, end))
+        B, (w0, w1) = count * starts, (self.coordinates_of(each)[:, None] for each in (first, end))
 
-    def _plan_coarsely(
-        self, first: list[State], goals: list[Any], seed: int, options: Options, progress: Any
-    ) -> Plan | None:
+        def everywhere(tree: Any) -> Any:
+            return jax.tree.map(lambda leaf: np.repeat(leaf[:, None], N + 1, axis=1), tree)
+
+        flat = jax.tree.map(lambda leaf: leaf.reshape(B * (N + 1), *leaf.shape[2:]), (everywhere(first.g), shift))
+        g = evaluate(_shifted_from, group, flat, lanes=B * (N + 1), axes=(None, 0))
+        g = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(B, N + 1, *leaf.shape[1:]), g)
+        g = jax.tree.map(lambda a, b: np.concatenate([b[:, None], a[:, 1:]], axis=1), g, first.g)
+        speed = np.gradient(shift, s, axis=1) / T
+        r = 0 if self.kinematic else len(self.free)
+        w = (speed[..., self.free] * np.sin(np.pi * s)[:, None])[..., :r] + (1 - s)[:, None] * w0 + s[:, None] * w1
+        u = speed[:, :-1, self.free] if self.kinematic else np.zeros((B, N, len(self.inputs)))
+        origin = everywhere((first.g, w0[:, 0])) if self.is_periodic else ()
+        numbers, time = np.tile(np.arange(N + 1.0), (B, 1)), np.full((B, N + 1, int(self.free_time)), T)
+        nodes = Node(numbers, g, w, time, origin)
+        if isinstance(guess, Plan):
+            return self._continue(guess, jax.tree.map(lambda leaf: leaf[0], nodes))
+        if guess is not None:
+            u = np.asarray(finite_reals("guess", guess))
+            if u.shape != (N, len(self.inputs)):
+                raise InvalidInput(f"guess has shape {u.shape}; allowed: ({N}, {len(self.inputs)}) or a Plan")
+            return nodes, np.tile(u, (B, 1, 1))
+        return nodes, self._inside(u)
+
+    def _plan_coarsely(self, first: State, seed: int, options: Options, progress: Any) -> Plans | None:
         """A plan from several guesses of few steps, refined step by step to all of them; None where there is none."""
         steps = [self.steps]
         while steps[0] > COARSE_STEPS:
@@ -640,8 +689,8 @@ class _Task:
         found, asked = None, self.steps
         for self.steps in steps:
             starts = MORE_STARTS if found is None else 1
-            (found,) = self.solve(first, goals, found, starts, seed, options, progress)
-            if found.status != "optimal":
+            found = self.solve(first, None if found is None else found[0], starts, seed, options, progress)
+            if found.status[0] != "optimal":
                 self.steps = asked
                 return None
         return found
@@ -676,34 +725,30 @@ class _Task:
         u = u.copy()
         for side, values, clip in ((0, self.low, np.maximum), (1, self.high, np.minimum)):
             for k, value in zip(self.bounded[side], values, strict=True):
-                u[:, k] = clip(u[:, k], value)
+                u[..., k] = clip(u[..., k], value)
         return u
 
-    def states_of(self, found: Solution) -> Any:
-        """The states at all nodes of all plans, leaves (B, N + 1, ...)."""
-        nodes, u, (discrete, numbers, _) = found.iterate.x, found.iterate.u, self.problem()
-        before = jax.tree.map(lambda leaf: np.concatenate([leaf[:, :1], leaf[:, :-1]], axis=1), nodes)
-        lane = (nodes, before, np.concatenate([u[:, :1], u], axis=1))
-        B, N = u.shape[:2]
-        flat = jax.tree.map(lambda leaf: leaf.reshape(B * (N + 1), *leaf.shape[2:]), lane)
-        made = evaluate(_StateAt(discrete), (self.system, numbers), flat, lanes=B * (N + 1), axes=(None, 0))
-        return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(B, N + 1, *leaf.shape[1:]), made)
+    def states_of(self, nodes: Node, u: Numbers) -> State:
+        """The states at all nodes of a plan."""
+        discrete, numbers, _ = self.problem()
+        before = jax.tree.map(lambda leaf: np.concatenate([leaf[:1], leaf[:-1]]), nodes)
+        lane = (nodes, before, np.concatenate([u[:1], u]))
+        made: State = evaluate(_StateAt(discrete), (self.system, numbers), lane, lanes=len(u) + 1, axes=(None, 0))
+        return made._replace(group=self.system.group)
 
-    def plan_of(self, found: Solution, all_states: State, b: int, options: Options) -> Plan:
+    def plan_of(self, found: Solution, b: int) -> Plan:
         """One plan of a solution."""
-        at, N = found.iterate, self.steps
-        nodes: Node = jax.tree.map(lambda leaf: leaf[b], at.x)
-        states: State = jax.tree.map(lambda leaf: leaf[b], all_states)
+        N = self.steps
+        nodes: Node = jax.tree.map(lambda leaf: leaf[b].copy(), found.x)
+        u = found.u[b].copy()
         h = float(nodes.duration[0, 0]) / N if self.free_time else float(self.times) / N
-        status, reason = found.status[b], ""
-        if status != "optimal":
-            reason = self.explain(found, b, options)
+        reason = "" if found.status[b] == "optimal" else self.explain(found, b, self.options)
         size = len(self.coordinates)
         return Plan(
-            self.system, self.method, h, at.u[b], states._replace(group=self.system.group), float(found.cost[b]),
-            status, reason, int(found.iterations[b]), float(found.error[b]), float(found.infeasibility[b]),
-            bool(found.strict[b]), at.costate[b], at.nu[b], at.dual[b], found.gains[b][:, :, :size], self.coordinates,
-            self.inputs, self.kinematic, self._kept(nodes, h),
+            self.system, self.method, h, u, self.states_of(nodes, u), float(found.cost[b]), found.status[b], reason,
+            int(found.iterations[b]), float(found.error[b]), float(found.infeasibility[b]), bool(found.strict[b]),
+            found.costate[b].copy(), found.nu[b].copy(), found.dual[b].copy(), found.gains[b][:, :, :size].copy(),
+            self.coordinates, self.inputs, self.kinematic, self._kept(nodes, h),
         )  # fmt: skip
 
     def _kept(self, nodes: Node, h: float) -> Any:
@@ -730,7 +775,7 @@ class _Task:
             names = np.array(self.coordinates)[self.goal_marks]
             weights = np.abs(found.unreached[b][: len(names)]).max(axis=1)
             missed = ", ".join(names[weights > 0.3])
-        growth = nonholonomy(self.system, jax.tree.map(lambda leaf: leaf[b, 0], found.iterate.x.g), t=self.t0)
+        growth = nonholonomy(self.system, jax.tree.map(lambda leaf: leaf[b, 0], found.x.g), t=self.t0)
         if not growth.bracket_generating and not self.system.holonomic_constraints:
             return (
                 f"the goal is not reachable: motions from the start fill {growth.growth[-1]} of {growth.dimension} "
@@ -750,7 +795,7 @@ class _Task:
 
     def _reaches_without_bounds(self, found: Solution, b: int, options: Options) -> bool:
         discrete, numbers, free = self.problem(bounded=False)
-        x, u = jax.tree.map(lambda leaf: leaf[b : b + 1], (self.first_guess[0], self.first_guess[1]))
+        x, u = jax.tree.map(lambda leaf: leaf[b : b + 1], self.first_guess)
         target = jax.tree.map(lambda leaf: leaf[b : b + 1], self.target)
         return Solver(discrete, (self.system, numbers), target, free, options).solve(x, u).status[0] == "optimal"
 

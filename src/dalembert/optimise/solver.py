@@ -8,22 +8,28 @@ nodes x_k are unknowns too (multiple shooting: Bock and Plitt 1984). An iteratio
 first order, with the exact second derivatives of the Lagrangian. Its linear equations have the value function
 V(d, nu) = d.P d/2 + p.d + nu.L^T d + s.nu - nu.S nu/2, nu the multipliers of psi, that a recursion finds from the end
 to the start, so that the cost is linear in N (Rao, Wright and Rawlings 1998). Inequalities have slacks and a
-logarithmic barrier (Waechter and Biegler 2006). Several problems of one kind are solved side by side, as lanes.
+logarithmic barrier (Waechter and Biegler 2006).
+
+Everything happens in native loops on numbers that stay where they are (`Shelf`): `Stages` evaluates all stages side by
+side, `add_up` sums over them, `decide` accepts a step or shortens it, `sweep_back` and `choose` find the feedback and
+its start, `sweep_forward` and `finish` the next step. Python only calls them one after the other. Several problems of
+one kind are solved side by side, as lanes, and with CuPy on a GPU; each lane keeps its own state of the search.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..kernels import LoweringError, evaluate, run_rows, shapes_of
+from ..kernels import LoweringError, PlacedLoop, Shelf, best_width, count_processors, shapes_of
 from ..numerics.types import Array
 
 Numbers = np.ndarray[Any, Any]
@@ -34,6 +40,10 @@ MAX_SHIFT = 1e9  # of the Hessian, relative to its largest entry
 MAX_WEIGHT = 1e6  # on psi = 0, likewise: a minimum on psi = 0 is then one of the sum
 MAX_HALVINGS = 25
 MEMORY = 4  # merits that an accepted step may fall back to: steps along a curved constraint first raise the merit
+SIDE_BY_SIDE = 32  # problems that a processor solves at once
+MAX_MACHINES, MAX_KEPT_BYTES = 16, 1 << 26  # that wait for the next problem of their kind
+ACTIVE, OPTIMAL, TOO_LONG, STALLED, INTERRUPTED = range(5)
+STATUS = ("", "optimal", "too many iterations", "stalled", "interrupted")
 
 
 class ControlProblem(Protocol):
@@ -58,9 +68,46 @@ class ControlProblem(Protocol):
         """(Phi, psi, c_N) at x."""
 
 
+# -- values and derivatives --------------------------------------------------------------------------------------------
+class Iterate(NamedTuple):
+    """The unknowns of a stage, or their steps: point, control, multiplier of the gap behind it, slacks and duals."""
+
+    x: Any
+    u: Any
+    costate: Any
+    slack: Any
+    dual: Any
+
+
+class Derived(NamedTuple):
+    """Values and derivatives in z = (d, u): of the gap f(x_k, u_k) - x_{k+1} (at the end: psi), cost, constraints.
+
+    `hessian` is that of the Lagrangian, `plain` the one without the second derivatives of the equations; both with the
+    condensed barrier. `lagrange` is the slope of the Lagrangian.
+    """
+
+    gap: Any
+    AB: Any
+    slope: Any
+    J: Any
+    held: Any
+    hessian: Any
+    plain: Any
+    lagrange: Any
+    sums: Any  # cost, sum of log(slack), sum of what is not met, sum of all multipliers
+    most: Any  # the largest of: slope, what is not met, s y, |s y - barrier|, Hessian
+
+
+class Evaluated(NamedTuple):
+    """A stage at the end of a step of the search."""
+
+    new: Iterate
+    made: Derived
+
+
 @dataclass(frozen=True)
-class StageKernel:
-    """Value, derivatives and condensed barrier of one stage, at its point moved by dx.
+class Stages:
+    """Evaluate a stage at its point moved along the step, as far as the search goes.
 
     If not `exact`, the second derivatives of the step are left out (Gauss and Newton): large steps have no others.
     """
@@ -68,95 +115,93 @@ class StageKernel:
     problem: Any
     exact: bool = True
 
-    def __call__(self, consts: Any, lane: Any) -> dict[str, Any]:
-        of, (x, dx, x1, dx1, u, costate, after, inner, slack, dual, barrier) = self.problem, lane
-        here, next_ = of.move(consts, x, dx), of.move(consts, x1, dx1)
-        n, size = of.dim, of.dim + of.controls
-        there = of.advance(consts, here, u)
+    def __call__(self, consts: Any, _: Evaluated, row: Any) -> Evaluated:
+        of, (old, step, lengths, inner, (x1, dx1), (before, dbefore)) = self.problem, row
+        (primal, dual, barrier), n, size = lengths, of.dim, of.dim + of.controls
+        here, next_ = of.move(consts, old.x, _part(primal, step.x)), of.move(consts, x1, _part(primal, dx1))
+        u, costate = old.u + _part(primal, step.u), old.costate + _part(primal, step.costate)
+        slack, y = old.slack + _part(primal, step.slack), old.dual + _part(dual, step.dual)
+        zero = jnp.zeros(size)
 
-        def moved(d: Array) -> Array:
-            return of.apart(consts, there, of.advance(consts, of.move(consts, here, d[:n]), u + d[n:]))  # type: ignore[no-any-return]
+        @jax.jit  # traced once for all uses
+        def after(d: Array) -> Any:
+            return of.advance(consts, of.move(consts, here, d[:n]), u + d[n:])
 
-        def parts(d: Array, e: Array) -> tuple[Array, Array, Array]:
-            end = of.move(consts, there, e)
-            cost, held = of.judge(consts, of.move(consts, here, d[:n]), end, u + d[n:])
-            return of.apart(consts, next_, end), cost, held
+        there = after(zero)
 
-        made = _derive(parts, moved, after, slack, dual, size, n, self.exact)
-        own = jnp.concatenate([inner * (made["lagrange"][:n] - costate), made["lagrange"][n:]])
-        return made | {"x": here, "sizes": _sizes(made, own, slack, dual, barrier)}
+        def judged(both: Array) -> tuple[Array, Array]:
+            d, e = both[:size], both[size:]
+            return of.judge(consts, of.move(consts, here, d[:n]), of.move(consts, there, e), u + d[n:])  # type: ignore[no-any-return]
+
+        step_of = (
+            (lambda d: of.apart(consts, there, after(d))),
+            (lambda e: of.apart(consts, next_, of.move(consts, there, e))),
+        )
+        behind = jnp.where(inner > 0, before + _part(primal, dbefore), 0.0)
+        mask = jnp.concatenate([jnp.where(inner > 0, jnp.ones(n), 0.0), jnp.ones(of.controls)])
+        made = _derive(*step_of, judged, costate, slack, y, barrier, size, self.exact, behind, mask)
+        return Evaluated(Iterate(here, u, costate, slack, y), made)
 
 
-@dataclass(frozen=True)
-class EndKernel:
-    """The same of the end: psi takes the place of the gap f(x_k, u_k) - x_{k+1}."""
-
-    problem: Any
-
-    def __call__(self, consts: Any, lane: Any) -> dict[str, Any]:
-        of, (x, dx, target, costate, after, slack, dual, barrier) = self.problem, lane
-        here = of.move(consts, x, dx)
-
-        def parts(d: Array, e: Array) -> tuple[Array, Array, Array]:
-            cost, goal, held = of.end(consts, of.move(consts, here, d), target)
-            return goal, cost, held
-
-        made = _derive(parts, None, after, slack, dual, of.dim, 0, False)
-        return made | {"x": here, "sizes": _sizes(made, made["lagrange"] - costate, slack, dual, barrier)}
+def _part(length: Any, step: Any) -> Any:
+    """A part of a step; nothing of a step that is not finite."""
+    return jnp.where(length == 0, 0.0, length * step)
 
 
 def _derive(
-    parts: Callable[[Array, Array], tuple[Array, Array, Array]], moved: Callable[[Array], Array] | None,
-    multiplier: Array, slack: Array, dual: Array, size: int, steps: int, exact: bool,
-) -> dict[str, Any]:  # fmt: skip
-    """Derivatives at d = 0 of (equations, cost, constraints), which are parts(d, e) with e = moved(d).
+    moved: Callable[[Array], Array] | None, equations: Callable[[Array], Array],
+    judged: Callable[[Array], tuple[Array, Array]], multiplier: Array, slack: Array, dual: Array, barrier: Array,
+    size: int, exact: bool, behind: Array, mask: Array,
+) -> Derived:  # fmt: skip
+    """Derivatives at d = 0 of equations(e) and of (cost, constraints) = judged((d, e)) with e = moved(d).
 
-    The step is linearised once, and the chain rule does the rest: with T = (1, De) the Hessian of the Lagrangian is
-    T^T D^2 T, plus the second derivatives of e. `plain` leaves those of all equations out. Newton's step in slack and
-    dual is eliminated from both.
+    At the end there is no e: both are functions of d. The step is linearised once, and the chain rule does the rest:
+    with T = (1, De) the Hessian of cost and constraints is T^T D^2 T, that of the equations De^T D^2 De, and the second
+    derivatives of e are added with its prices. Newton's step in slack and dual is eliminated.
     """
-    zero, n = jnp.zeros(size), multiplier.shape[0]
-    pushed = jnp.zeros((0, size))
+    zero, along = jnp.zeros(size), jnp.eye(size)
+    pushed = along if moved is None else jax.jacfwd(moved)(zero)
     if moved is not None:
-        moved = jax.jit(moved)  # traced once for both uses
-        pushed = jax.jacfwd(moved)(zero)
-    along = jnp.concatenate([jnp.eye(size), pushed])
+        along = jnp.concatenate([along, pushed])
+    inner, outer = jnp.zeros(len(pushed)), jnp.zeros(len(along))
 
     def stacked(both: Array) -> Array:
-        gap, cost, held = parts(both[:size], both[size:])
-        return jnp.concatenate([gap, cost[None], held])
+        cost, held = judged(both)
+        return jnp.concatenate([cost[None], held])
 
-    origin = jnp.zeros(size + steps)
-    value, wide = stacked(origin), jax.jacfwd(stacked)(origin)
-    slopes = wide @ along
-    weights = jnp.concatenate([multiplier, jnp.ones(1), -dual])
-
-    def curvature(which: Array) -> Any:
-        return along.T @ jax.jacfwd(jax.grad(lambda both: which @ stacked(both)))(origin) @ along
-
-    AB, slope, J = slopes[:n], slopes[n], slopes[n + 1 :]
-    barrier = (J.T * (dual / slack)) @ J
-    plain = curvature(jnp.concatenate([jnp.zeros(n), weights[n:]]))
-    hessian = curvature(weights)
+    gap, narrow = equations(inner), jax.jacfwd(equations)(inner)
+    value, wide = stacked(outer), jax.jacfwd(stacked)(outer)
+    cost, held, weights = value[0], value[1:], jnp.concatenate([jnp.ones(1), -dual])
+    AB, slopes = narrow @ pushed, wide @ along
+    slope, J = slopes[0], slopes[1:]
+    plain = along.T @ jax.jacfwd(jax.grad(lambda both: weights @ stacked(both)))(outer) @ along
+    plain = plain + (J.T * (dual / slack)) @ J
+    hessian = plain
+    if exact or moved is None:
+        hessian = plain + pushed.T @ jax.jacfwd(jax.grad(lambda e: multiplier @ equations(e)))(inner) @ pushed
     if exact and moved is not None:
-        price = weights @ wide[:, size:]
+        price = multiplier @ narrow + weights @ wide[:, size:]
         hessian = hessian + jax.jacfwd(jax.grad(lambda d: price @ moved(d)))(zero)
-    return {
-        "gap": value[:n], "cost": value[n], "held": value[n + 1 :], "AB": AB, "slope": slope, "J": J,
-        "hessian": (hessian if exact or moved is None else plain) + barrier, "plain": plain + barrier,
-        "lagrange": slope + multiplier @ AB - dual @ J,
-    }  # fmt: skip
+    lagrange = slope + multiplier @ AB - dual @ J
+    unmet, product = jnp.concatenate([gap, held - slack, jnp.zeros(1)]), jnp.concatenate([slack * dual, barrier[None]])
+    off = lagrange.at[: behind.shape[0]].add(-behind)
+    sums = (cost, jnp.sum(jnp.log(slack)), jnp.sum(jnp.abs(unmet)), jnp.sum(jnp.abs(multiplier)) + jnp.sum(dual))
+    most = (
+        jnp.max(jnp.abs(mask * off)), jnp.max(jnp.abs(unmet)), jnp.max(product[:-1], initial=0.0),
+        jnp.max(jnp.abs(product - barrier)), jnp.max(jnp.abs(hessian)),
+    )  # fmt: skip
+    return Derived(
+        gap, AB, slope, J, held, hessian, plain, lagrange, jnp.stack(sums), jnp.stack(most)
+    )  # fmt: skip
 
 
-def _sizes(made: dict[str, Any], own: Array, slack: Array, dual: Array, barrier: Array) -> Array:
-    """(cost with barrier, sum of what is not met, the largest of: slope, unmet, s y, |s y - barrier|, Hessian)."""
-    unmet = jnp.concatenate([made["gap"], made["held"] - slack, jnp.zeros(1)])
-    product = jnp.concatenate([slack * dual, barrier[None]])
-    return jnp.stack([
-        made["cost"] - barrier * jnp.sum(jnp.log(slack)), jnp.sum(jnp.abs(unmet)), jnp.max(jnp.abs(own)),
-        jnp.max(jnp.abs(unmet)), jnp.max(product[:-1], initial=0.0), jnp.max(jnp.abs(product - barrier)),
-        jnp.max(jnp.abs(made["hessian"])),
-    ])  # fmt: skip
+# -- what a lane keeps -------------------------------------------------------------------------------------------------
+class Totals(NamedTuple):
+    """`Derived.sums` and `most` of all stages so far, and the slope of the first one."""
+
+    sums: Any
+    most: Any
+    first: Any
 
 
 class Value(NamedTuple):
@@ -173,12 +218,176 @@ class Value(NamedTuple):
     pivot: Any
 
 
+class Motion(NamedTuple):
+    """An increment of a node with the multipliers of the goal, and what the search has to know.
+
+    That is: the slope of cost and barrier, the longest step of the slacks and of the duals, the largest multiplier.
+    """
+
+    d: Any
+    nu: Any
+    known: Any
+    record: Any  # (iterate, its step, the step of the costate before it)
+
+
+class End(NamedTuple):
+    """The unknowns of the end, or their steps."""
+
+    nu: Any
+    slack: Any
+    dual: Any
+
+
+class Lane(NamedTuple):
+    """All that a problem keeps beside its stages: the numbers of its end, and how its search stands."""
+
+    totals: Totals
+    value: Value
+    motion: Motion
+    x: Any  # the last point
+    target: Any
+    end: End
+    step: End
+    made: Derived  # of the end
+    merits: Any  # (MEMORY, 2): cost and barrier, and what is not met, of the last iterates
+    lengths: Any  # of the step in points and in duals, and the barrier
+    primal: Any  # the longest step
+    barrier: Any
+    penalty: Any
+    weight: Any  # on psi, relative
+    soft: Any  # how much of psi a step may miss
+    shift: Any  # of the Hessian, in the last step and in this one
+    used: Any
+    is_plain: Any
+    reference: Any  # the merit that the search may fall back to, its slope along the step, and its noise
+    halvings: Any
+    iterations: Any
+    status: Any
+    fresh: Any  # nothing was evaluated before
+    take: Any  # the step was accepted, or given up
+    bad: Any  # the model has no minimum
+    retry: Any  # another model is to be tried
+    scores: Any  # error, gap, cost, scale
+
+
+ERROR, GAP, COST, SCALE = range(4)
+SCALARS = (
+    "primal", "barrier", "penalty", "weight", "soft", "shift", "used", "is_plain", "halvings", "iterations", "status",
+    "fresh", "take", "bad", "retry",
+)  # fmt: skip
+
+
+def add_up(consts: Any, before: Totals, row: Any) -> Totals:
+    """The totals with one more stage."""
+    sums, most, first = row
+    return Totals(before.sums + sums, jnp.maximum(before.most, most), first)
+
+
+@dataclass(frozen=True)
+class Decide:
+    """Evaluate the end, judge the step, and begin the next one or a shorter one.
+
+    The constants are those of the problem, tolerance, most iterations, least barrier, number of multipliers, and the
+    directions in which the start is free.
+    """
+
+    problem: Any
+
+    def __call__(self, constants: Any, lane: Lane, row: Any) -> Lane:
+        of, (consts, tolerance, longest, least, count, free), (x, dx, behind) = self.problem, constants, row
+        (primal, dual, at), n = lane.lengths, of.dim
+        here = of.move(consts, x, _part(primal, dx))
+        end = End(
+            lane.end.nu + _part(primal, lane.step.nu), lane.end.slack + _part(primal, lane.step.slack),
+            lane.end.dual + _part(dual, lane.step.dual),
+        )  # fmt: skip
+
+        def at_end(d: Array) -> Any:
+            return of.end(consts, of.move(consts, here, d), lane.target)
+
+        judged, goal = (lambda d: at_end(d)[::2]), (lambda d: at_end(d)[1])
+        made = _derive(None, goal, judged, end.nu, end.slack, end.dual, at, n, True, behind, jnp.ones(n))
+        sums, most = lane.totals.sums + made.sums, jnp.maximum(lane.totals.most, made.most)
+        slope = most[0]
+        if free.shape[1]:
+            slope = jnp.maximum(slope, jnp.max(jnp.abs(lane.totals.first[:n] @ free)))
+        size = jnp.maximum(1.0, sums[3] / count / 100.0)
+        rest = jnp.maximum(slope / size, most[1])
+        error, held = jnp.maximum(rest, most[2] / size), jnp.maximum(rest, most[3] / size)
+        known = jnp.isfinite(error + most[4] + sums[0])
+        error, held, scale = jnp.where(known, error, jnp.inf), jnp.where(known, held, jnp.inf), 1.0 + most[4]
+
+        # the step of the last search
+        active, fresh = lane.status == ACTIVE, lane.fresh > 0
+        reference, descent, noise = lane.reference
+        merit = sums[0] - at * sums[1] + lane.penalty * sums[2]
+        good = known & jnp.isfinite(merit) & (merit <= reference + 1e-4 * primal * descent + noise)
+        stuck = lane.halvings >= MAX_HALVINGS
+        take = active & (fresh | good | stuck)
+        again = active & ~take
+        halvings = jnp.where(again, lane.halvings + 1.0, 0.0)
+        shorter = jnp.where(again & (halvings < MAX_HALVINGS), jnp.stack([0.5 * primal, dual]), 0.0)
+        gone = jnp.where(stuck, 0.0, primal / jnp.maximum(lane.primal, 1e-300))
+        step = take & ~fresh
+        stalled = (stuck & step & ((lane.bad > 0) | (lane.shift > 1e6))) | (fresh & ~known)
+        shift = jnp.where(stuck & step, jnp.maximum(100.0 * lane.shift, 1e-2), lane.shift)
+        harder = jnp.where(gone < 1, 1.0, 0.01) * lane.soft
+        softer = jnp.clip(100.0 * lane.soft, 1e-6, 1e2)
+        soft = jnp.where(gone < 0.1, softer, jnp.where(harder < 1e-9, 0.0, harder))
+        iterations = lane.iterations + jnp.where(step, 1.0, 0.0)
+
+        # the next one
+        lower = take & (held <= 10.0 * lane.barrier)
+        barrier = jnp.where(lower, _lowered(lane.barrier, least), lane.barrier)
+        for _ in range(8):
+            barrier = jnp.where(lower & (held <= 10.0 * barrier), _lowered(barrier, least), barrier)
+        done = (error <= tolerance) & (barrier <= 1.01 * least)
+        words = jnp.where(stalled, float(STALLED), jnp.where(iterations >= longest, float(TOO_LONG), float(ACTIVE)))
+        status = jnp.where(take, jnp.where(done, float(OPTIMAL), words), lane.status)
+        newest = jnp.stack([sums[0] - barrier * sums[1], sums[2]])
+        merits = jnp.concatenate([jnp.where(fresh, newest, lane.merits[1:]), newest[None]])
+        used = jnp.where(shift > 1e-9 * scale, shift / 8.0, 0.0)
+        new = lane._replace(
+            x=jax.tree.map(lambda a, b: jnp.where(take, a, b), here, x),
+            end=End(*(jnp.where(take, a, b) for a, b in zip(end, lane.end, strict=True))),
+            made=made, merits=jnp.where(take, merits, lane.merits),
+            lengths=jnp.concatenate([shorter, jnp.where(take, barrier, at)[None]]), barrier=barrier,
+            soft=jnp.where(step, soft, lane.soft), shift=jnp.where(take, shift, lane.shift),
+            used=jnp.where(take, used, lane.used), is_plain=jnp.where(take, 0.0, lane.is_plain), halvings=halvings,
+            iterations=iterations, status=status, fresh=0.0 * lane.fresh, take=jnp.where(take, 1.0, 0.0),
+            bad=jnp.where(take, 0.0, lane.bad), scores=jnp.stack([error, most[1], sums[0], scale]),
+        )  # fmt: skip
+        return new._replace(value=_end_value(new), totals=jax.tree.map(jnp.zeros_like, lane.totals))
+
+
+def _lowered(barrier: Array, least: Array) -> Any:
+    return jnp.maximum(least, jnp.minimum(0.2 * barrier, barrier**1.5))
+
+
+def _end_value(lane: Lane) -> Value:
+    """V_N, with `used` on the diagonal of the Hessian and the weight on psi = 0."""
+    made, weight, C = lane.made, lane.weight * lane.scores[SCALE], lane.made.AB
+    hessian = jnp.where(lane.is_plain > 0, made.plain, made.hessian)
+    P = hessian + lane.used * jnp.eye(hessian.shape[0]) + weight * C.T @ C
+    p = _end_slope(lane) + weight * C.T @ made.gap
+    zeros = jax.tree.map(jnp.zeros_like, lane.value)
+    return zeros._replace(P=P, p=p, L=C.T, s=made.gap, pivot=jnp.asarray(jnp.inf))  # type: ignore[no-any-return]
+
+
+def _end_slope(lane: Lane) -> Any:
+    made, slack = lane.made, lane.end.slack
+    pull = lane.barrier / slack - lane.end.dual / slack * (made.held - slack)
+    return made.slope - made.J.T @ pull
+
+
+# -- the linear equations ----------------------------------------------------------------------------------------------
 def sweep_back(consts: Any, after: Value, row: Any) -> Value:
     """V_k from V_{k+1}: the stage's quadratic model plus V_{k+1} along the linearised step, least in u."""
-    hessian, slope, J, held, slack, dual, AB, gap, (shift, barrier) = row
+    hessian, plain, slope, J, held, slack, dual, AB, gap, (used, is_plain, barrier) = row
     n = after.p.shape[0]
     gradient = slope - (barrier / slack - dual / slack * (held - slack)) @ J
-    whole = hessian + AB.T @ (after.P @ AB) + shift * jnp.eye(hessian.shape[0])
+    model = jnp.where(is_plain > 0, plain, hessian)
+    whole = model + AB.T @ (after.P @ AB) + used * jnp.eye(model.shape[0])
     linear = gradient + AB.T @ (after.p + after.P @ gap)
     across = AB.T @ after.L
     columns = jnp.concatenate([whole[n:, :n], linear[n:, None], across[n:]], axis=1)
@@ -209,39 +418,81 @@ def _solve_positive(matrix: Array, columns: Array) -> tuple[Array, Array]:
     return jnp.stack(right), least
 
 
-def _feedback(consts: Any, value: Value) -> Any:
-    return value.P, value.p, value.L, value.K, value.k, value.M
+def _solve_semidefinite(matrix: Array, columns: Array) -> Array:
+    """matrix^-1 columns, zero on directions that are null: elimination with the largest pivot on the diagonal next."""
+    q = matrix.shape[0]
+    if not q:
+        return columns
+    least, earlier = 1e-13 * jnp.max(jnp.abs(matrix)), np.tril(np.ones((q, q)), -1)
+
+    def eliminate(_: Any, state: Any) -> Any:
+        rows, done = state
+        open_ = jnp.where(done > 0, -1.0, jnp.diagonal(rows))
+        top = jnp.max(open_)
+        hit = jnp.where(open_ == top, 1.0, 0.0)
+        chosen = jnp.where((hit > 0) & (earlier @ hit == 0) & (top > least), 1.0, 0.0)
+        factor = (rows[:, :q] @ chosen - chosen) / jnp.where(top > least, top, 1.0)
+        return jnp.where(top > least, rows - jnp.outer(factor, chosen @ rows), rows), done + chosen
+
+    begin = (jnp.concatenate([matrix, columns], axis=1), jnp.zeros(q))
+    rows, done = jax.lax.fori_loop(0, q, eliminate, begin)
+    return jnp.where(done[:, None] > 0, rows[:, q:], 0.0)
 
 
-class Motion(NamedTuple):
-    """An increment of a node, the multipliers of the goal, the barrier, and what the search has to know.
+def choose(constants: Any, lane: Lane, _: Any) -> Lane:
+    """The free parts of the start and the multipliers of the goal where V_0 is least, if it has a minimum.
 
-    That is: the slope of cost and barrier, the longest step of the slacks and of the duals, the largest multiplier.
+    Where the model has none on psi = 0, the weight on psi grows. If that does not help, the second derivatives of the
+    equations are left out (Gauss and Newton), and at last the Hessian is shifted. `soft` lets a step miss the goal
+    where reaching it would take one that is too long: nu stays near its last.
     """
-
-    d: Any
-    nu: Any
-    barrier: Any
-    known: Any
-    record: Any  # (d_{k+1}, u, costate_k, change of slacks, change of duals)
+    value, free, scale = lane.value, constants, lane.scores[SCALE]
+    q, f = value.s.shape[0], free.shape[1]
+    d, good = jnp.zeros(value.p.shape[0]), (value.pivot > 1e-12) & jnp.isfinite(value.pivot)
+    missed = lane.soft * jnp.max(jnp.abs(value.S), initial=0.0)
+    across = value.L.T @ free
+    right = jnp.concatenate([(value.s + missed * lane.end.nu)[:, None], across], axis=1)
+    solved = _solve_semidefinite(value.S + missed * jnp.eye(q), right)
+    nu = solved[:, 0]
+    if f:
+        reduced = free.T @ value.P @ free + across.T @ solved[:, 1:]
+        y, pivot = _solve_positive(reduced, -(free.T @ value.p + across.T @ nu)[:, None])
+        d, nu, good = free @ y[:, 0], nu + solved[:, 1:] @ y[:, 0], good & (pivot > 1e-14)
+    bad = ~good & (lane.used < MAX_SHIFT * scale) & (lane.status == ACTIVE) & (lane.take > 0)
+    light = bad & (lane.weight < MAX_WEIGHT)
+    heavy = bad & ~light
+    raised = jnp.maximum(8.0 * lane.used, 1e-6 * scale)
+    known = jnp.array([0.0, 1.0, 1.0, 0.0])
+    new = lane._replace(
+        weight=jnp.where(light, 1e3 * lane.weight, lane.weight), 
+        bad=jnp.where((lane.take > 0) & good, 0.0, jnp.where(lane.take > 0, 1.0, lane.bad)),
+        used=jnp.where(heavy & (lane.is_plain > 0), raised, lane.used), is_plain=jnp.where(heavy, 1.0, lane.is_plain),
+        motion=Motion(d, nu, known, jax.tree.map(jnp.zeros_like, lane.motion.record)),
+    )  # fmt: skip
+    return new._replace(value=_end_value(new), retry=jnp.where(bad, 1.0, 0.0))  # all lanes are swept again
 
 
 def sweep_forward(consts: Any, before: Motion, row: Any) -> Motion:
-    """d_{k+1} = A d + B u + gap with u = K d + k + M nu; costates are the slopes of V."""
-    AB, gap, slope, J, held, slack, dual, P, p, L, K, k, M = row
-    d, nu = before.d, before.nu
+    """d_{k+1} = A d + B u + gap with u = K d + k + M nu, costates from V; the last iterate is taken over."""
+    old, step, (new, made), P, p, L, K, k, M, behind, (barrier, take) = row
+    d, nu, (slack, dual) = before.d, before.nu, (new.slack, new.dual)
     u = K @ d + k + M @ nu
     z = jnp.concatenate([d, u])
     costate = P @ d + p + L @ nu
-    ds, dy = _slack_steps(J @ z, held, slack, dual, before.barrier)
+    ds, dy = _slack_steps(made.J @ z, made.held, slack, dual, barrier)
     total, primal, duals, largest = before.known
     known = jnp.stack([
-        total + slope @ z - before.barrier * jnp.sum(ds / slack), jnp.minimum(primal, _room(slack, ds)),
-        jnp.minimum(duals, _room(dual, dy)), 
+        total + made.slope @ z - barrier * jnp.sum(ds / slack), jnp.minimum(primal, _room(slack, ds)),
+        jnp.minimum(duals, _room(dual, dy)),
         jnp.maximum(largest, jnp.max(jnp.abs(jnp.concatenate([costate, dual + dy])))),
     ])  # fmt: skip
-    after = AB @ z + gap
-    return Motion(after, nu, before.barrier, known, (after, u, costate, ds, dy))
+
+    def taken(a: Any, b: Any) -> Any:
+        return jax.tree.map(lambda new, old: jnp.where(take > 0, new, old), a, b)
+
+    moved = taken(Iterate(d, u, step.costate, ds, dy), step)
+    record = (taken(new, old), moved, taken(costate - behind[0], behind[1]))
+    return Motion(made.AB @ z + made.gap, nu, known, record)
 
 
 def _slack_steps(change: Any, held: Any, slack: Any, dual: Any, barrier: Any) -> tuple[Any, Any]:
@@ -256,43 +507,288 @@ def _room(value: Array, change: Array) -> Array:
     return jnp.min(limit, initial=1.0)
 
 
-def _moved(consts: Any, motion: Motion) -> Any:
+def _recorded(consts: Any, motion: Motion) -> Any:
     return motion.record
 
 
-@dataclass
-class Iterate:
-    """Points (B, N + 1, ...), controls (B, N, ...), multipliers, slacks and duals of B problems."""
+def _feedback(consts: Any, value: Value) -> Any:
+    return value.P, value.p, value.L, value.K, value.k, value.M
 
-    x: Any
-    u: Numbers
-    costate: Numbers  # of the gaps, (B, N, dim)
-    nu: Numbers
-    slack: Numbers
-    dual: Numbers
-    end_slack: Numbers
-    end_dual: Numbers
-    barrier: Numbers
-    stages: dict[str, Any] = field(default_factory=dict)
-    end: dict[str, Any] = field(default_factory=dict)
-    known: Scores | None = None  # of the last evaluation
 
-    def moved(self, primal: Numbers, dual: Numbers, step: Any) -> Iterate:
-        """This iterate after parts of a step; its points are still to be moved."""
-        du, costate, nu, ds, dy, dse, dye = step
-        a2, a3, b2, b3 = primal[:, None], primal[:, None, None], dual[:, None], dual[:, None, None]
-        return Iterate(
-            self.x, self.u + a3 * du, self.costate + a3 * (costate - self.costate), self.nu + a2 * (nu - self.nu),
-            self.slack + a3 * ds, self.dual + b3 * dy, self.end_slack + a2 * dse, self.end_dual + b2 * dye,
-            self.barrier,
+def finish(consts: Any, lane: Lane, row: Any) -> Lane:
+    """The step of the end, and where its search begins: with the longest step."""
+    made, end, there, (total, primal, duals, largest) = lane.made, lane.end, lane.motion.d, lane.motion.known
+    nu = lane.motion.nu + lane.weight * lane.scores[SCALE] * (made.gap + made.AB @ there)
+    ds, dy = _slack_steps(made.J @ there, made.held, end.slack, end.dual, lane.barrier)
+    total = total + made.slope @ there - lane.barrier * jnp.sum(ds / end.slack)
+    primal, duals = jnp.minimum(primal, _room(end.slack, ds)), jnp.minimum(duals, _room(end.dual, dy))
+    hessian = jnp.where(lane.is_plain > 0, made.plain, made.hessian)
+    final = hessian @ there + lane.used * there + _end_slope(lane) + made.AB.T @ nu
+    largest = jnp.maximum(largest, jnp.max(jnp.abs(jnp.concatenate([end.dual + dy, nu, final]))))
+    penalty = jnp.maximum(largest, 0.5 * (lane.penalty + largest))
+    merits = lane.merits[:, 0] + penalty * lane.merits[:, 1]
+    unmet = lane.merits[-1, 1]
+    descent = jnp.minimum(total - penalty * unmet, 0.0)
+    reference = jnp.stack([jnp.max(merits), descent, 1e-13 * (1.0 + jnp.abs(merits[-1]))])
+    active, take = lane.status == ACTIVE, lane.take > 0
+    lengths = jnp.concatenate([jnp.where(active, jnp.stack([primal, duals]), 0.0), lane.barrier[None]])
+    costate, last, dx = row
+
+    def taken(a: Any, b: Any) -> Any:
+        return jnp.where(take, a, b)
+
+    return lane._replace(
+        step=End(*(taken(a, b) for a, b in zip((nu - end.nu, ds, dy), lane.step, strict=True))),
+        lengths=taken(lengths, lane.lengths), primal=taken(primal, lane.primal), penalty=taken(penalty, lane.penalty),
+        reference=taken(reference, lane.reference), shift=taken(lane.used, lane.shift),
+        motion=lane.motion._replace(
+            d=taken(there, dx), record=(*lane.motion.record[:2], taken(final - costate, last))
+        ),
+    )  # fmt: skip
+
+
+def _at_the_end(consts: Any, lane: Lane) -> Any:
+    return lane.x, lane.motion.d, lane.motion.record[2]
+
+
+def _nothing(consts: Any, carry: Any) -> Any:
+    return ()
+
+
+# -- the solver --------------------------------------------------------------------------------------------------------
+OLD, STEP, NEW = "x u costate slack dual", "dx du dcostate dslack ddual", "new_x new_u new_costate new_slack new_dual"
+FEEDBACK = "P p L K k M"
+
+
+@dataclass(frozen=True)
+class Options:
+    """When to stop; `least` is the smallest barrier."""
+
+    tolerance: float = 1e-8
+    max_iterations: int = 300
+    barrier: float = 0.1
+    least: float | None = None
+
+
+class Machine:
+    """The loops that solve some problems of one kind side by side, on numbers that stay where they are."""
+
+    def __init__(self, problem: Any, kind: Kind, exact: bool = True):
+        self.problem, self.kind = problem, kind
+        (consts, x, u, target, free), N = kind.shapes(), kind.steps
+        n, m, (c, e, q) = problem.dim, problem.controls, _count_rows(problem, consts, x, u, target)
+        vector, one = _shape(n), _shape()
+        old, step = Iterate(x, u, vector, _shape(c), _shape(c)), Iterate(vector, u, vector, _shape(c), _shape(c))
+        made, of_end = _derived_shapes(n, n + m, c), _derived_shapes(q, n, e)
+        value = Value(
+            _shape(n, n), vector, _shape(n, q), _shape(q, q), _shape(q), _shape(m, n), u, _shape(m, q), one
+        )  # fmt: skip
+        motion, end = Motion(vector, _shape(q), _shape(4), (old, step, vector)), End(_shape(q), _shape(e), _shape(e))
+        lane = Lane(
+            Totals(_shape(4), _shape(5), _shape(n + m)), value, motion, x, target, end, end, of_end,
+            merits=_shape(MEMORY, 2), lengths=_shape(3), reference=_shape(3), scores=_shape(4),
+            **dict.fromkeys(SCALARS, one),
+        )  # fmt: skip
+        trees = dict(zip(f"{OLD} {STEP} {NEW}".split(), (*old, *step, *old), strict=True)) | made._asdict()
+        trees |= {name: getattr(value, name) for name in FEEDBACK.split()} | {"lengths": _shape(3), "inner": one}
+        xp, wide = kind.arrays, kind.wide
+        s = self.stages = Shelf(trees, N + 1, wide, xp)
+        own = self.lane = Shelf(lane._asdict(), 1, wide, xp)
+        s.leaves("inner")[0][1:] = 1.0
+        self.multipliers, self.exact = max(1.0, float(N * (n + c) + q)), exact
+        self.numbers = {name: own.leaves(name)[0][0] for name in SCALARS}
+        self.lengths = s.leaves("lengths")[0], own.leaves("lengths")[0]
+
+        def find(names: str, row: int = 0, **options: Any) -> list[Any]:
+            return [place for name in names.split() for place in s.find(name, row, **options)]
+
+        def fixed(names: str) -> list[Any]:
+            return [place for name in names.split() for place in own.find(name, fixed=True)]
+
+        def loop(function: Any, observe: Any, consts: Any, name: str, carry: Any, rows: Any, places: Any,
+                 records: Any = (), steps: int = 1) -> Any:  # fmt: skip
+            made = PlacedLoop(function, observe, consts, carry, rows, wide, kind.backend)
+            return made.bind(own.place(name), own.width, places, records, steps, 1 if records else steps)
+
+        rows: Any = (old, step, _shape(3), one, (x, vector), (vector, vector))
+        places = find(f"{OLD} {STEP} lengths inner") + find("x dx", 1) + find("costate dcostate", -1)
+        all_ = PlacedLoop(Stages(problem, exact), _nothing, consts, Evaluated(old, made), rows, N * wide, kind.backend)
+        self.evaluate = all_.bind(s.place("new_x"), s.width, places, (), 1, 1)
+        rows, places = (made.sums, made.most, made.lagrange), find("sums most") + find("lagrange", fixed=True)
+        self.add_up = loop(add_up, _nothing, (), "totals", lane.totals, rows, places, steps=N)
+        constants, places = (consts, one, one, one, one, free), find("x dx", N) + find("new_costate", N - 1)
+        self.decide = loop(Decide(problem), _nothing, constants, "totals", lane, (x, vector, vector), places)
+        names = "hessian plain slope J held new_slack new_dual AB gap"
+        rows = (made.hessian, made.plain, made.slope, made.J, made.held, old.slack, old.dual, made.AB, made.gap)
+        places = find(names, N - 1, turned=True) + fixed("used is_plain barrier")
+        records = find(FEEDBACK, N - 1, turned=True)
+        self.back = loop(
+            sweep_back, _feedback, (), "value", value, (*rows, (one,) * 3), places, records, N
+        )  # fmt: skip
+        self.choose = loop(choose, _nothing, free, "totals", lane, (), ())
+        rows = (old, step, Evaluated(old, made), *(getattr(value, name) for name in FEEDBACK.split()))
+        places = find(f"{OLD} {STEP} {NEW} {' '.join(Derived._fields)} {FEEDBACK}")
+        places += find("new_costate dcostate", -1) + fixed("barrier take")
+        records = find(f"{OLD} {STEP}") + find("dcostate", -1)
+        rows = (*rows, (vector,) * 2, (one,) * 2)
+        self.forward = loop(sweep_forward, _recorded, (), "motion", motion, rows, places, records, N)
+        places, records = find("costate dcostate", N - 1) + find("dx", N), find("x dx", N) + find("dcostate", N - 1)
+        self.finish = loop(finish, _at_the_end, (), "totals", lane, (vector,) * 3, places, records)
+
+    def load(self, consts: Any, free: Numbers, target: Any, options: Options) -> None:
+        """Take over the numbers of a problem; every lane begins anew."""
+        self.options = options
+        least = options.tolerance / 10.0 if options.least is None else options.least
+        numbers = (options.tolerance, float(options.max_iterations), least, self.multipliers)
+        self.evaluate.set(consts)
+        self.decide.set((consts, *map(np.asarray, numbers), free))
+        self.choose.set(free)
+        self.lane.data[...] = 0.0
+        self.lane.write("target", jax.tree.map(lambda leaf: leaf[:, None], target))
+
+    def begin(self, x: Any, u: Numbers) -> None:
+        """Put in the first iterate: slacks at the constraints where these hold, a little inside where not."""
+        s, own = self.stages, self.lane
+        s.data[s.places["x"] : s.places["gap"]] = 0.0
+        s.write("x", x)
+        s.write("u", np.concatenate([u, u[:, -1:]], axis=1))
+        slacks, duals = (s.leaves("slack")[0], own.leaves("end")[1]), (s.leaves("dual")[0], own.leaves("end")[2])
+        for leaf in (*slacks, *duals):
+            leaf[...] = 1.0
+        self.numbers["weight"][...] = 1.0
+        self.begin_anew()
+        if sum(leaf.size for leaf in slacks):
+            self.score()
+            for slack, dual, held in zip(slacks, duals, (s.leaves("held")[0], own.leaves("made")[4]), strict=True):
+                slack[...] = self.kind.arrays.maximum(held, 1e-2)
+                dual[...] = self.options.barrier / slack
+            self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """The next evaluation is the first: it is accepted."""
+        barrier = self.options.barrier if self.stages.leaves("slack")[0].size + self.lane.leaves("end")[1].size else 0.0
+        self.numbers["barrier"][...] = self.lengths[1][2] = barrier
+        self.numbers["status"][...] = ACTIVE
+        self.numbers["fresh"][...] = 1.0
+
+    def score(self) -> None:
+        """Evaluate all stages at the end of the step, and decide about it."""
+        self.lengths[0][...] = self.lengths[1]
+        self.evaluate()
+        self.add_up()
+        self.decide()
+
+    def step(self) -> None:
+        """Find the next step; what was accepted is taken over."""
+        while True:
+            self.back()
+            self.choose()
+            if not self.flags("retry").any():
+                break
+        self.forward()
+        self.finish()
+
+    def flags(self, name: str) -> Any:
+        """A number of every lane."""
+        return self.numbers[name][: self.kind.lanes]
+
+
+class Solver:
+    """Newton's iteration on problems of one kind; d_0 = free @ y with any y."""
+
+    def __init__(self, problem: Any, consts: Any, target: Any, free: Numbers, options: Options, note: Any = None,
+                 backend: str = "llvm"):  # fmt: skip
+        self.problem, self.consts, self.target, self.free = problem, consts, target, free
+        self.options, self.note, self.backend, self.stopped = options, note, backend, False
+
+    def machine(self, x: Any, u: Numbers, target: Any) -> Machine:
+        """The loops for iterates of these shapes, with the first one put in."""
+        made = take_machine(self.problem, Kind.of(self.consts, x, u, target, self.free, self.backend))
+        made.load(self.consts, self.free, target, self.options)
+        made.begin(x, u)
+        return made
+
+    def solve(self, x: Any, u: Numbers) -> Solution:
+        """Solve from the nodes x (B, N + 1, ...) and the controls u (B, N, ...)."""
+        if self.backend == "cuda" or len(u) <= SIDE_BY_SIDE:
+            return self._solve(x, u, self.target, self.note)
+        count = -(-len(u) // SIDE_BY_SIDE)  # few enough at once that their numbers stay near the processor
+        places = [slice(len(u) * k // count, len(u) * (k + 1) // count) for k in range(count)]
+
+        def part(place: slice) -> Solution:
+            own = jax.tree.map(lambda leaf: leaf[place], (x, u, self.target))
+            return self._solve(own[0], own[1], own[2], None)
+
+        done: list[Solution] = []
+        with ThreadPoolExecutor(count_processors()) as pool:
+            waiting = [pool.submit(part, place) for place in places]
+            while len(done) < count:
+                try:
+                    for each in waiting[len(done) :]:
+                        done.append(each.result())
+                        if self.note is not None:
+                            self.note(places[len(done) - 1].stop, done[-1].error.max(), done[-1].infeasibility.max())
+                except KeyboardInterrupt:
+                    self.stopped = True  # the parts end with what they have
+        return Solution(*(join(parts) for parts in zip(*done, strict=True)))
+
+    def _solve(self, x: Any, u: Numbers, target: Any, note: Any) -> Solution:
+        at, count = self.machine(x, u, target), -1
+        try:
+            while not self.stopped:
+                at.score()
+                if not at.flags("take").any():
+                    continue
+                count += 1
+                if note is not None:
+                    note(count, *(at.lane.leaves("scores")[0][k, 0, : len(u)].min() for k in (ERROR, GAP)))
+                if at.flags("status").all():
+                    break
+                at.step()
+        except KeyboardInterrupt:
+            self.stopped = True
+        at.numbers["status"][at.numbers["status"] == ACTIVE] = INTERRUPTED
+        found = self._read(at, len(u))
+        give_machine(at)
+        return found
+
+    def _read(self, at: Machine, lanes: int) -> Solution:
+        """What the machine found; a last sweep has no shift, and tells whether it is a minimum."""
+        at.forward()  # takes over the last iterate
+        at.finish()
+        at.lengths[1][:2] = 0.0
+        for name, number in (("used", 0.0), ("is_plain", 0.0), ("soft", 0.0), ("weight", MAX_WEIGHT)):
+            at.numbers[name][...] = number
+        at.score()
+        at.numbers["take"][...] = 1.0
+        at.back()
+        least = at.lane.read("value", lanes)
+        at.choose()
+        own = {"value": least} | {
+            name: at.lane.read(name, lanes) for name in ("scores", "end", "iterations", "status", "bad")
+        }
+        own = jax.tree.map(lambda leaf: leaf[:, 0], own)
+        S = np.where(np.isfinite(own["value"].S), own["value"].S, 0.0)
+        sizes, vectors = np.linalg.eigh(S)
+        reached = sizes > 1e-12 * np.maximum(sizes.max(axis=1, initial=0.0), 1e-300)[:, None]
+        stages = {name: at.stages.read(name, lanes) for name in ("x", "u", "costate", "dual", "K")}
+        error, gap, cost, _ = own["scores"].T
+        return Solution(
+            stages["x"], stages["u"][:, :-1], stages["costate"][:, :-1], own["end"].nu, stages["dual"][:, :-1],
+            cost, error, gap, own["iterations"].astype(int), [STATUS[int(word)] for word in own["status"]],
+            (own["bad"] == 0) & at.exact, stages["K"][:, :-1], reached.sum(axis=1),
+            np.where(reached[:, None, :], 0.0, vectors),
         )  # fmt: skip
 
 
-@dataclass
-class Solution:
+class Solution(NamedTuple):
     """What `solve` found for B problems; `status` is "optimal" or says why it stopped."""
 
-    iterate: Iterate
+    x: Any  # (B, N + 1, ...)
+    u: Numbers  # (B, N, controls)
+    costate: Numbers  # of the gaps, (B, N, dim)
+    nu: Numbers  # multipliers of psi
+    dual: Numbers  # of the constraints
     cost: Numbers
     error: Numbers  # the residual of the conditions of first order
     infeasibility: Numbers
@@ -304,388 +800,90 @@ class Solution:
     unreached: Numbers  # (B, rows of psi, rows of psi): the directions of psi that it cannot reach
 
 
-@dataclass(frozen=True)
-class Options:
-    """When to stop."""
-
-    tolerance: float = 1e-8
-    max_iterations: int = 300
-    barrier: float = 0.1
+def join(parts: tuple[Any, ...]) -> Any:
+    """The arrays or lists of several solutions, one after the other."""
+    if isinstance(parts[0], list):
+        return [each for part in parts for each in part]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
-class Solver:
-    """Newton's iteration on one kind of problem; d_0 = free @ y with any y."""
+class Kind(NamedTuple):
+    """All but the numbers of problems that share their loops."""
 
-    def __init__(self, problem: Any, consts: Any, target: Any, free: Numbers, options: Options, note: Any = None):
-        self.problem, self.consts, self.target, self.options, self.note = problem, consts, target, options, note
-        self.free = free
-        self.stage, self.last = StageKernel(problem), EndKernel(problem)
+    structure: Any
+    specs: tuple[Any, ...]
+    lanes: int
+    steps: int
+    backend: str
 
-    def evaluate(self, at: Iterate, dx: Numbers) -> None:
-        """Move all points by dx, and find values and derivatives there."""
-        at.known = None
-        B, N = at.u.shape[:2]
-        head, tail = slice(0, N), slice(1, N + 1)
-        before = np.concatenate([at.costate[:, :1], at.costate[:, :-1]], axis=1)
-        inner = np.ones((B, N))
-        inner[:, 0] = 0.0
-        lane = (
-            _lanes(at.x, head), _lanes(dx, head), _lanes(at.x, tail), _lanes(dx, tail), _merge(at.u), _merge(before),
-            _merge(at.costate), inner.reshape(-1), _merge(at.slack), _merge(at.dual), np.repeat(at.barrier, N),
-        )  # fmt: skip
-        try:
-            made = evaluate(self.stage, self.consts, lane, lanes=B * N, axes=(None, 0))
-        except LoweringError:
-            if not self.stage.exact:
-                raise
-            self.stage = StageKernel(self.problem, exact=False)  # the step is too large for its second derivatives
-            made = evaluate(self.stage, self.consts, lane, lanes=B * N, axes=(None, 0))
-        at.stages = {name: _split(leaf, B, N) for name, leaf in made.items() if name != "x"}
-        last = (
-            jax.tree.map(lambda leaf: leaf[:, -1], at.x), dx[:, -1], self.target, at.costate[:, -1], at.nu,
-            at.end_slack, at.end_dual, at.barrier,
-        )  # fmt: skip
-        at.end = evaluate(self.last, self.consts, last, lanes=B, axes=(None, 0))
-        end = at.end.pop("x")
-        at.x = jax.tree.map(lambda a, b: np.concatenate([_split(a, B, N), b[:, None]], axis=1), made["x"], end)
+    @classmethod
+    def of(cls, consts: Any, x: Any, u: Numbers, target: Any, free: Numbers, backend: str) -> Kind:
+        lane = jax.tree.map(lambda leaf: leaf[0], target)
+        leaves, structure = jax.tree.flatten((consts, jax.tree.map(lambda leaf: leaf[0, 0], x), u[0, 0], lane, free))
+        specs = shapes_of([np.asarray(leaf) for leaf in leaves])
+        return cls(structure, specs, len(u), u.shape[1], backend)
 
-    # -- the linear equations ------------------------------------------------------------------------------------------
-    def sweep(self, at: Iterate, shift: Numbers, weight: Numbers) -> tuple[Value, Any]:
-        """(V_0, V_k and feedback of all stages) with `shift` on the diagonal and `weight` on psi = 0."""
-        (B, N), end, of = at.u.shape[:2], at.end, self.problem
-        C, n, r = end["AB"], of.dim, of.controls
-        rows = end["gap"].shape[1]
-        P = end["hessian"] + shift[:, None, None] * np.eye(n) + weight[:, None, None] * _t(C) @ C
-        p = self._end_gradient(at) + weight[:, None] * _mv(_t(C), end["gap"])
-        first = Value(
-            P, p, _t(C), np.zeros((B, rows, rows)), end["gap"], np.zeros((B, r, n)), np.zeros((B, r)),
-            np.zeros((B, r, rows)), np.full(B, np.inf),
-        )  # fmt: skip
-        numbers = np.repeat(np.stack([shift, at.barrier], axis=1)[:, None], N, axis=1)
-        stages = at.stages
-        row = (*(stages[name] for name in ("hessian", "slope", "J", "held")), at.slack, at.dual, stages["AB"],
-               stages["gap"], numbers)  # fmt: skip
-        last, all_ = _run(sweep_back, _feedback, first, tuple(leaf[:, ::-1] for leaf in row))
-        return last, tuple(leaf[:, ::-1] for leaf in all_)
+    def shapes(self) -> Any:
+        """Shapes of (consts, x, u, target, free)."""
+        return jax.tree.unflatten(self.structure, [_shape(*shape, dtype=dtype) for shape, dtype in self.specs])
 
-    def _end_gradient(self, at: Iterate) -> Any:
-        end, slack, dual = at.end, at.end_slack, at.end_dual
-        if not slack.shape[1]:
-            return end["slope"]
-        pull = at.barrier[:, None] / slack - dual / slack * (end["held"] - slack)
-        return end["slope"] - _mv(_t(end["J"]), pull)
+    @property
+    def arrays(self) -> Any:
+        """NumPy, or CuPy for a GPU."""
+        if self.backend != "cuda":
+            return np
+        import cupy
 
-    def begin(self, value: Value, soft: Numbers, nu: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """(d_0, nu, whether V_0 is least there): the free parts of the start, and the multipliers of the goal.
+        return cupy
 
-        `soft` lets a step miss the goal where reaching it would take one that is too long: nu stays near its last.
-        """
-        B, n = value.p.shape
-        d, free, q = np.zeros((B, n)), self.free, value.s.shape[1]
-        f = free.shape[1]
-        if not f + q:
-            return d, np.zeros((B, 0)), np.ones(B, bool)
-        S, s, good = value.S, value.s, np.ones(B, bool)
-        if q and soft.any():
-            size = soft * np.abs(S).max(axis=(1, 2))
-            S, s = S + size[:, None, None] * np.eye(q), s + size[:, None] * nu
-        inverse = _pseudo_inverse(S)
-        if f:
-            P, L = free.T @ value.P @ free, free.T @ value.L
-            reduced = P + L @ inverse @ _t(L)
-            right = value.p @ free + _mv(L, _mv(inverse, s))
-            sizes = np.linalg.eigvalsh(reduced) if np.isfinite(reduced).all() else np.full((B, f), -1.0)
-            good = sizes[:, 0] > 1e-14 * np.abs(sizes).max(axis=1)
-            safe = np.where(good[:, None, None], reduced, np.eye(f))
-            d = -np.linalg.solve(safe, right[..., None])[..., 0] @ free.T
-        return d, _mv(inverse, s + _mv(_t(value.L), d)), good
-
-    def step(self, at: Iterate, shift: Numbers) -> tuple[Any, Numbers, Numbers]:
-        """(Newton's step, its shift, whether it is one to a minimum).
-
-        Where the model has no minimum on psi = 0, the weight on psi grows. If that does not help, the second
-        derivatives of the equations are left out (Gauss and Newton), and at last the Hessian is shifted.
-        """
-        scale = self.scores(at).scale
-        used, weight = np.where(shift > 1e-9 * scale, shift / 8, 0.0), self.weight * scale
-        plain = np.zeros(len(used), bool)
-        while True:
-            first, values = self.sweep(at, used, weight)
-            d, nu, good = self.begin(first, self.soft, at.nu)
-            good = good & (first.pivot > 1e-12) & np.isfinite(first.pivot)
-            bad = ~good & (used < MAX_SHIFT * scale)
-            if not bad.any():
-                break
-            light = bad & (self.weight < MAX_WEIGHT)
-            self.weight[light] *= 1e3
-            weight[light] = self.weight[light] * scale[light]
-            heavy = bad & ~light
-            used[heavy & plain] = np.maximum(8.0 * used[heavy & plain], 1e-6 * scale[heavy & plain])
-            if (heavy & ~plain).any():
-                self._leave_out(at, heavy & ~plain)
-                plain |= heavy
-        return self._go(at, d, nu, values, used, weight), used, good
-
-    def _leave_out(self, at: Iterate, mark: Numbers) -> None:
-        """Leave the second derivatives of the equations out of the Hessian of some problems."""
-        for part in (at.stages, at.end):
-            wide = mark.reshape(-1, *(1,) * (part["hessian"].ndim - 1))
-            part["hessian"] = np.where(wide, part["plain"], part["hessian"])
-
-    def _go(self, at: Iterate, d: Numbers, nu: Numbers, values: Any, shift: Numbers, weight: Numbers) -> Any:
-        """(dx, du, new costates, new nu, steps of slacks and duals, and of the end's), and what the search knows."""
-        B, stages, end = len(nu), at.stages, at.end
-        of = self.problem
-        empty = [np.zeros((B, size)) for size in (of.dim, of.controls, of.dim, *[at.slack.shape[2]] * 2)]
-        first = Motion(d, nu, at.barrier, np.tile([0.0, 1.0, 1.0, 0.0], (B, 1)), tuple(empty))
-        row = (stages["AB"], stages["gap"], stages["slope"], stages["J"], stages["held"], at.slack, at.dual, *values)
-        last, (after, du, costate, ds, dy) = _run(sweep_forward, _moved, first, row)
-        C, there = end["AB"], after[:, -1]
-        nu = nu + weight[:, None] * (end["gap"] + _mv(C, there))
-        final = _mv(end["hessian"], there) + shift[:, None] * there + self._end_gradient(at) + _mv(_t(C), nu)
-        dse, dye = _slack_steps(_mv(end["J"], there), end["held"], at.end_slack, at.end_dual, at.barrier[:, None])
-        total, primal, duals, largest = last.known.T
-        total = total + (end["slope"] * there).sum(axis=1) - at.barrier * (dse / at.end_slack).sum(axis=1)
-        if dse.shape[1]:
-            primal = np.minimum(primal, _longest(at.end_slack, dse))
-            duals = np.minimum(duals, _longest(at.end_dual, dye))
-            largest = np.maximum(largest, np.abs(at.end_dual + dye).max(axis=1))
-        largest = np.maximum.reduce([largest, _most(nu), _most(final)])
-        dx = np.concatenate([d[:, None], after], axis=1)
-        costate = np.concatenate([costate[:, 1:], final[:, None]], axis=1)
-        return dx, du, costate, nu, ds, dy, dse, dye, total, primal, duals, largest
-
-    # -- the iteration -------------------------------------------------------------------------------------------------
-    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not finite is not accepted
-    def solve(self, x: Any, u: Numbers) -> Solution:
-        """Solve from the nodes x (B, N + 1, ...) and the controls u (B, N, ...)."""
-        options, B = self.options, len(u)
-        at, self.weight, self.soft = self.begin_at(x, u), np.ones(B), np.zeros(B)
-        shift, penalty, iterations = np.zeros(B), np.zeros(B), np.zeros(B, int)
-        status: list[str] = [""] * B
-        merits: list[tuple[Numbers, Numbers]] = []
-        try:
-            for count in range(options.max_iterations + 1):
-                scores = self.scores(at)
-                lowest = self._lower_barrier(at, scores)
-                for b in np.flatnonzero((scores.error <= options.tolerance) & lowest):
-                    status[b] = status[b] or "optimal"
-                active = np.array([not word for word in status])
-                if self.note is not None:
-                    self.note(count, scores)
-                if not active.any() or count == options.max_iterations:
-                    break
-                step, shift, good = self.step(at, shift)
-                at, accepted, length = self._search(at, step, active, penalty, merits)
-                harder, softer = np.where(length < 1, 1.0, 0.01) * self.soft, np.clip(100.0 * self.soft, 1e-6, 1e2)
-                self.soft = np.where(active & (length < 0.1), softer, np.where(harder < 1e-9, 0.0, harder))
-                iterations[active] += 1
-                for b in np.flatnonzero(active & ~accepted):
-                    if not good[b] or shift[b] > 1e6:
-                        status[b] = "stalled"
-                    shift[b] = max(shift[b] * 100.0, 1e-2)
-        except KeyboardInterrupt:
-            status = [word or "interrupted" for word in status]
-        return self._finish(at, iterations, [word or "too many iterations" for word in status])
-
-    def improve(self, at: Iterate, dx: Numbers) -> tuple[Iterate, Numbers]:
-        """One Newton step without a search, from points that are still to be moved by dx: (iterate, its own dx)."""
-        self.weight, self.soft = np.ones(len(at.u)), np.zeros(len(at.u))
-        self.evaluate(at, dx)
-        step, _, good = self.step(at, np.zeros(len(at.u)))
-        dx, du, costate, nu, ds, dy, dse, dye, _, primal, dual, _ = step
-        known = good & np.isfinite(du).all(axis=(1, 2))
-        if not known.all():
-            return at, np.zeros_like(dx)
-        return at.moved(primal, dual, (du, costate, nu, ds, dy, dse, dye)), primal[:, None, None] * dx
-
-    def begin_at(self, x: Any, u: Numbers) -> Iterate:
-        """The first iterate: slacks at the constraints where these hold, a little inside where not."""
-        (B, N), of = u.shape[:2], self.problem
-        one = jax.tree.map(lambda leaf: leaf[0, 0], x)
-        given = (self.consts, one, u[0, 0], jax.tree.map(lambda leaf: leaf[0], self.target))
-        leaves, structure = jax.tree.flatten(given)
-        held, last, rows = _count_rows(of, structure, shapes_of([np.asarray(leaf) for leaf in leaves]))
-        barrier = np.full(B, self.options.barrier if held + last else 0.0)
-        at = Iterate(
-            x, u, np.zeros((B, N, of.dim)), np.zeros((B, rows)), np.ones((B, N, held)), np.ones((B, N, held)),
-            np.ones((B, last)), np.ones((B, last)), barrier,
-        )  # fmt: skip
-        still = np.zeros((B, N + 1, of.dim))
-        self.evaluate(at, still)
-        if held + last:
-            at.slack, at.end_slack = (np.maximum(part["held"], 1e-2) for part in (at.stages, at.end))
-            at.dual, at.end_dual = barrier[:, None, None] / at.slack, barrier[:, None] / at.end_slack
-            self.evaluate(at, still)
-        return at
-
-    def scores(self, at: Iterate) -> Scores:
-        """How far the iterate is from the conditions of first order."""
-        if at.known is None:
-            at.known = self._score(at)
-        return at.known
-
-    def _score(self, at: Iterate) -> Scores:
-        sizes = np.concatenate([at.stages["sizes"], at.end["sizes"][:, None]], axis=1)
-        most, (cost, unmet) = sizes[:, :, 2:].max(axis=1), sizes[:, :, :2].sum(axis=1).T
-        slope = most[:, 0]
-        if self.free.shape[1]:
-            slope = np.maximum(slope, np.abs(at.stages["lagrange"][:, 0, : self.problem.dim] @ self.free).max(axis=1))
-        size = max(1, at.costate[0].size + at.nu[0].size + at.dual[0].size)
-        total = _sum(np.abs(at.costate)) + _sum(np.abs(at.nu)) + _sum(at.dual) + _sum(at.end_dual)
-        scale = np.maximum(1.0, total / size / 100.0)
-        rest = np.maximum(slope / scale, most[:, 1])
-        error, held = np.maximum(rest, most[:, 2] / scale), np.maximum(rest, most[:, 3] / scale)
-        unknown = ~np.isfinite(error + most[:, 4])
-        error, held = np.where(unknown, np.inf, error), np.where(unknown, np.inf, held)
-        return Scores(error, held, most[:, 1], cost, unmet, 1.0 + most[:, 4])
-
-    def _lower_barrier(self, at: Iterate, scores: Scores) -> Numbers:
-        """Lower the barrier where its problem is solved; whether it is as low as the tolerance asks."""
-        least = self.options.tolerance / 10.0
-        lower = (scores.held <= 10.0 * at.barrier) & (at.barrier > least)
-        if lower.any():
-            new = np.maximum(least, np.minimum(0.2 * at.barrier, at.barrier**1.5))
-            while (again := lower & (scores.held <= 10.0 * new) & (new > least)).any():
-                new = np.where(again, np.maximum(least, np.minimum(0.2 * new, new**1.5)), new)
-            at.barrier = np.where(lower, new, at.barrier)
-        return at.barrier <= 1.01 * least
-
-    def _search(
-        self, at: Iterate, step: Any, active: Numbers, penalty: Numbers, merits: list[tuple[Numbers, Numbers]]
-    ) -> tuple[Iterate, Numbers, Numbers]:
-        """The longest step that lowers the merit: cost and barrier plus a multiple of what is not met."""
-        dx, du, costate, nu, ds, dy, dse, dye, total, primal, dual, largest = _stay(~active, at, step)
-        scores = self.scores(at)
-        cost = scores.cost if not at.slack.size + at.end_slack.size else self._barrier_cost(at)
-        penalty[:] = np.maximum(largest, 0.5 * (penalty + largest))
-        merits.append((cost, scores.unmet))
-        del merits[:-MEMORY]
-        reference = np.max([a + penalty * b for a, b in merits], axis=0)
-        descent = np.minimum(total - penalty * scores.unmet, 0.0)
-        noise = 1e-13 * (1.0 + np.abs(cost + penalty * scores.unmet))
-        length, duals = np.where(active, primal, 0.0), np.where(active, dual, 0.0)
-        accepted = ~active
-        for count in range(MAX_HALVINGS + 1):
-            if count == MAX_HALVINGS:  # stay; a step may be infinite
-                dx, du, costate, nu, ds, dy, dse, dye = _stay(~accepted, at, step)[:8]
-            trial = at.moved(length, duals, (du, costate, nu, ds, dy, dse, dye))
-            self.evaluate(trial, length[:, None, None] * dx)
-            new = self.scores(trial)
-            merit = new.cost + penalty * new.unmet
-            known = np.isfinite(merit) & np.isfinite(new.error)
-            accepted = accepted | (known & (merit <= reference + 1e-4 * length * descent + noise))
-            if accepted.all():
-                break
-            length = np.where(accepted, length, 0.5 * length)
-        return trial, accepted, np.where(accepted, length / np.maximum(primal, 1e-300), 0.0)
-
-    def _barrier_cost(self, at: Iterate) -> Any:
-        """Cost and barrier, where the barrier is another one than that of the evaluation."""
-        logs = _sum(np.log(at.slack)) + _sum(np.log(at.end_slack))
-        return at.stages["cost"].sum(axis=1) + at.end["cost"] - at.barrier * logs
-
-    def _finish(self, at: Iterate, iterations: Numbers, status: list[str]) -> Solution:
-        B = len(status)
-        scores = self.scores(at)
-        first, values = self.sweep(at, np.zeros(B), MAX_WEIGHT * scores.scale)
-        strict = self.begin(first, np.zeros(B), at.nu)[2] & (first.pivot > 1e-12) & self.stage.exact
-        known = np.where(np.isfinite(first.S), first.S, 0.0)
-        sizes, vectors = np.linalg.eigh(known)
-        reached = sizes > 1e-12 * np.maximum(sizes.max(axis=1, initial=0.0), 1e-300)[:, None]
-        return Solution(
-            at, at.stages["cost"].sum(axis=1) + at.end["cost"], scores.error, scores.gap, iterations, status, strict,
-            values[3], reached.sum(axis=1), np.where(reached[:, None, :], 0.0, vectors),
-        )  # fmt: skip
+    @property
+    def wide(self) -> int:
+        """Lanes in whole vectors."""
+        width = 1 if self.lanes == 1 or self.backend == "cuda" else best_width(self.lanes)
+        return -(-self.lanes // width) * width
 
 
-class Scores(NamedTuple):
-    """Residual of the conditions of first order, with and without the barrier; largest gap; cost; sum of all gaps.
-
-    `scale` is the size of the Hessian.
-    """
-
-    error: Numbers
-    held: Numbers
-    gap: Numbers
-    cost: Numbers
-    unmet: Numbers
-    scale: Numbers
+def _shape(*shape: int, dtype: Any = float) -> Any:
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]  # JAX has no types
 
 
-@lru_cache(maxsize=64)
-def _count_rows(problem: Any, structure: Any, shapes: tuple[Any, ...]) -> tuple[int, int, int]:
+def _derived_shapes(rows: int, size: int, held: int) -> Derived:
+    return Derived(
+        _shape(rows), _shape(rows, size), _shape(size), _shape(held, size), _shape(held), _shape(size, size),
+        _shape(size, size), _shape(size), _shape(4), _shape(5),
+    )  # fmt: skip
+
+
+def _count_rows(problem: Any, consts: Any, x: Any, u: Any, target: Any) -> tuple[int, int, int]:
     """How many numbers c, c_N and psi have."""
-    leaves = [jax.ShapeDtypeStruct(*each) for each in shapes]  # type: ignore[no-untyped-call]  # JAX has no types
-    consts, x, u, target = jax.tree.unflatten(structure, leaves)
     held = jax.eval_shape(problem.judge, consts, x, x, u)[1]
     _, rows, last = jax.eval_shape(problem.end, consts, x, target)
     return held.shape[0], last.shape[0], rows.shape[0]
 
 
-def _run(advance: Any, observe: Any, carry: Any, rows: Any) -> tuple[Any, Any]:
-    """A sweep over the stages of B problems: (B, ...) and (B, N, ...)."""
-    B = len(jax.tree.leaves(carry)[0])
-    if B > 1:
-        return run_rows(advance, observe, (), carry, rows, lanes=B)
-    last, all_ = run_rows(advance, observe, (), *jax.tree.map(lambda leaf: leaf[0], (carry, rows)))
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[None], (last, all_))  # type: ignore[no-any-return]
+_machines: OrderedDict[Any, list[Machine]] = OrderedDict()
+_inexact: set[Any] = set()
 
 
-def _lanes(tree: Any, part: slice) -> Any:
-    return jax.tree.map(lambda leaf: _merge(leaf[:, part]), tree)
+def take_machine(problem: Any, kind: Kind) -> Machine:
+    """A machine for such problems that nobody uses."""
+    key = (problem, kind)
+    with suppress(KeyError, IndexError):
+        return _machines[key].pop()
+    if key not in _inexact:
+        try:
+            return Machine(problem, kind)
+        except LoweringError:
+            _inexact.add(key)  # the step is too large for its second derivatives
+    return Machine(problem, kind, exact=False)
 
 
-def _merge(leaf: Numbers) -> Any:
-    return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
-
-
-def _split(leaf: Numbers, B: int, N: int) -> Any:
-    return leaf.reshape(B, N, *leaf.shape[1:])
-
-
-def _stay(mark: Numbers, at: Iterate, step: Any) -> Any:
-    """The step, zero for the marked problems: it may be infinite, and costates are not steps."""
-    if not mark.any():
-        return step
-    still = [np.zeros(1)] * len(step)
-    still[2:4] = [at.costate, at.nu]
-    return tuple(np.where(mark.reshape(-1, *(1,) * (b.ndim - 1)), a, b) for a, b in zip(still, step, strict=True))
-
-
-def _t(matrix: Numbers) -> Any:
-    return np.swapaxes(matrix, -1, -2)
-
-
-def _mv(matrix: Numbers, vector: Numbers) -> Any:
-    return (matrix @ vector[..., None])[..., 0]
-
-
-def _sum(leaf: Numbers) -> Any:
-    return leaf.reshape(len(leaf), -1).sum(axis=1)
-
-
-def _most(leaf: Numbers) -> Any:
-    return np.abs(leaf.reshape(len(leaf), -1)).max(axis=1, initial=0.0)
-
-
-def _longest(value: Numbers, change: Numbers) -> Any:
-    """How far a step may go, at most 1, so that positive numbers keep a part of themselves."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        limit = np.where(change < 0, -FRACTION * value / change, np.inf)
-    return np.minimum(1.0, limit.reshape(len(value), -1).min(axis=1, initial=np.inf))
-
-
-def _pseudo_inverse(matrix: Numbers) -> Any:
-    """The inverse of symmetric matrices, zero on directions that are null."""
-    if not matrix.shape[-1]:
-        return matrix
-    if not np.isfinite(matrix).all():
-        return np.zeros_like(matrix)
-    with suppress(np.linalg.LinAlgError):
-        inverse = np.linalg.inv(matrix)
-        if (np.abs(matrix).sum(axis=-1).max(axis=-1) * np.abs(inverse).sum(axis=-1).max(axis=-1) < 1e10).all():
-            return inverse
-    sizes, vectors = np.linalg.eigh(matrix)
-    small = np.abs(sizes) <= 1e-13 * np.abs(sizes).max(axis=-1, keepdims=True)
-    return (vectors * np.where(small, 0.0, 1.0 / np.where(small, 1.0, sizes))[..., None, :]) @ _t(vectors)
+def give_machine(machine: Machine) -> None:
+    """Keep a machine for the next problems of its kind, if it is not large."""
+    if machine.stages.data.nbytes > MAX_KEPT_BYTES:
+        return
+    key = (machine.problem, machine.kind)
+    _machines.setdefault(key, []).append(machine)
+    _machines.move_to_end(key)
+    while len(_machines) > MAX_MACHINES:
+        _machines.popitem(last=False)

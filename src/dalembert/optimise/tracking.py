@@ -17,13 +17,13 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..integrators import OK
-from ..kernels import evaluate, run_rows
+from ..kernels import Shelf, evaluate, run_rows
 from ..mechanics import MechanicalSystem, State
 from ..numerics import require_instance, show
 from ..numerics.types import Array
 from ..trajectory import Trajectory, simulate
 from .planning import Discrete, Node, Plan
-from .solver import Options, Solver, Value, sweep_back
+from .solver import Machine, Options, Solver, Value, sweep_back
 
 Numbers = np.ndarray[Any, Any]
 
@@ -155,38 +155,57 @@ class Tracker:
         shares = np.stack([numbers < steps, numbers == steps], axis=1).astype(float)
         if k + H < steps:
             shares[-1] = 0.0, 1.0
-        solver, dim = self._solver(), self.discrete.dim
-        at, dx = self._known.get("iterate"), np.zeros((1, H + 1, dim))
-        if at is None or self._known["k"] != k - 1:
+        machine = self._known.get("machine")
+        if machine is None or self._known["k"] != k - 1:
             x = Reference(planned, planned, wanted[None], shares[None])
-            at = solver.begin_at(x, wanted[None, :-1])
+            machine = self._known["machine"] = self._machine(x, wanted[None, :-1])
         else:
-            dx[:, :-1] = self._known["dx"][:, 1:]
-            parts = (at.x.node, at.u, at.costate, at.slack, at.dual)
-            node, at.u, at.costate, at.slack, at.dual = jax.tree.map(_shift, parts)
-            node = jax.tree.map(lambda a, b: np.concatenate([a[:, :-1], b[:, -1:]], 1), node, planned)
-            at.x, at.u[:, -1] = Reference(node, planned, wanted[None], shares[None]), wanted[-2]
-        first = at.x.node
-        measured = Node(np.asarray(float(k)), state.g, self._coordinates(state), first.duration[0, 0], ())
-        node = jax.tree.map(lambda a, b: np.concatenate([np.asarray(b)[None, None], a[:, 1:]], 1), first, measured)
-        at.x, dx[:, 0] = at.x._replace(node=node), 0.0
+            self._shift(machine.stages, Reference(planned, planned, wanted[None], shares[None]), wanted[-2])
+        stages = machine.stages
+        point: Reference = jax.tree.unflatten(stages.specs["x"][1], stages.leaves("x"))
+        measured = Node(float(k), state.g, self._coordinates(state), point.node.duration[..., 0, 0], ())
+        for leaf, value in zip(jax.tree.leaves(point.node), jax.tree.leaves(measured), strict=True):
+            leaf[..., 0, 0] = value
+        stages.leaves("dx")[0][:, 0] = 0.0
         for _ in range(self.iterations):
-            at, dx = solver.improve(at, dx)
-        self._known.update(iterate=at, dx=dx, k=k)
+            machine.begin_anew()
+            machine.score()
+            machine.step()
+            if machine.flags("bad").any() or not np.isfinite(stages.leaves("du")[0]).all():
+                machine.lengths[1][:2] = 0.0  # no step: the controls stay
+        self._known["k"] = k
+        change = machine.lengths[1][0, 0, 0] * stages.leaves("du")[0][:, 0, 0] if machine.lengths[1][0, 0, 0] else 0.0
         inputs = system.inputs or ()
-        return np.asarray(np.clip(at.u[0, 0], [each.low for each in inputs], [each.high for each in inputs]))
+        u = stages.leaves("u")[0][:, 0, 0] + change
+        return np.asarray(np.clip(u, [each.low for each in inputs], [each.high for each in inputs]))
+
+    def _shift(self, stages: Shelf, reference: Reference, last: Numbers) -> None:
+        """Put the iterate of the last step one stage on, beside the next part of the plan."""
+        for name in ("u", "costate", "slack", "dual", "du", "dcostate", "dslack", "ddual"):
+            (leaf,) = stages.leaves(name)
+            leaf[:, :-2] = leaf[:, 1:-1]
+        points = zip(stages.leaves("x"), jax.tree.leaves(reference), strict=True)
+        own = len(jax.tree.leaves(reference.node))
+        for place, (leaf, value) in enumerate(points):
+            new = np.moveaxis(value[0], 0, -1)[..., None]
+            if place < own:
+                leaf[..., :-1, :] = leaf[..., 1:, :]
+                leaf[..., -1, :] = new[..., -1, :]
+            else:
+                leaf[...] = new
+        (dx,) = stages.leaves("dx")
+        dx[:, :-1], dx[:, -1] = dx[:, 1:], 0.0
+        stages.leaves("u")[0][:, -2, 0] = last
 
     def _coordinates(self, state: State) -> Any:
         xi = np.asarray(state.xi)
         return xi if self.discrete.redundant or "free" not in self.numbers else self.numbers["free"] @ xi
 
-    def _solver(self) -> Solver:
-        if "solver" not in self._known:
-            nothing = np.zeros((self.discrete.dim, 0))
-            options = Options(barrier=1e-4)
-            self._known["solver"] = Solver(Following(self.discrete), self._consts(), None, nothing, options)
-        solver: Solver = self._known["solver"]
-        return solver
+    def _machine(self, x: Reference, u: Numbers) -> Machine:
+        """The loops that plan the next steps, from the plan itself; the barrier stays as it is."""
+        options = Options(tolerance=0.0, barrier=1e-4, least=1e-4)
+        nothing = np.zeros((self.discrete.dim, 0))
+        return Solver(Following(self.discrete), self._consts(), None, nothing, options).machine(x, u, None)
 
     def follow(self, plant: MechanicalSystem | None = None, start: State | None = None) -> Trajectory:
         """Drive a plant, by default the planned system itself, from a start along the plan: a run with its controls.
@@ -261,8 +280,8 @@ def track(
     weights[:n, :n], weights[n:, n:] = Q, R
     nothing = np.zeros((N, 0))
     rows = (
-        np.tile(weights, (N, 1, 1)), np.zeros((N, n + r)), np.zeros((N, 0, n + r)), nothing, nothing, nothing,
-        np.asarray(AB)[::-1], np.zeros((N, n)), np.zeros((N, 2)),
+        np.tile(weights, (N, 1, 1)), np.tile(weights, (N, 1, 1)), np.zeros((N, n + r)), np.zeros((N, 0, n + r)),
+        nothing, nothing, nothing, np.asarray(AB)[::-1], np.zeros((N, n)), (np.zeros(N),) * 3,
     )  # fmt: skip
     last = Value(
         S, np.zeros(n), np.zeros((n, 0)), np.zeros((0, 0)), np.zeros(0), np.zeros((r, n)), np.zeros(r),
@@ -270,11 +289,6 @@ def track(
     )  # fmt: skip
     gains = np.asarray(run_rows(sweep_back, _gain, (), last, rows)[1])[::-1]
     return Tracker(plan, gains, nodes, discrete, numbers, horizon, iterations)
-
-
-def _shift(leaf: Numbers) -> Numbers:
-    """The next stages: the last one stays."""
-    return np.concatenate([leaf[:, 1:], leaf[:, -1:]], axis=1)
 
 
 def _gain(consts: Any, value: Value) -> Array:
