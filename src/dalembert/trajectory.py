@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=("system", "step", "records", "final", "tangents", "events", "controls"),
-    meta_fields=("integrator", "backend", "note", "interrupted", "batched", "controlled"),
+    meta_fields=("integrator", "backend", "note", "interrupted", "batched", "controlled", "every"),
 )
 @dataclass(frozen=True, eq=False, repr=False)
 class Trajectory(Run):
@@ -53,7 +53,8 @@ class Trajectory(Run):
 
         The last of these steps has a part of the size, so the states have the order of the method, and the saved states
         are among them. `times` is a number or an array; leaves of the result have its shape in front (an ensemble: the
-        members before that, NaN after a member's end).
+        members before that, NaN after a member's end). Inside JAX transformations the states have derivatives, in the
+        times too; times outside the run give NaN there.
         """
         return states_at(self, times)
 
@@ -95,7 +96,7 @@ class Trajectory(Run):
         save_run(self, path)
 
     def _repr_html_(self) -> str:
-        return trajectory_html(self)
+        return repr(self) if is_traced(self.records) else trajectory_html(self)
 
     def plot(self, path: str | Path | None = None, *, of: Sequence[str] = ()) -> Figure:
         """A figure of the motion and its conservation; `path` saves it.

@@ -214,8 +214,6 @@ def test_what_is_refused():
         da.Quantity("velocty")
     with pytest.raises(da.InvalidInput, match="no state at t"):
         go().at(3.5)
-    with pytest.raises(da.InvalidInput, match="tangents"):
-        go(STOP, tangents=lambda s: (FREE, BEGIN, H))
 
 
 # -- configurations, reports and files --------------------------------------------------------------------------------

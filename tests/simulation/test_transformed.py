@@ -153,8 +153,8 @@ def test_a_number_of_crossings_that_jax_does_not_know_is_refused():
             transformed(lambda x: throw(x, (GROUND, HALF)).events["half"].t)(x)
 
 
-def pushed(x, rows):
-    """The times and states at which a driven sleigh faces a wall, from all that its run depends on."""
+def pushed_run(x, rows, events):
+    """A driven sleigh, from all that its run depends on."""
     system = da.System(
         da.Euclidean(3), lambda t, q, v, p: 0.5 * p["m"] * (v[0] ** 2 + v[1] ** 2) + 0.5 * p["J"] * v[2] ** 2,
         lambda t, q, p: jnp.stack([-jnp.sin(q[2]), jnp.cos(q[2]), 0.0])[None],
@@ -163,10 +163,15 @@ def pushed(x, rows):
     )  # fmt: skip
     place = jnp.stack([0.1, 0.2 + 0.0 * x[0], x[2]])
     start = system.state(place, system.project(place, jnp.array([0.9, 0.4, 0.3])))
+    options = {"controls": rows, "events": events, "save_every": 4, "monitor": True}
+    return da.simulate(system, METHOD, start, step=x[3], steps=len(rows), t0=x[4], **options)
+
+
+def pushed(x, rows):
+    """The times and states at which it faces a wall."""
     turned = da.Event(lambda t, q, v, p: q[2] - 0.5 - 0.1 * jnp.sin(q[0]), name="turned")
     wall = da.Event(lambda t, q, v, p: q[0] - 0.9, stop=True, name="wall")
-    options = {"controls": rows, "events": [turned, wall], "save_every": 4, "monitor": True}
-    run = da.simulate(system, METHOD, start, step=x[3], steps=len(rows), t0=x[4], **options)
+    run = pushed_run(x, rows, [turned, wall])
     facing, stop = run.events["turned"], run.events["wall"]
     return jnp.concatenate([facing.t, facing.g[0], stop.t, stop.xi[0], stop.theta, run.last.g, run.multipliers[-1]])
 
@@ -228,6 +233,103 @@ def test_steps_that_vary_and_a_run_that_goes_on():
     np.testing.assert_allclose(jax.grad(later)(THROWN), jax.grad(exact_landing)(THROWN), rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.heavy
+def test_the_number_of_variable_steps_to_an_end_is_that_of_the_run():
+    """Derivatives are those of the run with as many steps; under jit nobody knows how many these are."""
+    method, h = da.Adaptive(), THROWN[3]
+
+    def last(x, **until):
+        run = throw(x, (), method=method, **until)
+        return jnp.append(run.last.g, run.t[-1])
+
+    plain = throw(THROWN, (), method=method, steps=None, t_end=0.6)
+    known = {"steps": plain.steps}
+    found = jax.jacfwd(lambda x: last(x, steps=None, t_end=0.6))(THROWN)
+    np.testing.assert_allclose(found, jax.jacfwd(lambda x: last(x, **known))(THROWN), rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(found, differences(lambda x: last(x, **known), THROWN), rtol=1e-7, atol=1e-9)
+    later = lambda x: da.simulate(plain.system, method, throw(x, (), method=method, steps=3), step=h, t_end=0.6).t
+    assert jax.jacfwd(later)(THROWN).shape == (plain.steps - 2, 4)
+
+    def fall(x):
+        system, state, _ = thrown(x)
+        return da.simulate(system, method, state, step=0.05, t_end=0.6).t
+
+    for transformed, x in ((jax.jit, THROWN), (jax.vmap, THROWN[None])):
+        with pytest.raises(da.InvalidInput, match="how many steps adaptive takes to t_end depends on numbers that jax"):
+            transformed(fall)(x)
+
+
+# -- along curves of problems ------------------------------------------------------------------------------------------
+def thrown(x):
+    system = da.System(da.Euclidean(1), lagrangian, parameters={"g": x[0]})
+    return system, system.state(x[1:2], x[2:3]), x[3]
+
+
+def test_events_have_tangents():
+    """Along each number of a thrown ball: when it lands, how fast, when it passes a height on the way."""
+    system, state, step = thrown(THROWN)
+    options = {"step": step, "steps": 20, "events": [GROUND, HALF]}
+    plain = da.simulate(system, METHOD, state, **options)
+    run = da.simulate(system, METHOD, state, **options, tangents=lambda s: thrown(THROWN + s), directions=4)
+    np.testing.assert_array_equal(run.g, plain.g)
+    ground, half = run.events["ground"], run.events["half"]
+    np.testing.assert_allclose(ground.tangents.state.t[:, 0], jax.grad(exact_landing)(THROWN), rtol=1e-12, atol=1e-13)
+    assert run.tangents.state.g.shape == (4, *run.g.shape) and half.tangents.state.g.shape == (4, 2, 1)
+    np.testing.assert_allclose(run.tangents.state.xi[:, -1], ground.tangents.state.xi[:, 0], rtol=1e-13)
+    assert half.select([1]).tangents.state.t.shape == (4, 1)
+    one = da.simulate(system, METHOD, state, **options, tangents=lambda s: thrown(THROWN + s * jnp.eye(4)[2]))
+    np.testing.assert_allclose(one.events["half"].tangents.state.t, half.tangents.state.t[2], rtol=1e-12)
+    np.testing.assert_allclose(one.tangents.state.g, run.tangents.state.g[2], rtol=1e-12, atol=1e-14)
+
+
+# -- states at any time ------------------------------------------------------------------------------------------------
+TIMES = jnp.array([0.0, 0.13, 0.2, 0.331])
+
+
+def exact_place(x, t):
+    return x[1] + x[2] * t - 0.5 * x[0] * t**2
+
+
+def test_states_at_any_time_have_derivatives():
+    """In all that the run depends on, and in the times: at saved states, between them, and at the ends."""
+    place = lambda x, t: throw(x, (), steps=9, save_every=4).at(t).g[:, 0]
+    expected = jax.jacfwd(exact_place, (0, 1))(THROWN, TIMES)
+    for transformed in (jax.jacfwd, lambda *f: jax.jit(jax.jacrev(*f))):
+        found = transformed(place, (0, 1))(THROWN, TIMES)
+        for own, exact in zip(found, expected, strict=True):
+            np.testing.assert_allclose(own, exact, rtol=1e-11, atol=1e-12)
+    ends = jax.jit(jax.vmap(place, (None, 0)))(THROWN, TIMES[:, None])
+    np.testing.assert_allclose(ends[:, 0], place(THROWN, TIMES), rtol=1e-13)
+    beyond = jax.value_and_grad(lambda x: throw(x, ()).at(2.0).g[0])(THROWN)
+    assert np.isnan(beyond[0]) and np.isnan(beyond[1]).all()
+
+
+@pytest.mark.heavy
+def test_states_at_any_time_of_driven_and_adaptive_runs_and_of_members():
+    def between(x, rows):
+        run = pushed_run(x, rows, [])
+        state = run.at(jnp.stack([x[4] + 0.31, 0.88, run.t[-1]]))
+        return jnp.concatenate([state.g.ravel(), state.xi.ravel(), state.momentum.ravel(), state.t])
+
+    found, expected = jax.jacfwd(between)(PUSHED, ROWS), differences(lambda x: between(x, ROWS), PUSHED)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+    weights = jnp.sin(1.0 + jnp.arange(found.shape[0]))
+    slope = jax.jvp(lambda u: between(PUSHED, u), (ROWS,), (TURNED,))[1]
+    gradient = jax.grad(lambda u: weights @ between(PUSHED, u))(ROWS)
+    assert abs(jnp.sum(gradient * TURNED) - weights @ slope) < 1e-11 * float(jnp.abs(weights * slope).sum())
+    varying = lambda x: throw(x, (), method=da.Adaptive()).at(0.41).g
+    np.testing.assert_allclose(jax.jacfwd(varying)(THROWN), differences(varying, THROWN), rtol=1e-6, atol=1e-8)
+
+    def members(x):
+        system = da.System(da.Euclidean(1), lagrangian, parameters={"g": x[0]})
+        starts = [system.state(x[1:2], x[2:3]), system.state(0.5 * x[1:2], x[2:3])]
+        return da.ensemble(system, METHOD, starts, step=x[3], steps=9, save_every=4).at(TIMES).g[..., 0]
+
+    second = lambda x: exact_place(x.at[1].multiply(0.5), TIMES)
+    expected = jnp.stack([jax.jacfwd(exact_place)(THROWN, TIMES), jax.jacfwd(second)(THROWN)])
+    np.testing.assert_allclose(jax.jacfwd(members)(THROWN), expected, rtol=1e-11, atol=1e-12)
+
+
 # -- numbers that have to be known ------------------------------------------------------------------------------------
 def particle(**options):
     return da.simulate(PARTICLE, METHOD, BEGIN, **{"step": 0.1, "steps": 3, **options})
@@ -235,6 +337,7 @@ def particle(**options):
 
 PARTICLE = da.models.nonholonomic_particle("harmonic")
 BEGIN = PARTICLE.state([0.3, 0.5, -0.2], [1.1, 0.7, 0.55])
+slower = lambda s: BEGIN._replace(xi=s * BEGIN.xi, momentum=s * BEGIN.momentum)
 LEVEL = lambda c: da.Event(lambda t, q, v, p: q[0] - c, name="level")
 REFUSED = {
     "steps is a number that JAX traces": lambda n: particle(steps=n).g,
@@ -246,7 +349,6 @@ REFUSED = {
     r"run\.failed_at needs numbers": lambda h: particle(step=0.1 * h).failed_at,
     r"run\.reason needs numbers": lambda h: particle(step=0.1 * h).reason,
     r"run\.summary\(\) needs numbers": lambda h: particle(step=0.1 * h).summary(),
-    r"run\.at\(times\) needs numbers": lambda h: particle(step=0.1 * h).at(0.05).g,
     r"run\.work\(\) needs numbers": lambda h: particle(step=0.1 * h).work(),
     r"run\.power\(\) needs numbers": lambda h: particle(step=0.1 * h).power(),
     r"run\.save\(path\) needs numbers": lambda h: particle(step=0.1 * h).save("run.nc"),
@@ -258,7 +360,29 @@ REFUSED = {
         particle(events=[da.Event(da.Quantity("configuration", (0,), 0.4 * c))]).t
     ),
     "step of a prepared run needs": lambda h: da.prepare(PARTICLE, METHOD, step=0.1 * h, steps=3)(BEGIN).g,
-    "a comparison needs numbers": lambda h: da.compare(PARTICLE, {"a": METHOD}, BEGIN, steps=[0.1 * h], t_end=1.0),
+    "traces monitor": lambda m: particle(monitor=m).g,
+    "linearise needs numbers that are known, but JAX traces about .*: ranks": lambda s: da.linearise(
+        PARTICLE, slower(s)
+    ),
+    "steady needs numbers .* JAX traces speed": lambda s: da.steady(PARTICLE, BEGIN, speed=1.0 * s),
+    "stability needs numbers .* JAX traces low": lambda s: da.stability(PARTICLE, "speed", 1.0 * s, 4.0),
+    "nonholonomy needs numbers .* JAX traces g": lambda x: da.nonholonomy(PARTICLE, jnp.ones(3) * x),
+    "fit needs numbers .* JAX traces step": lambda h: da.fit(PARTICLE, METHOD, [], {}, step=0.1 * h),
+    "an experiment needs numbers .* JAX traces times": lambda t: da.optimise.Experiment(
+        [1.0 * t], {"velocity": [0.0]}, BEGIN
+    ),
+    "an ensemble needs numbers .* JAX traces batched_system": lambda b: (
+        da.ensemble(PARTICLE, METHOD, [BEGIN], step=0.1, steps=3, batched_system=b).g
+    ),
+    "an ensemble to t_end .* JAX traces state": lambda s: (
+        da.ensemble(PARTICLE, da.Adaptive(), [slower(s)], step=0.1, t_end=1.0).g
+    ),
+    "body needs numbers .* JAX traces mass": lambda m: da.Mechanism("r").body("base", mass=1.0 * m, ball=0.1),
+    "the basis of D needs numbers": lambda x: PARTICLE.state([0.3, 1.0 * x, -0.2], momentum=[1.0, 0.7]).xi,
+    r"run\.monitored needs numbers": lambda h: particle(step=0.1 * h).monitored,
+    "a comparison needs numbers that are known, but JAX traces steps": lambda h: da.compare(
+        PARTICLE, {"a": METHOD}, BEGIN, steps=[0.1 * h], t_end=1.0
+    ),
 }
 
 
@@ -274,6 +398,16 @@ def test_axes_are_explained_in_the_words_of_the_user():
         da.InvalidInput, match=r"has shape \(2, 3\); allowed: \(3,\)\. States .* da\.ensemble, or jax\.vmap"
     ):
         da.simulate(PARTICLE, METHOD, states, step=0.1, steps=3)
+    many = "An axis in front is one of many runs: da.ensemble, or jax.vmap"
+    with pytest.raises(da.InvalidInput, match=rf"velocity xi has shape \(2, 3\); allowed: \(3,\)\. {many}"):
+        PARTICLE.state(BEGIN.g, np.ones((2, 3)))
+    with pytest.raises(da.InvalidInput, match=rf"of shape \(5, 3, 3\) was given\. {many}"):
+        da.SO3().element(np.ones((5, 3, 3)))
+    with pytest.raises(da.InvalidInput, match=f"allowed: any finite number but 0. {many}"):
+        particle(step=np.array([0.1, 0.2]))
+    driven = da.System(da.Euclidean(1), lagrangian, force=lambda t, q, v, u, p: u, inputs=1, parameters={"g": 1.0})
+    with pytest.raises(da.InvalidInput, match=f"one row a step, that is 3. {many}"):
+        da.simulate(driven, METHOD, driven.state([1.0], [0.0]), step=0.1, steps=3, controls=np.zeros((4, 3, 1)))
     fall = lambda g: da.System(da.Euclidean(1), lagrangian, parameters={"g": g})
     with pytest.raises(da.InvalidInput, match="leading axis are many systems"):
         da.simulate(fall(jnp.ones(2)), METHOD, fall(1.0).state([1.0], [0.0]), step=0.1, steps=3)

@@ -90,7 +90,8 @@ def compare(
         require_arguments(system, integrator, state, steps[0])
     require_progress(progress, "(done, total, note)")
     instead = "compare outside; da.simulate is differentiated"
-    require_known("a comparison", (system, state, list(steps), t_end), instead)
+    given = {"system": system, "state": state, "steps": list(steps), "t_end": t_end}
+    require_known("a comparison", given, instead)
     jobs = [(name, integrator, float(h)) for name, integrator in integrators.items() for h in steps]
     rows: list[tuple[str, MethodRow]] = []
     runs: dict[str, simulation.Run] = {}

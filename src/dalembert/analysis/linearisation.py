@@ -29,7 +29,7 @@ import numpy as np
 from ..errors import InvalidInput, UnknownName
 from ..kernels import evaluate
 from ..mechanics import MechanicalSystem, MechanismSystem, NonlinearSystem, State, priority
-from ..numerics import finite, positive_int, require_instance, vector
+from ..numerics import finite, known_arguments, positive_int, require_instance, vector
 from ..plotting.studies import plot_eigenvalues
 from ..simulation import Run
 
@@ -42,6 +42,8 @@ FOUND = 1e-8  # |xi'| and the constraints, below which Newton's method has found
 STEADY = 1e-9  # |xi'| and |xi''| relative to the size of the terms, below which a motion is steady
 RANK = 1e-9  # singular values, relative to the largest, that count as 0
 NEUTRAL = 1e-9  # |Re s| relative to the largest |s|, below which an eigenvalue is on the imaginary axis
+OUTSIDE = "ranks choose its coordinates, and have no derivatives: ask for it outside. Derivatives of the equations of "
+OUTSIDE += "motion are jax.jacfwd of system.acceleration(t, g, xi, u)"
 SHARE = 0.1  # of the largest amplitude, from which on a variable gives a mode its name
 
 
@@ -171,6 +173,7 @@ class LinearisedMotion:
     basis: Array
 
 
+@known_arguments(OUTSIDE)
 def steady(
     system: MechanicalSystem,
     near: State | None = None,
@@ -281,6 +284,7 @@ def _controls(system: MechanicalSystem, controls: Any) -> Array:
     return np.zeros(count) if controls is None else np.array(vector(controls, count, "controls"))
 
 
+@known_arguments(OUTSIDE)
 def linearise(
     system: MechanicalSystem, about: State | Run | None = None, *, controls: Any = None, **named: float
 ) -> Any:
@@ -463,6 +467,7 @@ class StabilityStudy:
         return plot_eigenvalues(over, self.values, self.eigenvalues, self.critical, self.stable(), path=path)
 
 
+@known_arguments(OUTSIDE)
 def stability(
     system: MechanicalSystem,
     over: str,

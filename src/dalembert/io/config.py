@@ -703,13 +703,15 @@ def _resume_to_time(job: Job, saved: simulation.Run, every: int, options: Mappin
     run = join_runs(saved, simulation.simulate(job.system, job.integrator, saved, step=h, t_end=t_end, **options))
     steps = np.asarray(run.records.steps)
     kept = (steps % every == 0) | (np.arange(len(steps)) == len(steps) - 1)
-    return replace(run, records=jax.tree.map(lambda leaf: leaf[kept], run.records))
+    return replace(run, records=jax.tree.map(lambda leaf: leaf[kept], run.records), every=every)
 
 
 def join_runs(first: simulation.Run, second: simulation.Run) -> simulation.Run:
     """One run of a run and its continuation, whose first record is the last state of the run."""
     records = jax.tree.map(lambda a, b: np.concatenate([a, b[1:]]), first.records, second.records)
-    return replace(second, records=records, events=simulation.join_crossings(first.events, second.events))
+    events = simulation.join_crossings(first.events, second.events)
+    every = None if first.every is None or second.every is None else max(first.every, second.every)
+    return replace(second, records=records, events=events, every=every)
 
 
 def _require_same_config(config: Mapping[str, Any], path: Path) -> None:

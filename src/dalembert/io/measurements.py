@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import InvalidInput, UnknownName, require_name
 from ..kernels import evaluate, recognise
 from ..mechanics import MechanicalSystem, State
-from ..numerics import finite_reals, own_value, require_function, require_instance, show
+from ..numerics import finite_reals, own_value, require_function, require_instance, require_known, show
 from ..simulation import TIME_TOLERANCE
 from .dataset import open_dataset
 
@@ -50,6 +50,10 @@ class Experiment:
     name: str = ""
 
     def __post_init__(self) -> None:
+        given = {key: getattr(self, key) for key in ("times", "measured", "state", "deviations", "controls")}
+        require_known(
+            "an experiment", given, "a fit ends by comparing numbers. Fit outside, or minimise a loss of da.simulate"
+        )
         times = finite_reals("the times of an experiment", self.times)
         if times.ndim != 1 or not times.size:
             raise InvalidInput(f"the times of an experiment have shape {times.shape}; allowed: (N,), at least one")

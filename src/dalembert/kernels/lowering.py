@@ -88,6 +88,10 @@ class Lowering:
 
     def capture(self, data: Any) -> ValueArray:
         """An array the step closes over: a run-time input, unless it is structure (integers, or only 0 and +-1)."""
+        if isinstance(data, jax.core.Tracer):
+            raise LoweringError(
+                f"a function closes over an array {data.shape} that JAX traces (jit, grad, vmap): make it a parameter"
+            )
         data = np.asarray(data)
         if data.dtype.kind != "f" or np.isin(data, (-1.0, 0.0, 1.0)).all():
             return self.constant(data)

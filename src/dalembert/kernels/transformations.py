@@ -89,9 +89,13 @@ def is_transformed(leaf: Any) -> bool:
 def known_number(leaf: Any) -> Any:
     """The number whose derivatives are taken; None where it is mapped, or a part of a program that JAX writes."""
     while isinstance(leaf, jax.core.Tracer):
-        if type(leaf).__name__ not in ("JVPTracer", "LinearizeTracer", "GradTracer"):
+        kind = type(leaf).__name__
+        if kind == "BatchTracer" and leaf.batch_dim is None:  # the same for all
+            leaf = leaf.val
+        elif kind in ("JVPTracer", "LinearizeTracer", "GradTracer"):
+            leaf = leaf.primal
+        else:
             return None
-        leaf = leaf.primal
     return leaf
 
 

@@ -29,6 +29,7 @@ from ..numerics import (
     echelon,
     find_root,
     finite,
+    known_arguments,
     literals,
     null_basis,
     positive,
@@ -308,6 +309,7 @@ class Nonholonomy:
         return "; ".join(text for text in (f"{kind}: {growth}{known}", self.note, self.advice) if text)
 
 
+@known_arguments("it counts ranks, which have no derivatives: ask for it outside")
 def nonholonomy(
     system: MechanicalSystem, g: Any = None, *, t: float = 0.0, depth: int = 4, tolerance: float = 1e-8
 ) -> Nonholonomy:

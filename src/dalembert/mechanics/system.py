@@ -42,6 +42,7 @@ from ..numerics import (
     real,
     require_function,
     require_instance,
+    require_known,
     show,
     solve,
     solve_reduced,
@@ -187,7 +188,9 @@ class Input:
         if not isinstance(self.name, str) or not self.name or not isinstance(self.unit, str):
             raise InvalidInput(f"an input is {self.name!r} in {self.unit!r}; allowed: a name and a unit, as texts")
         if not (isinstance(self.low, int | float) and isinstance(self.high, int | float) and self.low < self.high):
-            raise InvalidInput(f"input {self.name} has bounds {self.low!r} and {self.high!r}; allowed: low < high")
+            raise InvalidInput(
+                f"input {self.name} has bounds {show(self.low)} and {show(self.high)}; allowed: low < high"
+            )
 
 
 class MechanicalSystem:
@@ -273,7 +276,7 @@ class MechanicalSystem:
     def _point(self, t: Any, g: Any, xi: Any) -> tuple[Scalar, Element, Array]:
         """(t, g, xi) of a user, checked unless JAX traces them."""
         if is_traced((self, t, g, xi)):
-            return t, g, jnp.asarray(xi, float)
+            return t, self.group.element(g) if isinstance(g, list) else g, jnp.asarray(xi, float)
         return array(finite("t", t)), self.group.element(g), vector(xi, self.group.dim, "velocity xi")
 
     def project_configuration(self, g: Element, t: Scalar = 0.0) -> Element:
@@ -423,7 +426,9 @@ class MechanicalSystem:
 
     def basis(self, t: Scalar, g: Element) -> Float[Array, "n r"]:
         """The documented basis (n, n-m) of D at g: the null space of A in reduced echelon form."""
-        return array(null_basis(np.asarray(_rows(self, t, g))))
+        rows = _rows(self, t, g)
+        require_known("the basis of D", {"the constraint": rows}, "give the velocity xi, or all of the momentum")
+        return array(null_basis(np.asarray(rows)))
 
     def _zero(self) -> Array:
         return jnp.zeros(self.group.dim)

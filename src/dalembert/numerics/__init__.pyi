@@ -5,6 +5,7 @@ from .checks import diagonal as diagonal
 from .checks import finite as finite
 from .checks import finite_reals as finite_reals
 from .checks import is_traced as is_traced
+from .checks import known_arguments as known_arguments
 from .checks import namespace as namespace
 from .checks import normalised as normalised
 from .checks import not_negative as not_negative
@@ -21,6 +22,7 @@ from .checks import require_instance as require_instance
 from .checks import require_known as require_known
 from .checks import require_range as require_range
 from .checks import require_rotation as require_rotation
+from .checks import say_many as say_many
 from .checks import show as show
 from .checks import vector as vector
 from .least_squares import LOSSES as LOSSES

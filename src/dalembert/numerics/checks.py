@@ -7,9 +7,9 @@ import math
 import numbers
 import traceback
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,8 @@ from jax import Array
 from ..errors import InvalidInput, NumericalFailure
 from ..kernels import LoweringError, compile_function
 
+P = ParamSpec("P")
+R = TypeVar("R")
 TOLERANCE = 1e-8  # by which a matrix that a user gives may be off its group
 KNOWN = (float, int, bool, np.float64, np.ndarray, type(None))  # types of numbers that JAX never traces
 MAX_SHOWN = 200  # characters of a value in a message
@@ -65,9 +67,29 @@ def show(value: Any) -> str:
 
 
 def require_known(what: str, value: Any, instead: str = "ask for it outside") -> None:
-    """Refuse numbers that JAX traces where they have to be known."""
+    """Refuse numbers that JAX traces where they have to be known; of a dictionary of arguments, by their names."""
     if is_traced(value):
-        raise InvalidInput(f"{what} needs numbers that are known, but JAX traces them (jit, grad, vmap): {instead}")
+        which = "them"
+        if isinstance(value, dict):
+            which = " and ".join(name for name, given in value.items() if is_traced(given))
+        raise InvalidInput(f"{what} needs numbers that are known, but JAX traces {which} (jit, grad, vmap): {instead}")
+
+
+def known_arguments(instead: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator of functions whose arguments have to be known: those that JAX traces are refused by their names."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        names = tuple(inspect.signature(function).parameters)
+
+        @wraps(function)
+        def call(*given: P.args, **named: P.kwargs) -> R:
+            if is_traced((given, named)):
+                require_known(function.__name__, dict(zip(names, given, strict=False)) | named, instead)
+            return function(*given, **named)
+
+        return call
+
+    return decorate
 
 
 def require_instance(name: str, value: Any, kind: type[Any], allowed: str) -> None:
@@ -130,11 +152,17 @@ def real(name: str, value: Any) -> Array:
     return value if isinstance(value, Array) and value.dtype == float else array(given)
 
 
+def say_many(given: Any, *allowed: tuple[int, ...]) -> str:
+    """What a shape with one more axis in front than is allowed may mean, for a message."""
+    several = np.shape(given)[1:] in allowed and np.ndim(given) > 0
+    return ". An axis in front is one of many runs: da.ensemble, or jax.vmap around the call for one" if several else ""
+
+
 def vector(value: Any, size: int, name: str) -> Array:
     """`value` as a finite vector of `size` numbers, of NumPy unless they are traced, or a clear error."""
     given: Array = finite_reals(name, value)
     if given.shape != (size,):
-        raise InvalidInput(f"{name} has shape {given.shape}; allowed: ({size},)")
+        raise InvalidInput(f"{name} has shape {given.shape}; allowed: ({size},){say_many(given, (size,))}")
     return given
 
 
@@ -162,7 +190,9 @@ def _one(description: str, is_allowed: Callable[[Any], bool], name: str, value: 
         checked: Array = number.astype(float)[()]  # Models compute with it, and op by op JAX would compile.
         if np.isfinite(checked) and is_allowed(checked):
             return checked
-    raise InvalidInput(f"{name} is {show(value)}; allowed: {description}")
+    raise InvalidInput(
+        f"{name} is {show(value)}; allowed: {description}{'' if number is None else say_many(number, ())}"
+    )
 
 
 positive = partial(_one, "one positive number", lambda x: x > 0)
@@ -188,7 +218,7 @@ def parse(value: Any, group: str, shapes: dict[tuple[int, ...], str]) -> Array:
     if given is None:
         raise InvalidInput(f"{allowed}, of real numbers, but {show(value)} was given")
     if given.shape not in shapes:
-        raise InvalidInput(f"{allowed}, but an array of shape {given.shape} was given")
+        raise InvalidInput(f"{allowed}, but an array of shape {given.shape} was given{say_many(given, *shapes)}")
     if not is_traced(given) and not np.isfinite(given).all():
         raise InvalidInput(f"{allowed}, finite, but {show(given.tolist())} was given")
     made: Array = given.astype(float)

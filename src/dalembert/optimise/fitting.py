@@ -34,6 +34,7 @@ from ..numerics import (
     Search,
     echelon,
     find_spread,
+    known_arguments,
     positive,
     positive_int,
     require_function,
@@ -303,6 +304,7 @@ class Fit(Estimate):
         return np.where(part.present, weigh(part.weights, part.shots.run(*part.unknowns(self.unknowns))[0]), np.nan)
 
 
+@known_arguments("it ends by comparing numbers: fit outside, or minimise a loss of da.simulate")
 def fit(
     model: MechanicalSystem | Callable[..., MechanicalSystem],
     integrator: Integrator,

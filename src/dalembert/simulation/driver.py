@@ -44,7 +44,17 @@ from ..kernels import (
     to_host,
 )
 from ..mechanics import ADMISSIBLE_TOLERANCE, SINGULAR_METRIC, MechanicalSystem, State, judge_start, metric_on_D
-from ..numerics import array, call_own, finite, is_traced, namespace, positive_int, require_function, require_progress
+from ..numerics import (
+    array,
+    call_own,
+    finite,
+    is_traced,
+    namespace,
+    positive_int,
+    require_function,
+    require_known,
+    require_progress,
+)
 from .events import (
     Event,
     EventMonitor,
@@ -112,7 +122,8 @@ def simulate(
     `tangents` is a curve of problems, s -> (system, state, step), that passes through this one at s = 0: the derivative
     of every saved number along it comes back in `Trajectory.tangents`, at the speed of the backend. With `directions`,
     s is an array of so many numbers, and the derivatives along all of them come back together, these in front.
-    `events` are looked for after every step and located to round-off (see `Event`); `Trajectory.events` has them.
+    `events` are looked for after every step and located to round-off (see `Event`); `Trajectory.events` has them, with
+    their derivatives along `tangents`.
     Numerical failure is data: see `Trajectory.status` and `check`.
     """
     given = state.last if isinstance(state, Run) else state
@@ -141,20 +152,19 @@ def simulate(
         if plain and (made := _run_at_once(schedule, system, step, begin)):
             return made
         integrator.require(system, begin, step)
-    if traced and schedule.t_end is not None:
-        raise InvalidInput(
-            f"the number of steps of {integrator.name} to t_end is not known inside a JAX transformation: give steps"
-        )
-    checked = _check_events(events, system, begin, tangents)
-    h = array(step)
+    checked, h = check_events(events, system, begin), array(step)
     if tangents is not None:
         if isinstance(state, Run):
             raise InvalidInput("tangents need a run from a state: a trajectory does not carry them")
+        if checked:
+            return _integrate_tangents_at_events(schedule, system, h, begin, checked, tangents, directions)
         return _integrate_tangents(schedule, system, h, begin, tangents, directions)
     loop = None
     if isinstance(state, Run):  # another step counts from another origin
         last: LoopState = state.final
         loop = last._replace(origin=jnp.where(h == state.step, last.origin, last.carry.t - last.steps * h))
+    if traced and schedule.t_end is not None:
+        schedule = _count_to_the_end(schedule, (system, h, begin, loop))
     return _integrate(schedule, system, h, begin, loop, checked)
 
 
@@ -183,6 +193,10 @@ def ensemble(
     """
     first, begin = (each[0] if isinstance(each, list) and each else each for each in (system, state))
     require_arguments(first, integrator, begin, step)
+    require_known("an ensemble", {"batched_system": batched_system}, "it is True or False")
+    if integrator.variable_step and steps is None:
+        instead = f"members take different numbers of steps of {integrator.name} to t_end: give steps"
+        require_known("an ensemble to t_end", {"system": system, "state": state, "step": step}, instead)
     members = stack_members(system, state, batched_system)
     t0 = members.state.t if is_traced(members.state.t) else _first(members.state.t)
     inputs = members.system.inputs
@@ -190,7 +204,7 @@ def ensemble(
         integrator, monitor, step, steps, t_end, t0, save_every, controls, inputs, backend, progress, members
     )
     members.require(integrator, step)
-    checked = _check_events(events, *members.one(0))
+    checked = check_events(events, *members.one(0))
     if checked or schedule.t_end is not None:  # events and ends are looked for on the host
         members = replace(members, system=to_host(members.system), state=to_host(members.state))
     varies = (0 if members.states_vary else None, None)
@@ -264,9 +278,10 @@ def make_schedule(
     """Return the schedule of a run from t0; where steps vary, the times of steps and their number are not known."""
     count = count_steps(step, steps, t_end, t0, variable=integrator.variable_step)
     positive_int("save_every", save_every)
+    require_known("a run", {"monitor": monitor}, "it is True or False")
     require_name("backend", backend, BACKENDS)
     require_progress(progress, "(done, total)")
-    last = t_end if integrator.variable_step and steps is None else None
+    last = known_number(t_end) if integrator.variable_step and steps is None else None
     if integrator.variable_step and (callable(controls) or (controls is not None and last is not None)):
         raise InvalidInput(
             f"the times of the steps of {integrator.name} are not known before the run: give steps, and controls as an "
@@ -277,17 +292,22 @@ def make_schedule(
     return Schedule(integrator, monitor, count, save_every, held, backend, progress, last, lanes, batched)
 
 
-def _check_events(
-    events: Sequence[Event], system: MechanicalSystem, state: State, tangents: Any = None
-) -> tuple[Event, ...]:
-    if isinstance(events, Sequence) and not events:
-        return ()
-    if tangents is not None:
+def _count_to_the_end(schedule: Schedule, given: Any) -> Schedule:
+    """Return the schedule of a traced run with the number of steps that it takes to t_end: found by running it."""
+    leaves, structure = jax.tree.flatten(given)
+    numbers = [known_number(leaf) for leaf in leaves]
+    if any(number is None for number in numbers):
         raise InvalidInput(
-            "events and tangents are both given: leave out one of the two. Times and states at events have derivatives "
-            "inside jax.jvp, jax.jacfwd and jax.grad around simulate"
+            f"how many steps {schedule.integrator.name} takes to t_end depends on numbers that jax.jit or jax.vmap "
+            "does not know, and arrays have fixed shapes there: give steps, or take jax.grad, jvp, jacfwd or jacrev of "
+            "simulate without jit and vmap around it"
         )
-    return check_events(events, system, state)
+    system, h, state, loop = jax.tree.unflatten(structure, numbers)
+    made = _integrate(replace(schedule, progress=None), system, h, state, loop, ())
+    if made.interrupted:
+        raise KeyboardInterrupt
+    before = 0 if loop is None else int(loop.steps)
+    return replace(schedule, t_end=None, steps=max(1, int(made.final.steps) - before))
 
 
 # 2. to 5. The run.
@@ -316,7 +336,7 @@ def _integrate(
     made = Run(
         system, schedule.integrator, h, records, final, result.backend, result.note, result.interrupted,
         schedule.batched, schedule.controls is not None, events=crossings,
-        controls=controls,
+        controls=controls, every=schedule.save_every,
     )  # fmt: skip
     if schedule.t_end is not None and not made.interrupted:
         stands = (np.asarray(made.final.status) == OK) & (np.asarray(made.final.steps) == np.asarray(loop.steps))
@@ -365,7 +385,10 @@ def finish_run(schedule: Schedule, system: MechanicalSystem, h: Any, records: Re
         records, final = end_before_gaps(records, final, lanes=False)
     if held is not None:  # the rows of the steps that were taken, and at least the first
         held = jax.tree.map(lambda leaf: leaf[: max(1, int(final.steps))], held)
-    made = Run(system, schedule.integrator, h, records, final, "llvm", controlled=held is not None, controls=held)
+    made = Run(
+        system, schedule.integrator, h, records, final, "llvm", controlled=held is not None, controls=held,
+        every=schedule.save_every,
+    )  # fmt: skip
     return _drop_repeated_records(made, schedule)
 
 
@@ -597,6 +620,42 @@ def _cross(schedule: Schedule, consts: Constants, begun: LoopState, table: Table
     options = {"lanes": count, "axes": (axes, 0), "backend": schedule.backend}
     theta, record = evaluate(crossing_kernel(schedule.integrator, events), (own, h), given, **options)
     return Located(table.lane, table.which, theta, table.direction, record, table.row)
+
+
+def _integrate_tangents_at_events(
+    schedule: Schedule, system: MechanicalSystem, h: Array, state: State, events: tuple[Event, ...],
+    curve: Callable[[Any], Any], directions: int | None,
+) -> Run:  # fmt: skip
+    """Run with events; the derivatives along the curve are those that JAX takes of the run with as many steps."""
+    made = _integrate(schedule, system, h, state, None, events)
+    count = max(1, int(made.final.steps))
+    held = jax.tree.map(lambda leaf: leaf[:count], schedule.controls)
+    again = replace(schedule, controls=held, steps=count, t_end=None, progress=None)
+    reals, others, join = split_reals((system, state, h))
+    along = [slope for part in _slopes_of_problems((system, state, h), curve, directions) for slope in part]
+
+    def numbers(*values: Any) -> list[list[Any]]:
+        system, state, h = join(list(values), others)
+        run = _integrate(again, system, h, state, None, events)
+        return [split_reals(record)[0] for record in (run.records, *(run.events[each.name].record for each in events))]
+
+    def push(*slopes: Any) -> Any:
+        return jax.jvp(numbers, tuple(reals), slopes)[1]
+
+    pushed, front = (push(*along), ()) if directions is None else (jax.vmap(push)(*along), (directions,))
+
+    def tangents_of(record: Record, slopes: list[Any]) -> Record:
+        _, others, join = split_reals(record)
+        rows = (slice(None),) * len(front) + (slice(len(record.steps)),)
+        still = [np.zeros((*front, *leaf.shape)) for leaf in others]
+        joined: Record = join([np.asarray(leaf)[rows] for leaf in slopes], still)
+        return joined
+
+    crossings = {
+        name: replace(found, tangents=tangents_of(found.record, slopes))
+        for (name, found), slopes in zip(made.events.items(), pushed[1:], strict=True)
+    }
+    return replace(made, tangents=tangents_of(made.records, pushed[0]), events=crossings)
 
 
 def _integrate_tangents(

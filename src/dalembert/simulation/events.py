@@ -24,8 +24,8 @@ from ..errors import InvalidInput, require_name
 from ..integrators import OK, Integrator
 from ..kernels import Backend, evaluate, make_problem, run_problem
 from ..mechanics import Driven, MechanicalSystem, State
-from ..numerics import finite, is_traced, own_value, require_instance, require_known
-from .loop import TIME_TOLERANCE, Constants, LoopState, RunKernel, run_kernel, update_peaks
+from ..numerics import finite, is_traced, namespace, own_value, require_instance, show
+from .loop import TIME_TOLERANCE, Constants, LoopState, RunKernel, differentiable, run_kernel, update_peaks
 from .results import Crossings, Numbers, Record, Run
 
 QUANTITIES = ("configuration", "angles", "velocity", "momentum", "energy", "time")
@@ -122,7 +122,7 @@ class Event:
                 f"the name of an event is {self.name!r}; allowed: text without '/', for files have columns of that name"
             )
         if not isinstance(self.direction, int) or self.direction not in (-1, 0, 1):
-            raise InvalidInput(f"direction is {self.direction!r}; allowed: 1 (upwards), -1 (downwards), 0 (both)")
+            raise InvalidInput(f"direction is {show(self.direction)}; allowed: 1 (upwards), -1 (downwards), 0 (both)")
 
     def value(self, system: MechanicalSystem, state: State, angles: Array) -> Array:
         """Return the function at a state, with the unwrapped angles of its configuration."""
@@ -140,6 +140,8 @@ def parameters(system: MechanicalSystem) -> Any:
 
 def check_events(events: Sequence[Event], system: MechanicalSystem, state: State) -> tuple[Event, ...]:
     """Return the events, each with its own name, checked on one state."""
+    if isinstance(events, Sequence) and not events:
+        return ()
     given = (events,) if isinstance(events, Event) else tuple(events) if isinstance(events, Sequence) else (events,)
     for event in given:
         require_instance("an event", event, Event, "a list of dalembert.Event")
@@ -685,36 +687,40 @@ def restart_at_event(integrator: Integrator, monitor: bool) -> RunKernel:
 
 def states_at(run: Run, times: Any) -> State:
     """Return the states of a run at any times within it; see `Trajectory.at`."""
-    instead = 'ask for it outside, or save the state. An Event at da.Quantity("time", value=t) has derivatives'
-    require_known("run.at(times)", (times, run.records, run.system), instead)
-    if type(times) is float and (one := _state_in_the_next_step(run, times)):
+    traced = is_traced((times, run.records, run.system, run.step))
+    if type(times) is float and not traced and (one := _state_in_the_next_step(run, times)):
         return one
-    wanted = np.asarray(times, float)
-    flat, single = np.atleast_1d(wanted).ravel(), np.ndim(run.final.status) == 0
-    records: Record = jax.tree.map(lambda leaf: np.asarray(leaf)[None] if single else np.asarray(leaf), run.records)
-    saved, lanes, h = np.asarray(records.state.t), len(records.steps), float(run.step)
+    xp: Any = jnp if traced else np
+    wanted = xp.asarray(times, float)
+    flat, single = xp.atleast_1d(wanted).ravel(), np.ndim(run.final.status) == 0
+    records: Record = jax.tree.map(lambda leaf: xp.asarray(leaf)[None] if single else xp.asarray(leaf), run.records)
+    h: Any = run.step if traced else float(run.step)
+    saved, lanes = records.state.t, len(records.steps)
     lane, place = np.divmod(np.arange(lanes * flat.size), flat.size)
-    t, forward, margin = flat[place], np.sign(h), TIME_TOLERANCE * abs(h)
-    rows = [np.searchsorted(forward * saved[k], forward * t[lane == k], side="right") - 1 for k in range(lanes)]
-    row = np.clip(np.concatenate(rows), 0, saved.shape[1] - 1)  # the last saved state at or before each time
+    t, forward, margin = flat[place], xp.sign(h), TIME_TOLERANCE * abs(h)
+    rows = [xp.searchsorted(forward * saved[k], forward * t[lane == k], side="right") - 1 for k in range(lanes)]
+    row = xp.clip(xp.concatenate(rows), 0, saved.shape[1] - 1)  # the last saved state at or before each time
     inside = (saved[lane].min(axis=1) - margin <= t) & (t <= saved[lane].max(axis=1) + margin)
-    if not np.all(inside.reshape(lanes, -1).any(axis=0)):
+    if not traced and not np.all(inside.reshape(lanes, -1).any(axis=0)):
         low, high = np.sort([saved.min(), saved.max()])
         raise InvalidInput(f"the run goes from t = {low} to {high}; there is no state at t = {t[~inside][0]}")
     first: Record = jax.tree.map(lambda leaf: leaf[lane, row], records)
-    index = np.asarray(first.steps - records.steps[lane, 0])
-    held = jax.tree.map(np.asarray, run.held_controls())
-    system = jax.tree.map(lambda leaf: np.asarray(leaf)[lane], run.system) if run.batched else run.system
-    size, count, part = _steps_between(run, records, lane, row, t)
+    index = xp.asarray(first.steps - records.steps[lane, 0])
+    held = jax.tree.map(xp.asarray, run.held_controls())
+    system = jax.tree.map(lambda leaf: xp.asarray(leaf)[lane], run.system) if run.batched else run.system
+    size, count, part, most = _steps_between(run, records, lane, row, t, traced)
     start = StepStart(first.state, first.angles, 1.0 * first.steps, size)
-    if count.any():
-        start = _advance_whole_steps(run, system, start, count, held, index)
+    if most:
+        start = _advance_whole_steps(run, system, start, count, most, held, index)
     state = start.state
-    if part.any():
-        u = jax.tree.map(lambda leaf: leaf[np.minimum(index + count, len(leaf) - 1)], held)
+    if traced or part.any():
+        u = jax.tree.map(lambda leaf: leaf[xp.minimum(index + count, len(leaf) - 1)], held)
         axes = (0 if run.batched else None, 0)
-        state = evaluate(_partial_state(run.integrator), system, (start, part, u), lanes=len(part), axes=axes)
-    state = jax.tree.map(lambda leaf: np.where(inside.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, np.nan), state)
+        state = evaluate(_partial_state(run.integrator, traced), system, (start, part, u), lanes=len(t), axes=axes)
+    if traced:
+        state = differentiable(True, inside, state)
+    else:
+        state = jax.tree.map(lambda leaf: np.where(inside.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, np.nan), state)
     shape = wanted.shape if single else (lanes, *wanted.shape)
     found: State = jax.tree.map(lambda leaf: leaf.reshape((*shape, *leaf.shape[1:])), state)
     return found
@@ -741,54 +747,79 @@ def _state_in_the_next_step(run: Run, t: float) -> State | None:
 
 
 def _steps_between(
-    run: Run, records: Record, lane: Numbers, row: Numbers, t: Numbers
-) -> tuple[Numbers, Numbers, Numbers]:
-    """Return (size of a step, whole steps, part of a step) from the saved state before each time to that time."""
-    after = np.minimum(row + 1, records.steps.shape[1] - 1)
-    gap = np.maximum(records.steps[lane, after] - records.steps[lane, row], 1)
-    size = np.full(len(t), float(run.step))
+    run: Run, records: Record, lane: Numbers, row: Any, t: Any, traced: bool
+) -> tuple[Any, Any, Any, int]:
+    """Return (size of a step, whole steps, part of a step, most whole steps) from the saved state before each time."""
+    xp: Any = jnp if traced else np
+    after = xp.minimum(row + 1, records.steps.shape[1] - 1)
+    gap = xp.maximum(records.steps[lane, after] - records.steps[lane, row], 1)
+    if traced and run.every is None:
+        raise InvalidInput(
+            "run.at(times) needs to know how many steps lie between saved states, and this run comes from a file or "
+            "from several: ask for it outside of jit, grad and vmap"
+        )
+    widest = run.every if traced else int(gap.max())
+    assert widest is not None
+    size = xp.full(len(t), run.step if traced else float(run.step))
     if run.integrator.variable_step:
-        if gap.max() > 1:
+        if widest > 1:
             raise InvalidInput(
                 "steps of several sizes between saved states are not known: save every state (save_every = 1)"
             )
         assert records.step_size is not None
-        size = np.asarray(records.step_size[lane, after])
-    span = (t - np.asarray(records.state.t)[lane, row]) / size
-    count = np.clip(np.floor(span + TIME_TOLERANCE), 0, gap - 1)
+        size = xp.asarray(records.step_size[lane, after])
+    span = (t - records.state.t[lane, row]) / size
+    count = xp.clip(xp.floor(span + TIME_TOLERANCE), 0, gap - 1)
     part = span - count
-    return size, count.astype(int), np.where(np.abs(part) < TIME_TOLERANCE, 0.0, part)
+    small = xp.where(xp.abs(part) < TIME_TOLERANCE, part, 0.0)  # it is lost, but not its derivative
+    most = widest - 1 if traced else int(count.max())
+    return size, count.astype(int), part - (jax.lax.stop_gradient(small) if traced else small), most
 
 
 def _advance_whole_steps(
-    run: Run, system: MechanicalSystem, start: StepStart, count: Numbers, held: Any, index: Numbers
+    run: Run, system: MechanicalSystem, start: StepStart, count: Any, most: int, held: Any, index: Any
 ) -> StepStart:
-    """Return where the steps begin in which the times lie."""
-    lanes, most = len(count), int(count.max())
+    """Return where the steps begin in which the times lie, at most so many steps later."""
+    lanes, xp = len(count), namespace(count, start, held)
     axes, consts = (0 if run.batched else None, None), (system, run.step)
     kernel = counted_kernel(run_kernel(run.integrator, False))
-    rows = index[:, None] + np.minimum(np.arange(most), np.maximum(count - 1, 0)[:, None])
-    u = jax.tree.map(lambda leaf: leaf[rows], held)
+    rows = index[:, None] + xp.minimum(np.arange(most), xp.maximum(count - 1, 0)[:, None])
+    u = jax.tree.map(lambda leaf: leaf[xp.minimum(rows, len(leaf) - 1)], held)
     first = jax.tree.map(lambda leaf: leaf[:, 0], u)
     loop = evaluate(kernel.begin, consts, (start.state, first), lanes=lanes, axes=(axes, 0)), 1.0 * count
     problem = make_problem(kernel.advance, kernel.observe, consts, loop, u, lanes=lanes, axes=(axes, 0, 0))
     record, _ = run_problem(problem, saves=1, save_every=most, initial=True).records
     state, angles = record.state, record.angles
     some = count > 0
-    end = jax.tree.map(lambda a, b: np.where(some.reshape(-1, *(1,) * (b.ndim - 1)), a[:, 1], b), state, start.state)
-    turned = np.where(some[:, None], angles[:, 1] - angles[:, 0], 0.0)
+    end = jax.tree.map(lambda a, b: xp.where(some.reshape(-1, *(1,) * (b.ndim - 1)), a[:, 1], b), state, start.state)
+    turned = xp.where(some[:, None], angles[:, 1] - angles[:, 0], 0.0)
     return StepStart(end, start.angles + turned, start.steps + count, start.size)
 
 
 @lru_cache(maxsize=256)
-def _partial_state(integrator: Integrator) -> Callable[..., Any]:
-    """Return (system, (start, part, u)) -> the state a part of a step after its start; a part of 0 is the start."""
+def _partial_state(integrator: Integrator, moving: bool = False) -> Callable[..., Any]:
+    """Return (system, (start, part, u)) -> the state a part of a step after its start; a part of 0 is the start.
+
+    `moving`: that state moves with the part too, as the motion does, to which every method of order 1 is tangent.
+    """
     at = partial_step(integrator)
 
     def observe(system: MechanicalSystem, given: Any) -> Any:
         start, part, u = given
         here = part == 0.0
         state = at(system, start, jnp.where(here, 1.0, part), u)[0].state
-        return jax.tree.map(lambda a, b: jnp.where(here, b, a), state, start.state)
+        stays = _moved(system, start, jnp.where(here, part, 0.0), u) if moving else start.state
+        return jax.tree.map(lambda a, b: jnp.where(here, b, a), state, stays)
 
     return observe
+
+
+def _moved(system: MechanicalSystem, start: StepStart, part: Any, u: Any) -> State:
+    """Return the state where a step starts, with the derivatives of the motion in the part of the step."""
+    (t, g, xi, momentum, _), s = start.state[:5], part * start.size
+    rate = system.acceleration(t, g, xi, u)[0]
+    there = t + s, system.group.shift(g, s * xi), xi + s * rate
+    change = system.momentum(*there) - system.momentum(t, g, xi)
+    if momentum.shape != change.shape:  # restricted to the subspace of an invariant system
+        change = system.subspace.T @ change  # type: ignore[attr-defined]
+    return start.state._replace(t=there[0], g=there[1], xi=there[2], momentum=momentum + change)

@@ -16,9 +16,9 @@ from jax import Array
 
 from ..errors import InvalidInput
 from ..integrators import NOT_FINITE, OK, Integrator, call_method
-from ..kernels import available_memory, in_place, mark_slopes, noted, to_host
+from ..kernels import available_memory, in_place, known_number, mark_slopes, noted, to_host
 from ..mechanics import Input, MechanicalSystem, State
-from ..numerics import call_own, finite, is_traced, not_zero, positive_int, read_reals, show
+from ..numerics import call_own, finite, is_traced, not_zero, positive_int, read_reals, say_many, show
 from .results import Record
 
 BACKENDS = ("auto", "llvm", "cuda", "xla")
@@ -44,10 +44,11 @@ def count_steps(step: Any, steps: int | None, t_end: Any, t0: Any, *, variable: 
         if positive_int("steps", steps) > MAX_STEPS:
             raise InvalidInput(f"steps is {steps}; allowed: at most {MAX_STEPS}: steps are counted in floating point")
         return int(steps)
-    if is_traced((step, t_end, t0)):
-        given = {"step": step, "t_end": t_end, "t0": t0}
-        names = " and ".join(name for name, value in given.items() if is_traced(value))
+    given = {"step": step, "t_end": t_end, "t0": t0}
+    if unknown := [name for name, value in given.items() if known_number(value) is None]:
+        names = " and ".join(unknown)
         raise InvalidInput(f"the number of steps to t_end is not known, for JAX traces {names}: give steps")
+    step, t_end, t0 = (known_number(value) for value in given.values())  # whose derivatives change no count
     t_end = finite("t_end", t_end)
     ratio = (t_end - t0) / step
     if variable and np.isfinite(ratio) and ratio > 0:
@@ -76,7 +77,8 @@ def held_controls(controls: Any, t0: Any, step: Any, steps: int, inputs: tuple[I
     held = _reals(controls) if rows else jax.tree.map(_reals, controls)
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(held)}
     if sizes != {steps}:
-        raise InvalidInput(f"controls have {sorted(sizes)} rows; allowed: one row a step, that is {steps}")
+        several = say_many(held, (steps, len(inputs or ()))) if isinstance(held, np.ndarray | jax.Array) else ""
+        raise InvalidInput(f"controls have {sorted(sizes)} rows; allowed: one row a step, that is {steps}{several}")
     if inputs is None:
         return held
     names = ", ".join(each.name for each in inputs)
@@ -93,7 +95,7 @@ def held_controls(controls: Any, t0: Any, step: Any, steps: int, inputs: tuple[I
     if held.shape != (steps, len(inputs)):
         raise InvalidInput(
             f"controls have shape {held.shape}; allowed: ({steps}, {len(inputs)}), a row for each step and a column "
-            f"for each input: {names} (System(..., inputs=...) declares them)"
+            f"for each input: {names} (System(..., inputs=...) declares them){say_many(held, (steps, len(inputs)))}"
         )
     if not is_traced(held):
         for each, column in zip(inputs, np.asarray(held).T, strict=True):

@@ -46,7 +46,7 @@ class Record(NamedTuple):
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("record", "lane", "theta", "direction", "suspects"),
+    data_fields=("record", "lane", "theta", "direction", "suspects", "tangents"),
     meta_fields=("name", "stop"),
 )
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,8 @@ class Crossings:
     A crossing lies in the step that led to number `step`, a share `theta` of that step after its beginning. Its state
     is that of the method's own step of that size, and is at or just beyond the event. `suspects` counts, for each
     member, the steps in which the function may have crossed zero twice, of which only the signs at both ends are seen:
-    a parabola through its values at three steps says so.
+    a parabola through its values at three steps says so. `tangents` are the derivatives of the record along those of
+    the run, where it was asked for them.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Crossings:
     theta: Numbers
     direction: Numbers
     suspects: Numbers
+    tangents: Record | None = None
 
     def __len__(self) -> int:
         return len(self.theta)
@@ -101,7 +103,11 @@ class Crossings:
         columns = (self.record, self.lane, self.theta, self.direction)
         taken = jax.tree.map(lambda leaf: (leaf if is_traced(leaf) else np.asarray(leaf))[rows], columns)
         record, lane, theta, direction = taken
-        return replace(self, record=record, lane=lane, theta=theta, direction=direction)
+        tangents = self.tangents
+        if tangents is not None:
+            front = (slice(None),) * (np.ndim(tangents.state.t) - 1)  # directions
+            tangents = jax.tree.map(lambda leaf: leaf[(*front, rows)], tangents)
+        return replace(self, record=record, lane=lane, theta=theta, direction=direction, tangents=tangents)
 
     def __repr__(self) -> str:
         return f"<{len(self)} crossings of {self.name!r}>"
@@ -170,6 +176,7 @@ class Run:
     tangents: Record | None = None  # derivatives of the records, where a run was asked for them
     events: dict[str, Crossings] = field(default_factory=dict)  # what it found of each, by their names
     controls: Any = None  # one row for each step of this run
+    every: int | None = None  # most steps between two saved states; None where that is not known
 
     @property
     def t(self) -> Array:
@@ -261,7 +268,7 @@ class Run:
     @property
     def stopped_by(self) -> Any:
         """The name of the event that stopped the run, or None; an array of names for an ensemble, "" where none did."""
-        names = np.full(np.shape(np.atleast_1d(self.final.status)), "", object)
+        names = np.full(np.shape(self.final.status) or (1,), "", object)
         for found in self.events.values():
             if found.stop:  # inside a transformation there is a row for each member, NaN where it was not stopped
                 here = np.ones(len(found), bool) if is_traced(found.t) else ~np.isnan(found.t)
@@ -276,6 +283,7 @@ class Run:
     @property
     def monitored(self) -> bool:
         """Whether `final.peaks` has the extremes over all steps: they are all 0 in a run that was not monitored."""
+        require_known("run.monitored", self.final.peaks, OUTSIDE)
         return any(np.any(np.asarray(leaf) != 0.0) for leaf in jax.tree.leaves(self.final.peaks))
 
     def check(self) -> Self:
@@ -566,6 +574,6 @@ def subsampled(run: R, every: int) -> tuple[R, Conservation]:
     """Return a run at every `every`-th of its steps and its last, and its energy conservation at these."""
     conservation, steps = energy_conservation(run), np.asarray(run.records.steps)
     shown = (steps % every == 0) | (np.arange(len(steps)) == len(steps) - 1)
-    fewer = replace(run, records=jax.tree.map(lambda leaf: np.asarray(leaf)[shown], run.records))
+    fewer = replace(run, records=jax.tree.map(lambda leaf: np.asarray(leaf)[shown], run.records), every=None)
     along = ("values", "power", "work") if len(conservation.work) else ("values",)
     return fewer, conservation._replace(**{name: getattr(conservation, name)[shown] for name in along})
