@@ -7,6 +7,7 @@ What comes out must be the uninterrupted run, bit for bit.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -27,7 +28,7 @@ import dalembert as da
 from dalembert.errors import InvalidInput, WriteFailure
 from dalembert.io.atomic import atomic_path, output_lock, restore_replaced
 from dalembert.io.config import load_job, resume_run
-from dalembert.io.dataset import load_run, save_run
+from dalembert.io.dataset import SEAL, has_whole_structure, load_run, save_run
 from dalembert.kernels import cache
 
 HALF, WHOLE = 20, 40
@@ -248,6 +249,30 @@ def try_cases(work, kind, seeds, tmp_path):
 @pytest.mark.parametrize("kind", FAULTS)
 def test_fifty_faults_lose_nothing(work, kind, tmp_path):
     try_cases(work, kind, range(SHARES[kind]), tmp_path)
+
+
+def test_hdf5_never_sees_a_damaged_structure(work, tmp_path, monkeypatch):
+    """libhdf5 can follow a damaged structure for ever (seen in H5DSget_num_scales): such a file is refused unopened."""
+    path = tmp_path / "run.nc"
+    work.put(HALF, path)
+    whole = path.read_bytes()
+    end = len(whole) - 8 - len(SEAL) - int.from_bytes(whole[-8 - len(SEAL) : -len(SEAL)])
+    numbers = json.loads(whole[end : -8 - len(SEAL)])["numbers"]
+    begin, size = max(numbers, key=lambda place: place[1])
+    structure = [k for k in range(0, end, 97) if not any(first <= k < first + many for first, many in numbers)]
+
+    def flip(place):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+
+    assert has_whole_structure(path)
+    flip(begin + size // 2)
+    with pytest.raises(InvalidInput, match=r"damaged: \w+ differs"):  # HDF5 reads numbers: the column is named
+        load_run(path)
+    monkeypatch.setattr("xarray.open_dataset", None)
+    for place in (9, *structure[::50], end + 2):
+        flip(place)
+        with pytest.raises(InvalidInput, match="structure differs"):
+            resume_run(work.jobs[WHOLE], path)
 
 
 @pytest.mark.heavy

@@ -312,6 +312,7 @@ def provenance(run: Run) -> dict[str, Any]:
 DATA_SUFFIXES = (".nc", ".zarr")
 CARRY_GROUP = "carry"
 ATTRIBUTES = "attributes"
+SEAL = b"dalembert: whole"
 DIFFERS = "differs from what was saved (checksum)"
 VARIABLE_OVERHEAD_BYTES = 2048
 """What a variable may take in a file beside its numbers."""
@@ -337,6 +338,57 @@ def save_run(
                 data.to_zarr(temporary, mode=mode, group=group, consolidated=False, zarr_format=2)
             else:
                 data.to_netcdf(temporary, mode=mode, group=group, engine="h5netcdf")
+        if path.suffix == ".nc":
+            seal_structure(temporary)
+
+
+def seal_structure(path: Path) -> None:
+    """Append what tells whether the structure of an HDF5 file is whole: CRC-32 of all its bytes but the numbers.
+
+    HDF5 may follow a damaged structure for ever, so it is not to be asked. It ignores what stands behind its own end.
+    """
+    import h5py
+
+    places: list[tuple[int, int]] = []
+
+    def note(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and item.chunks is None and item.id.get_offset() is not None:
+            places.append((item.id.get_offset(), item.id.get_storage_size()))
+
+    with h5py.File(path) as file:
+        file.visititems(note)
+    places.sort()
+    text = json.dumps({"numbers": places, "crc": _structure_checksum(path, places, os.path.getsize(path))}).encode()
+    with open(path, "ab") as file:
+        file.write(text + len(text).to_bytes(8) + SEAL)
+
+
+def has_whole_structure(path: Path) -> bool:
+    """Whether the structure of a file is as it was saved; files without a seal, and folders, pass."""
+    if path.suffix != ".nc" or not path.is_file() or (size := os.path.getsize(path)) < 8 + len(SEAL):
+        return True
+    with open(path, "rb") as file:
+        file.seek(size - 8 - len(SEAL))
+        length, mark = int.from_bytes(file.read(8)), file.read()
+        end = size - 8 - len(SEAL) - length
+        if mark != SEAL:
+            return True
+        try:
+            file.seek(end)
+            saved = json.loads(file.read(length))
+            return bool(saved["crc"] == _structure_checksum(path, saved["numbers"], end))
+        except (ValueError, KeyError, TypeError, OSError):
+            return False
+
+
+def _structure_checksum(path: Path, numbers: list[Any], end: int) -> int:
+    """CRC-32 of a file up to `end` but for the places (offset, bytes) of its numbers."""
+    value, at = 0, 0
+    with open(path, "rb") as file:
+        for begin, size in [*numbers, (end, 0)]:
+            file.seek(at)
+            value, at = zlib.crc32(file.read(begin - at), value), begin + size
+    return value
 
 
 def require_writable(path: Path) -> None:
@@ -472,6 +524,11 @@ def open_dataset(path: Path, *, unchecked: bool = False) -> xarray.Dataset:
 
 def read_groups(path: Path, unchecked: bool) -> tuple[xarray.Dataset, xarray.Dataset, str]:
     """The two groups of a file, and what is damaged in them, which is refused unless `unchecked`."""
+    if not unchecked and not has_whole_structure(path):
+        raise InvalidInput(
+            f"{path} is damaged: its structure differs from what was saved (checksum), so that HDF5 might not end "
+            f"reading it. {_FORCE}, where that is possible"
+        )
     dataset, lost = _open_group(path)
     damage = dict.fromkeys(lost, "cannot be read")
     carry = dataset.drop_vars(list(dataset.variables))
