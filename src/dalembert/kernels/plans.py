@@ -362,13 +362,15 @@ class Shelf:
         made = []
         for leaf in self.leaves(name):
             part = leaf.copy() if self.xp is np else leaf.get()
-            made.append(np.moveaxis(part[..., :lanes], (-1, -2), (0, 1)))
+            axes = part.ndim - 2
+            made.append(part[..., :lanes].transpose(axes + 1, axes, *range(axes)))
         return jax.tree.unflatten(self.specs[name][1], made)
 
     def write(self, name: str, tree: Any) -> None:
         """Put in a tree of arrays (lanes, rows, ...); the lanes that fill up a vector have the numbers of the last."""
         for leaf, given in zip(self.leaves(name), jax.tree.leaves(tree), strict=True):
-            moved = self.xp.moveaxis(self.xp.asarray(given, float), (0, 1), (-1, -2))
+            values = self.xp.asarray(given, float)
+            moved = values.transpose(*range(2, values.ndim), 1, 0)
             leaf[..., : moved.shape[-1]] = moved
             leaf[..., moved.shape[-1] :] = moved[..., -1:]
 

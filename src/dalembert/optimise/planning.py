@@ -242,7 +242,6 @@ class Plan:
     method: Integrator
     step: float
     controls: Numbers
-    states: State
     cost: float
     status: str
     reason: str
@@ -258,6 +257,15 @@ class Plan:
     inputs: tuple[str, ...]
     kinematic: bool
     problem: tuple[Discrete, dict[str, Any], Node]  # the discrete problem, its numbers with the step, and its nodes
+
+    @cached_property
+    def states(self) -> State:
+        """The states at the nodes."""
+        (discrete, numbers, nodes), u = self.problem, self.controls
+        before = jax.tree.map(lambda leaf: np.concatenate([leaf[:1], leaf[:-1]]), nodes)
+        lane = (nodes, before, np.concatenate([u[:1], u]))
+        made: State = evaluate(_StateAt(discrete), (self.system, numbers), lane, lanes=len(u) + 1, axes=(None, 0))
+        return made._replace(group=self.system.group)
 
     @property
     def duration(self) -> float:
@@ -476,6 +484,9 @@ class _Task:
         self.redundant, self.free = False, np.arange(n)
         if not m:
             return
+        if self.explicit and self.t0 in (known := system.__dict__.setdefault("_free_velocities", {})):
+            self.free = known[self.t0]
+            return
         rows = [np.asarray(constraint_rows(system, self.t0, g)) for g in ends[: 1 if self.explicit else 2]]
         bound = np.array(list(itertools.islice(itertools.combinations(range(n), m), 5000)))
         sizes = np.min([
@@ -487,6 +498,8 @@ class _Task:
         self.redundant = sizes[best] < SMALLEST_PIVOT and not self.explicit
         if self.redundant:
             self.free = np.arange(n)
+        elif self.explicit:
+            known[self.t0] = self.free
 
     def _configuration(self, goal: Any) -> Any:
         first = goal[0] if _are_several(goal) else goal
@@ -604,7 +617,7 @@ class _Task:
         self, first: State, guess: Any, starts: int, seed: int, options: Options, progress: Any
     ) -> Plans:  # fmt: skip
         """The best plan of each problem."""
-        discrete, numbers, free = self.problem()
+        discrete, numbers, free = self.solved = self.problem()
         count, ends, target = len(first.t), None, None
         if not callable(self.goal) and self.goal is not None and self.goal_marks.any():
             ends, _ = _as_states(self.system, self.goal, "goal")
@@ -616,14 +629,12 @@ class _Task:
             target = jax.tree.map(lambda leaf: np.repeat(leaf, starts, axis=0), (ends.g, self.coordinates_of(ends)))
         nodes, controls = self.guesses(first, ends, guess, starts, np.random.default_rng(seed))
 
-        def note(count: int, error: Any, gap: Any) -> None:
-            if progress is not None:
-                progress(count, float(error), float(gap))
-
         self.first_guess, self.target, self.options = (nodes, controls), target, options
         many = self.backend == "auto" and len(controls) >= GPU_PLANS and has_gpu()
         backend = "cuda" if many or self.backend == "cuda" else "llvm"
-        found = Solver(discrete, (self.system, numbers), target, free, options, note, backend).solve(nodes, controls)
+        found = Solver(discrete, (self.system, numbers), target, free, options, progress, backend).solve(
+            nodes, controls
+        )
         failed = "optimal" not in found.status and "interrupted" not in found.status
         coarsely = failed and guess is None and count == 1 and starts < MORE_STARTS
         if coarsely and (coarse := self._plan_coarsely(first, seed, options, progress)) is not None:
@@ -728,14 +739,6 @@ class _Task:
                 u[..., k] = clip(u[..., k], value)
         return u
 
-    def states_of(self, nodes: Node, u: Numbers) -> State:
-        """The states at all nodes of a plan."""
-        discrete, numbers, _ = self.problem()
-        before = jax.tree.map(lambda leaf: np.concatenate([leaf[:1], leaf[:-1]]), nodes)
-        lane = (nodes, before, np.concatenate([u[:1], u]))
-        made: State = evaluate(_StateAt(discrete), (self.system, numbers), lane, lanes=len(u) + 1, axes=(None, 0))
-        return made._replace(group=self.system.group)
-
     def plan_of(self, found: Solution, b: int) -> Plan:
         """One plan of a solution."""
         N = self.steps
@@ -745,7 +748,7 @@ class _Task:
         reason = "" if found.status[b] == "optimal" else self.explain(found, b, self.options)
         size = len(self.coordinates)
         return Plan(
-            self.system, self.method, h, u, self.states_of(nodes, u), float(found.cost[b]), found.status[b], reason,
+            self.system, self.method, h, u, float(found.cost[b]), found.status[b], reason,
             int(found.iterations[b]), float(found.error[b]), float(found.infeasibility[b]), bool(found.strict[b]),
             found.costate[b].copy(), found.nu[b].copy(), found.dual[b].copy(), found.gains[b][:, :, :size].copy(),
             self.coordinates, self.inputs, self.kinematic, self._kept(nodes, h),
@@ -753,8 +756,7 @@ class _Task:
 
     def _kept(self, nodes: Node, h: float) -> Any:
         """The discrete problem of fixed duration that the plan solves, without its goal."""
-        discrete, numbers, _ = self.problem()
-        size = len(self.coordinates)
+        (discrete, numbers, _), size = self.solved, len(self.coordinates)
         fixed = replace(discrete, free_time=False, periodic=False, dim=size, goal=None)
         return fixed, numbers | {"h": np.asarray(h)}, nodes._replace(duration=nodes.duration[:, :0], first=())
 
@@ -771,9 +773,11 @@ class _Task:
                 "max_iterations, take starts=8, or add a little cost of the controls if they cost nothing"
             )
         missed = ""
-        if found.rank[b] < found.unreached.shape[1] and not callable(self.goal) and self.goal is not None:
+        sizes, vectors = np.linalg.eigh(np.where(np.isfinite(found.reach[b]), found.reach[b], 0.0))
+        unreached = sizes <= 1e-12 * max(sizes.max(initial=0.0), 1e-300)
+        if unreached.any() and not callable(self.goal) and self.goal is not None:
             names = np.array(self.coordinates)[self.goal_marks]
-            weights = np.abs(found.unreached[b][: len(names)]).max(axis=1)
+            weights = np.abs(vectors[: len(names), unreached]).max(axis=1)
             missed = ", ".join(names[weights > 0.3])
         growth = nonholonomy(self.system, jax.tree.map(lambda leaf: leaf[b, 0], found.x.g), t=self.t0)
         if not growth.bracket_generating and not self.system.holonomic_constraints:

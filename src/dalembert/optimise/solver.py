@@ -727,7 +727,8 @@ class Solver:
                     for each in waiting[len(done) :]:
                         done.append(each.result())
                         if self.note is not None:
-                            self.note(places[len(done) - 1].stop, done[-1].error.max(), done[-1].infeasibility.max())
+                            worst = float(done[-1].error.max()), float(done[-1].infeasibility.max())
+                            self.note(places[len(done) - 1].stop, *worst)
                 except KeyboardInterrupt:
                     self.stopped = True  # the parts end with what they have
         return Solution(*(join(parts) for parts in zip(*done, strict=True)))
@@ -741,7 +742,7 @@ class Solver:
                     continue
                 count += 1
                 if note is not None:
-                    note(count, *(at.lane.leaves("scores")[0][k, 0, : len(u)].min() for k in (ERROR, GAP)))
+                    note(count, *(float(at.lane.leaves("scores")[0][k, 0, : len(u)].min()) for k in (ERROR, GAP)))
                 if at.flags("status").all():
                     break
                 at.step()
@@ -762,22 +763,14 @@ class Solver:
         at.score()
         at.numbers["take"][...] = 1.0
         at.back()
-        least = at.lane.read("value", lanes)
+        reach = at.lane.read("value", lanes).S[:, 0]
         at.choose()
-        own = {"value": least} | {
-            name: at.lane.read(name, lanes) for name in ("scores", "end", "iterations", "status", "bad")
-        }
-        own = jax.tree.map(lambda leaf: leaf[:, 0], own)
-        S = np.where(np.isfinite(own["value"].S), own["value"].S, 0.0)
-        sizes, vectors = np.linalg.eigh(S)
-        reached = sizes > 1e-12 * np.maximum(sizes.max(axis=1, initial=0.0), 1e-300)[:, None]
-        stages = {name: at.stages.read(name, lanes) for name in ("x", "u", "costate", "dual", "K")}
-        error, gap, cost, _ = own["scores"].T
+        x, u, costate, dual, K = (at.stages.read(name, lanes) for name in ("x", "u", "costate", "dual", "K"))
+        scores, end, *rest = (at.lane.read(name, lanes) for name in ("scores", "end", "iterations", "status", "bad"))
+        (error, gap, cost, _), (iterations, status, bad) = scores[:, 0].T, (leaf[:, 0] for leaf in rest)
         return Solution(
-            stages["x"], stages["u"][:, :-1], stages["costate"][:, :-1], own["end"].nu, stages["dual"][:, :-1],
-            cost, error, gap, own["iterations"].astype(int), [STATUS[int(word)] for word in own["status"]],
-            (own["bad"] == 0) & at.exact, stages["K"][:, :-1], reached.sum(axis=1),
-            np.where(reached[:, None, :], 0.0, vectors),
+            x, u[:, :-1], costate[:, :-1], end.nu[:, 0], dual[:, :-1], cost, error, gap, iterations.astype(int),
+            [STATUS[int(word)] for word in status], (bad == 0) & at.exact, K[:, :-1], reach,
         )  # fmt: skip
 
 
@@ -796,8 +789,7 @@ class Solution(NamedTuple):
     status: list[str]
     strict: Numbers  # whether the second-order conditions hold strictly
     gains: Numbers  # (B, N, controls, dim): the feedback of the last sweep
-    rank: Numbers  # of the goal's rows, as the linearised motion can reach them
-    unreached: Numbers  # (B, rows of psi, rows of psi): the directions of psi that it cannot reach
+    reach: Numbers  # (B, rows of psi, rows of psi): zero in directions that the linearised motion cannot reach
 
 
 def join(parts: tuple[Any, ...]) -> Any:
