@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from _timing import interleaved, median, ratio, table, verdict
 
 import dalembert as da
+from dalembert.kernels import has_gpu
 
 MASS, MOMENT, OFFSET, DURATION = 1.0, 0.4, 0.2, 5.0
 
@@ -51,11 +53,15 @@ def effort(t: Any, g: Any, xi: Any, u: Any) -> Any:
     return u @ u
 
 
-def make_plan(system: da.System, steps: int, start: Any = None) -> Any:
-    goal = system.state(aside(1.0), np.zeros(3))
-    return da.plan(
-        system, start=aside(0.0) if start is None else start, goal=goal, steps=steps, duration=DURATION, cost=effort
-    )
+def make_plan(system: da.System, steps: int, start: Any = None, backend: str = "auto") -> Any:
+    goal, first = system.state(aside(1.0), np.zeros(3)), aside(0.0) if start is None else start
+    return da.plan(system, start=first, goal=goal, steps=steps, duration=DURATION, cost=effort, backend=backend)
+
+
+def make_starts(system: da.System, count: int) -> Any:
+    """States beside each other, as one state whose arrays have an axis in front."""
+    one = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], count, axis=0), system.state(aside(0), [0, 0, 0]))
+    return one._replace(g=np.stack([aside(0.3 * k / count) for k in range(count)]))
 
 
 def casadi_solver(steps: int) -> Callable[[], Any] | None:
@@ -113,12 +119,20 @@ def main() -> None:
         if (other := f"CasADi, {steps} steps") in spent:
             rows.append([f"{other} / ours", verdict(ratio(spent[other], spent[f"{steps} steps"]), 5.0, at_most=False)])
     rows.append(["1000 steps / 50 steps", verdict(ratio(spent["1000 steps"], spent["50 steps"]), 25.0, at_most=True)])
-    starts = [aside(0.3 * k / given.plans) for k in range(given.plans)]
-    made = make_plan(system, 50, starts)
-    many = median(interleaved({"": lambda: make_plan(system, 50, starts)}, 3)[""])
-    name = f"{given.plans} plans one by one / at once"
-    rows.append([name, verdict(given.plans * median(spent["50 steps"]) / many, 50.0, at_most=False)])
-    rows.append(["of these optimal", str(sum(each.status == "optimal" for each in made))])
+    starts = make_starts(system, given.plans)
+    for backend in ("llvm", "cuda") if has_gpu() else ("llvm",):
+        clock, begin = (time.perf_counter, time.perf_counter()) if has_gpu() else (time.process_time, 0.0)
+        made = make_plan(system, 50, starts, backend)
+        rows.append([f"{backend}: the first {given.plans} plans", f"{clock() - begin:.1f} s"])
+        many = []
+        for _ in range(3):
+            begin = clock()
+            made = make_plan(system, 50, starts, backend)
+            many.append(clock() - begin)
+        rows.append([f"{backend}: {given.plans} plans at once", f"{1e3 * median(many):.0f} ms"])
+        name = f"{backend}: {given.plans} plans one by one / at once"
+        rows.append([name, verdict(given.plans * median(spent["50 steps"]) / median(many), 50.0, at_most=False)])
+        rows.append([f"{backend}: of these optimal", str(made.status.count("optimal"))])
     plan = make_plan(system, 50)
     tracker, state = da.track(plan, horizon=30), system.state(aside(0.01), np.zeros(3))
     tracker.control(0, state)

@@ -40,7 +40,7 @@ MAX_SHIFT = 1e9  # of the Hessian, relative to its largest entry
 MAX_WEIGHT = 1e6  # on psi = 0, likewise: a minimum on psi = 0 is then one of the sum
 MAX_HALVINGS = 25
 MEMORY = 4  # merits that an accepted step may fall back to: steps along a curved constraint first raise the merit
-SIDE_BY_SIDE = 32  # problems that a processor solves at once
+SIDE_BY_SIDE = 16  # problems that a processor solves at once
 MAX_MACHINES, MAX_KEPT_BYTES = 16, 1 << 26  # that wait for the next problem of their kind
 ACTIVE, OPTIMAL, TOO_LONG, STALLED, INTERRUPTED = range(5)
 STATUS = ("", "optimal", "too many iterations", "stalled", "interrupted")
