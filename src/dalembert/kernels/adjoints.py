@@ -244,6 +244,7 @@ class TransposedAdvance:
     controls: Marks
     sparse: bool  # not every step has a record
     keeping: Keeping | None = None
+    long: bool = False  # whether nobody tries to write it out
 
     def __call__(self, consts: Any, state: Any, row: Any) -> Any:
         (after, sums, _), (kept, control, record, recorded) = state, row
@@ -277,6 +278,7 @@ class TransposedObserve:
 
     observe: Observe
     consts: Marks
+    long: bool = False
 
     def __call__(self, consts: Any, carry: Any) -> Any:
         own, record = carry
@@ -363,7 +365,8 @@ class NativeAdjoint:
             )
         )
         self.own, self.shared, self.acting = own, consts, acting
-        step = transposed_step(spec, self.marks, records)
+        alone = self.lanes is None  # what one trajectory does once is better short than fast
+        step = replace(transposed_step(spec, self.marks, records), long=lowered.long or (alone and spec.steps == 1))
         self.seen = step.observe is not None
         seen = marked(records, self.real_records) if self.seen else []
         solutions = lowered.notes if notes else None
@@ -392,7 +395,7 @@ class NativeAdjoint:
         rest = (problem.carry_tree, marked(records, self.real_records))
         self.observer: StreamLoop | None = None
         if any(self.real_records) and (spec.initial or not self.seen):
-            seeing = TransposedObserve(spec.observe, self.marks[0])
+            seeing = TransposedObserve(spec.observe, self.marks[0], alone)
             self.observer = StreamLoop(self._problem(problem, stay, seeing, rest, ()), ())
         self.words, self.sources = state, np.array(kept, int)
         # What one step keeps of its carry is the first carry itself: no run is needed for it.

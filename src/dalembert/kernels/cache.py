@@ -161,6 +161,7 @@ class LoweredProgram:
     notes: Any = ()  # a pytree of ShapeDtypeStruct: the solutions that a step finds
     noted: tuple[bool, ...] = ()  # which of their scalars there are
     reads: tuple[bool, ...] = ()  # which scalars of a control the program reads
+    long: bool = False  # whether it has functions, for it is too long to be written out
 
     @classmethod
     def of(
@@ -169,7 +170,7 @@ class LoweredProgram:
         """The outline of a program that was just traced."""
         noted = tuple(value is not None for value in program.notes)
         lowered = cls(program.digest, len(program.constants), captured, record, notes=notes, noted=noted, reads=reads)
-        lowered.memory, lowered.operations = program.memory, program.operations
+        lowered.memory, lowered.operations, lowered.long = program.memory, program.operations, bool(program.functions)
         lowered.__dict__["program"] = program
         return lowered
 
@@ -214,7 +215,7 @@ def cached_program(parts: tuple[Any, ...], trace: Callable[[], LoweredProgram]) 
     return lowered
 
 
-_OUTLINE = ("digest", "inputs", "captured", "record", "memory", "operations", "notes", "noted", "reads")
+_OUTLINE = ("digest", "inputs", "captured", "record", "memory", "operations", "notes", "noted", "reads", "long")
 
 
 def _outline(lowered: LoweredProgram) -> tuple[Any, ...]:

@@ -70,6 +70,9 @@ MAX_OPTIMISED_LINES = 4000
 """Lines of LLVM IR above which its passes cost more than they gain."""
 MAX_SCHEDULED_LINES = 20_000
 """Lines of LLVM IR above which the code generator takes less trouble: 5.7 s instead of 9.9 for a bicycle, as fast."""
+MAX_BLOCK_STATEMENTS = 300
+"""Operations in one basic block of code that is compiled without effort: every fma there costs time in proportion to
+the block (22,945 lines of a bicycle: 0.2 s instead of 1.7 to 5.9)."""
 MAX_OPTIMISED_PROGRAMS = 1000
 """Programs of a process that go through LLVM's passes: of each one they keep 0.1 to 0.2 MiB for ever."""
 
@@ -126,8 +129,9 @@ done:
 class LLVMEmitter:
     """Writes the text of one function."""
 
-    def __init__(self, program: Program, layout: Layout, width: int):
+    def __init__(self, program: Program, layout: Layout, width: int, once: bool = False):
         self.program, self.layout, self.width = program, layout, width
+        self.longest = MAX_BLOCK_STATEMENTS if once else 0
         self.lines: list[str] = []
         self.names: dict[Value, str] = {}
         self.declared: set[str] = set()
@@ -250,7 +254,11 @@ class LLVMEmitter:
         return f"select {boolean} {is_zero}, {vector} {self.literal(-1, I64) if op == 'div' else a}, {vector} {result}"
 
     def block(self, block: Block, mask: str | None) -> None:
-        for statement in block.statements:
+        for number, statement in enumerate(block.statements, 1):
+            if self.longest and number % self.longest == 0:
+                (label,) = self.labels("next")
+                self.do(f"br label %{label}")
+                self.start(label)
             if isinstance(statement, Value):
                 self.names[statement] = self.put(self.operation(statement))
             elif isinstance(statement, Loop):
@@ -616,9 +624,9 @@ class LLVMEmitter:
         return f"{declarations}\n{routines}define void @{name}({pointers}, {counts}) nounwind noinline {{\n{body}\n}}\n"
 
 
-def llvm_source(program: Program, layout: Layout, width: int, name: str = "run") -> str:
-    """The run as LLVM IR."""
-    return LLVMEmitter(program, layout, width).function(name) + _entry(name)
+def llvm_source(program: Program, layout: Layout, width: int, name: str = "run", once: bool = False) -> str:
+    """The run as LLVM IR; what is called `once` is cut into parts that compile fast."""
+    return LLVMEmitter(program, layout, width, once).function(name) + _entry(name)
 
 
 def _entry(name: str) -> str:
@@ -691,7 +699,7 @@ def compile_native(lowered: LoweredProgram, layout: Layout, width: int) -> Kerne
         if effort and passes:
             _optimised.add(key)
         sums = width == 1 and program.parallel_sums
-        return compile_object(llvm_source(program, layout, width), effort, sums, passes)
+        return compile_object(llvm_source(program, layout, width, once=not effort), effort, sums, passes)
 
     return disk.load_or_build(key, build, load_object)
 

@@ -567,7 +567,9 @@ def lower(
     jaxprs, trees = (advance_jaxpr, observe_jaxpr), (consts, carry, control)
     known: dict[int, int] = {}
     try:
-        if sum(_written_out(each.jaxpr, known) for each in jaxprs) > LONG_FOR_CERTAIN * MAX_INLINE_OPERATIONS:
+        rough = sum(_written_out(each.jaxpr, known) for each in jaxprs)
+        long = any(getattr(each, "long", False) for each in (advance, observe))
+        if long or rough > LONG_FOR_CERTAIN * MAX_INLINE_OPERATIONS:
             raise OperationsExceeded("the step is much too long to be written out")
         lowering, program = _lower(jaxprs, *trees, min(budget, MAX_INLINE_OPERATIONS), None)
     except OperationsExceeded:

@@ -197,7 +197,8 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
         if state.g is not loop.carry.g:  # a node between: less than half a turn from the one that is counted
             angles = angles + group.angles(group.compose(group.inverse(loop.carry.g), state.g))
         size = loop.carry.size if integrator.variable_step else None
-        known = all_finite((state, system.energy(state.t, state.g, state.xi)), loop.carry) | (loop.status != OK)
+        still, (t, g, xi) = jax.lax.stop_gradient((system, state[:3]))  # whether it is finite has no derivative
+        known = all_finite((state, still.energy(t, g, xi)), loop.carry) | (loop.status != OK)
         iterations, count = loop.iterations.astype(int), jnp.where(known, loop.steps, NO_RECORD).astype(int)
         return Record(state, loop.residual, iterations, loop.multipliers, angles, count, size)
 
