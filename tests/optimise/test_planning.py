@@ -277,7 +277,7 @@ def test_plans_side_by_side_are_the_plans_one_by_one():
     system = offset_unicycle()
     starts = [pose(0, 0, y) for y in (0.0, 0.5, -0.2)]
     goal = system.state(pose(0, 0, 1), np.zeros(3))
-    bounds = {name: (-0.7, 0.7) for name in ("force", "torque")}
+    bounds = dict.fromkeys(("force", "torque"), (-0.7, 0.7))
     options = {"steps": 20, "duration": (1.0, 9.0), "bounds": bounds}
     together = plan(system, start=starts, goal=goal, **options)
     alone = [plan(system, start=start, goal=goal, **options) for start in starts]

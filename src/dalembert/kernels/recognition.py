@@ -83,10 +83,10 @@ def _write(it: Any, within: tuple[Any, ...]) -> Iterator[str]:
         yield from _write_all(within, *it)
     elif isinstance(it, type):
         yield from _write_class(it, (*within, it))
-    elif not jax.tree_util.all_leaves([it]):  # a system, say
-        yield from _write_all(within, *jax.tree.flatten(it))
     elif type(it).__module__ != "builtins" and hasattr(it, "__dict__") and not _in_library(type(it).__module__):
         yield from _write_all((*within, it), type(it), vars(it))
+    elif not jax.tree_util.all_leaves([it]):  # a system, say
+        yield from _write_all((*within, it), *jax.tree.flatten(it))
     elif callable(getattr(it, "__wrapped__", None)):  # jax.jit and the like
         yield from _write(it.__wrapped__, within)
     else:

@@ -17,12 +17,11 @@ Notation: see `dalembert.mechanics`.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +58,6 @@ RANK = 1e-7  # singular values, relative to the largest, that count as 0
 LIGHTEST, HEAVIEST, LONGEST = 1e-6, 1e7, 1e4  # kg and m: beyond these a drawing is probably not in SI units
 
 Reals = NDArray[np.float64]
-Drawing = TypeVar("Drawing")
 Entries = dict[str, Any]  # a vector or matrix by its entries that are not 0 in the drawing: {"x": 0.3, "z": 0.9}
 
 
@@ -916,16 +914,7 @@ class _Gear:
     by: Callable[..., Any] | None = None
 
 
-def _of_known_numbers(drawing: type[Drawing]) -> type[Drawing]:
-    """The class, whose public methods refuse numbers that JAX traces."""
-    known = known_arguments("a drawing decides by its numbers what is redundant. Vary system.parameters instead")
-    for name, method in list(vars(drawing).items()):
-        if inspect.isfunction(method) and not name.startswith("_"):
-            setattr(drawing, name, known(method))
-    return drawing
-
-
-@_of_known_numbers
+@known_arguments("a drawing decides by its numbers what is redundant. Vary system.parameters instead")
 class Mechanism:
     """Bodies, joints, wheels, springs and motors with names, drawn in SI units; `system()` makes the system of them.
 

@@ -21,6 +21,7 @@ from ..kernels import LoweringError, compile_function
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 TOLERANCE = 1e-8  # by which a matrix that a user gives may be off its group
 KNOWN = (float, int, bool, np.float64, np.ndarray, type(None))  # types of numbers that JAX never traces
 MAX_SHOWN = 200  # characters of a value in a message
@@ -75,10 +76,13 @@ def require_known(what: str, value: Any, instead: str = "ask for it outside") ->
         raise InvalidInput(f"{what} needs numbers that are known, but JAX traces {which} (jit, grad, vmap): {instead}")
 
 
-def known_arguments(instead: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator of functions whose arguments have to be known: those that JAX traces are refused by their names."""
+def known_arguments(instead: str) -> Callable[[Decorated], Decorated]:
+    """A decorator of functions, or of classes and their public methods, whose arguments have to be known.
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    Arguments that JAX traces are refused by their names.
+    """
+
+    def refuse(function: Callable[P, R]) -> Callable[P, R]:
         names = tuple(inspect.signature(function).parameters)
 
         @wraps(function)
@@ -88,6 +92,14 @@ def known_arguments(instead: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             return function(*given, **named)
 
         return call
+
+    def decorate(it: Decorated) -> Decorated:
+        if not inspect.isclass(it):
+            return cast(Decorated, refuse(it))
+        for name, method in list(vars(it).items()):
+            if inspect.isfunction(method) and not name.startswith("_"):
+                setattr(it, name, refuse(method))
+        return it
 
     return decorate
 
