@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -318,6 +320,27 @@ def check_rm_2(data):
     assert all(row[2] > 1e-3 and row[1] < 1e-4 for row in free)
 
 
+# -- optimal control --------------------------------------------------------------------------------------------------
+def check_control(data, known, found=1e-6, order=2.0, spread=0.02):
+    """The known answers, which do not come from this code; the last order of each problem; the extrapolated values."""
+    limits = {row[0]: row for row in data.rows if row[1] == "extrapolated"}
+    assert list(limits) == list(known)
+    for name, value in known.items():
+        *_, finest, limit = (row for row in data.rows if row[0] == name)
+        assert limit[2] == pytest.approx(value, rel=found), name
+        assert finest[5] == pytest.approx(order, abs=spread), name
+        assert max(row[6] for row in data.rows if row[0] == name and row[6] is not None) < 1e-8, name
+
+
+def check_control_ball(data):
+    """sqrt(3) and sqrt(8), and the ball is as it was about every axis, not only the one that the plan asks for."""
+    check_control(data, {"2 turns": 3**0.5, "3 turns": 8**0.5}, spread=0.02)
+    for name, radius in (("2 turns", 3**0.5), ("3 turns", 8**0.5)):
+        x, y = data[f"{name}, motion"].T
+        np.testing.assert_allclose(np.hypot(x, y), radius, rtol=2e-3)
+        assert data[f"{name}, h"][-1] ** 2 * 500 > np.abs(data[f"{name}, last"] - np.eye(3)).max()
+
+
 CHECKS = {
     "gnj-figure-1": check_gnj_1,
     "gnj-figure-2": check_gnj_2,
@@ -347,4 +370,13 @@ CHECKS = {
     "js-particle-energy": check_js_energy,
     "rm-figure-1": check_rm_1,
     "rm-figure-2": check_rm_2,
+    "control-heisenberg": partial(check_control, known={"to (0, 0, 1)": 4 * np.pi, "to (1, 0, π/8)": np.pi**2 / 4}),
+    "control-unicycle": partial(check_control, known={"1 m aside": 11.158158715164, "1/2 m aside": 5.910577194306}),
+    "control-satellite": partial(check_control, known={"1.2 rad": 12 * 4 * 1.44}),
+    "control-fastest-turn": partial(check_control, known={"half a turn": 3.243}, found=1e-4, spread=0.7),
+    "control-asymmetric-satellite": partial(check_control, known={"150 degrees": 28.6304}, found=1e-5, spread=0.1),
+    "control-brachistochrone": partial(check_control, known={"(0, 10) to (10, 5)": 1.8016031224531}),
+    "control-parking": partial(check_control, known={"2 m in 30 s": 320329.11}, found=4e-4, spread=0.1),
+    "control-offset-unicycle": partial(check_control, known={"1 m in 5 s": 1.4200379}),
+    "control-rolling-ball": check_control_ball,
 }

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import dalembert as da
+from dalembert.kernels import evaluate
 from dalembert.optimise import plan
 
 
@@ -116,6 +117,66 @@ def test_a_plan_is_a_run_whose_gradient_in_the_controls_is_the_multipliers():
 
     slope = jax.grad(lagrangian)(jnp.asarray(made.controls))
     assert float(jnp.abs(slope).max()) < 1e-7
+
+
+def slopes_of_step(consts, lane):
+    """The derivatives of a step from a node, in charts at both ends, by JAX."""
+    (discrete, *consts), (x, after, u) = consts, lane
+
+    def moved(d, u):
+        return discrete.apart(consts, after, discrete.advance(consts, discrete.move(consts, x, d), u))
+
+    return jax.jacfwd(moved, (0, 1))(jnp.zeros(discrete.dim), u)
+
+
+def test_costates_are_transported_by_the_adjoint_of_the_step():
+    """Problem 9. lambda_k = Df* lambda_{k+1} and 0 = 2 h u + Df_u* lambda_{k+1}, where the cost has no states."""
+    made = park(20)
+    discrete, numbers, nodes = made.problem
+    lane = (*(jax.tree.map(lambda leaf: leaf[k : k + 20], nodes) for k in (0, 1)), made.controls)
+    system = made.system
+    function = lambda consts, lane: slopes_of_step((discrete, *consts), lane)
+    by_state, by_control = evaluate(function, (system, numbers), lane, lanes=20, axes=(None, 0))
+    back = np.einsum("kij,ki->kj", by_state, made.costates)
+    np.testing.assert_allclose(back[1:], made.costates[:-1], atol=1e-8)
+    force = np.einsum("kij,ki->kj", by_control, made.costates)
+    sign = np.sign(force[0, 0] * made.controls[0, 0])
+    np.testing.assert_allclose(sign * force, 2 * made.step * made.controls, atol=1e-8)
+
+
+def test_the_symplectic_product_of_two_variations_is_the_same_at_all_nodes():
+    """Problem 9. Plans with a shifted start and a shifted goal beside a third: dx1 . dp2 - dp1 . dx2 at its nodes."""
+    starts = [pose(0, 0, 0), pose(1e-4, 0, 0), pose(0, 0, 0)]
+    goals = [pose(0, 0, 1), pose(0, 0, 1), pose(0, 1e-4, 1)]
+    options = {"steps": 20, "duration": 1.0, "kinematic": True, "tolerance": 1e-11}
+    plans = plan(unicycle(), start=starts, goal=goals, cost=lambda t, g, xi, u: xi[0] ** 2 + xi[1] ** 2, **options)
+    assert {each.status for each in plans} == {"optimal"}
+    discrete, numbers, _ = plans[0].problem
+    consts, products = (plans[0].system, numbers), []
+
+    @jax.jit
+    def chart(base, other):
+        there = lambda d: discrete.apart(consts, base, discrete.move(consts, other, d))
+        return there(jnp.zeros(3)), jax.jacfwd(there)(jnp.zeros(3))
+
+    for k in range(1, 20):
+        base, *others = (jax.tree.map(lambda leaf: jnp.asarray(leaf[k]), each.problem[2]) for each in plans)
+        (one, slope), (two, other) = (chart(base, each) for each in others)
+        first, second = (
+            np.linalg.solve(np.asarray(slope).T, each.costates[k - 1]) - plans[0].costates[k - 1]
+            for slope, each in zip((slope, other), plans[1:], strict=True)
+        )
+        products.append(one @ second - first @ two)
+    assert abs(products[0]) > 1e-9
+    np.testing.assert_allclose(products, products[0], rtol=5e-3)
+
+
+def test_controls_are_a_guess_with_the_motion_that_they_make():
+    """Those of an optimal plan need no iteration but to find the multipliers."""
+    made = park(20)
+    again = park(20, guess=made.controls)
+    assert again.status == "optimal" and again.iterations <= 3 < made.iterations
+    assert again.cost == pytest.approx(made.cost, rel=1e-10)
 
 
 def test_a_spherical_satellite_turns_from_rest_to_rest():

@@ -388,7 +388,7 @@ def plan(
     kinematic   the velocities in D are the controls, and there is no force
     free_start  names of what is free at the start, `free_goal` at the goal: of `coordinates`, "configuration" or
                 "velocity"; `periodic`: what ends as it began
-    guess       a Plan of any number of steps, or controls (steps, inputs)
+    guess       a Plan of any number of steps, or controls (steps, inputs) with the motion that they make
     starts      so many first guesses, the best plan wins; where one fails, eight coarse ones are refined
     backend     "llvm" or "cuda"; "auto" takes a GPU, if there is one, for many plans
     """
@@ -689,8 +689,22 @@ class _Task:
             u = np.asarray(finite_reals("guess", guess))
             if u.shape != (N, len(self.inputs)):
                 raise InvalidInput(f"guess has shape {u.shape}; allowed: ({N}, {len(self.inputs)}) or a Plan")
-            return nodes, np.tile(u, (B, 1, 1))
+            return self._driven(nodes, np.tile(u, (B, 1, 1)))
         return nodes, self._inside(u)
+
+    def _driven(self, nodes: Node, u: Numbers) -> tuple[Node, Numbers]:
+        """The nodes of the motion under these controls, as far as it goes, and the controls."""
+        discrete, numbers, _ = self.problem()
+        x = jax.tree.map(lambda leaf: leaf[:, 0], nodes)
+        for k in range(self.steps):
+            lane = (x, u[:, k])
+            x = evaluate(_After(discrete), (self.system, numbers), lane, lanes=len(u), axes=(None, 0))
+            x = jax.tree.map(np.asarray, x)
+            if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(x)):
+                break
+            for new, leaf in zip(jax.tree.leaves(x), jax.tree.leaves(nodes), strict=True):
+                leaf[:, k + 1] = new
+        return nodes, u
 
     def _plan_coarsely(self, first: State, seed: int, options: Options, progress: Any) -> Plans | None:
         """A plan from several guesses of few steps, refined step by step to all of them; None where there is none."""
@@ -802,6 +816,16 @@ class _Task:
         x, u = jax.tree.map(lambda leaf: leaf[b : b + 1], self.first_guess)
         target = jax.tree.map(lambda leaf: leaf[b : b + 1], self.target)
         return Solver(discrete, (self.system, numbers), target, free, options).solve(x, u).status[0] == "optimal"
+
+
+@dataclass(frozen=True)
+class _After:
+    """The node after a step."""
+
+    discrete: Discrete
+
+    def __call__(self, consts: Any, lane: Any) -> Node:
+        return self.discrete.advance(consts, *lane)
 
 
 @dataclass(frozen=True)

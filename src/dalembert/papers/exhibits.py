@@ -18,7 +18,7 @@ from ..errors import UnknownName
 from ..io.atomic import atomic_path
 from ..plotting.style import save
 from ..simulation import to_json
-from . import fedorov_zenkov, garcia_naranjo_jimenez, jimenez_scheurle, mclachlan_zanna, retraction_maps
+from . import control, fedorov_zenkov, garcia_naranjo_jimenez, jimenez_scheurle, mclachlan_zanna, retraction_maps
 from .gallery import Data, Exhibit, Paper, exhibit_page, index_page
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GALLERIES = tuple(
     module.gallery
-    for module in (garcia_naranjo_jimenez, fedorov_zenkov, mclachlan_zanna, jimenez_scheurle, retraction_maps)
+    for module in (garcia_naranjo_jimenez, fedorov_zenkov, mclachlan_zanna, jimenez_scheurle, retraction_maps, control)
 )
 PAPERS: dict[str, Paper] = {gallery.paper.key: gallery.paper for gallery in GALLERIES}
 FIGURES: dict[str, Exhibit] = {exhibit.id: exhibit for gallery in GALLERIES for exhibit in gallery.exhibits}
