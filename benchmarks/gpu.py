@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import plain
 from _cases import Case, body_map, lanes, members, suslov
@@ -180,32 +181,57 @@ def _difference(name: str, ours: Any, theirs: np.ndarray, start: da.Trajectory) 
     return float(np.max(np.abs(momentum - rows)))
 
 
-def whole_calls(repeats: int) -> None:
-    """Warm calls of `da.ensemble`, members as arrays of NumPy and of JAX on the GPU: milliseconds."""
-    case, rows = suslov(step=0.01), []
-    for exponent, steps, every in ((14, 10, 10), (20, 1000, 1000), (17, 50, 1)):
-        start = members(case, 2**exponent)
-        on_host = jax.tree.map(np.asarray, start)
-        on_gpu = jax.tree.map(jax.device_put, on_host)
+def rollouts(count: int, steps: int) -> tuple[da.System, da.State, jax.Array]:
+    """Vehicles on one axle at rest, each with its own pushes."""
+    system, rng = da.models.unicycle(centre=0.2), np.random.default_rng(1)
+    one = system.state(xi=[0.3, 1.0, 0.0])
+    many = jax.tree.map(lambda leaf: jax.device_put(np.broadcast_to(leaf, (count, *np.shape(leaf))).copy()), one)
+    return system, many, jax.device_put(rng.normal(size=(count, steps, 2)))
 
-        def call(state: da.State, steps: int = steps, every: int = every) -> None:
-            run = da.ensemble(
-                case.system, case.integrator, state, step=0.01, steps=steps, save_every=every, backend="cuda"
-            )
-            jax.block_until_ready(run.g)
 
-        times = []
-        for state in (on_host, on_gpu):
-            call(state)
-            spent = []
-            for _ in range(repeats):
-                begin = time.perf_counter()
-                call(state)
-                spent.append(time.perf_counter() - begin)
-            times.append(1e3 * median(spent))
-        what = f"2^{exponent} members, {steps} steps, {steps // every} saved"
-        rows.append([what, *(f"{each:.1f}" for each in times)])
-    table(["whole call of da.ensemble", "NumPy ms", "JAX on the GPU ms"], rows)
+def whole_calls(backend: str) -> list[tuple[str, Callable[[], Any], float]]:
+    """Warm calls as a user writes them, on arrays of JAX: (what, call, milliseconds asked for; 0 for none)."""
+    case, found = suslov(step=0.01), []
+
+    def bodies(exponent: int, steps: int, every: int, place: Callable[[Any], Any]) -> Callable[[], Any]:
+        start = jax.tree.map(lambda leaf: place(np.asarray(leaf)), members(case, 2**exponent))
+        options: Any = {"step": 0.01, "steps": steps, "save_every": every, "backend": backend}
+        return lambda: jax.block_until_ready(da.ensemble(case.system, case.integrator, start, **options).records)
+
+    for exponent, steps, every, asked in ((14, 10, 10, 0.5), (20, 1000, 1000, 30), (17, 50, 1, 10)):
+        what = f"2^{exponent} Suslov bodies, {steps} steps, {steps // every} saved"
+        found.append((what, bodies(exponent, steps, every, jax.device_put), asked))
+        found.append((f"{what}, from NumPy", bodies(exponent, steps, every, np.asarray), 0))
+    (system, start, pushes), method = rollouts(2**17, 50), da.LagrangeDAlembert()
+
+    def run(u: jax.Array) -> da.Trajectory:
+        return da.ensemble(system, method, start, controls=u, step=0.05, steps=50, backend=backend)
+
+    def distance(u: jax.Array) -> jax.Array:
+        made = run(u)
+        return jnp.sum(made.g[:, -1, :2, 2] ** 2) + 1e-3 * jnp.sum(u * u) + jnp.sum(made.xi[:, :, 1])
+
+    found.append(("2^17 vehicles, 50 steps, own controls, all saved", lambda: jax.block_until_ready(run(pushes).g), 10))
+    gradient = jax.grad(distance)
+    found.append(("gradient of that in all controls", lambda: jax.block_until_ready(gradient(pushes)), 40))
+    return found
+
+
+def time_calls(backend: str, repeats: int) -> None:
+    rows = []
+    for what, call, asked in whole_calls(backend):
+        begin = time.perf_counter()
+        call()
+        first, spent = time.perf_counter() - begin, []
+        call()
+        for _ in range(repeats):
+            begin = time.perf_counter()
+            call()
+            spent.append(1e3 * (time.perf_counter() - begin))
+        low, high = np.quantile(spent, [0.1, 0.9])
+        shown = verdict(median(spent), asked, at_most=True) if asked else f"{median(spent):.3g}"
+        rows.append([what, shown, f"{low:.2f} to {high:.2f}", f"{asked:g}" if asked else "-", f"{first:.2f}"])
+    table(["whole call", "ms", "10 % to 90 %", "asked", "first call s"], rows)
 
 
 def main() -> None:
@@ -238,8 +264,7 @@ def main() -> None:
         "vmap of our step ps",
         "/cuda",
     ]
-    if given.backend == "cuda":
-        whole_calls(given.repeats)
+    time_calls(given.backend, 4 * given.repeats)
     table(head, [measured(*case, given, rate) for case in cases])
     print(
         "targets: Suslov at most 25 ps, at least 200 x vmap (! marks a miss); `off`: momentum against "

@@ -8,7 +8,13 @@ import subprocess
 import tempfile
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dalembert.kernels import adjoints, cuda, execute, resident
 from dalembert.kernels.problem import SIGNATURE, Kernel
 
 
@@ -22,3 +28,58 @@ def compile_for_cpu(text: str) -> Kernel:
         subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
         library = ctypes.CDLL(str(Path(folder, "kernel.so")))
     return SIGNATURE(("run", library))
+
+
+class PlayedGpu(cuda.Gpu):
+    """A GPU that this processor plays: its memory is NumPy's, its kernels are compiled by the C compiler."""
+
+    xp = np
+    held_bytes = 0
+    launches = 0
+
+    def kernel(self, lowered: Any, layout: Any) -> Kernel:
+        return compile_for_cpu(cuda.cuda_source(lowered.program, layout))
+
+    def address(self, array: Any) -> int:
+        return int(array.ctypes.data)
+
+    def launch(self, kernel: Kernel, lanes: int, arguments: Any) -> None:
+        self.launches += 1
+        kernel(*arguments)
+
+    def finish(self) -> None:
+        pass
+
+    def free_words(self) -> int:
+        return 1 << 24
+
+    def find_words(self, wanted: Any) -> list[bool]:
+        found = []
+        for address, words, word, equal in wanted:
+            given = np.ctypeslib.as_array((ctypes.c_int64 * words).from_address(address))
+            found.append(bool(((given == word) == equal).any()))
+        return found
+
+    def to_host(self, array: Any) -> Any:
+        return np.asarray(array)
+
+    def to_jax(self, array: Any) -> Any:
+        return jnp.array(array)
+
+
+def play_gpu(monkeypatch: Any, lanes: int = 2) -> PlayedGpu:
+    """Let this processor play a GPU on which all arrays of JAX lie, and where "auto" runs so many lanes or more."""
+    gpu = PlayedGpu()
+
+    def on_gpu(leaf: Any) -> bool:
+        return isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+
+    monkeypatch.setattr(cuda, "gpu", lambda: gpu)
+    monkeypatch.setattr(cuda, "has_gpu", lambda: True)
+    monkeypatch.setattr(cuda, "on_gpu", on_gpu)
+    monkeypatch.setattr("dalembert.simulation.loop.on_gpu", on_gpu)
+    monkeypatch.setattr(execute, "MIN_GPU_LANES", lanes)
+    monkeypatch.setattr(resident, "_chains", type(resident._chains)())
+    adjoints.find_adjoint.cache_clear()
+    adjoints.memory.entries.clear()
+    return gpu

@@ -18,7 +18,7 @@ Scalar programs compute in doubles and 64-bit integers. `import dalembert` turns
 program turns them off again, a step has float32 numbers: "llvm" and "cuda" refuse it, and "auto" runs it on XLA.
 """
 
-from .cuda import as_jax, has_gpu, in_place, to_host
+from .cuda import as_jax, has_gpu, in_place, on_gpu, to_host
 from .elimination import eliminate
 from .execute import (
     Backend,
@@ -53,19 +53,22 @@ from .plans import (
 )
 from .problem import Problem, make_problem
 from .recognition import Template, recognise
+from .resident import find_lane_chain
 from .rules import map_elements, pack_values, scalar_type
 from .taylor import PARTIALS, in_series, solution_series
-from .transformations import known_number, mark_slopes
+from .transformations import known_number, mark_slopes, mark_values
+from .whole import Watch, bind_whole
 
 # fmt: off
 __all__ = [
     "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "Chain", "CompiledStep", "Loop", "Lowering",
     "LoweringError", "NoteReader", "PlacedLoop", "Problem", "Progress", "RecordsTooLarge", "Repeated", "RunResult",
-    "Shelf", "Template", "Value",
-    "as_jax", "as_routine", "available_memory", "best_width", "columns", "compile", "compile_function",
-    "concrete_leaves", "count_processors", "eliminate", "evaluate", "find_chain", "has_gpu", "in_place", "in_series",
-    "inner_blocks", "keep_carry", "known_number", "lower", "make_problem", "map_elements", "map_rows", "mark_slopes",
-    "note_solution", "noted", "pack_values", "recognise", "run", "run_problem", "run_rows", "run_with_slopes",
-    "scalar_type", "shapes_of", "solution_series", "stream_problem", "take_solution", "to_host",
+    "Shelf", "Template", "Value", "Watch",
+    "as_jax", "as_routine", "available_memory", "best_width", "bind_whole", "columns", "compile", "compile_function",
+    "concrete_leaves", "count_processors", "eliminate", "evaluate", "find_chain", "find_lane_chain", "has_gpu",
+    "in_place", "in_series", "inner_blocks", "keep_carry", "known_number", "lower", "make_problem", "map_elements",
+    "map_rows", "mark_slopes", "mark_values", "note_solution", "noted", "on_gpu", "pack_values", "recognise", "run",
+    "run_problem", "run_rows", "run_with_slopes", "scalar_type", "shapes_of", "solution_series", "stream_problem",
+    "take_solution", "to_host",
 ]
 # fmt: on

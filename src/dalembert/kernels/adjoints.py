@@ -26,10 +26,10 @@ from jax import lax
 from jax.interpreters import partial_eval
 
 from . import llvm
+from .cuda import Gpu, require_memory
 from .lowering import OtherSolutions, on_tape, shape_struct
 from .problem import (
     Advance,
-    Kernel,
     Observe,
     Problem,
     Stream,
@@ -63,11 +63,12 @@ class RunSpec:
     backend: Any
     reverse: bool = False
     keeps: Marks | None = None  # a run that will be transposed with respect to these leaves
+    single: bool = False  # a run with one record, which has no axis for its number
 
     @property
     def plain(self) -> RunSpec:
-        """The same run, whether or not it will be transposed."""
-        return self if self.keeps is None else replace(self, keeps=None)
+        """The same run, whether or not it will be transposed, with an axis for the number of a record."""
+        return self if self.keeps is None and not self.single else replace(self, keeps=None, single=False)
 
     @property
     def steps(self) -> int:
@@ -97,15 +98,27 @@ class RunSpec:
 
     def shapes(self, leaves: Leaves) -> tuple[list[Any], list[Any]]:
         """The shapes of the leaves of the last carry and of the records."""
-        problem = self.problem([shape_struct(np.shape(leaf), leaf.dtype) for leaf in leaves])
-        many, rows = () if self.lanes is None else (self.lanes,), self.saves + self.initial
-        carry = [shape_struct((*many, *leaf.shape), leaf.dtype) for leaf in problem.carry_specs]
-        records = jax.tree.leaves(problem.lower().record)
-        return carry, [shape_struct((*many, rows, *leaf.shape), leaf.dtype) for leaf in records]
+        return shapes_of_run(self, tuple([(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in leaves]))
+
+
+@lru_cache(maxsize=256)
+def shapes_of_run(spec: RunSpec, shapes: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
+    """The shapes of what a run with such leaves leaves."""
+    problem = spec.problem([shape_struct(*shape) for shape in shapes])
+    many = () if spec.lanes is None else (spec.lanes,)
+    rows = () if spec.single else (spec.saves + spec.initial,)
+    carry = [shape_struct((*many, *leaf.shape), leaf.dtype) for leaf in problem.carry_specs]
+    records = jax.tree.leaves(problem.lower().record)
+    return carry, [shape_struct((*many, *rows, *leaf.shape), leaf.dtype) for leaf in records]
+
+
+_REAL: dict[Any, bool] = {np.dtype(kind): kind is np.float64 for kind in (np.float64, np.int64, np.bool_)}
 
 
 def is_real(leaf: Any) -> bool:
     """Whether a leaf has tangents."""
+    if (known := _REAL.get(getattr(leaf, "dtype", None))) is not None:
+        return known
     return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))
 
 
@@ -332,16 +345,21 @@ class Kept:
     def belongs_to(self, constants: tuple[Words, Words], state: Words, controls: list[Words]) -> bool:
         """Whether these are the inputs, bit for bit."""
         pairs = zip((*self.constants, self.starts[0], *self.controls), (*constants, state, *controls), strict=True)
-        return all(np.array_equal(a, b) for a, b in pairs)
+        return all(a.shape == b.shape and bool((a == b).all()) for a, b in pairs)
 
 
 class NativeAdjoint:
     """R and DR^T of all runs with the same functions and shapes.
 
-    `pulls`: so many cotangents at once, as lanes of the run backwards where the run itself has none.
+    `pulls`: so many cotangents at once, as lanes of the run backwards where the run itself has none. With a `gpu` both
+    runs go there, and all that is kept between them stays there.
     """
 
-    def __init__(self, spec: RunSpec, moving: Marks, shapes: tuple[Any, ...], pulls: int | None = None):
+    def __init__(
+        self, spec: RunSpec, moving: Marks, shapes: tuple[Any, ...], pulls: int | None = None, gpu: Gpu | None = None
+    ):
+        self.gpu, self.xp = gpu, np if gpu is None else gpu.xp
+        self.most_words = MAX_KEPT_WORDS if gpu is None else max(MAX_KEPT_WORDS, gpu.free_words() // 4)
         try:
             self._build(spec, moving, shapes, pulls, True)
         except OtherSolutions:
@@ -349,7 +367,7 @@ class NativeAdjoint:
 
     def _build(self, spec: RunSpec, moving: Marks, shapes: tuple[Any, ...], pulls: int | None, notes: bool) -> None:
         self.spec, self.marks = spec, tuple(map(tuple, spec.split(moving)))
-        self.key = (spec, moving, shapes)
+        self.key = (spec, moving, shapes, self.gpu)
         problem = spec.problem([shape_struct(*shape) for shape in shapes])
         lowered = problem.lower()
         self.lanes = spec.lanes if pulls is None else pulls
@@ -388,16 +406,16 @@ class NativeAdjoint:
         streams = [of_kept, *inputs, *(_stream(leaf, many, "record") for leaf in seen)]
         if step.sparse:
             streams.append(Stream((0,), False, "record begins"))
-        self.forwards = StreamLoop(problem, inputs, kept)
+        self.forwards = StreamLoop(problem, inputs, kept, gpu=self.gpu)
         size = sum(leaf.size for leaf in (*own, *consts, *acting))
         pushed = sum(leaf.size for leaf in acting)
-        self.backwards = StreamLoop(back, streams, range(2 * size - pushed, 2 * size), spec.steps == 1)
+        self.backwards = StreamLoop(back, streams, range(2 * size - pushed, 2 * size), spec.steps == 1, self.gpu)
         rest = (problem.carry_tree, marked(records, self.real_records))
         self.observer: StreamLoop | None = None
         if any(self.real_records) and (spec.initial or not self.seen):
             seeing = TransposedObserve(spec.observe, self.marks[0], alone)
-            self.observer = StreamLoop(self._problem(problem, stay, seeing, rest, ()), ())
-        self.words, self.sources = state, np.array(kept, int)
+            self.observer = StreamLoop(self._problem(problem, stay, seeing, rest, ()), (), gpu=self.gpu)
+        self.words, self.sources = state, self.xp.asarray(np.array(kept, int))
         # What one step keeps of its carry is the first carry itself: no run is needed for it.
         self.keeps_on_the_way = spec.steps != 1 or any(k >= 2 * state for k in kept)
 
@@ -414,17 +432,22 @@ class NativeAdjoint:
 
     def run(self, leaves: Leaves) -> list[Any]:
         """The leaves of the last carry and of the records; what the transpose needs is remembered."""
+        kept, found = self.run_and_keep(leaves)
+        memory.put(self.key, kept)
+        return found
+
+    def run_and_keep(self, leaves: Leaves) -> tuple[Kept, list[Any]]:
+        """What the transpose needs, and the leaves of the last carry and of the records."""
         loop, rows = self.forwards, self.spec.saves + self.spec.initial
         kept, room = self._begin(leaves), self.forwards.room(rows)
         self._advance(kept, self._time_rows(room, rows))
         kept.controls = [each.copy() for each in kept.controls]  # whose memory belongs to others
-        memory.put(self.key, kept)
-        return [*loop.carry(kept.final), *loop.records(room)]
+        return kept, [*loop.carry(kept.final), *loop.records(room)]
 
     @property
     def segment_steps(self) -> int:
         """Steps whose rows are kept at once: as many as fit; where few do, as many words in rows as in starts."""
-        fitting = MAX_KEPT_WORDS // max(1, self.forwards.kept * self.forwards.stride)
+        fitting = self.most_words // max(1, self.forwards.kept * self.forwards.stride)
         balanced = math.isqrt(self.spec.steps * self.words // max(1, self.forwards.kept))
         return max(1, fitting, balanced)
 
@@ -433,11 +456,11 @@ class NativeAdjoint:
         loop, (consts, carry, controls) = self.forwards, self.spec.split(leaves)
         given = [loop.control_rows(*each) for each in zip(controls, self.spec.axes[2], strict=True)]
         segments = Piece(0, self.spec.saves, self.spec.every, 0).split(self.segment_steps)
-        return Kept(loop.constants(consts), given, [], loop.state(carry), list(segments), np.empty(0, np.int64))
+        return Kept(loop.constants(consts), given, [], loop.state(carry), list(segments), loop.empty(0))
 
     def _time_rows(self, arrays: Sequence[Words], count: int) -> list[Rows]:
         """The rows of arrays in the order of the steps."""
-        rows = [Rows(array.ctypes.data, array[0].size if len(array) else 0) for array in arrays]
+        rows = [Rows(self.forwards.address(array), array[0].size if len(array) else 0) for array in arrays]
         return [each.turned(count) for each in rows] if self.spec.reverse else rows
 
     def _advance(self, kept: Kept, records: list[Rows]) -> None:
@@ -449,7 +472,8 @@ class NativeAdjoint:
             self.forwards.run(kept.constants, kept.final, self._inputs(kept), [*records, Rows(0, 0)], Piece(0, 1, 0, 0))
             records = [each.after(-1) for each in records]
         longest = max((piece.steps for piece in kept.segments), default=0)
-        kept.rows = memory.room(self.key, (longest, self.forwards.kept, self.forwards.stride))
+        shape = longest, self.forwards.kept, self.forwards.stride
+        kept.rows = memory.room(self.key, shape, self.forwards.empty)
         for piece in kept.segments:
             kept.starts.append(kept.final.copy())
             self._take(kept, kept.final, piece, records)
@@ -465,16 +489,22 @@ class NativeAdjoint:
         self.forwards.run(kept.constants, state, self._inputs(kept), [*records, rows], piece)
 
     def _kept_rows(self, kept: Kept, piece: Piece) -> Rows:
-        return Rows(kept.rows.ctypes.data, self.forwards.kept * self.forwards.stride).after(piece.step)
+        return Rows(self.forwards.address(kept.rows), self.forwards.kept * self.forwards.stride).after(piece.step)
 
     def pull(self, leaves: Leaves, cotangents: Leaves, apart: bool) -> list[Any]:
         """The cotangents of the moving arguments; `apart`: each lane's own of what all lanes share."""
-        scratch, given = self.forwards.room(1), self._begin(leaves)
-        beside = [Rows(array.ctypes.data, 0) for array in scratch]  # records of what is run again
+        given = self._begin(leaves)
         kept = memory.take(self.key, given)
         if kept is None:
-            self._advance(kept := given, beside)
+            room = self.forwards.room(1)
+            self._advance(kept := given, [Rows(self.forwards.address(array), 0) for array in room])
             kept.controls = [each.copy() for each in kept.controls]
+        return self.pull_kept(kept, cotangents, apart)
+
+    def pull_kept(self, kept: Kept, cotangents: Leaves, apart: bool = False) -> list[Any]:
+        """The same of a run that kept this."""
+        room = self.forwards.room(1)
+        beside = [Rows(self.forwards.address(array), 0) for array in room]  # records of what is run again
         found = self._pull(kept, cotangents, beside, apart)
         kept.used = True
         memory.put(self.key, kept)
@@ -491,9 +521,9 @@ class NativeAdjoint:
         seen = [loop.control_rows(leaf, self.lanes is not None) for leaf in records] if self.seen else []
         of_records = self._time_rows(seen, spec.saves + spec.initial)
         of_records = [each.after(-1) if spec.initial else each for each in of_records]
-        pushed = np.empty((spec.steps, sum(leaf.size for leaf in self.acting), loop.stride), np.int64)
+        pushed = loop.empty(spec.steps, sum(leaf.size for leaf in self.acting), loop.stride)
         made = [each.turned(spec.steps) for each in self._time_rows([pushed], spec.steps)]
-        flags = np.array([1, 0], np.int64)
+        flags = self.xp.asarray(np.array([1, 0], np.int64))
         for number, piece in reversed(list(enumerate(kept.segments))):
             if not kept.finished or number < len(kept.segments) - 1:
                 kept.finished = False
@@ -502,7 +532,7 @@ class NativeAdjoint:
             given += [each.turned(spec.steps) for each in self._inputs(kept)]
             given += [each.turned(spec.saves) for each in of_records]
             sparse = spec.every > 1 and self.seen
-            yes, no = ([Rows(flags.ctypes.data + 8 * k, 0)] if sparse else [] for k in range(2))
+            yes, no = ([Rows(loop.address(flags) + 8 * k, 0)] if sparse else [] for k in range(2))
             turned = piece.turned(spec.saves, spec.steps)
             loop.run(kept.constants, state, [*given, *yes], made, turned, [*given, *no])
         found = loop.carry(state)
@@ -528,7 +558,7 @@ class NativeAdjoint:
         return [leaf[place] if self.lanes is None else leaf[:, place] for leaf in records]
 
     def _zeros(self, leaf: Any) -> Any:
-        return np.zeros(leaf.shape if self.lanes is None else (self.lanes, *leaf.shape), leaf.dtype)
+        return self.xp.zeros(leaf.shape if self.lanes is None else (self.lanes, *leaf.shape), leaf.dtype)
 
     def _add_record(
         self, kept: Kept, state: Words, record: Leaves, after: Leaves, sums: Leaves
@@ -538,9 +568,9 @@ class NativeAdjoint:
         assert loop is not None
         carry = self.forwards.carry(state)
         if self.lanes is not None and self.spec.lanes is None:
-            carry = [np.broadcast_to(leaf, (self.lanes, *leaf.shape)) for leaf in carry]
+            carry = [self.xp.broadcast_to(leaf, (self.lanes, *leaf.shape)) for leaf in carry]
         room, given = loop.room(1), loop.state([*carry, *record])
-        made = [*(Rows(each.ctypes.data, 0) for each in room), Rows(0, 0)]
+        made = [*(Rows(loop.address(each), 0) for each in room), Rows(0, 0)]
         loop.run(kept.constants, given, (), made, Piece(0, 1, 0, 0))
         added = [leaf[0] if self.lanes is None else leaf[:, 0] for leaf in loop.records(room)]
         total = [a + b for a, b in zip((*after, *sums), added, strict=True)]
@@ -556,9 +586,11 @@ def _stream(leaf: Any, varies: bool, clock: str = "step") -> Stream:
 
 
 @lru_cache(maxsize=64)
-def find_adjoint(spec: RunSpec, moving: Marks, shapes: tuple[Any, ...], pulls: int | None = None) -> NativeAdjoint:
+def find_adjoint(
+    spec: RunSpec, moving: Marks, shapes: tuple[Any, ...], pulls: int | None = None, gpu: Gpu | None = None
+) -> NativeAdjoint:
     """The adjoint of runs of this kind; `LoweringError` where it has no native code."""
-    return NativeAdjoint(spec, moving, shapes, pulls)
+    return NativeAdjoint(spec, moving, shapes, pulls, gpu)
 
 
 class Memory:
@@ -577,14 +609,14 @@ class Memory:
             ):
                 self.entries.popitem(last=False)
 
-    def room(self, key: Any, shape: tuple[int, ...]) -> Words:
+    def room(self, key: Any, shape: tuple[int, ...], empty: Callable[..., Words]) -> Words:
         """Memory for rows: that of an earlier run which was transposed, for it is warm, or else new memory."""
         with self.lock:
             for name, (known, kept) in self.entries.items():
                 if kept.used and kept.rows.shape == shape and known == key:
                     del self.entries[name]
                     return kept.rows
-        return np.empty(shape, np.int64)
+        return empty(*shape)
 
     def take(self, key: Any, given: Kept) -> Kept | None:
         """What a run with the inputs of `given` kept; who takes it, puts it back."""
@@ -666,39 +698,55 @@ class Piece(NamedTuple):
 class StreamLoop:
     """The native code of a problem with streams, for all numbers of its shapes."""
 
-    def __init__(self, problem: Problem, controls: Sequence[Stream], kept: Sequence[int] = (), once: bool = False):
+    def __init__(
+        self, problem: Problem, controls: Sequence[Stream], kept: Sequence[int] = (), once: bool = False,
+        gpu: Gpu | None = None,
+    ):  # fmt: skip
         lowered = problem.lower()
+        if gpu is not None:
+            require_memory(lowered)
+        self.gpu, self.xp = gpu, np if gpu is None else gpu.xp
         self.lanes, self.const_axes, self.carry_axes = problem.lanes, problem.const_axes, problem.carry_axes
-        self.width = 1 if self.lanes is None or lowered.memory else llvm.best_width(self.lanes)
+        alone = gpu is not None or self.lanes is None or lowered.memory
+        self.width = 1 if alone else llvm.best_width(self.lanes or 1)
         self.stride = -(-(self.lanes or 1) // self.width) * self.width
         streams = Streams(tuple(controls), tuple(kept), self.lanes is not None, once)
         self.lowered, self.layout = (
             lowered,
             replace(make_layout(problem, lowered), controls_vary=False, streams=streams),
         )
-        self.workers = llvm.Workers(self.stride, self.width)
-        self.captured, self.kept = join_words(lowered.captured), len(kept)
+        self.workers = None if gpu is not None else llvm.Workers(self.stride, self.width)
+        self.captured, self.kept = join_words(lowered.captured, self.xp), len(kept)
         self.carry_specs, self.record_specs = problem.carry_specs, jax.tree.leaves(lowered.record)
         self.pace = CALL_SECONDS * self.stride / FIRST_STEPS  # seconds of a step: a guess, then as the last call went
 
     @cached_property
-    def function(self) -> Kernel:
-        """The native function, compiled when it is called first."""
+    def function(self) -> Any:
+        """The native function, or the kernel, compiled when it is called first."""
+        if self.gpu is not None:
+            return self.gpu.kernel(self.lowered, self.layout)
         return llvm.native_function(self.lowered, self.layout, self.width)
+
+    def address(self, words: Words) -> int:
+        return words.ctypes.data if self.gpu is None else self.gpu.address(words)
+
+    def empty(self, *shape: int) -> Words:
+        made: Words = self.xp.empty(shape, np.int64)
+        return made
 
     def constants(self, leaves: Sequence[Numbers]) -> tuple[Words, Words]:
         """The words of the constants that lanes share, and of the others."""
         pairs = list(zip(leaves, self.const_axes, strict=True))
         shared = [leaf for leaf, varies in pairs if not varies]
         varying = [leaf for leaf, varies in pairs if varies]
-        return join_words(shared), pack(varying, [True] * len(varying), self.stride)
+        return join_words(shared, self.xp), pack(varying, [True] * len(varying), self.stride, self.xp)
 
     def state(self, leaves: Sequence[Numbers]) -> Words:
         """The words of a carry."""
-        given = [np.asarray(leaf, spec.dtype) for leaf, spec in zip(leaves, self.carry_specs, strict=True)]
+        given = [self.xp.asarray(leaf, spec.dtype) for leaf, spec in zip(leaves, self.carry_specs, strict=True)]
         if self.lanes is None:
-            return join_words(given).reshape(-1, 1)
-        return pack(given, self.carry_axes, self.stride)
+            return join_words(given, self.xp).reshape(-1, 1)
+        return pack(given, self.carry_axes, self.stride, self.xp)
 
     def carry(self, state: Words) -> list[Numbers]:
         """The leaves of the carry that these words are, each with the lanes in front where there are any."""
@@ -717,15 +765,15 @@ class StreamLoop:
 
     def control_rows(self, leaf: Any, varies: bool) -> Words:
         """The words of a control, (steps, scalars, lanes) or, where lanes share it, (steps, scalars, 1)."""
-        words = np.ascontiguousarray(to_words(leaf))
+        words: Words = self.xp.ascontiguousarray(to_words(leaf, self.xp))
         if not varies:
             return words.reshape(len(words), -1, 1)
         rows = words.shape[1]
-        return pack([words.reshape(len(words), -1)], [True], self.stride).reshape(rows, -1, self.stride)
+        return pack([words.reshape(len(words), -1)], [True], self.stride, self.xp).reshape(rows, -1, self.stride)
 
     def room(self, rows: int) -> list[Words]:
         """Memory for so many records."""
-        return [np.empty((rows, math.prod(spec.shape), self.stride), np.int64) for spec in self.record_specs]
+        return [self.empty(rows, math.prod(spec.shape), self.stride) for spec in self.record_specs]
 
     def records(self, room: Sequence[Words]) -> list[Numbers]:
         """The leaves of records, (rows, ...) or (lanes, rows, ...)."""
@@ -734,7 +782,7 @@ class StreamLoop:
     def unpack(self, words: Words, spec: Any) -> Numbers:
         """The leaf that rows of words are."""
         data = from_words(words, spec.dtype).reshape(len(words), *spec.shape, words.shape[-1])
-        return data[..., 0] if self.lanes is None else np.moveaxis(data[..., : self.lanes], -1, 0)
+        return data[..., 0] if self.lanes is None else self.xp.moveaxis(data[..., : self.lanes], -1, 0)
 
     def run(
         self, constants: tuple[Words, Words], state: Words, controls: Sequence[Rows], records: Sequence[Rows],
@@ -745,8 +793,8 @@ class StreamLoop:
         `controls` are for pieces at whose first step a record begins, `later` for others. `records` end with the rows
         of what is kept.
         """
-        words = np.concatenate([constants[0], self.captured])
-        shared, varying = words.ctypes.data, constants[1].ctypes.data
+        words = self.xp.concatenate([constants[0], self.captured])
+        shared, varying = self.address(words), self.address(constants[1])
         streams = self.layout.streams
         assert streams is not None
         vary = [stream.varies for stream in streams.controls]
@@ -755,19 +803,27 @@ class StreamLoop:
         function = self.function  # compiled before the clock starts
         for part in piece.split(max(1, int(CALL_SECONDS / self.pace))):
             table = given if part.begins else other
-            pointers = (shared, varying, state.ctypes.data, table.ctypes.data, made.ctypes.data)
+            pointers = (shared, varying, *map(self.address, (state, table, made)))
             counts, begin = (0, part.first, part.first + part.records, part.every), time.perf_counter()
-            self.workers.call(function, pointers, counts, part.step)
+            if self.gpu is None:
+                assert self.workers is not None
+                self.workers.call(function, pointers, counts, part.step)
+            else:
+                self.gpu.launch(function, self.stride, (*pointers, *counts, self.stride, 0, self.stride, part.step))
+                self.gpu.finish()
             if part.steps:
                 self.pace = max(1e-10, (time.perf_counter() - begin) / part.steps)
 
     def _table(self, arrays: Sequence[Rows], vary: Sequence[bool]) -> Words:
         """The three words of each array that native code reads: lanes lie side by side where they vary."""
         own = zip(arrays, vary, strict=True)
-        return np.array([(*rows, self.stride if varies else 1) for rows, varies in own], np.int64)
+        rows = [(*rows, self.stride if varies else 1) for rows, varies in own]
+        table: Words = self.xp.asarray(np.array([*rows, (0, 0, 0)], np.int64))
+        return table
 
 
-def join_words(leaves: Sequence[Any]) -> Words:
+def join_words(leaves: Sequence[Any], xp: Any = np) -> Words:
     """The words of leaves, one after the other."""
-    parts = [to_words(leaf).ravel() for leaf in leaves]
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+    parts = [to_words(leaf, xp).ravel() for leaf in leaves]
+    joined: Words = xp.concatenate(parts) if parts else xp.empty(0, np.int64)
+    return joined

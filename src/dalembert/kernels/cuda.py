@@ -248,28 +248,36 @@ class CEmitter:
         self.put(f"{place} = {f'bits({name})' if value.type == F64 else f'(word){name}'};")
 
     def inputs(self) -> None:
-        rows = {True: 0, False: 0}
+        rows, places = {True: 0, False: 0}, self.in_place("varying", self.layout.own or ())
         for value, varies in zip(self.program.constants, self.layout.varying, strict=True):
             place = f"varying[{rows[True]} * stride + lane]" if varies else f"shared[{rows[False]}]"
+            if varies and self.layout.own is not None:
+                place = places[rows[True]]
             self.define(value, self.load(value, place))
             rows[varies] += 1
+
+    def in_place(self, table: str, leaves: Sequence[tuple[int, int]]) -> list[str]:
+        """The scalars of leaves whose addresses are in a table."""
+        pairs = [(i, place, step) for i, (size, step) in enumerate(leaves) for place in range(size)]
+        return [f"((const word *){table}[{i}])[lane * {step} + {place}]" for i, place, step in pairs]
 
     def arrays(self) -> None:
         """The arrays of streams: addresses, words from a row to the next, words from a number to the next."""
         streams = self.layout.streams
         if streams is None:
             return
-        for table, const, count in (
-            ("controls", "const ", len(streams.controls)), ("records", "", len(self.layout.leaves)),
-        ):  # fmt: skip
+        made = len(self.layout.leaves) + bool(streams.kept)
+        for table, const, count in (("controls", "const ", len(streams.controls)), ("records", "", made)):
             for i in range(count):
                 self.put(f"{const}word *{table}{i} = ({const}word *){table}[{3 * i}];")
                 self.put(f"const word {table}{i}_row = {table}[{3 * i + 1}], {table}{i}_number = {table}[{3 * i + 2}];")
 
     def controls(self) -> None:
         streams, values = self.layout.streams, iter(self.program.controls)
+        if streams:
+            self.put("const word step = control_stride + (save - first) * every + k;")
         for i, stream in enumerate(streams.controls if streams else ()):
-            row = "(control_stride + (save - first) * every + k)" if stream.clock == "step" else "save"
+            row = "step" if stream.clock == "step" else "save"
             lane = " + lane" if stream.varies else ""
             for place, value in zip(stream.places, values, strict=False):
                 if place >= 0:
@@ -282,6 +290,18 @@ class CEmitter:
         for place, value in enumerate(self.program.controls):
             row = f"((save - first) * every + k) * {len(self.program.controls)} + {place}"
             self.define(value, self.load(value, f"controls[({row}) * control_stride{lane}]"))
+
+    def keep_row(self) -> None:
+        """Store what is kept of a step, before the state after it takes the place of the one before it."""
+        streams, program = self.layout.streams, self.program
+        if streams is None or not streams.kept:
+            return
+        sources = (*program.state, *program.next_state, *program.notes)
+        array, lane = f"records{len(self.layout.leaves)}", " + lane" if streams.many else ""
+        for place, source in enumerate(streams.kept):
+            value = sources[source]
+            assert value is not None
+            self.store(f"{array}[step * {array}_row + {place} * {array}_number{lane}]", value, self.name(value))
 
     def record(self) -> None:
         if streams := self.layout.streams:
@@ -307,7 +327,10 @@ class CEmitter:
         self.put(f"double memory[{max(1, program.memory)}];")
         self.inputs()
         self.arrays()
-        initial = [self.load(value, f"state[{row} * stride + lane]") for row, value in enumerate(program.state)]
+        places = [f"state[{row} * stride + lane]" for row in range(len(program.state))]
+        if self.layout.start is not None:
+            places = self.in_place("state", self.layout.start)
+        initial = [self.load(value, place) for value, place in zip(program.state, places, strict=True)]
         state = self.variables(program.state, initial)
         self.names.update(zip(program.observed, state, strict=True))
         self.block(program.setup)
@@ -321,6 +344,7 @@ class CEmitter:
         self.indent += 1
         self.controls()
         self.block(program.advance)
+        self.keep_row()
         self.assign(state, program.next_state)
         self.indent -= 1
         self.put("}")
@@ -328,7 +352,8 @@ class CEmitter:
         self.record()
         self.indent -= 1
         self.put("}")
-        for row, (value, name) in enumerate(zip(program.state, state, strict=True)):
+        written = zip(program.state, state, strict=True) if self.layout.start is None else ()
+        for row, (value, name) in enumerate(written):
             self.store(f"state[{row} * stride + lane]", value, name)
         self.indent -= 1
         self.put("}")
@@ -393,6 +418,97 @@ def cuda_kernel(lowered: LoweredProgram, layout: Layout) -> Any:
     return _kernels[key]
 
 
+class Gpu:
+    """What this process does with its GPU, by CuPy: memory, kernels, launches. Tests have one that the CPU plays."""
+
+    held_bytes = 1 << 28
+    """Memory that a run may hold from call to call."""
+    _found: Any = None
+
+    @property
+    def xp(self) -> Any:
+        """The array module of its memory."""
+        import cupy
+
+        return cupy
+
+    def kernel(self, lowered: LoweredProgram, layout: Layout) -> Any:
+        """The kernel of a program, or `LoweringError` where it does not fit."""
+        require_memory(lowered)
+        return cuda_kernel(lowered, layout)
+
+    def address(self, array: Any) -> int:
+        return int(array.data.ptr)
+
+    def launch(self, kernel: Any, lanes: int, arguments: Sequence[int]) -> None:
+        """Call a kernel, a thread a lane; it runs later, after those that were launched before."""
+        kernel((-(-lanes // BLOCK_THREADS),), (BLOCK_THREADS,), tuple(map(np.int64, arguments)))
+
+    def finish(self) -> None:
+        """Wait for all launches."""
+        self.xp.cuda.get_current_stream().synchronize()
+
+    def free_words(self) -> int:
+        """Words of memory that nobody has."""
+        return int(self.xp.cuda.runtime.memGetInfo()[0]) // 8
+
+    def find_words(self, wanted: Sequence[tuple[int, int, int, bool]]) -> list[bool]:
+        """For each (address, words, word, equal), at most four: whether one of the words equals this one, or differs.
+
+        All launches are done then.
+        """
+        if self._found is None:
+            self._found = self.xp.zeros(4, np.int64)
+        found, self._found = self._found, None  # two threads do not share it
+        most = max(words for _, words, _, _ in wanted)
+        rows = [number for each in wanted for number in each] + [0] * 4 * (4 - len(wanted))
+        blocks = max(1, min(1024, -(-most // 256)))
+        _kernel(FIND_WORDS)((blocks, len(wanted)), (256,), (found, *map(np.int64, rows)))
+        seen = found.get().tolist()
+        if not any(seen):
+            self._found = found
+        return [bool(each) for each in seen[: len(wanted)]]
+
+    def to_host(self, array: Any) -> Any:
+        """An array of CuPy as one of NumPy."""
+        return array.get()
+
+    def to_jax(self, array: Any) -> Any:
+        """The same memory as an array of JAX; it must be filled by then."""
+        return jax.dlpack.from_dlpack(array)
+
+
+FIND_WORDS = """
+typedef long long word;
+extern "C" __global__ void run(word *found, const word *p0, word n0, word w0, word e0, const word *p1, word n1, word w1,
+  word e1, const word *p2, word n2, word w2, word e2, const word *p3, word n3, word w3, word e3) {
+  const word *p = blockIdx.y == 0 ? p0 : blockIdx.y == 1 ? p1 : blockIdx.y == 2 ? p2 : p3;
+  const word n = blockIdx.y == 0 ? n0 : blockIdx.y == 1 ? n1 : blockIdx.y == 2 ? n2 : n3;
+  const word w = blockIdx.y == 0 ? w0 : blockIdx.y == 1 ? w1 : blockIdx.y == 2 ? w2 : w3;
+  const bool equal = blockIdx.y == 0 ? e0 : blockIdx.y == 1 ? e1 : blockIdx.y == 2 ? e2 : e3;
+  bool seen = false;
+  for (word i = (word)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (word)gridDim.x * blockDim.x)
+    seen |= (p[i] == w) == equal;
+  if (seen) found[blockIdx.y] = 1;
+}
+"""
+
+
+@cache
+def gpu() -> Gpu:
+    """The GPU of this process."""
+    return Gpu()
+
+
+def require_memory(lowered: LoweredProgram) -> None:
+    """Refuse a program that does not fit on a GPU."""
+    if lowered.memory > MAX_MEMORY:
+        raise LoweringError(
+            f"a step that keeps {lowered.memory} numbers in memory, more than {MAX_MEMORY}, does not fit on a GPU: "
+            "backend 'llvm' runs it on the processor"
+        )
+
+
 class CudaSession:
     """A run in launches that each do many steps.
 
@@ -403,57 +519,47 @@ class CudaSession:
     name = "cuda"
 
     def __init__(self, problem: Problem, lowered: LoweredProgram):
-        if lowered.memory > MAX_MEMORY:
-            raise LoweringError(
-                f"a step that keeps {lowered.memory} numbers in memory, more than {MAX_MEMORY}, does not fit on a GPU: "
-                "backend 'llvm' runs it on the processor"
-            )
-        import cupy
-
+        require_memory(lowered)
+        self.gpu = gpu()
         given = jax.tree.leaves((problem.consts, problem.carry, problem.controls))
         axes = (*problem.const_axes, *problem.carry_axes, *problem.control_axes)
         self.resident = any(varies and on_gpu(leaf) for leaf, varies in zip(given, axes, strict=True))
         if self.resident:
             jax.block_until_ready(given)  # type: ignore[no-untyped-call]  # JAX does not annotate it
-        self.buffers = Buffers(problem, lowered, 1, cupy if self.resident else np)
-        self.kernel = cuda_kernel(lowered, make_layout(problem, lowered))
+        self.buffers = Buffers(problem, lowered, 1, self.gpu.xp if self.resident else np)
+        self.kernel = self.gpu.kernel(lowered, make_layout(problem, lowered))
         b, self.words = self.buffers, lowered.words
         inputs = (b.shared, b.varying, b.state, b.controls)
-        self.shared, self.varying, self.state, self.controls = map(cupy.asarray, inputs)
+        self.shared, self.varying, self.state, self.controls = map(self.gpu.xp.asarray, inputs)
         self.limit = max(1, DEVICE_RECORD_BYTES // max(8, 8 * b.stride * lowered.words))
-        self.blocks = -(-b.stride // BLOCK_THREADS)
 
     def reserve(self, capacity: int) -> None:
-        import cupy
-
         self.buffers.reserve(capacity)
         if self.resident:
             self.limit, self.device_records = max(1, capacity), self.buffers.records
             return
         self.limit = max(1, min(self.limit, capacity))
-        self.device_records = cupy.empty(self.limit * self.buffers.lowered.words * self.buffers.stride, np.int64)
+        self.device_records = self.gpu.xp.empty(self.limit * self.words * self.buffers.stride, np.int64)
 
     def run(self, first: int, count: int, every: int, step: int, keep: bool = True) -> None:
-        import cupy
-
-        b = self.buffers
-        controls = self.controls.ravel()[step * b.control_row :]
+        b, address = self.buffers, self.gpu.address
         begin = first if self.resident else 0
         counts = (self.limit, begin, begin + count, every, b.stride, 0, b.stride, b.control_stride)
-        pointers = (self.shared, self.varying, self.state, controls, self.device_records)
-        self.kernel((self.blocks,), (BLOCK_THREADS,), (*pointers, *map(np.int64, counts)))
+        controls = address(self.controls) + 8 * step * b.control_row
+        pointers = (*map(address, (self.shared, self.varying, self.state)), controls, address(self.device_records))
+        self.gpu.launch(self.kernel, b.stride, (*pointers, *counts))
+        self.gpu.finish()
         if self.resident or not keep:
-            cupy.cuda.get_current_stream().synchronize()
             return
         on_host, on_device = b.record_leaves(b.records, b.capacity), b.record_leaves(self.device_records, self.limit)
         for leaf, new in zip(on_host, on_device, strict=True):
-            leaf[first : first + count] = new[:count].get()
+            leaf[first : first + count] = self.gpu.to_host(new[:count])
 
     def carry(self) -> Any:
         if self.resident:
             self.buffers.state = self.state
             return self.buffers.unpack_carry()
-        self.buffers.state[...] = self.state.get()
+        self.buffers.state[...] = self.gpu.to_host(self.state)
         return self.buffers.unpack_carry()
 
     def records(self, count: int) -> Any:
@@ -469,26 +575,20 @@ class CudaSession:
 def as_jax(tree: Any) -> Any:
     """The tree with arrays of CuPy as those of JAX on the same GPU, without passing through the host."""
     leaves, structure = jax.tree.flatten(tree)
-    ours = [on_gpu(leaf) and not isinstance(leaf, jax.Array) for leaf in leaves]
+    ours = [not isinstance(leaf, jax.Array) and on_gpu(leaf) for leaf in leaves]
     if not any(ours):
         return tree
-    import cupy
-
-    leaves = [cupy.ascontiguousarray(leaf) if own else leaf for leaf, own in zip(leaves, ours, strict=True)]
-    cupy.cuda.get_current_stream().synchronize()
-    made = [jax.dlpack.from_dlpack(leaf) if own else leaf for leaf, own in zip(leaves, ours, strict=True)]
+    leaves = [gpu().xp.ascontiguousarray(leaf) if own else leaf for leaf, own in zip(leaves, ours, strict=True)]
+    gpu().finish()
+    made = [gpu().to_jax(leaf) if own else leaf for leaf, own in zip(leaves, ours, strict=True)]
     return jax.tree.unflatten(structure, made)
 
 
 def in_place(leaf: Any) -> Any:
     """The array where it lies: of CuPy on a GPU, of NumPy on the host."""
-    if not on_gpu(leaf):
-        return np.asarray(leaf)
-    import cupy
-
-    return cupy.asarray(leaf)
+    return gpu().xp.asarray(leaf) if on_gpu(leaf) else np.asarray(leaf)
 
 
 def to_host(tree: Any) -> Any:
     """The tree with arrays of NumPy."""
-    return jax.tree.map(lambda leaf: in_place(leaf).get() if on_gpu(leaf) else leaf, tree)
+    return jax.tree.map(lambda leaf: gpu().to_host(in_place(leaf)) if on_gpu(leaf) else leaf, tree)

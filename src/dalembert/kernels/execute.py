@@ -248,6 +248,7 @@ def run_problem(
     progress: Progress | None = None,
     initial: bool = False,
     read_notes: NoteReader | None = None,
+    single: bool = False,
 ) -> RunResult:
     """Advance `saves * save_every` steps and keep a record after every `save_every` of them.
 
@@ -255,11 +256,11 @@ def run_problem(
     between chunks; KeyboardInterrupt ends the run and keeps what is done. `width` overrides the vector width.
     `initial` puts a record of the given carry before the others. `read_notes` is given the carry after every chunk.
     It says how full the carry is of notes (above 1 some did not fit: the chunk is repeated in parts), and whether all
-    lanes have ended.
+    lanes have ended. `single`: there is one record, and it has no axis for its number.
     """
     _check_counts(problem, saves, save_every)
     if _is_traced(problem):
-        return _run_traced(problem, saves, save_every, backend, initial)
+        return _run_traced(problem, saves, save_every, backend, initial, single)
     session, note = open_session(problem, backend, threads=threads, width=width)
     polled = None if read_notes is None else PolledSession(session, read_notes)
     session = polled or session
@@ -274,6 +275,8 @@ def run_problem(
             if polled is not None and polled.finished:
                 break
     records = session.records(done + initial)
+    if single:
+        records = jax.tree.map(lambda leaf: leaf[0] if problem.lanes is None else leaf[:, 0], records)
     return RunResult(session.carry(), records, session.name, note, stop.is_set() and done < saves, done)
 
 
@@ -396,17 +399,21 @@ def _is_traced(problem: Problem) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
-def _run_traced(problem: Problem, saves: int, save_every: int, backend: Backend, initial: bool) -> RunResult:
+def _run_traced(
+    problem: Problem, saves: int, save_every: int, backend: Backend, initial: bool, single: bool
+) -> RunResult:
     """Inside a transformation (grad, jit, vmap) the run is a primitive that runs native code, or a `lax.scan`."""
     note = "traced"
     if backend != "xla":
         try:
-            final, records = bind_run(problem, saves, save_every, initial, backend)
+            final, records = bind_run(problem, saves, save_every, initial, backend, single=single)
             return RunResult(final, records, "llvm" if backend == "auto" else backend, note, False, saves)
         except LoweringError as error:
             announce_xla(backend, error)
             note = f"ran on XLA: {error}"
     final, records = scan_problem(problem, saves, save_every, initial)
+    if single:
+        records = jax.tree.map(lambda leaf: leaf[0] if problem.lanes is None else leaf[:, 0], records)
     return RunResult(final, records, "xla", note, False, saves)
 
 

@@ -226,8 +226,7 @@ def evaluate(
     if backend in ("auto", "llvm") and (found := find_plan(function, consts, carry, lanes, axes)):
         return found[0].evaluate(found[1])
     problem = make_problem(keep_carry, function, consts, carry, lanes=lanes, axes=axes)
-    records = run_problem(problem, saves=1, backend=backend, threads=threads).records
-    return jax.tree.map(lambda leaf: leaf[0] if lanes is None else leaf[:, 0], records)
+    return run_problem(problem, saves=1, backend=backend, threads=threads, single=True).records
 
 
 def run_rows(
@@ -476,8 +475,7 @@ def compile_function(function: Callable[..., Result], place: bool = True) -> Cal
         if traced := [leaf for leaf in jax.tree.leaves(args) if isinstance(leaf, jax.core.Tracer)]:
             with suppress(LoweringError):
                 if all(map(is_transformed, traced)):
-                    records = bind_run(make_problem(keep_carry, observe, args, ()), 1, 1, False, "llvm")[1]
-                    return jax.tree.map(lambda leaf: leaf[0], records)
+                    return bind_run(make_problem(keep_carry, observe, args, ()), 1, 1, False, "llvm", single=True)[1]
             return function(*args)
         return by_xla(*args) if place else jax.tree.map(np.asarray, by_xla(*args))
 

@@ -83,12 +83,16 @@ class Layout:
 
     `varying` says for each constant whether every lane has its own, `controls_vary` the same for the controls,
     `leaves` the sizes of the recorded arrays: leaf after leaf, each (records, size, lanes), where there are no streams.
+    On a GPU the arguments `varying` and `state` may be tables of the addresses of leaves: `own` and `start` then have
+    the size of each, and the words from a lane to the next. Such a state is not written.
     """
 
     varying: tuple[bool, ...]
     controls_vary: bool
     leaves: tuple[int, ...]
     streams: Streams | None = None
+    own: tuple[tuple[int, int], ...] | None = None
+    start: tuple[tuple[int, int], ...] | None = None
 
     @property
     def offsets(self) -> list[tuple[int, int, int]]:

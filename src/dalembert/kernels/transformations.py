@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, cast
 
 import jax
@@ -24,6 +24,7 @@ import numpy as np
 from jax import lax
 from jax.interpreters import ad, batching, mlir
 
+from . import cuda
 from .adjoints import (
     MAX_KEPT_WORDS,
     Keeping,
@@ -61,14 +62,18 @@ run_p.multiple_results = slope_p.multiple_results = True
 
 
 def bind_run(
-    problem: Problem, saves: int, every: int, initial: bool, backend: Any, reverse: bool = False
+    problem: Problem, saves: int, every: int, initial: bool, backend: Any, reverse: bool = False, single: bool = False
 ) -> tuple[Any, Any]:
-    """(last carry, records) of a run whose arguments JAX traces; `LoweringError` where there is no native code."""
+    """(last carry, records) of a run whose arguments JAX traces; `LoweringError` where there is no native code.
+
+    `single`: there is one record, and it has no axis for its number.
+    """
     trees = (problem.consts, problem.carry, problem.controls)
     leaves, structures = zip(*map(jax.tree.flatten, trees), strict=True)
     marks = (tuple(problem.const_axes), tuple(problem.carry_axes), tuple(problem.control_axes))
+    counts = saves, every, initial
     spec = RunSpec(
-        problem.advance, problem.observe, structures, marks, problem.lanes, saves, every, initial, backend, reverse
+        problem.advance, problem.observe, structures, marks, problem.lanes, *counts, backend, reverse, single=single
     )
     found = run_p.bind(*map(as_array, [leaf for part in leaves for leaf in part]), spec=spec)
     count = structures[1].num_leaves
@@ -112,7 +117,7 @@ _executors: dict[str, Any] = {}
 def execute_by(run: Execute, portable: Portable, native: Callable[[int | None, Any], bool]) -> None:
     """Say how a run with concrete numbers is executed, and which run JAX differentiates where the kernels cannot.
 
-    `native` says whether so many lanes run on this processor.
+    `native` says whether so many lanes run on this processor, and not on a GPU or by XLA.
     """
     _executors.update(run=run, portable=portable, native=native)
 
@@ -120,44 +125,78 @@ def execute_by(run: Execute, portable: Portable, native: Callable[[int | None, A
 def run_on_host(
     problem: Problem, saves: int, every: int, initial: bool, backend: Any, reverse: bool = False
 ) -> tuple[Any, Any]:
-    """(last carry, records) of a run whose numbers are known, by NumPy and native code alone."""
+    """(last carry, records) of a run whose numbers are known, by native code alone: arrays of NumPy, or of CuPy."""
     if reverse:
         rows = zip(jax.tree.leaves(problem.controls), problem.control_axes, strict=True)
-        turned = [np.flip(leaf, 1 if varies else 0) for leaf, varies in rows]
+        turned = [_turn(leaf, 1 if varies else 0) for leaf, varies in rows]
         problem = replace(problem, controls=jax.tree.unflatten(jax.tree.structure(problem.controls), turned))
     carry, records = _executors["run"](problem, saves, every, initial, backend)
     if reverse:
-        records = jax.tree.map(lambda leaf: np.flip(leaf, 0 if problem.lanes is None else 1), records)
+        records = jax.tree.map(lambda leaf: _turn(leaf, 0 if problem.lanes is None else 1), records)
     return carry, records
 
 
-def _adjoint(spec: RunSpec, moving: Marks, leaves: Leaves, pulls: int | None = None) -> NativeAdjoint:
+def _turn(leaf: Any, axis: int) -> Any:
+    """The leaf with the opposite order along an axis, where it lies."""
+    return leaf[(slice(None),) * axis + (slice(None, None, -1),)]
+
+
+def _gpu_for(spec: RunSpec) -> cuda.Gpu | None:
+    """The GPU on which so many lanes run; None where they do not."""
+    elsewhere = spec.lanes is not None and spec.backend != "xla" and not _executors["native"](spec.lanes, spec.backend)
+    return cuda.gpu() if elsewhere and cuda.has_gpu() else None
+
+
+def adjoint_of(spec: RunSpec, moving: Marks, leaves: Leaves, pulls: int | None = None) -> NativeAdjoint:
     """The native adjoint of a run with such numbers; `LoweringError` where there is none."""
-    if not _executors["native"](spec.lanes, spec.backend):
-        raise LoweringError("the run is not for this processor")
+    gpu = _gpu_for(spec)
+    if gpu is None and not _executors["native"](spec.lanes, spec.backend):
+        raise LoweringError("the run is not for native code")
     shapes = tuple([(leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves])
-    return find_adjoint(spec.plain, moving, shapes, pulls)
+    return find_adjoint(spec.plain, moving, shapes, pulls, gpu)
 
 
 def _with_adjoint(use: Callable[[NativeAdjoint], list[Any]], *given: Any) -> list[Any]:
     """What is made with an adjoint; where the disk told of another program, the adjoint is built anew."""
     try:
-        return use(_adjoint(*given))
+        return use(adjoint_of(*given))
     except StaleEntry:
         find_adjoint.cache_clear()
         memory.entries.clear()
-        return use(_adjoint(*given))
+        return use(adjoint_of(*given))
 
 
-def _on_host(spec: RunSpec, leaves: Leaves) -> list[Any]:
-    known = [np.asarray(leaf) for leaf in leaves]
+def known_leaves(spec: RunSpec, leaves: Leaves) -> list[Any]:
+    """Concrete leaves for native code: of NumPy or, where the run is for a GPU and they lie there, of CuPy."""
+    if _gpu_for(spec) is None or not any(map(cuda.on_gpu, leaves)):
+        return [np.asarray(leaf) for leaf in leaves]
+    jax.block_until_ready(leaves)  # type: ignore[no-untyped-call]  # JAX does not annotate it
+    return [cuda.in_place(leaf) for leaf in leaves]
+
+
+def _rows(spec: RunSpec, records: Leaves, many: bool, add: bool) -> list[Any]:
+    """Records, or their cotangents, with the axis of the one record of a `single` run, or without it."""
+    if not spec.single:
+        return list(records)
+    place = (slice(None),) * many + ((None,) if add else (0,))
+    return [leaf[place] for leaf in records]
+
+
+def placed(found: Leaves, leaves: Leaves) -> Any:
+    """What a run left as arrays of JAX, on the GPU where what it was given lies there."""
+    return cuda.as_jax(found) if any(map(cuda.on_gpu, leaves)) else jax.device_put(cuda.to_host(found))
+
+
+def _execute(spec: RunSpec, leaves: Leaves) -> list[Any]:
+    known, count, many = known_leaves(spec, leaves), spec.structures[1].num_leaves, spec.lanes is not None
     if spec.keeps is not None:
         with suppress(LoweringError):
-            if _adjoint(spec, spec.keeps, known).keeps_on_the_way:
-                return _with_adjoint(lambda adjoint: adjoint.run(known), spec, spec.keeps, known)
+            if adjoint_of(spec, spec.keeps, known).keeps_on_the_way:
+                found = _with_adjoint(lambda adjoint: adjoint.run(known), spec, spec.keeps, known)
+                return [*found[:count], *_rows(spec, found[count:], many, False)]
     problem = spec.problem(known)
-    found = run_on_host(problem, spec.saves, spec.every, spec.initial, spec.backend, spec.reverse)
-    return jax.tree.leaves(found)
+    carry, records = run_on_host(problem, spec.saves, spec.every, spec.initial, spec.backend, spec.reverse)
+    return [*jax.tree.leaves(carry), *_rows(spec, jax.tree.leaves(records), many, False)]
 
 
 MAX_JOINED_SIZE = 256
@@ -198,10 +237,10 @@ def _mix(joined: Any, others: Leaves, shapes: Leaves, marks: Sequence[bool]) -> 
 
 def _call_back(*leaves: Any, spec: RunSpec) -> Any:
     carry, records = spec.shapes(leaves)
-    return _call_host(lambda given: _on_host(spec, given), [*carry, *records], leaves)
+    return _call_host(lambda given: cuda.to_host(_execute(spec, given)), [*carry, *records], leaves)
 
 
-run_p.def_impl(lambda *leaves, spec: jax.device_put(_on_host(spec, leaves)))
+run_p.def_impl(lambda *leaves, spec: placed(_execute(spec, leaves), leaves))
 mlir.register_lowering(run_p, mlir.lower_fun(_call_back, multiple_results=True))
 
 
@@ -322,7 +361,7 @@ def _in_jax(spec: RunSpec, primals: Leaves, moving: Marks) -> Callable[..., list
         turned = given if not spec.reverse else spec.turn(given)
         carry, records = _executors["portable"](spec.problem(turned), spec.saves, spec.every, spec.initial)
         rows = [jnp.flip(leaf, spec.rows) if spec.reverse else leaf for leaf in jax.tree.leaves(records)]
-        return real_leaves([jax.tree.leaves(carry), rows])
+        return real_leaves([jax.tree.leaves(carry), _rows(spec, rows, spec.lanes is not None, False)])
 
     return run
 
@@ -341,19 +380,24 @@ def share_directions(directions: int, operations: int) -> tuple[int, int]:
     return -(-directions // together), together
 
 
-def _run_slopes(*leaves: Any, spec: RunSpec, moving: Marks, directions: int | None) -> list[Any]:
+def _run_slopes(*leaves: Any, spec: RunSpec, moving: Marks, some: Marks, directions: int | None) -> list[Any]:
     """The slopes of the real leaves that a run gives; `leaves` are its arguments and the slopes of the moving ones.
 
-    With `directions`, slopes have a row for each of them in front.
+    Of the moving ones `some` have slopes, the others do not change. With `directions`, slopes have a row for each of
+    them in front.
     """
     known = not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
     given = [np.asarray(leaf) for leaf in leaves] if known else leaves
-    primals, slopes = given[: len(moving)], given[len(moving) :]
+    primals, xp = given[: len(moving)], np if known else jnp
+    slopes = fill_zeros(given[len(moving) :], some, marked(primals, moving), directions, xp)
     try:
         pushed = SlopeRun(spec.problem(primals), spec.split(moving), slopes, directions)
         run = run_on_host if known else bind_run
         last, records = run(pushed.problem, spec.saves, spec.every, spec.initial, spec.backend, spec.reverse)
-        found = [*pushed.slopes(last), *pushed.slopes(records, rows=True)]
+        rows = pushed.slopes(records, rows=True)
+        if spec.single:
+            rows = [leaf.take(0, (spec.lanes is not None) + (directions is not None)) for leaf in rows]
+        found = [*pushed.slopes(last), *rows]
         return jax.device_put(found) if known else found
     except LoweringError as error:
         announce_xla(spec.backend, error)
@@ -364,6 +408,13 @@ def _run_slopes(*leaves: Any, spec: RunSpec, moving: Marks, directions: int | No
             return made
 
         return push(*slopes) if directions is None else jax.vmap(push)(*slopes)
+
+
+def fill_zeros(given: Leaves, some: Marks, shapes: Leaves, front: int | None, xp: Any) -> list[Any]:
+    """Slopes or cotangents of these shapes, with zeros beside the given ones; `front` of them where it is a number."""
+    rest, many = iter(given), () if front is None else (front,)
+    pairs = zip(some, shapes, strict=True)
+    return [next(rest) if mark else xp.zeros((*many, *each.shape), each.dtype) for mark, each in pairs]
 
 
 class SlopeRun:
@@ -476,9 +527,10 @@ def _jvp_of_run(primals: Leaves, tangents: Leaves, *, spec: RunSpec) -> tuple[li
     # A slope that is not known yet will be transposed, as a rule: what that needs is kept at once.
     later = any(type(tangent).__name__ == "JaxprTracer" for tangent in tangents)
     found = run_p.bind(*primals, spec=replace(spec, keeps=moving) if later else spec)
-    spec = spec.plain
-    along = map(instantiate_zeros, marked(tangents, moving))
-    slopes = iter(slope_p.bind(*primals, *along, spec=spec, moving=moving, directions=None))
+    spec = replace(spec, keeps=None)
+    along = marked(tangents, moving)
+    some = tuple(not isinstance(tangent, ad.Zero) for tangent in along)
+    slopes = iter(slope_p.bind(*primals, *marked(along, some), spec=spec, moving=moving, some=some, directions=None))
     zeros = (ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in found)
     return found, [next(slopes) if is_real(leaf) else zero for leaf, zero in zip(found, zeros, strict=True)]
 
@@ -487,7 +539,7 @@ ad.primitive_jvps[run_p] = _jvp_of_run
 slope_p.def_impl(_run_slopes)
 
 
-def _shapes_of_slopes(*avals: Any, spec: RunSpec, moving: Marks, directions: int | None) -> list[Any]:
+def _shapes_of_slopes(*avals: Any, spec: RunSpec, moving: Marks, some: Marks, directions: int | None) -> list[Any]:
     front = () if directions is None else (directions,)
     found = [each for each in _shapes_of_run(*avals[: len(moving)], spec=spec) if is_real(each)]
     return [each.update(shape=(*front, *each.shape)) for each in found]
@@ -509,10 +561,10 @@ def _jvp_of_slopes(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
 
 
 def _batch_slopes(
-    leaves: Leaves, dims: Sequence[Any], *, spec: RunSpec, moving: Marks, directions: int | None
+    leaves: Leaves, dims: Sequence[Any], *, spec: RunSpec, moving: Marks, some: Marks, directions: int | None
 ) -> tuple[list[Any], list[int]]:
     """Several directions of one run are a run with several slopes; runs that differ are lanes."""
-    count, params = len(moving), cast(Any, {"spec": spec, "moving": moving})
+    count, params = len(moving), cast(Any, {"spec": spec, "moving": moving, "some": some})
     if any(dim is not None for dim in dims[:count]):
         found = jax.vmap(lambda *given: _run_slopes(*given, **params, directions=directions), dims)(*leaves)
         return found, [0] * len(found)
@@ -537,77 +589,110 @@ batching.primitive_batchers[slope_p] = _batch_slopes
 
 
 def _transpose_slopes(
-    cotangents: Leaves, *leaves: Any, spec: RunSpec, moving: Marks, directions: int | None
+    cotangents: Leaves, *leaves: Any, spec: RunSpec, moving: Marks, some: Marks, directions: int | None
 ) -> list[Any]:
-    primals, given = leaves[: len(moving)], list(map(instantiate_zeros, cotangents))
+    primals = leaves[: len(moving)]
+    known = tuple(not isinstance(each, ad.Zero) for each in cotangents)
 
     def pull(*given: Any) -> list[Any]:
         try:
-            if _executors["native"](spec.lanes, spec.backend):
-                _adjoint(spec, moving, list(map(jax.typeof, primals)))
-            else:
+            try:
+                adjoint_of(spec, moving, list(map(jax.typeof, primals)))
+            except LoweringError:
+                if _executors["native"](spec.lanes, spec.backend):
+                    raise
                 shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in (*primals, *given))
-                _require_transpose(spec, moving, shapes)
-            found: list[Any] = transpose_p.bind(*primals, *given, spec=spec, moving=moving, apart=None)
+                _require_transpose(spec, moving, known, some, shapes)
+            params = cast(Any, {"spec": spec, "moving": moving, "some": known, "wanted": some})
+            found: list[Any] = transpose_p.bind(*primals, *given, **params, apart=None)
         except LoweringError as error:
             announce_xla(spec.backend, error)
-            found = list(jax.vjp(_in_jax(spec, primals, moving), *marked(primals, moving))[1](list(given)))
+            whole = fill_zeros(given, known, _moved_shapes(spec, primals, moving), None, jnp)
+            found = marked(jax.vjp(_in_jax(spec, primals, moving), *marked(primals, moving))[1](whole), some)
         return found
 
+    given = marked(cotangents, known)
     found = pull(*given) if directions is None else jax.vmap(pull)(*given)
     is_wanted: Any = ad.is_undefined_primal  # JAX does not annotate it
     wanted = map(is_wanted, leaves[len(moving) :])
-    return [None] * len(moving) + [each if want else None for each, want in zip(found, wanted, strict=True)]
+    rest = zip(found, wanted, strict=True)
+    return [None] * len(moving) + [each if want else None for each, want in rest]
+
+
+def _moved_shapes(spec: RunSpec, primals: Leaves, moving: Marks) -> list[Any]:
+    """The shapes of the real leaves that a run leaves: these have cotangents."""
+    carry, records = spec.shapes(primals)
+    return [each for each in (*carry, *records) if is_real(each)]
 
 
 ad.primitive_transposes[slope_p] = _transpose_slopes
 transpose_p: Any = type(lax.add_p)("run_transposed")
 transpose_p.multiple_results = True
-# Its parameters: the run, the arguments that move, and `apart`: None, or so many cotangents at once (one for each lane
-# of the run, or all for a run without lanes), each with its own result also where the lanes share an argument.
+# Its parameters: the run, the arguments that move, `some`: which cotangents are given (the others vanish), `wanted`: of
+# which moving arguments they are asked for, and `apart`: None, or so many cotangents at once (one for each lane of the
+# run, or all for a run without lanes), each with its own result also where the lanes share an argument.
 
 
-def _pull_in_jax(*leaves: Any, spec: RunSpec, moving: Marks, apart: int | None) -> list[Any]:
+def _pull_in_jax(
+    *leaves: Any, spec: RunSpec, moving: Marks, some: Marks, wanted: Marks, apart: int | None
+) -> list[Any]:
     """The transpose as two runs that JAX can transform again."""
-    primals, cotangents = leaves[: len(moving)], list(leaves[len(moving) :])
+    primals, cotangents = leaves[: len(moving)], _cotangents(leaves, spec, moving, some, apart, jnp)
+    spec = spec.plain
     if apart is not None and spec.lanes is None:
-        each: list[Any] = jax.vmap(_Transpose(spec, moving, primals).pull)(cotangents)
-        return each
-    return _Transpose(spec, moving, primals, apart=apart is not None).pull(cotangents)
+        return marked(jax.vmap(_Transpose(spec, moving, primals).pull)(cotangents), wanted)
+    return marked(_Transpose(spec, moving, primals, apart=apart is not None).pull(cotangents), wanted)
+
+
+def _cotangents(leaves: Leaves, spec: RunSpec, moving: Marks, some: Marks, apart: int | None, xp: Any) -> list[Any]:
+    """All cotangents of the last carry and of records, these with an axis for their number."""
+    primals, front = leaves[: len(moving)], apart if spec.lanes is None else None
+    found = fill_zeros(leaves[len(moving) :], some, _moved_shapes(spec, primals, moving), front, xp)
+    count, many = sum(spec.split(moving)[1]), spec.lanes is not None or apart is not None
+    return [*found[:count], *_rows(spec, found[count:], many, True)]
 
 
 @lru_cache(maxsize=256)
-def _require_transpose(spec: RunSpec, moving: Marks, shapes: tuple[Any, ...]) -> None:
+def _require_transpose(spec: RunSpec, moving: Marks, some: Marks, wanted: Marks, shapes: tuple[Any, ...]) -> None:
     """Compile the runs of a transpose, or raise `LoweringError`."""
     given = [shape_struct(shape, dtype) for shape, dtype in shapes]
-    jax.eval_shape(lambda *leaves: _pull_in_jax(*leaves, spec=spec, moving=moving, apart=None), *given)
+    params = cast(Any, {"spec": spec, "moving": moving, "some": some, "wanted": wanted, "apart": None})
+    jax.eval_shape(lambda *leaves: _pull_in_jax(*leaves, **params), *given)
 
 
-def _pull_on_host(leaves: Leaves, spec: RunSpec, moving: Marks, apart: int | None) -> list[Any]:
+def _pull(leaves: Leaves, spec: RunSpec, moving: Marks, some: Marks, wanted: Marks, apart: int | None) -> list[Any]:
     """The same at once, when all numbers are known: nothing that is kept passes through JAX."""
-    known = [np.asarray(leaf) for leaf in leaves]
-    primals, cotangents = known[: len(moving)], known[len(moving) :]
+    known = known_leaves(spec, leaves)
+    gpu = _gpu_for(spec)
+    primals = known[: len(moving)]
+    cotangents = _cotangents(known, spec, moving, some, apart, np if gpu is None else gpu.xp)
     pulls = apart if spec.lanes is None else None
-    if _executors["native"](spec.lanes or pulls, spec.backend):
+    native = _executors["native"](spec.lanes or pulls, spec.backend)
+    if native or gpu is not None:
         use: Any = lambda adjoint: adjoint.pull(primals, cotangents, apart is not None)
-        return _with_adjoint(use, spec, moving, primals, pulls)
+        try:
+            return marked(_with_adjoint(use, spec, moving, primals, pulls), wanted)
+        except LoweringError:
+            if native:
+                raise
+    primals, cotangents = cuda.to_host((primals, cotangents))
     if pulls is not None:
-        return _pull_in_jax(*leaves, spec=spec, moving=moving, apart=apart)
-    return _Transpose(spec, moving, primals, run_on_host, apart is not None).pull(cotangents)
+        return _pull_in_jax(*leaves, spec=spec, moving=moving, some=some, wanted=wanted, apart=apart)
+    return marked(_Transpose(spec.plain, moving, primals, run_on_host, apart is not None).pull(cotangents), wanted)
 
 
-def _pull_shapes(*avals: Any, spec: RunSpec, moving: Marks, apart: int | None) -> list[Any]:
+def _pull_shapes(*avals: Any, spec: RunSpec, moving: Marks, some: Marks, wanted: Marks, apart: int | None) -> list[Any]:
     shapes, marks = [], [mark for part in spec.axes for mark in part]
     for (aval, varies), mark in zip(zip(avals, marks, strict=False), moving, strict=True):
         many = (apart,) if apart is not None and not varies else ()
         if mark:
             shapes.append(jax.core.ShapedArray((*many, *aval.shape), aval.dtype))
-    return shapes
+    return marked(shapes, wanted)
 
 
 def _call_back_pull(*leaves: Any, **params: Any) -> Any:
     shapes = [shape_struct(each.shape, each.dtype) for each in _pull_shapes(*leaves, **params)]
-    return _call_host(lambda given: _pull_on_host(given, **params), shapes, leaves)
+    return _call_host(lambda given: cuda.to_host(_pull(given, **params)), shapes, leaves)
 
 
 def _jvp_of_pull(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
@@ -621,22 +706,25 @@ def _jvp_of_pull(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
 
 
 def _batch_pull(
-    leaves: Leaves, dims: Sequence[Any], *, spec: RunSpec, moving: Marks, apart: int | None
+    leaves: Leaves, dims: Sequence[Any], *, spec: RunSpec, moving: Marks, some: Marks, wanted: Marks, apart: int | None
 ) -> tuple[list[Any], list[int]]:
     """The mapped axis becomes the lanes, or so many cotangents of a run that has none."""
     size, count, own = _mapped_size(leaves, dims), len(moving), spec.lanes
     if apart is not None and own is None:  # cotangents of cotangents
-        found = jax.vmap(lambda *given: _pull_in_jax(*given, spec=spec, moving=moving, apart=apart), dims)(*leaves)
+        params = cast(Any, {"spec": spec, "moving": moving, "some": some, "wanted": wanted, "apart": apart})
+        found = jax.vmap(lambda *given: _pull_in_jax(*given, **params), dims)(*leaves)
         return found, [0] * len(found)
     cotangents = [
         jnp.broadcast_to(leaf, (size, *leaf.shape)) if dim is None else jnp.moveaxis(leaf, dim, 0)
         for leaf, dim in zip(leaves[count:], dims[count:], strict=True)
     ]
-    primals, marks = list(leaves[:count]), marked([mark for part in spec.axes for mark in part], moving)
+    primals = list(leaves[:count])
+    marks = marked(marked([mark for part in spec.axes for mark in part], moving), wanted)
     if own is not None or any(dim is not None for dim in dims[:count]):
         primals, spec = _with_lanes(primals, dims[:count], spec, size)
         cotangents = cotangents if own is None else [leaf.reshape(size * own, *leaf.shape[2:]) for leaf in cotangents]
-    found = transpose_p.bind(*primals, *cotangents, spec=spec, moving=moving, apart=size * (own or 1))
+    params = cast(Any, {"spec": spec, "moving": moving, "some": some, "wanted": wanted})
+    found = transpose_p.bind(*primals, *cotangents, **params, apart=size * (own or 1))
     if own is not None:
         found = [leaf.reshape(size, own, *leaf.shape[1:]) for leaf in found]
         if apart is None:  # what the lanes of the run share gets the sum over them
@@ -644,7 +732,7 @@ def _batch_pull(
     return found, [0] * len(found)
 
 
-transpose_p.def_impl(lambda *leaves, **params: jax.device_put(_pull_on_host(leaves, **params)))
+transpose_p.def_impl(lambda *leaves, **params: placed(_pull(leaves, **params), leaves))
 transpose_p.def_abstract_eval(_pull_shapes)
 mlir.register_lowering(transpose_p, mlir.lower_fun(_call_back_pull, multiple_results=True))
 ad.primitive_jvps[transpose_p] = _jvp_of_pull
@@ -849,33 +937,69 @@ def mark_slopes(good: Any, slopes: Any) -> Any:
 
     What a result that is not good adds to a gradient is NaN too, unless the gradient does not depend on it.
     """
-    return jax.tree.map(lambda slope: mark_p.bind(good, slope, back=False) if is_real(slope) else slope, slopes)
+    leaves = jax.tree.leaves(slopes)
+    real = list(map(is_real, leaves))
+    return replace_leaves(slopes, real, mark_p.bind(good, *marked(leaves, real), back=False))
 
 
-def _mark(good: Any, slope: Any, *, back: bool) -> Any:
-    factor = jnp.where(good, 1.0, jnp.nan).reshape(good.shape + (1,) * (slope.ndim - good.ndim))
-    return jnp.where(slope == 0.0, 0.0, slope * factor) if back else slope * factor
+def mark_values(good: Any, tree: Any) -> Any:
+    """The tree as it is, with slopes that are NaN where `good` is not: see `mark_slopes`."""
+    leaves = jax.tree.leaves(tree)
+    real = list(map(is_real, leaves))
+    return replace_leaves(tree, real, hold_p.bind(good, *marked(leaves, real)))
 
 
-def _jvp_of_mark(primals: Leaves, tangents: Leaves, **params: Any) -> tuple[Any, Any]:
-    (good, slope), (_, change) = primals, tangents
-    found = mark_p.bind(good, slope, **params)
-    return found, change if isinstance(change, ad.Zero) else mark_p.bind(good, change, **params)
+def _mark(good: Any, *slopes: Any, back: bool) -> list[Any]:
+    made = []
+    for slope in slopes:
+        factor = jnp.where(good, 1.0, jnp.nan).reshape(good.shape + (1,) * (slope.ndim - good.ndim))
+        made.append(jnp.where(slope == 0.0, 0.0, slope * factor) if back else slope * factor)
+    return made
 
 
-def _batch_mark(leaves: Leaves, dims: Sequence[Any], **params: Any) -> tuple[Any, int]:
-    size = next(leaf.shape[dim] for leaf, dim in zip(leaves, dims, strict=True) if dim is not None)
+def _mark_known(good: Any, *slopes: Any, back: bool) -> list[Any]:
+    return list(slopes) if np.all(good) else _mark(good, *slopes, back=back)
+
+
+def _mark_some(good: Any, slopes: Leaves, back: bool) -> list[Any]:
+    """The same where JAX knows that some of the slopes vanish."""
+    some = [not isinstance(slope, ad.Zero) for slope in slopes]
+    if not any(some):
+        return list(slopes)
+    found = iter(mark_p.bind(good, *marked(slopes, some), back=back))
+    return [next(found) if mark else slope for slope, mark in zip(slopes, some, strict=True)]
+
+
+def _jvp_of_mark(primals: Leaves, tangents: Leaves, *, back: bool) -> tuple[Any, Any]:
+    good, *slopes = primals
+    return mark_p.bind(good, *slopes, back=back), _mark_some(good, tangents[1:], back)
+
+
+def _batch_mark(primitive: Any, leaves: Leaves, dims: Sequence[Any], **params: Any) -> tuple[Any, list[int]]:
+    size = _mapped_size(leaves, dims)
     pairs = zip(leaves, dims, strict=True)
     given = [jnp.broadcast_to(x, (size, *x.shape)) if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in pairs]
-    return mark_p.bind(*given, **params), 0
+    return primitive.bind(*given, **params), [0] * (len(given) - 1)
 
 
-mark_p.def_impl(lambda good, slope, *, back: slope if np.all(good) else _mark(good, slope, back=back))
-mark_p.def_abstract_eval(lambda good, slope, *, back: slope)
-mlir.register_lowering(mark_p, mlir.lower_fun(_mark, multiple_results=False))
+def _transpose_mark(cotangents: Leaves, good: Any, *slopes: Any, back: bool) -> list[Any]:
+    return [None, *_mark_some(good, cotangents, not back)]
+
+
+mark_p.multiple_results = True
+mark_p.def_impl(_mark_known)
+mark_p.def_abstract_eval(lambda good, *slopes, back: list(slopes))
+mlir.register_lowering(mark_p, mlir.lower_fun(_mark, multiple_results=True))
 ad.primitive_jvps[mark_p] = _jvp_of_mark
-ad.primitive_transposes[mark_p] = lambda cotangent, good, slope, *, back: (
-    None,
-    cotangent if isinstance(cotangent, ad.Zero) else mark_p.bind(good, cotangent, back=not back),
+ad.primitive_transposes[mark_p] = _transpose_mark
+batching.primitive_batchers[mark_p] = partial(_batch_mark, mark_p)
+hold_p: Any = type(lax.add_p)("mark_values")
+hold_p.multiple_results = True
+hold_p.def_impl(lambda good, *leaves: list(leaves))
+hold_p.def_abstract_eval(lambda good, *leaves: list(leaves))
+mlir.register_lowering(hold_p, mlir.lower_fun(lambda good, *leaves: list(leaves), multiple_results=True))
+ad.primitive_jvps[hold_p] = lambda primals, tangents: (
+    hold_p.bind(*primals),
+    _mark_some(primals[0], tangents[1:], False),
 )
-batching.primitive_batchers[mark_p] = _batch_mark
+batching.primitive_batchers[hold_p] = partial(_batch_mark, hold_p)

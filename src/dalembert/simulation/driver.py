@@ -24,7 +24,7 @@ import numpy as np
 from jax import Array
 
 from ..errors import InvalidInput, NumericalFailure, require_name
-from ..integrators import OK, Integrator, require_arguments, require_state
+from ..integrators import NOT_FINITE, OK, Integrator, require_arguments, require_state
 from ..kernels import (
     Backend,
     NoteReader,
@@ -32,9 +32,12 @@ from ..kernels import (
     Progress,
     RecordsTooLarge,
     RunResult,
+    Watch,
     as_jax,
+    bind_whole,
     evaluate,
     find_chain,
+    find_lane_chain,
     in_place,
     keep_carry,
     known_number,
@@ -81,6 +84,7 @@ from .loop import (
     count_steps,
     differentiable,
     end_before_gaps,
+    has_members,
     held_controls,
     mark_failures,
     run_kernel,
@@ -188,8 +192,9 @@ def ensemble(
 
     A batched system is one whose leaves have that axis, as `jax.vmap(model)(parameters)` makes it: say so with
     `batched_system=True`. A member that fails stays at its last good state, one that an event stops at that event,
-    and one whose steps vary at its last state before `t_end`; the others go on. Arrays of the result have shape
-    (members, saves, ...).
+    and one whose steps vary at its last state before `t_end`; the others go on. `controls` are the same for all
+    members, or an array (members, steps, inputs). Arrays of the result have shape (members, saves, ...). Members,
+    parameters and controls that are arrays on a GPU, of JAX or CuPy, stay there, and so do the results.
     """
     first, begin = (each[0] if isinstance(each, list) and each else each for each in (system, state))
     require_arguments(first, integrator, begin, step)
@@ -198,16 +203,21 @@ def ensemble(
         instead = f"members take different numbers of steps of {integrator.name} to t_end: give steps"
         require_known("an ensemble to t_end", {"system": system, "state": state, "step": step}, instead)
     members = stack_members(system, state, batched_system)
-    t0 = members.state.t if is_traced(members.state.t) else _first(members.state.t)
+    t0: Any = 0.0  # where nothing depends on it, it does not come from a GPU
+    if t_end is not None or callable(controls):
+        t0 = members.state.t if is_traced(members.state.t) else _first(members.state.t)
     inputs = members.system.inputs
     schedule = make_schedule(
         integrator, monitor, step, steps, t_end, t0, save_every, controls, inputs, backend, progress, members
     )
+    plain = isinstance(events, Sequence) and not events
+    if plain and (made := _run_members_at_once(schedule, members, step)):
+        return made
     members.require(integrator, step)
-    checked = check_events(events, *members.one(0))
+    checked = () if plain else check_events(events, *members.one(0))
     if checked or schedule.t_end is not None:  # events and ends are looked for on the host
         members = replace(members, system=to_host(members.system), state=to_host(members.state))
-    varies = (0 if members.states_vary else None, None)
+    varies = (0 if members.states_vary else None, 0 if schedule.own_controls else None)
     return _integrate(schedule, members.system, array(step), members.state, None, checked, varies)
 
 
@@ -247,7 +257,21 @@ class Schedule:
     @property
     def first_controls(self) -> Any:
         """The controls of the first step."""
-        return jax.tree.map(lambda leaf: leaf[0], self.controls)
+        return jax.tree.map(lambda leaf: leaf[:, 0] if self.own_controls else leaf[0], self.controls)
+
+    @property
+    def own_controls(self) -> bool:
+        """Whether each member has its own controls."""
+        return self.lanes is not None and has_members(self.controls)
+
+    def rows(self, lane: Any, row: Any) -> Any:
+        """Return the controls of some lanes in some steps."""
+        return take_rows(self.controls, (lane, row) if self.own_controls else row)
+
+    def some_controls(self, first: int, count: int) -> Any:
+        """Return the controls of `count` steps from number `first` on."""
+        part = slice(first, first + count)
+        return jax.tree.map(lambda leaf: leaf[:, part] if self.own_controls else leaf[part], self.controls)
 
     def constants(self, system: Any, h: Any, t_end: Any) -> Constants:
         """Return the constants of that loop."""
@@ -287,8 +311,8 @@ def make_schedule(
             f"the times of the steps of {integrator.name} are not known before the run: give steps, and controls as an "
             "array with one row a step, or a force that depends on time"
         )
-    held = held_controls(controls, t0, step, count, inputs)
     lanes, batched = (None, False) if members is None else (members.number, members.systems_vary)
+    held = held_controls(controls, t0, step, count, inputs, lanes)
     return Schedule(integrator, monitor, count, save_every, held, backend, progress, last, lanes, batched)
 
 
@@ -319,6 +343,9 @@ def _integrate(
 ) -> Run:  # fmt: skip
     """Begin the loop, or go on with one, run the schedule with its events, and return what that leaves."""
     consts = schedule.constants(system, h, None if schedule.t_end is None else array(schedule.t_end))
+    whole = loop is None and not events and run is run_problem
+    if whole and (made := _run_for_gradient(schedule, consts, state, varies)):
+        return made
     if loop is None:
         loop = begin_loop(schedule, schedule.kernel, consts, (state, schedule.first_controls), varies)
     result, crossings = run_with_events(schedule, consts, loop, events, run)
@@ -331,8 +358,7 @@ def _integrate(
         final = final._replace(status=to_host(final.status), steps=to_host(final.steps), peaks=peaks)
     controls = schedule.controls
     if controls is not None and not is_traced((loop.steps, final.steps)):  # the rows of the steps that were taken
-        count = max(1, int(np.max(np.asarray(final.steps) - np.asarray(to_host(loop.steps)))))
-        controls = jax.tree.map(lambda leaf: leaf[:count], controls)
+        controls = schedule.some_controls(0, max(1, int(np.max(final.steps - np.asarray(to_host(loop.steps))))))
     made = Run(
         system, schedule.integrator, h, records, final, result.backend, result.note, result.interrupted,
         schedule.batched, schedule.controls is not None, events=crossings,
@@ -378,6 +404,84 @@ def _run_at_once(schedule: Schedule, system: MechanicalSystem, step: Any, state:
     return finish_run(schedule, system, h, chain.records(words), chain.carry(words))
 
 
+WATCH = Watch(lambda loop: loop.status, OK, lambda record: record.steps, int(NO_RECORD), NOT_FINITE)
+
+
+def _run_for_gradient(schedule: Schedule, consts: Constants, state: State, varies: Any) -> Run | None:
+    """Return a run whose gradient is taken, from its beginning on; None where it has to go in parts."""
+    if schedule.t_end is not None or not is_traced((consts, state, schedule.controls)):
+        return None
+    blocks, given = tuple(schedule.blocks()), (state, schedule.first_controls)
+    if len(blocks) != 1:
+        return None
+    axes: Any = (None, None, None)
+    if schedule.lanes is not None:
+        axes = (schedule.axes()[0], varies, 0 if schedule.own_controls else None)
+    trees = (consts, given, schedule.controls)
+    found = bind_whole(*schedule.kernel, trees, schedule.lanes, axes, *blocks[0], schedule.backend, WATCH)
+    if found is None:
+        return None
+    final, records = found
+    backend = "llvm" if schedule.backend == "auto" else schedule.backend
+    return Run(
+        consts[0], schedule.integrator, consts[1], records, final, backend, "traced", False, schedule.batched,
+        schedule.controls is not None, controls=schedule.controls, every=schedule.save_every,
+    )  # fmt: skip
+
+
+def _run_members_at_once(schedule: Schedule, members: Members, step: Any) -> Run | None:
+    """Return a run of members on a GPU, checked and run by a `LaneChain`; None where it has to go the long way."""
+    if schedule.t_end is not None or schedule.progress is not None or schedule.lanes is None:
+        return None
+    integrator, system, kernel, asked = schedule.integrator, members.system, schedule.kernel, False
+    if is_traced((system, members.state, step, schedule.controls)):
+        return None
+
+    def require() -> None:
+        nonlocal asked
+        members.require(integrator, step)
+        system.__dict__.setdefault("_taken", set()).add(integrator)
+        asked = True
+
+    h: Any = np.asarray(step, float)
+    blocks = tuple(schedule.blocks())
+    trees = ((system, h), members.state, schedule.controls)
+    states, controls = (0 if varies else None for varies in (members.states_vary, schedule.own_controls))
+    axes = (schedule.axes()[0], states, controls)
+    functions = (_is_clearly_good, *kernel)
+    found = find_lane_chain(functions, trees, schedule.lanes, axes, blocks, WATCH, require, schedule.backend)
+    if found is None:
+        return None
+    if not asked and integrator.must_ask(system):
+        require()
+    chain, leaves = found
+    result = chain(leaves)
+    if result is None:
+        return None
+    records, final, held = result.records, result.carry, schedule.controls
+    if result.well:
+        numbers, lanes = (0, float(schedule.steps)), schedule.lanes
+
+        def finish() -> LoopState:
+            status, steps = (np.broadcast_to(number, lanes) for number in numbers)
+            loop: LoopState = final()._replace(status=status, steps=steps)
+            return loop
+
+    else:
+        records, loop = end_before_gaps(records, final(), lanes=True)
+        records, loop = as_jax(records), loop._replace(status=to_host(loop.status), steps=to_host(loop.steps))
+        held = schedule.some_controls(0, max(1, int(np.max(loop.steps))))
+
+        def finish() -> LoopState:
+            return loop
+
+    made = Run(
+        system, integrator, h, records, None, "cuda", "", False, schedule.batched, held is not None, controls=held,
+        every=schedule.save_every,
+    )  # fmt: skip
+    return made.finish_later(finish)
+
+
 def finish_run(schedule: Schedule, system: MechanicalSystem, h: Any, records: Record, final: LoopState) -> Run:
     """Return the run from a state that left these records and this loop."""
     held = schedule.controls
@@ -408,8 +512,8 @@ def run_steps(
     if schedule.t_end is not None:
         read = _stand_still_reader(_loop_state(loop), read)
     for saves, every in schedule.blocks():
-        held = jax.tree.map(lambda leaf: leaf[done : done + saves * every], schedule.controls)
-        axes = schedule.axes(0)
+        held = schedule.some_controls(done, saves * every)
+        axes = schedule.axes(0, 0) if schedule.own_controls else schedule.axes(0)
         options: dict[str, Any] = {"backend": schedule.backend, "initial": not parts, "read_notes": read}
         problem = make_problem(kernel.advance, kernel.observe, consts, loop, held, lanes=schedule.lanes, axes=axes)
 
@@ -483,7 +587,7 @@ def run_with_events(
 
         def restart(last: Located, before: LoopState) -> LoopState:
             own = jax.tree.map(lambda leaf: np.asarray(leaf)[last.lane], system) if schedule.batched else system
-            u = jax.tree.map(lambda leaf: np.asarray(leaf)[last.row], schedule.controls)
+            u = schedule.rows(last.lane, last.row)
             stopped = replace(schedule, lanes=len(last.lane), t_end=None)
             begun = begin_loop(
                 stopped, restart_at_event(integrator, schedule.monitor), (own, h), (before, last.record, u)
@@ -509,7 +613,7 @@ def _find_events(
     done = schedule.save_every * (np.shape(result.records.steps)[-1] - 1)
     done = min(done, schedule.steps) if schedule.t_end is None else done
     before, backend, (system, h) = np.asarray(loop.steps), schedule.backend, consts[:2]
-    found = find_crossings(log, system, h, integrator, schedule.controls, before, done, schedule.batched, backend)
+    found = find_crossings(log, system, h, integrator, schedule.rows, before, done, schedule.batched, backend)
     return result, found
 
 
@@ -538,7 +642,7 @@ def _run_with_traced_events(
     if found is not None and len(ends):
         chosen = found.select(last)
         before = jax.tree.map(lambda leaf: leaf[None] if single else leaf, final)
-        u = take_rows(schedule.controls, chosen.row)
+        u = schedule.rows(np.arange(lanes), chosen.row)
         stopping = replace(schedule, lanes=lanes, t_end=None)
         kernel = restart_at_event(schedule.integrator, schedule.monitor)
         restarted = begin_loop(stopping, kernel, consts, (before, chosen.record, u))
@@ -553,7 +657,7 @@ def _run_with_traced_events(
             records = jax.tree.map(lambda leaf: leaf[: int(first[0]) + 1], records)
     one = jax.tree.map(lambda leaf: leaf[0] if single else leaf[0, 0], records)
     if found is not None:
-        theta, record = differentiable(True, jnp.asarray(table.hit), (found.theta, found.record))
+        theta, record = differentiable(jnp.asarray(table.hit), (found.theta, found.record))
         found = found._replace(theta=theta, record=record)
     return replace(result, records=records, carry=final), crossings_by_event(events, found, suspects, one)
 
@@ -610,12 +714,12 @@ def _cross(schedule: Schedule, consts: Constants, begun: LoopState, table: Table
     if every > 1:
         left = table.row % every
         index = namespace(table.row).minimum((table.row - left)[:, None] + np.arange(every - 1), schedule.steps - 1)
-        u = take_rows(schedule.controls, index)
+        u = schedule.rows(table.lane[:, None], index)
         kernel = counted_kernel(schedule.kernel)
         options: dict[str, Any] = {"lanes": count, "axes": (axes, 0, 0)}
         problem = make_problem(kernel.advance, kernel.observe, (own, h), (begun, 1.0 * left), u, **options)
         begun, _ = run_problem(problem, saves=1, save_every=every - 1, backend=schedule.backend).carry
-    u = take_rows(schedule.controls, table.row)
+    u = schedule.rows(table.lane, table.row)
     given = (begun, u, 1.0 * table.theta, 1.0 * table.which, 1.0 * table.hit)
     options = {"lanes": count, "axes": (axes, 0), "backend": schedule.backend}
     theta, record = evaluate(crossing_kernel(schedule.integrator, events), (own, h), given, **options)

@@ -340,6 +340,13 @@ class Located(NamedTuple):
         return chosen
 
 
+def rows_of(controls: Any, lane: Any, row: Any, xp: Any) -> Any:
+    """Return where in controls the rows of some lanes lie, of which the last stays in force."""
+    if controls.ndim == 3:
+        return lane, xp.minimum(row, controls.shape[1] - 1)
+    return xp.minimum(row, len(controls) - 1)
+
+
 def take_rows(tree: Any, rows: Any) -> Any:
     """Return the leaves of a tree at some rows, which JAX may trace."""
     return jax.tree.map(lambda leaf: (jnp.asarray(leaf) if is_traced(rows) else leaf)[rows], tree)
@@ -351,7 +358,8 @@ def find_crossings(
 ) -> Located | None:  # fmt: skip
     """Locate all crossings of a run whose lanes had done `first` steps before it and did `done` in it.
 
-    Of the crossings in the step in which a lane stops, those before it stops are kept.
+    controls(lane, row) are those of some lanes in some steps. Of the crossings in the step in which a lane stops, those
+    before it stops are kept.
     """
     noted = log.notes_before(first + done)
     if noted is None or not len(noted[0]):
@@ -360,7 +368,7 @@ def find_crossings(
     row, which = np.nonzero(~np.isnan(notes.after))
     note, lane = jax.tree.map(lambda leaf: leaf[row], notes), lanes[row]
     index = (note.start.steps - np.broadcast_to(first, log.lanes or 1)[lane]).astype(int)
-    u = jax.tree.map(lambda leaf: np.asarray(leaf)[index], controls)
+    u = controls(lane, index)
     pick = np.arange(len(row)), which
     before, after = note.before[pick], note.after[pick]
     own = jax.tree.map(lambda leaf: np.asarray(leaf)[lane], system) if batched else system
@@ -711,14 +719,14 @@ def states_at(run: Run, times: Any) -> State:
     size, count, part, most = _steps_between(run, records, lane, row, t, traced)
     start = StepStart(first.state, first.angles, 1.0 * first.steps, size)
     if most:
-        start = _advance_whole_steps(run, system, start, count, most, held, index)
+        start = _advance_whole_steps(run, system, start, count, most, held, lane, index)
     state = start.state
     if traced or part.any():
-        u = jax.tree.map(lambda leaf: leaf[xp.minimum(index + count, len(leaf) - 1)], held)
+        u = jax.tree.map(lambda leaf: leaf[rows_of(leaf, lane, index + count, xp)], held)
         axes = (0 if run.batched else None, 0)
         state = evaluate(_partial_state(run.integrator, traced), system, (start, part, u), lanes=len(t), axes=axes)
     if traced:
-        state = differentiable(True, inside, state)
+        state = differentiable(inside, state)
     else:
         state = jax.tree.map(lambda leaf: np.where(inside.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, np.nan), state)
     shape = wanted.shape if single else (lanes, *wanted.shape)
@@ -777,14 +785,14 @@ def _steps_between(
 
 
 def _advance_whole_steps(
-    run: Run, system: MechanicalSystem, start: StepStart, count: Any, most: int, held: Any, index: Any
+    run: Run, system: MechanicalSystem, start: StepStart, count: Any, most: int, held: Any, lane: Any, index: Any
 ) -> StepStart:
     """Return where the steps begin in which the times lie, at most so many steps later."""
     lanes, xp = len(count), namespace(count, start, held)
     axes, consts = (0 if run.batched else None, None), (system, run.step)
     kernel = counted_kernel(run_kernel(run.integrator, False))
     rows = index[:, None] + xp.minimum(np.arange(most), xp.maximum(count - 1, 0)[:, None])
-    u = jax.tree.map(lambda leaf: leaf[xp.minimum(rows, len(leaf) - 1)], held)
+    u = jax.tree.map(lambda leaf: leaf[rows_of(leaf, lane[:, None], rows, xp)], held)
     first = jax.tree.map(lambda leaf: leaf[:, 0], u)
     loop = evaluate(kernel.begin, consts, (start.state, first), lanes=lanes, axes=(axes, 0)), 1.0 * count
     problem = make_problem(kernel.advance, kernel.observe, consts, loop, u, lanes=lanes, axes=(axes, 0, 0))

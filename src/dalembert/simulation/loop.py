@@ -6,7 +6,7 @@ What the loop needs before it starts stands first: the number of steps and the c
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +16,17 @@ from jax import Array
 
 from ..errors import InvalidInput
 from ..integrators import NOT_FINITE, OK, Integrator, call_method
-from ..kernels import available_memory, in_place, known_number, mark_slopes, noted, to_host
+from ..kernels import (
+    as_jax,
+    available_memory,
+    in_place,
+    known_number,
+    mark_slopes,
+    mark_values,
+    noted,
+    on_gpu,
+    to_host,
+)
 from ..mechanics import Input, MechanicalSystem, State
 from ..numerics import call_own, finite, is_traced, not_zero, positive_int, read_reals, say_many, show
 from .results import Record
@@ -58,10 +68,13 @@ def count_steps(step: Any, steps: int | None, t_end: Any, t0: Any, *, variable: 
     return int(np.floor(ratio * (1 + 1e-12) + TIME_TOLERANCE))
 
 
-def held_controls(controls: Any, t0: Any, step: Any, steps: int, inputs: tuple[Input, ...] | None = None) -> Any:
+def held_controls(
+    controls: Any, t0: Any, step: Any, steps: int, inputs: tuple[Input, ...] | None = None, members: int | None = None
+) -> Any:
     """Return controls as arrays with one row a step: of a function of time u, u_k = u(t0 + (k + 1/2) h).
 
     They have one column for each of the `inputs`, within its bounds; where these are not known, any pytree is taken.
+    Each of some `members` may have rows of its own.
     """
     if controls is None:
         return None
@@ -74,8 +87,9 @@ def held_controls(controls: Any, t0: Any, step: Any, steps: int, inputs: tuple[I
             )
         controls = call_own("controls(t)", jax.vmap(controls), t0 + step * (jnp.arange(steps) + 0.5))
     rows = inputs is not None and isinstance(controls, list | tuple)
-    held = _reals(controls) if rows else jax.tree.map(_reals, controls)
-    sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(held)}
+    held = _reals(controls) if rows else jax.tree.map(_reals, as_jax(controls))
+    own = members is not None and bool(inputs) and has_members(held)
+    sizes = {leaf.shape[int(own)] if leaf.ndim else 0 for leaf in jax.tree.leaves(held)}
     if sizes != {steps}:
         several = say_many(held, (steps, len(inputs or ()))) if isinstance(held, np.ndarray | jax.Array) else ""
         raise InvalidInput(f"controls have {sorted(sizes)} rows; allowed: one row a step, that is {steps}{several}")
@@ -92,22 +106,38 @@ def held_controls(controls: Any, t0: Any, step: Any, steps: int, inputs: tuple[I
             f"controls are a {type(controls).__name__}; allowed: an array ({steps}, {len(inputs)}): {names}"
         )
     held = held[:, None] if held.ndim == 1 and len(inputs) == 1 else held
-    if held.shape != (steps, len(inputs)):
+    if held.shape != (*([members] if own else []), steps, len(inputs)):
+        several = say_many(held, (steps, len(inputs)))
+        each = "" if members is None else f", or ({members}, {steps}, {len(inputs)}) where each member has its own"
         raise InvalidInput(
             f"controls have shape {held.shape}; allowed: ({steps}, {len(inputs)}), a row for each step and a column "
-            f"for each input: {names} (System(..., inputs=...) declares them){say_many(held, (steps, len(inputs)))}"
+            f"for each input: {names} (System(..., inputs=...) declares them){each or several}"
         )
     if not is_traced(held):
-        for each, column in zip(inputs, np.asarray(held).T, strict=True):
-            outside = np.flatnonzero(~((each.low <= column) & (column <= each.high) & np.isfinite(column)))
-            if len(outside):
-                k = int(outside[0])
-                allowed = f"a number from {each.low:g} to {each.high:g}"
-                raise InvalidInput(f"controls row {k}: {each.name} is {column[k]:g}; allowed: {allowed}")
+        _require_bounds(held, inputs)
     return held
 
 
+def has_members(controls: Any) -> bool:
+    """Whether controls have rows for each member of an ensemble."""
+    return isinstance(controls, np.ndarray | jax.Array) and controls.ndim == 3
+
+
+def _require_bounds(held: Any, inputs: tuple[Input, ...]) -> None:
+    data = in_place(held)
+    for i, each in enumerate(inputs):
+        column = data[..., i]
+        inside = (each.low <= column) & (column <= each.high) & (abs(column) < np.inf)
+        if not bool(inside.all()):
+            place = tuple(map(int, np.argwhere(~to_host(inside))[0]))
+            where = f"row {place[-1]}" if len(place) == 1 else f"of member {place[0]}, row {place[1]}"
+            allowed = f"a number from {each.low:g} to {each.high:g}"
+            raise InvalidInput(f"controls {where}: {each.name} is {float(column[place]):g}; allowed: {allowed}")
+
+
 def _reals(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array) and leaf.dtype == float and (is_traced(leaf) or on_gpu(leaf)):
+        return leaf
     if (given := read_reals(leaf)) is None:
         raise InvalidInput(f"controls are {show(leaf)}; allowed: real numbers")
     return given.astype(float)
@@ -243,27 +273,25 @@ def mark_failures(records: Record, loop: LoopState) -> tuple[Record, LoopState]:
     """Return the same of a run that JAX transforms: with the status of failure, and derivatives that are NaN then."""
     lost = jnp.any(records.steps == int(NO_RECORD), axis=-1)
     status = jnp.where(lost & (loop.status == OK), NOT_FINITE, loop.status)
-    marked: tuple[Record, LoopState] = differentiable(False, status == OK, (records, loop._replace(status=status)))
+    # A failed run stays where it was. What it shows there has derivatives, but not those of what was asked for.
+    marked: tuple[Record, LoopState] = mark_values(status == OK, (records, loop._replace(status=status)))
     return marked
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def differentiable(hide: bool, good: Array, tree: Any) -> Any:
-    """Return the tree with derivatives that are NaN where it is not good; `hide`: its numbers are NaN there too.
-
-    A failed run stays where it was. What it shows there has derivatives, but not those of what was asked for.
-    """
+@jax.custom_jvp
+def differentiable(good: Array, tree: Any) -> Any:
+    """Return the tree with numbers and derivatives that are NaN where it is not good."""
 
     def mask(leaf: Any) -> Any:
         real = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
         return jnp.where(good.reshape(good.shape + (1,) * (leaf.ndim - good.ndim)), leaf, jnp.nan) if real else leaf
 
-    return jax.tree.map(mask, tree) if hide else tree
+    return jax.tree.map(mask, tree)
 
 
 @differentiable.defjvp
-def _jvp_of_good_runs(hide: bool, primals: Any, tangents: Any) -> tuple[Any, Any]:
-    return differentiable(hide, *primals), mark_slopes(primals[0], tangents[1])
+def _jvp_of_good_runs(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    return differentiable(*primals), mark_slopes(primals[0], tangents[1])
 
 
 def _select(condition: Array, new: Any, old: Any) -> Any:

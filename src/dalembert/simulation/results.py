@@ -178,6 +178,22 @@ class Run:
     controls: Any = None  # one row for each step of this run
     every: int | None = None  # most steps between two saved states; None where that is not known
 
+    def __getattr__(self, name: str) -> Any:
+        """Make the last loop of a run that was left with `finish_later`."""
+        if name != "final" or "_finish" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.__dict__["final"] = self.__dict__["_finish"]()
+        return self.__dict__["final"]
+
+    def finish_later(self, finish: Callable[[], Any]) -> Self:
+        """Return this run, whose last loop is made when somebody asks for it."""
+        del self.__dict__["final"]
+        self.__dict__["_finish"] = finish
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "final": self.final, "_finish": None}
+
     @property
     def t(self) -> Array:
         """Times, shape (saves,)."""
@@ -379,6 +395,9 @@ class Run:
         held, steps = self.held_controls(), self.records.steps
         xp = namespace(held, steps)
         rows = xp.asarray(steps) - xp.asarray(steps)[..., :1]
+        if np.ndim(steps) == 2 and getattr(held, "ndim", 0) == 3:  # each member has its own
+            own = xp.asarray(held)
+            return own[np.arange(len(own))[:, None], xp.minimum(rows, own.shape[1] - 1)]
         return jax.tree.map(lambda leaf: xp.asarray(leaf)[xp.minimum(rows, len(leaf) - 1)], held)
 
     def held_controls(self) -> Any:
