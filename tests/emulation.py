@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dalembert.kernels import adjoints, cuda, execute, resident
+from dalembert.kernels import adjoints, cuda, execute, plans
 from dalembert.kernels.problem import SIGNATURE, Kernel
 
 
@@ -79,7 +79,7 @@ def play_gpu(monkeypatch: Any, lanes: int = 2) -> PlayedGpu:
     monkeypatch.setattr(cuda, "on_gpu", on_gpu)
     monkeypatch.setattr("dalembert.simulation.loop.on_gpu", on_gpu)
     monkeypatch.setattr(execute, "MIN_GPU_LANES", lanes)
-    monkeypatch.setattr(resident, "_chains", type(resident._chains)())
+    monkeypatch.setattr(plans, "_chains", type(plans._chains)())
     adjoints.find_adjoint.cache_clear()
     adjoints.memory.entries.clear()
     return gpu

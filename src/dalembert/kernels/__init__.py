@@ -19,7 +19,6 @@ program turns them off again, a step has float32 numbers: "llvm" and "cuda" refu
 """
 
 from .cuda import as_jax, has_gpu, in_place, on_gpu, to_host
-from .elimination import eliminate
 from .execute import (
     Backend,
     CompiledStep,
@@ -34,8 +33,9 @@ from .execute import (
     run_with_slopes,
     stream_problem,
 )
+from .gradients import bind_whole
 from .ir import BOOL, F64, I64, Block, Builder, Loop, LoweringError, Value, inner_blocks
-from .jacobians import columns
+from .linear_algebra import columns, eliminate
 from .llvm import best_width, count_processors
 from .lowering import Lowering, as_routine, lower, map_rows, note_solution, noted, take_solution
 from .plans import (
@@ -43,21 +43,21 @@ from .plans import (
     PlacedLoop,
     Repeated,
     Shelf,
+    Watch,
     compile_function,
     concrete_leaves,
     evaluate,
     find_chain,
+    find_lane_chain,
     keep_carry,
     run_rows,
     shapes_of,
 )
 from .problem import Problem, make_problem
 from .recognition import Template, recognise
-from .resident import find_lane_chain
 from .rules import map_elements, pack_values, scalar_type
 from .taylor import PARTIALS, in_series, solution_series
 from .transformations import known_number, mark_slopes, mark_values
-from .whole import Watch, bind_whole
 
 # fmt: off
 __all__ = [

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from . import elimination, rules
+from . import rules
 from .cache import LoweredProgram
 from .ir import (
     F64,
@@ -43,7 +43,7 @@ from .ir import (
     Value,
     blocks,
 )
-from .jacobians import all_columns, columns_in_turn
+from .linear_algebra import all_columns, columns_in_turn, eliminate_in_loop, elimination_rule
 from .rules import Arrays, Parameters, ValueArray, flatten_arrays, source_array
 
 MAX_SELECT_COST = 40
@@ -359,8 +359,8 @@ def _eliminate(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     matrix, rhs = args
     literal = all(value.op == "const" for value in matrix.ravel())
     if lowering.routines is None or literal or len(matrix) < MIN_LOOPED_ROWS:
-        return elimination.elimination_rule(lowering.builder, params, matrix, rhs)
-    return elimination.eliminate_in_loop(lowering.builder, matrix, rhs)
+        return elimination_rule(lowering.builder, params, matrix, rhs)
+    return eliminate_in_loop(lowering.builder, matrix, rhs)
 
 
 _CUSTOM_CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "eval_jaxpr")

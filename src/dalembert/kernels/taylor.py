@@ -21,8 +21,8 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from . import elementary, rules
-from .elimination import instantiate_zeros
 from .ir import COMPARISONS, F64, SUM_WIDTH, Builder, Convolve, LoweringError, Value
+from .linear_algebra import instantiate_zeros
 from .lowering import STRUCTURED_RULES, Lowering, shape_struct
 from .rules import Arrays, Parameters, flatten_arrays
 

@@ -51,8 +51,8 @@ from .adjoints import (
     whole_carry,
 )
 from .cache import StaleEntry
-from .elimination import instantiate_zeros
 from .ir import LoweringError
+from .linear_algebra import instantiate_zeros
 from .lowering import shape_struct
 from .problem import Advance, Observe, Problem
 

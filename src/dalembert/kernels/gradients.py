@@ -27,30 +27,12 @@ from .cache import StaleEntry
 from .execute import run_problem
 from .ir import LoweringError
 from .lowering import shape_struct
-from .plans import evaluate, keep_carry
+from .plans import Watch, evaluate, keep_carry
 from .problem import Advance, Observe, lane_axes
 from .transformations import adjoint_of, as_array, fill_zeros, known_leaves, mark_values, placed
 
 MAX_KEPT_RUNS = 2
 """Runs that wait for their transpose."""
-
-
-class Watch(NamedTuple):
-    """What tells that all is well: the leaf of the carry that is `good` then, the leaf of records never `missing`.
-
-    A run with a missing record gets the status `failed`.
-    """
-
-    status: Callable[[Any], int]
-    good: int
-    marks: Callable[[Any], int]
-    missing: int
-    failed: int
-
-    def judge(self, status: Any, marks: Any, xp: Any) -> Any:
-        """The status, with `failed` where all was good but a record is missing."""
-        lost = (marks == self.missing).any(axis=-1)
-        return xp.where(lost & (status == self.good), self.failed, status).astype(status.dtype)
 
 
 class Outline(NamedTuple):
@@ -69,7 +51,7 @@ class Outline(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeRun:
     """All of a run from its start but its numbers: begin(consts, start) -> carry, then the steps of `spec`."""
 
     begin: RunSpec
@@ -100,7 +82,7 @@ class Whole:
 
 
 @lru_cache(maxsize=256)
-def outline_of(whole: Whole, shapes: tuple[Any, ...]) -> Outline:
+def outline_of(whole: WholeRun, shapes: tuple[Any, ...]) -> Outline:
     """The outline of runs with such leaves."""
     consts, start, controls = whole.split([shape_struct(*shape) for shape in shapes])
     begun = whole.begin.problem([*consts, *start]).lower().record
@@ -146,7 +128,7 @@ def bind_whole(
             advance, observe, (consts, structure, controls), (marks[0], varies, marks[2]), lanes, saves, every, True,
             backend,
         )  # fmt: skip
-        whole = Whole(of_begin, spec, watch)
+        whole = WholeRun(of_begin, spec, watch)
         outline = whole.outline(list(map(shape_of, leaves)))
     except LoweringError:
         return None
@@ -170,7 +152,7 @@ class _Waiting(NamedTuple):
     """A run that waits for its transpose."""
 
     leaves: Leaves
-    whole: Whole
+    whole: WholeRun
     keeps: Marks
     adjoint: NativeAdjoint
     kept: Kept
@@ -181,7 +163,7 @@ _waiting: deque[_Waiting] = deque(maxlen=MAX_KEPT_RUNS)
 _lock = threading.Lock()
 
 
-def _execute(leaves: Leaves, whole: Whole, keeps: Marks | None) -> list[Any]:
+def _execute(leaves: Leaves, whole: WholeRun, keeps: Marks | None) -> list[Any]:
     """Run at once; `keeps` says which of the leaves will get cotangents."""
     spec = whole.spec
     known = known_leaves(spec, leaves)
@@ -209,13 +191,13 @@ def _execute(leaves: Leaves, whole: Whole, keeps: Marks | None) -> list[Any]:
     return found
 
 
-def _moving(whole: Whole, keeps: Marks, outline: Outline) -> Marks:
+def _moving(whole: WholeRun, keeps: Marks, outline: Outline) -> Marks:
     """Which arguments of the steps have cotangents: of the carry, all real ones."""
     consts, _, controls = whole.split(keeps)
     return (*consts, *map(is_real, outline.carry), *controls)
 
 
-def _take(leaves: Leaves, whole: Whole, keeps: Marks) -> _Waiting:
+def _take(leaves: Leaves, whole: WholeRun, keeps: Marks) -> _Waiting:
     for _ in range(2):
         with _lock:
             for place, each in enumerate(_waiting):
@@ -227,7 +209,7 @@ def _take(leaves: Leaves, whole: Whole, keeps: Marks) -> _Waiting:
     raise AssertionError("a run that was just made is not there")
 
 
-def _pull(leaves: Leaves, cotangents: Leaves, whole: Whole, keeps: Marks, some: Marks) -> list[Any]:
+def _pull(leaves: Leaves, cotangents: Leaves, whole: WholeRun, keeps: Marks, some: Marks) -> list[Any]:
     """The cotangents of the leaves that `keeps` names, from those of some real numbers that the run left."""
     outline, spec = whole.outline(leaves), whole.spec
     waiting = _take(leaves, whole, keeps)
@@ -266,15 +248,15 @@ def _with_fresh(use: Callable[..., list[Any]], *given: Any) -> list[Any]:
         return use(*given)
 
 
-def _shapes(*avals: Any, whole: Whole, keeps: Any) -> list[Any]:
+def _shapes(*avals: Any, whole: WholeRun, keeps: Any) -> list[Any]:
     return [jax.core.ShapedArray(each.shape, each.dtype) for each in whole.outline(avals).shapes]
 
 
-def _real_shapes(*avals: Any, whole: Whole, keeps: Marks) -> list[Any]:
+def _real_shapes(*avals: Any, whole: WholeRun, keeps: Marks) -> list[Any]:
     return [each for each in _shapes(*avals[: len(keeps)], whole=whole, keeps=None) if is_real(each)]
 
 
-def _jvp(primals: Leaves, tangents: Leaves, *, whole: Whole, keeps: Any) -> tuple[list[Any], list[Any]]:
+def _jvp(primals: Leaves, tangents: Leaves, *, whole: WholeRun, keeps: Any) -> tuple[list[Any], list[Any]]:
     given = tuple(not isinstance(each, ad.Zero) and is_real(leaf) for leaf, each in zip(primals, tangents, strict=True))
     later = any(type(tangent).__name__ == "JaxprTracer" for tangent in tangents)
     if not later or not _has_adjoints(primals, whole, given):
@@ -285,7 +267,7 @@ def _jvp(primals: Leaves, tangents: Leaves, *, whole: Whole, keeps: Any) -> tupl
     return found, [next(slopes) if is_real(leaf) else zero for leaf, zero in zip(found, zeros, strict=True)]
 
 
-def _has_adjoints(primals: Leaves, whole: Whole, keeps: Marks) -> bool:
+def _has_adjoints(primals: Leaves, whole: WholeRun, keeps: Marks) -> bool:
     if any(isinstance(leaf, jax.core.Tracer) for leaf in primals):
         return False
     outline = whole.outline(primals)
@@ -298,7 +280,7 @@ def _has_adjoints(primals: Leaves, whole: Whole, keeps: Marks) -> bool:
     return steps.keeps_on_the_way
 
 
-def _jvp_in_parts(primals: Leaves, tangents: Leaves, whole: Whole) -> tuple[list[Any], list[Any]]:
+def _jvp_in_parts(primals: Leaves, tangents: Leaves, whole: WholeRun) -> tuple[list[Any], list[Any]]:
     real = [is_real(leaf) for leaf in primals]
     along = [ad.instantiate_zeros(each) for each in marked(tangents, real)]  # type: ignore[no-untyped-call]  # JAX has no types
     found, slopes = jax.jvp(
@@ -309,7 +291,7 @@ def _jvp_in_parts(primals: Leaves, tangents: Leaves, whole: Whole) -> tuple[list
     return found, [slope if is_real(leaf) else zero for leaf, slope, zero in pairs]
 
 
-def _slopes_in_parts(*leaves: Any, whole: Whole, keeps: Marks) -> list[Any]:
+def _slopes_in_parts(*leaves: Any, whole: WholeRun, keeps: Marks) -> list[Any]:
     primals, along = leaves[: len(keeps)], leaves[len(keeps) :]
 
     def run(*values: Any) -> list[Any]:
@@ -319,7 +301,7 @@ def _slopes_in_parts(*leaves: Any, whole: Whole, keeps: Marks) -> list[Any]:
     return found
 
 
-def _transpose(cotangents: Leaves, *leaves: Any, whole: Whole, keeps: Marks) -> list[Any]:
+def _transpose(cotangents: Leaves, *leaves: Any, whole: WholeRun, keeps: Marks) -> list[Any]:
     primals, some = leaves[: len(keeps)], tuple(not isinstance(each, ad.Zero) for each in cotangents)
     given = marked(cotangents, some)
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in (*primals, *given)):
@@ -334,7 +316,7 @@ def _transpose(cotangents: Leaves, *leaves: Any, whole: Whole, keeps: Marks) -> 
     return [None] * len(keeps) + list(found)
 
 
-def _in_parts(*leaves: Any, whole: Whole, keeps: Any) -> list[Any]:
+def _in_parts(*leaves: Any, whole: WholeRun, keeps: Any) -> list[Any]:
     return whole.in_parts(*leaves)
 
 
