@@ -533,14 +533,20 @@ def _leibniz(first: str, second: str, x: list[Reals], y: list[Reals]) -> list[Re
     """
     found, more = [], len(second) - 1
     for k in range(min(len(x), len(y) - more)):
-        letters, total = "ijklmnor"[:k], np.zeros(())
-        for chosen in product((0, 1), repeat=k):
-            of_x = "".join(letter for letter, one in zip(letters, chosen, strict=True) if one)
-            of_y = "".join(letter for letter, one in zip(letters, chosen, strict=True) if not one)
-            form = f"pq{of_x}{first},pq{of_y}{second}->pq{letters}b"
-            total = total + np.einsum(form, x[len(of_x)], y[len(of_y) + more])
-        found.append(total)
+        terms = [np.einsum(form, x[of_x], y[of_y + more]) for form, of_x, of_y in _products(first, second, k)]
+        found.append(sum(terms[1:], terms[0]))
     return found
+
+
+@lru_cache(maxsize=64)
+def _products(first: str, second: str, count: int) -> list[tuple[str, int, int]]:
+    """The terms of Leibniz' rule for so many derivatives: the product for `einsum`, derivatives of X and of Y in it."""
+    letters, terms = "ijklmnor"[:count], []
+    for chosen in product((0, 1), repeat=count):
+        of_x = "".join(letter for letter, one in zip(letters, chosen, strict=True) if one)
+        of_y = "".join(letter for letter, one in zip(letters, chosen, strict=True) if not one)
+        terms.append((f"pq{of_x}{first},pq{of_y}{second}->pq{letters}b", len(of_x), len(of_y)))
+    return terms
 
 
 def _bracket_jets(ad: Reals, active: tuple[int, ...], x: list[Reals], y: list[Reals]) -> list[Reals]:

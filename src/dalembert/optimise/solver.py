@@ -148,6 +148,19 @@ def _part(length: Any, step: Any) -> Any:
     return jnp.where(length == 0, 0.0, length * step)
 
 
+def _bend(function: Callable[[Array], Array], at: Array, weights: Array | None) -> tuple[Array, Array, Any]:
+    """(f, Df, D^2(weights . f)) at a point, from one pass of derivatives; without weights the last one is None."""
+    if weights is None:
+        return function(at), jax.jacfwd(function)(at), None
+
+    def pulled(point: Array) -> tuple[Any, Any]:
+        value, pull = jax.vjp(function, point)
+        return (value, pull(weights)[0]), value
+
+    (slope, second), value = jax.jacfwd(pulled, has_aux=True)(at)
+    return value, slope, second
+
+
 def _derive(
     moved: Callable[[Array], Array] | None, equations: Callable[[Array], Array],
     judged: Callable[[Array], tuple[Array, Array]], multiplier: Array, slack: Array, dual: Array, barrier: Array,
@@ -159,29 +172,29 @@ def _derive(
     with T = (1, De) the Hessian of cost and constraints is T^T D^2 T, that of the equations De^T D^2 De, and the second
     derivatives of e are added with its prices. Newton's step in slack and dual is eliminated.
     """
-    zero, along = jnp.zeros(size), jnp.eye(size)
-    pushed = along if moved is None else jax.jacfwd(moved)(zero)
-    if moved is not None:
-        along = jnp.concatenate([along, pushed])
-    inner, outer = jnp.zeros(len(pushed)), jnp.zeros(len(along))
 
     def stacked(both: Array) -> Array:
         cost, held = judged(both)
         return jnp.concatenate([cost[None], held])
 
-    gap, narrow = equations(inner), jax.jacfwd(equations)(inner)
-    value, wide = stacked(outer), jax.jacfwd(stacked)(outer)
-    cost, held, weights = value[0], value[1:], jnp.concatenate([jnp.ones(1), -dual])
+    zero, along, weights = jnp.zeros(size), jnp.eye(size), jnp.concatenate([jnp.ones(1), -dual])
+    inner = zero if moved is None else jnp.zeros(multiplier.shape[0])
+    gap, narrow, bent = _bend(equations, inner, multiplier if exact or moved is None else None)
+    value, wide, curved = _bend(stacked, zero if moved is None else jnp.concatenate([zero, inner]), weights)
+    pushed = along
+    if moved is not None:
+        price = multiplier @ narrow + weights @ wide[:, size:]
+        _, pushed, turned = _bend(moved, zero, price if exact else None)
+        along = jnp.concatenate([along, pushed])
+    cost, held = value[0], value[1:]
     AB, slopes = narrow @ pushed, wide @ along
     slope, J = slopes[0], slopes[1:]
-    plain = along.T @ jax.jacfwd(jax.grad(lambda both: weights @ stacked(both)))(outer) @ along
-    plain = plain + (J.T * (dual / slack)) @ J
+    plain = along.T @ curved @ along + (J.T * (dual / slack)) @ J
     hessian = plain
     if exact or moved is None:
-        hessian = plain + pushed.T @ jax.jacfwd(jax.grad(lambda e: multiplier @ equations(e)))(inner) @ pushed
+        hessian = plain + pushed.T @ bent @ pushed
     if exact and moved is not None:
-        price = multiplier @ narrow + weights @ wide[:, size:]
-        hessian = hessian + jax.jacfwd(jax.grad(lambda d: price @ moved(d)))(zero)
+        hessian = hessian + turned
     lagrange = slope + multiplier @ AB - dual @ J
     unmet, product = jnp.concatenate([gap, held - slack, jnp.zeros(1)]), jnp.concatenate([slack * dual, barrier[None]])
     off = lagrange.at[: behind.shape[0]].add(-behind)
@@ -610,30 +623,37 @@ class Machine:
             made = PlacedLoop(function, observe, consts, carry, rows, wide, kind.backend)
             return made.bind(own.place(name), own.width, places, records, steps, 1 if records else steps)
 
-        rows: Any = (old, step, _shape(3), one, (x, vector), (vector, vector))
-        places = find(f"{OLD} {STEP} lengths inner") + find("x dx", 1) + find("costate dcostate", -1)
-        all_ = PlacedLoop(Stages(problem, exact), _nothing, consts, Evaluated(old, made), rows, N * wide, kind.backend)
-        self.evaluate = all_.bind(s.place("new_x"), s.width, places, (), 1, 1)
-        rows, places = (made.sums, made.most, made.lagrange), find("sums most") + find("lagrange", fixed=True)
-        self.add_up = loop(add_up, _nothing, (), "totals", lane.totals, rows, places, steps=N)
-        constants, places = (consts, one, one, one, one, free), find("x dx", N) + find("new_costate", N - 1)
-        self.decide = loop(Decide(problem), _nothing, constants, "totals", lane, (x, vector, vector), places)
-        names = "hessian plain slope J held new_slack new_dual AB gap"
-        rows = (made.hessian, made.plain, made.slope, made.J, made.held, old.slack, old.dual, made.AB, made.gap)
-        places = find(names, N - 1, turned=True) + fixed("used is_plain barrier")
-        records = find(FEEDBACK, N - 1, turned=True)
-        self.back = loop(
-            sweep_back, _feedback, (), "value", value, (*rows, (one,) * 3), places, records, N
-        )  # fmt: skip
-        self.choose = loop(choose, _nothing, free, "totals", lane, (), ())
-        rows = (old, step, Evaluated(old, made), *(getattr(value, name) for name in FEEDBACK.split()))
-        places = find(f"{OLD} {STEP} {NEW} {' '.join(Derived._fields)} {FEEDBACK}")
-        places += find("new_costate dcostate", -1) + fixed("barrier take")
-        records = find(f"{OLD} {STEP}") + find("dcostate", -1)
-        rows = (*rows, (vector,) * 2, (one,) * 2)
-        self.forward = loop(sweep_forward, _recorded, (), "motion", motion, rows, places, records, N)
-        places, records = find("costate dcostate", N - 1) + find("dx", N), find("x dx", N) + find("dcostate", N - 1)
-        self.finish = loop(finish, _at_the_end, (), "totals", lane, (vector,) * 3, places, records)
+        def bind_others() -> None:
+            rows: Any
+            rows, places = (made.sums, made.most, made.lagrange), find("sums most") + find("lagrange", fixed=True)
+            self.add_up = loop(add_up, _nothing, (), "totals", lane.totals, rows, places, steps=N)
+            constants, places = (consts, one, one, one, one, free), find("x dx", N) + find("new_costate", N - 1)
+            self.decide = loop(Decide(problem), _nothing, constants, "totals", lane, (x, vector, vector), places)
+            names = "hessian plain slope J held new_slack new_dual AB gap"
+            rows = (made.hessian, made.plain, made.slope, made.J, made.held, old.slack, old.dual, made.AB, made.gap)
+            places = find(names, N - 1, turned=True) + fixed("used is_plain barrier")
+            records = find(FEEDBACK, N - 1, turned=True)
+            self.back = loop(
+                sweep_back, _feedback, (), "value", value, (*rows, (one,) * 3), places, records, N
+            )  # fmt: skip
+            self.choose = loop(choose, _nothing, free, "totals", lane, (), ())
+            rows = (old, step, Evaluated(old, made), *(getattr(value, name) for name in FEEDBACK.split()))
+            places = find(f"{OLD} {STEP} {NEW} {' '.join(Derived._fields)} {FEEDBACK}")
+            places += find("new_costate dcostate", -1) + fixed("barrier take")
+            records = find(f"{OLD} {STEP}") + find("dcostate", -1)
+            rows = (*rows, (vector,) * 2, (one,) * 2)
+            self.forward = loop(sweep_forward, _recorded, (), "motion", motion, rows, places, records, N)
+            places, records = find("costate dcostate", N - 1) + find("dx", N), find("x dx", N) + find("dcostate", N - 1)
+            self.finish = loop(finish, _at_the_end, (), "totals", lane, (vector,) * 3, places, records)
+
+        with ThreadPoolExecutor(1) as pool:  # LLVM compiles these while JAX traces the stages
+            others = pool.submit(bind_others)
+            rows = (old, step, _shape(3), one, (x, vector), (vector, vector))
+            places = find(f"{OLD} {STEP} lengths inner") + find("x dx", 1) + find("costate dcostate", -1)
+            stages, carry = Stages(problem, exact), Evaluated(old, made)
+            all_ = PlacedLoop(stages, _nothing, consts, carry, rows, N * wide, kind.backend)
+            self.evaluate = all_.bind(s.place("new_x"), s.width, places, (), 1, 1)
+            others.result()
 
     def load(self, consts: Any, free: Numbers, target: Any, options: Options) -> None:
         """Take over the numbers of a problem; every lane begins anew."""
