@@ -297,7 +297,10 @@ def _is_looped(params: Parameters, long: bool) -> bool:
     """Whether a scan is a loop in the program: one without rows if it costs too much, any that can in a long one."""
     closed = params["jaxpr"]
     rows = len(closed.jaxpr.invars) > sum(_scan_sizes(params)) or len(closed.jaxpr.outvars) > _scan_sizes(params)[1]
-    return (not rows or (long and not params["reverse"])) and params["length"] * _cost(closed.jaxpr) > MAX_UNROLLED_COST
+    if rows and (not long or params["reverse"]):
+        return False
+    cost = _written_out(closed.jaxpr, {}) if rows else _cost(closed.jaxpr)
+    return params["length"] * cost > MAX_UNROLLED_COST
 
 
 def _scan(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
