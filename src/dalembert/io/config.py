@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -126,10 +127,13 @@ SCHEMA: dict[str, dict[str, Kind]] = {
 """The keys of every section. All that is read from a file, from `--set` or from the studio passes through it."""
 
 
+_type_hints = lru_cache(maxsize=512)(get_type_hints)
+
+
 def parameter_kinds(entry: Model | Method) -> dict[str, Kind]:
     """The kinds of the parameters of a model, or of the options of a method, from the annotations of what builds it."""
     try:
-        hints = get_type_hints(entry.build)
+        hints = _type_hints(entry.build)
     except (NameError, TypeError):  # a model of a user's own may be annotated by anything
         hints = {}
     known = {"str": TEXT, "int": WHOLE, "float": NUMBER, "float int": NUMBER}
