@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray
@@ -78,6 +79,15 @@ class Work:
             self.save(steps, template)
         shutil.copytree(template, path) if template.is_dir() else shutil.copy(template, path)
 
+    def filled_cache(self):
+        """A cache that a process left behind."""
+        objects = self.folder / "objects"
+        if not objects.exists():
+            with new_process(objects):
+                self.swung = swing().tobytes()
+            assert all(path.is_file() for path in objects.iterdir())
+        return objects
+
     def finish(self, path):
         """What a user does after a fault: the same command with --resume. Then nothing but the file is there."""
         with output_lock(path):
@@ -86,6 +96,27 @@ class Work:
             else:
                 self.put(WHOLE, path)
         assert os.listdir(path.parent) == [path.name]
+
+
+@contextmanager
+def new_process(objects):
+    """Let this process know no code but that of this cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DALEMBERT_CACHE", str(objects))
+        patch.setattr(cache, "IMPORT_TIME", float("inf"))
+        forget(patch)
+        yield
+
+
+def pendulum(t, q, v, p):
+    return 0.5 * v @ v + jnp.cos(q[0])
+
+
+def swing():
+    """The states of a small system, for its code is made anew in every case."""
+    system = da.System(da.Euclidean(1), pendulum)
+    run = da.simulate(system, da.RungeKutta(), system.state([0.3], [0.5]), step=0.1, steps=WHOLE, backend="llvm")
+    return np.concatenate([run.g, run.xi], axis=1)
 
 
 @contextmanager
@@ -172,28 +203,26 @@ def damage_file(work, rng, folder):
 
 
 def damage_cache(work, rng, folder):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DALEMBERT_CACHE", str(folder / "objects"))
-        patch.setattr(cache, "IMPORT_TIME", float("inf"))
-        for _ in range(2):
-            forget(patch)
-            work.require_same(work.simulate(WHOLE))
-            entries = sorted(path for path in (folder / "objects").iterdir() if path.is_file())
-            for path in entries:
-                content, other = bytearray(path.read_bytes()), entries[int(rng.integers(len(entries)))]
-                kind = rng.integers(6)
-                if kind == 0:
-                    content[int(rng.integers(len(content)))] ^= int(rng.integers(1, 256))
-                    path.write_bytes(bytes(content))
-                elif kind == 1:
-                    path.write_bytes(bytes(content[: int(rng.integers(len(content)))]))
-                elif kind == 2 and other.is_file():
-                    path.write_bytes(other.read_bytes())
-                elif kind == 3:
-                    path.unlink()
-                elif kind == 4:
-                    path.unlink()
-                    path.mkdir()
+    """A process that finds nothing but damaged entries where its code was."""
+    shutil.copytree(work.filled_cache(), folder / "objects")
+    entries = sorted((folder / "objects").iterdir())
+    for path in entries:
+        content, other = bytearray(path.read_bytes()), entries[int(rng.integers(len(entries)))]
+        kind = rng.integers(6)
+        if kind == 0:
+            content[int(rng.integers(len(content)))] ^= int(rng.integers(1, 256))
+            path.write_bytes(bytes(content))
+        elif kind == 1:
+            path.write_bytes(bytes(content[: int(rng.integers(len(content)))]))
+        elif kind == 2 and other.is_file():
+            path.write_bytes(other.read_bytes())
+        elif kind == 3:
+            path.unlink()
+        elif kind == 4:
+            path.unlink()
+            path.mkdir()
+    with new_process(folder / "objects"):
+        assert swing().tobytes() == work.swung
 
 
 def two_writers(work, rng, folder):
