@@ -23,7 +23,6 @@ import _blocks  # noqa: E402
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
 RUNNING = [DOCS / "quick-start.md", DOCS / "mechanisms.md", *sorted((DOCS / "tutorials").glob("[!i]*.md"))]
 HEAVY = {"bicycle", "comparing", "events", "park", "sensitivities", "vehicle"}
-NOTEBOOKS = ("fit", "park", "robot")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 
@@ -72,18 +71,31 @@ def test_pages_run(page, tmp_path):
             assert (tmp_path / link).stat().st_size > 1000, f"{link} was not drawn"
 
 
-@pytest.mark.parametrize("name", ["satellite", *(pytest.param(n, marks=pytest.mark.heavy) for n in NOTEBOOKS)])
-def test_notebooks_run(name, tmp_path):
-    """A notebook has the text of its page, and its cells run one after the other."""
+def does_run(language, title):
+    return title or language in ("python", "console")
+
+
+def what_runs(block):
+    return block.title, block.commands if block.language == "console" else block.text.strip()
+
+
+def test_notebooks_have_the_text_and_the_programs_of_their_pages(tmp_path):
     made = {path.stem: path for path in _blocks.write_notebooks(tmp_path)}
     assert set(made) == {page.stem for page in RUNNING[2:]}
-    notebook = json.loads(made[name].read_text(encoding="utf-8"))
-    assert notebook["nbformat"] == 4 and len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
-    text = "".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
-    page = DOCS / "tutorials" / f"{name}.md"
-    assert "".join(text.split()) == "".join(_blocks.FENCE.sub("", page.read_text(encoding="utf-8")).split())
-    _blocks.run(made[name], tmp_path)
-    for link in LINK.findall(text):
+    for page in RUNNING[2:]:
+        notebook = json.loads(made[page.stem].read_text(encoding="utf-8"))
+        assert notebook["nbformat"] == 4 and len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+        text = "".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+        written = _blocks.FENCE.sub(lambda found: "" if does_run(found[1], found[2]) else found[0], page.read_text())
+        assert "".join(text.split()) == "".join(written.split())
+        running = [block for block in _blocks.blocks(page) if does_run(block.language, block.title)]
+        assert [what_runs(block) for block in _blocks.cells(made[page.stem])] == [what_runs(block) for block in running]
+
+
+def test_a_notebook_runs(tmp_path):
+    page = next(path for path in _blocks.write_notebooks(tmp_path) if path.stem == "satellite")
+    _blocks.run(page, tmp_path)
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
         assert not link.endswith(".png") or (tmp_path / link).stat().st_size > 1000, f"{link} was not drawn"
 
 

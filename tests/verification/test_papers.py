@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -56,9 +57,15 @@ def test_every_exhibit_that_was_asked_for_is_there_and_checked():
     assert all(f"| `{name}` |" in listed for name in FIGURES)
 
 
+@cache
+def computed(name):
+    """The data of an exhibit, once for its numbers and its files."""
+    return FIGURES[name].compute()
+
+
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.heavy) for n in FIGURES])
 def test_the_data(name):
-    CHECKS[name](FIGURES[name].compute())
+    CHECKS[name](computed(name))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +74,7 @@ def test_the_data(name):
 def test_the_files(name, tmp_path):
     """Picture, data and page; every axis has a label; nothing else is left."""
     exhibit = FIGURES[name]
-    data = exhibit.compute()
+    data = computed(name)
     figure = exhibit.draw(data)
     for axes in figure.axes:
         inset = bool(axes.get_title(loc="center"))
