@@ -21,7 +21,7 @@ from dalembert.kernels.problem import SIGNATURE, Kernel
 @lru_cache
 def compile_for_cpu(text: str) -> Kernel:
     """The kernel compiled by the C compiler of this machine, called like a native function; lanes go one by one."""
-    options = ("-std=gnu11", "-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-lm")
+    options = ("-std=gnu11", "-O0", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-lm")
     command = [os.environ.get("CC", "cc"), "kernel.c", "-o", "kernel.so", *options]
     with tempfile.TemporaryDirectory(prefix="dalembert-") as folder:
         Path(folder, "kernel.c").write_text("#include <stdbool.h>\n" + text)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -47,13 +48,14 @@ def others(names, kinds):
     return [case for case in dict.fromkeys(DEFAULT + every) if case not in chosen(names)]
 
 
-def whole(consts, loop):
-    return loop
+@cache
+def loop_and_state(observe):
+    return lambda consts, loop: (loop, observe(consts, loop).state)
 
 
 def native_run(model_name: str, method_name: str, steps: int):
-    """(functions, consts, the loops before each step, the loops after it), natively; skips what does not go
-    together.
+    """(functions, consts, the loops before each step, those after it, the states seen then), natively; skips what does
+    not go together.
     """
     model = MODELS[model_name]
     system = model.make(model.example)
@@ -68,18 +70,20 @@ def native_run(model_name: str, method_name: str, steps: int):
     consts = (system, jnp.asarray(model.step))
     try:
         begin = evaluate(parts.begin, consts, (state, None), backend="llvm")
-        native = run_problem(problem(parts.advance, whole, consts, begin), saves=steps, backend="llvm")
+        described = problem(parts.advance, loop_and_state(parts.observe), consts, begin)
+        native = run_problem(described, saves=steps, backend="llvm")
     except LoweringError as error:
         pytest.skip(f"too large for native code, runs on XLA: {error}")
     assert np.all(np.asarray(native.carry.status) == 0)
-    before = jax.tree.map(lambda a, b: np.concatenate([np.asarray(a)[None], b[:-1]]), begin, native.records)
-    return parts, consts, before, native.records
+    after, states = native.records
+    before = jax.tree.map(lambda a, b: np.concatenate([np.asarray(a)[None], b[:-1]]), begin, after)
+    return parts, consts, before, after, states
 
 
 def compare_source(model: str, method: str, steps: int) -> None:
     """Every step of a native run, repeated from the same loop by the emulated CUDA source: bit for bit."""
-    parts, consts, before, after = native_run(model, method, steps)
-    described = problem(parts.advance, whole, consts, before, lanes=steps)
+    parts, consts, before, after, _ = native_run(model, method, steps)
+    described = problem(parts.advance, loop_and_state(parts.observe), consts, before, lanes=steps)
     lowered = described.lower()
     text = csource.cuda_source(lowered.program, make_layout(described, lowered))
     session = NativeSession("emulated", compile_for_cpu(text), Buffers(described, lowered, 1), 1, 1)
@@ -93,10 +97,13 @@ def compare_xla(model: str, method: str, steps: int) -> None:
     """Every step of a native run, repeated from the same loop by XLA: equal but for round-off in the observed
     states.
     """
-    parts, consts, before, after = native_run(model, method, steps)
-    by_xla = jax.jit(jax.vmap(parts.advance, in_axes=(None, 0, None)))(consts, before, None)
-    states = jax.jit(jax.vmap(lambda inner, loop: parts.observe(inner, loop).state, in_axes=(None, 0)))
-    for a, b in zip(jax.tree.leaves(states(consts, after)), jax.tree.leaves(states(consts, by_xla)), strict=True):
+    parts, consts, before, _, states = native_run(model, method, steps)
+
+    def step(inner, loop):
+        return parts.observe(inner, parts.advance(inner, loop, None)).state
+
+    by_xla = jax.jit(jax.vmap(step, in_axes=(None, 0)))(consts, before)
+    for a, b in zip(jax.tree.leaves(states), jax.tree.leaves(by_xla), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-13 * max(1.0, np.abs(np.asarray(b)).max()))
 
 
