@@ -300,7 +300,7 @@ def _is_looped(params: Parameters, long: bool) -> bool:
     if rows and (not long or params["reverse"]):
         return False
     cost = _written_out(closed.jaxpr, {}) if rows else _cost(closed.jaxpr)
-    return params["length"] * cost > MAX_UNROLLED_COST
+    return bool(params["length"] * cost > MAX_UNROLLED_COST)
 
 
 def _scan(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
