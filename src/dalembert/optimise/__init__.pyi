@@ -3,4 +3,5 @@ from .fitting import Fit as Fit
 from .fitting import Unknown as Unknown
 from .fitting import fit as fit
 from .planning import Plan as Plan, plan as plan
+from .program import Program as Program
 from .tracking import Tracker as Tracker, track as track

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, NumericalFailure, UnknownName
+from ..errors import InvalidInput, NumericalFailure, UnknownName, require_name
 from ..groups import Cayley, Retraction
 from ..integrators import OK, Integrator, LagrangeDAlembert, require_arguments
 from ..integrators.base import NodeMethod, PhaseMethod
@@ -45,6 +45,7 @@ from ..numerics import (
 from ..numerics.types import Array, Element, Scalar, Velocity
 from ..plotting import plot_controlled
 from ..trajectory import Trajectory, simulate
+from .program import SOLVERS, solve_by
 from .solver import Options, Solution, Solver
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 Numbers = np.ndarray[Any, Any]
 SMALLEST_PIVOT = 0.3  # of the rows of a constraint, relative to their size: below it all velocities are kept
+CORRECTIONS = 3  # of a configuration that is not on its group; each squares the defect
 AMPLITUDE = 0.3  # of the waves in a first guess
 OPEN = (-math.inf, math.inf)
 MAX_STEPS = 1_000_000
@@ -78,6 +80,7 @@ class Discrete:
     controls: int
     kinematic: bool
     redundant: bool  # w are all velocities, projected onto D
+    leaves_group: bool  # the method does, and is put back
     explicit: bool  # the constraint does not depend on g
     free_time: bool
     periodic: bool
@@ -144,8 +147,10 @@ class Discrete:
         carry, info = self.method.start(system, self.state(consts, x), h, u)
         carry, last = self.method.step(system, carry, h, u)
         after, good = self.method.observe(system, carry, h), (info.status == OK) & (last.status == OK)
-        w = self.coordinates(numbers, after.xi)
-        return Node(x.k + 1.0, after.g, jnp.where(good, w, jnp.nan), x.duration, x.first)
+        w, g = self.coordinates(numbers, after.xi), after.g
+        for _ in range(CORRECTIONS if self.leaves_group else 0):
+            g = system.group.normalise(g)
+        return Node(x.k + 1.0, g, jnp.where(good, w, jnp.nan), x.duration, x.first)
 
     def judge(self, consts: Any, x: Node, after: Node, u: Array) -> tuple[Array, Array]:
         """(cost of the step, what must not be negative)."""
@@ -374,6 +379,7 @@ def plan(
     tolerance: float = 1e-8,
     max_iterations: int = 300,
     backend: str = "auto",
+    solver: Any = None,
     progress: Callable[[int, float, float], Any] | None = None,
 ) -> Any:
     """Find the controls of least cost that bring a system from a start to a goal in `steps` steps of a method.
@@ -391,6 +397,8 @@ def plan(
     guess       a Plan of any number of steps, or controls (steps, inputs) with the motion that they make
     starts      so many first guesses, the best plan wins; where one fails, eight coarse ones are refined
     backend     "llvm" or "cuda"; "auto" takes a GPU, if there is one, for many plans
+    solver      "ipopt" (with the package cyipopt), or a function of a `Program` -> (z, multipliers) as cyipopt's solve
+                gives them; None is our own
     """
     method = LagrangeDAlembert() if method is None else method
     require_instance("system", system, MechanicalSystem, "a system")
@@ -407,7 +415,11 @@ def plan(
         raise InvalidInput(f"seed is {show(seed)}; allowed: a whole number that is not negative")
     if backend not in BACKENDS:
         raise UnknownName("backend", backend, BACKENDS)
-    task.backend = backend
+    if isinstance(solver, str):
+        require_name("solver", solver, tuple(SOLVERS))
+        solver = SOLVERS[solver]
+    require_function("solver", solver, "a Program")
+    task.backend, task.solver = backend, solver
     found = task.solve(first, guess, positive_int("starts", starts), seed, options, progress)
     return found if several else found[0]
 
@@ -439,7 +451,7 @@ def _as_state(system: MechanicalSystem, given: Any, name: str) -> State:
 class _Task:
     """What `plan` was asked for, step by step."""
 
-    backend = "auto"
+    backend, solver = "auto", None
 
     def __init__(
         self, system: MechanicalSystem, method: Integrator, start: State, goal: Any, steps: Any, duration: Any,
@@ -591,7 +603,8 @@ class _Task:
         goal = recognised(self.goal) if callable(self.goal) else None
         nothing: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
         discrete = Discrete(
-            self.method, dim, len(self.inputs), self.kinematic, self.redundant, self.explicit,
+            self.method, dim, len(self.inputs), self.kinematic, self.redundant,
+            not (self.kinematic or self.method.claims(self.system).group), self.explicit,
             self.free_time, self.is_periodic, cost, final_cost, path if bounded else None, goal,
             self.bounded if bounded else nothing, self.watched if bounded else nothing,
         )  # fmt: skip
@@ -632,9 +645,11 @@ class _Task:
         self.first_guess, self.target, self.options = (nodes, controls), target, options
         many = self.backend == "auto" and len(controls) >= GPU_PLANS and has_gpu()
         backend = "cuda" if many or self.backend == "cuda" else "llvm"
-        found = Solver(discrete, (self.system, numbers), target, free, options, progress, backend).solve(
-            nodes, controls
-        )
+        given = (discrete, (self.system, numbers), target, free, options, progress)
+        if self.solver is None:
+            found = Solver(*given, backend).solve(nodes, controls)
+        else:
+            found = solve_by(self.solver, *given, nodes, controls)
         failed = "optimal" not in found.status and "interrupted" not in found.status
         coarsely = failed and guess is None and count == 1 and starts < MORE_STARTS
         if coarsely and (coarse := self._plan_coarsely(first, seed, options, progress)) is not None:
