@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching, mlir, partial_eval
 
 from . import cuda
 from .adjoints import (
@@ -986,6 +986,14 @@ def _transpose_mark(cotangents: Leaves, good: Any, *slopes: Any, back: bool) -> 
     return [None, *_mark_some(good, cotangents, not back)]
 
 
+def _drop_unused(used: Sequence[bool], equation: Any) -> tuple[list[bool], Any]:
+    """The equation of marks without the results that nothing uses: JAX cannot transpose a scan with such results."""
+    if not any(used):
+        return [False] * (1 + len(used)), None
+    taken = [True, *used]
+    return taken, equation.replace(invars=marked(equation.invars, taken), outvars=marked(equation.outvars, used))
+
+
 mark_p.multiple_results = True
 mark_p.def_impl(_mark_known)
 mark_p.def_abstract_eval(lambda good, *slopes, back: list(slopes))
@@ -1003,3 +1011,4 @@ ad.primitive_jvps[hold_p] = lambda primals, tangents: (
     _mark_some(primals[0], tangents[1:], False),
 )
 batching.primitive_batchers[hold_p] = partial(_batch_mark, hold_p)
+partial_eval.dce_rules[mark_p] = partial_eval.dce_rules[hold_p] = _drop_unused
