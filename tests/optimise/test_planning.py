@@ -278,61 +278,6 @@ def test_what_is_periodic_or_free_at_the_ends():
     assert half.cost == pytest.approx(2 * np.pi, rel=1e-2)
 
 
-@pytest.mark.heavy
-def test_problems_with_known_answers():
-    """Problems 1, 3, 4, 5 and 7 of CONTROL.md, with the order that was measured."""
-    heisenberg = heisenberg_group()
-    length = {"duration": 1.0, "cost": lambda t, g, xi, u: xi[0] ** 2 + xi[1] ** 2, "kinematic": True, "starts": 4}
-    for goal, exact in (
-        ([0.0, 0.0, 1.0], 4 * np.pi),
-        ([0.0, 0.0, -0.3], 1.2 * np.pi),
-        ([1, 0, np.pi / 8], np.pi**2 / 4),
-    ):
-        costs = [plan(heisenberg, start=np.zeros(3), goal=np.array(goal), steps=N, **length).check().cost
-                 for N in (25, 50, 100)]  # fmt: skip
-        assert extrapolate(costs)[0] == pytest.approx(exact, rel=1e-7)
-    least = {"starts": 8, "bounds": dict.fromkeys(("t1", "t2", "t3"), (-1.0, 1.0)), "duration": (1.0, 10.0)}
-    unit = satellite([1.0, 1.0, 1.0])
-    half = unit.state(turn(np.pi * (1 - 1e-7)), np.zeros(3))
-    assert plan(unit, start=np.eye(3), goal=half, steps=100, **least).check().cost == pytest.approx(3.243, rel=5e-4)
-    body = satellite([5621.0, 4547.0, 2364.0])
-    least |= {"bounds": dict.fromkeys(("t1", "t2", "t3"), (-50.0, 50.0)), "duration": (10.0, 60.0)}
-    goal = body.state(turn(np.radians(150)), np.zeros(3))
-    assert plan(body, start=np.eye(3), goal=goal, steps=100, **least).check().cost == pytest.approx(28.6304, rel=5e-4)
-    limit, ratios = extrapolate([park(N).check().cost for N in (50, 100, 200)])
-    assert limit == pytest.approx(1.4200379, rel=1e-6)  # CasADi and IPOPT, midpoint rule, extrapolated
-    np.testing.assert_allclose(ratios, 4.0, atol=0.05)
-
-
-@pytest.mark.heavy
-def test_a_steered_knife_edge_finds_the_brachistochrone():
-    """Problem 5: a little cost of steering keeps the discrete problem regular."""
-    system = da.System(
-        da.SE2(),
-        lambda t, g, xi, p: 0.5 * xi @ xi - 9.80665 * g[1, 2],
-        constraint=lambda t, g, p: jnp.array([[0.0, 0.0, 1.0]]),
-        force=lambda t, g, xi, u, p: jnp.stack([u[0], jnp.zeros(()), jnp.zeros(())]),
-        inputs=("steer",),
-    )
-    times = []
-    for steps in (40, 80, 160):
-        made = None
-        for weight in (1e-2, 1e-4):
-            made = plan(
-                system,
-                start=system.state(pose(-1.4, 0, 10), np.zeros(3)),
-                goal=system.state(pose(-0.2, 10, 5), [0.0, 9.0, 0.0]),
-                free_start=("along w", "w"),
-                free_goal=("along w", "velocity"),
-                steps=steps,
-                duration=(1.2, 3.0),
-                cost=lambda t, g, xi, u, weight=weight: 1.0 + weight * u @ u,
-                guess=made,
-            ).check()
-        times.append(made.duration)
-    assert extrapolate(times[-2:])[0] == pytest.approx(1.8016031224531, rel=1e-6)
-
-
 def test_plans_side_by_side_are_the_plans_one_by_one():
     """Several starts in one call are lanes of the same iteration, each with its own search, retries and end."""
     system = offset_unicycle()
