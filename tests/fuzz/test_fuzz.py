@@ -215,6 +215,7 @@ def no_work():
             lambda *given, **options: _begin() if options.get("steps", 9e9) > 100 else simulate(*given, **options),
         )
         patch.setattr(warnings, "showwarning", warnings.showwarning)
+        patch.setattr(typer.main, "get_command", lambda app: COMMAND)  # which a process makes once
         patch.setattr(mechanism, "_without_redundant", once_a_mechanism(mechanism._without_redundant))
         yield
 
@@ -247,7 +248,8 @@ WORK = (
     "studio.film.stage", "cli.runs.open_studio", "cli.runs.export_page", "papers.reproduce_exhibits",
     "sweeps.execute._open_executor",
 )  # fmt: skip
-COMMANDS = typer.main.get_command(cli.app).commands
+COMMAND = typer.main.get_command(cli.app)
+COMMANDS = COMMAND.commands
 FILES = ["job.toml", "job.toml", "job.toml", "run.nc", "own.py", "none.toml", "none.nc", ".", "", "out", "out/x.nc"]
 FILES += [
     "x" * 300 + ".toml",
