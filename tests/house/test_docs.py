@@ -22,7 +22,7 @@ import _blocks  # noqa: E402
 
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
 RUNNING = [DOCS / "quick-start.md", DOCS / "mechanisms.md", *sorted((DOCS / "tutorials").glob("[!i]*.md"))]
-HEAVY = {"bicycle", "comparing", "events", "park", "sensitivities", "vehicle"}
+HEAVY = {"bicycle", "comparing", "events", "park", "robot", "sensitivities", "vehicle"}
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 
