@@ -37,7 +37,7 @@ from .gradients import bind_whole
 from .ir import BOOL, F64, I64, Block, Builder, Loop, LoweringError, Value, inner_blocks
 from .linear_algebra import columns, eliminate
 from .llvm import best_width, count_processors
-from .lowering import Lowering, as_routine, lower, map_rows, note_solution, noted, take_solution
+from .lowering import Lowering, as_routine, lower, map_rows, note_solution, noted, simplify, take_solution
 from .plans import (
     Chain,
     PlacedLoop,
@@ -68,7 +68,7 @@ __all__ = [
     "concrete_leaves", "count_processors", "eliminate", "evaluate", "find_chain", "find_lane_chain", "has_gpu",
     "in_place", "in_series", "inner_blocks", "keep_carry", "known_number", "lower", "make_problem", "map_elements",
     "map_rows", "mark_slopes", "mark_values", "note_solution", "noted", "on_gpu", "pack_values", "recognise", "run",
-    "run_problem", "run_rows", "run_with_slopes", "scalar_type", "shapes_of", "solution_series", "stream_problem",
-    "take_solution", "to_host",
+    "run_problem", "run_rows", "run_with_slopes", "scalar_type", "shapes_of", "simplify", "solution_series",
+    "stream_problem", "take_solution", "to_host",
 ]
 # fmt: on

@@ -17,16 +17,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial, wraps
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import numpy as np
+from jax import lax
 from jax.extend import core
 
-from . import rules
+from . import elementary, rules
 from .cache import LoweredProgram
 from .ir import (
+    BOOL,
     F64,
+    I64,
     MAX_OPERATIONS,
     Block,
     Branch,
@@ -452,6 +455,134 @@ def as_routine(function: Callable[..., Result]) -> Callable[..., Result]:
 def map_rows(function: Callable[..., Any], *arrays: Any) -> Any:
     """The function of every row of the arrays, as rows: traced once."""
     return jax.lax.scan(lambda _, row: (None, function(*row)), None, arrays)[1]
+
+
+# Fewer equations for the same function: JAX takes its derivatives in a part of the time.
+
+MAX_SIMPLE_OPERATIONS = 1000
+"""Scalar operations up to which a function is written by them."""
+MIN_EQUATIONS = 100
+"""Equations from which on it is worth looking."""
+SCALAR_TYPES = {F64: np.float64, I64: np.int64, BOOL: np.bool_}
+SCALAR_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "add": lax.add, "sub": lax.sub, "mul": lax.mul, "div": lax.div, "neg": lax.neg, "sqrt": lax.sqrt, "abs": lax.abs,
+    "min": lax.min, "max": lax.max, "lt": lax.lt, "le": lax.le, "eq": lax.eq, "ne": lax.ne, "not": lax.bitwise_not,
+    "and": lax.bitwise_and, "or": lax.bitwise_or, "xor": lax.bitwise_xor, "select": lax.select,
+    "quotient": lambda a, b, _: lax.div(a, b),
+}  # fmt: skip
+_KEPT = ("while", "cond", "scan", "eliminate", "columns", "custom_linear_solve", "custom_jvp_call", "custom_vjp_call")
+
+
+class _Kept(NamedTuple):
+    """An equation that stays as it is, between the scalar operations."""
+
+    equation: Any
+    args: Arrays
+    results: Arrays
+
+
+class _Scalars(Lowering):
+    """A lowering that keeps what has derivatives of its own, and elementary functions."""
+
+    def lower_equation(self, equation: Any, args: Arrays) -> Arrays:
+        if equation.primitive.name in _KEPT:
+            return self._keep(equation, args, [variable.aval for variable in equation.outvars])
+        if equation.primitive.name in elementary.FUNCTIONS and equation.primitive is not lax.sqrt_p:
+            shape = equation.outvars[0].aval.shape
+            found = rules.map_elements(partial(self._keep_element, equation), *args)
+            return [np.broadcast_to(found, shape)]
+        return super().lower_equation(equation, args)
+
+    def _keep(self, equation: Any, args: Arrays, shapes: Sequence[Any]) -> Arrays:
+        results = [source_array(self.builder, "kept", shape) for shape in shapes]
+        cast(Any, self.builder.block.statements).append(_Kept(equation, args, results))
+        return results
+
+    def _keep_element(self, equation: Any, *scalars: Value) -> Value:
+        key = equation.primitive.name, "kept", scalars
+        table = self.builder.block.table
+        if key not in table:
+            args = [rules.pack_values([value], ()) for value in scalars]
+            table[key] = self._keep(equation, args, [shape_struct((), np.float64)])[0].item()
+        return cast(Value, table[key])
+
+    def capture(self, data: Any) -> ValueArray:
+        if isinstance(data, jax.core.Tracer):
+            raise LoweringError("a constant that JAX traces")
+        return self.constant(data)
+
+
+def simplify(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """The same function with at most half the equations, or as it was given.
+
+    What is vector calculus in three dimensions for a person is slices, products with ones and sums with zeros for JAX:
+    written by scalars, with equal ones shared and constants folded, as a program is, it is a fraction of that.
+    """
+    count = count_calls(closed.jaxpr)
+    if count < MIN_EQUATIONS:
+        return closed
+    scalars = _Scalars(Builder(min(MAX_SIMPLE_OPERATIONS, count)))
+    try:
+        inputs = [
+            source_array(scalars.builder, "input", v.aval) for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)
+        ]
+        outputs = scalars.lower_jaxpr(closed.jaxpr, inputs[: len(closed.consts)], inputs[len(closed.consts) :])
+    except LoweringError:
+        return closed
+    statements: list[Any] = list(scalars.builder.block.statements)
+    if any(isinstance(each, Value) and each.op not in SCALAR_OPERATIONS for each in statements):
+        return closed
+    needed, kept = set(flatten_arrays(outputs)), []
+    for each in reversed(statements):
+        made = flatten_arrays(each.results) if isinstance(each, _Kept) else [each]
+        if not needed.isdisjoint(made):
+            kept.append(each)
+            needed.update(flatten_arrays(each.args) if isinstance(each, _Kept) else each.args)
+    kept.reverse()
+
+    def evaluate(*args: Any) -> list[Any]:
+        known: dict[Value, Any] = {}
+
+        def spread(arrays: Sequence[ValueArray], values: Sequence[Any]) -> None:
+            for array, value in zip(arrays, values, strict=True):
+                for place, scalar in zip(np.ndindex(array.shape), array.ravel(), strict=True):
+                    if scalar in needed:
+                        one = lax.slice(value, place, [i + 1 for i in place]) if place else value
+                        known[scalar] = lax.squeeze(one, range(len(place))) if place else value
+
+        def read(value: Value) -> Any:
+            return np.asarray(value.data, SCALAR_TYPES[value.type]) if value.op == "const" else known[value]
+
+        def gather(array: ValueArray, dtype: Any) -> Any:
+            if all(value.op == "const" for value in array.ravel()):
+                return np.array([value.data for value in array.ravel()], dtype).reshape(array.shape)
+            each = [lax.reshape(lax.convert_element_type(read(value), dtype), (1,)) for value in array.ravel()]
+            return lax.reshape(lax.concatenate(each, 0), array.shape)
+
+        spread(inputs, [*closed.consts, *args])
+        for each in kept:
+            if isinstance(each, Value):
+                known[each] = SCALAR_OPERATIONS[each.op](*map(read, each.args))
+                continue
+            primitive = each.equation.primitive
+            given = [gather(a, v.aval.dtype) for a, v in zip(each.args, each.equation.invars, strict=True)]
+            found = primitive.bind(*given, **primitive.get_bind_params(each.equation.params))
+            spread(each.results, found if primitive.multiple_results else [found])
+        return [gather(a, v.aval.dtype) for a, v in zip(outputs, closed.jaxpr.outvars, strict=True)]
+
+    shapes = [shape_struct(variable.aval.shape, variable.aval.dtype) for variable in closed.jaxpr.invars]
+    simple = jax.make_jaxpr(evaluate)(*shapes)
+    return simple if 2 * count_calls(simple.jaxpr) <= count else closed
+
+
+def count_calls(jaxpr: Any) -> int:
+    """The equations of a jaxpr for which JAX takes derivatives: those of calls inside, and not of loops."""
+    total = 0
+    for equation in jaxpr.eqns:
+        called = equation.primitive.name in ("jit", "pjit", "closed_call")
+        inner = [each for value in equation.params.values() for each in _jaxprs_in(value)] if called else []
+        total += sum(map(count_calls, inner)) if inner else 1
+    return total
 
 
 class Routines:

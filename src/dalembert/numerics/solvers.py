@@ -34,6 +34,7 @@ from ..kernels import (
     note_solution,
     pack_values,
     scalar_type,
+    simplify,
     take_solution,
 )
 from .checks import is_traced
@@ -390,7 +391,7 @@ def _convert_closure(function: Function, example: Array) -> tuple[Callable[..., 
 
     `jax.closure_convert` leaves integers behind, which a transformation of f meets as constants of another trace.
     """
-    closed = jax.make_jaxpr(function)(example)
+    closed = simplify(jax.make_jaxpr(function)(example))
     traced = [is_traced(value) for value in closed.consts]
 
     def converted(x: Array, *values: Any) -> Array:

@@ -448,6 +448,17 @@ def _as_state(system: MechanicalSystem, given: Any, name: str) -> State:
         raise InvalidInput(f"{name} is {show(given)}; allowed: a state or a configuration") from error
 
 
+_group_kept: dict[Any, bool] = {}
+
+
+def _keeps_group(method: Integrator, system: MechanicalSystem) -> bool:
+    """Whether a method claims to stay on the group of such systems."""
+    key = method, jax.tree.structure(system)
+    if key not in _group_kept:
+        _group_kept[key] = method.claims(system).group
+    return _group_kept[key]
+
+
 class _Task:
     """What `plan` was asked for, step by step."""
 
@@ -604,7 +615,7 @@ class _Task:
         nothing: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
         discrete = Discrete(
             self.method, dim, len(self.inputs), self.kinematic, self.redundant,
-            not (self.kinematic or self.method.claims(self.system).group), self.explicit,
+            not (self.kinematic or _keeps_group(self.method, self.system)), self.explicit,
             self.free_time, self.is_periodic, cost, final_cost, path if bounded else None, goal,
             self.bounded if bounded else nothing, self.watched if bounded else nothing,
         )  # fmt: skip

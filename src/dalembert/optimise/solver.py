@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..kernels import LoweringError, PlacedLoop, Shelf, best_width, count_processors, shapes_of
+from ..kernels import LoweringError, PlacedLoop, Shelf, best_width, count_processors, shapes_of, simplify
 from ..numerics.types import Array
 
 Numbers = np.ndarray[Any, Any]
@@ -123,9 +123,14 @@ class Stages:
         slack, y = old.slack + _part(primal, step.slack), old.dual + _part(dual, step.dual)
         zero = jnp.zeros(size)
 
-        @jax.jit  # traced once for all uses
-        def after(d: Array) -> Any:
+        def advance(d: Array) -> Any:
             return of.advance(consts, of.move(consts, here, d[:n]), u + d[n:])
+
+        written, shape = jax.make_jaxpr(advance, return_shape=True)(zero)  # traced once for all uses
+        simple, tree = simplify(written), jax.tree.structure(shape)
+
+        def after(d: Array) -> Any:
+            return jax.tree.unflatten(tree, jax.core.eval_jaxpr(simple.jaxpr, simple.consts, d))
 
         there = after(zero)
 
@@ -620,7 +625,7 @@ class Machine:
 
         def loop(function: Any, observe: Any, consts: Any, name: str, carry: Any, rows: Any, places: Any,
                  records: Any = (), steps: int = 1) -> Any:  # fmt: skip
-            made = PlacedLoop(function, observe, consts, carry, rows, wide, kind.backend)
+            made = PlacedLoop(function, observe, consts, carry, rows, wide, kind.backend, steps == 1)
             return made.bind(own.place(name), own.width, places, records, steps, 1 if records else steps)
 
         def bind_others() -> None:
