@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import dalembert as da
 from dalembert import cli
-from dalembert.cli.plans import read_plan
+from dalembert.cli.optimise import read_plan
 from dalembert.errors import InvalidInput
 from dalembert.io.config import parse_job
 
@@ -57,7 +57,7 @@ def test_ctrl_c_keeps_the_best_so_far(here, monkeypatch):
 
         return da.plan(*given, **options | {"progress": progress})
 
-    monkeypatch.setattr(cli.plans, "plan", stopped)
+    monkeypatch.setattr(cli.optimise, "plan", stopped)
     done = invoke("--out", "park.nc", "--json")
     assert done.exit_code == 130 and "the best so far" in done.stderr
     assert json.loads(done.stdout)["status"] == "interrupted" and da.load("park.nc").controls.shape == (12, 2)
@@ -65,7 +65,7 @@ def test_ctrl_c_keeps_the_best_so_far(here, monkeypatch):
     def before(*given, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.plans, "plan", before)
+    monkeypatch.setattr(cli.optimise, "plan", before)
     done = invoke("--out", "never.nc")
     assert done.exit_code == 130 and "before the first iteration" in done.stderr
     assert not list(here.glob("*never*"))

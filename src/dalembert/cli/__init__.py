@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from ..errors import InvalidInput, NumericalFailure, WriteFailure
 from ..kernels import LoweringError
 from ..kernels.cache import persist_xla_cache
-from . import fits, plans, runs, studies
+from . import optimise, runs, studies
 from .shell import app
 
-__all__ = ["app", "fits", "main", "plans", "runs", "studies"]
+__all__ = ["app", "main", "optimise", "runs", "studies"]
 
 
 def main(words: Sequence[str] | None = None) -> None:
