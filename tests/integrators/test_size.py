@@ -7,8 +7,8 @@ import pytest
 
 import dalembert as da
 from dalembert import integrators
-from dalembert.integrators import frames
 from dalembert.kernels import evaluate
+from dalembert.mechanics import distribution
 from dalembert.numerics import find_root
 
 
@@ -34,8 +34,8 @@ def bent(links):
 def frames_of(system, point):
     """(a frame to begin with, one near it and its derivative)."""
     g, near, way = point
-    reference = frames.initial_frame(system, 0.0, g)
-    along = lambda q: frames.orthonormal_frame.__wrapped__(system, 0.0, q, reference)
+    reference = distribution.initial_frame(system, 0.0, g)
+    along = lambda q: distribution.orthonormal_frame.__wrapped__(system, 0.0, q, reference)
     return reference, *jax.jvp(along, (near,), (way,))
 
 
@@ -45,7 +45,7 @@ def test_a_large_frame_is_the_one_written_out(monkeypatch):
     rng = np.random.default_rng(0)
     near, way = g + 0.05 * rng.normal(size=6), rng.normal(size=6)
     written = evaluate(frames_of, system, (g, near, way), backend="llvm")
-    monkeypatch.setattr(frames, "MAX_WRITTEN_VECTORS", 2)
+    monkeypatch.setattr(distribution, "MAX_WRITTEN_VECTORS", 2)
     jax.clear_caches()
     looped = evaluate(lambda *given: frames_of(*given), system, (g, near, way), backend="llvm")
     for expected, found in zip(written, looped, strict=True):

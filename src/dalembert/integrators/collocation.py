@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from ..errors import InvalidInput, require_name
 from ..groups import Cayley, Retraction
 from ..kernels import as_routine, map_rows
-from ..mechanics import MechanicalSystem, State, kinetic_metric
+from ..mechanics import MechanicalSystem, State, distribution, kinetic_metric
 from ..numerics import find_fixed_point, solve
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
-from . import frames, properties
+from . import properties
 from .base import Claims, Integrator, PhaseMethod, Prediction, Result, StepInfo, add_compensated, rescale
 from .registry import register
 
@@ -102,8 +102,8 @@ class Gauss(Integrator):
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[GaussCarry]:
         t, g, xi = state.t, state.g, state.xi
-        reference, (rate, multipliers) = frames.initial_frame(system, t, g), system.acceleration(t, g, xi, u)
-        rho = reference.T @ (kinetic_metric(system, t, g) @ (xi - frames.orthogonal_drift(system, t, g)))
+        reference, (rate, multipliers) = distribution.initial_frame(system, t, g), system.acceleration(t, g, xi, u)
+        rho = reference.T @ (kinetic_metric(system, t, g) @ (xi - distribution.orthogonal_drift(system, t, g)))
         slope = jnp.concatenate([xi, _frame_rate(system, t, g, reference, xi, rate)])
         prediction = Prediction.at(jnp.tile(slope, self.stages))
         return GaussCarry(t, g, reference, rho, rho @ rho, jnp.zeros(()), prediction), StepInfo.explicit(multipliers)
@@ -118,15 +118,15 @@ class Gauss(Integrator):
             """(middle, its frame, rho at the start, the parts of the step) of a step with these slopes."""
             parts = (h * weights)[:, None] * slopes
             middle = group.compose(carry.g, self.retraction.tau(group, 0.5 * jnp.sum(parts[:, :n], axis=0)))
-            reference = frames.orthonormal_frame(system, carry.t + 0.5 * h, middle, carry.frame)
-            turned = frames.orthonormal_frame(system, carry.t, carry.g, reference) - carry.frame
+            reference = distribution.orthonormal_frame(system, carry.t + 0.5 * h, middle, carry.frame)
+            turned = distribution.orthonormal_frame(system, carry.t, carry.g, reference) - carry.frame
             return middle, reference, rescale(carry.rho + turned.T @ (momenta @ carry.rho), carry.square), parts
 
         def field(t: Scalar, s: Array, rho: Array, middle: Element, reference: Array) -> Array:
             """(s', rho')."""
             g = group.compose(middle, self.retraction.tau(group, s))
-            here = frames.orthonormal_frame(system, t, g, reference)
-            xi = here @ rho + frames.orthogonal_drift(system, t, g)
+            here = distribution.orthonormal_frame(system, t, g, reference)
+            xi = here @ rho + distribution.orthogonal_drift(system, t, g)
             rate = system.acceleration(t, g, xi, u)[0]
             slope = self.retraction.left_inverse(group, s, xi)
             return jnp.concatenate([slope, _frame_rate(system, t, g, reference, xi, rate)])
@@ -144,7 +144,7 @@ class Gauss(Integrator):
         half, kick = 0.5 * jnp.sum(parts[:, :n], axis=0), jnp.sum(parts[:, n:], axis=0)
         t, g = carry.t + h, group.normalise(group.compose(middle, self.retraction.tau(group, half)))
         square, lost = add_compensated(carry.square, kick @ (2.0 * rho + kick), carry.lost)
-        frame = frames.orthonormal_frame(system, t, g, reference)
+        frame = distribution.orthonormal_frame(system, t, g, reference)
         new = GaussCarry(t, g, frame, rho + kick, square, lost, carry.prediction.after(root))
         return new, StepInfo.from_root(carry.prediction, root, system.multipliers(t, g, _velocity(system, new), u))
 
@@ -158,18 +158,20 @@ class Gauss(Integrator):
 
 
 def _velocity(system: MechanicalSystem, carry: GaussCarry) -> Array:
-    return carry.frame @ carry.rho + frames.orthogonal_drift(system, carry.t, carry.g)
+    return carry.frame @ carry.rho + distribution.orthogonal_drift(system, carry.t, carry.g)
 
 
 def _frame_rate(system: MechanicalSystem, t: Scalar, g: Element, reference: Array, xi: Velocity, rate: Array) -> Array:
     """rho' of xi = X rho + drift, from xi' = `rate`: X^T M (xi' - X' rho - drift')."""
-    here, metric = frames.orthonormal_frame(system, t, g, reference), kinetic_metric(system, t, g)
-    rho = here.T @ (metric @ (xi - frames.orthogonal_drift(system, t, g)))
+    here, metric = distribution.orthonormal_frame(system, t, g, reference), kinetic_metric(system, t, g)
+    rho = here.T @ (metric @ (xi - distribution.orthogonal_drift(system, t, g)))
 
     def velocity(s: Scalar, q: Element) -> Array:
-        return frames.orthonormal_frame(system, s, q, reference) @ rho + frames.orthogonal_drift(system, s, q)
+        return distribution.orthonormal_frame(system, s, q, reference) @ rho + distribution.orthogonal_drift(
+            system, s, q
+        )
 
-    return here.T @ (metric @ (rate - frames.derivative_along(system, velocity, t, g, xi, 1.0)))
+    return here.T @ (metric @ (rate - distribution.derivative_along(system, velocity, t, g, xi, 1.0)))
 
 
 def lobatto_tableau(nodes: Coefficients, family: str) -> Coefficients:

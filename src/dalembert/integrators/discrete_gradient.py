@@ -12,10 +12,9 @@ import numpy as np
 
 from ..errors import InvalidInput, require_name
 from ..groups import Cayley, Retraction
-from ..mechanics import MechanicalSystem, State, drift_of, kinetic_metric
+from ..mechanics import MechanicalSystem, State, distribution, drift_of, kinetic_metric
 from ..numerics import depends, find_fixed_point
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
-from . import frames
 from .base import Claims, PhaseMethod, Prediction, Result, StepInfo, add_compensated, rescale
 from .properties import conservative, quadratic_potential, require_linear, require_quadratic
 from .registry import register
@@ -117,7 +116,7 @@ class DiscreteGradient(PhaseMethod):
         )  # fmt: skip
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
-        reference = frames.initial_frame(system, state.t, state.g)
+        reference = distribution.initial_frame(system, state.t, state.g)
         square = state.xi @ kinetic_metric(system, state.t, state.g) @ state.xi
         carry = Carry(state.t, state.g, state.xi, square, jnp.zeros(()), reference, Prediction.at(state.xi))
         return carry, StepInfo.at(system, state, u)
@@ -128,8 +127,8 @@ class DiscreteGradient(PhaseMethod):
         def moved(v: Velocity) -> tuple[Element, Array, Array, Array]:
             """(middle, its frame, rho_0, w) of a step with velocity v; the frame of the middle makes it symmetric."""
             middle = group.compose(carry.g, self.retraction.tau(group, 0.5 * (h * v)))
-            at_middle = frames.orthonormal_frame(system, t, middle, carry.reference)
-            rho = frames.orthonormal_frame(system, t, carry.g, at_middle).T @ (metric @ carry.xi)
+            at_middle = distribution.orthonormal_frame(system, t, middle, carry.reference)
+            rho = distribution.orthonormal_frame(system, t, carry.g, at_middle).T @ (metric @ carry.xi)
             rho = rescale(rho, carry.square)
             return middle, at_middle, rho, at_middle.T @ (kinetic_metric(system, t, middle) @ v)
 
@@ -143,7 +142,7 @@ class DiscreteGradient(PhaseMethod):
         x = at_middle @ y
         force = self.force(system, t, middle, at_middle, w, x, u)
         g, kick = group.normalise(group.compose(middle, self.retraction.tau(group, 0.5 * x))), h * force
-        xi = frames.orthonormal_frame(system, t, g, at_middle) @ (rho + kick)
+        xi = distribution.orthonormal_frame(system, t, g, at_middle) @ (rho + kick)
         # The work is V_0 - V_1 with this x, whatever the residual of the iteration and the round-off of h w:
         # h <force, 2 rho + kick> has both, and they do not average out.
         square, lost = add_compensated(carry.square, 2.0 * force @ y, carry.lost)
@@ -163,9 +162,9 @@ class DiscreteGradient(PhaseMethod):
         def potential(s: Array) -> Array:
             return -system.L(t, group.compose(middle, self.retraction.tau(group, s)), zero)
 
-        frame = lambda s, g: frames.orthonormal_frame(system, s, g, at_middle)
-        turning = frames.derivative_along(system, frame, t, middle, xi)
-        magnetic = frames.derivative_along(system, lambda s, g: system.momentum(s, g, zero), t, middle, xi)
+        frame = lambda s, g: distribution.orthonormal_frame(system, s, g, at_middle)
+        turning = distribution.derivative_along(system, frame, t, middle, xi)
+        magnetic = distribution.derivative_along(system, lambda s, g: system.momentum(s, g, zero), t, middle, xi)
         covector = system.L_g(t, middle, xi) - system.L_g(t, middle, zero) + system.F(t, middle, xi, u) - magnetic
         covector = covector + group.ad_star(xi, system.momentum(t, middle, xi))
         slope = GRADIENTS[self.gradient](potential, x, metric)
