@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +25,9 @@ def attach(
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has: {', '.join(home)}")
         module = home[name]
-        return getattr(import_module(f".{module}", package), name) if module else import_module(f".{name}", package)
+        found = getattr(import_module(f".{module}", package), name) if module else import_module(f".{name}", package)
+        vars(sys.modules[package])[name] = found  # the next time nobody asks here
+        return found
 
     for module in dict.fromkeys(home.values()) if at_once else ():
         import_module(f".{module}", package)

@@ -267,12 +267,12 @@ def require_arguments(system: Any, integrator: Any, state: Any, step: Any) -> No
 
 def require_state(system: MechanicalSystem, state: State, step: Any) -> None:
     """Refuse a single state that is not one of the system's group, or whose time no step can change."""
-    if jnp.ndim(state.xi) > 1:
+    if np.ndim(state.xi) > 1:
         raise InvalidInput(
             f"the velocity of the state has shape {jnp.shape(state.xi)}; allowed: ({system.group.dim},). States with a "
             "leading axis are many runs: da.ensemble, or jax.vmap around simulate"
         )
-    if is_traced((system, state, step)):
+    if is_traced((*state, step)):
         return
     t, n = finite("t0", state.t), system.group.dim
     if t + step == t:

@@ -53,7 +53,7 @@ from .plans import (
     run_rows,
     shapes_of,
 )
-from .problem import Problem, make_problem
+from .problem import Problem, Words, make_problem
 from .recognition import Template, recognise
 from .rules import map_elements, pack_values, scalar_type
 from .taylor import PARTIALS, in_series, solution_series
@@ -63,7 +63,7 @@ from .transformations import known_number, mark_slopes, mark_values
 __all__ = [
     "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "Chain", "CompiledStep", "Loop", "Lowering",
     "LoweringError", "NoteReader", "PlacedLoop", "Problem", "Progress", "RecordsTooLarge", "Repeated", "RunResult",
-    "Shelf", "Template", "Value", "Watch",
+    "Shelf", "Template", "Value", "Watch", "Words",
     "as_jax", "as_routine", "available_memory", "best_width", "bind_whole", "columns", "compile", "compile_function",
     "concrete_leaves", "count_processors", "eliminate", "evaluate", "find_chain", "find_lane_chain", "has_gpu",
     "in_place", "in_series", "inner_blocks", "keep_carry", "known_number", "lower", "make_problem", "map_elements",

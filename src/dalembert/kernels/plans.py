@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -36,6 +36,7 @@ from .problem import (
     Stream,
     Streams,
     Words,
+    address,
     from_words,
     lane_axes,
     make_layout,
@@ -86,14 +87,14 @@ class Plan:
         if self.lanes is None:
             count = len(self.varying)
             parts = [*map(leaf_bytes, leaves[:count]), self.captured, *map(leaf_bytes, leaves[count:])]
-            given, record = np.frombuffer(b"".join(parts), np.int64), np.empty(self.words, np.int64)
-            begin = given.ctypes.data
-            self.function(begin, 0, begin + 8 * self.shared, 0, record.ctypes.data, 1, 0, 1, 0, 1, 0, 1, 1)
+            given, record = bytearray().join(parts), np.empty(self.words, np.int64)
+            begin = address(given)
+            self.function(begin, 0, begin + 8 * self.shared, 0, address(record), 1, 0, 1, 0, 1, 0, 1, 1)
             return self.record_tree.unflatten(view_leaves(record, self.record))
         shared, varying, state = self._pack_lanes(leaves)
         records = np.empty(self.words * self.stride, np.int64)
-        addresses = (part.ctypes.data for part in (shared, varying, state))
-        self.function(*addresses, 0, records.ctypes.data, 1, 0, 1, 0, self.stride, 0, self.stride, 1)
+        addresses = map(address, (shared, varying, state))
+        self.function(*addresses, 0, address(records), 1, 0, 1, 0, self.stride, 0, self.stride, 1)
         made = []
         for before, size, shape, _, dtype in self.record:
             rows = from_words(records[before * self.stride : (before + size) * self.stride], dtype)
@@ -104,11 +105,10 @@ class Plan:
         """(last carry, records) of one trajectory with a step and a record for every row of controls."""
         count, steps = len(self.varying), len(rows[0])
         parts = [*map(leaf_bytes, leaves[:count]), self.captured, *map(leaf_bytes, leaves[count:])]
-        given = np.frombuffer(bytearray(b"".join(parts)), np.int64)
-        held = flat_rows(rows)
-        words, begin = np.empty(steps * self.words, np.int64), given.ctypes.data
+        given, held, words = bytearray().join(parts), flat_rows(rows), np.empty(steps * self.words, np.int64)
+        begin = address(given)
         state = begin + 8 * self.shared
-        self.function(begin, 0, state, held.ctypes.data, words.ctypes.data, steps, 0, steps, 1, 1, 0, 1, 1)
+        self.function(begin, 0, state, address(held), address(words), steps, 0, steps, 1, 1, 0, 1, 1)
         carry = self.carry_tree.unflatten(view_leaves(given, self.carry, self.shared))
         return carry, self.record_tree.unflatten(view_leaves(words, self.record, 0, steps))
 
@@ -118,7 +118,7 @@ class Plan:
         pairs = list(zip(leaves[:count], self.varying, strict=True))
         common = [leaf_bytes(leaf) for leaf, varies in pairs if not varies]
         own = [leaf for leaf, varies in pairs if varies]
-        shared = np.frombuffer(b"".join([*common, self.captured]), np.int64)
+        shared = _words(bytearray().join([*common, self.captured]))
         return shared, pack(own, [True] * len(own), self.stride), pack(leaves[count:], self.carried, self.stride)
 
 
@@ -144,17 +144,16 @@ def flat_rows(rows: Sequence[Numbers]) -> Numbers:
     return np.ascontiguousarray(np.concatenate([leaf.reshape(len(leaf), -1) for leaf in rows], 1, dtype=float))
 
 
-def view_leaves(words: Words, leaves: list[Leaf], begin: int = 0, capacity: int | None = None) -> list[Numbers]:
+def view_leaves(
+    words: Words | bytearray, leaves: list[Leaf], begin: int = 0, capacity: int | None = None
+) -> list[Numbers]:
     """The leaves of one record, or of `capacity` records, in words from `begin` on: views of 8-byte types."""
-    views: list[Numbers]
-    if capacity is None:
-        views = [np.ndarray(shape, wide, words, 8 * (begin + before)) for before, _, shape, wide, _ in leaves]
-    else:
-        views = [
-            np.ndarray((capacity, *shape), wide, words, 8 * (begin + capacity * before))
-            for before, _, shape, wide, _ in leaves
-        ]
-    return [view if leaf[3] is leaf[4] else view.astype(leaf[4]) for view, leaf in zip(views, leaves, strict=True)]
+    rows, front = (1, ()) if capacity is None else (capacity, (capacity,))
+    views = []
+    for before, _, shape, wide, own in leaves:
+        view: Numbers = np.ndarray(front + shape, wide, words, 8 * (begin + rows * before))
+        views.append(view if wide is own else view.astype(own))
+    return views
 
 
 _plans: OrderedDict[Any, Any] = OrderedDict()
@@ -283,11 +282,12 @@ class Repeated:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves((consts, start))]
         shared, varying, state = begin._pack_lanes(leaves)
         loop, stride, capacity = np.empty(begin.words * begin.stride, np.int64), begin.stride, self.saves + 1
-        begin.function(*_addresses(shared, varying, state), 0, loop.ctypes.data, 1, 0, 1, 0, stride, 0, stride, 1)
+        addresses = map(address, (shared, varying, state))
+        begin.function(*addresses, 0, address(loop), 1, 0, 1, 0, stride, 0, stride, 1)
         if begin.captured != steps.captured:
             shared = np.concatenate([shared[: begin.shared - len(begin.captured) // 8], _words(steps.captured)])
         words, held = np.empty(steps.words * stride * capacity, np.int64), session.buffers.controls
-        given = (*_addresses(shared, varying, loop), held.ctypes.data, words.ctypes.data, capacity)
+        given = (*map(address, (shared, varying, loop)), held.ctypes.data, address(words), capacity)
         rows = session.buffers.control_stride
         steps.function(*given, 0, 1, 0, stride, 0, stride, rows)
         steps.function(*given, 1, capacity, self.every, stride, 0, stride, rows)
@@ -460,11 +460,7 @@ class BoundLoop:
             loop.workers.call(loop.function, self.arguments[:5], self.counts[:4], 0)
 
 
-def _addresses(*parts: Words) -> Iterator[int]:
-    return (part.ctypes.data for part in parts)
-
-
-def _words(data: bytes) -> Words:
+def _words(data: bytes | bytearray) -> Words:
     return np.frombuffer(data, np.int64)
 
 
@@ -506,13 +502,15 @@ class Chain:
     words. The record of `judge` begins with whether all is well. u is the control of the first step.
     """
 
-    def __init__(self, judge: Plan, begin: Plan, steps: Plan):
-        self.judge, self.begin, self.steps = judge, begin, steps
+    def __init__(self, judge: Plan, begin: Plan, steps: Plan, watch: Watch):
+        self.judge, self.begin, self.steps, self.watch = judge, begin, steps, watch
         self.judged = 8 * judge.shared - len(judge.captured)
         blocks = (8 * judge.shared, 8 * begin.shared, 8 * steps.shared)
         self.given = sum(blocks)
         self.shared = (0, blocks[0], blocks[0] + blocks[1])
         self.out = judge.words + begin.words  # words before the records
+        self.status = judge.words + steps.carry[watch.status(steps.carry_tree.unflatten(range(len(steps.carry))))][0]
+        self.mark = steps.record[watch.marks(steps.record_tree.unflatten(range(len(steps.record))))][0]
         self.pace = CHUNK_SECONDS / SHORT_STEPS  # seconds of a step: a guess, then as the last run went
 
     def constants(self, leaves: Sequence[Numbers]) -> bytes:
@@ -533,15 +531,15 @@ class Chain:
         if controls:
             parts += [leaf_bytes(leaf[0]) for leaf in controls]
             held = flat_rows(controls)
-            rows = held.ctypes.data
+            rows = address(held)
         else:
             rows = 0
-        given = np.frombuffer(b"".join(parts), np.int64)
+        given = bytearray().join(parts)
         capacity, judge, begin, steps = int(initial), self.judge, self.begin, self.steps
         for saves, _ in blocks:
             capacity += saves
         words = np.empty(self.out + capacity * steps.words, np.int64)
-        source, out = given.ctypes.data, words.ctypes.data
+        source, out = address(given), address(words)
         state, loop, records = source + self.given, out + 8 * judge.words, out + 8 * self.out
         if not judged:
             judge.function(source, 0, state, 0, out, 1, 0, 1, 0, 1, 0, 1, 1)
@@ -568,23 +566,28 @@ class Chain:
         """The carry after the last step."""
         return self.steps.carry_tree.unflatten(view_leaves(words, self.steps.carry, self.judge.words))
 
-    def place(self, choose: Callable[[Any], int]) -> int:
-        """Where in the words the first number of the leaf lies that `choose` takes from a carry."""
-        steps = self.steps
-        return self.judge.words + steps.carry[choose(steps.carry_tree.unflatten(range(len(steps.carry))))][0]
+    def is_well(self, words: Words) -> bool:
+        """Whether the status after the last step is good, and no record missing."""
+        if words.item(self.status) != self.watch.good:
+            return False
+        capacity = self._capacity(words)
+        begin = self.out + capacity * self.mark
+        if capacity == 1:
+            return words.item(begin) != self.watch.missing
+        return not np.count_nonzero(words[begin : begin + capacity] == self.watch.missing)
 
     def records(self, words: Words, single: bool = False) -> Any:
         """All records; a single one without an axis for their number."""
-        steps = self.steps
-        if single:
-            return steps.record_tree.unflatten(view_leaves(words, steps.record, self.out))
-        capacity = (len(words) - self.out) // steps.words if steps.words else 0
-        return steps.record_tree.unflatten(view_leaves(words, steps.record, self.out, capacity))
+        capacity = None if single else self._capacity(words)
+        return self.steps.record_tree.unflatten(view_leaves(words, self.steps.record, self.out, capacity))
+
+    def _capacity(self, words: Words) -> int:
+        return (len(words) - self.out) // self.steps.words
 
 
 def find_chain(
     judge: tuple[Observe, Any, Any], begin: Observe, advance: Advance, observe: Observe, consts: Any, start: Any,
-    controls: Any, check: Callable[[], None],
+    controls: Any, watch: Watch, check: Callable[[], None],
 ) -> tuple[Chain, list[Numbers], list[Numbers], list[Numbers]] | None:  # fmt: skip
     """The chain of such a run, with the leaves of constants, start and controls; None where there is no native code.
 
@@ -606,7 +609,7 @@ def find_chain(
         if of_judge is None or of_begin is None or any(leaf.dtype != float for leaf in given[n:]):
             return None
         loop = of_begin[0].evaluate(of_begin[1])
-        return Chain(of_judge[0], of_begin[0], plan_of(advance, observe, consts, loop, controls))
+        return Chain(of_judge[0], of_begin[0], plan_of(advance, observe, consts, loop, controls), watch)
 
     key = (begin, advance, observe, const_tree, start_tree, control_tree, shapes_of(given))
     chain = remembered(key, make)

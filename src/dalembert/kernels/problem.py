@@ -41,6 +41,7 @@ SIGNATURE = ctypes.CFUNCTYPE(
 ENTRY_SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 """The same, given the address of the words of all arguments."""
 ARGUMENT_WORDS = struct.Struct(f"{len(POINTER_ARGUMENTS) + len(COUNT_ARGUMENTS)}q")
+NO_BYTES = ctypes.c_char * 0
 ABI = "dalembert-kernel-4"
 MAX_PROGRAMS = 128
 """Programs held in memory; the one used least recently goes first."""
@@ -121,6 +122,11 @@ def lane_counts(tree: Any, axes: Sequence[bool]) -> set[int]:
     if () in shapes:
         raise ValueError("a scalar has no lane axis")
     return {shape[0] for shape in shapes}
+
+
+def address(memory: Any) -> int:
+    """Where writable memory begins; `array.ctypes.data` takes four times as long."""
+    return ctypes.addressof(NO_BYTES.from_buffer(memory))
 
 
 def to_words(leaf: Any, xp: Any = np) -> Words:

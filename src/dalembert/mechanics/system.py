@@ -116,7 +116,7 @@ class _Point(NamedTuple):
     increment: Array
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class _GroupMark:
     """The group of a state in the structure of its tree: one that is not known (None) agrees with every other."""
 
@@ -143,9 +143,7 @@ class State(_Point):
     def __new__(
         cls, t: Any, g: Any, xi: Any, momentum: Any, increment: Any, group: Group | None = None
     ) -> State:  # JAX builds states of all that can be a leaf
-        state = super().__new__(cls, t, g, xi, momentum, increment)
-        state.group = group
-        return state
+        return cls.tree_unflatten(_GroupMark(group), (t, g, xi, momentum, increment))
 
     def _replace(self, **changes: Any) -> State:
         return self.tree_unflatten(_GroupMark(changes.pop("group", self.group)), super()._replace(**changes))
@@ -162,8 +160,9 @@ class State(_Point):
 
     @classmethod
     def tree_unflatten(cls, mark: _GroupMark, leaves: tuple[Any, ...]) -> State:
-        t, g, xi, momentum, increment = leaves
-        return cls(t, g, xi, momentum, increment, mark.group)
+        state: State = tuple.__new__(cls, leaves)
+        state.group = mark.group
+        return state
 
 
 def in_group(group: Group, tree: Any) -> Any:

@@ -31,7 +31,10 @@ def is_traced(value: Any) -> bool:
     """Whether the numbers are unknown because JAX is tracing (then only shapes can be checked)."""
     if type(value) in KNOWN:
         return False
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
+    for leaf in jax.tree.leaves(value):  # noqa: SIM110  a generator takes three times as long
+        if isinstance(leaf, jax.core.Tracer):
+            return True
+    return False
 
 
 def array(value: Any) -> Array:
@@ -192,6 +195,8 @@ def positive_int(name: str, value: Any) -> int:
 
 def _one(description: str, is_allowed: Callable[[Any], bool], name: str, value: Any) -> Array:
     """`value` as one number that is finite and allowed, or a clear error."""
+    if type(value) is np.ndarray and value.dtype == float and not value.ndim:
+        value = value.item()
     if type(value) is float and math.isfinite(value) and is_allowed(value):
         given: Any = np.float64(value)
         return cast(Array, given)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -27,12 +28,14 @@ from ..errors import InvalidInput, NumericalFailure, require_name
 from ..integrators import NOT_FINITE, OK, Integrator, require_arguments, require_state
 from ..kernels import (
     Backend,
+    Chain,
     NoteReader,
     Problem,
     Progress,
     RecordsTooLarge,
     RunResult,
     Watch,
+    Words,
     as_jax,
     bind_whole,
     evaluate,
@@ -97,6 +100,7 @@ FIRST_BLOCK_RECORDS, MAX_BLOCK_RECORDS = 4096, 2**17
 """Records of the first and of the largest block of a run whose number of steps is not known."""
 MAX_STALLED_STEPS = 4096
 """A run to t_end fails where so many steps do not change the time."""
+WATCH = Watch(lambda loop: loop.status, OK, lambda record: record.steps, int(NO_RECORD), NOT_FINITE)
 
 
 def simulate(
@@ -137,7 +141,6 @@ def simulate(
         raise InvalidInput(f"directions is {directions}, but there are no tangents: give tangents=, s -> problem")
     begin = given if t0 is None else given._replace(t=array(finite("t0", t0)))
     require_state(system, begin, step)
-    traced = is_traced((system, given, step))
     begin_time = begin.t if is_traced(begin.t) else float(begin.t)
     schedule = make_schedule(
         integrator, monitor, step, steps, t_end, begin_time, save_every, controls, system.inputs, backend, progress
@@ -151,10 +154,12 @@ def simulate(
             raise InvalidInput(
                 "a trajectory goes on at its own time and with its own method; for others start from trajectory.last"
             )
-    elif not traced:
+    else:
         plain = tangents is None and isinstance(events, Sequence) and not events
         if plain and (made := _run_at_once(schedule, system, step, begin)):
             return made
+    traced = is_traced((system, given, step))
+    if not traced and state is given:
         integrator.require(system, begin, step)
     checked, h = check_events(events, system, begin), array(step)
     if tangents is not None:
@@ -302,7 +307,8 @@ def make_schedule(
     """Return the schedule of a run from t0; where steps vary, the times of steps and their number are not known."""
     count = count_steps(step, steps, t_end, t0, variable=integrator.variable_step)
     positive_int("save_every", save_every)
-    require_known("a run", {"monitor": monitor}, "it is True or False")
+    if not isinstance(monitor, bool):
+        require_known("a run", {"monitor": monitor}, "it is True or False")
     require_name("backend", backend, BACKENDS)
     require_progress(progress, "(done, total)")
     last = known_number(t_end) if integrator.variable_step and steps is None else None
@@ -379,6 +385,8 @@ def _run_at_once(schedule: Schedule, system: MechanicalSystem, step: Any, state:
     integrator, backend = schedule.integrator, schedule.backend
     if schedule.t_end is not None or schedule.progress is not None or backend not in ("auto", "llvm"):
         return None
+    if is_traced(step):
+        return None
     kernel, asked = schedule.kernel, False
     h: Any = np.asarray(step, float)
 
@@ -388,7 +396,7 @@ def _run_at_once(schedule: Schedule, system: MechanicalSystem, step: Any, state:
         asked = True
 
     judge = judge_start, system, tuple(state[:3])
-    found = find_chain(judge, *kernel, (system, h), state, schedule.controls, require)
+    found = find_chain(judge, *kernel, (system, h), state, schedule.controls, WATCH, require)
     if found is None or not found[0].fits(schedule.steps, schedule.steps // schedule.save_every + 2):
         return None
     blocks = tuple(schedule.blocks())
@@ -401,10 +409,7 @@ def _run_at_once(schedule: Schedule, system: MechanicalSystem, step: Any, state:
         require()
         words = chain.run(given, start, controls, blocks, True, judged=True)
         assert words is not None
-    return finish_run(schedule, system, h, chain.records(words), chain.carry(words))
-
-
-WATCH = Watch(lambda loop: loop.status, OK, lambda record: record.steps, int(NO_RECORD), NOT_FINITE)
+    return finish_run(schedule, system, h, chain, words)
 
 
 def _run_for_gradient(schedule: Schedule, consts: Constants, state: State, varies: Any) -> Run | None:
@@ -482,18 +487,18 @@ def _run_members_at_once(schedule: Schedule, members: Members, step: Any) -> Run
     return made.finish_later(finish)
 
 
-def finish_run(schedule: Schedule, system: MechanicalSystem, h: Any, records: Record, final: LoopState) -> Run:
-    """Return the run from a state that left these records and this loop."""
-    held = schedule.controls
-    if (records.steps == NO_RECORD).any():
-        records, final = end_before_gaps(records, final, lanes=False)
-    if held is not None:  # the rows of the steps that were taken, and at least the first
-        held = jax.tree.map(lambda leaf: leaf[: max(1, int(final.steps))], held)
+def finish_run(schedule: Schedule, system: MechanicalSystem, h: Any, chain: Chain, words: Words) -> Run:
+    """Return the run from a state that left these words."""
+    records, held, final, well = chain.records(words), schedule.controls, None, chain.is_well(words)
+    if not well:
+        records, final = end_before_gaps(records, chain.carry(words), lanes=False)
+        taken = max(1, int(final.steps))
+        held = jax.tree.map(lambda leaf: leaf[:taken], held)
     made = Run(
         system, schedule.integrator, h, records, final, "llvm", controlled=held is not None, controls=held,
         every=schedule.save_every,
     )  # fmt: skip
-    return _drop_repeated_records(made, schedule)
+    return made.finish_later(partial(chain.carry, words)) if well else _drop_repeated_records(made, schedule)
 
 
 def begin_loop(schedule: Schedule, kernel: RunKernel, consts: Constants, given: Any, varies: Any = 0) -> Any:

@@ -18,11 +18,10 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..integrators import OK, REASONS, Integrator, require_arguments, require_state
-from ..kernels import Backend, Chain, concrete_leaves, find_chain, shapes_of
-from ..kernels.problem import Words
+from ..kernels import Backend, Chain, Words, concrete_leaves, find_chain, shapes_of
 from ..mechanics import MechanicalSystem, State, judge_start
 from ..numerics import call_own, is_traced, require_instance, require_known, show
-from .driver import Schedule, begin_loop, finish_run, make_schedule, run_steps, simulate
+from .driver import WATCH, Schedule, begin_loop, finish_run, make_schedule, run_steps, simulate
 from .loop import (
     NO_RECORD,
     Constants,
@@ -155,13 +154,9 @@ class PreparedRun:
             words = chain.run(constants, start, rows, self.blocks, initial, judged=True)
             assert words is not None
         if self.save == "all":
-            return self.form(
-                finish_run(schedule, system, np.asarray(self.step), chain.records(words), chain.carry(words))
-            )
-        well, records = words[self._known["status"]] == OK, chain.records(words, single=not initial)
-        marks = records.steps if initial else records.steps[None]
-        if well and NO_RECORD not in marks:
-            return Saved(records.values, (chain, words))
+            return self.form(finish_run(schedule, system, np.asarray(self.step), chain, words))
+        if chain.is_well(words):
+            return Saved(chain.records(words, single=not initial).values, (chain, words))
         return self._end_where_it_failed(chain.records(words), chain.carry(words))
 
     def _find(
@@ -187,13 +182,12 @@ class PreparedRun:
         judge, consts = (judge_start, system, tuple(state[:3])), (system, np.asarray(self.step))
         kernel, method = self.kernel, schedule.integrator
         check = partial(method.ask, system, state, self.step)
-        found = find_chain(judge, *kernel, consts, state, schedule.controls, check)
+        found = find_chain(judge, *kernel, consts, state, schedule.controls, WATCH, check)
         saves = schedule.steps // schedule.save_every + 2
         if found is None or not found[0].fits(schedule.steps, saves):
             return None
         chain, const_leaves, start, rows = found
         constants = chain.constants(const_leaves)
-        self._known["status"] = chain.place(lambda loop: loop.status)
         if system is self.system:
             kinds = start_tree, shapes_of([*start, *rows])
             self._known["chain"] = chain, shapes_of(const_leaves), kinds, constants
