@@ -22,7 +22,7 @@ from jax import Array
 
 from ..errors import InvalidInput, UnknownName
 from ..kernels import compile_function
-from ..numerics import TOLERANCE, array, is_traced, normalised, parse, solve, vector
+from ..numerics import TOLERANCE, array, is_traced, parse, solve, vector
 from ..numerics.types import Angles, Covector, Element, LinearMap, Matrix, Number, Velocity
 from .coordinates import EULER, PATHS, AlgebraAxis, Numbers
 from .functions import cosc, exponential, frobenius, sinc
@@ -159,13 +159,26 @@ class Group(abc.ABC):
 
     def element(self, value: Any) -> Element:
         """What a user gave, checked (`InvalidInput` says what is allowed) and projected onto the group."""
-        matrix = parse(value, str(self), {(self.side, self.side): "a matrix"})
-        if not is_traced(matrix) and not (distance := float(_distance(self, matrix))) <= TOLERANCE:
+        return self.corrected(parse(value, str(self), {(self.side, self.side): "a matrix"}))
+
+    def corrected(self, matrix: Matrix) -> Matrix:
+        """A matrix projected onto the group, unless it is too far from it."""
+        made, flaws = _examine(self, matrix)
+        if not is_traced(matrix):
+            self.refuse(matrix, *map(float, flaws))
+        return made
+
+    def flaws(self, g: Matrix) -> tuple[Number, ...]:
+        """Numbers that tell how far a matrix is from the group, and why `refuse` may refuse it."""
+        return (self.distance(g),)
+
+    def refuse(self, matrix: Matrix, *flaws: float) -> None:
+        """Refuse a matrix with these `flaws` if it is too far from the group."""
+        if not flaws[0] <= TOLERANCE:
             raise InvalidInput(
-                f"a matrix in {self} may be {TOLERANCE:g} away from the group, but it is {distance:.3g}: "
+                f"a matrix in {self} may be {TOLERANCE:g} away from the group, but it is {flaws[0]:.3g}: "
                 f"{np.asarray(matrix).tolist()}"
             )
-        return normalised(self, matrix)
 
     def distance(self, g: Element) -> Number:
         """Distance from the group: |R^T R - 1| (Frobenius) of the rotation parts; here |g - normalise(g)|."""
@@ -396,8 +409,9 @@ class Euclidean(Group):
 
 
 @partial(compile_function, place=False)
-def _distance(group: Group, g: Element) -> Number:
-    return group.distance(g)
+def _examine(group: Group, g: Matrix) -> tuple[Matrix, tuple[Number, ...]]:
+    """Compiled as one: a process that only reads its input would compile each operation alone."""
+    return group.normalise(g), group.flaws(g)
 
 
 Tuple = tuple[Any, ...]

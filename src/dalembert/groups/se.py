@@ -14,7 +14,7 @@ from jax import Array
 
 from ..errors import InvalidInput
 from ..kernels import compile_function
-from ..numerics import TOLERANCE, is_traced, normalised, parse, require_rotation, vector
+from ..numerics import TOLERANCE, parse, vector
 from ..numerics.types import Angles, BorderedMatrix, Covector, FourVector, Matrix, Number, Scalar, Vector, Velocity
 from .base import Group, MatrixGroup
 from .coordinates import EULER, AlgebraAxis, Numbers, read_rotation
@@ -161,14 +161,16 @@ class Motions(MatrixGroup):
         return self.rotations.winding(self.parts(g0)[0], self.parts(g1)[0])
 
     def element(self, value: Any) -> Matrix:
-        matrix = parse(value, str(self), {(self.side, self.side): "a matrix [[R, x], [0, 1]]"})
-        if not is_traced(matrix):
-            given = np.asarray(matrix)
-            require_rotation(given[:-1, :-1], str(self))
-            if np.abs(given[-1] - np.eye(self.side)[-1]).max() > TOLERANCE:
-                last = given[-1].tolist()
-                raise InvalidInput(f"the last row of an element of {self} must be (0, ..., 0, 1), but it is {last}")
-        return normalised(self, matrix)
+        return self.corrected(parse(value, str(self), {(self.side, self.side): "a matrix [[R, x], [0, 1]]"}))
+
+    def flaws(self, g: Matrix) -> tuple[Number, ...]:
+        return *self.rotations.flaws(self.parts(g)[0]), jnp.max(jnp.abs(g[-1] - jnp.eye(self.side)[-1]))
+
+    def refuse(self, matrix: Matrix, *flaws: float) -> None:
+        self.rotations.refuse(matrix, *flaws[:2], group=self)
+        if not flaws[2] <= TOLERANCE:
+            last = np.asarray(matrix)[-1].tolist()
+            raise InvalidInput(f"the last row of an element of {self} must be (0, ..., 0, 1), but it is {last}")
 
     def distance(self, g: Matrix) -> Number:
         return self.rotations.distance(self.parts(g)[0])
@@ -228,7 +230,7 @@ class SE2(Motions):
         array = parse(value, str(self), {(3, 3): "a matrix [[R, x], [0, 1]]", (3,): "(angle, x, y)"})
         if array.ndim == 1:
             return _pose(self, array)
-        return super().element(array)
+        return self.corrected(array)
 
     def series_start(self, g: Matrix) -> FourVector:
         """(cos, sin, x, y)."""

@@ -15,7 +15,7 @@ from jax import Array
 
 from ..errors import InvalidInput
 from ..kernels import compile_function
-from ..numerics import normalised, parse, require_rotation, solve
+from ..numerics import TOLERANCE, direction, parse, solve
 from ..numerics.types import Angles, Covector, FourVector, Matrix, Number, Scalar, Vector, Velocity
 from .base import Group, MatrixGroup, columns
 from .coordinates import EULER, AlgebraAxis, Numbers, euler_angles, quaternion_square, quaternions, read_rotation
@@ -134,9 +134,21 @@ class Rotations(MatrixGroup):
         return self.vee(factor.T @ self.hat(eta) @ factor)
 
     def element(self, value: Any) -> Matrix:
-        matrix = parse(value, str(self), {(self.size, self.size): "a rotation matrix"})
-        require_rotation(matrix, str(self))
-        return normalised(self, matrix)
+        return self.corrected(parse(value, str(self), {(self.size, self.size): "a rotation matrix"}))
+
+    def flaws(self, g: Matrix) -> tuple[Number, ...]:
+        return self.distance(g), direction(g, jnp.zeros((self.size, 1)))[1]
+
+    def refuse(self, matrix: Matrix, *flaws: float, group: Any = None) -> None:
+        defect, sign = flaws
+        if not defect <= TOLERANCE:
+            raise InvalidInput(
+                f"a rotation in {group or self} must satisfy |R^T R - 1| <= {TOLERANCE:g}, but it is {defect:.3g}"
+            )
+        if sign < 0:
+            raise InvalidInput(
+                f"a rotation in {group or self} must have determinant +1, but a reflection (-1) was given"
+            )
 
     def distance(self, g: Matrix) -> Number:
         return frobenius(g.T @ g - jnp.eye(self.size))

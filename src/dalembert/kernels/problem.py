@@ -149,16 +149,18 @@ def pack(leaves: Sequence[Any], axes: Sequence[bool], stride: int, xp: Any = np)
     """Leaves as a (scalars, stride) buffer; lanes beyond the last repeat it and so add no work of their own."""
     parts = []
     for leaf, varies in zip(leaves, axes, strict=True):
-        data = to_words(leaf, xp)
+        data = xp.asarray(leaf)
+        if data.dtype != np.float64:
+            data = to_words(data, xp)
         parts.append(data.reshape(data.shape[0], -1).T if varies else data.reshape(-1, 1))
     words: Words = xp.empty((sum(map(len, parts)), stride), np.int64)
-    row = 0
-    for part in parts:
-        here, lanes = words[row : row + len(part)], part.shape[1]
-        here[:, :lanes] = part
-        if lanes < stride:
-            here[:, lanes:] = part[:, -1:]
+    reals, row, lanes = words.view(np.float64), 0, stride
+    for part, varies in zip(parts, axes, strict=True):
+        lanes, here = part.shape[1] if varies else lanes, words if part.dtype == np.int64 else reals
+        here[row : row + len(part), : lanes if varies else stride] = part
         row += len(part)
+    if lanes < stride:
+        words[:, lanes:] = words[:, lanes - 1 : lanes]
     return words
 
 

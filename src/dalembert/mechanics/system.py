@@ -357,7 +357,7 @@ class MechanicalSystem:
         xi = vector(xi, self.group.dim, "velocity xi")
         if is_traced((self, time, g, xi)):
             return State(time, g, xi, self.momentum(time, g, xi), xi, self.group)
-        time, g, xi = read_only((time, g, xi))
+        time, g, xi = map(read_only, (time, g, xi))
         return State(time, g, xi, read_only(self._judge(time, g, xi)), xi, self.group)
 
     def require_admissible(self, t: Scalar, g: Element, xi: Any) -> None:
@@ -640,7 +640,7 @@ def read_only(tree: Any) -> Any:
         own.flags.writeable = False
         return own
 
-    return jax.tree.map(fix, tree)
+    return fix(tree) if isinstance(tree, np.ndarray) else jax.tree.map(fix, tree)
 
 
 @lru_cache(maxsize=128)

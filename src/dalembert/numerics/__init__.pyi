@@ -7,7 +7,6 @@ from .checks import finite_reals as finite_reals
 from .checks import is_traced as is_traced
 from .checks import known_arguments as known_arguments
 from .checks import namespace as namespace
-from .checks import normalised as normalised
 from .checks import not_negative as not_negative
 from .checks import not_zero as not_zero
 from .checks import own_value as own_value
@@ -21,7 +20,6 @@ from .checks import require_progress as require_progress
 from .checks import require_instance as require_instance
 from .checks import require_known as require_known
 from .checks import require_range as require_range
-from .checks import require_rotation as require_rotation
 from .checks import say_many as say_many
 from .checks import show as show
 from .checks import vector as vector
@@ -37,6 +35,7 @@ from .least_squares import find_spread as find_spread
 from .solvers import MAX_SADDLE as MAX_SADDLE
 from .solvers import Root as Root
 from .solvers import depends as depends
+from .solvers import direction as direction
 from .solvers import echelon as echelon
 from .solvers import fibre as fibre
 from .solvers import find_fixed_point as find_fixed_point

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from ..errors import InvalidInput, NumericalFailure
-from ..kernels import LoweringError, compile_function
+from ..kernels import LoweringError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -241,26 +241,6 @@ def parse(value: Any, group: str, shapes: dict[tuple[int, ...], str]) -> Array:
     made: Array = given.astype(float)
     return made
 
-
-def require_rotation(matrix: Any, group: str) -> None:
-    """Refuse a matrix that is not a rotation within 1e-8."""
-    if is_traced(matrix):
-        return
-    rotation = np.asarray(matrix)
-    defect = np.linalg.norm(rotation.T @ rotation - np.eye(len(rotation)))
-    if not defect <= TOLERANCE:
-        raise InvalidInput(f"a rotation in {group} must satisfy |R^T R - 1| <= {TOLERANCE:g}, but it is {defect:.3g}")
-    if np.linalg.det(rotation) < 0:
-        raise InvalidInput(f"a rotation in {group} must have determinant +1, but a reflection (-1) was given")
-
-
-def _normalise(group: Any, g: Array) -> Array:
-    made: Array = group.normalise(g)
-    return made
-
-
-normalised: Callable[[Any, Array], Array] = compile_function(_normalise, place=False)
-"""`group.normalise(g)`, compiled as one: a process that only reads its input would compile each operation alone."""
 
 MISTAKES = {
     jax.errors.TracerBoolConversionError: "asks whether a number that JAX traces is true (if, while, and, or, min, "
