@@ -15,7 +15,7 @@ import dalembert as da
 from dalembert.errors import IndefiniteMetric
 from dalembert.integrators import METHODS
 from dalembert.io.config import build_state
-from dalembert.kernels import evaluate
+from dalembert.kernels import evaluate, plans
 from dalembert.mechanics import judge_start
 from dalembert.simulation import driver
 
@@ -79,6 +79,63 @@ def test_a_failure_is_data_and_keeps_the_good_part():
     assert fast.status == slow.status == "failed"
     assert (fast.failed_at, fast.reason, len(fast.t)) == (slow.failed_at, slow.reason, len(slow.t))
     assert same_bits((fast.records, fast.final), (slow.records, slow.final))
+
+
+def many_starts(system, count=21):
+    scales = np.linspace(0.5, 1.5, count)
+    return [system.state(xi=scale * np.array([0.5, 1.0, -0.15])) for scale in scales]
+
+
+@pytest.mark.parametrize("given", ["states", "systems", "shared controls", "own controls"])
+def test_a_short_ensemble_has_the_bits_of_the_long_way(given, monkeypatch):
+    system, rng = driven(), np.random.default_rng(5)
+    states, systems = many_starts(system), system
+    options = {"step": 0.05, "steps": 7, "save_every": 3}
+    if given == "systems":
+        systems = [dataclasses.replace(system, parameters={"J": k, "m": 1.0, "a": 0.3}) for k in 1.0 + np.arange(21)]
+    elif given != "states":
+        options["controls"] = rng.normal(size=(7, 2) if given == "shared controls" else (21, 7, 2))
+    method = da.LagrangeDAlembert()
+    slow = da.ensemble(systems, method, states, **options, progress=lambda done, total: None)
+    monkeypatch.setattr(driver, "run_steps", None)  # the long way would fail
+    for _ in range(2):  # the first one learns how long a step takes
+        fast = da.ensemble(systems, method, states, **options)
+        assert fast.backend == slow.backend == "llvm"
+        assert same_bits((fast.records, fast.final, fast.controls), (slow.records, slow.final, slow.controls))
+        assert [leaf.dtype for leaf in jax.tree.leaves(fast.final)] == [
+            leaf.dtype for leaf in jax.tree.leaves(slow.final)
+        ]
+
+
+def test_a_short_ensemble_has_failures_as_data_and_refuses_what_the_long_way_refuses():
+    system = da.models.suslov(FULL)
+    states = [system.state(xi=[scale, -0.7 * scale, 0.0]) for scale in (0.1, 40.0, 1.0, 60.0, 0.2)]
+    options = {"step": 0.5, "steps": 30}
+    fast = da.ensemble(system, da.EulerPoincareSuslov(), states, **options)
+    slow = da.ensemble(system, da.EulerPoincareSuslov(), states, **options, progress=lambda done, total: None)
+    assert same_bits((fast.records, fast.final), (slow.records, slow.final))
+    assert sorted(set(fast.status)) == ["failed", "ok"]
+    wrong = [*states[:3], states[3]._replace(xi=np.array([1.0, 1.0, 1.0]))]
+    with pytest.raises(da.InvalidInput, match=r"member 3: .*off the constraint"):
+        da.ensemble(system, da.EulerPoincareSuslov(), wrong, **options)
+
+
+def test_an_ensemble_that_takes_longer_than_a_chunk_goes_the_long_way(monkeypatch):
+    system = driven()
+    options = {"step": 0.05, "steps": 4}
+    wanted = da.ensemble(system, da.LagrangeDAlembert(), many_starts(system), **options)
+    monkeypatch.setattr(plans, "CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr(plans, "FASTEST_STEP", 0.0)
+    taken, run_steps = [], driver.run_steps
+
+    def counted(*given, **named):
+        taken.append(1)
+        return run_steps(*given, **named)
+
+    monkeypatch.setattr(driver, "run_steps", counted)
+    made = da.ensemble(system, da.LagrangeDAlembert(), many_starts(system), **options)
+    assert taken
+    assert same_bits((made.records, made.final), (wanted.records, wanted.final))
 
 
 def quadratic(metric, rows, p=()):

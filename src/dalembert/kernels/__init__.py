@@ -48,6 +48,7 @@ from .plans import (
     concrete_leaves,
     evaluate,
     find_chain,
+    find_host_lanes,
     find_lane_chain,
     keep_carry,
     run_rows,
@@ -65,10 +66,10 @@ __all__ = [
     "LoweringError", "NoteReader", "PlacedLoop", "Problem", "Progress", "RecordsTooLarge", "Repeated", "RunResult",
     "Shelf", "Template", "Value", "Watch", "Words",
     "as_jax", "as_routine", "available_memory", "best_width", "bind_whole", "columns", "compile", "compile_function",
-    "concrete_leaves", "count_processors", "eliminate", "evaluate", "find_chain", "find_lane_chain", "has_gpu",
-    "in_place", "in_series", "inner_blocks", "keep_carry", "known_number", "lower", "make_problem", "map_elements",
-    "map_rows", "mark_slopes", "mark_values", "note_solution", "noted", "on_gpu", "pack_values", "recognise", "run",
-    "run_problem", "run_rows", "run_with_slopes", "scalar_type", "shapes_of", "simplify", "solution_series",
-    "stream_problem", "take_solution", "to_host",
+    "concrete_leaves", "count_processors", "eliminate", "evaluate", "find_chain", "find_host_lanes", "find_lane_chain",
+    "has_gpu", "in_place", "in_series", "inner_blocks", "keep_carry", "known_number", "lower", "make_problem",
+    "map_elements", "map_rows", "mark_slopes", "mark_values", "note_solution", "noted", "on_gpu", "pack_values",
+    "recognise", "run", "run_problem", "run_rows", "run_with_slopes", "scalar_type", "shapes_of", "simplify",
+    "solution_series", "stream_problem", "take_solution", "to_host",
 ]
 # fmt: on

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -26,7 +26,15 @@ from jax import lax
 
 from . import cuda
 from .cuda import BLOCK_THREADS, cuda_kernel
-from .execute import CHUNK_SECONDS, SMALL_RECORDS, Backend, open_session, run_problem, runs_natively
+from .execute import (
+    CHUNK_SECONDS,
+    SMALL_RECORDS,
+    Backend,
+    catch_interrupt,
+    open_session,
+    run_problem,
+    runs_natively,
+)
 from .ir import LoweringError
 from .llvm import NativeSession, Workers, best_width, native_function
 from .problem import (
@@ -42,6 +50,7 @@ from .problem import (
     make_layout,
     make_problem,
     pack,
+    pack_controls,
 )
 from .transformations import bind_run, is_transformed
 
@@ -52,6 +61,8 @@ Result = TypeVar("Result")
 
 SHORT_STEPS = 4096
 """Lanes of one call, and steps of the first call of a chain: longer runs work in chunks and can be stopped."""
+FASTEST_STEP = 5e-9
+"""Seconds of a step of one lane, at least: what takes longer than a chunk by this is not tried in one call."""
 MAX_WIDTH = 16
 """Lanes of the widest vectors."""
 MAX_PLANS = 128
@@ -80,7 +91,7 @@ class Plan:
         self.captured, self.shared = captured.tobytes(), buffers.shared.size
         self.record, self.record_tree = lay_out(lowered.record)
         self.carry, self.carry_tree = lay_out(problem.carry_tree)
-        self.control_row = buffers.control_row
+        self.control_row, self.width = buffers.control_row, session.width
 
     def evaluate(self, leaves: Sequence[Numbers]) -> Any:
         """The record of a run of no steps, with the lanes in front where there are any."""
@@ -95,11 +106,8 @@ class Plan:
         records = np.empty(self.words * self.stride, np.int64)
         addresses = map(address, (shared, varying, state))
         self.function(*addresses, 0, address(records), 1, 0, 1, 0, self.stride, 0, self.stride, 1)
-        made = []
-        for before, size, shape, _, dtype in self.record:
-            rows = from_words(records[before * self.stride : (before + size) * self.stride], dtype)
-            made.append(rows.reshape(size, self.stride)[:, : self.lanes].T.reshape(self.lanes, *shape))
-        return self.record_tree.unflatten(made)
+        made = unpack_lanes(records, self.record, self.lanes, self.stride, 1)
+        return self.record_tree.unflatten([leaf[:, 0] for leaf in made])
 
     def run(self, leaves: Sequence[Numbers], rows: Sequence[Numbers]) -> tuple[Any, Any]:
         """(last carry, records) of one trajectory with a step and a record for every row of controls."""
@@ -120,6 +128,16 @@ class Plan:
         own = [leaf for leaf, varies in pairs if varies]
         shared = _words(bytearray().join([*common, self.captured]))
         return shared, pack(own, [True] * len(own), self.stride), pack(leaves[count:], self.carried, self.stride)
+
+
+def unpack_lanes(words: Words, leaves: list[Leaf], lanes: int, stride: int, capacity: int) -> list[Numbers]:
+    """The leaves of records, (lanes, capacity, ...)."""
+    made = []
+    for before, size, shape, _, dtype in leaves:
+        part = from_words(words[before * stride * capacity : (before + size) * stride * capacity], dtype)
+        data = part.reshape(capacity, *shape, stride)[..., :lanes]
+        made.append(data.transpose(data.ndim - 1, *range(data.ndim - 1)))
+    return made
 
 
 def lay_out(tree: Any) -> tuple[list[Leaf], Any]:
@@ -291,22 +309,9 @@ class Repeated:
         rows = session.buffers.control_stride
         steps.function(*given, 0, 1, 0, stride, 0, stride, rows)
         steps.function(*given, 1, capacity, self.every, stride, 0, stride, rows)
-        carry, records = self._unpack(loop, steps.carry, 1), self._unpack(words, steps.record, capacity)
-        carry = [leaf[:, 0] for leaf in carry]
+        carry = [leaf[:, 0] for leaf in unpack_lanes(loop, steps.carry, self.lanes, stride, 1)]
+        records = unpack_lanes(words, steps.record, self.lanes, stride, capacity)
         return steps.carry_tree.unflatten(carry), steps.record_tree.unflatten(records)
-
-    def _unpack(self, words: Words, leaves: list[Leaf], capacity: int) -> list[Numbers]:
-        """The leaves of records, (lanes, capacity, ...)."""
-        assert self.plans is not None
-        stride, made = self.plans[0].stride, []
-        for before, size, shape, _, dtype in leaves:
-            part = from_words(words[before * stride * capacity : (before + size) * stride * capacity], dtype)
-            made.append(
-                part.reshape(capacity, *shape, stride)[..., : self.lanes].transpose(
-                    len(shape) + 1, *range(len(shape) + 1)
-                )
-            )
-        return made
 
     def _run_the_long_way(self, consts: Any, start: Any) -> tuple[Any, Any]:
         begin, advance, observe = self.functions
@@ -326,6 +331,119 @@ class Repeated:
             if found is not None and isinstance(session, NativeSession) and found[0].stride == session.buffers.stride:
                 self.plans = found[0], Plan(session), session
         return result.carry, result.records
+
+
+class LaneRun(NamedTuple):
+    """What lanes leave: their records, how to get their last carry, whether all of them are well, and the back end."""
+
+    records: Any
+    carry: Callable[[], Any]
+    well: bool
+    backend: str
+
+
+class HostLanes:
+    """Lanes on this processor that judge(consts, start), begin(consts, (start, u)) -> carry, then advance and observe.
+
+    u is the control of the first step. The words of a carry go from program to program as they are.
+    """
+
+    def __init__(self, judge: Plan, begin: Plan, steps: Plan, control_axes: list[bool], watch: Watch):
+        self.judge, self.begin, self.steps, self.control_axes, self.watch = judge, begin, steps, control_axes, watch
+        assert steps.lanes is not None
+        self.lanes, self.stride = steps.lanes, steps.stride
+        self.status = steps.carry[watch.status(steps.carry_tree.unflatten(range(len(steps.carry))))][0]
+        self.mark = steps.record[watch.marks(steps.record_tree.unflatten(range(len(steps.record))))][0]
+        self.workers = Workers(self.stride, steps.width, None if self.lanes >= SHORT_STEPS else 1)
+        self.pace = 0.0  # seconds of a step of all lanes, as the last call went
+
+    def __call__(self, leaves: Sequence[list[Numbers]], blocks: Sequence[tuple[int, int]]) -> LaneRun | None:
+        """Run blocks of (records, steps before each), after a record of the first carry.
+
+        None where `judge` finds a start doubtful, or where the run is long: then it works in chunks.
+        """
+        (consts, start, controls), lanes, stride, steps = leaves, self.lanes, self.stride, self.steps
+        capacity, total = 1 + sum(saves for saves, _ in blocks), sum(saves * every for saves, every in blocks)
+        if 8 * capacity * steps.words * stride > SMALL_RECORDS:
+            return None
+        first = [leaf[:, 0] if own else leaf[0] for leaf, own in zip(controls, self.control_axes, strict=True)]
+        shared, varying, state = self.begin._pack_lanes([*consts, *start, *first])
+        constants = shared[: len(shared) - len(self.begin.captured) // 8]
+        held, row, row_stride = pack_controls(controls, self.control_axes, stride)
+        good, loop = (np.empty(plan.words * stride, np.int64) for plan in (self.judge, self.begin))
+        words = np.empty(steps.words * stride * capacity, np.int64)
+
+        def call(plan: Plan, state: Words, out: Words, room: int, first: int, last: int, every: int, row: int) -> None:
+            own = np.concatenate([constants, _words(plan.captured)])
+            pointers = (*map(address, (own, varying, state)), held.ctypes.data + 8 * row, address(out))
+            self.workers.call(plan.function, pointers, (room, first, last, every), row_stride)
+
+        with catch_interrupt() as stop:
+            call(self.judge, state, good, 1, 0, 1, 0, 0)
+            if np.count_nonzero(good[:lanes]) < lanes:
+                return None
+            call(self.begin, state, loop, 1, 0, 1, 0, 0)
+            if not self.pace:
+                count, before, clock = min(FIRST_STEPS, total), loop.copy(), time.perf_counter()
+                call(steps, loop, words, capacity, 0, 1, count, 0)
+                loop, self.pace = before, (time.perf_counter() - clock) / max(1, count)
+            if total * self.pace > CHUNK_SECONDS:
+                self.pace = 0.0  # the next call measures again: something may have been in the way
+                return None
+            clock, done, taken = time.perf_counter(), 0, 0
+            for saves, every in ((1, 0), *blocks):
+                call(steps, loop, words, capacity, done, done + saves, every, row * taken)
+                done, taken = done + saves, taken + saves * every
+            self.pace = max(1e-12, (time.perf_counter() - clock) / max(1, total))
+        if stop.is_set():
+            raise KeyboardInterrupt
+        status, mark = self.status * stride, self.mark * stride * capacity
+        marks = words[mark : mark + stride * capacity].reshape(capacity, stride)[:, :lanes]
+        lost = np.count_nonzero(loop[status : status + lanes] != self.watch.good)
+        lost += np.count_nonzero(marks == self.watch.missing)
+
+        def carry() -> Any:
+            parts = unpack_lanes(loop, steps.carry, lanes, stride, 1)
+            return steps.carry_tree.unflatten([leaf[:, 0] for leaf in parts])
+
+        records = steps.record_tree.unflatten(unpack_lanes(words, steps.record, lanes, stride, capacity))
+        return LaneRun(records, carry, not lost, "llvm")
+
+
+def find_host_lanes(
+    functions: tuple[Observe, Observe, Advance, Observe], trees: tuple[Any, Any, Any], lanes: int,
+    axes: tuple[Any, Any, Any], blocks: Sequence[tuple[int, int]], watch: Watch, check: Callable[[], None],
+    backend: Backend = "auto",
+) -> tuple[Callable[[Any], LaneRun | None], list[list[Numbers]]] | None:  # fmt: skip
+    """The lanes of such a run with the leaves of constants, start and controls; None where it is long, or elsewhere.
+
+    `functions` are judge, begin, advance and observe. `check` is called before the first of a kind are made.
+    """
+    total = sum(saves * every for saves, every in blocks)
+    if not runs_natively(lanes, backend) or lanes * total * FASTEST_STEP > CHUNK_SECONDS:
+        return None
+    flat = [jax.tree.flatten(tree) for tree in trees]
+    given = [part for leaves, _ in flat if (part := concrete_leaves(leaves)) is not None]
+    if len(given) < len(flat):
+        return None
+
+    def make() -> HostLanes | None:
+        check()
+        (judge, begin, advance, observe), (consts, start, controls) = functions, trees
+        marks = lane_axes(controls, axes[2])
+        first = jax.tree.map(lambda leaf: leaf[:, 0] if any(marks) else leaf[0], controls)
+        both = (axes[0], (axes[1], axes[2]))
+        of_judge = plan_of(keep_carry, judge, consts, start, lanes=lanes, axes=axes[:2])
+        of_begin = plan_of(keep_carry, begin, consts, (start, first), lanes=lanes, axes=both)
+        zeros = [np.broadcast_to(np.zeros((), kind), (lanes, *shape)) for _, _, shape, _, kind in of_begin.record]
+        loop, ways = of_begin.record_tree.unflatten(zeros), (axes[0], 0, axes[2])
+        of_steps = plan_of(advance, observe, consts, loop, controls, lanes=lanes, axes=ways)
+        same = of_judge.stride == of_begin.stride == of_steps.stride
+        return HostLanes(of_judge, of_begin, of_steps, marks, watch) if same else None
+
+    key = (functions, tuple(tree for _, tree in flat), lanes, axes, tuple(map(shapes_of, given)))
+    chain = remembered(key, make)
+    return None if chain is None else (partial(chain, blocks=blocks), given)
 
 
 class Shelf:
@@ -638,14 +756,6 @@ class Watch(NamedTuple):
         return xp.where(lost & (status == self.good), self.failed, status).astype(status.dtype)
 
 
-class LaneRun(NamedTuple):
-    """What a chain leaves: its records, lanes first, how to get its last carry, and whether all lanes are well."""
-
-    records: Any
-    carry: Callable[[], Any]
-    well: bool
-
-
 @dataclass(frozen=True)
 class _Program:
     """One of the kernels of a chain, and what its shared words end with."""
@@ -778,7 +888,11 @@ class LaneChain:
         if flat is not None:
             self.room = words, flat, loop
         well, tree = not (failed or missing), self.loop_tree
-        return LaneRun(self.steps.tree.unflatten(made), lambda: jax.tree.unflatten(tree, self.unpack(loop)), well)
+
+        def carry() -> Any:
+            return jax.tree.unflatten(tree, self.unpack(loop))
+
+        return LaneRun(self.steps.tree.unflatten(made), carry, well, "cuda")
 
     def _measure(self, begin: Sequence[int], pointers: Sequence[int], stride: int) -> None:
         """Learn how long a step takes."""

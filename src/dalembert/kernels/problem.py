@@ -164,6 +164,24 @@ def pack(leaves: Sequence[Any], axes: Sequence[bool], stride: int, xp: Any = np)
     return words
 
 
+def pack_controls(leaves: Sequence[Any], axes: Sequence[bool], stride: int, xp: Any = np) -> tuple[Words, int, int]:
+    """Controls as (steps, scalars, lanes) words, the words of a step, and the lanes (1 where all share them)."""
+    leaves = [xp.asarray(leaf) for leaf in leaves]
+    if not leaves:
+        return xp.empty(0, np.int64), 0, 1
+    if not any(axes):  # one row a step: a view where there is one array
+        flat = [to_words(leaf, xp).reshape(len(leaf), -1) for leaf in leaves]
+        words = flat[0] if len(flat) == 1 else xp.concatenate(flat, axis=1)
+        return xp.ascontiguousarray(words), words.shape[1], 1
+    parts = []
+    for leaf, varies in zip(leaves, axes, strict=True):
+        rows = leaf if varies else leaf[None]
+        packed = pack([rows.reshape(len(rows), -1)], [True], stride, xp)
+        parts.append(packed.reshape(leaf.shape[1 if varies else 0], -1, stride))
+    words = xp.ascontiguousarray(xp.concatenate(parts, 1))
+    return words, words.shape[1] * stride, stride
+
+
 @dataclass
 class Problem:
     """advance(consts, carry, control) -> carry and observe(consts, carry) -> record with concrete arguments."""
@@ -332,27 +350,10 @@ class Buffers:
         self.varying = pack(varying, [True] * len(varying), self.stride, xp)
         leaves = zip(jax.tree.leaves(problem.carry), problem.carry_specs, strict=True)
         self.state = pack([xp.asarray(leaf, spec.dtype) for leaf, spec in leaves], problem.carry_axes, self.stride, xp)
-        self.controls, self.control_row, self.control_stride = self._pack_controls()
+        controls = jax.tree.leaves(problem.controls)
+        packed = pack_controls(controls, problem.control_axes, self.stride, xp)
+        self.controls, self.control_row, self.control_stride = packed
         self.capacity, self.records = 0, xp.empty(0, np.int64)
-
-    def _pack_controls(self) -> tuple[Words, int, int]:
-        """Controls as (steps, scalars, lanes) words, the words of a step, and the lanes (1 where all share them)."""
-        xp, axes = self.xp, self.problem.control_axes
-        leaves = [xp.asarray(leaf) for leaf in jax.tree.leaves(self.problem.controls)]
-        if not leaves:
-            return xp.empty(0, np.int64), 0, 1
-        if not any(axes):  # one row a step: a view where there is one array
-            flat = [to_words(leaf, xp).reshape(len(leaf), -1) for leaf in leaves]
-            words = flat[0] if len(flat) == 1 else xp.concatenate(flat, axis=1)
-            return xp.ascontiguousarray(words), words.shape[1], 1
-        stride = self.stride
-        parts = []
-        for leaf, varies in zip(leaves, axes, strict=True):
-            rows = leaf if varies else leaf[None]
-            packed = pack([rows.reshape(len(rows), -1)], [True], stride, xp)
-            parts.append(packed.reshape(leaf.shape[1 if varies else 0], -1, stride))
-        words = xp.ascontiguousarray(xp.concatenate(parts, 1))
-        return words, words.shape[1] * stride, stride
 
     def reserve(self, capacity: int) -> None:
         """Allocate memory for `capacity` records."""

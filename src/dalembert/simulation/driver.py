@@ -40,6 +40,7 @@ from ..kernels import (
     bind_whole,
     evaluate,
     find_chain,
+    find_host_lanes,
     find_lane_chain,
     in_place,
     keep_carry,
@@ -435,7 +436,7 @@ def _run_for_gradient(schedule: Schedule, consts: Constants, state: State, varie
 
 
 def _run_members_at_once(schedule: Schedule, members: Members, step: Any) -> Run | None:
-    """Return a run of members on a GPU, checked and run by a `LaneChain`; None where it has to go the long way."""
+    """Return a run of members, checked and run by a `LaneChain` or `HostLanes`; None where it goes the long way."""
     if schedule.t_end is not None or schedule.progress is not None or schedule.lanes is None:
         return None
     integrator, system, kernel, asked = schedule.integrator, members.system, schedule.kernel, False
@@ -454,7 +455,8 @@ def _run_members_at_once(schedule: Schedule, members: Members, step: Any) -> Run
     states, controls = (0 if varies else None for varies in (members.states_vary, schedule.own_controls))
     axes = (schedule.axes()[0], states, controls)
     functions = (_is_clearly_good, *kernel)
-    found = find_lane_chain(functions, trees, schedule.lanes, axes, blocks, WATCH, require, schedule.backend)
+    kind = functions, trees, schedule.lanes, axes, blocks, WATCH, require, schedule.backend
+    found = find_lane_chain(*kind) or find_host_lanes(*kind)
     if found is None:
         return None
     if not asked and integrator.must_ask(system):
@@ -464,7 +466,9 @@ def _run_members_at_once(schedule: Schedule, members: Members, step: Any) -> Run
     if result is None:
         return None
     records, final, held = result.records, result.carry, schedule.controls
-    if result.well:
+    if result.well and result.backend == "llvm":
+        finish = final
+    elif result.well:
         numbers, lanes = (0, float(schedule.steps)), schedule.lanes
 
         def finish() -> LoopState:
@@ -481,8 +485,8 @@ def _run_members_at_once(schedule: Schedule, members: Members, step: Any) -> Run
             return loop
 
     made = Run(
-        system, integrator, h, records, None, "cuda", "", False, schedule.batched, held is not None, controls=held,
-        every=schedule.save_every,
+        system, integrator, h, records, None, result.backend, "", False, schedule.batched, held is not None,
+        controls=held, every=schedule.save_every,
     )  # fmt: skip
     return made.finish_later(finish)
 
