@@ -2,8 +2,11 @@
 
 Fitting, control and sampling are loops over short runs, so that what a call costs beside its steps is what they cost.
 Ten steps of a built-in and of an own system; `jax.jit` of the plain scheme (plain.py) over the same ten steps, heyoka's
-`propagate_until` and diffrax's `diffeqsolve` over the same time at 1e-9, as their users write them. Targets:
-100 us for `simulate`, 50 us for `state`, `energy_error` and `at`, 15 us for a prepared run beside its steps.
+`propagate_until` and diffrax's `diffeqsolve` over the same time at 1e-9, as their users write them. Gradients are those
+of the sum of the last state in the initial velocity (others: in the initial state), by diffrax with its default, the
+recursive checkpoints, and with the equation backwards in time (its direct adjoint is for forward mode). Targets:
+100 us for `simulate`, 50 us for `state`, `energy_error` and `at`, 15 us for a prepared run beside its steps, and
+0.2 us for a member of an ensemble beside its steps.
 The first call of every contestant is measured in a process of its own, without and with what is on disk.
 """
 
@@ -32,7 +35,7 @@ from work_precision import suslov as suslov_equations
 
 import dalembert as da
 
-STEPS, MEMBERS, BATCH = 10, 1000, 20
+STEPS, MEMBERS, BATCH = 10, 1 << 14, 20
 Calls = dict[str, Callable[[], Any]]
 
 
@@ -71,11 +74,26 @@ def ours(case: Case) -> Calls:
         "state": lambda: case.system.state(g, xi),
         "energy_error": run.energy_error,
         "at": lambda: run.at(between),
+        **gradients(case, xi, options),
+    }
+
+
+def gradients(case: Case, xi: np.ndarray, options: dict[str, Any]) -> Calls:
+    """The derivatives of the sum of the last state in the initial velocity."""
+
+    def end(xi):
+        run = da.simulate(case.system, case.integrator, case.system.state(case.state.g, xi), **options)
+        return jnp.sum(run.g[-1]) + jnp.sum(run.xi[-1])
+
+    plain, jitted = jax.grad(end), jax.jit(jax.grad(end))
+    return {
+        "gradient": lambda: jax.block_until_ready(plain(xi)),
+        "gradient, jit": lambda: jax.block_until_ready(jitted(xi)),
     }
 
 
 def scanned(case: Case) -> Callable[[], Any]:
-    """jax.jit of a scan of the plain scheme, start included."""
+    """jax.jit of a scan of the plain scheme, start included; its Newton iteration has no reverse mode."""
     start, step = SCHEMES[case.name](case)
 
     @jax.jit
@@ -101,16 +119,22 @@ def propagated(equations: Any, end: float) -> Callable[[], Any]:
     return run
 
 
-def solved(equations: Any, end: float) -> Callable[[], Any]:
-    """diffrax's diffeqsolve under jax.jit."""
+def solved(equations: Any, end: float) -> Calls:
+    """diffrax's diffeqsolve under jax.jit, and its gradients."""
     import diffrax
 
     term = diffrax.ODETerm(lambda t, y, p: jnp.stack(equations.field(list(y), jnp.cos, jnp.sin)))
     controller, start = diffrax.PIDController(rtol=1e-9, atol=1e-9), jnp.asarray(equations.start)
-    solve = jax.jit(
-        lambda y: diffrax.diffeqsolve(term, diffrax.Dopri8(), 0.0, end, 0.01, y, stepsize_controller=controller).ys
-    )
-    return lambda: jax.block_until_ready(solve(start))
+    solve = partial(diffrax.diffeqsolve, term, diffrax.Dopri8(), 0.0, end, 0.01, stepsize_controller=controller)
+
+    def called(function):
+        jitted = jax.jit(function)
+        return lambda: jax.block_until_ready(jitted(start))
+
+    calls = {"diffrax": called(lambda y: solve(y).ys)}
+    for name, adjoint in (("", diffrax.RecursiveCheckpointAdjoint()), (", backwards", diffrax.BacksolveAdjoint())):
+        calls[f"diffrax, gradient{name}"] = called(jax.grad(lambda y, a=adjoint: jnp.sum(solve(y, adjoint=a).ys)))
+    return calls
 
 
 def peers(name: str, case: Case) -> Calls:
@@ -120,7 +144,7 @@ def peers(name: str, case: Case) -> Calls:
     if equations is not None and importlib.util.find_spec("heyoka"):
         found["heyoka"] = propagated(equations(), STEPS * case.step)
     if equations is not None and importlib.util.find_spec("diffrax"):
-        found["diffrax"] = solved(equations(), STEPS * case.step)
+        found |= solved(equations(), STEPS * case.step)
     return found
 
 
@@ -155,7 +179,7 @@ def measured(name: str, repeats: int) -> list[list[str]]:
         text = verdict(median(spent), targets[key], at_most=True) if key in targets else f"{median(spent):.3g}"
         rows.append([f"{name}: {key}", text, "" if base is None else f"{ratio(spent, base):.2f}"])
     rows.append([f"{name}: prepared, beside its steps", verdict(median(beside), 15.0, at_most=True), ""])
-    rows.append([f"{name}: ensemble, a member beside its steps", f"{median(each):.3g}", ""])
+    rows.append([f"{name}: ensemble, a member beside its steps", verdict(median(each), 0.2, at_most=True), ""])
     return rows
 
 
@@ -164,12 +188,15 @@ def first_call(name: str, who: str) -> None:
     begin = time.process_time()
     case = CASES[name][0]()
     calls = {"dalembert": lambda: da.simulate(case.system, case.integrator, case.state, step=case.step, steps=STEPS)}
-    (calls | (peers(name, case) if who != "dalembert" else {}))[who]()
+    if who == "dalembert, gradient":
+        options = {"step": case.step, "steps": STEPS}
+        calls = {who: gradients(case, np.asarray(case.state.xi), options)["gradient"]}
+    (calls | (peers(name, case) if who not in calls else {}))[who]()
     print(json.dumps(time.process_time() - begin))
 
 
 def first_calls(name: str) -> list[list[str]]:
-    contestants = ["dalembert", *peers(name, CASES[name][0]())]
+    contestants = ["dalembert", "dalembert, gradient", *peers(name, CASES[name][0]())]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o700)

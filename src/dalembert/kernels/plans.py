@@ -355,7 +355,7 @@ class HostLanes:
         self.status = steps.carry[watch.status(steps.carry_tree.unflatten(range(len(steps.carry))))][0]
         self.mark = steps.record[watch.marks(steps.record_tree.unflatten(range(len(steps.record))))][0]
         self.workers = Workers(self.stride, steps.width, None if self.lanes >= SHORT_STEPS else 1)
-        self.pace = 0.0  # seconds of a step of all lanes, as the last call went
+        self.pace = 0.0  # seconds of this thread in a step of all lanes, as the last call went: others may be busy
 
     def __call__(self, leaves: Sequence[list[Numbers]], blocks: Sequence[tuple[int, int]]) -> LaneRun | None:
         """Run blocks of (records, steps before each), after a record of the first carry.
@@ -384,17 +384,17 @@ class HostLanes:
                 return None
             call(self.begin, state, loop, 1, 0, 1, 0, 0)
             if not self.pace:
-                count, before, clock = min(FIRST_STEPS, total), loop.copy(), time.perf_counter()
+                count, before, clock = min(FIRST_STEPS, total), loop.copy(), time.thread_time()
                 call(steps, loop, words, capacity, 0, 1, count, 0)
-                loop, self.pace = before, (time.perf_counter() - clock) / max(1, count)
+                loop, self.pace = before, (time.thread_time() - clock) / max(1, count)
             if total * self.pace > CHUNK_SECONDS:
                 self.pace = 0.0  # the next call measures again: something may have been in the way
                 return None
-            clock, done, taken = time.perf_counter(), 0, 0
+            clock, done, taken = time.thread_time(), 0, 0
             for saves, every in ((1, 0), *blocks):
                 call(steps, loop, words, capacity, done, done + saves, every, row * taken)
                 done, taken = done + saves, taken + saves * every
-            self.pace = max(1e-12, (time.perf_counter() - clock) / max(1, total))
+            self.pace = max(1e-12, (time.thread_time() - clock) / max(1, total))
         if stop.is_set():
             raise KeyboardInterrupt
         status, mark = self.status * stride, self.mark * stride * capacity
