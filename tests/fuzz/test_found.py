@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -204,3 +206,44 @@ CALLS = {
 def test_an_argument_is_refused(case):
     with pytest.raises(InvalidInput, match=r"allowed|needs|unknown|groups"):
         CALLS[case]()
+
+
+CART = da.System(da.Euclidean(1), lambda t, g, xi, p: 0.5 * xi @ xi, force=lambda t, g, xi, u, p: u, inputs=("push",))
+
+
+def push(goal=(1.0,), **options):
+    given = {"steps": 2, "duration": 1.0, "cost": lambda t, g, xi, u: u @ u} | options
+    return da.plan(CART, start=[0.0], goal=goal, **given)
+
+
+@pytest.fixture(scope="module")
+def tracker():
+    return da.track(push([1.0]))
+
+
+REST = CART.state([0.0], [0.0])
+PLANS = {
+    "a goal elsewhere": lambda _: push(da.models.chaplygin_sleigh().state(xi=[0.0, 0.0, 0.0])),
+    "too many guesses": lambda _: push([1.0], starts=10**30),
+    "an array for a back end": lambda _: push([1.0], backend=NONE),
+    "a solver that nobody knows": lambda _: push([1.0], solver="snopt"),
+    "an array for a solver": lambda _: push([1.0], solver=NONE),
+    "text for a weight": lambda it: da.track(it.plan, state_weight="x"),
+    "rows of different lengths": lambda it: da.track(it.plan, control_weight=[[1, 2], [3]]),
+    "a horizon of True": lambda it: da.track(it.plan, horizon=True),
+    "a horizon of 10^30": lambda it: da.track(it.plan, horizon=10**30),
+    "half an iteration": lambda it: da.track(it.plan, horizon=2, iterations=0.5),
+    "a step before the first": lambda it: it.control(-1, REST),
+    "half a step": lambda it: it.control(0.5, REST),
+    "no state": lambda it: it.control(0, None),
+    "a state elsewhere": lambda it: it.follow(start=da.models.chaplygin_sleigh().state(xi=[0.0, 0.0, 0.0])),
+    "a traced goal": lambda _: jax.grad(lambda x: push(jnp.stack([x])).cost)(1.0),
+    "a traced weight": lambda it: jax.jit(lambda q: da.track(it.plan, state_weight=q).gains)(1.0),
+    "a traced state": lambda it: jax.jit(lambda x: it.control(0, REST._replace(g=x)))(np.zeros(1)),
+}
+
+
+@pytest.mark.parametrize("case", PLANS)
+def test_a_plan_or_feedback_is_refused(tracker, case):
+    with pytest.raises(InvalidInput, match=r"allowed|needs|unknown|Allowed"):
+        PLANS[case](tracker)

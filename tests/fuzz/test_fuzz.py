@@ -325,9 +325,65 @@ def cli_words(words: list[str], folder: Path) -> tuple[int | str, str]:
 def take_words(words: list[str], folder: Path) -> int | str:
     """What became of a command; a traceback, or an end without a sentence, is a failure."""
     code, message = cli_words(words, folder)
-    assert code in ("begins", 0, 1, 2, 130) and "Traceback" not in message
+    assert code in ("begins", 0, 1, 2, 130) and "Traceback" not in message, message
     assert code in ("begins", 0) or len(message) > 10, "no sentence"
     return code
+
+
+# -- plans and fits ---------------------------------------------------------------------------------------------------
+FIT = """
+[system]
+name = "chaplygin-sleigh"
+a = 0.2
+[method]
+name = "lagrange-dalembert"
+[initial]
+velocity = [0.4, 1.2, 0.0]
+[run]
+step = 0.02
+steps = 2
+[fit]
+loss = "huber"
+threshold = 1.5
+shots = 1
+max_runs = 20
+[[unknown]]
+name = "velocity.w"
+low = -3.0
+prior = [0.4, 1.0]
+[[unknown]]
+name = "system.a"
+[[column]]
+name = "rate"
+quantity = "velocity_w"
+deviation = 0.1
+"""
+DATA = "time,rate,other\n0.0,0.4,1\n0.02,,2\n0.04,0.39,3\n"
+PARK = (Path(__file__).parents[2] / "examples" / "plan-park.toml").read_text()
+TASKS = {"plan": tomllib.loads(PARK), "fit": tomllib.loads(FIT)}
+TASK_KEYS = [f"{section}.{key}" for section in SCHEMA for key in SCHEMA[section]]
+TASK_WORK = ("optimise.planning._Task.guesses", "optimise.fitting.Problem.__call__")
+
+
+@st.composite
+def tasks(draw) -> tuple[str, str, list[str]]:
+    """(command, the text of a configuration, settings): a plan or a fit with a few things changed."""
+    command = draw(st.sampled_from(sorted(TASKS)))
+    config, sets = copy.deepcopy(TASKS[command]), []
+    for _ in range(draw(ONE_OR_TWO)):
+        _change(draw, config, TASK_KEYS, sets)
+    return command, "\n".join(f"{json.dumps(name)} = {to_text(part)}" for name, part in config.items()), sets
+
+
+def take_task(folder: Path, command: str, text: str, sets: list[str]) -> int | str:
+    """What became of a plan or a fit; the search itself does not begin."""
+    (folder / "task.toml").write_text(text)
+    (folder / "data.csv").write_text(DATA)
+    words = [command, "task.toml", *(["data.csv"] if command == "fit" else [])]
+    with pytest.MonkeyPatch.context() as patch:
+        for place in TASK_WORK:
+            patch.setattr(f"dalembert.{place}", _begin)
+        return take_words([*words, *(word for one in sets if "\x00" not in one for word in ("--set", one))], folder)
 
 
 # -- arguments --------------------------------------------------------------------------------------------------------
@@ -388,8 +444,18 @@ PUBLIC |= {"system.state": SLEIGH.state}
 GIVEN_TO = {f"models.{name}": model.example for name, model in MODELS.items()} | {"compare": {"steps": [0.1]}}
 SEEN = da.optimise.Experiment([0.1, 0.2], {"w": [0.5, 0.4]}, START, 0.1)
 GIVEN_TO["fit"] = {"model": SLEIGH, "experiments": SEEN, "unknowns": ["velocity.w"]}
+CART = da.System(da.Euclidean(1), lambda t, g, xi, p: 0.5 * xi @ xi, force=lambda t, g, xi, u, p: u, inputs=("push",))
+GIVEN_TO["plan"] = {"system": CART, "start": [0.0], "goal": [1.0], "steps": 2, "duration": 1.0}
+GIVEN_TO["plan"]["cost"] = lambda t, g, xi, u: u @ u
+PLANNED = da.plan(**GIVEN_TO["plan"])
+GIVEN_TO["track"] = {"plan": PLANNED}
+GIVEN_TO["follow"], GIVEN_TO["control"] = {}, {"k": 0, "state": CART.state([0.0], [0.0])}
 GIVEN_TO["experiment"] = {"times": [0.1, 0.2], "measured": {"w": [0.5, 0.4]}, "state": START}
-PUBLIC |= {"experiment": da.optimise.Experiment}
+PUBLIC |= {
+    "experiment": da.optimise.Experiment,
+    "follow": da.track(PLANNED).follow,
+    "control": da.track(PLANNED).control,
+}
 
 
 def _calls() -> dict[str, tuple[list[str], dict[str, object]]]:
@@ -448,6 +514,18 @@ def test_flags(folder, drawn):
     take_words(drawn, folder)
 
 
+@pytest.mark.parametrize("command", TASKS)
+def test_plans_and_fits_begin(folder, command):
+    """What is changed below is taken as it is."""
+    text = "\n".join(f"{json.dumps(name)} = {to_text(part)}" for name, part in TASKS[command].items())
+    assert take_task(folder, command, text, []) == "begins"
+
+
+@fuzz(tasks(), 200)
+def test_plans_and_fits(folder, drawn):
+    take_task(folder, *drawn)
+
+
 @fuzz(misuses(), 300)
 def test_arguments(drawn):
     take_call(*drawn)
@@ -456,7 +534,7 @@ def test_arguments(drawn):
 @pytest.mark.heavy
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_hundred_thousand(folder, part):
-    """Others than the fast tests draw: 80,000 configurations, 5,000 sets of flags and 15,000 calls, in parts."""
+    """Others than the fast tests draw: 80,000 configurations, 5,000 sets of flags, 4,000 tasks, 15,000 calls."""
 
     def configuration(drawn):
         take_configuration(folder, *drawn)
@@ -464,9 +542,13 @@ def test_a_hundred_thousand(folder, part):
     def flags(drawn):
         take_words(drawn, folder)
 
+    def task(drawn):
+        take_task(folder, *drawn)
+
     def arguments(drawn):
         take_call(*drawn)
 
     fuzz(configurations(), 80_000 // PARTS, 1 + part)(configuration)()
     fuzz(flag_sets(), 5_000 // PARTS, 1 + part)(flags)()
+    fuzz(tasks(), 4_000 // PARTS, 1 + part)(task)()
     fuzz(misuses(), 15_000 // PARTS, 1 + part)(arguments)()

@@ -33,6 +33,7 @@ from ..numerics import (
     depends,
     find_root,
     finite_reals,
+    known_arguments,
     own_value,
     positive,
     positive_int,
@@ -56,7 +57,7 @@ SMALLEST_PIVOT = 0.3  # of the rows of a constraint, relative to their size: bel
 CORRECTIONS = 3  # of a configuration that is not on its group; each squares the defect
 AMPLITUDE = 0.3  # of the waves in a first guess
 OPEN = (-math.inf, math.inf)
-MAX_STEPS = 1_000_000
+MAX_STEPS, MAX_STARTS = 1_000_000, 10_000
 MORE_STARTS, COARSE_STEPS = 8, 50  # of the plans that are made first where a fine one fails
 BACKENDS, GPU_PLANS = ("auto", "llvm", "cuda"), 512  # with "auto", so many plans go to a GPU
 
@@ -357,6 +358,7 @@ class Plans(Sequence[Plan]):
         return f"<{len(self)} plans, {self.status.count('optimal')} of them optimal>"
 
 
+@known_arguments("it ends by comparing numbers: plan outside, or minimise a loss of da.simulate in its controls")
 def plan(
     system: MechanicalSystem,
     method: Integrator | None = None,
@@ -413,14 +415,15 @@ def plan(
     require_progress(progress, "(iterations, residual, gap)")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InvalidInput(f"seed is {show(seed)}; allowed: a whole number that is not negative")
-    if backend not in BACKENDS:
-        raise UnknownName("backend", backend, BACKENDS)
+    require_name("backend", backend, BACKENDS)
+    if positive_int("starts", starts) > MAX_STARTS:
+        raise InvalidInput(f"starts is {show(starts)}; allowed: at most {MAX_STARTS} first guesses")
     if isinstance(solver, str):
         require_name("solver", solver, tuple(SOLVERS))
         solver = SOLVERS[solver]
     require_function("solver", solver, "a Program")
     task.backend, task.solver = backend, solver
-    found = task.solve(first, guess, positive_int("starts", starts), seed, options, progress)
+    found = task.solve(first, guess, int(starts), seed, options, progress)
     return found if several else found[0]
 
 
@@ -441,6 +444,8 @@ def _as_states(system: MechanicalSystem, given: Any, name: str) -> tuple[State, 
 
 def _as_state(system: MechanicalSystem, given: Any, name: str) -> State:
     if isinstance(given, State):
+        if given.group not in (None, system.group) or np.shape(given.xi) != (system.group.dim,):
+            raise InvalidInput(f"{name} is a state of {given.group}; allowed: one of {system.group}")
         return given
     try:
         return system.state(given, np.zeros(system.group.dim))

@@ -19,13 +19,15 @@ from ..errors import InvalidInput
 from ..integrators import OK
 from ..kernels import Shelf, evaluate, run_rows
 from ..mechanics import MechanicalSystem, State
-from ..numerics import require_instance, show
+from ..numerics import finite_reals, known_arguments, positive_int, require_instance, show
 from ..numerics.types import Array
 from ..trajectory import Trajectory, simulate
 from .planning import Discrete, Node, Plan
 from .solver import Machine, Options, Solver, Value, sweep_back
 
 Numbers = np.ndarray[Any, Any]
+MAX_HORIZON = 100_000
+OUTSIDE = "it compares numbers as it goes: track outside, or put gains into a policy of da.simulate"
 
 
 class Reference(NamedTuple):
@@ -114,6 +116,7 @@ def _applied(consts: Any, carry: Any) -> Any:
     return carry[1]
 
 
+@known_arguments(OUTSIDE)
 @dataclass(frozen=True, eq=False)
 class Tracker:
     """Feedback along a plan. `gains` (steps, inputs, dim): u = u_k + gains_k @ coordinates of (x at x_k)."""
@@ -129,12 +132,21 @@ class Tracker:
 
     def control(self, k: int, state: State, plant: MechanicalSystem | None = None) -> Numbers:
         """The control of step k where the measured state is `state`; after the plan its last control holds."""
-        steps = len(self.plan.controls)
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 0:
+            raise InvalidInput(f"k is {show(k)}; allowed: the number of a step, 0 for the first")
+        self._require_state("state", state)
         if not self.horizon:
-            k = min(k, steps - 1)
-            row = jax.tree.map(lambda leaf: leaf[k], self._rows())
+            row = jax.tree.map(lambda leaf: leaf[min(k, len(self.plan.controls) - 1)], self._rows())
             return np.asarray(evaluate(_Control(_Closed(self.discrete)), self._consts(), (state, row)))
-        return self._replan(k, state)
+        return self._replan(int(k), state)
+
+    def _require_state(self, name: str, state: Any) -> None:
+        """Refuse what is no state of the planned system."""
+        require_instance(name, state, State, "a state, as plant.state(g, xi) makes it")
+        planned: Node = jax.tree.map(lambda leaf: leaf[0], self.nodes)
+        given = [np.shape(leaf) for leaf in jax.tree.leaves((state.g, state.xi))]
+        if given != [*map(np.shape, jax.tree.leaves(planned.g)), (self.plan.system.group.dim,)]:
+            raise InvalidInput(f"{name} has arrays of shapes {given}; allowed: one state of {self.plan.system.group}")
 
     def _consts(self, plant: MechanicalSystem | None = None) -> Any:
         return (self.plan.system if plant is None else plant), self.numbers
@@ -222,7 +234,7 @@ class Tracker:
                 f"of the plan, {plan.system.group} and {len(plan.inputs)}"
             )
         state = jax.tree.map(lambda leaf: leaf[0], plan.states) if start is None else start
-        require_instance("start", state, State, "a state, as plant.state(g, xi) makes it")
+        self._require_state("start", state)
         controls = self._drive(plant, state)
         steps = len(controls)
         return simulate(plant, plan.method, state, step=plan.step, steps=steps, controls=controls)
@@ -251,6 +263,7 @@ class _Control:
         return self.closed.control(consts, *carry)
 
 
+@known_arguments(OUTSIDE)
 def track(
     plan: Plan, *, state_weight: Any = 1.0, control_weight: Any = 0.1, final_weight: Any = None, horizon: int = 0,
     iterations: int = 1,
@@ -264,8 +277,10 @@ def track(
     require_instance("plan", plan, Plan, "a Plan, as da.plan makes it")
     if plan.kinematic:
         raise InvalidInput("a kinematic plan has no dynamics to be kept on it: plan the system with its inputs")
-    if not isinstance(horizon, int) or horizon < 0:
-        raise InvalidInput(f"horizon is {show(horizon)}; allowed: a whole number of steps, or 0 for fixed gains")
+    if isinstance(horizon, bool) or not isinstance(horizon, int) or not 0 <= horizon <= MAX_HORIZON:
+        raise InvalidInput(
+            f"horizon is {show(horizon)}; allowed: a number of steps up to {MAX_HORIZON}, or 0: fixed gains"
+        )
     n, r = len(plan.coordinates), len(plan.inputs)
     Q, R = _weight("state_weight", state_weight, n), _weight("control_weight", control_weight, r)
     S = 10.0 * Q if final_weight is None else _weight("final_weight", final_weight, n)
@@ -288,7 +303,7 @@ def track(
         np.zeros((r, 0)), np.asarray(np.inf),
     )  # fmt: skip
     gains = np.asarray(run_rows(sweep_back, _gain, (), last, rows)[1])[::-1]
-    return Tracker(plan, gains, nodes, discrete, numbers, horizon, iterations)
+    return Tracker(plan, gains, nodes, discrete, numbers, horizon, positive_int("iterations", iterations))
 
 
 def _gain(consts: Any, value: Value) -> Array:
@@ -297,11 +312,11 @@ def _gain(consts: Any, value: Value) -> Array:
 
 def _weight(name: str, given: Any, size: int) -> Numbers:
     """A symmetric matrix from a number, a diagonal or a matrix."""
-    value = np.asarray(given, float)
+    value = np.asarray(finite_reals(name, given))
     if value.shape == ():
         value = np.full(size, float(value))
     matrix = value if value.ndim == 2 else np.diag(value) if value.ndim == 1 else np.zeros((0, 0))
-    if matrix.shape != (size, size) or not np.isfinite(matrix).all() or np.linalg.eigvalsh(matrix + matrix.T)[0] < 0:
+    if matrix.shape != (size, size) or np.linalg.eigvalsh(matrix + matrix.T)[0] < 0:
         raise InvalidInput(
             f"{name} is {show(given)}; allowed: a number, {size} numbers or a {size} x {size} matrix, not negative"
         )
