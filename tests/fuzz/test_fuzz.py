@@ -521,7 +521,7 @@ def test_plans_and_fits_begin(folder, command):
     assert take_task(folder, command, text, []) == "begins"
 
 
-@fuzz(tasks(), 200)
+@fuzz(tasks(), 100)
 def test_plans_and_fits(folder, drawn):
     take_task(folder, *drawn)
 
