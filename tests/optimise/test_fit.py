@@ -119,3 +119,21 @@ def test_one_shot_loses_a_rattleback_that_five_find():
     found = fit(rattleback, da.RungeKutta(), rocking(100), guess, step=0.002, shots=5)
     assert found.converged and found.dof == 298 and 0.001 < found.p_value < 0.999
     assert found.names == ("first", "second") and np.abs(far(found, {"first": 0.2, "second": 0.03})).max() < 3.0
+
+
+@pytest.mark.parametrize("loss", ["linear", "huber"])
+def test_gauss_newton_ends_where_levenberg_and_marquardt_do(loss):
+    noise = np.random.default_rng(8).standard_normal((60, 2))
+    guess = {"a": 0.2, "rubbing": Unknown(0.1, low=0.0)}
+    found = [
+        fit(sleigh, METHOD, seen(noise, free="velocity"), guess, step=0.05, loss=loss, search=search)
+        for search in ("levenberg-marquardt", "gauss-newton")
+    ]
+    assert all(each.converged for each in found)
+    np.testing.assert_allclose(found[1].values, found[0].values, atol=1e-4 * found[0].errors.max())
+    held = fit(
+        sleigh, METHOD, seen(noise), {"a": Unknown(0.2, high=0.25), "rubbing": 0.1}, step=0.05, search="gauss-newton"
+    )
+    assert held.converged and held["a"] == 0.25 and held.at_bound == ("a",)
+    with pytest.raises(da.InvalidInput, match="unknown search 'newton'"):
+        fit(sleigh, METHOD, seen(noise), guess, step=0.05, search="newton")

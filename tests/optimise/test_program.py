@@ -10,6 +10,7 @@ from scipy.sparse import coo_array
 
 import dalembert as da
 from dalembert.errors import InvalidInput
+from dalembert.kernels import LoweringError
 
 
 def pose(theta, x, y):
@@ -188,3 +189,15 @@ def test_ctrl_c_keeps_the_last_iterate():
 def test_answers_of_a_solver_are_checked(answer):
     with pytest.raises(InvalidInput, match="solver"):
         partly_free(solver=lambda program: answer)
+
+
+@pytest.mark.parametrize("place", ["Solver", "solve_by"])
+def test_a_step_that_is_too_long_is_refused_by_a_sentence(monkeypatch, place):
+    """As that of Runge and Kutta on a bicycle is, which takes minutes to find out."""
+
+    def exceeded(*given):
+        raise LoweringError("the step needs more than 160000 scalar operations")
+
+    monkeypatch.setattr(f"dalembert.optimise.planning.{place}", exceeded)
+    with pytest.raises(InvalidInput, match=r"cannot be differentiated natively.*fewer coordinates"):
+        partly_free(solver=by_scipy if place == "solve_by" else None)

@@ -106,6 +106,7 @@ def _cauchy(z: Numbers) -> tuple[Numbers, ...]:
     return np.log1p(z), 1.0 / (1.0 + z), -1.0 / (1.0 + z) ** 2
 
 
+SEARCHES = ("levenberg-marquardt", "gauss-newton")
 LOSSES: dict[str, Callable[[Numbers], tuple[Numbers, ...]] | None]
 LOSSES = {"linear": None, "huber": _huber, "soft-l1": _soft_l1, "cauchy": _cauchy}
 """rho(z) of a squared residual z, with its first two derivatives (Huber 1981; Triggs and others 2000, section 4)."""
@@ -179,16 +180,18 @@ class Search:
         reason = STOPPED.get(done.status, f"{problem.runs} runs did not suffice: allow more, or give a better guess")
         return Outcome(done.x, done.active_mask != 0, done.status > 0, reason)
 
-    def minimise_with_equations(self, x: Numbers) -> Outcome:
+    def minimise_by_gauss_newton(self, x: Numbers, prepared: bool = False) -> Outcome:
         """Minimise with closed gaps: Gauss-Newton steps along the linearised constraint, as Bock (1983) has them.
 
-        Before that, the sum falls while gaps cost next to nothing. A part of a step is taken if, beside every
-        point before, chi^2 or the gaps are less: a filter (Fletcher and Leyffer 2002), so that gaps may open again.
+        If `prepared`, the sum falls before that while gaps cost next to nothing. A part of a step is taken if, beside
+        every point before, chi^2 or the gaps are less: a filter (Fletcher and Leyffer 2002), so that gaps may open.
         """
-        self.weight, first = 1.0, self.minimise(x)
-        if first.reason == INTERRUPTED:
-            return first
-        x, problem, part, fixed = first.x, self.problem, 1.0, np.zeros(len(x), bool)
+        if prepared:
+            self.weight, first = 1.0, self.minimise(x)
+            if first.reason == INTERRUPTED:
+                return first
+            x = first.x
+        problem, part, fixed = self.problem, 1.0, np.zeros(len(x), bool)
         here, seen, reason = problem(x), [], "no step was better: give a better guess, or other pieces"
         try:
             while part > SMALLEST_PART and problem.runs < self.max_runs:
@@ -196,7 +199,7 @@ class Search:
                 r, jacobian = np.sqrt(slope) * here.residual, np.sqrt(slope)[:, None] * here.jacobian
                 step, fixed = constrained_step(r, jacobian, here, problem.low - x, problem.high - x)
                 gain = r @ r - ((r + jacobian @ step) ** 2).sum()
-                if np.abs(here.gaps).max() < CLOSED and abs(gain) <= 1e-10 * (1.0 + rho.sum()):
+                if np.abs(here.gaps).max(initial=0.0) < CLOSED and abs(gain) <= 1e-10 * (1.0 + rho.sum()):
                     return Outcome(x, fixed, True, STOPPED[2])
                 seen.append((np.abs(here.gaps).sum(), rho.sum()))
                 part = 1.0
@@ -207,6 +210,8 @@ class Search:
                         self.progress(min(problem.runs, self.max_runs), self.max_runs)
                     less = 1e-4 * part
                     better = all(apart < (1.0 - less) * gap or cost < (1.0 - less) * old for gap, old in seen)
+                    if not len(here.gaps):  # nothing but chi^2 has to fall, by a part of what the model says
+                        better = cost <= rho.sum() - less * gain
                     if better and there.failure is None:
                         x, here = x + part * step, there
                         break

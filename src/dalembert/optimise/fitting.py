@@ -27,6 +27,7 @@ from ..kernels import Backend, Progress, evaluate
 from ..mechanics import MechanicalSystem, NonlinearSystem, State, name_leaves
 from ..numerics import (
     LOSSES,
+    SEARCHES,
     Columns,
     Estimate,
     Evaluation,
@@ -312,6 +313,7 @@ def fit(
     unknowns: Mapping[str, Any] | Sequence[str],
     *,
     step: float,
+    search: str = "levenberg-marquardt",
     loss: str = "linear",
     threshold: float = 1.345,
     shots: int = 1,
@@ -327,13 +329,16 @@ def fit(
     of "linear", "huber", "soft-l1", "cauchy", which count less of a residual beyond `threshold` standard deviations.
     `shots` cuts a run into so many pieces, with unknown states between that have to agree in the end (multiple
     shooting, Bock 1983): for motions so unstable that a run from a guess loses the data. A run that fails on the way
-    makes the next step of the search shorter. Ctrl-C keeps the best.
+    makes the next step of the search shorter. Ctrl-C keeps the best. `search` is "levenberg-marquardt", inside a trust
+    region, or "gauss-newton" with shorter steps where chi^2 would rise. With several
+    shots the first one prepares the second.
     """
     require_instance("method", integrator, Integrator, "a method")
     if integrator.variable_step:
         raise InvalidInput(f"the steps of {integrator.name} vary, and a fit needs equal ones: take its base method")
     h, beyond = float(positive("step", step)), float(positive("threshold", threshold))
     require_name("loss", loss, tuple(LOSSES))
+    require_name("search", search, SEARCHES)
     require_name("backend", backend, BACKENDS)
     require_progress(progress, "(done, total)")
     limit, pieces = positive_int("max_runs", max_runs), positive_int("shots", shots)
@@ -367,9 +372,12 @@ def fit(
             f"the run with the guess fails after {failure.steps} steps: {failure.reason}. Give a better guess, a "
             "smaller step, or more shots"
         )
-    search = Search(problem, loss, beyond, limit, progress)
-    found = search.minimise(problem.guess) if pieces == 1 else search.minimise_with_equations(problem.guess)
-    return describe(problem, search, found, problem.data + priors - wanted, True in scaled)
+    seeking, careful = Search(problem, loss, beyond, limit, progress), search == SEARCHES[0]
+    if careful and pieces == 1:
+        found = seeking.minimise(problem.guess)
+    else:
+        found = seeking.minimise_by_gauss_newton(problem.guess, prepared=careful)
+    return describe(problem, seeking, found, problem.data + priors - wanted, True in scaled)
 
 
 def describe(problem: Problem, search: Search, found: Outcome, dof: int, scaled: bool) -> Fit:

@@ -25,7 +25,7 @@ from ..errors import InvalidInput, NumericalFailure, UnknownName, require_name
 from ..groups import Cayley, Retraction
 from ..integrators import OK, Integrator, LagrangeDAlembert, require_arguments
 from ..integrators.base import NodeMethod, PhaseMethod
-from ..kernels import evaluate, has_gpu
+from ..kernels import LoweringError, evaluate, has_gpu
 from ..mechanics import Input, MechanicalSystem, NonlinearSystem, State, nonholonomy
 from ..mechanics.system import _rows as constraint_rows
 from ..mechanics.system import constraint_at, recognised
@@ -662,10 +662,16 @@ class _Task:
         many = self.backend == "auto" and len(controls) >= GPU_PLANS and has_gpu()
         backend = "cuda" if many or self.backend == "cuda" else "llvm"
         given = (discrete, (self.system, numbers), target, free, options, progress)
-        if self.solver is None:
-            found = Solver(*given, backend).solve(nodes, controls)
-        else:
-            found = solve_by(self.solver, *given, nodes, controls)
+        try:
+            if self.solver is None:
+                found = Solver(*given, backend).solve(nodes, controls)
+            else:
+                found = solve_by(self.solver, *given, nodes, controls)
+        except LoweringError as fault:
+            raise InvalidInput(
+                f"a step of {self.method.name} on this system cannot be differentiated natively: {fault}. Take a "
+                "method with fewer evaluations a step, such as LagrangeDAlembert(), or a system with fewer coordinates"
+            ) from fault
         failed = "optimal" not in found.status and "interrupted" not in found.status
         coarsely = failed and guess is None and count == 1 and starts < MORE_STARTS
         if coarsely and (coarse := self._plan_coarsely(first, seed, options, progress)) is not None:
