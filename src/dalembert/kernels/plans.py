@@ -14,9 +14,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -39,6 +40,7 @@ from .ir import LoweringError
 from .llvm import NativeSession, Workers, best_width, native_function
 from .problem import (
     Advance,
+    Kernel,
     Observe,
     Problem,
     Stream,
@@ -507,12 +509,13 @@ class PlacedLoop:
     """A loop on numbers that stay where they are: advance(consts, carry, rows) -> carry, observe(consts, carry).
 
     Constants, carry and rows are trees of shapes; every leaf of rows and records has a place of its own (`Shelf.find`).
-    A loop that is `once` takes one step: it is compiled in a tenth of the time, and a step is slower.
+    A loop that is `once` takes one step: it is compiled in a tenth of the time, and a step is slower. With a `pool`
+    LLVM compiles there, while the next loop is traced here.
     """
 
     def __init__(
         self, advance: Advance, observe: Observe, consts: Any, carry: Any, rows: Any, lanes: int, backend: str,
-        once: bool = False,
+        once: bool = False, pool: Executor | None = None,
     ):  # fmt: skip
         def with_axis(leaf: Any) -> Any:
             return jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype)  # type: ignore[no-untyped-call]  # JAX has none
@@ -530,7 +533,15 @@ class PlacedLoop:
             return
         self.width = 1 if lanes == 1 or self.lowered.memory else best_width(lanes)
         self.workers = Workers(-(-lanes // self.width) * self.width, self.width, None if lanes >= SHORT_STEPS else 1)
-        self.function = native_function(self.lowered, self.layout, self.width)
+        given = self.lowered, self.layout, self.width
+        self._compile = (
+            partial(native_function, *given) if pool is None else pool.submit(native_function, *given).result
+        )
+
+    @cached_property
+    def function(self) -> Kernel:
+        """The native loop, when it is compiled."""
+        return self._compile()
 
     def bind(self, state: int, width: int, rows: Any, records: Any, steps: int, every: int) -> BoundLoop:
         """The loop of so many steps with a record after `every` of them, from and to the carry at `state`."""

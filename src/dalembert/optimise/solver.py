@@ -623,42 +623,49 @@ class Machine:
         def fixed(names: str) -> list[Any]:
             return [place for name in names.split() for place in own.find(name, fixed=True)]
 
+        pool = ThreadPoolExecutor(2)  # LLVM compiles there, while JAX traces the next loop here
+
         def loop(function: Any, observe: Any, consts: Any, name: str, carry: Any, rows: Any, places: Any,
                  records: Any = (), steps: int = 1) -> Any:  # fmt: skip
-            made = PlacedLoop(function, observe, consts, carry, rows, wide, kind.backend, steps == 1)
+            made = PlacedLoop(function, observe, consts, carry, rows, wide, kind.backend, steps == 1, pool)
             return made.bind(own.place(name), own.width, places, records, steps, 1 if records else steps)
 
-        def bind_others() -> None:
-            rows: Any
-            rows, places = (made.sums, made.most, made.lagrange), find("sums most") + find("lagrange", fixed=True)
-            self.add_up = loop(add_up, _nothing, (), "totals", lane.totals, rows, places, steps=N)
-            constants, places = (consts, one, one, one, one, free), find("x dx", N) + find("new_costate", N - 1)
-            self.decide = loop(Decide(problem), _nothing, constants, "totals", lane, (x, vector, vector), places)
+        with pool:
             names = "hessian plain slope J held new_slack new_dual AB gap"
-            rows = (made.hessian, made.plain, made.slope, made.J, made.held, old.slack, old.dual, made.AB, made.gap)
+            rows: Any = (
+                made.hessian,
+                made.plain,
+                made.slope,
+                made.J,
+                made.held,
+                old.slack,
+                old.dual,
+                made.AB,
+                made.gap,
+            )
             places = find(names, N - 1, turned=True) + fixed("used is_plain barrier")
             records = find(FEEDBACK, N - 1, turned=True)
             self.back = loop(
                 sweep_back, _feedback, (), "value", value, (*rows, (one,) * 3), places, records, N
             )  # fmt: skip
-            self.choose = loop(choose, _nothing, free, "totals", lane, (), ())
             rows = (old, step, Evaluated(old, made), *(getattr(value, name) for name in FEEDBACK.split()))
             places = find(f"{OLD} {STEP} {NEW} {' '.join(Derived._fields)} {FEEDBACK}")
             places += find("new_costate dcostate", -1) + fixed("barrier take")
             records = find(f"{OLD} {STEP}") + find("dcostate", -1)
             rows = (*rows, (vector,) * 2, (one,) * 2)
             self.forward = loop(sweep_forward, _recorded, (), "motion", motion, rows, places, records, N)
-            places, records = find("costate dcostate", N - 1) + find("dx", N), find("x dx", N) + find("dcostate", N - 1)
-            self.finish = loop(finish, _at_the_end, (), "totals", lane, (vector,) * 3, places, records)
-
-        with ThreadPoolExecutor(1) as pool:  # LLVM compiles these while JAX traces the stages
-            others = pool.submit(bind_others)
             rows = (old, step, _shape(3), one, (x, vector), (vector, vector))
             places = find(f"{OLD} {STEP} lengths inner") + find("x dx", 1) + find("costate dcostate", -1)
             stages, carry = Stages(problem, exact), Evaluated(old, made)
-            all_ = PlacedLoop(stages, _nothing, consts, carry, rows, N * wide, kind.backend)
+            all_ = PlacedLoop(stages, _nothing, consts, carry, rows, N * wide, kind.backend, pool=pool)
             self.evaluate = all_.bind(s.place("new_x"), s.width, places, (), 1, 1)
-            others.result()
+            rows, places = (made.sums, made.most, made.lagrange), find("sums most") + find("lagrange", fixed=True)
+            self.add_up = loop(add_up, _nothing, (), "totals", lane.totals, rows, places, steps=N)
+            constants, places = (consts, one, one, one, one, free), find("x dx", N) + find("new_costate", N - 1)
+            self.decide = loop(Decide(problem), _nothing, constants, "totals", lane, (x, vector, vector), places)
+            self.choose = loop(choose, _nothing, free, "totals", lane, (), ())
+            places, records = find("costate dcostate", N - 1) + find("dx", N), find("x dx", N) + find("dcostate", N - 1)
+            self.finish = loop(finish, _at_the_end, (), "totals", lane, (vector,) * 3, places, records)
 
     def load(self, consts: Any, free: Numbers, target: Any, options: Options) -> None:
         """Take over the numbers of a problem; every lane begins anew."""
