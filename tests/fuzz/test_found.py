@@ -198,6 +198,7 @@ CALLS = {
     "a configuration": lambda: da.sweep(None),
     "an executor": lambda: da.sweep({}, executor=np.ones(2)),
     "no system": lambda: da.nonholonomy(None),
+    "brackets without end": lambda: da.nonholonomy(da.models.suslov(np.eye(3)), depth=2**62),
     "the inputs of a system": lambda: da.System(da.SE2(), lambda t, g, xi, p: 0.5 * xi @ xi, inputs=np.eye(2)),
 }
 

@@ -36,6 +36,7 @@ from ..numerics import (
     positive,
     positive_int,
     require_instance,
+    show,
     solve,
 )
 from ..numerics.types import AnyArray as Array
@@ -240,6 +241,7 @@ def ehresmann(system: MechanicalSystem, state: State, fibre: Sequence[int] | Non
 NEIGHBOURS = 2
 """Configurations near g where the brackets must reach no more than at g: integrability belongs to a neighbourhood."""
 NEIGHBOUR_RADIUS = 0.1
+MAX_DEPTH = 8  # brackets of brackets: their derivatives grow by a power of it
 MAX_DERIVATIVES = 100_000
 """Derivatives of one order up to which brackets are taken: n^order of them."""
 MAX_DIRECTIONS = 200
@@ -326,6 +328,8 @@ def nonholonomy(
     """
     require_instance("system", system, MechanicalSystem, "a System or InvariantSystem")
     t, tolerance, depth = float(finite("t", t)), float(positive("tolerance", tolerance)), positive_int("depth", depth)
+    if depth > MAX_DEPTH:
+        raise InvalidInput(f"depth is {show(depth)}; allowed: a whole number from 1 to {MAX_DEPTH}")
     group, clock = system.group, np.asarray(t)
     g = group.identity() if g is None else group.element(g)
     given, k = (system, clock), system.holonomic_constraints
