@@ -226,6 +226,9 @@ def test_misuse_of_unknowns_and_options_is_told():
         fit(lambda: sleigh(**TRUE), METHOD, seen(NOISE), {}, step=0.02)
     with pytest.raises(InvalidInput, match=r"the steps of .* vary, and a fit needs equal ones"):
         fit(sleigh, da.Adaptive(), seen(NOISE), GUESS, step=0.02)
+    for tiny in (1e-200, 5e-324):
+        with pytest.raises(InvalidInput, match=r"steps of .* after the start; allowed: at most 1,000,000,000"):
+            fit(sleigh, METHOD, seen(NOISE), GUESS, step=tiny)
     with pytest.raises(InvalidInput, match="step is -1"):
         fit(sleigh, METHOD, seen(NOISE), GUESS, step=-1)
     with pytest.raises(InvalidInput, match="give standard deviations for all"):

@@ -22,6 +22,7 @@ from .dataset import open_dataset
 Numbers = np.ndarray[Any, Any]
 Measure = tuple[str, Callable[[Any, State], Any] | None]  # its name, and (system, state) -> array; None: on the group
 STARTS = ("configuration", "velocity")
+MAX_STEPS = 10**9  # of a run that is fitted
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +196,11 @@ def place_times(times: Numbers, t0: float, h: float) -> tuple[Numbers, Numbers, 
 
     Step k ends at state k; 0 is the first state. The last result is whether times lie between the states.
     """
-    number = (times - t0) / h
+    with np.errstate(over="ignore"):
+        number = (times - t0) / h
+    if (number > MAX_STEPS).any():
+        late = f"the measurement at t = {times.max():g} is {number.max():.3g} steps of {h:g} after the start"
+        raise InvalidInput(f"{late}; allowed: at most {MAX_STEPS:,}. Give a larger step")
     if (number < -TIME_TOLERANCE).any():
         early = f"a measurement at t = {times.min():g} is before the start at t = {t0:g}"
         raise InvalidInput(f"{early}: give a state that is as early")
