@@ -253,6 +253,10 @@ def test_the_command(tmp_path, monkeypatch):
     (tmp_path / "plain.toml").write_text(text + '[[column]]\nname = "position_0"\n')
     again = CliRunner().invoke(cli.app, ["fit", "plain.toml", "run.nc", "--json", "--set", "system.a=0.25"])
     assert abs(json.loads(again.output)["unknowns"]["system.a"]["estimate"] - 0.2) < 1e-8
+    other = CliRunner().invoke(cli.app, [*command, "--json", "--set", "fit.search=gauss-newton"])
+    values = [json.loads(other.output)["unknowns"][name]["estimate"] for name in truth]
+    np.testing.assert_allclose(values, [found["unknowns"][name]["estimate"] for name in truth], rtol=1e-6)
+    assert CliRunner().invoke(cli.app, [*command, "--set", "fit.search=newton"]).exit_code != 0
     assert CliRunner().invoke(cli.app, [*command, "--set", "fit.max_runs=1"]).exit_code == 1
 
 

@@ -37,7 +37,7 @@ from ..integrators import METHODS, Integrator, Method
 from ..kernels import has_gpu
 from ..mechanics import MechanicalSystem, State
 from ..models import MODELS, Model
-from ..numerics import LOSSES, is_traced, show
+from ..numerics import LOSSES, SEARCHES, is_traced, show
 from .dataset import load_run, open_dataset, read_table
 
 Section = Mapping[str, Any]
@@ -103,9 +103,9 @@ POINT = Kind("a list of numbers, or a table of coordinates", lambda value: isins
 DURATION = Kind("a positive number, or [shortest, longest] with 0 < shortest < longest", _is_duration)
 WORDS = Kind('a list of names, such as ["x", "y"]', lambda v: isinstance(v, list) and all(map(TEXT.accepts, v)))
 INDEX = Kind("a whole number, or a list of these", lambda v: _is_whole(*v) if isinstance(v, list) else _is_whole(v))
-BACKEND, QUANTITY, DIRECTION, LOSS = (
+BACKEND, QUANTITY, DIRECTION, LOSS, SEARCH = (
     Kind(f"one of {', '.join(names)}", TEXT.accepts, names)
-    for names in (simulation.BACKENDS, simulation.QUANTITIES, EVENT_DIRECTIONS, LOSSES)
+    for names in (simulation.BACKENDS, simulation.QUANTITIES, EVENT_DIRECTIONS, LOSSES, SEARCHES)
 )
 SCHEMA: dict[str, dict[str, Kind]] = {
     "system": {"name": TEXT, "python": TEXT},  # and the parameters of the model, see `parameter_kinds`
@@ -114,7 +114,7 @@ SCHEMA: dict[str, dict[str, Kind]] = {
     "run": {"step": STEP, "steps": COUNT, "t_end": NUMBER, "t0": NUMBER, "save_every": COUNT, "backend": BACKEND},
     "event": {"quantity": QUANTITY, "index": INDEX, "value": NUMBER, "direction": DIRECTION}
     | {"stop": FLAG, "name": TEXT},
-    "fit": {"time": TEXT, "loss": LOSS, "threshold": NUMBER, "shots": COUNT, "max_runs": COUNT},
+    "fit": {"time": TEXT, "loss": LOSS, "threshold": NUMBER, "search": SEARCH, "shots": COUNT, "max_runs": COUNT},
     "unknown": {"name": TEXT, "low": NUMBER, "high": NUMBER, "prior": VECTOR},
     "column": {"name": TEXT, "quantity": TEXT, "deviation": NUMBER},
     "plan": {"steps": COUNT, "duration": DURATION, "kinematic": FLAG, "starts": COUNT, "seed": WHOLE}
