@@ -668,9 +668,10 @@ class _Task:
             else:
                 found = solve_by(self.solver, *given, nodes, controls)
         except LoweringError as fault:
+            other = "" if isinstance(self.method, LagrangeDAlembert) else "LagrangeDAlembert(), which is short, or "
             raise InvalidInput(
-                f"a step of {self.method.name} on this system cannot be differentiated natively: {fault}. Take a "
-                "method with fewer evaluations a step, such as LagrangeDAlembert(), or a system with fewer coordinates"
+                f"a step of {self.method.name} on this system cannot be differentiated natively: {fault}. Take "
+                f"{other}a system with fewer coordinates"
             ) from fault
         failed = "optimal" not in found.status and "interrupted" not in found.status
         coarsely = failed and guess is None and count == 1 and starts < MORE_STARTS
