@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test verify lint bench docs notebooks clean
+.PHONY: demo test verify lint bench bench-gate docs notebooks clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dalembert demo --out out
@@ -36,6 +36,9 @@ $(VENV)/.browser: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks
+
+bench-gate: $(VENV)/.dev
+	$(BIN)/python benchmarks/counts.py --ratios  # operations, and kernels against C, must not be worse than in counts.toml
 
 $(VENV)/.bench: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"

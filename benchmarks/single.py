@@ -25,8 +25,8 @@ def measured(case: Case, repeats: int) -> list[str]:
     if off > AGREEMENT:
         raise SystemExit(f"{case.name}: C and dalembert differ by {off:.1e} after 1000 steps")
     calls = {
-        "c": _often(case.by_hand(STEPS)),
-        "kernel": _often(case.kernel(STEPS)),
+        "c": often(case.by_hand(STEPS)),
+        "kernel": often(case.kernel(STEPS)),
         "xla": case.kernel(SCANNED, "xla"),
         "long": lambda: case.simulate(LONG),
         "short": lambda: case.simulate(SHORT),
@@ -52,7 +52,7 @@ def measured(case: Case, repeats: int) -> list[str]:
     ]
 
 
-def _often(call):
+def often(call):
     """A thousand steps take too little time for the clock."""
     return lambda: [call() for _ in range(10)]
 
