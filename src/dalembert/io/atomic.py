@@ -12,12 +12,20 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # not on this system
+except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+try:
+    import msvcrt
+except ImportError:  # everywhere else
+    msvcrt = None  # type: ignore[assignment]
 
 from ..errors import InvalidInput, WriteFailure
 
 PART_SUFFIX = ".dalembert.part"
+WRITER = "writer.lock"
+"""The file in the folder of a file that is being written which its writer has locked."""
+LOCKED_BYTE = 1 << 30
+"""Windows locks bytes, which nobody else may read then: this one lies behind the number of the process."""
 
 
 @contextmanager
@@ -52,9 +60,9 @@ def atomic_path(path: Path, size: int = 0) -> Iterator[Path]:
         if folder is not None and handle is not None:
             try:
                 _restore(old, path)
-                shutil.rmtree(folder, ignore_errors=True)
             finally:
-                os.close(handle)
+                os.close(handle)  # before its file goes: Windows removes no file that is open
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _restore(old: Path, path: Path) -> None:
@@ -68,26 +76,30 @@ def _make_part(path: Path) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name[:100]}-", suffix=PART_SUFFIX, dir=path.parent))
         try:
-            if (handle := _lock(folder)) is not None:
+            if (handle := _lock(folder / WRITER)) is not None:
                 return folder, handle  # or else another writer has just taken it for a leftover
         except BaseException:
-            os.rmdir(folder)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
 
 
-def _lock(path: Path, flags: int = os.O_RDONLY) -> int | None:
-    """A handle on a file or folder that this process has locked; None if another has, or if it is gone.
+def _lock(path: Path) -> int | None:
+    """A handle on a file, made if need be, that this process has locked; None if another has, or if it is gone.
 
-    The system releases a lock when its process ends, even by kill -9.
+    The system releases a lock when its process ends, even by kill -9. Where it has no locks, files are still complete
+    or absent, but nobody knows whether their writers live.
     """
     try:
-        handle = os.open(path, flags, 0o666)
-    except FileNotFoundError:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         if fcntl is not None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(handle), os.stat(path)):
+        elif msvcrt is not None:
+            os.lseek(handle, LOCKED_BYTE, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        if fcntl is None or os.path.samestat(os.fstat(handle), os.stat(path)):
             return handle
     except OSError:
         pass
@@ -95,17 +107,34 @@ def _lock(path: Path, flags: int = os.O_RDONLY) -> int | None:
     return None
 
 
+def _unlock(path: Path, handle: int) -> None:
+    """Remove a lock file and release its lock, in the order in which nobody can take it between the two.
+
+    Windows removes no open file, and so none that another process has just locked; other systems do.
+    """
+    if fcntl is not None:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+        return
+    os.close(handle)
+    with suppress(OSError):
+        path.unlink()
+
+
 def remove_leftovers(path: Path) -> None:
     """Remove what killed writers left in the folder of `path`; a Zarr folder that was being replaced comes back."""
     restore_replaced(path)
+    if fcntl is None and msvcrt is None:
+        return
     with os.scandir(path.parent) as entries:
         names = [entry.name for entry in entries if entry.name.startswith(".")]
     locks = tuple(f"{suffix}.lock" for suffix in (".nc", ".zarr"))
-    for name in names if fcntl is not None else ():
-        leftover = path.parent / name
-        if name.endswith((PART_SUFFIX, *locks)) and (handle := _lock(leftover)) is not None:
-            shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+    for leftover in (path.parent / name for name in names):
+        if leftover.name.endswith(PART_SUFFIX) and (handle := _lock(leftover / WRITER)) is not None:
             os.close(handle)
+            shutil.rmtree(leftover, ignore_errors=True)
+        elif leftover.name.endswith(locks) and leftover.is_file() and (handle := _lock(leftover)) is not None:
+            _unlock(leftover, handle)
 
 
 def restore_replaced(path: Path) -> None:
@@ -113,7 +142,7 @@ def restore_replaced(path: Path) -> None:
     if path.suffix != ".zarr" or path.exists() or not path.parent.is_dir():
         return
     for folder in path.parent.glob(f".*{PART_SUFFIX}"):
-        if (folder / f"old-{path.name}").is_dir() and (handle := _lock(folder)) is not None:
+        if (folder / f"old-{path.name}").is_dir() and (handle := _lock(folder / WRITER)) is not None:
             new, old = folder / path.name, folder / f"old-{path.name}"
             os.rename(new if new.is_dir() else old, path)  # the new one was complete and on the disk
             os.close(handle)
@@ -131,7 +160,9 @@ def _reserve(path: Path, size: int) -> None:
 
 def flush_to_disk(path: Path) -> None:
     """Write what the machine buffers of a file, or of the entries of a folder, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    if os.name == "nt" and path.is_dir():
+        return  # Windows opens no folders
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # and flushes only what may be written
     try:
         os.fsync(handle)
     finally:
@@ -144,27 +175,26 @@ def output_lock(path: Path) -> Iterator[None]:
 
     The lock file holds the number of the process.
     """
-    if fcntl is None:  # this system has no such locks: files are still complete or absent
+    if fcntl is None and msvcrt is None:  # this system has no such locks: files are still complete or absent
         yield
         return
     lock = path.with_name(f".{path.name}.lock")
     try:
-        while (handle := _lock(lock, os.O_RDWR | os.O_CREAT)) is None:
+        while (handle := _lock(lock)) is None:
             try:
-                who = lock.read_text(errors="replace").strip()
+                who = lock.read_text(errors="replace").split()
             except FileNotFoundError:  # the process that held the lock before has just removed its file
-                who = ""
+                who = []
             if who:
-                message = f"another run (process {who}) is writing {path}: wait for it, or give another --out"
+                message = f"another run (process {who[0]}) is writing {path}: wait for it, or give another --out"
                 raise InvalidInput(message)
             time.sleep(0.001)  # someone has just taken the lock: either to keep it or to remove it
     except OSError as fault:
         raise InvalidInput(f"{path} cannot be written: {fault.strerror} in the folder {path.parent}") from fault
     try:
-        os.truncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        os.lseek(handle, 0, os.SEEK_SET)
+        os.write(handle, f"{os.getpid()}\n".encode())
         remove_leftovers(path)
         yield
     finally:
-        lock.unlink(missing_ok=True)
-        os.close(handle)
+        _unlock(lock, handle)

@@ -299,7 +299,7 @@ def provenance(run: Run) -> dict[str, Any]:
         "group": str(run.system.group),
         "method": repr(run.integrator),
         "step": float(run.step),
-        "status": "failed" if failed else "ok",
+        "status": "failed" if failed else "interrupted" if run.interrupted else "ok",
         "reason": str(run.reason) if failed and not np.ndim(run.final.status) else "",
         "interrupted": int(run.interrupted),
         "backend": run.backend,
@@ -410,7 +410,7 @@ def require_zarr() -> None:
     try:
         import zarr  # noqa: F401
     except ImportError as fault:
-        raise InvalidInput("Zarr files need the package zarr: pip install 'zarr>=3'; or write .nc") from fault
+        raise InvalidInput("a Zarr file needs the package zarr: pip install 'zarr>=3'") from fault
 
 
 def _carry_dataset(run: Run) -> xarray.Dataset:

@@ -1,8 +1,9 @@
 """Compiled objects and traced programs on disk: complete or absent, verified before use, private to their user.
 
-The folder is `$DALEMBERT_CACHE`, or `$XDG_CACHE_HOME/dalembert`, or `~/.cache/dalembert`; `DALEMBERT_CACHE=off` turns
-the cache off. An entry is a header (magic, length, SHA-256 of its name and the object) and the object. An entry that is
-corrupt, foreign, under another's name or of no use to its reader is built again; what killed writers left is removed.
+The folder is `$DALEMBERT_CACHE`, or `dalembert` in `$XDG_CACHE_HOME`, in `%LOCALAPPDATA%` on Windows, or in `~/.cache`;
+`DALEMBERT_CACHE=off` turns the cache off. An entry is a header (magic, length, SHA-256 of its name and the object) and
+the object. An entry that is corrupt, foreign, under another's name or of no use to its reader is built again; what
+killed writers left is removed.
 
 Tracing and lowering a step take longer than loading its code and running it a million times. What they give is
 determined by the sources of this package, the versions of Python, JAX and NumPy, the functions with all they close
@@ -54,13 +55,15 @@ def cache_folder() -> Path | None:
     named = os.environ.get("DALEMBERT_CACHE")
     if named == "off":
         return None
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    base = os.environ.get("XDG_CACHE_HOME") or (os.name == "nt" and os.environ.get("LOCALAPPDATA")) or "~/.cache"
     path = Path(named).expanduser() if named else Path(base).expanduser() / "dalembert"
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.lstat()
     except (OSError, RuntimeError):
         return None
+    if not hasattr(os, "getuid"):  # Windows: the folders of a user's profile are the user's by their access lists
+        return path if stat.S_ISDIR(status.st_mode) else None
     private = stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o700
     return path if private and status.st_uid == os.getuid() else None
 
@@ -85,7 +88,7 @@ def read_entry(path: Path) -> bytes | None:
     """The object in a cache entry, or None if it is missing, cut short, altered, another's or not ours."""
     try:
         with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_uid != os.getuid():
+            if hasattr(os, "getuid") and os.fstat(file.fileno()).st_uid != os.getuid():
                 return None
             data = file.read()
     except OSError:
@@ -107,9 +110,9 @@ def write_entry(path: Path, content: bytes) -> None:
             file.write(_header(path, content) + content)
             file.flush()
             os.fsync(file.fileno())
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            os.replace(temporary, path)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        os.replace(temporary, path)  # after it was closed: Windows renames no file that is open
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -121,9 +124,12 @@ def _remove_leftovers(folder: Path) -> None:
     for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
         process = path.name.removeprefix(TEMPORARY_PREFIX).partition("-")[0]
         try:
+            if os.name == "nt":  # where 0 is no question but Ctrl-C; a file that is being written cannot be removed
+                raise ProcessLookupError
             os.kill(int(process), 0)
         except (ValueError, ProcessLookupError):
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(PermissionError):
+                path.unlink(missing_ok=True)
         except OSError:  # it lives and is not ours
             pass
 

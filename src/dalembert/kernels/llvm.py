@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import os
 import struct
-import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -761,7 +760,7 @@ def load_object(machine_code: bytes) -> Kernel:
 
 def count_processors() -> int:
     """The processors this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Workers:

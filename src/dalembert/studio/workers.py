@@ -49,9 +49,10 @@ class Workers:
 
     def __init__(self, answer: Callable[[Any, Gone], Any], module: str, seconds: float, count: int = WORKERS):
         self.answer, self.seconds = answer, seconds
-        known = multiprocessing.get_all_start_methods()
-        self.context: Any = multiprocessing.get_context("forkserver" if "forkserver" in known else "spawn")
-        self.context.set_forkserver_preload([module])  # imported once, for all workers
+        start = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        self.context: Any = multiprocessing.get_context(start)
+        if start == "forkserver":
+            self.context.set_forkserver_preload([module])  # imported once, for all workers
         self.lock, self.count = threading.Lock(), count
         self.turns, self.spare = threading.BoundedSemaphore(count), threading.BoundedSemaphore(count)
         self.waiting = 0
