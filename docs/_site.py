@@ -19,6 +19,12 @@ CODE = re.compile(r"(`+[^`\n]+`+)")
 LIST = re.compile(r"^(?!\s*(?:[-*]|\d+\.) |\s{2,}|\s*$)(.*)\n(?=(?:[-*]|\d+\.) )", re.MULTILINE)
 TABLE = re.compile(r"^(?!\s*\||\s*$)(.*)\n(?=\|.*\n\|[-:| ]+\|$)", re.MULTILINE)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">(?:\\\(|\\\[)(.*?)(?:\\\)|\\\])</\1>', re.DOTALL)
+LETTER = re.compile(r'<mi mathvariant="([a-z-]+)">(\w)</mi>')
+UPRIGHT = re.compile(r'(?:<mi mathvariant="normal">\w</mi>){2,}')
+BRACKET = re.compile(r"<mi>(&#x027E[89];|&#x0230[89AB];)</mi>")
+ALPHABETS = {"fraktur": (0x1D504, 0x1D51E), "double-struck": (0x1D538, 0x1D552), "script": (0x1D49C, 0x1D4B6)}
+HOLES = {0x1D506: "\u212d", 0x1D50B: "\u210c", 0x1D53A: "\u2102", 0x1D545: "\u2115", 0x1D549: "\u211d", 0x1D551: "\u2124"}
+LONG = 60  # characters of TeX from which a formula in a line may be wider than a phone
 OUTSIDE = re.compile(
     r'<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<link(?![^>]*rel="?canonical)[^>]*href="?(?:https?:)?//'
 )
@@ -54,9 +60,25 @@ def _as_others_read_it(text: str) -> str:
 
 def on_page_content(content: str, **_) -> str:
     """LaTeX becomes MathML, which browsers draw without a script."""
-    return FORMULA.sub(
-        lambda found: convert(html.unescape(found[2]), display="block" if found[1] == "div" else "inline"), content
-    )
+    return FORMULA.sub(_formula, content)
+
+
+def _formula(found: re.Match[str]) -> str:
+    """A formula in MathML Core: Chromium ignores `mathvariant`, so letters of other alphabets are their own characters."""
+    tag, tex = found[1], html.unescape(found[2])
+    drawn = convert(tex, display="block" if tag == "div" else "inline")
+    drawn = UPRIGHT.sub(lambda word: "<mi>" + LETTER.sub(r"\2", word[0]) + "</mi>", drawn)
+    drawn = LETTER.sub(_letter, drawn)
+    drawn = BRACKET.sub(r'<mo stretchy="false">\1</mo>', drawn)
+    return f'<{tag} class="formula{" long" if len(tex) > LONG else ""}">{drawn}</{tag}>'
+
+
+def _letter(found: re.Match[str]) -> str:
+    alphabet, letter = ALPHABETS.get(found[1]), found[2]
+    if alphabet is None or not (letter.isascii() and letter.isalpha()):
+        return found[0]
+    code = alphabet[letter.islower()] + ord(letter.lower()) - ord("a")
+    return f"<mi>{HOLES.get(code, chr(code))}</mi>"
 
 
 def on_post_build(config, **_) -> None:
