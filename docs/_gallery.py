@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import _blocks
 
+from dalembert import simulate
 from dalembert.io.config import SECTIONS, read_config
 from dalembert.io.config import load_job as load
 from dalembert.papers.exhibits import FIGURES, PAPERS
 from dalembert.papers.exhibits import reproduce_exhibits as reproduce
-from dalembert.simulation import simulate
+from dalembert.papers.gallery import Exhibit
 from dalembert.studio.catalogue import start
 from dalembert.studio.film import stage
 from dalembert.studio.presentation import show
@@ -53,13 +55,30 @@ def example(path: Path, folder: Path) -> str:
     draw(len(run.t) - 1)
     figure.savefig(folder / f"{path.stem}-end.png")
     text = path.read_text(encoding="utf-8")
-    comment = text.splitlines()[0].removeprefix("#").strip()
     shown = "\n\n".join(["```toml\n" + text.rstrip() + "\n```", *_python(path)])
     opened = StudioInput(read_config(path), path.parent)
     (folder / f"{path.stem}.html").write_text(page_with(show(start(opened), opened)), encoding="utf-8")
     play = f"[Play it]({path.stem}.html): the run in the page of [the studio](../studio.md); turn it with the mouse."
-    pictures = f"![{comment}]({path.stem}-end.png)\n\n![What the run keeps]({path.stem}.png)"
-    return f"## {path.stem.replace('_', ' ')}\n\n{comment}\n\n{play}\n\n{pictures}\n\n{shown}\n"
+    pictures = f"![{comment(path)}]({path.stem}-end.png)\n\n![What the run keeps]({path.stem}.png)"
+    return f"## {named(path)}\n\n{comment(path)}\n\n{play}\n\n{pictures}\n\n{shown}\n"
+
+
+def comment(path: Path) -> str:
+    """The first line of an example says what it is."""
+    return path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
+
+
+def named(path: Path) -> str:
+    return path.stem.replace("_", " ")
+
+
+def thumbnail(picture: str, link: str, title: str, text: str) -> str:
+    """A small picture that leads to its page; several, a line each, make a grid."""
+    return f"[![{title}]({picture}) **{title}** {text}]({link})"
+
+
+def grid(thumbnails: Iterable[str]) -> str:
+    return '<div class="thumbnails" markdown>\n\n' + "\n".join(thumbnails) + "\n\n</div>\n"
 
 
 def _python(path: Path) -> list[str]:
@@ -69,37 +88,38 @@ def _python(path: Path) -> list[str]:
 
 
 def exhibits(folder: Path) -> str:
-    """Every exhibit of the papers with its own page, and one picture of each on the page of the gallery."""
+    """Every exhibit of the papers with its own page, and thumbnails of them for the page of the gallery."""
     folder.mkdir(parents=True, exist_ok=True)
     for made in reproduce(list(FIGURES.values()), folder):
         print(f"{made.exhibit.id}: {made.seconds:.1f} s", flush=True)
-    lines = [
-        "# Gallery",
-        "Every picture is drawn by `make docs`. Those of [the examples](examples.md) have a page of "
-        "their own; below are the exhibits of",
-        "the papers. Click one for what was printed, what comes out here, and why they differ "
-        "([list](papers/index.md)).\n",
-    ]
+    lines = ["## The papers\n\nWhat was printed, what comes out here, and why they differ ([list](papers/index.md)).\n"]
     for paper in PAPERS.values():
-        lines.append(f"## {paper.name}\n\n{paper.citation}\n")
-        for exhibit in (e for e in FIGURES.values() if e.paper == paper):
-            name = f"papers/{exhibit.id}"
-            lines.append(
-                f"### {exhibit.label.replace('-', ' ')}: "
-                f"{exhibit.title}\n\n[![{exhibit.title}]({name}.png)]({name}.md)\n"
-            )
+        own = [exhibit for exhibit in FIGURES.values() if exhibit.paper == paper]
+        lines.append(f"### {paper.name}\n\n{paper.citation}\n")
+        lines.append(grid(map(_of_exhibit, own)))
     return "\n".join(lines)
+
+
+def _of_exhibit(exhibit: Exhibit) -> str:
+    page = f"papers/{exhibit.id}"
+    return thumbnail(f"{page}.png", f"{page}.md", exhibit.label.replace("-", " "), exhibit.title)
 
 
 def main(folder: Path) -> None:
     gallery = folder / "gallery"
     gallery.mkdir(parents=True, exist_ok=True)
     tutorials(folder / "tutorials")
-    runs = (path for path in sorted(EXAMPLES.glob("*.toml")) if set(read_config(path)) <= set(SECTIONS))
+    runs = [path for path in sorted(EXAMPLES.glob("*.toml")) if set(read_config(path)) <= set(SECTIONS)]
     entries = [example(path, gallery) for path in runs]
     head = "# Examples\n\nRun them with `dalembert run examples/NAME.toml`; change them with `--set`.\n"
     (gallery / "examples.md").write_text("\n".join([head, *entries]), encoding="utf-8")
-    (gallery / "index.md").write_text(exhibits(gallery / "papers"), encoding="utf-8")
+    small = [
+        thumbnail(f"{path.stem}-end.png", f"examples.md#{named(path).replace(' ', '-')}", named(path), comment(path))
+        for path in runs
+    ]
+    head = "# Gallery\n\nEvery picture is drawn by `make docs`. Click one for what it shows and how it was made.\n"
+    text = [head, "## Examples\n", grid(small), exhibits(gallery / "papers")]
+    (gallery / "index.md").write_text("\n".join(text), encoding="utf-8")
 
 
 if __name__ == "__main__":

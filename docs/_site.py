@@ -21,9 +21,12 @@ TABLE = re.compile(r"^(?!\s*\||\s*$)(.*)\n(?=\|.*\n\|[-:| ]+\|$)", re.MULTILINE)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">(?:\\\(|\\\[)(.*?)(?:\\\)|\\\])</\1>', re.DOTALL)
 LETTER = re.compile(r'<mi mathvariant="([a-z-]+)">(\w)</mi>')
 UPRIGHT = re.compile(r'(?:<mi mathvariant="normal">\w</mi>){2,}')
+NAME = re.compile(r"<mi>(?:dim|ker|min|max|det|exp|log|sin|cos|tan)</mi>(?=<m[ins])")  # a function before its argument
+THIN = '<mspace width="0.17em"/>'
 BRACKET = re.compile(r"<mi>(&#x027E[89];|&#x0230[89AB];)</mi>")
 ALPHABETS = {"fraktur": (0x1D504, 0x1D51E), "double-struck": (0x1D538, 0x1D552), "script": (0x1D49C, 0x1D4B6)}
-HOLES = {0x1D506: "\u212d", 0x1D50B: "\u210c", 0x1D53A: "\u2102", 0x1D545: "\u2115", 0x1D549: "\u211d", 0x1D551: "\u2124"}
+HOLES = {0x1D506: "\u212d", 0x1D50B: "\u210c", 0x1D53A: "\u2102", 0x1D545: "\u2115"}  # letters that Unicode had before
+HOLES |= {0x1D549: "\u211d", 0x1D551: "\u2124"}
 LONG = 60  # characters of TeX from which a formula in a line may be wider than a phone
 OUTSIDE = re.compile(
     r'<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<link(?![^>]*rel="?canonical)[^>]*href="?(?:https?:)?//'
@@ -31,10 +34,12 @@ OUTSIDE = re.compile(
 
 
 def on_files(files, config):
-    """Pictures and pages that `docs/_gallery.py` made take their places beside the written ones."""
+    """What `docs/_gallery.py` made takes its place beside the written pages; so does the changelog."""
     for path in sorted(GALLERY.rglob("*.*")):
         place, level = path.relative_to(GALLERY).as_posix(), InclusionLevel.NOT_IN_NAV
         files.append(File.generated(config, place, abs_src_path=str(path), inclusion=level))
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    files.append(File.generated(config, "changelog.md", content=text))
     return files
 
 
@@ -64,11 +69,12 @@ def on_page_content(content: str, **_) -> str:
 
 
 def _formula(found: re.Match[str]) -> str:
-    """A formula in MathML Core: Chromium ignores `mathvariant`, so letters of other alphabets are their own characters."""
+    """A formula in MathML Core. Chromium ignores `mathvariant`: other alphabets are characters of their own."""
     tag, tex = found[1], html.unescape(found[2])
     drawn = convert(tex, display="block" if tag == "div" else "inline")
     drawn = UPRIGHT.sub(lambda word: "<mi>" + LETTER.sub(r"\2", word[0]) + "</mi>", drawn)
     drawn = LETTER.sub(_letter, drawn)
+    drawn = NAME.sub(r"\g<0>" + THIN, drawn)
     drawn = BRACKET.sub(r'<mo stretchy="false">\1</mo>', drawn)
     return f'<{tag} class="formula{" long" if len(tex) > LONG else ""}">{drawn}</{tag}>'
 

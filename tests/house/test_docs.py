@@ -21,7 +21,8 @@ sys.path.insert(0, str(DOCS))
 import _blocks  # noqa: E402
 
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
-RUNNING = [DOCS / "quick-start.md", DOCS / "mechanisms.md", *sorted((DOCS / "tutorials").glob("[!i]*.md"))]
+TUTORIALS = sorted((DOCS / "tutorials").glob("[!i]*.md"))
+RUNNING = [DOCS / "quick-start.md", DOCS / "mechanisms.md", *TUTORIALS, *sorted((DOCS / "howto").glob("*.md"))]
 HEAVY = {"bicycle", "comparing", "events", "park", "robot", "sensitivities", "vehicle"}
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
@@ -81,8 +82,8 @@ def what_runs(block):
 
 def test_notebooks_have_the_text_and_the_programs_of_their_pages(tmp_path):
     made = {path.stem: path for path in _blocks.write_notebooks(tmp_path)}
-    assert set(made) == {page.stem for page in RUNNING[2:]}
-    for page in RUNNING[2:]:
+    assert set(made) == {page.stem for page in TUTORIALS}
+    for page in TUTORIALS:
         notebook = json.loads(made[page.stem].read_text(encoding="utf-8"))
         assert notebook["nbformat"] == 4 and len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
         text = "".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
