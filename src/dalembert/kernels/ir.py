@@ -405,6 +405,9 @@ COMPARISONS: dict[str, Callable[..., bool]] = {
 COMMUTATIVE = frozenset({"add", "mul", "and", "or", "xor", "eq", "ne"})
 
 
+_PYTHON_TYPES: dict[str, Callable[[Any], Any]] = {F64: float, I64: int, BOOL: bool}
+
+
 class Builder:
     """Appends operations to the current block, or finds that they are already there."""
 
@@ -415,13 +418,13 @@ class Builder:
         self.parallel_sums = False
         self.selects = False  # whether both arms of a branch are computed, and one of each value selected
         self.memory = 0  # numbers that stores and loads use
-        self._constants: dict[tuple[str, str], Value] = {}
+        self._constants: dict[tuple[str, Any], Value] = {}
 
     def const(self, data: Any, type: str | None = None) -> Value:
         if type is None:
             type = BOOL if isinstance(data, bool | np.bool_) else I64 if isinstance(data, int | np.integer) else F64
-        data = {F64: float, I64: int, BOOL: bool}[type](data)
-        key = (type, data.hex() if type == F64 else str(data))
+        data = _PYTHON_TYPES[type](data)
+        key = (type, data if data and data == data else str(data))  # -0.0 is not 0.0, and NaN is itself
         if key not in self._constants:
             self._constants[key] = Value("const", type, (), data, self.setup)
         return self._constants[key]
@@ -431,7 +434,10 @@ class Builder:
         return Value(op, type, (), data, block or self.block)
 
     def emit(self, op: str, type: str, *args: Value) -> Value:
-        if all(arg.op == "const" for arg in args):
+        for arg in args:  # a third of the time that `all` takes
+            if arg.op != "const":
+                break
+        else:
             return self.const(self._fold(op, type, *(arg.data for arg in args)), type)
         found: Value | None = self.block.find((op, type, args))
         if found is None and op in COMMUTATIVE:
@@ -492,14 +498,15 @@ class Builder:
         return self.emit("sub", a.type, a, b)
 
     def mul(self, a: Value, b: Value) -> Value:
-        if self.is_const(a):
+        if a.op == "const":
             a, b = b, a
-        if self.is_const(b, 0):
-            return self.const(0, a.type)
-        if self.is_const(b, 1):
-            return a
-        if self.is_const(b, -1):
-            return self.neg(a)
+        if b.op == "const":
+            if b.data == 0:
+                return self.const(0, a.type)
+            if b.data == 1:
+                return a
+            if b.data == -1:
+                return self.neg(a)
         if a.op == "neg" or b.op == "neg":
             flipped = (a.op == "neg") != (b.op == "neg")
             product = self.mul(a.args[0] if a.op == "neg" else a, b.args[0] if b.op == "neg" else b)

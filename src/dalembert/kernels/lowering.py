@@ -87,6 +87,8 @@ class Lowering:
         if data.dtype == jax.dtypes.float0:
             data = np.zeros(data.shape, bool)
         type = rules.scalar_type(data.dtype)
+        if not data.ndim:
+            return rules.pack_values([self.builder.const(data.item(), type)], ())
         return rules.map_elements(lambda x: self.builder.const(x, type), data.astype(object))
 
     def capture(self, data: Any) -> ValueArray:
@@ -189,7 +191,8 @@ class Lowering:
         else:
             raise LoweringError(f"no scalar rule for the primitive '{name}'")
         results = results if isinstance(results, list) else [results]
-        return [np.broadcast_to(result, shape) for result, shape in zip(results, shapes, strict=True)]
+        pairs = zip(results, shapes, strict=True)
+        return [result if result.shape == shape else np.broadcast_to(result, shape) for result, shape in pairs]
 
 
 def _call(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:

@@ -53,9 +53,9 @@ def scalar_type(dtype: Any) -> str:
 
 def pack_values(values: Sequence[Value], shape: tuple[int, ...]) -> ValueArray:
     """An array whose elements are these scalar values."""
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array.reshape(shape)
+    array: ValueArray = np.empty(len(values) if shape else (), object)
+    array[...] = values if shape else values[0]
+    return array.reshape(shape) if shape else array
 
 
 def source_array(b: Builder, op: str, like: Any, block: Block | None = None) -> ValueArray:
@@ -71,6 +71,8 @@ def flatten_arrays(arrays: Sequence[ValueArray]) -> list[Value]:
 
 def map_elements(function: Callable[..., Any], *arrays: ValueArray) -> ValueArray:
     """The function of every element, arrays broadcast against each other."""
+    if not any(array.ndim for array in arrays):
+        return pack_values([function(*(array.item() for array in arrays))], ())
     with np.errstate(all="ignore"):  # constants that fold to infinity are the program's, not a fault of this one
         result = np.frompyfunc(function, len(arrays), 1)(*arrays)
     return result if isinstance(result, np.ndarray) else pack_values([result], ())
@@ -78,12 +80,12 @@ def map_elements(function: Callable[..., Any], *arrays: ValueArray) -> ValueArra
 
 def _elementwise(function: Callable[..., Value]) -> Rule:
     """The rule of function(builder, *scalars) on every element."""
-    return lambda b, params, *args: map_elements(lambda *scalars: function(b, *scalars), *args)
+    return lambda b, params, *args: map_elements(partial(function, b), *args)
 
 
 def _operation(method: str, *before: str) -> Rule:
     """The rule of a method of the builder, called with these names before the scalars."""
-    return lambda b, params, *args: map_elements(lambda *scalars: getattr(b, method)(*before, *scalars), *args)
+    return lambda b, params, *args: map_elements(partial(getattr(b, method), *before), *args)
 
 
 def _bitcast(b: Builder, params: Parameters, x: ValueArray) -> ValueArray:
@@ -123,7 +125,7 @@ def _iota(b: Builder, params: Parameters) -> ValueArray:
     shape, dimension = params["shape"], params["dimension"]
     type = scalar_type(params["dtype"])
     along = np.arange(shape[dimension]).reshape([-1 if d == dimension else 1 for d in range(len(shape))])
-    return map_elements(lambda n: b.const(n, type), np.broadcast_to(along, shape).astype(object))
+    return np.broadcast_to(map_elements(lambda n: b.const(n, type), along.astype(object)), shape)
 
 
 def _empty(b: Builder, params: Parameters) -> ValueArray:
