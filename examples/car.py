@@ -1,6 +1,6 @@
 """A car on a winding path with drag: a closed loop, its distance from the path, and where the energy went.
 
-`python examples/car.py`, or `dalembert run examples/car.toml --json`, which takes the system from `make`.
+`python car.py`, or `dalembert run car.toml --json`, which takes the system from `make`.
 """
 
 import jax

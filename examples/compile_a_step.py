@@ -1,6 +1,6 @@
 """Compile a step of your own: an implicit step of the double pendulum, written in plain JAX.
 
-    python examples/compile_a_step.py [STEPS]
+    python compile_a_step.py [STEPS]
 
 The step is compiled once, run for a million steps, run as an ensemble of 1000 starts, and timed beside `jax.lax.scan`.
 Only

@@ -1,6 +1,6 @@
 """A snakeboard: three gaits, and a circle that it pumps itself along without a motor.
 
-`python examples/snakeboard.py`, or `dalembert run examples/snakeboard.toml --json`, which takes the system from `make`.
+`python snakeboard.py`, or `dalembert run snakeboard.toml --json`, which takes the system from `make`.
 """
 
 import jax.numpy as jnp

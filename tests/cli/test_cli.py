@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import subprocess
 import sys
 import time
@@ -19,8 +21,10 @@ from typer.testing import CliRunner
 import dalembert as da
 from dalembert import cli
 from dalembert.cli import app
-from dalembert.cli.shell import progress
+from dalembert.cli.runs import EXTRAS
+from dalembert.cli.shell import print_table, progress
 from dalembert.errors import InvalidInput, WriteFailure
+from dalembert.integrators import METHODS
 from dalembert.io.atomic import output_lock
 from dalembert.io.config import parse_job as parse
 
@@ -167,7 +171,76 @@ def test_lists_name_everything():
         methods
     )
     assert systems["suslov"]["parameters"]["normal"] == [0.0, 0.0, 1.0]
-    assert "suslov" in invoke("list", "systems").stdout
+    assert methods["gauss"]["order"].startswith("4") and methods["gauss"]["use_when"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 132])
+@pytest.mark.parametrize("what", ["systems", "methods", "papers"])
+def test_lists_fit_the_line(what, width):
+    shown = CliRunner().invoke(app, ["list", what], env={"COLUMNS": str(width)}).stdout
+    names = json.loads(invoke("list", what, "--json").stdout)
+    listed = [line.split()[0] for line in shown.splitlines() if re.match(r"  \S", line)]
+    assert sorted(listed) == sorted(names) and max(map(len, shown.splitlines())) <= width
+
+
+def test_lists_say_the_order_that_a_method_claims():
+    system = da.models.nonholonomic_particle("harmonic")
+    for method in METHODS.values():
+        claimed, said = method.make({}).claims(system).order, method.traits[1]
+        assert said.startswith({None: "by tolerance", float("inf"): "exact"}.get(claimed, f"{claimed}")), method.name
+        assert method.use_when and method.traits[2]
+
+
+def test_a_report_begins_with_what_matters_and_rounds(tmp_path):
+    shown = CliRunner().invoke(app, ["run", SLEIGH], env={"COLUMNS": "80"}).stdout
+    heads = [line.split()[0] for line in shown.splitlines() if not line.startswith(" ")]
+    assert heads[1:4] == ["status", "energy", "constraint"] and heads.index("time") < heads.index("velocity")
+    assert max(map(len, shown.splitlines())) <= 80 and not re.search(r"\d\.\d{9}", shown)
+
+
+def test_a_table_keeps_numbers_whole_and_wraps_words(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table("t", ("method", "what"), ("energy error",), [("leapfrog", "one two three four five six", "1.234e-15")])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) == 40 and lines[4].split()[0] == "leapfrog" and lines[4].endswith("1.234e-15")
+    assert [line.strip() for line in lines[1:3]] == ["energy", "method    what                     error"]
+
+
+# -- what there is ----------------------------------------------------------------------------------------------------
+def test_examples_are_listed_and_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    listed = json.loads(invoke("examples", "--json").stdout)
+    assert set(listed) == {path.stem for path in EXAMPLES.iterdir() if path.suffix in (".toml", ".py")}
+    assert "dalembert fit fit-sleigh.toml fit-sleigh.csv" in invoke("examples").stdout
+    assert "next: dalembert run own_system.toml" in invoke("examples", "own_system").stdout
+    assert invoke("run", "own_system.toml", "--set", "run.steps=2").exit_code == 0
+    assert "is there already" in refused(capsys, monkeypatch, "examples", "own_system")
+    assert "Did you mean 'sleigh'" in refused(capsys, monkeypatch, "examples", "slegh")
+    assert invoke("examples", "all", "--out", "here").exit_code == 0
+    assert {path.name for path in Path("here").iterdir()} == {path.name for path in EXAMPLES.glob("*.*")}
+    for each in listed.values():
+        words = each["command"].split()[1:]
+        assert all((Path("here") / word).exists() for word in words if word.endswith((".toml", ".csv", ".py")))
+
+
+def test_info_says_what_is_there_and_how_to_get_the_rest(tmp_path, monkeypatch):
+    monkeypatch.setenv("DALEMBERT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir(mode=0o700)
+    (tmp_path / "cache" / "entry").write_bytes(b"x" * 1000)
+    monkeypatch.setattr("dalembert.cli.runs.EXTRAS", {"nonesuch": (("no-such-package",), "nothing")})
+    found = json.loads(invoke("info", "--json").stdout)
+    assert found["dalembert"] == da.__version__ and found["packages"]["jax"] == jax.__version__
+    assert found["cache"] == {"folder": str(tmp_path / "cache"), "entries": 1, "bytes": 1000}
+    assert found["missing"]["nothing"] == "pip install 'dalembert[nonesuch]'" and "cpu" in found["backends"]["xla"]
+    monkeypatch.setenv("DALEMBERT_CACHE", "off")
+    shown = invoke("info").stdout
+    assert "pip install 'dalembert[nonesuch]'" in shown and "unset DALEMBERT_CACHE" in " ".join(shown.split())
+
+
+def test_extras_are_those_of_the_package():
+    extras = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra, (packages, _) in EXTRAS.items():
+        assert any(needed.startswith(packages) for needed in extras[extra])
 
 
 def test_beta_is_another_name_for_node():
@@ -239,7 +312,9 @@ def test_a_stopped_run_keeps_what_is_done_and_goes_on(tmp_path, monkeypatch):
         patch.setattr("dalembert.cli.shell.progress", impatient)
         done = invoke("run", SLEIGH, *size, "--out", str(stopped), "--json")
     assert done.exit_code == 130 and "what was done is kept" in done.stderr
-    assert 0 < json.loads(done.stdout)["steps"] < 20000 and json.loads(done.stdout)["interrupted"]
+    result = json.loads(done.stdout)
+    assert 0 < result["steps"] < 20000 and result["interrupted"] and result["status"] == "interrupted"
+    assert "interrupted" in invoke("show", str(stopped)).stdout
     assert invoke("run", SLEIGH, *size, "--out", str(stopped), "--resume").exit_code == 0
     assert same_files(long, stopped)
 
@@ -301,10 +376,24 @@ def test_a_quaternion_in_and_coordinates_out(tmp_path):
     np.testing.assert_allclose(result["final"]["coordinates"]["quaternion"], given, atol=1e-6)
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "list", "init", "show", "animate", "demo"])
+COMMANDS = {command.name: command for command in app.registered_commands}
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"studio", "sweep-plot"}))
 def test_every_command_has_help_with_examples_and_json(command):
     text = invoke(command, "--help").stdout
     assert f"dalembert {command}" in text and "Examples" in text and "--json" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_what_was_written_and_names_no_file_that_a_wheel_has_not(command):
+    """Rich takes [run] for markup and leaves it out; examples/ is a folder of the sources."""
+    shown = "".join(CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "400"}).stdout.split())
+    options = inspect.signature(COMMANDS[command].callback, eval_str=True).parameters.values()
+    helps = [note.help for option in options for note in option.annotation.__metadata__ if note.help]
+    for text in [*COMMANDS[command].help.split("\n\n"), *COMMANDS[command].epilog.split("\n\n"), *helps]:
+        assert "".join(text.replace("\\[", "[").split()) in shown
+    assert "examples/" not in shown
 
 
 @pytest.mark.parametrize(("word", "list_"), [("models", "systems"), ("integrators", "methods"), ("figures", "papers")])

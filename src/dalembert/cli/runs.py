@@ -1,13 +1,16 @@
-"""The commands on one run: run, show, animate, init, list, demo, and studio, a page in the browser."""
+"""The commands on one run: run, show, animate, init, demo, studio; and what there is: list, examples, info."""
 
 from __future__ import annotations
 
-import json
+import platform
+import shutil
 import sys
 import threading
+import time
 import webbrowser
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -17,11 +20,13 @@ import typer
 
 from .. import papers  # its exhibits load at first use
 from ..analysis.comparison import seconds_per_step
-from ..errors import InvalidInput, UnknownName, WriteFailure
+from ..errors import InvalidInput, UnknownName, WriteFailure, __version__
 from ..integrators import METHODS, DiscreteMoserVeselov, EulerPoincareSuslov, Integrator, RungeKutta
 from ..io.atomic import atomic_path, output_lock
 from ..io.config import OWN_SYSTEM, Job, load_job, model_template, own_system_template, read_config, resume_run
 from ..io.dataset import load_run, open_dataset, require_writable, save_run
+from ..kernels import best_width, count_processors
+from ..kernels.cache import PACKAGE_ROOT, cache_folder
 from ..mechanics import MechanicalSystem, State, nonholonomy
 from ..models import MODELS, chaplygin_sleigh, rigid_body, suslov
 from ..plotting.runs import plot_comparison, plot_trajectory
@@ -61,9 +66,11 @@ def run(
         require_writable(out)
     if plot is not None:
         shell.require_picture(plot)
+    begin = time.perf_counter()
     with output_lock(out) if out is not None else nullcontext(), job.locate_errors():
         before = out if resume and out is not None and out.exists() else None
         trajectory = integrate(job, states=bool(out or plot), before=before)
+        seconds = time.perf_counter() - begin
         fault = None
         if out is not None:
             try:
@@ -77,7 +84,7 @@ def run(
     if as_json:
         shell.print_json(result)
     else:
-        _print_report(result, out if fault is None else None, plot)
+        _print_report(result, seconds, out if fault is None else None, plot)
     if fault is not None:
         raise fault
     finish(trajectory)
@@ -93,6 +100,7 @@ def run_report(run: Run, names: Mapping[str, str]) -> dict[str, Any]:
         "system": names["system"],
         "method": names["method"],
         **{key: getattr(summary, key) for key in keys},
+        **({"status": "interrupted"} if summary.interrupted and summary.status == "ok" else {}),
         "final": _final_state(run),
         "energy": dict(zip(energy, (*numbers, summary.energy_balance, summary.work, summary.power), strict=True)),
         **{name: {"max": getattr(summary, name)} for name in ("constraint", "holonomic", "group")},
@@ -146,20 +154,28 @@ def finish(trajectory: Run) -> None:
         raise typer.Exit(1)
 
 
-def _print_report(result: dict[str, Any], out: Path | None, plot: Path | None) -> None:
+def _print_report(result: dict[str, Any], seconds: float, out: Path | None, plot: Path | None) -> None:
+    """Print what matters first: how it ended, energy, constraint, time; then the last state in six digits."""
     failed = f"failed after step {result['failed_at']}: {result['reason']}"
-    rows = [("status", "ok" if result["status"] == "ok" else failed)]
+    ends = {"ok": "ok", "failed": failed, "interrupted": "interrupted: what was done is kept"}
+    energy, maxima = result["energy"], {key: result[key]["max"] for key in ("constraint", "holonomic", "group")}
+    rows = [("status", ends[result["status"]]), ("energy", _energy_text(energy))]
+    rows.append(("constraint", f"{shell.format_number(maxima['constraint'])} at most"))
+    if maxima["holonomic"] is not None:
+        rows.append(("holonomic |phi|", f"{shell.format_number(maxima['holonomic'])} at most"))
+    rows.append(("off the group", f"{shell.format_number(maxima['group'])} at most"))
+    rows[2:] = [row for row in rows[2:] if not row[1].startswith("-")]
+    steps = f"{result['steps']} steps of {result['step']:g}"
+    rows.append(("time", f"t = {result['time']:.6g} after {steps}; {seconds:.2g} s by the clock ({result['backend']})"))
     if result["stopped_by"]:
         rows.append(("stopped by", result["stopped_by"]))
-    rows.append(("steps, step, time", f"{result['steps']}, {result['step']:g}, {result['time']:.12g}"))
-    rows += [(key, json.dumps(value)) for key, value in result["final"].items() if value is not None]
-    energy = result["energy"]
-    rows.append(("energy", f"{shell.format_number(energy['initial'], '.12g')}, {_energy_text(energy)}"))
-    maxima = [shell.format_number(result[name]["max"]) for name in ("constraint", "group")]
-    rows.append(("constraint, group", ", ".join(maxima)))
-    if result["holonomic"]["max"] is not None:
-        rows.append(("holonomic, |phi|", shell.format_number(result["holonomic"]["max"])))
     rows += [(event["name"], _event_text(event)) for event in result["events"]]
+    last = result["final"]
+    parts, places = last["coordinates"], last["configuration"]
+    if isinstance(parts, list):  # of a product: factors on R^n are their own coordinates
+        parts = [place if part is None else part for part, place in zip(parts, places, strict=True)]
+    shown = {"coordinates": parts or places} | {key: last[key] for key in ("velocity", "momentum", "multipliers")}
+    rows += [(key, shell.round_numbers(value)) for key, value in shown.items() if value]
     rows += [(name, str(path)) for name, path in (("file", out), ("picture", plot)) if path is not None]
     shell.print_table(f"{result['system']} with {result['method']}", (), (), rows)
 
@@ -171,12 +187,13 @@ def _energy_text(energy: dict[str, Any]) -> str:
     if energy["balance"] is not None:
         entered = f"work {work}, power up to {power}; E - E(0) - work: largest {balance}"
         return f"changes by up to {change}; {entered}"
-    return f"changes by up to {change}" if energy["powered"] else f"largest error {change}"
+    text = f"changes by up to {change}" if energy["powered"] else f"largest error {change}"
+    return f"{text}, from {shell.format_number(energy['initial'], '.6g')}"
 
 
 def _event_text(event: dict[str, Any], shown: int = 4) -> str:
     """How often an event was crossed, the first times, and whether there may have been more."""
-    times = ", ".join(format(t, ".12g") for t in event["time"][:shown])
+    times = ", ".join(format(t, ".6g") for t in event["time"][:shown])
     more = ", ..." if event["count"] > shown else ""
     count, suspects = event["count"], event["suspects"]
     doubt = f"; {suspects} steps may hide two more crossings each: take a smaller step" if suspects else ""
@@ -359,6 +376,16 @@ def init(
 LISTS = ("systems", "methods", "papers")
 LIST_SYNONYMS = {"models": "systems", "integrators": "methods", "figures": "papers"}
 LIST_HELP = "systems (or models), methods (or integrators), or papers (or figures)."
+SYSTEM_GROUPS = {
+    "bodies": "Rigid bodies that turn",
+    "sleigh": "Sleighs, blades and upright disks",
+    "rolling": "Disks and balls that roll",
+    "particles": "Particles and pendulums on R^n",
+    "vehicles": "Vehicles",
+    "mechanisms": "Vehicles and machines made of bodies, joints and wheels",
+}
+"""The modules of `models` in words."""
+LAST_GROUPS = ("To compare with", "Others")
 
 
 @shell.command("list")
@@ -366,26 +393,203 @@ def list_names(
     what: Annotated[str, typer.Argument(help=LIST_HELP, autocompletion=lambda: [*LISTS])] = "systems",
     as_json: shell.JsonOption = False,
 ) -> None:
-    """List the systems or methods that a configuration can name, with their parameters, or what `reproduce` makes."""
+    """List the systems or methods that a configuration can name, with their parameters, or what `reproduce` makes.
+
+    A method has its order with the default options, what a step costs, and when to use it.
+    """
     what = LIST_SYNONYMS.get(what, what)
-    entries: dict[str, tuple[str, dict[str, Any]]]
-    if what == "systems":
-        entries = {
-            m.name: (m.summary, {k: "required" if k in m.required else v for k, v in m.parameters.items()})
-            for m in MODELS.values()
-        }
-    elif what == "methods":
-        entries = {m.name: (m.text, m.options) for m in METHODS.values()}
-    elif what == "papers":
-        entries = {e.id: (e.title, {"paper": e.paper.name}) for e in papers.FIGURES.values()}
-    else:
+    if what not in LISTS:
         raise UnknownName("list", what, LISTS)
+    entries = {"systems": _systems, "methods": _methods, "papers": _exhibits}[what]()
     if as_json:
-        shell.print_json({name: {"summary": text, "parameters": options} for name, (text, options) in entries.items()})
+        shell.print_json({name: {k: v for k, v in entry.items() if k != "shown"} for name, entry in entries.items()})
         return
-    columns = ("name", "what it is", "parameters" if what == "systems" else "options")
-    rows = [(name, text, "\n".join(f"{k} = {v}" for k, v in o.items())) for name, (text, o) in entries.items()]
-    shell.print_table(what, columns, (), rows, show_lines=True)
+    groups: dict[str, dict[str, list[str]]] = {}
+    for name, entry in entries.items():
+        groups.setdefault(entry["group"], {})[name] = entry["shown"]
+    order = [*SYSTEM_GROUPS.values(), *(group for group in groups if group not in LAST_GROUPS), *LAST_GROUPS]
+    shell.print_entries({group: groups[group] for group in dict.fromkeys(order) if group in groups})
+
+
+def _systems() -> dict[str, dict[str, Any]]:
+    found = {}
+    for model in MODELS.values():
+        options = {key: "required" if key in model.required else value for key, value in model.parameters.items()}
+        shown = [f"{model.title}. {model.summary}", _options_text(options).replace("Options", "Parameters")]
+        group = SYSTEM_GROUPS.get(model.build.__module__.rsplit(".", 1)[-1], "Others")
+        group = group if model.build.__module__.startswith("dalembert.") else "Others"
+        found[model.name] = {"summary": model.summary, "parameters": options, "group": group, "shown": shown}
+    return found
+
+
+def _methods() -> dict[str, dict[str, Any]]:
+    found = {}
+    for method in METHODS.values():
+        group, order, cost = method.traits
+        use = f"Use it when {method.use_when}." if method.use_when else ""
+        facts = {"order": order, "cost": cost, "use_when": method.use_when}
+        head = f"Order: {order}. A step: {cost}." if order else ""
+        shown = [head, method.words or method.summary, use]
+        found[method.name] = {"summary": method.text, "parameters": method.options, **facts, "group": group}
+        found[method.name]["shown"] = [*shown, _options_text(method.options)]
+    return found
+
+
+def _exhibits() -> dict[str, dict[str, Any]]:
+    return {
+        e.id: {"summary": e.title, "parameters": {"paper": e.paper.name}, "group": e.paper.name, "shown": [e.title]}
+        for e in papers.FIGURES.values()
+    }
+
+
+def _options_text(options: Mapping[str, Any]) -> str:
+    """Names with their defaults, or that they have to be given."""
+    words = [f"{key} (required)" if value == "required" else f"{key} = {value}" for key, value in options.items()]
+    return f"Options: {', '.join(words)}." if words else ""
+
+
+EXAMPLE_HELP = "The example to write, or all; without a name they are listed."
+EXAMPLE_COMMANDS = {
+    "plan": "dalembert plan {0}.toml",
+    "fit": "dalembert fit {0}.toml {0}.csv",
+    "sweep": "dalembert sweep {0}.toml --out {0}.zarr",
+}
+"""What one does with an example, by the first word of its name."""
+
+
+class Example(NamedTuple):
+    """A configuration or a program of the folder examples, the files beside it, and what one does with it."""
+
+    text: str
+    files: list[Path]
+    command: str
+
+
+def find_examples() -> dict[str, Example]:
+    """The examples by name: they lie in an installed package, or beside its sources."""
+    folder = PACKAGE_ROOT / "examples"
+    folder = folder if folder.is_dir() else PACKAGE_ROOT.parents[1] / "examples"
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("*.*")):
+        found.setdefault(path.stem, []).append(path)
+    examples = {}
+    for name, files in found.items():
+        main = next((path for path in files if path.suffix == ".toml"), files[0])
+        text = main.read_text(encoding="utf-8").splitlines()[0].strip('#" ')
+        command = EXAMPLE_COMMANDS.get(name.split("-")[0], "dalembert run {0}.toml")
+        command = command if main.suffix == ".toml" else "python {0}.py"
+        examples[name] = Example(text, files, command.format(name))
+    return examples
+
+
+@shell.command("examples")
+def examples(
+    name: Annotated[
+        str | None, typer.Argument(help=EXAMPLE_HELP, autocompletion=lambda: [*find_examples(), "all"])
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder that takes the files.")] = Path("."),
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    as_json: shell.JsonOption = False,
+) -> None:
+    """List the examples that come with the program, or write one of them into a folder, ready to run and to change."""
+    known = find_examples()
+    if name is None:
+        if as_json:
+            shell.print_json({key: {"summary": each.text, "command": each.command} for key, each in known.items()})
+            return
+        title = "Examples: `dalembert examples NAME` writes one, `dalembert examples all` all of them"
+        shell.print_entries({title: {key: [each.text, each.command] for key, each in known.items()}})
+        return
+    if name != "all" and name not in known:
+        raise UnknownName("example", name, [*known, "all"])
+    chosen = known if name == "all" else {name: known[name]}
+    targets = {shell.make_folder(out) / path.name: path for each in chosen.values() for path in each.files}
+    for target in targets:
+        if target.exists() and not force:
+            raise InvalidInput(f"{target} is there already: give another folder by --out, or --force to replace it")
+    for target, source in targets.items():
+        with atomic_path(target) as temporary:
+            temporary.write_bytes(source.read_bytes())
+    if as_json:
+        shell.print_json({"files": [str(target) for target in targets]})
+        return
+    step = f"; next: {known[name].command}" if name != "all" else ""
+    place = "" if out == Path(".") or not step else f" in {out}"
+    print(f"wrote {', '.join(map(str, targets))}{step}{place}")
+
+
+NEEDED_PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "llvmlite", "matplotlib", "xarray", "h5netcdf", "h5py", "typer")
+EXTRAS = {
+    "zarr": (("zarr",), "Zarr files, and sweeps that write them"),
+    "dask": (("distributed",), "sweeps on several machines"),
+    "cuda12": (("cupy-cuda12x", "cupy-cuda13x", "cupy"), "NVIDIA GPUs (cuda12 or cuda13, after your driver)"),
+    "urdf": (("yourdfpy",), "mechanisms from URDF files"),
+    "ipopt": (("cyipopt",), "plans by IPOPT"),
+}
+"""What an extra of the package is for, and the packages of which one is enough."""
+
+
+@shell.command("info")
+def info(as_json: shell.JsonOption = False) -> None:
+    """Say what is installed: versions, back ends and GPUs, the cache on disk, what is missing and how to get it."""
+    folder = cache_folder()
+    entries = [path.stat().st_size for path in folder.rglob("*") if path.is_file()] if folder else []
+    optional = {extra: _installed(names) for extra, (names, _) in EXTRAS.items()}
+    gpus = _find_gpus()
+    found: dict[str, Any] = {
+        "dalembert": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "packages": {name: _installed((name,)) for name in NEEDED_PACKAGES},
+        "extras": optional,
+        "ffmpeg": shutil.which("ffmpeg"),
+        "backends": {
+            "llvm": f"{count_processors()} threads, vectors of {best_width()} doubles",
+            "cuda": gpus or "no GPU found",
+            "xla": ", ".join(sorted({device.platform for device in jax.devices()})),
+        },
+        "cache": None if folder is None else {"folder": str(folder), "entries": len(entries), "bytes": sum(entries)},
+    }
+    wanted = {extra: EXTRAS[extra][1] for extra, version in optional.items() if version is None}
+    found["missing"] = {what: f"pip install 'dalembert[{extra}]'" for extra, what in wanted.items()}
+    if optional.get("cuda12") and not gpus:
+        remedy = "install NVIDIA's driver, and the extra of its version (cuda12 or cuda13)"
+        found["missing"]["a GPU that CuPy can see"] = remedy
+    if found["ffmpeg"] is None:
+        found["missing"]["films in MP4"] = "install the program ffmpeg; without it films are GIFs"
+    if folder is None:
+        remedy = "unset DALEMBERT_CACHE=off, or give a folder that only you can write (mode 700)"
+        found["missing"]["compiled code that is kept between processes"] = remedy
+    if as_json:
+        shell.print_json(found)
+        return
+    packages = ", ".join(f"{name} {version or 'MISSING'}" for name, version in found["packages"].items())
+    size = "none" if folder is None else f"{folder}: {len(entries)} files, {sum(entries) / 1e6:.1f} MB"
+    head = {"python": [f"{found['python']} on {found['system']}"], "packages": [packages], "cache": [size]}
+    backends = {name: [", ".join(text) if isinstance(text, list) else text] for name, text in found["backends"].items()}
+    there = {extra: [f"{version}: {EXTRAS[extra][1]}"] for extra, version in optional.items() if version}
+    missing = {"": [f"{what}: {how}" for what, how in found["missing"].items()]} if found["missing"] else {}
+    groups = {f"dalembert {__version__}": head, "Back ends": backends, "Extras found": there, "Not installed": missing}
+    shell.print_entries({title: each for title, each in groups.items() if each})
+
+
+def _installed(names: Sequence[str]) -> str | None:
+    """The version of the first of these packages that is there."""
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return None
+
+
+def _find_gpus() -> list[str]:
+    """The names of the GPUs that CuPy sees."""
+    try:
+        import cupy
+
+        count = cupy.cuda.runtime.getDeviceCount()
+        return [cupy.cuda.runtime.getDeviceProperties(k)["name"].decode() for k in range(count)]
+    except Exception:  # no package, no driver, or one of another version: whatever it is, there is no GPU to use
+        return []
 
 
 TIMED_STEPS = 100_000
@@ -448,11 +652,12 @@ def demo(
     if as_json:
         shell.print_json({"rows": rows, "figures": [str(path) for path in figures]})
         return
-    columns = ("step", "steps", "energy error", "constraint residual", "distance from group", "ns per step")
     lines = []
-    for row in rows:
-        numbers = [shell.format_number(row[name]) for name in ("energy", "constraint", "group", "nanoseconds")]
-        lines.append((row["system"], row["method"], f"{row['step']:g}", str(row["steps"]), *numbers))
+    for k, row in enumerate(rows):
+        numbers = [shell.format_number(row[name], ".1e") for name in ("energy", "constraint", "group")]
+        place = f"{row['steps']} steps of {row['step']:g}" if k % 2 else row["system"]  # two methods on each
+        lines.append((place, row["method"], *numbers, format(row["nanoseconds"], ".0f")))
+    columns = ("energy error", "off the constraint", "off the group", "ns a step")
     shell.print_table("Geometric methods beside classical Runge-Kutta, same step", ("system", "method"), columns, lines)
     print("figures: " + ", ".join(str(path) for path in figures))
 

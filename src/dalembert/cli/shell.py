@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
+import shutil
 import sys
+import textwrap
 import threading
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -53,8 +57,18 @@ SettingsOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=
 
 
 def command(name: str) -> Callable[[Command], Command]:
-    """Register a function as the command of this name; its help ends with the examples of `texts.toml`."""
-    return app.command(name, epilog="\n\n".join(["Examples:", *TEXTS["examples"][name]]))
+    """Register a function as the command of this name; its help ends with the examples of `texts.toml`.
+
+    A paragraph of the docstring becomes one line: the terminal breaks it where it ends, not where the source does.
+    """
+
+    def add(function: Command) -> Command:
+        paragraphs = (inspect.getdoc(function) or "").split("\n\n")
+        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+        app.command(name, help=text, epilog="\n\n".join(["Examples:", *TEXTS["examples"][name]]))(function)
+        return function
+
+    return add
 
 
 def print_json(value: Any) -> None:
@@ -62,23 +76,57 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, allow_nan=False, default=str))
 
 
-def print_table(
-    title: str, left: Sequence[str], right: Sequence[str], rows: Iterable[Sequence[str]], show_lines: bool = False
-) -> None:
-    """Print a table with words on the left and numbers on the right; without names of columns it has no head."""
-    from rich.console import Console
-    from rich.table import Table
+def line_width() -> int:
+    """The columns of the terminal, or of $COLUMNS; 80 where the text goes into a file or a pipe."""
+    return shutil.get_terminal_size((80, 24)).columns
 
-    head = bool(left or right)
-    table = Table(title=title, title_justify="left", show_header=head, show_lines=show_lines)
-    for k, name in enumerate(left):
-        table.add_column(name, no_wrap=show_lines and k == 0)
-    for name in right:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    width = None if sys.stdout.isatty() else 160
-    Console(highlight=False, markup=False, width=width).print(table)  # "[q]" is a unit, no markup
+
+def print_table(title: str, left: Sequence[str], right: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table with words on the left and numbers on the right; without names of columns it has no head.
+
+    Words are wrapped to fit the line, the widest column first; numbers and names are never cut.
+    """
+    table = [list(row) for row in rows]
+    words = len(left) if left else 2
+    heads = [*left, *right] or ["", ""]
+    widths = [max((len(text) for text in column), default=0) for column in zip(*table, strict=True)] or [0] * len(heads)
+    widths = [max(width, *map(len, head.split() or [""])) for width, head in zip(widths, heads, strict=True)]
+    least = [
+        max(len(part) for row in [heads, *table] for part in re.split(r"\s+|(?<=-)", row[k])) for k in range(words)
+    ]
+    while sum(widths) + 2 * len(widths) - 2 > line_width() and any(widths[k] > least[k] for k in range(words)):
+        widths[max(range(words), key=lambda k: (widths[k] > least[k], widths[k]))] -= 1
+    print(title)
+    if left or right:
+        _print_row(heads, widths, words, bottom=True)
+        print("  ".join("-" * width for width in widths))
+    for row in table:
+        _print_row(row, widths, words)
+
+
+def _print_row(row: Sequence[str], widths: Sequence[int], words: int, bottom: bool = False) -> None:
+    cells = [textwrap.wrap(text, width) or [""] for text, width in zip(row, widths, strict=True)]
+    height = max(map(len, cells))
+    cells = [[""] * (height - len(lines)) * bottom + lines + [""] * (height - len(lines)) for lines in cells]
+    for parts in zip(*(lines[:height] for lines in cells), strict=True):
+        left = [text.ljust(width) for text, width in zip(parts[:words], widths, strict=False)]
+        right = [text.rjust(width) for text, width in zip(parts[words:], widths[words:], strict=True)]
+        print("  ".join([*left, *right]).rstrip())
+
+
+def print_entries(groups: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
+    """Print names in groups with paragraphs beside them, as wide as the terminal."""
+    names = max((len(name) for entries in groups.values() for name in entries), default=0)
+    beside = 4 + names if line_width() >= 72 else 6
+    for k, (title, entries) in enumerate(groups.items()):
+        print("\n" * (k > 0) + textwrap.fill(title, line_width()))
+        for name, paragraphs in entries.items():
+            wrap = textwrap.TextWrapper(max(24, line_width() - beside), break_long_words=False, break_on_hyphens=False)
+            lines = [line for text in paragraphs for line in wrap.wrap(text)]
+            first = [lines.pop(0)] if lines and beside > names + 2 else []
+            print("  " + "".join([name.ljust(beside - 2), *first]).rstrip())
+            for line in lines:
+                print(" " * beside + line)
 
 
 COMPILING_SECONDS = 2.0
@@ -111,7 +159,18 @@ def progress(title: str, waiting: str = "compiling") -> Iterator[Callable[..., N
 
 def format_number(value: float | None, form: str = ".3g") -> str:
     """A number as text, or a dash where there is none."""
-    return "-" if value is None else format(value, form)
+    return "-" if value is None else "0" if value == 0 else format(value, form)
+
+
+def round_numbers(value: Any) -> str:
+    """Numbers, lists and tables of them as text with six digits; what is next to nothing beside the rest is 0."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {round_numbers(part)}" for key, part in value.items())
+    if isinstance(value, list | tuple):
+        numbers = [part for part in value if isinstance(part, float)]
+        small = 1e-14 * max(map(abs, numbers), default=0.0)
+        return f"({', '.join('0' if part in numbers and abs(part) < small else round_numbers(part) for part in value)})"
+    return format(value, ".6g") if isinstance(value, float) else str(value)
 
 
 def make_folder(path: Path) -> Path:

@@ -99,13 +99,14 @@ def _integrators(specifications: list[str] | None, job: Job) -> tuple[dict[str, 
 
 def _print_comparison(system: str, t_end: float, result: Comparison) -> None:
     energy = next((kept.title.lower() for kept in result.balances.values()), "energy error")
-    columns = ("step", "steps", energy, "constraint", "group", "error", "ns per step")
+    columns = ("step", "steps", energy, "constraint", "group", "error", "ns a step")
     lines = []
     for row in (row for row in result.rows if row.status != "refused"):
         kept = row.energy if row.balance is None else row.balance
-        numbers = map(shell.format_number, (kept, row.constraint, row.group, row.error, row.nanoseconds))
-        lines.append((row.method, row.status, f"{row.step:g}", str(row.steps), *numbers))
-    shell.print_table(f"{system} to t = {t_end:g}", ("method", "status"), columns, lines)
+        numbers = [shell.format_number(value, ".2g") for value in (kept, row.constraint, row.group, row.error)]
+        name = row.method if row.status == "ok" else f"{row.method} ({row.status})"
+        lines.append((name, f"{row.step:g}", str(row.steps), *numbers, shell.format_number(row.nanoseconds, ".0f")))
+    shell.print_table(f"{system} to t = {t_end:g}", ("method",), columns, lines)
     for row in result.rows:
         if row.reason:
             print(f"{row.method}, step {row.step:g}, {row.status}: {row.reason}")

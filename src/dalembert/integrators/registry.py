@@ -14,12 +14,33 @@ from .base import Integrator
 M = TypeVar("M", bound=Integrator)
 RETRACTIONS: dict[str, type[Retraction]] = {"cayley": Cayley, "exponential": Exponential}
 ALIASES = {"beta": "node"}
-LISTING = (  # how lists begin; other methods follow in the order in which they register
-    "lagrange-dalembert", "euler-poincare-suslov", "retraction-adapted", "leapfrog", "geometric-nonholonomic",
-    "runge-kutta", "dormand-prince", "taylor", "reference", "discrete-moser-veselov", "rattle", "lie-poisson-splitting",
-    "implicit-midpoint", "kinetic-splitting", "tangent-lift", "cotangent-lift", "discrete-lr", "discrete-gradient",
-    "gauss", "lobatto", "projected-runge-kutta", "composition", "adaptive",
-)  # fmt: skip
+CONSTRAINED, HIGH, BODIES = "For systems with constraints", "Of high order", "For rigid bodies"
+ACCURATE, COMPARED = "For accuracy alone, over a short time", "To compare with"
+LISTING = {  # name: (group, order with the defaults, cost of a step); other methods follow as they register
+    "lagrange-dalembert": (CONSTRAINED, "2", "Newton's iteration in velocities and multipliers"),
+    "euler-poincare-suslov": (CONSTRAINED, "2", "Newton's iteration in the velocities that the constraint leaves"),
+    "retraction-adapted": (CONSTRAINED, "2", "Newton's iteration in the velocities that the constraint leaves"),
+    "leapfrog": (CONSTRAINED, "2", "explicit on R^n with a constant mass matrix, else Newton's iteration"),
+    "geometric-nonholonomic": (CONSTRAINED, "2", "as leapfrog, or Newton's iteration in the velocities"),
+    "runge-kutta": (COMPARED, "4", "explicit, 4 accelerations"),
+    "dormand-prince": (ACCURATE, "by tolerance", "explicit, 12 accelerations a substep"),
+    "taylor": (ACCURATE, "by tolerance", "explicit, one power series a substep"),
+    "reference": (ACCURATE, "by tolerance", "that of dormand-prince at 1e-13"),
+    "discrete-moser-veselov": (BODIES, "exact, also 2 to 10", "closed formulas, no iteration"),
+    "rattle": (BODIES, "2, of the momentum also 4, 6, 8", "Newton's iteration in 6 unknowns"),
+    "lie-poisson-splitting": (BODIES, "2", "explicit, five turns"),
+    "implicit-midpoint": (BODIES, "2", "Newton's iteration in 3 unknowns"),
+    "kinetic-splitting": (BODIES, "2, also 4", "explicit, one force and one exact free motion"),
+    "tangent-lift": (COMPARED, "2", "Newton's iteration in the velocities"),
+    "cotangent-lift": (COMPARED, "2", "Newton's iteration in the velocities"),
+    "discrete-lr": (CONSTRAINED, "2", "Newton's iteration in the velocities that the constraint leaves"),
+    "discrete-gradient": (CONSTRAINED, "2", "Newton's iteration in the velocities that the constraint leaves"),
+    "gauss": (HIGH, "4, also 2, 6, 8", "Newton's iteration, with unknowns for every stage"),
+    "lobatto": (HIGH, "4, also 2, 6", "Newton's iteration, with unknowns for every stage"),
+    "projected-runge-kutta": (COMPARED, "4", "explicit, 4 accelerations and a projection"),
+    "composition": (HIGH, "6, also 4, 8, 10", "several steps of its base: 9 for kahan-li-6"),
+    "adaptive": (HIGH, "2, or that of its base", "one step of its base"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +58,11 @@ class Method:
     def name(self) -> str:
         """The name in configuration files and on the command line."""
         return self.build.name
+
+    @property
+    def traits(self) -> tuple[str, str, str]:
+        """Its group in lists, its order with the default options, and what a step costs, where these are known."""
+        return LISTING.get(self.name, ("Others", "", ""))
 
     @property
     def summary(self) -> str:
@@ -97,7 +123,7 @@ def register(*, words: str = "", use_when: str = "") -> Callable[[type[M]], type
                 f"give {cls.__qualname__} another name"
             )
         METHODS[cls.name] = Method(cls, words, use_when)
-        for name in sorted(METHODS, key=lambda name: LISTING.index(name) if name in LISTING else len(LISTING)):
+        for name in sorted(METHODS, key=lambda name: [*LISTING, name].index(name)):
             METHODS[name] = METHODS.pop(name)
         return cls
 

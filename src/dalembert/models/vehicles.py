@@ -86,7 +86,7 @@ def car(mass: Real = 1.0, inertia: Real = 0.5, length: Real = 1.0, centre: Real 
     step=0.02,
     steps=500,
     why="The wheels at both ends turn against each other, and a rotor turns above. The board can go only where both "
-    "axles allow, so it winds as they turn. With torques on rotor and wheels (examples/snakeboard.toml) it drives "
+    "axles allow, so it winds as they turn. With torques on rotor and wheels (see `dalembert examples`) it drives "
     "itself without pushing off.",
     meaning={"length": "half the distance of the wheels"},
 )
