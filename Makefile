@@ -1,9 +1,9 @@
-# Two commands set everything up: `make demo` and `make test`.
+# Two commands set everything up: `make demo` and `make test`. `make wheel` builds what is released, into dist/.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test verify lint bench bench-gate docs notebooks clean
+.PHONY: demo test verify lint bench bench-gate docs notebooks wheel paper clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dalembert demo --out out
@@ -22,7 +22,7 @@ lint: $(VENV)/.dev
 
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[zarr]"
 	$(BIN)/python -m compileall -q src  # also where PYTHONDONTWRITEBYTECODE would have every process compile them again
 	touch $@
 
@@ -59,6 +59,13 @@ build/gallery/.made: $(shell find src/dalembert examples docs/tutorials docs/_ga
 $(VENV)/.docs: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
 	touch $@
+
+wheel: $(VENV)/.dev
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+
+paper: $(VENV)/.installed
+	$(BIN)/python paper/figure.py paper/figure.png
 
 clean:
 	rm -rf $(VENV) out build dist

@@ -58,7 +58,7 @@ class InconsistentDiscretisation(InvalidInput):
     """A pair (L_d, D_d) or a difference map that violates one of its axioms."""
 
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def made_by() -> dict[str, str]:

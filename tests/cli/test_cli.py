@@ -203,6 +203,8 @@ def test_a_table_keeps_numbers_whole_and_wraps_words(capsys, monkeypatch):
     print_table("t", ("method", "what"), ("energy error",), [("leapfrog", "one two three four five six", "1.234e-15")])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) == 40 and lines[4].split()[0] == "leapfrog" and lines[4].endswith("1.234e-15")
+    print_table("t", ("unknown",), ("estimate", ""), [("a", "0.3", "")])  # a column without anything
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["a", "0.3"]
     assert [line.strip() for line in lines[1:3]] == ["energy", "method    what                     error"]
 
 

@@ -90,7 +90,7 @@ def print_table(title: str, left: Sequence[str], right: Sequence[str], rows: Ite
     words = len(left) if left else 2
     heads = [*left, *right] or ["", ""]
     widths = [max((len(text) for text in column), default=0) for column in zip(*table, strict=True)] or [0] * len(heads)
-    widths = [max(width, *map(len, head.split() or [""])) for width, head in zip(widths, heads, strict=True)]
+    widths = [max(width, 1, *map(len, head.split())) for width, head in zip(widths, heads, strict=True)]
     least = [
         max(len(part) for row in [heads, *table] for part in re.split(r"\s+|(?<=-)", row[k])) for k in range(words)
     ]
