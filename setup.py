@@ -34,8 +34,8 @@ def read_readme() -> str:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     if not ADDRESS:
         return text
-    place = lambda link: f"{ADDRESS}/{'raw' if link[1] else 'blob'}/{REF}/{link[3]}"
-    return re.sub(r"(!?)(\[[^\]]*\])\((?!https?:|#)([^)\s]+)\)", lambda link: f"{link[1]}{link[2]}({place(link)})", text)
+    place = lambda link: f"{link[1]}{link[2]}({ADDRESS}/{'raw' if link[1] else 'blob'}/{REF}/{link[3]})"
+    return re.sub(r"(!?)(\[[^\]]*\])\((?!https?:|#)([^)\s]+)\)", place, text)
 
 
 def find_addresses() -> dict[str, str]:

@@ -13,6 +13,8 @@ from types import ModuleType
 import pytest
 
 import dalembert
+from dalembert.integrators import METHODS
+from dalembert.models import MODELS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -112,12 +114,23 @@ def test_a_wrong_command_is_found():
         _blocks.require_commands(block)
 
 
-def test_the_programs_of_the_readme_are_those_of_pages_that_run():
-    readme, *pages = (
-        [block.text for block in _blocks.blocks(page) if block.language == "python"]
-        for page in (ROOT / "README.md", *RUNNING[:2])
-    )
-    assert readme == [program[0] for program in pages] and len(readme) == 2
+def test_the_readme_runs(tmp_path):
+    """Every block of it: programs and commands are run, and `make` has the targets."""
+    readme = ROOT / "README.md"
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for block in _blocks.blocks(readme):
+        if block.language == "bash":
+            assert all(line.split()[0] == "make" and line.split()[1] in targets for line in block.text.splitlines())
+        else:
+            assert block.language in ("python", "console"), f"{block.place} would not run"
+    _blocks.run(readme, tmp_path)
+    assert {"sleigh.png", "sleigh.nc", "failures.zarr"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_the_readme_is_short_and_counts_right():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    assert f"[{len(MODELS)} models]" in text and f"[{len(METHODS)}, with orders up to 10]" in text
 
 
 def test_every_public_name_is_in_the_reference():
