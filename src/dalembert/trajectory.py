@@ -17,7 +17,7 @@ from .errors import InvalidInput, UnknownName
 from .integrators import BRANCH_LOST
 from .io.dataset import load_run, save_run, to_xarray
 from .kernels import evaluate
-from .mechanics import MechanicalSystem, MechanismSystem, State, unforced
+from .mechanics import MechanicalSystem, State
 from .numerics import is_traced, require_known
 from .plotting.runs import plot_named, plot_trajectory, trajectory_html
 from .simulation import Run, driver, prepared, states_at
@@ -106,11 +106,7 @@ class Trajectory(Run):
         require_known("run.plot()", self.records)
         if not of:
             return plot_trajectory(self, path)
-        values = {name: self[name] for name in of}
-        system = unforced(self.system)
-        units = dict(system.units) if isinstance(system, MechanismSystem) else dict.fromkeys(values, "")
-        units |= {each.name: each.unit for each in self.system.inputs or ()}
-        return plot_named(self.t, values, units, path=path)
+        return plot_named(self.t, {name: self[name] for name in of}, self.system.units, path=path)
 
     def _failure_reason(self, code: int, count: int) -> str:
         """The reason, with the exact threshold of the step where the branch of an Euler-Poincare-Suslov run ends."""

@@ -389,7 +389,7 @@ def _variables(
     coordinates, rates = list(system.coordinate_names), list(system.rate_names)
     rows = np.asarray(slopes.named[: 2 * n].T)
     if not coordinates:
-        coordinates = [f"{axis.name} displacement" for axis in system.group.axes()]
+        coordinates = [f"{axis.name} displacement" for axis in system.axes()]
         rows = np.concatenate([np.eye(n, 2 * n), rows])
     names = [*coordinates, *rates]
     order = _preference(system, coordinates, rates)
@@ -527,6 +527,5 @@ def stability(
         while b - a > 1e-13 * max(abs(a), abs(b)) and a < (middle := (a + b) / 2) < b:
             a, b = (middle, b) if unstable(middle) == counts[k] else (a, middle)
         critical.append((a + b) / 2)
-    units = system.units if isinstance(system, MechanismSystem) else {}
-    unit = units.get(over.replace("_", " "), "").replace(" s-1", "/s")
+    unit = system.units.get(over.replace("_", " "), "").replace(" s-1", "/s")
     return StabilityStudy(over, values, np.array(found), np.array(sorted(critical)), unit)

@@ -133,7 +133,7 @@ def read_unknowns(given: dict[str, Any], job: Job) -> dict[str, Unknown | None]:
 
 def _start_guess(job: Job, name: str) -> float:
     kind, _, axis = name.partition(".")
-    axes = [each.name for each in job.system.group.axes()]
+    axes = [each.name for each in job.system.axes()]
     if axis not in axes:
         raise UnknownName("component of a start", name, [f"{kind}.{each}" for each in axes])
     return float(np.asarray(job.state.xi)[axes.index(axis)]) if kind == "velocity" else 0.0
@@ -275,7 +275,7 @@ def known_quantities(system: MechanicalSystem) -> dict[str, Any]:
     count = len(np.asarray(system.group.angles(system.group.identity())))
     found |= {"angle" if count == 1 else f"angle_{k}": Angle(k) for k in range(count)}
     found |= dict.fromkeys(quaternion_names(system))  # compared as a configuration
-    return found | {f"velocity_{axis.name}": Rate(k) for k, axis in enumerate(system.group.axes())}
+    return found | {f"velocity_{axis.name}": Rate(k) for k, axis in enumerate(system.axes())}
 
 
 def quaternion_names(system: MechanicalSystem) -> list[str]:

@@ -298,7 +298,8 @@ def _print_csv(data: Any, file: Path, names: list[str]) -> None:
         if name not in columns:
             raise UnknownName(f"column of {file}", name, columns)
         values = data[name].values.reshape(len(data["time"]), -1)
-        labels = data["component"].values if "component" in data[name].dims else range(values.shape[1])
+        last = data[name].dims[-1]
+        labels = data[last].values if last in data.coords and last != "time" else range(values.shape[1])
         heads += [name] if values.shape[1] == 1 else [f"{name}_{label}" for label in labels]
         parts.append(values)
     print(",".join(heads))

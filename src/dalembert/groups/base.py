@@ -23,7 +23,7 @@ from jax import Array
 from ..errors import InvalidInput, UnknownName
 from ..kernels import compile_function
 from ..numerics import TOLERANCE, array, is_traced, parse, solve, vector
-from ..numerics.types import Angles, Covector, Element, LinearMap, Matrix, Number, Velocity
+from ..numerics.types import Angles, Covector, Element, Float, LinearMap, Matrix, Number, Velocity
 from .coordinates import EULER, PATHS, AlgebraAxis, Numbers
 from .functions import cosc, exponential, frobenius, sinc
 
@@ -245,6 +245,10 @@ class Group(abc.ABC):
         """-1, 0 or +1 for each angle: crossings of the cut at pi by the rotation of less than pi from g0 to g1."""
         return jnp.zeros((0,))
 
+    def chart(self, g: Element) -> Float[Array, " k"]:
+        """The coordinates of g that can be named: x on R^n, the angle of SO(2), angle and position on SE(n), none."""
+        return self.angles(g)
+
     def random(self, key: Array) -> Element:
         """exp of a standard normal algebra element."""
         return self.exp(jax.random.normal(key, (self.dim,)))
@@ -401,6 +405,9 @@ class Euclidean(Group):
     def resolvent_fraction(self, xi: Velocity) -> tuple[Matrix, float]:
         return jnp.eye(self.n + 1) + 0.5 * self.hat(xi), 1.0
 
+    def chart(self, g: Velocity) -> Velocity:
+        return g
+
     def element(self, value: Any) -> Velocity:
         return parse(value, str(self), {(self.n,): "a vector"})
 
@@ -477,7 +484,7 @@ class Product(Group):
     Ad, Ad_star, ad, ad_star = (_concatenated(name) for name in ("Ad", "Ad_star", "ad", "ad_star"))
     dexp, dexp_inverse = _concatenated("dexp"), _concatenated("dexp_inverse")
     dcayley, dcayley_inverse = _concatenated("dcayley"), _concatenated("dcayley_inverse")
-    angles, winding = _concatenated("angles"), _concatenated("winding")
+    angles, winding, chart = _concatenated("angles"), _concatenated("winding"), _concatenated("chart")
 
     def mean_dcayley(self, xi: Velocity) -> Velocity | None:
         means = [group.mean_dcayley(x) for group, x in zip(self.factors, self.split(xi), strict=True)]

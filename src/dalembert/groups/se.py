@@ -157,6 +157,9 @@ class Motions(MatrixGroup):
     def angles(self, g: Matrix) -> Angles:
         return self.rotations.angles(self.parts(g)[0])
 
+    def chart(self, g: Matrix) -> Array:
+        return jnp.concatenate([self.angles(g), self.parts(g)[1]])
+
     def winding(self, g0: Matrix, g1: Matrix) -> Angles:
         return self.rotations.winding(self.parts(g0)[0], self.parts(g1)[0])
 

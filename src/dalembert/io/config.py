@@ -655,7 +655,7 @@ def _initial_template(system: MechanicalSystem, given: Section) -> str:
         said = f"# by names, the others follow: {', '.join(system.start_names)}\n"
         return said + _toml_lines(given) + "# or configuration = [...] and velocity = [...]\n"
     group = system.group
-    names = ", ".join(axis.name for axis in group.axes())
+    names = ", ".join(axis.name for axis in system.axes())
     other = "velocity" if "momentum" in given else "momentum"
     text = f"# configurations in {group}; velocities and momenta have components ({names})\n"
     if "configuration" not in given:

@@ -22,17 +22,20 @@ import json
 import os
 import tomllib
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidInput, UnknownName, made_by
 from ..integrators import Integrator
-from ..mechanics import MechanicalSystem, MechanismSystem, in_group, unforced
+from ..kernels import evaluate
+from ..mechanics import MechanicalSystem, MechanismSystem, State, in_group, unforced
 from ..models import MODELS
+from ..numerics import require_instance
 from ..simulation import Run, energy_conservation
 from .atomic import atomic_path, restore_replaced
 
@@ -200,8 +203,8 @@ def to_xarray(run: Run, *, reaction: bool = False) -> xarray.Dataset:
     if reaction:
         columns["reaction"] = (run.reaction(), ("component",))
     named = unforced(run.system)
-    if isinstance(named, MechanismSystem):
-        columns["coordinate"] = (np.stack([*named.coordinates(run.g).values()], axis=-1), ("coordinate_name",))
+    if isinstance(named, MechanismSystem) or (named.names and named.names.coordinates):
+        columns["coordinate"] = (np.stack([*named.named_coordinates(run.g).values()], axis=-1), ("coordinate_name",))
     data = {
         name: ((*lead, *dims), np.asarray(values), _attributes(name))
         for name, (values, dims) in columns.items()
@@ -209,7 +212,7 @@ def to_xarray(run: Run, *, reaction: bool = False) -> xarray.Dataset:
     }
     coordinates: dict[str, Any] = {"time": (lead, np.asarray(run.t), _attributes("time"))}
     if any("component" in dims for dims, *_ in data.values()):
-        components = run.system.group.axes()
+        components = run.system.axes()
         coordinates["component"] = [axis.name for axis in components]
         for kind in ("velocity", "momentum", "force"):
             coordinates[f"{kind}_unit"] = ("component", [getattr(axis, kind) for axis in components])
@@ -217,10 +220,9 @@ def to_xarray(run: Run, *, reaction: bool = False) -> xarray.Dataset:
         coordinates["coordinate_name"] = list(run.system.coordinate_names)
     if run.system.load_names and "multiplier" in data:
         coordinates["constraint"] = list(run.system.load_names)
-    if isinstance(named, MechanismSystem):
-        for word in {"coordinate_name", "constraint"} & set(coordinates):
-            units = [named.units[name] for name in coordinates[word]]
-            coordinates[f"{word.removesuffix('_name')}_unit"] = (word, units)
+    for word in {"coordinate_name", "constraint"} & set(coordinates):
+        units = [named.units[name] for name in coordinates[word]]
+        coordinates[f"{word.removesuffix('_name')}_unit"] = (word, units)
     if "control" in data and run.system.inputs is not None:
         coordinates["input"] = [each.name for each in run.system.inputs]
         coordinates["input_unit"] = ("input", [each.unit for each in run.system.inputs])
@@ -296,6 +298,7 @@ def provenance(run: Run) -> dict[str, Any]:
     """What made this run: group, method, step, how it ended, backend, versions, machine and time."""
     failed = np.count_nonzero(np.asarray(run.final.status))
     return {
+        "system": run.system.title,
         "group": str(run.system.group),
         "method": repr(run.integrator),
         "step": float(run.step),
@@ -314,6 +317,8 @@ CARRY_GROUP = "carry"
 ATTRIBUTES = "attributes"
 SEAL = b"dalembert: whole"
 DIFFERS = "differs from what was saved (checksum)"
+SAMPLED_ENERGIES = 1000  # of an ensemble, that tell whether a given system is the one that was saved
+SAME_ANSWER = 1e-7  # how far, relative to 1 + their size, numbers of the same system on two machines may be apart
 VARIABLE_OVERHEAD_BYTES = 2048
 """What a variable may take in a file beside its numbers."""
 
@@ -428,6 +433,8 @@ def _carry_dataset(run: Run) -> xarray.Dataset:
             if field.name not in ("system", "integrator"):
                 raise
             forms[field.name] = {"missing": str(fault)}
+            if field.name == "system":
+                forms[field.name]["answers"] = _answers(run)
     data = {
         path: (tuple(f"{path}_{k}" for k in range(array.ndim)), array)
         for path, array in arrays.items()
@@ -435,6 +442,51 @@ def _carry_dataset(run: Run) -> xarray.Dataset:
     }
     shapes = {path: [list(array.shape), array.dtype.str] for path, array in arrays.items()}
     return xarray.Dataset(data, attrs={"trajectory": json.dumps({"forms": forms, "shapes": shapes})})
+
+
+def _answers(run: Run) -> list[float] | None:
+    """What tells the system of a run from others: energy, momentum, xi' and multipliers at three of its saved states.
+
+    A file holds no code, so `load_run` asks the system that it is given the same again. Of an ensemble, whose systems
+    may differ, it is the energy. None where there is no answer.
+    """
+    try:
+        if np.ndim(run.final.status):
+            return [float(each) for each in np.ravel(run.energy())[:SAMPLED_ENERGIES]]
+        last = len(run.t) - 1
+        u = run.controls_at_states() if run.controlled else run.system.zero_controls() if run.system.inputs else None
+        found = []
+        for k in (0, last // 2, last):
+            state = jax.tree.map(lambda leaf, k=k: np.asarray(leaf)[k], run.records.state)
+            held = jax.tree.map(lambda leaf, k=k: np.asarray(leaf)[k], u) if run.controlled else u
+            found.append(evaluate(_answer, run.system, (state, held)))
+        return [float(each) for each in np.ravel(found)]
+    except Exception:  # code of a user's own, asked for what the run may not have needed
+        return None
+
+
+def _answer(system: MechanicalSystem, point: tuple[State, Any]) -> Any:
+    (t, g, xi, *_), u = point
+    rate, multipliers = system._acceleration(t, g, xi, u)
+    return jnp.concatenate([system.energy(t, g, xi)[None], system.momentum(t, g, xi), rate, multipliers])
+
+
+def _require_same(path: Path, run: Run, saved: list[float] | None) -> None:
+    """Refuse a given system that answers otherwise than the one that made the run."""
+    if saved is None:
+        return
+    found, wanted = _answers(run), np.asarray(saved)
+    if found is not None and len(found) == len(wanted):
+        gap = np.abs(np.asarray(found) - wanted) / (1.0 + np.abs(wanted))
+        if np.all((gap <= SAME_ANSWER) | (np.isnan(found) & np.isnan(wanted))):
+            return
+        words = f"energy, momentum, acceleration or reaction at its saved states differ by up to {np.nanmax(gap):.2g}"
+    else:
+        words = "it does not answer as many numbers at the saved states"
+    raise InvalidInput(
+        f"the given system is not the one that made the run in {path}: {words}. Give the system with the functions and "
+        "parameters of that run; load(..., unchecked=True) takes this one all the same"
+    )
 
 
 def checksum(arrays: Mapping[str, np.ndarray[Any, Any]]) -> int:
@@ -470,15 +522,20 @@ def checksum_attributes(attributes: Mapping[Any, Any]) -> int:
 def load_run(
     path: str | Path,
     *,
-    system: MechanicalSystem | None = None,
+    system: MechanicalSystem | Callable[[], MechanicalSystem] | None = None,
     integrator: Integrator | None = None,
     unchecked: bool = False,
 ) -> Run:
     """The Run that a file holds, equal to the one that was saved.
 
-    A file holds no code: a system of your own (or a method with functions of your own) has to be given again. A damaged
-    file is refused, and what is damaged is named; with `unchecked=True` it is read as it is, and `note` says so.
+    A file holds no code: a system of your own (or a method with functions of your own) has to be given again, as it is
+    or as a function that makes it. It must have the energy, momentum and acceleration of the run at its saved states,
+    or it is refused. A damaged file is refused, and what is damaged is named. With `unchecked=True` a file is read as
+    it is, with any system, and `note` tells of damage.
     """
+    if system is not None:
+        system = system if isinstance(system, MechanicalSystem) or not callable(system) else system()
+        require_instance("system", system, MechanicalSystem, "a system, or a function without arguments that makes one")
     given = {"system": system, "integrator": integrator}
     if not isinstance(path, str | Path):
         raise InvalidInput(f"path is {path!r}; allowed: the name of a file")
@@ -505,7 +562,10 @@ def load_run(
             raise InvalidInput(f"{path} holds a run on {theirs}, but configurations of the given system are in {group}")
         fields["records"] = in_group(group, fields["records"])
         fields["events"] = {name: in_group(group, found) for name, found in fields.get("events", {}).items()}
-        return Run(**fields)
+        run, form = Run(**fields), saved["forms"]["system"]
+        if system is not None and not unchecked and isinstance(form, dict):
+            _require_same(path, run, form.get("answers"))
+        return run
     except InvalidInput:
         raise
     except Exception as fault:  # a description that dalembert did not write can fail in any way

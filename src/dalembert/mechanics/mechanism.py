@@ -628,7 +628,7 @@ class Picture(NamedTuple):
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=("parameters",),
-    meta_fields=("group", "lagrangian", "constraint", "drift", "force", "holonomic", "inputs"),
+    meta_fields=("group", "lagrangian", "constraint", "drift", "force", "holonomic", "inputs", "names"),
 )
 @dataclass(frozen=True, eq=False, repr=False)
 class MechanismSystem(System):
@@ -682,7 +682,12 @@ class MechanismSystem(System):
         found = dict(zip(self.coordinate_names, units, strict=True))
         rates = [*(f"{unit} s-1" for unit in units), *("m s-1" for _ in _moving(self.parts))]
         found |= dict(zip(self.rate_names, rates, strict=True))
-        return found | {name: "N m" if " torque " in name else "N" for name in self.load_names}
+        found |= {name: "N m" if " torque " in name else "N" for name in self.load_names}
+        return found | {each.name: each.unit for each in self.inputs or ()}
+
+    @property
+    def title(self) -> str:
+        return self.parts.name
 
     def observe(self, t: Scalar, g: Element, xi: Velocity) -> Array:
         p = self.parameters
@@ -711,6 +716,8 @@ class MechanismSystem(System):
         own = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[len(lead) :])), g)
         values = np.asarray(_all_coordinates(self.parts, self.parameters, own)).reshape(*lead, -1)
         return {name: values[..., k] for k, name in enumerate(self.coordinate_names)}
+
+    named_coordinates = coordinates
 
     def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0, **named: float) -> State:
         """A state from names: `state(speed=5, lean_rate=0.5)`; or from g and xi, as `System.state` takes them.

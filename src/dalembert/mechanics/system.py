@@ -12,7 +12,7 @@ import types
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache, partial, wraps
 from html import escape
 from operator import attrgetter
@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import IndefiniteMetric, InvalidInput, OffConstraint
-from ..groups import Group
+from ..errors import IndefiniteMetric, InvalidInput, OffConstraint, require_name
+from ..groups import AlgebraAxis, Group
 from ..kernels import Template, as_routine, compile_function, evaluate, recognise
 from ..numerics import (
     Root,
@@ -192,6 +192,68 @@ class Input:
             )
 
 
+@dataclass(frozen=True)
+class Names:
+    """What a user calls a system, its coordinates, velocities and constraints, and their units: see `System`."""
+
+    system: str = ""
+    coordinates: tuple[str, ...] = ()
+    velocities: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
+    units: tuple[tuple[str, str], ...] = ()  # of those that have one
+
+    @classmethod
+    def read(cls, given: Any, system: System) -> Names | None:
+        """The names that a user gave, as many as there are things, or a clear error; with `inputs` none twice."""
+        if given is None or isinstance(given, Names):
+            return given
+        kinds = ("system", *_WHAT_IS_NAMED)
+        require_instance("names", given, Mapping, f"a dictionary with {', '.join(kinds)}")
+        found: dict[str, Any] = {}
+        units: list[tuple[str, str]] = []
+        for kind, texts in given.items():
+            require_name("kind of names", kind, kinds)
+            listed = (texts,) if kind == "system" else texts
+            if not isinstance(listed, tuple | list) or not all(isinstance(text, str) and text for text in listed):
+                raise InvalidInput(f"names of {kind} are {texts!r}; allowed: texts such as 'speed' or 'speed [m s-1]'")
+            pairs = [split_unit(text) for text in listed]
+            units += [(name, unit) for name, unit in pairs if unit]
+            found[kind] = pairs[0][0] if kind == "system" else tuple(name for name, _ in pairs)
+        group = system.group
+        counts: dict[str, Callable[[], int]] = {
+            "coordinates": lambda: int(jax.eval_shape(group.chart, group.identity()).shape[0]),
+            "velocities": lambda: group.dim,
+            "constraints": lambda: system.constraints,
+        }
+        for kind in [kind for kind in counts if kind in found]:
+            if len(found[kind]) != (count := counts[kind]()):
+                raise InvalidInput(
+                    f"names has {len(found[kind])} {kind} ({', '.join(found[kind])}), but on {group} this system has "
+                    f"{count}: {_WHAT_IS_NAMED[kind]}"
+                )
+        every = [name for kind in counts for name in found.get(kind, ())] + [each.name for each in system.inputs or ()]
+        if twice := sorted({name for name in every if every.count(name) > 1}):
+            raise InvalidInput(f"two things are called {', '.join(twice)}; allowed: each name once, inputs among them")
+        return cls(**found, units=tuple(units))
+
+
+_WHAT_IS_NAMED = {
+    "coordinates": "a point of R^n has n, SO(2) has an angle, SE(2) an angle, x and y, SE(3) x, y and z; a product has "
+    "those of its factors in order",
+    "velocities": "the components of xi",
+    "constraints": "the rows of A, then the holonomic ones",
+}
+
+
+def split_unit(text: str) -> tuple[str, str]:
+    """("speed", "m s-1") of "speed [m s-1]"; a name alone has no unit."""
+    name, bracket, unit = text.partition("[")
+    return (name.strip(), unit.removesuffix("]").strip()) if bracket and name.strip() else (text.strip(), "")
+
+
+_DUAL_UNITS = {"rad s-1": ("kg m2 s-1", "N m"), "m s-1": ("kg m s-1", "N")}
+
+
 class MechanicalSystem:
     """What (Q, L, D) determines: the Legendre map, the energy, projections onto D and the equations of motion on D.
 
@@ -203,6 +265,8 @@ class MechanicalSystem:
     group: Group
     inputs: tuple[Input, ...] | None = ()
     """What the controls u of the force are, one `Input` each; None where that is not known."""
+    names: Any = None
+    """The `Names` that a user gave, or None."""
 
     @abstractmethod
     def L(self, t: Scalar, g: Element, xi: Velocity) -> Number:
@@ -346,14 +410,20 @@ class MechanicalSystem:
         return self.acceleration(t, g, xi, u)[1]
 
     def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0) -> State:
-        """A state from a configuration (default: 1) and a velocity in D or a momentum (all of it, or that on D)."""
+        """A state from a configuration (default: 1) and a velocity in D or a momentum (all of it, or that on D).
+
+        With neither, the system is at rest, or has the least velocity that the drift b of its constraint allows.
+        """
         g = unit_element(self.group) if g is None else self.group.element(g)
-        if (xi is None) == (momentum is None):
-            raise InvalidInput("give exactly one of xi (a velocity) and momentum")
+        if xi is not None and momentum is not None:
+            raise InvalidInput("give xi (a velocity) or momentum, not both")
         time: Any = finite("t", t)
         time = time if is_traced(time) else np.asarray(time)
-        if xi is None:
+        if momentum is not None:
             xi = self._velocity_of(time, g, momentum)
+        elif xi is None:
+            xi = self.project(g, rest := np.zeros(self.group.dim), time)
+            xi = xi if is_traced(xi) or np.isfinite(np.asarray(xi)).all() else rest
         xi = vector(xi, self.group.dim, "velocity xi")
         if is_traced((self, time, g, xi)):
             return State(time, g, xi, self.momentum(time, g, xi), xi, self.group)
@@ -381,19 +451,24 @@ class MechanicalSystem:
         rows, off, phi, metric, energy = (np.asarray(value) for value in found)
         m, k = len(rows), len(phi)
         if not np.isfinite(rows).all():
-            raise InvalidInput(f"the constraint rows A(t, g) are not finite at the initial state: {rows.tolist()}")
+            which = self._name_rows(~np.isfinite(rows).all(axis=1))
+            raise InvalidInput(f"the rows A(t, g){which} are not finite at the initial state: {rows.tolist()}")
         if m and np.linalg.matrix_rank(rows) < m:
             theirs = f" (the last {k} are the derivative of phi)" if k else ""
+            left, sizes, _ = np.linalg.svd(rows)
+            empty = np.append(sizes, np.zeros(m))[:m] <= 1e-9 * max(sizes[0], 1e-300)
+            theirs = self._name_rows(np.abs(left[:, empty]).max(axis=1) > 1e-9) or theirs
             raise InvalidInput(
                 f"the {m} constraint rows A(t, g){theirs} are linearly dependent at the initial state: {rows.tolist()}"
             )
         if np.any(~(np.abs(phi) <= ADMISSIBLE_TOLERANCE * (1.0 + np.linalg.norm(rows[m - k :], axis=1)))):
             given, there = jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), (g, self.project_configuration(g, t)))
+            which = self._name_rows(np.append(np.zeros(m - k, bool), np.abs(phi) > ADMISSIBLE_TOLERANCE))
             raise OffConstraint(
-                f"the initial configuration {given} is off the holonomic constraint: |phi| = {np.abs(phi).max():.3g}. "
-                f"The nearest one is system.project_configuration(g) = {there}"
+                f"the initial configuration {given} is off the holonomic constraint{which}: |phi| = "
+                f"{np.abs(phi).max():.3g}. The nearest one is system.project_configuration(g) = {there}"
             )
-        require_regular(metric, rows, [axis.name for axis in self.group.axes()])
+        require_regular(metric, rows, [axis.name for axis in self.axes()])
         if not np.isfinite(energy):
             raise InvalidInput(
                 f"the energy <L_xi, xi> - L is not finite at the initial state: {energy}. L is not defined there, or "
@@ -402,8 +477,9 @@ class MechanicalSystem:
         scale = 1.0 + np.linalg.norm(rows, axis=1) * np.linalg.norm(np.asarray(xi))
         if np.any(~(np.abs(off) <= ADMISSIBLE_TOLERANCE * scale)):
             there = np.asarray(self.project(g, xi, t)).tolist()
+            which = self._name_rows(~(np.abs(off) <= ADMISSIBLE_TOLERANCE * scale))
             raise OffConstraint(
-                f"the initial velocity {np.asarray(xi).tolist()} is off the constraint: |A xi - b| = "
+                f"the initial velocity {np.asarray(xi).tolist()} is off the constraint{which}: |A xi - b| = "
                 f"{np.abs(off).max():.3g}. The nearest admissible velocity is system.project(g, xi) = {there}"
             )
 
@@ -432,15 +508,42 @@ class MechanicalSystem:
     def _zero(self) -> Array:
         return jnp.zeros(self.group.dim)
 
+    def _name_rows(self, which: Any) -> str:
+        """ " (no slip)", the names of some constraint rows; nothing where they have none."""
+        names = [name for name, chosen in zip(self.load_names, which, strict=False) if chosen]
+        return f" ({', '.join(names)})" if names else ""
+
+    def axes(self) -> list[AlgebraAxis]:
+        """The components of velocities with their names and units: those of the group, unless a user named them."""
+        axes, units = self.group.axes(), self._own_units
+        for k, name in enumerate(self.names.velocities if self.names else ()):
+            unit = units.get(name, axes[k].velocity)
+            dual = (axes[k].momentum, axes[k].force) if unit == axes[k].velocity else (f"J ({unit})-1", f"W ({unit})-1")
+            axes[k] = AlgebraAxis(name, unit, *_DUAL_UNITS.get(unit, dual))
+        return axes
+
+    @property
+    def _own_units(self) -> dict[str, str]:
+        return dict(self.names.units) if self.names else {}
+
+    @property
+    def units(self) -> dict[str, str]:
+        """The units of coordinates, rates, loads and inputs by their names: "" where nobody said them."""
+        found = dict.fromkeys((*self.coordinate_names, *self.rate_names, *self.load_names), "")
+        found |= {axis.name: axis.velocity for axis in self.axes() if "[q]" not in axis.velocity}
+        return found | self._own_units | {each.name: each.unit for each in self.inputs or ()}
+
     @property
     def coordinate_names(self) -> tuple[str, ...]:
-        """The names of the coordinates of `observe`: q1 to qn on R^n, none on other groups."""
+        """The names of the coordinates of `observe`: a user's own, else q1 to qn on R^n and none on other groups."""
+        if self.names and self.names.coordinates:
+            return cast(tuple[str, ...], self.names.coordinates)
         return tuple(f"q{k + 1}" for k in range(self.group.dim)) if self.group.is_flat else ()
 
     @property
     def rate_names(self) -> tuple[str, ...]:
         """The names of the rates of `observe`: the components of xi."""
-        return tuple(axis.name for axis in self.group.axes())
+        return tuple(axis.name for axis in self.axes())
 
     @property
     def start_names(self) -> tuple[str, ...]:
@@ -450,11 +553,20 @@ class MechanicalSystem:
     @property
     def load_names(self) -> tuple[str, ...]:
         """The names of the Lagrange multipliers, where they have names."""
-        return ()
+        return self.names.constraints if self.names else ()
 
     def observe(self, t: Scalar, g: Element, xi: Velocity) -> Array:
         """The coordinates and the rates that have names, in the order of `coordinate_names` and `rate_names`."""
-        return jnp.concatenate([g, xi]) if self.coordinate_names else xi
+        return jnp.concatenate([self.group.chart(g), xi]) if self.coordinate_names else xi
+
+    def named_coordinates(self, g: Element) -> dict[str, Any]:
+        """The coordinates of configurations by their names; g may have leading axes."""
+        if not self.coordinate_names:
+            return {}
+        chart: Any = self.group.chart
+        for _ in range(np.ndim(jax.tree.leaves(g)[0]) - np.ndim(jax.tree.leaves(self.group.identity())[0])):
+            chart = jax.vmap(chart)
+        return dict(zip(self.coordinate_names, np.moveaxis(np.asarray(chart(g)), -1, 0), strict=True))
 
     def constants(self) -> dict[str, Any]:
         """The numbers that tell this system from others of its kind, with names such as "parameter inertia.0"."""
@@ -469,13 +581,20 @@ class MechanicalSystem:
             held += f"; {k} of them holonomic, phi(g) = 0: configurations stay on a leaf of dimension {n - k}"
         about = {
             "configurations": f"{self.group}, dimension {n}",
-            "velocity": "(" + ", ".join(axis.name for axis in self.group.axes()) + ")",
+            "velocity": "(" + ", ".join(axis.name for axis in self.axes()) + ")",
             "constraints": held,
         }
         numbers = {
             name: np.array2string(np.asarray(x), precision=6, threshold=40) for name, x in self.constants().items()
         }
-        return html_table(type(self).__name__, about | numbers)
+        about |= {kind: ", ".join(names) for kind, names in (("coordinates", self.coordinate_names), ("constraint rows",
+                  self.load_names), ("inputs", [each.name for each in self.inputs or ()])) if names}  # fmt: skip
+        return html_table(self.title, about | numbers)
+
+    @property
+    def title(self) -> str:
+        """What the system is called: by its user, else its class."""
+        return (self.names.system if self.names else "") or type(self).__name__
 
 
 def _count(system: MechanicalSystem, name: str) -> int:
@@ -726,7 +845,7 @@ def explain_singular(system: MechanicalSystem, t: Any, g: Element, xi: Any) -> s
     """Why a method that inverts L_xi_xi fails at this point, where it is singular off D; otherwise nothing."""
     point = (np.asarray(t, float), g, np.nan_to_num(np.asarray(xi, float)))
     metric = np.asarray(evaluate(_at_start, system, point)[3])
-    names = [axis.name for axis in system.group.axes()]
+    names = [axis.name for axis in system.axes()]
     singular = np.isfinite(metric).all() and _definiteness(metric, np.zeros((0, len(names))), names)[0]
     if not singular:
         return ""
@@ -778,7 +897,7 @@ def _declare_inputs(given: Any) -> tuple[Input, ...]:
     if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
         return tuple(Input(f"u{k + 1}") for k in range(given))
     if isinstance(given, tuple | list) and all(isinstance(each, str | Input) for each in given):
-        made = tuple(Input(each) if isinstance(each, str) else each for each in given)
+        made = tuple(Input(*split_unit(each)) if isinstance(each, str) else each for each in given)
         if len({each.name for each in made}) == len(made):
             return made
     raise InvalidInput(f"inputs is {given!r}; allowed: their number, their names, or a list of Input, no name twice")
@@ -887,7 +1006,7 @@ def _register(functions: tuple[str, ...], static: tuple[str, ...]) -> Callable[[
 FUNCTIONS = ("lagrangian", "constraint", "drift", "force", "holonomic")
 
 
-@_register(FUNCTIONS, ("group", "inputs"))
+@_register(FUNCTIONS, ("group", "inputs", "names"))
 @dataclass(frozen=True, eq=False)
 class System(MechanicalSystem):
     """(Q, L, D) from functions: `lagrangian(t, g, xi, p)`, `constraint(t, g, p)` -> A, `drift(t, g, p)` -> b.
@@ -897,6 +1016,11 @@ class System(MechanicalSystem):
     ensembles, sweeps and gradients reach it. `inputs` says what the controls u are: their number, their names, or an
     `Input` each with name, unit and bounds. If it is left out, `force` is traced to find how many it reads. u is an
     array with one entry an input, and zero where a run has no controls.
+
+    `names` are yours for the system and for its coordinates, velocities (the components of xi) and constraints (rows of
+    A), each with a unit if you like: `names={"system": "Skate", "coordinates": ["heading [rad]", "x [m]", "y [m]"],
+    "velocities": ["turn [rad s-1]", "speed [m s-1]", "slip [m s-1]"], "constraints": ["blade [N]"]}`. Then `run["x"]`
+    and `run["blade"]` are arrays, and files, tables, pictures and messages use these names.
     """
 
     group: Group
@@ -908,6 +1032,7 @@ class System(MechanicalSystem):
     force: Callable[..., Array] | None = None
     holonomic: Callable[..., Array] | None = None
     inputs: Any = "infer"
+    names: Any = None
 
     def __post_init__(self) -> None:
         require_instance("group", self.group, Group, "a group")
@@ -919,6 +1044,7 @@ class System(MechanicalSystem):
         elif self.inputs is not None:
             object.__setattr__(self, "inputs", _declare_inputs(self.inputs))
         _recognise(self, FUNCTIONS)
+        object.__setattr__(self, "names", Names.read(self.names, self))
 
     _closures: ClassVar[Closures] = {}
 
@@ -976,7 +1102,7 @@ class System(MechanicalSystem):
         return shaped(words, value, (self.group.dim,))
 
 
-@_register(FUNCTIONS, ("group", "inputs"))
+@_register(FUNCTIONS, ("group", "inputs", "names"))
 @dataclass(frozen=True, eq=False)
 class NonlinearSystem(System):
     """(Q, L, phi): d/dt L_xi - ad*_xi L_xi - L_g - F = phi_xi^T l, phi(t, g, xi) = 0 ((5) of jimenez-scheurle).
@@ -1063,8 +1189,10 @@ def perturbed(system: MechanicalSystem, g: Callable[..., Array], delta: Scalar =
 def constrained(
     system: MechanicalSystem, constraint: Callable[..., Array], parameters: dict[str, Array]
 ) -> NonlinearSystem:
-    both = {"system": system, **parameters}
-    return NonlinearSystem(system.group, _lagrangian, constraint, parameters=both, force=_force, inputs=system.inputs)
+    both, names = {"system": system, **parameters}, system.names and replace(system.names, constraints=())
+    return NonlinearSystem(
+        system.group, _lagrangian, constraint, parameters=both, force=_force, inputs=system.inputs, names=names
+    )
 
 
 def _lagrangian(t: Scalar, g: Element, xi: Array, p: dict[str, Any]) -> Array:
@@ -1122,9 +1250,10 @@ class Driven(MechanicalSystem):
     inertia, subspace, annihilator = of_part("system", "inertia", "subspace", "annihilator")
     L, A, b, phi, residual, rows = of_part("system", "L", "A", "b", "phi", "residual", "rows")
     project, velocity, basis = of_part("system", "project", "velocity", "basis")
-    coordinate_names, rate_names, load_names, observe = of_part(
-        "system", "coordinate_names", "rate_names", "load_names", "observe"
+    coordinate_names, rate_names, load_names, observe, named_coordinates = of_part(
+        "system", "coordinate_names", "rate_names", "load_names", "observe", "named_coordinates"
     )
+    names, axes, units, title = of_part("system", "names", "axes", "units", "title")
 
     def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0, **named: float) -> State:
         """A state as the system without this force makes it; a mechanism takes names."""

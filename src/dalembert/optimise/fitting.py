@@ -373,7 +373,7 @@ def make_part(
 
     rows = np.asarray(system.rows(state.t, state.g)(state.xi)).reshape(-1, group.dim)
     held, lost = (set(echelon(part)[1]) for part in (rows, rows[len(rows) - system.holonomic_constraints :]))
-    axes = [axis.name for axis in group.axes()]
+    axes = [axis.name for axis in system.axes()]
     components = [(f"configuration.{axes[k]}", k) for k in range(group.dim) if k not in lost]
     components += [(f"velocity.{axes[k]}", k) for k in range(group.dim) if k not in held]
     wanted = [*given.free, *(name for name in table if name.startswith(FROM_START))]

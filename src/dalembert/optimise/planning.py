@@ -582,8 +582,9 @@ class _Task:
     def take_freedom(self, free_start: Any, free_goal: Any, periodic: Any) -> None:
         """What is free at the start and at the goal, and what is periodic, by names."""
         system, n = self.system, self.system.group.dim
-        flat = system.coordinate_names if len(system.coordinate_names) == n else ()
-        configuration = flat or tuple(f"along {axis.name}" for axis in system.group.axes())
+        named = system.coordinate_names if system.group.is_flat or not system.names else ()
+        flat = named if len(named) == n else ()
+        configuration = flat or tuple(f"along {axis.name}" for axis in system.axes())
         velocity = () if self.kinematic else tuple(system.rate_names[k] for k in self.free)
         self.coordinates = (*configuration, *velocity)
 

@@ -192,7 +192,7 @@ def _initial_controls(system: MechanicalSystem, state: State, initial: Mapping[s
     several = len(system.group.factors) > 1
     factors = {f"{place}.{k}": value for k, value in enumerate(given)} if several else {place: given}
     controls = [made for where, value in factors.items() for made in _configuration_controls(where, value)]
-    names = [axis.name for axis in system.group.axes()]
+    names = [axis.name for axis in system.axes()]
     for kind in ("velocity", "momentum"):
         if kind in initial:
             value = initial[kind]

@@ -307,7 +307,7 @@ class MemorySink(BlockSink):
     """Keeps the results in the memory of this process."""
 
     def __init__(self, members: SweepMembers):
-        self.plan, self.variables = members.plan, members.variables
+        self.plan, self.variables, self.labels = members.plan, members.variables, _component_names(members)
         size = self.plan.members * sum(math.prod(one.shape) * one.dtype.itemsize for one in self.variables.values())
         if size > MAX_MEMORY_BYTES:
             raise InvalidInput(
@@ -333,7 +333,8 @@ class MemorySink(BlockSink):
             name.replace(".", "_"): (dim, _coordinate(axis, name, 0, axis.size))
             for name, dim, axis in self.plan.coordinates()
         }
-        return xarray.Dataset(data, coords, provenance(self.plan))
+        named = {"component": self.labels} if len(self.labels) else {}
+        return xarray.Dataset(data, coords | named, provenance(self.plan))
 
 
 class ZarrStore(BlockSink):
@@ -426,6 +427,9 @@ def _create(path: Path, members: SweepMembers) -> None:
         for lo in range(0, size, COORDINATE_CHUNK):
             hi = min(lo + COORDINATE_CHUNK, size)
             coordinate[lo:hi] = _coordinate(axis, name, lo, hi)
+    if len(labels := _component_names(members)):
+        named = group.create_array("component", shape=labels.shape, dtype=labels.dtype, dimension_names=("component",))
+        named[:] = labels
     arrays: dict[str, Any] = {
         name: (one, plan.shape, plan.block_shape, plan.dims) for name, one in members.variables.items()
     }
@@ -454,6 +458,12 @@ def _stored_plan(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as fault:
         raise InvalidInput(f"{path} is not a sweep of dalembert: it cannot be resumed") from fault
     return plan
+
+
+def _component_names(members: SweepMembers) -> np.ndarray[Any, Any]:
+    """The names of the components of velocities, where a variable has them."""
+    has_them = any("component" in one.dims for one in members.variables.values())
+    return np.array([axis.name for axis in members.first.system.axes()] if has_them else [], str)
 
 
 def _coordinate(axis: SweepAxis, name: str, lo: int, hi: int) -> np.ndarray[Any, Any]:

@@ -1,0 +1,176 @@
+"""Names that a user gives to coordinates, velocities, inputs and constraints go wherever numbers go."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dalembert as da
+from dalembert.models import MODELS
+
+NAMES = {
+    "system": "Skate",
+    "coordinates": ["heading [rad]", "x [m]", "y [m]"],
+    "velocities": ["turn [rad s-1]", "speed [m s-1]", "slip [m s-1]"],
+    "constraints": ["blade [N]"],
+}
+
+
+def kinetic(t, g, xi, p):
+    return 0.5 * (p["J"] * xi[0] ** 2 + p["m"] * (xi[1] ** 2 + (xi[2] + 0.1 * xi[0]) ** 2))
+
+
+def blade(t, g, p):
+    return jnp.array([[0.0, 0.0, 1.0]])
+
+
+def push(t, g, xi, u, p):
+    return jnp.stack([0.0 * u[0], u[0], 0.0 * u[0]])
+
+
+def make(mass=1.0, names=NAMES, inputs=("push [N]",)):
+    parameters = {"J": 0.3, "m": mass}
+    return da.System(da.SE2(), kinetic, blade, parameters=parameters, force=push, inputs=list(inputs), names=names)
+
+
+@pytest.fixture(scope="module")
+def run():
+    skate = make()
+    held = np.full((20, 1), 0.1)
+    start = skate.state(xi=[0.5, 1.0, 0.0])
+    return da.simulate(skate, da.LagrangeDAlembert(), start, step=0.05, steps=20, controls=held)
+
+
+def test_a_run_is_read_by_these_names(run):
+    theta, x, y = run.coordinates("pose").T
+    for name, values in zip(("heading", "x", "y"), (theta, x, y), strict=True):
+        np.testing.assert_allclose(run[name], values, rtol=0, atol=1e-14)
+    assert np.array_equal(run["speed"], run.xi[:, 1]) and np.array_equal(run["push"], np.full(21, 0.1))
+    reaction = np.asarray(run.reaction())[:, 2]
+    np.testing.assert_allclose(run["blade"], reaction, rtol=1e-12)
+    with pytest.raises(da.InvalidInput, match="blade, heading, push, slip, speed, turn, x, y"):
+        run["velocity"]
+
+
+def test_a_table_has_names_and_units(run):
+    data = run.to_xarray()
+    assert data["component"].values.tolist() == ["turn", "speed", "slip"]
+    assert data["velocity_unit"].values.tolist() == ["rad s-1", "m s-1", "m s-1"]
+    assert data["momentum_unit"].values.tolist() == ["kg m2 s-1", "kg m s-1", "kg m s-1"]
+    assert data["coordinate"].sel(coordinate_name="x").values.tolist() == run["x"].tolist()
+    assert data["coordinate_unit"].values.tolist() == ["rad", "m", "m"]
+    assert (data["constraint"].item(), data["constraint_unit"].item()) == ("blade", "N")
+    assert (data["input"].item(), data["input_unit"].item()) == ("push", "N")
+    assert data.attrs["system"] == "Skate"
+
+
+def test_a_file_keeps_the_names_and_knows_its_system(run, tmp_path):
+    run.save(tmp_path / "skate.nc")
+    for system in (make, make()):
+        back = da.load(tmp_path / "skate.nc", system=system)
+        assert np.array_equal(back["x"], run["x"]) and back.system.names == run.system.names
+    with pytest.raises(da.InvalidInput, match="not the one that made the run"):
+        da.load(tmp_path / "skate.nc", system=make(1.01))
+    with pytest.raises(da.InvalidInput, match="a function without arguments"):
+        da.load(tmp_path / "skate.nc", system=lambda: 3)
+    assert da.load(tmp_path / "skate.nc", system=make(1.01), unchecked=True).t.tolist() == run.t.tolist()
+
+
+def test_the_force_is_part_of_what_a_file_knows(run, tmp_path):
+    run.save(tmp_path / "skate.nc")
+    skate = make()
+    other = dataclasses.replace(skate, force=lambda t, g, xi, u, p: 2 * push(t, g, xi, u, p))
+    with pytest.raises(da.InvalidInput, match="acceleration"):
+        da.load(tmp_path / "skate.nc", system=other)
+
+
+def test_an_ensemble_of_ones_own_system_is_checked_too(tmp_path):
+    skate = make()
+    starts = [skate.state(xi=[w, 1.0, 0.0]) for w in (0.1, 0.2)]
+    da.ensemble(skate, da.LagrangeDAlembert(), starts, step=0.1, steps=3).save(tmp_path / "two.nc")
+    assert da.load(tmp_path / "two.nc", system=make).t.shape == (2, 4)
+    with pytest.raises(da.InvalidInput, match="not the one"):
+        da.load(tmp_path / "two.nc", system=make(2.0))
+
+
+def test_messages_name_the_constraint_and_the_component():
+    with pytest.raises(da.InvalidInput, match=r"off the constraint \(blade\)"):
+        make().state(xi=[0.5, 1.0, 0.2])
+    flat = da.System(
+        da.Euclidean(3), lambda t, q, v, p: 0.5 * (v[0] ** 2 + v[1] ** 2), names={"velocities": ["a", "b", "c"]}
+    )
+    with pytest.raises(da.InvalidInput, match="in the directions of c"):
+        flat.state(xi=[1.0, 0.0, 0.0])
+    rows = da.System(
+        da.Euclidean(4), lambda t, q, v, p: 0.5 * v @ v, lambda t, q, p: jnp.eye(4)[jnp.array([0, 1, 0])],
+        names={"constraints": ["first", "second", "third"]},
+    )  # fmt: skip
+    with pytest.raises(da.InvalidInput, match=r"\(first, third\) are linearly dependent"):
+        rows.state()
+
+
+@pytest.mark.parametrize(
+    "names, words",
+    [
+        ({"velocities": ["a"]}, "names has 1 velocities"),
+        ({"constraints": ["a", "b"]}, "names has 2 constraints"),
+        ({"coordinates": ["a"]}, "names has 1 coordinates"),
+        ({"speeds": ["a"]}, "kind of names"),
+        ({"velocities": ["a", "a", "b"]}, "two things are called a"),
+        ({"velocities": ["a", "push", "b"]}, "two things are called push"),
+        ({"velocities": "abc"}, "texts such as"),
+        (3, "a dictionary"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(names, words):
+    with pytest.raises(da.InvalidInput, match=words):
+        make(names=names)
+
+
+def test_names_change_nothing_else(run):
+    plain = make(names=None)
+    other = da.simulate(plain, da.LagrangeDAlembert(), run.at(0.0), step=0.05, steps=20, controls=np.full((20, 1), 0.1))
+    assert np.array_equal(other.xi, run.xi) and plain.rate_names == ("w", "v1", "v2") and plain.coordinate_names == ()
+
+
+def test_a_product_names_the_coordinates_of_its_factors_in_order():
+    names = {"coordinates": ["angle", "heading", "x", "y", "height"]}
+    group = da.Product((da.SO2(), da.SE2(), da.Euclidean(1)))
+    own = da.System(group, lambda t, g, xi, p: 0.5 * xi @ xi, names=names)
+    g = group.configuration([{"angle": 0.1}, {"angle": 0.2, "position": [3.0, 4.0]}, [5.0]])
+    found = own.named_coordinates(g)
+    assert list(found) == names["coordinates"]
+    np.testing.assert_allclose(list(found.values()), [0.1, 0.2, 3.0, 4.0, 5.0])
+
+
+def test_a_feedback_keeps_the_names():
+    driven = da.steered(make(), lambda t, g, xi: jnp.stack([-xi[1]]))
+    run = da.simulate(driven, da.RungeKutta(), driven.state(xi=[0.0, 1.0, 0.0]), step=0.1, steps=2)
+    assert run.to_xarray()["component"].values.tolist() == ["turn", "speed", "slip"] and run["speed"][-1] < 1.0
+
+
+def test_a_sweep_has_the_names_of_velocities():
+    config = {
+        "system": {"name": "unicycle"}, "method": {"name": "runge-kutta"}, "initial": dict(MODELS["unicycle"].initial),
+        "run": {"step": 0.1, "steps": 2}, "sweep": {"run.step": [0.1, 0.2], "keep": ["final"]},
+    }  # fmt: skip
+    data = da.sweep(config).dataset()
+    names = [axis.name for axis in MODELS["unicycle"].make({}).axes()]
+    assert data["component"].values.tolist() == names and "component" in data["final_velocity"].dims
+
+
+@pytest.mark.parametrize("name", ["chaplygin-sleigh", "nonholonomic-particle", "car"])
+def test_a_system_at_rest(name):
+    system = MODELS[name].make({})
+    assert not np.any(system.state().xi) and not np.any(system.state().momentum)
+
+
+def test_the_least_velocity_where_the_constraint_drifts():
+    belt = da.System(
+        da.Euclidean(2), lambda t, q, v, p: 0.5 * v @ v, lambda t, q, p: jnp.array([[1.0, 0.0]]),
+        drift=lambda t, q, p: jnp.array([0.7]),
+    )  # fmt: skip
+    np.testing.assert_allclose(belt.state().xi, [0.7, 0.0], atol=1e-15)
+    with pytest.raises(da.InvalidInput, match="not both"):
+        belt.state(xi=[0.7, 0.0], momentum=[0.7, 0.0])
