@@ -192,7 +192,7 @@ class Lowering:
             raise LoweringError(f"no scalar rule for the primitive '{name}'")
         results = results if isinstance(results, list) else [results]
         pairs = zip(results, shapes, strict=True)
-        return [result if result.shape == shape else np.broadcast_to(result, shape) for result, shape in pairs]
+        return [r if getattr(r, "shape", None) == shape else np.broadcast_to(r, shape) for r, shape in pairs]
 
 
 def _call(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
