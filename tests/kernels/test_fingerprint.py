@@ -158,6 +158,21 @@ def harmonic(lagrangian, **options):
     return da.simulate(system, da.RungeKutta(), system.state(np.ones(2), [1.0, 0.0]), step=0.1, steps=2).check().g[-1]
 
 
+def test_the_line_of_a_function_does_not_matter_and_its_kinds_of_arguments_do():
+    """A line that is added above, or an equal lambda below, is the same program; `*a` and `a` have the same code."""
+    text = "first = lambda a, b: a * b\n\n\nsecond = lambda a, b: a * b\none = lambda a: a[0]\nmany = lambda *a: a[0]\n"
+
+    def written(source):
+        names = {"__name__": "own_functions"}
+        exec(compile(source, "own_functions.py", "exec"), names)
+        return [list(recognition.fingerprint(names[name])) for name in ("first", "second", "one", "many")]
+
+    first, second, one, many = written(text)
+    assert first == second
+    assert one != many
+    assert written("# a line\n" + text) == [first, second, one, many]
+
+
 def test_a_user_system_is_traced_once_for_all_processes(fresh):
     def lagrangian(t, g, xi, p):
         return 0.5 * xi @ xi - 0.3 * g @ g

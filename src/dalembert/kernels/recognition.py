@@ -69,8 +69,10 @@ def _write(it: Any, within: tuple[Any, ...]) -> Iterator[str]:
         known = [] if _in_package(it.__module__) else _globals_read(it)
         yield from _write_all(within, it.__module__, it.__code__, it.__defaults__, it.__kwdefaults__, cells, known)
     elif isinstance(it, types.CodeType):
-        names = it.co_names, it.co_varnames, it.co_freevars, it.co_exceptiontable
-        yield from _write_all(within, it.co_qualname, it.co_firstlineno, it.co_code, *names, it.co_consts)
+        # Not its line: it only changes where an error is said to be, and a line above would compile everything again.
+        names = it.co_names, it.co_varnames, it.co_freevars, it.co_cellvars, it.co_exceptiontable
+        counts = it.co_argcount, it.co_posonlyargcount, it.co_kwonlyargcount, it.co_flags
+        yield from _write_all(within, it.co_qualname, it.co_code, *names, *counts, it.co_consts)
     elif isinstance(it, types.MethodType):
         yield from _write_all(within, it.__self__, it.__func__)
     elif isinstance(it, functools.partial):
