@@ -426,7 +426,7 @@ class MechanicalSystem:
             xi = xi if is_traced(xi) or np.isfinite(np.asarray(xi)).all() else rest
         xi = vector(xi, self.group.dim, "velocity xi")
         if is_traced((self, time, g, xi)):
-            return State(time, g, xi, self.momentum(time, g, xi), xi, self.group)
+            return State(time, g, xi, _momentum(self, time, g, xi), xi, self.group)
         time, g, xi = map(read_only, (time, g, xi))
         return State(time, g, xi, read_only(self._judge(time, g, xi)), xi, self.group)
 
@@ -709,6 +709,11 @@ def _at_start(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) ->
     t, g, xi = point
     rows, off, phi = system.rows(t, g)(xi), system.residual(t, g, xi), system.phi(t, g)
     return rows, off, phi, system.metric(t, g, xi), system.energy(t, g, xi)
+
+
+@compile_function
+def _momentum(system: MechanicalSystem, t: Scalar, g: Element, xi: Array) -> Array:
+    return system.momentum(t, g, xi)
 
 
 def judge_start(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) -> tuple[Array, Array]:

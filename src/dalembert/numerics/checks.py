@@ -143,7 +143,8 @@ def require_progress(progress: Any, arguments: str) -> None:
 def read_reals(value: Any) -> Any:
     """The array of real numbers that `value` is, as NumPy or JAX reads it; None where it is not one."""
     try:
-        given: Any = jnp.asarray(value) if is_traced(value) else np.asarray(value)
+        given: Any = jnp.asarray(value) if is_traced(value) and not isinstance(value, Array) else value
+        given = given if isinstance(given, Array) and is_traced(given) else np.asarray(given)
         if given.dtype.kind == "O" and all(isinstance(x, numbers.Real) and x not in (True, False) for x in given.flat):
             given = given.astype(float)  # whole numbers beyond 64 bits, and fractions
     except (TypeError, ValueError, OverflowError):
@@ -158,7 +159,7 @@ def finite_reals(name: str, value: Any) -> Any:
         raise InvalidInput(f"{name} is {show(value)}; allowed: real numbers")
     if not is_traced(given) and not np.isfinite(given).all():
         raise InvalidInput(f"{name} must be finite; given {show(given.tolist())}")
-    return given.astype(float)
+    return given if given.dtype == float and is_traced(given) else given.astype(float)
 
 
 def real(name: str, value: Any) -> Array:
