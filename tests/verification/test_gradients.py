@@ -11,6 +11,7 @@ from tools.claims.cases import cases, variants
 
 import dalembert as da
 from dalembert.errors import InvalidInput
+from dalembert.kernels import gradients
 from dalembert.mechanics.system import unit_element
 
 STEPS = 4
@@ -174,6 +175,60 @@ def test_controls_parameters_start_step_and_time_of_an_own_system():
     np.testing.assert_allclose(gradient, differences(lambda x: pushed_knife(*x), PUSHED), rtol=1e-7, atol=1e-9)
 
 
+def pulled_particle(x, pushes, every):
+    """A number that all records decide, as a function of the parameter, the start, the step and the controls."""
+
+    def lagrangian(t, q, v, p):
+        return 0.5 * v @ v - 0.25 * p * (q @ q) ** 2
+
+    system = da.System(da.Euclidean(2), lagrangian, parameters=x[0], force=lambda t, q, v, u, p: u * q, inputs=2)
+    options = {"step": x[5], "steps": len(pushes), "save_every": every, "controls": pushes}
+    run = da.simulate(system, da.RungeKutta(), system.state(x[1:3], x[3:5]), **options)
+    return jnp.sum(run.g**2 * jnp.arange(1.0, 3.0)) + run.xi[-1, 0]
+
+
+PULLED = jnp.array([1.3, 0.4, -0.3, 0.5, 0.7, 0.1]), 0.1 * jnp.cos(jnp.arange(12.0)).reshape(6, 2)
+
+
+@pytest.mark.parametrize("every", [1, 2, 6])
+def test_a_short_run_in_a_program_is_one_native_call(every, monkeypatch):
+    end = jax.value_and_grad(lambda x: pulled_particle(*x, every))
+    text = jax.jit(end).lower(PULLED).as_text()
+    assert text.count("dalembert_script") == 2  # the run, and its transpose
+    assert "callback" not in text
+    at_once, eager = jax.jit(end)(PULLED), end(PULLED)
+    alone = jax.jit(lambda x: pulled_particle(*x, every))
+    assert alone.lower(PULLED).as_text().count("dalembert_script") == 1
+    monkeypatch.setattr(gradients, "_fits_script", lambda *given: False)
+    in_parts = jax.jit(jax.value_and_grad(lambda x: pulled_particle(*x, every)))(PULLED)
+    for found in (at_once, eager):
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(in_parts), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(alone(PULLED), in_parts[0], rtol=1e-14)
+
+
+@pytest.mark.heavy
+def test_programs_with_short_runs_are_transformed_again():
+    x, pushes = PULLED
+    gradient = jax.grad(lambda x: pulled_particle(x, pushes, 1))
+    many = x + 0.01 * jnp.arange(3.0)[:, None]
+    each = np.stack([gradient(row) for row in many])
+    np.testing.assert_allclose(jax.vmap(jax.jit(gradient))(many), each, rtol=1e-12)
+    np.testing.assert_allclose(jax.jit(jax.vmap(gradient))(many), each, rtol=1e-12)
+    np.testing.assert_allclose(jax.lax.map(gradient, many), each, rtol=1e-12)
+    outside = jax.grad(jax.jit(lambda x: pulled_particle(x, pushes, 1)))
+    np.testing.assert_allclose(outside(x), each[0], rtol=1e-12)
+    slope = jax.jvp(jax.jit(gradient), (x,), (jnp.ones(6),))[1]
+    near = [
+        (8 * (gradient(x + e) - gradient(x - e)) - (gradient(x + 2 * e) - gradient(x - 2 * e))) / (12 * e)
+        for e in (1e-3,)
+    ]
+    np.testing.assert_allclose(slope, near[0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        jax.jit(jax.hessian(lambda x: pulled_particle(x, pushes, 1)))(x) @ jnp.ones(6), slope, rtol=1e-10
+    )
+
+
 def test_the_first_state_of_a_process_may_be_made_inside_jit():
     unit_element.cache_clear()
     system = da.models.suslov(GENERIC)
@@ -208,5 +263,8 @@ def test_a_failed_run_has_no_derivative():
     assert end(1.0).status == "failed"
     assert np.isfinite(end(1.0).last.g).all()
     assert np.isnan(jax.grad(lambda p: end(p).g[-1, 0])(1.0))
+    assert np.isnan(jax.jit(jax.grad(lambda p: end(p).g[-1, 0]))(1.0))
+    assert int(jax.jit(lambda p: end(p).final.status)(1.0)) == int(end(1.0).final.status)
+    assert jax.jit(jax.grad(lambda p: 0.0 * p + jnp.where(end(p).final.status == 0, end(p).g[-1, 0], p)))(1.0) == 1.0
     assert np.isnan(jax.jvp(lambda p: end(p).g[-1, 0], (1.0,), (1.0,))[1])
     assert np.isfinite(jax.grad(lambda p: end(-p).g[-1, 0])(1.0))

@@ -8,14 +8,18 @@ derivatives) it is its parts, which are primitives of their own (`transformation
 
 from __future__ import annotations
 
+import ctypes
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import jax
+import jax.ffi
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -24,11 +28,12 @@ from jax.interpreters import ad, batching, mlir
 from . import cuda
 from .adjoints import Kept, Leaves, Marks, NativeAdjoint, RunSpec, is_real, marked, replace_leaves
 from .cache import StaleEntry
-from .execute import run_problem
+from .execute import run_problem, runs_natively
 from .ir import LoweringError
+from .llvm import compile_object, find_entry, link_object
 from .lowering import shape_struct
-from .plans import Watch, evaluate, keep_carry
-from .problem import Advance, Observe, lane_axes
+from .plans import Watch, evaluate, keep_carry, plan_of
+from .problem import Advance, Observe, Words, lane_axes
 from .transformations import adjoint_of, as_array, fill_zeros, known_leaves, mark_values, placed
 
 MAX_KEPT_RUNS = 2
@@ -95,9 +100,356 @@ def outline_of(whole: WholeRun, shapes: tuple[Any, ...]) -> Outline:
     return Outline(carry, records, *structures, status, len(carry) + marks)
 
 
+# Scripts: all native calls of a run, and the moves of words between them, as one call that XLA makes without Python.
+
+Place = tuple[int, int]  # a space (an argument or a result of the script; -1: none) and the bytes before it there
+MAX_SCRIPT_OPERATIONS = 10_000_000
+"""Scalar operations of a run that goes as one call, which Ctrl-C has to wait for: some 10 ms."""
+
+
+@cache
+def _players() -> tuple[Any, Any]:
+    """The native functions that play a script; XLA knows the second one."""
+    header = (Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("scripts.ll").read_text(encoding="utf-8")
+    for name in ("MAJOR", "MINOR"):
+        text = text.replace(f"i32 {name}", "i32 " + header.split(f"#define XLA_FFI_API_{name} ")[1].split()[0])
+    library = link_object(compile_object(text), "play", "answer")
+    capsule: Any = jax.ffi.pycapsule  # JAX has no types for it
+    answer = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(library["answer"])
+    jax.ffi.register_ffi_target("dalembert_script", capsule(answer), platform="cpu")
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library["play"]), library
+
+
+class Script:
+    """What is done with the words of arguments to make results; beside these it has room of its own.
+
+    All numbers are doubles or 64-bit integers. `own` are the types that the results shall have.
+    """
+
+    def __init__(self, given: Leaves, results: Leaves):
+        self.lines: list[int] = []
+        self.held: list[Any] = []  # what the words have the addresses of
+        self.given, self.own = len(given), list(results)
+        self.size = 0  # words of the room, which is the last result
+
+    @cached_property
+    def words(self) -> Words:
+        self.held.append(_players())
+        return np.array([*self.lines, 0], np.int64)
+
+    @cached_property
+    def results(self) -> list[Any]:
+        """The results as native code makes them."""
+        wide = [each if each.dtype == np.float64 else shape_struct(each.shape, np.int64) for each in self.own]
+        return [*wide, shape_struct((self.size,), np.int64)]
+
+    @cached_property
+    def mark(self) -> Any:
+        """Where the script is, and a number that no other process has: a cache of programs must not find this one."""
+        return np.array([self.words.ctypes.data, secrets.randbits(62)], np.int64)
+
+    def room(self, count: int) -> Place:
+        """Words of the room."""
+        self.size += count
+        return self.given + len(self.own), 8 * (self.size - count)
+
+    def result(self, number: int) -> Place:
+        return self.given + number, 0
+
+    def hold(self, words: Words) -> Place:
+        """Words that stay as they are."""
+        self.held.append(words)
+        return -1, words.ctypes.data
+
+    def do(self, kind: int, to: Place, source: Place, count: int, x: int = 0, y: int = 0, z: int = 0) -> None:
+        if count:
+            self.lines += [kind, *to, *source, count, x, y, z]
+
+    def copy(self, to: Place, source: Place, count: int) -> None:
+        self.do(1, to, source, count)
+
+    def clear(self, to: Place, count: int) -> None:
+        self.do(2, to, (-1, 0), count)
+
+    def add(self, to: Place, source: Place, count: int) -> None:
+        self.do(4, to, source, count)
+
+    def join(self, parts: Sequence[tuple[Place, int]]) -> Place:
+        """Words of the room with these one after the other."""
+        to = self.room(sum(count for _, count in parts))
+        for (place, count), before in zip(parts, _before([count for _, count in parts]), strict=True):
+            self.copy(after(to, before), place, count)
+        return to
+
+    def table(self, rows: Sequence[tuple[Place, int]]) -> Place:
+        """The table of some arrays, for native code with streams: where each begins, and the words between its rows."""
+        to = self.room(3 * len(rows) + 3)
+        for k, (place, words) in enumerate(rows):
+            self.do(3, after(to, 3 * k), place, 1)
+            self.do(3, after(to, 3 * k + 1), (-1, words), 1)
+            self.do(3, after(to, 3 * k + 2), (-1, 1), 1)
+        return to
+
+    def call(self, function: Any, places: Sequence[Place], counts: Sequence[int], last: int) -> None:
+        """Call a kernel for one lane with these pointers and (capacity, first, last, every)."""
+        self.held.append(function)
+        numbers = [(-1, each) for each in (*counts, 1, 0, 1, last)]
+        self.lines += [6, find_entry(function), *(word for place in (*places, *numbers) for word in place)]
+
+    @cached_property
+    def play(self) -> Callable[..., list[Any]]:
+        """The results of known arrays: XLA calls native code and makes its arrays faster than Python could."""
+        return jax.jit(lambda *leaves: self.bind(leaves))
+
+    def bind(self, leaves: Leaves) -> list[Any]:
+        """The same of arrays of JAX inside a program."""
+        wide = [leaf if leaf.dtype == np.float64 else lax.convert_element_type(leaf, np.int64) for leaf in leaves]
+        found = script_p.bind(*wide, script=self)
+        return [lax.convert_element_type(leaf, each.dtype) for leaf, each in zip(found, self.own, strict=False)]
+
+
+def after(place: Place, words: int) -> Place:
+    return place[0], place[1] + 8 * words
+
+
+def _before(sizes: Sequence[int]) -> list[int]:
+    """The numbers of words before each of some parts."""
+    return [sum(sizes[:k]) for k in range(len(sizes))]
+
+
+def _lower_script(ctx: Any, *arguments: Any, script: Script) -> Any:
+    ctx.module_context.add_keepalive(script)
+    lower: Any = jax.ffi.ffi_lowering("dalembert_script")
+    return lower(ctx, *arguments, script=script.mark)
+
+
+script_p: Any = type(lax.add_p)("native_script")
+script_p.multiple_results = True
+script_p.def_abstract_eval(
+    lambda *avals, script: [jax.core.ShapedArray(each.shape, each.dtype) for each in script.results]
+)
+mlir.register_lowering(script_p, _lower_script, platform="cpu")
+
+
+class Scripts:
+    """The scripts of whole runs of one trajectory with such leaves, `keeps` of which get cotangents.
+
+    What is kept for the transpose are words: the carry before the first step, the one after the last, the status, and
+    a row for every step.
+    """
+
+    def __init__(self, whole: WholeRun, shapes: tuple[Any, ...], keeps: Marks | None):
+        self.whole, self.keeps, spec = whole, keeps, whole.spec
+        self.pulls: dict[Marks, Script] = {}
+        self.leaves = [shape_struct(*shape) for shape in shapes]
+        self.outline = outline = whole.outline(self.leaves)
+        self.consts, self.start, self.controls = whole.split(list(range(len(shapes))))
+        if len(self.controls) > 1 or any(self.leaves[k].dtype != np.float64 for k in self.controls):
+            raise LoweringError("a script has rows of one array of controls")
+        trees = [jax.tree.unflatten(tree, zeros) for tree, zeros in self._zeros(whole.begin, outline.carry[:0])]
+        self.begin = plan_of(keep_carry, whole.begin.observe, trees[0], trees[1])
+        self.size = self.begin.words
+        if keeps is None:
+            trees = [jax.tree.unflatten(tree, zeros) for tree, zeros in self._zeros(spec, outline.carry)]
+            self.plan = plan_of(spec.advance, spec.observe, *trees)
+        else:
+            given = [[self.leaves[k] for k in part] for part in (self.consts, self.start, self.controls)]
+            starts = tuple(is_real(leaf) for leaf in given[1])
+            self.steps = adjoint_of(spec, _moving(whole, keeps, outline), [*given[0], *outline.carry, *given[2]])
+            self.first = adjoint_of(whole.begin, (*whole.split(keeps)[0], *starts), [*given[0], *given[1]])
+            self.row = self.steps.forwards.kept
+            if not self.steps.keeps_on_the_way or spec.steps > self.steps.segment_steps:
+                raise LoweringError("a script runs in one piece")
+
+    def _zeros(self, spec: RunSpec, carry: Leaves) -> list[tuple[Any, list[Any]]]:
+        parts = [self.consts, self.start, ()] if spec is self.whole.begin else [self.consts, (), self.controls]
+        leaves = [[self.leaves[k] for k in part] for part in parts]
+        leaves[1] = leaves[1] or list(carry)
+        return [
+            (tree, [np.zeros(leaf.shape, leaf.dtype) for leaf in part])
+            for tree, part in zip(spec.structures, leaves, strict=True)
+        ]
+
+    @property
+    def kept(self) -> Any:
+        """The shape of what is kept."""
+        return shape_struct((2 * self.size + 1 + self.whole.spec.steps * self.row,), np.int64)
+
+    @cached_property
+    def run(self) -> Script:
+        """The leaves of the last carry and of the records, and what is kept, of the leaves of a run."""
+        outline, spec, watch = self.outline, self.whole.spec, self.whole.watch
+        script = Script(self.leaves, [*outline.shapes, *([] if self.keeps is None else [self.kept])])
+        start = script.join([((k, 0), self.leaves[k].size) for k in self.start])
+        loop = script.room(self.size) if self.keeps is None else script.result(len(outline.shapes))
+        given = self._constants(script, _captured(self.begin.captured)), (-1, 0), start, (-1, 0), loop
+        script.call(self.begin.function, given, (1, 0, 1, 0), 1)
+        capacity, count = spec.saves + 1, len(outline.carry)
+        sizes = [leaf.size // capacity for leaf in outline.records]
+        if self.keeps is None:
+            records, rows = script.room(capacity * self.plan.words), (self.controls[0], 0) if self.controls else (-1, 0)
+            given = self._constants(script, _captured(self.plan.captured)), (-1, 0), loop, rows, records
+            script.call(self.plan.function, given, (capacity, 0, 1, 0), 1)
+            script.call(self.plan.function, given, (capacity, 1, capacity, spec.every), 1)
+            for k, before in enumerate(_before(sizes)):
+                script.copy(script.result(count + k), after(records, capacity * before), capacity * sizes[k])
+        else:
+            begun, loop, steps = loop, after(loop, self.size), self.steps.forwards
+            script.copy(loop, begun, self.size)
+            pointers = self._constants(script, steps.captured), (-1, 0), loop, script.table(self._inputs(False))
+            places = [script.result(count + k) for k in range(len(sizes))]
+            first = script.table([*((place, 0) for place in places), ((-1, 0), 0)])
+            script.call(steps.function, (*pointers, first), (0, 0, 1, 0), 0)
+            later = [(after(place, size), size) for place, size in zip(places, sizes, strict=True)]
+            table = script.table([*later, (after(loop, self.size + 1), self.row)])
+            script.call(steps.function, (*pointers, table), (0, 0, spec.saves, spec.every), 0)
+        for k, before in enumerate(_before([leaf.size for leaf in outline.carry])):
+            script.copy(script.result(k), after(loop, before), outline.carry[k].size)
+        marks = script.result(outline.marks), capacity, watch.missing, watch.good, watch.failed
+        script.do(5, script.result(outline.status), *marks)
+        if self.keeps is not None:
+            script.copy(after(loop, self.size), script.result(outline.status), 1)
+        return script
+
+    def _constants(self, script: Script, captured: Words) -> Place:
+        parts = [((k, 0), self.leaves[k].size) for k in self.consts]
+        return script.join([*parts, (script.hold(captured), captured.size)])
+
+    def _inputs(self, turned: bool) -> list[tuple[Place, int]]:
+        steps, rows = self.whole.spec.steps, []
+        for k in self.controls:
+            words = self.leaves[k].size // steps
+            rows.append(_turned((k, 0), words, steps) if turned else ((k, 0), words))
+        return rows
+
+    def pull(self, some: Marks) -> Script:
+        """The cotangents of the leaves that `keeps` names, of the leaves, what was kept, and some cotangents."""
+        if some not in self.pulls:
+            self.pulls[some] = self._write_pull(some)
+        return self.pulls[some]
+
+    def _write_pull(self, some: Marks) -> Script:
+        assert self.keeps is not None
+        outline, spec, watch, back = self.outline, self.whole.spec, self.whole.watch, self.steps.backwards
+        real = [each for each in outline.shapes if is_real(each)]
+        given = [*self.leaves, self.kept, *marked(real, some)]
+        wanted = marked(self.leaves, self.keeps)
+        script, kept = Script(given, wanted), (len(self.leaves), 0)
+        count, capacity, steps = len(self.steps.own), spec.saves + 1, spec.steps
+        sizes = [leaf.size for leaf in real]
+        own, shared, acting = (
+            [leaf.size for leaf in part] for part in (self.steps.own, self.steps.shared, self.steps.acting)
+        )
+        total = sum(own) + sum(shared)
+        # the cotangents: of the last carry, of the moving constants and controls, then of the records
+        state = script.room(total + sum(acting) + sum(sizes[count:]))
+        records = after(state, total + sum(acting))
+        script.clear(state, total + sum(acting) + sum(sizes[count:]))
+        places = [after(state, n) for n in _before(own)] + [after(records, n) for n in _before(sizes[count:])]
+        source = iter(range(len(self.leaves) + 1, len(given)))
+        for place, size, mark in zip(places, sizes, some, strict=True):
+            if mark:
+                script.copy(place, (next(source), 0), size)
+        whole_size = total + sum(acting) + sum(sizes[count:])
+        script.do(7, state, after(kept, 2 * self.size), whole_size, 0, watch.good)
+        rows = [(place, size // capacity) for place, size in zip(places[count:], sizes[count:], strict=True)]
+
+        def add_record(carry: Place, number: int) -> None:
+            """Add to the cotangents what one record adds to them."""
+            loop = self.steps.observer
+            if loop is None:
+                return
+            seen = script.join([(carry, self.size), *((after(place, number * size), size) for place, size in rows)])
+            made = script.room(total)
+            each = [(after(made, n), 0) for n in _before([*own, *shared])]
+            tables = script.table([]), script.table([*each, ((-1, 0), 0)])
+            pointers = self._constants(script, loop.captured), (-1, 0), seen, *tables
+            script.call(loop.function, pointers, (0, 0, 1, 0), 0)
+            script.add(state, made, total)
+
+        if not self.steps.seen:
+            add_record(after(kept, self.size), spec.saves)
+        inputs = [_turned(after(kept, 2 * self.size + 1), self.row, steps), *self._inputs(True)]
+        if self.steps.seen:
+            inputs += [_turned(after(place, size), size, spec.saves) for place, size in rows]
+            if spec.every > 1:
+                inputs.append((script.hold(np.array([1, 0], np.int64)), 0))
+        pushed = script.room(steps * sum(acting))
+        made = script.table([_turned(pushed, sum(acting), steps)])
+        constants = self._constants(script, back.captured)
+        pointers = constants, (-1, 0), state, script.table(inputs), made
+        script.call(back.function, pointers, (0, 0, spec.saves, spec.every), 0)
+        add_record(kept, 0)
+        # the cotangents of the start, and what it adds to those of the constants
+        begin, loop = self.first, self.first.backwards
+        sources = [int(word) for word in begin.sources]
+        words = [((k, 8 * n), 1) for k in self.start for n in range(self.leaves[k].size)]
+        held = script.join([words[k] for k in sources])
+        starts = [leaf.size for leaf in begin.own]
+        first = script.room(sum(starts) + sum(shared))
+        script.clear(first, sum(starts) + sum(shared))
+        inputs = [(held, len(sources)), *((after(state, n), size) for n, size in zip(_before(own), own, strict=True))]
+        tables = script.table(inputs), script.table([(script.room(1), 0)])
+        pointers = self._constants(script, loop.captured), (-1, 0), first, *tables
+        script.call(loop.function, pointers, (0, 0, 1, 1), 0)
+        sums, number = after(state, sum(own)), 0
+        script.add(sums, after(first, sum(starts)), sum(shared))
+        real_starts = iter(after(first, n) for n in _before(starts))
+        shared_sums = iter(after(sums, n) for n in _before(shared))
+        for k, leaf in enumerate(self.leaves):
+            begun = next(real_starts) if k in self.start and is_real(leaf) else pushed
+            if self.keeps[k]:
+                script.copy(script.result(number), next(shared_sums) if k in self.consts else begun, leaf.size)
+                number += 1
+        return script
+
+
+def _captured(words: bytes) -> Words:
+    return np.frombuffer(bytearray(words), np.int64)
+
+
+def _turned(place: Place, words: int, rows: int) -> tuple[Place, int]:
+    """Rows from the last to the first."""
+    return after(place, (rows - 1) * words), -words
+
+
+@lru_cache(maxsize=256)
+def _is_short(whole: WholeRun, shapes: tuple[Any, ...]) -> bool:
+    consts, _, controls = whole.split([shape_struct(*shape) for shape in shapes])
+    carry = whole.outline([shape_struct(*shape) for shape in shapes]).carry
+    operations = whole.spec.problem([*consts, *carry, *controls]).lower().operations
+    return whole.spec.steps * max(1, operations) <= MAX_SCRIPT_OPERATIONS
+
+
+def _fits_script(whole: WholeRun, leaves: Leaves) -> bool:
+    """Whether a run is one trajectory on this processor, and short."""
+    if whole.spec.lanes is not None or not runs_natively(None, whole.spec.backend):
+        return False
+    return _is_short(whole, tuple([(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in leaves]))
+
+
+@lru_cache(maxsize=64)
+def _build_scripts(whole: WholeRun, shapes: tuple[Any, ...], keeps: Marks | None) -> Scripts | None:
+    try:
+        return Scripts(whole, shapes, keeps)
+    except (LoweringError, ImportError, OSError):
+        return None
+
+
+def find_scripts(whole: WholeRun, leaves: Leaves, keeps: Marks | None) -> Scripts | None:
+    """The scripts of such runs; None where there are none."""
+    if not _fits_script(whole, leaves):
+        return None
+    return _build_scripts(whole, tuple([(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in leaves]), keeps)
+
+
+GRADIENTS = ("LinearizeTracer", "GradTracer")
 whole_p: Any = type(lax.add_p)("run_whole")
 slope_p: Any = type(lax.add_p)("run_whole_slopes")
-whole_p.multiple_results = slope_p.multiple_results = True
+pull_p: Any = type(lax.add_p)("run_whole_transposed")
+whole_p.multiple_results = slope_p.multiple_results = pull_p.multiple_results = True
+# A run that `keeps` something gives it after its other results; slopes and transposes have it after the leaves.
 
 
 def bind_whole(
@@ -132,6 +484,8 @@ def bind_whole(
         outline = whole.outline(list(map(shape_of, leaves)))
     except LoweringError:
         return None
+    if any(map(_is_program, leaves)) and not _fits_script(whole, leaves):
+        return None
     found = whole_p.bind(*leaves, whole=whole, keeps=None)
     count = structure.num_leaves
     return jax.tree.unflatten(structure, found[:count]), jax.tree.unflatten(outline.record, found[count:])
@@ -141,11 +495,17 @@ def shape_of(leaf: Any) -> Any:
     return shape_struct(np.shape(leaf), jnp.result_type(leaf))
 
 
+def _is_program(leaf: Any) -> bool:
+    """Whether a number is a part of a program that JAX writes, or the gradient of one is taken there."""
+    primal = leaf.primal if type(leaf).__name__ in GRADIENTS else leaf
+    return type(primal).__name__ == "DynamicJaxprTracer"
+
+
 def _is_linearised(leaf: Any) -> bool:
-    """Whether a number is known, or is one whose gradient is taken and nothing else."""
-    if not isinstance(leaf, jax.core.Tracer):
+    """Whether a number is known, a part of a program, or one whose gradient is taken and nothing else."""
+    if not isinstance(leaf, jax.core.Tracer) or _is_program(leaf):
         return True
-    return type(leaf).__name__ in ("LinearizeTracer", "GradTracer") and not isinstance(leaf.primal, jax.core.Tracer)
+    return type(leaf).__name__ in GRADIENTS and not isinstance(leaf.primal, jax.core.Tracer)
 
 
 class _Waiting(NamedTuple):
@@ -167,6 +527,8 @@ def _execute(leaves: Leaves, whole: WholeRun, keeps: Marks | None) -> list[Any]:
     """Run at once; `keeps` says which of the leaves will get cotangents."""
     spec = whole.spec
     known = known_leaves(spec, leaves)
+    if keeps is not None and (scripts := find_scripts(whole, known, keeps)):
+        return list(scripts.run.play(*known))
     consts, start, controls = whole.split(known)
     if spec.lanes is None:
         trees = map(jax.tree.unflatten, whole.begin.structures[:2], (consts, start))
@@ -188,6 +550,7 @@ def _execute(leaves: Leaves, whole: WholeRun, keeps: Marks | None) -> list[Any]:
         good = status == watch.good
         with _lock:
             _waiting.append(_Waiting(leaves, whole, keeps, adjoint, kept, None if bool(good.all()) else good))
+        found.append(np.empty(0, np.int64))
     return found
 
 
@@ -249,7 +612,14 @@ def _with_fresh(use: Callable[..., list[Any]], *given: Any) -> list[Any]:
 
 
 def _shapes(*avals: Any, whole: WholeRun, keeps: Any) -> list[Any]:
-    return [jax.core.ShapedArray(each.shape, each.dtype) for each in whole.outline(avals).shapes]
+    made = whole.outline(avals).shapes if keeps is None else [*whole.outline(avals).shapes, _kept(whole, avals, keeps)]
+    return [jax.core.ShapedArray(each.shape, each.dtype) for each in made]
+
+
+def _kept(whole: WholeRun, leaves: Leaves, keeps: Marks) -> Any:
+    """The shape of what a run keeps; nothing where it waits for its transpose."""
+    scripts = find_scripts(whole, leaves, keeps)
+    return shape_struct((0,), np.int64) if scripts is None else scripts.kept
 
 
 def _real_shapes(*avals: Any, whole: WholeRun, keeps: Marks) -> list[Any]:
@@ -259,15 +629,17 @@ def _real_shapes(*avals: Any, whole: WholeRun, keeps: Marks) -> list[Any]:
 def _jvp(primals: Leaves, tangents: Leaves, *, whole: WholeRun, keeps: Any) -> tuple[list[Any], list[Any]]:
     given = tuple(not isinstance(each, ad.Zero) and is_real(leaf) for leaf, each in zip(primals, tangents, strict=True))
     later = any(type(tangent).__name__ == "JaxprTracer" for tangent in tangents)
-    if not later or not _has_adjoints(primals, whole, given):
-        return _jvp_in_parts(primals, tangents, whole)
-    found = whole_p.bind(*primals, whole=whole, keeps=given)
-    slopes = iter(slope_p.bind(*primals, *marked(tangents, given), whole=whole, keeps=given))
+    if keeps is not None or not later or not _has_adjoints(primals, whole, given):
+        return _jvp_in_parts(primals, tangents, whole, keeps)
+    *found, kept = whole_p.bind(*primals, whole=whole, keeps=given)
+    slopes = iter(slope_p.bind(*primals, kept, *marked(tangents, given), whole=whole, keeps=given))
     zeros = (ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in found)
     return found, [next(slopes) if is_real(leaf) else zero for leaf, zero in zip(found, zeros, strict=True)]
 
 
 def _has_adjoints(primals: Leaves, whole: WholeRun, keeps: Marks) -> bool:
+    if find_scripts(whole, primals, keeps):
+        return True
     if any(isinstance(leaf, jax.core.Tracer) for leaf in primals):
         return False
     outline = whole.outline(primals)
@@ -280,11 +652,13 @@ def _has_adjoints(primals: Leaves, whole: WholeRun, keeps: Marks) -> bool:
     return steps.keeps_on_the_way
 
 
-def _jvp_in_parts(primals: Leaves, tangents: Leaves, whole: WholeRun) -> tuple[list[Any], list[Any]]:
+def _jvp_in_parts(primals: Leaves, tangents: Leaves, whole: WholeRun, keeps: Any) -> tuple[list[Any], list[Any]]:
     real = [is_real(leaf) for leaf in primals]
     along = [ad.instantiate_zeros(each) for each in marked(tangents, real)]  # type: ignore[no-untyped-call]  # JAX has no types
     found, slopes = jax.jvp(
-        lambda *values: whole.in_parts(*replace_leaves(list(primals), real, values)), marked(primals, real), along
+        lambda *values: _in_parts(*replace_leaves(list(primals), real, values), whole=whole, keeps=keeps),
+        marked(primals, real),
+        along,
     )
     zeros = (ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in found)
     pairs = zip(found, slopes, zeros, strict=True)
@@ -292,32 +666,68 @@ def _jvp_in_parts(primals: Leaves, tangents: Leaves, whole: WholeRun) -> tuple[l
 
 
 def _slopes_in_parts(*leaves: Any, whole: WholeRun, keeps: Marks) -> list[Any]:
-    primals, along = leaves[: len(keeps)], leaves[len(keeps) :]
+    primals, along = leaves[: len(keeps)], leaves[len(keeps) + 1 :]
+    found: list[Any] = jax.jvp(_reals_in_parts(primals, whole, keeps), marked(primals, keeps), list(along))[1]
+    return found
+
+
+def _reals_in_parts(primals: Leaves, whole: WholeRun, keeps: Marks) -> Callable[..., list[Any]]:
+    """The real leaves that a run leaves, of those that `keeps` names."""
 
     def run(*values: Any) -> list[Any]:
         return [leaf for leaf in whole.in_parts(*replace_leaves(list(primals), keeps, values)) if is_real(leaf)]
 
-    found: list[Any] = jax.jvp(run, marked(primals, keeps), list(along))[1]
-    return found
+    return run
+
+
+def _pull_in_parts(*leaves: Any, whole: WholeRun, keeps: Marks, some: Marks) -> list[Any]:
+    primals, given = leaves[: len(keeps)], leaves[len(keeps) + 1 :]
+    real = [each for each in whole.outline(primals).shapes if is_real(each)]
+    pull = jax.vjp(_reals_in_parts(primals, whole, keeps), *marked(primals, keeps))[1]
+    return list(pull(fill_zeros(given, some, real, None, jnp)))
 
 
 def _transpose(cotangents: Leaves, *leaves: Any, whole: WholeRun, keeps: Marks) -> list[Any]:
-    primals, some = leaves[: len(keeps)], tuple(not isinstance(each, ad.Zero) for each in cotangents)
+    primals, kept = leaves[: len(keeps)], leaves[len(keeps)]
+    some = tuple(not isinstance(each, ad.Zero) for each in cotangents)
     given = marked(cotangents, some)
-    if not any(isinstance(leaf, jax.core.Tracer) for leaf in (*primals, *given)):
+    if kept.size:
+        found = pull_p.bind(*primals, kept, *given, whole=whole, keeps=keeps, some=some)
+    elif not any(isinstance(leaf, jax.core.Tracer) for leaf in (*primals, *given)):
         found = placed(_with_fresh(_pull, primals, given, whole, keeps, some), primals)
     else:
-        real = [each for each in whole.outline(primals).shapes if is_real(each)]
+        found = _pull_in_parts(*primals, kept, *given, whole=whole, keeps=keeps, some=some)
+    return [None] * (len(keeps) + 1) + list(found)
 
-        def run(*values: Any) -> list[Any]:
-            return [leaf for leaf in whole.in_parts(*replace_leaves(list(primals), keeps, values)) if is_real(leaf)]
 
-        found = jax.vjp(run, *marked(primals, keeps))[1](fill_zeros(given, some, real, None, jnp))
-    return [None] * len(keeps) + list(found)
+def _pull_shapes(*avals: Any, whole: WholeRun, keeps: Marks, some: Marks) -> list[Any]:
+    return [jax.core.ShapedArray(each.shape, each.dtype) for each in marked(avals[: len(keeps)], keeps)]
+
+
+def _play_pull(*leaves: Any, whole: WholeRun, keeps: Marks, some: Marks) -> Any:
+    scripts = find_scripts(whole, leaves[: len(keeps)], keeps)
+    assert scripts is not None
+    return scripts.pull(some).play(*leaves)
+
+
+def _pull_of_program(*leaves: Any, whole: WholeRun, keeps: Marks, some: Marks) -> list[Any]:
+    scripts = find_scripts(whole, leaves[: len(keeps)], keeps)
+    assert scripts is not None
+    return scripts.pull(some).bind(leaves)
+
+
+def _run_of_program(*leaves: Any, whole: WholeRun, keeps: Any) -> list[Any]:
+    scripts = find_scripts(whole, leaves, keeps)
+    return _in_parts(*leaves, whole=whole, keeps=keeps) if scripts is None else scripts.run.bind(leaves)
 
 
 def _in_parts(*leaves: Any, whole: WholeRun, keeps: Any) -> list[Any]:
-    return whole.in_parts(*leaves)
+    """A run in parts keeps nothing: who transposes it, takes it in parts too, and would find a failed run here."""
+    found = whole.in_parts(*leaves)
+    if keeps is not None:
+        kept = _kept(whole, leaves, keeps)
+        found = [*found, jnp.full(kept.shape, -1, kept.dtype)]
+    return found
 
 
 def _batch(function: Callable[..., list[Any]], leaves: Leaves, dims: Sequence[Any], **params: Any) -> Any:
@@ -328,21 +738,24 @@ def _batch(function: Callable[..., list[Any]], leaves: Leaves, dims: Sequence[An
 whole_p.def_abstract_eval(_shapes)
 slope_p.def_abstract_eval(_real_shapes)
 slope_p.def_impl(_slopes_in_parts)
-for primitive, function in ((whole_p, _in_parts), (slope_p, _slopes_in_parts)):
+pull_p.def_impl(_play_pull)
+pull_p.def_abstract_eval(_pull_shapes)
+for primitive, function in ((whole_p, _in_parts), (slope_p, _slopes_in_parts), (pull_p, _pull_in_parts)):
     mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=True))
     batching.primitive_batchers[primitive] = partial(_batch, function)
+for primitive, function in ((whole_p, _run_of_program), (pull_p, _pull_of_program)):
+    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=True), platform="cpu")
 ad.primitive_jvps[whole_p] = _jvp
 ad.primitive_transposes[slope_p] = _transpose
 
 
-def _jvp_of_slopes(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
+def _jvp_of_parts(function: Callable[..., list[Any]], primals: Leaves, tangents: Leaves, **params: Any) -> Any:
     real = [is_real(leaf) for leaf in primals]
     along = [ad.instantiate_zeros(each) for each in marked(tangents, real)]  # type: ignore[no-untyped-call]  # JAX has no types
     return jax.jvp(
-        lambda *values: _slopes_in_parts(*replace_leaves(list(primals), real, values), **params),
-        marked(primals, real),
-        along,
+        lambda *values: function(*replace_leaves(list(primals), real, values), **params), marked(primals, real), along
     )
 
 
-ad.primitive_jvps[slope_p] = _jvp_of_slopes
+ad.primitive_jvps[slope_p] = partial(_jvp_of_parts, _slopes_in_parts)
+ad.primitive_jvps[pull_p] = partial(_jvp_of_parts, _pull_in_parts)

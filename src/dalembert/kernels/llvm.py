@@ -746,16 +746,30 @@ _optimised: set[str] = set()
 
 def load_object(machine_code: bytes) -> Kernel:
     """The function in an object file; its code is unloaded when nothing holds the function any more."""
-    import llvmlite.binding as binding
-
-    builder = binding.JITLibraryBuilder().add_object_img(machine_code).add_current_process().export_symbol("enter_run")
-    library = builder.link(_linker(), f"kernel-{next(_library_numbers)}")
+    library = link_object(machine_code, "enter_run")
     enter, words = ENTRY_SIGNATURE(library["enter_run"]), ARGUMENT_WORDS.pack
 
     def call(*arguments: int, library: Any = library) -> None:
         enter(words(*arguments))
 
     return call
+
+
+def link_object(machine_code: bytes, *names: str) -> Any:
+    """The addresses of some functions of an object file, by their names; the code stays as long as they are held."""
+    import llvmlite.binding as binding
+
+    builder = binding.JITLibraryBuilder().add_object_img(machine_code).add_current_process()
+    for name in names:
+        builder.export_symbol(name)
+    return builder.link(_linker(), f"kernel-{next(_library_numbers)}")
+
+
+def find_entry(function: Kernel) -> int:
+    """The address of a native function that takes the address of its arguments."""
+    named = function.__kwdefaults__
+    assert named is not None, "not a function of `load_object`"
+    return int(named["library"]["enter_run"])
 
 
 def count_processors() -> int:
