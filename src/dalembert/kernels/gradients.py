@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -26,11 +25,11 @@ from jax import lax
 from jax.interpreters import ad, batching, mlir
 
 from . import cuda
-from .adjoints import Kept, Leaves, Marks, NativeAdjoint, RunSpec, is_real, marked, replace_leaves
+from .adjoints import Kept, Leaves, Marks, NativeAdjoint, RunSpec, find_adjoint, is_real, marked, replace_leaves
 from .cache import StaleEntry
 from .execute import run_problem, runs_natively
 from .ir import LoweringError
-from .llvm import compile_object, find_entry, link_object
+from .llvm import Place, call_line, script_player
 from .lowering import shape_struct
 from .plans import Watch, evaluate, keep_carry, plan_of
 from .problem import Advance, Observe, Words, lane_axes
@@ -102,23 +101,16 @@ def outline_of(whole: WholeRun, shapes: tuple[Any, ...]) -> Outline:
 
 # Scripts: all native calls of a run, and the moves of words between them, as one call that XLA makes without Python.
 
-Place = tuple[int, int]  # a space (an argument or a result of the script; -1: none) and the bytes before it there
 MAX_SCRIPT_OPERATIONS = 10_000_000
 """Scalar operations of a run that goes as one call, which Ctrl-C has to wait for: some 10 ms."""
 
 
 @cache
-def _players() -> tuple[Any, Any]:
-    """The native functions that play a script; XLA knows the second one."""
-    header = (Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h").read_text(encoding="utf-8")
-    text = Path(__file__).with_name("scripts.ll").read_text(encoding="utf-8")
-    for name in ("MAJOR", "MINOR"):
-        text = text.replace(f"i32 {name}", "i32 " + header.split(f"#define XLA_FFI_API_{name} ")[1].split()[0])
-    library = link_object(compile_object(text), "play", "answer")
+def _register() -> None:
+    """Tell XLA the function that plays scripts."""
     capsule: Any = jax.ffi.pycapsule  # JAX has no types for it
-    answer = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(library["answer"])
+    answer = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(script_player()[1])
     jax.ffi.register_ffi_target("dalembert_script", capsule(answer), platform="cpu")
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library["play"]), library
 
 
 class Script:
@@ -135,7 +127,7 @@ class Script:
 
     @cached_property
     def words(self) -> Words:
-        self.held.append(_players())
+        _register()
         return np.array([*self.lines, 0], np.int64)
 
     @cached_property
@@ -194,8 +186,7 @@ class Script:
     def call(self, function: Any, places: Sequence[Place], counts: Sequence[int], last: int) -> None:
         """Call a kernel for one lane with these pointers and (capacity, first, last, every)."""
         self.held.append(function)
-        numbers = [(-1, each) for each in (*counts, 1, 0, 1, last)]
-        self.lines += [6, find_entry(function), *(word for place in (*places, *numbers) for word in place)]
+        self.lines += call_line(function, places, counts, last)
 
     @cached_property
     def play(self) -> Callable[..., list[Any]]:
@@ -261,6 +252,10 @@ class Scripts:
             self.row = self.steps.forwards.kept
             if not self.steps.keeps_on_the_way or spec.steps > self.steps.segment_steps:
                 raise LoweringError("a script runs in one piece")
+            loops = (self.steps.forwards, self.steps.backwards, self.steps.observer, self.first.backwards)
+            self.functions = [
+                loop.function for loop in loops if loop is not None
+            ]  # before a script is written
 
     def _zeros(self, spec: RunSpec, carry: Leaves) -> list[tuple[Any, list[Any]]]:
         parts = [self.consts, self.start, ()] if spec is self.whole.begin else [self.consts, (), self.controls]
@@ -423,8 +418,8 @@ def _is_short(whole: WholeRun, shapes: tuple[Any, ...]) -> bool:
 
 
 def _fits_script(whole: WholeRun, leaves: Leaves) -> bool:
-    """Whether a run is one trajectory on this processor, and short."""
-    if whole.spec.lanes is not None or not runs_natively(None, whole.spec.backend):
+    """Whether a run is one trajectory on this processor, and short, and XLA can call native code."""
+    if not script_player()[1] or whole.spec.lanes is not None or not runs_natively(None, whole.spec.backend):
         return False
     return _is_short(whole, tuple([(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in leaves]))
 
@@ -432,7 +427,12 @@ def _fits_script(whole: WholeRun, leaves: Leaves) -> bool:
 @lru_cache(maxsize=64)
 def _build_scripts(whole: WholeRun, shapes: tuple[Any, ...], keeps: Marks | None) -> Scripts | None:
     try:
-        return Scripts(whole, shapes, keeps)
+        try:
+            return Scripts(whole, shapes, keeps)
+        except StaleEntry:  # the disk told of another program
+            outline_of.cache_clear()
+            find_adjoint.cache_clear()
+            return Scripts(whole, shapes, keeps)
     except (LoweringError, ImportError, OSError):
         return None
 
@@ -527,8 +527,6 @@ def _execute(leaves: Leaves, whole: WholeRun, keeps: Marks | None) -> list[Any]:
     """Run at once; `keeps` says which of the leaves will get cotangents."""
     spec = whole.spec
     known = known_leaves(spec, leaves)
-    if keeps is not None and (scripts := find_scripts(whole, known, keeps)):
-        return list(scripts.run.play(*known))
     consts, start, controls = whole.split(known)
     if spec.lanes is None:
         trees = map(jax.tree.unflatten, whole.begin.structures[:2], (consts, start))
@@ -599,7 +597,11 @@ def _pull(leaves: Leaves, cotangents: Leaves, whole: WholeRun, keeps: Marks, som
     return [*shared, *begun, *controls]
 
 
-whole_p.def_impl(lambda *leaves, whole, keeps: placed(_with_fresh(_execute, leaves, whole, keeps), leaves))
+@whole_p.def_impl  # type: ignore[untyped-decorator]  # JAX does not annotate it
+def _run(*leaves: Any, whole: WholeRun, keeps: Marks | None) -> Any:
+    if keeps is not None and (scripts := find_scripts(whole, leaves, keeps)):
+        return scripts.run.play(*leaves)
+    return placed(_with_fresh(_execute, leaves, whole, keeps), leaves)
 
 
 def _with_fresh(use: Callable[..., list[Any]], *given: Any) -> list[Any]:

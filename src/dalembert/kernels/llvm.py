@@ -9,14 +9,15 @@ the GIL during a call, so blocks of lanes run side by side.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import struct
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -746,7 +747,7 @@ _optimised: set[str] = set()
 
 def load_object(machine_code: bytes) -> Kernel:
     """The function in an object file; its code is unloaded when nothing holds the function any more."""
-    library = link_object(machine_code, "enter_run")
+    library = link_object(machine_code, ["enter_run"])
     enter, words = ENTRY_SIGNATURE(library["enter_run"]), ARGUMENT_WORDS.pack
 
     def call(*arguments: int, library: Any = library) -> None:
@@ -755,7 +756,7 @@ def load_object(machine_code: bytes) -> Kernel:
     return call
 
 
-def link_object(machine_code: bytes, *names: str) -> Any:
+def link_object(machine_code: bytes, names: Sequence[str]) -> Any:
     """The addresses of some functions of an object file, by their names; the code stays as long as they are held."""
     import llvmlite.binding as binding
 
@@ -765,11 +766,34 @@ def link_object(machine_code: bytes, *names: str) -> Any:
     return builder.link(_linker(), f"kernel-{next(_library_numbers)}")
 
 
-def find_entry(function: Kernel) -> int:
-    """The address of a native function that takes the address of its arguments."""
+Place = tuple[int, int]  # a space (an argument or a result of a script; -1: none) and the bytes before it there
+
+
+def call_line(function: Kernel, places: Sequence[Place], counts: Sequence[int], last: int = 1) -> list[int]:
+    """The line of a script (`scripts.ll`) that calls a kernel for one lane with (capacity, first, last, every)."""
     named = function.__kwdefaults__
     assert named is not None, "not a function of `load_object`"
-    return int(named["library"]["enter_run"])
+    numbers = [(-1, each) for each in (*counts, 1, 0, 1, last)]
+    return [6, int(named["library"]["enter_run"]), *(word for place in (*places, *numbers) for word in place)]
+
+
+@cache
+def script_player() -> tuple[Callable[[int, bytes], None], int, Any]:
+    """The function that plays the script at an address with the addresses of its spaces, XLA's, and what holds both."""
+    import jaxlib
+    import llvmlite
+
+    header = Path(str(jaxlib.__file__)).parent / "include/xla/ffi/api/c_api.h"
+    known = header.read_text(encoding="utf-8") if header.exists() else ""
+    text = Path(__file__).with_name("scripts.ll").read_text(encoding="utf-8")
+    for name in ("MAJOR", "MINOR"):
+        found = known.partition(f"#define XLA_FFI_API_{name} ")[2].split()
+        text = text.replace(f"i32 {name}", f"i32 {found[0] if found else 0}")
+    key = disk.entry_key(text, llvmlite.__version__, *_host())
+    link = partial(link_object, names=("play", "answer"))
+    library: Any = disk.load_or_build(key, lambda: compile_object(text), link)
+    play = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)(library["play"])
+    return play, int(library["answer"]) if known else 0, library
 
 
 def count_processors() -> int:

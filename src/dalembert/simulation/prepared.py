@@ -163,12 +163,16 @@ class PreparedRun:
         self, system: MechanicalSystem, leaves: list[Any] | None, schedule: Schedule, state: State
     ) -> tuple[Chain, bytes, list[Numbers], list[Numbers]] | None:
         """Return the chain of this run with the words of its constants, its start and its controls."""
-        known = self._known.get("chain")
-        start, start_tree = jax.tree.flatten(state)
-        rows, _ = ([], None) if schedule.controls is None else jax.tree.flatten(schedule.controls)
+        known, rows = self._known.get("chain"), []
+        if known is not None and state.__class__ is State and state.group is known[-1] and are_arrays(state):
+            start, start_tree = list(state), known[2][0]  # as `flatten` gives them
+        else:
+            start, start_tree = jax.tree.flatten(state)
+        if schedule.controls is not None:
+            rows = jax.tree.leaves(schedule.controls)
         given = concrete_leaves([*start, *rows])
         if known is not None and given is not None:
-            chain, own, kinds, constants = known
+            chain, own, kinds, constants, _ = known
             if leaves is not None:
                 others = concrete_leaves([*leaves, self.step])
                 constants = chain.constants(others) if others and shapes_of(others) == own else None
@@ -190,7 +194,8 @@ class PreparedRun:
         constants = chain.constants(const_leaves)
         if system is self.system:
             kinds = start_tree, shapes_of([*start, *rows])
-            self._known["chain"] = chain, shapes_of(const_leaves), kinds, constants
+            flat = state.__class__ is State and are_arrays(state)  # else a group that no state has
+            self._known["chain"] = chain, shapes_of(const_leaves), kinds, constants, state.group if flat else object()
         return chain, constants, start, rows
 
     def _end_where_it_failed(self, records: Any, final: LoopState) -> Saved:
@@ -242,6 +247,11 @@ class PreparedRun:
                 f"{describe(self.system if other is parameters else vars(self.system)['parameters'])}"
             )
         return other, leaves
+
+
+def are_arrays(state: State) -> bool:
+    """Whether all parts of a state are arrays of NumPy, and so its leaves."""
+    return set(map(type, state)) == {np.ndarray}
 
 
 def describe(tree: Any) -> str:
