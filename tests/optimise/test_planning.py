@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dalembert as da
-from dalembert.kernels import evaluate
+from dalembert.kernels import StaleEntry, evaluate, plans
 from dalembert.optimise import plan
 
 
@@ -331,3 +331,82 @@ def test_other_methods_find_the_same_motion(method):
     made = plan(system, method, start=pose(0, 0, 0), goal=goal, steps=100, duration=5.0, cost=effort).check()
     assert made.cost == pytest.approx(1.4200379, rel=2e-3)
     np.testing.assert_allclose(made.run.g[-1], pose(0, 0, 1), atol=1e-8)
+
+
+def pushed_point(**options):
+    """A point in the plane with a force in each direction: one goes to its bound, the other has a cost of its own."""
+    system = da.System(
+        da.Euclidean(2), lambda t, q, v, p: 0.5 * v @ v, force=lambda t, q, v, u, p: u, inputs=("a", "b")
+    )
+
+    def cost(t, q, v, u):
+        return u[1] ** 2 + (q[1] - 1.0) ** 2
+
+    return plan(
+        system, start=np.zeros(2), steps=10, duration=1.0, cost=cost, final_cost=lambda t, q, v: -1e5 * q[0], **options
+    )
+
+
+@pytest.mark.parametrize("held", ["bound", "path"])
+def test_second_order_conditions_are_seen_beside_a_strongly_active_constraint(held):
+    """Its barrier is 10^13 times as stiff as the cost of the other control."""
+    if held == "bound":
+        made = pushed_point(bounds={"a": (-1.0, 1.0)})
+        np.testing.assert_allclose(made.controls[:, 0], 1.0)
+    else:
+        made = pushed_point(path=lambda t, q, v, u: jnp.stack([1.0 - u[0] - 0.5 * u[1]]))
+        np.testing.assert_allclose(made.controls @ [1.0, 0.5], 1.0)
+    assert made.status == "optimal" and made.bound_multipliers.max() > 1e3
+    assert made.strict
+
+
+def test_a_plan_without_second_derivatives_of_the_step(monkeypatch):
+    """As a bicycle is planned: Gauss and Newton, with the derivatives of a step one column after the other."""
+    system, goal = offset_unicycle(), (pose(0.0, 0.0, 0.7), np.zeros(3))
+
+    def make(cost):
+        return plan(system, start=pose(0, 0, 0), goal=system.state(*goal), steps=12, duration=5.0, cost=cost)
+
+    own = make(lambda t, g, xi, u: u @ u)
+    monkeypatch.setattr("dalembert.optimise.solver.MAX_EXACT", 0)
+    made = make(lambda t, g, xi, u: 1.0 * (u @ u))
+    assert made.status == "optimal" and made.iterations > own.iterations and not made.strict
+    np.testing.assert_allclose(made.controls, own.controls, atol=1e-6)
+
+
+def test_an_entry_of_the_cache_that_is_stale_is_replaced(monkeypatch):
+    """It told of another program, and is gone: the loops are made again."""
+    compile_it, calls = plans.native_function, []
+
+    def stale(*given):
+        calls.append(given)
+        if len(calls) == 2:
+            raise StaleEntry("the cache told of another program than this step's")
+        return compile_it(*given)
+
+    monkeypatch.setattr(plans, "native_function", stale)
+    system = da.System(da.Euclidean(1), lambda t, q, v, p: 0.5 * v @ v, force=lambda t, q, v, u, p: u, inputs=("a",))
+    made = plan(
+        system, start=[0.0], goal=system.state([1.0], [0.0]), steps=5, duration=1.0, cost=lambda t, q, v, u: u @ u
+    )
+    assert made.status == "optimal" and made.strict
+
+
+@pytest.mark.heavy
+def test_a_bicycle_rights_itself():
+    """Whipple's, on SE(3) x R^3: steered out of a lean by its torque, and ends upright and straight."""
+    bicycle = da.models.bicycle()
+    names = (*bicycle.coordinate_names, *bicycle.rate_names)
+    wanted = [names.index(name) for name in ("lean", "steer", "lean rate", "steer rate")]
+
+    def upright(t, g, xi):
+        return bicycle.observe(t, g, xi)[np.array(wanted)]
+
+    start = bicycle.state(speed=5.0, lean=0.1)
+    made = plan(bicycle, start=start, goal=upright, steps=100, duration=2.0, cost=lambda t, g, xi, u: 0.01 * u @ u)
+    assert made.status == "optimal"
+    np.testing.assert_allclose(made.run.xi, made.xi, atol=1e-9)
+    lean = [
+        bicycle.observe(0.0, *jax.tree.map(lambda leaf, k=k: leaf[k], (made.g, made.xi)))[wanted[0]] for k in (0, -1)
+    ]
+    np.testing.assert_allclose(lean, [0.1, 0.0], atol=1e-8)

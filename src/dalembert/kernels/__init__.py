@@ -18,6 +18,7 @@ Scalar programs compute in doubles and 64-bit integers. `import dalembert` turns
 program turns them off again, a step has float32 numbers: "llvm" and "cuda" refuse it, and "auto" runs it on XLA.
 """
 
+from .cache import StaleEntry
 from .cuda import as_jax, has_gpu, in_place, on_gpu, to_host
 from .execute import (
     Backend,
@@ -37,7 +38,17 @@ from .gradients import bind_whole
 from .ir import BOOL, F64, I64, Block, Builder, Loop, LoweringError, Value, inner_blocks
 from .linear_algebra import columns, eliminate
 from .llvm import best_width, count_processors
-from .lowering import Lowering, as_routine, lower, map_rows, note_solution, noted, simplify, take_solution
+from .lowering import (
+    Lowering,
+    as_routine,
+    count_operations,
+    lower,
+    map_rows,
+    note_solution,
+    noted,
+    simplify,
+    take_solution,
+)
 from .plans import (
     Chain,
     PlacedLoop,
@@ -64,9 +75,10 @@ from .transformations import known_number, mark_slopes, mark_values
 __all__ = [
     "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "Chain", "CompiledStep", "Loop", "Lowering",
     "LoweringError", "NoteReader", "PlacedLoop", "Problem", "Progress", "RecordsTooLarge", "Repeated", "RunResult",
-    "Shelf", "Template", "Value", "Watch", "Words",
+    "Shelf", "StaleEntry", "Template", "Value", "Watch", "Words",
     "as_jax", "as_routine", "available_memory", "best_width", "bind_whole", "columns", "compile", "compile_function",
-    "concrete_leaves", "count_processors", "eliminate", "evaluate", "find_chain", "find_host_lanes", "find_lane_chain",
+    "concrete_leaves", "count_operations", "count_processors", "eliminate", "evaluate", "find_chain", "find_host_lanes",
+    "find_lane_chain",
     "has_gpu", "in_place", "in_series", "inner_blocks", "keep_carry", "known_number", "lower", "make_problem",
     "map_elements", "map_rows", "mark_slopes", "mark_values", "note_solution", "noted", "on_gpu", "pack_values",
     "recognise", "run", "run_problem", "run_rows", "run_with_slopes", "scalar_type", "shapes_of", "simplify",

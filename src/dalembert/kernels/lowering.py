@@ -420,6 +420,11 @@ def _written_out(jaxpr: Any, known: dict[int, int]) -> int:
     return known[id(jaxpr)]
 
 
+def count_operations(closed: core.ClosedJaxpr) -> int:
+    """A rough count of the operations of a function: more than remain."""
+    return _written_out(closed.jaxpr, {})
+
+
 def count_equations(jaxpr: Any) -> int:
     """The equations of a jaxpr as XLA gets it: calls and bodies of loops inside, an elimination written out."""
     total = 0

@@ -47,7 +47,7 @@ from ..numerics.types import Array, Element, Scalar, Velocity
 from ..plotting import plot_controlled
 from ..trajectory import Trajectory, simulate
 from .program import SOLVERS, solve_by
-from .solver import Options, Solution, Solver
+from .solver import Of, Options, Solution, Solver
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -131,12 +131,15 @@ class Discrete:
         free = numbers["free"]
         return solve(jnp.concatenate([rows, free]), jnp.concatenate([drift, w]))
 
-    def state(self, consts: Any, x: Node) -> State:
-        """The state at a node; a kinematic one has no velocity of its own."""
+    def motion(self, consts: Any, x: Node) -> tuple[Any, Element, Velocity]:
+        """(t, g, xi) at a node; a kinematic one has no velocity of its own."""
         t, _ = self.size(consts[1], x)
-        system = consts[0]
-        xi = jnp.zeros(system.group.dim) if self.kinematic else self.velocity(consts, t, x.g, x.w)
-        return State(t, x.g, xi, system.momentum(t, x.g, xi), xi, system.group)
+        return t, x.g, jnp.zeros(consts[0].group.dim) if self.kinematic else self.velocity(consts, t, x.g, x.w)
+
+    def state(self, consts: Any, x: Node) -> State:
+        """The state at a node."""
+        system, (t, g, xi) = consts[0], self.motion(consts, x)
+        return State(t, g, xi, system.momentum(t, g, xi), xi, system.group)
 
     # -- the problem ---------------------------------------------------------------------------------------------------
     def advance(self, consts: Any, x: Node, u: Array) -> Node:
@@ -154,18 +157,20 @@ class Discrete:
         return Node(x.k + 1.0, g, jnp.where(good, w, jnp.nan), x.duration, x.first)
 
     def judge(self, consts: Any, x: Node, after: Node, u: Array) -> tuple[Array, Array]:
-        """(cost of the step, what must not be negative)."""
+        """(cost of the step, integrated by the trapezoidal rule in the states, what must not be negative)."""
         t, h = self.size(consts[1], x)
-        before, end, spare = self.state(consts, x), self.state(consts, after), jnp.zeros(())
+        (_, g, xi), (_, g1, xi1), cost = self.motion(consts, x), self.motion(consts, after), jnp.zeros(())
         if self.kinematic:
-            driven, spare = self.drive(consts, t, x.g, u, h)
-            before, end = before._replace(xi=driven.xi), end._replace(xi=driven.xi)
-        cost = self.running(t, h, before, end, u) + spare
-        if self.free_time and self.cost is None:
+            driven, cost = self.drive(consts, t, x.g, u, h)
+            xi = xi1 = driven.xi
+        if self.cost is not None:
+            ends = ((t, g, xi), (t + h, g1, xi1))
+            cost = cost + 0.5 * h * sum(_number("cost", self.cost, *each, u) for each in ends)
+        elif self.free_time:
             cost = cost + h
-        return cost, self.held(consts, t + h, end, u)
+        return cost, self.held(consts, t + h, g1, xi1, u)
 
-    def coordinates(self, numbers: Any, xi: Velocity) -> Array:
+    def coordinates(self, numbers: Any, xi: Any) -> Any:
         return xi if self.redundant or "free" not in numbers else numbers["free"] @ xi
 
     def drive(self, consts: Any, t: Scalar, g: Element, u: Array, h: Scalar) -> tuple[State, Array]:
@@ -184,46 +189,33 @@ class Discrete:
         unused = h * jnp.sum((u - xi) ** 2) if self.redundant else jnp.zeros(())
         return State(t + h, new, xi, jnp.zeros(group.dim), xi, group), unused
 
-    def running(self, t: Scalar, h: Scalar, before: State, after: State, u: Array) -> Array:
-        """The integral of the cost over the step, by the trapezoidal rule in states."""
-        if self.cost is None:
-            return jnp.zeros(())
-        ends = [_number("cost", self.cost, t + k * h, s.g, s.xi, u) for k, s in enumerate((before, after))]
-        return 0.5 * h * (ends[0] + ends[1])
-
-    def held(self, consts: Any, t: Scalar, state: State, u: Array) -> Array:
+    def held(self, consts: Any, t: Scalar, g: Element, xi: Velocity, u: Array) -> Array:
         """What must not be negative: distances from the bounds of u, and of what is bounded at the end of the step."""
         system, numbers = consts
         low, high = (np.array(part, int) for part in self.bounded)
         parts = [u[low] - numbers["low"], numbers["high"] - u[high]]
         if any(self.watched):
-            seen = system.observe(t, state.g, state.xi)
+            seen = system.observe(t, g, xi)
             low, high = (np.array(part, int) for part in self.watched)
             parts += [seen[low] - numbers["least"], numbers["most"] - seen[high]]
         if self.path is not None:
-            parts.append(jnp.atleast_1d(own_value("path(t, g, xi, u)", self.path, t, state.g, state.xi, u)))
+            parts.append(jnp.atleast_1d(own_value("path(t, g, xi, u)", self.path, t, g, xi, u)))
         return jnp.concatenate(parts)
 
     def end(self, consts: Any, x: Node, target: Any) -> tuple[Array, Array, Array]:
-        numbers, state = consts[1], self.state(consts, x)
-        cost = jnp.zeros(())
+        numbers, motion = consts[1], self.motion(consts, x)
+        cost, parts, held = jnp.zeros(()), [jnp.zeros(0)], jnp.zeros(0)
         if self.final_cost is not None:
-            cost = cost + _number("final_cost", self.final_cost, state.t, state.g, state.xi)
-        parts = []
+            cost = cost + _number("final_cost", self.final_cost, *motion)
         if self.goal is not None:
-            parts.append(jnp.atleast_1d(own_value("goal(t, g, xi)", self.goal, state.t, state.g, state.xi)))
-        if target is not None:
-            there = Node(x.k, target[0], target[1], jnp.zeros(0), ())
-            short = replace(self, periodic=False)
-            parts.append(numbers["aims"] @ short.apart(consts, there, x._replace(duration=jnp.zeros(0), first=())))
-        if self.periodic:
-            there = Node(x.k, x.first[0], x.first[1], jnp.zeros(0), ())
-            short = replace(self, periodic=False)
-            parts.append(numbers["cycle"] @ short.apart(consts, there, x._replace(duration=jnp.zeros(0), first=())))
-        held = jnp.zeros(0)
+            parts.append(jnp.atleast_1d(own_value("goal(t, g, xi)", self.goal, *motion)))
+        for rows, there in (("aims", target), ("cycle", x.first if self.periodic else None)):
+            if there is not None:
+                aim, own = (Node(x.k, g, w, jnp.zeros(0), ()) for g, w in (there, (x.g, x.w)))
+                parts.append(numbers[rows] @ replace(self, periodic=False).apart(consts, aim, own))
         if self.free_time:
             held = jnp.stack([x.duration[0] - numbers["times"][0], numbers["times"][1] - x.duration[0]])
-        return cost, jnp.concatenate([*parts, jnp.zeros(0)]), held
+        return cost, held, jnp.concatenate(parts)
 
 
 def _number(words: str, function: Any, *arguments: Any) -> Array:
@@ -270,7 +262,9 @@ class Plan:
         (discrete, numbers, nodes), u = self.problem, self.controls
         before = jax.tree.map(lambda leaf: np.concatenate([leaf[:1], leaf[:-1]]), nodes)
         lane = (nodes, before, np.concatenate([u[:1], u]))
-        made: State = evaluate(_StateAt(discrete), (self.system, numbers), lane, lanes=len(u) + 1, axes=(None, 0))
+        made: State = evaluate(
+            Of(_state_after, discrete), (self.system, numbers), lane, lanes=len(u) + 1, axes=(None, 0)
+        )
         return made._replace(group=self.system.group)
 
     @property
@@ -737,7 +731,7 @@ class _Task:
         x = jax.tree.map(lambda leaf: leaf[:, 0], nodes)
         for k in range(self.steps):
             lane = (x, u[:, k])
-            x = evaluate(_After(discrete), (self.system, numbers), lane, lanes=len(u), axes=(None, 0))
+            x = evaluate(Of(_after, discrete), (self.system, numbers), lane, lanes=len(u), axes=(None, 0))
             x = jax.tree.map(np.asarray, x)
             if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(x)):
                 break
@@ -857,30 +851,18 @@ class _Task:
         return Solver(discrete, (self.system, numbers), target, free, options).solve(x, u).status[0] == "optimal"
 
 
-@dataclass(frozen=True)
-class _After:
-    """The node after a step."""
-
-    discrete: Discrete
-
-    def __call__(self, consts: Any, lane: Any) -> Node:
-        return self.discrete.advance(consts, *lane)
+def _after(of: Discrete, consts: Any, lane: Any) -> Node:
+    return of.advance(consts, *lane)
 
 
-@dataclass(frozen=True)
-class _StateAt:
+def _state_after(of: Discrete, consts: Any, lane: Any) -> State:
     """The state at the end of a step; of a kinematic plan with the velocity of the step."""
-
-    discrete: Discrete
-
-    def __call__(self, consts: Any, lane: Any) -> State:
-        node, before, u = lane
-        state = self.discrete.state(consts, node)
-        if not self.discrete.kinematic:
-            return state
-        t, h = self.discrete.size(consts[1], before)
-        xi = self.discrete.drive(consts, t, before.g, u, h)[0].xi
-        return state._replace(xi=xi, increment=xi)
+    node, before, u = lane
+    state = of.state(consts, node)
+    if of.kinematic:
+        xi = of.drive(consts, of.size(consts[1], before)[0], before.g, u, of.size(consts[1], before)[1])[0].xi
+        state = state._replace(xi=xi, increment=xi)
+    return state
 
 
 def _way(group: Any, ends: Any) -> Any:
@@ -889,8 +871,3 @@ def _way(group: Any, ends: Any) -> Any:
 
 def _shifted_from(group: Any, lane: Any) -> Any:
     return group.compose(lane[0], group.exp(lane[1]))
-
-
-def _shifted(consts: Any, shift: Array) -> Any:
-    group, g = consts
-    return group.compose(g, group.exp(shift))

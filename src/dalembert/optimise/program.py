@@ -22,7 +22,20 @@ from ..errors import InvalidInput
 from ..kernels import LoweringError, evaluate
 from ..numerics import call_own, finite_reals, show
 from ..numerics.types import Array
-from .solver import Derived, End, Evaluated, Iterate, Options, Solution, Solver, Stages, _derive, give_machine, join
+from .solver import (
+    Derived,
+    End,
+    Evaluated,
+    Iterate,
+    Of,
+    Options,
+    Solution,
+    Solver,
+    Stages,
+    _derive_end,
+    give_machine,
+    join,
+)  # fmt: skip
 
 Numbers = np.ndarray[Any, Any]
 FAR = 1e300  # a slack so large that it does not act
@@ -46,14 +59,8 @@ class Flat:
     """A problem with its points in fixed charts: they are vectors."""
 
     problem: Any
-
-    @property
-    def dim(self) -> int:
-        return self.problem.dim  # type: ignore[no-any-return]
-
-    @property
-    def controls(self) -> int:
-        return self.problem.controls  # type: ignore[no-any-return]
+    dim: int
+    controls: int
 
     def point(self, consts: Any, x: Charted) -> Any:
         return self.problem.move(consts, x.at, x.d)
@@ -75,60 +82,26 @@ class Flat:
         return self.problem.end(consts, self.point(consts, x), target)
 
 
-@dataclass(frozen=True)
-class StageAt:
+def derive_stage(stages: Stages, consts: Any, lane: Any) -> Derived:
     """The values and derivatives of a stage, without a barrier."""
-
-    flat: Flat
-    exact: bool = True
-
-    def __call__(self, consts: Any, lane: Any) -> Derived:
-        x, u, after, costate, dual = lane
-        held = jnp.full(dual.shape, FAR)
-        nothing = Iterate(*(jnp.zeros_like(part) for part in (x.d, u, costate, dual, dual)))
-        lengths, one = jnp.zeros(3), jnp.ones(())
-        row = (Iterate(x, u, costate, held, dual), nothing, lengths, one, (after, nothing.x), (costate, nothing.x))
-        return Stages(self.flat, self.exact)(consts, Evaluated(x, x), row).made
+    x, u, after, costate, dual = lane
+    nothing = Iterate(*(jnp.zeros_like(part) for part in (x.d, u, costate, dual, dual)))
+    old = Iterate(x, u, costate, jnp.full(dual.shape, FAR), dual)
+    row = (old, nothing, jnp.zeros(3), jnp.ones(()), (after, nothing.x), (costate, nothing.x))
+    return stages(consts, Evaluated(x, x), row).made
 
 
-@dataclass(frozen=True)
-class EndAt:
-    """The values and derivatives of the end."""
-
-    flat: Flat
-
-    def __call__(self, consts: Any, lane: Any) -> Derived:
-        x, target, nu, dual = lane
-
-        def at_end(d: Array) -> Any:
-            return self.flat.end(consts, self.flat.move(consts, x, d), target)
-
-        none, n = jnp.zeros(()), self.flat.dim
-        judged, goal = (lambda d: at_end(d)[::2]), (lambda d: at_end(d)[1])
-        return _derive(
-            None, goal, judged, nu, jnp.full(dual.shape, FAR), dual, none, n, True, jnp.zeros(n), jnp.ones(n)
-        )
+def derive_end(flat: Flat, consts: Any, lane: Any) -> Derived:
+    """The values and derivatives of the end, likewise."""
+    x, target, nu, dual = lane
+    end = End(nu, jnp.full(dual.shape, FAR), dual)
+    return _derive_end(flat, consts, x, target, end, jnp.zeros(()), True, jnp.zeros(flat.dim))
 
 
-@dataclass(frozen=True)
-class ChartSlope:
-    """The derivative of the coordinates in the chart at a fixed point, along those in the chart at a point itself."""
-
-    flat: Flat
-
-    def __call__(self, consts: Any, x: Charted) -> Array:
-        of, here = self.flat.problem, self.flat.point(consts, x)
-        return jax.jacfwd(lambda e: of.apart(consts, x.at, of.move(consts, here, e)))(jnp.zeros(of.dim))  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
-class PointAt:
-    """The point that the coordinates stand for."""
-
-    flat: Flat
-
-    def __call__(self, consts: Any, x: Charted) -> Any:
-        return self.flat.point(consts, x)
+def place(flat: Flat, consts: Any, x: Charted) -> Any:
+    """The point that coordinates stand for, and their derivative along those in the chart at that point itself."""
+    of, here = flat.problem, flat.point(consts, x)
+    return here, jax.jacfwd(lambda e: of.apart(consts, x.at, of.move(consts, here, e)))(jnp.zeros(of.dim))
 
 
 class Program:
@@ -146,7 +119,8 @@ class Program:
     ) -> None:  # fmt: skip
         self.tolerance, self.max_iterations = options.tolerance, options.max_iterations
         self.note, self.iterations, self.exact = note, 0, True
-        self.flat = Flat(replace(discrete, bounded=((), ())))  # the inputs have bounds in z
+        unbounded = replace(discrete, bounded=((), ()))  # the inputs have bounds in z
+        self.flat = Flat(unbounded, discrete.dim, discrete.controls)
         self.consts = consts[0], consts[1] | {"low": np.zeros(0), "high": np.zeros(0)}
         self.target, self.free, self.nodes = target, free, jax.tree.map(np.asarray, nodes)
         (self.steps, self.m), (self.n, self.f) = controls.shape, free.shape
@@ -160,7 +134,7 @@ class Program:
             self._controls(bound)[:, list(places)] = consts[1][side]
         first = jax.tree.map(lambda leaf: leaf[0], self.split(self.guess)[0])
         held = jax.eval_shape(self.flat.judge, self.consts, first, first, controls[0])[1]
-        _, goal, last = jax.eval_shape(self.flat.end, self.consts, first, target)
+        _, last, goal = jax.eval_shape(self.flat.end, self.consts, first, target)
         self.held, self.goals, self.end_held = len(held), len(goal), len(last)
         counts = (self.steps * self.n, self.steps * self.held, self.goals, self.end_held)
         self.cuts = np.cumsum([0, *counts])
@@ -198,7 +172,7 @@ class Program:
         costate, dual, nu, end_dual = self._cut(np.zeros(len(self.least)) if multipliers is None else multipliers)
         x, u = self.split(z)
         before, after, end = (jax.tree.map(lambda leaf: leaf[part], x) for part in (PAST, NEXT, -1))
-        lane, stage = (before, u, after, costate, dual), StageAt(self.flat, self.exact)
+        lane, stage = (before, u, after, costate, dual), Of(derive_stage, Stages(self.flat, self.exact))
         try:
             made = evaluate(stage, self.consts, lane, lanes=self.steps, axes=(None, 0), backend="llvm")
         except LoweringError:
@@ -206,7 +180,7 @@ class Program:
                 raise
             self.exact = False  # the step is too large for its second derivatives
             return self._evaluate(z, multipliers)
-        last = evaluate(EndAt(self.flat), self.consts, (end, self.target, nu, end_dual))
+        last = evaluate(Of(derive_end, self.flat), self.consts, (end, self.target, nu, end_dual))
         found: tuple[Derived, Derived] = jax.tree.map(np.asarray, (made, last))
         if multipliers is None:
             self.z, self.known = z, (z.tobytes(), found)  # type: ignore[assignment]
@@ -284,18 +258,17 @@ class Program:
     # -- the answer ----------------------------------------------------------------------------------------------------
     def solution(self, z: Numbers, info: Mapping[str, Any], discrete: Any, consts: Any) -> Solution:
         """What another solver found, as our own judges it: residual, second-order condition, feedback."""
-        (x, u), (made, end), lanes = self.split(z), self._evaluate(z), {"lanes": self.steps + 1, "axes": (None, 0)}
+        (x, u), (made, end) = self.split(z), self._evaluate(z)
         given, below, above = (np.asarray(info[key], float) for key in MULTIPLIERS)
         costate, dual, nu, end_dual = self._cut(given)
-        turned = np.asarray(evaluate(ChartSlope(self.flat), self.consts, x, **lanes))
+        nodes, turned = evaluate(Of(place, self.flat), self.consts, x, lanes=self.steps + 1, axes=(None, 0))
         low, high = (list(side) for side in discrete.bounded)
         held = [u[:, low] - self._controls(self.low)[:, low], self._controls(self.high)[:, high] - u[:, high]]
         duals = [self._controls(below)[:, low], self._controls(above)[:, high], dual]
         slack = np.maximum(np.concatenate([*held, made.held], axis=1), LEAST_SLACK)
-        rows = {"costate": np.einsum("ki,kij->kj", costate, turned[1:]), "slack": slack}
+        rows = {"costate": np.einsum("ki,kij->kj", costate, np.asarray(turned)[1:]), "slack": slack}
         rows["dual"] = np.maximum(np.concatenate(duals, axis=1), 0.0)
         ends = End(nu, np.maximum(end.held, LEAST_SLACK), np.maximum(end_dual, 0.0))
-        nodes = evaluate(PointAt(self.flat), self.consts, x, **lanes)
         nodes, target = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (nodes, self.target))
         solver = Solver(discrete, consts, target, self.free, Options(self.tolerance, self.max_iterations))
         at = solver.machine(nodes, u[None], target)

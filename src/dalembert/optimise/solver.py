@@ -23,13 +23,25 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..kernels import LoweringError, PlacedLoop, Shelf, best_width, count_processors, shapes_of, simplify
+from ..kernels import (
+    LoweringError,
+    PlacedLoop,
+    Shelf,
+    StaleEntry,
+    best_width,
+    count_operations,
+    count_processors,
+    map_rows,
+    shapes_of,
+    simplify,
+)  # fmt: skip
 from ..numerics.types import Array
 
 Numbers = np.ndarray[Any, Any]
@@ -39,6 +51,8 @@ FRACTION = 0.995  # of the way to the boundary that a step may go
 MAX_SHIFT = 1e9  # of the Hessian, relative to its largest entry
 MAX_WEIGHT = 1e6  # on psi = 0, likewise: a minimum on psi = 0 is then one of the sum
 MAX_HALVINGS = 25
+MAX_STIFFNESS = 1e8  # of a barrier where the second-order condition is tested: more would drown the rest
+MAX_WRITTEN, MAX_EXACT = 8_000, 50_000  # operations of a step, roughly: its second derivatives in a loop, or none
 MEMORY = 4  # merits that an accepted step may fall back to: steps along a curved constraint first raise the merit
 SIDE_BY_SIDE = 16  # problems that a processor solves at once
 MAX_MACHINES, MAX_KEPT_BYTES = 16, 1 << 26  # that wait for the next problem of their kind
@@ -65,7 +79,18 @@ class ControlProblem(Protocol):
         """(l, c) of a step from x to `after` under u."""
 
     def end(self, consts: Any, x: Point, target: Any) -> tuple[Array, Array, Array]:
-        """(Phi, psi, c_N) at x."""
+        """(Phi, c_N, psi) at x."""
+
+
+@dataclass(frozen=True)
+class Of:
+    """A function of a problem and of more: two that are equal share their compiled programs."""
+
+    function: Callable[..., Any]
+    problem: Any
+
+    def __call__(self, *given: Any) -> Any:
+        return self.function(self.problem, *given)
 
 
 # -- values and derivatives --------------------------------------------------------------------------------------------
@@ -119,33 +144,39 @@ class Stages:
         of, (old, step, lengths, inner, (x1, dx1), (before, dbefore)) = self.problem, row
         (primal, dual, barrier), n, size = lengths, of.dim, of.dim + of.controls
         here, next_ = of.move(consts, old.x, _part(primal, step.x)), of.move(consts, x1, _part(primal, dx1))
-        u, costate = old.u + _part(primal, step.u), old.costate + _part(primal, step.costate)
-        slack, y = old.slack + _part(primal, step.slack), old.dual + _part(dual, step.dual)
-        zero = jnp.zeros(size)
+        along = zip((primal, primal, primal, dual), old[1:], step[1:], strict=True)
+        new, zero = Iterate(here, *(a + _part(length, b) for length, a, b in along)), jnp.zeros(size)
 
         def advance(d: Array) -> Any:
-            return of.advance(consts, of.move(consts, here, d[:n]), u + d[n:])
+            return of.advance(consts, of.move(consts, here, d[:n]), new.u + d[n:])
 
         written, shape = jax.make_jaxpr(advance, return_shape=True)(zero)  # traced once for all uses
+        count = count_operations(written)
+        if self.exact and count > MAX_EXACT:
+            raise LoweringError("the step is too long for its second derivatives")
         simple, tree = simplify(written), jax.tree.structure(shape)
 
         def after(d: Array) -> Any:
             return jax.tree.unflatten(tree, jax.core.eval_jaxpr(simple.jaxpr, simple.consts, d))
 
-        there = after(zero)
+        there, push = (after(zero), None) if self.exact else jax.linearize(after, zero)
 
-        def judged(both: Array) -> tuple[Array, Array]:
-            d, e = both[:size], both[size:]
-            return of.judge(consts, of.move(consts, here, d[:n]), of.move(consts, there, e), u + d[n:])  # type: ignore[no-any-return]
+        def judged(both: Array) -> tuple[Array, Array, Array]:
+            d, end = both[:size], of.move(consts, there, both[size:])
+            judged = of.judge(consts, of.move(consts, here, d[:n]), end, new.u + d[n:])
+            return *judged, of.apart(consts, next_, end)
 
-        step_of = (
-            (lambda d: of.apart(consts, there, after(d))),
-            (lambda e: of.apart(consts, next_, of.move(consts, there, e))),
-        )
+        def moved(price: Array) -> Any:
+            """The derivative of the step in the chart at its end, and the second one of price . step."""
+            chart = partial(of.apart, consts, there)
+            if push is not None:  # column by column: a loop, where the program is long
+                slope = map_rows(lambda way: jax.jvp(chart, (there,), (push(way),))[1], jnp.eye(size))
+                return slope.T, 0.0
+            return _bend(lambda d: chart(after(d)), zero, (price,), count > MAX_WRITTEN)[1:]
+
         behind = jnp.where(inner > 0, before + _part(primal, dbefore), 0.0)
         mask = jnp.concatenate([jnp.where(inner > 0, jnp.ones(n), 0.0), jnp.ones(of.controls)])
-        made = _derive(*step_of, judged, costate, slack, y, barrier, size, self.exact, behind, mask)
-        return Evaluated(Iterate(here, u, costate, slack, y), made)
+        return Evaluated(new, _derive(judged, moved, *new[2:], barrier, size, self.exact, behind, mask))
 
 
 def _part(length: Any, step: Any) -> Any:
@@ -153,53 +184,49 @@ def _part(length: Any, step: Any) -> Any:
     return jnp.where(length == 0, 0.0, length * step)
 
 
-def _bend(function: Callable[[Array], Array], at: Array, weights: Array | None) -> tuple[Array, Array, Any]:
-    """(f, Df, D^2(weights . f)) at a point, from one pass of derivatives; without weights the last one is None."""
-    if weights is None:
-        return function(at), jax.jacfwd(function)(at), None
+def _bend(function: Callable[[Array], Array], at: Array, prices: tuple[Array, ...], in_turn: bool = False) -> Any:
+    """(f, Df, D^2(price . f) for every price) at a point, from one pass of derivatives; in a loop if `in_turn`."""
 
     def pulled(point: Array) -> tuple[Any, Any]:
         value, pull = jax.vjp(function, point)
-        return (value, pull(weights)[0]), value
+        return (value, [pull(price)[0] for price in prices]), value
 
-    (slope, second), value = jax.jacfwd(pulled, has_aux=True)(at)
-    return value, slope, second
+    if in_turn:
+        (value, _), push = jax.linearize(lambda point: pulled(point)[0], at)
+        slope, seconds = jax.tree.map(jnp.transpose, map_rows(push, jnp.eye(at.shape[0])))
+    else:
+        (slope, seconds), value = jax.jacfwd(pulled, has_aux=True)(at)
+    return value, slope, *seconds
 
 
 def _derive(
-    moved: Callable[[Array], Array] | None, equations: Callable[[Array], Array],
-    judged: Callable[[Array], tuple[Array, Array]], multiplier: Array, slack: Array, dual: Array, barrier: Array,
-    size: int, exact: bool, behind: Array, mask: Array,
+    judged: Callable[[Array], tuple[Array, Array, Array]], moved: Callable[[Array], tuple[Any, Any]] | None,
+    multiplier: Array, slack: Array, dual: Array, barrier: Array, size: int, exact: bool, behind: Array, mask: Array,
 ) -> Derived:  # fmt: skip
-    """Derivatives at d = 0 of equations(e) and of (cost, constraints) = judged((d, e)) with e = moved(d).
+    """Derivatives at d = 0 of (cost, constraints, equations) = judged((d, e)) with e = e(d); at the end there is no e.
 
-    At the end there is no e: both are functions of d. The step is linearised once, and the chain rule does the rest:
-    with T = (1, De) the Hessian of cost and constraints is T^T D^2 T, that of the equations De^T D^2 De, and the second
-    derivatives of e are added with its prices. Newton's step in slack and dual is eliminated.
+    The step is linearised once, and the chain rule does the rest: with T = (1, De) the Hessian is T^T D^2 T, and the
+    second derivatives of e are added with its prices, both from `moved`. Newton's step in slack and dual is eliminated.
     """
+    held_, along, turned = 1 + slack.shape[0], jnp.eye(size), 0.0
+    costs = jnp.concatenate([jnp.ones(1), -dual, jnp.zeros_like(multiplier)])
+    gaps = jnp.concatenate([jnp.zeros(held_), multiplier])
 
     def stacked(both: Array) -> Array:
-        cost, held = judged(both)
-        return jnp.concatenate([cost[None], held])
+        cost, held, gap = judged(both)
+        return jnp.concatenate([cost[None], held, gap])
 
-    zero, along, weights = jnp.zeros(size), jnp.eye(size), jnp.concatenate([jnp.ones(1), -dual])
-    inner = zero if moved is None else jnp.zeros(multiplier.shape[0])
-    gap, narrow, bent = _bend(equations, inner, multiplier if exact or moved is None else None)
-    value, wide, curved = _bend(stacked, zero if moved is None else jnp.concatenate([zero, inner]), weights)
-    pushed = along
+    at = jnp.zeros(size if moved is None else size + multiplier.shape[0])
+    value, wide, curved, *bent = _bend(stacked, at, (costs, gaps) if exact else (costs,))
+    cost, held, gap = value[0], value[1:held_], value[held_:]
     if moved is not None:
-        price = multiplier @ narrow + weights @ wide[:, size:]
-        _, pushed, turned = _bend(moved, zero, price if exact else None)
+        pushed, turned = moved((costs + gaps) @ wide[:, size:])
         along = jnp.concatenate([along, pushed])
-    cost, held = value[0], value[1:]
-    AB, slopes = narrow @ pushed, wide @ along
-    slope, J = slopes[0], slopes[1:]
-    plain = along.T @ curved @ along + (J.T * (dual / slack)) @ J
-    hessian = plain
-    if exact or moved is None:
-        hessian = plain + pushed.T @ bent @ pushed
-    if exact and moved is not None:
-        hessian = hessian + turned
+    slopes = wide @ along
+    slope, J, AB = slopes[0], slopes[1:held_], slopes[held_:]
+    hessian = plain = along.T @ curved @ along + (J.T * (dual / slack)) @ J
+    if exact:
+        hessian = plain + along.T @ bent[0] @ along + turned
     lagrange = slope + multiplier @ AB - dual @ J
     unmet, product = jnp.concatenate([gap, held - slack, jnp.zeros(1)]), jnp.concatenate([slack * dual, barrier[None]])
     off = lagrange.at[: behind.shape[0]].add(-behind)
@@ -208,9 +235,15 @@ def _derive(
         jnp.max(jnp.abs(mask * off)), jnp.max(jnp.abs(unmet)), jnp.max(product[:-1], initial=0.0),
         jnp.max(jnp.abs(product - barrier)), jnp.max(jnp.abs(hessian)),
     )  # fmt: skip
-    return Derived(
-        gap, AB, slope, J, held, hessian, plain, lagrange, jnp.stack(sums), jnp.stack(most)
-    )  # fmt: skip
+    return Derived(gap, AB, slope, J, held, hessian, plain, lagrange, jnp.stack(sums), jnp.stack(most))
+
+
+def _derive_end(
+    of: Any, consts: Any, x: Any, target: Any, end: End, barrier: Array, exact: bool, behind: Array
+) -> Derived:
+    """The derivatives of the end at a point, with its multipliers, slacks and duals."""
+    judged = lambda d: of.end(consts, of.move(consts, x, d), target)
+    return _derive(judged, None, *end, barrier, of.dim, exact, behind, jnp.ones(of.dim))
 
 
 # -- what a lane keeps -------------------------------------------------------------------------------------------------
@@ -306,10 +339,11 @@ class Decide:
     """Evaluate the end, judge the step, and begin the next one or a shorter one.
 
     The constants are those of the problem, tolerance, most iterations, least barrier, number of multipliers, and the
-    directions in which the start is free.
+    directions in which the start is free. If not `exact`, the second derivatives of the goal are left out.
     """
 
     problem: Any
+    exact: bool = True
 
     def __call__(self, constants: Any, lane: Lane, row: Any) -> Lane:
         of, (consts, tolerance, longest, least, count, free), (x, dx, behind) = self.problem, constants, row
@@ -320,11 +354,7 @@ class Decide:
             lane.end.dual + _part(dual, lane.step.dual),
         )  # fmt: skip
 
-        def at_end(d: Array) -> Any:
-            return of.end(consts, of.move(consts, here, d), lane.target)
-
-        judged, goal = (lambda d: at_end(d)[::2]), (lambda d: at_end(d)[1])
-        made = _derive(None, goal, judged, end.nu, end.slack, end.dual, at, n, True, behind, jnp.ones(n))
+        made = _derive_end(of, consts, here, lane.target, end, at, self.exact, behind)
         sums, most = lane.totals.sums + made.sums, jnp.maximum(lane.totals.most, made.most)
         slope = most[0]
         if free.shape[1]:
@@ -401,10 +431,10 @@ def _end_slope(lane: Lane) -> Any:
 # -- the linear equations ----------------------------------------------------------------------------------------------
 def sweep_back(consts: Any, after: Value, row: Any) -> Value:
     """V_k from V_{k+1}: the stage's quadratic model plus V_{k+1} along the linearised step, least in u."""
-    hessian, plain, slope, J, held, slack, dual, AB, gap, (used, is_plain, barrier) = row
-    n = after.p.shape[0]
-    gradient = slope - (barrier / slack - dual / slack * (held - slack)) @ J
-    model = jnp.where(is_plain > 0, plain, hessian)
+    made, (slack, dual), (used, is_plain, barrier) = row
+    n, AB, gap = after.p.shape[0], made.AB, made.gap
+    gradient = made.slope - (barrier / slack - dual / slack * (made.held - slack)) @ made.J
+    model = jnp.where(is_plain > 0, made.plain, made.hessian)
     whole = model + AB.T @ (after.P @ AB) + used * jnp.eye(model.shape[0])
     linear = gradient + AB.T @ (after.p + after.P @ gap)
     across = AB.T @ after.L
@@ -420,12 +450,15 @@ def sweep_back(consts: Any, after: Value, row: Any) -> Value:
 
 
 def _solve_positive(matrix: Array, columns: Array) -> tuple[Array, Array]:
-    """(matrix^-1 columns, least pivot relative to the largest entry) by Gauss's elimination without exchanges."""
+    """(matrix^-1 columns, least pivot relative to its diagonal entry) by Gauss's elimination without exchanges.
+
+    An active bound makes some entries 10^14 times as large as others: one scale for all would call these zero.
+    """
     n, rows, right = matrix.shape[0], list(matrix), list(columns)
-    scale = jnp.max(jnp.abs(matrix)) + 1e-300
+    scale = jnp.maximum(jnp.abs(jnp.diagonal(matrix)), 1e-8 * jnp.max(jnp.abs(matrix)) + 1e-300)
     least = jnp.asarray(jnp.inf)
     for j in range(n):
-        least = jnp.minimum(least, rows[j][j] / scale)
+        least = jnp.minimum(least, rows[j][j] / scale[j])
         for i in range(j + 1, n):
             factor = rows[i][j] / rows[j][j]
             rows[i], right[i] = rows[i] - factor * rows[j], right[i] - factor * right[j]
@@ -630,42 +663,31 @@ class Machine:
             made = PlacedLoop(function, observe, consts, carry, rows, wide, kind.backend, steps == 1, pool)
             return made.bind(own.place(name), own.width, places, records, steps, 1 if records else steps)
 
-        with pool:
-            names = "hessian plain slope J held new_slack new_dual AB gap"
-            rows: Any = (
-                made.hessian,
-                made.plain,
-                made.slope,
-                made.J,
-                made.held,
-                old.slack,
-                old.dual,
-                made.AB,
-                made.gap,
-            )
-            places = find(names, N - 1, turned=True) + fixed("used is_plain barrier")
-            records = find(FEEDBACK, N - 1, turned=True)
-            self.back = loop(
-                sweep_back, _feedback, (), "value", value, (*rows, (one,) * 3), places, records, N
-            )  # fmt: skip
-            rows = (old, step, Evaluated(old, made), *(getattr(value, name) for name in FEEDBACK.split()))
-            places = find(f"{OLD} {STEP} {NEW} {' '.join(Derived._fields)} {FEEDBACK}")
-            places += find("new_costate dcostate", -1) + fixed("barrier take")
-            records = find(f"{OLD} {STEP}") + find("dcostate", -1)
-            rows = (*rows, (vector,) * 2, (one,) * 2)
-            self.forward = loop(sweep_forward, _recorded, (), "motion", motion, rows, places, records, N)
-            rows = (old, step, _shape(3), one, (x, vector), (vector, vector))
+        with pool:  # the longest first
+            rows: Any = (old, step, _shape(3), one, (x, vector), (vector, vector))
             places = find(f"{OLD} {STEP} lengths inner") + find("x dx", 1) + find("costate dcostate", -1)
             stages, carry = Stages(problem, exact), Evaluated(old, made)
             all_ = PlacedLoop(stages, _nothing, consts, carry, rows, N * wide, kind.backend, pool=pool)
             self.evaluate = all_.bind(s.place("new_x"), s.width, places, (), 1, 1)
+            constants, places = (consts, one, one, one, one, free), find("x dx", N) + find("new_costate", N - 1)
+            self.decide = loop(Decide(problem, exact), _nothing, constants, "totals", lane, (x, vector, vector), places)
+            rows, found = (made, (old.slack, old.dual), (one,) * 3), " ".join(Derived._fields)
+            places = find(f"{found} new_slack new_dual", N - 1, turned=True) + fixed("used is_plain barrier")
+            records = find(FEEDBACK, N - 1, turned=True)
+            self.back = loop(sweep_back, _feedback, (), "value", value, rows, places, records, N)
+            gains = (getattr(value, name) for name in FEEDBACK.split())
+            rows = (old, step, Evaluated(old, made), *gains, (vector,) * 2, (one,) * 2)
+            places = find(f"{OLD} {STEP} {NEW} {found} {FEEDBACK}") + find("new_costate dcostate", -1)
+            places, records = places + fixed("barrier take"), find(f"{OLD} {STEP}") + find("dcostate", -1)
+            self.forward = loop(sweep_forward, _recorded, (), "motion", motion, rows, places, records, N)
             rows, places = (made.sums, made.most, made.lagrange), find("sums most") + find("lagrange", fixed=True)
             self.add_up = loop(add_up, _nothing, (), "totals", lane.totals, rows, places, steps=N)
-            constants, places = (consts, one, one, one, one, free), find("x dx", N) + find("new_costate", N - 1)
-            self.decide = loop(Decide(problem), _nothing, constants, "totals", lane, (x, vector, vector), places)
             self.choose = loop(choose, _nothing, free, "totals", lane, (), ())
             places, records = find("costate dcostate", N - 1) + find("dx", N), find("x dx", N) + find("dcostate", N - 1)
             self.finish = loop(finish, _at_the_end, (), "totals", lane, (vector,) * 3, places, records)
+        if kind.backend != "cuda":
+            for each in (self.evaluate, self.decide, self.back, self.forward, self.add_up, self.choose, self.finish):
+                _ = each.loop.function  # raises what compiling it raised
 
     def load(self, consts: Any, free: Numbers, target: Any, options: Options) -> None:
         """Take over the numbers of a problem; every lane begins anew."""
@@ -793,16 +815,21 @@ class Solver:
         for name, number in (("used", 0.0), ("is_plain", 0.0), ("soft", 0.0), ("weight", MAX_WEIGHT)):
             at.numbers[name][...] = number
         at.score()
+        scores = at.lane.read("scores", lanes)[:, 0].T
+        end, own, xp = at.lane.leaves("end"), at.stages, at.kind.arrays
+        for slack, dual in ((own.leaves("slack")[0], own.leaves("dual")[0]), end[1:]):
+            slack[...] = xp.maximum(slack, dual / MAX_STIFFNESS)
+        at.score()
         at.numbers["take"][...] = 1.0
         at.back()
         reach = at.lane.read("value", lanes).S[:, 0]
         at.choose()
         x, u, costate, dual, K = (at.stages.read(name, lanes) for name in ("x", "u", "costate", "dual", "K"))
-        scores, end, *rest = (at.lane.read(name, lanes) for name in ("scores", "end", "iterations", "status", "bad"))
-        (error, gap, cost, _), (iterations, status, bad) = scores[:, 0].T, (leaf[:, 0] for leaf in rest)
+        iterations, status, bad = (at.lane.read(name, lanes)[:, 0] for name in ("iterations", "status", "bad"))
+        error, gap, cost, _ = scores
         return Solution(
-            x, u[:, :-1], costate[:, :-1], end.nu[:, 0], dual[:, :-1], cost, error, gap, iterations.astype(int),
-            [STATUS[int(word)] for word in status], (bad == 0) & at.exact, K[:, :-1], reach,
+            x, u[:, :-1], costate[:, :-1], at.lane.read("end", lanes).nu[:, 0], dual[:, :-1], cost, error, gap,
+            iterations.astype(int), [STATUS[int(word)] for word in status], (bad == 0) & at.exact, K[:, :-1], reach,
         )  # fmt: skip
 
 
@@ -881,7 +908,7 @@ def _derived_shapes(rows: int, size: int, held: int) -> Derived:
 def _count_rows(problem: Any, consts: Any, x: Any, u: Any, target: Any) -> tuple[int, int, int]:
     """How many numbers c, c_N and psi have."""
     held = jax.eval_shape(problem.judge, consts, x, x, u)[1]
-    _, rows, last = jax.eval_shape(problem.end, consts, x, target)
+    _, last, rows = jax.eval_shape(problem.end, consts, x, target)
     return held.shape[0], last.shape[0], rows.shape[0]
 
 
@@ -894,12 +921,15 @@ def take_machine(problem: Any, kind: Kind) -> Machine:
     key = (problem, kind)
     with suppress(KeyError, IndexError):
         return _machines[key].pop()
-    if key not in _inexact:
-        try:
-            return Machine(problem, kind)
-        except LoweringError:
-            _inexact.add(key)  # the step is too large for its second derivatives
-    return Machine(problem, kind, exact=False)
+    try:
+        return Machine(problem, kind, exact=key not in _inexact)
+    except StaleEntry:  # it is gone from the disk now
+        pass
+    except LoweringError:
+        if key in _inexact:
+            raise
+        _inexact.add(key)  # the step is too large for its second derivatives
+    return take_machine(problem, kind)
 
 
 def give_machine(machine: Machine) -> None:

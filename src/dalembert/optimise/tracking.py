@@ -17,13 +17,13 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..integrators import OK
-from ..kernels import Shelf, evaluate, run_rows
+from ..kernels import Shelf, evaluate, map_rows, run_rows
 from ..mechanics import MechanicalSystem, State
 from ..numerics import finite_reals, known_arguments, positive_int, require_instance, show
 from ..numerics.types import Array
 from ..trajectory import Trajectory, simulate
 from .planning import Discrete, Node, Plan
-from .solver import Machine, Options, Solver, Value, sweep_back
+from .solver import Derived, Of, Options, Solver, Value, sweep_back
 
 Numbers = np.ndarray[Any, Any]
 MAX_HORIZON = 100_000
@@ -47,14 +47,8 @@ class Following:
     """The problem of the next steps: stay near the plan. Constants are (system, numbers with the weights Q, R, S)."""
 
     discrete: Discrete
-
-    @property
-    def dim(self) -> int:
-        return self.discrete.dim
-
-    @property
-    def controls(self) -> int:
-        return self.discrete.controls
+    dim: int
+    controls: int
 
     def move(self, consts: Any, x: Reference, d: Array) -> Reference:
         return x._replace(node=self.discrete.move(consts, x.node, d))
@@ -67,49 +61,40 @@ class Following:
 
     def judge(self, consts: Any, x: Reference, after: Reference, u: Array) -> tuple[Array, Array]:
         change, held = u - x.u, self.discrete.judge(consts, x.node, after.node, u)[1]
-        return self.spent(consts, x) + 0.5 * change @ consts[1]["R"] @ change, held
-
-    def spent(self, consts: Any, x: Reference) -> Any:
-        off = self.discrete.apart(consts, x.planned, x.node)
-        return 0.5 * off @ (x.shares[0] * consts[1]["Q"] + x.shares[1] * consts[1]["S"]) @ off
+        return self.end(consts, x, None)[0] + 0.5 * change @ consts[1]["R"] @ change, held
 
     def end(self, consts: Any, x: Reference, target: Any) -> tuple[Array, Array, Array]:
-        return self.spent(consts, x), jnp.zeros(0), jnp.zeros(0)
+        off = self.discrete.apart(consts, x.planned, x.node)
+        weight = x.shares[0] * consts[1]["Q"] + x.shares[1] * consts[1]["S"]
+        return 0.5 * off @ weight @ off, jnp.zeros(0), jnp.zeros(0)
 
 
-@dataclass(frozen=True)
-class _Linearised:
+def linearise(of: Discrete, consts: Any, lane: Any) -> Any:
     """The derivatives (A, B) of a step in the charts of its ends."""
+    x, after, u = lane
 
-    discrete: Discrete
+    def off(z: Array) -> Array:
+        return of.apart(consts, after, of.advance(consts, of.move(consts, x, z[: of.dim]), u + z[of.dim :]))
 
-    def __call__(self, consts: Any, lane: Any) -> Any:
-        of, (x, after, u) = self.discrete, lane
-
-        def off(z: Array) -> Array:
-            return of.apart(consts, after, of.advance(consts, of.move(consts, x, z[: of.dim]), u + z[of.dim :]))
-
-        return jax.jacfwd(off)(jnp.zeros(of.dim + of.controls))
+    ways = jnp.eye(of.dim + of.controls)
+    return map_rows(lambda way: jax.jvp(off, (0.0 * ways[0],), (way,))[1], ways).T
 
 
-@dataclass(frozen=True)
-class _Closed:
-    """A step of the plant under u = u_k + K_k (x - x_k), within the bounds of the inputs."""
+def steer(of: Discrete, consts: Any, lane: Any) -> Any:
+    """u = u_k + K_k (x - x_k), within the bounds of the inputs."""
+    state, (planned, u, K, low, high) = lane
+    node = planned._replace(g=state.g, w=of.coordinates(consts[1], state.xi))
+    return jnp.clip(u + K @ of.apart(consts, planned, node), low, high)
 
-    discrete: Discrete
 
-    def control(self, consts: Any, state: State, row: Any) -> Any:
-        planned, u, K, low, high = row
-        node = planned._replace(g=state.g, w=self.discrete.coordinates(consts[1], state.xi))
-        return jnp.clip(u + K @ self.discrete.apart(consts, planned, node), low, high)
-
-    def __call__(self, consts: Any, carry: Any, row: Any) -> Any:
-        (system, numbers), (state, _, good) = consts, carry
-        u, method = self.control(consts, state, row), self.discrete.method
-        begun, info = method.start(system, state, numbers["h"], u)
-        new, last = method.step(system, begun, numbers["h"], u)
-        good = good & (info.status == OK) & (last.status == OK)
-        return method.observe(system, new, numbers["h"])._replace(group=system.group), u, good
+def drive(of: Discrete, consts: Any, carry: Any, row: Any) -> Any:
+    """A step of the plant under this feedback."""
+    (system, numbers), (state, _, good), method = consts, carry, of.method
+    u = steer(of, consts, (state, row))
+    begun, info = method.start(system, state, numbers["h"], u)
+    new, last = method.step(system, begun, numbers["h"], u)
+    good = good & (info.status == OK) & (last.status == OK)
+    return method.observe(system, new, numbers["h"])._replace(group=system.group), u, good
 
 
 def _applied(consts: Any, carry: Any) -> Any:
@@ -137,7 +122,7 @@ class Tracker:
         self._require_state("state", state)
         if not self.horizon:
             row = jax.tree.map(lambda leaf: leaf[min(k, len(self.plan.controls) - 1)], self._rows())
-            return np.asarray(evaluate(_Control(_Closed(self.discrete)), self._consts(), (state, row)))
+            return np.asarray(evaluate(Of(steer, self.discrete), (self.plan.system, self.numbers), (state, row)))
         return self._replan(int(k), state)
 
     def _require_state(self, name: str, state: Any) -> None:
@@ -147,9 +132,6 @@ class Tracker:
         given = [np.shape(leaf) for leaf in jax.tree.leaves((state.g, state.xi))]
         if given != [*map(np.shape, jax.tree.leaves(planned.g)), (self.plan.system.group.dim,)]:
             raise InvalidInput(f"{name} has arrays of shapes {given}; allowed: one state of {self.plan.system.group}")
-
-    def _consts(self, plant: MechanicalSystem | None = None) -> Any:
-        return (self.plan.system if plant is None else plant), self.numbers
 
     def _rows(self) -> Any:
         inputs, steps = self.plan.system.inputs or (), len(self.plan.controls)
@@ -170,12 +152,16 @@ class Tracker:
         machine = self._known.get("machine")
         if machine is None or self._known["k"] != k - 1:
             x = Reference(planned, planned, wanted[None], shares[None])
-            machine = self._known["machine"] = self._machine(x, wanted[None, :-1])
+            options = Options(tolerance=0.0, barrier=1e-4, least=1e-4)  # the barrier stays as it is
+            problem = Following(self.discrete, self.discrete.dim, self.discrete.controls)
+            solver = Solver(problem, (system, self.numbers), None, np.zeros((problem.dim, 0)), options)
+            machine = self._known["machine"] = solver.machine(x, wanted[None, :-1], None)
         else:
             self._shift(machine.stages, Reference(planned, planned, wanted[None], shares[None]), wanted[-2])
         stages = machine.stages
         point: Reference = jax.tree.unflatten(stages.specs["x"][1], stages.leaves("x"))
-        measured = Node(float(k), state.g, self._coordinates(state), point.node.duration[..., 0, 0], ())
+        w = self.discrete.coordinates(self.numbers, np.asarray(state.xi))
+        measured = Node(float(k), state.g, w, point.node.duration[..., 0, 0], ())
         for leaf, value in zip(jax.tree.leaves(point.node), jax.tree.leaves(measured), strict=True):
             leaf[..., 0, 0] = value
         stages.leaves("dx")[0][:, 0] = 0.0
@@ -209,16 +195,6 @@ class Tracker:
         dx[:, :-1], dx[:, -1] = dx[:, 1:], 0.0
         stages.leaves("u")[0][:, -2, 0] = last
 
-    def _coordinates(self, state: State) -> Any:
-        xi = np.asarray(state.xi)
-        return xi if self.discrete.redundant or "free" not in self.numbers else self.numbers["free"] @ xi
-
-    def _machine(self, x: Reference, u: Numbers) -> Machine:
-        """The loops that plan the next steps, from the plan itself; the barrier stays as it is."""
-        options = Options(tolerance=0.0, barrier=1e-4, least=1e-4)
-        nothing = np.zeros((self.discrete.dim, 0))
-        return Solver(Following(self.discrete), self._consts(), None, nothing, options).machine(x, u, None)
-
     def follow(self, plant: MechanicalSystem | None = None, start: State | None = None) -> Trajectory:
         """Drive a plant, by default the planned system itself, from a start along the plan: a run with its controls.
 
@@ -236,31 +212,20 @@ class Tracker:
         state = jax.tree.map(lambda leaf: leaf[0], plan.states) if start is None else start
         self._require_state("start", state)
         controls = self._drive(plant, state)
-        steps = len(controls)
-        return simulate(plant, plan.method, state, step=plan.step, steps=steps, controls=controls)
+        return simulate(plant, plan.method, state, step=plan.step, steps=len(controls), controls=controls)
 
     def _drive(self, plant: MechanicalSystem, state: State) -> Numbers:
         """The controls of the closed loop."""
-        closed, consts, rows = _Closed(self.discrete), self._consts(plant), self._rows()
+        closed, consts, rows = Of(drive, self.discrete), (plant, self.numbers), self._rows()
         carry = (jax.tree.map(np.asarray, state), np.zeros(len(self.plan.inputs)), np.asarray(True))
         if not self.horizon:
             return np.asarray(run_rows(closed, _applied, consts, carry, rows)[1])
         made = []
         for k in range(len(self.plan.controls)):
-            u = self._replan(k, carry[0])
-            row = (*(jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], part) for part in rows[:1]), u[None],
-                   0.0 * rows[2][:1], rows[3][:1], rows[4][:1])  # fmt: skip
-            carry, _ = run_rows(closed, _applied, consts, carry, row)
-            made.append(u)
+            made.append(self._replan(k, carry[0]))
+            planned, _, gains, low, high = jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], rows)
+            carry, _ = run_rows(closed, _applied, consts, carry, (planned, made[-1][None], 0.0 * gains, low, high))
         return np.stack(made)
-
-
-@dataclass(frozen=True)
-class _Control:
-    closed: _Closed
-
-    def __call__(self, consts: Any, carry: Any) -> Any:
-        return self.closed.control(consts, *carry)
 
 
 @known_arguments(OUTSIDE)
@@ -288,16 +253,16 @@ def track(
         raise InvalidInput("control_weight has to be positive: otherwise the least cost is reached by endless controls")
     discrete, numbers, nodes = plan.problem
     numbers = numbers | {"Q": Q, "R": R, "S": S}
-    lane = (jax.tree.map(lambda leaf: leaf[:-1], nodes), jax.tree.map(lambda leaf: leaf[1:], nodes), plan.controls)
-    N = len(plan.controls)
-    AB = evaluate(_Linearised(discrete), (plan.system, numbers), lane, lanes=N, axes=(None, 0))
+    before, after = (jax.tree.map(lambda leaf: leaf[part], nodes) for part in (slice(-1), slice(1, None)))
+    lane, N = (before, after, plan.controls), len(plan.controls)
+    AB = evaluate(Of(linearise, discrete), (plan.system, numbers), lane, lanes=N, axes=(None, 0))
     weights = np.zeros((n + r, n + r))
     weights[:n, :n], weights[n:, n:] = Q, R
-    nothing = np.zeros((N, 0))
-    rows = (
-        np.tile(weights, (N, 1, 1)), np.tile(weights, (N, 1, 1)), np.zeros((N, n + r)), np.zeros((N, 0, n + r)),
-        nothing, nothing, nothing, np.asarray(AB)[::-1], np.zeros((N, n)), (np.zeros(N),) * 3,
-    )  # fmt: skip
+    zeros = {name: np.zeros((N, size)) for name, size in (("held", 0), ("slope", n + r), ("gap", n))}
+    zeros |= {"J": np.zeros((N, 0, n + r)), "lagrange": zeros["slope"], "sums": zeros["held"], "most": zeros["held"]}
+    hessian = np.tile(weights, (N, 1, 1))
+    made = Derived(AB=np.asarray(AB)[::-1], hessian=hessian, plain=hessian, **zeros)
+    rows = (made, (zeros["held"],) * 2, (np.zeros(N),) * 3)
     last = Value(
         S, np.zeros(n), np.zeros((n, 0)), np.zeros((0, 0)), np.zeros(0), np.zeros((r, n)), np.zeros(r),
         np.zeros((r, 0)), np.asarray(np.inf),
