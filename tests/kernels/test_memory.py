@@ -11,7 +11,7 @@ from emulation import compile_for_cpu
 
 from dalembert.kernels import as_routine, cuda, lowering, make_problem, run_problem, solution_series, taylor
 from dalembert.kernels.ir import Builder, Convolve, Repeat, Store, blocks
-from dalembert.kernels.llvm import LLVMEmitter, NativeSession
+from dalembert.kernels.llvm import NativeSession
 from dalembert.kernels.problem import Buffers, make_layout
 
 jax.config.update("jax_enable_x64", True)
@@ -61,12 +61,12 @@ def test_a_program_does_not_grow_with_the_order(loops):
     assert lengths[0] == lengths[1]
 
 
-@pytest.mark.parametrize("inline", [24_000, 50])
-def test_lanes_and_routines_have_the_bits_of_a_single_run(loops, monkeypatch, inline):
+@pytest.mark.parametrize(("inline", "width"), [(24_000, 4), (24_000, 8), (50, 4)])
+def test_lanes_and_routines_have_the_bits_of_a_single_run(loops, monkeypatch, inline, width):
     monkeypatch.setattr(lowering, "MAX_INLINE_OPERATIONS", inline)
     many = problem(5)
     assert bool(many.lower().program.functions) == (inline == 50)
-    together = run_problem(many, saves=4, backend="llvm").records
+    together = run_problem(many, saves=4, backend="llvm", width=width).records
     start = np.stack(many.carry)
     for lane in range(5):
         y = tuple(np.asarray(x) for x in start[:, lane])
@@ -89,11 +89,9 @@ def test_the_c_of_a_gpu_has_the_bits_of_llvm(loops, monkeypatch, inline):
     assert all(np.array_equal(a, b) for a, b in zip(session.records(4), native, strict=True))
 
 
-def test_a_program_with_memory_is_for_one_lane_and_not_for_a_gpu(loops, monkeypatch):
+def test_a_large_memory_is_not_for_a_gpu(loops, monkeypatch):
     many = problem(5)
     lowered = many.lower()
-    with pytest.raises(ValueError, match="one lane"):
-        LLVMEmitter(lowered.program, make_layout(many, lowered), 4)
     monkeypatch.setattr(cuda, "MAX_MEMORY", 10)
     with pytest.raises(taylor.LoweringError, match="does not fit on a GPU"):
         cuda.CudaSession(many, lowered)

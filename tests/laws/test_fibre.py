@@ -34,7 +34,27 @@ def test_literal_units_are_seen_and_others_are_not():
     assert fibre(scaled, 0.0, q, q) is None  # a parameter that happens to be 1 is no literal
 
 
-@pytest.mark.parametrize("columns", [(), ((1, 1),), ((4, -1), (0, 1)), ((2, 1), (3, -1), (0, 1))])
+def test_rows_with_units_are_found_among_others():
+    """A unit's column may have anything in rows without one, and needs zeros in rows with one."""
+
+    def rows(t, q, p):
+        zero, one = jnp.zeros(()), jnp.ones(())
+        return jnp.stack(
+            [jnp.stack(r) for r in ([q[0], q[1], q[2], q[0]], [zero, zero, -one, zero], [one, one, one, zero])]
+        )
+
+    system = da.System(da.Euclidean(4), lambda t, q, v, p: 0.5 * v @ v, rows)
+    q = jnp.zeros(4)
+    assert fibre(system, 0.0, q, q) in ((None, (2, -1), None), (None, None, (0, 1)), (None, None, (1, 1)))
+    system = da.models.snakeboard()
+    state = system.state(xi=np.zeros(5))
+    assert fibre(system, state.t, state.g, state.xi) == ((2, 1), None)
+
+
+SOME = [(), ((1, 1),), ((4, -1), (0, 1)), ((2, 1), (3, -1), (0, 1)), ((2, -1), None), (None, (0, 1), (4, -1))]
+
+
+@pytest.mark.parametrize("columns", SOME)
 @pytest.mark.parametrize("definite", [True, False])
 def test_the_reduced_solve_is_the_saddle_point_solve(columns, definite):
     """Also for a metric that is regular but not positive, such as that of L = x' y'."""
@@ -43,8 +63,10 @@ def test_the_reduced_solve_is_the_saddle_point_solve(columns, definite):
     root = rng.normal(size=(n, n))
     metric = root @ root.T + np.eye(n) if definite else root + root.T
     rows = rng.normal(size=(m, n))
-    for i, (j, sign) in enumerate(columns):
-        rows[:, j] = 0.0
+    with_units = [i for i in range(m) if columns[i] is not None]
+    for i in with_units:
+        j, sign = columns[i]
+        rows[with_units, j] = 0.0
         rows[i, j] = sign
     top, bottom = rng.normal(size=n), rng.normal(size=m)
     given = [jnp.asarray(x) for x in (metric, rows, top, bottom)]

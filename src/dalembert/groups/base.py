@@ -257,6 +257,10 @@ class Group(abc.ABC):
         """q(0): variables q for the Taylor series of a curve g' = g xi; by default the entries of g themselves."""
         return g
 
+    def series_entries(self, g: Element) -> Any:
+        """q(0) where q' depends on g too: variables of which the entries of g are short functions."""
+        return self.series_start(g)
+
     def series_rate(self, q: Any, xi: Velocity) -> Any:
         """q' at the velocity xi."""
         return self.tangent(q, xi)
@@ -478,7 +482,7 @@ class Product(Group):
     hat, exp, cayley = _pointwise("hat"), _pointwise("exp"), _pointwise("cayley")
     tangent, normalise = _pointwise("tangent"), _pointwise("normalise")
     series_start, series_rate = _pointwise("series_start"), _pointwise("series_rate")
-    series_element = _pointwise("series_element")
+    series_element, series_entries = _pointwise("series_element"), _pointwise("series_entries")
     vee, velocity = _concatenated("vee"), _concatenated("velocity")
     principal_log, principal_cayley_inverse = _concatenated("log"), _concatenated("cayley_inverse")
     Ad, Ad_star, ad, ad_star = (_concatenated(name) for name in ("Ad", "Ad_star", "ad", "ad_star"))

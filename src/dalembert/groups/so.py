@@ -389,13 +389,20 @@ class SO3(Rotations):
         """
         return jnp.array([1.0, 0.0, 0.0, 0.0])
 
-    def series_rate(self, q: FourVector, xi: Velocity) -> FourVector:
-        """q' = q xi/2."""
+    def series_entries(self, g: Matrix) -> Matrix:
+        return g
+
+    def series_rate(self, q: Array, xi: Velocity) -> Array:
+        """q' = q xi/2 of a quaternion, q hat(xi) of a matrix."""
+        if q.ndim == 2:
+            return q @ self.hat(xi)
         half = 0.5 * xi
         return jnp.concatenate([-(q[1:] @ half)[None], q[0] * half + jnp.cross(q[1:], half)])
 
-    def series_element(self, g: Matrix, q: FourVector) -> Matrix:
+    def series_element(self, g: Matrix, q: Array) -> Matrix:
         """g R(q), R(q) u = u + 2 q0 v x u + 2 v x (v x u) for |q| = 1; else a multiple of a rotation by |q|^2."""
+        if q.ndim == 2:
+            return q
         a, b, c, d = q
         return g @ jnp.array([
             [a * a + b * b - c * c - d * d, 2 * (b * c - a * d), 2 * (b * d + a * c)],

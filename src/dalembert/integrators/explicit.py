@@ -1,7 +1,7 @@
 """Explicit methods on the equations of motion g' = g xi, xi' = acceleration, for comparison and for accurate motions.
 
-Taylor's series is that of a curve g' = g xi in the entries of g or, for rotations of space, in a unit quaternion
-(`SO3.series_start` says why).
+Taylor's series is that of a curve g' = g xi in the entries of g or, for rotations of space on which the acceleration
+does not depend, in a unit quaternion (`SO3.series_start` says why).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..errors import InvalidInput, require_name
 from ..groups import Cayley
 from ..kernels import LoweringError, solution_series
 from ..mechanics import MechanicalSystem, State, kinetic_metric
-from ..numerics import require_range, solve
+from ..numerics import depends, require_range, solve
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
 from .base import NOT_CONVERGED, NOT_FINITE, OK, Claims, PhaseCarry, PhaseMethod, Prediction, Result, StepInfo
 from .properties import conservative
@@ -368,7 +368,10 @@ class Taylor(PhaseMethod):
             rate = system.acceleration(t, group.series_element(g, q), xi, u)[0]
             return jnp.ones_like(t), group.series_rate(q, xi), rate
 
-        y = (jnp.asarray(t), group.series_start(g), xi)
+        q, entries = group.series_start(g), group.series_entries(g)
+        if jax.tree.map(jnp.shape, q) != jax.tree.map(jnp.shape, entries):
+            q = entries if depends(lambda g: system.acceleration(t, g, xi, u)[0], g) else q
+        y = (jnp.asarray(t), q, xi)
         unravel = ravel_pytree(y)[1]
 
         def restore(flat: Array) -> tuple[Array, Element, Array]:

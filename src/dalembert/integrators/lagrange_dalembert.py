@@ -24,13 +24,14 @@ from ..errors import InvalidInput, OffConstraint, require_name
 from ..groups import Cayley, Group, Retraction
 from ..kernels import LoweringError
 from ..mechanics import Discretisation, FiniteDifference, InvariantSystem, MechanicalSystem, State
-from ..numerics import MAX_SADDLE, Root, depends, literals, own_value, require_instance, solve
+from ..numerics import Root, depends, literals, own_value, require_instance, solve
 from ..numerics.types import Array, Controls, Covector, Element, Scalar, Velocity
 from .base import Claims, Integrator, NodeMethod, Prediction, Result, StepInfo
 from .properties import conservative, purely_inertial, unconstrained
 from .registry import register
 
 NODES = ("original", "velocity", "deformed")
+MANY_UNKNOWNS = 8  # n + m from which on the columns of the multipliers are written down, not differentiated
 
 
 class OnSubspace(NamedTuple):
@@ -258,7 +259,7 @@ class LagrangeDAlembert(NodeMethod):
             return jnp.concatenate([jnp.stack(entering, axis=1), jnp.zeros((len(own), len(own)))])
 
         m = system.constraints
-        many = m > 0 and n + m > MAX_SADDLE and self.pair is None and not depends(rows, before)
+        many = m > 0 and n + m > MANY_UNKNOWNS and self.pair is None and not depends(rows, before)
         equations = lambda x: jnp.concatenate(balanced(x)[:2])
         root = carry.prediction.solve(equations, split=n, coupling=coupling if many else None)
         return root, root.x[:n], root.x[n:], balanced(root.x)[2]

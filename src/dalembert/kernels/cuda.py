@@ -99,7 +99,6 @@ class CEmitter:
         self.indent = 1
         self.count = 0
         self.functions: dict[Function, str] = {}
-        self.tables: list[str] = []
         used = [value for function in program.functions for value in free_values(function, program.setup)]
         self.free = {value: place for place, value in enumerate(dict.fromkeys(used))}
 
@@ -150,8 +149,8 @@ class CEmitter:
             elif isinstance(statement, Call):
                 self.call(statement)
             elif isinstance(statement, Store):
-                place = self.place(statement.place, statement.counter, statement.direction)
-                self.put(f"keep({place}, {self.name(statement.value)}, {statement.words});")
+                place = self.place(statement.place, statement.counter, statement.stride)
+                self.put(f"*({place}) = {self.name(statement.value)};")
             elif isinstance(statement, Repeat):
                 self.repeat(statement)
             elif isinstance(statement, Convolve):
@@ -159,14 +158,12 @@ class CEmitter:
             else:
                 self.branch(statement)
 
-    def place(self, place: int, counter: Value | None = None, direction: int = 0) -> str:
+    def place(self, place: int, counter: Value | None = None, stride: int = 0) -> str:
         moved = f"memory + {place}"
-        return moved if counter is None else f"{moved} {'+' if direction > 0 else '-'} {self.name(counter)}"
+        return moved if counter is None else f"{moved} + {stride} * {self.name(counter)}"
 
     def convolve(self, statement: Convolve) -> None:
-        places, table = [str(place) for pair in statement.pairs for place in pair], f"pairs{len(self.tables)}"
-        self.tables.append(f"TABLE {table}[] = {{{', '.join(places) or '0'}}};\n")
-        sizes = f"{table}, {len(statement.pairs)}, {self.name(statement.counter)}"
+        sizes = f"{statement.pairs}, {statement.rows}, {self.name(statement.counter)}"
         self.put(f"convolve({sizes}, memory, {self.place(statement.result)});")
 
     def repeat(self, repeat: Repeat) -> None:
@@ -357,7 +354,7 @@ class CEmitter:
             self.store(f"state[{row} * stride + lane]", value, name)
         self.indent -= 1
         self.put("}")
-        return "".join(self.tables) + routines + "\n".join([head, *self.lines, "}", ""])
+        return routines + "\n".join([head, *self.lines, "}", ""])
 
 
 def cuda_source(program: Program, layout: Layout) -> str:

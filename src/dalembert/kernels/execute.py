@@ -373,7 +373,7 @@ def open_session(
         lowered = problem.lower()
         if backend == "cuda" or (not lowered.memory and not runs_natively(problem.lanes, backend)):
             return cuda.CudaSession(problem, lowered), ""
-        width = 1 if problem.lanes is None or lowered.memory else width or llvm.best_width(problem.lanes)
+        width = 1 if problem.lanes is None else width or llvm.best_width(problem.lanes)
         function = llvm.native_function(lowered, make_layout(problem, lowered), width)
         return llvm.NativeSession("llvm", function, Buffers(problem, lowered, width), width, threads), ""
     except StaleEntry:

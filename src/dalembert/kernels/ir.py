@@ -122,13 +122,12 @@ class Call:
 
 @dataclass(eq=False)
 class Store:
-    """memory[place + direction * counter] = value, and zeros in the places after it: `words` numbers in all."""
+    """memory[place + stride * counter] = value."""
 
     value: Value
     place: int
     counter: Value | None = None
-    direction: int = 0
-    words: int = 1
+    stride: int = 0
 
 
 @dataclass(eq=False)
@@ -143,19 +142,30 @@ class Repeat:
 
 @dataclass(eq=False)
 class Convolve:
-    """memory[result + i] = the sum of memory[first + j] memory[second - counter + j] over j, for the i-th pair.
+    """memory[result + i] = the sum of u_j v_{counter - j} over 0 < j < counter, for the i-th of some pairs (u, v).
 
-    j goes from 0 to counter - 2, and on to a multiple of SUM_WIDTH above 0: there zeros must stand. Term j is added, in
-    one rounding with its product, to partial sum j mod SUM_WIDTH; then halves are added until one number is left.
+    Terms are added in the order of j, each in one rounding with its product. GROUP pairs lie side by side, so that a
+    vector register holds a term of each of them: `places` says where.
     """
 
     counter: Value
+    rows: int  # coefficients of u, and of v
+    pairs: int
     result: int
-    pairs: dict[tuple[int, int], int] = field(default_factory=dict)  # (first, second), and i
+
+    def places(self, i: int) -> tuple[int, int]:
+        """Where u_0 and v_0 of the i-th pair are; the next coefficient lies GROUP further."""
+        first = i // GROUP * 2 * GROUP * self.rows + i % GROUP
+        return first, first + GROUP * self.rows
+
+    @property
+    def groups(self) -> int:
+        """The number of groups, two of which are summed at a time: a sum need not wait for itself then."""
+        return 2 * -(-self.pairs // (2 * GROUP))
 
 
-SUM_WIDTH = 8
-"""Partial sums of a convolution: a vector register of AVX-512, two of AVX, four of others."""
+GROUP = 8
+"""Pairs of a group of convolutions: a vector register of AVX-512, two of AVX, four of others."""
 Structure = Loop | Branch | Call
 Statement = Value | Structure | Store | Repeat | Convolve
 
@@ -315,14 +325,14 @@ class _Printer:
                 called = f"{self.functions[statement.function]}({self.names_of(statement.args)})"
                 yield f"{pad}{self.names_of(statement.results)} = {called}"
             elif isinstance(statement, Store):
-                at = "" if statement.counter is None else f" {statement.direction:+} {self.name(statement.counter)}"
-                yield f"{pad}memory[{statement.place}{at}; {statement.words}] = {self.name(statement.value)}"
+                at = "" if statement.counter is None else f" {statement.stride:+} {self.name(statement.counter)}"
+                yield f"{pad}memory[{statement.place}{at}] = {self.name(statement.value)}"
             elif isinstance(statement, Repeat):
                 yield f"{pad}repeat {self.name(statement.counter)} = {statement.first} ... {statement.last - 1}:"
                 yield from self.block(statement.body, indent + 1)
             elif isinstance(statement, Convolve):
-                pairs = " ".join(f"{first},{second}" for first, second in statement.pairs)
-                yield f"{pad}memory[{statement.result} ...] = convolve {self.name(statement.counter)}: {pairs}"
+                sizes = f"{statement.pairs} pairs of {statement.rows}"
+                yield f"{pad}memory[{statement.result} ...] = convolve {self.name(statement.counter)}: {sizes}"
             else:
                 yield f"{pad}if {self.name(statement.condition)}:"
                 yield from self.block(statement.then, indent + 1)
@@ -691,20 +701,17 @@ class Builder:
             body(counter)
         self.block.statements.append(Repeat(counter, first, last, inside))
 
-    def store(
-        self, value: Value, place: int, counter: Value | None = None, direction: int = 0, *, words: int = 1
-    ) -> None:
-        """memory[place + direction * counter] = value, and zeros in the places after it: `words` numbers in all."""
-        self.block.statements.append(Store(value, place, counter, direction, words))
+    def store(self, value: Value, place: int, counter: Value | None = None, stride: int = 0) -> None:
+        """memory[place + stride * counter] = value."""
+        self.block.statements.append(Store(value, place, counter, stride))
 
-    def load(self, place: int, counter: Value | None = None, direction: int = 0) -> Value:
-        """memory[place + direction * counter], as it is now: it is neither shared nor moved."""
+    def load(self, place: int, counter: Value | None = None, stride: int = 0) -> Value:
+        """memory[place + stride * counter], as it is now: it is neither shared nor moved."""
         self.size += 1
-        value = Value("load", F64, () if counter is None else (counter,), (place, direction), self.block)
+        value = Value("load", F64, () if counter is None else (counter,), (place, stride), self.block)
         self.block.statements.append(value)
         return value
 
-    def convolve(self, counter: Value, result: int) -> Convolve:
-        """Convolutions, at this place; whoever needs one enters its pair, and loads it from memory."""
-        self.block.statements.append(statement := Convolve(counter, result))
-        return statement
+    def convolve(self, sums: Convolve) -> None:
+        """Take sums of products, at this place: whoever needs one loads it from memory."""
+        self.block.statements.append(sums)

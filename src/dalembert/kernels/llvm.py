@@ -2,7 +2,7 @@
 
 One emitter serves one trajectory and lanes <W x double>. A lane computes exactly the operations of a single run, in
 the same order. Loops over lanes are masked: a lane whose condition is false keeps its carries (a select), and the
-loop ends when no lane is left. A program with memory runs one lane at a time: its convolutions fill the registers.
+loop ends when no lane is left. Numbers in memory have one for each lane, side by side.
 LLVM may decide nothing: there are no fast-math flags, and fma stands only where the program says so. ctypes releases
 the GIL during a call, so blocks of lanes run side by side.
 """
@@ -26,8 +26,8 @@ from .cache import LoweredProgram
 from .ir import (
     BOOL,
     F64,
+    GROUP,
     I64,
-    SUM_WIDTH,
     Block,
     Branch,
     Call,
@@ -79,51 +79,95 @@ MAX_OPTIMISED_PROGRAMS = 1000
 
 CONVOLVE = """
 declare <8 x double> @llvm.fma.v8f64(<8 x double>, <8 x double>, <8 x double>)
-define internal void @convolve(ptr %pairs, i64 %count, i64 %blocks, ptr %ahead, ptr %back, ptr %out) nounwind noinline {
+define internal void @convolve(ptr %first, i64 %groups, i64 %rows, i64 %k, ptr %out) nounwind noinline {
 entry:
+  %size = shl i64 %rows, 1
+  %terms = icmp sgt i64 %k, 1
+  br label %group
+group:
+  %g = phi i64 [ 0, %entry ], [ %next_g, %sum ]
+  %at = mul i64 %g, %size
+  %u0 = getelementptr <8 x double>, ptr %first, i64 %at
+  %u1 = getelementptr <8 x double>, ptr %u0, i64 %size
+  %last = add i64 %rows, %k
+  %v0 = getelementptr <8 x double>, ptr %u0, i64 %last
+  %v1 = getelementptr <8 x double>, ptr %u1, i64 %last
+  br i1 %terms, label %term, label %sum
+term:
+  %j = phi i64 [ 1, %group ], [ %next_j, %term ]
+  %s0 = phi <8 x double> [ zeroinitializer, %group ], [ %next_s0, %term ]
+  %s1 = phi <8 x double> [ zeroinitializer, %group ], [ %next_s1, %term ]
+  %back = sub i64 0, %j
+  %u0_at = getelementptr <8 x double>, ptr %u0, i64 %j
+  %v0_at = getelementptr <8 x double>, ptr %v0, i64 %back
+  %u1_at = getelementptr <8 x double>, ptr %u1, i64 %j
+  %v1_at = getelementptr <8 x double>, ptr %v1, i64 %back
+  %u0_j = load <8 x double>, ptr %u0_at, align 64
+  %v0_j = load <8 x double>, ptr %v0_at, align 64
+  %u1_j = load <8 x double>, ptr %u1_at, align 64
+  %v1_j = load <8 x double>, ptr %v1_at, align 64
+  %next_s0 = call <8 x double> @llvm.fma.v8f64(<8 x double> %u0_j, <8 x double> %v0_j, <8 x double> %s0)
+  %next_s1 = call <8 x double> @llvm.fma.v8f64(<8 x double> %u1_j, <8 x double> %v1_j, <8 x double> %s1)
+  %next_j = add i64 %j, 1
+  %more_terms = icmp slt i64 %next_j, %k
+  br i1 %more_terms, label %term, label %sum
+sum:
+  %sum0 = phi <8 x double> [ zeroinitializer, %group ], [ %next_s0, %term ]
+  %sum1 = phi <8 x double> [ zeroinitializer, %group ], [ %next_s1, %term ]
+  %out0 = getelementptr <8 x double>, ptr %out, i64 %g
+  %out1 = getelementptr <8 x double>, ptr %out0, i64 1
+  store <8 x double> %sum0, ptr %out0, align 64
+  store <8 x double> %sum1, ptr %out1, align 64
+  %next_g = add i64 %g, 2
+  %more_groups = icmp slt i64 %next_g, %groups
+  br i1 %more_groups, label %group, label %done
+done:
+  ret void
+}
+"""
+"""The convolutions of groups of pairs, as `ir.Convolve` says, with GROUP = 8."""
+CONVOLVE_LANES = """
+define internal void @convolve(ptr %memory, i64 %pairs, i64 %rows, i64 %k, ptr %out) nounwind noinline {
+entry:
+  %terms = icmp sgt i64 %k, 1
   br label %pair
 pair:
   %i = phi i64 [ 0, %entry ], [ %next_i, %sum ]
-  %places = getelementptr <2 x i32>, ptr %pairs, i64 %i
-  %second_at = getelementptr i32, ptr %places, i64 1
-  %first = load i32, ptr %places, align 4
-  %second = load i32, ptr %second_at, align 4
-  %first_place = zext i32 %first to i64
-  %second_place = zext i32 %second to i64
-  %u_row = getelementptr double, ptr %ahead, i64 %first_place
-  %v_row = getelementptr double, ptr %back, i64 %second_place
-  br label %term
+  %group = lshr i64 %i, 3
+  %within = and i64 %i, 7
+  %before = mul i64 %group, %rows
+  %first = shl i64 %before, 4
+  %at = add i64 %first, %within
+  %u = getelementptr <WIDTH x double>, ptr %memory, i64 %at
+  %last = add i64 %rows, %k
+  %beyond = shl i64 %last, 3
+  %v = getelementptr <WIDTH x double>, ptr %u, i64 %beyond
+  br i1 %terms, label %term, label %sum
 term:
-  %j = phi i64 [ 0, %pair ], [ %next_j, %term ]
-  %s = phi <8 x double> [ zeroinitializer, %pair ], [ %next_s, %term ]
-  %u_at = getelementptr <8 x double>, ptr %u_row, i64 %j
-  %v_at = getelementptr <8 x double>, ptr %v_row, i64 %j
-  %u = load <8 x double>, ptr %u_at, align 8
-  %v = load <8 x double>, ptr %v_at, align 8
-  %next_s = call <8 x double> @llvm.fma.v8f64(<8 x double> %u, <8 x double> %v, <8 x double> %s)
+  %j = phi i64 [ 1, %pair ], [ %next_j, %term ]
+  %s = phi <WIDTH x double> [ zeroinitializer, %pair ], [ %next_s, %term ]
+  %ahead = shl i64 %j, 3
+  %back = sub i64 0, %ahead
+  %u_at = getelementptr <WIDTH x double>, ptr %u, i64 %ahead
+  %v_at = getelementptr <WIDTH x double>, ptr %v, i64 %back
+  %u_j = load <WIDTH x double>, ptr %u_at, align 8
+  %v_j = load <WIDTH x double>, ptr %v_at, align 8
+  %next_s = call <WIDTH x double> @llvm.fma.vWIDTHf64(<WIDTH x double> %u_j, <WIDTH x double> %v_j, <WIDTH x double> %s)
   %next_j = add i64 %j, 1
-  %more_terms = icmp slt i64 %next_j, %blocks
+  %more_terms = icmp slt i64 %next_j, %k
   br i1 %more_terms, label %term, label %sum
 sum:
-  %low4 = shufflevector <8 x double> %next_s, <8 x double> poison, <4 x i32> <i32 0, i32 1, i32 2, i32 3>
-  %high4 = shufflevector <8 x double> %next_s, <8 x double> poison, <4 x i32> <i32 4, i32 5, i32 6, i32 7>
-  %sum4 = fadd <4 x double> %low4, %high4
-  %low2 = shufflevector <4 x double> %sum4, <4 x double> poison, <2 x i32> <i32 0, i32 1>
-  %high2 = shufflevector <4 x double> %sum4, <4 x double> poison, <2 x i32> <i32 2, i32 3>
-  %sum2 = fadd <2 x double> %low2, %high2
-  %low = extractelement <2 x double> %sum2, i64 0
-  %high = extractelement <2 x double> %sum2, i64 1
-  %total = fadd double %low, %high
-  %result = getelementptr double, ptr %out, i64 %i
-  store double %total, ptr %result, align 8
+  %total = phi <WIDTH x double> [ zeroinitializer, %pair ], [ %next_s, %term ]
+  %result = getelementptr <WIDTH x double>, ptr %out, i64 %i
+  store <WIDTH x double> %total, ptr %result, align 8
   %next_i = add i64 %i, 1
-  %more_pairs = icmp slt i64 %next_i, %count
+  %more_pairs = icmp slt i64 %next_i, %pairs
   br i1 %more_pairs, label %pair, label %done
 done:
   ret void
 }
 """
-"""The convolutions of a table of pairs, as `ir.Convolve` says, with SUM_WIDTH = 8."""
+"""The same for lanes side by side: a register holds a term of one pair for each of them."""
 
 
 class LLVMEmitter:
@@ -141,10 +185,9 @@ class LLVMEmitter:
         used = [value for function in program.functions for value in free_values(function, program.setup)]
         self.free = {value: place for place, value in enumerate(dict.fromkeys(used))}
         self.most_args = self.most_results = 0  # of the calls in the function that is being written
-        self.tables: list[str] = []
+        self.convolves = False
         self.moved: dict[tuple[Value | None, int], str] = {(None, 0): "%memory"}  # the memory, a counter further
-        if program.memory and width > 1:
-            raise ValueError("a program with memory runs one lane at a time")
+        self.turns: dict[Value, str] = {}  # the counters of loops as they are, one for all lanes
 
     def vector(self, type: str) -> str:
         scalar = _SCALARS[type]
@@ -190,8 +233,8 @@ class LLVMEmitter:
     def operation(self, value: Value) -> str:
         """The right-hand side of one operation."""
         if value.op == "load":
-            place, direction = value.data
-            return f"load double, ptr {self.place(place, next(iter(value.args), None), direction)}, align 8"
+            place, stride = value.data
+            return f"load {self.vector(F64)}, ptr {self.place(place, next(iter(value.args), None), stride)}, align 8"
         args = [self.name(arg) for arg in value.args]
         op, type = value.op, value.type
         source = value.args[0].type
@@ -357,45 +400,38 @@ class LLVMEmitter:
         for place, result in enumerate(call.results):
             self.names[result] = self.load("%results", str(place * self.width), result.type)
 
-    def place(self, place: int, counter: Value | None = None, direction: int = 0) -> str:
-        """The address of memory[place + direction * counter]."""
-        return self.put(f"getelementptr double, ptr {self.moved[counter, direction]}, i64 {place}")
+    def place(self, place: int, counter: Value | None = None, stride: int = 0) -> str:
+        """The address of memory[place + stride * counter], which has a number for each lane."""
+        return self.put(f"getelementptr {self.vector(F64)}, ptr {self.moved[counter, stride]}, i64 {place}")
 
     def convolve(self, statement: Convolve) -> None:
-        """A loop over a table of the places of pairs, which makes no code longer."""
-        places = [f"i32 {place}" for pair in statement.pairs for place in pair]
-        if not places:
-            return
-        table = f"@pairs{len(self.tables)}"
-        self.tables.append(f"{table} = internal constant [{len(places)} x i32] [{', '.join(places)}], align 64\n")
-        last = self.put(f"add i64 {self.names[statement.counter]}, {SUM_WIDTH - 2}")
-        blocks = self.put(self.intrinsic("smax", I64, self.put(f"udiv i64 {last}, {SUM_WIDTH}"), "1"))
-        sizes, back = f"ptr {table}, i64 {len(statement.pairs)}, i64 {blocks}", self.moved[statement.counter, -1]
-        self.do(f"call void @convolve({sizes}, ptr %memory, ptr {back}, ptr {self.place(statement.result)})")
+        """A loop over the pairs, which makes no code longer."""
+        if statement.pairs:
+            self.convolves = True
+            if self.width > 1:
+                self.intrinsic("fma", F64, *3 * [""])  # what the loop over lanes calls is declared
+            count = statement.groups if self.width == 1 else statement.pairs
+            sizes = f"i64 {count}, i64 {statement.rows}, i64 {self.turns[statement.counter]}"
+            self.do(f"call void @convolve(ptr %memory, {sizes}, ptr {self.place(statement.result)})")
 
     def keep(self, store: Store) -> None:
-        name, address = self.name(store.value), self.place(store.place, store.counter, store.direction)
-        if store.words == 1:
-            return self.do(f"store double {name}, ptr {address}, align 8")
-        sums = f"<{SUM_WIDTH} x double>"
-        for j in range(0, store.words, SUM_WIDTH):
-            row = (
-                self.put(f"insertelement {sums} zeroinitializer, double {name}, i64 0") if j == 0 else "zeroinitializer"
-            )
-            here = self.put(f"getelementptr double, ptr {address}, i64 {j}")
-            self.do(f"store {sums} {row}, ptr {here}, align 8")
+        address = self.place(store.place, store.counter, store.stride)
+        self.do(f"store {self.vector(F64)} {self.name(store.value)}, ptr {address}, align 8")
 
     def repeat(self, repeat: Repeat) -> None:
         work, back, done = self.labels("repeat", "again", "done")
         origin, counter, after = self.label, self.fresh("k"), self.fresh("k")
-        self.names[repeat.counter] = counter
         self.do(f"br label %{work}")
         self.start(work)
         self.do(f"{counter} = phi i64 [ {repeat.first}, %{origin} ], [ {after}, %{back} ]")
-        self.moved[repeat.counter, 1] = self.put(f"getelementptr double, ptr %memory, i64 {counter}")
-        self.moved[repeat.counter, -1] = self.put(
-            f"getelementptr double, ptr %memory, i64 {self.put(f'sub i64 0, {counter}')}"
-        )
+        self.turns[repeat.counter] = self.names[repeat.counter] = counter
+        if self.width > 1:
+            one = self.put(f"insertelement {self.vector(I64)} poison, i64 {counter}, i64 0")
+            same = f"{self.vector(I64)} {one}, {self.vector(I64)} poison, <{self.width} x i32> zeroinitializer"
+            self.names[repeat.counter] = self.put(f"shufflevector {same}")
+        for stride in (1, GROUP):
+            place = self.put(f"mul i64 {counter}, {stride}")
+            self.moved[repeat.counter, stride] = self.put(f"getelementptr {self.vector(F64)}, ptr %memory, i64 {place}")
         self.block(repeat.body, None)
         self.do(f"br label %{back}")
         self.start(back)
@@ -606,11 +642,11 @@ class LLVMEmitter:
             memory = [self.stack(each, size) for each, size in sizes.items()]
         if program.memory:
             self.declared |= {"declare ptr @malloc(i64)", "declare void @free(ptr)"}
-            memory += [  # a line of the cache holds SUM_WIDTH numbers
-                f"  %allocated = call ptr @malloc(i64 {8 * (program.memory + SUM_WIDTH)})",
+            memory += [  # a line of the cache holds GROUP numbers
+                f"  %allocated = call ptr @malloc(i64 {8 * (self.width * program.memory + GROUP)})",
                 "  %address = ptrtoint ptr %allocated to i64",
-                f"  %beyond = add i64 %address, {8 * SUM_WIDTH - 1}",
-                f"  %aligned = and i64 %beyond, {-8 * SUM_WIDTH}",
+                f"  %beyond = add i64 %address, {8 * GROUP - 1}",
+                f"  %aligned = and i64 %beyond, {-8 * GROUP}",
                 "  %memory = inttoptr i64 %aligned to ptr",
             ]
             self.do("call void @free(ptr %allocated)")
@@ -619,8 +655,8 @@ class LLVMEmitter:
             "\n".join(["entry:", *memory, "  br label %lanes", *self.lines]),
             "\n".join(sorted(self.declared)),
         )
-        if self.tables:
-            routines = "".join([*self.tables, CONVOLVE, routines])
+        if self.convolves:
+            routines = (CONVOLVE if self.width == 1 else CONVOLVE_LANES.replace("WIDTH", str(self.width))) + routines
         return f"{declarations}\n{routines}define void @{name}({pointers}, {counts}) nounwind noinline {{\n{body}\n}}\n"
 
 

@@ -534,7 +534,7 @@ class PlacedLoop:
         if backend == "cuda":
             self.kernel = cuda_kernel(self.lowered, self.layout)
             return
-        self.width = 1 if lanes == 1 or self.lowered.memory else best_width(lanes)
+        self.width = 1 if lanes == 1 else best_width(lanes)
         self.workers = Workers(-(-lanes // self.width) * self.width, self.width, None if lanes >= SHORT_STEPS else 1)
         given = self.lowered, self.layout, self.width
         self._compile = (

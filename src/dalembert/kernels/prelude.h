@@ -4,7 +4,6 @@ typedef long long word;
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #define HELPER static __device__ __forceinline__
 #define ROUTINE static __device__ __noinline__
-#define TABLE static __device__ const int
 #define FIRST_LANE (begin + (word)blockIdx.x * blockDim.x + threadIdx.x)
 #define LANE_STEP ((word)gridDim.x * blockDim.x)
 HELPER word bits(double x) { return __double_as_longlong(x); }
@@ -15,7 +14,6 @@ HELPER double unbits(word n) { return __longlong_as_double(n); }
 #define KERNEL void
 #define HELPER static inline
 #define ROUTINE static __attribute__((noinline))
-#define TABLE static const int
 #define FIRST_LANE begin
 #define LANE_STEP 1
 HELPER word bits(double x) { word n; memcpy(&n, &x, 8); return n; }
@@ -35,16 +33,11 @@ HELPER word mul_words(word a, word b) { return (word)((unsigned long long)a * (u
 HELPER word div_words(word a, word b) { return b == 0 ? -1 : b == -1 ? sub_words(0, a) : a / b; }
 HELPER word rem_words(word a, word b) { return b == 0 ? a : b == -1 ? 0 : a % b; }
 HELPER word shift_left(word a, word n) { return (word)((unsigned long long)a << n); }
-HELPER void keep(double *place, double value, int words) {
-  *place = value;
-  for (int j = 1; j < words; ++j) place[j] = 0.0;
-}
-HELPER void convolve(const int *pairs, int count, word k, const double *memory, double *result) {
-  for (int i = 0; i < count; ++i) {
-    const double *u = memory + pairs[2 * i], *v = memory + pairs[2 * i + 1] - k;
-    double s[8] = {0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0};
-    for (word j = 0; j == 0 || j < k - 1; j += 8)
-      for (int m = 0; m < 8; ++m) s[m] = fma(u[j + m], v[j + m], s[m]);
-    result[i] = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+HELPER void convolve(int pairs, word rows, word k, const double *memory, double *result) {
+  for (int i = 0; i < pairs; ++i) {
+    const double *u = memory + i / 8 * 16 * rows + i % 8, *v = u + 8 * (rows + k);
+    double s = 0.0;
+    for (word j = 1; j < k; ++j) s = fma(u[8 * j], v[-8 * j], s);
+    result[i] = s;
   }
 }

@@ -8,9 +8,10 @@ is not too long; else it is a loop over the orders (heyoka's compact mode: Bisca
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any
 
@@ -21,13 +22,13 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from . import elementary, rules
-from .ir import COMPARISONS, F64, SUM_WIDTH, Builder, Convolve, LoweringError, Value
+from .ir import COMPARISONS, F64, GROUP, Builder, Convolve, LoweringError, Value
 from .linear_algebra import instantiate_zeros
 from .lowering import STRUCTURED_RULES, Lowering, shape_struct
 from .rules import Arrays, Parameters, flatten_arrays
 
 Partials = tuple[Value, ...]
-MAX_WRITTEN_OPERATIONS = 30_000
+MAX_WRITTEN_OPERATIONS = 5_500
 """Operations up to which a series is written out; a longer one is a loop over the orders."""
 
 
@@ -363,141 +364,129 @@ def write_out_orders(graph: SeriesGraph, a: ScalarSeries, order: int) -> list[Va
     return [a.terms[y][k] for k in range(order + 1) for y in graph.y]
 
 
-class Jets:
-    """Where the coefficients of factors lie in memory, those of u forwards and those of v backwards.
+class Pairs:
+    """The pairs of factors whose convolutions the orders need, and where in memory their coefficients lie.
 
     The k-th coefficient of u v is u_0 v_k + u_k v_0, which are values at hand, and the sum of u_j v_{k-j} over
-    0 < j < k, which no operation of order k has to wait for. Rows begin with u_1 and end with v_1; zeros behind both
-    let a sum have more terms than that.
+    0 < j < k, which no operation of order k has to wait for. A factor is stored once for each of its pairs: then all
+    sums are taken side by side, eight in a vector register (`ir.Convolve`). The second of a pair may be k v_k, for an
+    elementary function.
     """
 
     def __init__(self, graph: SeriesGraph, order: int):
-        self.order, self.terms, self.size = order, _round_up(order - 2), 0
-        self.forward: dict[Value, int] = {}
-        self.backward: dict[Value, int] = {}
-        self.slopes: dict[Value, int] = {}  # of k u_k, backwards
         self.moving = {*graph.y, *graph.changing}
-        for y in graph.y:
-            self._add(self.forward, y)
+        self.waits: dict[Value, int] = {}  # about how many roundings one after the other give a k-th coefficient
+        for value in graph.changing:
+            last = max((self.waits.get(x, 0) for x in graph.args(value)), default=0)
+            self.waits[value] = last + (1 if value.op in LINEAR else len(value.args) if value.op == "solution" else 2)
+        self.numbers: dict[tuple[Value, Value, bool], int] = {}
         for value in graph.products:
             args = graph.args(value)
             if value in graph.partials:
                 for x, p in zip(args, graph.partials[value], strict=True):
-                    self._add_factors(p, x, self.slopes)
-            elif value.op == "sqrt":
-                self._add_factors(value, value, self.backward)
-            elif value.op in ("div", "quotient"):
-                self._add_factors(*self.factors(value, args[1]), self.backward)
+                    self._add(p, x, True)
+            elif value.op in ("sqrt", "div", "quotient"):
+                self._add(value if value.op == "sqrt" else args[1], value)
             elif value.op == "mul":
-                self._add_factors(*self.factors(*args), self.backward)
+                self._add(args[0], args[1])
+        rows = (order + 1) | 1  # odd: no two groups at places that a cache takes for one
+        self.sums = Convolve(graph.y[0], rows, len(self.numbers), 0)
+        size = 2 * GROUP * self.sums.rows * self.sums.groups
+        self.places: dict[Value, list[int]] = defaultdict(list)  # of the coefficient 0
+        self.slopes: dict[Value, list[int]] = defaultdict(list)  # of k times the coefficient k
+        for (u, v, by_slope), number in self.numbers.items():
+            first, second = self.sums.places(number)
+            self.places[u].append(first)
+            (self.slopes if by_slope else self.places)[v].append(second)
+        self.rows = {y: size + i * self.sums.rows for i, y in enumerate(graph.y)}
+        self.result = -(-(size + len(graph.y) * self.sums.rows) // GROUP) * GROUP
+        self.memory = self.result + GROUP * self.sums.groups
 
-    def factors(self, u: Value, v: Value) -> tuple[Value, Value]:
-        """The two factors, the forward one first: as they lie in memory already, if they do."""
-        missing = [(x not in self.forward) + (y not in self.backward) for x, y in ((u, v), (v, u))]
-        return (u, v) if missing[0] <= missing[1] else (v, u)
+    def _add(self, u: Value, v: Value, by_slope: bool = False) -> None:
+        if {u, v} <= self.moving and self.number(u, v, by_slope) is None:
+            self.numbers[u, v, by_slope] = len(self.numbers)
 
-    def _add_factors(self, u: Value, v: Value, rows: dict[Value, int]) -> None:
-        if {u, v} <= self.moving:
-            self._add(self.forward, u)
-            self._add(rows, v)
-
-    def _add(self, rows: dict[Value, int], value: Value) -> None:
-        """A row for a value: of u_1 the place, of v the place in front of v_1."""
-        if value not in rows:
-            before, after = (0, max(self.order, self.terms)) if rows is self.forward else (self.order, self.terms)
-            rows[value] = self.size + before
-            self.size += _round_up(before + after)
-
-
-def _round_up(terms: int) -> int:
-    return max(1, -(-terms // SUM_WIDTH)) * SUM_WIDTH
+    def number(self, u: Value, v: Value, by_slope: bool = False) -> int | None:
+        """Which pair these two are, in either order; None where one of them does not move."""
+        found = self.numbers.get((u, v, by_slope))
+        return self.numbers.get((v, u, by_slope)) if found is None and not by_slope else found
 
 
 class LoopSeries(ScalarSeries):
-    """The arithmetic of coefficients by a loop over k: the k-th ones are values of its body, all of a factor a jet."""
+    """The arithmetic of coefficients by a loop over k: the k-th ones are values of its body, all others in memory."""
 
-    def __init__(self, lowering: Lowering, jets: Jets):
+    def __init__(self, lowering: Lowering, pairs: Pairs):
         super().__init__(lowering)
-        self.jets = jets
+        self.pairs = pairs
         self.now: dict[Value, Value] = {}  # the k-th coefficients
-        self.inner: Convolve | None = None
 
     def get(self, value: Value, k: Any) -> Value:
         return super().get(value, 0) if isinstance(k, int) else self.now.get(value, self.zero)
 
     def put(self, value: Value, k: Any, x: Value) -> None:
         self.now[value] = x
-        if value in self.jets.moving:
+        if value in self.pairs.moving:
             self.keep(value, x, k)
 
     def drop(self, value: Value, k: Any) -> None:
         del self.now[value]
 
-    def clear(self) -> None:
-        """Begin all jets."""
-        for rows in (self.jets.forward, self.jets.backward, self.jets.slopes):
-            for place in rows.values():
-                self.builder.store(self.zero, place, words=self.jets.terms)
-
     def keep(self, value: Value, x: Value, k: Value | None, later: int = 0) -> None:
-        """Continue the jet of a value: x is its coefficient k + later; without k it is `later`."""
-        b, jets, direction = self.builder, self.jets, 0 if k is None else 1
-        if value in jets.forward:
-            b.store(x, jets.forward[value] + later - 1, k, direction)
-        if value in jets.backward:
-            b.store(x, jets.backward[value] - later, k, -direction)
-        if value in jets.slopes:
-            b.store(b.mul(self.number_of(k, later), x), jets.slopes[value] - later, k, -direction)
+        """Store a coefficient of a value: x is that of order k + later; without k it is `later`."""
+        b, pairs = self.builder, self.pairs
+        if value in pairs.rows:
+            b.store(x, pairs.rows[value] + later, k, 0 if k is None else 1)
+        slope = b.mul(self.number_of(k, later), x) if pairs.slopes[value] else x
+        for y, places in ((x, pairs.places[value]), (slope, pairs.slopes[value])):
+            for place in places:
+                b.store(y, place + GROUP * later, k, 0 if k is None else GROUP)
 
     def number_of(self, k: Value | None, later: int = 0) -> Value:
         """k + later as a float."""
         b = self.builder
         return b.const(float(later)) if k is None else b.add(b.convert(k, F64), b.const(float(later)))
 
+    def _inner(self, u: Value, v: Value, by_slope: bool = False) -> Value:
+        """The sum of u_j v_{k-j} over 0 < j < k."""
+        number = self.pairs.number(u, v, by_slope)
+        return self.zero if number is None else self.builder.load(self.pairs.result + number)
+
     def product(self, u: Value, v: Value, k: Any) -> Value:
-        b, jets = self.builder, self.jets
-        inner = self._inner(*jets.factors(u, v), jets.backward, k) if {u, v} <= jets.moving else self.zero
+        b, inner = self.builder, self._inner(u, v)
         if u is v:
             return b.add(inner, b.mul(b.add(self.get(u, 0), self.get(u, 0)), self.get(u, k)))
-        return b.add(b.add(inner, b.mul(self.get(u, 0), self.get(v, k))), b.mul(self.get(u, k), self.get(v, 0)))
-
-    def _inner(self, u: Value, v: Value, rows: dict[Value, int], k: Value) -> Value:
-        """The sum of u_j v_{k-j} over 0 < j < k."""
-        assert self.inner is not None
-        number = self.inner.pairs.setdefault((self.jets.forward[u], rows[v] + 1), len(self.inner.pairs))
-        return self.builder.load(self.inner.result + number)
+        if self.pairs.waits.get(u, 0) > self.pairs.waits.get(v, 0):  # what is known later is added later
+            u, v = v, u
+        return b.add(b.add(inner, b.mul(self.get(u, k), self.get(v, 0))), b.mul(self.get(u, 0), self.get(v, k)))
 
     def integral(self, pairs: Sequence[tuple[Value, Value]], k: Any) -> Value:
-        b, jets = self.builder, self.jets
-        total, number = self.zero, self.number_of(k)
+        b, total, number = self.builder, self.zero, self.number_of(k)
         for x, p in pairs:
-            if {x, p} <= jets.moving:
-                total = b.add(total, self._inner(p, x, jets.slopes, k))
-            total = b.add(total, b.mul(b.mul(number, self.get(x, k)), self.get(p, 0)))
+            inner = b.add(total, self._inner(p, x, True))
+            total = b.add(inner, b.mul(b.mul(number, self.get(x, k)), self.get(p, 0)))
         return b.mul(b.div(b.const(1.0), number), total)
 
 
 def loop_over_orders(graph: SeriesGraph, first: ScalarSeries, order: int) -> list[Value]:
     """The coefficients by a loop over the orders: code as long as that of one f, whatever the order."""
-    b, jets = first.builder, Jets(graph, order)
-    a = LoopSeries(first.lowering, jets)
+    b, pairs = first.builder, Pairs(graph, order)
+    a = LoopSeries(first.lowering, pairs)
     a.terms = first.terms
-    a.clear()
+    b.memory = max(b.memory, pairs.memory)
     slopes = list(zip(graph.y, graph.f, strict=True))
     for y, f in slopes:
         a.keep(y, a.get(f, 0), None, 1)
 
     def body(k: Value) -> None:
-        a.now = {y: b.load(jets.forward[y] - 1, k, 1) for y in graph.y}
-        a.inner = b.convolve(k, jets.size)
+        a.now = {y: b.load(pairs.rows[y], k, 1) for y in graph.y}
+        b.convolve(replace(pairs.sums, counter=k, result=pairs.result))
         coefficients(graph, a, k)
         share = b.div(b.const(1.0), a.number_of(k, 1))
         for y, f in slopes:
             a.keep(y, b.mul(share, a.get(f, k)), k, 1)
-        b.memory = max(b.memory, jets.size + len(a.inner.pairs))
 
     b.repeat(1, order, body)
-    return [a.get(y, 0) if k == 0 else b.load(jets.forward[y] + k - 1) for k in range(order + 1) for y in graph.y]
+    return [a.get(y, 0) if k == 0 else b.load(pairs.rows[y] + k) for k in range(order + 1) for y in graph.y]
 
 
 class ArraySeries:

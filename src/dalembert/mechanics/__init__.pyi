@@ -32,6 +32,7 @@ from .mechanism import MechanismSystem as MechanismSystem
 from .mechanism import priority as priority
 from .system import ADMISSIBLE_TOLERANCE as ADMISSIBLE_TOLERANCE
 from .system import Driven as Driven
+from .system import FUNCTIONS as FUNCTIONS
 from .system import Forced as Forced
 from .system import Friction as Friction
 from .system import Input as Input
@@ -55,6 +56,7 @@ from .system import judge_start as judge_start
 from .system import name_leaves as name_leaves
 from .system import metric_on_D as metric_on_D
 from .system import perturbed as perturbed
+from .system import register_system as register_system
 from .system import steered as steered
 from .system import unforced as unforced
 from .system import with_friction as with_friction

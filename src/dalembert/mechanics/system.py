@@ -975,7 +975,7 @@ def _takes_traced_arrays(system: Any, name: str, template: Template, arrays: lis
     return _takes_traced[template.digest]
 
 
-def _register(functions: tuple[str, ...], static: tuple[str, ...]) -> Callable[[Any], Any]:
+def register_system(functions: tuple[str, ...], static: tuple[str, ...]) -> Callable[[Any], Any]:
     """Make a class of systems a pytree whose leaves are the parameters and the arrays that functions close over."""
 
     def flatten(system: Any) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
@@ -1011,7 +1011,7 @@ def _register(functions: tuple[str, ...], static: tuple[str, ...]) -> Callable[[
 FUNCTIONS = ("lagrangian", "constraint", "drift", "force", "holonomic")
 
 
-@_register(FUNCTIONS, ("group", "inputs", "names"))
+@register_system(FUNCTIONS, ("group", "inputs", "names"))
 @dataclass(frozen=True, eq=False)
 class System(MechanicalSystem):
     """(Q, L, D) from functions: `lagrangian(t, g, xi, p)`, `constraint(t, g, p)` -> A, `drift(t, g, p)` -> b.
@@ -1107,7 +1107,7 @@ class System(MechanicalSystem):
         return shaped(words, value, (self.group.dim,))
 
 
-@_register(FUNCTIONS, ("group", "inputs", "names"))
+@register_system(FUNCTIONS, ("group", "inputs", "names"))
 @dataclass(frozen=True, eq=False)
 class NonlinearSystem(System):
     """(Q, L, phi): d/dt L_xi - ad*_xi L_xi - L_g - F = phi_xi^T l, phi(t, g, xi) = 0 ((5) of jimenez-scheurle).
@@ -1208,7 +1208,7 @@ def _force(t: Scalar, g: Element, xi: Array, u: Controls, p: dict[str, Any]) -> 
     return cast(MechanicalSystem, p["system"]).F(t, g, xi, u)
 
 
-@_register(("field",), ("group",))
+@register_system(("field",), ("group",))
 @dataclass(frozen=True, eq=False)
 class VectorField(MechanicalSystem):
     """g' = g X with X = `field(t, g, p)` in the algebra (retraction-maps, section III C).

@@ -9,6 +9,7 @@ affine when the plane turns. Notation: see `dalembert.mechanics`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import factorial
 from typing import Any, cast
 
@@ -17,14 +18,43 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..groups import SO3, Euclidean
-from ..mechanics import System, symmetric
-from ..numerics import array, finite, namespace, not_negative, positive
-from ..numerics.types import Array, Scalar
+from ..mechanics import FUNCTIONS, System, register_system, symmetric
+from ..numerics import array, finite, namespace, not_negative, positive, solve_reduced
+from ..numerics.types import Array, Controls, Scalar
 from .registry import MOMENTS, Numbers, Real, Reals, Values, cached_partial, downhill_force, positive_vector, register
 
 Pose = tuple[Array, Array]  # the rotation and the place
 Support = Callable[[Array, Any], Array]
 GROUP = SO3() * Euclidean(2)
+
+
+@register_system(FUNCTIONS, ("group", "inputs"))
+@dataclass(frozen=True, eq=False)
+class RollingBody(System):
+    """A convex body on a plane, with its equations of motion as Newton and Euler write them in the body.
+
+    The centre moves with V = r x w, and the force f at the contact r gives m (V' + w x V) = f + R^T (P, -weight) and
+    I w' = I w x w + F_w + r x f, with r' from c' = c x w. Here R^T R = 1 was used, which no derivative of L knows: half
+    the operations are left.
+    """
+
+    def _acceleration(self, t: Scalar, g: Pose, xi: Array, u: Controls) -> tuple[Array, Array]:
+        parts = [getattr(part, "func", None) for part in (self.lagrangian, self.constraint)]
+        if parts != [_rolling_lagrangian, _rolling_constraint] or self.drift or self.holonomic:
+            return super()._acceleration(t, g, xi, u)  # somebody replaced a part
+        (rotation, _), w, p, F = g, xi[:3], self.parameters, self.F(t, g, xi, u)
+        support, normal = cast(Any, self.lagrangian).args[0], rotation[2]
+        along = -jnp.cross(normal, w)
+        r, r_rate = jax.jvp(lambda n: jax.grad(support)(n, p["shape"]), (-normal,), (along,))
+        turning = jnp.cross(r_rate, w) + jnp.cross(w, jnp.cross(r, w))  # V' + w x V without r x w'
+        push = F[3:] + jnp.stack([p["pull"], jnp.zeros(())])
+        load = p["mass"] * turning + p["weight"] * normal - push @ rotation[:2]
+        momentum = p["inertia"] @ w
+        metric = p["inertia"] + p["mass"] * (r @ r * jnp.eye(3) - jnp.outer(r, r))
+        torque = jnp.cross(momentum, w) + F[:3] + jnp.cross(r, load)
+        w_rate, _ = solve_reduced((), metric, jnp.zeros((0, 3)), torque, jnp.zeros(0))
+        place_rate = rotation[:2] @ (turning + jnp.cross(r, w_rate))
+        return jnp.concatenate([w_rate, place_rate]), p["mass"] * place_rate - push
 
 
 def rolling_body(
@@ -49,7 +79,7 @@ def rolling_body(
         "shape": jax.tree.map(array, shape),
     }
     lagrangian, rows = (cached_partial(part, support) for part in (_rolling_lagrangian, _rolling_constraint))
-    return System(GROUP, lagrangian, rows, parameters=parameters)
+    return RollingBody(GROUP, lagrangian, rows, parameters=parameters)
 
 
 def _rolling_lagrangian(support: Support, t: Scalar, g: Pose, xi: Array, p: dict[str, Any]) -> Array:

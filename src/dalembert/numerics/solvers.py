@@ -44,9 +44,7 @@ Function = Callable[[Array], Array]
 Slopes = Callable[[Function, Array], tuple[Array, Array]]  # f and x -> f(x) and the Jacobian there
 
 MIN_PIVOT_SQUARE = 2.0**-40  # of the square of a row, for the square of its pivot
-MAX_SADDLE = 8  # unknowns n + m up to which a saddle point is solved as a whole: shorter there
 MIN_ROUTINE_ROWS = 5  # from so many unknowns on an elimination is worth a routine
-MIN_METRIC_PIVOT = 2.0**-16  # of the largest element on the diagonal of a metric, for its pivots
 
 
 @jax.jit  # traced once for its shapes
@@ -207,36 +205,14 @@ def _solve_on_kernel(metric: Array, rows: Array, top: Array, bottom: Array) -> t
 
 @jax.custom_jvp
 def solve_saddle(metric: Array, rows: Array, top: Array, bottom: Array) -> tuple[Array, Array]:
-    """(x, l) with M x + A^T l = top and A x = bottom.
-
-    By the Schur complement A M^-1 A^T of a definite M, without exchanges; else the full matrix, with them. Beyond
-    MAX_SADDLE unknowns by n - m equations on ker A, which need neither.
-    """
-    if sum(rows.shape) > MAX_SADDLE and rows.shape[0] > 0:
-        return _solve_on_kernel(metric, rows, top, bottom)
-
-    def by_complement(top: Array, bottom: Array) -> tuple[Array, Array]:
-        (coupling, _), (free, _) = reduce(metric, rows.T), reduce(metric, top[:, None])  # only the second is transposed
-        first, _ = reduce(rows @ coupling, rows @ free - bottom[:, None])
-        # A light coordinate loses digits in M^-1 (top - A^T l): correct it once, so that A x = bottom to round-off.
-        again, _ = reduce(rows @ coupling, rows @ (free - coupling @ first) - bottom[:, None])
-        return (free - coupling @ first - coupling @ again)[:, 0], (first + again)[:, 0]
-
-    def by_elimination(top: Array, bottom: Array) -> tuple[Array, Array]:
-        zero = jnp.zeros((rows.shape[0], rows.shape[0]), metric.dtype)
-        matrix = jnp.block([[metric, rows.T], [rows, zero]])
-        solution, _ = eliminate(matrix, jnp.concatenate([top, bottom])[:, None])
-        return solution[: len(top), 0], solution[len(top) :, 0]
-
-    def by_either(top: Array, bottom: Array) -> tuple[Array, Array]:
-        definite = jnp.min(reduce(metric)[0]) > MIN_METRIC_PIVOT * jnp.max(jnp.diagonal(metric))
-        found: tuple[Array, Array] = jax.lax.cond(definite, by_complement, by_elimination, top, bottom)
-        return found
-
+    """(x, l) with M x + A^T l = top and A x = bottom, by n - m equations on ker A."""
+    if rows.shape[0] == 0:
+        return _solve_by(direction, metric, top), bottom
     if not in_series():
-        return by_either(top, bottom)
+        return _solve_on_kernel(metric, rows, top, bottom)
     apply = lambda z: (metric @ z[0] + rows.T @ z[1], rows @ z[0])
-    both: tuple[Array, Array] = jax.lax.custom_linear_solve(apply, (top, bottom), lambda _, b: by_either(*b))
+    solver = lambda _, b: _solve_on_kernel(metric, rows, *b)
+    both: tuple[Array, Array] = jax.lax.custom_linear_solve(apply, (top, bottom), solver)
     return both
 
 
@@ -562,11 +538,14 @@ def _propagate(closed: Any, given: list[bool], rule: Rule, of_constant: Callable
     return [has(atom) for atom in jaxpr.outvars]
 
 
-Units = tuple[tuple[int, int], ...]
+Units = tuple[tuple[int, int] | None, ...]
 
 
 def fibre(system: Any, t: Any, g: Any, xi: Any) -> Units | None:
-    """For each row of the constraint a literal unit column (its index, its sign), for all states and parameters."""
+    """For rows of the constraint a literal unit (its column, its sign), for all states and parameters; else None.
+
+    Rows with units are solved for these velocities: each column of a unit has zeros in the other rows with units.
+    """
     leaves, structure = jax.tree.flatten((system, t, g, xi))
     return _fibre(structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
 
@@ -582,13 +561,14 @@ def _fibre(structure: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...]) -> U
         known = literals(rows, *shapes)
     except LoweringError:  # an operation that only XLA knows
         return None
-    units = []
-    for i, row in enumerate(np.eye(len(known))):
-        columns = np.flatnonzero((np.abs(known.T) == row).all(axis=1))
-        if not len(columns):
-            return None
-        units.append((int(columns[0]), int(known[i, columns[0]])))
-    return tuple(units)
+    units: dict[int, int] = {}
+    zeros = known == 0.0
+    for i, j in sorted(np.argwhere(np.abs(known) == 1.0).tolist(), key=lambda at: -np.sum(zeros[:, at[1]])):
+        if i not in units and all(zeros[k, j] and zeros[i, units[k]] for k in units):
+            units[i] = j
+    if known.size and not units:
+        return None
+    return tuple((units[i], int(known[i, units[i]])) if i in units else None for i in range(len(known)))
 
 
 def literals(function: Callable[..., Any], *args: Any) -> np.ndarray[Any, Any]:
@@ -603,14 +583,25 @@ def literals(function: Callable[..., Any], *args: Any) -> np.ndarray[Any, Any]:
 
 
 def solve_reduced(units: Units, metric: Array, rows: Array, top: Array, bottom: Array) -> tuple[Array, Array]:
-    """(x, l) with M x + A^T l = top and A x = bottom, where `units` are the literal unit columns of A."""
-    bound = np.array([j for j, _ in units], int)
-    signs = jnp.array([sign for _, sign in units], float)
+    """(x, l) with M x + A^T l = top and A x = bottom, where `units` are literal units in rows of A (see `fibre`).
+
+    Rows without one are left: they constrain the velocities that are left.
+    """
+    solved = np.array([i for i, unit in enumerate(units) if unit is not None], int)
+    others = np.setdiff1d(np.arange(len(units)), solved)
+    bound = np.array([unit[0] for unit in units if unit is not None], int)
+    signs = jnp.array([unit[1] for unit in units if unit is not None], float)
     free = np.setdiff1d(np.arange(len(top)), bound)
-    K, fixed = signs[:, None] * rows[:, free], signs * bottom
+    K, fixed = signs[:, None] * rows[solved][:, free], signs * bottom[solved]
     mixed = metric[free][:, bound] - K.T @ metric[bound][:, bound]
     reduced = metric[free][:, free] - K.T @ metric[bound][:, free] - mixed @ K
     symmetric = jnp.triu(reduced) + jnp.triu(reduced, 1).T
-    x = _solve_by(direction, symmetric, top[free] - K.T @ top[bound] - mixed @ fixed)
+    given = top[free] - K.T @ top[bound] - mixed @ fixed
+    if len(others):
+        left = rows[others][:, bound]
+        x, forces = solve_saddle(symmetric, rows[others][:, free] - left @ K, given, bottom[others] - left @ fixed)
+    else:
+        x, forces = _solve_by(direction, symmetric, given), jnp.zeros(0)
     full = jnp.zeros_like(top).at[free].set(x).at[bound].set(fixed - K @ x)
-    return full, signs * (top - metric @ full)[bound]
+    balance = top - metric @ full - rows[others].T @ forces
+    return full, jnp.zeros_like(bottom).at[others].set(forces).at[solved].set(signs * balance[bound])
