@@ -115,7 +115,7 @@ def test_a_wrong_command_is_found():
 
 
 def test_the_readme_runs(tmp_path):
-    """Every block of it: programs and commands are run, and `make` has the targets."""
+    """Every block of it: its programs are the first of two pages that run, its commands run, `make` has the targets."""
     readme = ROOT / "README.md"
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for block in _blocks.blocks(readme):
@@ -123,7 +123,12 @@ def test_the_readme_runs(tmp_path):
             assert all(line.split()[0] == "make" and line.split()[1] in targets for line in block.text.splitlines())
         else:
             assert block.language in ("python", "console"), f"{block.place} would not run"
-    _blocks.run(readme, tmp_path)
+    programs = [block.text for block in _blocks.blocks(readme) if block.language == "python"]
+    pages = [[block.text for block in _blocks.blocks(page) if block.language == "python"] for page in RUNNING[:2]]
+    assert programs == [page[0] for page in pages] and not {page.stem for page in RUNNING[:2]} & HEAVY
+    typed = _blocks.FENCE.sub(lambda found: found[0] if found[1] == "console" else "", readme.read_text())
+    (tmp_path / "typed.md").write_text(typed)
+    _blocks.run(tmp_path / "typed.md", tmp_path)
     assert {"sleigh.png", "sleigh.nc", "failures.zarr"} <= {path.name for path in tmp_path.iterdir()}
 
 
