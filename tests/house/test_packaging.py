@@ -14,6 +14,8 @@ import pytest
 import yaml
 
 import dalembert
+from dalembert.integrators import METHODS
+from dalembert.models import MODELS
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -50,6 +52,24 @@ def test_workflows_name_three_systems_and_three_pythons():
     assert [name.split("-")[0] for name in tests["os"]] == ["ubuntu", "macos", "windows"]
     supported = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
     assert tests["python"] == [line.rsplit(" ", 1)[1] for line in supported if "Python :: 3." in line]
+
+
+def test_the_paper_cites_what_its_bibliography_has():
+    paper = (ROOT / "paper" / "paper.md").read_text(encoding="utf-8")
+    _, head, text = paper.split("---\n", 2)
+    entries = re.findall(r"^@\w+\{(\w+),", (ROOT / "paper" / "paper.bib").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(re.findall(r"(?<!\w)@(\w+)", text)) == set(entries) and len(entries) == len(set(entries))
+    assert {"title", "tags", "authors", "affiliations", "date", "bibliography"} <= set(yaml.safe_load(head))
+    assert {"Summary", "Statement of need", "References"} <= set(re.findall(r"^# (.*)$", text, re.MULTILINE))
+    assert all((ROOT / "paper" / name).exists() for name in re.findall(r"\]\((\S+\.png)\)", text))
+    assert 750 <= len(text.split()) <= 1750, "the journal asks for so many words"
+    assert f"{len(METHODS)} methods and {len(MODELS)} systems" in text
+
+
+@pytest.mark.heavy
+def test_the_figure_of_the_paper_is_drawn(tmp_path):
+    subprocess.run([sys.executable, ROOT / "paper" / "figure.py", tmp_path / "figure.png"], check=True)
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
 def load_setup(monkeypatch, address: str):
