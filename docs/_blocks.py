@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +46,15 @@ def blocks(page: Path) -> list[Block]:
 
 
 TUTORIALS = Path(__file__).parent / "tutorials"
+NAMES = tomllib.loads((Path(__file__).parent / "api" / "names.toml").read_text(encoding="utf-8"))
+IMPORTS = ("import dalembert as da", "import jax.numpy as jnp", "import numpy as np")
 FILE, TYPED = "%%writefile ", "!"  # how a cell of a notebook is saved as a file, and typed into the command line
+
+
+def example(name: str) -> str:
+    """The program of a public name in api/names.toml, with the imports that it uses."""
+    text = NAMES[name]["example"]
+    return "\n".join([*(line for line in IMPORTS if re.search(rf"\b{line.split()[-1]}\.", text)), text.rstrip()])
 
 
 def notebook(page: Path) -> str:

@@ -1,13 +1,32 @@
-"""An extension of Griffe: docstrings are prose with formulas, in which `<` and `*` mean themselves outside code."""
+"""An extension of Griffe: docstrings are prose with formulas, in which `<` and `*` mean themselves outside code.
+
+Public names have more in the reference than their docstrings: what they are for, a table of their arguments, and an
+example, from api/names.toml.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import griffe
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from _blocks import NAMES, example
+
 CODE = re.compile(r"(`+[^`]+`+)")
+
+
+def _arguments(obj: griffe.Object, told: dict[str, str]) -> str:
+    defaults = {each.name: each.default for each in getattr(obj, "parameters", ()) if each.default is not None}
+    rows = [
+        f"| `{name}` | {f'`{defaults[name]}`' if name in defaults else ''} | {text} |".replace("\n", " ")
+        for name, text in told.items()
+    ]
+    return "\n".join(["| argument | default | meaning |", "|---|---|---|", *rows])
 
 
 class Formulas(griffe.Extension):
@@ -18,3 +37,13 @@ class Formulas(griffe.Extension):
             pieces = CODE.split(obj.docstring.value)
             pieces[::2] = [piece.replace("<", "&lt;").replace("*", r"\*") for piece in pieces[::2]]
             obj.docstring.value = "".join(pieces)
+            defined = obj.is_function or obj.is_class
+            if obj.name in NAMES and defined and obj.parent is not None and obj.parent.is_module:
+                obj.docstring.value = self._reference(obj, obj.docstring.value)
+
+    def _reference(self, obj: griffe.Object, text: str) -> str:
+        own = NAMES[obj.name]
+        parts = [f"**{own['for']}**", text]
+        if "arguments" in own:
+            parts.append(_arguments(obj, own["arguments"]))
+        return "\n\n".join([*parts, f"```python\n{example(obj.name)}\n```"])

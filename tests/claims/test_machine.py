@@ -10,7 +10,7 @@ import pytest
 from tools.claims.__main__ import broken_claims
 from tools.claims.cases import OPTIONS, Case, cases, variants
 from tools.claims.measure import STEP_COUNTS, measure, measure_symplecticity, slope
-from tools.claims.page import TOLERANCE, claims_page, figures_page, judge, verdicts
+from tools.claims.page import TOLERANCE, claims_pages, judge, verdicts
 from tools.claims.store import Store, round_figures
 
 import dalembert as da
@@ -147,9 +147,11 @@ def test_the_page_hides_nothing(figures):
     assert {v.name for v in unmet} == {"symmetric", "reversible", "constraint"} and {v.label for v in unmet} == {
         "lagrange-dalembert"
     }
-    text = claims_page(known, found)
-    assert rows_match(text) and rows_match(figures_page(known, found))
-    assert text.count("| **NOT MET** |") == len(unmet) and figures_page(known, found).count("NOT MET") == len(unmet)
+    pages = claims_pages(known, found)
+    text = "\n".join(pages.values())
+    assert all(map(rows_match, pages.values()))
+    assert pages["claims.md"].count("| **NOT MET** |") == len(unmet)
+    assert pages["claims/lagrange-dalembert.md"].partition("## Every figure")[2].count("NOT MET") == len(unmet)
     for part in ("rattle needs", "too large", "random walk, 1.0e-02; 2 failed"):
         assert part in text
 

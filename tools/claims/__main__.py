@@ -1,4 +1,4 @@
-"""`python -m tools.claims`: measure every claim, then write docs/claims.json, claims.md and claims-figures.md.
+"""`python -m tools.claims`: measure every claim, then write docs/claims.json, claims.md and claims/METHOD.md.
 
 It ends with 1 and names them where claims are not met that the published figures met.
 """
@@ -17,7 +17,7 @@ from .. import xla
 os.environ.setdefault("XLA_FLAGS", xla.QUICK)
 
 from .measure import Figures
-from .page import claims_page, figures_page, verdicts
+from .page import claims_pages, verdicts
 from .store import Store, Task, all_tasks, measure_tasks, missing_tasks, task_key
 
 
@@ -68,10 +68,9 @@ def write(figures: dict[str, Figures], docs: Path) -> None:
     figures = {name: figures[name] for name in known if name in figures}
     (docs / "claims.json").write_text(json.dumps(figures, indent=0) + "\n", encoding="utf-8")
     found = verdicts(figures)
-    (docs / "claims.md").write_text(
-        claims_page(figures, found, [name for name in known if name not in figures]), encoding="utf-8"
-    )
-    (docs / "claims-figures.md").write_text(figures_page(figures, found), encoding="utf-8")
+    (docs / "claims").mkdir(exist_ok=True)
+    for name, text in claims_pages(figures, found, [name for name in known if name not in figures]).items():
+        (docs / name).write_text(text, encoding="utf-8")
     unmet = [v for v in found if v.met is False]
     print(f"{sum(v.met is True for v in found)} claims met, {len(unmet)} not met: {docs / 'claims.md'}")
 

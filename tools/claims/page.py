@@ -1,4 +1,4 @@
-"""Verdicts on claims by their figures, and the pages docs/claims.md and docs/claims-figures.md.
+"""Verdicts on claims by their figures, and the pages docs/claims.md (in short) and docs/claims/METHOD.md (in full).
 
 Nothing in the pages depends on the day or the machine.
 """
@@ -234,7 +234,7 @@ def _failed_table(figures: Mapping[str, Figures]) -> str:
             rows.append(
                 [label, case, f"the run stopped after step {values['stopped']['step']}: {values['stopped']['reason']}"]
             )
-    return markdown_table(["method", "system", "why"], rows) if rows else "Nothing.\n"
+    return markdown_table(["method", "system", "why"], rows)
 
 
 def _unmeasured_table(keys: Sequence[str]) -> str:
@@ -256,77 +256,102 @@ def _systems_table() -> str:
     return markdown_table(["system", "h", "panel", "what"], rows)
 
 
-INTRO = f"""# Claims, measured
+INTRO = """# Claims, measured
 
-Every method states, for a system, its order, its symmetry and what it keeps: `integrator.claims(system)`. \
-`make verify` measures
-every claim on every system that the method takes, and writes this page; what is claimed and not met \
-stands here as **NOT MET**, and
-what could not be measured is listed. A method with its defaults is measured on all systems, its other options
-on a panel of {len(PANEL)}. Every single figure: [claims-figures.md](claims-figures.md); as data:
-`docs/claims.json`. What it means for a choice: [choosing.md](choosing.md).
+What may you rely on? Every method states, for a system, its order, its symmetry and what it conserves:
+`integrator.claims(system)`. `make verify` measures every claim on every system that the method accepts and writes
+these pages. A claim that is not met stands here as **NOT MET**, and what could not be measured is listed. What it
+means for a choice: [Which method for which system](choosing.md).
+"""
+HOW = f"""## How it is measured
 
-How: by native kernels, from the example state of each model with its step h. Steps of more \
-than {MAX_OPERATIONS} operations have no native
-kernel; their pairs are under "What could not be measured".
+By native kernels, from the example state of each model with its step $h$. A method with its defaults is measured
+on all systems, its other options on a panel of {len(PANEL)}. Steps of more than {MAX_OPERATIONS} operations have no
+native kernel; they could not be measured.
 
-- Orders: over {SPAN_STEPS} h (orders from {HIGH_ORDER} on: {HIGH_ORDER_SPAN_STEPS} h) with \
+- **Order**: over {SPAN_STEPS} h (orders from {HIGH_ORDER} on: {HIGH_ORDER_SPAN_STEPS} h) with \
 {STEP_COUNTS[0]} to {STEP_COUNTS[-1]} steps, the slope of the error against DOP853
   at 1e-13, between the finest step whose relative error is above {ERROR_FLOOR:.0e} \
-(or above {FLOOR_RATIO:g} times
-  the third smallest, where that is less) and the one twice as large; met if at most {ORDER_SLACK} below the
-  claim (a system may raise an order).
-- What a run keeps: the largest figure over {RUN_STEPS} steps of h. Ways back: {RETURN_STEPS} steps and as many back.
-- Symplectic: J^T Omega J - Omega of two steps, with J by central differences of order eight.
-- Figures are relative to max(1, size of the quantity).
+(or above {FLOOR_RATIO:g} times the third smallest, where that is
+  less) and the one twice as large; met if at most {ORDER_SLACK} below the claim (a system may raise an order).
+- **What a run conserves**: the largest figure over {RUN_STEPS} steps of $h$, relative to max(1, size of the quantity).
+- **Ways back** (symmetric, reversible): {RETURN_STEPS} steps and as many back.
+- **Symplectic**: $J^T\\Omega J - \\Omega$ of two steps, with $J$ by central differences of order eight.
+
+All figures as data: `docs/claims.json`.
 """
 
 
-def claims_page(figures: Mapping[str, Figures], found: Sequence[Verdict], missing: Sequence[str] = ()) -> str:
-    """`missing` are the keys of what was not measured."""
+def claims_pages(
+    figures: Mapping[str, Figures], found: Sequence[Verdict], missing: Sequence[str] = ()
+) -> dict[str, str]:
+    """The pages by their names; `missing` are the keys of what was not measured."""
+    pages = {"claims.md": _short_page(figures, found, missing), "claims/long-runs.md": _long_runs_page(figures)}
+    for name, labels in _methods().items():
+        own = {key: values for key, values in figures.items() if key.split(" | ")[1] in labels}
+        if own:
+            pages[f"claims/{name}.md"] = _method_page(name, own, [v for v in found if v.label in labels])
+    return pages
+
+
+def _methods() -> dict[str, list[str]]:
+    """The variants of each method, its defaults first."""
+    grouped: dict[str, list[str]] = defaultdict(list)
+    for label in variants():
+        grouped[label.partition(",")[0]].append(label)
+    return dict(grouped)
+
+
+def _short_page(figures: Mapping[str, Figures], found: Sequence[Verdict], missing: Sequence[str]) -> str:
     unmet = [v for v in found if v.met is False]
     met = sum(v.met is True for v in found)
+    lost = sum("failed" in values or bool(values.get("stopped")) for values in figures.values())
     parts = [
         INTRO,
-        f"**{met} claims are met, {len(unmet)} are not.**\n",
-        "## Not met\n",
-        _unmet_table(unmet),
-        "## What is claimed\n",
-        "On how many of the systems measured each claim is made; "
-        "conditions are on the method's options and on the system.\n",
-        _claims_table(found),
-        "## Order\n",
-        "The least and largest measured order over the systems, "
-        "and on how many the errors are below what can be measured at every step.\n",
-        _orders_table(figures, found),
-        "### Orders of 4 and more, system by system\n",
-        "The order of the larger of the errors of configuration and velocity. "
-        "Nonholonomic systems come first; an empty cell: it does\n"
-        "not fit, or was not measured; a dash: round-off leaves too few errors to tell.\n",
-        _high_orders_table(found),
-    ]
-    for name, meaning in MEANINGS.items():
-        parts += [
-            f"## {name.capitalize()}\n",
-            f"Claimed: {meaning}. Met up to {TOLERANCE[name]:.0e}.\n",
-            _property_table(name, found),
-        ]
-    parts += [
-        "### Adjoints\n",
-        "Forward with the method, back with what `adjoint()` gives.\n",
-        _adjoints_table(figures),
-    ]
-    parts += ["## Drift of the energy: every family on two problems\n", _drifts_table(figures)]
-    parts += ["## Energy over a million steps\n", _long_runs_table(figures)]
-    parts += [
-        "## What does not fit, and why\n",
-        _refused_table(figures),
-        "## What could not be measured\n",
-        _failed_table(figures),
+        f"**{met} claims are met, {len(unmet)} {'is' if len(unmet) == 1 else 'are'} not.**\n",
+        _unmet_table(unmet) if unmet else "",
+        "## In short\n",
+        "Each method with its defaults: on how many of the systems that it accepts a property is claimed. Click a "
+        "method for its options and every figure; [long runs](claims/long-runs.md) has the drift of the energy.\n",
+        _claims_table(v for v in found if v.label in _methods()),
+        "\n".join(f"- **{name}**: {meaning}" for name, meaning in MEANINGS.items()) + "\n",
+        f"{lost} pairs of a method and a system could not be measured or stopped early; "
+        "each stands on the page of its method.\n",
+        HOW,
     ]
     parts += [_unmeasured_table(missing)] if missing else []
     parts += ["## The systems\n", _systems_table()]
     return "\n".join(parts)
+
+
+def _long_runs_page(figures: Mapping[str, Figures]) -> str:
+    parts = ["# Claims: long runs\n", "What happens to the energy over long times. In short: [claims](../claims.md).\n"]
+    parts += ["## Drift of the energy: every family on two problems\n", _drifts_table(figures)]
+    parts += ["## Energy over a million steps\n", _long_runs_table(figures)]
+    return "\n".join(parts)
+
+
+def _method_page(name: str, figures: Mapping[str, Figures], found: Sequence[Verdict]) -> str:
+    parts = [
+        f"# Claims: {name}\n",
+        "All methods in short, and how it is measured: [claims](../claims.md).\n",
+        "## What is claimed\n",
+        "On how many of the systems that were measured; conditions are on the options and on the system.\n",
+        _claims_table(found),
+        "## Order\n",
+        "The least and the largest measured order over the systems, "
+        "and on how many the errors are below what can be measured at every step.\n",
+        _orders_table(figures, found),
+    ]
+    for title, told in {
+        "What it conserves": _properties_table(found),
+        "Orders of 4 and more, system by system": _high_orders_table(found),
+        "Adjoints": _adjoints_table(figures),
+        "What it does not accept": _refused_table(figures),
+        "What could not be measured": _failed_table(figures),
+    }.items():
+        parts += [f"## {title}\n", told] if told.count("\n|") > 1 else []
+    return "\n".join([*parts, "## Every figure\n", "In parentheses: not claimed.\n", _figures_tables(figures, found)])
 
 
 def _unmet_table(unmet: Sequence[Verdict]) -> str:
@@ -359,9 +384,10 @@ def _by_label(found: Iterable[Verdict]) -> dict[str, list[Verdict]]:
     return {label: grouped[label] for label in variants() if label in grouped}
 
 
-def _claims_table(found: Sequence[Verdict]) -> str:
-    rows = []
-    for label, own in _by_label(found).items():
+def _claims_table(found: Iterable[Verdict]) -> str:
+    rows, whole = [], _by_label(found)
+    linked = len({label.partition(",")[0] for label in whole}) > 1
+    for label, own in whole.items():
         orders = sorted({format_order(v.claimed) for v in own if v.name == "order"})
         told = [[v for v in own if v.name == name] for name in MEANINGS]
         shares = [
@@ -369,7 +395,8 @@ def _claims_table(found: Sequence[Verdict]) -> str:
             for each in told
         ]
         claims = claims_of(label, own[0].case)
-        rows.append([label, ", ".join(orders), *shares, claims.condition if claims else ""])
+        shown = f"[{label}](claims/{label}.md)" if linked else label
+        rows.append([shown, ", ".join(orders), *shares, claims.condition if claims else ""])
     return markdown_table(["method", "order", *MEANINGS, "condition"], rows)
 
 
@@ -404,31 +431,33 @@ def _high_orders_table(found: Sequence[Verdict]) -> str:
     return markdown_table(["method", "claimed", *names], rows)
 
 
-def _property_table(name: str, found: Sequence[Verdict]) -> str:
+def _properties_table(found: Sequence[Verdict]) -> str:
+    """A row for each variant and property that was measured."""
     rows = []
-    for label, own in _by_label(v for v in found if v.name == name and v.figure is not None).items():
-        claimed, rest = [v for v in own if v.claimed], [v for v in own if not v.claimed]
-        worst = max(claimed, key=lambda v: v.figure or 0.0, default=None)
-        wrong = sum(v.met is False for v in claimed)
-        told = "not claimed" if worst is None else f"**NOT MET on {wrong}**" if wrong else "met"
-        holds = (
-            f"holds on {sum(bool(v.holds) for v in rest)} of {len(rest)}, "
-            f"else up to {format_number(max(v.figure or 0.0 for v in rest))}"
-            if rest
-            else ""
-        )
-        rows.append(
-            [label, str(len(claimed)), f"{format_number(worst.figure)} ({worst.case})" if worst else "", told, holds]
-        )
-    return markdown_table(["method", "claimed on", "largest figure there", "", "where it is not claimed"], rows)
+    for label, own in _by_label(v for v in found if v.name in MEANINGS and v.figure is not None).items():
+        for name in MEANINGS:
+            each = [v for v in own if v.name == name]
+            claimed, rest = [v for v in each if v.claimed], [v for v in each if not v.claimed]
+            if not each:
+                continue
+            worst = max(claimed, key=lambda v: v.figure or 0.0, default=None)
+            wrong = sum(v.met is False for v in claimed)
+            told = "not claimed" if worst is None else f"**NOT MET on {wrong}**" if wrong else "met"
+            holds = (
+                f"holds on {sum(bool(v.holds) for v in rest)} of {len(rest)}, "
+                f"else up to {format_number(max(v.figure or 0.0 for v in rest))}"
+                if rest
+                else ""
+            )
+            largest = f"{format_number(worst.figure)} ({worst.case})" if worst else ""
+            rows.append([label, name, str(len(claimed)), largest, f"{TOLERANCE[name]:.0e}", told, holds])
+    head = ["method", "property", "claimed on", "largest figure there", "met up to", "", "where it is not claimed"]
+    return markdown_table(head, rows)
 
 
-def figures_page(figures: Mapping[str, Figures], found: Sequence[Verdict]) -> str:
-    """One table a method, one row a system; what is not claimed is in parentheses."""
-    lines = [
-        "# Every figure of the claims\n",
-        "The figures behind [claims.md](claims.md), which says what they are. In parentheses: not claimed.\n",
-    ]
+def _figures_tables(figures: Mapping[str, Figures], found: Sequence[Verdict]) -> str:
+    """One table a variant, one row a system; what is not claimed is in parentheses."""
+    lines = []
     for label, own in _by_label(found).items():
         rows = []
         for case in dict.fromkeys(v.case for v in own):
@@ -442,7 +471,7 @@ def figures_page(figures: Mapping[str, Figures], found: Sequence[Verdict]) -> st
                 ]
             )
         lines += [
-            f"## {label}\n",
+            f"### {label}\n",
             markdown_table(["system", "claimed order", "configuration", "velocity", *MEANINGS], rows),
         ]
     return "\n".join(lines)
