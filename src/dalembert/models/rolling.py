@@ -28,7 +28,7 @@ Support = Callable[[Array, Any], Array]
 GROUP = SO3() * Euclidean(2)
 
 
-@register_system(FUNCTIONS, ("group", "inputs"))
+@register_system(FUNCTIONS, ("group", "inputs", "names"))
 @dataclass(frozen=True, eq=False)
 class RollingBody(System):
     """A convex body on a plane, with its equations of motion as Newton and Euler write them in the body.
