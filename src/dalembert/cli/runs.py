@@ -10,6 +10,7 @@ import time
 import webbrowser
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -33,7 +34,7 @@ from ..plotting.runs import plot_comparison, plot_trajectory
 from ..simulation import Crossings, Run, save_interval, simulate, to_json
 from ..studio import export as export_page
 from ..studio import film, open_studio
-from ..studio.catalogue import start
+from ..studio.catalogue import read_stories, start
 from ..studio.presentation import show as present
 from ..studio.requests import MAX_SECONDS, MAX_STEPS, StudioInput, frames_of_file, frames_of_run
 from . import shell
@@ -680,12 +681,15 @@ def studio(
         float, typer.Option(help="The most processor time that the page may ask for.")
     ] = MAX_SECONDS,
     export: Annotated[Path | None, typer.Option(help=EXPORT_HELP)] = None,
+    story: Annotated[Path | None, typer.Option(help="A .toml file of stories of your own, told first.")] = None,
 ) -> None:
     """See the motion in the browser: pick a system and a method, move a slider, watch what is kept.
 
     The page is served on this machine alone and runs no code but dalembert's. Ctrl-C ends it.
     """
     given = _studio_input(file, max_steps, max_seconds)
+    if story is not None:
+        given = replace(given, stories=read_stories(story, given))
     if export is not None:
         path = export_page(present(start(given), given), export)
         print(f"wrote {path}: open it in a browser, it plays offline")

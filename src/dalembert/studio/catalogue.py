@@ -7,18 +7,29 @@ that take it. The range of a control is a hint: a value typed outside it goes to
 from __future__ import annotations
 
 import inspect
+import json
+import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import InvalidInput, UnknownName
 from ..integrators import METHODS, RETRACTIONS
-from ..io.config import load_function
+from ..io.config import load_function, read_config
 from ..mechanics import MechanicalSystem, State
 from ..models import LAGRANGIANS, MODELS
-from .requests import DEFAULT_FRAMES, MAX_FRAMES, OPENED_SYSTEM, StudioInput, config_of_file, dependent_components
+from .requests import (
+    DEFAULT_FRAMES,
+    MAX_FRAMES,
+    OPENED_SYSTEM,
+    StudioInput,
+    config_of_file,
+    dependent_components,
+    jobs_of,
+)
 
 Control = dict[str, Any]
 FIRST_MODEL = "chaplygin-sleigh"
@@ -46,6 +57,19 @@ CHOICES: dict[str, list[Any]] = {
     "gradient": ["gonzalez", "average", "itoh-abe"],
 }
 SYMMETRIC = ("inertia", "mass", "tensor")
+STORIES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("stories.toml").read_text(encoding="utf-8"))
+STORY_KEYS = {"name": str, "title": str, "system": str, "step": list}
+STEP_KEYS: dict[str, Any] = {"text": str, "system": dict, "initial": dict, "run": dict, "method": dict}
+STEP_KEYS |= {
+    "against": dict,
+    "controls": dict,
+    "panes": bool,
+    "camera": list,
+    "follow": bool,
+    "begin": float,
+    "plot": str,
+}
+STEP_KINDS = {str: "a text", dict: "a table", bool: "true or false", list: "a list", float: "a number"}
 
 
 def control(
@@ -105,8 +129,67 @@ def make_catalogue(opened: StudioInput) -> dict[str, Any]:
         "systems": [*([] if opened.own is None else [_own_system(opened)]), *map(_system, MODELS)],
         "methods": methods,
         "start": start(opened),
+        "stories": [*opened.stories, *(tell_story(story) for story in STORIES["story"])],
+        "fails": STORIES["fail"],
+        "drives": list(STORIES["drive"]),
         "limits": {"steps": opened.max_steps, "frames": MAX_FRAMES},
     }
+
+
+def read_stories(file: Path, opened: StudioInput) -> tuple[dict[str, Any], ...]:
+    """The stories of a user's own file, each step of which must be a run that can be made."""
+    given = read_config(file)
+    if list(given) != ["story"] or not isinstance(given["story"], list):
+        raise InvalidInput(f"{file} has {', '.join(given) or 'nothing'}; allowed: one or more [[story]]")
+    told = tuple(tell_story(story, opened) for story in given["story"])
+    for story in told:
+        for number, step in enumerate(story["steps"], 1):
+            try:
+                jobs_of(step["request"], opened)
+            except InvalidInput as fault:
+                raise InvalidInput(f"story '{story['name']}', step {number}: {fault}") from fault
+    return told
+
+
+def tell_story(story: Mapping[str, Any], opened: StudioInput | None = None) -> dict[str, Any]:
+    """A story with the request of each step: a step changes what it names, and the rest stays as it was."""
+    where = f"story '{str(story.get('name', ''))[:40]}'" if isinstance(story, Mapping) else "a story"
+    _require_keys(where, story, STORY_KEYS, STORY_KEYS)
+    own = story["system"] == OPENED_SYSTEM and opened is not None and opened.own is not None
+    if not own and story["system"] not in MODELS:
+        raise UnknownName("system of a story", story["system"], MODELS)
+    config = start(opened)["config"] if own and opened is not None else example(story["system"])
+    request: dict[str, Any] = {"config": config, "against": None, "frames": DEFAULT_FRAMES, "panes": False}
+    steps = []
+    for number, step in enumerate(story["step"], 1):
+        _require_keys(f"{where}, step {number}", step, STEP_KEYS, ("text",))
+        request = json.loads(json.dumps(request, default=list))
+        for section in ("system", "run"):
+            request["config"][section] |= step.get(section, {})
+        for section in ("initial", "method"):
+            request["config"][section] = dict(step.get(section, request["config"][section]))
+        request |= {"against": step["against"] or None} if "against" in step else {}
+        request |= {key: step[key] for key in ("panes", "controls") if key in step}
+        look = {"camera": step.get("camera"), "follow": step.get("follow", False), "begin": step.get("begin", 0.0)}
+        if not 0 <= look["begin"] < 1 or len(look["camera"] or "xyz") != 3:
+            raise InvalidInput(f"{where}, step {number}: allowed: begin from 0 to below 1, a camera of 3 numbers")
+        steps.append({"text": step["text"], "request": request, "plot": step.get("plot"), **look})
+    return {"name": story["name"], "title": story["title"], "steps": steps}
+
+
+def _require_keys(where: str, given: Any, kinds: Mapping[str, Any], needed: Any) -> None:
+    """Refuse a table of a story with keys that it cannot have, of another kind, or without one that it needs."""
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"{where} is {str(given)[:40]}; allowed: a table")
+    for key, value in given.items():
+        if key not in kinds:
+            raise InvalidInput(f"{where}: {UnknownName('key', key, kinds)}")
+        kind = int | float if kinds[key] is float else kinds[key]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise InvalidInput(f"{where}: {key} is {str(value)[:40]}; allowed: {STEP_KINDS[kinds[key]]}")
+    for key in needed:
+        if not given.get(key):
+            raise InvalidInput(f"{where}: {key} is missing")
 
 
 def start(opened: StudioInput) -> dict[str, Any]:

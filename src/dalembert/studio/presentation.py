@@ -7,29 +7,37 @@ each run went beside what its method claims.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import cycle
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from ..errors import InvalidInput
 from ..groups import Group
 from ..integrators import EXACT, MEANINGS, Claims, EulerPoincareSuslov, Integrator
 from ..io.dataset import open_dataset
-from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem
+from ..kernels import evaluate
+from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, State
 from ..models import MODELS
 from ..plotting.studies import momentum_locus
 from ..plotting.style import COLOURS, FLOOR
-from ..simulation import to_json
+from ..simulation import Run, simulate, to_json
 from . import requests
+from .catalogue import STORIES
 from .requests import RunFrames, StudioInput
 from .scenes import globe, make_scene, principal_axes, rotate
 from .view import CONSTRAINT, DARK, MOMENTUM, SURFACE, TEXTS, VELOCITY, Array, View, label, pack_array, sphere, surface
 
+DRIVES: dict[str, Any] = STORIES["drive"]
+"""What stick and keys do to the inputs of a system."""
 LOCUS_POINTS = 25
 """Points of the grid of a momentum locus in each direction."""
 ROUND_OFF, SOLVER_ACCURACY = 1e-11, 1e-9
 """Relative sizes up to which a number counts as round-off, and an invariant as conserved by the solver."""
+MAX_DRIVE_STEPS, MAX_DRIVEN = 50, 40_000
+"""Steps in one request of somebody who drives, and controls in a whole drive, which must fit into a request."""
 NEGLIGIBLE = 1e-6
 """A component of the velocity that stays below this part of the others is not drawn."""
 
@@ -48,11 +56,16 @@ def show(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lamb
         jobs, velocity = requests.jobs_of(request, opened)
         title, config = jobs[0].names["system"], jobs[0].text
         answer["initial"] = {} if velocity is None else {"velocity": velocity}
-        done = [requests.integrate(job, requests.frame_interval(job, frames), cancelled, opened) for job in jobs]
+        done = [
+            requests.integrate(job, requests.frame_interval(job, frames), cancelled, opened, controls)
+            for job, controls in ((job, requests.controls_of(request, job)) for job in jobs)
+        ]
         times = max((np.asarray(run.t) for run, *_ in done), key=lambda t: abs(t[-1] - t[0]))
         runs = [requests.frames_of_run(done[k][0], job, k, times, done[k][1]) for k, job in enumerate(jobs)]
         summaries = [_summary(runs[k], job.names["method"], done[k][2], {}) for k, job in enumerate(jobs)]
-    view, caption = make_scene(runs)
+    apart = bool(request.get("panes")) and len(runs) > 1
+    view, caption = make_scene(runs[:1] if apart else runs)
+    beside = make_scene([replace(runs[1], alone=True)])[0].data() if apart else None
     momentum, name = momentum_view(runs), runs[0].name
     return answer | {
         "title": MODELS[title].title if title in MODELS else title,
@@ -60,11 +73,43 @@ def show(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lamb
         "time": pack_array(runs[0].t),
         "runs": summaries,
         "scene": view.data(),
+        "beside": beside,
+        "verdict": compare_runs(runs, summaries) if len(runs) > 1 else "",
         "momentum": None if momentum is None else momentum.data(),
         "plots": conservation_plots(runs) + motion_plots(runs),
         "caption": caption,
         "config": config,
     }
+
+
+def compare_runs(runs: Sequence[RunFrames], summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Which of two runs kept more, in sentences: also where it is the one that is not geometric."""
+    (first, second), told = [summary["label"] for summary in summaries], []
+    texts = TEXTS["verdict"]
+    failed = [summary["status"] != "ok" for summary in summaries]
+    if any(failed):
+        told.append(texts["both stopped" if all(failed) else "stopped"].format(first if failed[0] else second))
+    for key in ("energy_error", "constraint", "group"):
+        sizes = [summary[key] for summary in summaries]
+        if None in sizes or max(sizes) < texts["least"]:
+            continue
+        better, worse = (first, second) if sizes[0] <= sizes[1] else (second, first)
+        ratio = max(sizes) / max(min(sizes), FLOOR)
+        kept = texts[key].format(energy=summaries[0]["energy_title"].lower())
+        numbers = {"kept": kept, "better": better, "worse": worse, "small": min(sizes), "large": max(sizes)}
+        told.append(texts["alike" if ratio < texts["ratio"] else "differ"].format(**numbers))
+        if key == "energy_error" and better.startswith("runge") and ratio >= texts["ratio"]:
+            told.append(texts["runge-kutta"])
+    apart = max(motion_distance(*parts) for parts in zip(*(run.parts for run in runs), strict=True))
+    told.append(texts["apart" if apart >= texts["visible"] else "together"].format(apart=f"{100 * apart:.2g}"))
+    return " ".join(told)
+
+
+def motion_distance(one: Array, other: Array) -> float:
+    """The largest distance of two motions at one time, as a part of the extent of the smaller one."""
+    flat = [np.asarray(values, float).reshape(len(values), -1) for values in (one, other)]
+    extent = min(float(np.linalg.norm(np.ptp(values, axis=0))) for values in flat)
+    return float(np.linalg.norm(flat[0] - flat[1], axis=1).max()) / max(extent, 1e-12)
 
 
 def _summary(frames: RunFrames, method: str, seconds: float | None, attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +132,86 @@ def _summary(frames: RunFrames, method: str, seconds: float | None, attributes: 
         about |= {"reason": summary.reason or "", "claims": claims}
         about["time_failed"] = None if summary.status == "ok" else summary.time
     about |= {"label": method, "seconds": seconds, "colour": frames.colour, "energy_title": energy.title}
-    return about | {key: to_json(numbers[key]) for key in ("energy_error", "constraint")}
+    return about | {key: to_json(numbers[key]) for key in ("energy_error", "constraint", "group")}
+
+
+class Drive:
+    """A run that goes on while somebody drives it: a request takes some steps under stick and keys.
+
+    The controls of every step are linear in the stick (x, y) and in what the system does, as `DRIVES` says; they are
+    told to the page, and `simulate` with them repeats the run bit for bit.
+    """
+
+    def __init__(self, request: Any, opened: StudioInput):
+        requests.check_request(request, opened)
+        (self.job,), _ = requests.jobs_of({**request, "against": None}, opened)
+        self.names = [each.name for each in self.job.system.inputs or ()]
+        if not self.names or self.job.integrator.variable_step:
+            raise InvalidInput("only a system with inputs can be driven, by a method of constant step")
+        self.law = DRIVES.get(self.job.names["system"], {})
+        self.run: Run | None = None
+        self.steps = 0
+
+    def begin(self, request: Mapping[str, Any], opened: StudioInput) -> dict[str, Any]:
+        """The show of the start, and what the inputs are."""
+        config = {**request["config"], "run": {"step": self.job.run["step"], "steps": 2}}
+        rest = {
+            "config": config,
+            "frames": 2,
+            "complete": request.get("complete"),
+            "controls": [[0.0] * len(self.names)] * 2,
+        }
+        return {"show": show(rest, opened), "step": self.job.run["step"], "inputs": self.names}
+
+    def go(self, stick: Any, steps: Any) -> dict[str, Any]:
+        """Take some steps: the controls of each, the time and the places of all parts at the end."""
+        numbers = isinstance(stick, list) and len(stick) == 2 and all(isinstance(x, int | float) for x in stick)
+        if not numbers or not isinstance(steps, int) or not 1 <= steps <= MAX_DRIVE_STEPS:
+            raise InvalidInput(f"to drive, the page sends stick [x, y] and steps, 1 to {MAX_DRIVE_STEPS}")
+        if (self.steps + steps) * len(self.names) > MAX_DRIVEN:
+            raise InvalidInput(f"a drive has at most {MAX_DRIVEN} controls: end it, and save it")
+        x, y = (min(max(float(each), -1.0), 1.0) for each in stick)
+        rows, job = [], self.job
+        for _ in range(steps):
+            state = job.state if self.run is None else self.run.last
+            rows.append(self.controls(state, x, y))
+            given = job.state if self.run is None else self.run
+            made = simulate(
+                job.system, job.integrator, given, step=job.run["step"], steps=1, controls=np.array(rows[-1:])
+            )
+            if made.status != "ok":
+                return {"controls": rows[:-1], "failed": str(made.reason)} | self._shown()
+            self.run = made
+            self.steps += 1
+        return {"controls": rows} | self._shown()
+
+    def _shown(self) -> dict[str, Any]:
+        if self.run is None:
+            return {"time": float(self.job.state.t), "pose": []}
+        view, _ = make_scene([requests.frames_of_run(self.run, self.job)])
+        return {"time": float(self.run.last.t), "pose": view.pose()}
+
+    def controls(self, state: Any, x: float, y: float) -> list[float]:
+        """What acts at a state: the stick, less friction and springs that a driver's hands would be."""
+        system = self.job.system
+        seen = np.asarray(evaluate(_observe, system, state)) if self.law else np.zeros(0)
+        names, found = (*system.coordinate_names, *system.rate_names), []
+        for name in self.names:
+            law = self.law.get(name, {})
+            value = x * law.get("x", 0.0) + y * law.get("y", 0.0)
+            for key, gain in (("rate", "drag"), ("angle", "spring")):
+                of = law.get(key)
+                if isinstance(of, str):
+                    value -= law[gain] * float(seen[names.index(of)])
+                elif of is not None:
+                    turn = np.asarray(state.g[of])
+                    value -= law[gain] * float(np.arctan2(turn[1, 0], turn[0, 0]))
+            found.append(float(value))
+        return found
+
+
+def _observe(system: MechanicalSystem, state: State) -> Any:
+    return system.observe(state.t, state.g, state.xi)
 
 
 CLAIMS: dict[Any, Claims] = {}  # of methods on kinds of systems that were asked for

@@ -39,9 +39,10 @@ FORECAST_SECONDS = 1.0
 MAX_DIMENSION, MAX_RECORD_BYTES = 64, 256 * 1024**2
 MAX_DEPTH, MAX_NUMBERS, MAX_TEXT, MAX_NUMBER, MAX_WHOLE = 8, 5_000, 300, 1e300, 2**62
 MAX_COORDINATE = 1e30
+MAX_CONTROLS = 100_000
 OPENED_SYSTEM = "file"
 """What the page calls the system of the file on the command line: it can name no other code."""
-REQUEST_KEYS = ("config", "against", "frames", "saved", "complete")
+REQUEST_KEYS = ("config", "against", "frames", "saved", "complete", "panes", "controls")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +52,7 @@ class StudioInput:
     config: Mapping[str, Any] | None = None
     folder: Path = Path()
     saved: Path | None = None
+    stories: tuple[Mapping[str, Any], ...] = ()  # of the user's own file
     max_steps: int = MAX_STEPS
     max_seconds: float = MAX_SECONDS
 
@@ -124,6 +126,13 @@ def check_request(request: Any, opened: StudioInput) -> tuple[int, Path | None]:
                 _require_most(f"initial.{key}", count, MAX_DIMENSION, "numbers")
             if key == "name" and not isinstance(value, str):
                 raise at(f"{name}.name", f"{name}.name is {str(value)[:40]}; allowed: a text")
+    controls = request.get("controls") or {}
+    rows = controls if isinstance(controls, list) else []
+    if not isinstance(controls, list | Mapping) or not all(isinstance(row, list) and len(row) <= 16 for row in rows):
+        raise at("controls", "controls are a list of rows, one a step, or waves by the names of inputs")
+    _require_most("controls", sum(map(len, rows)), MAX_CONTROLS, "numbers")
+    for key, value in controls.items() if isinstance(controls, Mapping) else enumerate(rows):
+        _count_numbers(f"controls.{key}", value)
     run: Mapping[str, Any] = sections.get("run", {})
     kind = "t_end" if "t_end" in run else "steps"
     numbers = [run.get(key, 0) for key in (kind, "t0", "step")]
@@ -190,6 +199,31 @@ def jobs_of(request: Mapping[str, Any], opened: StudioInput) -> tuple[list[Job],
     return jobs, velocity
 
 
+def controls_of(request: Mapping[str, Any], job: Job) -> Array | None:
+    """The controls of a request, one row a step: as they were driven, or waves amplitude sin(rate t + phase)."""
+    given, names = request.get("controls"), [each.name for each in job.system.inputs or ()]
+    if not given:
+        return None
+    steps, step = int(job.run["steps"]), float(job.run["step"])
+    if "t_end" in job.until or job.integrator.variable_step:
+        raise at("controls", "controls need a method of constant step, which takes one row of them a step")
+    _require_most("controls", steps * len(names), MAX_RECORD_BYTES // 8, "numbers")
+    found = np.zeros((steps, len(names)))
+    if isinstance(given, Mapping):
+        times = float(job.state.t) + step * (np.arange(steps) + 0.5)
+        for name, wave in given.items():
+            if name not in names:
+                raise at("controls", UnknownName("input", name, names))
+            if not isinstance(wave, list) or len(wave) != 3 or not all(isinstance(x, int | float) for x in wave):
+                raise at("controls", f"controls.{name} is {str(wave)[:40]}; allowed: [amplitude, rate, phase]")
+            found[:, names.index(name)] = wave[0] * np.sin(wave[1] * times + wave[2])
+        return found
+    numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for row in given for x in row)
+    if not numbers or len(given) != steps or any(len(row) != len(names) for row in given):
+        raise at("controls", f"controls have {len(given)} rows; allowed: {steps} rows of {len(names)} numbers")
+    return np.array(given, float)
+
+
 @compile_function
 def _constraint(system: MechanicalSystem, t: Any, g: Any, xi: Any) -> tuple[Any, Any]:
     return system.rows(t, g)(xi), system.residual(t, g, xi)
@@ -207,7 +241,11 @@ def frame_interval(job: Job, frames: int) -> int:
 
 
 def integrate(
-    job: Job, every: int, cancelled: Callable[[], bool] = lambda: False, opened: StudioInput | None = None
+    job: Job,
+    every: int,
+    cancelled: Callable[[], bool] = lambda: False,
+    opened: StudioInput | None = None,
+    controls: Array | None = None,
 ) -> tuple[Run, Conservation | None, float]:
     """The run of a job, where power enters its energy balance, and the seconds it took.
 
@@ -237,9 +275,10 @@ def integrate(
 
     options: dict[str, Any] = {"step": job.run["step"], "monitor": True, "backend": job.run.get("backend", "auto")}
     with job.locate_errors():
-        simulate(job.system, job.integrator, job.state, steps=1, **options)  # compiles, if that is still to be done
+        first = None if controls is None else controls[:1]  # one step compiles, if that is still to be done
+        simulate(job.system, job.integrator, job.state, steps=1, controls=first, **options)
         started, clock = time.process_time(), time.perf_counter()
-        options |= {"save_every": saved, "progress": go_on}
+        options |= {"save_every": saved, "progress": go_on, "controls": controls}
         run = simulate(job.system, job.integrator, job.state, **job.until, **options)
     seconds = time.perf_counter() - clock
     if run.interrupted:
@@ -272,6 +311,7 @@ class RunFrames:
     system: MechanicalSystem | None = None
     trajectory: Run | None = None
     balance: Conservation | None = None  # where power enters, at every frame
+    alone: bool = False  # whether it has a scene of its own
 
     @property
     def factors(self) -> tuple[Group | None, ...]:
@@ -295,15 +335,15 @@ class RunFrames:
     @property
     def is_first(self) -> bool:
         """Whether this run also draws what belongs to no run."""
-        return self.index == 0
+        return self.index == 0 or self.alone
 
     @property
     def colour(self) -> str:
-        return COLOURS[0 if self.is_first else 2]
+        return COLOURS[0 if self.index == 0 else 2]
 
     @property
     def opacity(self) -> float:
-        """The body of the second run is transparent."""
+        """The body of the second run in a scene is transparent."""
         return 1.0 if self.is_first else 0.45
 
 

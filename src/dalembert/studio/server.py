@@ -1,8 +1,9 @@
 """The studio's server: the page, its shows and downloads, on loopback, with Python's own HTTP server.
 
 The server knows only its own page. The Host must be this machine's (no DNS rebinding), an Origin must be its own, a
-POST must be JSON of at most 1 MB, and the page may load nothing from elsewhere. It has no state, so that several tabs
-and lost connections cost nothing. `workers` simulate, each request within its budget, and stop if its page has gone.
+POST must be JSON of at most 1 MB, and the page may load nothing from elsewhere. It has no state but the sessions of
+those who drive, so that several tabs and lost connections cost nothing. `workers` simulate, each request within its
+budget, and stop if its page has gone.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from ..simulation import Run
 from . import requests
 from .catalogue import entry, make_catalogue, start
 from .film import animate
-from .presentation import show
+from .presentation import Drive, show
 from .requests import StudioInput
-from .workers import Busy, Cancelled, OverBudget, Workers
+from .workers import Busy, Cancelled, OverBudget, Sessions, Workers
 
 DEFAULT_PORT, PORT_ATTEMPTS = 8314, 20
 HTTP_PORT, HAS_PORT = 80, re.compile(r":\d+$")
@@ -162,7 +163,8 @@ def make_download(
         elif path is None:
             runs: dict[str, Run] = {}
             for job in jobs:
-                run = requests.integrate(job, requests.frame_interval(job, MAX_FILE_STATES), cancelled, opened)[0]
+                every, controls = requests.frame_interval(job, MAX_FILE_STATES), requests.controls_of(request, job)
+                run = requests.integrate(job, every, cancelled, opened, controls)[0]
                 runs[job.names["method"] + (" (beside)" if runs else "")] = run
             first = next(iter(runs.values()))
             if kind == "nc":
@@ -227,6 +229,21 @@ def answer_request(asked: tuple[str, Any], cancelled: Callable[[], bool], opened
         return answer_exception(fault)
 
 
+_DRIVES: list[Drive] = []  # the one of this process, where it belongs to a page that drives
+
+
+def answer_drive(asked: Mapping[str, Any], cancelled: Callable[[], bool], opened: StudioInput) -> Answer:
+    """Begin a drive, or go on with it: this is what the process of a session does."""
+    persist_xla_cache()
+    try:
+        if "request" in asked:
+            _DRIVES[:] = [Drive(asked["request"], opened)]
+            return answer_json(_DRIVES[0].begin(asked["request"], opened))
+        return answer_json(_DRIVES[0].go(asked.get("stick"), asked.get("steps")))
+    except Exception as fault:
+        return answer_exception(fault)
+
+
 class Refused(Exception):
     """Refused(code, message): a request that is answered with a status code and a message."""
 
@@ -242,6 +259,7 @@ class Studio(ThreadingHTTPServer):
         self.opened = opened
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.workers = Workers(partial(answer_request, opened=opened), __name__, opened.max_seconds)
+        self.sessions = Sessions(partial(answer_drive, opened=opened), self.workers.context, opened.max_seconds)
         super().__init__((host, port), Handler)
         self.host = host
         self.places = threading.BoundedSemaphore(_allow_connections(MAX_CONNECTIONS))
@@ -281,6 +299,32 @@ class Studio(ThreadingHTTPServer):
         except OverBudget as fault:
             return answer_fault(400, f"{fault}: take fewer steps, or a smaller system")
 
+    def drive(self, asked: Any, gone: Callable[[], bool]) -> Answer:
+        """Begin a session for a request, go on with one, or end it."""
+        if not isinstance(asked, Mapping):
+            raise InvalidInput("to drive, the page sends a request, or a session with stick and steps")
+        name = asked.get("session")
+        try:
+            if name is None:
+                requests.check_request(asked.get("request"), self.opened)
+                name = self.sessions.open()
+                answer = Answer(*self.sessions.ask(name, {"request": asked["request"]}, gone))
+                if answer.code != 200:
+                    self.sessions.close(name)
+                    return answer
+                return answer_json({"session": name, **json.loads(answer.content)})
+            if not isinstance(name, str) or name not in self.sessions.all:
+                return answer_fault(404, "this drive has ended: begin another")
+            if asked.get("end"):
+                self.sessions.close(name)
+                return answer_json({"ended": True})
+            return Answer(*self.sessions.ask(name, {"stick": asked.get("stick"), "steps": asked.get("steps")}, gone))
+        except Busy:
+            told = answer_fault(503, "too many people drive already: try again in a while")
+            return told._replace(headers={"Retry-After": "10"})
+        except (OverBudget, KeyError) as fault:
+            return answer_fault(400, f"the drive has ended: {fault}")
+
     def prepare(self) -> None:
         """Work out the first show while the browser loads the page."""
         self._first = start(self.opened)
@@ -315,6 +359,7 @@ class Studio(ThreadingHTTPServer):
     def server_close(self) -> None:
         super().server_close()
         self.workers.close()
+        self.sessions.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that broke is the page's business, not the terminal's."""
@@ -403,6 +448,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/api/show":
             requests.check_request(request, self.server.opened)
             return self.server.first_show(request) or self.server.ask("show", request, self._is_gone)
+        if self.path == "/api/drive":
+            return self.server.drive(request, self._is_gone)
         if self.path == "/api/save":
             check_download(request, self.server.opened)
             return self.server.ask("save", request, self._is_gone)

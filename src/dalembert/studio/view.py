@@ -21,6 +21,8 @@ Array = np.ndarray[Any, Any]
 Shape = dict[str, Any]
 CONSTRAINT, VELOCITY, REACTION, MOMENTUM, SURFACE = COLOURS[1], COLOURS[4], COLOURS[3], COLOURS[3], COLOURS[5]
 DARK, PALE = "#444444", "#b8c4cc"
+DEFORMED, LARGEST = 1e-3, 4.0
+"""A body is drawn deformed where a method has left the group so far, at most so many times its size."""
 EMPTY: Shape = {"kind": "none"}
 TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
 """What the page says about plots and scenes."""
@@ -156,6 +158,8 @@ class View:
             turns = np.asarray(rotation, float)
             found = np.roll(quaternions(turns.reshape(-1, 3, 3)), -1, axis=1)
             part["rotation"] = _fixed_or_track(found.reshape(*turns.shape[:-2], 4))
+            if np.abs(np.swapaxes(turns, -1, -2) @ turns - np.eye(3)).max() > DEFORMED:  # no rotation any more
+                part["matrix"] = pack_array(np.clip(turns, -LARGEST, LARGEST).reshape(-1, 9))
         self.parts.append(part)
         return len(self.parts) - 1
 
@@ -182,6 +186,20 @@ class View:
         """The corners of the box that the camera includes."""
         points = np.array(self.bounds) if self.bounds else np.array([[-1.0] * 3, [1.0] * 3])
         return points.min(axis=0), points.max(axis=0)
+
+    def pose(self) -> list[list[Any]]:
+        """Where the solid parts that move are in the last frame: [key, position, quaternion], None where it rests."""
+        found, counts = [], dict[str, int]()
+        for part in self.parts:
+            if (kind := part["shape"]["kind"]) in ("trace", "line", "arrow"):
+                continue
+            name = f"{part['name']} {kind}"
+            counts[name] = counts.get(name, 0) + 1
+            tracks = [part[key] if isinstance(part[key], dict) else None for key in ("position", "rotation")]
+            if any(tracks):
+                rows = [None if track is None else unpack_array(track)[-1].tolist() for track in tracks]
+                found.append([f"{name} {counts[name]}", *rows])
+        return found
 
     def data(self) -> dict[str, Any]:
         """The view as the page reads it."""

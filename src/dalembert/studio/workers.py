@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -27,6 +28,9 @@ GRACE_SECONDS = 2.0
 """How long a worker may take to stop by itself; then it is ended."""
 MAX_MEMORY = 2 * 1024**3
 POLL_SECONDS = 0.05
+MAX_SESSIONS, SESSION_FACTOR = 8, 10.0
+SILENT_SECONDS, WATCH_SECONDS = 10.0, 1.0
+"""Sessions at once; how often the processor time of a request one may use; how long a page may be silent."""
 
 
 class Cancelled(Exception):
@@ -129,6 +133,74 @@ class Workers:
         """End all workers."""
         for worker in list(self.all):
             worker.end()
+
+
+class Sessions:
+    """Processes that belong to a page each: a request goes on where the one before it ended.
+
+    A session ends when its page says so or is silent, and when it has used up its processor time.
+    """
+
+    def __init__(self, answer: Callable[[Any, Gone], Any], context: Any, seconds: float, most: int = MAX_SESSIONS):
+        self.answer, self.context, self.seconds, self.most = answer, context, seconds, most
+        self.lock = threading.Lock()
+        self.all: dict[str, tuple[_Worker, threading.Lock]] = {}
+        self.heard: dict[str, float] = {}
+
+    def open(self) -> str:
+        """The name of a new session, which nobody can guess; `Busy` where there are too many."""
+        self.end_silent()
+        with self.lock:
+            if len(self.all) >= self.most:
+                raise Busy
+            name = secrets.token_urlsafe(16)
+            self.all[name] = _Worker(self.context, self.answer, self.seconds), threading.Lock()
+            self.heard[name] = time.monotonic()
+            if len(self.all) == 1:
+                threading.Thread(target=self._watch, daemon=True).start()
+        return name
+
+    def ask(self, name: str, request: Any, gone: Gone = lambda: False) -> Any:
+        """The answer of a session, one request at a time; `KeyError` where there is no such session (any more)."""
+        worker, turn = self.all[name]
+        with turn:
+            self.heard[name] = begin = time.monotonic()
+            try:
+                worker.pipe.send((request,))
+                while not worker.pipe.poll(POLL_SECONDS):
+                    self.heard[name] = time.monotonic()
+                    if gone() or time.monotonic() - begin > WALL_FACTOR * self.seconds:
+                        raise OverBudget("the session took too long, or its page has gone")
+                answer = worker.receive()
+                if worker.usage()[0] > SESSION_FACTOR * self.seconds:
+                    raise OverBudget(f"the session has used {SESSION_FACTOR * self.seconds:g} s of processor time")
+            except (EOFError, OSError) as fault:
+                self.close(name)
+                raise OverBudget("the process of this session ended") from fault
+            except OverBudget:
+                self.close(name)
+                raise
+        return answer
+
+    def close(self, name: str | None = None) -> None:
+        """End a session, or all of them."""
+        for each in [*self.all] if name is None else [name]:
+            with self.lock:
+                found = self.all.pop(each, None)
+                self.heard.pop(each, None)
+            if found is not None:
+                found[0].end()
+
+    def end_silent(self) -> None:
+        """End the sessions whose pages have not asked for anything for a while."""
+        now = time.monotonic()
+        for name in [name for name, heard in [*self.heard.items()] if now - heard > SILENT_SECONDS]:
+            self.close(name)
+
+    def _watch(self) -> None:
+        while self.all:
+            time.sleep(WATCH_SECONDS)
+            self.end_silent()
 
 
 class _Worker:

@@ -9,6 +9,18 @@ function post(path, body, signal) {
   return fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
 }
 
+// The answer as an object, or an Error whose message says what is wrong.
+export async function postJson(path, body, options = {}) {
+  const answer = await fetch(path, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body),
+    ...options,
+  });
+  if (!answer.ok) throw new Error((await problemOf(answer)).message);
+  return answer.json();
+}
+
 async function problemOf(answer) {
   const fallback = { message: `The studio answered ${answer.status} ${answer.statusText}.`, place: "" };
   try {
@@ -55,6 +67,13 @@ export class Simulator {
     if (this.current && this.current.request.config?.system.name !== request.config?.system.name) this.current.abort.abort();
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.run(), WAIT);
+  }
+
+  // Gives up what is under way: the server stops it when the connection closes.
+  cancel() {
+    this.wanted = null;
+    clearTimeout(this.timer);
+    this.current?.abort.abort();
   }
 
   async run() {

@@ -78,6 +78,8 @@ export class Panel {
   tell() {
     this.complain(null);
     delete this.request.saved; // what a file held is shown only until something changes
+    const { controls, config } = this.request;
+    if (Array.isArray(controls) && controls.length !== config?.run.steps) delete this.request.controls;
     this.changed(this.request);
   }
 
@@ -86,15 +88,29 @@ export class Panel {
     const against = this.request.against;
     const fits = against && (methods?.includes(against.name) ?? against.name === "runge-kutta");
     this.request = { ...this.request, config: clone(example), against: fits ? { name: against.name } : null };
+    delete this.request.controls;
     this.build();
     this.tell();
   }
 
   chooseMethod(part, name) {
-    if (part === "against") this.request.against = name ? { name } : null;
-    else this.request.config.method = { name };
-    this.build([part]);
+    if (part === "against") {
+      this.openComparison(name);
+      this.request.against = name ? { name } : null;
+    } else this.request.config.method = { name };
+    this.build([part, "run"]);
     this.tell();
+  }
+
+  // Methods are compared where they differ: at settings that were measured to, unless a person has chosen others.
+  openComparison(name) {
+    const { config, against } = this.request;
+    const example = this.system?.example.run;
+    const differs = this.catalogue.fails?.[this.name]?.run;
+    const same = (run) => JSON.stringify(run) === JSON.stringify(config.run);
+    if (!example || !differs) return;
+    if (name && !against && same(example)) config.run = { ...example, ...differs };
+    else if (!name && same({ ...example, ...differs })) config.run = clone(example);
   }
 
   changedSince(request) {

@@ -11,8 +11,8 @@ function niceSpacing(size, lines) {
   return power * [1, 2, 5, 10].find((factor) => factor * power >= raw);
 }
 
-export function groundObject({ size, centre = [0, 0], normal }) {
-  const spacing = niceSpacing(size, 16);
+export function groundObject({ size, centre = [0, 0], normal, lines: wanted = 16 }) {
+  const spacing = niceSpacing(size, wanted);
   const count = Math.max(2, Math.ceil(size / spacing / 2));
   const half = count * spacing;
   const ground = new THREE.Group();

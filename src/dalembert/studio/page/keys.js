@@ -1,4 +1,4 @@
-// Keys: space plays, arrows step through the frames, r frames the scene, f follows. Where a control needs a key, it keeps it.
+// Keys: space plays, arrows step through the frames, r frames the scene, f follows, p presents. Where a control needs a key, it keeps it.
 
 import { byId } from "./dom.js";
 
@@ -18,6 +18,7 @@ export function listenToKeys(player) {
       End: onSlider ? null : () => player.seek(player.last),
       r: () => byId("reset-camera").click(),
       f: () => byId("follow").click(),
+      p: () => byId("present").click(),
     };
     if (!actions[event.key]) return;
     event.preventDefault();

@@ -6,11 +6,14 @@ import { Studio } from "./studio.js";
 import { Panel } from "./controls.js";
 import { Simulator, fetchCatalogue, fetchSystem } from "./api.js";
 import { offerFiles } from "./save.js";
-import { readAddress, writeAddress } from "./address.js";
+import { readAddress, readStoryAddress, writeAddress } from "./address.js";
+import { Failing, Storyteller } from "./story.js";
+import { Driver } from "./drive.js";
 
 async function startLive(studio) {
   const catalogue = await fetchCatalogue();
   let shown = null;
+  let good = null; // the request of what is shown
   const simulator = new Simulator({
     show(payload, request) {
       const name = request.config?.system.name ?? "";
@@ -18,10 +21,16 @@ async function startLive(studio) {
       panel.complain(null);
       if (!panel.changedSince(request)) panel.learn(payload.initial?.velocity);
       tellProblem(null);
-      studio.draw(unpackArrays(payload), { fresh: name !== shown });
+      const data = unpackArrays(payload);
+      const arrived = !panel.changedSince(request);
+      studio.draw(data, { fresh: name !== shown, ...(arrived ? teller.prepare(data) : {}) });
       shown = name;
+      good = request;
       byId("stage").classList.remove("stale");
       if (first) studio.begin();
+      if (arrived) teller.arrive();
+      failing.refresh();
+      driver.refresh();
       panel.completeSystem();
     },
     problem: (problem) => tellProblem(panel.complain(problem) ? null : problem.message),
@@ -32,6 +41,7 @@ async function startLive(studio) {
     },
   });
   const ask = (request) => {
+    driver.leave();
     if (panel.name !== shown && panel.system) announce(panel.system);
     offerTries(studio, panel);
     simulator.ask(request);
@@ -42,11 +52,43 @@ async function startLive(studio) {
     ask(request);
   };
   const panel = new Panel(byId("panel"), catalogue, changed, fetchSystem);
-  const take = () => {
-    panel.set(readAddress(catalogue) ?? catalogue.start);
+  const set = (request) => {
+    panel.set(request);
     ask(panel.request);
   };
+  const teller = new Storyteller(catalogue, panel, studio, set);
+  const failing = new Failing(catalogue, panel, (request) => {
+    teller.end();
+    set(request);
+    writeAddress(panel.request);
+    studio.player.go(0);
+    studio.begin();
+  });
+  const driver = new Driver(catalogue, panel, studio, (request) => {
+    shown = null; // the scene of the drive is not that of a run
+    set(request);
+  });
+  const take = () => {
+    const told = readStoryAddress(catalogue);
+    if (told) return teller.tell(told.story, told.step);
+    teller.end();
+    set(readAddress(catalogue) ?? catalogue.start);
+  };
   addEventListener("hashchange", take);
+  byId("panes").addEventListener("change", (event) => {
+    panel.request.panes = event.target.checked;
+    panel.tell();
+  });
+  byId("cancel").addEventListener("click", () => {
+    simulator.cancel();
+    byId("stage").classList.remove("stale");
+    if (!good) return;
+    panel.set(good);
+    writeAddress(good);
+    announce(panel.system ?? {});
+    byId("stage").classList.remove("stale");
+    offerTries(studio, panel);
+  });
   offerFiles(studio, () => panel.request);
   take();
 }
@@ -86,8 +128,36 @@ function tellBusy(busy) {
   byId("view").classList.toggle("busy", busy);
   clearTimeout(busyTimer);
   if (busy)
-    busyTimer = setTimeout(() => (byId("status").textContent = "Simulating … (a new kind of system is compiled first)"), 700);
-  else byId("status").textContent = "";
+    busyTimer = setTimeout(() => {
+      const began = performance.now() - 700;
+      const tell = () => {
+        const seconds = Math.round((performance.now() - began) / 1000);
+        byId("waiting-text").textContent = `Simulating … ${seconds} s. A new kind of system is compiled first, once.`;
+        busyTimer = setTimeout(tell, 1000);
+      };
+      tell();
+      byId("waiting").hidden = false;
+    }, 700);
+  else byId("waiting").hidden = true;
+}
+
+// Present: large type and nothing but the motion, in full screen where the browser gives it.
+function offerPresenting() {
+  const present = (on) => {
+    document.documentElement.toggleAttribute("data-present", on);
+    byId("present").setAttribute("aria-pressed", String(on));
+  };
+  byId("present").addEventListener("click", async () => {
+    const on = !document.documentElement.hasAttribute("data-present");
+    present(on);
+    try {
+      if (on) await document.documentElement.requestFullscreen();
+      else if (document.fullscreenElement) await document.exitFullscreen();
+    } catch {
+      // a browser without full screen: large type is worth something too
+    }
+  });
+  addEventListener("fullscreenchange", () => document.fullscreenElement || present(false));
 }
 
 function tellProblem(message) {
@@ -104,6 +174,7 @@ function startExport(studio, text) {
 
 async function start() {
   const stored = byId("show");
+  offerPresenting();
   try {
     const studio = new Studio();
     globalThis.studio = studio; // for the console and the tests

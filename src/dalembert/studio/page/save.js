@@ -45,7 +45,7 @@ export function offerFiles(studio, requestNow) {
       element("small", { text: help }),
     );
   const picture = offer("Picture of this view (PNG)", "the scene as you see it", async () => ({
-    blob: await studio.scene.picture(),
+    blob: await studio.picture(),
     name: "view.png",
   }));
   const config = offer("Configuration", "for dalembert run and studio", async () => ({

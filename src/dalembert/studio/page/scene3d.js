@@ -2,7 +2,9 @@
 
 import { buildPart, disposeObject, sizeLabels } from "./shapes.js";
 import { FIELD, frameOf, groundObject } from "./framing.js";
+import { cssColour } from "./theme.js";
 
+const TRAIL = 20_000; // points of the path of what is driven
 const SAMPLES = 24; // frames that are looked at to frame the motion
 const corner = new THREE.Vector3();
 const moved = new THREE.Vector3();
@@ -20,7 +22,10 @@ export class View3D {
     this.camera.up.set(0, 0, 1);
     this.controls = new THREE.OrbitControls(this.camera, canvas);
     this.controls.addEventListener("start", () => (this.movedByHand = true));
-    this.controls.addEventListener("change", () => this.invalidate());
+    this.controls.addEventListener("change", () => {
+      this.invalidate();
+      if (!this.copying) this.partner?.copyCamera(this);
+    });
     this.frame = 0;
     this.hidden = new Set();
     this.follow = false;
@@ -49,8 +54,111 @@ export class View3D {
     this.applyHidden();
     this.resize();
     sizeLabels(this.scene, this.height, FIELD);
-    if (reset || !this.movedByHand) this.frameCamera(reset);
+    if (this.leader) this.copyCamera(this.leader);
+    else if (reset || !this.movedByHand) this.frameCamera(reset);
     this.setFrame(this.frame);
+  }
+
+  // Driving: the solid parts are moved by what arrives, and nothing else is drawn but a trail.
+  beginLive() {
+    const counts = new Map();
+    this.livePoses = new Map();
+    for (const { group, part } of this.parts) {
+      const { kind } = part.shape;
+      if (["trace", "line", "arrow"].includes(kind)) {
+        if ((part.parent ?? null) === null) group.userData.shown = group.visible = false;
+        continue;
+      }
+      const name = `${part.name} ${kind}`;
+      counts.set(name, (counts.get(name) ?? 0) + 1);
+      this.livePoses.set(`${name} ${counts.get(name)}`, { group });
+    }
+    if (this.ground) {
+      this.scene.remove(this.ground);
+      this.ground = groundObject({ ...this.view.ground, size: 10 * this.view.ground.size, lines: 120 });
+      this.scene.add(this.ground);
+    }
+    this.trail = new THREE.LineSegments(new THREE.BufferGeometry(), new THREE.LineBasicMaterial({ color: cssColour("--accent") }));
+    this.trail.geometry.setAttribute("position", new THREE.BufferAttribute(new Float32Array(3 * TRAIL), 3));
+    this.trail.geometry.setDrawRange(0, 0);
+    this.trail.frustumCulled = false;
+    this.scene.add(this.trail);
+    this.arrived = this.between = 0;
+    this.zoom(2.5);
+  }
+
+  // [[key, position, quaternion], ...]: where the parts will be once the time between two arrivals has gone by.
+  receive(pose) {
+    const now = performance.now();
+    this.between = this.arrived ? Math.min(now - this.arrived, 500) : 0;
+    this.arrived = now;
+    for (const [key, position, quaternion] of pose) {
+      const live = this.livePoses.get(key);
+      if (!live) continue;
+      live.from = { position: live.group.position.clone(), quaternion: live.group.quaternion.clone() };
+      live.to = {
+        position: position ? new THREE.Vector3(...position) : null,
+        quaternion: quaternion ? new THREE.Quaternion(...quaternion) : null,
+      };
+    }
+  }
+
+  drawLive() {
+    const part = this.between ? Math.min((performance.now() - this.arrived) / this.between, 1) : 1;
+    const anchor = this.followed ? moved.copy(this.followed.group.position) : null;
+    for (const { group, from, to } of this.livePoses.values()) {
+      if (!to) continue;
+      if (to.position) group.position.lerpVectors(from.position, to.position, part);
+      if (to.quaternion) group.quaternion.slerpQuaternions(from.quaternion, to.quaternion, part);
+    }
+    if (anchor) {
+      const here = this.followed.group.position;
+      anchor.subVectors(here, anchor);
+      this.camera.position.add(anchor);
+      this.controls.target.add(anchor);
+      this.camera.updateMatrixWorld();
+      const { drawRange, attributes } = this.trail.geometry;
+      const at = Math.min(drawRange.count, TRAIL - 2);
+      attributes.position.setXYZ(at, here.x - anchor.x, here.y - anchor.y, 0.002);
+      attributes.position.setXYZ(at + 1, here.x, here.y, 0.002);
+      attributes.position.needsUpdate = true;
+      this.trail.geometry.setDrawRange(0, at + 2);
+    }
+    this.invalidate();
+  }
+
+  endLive() {
+    this.livePoses = null;
+    this.movedByHand = false;
+  }
+
+  // Two panes with one camera: this one frames what both show, and the other looks from the same place.
+  lead(other) {
+    this.partner = other;
+    if (other) Object.assign(other, { partner: this, leader: this });
+  }
+
+  copyCamera(other) {
+    this.copying = true;
+    if (!this.follow) this.controls.target.copy(other.controls.target);
+    this.camera.position.copy(other.camera.position).sub(other.controls.target).add(this.controls.target);
+    this.camera.near = other.camera.near;
+    this.camera.far = other.camera.far;
+    this.camera.updateProjectionMatrix();
+    this.controls.update();
+    this.copying = false;
+    this.invalidate();
+  }
+
+  // What both panes show; a motion that has flown away does not make the other one tiny.
+  contentsOfBoth() {
+    const own = this.contents();
+    if (!this.partner?.scene || !own.length) return own;
+    const box = new THREE.Box3().setFromPoints(own);
+    box.expandByScalar(0.5 * box.min.distanceTo(box.max));
+    const others = this.partner.contents().filter((point) => box.containsPoint(point));
+    this.partner.setFrame(this.partner.frame);
+    return [...own, ...others];
   }
 
   addLights() {
@@ -132,7 +240,7 @@ export class View3D {
     const position = new THREE.Vector3(...given.position);
     const target = new THREE.Vector3(...given.target);
     let fit = { eye: position, target };
-    const points = given.exact ? [] : this.contents();
+    const points = given.exact ? [] : this.contentsOfBoth();
     if (points.length) fit = frameOf(points, position.clone().sub(target), this.camera.up, this.camera.aspect);
     if (!always && points.length && this.stillFits(points, fit)) return;
     this.camera.position.copy(fit.eye);
@@ -158,6 +266,7 @@ export class View3D {
 
   resetCamera() {
     this.movedByHand = false;
+    if (this.leader) return this.copyCamera(this.leader);
     this.frameCamera(true);
     this.setFrame(this.frame);
     if (this.follow) this.setFollow(true);

@@ -9,6 +9,7 @@ const UP = new THREE.Vector3(0, 0, 1);
 const EDGED_FACES = 300;
 const place3 = new Float32Array(3);
 const place4 = new Float32Array(4);
+const place9 = new Float32Array(9);
 const arrowVector = new THREE.Vector3();
 
 // Each builder returns {objects, update(frame)?, points?}: points is what the camera must see besides the objects' own boxes.
@@ -149,6 +150,8 @@ export function buildPart(part, scale) {
   const group = new THREE.Group();
   const position = part.position ? new Track(part.position, 3) : null;
   const rotation = part.rotation ? new Track(part.rotation, 4) : null;
+  const matrix = part.matrix ? new Track(part.matrix, 9) : null; // of a method that has left the rotations: the body is deformed
+  group.matrixAutoUpdate = !matrix;
   if (objects.length) group.add(...objects);
   if (shape.kind === "trace" && part.run > 0)
     objects.forEach((line) => behind(line, (line.material.polygonOffsetFactor ?? 0) - 1));
@@ -161,6 +164,12 @@ export function buildPart(part, scale) {
     if (rotation && known) {
       known = rotation.at(frame, place4);
       if (known) group.quaternion.fromArray(place4).normalize();
+    }
+    if (matrix && known) {
+      matrix.at(frame, place9);
+      const { x, y, z } = group.position;
+      const [a, b, c, d, e, f, g, h, i] = place9;
+      group.matrix.set(a, b, c, x, d, e, f, y, g, h, i, z, 0, 0, 0, 1);
     }
     group.visible = known && group.userData.shown !== false;
     if (inner) inner(frame);

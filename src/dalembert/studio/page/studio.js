@@ -15,14 +15,21 @@ export class Studio {
     this.plots = [];
     this.hidden = new Set();
     this.player = new Player((frame) => this.setFrame(frame));
-    byId("follow").addEventListener("change", (event) => this.scene.setFollow(event.target.checked));
+    byId("follow").addEventListener("change", (event) => this.setFollow(event.target.checked));
     byId("reset-camera").addEventListener("click", () => this.resetCamera());
     onTheme(() => this.data && this.draw(this.data));
     listenToKeys(this.player);
   }
 
+  setFollow(follow) {
+    byId("follow").checked = follow;
+    this.scene.setFollow(follow);
+    this.beside?.setFollow(follow);
+  }
+
   setFrame(frame) {
     this.scene.setFrame(frame);
+    if (this.data?.beside) this.beside.setFrame(frame);
     if (this.data?.momentum) this.momentum.setFrame(frame);
     for (const plot of this.plots) plot.setFrame(frame);
   }
@@ -32,16 +39,21 @@ export class Studio {
     if (this.data?.momentum) this.momentum.resetCamera();
   }
 
-  // Draws a Show; `fresh` when it is of another system than the one before.
-  draw(data, { fresh = false } = {}) {
+  // Draws a Show; `fresh` when it is of another system than the one before, `camera` the direction from which to look.
+  draw(data, { fresh = false, camera = null } = {}) {
     this.data = data;
+    const { target, position } = data.scene.camera;
+    const distance = Math.hypot(...position.map((x, k) => x - target[k]));
+    if (camera) data.scene.camera.position = target.map((x, k) => x + (distance * camera[k]) / Math.hypot(...camera));
     if (fresh) this.hidden = new Set();
     byId("title").textContent = data.title;
     document.title = `${data.title} · dalembert studio`;
     byId("caption").textContent = data.caption ?? "";
     this.tellWhy(data.why);
     this.scene.hidden = this.hidden;
-    this.scene.show(data.scene, { reset: fresh });
+    this.drawBeside(data);
+    this.scene.show(data.scene, { reset: fresh || Boolean(camera) });
+    this.beside?.copyCamera(this.scene);
     this.drawMomentum(data, fresh);
     this.drawPlots(data);
     this.drawClaims(data);
@@ -49,6 +61,35 @@ export class Studio {
     tellFailures(data.runs);
     this.player.setTime(data.time);
     document.documentElement.dataset.ready = String(Number(document.documentElement.dataset.ready ?? 0) + 1);
+  }
+
+  // The second run in a pane of its own, seen by the same camera.
+  drawBeside(data) {
+    const shown = Boolean(data.beside);
+    const [first, second] = data.runs;
+    byId("beside").hidden = !shown;
+    byId("pane-name").hidden = !shown;
+    byId("panes-choice").hidden = !second;
+    byId("panes").checked = shown;
+    if (shown) {
+      byId("pane-name").replaceChildren(swatch(legible(first.colour)), first.label);
+      byId("beside-name").replaceChildren(swatch(legible(second.colour)), second.label);
+      this.beside ??= new View3D(byId("scene-beside"));
+      this.beside.hidden = this.hidden;
+      this.beside.frame = this.scene.frame;
+      this.beside.show(data.beside);
+    }
+    this.scene.lead(shown ? this.beside : null);
+  }
+
+  async picture() {
+    const views = [this.scene, ...(this.data.beside ? [this.beside] : [])];
+    for (const view of views) view.draw();
+    if (views.length === 1) return this.scene.picture();
+    const canvas = element("canvas", { width: views[0].canvas.width * 2, height: views[0].canvas.height });
+    const ink = canvas.getContext("2d");
+    views.forEach((view, k) => ink.drawImage(view.canvas, k * views[0].canvas.width, 0));
+    return new Promise((done) => canvas.toBlob(done, "image/png"));
   }
 
   tellWhy(why) {
@@ -91,6 +132,8 @@ export class Studio {
   }
 
   drawClaims(data) {
+    byId("verdict").textContent = data.verdict ?? "";
+    byId("verdict").hidden = !data.verdict;
     byId("claims").replaceChildren(
       ...data.runs.map((run, k) => claimsOf(run, !this.hidden.has(k), data.runs.length > 1 ? () => this.toggleRun(k) : null)),
     );
@@ -100,6 +143,7 @@ export class Studio {
     this.hidden = new Set(this.hidden);
     if (!this.hidden.delete(k)) this.hidden.add(k);
     this.scene.setHidden(this.hidden);
+    if (this.data.beside) this.beside.setHidden(this.hidden);
     if (this.data.momentum) this.momentum.setHidden(this.hidden);
     this.drawPlots(this.data);
     this.drawClaims(this.data);

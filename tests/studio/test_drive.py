@@ -1,0 +1,131 @@
+"""Driving: what was driven is the run that `simulate` makes of the recorded controls, and a session ends by itself."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import jax
+import numpy as np
+import pytest
+from studio.test_studio_server import ask, post, serving
+
+from dalembert.errors import InvalidInput
+from dalembert.simulation import simulate
+from dalembert.studio import requests, workers
+from dalembert.studio.catalogue import STORIES, example, make_catalogue
+from dalembert.studio.presentation import Drive, show
+from dalembert.studio.requests import StudioInput
+
+OPENED = StudioInput()
+STICKS = [([0.0, 1.0], 12), ([0.7, 1.0], 5), ([-1.0, 0.3], 9), ([0.0, -5.0], 4)]
+
+
+def drive(name: str) -> tuple[Drive, list[list[float]], list[dict]]:
+    request = {"config": example(name)}
+    driven, rows, answers = Drive(request, OPENED), [], []
+    begun = driven.begin(request, OPENED)
+    assert begun["inputs"] == driven.names and begun["show"]["scene"]["parts"]
+    for stick, steps in STICKS:
+        answers.append(json.loads(json.dumps(driven.go(stick, steps), allow_nan=False)))
+        rows += answers[-1]["controls"]
+    return driven, rows, answers
+
+
+@pytest.mark.parametrize(
+    "name", ["car", *(pytest.param(n, marks=pytest.mark.heavy) for n in STORIES["drive"] if n != "car")]
+)
+def test_what_was_driven_is_simulate_with_the_recorded_controls_bit_for_bit(name):
+    driven, rows, answers = drive(name)
+    job = driven.job
+    controls = np.array(rows)
+    assert controls.shape == (30, len(driven.names)) and np.abs(controls).max() > 0
+    run = simulate(job.system, job.integrator, job.state, step=job.run["step"], steps=30, controls=controls)
+    for one, other in zip(jax.tree.leaves(run.last), jax.tree.leaves(driven.run.last), strict=True):
+        assert np.array_equal(one, other)
+    assert answers[-1]["time"] == pytest.approx(30 * job.run["step"])
+    keys = [key for key, *_ in answers[-1]["pose"]]
+    assert keys and len(set(keys)) == len(keys) and answers[0]["pose"] != answers[-1]["pose"], "it moves on the page"
+    # as the page asks for it afterwards: through JSON, with the controls in the request
+    request = {"config": {**example(name), "run": {"step": job.run["step"], "steps": 30}}, "controls": rows}
+    (again,), _ = requests.jobs_of(request, OPENED)
+    shown, _, _ = requests.integrate(again, 1, controls=requests.controls_of(request, again))
+    assert np.array_equal(shown.last.xi, driven.run.last.xi)
+
+
+def test_the_stick_does_what_it_says():
+    """Forward makes a car faster, and to the right turns it clockwise."""
+    driven, _, _ = drive("car")
+    start = float(example("car")["initial"]["velocity"][1])
+    ahead = Drive({"config": example("car")}, OPENED)
+    ahead.go([0.0, 1.0], 40)
+    assert float(ahead.run.last.xi[1]) > 1.5 * start
+    ahead.go([1.0, 1.0], 40)
+    assert float(ahead.run.last.xi[0]) < -0.5
+    for stick, steps in (
+        ([0.0], 1),
+        ("left", 1),
+        ([0.0, "x"], 1),
+        ([0.0, 0.0], 0),
+        ([0.0, 0.0], 10_000),
+        ([0.0, 0.0], 1.5),
+    ):
+        with pytest.raises(InvalidInput, match="stick"):
+            driven.go(stick, steps)
+    with pytest.raises(InvalidInput, match="inputs"):
+        Drive({"config": example("chaplygin-sleigh")}, OPENED)
+
+
+def test_laws_of_driving_name_what_the_systems_have():
+    for name, laws in STORIES["drive"].items():
+        system = OPENED.job(example(name)).system
+        known = (*system.coordinate_names, *system.rate_names)
+        assert set(laws) <= {each.name for each in system.inputs}, name
+        for law in laws.values():
+            assert set(law) <= {"x", "y", "drag", "rate", "spring", "angle"} and ("rate" in law) == ("drag" in law)
+            assert all(law[key] in known for key in ("rate", "angle") if isinstance(law.get(key), str)), name
+    assert make_catalogue(OPENED)["drives"] == list(STORIES["drive"])
+
+
+def test_a_session_goes_on_and_ends(monkeypatch):
+    monkeypatch.setattr(workers, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(workers, "WATCH_SECONDS", 0.1)
+    with serving(StudioInput()) as server:
+        status, begun = post(server, "/api/drive", {"request": {"config": example("car"), "frames": 50}})
+        assert status == 200 and begun["step"] == 0.05
+        name, rows = begun["session"], []
+        for _ in range(3):
+            status, moved = post(server, "/api/drive", {"session": name, "stick": [0.3, 1.0], "steps": 2})
+            assert status == 200
+            rows += moved["controls"]
+        assert len(rows) == 6 and moved["time"] == pytest.approx(0.3)
+        status, told = post(server, "/api/drive", {"session": name, "stick": "fast", "steps": 2})
+        assert status == 400 and "stick" in told["error"]["message"]
+        config = {**example("car"), "run": {"step": 0.05, "steps": 6}}
+        status, shown = post(server, "/api/show", {"config": config, "controls": rows})
+        assert status == 200 and shown["runs"][0]["status"] == "ok"
+        process = server.sessions.all[name][0].process
+        end = time.monotonic() + 30
+        while process.is_alive() and time.monotonic() < end:
+            time.sleep(0.1)
+        assert not process.is_alive() and not server.sessions.all, "a page that is silent has left"
+        assert post(server, "/api/drive", {"session": name, "stick": [0, 0], "steps": 1})[0] == 404
+        for bad in (7, {}, {"session": 3}, {"request": {"config": 3}}, {"request": {"config": example("car"), "x": 1}}):
+            assert post(server, "/api/drive", bad)[0] in (400, 404), bad
+        status, _, _ = ask(
+            server, "POST", "/api/drive", "{}", {"Content-Type": "application/json", "Origin": "http://evil"}
+        )
+        assert status == 403
+        monkeypatch.setattr(server.sessions, "most", 0)
+        assert post(server, "/api/drive", {"request": {"config": example("car")}})[0] == 503
+
+
+def test_a_driven_run_is_shown_and_limits_hold(monkeypatch):
+    monkeypatch.setattr("dalembert.studio.presentation.MAX_DRIVEN", 10)
+    driven = Drive({"config": example("car")}, OPENED)
+    driven.go([0.0, 0.0], 5)
+    with pytest.raises(InvalidInput, match="at most 10 controls"):
+        driven.go([0.0, 0.0], 1)
+    config = {**example("car"), "run": {"step": 0.05, "steps": 3}}
+    answer = show({"config": config, "controls": [[1.0, 0.0]] * 3, "frames": 10}, OPENED)
+    assert answer["runs"][0]["energy_title"] in ("Energy change", "Energy balance"), "power enters"
