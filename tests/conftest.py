@@ -2,6 +2,7 @@
 
 XLA compiles for tests as fast as it can: without LLVM's optimisations and without the fusion emitters of XLA:CPU, each
 of which costs more than everything that tests then compute. `XLA_FLAGS= make test` has the flags that users have.
+JAX writes no places of Python sources into what it gives to XLA.
 A process of tests meets thousands of programs: it keeps more of them than one of users does, so that JAX need not
 forget what it compiled, and Python looks for dead cycles among the many objects of traces a hundred times less often.
 """
@@ -18,6 +19,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 from tools import xla  # noqa: E402
 
 os.environ.setdefault("XLA_FLAGS", xla.QUICK)
+os.environ.update(xla.WITHOUT_PLACES | os.environ)
 gc.set_threshold(70_000, 20, 20)
 
 if os.environ.get("DALEMBERT_CHECK_SHAPES"):  # before anything imports dalembert
@@ -33,24 +35,57 @@ pytest.register_assert_rewrite("exhibits")
 
 
 SECONDS = {
+    "browser/test_studio_page": 0.7,
     "claims/test_panel": 1,
+    "cli/test_plan": 0.6,
     "fuzz/test_fuzz": 20,
     "house/test_docs": 3,
+    "integrators/test_adaptive": 0.5,
     "integrators/test_size": 3,
+    "io/test_data": 0.4,
     "io/test_faults": 8,
+    "kernels/test_fingerprint": 0.5,
+    "kernels/test_functions": 0.8,
     "kernels/test_long_life": 60,
+    "kernels/test_simplify": 1.0,
+    "kernels/test_transformations": 0.6,
     "laws/test_backends": 1,
+    "laws/test_events": 1.4,
+    "laws/test_fast_paths": 0.8,
+    "laws/test_integrators": 0.8,
+    "laws/test_own_group": 1.4,
+    "laws/test_rigid_body_laws": 0.5,
+    "laws/test_shapes": 9.0,
+    "laws/test_variational": 0.8,
+    "mechanics/test_discretisation": 0.4,
+    "mechanics/test_mechanism": 0.5,
+    "models/test_mechanisms": 1.1,
     "optimise/test_fit": 5,
+    "optimise/test_fit_edges": 0.3,
     "optimise/test_planning": 5,
+    "optimise/test_program": 1.1,
+    "optimise/test_tracking": 1.8,
+    "simulation/test_calls": 0.7,
+    "simulation/test_device": 1.1,
+    "simulation/test_directions": 1.4,
     "simulation/test_transformed": 3,
     "studio/test_studio": 1,
+    "sweeps/test_sweep": 0.4,
+    "verification/test_adaptive": 0.6,
     "verification/test_bicycle": 10,
+    "verification/test_branches": 0.5,
     "verification/test_embedding": 10,
     "verification/test_gradients": 2,
+    "verification/test_holonomic": 1.3,
+    "verification/test_integrals": 0.5,
+    "verification/test_jimenez_scheurle": 1.1,
     "verification/test_linearisation": 5,
     "verification/test_locus": 5,
     "verification/test_long_run": 1,
+    "verification/test_outside": 0.5,
     "verification/test_papers": 1,
+    "verification/test_retraction_maps": 0.9,
+    "verification/test_reversible": 0.4,
     "verification/test_rigid_body_exact": 5,
     "verification/test_roundoff": 2,
     "verification/test_sweep_faults": 10,

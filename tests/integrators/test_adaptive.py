@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from registry import case
+from registry import case, more
 
 import dalembert as da
 from dalembert.integrators import composition
@@ -40,7 +40,7 @@ def same(a, b) -> bool:
     return all(np.shape(x) == np.shape(y) and np.array_equal(x, y, equal_nan=True) for x, y in pairs)
 
 
-@pytest.mark.parametrize("backend", ["auto", "xla"])
+@pytest.mark.parametrize("backend", ["auto", more("xla")])
 @pytest.mark.parametrize("every", [1, 7])
 def test_a_run_to_t_end_is_the_run_of_as_many_steps(every, backend):
     options = {"step": 0.05, "save_every": every, "monitor": True, "backend": backend}

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from registry import sampled
 
 from dalembert.kernels import columns, eliminate, simplify
 from dalembert.kernels.lowering import count_calls
@@ -36,7 +37,7 @@ def simple(function, x):
     return closed, made, lambda y: jax.core.eval_jaxpr(made.jaxpr, made.consts, y)[0]
 
 
-@pytest.mark.parametrize("function", [turned, implicit])
+@pytest.mark.parametrize("function", sampled([turned, implicit]))
 def test_values_and_derivatives_are_the_same(function):
     x = jnp.array([0.3, -0.7, 1.1])
     closed, made, f = simple(function, x)

@@ -247,7 +247,7 @@ def _translation(group):
     [da.EulerPoincareSuslov(), da.RetractionAdapted(CAYLEY, 0.5), da.LagrangeDAlembert(CAYLEY, 0.5), da.RungeKutta()],
     ids=lambda m: m.name,
 )
-@pytest.mark.parametrize("key", ["suslov", "sleigh"])
+@pytest.mark.parametrize("key", ["suslov", more("sleigh")])
 def test_left_translation_moves_solutions_to_solutions(key, method):
     system, state = case(key)
     group, k = system.group, _translation(system.group)

@@ -27,7 +27,7 @@ METHODS = [
 ]
 GROUPS = [Heisenberg(), SU2(), SU2() * da.Euclidean(1)]
 SLOW = [*((method, GROUPS[2]) for method in METHODS), *((METHODS[k], GROUPS[1]) for k in (0, 1, 2))]  # large programs
-SLOW.append((METHODS[2], GROUPS[0]))
+SLOW += [(METHODS[k], GROUPS[0]) for k in (0, 2)]
 PAIRS = [
     pytest.param(method, group, marks=[pytest.mark.heavy] * ((method, group) in SLOW), id=f"{method.name}-{group}")
     for method in METHODS

@@ -52,7 +52,7 @@ CASES = [
     ("heavy_suslov", CAYLEY, 0.5),
     pytest.param("heavy_suslov", EXPONENTIAL, 1.0, marks=pytest.mark.heavy),
     more("knife_edge", CAYLEY, 0.0),
-    ("ball", CAYLEY, 0.0),
+    more("ball", CAYLEY, 0.0),
 ]
 
 

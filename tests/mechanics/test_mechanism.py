@@ -135,6 +135,7 @@ def test_the_same_drawing_is_the_same_program():
     assert hash(draw_robot().system().parts) == hash(draw_robot().system().parts)
 
 
+@pytest.mark.heavy
 def test_four_bars_close_and_move():
     bars = four_bars().system()
     assert str(bars.group) == "R^3" and bars.holonomic_constraints == 2

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from registry import sampled
 
 import dalembert as da
 from dalembert.optimise import plan, track
@@ -59,10 +60,12 @@ def test_another_plant_is_brought_back(lane_change, horizon):
     assert off[1] < 0.2 * off[0]
 
 
-def test_bounds_of_inputs_hold_in_the_closed_loop():
+@pytest.fixture(scope="module")
+def bounded():
+    """A lane change of a sleigh whose inputs have bounds."""
     system = sleigh(limit=1.2)
     goal = system.state(pose(0, 3, 0.5), [0.0, 1.0, 0.0])
-    made = plan(
+    return plan(
         system,
         start=system.state(xi=[0.0, 1.0, 0.0]),
         goal=goal,
@@ -70,10 +73,13 @@ def test_bounds_of_inputs_hold_in_the_closed_loop():
         duration=3.0,
         cost=lambda t, g, xi, u: u @ u,
     ).check()
-    start = system.state(pose(0.3, 0.0, 0.3), [0.0, 0.5, 0.0])
-    for horizon in (0, 8):
-        run = track(made, state_weight=100.0, control_weight=0.01, horizon=horizon).follow(sleigh(1.3, 1.2), start)
-        assert np.abs(run.controls).max() <= 1.2 + 1e-12
+
+
+@pytest.mark.parametrize("horizon", sampled([0, 8]))
+def test_bounds_of_inputs_hold_in_the_closed_loop(bounded, horizon):
+    start = bounded.system.state(pose(0.3, 0.0, 0.3), [0.0, 0.5, 0.0])
+    run = track(bounded, state_weight=100.0, control_weight=0.01, horizon=horizon).follow(sleigh(1.3, 1.2), start)
+    assert np.abs(run.controls).max() <= 1.2 + 1e-12
 
 
 def test_a_control_is_the_feedback_at_the_measured_state(lane_change):

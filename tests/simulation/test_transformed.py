@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from registry import sampled
 from scipy.special import ellipe, ellipk
 
 import dalembert as da
@@ -53,10 +54,17 @@ def differences(function, x, e=1e-4):
     )
 
 
-def test_a_thrown_ball_lands_with_the_derivatives_of_the_closed_form():
+def compiled_grad(function):
+    return jax.jit(jax.grad(function))
+
+
+@pytest.mark.parametrize("transformed", sampled([compiled_grad, jax.grad, jax.jacfwd]))
+def test_a_thrown_ball_lands_with_the_derivatives_of_the_closed_form(transformed):
     expected = jax.grad(exact_landing)(THROWN)
-    for transformed in (jax.grad, jax.jacfwd, lambda f: jax.jit(jax.grad(f))):
-        np.testing.assert_allclose(transformed(landing)(THROWN), expected, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(transformed(landing)(THROWN), expected, rtol=1e-12, atol=1e-13)
+
+
+def test_the_speed_of_landing_has_the_derivatives_of_the_closed_form():
     speed = lambda x: throw(x).last.xi[0]  # the run ends at the event: v = -sqrt(v^2 + 2 g q)
     np.testing.assert_allclose(
         jax.grad(speed)(THROWN), jax.grad(lambda x: -jnp.sqrt(x[2] ** 2 + 2 * x[0] * x[1]))(THROWN), atol=1e-12
@@ -290,14 +298,19 @@ def exact_place(x, t):
     return x[1] + x[2] * t - 0.5 * x[0] * t**2
 
 
-def test_states_at_any_time_have_derivatives():
+def place(x, t):
+    return throw(x, (), steps=9, save_every=4).at(t).g[:, 0]
+
+
+@pytest.mark.parametrize("transformed", sampled([jax.jacfwd, lambda *f: jax.jit(jax.jacrev(*f))]))
+def test_states_at_any_time_have_derivatives(transformed):
     """In all that the run depends on, and in the times: at saved states, between them, and at the ends."""
-    place = lambda x, t: throw(x, (), steps=9, save_every=4).at(t).g[:, 0]
-    expected = jax.jacfwd(exact_place, (0, 1))(THROWN, TIMES)
-    for transformed in (jax.jacfwd, lambda *f: jax.jit(jax.jacrev(*f))):
-        found = transformed(place, (0, 1))(THROWN, TIMES)
-        for own, exact in zip(found, expected, strict=True):
-            np.testing.assert_allclose(own, exact, rtol=1e-11, atol=1e-12)
+    found = transformed(place, (0, 1))(THROWN, TIMES)
+    for own, exact in zip(found, jax.jacfwd(exact_place, (0, 1))(THROWN, TIMES), strict=True):
+        np.testing.assert_allclose(own, exact, rtol=1e-11, atol=1e-12)
+
+
+def test_states_at_many_times_and_beyond_the_end():
     ends = jax.jit(jax.vmap(place, (None, 0)))(THROWN, TIMES[:, None])
     np.testing.assert_allclose(ends[:, 0], place(THROWN, TIMES), rtol=1e-13)
     beyond = jax.value_and_grad(lambda x: throw(x, ()).at(2.0).g[0])(THROWN)

@@ -20,15 +20,16 @@ def system():
     return bicycle.make_bicycle()
 
 
-def rates(system, speed, small):
-    """(lean'', steer'') at a state with (lean, steer, lean', steer') = small."""
-    q, v = bicycle.on_the_road(system, speed, *small)
-    return np.asarray(system.acceleration(0.0, q, v)[0])[[3, 5]]
-
-
+@pytest.mark.heavy
 def test_the_linear_motion_is_the_published_one(system):
     """M q'' + v C1 q' + (g K0 + v^2 K2) q = 0, from differences of the acceleration."""
     speed, small = 5.0, 1e-4
+
+    def rates(system, speed, small):
+        """(lean'', steer'') at a state with (lean, steer, lean', steer') = small."""
+        q, v = bicycle.on_the_road(system, speed, *small)
+        return np.asarray(system.acceleration(0.0, q, v)[0])[[3, 5]]
+
     found = np.stack([(rates(system, speed, d) - rates(system, speed, -d)) / (2 * small) for d in small * np.eye(4)], 1)
     stiffness = np.linalg.solve(M, -(bicycle.GRAVITY * K0 + speed**2 * K2))
     damping = np.linalg.solve(M, -speed * C1)
@@ -43,6 +44,7 @@ def test_the_ground_carries_the_weight(system):
     assert abs(abs(system.multipliers(0.0, q, v)[-1]) - 309.303529411765) < 1e-9
 
 
+@pytest.mark.heavy
 def test_what_a_bicycle_can_reach(system):
     """The same leaf of dimension 7 by both drawings, by brackets of depth 3 in coordinates and 4 upright on SE(3)."""
     q, _ = bicycle.on_the_road(system, 5.0, lean=0.05, steer=0.02)

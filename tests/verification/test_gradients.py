@@ -121,8 +121,7 @@ def check_adjoint(name, method, steps=6):
 
 
 FAST = {
-    ("lagrange-dalembert", "nonholonomic-particle"), ("dormand-prince", "nonholonomic-particle"),
-    ("taylor", "nonholonomic-particle"), ("runge-kutta", "rigid-body"), ("euler-poincare-suslov", "suslov"),
+    ("lagrange-dalembert", "nonholonomic-particle"), ("runge-kutta", "rigid-body"), ("euler-poincare-suslov", "suslov"),
 }  # fmt: skip
 THREE = ("nonholonomic-particle", "suslov", "rigid-body")
 METHODS_AND_SYSTEMS = [

@@ -83,6 +83,7 @@ def test_there_is_no_such_steady_motion(bicycle):
         da.steady(bicycle, speed=5.0, lean=0.1, steer=-0.3)
 
 
+@pytest.mark.heavy
 def test_a_rolling_coin_is_stable_above_its_critical_speed():
     """spin^2 > m g r It/(Ia (Ia + m r^2)), upright and straight (Bloch 2003, 8.6)."""
     m, r, g = 0.5, 0.1, 9.81

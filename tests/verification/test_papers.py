@@ -46,7 +46,6 @@ FAST = (
     "fz-figure-7.2",
     "mz-figure-3.2",
     "js-deformed-constraint",
-    "control-unicycle",
 )
 
 

@@ -15,6 +15,7 @@ from .. import xla
 
 # Figures come from native kernels; XLA compiles what is evaluated a few times.
 os.environ.setdefault("XLA_FLAGS", xla.QUICK)
+os.environ.update(xla.WITHOUT_PLACES | os.environ)
 
 from .measure import Figures
 from .page import claims_pages, verdicts
