@@ -7,9 +7,12 @@ A process of tests meets thousands of programs: it keeps more of them than one o
 forget what it compiled, and Python looks for dead cycles among the many objects of traces a hundred times less often.
 """
 
+import faulthandler
 import gc
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -93,6 +96,32 @@ SECONDS = {
 }
 """What a test of a file takes, where it is far from `USUAL`."""
 USUAL = 0.25
+
+
+MAX_SECONDS = 600
+"""What a test may take: one that hangs fails with its name. Native code that does not come back ends its process."""
+
+
+if hasattr(os, "register_at_fork"):  # an alarm of a forked process is its own affair
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGALRM, signal.SIG_DFL))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    def end(number, frame):
+        pytest.fail(f"{item.nodeid} takes more than {MAX_SECONDS} s")
+
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        return (yield)
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)
+    faulthandler.dump_traceback_later(MAX_SECONDS + 60, exit=True, file=sys.__stderr__)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class Scheduling(LoadFileScheduling):
