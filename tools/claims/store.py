@@ -118,5 +118,5 @@ def missing_tasks(store: Store, only: str) -> list[Task]:
 def measure_tasks(todo: list[Task], jobs: int) -> Iterator[tuple[Task, Figures, float]]:
     """Results as they come; processes are renewed now and then, for compiled programs stay in memory."""
     context = multiprocessing.get_context("spawn")
-    with context.Pool(jobs, maxtasksperchild=120) as pool:
+    with context.Pool(jobs, maxtasksperchild=300) as pool:
         yield from pool.imap_unordered(run_task, todo)
