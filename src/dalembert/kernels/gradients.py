@@ -253,9 +253,7 @@ class Scripts:
             if not self.steps.keeps_on_the_way or spec.steps > self.steps.segment_steps:
                 raise LoweringError("a script runs in one piece")
             loops = (self.steps.forwards, self.steps.backwards, self.steps.observer, self.first.backwards)
-            self.functions = [
-                loop.function for loop in loops if loop is not None
-            ]  # before a script is written
+            self.functions = [loop.function for loop in loops if loop is not None]  # before a script is written
 
     def _zeros(self, spec: RunSpec, carry: Leaves) -> list[tuple[Any, list[Any]]]:
         parts = [self.consts, self.start, ()] if spec is self.whole.begin else [self.consts, (), self.controls]
