@@ -531,10 +531,9 @@ class _Task:
 
     def take_functions(self, cost: Any, final_cost: Any, path: Any) -> None:
         """Check the functions, and know them again."""
-        for name, function, words in (
-            ("cost", cost, "(t, g, xi, u)"), ("final_cost", final_cost, "(t, g, xi)"), ("path", path, "(t, g, xi, u)"),
-        ):  # fmt: skip
-            require_function(name, function, words)
+        require_function("cost", cost, "(t, g, xi, u)")
+        require_function("final_cost", final_cost, "(t, g, xi)")
+        require_function("path", path, "(t, g, xi, u)")
         if cost is None and final_cost is None and not self.free_time:
             raise InvalidInput("there is nothing to minimise: give cost, final_cost, or duration=(shortest, longest)")
         self.functions = tuple(None if f is None else recognised(f) for f in (cost, final_cost, path))
@@ -560,18 +559,16 @@ class _Task:
                 raise InvalidInput(f"bounds of {name} are {low:g} and {high:g}; allowed: low < high")
             own[name] = (low, high)
 
-        def sides(names: Sequence[str]) -> tuple[Any, Any, Numbers, Numbers]:
-            low = [(k, own[name][0]) for k, name in enumerate(names) if name in own and own[name][0] > -math.inf]
-            high = [(k, own[name][1]) for k, name in enumerate(names) if name in own and own[name][1] < math.inf]
-            return (
-                tuple(k for k, _ in low), tuple(k for k, _ in high),
-                np.array([v for _, v in low], float), np.array([v for _, v in high], float),
-            )  # fmt: skip
+        def sides(names: Sequence[str]) -> Any:
+            """Which of them have a lower and which an upper bound, and these."""
+            pairs = [own.get(name, OPEN) for name in names]
+            marks = [[k for k, pair in enumerate(pairs) if math.isfinite(pair[side])] for side in (0, 1)]
+            values = [np.array([pairs[k][side] for k in mark], float) for side, mark in enumerate(marks)]
+            return (tuple(marks[0]), tuple(marks[1])), *values
 
-        low, high, self.low, self.high = sides(self.inputs)
-        self.bounded = (low, high)
-        low, high, self.least, self.most = sides(seen if not self.inputs or self.inputs[0] not in seen else ())
-        self.watched = (low, high)
+        self.bounded, self.low, self.high = sides(self.inputs)
+        kept = seen if not self.inputs or self.inputs[0] not in seen else ()
+        self.watched, self.least, self.most = sides(kept)
 
     def take_freedom(self, free_start: Any, free_goal: Any, periodic: Any) -> None:
         """What is free at the start and at the goal, and what is periodic, by names."""
@@ -581,20 +578,17 @@ class _Task:
         configuration = flat or tuple(f"along {axis.name}" for axis in system.axes())
         velocity = () if self.kinematic else tuple(system.rate_names[k] for k in self.free)
         self.coordinates = (*configuration, *velocity)
+        places: dict[str, Any] = {name: k for k, name in enumerate(self.coordinates)}
+        places |= {"configuration": slice(n), "velocity": slice(n, None)}
 
         def chosen(what: str, names: Any) -> Numbers:
             marks = np.zeros(len(self.coordinates), bool)
             if not (isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)):
                 require_instance(what, names, str, "names, as texts")
             for name in (names,) if isinstance(names, str) else names:
-                if name == "configuration":
-                    marks[:n] = True
-                elif name == "velocity":
-                    marks[n:] = True
-                elif name in self.coordinates:
-                    marks[self.coordinates.index(name)] = True
-                else:
-                    raise UnknownName(what, name, (*self.coordinates, "configuration", "velocity"))
+                if name not in places:
+                    raise UnknownName(what, name, places)
+                marks[places[name]] = True
             return marks
 
         self.start_marks, self.cycle = chosen("free_start", free_start), chosen("periodic", periodic)
@@ -612,12 +606,11 @@ class _Task:
         dim = size + self.free_time + (size if self.is_periodic else 0)
         cost, final_cost, path = self.functions
         goal = recognised(self.goal) if callable(self.goal) else None
-        nothing: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
         discrete = Discrete(
             self.method, dim, len(self.inputs), self.kinematic, self.redundant,
             not (self.kinematic or _keeps_group(self.method, self.system)), self.explicit,
             self.free_time, self.is_periodic, cost, final_cost, path if bounded else None, goal,
-            self.bounded if bounded else nothing, self.watched if bounded else nothing,
+            *((self.bounded, self.watched) if bounded else (((), ()), ((), ()))),
         )  # fmt: skip
         numbers = {
             "t0": np.asarray(self.t0), "steps": np.asarray(float(self.steps)),
@@ -629,17 +622,12 @@ class _Task:
         if self.system.constraints and not self.redundant:
             numbers["free"] = np.eye(n)[self.free]
         numbers["times" if self.free_time else "h"] = self.times if self.free_time else self.times / self.steps
-        free = np.eye(dim)[:, :size]
-        if self.is_periodic:
-            free = free + np.eye(dim)[:, size + self.free_time :]
-        free = free[:, self.start_marks]
-        if self.free_time:
-            free = np.concatenate([free, np.eye(dim)[:, size : size + 1]], axis=1)
-        return discrete, numbers, free
+        whole = np.eye(dim)
+        free = whole[:, :size] + (whole[:, size + self.free_time :] if self.is_periodic else 0.0)
+        duration = whole[:, size : size + self.free_time]
+        return discrete, numbers, np.concatenate([free[:, self.start_marks], duration], axis=1)
 
-    def solve(
-        self, first: State, guess: Any, starts: int, seed: int, options: Options, progress: Any
-    ) -> Plans:  # fmt: skip
+    def solve(self, first: State, guess: Any, starts: int, seed: int, options: Options, progress: Any) -> Plans:
         """The best plan of each problem."""
         discrete, numbers, free = self.solved = self.problem()
         count, ends, target = len(first.t), None, None
@@ -756,10 +744,8 @@ class _Task:
     def _along(self, plan: Plan, shares: Numbers) -> tuple[Any, Numbers]:
         """(configurations, velocities) of a plan at shares of its duration."""
         count = len(plan.controls)
-        clock = shares * count
-        index = np.clip(clock.astype(int), 0, count - 1)
-        rest = clock - index
-        xi = plan.xi[index]
+        index = np.clip((shares * count).astype(int), 0, count - 1)
+        rest, xi = shares * count - index, plan.xi[index]
         at = jax.tree.map(lambda leaf: np.asarray(leaf)[index], plan.g)
         lane = (at, (rest * plan.step)[:, None] * xi)
         g = evaluate(_shifted_from, self.system.group, lane, lanes=len(shares), axes=(None, 0))
@@ -767,10 +753,9 @@ class _Task:
 
     def _continue(self, guess: Plan, like: Node) -> tuple[Node, Numbers]:
         """The nodes and controls of another plan, which may have another number of steps."""
-        N = self.steps
         if guess.inputs != self.inputs or guess.system.group != self.system.group:
             raise InvalidInput(f"guess has the inputs {guess.inputs}; allowed: a plan of this system: {self.inputs}")
-        s = np.linspace(0.0, 1.0, N + 1)
+        s = np.linspace(0.0, 1.0, self.steps + 1)
         g, xi = self._along(guess, s)
         w = np.zeros_like(like.w) if self.kinematic else xi[:, self.free]
         node = like._replace(g=g, w=w, duration=np.full_like(like.duration, guess.duration))
@@ -780,32 +765,25 @@ class _Task:
 
     def _inside(self, u: Numbers) -> Numbers:
         """The controls within their bounds."""
-        u = u.copy()
-        for side, values, clip in ((0, self.low, np.maximum), (1, self.high, np.minimum)):
-            for k, value in zip(self.bounded[side], values, strict=True):
-                u[..., k] = clip(u[..., k], value)
+        u, (low, high) = u.copy(), map(list, self.bounded)
+        u[..., low] = np.maximum(u[..., low], self.low)
+        u[..., high] = np.minimum(u[..., high], self.high)
         return u
 
     def plan_of(self, found: Solution, b: int) -> Plan:
         """One plan of a solution."""
-        N = self.steps
         nodes: Node = jax.tree.map(lambda leaf: leaf[b].copy(), found.x)
-        u = found.u[b].copy()
-        h = float(nodes.duration[0, 0]) / N if self.free_time else float(self.times) / N
+        h = float(nodes.duration[0, 0] if self.free_time else self.times) / self.steps
         reason = "" if found.status[b] == "optimal" else self.explain(found, b, self.options)
-        size = len(self.coordinates)
-        return Plan(
-            self.system, self.method, h, u, float(found.cost[b]), found.status[b], reason,
-            int(found.iterations[b]), float(found.error[b]), float(found.infeasibility[b]), bool(found.strict[b]),
-            found.costate[b].copy(), found.nu[b].copy(), found.dual[b].copy(), found.gains[b][:, :, :size].copy(),
-            self.coordinates, self.inputs, self.kinematic, self._kept(nodes, h),
-        )  # fmt: skip
-
-    def _kept(self, nodes: Node, h: float) -> Any:
-        """The discrete problem of fixed duration that the plan solves, without its goal."""
         (discrete, numbers, _), size = self.solved, len(self.coordinates)
         fixed = replace(discrete, free_time=False, periodic=False, dim=size, goal=None)
-        return fixed, numbers | {"h": np.asarray(h)}, nodes._replace(duration=nodes.duration[:, :0], first=())
+        kept = fixed, numbers | {"h": np.asarray(h)}, nodes._replace(duration=nodes.duration[:, :0], first=())
+        return Plan(
+            self.system, self.method, h, found.u[b].copy(), float(found.cost[b]), found.status[b], reason,
+            int(found.iterations[b]), float(found.error[b]), float(found.infeasibility[b]), bool(found.strict[b]),
+            found.costate[b].copy(), found.nu[b].copy(), found.dual[b].copy(), found.gains[b][:, :, :size].copy(),
+            self.coordinates, self.inputs, self.kinematic, kept,
+        )  # fmt: skip
 
     def explain(self, found: Solution, b: int, options: Options) -> str:
         """Why there is no plan, and what to do."""

@@ -322,10 +322,7 @@ class Lane(NamedTuple):
 
 
 ERROR, GAP, COST, SCALE = range(4)
-SCALARS = (
-    "primal", "barrier", "penalty", "weight", "soft", "shift", "used", "is_plain", "halvings", "iterations", "status",
-    "fresh", "take", "bad", "retry",
-)  # fmt: skip
+SCALARS = [name for name in Lane._fields[Lane._fields.index("primal") : -1] if name != "reference"]
 
 
 def add_up(consts: Any, before: Totals, row: Any) -> Totals:
