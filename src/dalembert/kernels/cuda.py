@@ -150,7 +150,8 @@ class CEmitter:
                 self.call(statement)
             elif isinstance(statement, Store):
                 place = self.place(statement.place, statement.counter, statement.stride)
-                self.put(f"*({place}) = {self.name(statement.value)};")
+                for i, value in enumerate(statement.values):
+                    self.put(f"({place})[{i}] = {self.name(value)};")
             elif isinstance(statement, Repeat):
                 self.repeat(statement)
             elif isinstance(statement, Convolve):

@@ -122,9 +122,9 @@ class Call:
 
 @dataclass(eq=False)
 class Store:
-    """memory[place + stride * counter] = value."""
+    """memory[place + stride * counter + i] = values[i]: one number, or a row of GROUP numbers."""
 
-    value: Value
+    values: list[Value]
     place: int
     counter: Value | None = None
     stride: int = 0
@@ -252,7 +252,7 @@ def free_values(function: Function, setup: Block) -> list[Value]:
         elif isinstance(statement, Loop):
             used += [*statement.initial, statement.condition, *statement.next_values]
         elif isinstance(statement, Store):
-            used.append(statement.value)
+            used += statement.values
         elif isinstance(statement, Branch):
             used += [statement.condition, *statement.then_values, *statement.other_values]
     values = (value for value in (*used, *function.values) if value.block is setup and value.op != "const")
@@ -326,7 +326,7 @@ class _Printer:
                 yield f"{pad}{self.names_of(statement.results)} = {called}"
             elif isinstance(statement, Store):
                 at = "" if statement.counter is None else f" {statement.stride:+} {self.name(statement.counter)}"
-                yield f"{pad}memory[{statement.place}{at}] = {self.name(statement.value)}"
+                yield f"{pad}memory[{statement.place}{at}] = {self.names_of(statement.values)}"
             elif isinstance(statement, Repeat):
                 yield f"{pad}repeat {self.name(statement.counter)} = {statement.first} ... {statement.last - 1}:"
                 yield from self.block(statement.body, indent + 1)
@@ -701,9 +701,9 @@ class Builder:
             body(counter)
         self.block.statements.append(Repeat(counter, first, last, inside))
 
-    def store(self, value: Value, place: int, counter: Value | None = None, stride: int = 0) -> None:
-        """memory[place + stride * counter] = value."""
-        self.block.statements.append(Store(value, place, counter, stride))
+    def store(self, values: Sequence[Value], place: int, counter: Value | None = None, stride: int = 0) -> None:
+        """memory[place + stride * counter + i] = values[i]: one number, or a row of GROUP numbers."""
+        self.block.statements.append(Store(list(values), place, counter, stride))
 
     def load(self, place: int, counter: Value | None = None, stride: int = 0) -> Value:
         """memory[place + stride * counter], as it is now: it is neither shared nor moved."""

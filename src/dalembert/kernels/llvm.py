@@ -415,8 +415,15 @@ class LLVMEmitter:
             self.do(f"call void @convolve(ptr %memory, {sizes}, ptr {self.place(statement.result)})")
 
     def keep(self, store: Store) -> None:
-        address = self.place(store.place, store.counter, store.stride)
-        self.do(f"store {self.vector(F64)} {self.name(store.value)}, ptr {address}, align 8")
+        address, names = self.place(store.place, store.counter, store.stride), list(map(self.name, store.values))
+        if self.width == 1 and len(names) > 1:  # as a whole, for a load of a whole row waits for stores of its parts
+            row, of = "poison", f"<{len(names)} x double>"
+            for i, name in enumerate(names):
+                row = self.put(f"insertelement {of} {row}, double {name}, i64 {i}")
+            return self.do(f"store {of} {row}, ptr {address}, align {8 * GROUP}")
+        for i, name in enumerate(names):
+            here = self.put(f"getelementptr {self.vector(F64)}, ptr {address}, i64 {i}")
+            self.do(f"store {self.vector(F64)} {name}, ptr {here}, align 8")
 
     def repeat(self, repeat: Repeat) -> None:
         work, back, done = self.labels("repeat", "again", "done")

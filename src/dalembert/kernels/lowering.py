@@ -815,8 +815,9 @@ def structures(program: Program) -> Iterator[Structure]:
 
 def stored_values(program: Program) -> Iterator[Value]:
     """What goes to memory."""
-    for block in all_blocks(program):
-        yield from (statement.value for statement in block.statements if isinstance(statement, Store))
+    for statement in (statement for block in all_blocks(program) for statement in block.statements):
+        if isinstance(statement, Store):
+            yield from statement.values
 
 
 def operations(program: Program) -> Iterator[Value]:

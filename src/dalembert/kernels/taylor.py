@@ -8,7 +8,6 @@ is not too long; else it is a loop over the orders (heyoka's compact mode: Bisca
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -392,12 +391,6 @@ class Pairs:
         rows = (order + 1) | 1  # odd: no two groups at places that a cache takes for one
         self.sums = Convolve(graph.y[0], rows, len(self.numbers), 0)
         size = 2 * GROUP * self.sums.rows * self.sums.groups
-        self.places: dict[Value, list[int]] = defaultdict(list)  # of the coefficient 0
-        self.slopes: dict[Value, list[int]] = defaultdict(list)  # of k times the coefficient k
-        for (u, v, by_slope), number in self.numbers.items():
-            first, second = self.sums.places(number)
-            self.places[u].append(first)
-            (self.slopes if by_slope else self.places)[v].append(second)
         self.rows = {y: size + i * self.sums.rows for i, y in enumerate(graph.y)}
         self.result = -(-(size + len(graph.y) * self.sums.rows) // GROUP) * GROUP
         self.memory = self.result + GROUP * self.sums.groups
@@ -425,26 +418,23 @@ class LoopSeries(ScalarSeries):
 
     def put(self, value: Value, k: Any, x: Value) -> None:
         self.now[value] = x
-        if value in self.pairs.moving:
-            self.keep(value, x, k)
 
     def drop(self, value: Value, k: Any) -> None:
         del self.now[value]
 
-    def keep(self, value: Value, x: Value, k: Value | None, later: int = 0) -> None:
-        """Store a coefficient of a value: x is that of order k + later; without k it is `later`."""
-        b, pairs = self.builder, self.pairs
-        if value in pairs.rows:
-            b.store(x, pairs.rows[value] + later, k, 0 if k is None else 1)
-        slope = b.mul(self.number_of(k, later), x) if pairs.slopes[value] else x
-        for y, places in ((x, pairs.places[value]), (slope, pairs.slopes[value])):
-            for place in places:
-                b.store(y, place + GROUP * later, k, 0 if k is None else GROUP)
+    def keep(self, k: Value) -> None:
+        """Store the k-th coefficients of all factors."""
+        b, pairs = self.builder, list(self.pairs.numbers)
+        for i in range(0, len(pairs), GROUP):
+            of_group = pairs[i : i + GROUP]
+            slopes = [b.mul(self.number_of(k), self.now[v]) if by_slope else self.now[v] for _, v, by_slope in of_group]
+            rows = [self.now[u] for u, _, _ in of_group], slopes
+            for row, place in zip(rows, self.pairs.sums.places(i), strict=True):
+                b.store([*row, *[self.zero] * (GROUP - len(row))], place, k, GROUP)
 
-    def number_of(self, k: Value | None, later: int = 0) -> Value:
+    def number_of(self, k: Value, later: int = 0) -> Value:
         """k + later as a float."""
-        b = self.builder
-        return b.const(float(later)) if k is None else b.add(b.convert(k, F64), b.const(float(later)))
+        return self.builder.add(self.builder.convert(k, F64), self.builder.const(float(later)))
 
     def _inner(self, u: Value, v: Value, by_slope: bool = False) -> Value:
         """The sum of u_j v_{k-j} over 0 < j < k."""
@@ -475,15 +465,16 @@ def loop_over_orders(graph: SeriesGraph, first: ScalarSeries, order: int) -> lis
     b.memory = max(b.memory, pairs.memory)
     slopes = list(zip(graph.y, graph.f, strict=True))
     for y, f in slopes:
-        a.keep(y, a.get(f, 0), None, 1)
+        b.store([a.get(f, 0)], pairs.rows[y] + 1)
 
     def body(k: Value) -> None:
         a.now = {y: b.load(pairs.rows[y], k, 1) for y in graph.y}
         b.convolve(replace(pairs.sums, counter=k, result=pairs.result))
         coefficients(graph, a, k)
+        a.keep(k)
         share = b.div(b.const(1.0), a.number_of(k, 1))
         for y, f in slopes:
-            a.keep(y, b.mul(share, a.get(f, k)), k, 1)
+            b.store([b.mul(share, a.get(f, k))], pairs.rows[y] + 1, k, 1)
 
     b.repeat(1, order, body)
     return [a.get(y, 0) if k == 0 else b.load(pairs.rows[y] + k) for k in range(order + 1) for y in graph.y]
