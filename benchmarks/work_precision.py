@@ -444,11 +444,13 @@ def plot(results: dict[str, dict[str, list[Point]]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out/work_precision.png"))
+    parser.add_argument("--only", default="", help="problems whose names contain this")
     given = parser.parse_args()
     for name, (_, module, _) in PEERS.items():
         if not importlib.util.find_spec(module):
             print(f"{name} is not installed: left out (pip install dalembert[bench])")
-    results = {case.name: measured(case) for case in (rigid_body(), suslov(), sleigh(), particle(), disk())}
+    cases = [case for case in (rigid_body(), suslov(), sleigh(), particle(), disk()) if given.only in case.name]
+    results = {case.name: measured(case) for case in cases}
     for name, curves in results.items():
         rows = [[label, *(soonest(found, target) for target in TARGETS)] for label, found in curves.items()]
         table([f"{name}: microseconds to", *(f"{target:.0e}" for target in TARGETS)], rows)
