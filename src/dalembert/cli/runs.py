@@ -47,18 +47,23 @@ PROGRESS_RECORDS = 256
 def run(
     config: shell.ConfigArgument,
     as_json: shell.JsonOption = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the saved states to this file: .nc (NetCDF) or .zarr.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Save the states in this file: .nc (NetCDF) or .zarr.")] = None,
     plot: shell.PlotOption = None,
     settings: shell.SettingsOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, bit for bit.")] = False,
-    reaction: Annotated[bool, typer.Option("--reaction", help="Write the reaction forces A^T l too.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Continue the run that --out holds: the result is that of one long run, bit for bit."
+        ),
+    ] = False,
+    reaction: Annotated[
+        bool, typer.Option("--reaction", help="Write the reaction forces of the constraint too.")
+    ] = False,
 ) -> None:
-    """Integrate what a configuration file describes.
+    """Simulate the system that a configuration file describes.
 
-    Ctrl-C keeps what is done: with --out it is saved, and --resume goes on with it. Exit codes: 0 done, 1 the run
-    failed numerically or could not be written, 2 bad input, 130 stopped.
+    Ctrl-C stops the run and keeps what is done: with --out it is saved, and --resume continues it. Exit codes: 0 done,
+    1 the run failed numerically or could not be written, 2 bad input, 130 stopped.
     """
     job = load_job(config, settings or ())
     if (resume or reaction) and out is None:
@@ -683,7 +688,7 @@ def studio(
     export: Annotated[Path | None, typer.Option(help=EXPORT_HELP)] = None,
     story: Annotated[Path | None, typer.Option(help="A .toml file of stories of your own, told first.")] = None,
 ) -> None:
-    """See the motion in the browser: pick a system and a method, move a slider, watch what is kept.
+    """See the motion in the browser: pick a system and a method, move a slider, watch what is conserved.
 
     The page is served on this machine alone and runs no code but dalembert's. Ctrl-C ends it.
     """

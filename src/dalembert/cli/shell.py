@@ -19,9 +19,9 @@ import typer
 
 from ..errors import InvalidInput, __version__
 
+SUMMARY = "Simulate what rolls, skates and turns, by methods that conserve what the mechanics conserves."
 app = typer.Typer(
     name="dalembert",
-    help="Integrate nonholonomic systems and free rigid bodies with methods that keep the geometry.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -38,21 +38,22 @@ def _version(wanted: bool) -> None:
 VersionOption = Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)]
 
 
-@app.callback()
+@app.callback(help=SUMMARY)
 def options(version: VersionOption = False) -> None:
-    """Integrate nonholonomic systems and free rigid bodies with methods that keep the geometry."""
+    """Take the options that come before a command."""
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
+GROUPS: dict[str, str] = {name: group for group, names in TEXTS["groups"].items() for name in names}
 SECTION_NAMES = r"\[system], \[method], \[initial]"  # Rich takes a word in brackets without "\" for markup
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 ConfigArgument = Annotated[Path, typer.Argument(help=rf"A TOML file with {SECTION_NAMES} and \[run].")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Read a damaged file as it is, without its checksums.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Read a damaged file all the same, without checking it.")]
 PICTURE_SUFFIXES = (".png", ".pdf", ".svg")
-PICTURE_HELP = f"Draw the motion and its conservation into this picture ({', '.join(PICTURE_SUFFIXES)})."
+PICTURE_HELP = f"Draw the motion and what is conserved into this picture ({', '.join(PICTURE_SUFFIXES)})."
 PlotOption = Annotated[Path | None, typer.Option(help=PICTURE_HELP)]
-SETTINGS_HELP = "Override the file, e.g. run.step=0.01; repeatable."
+SETTINGS_HELP = "Change a value of the file for this run, such as run.step=0.01; may be given several times."
 SettingsOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SETTINGS_HELP)]
 
 
@@ -65,7 +66,9 @@ def command(name: str) -> Callable[[Command], Command]:
     def add(function: Command) -> Command:
         paragraphs = (inspect.getdoc(function) or "").split("\n\n")
         text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-        app.command(name, help=text, epilog="\n\n".join(["Examples:", *TEXTS["examples"][name]]))(function)
+        examples = "\n\n".join(["Examples:", *TEXTS["examples"][name]])
+        app.command(name, help=text, epilog=examples, rich_help_panel=GROUPS[name])(function)
+        app.registered_commands.sort(key=lambda command: list(GROUPS).index(command.name or ""))
         return function
 
     return add

@@ -25,10 +25,13 @@ from . import shell
 
 BASELINE_METHOD = "runge-kutta"
 PICTURE = "The picture (.png, .pdf, .svg)."
-RICHARDSON_HELP = "Compare each run with the next finer one instead of DOP853 at 1e-13."
-CUT_HELP = "Where to cut another dimension; repeatable."
+RICHARDSON_HELP = "Compare each run with the next finer one, instead of an accurate one (DOP853 at 1e-13)."
+CUT_HELP = "The value of another dimension; may be given several times."
 EXHIBIT_HELP = "A figure or table, a paper, or all: see `list papers`."
-METHOD_HELP = "NAME, NAME:option=value,.. or all; repeatable. Default: the file's own beside Runge-Kutta."
+METHOD_HELP = (
+    "A method as NAME or NAME:option=value,..., or all; may be given several times. Default: that of the file, and "
+    "Runge-Kutta."
+)
 
 
 @shell.command("compare")
@@ -37,11 +40,15 @@ def compare(
     method: Annotated[
         list[str] | None, typer.Option(help=METHOD_HELP, autocompletion=lambda: [*METHODS, "all"])
     ] = None,
-    step: Annotated[list[float] | None, typer.Option(help="A step size; repeatable. Default: the file's.")] = None,
+    step: Annotated[
+        list[float] | None, typer.Option(help="A step size; may be given several times. Default: that of the file.")
+    ] = None,
     plot: shell.PlotOption = None,
     as_json: shell.JsonOption = False,
     settings: shell.SettingsOption = None,
-    error: Annotated[bool, typer.Option(help="Compare with the motion itself (DOP853 at 1e-13).")] = True,
+    error: Annotated[
+        bool, typer.Option(help="Whether to measure the error against an accurate run (DOP853 at 1e-13).")
+    ] = True,
 ) -> None:
     """Compare methods or steps on the system of a configuration: energy, constraint, group, error, time of a step.
 
@@ -115,8 +122,10 @@ def _print_comparison(system: str, t_end: float, result: Comparison) -> None:
 @shell.command("convergence")
 def convergence(
     config: shell.ConfigArgument,
-    levels: Annotated[int, typer.Option(help="How many steps: that of the file, and its halves.")] = 5,
-    local: Annotated[bool, typer.Option("--local", help="The error of one step instead of the whole run.")] = False,
+    levels: Annotated[int, typer.Option(help="How many step sizes: that of the file, its half, a quarter, ...")] = 5,
+    local: Annotated[
+        bool, typer.Option("--local", help="Measure the error of one step, not of the whole run.")
+    ] = False,
     richardson: Annotated[bool, typer.Option("--richardson", help=RICHARDSON_HELP)] = False,
     plot: Annotated[Path | None, typer.Option(help=f"{PICTURE} Default: out/NAME-convergence.png.")] = None,
     draw: Annotated[bool, typer.Option("--draw/--no-plot", help="Whether to draw the picture.")] = True,
@@ -184,10 +193,10 @@ def sweep(
     as_json: shell.JsonOption = False,
     out: Annotated[Path | None, typer.Option(help="The Zarr store that takes the results as they come.")] = None,
     settings: shell.SettingsOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Finish the store in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Compute what the store in --out still lacks.")] = False,
     executor: Annotated[str, typer.Option(help="What computes: local (all cores), cuda (one GPU) or dask.")] = "local",
     scheduler: Annotated[
-        str | None, typer.Option(help="Address of a Dask scheduler; else one is started here.")
+        str | None, typer.Option(help="The address of a Dask scheduler. Default: one is started here.")
     ] = None,
 ) -> None:
     r"""Run a configuration for all the numbers that its section \[sweep] names.
@@ -232,8 +241,10 @@ def sweep_plot(
     store: Annotated[Path, typer.Argument(help="The Zarr store of a sweep, finished or growing.")],
     out: Annotated[Path, typer.Option(help=PICTURE)],
     show: Annotated[str, typer.Option(help="The variable; a component of an array as name.0 or name.0.1.")] = "status",
-    x: Annotated[str | None, typer.Option(help="The dimension to the right; by default the first.")] = None,
-    y: Annotated[str | None, typer.Option(help="The dimension upwards; without a second one a curve is drawn.")] = None,
+    x: Annotated[str | None, typer.Option(help="The horizontal dimension. Default: the first.")] = None,
+    y: Annotated[
+        str | None, typer.Option(help="The vertical dimension. Without a second one a curve is drawn.")
+    ] = None,
     at: Annotated[list[str] | None, typer.Option("--at", metavar="DIM=VALUE", help=CUT_HELP)] = None,
     log: Annotated[bool, typer.Option("--log", help="Logarithmic colours (or heights).")] = False,
     exact: Annotated[bool, typer.Option("--exact", help="Draw the exact curve over it, where one is known.")] = False,
@@ -275,7 +286,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="The folder for pictures, data and pages.")] = Path("out/papers"),
     as_json: shell.JsonOption = False,
 ) -> None:
-    """Make figures and tables of the papers: a picture, its data, and a page that says why it differs from the printed.
+    """Make figures and tables of the papers: a picture, its data, and a page that says what differs.
 
     Ctrl-C keeps those that are finished.
     """
