@@ -41,7 +41,7 @@ from dalembert.kernels.cache import cache_folder
 from dalembert.studio.workers import Workers
 assert cache_folder() is not None, "there is a cache"
 assert Workers(print, "json", 1.0).context.get_start_method() == "spawn"
-for words in (["init", "suslov"], ["run", "suslov.toml", "--set", "run.steps=5", "--out", "run.nc"]):
+for words in (["init", "suslov"], ["run", "suslov.toml", "--set", "run.steps=5", "--out", "run.nc"], ["info"]):
     try:
         main(words)
     except SystemExit as end:
