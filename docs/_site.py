@@ -59,7 +59,7 @@ def on_page_markdown(markdown: str, page, **_) -> str:
 def _as_others_read_it(text: str) -> str:
     text = TABLE.sub(r"\1\n\n", LIST.sub(r"\1\n\n", text))
     pieces = CODE.split(text)
-    pieces[::2] = [re.sub(r"<(?=\w)", "&lt;", piece) for piece in pieces[::2]]
+    pieces[::2] = [re.sub(r"<(?=\w)(?!div\b)", "&lt;", piece) for piece in pieces[::2]]
     return "".join(pieces)
 
 
