@@ -106,7 +106,7 @@ def test_a_mechanism_is_drawn_with_its_names_and_units(tmp_path):
     figure = run.plot(tmp_path / "robot.png")
     titles = {axes.get_title(loc="left"): axes for axes in figure.axes}
     path, shape = titles["Path of the base, from above"], titles["Shape"]
-    assert path.get_xlabel() == "x, m" and shape.get_xlabel() == "time, s"
+    assert path.get_xlabel() == "x, m" and shape.get_xlabel() == "time $t$, s"
     assert [text.get_text() for text in shape.get_legend().get_texts()] == ["castor swivel, rad"]
     named = run.plot(tmp_path / "named.png", of=["left torque", "speed", "left rate", "left side force (shared)"])
     assert [axes.get_ylabel() for axes in named.axes] == ["N m", "m/s", "rad/s", "N"]

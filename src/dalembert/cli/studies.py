@@ -14,7 +14,7 @@ from .. import papers  # its exhibits load at first use
 from ..analysis.comparison import Comparison
 from ..analysis.comparison import compare as compare_methods
 from ..analysis.order import convergence_report, study_convergence
-from ..errors import InvalidInput, NumericalFailure
+from ..errors import InvalidInput, NumericalFailure, require_name
 from ..integrators import METHODS, Integrator
 from ..io.atomic import atomic_path
 from ..io.config import Job, apply_settings, build_method, load_job, read_config
@@ -284,6 +284,9 @@ def _progress_lines(title: str) -> SweepProgress:
 def reproduce(
     which: Annotated[str, typer.Argument(metavar="[ID|PAPER|all]", help=EXHIBIT_HELP)] = "all",
     out: Annotated[Path, typer.Option(help="The folder for pictures, data and pages.")] = Path("out/papers"),
+    picture: Annotated[
+        list[str] | None, typer.Option("--format", help="Also draw the pictures as pdf or svg, for print; repeatable.")
+    ] = None,
     as_json: shell.JsonOption = False,
 ) -> None:
     """Make figures and tables of the papers: a picture, its data, and a page that says what differs.
@@ -291,11 +294,14 @@ def reproduce(
     Ctrl-C keeps those that are finished.
     """
     exhibits = papers.select_exhibits(which)
+    formats = [f".{each.removeprefix('.').lower()}" for each in picture or ()]
+    for suffix in formats:
+        require_name("--format", suffix, shell.PICTURE_SUFFIXES)
     shell.make_folder(out)
     made: list[papers.Reproduction] = []
     try:
         with shell.progress(f"{len(exhibits)} exhibits") as bar:
-            for done in papers.reproduce_exhibits(exhibits, out):
+            for done in papers.reproduce_exhibits(exhibits, out, formats):
                 made.append(done)
                 if bar is not None:
                     bar(len(made), len(exhibits))

@@ -62,25 +62,29 @@ class Reproduction:
         }
 
 
-def reproduce_exhibits(exhibits: Sequence[Exhibit], folder: Path) -> Iterator[Reproduction]:
-    """Make exhibits one after the other: picture, data and page of each, and the index of what is in the folder."""
+def reproduce_exhibits(
+    exhibits: Sequence[Exhibit], folder: Path, formats: Sequence[str] = (".png",)
+) -> Iterator[Reproduction]:
+    """Make exhibits one after the other: pictures, data and page of each, and the index of what is in the folder."""
     for exhibit in exhibits:
         begin = time.perf_counter()
         data = exhibit.compute()
-        files = write_exhibit(exhibit, data, folder)
+        files = write_exhibit(exhibit, data, folder, formats)
         there = [known for known in FIGURES.values() if (folder / f"{known.id}.md").exists()]
         _replace_file(folder / "index.md", index_page(there))
         yield Reproduction(exhibit, data, files, time.perf_counter() - begin)
 
 
-def write_exhibit(exhibit: Exhibit, data: Data, folder: Path) -> tuple[Path, ...]:
-    """ID.png, ID.json and ID.md; the page, which shows the others, comes last."""
+def write_exhibit(exhibit: Exhibit, data: Data, folder: Path, formats: Sequence[str] = (".png",)) -> tuple[Path, ...]:
+    """ID.png, which the page shows, and other formats of the picture; ID.json and, last, ID.md."""
     arrays = {  # null where a number is not finite
         name: values.tolist() if np.all(np.isfinite(values)) else to_json(values)
         for name, values in data.arrays.items()
     }
     content = json.dumps(json_table(exhibit, data) | {"arrays": arrays}, allow_nan=False)
-    parts: dict[str, str | Figure] = {".png": exhibit.draw(data), ".json": content, ".md": exhibit_page(exhibit, data)}
+    drawn = exhibit.draw(data)
+    parts: dict[str, str | Figure] = dict.fromkeys((".png", *formats), drawn)
+    parts |= {".json": content, ".md": exhibit_page(exhibit, data)}
     return tuple(_replace_file(folder / f"{exhibit.id}{suffix}", part) for suffix, part in parts.items())
 
 

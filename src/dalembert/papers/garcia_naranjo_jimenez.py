@@ -10,7 +10,6 @@ on the line of equilibria, and with it everywhere: no other integrals exist. If 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -33,7 +32,6 @@ from ..simulation import Run
 from .gallery import MOMENTUM_AXES, Data, Gallery, simulate_uninterrupted
 
 gallery = Gallery("gnj")
-Place = tuple[float, float, float, float]  # of an inset
 SCHEMES = {"Moser-Veselov": EulerPoincareSuslov("moser-veselov"), "Cayley": EulerPoincareSuslov("retraction")}
 """l_d^(1), not consistent, and l_d^(infinity), consistent."""
 
@@ -201,37 +199,34 @@ def compare_schemes(case: SuslovExample) -> Data:
     return data
 
 
-def draw_comparison(axes: Any, data: Data, case: SuslovExample, places: Sequence[Place]) -> None:
+def draw_comparison(axes: Any, data: Data, case: SuslovExample) -> None:
+    """The momenta of both schemes beside the exact ones, above their energy and their distance from the plane d*."""
     labels = [f"{scheme}, ε = {step:g}" for scheme in SCHEMES for step in case.steps]
-    insets = []
-    for i, (panel, place) in enumerate(zip(axes, places, strict=True)):
+    for i, panel in enumerate(axes[0]):
         panel.plot(data["t"], data["exact"][:, i], color="black", label="exact")
         for k, label in enumerate(labels):
             style = {"color": COLOURS[k], "marker": MARKERS[k], "markersize": 3, "linewidth": 0.6}
             panel.plot(data[f"{label}, t"], data[f"{label}, M"][:, i], label=label, **style)
-        panel.set(xlabel="t", ylabel=f"$M_{i + 1}$")
-        insets.append(panel.inset_axes(place))
-    for inset, name, title in zip(insets, ("energy", "distance"), ("$E_c$", "ρ"), strict=True):
+        panel.set(ylabel=f"$M_{i + 1}$")
+    for panel, name, title in zip(
+        axes[1], ("energy", "distance"), ("energy $E_c$", r"distance $\rho$ from $d^*$"), strict=True
+    ):
         for k, label in enumerate(labels):
-            style = {"color": COLOURS[k], "marker": MARKERS[k], "markersize": 1.6, "linewidth": 0.6}
-            inset.plot(data[f"{label}, t"], data[f"{label}, {name}"], **style)
-        inset.set_title(title, fontsize=8, loc="center", pad=2)
-        inset.tick_params(labelsize=6)
-        inset.patch.set_alpha(1.0)
+            style = {"color": COLOURS[k], "marker": MARKERS[k], "markersize": 2, "linewidth": 0.6}
+            panel.plot(data[f"{label}, t"], data[f"{label}, {name}"], **style)
+        panel.set(xlabel="time $t$", ylabel=title)
     energies = np.concatenate([data[f"{label}, energy"] for label in labels])
     middle = (energies.max() + energies.min()) / 2
     half = max(0.6 * np.ptp(energies), 1e-3 * abs(middle))
-    insets[0].set_ylim(middle - half, middle + half)
-    insets[0].ticklabel_format(useOffset=False)
-    axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    axes[1][0].set_ylim(middle - half, middle + half)
+    axes[1][0].ticklabel_format(useOffset=False)
+    axes[0][0].figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
 
 
-for label, case, insets in (
-    ("figure-3", GENERIC, ((0.60, 0.58, 0.38, 0.34), (0.60, 0.14, 0.38, 0.34))),
-    ("figure-4", SPECIAL, ((0.60, 0.60, 0.38, 0.34), (0.07, 0.56, 0.30, 0.36))),
-):
-    draw = partial(draw_comparison, case=case, places=insets)
-    gallery(label, draw=draw, size=(11.5, 4.9), ncols=2)(partial(compare_schemes, case))
+for label, case in (("figure-3", GENERIC), ("figure-4", SPECIAL)):
+    draw = partial(draw_comparison, case=case)
+    options: dict[str, Any] = {"nrows": 2, "ncols": 2, "sharex": True, "height_ratios": (2, 1)}
+    gallery(label, draw=draw, size=(11.5, 6.6), **options)(partial(compare_schemes, case))
 
 
 def relative_error(method: str, steps: int) -> float:

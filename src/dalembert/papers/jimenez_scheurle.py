@@ -128,7 +128,7 @@ def orders() -> Data:
 
 
 def draw_constraints(axes: Any, data: Data) -> None:
-    labels = ("D: |v_z - y v_x|", "D_ε: |v_z - y v_x + (ε/2) v_x v_y|")
+    labels = (r"$D$:  $|v_z - y\,v_x|$", r"$D_\epsilon$:  $|v_z - y\,v_x + \frac{\epsilon}{2} v_x v_y|$")
     for panel, which, label in zip(axes, ("D", "D_eps"), labels, strict=True):
         for form, colour, dash in zip(FORMS, COLOURS, DASHES, strict=False):
             curve(panel, data["t"], data[f"{form}, {which}"], color=colour, linestyle=dash, label=form, linewidth=0.9)

@@ -16,7 +16,7 @@ from ..integrators import CotangentLift, Integrator, Prediction, RetractionAdapt
 from ..mechanics import InvariantSystem, State
 from ..models import rigid_body, suslov
 from ..numerics.types import Controls, Scalar
-from ..plotting.style import COLOURS, DASHES, FLOOR, curve
+from ..plotting.style import COLOURS, DASHES, curve
 from .gallery import Data, Gallery, simulate_uninterrupted
 
 gallery = Gallery("rm")
@@ -128,10 +128,6 @@ def draw_panels(axes: Any, data: Data, columns: Sequence[str], rows: Sequence[tu
         panel.set_ylabel(label)
     axes[0, -1].legend()
     axes[-1, 0].legend(ncols=2, fontsize=7)
-    if np.max([data[f"{column}, {name}, constraint"] for column in columns for name in RETRACTIONS]) == 0:
-        for panel in axes[1]:
-            panel.set_ylim(FLOOR / 10, 1e-2)
-            panel.text(0.5, 0.25, "exactly 0 (drawn at 1e-17)", transform=panel.transAxes, ha="center", fontsize=8)
 
 
 ADAPTED: dict[str, Callable[[Retraction], Integrator]] = {

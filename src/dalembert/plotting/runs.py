@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,23 @@ from ..groups import quaternions
 from ..mechanics import MechanismSystem, html_table, unforced
 from ..numerics import MIN_SAMPLES, classify
 from ..simulation import Run, energy_conservation
-from .style import COLOURS, DASHES, LIGHT, STROKES, curve, legend_below, save, sheet, space, styled
+from .style import (
+    COLOURS,
+    DASHES,
+    LIGHT,
+    STROKES,
+    curve,
+    label_ends,
+    legend_below,
+    print_unit,
+    save,
+    sheet,
+    show_zeros,
+    space,
+    styled,
+    typeset,
+    unit_label,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +41,7 @@ if TYPE_CHECKING:
 
 
 Array = np.ndarray[Any, Any]
+TIME = "time $t$, s"
 MAX_SPHERE_STATES = 300
 """States of a run whose trace is drawn on the sphere."""
 MAX_PICTURE_STATES = 20_000
@@ -52,13 +69,23 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
             continue
         vector, run = part.ndim <= 2, runs[label]
         columns = (part if vector else np.asarray(run.xi)).T
-        for i, (column, colour) in enumerate(zip(columns, cycle(COLOURS), strict=False)):
-            axes.plot(np.asarray(run.t), column, linestyle=dash, color=colour, label=f"{label} {i + 1}")
-        axes.set(title="Coordinates" if vector else "Velocity", xlabel="time", ylabel="q" if vector else "xi")
+        named = system.coordinate_names if vector else tuple(axis.name for axis in system.axes())
+        for name, column, colour in zip(named, columns, cycle(COLOURS), strict=False):
+            words = unit_label(name, system.units.get(name, ""))
+            axes.plot(
+                np.asarray(run.t),
+                column,
+                linestyle=dash,
+                color=colour,
+                label=words if len(runs) == 1 else f"{label}: {words}",
+            )
+        axes.set(title="Coordinates" if vector else "Velocity", xlabel=TIME, ylabel="" if named else typeset("xi"))
     if picture == "plane":
         axes.set_aspect("equal", adjustable="datalim")
-        axes.set(title="Path of the contact point, with headings", xlabel="x", ylabel="y")
-    legend_below(axes)
+        names = system.coordinate_names[1:3] if system.coordinate_names[2:] else ("x", "y")
+        axes.set(title="Path of the contact point, with headings", xlabel=f"{names[0]}, m", ylabel=f"{names[1]}, m")
+    if picture != "plane" or len(runs) > 1:
+        legend_below(axes)
 
 
 def _draw_path(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) -> None:
@@ -70,7 +97,8 @@ def _draw_path(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) -> 
         axes.plot(found[x], found[y], linestyle=dash, color=colour, label=label)
     axes.set_aspect("equal", adjustable="datalim")
     axes.set(title=f"Path of the {system.parts.bodies[body]}, from above", xlabel=f"{x}, m", ylabel=f"{y}, m")
-    legend_below(axes)
+    if len(runs) > 1:
+        legend_below(axes)
 
 
 def _draw_shape(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) -> None:
@@ -78,7 +106,7 @@ def _draw_shape(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) ->
     for (label, run), dash in zip(runs.items(), cycle(DASHES), strict=False):
         found = system.coordinates(run.g)
         for name, colour in zip(system.shape_names, cycle(COLOURS), strict=False):
-            words = f"{name}, {system.units[name]}" if len(runs) == 1 else f"{label}: {name}, {system.units[name]}"
+            words = unit_label(name if len(runs) == 1 else f"{label}: {name}", system.units[name])
             axes.plot(np.asarray(run.t), found[name], linestyle=dash, color=colour, label=words)
 
 
@@ -93,9 +121,12 @@ def plot_named(
         own = [name for name in values if units[name] == kind]
         for name, (colour, dash) in zip(own, cycle(STROKES), strict=False):
             axes.plot(np.asarray(t), values[name], color=colour, linestyle=dash, label=name)
-        axes.set(ylabel=kind.replace(" s-1", "/s"))
-        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
-    panels[-1, 0].set(xlabel="time, s")
+        axes.set(ylabel=unit_label(own[0], kind) if len(own) == 1 else print_unit(kind))
+    panels[-1, 0].set(xlabel=TIME)
+    figure.draw_without_rendering()
+    for axes in panels[:, 0]:
+        if len(axes.lines) > 1:
+            label_ends(axes, 8.0)
     return save(figure, path, title)
 
 
@@ -118,7 +149,7 @@ def plot_controlled(
         for side in (one.low, one.high):
             if np.isfinite(side):
                 axes.axhline(side, color=LIGHT, linewidth=1.0, linestyle="--")
-        axes.set(ylabel=f"{one.name}, {one.unit}" if one.unit else one.name)
+        axes.set(ylabel=unit_label(one.name, one.unit))
         axes.tick_params(labelbottom=k == len(inputs) - 1)
     axes.set(xlabel="time, s")
     return save(figure, path, "")
@@ -142,7 +173,8 @@ def _draw_on_sphere(figure: Figure, cell: Any, curves: Mapping[str, Array], colu
     for (label, points), colour, dash in zip(curves.items(), cycle(COLOURS), cycle(DASHES), strict=False):
         axes.plot(*points.T, linestyle=dash, color=colour, label=label, linewidth=1.0)
         axes.plot(*points[:1].T, "o", color=colour, markersize=4)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=columns)
+    if len(curves) > 1:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=columns)
     return axes
 
 
@@ -156,19 +188,20 @@ def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
         raise InvalidInput(f"an attitude is an element of SO(3); this run is on {trajectory.system.group}")
     figure = Figure(figsize=(9.5, 4.2), layout="constrained")
     grid = figure.add_gridspec(1, 2, width_ratios=(1, 1.2))
-    _draw_on_sphere(figure, grid[0], {f"R e{i + 1}": attitude[:, :, i] for i in range(3)}, 3)
+    _draw_on_sphere(figure, grid[0], {rf"$R\,e_{i + 1}$": attitude[:, :, i] for i in range(3)}, 3)
     parts = figure.add_subplot(grid[1])
     for i, (values, colour, dash) in enumerate(zip(quaternions(attitude).T, COLOURS, DASHES, strict=False)):
-        parts.plot(np.asarray(trajectory.t), values, linestyle=dash, color=colour, label=f"q{i}")
-    parts.set(xlabel="time", ylabel="quaternion")
+        parts.plot(np.asarray(trajectory.t), values, linestyle=dash, color=colour, label=f"$q_{i}$")
+    parts.set(xlabel=TIME, ylabel="quaternion")
     legend_below(parts, 4)
     return save(figure, path, "Attitude")
 
 
 def plot_trajectory(trajectory: Run, path: str | Path | None = None) -> Figure:
     """The motion, the velocity and the conservation of one run; saved if a path is given."""
-    system = unforced(trajectory.system)
-    title = f"{system.parts.name} on {system.group}" if isinstance(system, MechanismSystem) else str(system.group)
+    title, group = trajectory.system.title, typeset(str(trajectory.system.group))
+    title = f"Motion on {group}" if title.endswith("System") else f"{title} on {group}"
+    title = f"{title}, {trajectory.integrator.name}, h = {float(trajectory.step):g} s"
     return plot_comparison({trajectory.integrator.name: trajectory}, title=title, path=path)
 
 
@@ -196,29 +229,30 @@ def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Pat
     if isinstance(shaped, MechanismSystem) and bent:
         _draw_shape(more["shape"], shaped, runs)
     for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
-        shown = balances[label]
+        shown, head = balances[label], f"{label}: " if len(runs) > 1 else ""
         curve(energy, run.t, shown.values, label=label, color=colour)
-        curve(residual, run.t, run.group_distance(), label=f"{label}: group", color=colour)
+        curve(residual, run.t, run.group_distance(), label=f"{head}group", color=colour)
         if run.multipliers.shape[-1]:
-            curve(residual, run.t, run.constraint_residual(), label=f"{label}: constraint", color=colour, linestyle=":")
+            curve(residual, run.t, run.constraint_residual(), label=f"{head}constraint", color=colour, linestyle=":")
         if "sizes" in more:  # |h| of the step that led to each saved state
             curve(more["sizes"], run.t, run.step_sizes, label=label, color=colour)
         if len(shown.work):
-            more["power"].plot(np.asarray(run.t), shown.power, color=colour, linestyle=":", label=f"{label}: power, W")
-            more["power"].plot(np.asarray(run.t), shown.work, color=colour, label=f"{label}: work, J")
-    _label_axes(energy, shown.title, shown.label)
-    _label_axes(residual, "Distance from the group and from D", "|g - G|, |A xi - b|")
+            more["power"].plot(np.asarray(run.t), shown.power, color=colour, linestyle=":", label=f"{head}power, W")
+            more["power"].plot(np.asarray(run.t), shown.work, color=colour, label=f"{head}work, J")
+    _label_axes(energy, shown.title, f"{typeset(shown.label)}, J")
+    _label_axes(residual, "Distance from the group and from $D$", typeset("|g - G|, |A xi - b|"))
     if held is not None:
         for column, each, colour in zip(held.controls_at_states().T, held.system.inputs or (), COLOURS, strict=False):
-            label = f"{each.name}, {each.unit}" if each.unit else each.name
+            label = unit_label(each.name, each.unit)
             more["controls"].step(np.asarray(held.t), column, where="post", color=colour, label=label)
-    titles = {"sizes": ("Step sizes", "|h|"), "power": ("Power and work", "P, W"), "controls": ("Controls", "u")}
+    titles = {
+        "sizes": ("Step sizes", f"{typeset('|h|')}, s"),
+        "power": ("Power and work", ""),
+        "controls": ("Controls", ""),
+    }
     titles["shape"] = ("Shape", "angles and travels")
     for name, axes in more.items():
         _label_axes(axes, *titles[name])
-    if isinstance(shaped, MechanismSystem):
-        for axes in (energy, residual, *more.values()):
-            axes.set(xlabel="time, s")
     return save(figure, path, title)
 
 
@@ -239,14 +273,19 @@ def draw_invariants(axes: Axes, t: Any, errors: Mapping[str, Any]) -> None:
 
 
 def _label_axes(axes: Axes, title: str, label: str) -> None:
-    axes.set(title=title, xlabel="time", ylabel=label)
-    legend_below(axes)
+    axes.set(title=title, xlabel=TIME, ylabel=label)
+    if len(axes.get_legend_handles_labels()[1]) > 1:
+        legend_below(axes)
 
 
 @styled
 def plot_methods(comparison: Any, *, title: str = "", path: str | Path | None = None) -> Figure:
-    """Energy error, constraint residual, distance from the group and error over time, and nanoseconds a step."""
-    figure, ((energy, constraint, group), (error, cost, names)) = sheet(2, 3, size=(12.0, 6.6))
+    """Error, energy, constraint and distance from the group over time, and the error against the time of a step.
+
+    Every curve and every point has the name of its method beside it.
+    """
+    figure, panels = sheet(3, 2, size=(11.0, 12.0))
+    error, energy, constraint, group, cost, lost = panels.ravel()
     styles = list(zip(comparison.runs.items(), cycle(STROKES), strict=False))
     for (label, run), (colour, dash) in styles:
         style = {"color": colour, "linestyle": dash, "label": label}
@@ -262,20 +301,64 @@ def plot_methods(comparison: Any, *, title: str = "", path: str | Path | None = 
         (energy, balance.title, balance.label),
         (constraint, "Constraint residual", "|A xi - b|"),
         (group, "Distance from the group", "|R^T R - 1|"),
-        (error, "Error in configuration and velocity", "distance from DOP853 at 1e-13"),
+        (error, "Error in configuration and velocity", "distance from DOP853 at $10^{-13}$"),
     ):
-        axes.set(title=heading, xlabel="time", ylabel=unit)
+        axes.set(title=heading, xlabel=TIME, ylabel=typeset(unit))
         if not axes.lines:
             axes.text(0.5, 0.5, "nothing to show", ha="center", transform=axes.transAxes, color="#888888")
             axes.set(xticks=[], yticks=[])
+            continue
+        show_zeros(axes)
+    figure.draw_without_rendering()  # the places of labels follow from the sizes of the axes
+    for axes in (error, energy, constraint, group):
+        label_ends(axes)
     rows = [row for row in comparison.rows if row.energy is not None]
-    colours = [colour for _, (colour, _) in styles][: len(rows)]  # in the order of the legend
-    cost.barh(range(len(rows)), [row.nanoseconds or 0.0 for row in rows], color=colours, height=0.6)
-    cost.set(title="Time of a step", xlabel="nanoseconds", yticks=[])
-    cost.invert_yaxis()
-    names.set_axis_off()
-    names.legend(*energy.get_legend_handles_labels(), loc="center left", fontsize=9)
+    words = ("error", "largest error"), ("energy", "largest energy error")
+    for axes, (field, told) in zip((cost, lost), words, strict=True):
+        points = [
+            (row.nanoseconds, getattr(row, field), label, colour)
+            for row, ((label, _), (colour, _)) in zip(rows, styles, strict=False)
+            if row.nanoseconds and getattr(row, field) is not None
+        ]
+        draw_named_points(axes, points)
+        axes.set(title=f"{told.capitalize()} against the time of a step", xlabel="time of a step, ns", ylabel=told)
     return save(figure, path, title)
+
+
+def draw_named_points(axes: Axes, points: Sequence[tuple[float, float, str, str]]) -> None:
+    """Points (x, y, name, colour) on logarithmic axes with their names beside them, and none upon another."""
+    from matplotlib.text import Text
+    from matplotlib.ticker import LogFormatter
+    from matplotlib.transforms import Bbox
+
+    shown = sorted(((x, y, name, colour) for x, y, name, colour in points if x > 0.0 and y > 0.0), key=lambda p: -p[1])
+    axes.set(xscale="log", yscale="log")
+    for x, y, _, colour in shown:
+        axes.plot([x], [y], "o", color=colour, markersize=5)
+    axes.margins(x=0.25, y=0.15)
+    axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.7)))
+    figure: Any = axes.figure
+    figure.draw_without_rendering()  # the axes get the size that they will have
+    room = axes.get_window_extent()
+    dots = [axes.transData.transform((x, y)) for x, y, *_ in shown]
+    taken = [Bbox([dot - 3, dot + 3]) for dot in dots]
+    places = [
+        (side * 6, up, edge) for up in (0, 9, -9, 18, -18, 27, -27) for side, edge in ((1, "left"), (-1, "right"))
+    ]
+    for x, y, name, colour in shown:
+        for k, (right, up, edge) in enumerate(places, start=1):
+            line = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
+            text = axes.annotate(
+                name, (x, y), xytext=(right, up), textcoords="offset points", fontsize=7, color=colour, va="center",
+                ha=edge, arrowprops=line if up else None,
+            )  # fmt: skip
+            text.update_positions(figure._get_renderer())
+            box = Text.get_window_extent(text)
+            fits = room.x0 < box.x0 and box.x1 < room.x1 and room.y0 < box.y0 and box.y1 < room.y1
+            if k == len(places) or (fits and not any(box.overlaps(other) for other in taken)):
+                break
+            text.remove()
+        taken.append(box)
 
 
 def trajectory_html(run: Run) -> str:

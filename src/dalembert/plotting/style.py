@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -23,7 +25,11 @@ STROKES = [(COLOURS[k % 7], DASHES[(k + k // 7) % 7]) for k in range(49)]
 """Pairs of a colour and a dash, no two alike: many methods in one picture can be told apart."""
 GREY, LIGHT = "#555555", "#dddddd"
 FLOOR = 1e-17
-STYLE = Path(__file__).with_name("style.mplstyle")
+DOTS_PER_INCH = 150
+MAGNITUDES = "magnitudes"  # marks axes with curves of |values|
+SHEET = Path(__file__).with_name("style.mplstyle")
+STYLE: dict[str, Any] = {}
+"""Your changes to the look of every figure, by Matplotlib's names: `plotting.STYLE["font.family"] = "serif"`."""
 
 
 P = ParamSpec("P")
@@ -37,7 +43,8 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
     def draw_in_style(*arguments: P.args, **options: P.kwargs) -> R:
         import matplotlib
 
-        with matplotlib.rc_context(matplotlib.rc_params_from_file(STYLE, use_default_template=False)):
+        looks: dict[Any, Any] = {**matplotlib.rc_params_from_file(SHEET, use_default_template=False), **STYLE}
+        with matplotlib.rc_context(looks):
             return draw(*arguments, **options)
 
     return draw_in_style
@@ -65,8 +72,106 @@ def space(figure: Figure, cell: Any = 111, *, labels: tuple[str, str, str] = ("x
 
 
 def curve(axes: Axes, t: Any, values: Any, **style: Any) -> None:
-    """|values| on a logarithmic axis; exact zeros stand on the floor."""
-    axes.semilogy(np.asarray(t), np.maximum(np.abs(np.asarray(values)), FLOOR), **style)
+    """|values| on a logarithmic axis; `show_zeros` puts exact zeros on a line of their own."""
+    sizes = np.abs(np.asarray(values))
+    axes.plot(np.asarray(t), sizes, **style)
+    axes.set_gid(MAGNITUDES)
+    if np.any(sizes > 0.0):
+        axes.set_yscale("log")
+
+
+def show_zeros(axes: Axes) -> None:
+    """Draw the exact zeros of curves on a logarithmic axis one decade below the rest, on a line that is marked 0."""
+    lines = [line for line in axes.lines if np.size(line.get_ydata())]
+    heights = [np.asarray(line.get_ydata(), float) for line in lines]
+    if axes.get_gid() != MAGNITUDES or not any(np.any(y == 0.0) for y in heights):
+        return
+    positive = np.concatenate([y[np.isfinite(y) & (y > 0.0)] for y in heights])
+    if not len(positive):
+        axes.set(ylim=(-1.0, 1.0), yticks=[0.0])
+        axes.text(0.5, 0.54, "exactly 0", ha="center", va="bottom", transform=axes.transAxes, color=GREY)
+        return
+    low, high = (int(np.floor(np.log10(each))) for each in (positive.min(), positive.max()))
+    floor = 10.0 ** (low - 1)
+    for line, y in zip(lines, heights, strict=True):
+        line.set_ydata(np.where(y == 0.0, floor, y))
+    decades = list(range(low, high + 1, max(1, (high + 1 - low) // 6)))
+    axes.set_ylim(floor / 3.0, max(axes.get_ylim()[1], 10.0 ** (high + 0.3)))
+    axes.set_yticks([floor, *(10.0**k for k in decades)], ["0", *(f"$10^{{{k}}}$" for k in decades)])
+    axes.minorticks_off()
+    axes.axhline(floor, color=LIGHT, linewidth=0.8, zorder=0)
+
+
+def label_ends(axes: Axes, size: float = 7.0) -> None:
+    """Write the label of every line beside its end, in its colour, moved apart where they would overlap."""
+    ends = []
+    low, high = (np.log10(each) if axes.get_yscale() == "log" else each for each in axes.get_ylim())
+    for line in axes.lines:
+        x, y = (np.asarray(each, float) for each in line.get_data())
+        good = np.flatnonzero(np.isfinite(x) & np.isfinite(y) & ((y > 0.0) | (axes.get_yscale() != "log")))
+        if len(good) and not str(line.get_label()).startswith("_"):
+            value = np.log10(y[good[-1]]) if axes.get_yscale() == "log" else y[good[-1]]
+            ends.append(((value - low) / (high - low), line, (x[good[-1]], y[good[-1]])))
+    ends.sort(key=lambda end: end[0])
+    figure: Any = axes.figure
+    height = axes.get_position().height * figure.get_figheight() * 72.0
+    gap, places = min(1.25 * size / height, 1.0 / max(len(ends), 1)), list[float]()
+    for at, _, _ in ends:
+        places.append(max(at, places[-1] + gap) if places else max(at, 0.0))
+    over = max(0.0, places[-1] - 1.0) if places else 0.0
+    for k in range(len(places) - 1, -1, -1):  # push down from the top what stands above the axes
+        limit = 1.0 if k == len(places) - 1 else places[k + 1] - gap
+        places[k] = min(places[k], limit) if over else places[k]
+    for (_, line, end), place in zip(ends, places, strict=True):
+        axes.annotate(
+            str(line.get_label()), end, xytext=(1.03, place), textcoords="axes fraction", va="center", fontsize=size,
+            color=line.get_color(), annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": line.get_color(), "linewidth": 0.5, "shrinkA": 0, "shrinkB": 1},
+        )  # fmt: skip
+
+
+def typeset(text: str) -> str:
+    """A formula or the name of a group, as this program writes it in plain text, in Matplotlib's mathematics."""
+    return TYPESET.get(text) or re.sub(r"(S[OEL]|R)(\^?)(\(?\w+\)?)( x )?", _typeset_group, text)
+
+
+def _typeset_group(found: re.Match[str]) -> str:
+    name, power, size, times = found.groups()
+    if not power and not size.startswith("("):
+        return found[0]
+    made = rf"\mathbb{{R}}^{{{size}}}" if name == "R" else rf"\mathrm{{{name}}}{size}"
+    return f"${made}$" + (r" $\times$ " if times else "")
+
+
+TYPESET = {
+    "|E - E(0)|": r"$|E - E(0)|$",
+    "|E - E(0) - work|": r"$|E - E(0) - W|$",
+    "|A xi - b|": r"$\|A\xi - b\|$",
+    "|R^T R - 1|": r"$\|R^{\!\top} R - 1\|$",
+    "|g - G|, |A xi - b|": r"$\mathrm{dist}(g, G)$,  $\|A\xi - b\|$",
+    "|h|": r"$|h|$",
+    "xi": r"$\xi$",
+}
+
+
+def unit_label(name: str, unit: str) -> str:
+    """ "speed, m/s": a name with its unit as people print it."""
+    return ", ".join(filter(None, (name, print_unit(unit))))
+
+
+def print_unit(unit: str) -> str:
+    """m/s of "m s-1", $\\mathrm{kg\\,m^2/s}$ of "kg m2 s-1"; as it is where it is no product of powers."""
+    parts = [re.fullmatch(r"([A-Za-z]+)(-?\d+)?", part) for part in unit.split()]
+    if not parts or not all(parts):
+        return unit
+    powers = [(part[1], int(part[2] or 1)) for part in parts if part]
+    sides = [
+        r"\,".join(
+            name if abs(power) == 1 else f"{name}^{{{abs(power)}}}" for name, power in powers if sign * power > 0
+        )
+        for sign in (1, -1)
+    ]
+    return rf"$\mathrm{{{sides[0] or '1'}{'/' * bool(sides[1])}{sides[1]}}}$"
 
 
 def legend_below(axes: Axes, columns: int = 2) -> None:
@@ -76,13 +181,22 @@ def legend_below(axes: Axes, columns: int = 2) -> None:
 
 def headline(figure: Figure, text: str) -> None:
     """The title of a figure, at its left."""
-    figure.suptitle(text, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    figure.suptitle(text, fontsize=12, x=0.01, ha="left")
 
 
 def save(figure: Figure, path: str | Path | None, title: str | None = None) -> Figure:
     """Give the figure its title, and write it where a path is given: the suffix decides the format."""
+    for axes in figure.axes:
+        show_zeros(axes)
     if title is not None:
         headline(figure, title)
     if path is not None:
-        figure.savefig(path, dpi=150)
+        figure.savefig(path, dpi=DOTS_PER_INCH)
+    vars(figure)["_repr_png_"] = partial(_png, figure)  # a notebook shows it without a magic line
     return figure
+
+
+def _png(figure: Figure, dpi: float | None = None) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=dpi or figure.dpi)
+    return stream.getvalue()
