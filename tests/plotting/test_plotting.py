@@ -107,9 +107,10 @@ def test_a_mechanism_is_drawn_with_its_names_and_units(tmp_path):
     titles = {axes.get_title(loc="left"): axes for axes in figure.axes}
     path, shape = titles["Path of the base, from above"], titles["Shape"]
     assert path.get_xlabel() == "x, m" and shape.get_xlabel() == "time $t$, s"
-    assert [text.get_text() for text in shape.get_legend().get_texts()] == ["castor swivel, rad"]
+    assert [text.get_text() for text in shape.get_legend().get_texts()] == [r"castor swivel, $\mathrm{rad}$"]
     named = run.plot(tmp_path / "named.png", of=["left torque", "speed", "left rate", "left side force (shared)"])
-    assert [axes.get_ylabel() for axes in named.axes] == ["N m", "m/s", "rad/s", "N"]
+    quantities = ["left torque, $\\mathrm{N\\,m}$", "speed, $\\mathrm{m/s}$", "left rate, $\\mathrm{rad/s}$"]
+    assert [axes.get_ylabel() for axes in named.axes] == [*quantities, "left side force (shared), $\\mathrm{N}$"]
     np.testing.assert_array_equal(named.axes[1].lines[0].get_ydata(), run["speed"])
     with pytest.raises(InvalidInput, match=r"unknown quantity 'sped'. Did you mean 'speed'"):
         run.plot(of=["sped"])
@@ -117,3 +118,43 @@ def test_a_mechanism_is_drawn_with_its_names_and_units(tmp_path):
     units = dict(zip(dataset["coordinate_name"].values, dataset["coordinate_unit"].values, strict=True))
     assert units["x"] == "m" and units["yaw"] == units["castor swivel"] == "rad"
     assert set(dataset["constraint_unit"].values) == {"N"}
+
+
+def test_exact_zeros_stand_on_a_line_that_says_0():
+    figure, (top, bottom) = plotting.sheet(2, 1, sharey=True)
+    plotting.curve(top, [0, 1, 2], [0.0, 1e-3, 0.0])
+    plotting.curve(bottom, [0, 1, 2], [0.0, 0.0, 1e-9])
+    plotting.style.save(plotting.style.save(figure, None), None)  # a second time changes nothing
+    floor = top.get_yticks()[0]
+    assert floor < 1e-9 and bottom.get_yticklabels()[0].get_text() == "0"
+    assert top.lines[0].get_ydata().tolist() == [floor, 1e-3, floor]
+    assert bottom.lines[0].get_ydata().tolist() == [floor, floor, 1e-9]
+    _, alone = plotting.sheet()
+    plotting.curve(alone, [0, 1], [0.0, 0.0])
+    plotting.style.show_zeros(alone)
+    assert alone.get_yticks().tolist() == [0.0] and "exactly 0" in [text.get_text() for text in alone.texts]
+
+
+@pytest.mark.parametrize(
+    "plain, printed",
+    [
+        ("SE(2) x SO(2)", r"$\mathrm{SE}(2)$ $\times$ $\mathrm{SO}(2)$"),
+        ("R^3", r"$\mathbb{R}^{3}$"),
+        ("|A xi - b|", r"$\|A\xi - b\|$"),
+        ("Rolling disk", "Rolling disk"),
+    ],
+)
+def test_formulas_are_typeset(plain, printed):
+    assert plotting.style.typeset(plain) == printed
+
+
+def test_a_user_changes_the_look_of_every_figure():
+    plotting.STYLE["font.size"] = 17.0
+    try:
+        sleigh = da.models.chaplygin_sleigh()
+        run = da.simulate(sleigh, da.RungeKutta(), sleigh.state(xi=[0.5, -1.0, 0.0]), step=0.1, steps=2)
+        figure = run.plot()
+        assert figure.axes[0].xaxis.get_ticklabels()[0].get_fontsize() == 17.0
+    finally:
+        plotting.STYLE.clear()
+    assert figure._repr_png_().startswith(b"\x89PNG")  # a notebook shows it

@@ -253,6 +253,9 @@ def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Pat
     titles["shape"] = ("Shape", "angles and travels")
     for name, axes in more.items():
         _label_axes(axes, *titles[name])
+    for axes in (energy, *(more[name] for name in more if name == "sizes")):
+        if len(runs) == 1 and (legend := axes.get_legend()):
+            legend.remove()  # the title has the method
     return save(figure, path, title)
 
 
@@ -274,8 +277,7 @@ def draw_invariants(axes: Axes, t: Any, errors: Mapping[str, Any]) -> None:
 
 def _label_axes(axes: Axes, title: str, label: str) -> None:
     axes.set(title=title, xlabel=TIME, ylabel=label)
-    if len(axes.get_legend_handles_labels()[1]) > 1:
-        legend_below(axes)
+    legend_below(axes)
 
 
 @styled

@@ -81,25 +81,33 @@ def curve(axes: Axes, t: Any, values: Any, **style: Any) -> None:
 
 
 def show_zeros(axes: Axes) -> None:
-    """Draw the exact zeros of curves on a logarithmic axis one decade below the rest, on a line that is marked 0."""
-    lines = [line for line in axes.lines if np.size(line.get_ydata())]
+    """Draw the exact zeros of curves on a logarithmic axis one decade below the rest, on a line that is marked 0.
+
+    Axes that share their scale get one such line, below the curves of all of them.
+    """
+    group = axes.get_shared_y_axes().get_siblings(axes)
+    lines = [line for each in group for line in each.lines]
     heights = [np.asarray(line.get_ydata(), float) for line in lines]
     if axes.get_gid() != MAGNITUDES or not any(np.any(y == 0.0) for y in heights):
         return
+    for each in group:
+        each.set_gid("")  # once is enough
     positive = np.concatenate([y[np.isfinite(y) & (y > 0.0)] for y in heights])
     if not len(positive):
         axes.set(ylim=(-1.0, 1.0), yticks=[0.0])
-        axes.text(0.5, 0.54, "exactly 0", ha="center", va="bottom", transform=axes.transAxes, color=GREY)
+        for each in group:
+            each.text(0.5, 0.54, "exactly 0", ha="center", va="bottom", transform=each.transAxes, color=GREY)
         return
     low, high = (int(np.floor(np.log10(each))) for each in (positive.min(), positive.max()))
     floor = 10.0 ** (low - 1)
     for line, y in zip(lines, heights, strict=True):
         line.set_ydata(np.where(y == 0.0, floor, y))
     decades = list(range(low, high + 1, max(1, (high + 1 - low) // 6)))
-    axes.set_ylim(floor / 3.0, max(axes.get_ylim()[1], 10.0 ** (high + 0.3)))
-    axes.set_yticks([floor, *(10.0**k for k in decades)], ["0", *(f"$10^{{{k}}}$" for k in decades)])
-    axes.minorticks_off()
-    axes.axhline(floor, color=LIGHT, linewidth=0.8, zorder=0)
+    for each in group:
+        each.set(yscale="log", ylim=(floor / 3.0, 10.0 ** max(high + 0.3, np.log10(positive.max()) + 0.2)))
+        each.set_yticks([floor, *(10.0**k for k in decades)], ["0", *(f"$10^{{{k}}}$" for k in decades)])
+        each.minorticks_off()
+        each.axhline(floor, color=LIGHT, linewidth=0.8, zorder=0)
 
 
 def label_ends(axes: Axes, size: float = 7.0) -> None:
