@@ -10,6 +10,11 @@ from pathlib import Path
 from typing import Any
 
 
+def from_above(package: str, name: str) -> Any:
+    """A name of a package that stands above the one that asks, imported now: a method may offer what others make."""
+    return getattr(import_module(f".{package}", __package__), name)
+
+
 def attach(
     package: str, init: str, at_once: bool = False
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
+from html import escape
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import jax
 import numpy as np
 
+from ._lazy import from_above
 from .analysis import comparison
 from .analysis.branches import explain_branch_end
 from .errors import InvalidInput, UnknownName
 from .integrators import BRANCH_LOST
+from .io.atomic import atomic_path
 from .io.dataset import load_run, save_run, to_xarray
 from .kernels import evaluate
 from .mechanics import MechanicalSystem, State
@@ -25,6 +30,25 @@ from .simulation import Run, driver, prepared, states_at
 if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, repr=False)
+class Page:
+    """HTML that a notebook shows: a whole page in a frame of this height, or an element alone."""
+
+    html: str
+    height: int | None = None
+
+    def _repr_html_(self) -> str:
+        if self.height is None:
+            return self.html
+        frame = f'style="width:100%; height:{self.height}px; border:0" sandbox="allow-scripts"'
+        return f'<iframe {frame} srcdoc="{escape(self.html)}"></iframe>'
+
+    def save(self, path: str | Path) -> None:
+        """Write the page, complete or not at all."""
+        with atomic_path(Path(path)) as temporary:
+            Path(temporary).write_text(self.html, encoding="utf-8")
 
 
 @partial(
@@ -107,6 +131,29 @@ class Trajectory(Run):
         if not of:
             return plot_trajectory(self, path)
         return plot_named(self.t, {name: self[name] for name in of}, self.system.units, path=path)
+
+    def show(self, *, height: int = 640) -> Page:
+        """The studio's player with this run, for a notebook: one page that needs no network; `.save(path)` writes it."""
+        require_known("run.show()", self.records)
+        return Page(self._one(from_above("studio", "player"))(self), height)
+
+    def animate(self, path: str | Path | None = None, *, seconds: float = 8.0) -> Page:
+        """A film of the run, shown in a notebook; `path` (.gif, or .mp4 with ffmpeg) also keeps it."""
+        require_known("run.animate()", self.records)
+        film = self._one(from_above("studio", "film_of"))
+        with TemporaryDirectory(prefix="dalembert-film-") as folder:
+            file = Path(folder) / "film.gif" if path is None else Path(path)
+            film(self, file, seconds)
+            data = base64.b64encode(file.read_bytes()).decode()
+        tag = "video controls loop autoplay" if file.suffix == ".mp4" else "img"
+        kind = "video/mp4" if file.suffix == ".mp4" else "image/gif"
+        return Page(f'<{tag} style="max-width:100%" src="data:{kind};base64,{data}"></{tag.split()[0]}>')
+
+    def _one(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, if this is one run."""
+        if np.ndim(self.final.status):
+            raise InvalidInput("a player and a film show one run; this is an ensemble")
+        return function
 
     def _failure_reason(self, code: int, count: int) -> str:
         """The reason, with the exact threshold of the step where the branch of an Euler-Poincare-Suslov run ends."""

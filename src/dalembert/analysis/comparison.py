@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,6 +57,17 @@ class Comparison:
     errors: dict[str, np.ndarray]
     interrupted: bool = False
     balances: dict[str, simulation.Conservation] = field(default_factory=dict)  # energy balances, where power enters
+
+    def _repr_html_(self) -> str:
+        """The table of the methods, for a notebook."""
+        heads = ("method", "step", "status", "energy", "constraint", "group", "error", "ns a step")
+        cells = []
+        for row in self.rows:
+            numbers = (row.energy, row.constraint, row.group, row.error, row.nanoseconds)
+            shown = ["" if value is None else f"{value:.3g}" for value in numbers]
+            cells.append([row.method, f"{row.step:g}", row.reason or row.status, *shown])
+        lines = [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells]
+        return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{''.join(lines)}</table>"
 
     def plot(self, path: str | Path | None = None, title: str = "") -> Figure:
         """Energy, constraint, group and error over time, and the cost of a step; `path` saves it."""

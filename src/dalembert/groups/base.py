@@ -22,7 +22,7 @@ from jax import Array
 
 from ..errors import InvalidInput, UnknownName
 from ..kernels import compile_function
-from ..numerics import TOLERANCE, array, is_traced, parse, solve, vector
+from ..numerics import TOLERANCE, array, html_table, is_traced, parse, solve, vector
 from ..numerics.types import Angles, Covector, Element, Float, LinearMap, Matrix, Number, Velocity
 from .coordinates import EULER, PATHS, AlgebraAxis, Numbers
 from .functions import cosc, exponential, frobenius, sinc
@@ -52,6 +52,10 @@ class Group(abc.ABC):
 
     def __str__(self) -> str:
         return type(self).__name__
+
+    def _repr_html_(self) -> str:
+        """Dimension and velocities, for a notebook."""
+        return html_table(str(self), {"dimension": self.dim, "velocity": ", ".join(axis.name for axis in self.axes())})
 
     def __mul__(self, other: Group) -> Group:
         """The direct product, of all factors of both."""

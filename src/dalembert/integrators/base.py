@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -20,7 +20,18 @@ import numpy as np
 from ..errors import InvalidInput
 from ..groups import Cayley, Retraction
 from ..mechanics import FiniteDifference, MechanicalSystem, State
-from ..numerics import Root, call_own, find_root, finite, is_traced, not_zero, read_reals, require_instance, show
+from ..numerics import (
+    Root,
+    call_own,
+    find_root,
+    finite,
+    html_table,
+    is_traced,
+    not_zero,
+    read_reals,
+    require_instance,
+    show,
+)
 from ..numerics.types import Array, Controls, Element, Float, Scalar, Velocity
 
 OK, NOT_CONVERGED, BRANCH_LOST, NOT_FINITE = range(4)
@@ -181,6 +192,12 @@ class Integrator(ABC):
     variable_step: bool = False  # whether steps differ in length: the carry then has the `size` of the last step
     has_increment: bool = True  # whether states have the increment of a discrete step; where not, it is the velocity
     needs: ClassVar[tuple[Callable[[Any, Any], Any], ...]] = ()  # checks (method, system) that `require` makes first
+
+    def _repr_html_(self) -> str:
+        """The method with its options, for a notebook."""
+        options = {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
+        about = {"what it is": " ".join((type(self).__doc__ or "").split("\n\n")[0].split())}
+        return html_table(self.name, about | options)
 
     def adjoint(self) -> Integrator | None:
         """The method whose step of h undoes a step of -h: itself if it is symmetric, None if it is no method here."""

@@ -48,7 +48,6 @@ from .system import drift_of as drift_of
 from .system import explain_singular as explain_singular
 from .system import forced as forced
 from .system import gradient as gradient
-from .system import html_table as html_table
 from .system import in_group as in_group
 from .system import jacobian as jacobian
 from .system import kinetic_metric as kinetic_metric

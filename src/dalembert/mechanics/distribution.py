@@ -30,6 +30,7 @@ from ..numerics import (
     echelon,
     find_root,
     finite,
+    html_table,
     known_arguments,
     literals,
     null_basis,
@@ -269,6 +270,10 @@ class Nonholonomy:
     rates: Reals = _none(0)
     combinations: Reals = _none(0, 0)
     note: str = ""
+
+    def _repr_html_(self) -> str:
+        rows: dict[str, Any] = {"growth vector": self.growth, "dimension": self.dimension, "verdict": self}
+        return html_table("Nonholonomy", rows)
 
     @property
     def holonomic_combinations(self) -> int:

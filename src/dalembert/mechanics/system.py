@@ -14,7 +14,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache, partial, wraps
-from html import escape
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -34,6 +33,7 @@ from ..numerics import (
     find_root,
     finite,
     follow_root,
+    html_table,
     is_traced,
     not_negative,
     null_basis,
@@ -637,14 +637,6 @@ def name_leaves(system: MechanicalSystem) -> tuple[str, ...]:
 def of_part(part: str, *names: str) -> Any:
     """Properties and methods that are those of a part."""
     return tuple(property(attrgetter(f"{part}.{name}")) for name in names)
-
-
-def html_table(title: str, rows: Mapping[str, Any]) -> str:
-    """Names and values, one row each, for a notebook."""
-    cell = "text-align:left; vertical-align:top; font-family:inherit"
-    head, body = f'<tr><th style="{cell}">', f'</th><td style="{cell}; white-space:pre">'
-    lines = [f"{head}{escape(str(name))}{body}{escape(str(value))}</td></tr>" for name, value in rows.items()]
-    return f"<table><caption><b>{escape(title)}</b></caption>{''.join(lines)}</table>"
 
 
 @as_routine

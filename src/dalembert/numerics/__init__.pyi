@@ -4,6 +4,7 @@ from .checks import call_own as call_own
 from .checks import diagonal as diagonal
 from .checks import finite as finite
 from .checks import finite_reals as finite_reals
+from .checks import html_table as html_table
 from .checks import is_traced as is_traced
 from .checks import known_arguments as known_arguments
 from .checks import namespace as namespace

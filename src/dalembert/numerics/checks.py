@@ -6,8 +6,9 @@ import inspect
 import math
 import numbers
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
+from html import escape
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -288,3 +289,11 @@ def own_value(words: str, function: Callable[..., Any], *arguments: Any, kinds: 
         given = "None" if value is None else f"numbers of type {made.dtype}"
         raise InvalidInput(f"{words} gave {given}; allowed: real numbers (of type {jnp.zeros(()).dtype})")
     return made if made.dtype.kind == "f" else made.astype(float)
+
+
+def html_table(title: str, rows: Mapping[str, Any]) -> str:
+    """Names and values, one row each, for a notebook."""
+    cell = "text-align:left; vertical-align:top; font-family:inherit"
+    head, body = f'<tr><th style="{cell}">', f'</th><td style="{cell}; white-space:pre">'
+    lines = [f"{head}{escape(str(name))}{body}{escape(str(value))}</td></tr>" for name, value in rows.items()]
+    return f"<table><caption><b>{escape(title)}</b></caption>{''.join(lines)}</table>"

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidInput
+from .checks import html_table
 
 Numbers = np.ndarray[Any, Any]
 
@@ -59,6 +60,11 @@ class Drift:
         rates = {"random walk": "rms {:.3g} sqrt(t)", "linear": "{:.3g} a unit of time", "exponential": "e^({:.3g} t)"}
         rate = ", " + rates[self.kind].format(self.rate) if self.kind in rates else ""
         return f"{self.kind}{rate}{' (its amplitude)' if self.amplitude else ''}, at most {self.size:.3g}"
+
+    def _repr_html_(self) -> str:
+        return html_table(
+            "Drift", {"verdict": self} | {f"against {name}": f"{x:.3g}" for name, x in self.evidence.items()}
+        )
 
 
 Noise = tuple[Numbers, ...]

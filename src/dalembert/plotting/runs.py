@@ -14,8 +14,8 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..groups import quaternions
-from ..mechanics import MechanismSystem, html_table, unforced
-from ..numerics import MIN_SAMPLES, classify
+from ..mechanics import MechanismSystem, unforced
+from ..numerics import MIN_SAMPLES, classify, html_table
 from ..simulation import Run, energy_conservation
 from .style import (
     COLOURS,

@@ -64,10 +64,23 @@ def show(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lamb
         runs = [requests.frames_of_run(done[k][0], job, k, times, done[k][1]) for k, job in enumerate(jobs)]
         summaries = [_summary(runs[k], job.names["method"], done[k][2], {}) for k, job in enumerate(jobs)]
     apart = bool(request.get("panes")) and len(runs) > 1
+    return answer | _present(runs, summaries, title, config, apart)
+
+
+def show_run(run: Run) -> dict[str, Any]:
+    """What the page plays of a run of Python."""
+    frames = requests.frames_of_run(run)
+    return _present([frames], [_summary(frames, run.integrator.name, None, {})], run.system.title, "", False)
+
+
+def _present(
+    runs: Sequence[RunFrames], summaries: list[dict[str, Any]], title: str, config: str, apart: bool
+) -> dict[str, Any]:
+    """Scene, momentum, plots and words of runs; two of them in two panes where they are `apart`."""
     view, caption = make_scene(runs[:1] if apart else runs)
     beside = make_scene([replace(runs[1], alone=True)])[0].data() if apart else None
     momentum, name = momentum_view(runs), runs[0].name
-    return answer | {
+    return {
         "title": MODELS[title].title if title in MODELS else title,
         "why": MODELS[name].why if name in MODELS else "",
         "time": pack_array(runs[0].t),

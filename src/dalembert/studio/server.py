@@ -37,7 +37,7 @@ from ..simulation import Run
 from . import requests
 from .catalogue import entry, make_catalogue, start
 from .film import animate
-from .presentation import Drive, show
+from .presentation import Drive, show, show_run
 from .requests import StudioInput
 from .workers import Busy, Cancelled, OverBudget, Sessions, Workers
 
@@ -120,6 +120,16 @@ def page_with(show: dict[str, Any]) -> str:
     charset = '<meta charset="utf-8">'
     policy = f'<meta http-equiv="Content-Security-Policy" content="{EXPORT_POLICY}">'
     return html.replace(main[0], "\n".join(inside)).replace(charset, f"{charset}\n{policy}")
+
+
+def player(run: Run) -> str:
+    """One page that plays a run offline."""
+    return page_with(show_run(run))
+
+
+def film_of(run: Run, path: Path, seconds: float) -> None:
+    """Write a film of a run: .mp4 (needs ffmpeg) or .gif."""
+    animate(requests.frames_of_run(run), path, seconds=seconds)
 
 
 def export(show: dict[str, Any], folder: Path) -> Path:
