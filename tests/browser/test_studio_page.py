@@ -58,6 +58,62 @@ def test_a_system_is_chosen_and_two_methods_compared(shared_tab):
     assert tab.page.locator("#claims .run").count() == 1
 
 
+def test_a_story_is_clicked_through_and_its_link_opens_it(shared_tab):
+    tab = shared_tab
+    tab.page.locator("#stories summary").click()
+    tab.after(lambda: tab.page.get_by_role("button", name="The sleigh that turns round").click())
+    assert (
+        tab.page.url.endswith("#story=cusp&step=1") and "launched backwards" in tab.page.locator("#lesson").inner_text()
+    )
+    tab.after(lambda: tab.page.locator("#lesson-next").click())
+    tab.after(lambda: tab.page.keyboard.press("PageDown"))
+    assert tab.page.url.endswith("#story=cusp&step=3") and tab.value("studio.request().config.system.a") == 0
+    tab.after(lambda: tab.value("{ location.hash = 'story=cusp&step=5' }"))
+    assert tab.page.locator("#lesson-dots [aria-current]").inner_text() == "5"
+    assert tab.value("studio.request().config.run.steps") == 600
+    assert tab.page.locator("#plots select").first.input_value() == "Yaw rate"
+    tab.page.locator("#lesson-next").click()
+    assert not tab.page.locator("#lesson").is_visible() and "story=" not in tab.page.url
+    tab.page.locator("#plots select").first.select_option("Forward velocity")  # as the other tests find it
+
+
+def test_make_it_fail_is_one_button(shared_tab):
+    """Two panes, one clock and one camera; the button takes it back."""
+    tab = shared_tab
+    before = tab.value("studio.request().config.run")
+    tab.after(lambda: tab.page.locator("#fail").click())
+    assert tab.page.locator("#beside").is_visible() and tab.page.locator(".pane-name:visible").count() == 2
+    assert "come apart" in tab.page.locator("#verdict").inner_text()
+    tab.value("studio.player.seek(studio.player.last / 2)")
+    assert tab.value("studio.scene.frame === studio.beside.frame && studio.scene.frame > 0")
+    tab.value("studio.scene.zoom(1.3)")
+    tab.until("studio.scene.camera.position.distanceTo(studio.beside.camera.position) < 1e-6")
+    tab.after(lambda: tab.page.locator("#fail").click())
+    assert tab.value("studio.request().config.run") == before and not tab.page.locator("#beside").is_visible()
+
+
+def test_a_car_is_driven_with_keys_and_the_stick(shared_tab):
+    """What was driven is replayed: the page holds its controls, and the run that the server makes of them."""
+    tab = shared_tab
+    tab.after(lambda: tab.choose("System", "car"))
+    tab.page.locator("#drive").click()
+    tab.page.wait_for_selector("html[data-driving=yes]", timeout=60_000)
+    tab.page.keyboard.down("ArrowUp")
+    tab.until("globalThis.driver.rows.some(([force]) => force > 0.5)")
+    tab.page.keyboard.up("ArrowUp")
+    box = tab.page.locator("#stick").bounding_box()
+    tab.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    tab.page.mouse.down()
+    tab.page.mouse.move(box["x"] + 2, box["y"] + box["height"] / 2)
+    tab.until("globalThis.driver.rows.some(([, torque]) => torque > 0.5)")
+    tab.page.mouse.up()
+    tab.after(lambda: tab.page.locator("#drive").click())
+    assert tab.value("studio.request().controls.length") == tab.value("studio.request().config.run.steps") > 2
+    assert tab.value("studio.data.runs[0].steps") == tab.value("studio.request().controls.length")
+    tab.after(lambda: tab.choose("System", "chaplygin-sleigh"))
+    assert tab.value("studio.request().controls === undefined")
+
+
 def test_a_bad_value_explains_itself_in_place(shared_tab):
     tab = shared_tab
     shown = tab.value("studio.data.title")
@@ -184,6 +240,20 @@ def test_tabs_do_not_disturb_each_other(tab, served):
     assert tab.value("studio.request().config.system.a") == 0.9
     assert other.value("studio.request().config.system.a") == -0.4
     assert other.complaints == []
+
+
+@pytest.mark.heavy
+def test_every_story_is_played_to_its_end(tab, served):
+    tab.open(served.url)
+    for name, steps in tab.value(
+        "fetch('api/catalogue').then(a => a.json()).then(c => c.stories.map(s => [s.name, s.steps.length]))"
+    ):
+        for step in range(1, steps + 1):
+            tab.after(lambda: tab.value(f"{{ location.hash = 'story={name}&step={step}' }}"))
+            assert not tab.page.locator("#problem").is_visible(), f"{name}, {step}"
+            assert tab.page.locator("#lesson-text").inner_text() and tab.value("studio.scene.parts.length") > 0
+        tab.page.locator("#lesson-next").click()
+        assert not tab.page.locator("#lesson").is_visible(), name
 
 
 @pytest.mark.heavy

@@ -94,6 +94,7 @@ def test_a_session_goes_on_and_ends(monkeypatch):
         status, begun = post(server, "/api/drive", {"request": {"config": example("car"), "frames": 50}})
         assert status == 200 and begun["step"] == 0.05
         name, rows = begun["session"], []
+        process = server.sessions.all[name][0].process
         for _ in range(3):
             status, moved = post(server, "/api/drive", {"session": name, "stick": [0.3, 1.0], "steps": 2})
             assert status == 200
@@ -104,7 +105,6 @@ def test_a_session_goes_on_and_ends(monkeypatch):
         config = {**example("car"), "run": {"step": 0.05, "steps": 6}}
         status, shown = post(server, "/api/show", {"config": config, "controls": rows})
         assert status == 200 and shown["runs"][0]["status"] == "ok"
-        process = server.sessions.all[name][0].process
         end = time.monotonic() + 30
         while process.is_alive() and time.monotonic() < end:
             time.sleep(0.1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
@@ -18,7 +19,7 @@ import numpy as np
 
 from ..errors import InvalidInput, UnknownName
 from ..integrators import METHODS, RETRACTIONS
-from ..io.config import load_function, read_config
+from ..io.config import load_function, load_user_system, read_config
 from ..mechanics import MechanicalSystem, State
 from ..models import LAGRANGIANS, MODELS
 from .requests import (
@@ -132,8 +133,27 @@ def make_catalogue(opened: StudioInput) -> dict[str, Any]:
         "stories": [*opened.stories, *(tell_story(story) for story in STORIES["story"])],
         "fails": STORIES["fail"],
         "drives": list(STORIES["drive"]),
+        "mp4": shutil.which("ffmpeg") is not None,
         "limits": {"steps": opened.max_steps, "frames": MAX_FRAMES},
     }
+
+
+def config_of_python(given: Path) -> dict[str, Any]:
+    """A configuration for a file that makes a system, "my_vehicle.py" (its `make`) or "my_vehicle.py:function".
+
+    It starts with a speed of 1 where the system knows one, else with velocities of 0.5, moved onto the constraint.
+    """
+    file, _, attribute = str(given.name).partition(":")
+    reference = f"{file}:{attribute or 'make'}"
+    system, _ = load_user_system(reference, given.parent, {}, load_function)
+    names = system.start_names
+    initial: dict[str, Any] = {"speed": 1.0} if "speed" in names else dict.fromkeys([*names][:1], 0.0)
+    if not names:
+        start, speed = system.group.identity(), np.full(system.group.dim, 0.5)
+        rows, off = np.asarray(system.rows(0.0, start)(speed)), np.asarray(system.residual(0.0, start, speed))
+        initial = {"velocity": (speed - np.linalg.pinv(rows) @ off if len(rows) else speed).tolist()}
+    method = {"name": "lagrange-dalembert"}
+    return {"system": {"python": reference}, "method": method, "initial": initial, "run": {"step": 0.02, "steps": 400}}
 
 
 def read_stories(file: Path, opened: StudioInput) -> tuple[dict[str, Any], ...]:

@@ -328,7 +328,8 @@ class RunFrames:
         if self.balance is not None:
             return self.balance
         change = self.energy - self.energy[0]
-        enters = self.system is not None and simulation.receives_power(self.system)
+        driven = self.trajectory is not None and self.trajectory.controlled
+        enters = driven or (self.system is not None and simulation.receives_power(self.system))
         title = simulation.ENERGY_CHANGE if enters else simulation.ENERGY_ERROR
         return Conservation(title, "|E - E(0)|", change, float(np.abs(change).max()))
 

@@ -68,6 +68,7 @@ async function startLive(studio) {
     shown = null; // the scene of the drive is not that of a run
     set(request);
   });
+  globalThis.driver = driver; // for the console and the tests
   const take = () => {
     const told = readStoryAddress(catalogue);
     if (told) return teller.tell(told.story, told.step);
@@ -89,7 +90,7 @@ async function startLive(studio) {
     byId("stage").classList.remove("stale");
     offerTries(studio, panel);
   });
-  offerFiles(studio, () => panel.request);
+  offerFiles(studio, () => panel.request, catalogue.mp4);
   take();
 }
 

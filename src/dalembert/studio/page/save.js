@@ -8,7 +8,7 @@ const KINDS = [
   ["nc", "Data (NetCDF)", "every saved state, with names and units"],
   ["png", "Plots (PNG)", "drawn by dalembert"],
   ["gif", "Moving picture (GIF)", "takes some seconds"],
-  ["mp4", "Film (MP4)", "takes some seconds; needs ffmpeg"],
+  ["mp4", "Film (MP4)", "takes some seconds"],
   ["html", "Page that plays offline", "one file, no server"],
 ];
 
@@ -18,8 +18,8 @@ function download(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-// requestNow: gives the present request; null in an exported page, which has no server.
-export function offerFiles(studio, requestNow) {
+// requestNow: gives the present request; null in an exported page, which has no server. mp4: whether the server can make films.
+export function offerFiles(studio, requestNow, mp4 = false) {
   const menu = byId("take-away");
   const status = byId("status");
   const offer = (label, help, make) =>
@@ -53,7 +53,7 @@ export function offerFiles(studio, requestNow) {
     name: "config.toml",
   }));
   const served = requestNow
-    ? KINDS.map(([kind, label, help]) => offer(label, help, () => fetchFile(requestNow(), kind)))
+    ? KINDS.filter(([kind]) => mp4 || kind !== "mp4").map(([kind, label, help]) => offer(label, help, () => fetchFile(requestNow(), kind)))
     : [config];
   byId("take-away-items").replaceChildren(picture, ...served);
   addEventListener("pointerdown", (event) => menu.contains(event.target) || (menu.open = false));

@@ -89,6 +89,7 @@ export class View3D {
 
   // [[key, position, quaternion], ...]: where the parts will be once the time between two arrivals has gone by.
   receive(pose) {
+    if (!this.livePoses) return;
     const now = performance.now();
     this.between = this.arrived ? Math.min(now - this.arrived, 500) : 0;
     this.arrived = now;
