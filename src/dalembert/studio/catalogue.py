@@ -133,6 +133,7 @@ def make_catalogue(opened: StudioInput) -> dict[str, Any]:
         "stories": [*opened.stories, *(tell_story(story) for story in STORIES["story"])],
         "fails": STORIES["fail"],
         "drives": list(STORIES["drive"]),
+        "parks": list(STORIES["park"]),
         "mp4": shutil.which("ffmpeg") is not None,
         "limits": {"steps": opened.max_steps, "frames": MAX_FRAMES},
     }

@@ -6,10 +6,11 @@ each run went beside what its method claims.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -21,6 +22,7 @@ from ..io.dataset import open_dataset
 from ..kernels import evaluate
 from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, State
 from ..models import MODELS
+from ..optimise import Plan, Tracker, plan, track
 from ..plotting.studies import momentum_locus
 from ..plotting.style import COLOURS, FLOOR
 from ..simulation import Run, simulate, to_json
@@ -30,13 +32,16 @@ from .requests import RunFrames, StudioInput
 from .scenes import globe, make_scene, principal_axes, rotate
 from .view import CONSTRAINT, DARK, MOMENTUM, SURFACE, TEXTS, VELOCITY, Array, View, label, pack_array, sphere, surface
 
+PARKS: dict[str, dict[str, float]] = STORIES["park"]
+"""Systems in the plane that plans bring to a pose, and the push on their inputs that disturbs them."""
+PLAN_STEPS, PUSH_STEPS, MAX_GOAL = 100, 4, 50.0
 DRIVES: dict[str, Any] = STORIES["drive"]
 """What stick and keys do to the inputs of a system."""
 LOCUS_POINTS = 25
 """Points of the grid of a momentum locus in each direction."""
 ROUND_OFF, SOLVER_ACCURACY = 1e-11, 1e-9
 """Relative sizes up to which a number counts as round-off, and an invariant as conserved by the solver."""
-MAX_DRIVE_STEPS, MAX_DRIVEN = 50, 40_000
+MAX_DRIVE_STEPS, MAX_DRIVEN, SHOWN_STEPS = 50, 40_000, 40
 """Steps in one request of somebody who drives, and controls in a whole drive, which must fit into a request."""
 NEGLIGIBLE = 1e-6
 """A component of the velocity that stays below this part of the others is not drawn."""
@@ -163,17 +168,15 @@ class Drive:
             raise InvalidInput("only a system with inputs can be driven, by a method of constant step")
         self.law = DRIVES.get(self.job.names["system"], {})
         self.run: Run | None = None
-        self.steps = 0
+        self.steps = self.push = 0
+        self.tracker: Tracker | None = None
+        self.planned, self.known = 0, cast(Plan | None, None)  # steps of the plan that were taken; the last good plan
 
     def begin(self, request: Mapping[str, Any], opened: StudioInput) -> dict[str, Any]:
         """The show of the start, and what the inputs are."""
-        config = {**request["config"], "run": {"step": self.job.run["step"], "steps": 2}}
-        rest = {
-            "config": config,
-            "frames": 2,
-            "complete": request.get("complete"),
-            "controls": [[0.0] * len(self.names)] * 2,
-        }
+        ahead = [float(self.law.get(name, {}).get("y", 0.0)) for name in self.names]  # it moves, so that it has a scale
+        config = {**request["config"], "run": {"step": self.job.run["step"], "steps": SHOWN_STEPS}}
+        rest = {"config": config, "frames": SHOWN_STEPS, "complete": True, "controls": [ahead] * SHOWN_STEPS}
         return {"show": show(rest, opened), "step": self.job.run["step"], "inputs": self.names}
 
     def go(self, stick: Any, steps: Any) -> dict[str, Any]:
@@ -186,8 +189,7 @@ class Drive:
         x, y = (min(max(float(each), -1.0), 1.0) for each in stick)
         rows, job = [], self.job
         for _ in range(steps):
-            state = job.state if self.run is None else self.run.last
-            rows.append(self.controls(state, x, y))
+            rows.append(self.controls(self.state, x, y))
             given = job.state if self.run is None else self.run
             made = simulate(
                 job.system, job.integrator, given, step=job.run["step"], steps=1, controls=np.array(rows[-1:])
@@ -198,6 +200,43 @@ class Drive:
             self.steps += 1
         return {"controls": rows} | self._shown()
 
+    @property
+    def state(self) -> State:
+        """Where it is now."""
+        return self.job.state if self.run is None else self.run.last
+
+    def plan(self, goal: Any) -> dict[str, Any]:
+        """Plan from here to rest at a pose [x, y, angle] in the plane, with the least effort; the last plan helps."""
+        numbers = isinstance(goal, list) and len(goal) == 3 and all(isinstance(x, int | float) for x in goal)
+        if not numbers or not np.all(np.abs(goal) <= MAX_GOAL) or self.job.names["system"] not in PARKS:
+            allowed = f"[x, y, angle], each at most {MAX_GOAL:g}, of: {', '.join(PARKS)}"
+            raise InvalidInput(f"the goal is {str(goal)[:40]}; allowed: {allowed}")
+        begin, job = time.perf_counter(), self.job
+        x, y, angle = map(float, goal)
+        pose = np.array([[np.cos(angle), -np.sin(angle), x], [np.sin(angle), np.cos(angle), y], [0, 0, 1]])
+        end = job.system.state(pose, np.zeros(job.system.group.dim))
+        found = plan(
+            job.system, job.integrator, start=self.state._replace(t=np.zeros(())), goal=end, steps=PLAN_STEPS,
+            duration=PLAN_STEPS * float(job.run["step"]), cost=_effort, guess=self.known, max_iterations=60,
+            tolerance=1e-6,
+        )  # fmt: skip
+        good = found.status == "optimal"
+        self.tracker, self.planned = track(found, state_weight=10.0, control_weight=0.01) if good else None, 0
+        self.known = found if good else None
+        path = np.asarray(found.g)[:, :2, 2].tolist() if good else []
+        told = {"status": found.status, "reason": found.reason, "cost": to_json(float(found.cost)), "path": path}
+        seconds = time.perf_counter() - begin
+        return told | {"planned": np.asarray(found.controls).tolist() if good else [], "seconds": seconds}
+
+    def park(self, steps: Any, push: Any) -> dict[str, Any]:
+        """Take some steps along the plan with feedback; a push turns the body aside, and feedback brings it back."""
+        if self.tracker is None or not isinstance(steps, int) or not 1 <= steps <= MAX_DRIVE_STEPS:
+            raise InvalidInput(f"to park, plan first, and send steps, 1 to {MAX_DRIVE_STEPS}")
+        steps = min(steps, PLAN_STEPS - self.planned)
+        self.push = PUSH_STEPS if push else 0
+        found = self.go([0.0, 0.0], steps) if steps else {"controls": []} | self._shown()
+        return found | {"left": PLAN_STEPS - self.planned}
+
     def _shown(self) -> dict[str, Any]:
         if self.run is None:
             return {"time": float(self.job.state.t), "pose": []}
@@ -207,6 +246,13 @@ class Drive:
     def controls(self, state: Any, x: float, y: float) -> list[float]:
         """What acts at a state: the stick, less friction and springs that a driver's hands would be."""
         system = self.job.system
+        if self.tracker is not None and self.planned < PLAN_STEPS:
+            now = np.asarray(self.planned * self.job.run["step"])
+            given = self.tracker.control(self.planned, state._replace(t=now))
+            self.planned += 1
+            self.push -= 1
+            return [float(u) + PARKS[self.job.names["system"]].get(n, 0.0) * (self.push >= 0)
+                    for n, u in zip(self.names, given, strict=True)]  # fmt: skip
         seen = np.asarray(evaluate(_observe, system, state)) if self.law else np.zeros(0)
         names, found = (*system.coordinate_names, *system.rate_names), []
         for name in self.names:
@@ -221,6 +267,10 @@ class Drive:
                     value -= law[gain] * float(np.arctan2(turn[1, 0], turn[0, 0]))
             found.append(float(value))
         return found
+
+
+def _effort(t: Any, g: Any, xi: Any, u: Any) -> Any:
+    return u @ u
 
 
 def _observe(system: MechanicalSystem, state: State) -> Any:

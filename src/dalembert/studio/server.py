@@ -249,6 +249,10 @@ def answer_drive(asked: Mapping[str, Any], cancelled: Callable[[], bool], opened
         if "request" in asked:
             _DRIVES[:] = [Drive(asked["request"], opened)]
             return answer_json(_DRIVES[0].begin(asked["request"], opened))
+        if "goal" in asked:
+            return answer_json(_DRIVES[0].plan(asked["goal"]))
+        if "push" in asked:
+            return answer_json(_DRIVES[0].park(asked.get("steps"), asked["push"]))
         return answer_json(_DRIVES[0].go(asked.get("stick"), asked.get("steps")))
     except Exception as fault:
         return answer_exception(fault)
@@ -328,7 +332,8 @@ class Studio(ThreadingHTTPServer):
             if asked.get("end"):
                 self.sessions.close(name)
                 return answer_json({"ended": True})
-            return Answer(*self.sessions.ask(name, {"stick": asked.get("stick"), "steps": asked.get("steps")}, gone))
+            wanted = {key: asked[key] for key in ("stick", "steps", "goal", "push") if key in asked}
+            return Answer(*self.sessions.ask(name, wanted, gone))
         except Busy:
             told = answer_fault(503, "too many people drive already: try again in a while")
             return told._replace(headers={"Retry-After": "10"})

@@ -1,6 +1,7 @@
 // Driving: a session of the server takes steps in real time under keys, stick or gamepad; what was driven becomes an ordinary run.
 
-import { byId } from "./dom.js";
+import { byId, formatNumber } from "./dom.js";
+import { cssColour } from "./theme.js";
 import { clone, unpackArrays } from "./data.js";
 import { postJson } from "./api.js";
 
@@ -15,8 +16,13 @@ export class Driver {
   // show(request): sets the panel to the run that was driven and asks for a show of it.
   constructor(catalogue, panel, studio, show) {
     Object.assign(this, { drives: new Set(catalogue.drives ?? []), panel, studio, show, session: null, held: new Set() });
+    this.parks = new Set(catalogue.parks ?? []);
     this.button = byId("drive");
-    this.button.addEventListener("click", () => (this.session ? this.stop() : this.start()));
+    this.button.addEventListener("click", () => (this.session ? this.stop() : this.start(false)));
+    byId("park").addEventListener("click", () => this.start(true));
+    byId("park-go").addEventListener("click", () => this.driveThere());
+    byId("park-push").addEventListener("click", () => (this.push = true));
+    this.listenToGoal(byId("scene"));
     addEventListener("keydown", (event) => this.key(event, true), { capture: true });
     addEventListener("keyup", (event) => this.key(event, false), { capture: true });
     addEventListener("blur", () => this.held.clear());
@@ -25,7 +31,9 @@ export class Driver {
   }
 
   refresh() {
-    this.button.hidden = !this.drives.has(this.panel.name) || this.panel.request.saved === true;
+    const saved = this.panel.request.saved === true;
+    this.button.hidden = !this.drives.has(this.panel.name) || saved;
+    byId("park").hidden = !this.parks.has(this.panel.name) || saved || Boolean(this.session);
   }
 
   key(event, down) {
@@ -75,10 +83,80 @@ export class Driver {
     return [limit(x), limit(y)];
   }
 
-  async start() {
+  // A goal on the floor: press where it shall stand, pull to where it shall look. The plan follows the pointer.
+  listenToGoal(canvas) {
+    let place = null;
+    const point = (event) => this.studio.scene.floorPoint(event);
+    const aim = (event) => {
+      const to = point(event);
+      if (!to) return;
+      const far = Math.hypot(to.x - place.x, to.y - place.y);
+      this.aim([place.x, place.y, far > 0.15 ? Math.atan2(to.y - place.y, to.x - place.x) : (this.goal?.[2] ?? 0)]);
+    };
+    canvas.addEventListener("pointerdown", (event) => {
+      if (this.mode !== "plan" || event.button !== 0 || !(place = point(event))) return;
+      canvas.setPointerCapture(event.pointerId);
+      aim(event);
+    });
+    canvas.addEventListener("pointermove", (event) => place && this.mode === "plan" && aim(event));
+    for (const end of ["pointerup", "pointercancel"]) canvas.addEventListener(end, () => (place = null));
+  }
+
+  // One request at a time, the newest goal next.
+  async aim(goal) {
+    this.goal = goal;
+    this.studio.scene.showPlan(goal, this.plan?.path ?? []);
+    if (this.asking) return;
+    this.asking = true;
+    while (this.mode === "plan" && this.goal !== this.answered) {
+      const asked = this.goal;
+      try {
+        this.plan = await postJson("api/drive", { session: this.session, goal: asked });
+        this.tellPlan();
+      } catch (error) {
+        byId("status").textContent = error.message;
+      }
+      this.answered = asked;
+      if (this.mode === "plan") this.studio.scene.showPlan(this.goal, this.plan?.path ?? []);
+    }
+    this.asking = false;
+  }
+
+  tellPlan() {
+    const { status, reason, cost, seconds, planned, path } = this.plan;
+    const good = path.length > 0;
+    byId("park-go").disabled = !good;
+    byId("park-text").textContent = good
+      ? `A plan of ${planned.length} steps: effort ${formatNumber(cost, 3)}, found in ${Math.round(1000 * seconds)} ms. Its controls:`
+      : `No plan (${status}): ${reason}`;
+    const canvas = byId("park-controls");
+    const ink = canvas.getContext("2d");
+    ink.clearRect(0, 0, canvas.width, canvas.height);
+    const most = Math.max(...planned.flat().map(Math.abs), 1e-9);
+    for (let k = 0; k < (planned[0]?.length ?? 0); k++) {
+      ink.strokeStyle = cssColour(["--accent", "--bad", "--good"][k % 3]);
+      ink.lineWidth = 2;
+      ink.beginPath();
+      planned.forEach((row, i) => ink.lineTo((canvas.width * i) / planned.length, canvas.height * (0.5 - (0.46 * row[k]) / most)));
+      ink.stroke();
+    }
+  }
+
+  driveThere() {
+    this.mode = "park";
+    document.documentElement.dataset.driving = "park";
+    this.studio.scene.controls.enabled = true;
+    this.studio.scene.showPlan(this.goal, this.plan.path);
+    this.run();
+  }
+
+  async start(park) {
     const { panel, studio } = this;
     const request = clone(panel.request);
     delete request.controls;
+    if (park) request.config.initial = { velocity: Array(studio.data.runs.length && request.config.initial.velocity.length).fill(0) };
+    this.mode = park ? "plan" : "drive";
+    this.plan = this.goal = this.answered = null;
     this.button.disabled = true;
     try {
       const begun = await postJson("api/drive", { request });
@@ -88,8 +166,9 @@ export class Driver {
       studio.player.pause();
       studio.draw(unpackArrays(begun.show), { fresh: true });
       studio.player.go(0);
-      studio.setFollow(true);
-      studio.scene.beginLive();
+      studio.setFollow(!park);
+      studio.scene.beginLive(park ? 4 : 2.5);
+      studio.scene.controls.enabled = !park;
       this.session = begun.session;
     } catch (error) {
       byId("status").textContent = error.message;
@@ -97,12 +176,24 @@ export class Driver {
     } finally {
       this.button.disabled = false;
     }
-    document.documentElement.dataset.driving = "yes";
+    document.documentElement.dataset.driving = park ? "plan" : "yes";
     this.button.textContent = "Stop";
+    this.refresh();
+    byId("park-go").disabled = true;
+    byId("park-text").textContent = "Press on the floor where it shall stand, and pull to where it shall look.";
+    byId("park-controls").getContext("2d").clearRect(0, 0, 999, 999);
     byId("scene").focus({ preventScroll: true });
     this.draw = this.draw.bind(this);
     requestAnimationFrame(this.draw);
-    this.run();
+    if (!park) this.run();
+  }
+
+  // The next steps: under the stick, or along the plan.
+  async advance(steps) {
+    if (this.mode !== "park") return postJson("api/drive", { session: this.session, stick: this.wanted(), steps });
+    const push = this.push ?? false;
+    this.push = false;
+    return postJson("api/drive", { session: this.session, push, steps: Math.min(steps, 10) });
   }
 
   async run() {
@@ -121,16 +212,23 @@ export class Driver {
       }
       this.drawStick();
       try {
-        const moved = await postJson("api/drive", { session: this.session, stick: this.wanted(), steps: due });
+        this.asked = this.advance(due);
+        const moved = await this.asked;
+        if (!this.session) return;
         this.rows.push(...moved.controls);
         steps += moved.controls.length;
         this.studio.scene.receive(moved.pose);
         this.studio.player.clock.textContent = `t = ${moved.time.toFixed(1)}`;
+        if (moved.left === 0) {
+          await sleep(600);
+          this.stop();
+        }
         if (moved.failed) {
           byId("status").textContent = `It stopped: ${moved.failed}`;
           this.stop();
         }
       } catch (error) {
+        if (!this.session) return;
         byId("status").textContent = error.message;
         this.stop();
       }
@@ -160,8 +258,11 @@ export class Driver {
     document.documentElement.dataset.driving = "";
     this.button.textContent = "Drive";
     this.studio.scene.endLive();
+    this.studio.scene.controls.enabled = true;
     this.studio.setFollow(false);
-    postJson("api/drive", { session, end: true }).catch(() => {});
+    this.refresh();
+    const end = () => postJson("api/drive", { session, end: true }).catch(() => {});
+    Promise.resolve(this.asked).then(end, end); // what is under way is answered first
     if (!rows) return;
     if (rows.length < 2) return this.show(request);
     const config = { ...request.config, run: { step: this.stepSize, steps: rows.length } };

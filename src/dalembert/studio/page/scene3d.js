@@ -2,6 +2,7 @@
 
 import { buildPart, disposeObject, sizeLabels } from "./shapes.js";
 import { FIELD, frameOf, groundObject } from "./framing.js";
+import { wideLine } from "./ink.js";
 import { cssColour } from "./theme.js";
 
 const TRAIL = 20_000; // points of the path of what is driven
@@ -60,7 +61,7 @@ export class View3D {
   }
 
   // Driving: the solid parts are moved by what arrives, and nothing else is drawn but a trail.
-  beginLive() {
+  beginLive(far) {
     const counts = new Map();
     this.livePoses = new Map();
     for (const { group, part } of this.parts) {
@@ -84,7 +85,7 @@ export class View3D {
     this.trail.frustumCulled = false;
     this.scene.add(this.trail);
     this.arrived = this.between = 0;
-    this.zoom(2.5);
+    this.zoom(far);
   }
 
   // [[key, position, quaternion], ...]: where the parts will be once the time between two arrivals has gone by.
@@ -128,8 +129,36 @@ export class View3D {
     this.invalidate();
   }
 
+  // Where a pointer meets the floor z = 0.
+  floorPoint({ clientX, clientY }) {
+    const { left, top, width, height } = this.canvas.getBoundingClientRect();
+    moved.set((2 * (clientX - left)) / width - 1, 1 - (2 * (clientY - top)) / height, 0.5).unproject(this.camera);
+    moved.sub(this.camera.position);
+    const distance = -this.camera.position.z / moved.z;
+    return distance > 0 ? moved.clone().multiplyScalar(distance).add(this.camera.position) : null;
+  }
+
+  // A goal [x, y, angle] as an arrow on the floor, and the path of the plan to it.
+  showPlan([x, y, angle], path) {
+    if (this.planned) {
+      this.scene.remove(this.planned);
+      disposeObject(this.planned);
+    }
+    const size = 0.04 * this.camera.position.distanceTo(this.controls.target);
+    this.planned = new THREE.Group();
+    const colour = cssColour("--good");
+    const head = new THREE.Mesh(new THREE.ConeGeometry(0.6 * size, 2 * size, 24), new THREE.MeshBasicMaterial({ color: colour }));
+    head.position.set(x, y, 0.02 * size);
+    head.rotation.set(0, 0, angle - Math.PI / 2);
+    this.planned.add(head);
+    if (path.length > 1)
+      this.planned.add(wideLine(Float32Array.from(path.flatMap(([a, b]) => [a, b, 0.01 * size])), colour, 3, 1));
+    this.scene.add(this.planned);
+    this.invalidate();
+  }
+
   endLive() {
-    this.livePoses = null;
+    this.livePoses = this.planned = null;
     this.movedByHand = false;
   }
 
