@@ -206,6 +206,15 @@ def test_a_short_run_in_a_program_is_one_native_call(every, monkeypatch):
     np.testing.assert_allclose(alone(PULLED), in_parts[0], rtol=1e-14)
 
 
+def test_native_calls_in_a_program_keep_small_numbers():
+    """XLA lets its threads flush numbers below 2e-308 to 0."""
+    script = gradients.Script([0, 0], [jax.ShapeDtypeStruct((3,), np.float64)])
+    script.copy(script.result(0), (0, 0), 3)
+    script.add(script.result(0), (1, 0), 3)
+    x = np.array([5e-324, 1e-310, 1.0])
+    np.testing.assert_array_equal(script.play(jnp.asarray(x), jnp.asarray(x))[0], 2 * x)
+
+
 @pytest.mark.heavy
 def test_programs_with_short_runs_are_transformed_again():
     x, pushes = PULLED

@@ -820,6 +820,39 @@ def call_line(function: Kernel, places: Sequence[Place], counts: Sequence[int], 
     return [6, int(named["library"]["enter_run"]), *(word for place in (*places, *numbers) for word in place)]
 
 
+KEEP_SMALL = {
+    "x86_64": """
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+define internal i64 @keep_small(i64 %given, i1 %now) nounwind noinline {
+  %word = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %word)
+  %old = load i32, ptr %word
+  %kept = and i32 %old, -32833
+  %other = trunc i64 %given to i32
+  %new = select i1 %now, i32 %kept, i32 %other
+  store i32 %new, ptr %word
+  call void @llvm.x86.sse.ldmxcsr(ptr %word)
+  %before = zext i32 %old to i64
+  ret i64 %before
+}
+""",
+    "aarch64": """
+declare i64 @llvm.aarch64.get.fpcr()
+declare void @llvm.aarch64.set.fpcr(i64)
+define internal i64 @keep_small(i64 %given, i1 %now) nounwind noinline {
+  %old = call i64 @llvm.aarch64.get.fpcr()
+  %kept = and i64 %old, -16777217
+  %new = select i1 %now, i64 %kept, i64 %given
+  call void @llvm.aarch64.set.fpcr(i64 %new)
+  ret i64 %old
+}
+""",
+}
+"""How a thread is told not to flush subnormal numbers to 0, and then what it was told before."""
+LEAVE_SMALL = "define internal i64 @keep_small(i64 %given, i1 %now) nounwind { ret i64 0 }"
+
+
 @cache
 def script_player() -> tuple[Callable[[int, bytes], None], int, Any]:
     """The function that plays the script at an address with the addresses of its spaces, XLA's, and what holds both."""
@@ -828,7 +861,8 @@ def script_player() -> tuple[Callable[[int, bytes], None], int, Any]:
 
     header = Path(str(jaxlib.__file__)).parent / "include/xla/ffi/api/c_api.h"
     known = header.read_text(encoding="utf-8") if header.exists() else ""
-    text = Path(__file__).with_name("scripts.ll").read_text(encoding="utf-8")
+    machine = _host()[0].partition("-")[0].replace("arm64", "aarch64")
+    text = Path(__file__).with_name("scripts.ll").read_text(encoding="utf-8") + KEEP_SMALL.get(machine, LEAVE_SMALL)
     for name in ("MAJOR", "MINOR"):
         found = known.partition(f"#define XLA_FFI_API_{name} ")[2].split()
         text = text.replace(f"i32 {name}", f"i32 {found[0] if found else 0}")
