@@ -114,6 +114,27 @@ def test_a_car_is_driven_with_keys_and_the_stick(shared_tab):
     assert tab.value("studio.request().controls === undefined")
 
 
+def test_a_goal_is_pulled_on_the_floor_and_driven_to(shared_tab):
+    tab = shared_tab
+    tab.after(lambda: tab.choose("System", "unicycle"))
+    tab.page.locator("#park").click()
+    tab.page.wait_for_selector("html[data-driving=plan]", timeout=60_000)
+    box = tab.page.locator("#scene").bounding_box()
+    tab.page.mouse.move(box["x"] + 0.62 * box["width"], box["y"] + 0.4 * box["height"])
+    tab.page.mouse.down()
+    tab.page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 0.35 * box["height"])
+    tab.until("driver.plan && driver.plan.path.length > 1", 90)
+    tab.page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 0.45 * box["height"])
+    tab.until("driver.answered === driver.goal")
+    tab.page.mouse.up()
+    x, y, angle = tab.value("driver.goal")
+    assert "effort" in tab.page.locator("#park-text").inner_text()
+    tab.after(lambda: tab.page.locator("#park-go").click())
+    points = tab.value("Array.from(studio.data.scene.parts.find(p => p.shape.kind === 'trace').shape.points)")
+    assert abs(points[-3] - x) < 0.05 and abs(points[-2] - y) < 0.05, (points[-3:], x, y, angle)
+    tab.after(lambda: tab.choose("System", "chaplygin-sleigh"))
+
+
 def test_a_bad_value_explains_itself_in_place(shared_tab):
     tab = shared_tab
     shown = tab.value("studio.data.title")

@@ -14,7 +14,7 @@ from dalembert.errors import InvalidInput
 from dalembert.simulation import simulate
 from dalembert.studio import requests, workers
 from dalembert.studio.catalogue import STORIES, example, make_catalogue
-from dalembert.studio.presentation import Drive, show
+from dalembert.studio.presentation import PLAN_STEPS, Drive, show
 from dalembert.studio.requests import StudioInput
 
 OPENED = StudioInput()
@@ -74,6 +74,38 @@ def test_the_stick_does_what_it_says():
             driven.go(stick, steps)
     with pytest.raises(InvalidInput, match="inputs"):
         Drive({"config": example("chaplygin-sleigh")}, OPENED)
+
+
+def test_a_plan_parks_it_and_feedback_brings_it_back_after_a_push():
+    config = {**example("unicycle"), "initial": {"velocity": [0.0, 0.0, 0.0]}}
+    driven = Drive({"config": config}, OPENED)
+    with pytest.raises(InvalidInput, match="plan first"):
+        driven.park(10, False)
+    goal, ends = [2.0, 1.0, 0.4], {}
+    planned = driven.plan(goal)
+    assert planned["status"] == "optimal" and planned["cost"] > 0 and len(planned["planned"]) == PLAN_STEPS
+    assert planned["path"][0] == [0.0, 0.0] and np.allclose(planned["path"][-1], goal[:2], atol=1e-6)
+    for pushed in (False, True):
+        again, rows = Drive({"config": config}, OPENED), []
+        again.known = driven.known
+        again.plan(goal)
+        while again.planned < PLAN_STEPS:
+            rows += again.park(10, pushed and again.planned == 20)["controls"]
+        ends[pushed], pose = rows, np.asarray(again.state.g)
+        assert (
+            np.allclose(pose[:2, 2], goal[:2], atol=0.03) and abs(np.arctan2(pose[1, 0], pose[0, 0]) - goal[2]) < 0.03
+        )
+        assert np.abs(again.state.xi).max() < 0.02
+        job = again.job
+        run = simulate(job.system, job.integrator, job.state, step=job.run["step"], steps=100, controls=np.array(rows))
+        assert np.array_equal(run.last.xi, again.state.xi)
+    apart = np.abs(np.array(ends[True]) - np.array(ends[False])).max(axis=1)
+    assert apart[:20].max() < 1e-9 and apart[20:].max() > 1, "the push, and what answers it"
+    for bad in ([1.0, 2.0], "there", [1.0, 2.0, 1e9], [1.0, None, 2.0]):
+        with pytest.raises(InvalidInput, match="the goal is"):
+            driven.plan(bad)
+    with pytest.raises(InvalidInput, match="unicycle"):
+        Drive({"config": example("car")}, OPENED).plan(goal)
 
 
 def test_laws_of_driving_name_what_the_systems_have():

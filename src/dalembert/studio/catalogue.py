@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidInput, UnknownName
@@ -150,9 +151,9 @@ def config_of_python(given: Path) -> dict[str, Any]:
     names = system.start_names
     initial: dict[str, Any] = {"speed": 1.0} if "speed" in names else dict.fromkeys([*names][:1], 0.0)
     if not names:
-        start, speed = system.group.identity(), np.full(system.group.dim, 0.5)
+        start, speed = system.group.identity(), jnp.full(system.group.dim, 0.5)
         rows, off = np.asarray(system.rows(0.0, start)(speed)), np.asarray(system.residual(0.0, start, speed))
-        initial = {"velocity": (speed - np.linalg.pinv(rows) @ off if len(rows) else speed).tolist()}
+        initial = {"velocity": (np.asarray(speed) - np.linalg.pinv(rows) @ off if len(rows) else speed).tolist()}
     method = {"name": "lagrange-dalembert"}
     return {"system": {"python": reference}, "method": method, "initial": initial, "run": {"step": 0.02, "steps": 400}}
 
