@@ -133,7 +133,7 @@ class Trajectory(Run):
         return plot_named(self.t, {name: self[name] for name in of}, self.system.units, path=path)
 
     def show(self, *, height: int = 640) -> Page:
-        """The studio's player with this run, for a notebook: one page that needs no network; `.save(path)` writes it."""
+        """The studio's player with this run, for a notebook: one page without network; `.save(path)` writes it."""
         require_known("run.show()", self.records)
         return Page(self._one(from_above("studio", "player"))(self), height)
 

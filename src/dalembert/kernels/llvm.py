@@ -856,10 +856,10 @@ LEAVE_SMALL = "define internal i64 @keep_small(i64 %given, i1 %now) nounwind { r
 @cache
 def script_player() -> tuple[Callable[[int, bytes], None], int, Any]:
     """The function that plays the script at an address with the addresses of its spaces, XLA's, and what holds both."""
-    import jaxlib
+    import jax
     import llvmlite
 
-    header = Path(str(jaxlib.__file__)).parent / "include/xla/ffi/api/c_api.h"
+    header = Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h"
     known = header.read_text(encoding="utf-8") if header.exists() else ""
     machine = _host()[0].partition("-")[0].replace("arm64", "aarch64")
     text = Path(__file__).with_name("scripts.ll").read_text(encoding="utf-8") + KEEP_SMALL.get(machine, LEAVE_SMALL)
