@@ -73,6 +73,15 @@ def test_the_figure_of_the_paper_is_drawn(tmp_path):
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
+def test_data_files_of_the_package_are_named():
+    """A file that no pattern of pyproject.toml matches is not in the wheel."""
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["dalembert"]
+    package = ROOT / "src" / "dalembert"
+    files = [path.relative_to(package) for path in package.rglob("*.*") if path.suffix not in (".py", ".pyc")]
+    assert len(files) > 30
+    assert not [str(path) for path in files if not any(path.match(pattern) for pattern in patterns)]
+
+
 def load_setup(monkeypatch, address: str):
     monkeypatch.setenv("DALEMBERT_ADDRESS", address)
     monkeypatch.setenv("DALEMBERT_REF", "v1")
