@@ -79,7 +79,7 @@ def test_data_files_of_the_package_are_named():
     package = ROOT / "src" / "dalembert"
     files = [path.relative_to(package) for path in package.rglob("*.*") if path.suffix not in (".py", ".pyc")]
     assert len(files) > 30
-    assert not [str(path) for path in files if not any(path.match(pattern) for pattern in patterns)]
+    assert not [str(path) for path in files if not any(path.match(pattern.removeprefix("**/")) for pattern in patterns)]
 
 
 def load_setup(monkeypatch, address: str):
