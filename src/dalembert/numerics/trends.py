@@ -62,9 +62,8 @@ class Drift:
         return f"{self.kind}{rate}{' (its amplitude)' if self.amplitude else ''}, at most {self.size:.3g}"
 
     def _repr_html_(self) -> str:
-        return html_table(
-            "Drift", {"verdict": self} | {f"against {name}": f"{x:.3g}" for name, x in self.evidence.items()}
-        )
+        against = {f"against {name}": f"{value:.3g}" for name, value in self.evidence.items()}
+        return html_table("Drift", {"verdict": self} | against)
 
 
 Noise = tuple[Numbers, ...]
