@@ -49,6 +49,7 @@ docs: $(VENV)/.docs build/gallery/.made
 	@echo "the site: build/site/index.html"
 
 notebooks: $(VENV)/.installed
+	$(BIN)/python docs/_blocks.py
 	$(BIN)/python docs/_blocks.py build/notebooks
 
 build/gallery/.made: $(shell find src/dalembert examples docs/tutorials docs/_gallery.py docs/_blocks.py -type f -not -name "*.pyc") | $(VENV)/.docs

@@ -4,7 +4,8 @@ A `python` block runs after those before it, in one namespace; with a title it i
 instead, as is a `toml` block. A `console` block is typed into the command line. What is too long, or needs a GPU,
 stands in a `py` or `bash` block: it is compiled, or its command and options are looked up, but it does not run.
 
-A page is a notebook too: `python docs/_blocks.py FOLDER` writes one of each tutorial.
+A page is a notebook too: `python docs/_blocks.py FOLDER` writes one of each tutorial, and without FOLDER the six that
+are in the repository, in notebooks/.
 """
 
 from __future__ import annotations
@@ -48,6 +49,16 @@ def blocks(page: Path) -> list[Block]:
 TUTORIALS = Path(__file__).parent / "tutorials"
 NAMES = tomllib.loads((Path(__file__).parent / "api" / "names.toml").read_text(encoding="utf-8"))
 IMPORTS = ("import dalembert as da", "import jax.numpy as jnp", "import numpy as np")
+NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
+SELECTED = {
+    "first-steps": TUTORIALS.parent / "quick-start.md",
+    "own-vehicle": TUTORIALS / "vehicle.md",
+    "fit": TUTORIALS / "fit.md",
+    "plan": TUTORIALS / "park.md",
+    "a-million-rollouts": TUTORIALS / "rollouts.md",
+    "a-figure-of-a-paper": TUTORIALS / "papers.md",
+}
+"""The notebooks in the repository (`make notebooks` writes them) and the pages that they are made from."""
 FILE, TYPED = "%%writefile ", "!"  # how a cell of a notebook is saved as a file, and typed into the command line
 
 
@@ -88,6 +99,14 @@ def write_notebooks(folder: Path) -> list[Path]:
     for path in made:
         path.write_text(notebook(TUTORIALS / f"{path.stem}.md"), encoding="utf-8")
     return made
+
+
+def write_selected() -> list[Path]:
+    """The notebooks that are in the repository, each made from its page."""
+    NOTEBOOKS.mkdir(exist_ok=True)
+    for name, page in SELECTED.items():
+        (NOTEBOOKS / f"{name}.ipynb").write_text(notebook(page), encoding="utf-8")
+    return [NOTEBOOKS / f"{name}.ipynb" for name in SELECTED]
 
 
 def cells(file: Path) -> list[Block]:
@@ -156,4 +175,5 @@ def require_commands(block: Block) -> None:
 
 
 if __name__ == "__main__":
-    print("\n".join(map(str, write_notebooks(Path(sys.argv[1])))))
+    made = write_notebooks(Path(sys.argv[1])) if len(sys.argv) > 1 else write_selected()
+    print("\n".join(map(str, made)))

@@ -103,6 +103,16 @@ def test_notebooks_have_the_text_and_the_programs_of_their_pages(tmp_path):
         assert [what_runs(block) for block in _blocks.cells(made[page.stem])] == [what_runs(block) for block in running]
 
 
+def test_the_notebooks_in_the_repository_are_those_of_pages_that_run():
+    assert {path.stem for path in _blocks.NOTEBOOKS.glob("*.ipynb")} == set(_blocks.SELECTED)
+    for name, page in _blocks.SELECTED.items():
+        kept = (_blocks.NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8")
+        assert page in RUNNING and kept == _blocks.notebook(page), f"{page.name} has changed: run `make notebooks`"
+        assert any(
+            block.language == "python" or block.commands for block in _blocks.cells(_blocks.NOTEBOOKS / f"{name}.ipynb")
+        )
+
+
 def test_a_notebook_runs(tmp_path):
     page = next(path for path in _blocks.write_notebooks(tmp_path) if path.stem == "rigid-body")
     _blocks.run(page, tmp_path)

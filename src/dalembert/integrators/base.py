@@ -195,7 +195,7 @@ class Integrator(ABC):
 
     def _repr_html_(self) -> str:
         """The method with its options, for a notebook."""
-        names = [field.name for field in fields(self)] if is_dataclass(self) else []
+        names: list[str] = [field.name for field in fields(self)] if is_dataclass(self) else []
         options = {name: getattr(self, name) for name in names}
         about = {"what it is": " ".join((type(self).__doc__ or "").split("\n\n")[0].split())}
         return html_table(self.name, about | options)
