@@ -94,7 +94,8 @@ def run(
                 fault = failure
         if plot is not None:
             with atomic_path(plot) as temporary:
-                plot_trajectory(trajectory, temporary)
+                known = MODELS.get(job.names["system"])
+                plot_trajectory(trajectory, temporary, name=known.title if known else "")
     result = run_report(trajectory, job.names)
     if as_json:
         shell.print_json(result)

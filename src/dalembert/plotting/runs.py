@@ -197,9 +197,9 @@ def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
     return save(figure, path, "Attitude")
 
 
-def plot_trajectory(trajectory: Run, path: str | Path | None = None) -> Figure:
-    """The motion, the velocity and the conservation of one run; saved if a path is given."""
-    title, group = trajectory.system.title, typeset(str(trajectory.system.group))
+def plot_trajectory(trajectory: Run, path: str | Path | None = None, *, name: str = "") -> Figure:
+    """The motion, the velocity and the conservation of one run, under the name of its system; `path` saves it."""
+    title, group = name or trajectory.system.title, typeset(str(trajectory.system.group))
     title = f"Motion on {group}" if title.endswith("System") else f"{title} on {group}"
     title = f"{title}, {trajectory.integrator.name}, h = {float(trajectory.step):g} s"
     return plot_comparison({trajectory.integrator.name: trajectory}, title=title, path=path)
