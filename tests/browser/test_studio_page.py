@@ -114,6 +114,7 @@ def test_a_car_is_driven_with_keys_and_the_stick(shared_tab):
     assert tab.value("studio.request().controls === undefined")
 
 
+@pytest.mark.heavy
 def test_a_goal_is_pulled_on_the_floor_and_driven_to(shared_tab):
     tab = shared_tab
     tab.after(lambda: tab.choose("System", "unicycle"))

@@ -152,6 +152,7 @@ def same(made, own, tolerance):
         np.testing.assert_allclose(its, mine, atol=100 * tolerance * (1 + np.abs(mine).max(initial=0)))
 
 
+@pytest.mark.heavy
 def test_scipy_finds_the_same_plan():
     """Another solver, on the callables of the protocol, ends at our optimum with our multipliers."""
     own = partly_free()
