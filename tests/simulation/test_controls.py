@@ -212,10 +212,10 @@ REFUSED = {
         r"allowed: \(5, 1\), a row for each step and a column for each input: motor",
         np.zeros((5, 2)),
     ),
-    "with another number of rows": (r"controls have \[4\] rows", np.zeros((4, 1))),
+    "with another number of rows": ("controls have 4 rows", np.zeros((4, 1))),
     "beyond a bound": (r"controls row 3: motor is 2.5; allowed: a number from -2 to 2", [[0.0]] * 3 + [[2.5], [0.0]]),
     "that are not finite": (r"controls row 1: motor is nan", [[0.0], [np.nan], [0.0], [0.0], [0.0]]),
-    "by name": (r"controls are a dict; allowed: an array \(5, 1\): motor", {"motor": np.zeros(5)}),
+    "by another name": ("unknown input 'push'. Allowed: motor", {"push": np.zeros(5)}),
     "as a function of the wrong width": (r"controls have shape \(5, 2\)", lambda t: jnp.stack([t, t])),
 }
 
@@ -271,3 +271,48 @@ def test_the_order_of_controls_in_memory_does_not_matter(order):
     np.testing.assert_array_equal(other.g, plain.g)
     prepared = da.prepare(system, da.LagrangeDAlembert(), step=0.1, steps=7, controls=rows, save="final")
     np.testing.assert_array_equal(prepared(start, None, given).values.g, plain.g[-1])
+
+
+# -- by name --------------------------------------------------------------------------------------------------------
+def test_controls_by_name_are_the_columns_of_an_array():
+    system = da.models.unicycle(MASS, INERTIA, CENTRE)
+    start, (first, second) = system.state(), (each.name for each in system.inputs)
+    rows = np.stack([np.sin(0.1 * (np.arange(9) + 0.5)), np.full(9, 0.2)], axis=1)
+    names = {first: jnp.sin, second: 0.2}
+    runs = [da.simulate(system, METHOD, start, step=0.1, steps=9, controls=each) for each in (rows, names)]
+    np.testing.assert_allclose(runs[1].xi, runs[0].xi, rtol=0, atol=1e-15)
+    assert runs[1].controls.shape == (9, 2)
+    alone = da.simulate(system, METHOD, start, step=0.1, steps=9, controls={second: rows[:, 1]})
+    np.testing.assert_array_equal(alone.controls, rows * [0, 1])  # what is not named does nothing
+    many = da.ensemble(system, METHOD, [start, start], step=0.1, steps=9, controls=names)
+    np.testing.assert_array_equal(many.xi[1], runs[1].xi)
+    slope = jax.grad(lambda push: da.simulate(
+        system, METHOD, start, step=0.1, steps=9, controls={second: push}).xi[-1, 1])(0.2)  # fmt: skip
+    assert np.isfinite(slope) and slope != 0
+
+
+def test_controls_by_name_that_cannot_be_are_refused():
+    system = da.models.unicycle(MASS, INERTIA, CENTRE)
+    first = system.inputs[0].name
+
+    def run(controls, method=METHOD):
+        return da.simulate(system, method, system.state(), step=0.1, steps=9, controls=controls)
+
+    with pytest.raises(da.errors.UnknownName, match=first):
+        run({"motor": 1.0})
+    for odd in (np.ones(8), np.ones((9, 1)), lambda t: jnp.ones(2)):
+        with pytest.raises(da.errors.InvalidInput, match=f"the control of {first} has shape .* allowed: a number"):
+            run({first: odd})
+    with pytest.raises(da.errors.InvalidInput, match="are not known before the run"):
+        run({first: jnp.sin}, da.integrators.Adaptive())
+    with pytest.raises(da.errors.InvalidInput, match="controls have 8 rows; allowed: one row a step, that is 9"):
+        run(np.ones((8, 2)))
+
+
+def test_a_prepared_run_takes_no_function_of_time_at_a_call():
+    """It was taken with t0 = 0, whatever the time of the state."""
+    system = da.models.unicycle(MASS, INERTIA, CENTRE)
+    run = da.prepare(system, METHOD, step=0.1, steps=9, controls=np.ones((9, 2)))
+    for given in (lambda t: jnp.stack([t, t]), {system.inputs[0].name: jnp.sin}):
+        with pytest.raises(da.errors.InvalidInput, match="needs a t0"):
+            run(system.state(), controls=given)

@@ -86,6 +86,7 @@ from .loop import (
     LoopState,
     RunKernel,
     count_steps,
+    depends_on_time,
     differentiable,
     end_before_gaps,
     has_members,
@@ -125,8 +126,8 @@ def simulate(
     """Integrate from `state`, or go on from a Run, with `steps` steps or to the last state at or before `t_end`.
 
     `step` may be negative. `controls` is an array with one row (or pytree with one leaf row) a step, or a function of
-    time, held constant over each step at its midpoint value; the run keeps them, and a run that goes on from it needs
-    its own. Every `save_every`-th state and the last one are saved.
+    time, held constant over each step at its midpoint value, or a dict of these (or of numbers) by the names of inputs;
+    the run keeps them, and one that goes on from it needs its own. Every `save_every`-th state and the last are saved.
     `monitor=True` keeps the extremes of energy error, constraint and group distance over all steps in `final.peaks`.
     `tangents` is a curve of problems, s -> (system, state, step), that passes through this one at s = 0: the derivative
     of every saved number along it comes back in `Trajectory.tangents`, at the speed of the backend. With `directions`,
@@ -210,7 +211,7 @@ def ensemble(
         require_known("an ensemble to t_end", {"system": system, "state": state, "step": step}, instead)
     members = stack_members(system, state, batched_system)
     t0: Any = 0.0  # where nothing depends on it, it does not come from a GPU
-    if t_end is not None or callable(controls):
+    if t_end is not None or depends_on_time(controls):
         t0 = members.state.t if is_traced(members.state.t) else _first(members.state.t)
     inputs = members.system.inputs
     schedule = make_schedule(
@@ -313,7 +314,7 @@ def make_schedule(
     require_name("backend", backend, BACKENDS)
     require_progress(progress, "(done, total)")
     last = known_number(t_end) if integrator.variable_step and steps is None else None
-    if integrator.variable_step and (callable(controls) or (controls is not None and last is not None)):
+    if integrator.variable_step and (depends_on_time(controls) or (controls is not None and last is not None)):
         raise InvalidInput(
             f"the times of the steps of {integrator.name} are not known before the run: give steps, and controls as an "
             "array with one row a step, or a force that depends on time"

@@ -5,7 +5,7 @@ What the loop needs before it starts stands first: the number of steps and the c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, require_name
 from ..integrators import NOT_FINITE, OK, Integrator, call_method
 from ..kernels import (
     as_jax,
@@ -28,7 +28,7 @@ from ..kernels import (
     to_host,
 )
 from ..mechanics import Input, MechanicalSystem, State
-from ..numerics import call_own, finite, is_traced, not_zero, positive_int, read_reals, say_many, show
+from ..numerics import call_own, finite, is_traced, namespace, not_zero, positive_int, read_reals, say_many, show
 from .results import Record
 
 BACKENDS = ("auto", "llvm", "cuda", "xla")
@@ -74,10 +74,12 @@ def held_controls(
     """Return controls as arrays with one row a step: of a function of time u, u_k = u(t0 + (k + 1/2) h).
 
     They have one column for each of the `inputs`, within its bounds; where these are not known, any pytree is taken.
-    Each of some `members` may have rows of its own.
+    A mapping gives columns by the names of inputs. Each of some `members` may have rows of its own.
     """
     if controls is None:
         return None
+    if isinstance(controls, Mapping) and inputs:
+        controls = _rows_by_name(controls, lambda: t0 + step * (jnp.arange(steps) + 0.5), steps, inputs)
     if callable(controls):
         needed = 24 * steps * (1 + len(inputs or (1,)))  # bytes: the times, the rows and one copy of both
         if steps > 10**6 and needed > available_memory():
@@ -92,7 +94,8 @@ def held_controls(
     sizes = {leaf.shape[int(own)] if leaf.ndim else 0 for leaf in jax.tree.leaves(held)}
     if sizes != {steps}:
         several = say_many(held, (steps, len(inputs or ()))) if isinstance(held, np.ndarray | jax.Array) else ""
-        raise InvalidInput(f"controls have {sorted(sizes)} rows; allowed: one row a step, that is {steps}{several}")
+        found = " and ".join(map(str, sorted(sizes))) or "no"
+        raise InvalidInput(f"controls have {found} rows; allowed: one row a step, that is {steps}{several}")
     if inputs is None:
         return held
     names = ", ".join(each.name for each in inputs)
@@ -116,6 +119,30 @@ def held_controls(
     if not is_traced(held):
         _require_bounds(held, inputs)
     return held
+
+
+def depends_on_time(controls: Any) -> bool:
+    """Whether controls are a function of time, or have one for an input."""
+    return callable(controls) or (isinstance(controls, Mapping) and any(map(callable, controls.values())))
+
+
+def _rows_by_name(controls: Mapping[str, Any], times: Callable[[], Array], steps: int, inputs: Sequence[Input]) -> Any:
+    """Return the rows of controls given by name: a number, one a step, or a function of time; inputs left out are 0."""
+    names = [each.name for each in inputs]
+    for name in controls:
+        require_name("input", name, names)
+    columns = []
+    for name in names:
+        given = controls.get(name, 0.0)
+        column = _reals(call_own(f"{name}(t)", jax.vmap(given), times()) if callable(given) else given)
+        if column.shape not in ((), (steps,)):
+            raise InvalidInput(
+                f"the control of {name} has shape {column.shape}; allowed: a number, {steps} numbers (one a step), or "
+                "a function of time that gives a number"
+            )
+        columns.append(column)
+    xp = namespace(columns) if not any(map(on_gpu, columns)) else jnp
+    return xp.stack([xp.broadcast_to(column, (steps,)) for column in columns], axis=1)
 
 
 def has_members(controls: Any) -> bool:

@@ -28,6 +28,7 @@ from .loop import (
     LoopState,
     RunKernel,
     all_finite,
+    depends_on_time,
     end_before_gaps,
     held_controls,
     mark_failures,
@@ -138,6 +139,7 @@ class PreparedRun:
         system, leaves = (self.system, None) if parameters is None else self._with(parameters)
         schedule = self.schedule
         if controls is not None:
+            _require_rows(controls)
             rows = held_controls(controls, 0.0, self.step, schedule.steps, system.inputs)
             schedule = replace(schedule, controls=rows)
         found = self._find(system, leaves, schedule, state)
@@ -293,11 +295,15 @@ def prepare(
         raise InvalidInput(f"save is {show(save)}; allowed: {SAVES}")
     if not (isinstance(chosen, str | tuple) or callable(chosen)):
         raise InvalidInput(f"save is {show(save)}; allowed: {SAVES}")
-    if callable(controls):
-        raise InvalidInput("controls of a prepared run are an array with one row a step: a function of time needs a t0")
+    _require_rows(controls)
     every = steps if chosen == "final" else save_every
     schedule = make_schedule(integrator, monitor, step, steps, None, 0.0, every, controls, system.inputs, backend, None)
     kernel = schedule.kernel if chosen == "all" else saving_kernel(integrator, monitor, chosen)
     leaves, structure = jax.tree.flatten(system)
     kind = structure, [np.shape(leaf) for leaf in leaves]
     return PreparedRun(system, schedule, float(step), chosen, kernel, tuple(schedule.blocks()), kind)
+
+
+def _require_rows(controls: Any) -> None:
+    if depends_on_time(controls):
+        raise InvalidInput("controls of a prepared run have one row a step: a function of time needs a t0")
