@@ -34,6 +34,7 @@ from .least_squares import Outcome as Outcome
 from .least_squares import Search as Search
 from .least_squares import Unknown as Unknown
 from .least_squares import find_spread as find_spread
+from .least_squares import one_blas_thread as one_blas_thread
 from .solvers import Root as Root
 from .solvers import depends as depends
 from .solvers import direction as direction

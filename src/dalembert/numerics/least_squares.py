@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,6 +23,20 @@ Numbers = np.ndarray[Any, Any]
 SINGULAR = 1e-8  # singular values of the scaled Jacobian, relative to the largest, that count as 0
 SHARE = 1e-3  # of a combination, from which on an unknown belongs to it
 POOR = 1.0  # a relative error from which on a combination is not determined
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """Within it the linear algebra of NumPy and SciPy uses one thread: for small matrices a second one only spins."""
+    context: AbstractContextManager[Any] = _blas_threads().limit(limits=1, user_api="blas")
+    return context
+
+
+@cache
+def _blas_threads() -> Any:
+    import scipy.linalg  # noqa: F401  # whose library must be there to be found
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 @dataclass(frozen=True)

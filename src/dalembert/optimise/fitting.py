@@ -47,6 +47,7 @@ from ..numerics import (
     echelon,
     find_spread,
     known_arguments,
+    one_blas_thread,
     own_value,
     positive,
     positive_int,
@@ -614,11 +615,12 @@ def fit(
             "smaller step, or more shots"
         )
     seeking, careful = Search(problem, loss, beyond, limit, progress), search == SEARCHES[0]
-    if careful and pieces == 1:
-        found = seeking.minimise(problem.guess)
-    else:
-        found = seeking.minimise_by_gauss_newton(problem.guess, prepared=careful)
-    return describe(problem, seeking, found, problem.data + priors - wanted, True in scaled)
+    with one_blas_thread():
+        if careful and pieces == 1:
+            found = seeking.minimise(problem.guess)
+        else:
+            found = seeking.minimise_by_gauss_newton(problem.guess, prepared=careful)
+        return describe(problem, seeking, found, problem.data + priors - wanted, True in scaled)
 
 
 def describe(problem: Problem, search: Search, found: Outcome, dof: int, scaled: bool) -> Fit:
