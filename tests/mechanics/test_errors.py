@@ -199,10 +199,10 @@ RUNS = {
     "NaN t_end": ("t_end is nan; allowed: one finite number", _run(step=0.1, t_end=NAN)),
     "save nothing": ("save_every is 0; allowed", _run(step=0.1, steps=3, save_every=0)),
     "controls of the wrong length": (
-        r"controls have \[4\] rows; allowed: one row a step, that is 3",
+        r"controls have 4 rows; allowed: one row a step, that is 3",
         _run(step=0.1, steps=3, controls=np.ones((4, 2))),
     ),
-    "controls without rows": (r"controls have \[0\] rows", _run(step=0.1, steps=3, controls=1.0)),
+    "controls without rows": (r"controls have 0 rows", _run(step=0.1, steps=3, controls=1.0)),
     "unknown backend": ("unknown backend 'xlaa'. Did you mean 'xla'", _run(step=0.1, steps=3, backend="xlaa")),
 }
 

@@ -294,7 +294,7 @@ def test_a_prepared_run_refuses_what_simulate_refuses():
     for save in ("speed", ("xi", "speed"), (), 3):
         with pytest.raises(da.InvalidInput, match=r'save is .*; allowed: "all", "final", names'):
             da.prepare(system, method, step=0.05, steps=4, save=save)
-    with pytest.raises(da.InvalidInput, match="array with one row a step"):
+    with pytest.raises(da.InvalidInput, match="one row a step: a function of time needs a t0"):
         da.prepare(system, method, step=0.05, steps=4, controls=lambda t: np.zeros(2))
     with pytest.raises(da.InvalidInput, match="steps is 0"):
         da.prepare(system, method, step=0.05, steps=0)

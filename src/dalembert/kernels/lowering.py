@@ -292,11 +292,11 @@ def _cond(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
 
 
 def _scan_sizes(params: Parameters) -> tuple[int, int]:
-    """The numbers of constants and of carries; JAX 0.11 tells them by the groups of the inputs."""
+    """The numbers of constants and of carries; from JAX 0.11 on the groups of the inputs, which may nest, tell them."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
-    consts, carry, _ = params["ft_in"].elts
-    return len(consts.elts), len(carry.elts)
+    consts, carry, _ = (len(list(group)) for group in params["ft_in"].unpack())
+    return consts, carry
 
 
 def _is_looped(params: Parameters, long: bool) -> bool:

@@ -280,6 +280,7 @@ RULES: dict[str, Rule] = {
                      "device_put", "optimization_barrier"), lambda b, params, *xs: list(xs)),
     "max": _elementwise(_max), "min": _elementwise(_min),
     "square": lambda b, params, x: map_elements(lambda v: b.mul(v, v), x),
+    "one_minus_square": lambda b, params, x: map_elements(lambda v: b.sub(b.const(1.0), b.mul(v, v)), x),
     "integer_pow": lambda b, params, x: map_elements(lambda v: b.power(v, params["y"]), x),
     "convert_element_type": lambda b, params, x: map_elements(
         lambda v: b.convert(v, scalar_type(params["new_dtype"])), x),

@@ -988,8 +988,12 @@ def _transpose_mark(cotangents: Leaves, good: Any, *slopes: Any, back: bool) -> 
     return [None, *_mark_some(good, cotangents, not back)]
 
 
-def _drop_unused(used: Sequence[bool], equation: Any) -> tuple[list[bool], Any]:
-    """The equation of marks without the results that nothing uses: JAX cannot transpose a scan with such results."""
+def _drop_unused(used: Sequence[bool], *given: Any) -> tuple[list[bool], Any]:
+    """The equation of marks without the results that nothing uses: JAX cannot transpose a scan with such results.
+
+    The equation is what is given last; JAX 0.12 says before it which inputs live.
+    """
+    equation = given[-1]
     if not any(used):
         return [False] * (1 + len(used)), None
     taken = [True, *used]
