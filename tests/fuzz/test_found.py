@@ -195,6 +195,8 @@ CALLS = {
     "the name of an event": lambda: da.Event(da.Quantity("energy"), name=b"x"),
     "a direction": lambda: da.Event(da.Quantity("energy"), direction=np.ones(2)),
     "a path": lambda: da.load(None),
+    "a function that makes no system": lambda: da.load("none.nc", system=len),
+    "a function that needs arguments": lambda: da.load("none.nc", system=lambda mass: None),
     "a configuration": lambda: da.sweep(None),
     "an executor": lambda: da.sweep({}, executor=np.ones(2)),
     "no system": lambda: da.nonholonomy(None),

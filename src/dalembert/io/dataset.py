@@ -35,7 +35,7 @@ from ..integrators import Integrator
 from ..kernels import evaluate
 from ..mechanics import MechanicalSystem, MechanismSystem, State, in_group, unforced
 from ..models import MODELS
-from ..numerics import require_instance
+from ..numerics import call_own, require_instance
 from ..simulation import Run, energy_conservation
 from .atomic import atomic_path, restore_replaced
 
@@ -534,8 +534,13 @@ def load_run(
     it is, with any system, and `note` tells of damage.
     """
     if system is not None:
-        system = system if isinstance(system, MechanicalSystem) or not callable(system) else system()
-        require_instance("system", system, MechanicalSystem, "a system, or a function without arguments that makes one")
+        allowed = "a system, or a function without arguments that makes one"
+        try:
+            if callable(system) and not isinstance(system, MechanicalSystem):
+                system = call_own("make()", system)
+        except InvalidInput as fault:
+            raise InvalidInput(f"system is no function that makes one: {fault}; allowed: {allowed}") from fault
+        require_instance("system", system, MechanicalSystem, allowed)
     given = {"system": system, "integrator": integrator}
     if not isinstance(path, str | Path):
         raise InvalidInput(f"path is {path!r}; allowed: the name of a file")
