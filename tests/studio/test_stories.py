@@ -145,7 +145,7 @@ def branch() -> None:
 def holonomy() -> None:
     (straight,) = play("holonomy", 1)
     path = straight.parts[1] - straight.parts[1][0]
-    assert np.abs(np.cross(path, path[-1])).max() < 1e-9
+    assert np.abs(path[:, 0] * path[-1, 1] - path[:, 1] * path[-1, 0]).max() < 1e-9
     for step in (2, 3):
         (ball,) = play("holonomy", step)
         middle = (ball.parts[1].max(axis=0) + ball.parts[1].min(axis=0)) / 2
