@@ -2,7 +2,8 @@
 
 XLA compiles for tests as fast as it can: without LLVM's optimisations and without the fusion emitters of XLA:CPU, each
 of which costs more than everything that tests then compute. `XLA_FLAGS= make test` has the flags that users have.
-JAX writes no places of Python sources into what it gives to XLA.
+JAX writes no places of Python sources into what it gives to XLA. LLVM works without effort on our own programs in the
+fast tests (the numbers are the same: kernels/test_llvm.py), a sixth of their time; the heavy ones have what users have.
 A process of tests meets thousands of programs: it keeps more of them than one of users does, so that JAX need not
 forget what it compiled, and Python looks for dead cycles among the many objects of traces a hundred times less often.
 """
@@ -140,6 +141,11 @@ class Scheduling(LoadFileScheduling):
     def _seconds(self, scope: str) -> float:
         file = scope.partition("::")[0].removeprefix("tests/").removesuffix(".py")
         return len(self.workqueue[scope]) * SECONDS.get(file, USUAL)
+
+
+def pytest_configure(config):
+    if config.option.markexpr == "not heavy":
+        llvm.EFFORT = 0
 
 
 def pytest_xdist_make_scheduler(config, log):

@@ -192,6 +192,7 @@ def test_a_claim_that_breaks_ends_the_measurement_with_its_name(figures):
     assert broken_claims({false: figures}, {true: figures, false: figures}) == []
 
 
+@pytest.mark.heavy
 def test_moser_veselov_claims_the_energy_on_lie_triple_systems_alone():
     """On SO(4) and SE(3) a random d is none, and the energy moves (measured: 9e-4, 7e-4)."""
     scheme = da.EulerPoincareSuslov("moser-veselov")

@@ -31,7 +31,10 @@ PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "benchmarks").
 TUTORIALS = sorted((DOCS / "tutorials").glob("[!i]*.md"))
 HOW_TO = sorted((DOCS / "howto").glob("*.md"))
 RUNNING = [DOCS / "quick-start.md", DOCS / "mechanisms.md", *TUTORIALS, *HOW_TO, DOCS / "index.md"]
-HEAVY = {"bicycle", "comparing", "events", "fit", "park", "robot", "satellite", "sensitivities", "vehicle"}
+HEAVY = {
+    *("animation", "bicycle", "comparing", "ensembles", "events", "files", "fit", "park", "particle"),
+    *("rigid-body", "robot", "satellite", "sensitivities", "vehicle"),
+}
 LONG = {"plan", "stability", "track"}  # names whose examples compile for seconds
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)

@@ -204,6 +204,7 @@ def test_the_tippe_top_keeps_jelletts_integral():
     assert np.ptp(jellett) < 1e-9 * np.abs(jellett).max() and np.ptp(w[:, 2]) > 1e-3
 
 
+@pytest.mark.heavy
 def test_the_wheels_of_the_ackermann_car_turn_about_one_point():
     """cot(r) - cot(l) = b/L, and each wheel rolls as far as its distance from that point says."""
     length, track, radius = 2.6, 1.5, 0.3

@@ -360,6 +360,7 @@ def test_second_order_conditions_are_seen_beside_a_strongly_active_constraint(he
     assert made.strict
 
 
+@pytest.mark.heavy
 def test_a_plan_without_second_derivatives_of_the_step(monkeypatch):
     """As a bicycle is planned: Gauss and Newton, with the derivatives of a step one column after the other."""
     system, goal = offset_unicycle(), (pose(0.0, 0.0, 0.7), np.zeros(3))

@@ -110,6 +110,7 @@ def pushes():
     return jnp.asarray(np.random.default_rng(3).normal(size=(MEMBERS, STEPS, 2)))
 
 
+@pytest.mark.heavy
 def test_each_member_may_have_its_own_controls(gpu):
     options = {"step": 0.1, "steps": STEPS}
     method = da.LagrangeDAlembert()

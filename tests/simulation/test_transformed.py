@@ -93,6 +93,7 @@ def test_a_crossing_that_does_not_happen_has_no_derivative_and_the_run_has_one()
         np.testing.assert_allclose(found, [-(t**2) / 2, 1.0, t, 5 * (2.0 - 9.81 * t)], rtol=1e-12)
 
 
+@pytest.mark.heavy
 def test_a_crossing_that_only_touches_has_no_derivative():
     """(x - 0.7)^3 passes zero without a rate: the time is found, its derivative does not exist."""
 
@@ -310,6 +311,7 @@ def test_states_at_any_time_have_derivatives(transformed):
         np.testing.assert_allclose(own, exact, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.heavy
 def test_states_at_many_times_and_beyond_the_end():
     ends = jax.jit(jax.vmap(place, (None, 0)))(THROWN, TIMES[:, None])
     np.testing.assert_allclose(ends[:, 0], place(THROWN, TIMES), rtol=1e-13)

@@ -321,6 +321,7 @@ def test_other_methods_converge_and_keep_phi_up_to_their_order(method):
         assert order(off) == pytest.approx(wanted, abs=0.3)
 
 
+@pytest.mark.heavy
 def test_small_steps_from_rest_converge():
     """Near rest the round-off of phi(g)/h is larger than that of the velocity: Newton's method has to see that."""
     model = MODELS["pendulum-chain"]

@@ -64,6 +64,7 @@ def test_the_mechanism_moves_as_the_equations_by_hand(bicycle):
     np.testing.assert_allclose(run["rear wheel"], -other.g[:, 6], atol=2e-9)
 
 
+@pytest.mark.heavy
 def test_a_steady_turn_needs_its_torque(bicycle):
     state, torque = da.steady(bicycle, speed=5.0, lean=0.1, trim=["steer torque"])
     names = (*bicycle.coordinate_names, *bicycle.rate_names)

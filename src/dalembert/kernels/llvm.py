@@ -73,6 +73,8 @@ MAX_SCHEDULED_LINES = 20_000
 MAX_BLOCK_STATEMENTS = 300
 """Operations in one basic block of code that is compiled without effort: every fma there costs time in proportion to
 the block (22,945 lines of a bicycle: 0.2 s instead of 1.7 to 5.9)."""
+EFFORT = 2
+"""How hard LLVM works on what runs more than once, 0 to 3; the numbers are the same. Tests run little of much code."""
 MAX_OPTIMISED_PROGRAMS = 1000
 """Programs of a process that go through LLVM's passes: of each one they keep 0.1 to 0.2 MiB for ever."""
 
@@ -732,13 +734,13 @@ def compile_native(lowered: LoweredProgram, layout: Layout, width: int) -> Kerne
     import llvmlite
 
     passes = len(_optimised) < MAX_OPTIMISED_PROGRAMS
-    parts = (repr(layout), str(width), ABI, _emitter_text(), llvmlite.__version__, str(passes), *_host())
+    parts = (repr(layout), str(width), ABI, _emitter_text(), llvmlite.__version__, str(passes), str(EFFORT), *_host())
     key = disk.entry_key(lowered.digest, *parts)
 
     def build() -> bytes:
         program = lowered.program
         once = not program.operations or (layout.streams is not None and layout.streams.once)
-        effort = 0 if once and width == 1 else 2  # what runs once costs its compilation
+        effort = 0 if once and width == 1 else EFFORT  # what runs once costs its compilation
         if effort and passes:
             _optimised.add(key)
         sums = width == 1 and program.parallel_sums
