@@ -12,13 +12,13 @@ import numpy as np
 
 
 class InvalidInput(ValueError):
-    """Input that is refused before anything runs; `place` is its section of a configuration, if it stands in one."""
+    """Raised for input that is refused before anything runs; `place` is its section of a configuration, if any."""
 
     place = ""
 
 
 class UnknownName(InvalidInput):
-    """A name that no registry has, with the nearest one that it has."""
+    """Raised for a name that is not known; the message has the nearest one that is."""
 
     def __init__(self, kind: str, given: object, allowed: Iterable[str]):
         allowed = sorted(allowed)
@@ -35,27 +35,27 @@ def require_name(kind: str, given: object, allowed: Collection[object]) -> None:
 
 
 class OffConstraint(InvalidInput):
-    """An initial velocity that violates A xi = b."""
+    """Raised for an initial velocity that violates the constraint A xi = b."""
 
 
 class IndefiniteMetric(UserWarning):
-    """A Lagrangian whose L_xi_xi is regular on D but not positive definite: kinetic energy that can be negative."""
+    """Warns of a mass matrix L_xi_xi that is regular on D but not positive: kinetic energy that can be negative."""
 
 
 class NotRead(UserWarning):
-    """What a file of another program says and we do not read."""
+    """Warns of what a file of another program (such as a URDF) says and we do not read."""
 
 
 class NumericalFailure(RuntimeError):
-    """A run that ended early; raised by `Trajectory.check`, never inside a run."""
+    """Raised by `run.check()` for a run that failed, with the step and the reason; never inside a run."""
 
 
 class WriteFailure(OSError):
-    """A file that could not be written; what was there before is as it was."""
+    """Raised for a file that could not be written; what was there before is unchanged."""
 
 
 class InconsistentDiscretisation(InvalidInput):
-    """A pair (L_d, D_d) or a difference map that violates one of its axioms."""
+    """Raised for a pair (L_d, D_d) or a difference map that violates one of its axioms."""
 
 
 __version__ = "0.2.0"

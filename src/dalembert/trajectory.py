@@ -58,11 +58,12 @@ class Page:
 )
 @dataclass(frozen=True, eq=False, repr=False)
 class Trajectory(Run):
-    """The saved states of a run; arrays have the saved moments as their first axis (members first in an ensemble).
+    """What a run leaves: arrays over the saved states, and what can be asked of them, saved and plotted.
 
-    A run that failed keeps its good part: `status` is then "failed", `failed_at` the number of good steps (-1: the
-    start has no solution) and `reason` says why. `final` is the state of the loop: `simulate(system, integrator,
-    trajectory, ...)` goes on from it, and a continued run is bit for bit the long run.
+    `t`, `g`, `xi` and `momentum` have the saved states as their first axis (in an ensemble the members before it), and
+    `run[name]` has a coordinate, rate, load or input by its name. A run that failed keeps its good part: `status` is
+    "failed", `failed_at` the number of good steps (-1: the start has no solution) and `reason` says why. `simulate(
+    system, integrator, run, ...)` goes on from its end; a continued run is bit for bit the long run.
     """
 
     @classmethod
@@ -73,12 +74,12 @@ class Trajectory(Run):
         return made
 
     def at(self, times: Any) -> State:
-        """Return the states at any times within the run, by the method's own steps from the last saved state before.
+        """The states at any times within the run: a number or an array, whose shape comes first in the result.
 
-        The last of these steps has a part of the size, so the states have the order of the method, and the saved states
-        are among them. `times` is a number or an array; leaves of the result have its shape in front (an ensemble: the
-        members before that, NaN after a member's end). Inside JAX transformations the states have derivatives, in the
-        times too; times outside the run give NaN there.
+        The method's own steps lead there from the last saved state before, the last of them with a fraction of the
+        size, so the states have the order of the method and agree with the saved ones. In an ensemble the members come
+        first, with NaN after a member's end. Inside JAX transformations the states have derivatives, in the times too;
+        times outside the run give NaN there.
         """
         return states_at(self, times)
 
@@ -105,17 +106,20 @@ class Trajectory(Run):
 
     # -- other forms ---------------------------------------------------------------------------------------------------
     def coordinates(self, kind: str, convention: str = "ZXZ") -> np.ndarray[Any, Any]:
-        """Configurations as "quaternion", "euler", "pose" (theta, x, y) or "position"; see `Group.along`."""
+        """The configurations as numbers (saves, k): "quaternion", "euler", "pose" (theta, x, y) or "position".
+
+        Euler angles follow the `convention`; angles count whole turns (see `Group.along`).
+        """
         require_known("run.coordinates(kind)", self.records, "ask for them outside, or take run.g and run.angles")
         return self.system.group.along(kind, self.g, self.angles, convention)
 
     def to_xarray(self, *, reaction: bool = False) -> xarray.Dataset:
-        """The trajectory as an `xarray.Dataset` with names, units and provenance."""
+        """The run as an `xarray.Dataset` with names, units and provenance; `reaction` adds the reaction forces."""
         require_known("run.to_xarray()", self.records)
         return to_xarray(self, reaction=reaction)
 
     def save(self, path: str | Path) -> None:
-        """Write a NetCDF (.nc) or Zarr (.zarr) file completely or not at all; `dalembert.load(path)` reads it."""
+        """Save the run as a NetCDF (.nc) or Zarr (.zarr) file, atomically; `dalembert.load(path)` reads it."""
         require_known("run.save(path)", self.records)
         save_run(self, path)
 
@@ -123,9 +127,9 @@ class Trajectory(Run):
         return repr(self) if is_traced(self.records) else trajectory_html(self)
 
     def plot(self, path: str | Path | None = None, *, of: Sequence[str] = ()) -> Figure:
-        """A figure of the motion and its conservation; `path` saves it.
+        """Draw the motion, the velocity and the energy error; `path` saves the figure (.png, .pdf, .svg).
 
-        With names, as in `of=["speed", "left torque"]`, it shows what `run[name]` is over time, a panel a unit.
+        With names, as in `of=["speed", "left torque"]`, it draws `run[name]` over time instead, a panel for each unit.
         """
         require_known("run.plot()", self.records)
         if not of:
@@ -133,12 +137,12 @@ class Trajectory(Run):
         return plot_named(self.t, {name: self[name] for name in of}, self.system.units, path=path)
 
     def show(self, *, height: int = 640) -> Page:
-        """The studio's player with this run, for a notebook: one page without network; `.save(path)` writes it."""
+        """Play the run in a notebook: the studio's player as one offline page; `.save(path)` writes it as HTML."""
         require_known("run.show()", self.records)
         return Page(self._one(from_above("studio", "player"))(self), height)
 
     def animate(self, path: str | Path | None = None, *, seconds: float = 8.0) -> Page:
-        """A film of the run, shown in a notebook; `path` (.gif, or .mp4 with ffmpeg) also keeps it."""
+        """A film of the run for a notebook, `seconds` long; `path` (.gif, or .mp4 with ffmpeg) saves it as well."""
         require_known("run.animate()", self.records)
         film = self._one(from_above("studio", "film_of"))
         with TemporaryDirectory(prefix="dalembert-film-") as folder:

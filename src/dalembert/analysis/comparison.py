@@ -30,9 +30,9 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One run of a method: its largest errors over all steps and the time of a step; None where there is none.
+    """One row of a comparison: a method with one step size, its largest errors over all steps, and the time of a step.
 
-    `error` is the largest error in configuration and velocity at the compared moments.
+    `error` is the largest error of configuration and velocity at the compared times. None: not measured.
     """
 
     method: str
@@ -50,7 +50,7 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The rows of the table, the runs behind them by label, and their errors at their saved moments."""
+    """A table of methods on one problem (`rows`), the `runs` behind it by label, and their errors over time."""
 
     rows: list[MethodRow]
     runs: dict[str, simulation.Run]
@@ -70,7 +70,7 @@ class Comparison:
         return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{''.join(lines)}</table>"
 
     def plot(self, path: str | Path | None = None, title: str = "") -> Figure:
-        """Energy, constraint, group and error over time, and the cost of a step; `path` saves it."""
+        """Draw error, energy, constraint and group over time, and error against cost; `path` saves the figure."""
         figure: Figure = plot_methods(self, title=title, path=path)
         return figure
 
@@ -87,11 +87,12 @@ def compare(
     timing: bool = True,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Run every method with every step size from `state` up to `t_end`.
+    """Compare methods on one problem: what each conserves, how far it is from the motion, what a step costs.
 
-    `error` compares with the motion itself (SciPy's DOP853 at 1e-13), `timing` measures a step. A method that refuses
-    the system gets a row that says so; Ctrl-C ends the comparison and keeps what is done. `progress(done, total, note)`
-    is called before each method, which the note names.
+    Every method runs with every step size of `steps` from `state` to `t_end`. `error` compares with an accurate motion
+    (SciPy's DOP853 at 1e-13), `timing` measures the processor time of a step. A method that refuses the system gets a
+    row that says so; Ctrl-C ends the comparison and keeps what is done. `progress(done, total, note)` is called before
+    each method, which the note names.
     """
     if not isinstance(integrators, Mapping) or not isinstance(steps, Sequence) or not integrators or not steps:
         raise InvalidInput(

@@ -132,10 +132,11 @@ class _GroupMark:
 
 @jax.tree_util.register_pytree_with_keys_class
 class State(_Point):
-    """A point of the motion: time, configuration g, velocity xi in D, momentum, and the increment of the method.
+    """A point of a motion: where a run starts, and what it saves. `system.state(...)` makes one and checks it.
 
-    `increment` is tau^-1(W)/h of a discrete step (the papers' (u, v)); where a method has none it is the velocity.
-    A state is a tuple of these five; beside them it knows its `group`, or None where it was made by hand.
+    It is the tuple (t, g, xi, momentum, increment): time, configuration, velocity xi = g^-1 g' in the body (n,),
+    momentum dual to it (n,), and the mean velocity tau^-1(W)/h of the method's last step (the papers' (u, v)), which is
+    xi where a method has none. `group` is the group of g, or None where the state was made by hand.
     """
 
     group: Group | None = None
@@ -176,7 +177,7 @@ def in_group(group: Group, tree: Any) -> Any:
 
 @dataclass(frozen=True)
 class Input:
-    """One control of a system: its name, its unit, and the bounds between which it has to be."""
+    """One control of a system: its name, its unit, and the bounds within which a run accepts its values."""
 
     name: str
     unit: str = ""
@@ -255,11 +256,11 @@ _DUAL_UNITS = {"rad s-1": ("kg m2 s-1", "N m"), "m s-1": ("kg m s-1", "N")}
 
 
 class MechanicalSystem:
-    """What (Q, L, D) determines: the Legendre map, the energy, projections onto D and the equations of motion on D.
+    """What all mechanical systems (Q, L, D) can do: energy, momentum, projection onto D, acceleration, reactions.
 
-    A subclass evaluates the Lagrangian `L(t, g, xi)` and the constraint `A(t, g)`; its drift `b(t, g)` and the force
-    `F(t, g, xi, u)` are 0 unless it does. Every derivative is taken by `jax`. Where a system has holonomic constraints,
-    `phi(t, g)`, the last rows of A and b are theirs.
+    D are the velocities that the constraint A(t, g) xi = b(t, g) admits. A subclass evaluates the Lagrangian
+    `L(t, g, xi)` and the rows `A(t, g)`; the drift `b(t, g)` and the force `F(t, g, xi, u)` are 0 unless it defines
+    them. JAX takes all derivatives. Rows that follow from holonomic constraints `phi(t, g)` = 0 come last in A and b.
     """
 
     group: Group
@@ -270,44 +271,44 @@ class MechanicalSystem:
 
     @abstractmethod
     def L(self, t: Scalar, g: Element, xi: Velocity) -> Number:
-        """The Lagrangian at the velocity xi = g^-1 g'."""
+        """The Lagrangian, kinetic less potential energy, at the velocity xi = g^-1 g' (n,)."""
 
     @abstractmethod
     def A(self, t: Scalar, g: Element) -> LinearMap:
-        """The rows (m, n) of the constraint A(t, g) xi = b(t, g)."""
+        """The matrix (m, n) of the constraint A(t, g) xi = b(t, g), one row for each constraint."""
 
     def b(self, t: Scalar, g: Element) -> Float[Array, " m"]:
-        """The drift (m,) of the constraint: 0 where D is a linear distribution."""
+        """The right side (m,) of the constraint A(t, g) xi = b(t, g): 0 where the constraint is linear in xi."""
         return jnp.zeros(self.constraints)
 
     def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
-        """The force (n,), a covector on the algebra, under the control u; None stands for no controls."""
+        """The force (n,) that is no part of L, dual to the velocity, under the controls u; None: no controls."""
         return self._zero()
 
     def zero_controls(self) -> Array:
-        """The controls u where none are given: one zero an input."""
+        """The controls of a run that was given none: a zero for each input."""
         if self.inputs is None:
             raise InvalidInput(UNKNOWN_INPUTS)
         return jnp.zeros(len(self.inputs))
 
     def phi(self, t: Scalar, g: Element) -> Float[Array, " k"]:
-        """The holonomic constraints (k,), zero where configurations may be; none by default."""
+        """The holonomic constraints (k,): a configuration is allowed where all of them are 0. None by default."""
         return jnp.zeros(0)
 
     def momentum(self, t: Scalar, g: Element, xi: Velocity) -> Covector:
-        """The Legendre map L_xi."""
+        """The momentum dL/dxi (n,) of a velocity: the Legendre map."""
         return cast(Array, jax.grad(self.L, argnums=2)(t, g, xi))
 
     def L_g(self, t: Scalar, g: Element, xi: Velocity) -> Covector:
-        """The left-trivialised derivative <L_g, eta> = d/ds L(t, g exp(s eta), xi)."""
+        """The derivative of L in the configuration (n,), left-trivialised: <L_g, eta> = d/ds L(t, g exp(s eta), xi)."""
         return gradient(lambda eta: self.L(t, self.group.shift(g, eta), xi), self._zero())
 
     def metric(self, t: Scalar, g: Element, xi: Velocity) -> Float[Array, "n n"]:
-        """The kinetic metric L_xi_xi."""
+        """The mass matrix d^2 L/dxi^2 (n, n), which is the kinetic metric."""
         return jacobian(lambda x: self.momentum(t, g, x), xi)
 
     def energy(self, t: Scalar, g: Element, xi: Velocity) -> Number:
-        """<L_xi, xi> - L."""
+        """The energy <dL/dxi, xi> - L."""
         return self.momentum(t, g, xi) @ xi - self.L(t, g, xi)
 
     @property
@@ -321,11 +322,11 @@ class MechanicalSystem:
         return _count(self, "phi")
 
     def residual(self, t: Scalar, g: Element, xi: Velocity) -> Float[Array, " m"]:
-        """A xi - b, zero on D."""
+        """How far a velocity is from the constraint: A xi - b (m,), zero on D."""
         return self.A(t, g) @ xi - self.b(t, g)
 
     def rows(self, t: Scalar, g: Element) -> Callable[[Array], Array]:
-        """xi -> the derivative of the constraint in xi, along which its reaction acts: A(t, g) for a linear one."""
+        """The function xi -> derivative (m, n) of the constraint in xi, along which it reacts; A(t, g) if linear."""
         rows = self.A(t, g)
         return lambda xi: rows
 
@@ -343,7 +344,7 @@ class MechanicalSystem:
         return array(finite("t", t)), self.group.element(g), vector(xi, self.group.dim, "velocity xi")
 
     def project_configuration(self, g: Element, t: Scalar = 0.0) -> Element:
-        """The configuration with phi = 0 nearest to g in the kinetic metric at g; refused where Newton finds none."""
+        """The nearest configuration with phi = 0, in the kinetic metric at g; refused if Newton's method finds none."""
         if not self.holonomic_constraints:
             return g
         traced = is_traced((self, t, g))
@@ -354,9 +355,10 @@ class MechanicalSystem:
         return there
 
     def velocity(self, t: Scalar, g: Element, momentum: Covector, near: Velocity | None = None) -> Velocity:
-        """The velocity in D whose momentum agrees with `momentum` on D: L_xi + A^T l = momentum, A xi = b.
+        """The admissible velocity of a momentum (n,): L_xi + A^T l = momentum with A xi = b, for some l.
 
-        Where L is not quadratic in xi, the solution is followed from the velocity `near` (default: rest).
+        Only the part of the momentum on D counts. Where L is not quadratic in xi, Newton's method starts from the
+        velocity `near` (default: rest).
         """
         return cast(Array, _inverse_legendre(self, t, g, momentum, self._zero() if near is None else near))
 
@@ -366,7 +368,7 @@ class MechanicalSystem:
         return not depends(lambda xi: self.metric(0.0, self.group.identity(), xi), self._zero())
 
     def frame(self, t: Scalar, g: Element, reference: Float[Array, "n r"]) -> Float[Array, "n r"]:
-        """Vectors (n, n-m) that span ker A(t, g): the kinetic projection of the columns of `reference`, smooth in g."""
+        """A basis (n, n-m) of ker A(t, g) that is smooth in g: the columns of `reference`, projected in the metric."""
         metric, (rows, _) = kinetic_metric(self, t, g), constraint_at(self, t, g)
         weights = solve(metric, rows.T)
         return reference - weights @ solve(rows @ weights, rows @ reference) if rows.shape[0] else reference
@@ -374,9 +376,10 @@ class MechanicalSystem:
     def acceleration(
         self, t: Scalar, g: Element, xi: Velocity, u: Controls = None
     ) -> tuple[Float[Array, " n"], Float[Array, " m"]]:
-        """(xi', l) of the ODE on D: d/dt L_xi = ad*_xi L_xi + L_g + F + A^T l with A xi = b differentiated in time.
+        """The acceleration xi' (n,) and the Lagrange multipliers l (m,) of the equations of motion.
 
-        On R^n this is Proposition 2.1 and (23) of jimenez-scheurle.
+        They solve d/dt L_xi = ad*_xi L_xi + L_g + F + A^T l together with the time derivative of A xi = b; on R^n this
+        is Proposition 2.1 and (23) of jimenez-scheurle.
         """
         return _accelerate(self, *self._point(t, g, xi), u)
 
@@ -406,13 +409,14 @@ class MechanicalSystem:
         return solve(self.metric(t, g, xi), self.rows(t, g)(xi), top, bottom)
 
     def multipliers(self, t: Scalar, g: Element, xi: Velocity, u: Controls = None) -> Float[Array, " m"]:
-        """The reaction l of the continuous motion, (23) of jimenez-scheurle on any group."""
+        """The Lagrange multipliers l (m,) of the equations of motion; the reaction is A^T l ((23) jimenez-scheurle)."""
         return self.acceleration(t, g, xi, u)[1]
 
     def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0) -> State:
-        """A state from a configuration (default: 1) and a velocity in D or a momentum (all of it, or that on D).
+        """An initial state at the configuration `g` (default: the identity), checked against the constraints.
 
-        With neither, the system is at rest, or has the least velocity that the drift b of its constraint allows.
+        Give the velocity `xi` (n,), or the `momentum`: all n components, or those in the `basis` of D. With neither,
+        the system is at rest, or has the least velocity that the drift b of its constraint allows.
         """
         g = unit_element(self.group) if g is None else self.group.element(g)
         if xi is not None and momentum is not None:
@@ -431,7 +435,7 @@ class MechanicalSystem:
         return State(time, g, xi, read_only(self._judge(time, g, xi)), xi, self.group)
 
     def require_admissible(self, t: Scalar, g: Element, xi: Any) -> None:
-        """Refuse a configuration off phi = 0, a velocity off D, or a point where L determines no motion: say why."""
+        """Raise `InvalidInput` if phi(g) is not 0, xi is not in D, or L determines no acceleration there."""
         if is_traced((self, t, g, xi)):
             return
         self._judge(np.asarray(t, float), g, vector(xi, self.group.dim, "velocity xi"))
@@ -500,7 +504,7 @@ class MechanicalSystem:
         return xi
 
     def basis(self, t: Scalar, g: Element) -> Float[Array, "n r"]:
-        """The documented basis (n, n-m) of D at g: the null space of A in reduced echelon form."""
+        """The basis (n, n-m) of D at g in which restricted momenta are given: the null space of A in echelon form."""
         rows = _rows(self, t, g)
         require_known("the basis of D", {"the constraint": rows}, "give the velocity xi, or all of the momentum")
         return array(null_basis(np.asarray(rows)))
@@ -514,7 +518,7 @@ class MechanicalSystem:
         return f" ({', '.join(names)})" if names else ""
 
     def axes(self) -> list[AlgebraAxis]:
-        """The components of velocities with their names and units: those of the group, unless a user named them."""
+        """The names and units of the components of xi: the user's own, else those of the group."""
         axes, units = self.group.axes(), self._own_units
         for k, name in enumerate(self.names.velocities if self.names else ()):
             unit = units.get(name, axes[k].velocity)
@@ -528,35 +532,35 @@ class MechanicalSystem:
 
     @property
     def units(self) -> dict[str, str]:
-        """The units of coordinates, rates, loads and inputs by their names: "" where nobody said them."""
+        """The units of coordinates, rates, loads and inputs by name; "" where none was given."""
         found = dict.fromkeys((*self.coordinate_names, *self.rate_names, *self.load_names), "")
         found |= {axis.name: axis.velocity for axis in self.axes() if "[q]" not in axis.velocity}
         return found | self._own_units | {each.name: each.unit for each in self.inputs or ()}
 
     @property
     def coordinate_names(self) -> tuple[str, ...]:
-        """The names of the coordinates of `observe`: a user's own, else q1 to qn on R^n and none on other groups."""
+        """The names of the coordinates: the user's own, else q1, ..., qn on R^n, and none on other groups."""
         if self.names and self.names.coordinates:
             return cast(tuple[str, ...], self.names.coordinates)
         return tuple(f"q{k + 1}" for k in range(self.group.dim)) if self.group.is_flat else ()
 
     @property
     def rate_names(self) -> tuple[str, ...]:
-        """The names of the rates of `observe`: the components of xi."""
+        """The names of the rates, which are the components of xi."""
         return tuple(axis.name for axis in self.axes())
 
     @property
     def start_names(self) -> tuple[str, ...]:
-        """The names that `state` takes, of coordinates and rates, with _ for spaces: those of a mechanism."""
+        """The keywords that `state` accepts: names of coordinates and rates of a mechanism, with _ for spaces."""
         return ()
 
     @property
     def load_names(self) -> tuple[str, ...]:
-        """The names of the Lagrange multipliers, where they have names."""
+        """The names of the Lagrange multipliers (loads), where they have names."""
         return self.names.constraints if self.names else ()
 
     def observe(self, t: Scalar, g: Element, xi: Velocity) -> Array:
-        """The coordinates and the rates that have names, in the order of `coordinate_names` and `rate_names`."""
+        """The values of the named coordinates, then of the named rates: `coordinate_names`, then `rate_names`."""
         return jnp.concatenate([self.group.chart(g), xi]) if self.coordinate_names else xi
 
     def named_coordinates(self, g: Element) -> dict[str, Any]:
@@ -569,7 +573,7 @@ class MechanicalSystem:
         return dict(zip(self.coordinate_names, np.moveaxis(np.asarray(chart(g)), -1, 0), strict=True))
 
     def constants(self) -> dict[str, Any]:
-        """The numbers that tell this system from others of its kind, with names such as "parameter inertia.0"."""
+        """The numbers of this system (masses, lengths, ...) by names such as "parameter inertia.0"."""
         leaves, _ = jax.tree_util.tree_flatten_with_path(getattr(self, "parameters", None))
         return {"parameter " + jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
@@ -593,7 +597,7 @@ class MechanicalSystem:
 
     @property
     def title(self) -> str:
-        """What the system is called: by its user, else its class."""
+        """The title of the system in figures and tables: the user's own name for it, else that of its class."""
         return (self.names.system if self.names else "") or type(self).__name__
 
 
@@ -1006,13 +1010,13 @@ FUNCTIONS = ("lagrangian", "constraint", "drift", "force", "holonomic")
 @register_system(FUNCTIONS, ("group", "inputs", "names"))
 @dataclass(frozen=True, eq=False)
 class System(MechanicalSystem):
-    """(Q, L, D) from functions: `lagrangian(t, g, xi, p)`, `constraint(t, g, p)` -> A, `drift(t, g, p)` -> b.
+    """A mechanical system (Q, L, D) of your own: configurations, Lagrangian and constraint as functions written in JAX.
 
-    `force(t, g, xi, u, p)` is a covector. `constraint=None` leaves the system free. `holonomic(t, g, p)` -> phi (k,)
-    keeps configurations on phi = 0; its derivative gives the last k rows of A and b. `parameters` is the pytree p:
-    ensembles, sweeps and gradients reach it. `inputs` says what the controls u are: their number, their names, or an
-    `Input` each with name, unit and bounds. If it is left out, `force` is traced to find how many it reads. u is an
-    array with one entry an input, and zero where a run has no controls.
+    `lagrangian(t, g, xi, p)` is L; `constraint(t, g, p)` -> A (m, n) and `drift(t, g, p)` -> b (m,) admit velocities
+    with A xi = b; `force(t, g, xi, u, p)` (n,) is dual to the velocity; `holonomic(t, g, p)` -> phi (k,) keeps
+    configurations on phi = 0, and its derivative gives the last k rows of A and b. What is None is absent. `parameters`
+    is the pytree p, which ensembles, sweeps and gradients reach. `inputs` describes the controls u (one number each, 0
+    where a run has none): how many, their names, or an `Input` each; if left out, `force` is traced to count them.
 
     `names` are yours for the system and for its coordinates, velocities (the components of xi) and constraints (rows of
     A), each with a unit if you like: `names={"system": "Skate", "coordinates": ["heading [rad]", "x [m]", "y [m]"],
@@ -1102,10 +1106,10 @@ class System(MechanicalSystem):
 @register_system(FUNCTIONS, ("group", "inputs", "names"))
 @dataclass(frozen=True, eq=False)
 class NonlinearSystem(System):
-    """(Q, L, phi): d/dt L_xi - ad*_xi L_xi - L_g - F = phi_xi^T l, phi(t, g, xi) = 0 ((5) of jimenez-scheurle).
+    """A system of your own whose constraint phi(t, g, xi) = 0 is not linear in the velocity; else as `System`.
 
-    As `System`, but with `constraint(t, g, xi, p)` -> phi (m,); a `drift` b makes it phi = b. Rows of a `holonomic`
-    constraint follow.
+    `constraint(t, g, xi, p)` -> phi (m,); with a `drift` b it reads phi = b. The reaction acts along phi_xi: d/dt L_xi
+    - ad*_xi L_xi - L_g - F = phi_xi^T l ((5) of jimenez-scheurle). Rows of a `holonomic` constraint follow.
     """
 
     def residual(self, t: Scalar, g: Element, xi: Velocity) -> Float[Array, " m"]:
@@ -1171,9 +1175,10 @@ class NonlinearSystem(System):
 
 
 def perturbed(system: MechanicalSystem, g: Callable[..., Array], delta: Scalar = 1.0) -> NonlinearSystem:
-    """The system on D_delta = {A xi - b + delta g(t, q, xi) = 0} (Remark 6.1, (91) to (96)); g(t, q, xi) -> (m,).
+    """The system with its constraint perturbed to A xi - b + delta g(t, q, xi) = 0, where g(t, q, xi) -> (m,).
 
-    `parameters` of the result are {"system", "delta"}: an ensemble may run over delta.
+    This is Remark 6.1, (91) to (96), of jimenez-scheurle. The `parameters` of the result are {"system", "delta"}, so an
+    ensemble may run over delta.
     """
 
     def constraint(t: Scalar, q: Element, xi: Array, p: dict[str, Any]) -> Array:
@@ -1203,10 +1208,9 @@ def _force(t: Scalar, g: Element, xi: Array, u: Controls, p: dict[str, Any]) -> 
 @register_system(("field",), ("group",))
 @dataclass(frozen=True, eq=False)
 class VectorField(MechanicalSystem):
-    """g' = g X with X = `field(t, g, p)` in the algebra (retraction-maps, section III C).
+    """A first-order equation g' = g X on a group, X = `field(t, g, p)` in the algebra (retraction-maps, section III C).
 
-    In the formalism of (Q, L, D) it is A = 1, b = X with L = |xi|^2/2, so that every integrator of constrained systems
-    runs it.
+    As a system (Q, L, D) it has L = |xi|^2/2, A = 1 and b = X, so that every method for affine constraints runs it.
     """
 
     group: Group
@@ -1232,7 +1236,7 @@ class VectorField(MechanicalSystem):
         return self.b(t, g)
 
     def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0) -> State:
-        """The state at g: its velocity is the field."""
+        """The initial state at the configuration g; its velocity is the value of the field there."""
         g = self.group.identity() if g is None else self.group.element(g)
         return super().state(g, self.b(t, g) if xi is None and momentum is None else xi, momentum=momentum, t=t)
 
@@ -1262,7 +1266,7 @@ class Driven(MechanicalSystem):
 @partial(jax.tree_util.register_dataclass, data_fields=("system", "force"), meta_fields=())
 @dataclass(frozen=True, eq=False)
 class Forced(Driven):
-    """A system with one more force on it, `force(t, g, xi)` -> covector; see `forced`."""
+    """A system on which one more force `force(t, g, xi)` (n,) acts; `forced` makes it."""
 
     force: Force
 
@@ -1274,7 +1278,7 @@ class Forced(Driven):
 @partial(jax.tree_util.register_dataclass, data_fields=("system", "policy"), meta_fields=())
 @dataclass(frozen=True, eq=False)
 class Steered(Driven):
-    """A system whose controls are u = `policy(t, g, xi)`: a closed loop; see `steered`."""
+    """A closed loop: a system whose controls are u = `policy(t, g, xi)`; `steered` makes it."""
 
     policy: Force
     inputs = ()  # the policy gives them all
@@ -1284,26 +1288,33 @@ class Steered(Driven):
 
 
 def forced(system: MechanicalSystem, force: Force) -> Forced:
-    """The system with `force(t, g, xi)` added: a function, or a pytree with `__call__` and parameters as leaves."""
+    """Add the force `force(t, g, xi)` (n,), dual to the velocity, to a system.
+
+    It is a function in JAX, or a pytree with `__call__` whose leaves are its parameters.
+    """
     return Forced(system, _pytree("force", system, force))
 
 
 def steered(system: MechanicalSystem, policy: Force) -> Steered:
-    """The closed loop with the feedback u = `policy(t, g, xi)`: a function, or a pytree with `__call__`."""
+    """Close the loop: make the inputs of a system a function u = `policy(t, g, xi)` of its state.
+
+    The policy is a function in JAX, or a pytree with `__call__`, whose leaves gradients reach.
+    """
     return Steered(system, _pytree("policy", system, policy))
 
 
 def unforced(system: MechanicalSystem) -> MechanicalSystem:
-    """The system without the forces and the feedback that were put on it."""
+    """The system without the forces and the feedback that `forced`, `with_friction` and `steered` added."""
     return unforced(system.system) if isinstance(system, Driven) else system
 
 
 def with_friction(
     system: MechanicalSystem, *, viscous: Any = 0.0, dry: Any = 0.0, along: Any = None, width: Any = 1e-3
 ) -> Forced:
-    """The system with `Friction` on the velocities `along` @ xi (rows (k, n), or one row; default: all of xi).
+    """Add friction to a system: viscous, or of constant size (`dry`); see `Friction` for the formula.
 
-    Several kinds add up: with_friction(with_friction(car, viscous=0.1), dry=2.0, along=[0, 1, 0, 0]).
+    It acts on the velocities `along` @ xi, with rows (k, n) or one row (n,); default: on all of xi. Several kinds add
+    up: with_friction(with_friction(car, viscous=0.1), dry=2.0, along=[0, 1, 0, 0]).
     """
     require_instance("system", system, MechanicalSystem, "a system")
     n = system.group.dim
@@ -1317,11 +1328,11 @@ def with_friction(
 @partial(jax.tree_util.register_dataclass, data_fields=("along", "viscous", "dry", "width"), meta_fields=())
 @dataclass(frozen=True)
 class Friction:
-    """F = -S^T (viscous + dry/sqrt(|s|^2 + width^2)) s with s = S xi: the gradient of a Rayleigh function.
+    """A force against the velocity: F = -S^T (viscous + dry/sqrt(|s|^2 + width^2)) s with s = S xi.
 
-    `dry` is the largest size of the force (Coulomb's mu N; for a wheel the rolling resistance), reached where |s| is
-    many times `width`: below that the force is smooth, and a body creeps instead of sticking. The power <F, xi> is
-    never positive.
+    It is the gradient of a Rayleigh function, and its power <F, xi> is never positive. `dry` is the largest size of the
+    force (Coulomb's mu N; for a wheel the rolling resistance), reached where |s| is many times `width`: below that the
+    force is smooth, and a body creeps instead of sticking.
     """
 
     along: Any  # rows (k, n); the others are numbers. JAX puts placeholders into them when it flattens

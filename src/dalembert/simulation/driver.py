@@ -123,18 +123,21 @@ def simulate(
     events: Sequence[Event] = (),
     progress: Progress | None = None,
 ) -> Run:
-    """Integrate from `state`, or go on from a Run, with `steps` steps or to the last state at or before `t_end`.
+    """Integrate one motion from a state, or continue a run, and return it as a `Trajectory`.
 
-    `step` may be negative. `controls` is an array with one row (or pytree with one leaf row) a step, or a function of
-    time, held constant over each step at its midpoint value, or a dict of these (or of numbers) by the names of inputs;
-    the run keeps them, and one that goes on from it needs its own. Every `save_every`-th state and the last are saved.
-    `monitor=True` keeps the extremes of energy error, constraint and group distance over all steps in `final.peaks`.
-    `tangents` is a curve of problems, s -> (system, state, step), that passes through this one at s = 0: the derivative
-    of every saved number along it comes back in `Trajectory.tangents`, at the speed of the backend. With `directions`,
-    s is an array of so many numbers, and the derivatives along all of them come back together, these in front.
-    `events` are looked for after every step and located to round-off (see `Event`); `Trajectory.events` has them, with
-    their derivatives along `tangents`.
-    Numerical failure is data: see `Trajectory.status` and `check`.
+    It takes `steps` steps of size `step` (negative: backwards in time), or goes to the last state at or before `t_end`,
+    and saves every `save_every`-th state and the last. A run that fails raises nothing: `status` says so, and `check()`
+    raises.
+
+    `controls` are the inputs, constant during each step: an array with one row for each step, a function of time, taken
+    at the middle of a step, or a dict of these or of numbers by the names of inputs. The run keeps them; one that
+    continues it needs its own. `monitor=True` keeps the largest errors of energy, constraint and group over all steps,
+    saved or not, in `final.peaks`. `events` are looked for in every step and located to round-off (see `Event`);
+    `run.events` has them.
+
+    `tangents` is a curve of problems s -> (system, state, step) through this one at s = 0: the derivatives of all saved
+    numbers (and events) along it come back in `run.tangents`. With `directions`, s is an array of so many numbers, and
+    derivatives along all of them come back, with these in front.
     """
     given = state.last if isinstance(state, Run) else state
     require_arguments(system, integrator, given, step)
@@ -195,13 +198,15 @@ def ensemble(
     events: Sequence[Event] = (),
     progress: Progress | None = None,
 ) -> Run:
-    """Run `simulate` over many members: `state` and/or `system` carry a leading axis (a list is stacked).
+    """Integrate many motions at once, with other states, parameters or controls, on all cores or a GPU.
 
-    A batched system is one whose leaves have that axis, as `jax.vmap(model)(parameters)` makes it: say so with
-    `batched_system=True`. A member that fails stays at its last good state, one that an event stops at that event,
-    and one whose steps vary at its last state before `t_end`; the others go on. `controls` are the same for all
-    members, or an array (members, steps, inputs). Arrays of the result have shape (members, saves, ...). Members,
-    parameters and controls that are arrays on a GPU, of JAX or CuPy, stay there, and so do the results.
+    The members are a list of states or systems (or both), or a state whose arrays have a leading axis. A system whose
+    leaves have that axis, as `jax.vmap(model)(parameters)` makes it, needs `batched_system=True`. `controls` are those
+    of `simulate`, the same for all, or an array (members, steps, inputs). The result has arrays (members, saves, ...).
+
+    A member that fails stays at its last good state, one that an event stops stays at the event, and one with variable
+    steps at its last state before `t_end`, while the others go on. Arrays on a GPU, of JAX or CuPy, stay there, and so
+    do the results.
     """
     first, begin = (each[0] if isinstance(each, list) and each else each for each in (system, state))
     require_arguments(first, integrator, begin, step)

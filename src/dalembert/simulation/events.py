@@ -46,10 +46,10 @@ JUMP_SHARE = 1e-3
 
 @dataclass(frozen=True)
 class Quantity:
-    """q - value, with a quantity q of the motion by its name.
+    """The function of an event, by name: a `kind` of quantity of the motion less the `value` that it passes.
 
-    `index` picks a component: (row, column) of a matrix, the factor of a product first. "angles" are the unwrapped
-    ones, so that pi/2 + 4 pi comes after two turns; "momentum" is the Legendre transform.
+    `kind` is "configuration", "angles", "velocity", "momentum" (dL/dxi), "energy" or "time". `index` picks a component:
+    (row, column) of a matrix, the factor of a product first. Angles count whole turns: pi/2 + 4 pi comes after two.
     """
 
     kind: str
@@ -100,13 +100,16 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Event:
-    """The zeros of function(t, g, xi, p) that it passes upwards (direction 1), downwards (-1) or either way (0).
+    """A moment that a run finds to round-off, and may stop at: a zero of function(t, g, xi, p).
 
-    The function is pure JAX with one number as its value, p are the system's parameters; or it is a `Quantity`.
-    `stop=True` ends a run (in an ensemble: that member) there. Only a change of sign from one step's end to the next is
-    seen: two crossings within a step are not (`Crossings.suspects` counts the steps where a parabola says so), a touch
-    is not, and one at the start is not counted. Inside `jax.grad` and the like, times and states at crossings have
-    derivatives; under `jit` and `vmap` those of events that stop a run, with one row that is NaN where none does.
+    The function is pure JAX and returns one number, p are the parameters of the system; or it is a `Quantity`. With
+    `direction` 1 only upward crossings count, with -1 downward ones, with 0 both. `stop=True` ends the run there (in an
+    ensemble: that member).
+
+    Only a change of sign between the ends of a step is seen: not a touch, not two crossings within a step
+    (`Crossings.suspects` counts steps where these are likely); a zero at the start does not count. Inside `jax.grad`
+    times and states at crossings have derivatives; under `jit` and `vmap` only those of events that stop a run, with
+    one row that is NaN where none does.
     """
 
     function: Callable[..., Array]

@@ -50,10 +50,10 @@ class SavedRecord(NamedTuple):
 
 
 class Saved:
-    """What a prepared run saved, and how it ended; a run that failed keeps its good part.
+    """What one call of a prepared run returns: the `values` that `save` asked for, and how the run ended.
 
-    `values` is the final state, a dictionary of the chosen fields, or what the function gave; all but the final state
-    have the saved moments as their first axis.
+    `values` is the final state, a dictionary of the chosen fields, or the results of the function; all but the final
+    state have the saved states as their first axis. A run that failed keeps its good part.
     """
 
     __slots__ = ("_final", "values")
@@ -79,7 +79,7 @@ class Saved:
 
     @property
     def steps(self) -> int:
-        """The number of good steps; -1 where the start has no solution."""
+        """How many steps succeeded; -1 if the start has no solution."""
         require_known("saved.steps", self.final.steps, "take saved.final.steps")
         return int(self.final.steps)
 
@@ -118,7 +118,10 @@ def saving_kernel(integrator: Integrator, monitor: bool, save: str | tuple[str, 
 
 @dataclass(frozen=True, eq=False)
 class PreparedRun:
-    """A run that waits for its state; `prepare` makes it. Calls from several threads do not disturb each other."""
+    """A compiled run, called as run(state, parameters, controls) as often as needed; `prepare` makes it.
+
+    Calls from several threads do not disturb each other.
+    """
 
     system: MechanicalSystem
     schedule: Schedule
@@ -277,11 +280,12 @@ def prepare(
     monitor: bool = False,
     backend: Backend = "auto",
 ) -> PreparedRun:
-    """Prepare runs of `steps` steps: run = prepare(...), and then run(state, parameters, controls) many times.
+    """Prepare many short runs, as in control and sampling: run = prepare(...), then run(state, parameters, controls).
 
-    `save` chooses what is recorded: "all" (a Trajectory, bit for bit that of `simulate`), "final" (the last state),
-    names of fields such as ("g", "xi"), or a function (system, state) -> arrays, written in JAX. Nothing else is
-    computed or copied: see `Saved`. The other arguments are those of `simulate`; a run begins at the time of its state.
+    Everything that does not change is done once. `save` chooses what a call returns: "all" (a `Trajectory`, bit for bit
+    that of `simulate`), or a `Saved` with the "final" state, with fields such as ("g", "xi"), or with what a function
+    (system, state) -> arrays in JAX gives; nothing else is computed or copied. The other arguments are those of
+    `simulate`; a run begins at the time of its state.
     """
     require_instance("system", system, MechanicalSystem, "a system")
     require_instance("method", integrator, Integrator, "a method")

@@ -51,13 +51,12 @@ class Record(NamedTuple):
 )
 @dataclass(frozen=True, eq=False)
 class Crossings:
-    """Where a run crossed one event: arrays with one row a crossing, in the order of time (of members, then time).
+    """All crossings of one event in a run: arrays with one row for each, in order of time (members first).
 
-    A crossing lies in the step that led to number `step`, a share `theta` of that step after its beginning. Its state
-    is that of the method's own step of that size, and is at or just beyond the event. `suspects` counts, for each
-    member, the steps in which the function may have crossed zero twice, of which only the signs at both ends are seen:
-    a parabola through its values at three steps says so. `tangents` are the derivatives of the record along those of
-    the run, where it was asked for them.
+    A crossing lies in step number `step`, at the fraction `theta` of it. Its state is that of the method's own step of
+    this fraction, at or just beyond the event. Only a change of sign between the ends of a step is seen; `suspects`
+    counts, for each member, the steps in which a parabola through three values says that the function may have crossed
+    zero twice. `tangents` are derivatives of the crossings, if the run was asked for them.
     """
 
     name: str
@@ -89,7 +88,7 @@ class Crossings:
 
     @property
     def step(self) -> Array:
-        """The number of the step that each crossing lies in: 1 for the first."""
+        """The number of the step in which each crossing lies; the first step is 1."""
         return self.record.steps
 
     def of(self, member: int) -> Crossings:
@@ -126,9 +125,9 @@ def join_crossings(first: Mapping[str, Crossings], second: Mapping[str, Crossing
 
 @dataclass(frozen=True)
 class RunSummary:
-    """How one run went; None where there is nothing to say, or where a number is not finite.
+    """How one run went, in numbers: status, steps, largest errors; None where there is no finite number.
 
-    Extremes are over all steps where the run was monitored, else over its saved states.
+    The largest errors are over all steps if the run was monitored, else over its saved states.
     """
 
     method: str
@@ -155,13 +154,13 @@ class RunSummary:
 
     @property
     def energy_defect(self) -> float | None:
-        """The largest value of what should stay zero: the energy balance where it is known, else the energy error."""
+        """The largest error of the energy: of its balance with the work, where that is known, else |E - E(0)|."""
         return self.energy_error if self.energy_balance is None else self.energy_balance
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The records of a run, how it ended and what it conserved."""
+    """What a run leaves: the saved states as arrays, how it ended, and how well it conserved energy and constraint."""
 
     system: MechanicalSystem
     integrator: Integrator
@@ -206,42 +205,42 @@ class Run:
 
     @property
     def xi(self) -> Array:
-        """Velocities in D, shape (saves, n)."""
+        """Velocities xi = g^-1 g' in the body, shape (saves, n)."""
         return self.records.state.xi
 
     @property
     def momentum(self) -> Array:
-        """Momenta as the method has them, shape (saves, n); restricted ones (saves, r) for retraction-adapted."""
+        """The method's own momenta, shape (saves, n); for retraction-adapted those restricted to D, (saves, r)."""
         return self.records.state.momentum
 
     @property
     def increment(self) -> Array:
-        """tau^-1(W)/h of the method's displacement, shape (saves, n)."""
+        """Mean velocities tau^-1(W)/h of the method's steps, W the displacement of a step; shape (saves, n)."""
         return self.records.state.increment
 
     @property
     def multipliers(self) -> Array:
-        """Lagrange multipliers of the step to each state (the continuous ones at the start), shape (saves, m)."""
+        """Lagrange multipliers of the step to each state, shape (saves, m); at the start those of the motion."""
         return self.records.multipliers
 
     @property
     def angles(self) -> Array:
-        """Unwrapped angles of the planar rotations in g, shape (saves, number of angles)."""
+        """Angles of the planar rotations in g, with whole turns counted, shape (saves, number of angles)."""
         return self.records.angles
 
     @property
     def residual(self) -> Array:
-        """Residual of each saved step's equations."""
+        """Residual of the nonlinear equations of the step to each state, shape (saves,)."""
         return self.records.residual
 
     @property
     def iterations(self) -> Array:
-        """Newton iterations of each saved step."""
+        """Iterations of the step to each state (Newton's; substeps of adaptive methods), shape (saves,)."""
         return self.records.iterations
 
     @property
     def step_sizes(self) -> Array:
-        """The size of the step that led to each state (of the first step to come, at the start), shape (saves,)."""
+        """The size of the step that led to each state (at the start: of the first step), shape (saves,)."""
         own = self.records.step_size
         return jnp.full(np.shape(self.t), self.step) if own is None else own
 
@@ -253,7 +252,7 @@ class Run:
 
     @property
     def steps(self) -> Any:
-        """The number of good steps from the first start on; an array for an ensemble."""
+        """How many steps succeeded, counted from the start of the first run; an array for an ensemble."""
         return self.final.steps if is_traced(self.final.steps) or np.ndim(self.final.steps) else int(self.final.steps)
 
     @property
@@ -265,7 +264,7 @@ class Run:
 
     @property
     def failed_at(self) -> Any:
-        """None, or k: states 0..k are good; -1: the start has no solution. Of an ensemble an array, -2: not failed."""
+        """After how many good steps the run failed (-1: at the start), or None; of an ensemble an array, -2: not."""
         require_known("run.failed_at", (self.final.status, self.final.steps), OUTSIDE)
         codes, counts = np.asarray(self.final.status), np.asarray(self.final.steps).astype(int)
         if codes.ndim:
@@ -298,15 +297,15 @@ class Run:
 
     @property
     def monitored(self) -> bool:
-        """Whether `final.peaks` has the extremes over all steps: they are all 0 in a run that was not monitored."""
+        """Whether the run was monitored: `final.peaks` then has the largest errors over all steps, else zeros."""
         require_known("run.monitored", self.final.peaks, OUTSIDE)
         return any(np.any(np.asarray(leaf) != 0.0) for leaf in jax.tree.leaves(self.final.peaks))
 
     def check(self) -> Self:
-        """Return self, or raise `NumericalFailure` with the step and the reason if the run (or any member) failed.
+        """Return the run itself, or raise `NumericalFailure` with step and reason if it (or any member) failed.
 
-        It also raises where a method that keeps holonomic constraints only up to its own error let |phi| grow
-        beyond `MAX_HOLONOMIC_RESIDUAL`.
+        It also raises if a method that does not enforce holonomic constraints let |phi| grow beyond
+        `MAX_HOLONOMIC_RESIDUAL`.
         """
         require_known("run.check()", self.final.status, OUTSIDE)
         codes = np.atleast_1d(np.asarray(self.final.status))
@@ -334,7 +333,7 @@ class Run:
         return (first and explain_singular(self.system, *self.last[:3])) or REASONS[code]
 
     def summary(self, conservation: Conservation | None = None) -> RunSummary:
-        """Return how a single run went, in numbers; `conservation` is that of its energy where it is known already."""
+        """Sum up a single run in numbers; `conservation` is its energy conservation, if that is known already."""
         if np.ndim(self.final.status):
             raise InvalidInput("a summary is of one run; an ensemble has arrays: status, steps, final.peaks")
         require_known("run.summary()", (self.records, self.final))
@@ -367,30 +366,30 @@ class Run:
         return replace(made, receives_power=powered, energy_title=title, **found)
 
     def energy(self) -> Array:
-        """<L_xi, xi> - L at each saved state, with the velocity in D that has the saved restricted momentum."""
+        """The energy <dL/dxi, xi> - L at each saved state, shape (saves,), at the admissible velocity."""
         return self._at_states("energy")
 
     def energy_error(self) -> Array:
-        """E - E(0) at each saved state."""
+        """The energy error E(t) - E(0) at each saved state, shape (saves,)."""
         energy = self.energy()
         return energy - energy[..., :1]
 
     def constraint_residual(self) -> Array:
-        """max |A xi - b| at each saved state."""
+        """How far each saved state is from the constraint: the largest component of |A xi - b|, shape (saves,)."""
         return self._at_states("constraint")
 
     def holonomic_residual(self) -> Array:
-        """max |phi| at each saved state: 0 where there are no holonomic constraints."""
+        """The largest component of |phi| at each saved state, shape (saves,); 0 without holonomic constraints."""
         return self._at_states("holonomic")
 
     def group_distance(self) -> Array:
-        """Distance of g from the group at each saved state."""
+        """How far g is from the group at each saved state (|R^T R - 1| of rotations), shape (saves,)."""
         return self._at_states("group")
 
     def controls_at_states(self) -> Any:
-        """The controls of the step that begins at each saved state (at the last one: that ends there), or None.
+        """The controls that act from each saved state on (at the last state: those that acted before it), or None.
 
-        Their leaves have the shape (saves, inputs), with the members in front in an ensemble.
+        The shape is (saves, inputs), with the members in front in an ensemble.
         """
         held, steps = self.held_controls(), self.records.steps
         xp = namespace(held, steps)
@@ -401,7 +400,7 @@ class Run:
         return jax.tree.map(lambda leaf: xp.asarray(leaf)[xp.minimum(rows, len(leaf) - 1)], held)
 
     def held_controls(self) -> Any:
-        """The controls of this run, one row a step, or None; refused for a file that was written without them."""
+        """The controls of this run, one row for each step, or None; a file that was written without them is refused."""
         if self.controlled and self.controls is None:
             raise InvalidInput(
                 "this run had controls, but its file was written before runs kept them: give them again, as "
@@ -410,16 +409,16 @@ class Run:
         return self.controls
 
     def power(self) -> Numbers:
-        """P = <F, xi> - L_t + <l, A xi>, the power that enters, at each saved state of a single run."""
+        """The power P = <F, xi> - L_t + <l, A xi> that enters the system, at each saved state of a single run."""
         require_known("run.power()", self.records)
         return _powers(self, slice(None), self.controls_at_states())[0]
 
     def work(self) -> Numbers:
-        """The energy that should have entered up to each saved state, by the corrected trapezoidal rule (order 4).
+        """The work done on the system up to each saved state: the integral of the `power` P = dE/dt, to order 4.
 
-        dE/dt = P: the power of forces and controls, of an explicit time dependence, and of reactions that do work (A xi
-        = b on an affine constraint, phi_xi xi on a nonlinear one). Controls jump from step to step, so every state of a
-        controlled run must have been saved.
+        It counts forces and controls, an explicit time dependence of L, and reactions that do work (of affine and of
+        nonlinear constraints). The rule is the corrected trapezoidal one. Controls jump from step to step, so every
+        state of a controlled run must have been saved.
         """
         require_known("run.work()", self.records, "ask for it outside, or take run.energy()")
         states, u = self.records.state, self.held_controls()
@@ -433,11 +432,11 @@ class Run:
         return np.append(0.0, np.cumsum(gaps / 2 * (p0 + p1) + gaps**2 / 12 * (s0 - s1)))
 
     def reaction(self) -> Array:
-        """The reaction force A^T l of the constraint at each saved state, shape (saves, n), dual to the velocity:
-        torques and forces in the body, in physical units (`Group.axes` names them).
+        """The reaction A^T l of the constraint at each saved state: torques and forces in the body, shape (saves, n).
 
-        It is that of the equations of motion at the saved state, (23) of jimenez-scheurle; the method's own discrete
-        multipliers belong to its steps and are in `multipliers`. Controls are those of `controls_at_states`.
+        It is dual to the velocity (`Group.axes` names the components and their units) and comes from the equations of
+        motion at the saved state, (23) of jimenez-scheurle, under the controls of `controls_at_states`; the method's
+        own discrete multipliers belong to its steps and are in `multipliers`.
         """
         return self._at_states("reaction", self.controls_at_states())
 

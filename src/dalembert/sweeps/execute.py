@@ -62,7 +62,7 @@ class LostCluster(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class SweepResult:
-    """What a sweep came to.
+    """How a sweep ended; `dataset()` has its results.
 
     `failed` counts the members whose status is not 0, of all that are done; `computed` counts those of this session.
     """
@@ -97,13 +97,14 @@ def sweep(
     progress: SweepProgress | None = None,
     folder: str | Path = ".",
 ) -> SweepResult:
-    """Run every member of the section [sweep] of a configuration (a TOML file, or nested mappings with its sections).
+    """Run a grid of runs over any numbers of a configuration, on all cores, a GPU or a cluster.
 
-    `out` is a Zarr store that grows block by block, a function that takes (block, arrays) as they are done, or None:
-    the results stay in memory. `resume` finishes a store. `executor` is "local" (all cores), "cuda" (one GPU) or "dask"
-    (the cluster at `scheduler`, or a local one). `reductions` are named pairs (start(system, state, h),
-    update(value, system, state, h)) of JAX functions: they run in the kernel at every good step, and only their last
-    values are kept. Ctrl-C ends the sweep with what is done, `interrupted=True`.
+    `config` is a TOML file, or nested mappings with its sections; [sweep] says what varies. `out` is a Zarr store that
+    grows block by block and survives a crash (`resume` finishes it), or a function that is given (block, arrays); None:
+    the results stay in memory. `executor` is "local" (all cores), "cuda" (one GPU) or "dask" (the cluster at
+    `scheduler`, or a local one). `reductions` are pairs (start(system, state, h), update(value, system, state, h)) of
+    JAX functions by name: they run at every good step, and only their last values are kept. Ctrl-C ends the sweep,
+    keeps what is done and sets `interrupted`.
     """
     require_name("executor", executor, EXECUTORS)
     if scheduler is not None and executor != "dask":
