@@ -57,7 +57,7 @@ MAX_PARABOLA_UNKNOWNS = 2  # up to so many unknowns an iteration costs less than
 
 @dataclass(frozen=True)
 class Claims:
-    """The claims of one method, with its options, on one system. What is not claimed may hold all the same.
+    """What a method claims on one system: its order, symmetry, and what it conserves. More may hold than is claimed.
 
     `order` is that of configurations and velocities at the end of a fixed time: `EXACT`, or None where a tolerance
     takes its place. `velocity_order` is that of velocities where it differs. `condition` says what the claims rest on.
@@ -181,9 +181,10 @@ Result = tuple[C, StepInfo]  # what start and step return: (carry, info)
 
 
 class Integrator(ABC):
-    """A one-step method. Its carry holds `t` and `g` beside what else it needs; failure is data in `StepInfo`.
+    """What a method is: `start` makes a carry from a state, `step` advances it, `observe` makes a state of it.
 
-    `start` and `step` return (carry, info). `start` solves what the first state needs, so it can fail too.
+    The carry is a named tuple with `t`, `g` and what else the method needs. `start` and `step` return (carry, info):
+    failure is data in `StepInfo`, and `start` can fail too.
     """
 
     name: ClassVar[str]
@@ -201,7 +202,7 @@ class Integrator(ABC):
         return html_table(self.name, about | options)
 
     def adjoint(self) -> Integrator | None:
-        """The method whose step of h undoes a step of -h: itself if it is symmetric, None if it is no method here."""
+        """The adjoint method, whose step of h undoes a step of -h: itself if symmetric, None if it is not available."""
         return self if self.self_adjoint else None
 
     @abstractmethod
@@ -217,11 +218,11 @@ class Integrator(ABC):
         """The state that a carry stands for."""
 
     def reverse(self, system: Any, carry: Any, h: Scalar) -> Any:
-        """The carry from which steps of -h go back; a method whose carry holds more than its state says how."""
+        """The carry from which steps of -h go back over the same states."""
         return self.start(system, self.observe(system, carry, h), -1.0 * h)[0]
 
     def claims(self, system: Any) -> Claims:
-        """What the method says of itself on a system that it takes; `make verify` measures it (docs/claims.md)."""
+        """What the method claims on a system that it accepts; `make verify` measures it (docs/claims.md)."""
         raise NotImplementedError(
             f"{type(self).__name__} states no claims: give it `def claims(self, system) -> Claims` (docs/claims.md)"
         )
@@ -246,7 +247,7 @@ class Integrator(ABC):
         system.__dict__.setdefault("_taken", set()).add(self)
 
     def require(self, system: Any, state: State, h: Scalar) -> None:
-        """Refuse, before anything runs, a system or state that this method cannot take."""
+        """Raise `InvalidInput`, before anything runs, for a system or state that this method does not accept."""
         for check in self.needs:
             check(self, system)
         system.require_admissible(state.t, state.g, state.xi)

@@ -64,12 +64,11 @@ class GaussCarry(NamedTuple):
 )
 @dataclass(frozen=True)
 class Gauss(Integrator):
-    """The Gauss method with 1 to 4 `stages`, of twice that order, on (g, rho) with xi = X(g) rho: D exact, symmetric.
+    """Gauss collocation on the constraint: symmetric, of order 2, 4, 6 or 8 with 1 to 4 `stages`; D holds exactly.
 
-    X is a frame of ker A and the configurations are g~ tau(s) about the middle g~ of the step, so that s runs from -x/2
-    to x/2. Stages are found by fixed-point iteration, which needs h times the stiffness of the system to be below about
-    1. The frame is orthonormal, so the energy is |rho|^2/2 + V(g): Gauss methods keep it exactly where there is no V,
-    or V is quadratic on R^n.
+    It integrates (g, rho) with xi = X(g) rho, X an orthonormal frame of ker A, so the energy is |rho|^2/2 + V(g): it is
+    conserved exactly where there is no V, or V is quadratic on R^n. Configurations are g~ tau(s) about the middle g~ of
+    the step. Stages are found by fixed-point iteration, which needs h times the stiffness to be below about 1.
     """
 
     stages: int = 2
@@ -232,11 +231,11 @@ class Stages(NamedTuple):
 )
 @dataclass(frozen=True)
 class Lobatto(PhaseMethod):
-    """Lobatto IIIA-IIIB with `stages` = 2, 3, 4 on D, of order 2, 4, 6 (Jay 1998, 2003; Martin de Diego, Sato 2018).
+    """Lobatto collocation with Lagrange multipliers: order 2, 4 or 6 with 2, 3 or 4 `stages`.
 
-    Q_i = q_0 + h a_ij V_j, P_i = p_0 + h a^_ij W_j, P_i = L_v(Q_i, V_i), W_i = L_q(Q_i, V_i) + F + A(Q_i)^T l_i, q_1 =
-    Q_s and p_1 = p_0 + h b_j W_j. On a group q are the coordinates s of g~ tau(s) about the middle of the step, which
-    is symmetric. `form`:
+    Lobatto IIIA-IIIB on D (Jay 1998, 2003; Martin de Diego, Sato 2018): Q_i = q_0 + h a_ij V_j, P_i = p_0 + h a^_ij
+    W_j, P_i = L_v(Q_i, V_i), W_i = L_q(Q_i, V_i) + F + A(Q_i)^T l_i, q_1 = Q_s and p_1 = p_0 + h b_j W_j. On a group q
+    are the coordinates s of g~ tau(s) about the middle of the step, which is symmetric. `form`:
     "nodes" (Martin de Diego, Sato): the momenta p_i = p_0 + h a_ij W_j have their velocity in D; l_1 is the multiplier
     of the last step, l_s goes on to the next. With 2 stages it is the leapfrog (M constant), and like that it carries
     an error of the multiplier that grows where the motion contracts phase volume.

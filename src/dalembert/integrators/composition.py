@@ -80,12 +80,12 @@ class CompositionCarry(NamedTuple):
 )
 @dataclass(frozen=True)
 class Composition(Integrator):
-    """Phi_{gamma_s h} o ... o Phi_{gamma_1 h} of a symmetric method Phi, of order 4, 6, 8 or 10.
+    """Raise the order of a method to 4, 6, 8 or 10 by taking several of its steps, some of them backwards.
 
-    Hairer, Lubich, Wanner V.3. A method that is not symmetric takes its steps in halves, Phi_{gamma h/2} o Phi*_{gamma
-    h/2}, with its adjoint Phi*. The base is the Lagrange-d'Alembert method of `retraction` and `node`, or any `base`
-    whose carry does not depend on the step. D is kept as the base keeps it. The multipliers are those of the equations
-    of motion at the end of the step.
+    A step is Phi_{gamma_s h} o ... o Phi_{gamma_1 h} with the coefficients gamma of the `scheme` (Hairer, Lubich,
+    Wanner V.3); a method that is not symmetric takes each in halves, Phi_{gamma h/2} o Phi*_{gamma h/2}, Phi* its
+    adjoint. The base is the Lagrange-d'Alembert method of `retraction` and `node`, or any `base` whose carry does not
+    depend on the step. D holds as it does for the base. Multipliers are those of the equations of motion at the end.
     """
 
     scheme: str = "kahan-li-6"
@@ -220,14 +220,14 @@ class AdaptiveCarry(NamedTuple):
 )
 @dataclass(frozen=True)
 class Adaptive(Integrator):
-    """A symmetric method with steps of several sizes, still symmetric: the integrating controller.
+    """Variable steps without losing symmetry: smaller where the motion is fast, larger where it is slow.
 
-    Hairer, Soderlind 2005: rho_{n+1/2} = rho_n + eps G(z_n)/2, a step of eps/rho_{n+1/2}, rho_{n+1} = rho_{n+1/2} + eps
-    G(z_{n+1})/2, with rho = 1 at the start. G = -Q'/Q is the derivative along the motion of the `pace` Q(system, t, g,
-    xi) > 0, so that rho Q stays constant and steps are eps Q/Q(0): eps is the step that a run is given, and that of its
-    first moment. Explicit and symmetric: steps of -eps go back over the same points, and a reversible method stays one.
-    A pace is a function, or a name of `PACES`. The order in eps is that of the `base` (Lagrange-d'Alembert at node 1/2
-    unless given), whose carry must not depend on the step.
+    The integrating controller of Hairer and Soderlind (2005): rho_{n+1/2} = rho_n + eps G(z_n)/2, a step of size
+    eps/rho_{n+1/2}, rho_{n+1} = rho_{n+1/2} + eps G(z_{n+1})/2, with rho = 1 at the start; eps is the step that a run
+    is given. G = -Q'/Q along the motion for the `pace` Q(system, t, g, xi) > 0, a function or a name of `PACES`, so
+    that steps are eps Q/Q(0). Steps of -eps go back over the same points, and a reversible method stays reversible. The
+    order in eps is that of the `base` (Lagrange-d'Alembert at node 1/2 unless given), whose carry must not depend on
+    the step.
     """
 
     pace: str | Pace = "arclength"

@@ -90,13 +90,14 @@ class Carry(NamedTuple):
 )
 @dataclass(frozen=True)
 class DiscreteGradient(PhaseMethod):
-    """(rho_1 - rho_0)/h = K(g~, w) - X(g~)^T dV(g_0, g_1), w = (rho_0 + rho_1)/2: energy and D exact, order 2.
+    """Energy and constraint exactly, for any potential: order 2, symmetric; forces do exactly their work.
 
-    Symmetric. g_1 = g_0 tau(h v/2) tau(h v/2), v = X(g~) w at the middle g~ = g_0 tau(h v/2). xi = X(g) rho in a frame
-    of D that is orthonormal in the kinetic metric, so the energy is |rho|^2/2 + V. K are the inertial forces of Hamel's
-    equations, <K, w> = 0, and dV . h v = V_1 - V_0 is the discrete `gradient` in the coordinates tau about g~
-    (Celledoni, Farre, Hoiseth, Martin de Diego 2016, there on R^n). Forces do the work h <F, v> at g~ exactly. The
-    multipliers are those of the equations of motion at the end of the step.
+    (rho_1 - rho_0)/h = K(g~, w) - X(g~)^T dV(g_0, g_1) with w = (rho_0 + rho_1)/2. g_1 = g_0 tau(h v/2) tau(h v/2),
+    v = X(g~) w at the middle g~ = g_0 tau(h v/2). xi = X(g) rho in a frame of D that is orthonormal in the kinetic
+    metric, so the energy is |rho|^2/2 + V. K are the inertial forces of Hamel's equations, <K, w> = 0, and dV . h v =
+    V_1 - V_0 is the discrete `gradient` in the coordinates tau about g~ (Celledoni, Farre, Hoiseth, Martin de Diego
+    2016, there on R^n). Forces do the work h <F, v> at g~ exactly. The multipliers are those of the equations of
+    motion at the end of the step.
     """
 
     gradient: str = "gonzalez"

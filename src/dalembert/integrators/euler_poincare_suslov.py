@@ -79,11 +79,12 @@ class _Reduced(Integrator):
 )
 @dataclass(frozen=True)
 class EulerPoincareSuslov(_Reduced):
-    """iota* M_{k+1} = iota* Ad*_{W_k} M_k with M = F l_d(W) and W in tau(d): (7) of garcia-naranjo-jimenez.
+    """The discrete Euler-Poincare-Suslov equations, for left-invariant systems without force; order 2.
 
-    It is (3.8) of fedorov-zenkov. l_d is "moser-veselov", "retraction" (h l(tau^-1(W)/h)), or a function (W, h, system)
-    of your own. The map is multivalued; a run stays on the branch through 0 and reports the step at which that branch
-    ends. Order 2.
+    iota* M_{k+1} = iota* Ad*_{W_k} M_k with M = F l_d(W) and W in tau(d): (7) of garcia-naranjo-jimenez, (3.8) of
+    fedorov-zenkov; iota* restricts a momentum to d. l_d is "moser-veselov", which conserves the energy where d is half
+    of a symmetric pair, "retraction" (h l(tau^-1(W)/h)), or a function (W, h, system) of your own. The map is
+    multivalued; a run stays on the branch through 0 and reports the step at which that branch ends.
     """
 
     name = "euler-poincare-suslov"
@@ -166,11 +167,11 @@ class LRCarry(NamedTuple):
 )
 @dataclass(frozen=True)
 class DiscreteLR(_Reduced):
-    """B^T m_{k+1} = B^T m_k with m = Ad*_g^-1 F l_d(W), W = g_k^-1 g_{k+1} and g_{k+1} g_k^-1 in tau(d).
+    """For bodies whose constraint is fixed in space (LR systems): conserves their momentum on d; order 2.
 
-    B is a basis of d. The discrete Lagrange-d'Alembert equations of an LR system say that the momentum seen from space
-    keeps its components on d: each step is one inversion of the Legendre map at a new g. l_d is "moser-veselov",
-    "retraction" or a function, as for euler-poincare-suslov. Order 2.
+    B^T m_{k+1} = B^T m_k with m = Ad*_g^-1 F l_d(W), W = g_k^-1 g_{k+1}, g_{k+1} g_k^-1 in tau(d) and a basis B of d:
+    the discrete Lagrange-d'Alembert equations of an LR system. A step inverts the Legendre map once, at a new g. l_d is
+    "moser-veselov", "retraction" or a function, as for `EulerPoincareSuslov`.
     """
 
     name = "discrete-lr"

@@ -49,7 +49,10 @@ def derivative(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, u:
 )
 @dataclass(frozen=True)
 class RungeKutta(PhaseMethod):
-    """The classical method of order 4 on g' = g xi, xi' = acceleration, with matrices and velocities as numbers."""
+    """The classical Runge-Kutta method of order 4, to compare with: it leaves the group and drifts in energy.
+
+    It integrates g' = g xi, xi' = acceleration with the entries of g and xi as plain numbers.
+    """
 
     name = "runge-kutta"
 
@@ -86,10 +89,10 @@ class ProjectedCarry(NamedTuple):
 )
 @dataclass(frozen=True)
 class ProjectedRungeKutta(PhaseMethod):
-    """The classical Runge-Kutta step, then back to the group, phi = 0 and D; order 4 (Hairer, Lubich, Wanner IV.4).
+    """The classical Runge-Kutta step, then projected onto the group, phi = 0 and D; order 4, not symmetric.
 
-    It is not symmetric. `onto` = "energy" also moves (g, xi) down the gradient, g tau((z - 1) M^-1 E_g) and z xi, to
-    the energy of the start: only for autonomous systems without forces.
+    Hairer, Lubich, Wanner IV.4. `onto` = "energy" also moves (g, xi) along the gradient of the energy, to g tau((z - 1)
+    M^-1 E_g) and z xi, back to the energy of the start: only for autonomous systems without forces.
     """
 
     onto: str = "constraint"
@@ -182,11 +185,11 @@ class DormandPrinceCarry(NamedTuple):
 )
 @dataclass(frozen=True)
 class DormandPrince(PhaseMethod):
-    """Explicit, order 8, in substeps whose estimated errors stay below `tolerance` (1 + |y|).
+    """Accurate motions of moderate length: explicit, order 8, substeps with errors below `tolerance` (1 + |y|).
 
     The pair of Dormand and Prince with the estimates of Hairer and Wanner (DOP853; Hairer, Norsett, Wanner II.10) on
-    g' = g xi, xi' = acceleration; g and xi are put back onto G and D. Neither symmetric nor variational: for accurate
-    motions of moderate length, not for long-time statistics. `iterations` counts the substeps.
+    g' = g xi, xi' = acceleration; g and xi are projected onto G and D. It is neither symmetric nor variational, so it
+    is not for long-time statistics. `iterations` counts the substeps.
     """
 
     tolerance: float = 1e-10
@@ -260,7 +263,7 @@ class DormandPrince(PhaseMethod):
 @final
 @dataclass(frozen=True)
 class Reference(DormandPrince):
-    """`DormandPrince` at a tolerance near round-off: the accurate motion that the other methods are compared with.
+    """The accurate motion with which other methods are compared: `DormandPrince` at a tolerance near round-off.
 
     `scipy_motion` gives the same motion by SciPy, independent of our steps and kernels.
     """
@@ -313,13 +316,13 @@ def scipy_motion(
 )
 @dataclass(frozen=True)
 class Taylor(PhaseMethod):
-    """Explicit: the Taylor series of the motion, its last terms below `tolerance` (1 + |y|) in each substep.
+    """High accuracy at the least cost: the Taylor series of the motion, in substeps, to `tolerance` (1 + |y|).
 
     Order p = 1 - ln(tolerance)/2 and the substep exp(-2) times the radius of convergence that the last two coefficients
     show are the cheapest pair (Jorba, Zou 2005, sections 3.1 and 3.2). The coefficients come from the equations of
-    motion, order by order, without divided differences; g and xi are put back onto G and D. Nothing is rejected.
-    Neither symmetric nor variational, and only for forces that are analytic along the motion. `iterations` counts the
-    substeps.
+    motion, order by order, without divided differences; g and xi are projected onto G and D. No substep is rejected.
+    It is explicit, neither symmetric nor variational, and only for forces that are analytic along the motion.
+    `iterations` counts the substeps.
     """
 
     tolerance: float = 1e-10

@@ -135,10 +135,11 @@ class Carry(NamedTuple):
 )
 @dataclass(frozen=True)
 class LagrangeDAlembert(NodeMethod):
-    """D1 L_d(g_k, g_{k+1}) + D2 L_d(g_{k-1}, g_k) = -h A(g_k)^T l_k, (g_k, g_{k+1}) in D_d, with L_d = h L o rho.
+    """D'Alembert's principle made discrete: takes every system and stays exactly on the constraint; order 2.
 
-    (59) of jimenez-scheurle. rho is the finite difference map of (retraction, node), or `pair` gives any other L_d and
-    D_d. The order is 2 at node 1/2, else 1 (2 on force-free invariant systems). What a state means is `nodes`:
+    D1 L_d(g_k, g_{k+1}) + D2 L_d(g_{k-1}, g_k) = -h A(g_k)^T l_k with (g_k, g_{k+1}) in D_d and L_d = h L o rho: (59)
+    of jimenez-scheurle. rho is the finite difference map of (retraction, node), or `pair` gives any other L_d and D_d.
+    The order is 2 at node 1/2, else 1 (2 on force-free invariant systems). What a state means is `nodes`:
     "original": (g_k, v), v in D with the restricted momentum of p_k; composes, does not depend on h.
     "velocity": the redefined nodes (g~, w), on D exactly (Definition 5.6).
     "deformed": (g_{k+1}, w), on the deformed constraint (87)-(89).
@@ -417,11 +418,12 @@ def reflect(system: MechanicalSystem, t: Scalar, g: Element, arrived: Array, w: 
 )
 @dataclass(frozen=True)
 class GeometricNonholonomic(NodeMethod, Reflecting):
-    """The geometric nonholonomic integrator of L_d = (h/2)(L o rho_s + L o rho_{1-s}): momenta reflected in D.
+    """The geometric nonholonomic integrator: reflects the momentum in D at every node; reversible, order 2.
 
-    Ferraro, Iglesias, Martin de Diego 2008. rho_s is the finite difference map of (retraction, node); every node gives
-    a reversible method of order 2, node 1/2 the midpoint rule and node 0 the leapfrog. `pair` gives any other L_d (its
-    D_d is not used): reversible if that is symmetric.
+    L_d = (h/2)(L o rho_s + L o rho_{1-s}) (Ferraro, Iglesias, Martin de Diego 2008), with momenta as in `Reflecting`.
+    rho_s is the finite difference map of (retraction, node); every node gives a reversible method of order 2, node
+    1/2 the midpoint rule and node 0 the leapfrog. `pair` gives any other L_d (its D_d is not used): reversible if that
+    is symmetric.
     """
 
     pair: Discretisation | None = None
@@ -456,11 +458,11 @@ class GeometricNonholonomic(NodeMethod, Reflecting):
 )
 @dataclass(frozen=True)
 class Leapfrog(Reflecting):
-    """M (q+ - 2q + q-) = h^2 (F + A^T l), A(q) (q+ - q-) = 2h b: explicit, reversible, order 2.
+    """Long runs of nonholonomic systems on R^n at the least cost: explicit, reversible, order 2.
 
-    McLachlan, Perlmutter 2006. The velocity at q is (q+ - q-)/2h. It is the geometric nonholonomic integrator of L_d =
-    (h/2)(L(q0, w) + L(q1, w)) with w = (q1 - q0)/h, and that L_d, with w = tau^-1(g0^-1 g1)/h, defines it for masses
-    M(q) and on groups; there a step is implicit.
+    M (q+ - 2q + q-) = h^2 (F + A^T l), A(q) (q+ - q-) = 2h b (McLachlan, Perlmutter 2006); the velocity at q is (q+ -
+    q-)/2h. It is the geometric nonholonomic integrator of L_d = (h/2)(L(q0, w) + L(q1, w)) with w = (q1 - q0)/h, and
+    that L_d, with w = tau^-1(g0^-1 g1)/h, defines it for masses M(q) and on groups; there a step is implicit.
     """
 
     retraction: Retraction = Cayley()

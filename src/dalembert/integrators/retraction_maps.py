@@ -89,10 +89,10 @@ class _Lifted(NodeMethod):
 
 @dataclass(frozen=True)
 class RetractionMap(_Lifted):
-    """h X(t~, g~) = xi with g_k = g~ tau(-s xi), g_{k+1} = g~ tau((1-s) xi): (7) of retraction-maps.
+    """For first-order equations g' = g X on a group (`VectorField`): order 2 at the node s = 1/2, else 1.
 
-    For any vector field on a group. Order 2 at s = 1/2, else 1. Lagrange-d'Alembert does the same when the constraint
-    xi = X leaves the velocity no freedom.
+    h X(t~, g~) = xi with g_k = g~ tau(-s xi), g_{k+1} = g~ tau((1-s) xi): (7) of retraction-maps. Lagrange-d'Alembert
+    does the same when the constraint xi = X leaves the velocity no freedom.
     """
 
     name = "retraction-map"
@@ -126,10 +126,10 @@ class RetractionMap(_Lifted):
 )
 @dataclass(frozen=True)
 class TangentLift(_Lifted):
-    """The framework's integrator (7) with the tangent-lifted map (8) for g' = g xi, xi' = acceleration on TG.
+    """The paper's counterexample on TG: a symmetric rule for velocities, under which the constraint drifts.
 
-    With eta = h xi~ it solves xi_k = xi~ - s d^L tau_{-s eta} h xi~' for xi~ at g~. Order 2 at s = 1/2, else 1; the
-    constraint drifts.
+    The integrator (7) of retraction-maps with the tangent-lifted map (8) for g' = g xi, xi' = acceleration. With eta =
+    h xi~ it solves xi_k = xi~ - s d^L tau_{-s eta} h xi~' for xi~ at g~. Order 2 at s = 1/2, else 1.
     """
 
     name = "tangent-lift"
@@ -154,11 +154,11 @@ class TangentLift(_Lifted):
 )
 @dataclass(frozen=True)
 class CotangentLift(_Lifted):
-    """The unadapted integrator (10) of retraction-maps: the cotangent-lifted map (9) with the field on all of T*G.
+    """The paper's counterexample on T*G: symplectic without a constraint; with one, constraint and energy drift.
 
-    mu' has the reaction A^T l of the constrained motion at (g~, xi~), xi~ in all of the algebra. Without constraint it
-    is the variational integrator, symplectic; with one, neither the constraint nor the energy is kept: the paper's
-    counterexample.
+    The unadapted integrator (10) of retraction-maps: the cotangent-lifted map (9) with the field on all of T*G. mu' has
+    the reaction A^T l of the constrained motion at (g~, xi~), xi~ in all of the algebra. Without a constraint it is the
+    variational integrator.
     """
 
     name = "cotangent-lift"
@@ -204,10 +204,11 @@ class AdaptedCarry(NamedTuple):
 )
 @dataclass(frozen=True)
 class RetractionAdapted(NodeMethod):
-    """The cotangent-lifted discretisation map restricted to d* (retraction-maps (11), (12)), for any node s.
+    """For left-invariant systems with potentials: the constraint is built into the unknowns; order 2 at node 1/2.
 
-    With xi = h B eta, P = I B eta and a = h pi* iota* F - (1 - pi* iota*) ad*_xi P, the step solves iota* mu0 = mubar_k
-    for eta and takes mubar_{k+1} = iota* mu1. At s = 0 it is Euler-Poincare-Suslov with l_d = h l(tau^-1(W)/h).
+    The cotangent-lifted discretisation map restricted to d* (retraction-maps (11), (12)), for any node s. With xi =
+    h B eta, P = I B eta and a = h pi* iota* F - (1 - pi* iota*) ad*_xi P, the step solves iota* mu0 = mubar_k for eta
+    and takes mubar_{k+1} = iota* mu1. At s = 0 it is Euler-Poincare-Suslov with l_d = h l(tau^-1(W)/h).
     """
 
     name = "retraction-adapted"

@@ -67,13 +67,13 @@ class ExactCarry(NamedTuple):
 @register(words="The free rigid body, exactly, with any step.", use_when="a rigid body turns freely")
 @dataclass(frozen=True)
 class DiscreteMoserVeselov(Integrator):
-    """M_k = w_k^T J - J w_k, M_{k+1} = w_k M_k w_k^T with the constants that make it of a given order.
+    """Free rigid bodies: momentum and attitude without error at any step, or the map of Moser and Veselov.
 
-    Moser and Veselov 1991. "exact", the default, is the flow itself to round-off, momentum and attitude, at any step
-    (docs/exact-rigid-body.md). Orders 4 to 10 use modified moments of inertia (Hairer and Vilmart 2006), which raise
-    the order of both; with variant = "scaled" only the momentum is scaled (mclachlan-zanna section 4), which raises the
-    order of the momentum and leaves the attitude at order 2. Energy and momentum are kept to round-off. Only order 2
-    exists on SO(n) with n >= 4.
+    M_k = w_k^T J - J w_k, M_{k+1} = w_k M_k w_k^T (Moser and Veselov 1991) with constants that give it the `order`.
+    "exact", the default, is the flow itself to round-off (docs/exact-rigid-body.md). Orders 4 to 10 use modified
+    moments of inertia (Hairer and Vilmart 2006), which raise the order of momentum and attitude; variant = "scaled"
+    scales the momentum only (mclachlan-zanna section 4) and leaves the attitude at order 2. Energy and momentum are
+    conserved to round-off. Only order 2 exists on SO(n) with n >= 4.
     """
 
     order: int | str = "exact"
@@ -154,9 +154,10 @@ class MidpointCarry(NamedTuple):
 )
 @dataclass(frozen=True)
 class ImplicitMidpoint(Integrator):
-    """m_1 = m_0 + h c x I^-1 c with c = (m_0 + m_1)/2, and g_1 = g_0 cay(h I^-1 c): order 2.
+    """The implicit midpoint rule for free rigid bodies: conserves energy and spatial momentum; order 2.
 
-    Since m_1 = cay(h I^-1 c)^T m_0 the spatial momentum is kept; so is the energy. Not symplectic on T*SO(3).
+    m_1 = m_0 + h c x I^-1 c with c = (m_0 + m_1)/2, and g_1 = g_0 cay(h I^-1 c), so that m_1 = cay(h I^-1 c)^T m_0. It
+    is not symplectic on T*SO(3).
     """
 
     name = "implicit-midpoint"
@@ -224,9 +225,10 @@ class _Splitting(Integrator):
 )
 @dataclass(frozen=True)
 class LiePoissonSplitting(_Splitting):
-    """Turns about the principal axes 1, 2, 3, 2, 1 by h/2, h/2, h, h/2, h/2 with the energies m_i^2/2I_i: order 2.
+    """A cheap explicit symplectic method for free rigid bodies: turns about the principal axes; order 2.
 
-    McLachlan 1993. Explicit; it keeps |m| and the spatial momentum, the energy up to a bounded error.
+    They are about the axes 1, 2, 3, 2, 1 for the times h/2, h/2, h, h/2, h/2, each by one of the energies m_i^2/2I_i
+    (McLachlan 1993). |m| and the spatial momentum are conserved, the energy up to a bounded error.
     """
 
     name = "lie-poisson-splitting"
@@ -257,10 +259,10 @@ class LiePoissonSplitting(_Splitting):
 )
 @dataclass(frozen=True)
 class KineticSplitting(_Splitting):
-    """Half a kick by the potential, the exact free motion, half a kick (Strang 1968); order 4 composes five of these.
+    """Rigid bodies in a potential: half a kick by it, the exact free motion, half a kick; symplectic, symmetric.
 
-    The composition is Suzuki's. The free motion is that of docs/exact-rigid-body.md: without potential the method is
-    exact. Symplectic, symmetric; it keeps the momenta of the symmetries of the potential.
+    Strang 1968; order 4 is Suzuki's composition of five of these. The free motion is that of docs/exact-rigid-body.md,
+    so without a potential the method is exact. Momenta of the symmetries of the potential are conserved.
     """
 
     order: int = 2
@@ -322,10 +324,10 @@ class RattleCarry(NamedTuple):
 )
 @dataclass(frozen=True)
 class Rattle(Integrator):
-    """X_1 = X_0 + h P J^-1, P = P_0 - (h/2) X_0 S with S symmetric such that X_1 is orthogonal.
+    """RATTLE for free rigid bodies, with the nine entries of the rotation as coordinates; to compare with.
 
-    P_1 is P made tangent at X_1. Orders 4, 6 and 8 scale the momentum as DMV4, DMV6 and DMV8 do (the order is that of
-    the momentum).
+    X_1 = X_0 + h P J^-1, P = P_0 - (h/2) X_0 S with S symmetric such that X_1 is orthogonal; P_1 is P made tangent at
+    X_1. Orders 4, 6 and 8 scale the momentum as DMV4, DMV6 and DMV8 do (the order is that of the momentum).
     """
 
     order: int = 2
