@@ -43,7 +43,8 @@ class Formulas(griffe.Extension):
 
     def _reference(self, obj: griffe.Object, text: str) -> str:
         own = NAMES[obj.name]
-        parts = [f"**{own['for']}**", text]
+        _, _, details = text.partition("\n\n")  # the first paragraph says what `for` says, without formulas
+        parts = [f"**{own['for']}**", details or text]
         if "arguments" in own:
             parts.append(_arguments(obj, own["arguments"]))
         return "\n\n".join([*parts, f"```python\n{example(obj.name)}\n```"])

@@ -84,7 +84,7 @@ def _expand(system: MechanicalSystem, state: State, u: Array) -> tuple[Neighbour
 
 @dataclass(frozen=True)
 class Mode:
-    """One eigenvalue with the names of the variables that move most in it, and its vector in all variables."""
+    """A mode of linear motion: its eigenvalue, the names of the variables that move most in it, and its vector."""
 
     eigenvalue: complex
     names: tuple[str, ...]
@@ -101,11 +101,11 @@ class Mode:
 
 @dataclass(frozen=True)
 class Linearisation:
-    """x' = A x + B du next to a steady motion, in named variables x; symmetries and constraints are divided out.
+    """The linear equations x' = A x + B du next to a steady motion, in named variables x, with eigenvalues and modes.
 
-    `eigenvalues` are those at the energy of the steady motion where the system conserves it (A has one 0 more then,
-    from its neighbours of other energies), sorted by their real parts, the largest first. `reduction` takes (eta, zeta)
-    to x.
+    Symmetries and constraints are divided out. `eigenvalues` are sorted by their real parts, the largest first; where
+    the system conserves the energy they are those at the energy of the steady motion (A has one more, 0, for its
+    neighbours of other energies). `reduction` maps variations (eta, zeta) of (g, xi) to x.
     """
 
     names: tuple[str, ...]
@@ -162,9 +162,10 @@ class Linearisation:
 
 @dataclass(frozen=True)
 class LinearisedMotion:
-    """(eta, zeta)' = A(t) (eta, zeta) + B(t) du along a run, at its saved states; E(t) is the admissible subspace.
+    """The linear equations (eta, zeta)' = A(t) (eta, zeta) + B(t) du along a run, at its saved states.
 
-    `basis` has orthonormal columns that span E at each state: displacements that the constraints allow.
+    eta and zeta are variations of g (in the body) and of xi. `basis` has orthonormal columns that span, at each state,
+    the variations that the constraints allow.
     """
 
     t: Array
@@ -182,12 +183,12 @@ def steady(
     trim: Sequence[str] = (),
     **named: float,
 ) -> tuple[State, Array]:
-    """A steady motion, xi' = 0, with these coordinates and rates: `steady(bicycle, speed=5)`; and its controls.
+    """Find a motion with constant velocities, xi' = 0, and the controls that hold it: `steady(bicycle, speed=5)`.
 
-    It is found by Newton's method with steps of least length from the state `near` (of a mechanism: from
-    `system.state(**named)`); xi'' must be 0 there too, so a mass that passes its balance is not steady. `trim` names
-    inputs that may take any value, so that `steady(car, speed=10, steer=0.1, trim=["drive torque"])` says which torque
-    holds the car there.
+    `named` are the coordinates and rates that are wanted. Newton's method starts from the state `near` (of a mechanism:
+    from `system.state(**named)`); xi'' must be 0 too, so a mass that passes its balance is not steady. `trim` names
+    inputs that may take any value: `steady(car, speed=10, steer=0.1, trim=["drive torque"])` says which torque holds
+    the car there.
     """
     require_instance("system", system, MechanicalSystem, "a system")
     names = [name.replace(" ", "_") for name in (*system.coordinate_names, *system.rate_names)]
@@ -288,10 +289,10 @@ def _controls(system: MechanicalSystem, controls: Any) -> Array:
 def linearise(
     system: MechanicalSystem, about: State | Run | None = None, *, controls: Any = None, **named: float
 ) -> Any:
-    """The linear motion about a steady state (a `Linearisation`), or along a run (a `LinearisedMotion`).
+    """Linearise a system about a steady state (giving a `Linearisation`) or along a run (a `LinearisedMotion`).
 
-    `about` is a steady state, or a run; without it a steady motion with these names is found: `linearise(bicycle,
-    speed=5)`. `controls` are those that hold the motion; a run has its own.
+    Without `about`, a steady motion with these names is found first: `linearise(bicycle, speed=5)`. `controls` are
+    those that hold the motion; a run has its own.
     """
     require_instance("system", system, MechanicalSystem, "a system")
     if isinstance(system, NonlinearSystem):
@@ -444,7 +445,7 @@ def _along(system: MechanicalSystem, run: Run) -> LinearisedMotion:
 
 @dataclass(frozen=True)
 class StabilityStudy:
-    """Eigenvalues of steady motions over a parameter, and the values at which the number of unstable ones changes."""
+    """The result of `stability`: eigenvalues of steady motions over a parameter, and the `critical` values of it."""
 
     over: str
     values: Array
@@ -479,11 +480,11 @@ def stability(
     controls: Any = None,
     **named: float,
 ) -> StabilityStudy:
-    """Eigenvalues of the steady motions with `over` (a coordinate or rate, as "speed") from `low` to `high`.
+    """The stability of steady motions while a coordinate or rate `over`, such as "speed", goes from `low` to `high`.
 
-    The critical values, where the number of unstable eigenvalues changes, are found between neighbours of the `count`
-    values: by Brent's method where a real part crosses 0, or where the product of the eigenvalues that are not 0 does
-    (a pair that meets at 0 and turns onto the imaginary axis); by bisection otherwise.
+    The critical values, where the number of unstable eigenvalues changes, are located between neighbours of the `count`
+    values: by Brent's method where a real part crosses 0, or where the product of the nonzero eigenvalues does (a pair
+    that meets at 0 and turns onto the imaginary axis); by bisection otherwise.
     """
     from scipy.optimize import brentq
 

@@ -35,10 +35,10 @@ MAX_ROOTS = 12  # square roots before the series of a logarithm
 
 @dataclass(frozen=True)
 class Group(abc.ABC):
-    """A Lie group with coordinates on its algebra; every method acts on one element (use `jax.vmap` for many).
+    """A Lie group: what configurations of a system are. Every method takes one element (use `jax.vmap` for many).
 
-    Velocities are left-trivialised, xi = g^-1 g', and algebra elements and covectors are vectors of length `dim`.
-    Groups are values: equal if their class and their fields are equal, and static in JAX's trees.
+    Velocities are left-trivialised, xi = g^-1 g'; velocities and covectors are vectors of length `dim`. Two groups are
+    equal if their class and fields are, and groups are static in JAX's trees.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -111,7 +111,7 @@ class Group(abc.ABC):
         return g
 
     def exp(self, xi: Velocity) -> Element:
-        """The end of the one-parameter subgroup g' = g xi from the unit, at time 1."""
+        """The exponential map: where g' = g xi leads from the identity in time 1."""
         x = self.hat(xi)
         return exponential(x, jnp.sum(x * x))
 
@@ -346,7 +346,10 @@ class MatrixGroup(Group):
 
 @dataclass(frozen=True)
 class Euclidean(Group):
-    """R^n under addition: elements have shape (n,), matrices are translations [[1, x], [0, 1]] of size n + 1."""
+    """R^n under addition, for systems whose positions are a vector q: elements have shape (n,), velocities are q'.
+
+    Its matrices are the translations [[1, x], [0, 1]] of size n + 1.
+    """
 
     n: int
     is_flat = True
@@ -450,7 +453,10 @@ def _concatenated(name: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Product(Group):
-    """Elements are tuples, one entry for each factor; algebra coordinates are concatenated."""
+    """Several groups side by side, such as a pose and a steering angle; `SE2() * SO2()` makes it too.
+
+    Elements are tuples with one entry for each factor; velocities are concatenated.
+    """
 
     groups: tuple[Group, ...]
 
@@ -638,10 +644,10 @@ _cayley_inverse = _inverse_map("principal_cayley_inverse", "dcayley_inverse")
 
 @dataclass(frozen=True)
 class Retraction(abc.ABC):
-    """A retraction with its logarithmic derivatives; a new one needs `tau` and `inverse`, the rest are definitions.
+    """A map tau from the Lie algebra to the group, as methods need it, with its logarithmic derivatives.
 
-    Since tau(-xi) = tau(xi)^-1, the right derivative at xi is the left derivative at -xi. Retractions are values, as
-    groups are, and static in JAX's trees.
+    A new one needs `tau` and `inverse`; the rest follows. Since tau(-xi) = tau(xi)^-1, the right derivative at xi is
+    the left derivative at -xi. Retractions are equal if their class and fields are, and static in JAX's trees.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -699,7 +705,7 @@ class Retraction(abc.ABC):
 
 @dataclass(frozen=True)
 class Exponential(Retraction):
-    """tau = exp, with tau^-1 = log on rotations by less than pi."""
+    """The exponential map from the Lie algebra to the group; its inverse is the logarithm of rotations below pi."""
 
     def tau(self, group: Group, xi: Velocity) -> Element:
         return group.exp(xi)
@@ -719,7 +725,7 @@ class Exponential(Retraction):
 
 @dataclass(frozen=True)
 class Cayley(Retraction):
-    """tau(xi) = (1 - xi/2)^-1 (1 + xi/2) in the defining representation, addition on R^n."""
+    """The Cayley map tau(xi) = (1 - xi/2)^-1 (1 + xi/2): rational and cheap, on SO(n), SE(n); addition on R^n."""
 
     def tau(self, group: Group, xi: Velocity) -> Element:
         return group.cayley(xi)

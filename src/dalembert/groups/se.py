@@ -210,7 +210,10 @@ class Motions(MatrixGroup):
 
 @dataclass(frozen=True)
 class SE2(Motions):
-    """3 x 3 matrices [[R, x], [0, 1]]; algebra coordinates (omega, v1, v2)."""
+    """Poses in the plane, of sleighs and vehicles: 3 x 3 matrices [[R, x], [0, 1]].
+
+    The velocity (omega, v1, v2) is seen from the body: turning, forward, to the left.
+    """
 
     rotations = SO2()
 
@@ -255,7 +258,7 @@ def _pose(group: SE2, given: Vector) -> Matrix:
 
 @dataclass(frozen=True)
 class SE3(Motions):
-    """4 x 4 matrices [[R, x], [0, 1]]; algebra coordinates (omega, v)."""
+    """Poses in space: 4 x 4 matrices [[R, x], [0, 1]]; the velocity (omega, v), 3 + 3 numbers, is in the body."""
 
     rotations = SO3()
 
@@ -301,5 +304,5 @@ class SEn(Motions):
 
 
 def SE(n: int) -> Motions:
-    """SE(n), as `SE2` or `SE3` where closed forms exist."""
+    """The rigid motions SE(n): `SE2`, `SE3`, or `SEn` for n >= 4."""
     return SE2() if n == 2 else SE3() if n == 3 else SEn(n)

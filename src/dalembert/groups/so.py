@@ -188,7 +188,10 @@ class Rotations(MatrixGroup):
 
 @dataclass(frozen=True)
 class SO2(Rotations):
-    """2 x 2 rotation matrices; hat((w,)) = [[0, -w], [w, 0]]. Abelian, with an angle."""
+    """Rotations of the plane, such as a wheel or a steering angle: 2 x 2 matrices; the velocity is (w,).
+
+    hat((w,)) = [[0, -w], [w, 0]].
+    """
 
     size = 2
 
@@ -300,7 +303,10 @@ GENERATORS = np.cross(np.eye(3)[:, None], np.eye(3)).transpose(0, 2, 1)
 
 @dataclass(frozen=True)
 class SO3(Rotations):
-    """3 x 3 rotation matrices; hat(w) u = w x u."""
+    """Rotations of space, the attitude of a body: 3 x 3 matrices; the velocity is the angular velocity in the body.
+
+    hat(w) u = w x u.
+    """
 
     size = 3
 
@@ -468,7 +474,7 @@ class SOn(Rotations):
 
 
 def SO(n: int) -> Rotations:
-    """SO(n), as `SO2` or `SO3` where closed forms exist."""
+    """The rotations SO(n): `SO2`, `SO3`, or `SOn` for n >= 4."""
     return SO2() if n == 2 else SO3() if n == 3 else SOn(n)
 
 

@@ -45,7 +45,7 @@ LISTING = {  # name: (group, order with the defaults, cost of a step); other met
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A named integrator whose options are the fields of its class.
+    """An entry of METHODS: an integrator by its name, with its options (the fields of its class) and its texts.
 
     `words` say what it does to somebody who has not read the papers, `use_when` completes "Use it when ...".
     """

@@ -27,16 +27,17 @@ MAX_STEPS = 10**9  # of a run that is fitted
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """Measurements of one motion, at any times; what is missing is NaN.
+    """Measurements of one motion for `fit`: values at any `times`, their errors, and the initial state.
 
-    `measured` has the values by their names, each with one row a time: "configuration" (elements of the group, compared
-    on it; a factor of a product may be missing), "velocity" (xi), the names of coordinates and rates of the system, or
-    those of your own `observables`, functions (system, state) -> array written in JAX; `angles` names those that are
-    compared up to whole turns. `deviations` are their standard deviations: a number, one for each component, or one for
-    each time and component; a table by name where they differ; None: all alike and not known. `covariances` have
-    matrices instead. The motion starts at `state`, of which `free` names what is to be estimated too: "configuration",
-    "velocity", or single components such as "velocity.w". Unknown configurations are displacements from the given one,
-    in the algebra. `controls` are those of a run.
+    `measured` has the values by name, one row for each time, NaN where one is missing: "configuration" (elements of the
+    group, compared on it; a factor of a product may be missing), "velocity" (xi), coordinates and rates of the system,
+    or your own `observables`, functions (system, state) -> array in JAX. `angles` names those compared up to whole
+    turns. `deviations` are standard deviations: a number, one for each component, one for each time and component, or a
+    table of these by name; None: equal and not known. `covariances` are matrices instead of them.
+
+    The motion starts at `state`, of which `free` names what is to be estimated too: "configuration", "velocity", or
+    components such as "velocity.w". Unknown configurations are displacements from the given one, in the algebra.
+    `controls` are those of a run.
     """
 
     times: Any

@@ -67,7 +67,7 @@ def bracket(group: Group, x: Field, y: Field) -> Field:
 
 @dataclass(frozen=True, eq=False)
 class Hamel:
-    """The equations of motion in a frame adapted to TQ = D + D-perp (retraction-maps (3)-(6)).
+    """Hamel's form of the equations of motion, in a frame adapted to TQ = D + D-perp (retraction-maps (3)-(6)).
 
     The frame of D at g is the kinetic projection of the columns of `reference`; the frame of D-perp is M^-1 A^T.
     Velocities are xi = X_a y^a, momenta rho_a = dl/dy^a, for l = L restricted to D. The system must be autonomous, its
@@ -123,7 +123,7 @@ def hamel(system: MechanicalSystem, g: Element = None) -> Hamel:
 
 @dataclass(frozen=True, eq=False)
 class Ehresmann:
-    """The chart z = (q, v^a) of D: `fibre` are the indices alpha.
+    """Coordinates z = (q, v^a) on D in which the constraint is solved for the velocities v^alpha of the `fibre`.
 
     `reference` are the v^alpha near which a nonlinear constraint is solved.
     """
@@ -255,7 +255,7 @@ def _none(*shape: int) -> Any:
 
 @dataclass(frozen=True)
 class Nonholonomy:
-    """The growth vector (rank D, rank D + [D, D], ...) of iterated brackets at a point, and what D leaves integrable.
+    """The result of `nonholonomy`: the `growth` vector (rank D, rank D + [D, D], ...), and what is integrable of D.
 
     `covectors` (c, n) span the integrable combinations of rows that are not declared holonomic: each is the derivative
     dphi at g, up to a factor, of a phi that every admissible motion keeps; `rates` (c,) are their phi_t, not 0 only
@@ -325,11 +325,11 @@ class Nonholonomy:
 def nonholonomy(
     system: MechanicalSystem, g: Any = None, *, t: float = 0.0, depth: int = 4, tolerance: float = 1e-8
 ) -> Nonholonomy:
-    """Whether the constraint is really nonholonomic at g: ranks of D, D + [D, D], ... up to `depth` brackets.
+    """Is the constraint really nonholonomic, and which directions can be reached? Ranks of D, D + [D, D], ... at g.
 
-    In the growth vector the linear part A counts. A combination of rows is integrable if it vanishes on all brackets,
-    and these are closed (Frobenius), here and at configurations nearby. Where b is not 0 or the constraint depends on
-    time this is asked in space and time.
+    At most `depth` brackets are taken. In the growth vector the linear part A counts. A combination of rows
+    is integrable if it vanishes on all brackets, and these are closed (Frobenius), here and at configurations
+    nearby. Where b is not 0 or the constraint depends on time this is asked in space and time.
     """
     require_instance("system", system, MechanicalSystem, "a System or InvariantSystem")
     t, tolerance, depth = float(finite("t", t)), float(positive("tolerance", tolerance)), positive_int("depth", depth)

@@ -30,11 +30,12 @@ Structure = tuple[tuple[float | None, ...], ...]
 
 @jax.tree_util.register_pytree_node_class
 class InvariantSystem(MechanicalSystem):
-    """L = <I xi, xi>/2 - V(t, g) on a group with the constraint xi in d.
+    """A system with constant inertia and constraint, seen from the body: rigid bodies, Suslov's body, sleighs.
 
-    `subspace` gives d by the columns of a basis (n, r), `annihilator` by rows (m, n) that vanish on it; neither: d is
-    the whole algebra (a free body). Restricted momenta are components in the basis: the given one, or the reduced
-    echelon null space of the annihilator ((e1, e2) for e3). `potential(t, g, p)` breaks the invariance of L, not of d.
+    L = <I xi, xi>/2 - V(t, g) on a group, with xi in a constant subspace d. `subspace` gives d by the columns
+    of a basis (n, r), `annihilator` by rows (m, n) that vanish on it; neither: d is the whole algebra (a free
+    body). Restricted momenta are components in the basis: the given one, or the reduced echelon null space of the
+    annihilator ((e1, e2) for e3). `potential(t, g, p)` breaks the invariance of L, not of d.
 
     The inertia, the parameters and the entries of d are run-time inputs of a compiled step; only zeros and ones in the
     basis of d are structure, so that (e1, e2) costs nothing and another inertia or normal compiles nothing.
@@ -113,7 +114,7 @@ class InvariantSystem(MechanicalSystem):
         return self.subspace
 
     def coordinates(self, xi: Velocity) -> Float[Array, " r"]:
-        """x with B x = xi, for xi in d."""
+        """The components x (r,) of a velocity xi in d: B x = xi with the basis B of d."""
         return numerics.solve(self.subspace.T @ self.subspace, self.subspace.T @ xi)
 
     def velocity(self, t: Scalar, g: Element, momentum: Covector, near: Velocity | None = None) -> Velocity:
@@ -133,7 +134,7 @@ class InvariantSystem(MechanicalSystem):
         return rate, numerics.solve(rows @ rows.T, rows @ (self.inertia @ rate - force))
 
     def mass_matrix(self) -> Array:
-        """The symmetric J with <I xi, xi> = tr(xi J xi^T); on SO(3) J = tr(I)/2 - I. Not every inertia has one."""
+        """The mass matrix J with <I xi, xi> = tr(xi J xi^T); on SO(3) J = tr(I)/2 - I. Not every inertia has one."""
         self.require_body()
         projector, _ = mass_projector(self.group)
         numbers = numerics.namespace(self.inertia)
@@ -269,12 +270,13 @@ def _matrix(value: Any, n: int, *, rows: bool) -> Reals:
 
 @jax.tree_util.register_pytree_node_class
 class LRSystem(MechanicalSystem):
-    """L = <I xi, xi>/2 with the velocity seen from space, Ad_g xi, in a constant subspace d (Veselov-Veselova 1986).
+    """A body whose constraint is fixed in space, such as Veselova's: an LR system (Veselov-Veselova 1986).
 
-    `inertia` is I (n, n) in the body, `subspace` gives d by the columns of a basis (n, r), vectors seen from space,
-    `annihilator` by rows (m, n) that vanish on it. The fields a -> a g, a in d, are symmetries of L that satisfy the
-    constraint, so the components on d of the momentum seen from space are conserved: restricted momenta are these, in
-    the basis of d carried to g by Ad_g^-1.
+    L = <I xi, xi>/2 with the velocity seen from space, Ad_g xi, in a constant subspace d. `inertia` is I (n, n) in the
+    body, `subspace` gives d by the columns of a basis (n, r), vectors seen from space, `annihilator` by rows (m, n)
+    that vanish on it. The fields a -> a g, a in d, are symmetries of L that satisfy the constraint, so the components
+    on d of the momentum seen from space are conserved: restricted momenta are these, in the basis of d carried to g
+    by Ad_g^-1.
     """
 
     def __init__(self, group: Group, inertia: Any, subspace: Any = None, annihilator: Any = None) -> None:

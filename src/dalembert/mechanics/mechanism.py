@@ -632,9 +632,9 @@ class Picture(NamedTuple):
 )
 @dataclass(frozen=True, eq=False, repr=False)
 class MechanismSystem(System):
-    """The `System` of a mechanism; its coordinates, rates, inputs and loads have names.
+    """The system that `Mechanism.system()` makes; its coordinates, rates, inputs and loads have names and units.
 
-    Its parameters are the numbers of the drawing that are not 0, by the names of the parts: what is 0 there stays 0.
+    Its parameters are the numbers of the drawing that are not 0, by the names of the parts; what is 0 there stays 0.
     """
 
     def __repr__(self) -> str:
@@ -923,7 +923,9 @@ class _Gear:
 
 @known_arguments("a drawing decides by its numbers what is redundant. Vary system.parameters instead")
 class Mechanism:
-    """Bodies, joints, wheels, springs and motors with names, drawn in SI units; `system()` makes the system of them.
+    """A vehicle, robot or toy from its drawing: bodies, joints, wheels, springs, motors in SI units; no equations.
+
+    `system()` makes the mechanical system:
 
         robot = Mechanism("robot")
         robot.body("base", mass=9.0, centre=(0.05, 0, 0.15), box=(0.4, 0.3, 0.2))

@@ -47,7 +47,7 @@ PARAMETER_HELP = {
 
 @dataclass(frozen=True)
 class Model:
-    """A named system: how to build it, an example that shows what it does, and what to say about it.
+    """An entry of MODELS: a system by its name, how to build it, an example that shows what it does, and its texts.
 
     `example` has values of parameters, `initial` the start, as in a configuration file: configuration and velocity or
     momentum, or numbers by the names of a mechanism (`{"speed": 5.0}`). `why` says what to look at and why the body

@@ -41,9 +41,9 @@ def _blas_threads() -> Any:
 
 @dataclass(frozen=True)
 class Unknown:
-    """A number or an array to be found: where to begin, its bounds, what was known of it before.
+    """An unknown of a fit: its first guess (a number or an array), its bounds, and what was known of it before.
 
-    `prior` is (mean, standard deviation). Of several data sets, each has its `own` value if it says so.
+    `prior` is (mean, standard deviation). With `own`, each of several experiments has its own value of it.
     """
 
     guess: Any
@@ -260,7 +260,7 @@ def constrained_step(
 
 
 class Combination(NamedTuple):
-    """Changes of unknowns, relative to their size, that (nearly) no measurement shows; the error along them."""
+    """A combination of unknowns that the data do not determine: their relative changes, and the error along it."""
 
     names: tuple[str, ...]
     changes: Numbers
@@ -306,7 +306,7 @@ def find_spread(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Estimate:
-    """Values with their errors. `values`, `errors` and `covariance` are in the order of `names`.
+    """Estimated values with their standard errors; `values`, `errors` and `covariance` are in the order of `names`.
 
     `loose` are the combinations of unknowns that the data do not determine; an unknown in one of them that no
     measurement shows at all has an infinite error. Where no standard deviations were given, they are taken from the

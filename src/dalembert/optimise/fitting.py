@@ -505,32 +505,32 @@ class Problem:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Fit(Estimate):
-    """What `fit` found: an `Estimate`, with the systems, the states and the motions that it stands for."""
+    """The result of `fit`: an `Estimate` of the unknowns, with the fitted systems, initial states and motions."""
 
     problem: Problem
     unknowns: Numbers  # all of them, with the states between shots
 
     def system(self, experiment: int = 0) -> MechanicalSystem:
-        """The system that was found, in an experiment."""
+        """The fitted system of an experiment, by its number."""
         part = self.problem.parts[experiment]
         return part.shots.form.system(part.shots.base, part.unknowns(self.unknowns)[0])
 
     def state(self, experiment: int = 0) -> State:
-        """The start that was found, of an experiment."""
+        """The fitted initial state of an experiment."""
         part, system = self.problem.parts[experiment], self.system(experiment)
         first: State = jax.tree.map(lambda leaf: np.asarray(leaf)[0], part.shots.state)
         found = part.shots.form.start(system, first, part.unknowns(self.unknowns)[1][0])
         return system.state(found.g, found.xi, t=float(found.t))
 
     def run(self, experiment: int = 0) -> Trajectory:
-        """The motion that was found, of an experiment."""
+        """The fitted motion of an experiment, as a run."""
         shots = self.problem.parts[experiment].shots
         u = jax.tree.map(lambda leaf: np.concatenate(leaf[:, 0, 1:]), shots.rows[0])
         steps, method = shots.count * shots.length, shots.form.integrator
         return simulate(self.system(experiment), method, self.state(experiment), step=shots.h, steps=steps, controls=u)
 
     def plot(self, path: str | Path | None = None, *, experiment: int = 0) -> Figure:
-        """A figure of an experiment: data and motion over time, and below what is left, in standard deviations.
+        """Draw data and fitted motion over time, and the residuals in standard deviations; `path` saves the figure.
 
         Configurations are shown as log g.
         """
@@ -542,7 +542,7 @@ class Fit(Estimate):
         return plot_fit(names, part.times, data, self.residuals(experiment), np.asarray(run.t), motion, path=path)
 
     def residuals(self, experiment: int = 0) -> Numbers:
-        """Computed less measured, in standard deviations, (times, components); NaN where nothing was measured."""
+        """The residuals, computed less measured, in standard deviations, shape (times, components); NaN: no data."""
         part = self.problem.parts[experiment]
         return np.where(part.present, weigh(part.weights, part.shots.run(*part.unknowns(self.unknowns))[0]), np.nan)
 
@@ -563,17 +563,18 @@ def fit(
     backend: Backend = "auto",
     progress: Progress | None = None,
 ) -> Fit:
-    """Find the `unknowns` for which motions agree best with measurements; see `Estimate` for what comes back.
+    """Fit parameters and initial states to measured motions, by least squares, with standard errors.
 
     `model` is a function of parameters by name, model(a=..., mass=...) -> system, or a system whose own numbers are
-    estimated, by their paths. `unknowns` are guesses by name, numbers or arrays, or `Unknown`s with bounds and priors;
-    those of starts, such as "velocity.w", may be None: they begin as the states of the `experiments` do. `loss` is one
-    of "linear", "huber", "soft-l1", "cauchy", which count less of a residual beyond `threshold` standard deviations.
-    `shots` cuts a run into so many pieces, with unknown states between that have to agree in the end (multiple
-    shooting, Bock 1983): for motions so unstable that a run from a guess loses the data. A run that fails on the way
-    makes the next step of the search shorter. Ctrl-C keeps the best. `search` is "levenberg-marquardt", inside a trust
-    region, or "gauss-newton" with shorter steps where chi^2 would rise. With several
-    shots the first one prepares the second.
+    estimated, by their paths. `experiments` are one or more `Experiment`s, `unknowns` first guesses by name: numbers,
+    arrays, or `Unknown`s with bounds and priors; for parts of an initial state, such as "velocity.w", None takes the
+    value in the experiment. The result is a `Fit`.
+
+    `search` is "levenberg-marquardt" (a trust region) or "gauss-newton" (shorter steps where chi^2 would rise). `loss`
+    is "linear" (least squares), or "huber", "soft-l1" or "cauchy", for which residuals beyond `threshold` standard
+    deviations count less. `shots` cuts a motion into so many pieces, with unknown states between that agree in the end
+    (multiple shooting, Bock 1983): for motions so unstable that a run from the guess loses the data; the first search
+    then prepares the second. A run that fails makes the next step shorter. Ctrl-C keeps the best.
     """
     require_instance("method", integrator, Integrator, "a method")
     if integrator.variable_step:

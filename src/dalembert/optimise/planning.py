@@ -228,12 +228,12 @@ def _number(words: str, function: Any, *arguments: Any) -> Array:
 # -- what the user gives and gets --------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:
-    """Controls for a goal, with the motion that they make.
+    """The result of `plan`: controls of least cost, the motion that they make, and the multipliers that prove it.
 
-    `controls` has a row a step and `states` a state a node. `costates` (steps, dim) belong to the steps: the adjoint of
-    the step transports them, and their components are those of `coordinates`. `goal_multipliers` belong to the rows of
-    the goal, `bound_multipliers` (steps, rows) to bounds and `path`. `error` is the residual of the conditions of first
-    order. `strict` says whether the second-order conditions are known to hold strictly: then it is a local minimum.
+    `controls` (steps, inputs) has one row for each step, and `states` the steps + 1 states. `error` is the residual of
+    the first-order conditions; `strict` says whether the second-order conditions are known to hold strictly, so that it
+    is a local minimum. `costates` (steps, dim) are the adjoint variables of the steps, in the `coordinates`;
+    `goal_multipliers` belong to the rows of the goal, `bound_multipliers` (steps, rows) to bounds and `path`.
     """
 
     system: MechanicalSystem
@@ -258,7 +258,7 @@ class Plan:
 
     @cached_property
     def states(self) -> State:
-        """The states at the nodes."""
+        """The states before the first step and after every step."""
         (discrete, numbers, nodes), u = self.problem, self.controls
         before = jax.tree.map(lambda leaf: np.concatenate([leaf[:1], leaf[:-1]]), nodes)
         lane = (nodes, before, np.concatenate([u[:1], u]))
@@ -269,40 +269,40 @@ class Plan:
 
     @property
     def duration(self) -> float:
-        """The time that the motion takes."""
+        """How long the motion takes."""
         return self.step * len(self.controls)
 
     @property
     def t(self) -> Numbers:
-        """The times of the nodes."""
+        """The times of the states, shape (steps + 1,)."""
         return np.asarray(self.states.t)
 
     @property
     def g(self) -> Any:
-        """The configurations at the nodes."""
+        """The configurations of the states, shape (steps + 1, ...)."""
         return self.states.g
 
     @property
     def xi(self) -> Numbers:
-        """The velocities at the nodes; of a kinematic plan those of the steps, the last one twice."""
+        """The velocities of the states, shape (steps + 1, n); if kinematic those of the steps, the last twice."""
         if not self.kinematic:
             return np.asarray(self.states.xi)
         return np.concatenate([np.asarray(self.states.xi)[1:], np.asarray(self.states.xi)[-1:]])
 
     def plot(self, path: str | Path | None = None) -> Figure:
-        """A figure of the motion beside its controls; `path` saves it."""
+        """Draw the motion beside its controls; `path` saves the figure."""
         inputs = [Input(name) for name in self.inputs] if self.kinematic else self.system.inputs
         return plot_controlled({"plan": self}, {"plan": self.controls}, inputs, path)
 
     def check(self) -> Plan:
-        """The plan itself; `NumericalFailure` where it is not optimal."""
+        """Return the plan itself, or raise `NumericalFailure` if it is not optimal."""
         if self.status != "optimal":
             raise NumericalFailure(f"no plan was found: {self.reason}")
         return self
 
     @cached_property
     def run(self) -> Trajectory:
-        """The motion as an ordinary run with its controls."""
+        """Simulate the plan: its motion as an ordinary run with these controls."""
         if self.kinematic:
             raise InvalidInput("a kinematic plan has velocities as its controls, and no run: see plan.states")
         start = jax.tree.map(lambda leaf: leaf[0], self.states)
@@ -320,7 +320,7 @@ class Plan:
 
 
 class Plans(Sequence[Plan]):
-    """Plans that were made side by side. Each is made from the arrays when it is asked for."""
+    """The result of `plan` for several starts: a sequence of plans that were made side by side."""
 
     def __init__(self, task: _Task, found: Solution, chosen: Numbers) -> None:
         self._task, self._found, self._chosen = task, found, chosen
@@ -335,7 +335,7 @@ class Plans(Sequence[Plan]):
 
     @property
     def status(self) -> list[str]:
-        """Of each plan, "optimal" or why it stopped."""
+        """The status of each plan: "optimal", or why the search stopped."""
         return [self._found.status[b] for b in self._chosen]
 
     @property
@@ -378,20 +378,20 @@ def plan(
     solver: Any = None,
     progress: Callable[[int, float, float], Any] | None = None,
 ) -> Any:
-    """Find the controls of least cost that bring a system from a start to a goal in `steps` steps of a method.
+    """Plan: find the controls of least cost that bring a system from a start to a goal in `steps` steps of a method.
 
     start       a state, or several (a list, or a state whose arrays have one more axis in front): then plans are made
                 side by side, and `Plans` come back; `goal` is one for all, or a list of as many
     goal        a state, a configuration, or a function (t, g, xi) -> numbers that are zero at the goal
-    duration    a number, or (shortest, longest): then the duration is free, and without a cost it is the cost
+    duration    a number, or (shortest, longest): the duration is then free, and is minimised if there is no cost
     cost        (t, g, xi, u) -> rate of the running cost, integrated by the trapezoidal rule; `final_cost`: (t, g, xi)
     path        (t, g, xi, u) -> numbers that must not be negative after any step: obstacles, tip-over, loads
     bounds      {name: (low, high)} of inputs, coordinates and rates; inputs have their own bounds anyway
-    kinematic   the velocities in D are the controls, and there is no force
+    kinematic   plan velocities instead of forces: the components of xi in D are the controls
     free_start  names of what is free at the start, `free_goal` at the goal: of `coordinates`, "configuration" or
                 "velocity"; `periodic`: what ends as it began
     guess       a Plan of any number of steps, or controls (steps, inputs) with the motion that they make
-    starts      so many first guesses, the best plan wins; where one fails, eight coarse ones are refined
+    starts      how many first guesses are tried: the best plan wins; where one fails, eight coarse ones are refined
     backend     "llvm" or "cuda"; "auto" takes a GPU, if there is one, for many plans
     solver      "ipopt" (with the package cyipopt), or a function of a `Program` -> (z, multipliers) as cyipopt's solve
                 gives them; None is our own

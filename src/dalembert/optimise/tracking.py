@@ -104,7 +104,11 @@ def _applied(consts: Any, carry: Any) -> Any:
 @known_arguments(OUTSIDE)
 @dataclass(frozen=True, eq=False)
 class Tracker:
-    """Feedback along a plan. `gains` (steps, inputs, dim): u = u_k + gains_k @ coordinates of (x at x_k)."""
+    """Feedback that holds a system on a plan; `track` makes it.
+
+    u = u_k + gains_k @ e_k in step k, where e_k are the coordinates of the error, the measured state seen from the
+    planned one; `gains` has the shape (steps, inputs, dim).
+    """
 
     plan: Plan
     gains: Numbers
@@ -116,7 +120,7 @@ class Tracker:
     _known: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def control(self, k: int, state: State, plant: MechanicalSystem | None = None) -> Numbers:
-        """The control of step k where the measured state is `state`; after the plan its last control holds."""
+        """The controls (inputs,) of step k for the measured `state`; after the end of the plan its last ones hold."""
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 0:
             raise InvalidInput(f"k is {show(k)}; allowed: the number of a step, 0 for the first")
         self._require_state("state", state)
@@ -196,7 +200,7 @@ class Tracker:
         stages.leaves("u")[0][:, -2, 0] = last
 
     def follow(self, plant: MechanicalSystem | None = None, start: State | None = None) -> Trajectory:
-        """Drive a plant, by default the planned system itself, from a start along the plan: a run with its controls.
+        """Simulate a plant (default: the planned system) that this feedback drives along the plan from `start`.
 
         The plant may have other parameters, forces or another start than the plan assumed; its group and inputs are
         those of the plan. The feedback sees the true state before every step.
@@ -233,11 +237,12 @@ def track(
     plan: Plan, *, state_weight: Any = 1.0, control_weight: Any = 0.1, final_weight: Any = None, horizon: int = 0,
     iterations: int = 1,
 ) -> Tracker:  # fmt: skip
-    """Make the feedback that keeps a system on a plan: least e.Q e + v.R v, summed over the steps.
+    """Make the feedback that holds a system on a plan (LQR along it, or model predictive control with a `horizon`).
 
-    e are the coordinates of the error in the order of `plan.coordinates`, v the change of the controls. Weights are a
-    number, one a component, or a matrix; `final_weight` is that of the end (default: ten times `state_weight`). With
-    `horizon` = H the next H steps are planned anew at every step, by so many `iterations`.
+    It minimises the sum of e.Q e + v.R v over the steps: e are the coordinates of the error in the order of
+    `plan.coordinates`, v the change of the controls. The weights Q (`state_weight`) and R (`control_weight`) are a
+    number, one for each component, or a matrix; `final_weight` is Q at the end (default: ten times `state_weight`).
+    With `horizon` = H the next H steps are planned anew at every step, by so many `iterations`.
     """
     require_instance("plan", plan, Plan, "a Plan, as da.plan makes it")
     if plan.kinematic:
