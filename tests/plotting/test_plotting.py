@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from itertools import combinations
+from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from mechanisms import draw_robot
 
 import dalembert as da
@@ -105,7 +108,10 @@ def test_a_mechanism_is_drawn_with_its_names_and_units(tmp_path):
     run = da.simulate(robot, da.RungeKutta(), start, step=0.05, steps=10, controls=np.full((10, 2), 0.1))
     figure = run.plot(tmp_path / "robot.png")
     titles = {axes.get_title(loc="left"): axes for axes in figure.axes}
-    path, shape = titles["Path of the base, from above"], titles["Shape"]
+    path, shape = titles["Path of the base from above, drawn to scale"], titles["Shape"]
+    boxes = [(patch.get_xy().min(axis=0), patch.get_xy().max(axis=0)) for patch in path.patches]  # also at the start
+    assert any(np.allclose(box, [[-0.15, -0.15], [0.25, 0.15]]) for box in boxes)  # the base, 0.4 m x 0.3 m
+    assert any(np.allclose(box, [[-0.1, 0.2], [0.1, 0.2]], atol=0.011) for box in boxes)  # the left wheel
     assert path.get_xlabel() == "x, m" and shape.get_xlabel() == "time $t$, s"
     assert [text.get_text() for text in shape.get_legend().get_texts()] == [r"castor swivel, $\mathrm{rad}$"]
     named = run.plot(tmp_path / "named.png", of=["left torque", "speed", "left rate", "left side force (shared)"])
@@ -158,3 +164,53 @@ def test_a_user_changes_the_look_of_every_figure():
     finally:
         plotting.STYLE.clear()
     assert figure._repr_png_().startswith(b"\x89PNG")  # a notebook shows it
+
+
+def poses(*rows):
+    """Elements (k, 3, 3) of SE(2) from rows (angle, x, y)."""
+    angle, x, y = np.array(rows, float).T
+    zero, one = 0 * x, 1 + 0 * x
+    found = [np.cos(angle), -np.sin(angle), x, np.sin(angle), np.cos(angle), y, zero, zero, one]
+    return np.stack(found, -1).reshape(-1, 3, 3)
+
+
+def drawn(system, g, xi=None):
+    """The outlines that `draw_motion` fills for a motion through these configurations, and its title."""
+    count = len(jax.tree.leaves(g)[0])
+    xi = np.zeros((count, system.group.dim)) if xi is None else xi
+    figure = Figure()
+    motion = SimpleNamespace(system=system, t=np.arange(count), g=g, xi=xi)
+    plotting.draw_motion(figure, 111, {"run": motion})
+    (axes,) = figure.axes
+    return [patch.get_xy()[:-1] for patch in axes.patches], axes.get_title()
+
+
+def test_a_car_is_drawn_to_scale_on_its_path_with_its_front_wheels_turned():
+    car = da.models.car(length=2.0)
+    steer = da.SO2().exp(np.array([0.5]))
+    outlines, title = drawn(car, (poses((0, 0, 0), (0, 4, 0), (0, 8, 0)), np.stack([steer] * 3)))
+    assert title == "Path of the contact point, drawn to scale"
+    bodies = [outline for outline in outlines if np.ptp(outline[:, 0]) > 2]
+    assert sorted(outline[:, 0].min() for outline in bodies) == pytest.approx([-0.5, 7.5])
+    wheels = [outline.mean(axis=0) for outline in outlines if np.ptp(outline[:, 0]) < 1]
+    assert any(np.allclose(middle, [2.0, 0.6]) for middle in wheels)  # a front wheel, 2 m ahead of the rear axle
+    front = next(outline for outline in outlines if np.allclose(outline.mean(axis=0), [2.0, 0.6]))
+    along = front[1] - front[0]
+    assert np.arctan2(along[1], along[0]) == pytest.approx(0.5)
+
+
+def test_a_long_path_shows_a_larger_vehicle_and_says_so():
+    way = poses(*((0.0, x, 0.0) for x in np.linspace(0, 1000, 50)))
+    outlines, title = drawn(da.models.car(length=2.0), (way, np.stack([np.eye(2)] * 50)))
+    assert title == "Path of the contact point, drawn 20 times as large"  # the car is 3 m long, 60 m are drawn
+    assert max(np.ptp(outline[:, 0]) for outline in outlines) == pytest.approx(60.0)
+
+
+def test_an_own_body_on_the_plane_is_an_oval_of_its_inertia():
+    body = da.models.chaplygin_sleigh(mass=2.0, inertia=0.5, a=0.3)
+    outlines, _ = drawn(body, poses((0, 0, 0), (0, 5, 0)))
+    (oval, *_), length = sorted(outlines, key=lambda outline: outline[:, 0].min()), np.sqrt(4 * 0.25 / 1.36)
+    assert (oval.min(axis=0) + oval.max(axis=0)) / 2 == pytest.approx([0.3, 0.0], abs=1e-12)
+    assert np.ptp(oval[:, 0]) == pytest.approx(2 * length)
+    disk, _ = drawn(da.models.vertical_disk(radius=0.7), (poses((0, 0, 0), (0, 5, 0)), np.stack([np.eye(2)] * 2)))
+    assert np.ptp(disk[0][:, 0]) == pytest.approx(1.4)  # an upright disk is a line from above

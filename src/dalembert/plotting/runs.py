@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
 from ..errors import InvalidInput
 from ..groups import quaternions
-from ..mechanics import MechanismSystem, unforced
+from ..kernels import evaluate
+from ..mechanics import MechanicalSystem, MechanismSystem, System, constraint_at, kinetic_metric, unforced
+from ..mechanics.mechanism import MOMENTS, Parts, Picture, direction_of, point_of
 from ..numerics import MIN_SAMPLES, classify, html_table
 from ..simulation import Run, energy_conservation
 from .style import (
@@ -64,8 +66,8 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     for (label, part), own, dash in zip(first.items(), cycle(COLOURS), cycle(DASHES), strict=False):
         if picture == "plane":
             axes.plot(part[:, 0, 2], part[:, 1, 2], linestyle=dash, color=own, label=label)
-            if dash == "-":
-                headings(axes, part, own)
+            if dash == "-" and label == next(iter(first)):
+                looks = _draw_vehicles(axes, runs[label], own)
             continue
         vector, run = part.ndim <= 2, runs[label]
         columns = (part if vector else np.asarray(run.xi)).T
@@ -83,7 +85,7 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     if picture == "plane":
         axes.set_aspect("equal", adjustable="datalim")
         names = system.coordinate_names[1:3] if system.coordinate_names[2:] else ("x", "y")
-        axes.set(title="Path of the contact point, with headings", xlabel=f"{names[0]}, m", ylabel=f"{names[1]}, m")
+        axes.set(title=f"Path of the contact point{looks}", xlabel=f"{names[0]}, m", ylabel=f"{names[1]}, m")
     if picture != "plane" or len(runs) > 1:
         legend_below(axes)
 
@@ -95,8 +97,9 @@ def _draw_path(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) -> 
     for (label, run), colour, dash in zip(runs.items(), cycle(COLOURS), cycle(DASHES), strict=False):
         found = system.coordinates(run.g)
         axes.plot(found[x], found[y], linestyle=dash, color=colour, label=label)
+    looks = _draw_vehicles(axes, next(iter(runs.values())), COLOURS[0])
     axes.set_aspect("equal", adjustable="datalim")
-    axes.set(title=f"Path of the {system.parts.bodies[body]}, from above", xlabel=f"{x}, m", ylabel=f"{y}, m")
+    axes.set(title=f"Path of the {system.parts.bodies[body]} from above{looks}", xlabel=f"{x}, m", ylabel=f"{y}, m")
     if len(runs) > 1:
         legend_below(axes)
 
@@ -155,6 +158,303 @@ def plot_controlled(
     return save(figure, path, "")
 
 
+def about(axis: int, angle: Array | float) -> Array:
+    """The rotation by an angle, or the track of rotations by angles, about a coordinate axis."""
+    angle, (j, k) = np.asarray(angle, float), ((axis + 1) % 3, (axis + 2) % 3)
+    turn = np.zeros((*angle.shape, 3, 3))
+    turn[..., axis, axis], turn[..., j, j], turn[..., k, k] = 1.0, np.cos(angle), np.cos(angle)
+    turn[..., j, k], turn[..., k, j] = -np.sin(angle), np.sin(angle)
+    return turn
+
+
+def angle_of(turns: Array) -> Array:
+    """The angle of rotations of the plane, the first two rows and columns of matrices (..., n, n)."""
+    return np.asarray(np.arctan2(turns[..., 1, 0], turns[..., 0, 0]))
+
+
+def align_z(directions: Array) -> Array:
+    """Rotations (..., 3, 3) that turn e3 into these directions (..., 3)."""
+    z = normalise(np.asarray(directions, float))
+    reference = np.eye(3)[int(np.argmin(np.abs(z.reshape(-1, 3)).max(axis=0)))]
+    x = normalise(np.cross(np.broadcast_to(reference, z.shape), z))
+    return np.stack([x, np.cross(z, x), z], axis=-1)
+
+
+def normalise(vectors: Array) -> Array:
+    """Vectors of length 1; vectors of length 0 stay 0."""
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-300))
+
+
+def principal_axes(inertia: Array) -> tuple[Array, Array]:
+    """Moments and principal axes (a rotation) of an inertia given by three moments or a tensor."""
+    tensor = np.diag(inertia) if np.ndim(inertia) == 1 else np.asarray(inertia, float)
+    if not np.any(tensor - np.diag(np.diag(tensor))):
+        return np.diag(tensor), np.eye(3)
+    moments, axes = np.linalg.eigh(tensor)
+    return moments, axes * np.sign(np.linalg.det(axes))
+
+
+def allowed_directions(rows: Array, components: slice) -> Array:
+    """An orthonormal basis (d, k) of the image of ker A, for constraint rows A (m, n), in some components."""
+    _, sizes, v = np.linalg.svd(rows)
+    free = v[int(np.count_nonzero(sizes > 1e-12)) :][:, components]
+    directions, strengths, _ = np.linalg.svd(free.T, full_matrices=False)
+    return np.asarray(directions[:, strengths > 1e-9])
+
+
+class Bar(NamedTuple):
+    """A blade, a wheel or a bar on the floor plan: its middle, its angle (numbers or tracks) and half its length."""
+
+    x: Any
+    y: Any
+    angle: Any
+    half: float
+
+    def pose(self, z: float) -> dict[str, Array]:
+        """Position and rotation in the frame of its body."""
+        x, y, angle = np.broadcast_arrays(*map(np.asarray, self[:3]))
+        return {"position": np.stack([x, y, np.full(x.shape, z)], axis=-1), "rotation": about(2, angle)}
+
+    def plan(self, k: int, thick: float) -> Array:
+        """Its four corners at a moment, seen from above, in the frame of its body."""
+        x, y, angle = (float(np.atleast_1d(each)[k if np.ndim(each) else 0]) for each in self[:3])
+        corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * [self.half, thick]
+        return np.asarray(corners @ about(2, angle)[:2, :2].T + [x, y])
+
+
+class Vehicle(NamedTuple):
+    """A body on the plane: its outline (n, 2), wheels that roll along themselves, bars above the floor."""
+
+    outline: Array
+    wheels: list[Bar]
+    bars: list[Bar]
+    centre: tuple[float, float] | None = None  # of mass
+
+
+def _ellipse(centre: Any, length: float, width: float) -> Array:
+    s = np.linspace(0, 2 * np.pi, 49)
+    return np.asarray(centre) + np.stack([length * np.cos(s), width * np.sin(s)], -1)
+
+
+def sleigh_look(numbers: Mapping[str, Any], angles: list[Array], size: float) -> Vehicle:
+    """An oval body about its centre of mass (a, b), the blade at the origin."""
+    a, b = numbers.get("a", numbers.get("centre", 0.0)), numbers.get("b", 0.0)
+    offset = float(np.hypot(a, b))
+    centre = np.array([a, b]) * (min(1.0, size / offset) if offset > 0 else 0.0)
+    length = np.hypot(*centre) + 1.1 * size
+    return Vehicle(_ellipse(centre, length, 0.6 * length), [Bar(0.0, 0.0, 0.0, 0.8 * size)], [], tuple(centre))
+
+
+def _car(numbers: Mapping[str, Any], angles: list[Array], size: float) -> Vehicle:
+    """Two rear wheels at the origin and two steered wheels ahead."""
+    length = max(float(numbers.get("length", 1.0)), 1.5 * size)
+    half, wheel = 0.3 * length, 0.16 * length
+    outline = np.array([[-0.25, -0.3], [1.25, -0.3], [1.25, 0.3], [-0.25, 0.3]]) * length
+    steer = angles[0] if angles else 0.0
+    wheels = [Bar(x, y, angle, wheel) for x, angle in ((0.0, 0.0), (length, steer)) for y in (-half, half)]
+    return Vehicle(outline, wheels, [])
+
+
+def _snakeboard(numbers: Mapping[str, Any], angles: list[Array], size: float) -> Vehicle:
+    """A board with an axle at either end, turned by b and -b, and its rotor."""
+    length = max(float(numbers.get("length", 0.2)), size)
+    rotor, steer = angles
+    wheels = [Bar(length, 0.0, steer, 0.3 * length), Bar(-length, 0.0, -steer, 0.3 * length)]
+    bars = [Bar(0.0, 0.0, rotor + np.pi / 2, 0.5 * length)]
+    return Vehicle(_ellipse((0, 0), 1.1 * length, 0.25 * length), wheels, bars)
+
+
+def _roller_racer(numbers: Mapping[str, Any], angles: list[Array], size: float) -> Vehicle:
+    """The seat on its axle, and the arm beyond the pivot with its own axle."""
+    front, arm = float(numbers.get("front", 0.5)), float(numbers.get("arm", 0.3))
+    scale = max(1.0, 1.5 * size / (abs(front) + abs(arm)))
+    front, arm, s = scale * front, scale * arm, angles[0]
+    half = 0.35 * abs(front) + 0.1 * abs(arm)
+    wheels = [Bar(0.0, y, 0.0, half / 2) for y in (-half, half)]
+    wheels.append(Bar(front + arm * np.cos(s), arm * np.sin(s), s, half / 2))
+    bars = [Bar(front + arm * np.cos(s) / 2, arm * np.sin(s) / 2, s, abs(arm) / 2)]
+    return Vehicle(_ellipse((front / 2, 0), 0.7 * abs(front) + 1e-9, 0.3 * abs(front) + 1e-9), wheels, bars)
+
+
+VEHICLES: dict[str, Callable[[Mapping[str, Any], list[Array], float], Vehicle]] = {
+    "car": _car,
+    "snakeboard": _snakeboard,
+    "roller-racer": _roller_racer,
+}
+"""What models look like from above: (numbers by name, shape angles, least size)."""
+
+
+class Solid(NamedTuple):
+    """A body as it is drawn, in the coordinates of the drawing: kind, half sizes, middle, its axes as columns."""
+
+    kind: str  # box, cylinder, ball, ellipsoid, wheel; the axis of a cylinder is the third
+    semi: Array
+    middle: Array
+    axes: Array
+
+    @property
+    def size(self) -> float:
+        return float(self.semi.max())
+
+    def points(self) -> Array:
+        """Points (k, 3) of its surface, of which outlines are made."""
+        if self.kind == "box":
+            corners = 2.0 * np.indices((2, 2, 2)).reshape(3, -1).T - 1
+            return np.asarray(self.middle + corners * self.semi @ self.axes.T)
+        s = np.linspace(0.0, 2 * np.pi, 37)
+        heights = (-1.0, 1.0) if self.kind in ("cylinder", "wheel") else np.sin(np.linspace(-1.5, 1.5, 25))
+        radii = [1.0 if self.kind in ("cylinder", "wheel") else np.sqrt(1 - z * z) for z in heights]
+        rings = [np.stack([q * np.cos(s), q * np.sin(s), 0 * s + z], -1) for q, z in zip(radii, heights, strict=True)]
+        return np.asarray(self.middle + np.concatenate(rings) * self.semi @ self.axes.T)
+
+    @classmethod
+    def of(cls, parts: Parts, p: Any, body: int) -> Solid:
+        """From what touches the ground; else the homogeneous box, cylinder or ball with its mass and inertia."""
+        own, joint, kind = p["bodies"][parts.bodies[body]], parts.joints[body], parts.shapes[body]
+        inertia, mass = {name: float(value) for name, value in own["inertia"].items()}, float(own["mass"])
+        hinge = p["joints"].get(joint.name, {})
+        if joint.spins:
+            axis = direction_of(hinge["axis"])
+            middle = point_of(hinge["at"]) + float(own.get("offset", 0.0)) * axis
+            axes, moments = align_z(axis), np.array([inertia["across"], inertia["across"], inertia["along"]])
+        else:
+            entries = [inertia.get(name, 0.0) for name in MOMENTS]
+            xx, yy, zz, xy, xz, yz = entries
+            middle = point_of(own["centre"])
+            moments, axes = principal_axes(np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]))
+        for contact in parts.contacts:
+            if contact.body != body or contact.kind not in ("wheel", "omni", "ball", "ellipsoid"):
+                continue
+            touch = p["contacts"][contact.name]
+            middle = point_of(touch["centre"]) if "centre" in touch else middle
+            if contact.kind == "ellipsoid":
+                return cls("ellipsoid", point_of(touch["axes"]), middle, np.eye(3))
+            radius = float(touch["radius"])
+            if contact.kind == "ball":
+                return cls("ball", np.full(3, radius), middle, np.eye(3))
+            axis = direction_of(touch.get("axis") or hinge["axis"])
+            width = _cylinder(moments, mass)[2] if kind == "cylinder" else 0.0
+            return cls("wheel", np.array([radius, radius, width]), middle, align_z(axis))
+        if kind == "cylinder":
+            odd = int(np.argmax(np.abs(moments - np.median(moments))))
+            turn = np.roll(np.eye(3), odd - 2, axis=1)
+            return cls(kind, _cylinder(np.roll(moments, 2 - odd), mass), middle, axes @ turn.T)
+        if kind == "ball":
+            return cls(kind, np.full(3, np.sqrt(2.5 * moments[0] / mass)), middle, axes)
+        semi = np.sqrt(np.maximum(1.5 * (moments.sum() - 2 * moments) / mass, 0.0))
+        return cls("box", np.maximum(semi, 0.02 * max(float(semi.max()), 0.05)), middle, axes)
+
+
+def _cylinder(moments: Array, mass: float) -> Array:
+    """(radius, radius, half the length) of a cylinder about its third axis with these moments."""
+    radius = np.sqrt(2 * moments[2] / mass)
+    return np.array([radius, radius, np.sqrt(max(3 * moments[0] / mass - 0.75 * radius**2, 0.0))])
+
+
+FORMULAS = {"_car_lagrangian": "car", "_board_lagrangian": "snakeboard", "_racer_lagrangian": "roller-racer"}
+"""The Lagrangians of the models in VEHICLES, by which a plot knows a system that was built in Python."""
+POSES = 9
+"""How many times at most a vehicle is drawn on its path."""
+SMALLEST = 0.06
+"""Vehicles shorter than this part of their path are drawn larger, and the title of the plot says so."""
+
+
+def _draw_vehicles(axes: Axes, run: Run, colour: str) -> str:
+    """A vehicle or mechanism at some moments of its path, from above and to scale; what to say of it in the title."""
+    system = unforced(run.system)
+    found = _look_at(system, run) if isinstance(system, MechanismSystem) else _planar_look(system, run)
+    if found is None:
+        headings(axes, np.asarray(jax.tree.leaves(run.g)[0]), colour)
+        return ", with headings"
+    place, look = found
+    size = max(float(np.ptp(part, axis=0).max()) for part, _ in look(0))
+    scale = max(1.0, SMALLEST * float(np.ptp(place, axis=0).max()) / size)
+    way = np.append(0.0, np.cumsum(np.hypot(*np.diff(place, axis=0).T)))
+    count = int(np.clip(way[-1] / (1.7 * scale * size), 1, POSES - 1))
+    apart, chosen = 0.8 * scale * size, [len(place) - 1]
+    for k in np.searchsorted(way, np.linspace(0.0, way[-1], count + 1)):
+        if np.hypot(*(place[chosen] - place[k]).T).min() > apart:
+            chosen.append(int(k))
+    for k in chosen:
+        for part, is_wheel in look(k):
+            x, y = (place[k] + scale * (part - place[k])).T
+            alpha = 0.9 if is_wheel else 0.3 if k == chosen[0] else 0.12
+            axes.fill(x, y, facecolor=colour, alpha=alpha, edgecolor=colour, linewidth=0.8, zorder=1.5 + 0.1 * is_wheel)
+    return ", drawn to scale" if scale == 1 else f", drawn {scale:.2g} times as large"
+
+
+Look = Callable[[int], list[tuple[Array, bool]]]
+"""The outlines (n, 2) of a vehicle in the plane at a saved state, each with whether it is a wheel or a blade."""
+
+
+def _look_at(system: MechanismSystem, run: Run) -> tuple[Array, Look] | None:
+    """The places of the first body of a mechanism, and what its bodies look like from above."""
+    parts, p = system.parts, system.parameters
+    kept = evaluate(_picture, system, (run.g, run.xi), lanes=len(run.t), axes=(None, 0))
+    turned, placed = np.asarray(kept.turns), np.asarray(kept.places)
+    solids = {k: Solid.of(parts, p, k) for k, name in enumerate(parts.bodies) if name in p["bodies"]}
+    base = min(solids)
+    middles = placed[:, base] + turned[:, base] @ solids[base].middle
+
+    def look(k: int) -> list[tuple[Array, bool]]:
+        points = {j: (solid.points() @ turned[k, j].T + placed[k, j])[:, :2] for j, solid in solids.items()}
+        return [(convex_outline(points[j]), solid.kind == "wheel" and j != base) for j, solid in solids.items()]
+
+    return middles[:, :2], look
+
+
+def _picture(system: MechanismSystem, moving: Any) -> Picture:
+    return system.picture(*moving)
+
+
+def _planar_look(system: MechanicalSystem, run: Run) -> tuple[Array, Look] | None:
+    """The places of a body on SE(2), and its outline and wheels: those of its model, else an oval of its inertia."""
+    factors = [np.asarray(part) for part in jax.tree.leaves(run.g)]
+    pose, angles = factors[0], [angle_of(part) for part in factors[1:] if part.shape[1:] == (2, 2)]
+    formula = system.lagrangian if isinstance(system, System) else None
+    ours = getattr(formula, "__module__", "") == "dalembert.models.vehicles"
+    own = FORMULAS.get(getattr(formula, "__name__", "")) if ours else None
+    body = VEHICLES[own](system.parameters, angles, 0.0) if own and isinstance(system, System) else _oval(system, run)
+    if body is None:
+        return None
+
+    def look(k: int) -> list[tuple[Array, bool]]:
+        turn, at = pose[k, :2, :2], pose[k, :2, 2]
+        size = float(np.ptp(body.outline, axis=0).max()) if len(body.outline) else 2 * body.wheels[0].half
+        found = [(body.outline, False)] * bool(len(body.outline))
+        found += [(bar.plan(k, 0.02 * size), False) for bar in body.bars]
+        found += [(bar.plan(k, 0.025 * size), True) for bar in body.wheels]
+        return [(part @ turn.T + at, is_wheel) for part, is_wheel in found]
+
+    return pose[:, :2, 2], look
+
+
+def _oval(system: MechanicalSystem, run: Run) -> Vehicle | None:
+    """The homogeneous oval with the mass and inertia that a system on SE(2) has, with its blade; a disk that rolls."""
+    g = jax.tree.map(lambda leaf: np.asarray(leaf)[0], run.g)
+    metric = np.asarray(kinetic_metric(system, 0.0, g))
+    mass, rows = float(metric[1, 1]), np.asarray(constraint_at(system, 0.0, g)[0]).reshape(-1, len(metric))
+    ahead = np.linalg.svd(np.vstack([rows, np.eye(len(metric))[0]]))[2][len(rows) + 1 :]  # velocities without turning
+    if len(metric) == 4 and len(ahead) == 1 and abs(ahead[0, 1] * ahead[0, 3]) > 1e-9:
+        return Vehicle(np.zeros((0, 2)), [Bar(0.0, 0.0, 0.0, abs(float(ahead[0, 1] / ahead[0, 3])))], [])
+    if not np.isclose(mass, metric[2, 2]) or mass <= 0:
+        return None
+    centre = np.array([metric[0, 2], -metric[0, 1]]) / mass
+    moment = float(metric[0, 0] - mass * centre @ centre)
+    if moment <= 0:
+        return None
+    length = np.sqrt(4 * moment / (1.36 * mass))
+    left = allowed_directions(rows, slice(1, 3)) if len(rows) else np.eye(2)
+    blade = [Bar(0.0, 0.0, float(np.arctan2(left[1, 0], left[0, 0])), 0.5 * length)] if left.shape[1] == 1 else []
+    return Vehicle(_ellipse(centre, length, 0.6 * length), blade, [], tuple(centre))
+
+
+def convex_outline(points: Array) -> Array:
+    """The corners (k, 2) of the convex hull of points in the plane, in order, some of them twice."""
+    angle = np.linspace(0.0, 2 * np.pi, 73)
+    return np.asarray(points[np.argmax(points @ np.stack([np.cos(angle), np.sin(angle)]), axis=0)])
+
+
 def headings(axes: Axes, pose: Array, colour: str, count: int = 25) -> None:
     """Short strokes along the blade at some of the poses (k, 3, 3) of a path in the plane."""
     for k in np.unique(np.linspace(0, len(pose) - 1, count).astype(int)):
@@ -200,7 +500,7 @@ def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
 def plot_trajectory(trajectory: Run, path: str | Path | None = None, *, name: str = "") -> Figure:
     """The motion, the velocity and the conservation of one run, under the name of its system; `path` saves it."""
     title, group = name or trajectory.system.title, typeset(str(trajectory.system.group))
-    title = f"Motion on {group}" if title.endswith("System") else f"{title} on {group}"
+    title = f"Motion on {group}" if title == type(trajectory.system).__name__ else f"{title} on {group}"
     title = f"{title}, {trajectory.integrator.name}, h = {float(trajectory.step):g} s"
     return plot_comparison({trajectory.integrator.name: trajectory}, title=title, path=path)
 

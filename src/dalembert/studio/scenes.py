@@ -16,8 +16,26 @@ import numpy as np
 
 from ..kernels import evaluate
 from ..mechanics import Driven, MechanismSystem, generators
-from ..mechanics.mechanism import MOMENTS, Parts, Picture, direction_of, point_of
+from ..mechanics.mechanism import Parts, Picture, direction_of, point_of
 from ..models import MODELS
+from ..plotting.runs import (
+    VEHICLES,
+    Solid,
+    Vehicle,
+    about,
+    allowed_directions,
+    angle_of,
+    sleigh_look,
+)
+from ..plotting.runs import (
+    align_z as align_z,
+)
+from ..plotting.runs import (
+    normalise as normalise,
+)
+from ..plotting.runs import (
+    principal_axes as principal_axes,
+)
 from ..plotting.style import COLOURS
 from . import view as shapes
 from .requests import RunFrames
@@ -34,33 +52,6 @@ CUSP_SPEED_RATIO = 0.1
 """A cusp needs a speed between two frames below this part of theirs: else the body turned sharply between them."""
 TURNING_POINT_YAW = 1e-6
 """Yaw rates beside the largest below which the way back is the way there: a turning point, no cusp."""
-
-
-def about(axis: int, angle: Array | float) -> Array:
-    """The rotation by an angle, or the track of rotations by angles, about a coordinate axis."""
-    angle, (j, k) = np.asarray(angle, float), ((axis + 1) % 3, (axis + 2) % 3)
-    turn = np.zeros((*angle.shape, 3, 3))
-    turn[..., axis, axis], turn[..., j, j], turn[..., k, k] = 1.0, np.cos(angle), np.cos(angle)
-    turn[..., j, k], turn[..., k, j] = -np.sin(angle), np.sin(angle)
-    return turn
-
-
-def angle_of(turns: Array) -> Array:
-    """The angle of rotations of the plane, the first two rows and columns of matrices (..., n, n)."""
-    return np.asarray(np.arctan2(turns[..., 1, 0], turns[..., 0, 0]))
-
-
-def align_z(directions: Array) -> Array:
-    """Rotations (..., 3, 3) that turn e3 into these directions (..., 3)."""
-    z = normalise(np.asarray(directions, float))
-    reference = np.eye(3)[int(np.argmin(np.abs(z.reshape(-1, 3)).max(axis=0)))]
-    x = normalise(np.cross(np.broadcast_to(reference, z.shape), z))
-    return np.stack([x, np.cross(z, x), z], axis=-1)
-
-
-def normalise(vectors: Array) -> Array:
-    """Vectors of length 1; vectors of length 0 stay 0."""
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-300))
 
 
 def rotate(rotations: Array, vectors: Array) -> Array:
@@ -84,14 +75,6 @@ def is_constant(track: Array) -> bool:
     return bool(np.abs(track - track[:1]).max(initial=0.0) < 1e-9 * (1 + np.abs(track).max(initial=0.0)))
 
 
-def allowed_directions(rows: Array, components: slice) -> Array:
-    """An orthonormal basis (d, k) of the image of ker A, for constraint rows A (m, n), in some components."""
-    _, sizes, v = np.linalg.svd(rows)
-    free = v[int(np.count_nonzero(sizes > 1e-12)) :][:, components]
-    directions, strengths, _ = np.linalg.svd(free.T, full_matrices=False)
-    return np.asarray(directions[:, strengths > 1e-9])
-
-
 def revolve(radii: Any, heights: Any, longitudes: int) -> Array:
     """The surface of revolution about z with this profile, as a grid (longitudes, profile, 3)."""
     angle = np.linspace(0, 2 * np.pi, longitudes)[:, None]
@@ -106,15 +89,6 @@ def globe(semi: Any, longitudes: int, latitudes: int, lowest: float = 0.0) -> Ar
 
 def body_colour(run: RunFrames) -> str:
     return SURFACE if run.is_first else run.colour
-
-
-def principal_axes(inertia: Array) -> tuple[Array, Array]:
-    """Moments and principal axes (a rotation) of an inertia given by three moments or a tensor."""
-    tensor = np.diag(inertia) if np.ndim(inertia) == 1 else np.asarray(inertia, float)
-    if not np.any(tensor - np.diag(np.diag(tensor))):
-        return np.diag(tensor), np.eye(3)
-    moments, axes = np.linalg.eigh(tensor)
-    return moments, axes * np.sign(np.linalg.det(axes))
 
 
 def inertia_of(run: RunFrames) -> Array | None:
@@ -143,29 +117,6 @@ def add_disk(view: View, run: RunFrames, radius: float, parent: int, width: floa
         view.add("spoke", spoke, colour, position=turn @ [0, 0, -radius / 2], rotation=turn, parent=parent)
 
 
-class Bar(NamedTuple):
-    """A blade, a wheel or a bar on the floor plan: its middle, its angle (numbers or tracks) and half its length."""
-
-    x: Any
-    y: Any
-    angle: Any
-    half: float
-
-    def pose(self, z: float) -> dict[str, Array]:
-        """Position and rotation in the frame of its body."""
-        x, y, angle = np.broadcast_arrays(*map(np.asarray, self[:3]))
-        return {"position": np.stack([x, y, np.full(x.shape, z)], axis=-1), "rotation": about(2, angle)}
-
-
-class Vehicle(NamedTuple):
-    """A body on the plane: its outline (n, 2), wheels that roll along themselves, bars above the floor."""
-
-    outline: Array
-    wheels: list[Bar]
-    bars: list[Bar]
-    centre: tuple[float, float] | None = None  # of mass
-
-
 def vehicle(run: RunFrames) -> Vehicle:
     """The body of a run on SE(2) and shape angles, large enough to be seen on its path.
 
@@ -173,7 +124,8 @@ def vehicle(run: RunFrames) -> Vehicle:
     """
     size = 0.07 * max(float(np.ptp(run.parts[0][:, :2, 2], axis=0).max()), 1e-3)
     angles = [angle_of(part) for part in run.parts[1:] if part.shape[1:] == (2, 2)]
-    body = VEHICLES.get(run.name, _sleigh)(run, angles, size)
+    numbers = {name: float(value) for name, value in run.parameters.items() if isinstance(value, int | float)}
+    body = VEHICLES.get(run.name, sleigh_look)(numbers, angles, size)
     if run.name in MODELS:
         return body
     left = [allowed_directions(rows, slice(1, 3)) for rows in run.rows]
@@ -182,54 +134,6 @@ def vehicle(run: RunFrames) -> Vehicle:
     along = np.array([directions[:, 0] for directions in left])
     angle = np.unwrap(np.arctan2(along[:, 1], along[:, 0]), period=np.pi)
     return body._replace(wheels=[body.wheels[0]._replace(angle=angle)], centre=None)
-
-
-def _ellipse(centre: Any, length: float, width: float) -> Array:
-    s = np.linspace(0, 2 * np.pi, 49)
-    return np.asarray(centre) + np.stack([length * np.cos(s), width * np.sin(s)], -1)
-
-
-def _sleigh(run: RunFrames, angles: list[Array], size: float) -> Vehicle:
-    """An oval body about its centre of mass (a, b), the blade at the origin."""
-    a, b = run.parameter("a", run.parameter("centre", 0.0)), run.parameter("b", 0.0)
-    offset = float(np.hypot(a, b))
-    centre = np.array([a, b]) * (min(1.0, size / offset) if offset > 0 else 0.0)
-    length = np.hypot(*centre) + 1.1 * size
-    return Vehicle(_ellipse(centre, length, 0.6 * length), [Bar(0.0, 0.0, 0.0, 0.8 * size)], [], tuple(centre))
-
-
-def _car(run: RunFrames, angles: list[Array], size: float) -> Vehicle:
-    """Two rear wheels at the origin and two steered wheels ahead."""
-    length = max(run.parameter("length", 1.0), 1.5 * size)
-    half, wheel = 0.3 * length, 0.16 * length
-    outline = np.array([[-0.25, -0.3], [1.25, -0.3], [1.25, 0.3], [-0.25, 0.3]]) * length
-    steer = angles[0] if angles else 0.0
-    wheels = [Bar(x, y, angle, wheel) for x, angle in ((0.0, 0.0), (length, steer)) for y in (-half, half)]
-    return Vehicle(outline, wheels, [])
-
-
-def _snakeboard(run: RunFrames, angles: list[Array], size: float) -> Vehicle:
-    """A board with an axle at either end, turned by b and -b, and its rotor."""
-    length = max(run.parameter("length", 0.2), size)
-    rotor, steer = angles
-    wheels = [Bar(length, 0.0, steer, 0.3 * length), Bar(-length, 0.0, -steer, 0.3 * length)]
-    bars = [Bar(0.0, 0.0, rotor + np.pi / 2, 0.5 * length)]
-    return Vehicle(_ellipse((0, 0), 1.1 * length, 0.25 * length), wheels, bars)
-
-
-def _roller_racer(run: RunFrames, angles: list[Array], size: float) -> Vehicle:
-    """The seat on its axle, and the arm beyond the pivot with its own axle."""
-    front, arm = run.parameter("front", 0.5), run.parameter("arm", 0.3)
-    scale = max(1.0, 1.5 * size / (abs(front) + abs(arm)))
-    front, arm, s = scale * front, scale * arm, angles[0]
-    half = 0.35 * abs(front) + 0.1 * abs(arm)
-    wheels = [Bar(0.0, y, 0.0, half / 2) for y in (-half, half)]
-    wheels.append(Bar(front + arm * np.cos(s), arm * np.sin(s), s, half / 2))
-    bars = [Bar(front + arm * np.cos(s) / 2, arm * np.sin(s) / 2, s, abs(arm) / 2)]
-    return Vehicle(_ellipse((front / 2, 0), 0.7 * abs(front) + 1e-9, 0.3 * abs(front) + 1e-9), wheels, bars)
-
-
-VEHICLES = {"car": _car, "snakeboard": _snakeboard, "roller-racer": _roller_racer}
 
 
 class Roller(NamedTuple):
@@ -528,62 +432,6 @@ def draw_mechanism(view: View, run: RunFrames) -> str:
 
 def _picture(system: MechanismSystem, moving: Any) -> Picture:
     return system.picture(*moving)
-
-
-class Solid(NamedTuple):
-    """A body as it is drawn, in the coordinates of the drawing: kind, half sizes, middle, its axes as columns."""
-
-    kind: str  # box, cylinder, ball, ellipsoid, wheel; the axis of a cylinder is the third
-    semi: Array
-    middle: Array
-    axes: Array
-
-    @property
-    def size(self) -> float:
-        return float(self.semi.max())
-
-    @classmethod
-    def of(cls, parts: Parts, p: Any, body: int) -> Solid:
-        """From what touches the ground; else the homogeneous box, cylinder or ball with its mass and inertia."""
-        own, joint, kind = p["bodies"][parts.bodies[body]], parts.joints[body], parts.shapes[body]
-        inertia, mass = {name: float(value) for name, value in own["inertia"].items()}, float(own["mass"])
-        hinge = p["joints"].get(joint.name, {})
-        if joint.spins:
-            axis = direction_of(hinge["axis"])
-            middle = point_of(hinge["at"]) + float(own.get("offset", 0.0)) * axis
-            axes, moments = align_z(axis), np.array([inertia["across"], inertia["across"], inertia["along"]])
-        else:
-            entries = [inertia.get(name, 0.0) for name in MOMENTS]
-            xx, yy, zz, xy, xz, yz = entries
-            middle = point_of(own["centre"])
-            moments, axes = principal_axes(np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]))
-        for contact in parts.contacts:
-            if contact.body != body or contact.kind not in ("wheel", "omni", "ball", "ellipsoid"):
-                continue
-            touch = p["contacts"][contact.name]
-            middle = point_of(touch["centre"]) if "centre" in touch else middle
-            if contact.kind == "ellipsoid":
-                return cls("ellipsoid", point_of(touch["axes"]), middle, np.eye(3))
-            radius = float(touch["radius"])
-            if contact.kind == "ball":
-                return cls("ball", np.full(3, radius), middle, np.eye(3))
-            axis = direction_of(touch.get("axis") or hinge["axis"])
-            width = _cylinder(moments, mass)[2] if kind == "cylinder" else 0.0
-            return cls("wheel", np.array([radius, radius, width]), middle, align_z(axis))
-        if kind == "cylinder":
-            odd = int(np.argmax(np.abs(moments - np.median(moments))))
-            turn = np.roll(np.eye(3), odd - 2, axis=1)
-            return cls(kind, _cylinder(np.roll(moments, 2 - odd), mass), middle, axes @ turn.T)
-        if kind == "ball":
-            return cls(kind, np.full(3, np.sqrt(2.5 * moments[0] / mass)), middle, axes)
-        semi = np.sqrt(np.maximum(1.5 * (moments.sum() - 2 * moments) / mass, 0.0))
-        return cls("box", np.maximum(semi, 0.02 * max(float(semi.max()), 0.05)), middle, axes)
-
-
-def _cylinder(moments: Array, mass: float) -> Array:
-    """(radius, radius, half the length) of a cylinder about its third axis with these moments."""
-    radius = np.sqrt(2 * moments[2] / mass)
-    return np.array([radius, radius, np.sqrt(max(3 * moments[0] / mass - 0.75 * radius**2, 0.0))])
 
 
 def _add_solid(view: View, run: RunFrames, name: str, solid: Solid, scale: float, frame: int, is_base: bool) -> None:
