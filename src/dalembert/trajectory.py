@@ -23,7 +23,7 @@ from .io.atomic import atomic_path
 from .io.dataset import load_run, save_run, to_xarray
 from .kernels import evaluate
 from .mechanics import MechanicalSystem, State
-from .numerics import is_traced, require_known
+from .numerics import is_long_run, is_traced, require_known, shows_progress
 from .plotting.runs import plot_named, plot_trajectory, trajectory_html
 from .simulation import Run, driver, prepared, states_at
 
@@ -192,8 +192,9 @@ def _with_forms(function: Callable[P, Run]) -> Callable[P, Trajectory]:
     return call
 
 
-simulate = _with_forms(driver.simulate)
-ensemble = _with_forms(driver.ensemble)
+_shown = shows_progress(lambda bar: bar.count, is_long_run)
+simulate = _shown(_with_forms(driver.simulate))
+ensemble = _shown(_with_forms(driver.ensemble))
 load = _with_forms(load_run)
 
 
@@ -202,6 +203,7 @@ def prepare(*arguments: Any, **options: Any) -> prepared.PreparedRun:
     return replace(prepared.prepare(*arguments, **options), form=Trajectory.of)
 
 
+@shows_progress(lambda bar: bar.count)
 @wraps(comparison.compare)
 def compare(*arguments: Any, **options: Any) -> comparison.Comparison:
     made = comparison.compare(*arguments, **options)

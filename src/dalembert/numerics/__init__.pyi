@@ -5,6 +5,8 @@ from .checks import diagonal as diagonal
 from .checks import finite as finite
 from .checks import finite_reals as finite_reals
 from .checks import html_table as html_table
+from .checks import NotebookBar as NotebookBar
+from .checks import is_long_run as is_long_run
 from .checks import is_traced as is_traced
 from .checks import known_arguments as known_arguments
 from .checks import namespace as namespace
@@ -23,6 +25,7 @@ from .checks import require_known as require_known
 from .checks import require_range as require_range
 from .checks import say_many as say_many
 from .checks import show as show
+from .checks import shows_progress as shows_progress
 from .checks import vector as vector
 from .least_squares import LOSSES as LOSSES
 from .least_squares import SEARCHES as SEARCHES

@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
+import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from html import escape
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ClassVar, ParamSpec, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +29,8 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 TOLERANCE = 1e-8  # by which a matrix that a user gives may be off its group
 KNOWN = (float, int, bool, np.float64, np.ndarray, type(None))  # types of numbers that JAX never traces
 MAX_SHOWN = 200  # characters of a value in a message
+PATIENCE = 1.0  # seconds after which a notebook shows that a call is still at work
+LONG_RUN = 100_000  # steps of a run that tells a notebook how far it is
 
 
 def is_traced(value: Any) -> bool:
@@ -297,3 +302,88 @@ def html_table(title: str, rows: Mapping[str, Any]) -> str:
     head, body = f'<tr><th style="{cell}">', f'</th><td style="{cell}; white-space:pre">'
     lines = [f"{head}{escape(str(name))}{body}{escape(str(value))}</td></tr>" for name, value in rows.items()]
     return f"<table><caption><b>{escape(title)}</b></caption>{''.join(lines)}</table>"
+
+
+class NotebookBar:
+    """What a notebook shows of a call that takes longer than PATIENCE: how far it is, or that it compiles."""
+
+    now: ClassVar[NotebookBar | None] = None  # the call that is shown: one at a time, the outermost
+    busy: ClassVar[threading.Event] = threading.Event()
+    lock: ClassVar[threading.Lock] = threading.Lock()
+    watch: ClassVar[threading.Thread | None] = None
+
+    def __init__(self, title: str) -> None:
+        self.title, self.words, self.share, self.begin, self.shown = title, "compiling", "", time.monotonic(), None
+
+    def say(self, words: str) -> None:
+        """Show these words from now on."""
+        self.words = words
+
+    def count(self, done: int, total: int, note: str = "") -> None:
+        """Show how many of how many are done."""
+        self.words, self.share = f"{done:,} of {total:,}{note}", f'<progress value="{done}" max="{total}"></progress> '
+
+    def draw(self) -> None:
+        """Show the bar, or change what it shows."""
+        from IPython.display import HTML, display
+
+        page = HTML(f"{self.share}{escape(self.title)}: {escape(self.words)}, {time.monotonic() - self.begin:.0f} s")
+        if self.shown is None:
+            self.shown = display(page, display_id=True)
+        else:
+            self.shown.update(page)
+
+    def __enter__(self) -> None:
+        NotebookBar.now = self
+        if NotebookBar.watch is None:
+            NotebookBar.watch = threading.Thread(target=self._watch, daemon=True, name="dalembert progress")
+            NotebookBar.watch.start()
+        self.busy.set()
+
+    def __exit__(self, *_: object) -> None:
+        self.busy.clear()
+        with self.lock:
+            NotebookBar.now = None
+            if self.shown is not None:
+                from IPython.display import HTML
+
+                self.shown.update(HTML(""))
+
+    @classmethod
+    def _watch(cls) -> None:
+        while cls.busy.wait():
+            time.sleep(PATIENCE / 4)
+            with cls.lock:
+                if cls.now is not None and time.monotonic() - cls.now.begin > PATIENCE:
+                    cls.now.draw()
+
+
+def shows_progress(
+    report: Callable[[NotebookBar], Callable[..., None]], is_long: Callable[[Mapping[str, Any]], bool] = lambda _: True
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator: in a notebook a long call of this function shows a bar, which its `progress` moves if `is_long`."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*arguments: P.args, **options: P.kwargs) -> R:
+            if "ipykernel" not in sys.modules or NotebookBar.now is not None or options.get("progress") is not None:
+                return function(*arguments, **options)
+            if threading.current_thread() is not threading.main_thread():
+                return function(*arguments, **options)
+            bar = NotebookBar(function.__name__)
+            if is_long(options) and not is_traced((arguments, options)):
+                options["progress"] = report(bar)
+            with bar:
+                return function(*arguments, **options)
+
+        return call
+
+    return decorate
+
+
+def is_long_run(options: Mapping[str, Any]) -> bool:
+    """Whether the options of a run ask for so many steps that it tells how far it is; that costs short runs time."""
+    steps, end, step = (options.get(name) for name in ("steps", "t_end", "step"))
+    if isinstance(steps, int):
+        return steps >= LONG_RUN
+    return isinstance(end, int | float) and isinstance(step, int | float) and abs(end) >= LONG_RUN * abs(step) > 0

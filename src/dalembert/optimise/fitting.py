@@ -55,6 +55,7 @@ from ..numerics import (
     require_instance,
     require_progress,
     show,
+    shows_progress,
     solve,
 )
 from ..numerics import Unknown as Unknown
@@ -547,6 +548,7 @@ class Fit(Estimate):
         return np.where(part.present, weigh(part.weights, part.shots.run(*part.unknowns(self.unknowns))[0]), np.nan)
 
 
+@shows_progress(lambda bar: lambda done, total: bar.say(f"{done} runs, at most {total}"))
 @known_arguments("it ends by comparing numbers: fit outside, or minimise a loss of da.simulate")
 def fit(
     model: MechanicalSystem | Callable[..., MechanicalSystem],

@@ -41,6 +41,7 @@ from ..numerics import (
     require_instance,
     require_progress,
     show,
+    shows_progress,
     solve,
 )
 from ..numerics.types import Array, Element, Scalar, Velocity
@@ -352,6 +353,7 @@ class Plans(Sequence[Plan]):
         return f"<{len(self)} plans, {self.status.count('optimal')} of them optimal>"
 
 
+@shows_progress(lambda bar: lambda count, error, gap: bar.say(f"{count} iterations, residual {error:.1e}"))
 @known_arguments("it ends by comparing numbers: plan outside, or minimise a loss of da.simulate in its controls")
 def plan(
     system: MechanicalSystem,
