@@ -33,7 +33,7 @@ FOLD_MARGIN = 1e-8
 def largest_step(
     system: InvariantSystem, integrator: Integrator, momentum: ArrayLike, *, steps: int = 0, up_to: float | None = None
 ) -> float:
-    """The step h at which a run from this momentum first loses its branch, at its start or within `steps` steps.
+    """The largest step: the h at which a run from this momentum first loses its branch, at once or in `steps` steps.
 
     It is inf if no step up to `up_to` does, by default the h at which |h w| is 100 for the velocity w of the momentum.
     For h above the threshold the run may exist again. Discrete Moser-Veselov of a free body has its own answer
@@ -221,7 +221,7 @@ class Branches:
 def find_branches(
     system: InvariantSystem, integrator: EulerPoincareSuslov, momentum: ArrayLike, step: float, *, box: float = 4.0
 ) -> Branches:
-    """All W in tau(d) with the restricted momentum of `momentum` (n components, or r in the basis of d).
+    """All discrete solutions of a momentum: displacements W in tau(d) with it (n components, or r in the basis of d).
 
     These are the branches of the inverse Legendre map: (31) and (42) of garcia-naranjo-jimenez for the Suslov problem,
     the cubic in tan(dtheta/2) for the sleigh. `box` bounds |h w| of the real solutions where the map is not algebraic.

@@ -35,7 +35,7 @@ STEPS = (0.2, 0.1, 0.05, 0.025)
 
 
 def lagrangian_order(pair: Discretisation, state: State, *, steps: Sequence[float] = STEPS) -> float:
-    """The measured order r of L_d: L_d(g(0), g(h)) - int_0^h L dt = O(h^{r+1}) along the motion from `state`.
+    """Measure the order r of a discrete Lagrangian: L_d(g(0), g(h)) - int_0^h L dt = O(h^{r+1}) along the motion.
 
     It is 1 in general and 2 at node 1/2 ((56) of jimenez-scheurle). The slope of the two smallest steps is given.
     """
@@ -71,12 +71,12 @@ def convergence(
     exact: Exact | str | None = None,
     backend: Backend = "auto",
 ) -> Convergence:
-    """The errors of `integrator` with the steps duration/n, n in `counts`: after the duration, or one step (`local`).
+    """Measure the order of a method: its errors with the steps duration/n, n in `counts`, and their slope.
 
-    They are taken against `exact(t)` -> (g, xi), against DOP853 at 1e-13 (None), or, with "richardson", against the run
-    of the method itself with the next smaller step. Multipliers are compared at the time of the state, and under
-    "multipliers, own time" where the method's discrete reaction acts between states (the (p, s) of Definition 4.2 of
-    jimenez-scheurle, at both time stamps).
+    Errors are those after the `duration`, or after one step (`local`). They are taken against `exact(t)` -> (g, xi),
+    against DOP853 at 1e-13 (None), or, with "richardson", against the run of the method itself with the next smaller
+    step. Multipliers are compared at the time of the state, and under "multipliers, own time" where the method's
+    discrete reaction acts between states (the (p, s) of Definition 4.2 of jimenez-scheurle, at both time stamps).
     """
     if isinstance(exact, str) and exact != "richardson":
         raise UnknownName("comparison", exact, ("richardson",))

@@ -425,9 +425,10 @@ def map_series(
     steps: int = 1,
     exact: bool = False,
 ) -> Any:
-    """Steps of a method from `state` as a series in h: of the momentum (38) and (45) of garcia-naranjo-jimenez.
+    """Expand a method: what `steps` steps from `state` give, as a power series in h, for an `observable` of the state.
 
-    No step is what the start makes of `state`: of `increment` the inverse Legendre map, (35) and (44) there.
+    For the momentum these are (38) and (45) of garcia-naranjo-jimenez. With `steps` = 0 it is what the start makes of
+    `state`: for `increment` the inverse Legendre map, (35) and (44) there.
     """
 
     def after(h: Any) -> Any:
@@ -447,7 +448,7 @@ def flow_series(
     observable: Observable = configuration_and_velocity,
     exact: bool = False,
 ) -> Any:
-    """The motion itself, at t0 + h, as a series in h: (16) to (18) of garcia-naranjo-jimenez."""
+    """Expand the exact motion at t0 + h as a power series in h: (16) to (18) of garcia-naranjo-jimenez."""
 
     def evaluate(terms: int) -> Any:
         field = LaurentField(terms, exact)
@@ -505,7 +506,7 @@ def truncation_error(
 def local_order(
     system: MechanicalSystem, integrator: Integrator, state: State, *, max_order: int = 6, tolerance: float = 1e-9
 ) -> int:
-    """The order p of a method at a state, at most `max_order`: the first nonzero error term is that of h^(p + 1)."""
+    """The order p of a method at a state, at most `max_order`, by its series: the first error is in h^(p + 1)."""
     for last in sorted({min(3, max_order), max_order}):
         errors = jax.tree.leaves(truncation_error(system, integrator, state, last))
         sizes = [max(np.abs(leaf[k]).max(initial=0.0) for leaf in errors) for k in range(last + 1)]
@@ -517,10 +518,10 @@ def local_order(
 def modified_field(
     system: MechanicalSystem, integrator: Integrator, state: State, h: float, *, points: int = 6, both_ways: bool = True
 ) -> np.ndarray:
-    """The modified field at a state, (g^-1 g', mu'), from the derivative of the interpolant of the iterates.
+    """The modified equation of a method at a state: the field (g^-1 g', mu') whose exact flow the steps follow.
 
-    The error is O(h^2points). `both_ways` uses steps of h and -h: right for symmetric methods, whose step of -h is the
-    inverse.
+    It is the derivative of the interpolant of the iterates. The error is O(h^2points). `both_ways` uses steps of h and
+    -h: right for symmetric methods, whose step of -h is the inverse.
     """
     if points < 1 or h == 0:
         raise InvalidInput(f"points = {points}, h = {h}; allowed: at least one point, a step other than 0")

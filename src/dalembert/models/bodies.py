@@ -41,7 +41,10 @@ GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
     meaning={"inertia": MOMENTS},
 )
 def rigid_body(inertia: Numbers) -> InvariantSystem:
-    """The free rigid body on SO(3), L = <I w, w>/2: m' = m x I^-1 m (Euler 1765). `inertia`: (3,) or (3, 3)."""
+    """A rigid body that turns freely about its centre of mass, on SO(3) (Euler 1765).
+
+    L = <I w, w>/2, so that m' = m x I^-1 m. `inertia` is I (kg m^2): three moments, or a matrix (3, 3).
+    """
     return InvariantSystem(SO3(), inertia)
 
 
@@ -56,9 +59,9 @@ def rigid_body(inertia: Numbers) -> InvariantSystem:
     "seen in three of the four directions.",
 )
 def rigid_body_n(mass: Numbers) -> InvariantSystem:
-    """The free rigid body on SO(n), <I xi, xi> = tr(xi J xi^T): M' = [M, xi], M = J xi + xi J (Manakov 1976).
+    """The free rigid body in n dimensions, on SO(n) (Manakov 1976).
 
-    `mass`: J (n,) or (n, n).
+    <I xi, xi> = tr(xi J xi^T), so that M' = [M, xi] with M = J xi + xi J. `mass` is J: n numbers, or a matrix (n, n).
     """
     tensor = mass_tensor(mass)
     return InvariantSystem(SO(len(tensor)), inertia_of_mass(SO(len(tensor)), tensor))
@@ -109,10 +112,11 @@ def _motion(tensor: Array, m: Array, g: Array, times: Array) -> tuple[Array, Arr
     },
 )
 def suslov(inertia: Numbers, normal: Numbers = E3, *, weight: Numbers | None = None) -> InvariantSystem:
-    """A rigid body on SO(3) with L = <I w, w>/2 and <normal, w> = 0 (Suslov 1902; garcia-naranjo-jimenez (12)).
+    """A rigid body about a fixed point that may not turn about an axis fixed in the body, on SO(3) (Suslov 1902).
 
-    `weight` = m g l (a vector in the body, from the fixed point to the centre of mass, times m g) adds the potential
-    <weight, R^T e3> of gravity. The basis of d for the normal e3 is (e1, e2).
+    L = <I w, w>/2 and <normal, w> = 0 ((12) of garcia-naranjo-jimenez). `inertia` is I (3 moments or 3 x 3). `weight`
+    = m g l (a vector in the body, from the fixed point to the centre of mass, times m g) adds the potential <weight,
+    R^T e3> of gravity. The basis of d for the normal e3 is (e1, e2).
     """
     rows = _axis(normal)
     if weight is None:
@@ -213,10 +217,11 @@ def veselova(inertia: Numbers, normal: Numbers = E3) -> LRSystem:
     meaning={"inertia": MOMENTS},
 )
 def chaplygin_sphere(inertia: Numbers, mass: Real = 1.0, radius: Real = 1.0) -> LRSystem:
-    """Chaplygin's ball as an LR system on SO(3) x R^2: x' = r W x e3 for the angular velocity W seen from space.
+    """A ball with three different moments that rolls on a plane (Chaplygin's), as an LR system on SO(3) x R^2.
 
-    The components on d of the momentum seen from space are K, the angular momentum about the point of contact: all
-    three are conserved (Fedorov 2007). The same motion as `chaplygin_ball`.
+    x' = r W x e3 for the angular velocity W seen from space. The components on d of the momentum seen from space are
+    K, the angular momentum about the point of contact: all three are conserved (Fedorov 2007). The same motion as
+    `chaplygin_ball`.
     """
     mass, r = positive("mass", mass), float(positive("radius", radius))
     tensor = symmetric(inertia, 3, "inertia")

@@ -30,7 +30,7 @@ LEAPFROG = {"name": "leapfrog"}
     tries=(("no potential: it drifts away", "system.potential", "free"),),
 )
 def nonholonomic_particle(potential: str = "free") -> System:
-    """A particle of unit mass in R^3 with z' = y x' (Rosenberg 1977; jimenez-scheurle, section 6.3).
+    """A particle of unit mass in R^3 with the constraint z' = y x' (Rosenberg 1977; jimenez-scheurle, section 6.3).
 
     The basis of D is (d_x + y d_z, d_y). `potential`: "free", or "harmonic" for V = (x^2 + y^2)/2.
     """
@@ -78,9 +78,10 @@ def exact_particle(t: Numbers, q: Numbers, v: Numbers) -> tuple[Reals, Reals]:
     tries=(("epsilon = 0: no coupling", "system.epsilon", 0.0),),
 )
 def contact_oscillator(epsilon: Real = 0.0) -> System:
-    """Unit mass in R^3 with x' + y z' = 0 and V = (|q|^2 + epsilon x^2 z^2)/2 (McLachlan, Perlmutter 2006).
+    """An oscillator in R^3 with the contact constraint x' + y z' = 0, to test methods (McLachlan, Perlmutter 2006).
 
-    y is a free harmonic oscillator. The leapfrog of step 2 sin(pi/N) moves y with the exact period N steps.
+    The mass is 1 and V = (|q|^2 + epsilon x^2 z^2)/2. y is a free harmonic oscillator. The leapfrog of step 2
+    sin(pi/N) moves y with the exact period N steps.
     """
     parameters = {"epsilon": finite("epsilon", epsilon)}
     return System(Euclidean(3), _contact_lagrangian, _oscillator_row, parameters=parameters)
@@ -104,9 +105,10 @@ def _contact_lagrangian(t: Scalar, q: Array, v: Array, p: Values) -> Array:
     "method wanders, that of a bad one runs away.",
 )
 def chaotic_quartic(n: int = 3) -> System:
-    """q = (x, y, z) in R^{2n+1}, x' + sum y_i z_i' = 0, V = (|q|^2 + z_1^2 z_2^2 + sum y_i^2 z_i^2)/2.
+    """A chaotic nonholonomic system on R^{2n+1}, whose energy error shows what methods do (McLachlan, Perlmutter 2006).
 
-    McLachlan, Perlmutter 2006. The constraint is the contact form; with sum z_i z_i' it would be holonomic.
+    q = (x, y, z) with x' + sum y_i z_i' = 0 and V = (|q|^2 + z_1^2 z_2^2 + sum y_i^2 z_i^2)/2. The constraint is the
+    contact form; with sum z_i z_i' it would be holonomic.
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 2:
         raise InvalidInput(f"n is {n!r}; allowed: a whole number of at least 2, for V couples z_1 and z_2")
@@ -147,10 +149,11 @@ def _quartic_lagrangian(n: int, t: Scalar, q: Array, v: Array, p: None) -> Array
     tries=(("epsilon = 0: reversible again", "system.epsilon", 0.0),),
 )
 def pendulum_cvt(epsilon: Real = 0.0) -> System:
-    """A pendulum xi that drives a variable transmission between x and y: y' + sin(xi) x' = 0 (Modin, Verdier 2020).
+    """A pendulum that drives a continuously variable transmission between two oscillators (Modin, Verdier 2020).
 
-    L = |v|^2/2 - (x^2 + y^2)/2 - cos(xi) + (epsilon/2) sin(2 xi) with q = (x, y, xi): epsilon breaks the reversibility
-    xi -> -xi of the driving pendulum that keeps many methods on the right energy.
+    With the pendulum's angle xi the constraint is y' + sin(xi) x' = 0. L = |v|^2/2 - (x^2 + y^2)/2 - cos(xi) +
+    (epsilon/2) sin(2 xi) with q = (x, y, xi): epsilon breaks the reversibility xi -> -xi of the driving pendulum that
+    keeps many methods on the right energy.
     """
     return System(Euclidean(3), _cvt_lagrangian, _cvt_constraint, parameters={"epsilon": finite("epsilon", epsilon)})
 

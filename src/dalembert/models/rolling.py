@@ -65,10 +65,11 @@ def rolling_body(
     slope: Real = 0.0,
     gravity: Real = 9.81,
 ) -> System:
-    """Any smooth strictly convex body on a plane inclined by `slope`, x down the slope: support(n, shape) is H.
+    """Any smooth strictly convex body that rolls on a plane, level or inclined by `slope` (x down the slope).
 
-    L = m |place'|^2/2 + m z'^2/2 + <I w, w>/2 - V, z = H(-c), z' = <c, r x w>, V = m g (z cos(slope) - x sin(slope))
-    (Borisov-Mamaev 2002). Algebra (w1, w2, w3, x', y'), w and `inertia` (3 moments or 3 x 3, kg m^2) in the body.
+    `support(n, shape)` is its support function H. L = m |place'|^2/2 + m z'^2/2 + <I w, w>/2 - V, z = H(-c), z' = <c,
+    r x w>, V = m g (z cos(slope) - x sin(slope)) (Borisov-Mamaev 2002). Algebra (w1, w2, w3, x', y'), w and `inertia`
+    (3 moments or 3 x 3, kg m^2) in the body.
     """
     m = positive("mass", mass)
     parameters = {
@@ -208,9 +209,10 @@ def chaplygin_ball(mass: Real = 1.0, inertia: Numbers = (0.3, 0.4, 0.5), radius:
 def rolling_ball(
     mass: Real = 1.0, moment: Real | None = None, radius: Real = 1.0, slope: Real = 0.0, gravity: Real = 9.81
 ) -> System:
-    """A round ball on a plane inclined by `slope` (radians), x down the slope: x' = a W2, y' = -a W1 (Bloch 2003, 1.9).
+    """A round ball that rolls on a plane, level or inclined by `slope` in radians, x down the slope (Bloch 2003, 1.9).
 
-    `moment` (default 2 m a^2/5) is about any axis. It moves like a particle with 1/(1 + moment/(m a^2)) of the gravity.
+    x' = a W2, y' = -a W1. `moment` (default 2 m a^2/5) is about any axis. It moves like a particle with 1/(1 +
+    moment/(m a^2)) of the gravity.
     """
     parameters = _round_ball(mass, moment, radius, slope, gravity)
     return System(GROUP, _ball_lagrangian, _ball_constraint, parameters=parameters)
@@ -234,11 +236,11 @@ def ball_on_table(
     slope: Real = 0.0,
     gravity: Real = 9.81,
 ) -> System:
-    """A round ball on a plane that turns about e3 with angular velocity `rotation`: x' = a W2 - W y, y' = -a W1 + W x.
+    """A round ball that rolls on a turntable, whose angular velocity is `rotation` (Earnshaw 1844).
 
-    The constraint is affine (Earnshaw 1844). On a level table the ball runs on circles with angular velocity
-    rotation/(1 + m a^2/moment): 2/7 of the table's if it is solid. `slope` tilts the axis with the plane (x down the
-    slope): the ball drifts across the slope, not down.
+    The constraint is affine: x' = a W2 - W y, y' = -a W1 + W x. On a level table the ball runs on circles with angular
+    velocity rotation/(1 + m a^2/moment): 2/7 of the table's if it is solid. `slope` tilts the axis with the plane (x
+    down the slope): the ball drifts across the slope, not down.
     """
     parameters = _round_ball(mass, moment, radius, slope, gravity) | {"rotation": finite("rotation", rotation)}
     return System(GROUP, _ball_lagrangian, _ball_constraint, parameters=parameters, drift=_turning)

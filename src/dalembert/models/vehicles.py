@@ -43,10 +43,10 @@ Board = tuple[Array, Array, Array]  # of a snakeboard: the place, the rotor, the
     meaning={"centre": "how far the centre of mass lies ahead of the axle"},
 )
 def unicycle(mass: Real = 1.0, inertia: Real = 1.0, centre: Real = 0.0) -> System:
-    """A vehicle on one axle, v2 = 0, with the controls (turning torque, drive force): the Chaplygin sleigh with motors.
+    """A vehicle on one axle, driven by a turning torque (N m) and a drive force (N): Chaplygin's sleigh with motors.
 
-    `centre` (m) is how far the centre of mass lies ahead of the axle, `inertia` (kg m^2) is about the centre of mass
-    (Bloch 2003, 1.7). L = [J w^2 + m v1^2 + m (v2 + centre w)^2]/2 on SE(2). The basis of D is (w, v1).
+    v2 = 0. `centre` (m) is how far the centre of mass lies ahead of the axle, `inertia` (kg m^2) is about the centre
+    of mass (Bloch 2003, 1.7). L = [J w^2 + m v1^2 + m (v2 + centre w)^2]/2 on SE(2). The basis of D is (w, v1).
     """
     parameters = _sizes(mass=mass, inertia=inertia) | {"centre": finite("centre", centre)}
     motors = {0: Input("turning torque", "N m"), 1: Input("drive force", "N")}
@@ -65,13 +65,13 @@ def unicycle(mass: Real = 1.0, inertia: Real = 1.0, centre: Real = 0.0) -> Syste
     },
 )
 def car(mass: Real = 1.0, inertia: Real = 0.5, length: Real = 1.0, centre: Real = 0.5, steering: Real = 0.1) -> System:
-    """A car with its rear axle at the origin and its front wheels ahead, at the steering angle s, on SE(2) x SO(2).
+    """A car with steered front wheels, driven by a drive force (N) and a steering torque (N m), on SE(2) x SO(2).
 
-    L = [J w^2 + m v1^2 + m (v2 + centre w)^2 + steering (w + s')^2]/2; v2 = 0 and length w cos(s) = v1 sin(s)
-    (Kobilarov-Marsden-Sukhatme 2010, with the roll of the wheels in the mass). The front wheels turn with the car, so
-    that w + s' is constant without a torque. Controls: (drive force N, steering torque N m). `centre` is the centre of
-    mass ahead of the rear axle (m), `steering` the moment of the front wheels about the vertical (kg m^2). Without
-    controls: `exact_coasting`.
+    Its rear axle is at the origin, s is the steering angle. L = [J w^2 + m v1^2 + m (v2 + centre w)^2 + steering (w +
+    s')^2]/2; v2 = 0 and length w cos(s) = v1 sin(s) (Kobilarov-Marsden-Sukhatme 2010, with the roll of the wheels in
+    the mass). The front wheels turn with the car, so that w + s' is constant without a torque. Controls: (drive force
+    N, steering torque N m). `centre` is the centre of mass ahead of the rear axle (m), `steering` the moment of the
+    front wheels about the vertical (kg m^2). Without controls: `exact_coasting`.
     """
     parameters = _sizes(mass=mass, inertia=inertia, length=length, steering=steering)
     parameters |= {"centre": finite("centre", centre)}

@@ -51,7 +51,7 @@ MAX_PICTURE_STATES = 20_000
 
 
 def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
-    """The motion as its group shows it best: a path in the plane, a trace on the sphere, or coordinates over time."""
+    """Draw motions as their group shows them best: a path with the vehicle, a trace on the sphere, or coordinates."""
     first = {label: np.asarray(jax.tree.leaves(run.g)[0]) for label, run in runs.items()}
     system = unforced(next(iter(runs.values())).system)
     picture = system.group.factors[0].picture
@@ -117,7 +117,7 @@ def _draw_shape(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) ->
 def plot_named(
     t: Any, values: Mapping[str, Any], units: Mapping[str, str], *, title: str = "", path: str | Path | None = None
 ) -> Figure:
-    """Quantities over time by their names, those of one unit in one panel."""
+    """Plot quantities over time by their names, with one panel for each unit."""
     kinds = list(dict.fromkeys(units[name] for name in values))
     figure, panels = sheet(len(kinds), 1, size=(7.2, 0.8 + 2.1 * len(kinds)), sharex=True, squeeze=False)
     for axes, kind in zip(panels[:, 0], kinds, strict=True):
@@ -137,7 +137,7 @@ def plot_named(
 def plot_controlled(
     motions: Mapping[str, Any], controls: Mapping[str, Array], inputs: Any, path: str | Path | None = None
 ) -> Figure:
-    """Motions (with `system`, `t`, `g` and `xi`) beside their controls (steps, inputs), held during the steps."""
+    """Plot motions (runs or plans, by label) beside their `controls` (steps, inputs), which are held during steps."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.6, 4.2), layout="constrained")
@@ -480,7 +480,7 @@ def _draw_on_sphere(figure: Figure, cell: Any, curves: Mapping[str, Array], colu
 
 @styled
 def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
-    """The three body axes on the unit sphere, and the attitude quaternion over time, of a run on SO(3)."""
+    """Plot the attitude of a run on SO(3): its three body axes on the unit sphere, and the quaternion over time."""
     from matplotlib.figure import Figure
 
     attitude = np.asarray(jax.tree.leaves(trajectory.g)[0])
@@ -498,7 +498,7 @@ def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
 
 
 def plot_trajectory(trajectory: Run, path: str | Path | None = None, *, name: str = "") -> Figure:
-    """The motion, the velocity and the conservation of one run, under the name of its system; `path` saves it."""
+    """Plot one run: its motion, energy error and distance from the constraint; `path` saves the figure."""
     title, group = name or trajectory.system.title, typeset(str(trajectory.system.group))
     title = f"Motion on {group}" if title == type(trajectory.system).__name__ else f"{title} on {group}"
     title = f"{title}, {trajectory.integrator.name}, h = {float(trajectory.step):g} s"
@@ -507,9 +507,9 @@ def plot_trajectory(trajectory: Run, path: str | Path | None = None, *, name: st
 
 @styled
 def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Path | None = None) -> Figure:
-    """Several runs of one system side by side: the motion, |E - E(0)|, |A xi - b| and the distance from the group.
+    """Plot several runs of one system: their motions, |E - E(0)|, |A xi - b| and the distance from the group.
 
-    Where power enters, the work is taken from E - E(0), and both are drawn; so are controls, and step sizes that vary.
+    Where power enters, the work is subtracted from E - E(0), and both are drawn, as are controls and variable steps.
     """
     from matplotlib.figure import Figure
 
@@ -561,7 +561,7 @@ def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Pat
 
 @styled
 def plot_invariants(t: Any, errors: Mapping[str, Any], *, title: str = "", path: str | Path | None = None) -> Figure:
-    """|errors| of invariants over time on a logarithmic axis, each named with the kind of its drift."""
+    """Plot the errors of invariants over time on a logarithmic axis, each with the kind of its drift in the label."""
     figure, axes = sheet(size=(6.8, 4.2))
     draw_invariants(axes, t, errors)
     return save(figure, path, title)
@@ -582,7 +582,7 @@ def _label_axes(axes: Axes, title: str, label: str) -> None:
 
 @styled
 def plot_methods(comparison: Any, *, title: str = "", path: str | Path | None = None) -> Figure:
-    """Error, energy, constraint and distance from the group over time, and the error against the time of a step.
+    """Plot a comparison: error, energy, constraint and group over time, and the error against the time of a step.
 
     Every curve and every point has the name of its method beside it.
     """

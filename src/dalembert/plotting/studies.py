@@ -41,7 +41,7 @@ def plot_eigenvalues(
     title: str = "",
     path: str | Path | None = None,
 ) -> Figure:
-    """Real parts (dots) and imaginary parts (small rings) of eigenvalues over a parameter; stable intervals shaded."""
+    """Plot eigenvalues over a parameter: real parts as dots, imaginary parts as rings, stable intervals shaded."""
     figure, axes = sheet(size=(6.6, 4.6))
     axes.axhline(0.0, color=GREY, linewidth=0.8)
     for k, (a, b) in enumerate(stable):
@@ -72,7 +72,7 @@ def plot_work_precision(
     title: str = "",
     path: str | Path | None = None,
 ) -> Figure:
-    """Error against cost, both logarithmic: {method: (costs, errors)}, a marker a run; runs that failed are NaN."""
+    """Plot a work-precision diagram, error against cost: {method: (costs, errors)}; runs that failed are NaN."""
     figure, axes = sheet(size=(6.2, 4.6))
     draw_lines(axes, points)
     axes.set(xlabel=cost, ylabel=error)
@@ -98,7 +98,7 @@ def draw_slope(axes: Axes, x: Sequence[float] | np.ndarray, y: float, order: int
 
 @styled
 def plot_convergence(found: Convergence, *, title: str = "", path: str | Path | None = None) -> Figure:
-    """The errors of every quantity against the step, with a guide for each measured order, rounded."""
+    """Plot a convergence study: errors against the step, with a guide of slope p for each measured order p."""
     figure, axes = sheet(size=(6.2, 4.6))
     steps = np.abs(found.steps)
     draw_lines(axes, {name: (steps, np.maximum(norms, FLOOR)) for name, norms in found.norms.items()})
@@ -116,7 +116,7 @@ def plot_convergence(found: Convergence, *, title: str = "", path: str | Path | 
 def plot_portrait(
     trajectory: Run, components: tuple[int, int] = (0, 1), *, title: str = "", path: str | Path | None = None
 ) -> Figure:
-    """The orbits of a run, or of every member of an ensemble, in the plane of two components of the momentum."""
+    """Plot a phase portrait: a run, or all members of an ensemble, in the plane of two components of the momentum."""
     figure, axes = sheet(size=(5.6, 5.2))
     momenta = np.asarray(trajectory.momentum)[..., list(components)]
     draw_portrait(axes, list(momenta) if momenta.ndim == 3 else [momenta])
@@ -133,7 +133,7 @@ def plot_section(
     title: str = "",
     path: str | Path | None = None,
 ) -> Figure:
-    """Poincare sections, a dot for each crossing: two `coordinates`, functions of t, g, xi at all crossings."""
+    """Plot Poincare sections, a dot for each crossing; the two `coordinates` are functions of (t, g, xi)."""
     figure, axes = sheet(size=(5.8, 5.2))
     for (label, found), colour in zip(sections.items(), cycle(COLOURS), strict=False):
         x, y = (np.asarray(coordinate(found.t, found.g, found.xi)) for coordinate in coordinates)
@@ -237,7 +237,7 @@ def draw_surfaces(axes: Any, patches: Sequence[Patch], *, lines: int = 0) -> Non
 
 @styled
 def plot_momentum(trajectory: Any, path: str | Path | None = None) -> Figure:
-    """The momenta of an Euler-Poincare-Suslov run on their locus, beside the plane I(d) of the continuous motion."""
+    """Plot the momenta of an Euler-Poincare-Suslov run on their surface, beside the plane I(d) of the motion."""
     from matplotlib.figure import Figure
 
     grid, surface = momentum_locus(trajectory, 61)
@@ -313,7 +313,7 @@ def select_variable(
 
 @styled
 def plot_sweep(cut: SweepSlice, *, log: bool = False, curve: Any = None, path: str | Path | None = None) -> Figure:
-    """A heat map, a map of classes, or a curve; `curve` = (x, y, label) is drawn on top.
+    """Plot a variable of a sweep as a heat map, a map of classes, or a curve; `curve` = (x, y, label) goes on top.
 
     Members that failed are left blank, except in `status` and `failed_step`.
     """
@@ -393,7 +393,7 @@ def plot_fit(
     motion: Array,
     path: str | Path | None = None,
 ) -> Figure:
-    """Data (points) and motion (lines) over time, a panel a measured component, above what is left in deviations."""
+    """Plot a fit: data and motion over time, a panel for each component, and the residuals in deviations below."""
     count = len(names)
     columns = min(count, 3)
     rows = -(-count // columns)
