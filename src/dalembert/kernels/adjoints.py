@@ -36,8 +36,10 @@ from .problem import (
     Streams,
     Words,
     from_words,
+    lane_stride,
     make_layout,
     pack,
+    split_in_jax,
     to_words,
 )
 
@@ -432,17 +434,38 @@ class NativeAdjoint:
 
     def run(self, leaves: Leaves) -> list[Any]:
         """The leaves of the last carry and of the records; what the transpose needs is remembered."""
-        kept, found = self.run_and_keep(leaves)
+        kept, found, _ = self.run_and_keep(leaves)
         memory.put(self.key, kept)
         return found
 
-    def run_and_keep(self, leaves: Leaves) -> tuple[Kept, list[Any]]:
-        """What the transpose needs, and the leaves of the last carry and of the records."""
+    def run_and_keep(self, leaves: Leaves, first: Words | None = None) -> tuple[Kept, list[Any], Words]:
+        """What the transpose needs, the leaves of the last carry and of the records, and the words of these.
+
+        `first` are the words of the first carry, where they are known.
+        """
         loop, rows = self.forwards, self.spec.saves + self.spec.initial
-        kept, room = self._begin(leaves), self.forwards.room(rows)
+        kept, (words, room) = self._begin(leaves, first), self.forwards.room(rows, self.words)
         self._advance(kept, self._time_rows(room, rows))
         kept.controls = [each.copy() for each in kept.controls]  # whose memory belongs to others
-        return kept, [*loop.carry(kept.final), *loop.records(room)]
+        return kept, [*loop.carry(kept.final), *loop.records(room)], words
+
+    def place(self, kept: Kept, words: Words) -> list[Any]:
+        """What a run left on a GPU as arrays of JAX there, by one program: each array alone would cost 0.1 ms."""
+        assert self.gpu is not None
+        words[: kept.final.size] = kept.final.ravel()
+        self.gpu.finish()
+        return self._spread(self.gpu.to_jax(words.view(np.float64)))
+
+    @cached_property
+    def _spread(self) -> Callable[[Any], list[Any]]:
+        loop, rows = self.forwards, self.spec.saves + self.spec.initial
+        carry, records = ([(leaf.shape, leaf.dtype) for leaf in part] for part in (loop.carry_specs, loop.record_specs))
+
+        def spread(words: Any) -> list[Any]:
+            first = [leaf[:, 0] for leaf in split_in_jax(words, carry, 0, 1, loop.stride)]
+            return [*first, *split_in_jax(words, records, self.words, rows, loop.stride)]
+
+        return jax.jit(spread)
 
     @property
     def segment_steps(self) -> int:
@@ -451,12 +474,13 @@ class NativeAdjoint:
         balanced = math.isqrt(self.spec.steps * self.words // max(1, self.forwards.kept))
         return max(1, fitting, balanced)
 
-    def _begin(self, leaves: Leaves) -> Kept:
+    def _begin(self, leaves: Leaves, first: Words | None = None) -> Kept:
         """The words of the inputs: nothing is kept so far."""
         loop, (consts, carry, controls) = self.forwards, self.spec.split(leaves)
         given = [loop.control_rows(*each) for each in zip(controls, self.spec.axes[2], strict=True)]
         segments = Piece(0, self.spec.saves, self.spec.every, 0).split(self.segment_steps)
-        return Kept(loop.constants(consts), given, [], loop.state(carry), list(segments), loop.empty(0))
+        state = loop.state(carry) if first is None else first
+        return Kept(loop.constants(consts), given, [], state, list(segments), loop.empty(0))
 
     def _time_rows(self, arrays: Sequence[Words], count: int) -> list[Rows]:
         """The rows of arrays in the order of the steps."""
@@ -494,32 +518,42 @@ class NativeAdjoint:
     def pull(self, leaves: Leaves, cotangents: Leaves, apart: bool) -> list[Any]:
         """The cotangents of the moving arguments; `apart`: each lane's own of what all lanes share."""
         given = self._begin(leaves)
-        kept = memory.take(self.key, given)
+        kept = memory.take(self.key, given) if self.keeps_on_the_way else None
         if kept is None:
-            room = self.forwards.room(1)
+            _, room = self.forwards.room(1)
             self._advance(kept := given, [Rows(self.forwards.address(array), 0) for array in room])
             kept.controls = [each.copy() for each in kept.controls]
         return self.pull_kept(kept, cotangents, apart)
 
     def pull_kept(self, kept: Kept, cotangents: Leaves, apart: bool = False) -> list[Any]:
-        """The same of a run that kept this."""
-        room = self.forwards.room(1)
+        """The same of a run that kept this; cotangents that are None vanish."""
+        _, room = self.forwards.room(1)
         beside = [Rows(self.forwards.address(array), 0) for array in room]  # records of what is run again
         found = self._pull(kept, cotangents, beside, apart)
         kept.used = True
-        memory.put(self.key, kept)
+        if self.keeps_on_the_way:
+            memory.put(self.key, kept)
         return found
 
     def _pull(self, kept: Kept, cotangents: Leaves, beside: list[Rows], apart: bool) -> list[Any]:
         spec, loop = self.spec, self.backwards
         count = sum(self.marks[1])
-        after, records = list(cotangents[:count]), list(cotangents[count:])
+        first = zip(cotangents[:count], self.own, strict=True)
+        after, records = [self._zeros(leaf) if each is None else each for each, leaf in first], cotangents[count:]
         sums = [self._zeros(leaf) for leaf in self.shared]
         if self.observer is not None and not self.seen and spec.saves:
             after, sums = self._add_record(kept, kept.final, self._row_of(records, -1), after, sums)
         state = loop.state([*after, *sums, *(self._zeros(leaf) for leaf in self.acting)])
-        seen = [loop.control_rows(leaf, self.lanes is not None) for leaf in records] if self.seen else []
-        of_records = self._time_rows(seen, spec.saves + spec.initial)
+        seen, many = self._real_specs() if self.seen else [], self.lanes is not None
+        given_rows = [
+            loop.empty(1, leaf.size, loop.stride if many else 1) if each is None else loop.control_rows(each, many)
+            for each, leaf in zip(records, seen, strict=False)
+        ]
+        of_records = self._time_rows(given_rows, spec.saves + spec.initial)
+        for k, array in enumerate(given_rows):
+            if records[k] is None:  # the same zeros for all
+                array.fill(0)
+                of_records[k] = Rows(loop.address(array), 0)
         of_records = [each.after(-1) if spec.initial else each for each in of_records]
         pushed = loop.empty(spec.steps, sum(leaf.size for leaf in self.acting), loop.stride)
         made = [each.turned(spec.steps) for each in self._time_rows([pushed], spec.steps)]
@@ -552,10 +586,18 @@ class NativeAdjoint:
             for leaf, varies in zip(leaves, marked(axes, marks), strict=True)
         ]
 
+    def _real_specs(self) -> list[Any]:
+        """The shapes of what a record has of real numbers."""
+        return marked(self.forwards.record_specs, self.real_records)
+
     def _row_of(self, records: Leaves, number: int) -> list[Any]:
         """The first (0) or the last (-1) of records, in the order of the steps."""
         place = -1 - number if self.spec.reverse else number
-        return [leaf[place] if self.lanes is None else leaf[:, place] for leaf in records]
+        pairs = zip(records, self._real_specs(), strict=True)
+        return [
+            self._zeros(each) if leaf is None else leaf[place] if self.lanes is None else leaf[:, place]
+            for leaf, each in pairs
+        ]
 
     def _zeros(self, leaf: Any) -> Any:
         return self.xp.zeros(leaf.shape if self.lanes is None else (self.lanes, *leaf.shape), leaf.dtype)
@@ -569,7 +611,7 @@ class NativeAdjoint:
         carry = self.forwards.carry(state)
         if self.lanes is not None and self.spec.lanes is None:
             carry = [self.xp.broadcast_to(leaf, (self.lanes, *leaf.shape)) for leaf in carry]
-        room, given = loop.room(1), loop.state([*carry, *record])
+        (_, room), given = loop.room(1), loop.state([*carry, *record])
         made = [*(Rows(loop.address(each), 0) for each in room), Rows(0, 0)]
         loop.run(kept.constants, given, (), made, Piece(0, 1, 0, 0))
         added = [leaf[0] if self.lanes is None else leaf[:, 0] for leaf in loop.records(room)]
@@ -707,9 +749,9 @@ class StreamLoop:
             require_memory(lowered)
         self.gpu, self.xp = gpu, np if gpu is None else gpu.xp
         self.lanes, self.const_axes, self.carry_axes = problem.lanes, problem.const_axes, problem.carry_axes
-        alone = gpu is not None or self.lanes is None or lowered.memory
-        self.width = 1 if alone else llvm.best_width(self.lanes or 1)
-        self.stride = -(-(self.lanes or 1) // self.width) * self.width
+        most = 1 if gpu is not None or self.lanes is None else llvm.best_width(self.lanes)
+        self.width = 1 if lowered.memory else most
+        self.stride = lane_stride(self.lanes, most)  # loops with lanes read each other's rows
         streams = Streams(tuple(controls), tuple(kept), self.lanes is not None, once)
         self.lowered, self.layout = (
             lowered,
@@ -771,9 +813,15 @@ class StreamLoop:
         rows = words.shape[1]
         return pack([words.reshape(len(words), -1)], [True], self.stride, self.xp).reshape(rows, -1, self.stride)
 
-    def room(self, rows: int) -> list[Words]:
-        """Memory for so many records."""
-        return [self.empty(rows, math.prod(spec.shape), self.stride) for spec in self.record_specs]
+    def room(self, rows: int, before: int = 0) -> tuple[Words, list[Words]]:
+        """Memory for so many records in one piece, after so many other words of each lane; and that of each leaf."""
+        sizes = [math.prod(spec.shape) for spec in self.record_specs]
+        words, made = self.empty((before + rows * sum(sizes)) * self.stride), []
+        for size in sizes:
+            place, count = before * self.stride, rows * size
+            made.append(words[place : place + count * self.stride].reshape(rows, size, self.stride))
+            before += count
+        return words, made
 
     def records(self, room: Sequence[Words]) -> list[Numbers]:
         """The leaves of records, (rows, ...) or (lanes, rows, ...)."""

@@ -27,9 +27,9 @@ from jax.interpreters import ad, batching, mlir
 from . import cuda
 from .adjoints import Kept, Leaves, Marks, NativeAdjoint, RunSpec, find_adjoint, is_real, marked, replace_leaves
 from .cache import StaleEntry
-from .execute import run_problem, runs_natively
+from .execute import open_session, run_problem, runs_natively
 from .ir import LoweringError
-from .llvm import Place, call_line, script_player
+from .llvm import NativeSession, Place, call_line, script_player
 from .lowering import shape_struct
 from .plans import Watch, evaluate, keep_carry, plan_of
 from .problem import Advance, Observe, Words, lane_axes
@@ -526,28 +526,45 @@ def _execute(leaves: Leaves, whole: WholeRun, keeps: Marks | None) -> list[Any]:
     spec = whole.spec
     known = known_leaves(spec, leaves)
     consts, start, controls = whole.split(known)
+    outline, watch = whole.outline(leaves), whole.watch
+    first = None if keeps is None or spec.lanes is None else _begin_lanes(whole, [*consts, *start])
+    loop: Leaves = outline.carry
     if spec.lanes is None:
         trees = map(jax.tree.unflatten, whole.begin.structures[:2], (consts, start))
-        loop = evaluate(whole.begin.observe, *trees, backend=spec.backend)
-    else:
-        loop = run_problem(whole.begin.problem([*consts, *start]), saves=1, backend=spec.backend, single=True).records
-    given = [*consts, *jax.tree.leaves(loop), *controls]
-    outline, watch = whole.outline(leaves), whole.watch
+        loop = jax.tree.leaves(evaluate(whole.begin.observe, *trees, backend=spec.backend))
+    elif first is None:
+        begun = run_problem(whole.begin.problem([*consts, *start]), saves=1, backend=spec.backend, single=True)
+        loop = jax.tree.leaves(begun.records)
+    given = [*consts, *loop, *controls]
     if keeps is None:
         options: Any = {"saves": spec.saves, "save_every": spec.every, "initial": True, "backend": spec.backend}
         result = run_problem(spec.problem(given), **options)
         found = [*jax.tree.leaves(result.carry), *jax.tree.leaves(result.records)]
-    else:
-        adjoint = adjoint_of(spec, _moving(whole, keeps, outline), given)
-        kept, found = adjoint.run_and_keep(given)
-    xp = np if not any(map(cuda.on_gpu, found)) else cuda.gpu().xp
-    found[outline.status] = status = watch.judge(found[outline.status], found[outline.marks], xp)
-    if keeps is not None:
-        good = status == watch.good
-        with _lock:
-            _waiting.append(_Waiting(leaves, whole, keeps, adjoint, kept, None if bool(good.all()) else good))
-        found.append(np.empty(0, np.int64))
-    return found
+        xp = np if not any(map(cuda.on_gpu, found)) else cuda.gpu().xp
+        found[outline.status] = watch.judge(found[outline.status], found[outline.marks], xp)
+        return found
+    adjoint = adjoint_of(spec, _moving(whole, keeps, outline), given)
+    kept, found, words = adjoint.run_and_keep(given, first if first is None else adjoint.xp.asarray(first))
+    status = watch.judge(found[outline.status], found[outline.marks], adjoint.xp)
+    good = status == watch.good
+    well = bool(good.all())
+    if adjoint.gpu is not None and any(map(cuda.on_gpu, leaves)):
+        found = adjoint.place(kept, words)
+    if not well:
+        found[outline.status] = status
+    with _lock:
+        _waiting.append(_Waiting(leaves, whole, keeps, adjoint, kept, None if well else good))
+    return [*found, np.empty(0, np.int64)]
+
+
+def _begin_lanes(whole: WholeRun, leaves: Leaves) -> Words | None:
+    """The words of the carries with which lanes begin; None where native code does not make them."""
+    session, _ = open_session(whole.begin.problem(leaves), whole.spec.backend)
+    if not isinstance(session, NativeSession | cuda.CudaSession):
+        return None
+    session.reserve(1)
+    session.run(0, 1, 1, 0)
+    return session.buffers.records.reshape(-1, session.buffers.stride)
 
 
 def _moving(whole: WholeRun, keeps: Marks, outline: Outline) -> Marks:
@@ -573,12 +590,12 @@ def _pull(leaves: Leaves, cotangents: Leaves, whole: WholeRun, keeps: Marks, som
     outline, spec = whole.outline(leaves), whole.spec
     waiting = _take(leaves, whole, keeps)
     xp, good = waiting.adjoint.xp, waiting.good
-    real = [each for each in outline.shapes if is_real(each)]
     given = known_leaves(spec, cotangents)
     if good is not None:
         factor = [xp.where(good, 1.0, np.nan).reshape(good.shape + (1,) * (leaf.ndim - good.ndim)) for leaf in given]
         given = [xp.where(leaf == 0.0, 0.0, leaf * each) for leaf, each in zip(given, factor, strict=True)]
-    found = waiting.adjoint.pull_kept(waiting.kept, fill_zeros(given, some, real, None, xp))
+    rest = iter(given)
+    found = waiting.adjoint.pull_kept(waiting.kept, [next(rest) if mark else None for mark in some])
     parts = spec.split(_moving(whole, keeps, outline))
     sums, carries = sum(parts[0]), sum(parts[1])
     consts, loop, controls = found[:sums], found[sums : sums + carries], found[sums + carries :]
@@ -586,7 +603,7 @@ def _pull(leaves: Leaves, cotangents: Leaves, whole: WholeRun, keeps: Marks, som
     first = [*whole.split(known)[0], *whole.split(known)[1]]
     starts = whole.split(leaves)[1]
     moving = (*whole.split(keeps)[0], *map(is_real, starts))
-    zeros = [xp.zeros(leaf.shape, leaf.dtype) for leaf in starts if is_real(leaf)]
+    zeros = [None for leaf in starts if is_real(leaf)]
     many = (slice(None),) * (spec.lanes is not None)
     records = [leaf[(*many, None)] for leaf in loop]
     before = adjoint_of(whole.begin, moving, first).pull(first, [*zeros, *records], False)

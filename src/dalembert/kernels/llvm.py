@@ -859,11 +859,17 @@ def link_object(machine_code: bytes, names: Sequence[str]) -> Any:
 Place = tuple[int, int]  # a space (an argument or a result of a script; -1: none) and the bytes before it there
 
 
-def call_line(function: Kernel, places: Sequence[Place], counts: Sequence[int], last: int = 1) -> list[int]:
-    """The line of a script (`scripts.ll`) that calls a kernel for one lane with (capacity, first, last, every)."""
+def call_line(
+    function: Kernel, places: Sequence[Place], counts: Sequence[int], last: int = 1,
+    lanes: tuple[int, int, int] = (1, 0, 1),
+) -> list[int]:  # fmt: skip
+    """The line of a script (`scripts.ll`) that calls a kernel with (capacity, first, last, every).
+
+    `last` is its last argument, and `lanes` are (stride, begin, end): one lane, unless told.
+    """
     named = function.__kwdefaults__
     assert named is not None, "not a function of `load_object`"
-    numbers = [(-1, each) for each in (*counts, 1, 0, 1, last)]
+    numbers = [(-1, each) for each in (*counts, *lanes, last)]
     return [6, int(named["library"]["enter_run"]), *(word for place in (*places, *numbers) for word in place)]
 
 
@@ -937,11 +943,15 @@ class Workers:
 
     def call(self, function: Kernel, pointers: Sequence[int], counts: Sequence[int], control_stride: int) -> None:
         """Call it with these pointers and (capacity, first, last, every)."""
-        tasks = iter(self.ranges)  # whoever is free takes the next one
+        self.share(lambda part: function(*pointers, *counts, self.stride, *part, control_stride), self.ranges)
+
+    def share(self, do: Callable[[Any], None], tasks: Sequence[Any]) -> None:
+        """Do all tasks: whoever is free takes the next one."""
+        rest = iter(tasks)
 
         def work() -> None:
-            for begin, end in tasks:
-                function(*pointers, *counts, self.stride, begin, end, control_stride)
+            for task in rest:
+                do(task)
 
         if self.pool is None:
             return work()

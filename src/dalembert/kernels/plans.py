@@ -24,7 +24,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from . import cuda
 from .cuda import BLOCK_THREADS, cuda_kernel
@@ -54,6 +53,7 @@ from .problem import (
     make_problem,
     pack,
     pack_controls,
+    split_in_jax,
 )
 from .transformations import bind_run, is_transformed
 
@@ -76,6 +76,10 @@ MAX_CHAINS = 16
 """Chains held in memory; the one used least recently goes first."""
 SPACES = struct.Struct("3q")
 """The addresses of the spaces of a chain's script."""
+LANE_SPACES = struct.Struct("9q")
+"""Those of lanes: constants of judge, begin, steps and of each lane, starts, rows, carry, records, what judge found."""
+TILE_LANES = 512
+"""Lanes that go through all programs before the next do: their words stay in the cache of a processor."""
 
 
 class Plan:
@@ -125,14 +129,15 @@ class Plan:
         carry = self.carry_tree.unflatten(view_leaves(given, self.carry, self.shared))
         return carry, self.record_tree.unflatten(view_leaves(words, self.record, 0, steps))
 
-    def _pack_lanes(self, leaves: Sequence[Numbers]) -> tuple[Words, Words, Words]:
-        """The words of constants that lanes share, of those they do not, and of the carry."""
+    def _pack_lanes(self, leaves: Sequence[Numbers], room: Words | None = None) -> tuple[Words, Words, Words]:
+        """The words of constants that lanes share, of those they do not, and of the carry, these in `room`."""
         count = len(self.varying)
         pairs = list(zip(leaves[:count], self.varying, strict=True))
         common = [leaf_bytes(leaf) for leaf, varies in pairs if not varies]
         own = [leaf for leaf, varies in pairs if varies]
         shared = _words(bytearray().join([*common, self.captured]))
-        return shared, pack(own, [True] * len(own), self.stride), pack(leaves[count:], self.carried, self.stride)
+        state = pack(leaves[count:], self.carried, self.stride, room=room)
+        return shared, pack(own, [True] * len(own), self.stride), state
 
 
 def unpack_lanes(words: Words, leaves: list[Leaf], lanes: int, stride: int, capacity: int) -> list[Numbers]:
@@ -350,7 +355,8 @@ class LaneRun(NamedTuple):
 class HostLanes:
     """Lanes on this processor that judge(consts, start), begin(consts, (start, u)) -> carry, then advance and observe.
 
-    u is the control of the first step. The words of a carry go from program to program as they are.
+    u is the control of the first step. The words of a carry go from program to program as they are, some lanes after
+    others, so that they stay in a cache. A start that is doubtful runs too, and is not looked at.
     """
 
     def __init__(self, judge: Plan, begin: Plan, steps: Plan, control_axes: list[bool], watch: Watch):
@@ -360,6 +366,8 @@ class HostLanes:
         self.status = steps.carry[watch.status(steps.carry_tree.unflatten(range(len(steps.carry))))][0]
         self.mark = steps.record[watch.marks(steps.record_tree.unflatten(range(len(steps.record))))][0]
         self.workers = Workers(self.stride, steps.width, None if self.lanes >= SHORT_STEPS else 1)
+        self.play, self.scripts = script_player()[0], cast("dict[Any, list[Words]]", {})
+        self.room: Words | None = None  # for the words of starts: warm memory
         self.pace = 0.0  # seconds of this thread in a step of all lanes, as the last call went: others may be busy
 
     def __call__(self, leaves: Sequence[list[Numbers]], blocks: Sequence[tuple[int, int]]) -> LaneRun | None:
@@ -372,36 +380,36 @@ class HostLanes:
         if 8 * capacity * steps.words * stride > SMALL_RECORDS:
             return None
         first = [leaf[:, 0] if own else leaf[0] for leaf, own in zip(controls, self.control_axes, strict=True)]
-        shared, varying, state = self.begin._pack_lanes([*consts, *start, *first])
+        room, self.room = self.room, None  # two threads do not share it
+        shared, varying, room = self.begin._pack_lanes([*consts, *start, *first], room)
         constants = shared[: len(shared) - len(self.begin.captured) // 8]
         held, row, row_stride = pack_controls(controls, self.control_axes, stride)
-        good, loop = (np.empty(plan.words * stride, np.int64) for plan in (self.judge, self.begin))
-        words = np.empty(steps.words * stride * capacity, np.int64)
+        plans = (self.judge, self.begin, steps)
+        own = [np.concatenate([constants, _words(plan.captured)]) for plan in plans]
+        ends = np.cumsum([self.judge.words, self.begin.words, capacity * steps.words]).tolist()
+        made = np.empty(ends[-1] * stride, np.int64)  # in one piece: large memory comes in large pages
+        good, loop, words = made[:lanes], made[ends[0] * stride : ends[1] * stride], made[ends[1] * stride :]
+        spaces = [each.ctypes.data for each in (*own, varying, room, held, loop, words, made)]
+        bases = LANE_SPACES.pack(*spaces)
 
-        def call(plan: Plan, state: Words, out: Words, room: int, first: int, last: int, every: int, row: int) -> None:
-            own = np.concatenate([constants, _words(plan.captured)])
-            pointers = (*map(address, (own, varying, state)), held.ctypes.data + 8 * row, address(out))
-            self.workers.call(plan.function, pointers, (room, first, last, every), row_stride)
+        def run(blocks: Sequence[tuple[int, int]], steps: int) -> None:
+            clock = time.thread_time()
+            scripts = self._find_scripts(tuple(blocks), capacity, row, row_stride)
+            self.workers.share(lambda script: self.play(script.ctypes.data, bases), scripts)
+            self.pace = max(1e-12, (time.thread_time() - clock) / max(1, steps))
 
         with catch_interrupt() as stop:
-            call(self.judge, state, good, 1, 0, 1, 0, 0)
-            if np.count_nonzero(good[:lanes]) < lanes:
-                return None
-            call(self.begin, state, loop, 1, 0, 1, 0, 0)
-            if not self.pace:
-                count, before, clock = min(FIRST_STEPS, total), loop.copy(), time.thread_time()
-                call(steps, loop, words, capacity, 0, 1, count, 0)
-                loop, self.pace = before, (time.thread_time() - clock) / max(1, count)
+            if not self.pace and total > FIRST_STEPS:
+                run(((1, FIRST_STEPS),), FIRST_STEPS)
             if total * self.pace > CHUNK_SECONDS:
                 self.pace = 0.0  # the next call measures again: something may have been in the way
                 return None
-            clock, done, taken = time.thread_time(), 0, 0
-            for saves, every in ((1, 0), *blocks):
-                call(steps, loop, words, capacity, done, done + saves, every, row * taken)
-                done, taken = done + saves, taken + saves * every
-            self.pace = max(1e-12, (time.thread_time() - clock) / max(1, total))
+            run(blocks, total)
+        self.room = room
         if stop.is_set():
             raise KeyboardInterrupt
+        if np.count_nonzero(good) < lanes:
+            return None
         status, mark = self.status * stride, self.mark * stride * capacity
         marks = words[mark : mark + stride * capacity].reshape(capacity, stride)[:, :lanes]
         lost = np.count_nonzero(loop[status : status + lanes] != self.watch.good)
@@ -413,6 +421,31 @@ class HostLanes:
 
         records = steps.record_tree.unflatten(unpack_lanes(words, steps.record, lanes, stride, capacity))
         return LaneRun(records, carry, not lost, "llvm")
+
+    def _find_scripts(
+        self, blocks: tuple[tuple[int, int], ...], capacity: int, row: int, row_stride: int
+    ) -> list[Words]:
+        """What is done with some lanes after others; see LANE_SPACES for the spaces."""
+        key = (blocks, capacity)
+        if (found := self.scripts.get(key)) is None:
+            count, steps, width = max(1, TILE_LANES // self.steps.width), self.steps, self.steps.width
+            vectors, nothing = self.stride // width, (-1, 0)
+            found = []
+            for first in range(0, vectors, count):
+                lanes = self.stride, first * width, min(first + count, vectors) * width
+                call = partial(call_line, last=row_stride, lanes=lanes)
+                lines = call(self.judge.function, ((0, 0), (3, 0), (4, 0), nothing, (8, 0)), (1, 0, 1, 0))
+                lines += call(self.begin.function, ((1, 0), (3, 0), (4, 0), nothing, (6, 0)), (1, 0, 1, 0))
+                done, taken = 0, 0
+                for saves, every in ((1, 0), *blocks):
+                    given = ((2, 0), (3, 0), (6, 0), (5, 8 * row * taken), (7, 0))
+                    lines += call(steps.function, given, (capacity, done, done + saves, every))
+                    done, taken = done + saves, taken + saves * every
+                found.append(np.array([*lines, 0], np.int64))
+            if len(self.scripts) >= MAX_CHAINS:
+                self.scripts.clear()
+            self.scripts[key] = found
+        return found
 
 
 def find_host_lanes(
@@ -982,20 +1015,14 @@ class LaneChain:
 
     def _split(self, words: Any) -> tuple[Any, list[Any]]:
         """The words of the last carry, and the leaves of the records."""
-        records = self._leaves(words, self.steps.record, self.begin.words, self.capacity)
+        specs = [(shape, own) for _, _, shape, _, own in self.steps.record]
+        records = split_in_jax(words, specs, self.begin.words, self.capacity, self.lanes)
         return words[: self.begin.words * self.lanes], records
 
     def _unpack(self, loop: Any) -> list[Any]:
         """The leaves of a carry."""
-        return [leaf[:, 0] for leaf in self._leaves(loop, self.loop, 0, 1)]
-
-    def _leaves(self, words: Any, specs: list[Leaf], begin: int, rows: int) -> list[Any]:
-        lanes, made = self.lanes, []
-        for before, size, shape, _, own in specs:
-            place = (begin + rows * before) * lanes
-            data = jnp.moveaxis(words[place : place + rows * size * lanes].reshape(rows, *shape, lanes), -1, 0)
-            made.append(data if own == np.float64 else lax.bitcast_convert_type(data, np.int64).astype(own))
-        return made
+        specs = [(shape, own) for _, _, shape, _, own in self.loop]
+        return [leaf[:, 0] for leaf in split_in_jax(loop, specs, 0, 1, self.lanes)]
 
 
 _chains: OrderedDict[Any, LaneChain | None] = OrderedDict()

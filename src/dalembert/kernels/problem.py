@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from numpy.typing import NDArray
 
 from .cache import LoweredProgram, cached_program
@@ -43,6 +44,8 @@ ENTRY_SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 ARGUMENT_WORDS = struct.Struct(f"{len(POINTER_ARGUMENTS) + len(COUNT_ARGUMENTS)}q")
 NO_BYTES = ctypes.c_char * 0
 ABI = "dalembert-kernel-4"
+PAGE_WORDS = 512
+"""Words of a page of memory."""
 MAX_PROGRAMS = 128
 """Programs held in memory; the one used least recently goes first."""
 EVICTIONS_PER_CLEARING = 256
@@ -145,7 +148,16 @@ def from_words(data: Words, dtype: Any) -> np.ndarray[Any, Any]:
     return data.view(dtype) if dtype.itemsize == 8 else data.astype(dtype)
 
 
-def pack(leaves: Sequence[Any], axes: Sequence[bool], stride: int, xp: Any = np) -> Words:
+def lane_stride(lanes: int | None, width: int) -> int:
+    """The words from a row of lanes to the next: whole vectors, an odd number of them where a row fills a page.
+
+    The caches of a processor put rows that are a multiple of a page apart in the same place, one instead of the other.
+    """
+    vectors = -(-(lanes or 1) // width)
+    return width * (vectors | 1 if width > 1 and vectors * width >= PAGE_WORDS else vectors)
+
+
+def pack(leaves: Sequence[Any], axes: Sequence[bool], stride: int, xp: Any = np, room: Words | None = None) -> Words:
     """Leaves as a (scalars, stride) buffer; lanes beyond the last repeat it and so add no work of their own."""
     parts = []
     for leaf, varies in zip(leaves, axes, strict=True):
@@ -153,7 +165,7 @@ def pack(leaves: Sequence[Any], axes: Sequence[bool], stride: int, xp: Any = np)
         if data.dtype != np.float64:
             data = to_words(data, xp)
         parts.append(data.reshape(data.shape[0], -1).T if varies else data.reshape(-1, 1))
-    words: Words = xp.empty((sum(map(len, parts)), stride), np.int64)
+    words: Words = xp.empty((sum(map(len, parts)), stride), np.int64) if room is None else room
     reals, row, lanes = words.view(np.float64), 0, stride
     for part, varies in zip(parts, axes, strict=True):
         lanes, here = part.shape[1] if varies else lanes, words if part.dtype == np.int64 else reals
@@ -162,6 +174,17 @@ def pack(leaves: Sequence[Any], axes: Sequence[bool], stride: int, xp: Any = np)
     if lanes < stride:
         words[:, lanes:] = words[:, lanes - 1 : lanes]
     return words
+
+
+def split_in_jax(words: Any, specs: Sequence[tuple[Any, Any]], begin: int, rows: int, lanes: int) -> list[Any]:
+    """The leaves, (lanes, rows, ...), of (shape, type) each, that lie one after the other in an array of JAX."""
+    made = []
+    for shape, own in specs:
+        count = rows * math.prod(shape)
+        data = words[begin * lanes : (begin + count) * lanes].reshape(rows, *shape, lanes)
+        begin, data = begin + count, jnp.moveaxis(data, -1, 0)
+        made.append(data if own == np.float64 else lax.bitcast_convert_type(data, np.int64).astype(own))
+    return made
 
 
 def pack_controls(leaves: Sequence[Any], axes: Sequence[bool], stride: int, xp: Any = np) -> tuple[Words, int, int]:
@@ -342,7 +365,7 @@ class Buffers:
 
     def __init__(self, problem: Problem, lowered: LoweredProgram, width: int, xp: Any = np):
         self.problem, self.lowered, self.xp = problem, lowered, xp
-        self.stride = -(-(problem.lanes or 1) // width) * width
+        self.stride = lane_stride(problem.lanes, width)
         pairs = list(zip(jax.tree.leaves(problem.consts), problem.const_axes, strict=True))
         shared = [leaf for leaf, varies in pairs if not varies] + lowered.captured
         varying = [leaf for leaf, varies in pairs if varies]

@@ -426,13 +426,26 @@ class MechanicalSystem:
         if momentum is not None:
             xi = self._velocity_of(time, g, momentum)
         elif xi is None:
-            xi = self.project(g, rest := np.zeros(self.group.dim), time)
-            xi = xi if is_traced(xi) or np.isfinite(np.asarray(xi)).all() else rest
+            xi = np.zeros(self.group.dim) if self._can_rest else self._least_velocity(time, g)
         xi = vector(xi, self.group.dim, "velocity xi")
         if is_traced((self, time, g, xi)):
             return State(time, g, xi, _momentum(self, time, g, xi), xi, self.group)
         time, g, xi = map(read_only, (time, g, xi))
         return State(time, g, xi, read_only(self._judge(time, g, xi)), xi, self.group)
+
+    @property
+    def _can_rest(self) -> bool:
+        """Whether the velocity 0 is known to be in D."""
+        return type(self).b is MechanicalSystem.b
+
+    def _least_velocity(self, t: Any, g: Element) -> Array:
+        """The velocity in D nearest to 0."""
+        rest: Any = np.zeros(self.group.dim)
+        if is_traced((self, t, g)) or type(self).project is not MechanicalSystem.project:
+            xi: Any = self.project(g, rest, t)
+        else:
+            xi = _project(self, t, g, rest, place=False)
+        return cast(Array, xi if is_traced(xi) or np.isfinite(np.asarray(xi)).all() else rest)
 
     def require_admissible(self, t: Scalar, g: Element, xi: Any) -> None:
         """Raise `InvalidInput` if phi(g) is not 0, xi is not in D, or L determines no acceleration there."""
@@ -494,8 +507,8 @@ class MechanicalSystem:
         if given.shape not in ((n,), (rank,)):
             raise InvalidInput(f"momentum has shape {given.shape}; allowed: ({n},) or, on D, ({rank},)")
         if given.shape != (n,):
-            given = _extend(self.basis(t, g), given)
-        xi, gap = _velocity(self, t, g, given)
+            given = _extend(self.basis(t, g), given, place=False)
+        xi, gap = _velocity(self, t, g, given, place=False)
         if not (is_traced(gap) or np.abs(gap).max(initial=0.0) <= 1e-9 * np.abs(given).max()):
             raise InvalidInput(
                 f"no velocity in D was found from rest with the momentum {np.asarray(given).tolist()}: give the "
@@ -766,6 +779,14 @@ def read_only(tree: Any) -> Any:
 @lru_cache(maxsize=128)
 def unit_element(group: Group) -> Element:
     """The unit of a group, as arrays of NumPy, also where JAX traces what asks for it."""
+    try:
+        return _unit(group)
+    except TypeError:  # it has no hash
+        return _unit.__wrapped__(group)
+
+
+@lru_cache(maxsize=64)
+def _unit(group: Group) -> Element:
     with jax.ensure_compile_time_eval():
         return cast(Element, read_only(group.identity()))
 
@@ -1056,6 +1077,10 @@ class System(MechanicalSystem):
     def A(self, t: Scalar, g: Element) -> LinearMap:
         rows = self._rows(t, g)
         return rows if self.holonomic is None else jnp.concatenate([rows, _tangency(self, t, g)[0]])
+
+    @property
+    def _can_rest(self) -> bool:
+        return type(self).b is System.b and self.drift is None and self.holonomic is None
 
     def b(self, t: Scalar, g: Element) -> Float[Array, " m"]:
         drift = self._drift(t, g)

@@ -14,6 +14,7 @@ The loop itself is in `loop.py`, events are in `events.py`, the back ends in `ke
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -102,6 +103,8 @@ FIRST_BLOCK_RECORDS, MAX_BLOCK_RECORDS = 4096, 2**17
 """Records of the first and of the largest block of a run whose number of steps is not known."""
 MAX_STALLED_STEPS = 4096
 """A run to t_end fails where so many steps do not change the time."""
+MAX_MARKED, MAX_JUDGED_METHODS = 4096, 16
+"""Numbers of an array that is known again by its bytes, and methods whose last members are."""
 WATCH = Watch(lambda loop: loop.status, OK, lambda record: record.steps, int(NO_RECORD), NOT_FINITE)
 
 
@@ -883,6 +886,10 @@ class Members:
             raise InvalidInput(f"the members disagree in number: leading axes {sorted(sizes)}")
         if is_traced((self.system, self.state, step)):
             return
+        leaves, structure = jax.tree.flatten((self.system, self.state, float(step)))
+        known = _judged.get(integrator)
+        if known is not None and known[0] == structure and all(map(_is_same, known[1], leaves)):
+            return
         axes = ((0 if self.systems_vary else None, None), 0 if self.states_vary else None)
         consts = (self.system, np.asarray(step, float))
         clear = evaluate(_is_clearly_good, consts, self.state, lanes=self.number, axes=axes)
@@ -893,6 +900,10 @@ class Members:
         except InvalidInput as fault:
             fault.args = (f"member {k}: {fault}",)
             raise
+        if all(isinstance(leaf, jax.Array) or np.size(leaf) <= MAX_MARKED for leaf in leaves):
+            _judged[integrator] = structure, list(map(_mark, leaves))
+            while len(_judged) > MAX_JUDGED_METHODS:
+                _judged.pop(next(iter(_judged)))
 
     def _find_doubtful(self, consts: Constants, axes: Any) -> int:
         """Return the first member that is refused, else one whose L_xi_xi is indefinite, else the first."""
@@ -905,6 +916,20 @@ class Members:
         lowest[some], least[some] = values.min(axis=1, initial=np.inf), np.abs(values).min(axis=1, initial=np.inf)
         refused = ~(least > SINGULAR_METRIC)
         return int(np.argmax(refused if refused.any() else lowest < 0.0))  # that it is indefinite is said of one member
+
+
+_judged: dict[Integrator, tuple[Any, list[Any]]] = {}  # the members that each method judged last
+
+
+def _mark(leaf: Any) -> Any:
+    """What an array is known by: one of JAX, which nobody can change, by itself, another by its bytes."""
+    return weakref.ref(leaf) if isinstance(leaf, jax.Array) else np.asarray(leaf).tobytes()
+
+
+def _is_same(mark: Any, leaf: Any) -> bool:
+    if isinstance(mark, weakref.ref):
+        return mark() is leaf
+    return not isinstance(leaf, jax.Array) and np.size(leaf) <= MAX_MARKED and bool(mark == np.asarray(leaf).tobytes())
 
 
 def stack_members(
