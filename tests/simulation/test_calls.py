@@ -120,6 +120,49 @@ def test_a_short_ensemble_has_failures_as_data_and_refuses_what_the_long_way_ref
         da.ensemble(system, da.EulerPoincareSuslov(), wrong, **options)
 
 
+def spread_starts(system, count):
+    scales = jnp.linspace(0.5, 1.5, count)
+    return jax.vmap(lambda scale: system.state(xi=scale * jnp.array([0.5, 1.0, -0.15])))(scales)
+
+
+def test_lanes_whose_rows_fill_pages_and_tiles_have_the_bits_of_single_runs():
+    system, method, count = driven(), da.LagrangeDAlembert(), 2 * plans.TILE_LANES + 32
+    starts, u = spread_starts(system, count), np.random.default_rng(7).normal(size=(count, 3, 2))
+    many = da.ensemble(system, method, starts, step=0.05, steps=3, controls=u)
+    assert many.backend == "llvm"
+    for k in (0, plans.TILE_LANES - 1, plans.TILE_LANES, count - 1):
+        start = jax.tree.map(lambda leaf, k=k: np.asarray(leaf)[k], starts)
+        one = da.simulate(system, method, start, step=0.05, steps=3, controls=u[k])
+        assert same_bits(one.records, jax.tree.map(lambda leaf, k=k: leaf[k], many.records))
+        assert same_bits(one.final, jax.tree.map(lambda leaf, k=k: leaf[k], many.final))
+
+
+@pytest.mark.heavy
+def test_gradients_of_lanes_whose_rows_fill_pages():
+    system, method, count = driven(), da.LagrangeDAlembert(), 544
+    starts, u = spread_starts(system, count), np.random.default_rng(7).normal(size=(count, 3, 2))
+
+    def end(u, start, run):
+        made = run(system, method, start, step=0.05, steps=3, controls=u)
+        return jnp.sum(made.g[..., -1, :, :] ** 2) + jnp.sum(made.xi[..., 1])
+
+    found = jax.grad(end)(u, starts, da.ensemble)
+    for k in (0, count - 1):
+        start = jax.tree.map(lambda leaf, k=k: leaf[k], starts)
+        assert np.allclose(found[k], jax.grad(end)(u[k], start, da.simulate), rtol=1e-13, atol=1e-14)
+
+
+def test_members_that_are_changed_in_place_are_judged_again():
+    system, method = driven(), da.LagrangeDAlembert()
+    states = jax.tree.map(lambda leaf: np.array(leaf), spread_starts(system, 4))
+    options = {"step": 0.05, "steps": 2, "progress": lambda done, total: None}
+    for _ in range(2):
+        da.ensemble(system, method, states, **options)
+    states.xi[2, 2] = 1.0
+    with pytest.raises(da.InvalidInput, match=r"member 2: .*off the constraint"):
+        da.ensemble(system, method, states, **options)
+
+
 def test_an_ensemble_that_takes_longer_than_a_chunk_goes_the_long_way(monkeypatch):
     system = driven()
     options = {"step": 0.05, "steps": 4}

@@ -564,7 +564,8 @@ def _begin_lanes(whole: WholeRun, leaves: Leaves) -> Words | None:
         return None
     session.reserve(1)
     session.run(0, 1, 1, 0)
-    return session.buffers.records.reshape(-1, session.buffers.stride)
+    words: Words = session.buffers.records.reshape(-1, session.buffers.stride)
+    return words
 
 
 def _moving(whole: WholeRun, keeps: Marks, outline: Outline) -> Marks:
