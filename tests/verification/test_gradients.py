@@ -206,6 +206,16 @@ def test_a_short_run_in_a_program_is_one_native_call(every, monkeypatch):
     np.testing.assert_allclose(alone(PULLED), in_parts[0], rtol=1e-14)
 
 
+def test_a_gradient_where_jax_works_on_a_gpu_needs_no_script(monkeypatch):
+    """XLA calls scripts on a processor only; the eager gradient of one run had no rule for a GPU."""
+    end = jax.value_and_grad(lambda x: pulled_particle(*x, 1))
+    wanted = end(PULLED)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(gradients.Script, "bind", None)
+    for a, b in zip(jax.tree.leaves(end(PULLED)), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
 def test_native_calls_in_a_program_keep_small_numbers():
     """XLA lets its threads flush numbers below 2e-308 to 0."""
     script = gradients.Script([0, 0], [jax.ShapeDtypeStruct((3,), np.float64)])

@@ -417,7 +417,9 @@ def _is_short(whole: WholeRun, shapes: tuple[Any, ...]) -> bool:
 
 def _fits_script(whole: WholeRun, leaves: Leaves) -> bool:
     """Whether a run is one trajectory on this processor, and short, and XLA can call native code."""
-    if not script_player()[1] or whole.spec.lanes is not None or not runs_natively(None, whole.spec.backend):
+    if whole.spec.lanes is not None or not runs_natively(None, whole.spec.backend):
+        return False
+    if jax.default_backend() != "cpu" or not script_player()[1]:
         return False
     return _is_short(whole, tuple([(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in leaves]))
 
@@ -482,11 +484,19 @@ def bind_whole(
         outline = whole.outline(list(map(shape_of, leaves)))
     except LoweringError:
         return None
-    if any(map(_is_program, leaves)) and not _fits_script(whole, leaves):
+    short, inside = _fits_script(whole, leaves), any(map(_is_program, leaves))
+    if inside and not short:
         return None
-    found = whole_p.bind(*leaves, whole=whole, keeps=None)
+    bind = _as_program(whole) if short and not inside else partial(whole_p.bind, whole=whole, keeps=None)
+    found = bind(*leaves)
     count = structure.num_leaves
     return jax.tree.unflatten(structure, found[:count]), jax.tree.unflatten(outline.record, found[count:])
+
+
+@lru_cache(maxsize=64)
+def _as_program(whole: WholeRun) -> Callable[..., list[Any]]:
+    """A short run as a program of XLA: JAX remembers the derivative of a program, and takes each new one apart."""
+    return jax.jit(lambda *leaves: whole_p.bind(*leaves, whole=whole, keeps=None))
 
 
 def shape_of(leaf: Any) -> Any:
