@@ -31,6 +31,7 @@ def place(system: Any, state: Any) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--fits", type=int, default=256)
     given = parser.parse_args()
     method, true, rng = da.LagrangeDAlembert(), model(0.3, 1.0), np.random.default_rng(0)
     start = true.state(xi=[0.5, -1.0, 0.0])
@@ -66,6 +67,14 @@ def main() -> None:
     table(["fit of 1000 steps", "ms", "ratio to a run", "runs", "first s"], rows)
     taken = 1e6 * median(spent["run"])
     print(f"a run takes {taken:.0f} us; target: {1e3 * TARGET:.0f} ms for 2 parameters (! marks a miss)")
+    films = [[measured(run.t[::10], run.g[::10, :2, 2])] for _ in range(given.fits)]
+    together = lambda: fit(model, method, films, guess, step=STEP).errors
+    alone = lambda: [fit(model, method, film, guess, step=STEP).errors for film in films]
+    far = np.abs(together() - np.array(alone())).max()
+    spent = interleaved({"together": together, "alone": alone}, 3)
+    each, slower = 1e3 * median(spent["together"]) / given.fits, ratio(spent["alone"], spent["together"])
+    print(f"{given.fits} fits in one call: {each:.2f} ms each, one after the other {slower:.1f}")
+    print(f"times as long; their errors differ by {far:.0e} at most")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import newton
 import numpy as np
 import pytest
-from fitted import EXACT, METHOD, TRUE, by_hand, far, launched, poses, seen, sleigh
+from fitted import EXACT, METHOD, TIMES, TRUE, by_hand, far, launched, poses, seen, sleigh
 from scipy.integrate import solve_ivp
 
 import dalembert as da
@@ -35,36 +35,34 @@ def test_the_jacobian_is_the_derivative_of_the_residuals():
     two = Experiment([0.5, 0.5, 2.0], {"w": [0.1, 0.2, np.nan]}, deviations=0.1, state=launched())
     unknowns = {"a": Unknown(0.35, prior=(0.3, 0.1)), "rubbing": Unknown(0.1, own=True)}
     problem = fit(sleigh, METHOD, [one, two], unknowns, step=0.05, shots=4, max_runs=2).problem
-    x = problem.guess + 0.01 * rng.standard_normal(len(problem.guess))
-    here = problem(x)
-    for k, way in enumerate(1e-6 * np.eye(len(x))):
-        ahead, behind = problem(x + way), problem(x - way)
+    x = problem.guess + 0.01 * rng.standard_normal(problem.guess.shape)
+    here = problem(x).of(0)
+    for k, way in enumerate(1e-6 * np.eye(x.shape[1])):
+        ahead, behind = problem(x + way).of(0), problem(x - way).of(0)
         for name, slope in (("residual", here.jacobian), ("gaps", here.gap_jacobian)):
             between = (getattr(ahead, name) - getattr(behind, name)) / 2e-6
             np.testing.assert_allclose(slope[:, k], between, atol=1e-6 * max(1.0, np.abs(slope).max()))
 
 
 def repeat(count, seed):
-    """(standardised estimates, stated errors) of many experiments with noise of their own."""
-    rng, far_off, errors = np.random.default_rng(seed), [], []
-    for _ in range(count):
-        found = fit(sleigh, METHOD, seen(rng.standard_normal((60, 2))), {"a": 0.25, "rubbing": 0.1}, step=0.02)
-        assert found.converged
-        far_off.append(far(found, TRUE))
-        errors.append(found.errors)
-    return np.array(far_off), np.array(errors)
+    """Standardised estimates of many experiments with noise of their own, fitted side by side."""
+    rng = np.random.default_rng(seed)
+    given = [[seen(rng.standard_normal((60, 2)))] for _ in range(count)]
+    found = fit(sleigh, METHOD, given, {"a": 0.25, "rubbing": 0.1}, step=0.02)
+    assert all(found.converged)
+    return (found.values - list(TRUE.values())) / found.errors
 
 
 def test_errors_mean_what_they_say():
     """With 60 repetitions the scatter is known to 9 %: it is within three such of the stated errors."""
-    far_off, _ = repeat(60, 11)
+    far_off = repeat(60, 11)
     assert (np.abs(far_off) < 3.0).mean() > 0.95
     assert np.abs(np.sqrt((far_off**2).mean(axis=0)) - 1.0).max() < 3.0 / np.sqrt(120)
 
 
 @pytest.mark.heavy
 def test_errors_mean_what_they_say_a_thousand_times():
-    far_off, _ = repeat(1000, 12)
+    far_off = repeat(1000, 12)
     assert (np.abs(far_off) < 3.0).mean() >= 0.99
     assert np.abs(np.sqrt((far_off**2).mean(axis=0)) - 1.0).max() < 0.1
 
@@ -137,3 +135,47 @@ def test_gauss_newton_ends_where_levenberg_and_marquardt_do(loss):
     assert held.converged and held["a"] == 0.25 and held.at_bound == ("a",)
     with pytest.raises(da.InvalidInput, match="unknown search 'newton'"):
         fit(sleigh, METHOD, seen(noise), guess, step=0.05, search="newton")
+
+
+def test_fits_side_by_side_are_the_fits_one_by_one():
+    """Five films, two of them with frames of another number: each fit has its own search, start, data and end."""
+    rng, given = np.random.default_rng(9), []
+    for k in range(5):
+        noise, frames = rng.standard_normal((60, 2)), slice(None, None, 2 if k > 2 else None)
+        noise[rng.uniform(size=60) < 0.1] = np.nan
+        data = {"times": TIMES[frames], "exact": EXACT[frames], "free": "velocity.w"}
+        given.append([seen(noise[frames], **data), seen(rng.standard_normal((60, 2)))])
+    unknowns = {"a": Unknown(0.2, low=0.1, high=0.3), "rubbing": Unknown(0.1, prior=(0.1, 0.01), own=True)}
+    calls = []
+    together = fit(sleigh, METHOD, given, unknowns, step=0.05, progress=lambda *done: calls.append(done))
+    assert len(together) == 5 and calls[-1][1] == 5 and "5 of them converged" in repr(together)
+    for many, one in zip(together, given, strict=True):
+        alone = fit(sleigh, METHOD, one, unknowns, step=0.05)
+        assert many.names == alone.names and many.runs == alone.runs and many.at_bound == alone.at_bound
+        np.testing.assert_allclose(many.values, alone.values, rtol=1e-9)
+        np.testing.assert_allclose(many.covariance, alone.covariance, rtol=1e-6, atol=1e-12)
+        assert many.dof == alone.dof and many.chi2 == pytest.approx(alone.chi2, rel=1e-9)
+    np.testing.assert_array_equal(together[1:3].values, together.values[1:3])
+    np.testing.assert_allclose(together[4].residuals(), alone.residuals(), atol=1e-6)
+    np.testing.assert_allclose(together[4].run(1).g, alone.run(1).g, atol=1e-8)
+
+
+def test_an_interrupt_keeps_the_best_of_many_fits(monkeypatch):
+    monkeypatch.setattr("dalembert.optimise.fitting.SIDE_BY_SIDE", 2)
+    rng, calls = np.random.default_rng(10), []
+    given = [[seen(rng.standard_normal((60, 2)))] for _ in range(4)]
+
+    def progress(done, total):
+        calls.append(done)
+        if done == 2:
+            raise KeyboardInterrupt
+
+    found = fit(sleigh, METHOD, given, {"a": 0.2, "rubbing": 0.1}, step=0.05, progress=progress)
+    assert found.converged == [True, True, False, False]
+    assert {each.reason for each in found[2:]} == {"interrupted; these are the best so far"}
+
+
+@pytest.mark.parametrize("given", [[], [[]], "x", [3], [[seen(np.zeros((60, 2)))], []]])
+def test_what_is_no_experiment_is_refused(given):
+    with pytest.raises(da.InvalidInput, match="allowed: an Experiment"):
+        fit(sleigh, METHOD, given, {"a": 0.2}, step=0.05)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,47 @@ def canonical(function: Callable[..., Any]) -> Callable[..., Any]:
     """One object for all functions that the same code builds again, so that nothing compiles twice."""
     found = recognise(function)
     return function if found is None or found[1] else found[0].function
+
+
+def kind_of(given: Experiment) -> Any:
+    """What experiments have in common that are fitted side by side, with a hash."""
+
+    def fixed(number: Any, axes: int) -> Any:
+        made = np.asarray(number)
+        return made.shape if made.ndim == axes else (made.shape, made.tobytes())
+
+    table = given.deviations if isinstance(given.deviations, Mapping) else {"": given.deviations}
+    errors = [(name, fixed(each, 2)) for name, each in table.items()]
+    errors += [(name, fixed(each, 3)) for name, each in given.covariances.items()]
+    seen = [(name, canonical(each)) for name, each in given.observables.items()]
+    pushed = given.controls if callable(given.controls) else np.shape(given.controls)
+    names = (given.name, *given.measured, *given.angles, *given.free)
+    return len(given.times), names, tuple(errors), tuple(seen), given.controls is None, pushed
+
+
+def join_experiments(given: Sequence[Experiment]) -> Experiment:
+    """Experiments of one kind as one with the rows of all."""
+    if len(given) == 1:
+        return given[0]
+    lead = given[0]
+
+    def rows(*leaves: Any) -> Numbers:
+        return np.concatenate([np.asarray(leaf, float) for leaf in leaves])
+
+    def joined(tables: list[Any], axes: int) -> Any:
+        """Tables of errors; those that are the same at all times stay as they are."""
+        if not isinstance(tables[0], Mapping):
+            return rows(*tables) if np.ndim(tables[0]) == axes else tables[0]
+        return {name: joined([table[name] for table in tables], axes) for name in tables[0]}
+
+    measured = {
+        name: jax.tree.map(rows, *(each.measured[name] for each in given), is_leaf=lambda leaf: type(leaf) is not tuple)
+        for name in lead.measured
+    }
+    deviations = joined([each.deviations for each in given], 2)
+    covariances = joined([each.covariances for each in given], 3)
+    times = rows(*(each.times for each in given))
+    return replace(lead, times=times, measured=measured, deviations=deviations, covariances=covariances)
 
 
 def read_measures(given: Experiment, system: MechanicalSystem) -> tuple[tuple[Measure, ...], list[Any], list[Numbers]]:

@@ -27,8 +27,10 @@ from .checks import say_many as say_many
 from .checks import show as show
 from .checks import shows_progress as shows_progress
 from .checks import vector as vector
+from .least_squares import INTERRUPTED as INTERRUPTED
 from .least_squares import LOSSES as LOSSES
 from .least_squares import SEARCHES as SEARCHES
+from .least_squares import TOO_LONG as TOO_LONG
 from .least_squares import Columns as Columns
 from .least_squares import Combination as Combination
 from .least_squares import Estimate as Estimate

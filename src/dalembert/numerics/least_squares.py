@@ -2,7 +2,7 @@
 
     minimise the sum of rho(r_i(x)^2) such that low <= x <= high and c(x) = 0.
 
-Without c it is SciPy's trust-region method, whose steps are those of Levenberg and Marquardt, inside bounds.
+Without c many problems of one form are solved side by side, each with a search of its own.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ class Columns:
 
 
 class Evaluation(NamedTuple):
-    """Residuals with their Jacobian, the gaps c(x) of the equations with theirs, and why there are none (or None)."""
+    """Residuals with their Jacobian, the gaps c(x) of the equations with theirs, and why there are none (or None).
+
+    Each has an axis in front, with an entry a problem.
+    """
 
     residual: Numbers
     jacobian: Numbers
@@ -96,14 +99,17 @@ class Evaluation(NamedTuple):
     gap_jacobian: Numbers
     failure: Any
 
+    def of(self, b: int) -> Evaluation:
+        """What belongs to one of the problems, without the axis in front."""
+        return Evaluation(*(part[b] for part in self))
+
 
 class Problem(Protocol):
-    """What is minimised, with the number of evaluations so far; losses apply to the first `data` residuals."""
+    """What is minimised, many problems of one form: rows of unknowns go in. The first residuals have losses."""
 
     low: Numbers
     high: Numbers
-    data: int
-    runs: int
+    measured: int  # how many of them
 
     def __call__(self, x: Numbers) -> Evaluation: ...
 
@@ -126,117 +132,212 @@ SEARCHES = ("levenberg-marquardt", "gauss-newton")
 LOSSES: dict[str, Callable[[Numbers], tuple[Numbers, ...]] | None]
 LOSSES = {"linear": None, "huber": _huber, "soft-l1": _soft_l1, "cauchy": _cauchy}
 """rho(z) of a squared residual z, with its first two derivatives (Huber 1981; Triggs and others 2000, section 4)."""
-STOPPED = {
-    1: "the gradient is zero",
-    2: "chi^2 changes no more",
-    3: "the unknowns change no more",
-    4: "nothing changes",
-}
-INTERRUPTED = "interrupted; these are the best so far"
+ACTIVE, FLAT, LEAST, STILL, SETTLED, INTERRUPTED, TOO_LONG, WORSE = range(8)
+REASONS = (
+    "", "the gradient is zero", "chi^2 changes no more", "the unknowns change no more", "nothing changes",
+    "interrupted; these are the best so far", "{} runs did not suffice: allow more, or give a better guess",
+    "no step was better: give a better guess, or other pieces",
+)  # fmt: skip
+CHANGE, GRADIENT = 1e-10, 1e-12  # relative changes of chi^2 and of the unknowns, and a gradient, that count as none
 SMALLEST_PART = 1e-6  # of a step that is tried
 CLOSED = 1e-9  # gaps of equations that count as closed
 
 
 class Outcome(NamedTuple):
-    """Where the solution ended: the unknowns, which are at a bound, whether it converged, and why it stopped."""
+    """Where searches ended, each in a row: the unknowns, which are at a bound, why, the runs, and what is there."""
 
     x: Numbers
     fixed: Numbers
-    converged: bool
-    reason: str
+    why: Numbers
+    runs: Numbers
+    there: Evaluation
+
+    def of(self, b: int) -> Outcome:
+        """One of them, without the axis in front."""
+        return Outcome(*(part[b] for part in self[:4]), self.there.of(b))
+
+    @property
+    def reason(self) -> str:
+        """Why a search stopped, in words."""
+        return REASONS[int(self.why)].format(int(self.runs))
+
+    @property
+    def converged(self) -> bool:
+        """Whether a search found a minimum."""
+        return int(self.why) < INTERRUPTED
 
 
 @dataclass
 class Search:
-    """The search for the least chi^2, with the best unknowns so far."""
+    """The search for the least chi^2 of one problem, or of many side by side."""
 
     problem: Problem
     loss: str
     threshold: float
     max_runs: int
     progress: Callable[[int, int], None] | None
-    best: tuple[float, Numbers] = (math.inf, np.zeros(0))
     weight: float = 0.0  # of the gaps, where they are part of the sum
 
     def losses(self, z: Numbers) -> Numbers:
         """rho of squared residuals with its derivatives; priors and gaps have none."""
-        made, data, c = np.stack([z, np.ones_like(z), np.zeros_like(z)]), self.problem.data, self.threshold**2
+        made, data, c = np.stack([z, np.ones_like(z), np.zeros_like(z)]), self.problem.measured, self.threshold**2
         if (robust := LOSSES[self.loss]) is not None:
-            value, first, second = robust(z[:data] / c)
-            made[:, :data] = c * value, first, second / c
+            value, first, second = robust(z[..., :data] / c)
+            made[..., :data] = c * value, first, second / c
         return made
 
-    def residuals(self, x: Numbers) -> Numbers:
-        found = self.problem(x)
-        r = np.concatenate([found.residual, self.weight * found.gaps]) if self.weight else found.residual
-        cost = float(self.losses(r * r)[0].sum())
-        if cost < self.best[0]:
-            self.best = cost, x.copy()
+    def _report(self, runs: Numbers) -> None:
         if self.progress is not None:
-            self.progress(min(self.problem.runs, self.max_runs), self.max_runs)
-        return r
+            self.progress(min(int(runs.max()), self.max_runs), self.max_runs)
 
-    def jacobian(self, x: Numbers) -> Numbers:
-        found = self.problem(x)
-        return np.concatenate([found.jacobian, self.weight * found.gap_jacobian]) if self.weight else found.jacobian
+    def _squares(self, there: Evaluation) -> tuple[Numbers, Numbers, Numbers]:
+        """(chi^2, residuals and Jacobian of the least squares that have its slope and curvature)."""
+        r, jacobian = there.residual, there.jacobian
+        if self.weight:
+            r = np.concatenate([r, self.weight * there.gaps], axis=1)
+            jacobian = np.concatenate([jacobian, self.weight * there.gap_jacobian], axis=1)
+        value, slope, bend = self.losses(r * r)
+        if self.loss != "linear":
+            root = np.sqrt(np.maximum(slope + 2.0 * bend * r * r, np.finfo(float).eps))
+            r, jacobian = r * slope / root, root[..., None] * jacobian
+        return value.sum(axis=1), r, jacobian
 
-    def minimise(self, x: Numbers) -> Outcome:
-        """Minimise from x on. Where a run fails, the trust region shrinks."""
-        from scipy.optimize import least_squares
+    def minimise(self, x: Numbers, here: Evaluation) -> Outcome:
+        """Minimise from the rows of x on: steps of Levenberg and Marquardt inside a trust region, and inside bounds.
 
-        problem, self.best = self.problem, (math.inf, x)
+        Unknowns are measured by what they change. Where a run fails, the region shrinks. A search that has ended stands
+        still beside the others.
+        """
+        low, high, count = self.problem.low, self.problem.high, len(x)
+        runs, why, fixed = np.ones(count, int), np.zeros(count, int), np.zeros(x.shape, bool)
+        largest, radius, (cost, r, jacobian) = np.zeros(x.shape), np.zeros(count), self._squares(here)
         try:
-            done = least_squares(
-                self.residuals, x, self.jacobian, (problem.low, problem.high), x_scale="jac", ftol=1e-10,
-                xtol=1e-10, gtol=1e-12, loss="linear" if self.loss == "linear" else self.losses,
-                max_nfev=max(1, self.max_runs - problem.runs),
-            )  # fmt: skip
+            self._report(runs)
+            while True:
+                largest = np.maximum(largest, np.linalg.norm(jacobian, axis=1))
+                unit = np.where(largest > 0, largest, 1.0)
+                size = np.linalg.norm(x * unit, axis=1)
+                radius = np.where(radius > 0, radius, np.where(size > 0, size, 1.0))
+                slope = (r[:, None] @ jacobian)[:, 0]
+                outward = ((x <= low) & (slope > 0)) | ((x >= high) & (slope < 0))
+                flat = np.abs(np.where(outward, 0.0, slope)).max(axis=1) < GRADIENT
+                ended = np.where(flat, FLAT, np.where(runs >= self.max_runs, TOO_LONG, ACTIVE))
+                why = np.where(why == ACTIVE, ended, why)
+                active = why == ACTIVE
+                if not active.any():
+                    break
+                whole = np.concatenate([jacobian / unit[:, None], r[..., None]], axis=2)
+                model, rest = np.split(np.linalg.qr(whole, mode="r"), [x.shape[1]], axis=2)
+                step, held = step_inside(model, rest[..., 0], radius, unit * (low - x), unit * (high - x))
+                gain = (rest**2 - (rest + model @ step[..., None]) ** 2).sum(axis=(1, 2))
+                length, change = np.linalg.norm(step, axis=1), np.where(active[:, None], step / unit, 0.0)
+                fixed, new = np.where(active[:, None], held, fixed), np.clip(x + change, low, high)
+                there = self.problem(new)
+                runs = runs + active
+                after, new_r, new_jacobian = self._squares(there)
+                known = np.isfinite(after)
+                less = np.where(known, cost - after, -np.inf)
+                ratio = less / np.where(gain > 0, gain, np.inf)
+                least = (less < CHANGE * cost) & (ratio > 0.25)
+                still = known & (np.linalg.norm(change, axis=1) < CHANGE * (CHANGE + np.linalg.norm(x, axis=1)))
+                why = np.where(active, np.array([[ACTIVE, STILL], [LEAST, SETTLED]])[least * 1, still * 1], why)
+                wider = np.where((ratio > 0.75) & (length > 0.95 * radius), 2.0 * radius, radius)
+                radius = np.where(ratio < 0.25, 0.25 * length, wider)
+                old, better = (x, cost, r, jacobian, *here), active & (less > 0)
+                pairs = zip((new, after, new_r, new_jacobian, *there), old, strict=True)
+                x, cost, r, jacobian, *parts = (choose(better, *pair) for pair in pairs)
+                here = Evaluation(*parts)
+                self._report(runs)
         except KeyboardInterrupt:
-            return Outcome(self.best[1], np.zeros(len(x), bool), False, INTERRUPTED)
-        reason = STOPPED.get(done.status, f"{problem.runs} runs did not suffice: allow more, or give a better guess")
-        return Outcome(done.x, done.active_mask != 0, done.status > 0, reason)
+            why = np.where(why == ACTIVE, INTERRUPTED, why)
+        return Outcome(x, fixed, why, runs, here)
 
-    def minimise_by_gauss_newton(self, x: Numbers, prepared: bool = False) -> Outcome:
-        """Minimise with closed gaps: Gauss-Newton steps along the linearised constraint, as Bock (1983) has them.
+    def minimise_by_gauss_newton(self, x: Numbers, there: Evaluation, prepared: bool = False) -> Outcome:
+        """Minimise one problem with closed gaps: Gauss-Newton steps along the linearised constraint (Bock 1983).
 
         If `prepared`, the sum falls before that while gaps cost next to nothing. A part of a step is taken if, beside
         every point before, chi^2 or the gaps are less: a filter (Fletcher and Leyffer 2002), so that gaps may open.
         """
+        problem, part, runs, why, fixed = self.problem, 1.0, np.ones(1, int), WORSE, np.zeros(x.shape, bool)
+        seen: list[tuple[float, float]] = []
         if prepared:
-            self.weight, first = 1.0, self.minimise(x)
-            if first.reason == INTERRUPTED:
+            self.weight, first = 1.0, self.minimise(x, there)
+            if first.why[0] == INTERRUPTED:
                 return first
-            x = first.x
-        problem, part, fixed = self.problem, 1.0, np.zeros(len(x), bool)
-        here, seen, reason = problem(x), [], "no step was better: give a better guess, or other pieces"
+            x, runs, there = first.x, first.runs, first.there
         try:
-            while part > SMALLEST_PART and problem.runs < self.max_runs:
+            while part > SMALLEST_PART and runs[0] < self.max_runs:
+                here = there.of(0)
                 rho, slope, _ = self.losses(here.residual**2)
                 r, jacobian = np.sqrt(slope) * here.residual, np.sqrt(slope)[:, None] * here.jacobian
-                step, fixed = constrained_step(r, jacobian, here, problem.low - x, problem.high - x)
+                step, fixed[0] = constrained_step(r, jacobian, here, problem.low - x[0], problem.high - x[0])
                 gain = r @ r - ((r + jacobian @ step) ** 2).sum()
-                if np.abs(here.gaps).max(initial=0.0) < CLOSED and abs(gain) <= 1e-10 * (1.0 + rho.sum()):
-                    return Outcome(x, fixed, True, STOPPED[2])
+                if np.abs(here.gaps).max(initial=0.0) < CLOSED and abs(gain) <= CHANGE * (1.0 + rho.sum()):
+                    return Outcome(x, fixed, np.array([LEAST]), runs, there)
                 seen.append((np.abs(here.gaps).sum(), rho.sum()))
                 part = 1.0
-                while part > SMALLEST_PART and problem.runs < self.max_runs:
-                    there = problem(x + part * step)
-                    apart, cost = np.abs(there.gaps).sum(), self.losses(there.residual**2)[0].sum()
-                    if self.progress is not None:
-                        self.progress(min(problem.runs, self.max_runs), self.max_runs)
+                while part > SMALLEST_PART and runs[0] < self.max_runs:
+                    new = problem(x + part * step)
+                    runs = runs + 1
+                    apart, cost = np.abs(new.gaps).sum(), self.losses(new.residual**2)[0].sum()
+                    self._report(runs)
                     less = 1e-4 * part
                     better = all(apart < (1.0 - less) * gap or cost < (1.0 - less) * old for gap, old in seen)
                     if not len(here.gaps):  # nothing but chi^2 has to fall, by a part of what the model says
                         better = cost <= rho.sum() - less * gain
-                    if better and there.failure is None:
-                        x, here = x + part * step, there
+                    if better and new.failure[0] is None:
+                        x, there = x + part * step, new
                         break
                     part *= 0.5
-            if problem.runs >= self.max_runs:
-                reason = f"{problem.runs} runs did not suffice: allow more, or give a better guess"
+            if runs[0] >= self.max_runs:
+                why = TOO_LONG
         except KeyboardInterrupt:
-            reason = INTERRUPTED
-        return Outcome(x, fixed, False, reason)
+            why = INTERRUPTED
+        return Outcome(x, fixed, np.array([why]), runs, there)
+
+
+def choose(which: Numbers, new: Any, old: Any) -> Any:
+    """The rows of `new` that are marked, and of `old` the others; arrays or lists."""
+    if which.all() or not which.any():
+        return new if which.all() else old
+    if isinstance(new, list):
+        return [a if mark else b for mark, a, b in zip(which, new, old, strict=True)]
+    return np.where(which.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+
+def step_inside(
+    model: Numbers, rest: Numbers, radius: Numbers, low: Numbers, high: Numbers
+) -> tuple[Numbers, Numbers]:
+    """(the steps y of least |rest + model y|^2 with |y| <= radius and low <= y <= high, which end at a bound).
+
+    Unknowns that would pass a bound are put there, and the rest is found again.
+    """
+    fixed, ends = np.zeros(low.shape, bool), np.zeros(low.shape)
+    while True:
+        shifted = rest + (model @ ends[..., None])[..., 0]
+        step = np.where(fixed, ends, step_in_ball(np.where(fixed[:, None], 0.0, model), shifted, radius))
+        beyond = ~fixed & ((step < low) | (step > high))
+        if not beyond.any():
+            return step, fixed
+        fixed, ends = fixed | beyond, np.where(beyond, np.clip(step, low, high), ends)
+
+
+def step_in_ball(model: Numbers, rest: Numbers, radius: Numbers) -> Numbers:
+    """The steps of least |rest + model y|^2 with |y| <= radius: damped until they are short enough (More 1978)."""
+    left, s, right = np.linalg.svd(model, full_matrices=False)
+    seen = s > np.finfo(float).eps * max(model.shape[1:]) * s.max(axis=1, initial=0.0, keepdims=True)
+    s, along = np.where(seen, s, 1.0), np.where(seen, (rest[:, None] @ left)[:, 0], 0.0)
+    damping, far = np.zeros((len(s), 1)), radius[:, None]
+    for _ in range(10):
+        found = s * along / (s * s + damping)
+        length = np.linalg.norm(found, axis=1, keepdims=True)
+        if not (length > far).any():
+            break
+        bend = (found**2 / (s * s + damping)).sum(axis=1, keepdims=True)
+        more = length**2 / np.where(bend > 0, bend, 1.0) * (length / far - 1.0)
+        damping = damping + np.where(length > far, more, 0.0)
+    found = found * np.minimum(1.0, far / np.where(length > 0, length, far))
+    return -(found[:, None] @ right)[:, 0]
 
 
 def constrained_step(

@@ -18,10 +18,11 @@ method's own step of a part of the size, as in `Trajectory.at`, and has the orde
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,13 +32,26 @@ import numpy as np
 
 from ..errors import InvalidInput, NumericalFailure, require_name
 from ..integrators import OK, REASONS, Integrator
-from ..io.measurements import STARTS, Measure, canonical, place_times, read_measures, read_weights, show_values, weigh
+from ..io.measurements import (
+    STARTS,
+    Measure,
+    canonical,
+    join_experiments,
+    kind_of,
+    place_times,
+    read_measures,
+    read_weights,
+    show_values,
+    weigh,
+)
 from ..io.measurements import Experiment as Experiment
 from ..kernels import Backend, Progress, Repeated, evaluate
 from ..mechanics import MechanicalSystem, NonlinearSystem, State, name_leaves
 from ..numerics import (
+    INTERRUPTED,
     LOSSES,
     SEARCHES,
+    TOO_LONG,
     Columns,
     Estimate,
     Evaluation,
@@ -70,6 +84,7 @@ Numbers = np.ndarray[Any, Any]
 BETWEEN = " of shot "  # in the names of unknowns that states between shots have
 FROM_START = tuple(f"{each}." for each in STARTS)  # how the names of unknowns of a start begin
 NEWTON_STEPS = 8  # that put a velocity onto constraints that are not linear in it
+SIDE_BY_SIDE = 64  # fits at once
 
 
 # -- runs beside measurements ------------------------------------------------------------------------------------------
@@ -146,9 +161,6 @@ class Lane(NamedTuple):
     h: Any
 
 
-SHARED = Lane(None, None, 0, 0, 0, 0, 0, None)  # which of them the lanes have in common
-
-
 class Carried(NamedTuple):
     """The loop with the slopes of its real numbers; the last comparison and its slope."""
 
@@ -219,47 +231,56 @@ class Failure(NamedTuple):
 
 @dataclass(eq=False)
 class Shots:
-    """The shots of one experiment with its data, ready for many values of the unknowns.
+    """The runs of one experiment, ready for many values of the unknowns: its shots, or one run in each of many fits.
 
-    Measurement i lies in shot `place[0][i]`, in its slot `place[1][i]` (measurements in one step have one slot each)
+    Measurement i lies in run `place[0][i]`, in its slot `place[1][i]` (measurements in one step have one slot each)
     and in its record `place[2][i]`.
     """
 
     form: Form
     base: Any
-    state: State  # leaves (shots, ...)
+    state: State  # leaves (runs, ...)
     h: float
-    length: int  # of a shot, in steps
+    length: int  # of a run, in steps
     every: int  # a record after so many steps
-    rows: (
-        Any  # (u, theta, targets) of every step, after those of the first state; leaves (shots, slots, 1 + length, ..)
-    )
+    rows: Any  # (u, theta, targets) of every step, after those of the first state; leaves (runs, slots, 1 + length, ..)
     place: tuple[Numbers, Numbers, Numbers]
+    fits: int = 1
     backend: Backend = "auto"
 
     @property
     def count(self) -> int:
-        """The number of shots."""
+        """The number of runs."""
         return len(self.state.t)
+
+    @property
+    def chained(self) -> bool:
+        """Whether a run goes on where the one before ends."""
+        return self.count > self.fits
 
     @cached_property
     def ways(self) -> Numbers:
-        """The directions: unit vectors of (p, z of the shot, z of the next one where there is one)."""
+        """The directions: unit vectors of (p, z of the run, z of the next one where there is one)."""
         starts = len(self.form.moved) + len(self.form.free)
-        return np.eye(sum(math.prod(shape) for _, shape in self.form.parameters) + starts * (1 + (self.count > 1)))
+        return np.eye(sum(math.prod(shape) for _, shape in self.form.parameters) + starts * (1 + self.chained))
 
     def spread(self, leaf: Any, axes: int = 1) -> Numbers:
-        """A leaf of shots (1 axis) or shots and slots (2), for all lanes."""
+        """A leaf of runs (1 axis) or runs and slots (2), for all lanes."""
         lead = (self.count, self.rows[1].shape[1], len(self.ways))
         leaf = np.asarray(leaf)[(slice(None),) * axes + (None,) * (3 - axes)]
         return np.broadcast_to(leaf, (*lead, *leaf.shape[3:])).reshape(math.prod(lead), *leaf.shape[3:])
 
     @cached_property
     def lanes(self) -> tuple[Any, ...]:
-        """What stays of the lanes: directions, the states that shots start from, and those of the next ones."""
+        """What stays of the lanes: directions, the states that runs start from, and those of the next ones."""
         directions = self.spread(np.broadcast_to(self.ways, (self.count, 1, *self.ways.shape)), 3)
         after = jax.tree.map(lambda leaf: self.spread(np.roll(leaf, -1, axis=0)), self.state)
         return directions, jax.tree.map(self.spread, self.state), after
+
+    @property
+    def axes(self) -> Lane:
+        """Which numbers the lanes have of their own."""
+        return Lane(None, None if self.fits == 1 else 0, 0, 0, 0, 0, 0, None)
 
     @cached_property
     def repeated(self) -> tuple[Repeated, Any]:
@@ -267,36 +288,42 @@ class Shots:
         first = jax.tree.map(lambda leaf: self.spread(leaf[:, :, 0], 2), self.rows)
         alone = self.rows[1].shape[:2] == (1, 1)  # all lanes have the same rows
         rest = jax.tree.map(lambda leaf: leaf[0, 0, 1:] if alone else self.spread(leaf[:, :, 1:], 2), self.rows)
-        axes, saves = (SHARED, 0, None if alone else 0), self.length // self.every
+        axes, saves = (self.axes, 0, None if alone else 0), self.length // self.every
         kernel, lanes = shot_kernel(self.form)[0], len(first[1])
         return Repeated(*kernel, rest, lanes, axes, saves, self.every, self.backend), first
 
-    def run(self, p: Numbers, z: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers, Failure | None]:
-        """(errors (N, K), their slopes (N, K, ways), gaps (shots - 1, r), their slopes (.., ways), why it failed)."""
-        shots, size, r = self.count, len(p), z.shape[1]
+    def run(self, p: Numbers, z: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers, list[Failure | None]]:
+        """(errors (N, K), their slopes (N, K, ways), gaps (runs - 1, r), their slopes (.., ways), why a fit failed).
+
+        `p` (fits, P) are the parameters, and `z` (runs, r) the coordinates of the starts.
+        """
+        runs, size, r = self.count, p.shape[1], z.shape[1]
         directions, state, after = self.lanes
         dp, dz, dz1 = directions[:, :size], directions[:, size : size + r], directions[:, size + r :]
-        following = (after, self.spread(np.roll(z, -1, axis=0)), dz1) if shots > 1 else None
-        lane = Lane(self.base, p, dp, state, self.spread(z), dz, following, np.asarray(self.h))
+        following = (after, self.spread(np.roll(z, -1, axis=0)), dz1) if self.chained else None
+        own = p[0] if self.fits == 1 else self.spread(p)
+        lane = Lane(self.base, own, dp, state, self.spread(z), dz, following, np.asarray(self.h))
         repeated, first = self.repeated
         end, records = repeated(lane, first)
-        errors, slopes = (leaf.reshape(shots, -1, len(self.ways), *leaf.shape[1:]) for leaf in map(np.asarray, records))
-        shot, slot, row = self.place
-        found = errors[shot, slot, 0, row], np.moveaxis(slopes[shot, slot, :, row], 1, -1)
+        errors, slopes = (leaf.reshape(runs, -1, len(self.ways), *leaf.shape[1:]) for leaf in map(np.asarray, records))
+        run, slot, row = self.place
+        found = errors[run, slot, 0, row], np.moveaxis(slopes[run, slot, :, row], 1, -1)
         gaps, along = np.zeros((0, r)), np.zeros((0, r, 0))
-        if shots > 1:
-            made = evaluate(shot_kernel(self.form)[1], lane, end, lanes=len(dz), axes=(SHARED, 0), backend=self.backend)
-            gaps, along = (np.asarray(leaf).reshape(shots, -1, len(self.ways), r)[:-1, 0] for leaf in made)
+        if self.chained:
+            gap, axes = shot_kernel(self.form)[1], (self.axes, 0)
+            made = evaluate(gap, lane, end, lanes=len(dz), axes=axes, backend=self.backend)
+            gaps, along = (np.asarray(leaf).reshape(runs, -1, len(self.ways), r)[:-1, 0] for leaf in made)
             gaps, along = gaps[:, 0], np.moveaxis(along, 1, -1)
-        return *found, gaps, along, self._failure(end)
+        status, steps = (np.asarray(leaf).reshape(self.fits, -1) for leaf in (end.loop.status, end.loop.steps))
+        return *found, gaps, along, [self._failure(*pair) for pair in zip(status, steps, strict=True)]
 
-    def _failure(self, end: Carried) -> Failure | None:
-        status = np.asarray(end.loop.status)
+    def _failure(self, status: Numbers, steps: Numbers) -> Failure | None:
+        """Why a fit has no result, from the ends of its lanes."""
         if (status == OK).all():
             return None
         lane = int(np.argmax(status != OK))
-        before = lane // (len(status) // self.count) * self.length
-        return Failure(before + max(0, int(end.loop.steps[lane])), REASONS[int(status[lane])])
+        before = lane * (self.count // self.fits) // len(status) * self.length
+        return Failure(before + max(0, int(steps[lane])), REASONS[int(status[lane])])
 
 
 # -- what is fitted ----------------------------------------------------------------------------------------------------
@@ -339,77 +366,90 @@ def read_model(model: Any, unknowns: Any) -> tuple[Built, dict[str, Unknown | No
 
 
 class Part(NamedTuple):
-    """One experiment: its shots, where its unknowns stand in the vector (-1: known), and the weights of its data."""
+    """One experiment, in each of the fits: its runs, where its unknowns stand (-1: known), the weights of its data."""
 
     shots: Shots
     parameters: Numbers  # (P,)
     coordinates: Numbers  # (shots, R)
-    origin: Numbers  # (shots, R), from which the coordinates of starts are measured
-    weights: Numbers  # (N, K), or (N, K, K)
+    origin: Numbers  # (fits, shots, R), from which the coordinates of starts are measured
+    begun: Numbers  # (R,) whether the search begins there
+    weights: Numbers  # (N, K), or (N, K, K), N of all fits
     present: Numbers  # (N, K)
     times: Numbers
     values: list[Any]  # what was measured
 
     def unknowns(self, x: Numbers) -> tuple[Numbers, Numbers]:
-        """The parameters of this experiment, and the coordinates of its starts."""
-        return x[self.parameters], np.where(self.coordinates >= 0, x[self.coordinates] - self.origin, 0.0)
+        """The parameters of this experiment, and the coordinates of its starts, from rows of unknowns."""
+        z = np.where(self.coordinates >= 0, x[:, self.coordinates] - self.origin, 0.0)
+        return x[:, self.parameters], z.reshape(len(x) * len(self.coordinates), z.shape[2])
+
+    def of(self, b: int) -> Part:
+        """The experiment of one of several fits."""
+        shots, count = self.shots, len(self.times) // self.shots.fits
+        one, own = slice(b, b + 1), slice(b * count, (b + 1) * count)
+        state, rows = jax.tree.map(lambda leaf: leaf[one], (shots.state, shots.rows))
+        place = (0 * shots.place[0][own], shots.place[1][own], shots.place[2][own])
+        data = jax.tree.map(lambda leaf: leaf[own], (self.weights, self.present, self.times, self.values))
+        alone = replace(shots, state=state, rows=rows, place=place, fits=1)
+        return Part(alone, self.parameters, self.coordinates, self.origin[one], self.begun, *data)
 
 
 def make_part(
-    given: Experiment, table: dict[str, Unknown | None], places: dict[str, Numbers], columns: Columns, label: str,
-    form: Form, base: Any, h: float, shots: int, backend: Backend,
+    given: Sequence[Experiment], table: dict[str, Unknown | None], places: dict[str, Numbers], columns: Columns,
+    label: str, form: Form, base: Any, h: float, shots: int, backend: Backend,
 ) -> Part:  # fmt: skip
-    """Lay out one experiment; the unknowns of its start, and those of its own, get their columns."""
+    """Lay out one experiment of every fit; the unknowns of its start, and those of its own, get their columns."""
     mine = {name: table[name] or Unknown(0.0) for name, _ in form.parameters}
     where = [places[name] if name in places else columns.add(name + label, each) for name, each in mine.items()]
-    parameters = np.concatenate([np.zeros(0, int), *where])
-    system, state = form.system(base, columns.numbers[0, parameters]), given.state
-    group, t0, times = system.group, float(state.t), np.asarray(given.times, float)
-    if state.group not in (None, group):
-        raise InvalidInput(f"the state of an experiment is in {state.group}, but the system moves in {group}")
-    measures, values, there = read_measures(given, system)
+    parameters, fits, data = np.concatenate([np.zeros(0, int), *where]), len(given), join_experiments(given)
+    system, state = form.system(base, columns.numbers[0, parameters]), data.state
+    group, times, early = system.group, np.asarray(data.times, float), [float(each.state.t) for each in given]
+    for each in given:
+        if each.state.group not in (None, group):
+            raise InvalidInput(f"the state of an experiment is in {each.state.group}, but the system moves in {group}")
+    measures, values, there = read_measures(data, system)
     present = np.concatenate(there, axis=1)
-    if not present.any():
+    if not present.reshape(fits, -1).any(axis=1).all():
         raise InvalidInput("an experiment has no value but NaN: nothing was measured")
-    weights = read_weights(given, {name: each for (name, _), each in zip(measures, there, strict=True)})
+    weights = read_weights(data, {name: each for (name, _), each in zip(measures, there, strict=True)})
 
     rows = np.asarray(system.rows(state.t, state.g)(state.xi)).reshape(-1, group.dim)
     held, lost = (set(echelon(part)[1]) for part in (rows, rows[len(rows) - system.holonomic_constraints :]))
     axes = [axis.name for axis in system.axes()]
     components = [(f"configuration.{axes[k]}", k) for k in range(group.dim) if k not in lost]
     components += [(f"velocity.{axes[k]}", k) for k in range(group.dim) if k not in held]
-    wanted = [*given.free, *(name for name in table if name.startswith(FROM_START))]
+    wanted = [*data.free, *(name for name in table if name.startswith(FROM_START))]
     for name in wanted:
         require_name("component of a start", name, (*dict(components), *STARTS))
     chosen = {name for name, _ in components if name in wanted or name.partition(".")[0] in wanted}
     known = [pair for pair in components if shots > 1 or pair[0] in chosen]
     moved, free = (tuple(k for name, k in known if name.startswith(kind)) for kind in STARTS)
 
-    number, step, slot, dense = place_times(times, t0, h)
-    steps, controls = max(1, int(step.max())), given.controls
+    placed = [place_times(each, t0, h) for each, t0 in zip(times.reshape(fits, -1), early, strict=True)]
+    *places_in, betweens = zip(*placed, strict=True)
+    (number, step, slot), dense = map(np.concatenate, places_in), any(betweens)
+    steps = max(1, int(step.max()))
     if shots > steps:
         raise InvalidInput(f"shots is {shots}; allowed: at most as many as there are steps, {steps}")
-    if controls is not None and not callable(controls):
-        if len(controls) < steps:
-            late = f"a measurement at t = {times.max():g} is after {len(controls)} steps of {h:g}, as many as controls"
-            raise InvalidInput(f"{late}: give more rows, or leave the measurement out")
-        controls = controls[:steps]
-    held_u = held_controls(controls, t0, h, steps, system.inputs)
+    pushes = [_push(each.controls, t0, h, steps, times, system) for each, t0 in zip(given, early, strict=True)]
     length = -(-steps // shots)
     shot = np.maximum(step - 1, 0) // length
     row = step - shot * length  # 0: the state before the first step, else the step in which the measurement lies
+    run = shot + np.repeat(np.arange(fits), len(times) // fits)  # many fits have one shot each
     every = 1 if dense else int(np.gcd.reduce([length, *row]))
+    lead = (fits * shots, int(slot.max()) + 1, length + 1)
 
     def spread(leaf: Any, unit: Any) -> Numbers:
-        """The rows of all steps of all shots and slots; `unit` where nothing is measured."""
-        wide = np.broadcast_to(unit, (shots, int(slot.max()) + 1, length + 1, *np.shape(leaf)[1:])).astype(float)
-        wide[shot, slot, row] = leaf
+        """The rows of all steps of all runs and slots; `unit` where nothing is measured."""
+        wide = np.broadcast_to(unit, (*lead, *np.shape(leaf)[1:])).astype(float)
+        wide[run, slot, row] = leaf
         return wide
 
-    def cut(leaf: Any) -> Numbers:
-        """The controls of all steps of all shots; those of the first before it."""
-        padded = np.concatenate([np.asarray(leaf), np.zeros((shots * length - steps, *np.shape(leaf)[1:]))])
-        wide = padded.reshape(shots, 1, length, *padded.shape[1:]).repeat(int(slot.max()) + 1, axis=1)
+    def cut(*leaves: Any) -> Numbers:
+        """The controls of all steps of all runs; those of the first before it."""
+        short = [(0, shots * length - steps)] + [(0, 0)] * (np.ndim(leaves[0]) - 1)
+        padded = np.stack([np.pad(np.asarray(leaf), short) for leaf in leaves])
+        wide = padded.reshape(lead[0], 1, length, *padded.shape[2:]).repeat(lead[1], axis=1)
         return np.concatenate([wide[:, :, :1], wide], axis=2)
 
     units = [group.identity() if function is None else 0.0 for _, function in measures]
@@ -418,21 +458,35 @@ def make_part(
         for value, unit in zip(values, units, strict=True)
     )
     theta = spread(np.where(step > 0, number - step + 1.0, 1.0), 1.0)
-    states = guess_starts(system, form.integrator, state, h, length, shots, held_u)
+    states: State = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, float) for leaf in leaves]), *(
+        each.state._replace(group=state.group) for each in given
+    ))  # fmt: skip
+    if shots > 1:
+        states = guess_starts(system, form.integrator, state, h, length, shots, pushes[0])
     whole = replace(
-        form, measures=measures, angles=frozenset(given.angles), moved=moved, free=free, held=tuple(sorted(held)),
+        form, measures=measures, angles=frozenset(data.angles), moved=moved, free=free, held=tuple(sorted(held)),
         linear=not isinstance(system, NonlinearSystem), dense=dense,
     )  # fmt: skip
-    origin = np.concatenate([np.zeros((shots, len(moved))), np.asarray(states.xi)[:, list(free)]], axis=1)
-    coordinates = np.full(origin.shape, -1)
+    origin = np.concatenate([np.zeros((lead[0], len(moved))), np.asarray(states.xi)[:, list(free)]], axis=1)
+    origin, coordinates = origin.reshape(fits, shots, len(known)), np.full((shots, len(known)), -1)
     for k, (name, _) in enumerate(known):
-        if name in chosen:
-            coordinates[0, k] = columns.add(name + label, table.get(name) or Unknown(origin[0, k]))[0]
-        for s in range(1, shots):
-            coordinates[s, k] = columns.add(f"{name}{BETWEEN}{s}{label}", Unknown(origin[s, k]))[0]
-    data = (jax.tree.map(cut, held_u), theta, targets)
-    made = Shots(whole, base, states, h, length, every, data, (shot, slot, row // every), backend)
-    return Part(made, parameters, coordinates, origin, weights, present, times, values)
+        for s in range(0 if name in chosen else 1, shots):
+            own = Unknown(origin[0, s, k]) if s or table.get(name) is None else table[name]
+            coordinates[s, k] = columns.add(name + (f"{BETWEEN}{s}" if s else "") + label, own)[0]
+    data_rows = (jax.tree.map(cut, *pushes), theta, targets)
+    made = Shots(whole, base, states, h, length, every, data_rows, (run, slot, row // every), fits, backend)
+    begun = np.array([table.get(name) is None for name, _ in known], bool)
+    return Part(made, parameters, coordinates, origin, begun, weights, present, times, values)
+
+
+def _push(controls: Any, t0: float, h: float, steps: int, times: Numbers, system: MechanicalSystem) -> Any:
+    """The controls of a run of so many steps."""
+    if controls is not None and not callable(controls):
+        if len(controls) < steps:
+            late = f"a measurement at t = {times.max():g} is after {len(controls)} steps of {h:g}, as many as controls"
+            raise InvalidInput(f"{late}: give more rows, or leave the measurement out")
+        controls = controls[:steps]
+    return held_controls(controls, t0, h, steps, system.inputs)
 
 
 def guess_starts(
@@ -460,48 +514,57 @@ def scatter(rows: Numbers, places: Numbers, size: int) -> Numbers:
 
 @dataclass(eq=False)
 class Problem:
-    """All experiments together: a vector of unknowns goes in, residuals and derivatives come out."""
+    """All experiments of one fit, or of many: rows of unknowns go in, residuals and derivatives come out.
+
+    What is missing has the residual 0.
+    """
 
     parts: list[Part]
     columns: Columns
-    runs: int = 0
-    last: tuple[bytes, Evaluation] = (b"", Evaluation(*(np.zeros(0),) * 4, None))
 
     def __post_init__(self) -> None:
-        self.data = sum(int(part.present.sum()) for part in self.parts)
-        self.guess, self.low, self.high, self.mean, self.deviation = self.columns.numbers
-        self.priors = np.isfinite(self.deviation)
+        guess, self.low, self.high, self.mean, self.deviation = self.columns.numbers
+        self.fits, self.priors = self.parts[0].shots.fits, np.isfinite(self.deviation)
+        self.guess = np.tile(guess, (self.fits, 1))
+        for part in self.parts:
+            own = (part.coordinates[0] >= 0) & part.begun
+            self.guess[:, part.coordinates[0, own]] = part.origin[:, 0, own]
+        self.counts = sum(part.present.reshape(self.fits, -1).sum(axis=1) for part in self.parts)
+        self.freedom = self.counts  # less the unknowns, when these are known
+        self.measured = sum(part.present.size for part in self.parts) // self.fits
+
+    def of(self, b: int) -> Problem:
+        """The problem of one of several fits."""
+        return self if self.fits == 1 else Problem([part.of(b) for part in self.parts], self.columns)
 
     def __call__(self, x: Numbers) -> Evaluation:
-        if self.last[0] != x.tobytes():
-            self.last = x.tobytes(), self._evaluate(x)
-            self.runs += 1
-        return self.last[1]
-
-    def _evaluate(self, x: Numbers) -> Evaluation:
-        size, priors = len(x), self.priors
-        found = [(x - self.mean)[priors] / self.deviation[priors]]
-        slopes = [np.eye(size)[priors] / self.deviation[priors, None]]
-        gaps, gap_slopes, why = [np.zeros(0)], [np.zeros((0, size))], None
+        fits, size = x.shape
+        priors = np.flatnonzero(self.priors)
+        found = [(x - self.mean)[:, priors] / self.deviation[priors]]
+        slopes = [np.tile(np.eye(size)[priors] / self.deviation[priors, None], (fits, 1, 1))]
+        gaps, gap_slopes, why = [np.zeros((fits, 0))], [np.zeros((fits, 0, size))], [None] * fits
         for part in self.parts:
             p, z = part.unknowns(x)
-            errors, along, gap, gap_along, failure = part.shots.run(p, z)
-            there = part.present
-            finite = np.isfinite(errors) & np.isfinite(along).all(axis=2) | ~there
-            if failure is None and not finite.all():
-                time = part.times[int(np.argmin(finite.all(axis=1)))] - float(part.shots.state.t[0])
-                failure = Failure(int(time / part.shots.h), "a number that is compared, or its slope, is not finite")
-            why = why or failure
-            places = np.concatenate([np.broadcast_to(part.parameters, (len(z), len(p))), part.coordinates], axis=1)
+            errors, along, gap, gap_along, failures = part.shots.run(p, z)
+            there, count = part.present, len(part.times) // fits
+            finite = (np.isfinite(errors) & np.isfinite(along).all(axis=2) | ~there).all(axis=1)
+            for b in np.flatnonzero(~finite.reshape(fits, -1).all(axis=1)):
+                time = part.times[b * count + int(np.argmin(finite[b * count :]))] - float(part.shots.state.t[b])
+                words = "a number that is compared, or its slope, is not finite"
+                failures[b] = failures[b] or Failure(int(time / part.shots.h), words)
+            why = [a or b for a, b in zip(why, failures, strict=True)]
+            shots = len(part.coordinates)
+            places = np.concatenate([np.tile(part.parameters, (shots, 1)), part.coordinates], axis=1)
             after = np.concatenate([places, np.roll(part.coordinates, -1, axis=0)], axis=1)
-            found.insert(-1, weigh(part.weights, np.where(there, errors, 0.0))[there])
-            rows = scatter(along[..., : places.shape[1]], places[part.shots.place[0]], size)
-            slopes.insert(-1, weigh(part.weights, np.where(there[..., None], rows, 0.0))[there])
-            gaps.append(gap.ravel())
+            found.insert(-1, weigh(part.weights, np.where(there, errors, 0.0)).reshape(fits, -1))
+            rows = scatter(along[..., : places.shape[1]], places[part.shots.place[0] % shots], size)
+            slopes.insert(-1, weigh(part.weights, np.where(there[..., None], rows, 0.0)).reshape(fits, -1, size))
             if len(gap):
-                gap_slopes.append(scatter(gap_along, after[:-1], size).reshape(-1, size))
-        residual, jacobian, gap, gap_jacobian = map(np.concatenate, (found, slopes, gaps, gap_slopes))
-        return Evaluation(residual if why is None else np.full_like(residual, np.nan), jacobian, gap, gap_jacobian, why)
+                gaps.append(gap.reshape(1, -1))
+                gap_slopes.append(scatter(gap_along, after[:-1], size).reshape(1, -1, size))
+        residual, *others = (np.concatenate(each, axis=1) for each in (found, slopes, gaps, gap_slopes))
+        residual[[each is not None for each in why]] = np.nan
+        return Evaluation(residual, *others, why)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -511,16 +574,20 @@ class Fit(Estimate):
     problem: Problem
     unknowns: Numbers  # all of them, with the states between shots
 
+    def _part(self, experiment: int) -> tuple[Part, Numbers, Numbers]:
+        part = self.problem.parts[experiment]
+        return part, *part.unknowns(self.unknowns[None])
+
     def system(self, experiment: int = 0) -> MechanicalSystem:
         """The fitted system of an experiment, by its number."""
-        part = self.problem.parts[experiment]
-        return part.shots.form.system(part.shots.base, part.unknowns(self.unknowns)[0])
+        part, p, _ = self._part(experiment)
+        return part.shots.form.system(part.shots.base, p[0])
 
     def state(self, experiment: int = 0) -> State:
         """The fitted initial state of an experiment."""
-        part, system = self.problem.parts[experiment], self.system(experiment)
+        (part, _, z), system = self._part(experiment), self.system(experiment)
         first: State = jax.tree.map(lambda leaf: np.asarray(leaf)[0], part.shots.state)
-        found = part.shots.form.start(system, first, part.unknowns(self.unknowns)[1][0])
+        found = part.shots.form.start(system, first, z[0])
         return system.state(found.g, found.xi, t=float(found.t))
 
     def run(self, experiment: int = 0) -> Trajectory:
@@ -544,8 +611,39 @@ class Fit(Estimate):
 
     def residuals(self, experiment: int = 0) -> Numbers:
         """The residuals, computed less measured, in standard deviations, shape (times, components); NaN: no data."""
-        part = self.problem.parts[experiment]
-        return np.where(part.present, weigh(part.weights, part.shots.run(*part.unknowns(self.unknowns))[0]), np.nan)
+        part, p, z = self._part(experiment)
+        return np.where(part.present, weigh(part.weights, part.shots.run(p, z)[0]), np.nan)
+
+
+class Fits(Sequence[Fit]):
+    """Fits that were made side by side. Each is made from the arrays when it is asked for."""
+
+    def __init__(self, made: list[Callable[[], Fit]]) -> None:
+        self._made = made
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __getitem__(self, index: Any) -> Any:
+        return Fits(self._made[index]) if isinstance(index, slice) else self._made[index]()
+
+    @property
+    def values(self) -> Numbers:
+        """The estimates, (fits, unknowns)."""
+        return np.stack([each.values for each in self])
+
+    @property
+    def errors(self) -> Numbers:
+        """Their standard errors, likewise."""
+        return np.stack([each.errors for each in self])
+
+    @property
+    def converged(self) -> list[bool]:
+        """Of each fit, whether it converged."""
+        return [each.converged for each in self]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} fits, {sum(self.converged)} of them converged>"
 
 
 @shows_progress(lambda bar: lambda done, total: bar.say(f"{done} runs, at most {total}"))
@@ -553,7 +651,7 @@ class Fit(Estimate):
 def fit(
     model: MechanicalSystem | Callable[..., MechanicalSystem],
     integrator: Integrator,
-    experiments: Experiment | Sequence[Experiment],
+    experiments: Experiment | Sequence[Experiment] | Sequence[Sequence[Experiment]],
     unknowns: Mapping[str, Any] | Sequence[str],
     *,
     step: float,
@@ -564,13 +662,14 @@ def fit(
     max_runs: int = 200,
     backend: Backend = "auto",
     progress: Progress | None = None,
-) -> Fit:
+) -> Any:
     """Fit parameters and initial states to measured motions, by least squares, with standard errors.
 
     `model` is a function of parameters by name, model(a=..., mass=...) -> system, or a system whose own numbers are
-    estimated, by their paths. `experiments` are one or more `Experiment`s, `unknowns` first guesses by name: numbers,
-    arrays, or `Unknown`s with bounds and priors; for parts of an initial state, such as "velocity.w", None takes the
-    value in the experiment. The result is a `Fit`.
+    estimated, by their paths. `experiments` are one `Experiment`, or a list that is fitted together: the result is a
+    `Fit`. A list of such lists gives many fits, made side by side where they are alike, as `Fits`. `unknowns` are first
+    guesses by name: numbers, arrays, or `Unknown`s with bounds and priors; for parts of an initial state, such as
+    "velocity.w", None takes the value in the experiment.
 
     `search` is "levenberg-marquardt" (a trust region) or "gauss-newton" (shorter steps where chi^2 would rise). `loss`
     is "linear" (least squares), or "huber", "soft-l1" or "cauchy", for which residuals beyond `threshold` standard
@@ -587,63 +686,107 @@ def fit(
     require_name("backend", backend, BACKENDS)
     require_progress(progress, "(done, total)")
     limit, pieces = positive_int("max_runs", max_runs), positive_int("shots", shots)
-    given = [experiments] if isinstance(experiments, Experiment) else experiments
-    if not isinstance(given, Sequence) or not given:
-        raise InvalidInput(f"experiments are {show(experiments)}; allowed: an Experiment, or a list of them")
-    for each in given:
-        require_instance("an experiment", each, Experiment, "an Experiment")
-    scaled = {each.deviations is None and not each.covariances for each in given}
+    several, given = read_experiments(experiments)
+    scaled = {each.deviations is None and not each.covariances for each in itertools.chain(*given)}
     if len(scaled) > 1 or (loss != "linear" and True in scaled):
         raise InvalidInput("give standard deviations for all measurements, or (with the linear loss) for none")
     build, table = read_model(model, unknowns)
-    columns = Columns()
+    base, careful = model if isinstance(model, MechanicalSystem) else None, search == SEARCHES[0]
     mine = {name: each for name, each in table.items() if each and not name.startswith(FROM_START)}
-    places = {name: columns.add(name, each) for name, each in mine.items() if not each.own}
     form = Form(build, tuple((name, np.shape(each.guess)) for name, each in mine.items()), integrator)
-    base, parts = model if isinstance(model, MechanicalSystem) else None, []
-    for k, each in enumerate(given):
-        label = "" if len(given) == 1 else f" of {each.name or f'experiment {k}'}"
-        parts.append(make_part(each, table, places, columns, label, form, base, h, pieces, backend))
+    made: dict[int, Callable[[], Fit]] = {}
+    stopped, bar = False, progress
+    if several and progress is not None:
+        bar = lambda *_: progress(len(made), len(given))
+    for which in side_by_side(given, alone=not careful or pieces > 1):
+        columns, lead = Columns(), given[which[0]]
+        places = {name: columns.add(name, each) for name, each in mine.items() if not each.own}
+        parts = []
+        for k, each in enumerate(lead):
+            label = "" if len(lead) == 1 else f" of {each.name or f'experiment {k}'}"
+            own = [given[b][k] for b in which]
+            parts.append(make_part(own, table, places, columns, label, form, base, h, pieces, backend))
+        problem, first = read_problem(parts, columns)
+        seeking = Search(problem, loss, beyond, limit, bar)
+        with one_blas_thread():
+            if careful and pieces == 1:
+                found = seeking.minimise(problem.guess, first)
+            else:
+                found = seeking.minimise_by_gauss_newton(problem.guess, first, prepared=careful)
+        if stopped := stopped or INTERRUPTED in found.why:
+            limit, found = 1, found._replace(why=np.where(found.why == TOO_LONG, INTERRUPTED, found.why))
+        for b, place in enumerate(which):
+            made[place] = cache(partial(describe, problem, seeking, found, b, True in scaled))
+    return Fits([made[b] for b in range(len(given))]) if several else made[0]()
+
+
+def read_experiments(given: Any) -> tuple[bool, list[list[Experiment]]]:
+    """(whether several fits are asked for, the experiments of each)."""
+    listed = isinstance(given, Sequence) and not isinstance(given, str) and len(given) > 0
+    several = listed and all(isinstance(each, list | tuple) for each in given)
+    fits = given if several else [[given] if isinstance(given, Experiment) else given]
+    for each in fits:
+        if not isinstance(each, Sequence) or not each:
+            raise InvalidInput(
+                f"experiments are {show(given)}; allowed: an Experiment, a list of them, or a list of such lists"
+            )
+        for one in each:
+            require_instance("an experiment", one, Experiment, "an Experiment")
+    return several, [list(each) for each in fits]
+
+
+def side_by_side(given: list[list[Experiment]], alone: bool) -> Iterator[list[int]]:
+    """The numbers of fits that are alike, some at a time; the last are filled up with fits that were there before.
+
+    Programs are made for so many lanes: with powers of two there are few.
+    """
+    kinds: dict[Any, list[int]] = {}
+    for b, fit_ in enumerate(given):
+        kinds.setdefault(b if alone else tuple(map(kind_of, fit_)), []).append(b)
+    for each in kinds.values():
+        count = min(SIDE_BY_SIDE, 1 << (len(each) - 1).bit_length())
+        for k in range(0, len(each), count):
+            yield (each[k : k + count] + each[: count - 1] * count)[:count]
+
+
+def read_problem(parts: list[Part], columns: Columns) -> tuple[Problem, Evaluation]:
+    """The problem of these experiments with what it gives at the guess, if it can be solved."""
     problem = Problem(parts, columns)
-    gaps = sum((part.coordinates[1:] >= 0).sum() for part in parts)
-    wanted, priors = len(columns.names) - int(gaps), int(problem.priors.sum())
+    between = sum(int((part.coordinates[1:] >= 0).sum()) for part in parts)
+    wanted, priors = len(columns.names) - between, int(problem.priors.sum())
     if not wanted:
         raise InvalidInput("there is nothing to find: name unknowns, or what is free of a start")
-    if problem.data + priors < wanted:
-        few = f"{problem.data} measured numbers and {priors} priors cannot determine {wanted} unknowns"
+    problem.freedom = problem.counts + priors - wanted
+    if (problem.freedom < 0).any():
+        few = f"{min(problem.counts)} measured numbers and {priors} priors cannot determine {wanted} unknowns"
         raise InvalidInput(f"{few}: measure more, or estimate less")
-    if (failure := problem(problem.guess).failure) is not None:
+    first = problem(problem.guess)
+    if (failure := next((each for each in first.failure if each), None)) is not None:
         raise NumericalFailure(
             f"the run with the guess fails after {failure.steps} steps: {failure.reason}. Give a better guess, a "
             "smaller step, or more shots"
         )
-    seeking, careful = Search(problem, loss, beyond, limit, progress), search == SEARCHES[0]
-    with one_blas_thread():
-        if careful and pieces == 1:
-            found = seeking.minimise(problem.guess)
-        else:
-            found = seeking.minimise_by_gauss_newton(problem.guess, prepared=careful)
-        return describe(problem, seeking, found, problem.data + priors - wanted, True in scaled)
+    return problem, first
 
 
-def describe(problem: Problem, search: Search, found: Outcome, dof: int, scaled: bool) -> Fit:
-    """The result at the unknowns that were found, without those of the states between shots."""
-    x, names = found.x, tuple(problem.columns.names)
-    there = problem(x)
-    r, jacobian, middle = there.residual, there.jacobian, None
+def describe(whole: Problem, search: Search, outcome: Outcome, b: int, scaled: bool) -> Fit:
+    """The result of a fit at the unknowns that were found, without those of the states between shots."""
+    found, problem, dof, names = outcome.of(b), whole.of(b), int(whole.freedom[b]), tuple(whole.columns.names)
+    x, (r, jacobian, _, gap_jacobian, _), middle = found.x, found.there, None
     chi2 = float(r @ r)
     if search.loss != "linear":  # the sandwich of an M-estimator: H = J^T rho' J, M = J^T (rho' r)^2 J
         weight = search.losses(r * r)[1]
         middle = jacobian.T @ ((weight * r)[:, None] ** 2 * jacobian)
         jacobian = np.sqrt(weight)[:, None] * jacobian
-    scale = np.maximum(np.abs(problem.guess), np.abs(x))
+    scale, guess = np.abs(x), np.abs(whole.guess[b])
+    scale = np.where(scale > 1e-3 * guess, scale, guess)  # of what is about 0
     scale[(scale == 0.0) | [name.startswith(FROM_START) for name in names]] = 1.0
-    covariance, loose = find_spread(names, jacobian, middle, scale, found.fixed, there.gap_jacobian)
+    covariance, loose = find_spread(names, jacobian, middle, scale, found.fixed, gap_jacobian)
     kept = np.array([BETWEEN not in name for name in names])
     covariance = covariance[np.ix_(kept, kept)] * (chi2 / dof if scaled and dof else 1.0)
     bounds = tuple(name for name, fixed in zip(names, found.fixed, strict=True) if fixed)
     shown = tuple(name for name, keep in zip(names, kept, strict=True) if keep)
     return Fit(
-        shown, x[kept], covariance, chi2, dof, loose, bounds, found.converged, found.reason, problem.runs, scaled,
+        shown, x[kept], covariance, chi2, dof, loose, bounds, found.converged, found.reason, int(found.runs), scaled,
         problem, x,
     )  # fmt: skip

@@ -423,17 +423,12 @@ def plan(
     return found if several else found[0]
 
 
-def _are_several(given: Any) -> bool:
-    """Whether these are several states or configurations: a list of numbers, or of their rows, is one."""
-    arrays = (State, np.ndarray, jax.Array, tuple)
-    return isinstance(given, list) and bool(given) and all(isinstance(each, arrays) for each in given)
-
-
 def _as_states(system: MechanicalSystem, given: Any, name: str) -> tuple[State, bool]:
     """One state or several, as arrays with an axis in front; whether they are several. A configuration means rest."""
     if isinstance(given, State) and np.ndim(given.xi) == 2:
         return jax.tree.map(np.asarray, given), True
-    several = _are_several(given)
+    arrays = (State, np.ndarray, jax.Array, tuple)  # a list of numbers, or of their rows, is one configuration
+    several = isinstance(given, list) and bool(given) and all(isinstance(each, arrays) for each in given)
     made = [_as_state(system, each, name) for each in (given if several else [given])]
     return jax.tree.map(lambda *leaves: np.stack(leaves), *made), several
 
@@ -489,18 +484,17 @@ class _Task:
         self.steps, self.t0 = positive_int("steps", steps), float(start.t)
         if self.steps > MAX_STEPS:
             raise InvalidInput(f"steps is {show(steps)}; allowed: at most {MAX_STEPS}. Plan with fewer, longer steps")
+        self.ends = None if goal is None or callable(goal) else _as_states(system, goal, "goal")[0]
         self.times = np.asarray(finite_reals("duration", duration))
         self.free_time = self.times.ndim == 1
-        if self.free_time and not (len(self.times) == 2 and 0 < self.times[0] < self.times[1]):
-            raise InvalidInput(f"duration is {show(duration)}; allowed: a positive number or (shortest, longest)")
-        if not self.free_time and not (self.times.ndim == 0 and self.times > 0):
+        if self.times.shape not in ((), (2,)) or not (np.diff([0.0, *np.atleast_1d(self.times)]) > 0).all():
             raise InvalidInput(f"duration is {show(duration)}; allowed: a positive number or (shortest, longest)")
         self._choose_velocities(start)
 
     def _choose_velocities(self, start: State) -> None:
         """Choose n - m velocities that determine the others, at the start and at the goal."""
         system, n, m = self.system, self.system.group.dim, self.system.constraints
-        ends = [start.g] + ([] if callable(self.goal) or self.goal is None else [self._configuration(self.goal)])
+        ends = [start.g] + ([] if self.ends is None else [jax.tree.map(lambda leaf: leaf[0], self.ends.g)])
         if "_same_everywhere" not in system.__dict__:  # traced once
             given = (lambda g: system.A(0.0, g), lambda g: system.b(0.0, g))
             system.__dict__["_same_everywhere"] = not any(depends(each, start.g) for each in given)
@@ -524,12 +518,6 @@ class _Task:
             self.free = np.arange(n)
         elif self.explicit:
             known[self.t0] = self.free
-
-    def _configuration(self, goal: Any) -> Any:
-        first = goal[0] if _are_several(goal) else goal
-        if isinstance(first, State):
-            return first.g if np.ndim(first.xi) == 1 else jax.tree.map(lambda leaf: leaf[0], first.g)
-        return self.system.group.element(first)
 
     def take_functions(self, cost: Any, final_cost: Any, path: Any) -> None:
         """Check the functions, and know them again."""
@@ -595,8 +583,7 @@ class _Task:
 
         self.start_marks, self.cycle = chosen("free_start", free_start), chosen("periodic", periodic)
         self.goal_marks = ~chosen("free_goal", free_goal)
-        one = self.goal[0] if _are_several(self.goal) else self.goal
-        if not (isinstance(one, State) or callable(one) or one is None):
+        if self.ends is not None and not isinstance(self.goal[0] if isinstance(self.goal, list) else self.goal, State):
             self.goal_marks[n:] = False  # a configuration says nothing of velocities
         self.goal_marks &= ~self.cycle
         self.is_periodic = bool(self.cycle.any())
@@ -633,8 +620,8 @@ class _Task:
         """The best plan of each problem."""
         discrete, numbers, free = self.solved = self.problem()
         count, ends, target = len(first.t), None, None
-        if not callable(self.goal) and self.goal is not None and self.goal_marks.any():
-            ends, _ = _as_states(self.system, self.goal, "goal")
+        if self.ends is not None and self.goal_marks.any():
+            ends = self.ends
             if len(ends.t) not in (1, count):
                 raise InvalidInput(
                     f"there are {count} starts and {len(ends.t)} goals; allowed: one goal, or one a start"
@@ -802,7 +789,7 @@ class _Task:
         missed = ""
         sizes, vectors = np.linalg.eigh(np.where(np.isfinite(found.reach[b]), found.reach[b], 0.0))
         unreached = sizes <= 1e-12 * max(sizes.max(initial=0.0), 1e-300)
-        if unreached.any() and not callable(self.goal) and self.goal is not None:
+        if unreached.any() and self.ends is not None:
             names = np.array(self.coordinates)[self.goal_marks]
             weights = np.abs(vectors[: len(names), unreached]).max(axis=1)
             missed = ", ".join(names[weights > 0.3])

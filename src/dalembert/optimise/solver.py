@@ -420,9 +420,12 @@ def _end_value(lane: Lane) -> Value:
 
 
 def _end_slope(lane: Lane) -> Any:
-    made, slack = lane.made, lane.end.slack
-    pull = lane.barrier / slack - lane.end.dual / slack * (made.held - slack)
-    return made.slope - made.J.T @ pull
+    return _condensed(lane.made, lane.end.slack, lane.end.dual, lane.barrier)
+
+
+def _condensed(made: Derived, slack: Any, dual: Any, barrier: Any) -> Any:
+    """The slope of the cost with that of the barrier, when the steps of slack and dual are eliminated."""
+    return made.slope - (barrier / slack - dual / slack * (made.held - slack)) @ made.J
 
 
 # -- the linear equations ----------------------------------------------------------------------------------------------
@@ -430,7 +433,7 @@ def sweep_back(consts: Any, after: Value, row: Any) -> Value:
     """V_k from V_{k+1}: the stage's quadratic model plus V_{k+1} along the linearised step, least in u."""
     made, (slack, dual), (used, is_plain, barrier) = row
     n, AB, gap = after.p.shape[0], made.AB, made.gap
-    gradient = made.slope - (barrier / slack - dual / slack * (made.held - slack)) @ made.J
+    gradient = _condensed(made, slack, dual, barrier)
     model = jnp.where(is_plain > 0, made.plain, made.hessian)
     whole = model + AB.T @ (after.P @ AB) + used * jnp.eye(model.shape[0])
     linear = gradient + AB.T @ (after.p + after.P @ gap)

@@ -19,11 +19,11 @@ from ..errors import InvalidInput
 from ..integrators import OK
 from ..kernels import Shelf, evaluate, map_rows, run_rows
 from ..mechanics import MechanicalSystem, State
-from ..numerics import finite_reals, known_arguments, positive_int, require_instance, show
+from ..numerics import finite_reals, known_arguments, positive_int, require_instance, show, solve
 from ..numerics.types import Array
 from ..trajectory import Trajectory, simulate
 from .planning import Discrete, Node, Plan
-from .solver import Derived, Of, Options, Solver, Value, sweep_back
+from .solver import Of, Options, Solver
 
 Numbers = np.ndarray[Any, Any]
 MAX_HORIZON = 100_000
@@ -263,21 +263,22 @@ def track(
     AB = evaluate(Of(linearise, discrete), (plan.system, numbers), lane, lanes=N, axes=(None, 0))
     weights = np.zeros((n + r, n + r))
     weights[:n, :n], weights[n:, n:] = Q, R
-    zeros = {name: np.zeros((N, size)) for name, size in (("held", 0), ("slope", n + r), ("gap", n))}
-    zeros |= {"J": np.zeros((N, 0, n + r)), "lagrange": zeros["slope"], "sums": zeros["held"], "most": zeros["held"]}
-    hessian = np.tile(weights, (N, 1, 1))
-    made = Derived(AB=np.asarray(AB)[::-1], hessian=hessian, plain=hessian, **zeros)
-    rows = (made, (zeros["held"],) * 2, (np.zeros(N),) * 3)
-    last = Value(
-        S, np.zeros(n), np.zeros((n, 0)), np.zeros((0, 0)), np.zeros(0), np.zeros((r, n)), np.zeros(r),
-        np.zeros((r, 0)), np.asarray(np.inf),
-    )  # fmt: skip
-    gains = np.asarray(run_rows(sweep_back, _gain, (), last, rows)[1])[::-1]
+    last = (S, np.zeros((r, n)))
+    gains = np.asarray(run_rows(sweep, _gain, weights, last, np.asarray(AB)[::-1])[1])[::-1]
     return Tracker(plan, gains, nodes, discrete, numbers, horizon, positive_int("iterations", iterations))
 
 
-def _gain(consts: Any, value: Value) -> Array:
-    return value.K  # type: ignore[no-any-return]
+def sweep(weights: Any, after: Any, AB: Any) -> Any:
+    """Riccati's recursion: the weight P of the error before a step, and the gain of the step, from those after it."""
+    n = AB.shape[0]
+    whole = weights + AB.T @ after[0] @ AB
+    gain = -solve(whole[n:, n:], whole[n:, :n])
+    P = whole[:n, :n] + whole[:n, n:] @ gain
+    return 0.5 * (P + P.T), gain
+
+
+def _gain(weights: Any, carry: Any) -> Any:
+    return carry[1]
 
 
 def _weight(name: str, given: Any, size: int) -> Numbers:
