@@ -154,7 +154,7 @@ class Outcome(NamedTuple):
 
     def of(self, b: int) -> Outcome:
         """One of them, without the axis in front."""
-        return Outcome(*(part[b] for part in self[:4]), self.there.of(b))
+        return Outcome(self.x[b], self.fixed[b], self.why[b], self.runs[b], self.there.of(b))
 
     @property
     def reason(self) -> str:
@@ -305,9 +305,7 @@ def choose(which: Numbers, new: Any, old: Any) -> Any:
     return np.where(which.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
 
 
-def step_inside(
-    model: Numbers, rest: Numbers, radius: Numbers, low: Numbers, high: Numbers
-) -> tuple[Numbers, Numbers]:
+def step_inside(model: Numbers, rest: Numbers, radius: Numbers, low: Numbers, high: Numbers) -> tuple[Numbers, Numbers]:
     """(the steps y of least |rest + model y|^2 with |y| <= radius and low <= y <= high, which end at a bound).
 
     Unknowns that would pass a bound are put there, and the rest is found again.
@@ -337,7 +335,7 @@ def step_in_ball(model: Numbers, rest: Numbers, radius: Numbers) -> Numbers:
         more = length**2 / np.where(bend > 0, bend, 1.0) * (length / far - 1.0)
         damping = damping + np.where(length > far, more, 0.0)
     found = found * np.minimum(1.0, far / np.where(length > 0, length, far))
-    return -(found[:, None] @ right)[:, 0]
+    return np.asarray(-(found[:, None] @ right)[:, 0])
 
 
 def constrained_step(

@@ -471,7 +471,7 @@ def make_part(
     origin, coordinates = origin.reshape(fits, shots, len(known)), np.full((shots, len(known)), -1)
     for k, (name, _) in enumerate(known):
         for s in range(0 if name in chosen else 1, shots):
-            own = Unknown(origin[0, s, k]) if s or table.get(name) is None else table[name]
+            own = (None if s else table.get(name)) or Unknown(origin[0, s, k])
             coordinates[s, k] = columns.add(name + (f"{BETWEEN}{s}" if s else "") + label, own)[0]
     data_rows = (jax.tree.map(cut, *pushes), theta, targets)
     made = Shots(whole, base, states, h, length, every, data_rows, (run, slot, row // every), fits, backend)
@@ -542,12 +542,13 @@ class Problem:
         priors = np.flatnonzero(self.priors)
         found = [(x - self.mean)[:, priors] / self.deviation[priors]]
         slopes = [np.tile(np.eye(size)[priors] / self.deviation[priors, None], (fits, 1, 1))]
-        gaps, gap_slopes, why = [np.zeros((fits, 0))], [np.zeros((fits, 0, size))], [None] * fits
+        gaps, gap_slopes = [np.zeros((fits, 0))], [np.zeros((fits, 0, size))]
+        why: list[Failure | None] = [None] * fits
         for part in self.parts:
             p, z = part.unknowns(x)
             errors, along, gap, gap_along, failures = part.shots.run(p, z)
             there, count = part.present, len(part.times) // fits
-            finite = (np.isfinite(errors) & np.isfinite(along).all(axis=2) | ~there).all(axis=1)
+            finite = np.all(np.isfinite(errors) & np.isfinite(along).all(axis=2) | ~there, axis=1)
             for b in np.flatnonzero(~finite.reshape(fits, -1).all(axis=1)):
                 time = part.times[b * count + int(np.argmin(finite[b * count :]))] - float(part.shots.state.t[b])
                 words = "a number that is compared, or its slope, is not finite"
@@ -562,9 +563,11 @@ class Problem:
             if len(gap):
                 gaps.append(gap.reshape(1, -1))
                 gap_slopes.append(scatter(gap_along, after[:-1], size).reshape(1, -1, size))
-        residual, *others = (np.concatenate(each, axis=1) for each in (found, slopes, gaps, gap_slopes))
+        residual, jacobian, gap, gap_jacobian = (
+            np.concatenate(each, axis=1) for each in (found, slopes, gaps, gap_slopes)
+        )
         residual[[each is not None for each in why]] = np.nan
-        return Evaluation(residual, *others, why)
+        return Evaluation(residual, jacobian, gap, gap_jacobian, why)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
