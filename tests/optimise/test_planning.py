@@ -333,7 +333,7 @@ def test_other_methods_find_the_same_motion(method):
     np.testing.assert_allclose(made.run.g[-1], pose(0, 0, 1), atol=1e-8)
 
 
-def pushed_point(**options):
+def pushed_point(price=1e5, **options):
     """A point in the plane with a force in each direction: one goes to its bound, the other has a cost of its own."""
     system = da.System(
         da.Euclidean(2), lambda t, q, v, p: 0.5 * v @ v, force=lambda t, q, v, u, p: u, inputs=("a", "b")
@@ -343,7 +343,7 @@ def pushed_point(**options):
         return u[1] ** 2 + (q[1] - 1.0) ** 2
 
     return plan(
-        system, start=np.zeros(2), steps=10, duration=1.0, cost=cost, final_cost=lambda t, q, v: -1e5 * q[0], **options
+        system, start=np.zeros(2), steps=10, duration=1.0, cost=cost, final_cost=lambda t, q, v: -price * q[0], **options
     )
 
 
@@ -358,6 +358,15 @@ def test_second_order_conditions_are_seen_beside_a_strongly_active_constraint(he
         np.testing.assert_allclose(made.controls @ [1.0, 0.5], 1.0)
     assert made.status == "optimal" and made.bound_multipliers.max() > 1e3
     assert made.strict
+
+
+@pytest.mark.parametrize("price", [1e6, 1e9])
+def test_a_path_that_pushes_hard_is_planned(price):
+    """Its barrier mixes both controls and is 10^16 times as stiff as their cost, which has to be felt beside it."""
+    made = pushed_point(price, path=lambda t, q, v, u: jnp.stack([1.0 - u[0] - 0.5 * u[1]]))
+    assert made.status == "optimal" and made.strict
+    np.testing.assert_allclose(made.controls @ [1.0, 0.5], 1.0, atol=1e-6)
+    np.testing.assert_allclose(made.bound_multipliers[:, 0], 0.1 * price * (0.95 - 0.1 * np.arange(10)), rtol=1e-6)
 
 
 @pytest.mark.heavy

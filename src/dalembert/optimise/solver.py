@@ -51,6 +51,7 @@ FRACTION = 0.995  # of the way to the boundary that a step may go
 MAX_SHIFT = 1e9  # of the Hessian, relative to its largest entry
 MAX_WEIGHT = 1e6  # on psi = 0, likewise: a minimum on psi = 0 is then one of the sum
 MAX_HALVINGS = 25
+SOFTNESS = 1e-11  # of constraints
 MAX_STIFFNESS = 1e8  # of a barrier where the second-order condition is tested: more would drown the rest
 MAX_WRITTEN, MAX_EXACT = 8_000, 50_000  # operations of a step, roughly: its second derivatives in a loop, or none
 MEMORY = 4  # merits that an accepted step may fall back to: steps along a curved constraint first raise the merit
@@ -224,7 +225,7 @@ def _derive(
         along = jnp.concatenate([along, pushed])
     slopes = wide @ along
     slope, J, AB = slopes[0], slopes[1:held_], slopes[held_:]
-    hessian = plain = along.T @ curved @ along + (J.T * (dual / slack)) @ J
+    hessian = plain = along.T @ curved @ along + (J.T * _stiffness(slack, dual)) @ J
     if exact:
         hessian = plain + along.T @ bent[0] @ along + turned
     lagrange = slope + multiplier @ AB - dual @ J
@@ -425,7 +426,7 @@ def _end_slope(lane: Lane) -> Any:
 
 def _condensed(made: Derived, slack: Any, dual: Any, barrier: Any) -> Any:
     """The slope of the cost with that of the barrier, when the steps of slack and dual are eliminated."""
-    return made.slope - (barrier / slack - dual / slack * (made.held - slack)) @ made.J
+    return made.slope - (dual + _stiffness(slack, dual) * (barrier / dual - made.held)) @ made.J
 
 
 # -- the linear equations ----------------------------------------------------------------------------------------------
@@ -548,8 +549,17 @@ def sweep_forward(consts: Any, before: Motion, row: Any) -> Motion:
 
 def _slack_steps(change: Any, held: Any, slack: Any, dual: Any, barrier: Any) -> tuple[Any, Any]:
     """Newton's steps of slack and dual where the constraints change by `change`."""
-    ds = change + held - slack
-    return ds, barrier / slack - dual - dual / slack * ds
+    dy = _stiffness(slack, dual) * (barrier / dual - held - change)
+    return change + held - slack + SOFTNESS * dy, dy
+
+
+def _stiffness(slack: Any, dual: Any) -> Any:
+    """What a constraint adds to the Hessian. Without a limit, a strong one would drown the curvature along itself.
+
+    The limit is that of Newton's step for constraints that give way to a change of their duals (Friedlander and Orban
+    2012): it does not move the answer.
+    """
+    return dual / (slack + SOFTNESS * dual)
 
 
 def _room(value: Array, change: Array) -> Array:
