@@ -343,7 +343,13 @@ def pushed_point(price=1e5, **options):
         return u[1] ** 2 + (q[1] - 1.0) ** 2
 
     return plan(
-        system, start=np.zeros(2), steps=10, duration=1.0, cost=cost, final_cost=lambda t, q, v: -price * q[0], **options
+        system,
+        start=np.zeros(2),
+        steps=10,
+        duration=1.0,
+        cost=cost,
+        final_cost=lambda t, q, v: -price * q[0],
+        **options,
     )
 
 
@@ -420,3 +426,30 @@ def test_a_bicycle_rights_itself():
         bicycle.observe(0.0, *jax.tree.map(lambda leaf, k=k: leaf[k], (made.g, made.xi)))[wanted[0]] for k in (0, -1)
     ]
     np.testing.assert_allclose(lean, [0.1, 0.0], atol=1e-8)
+
+
+def pushed_cart(steps=4, goal=None, **options):
+    """A cart on a line that a force brings a metre on, if it can."""
+    cart = da.System(da.Euclidean(1), lambda t, q, v, p: 0.5 * v @ v, force=lambda t, q, v, u, p: u, inputs=("push",))
+    goal = cart.state([1.0], [0.0]) if goal is None else goal
+    return plan(cart, start=[0.0], goal=goal, steps=steps, duration=1.0, **{"cost": effort} | options)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"cost": lambda t, q, v, u: u @ u + jnp.sqrt(v[0])}, "or a derivative of them, is not finite on the way"),
+        ({"cost": lambda t, q, v, u: -(u @ u)}, "the cost falls without end, to -"),
+        ({"steps": 1}, "1 steps have 1 numbers to choose, and the goal asks for 2: take more steps"),
+        ({"bounds": {"q1": (None, 0.5)}, "max_iterations": 20}, "the goal itself is outside the bounds of q1: widen"),
+        (
+            {"goal": lambda t, q, v: jnp.stack([q[0] - 1.0, 0.0 * v[0] + 1.0])},
+            r"cannot change row 1 of goal\(t, g, xi\)",
+        ),
+    ],
+)
+def test_a_plan_that_fails_says_why(options, sentence):
+    made = pushed_cart(**options)
+    assert made.status != "optimal"
+    with pytest.raises(da.NumericalFailure, match=sentence):
+        made.check()

@@ -58,6 +58,7 @@ SMALLEST_PIVOT = 0.3  # of the rows of a constraint, relative to their size: bel
 CORRECTIONS = 3  # of a configuration that is not on its group; each squares the defect
 AMPLITUDE = 0.3  # of the waves in a first guess
 OPEN = (-math.inf, math.inf)
+ENDLESS = 1e12  # a cost below its negative has no end
 MAX_STEPS, MAX_STARTS = 1_000_000, 10_000
 MORE_STARTS, COARSE_STEPS = 8, 50  # of the plans that are made first where a fine one fails
 BACKENDS, GPU_PLANS = ("auto", "llvm", "cuda"), 512  # with "auto", so many plans go to a GPU
@@ -779,18 +780,28 @@ class _Task:
         word, gap = found.status[b], found.infeasibility[b]
         if word == "interrupted":
             return f"stopped after {found.iterations[b]} iterations; this is the best so far"
-        if not np.isfinite(found.cost[b]):
-            return "the cost, the path or a step is not finite on the way: begin with a guess where they are"
+        if not np.isfinite(found.cost[b] + found.error[b]):
+            what = "the cost, the path or a step, or a derivative of them,"
+            return f"{what} is not finite on the way: begin with a guess where they are"
+        if found.cost[b] < -ENDLESS:
+            return f"the cost falls without end, to {found.cost[b]:.1e} so far: bound the inputs, or let them cost more"
         if gap <= math.sqrt(options.tolerance):
             return (
                 f"the goal is reached, but the cost is not yet least (residual {found.error[b]:.1e}): raise "
                 "max_iterations, take starts=8, or add a little cost of the controls if they cost nothing"
             )
+        chosen = found.u[b].size + int(self.start_marks.sum()) + self.free_time
+        if chosen < (asked := found.nu.shape[1]):
+            return f"{self.steps} steps have {chosen} numbers to choose, and the goal asks for {asked}: take more steps"
+        if outside := self._outside(b * len(self.ends.t) // len(found.u) if self.ends else 0):
+            return f"the goal itself is outside the bounds of {outside}: widen them, or name another goal"
         missed = ""
         sizes, vectors = np.linalg.eigh(np.where(np.isfinite(found.reach[b]), found.reach[b], 0.0))
         unreached = sizes <= 1e-12 * max(sizes.max(initial=0.0), 1e-300)
-        if unreached.any() and self.ends is not None:
+        if unreached.any() and (self.ends is not None or callable(self.goal)):
             names = np.array(self.coordinates)[self.goal_marks]
+            if callable(self.goal):
+                names = np.array([f"row {k} of goal(t, g, xi)" for k in range(asked)])
             weights = np.abs(vectors[: len(names), unreached]).max(axis=1)
             missed = ", ".join(names[weights > 0.3])
         growth = nonholonomy(self.system, jax.tree.map(lambda leaf: leaf[b, 0], found.x.g), t=self.t0)
@@ -810,6 +821,16 @@ class _Task:
             f"the goal is missed by {gap:.2g} ({'no step helps' if word == 'stalled' else word}).{near} Take starts=8, "
             "a longer duration, more steps, or a guess that is nearer"
         )
+
+    def _outside(self, k: int) -> str:
+        """What goal k has outside its bounds, by names; nothing that is free."""
+        if self.ends is None or not self.goal_marks[: self.system.group.dim].all():
+            return ""
+        t, g, xi = jax.tree.map(lambda leaf: leaf[k], self.ends[:3])
+        names = (*self.system.coordinate_names, *(self.system.rate_names if self.goal_marks.all() else ()))
+        seen, (low, high) = np.asarray(self.system.observe(t, g, xi)), map(list, self.watched)
+        beyond = {*np.array(low)[seen[low] < self.least], *np.array(high)[seen[high] > self.most]}
+        return ", ".join(name for place, name in enumerate(names) if place in beyond)
 
     def _reaches_without_bounds(self, found: Solution, b: int, options: Options) -> bool:
         discrete, numbers, free = self.problem(bounded=False)
