@@ -9,11 +9,15 @@ parameter, as a slider gives it: `compiled` counts what the machine had to compi
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from statistics import median
+from tempfile import TemporaryDirectory
 
 from startup import Counter
 
@@ -24,6 +28,7 @@ from dalembert.studio.presentation import show
 from dalembert.studio.requests import StudioInput, frame_interval
 
 STEPS, FRAMES, REPEATS, TARGET = 100_000, 600, 9, 50.0
+VIEWERS, CHANGES = 30, ("rigid-body", "car", "rolling-disk", "snakeboard", "suslov", "rattleback", "bicycle")
 SYSTEMS = {
     "chaplygin-sleigh": ("a", 0.3),
     "suslov": None,
@@ -73,20 +78,69 @@ def measure(name: str, opened: StudioInput) -> tuple[float, float, float]:
     return tuple(median(column) for column in zip(*rows, strict=True))  # type: ignore[return-value]
 
 
-def first_picture() -> tuple[float, float]:
-    """Seconds from the command to the catalogue and to the first show, with a warm disk cache."""
+def ask(address: str, path: str, body: dict | None = None) -> bytes:
+    head = {"Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    return urllib.request.urlopen(urllib.request.Request(address + path, data, head), timeout=300).read()
+
+
+@contextmanager
+def serving(cache: str | None = None):
+    """The address of a studio of our own, and when the command was given; an empty `cache` makes it cold."""
     begin = time.perf_counter()
     command = [sys.executable, "-m", "dalembert.cli", "studio", "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    environment = os.environ | ({} if cache is None else {"DALEMBERT_CACHE": cache})
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
         assert server.stdout is not None
-        address = server.stdout.readline().split(" at ")[1].split()[0]
-        start = json.load(urllib.request.urlopen(f"{address}api/catalogue"))["start"]
-        known = time.perf_counter() - begin
-        head = {"Content-Type": "application/json"}
-        urllib.request.urlopen(urllib.request.Request(f"{address}api/show", json.dumps(start).encode(), head)).read()
-        shown = time.perf_counter() - begin
+        yield server.stdout.readline().split(" at ")[1].split()[0], begin
         server.terminate()
-    return known, shown
+
+
+def first_picture() -> tuple[float, float]:
+    """Seconds from the command to the catalogue and to the first show, with a warm disk cache."""
+    with serving() as (address, begin):
+        start = json.loads(ask(address, "api/catalogue"))["start"]
+        known = time.perf_counter() - begin
+        ask(address, "api/show", start)
+        return known, time.perf_counter() - begin
+
+
+def change_systems(address: str) -> dict[str, float]:
+    """Seconds from the choice of a system to its show, for each of some."""
+    found = {}
+    for name in CHANGES:
+        begin = time.perf_counter()
+        ask(address, "api/show", {"config": example(name), "against": None, "frames": FRAMES})
+        found[name] = time.perf_counter() - begin
+    return found
+
+
+def watch(address: str, viewers: int = VIEWERS) -> list[float]:
+    """Seconds in which viewers at once get the page with its first show, and then a slider's next position, each."""
+
+    def one(k: int) -> tuple[float, float]:
+        begin = time.perf_counter()
+        for path in ("", "page/main.js", "page/vendor/three.js", "api/catalogue"):
+            ask(address, path)
+        ask(address, "api/show", json.loads(ask(address, "api/catalogue"))["start"])
+        middle = time.perf_counter()
+        ask(
+            address,
+            "api/show",
+            {
+                **request("chaplygin-sleigh", 1),
+                "config": example("chaplygin-sleigh") | {"run": {"step": 0.05 + 1e-4 * k, "steps": 400}},
+            },
+        )
+        return middle - begin, time.perf_counter() - middle
+
+    with ThreadPoolExecutor(viewers) as pool:
+        opened, moved = zip(*pool.map(one, range(viewers)), strict=True)
+    return [median(opened), max(opened), median(moved), max(moved)]
+
+
+def told(seconds: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.2f}" for name, value in seconds.items())
 
 
 def main() -> None:
@@ -102,6 +156,16 @@ def main() -> None:
         print(f"{name:24}{alone:>11.1f}{'!' if alone > TARGET else ' '}{whole:>10.1f}{text:>8.1f}{compiled:>10}")
     known, shown = first_picture()
     print(f"\nfrom the command to the catalogue {known:.2f} s, to the first show {shown:.2f} s (target: 3)")
+    with serving() as (address, _):
+        change_systems(address)
+        warm = change_systems(address)
+        print(f"another system, warm: {max(warm.values()):.2f} s at most (target: 1): {told(warm)}")
+        page, last, slider, slowest = watch(address)
+        print(f"{VIEWERS} viewers at once: page and show in {page:.2f} s ({last:.2f} the last)", end=", ")
+        print(f"then a slider {slider:.2f} ({slowest:.2f})")
+    with TemporaryDirectory() as folder, serving(folder) as (address, _):
+        cold = change_systems(address)
+        print(f"another system, empty cache: {max(cold.values()):.2f} s at most (target: 4): {told(cold)}")
 
 
 if __name__ == "__main__":

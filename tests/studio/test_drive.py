@@ -14,7 +14,7 @@ from dalembert.errors import InvalidInput
 from dalembert.simulation import simulate
 from dalembert.studio import requests, workers
 from dalembert.studio.catalogue import STORIES, example, make_catalogue
-from dalembert.studio.presentation import PLAN_STEPS, Drive, show
+from dalembert.studio.presentation import PLAN_STEPS, Drive, _along_arc, show, ways_to
 from dalembert.studio.requests import StudioInput
 
 OPENED = StudioInput()
@@ -105,7 +105,45 @@ def test_a_plan_parks_it_and_feedback_brings_it_back_after_a_push():
         with pytest.raises(InvalidInput, match="the goal is"):
             driven.plan(bad)
     with pytest.raises(InvalidInput, match="unicycle"):
-        Drive({"config": example("car")}, OPENED).plan(goal)
+        Drive({"config": example("snakeboard")}, OPENED).plan(goal)
+
+
+def test_ways_of_arcs_and_lines_end_where_they_should():
+    law = {"radius": 1.3}
+    for goal in np.random.default_rng(1).uniform([-5, -5, -3.1], [5, 5, 3.1], (200, 3)):
+        ways = ways_to(tuple(goal), law)
+        assert ways, goal
+        for way in ways:
+            pose = np.eye(3)
+            for turn, size in way:
+                pose = pose @ _along_arc(np.array([size]), turn / law["radius"])[0]
+            assert np.allclose(pose[:2, 2], goal[:2], atol=1e-9), way
+            assert np.cos(np.arctan2(pose[1, 0], pose[0, 0]) - goal[2]) > 1 - 1e-9, way
+
+
+GOALS = [(3.0, 0.0, 0.0), (3.0, 1.5, 0.5), (0.0, 2.0, 0.0), (0.0, -2.0, 1.0), (-3.0, 0.5, 0.0), (1.0, 2.0, 3.1)]
+
+
+@pytest.mark.heavy
+def test_the_car_is_parked_in_front_beside_and_behind_around_an_obstacle():
+    config = {**example("car"), "initial": {"velocity": [0.0] * 4}}
+    driven = Drive({"config": config}, OPENED)
+    found = [driven.plan(list(goal)) for goal in GOALS]
+    assert sum(each["status"] == "optimal" for each in found) >= 5, [each["reason"] for each in found]
+    for goal, each in zip(GOALS, found, strict=True):
+        assert each["reason"] if each["status"] != "optimal" else np.allclose(each["path"][-1], goal[:2], atol=1e-5)
+    free = np.array(driven.plan([5.0, 0.0, 0.0])["path"])
+    assert np.abs(free[:, 1]).max() < 0.1
+    around = driven.plan([5.0, 0.0, 0.0], [[2.5, 0.1, 0.4]])
+    assert around["status"] == "optimal"
+    assert np.linalg.norm(np.array(around["path"]) - [2.5, 0.1], axis=1).min() > 0.4 + 0.4
+    while driven.planned < PLAN_STEPS:
+        driven.park(10, driven.planned == 30)
+    pose = np.asarray(driven.state.g[0])
+    assert np.allclose(pose[:2, 2], [5.0, 0.0], atol=0.1), "feedback brings it back"
+    for bad in ([[1.0, 2.0]], "round", [[0.0, 0.0, 1.0]] * 4, [[1.0, None, 2.0]]):
+        with pytest.raises(InvalidInput, match="the discs are"):
+            driven.plan([5.0, 0.0, 0.0], bad)
 
 
 def test_laws_of_driving_name_what_the_systems_have():
@@ -114,8 +152,8 @@ def test_laws_of_driving_name_what_the_systems_have():
         known = (*system.coordinate_names, *system.rate_names)
         assert set(laws) <= {each.name for each in system.inputs}, name
         for law in laws.values():
-            assert set(law) <= {"x", "y", "drag", "rate", "spring", "angle"} and ("rate" in law) == ("drag" in law)
-            assert all(law[key] in known for key in ("rate", "angle") if isinstance(law.get(key), str)), name
+            assert set(law) <= {"x", "y", "feel", "spring", "angle"} and ("angle" in law) == ("spring" in law)
+            assert set(law.get("feel", {})) <= set(known), name
     assert make_catalogue(OPENED)["drives"] == list(STORIES["drive"])
 
 

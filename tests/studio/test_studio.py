@@ -19,7 +19,7 @@ import dalembert as da
 from dalembert.errors import InvalidInput
 from dalembert.integrators import METHODS, Claims
 from dalembert.models import MODELS, circle, ellipsoid, exact
-from dalembert.studio.catalogue import config_of_python, entry, example, make_catalogue, start
+from dalembert.studio.catalogue import entry, example, input_of_file, make_catalogue, start
 from dalembert.studio.presentation import judge_claims, show
 from dalembert.studio.requests import Cancelled, RunFrames, StudioInput, dependent_components, integrate
 from dalembert.studio.scenes import Bar, Roller, align_z, allowed_directions, make_scene
@@ -453,11 +453,11 @@ def test_a_python_file_opens_with_a_start_and_sliders(tmp_path):
     file = tmp_path / "skate.py"
     make = "def make(mass=2.0, a=0.4):\n    return da.models.chaplygin_sleigh(mass=mass, a=a)\n"
     file.write_text(f"import dalembert as da\n\n\n{make}")
-    config = config_of_python(file)
+    opened = input_of_file(file)
+    config = opened.config
     assert config["system"]["python"] == "skate.py:make" and config["initial"]["velocity"] == [0.5, 0.5, 0.0]
-    opened = StudioInput(config, tmp_path)
     own = make_catalogue(opened)["systems"][0]
     assert [control["label"] for control in own["parameters"]] == ["mass", "a"] and start(opened)["config"]["run"]
     assert opened.job(start(opened)["config"]).system.group.dim == 3
     with pytest.raises(InvalidInput, match="other"):
-        config_of_python(tmp_path / "skate.py:other")
+        input_of_file(tmp_path / "skate.py:other")

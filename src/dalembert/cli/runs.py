@@ -24,16 +24,7 @@ from ..analysis.comparison import seconds_per_step
 from ..errors import InvalidInput, UnknownName, WriteFailure, __version__
 from ..integrators import METHODS, DiscreteMoserVeselov, EulerPoincareSuslov, Integrator, RungeKutta
 from ..io.atomic import atomic_path, output_lock
-from ..io.config import (
-    OWN_SYSTEM,
-    Job,
-    load_job,
-    model_template,
-    own_system_template,
-    parse_job,
-    read_config,
-    resume_run,
-)
+from ..io.config import OWN_SYSTEM, Job, load_job, model_template, own_system_template, resume_run
 from ..io.dataset import load_run, open_dataset, require_writable, save_run
 from ..kernels import best_width, count_processors
 from ..kernels.cache import PACKAGE_ROOT, cache_folder
@@ -43,7 +34,7 @@ from ..plotting.runs import plot_comparison, plot_trajectory
 from ..simulation import Crossings, Run, save_interval, simulate, to_json
 from ..studio import export as export_page
 from ..studio import film, open_studio
-from ..studio.catalogue import config_of_python, read_stories, start
+from ..studio.catalogue import input_of_file, read_stories, start
 from ..studio.presentation import show as present
 from ..studio.requests import MAX_SECONDS, MAX_STEPS, StudioInput, frames_of_file, frames_of_run
 from . import shell
@@ -686,7 +677,8 @@ EXPORT_HELP = "Serve nothing: write this folder's index.html, a page that plays 
 @shell.command("studio")
 def studio(
     file: Annotated[
-        Path | None, typer.Argument(help="A configuration, a .py that makes a system, or a .nc file to look at.")
+        Path | None,
+        typer.Argument(help="A configuration, a .py that makes a system, a .urdf robot, or a .nc file to look at."),
     ] = None,
     port: Annotated[int | None, typer.Option(help="The port. Default: 8314, or the next that is free.")] = None,
     host: Annotated[str, typer.Option(help=HOST_HELP)] = "127.0.0.1",
@@ -728,18 +720,4 @@ def _studio_input(file: Path | None, max_steps: int, max_seconds: float) -> Stud
         given = f"--max-steps is {max_steps} and --max-seconds {max_seconds}"
         raise InvalidInput(f"{given}; allowed: a whole number of at least 1, and 1 to 86400")
     limits: dict[str, Any] = {"max_steps": max_steps, "max_seconds": max_seconds}
-    if file is None:
-        return StudioInput(**limits)
-    if file.suffix == ".toml":
-        load_job(file)
-        return StudioInput(read_config(file), file.parent, **limits)
-    if file.suffix == ".py" or ".py:" in file.name:
-        config = config_of_python(file)
-        parse_job(config, file.parent)
-        return StudioInput(config, file.parent, **limits)
-    if file.suffix in (".nc", ".zarr"):
-        frames_of_file(file, 2)
-        return StudioInput(None, file.parent, file, **limits)
-    raise InvalidInput(
-        f"{file} is neither a configuration (.toml), nor a file that makes a system (.py), nor a data file (.nc, .zarr)"
-    )
+    return StudioInput(**limits) if file is None else input_of_file(file, **limits)

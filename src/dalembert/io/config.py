@@ -319,8 +319,13 @@ def set_value(config: dict[str, Any], path: Sequence[str], value: Any) -> None:
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused, not warned of
-def parse_job(config: Mapping[str, Any], folder: str | Path = ".") -> Job:
-    """Check and build the job of a configuration given as nested mappings; `folder` is where a user's own file is."""
+def parse_job(
+    config: Mapping[str, Any], folder: str | Path = ".", load: Callable[[Path, str], Callable[..., Any]] | None = None
+) -> Job:
+    """Check and build the job of a configuration given as nested mappings; `folder` is where a user's own file is.
+
+    `load` takes the place of `load_function`, as in `build_system`.
+    """
     for name in config:
         if name == "sweep":
             raise InvalidInput(
@@ -337,7 +342,7 @@ def parse_job(config: Mapping[str, Any], folder: str | Path = ".") -> Job:
             raise InvalidInput(f"[{name}] must be a section of key = value lines; given {show(given[name])}")
     parts: dict[str, Any] = {name: given[name] for name in SECTIONS}
     with _name_section("system"):
-        name, system, file = build_system(parts["system"], Path(folder))
+        name, system, file = build_system(parts["system"], Path(folder), load)
     with _name_section("method"):
         integrator = build_method(parts["method"])
     run = parts["run"]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -25,7 +26,7 @@ from ..errors import InvalidInput, NumericalFailure, UnknownName, require_name
 from ..groups import Cayley, Retraction
 from ..integrators import OK, Integrator, LagrangeDAlembert, require_arguments
 from ..integrators.base import NodeMethod, PhaseMethod
-from ..kernels import LoweringError, evaluate, has_gpu
+from ..kernels import LoweringError, Template, evaluate, has_gpu, recognise
 from ..mechanics import Input, MechanicalSystem, NonlinearSystem, State, nonholonomy
 from ..mechanics.system import _rows as constraint_rows
 from ..mechanics.system import constraint_at, recognised
@@ -201,7 +202,8 @@ class Discrete:
             low, high = (np.array(part, int) for part in self.watched)
             parts += [seen[low] - numbers["least"], numbers["most"] - seen[high]]
         if self.path is not None:
-            parts.append(jnp.atleast_1d(own_value("path(t, g, xi, u)", self.path, t, g, xi, u)))
+            path = self.path.fill(numbers["path"]) if isinstance(self.path, Template) else self.path
+            parts.append(jnp.atleast_1d(own_value("path(t, g, xi, u)", path, t, g, xi, u)))
         return jnp.concatenate(parts)
 
     def end(self, consts: Any, x: Node, target: Any) -> tuple[Array, Array, Array]:
@@ -446,6 +448,7 @@ def _as_state(system: MechanicalSystem, given: Any, name: str) -> State:
 
 
 _group_kept: dict[Any, bool] = {}
+_takes_traced: dict[Any, bool] = {}  # by the digest of a path and its group
 
 
 def _keeps_group(method: Integrator, system: MechanicalSystem) -> bool:
@@ -528,6 +531,22 @@ class _Task:
         if cost is None and final_cost is None and not self.free_time:
             raise InvalidInput("there is nothing to minimise: give cost, final_cost, or duration=(shortest, longest)")
         self.functions = tuple(None if f is None else recognised(f) for f in (cost, final_cost, path))
+        self.held_numbers: list[Any] = []  # arrays that the path closes over: obstacles that move compile nothing
+        found = recognise(path, take_arrays=True) if isinstance(path, FunctionType) else None
+        if found is not None and found[1] and self._takes_traced(*found):
+            self.functions, self.held_numbers = (*self.functions[:2], found[0]), found[1]
+
+    def _takes_traced(self, template: Template, arrays: list[Any]) -> bool:
+        """Whether the path computes with arrays whose numbers are not known yet."""
+        key, group = (template.digest, self.system.group), self.system.group
+        if key not in _takes_traced:
+            given = (group.identity(), np.zeros(group.dim), np.zeros(len(self.system.inputs or ())))
+            try:
+                jax.eval_shape(lambda arrays, given: template.fill(arrays)(0.0, *given), arrays, given)
+                _takes_traced[key] = True
+            except Exception:  # whatever it is: the function is called as it was given, and says it then
+                _takes_traced[key] = False
+        return _takes_traced[key]
 
     def take_bounds(self, bounds: Mapping[str, Any]) -> None:
         """The bounds of inputs, coordinates and rates."""
@@ -607,6 +626,8 @@ class _Task:
             "aims": np.eye(size)[self.goal_marks], "cycle": np.eye(size)[self.cycle],
             "low": self.low, "high": self.high, "least": self.least, "most": self.most,
         }  # fmt: skip
+        if bounded and self.held_numbers:
+            numbers["path"] = [np.asarray(each, float) for each in self.held_numbers]
         if not bounded:
             numbers |= dict.fromkeys(("low", "high", "least", "most"), np.zeros(0))
         if self.system.constraints and not self.redundant:

@@ -8,21 +8,28 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from inspect import Parameter, Signature
+from keyword import iskeyword
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, UnknownName
+from ..errors import InvalidInput, UnknownName, require_name
 from ..integrators import METHODS, RETRACTIONS
-from ..io.config import load_function, load_user_system, read_config
-from ..mechanics import MechanicalSystem, State
+from ..io.config import load_function, load_job, load_user_system, parse_job, read_config
+from ..io.urdf import read_urdf
+from ..mechanics import MechanicalSystem, Mechanism, State
+from ..mechanics.system import name_leaves
 from ..models import LAGRANGIANS, MODELS
+from ..numerics import finite_reals
 from .requests import (
     DEFAULT_FRAMES,
     MAX_FRAMES,
@@ -30,6 +37,7 @@ from .requests import (
     StudioInput,
     config_of_file,
     dependent_components,
+    frames_of_file,
     jobs_of,
 )
 
@@ -140,22 +148,141 @@ def make_catalogue(opened: StudioInput) -> dict[str, Any]:
     }
 
 
-def config_of_python(given: Path) -> dict[str, Any]:
-    """A configuration for a file that makes a system, "my_vehicle.py" (its `make`) or "my_vehicle.py:function".
+NOT_IN_NAMES = re.compile(r"\W+", re.ASCII)
+UNITS = {"mass": "kg", "inertia": "kg m2", "radius": "m", "offset": "m", "centre": "m", "at": "m", "gravity": "m/s2"}
+"""The units of a mechanism's numbers, by a word of their names."""
+POSITIVE = ("mass", "radius", "xx", "yy", "zz", "along", "across")
+"""The last words of numbers of a mechanism that have to stay positive."""
+
+
+class Variation:
+    """A system as a function of its numbers by name, which become sliders: what is not given stays as it is."""
+
+    def __init__(
+        self, system: MechanicalSystem, units: Mapping[str, str], ranges: Mapping[str, Any], file: Path | None = None
+    ) -> None:
+        self.system, self.file, self.places = system, file, dict[str, tuple[int, str]]()
+        self.leaves, self.structure = jax.tree.flatten(system)
+        parameters = []
+        for k, name in enumerate(name_leaves(system)):
+            words = name.split(".")
+            keys = [NOT_IN_NAMES.sub("_", " ".join(each)) for each in (words[1:] if words[2:] else words, words)]
+            key = next((key for key in keys if key.isidentifier() and key not in self.places), "")
+            if not key or iskeyword(key) or np.ndim(self.leaves[k]) > 2 or np.iscomplexobj(self.leaves[k]):
+                continue
+            self.places[key] = k, words[-1]
+            unit = units.get(key, next((UNITS[word] for word in reversed(words[1:]) if word in UNITS), ""))
+            hints = (unit, tuple(ranges[key])) if key in ranges else (unit,)
+            value = np.asarray(self.leaves[k], float).tolist()
+            parameters.append(
+                Parameter(key, Parameter.KEYWORD_ONLY, default=value, annotation=Annotated[float, *hints])
+            )
+        for given in {**units, **ranges}:
+            require_name("number of the system", given, self.places)
+        parameters.sort(key=lambda each: self.places[each.name][1] not in POSITIVE[:2])
+        self.__signature__ = Signature(parameters)
+        self.__doc__ = f"{system.title} on {system.group}."
+
+    def __call__(self, **values: Any) -> MechanicalSystem:
+        leaves = list(self.leaves)
+        for key, value in values.items():
+            k, word = self.places[key]
+            if np.array_equal(value, self.leaves[k]):
+                continue
+            leaves[k] = finite_reals(key, value)
+            if np.shape(leaves[k]) != np.shape(self.leaves[k]) or (word in POSITIVE and not np.all(leaves[k] > 0)):
+                kind = "a positive number" if word in POSITIVE else f"numbers of shape {np.shape(self.leaves[k])}"
+                raise InvalidInput(f"{key} is {value}; allowed: {kind}")
+        return cast(MechanicalSystem, jax.tree.unflatten(self.structure, leaves))
+
+    def __reduce__(self) -> Any:
+        """Another process reads the file again."""
+        return robot_of, (self.file,)
+
+
+def robot_of(file: Path) -> Variation:
+    """The robot in a URDF file: links named wheels roll on the ground, others named castors or balls support it.
+
+    Without wheels its root is fixed. Whoever wants it otherwise calls `dalembert.io.read_urdf` in a file of Python.
+    """
+    try:
+        links = re.findall(r"<link\s[^>]*name\s*=\s*[\"']([^\"']*)", file.read_text(encoding="utf-8", errors="replace"))
+    except OSError as fault:
+        raise InvalidInput(f"{file} cannot be read: {fault.strerror or fault}") from fault
+    wheels = [name for name in links if "wheel" in name.lower()]
+    castors = [name for name in links if name not in wheels and re.search("cast|ball", name.lower())]
+    options: dict[str, Any] = {"base": "planar", "wheels": wheels, "castors": castors} if wheels else {"base": "fixed"}
+    try:
+        return Variation(read_urdf(file, **options).system(), {}, {}, file)
+    except InvalidInput as fault:
+        told = ", ".join(f"{key} {value}" for key, value in options.items())
+        hint = "write make() in a file of Python that calls dalembert.io.read_urdf, and open that"
+        raise InvalidInput(f"{fault} (read with {told}; for another choice {hint})") from fault
+
+
+def config_of_system(
+    system: MechanicalSystem,
+    reference: str,
+    initial: Mapping[str, Any] | None = None,
+    method: Any = "lagrange-dalembert",
+    step: float = 0.02,
+    steps: int = 400,
+) -> dict[str, Any]:
+    """A configuration of a user's own system.
 
     It starts with a speed of 1 where the system knows one, else with velocities of 0.5, moved onto the constraint.
     """
-    file, _, attribute = str(given.name).partition(":")
-    reference = f"{file}:{attribute or 'make'}"
-    system, _ = load_user_system(reference, given.parent, {}, load_function)
     names = system.start_names
-    initial: dict[str, Any] = {"speed": 1.0} if "speed" in names else dict.fromkeys([*names][:1], 0.0)
-    if not names:
-        start, speed = system.group.identity(), jnp.full(system.group.dim, 0.5)
-        rows, off = np.asarray(system.rows(0.0, start)(speed)), np.asarray(system.residual(0.0, start, speed))
-        initial = {"velocity": (np.asarray(speed) - np.linalg.pinv(rows) @ off if len(rows) else speed).tolist()}
-    method = {"name": "lagrange-dalembert"}
-    return {"system": {"python": reference}, "method": method, "initial": initial, "run": {"step": 0.02, "steps": 400}}
+    if initial is None:
+        initial = {"speed": 1.0} if "speed" in names else dict.fromkeys([*names][:1], 0.0)
+        if not names:
+            start, speed = system.group.identity(), jnp.full(system.group.dim, 0.5)
+            rows, off = np.asarray(system.rows(0.0, start)(speed)), np.asarray(system.residual(0.0, start, speed))
+            initial = {"velocity": (np.asarray(speed) - np.linalg.pinv(rows) @ off if len(rows) else speed).tolist()}
+    named = {"name": method} if isinstance(method, str) else dict(method)
+    run = {"step": step, "steps": steps}
+    return {"system": {"python": reference}, "method": named, "initial": dict(initial), "run": run}
+
+
+def input_of_file(file: Path, **limits: Any) -> StudioInput:
+    """What the page starts from: a configuration, a file of Python ("my_vehicle.py:make"), a URDF file or data."""
+    if file.suffix == ".toml":
+        load_job(file)
+        return StudioInput(read_config(file), file.parent, **limits)
+    if file.suffix == ".py" or ".py:" in file.name:
+        name, _, attribute = file.name.partition(":")
+        reference = f"{name}:{attribute or 'make'}"
+        config = config_of_system(load_user_system(reference, file.parent, {}, load_function)[0], reference)
+        parse_job(config, file.parent)
+        return StudioInput(config, file.parent, **limits)
+    if file.suffix in (".urdf", ".xml"):
+        robot = robot_of(file)
+        return StudioInput(config_of_system(robot.system, f"{file.name}:robot"), file.parent, make=robot, **limits)
+    if file.suffix in (".nc", ".zarr"):
+        frames_of_file(file, 2)
+        return StudioInput(None, file.parent, file, **limits)
+    kinds = "a configuration (.toml), a file that makes a system (.py), a robot (.urdf) or a data file (.nc, .zarr)"
+    raise InvalidInput(f"{file} cannot be opened; allowed: {kinds}")
+
+
+def input_of_system(
+    system: Any, units: Mapping[str, str] | None = None, ranges: Mapping[str, Any] | None = None, **about: Any
+) -> StudioInput:
+    """What the page starts from for a system of Python: a system, a mechanism, or a function that makes one."""
+    if isinstance(system, Mechanism):
+        system = system.system()
+    title, make = getattr(system, "__name__", ""), system
+    if isinstance(system, MechanicalSystem):
+        title, make = system.title, Variation(system, units or {}, ranges or {})
+    elif units or ranges:
+        raise InvalidInput("a function says units and ranges itself, as in mass: Annotated[float, 'kg', (0.5, 3.0)]")
+    if not callable(make):
+        raise InvalidInput(f"the studio shows a system, a mechanism or a function that makes one, not {system!r}")
+    reference = f"{title or 'system'}:make"
+    built, _ = load_user_system(reference, Path(), {}, lambda *_: make)
+    opened = StudioInput(config_of_system(built, reference, **about), make=make)
+    opened.job(start(opened)["config"])
+    return opened
 
 
 def read_stories(file: Path, opened: StudioInput) -> tuple[dict[str, Any], ...]:
@@ -248,15 +375,35 @@ def _own_system(opened: StudioInput) -> dict[str, Any]:
     """The user's own system, with the parameters of the function that makes it."""
     assert opened.own is not None
     file, _, attribute = opened.own["python"].rpartition(":")
-    make = load_function((opened.folder / file).resolve(), attribute)
-    values = {key: p.default for key, p in inspect.signature(make).parameters.items() if p.default is not p.empty}
-    values |= {key: value for key, value in opened.own.items() if key != "python"}
+    make = opened.load((opened.folder / file).resolve(), attribute)
+    given = [each for each in _signature(make).parameters.values() if each.default is not each.empty]
+    values = {each.name: each.default for each in given} | {k: v for k, v in opened.own.items() if k != "python"}
     kinds = (bool, int, float, str, list, tuple)
     known = {key: to_lists(value) for key, value in values.items() if isinstance(value, kinds)}
     summary = (inspect.getdoc(make) or "A system of your own.").splitlines()[0]
     texts = {"name": OPENED_SYSTEM, "title": opened.own["python"], "summary": summary, "why": "", "tries": []}
     config = start(opened)["config"] | {"system": {"name": OPENED_SYSTEM, **known}}
-    return texts | {"example": config, "parameters": [control(f"system.{key}", value) for key, value in known.items()]}
+    hints = {each.name: getattr(each.annotation, "__metadata__", ()) for each in given}
+    controls = [_with_hints(control(f"system.{key}", value), hints.get(key, ())) for key, value in known.items()]
+    return texts | {"example": config, "parameters": controls}
+
+
+def _signature(make: Callable[..., Any]) -> Signature:
+    """The signature of a user's function; its annotations as they are where they cannot be evaluated."""
+    try:
+        return inspect.signature(make, eval_str=True)
+    except Exception:
+        return inspect.signature(make)
+
+
+def _with_hints(made: Control, hints: tuple[Any, ...]) -> Control:
+    """A control with the unit (a text) and the range (two numbers) of `Annotated[float, "kg", (0.5, 3.0)]`."""
+    for hint in hints:
+        if isinstance(hint, str):
+            made["help"] = hint
+        elif np.shape(hint) == (2,) and "low" in made and hint[0] < hint[1]:
+            made |= {"low": float(hint[0]), "high": float(hint[1])}
+    return made
 
 
 @lru_cache(maxsize=64)

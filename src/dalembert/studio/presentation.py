@@ -13,14 +13,16 @@ from itertools import cycle
 from typing import Any, NamedTuple, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidInput
 from ..groups import Group
 from ..integrators import EXACT, MEANINGS, Claims, EulerPoincareSuslov, Integrator
+from ..io.config import Job
 from ..io.dataset import open_dataset
 from ..kernels import evaluate
-from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, State
+from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, State, System
 from ..models import MODELS
 from ..optimise import Plan, Tracker, plan, track
 from ..plotting.studies import momentum_locus
@@ -29,12 +31,14 @@ from ..simulation import Run, simulate, to_json
 from . import requests
 from .catalogue import STORIES
 from .requests import RunFrames, StudioInput
-from .scenes import globe, make_scene, principal_axes, rotate
+from .scenes import about, globe, make_scene, principal_axes, rotate
 from .view import CONSTRAINT, DARK, MOMENTUM, SURFACE, TEXTS, VELOCITY, Array, View, label, pack_array, sphere, surface
 
-PARKS: dict[str, dict[str, float]] = STORIES["park"]
-"""Systems in the plane that plans bring to a pose, and the push on their inputs that disturbs them."""
-PLAN_STEPS, PUSH_STEPS, MAX_GOAL = 100, 4, 50.0
+PARKS: dict[str, dict[str, Any]] = STORIES["park"]
+"""Systems in the plane that plans bring to a pose, their sizes, and the push on their inputs that disturbs them."""
+PLAN_STEPS, PUSH_STEPS, MAX_GOAL, MAX_DISCS = 100, 4, 50.0, 3
+STRENGTH, FASTEST = 6.0, 12.0
+"""The acceleration by an input without bounds when the stick is full, and the rate at which a motor gives no more."""
 DRIVES: dict[str, Any] = STORIES["drive"]
 """What stick and keys do to the inputs of a system."""
 LOCUS_POINTS = 25
@@ -96,6 +100,7 @@ def _present(
         "momentum": None if momentum is None else momentum.data(),
         "plots": conservation_plots(runs) + motion_plots(runs),
         "caption": caption,
+        "inputs": [each.name for each in (runs[0].system.inputs if runs[0].system else None) or ()],
         "config": config,
     }
 
@@ -166,23 +171,23 @@ class Drive:
         self.names = [each.name for each in self.job.system.inputs or ()]
         if not self.names or self.job.integrator.variable_step:
             raise InvalidInput("only a system with inputs can be driven, by a method of constant step")
-        self.law = DRIVES.get(self.job.names["system"], {})
+        self.law = DRIVES.get(self.job.names["system"]) or guess_law(self.job)
         self.run: Run | None = None
-        self.steps = self.push = 0
+        self.steps = self.push = self.planned = 0  # taken, of a push that are left, of the plan that were taken
+        self.step = float(self.job.run["step"])
         self.tracker: Tracker | None = None
-        self.planned, self.known = 0, cast(Plan | None, None)  # steps of the plan that were taken; the last good plan
+        self.known: Plan | None = None  # the last good plan
 
     def begin(self, request: Mapping[str, Any], opened: StudioInput) -> dict[str, Any]:
         """The show of the start, and what the inputs are."""
         ahead = [float(self.law.get(name, {}).get("y", 0.0)) for name in self.names]  # it moves, so that it has a scale
-        config = {**request["config"], "run": {"step": self.job.run["step"], "steps": SHOWN_STEPS}}
+        config = {**request["config"], "run": {"step": self.step, "steps": SHOWN_STEPS}}
         rest = {"config": config, "frames": SHOWN_STEPS, "complete": True, "controls": [ahead] * SHOWN_STEPS}
-        return {"show": show(rest, opened), "step": self.job.run["step"], "inputs": self.names}
+        return {"show": show(rest, opened), "step": self.step, "inputs": self.names}
 
     def go(self, stick: Any, steps: Any) -> dict[str, Any]:
         """Take some steps: the controls of each, the time and the places of all parts at the end."""
-        numbers = isinstance(stick, list) and len(stick) == 2 and all(isinstance(x, int | float) for x in stick)
-        if not numbers or not isinstance(steps, int) or not 1 <= steps <= MAX_DRIVE_STEPS:
+        if not _are_numbers(stick, 2) or not isinstance(steps, int) or not 1 <= steps <= MAX_DRIVE_STEPS:
             raise InvalidInput(f"to drive, the page sends stick [x, y] and steps, 1 to {MAX_DRIVE_STEPS}")
         if (self.steps + steps) * len(self.names) > MAX_DRIVEN:
             raise InvalidInput(f"a drive has at most {MAX_DRIVEN} controls: end it, and save it")
@@ -191,9 +196,7 @@ class Drive:
         for _ in range(steps):
             rows.append(self.controls(self.state, x, y))
             given = job.state if self.run is None else self.run
-            made = simulate(
-                job.system, job.integrator, given, step=job.run["step"], steps=1, controls=np.array(rows[-1:])
-            )
+            made = simulate(job.system, job.integrator, given, step=self.step, steps=1, controls=np.array(rows[-1:]))
             if made.status != "ok":
                 return {"controls": rows[:-1], "failed": str(made.reason)} | self._shown()
             self.run = made
@@ -205,28 +208,50 @@ class Drive:
         """Where it is now."""
         return self.job.state if self.run is None else self.run.last
 
-    def plan(self, goal: Any) -> dict[str, Any]:
-        """Plan from here to rest at a pose [x, y, angle] in the plane, with the least effort; the last plan helps."""
-        numbers = isinstance(goal, list) and len(goal) == 3 and all(isinstance(x, int | float) for x in goal)
-        if not numbers or not np.all(np.abs(goal) <= MAX_GOAL) or self.job.names["system"] not in PARKS:
+    def plan(self, goal: Any, discs: Any = ()) -> dict[str, Any]:
+        """Plan from here to rest at a pose [x, y, angle] in the plane around discs [x, y, radius], with least effort.
+
+        The last plan is the first guess; where that is far away, or leads nowhere, it is a way of arcs and lines.
+        """
+        name = self.job.names["system"]
+        if not _are_numbers(goal, 3) or name not in PARKS:
             allowed = f"[x, y, angle], each at most {MAX_GOAL:g}, of: {', '.join(PARKS)}"
             raise InvalidInput(f"the goal is {str(goal)[:40]}; allowed: {allowed}")
-        begin, job = time.perf_counter(), self.job
-        x, y, angle = map(float, goal)
-        pose = np.array([[np.cos(angle), -np.sin(angle), x], [np.sin(angle), np.cos(angle), y], [0, 0, 1]])
-        end = job.system.state(pose, np.zeros(job.system.group.dim))
-        found = plan(
-            job.system, job.integrator, start=self.state._replace(t=np.zeros(())), goal=end, steps=PLAN_STEPS,
-            duration=PLAN_STEPS * float(job.run["step"]), cost=_effort, guess=self.known, max_iterations=60,
-            tolerance=1e-6,
-        )  # fmt: skip
+        if not isinstance(discs, list | tuple) or len(discs) > MAX_DISCS or not all(_are_numbers(d, 3) for d in discs):
+            raise InvalidInput(f"the discs are {str(discs)[:40]}; allowed: at most {MAX_DISCS}, each [x, y, radius]")
+        begin, job, law = time.perf_counter(), self.job, _sizes(self.job)
+        far = [[1e3, 1e3, 1.0]] * (MAX_DISCS - len(discs))
+        options: dict[str, Any] = {
+            "start": self.state._replace(t=np.zeros(())), "goal": _rest_at(job.system, goal), "steps": PLAN_STEPS,
+            "cost": _effort, "tolerance": 1e-6, "max_iterations": 80,
+            "path": keep_clear(np.array([*discs, *far], float), law) if discs or "steering" in law else None,
+        }  # fmt: skip
+        ways: list[Any] = [] if self.known is None else [(self.known, self.known.duration)]
+        if "steering" in law:
+            if self.template is None:
+                nothing = np.zeros((PLAN_STEPS, len(self.names)))
+                once = options | {"max_iterations": 1, "guess": nothing}
+                self.template = plan(job.system, job.integrator, duration=PLAN_STEPS * self.step, **once)
+            arcs = [way_along(self.template, each, law) for each in ways_to(_seen_from(self.state, goal), law)[:2]]
+            usual = arcs[0].duration
+            ways = [way for way in ways if abs(way[1] - usual) < 0.35 * usual] + [
+                (each, each.duration) for each in arcs
+            ]
+        else:
+            ways = [*ways, (None, PLAN_STEPS * float(job.run["step"]))]
+        for guess, duration in ways:
+            found = plan(job.system, job.integrator, guess=guess, duration=duration, **options)
+            if found.status == "optimal":
+                break
         good = found.status == "optimal"
         self.tracker, self.planned = track(found, state_weight=10.0, control_weight=0.01) if good else None, 0
-        self.known = found if good else None
-        path = np.asarray(found.g)[:, :2, 2].tolist() if good else []
+        self.known, self.step = found if good else None, float(found.step)
+        path = np.asarray(_pose(found.g))[:, :2, 2].tolist() if good else []
         told = {"status": found.status, "reason": found.reason, "cost": to_json(float(found.cost)), "path": path}
-        seconds = time.perf_counter() - begin
-        return told | {"planned": np.asarray(found.controls).tolist() if good else [], "seconds": seconds}
+        told |= {"step": self.step, "seconds": time.perf_counter() - begin}
+        return told | {"planned": np.asarray(found.controls).tolist() if good else []}
+
+    template: Plan | None = None  # whose nodes a way of arcs replaces
 
     def park(self, steps: Any, push: Any) -> dict[str, Any]:
         """Take some steps along the plan with feedback; a push turns the body aside, and feedback brings it back."""
@@ -247,26 +272,179 @@ class Drive:
         """What acts at a state: the stick, less friction and springs that a driver's hands would be."""
         system = self.job.system
         if self.tracker is not None and self.planned < PLAN_STEPS:
-            now = np.asarray(self.planned * self.job.run["step"])
+            now = np.asarray(self.planned * self.step)
             given = self.tracker.control(self.planned, state._replace(t=now))
+            pushed = PARKS[self.job.names["system"]]["push"] if self.push > 0 else {}
             self.planned += 1
             self.push -= 1
-            return [float(u) + PARKS[self.job.names["system"]].get(n, 0.0) * (self.push >= 0)
-                    for n, u in zip(self.names, given, strict=True)]  # fmt: skip
+            return [float(u) + pushed.get(n, 0.0) for n, u in zip(self.names, given, strict=True)]
         seen = np.asarray(evaluate(_observe, system, state)) if self.law else np.zeros(0)
         names, found = (*system.coordinate_names, *system.rate_names), []
         for name in self.names:
             law = self.law.get(name, {})
             value = x * law.get("x", 0.0) + y * law.get("y", 0.0)
-            for key, gain in (("rate", "drag"), ("angle", "spring")):
-                of = law.get(key)
-                if isinstance(of, str):
-                    value -= law[gain] * float(seen[names.index(of)])
-                elif of is not None:
-                    turn = np.asarray(state.g[of])
-                    value -= law[gain] * float(np.arctan2(turn[1, 0], turn[0, 0]))
-            found.append(float(value))
+            value -= sum(gain * float(seen[names.index(of)]) for of, gain in law.get("feel", {}).items())
+            if "angle" in law:
+                turn = np.asarray(state.g[law["angle"]])
+                value -= law["spring"] * float(np.arctan2(turn[1, 0], turn[0, 0]))
+            found.append(float(np.clip(value, law.get("low", -np.inf), law.get("high", np.inf))))
         return found
+
+
+def _are_numbers(given: Any, count: int) -> bool:
+    """Whether this is a list of so many numbers that a floor has room for."""
+    numbers = isinstance(given, list) and len(given) == count
+    return numbers and all(isinstance(x, int | float) and abs(x) <= MAX_GOAL for x in given)
+
+
+def guess_law(job: Job) -> dict[str, Any]:
+    """What the stick does to inputs that nobody has described.
+
+    Left and right go together and against each other; what steers or turns follows x; of the others the first follows
+    y, the second x. An input without bounds is as strong as gives something an acceleration of `STRENGTH`; a motor
+    feels the rate of its joint.
+    """
+    inputs, law = job.system.inputs or (), dict[str, Any]()
+    options: dict[str, Any] = {"step": job.run["step"], "steps": 1}
+    ends = [
+        np.asarray(simulate(job.system, job.integrator, job.state, controls=row[None], **options).last.xi)
+        for row in np.concatenate([np.zeros((1, len(inputs))), 1e-3 * np.eye(len(inputs))])
+    ]
+    free = ["y", "x"]
+    for each, end in zip(inputs, ends[1:], strict=True):
+        words, bound = each.name.lower(), min(abs(each.low), abs(each.high))
+        response = float(np.abs(end - ends[0]).max()) / (1e-3 * job.run["step"])
+        size = bound if 0 < bound < np.inf else STRENGTH / response if response > 0 else 0.0
+        side = next((sign for word, sign in (("left", 0.4), ("right", -0.4)) if word in words), 0.0)
+        steers = any(word in words for word in ("steer", "turn", "yaw"))
+        key = "x" if steers or (not side and not free) else free.pop(0) if not side else ""
+        made = {"y": size, "x": side * size} if side else {key: size * (-1.0 if key == "x" else 1.0)}
+        rate = f"{each.name.rpartition(' ')[0]} rate"
+        law[each.name] = made | {"low": each.low, "high": each.high}
+        if rate in job.system.rate_names:
+            law[each.name]["feel"] = {rate: size / FASTEST}
+    return law
+
+
+def _sizes(job: Job) -> dict[str, Any]:
+    """The law of parking of a system; what is a length in it is so many lengths of the vehicle."""
+    law, length = PARKS[job.names["system"]], float(getattr(job.system, "parameters", {}).get("length", 1.0))
+    return {**law, "length": length} | {
+        key: length * law[key] for key in ("radius", "reach", "ahead", "pace") if key in law
+    }
+
+
+def _pose(g: Any) -> Any:
+    """The pose in the plane of a configuration."""
+    return g[0] if isinstance(g, tuple) else g
+
+
+def _rest_at(system: MechanicalSystem, goal: Sequence[float]) -> State:
+    x, y, angle = map(float, goal)
+    pose = np.array([[np.cos(angle), -np.sin(angle), x], [np.sin(angle), np.cos(angle), y], [0, 0, 1]])
+    g = system.group.identity()
+    return system.state((pose, *g[1:]) if isinstance(g, tuple) else pose, np.zeros(system.group.dim))
+
+
+def keep_clear(discs: Array, law: Mapping[str, float]) -> Callable[..., Any]:
+    """What must not be negative: distances of one or two points of a vehicle from discs, and what steering has left."""
+    reach, ahead, steering = law["reach"], law.get("ahead", 0.0), law.get("steering", 0.0)
+
+    def path(t: Any, g: Any, xi: Any, u: Any) -> Any:
+        pose = _pose(g)
+        points = [pose[:2, 2]] + ([pose[:2, 2] + ahead * pose[:2, 0]] if ahead else [])
+        clear = [
+            1.0 - (disc[2] + reach) ** 2 / (0.02 + jnp.sum((point - disc[:2]) ** 2))
+            for disc in discs
+            for point in points
+        ]
+        left = [g[1][0, 0] - np.cos(steering)] if steering else []
+        return jnp.stack([*left, *clear])
+
+    return path
+
+
+def _seen_from(state: State, goal: Sequence[float]) -> tuple[float, float, float]:
+    """A goal [x, y, angle] in the frame of the vehicle."""
+    pose, (x, y, angle) = np.asarray(_pose(state.g)), map(float, goal)
+    dx, dy = pose[:2, :2].T @ (np.array([x, y]) - pose[:2, 2])
+    return float(dx), float(dy), angle - float(np.arctan2(pose[1, 0], pose[0, 0]))
+
+
+Way = list[tuple[int, float]]
+
+
+def ways_to(goal: tuple[float, float, float], law: Mapping[str, float]) -> list[Way]:
+    """Ways of three arcs and lines from the origin to a pose, the shortest first: [(turn, signed length), ...].
+
+    They are those of Reeds and Shepp (1990) with three pieces, for the turning radius of the law.
+    """
+    radius = law["radius"]
+    x, y, phi = goal[0] / radius, goal[1] / radius, goal[2]
+    found: list[Way] = []
+    for flip in (1, -1):  # backwards
+        for mirror in (1, -1):
+            a, b, c = flip * x, mirror * y, flip * mirror * phi
+            p, q = a - np.sin(c), b - 1 + np.cos(c)
+            straight, turn = np.hypot(p, q), np.arctan2(q, p)
+            words = [((1, 0, 1), (turn, straight, c - turn))]
+            if straight <= 4:
+                back = -2 * np.arcsin(straight / 4)
+                first = turn + back / 2 + np.pi
+                words.append(((1, -1, 1), (first, back, c - first + back)))
+            p, q = a + np.sin(c), b - 1 - np.cos(c)
+            if np.hypot(p, q) >= 2:
+                straight = np.sqrt(p * p + q * q - 4)
+                first = np.arctan2(q, p) + np.arctan2(2, straight)
+                words.append(((1, 0, -1), (first, straight, first - c)))
+            for turns, (one, two, three) in words:
+                one, three = np.mod(one, 2 * np.pi), np.mod(three, 2 * np.pi)
+                pieces = zip(turns, (one, two, three), strict=True)
+                found.append([(mirror * turn, flip * radius * float(size)) for turn, size in pieces])
+    return sorted(found, key=lambda way: sum(abs(size) for _, size in way))
+
+
+def way_along(like: Plan, way: Way, law: Mapping[str, float]) -> Plan:
+    """A first guess for a car: the way with a rest before, between and after its pieces, in which it is steered."""
+    pieces = [piece for piece in way if abs(piece[1]) > 1e-6] or [(0, 1e-6)]
+    rest, system, angle = law["rest"], cast(System, like.system), np.zeros(PLAN_STEPS + 1)
+    ends = np.cumsum([rest] + [time for _, size in pieces for time in (abs(size) / law["pace"], rest)])
+    times, step = np.linspace(0.0, ends[-1], PLAN_STEPS + 1), ends[-1] / PLAN_STEPS
+    gone, turned, before, base = 0.0 * angle, 0.0 * angle, 0.0, np.asarray(_pose(like.g))[0]
+    pose = np.tile(base, (len(times), 1, 1))
+    for begin, end, (turn, size) in zip(ends[:-1:2], ends[1::2], pieces, strict=True):
+        wheels, part = turn * np.arctan(law["length"] / law["radius"]), size * _smooth((times - begin) / (end - begin))
+        angle += (wheels - before) * _smooth((times - begin) / rest + 1.0)
+        pose[times >= begin] = base @ _along_arc(part[times >= begin], turn / law["radius"])
+        base = base @ _along_arc(np.array([size]), turn / law["radius"])[0]
+        gone, turned, before = gone + part, turned + part * turn / law["radius"], wheels
+    angle -= before * _smooth((times - ends[-2]) / rest)
+    spin, speed, steering = (np.gradient(each, step) for each in (turned, gone, angle))
+    xi = np.stack([spin, speed, 0.0 * speed, steering], axis=1)
+    forces = [
+        system.parameters["mass"] * np.diff(speed) / step,
+        system.parameters["steering"] * np.diff(spin + steering) / step,
+    ]
+    discrete, numbers, nodes = like.problem
+    w = xi[:, [system.rate_names.index(name) for name in like.coordinates[system.group.dim :]]]
+    nodes = nodes._replace(g=(pose, about(2, angle)[:, :2, :2]), w=w)
+    problem = discrete, {**numbers, "h": np.asarray(step)}, nodes
+    return replace(like, step=step, controls=np.stack(forces, axis=1), problem=problem)
+
+
+def _smooth(x: Array) -> Array:
+    """From 0 to 1 while x goes from 0 to 1, with rates that begin and end with 0."""
+    x = np.clip(x, 0.0, 1.0)
+    return np.asarray(x**3 * (10 - 15 * x + 6 * x**2))
+
+
+def _along_arc(way: Array, curvature: float) -> Array:
+    """The poses after these signed ways along an arc, from the origin."""
+    angle = curvature * way
+    poses = about(2, angle)
+    poses[:, 0, 2] = way * np.sinc(angle / np.pi)
+    poses[:, 1, 2] = way * np.sinc(angle / 2 / np.pi) * np.sin(angle / 2)
+    return poses
 
 
 def _effort(t: Any, g: Any, xi: Any, u: Any) -> Any:

@@ -22,7 +22,7 @@ from scipy.linalg import qr
 from .. import simulation
 from ..errors import InvalidInput, OffConstraint, UnknownName
 from ..groups import Group, factors_named
-from ..io.config import Job, parse_job
+from ..io.config import Job, load_function, parse_job
 from ..io.dataset import load_run, open_dataset
 from ..kernels import compile_function, evaluate
 from ..mechanics import MechanicalSystem, State
@@ -47,12 +47,13 @@ REQUEST_KEYS = ("config", "against", "frames", "saved", "complete", "panes", "co
 
 @dataclass(frozen=True, eq=False)
 class StudioInput:
-    """What the command line opened: a configuration (and its folder), or the data file of a run."""
+    """What the command line or a script opened: a configuration (and its folder), a run's data file, a system."""
 
     config: Mapping[str, Any] | None = None
     folder: Path = Path()
     saved: Path | None = None
     stories: tuple[Mapping[str, Any], ...] = ()  # of the user's own file
+    make: Callable[..., MechanicalSystem] | None = None  # of a system that lives in Python, or in a URDF file
     max_steps: int = MAX_STEPS
     max_seconds: float = MAX_SECONDS
 
@@ -61,6 +62,10 @@ class StudioInput:
         """The section [system] of a user's own system."""
         section = (self.config or {}).get("system", {})
         return section if "python" in section else None
+
+    def load(self, path: Path, name: str) -> Callable[..., Any]:
+        """The function that makes the user's own system."""
+        return load_function(path, name) if self.make is None else self.make
 
     def job(self, config: Mapping[str, Mapping[str, Any]]) -> Job:
         """Build what a page configures, which can bring no code: only the file given by the user may."""
@@ -74,7 +79,7 @@ class StudioInput:
             parameters = {key: value for key, value in system.items() if key != "name"}
             given["system"] = {"python": self.own["python"], **parameters}
         try:
-            job = parse_job(given, self.folder)
+            job = parse_job(given, self.folder, self.load)
         except InvalidInput as fault:
             raise at(_place_of(fault, given), fault) from None
         except Exception as fault:  # whatever the page wrote, it is told

@@ -14,9 +14,11 @@ import ipaddress
 import json
 import re
 import socket
+import sys
 import tempfile
 import threading
 import traceback
+import webbrowser
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
@@ -35,7 +37,7 @@ from ..kernels.cache import persist_xla_cache
 from ..plotting.runs import plot_comparison
 from ..simulation import Run
 from . import requests
-from .catalogue import entry, make_catalogue, start
+from .catalogue import entry, input_of_system, make_catalogue, start
 from .film import animate
 from .presentation import Drive, show, show_run
 from .requests import StudioInput
@@ -168,6 +170,8 @@ def make_download(
         file = Path(folder) / f"file.{kind}"
         if kind == "html":
             file.write_bytes(page_with(show(request, opened, cancelled)).encode())
+        elif path is None and kind == "toml" and opened.make is not None:
+            raise InvalidInput("this system lives in Python or in a URDF file, which no configuration names: save data")
         elif path is None and kind == "toml":
             file.write_bytes(jobs[0].text.encode())
         elif path is None:
@@ -239,21 +243,22 @@ def answer_request(asked: tuple[str, Any], cancelled: Callable[[], bool], opened
         return answer_exception(fault)
 
 
-_DRIVES: list[Drive] = []  # the one of this process, where it belongs to a page that drives
+_DRIVES: dict[int, Drive] = {}  # of the threads that belong to a page that drives: of a process it is one
 
 
 def answer_drive(asked: Mapping[str, Any], cancelled: Callable[[], bool], opened: StudioInput) -> Answer:
     """Begin a drive, or go on with it: this is what the process of a session does."""
     persist_xla_cache()
+    here = threading.get_ident()
     try:
         if "request" in asked:
-            _DRIVES[:] = [Drive(asked["request"], opened)]
-            return answer_json(_DRIVES[0].begin(asked["request"], opened))
+            _DRIVES[here] = Drive(asked["request"], opened)
+            return answer_json(_DRIVES[here].begin(asked["request"], opened))
         if "goal" in asked:
-            return answer_json(_DRIVES[0].plan(asked["goal"]))
+            return answer_json(_DRIVES[here].plan(asked["goal"], asked.get("discs", [])))
         if "push" in asked:
-            return answer_json(_DRIVES[0].park(asked.get("steps"), asked["push"]))
-        return answer_json(_DRIVES[0].go(asked.get("stick"), asked.get("steps")))
+            return answer_json(_DRIVES[here].park(asked.get("steps"), asked["push"]))
+        return answer_json(_DRIVES[here].go(asked.get("stick"), asked.get("steps")))
     except Exception as fault:
         return answer_exception(fault)
 
@@ -272,7 +277,10 @@ class Studio(ThreadingHTTPServer):
     def __init__(self, host: str, port: int, opened: StudioInput):
         self.opened = opened
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.workers = Workers(partial(answer_request, opened=opened), __name__, opened.max_seconds)
+        here = opened.make is not None and getattr(opened.make, "file", None) is None  # it cannot go to another process
+        count: dict[str, int] = {"count": 1} if here else {}
+        module = "" if here else __name__
+        self.workers = Workers(partial(answer_request, opened=opened), module, opened.max_seconds, **count)
         self.sessions = Sessions(partial(answer_drive, opened=opened), self.workers.context, opened.max_seconds)
         super().__init__((host, port), Handler)
         self.host = host
@@ -332,7 +340,7 @@ class Studio(ThreadingHTTPServer):
             if asked.get("end"):
                 self.sessions.close(name)
                 return answer_json({"ended": True})
-            wanted = {key: asked[key] for key in ("stick", "steps", "goal", "push") if key in asked}
+            wanted = {key: asked[key] for key in ("stick", "steps", "goal", "push", "discs") if key in asked}
             return Answer(*self.sessions.ask(name, wanted, gone))
         except Busy:
             told = answer_fault(503, "too many people drive already: try again in a while")
@@ -370,6 +378,19 @@ class Studio(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self.places.release()
+
+    def close(self) -> None:
+        """End it, where it serves in a thread of its own (see `open_system`)."""
+        self.shutdown()
+        self.server_close()
+
+    def _repr_html_(self) -> str:
+        return (
+            f'The studio serves at <a href="{self.url}" target="_blank">{self.url}</a>; <code>.close()</code> ends it.'
+        )
+
+    def __repr__(self) -> str:
+        return f"<dalembert studio at {self.url}>"
 
     def server_close(self) -> None:
         super().server_close()
@@ -516,3 +537,41 @@ def open_studio(host: str, port: int | None, opened: StudioInput) -> Studio:
                 hint = "; another program has it: leave --port out for a free one" if taken else ""
                 raise InvalidInput(f"cannot serve on {host} port {number}: {fault.strerror}{hint}") from fault
     raise InvalidInput(f"no port of {host} is free")
+
+
+def open_system(
+    system: Any,
+    *,
+    initial: Mapping[str, Any] | None = None,
+    method: Any = "lagrange-dalembert",
+    step: float = 0.02,
+    steps: int = 400,
+    units: Mapping[str, str] | None = None,
+    ranges: Mapping[str, Any] | None = None,
+    port: int | None = None,
+    browser: bool = True,
+    wait: bool | None = None,
+) -> Studio:
+    """Open the studio with a system of your own; `da.studio(system)` is this function.
+
+    system   a system, a `Mechanism`, or a function of parameters that makes one
+    initial  as the section [initial] of a configuration: {"speed": 1.0}, {"velocity": [...]}
+    method   the name of a method, or {"name": ..., options}
+    units    {name: unit} and `ranges` {name: (low, high)} of the numbers of a system, which are sliders; a function
+             says them itself, as in `mass: Annotated[float, "kg", (0.5, 3.0)] = 1.0`
+    wait     serve until Ctrl-C; without it a script does, and a notebook or a prompt goes on, with `.close()` to end it
+    """
+    about = {"initial": initial, "method": method, "step": step, "steps": steps}
+    server = open_studio("127.0.0.1", port, input_of_system(system, units, ranges, **about))
+    server.prepare()
+    serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
+    serving.start()
+    print(f"dalembert studio at {server.url}", flush=True)
+    if browser:
+        threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
+    interactive = hasattr(sys, "ps1") or bool(sys.flags.interactive) or "ipykernel" in sys.modules
+    if wait or (wait is None and not interactive):
+        with suppress(KeyboardInterrupt):
+            serving.join()
+        server.close()
+    return server

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ POLL_SECONDS = 0.05
 MAX_SESSIONS, SESSION_FACTOR = 8, 10.0
 SILENT_SECONDS, WATCH_SECONDS = 10.0, 1.0
 """Sessions at once; how often the processor time of a request one may use; how long a page may be silent."""
+_one_at_a_time = threading.Lock()  # of the threads that answer
 
 
 class Cancelled(Exception):
@@ -48,20 +50,25 @@ class OverBudget(Exception):
 class Workers:
     """`count` processes, started when they are needed, that call answer(request, cancelled).
 
-    As many again are started while slow requests keep the others.
+    As many again are started while slow requests keep the others. Without a `module` that another process could import
+    they are threads of this one, and answer one at a time.
     """
 
     def __init__(self, answer: Callable[[Any, Gone], Any], module: str, seconds: float, count: int = WORKERS):
         self.answer, self.seconds = answer, seconds
-        start = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-        self.context: Any = multiprocessing.get_context(start)
-        if start == "forkserver":
-            self.context.set_forkserver_preload([module])  # imported once, for all workers
+        self.context: Any = None if not module else self._processes(module)
         self.lock, self.count = threading.Lock(), count
         self.turns, self.spare = threading.BoundedSemaphore(count), threading.BoundedSemaphore(count)
         self.waiting = 0
         self.idle: list[_Worker] = []  # the last is the one used last: it knows most
         self.all: set[_Worker] = set()
+
+    def _processes(self, module: str) -> Any:
+        start = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        context: Any = multiprocessing.get_context(start)
+        if start == "forkserver":
+            context.set_forkserver_preload([module])  # imported once, for all workers
+        return context
 
     def ask(self, request: Any, gone: Gone = lambda: False) -> Any:
         """The answer to a request. `Cancelled` if its page has gone, `Busy` and `OverBudget` say why there is none."""
@@ -172,7 +179,7 @@ class Sessions:
                     if gone() or time.monotonic() - begin > WALL_FACTOR * self.seconds:
                         raise OverBudget("the session took too long, or its page has gone")
                 answer = worker.receive()
-                if worker.usage()[0] > SESSION_FACTOR * self.seconds:
+                if worker.usage()[0] - worker.begun > SESSION_FACTOR * self.seconds:
                     raise OverBudget(f"the session has used {SESSION_FACTOR * self.seconds:g} s of processor time")
             except (EOFError, OSError) as fault:
                 self.close(name)
@@ -204,14 +211,16 @@ class Sessions:
 
 
 class _Worker:
-    """One process, and the pipe to it."""
+    """One process (without a context one thread of this process), and the pipe to it."""
 
     def __init__(self, context: Any, answer: Callable[[Any, Gone], Any], seconds: float):
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, answer, seconds), daemon=True)
+        self.pipe, theirs = (context or multiprocessing).Pipe()
+        start = threading.Thread if context is None else context.Process
+        self.process = start(target=_work, args=(theirs, answer, seconds, context is None), daemon=True)
         self.process.start()
-        theirs.close()
-        self.is_ready = True
+        if context is not None:
+            theirs.close()
+        self.is_ready, self.begun = True, self.usage()[0]
 
     def receive(self) -> Any:
         answer = self.pipe.recv()
@@ -227,33 +236,38 @@ class _Worker:
     def usage(self) -> tuple[float, int]:
         """The seconds of processor time it has used and the bytes it holds; where no one tells, the clock and 0."""
         try:
-            times = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+            pid = getattr(self.process, "pid", None)
+            times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return time.monotonic(), 0
         ticks = int(times[11]) + int(times[12])
         return ticks / os.sysconf("SC_CLK_TCK"), int(times[21]) * os.sysconf("SC_PAGE_SIZE")
 
     def end(self) -> None:
-        self.process.kill()
-        self.process.join()
+        if hasattr(self.process, "kill"):  # a thread ends when it finds its pipe closed
+            self.process.kill()
+            self.process.join()
         self.pipe.close()
 
 
-def _work(pipe: Any, answer: Callable[[Any, Gone], Any], seconds: float) -> None:
+def _work(pipe: Any, answer: Callable[[Any, Gone], Any], seconds: float, is_thread: bool) -> None:
     """Answer requests until the server has gone. A message without a request, while one is worked on, cancels that."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's
+    timed = sys.platform != "win32" and not is_thread
+    if not is_thread:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's
     while True:
         try:
             message = pipe.recv()
             if not message:
                 continue
-            if sys.platform != "win32":  # ends it if the server cannot
+            if timed:  # ends it if the server cannot
                 signal.setitimer(signal.ITIMER_REAL, WALL_FACTOR * seconds + 2 * GRACE_SECONDS)
             try:
-                found = answer(message[0], pipe.poll)
+                with _one_at_a_time if is_thread else nullcontext():
+                    found = answer(message[0], pipe.poll)
             except Cancelled:
                 found = None
-            if sys.platform != "win32":
+            if timed:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             pipe.send(found)
         except (EOFError, OSError):

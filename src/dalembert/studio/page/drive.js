@@ -7,6 +7,8 @@ import { postJson } from "./api.js";
 
 const CHUNK = 40; // ms between requests, at least
 const MOST_STEPS = 25; // of one request; who falls behind slows down
+const MOST_DISCS = 3;
+const DISC = 0.4; // the radius of an obstacle, m
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
@@ -22,6 +24,8 @@ export class Driver {
     byId("park").addEventListener("click", () => this.start(true));
     byId("park-go").addEventListener("click", () => this.driveThere());
     byId("park-push").addEventListener("click", () => (this.push = true));
+    byId("park-disc").addEventListener("click", () => this.addDisc());
+    byId("park-clear").addEventListener("click", () => this.setDiscs([]));
     this.listenToGoal(byId("scene"));
     addEventListener("keydown", (event) => this.key(event, true), { capture: true });
     addEventListener("keyup", (event) => this.key(event, false), { capture: true });
@@ -32,7 +36,8 @@ export class Driver {
 
   refresh() {
     const saved = this.panel.request.saved === true;
-    this.button.hidden = !this.drives.has(this.panel.name) || saved;
+    const own = this.panel.name === "file" && this.studio.data?.inputs?.length > 0;
+    this.button.hidden = !(this.drives.has(this.panel.name) || own) || saved;
     byId("park").hidden = !this.parks.has(this.panel.name) || saved || Boolean(this.session);
   }
 
@@ -83,19 +88,37 @@ export class Driver {
     return [limit(x), limit(y)];
   }
 
+  // An obstacle between the start and the goal, to be dragged elsewhere; the plan goes around it.
+  addDisc() {
+    const [x, y] = this.goal ?? [2, 0];
+    const aside = 0.6 * this.discs.length;
+    this.setDiscs([...this.discs, [x / 2 - aside * Math.sign(y || 1) * 0.3, y / 2 + aside, DISC]].slice(0, MOST_DISCS));
+  }
+
+  setDiscs(discs) {
+    this.discs = discs;
+    byId("park-disc").disabled = discs.length >= MOST_DISCS;
+    byId("park-clear").disabled = discs.length === 0;
+    this.studio.scene.showDiscs(discs);
+    if (this.goal) this.aim([...this.goal]);
+  }
+
   // A goal on the floor: press where it shall stand, pull to where it shall look. The plan follows the pointer.
   listenToGoal(canvas) {
     let place = null;
+    let held = -1; // the obstacle that is dragged
     const point = (event) => this.studio.scene.floorPoint(event);
     const aim = (event) => {
       const to = point(event);
       if (!to) return;
+      if (held >= 0) return this.setDiscs(this.discs.map((disc, k) => (k === held ? [to.x, to.y, disc[2]] : disc)));
       const far = Math.hypot(to.x - place.x, to.y - place.y);
       this.aim([place.x, place.y, far > 0.15 ? Math.atan2(to.y - place.y, to.x - place.x) : (this.goal?.[2] ?? 0)]);
     };
     canvas.addEventListener("pointerdown", (event) => {
       if (this.mode !== "plan" || event.button !== 0 || !(place = point(event))) return;
       canvas.setPointerCapture(event.pointerId);
+      held = this.discs.findIndex(([x, y, r]) => Math.hypot(place.x - x, place.y - y) < r);
       aim(event);
     });
     canvas.addEventListener("pointermove", (event) => place && this.mode === "plan" && aim(event));
@@ -111,7 +134,7 @@ export class Driver {
     while (this.mode === "plan" && this.goal !== this.answered) {
       const asked = this.goal;
       try {
-        this.plan = await postJson("api/drive", { session: this.session, goal: asked });
+        this.plan = await postJson("api/drive", { session: this.session, goal: asked, discs: this.discs });
         this.tellPlan();
       } catch (error) {
         byId("status").textContent = error.message;
@@ -123,11 +146,11 @@ export class Driver {
   }
 
   tellPlan() {
-    const { status, reason, cost, seconds, planned, path } = this.plan;
+    const { status, reason, cost, seconds, planned, path, step } = this.plan;
     const good = path.length > 0;
     byId("park-go").disabled = !good;
     byId("park-text").textContent = good
-      ? `A plan of ${planned.length} steps: effort ${formatNumber(cost, 3)}, found in ${Math.round(1000 * seconds)} ms. Its controls:`
+      ? `A plan of ${formatNumber(step * planned.length, 2)} s: effort ${formatNumber(cost, 3)}, found in ${Math.round(1000 * seconds)} ms. Its controls:`
       : `No plan (${status}): ${reason}`;
     const canvas = byId("park-controls");
     const ink = canvas.getContext("2d");
@@ -144,6 +167,7 @@ export class Driver {
 
   driveThere() {
     this.mode = "park";
+    this.stepSize = this.plan.step;
     document.documentElement.dataset.driving = "park";
     this.studio.scene.controls.enabled = true;
     this.studio.scene.showPlan(this.goal, this.plan.path);
@@ -157,6 +181,7 @@ export class Driver {
     if (park) request.config.initial = { velocity: Array(studio.data.runs.length && request.config.initial.velocity.length).fill(0) };
     this.mode = park ? "plan" : "drive";
     this.plan = this.goal = this.answered = null;
+    this.discs = [];
     this.button.disabled = true;
     try {
       const begun = await postJson("api/drive", { request });
@@ -168,6 +193,7 @@ export class Driver {
       studio.player.go(0);
       studio.setFollow(!park);
       studio.scene.beginLive(park ? 4 : 2.5);
+      studio.tellScale();
       studio.scene.controls.enabled = !park;
       this.session = begun.session;
     } catch (error) {
@@ -182,6 +208,7 @@ export class Driver {
     byId("park-go").disabled = true;
     byId("park-text").textContent = "Press on the floor where it shall stand, and pull to where it shall look.";
     byId("park-controls").getContext("2d").clearRect(0, 0, 999, 999);
+    if (park) this.setDiscs([]);
     byId("scene").focus({ preventScroll: true });
     this.draw = this.draw.bind(this);
     requestAnimationFrame(this.draw);

@@ -2,6 +2,7 @@
 
 import { cssColour, isDark, legible } from "./theme.js";
 
+const SHADOWED = 0.3; // what lets more light through has no shadow
 const TINT = 0.8; // the darker tone of two-toned bodies, which makes their rotation visible
 
 // The colour of what is yet to come: mixed with the background, since see-through lines show their joints.
@@ -93,6 +94,7 @@ export function wideLine(points, ink, width, opacity) {
 // Lines in one place: those further behind (larger layer) give way, without flicker.
 export function behind(line, layer) {
   Object.assign(line.material, { polygonOffset: true, polygonOffsetFactor: layer, polygonOffsetUnits: 4 * layer });
+  return line;
 }
 
 export function textSprite(text, colour, size = 1) {
@@ -118,4 +120,42 @@ export function textSprite(text, colour, size = 1) {
   sprite.userData = { pixels: 19 * size, aspect: canvas.width / canvas.height };
   sprite.renderOrder = 10;
   return sprite;
+}
+
+const SUN = new THREE.Vector3(2, -3, 5).normalize();
+const onFloor = new THREE.Matrix4();
+
+// Flat shadows of the solid bodies on the floor: the same geometry pressed onto it along the light, in one opaque tone, so that
+// shadows do not add up. Returns the function that moves them to where the bodies are.
+export function castShadows(scene, { centre = [0, 0, 0], normal = [0, 0, 1] }) {
+  const n = new THREE.Vector3(...normal).normalize();
+  const d = n.dot(new THREE.Vector3(centre[0], centre[1], centre[2] ?? 0));
+  const s = n.dot(SUN);
+  const row = (axis) => ["x", "y", "z"].map((other) => (axis === other ? 1 : 0) - (SUN[axis] * n[other]) / s);
+  onFloor.set(...row("x"), (SUN.x * d) / s, ...row("y"), (SUN.y * d) / s, ...row("z"), (SUN.z * d) / s, 0, 0, 0, 1);
+  const press = onFloor.clone();
+  const material = new THREE.MeshBasicMaterial({ color: cssColour("--shadow"), side: THREE.DoubleSide });
+  behind({ material }, 2);
+  const pairs = [];
+  scene.traverse((object) => {
+    if (object.isMesh && object.userData.solid && object.material.opacity >= SHADOWED) pairs.push({ object, shadow: null });
+  });
+  for (const pair of pairs) {
+    pair.shadow = new THREE.Mesh(pair.object.geometry, material);
+    pair.shadow.matrixAutoUpdate = false;
+    pair.shadow.frustumCulled = false;
+    scene.add(pair.shadow);
+  }
+  return () => {
+    scene.updateMatrixWorld();
+    for (const { object, shadow } of pairs) {
+      shadow.matrix.multiplyMatrices(press, object.matrixWorld);
+      shadow.visible = isShown(object);
+    }
+  };
+}
+
+function isShown(object) {
+  for (let at = object; at; at = at.parent) if (!at.visible) return false;
+  return true;
 }

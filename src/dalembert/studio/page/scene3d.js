@@ -2,7 +2,7 @@
 
 import { buildPart, disposeObject, sizeLabels } from "./shapes.js";
 import { FIELD, frameOf, groundObject } from "./framing.js";
-import { wideLine } from "./ink.js";
+import { behind, castShadows, edged, upright, wideLine } from "./ink.js";
 import { cssColour } from "./theme.js";
 
 const TRAIL = 20_000; // points of the path of what is driven
@@ -35,8 +35,8 @@ export class View3D {
     new ResizeObserver(() => this.resize()).observe(canvas.parentElement);
   }
 
-  // A new View. The camera stays where a hand put it, unless `reset`.
-  show(view, { reset = false } = {}) {
+  // A new View. The camera stays where a hand put it, unless `reset`. `ghost`: paths of the setting before.
+  show(view, { reset = false, ghost = [] } = {}) {
     if (this.scene) this.retired.push(this.scene);
     if (reset) this.movedByHand = false;
     this.view = view;
@@ -45,13 +45,16 @@ export class View3D {
     if (view.ground) this.scene.add((this.ground = groundObject(view.ground)));
     else this.ground = null;
     const scale = sizeOf(view);
-    this.parts = view.parts.map((part) => ({ ...buildPart(part, scale), run: part.run, part }));
+    const told = new Set(); // arrows that have their names beside them
+    this.parts = view.parts.map((part) => ({ ...buildPart(part, scale, told), run: part.run, part }));
     this.parts.forEach(({ group, part }) =>
       (part.parent === null || part.parent === undefined ? this.scene : this.parts[part.parent].group).add(group),
     );
     this.followed =
       this.parts.find(({ part }) => part.follow) ??
       this.parts.find((p) => p.run === 0 && p.moving && (p.part.parent ?? null) === null);
+    if (ghost.length) this.scene.add(...ghost.map((points) => behind(wideLine(points, cssColour("--ghost"), 2, 1), 3)));
+    this.shadows = this.ground ? castShadows(this.scene, view.ground) : null;
     this.applyHidden();
     this.resize();
     sizeLabels(this.scene, this.height, FIELD);
@@ -157,8 +160,24 @@ export class View3D {
     this.invalidate();
   }
 
+  // Obstacles on the floor, [[x, y, radius], ...].
+  showDiscs(discs) {
+    if (this.discs) {
+      this.scene.remove(this.discs);
+      disposeObject(this.discs);
+    }
+    this.discs = new THREE.Group();
+    for (const [x, y, radius] of discs) {
+      const [mesh, rim] = edged(upright(new THREE.CylinderGeometry(radius, radius, 0.3 * radius, 40)), cssColour("--bad"), 0.8);
+      for (const object of [mesh, rim]) object.position.set(x, y, 0.15 * radius);
+      this.discs.add(mesh, rim);
+    }
+    this.scene.add(this.discs);
+    this.invalidate();
+  }
+
   endLive() {
-    this.livePoses = this.planned = null;
+    this.livePoses = this.planned = this.discs = null;
     this.movedByHand = false;
   }
 
@@ -328,6 +347,7 @@ export class View3D {
 
   draw() {
     this.waiting = 0;
+    this.shadows?.();
     this.renderer.render(this.scene, this.camera);
     this.retired.forEach(disposeObject);
     this.retired.length = 0;

@@ -7,6 +7,7 @@ import { legible } from "./theme.js";
 
 const UP = new THREE.Vector3(0, 0, 1);
 const EDGED_FACES = 300;
+const SOLIDS = new Set(["box", "ellipsoid", "cylinder", "cone", "torus", "mesh"]); // they have shadows
 const place3 = new Float32Array(3);
 const place4 = new Float32Array(4);
 const place9 = new Float32Array(9);
@@ -108,12 +109,15 @@ const BUILDERS = {
     return { objects: [...future, past, tip], update, points: known };
   },
 
-  arrow({ from, to, width, crossed = false }, colour, opacity, scale) {
+  arrow({ from, to, width, crossed = false, text = "" }, colour, opacity, scale) {
     const usual = width ?? 0.009 * scale;
     const material = solidMaterial(colour, opacity);
     const shaft = new THREE.Mesh(upright(new THREE.CylinderGeometry(0.5, 0.5, 1, 16)).translate(0, 0, 0.5), material);
     const head = new THREE.Mesh(upright(new THREE.ConeGeometry(0.5, 1, 24)).translate(0, 0, -0.5), material);
     const arrow = new THREE.Group().add(shaft, head);
+    if (!crossed) for (const part of [shaft, head]) part.add(seenThrough(part.geometry, colour, opacity)); // no body hides it
+    const words = text ? textSprite(text, colour, 0.8) : null;
+    if (words) arrow.add(words);
     const cross = crossed ? textSprite("✕", colour, 1.2) : null; // nothing may move along it
     if (cross) arrow.add(cross);
     const start = new Track(from, 3);
@@ -133,6 +137,7 @@ const BUILDERS = {
       head.position.z = length;
       head.scale.set(0.8 * tip, 0.8 * tip, tip);
       if (cross) cross.position.z = 0.5 * (length - tip);
+      if (words) words.position.z = length + 1.5 * tip;
     };
     return { objects: [arrow], update, points: Float32Array.from([...from, ...to].flat()) };
   },
@@ -141,11 +146,13 @@ const BUILDERS = {
 };
 
 // {group, update(frame), points}: the part's objects in a group that moves with its position and rotation.
-export function buildPart(part, scale) {
+export function buildPart(part, scale, told = new Set()) {
   const build = BUILDERS[part.shape.kind];
+  const named = part.shape.kind === "arrow" && part.name && !part.shape.crossed && !part.run && !told.has(part.name);
+  if (named) told.add(part.name);
   // The second run's path is thinner and on top: where two methods agree, both colours are seen.
   const shape =
-    part.shape.kind === "trace" && part.run > 0 ? { ...part.shape, width: 0.45 * (part.shape.width ?? 2) } : part.shape;
+    part.shape.kind === "trace" && part.run > 0 ? { ...part.shape, width: 0.45 * (part.shape.width ?? 2) } : named ? { ...part.shape, text: part.name } : part.shape;
   const { objects, update: inner, points } = build ? build(shape, part.colour, part.opacity ?? 1, scale) : { objects: [] };
   const group = new THREE.Group();
   const position = part.position ? new Track(part.position, 3) : null;
@@ -153,6 +160,7 @@ export function buildPart(part, scale) {
   const matrix = part.matrix ? new Track(part.matrix, 9) : null; // of a method that has left the rotations: the body is deformed
   group.matrixAutoUpdate = !matrix;
   if (objects.length) group.add(...objects);
+  if (SOLIDS.has(part.shape.kind)) for (const object of objects) object.userData.solid = true;
   if (shape.kind === "trace" && part.run > 0)
     objects.forEach((line) => behind(line, (line.material.polygonOffsetFactor ?? 0) - 1));
   const update = (frame) => {
@@ -175,6 +183,12 @@ export function buildPart(part, scale) {
     if (inner) inner(frame);
   };
   return { group, update, points, moving: Boolean(position?.moving) };
+}
+
+// What of an arrow is inside a body shines through it.
+function seenThrough(geometry, colour, opacity) {
+  const material = new THREE.MeshBasicMaterial({ color: legible(colour), transparent: true, opacity: 0.35 * opacity, depthTest: false });
+  return new THREE.Mesh(geometry, material);
 }
 
 // Labels keep their size in pixels, whatever the size of the view.

@@ -1,13 +1,15 @@
 // The views of one Show: scene, momentum, plots, claims. The player's frame moves them all at once.
 
 import { byId, element, formatNumber, swatch } from "./dom.js";
-import { legible, onTheme } from "./theme.js";
+import { cssColour, legible, onTheme } from "./theme.js";
 import { View3D } from "./scene3d.js";
 import { PlotView } from "./plot.js";
 import { plotCards, rememberPlot } from "./choice.js";
 import { Player } from "./player.js";
 import { claimsOf } from "./claims.js";
 import { listenToKeys } from "./keys.js";
+
+const SETTLED = 1200; // ms: what was shown for so long is what a change is compared with
 
 export class Studio {
   constructor() {
@@ -41,6 +43,10 @@ export class Studio {
 
   // Draws a Show; `fresh` when it is of another system than the one before, `camera` the direction from which to look.
   draw(data, { fresh = false, camera = null } = {}) {
+    const now = performance.now();
+    if (fresh) this.ghost = [];
+    else if (this.data && this.data !== data && now - this.drawnAt > SETTLED) this.ghost = pathsOf(this.data);
+    this.drawnAt = now;
     this.data = data;
     const { target, position } = data.scene.camera;
     const distance = Math.hypot(...position.map((x, k) => x - target[k]));
@@ -52,15 +58,22 @@ export class Studio {
     this.tellWhy(data.why);
     this.scene.hidden = this.hidden;
     this.drawBeside(data);
-    this.scene.show(data.scene, { reset: fresh || Boolean(camera) });
+    this.scene.show(data.scene, { reset: fresh || Boolean(camera), ghost: this.ghost ?? [] });
     this.beside?.copyCamera(this.scene);
+    this.tellScale();
     this.drawMomentum(data, fresh);
     this.drawPlots(data);
     this.drawClaims(data);
-    drawLegend(byId("legend"), data.scene.parts, data.runs);
+    drawLegend(byId("legend"), data.scene.parts, data.runs, this.ghost?.length > 0);
     tellFailures(data.runs);
     this.player.setTime(data.time);
     document.documentElement.dataset.ready = String(Number(document.documentElement.dataset.ready ?? 0) + 1);
+  }
+
+  // How large the squares of the floor are.
+  tellScale() {
+    const spacing = this.scene.ground?.userData.spacing;
+    byId("floor-scale").textContent = spacing ? `squares of ${formatNumber(spacing)} m` : "";
   }
 
   // The second run in a pane of its own, seen by the same camera.
@@ -154,8 +167,14 @@ export class Studio {
   }
 }
 
+// The paths of the first run, as they are drawn in space.
+function pathsOf({ scene }) {
+  const traces = scene.parts.filter(({ shape, run, parent }) => shape.kind === "trace" && run === 0 && (parent ?? null) === null);
+  return traces.map(({ shape }) => shape.points.slice()).filter((points) => points.length > 3);
+}
+
 // What has a name is told once, in the order of drawing; of the second run only its colour.
-function drawLegend(list, parts, runs) {
+function drawLegend(list, parts, runs, ghost = false) {
   const told = new Set();
   const items = [];
   for (const part of parts) {
@@ -166,7 +185,9 @@ function drawLegend(list, parts, runs) {
     items.push([part.colour, text]);
   }
   for (const run of runs.slice(1)) items.push([run.colour, `the same with ${run.label}`]);
-  list.replaceChildren(...items.map(([colour, text]) => element("li", {}, swatch(legible(colour)), text)));
+  const rows = items.map(([colour, text]) => element("li", {}, swatch(legible(colour)), text));
+  if (ghost) rows.push(element("li", {}, swatch(cssColour("--ghost")), "as it was before the change"));
+  list.replaceChildren(...rows);
 }
 
 // -1 is the start itself.

@@ -1,0 +1,126 @@
+"""One's own systems in the studio: files of Python, robots in URDF files, systems of a script; their sliders, their
+scene, and driving them.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pytest
+from studio.test_studio_server import ask, post
+
+import dalembert as da
+from dalembert.errors import InvalidInput
+from dalembert.models import rolling_disk
+from dalembert.models.mechanisms import differential_drive
+from dalembert.studio.catalogue import entry, input_of_file, input_of_system, make_catalogue, start
+from dalembert.studio.presentation import Drive, show
+
+URDF = Path(__file__).parents[1] / "data" / "urdf"
+ROBOT = URDF / "differential-drive.urdf"
+pytestmark = pytest.mark.filterwarnings("ignore::dalembert.errors.NotRead")
+
+
+def shown(opened):
+    return show({**start(opened), "frames": 20}, opened)
+
+
+@pytest.mark.heavy
+def test_a_robot_in_a_urdf_file_opens_with_its_parts_and_sliders():
+    opened = input_of_file(ROBOT)
+    answer = shown(opened)
+    names = {part["name"] for part in answer["scene"]["parts"]}
+    assert {"frame of left_wheel", "frame of right_wheel", "spoke", "point of contact"} <= names
+    assert answer["inputs"] and answer["runs"][0]["status"] == "ok"
+    parameters = {each["label"]: each for each in entry("file", opened)["parameters"]}
+    mass = next(each for name, each in parameters.items() if name.endswith("mass"))
+    assert mass["help"] == "kg" and mass["low"] > 0 and make_catalogue(opened)["systems"][0]["name"] == "file"
+    # another process reads the file again
+    again = pickle.loads(pickle.dumps(opened))
+    assert again.job(start(again)["config"]).system.group == opened.job(start(opened)["config"]).system.group
+    # a slider changes the motion, and nonsense is refused
+    heavier = {**start(opened)["config"]}
+    key = mass["place"].partition(".")[2]
+    heavier["system"] = {**heavier["system"], key: 3 * mass["value"]}
+    assert opened.job(heavier).system.parameters != opened.job(start(opened)["config"]).system.parameters
+    heavier["system"] = {**heavier["system"], key: -1.0}
+    with pytest.raises(InvalidInput, match="positive"):
+        opened.job(heavier)
+    with pytest.raises(InvalidInput, match="no configuration names"):
+        from dalembert.studio.server import make_download
+
+        make_download({"kind": "toml", "request": start(opened)}, opened)
+
+
+@pytest.mark.heavy
+def test_an_arm_opens_fixed_and_wheels_without_a_radius_are_asked_for():
+    assert shown(input_of_file(URDF / "double-pendulum.urdf"))["runs"][0]["status"] == "ok"
+    with pytest.raises(InvalidInput, match=r"radius.*read_urdf"):
+        input_of_file(URDF / "mobile-arm.urdf")
+
+
+def test_what_cannot_be_opened_is_refused(tmp_path):
+    (tmp_path / "robot.urdf").write_text("<robot name='r'/>")
+    with pytest.raises(InvalidInput, match="read_urdf"):
+        input_of_file(tmp_path / "robot.urdf")
+    with pytest.raises(InvalidInput, match="allowed: a configuration"):
+        input_of_file(tmp_path / "robot.step")
+    with pytest.raises(InvalidInput, match="not 7"):
+        input_of_system(7)
+    with pytest.raises(InvalidInput, match="Annotated"):
+        input_of_system(rolling_disk, units={"mass": "kg"})
+    with pytest.raises(InvalidInput, match="number of the system"):
+        input_of_system(rolling_disk(), units={"maas": "kg"})
+
+
+def sleigh(mass: Annotated[float, "kg", (0.5, 3.0)] = 1.0, a: float = 0.2) -> da.System:
+    """A sleigh of my own."""
+    return da.models.chaplygin_sleigh(mass=mass, a=a)
+
+
+def test_a_function_has_sliders_with_names_units_and_ranges():
+    opened = input_of_system(sleigh, initial={"velocity": [0.5, 1.0, 0.0]}, steps=50)
+    mass, a = entry("file", opened)["parameters"]
+    assert (mass["label"], mass["help"], mass["low"], mass["high"]) == ("mass", "kg", 0.5, 3.0)
+    assert a["label"] == "a" and a["help"] == "" and shown(opened)["runs"][0]["steps"] == 50
+    assert "A sleigh of my own" in entry("file", opened)["summary"]
+
+
+def test_a_system_of_a_script_is_served_shown_and_driven():
+    server = da.studio(
+        da.models.unicycle(), browser=False, wait=False, units={"mass": "kg"}, ranges={"mass": (1.0, 30.0)}
+    )
+    try:
+        assert server.url in repr(server) and server.url in server._repr_html_()
+        catalogue = ask(server, "GET", "/api/catalogue")[2]
+        assert b'"file"' in catalogue
+        first = start(server.opened)
+        status, answer = post(server, "/api/show", {**first, "frames": 20})
+        assert status == 200 and answer["runs"][0]["status"] == "ok" and len(answer["inputs"]) == 2
+        status, begun = post(server, "/api/drive", {"request": first})
+        assert status == 200 and begun["inputs"] == answer["inputs"]
+        status, moved = post(server, "/api/drive", {"session": begun["session"], "stick": [0.0, 1.0], "steps": 10})
+        turning, driving = np.array(moved["controls"]).T
+        assert status == 200 and len(driving) == 10 and np.all(driving > 0) and not np.any(turning)
+        mass = next(each for each in json.loads(catalogue)["systems"][0]["parameters"] if each["label"] == "mass")
+        assert (mass["help"], mass["low"], mass["high"]) == ("kg", 1.0, 30.0)
+        status, told = post(server, "/api/drive", {"session": begun["session"], "stick": [0.0], "steps": 10})
+        assert status == 400 and "stick" in told["error"]["message"]
+        assert post(server, "/api/drive", {"session": begun["session"], "end": True})[0] == 200
+    finally:
+        server.close()
+
+
+@pytest.mark.heavy
+def test_the_stick_drives_an_own_robot_ahead_and_to_the_right():
+    opened, ends = input_of_system(differential_drive()), []
+    for stick in ([0.0, 1.0], [1.0, 1.0], [-1.0, 1.0]):
+        driven = Drive({"config": {**start(opened)["config"], "initial": {"speed": 0.0}}}, opened)
+        driven.go(stick, 50)
+        ends.append(np.asarray(driven.state.xi)[:2])  # yaw rate and speed
+    ahead, right, left = ends
+    assert ahead[1] > 0.1 and abs(ahead[0]) < 1e-9 and right[0] < -0.1 and left[0] > 0.1 and right[1] > 0.1
