@@ -76,6 +76,18 @@ def test_the_stick_does_what_it_says():
         Drive({"config": example("chaplygin-sleigh")}, OPENED)
 
 
+@pytest.mark.heavy
+def test_a_ball_robot_balances_where_the_stick_sends_it():
+    driven = Drive({"config": example("ball-robot")}, OPENED)
+    for stick, ahead in (([0.0, 0.0], 0.0), ([0.0, 1.0], 1.0), ([0.0, 0.0], 0.0)):
+        for _ in range(8):
+            driven.go(stick, 50)
+        pose, neck = map(np.asarray, driven.state.g)
+        turn, speed = pose[:3, :3] @ neck, neck.T @ np.asarray(driven.state.xi)[3:6]
+        assert turn[2, 2] > np.cos(0.1), "it stands"
+        assert abs(speed[0] - ahead) < 0.3 and abs(speed[1]) < 0.3
+
+
 def test_a_plan_parks_it_and_feedback_brings_it_back_after_a_push():
     config = {**example("unicycle"), "initial": {"velocity": [0.0, 0.0, 0.0]}}
     driven = Drive({"config": config}, OPENED)
@@ -150,8 +162,8 @@ def test_laws_of_driving_name_what_the_systems_have():
     for name, laws in STORIES["drive"].items():
         system = OPENED.job(example(name)).system
         known = (*system.coordinate_names, *system.rate_names)
-        assert set(laws) <= {each.name for each in system.inputs}, name
-        for law in laws.values():
+        assert set(laws) <= {each.name for each in system.inputs} | {"balance"}, name
+        for law in (each for key, each in laws.items() if key != "balance"):
             assert set(law) <= {"x", "y", "feel", "spring", "angle"} and ("angle" in law) == ("spring" in law)
             assert set(law.get("feel", {})) <= set(known), name
     assert make_catalogue(OPENED)["drives"] == list(STORIES["drive"])

@@ -36,7 +36,7 @@ from .view import CONSTRAINT, DARK, MOMENTUM, SURFACE, TEXTS, VELOCITY, Array, V
 
 PARKS: dict[str, dict[str, Any]] = STORIES["park"]
 """Systems in the plane that plans bring to a pose, their sizes, and the push on their inputs that disturbs them."""
-PLAN_STEPS, PUSH_STEPS, MAX_GOAL, MAX_DISCS = 100, 4, 50.0, 3
+PLAN_STEPS, PUSH_STEPS, MAX_GOAL, MAX_DISCS, LONGEST = 100, 4, 50.0, 3, 12.0  # the last: seconds
 STRENGTH, FASTEST = 6.0, 12.0
 """The acceleration by an input without bounds when the stick is full, and the rate at which a motor gives no more."""
 DRIVES: dict[str, Any] = STORIES["drive"]
@@ -220,9 +220,19 @@ class Drive:
         if not isinstance(discs, list | tuple) or len(discs) > MAX_DISCS or not all(_are_numbers(d, 3) for d in discs):
             raise InvalidInput(f"the discs are {str(discs)[:40]}; allowed: at most {MAX_DISCS}, each [x, y, radius]")
         begin, job, law = time.perf_counter(), self.job, _sizes(self.job)
+        end, pose = _rest_at(job.system, goal), np.asarray(_pose(self.state.g))
+        for where, there in (("where it is", pose), ("at the goal", np.asarray(_pose(end.g)))):
+            if _touches(there, [(0, 0.0)], discs, law):
+                told = {
+                    "status": "blocked",
+                    "reason": f"it would touch an obstacle {where}: drag that away",
+                    "cost": None,
+                }
+                self.tracker = self.known = None
+                return told | {"path": [], "planned": [], "step": self.step, "seconds": 0.0}
         far = [[1e3, 1e3, 1.0]] * (MAX_DISCS - len(discs))
         options: dict[str, Any] = {
-            "start": self.state._replace(t=np.zeros(())), "goal": _rest_at(job.system, goal), "steps": PLAN_STEPS,
+            "start": self.state._replace(t=np.zeros(())), "goal": end, "steps": PLAN_STEPS,
             "cost": _effort, "tolerance": 1e-6, "max_iterations": 80,
             "path": keep_clear(np.array([*discs, *far], float), law) if discs or "steering" in law else None,
         }  # fmt: skip
@@ -232,7 +242,10 @@ class Drive:
                 nothing = np.zeros((PLAN_STEPS, len(self.names)))
                 once = options | {"max_iterations": 1, "guess": nothing}
                 self.template = plan(job.system, job.integrator, duration=PLAN_STEPS * self.step, **once)
-            arcs = [way_along(self.template, each, law) for each in ways_to(_seen_from(self.state, goal), law)[:2]]
+            ways_there = ways_around(
+                _in_frame(pose, goal), [(*_in_frame(pose, disc)[:2], float(disc[2])) for disc in discs], law
+            )
+            arcs = [way_along(self.template, each, law) for each in ways_there[:4]]
             usual = arcs[0].duration
             ways = [way for way in ways if abs(way[1] - usual) < 0.35 * usual] + [
                 (each, each.duration) for each in arcs
@@ -278,6 +291,8 @@ class Drive:
             self.planned += 1
             self.push -= 1
             return [float(u) + pushed.get(n, 0.0) for n, u in zip(self.names, given, strict=True)]
+        if "balance" in self.law:
+            return _balance(state, self.law["balance"], x, y)
         seen = np.asarray(evaluate(_observe, system, state)) if self.law else np.zeros(0)
         names, found = (*system.coordinate_names, *system.rate_names), []
         for name in self.names:
@@ -289,6 +304,17 @@ class Drive:
                 value -= law["spring"] * float(np.arctan2(turn[1, 0], turn[0, 0]))
             found.append(float(np.clip(value, law.get("low", -np.inf), law.get("high", np.inf))))
         return found
+
+
+def _balance(state: State, law: Mapping[str, float], x: float, y: float) -> list[float]:
+    """The torques that hold a tower on a ball upright, leaning as much as the speed wants that the stick asks for."""
+    (pose, neck), xi = (np.asarray(part) for part in state.g), np.asarray(state.xi)
+    turn = pose[:3, :3] @ neck
+    up, spin, speed = turn[2], neck.T @ xi[:3] + xi[6:9], neck.T @ xi[3:6]  # all in the frame of the tower
+    missing = law["lean"] * (law["speed"] * np.array([y, -x]) - speed[:2])
+    missing *= min(1.0, law["most"] / max(float(np.linalg.norm(missing)), 1e-9))
+    tilt = np.array([up[1] + missing[1], -up[0] - missing[0], 0.0])
+    return [float(u) for u in -law["tilt"] * tilt - np.array([law["rate"], law["rate"], law["yaw"]]) * spin]
 
 
 def _are_numbers(given: Any, count: int) -> bool:
@@ -364,9 +390,12 @@ def keep_clear(discs: Array, law: Mapping[str, float]) -> Callable[..., Any]:
     return path
 
 
-def _seen_from(state: State, goal: Sequence[float]) -> tuple[float, float, float]:
-    """A goal [x, y, angle] in the frame of the vehicle."""
-    pose, (x, y, angle) = np.asarray(_pose(state.g)), map(float, goal)
+Pose2 = tuple[float, float, float]  # x, y, angle; of a disc its radius
+
+
+def _in_frame(pose: Array, goal: Sequence[float]) -> Pose2:
+    """A goal [x, y, angle] in the frame of a pose."""
+    x, y, angle = map(float, goal)
     dx, dy = pose[:2, :2].T @ (np.array([x, y]) - pose[:2, 2])
     return float(dx), float(dy), angle - float(np.arctan2(pose[1, 0], pose[0, 0]))
 
@@ -374,7 +403,7 @@ def _seen_from(state: State, goal: Sequence[float]) -> tuple[float, float, float
 Way = list[tuple[int, float]]
 
 
-def ways_to(goal: tuple[float, float, float], law: Mapping[str, float]) -> list[Way]:
+def ways_to(goal: Pose2, law: Mapping[str, float]) -> list[Way]:
     """Ways of three arcs and lines from the origin to a pose, the shortest first: [(turn, signed length), ...].
 
     They are those of Reeds and Shepp (1990) with three pieces, for the turning radius of the law.
@@ -404,21 +433,47 @@ def ways_to(goal: tuple[float, float, float], law: Mapping[str, float]) -> list[
     return sorted(found, key=lambda way: sum(abs(size) for _, size in way))
 
 
+def ways_around(goal: Pose2, discs: Sequence[Pose2], law: Mapping[str, float]) -> list[Way]:
+    """Ways to a pose, also by places beside discs [x, y, .], those that touch none first, then the shorter."""
+    ways, (x, y, _) = ways_to(goal, law)[:4], goal
+    along = np.array([x, y]) / max(np.hypot(x, y), 1e-9)
+    for disc in discs:
+        for side in (-1.0, 1.0):
+            aside = side * (disc[2] + law["reach"] + 0.3 * law["length"])
+            by = (disc[0] - aside * along[1], disc[1] + aside * along[0], float(np.arctan2(along[1], along[0])))
+            here = about(2, by[2])
+            here[:2, 2] = by[:2]
+            ways.append(ways_to(by, law)[0] + ways_to(_in_frame(here, goal), law)[0])
+    return sorted(ways, key=lambda way: (_touches(np.eye(3), way, discs, law), sum(abs(size) for _, size in way)))
+
+
+def _touches(pose: Array, way: Way, discs: Sequence[Sequence[float]], law: Mapping[str, float]) -> bool:
+    """Whether a vehicle on this way from a pose touches a disc."""
+    points = []
+    for turn, size in way:
+        poses = pose @ _along_arc(np.linspace(0.0, size, 16), turn / law.get("radius", 1.0))
+        points += [poses[:, :2, 2], poses[:, :2, 2] + law.get("ahead", 0.0) * poses[:, :2, 0]]
+        pose = poses[-1]
+    spots = np.concatenate(points)
+    return any(np.linalg.norm(spots - disc[:2], axis=1).min() < disc[2] + law["reach"] for disc in discs)
+
+
 def way_along(like: Plan, way: Way, law: Mapping[str, float]) -> Plan:
     """A first guess for a car: the way with a rest before, between and after its pieces, in which it is steered."""
     pieces = [piece for piece in way if abs(piece[1]) > 1e-6] or [(0, 1e-6)]
     rest, system, angle = law["rest"], cast(System, like.system), np.zeros(PLAN_STEPS + 1)
     ends = np.cumsum([rest] + [time for _, size in pieces for time in (abs(size) / law["pace"], rest)])
+    ends *= min(1.0, LONGEST / ends[-1])
     times, step = np.linspace(0.0, ends[-1], PLAN_STEPS + 1), ends[-1] / PLAN_STEPS
     gone, turned, before, base = 0.0 * angle, 0.0 * angle, 0.0, np.asarray(_pose(like.g))[0]
     pose = np.tile(base, (len(times), 1, 1))
     for begin, end, (turn, size) in zip(ends[:-1:2], ends[1::2], pieces, strict=True):
         wheels, part = turn * np.arctan(law["length"] / law["radius"]), size * _smooth((times - begin) / (end - begin))
         angle += (wheels - before) * _smooth((times - begin) / rest + 1.0)
-        pose[times >= begin] = base @ _along_arc(part[times >= begin], turn / law["radius"])
+        pose[times >= begin] = base @ _along_arc(part[times >= begin], turn / law.get("radius", 1.0))
         base = base @ _along_arc(np.array([size]), turn / law["radius"])[0]
         gone, turned, before = gone + part, turned + part * turn / law["radius"], wheels
-    angle -= before * _smooth((times - ends[-2]) / rest)
+    angle -= before * _smooth((times - ends[-2]) / (ends[-1] - ends[-2]))
     spin, speed, steering = (np.gradient(each, step) for each in (turned, gone, angle))
     xi = np.stack([spin, speed, 0.0 * speed, steering], axis=1)
     forces = [

@@ -90,9 +90,10 @@ export class Driver {
 
   // An obstacle between the start and the goal, to be dragged elsewhere; the plan goes around it.
   addDisc() {
-    const [x, y] = this.goal ?? [2, 0];
-    const aside = 0.6 * this.discs.length;
-    this.setDiscs([...this.discs, [x / 2 - aside * Math.sign(y || 1) * 0.3, y / 2 + aside, DISC]].slice(0, MOST_DISCS));
+    const [x, y] = this.goal ?? [4, 0];
+    const far = Math.hypot(x, y) || 1;
+    const aside = [0.3, -0.9, 1.5][this.discs.length];
+    this.setDiscs([...this.discs, [0.55 * x - (aside * y) / far, 0.55 * y + (aside * x) / far, DISC]].slice(0, MOST_DISCS));
   }
 
   setDiscs(discs) {
@@ -131,6 +132,7 @@ export class Driver {
     this.studio.scene.showPlan(goal, this.plan?.path ?? []);
     if (this.asking) return;
     this.asking = true;
+    if (!this.plan) byId("park-text").textContent = "Planning … The first plan of a kind of system is compiled, once: some seconds.";
     while (this.mode === "plan" && this.goal !== this.answered) {
       const asked = this.goal;
       try {
@@ -192,7 +194,7 @@ export class Driver {
       studio.draw(unpackArrays(begun.show), { fresh: true });
       studio.player.go(0);
       studio.setFollow(!park);
-      studio.scene.beginLive(park ? 4 : 2.5);
+      studio.scene.beginLive(2.5);
       studio.tellScale();
       studio.scene.controls.enabled = !park;
       this.session = begun.session;

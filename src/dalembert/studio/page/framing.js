@@ -26,6 +26,7 @@ export function groundObject({ size, centre = [0, 0], normal, lines: wanted = 16
       polygonOffsetUnits: 8,
     }),
   );
+  floor.position.z = -2e-4 * half; // below its lines, also seen from far away
   const points = [];
   for (let k = -count; k <= count; k++)
     points.push(k * spacing, -half, 0, k * spacing, half, 0, -half, k * spacing, 0, half, k * spacing, 0);

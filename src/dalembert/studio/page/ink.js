@@ -123,7 +123,7 @@ export function textSprite(text, colour, size = 1) {
 }
 
 const SUN = new THREE.Vector3(2, -3, 5).normalize();
-const onFloor = new THREE.Matrix4();
+const onFloor = new THREE.Group().matrix.clone(); // the bundle has no name for its matrices
 
 // Flat shadows of the solid bodies on the floor: the same geometry pressed onto it along the light, in one opaque tone, so that
 // shadows do not add up. Returns the function that moves them to where the bodies are.

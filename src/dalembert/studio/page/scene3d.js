@@ -147,7 +147,7 @@ export class View3D {
       this.scene.remove(this.planned);
       disposeObject(this.planned);
     }
-    const size = 0.04 * this.camera.position.distanceTo(this.controls.target);
+    const size = 0.02 * this.camera.position.distanceTo(this.controls.target);
     this.planned = new THREE.Group();
     const colour = cssColour("--good");
     const head = new THREE.Mesh(new THREE.ConeGeometry(0.6 * size, 2 * size, 24), new THREE.MeshBasicMaterial({ color: colour }));

@@ -116,7 +116,7 @@ const BUILDERS = {
     const head = new THREE.Mesh(upright(new THREE.ConeGeometry(0.5, 1, 24)).translate(0, 0, -0.5), material);
     const arrow = new THREE.Group().add(shaft, head);
     if (!crossed) for (const part of [shaft, head]) part.add(seenThrough(part.geometry, colour, opacity)); // no body hides it
-    const words = text ? textSprite(text, colour, 0.8) : null;
+    const words = text ? textSprite(text, colour, 0.9) : null;
     if (words) arrow.add(words);
     const cross = crossed ? textSprite("✕", colour, 1.2) : null; // nothing may move along it
     if (cross) arrow.add(cross);
@@ -137,7 +137,10 @@ const BUILDERS = {
       head.position.z = length;
       head.scale.set(0.8 * tip, 0.8 * tip, tip);
       if (cross) cross.position.z = 0.5 * (length - tip);
-      if (words) words.position.z = length + 1.5 * tip;
+      if (words) {
+        words.visible = length > 6 * usual; // a short arrow needs no name
+        words.position.z = length + 1.5 * tip;
+      }
     };
     return { objects: [arrow], update, points: Float32Array.from([...from, ...to].flat()) };
   },
