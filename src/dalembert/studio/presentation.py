@@ -25,13 +25,14 @@ from ..kernels import evaluate
 from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, State, System
 from ..models import MODELS
 from ..optimise import Plan, Tracker, plan, track
+from ..plotting.runs import about
 from ..plotting.studies import momentum_locus
 from ..plotting.style import COLOURS, FLOOR
 from ..simulation import Run, simulate, to_json
 from . import requests
 from .catalogue import STORIES
 from .requests import RunFrames, StudioInput
-from .scenes import about, globe, make_scene, principal_axes, rotate
+from .scenes import globe, make_scene, principal_axes, rotate
 from .view import CONSTRAINT, DARK, MOMENTUM, SURFACE, TEXTS, VELOCITY, Array, View, label, pack_array, sphere, surface
 
 PARKS: dict[str, dict[str, Any]] = STORIES["park"]
@@ -260,9 +261,9 @@ class Drive:
         self.tracker, self.planned = track(found, state_weight=10.0, control_weight=0.01) if good else None, 0
         self.known, self.step = found if good else None, float(found.step)
         path = np.asarray(_pose(found.g))[:, :2, 2].tolist() if good else []
-        told = {"status": found.status, "reason": found.reason, "cost": to_json(float(found.cost)), "path": path}
-        told |= {"step": self.step, "seconds": time.perf_counter() - begin}
-        return told | {"planned": np.asarray(found.controls).tolist() if good else []}
+        answer = {"status": found.status, "reason": found.reason, "cost": to_json(float(found.cost)), "path": path}
+        answer |= {"step": self.step, "seconds": time.perf_counter() - begin}
+        return answer | {"planned": np.asarray(found.controls).tolist() if good else []}
 
     template: Plan | None = None  # whose nodes a way of arcs replaces
 

@@ -20,6 +20,7 @@ from ..mechanics.mechanism import Parts, Picture, direction_of, point_of
 from ..models import MODELS
 from ..plotting.runs import (
     VEHICLES,
+    Bar,
     Solid,
     Vehicle,
     about,
