@@ -352,6 +352,9 @@ def test_show_tells_what_a_file_holds(tmp_path, monkeypatch, capsys):
     lines = invoke("show", str(out), "--csv", "velocity,energy").stdout.splitlines()
     assert lines[0] == "time,velocity_w,velocity_v1,velocity_v2,energy" and len(lines) == 5
     np.testing.assert_allclose([float(x) for x in lines[1].split(",")[:3]], [0.0, 0.5, -1.0], rtol=1e-14)
+    head = lines[0].split(",")
+    again = invoke("show", str(out), "--csv", f"time,energy,{head[1]},velocity").stdout.splitlines()[0].split(",")
+    assert again == ["time", "energy", *(name for name in head if name.startswith("velocity"))]  # no column twice
     assert "Did you mean 'energy'" in refused(capsys, monkeypatch, "show", str(out), "--csv", "enrgy")
     assert "truncated" in refused(capsys, monkeypatch, "show", str(_truncated(out)))
 

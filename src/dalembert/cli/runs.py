@@ -296,21 +296,25 @@ def _show_configuration(file: Path, as_json: bool) -> None:
 
 
 def _print_csv(data: Any, file: Path, names: list[str]) -> None:
-    """Print the time, then the components of the wanted columns."""
-    columns = [str(name) for name, column in data.variables.items() if column.dtype.kind in "iuf"]
+    """Print the time, then the wanted columns: whole ones, or components by the names that they have here."""
     if data["time"].ndim != 1:
         raise InvalidInput(f"{file} holds an ensemble; --csv prints one run")
-    parts, heads = [data["time"].values[:, None]], ["time"]
-    for name in names:
-        if name not in columns:
-            raise UnknownName(f"column of {file}", name, columns)
-        values = data[name].values.reshape(len(data["time"]), -1)
-        last = data[name].dims[-1]
+    over_time = [(str(name), column) for name, column in data.variables.items() if column.dims[:1] == data["time"].dims]
+    columns = [name for name, column in over_time if column.dtype.kind in "iuf"]
+    known: dict[str, dict[str, Any]] = {"time": {}}  # what a name stands for: columns by their heads
+    for name in columns:
+        values, last = data[name].values.reshape(len(data["time"]), -1), data[name].dims[-1]
         labels = data[last].values if last in data.coords and last != "time" else range(values.shape[1])
-        heads += [name] if values.shape[1] == 1 else [f"{name}_{label}" for label in labels]
-        parts.append(values)
-    print(",".join(heads))
-    for row in np.concatenate(parts, axis=1):
+        heads = [name] if values.shape[1] == 1 else [f"{name}_{label}" for label in labels]
+        own = dict(zip(heads, values.T, strict=True))
+        known = {head: {head: column} for head, column in own.items()} | known | ({} if name == "time" else {name: own})
+    wanted = {"time": data["time"].values}
+    for name in names:
+        if name not in known:
+            raise UnknownName(f"column of {file}", name, columns)
+        wanted |= known[name]
+    print(",".join(wanted))
+    for row in zip(*wanted.values(), strict=True):
         print(",".join(format(entry, ".17g") for entry in row))
 
 

@@ -280,7 +280,8 @@ def read_data(path: Path) -> dict[str, Numbers]:
         return _read_dataset(path)
     try:
         with open(path, newline="", encoding="utf-8-sig") as lines:
-            head, *rows = (row for row in csv.reader(lines) if row)
+            rows = [row for row in csv.reader(lines) if row]
+            head, rows = (rows[0], rows[1:]) if rows else ([], [])
             names = [name.strip() for name in head]
             numbers = [[float(cell) if cell.strip() else np.nan for cell in row] for row in rows]
     except FileNotFoundError as fault:
