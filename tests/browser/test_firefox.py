@@ -48,3 +48,39 @@ def test_firefox_shows_and_changes_the_motion(firefox, served):
     assert firefox.value("document.querySelector('#plots .plot:first-child select').value") == "Energy"
     assert firefox.picture().startswith(b"\x89PNG")
     assert firefox.complaints(served.url) == []
+
+
+@pytest.mark.heavy
+def test_firefox_tells_a_story_fails_drives_and_parks(firefox, served):
+    ready = "document.documentElement.dataset.ready"
+
+    def after(action):
+        before = firefox.value(ready)
+        action()
+        firefox.until(f"{ready} !== '{before}' && !document.querySelector('#view.busy')", 120)
+
+    firefox.open(f"{served.url}#story=cusp&step=1")
+    firefox.until(f"{ready} !== undefined && !document.querySelector('#view.busy')", 120)
+    assert firefox.value("document.getElementById('lesson-text').textContent")
+    after(lambda: firefox.click("#lesson-next"))
+    assert firefox.value("location.hash").endswith("step=2")
+    firefox.click("#lesson-end")
+    after(lambda: firefox.click("#fail"))
+    assert firefox.value("!document.getElementById('beside').hidden"), "two panes"
+    after(lambda: firefox.value("(() => { location.hash = 'none' })()"))
+    choose = "const s = document.querySelector(\"select[aria-label='System']\"); s.value = '\"car\"';"
+    after(lambda: firefox.value(f"(() => {{ {choose} s.dispatchEvent(new Event('change')) }})()"))
+    assert firefox.value("studio.request().config.system.name") == "car"
+    firefox.click("#drive")
+    firefox.until("document.documentElement.dataset.driving === 'yes'", 60)
+    firefox.value("dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowUp', bubbles: true }))")
+    firefox.until("driver.rows.some(([force]) => force > 0.5)")
+    after(lambda: firefox.click("#drive"))
+    assert firefox.value("studio.request().controls.length") > 2
+    firefox.click("#park")
+    firefox.until("document.documentElement.dataset.driving === 'plan'", 60)
+    firefox.value("(() => { driver.aim([4, 0.5, 0]) })()")
+    firefox.until("driver.plan && driver.plan.path.length > 1", 200)
+    after(lambda: firefox.click("#park-go"))
+    assert firefox.value("studio.request().controls.length") == 100
+    assert firefox.picture().startswith(b"\x89PNG") and firefox.complaints(served.url) == []

@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import tomllib
+import warnings
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from inspect import Parameter, Signature
@@ -22,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, UnknownName, require_name
+from ..errors import InvalidInput, NotRead, UnknownName, require_name
 from ..integrators import METHODS, RETRACTIONS
 from ..io.config import load_function, load_job, load_user_system, parse_job, read_config
 from ..io.urdf import read_urdf
@@ -196,11 +197,11 @@ class Variation:
         return cast(MechanicalSystem, jax.tree.unflatten(self.structure, leaves))
 
     def __reduce__(self) -> Any:
-        """Another process reads the file again."""
-        return robot_of, (self.file,)
+        """Another process reads the file again, and says nothing that was said already."""
+        return robot_of, (self.file, True)
 
 
-def robot_of(file: Path) -> Variation:
+def robot_of(file: Path, quietly: bool = False) -> Variation:
     """The robot in a URDF file: links named wheels roll on the ground, others named castors or balls support it.
 
     Without wheels its root is fixed. Whoever wants it otherwise calls `dalembert.io.read_urdf` in a file of Python.
@@ -213,7 +214,9 @@ def robot_of(file: Path) -> Variation:
     castors = [name for name in links if name not in wheels and re.search("cast|ball", name.lower())]
     options: dict[str, Any] = {"base": "planar", "wheels": wheels, "castors": castors} if wheels else {"base": "fixed"}
     try:
-        return Variation(read_urdf(file, **options).system(), {}, {}, file)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore" if quietly else "default", NotRead)
+            return Variation(read_urdf(file, **options).system(), {}, {}, file)
     except InvalidInput as fault:
         told = ", ".join(f"{key} {value}" for key, value in options.items())
         hint = "write make() in a file of Python that calls dalembert.io.read_urdf, and open that"

@@ -224,13 +224,9 @@ class Drive:
         end, pose = _rest_at(job.system, goal), np.asarray(_pose(self.state.g))
         for where, there in (("where it is", pose), ("at the goal", np.asarray(_pose(end.g)))):
             if _touches(there, [(0, 0.0)], discs, law):
-                told = {
-                    "status": "blocked",
-                    "reason": f"it would touch an obstacle {where}: drag that away",
-                    "cost": None,
-                }
                 self.tracker = self.known = None
-                return told | {"path": [], "planned": [], "step": self.step, "seconds": 0.0}
+                nothing: dict[str, Any] = {"path": [], "planned": [], "step": self.step, "seconds": 0.0, "cost": None}
+                return nothing | {"status": "blocked", "reason": f"it would touch an obstacle {where}: drag that away"}
         far = [[1e3, 1e3, 1.0]] * (MAX_DISCS - len(discs))
         options: dict[str, Any] = {
             "start": self.state._replace(t=np.zeros(())), "goal": end, "steps": PLAN_STEPS,
@@ -240,8 +236,7 @@ class Drive:
         ways: list[Any] = [] if self.known is None else [(self.known, self.known.duration)]
         if "steering" in law:
             if self.template is None:
-                nothing = np.zeros((PLAN_STEPS, len(self.names)))
-                once = options | {"max_iterations": 1, "guess": nothing}
+                once = options | {"max_iterations": 1, "guess": np.zeros((PLAN_STEPS, len(self.names)))}
                 self.template = plan(job.system, job.integrator, duration=PLAN_STEPS * self.step, **once)
             ways_there = ways_around(
                 _in_frame(pose, goal), [(*_in_frame(pose, disc)[:2], float(disc[2])) for disc in discs], law
@@ -261,9 +256,14 @@ class Drive:
         self.tracker, self.planned = track(found, state_weight=10.0, control_weight=0.01) if good else None, 0
         self.known, self.step = found if good else None, float(found.step)
         path = np.asarray(_pose(found.g))[:, :2, 2].tolist() if good else []
-        answer = {"status": found.status, "reason": found.reason, "cost": to_json(float(found.cost)), "path": path}
-        answer |= {"step": self.step, "seconds": time.perf_counter() - begin}
-        return answer | {"planned": np.asarray(found.controls).tolist() if good else []}
+        told: dict[str, Any] = {
+            "status": found.status,
+            "reason": found.reason,
+            "cost": to_json(float(found.cost)),
+            "path": path,
+        }
+        told |= {"step": self.step, "seconds": time.perf_counter() - begin}
+        return told | {"planned": np.asarray(found.controls).tolist() if good else []}
 
     template: Plan | None = None  # whose nodes a way of arcs replaces
 
