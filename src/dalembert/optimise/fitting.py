@@ -784,7 +784,8 @@ def describe(whole: Problem, search: Search, outcome: Outcome, b: int, scaled: b
     scale, guess = np.abs(x), np.abs(whole.guess[b])
     scale = np.where(scale > 1e-3 * guess, scale, guess)  # of what is about 0
     scale[(scale == 0.0) | [name.startswith(FROM_START) for name in names]] = 1.0
-    covariance, loose = find_spread(names, jacobian, middle, scale, found.fixed, gap_jacobian)
+    with one_blas_thread():
+        covariance, loose = find_spread(names, jacobian, middle, scale, found.fixed, gap_jacobian)
     kept = np.array([BETWEEN not in name for name in names])
     covariance = covariance[np.ix_(kept, kept)] * (chi2 / dof if scaled and dof else 1.0)
     bounds = tuple(name for name, fixed in zip(names, found.fixed, strict=True) if fixed)
