@@ -52,7 +52,7 @@ def example(path: Path, folder: Path) -> str:
     run = simulate(job.system, job.integrator, job.state, step=job.run["step"], steps=job.run["steps"]).check()
     run.plot(folder / f"{path.stem}.png")
     frames = frames_of_run(run, job)
-    figure, draw = stage(frames)
+    figure, draw = stage(frames, named(path))
     draw(len(frames.t) - 1)
     figure.savefig(folder / f"{path.stem}-end.png")
     text = path.read_text(encoding="utf-8")

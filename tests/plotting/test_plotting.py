@@ -16,6 +16,8 @@ import dalembert as da
 from dalembert import plotting
 from dalembert.errors import InvalidInput
 from dalembert.groups import quaternions
+from dalembert.plotting import runs
+from dalembert.studio import scenes
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
 BLINDNESS = {
@@ -214,3 +216,13 @@ def test_an_own_body_on_the_plane_is_an_oval_of_its_inertia():
     assert np.ptp(oval[:, 0]) == pytest.approx(2 * length)
     disk, _ = drawn(da.models.vertical_disk(radius=0.7), (poses((0, 0, 0), (0, 5, 0)), np.stack([np.eye(2)] * 2)))
     assert np.ptp(disk[0][:, 0]) == pytest.approx(1.4)  # an upright disk is a line from above
+
+
+def test_a_car_of_ones_own_with_feedback_has_its_wheels_in_plots_and_scenes():
+    car = da.models.car(length=2.0)
+    followed = da.models.car_on_path(car, lambda x: x[1])
+    assert runs.vehicle_model(followed)[0] == "car" and runs.vehicle_model(followed)[1]["length"] == 2.0
+    parts = (poses((0, 0, 0), (0, 5, 0)), np.stack([np.eye(2)] * 2))
+    frames = SimpleNamespace(parts=parts, parameters={}, name="", system=followed)
+    assert len(scenes.vehicle(frames).wheels) == 4
+    assert runs.vehicle_model(da.models.chaplygin_sleigh()) is None

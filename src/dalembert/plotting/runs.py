@@ -407,14 +407,21 @@ def _picture(system: MechanismSystem, moving: Any) -> Picture:
     return system.picture(*moving)
 
 
+def vehicle_model(system: Any) -> tuple[str, Mapping[str, Any]] | None:
+    """The model in VEHICLES that a system is, also one with forces or feedback, and its numbers by name."""
+    system = unforced(system) if isinstance(system, MechanicalSystem) else system
+    if not isinstance(system, System) or getattr(system.lagrangian, "__module__", "") != "dalembert.models.vehicles":
+        return None
+    name = FORMULAS.get(getattr(system.lagrangian, "__name__", ""))
+    return (name, {key: float(value) for key, value in system.parameters.items()}) if name else None
+
+
 def _planar_look(system: MechanicalSystem, run: Run) -> tuple[Array, Look] | None:
     """The places of a body on SE(2), and its outline and wheels: those of its model, else an oval of its inertia."""
     factors = [np.asarray(part) for part in jax.tree.leaves(run.g)]
     pose, angles = factors[0], [angle_of(part) for part in factors[1:] if part.shape[1:] == (2, 2)]
-    formula = system.lagrangian if isinstance(system, System) else None
-    ours = getattr(formula, "__module__", "") == "dalembert.models.vehicles"
-    own = FORMULAS.get(getattr(formula, "__name__", "")) if ours else None
-    body = VEHICLES[own](system.parameters, angles, 0.0) if own and isinstance(system, System) else _oval(system, run)
+    own = vehicle_model(system)
+    body = VEHICLES[own[0]](own[1], angles, 0.0) if own else _oval(system, run)
     if body is None:
         return None
 

@@ -27,6 +27,7 @@ from ..plotting.runs import (
     allowed_directions,
     angle_of,
     sleigh_look,
+    vehicle_model,
 )
 from ..plotting.runs import (
     align_z as align_z,
@@ -125,9 +126,11 @@ def vehicle(run: RunFrames) -> Vehicle:
     """
     size = 0.07 * max(float(np.ptp(run.parts[0][:, :2, 2], axis=0).max()), 1e-3)
     angles = [angle_of(part) for part in run.parts[1:] if part.shape[1:] == (2, 2)]
-    numbers = {name: float(value) for name, value in run.parameters.items() if isinstance(value, int | float)}
-    body = VEHICLES.get(run.name, sleigh_look)(numbers, angles, size)
-    if run.name in MODELS:
+    given = {name: float(value) for name, value in run.parameters.items() if isinstance(value, int | float)}
+    known = vehicle_model(run.system)
+    name, numbers = (run.name, given) if run.name in MODELS or known is None else known
+    body = VEHICLES.get(name, sleigh_look)(numbers, angles, size)
+    if name in MODELS:
         return body
     left = [allowed_directions(rows, slice(1, 3)) for rows in run.rows]
     if any(directions.shape[1] != 1 for directions in left):
