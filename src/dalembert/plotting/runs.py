@@ -507,7 +507,8 @@ def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
 def plot_trajectory(trajectory: Run, path: str | Path | None = None, *, name: str = "") -> Figure:
     """Plot one run: its motion, energy error and distance from the constraint; `path` saves the figure."""
     title, group = name or trajectory.system.title, typeset(str(trajectory.system.group))
-    title = f"Motion on {group}" if title == type(trajectory.system).__name__ else f"{title} on {group}"
+    nameless = title in (type(trajectory.system).__name__, type(unforced(trajectory.system)).__name__)
+    title = f"Motion on {group}" if nameless else f"{title} on {group}"
     title = f"{title}, {trajectory.integrator.name}, h = {float(trajectory.step):g} s"
     return plot_comparison({trajectory.integrator.name: trajectory}, title=title, path=path)
 
