@@ -16,9 +16,9 @@ from studio.test_studio_server import ask, post
 import dalembert as da
 from dalembert.errors import InvalidInput
 from dalembert.models import rolling_disk
-from dalembert.models.mechanisms import differential_drive
-from dalembert.studio.catalogue import entry, input_of_file, input_of_system, make_catalogue, start
+from dalembert.studio.catalogue import entry, example, input_of_file, input_of_system, make_catalogue, start
 from dalembert.studio.presentation import Drive, show
+from dalembert.studio.requests import StudioInput
 
 URDF = Path(__file__).parents[1] / "data" / "urdf"
 ROBOT = URDF / "differential-drive.urdf"
@@ -117,7 +117,7 @@ def test_a_system_of_a_script_is_served_shown_and_driven():
 
 @pytest.mark.heavy
 def test_the_stick_drives_an_own_robot_ahead_and_to_the_right():
-    opened, ends = input_of_system(differential_drive()), []
+    opened, ends = input_of_system(StudioInput().job(example("differential-drive")).system), []
     for stick in ([0.0, 1.0], [1.0, 1.0], [-1.0, 1.0]):
         driven = Drive({"config": {**start(opened)["config"], "initial": {"speed": 0.0}}}, opened)
         driven.go(stick, 50)

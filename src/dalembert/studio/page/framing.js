@@ -4,6 +4,7 @@ import { cssColour } from "./theme.js";
 
 export const FIELD = 32; // degrees, vertical
 const MARGIN = 1.1;
+const PIECES = 16; // of a line of the floor
 
 function niceSpacing(size, lines) {
   const raw = size / lines;
@@ -28,8 +29,12 @@ export function groundObject({ size, centre = [0, 0], normal, lines: wanted = 16
   );
   floor.position.z = -2e-4 * half; // below its lines, also seen from far away
   const points = [];
+  // In pieces: software draws no line with an end far behind the camera.
   for (let k = -count; k <= count; k++)
-    points.push(k * spacing, -half, 0, k * spacing, half, 0, -half, k * spacing, 0, half, k * spacing, 0);
+    for (let j = 0; j < PIECES; j++) {
+      const [from, to] = [j, j + 1].map((part) => half * ((2 * part) / PIECES - 1));
+      points.push(k * spacing, from, 0, k * spacing, to, 0, from, k * spacing, 0, to, k * spacing, 0);
+    }
   const lines = new THREE.BufferGeometry();
   lines.setAttribute("position", new THREE.BufferAttribute(new Float32Array(points), 3));
   ground.add(floor, new THREE.LineSegments(lines, new THREE.LineBasicMaterial({ color: cssColour("--grid") })));
