@@ -208,6 +208,28 @@ def test_a_path_goes_around_an_obstacle():
     assert straight.cost == pytest.approx(4.0) and around.cost > straight.cost
 
 
+def test_an_obstacle_that_moves_compiles_nothing(monkeypatch):
+    """The arrays that a path closes over are numbers of the compiled problem."""
+
+    def around(*disc):
+        place = np.array(disc)
+        return plan(
+            unicycle(), start=pose(0, 0, 0), goal=pose(0, 2, 0), steps=30, duration=1.0, kinematic=True,
+            cost=lambda t, g, xi, u: xi[0] ** 2 + xi[1] ** 2,
+            path=lambda t, g, xi, u: (g[0, 2] - place[0]) ** 2 + (g[1, 2] - place[1]) ** 2 - 0.25,
+        ).check()  # fmt: skip
+
+    def refuse(*_, **__):
+        raise AssertionError("it compiles again")
+
+    above = np.asarray(around(1.0, 0.1).states.g)[:, :2, 2]
+    monkeypatch.setattr("dalembert.kernels.problem.lower", refuse)
+    for y in (0.12, 0.15):
+        moved = np.asarray(around(1.0, y).states.g)[:, :2, 2]
+        assert np.hypot(moved[:, 0] - 1.0, moved[:, 1] - y)[1:].min() >= 0.5 - 1e-9
+        assert np.abs(moved - above).max() > 1e-3
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
