@@ -530,7 +530,9 @@ class Problem:
             own = (part.coordinates[0] >= 0) & part.begun
             self.guess[:, part.coordinates[0, own]] = part.origin[:, 0, own]
         self.counts = sum(part.present.reshape(self.fits, -1).sum(axis=1) for part in self.parts)
-        self.freedom = self.counts  # less the unknowns, when these are known
+        between = sum(int((part.coordinates[1:] >= 0).sum()) for part in self.parts)
+        self.wanted = len(guess) - between  # the states between shots are found beside
+        self.freedom = self.counts + int(self.priors.sum()) - self.wanted
         self.measured = sum(part.present.size for part in self.parts) // self.fits
 
     def of(self, b: int) -> Problem:
@@ -755,14 +757,11 @@ def side_by_side(given: list[list[Experiment]], alone: bool) -> Iterator[list[in
 def read_problem(parts: list[Part], columns: Columns) -> tuple[Problem, Evaluation]:
     """The problem of these experiments with what it gives at the guess, if it can be solved."""
     problem = Problem(parts, columns)
-    between = sum(int((part.coordinates[1:] >= 0).sum()) for part in parts)
-    wanted, priors = len(columns.names) - between, int(problem.priors.sum())
-    if not wanted:
+    if not problem.wanted:
         raise InvalidInput("there is nothing to find: name unknowns, or what is free of a start")
-    problem.freedom = problem.counts + priors - wanted
     if (problem.freedom < 0).any():
-        few = f"{min(problem.counts)} measured numbers and {priors} priors cannot determine {wanted} unknowns"
-        raise InvalidInput(f"{few}: measure more, or estimate less")
+        few = f"{min(problem.counts)} measured numbers and {problem.priors.sum()} priors cannot determine"
+        raise InvalidInput(f"{few} {problem.wanted} unknowns: measure more, or estimate less")
     first = problem(problem.guess)
     if (failure := next((each for each in first.failure if each), None)) is not None:
         raise NumericalFailure(
