@@ -169,6 +169,8 @@ def test_a_run_that_fails_on_the_way_shortens_the_step():
     assert found.converged and abs(found.values[0] - 1.0) < 1e-6
     with pytest.raises(NumericalFailure, match=r"the run with the guess fails after 0 steps: .* better guess"):
         fit(spring, da.Leapfrog(), given, {"stiffness": -1.0}, step=0.05)
+    with pytest.raises(NumericalFailure, match=r"the run with the guess of fit 0 fails after 0 steps"):
+        fit(spring, da.Leapfrog(), [[given], [given]], {"stiffness": -1.0}, step=0.05)
 
 
 GOOD = {"times": TIMES, "measured": {"place": EXACT[:, 1:3]}, "deviations": 0.01, "observables": {"place": place}}

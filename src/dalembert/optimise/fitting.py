@@ -651,7 +651,7 @@ class Fits(Sequence[Fit]):
         return f"<{len(self)} fits, {sum(self.converged)} of them converged>"
 
 
-@shows_progress(lambda bar: lambda done, total: bar.say(f"{done} runs, at most {total}"))
+@shows_progress(lambda bar: lambda done, total: bar.say(f"{done} of at most {total}"))
 @known_arguments("it ends by comparing numbers: fit outside, or minimise a loss of da.simulate")
 def fit(
     model: MechanicalSystem | Callable[..., MechanicalSystem],
@@ -711,7 +711,7 @@ def fit(
             label = "" if len(lead) == 1 else f" of {each.name or f'experiment {k}'}"
             own = [given[b][k] for b in which]
             parts.append(make_part(own, table, places, columns, label, form, base, h, pieces, backend))
-        problem, first = read_problem(parts, columns)
+        problem, first = read_problem(parts, columns, which if several else [])
         seeking = Search(problem, loss, beyond, limit, bar)
         with one_blas_thread():
             if careful and pieces == 1:
@@ -754,8 +754,8 @@ def side_by_side(given: list[list[Experiment]], alone: bool) -> Iterator[list[in
             yield (each[k : k + count] + each[: count - 1] * count)[:count]
 
 
-def read_problem(parts: list[Part], columns: Columns) -> tuple[Problem, Evaluation]:
-    """The problem of these experiments with what it gives at the guess, if it can be solved."""
+def read_problem(parts: list[Part], columns: Columns, numbers: list[int]) -> tuple[Problem, Evaluation]:
+    """The problem of these experiments with what it gives at the guess, if it can be solved; by their numbers."""
     problem = Problem(parts, columns)
     if not problem.wanted:
         raise InvalidInput("there is nothing to find: name unknowns, or what is free of a start")
@@ -763,11 +763,13 @@ def read_problem(parts: list[Part], columns: Columns) -> tuple[Problem, Evaluati
         few = f"{min(problem.counts)} measured numbers and {problem.priors.sum()} priors cannot determine"
         raise InvalidInput(f"{few} {problem.wanted} unknowns: measure more, or estimate less")
     first = problem(problem.guess)
-    if (failure := next((each for each in first.failure if each), None)) is not None:
-        raise NumericalFailure(
-            f"the run with the guess fails after {failure.steps} steps: {failure.reason}. Give a better guess, a "
-            "smaller step, or more shots"
-        )
+    for b, failure in enumerate(first.failure):
+        if failure is not None:
+            which = f" of fit {numbers[b]}" if numbers else ""
+            raise NumericalFailure(
+                f"the run with the guess{which} fails after {failure.steps} steps: {failure.reason}. Give a better "
+                "guess, a smaller step, or more shots"
+            )
     return problem, first
 
 
