@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,12 @@ def join_experiments(given: Sequence[Experiment]) -> Experiment:
     return replace(lead, times=times, measured=measured, deviations=deviations, covariances=covariances)
 
 
+@lru_cache(maxsize=64)
+def _seen(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The observable, the same object every time, so that JAX traces it once."""
+    return partial(own_value, f"the observable {name!r} of (system, state)", function)
+
+
 def read_measures(given: Experiment, system: MechanicalSystem) -> tuple[tuple[Measure, ...], list[Any], list[Numbers]]:
     """What an experiment measured: functions of a state, finite values (zeros, or 1, for NaN), and which are there."""
     observed = (*system.coordinate_names, *system.rate_names)
@@ -162,8 +168,7 @@ def read_measures(given: Experiment, system: MechanicalSystem) -> tuple[tuple[Me
             ) from None
         size = [np.shape(leaf) for leaf in one]
         if function is not None:
-            seen = partial(own_value, f"the observable {name!r} of (system, state)", function)
-            shape = jax.eval_shape(seen, system, given.state)
+            shape = jax.eval_shape(_seen(name, function), system, given.state)
             size = [() if np.size(shape) == 1 and leaves[0].ndim == 1 else shape.shape]
         if [leaf.shape for leaf in leaves] != [(count, *shape) for shape in size]:
             shapes, allowed = [leaf.shape for leaf in leaves], [(count, *shape) for shape in size]

@@ -747,7 +747,7 @@ def side_by_side(given: list[list[Experiment]], alone: bool) -> Iterator[list[in
     """
     kinds: dict[Any, list[int]] = {}
     for b, fit_ in enumerate(given):
-        kinds.setdefault(b if alone else tuple(map(kind_of, fit_)), []).append(b)
+        kinds.setdefault(b if alone or len(given) == 1 else tuple(map(kind_of, fit_)), []).append(b)
     for each in kinds.values():
         count = min(SIDE_BY_SIDE, 1 << (len(each) - 1).bit_length())
         for k in range(0, len(each), count):
