@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -251,6 +253,23 @@ def test_the_first_state_of_a_process_may_be_made_inside_jit():
     unit_element.cache_clear()
     system = da.models.suslov(GENERIC)
     np.testing.assert_array_equal(jax.jit(lambda m: system.state(momentum=m).g)(jnp.array([3.0, 2.0])), np.eye(3))
+
+
+def test_parameters_of_single_precision_run_in_native_code():
+    """They went to XLA, which compiled for half a minute; the gradient has their type, as JAX has it everywhere."""
+
+    def speed(mass):
+        system = da.System(da.Euclidean(1), lambda t, q, v, p: 0.5 * p * v @ v - q[0], parameters=mass)
+        run = da.simulate(system, da.LagrangeDAlembert(), system.state([0.0], [1.0]), step=0.5, steps=2)
+        assert run.backend == "llvm"
+        return run.xi[-1, 0]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        slope = jax.grad(speed)(jnp.asarray(2.0, jnp.float32))
+        assert float(speed(np.float32(2.0))) == float(speed(2.0))
+    assert slope.dtype == jnp.float32
+    np.testing.assert_allclose(slope, 0.25, rtol=1e-6)  # v = 1 - t/m at t = 1
 
 
 def test_a_state_that_is_closed_over_and_a_scan_around_runs():

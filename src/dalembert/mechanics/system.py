@@ -791,6 +791,16 @@ def _unit(group: Group) -> Element:
         return cast(Element, read_only(group.identity()))
 
 
+def _is_short(leaf: Any) -> bool:
+    """Whether a leaf has real numbers that are no doubles: native code has none."""
+    kind = getattr(leaf, "dtype", None)
+    return kind is not None and kind != np.float64 and jnp.issubdtype(kind, jnp.floating)
+
+
+def _widen(leaf: Any) -> Any:
+    return leaf.astype(np.float64) if _is_short(leaf) else leaf
+
+
 def _is_real(leaf: Any) -> bool:
     return leaf.dtype.kind in "iufb" if hasattr(leaf, "dtype") else isinstance(leaf, int | float)
 
@@ -1058,6 +1068,8 @@ class System(MechanicalSystem):
 
     def __post_init__(self) -> None:
         require_instance("group", self.group, Group, "a group")
+        if any(map(_is_short, jax.tree.leaves(self.parameters))):
+            object.__setattr__(self, "parameters", jax.tree.map(_widen, self.parameters))
         require_function("lagrangian", self.lagrangian, "(t, g, xi, p)", optional=False)
         for name in ("constraint", "drift", "force", "holonomic"):
             require_function(name, getattr(self, name), "(t, g, xi, u, p)" if name == "force" else "(t, g, p)")
