@@ -28,6 +28,8 @@ from dalembert.kernels.execute import open_session
 from dalembert.kernels.ir import Program
 
 FLOPS = {"add": 1, "sub": 1, "mul": 1, "div": 1, "sqrt": 1, "fma": 2}
+WARM_MILLISECONDS = 200.0
+"""Calls of less than a millisecond are repeated for so long: the first dozens are slower."""
 SHORT, LONG, SHORT_VMAP, LONG_VMAP, THREADS = 200, 2200, 5, 25, 64
 
 
@@ -224,7 +226,7 @@ def time_calls(backend: str, repeats: int) -> None:
         call()
         first, spent = time.perf_counter() - begin, []
         call()
-        for _ in range(repeats):
+        while len(spent) < repeats or sum(spent) < WARM_MILLISECONDS:
             begin = time.perf_counter()
             call()
             spent.append(1e3 * (time.perf_counter() - begin))

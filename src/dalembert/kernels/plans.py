@@ -684,6 +684,8 @@ class Chain:
         self.status = judge.words + steps.carry[watch.status(steps.carry_tree.unflatten(range(len(steps.carry))))][0]
         self.mark = steps.record[watch.marks(steps.record_tree.unflatten(range(len(steps.record))))][0]
         self.pace = CHUNK_SECONDS / SHORT_STEPS  # seconds of a step: a guess, then as the last run went
+        self.single = [(shape, wide, 8 * (self.out + before)) for before, _, shape, wide, _ in steps.record]
+        self.narrow = any(wide is not own for *_, wide, own in steps.record)  # types of less than 8 bytes
 
     def constants(self, leaves: Sequence[Numbers]) -> bytes:
         """The words of the constants, as all three programs want them."""
@@ -760,8 +762,12 @@ class Chain:
 
     def records(self, words: Words, single: bool = False) -> Any:
         """All records; a single one without an axis for their number."""
-        capacity = None if single else self._capacity(words)
-        return self.steps.record_tree.unflatten(view_leaves(words, self.steps.record, self.out, capacity))
+        if single:
+            made = [np.ndarray(shape, wide, words, place) for shape, wide, place in self.single]
+            if self.narrow:
+                made = [leaf.astype(each[-1]) for leaf, each in zip(made, self.steps.record, strict=True)]
+            return self.steps.record_tree.unflatten(made)
+        return self.steps.record_tree.unflatten(view_leaves(words, self.steps.record, self.out, self._capacity(words)))
 
     def _capacity(self, words: Words) -> int:
         return (len(words) - self.out) // self.steps.words

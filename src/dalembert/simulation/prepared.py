@@ -150,9 +150,12 @@ class PreparedRun:
             return self._run_the_long_way(system, schedule, state)
         chain, constants, start, rows = found
         method, asked, initial = schedule.integrator, False, self.save != "final"
-        if method.must_ask(system):
-            method.ask(system, state, self.step)
-            asked = True
+        if leaves is not None or "taken" not in self._known:
+            if method.must_ask(system):
+                method.ask(system, state, self.step)
+                asked = True
+            elif leaves is None:  # and it need not be asked of this system again
+                self._known["taken"] = True
         words = chain.run(constants, start, rows, self.blocks, initial, judged=asked)
         if words is None:
             method.require(system, state, self.step)
@@ -175,7 +178,7 @@ class PreparedRun:
             start, start_tree = jax.tree.flatten(state)
         if schedule.controls is not None:
             rows = jax.tree.leaves(schedule.controls)
-        given = concrete_leaves([*start, *rows])
+        given = concrete_leaves([*start, *rows] if rows else start)
         if known is not None and given is not None:
             chain, own, kinds, constants, _ = known
             if leaves is not None:
