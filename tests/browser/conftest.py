@@ -147,7 +147,10 @@ def opened_once(browser: Any) -> Iterator[Tab]:
 @pytest.fixture
 def shared_tab(opened_once: Tab, served: Served) -> Iterator[Tab]:
     """One tab for all tests that leave it as usable as they found it: to load the page takes most of their time."""
+    size = opened_once.page.viewport_size
     yield opened_once.restart(served.url)
+    opened_once.page.context.set_offline(False)
+    opened_once.page.set_viewport_size(size)
     opened_once.value("studio.player.pause()")
     assert opened_once.complaints == []
 

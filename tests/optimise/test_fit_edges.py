@@ -303,7 +303,7 @@ name = "system.inertia.2"
         ("time,x,x\n0.1,1,2\n", "each name once"),
         ("when,x\n0.1,1\n", "unknown column of times"),
         ("time,z\n0.1,1\n", "unknown column of .*'x'"),
-        ("", "is no table of numbers"),
+        ("", "has columns .* and 0 rows"),
     ],
 )
 def test_the_command_tells_what_is_wrong_with_data(tmp_path, data, words):
