@@ -24,7 +24,10 @@ LARGE = {
     *(f"{name}, node 0.3, retraction exponential" for name in ("lagrange-dalembert", "geometric-nonholonomic")),
 }
 """Variants whose kernels are large, and on some systems too large: the fast tests measure them on the particle."""
-SLOW = {"kinetic-splitting, order 4", "composition, scheme suzuki-4, retraction-adapted"}
+SLOW = {
+    *("kinetic-splitting, order 4", "composition, scheme suzuki-4, retraction-adapted"),
+    *("composition, scheme sofroniou-spaletta-10", "composition, scheme kahan-li-6, gauss"),
+}
 """Variants that compile for a second or more and have their like in the panel: `make verify` measures them."""
 SMALL = ("nonholonomic-particle", "pendulum-cvt", "central-force")
 CHOSEN = {**dict.fromkeys(LARGE, PANEL[0]), "lagrange-dalembert": "rigid-body"}  # without constraint it is symplectic

@@ -33,7 +33,7 @@ HOW_TO = sorted((DOCS / "howto").glob("*.md"))
 RUNNING = [DOCS / "quick-start.md", DOCS / "mechanisms.md", *TUTORIALS, *HOW_TO, DOCS / "index.md"]
 HEAVY = {
     *("animation", "bicycle", "comparing", "ensembles", "events", "files", "fit", "park", "particle"),
-    *("rigid-body", "robot", "satellite", "sensitivities", "vehicle"),
+    *("own-system", "rigid-body", "robot", "satellite", "sensitivities", "vehicle"),
 }
 LONG = {"plan", "stability", "track"}  # names whose examples compile for seconds
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")

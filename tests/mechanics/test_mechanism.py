@@ -207,6 +207,7 @@ def test_a_cart_with_a_pole_against_its_formula():
     assert upright.eigenvalues[0] == pytest.approx(grows, rel=1e-12)
 
 
+@pytest.mark.heavy
 def test_a_slider_crank_against_its_only_freedom():
     """L(q, q') of the angle of the crank, with the rod at sin f = (r/l) sin q."""
     r, l, m1, m2, m3, I1, I2 = 0.1, 0.3, 1.0, 0.5, 0.4, 0.01, 0.005

@@ -193,6 +193,7 @@ def test_the_bicycle_is_the_published_one():
         assert float(a) == pytest.approx(float(b), rel=1e-15)
 
 
+@pytest.mark.heavy
 def test_the_tippe_top_keeps_jelletts_integral():
     """J = -(I w) . r with r from the centre of mass to the contact: the reaction acts there, and the top is round."""
     top = models.tippe_top()

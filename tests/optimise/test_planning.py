@@ -98,6 +98,7 @@ def test_a_unicycle_goes_sideways_at_the_least_cost(distance, exact):
     np.testing.assert_allclose(np.divide(spread[:-1], spread[1:]), 4.0, atol=0.5)
 
 
+@pytest.mark.heavy
 def test_a_plan_is_a_run_whose_gradient_in_the_controls_is_the_multipliers():
     """Problem 7. The gradient of cost and goal through the simulation, by other code, vanishes at the plan."""
     made = park(20)

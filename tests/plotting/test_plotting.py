@@ -104,6 +104,7 @@ def test_what_cannot_be_drawn_is_refused():
         plotting.plot_attitude(run)
 
 
+@pytest.mark.heavy
 def test_a_mechanism_is_drawn_with_its_names_and_units(tmp_path):
     robot = draw_robot().system()
     start = robot.state(speed=1.0, yaw_rate=0.3)

@@ -279,6 +279,7 @@ def test_a_prepared_run_takes_other_parameters_and_controls():
     )
 
 
+@pytest.mark.heavy
 def test_a_long_prepared_run_goes_the_long_way():
     system = da.models.suslov(FULL)
     state = system.state(xi=[0.9, -0.6, 0.0])
@@ -343,6 +344,7 @@ def test_a_prepared_run_refuses_what_simulate_refuses():
         da.prepare(system, method, step=0.05, steps=0)
 
 
+@pytest.mark.heavy
 def test_one_time_is_one_of_many():
     """`at(t)` of a float takes a shorter way than `at([t])`."""
     system, method, state = case("suslov")

@@ -64,6 +64,7 @@ def test_a_thrown_ball_lands_with_the_derivatives_of_the_closed_form(transformed
     np.testing.assert_allclose(transformed(landing)(THROWN), expected, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.heavy
 def test_the_speed_of_landing_has_the_derivatives_of_the_closed_form():
     speed = lambda x: throw(x).last.xi[0]  # the run ends at the event: v = -sqrt(v^2 + 2 g q)
     np.testing.assert_allclose(

@@ -38,6 +38,7 @@ def test_the_linear_motion_is_the_published_one(system):
     np.testing.assert_allclose(np.sort(values.real), EIGENVALUES, atol=2e-6)
 
 
+@pytest.mark.heavy
 def test_the_ground_carries_the_weight(system):
     """The multiplier of the front contact is the static load of 309.303529411765 N."""
     q, v = bicycle.on_the_road(system, 0.0)

@@ -72,6 +72,7 @@ def test_perturbation_of_the_particle(particle):
         assert gaps[1] < 0.6 * gaps[0] < 0.02, gaps
 
 
+@pytest.mark.heavy
 def test_period_map_of_the_particle(particle):
     """(38), (45) over a period is one step, and the curve (39) solves it; also (50) on D and the corrected (55)."""
     embedding, z = particle
