@@ -71,6 +71,7 @@ def test_ctrl_c_keeps_the_best_so_far(here, monkeypatch):
     assert not list(here.glob("*never*"))
 
 
+@pytest.mark.heavy
 def test_no_plan_says_why(here):
     done = invoke(
         "--set",

@@ -24,6 +24,7 @@ print("done")
 """
 
 
+@pytest.mark.heavy
 def test_code_and_its_constants_stay_within_reach_of_each_other():
     """A linker that puts them more than 2 GiB apart aborts the process (seen with RuntimeDyld)."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)

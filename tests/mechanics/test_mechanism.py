@@ -104,6 +104,7 @@ def test_the_spinning_wheel_is_the_body_that_turns(bicycle):
         np.testing.assert_allclose(heights, type(bicycle.holonomic)(turned)(0.0, g, p), atol=1e-12)
 
 
+@pytest.mark.heavy
 def test_motors_move_the_robot_and_the_balance_of_energy_holds(robot):
     run = da.simulate(
         robot, da.RungeKutta(), robot.state(), step=0.01, steps=100, controls=np.tile([0.4, 0.2], (100, 1))
@@ -262,6 +263,7 @@ def test_mecanum_wheels_turn_as_the_textbook_says():
     assert platform.constraints == 4 and not platform.parts.redundant
 
 
+@pytest.mark.heavy
 def test_a_segway_against_its_formula():
     """With the torque T of each wheel on the rider,
 

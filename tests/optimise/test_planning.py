@@ -188,6 +188,7 @@ def test_a_spherical_satellite_turns_from_rest_to_rest():
     assert limit == pytest.approx(12 * 4 * 1.2**2, rel=1e-8)
 
 
+@pytest.mark.heavy
 def test_bounds_hold_and_cost_something():
     free, bounded = park(20), park(20, bounds={"force": (-0.3, 0.3)})
     assert bounded.status == "optimal" and bounded.cost > free.cost

@@ -177,6 +177,7 @@ def test_without_cyipopt_a_sentence_says_so(monkeypatch):
         partly_free(solver="ipopt")
 
 
+@pytest.mark.heavy
 def test_ctrl_c_keeps_the_last_iterate():
     def stopped(program):
         program.objective(program.guess + 0.01)

@@ -144,6 +144,7 @@ def test_events_of_members_with_their_own_controls():
     assert len(run.events["there"]) > 1
 
 
+@pytest.mark.heavy
 def test_gradients_of_an_ensemble_on_the_gpu(gpu):
     """With respect to all controls, starts, parameters and the step, as on the processor."""
 

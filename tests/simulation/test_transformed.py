@@ -432,6 +432,7 @@ def test_axes_are_explained_in_the_words_of_the_user():
         jax.jit(lambda g: da.ensemble(fall(g), METHOD, starts, step=0.1, steps=3, batched_system=True).g)(jnp.ones(2))
 
 
+@pytest.mark.heavy
 def test_what_a_traced_run_can_tell():
     """Members under vmap over the step, loads and names under grad, crossings of a member."""
     ends = jax.vmap(lambda h: da.ensemble(PARTICLE, METHOD, [BEGIN, BEGIN], step=h, steps=3).g)(jnp.array([0.1, 0.2]))

@@ -274,6 +274,7 @@ def test_every_other_shape_is_answered_with_a_sentence(studio, body):
     assert ask(studio, "GET", f"/api/system?name={'x' * 3000}")[0] == 400
 
 
+@pytest.mark.heavy
 def test_more_idle_connections_than_select_can_watch(studio):
     """The server is in this process, so that both ends of a connection count."""
     pages = []

@@ -61,6 +61,7 @@ def start(system):
     return system.state(q, v)
 
 
+@pytest.mark.heavy
 def test_a_long_program_runs_natively(system):
     run = da.simulate(system, da.DormandPrince(), start(system), step=0.01, steps=50, backend="llvm").check()
     assert np.abs(run.energy_error()).max() < 1e-9

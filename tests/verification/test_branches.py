@@ -228,6 +228,7 @@ def test_a_threshold_is_exact():
         assert good and np.isfinite(orbit[:6]).all() and np.isfinite(orbit[6]).all() == exists
 
 
+@pytest.mark.heavy
 def test_the_threshold_of_a_free_body_is_that_of_moser_veselov():
     J = np.array([0.92181297074480, 0.73820724581067, 0.17626614449462])
     m = np.array([0.41027020699095, 0.89364953091353, 0.05789130478427])

@@ -111,6 +111,7 @@ def test_what_cannot_be_composed_is_refused():
         da.Composition("kahan-li-7")
 
 
+@pytest.mark.heavy
 def test_tangents_of_a_composition_run_natively():
     """A derivative of its whole numbers is nothing, and no reason to leave native code."""
     system = da.System(da.Euclidean(2), lambda t, q, v, p: 0.5 * v @ v - 0.25 * (q @ q) ** 2)

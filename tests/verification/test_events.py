@@ -48,6 +48,7 @@ def dop853(system, state, quantity, until):
 
 
 # -- exact motions ----------------------------------------------------------------------------------------------------
+@pytest.mark.heavy
 def test_an_exact_method_finds_the_events_of_a_rigid_body_to_round_off():
     """omega_1 = 0 of Jacobi's motion, found on it by Brent's method."""
     inertia, momentum = np.diag([1.0, 2.0, 2.7]), np.array([0.4, 2.2, -0.81])

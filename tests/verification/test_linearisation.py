@@ -24,6 +24,7 @@ def bicycle():
     return draw_bicycle().system()
 
 
+@pytest.mark.heavy
 def test_the_bicycle_is_the_published_one(bicycle):
     """M q'' + v C1 q' + (g K0 + v^2 K2) q = (0, torque), without a formula by the user."""
     for speed in (0.5, 5.0, 9.0):

@@ -293,6 +293,7 @@ LEVELS = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", LEVELS)
 def test_derivatives_of_many_periods_are_powers_of_those_of_one(name):
     """Against short steps along the whole motion, for symmetric changes of the inertia."""

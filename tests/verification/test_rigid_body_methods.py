@@ -227,6 +227,7 @@ def test_printed_taus():
     assert np.allclose(mz.speed_coefficients(INERTIA, M0, 2), [tau3, tau5 / (40 * D**4)], rtol=1e-14)
 
 
+@pytest.mark.heavy
 def test_modified_field_terms():
     M, field = hat(M0), np.cross(M0, M0 / INERTIA)
     t3, t5, _ = mz.speed_coefficients(INERTIA, M0)
@@ -255,6 +256,7 @@ STATE4 = BODY4.state(momentum=[0.3, -0.2, 0.45, 0.25, -0.35, 0.15])
 MATRIX4 = np.asarray(BODY4.group.hat(STATE4.momentum))
 
 
+@pytest.mark.heavy
 def test_so4():
     run = simulate(BODY4, DiscreteMoserVeselov(2), STATE4, step=0.25, steps=80).check()
     reference = [0.3092188988162, -0.2031568053631, 0.4356460218127, 0.2536925868062, -0.3525135913507, 0.1571552354868]
