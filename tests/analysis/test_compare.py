@@ -34,6 +34,7 @@ def result():
     return da.compare(body, methods, body.state(momentum=[1.8, 0.4, -0.9]), steps=[0.1, 0.05], t_end=2.0, timing=False)
 
 
+@pytest.mark.heavy
 def test_errors_are_those_of_the_methods(result):
     """Exact means exact, order 2 means a quarter; a method of order 2 shows what it loses, and the count of
     steps fits.

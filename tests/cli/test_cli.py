@@ -299,6 +299,7 @@ def test_resume_gives_the_file_of_the_long_run(tmp_path):
     assert again.exit_code == 0 and same_files(long, parts)
 
 
+@pytest.mark.heavy
 def test_a_stopped_run_keeps_what_is_done_and_goes_on(tmp_path, monkeypatch):
     @contextmanager
     def impatient(title):

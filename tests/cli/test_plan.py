@@ -116,6 +116,7 @@ low = -1.0
 """
 
 
+@pytest.mark.heavy
 def test_a_kinematic_plan_with_names_and_free_time(here):
     """What is named in [goal] is met; the price of time and the squares of rates are weighed against each other."""
     Path("park.toml").write_text(KINEMATIC)

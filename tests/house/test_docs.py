@@ -34,6 +34,7 @@ RUNNING = [DOCS / "quick-start.md", DOCS / "mechanisms.md", *TUTORIALS, *HOW_TO,
 HEAVY = {
     *("animation", "bicycle", "comparing", "ensembles", "events", "files", "fit", "park", "particle"),
     *("own-system", "rigid-body", "robot", "satellite", "sensitivities", "vehicle"),
+    *("figure", "mechanisms", "rollouts"),
 }
 LONG = {"plan", "stability", "track"}  # names whose examples compile for seconds
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -76,7 +77,7 @@ def test_links_resolve(page):
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(p, id=named(p), marks=[pytest.mark.heavy] * (p in TUTORIALS and p.stem in HEAVY)) for p in RUNNING],
+    [pytest.param(p, id=named(p), marks=[pytest.mark.heavy] * (p.stem in HEAVY)) for p in RUNNING],
 )
 def test_pages_run(page, tmp_path):
     _blocks.run(page, tmp_path)

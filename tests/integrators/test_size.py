@@ -55,6 +55,7 @@ def test_a_large_frame_is_the_one_written_out(monkeypatch):
     np.testing.assert_allclose(rows @ frame, 0.0, atol=1e-14)
 
 
+@pytest.mark.heavy
 def test_known_columns_of_multipliers_may_depend_on_what_is_differentiated():
     """x^3 + a l = 2, a x = 3: the coupling (a, 0) closes over a, of which the root has a derivative."""
 

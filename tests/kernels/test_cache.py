@@ -199,6 +199,7 @@ for n in range(200):
 """
 
 
+@pytest.mark.heavy
 def test_two_writers_leave_a_whole_entry_at_every_moment(folder):
     folder.mkdir(mode=0o700)
     command = [sys.executable, "-c", WRITER, str(folder / "a")]

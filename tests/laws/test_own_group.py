@@ -50,6 +50,7 @@ def start_on(system):
     return system.state(None, xi)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("method", "group"), PAIRS)
 def test_methods_keep_what_they_claim_and_find_the_motion(method, group):
     system = system_on(group)

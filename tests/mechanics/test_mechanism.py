@@ -306,6 +306,7 @@ def test_a_ball_on_a_turning_table_against_its_formula():
     assert load[2] == pytest.approx(0.2 * 9.81, rel=1e-12)
 
 
+@pytest.mark.heavy
 def test_constraints_that_depend_on_each_other_in_one_configuration_only_are_named():
     """Both rear wheels of a chassis on springs hold it sideways: when it leans not by the same row."""
 
@@ -570,6 +571,7 @@ def test_a_joint_that_closes_a_loop_cannot_be_geared():
         made.system()
 
 
+@pytest.mark.heavy
 def test_friction_keeps_the_names(robot):
     slowed = da.with_friction(robot, viscous=0.3)
     state = slowed.state(speed=1.0)

@@ -85,6 +85,7 @@ def test_the_force_is_part_of_what_a_file_knows(run, tmp_path):
         da.load(tmp_path / "skate.nc", system=other)
 
 
+@pytest.mark.heavy
 def test_an_ensemble_of_ones_own_system_is_checked_too(tmp_path):
     skate = make()
     starts = [skate.state(xi=[w, 1.0, 0.0]) for w in (0.1, 0.2)]

@@ -238,6 +238,7 @@ def test_misuse_of_unknowns_and_options_is_told():
         fit(sleigh, METHOD, bare, GUESS, step=0.02, loss="huber")
 
 
+@pytest.mark.heavy
 def test_the_command(tmp_path, monkeypatch):
     for name in ("fit-sleigh.toml", "fit-sleigh.csv"):
         shutil.copy(EXAMPLES / name, tmp_path)

@@ -257,6 +257,7 @@ def driven():
     )  # fmt: skip
 
 
+@pytest.mark.heavy
 def test_a_prepared_run_takes_other_parameters_and_controls():
     system, rng = driven(), np.random.default_rng(3)
     state, rows = system.state(xi=[0.5, 1.0, -0.15]), rng.normal(size=(6, 2))

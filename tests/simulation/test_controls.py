@@ -274,6 +274,7 @@ def test_the_order_of_controls_in_memory_does_not_matter(order):
 
 
 # -- by name --------------------------------------------------------------------------------------------------------
+@pytest.mark.heavy
 def test_controls_by_name_are_the_columns_of_an_array():
     system = da.models.unicycle(MASS, INERTIA, CENTRE)
     start, (first, second) = system.state(), (each.name for each in system.inputs)

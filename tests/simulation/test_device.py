@@ -133,6 +133,7 @@ def test_each_member_may_have_its_own_controls(gpu):
         da.ensemble(EDGE, method, many, controls=u[:3], **options)
 
 
+@pytest.mark.heavy
 def test_events_of_members_with_their_own_controls():
     u, event = np.asarray(pushes()), da.Event(lambda t, g, xi, p: g[0] - 0.1, name="there", stop=True)
     options = {"step": 0.1, "steps": STEPS, "events": [event]}

@@ -230,6 +230,7 @@ CONFIG = {
 }  # fmt: skip
 
 
+@pytest.mark.heavy
 def test_a_configuration_with_events_runs_resumes_and_is_saved(tmp_path):
     from dalembert.io.config import to_toml
 

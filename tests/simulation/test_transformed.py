@@ -85,6 +85,7 @@ def test_jit_and_vmap_keep_the_shapes_of_a_run_that_may_stop():
     assert jax.jit(throw)(many[2]).stopped_by is None
 
 
+@pytest.mark.heavy
 def test_a_crossing_that_does_not_happen_has_no_derivative_and_the_run_has_one():
     short = {"steps": 5}
     for transformed in (jax.grad, lambda f: jax.jit(jax.grad(f))):

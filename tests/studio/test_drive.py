@@ -169,6 +169,7 @@ def test_laws_of_driving_name_what_the_systems_have():
     assert make_catalogue(OPENED)["drives"] == list(STORIES["drive"])
 
 
+@pytest.mark.heavy
 def test_a_session_goes_on_and_ends(monkeypatch):
     monkeypatch.setattr(workers, "SILENT_SECONDS", 1.0)
     monkeypatch.setattr(workers, "WATCH_SECONDS", 0.1)

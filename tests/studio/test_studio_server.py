@@ -174,6 +174,7 @@ def test_half_a_request_holds_nobody_up(studio):
         assert post(studio, "/api/show", {"config": SLEIGH, "frames": 10})[0] == 200
 
 
+@pytest.mark.heavy
 def test_fifty_clients_at_once(studio):
     def show_run(number: int) -> int:
         body = {"config": {**SLEIGH, "run": {"step": 0.1, "steps": 10 + number}}, "frames": 5}

@@ -244,6 +244,7 @@ def test_mechanisms_of_one_drawing_are_lanes_of_one_program(tmp_path):
     assert np.ptp(found["final_velocity"], axis=(1, 2, 3)).min() > 0.01
 
 
+@pytest.mark.heavy
 def test_an_ensemble_of_mechanisms_is_one_program():
     made = {}
     exec(GEARED, made)

@@ -181,6 +181,7 @@ def test_the_energy_does_not_drift_where_that_of_a_plain_controller_does():
     assert drift(da.LagrangeDAlembert(), end / 200_000)[1] > 1000 * error
 
 
+@pytest.mark.heavy
 def test_exact_energy_stays_exact():
     system, state = approach()
     method = da.Adaptive(period, da.DiscreteGradient())

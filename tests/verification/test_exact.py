@@ -67,6 +67,7 @@ def test_disk(turn):
     np.testing.assert_allclose(run.xi, np.broadcast_to(state.xi, run.xi.shape), atol=1e-12)
 
 
+@pytest.mark.heavy
 def test_the_disk_is_solved_exactly_by_the_exponential():
     """Both speeds are constant: from its redefined nodes the method with the exponential is exact."""
     system = da.models.vertical_disk(1.3, 0.5, 0.25, 0.7)

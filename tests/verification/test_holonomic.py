@@ -253,6 +253,7 @@ def test_the_adjoint_of_node_s_is_node_1_minus_s_on_phi_too():
     assert gap(back, state) < 2e-12 and gap(flow(da.LagrangeDAlembert(node=0.3), system, there, -0.1, 5), state) > 1e-4
 
 
+@pytest.mark.heavy
 def test_lanes_and_tangents():
     """Every lane is its own run bit for bit, each with its own parameter of phi, and tangents are derivatives by it."""
     system, state = driven()

@@ -141,6 +141,7 @@ def test_velocity_form_is_71_with_the_explicit_multipliers_72():
     np.testing.assert_allclose(run.xi[1], free + H * np.linalg.solve(mass, rows.T @ multipliers), atol=1e-14)
 
 
+@pytest.mark.heavy
 def test_ehresmann_form():
     """The velocity form in (q, v^a), corrected: n unknowns and no multipliers among them, M(q), m = 2."""
     system, state = rn.SYSTEMS["followers"]()

@@ -222,6 +222,7 @@ def test_lemma_7_2_the_cubic_and_its_tangent_lines(sleigh):
         assert np.abs(sleigh.tangent_line(side) - [side, -1.0, J]).max() < 1e-6  # +-p_theta - ph = J
 
 
+@pytest.mark.heavy
 def test_lemma_7_2_the_triangle(sleigh):
     """The discriminant quartic as printed; its cusps (0, -2 J) and (+-(3 sqrt 3/4) J, J/4); three real branches inside,
     one outside.

@@ -39,6 +39,7 @@ def test_restricted_momenta_are_the_conserved_ones(veselova):
     assert np.abs(system.annihilator @ system.group.Ad(state.g, state.xi)).max() < 1e-14
 
 
+@pytest.mark.heavy
 def test_veselova(veselova):
     """The discrete LR form is Lagrange-d'Alembert with its pair; the momentum across the normal is exact, the energy
     bounded.

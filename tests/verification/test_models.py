@@ -179,6 +179,7 @@ def test_coasting(name):
     assert np.ptp(turning) < 1e-12  # nothing turns the rotor of the board, or the front wheels of the car
 
 
+@pytest.mark.heavy
 def test_the_rattleback_turns_back():
     """Kane and Levinson's celt: spun one way it rattles and reverses in 10 s, spun the other way not yet."""
     system, independent = PAIRS["rattleback"]

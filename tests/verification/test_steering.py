@@ -44,6 +44,7 @@ def drive(loop, start, path, steps, step=0.02):
     return trajectory, distances(path, trajectory)
 
 
+@pytest.mark.heavy
 def test_a_car_comes_onto_a_winding_path_and_stays_on_it():
     trajectory, off = drive(
         models.car_on_path(models.car(1.4, 0.6, 1.2, 0.5, 0.2), wave, quickness=15.0), [0.4, 0.0, 0.8], wave, 800
