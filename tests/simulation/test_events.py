@@ -194,6 +194,9 @@ def test_an_interrupted_run_has_the_events_of_what_was_done():
 
     run = go(*WATCHED, steps=200_000, save_every=1000, progress=interrupt)
     assert run.interrupted and len(run.events["direction 0"]) == run.steps < 200_000
+    assert run.status == run.summary().status == "interrupted"
+    with pytest.raises(KeyboardInterrupt, match="continued"):
+        run.check()
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import jax
@@ -101,7 +102,22 @@ def test_fewer_steps_than_one_save(long_run):
 def test_t_end_is_the_last_time_not_passed(t_end, steps):
     from dalembert.simulation import count_steps
 
-    assert count_steps(0.05, None, t_end, 0.4) == steps
+    with warnings.catch_warnings():
+        warnings.simplefilter("error" if t_end != 1.649 else "ignore")
+        assert count_steps(0.05, None, t_end, 0.4) == steps
+
+
+@pytest.mark.parametrize("step, t_end", [(0.3, 1.4), (-0.3, -0.6), (0.35, 1.4)])
+def test_a_run_that_ends_before_t_end_says_so(step, t_end):
+    system, state = case("driven")
+    with pytest.warns(UserWarning, match=r"not a whole number of steps of -?0\.35?: the run ends before it") as found:
+        run = da.simulate(system, METHOD, state, step=step, t_end=t_end).check()
+    assert f"at t = {float(run.t[-1]):.6g};" in str(found[0].message)
+    better = float(str(found[0].message).split("step=")[1].split()[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = da.simulate(system, METHOD, state, step=better, t_end=t_end).check()
+    assert float(again.t[-1]) == pytest.approx(t_end, abs=1e-9)
 
 
 def test_a_run_to_t_end(long_run):

@@ -130,7 +130,7 @@ def poincare_section(
         run = simulate(system, integrator, at, step=step, steps=piece, save_every=piece, events=[watched])
         found = join_crossings(found, run.events)
         done, at, count = done + piece, run, len(found[watched.name])
-        if count >= crossings or run.status != "ok" or run.interrupted:
+        if count >= crossings or run.status != "ok":
             break
         piece = int(min(4 * piece, max(FIRST_RUN_STEPS, 1.1 * done * (crossings - count) / max(count, 1))))
     return found[watched.name].select(slice(crossings))

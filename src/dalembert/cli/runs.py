@@ -107,7 +107,6 @@ def run_report(run: Run, names: Mapping[str, str]) -> dict[str, Any]:
         "system": names["system"],
         "method": names["method"],
         **{key: getattr(summary, key) for key in keys},
-        **({"status": "interrupted"} if summary.interrupted and summary.status == "ok" else {}),
         "final": _final_state(run),
         "energy": dict(zip(energy, (*numbers, summary.energy_balance, summary.work, summary.power), strict=True)),
         **{name: {"max": getattr(summary, name)} for name in ("constraint", "holonomic", "group")},

@@ -16,12 +16,35 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+import typer.core
 
 from ..errors import InvalidInput, __version__
 
 SUMMARY = "Simulate what rolls, skates and turns, by methods that conserve what the mechanics conserves."
+
+
+class _PlainFlags:
+    """Help in which a flag stands alone: Typer writes <bool> behind it, as if it took a word."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The options and arguments of a command."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for each in found:
+            each.metavar = "" if getattr(each, "is_flag", False) else each.metavar
+        return found
+
+
+class _Command(_PlainFlags, typer.core.TyperCommand):
+    """One command."""
+
+
+class _Application(_PlainFlags, typer.core.TyperGroup):
+    """All commands."""
+
+
 app = typer.Typer(
     name="dalembert",
+    cls=_Application,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -67,7 +90,7 @@ def command(name: str) -> Callable[[Command], Command]:
         paragraphs = (inspect.getdoc(function) or "").split("\n\n")
         text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
         examples = "\n\n".join(["Examples:", *TEXTS["examples"][name]])
-        app.command(name, help=text, epilog=examples, rich_help_panel=GROUPS[name])(function)
+        app.command(name, cls=_Command, help=text, epilog=examples, rich_help_panel=GROUPS[name])(function)
         app.registered_commands.sort(key=lambda command: list(GROUPS).index(command.name or ""))
         return function
 

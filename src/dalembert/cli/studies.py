@@ -27,6 +27,7 @@ BASELINE_METHOD = "runge-kutta"
 PICTURE = "The picture (.png, .pdf, .svg)."
 RICHARDSON_HELP = "Compare each run with the next finer one, instead of an accurate one (DOP853 at 1e-13)."
 CUT_HELP = "The value of another dimension; may be given several times."
+FORMAT_HELP = "Also draw the pictures in this format, for print; may be given several times."
 EXHIBIT_HELP = "A figure or table, a paper, or all: see `list papers`."
 METHOD_HELP = (
     "A method as NAME or NAME:option=value,..., or all; may be given several times. Default: that of the file, and "
@@ -38,16 +39,17 @@ METHOD_HELP = (
 def compare(
     config: shell.ConfigArgument,
     method: Annotated[
-        list[str] | None, typer.Option(help=METHOD_HELP, autocompletion=lambda: [*METHODS, "all"])
+        list[str] | None, typer.Option(metavar="NAME", help=METHOD_HELP, autocompletion=lambda: [*METHODS, "all"])
     ] = None,
     step: Annotated[
-        list[float] | None, typer.Option(help="A step size; may be given several times. Default: that of the file.")
+        list[float] | None,
+        typer.Option(metavar="SIZE", help="A step size; may be given several times. Default: that of the file."),
     ] = None,
     plot: shell.PlotOption = None,
     as_json: shell.JsonOption = False,
     settings: shell.SettingsOption = None,
     error: Annotated[
-        bool, typer.Option(help="Whether to measure the error against an accurate run (DOP853 at 1e-13).")
+        bool, typer.Option(help="Measure the error against an accurate run (DOP853 at 1e-13), or not.")
     ] = True,
 ) -> None:
     """Compare methods or steps on the system of a configuration: energy, constraint, group, error, time of a step.
@@ -128,7 +130,7 @@ def convergence(
     ] = False,
     richardson: Annotated[bool, typer.Option("--richardson", help=RICHARDSON_HELP)] = False,
     plot: Annotated[Path | None, typer.Option(help=f"{PICTURE} Default: out/NAME-convergence.png.")] = None,
-    draw: Annotated[bool, typer.Option("--draw/--no-plot", help="Whether to draw the picture.")] = True,
+    draw: Annotated[bool, typer.Option("--draw/--no-plot", help="Draw the picture, or not.")] = True,
     as_json: shell.JsonOption = False,
     settings: shell.SettingsOption = None,
 ) -> None:
@@ -201,9 +203,9 @@ def sweep(
 ) -> None:
     r"""Run a configuration for all the numbers that its section \[sweep] names.
 
-    Members that fail are data: see `status` and `failed_step` in the store. Ctrl-C keeps the blocks that are done, and
-    --resume finishes the store. Exit codes: 0 done, 1 the store could not be written or the cluster is lost, 2 bad
-    input, 130 stopped.
+    A member that fails does not end the sweep: `status` and `failed_step` in the store tell of it. Ctrl-C keeps what is
+    done, and --resume finishes the store. Exit codes: 0 done, 1 the store could not be written or the cluster is lost,
+    2 bad input, 130 stopped.
     """
     options: dict[str, Any] = {"out": out, "resume": resume, "executor": executor, "scheduler": scheduler}
     given = apply_settings(read_config(config), settings or ())
@@ -282,11 +284,9 @@ def _progress_lines(title: str) -> SweepProgress:
 
 @shell.command("reproduce")
 def reproduce(
-    which: Annotated[str, typer.Argument(metavar="[ID|PAPER|all]", help=EXHIBIT_HELP)] = "all",
+    which: Annotated[str, typer.Argument(metavar="ID|PAPER|all", help=EXHIBIT_HELP)] = "all",
     out: Annotated[Path, typer.Option(help="The folder for pictures, data and pages.")] = Path("out/papers"),
-    picture: Annotated[
-        list[str] | None, typer.Option("--format", help="Also draw the pictures as pdf or svg, for print; repeatable.")
-    ] = None,
+    picture: Annotated[list[str] | None, typer.Option("--format", metavar="pdf|svg", help=FORMAT_HELP)] = None,
     as_json: shell.JsonOption = False,
 ) -> None:
     """Make figures and tables of the papers: a picture, its data, and a page that says what differs.

@@ -682,11 +682,11 @@ def resume_run(job: Job, path: Path, progress: Progress | None = None) -> simula
     every = job.run.get("save_every", 1)
     options: dict[str, Any] = {"monitor": True, "backend": job.run.get("backend", "auto"), "events": job.events}
     if "t_end" in job.until:
-        return saved if saved.status != "ok" or saved.stopped_by else _resume_to_time(job, saved, every, options)
+        return saved if saved.status == "failed" or saved.stopped_by else _resume_to_time(job, saved, every, options)
     done, left = int(saved.final.steps), job.run["steps"] - int(saved.final.steps)
     if left < 0:
         raise InvalidInput(f"{path} has {done} steps already, more than the {job.run['steps']} asked for")
-    if left == 0 or saved.status != "ok" or saved.stopped_by:
+    if left == 0 or saved.status == "failed" or saved.stopped_by:
         return saved
     regular = int(np.count_nonzero(np.asarray(saved.records.steps) % every == 0))
     run = last = replace(saved, records=jax.tree.map(lambda leaf: leaf[:regular], saved.records))
@@ -696,7 +696,7 @@ def resume_run(job: Job, path: Path, progress: Progress | None = None) -> simula
         options |= {"steps": steps, "save_every": interval, "progress": progress if interval == every else None}
         last = simulation.simulate(job.system, job.integrator, last, step=job.run["step"], **options)
         run = join_runs(run, last)
-        if last.interrupted or last.status != "ok" or last.stopped_by:
+        if last.status != "ok" or last.stopped_by:
             break
     return run
 

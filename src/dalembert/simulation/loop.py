@@ -5,6 +5,7 @@ What the loop needs before it starts stands first: the number of steps and the c
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -38,6 +39,8 @@ MAX_STEPS = 2**53
 """Steps are counted in floating point, which is exact up to this number."""
 TIME_TOLERANCE = 1e-9
 """Two times that differ by less than this share of a step are the same."""
+END_TOLERANCE = 1e-3
+"""A run that ends before t_end by less than this share of a step has reached it."""
 
 Constants = Any  # (system, h), or (system, h, t_end) of a loop that stops at a time
 
@@ -45,6 +48,7 @@ Constants = Any  # (system, h), or (system, h, t_end) of a loop that stops at a 
 def count_steps(step: Any, steps: int | None, t_end: Any, t0: Any, *, variable: bool = False) -> int:
     """Return the number of steps of size `step`: `steps`, or those to the last state at or before `t_end`.
 
+    Steps stay equal, for what a method conserves rests on that: where they do not end at `t_end`, a warning says so.
     Where the steps are `variable`, the number to `t_end` is an estimate of at least 1.
     """
     not_zero("step", step)
@@ -65,7 +69,12 @@ def count_steps(step: Any, steps: int | None, t_end: Any, t0: Any, *, variable: 
         return max(1, int(ratio))
     if not np.isfinite(ratio) or ratio < 1 - TIME_TOLERANCE:
         raise InvalidInput(f"t_end = {t_end} is not at least one step of {step} away from the start at t = {t0}")
-    return int(np.floor(ratio * (1 + 1e-12) + TIME_TOLERANCE))
+    count = int(np.floor(ratio * (1 + 1e-12) + TIME_TOLERANCE))
+    if ratio - count > END_TOLERANCE:
+        near = f"step={(t_end - t0) / (count + 1):.12g} reaches it in {count + 1} steps"
+        ends = f"the run ends before it, at t = {t0 + count * step:.6g}"
+        warnings.warn(f"t_end = {t_end:g} is not a whole number of steps of {step:g}: {ends}; {near}", stacklevel=2)
+    return count
 
 
 def held_controls(

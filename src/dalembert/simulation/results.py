@@ -257,10 +257,10 @@ class Run:
 
     @property
     def status(self) -> Any:
-        """ "ok" or "failed"; an array of these for an ensemble."""
+        """ "ok", "failed", or "interrupted" where Ctrl-C ended the run; an array of these for an ensemble."""
         require_known("run.status", self.final.status, OUTSIDE)
-        codes = np.asarray(self.final.status)
-        return np.where(codes == 0, "ok", "failed") if codes.ndim else ("ok" if codes == 0 else "failed")
+        well, codes = "interrupted" if self.interrupted else "ok", np.asarray(self.final.status)
+        return np.where(codes == 0, well, "failed") if codes.ndim else (well if codes == 0 else "failed")
 
     @property
     def failed_at(self) -> Any:
@@ -304,7 +304,8 @@ class Run:
     def check(self) -> Self:
         """Return the run itself, or raise `NumericalFailure` with step and reason if it (or any member) failed.
 
-        It also raises if a method that does not enforce holonomic constraints let |phi| grow beyond
+        Of a run that Ctrl-C ended it raises `KeyboardInterrupt`: a program that asks for whole runs stops there. It
+        also raises if a method that does not enforce holonomic constraints let |phi| grow beyond
         `MAX_HOLONOMIC_RESIDUAL`.
         """
         require_known("run.check()", self.final.status, OUTSIDE)
@@ -316,6 +317,8 @@ class Run:
             who = f"member {member} ({np.count_nonzero(codes)} of {codes.size} failed)" if many else "the run"
             when = "at its start" if count < 0 else f"after {count} good steps"
             raise NumericalFailure(f"{who} failed {when}: {self._failure_reason(int(codes[member]), count)}")
+        if self.interrupted:
+            raise KeyboardInterrupt("the run was interrupted: without check() it can be looked at and continued")
         if self.holonomic_constraints:
             error = np.asarray(self.holonomic_residual())
             if error.max() > MAX_HOLONOMIC_RESIDUAL:
