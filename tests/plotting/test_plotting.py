@@ -144,6 +144,27 @@ def test_exact_zeros_stand_on_a_line_that_says_0():
     assert alone.get_yticks().tolist() == [0.0] and "exactly 0" in [text.get_text() for text in alone.texts]
 
 
+def test_round_off_does_not_look_like_structure():
+    """Below 1e-16 the axis is linear down to 0: a tenth of that stands near 0, not a decade below."""
+    figure, axes = plotting.sheet()
+    plotting.curve(axes, [0, 1, 2, 3], [1e-9, 1e-17, 1e-19, 1e-16])
+    plotting.style.save(figure, None)
+    first, tenth, none, edge = axes.lines[0].get_ydata()
+    assert axes.get_yticks()[0] == 1e-17 and axes.get_yticklabels()[0].get_text() == "0"
+    assert (first, edge) == (1e-9, 1e-16) and none < tenth < 1.3e-17
+    small, axes = plotting.sheet()
+    plotting.curve(axes, [0, 1], [1e-18, 1e-20])  # of something small these are no noise
+    plotting.style.save(small, None)
+    assert axes.lines[0].get_ydata().tolist() == [1e-18, 1e-20]
+
+
+def test_a_body_that_hardly_tilts_is_drawn_by_its_velocity():
+    system = da.models.rattleback(depth=0.01)
+    start = system.state(xi=[0.5, 0.0, -5.0, 0.0, -0.005])
+    run = da.simulate(system, da.RungeKutta(), start, step=0.002, steps=20)
+    assert run.plot().axes[0].get_title(loc="left") == "Velocity"
+
+
 @pytest.mark.parametrize(
     "plain, printed",
     [

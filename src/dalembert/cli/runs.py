@@ -85,8 +85,7 @@ def run(
                 fault = failure
         if plot is not None:
             with atomic_path(plot) as temporary:
-                known = MODELS.get(job.names["system"])
-                plot_trajectory(trajectory, temporary, name=known.title if known else "")
+                plot_trajectory(trajectory, temporary, name=_title(job.names["system"]))
     result = run_report(trajectory, job.names)
     if as_json:
         shell.print_json(result)
@@ -95,6 +94,11 @@ def run(
     if fault is not None:
         raise fault
     finish(trajectory)
+
+
+def _title(name: str) -> str:
+    """What stands over the picture of a run of this system; nothing where the run itself knows better."""
+    return MODELS[name].title if name in MODELS else ""
 
 
 def run_report(run: Run, names: Mapping[str, str]) -> dict[str, Any]:
@@ -233,7 +237,7 @@ def show(
     if plot is not None:
         shell.require_picture(plot)
         with atomic_path(plot) as temporary, shell.progress(f"drawing {plot}"):
-            plot_trajectory(load_run(file, unchecked=force), temporary)
+            plot_trajectory(load_run(file, unchecked=force), temporary, name=_title(data.attrs.get("system", "")))
     if config:
         if "config" not in data.attrs:
             raise InvalidInput(f"{file} holds no configuration: it was not written by `dalembert run`")

@@ -46,19 +46,21 @@ Array = np.ndarray[Any, Any]
 TIME = "time $t$, s"
 MAX_SPHERE_STATES = 300
 """States of a run whose trace is drawn on the sphere."""
+LEAST_TRACE = 0.1
+"""A trace on the unit sphere that is smaller would be a dot: velocities are drawn instead."""
 MAX_PICTURE_STATES = 20_000
 """States up to which a trajectory is drawn beside its table in a notebook."""
 
 
 def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
-    """Draw motions as their group shows them best: a path with the vehicle, a trace on the sphere, or coordinates."""
+    """Draw motions as their group shows them best: a path with the vehicle, a trace on the sphere, or numbers."""
     first = {label: np.asarray(jax.tree.leaves(run.g)[0]) for label, run in runs.items()}
     system = unforced(next(iter(runs.values())).system)
     picture = system.group.factors[0].picture
     if isinstance(system, MechanismSystem) and any(name.startswith("speed") for name in system.rate_names):
         _draw_path(figure.add_subplot(cell), system, runs)
         return
-    if picture == "attitude":
+    if picture == "attitude" and max(np.ptp(part[..., 2], axis=0).max() for part in first.values()) > LEAST_TRACE:
         axes = _draw_on_sphere(figure, cell, {label: part[:MAX_SPHERE_STATES, :, 2] for label, part in first.items()})
         axes.set_title("The body's third axis in space")
         return

@@ -26,6 +26,8 @@ STROKES = [(COLOURS[k % 7], DASHES[(k + k // 7) % 7]) for k in range(49)]
 GREY, LIGHT = "#555555", "#dddddd"
 FLOOR = 1e-17
 DOTS_PER_INCH = 150
+ROUND_OFF = 1e-16
+"""Magnitudes below this are drawn on a linear axis, beside larger ones."""
 MAGNITUDES = "magnitudes"  # marks axes with curves of |values|
 SHEET = Path(__file__).with_name("style.mplstyle")
 STYLE: dict[str, Any] = {}
@@ -83,25 +85,29 @@ def curve(axes: Axes, t: Any, values: Any, **style: Any) -> None:
 def show_zeros(axes: Axes) -> None:
     """Draw the exact zeros of curves on a logarithmic axis one decade below the rest, on a line that is marked 0.
 
-    Axes that share their scale get one such line, below the curves of all of them.
+    Below `ROUND_OFF` the axis is linear down to that line: what is noise there does not look like structure. Axes that
+    share their scale get one such line, below the curves of all of them.
     """
     group = axes.get_shared_y_axes().get_siblings(axes)
     lines = [line for each in group for line in each.lines]
     heights = [np.asarray(line.get_ydata(), float) for line in lines]
-    if axes.get_gid() != MAGNITUDES or not any(np.any(y == 0.0) for y in heights):
+    positive = np.concatenate([np.zeros(0), *(y[np.isfinite(y) & (y > 0.0)] for y in heights)])
+    noise = len(positive) > 0 and positive.min() < ROUND_OFF < positive.max()
+    if axes.get_gid() != MAGNITUDES or not (noise or any(np.any(y == 0.0) for y in heights)):
         return
     for each in group:
         each.set_gid("")  # once is enough
-    positive = np.concatenate([y[np.isfinite(y) & (y > 0.0)] for y in heights])
     if not len(positive):
         axes.set(ylim=(-1.0, 1.0), yticks=[0.0])
         for each in group:
             each.text(0.5, 0.54, "exactly 0", ha="center", va="bottom", transform=each.transAxes, color=GREY)
         return
-    low, high = (int(np.floor(np.log10(each))) for each in (positive.min(), positive.max()))
-    floor = 10.0 ** (low - 1)
+    least = ROUND_OFF if noise else positive.min()
+    low, high = (int(np.floor(np.log10(each) + 1e-9)) for each in (least, positive.max()))
+    floor, below = 10.0 ** (low - 1), ROUND_OFF if noise else 5e-324
+    high = max(high, low + 3) if noise else high  # nothing but round-off: a band near 0
     for line, y in zip(lines, heights, strict=True):
-        line.set_ydata(np.where(y == 0.0, floor, y))
+        line.set_ydata(np.where(y < below, floor * 10.0 ** (np.minimum(y, below) / below), y))
     decades = list(range(low, high + 1, max(1, (high + 1 - low) // 6)))
     for each in group:
         each.set(yscale="log", ylim=(floor / 3.0, 10.0 ** max(high + 0.3, np.log10(positive.max()) + 0.2)))
