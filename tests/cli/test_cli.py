@@ -497,3 +497,20 @@ def test_commands_that_compile_for_long_say_so(words, work, says, monkeypatch, c
     with suppress(SystemExit):
         cli.main(words)
     assert f": {says}" in capsys.readouterr().err
+
+
+def test_a_report_has_the_names_and_units_of_ones_own_system(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("skate.py").write_text(
+        "import dalembert as da, jax.numpy as jnp\n"
+        "names = {'coordinates': ['heading [rad]', 'x [m]', 'y [m]'], 'velocities': ['turn', 'speed [m s-1]', 'slip']}\n"
+        "def make():\n"
+        "    return da.System(da.SE2(), lambda t, g, xi, p: 0.5 * xi @ xi, lambda t, g, p: jnp.array([[0.0, 0, 1]]),\n"
+        "                     names=names)\n"
+    )
+    text = '[system]\npython = "skate.py:make"\n[method]\nname = "runge-kutta"\n[initial]\nvelocity = [0.0, 2.0, 0.0]\n'
+    Path("skate.toml").write_text(text + "[run]\nstep = 0.4\nt_end = 1.0\n")
+    with pytest.warns(UserWarning, match=r"at t = 0\.8; step=0\.333333333333 reaches it in 3 steps"):
+        done = invoke("run", "skate.toml")
+    shown = " ".join(done.stdout.split())
+    assert "heading 0 rad, x 1.6 m, y 0 m" in shown and "speed 2 m s-1" in shown

@@ -90,7 +90,7 @@ def run(
     if as_json:
         shell.print_json(result)
     else:
-        _print_report(result, seconds, out if fault is None else None, plot)
+        _print_report(result, trajectory.system.units, seconds, out if fault is None else None, plot)
     if fault is not None:
         raise fault
     finish(trajectory)
@@ -112,6 +112,7 @@ def run_report(run: Run, names: Mapping[str, str]) -> dict[str, Any]:
         "method": names["method"],
         **{key: getattr(summary, key) for key in keys},
         "final": _final_state(run),
+        "named": _named_values(run),
         "energy": dict(zip(energy, (*numbers, summary.energy_balance, summary.work, summary.power), strict=True)),
         **{name: {"max": getattr(summary, name)} for name in ("constraint", "holonomic", "group")},
         "events": [_event_report(found) for found in run.events.values()],
@@ -126,6 +127,18 @@ def _final_state(run: Run) -> dict[str, Any]:
     increment = last.increment if run.integrator.has_increment else ()
     values = (last.g, angles, last.xi, increment, last.momentum, run.multipliers[-1])
     return dict(zip(names, (*map(to_json, values), run.system.group.describe(last.g, angles)), strict=True))
+
+
+def _named_values(run: Run) -> dict[str, dict[str, float]]:
+    """The last coordinates, rates and multipliers by their names, those of the user or of a mechanism, with units."""
+    system, last = run.system, run.last
+    if run.failed_at == -1 or not system.coordinate_names or system.coordinate_names[0] == "q1":
+        return {}
+    values = iter(np.asarray(system.observe(last.t, last.g, last.xi)).tolist())
+    names = {"coordinates": system.coordinate_names, "rates": system.rate_names}
+    found = {kind: {name: next(values) for name in each} for kind, each in names.items()}
+    loads = run.multipliers[-1].tolist()
+    return found | ({"multipliers": dict(zip(system.load_names, loads, strict=True))} if system.load_names else {})
 
 
 def _event_report(found: Crossings) -> dict[str, Any]:
@@ -164,7 +177,9 @@ def finish(trajectory: Run) -> None:
         raise typer.Exit(1)
 
 
-def _print_report(result: dict[str, Any], seconds: float, out: Path | None, plot: Path | None) -> None:
+def _print_report(
+    result: dict[str, Any], units: Mapping[str, str], seconds: float, out: Path | None, plot: Path | None
+) -> None:
     """Print what matters first: how it ended, energy, constraint, time; then the last state in six digits."""
     failed = f"failed after step {result['failed_at']}: {result['reason']}"
     ends = {"ok": "ok", "failed": failed, "interrupted": "interrupted: what was done is kept"}
@@ -185,9 +200,15 @@ def _print_report(result: dict[str, Any], seconds: float, out: Path | None, plot
     if isinstance(parts, list):  # of a product: factors on R^n are their own coordinates
         parts = [place if part is None else part for part, place in zip(parts, places, strict=True)]
     shown = {"coordinates": parts or places} | {key: last[key] for key in ("velocity", "momentum", "multipliers")}
+    if named := result["named"]:
+        shown = {kind: {name: _with_unit(value, units[name]) for name, value in named[kind].items()} for kind in named}
     rows += [(key, shell.round_numbers(value)) for key, value in shown.items() if value]
     rows += [(name, str(path)) for name, path in (("file", out), ("picture", plot)) if path is not None]
     shell.print_table(f"{result['system']} with {result['method']}", (), (), rows)
+
+
+def _with_unit(value: float, unit: str) -> str:
+    return f"{shell.round_numbers(value)} {unit}".rstrip()
 
 
 def _energy_text(energy: dict[str, Any]) -> str:

@@ -1157,12 +1157,13 @@ class Mechanism:
         tyre: float = 0.0,
         omni: float | None = None,
         motor: bool = False,
+        damping: float | None = None,
     ) -> str:
         """Add a wheel on an axle: a body, its hinge on `parent` through `at`, and its rolling on the ground.
 
         `radius` is the height of `at` where it is left out. `inertia` is (across, along) the axle; without it the wheel
         is a disc of this `width`. `omni` is the angle (rad) of an omni wheel, as in `roll_omni`. `motor` adds the input
-        "NAME torque".
+        "NAME torque"; `damping` (N m s/rad) is that of the axle.
         """
         middle, along = self._point(f"at of '{name}'", at), _axis_of(f"axis of '{name}'", axis)
         reach = float(positive(f"radius of '{name}'", middle[2] if radius is None else radius))
@@ -1172,7 +1173,7 @@ class Mechanism:
             across, own = np.asarray(vector(inertia, 2, f"inertia of '{name}'"))
             moments = across * np.eye(3) + (own - across) * np.outer(along, along)
             self.body(name, mass=mass, centre=middle, inertia=moments)
-        self.hinge(name, parent, name, axis=along)
+        self.hinge(name, parent, name, axis=along, damping=damping)
         if omni is None:
             self.roll(name, radius=reach, tyre=tyre)
         else:

@@ -530,12 +530,14 @@ def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Pat
     shaped = unforced(next(iter(runs.values())).system)
     bent = isinstance(shaped, MechanismSystem) and bool(shaped.shape_names)
     extra = ["shape"] * bent + extra
-    rows = 1 + -(-len(extra) // 3)
-    figure = Figure(figsize=(12, 4.4 * rows), layout="constrained")
-    grid = figure.add_gridspec(rows, 3, width_ratios=(1.15, 1, 1))
-    draw_motion(figure, grid[0, 0], runs)
-    energy, residual = (figure.add_subplot(grid[0, k]) for k in (1, 2))
-    more = {name: figure.add_subplot(grid[1 + k // 3, k % 3]) for k, name in enumerate(extra)}
+    columns = 2 if len(extra) == 1 else 3
+    rows = -(-(3 + len(extra)) // columns)
+    figure = Figure(figsize=(4 * columns, 4.4 * rows), layout="constrained")
+    grid = figure.add_gridspec(rows, columns, width_ratios=(1.15, 1, 1)[:columns])
+    cells = [grid[k // columns, k % columns] for k in range(3 + len(extra))]
+    draw_motion(figure, cells[0], runs)
+    energy, residual, *rest = (figure.add_subplot(cell) for cell in cells[1:])
+    more = dict(zip(extra, rest, strict=True))
     if isinstance(shaped, MechanismSystem) and bent:
         _draw_shape(more["shape"], shaped, runs)
     for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
