@@ -503,7 +503,8 @@ def test_a_report_has_the_names_and_units_of_ones_own_system(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     Path("skate.py").write_text(
         "import dalembert as da, jax.numpy as jnp\n"
-        "names = {'coordinates': ['heading [rad]', 'x [m]', 'y [m]'], 'velocities': ['turn', 'speed [m s-1]', 'slip']}\n"
+        "names = {'coordinates': ['heading [rad]', 'x [m]', 'y [m]'], 'velocities': ['turn', 'speed [m s-1]', 'slip']}"
+        "\n"
         "def make():\n"
         "    return da.System(da.SE2(), lambda t, g, xi, p: 0.5 * xi @ xi, lambda t, g, p: jnp.array([[0.0, 0, 1]]),\n"
         "                     names=names)\n"
@@ -514,3 +515,15 @@ def test_a_report_has_the_names_and_units_of_ones_own_system(tmp_path, monkeypat
         done = invoke("run", "skate.toml")
     shown = " ".join(done.stdout.split())
     assert "heading 0 rad, x 1.6 m, y 0 m" in shown and "speed 2 m s-1" in shown
+
+
+def test_an_unknown_of_ones_own_system_has_the_default_of_its_function(tmp_path):
+    from dalembert.cli.optimise import with_default
+
+    file = tmp_path / "own.py"
+    file.write_text("def make(mass=2.0, a=(0.1, 0.2)):\n    pass\n")
+    section = {"python": "own.py:make", "mass": 3.0}
+    assert with_default(section, "system.mass", file) == section
+    assert with_default(section, "system.a.0", file) == section | {"a": [0.1, 0.2]}
+    with pytest.raises(InvalidInput, match=r"'mas'. Did you mean 'mass'"):
+        with_default({"python": "own.py:make"}, "system.mas", file)

@@ -156,6 +156,10 @@ def test_round_off_does_not_look_like_structure():
     plotting.curve(axes, [0, 1], [1e-18, 1e-20])  # of something small these are no noise
     plotting.style.save(small, None)
     assert axes.lines[0].get_ydata().tolist() == [1e-18, 1e-20]
+    tiny, axes = plotting.sheet()
+    plotting.curve(axes, [0, 1], [0.0, 4e-34])
+    plotting.style.save(tiny, None)
+    assert axes.lines[0].get_ydata().tolist() == [1e-17, 1e-17] and axes.get_ylim()[1] > 1e-13
 
 
 def test_a_body_that_hardly_tilts_is_drawn_by_its_velocity():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -117,7 +118,8 @@ def read_unknowns(given: dict[str, Any], job: Job) -> dict[str, Unknown | None]:
             bounds["prior"] = tuple(table["prior"])
         guess: Any = None
         if name.startswith("system."):
-            guess = _value_at(with_default(given["system"], name), name.split(".")[1:], name)
+            given["system"] = with_default(given["system"], name, job.file)
+            guess = _value_at(given["system"], name.split(".")[1:], name)
         elif name.startswith("parameters."):
             leaves = {f"parameters.{path}": leaf for path, leaf in _leaves(job.system).items()}
             if name not in leaves:
@@ -139,12 +141,18 @@ def _start_guess(job: Job, name: str) -> float:
     return float(np.asarray(job.state.xi)[axes.index(axis)]) if kind == "velocity" else 0.0
 
 
-def with_default(section: dict[str, Any], name: str) -> dict[str, Any]:
-    """The section [system], with the model's own value of what an unknown names."""
+def with_default(section: dict[str, Any], name: str, file: Path | None) -> dict[str, Any]:
+    """The section [system], with the value that the model or the function in a user's file gives to an unknown."""
     key, model = name.split(".")[1], MODELS.get(section.get("name", ""))
-    if model is not None and key in model.parameters and key not in section:
-        return section | {key: _listed(model.parameters[key])}
-    return section
+    defaults = dict(model.parameters) if model is not None else {}
+    if file is not None:
+        taken = inspect.signature(_load_once(file, section["python"].rpartition(":")[2])).parameters
+        defaults = {each: taken[each].default for each in taken if taken[each].default is not inspect.Parameter.empty}
+    if key in section or not defaults:
+        return section
+    if key not in defaults:
+        raise UnknownName(f"number in [system] ({name})", key, (*section, *defaults))
+    return section | {key: _listed(defaults[key])}
 
 
 def _value_at(holder: Any, path: list[str], name: str) -> Any:
@@ -173,7 +181,6 @@ class Configured:
         given = {"system": copy.deepcopy(self.section)}
         for name, value in values.items():
             if name.startswith("system."):
-                given["system"] = with_default(given["system"], name)
                 set_value(given, name.split("."), value if is_traced(value) else np.asarray(value).tolist())
         system = build_system(given["system"], Path(self.folder), _load_once)[1]
         leaves = {name.removeprefix("parameters."): v for name, v in values.items() if name.startswith("parameters.")}
@@ -225,7 +232,10 @@ def read_experiment(given: dict[str, Any], job: Job, table: Table, time: str, pa
     """The measurements that the tables [[column]] name, or all columns that the system has."""
     system = job.system
     if time not in table:
-        raise UnknownName(f"column of times in {path}", time, table)
+        raise InvalidInput(
+            f"{path} has no column {time!r} for the times; its columns are {', '.join(table)}: name the one with "
+            'the times, in seconds, in the configuration: [fit] with time = "NAME"'
+        )
     observables = known_quantities(system)
     names = (*system.coordinate_names, *system.rate_names)
     inputs = [each.name for each in system.inputs or ()]

@@ -92,7 +92,8 @@ def show_zeros(axes: Axes) -> None:
     lines = [line for each in group for line in each.lines]
     heights = [np.asarray(line.get_ydata(), float) for line in lines]
     positive = np.concatenate([np.zeros(0), *(y[np.isfinite(y) & (y > 0.0)] for y in heights)])
-    noise = len(positive) > 0 and positive.min() < ROUND_OFF < positive.max()
+    noise = len(positive) > 0 and positive.min() < ROUND_OFF
+    noise = noise and not ROUND_OFF**1.5 < positive.max() < ROUND_OFF  # the errors of something small are no noise
     if axes.get_gid() != MAGNITUDES or not (noise or any(np.any(y == 0.0) for y in heights)):
         return
     for each in group:
