@@ -109,6 +109,21 @@ def test_a_long_call_shows_a_bar_in_a_notebook_and_takes_it_away(shown):
     assert any('<progress value="3" max="1000"></progress> work: 3 of 1,000: leapfrog' in text for text in shown)
 
 
+def test_a_sweep_shows_its_members(shown):
+    def look(block, arrays):
+        wait_for(lambda: any("members" in text for text in shown))
+
+    config = {
+        "system": {"name": "chaplygin-sleigh"},
+        "method": {"name": "runge-kutta"},
+        "initial": {"velocity": [0.5, 1.0, 0.0]},
+        "run": {"step": 0.1, "steps": 2},
+        "sweep": {"system": {"a": [0.1, 0.2]}, "chunk": 1, "keep": "extremes"},
+    }
+    da.sweep(config, out=look)
+    assert any("sweep: 1 of 2 members" in text for text in shown) and shown[-1] == ""
+
+
 def test_a_short_call_shows_nothing_and_an_own_progress_is_left_alone(shown, monkeypatch):
     monkeypatch.setattr(checks, "PATIENCE", 10.0)
     given = checks.shows_progress(lambda bar: bar.count)(lambda *, progress=None: progress)

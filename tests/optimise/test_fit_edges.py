@@ -302,7 +302,7 @@ name = "system.inertia.2"
         ("time,x\n0.1,1\n0.2", "row 3 has 1 cells; allowed: 2"),
         ("time,x\n0.1,one\n", "is no table of numbers with a head"),
         ("time,x,x\n0.1,1,2\n", "each name once"),
-        ("when,x\n0.1,1\n", "unknown column of times"),
+        ("when,x\n0.1,1\n", "has no column .time. for the times"),
         ("time,z\n0.1,1\n", "unknown column of .*'x'"),
         ("", "has columns .* and 0 rows"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import warnings
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,7 @@ import dalembert as da
 from dalembert.cli import app
 from dalembert.errors import InvalidInput
 from dalembert.io.config import parse_job as parse
+from dalembert.plotting.studies import select_variable
 from dalembert.sweeps.plan import SweepMembers, compute_block, parse_axis, parse_sample, substitute
 from dalembert.sweeps.plan import make_plan as plan
 
@@ -306,6 +308,17 @@ def test_a_store_is_gone_on_with_and_guards_itself(tmp_path, capsys):
             ["sweep-plot", str(path), "--out", str(tmp_path / "b.png"), "--show", "final_velocity"],
             standalone_mode=False,
         )
+
+
+def test_texts_in_a_store_have_a_type_that_zarr_specifies(tmp_path):
+    config = with_sweep(CVT, method={"name": ["leapfrog", "lagrange-dalembert"]}, keep="final")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        da.sweep(config, out=tmp_path / "a.zarr")
+    data = xarray.open_zarr(tmp_path / "a.zarr", consolidated=False)
+    assert data.method_name.values.tolist() == ["leapfrog", "lagrange-dalembert"]
+    number, name = (f"final_velocity.{each}" for each in (1, data.component.values[1]))
+    assert np.array_equal(select_variable(data, name)[1], select_variable(data, number)[1])
 
 
 def test_the_command(tmp_path, capsys):

@@ -242,7 +242,9 @@ def sweep(
 def sweep_plot(
     store: Annotated[Path, typer.Argument(help="The Zarr store of a sweep, finished or growing.")],
     out: Annotated[Path, typer.Option(help=PICTURE)],
-    show: Annotated[str, typer.Option(help="The variable; a component of an array as name.0 or name.0.1.")] = "status",
+    show: Annotated[
+        str, typer.Option(help="The variable; a component of an array by number or name: final_velocity.0.")
+    ] = "status",
     x: Annotated[str | None, typer.Option(help="The horizontal dimension. Default: the first.")] = None,
     y: Annotated[
         str | None, typer.Option(help="The vertical dimension. Without a second one a curve is drawn.")

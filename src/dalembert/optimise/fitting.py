@@ -74,6 +74,7 @@ from ..numerics import (
 )
 from ..numerics import Unknown as Unknown
 from ..plotting.studies import plot_fit
+from ..plotting.style import unit_label
 from ..simulation import BACKENDS, RunKernel, StepStart, held_controls, partial_step, run_kernel, split_reals
 from ..trajectory import Trajectory, simulate
 
@@ -611,7 +612,7 @@ class Fit(Estimate):
         form, system = part.shots.form, self.system(experiment)
         motion = np.asarray(evaluate(form.show, system, run.records.state, lanes=len(run.t), axes=(None, 0)))
         names, data = show_values(form.measures, form.angles, system.group, part.values)
-        data = np.where(part.present, data, np.nan)
+        data, names = np.where(part.present, data, np.nan), [unit_label(n, system.units.get(n, "")) for n in names]
         return plot_fit(names, part.times, data, self.residuals(experiment), np.asarray(run.t), motion, path=path)
 
     def residuals(self, experiment: int = 0) -> Numbers:

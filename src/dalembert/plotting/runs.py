@@ -24,6 +24,7 @@ from .style import (
     DASHES,
     LIGHT,
     STROKES,
+    TIME,
     curve,
     label_ends,
     legend_below,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 
 Array = np.ndarray[Any, Any]
-TIME = "time $t$, s"
 MAX_SPHERE_STATES = 300
 """States of a run whose trace is drawn on the sphere."""
 LEAST_TRACE = 0.1

@@ -20,7 +20,7 @@ from ..integrators import EulerPoincareSuslov
 from ..mechanics import InvariantSystem
 from ..numerics import GROWTH_KINDS, Convergence
 from ..simulation import Crossings, Run
-from .style import COLOURS, DASHES, FLOOR, GREY, LIGHT, MARKERS, save, sheet, space, styled
+from .style import COLOURS, DASHES, FLOOR, GREY, LIGHT, MARKERS, TIME, save, sheet, space, styled
 
 if TYPE_CHECKING:
     import xarray
@@ -323,6 +323,7 @@ def plot_sweep(cut: SweepSlice, *, log: bool = False, curve: Any = None, path: s
     figure, axes = sheet(size=(6.6, 4.6))
     axes.grid(y is None)
     places = [_place_along(axes, array, dim, which) for dim, which in zip((x, y), "xy", strict=True) if dim]
+    edges = [_edges(place, scale) for place, scale in zip(places, (axes.get_xscale(), axes.get_yscale()), strict=False)]
     if y is None:
         axes.plot(*places, np.asarray(array, float), color=COLOURS[0], marker="o", markersize=2.5)
         axes.set(ylabel=str(array.name), yscale="log" if log else "linear")
@@ -331,7 +332,7 @@ def plot_sweep(cut: SweepSlice, *, log: bool = False, curve: Any = None, path: s
         present = [code for code in (*range(len(names) - 1), -1) if np.any(codes == code)]
         index, limits = np.searchsorted(sorted(present), codes), {"vmin": -0.5, "vmax": len(present) - 0.5}
         cmap = colors.ListedColormap([shades[code] for code in sorted(present)])
-        axes.pcolormesh(*places, index, shading="nearest", rasterized=True, cmap=cmap, **limits)
+        axes.pcolormesh(*edges, index, rasterized=True, cmap=cmap, **limits)
         keys = [patches.Patch(facecolor=shades[code], edgecolor=GREY, label=names[code]) for code in present]
         figure.legend(handles=keys, loc="outside lower center", ncols=len(keys))
     else:
@@ -339,7 +340,7 @@ def plot_sweep(cut: SweepSlice, *, log: bool = False, curve: Any = None, path: s
         values = np.where(values > 0, values, np.nan) if log else values
         axes.set_facecolor("#f2f2f2")
         norm = colors.LogNorm() if log and np.isfinite(values).any() else None
-        mesh = axes.pcolormesh(*places, values, shading="nearest", rasterized=True, cmap="viridis", norm=norm)
+        mesh = axes.pcolormesh(*edges, values, rasterized=True, cmap="viridis", norm=norm)
         figure.colorbar(mesh, ax=axes, label=show)
     if curve is not None:
         axes.plot(curve[0], curve[1], color="black", linewidth=1.4, label=curve[2])
@@ -348,8 +349,11 @@ def plot_sweep(cut: SweepSlice, *, log: bool = False, curve: Any = None, path: s
 
 
 def _variable(data: xarray.Dataset, show: str) -> xarray.DataArray:
-    """A variable, or one component: final_velocity.0."""
+    """A variable, or one component by its number or name: final_velocity.0, final_velocity.speed."""
     name, *places = show.split(".")
+    if "component" in data.coords:
+        names = [str(each) for each in data["component"].values]
+        places = [str(names.index(place)) if place in names else place for place in places]
     dims = data["status"].dims
     known = [str(key) for key in data.data_vars if data[key].dims[: len(dims)] == dims]
     if name not in known:
@@ -381,6 +385,16 @@ def _place_along(axes: Any, array: Any, dim: str, which: str) -> Array:
     if len(values) > 2 and np.all(values > 0) and np.allclose(np.diff(np.log(values)), np.log(values[1] / values[0])):
         axes.set(**{f"{which}scale": "log"})
     return values
+
+
+def _edges(places: Array, scale: str) -> Array:
+    """The borders of the cells around places, halfway between them as the axis shows them."""
+    if len(places) == 1:
+        return np.array([places[0] - 0.5, places[0] + 0.5])
+    at = np.log(places) if scale == "log" else np.asarray(places, float)
+    inner = 0.5 * (at[1:] + at[:-1])
+    found = np.concatenate([[2 * at[0] - inner[0]], inner, [2 * at[-1] - inner[-1]]])
+    return np.asarray(np.exp(found) if scale == "log" else found)
 
 
 @styled
@@ -416,7 +430,7 @@ def plot_fit(
         below.axhspan(-2.0, 2.0, color=LIGHT, alpha=0.6, linewidth=0)
         below.axhline(0.0, color=GREY, linewidth=0.7)
         below.plot(times, left[:, k], ".", color=COLOURS[0], markersize=3.5)
-        below.set(ylim=(-largest, largest), xlabel="time", ylabel="residual / sd" if column == 0 else "")
+        below.set(ylim=(-largest, largest), xlabel=TIME, ylabel="residual / sd" if column == 0 else "")
         below.tick_params(labelbottom=True)
         if k == 0:
             above.legend(loc="best")

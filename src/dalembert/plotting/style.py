@@ -28,6 +28,7 @@ FLOOR = 1e-17
 DOTS_PER_INCH = 150
 ROUND_OFF = 1e-16
 """Magnitudes below this are drawn on a linear axis, beside larger ones."""
+TIME = "time $t$, s"
 MAGNITUDES = "magnitudes"  # marks axes with curves of |values|
 SHEET = Path(__file__).with_name("style.mplstyle")
 STYLE: dict[str, Any] = {}

@@ -35,6 +35,7 @@ from ..io.dataset import Arrays, checksum, checksum_attributes, require_writable
 from ..kernels import count_processors
 from ..mechanics import InvariantSystem
 from ..models import total_turning
+from ..numerics import shows_progress
 from .plan import GridBlock, Reduction, SweepAxis, SweepMembers, SweepPlan, SweepVariable, compute_block, make_plan
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class SweepResult:
         return self.sink.dataset()
 
 
+@shows_progress(lambda bar: lambda done, total, rate: bar.count(done, total, f" members, {rate:.3g}/s"))
 def sweep(
     config: Mapping[str, Any] | str | Path,
     *,
@@ -414,6 +416,11 @@ def open_store(path: Path, members: SweepMembers, resume: bool) -> Iterator[Zarr
         yield ZarrStore(path, members)
 
 
+def _stored_type(values: Any) -> Any:
+    """The type of an array in the store; texts have no fixed length, of which Zarr's specification knows nothing."""
+    return str if values.dtype.kind == "U" else values.dtype
+
+
 def _create(path: Path, members: SweepMembers) -> None:
     """Write all metadata and coordinates; chunks come later."""
     import zarr
@@ -422,14 +429,14 @@ def _create(path: Path, members: SweepMembers) -> None:
     plan, checksums = members.plan, "CRC-32 of the numbers of a block; -1: not computed yet"
     group = zarr.create_group(path, zarr_format=3, attributes=provenance(plan))
     for name, dim, axis in plan.coordinates():
-        size, dtype = axis.size, _coordinate(axis, name, 0, 1).dtype
+        size, dtype = axis.size, _stored_type(_coordinate(axis, name, 0, 1))
         options: Any = {"chunks": (min(size, COORDINATE_CHUNK),), "dimension_names": (dim,)}
         coordinate = group.create_array(name.replace(".", "_"), shape=(size,), dtype=dtype, **options)
         for lo in range(0, size, COORDINATE_CHUNK):
             hi = min(lo + COORDINATE_CHUNK, size)
             coordinate[lo:hi] = _coordinate(axis, name, lo, hi)
     if len(labels := _component_names(members)):
-        named = group.create_array("component", shape=labels.shape, dtype=labels.dtype, dimension_names=("component",))
+        named = group.create_array("component", shape=labels.shape, dtype=str, dimension_names=("component",))
         named[:] = labels
     arrays: dict[str, Any] = {
         name: (one, plan.shape, plan.block_shape, plan.dims) for name, one in members.variables.items()
