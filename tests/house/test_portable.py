@@ -5,7 +5,6 @@ Windows, and a command still runs and writes its file.
 from __future__ import annotations
 
 import ast
-import fcntl
 import os
 import struct
 import subprocess
@@ -20,6 +19,7 @@ from dalembert.errors import InvalidInput
 from dalembert.io import atomic
 from dalembert.kernels import cache
 
+fcntl = pytest.importorskip("fcntl", reason="this system is not POSIX itself: there is nothing to take away")
 ROOT = Path(dalembert.__file__).parent
 POSIX = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "select")
 CALLS = ("fork", "getuid", "geteuid", "pwrite", "posix_fallocate", "sched_getaffinity", "killpg", "sysconf", "uname")

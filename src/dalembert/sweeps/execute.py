@@ -462,7 +462,9 @@ def _create(path: Path, members: SweepMembers) -> None:
 
 def _stored_plan(path: Path) -> dict[str, Any]:
     try:
-        plan: dict[str, Any] = json.loads(json.loads((path / "zarr.json").read_text())["attributes"]["plan"])
+        plan: dict[str, Any] = json.loads(
+            json.loads((path / "zarr.json").read_text(encoding="utf-8"))["attributes"]["plan"]
+        )
     except (OSError, ValueError, KeyError, TypeError) as fault:
         raise InvalidInput(f"{path} is not a sweep of dalembert: it cannot be resumed") from fault
     return plan
