@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -28,7 +29,9 @@ def attach(
 
     def get(name: str) -> Any:
         if name not in home:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}; it has: {', '.join(home)}")
+            near = difflib.get_close_matches(name, home, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(home)}"
+            raise AttributeError(f"module {package!r} has no attribute {name!r}; {hint}")
         module = home[name]
         found = getattr(import_module(f".{module}", package), name) if module else import_module(f".{name}", package)
         vars(sys.modules[package])[name] = found  # the next time nobody asks here

@@ -320,3 +320,19 @@ def test_errors_are_value_errors_and_failures_are_not():
         and issubclass(OffConstraint, InvalidInput)
     )
     assert issubclass(da.NumericalFailure, RuntimeError) and not issubclass(da.NumericalFailure, ValueError)
+
+
+def test_mistakes_of_every_day_are_told_in_a_sentence(tmp_path):
+    """A name nearly right, a file that cannot be written, a picture without a folder, parameters that are not given."""
+    sleigh = da.models.chaplygin_sleigh()
+    run = da.simulate(sleigh, da.RungeKutta(), sleigh.state(xi=[0.5, 1.0, 0.0]), step=0.1, steps=2)
+    with pytest.raises(AttributeError, match="did you mean 'chaplygin_sleigh'"):
+        _ = da.models.chaplygin_slegh
+    with pytest.raises(InvalidInput, match=r"the file is .*run\.h5; allowed"):
+        run.save(tmp_path / "run.h5")
+    with pytest.raises(InvalidInput, match=r"ends in \.png, \.pdf or \.svg"):
+        run.plot(tmp_path / "run.bmpx")
+    with pytest.raises(InvalidInput, match="does not exist"):
+        run.plot(tmp_path / "none" / "run.png")
+    with pytest.raises(InvalidInput, match=r"p is None: give parameters="):
+        da.System(da.SE2(), lambda t, g, xi, p: p["mass"] * xi @ xi).state(xi=[0.0, 1.0, 0.0])

@@ -399,13 +399,13 @@ def _structure_checksum(path: Path, numbers: list[Any], end: int) -> int:
 def require_writable(path: Path) -> None:
     """Refuse an output file that cannot be written, before anything runs."""
     if path.suffix not in DATA_SUFFIXES:
-        raise InvalidInput(f"--out is {path}; allowed: a file that ends in .nc (NetCDF) or .zarr (Zarr)")
+        raise InvalidInput(f"the file is {path}; allowed: a file that ends in .nc (NetCDF) or .zarr (Zarr)")
     if not path.parent.is_dir():
-        raise InvalidInput(f"--out is {path}, but the folder {path.parent} does not exist: create it first")
+        raise InvalidInput(f"the file is {path}, but the folder {path.parent} does not exist: create it first")
     named = any((path / name).is_file() for name in ("zarr.json", ".zgroup"))
     foreign = path.is_dir() and (path.suffix != ".zarr" or not (named or not any(path.iterdir())))
     if foreign or (path.suffix == ".zarr" and path.is_file()) or not os.access(path.parent, os.W_OK):
-        raise InvalidInput(f"--out is {path}, which cannot be written")
+        raise InvalidInput(f"the file is {path}, which cannot be written")
     if path.suffix == ".zarr":
         require_zarr()
 

@@ -280,7 +280,9 @@ def call_own(words: str, function: Callable[..., Any], *arguments: Any) -> Any:
         said, code = str(error).strip().partition("\n")[0], getattr(function, "__code__", None)
         lines = [at for at in traceback.extract_tb(error.__traceback__) if code and at.filename == code.co_filename]
         where = f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
-        raise InvalidInput(f"{words} fails: {type(error).__name__}: {said}{where}") from error
+        none = words.endswith(", p)") and arguments[-1] is None and "NoneType" in said
+        hint = ". There are no parameters, p is None: give parameters={...}" if none else ""
+        raise InvalidInput(f"{words} fails: {type(error).__name__}: {said}{where}{hint}") from error
 
 
 def own_value(words: str, function: Callable[..., Any], *arguments: Any, kinds: str = "iuf") -> Array:

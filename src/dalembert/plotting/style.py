@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from ..errors import InvalidInput
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -207,6 +209,11 @@ def save(figure: Figure, path: str | Path | None, title: str | None = None) -> F
     if title is not None:
         headline(figure, title)
     if path is not None:
+        suffix, known = Path(path).suffix.removeprefix("."), figure.canvas.get_supported_filetypes()
+        if suffix not in known:
+            raise InvalidInput(f"the picture is {path}; allowed: a file that ends in .png, .pdf or .svg")
+        if not Path(path).parent.is_dir():
+            raise InvalidInput(f"the picture is {path}, but the folder {Path(path).parent} does not exist")
         figure.savefig(path, dpi=DOTS_PER_INCH)
     vars(figure)["_repr_png_"] = partial(_png, figure)  # a notebook shows it without a magic line
     return figure
