@@ -92,8 +92,9 @@ def draw_slope(axes: Axes, x: Sequence[float] | np.ndarray, y: float, order: int
     ends = np.asarray(x, float)
     values = y * (ends / ends[0]) ** order
     axes.loglog(ends, values, color=GREY, linewidth=0.9)
-    place = (ends[-1], values[-1])
-    axes.annotate(f"order {order}", place, color=GREY, fontsize=8, xytext=(3, 0), textcoords="offset points")
+    place, words = (ends[-1], values[-1]), {"color": GREY, "fontsize": 8, "textcoords": "offset points"}
+    beside: dict[str, Any] = {"xytext": (3, 0)} if ends[-1] > ends[0] else {"xytext": (0, 8), "va": "bottom"}
+    axes.annotate(f"order {order}", place, **words, **beside)
 
 
 @styled
@@ -107,7 +108,7 @@ def plot_convergence(found: Convergence, *, title: str = "", path: str | Path | 
         largest = max(found.norms[name][-1] for name, p in orders.items() if p == order)
         if np.isfinite(largest):
             draw_slope(axes, steps[[0, -1]], 1.8 * largest * (steps[0] / steps[-1]) ** order, order)
-    axes.set(xlabel="step h", ylabel="error after one step" if found.local else "largest error")
+    axes.set(xlabel="step $h$, s", ylabel="error after one step" if found.local else "largest error")
     axes.legend()
     return save(figure, path, title)
 

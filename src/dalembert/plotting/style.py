@@ -30,6 +30,8 @@ FLOOR = 1e-17
 DOTS_PER_INCH = 150
 ROUND_OFF = 1e-16
 """Magnitudes below this are drawn on a linear axis, beside larger ones."""
+LABEL_INCHES = 0.22
+"""What the label of a decade needs along its axis."""
 TIME = "time $t$, s"
 MAGNITUDES = "magnitudes"  # marks axes with curves of |values|
 SHEET = Path(__file__).with_name("style.mplstyle")
@@ -112,7 +114,10 @@ def show_zeros(axes: Axes) -> None:
     high = max(high, low + 3) if noise else high  # nothing but round-off: a band near 0
     for line, y in zip(lines, heights, strict=True):
         line.set_ydata(np.where(y < below, floor * 10.0 ** (np.minimum(y, below) / below), y))
-    decades = list(range(low, high + 1, max(1, (high + 1 - low) // 6)))
+    figure: Any = axes.figure
+    room = min(7, max(2, int(axes.get_position().height * figure.get_figheight() / LABEL_INCHES)))
+    gap = -(-(high + 1 - low) // room)
+    decades = [k for k in range(high, low - 1, -gap) if k + 1 - low >= 0.8 * gap]  # none on the 0
     for each in group:
         each.set(yscale="log", ylim=(floor / 3.0, 10.0 ** max(high + 0.3, np.log10(positive.max()) + 0.2)))
         each.set_yticks([floor, *(10.0**k for k in decades)], ["0", *(f"$10^{{{k}}}$" for k in decades)])
