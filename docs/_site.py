@@ -27,7 +27,7 @@ BRACKET = re.compile(r"<mi>(&#x027E[89];|&#x0230[89AB];)</mi>")
 ALPHABETS = {"fraktur": (0x1D504, 0x1D51E), "double-struck": (0x1D538, 0x1D552), "script": (0x1D49C, 0x1D4B6)}
 HOLES = {0x1D506: "\u212d", 0x1D50B: "\u210c", 0x1D53A: "\u2102", 0x1D545: "\u2115"}  # letters that Unicode had before
 HOLES |= {0x1D549: "\u211d", 0x1D551: "\u2124"}
-LONG = 60  # characters of TeX from which a formula in a line may be wider than a phone
+LONG = 44  # characters of TeX from which a formula in a line may be wider than a phone
 OUTSIDE = re.compile(
     r'<(?:script|img|iframe|source)[^>]*\ssrc="(?:https?:)?//|<link(?![^>]*rel="?canonical)[^>]*href="?(?:https?:)?//'
 )
