@@ -172,7 +172,15 @@ TENSOR = np.array([[0.5, 0.1, -0.05], [0.1, 0.7, 0.02], [-0.05, 0.02, 0.9]])
 CELT = np.array([[2e-4, -2e-5, 0.0], [-2e-5, 1.6e-3, 0.0], [0.0, 0.0, 1.7e-3]])
 DOWN = np.array([0.0, 0.0, -9.81])
 SLOPE = 9.81 * np.array([np.sin(0.3), 0.0, -np.cos(0.3)])
+
+
+def euler(g, w, u):
+    """Euler's equations of a body about its axes, under torques in the body."""
+    return np.linalg.solve(TENSOR, u - cross(w, TENSOR @ w))
+
+
 PAIRS = {
+    "satellite": (models.satellite(TENSOR), euler),
     "rolling-disk": (
         models.rolling_disk(1.3, 0.6),
         Roller((0.6, 0, 0.6), np.zeros(3), 1.3, np.diag([0.117, 0.234, 0.117]), DOWN),
@@ -188,4 +196,4 @@ PAIRS = {
     "snakeboard": (models.snakeboard(2.0, 0.3, 0.2, 0.1, 0.4), Board(2.0, 0.3, 0.2, 0.1, 0.4)),
     "roller-racer": (models.roller_racer(1.4, 0.6, 0.5, 0.2, 0.7, -0.3), Racer(1.4, 0.6, 0.5, 0.2, 0.7, -0.3)),
 }
-CONTROLS = {"unicycle": 2, "car": 2, "snakeboard": 2, "roller-racer": 1}
+CONTROLS = {"satellite": 3, "unicycle": 2, "car": 2, "snakeboard": 2, "roller-racer": 1}

@@ -7,8 +7,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from browser.conftest import Tab
+from scipy.spatial.transform import Rotation
 
 import dalembert
 
@@ -379,6 +381,49 @@ def test_the_car_is_parked_around_an_obstacle(tab, served):
     assert around != straight and min((a - x) ** 2 + (b - y) ** 2 for a, b in around) > radius**2
     tab.after(lambda: tab.page.locator("#park-go").click())
     assert tab.value("studio.request().controls.length") == 100
+
+
+@pytest.mark.heavy
+def test_a_satellite_is_turned_by_hand_by_keys_and_by_the_plan(tab, served):
+    """A ghost is dragged; the plan is that of `da.plan` for the same problem; a push is brought back."""
+    tab.open(served.url)
+    tab.after(lambda: tab.choose("System", "satellite"))
+    assert tab.page.locator("#park").inner_text() == "Turn"
+    tab.page.locator("#park").click()
+    tab.page.wait_for_selector("html[data-driving='plan']", timeout=60_000)
+    assert not tab.page.locator("#park-disc").is_visible()
+    tab.until("driver.plan", 300)
+    first = tab.value("driver.goal")
+    box = tab.page.locator("#scene").bounding_box()
+    x, y = box["x"] + 0.7 * box["width"], box["y"] + 0.4 * box["height"]
+    tab.page.mouse.move(x, y)
+    tab.page.mouse.down()
+    for k in range(1, 9):
+        tab.page.mouse.move(x + 10 * k, y - 6 * k)
+    tab.page.mouse.up()
+    tab.until("driver.plan && driver.answered === driver.goal", 90)
+    dragged = tab.value("driver.goal")
+    assert abs(np.dot(dragged, first)) < 0.999, "turned by more than 5 degrees"
+    for key in ("ArrowUp", "ArrowUp", "ArrowLeft", "Shift+ArrowRight"):
+        tab.page.keyboard.press(key)
+    tab.until("driver.answered === driver.goal")
+    goal, found = tab.value("driver.goal"), tab.value("driver.plan")
+    assert goal != dragged and len(found["planned"]) == 100
+    assert tab.value("studio.scene.aimed.quaternion.toArray()") == pytest.approx(goal)
+    satellite, turn = dalembert.models.satellite(), Rotation.from_quat(goal).as_matrix()
+    asked = {"start": np.eye(3), "goal": satellite.state(turn, np.zeros(3)), "duration": 100 * found["step"]}
+    same = dalembert.plan(satellite, **asked, steps=100, cost=lambda t, g, xi, u: u @ u).check()
+    assert float(same.cost) == pytest.approx(found["cost"], rel=1e-5)
+    assert np.allclose(same.controls, found["planned"], atol=1e-4)
+    before = tab.shows()
+    tab.page.locator("#park-go").click()
+    tab.until("driver.rows.length > 5", 60)
+    tab.page.locator("#park-push").click()
+    tab.page.wait_for_selector(f"html:not([data-ready='{before}'])", timeout=90_000)
+    controls = np.array(tab.value("studio.request().controls"))
+    assert controls.shape == (100, 3) and np.abs(controls - found["planned"]).max() > 1, "it was pushed"
+    end = tab.value("Array.from(studio.data.scene.parts.find(p => p.name === 'satellite').rotation.slice(-4))")
+    assert abs(np.dot(end, goal)) > 0.9999, (end, goal)
 
 
 @pytest.mark.heavy

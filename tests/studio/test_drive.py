@@ -8,14 +8,17 @@ import time
 import jax
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 from studio.test_studio_server import ask, post, serving
 
 from dalembert.errors import InvalidInput
+from dalembert.optimise import plan
 from dalembert.simulation import simulate
 from dalembert.studio import requests, workers
 from dalembert.studio.catalogue import STORIES, example, make_catalogue
 from dalembert.studio.presentation import PLAN_STEPS, Drive, _along_arc, show, ways_to
 from dalembert.studio.requests import StudioInput
+from dalembert.studio.scenes import AIM
 
 OPENED = StudioInput()
 STICKS = [([0.0, 1.0], 12), ([0.7, 1.0], 5), ([-1.0, 0.3], 9), ([0.0, -5.0], 4)]
@@ -120,6 +123,38 @@ def test_a_plan_parks_it_and_feedback_brings_it_back_after_a_push():
         Drive({"config": example("snakeboard")}, OPENED).plan(goal)
 
 
+TURNS = [[0.0, 0.0, 0.7, 0.7], [0.5, -0.5, 0.5, 0.5], [1.0, 0.2, 0.1, -0.05], [0.0, 0.1, 0.0, 1.0]]
+
+
+def test_a_satellite_is_turned_by_the_plan_of_the_same_problem_and_brought_back_after_a_push():
+    config = {**example("satellite"), "initial": {"velocity": [0.0, 0.0, 0.0]}}
+    driven = Drive({"config": config}, OPENED)
+    for quaternion in TURNS:
+        found, job = driven.plan(quaternion), driven.job
+        goal = Rotation.from_quat(quaternion).as_matrix()
+        assert found["status"] == "optimal" and np.allclose(driven.known.g[-1], goal, atol=1e-6)
+        assert np.allclose(np.linalg.norm(found["path"], axis=1), AIM)
+        asked = {"start": job.state, "goal": job.system.state(goal, np.zeros(3)), "steps": PLAN_STEPS}
+        same = plan(job.system, job.integrator, duration=driven.known.duration, cost=lambda t, g, xi, u: u @ u, **asked)
+        assert found["cost"] == pytest.approx(float(same.check().cost), rel=1e-5), "no longer way round"
+        assert np.allclose(found["planned"], same.controls, atol=1e-4)
+    for pushed in (False, True):
+        again, rows, far = Drive({"config": config}, OPENED), [], 0.0
+        again.plan(TURNS[1])
+        while again.planned < PLAN_STEPS:
+            rows += again.park(10, pushed and again.planned == 40)["controls"]
+            far = max(far, np.abs(np.asarray(again.state.g) - np.asarray(again.known.g)[again.planned]).max())
+        goal = Rotation.from_quat(TURNS[1]).as_matrix()
+        assert np.abs(np.asarray(again.state.g) - goal).max() < 0.01 and np.abs(again.state.xi).max() < 0.05
+        assert (far > 0.05) == pushed, far
+        job = again.job
+        run = simulate(job.system, job.integrator, job.state, step=again.step, steps=100, controls=np.array(rows))
+        assert np.array_equal(run.last.xi, again.state.xi)
+    for bad in ([0.0] * 4, [1.0, 0.0, 0.0], [1.0, None, 0.0, 0.0], "up"):
+        with pytest.raises(InvalidInput, match="the goal is .* quaternion"):
+            driven.plan(bad)
+
+
 def test_ways_of_arcs_and_lines_end_where_they_should():
     law = {"radius": 1.3}
     for goal in np.random.default_rng(1).uniform([-5, -5, -3.1], [5, 5, 3.1], (200, 3)):
@@ -183,6 +218,10 @@ def test_a_session_goes_on_and_ends(monkeypatch):
             assert status == 200
             rows += moved["controls"]
         assert len(rows) == 6 and moved["time"] == pytest.approx(0.3)
+        for _ in range(8):  # somebody who thinks for longer than a page may be silent
+            time.sleep(0.2)
+            assert post(server, "/api/drive", {"session": name, "alive": True}) == (200, {"alive": True})
+        assert process.is_alive()
         status, told = post(server, "/api/drive", {"session": name, "stick": "fast", "steps": 2})
         assert status == 400 and "stick" in told["error"]["message"]
         config = {**example("car"), "run": {"step": 0.05, "steps": 6}}

@@ -9,8 +9,8 @@ from .registry import MODELS
 __getattr__, __dir__, __all__ = attach(__name__, __file__, at_once=True)
 
 _ORDER = """
-    rigid-body rigid-body-n suslov suslov-n chaplygin-sleigh nonholonomic-particle contact-oscillator chaotic-quartic
-    pendulum-cvt vertical-disk inclined-disk rolling-disk rolling-ball ball-on-table chaplygin-ball rattleback unicycle
+    rigid-body satellite rigid-body-n suslov suslov-n chaplygin-sleigh nonholonomic-particle contact-oscillator
+    chaotic-quartic pendulum-cvt vertical-disk inclined-disk rolling-disk rolling-ball ball-on-table chaplygin-ball rattleback unicycle
     car snakeboard roller-racer knife-edge sleigh-n veselova chaplygin-sphere pendulum-chain skate-on-ellipsoid
     hinged-sleighs bicycle differential-drive ackermann-car tractor omni-base ball-robot tippe-top coin
 """

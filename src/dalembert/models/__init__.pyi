@@ -4,6 +4,7 @@ from .bodies import exact as exact
 from .bodies import exact_momentum as exact_momentum
 from .bodies import rigid_body as rigid_body
 from .bodies import rigid_body_n as rigid_body_n
+from .bodies import satellite as satellite
 from .bodies import suslov as suslov
 from .bodies import suslov_n as suslov_n
 from .bodies import veselova as veselova

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import InvalidInput
 from ..groups import SO, SO3, Euclidean
 from ..integrators import free_body, polhode
-from ..mechanics import InvariantSystem, LRSystem, inertia_of_mass, mass_tensor, symmetric
+from ..mechanics import Input, InvariantSystem, LRSystem, System, inertia_of_mass, mass_tensor, symmetric
 from ..numerics import finite_reals, namespace, positive, vector
 from ..numerics.types import Array, Covector, Element, Scalar
 from .registry import MOMENTS, SUSLOV_METHOD, Numbers, Real, Reals, Values, register
@@ -94,6 +94,40 @@ def _motion(tensor: Array, m: Array, g: Array, times: Array) -> tuple[Array, Arr
     axes = free_body.principal_axes(tensor)
     level = polhode.on_level(jnp.diag(axes.T @ tensor @ axes), axes.T @ m, g @ axes, axes)
     return jax.vmap(lambda t: polhode.at_time(level, t))(times)
+
+
+@register(
+    "satellite",
+    title="Satellite with thrusters",
+    example={},
+    initial={"velocity": [0.02, 1.0, 0.0]},
+    why="Nobody fires a thruster: it spins about its middle axis, and turns over again and again. Press Turn: a plan "
+    "finds the thrusts that turn it as you want it, and stop it there.",
+    tries=(
+        ("about the axis of the largest moment: it keeps its spin", "initial.velocity", [0.02, 0.0, 1.0]),
+        ("alike about all axes: nothing turns over", "system.inertia", [1.0, 1.0, 1.0]),
+    ),
+    meaning={"inertia": MOMENTS},
+)
+def satellite(inertia: Numbers = (0.5, 0.8, 1.1)) -> System:
+    """A satellite that three pairs of thrusters turn about its axes, on SO(3).
+
+    L = <I w, w>/2 and the thrusters add the torques u: (I w)' = I w x w + u. `inertia` is I (kg m^2): three moments, or
+    a matrix (3, 3).
+    """
+    tensor = symmetric(inertia, 3, "inertia")
+    return System(SO3(), _spin_energy, parameters={"inertia": tensor}, force=_thrust, inputs=THRUSTERS)
+
+
+THRUSTERS = tuple(Input(f"{axis} torque", "N m") for axis in ("roll", "pitch", "yaw"))
+
+
+def _spin_energy(t: Scalar, g: Array, xi: Array, p: Values) -> Array:
+    return 0.5 * xi @ p["inertia"] @ xi
+
+
+def _thrust(t: Scalar, g: Array, xi: Array, u: Array, p: Values) -> Array:
+    return u
 
 
 @register(

@@ -32,11 +32,12 @@ from ..simulation import Run, simulate, to_json
 from . import requests
 from .catalogue import STORIES
 from .requests import RunFrames, StudioInput
-from .scenes import globe, make_scene, principal_axes, rotate
+from .scenes import AIM, globe, make_scene, principal_axes, rotate
 from .view import CONSTRAINT, DARK, MOMENTUM, SURFACE, TEXTS, VELOCITY, Array, View, label, pack_array, sphere, surface
 
 PARKS: dict[str, dict[str, Any]] = STORIES["park"]
-"""Systems in the plane that plans bring to a pose, their sizes, and the push on their inputs that disturbs them."""
+"""Systems that plans bring to a goal, their sizes, and the push on their inputs that disturbs them."""
+GOALS = {False: "[x, y, angle]", True: "a quaternion [x, y, z, w]"}
 PLAN_STEPS, PUSH_STEPS, MAX_GOAL, MAX_DISCS, LONGEST = 100, 4, 50.0, 3, 12.0  # the last: seconds
 STRENGTH, FASTEST = 6.0, 12.0
 """The acceleration by an input without bounds when the stick is full, and the rate at which a motor gives no more."""
@@ -210,28 +211,65 @@ class Drive:
         return self.job.state if self.run is None else self.run.last
 
     def plan(self, goal: Any, discs: Any = ()) -> dict[str, Any]:
-        """Plan from here to rest at a pose [x, y, angle] in the plane around discs [x, y, radius], with least effort.
+        """Plan from here to rest at a goal, with least effort.
+
+        It is a pose [x, y, angle] in the plane, around discs [x, y, radius], or an attitude, a quaternion [x, y, z, w].
+        """
+        name = self.job.names["system"]
+        turns = "turn" in PARKS.get(name, {})
+        if name not in PARKS or not _are_numbers(goal, 4 if turns else 3) or (turns and not any(goal)):
+            kinds = "[x, y, angle] or a quaternion [x, y, z, w]" if name not in PARKS else GOALS[turns]
+            raise InvalidInput(
+                f"the goal is {str(goal)[:40]}; allowed: {kinds}, each at most {MAX_GOAL:g}, of: {', '.join(PARKS)}"
+            )
+        if not isinstance(discs, list | tuple) or len(discs) > MAX_DISCS or not all(_are_numbers(d, 3) for d in discs):
+            raise InvalidInput(f"the discs are {str(discs)[:40]}; allowed: at most {MAX_DISCS}, each [x, y, radius]")
+        begin, end = time.perf_counter(), _rest_at(self.job.system, goal)
+        found = self._plan_turn(end) if turns else self._plan_way(goal, end, discs)
+        if isinstance(found, str):
+            self.tracker = self.known = None
+            nothing: dict[str, Any] = {"path": [], "planned": [], "step": self.step, "seconds": 0.0, "cost": None}
+            return nothing | {"status": "blocked", "reason": found}
+        good = found.status == "optimal"
+        weight = [10.0] * 3 + [0.3] * 3 if turns else 10.0  # of a turn the angles more than the rates
+        self.tracker, self.planned = track(found, state_weight=weight, control_weight=0.01) if good else None, 0
+        self.known, self.step = found if good else None, float(found.step)
+        drawn = AIM * np.asarray(found.g)[:, :, 2] if turns else np.asarray(_pose(found.g))[:, :2, 2]
+        told: dict[str, Any] = {"status": found.status, "reason": found.reason, "cost": to_json(float(found.cost))}
+        told |= {"path": drawn.tolist() if good else [], "planned": np.asarray(found.controls).tolist() if good else []}
+        return told | {"step": self.step, "seconds": time.perf_counter() - begin}
+
+    def _problem(self, end: State) -> dict[str, Any]:
+        """What all plans from here to a goal have in common."""
+        options: dict[str, Any] = {"start": self.state._replace(t=np.zeros(())), "goal": end, "steps": PLAN_STEPS}
+        return options | {"cost": _effort, "tolerance": 1e-6, "max_iterations": 80}
+
+    def _plan_turn(self, end: State) -> Plan:
+        """The better of two turns: one that began as the shortest, and one that began as the last plan."""
+        shortest, more = PARKS[self.job.names["system"]]["turn"]
+        turn = np.asarray(self.state.g).T @ np.asarray(end.g)
+        duration = shortest + more * float(np.arccos(np.clip((np.trace(turn) - 1) / 2, -1.0, 1.0)))
+        guesses = [None] if self.known is None else [None, self.known]
+        found = [
+            plan(self.job.system, self.job.integrator, guess=guess, duration=duration, **self._problem(end))
+            for guess in guesses
+        ]
+        return min(found, key=lambda each: (each.status != "optimal", float(each.cost)))
+
+    def _plan_way(self, goal: Sequence[float], end: State, discs: Sequence[Any]) -> Plan | str:
+        """A way on the floor, or why there can be none.
 
         The last plan is the first guess; where that is far away, or leads nowhere, it is a way of arcs and lines.
         """
-        name = self.job.names["system"]
-        if not _are_numbers(goal, 3) or name not in PARKS:
-            allowed = f"[x, y, angle], each at most {MAX_GOAL:g}, of: {', '.join(PARKS)}"
-            raise InvalidInput(f"the goal is {str(goal)[:40]}; allowed: {allowed}")
-        if not isinstance(discs, list | tuple) or len(discs) > MAX_DISCS or not all(_are_numbers(d, 3) for d in discs):
-            raise InvalidInput(f"the discs are {str(discs)[:40]}; allowed: at most {MAX_DISCS}, each [x, y, radius]")
-        begin, job, law = time.perf_counter(), self.job, _sizes(self.job)
-        end, pose = _rest_at(job.system, goal), np.asarray(_pose(self.state.g))
+        job, law = self.job, _sizes(self.job)
+        pose = np.asarray(_pose(self.state.g))
         for where, there in (("where it is", pose), ("at the goal", np.asarray(_pose(end.g)))):
             if _touches(there, [(0, 0.0)], discs, law):
-                self.tracker = self.known = None
-                nothing: dict[str, Any] = {"path": [], "planned": [], "step": self.step, "seconds": 0.0, "cost": None}
-                return nothing | {"status": "blocked", "reason": f"it would touch an obstacle {where}: drag that away"}
+                return f"it would touch an obstacle {where}: drag that away"
         far = [[1e3, 1e3, 1.0]] * (MAX_DISCS - len(discs))
-        options: dict[str, Any] = {
-            "start": self.state._replace(t=np.zeros(())), "goal": end, "steps": PLAN_STEPS,
-            "cost": _effort, "tolerance": 1e-6, "max_iterations": 80,
-            "path": keep_clear(np.array([*discs, *far], float), law) if discs or "steering" in law else None,
+        bounded = bool(discs) or "steering" in law
+        options = self._problem(end) | {
+            "path": keep_clear(np.array([*discs, *far], float), law) if bounded else None
         }  # fmt: skip
         ways: list[Any] = [] if self.known is None else [(self.known, self.known.duration)]
         if "steering" in law:
@@ -252,18 +290,7 @@ class Drive:
             found = plan(job.system, job.integrator, guess=guess, duration=duration, **options)
             if found.status == "optimal":
                 break
-        good = found.status == "optimal"
-        self.tracker, self.planned = track(found, state_weight=10.0, control_weight=0.01) if good else None, 0
-        self.known, self.step = found if good else None, float(found.step)
-        path = np.asarray(_pose(found.g))[:, :2, 2].tolist() if good else []
-        told: dict[str, Any] = {
-            "status": found.status,
-            "reason": found.reason,
-            "cost": to_json(float(found.cost)),
-            "path": path,
-        }
-        told |= {"step": self.step, "seconds": time.perf_counter() - begin}
-        return told | {"planned": np.asarray(found.controls).tolist() if good else []}
+        return found
 
     template: Plan | None = None  # whose nodes a way of arcs replaces
 
@@ -367,6 +394,11 @@ def _pose(g: Any) -> Any:
 
 
 def _rest_at(system: MechanicalSystem, goal: Sequence[float]) -> State:
+    """At rest at a pose [x, y, angle], or at an attitude [x, y, z, w]."""
+    if len(goal) == 4:
+        *v, w = np.array(goal, float) / np.linalg.norm(goal)
+        hat = np.cross(v, np.eye(3)).T  # v x, as a matrix
+        return system.state(np.eye(3) + 2 * w * hat + 2 * hat @ hat, np.zeros(3))
     x, y, angle = map(float, goal)
     pose = np.array([[np.cos(angle), -np.sin(angle), x], [np.sin(angle), np.cos(angle), y], [0, 0, 1]])
     g = system.group.identity()

@@ -52,6 +52,8 @@ PLANE_COUNT = 16
 MAX_CUSPS = 40
 CUSP_SPEED_RATIO = 0.1
 """A cusp needs a speed between two frames below this part of theirs: else the body turned sharply between them."""
+AIM = 1.25
+"""How far from a satellite is drawn where its antenna points."""
 TURNING_POINT_YAW = 1e-6
 """Yaw rates beside the largest below which the way back is the way there: a turning point, no cusp."""
 
@@ -505,6 +507,27 @@ def draw_poinsot(view: View, run: RunFrames) -> str:
     return CAPTIONS["poinsot"]
 
 
+def draw_satellite(view: View, run: RunFrames) -> str:
+    """A satellite: its body with its moments, two panels along its first axis, an antenna along the third."""
+    attitude = run.parts[0]
+    frame = view.add("satellite", EMPTY, DARK, rotation=attitude, follow=True, ghost=True)
+    add = partial(view.add, opacity=run.opacity, parent=frame, legend="")
+    add_inertia_box(view, run, frame, scale=0.5, opacity=1.0)
+    for side in (-1.0, 1.0):
+        add("panel", shapes.box(0.75, 0.42, 0.03), run.colour, position=[0.95 * side, 0, 0])
+        add("boom", shapes.box(0.6, 0.04, 0.04), DARK, position=[0.3 * side, 0, 0])
+    profile = np.linspace(0.0, 1.0, 7)
+    add("mast", shapes.cylinder(0.03, 0.7), DARK, position=[0, 0, 0.35])
+    add("dish", shapes.surface(revolve(0.3 * profile, 0.46 + 0.12 * profile**2, 25)), PALE)
+    add("feed", shapes.sphere(0.05), CONSTRAINT, position=[0, 0, 0.7])
+    view.trace("where the antenna points", AIM * attitude[:, :, 2], run.colour)
+    momentum, spin = rotate(attitude, run.momentum), rotate(attitude, run.velocity)
+    view.arrow("momentum", np.zeros(3), scale_arrows(momentum, 1.5), MOMENTUM, width=0.04)
+    view.arrow("angular velocity", np.zeros(3), scale_arrows(spin, 1.35), VELOCITY, width=0.04)
+    view.include([[-1.4, -1.4, -1.2], [1.4, 1.4, 1.4]])
+    return CAPTIONS["satellite"]
+
+
 def draw_body(view: View, run: RunFrames) -> str:
     """A body about a fixed point, or in space: the turning and moving that are left, and those that are forbidden."""
     frames = run.parts[0]
@@ -731,7 +754,11 @@ def draw_product(view: View, run: RunFrames) -> str:
 
 
 DrawScene = Callable[[View, RunFrames], str]
-SCENES_BY_MODEL: dict[str, DrawScene] = {"hinged-sleighs": draw_hinged_sleighs, "pendulum-chain": draw_pendulum_chain}
+SCENES_BY_MODEL: dict[str, DrawScene] = {
+    "hinged-sleighs": draw_hinged_sleighs,
+    "pendulum-chain": draw_pendulum_chain,
+    "satellite": draw_satellite,
+}
 
 
 def make_scene(runs: Sequence[RunFrames]) -> tuple[View, str]:

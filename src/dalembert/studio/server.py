@@ -340,6 +340,9 @@ class Studio(ThreadingHTTPServer):
             if asked.get("end"):
                 self.sessions.close(name)
                 return answer_json({"ended": True})
+            if asked.get("alive"):
+                self.sessions.hear(name)
+                return answer_json({"alive": True})
             wanted = {key: asked[key] for key in ("stick", "steps", "goal", "push", "discs") if key in asked}
             return Answer(*self.sessions.ask(name, wanted, gone))
         except Busy:

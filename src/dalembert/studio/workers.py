@@ -189,6 +189,12 @@ class Sessions:
                 raise
         return answer
 
+    def hear(self, name: str) -> None:
+        """Its page is there, and thinks."""
+        with self.lock:
+            if name in self.heard:
+                self.heard[name] = time.monotonic()
+
     def close(self, name: str | None = None) -> None:
         """End a session, or all of them."""
         for each in [*self.all] if name is None else [name]:

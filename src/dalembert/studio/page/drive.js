@@ -1,6 +1,6 @@
 // Driving: a session of the server takes steps in real time under keys, stick or gamepad; what was driven becomes an ordinary run.
 
-import { byId, formatNumber } from "./dom.js";
+import { byId, element, formatNumber, swatch } from "./dom.js";
 import { cssColour } from "./theme.js";
 import { clone, unpackArrays } from "./data.js";
 import { postJson } from "./api.js";
@@ -9,6 +9,24 @@ const CHUNK = 40; // ms between requests, at least
 const MOST_STEPS = 25; // of one request; who falls behind slows down
 const MOST_DISCS = 3;
 const DISC = 0.4; // the radius of an obstacle, m
+const AWAKE = 4000; // ms between signs of life while nothing else is asked
+const NUDGE = [0.25, Math.PI / 18]; // by a key: m, rad
+const WORDS = {
+  pose: {
+    park: "Park",
+    title: "Put a goal on the floor: a plan brings it there",
+    ask: "Press on the floor where it shall stand, and pull to where it shall look. Or arrow keys: forward, back, turn.",
+    go: "Drive there",
+    push: "Push it aside",
+  },
+  attitude: {
+    park: "Turn",
+    title: "Turn a ghost of it as it shall be: a plan turns it there",
+    ask: "Turn the green ghost as it shall be: drag it, or arrow keys (with Shift they roll). The line is where the antenna will point.",
+    go: "Turn there",
+    push: "Push it",
+  },
+};
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
@@ -18,7 +36,7 @@ export class Driver {
   // show(request): sets the panel to the run that was driven and asks for a show of it.
   constructor(catalogue, panel, studio, show) {
     Object.assign(this, { drives: new Set(catalogue.drives ?? []), panel, studio, show, session: null, held: new Set() });
-    this.parks = new Set(catalogue.parks ?? []);
+    this.parks = catalogue.parks ?? {};
     this.button = byId("drive");
     this.button.addEventListener("click", () => (this.session ? this.stop() : this.start(false)));
     byId("park").addEventListener("click", () => this.start(true));
@@ -38,13 +56,21 @@ export class Driver {
     const saved = this.panel.request.saved === true;
     const own = this.panel.name === "file" && this.studio.data?.inputs?.length > 0;
     this.button.hidden = !(this.drives.has(this.panel.name) || own) || saved;
-    byId("park").hidden = !this.parks.has(this.panel.name) || saved || Boolean(this.session);
+    this.kind = this.parks[this.panel.name];
+    byId("park").hidden = !this.kind || saved || Boolean(this.session);
+    const words = WORDS[this.kind ?? "pose"];
+    byId("park").textContent = words.park;
+    byId("park").title = words.title;
+    byId("park-go").textContent = words.go;
+    byId("park-push").textContent = words.push;
+    byId("park-discs").hidden = this.kind === "attitude";
   }
 
   key(event, down) {
     if (!this.session || !KEYS[event.key]) return;
     event.preventDefault();
     event.stopPropagation();
+    if (this.mode === "plan") return down && this.nudge(...KEYS[event.key], event.shiftKey);
     if (down) this.held.add(event.key);
     else this.held.delete(event.key);
   }
@@ -88,6 +114,28 @@ export class Driver {
     return [limit(x), limit(y)];
   }
 
+  // A first goal, whose plan is compiled while somebody reads what to do: ahead and to the left, or a quarter of a turn.
+  showExample() {
+    const half = Math.SQRT1_2;
+    this.aim(this.kind === "attitude" ? [0, half, 0, half] : [3, 1, 0.5]);
+    const { session } = this;
+    const idle = setInterval(() => {
+      if (this.session !== session || this.mode !== "plan") return clearInterval(idle);
+      if (!this.asking) postJson("api/drive", { session, alive: true }).catch(() => {}); // somebody thinks, and is not gone
+    }, AWAKE);
+  }
+
+  // The goal moved by a key: on the floor along where it looks, or turned; an attitude is turned as it is seen.
+  nudge(x, y, roll) {
+    if (this.kind === "attitude") {
+      const axis = roll ? new THREE.Vector3(0, 0, -x - y) : new THREE.Vector3(-y, x, 0);
+      const turn = new THREE.Quaternion().setFromAxisAngle(axis, NUDGE[1]);
+      return this.aim(this.studio.scene.turnAsSeen(turn, this.goal));
+    }
+    const [a, b, angle] = this.goal ?? [0, 0, 0];
+    this.aim([a + NUDGE[0] * y * Math.cos(angle), b + NUDGE[0] * y * Math.sin(angle), angle - NUDGE[1] * x]);
+  }
+
   // An obstacle between the start and the goal, to be dragged elsewhere; the plan goes around it.
   addDisc() {
     const [x, y] = this.goal ?? [4, 0];
@@ -100,18 +148,24 @@ export class Driver {
     this.discs = discs;
     byId("park-disc").disabled = discs.length >= MOST_DISCS;
     byId("park-clear").disabled = discs.length === 0;
-    this.studio.scene.showDiscs(discs);
+    if (this.kind === "pose") this.studio.scene.showDiscs(discs);
     if (this.goal) this.aim([...this.goal]);
   }
 
-  // A goal on the floor: press where it shall stand, pull to where it shall look. The plan follows the pointer.
+  // A goal on the floor: press where it shall stand, pull to where it shall look; an attitude is turned like a ball in the
+  // middle of the picture. The plan follows the pointer.
   listenToGoal(canvas) {
     let place = null;
     let held = -1; // the obstacle that is dragged
-    const point = (event) => this.studio.scene.floorPoint(event);
+    const point = (event) => (this.kind === "attitude" ? this.studio.scene.spherePoint(event) : this.studio.scene.floorPoint(event));
     const aim = (event) => {
       const to = point(event);
       if (!to) return;
+      if (this.kind === "attitude") {
+        const turn = new THREE.Quaternion().setFromUnitVectors(place, to);
+        place = to;
+        return this.aim(this.studio.scene.turnAsSeen(turn, this.goal));
+      }
       if (held >= 0) return this.setDiscs(this.discs.map((disc, k) => (k === held ? [to.x, to.y, disc[2]] : disc)));
       const far = Math.hypot(to.x - place.x, to.y - place.y);
       this.aim([place.x, place.y, far > 0.15 ? Math.atan2(to.y - place.y, to.x - place.x) : (this.goal?.[2] ?? 0)]);
@@ -120,7 +174,7 @@ export class Driver {
       if (this.mode !== "plan" || event.button !== 0 || !(place = point(event))) return;
       canvas.setPointerCapture(event.pointerId);
       held = this.discs.findIndex(([x, y, r]) => Math.hypot(place.x - x, place.y - y) < r);
-      aim(event);
+      if (this.kind !== "attitude") aim(event);
     });
     canvas.addEventListener("pointermove", (event) => place && this.mode === "plan" && aim(event));
     for (const end of ["pointerup", "pointercancel"]) canvas.addEventListener(end, () => (place = null));
@@ -132,11 +186,12 @@ export class Driver {
     this.studio.scene.showPlan(goal, this.plan?.path ?? []);
     if (this.asking) return;
     this.asking = true;
-    if (!this.plan) byId("park-text").textContent = "Planning … The first plan of a kind of system is compiled, once: some seconds.";
+    if (!this.plan) byId("park-text").textContent += " Planning … The first plan of a kind of system is compiled, once: some seconds.";
     while (this.mode === "plan" && this.goal !== this.answered) {
       const asked = this.goal;
       try {
         this.plan = await postJson("api/drive", { session: this.session, goal: asked, discs: this.discs });
+        this.plans += 1; // what to do is told until somebody does it
         this.tellPlan();
       } catch (error) {
         byId("status").textContent = error.message;
@@ -152,14 +207,16 @@ export class Driver {
     const good = path.length > 0;
     byId("park-go").disabled = !good;
     byId("park-text").textContent = good
-      ? `A plan of ${formatNumber(step * planned.length, 2)} s: effort ${formatNumber(cost, 3)}, found in ${Math.round(1000 * seconds)} ms. Its controls:`
+      ? `${this.plans === 1 ? WORDS[this.kind].ask : ""} A plan of ${formatNumber(step * planned.length, 2)} s: effort ${formatNumber(cost, 3)}, found in ${Math.round(1000 * seconds)} ms. Its controls:`
       : `No plan (${status}): ${reason}`;
     const canvas = byId("park-controls");
     const ink = canvas.getContext("2d");
     ink.clearRect(0, 0, canvas.width, canvas.height);
     const most = Math.max(...planned.flat().map(Math.abs), 1e-9);
+    const colours = ["--accent", "--bad", "--good"].map(cssColour);
+    byId("park-inputs").replaceChildren(...(good ? this.inputs.map((name, k) => element("span", {}, swatch(colours[k % 3]), name)) : []));
     for (let k = 0; k < (planned[0]?.length ?? 0); k++) {
-      ink.strokeStyle = cssColour(["--accent", "--bad", "--good"][k % 3]);
+      ink.strokeStyle = colours[k % 3];
       ink.lineWidth = 2;
       ink.beginPath();
       planned.forEach((row, i) => ink.lineTo((canvas.width * i) / planned.length, canvas.height * (0.5 - (0.46 * row[k]) / most)));
@@ -183,18 +240,20 @@ export class Driver {
     if (park) request.config.initial = { velocity: Array(studio.data.runs.length && request.config.initial.velocity.length).fill(0) };
     this.mode = park ? "plan" : "drive";
     this.plan = this.goal = this.answered = null;
+    this.plans = 0;
     this.discs = [];
     this.button.disabled = true;
     try {
       const begun = await postJson("api/drive", { request });
       this.request = request;
       this.stepSize = begun.step;
+      this.inputs = begun.inputs;
       this.rows = [];
       studio.player.pause();
       studio.draw(unpackArrays(begun.show), { fresh: true });
       studio.player.go(0);
       studio.setFollow(!park);
-      studio.scene.beginLive(2.5);
+      studio.scene.beginLive(studio.scene.ground ? 2.5 : 1);
       studio.tellScale();
       studio.scene.controls.enabled = !park;
       this.session = begun.session;
@@ -208,9 +267,11 @@ export class Driver {
     this.button.textContent = "Stop";
     this.refresh();
     byId("park-go").disabled = true;
-    byId("park-text").textContent = "Press on the floor where it shall stand, and pull to where it shall look.";
+    byId("park-text").textContent = WORDS[this.kind ?? "pose"].ask;
     byId("park-controls").getContext("2d").clearRect(0, 0, 999, 999);
+    byId("park-inputs").replaceChildren();
     if (park) this.setDiscs([]);
+    if (park) this.showExample();
     byId("scene").focus({ preventScroll: true });
     this.draw = this.draw.bind(this);
     requestAnimationFrame(this.draw);

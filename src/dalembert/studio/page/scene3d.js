@@ -141,8 +141,29 @@ export class View3D {
     return distance > 0 ? moved.clone().multiplyScalar(distance).add(this.camera.position) : null;
   }
 
-  // A goal [x, y, angle] as an arrow on the floor, and the path of the plan to it.
-  showPlan([x, y, angle], path) {
+  // Where a pointer touches a sphere in the middle of the picture, as seen from the camera; beside it, on its rim.
+  spherePoint({ clientX, clientY }) {
+    const { left, top, width, height } = this.canvas.getBoundingClientRect();
+    const size = 0.4 * Math.min(width, height);
+    const [x, y] = [(clientX - left - width / 2) / size, (top + height / 2 - clientY) / size];
+    const rest = 1 - x * x - y * y;
+    return new THREE.Vector3(x, y, rest > 0 ? Math.sqrt(rest) : 0).normalize();
+  }
+
+  // A turn as seen from the camera, applied to an attitude [x, y, z, w] in space.
+  turnAsSeen(turn, attitude) {
+    const eye = this.camera.quaternion;
+    const moved = eye.clone().multiply(turn).multiply(eye.clone().conjugate());
+    return moved.multiply(new THREE.Quaternion(...attitude)).normalize().toArray();
+  }
+
+  // The attitude [x, y, z, w] of what can be turned, as it is now.
+  attitude() {
+    return this.parts.find(({ part }) => part.ghost).group.quaternion.toArray();
+  }
+
+  // A goal as an arrow [x, y, angle] on the floor or a ghost of the body at [x, y, z, w], and the path of the plan to it.
+  showPlan(goal, path) {
     if (this.planned) {
       this.scene.remove(this.planned);
       disposeObject(this.planned);
@@ -150,14 +171,33 @@ export class View3D {
     const size = 0.02 * this.camera.position.distanceTo(this.controls.target);
     this.planned = new THREE.Group();
     const colour = cssColour("--good");
-    const head = new THREE.Mesh(new THREE.ConeGeometry(0.6 * size, 2 * size, 24), new THREE.MeshBasicMaterial({ color: colour }));
-    head.position.set(x, y, 0.02 * size);
-    head.rotation.set(0, 0, angle - Math.PI / 2);
-    this.planned.add(head);
+    if (goal.length === 4) this.showGhost(goal, colour);
+    else {
+      const [x, y, angle] = goal;
+      const head = new THREE.Mesh(new THREE.ConeGeometry(0.6 * size, 2 * size, 24), new THREE.MeshBasicMaterial({ color: colour }));
+      head.position.set(x, y, 0.02 * size);
+      head.rotation.set(0, 0, angle - Math.PI / 2);
+      this.planned.add(head);
+    }
     if (path.length > 1)
-      this.planned.add(wideLine(Float32Array.from(path.flatMap(([a, b]) => [a, b, 0.01 * size])), colour, 3, 1));
+      this.planned.add(wideLine(Float32Array.from(path.flatMap(([x, y, z = 0.01 * size]) => [x, y, z])), colour, 3, 1));
     this.scene.add(this.planned);
     this.invalidate();
+  }
+
+  // The body once more, in one colour that lets light through, at the attitude of the goal.
+  showGhost(attitude, colour) {
+    if (!this.aimed) {
+      const { group } = this.parts.find(({ part }) => part.ghost);
+      const skin = new THREE.MeshLambertMaterial({ color: colour, transparent: true, opacity: 0.4, depthWrite: false, side: THREE.DoubleSide });
+      const edge = new THREE.LineBasicMaterial({ color: colour });
+      this.aimed = group.clone();
+      this.aimed.traverse((object) => {
+        if (object.material) object.material = object.isMesh ? skin : edge;
+      });
+      this.scene.add(this.aimed);
+    }
+    this.aimed.quaternion.fromArray(attitude);
   }
 
   // Obstacles on the floor, [[x, y, radius], ...].
@@ -177,7 +217,7 @@ export class View3D {
   }
 
   endLive() {
-    this.livePoses = this.planned = this.discs = null;
+    this.livePoses = this.planned = this.discs = this.aimed = null;
     this.movedByHand = false;
   }
 
