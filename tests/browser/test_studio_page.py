@@ -455,6 +455,24 @@ def test_shadows_labels_scale_and_the_ghost_of_the_setting_before(shared_tab):
 
 
 @pytest.mark.heavy
+def test_slow_pictures_are_made_simpler_and_a_picture_at_rest_is_whole(tab, served):
+    """While pictures come slowly the floor loses its surface, then points; what plays is drawn in every frame."""
+    tab.open(served.url)
+    tab.value("{ for (let k = 0; k < 40; k++) { studio.scene.drawnAt -= 60; studio.setFrame(k); studio.scene.drawNow() } }")
+    assert tab.value("studio.scene.level") == 3 and tab.value("studio.scene.ratio") < 1
+    assert not tab.value("studio.scene.ground.children[0].visible")
+    tab.until("studio.scene.ground.children[0].visible && studio.scene.ratio >= 1")
+    count = tab.value("studio.scene.drawn")
+    frames = tab.value(
+        "new Promise(done => { const from = studio.scene.drawn; let n = 0; studio.player.play();"
+        " const tick = () => (n += 1) > 12 ? done(studio.scene.drawn - from) : requestAnimationFrame(tick);"
+        " requestAnimationFrame(tick) })"
+    )
+    tab.value("studio.player.pause()")
+    assert count > 40 and frames >= 10, "a picture in every frame of the browser, not in every second one"
+
+
+@pytest.mark.heavy
 def test_the_default_scene_is_drawn_thirty_times_a_second(playing_tab, served):
     """Issue: at least 30 frames a second with software rendering. A busy machine prints fewer, and is not failed."""
     playing_tab.open(served.url)

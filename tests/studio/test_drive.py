@@ -151,7 +151,7 @@ def test_a_satellite_is_turned_by_the_plan_of_the_same_problem_and_brought_back_
         run = simulate(job.system, job.integrator, job.state, step=again.step, steps=100, controls=np.array(rows))
         assert np.array_equal(run.last.xi, again.state.xi)
     for bad in ([0.0] * 4, [1.0, 0.0, 0.0], [1.0, None, 0.0, 0.0], "up"):
-        with pytest.raises(InvalidInput, match="the goal is .* quaternion"):
+        with pytest.raises(InvalidInput, match=r"the goal is .* quaternion"):
             driven.plan(bad)
 
 

@@ -16,8 +16,9 @@ function oneTwoFive(value) {
 }
 
 export class Player {
-  constructor(show) {
+  constructor(show, draw) {
     this.show = show; // called with every new frame
+    this.draw = draw; // called while playing: what is shown is drawn at once
     this.time = new Float32Array([0]);
     this.frame = 0;
     this.playing = false;
@@ -118,5 +119,6 @@ export class Player {
     }
     // Frames are evenly spaced in steps of the integrator, so their number advances evenly.
     this.go(this.frame + (seconds * this.speed * this.rate * this.last) / (Math.abs(this.span) || 1));
+    this.draw();
   }
 }

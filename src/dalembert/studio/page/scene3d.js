@@ -5,20 +5,38 @@ import { FIELD, frameOf, groundObject } from "./framing.js";
 import { behind, castShadows, edged, upright, wideLine } from "./ink.js";
 import { cssColour } from "./theme.js";
 
+// Where pictures come too slowly, they are drawn without the surface of the floor (its lines stay), then with fewer points. Once
+// the motion rests, a picture is drawn in full.
+const LEVELS = [{ ratio: 1 }, { ratio: 1, bare: true }, { ratio: 0.85, bare: true }, { ratio: 0.7, bare: true }];
+const SLOW = 30; // ms between pictures, above which there are too few a second
+const FAST = 20; // below which more may be tried
+const PATIENCE = [8, 400]; // pictures before the next worse and the next better level
+const REST = 500; // ms without a picture: the motion rests
 const TRAIL = 20_000; // points of the path of what is driven
 const SAMPLES = 24; // frames that are looked at to frame the motion
 const corner = new THREE.Vector3();
 const moved = new THREE.Vector3();
 
+// Whether the browser draws without a graphics processor.
+const SOFTWARE = (() => {
+  const context = document.createElement("canvas").getContext("webgl2");
+  if (!context) return false;
+  const about = context.getExtension("WEBGL_debug_renderer_info");
+  const name = context.getParameter(about ? about.UNMASKED_RENDERER_WEBGL : context.RENDERER);
+  context.getExtension("WEBGL_lose_context")?.loseContext();
+  return /swiftshader|llvmpipe|softpipe|software/i.test(name);
+})();
+
 export class View3D {
   constructor(canvas) {
     this.canvas = canvas;
     try {
-      this.renderer = new THREE.WebGLRenderer({ canvas, antialias: true, alpha: true });
+      this.renderer = new THREE.WebGLRenderer({ canvas, antialias: !SOFTWARE, alpha: true });
     } catch (error) {
       throw new Error(`the 3D view needs WebGL, which this browser does not give (${error.message})`);
     }
-    this.renderer.setPixelRatio(Math.min(devicePixelRatio, 2));
+    Object.assign(this, { level: 0, changed: 0, pace: 0, drawnAt: 0, ratio: 0 });
+    this.setLevel(LEVELS[0]);
     this.camera = new THREE.PerspectiveCamera(FIELD, 1, 0.01, 1000);
     this.camera.up.set(0, 0, 1);
     this.controls = new THREE.OrbitControls(this.camera, canvas);
@@ -130,6 +148,7 @@ export class View3D {
       this.trail.geometry.setDrawRange(0, at + 2);
     }
     this.invalidate();
+    this.drawNow();
   }
 
   // Where a pointer meets the floor z = 0.
@@ -387,15 +406,56 @@ export class View3D {
 
   draw() {
     this.waiting = 0;
+    this.drawn += 1;
+    this.adapt();
+    this.setLevel(LEVELS[this.level]);
+    this.render();
+    clearTimeout(this.resting);
+    if (this.level || SOFTWARE) this.resting = setTimeout(() => this.drawInFull(), REST);
+  }
+
+  // What is wanted already, in this frame of the browser and not in its next.
+  drawNow() {
+    if (!this.waiting) return;
+    cancelAnimationFrame(this.waiting);
+    this.draw();
+  }
+
+  render() {
     this.shadows?.();
     this.renderer.render(this.scene, this.camera);
     this.retired.forEach(disposeObject);
     this.retired.length = 0;
-    this.drawn += 1;
+  }
+
+  // In full; without a graphics processor twice as fine, which smooths the edges.
+  drawInFull() {
+    this.setLevel({ ratio: SOFTWARE ? 2 / Math.min(devicePixelRatio, 2) : 1 });
+    this.render();
+  }
+
+  setLevel({ ratio, bare = false }) {
+    const wanted = ratio * Math.min(devicePixelRatio, 2);
+    if (wanted !== this.ratio) this.renderer.setPixelRatio((this.ratio = wanted));
+    if (this.ground) this.ground.children[0].visible = !bare;
+  }
+
+  // A worse level while pictures come too slowly, a better one after a long time in which they come fast.
+  adapt() {
+    const now = performance.now();
+    const between = now - this.drawnAt;
+    this.drawnAt = now;
+    if (between > REST) return;
+    this.pace += 0.2 * (between - this.pace);
+    const since = this.drawn - this.changed;
+    const step = this.pace > SLOW && since > PATIENCE[0] ? 1 : this.pace < FAST && since > PATIENCE[1] ? -1 : 0;
+    if (!step || !LEVELS[this.level + step]) return;
+    this.level += step;
+    this.changed = this.drawn;
   }
 
   picture() {
-    this.draw();
+    this.drawInFull();
     return new Promise((done) => this.canvas.toBlob(done, "image/png"));
   }
 }

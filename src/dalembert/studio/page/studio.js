@@ -16,7 +16,10 @@ export class Studio {
     this.scene = new View3D(byId("scene"));
     this.plots = [];
     this.hidden = new Set();
-    this.player = new Player((frame) => this.setFrame(frame));
+    this.player = new Player(
+      (frame) => this.setFrame(frame),
+      () => [this.scene, this.beside, this.momentum].forEach((view) => view?.drawNow()),
+    );
     byId("follow").addEventListener("change", (event) => this.setFollow(event.target.checked));
     byId("reset-camera").addEventListener("click", () => this.resetCamera());
     onTheme(() => this.data && this.draw(this.data));
@@ -97,7 +100,7 @@ export class Studio {
 
   async picture() {
     const views = [this.scene, ...(this.data.beside ? [this.beside] : [])];
-    for (const view of views) view.draw();
+    for (const view of views) view.drawInFull();
     if (views.length === 1) return this.scene.picture();
     const canvas = element("canvas", { width: views[0].canvas.width * 2, height: views[0].canvas.height });
     const ink = canvas.getContext("2d");
