@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser.conftest import Tab
+from browser.conftest import Tab, opened_tab
 from scipy.spatial.transform import Rotation
 
 import dalembert
@@ -455,10 +455,37 @@ def test_shadows_labels_scale_and_the_ghost_of_the_setting_before(shared_tab):
 
 
 @pytest.mark.heavy
+def test_a_teacher_is_followed_in_another_tab(tab, browser, served):
+    """The same story step, settings, time and speed; who follows has no controls, and sees that the teacher went."""
+    tab.open(served.url)
+    tab.page.locator("#lead").click()
+    link = tab.page.locator("#banner input").input_value()
+    with opened_tab(browser, "reduce") as other:
+        other.open(link)
+        assert not other.page.locator("#panel").is_visible() and not other.page.locator("#lead").is_visible()
+        tab.after(lambda: tab.number("a").fill("0.45"))
+        other.until("studio.request().config.system.a === 0.45")
+        other.until("studio.data.scene.parts.length > 0 && !document.getElementById('view').classList.contains('busy')")
+        tab.value("studio.player.seek(77)")
+        other.until("studio.player.frame === 77")
+        tab.value("location.hash = 'story=cusp&step=2'")
+        other.until("document.documentElement.dataset.story === 'cusp'")
+        other.until("document.getElementById('lesson').getAttribute('aria-label').includes('step 2')")
+        tab.until("!document.getElementById('view').classList.contains('busy')")
+        assert other.value("studio.request()") == tab.value("studio.request()")
+        tab.value("studio.scene.look([5, -6, 7, 0, 0, 0])")
+        other.until("Math.abs(studio.scene.camera.position.z - 7) < 1e-3")
+        tab.value("{ studio.player.speed = 2; studio.player.play() }")
+        other.until("studio.player.playing && studio.player.speed === 2")
+
+
+@pytest.mark.heavy
 def test_slow_pictures_are_made_simpler_and_a_picture_at_rest_is_whole(tab, served):
     """While pictures come slowly the floor loses its surface, then points; what plays is drawn in every frame."""
     tab.open(served.url)
-    tab.value("{ for (let k = 0; k < 40; k++) { studio.scene.drawnAt -= 60; studio.setFrame(k); studio.scene.drawNow() } }")
+    tab.value(
+        "{ for (let k = 0; k < 40; k++) { studio.scene.drawnAt -= 60; studio.setFrame(k); studio.scene.draw() } }"
+    )
     assert tab.value("studio.scene.level") == 3 and tab.value("studio.scene.ratio") < 1
     assert not tab.value("studio.scene.ground.children[0].visible")
     tab.until("studio.scene.ground.children[0].visible && studio.scene.ratio >= 1")

@@ -357,3 +357,48 @@ def test_the_command(tmp_path):
     assert done.exit_code == 0 and "offline" in done.output
     text = (tmp_path / "page" / "index.html").read_text()
     assert 'id="show"' in text and "Chaplygin" in text
+
+
+def test_a_teacher_is_followed_by_many_and_led_by_nobody_else(studio):
+    """Thirty who wait get the next state at once; their show is made once; only the page with the key leads."""
+    state = {"request": {"config": example("chaplygin-sleigh"), "frames": 60}, "playing": True, "frame": 3.5}
+    status, room = post(studio, "/api/lead", {"state": state})
+    assert status == 200 and room["number"] == 1
+    first = json.loads(ask(studio, "GET", f"/api/follow?room={room['room']}&after=0")[2])
+    assert first == {"number": 1, "state": state} and room["key"] not in json.dumps(first)
+    later = state | {"frame": 9.0, "story": {"name": "cusp", "step": 1}}
+    with ThreadPoolExecutor(30) as pool:
+        path = f"/api/follow?room={room['room']}&after=1"
+        waiting = [pool.submit(ask, studio, "GET", path) for _ in range(30)]
+        time.sleep(0.3)
+        assert not any(each.done() for each in waiting)
+        led = {"room": room["room"], "key": room["key"], "state": later}
+        assert post(studio, "/api/lead", led)[1]["number"] == 2
+        assert all(json.loads(each.result(10)[2]) == {"number": 2, "state": later} for each in waiting)
+        shows = {
+            content
+            for _, _, content in pool.map(lambda _: ask(studio, "POST", "/api/show", state["request"], JSON), range(30))
+        }
+    assert len(shows) == 1, "the seconds that a run took are those of one run"
+    assert post(studio, "/api/lead", led | {"key": "guess"})[0] == 403
+    assert post(studio, "/api/lead", led | {"room": "none"})[0] == 404
+    assert ask(studio, "GET", "/api/follow?room=none&after=0")[0] == 404
+    assert ask(studio, "GET", f"/api/follow?room={room['room']}", headers={"Origin": "http://evil"})[0] == 403
+    for bad in (
+        3,
+        {},
+        {"state": 3},
+        {"state": {"request": 3}},
+        {"state": state | {"code": 1}},
+        {"state": state | {"story": "x" * 5000}},
+    ):
+        assert post(studio, "/api/lead", bad)[0] == 400, bad
+
+
+def test_rooms_are_few_and_end_with_their_teacher(studio, monkeypatch):
+    state = {"request": {"config": example("chaplygin-sleigh"), "frames": 60}}
+    monkeypatch.setattr("dalembert.studio.server.ROOM_SECONDS", 0.0)
+    _, room = post(studio, "/api/lead", {"state": state})
+    assert ask(studio, "GET", f"/api/follow?room={room['room']}&after=0")[0] == 404, "a teacher who is silent has gone"
+    monkeypatch.setattr("dalembert.studio.server.MAX_ROOMS", 0)
+    assert post(studio, "/api/lead", {"state": state})[0] == 503

@@ -2,8 +2,8 @@
 
 The server knows only its own page. The Host must be this machine's (no DNS rebinding), an Origin must be its own, a
 POST must be JSON of at most 1 MB, and the page may load nothing from elsewhere. It has no state but the sessions of
-those who drive, so that several tabs and lost connections cost nothing. `workers` simulate, each request within its
-budget, and stop if its page has gone.
+those who drive and what teachers show, so that several tabs and lost connections cost nothing. `workers` simulate, each
+request within its budget, and stop if its page has gone.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import errno
 import ipaddress
 import json
 import re
+import secrets
 import socket
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import webbrowser
 from collections.abc import Callable, Mapping
@@ -48,6 +50,9 @@ HTTP_PORT, HAS_PORT = 80, re.compile(r":\d+$")
 """Browsers leave the port of http out of the names of hosts and origins."""
 MAX_CONNECTIONS, RESERVED_FILES, IDLE_SECONDS = 2048, 64, 60
 MAX_BYTES = 1_000_000
+STATE_KEYS = ("request", "story", "playing", "speed", "follow", "camera", "frame")
+MAX_ROOMS, MAX_STATE, ROOM_SECONDS, FOLLOW_SECONDS = 8, 2000, 20.0, 15.0
+"""Teachers' sessions at once, how long their states may be, how long a teacher may be silent and a follower waits."""
 UNREAD_BODY_CODES = (403, 411, 413, 415)
 """Answers that are given before the body of a request was read."""
 MAX_FILE_STATES = 20_000
@@ -263,6 +268,32 @@ def answer_drive(asked: Mapping[str, Any], cancelled: Callable[[], bool], opened
         return answer_exception(fault)
 
 
+class Room:
+    """A teacher's session: the last state of the page that leads, its number, the show of its request, made once."""
+
+    def __init__(self) -> None:
+        self.key, self.number, self.heard = secrets.token_urlsafe(16), 0, time.monotonic()
+        self.state: Mapping[str, Any] = {}
+        self.news, self.making = threading.Condition(), threading.Lock()
+        self.show: tuple[Any, Answer] | None = None  # of a request
+
+    def lead(self, state: Mapping[str, Any]) -> None:
+        """Take the next state, and wake those who wait for it."""
+        with self.news:
+            self.state, self.number, self.heard = state, self.number + 1, time.monotonic()
+            self.news.notify_all()
+
+    def follow(self, after: int, gone: Callable[[], bool]) -> dict[str, Any]:
+        """The state once it is another than number `after`; after a while the number alone."""
+        end = time.monotonic() + FOLLOW_SECONDS
+        with self.news:
+            while self.number == after and time.monotonic() < end:
+                self.news.wait(1.0)
+                if gone():
+                    raise Cancelled
+            return {"number": self.number} | ({"state": self.state} if self.number != after else {})
+
+
 class Refused(Exception):
     """Refused(code, message): a request that is answered with a status code and a message."""
 
@@ -286,6 +317,7 @@ class Studio(ThreadingHTTPServer):
         self.host = host
         self.places = threading.BoundedSemaphore(_allow_connections(MAX_CONNECTIONS))
         self.page, self.systems = page_files(), dict[str, Answer]()
+        self.rooms: dict[str, Room] = {}
         self._first: dict[str, Any] = {}  # what `prepare` works out
         self._prepared: list[Answer] = []
 
@@ -350,6 +382,51 @@ class Studio(ThreadingHTTPServer):
             return told._replace(headers={"Retry-After": "10"})
         except (OverBudget, KeyError) as fault:
             return answer_fault(400, f"the drive has ended: {fault}")
+
+    def lead(self, asked: Any) -> Answer:
+        """Open a room for a page that leads, or take its next state; who follows knows no key, and cannot."""
+        state = asked.get("state") if isinstance(asked, Mapping) else None
+        if not isinstance(state, Mapping) or not set(state) <= set(STATE_KEYS):
+            raise InvalidInput(f"to lead, the page sends a state with {', '.join(STATE_KEYS)}")
+        requests.check_request(state.get("request"), self.opened)
+        if len(json.dumps({**state, "request": None})) > MAX_STATE:
+            raise InvalidInput(f"a state has at most {MAX_STATE} characters beside its request")
+        name, now = asked.get("room"), time.monotonic()
+        if name is None:
+            for old in [key for key, room in [*self.rooms.items()] if now - room.heard > ROOM_SECONDS]:
+                self.rooms.pop(old, None)
+            if len(self.rooms) >= MAX_ROOMS:
+                return answer_fault(503, "too many people lead already: try again in a while")
+            name = secrets.token_urlsafe(16)
+            self.rooms[name] = Room()
+        elif not isinstance(name, str) or name not in self.rooms:
+            return answer_fault(404, "this session has ended: share another")
+        elif asked.get("key") != self.rooms[name].key:
+            return answer_fault(403, "only the page that opened this session leads it")
+        room = self.rooms[name]
+        room.lead(state)
+        return answer_json({"room": name, "key": room.key, "number": room.number})
+
+    def follow(self, query: Mapping[str, list[str]], gone: Callable[[], bool]) -> Answer:
+        """What the teacher shows, once that is new to this page."""
+        name, after = query.get("room", [""])[0], query.get("after", ["0"])[0]
+        room = self.rooms.get(name)
+        if room is None or time.monotonic() - room.heard > ROOM_SECONDS:
+            return answer_fault(404, "there is no such session any more")
+        return answer_json(room.follow(int(after) if after.isdecimal() else 0, gone))
+
+    def shared_show(self, request: Any, gone: Callable[[], bool]) -> Answer:
+        """The show of a request: one that a teacher shows is made once for all who follow."""
+        room = next((room for room in [*self.rooms.values()] if room.state.get("request") == request), None)
+        if room is None:
+            return self.ask("show", request, gone)
+        with room.making:
+            if room.show is None or room.show[0] != request:
+                answer = self.ask("show", request, gone)
+                if answer.code != 200:
+                    return answer
+                room.show = request, answer
+            return room.show[1]
 
     def prepare(self) -> None:
         """Work out the first show while the browser loads the page."""
@@ -480,13 +557,17 @@ class Handler(BaseHTTPRequestHandler):
             if answer.code == 200:
                 known[name] = answer
             return answer
+        if address.path == "/api/follow":
+            return self.server.follow(parse_qs(address.query), self._is_gone)
         raise Refused(404, f"there is nothing at {address.path}")
 
     def _post(self) -> Answer:
         request = self._read_json()
         if self.path == "/api/show":
             requests.check_request(request, self.server.opened)
-            return self.server.first_show(request) or self.server.ask("show", request, self._is_gone)
+            return self.server.first_show(request) or self.server.shared_show(request, self._is_gone)
+        if self.path == "/api/lead":
+            return self.server.lead(request)
         if self.path == "/api/drive":
             return self.server.drive(request, self._is_gone)
         if self.path == "/api/save":

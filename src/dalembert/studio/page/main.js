@@ -9,6 +9,7 @@ import { offerFiles } from "./save.js";
 import { readAddress, readStoryAddress, writeAddress } from "./address.js";
 import { Failing, Storyteller } from "./story.js";
 import { Driver } from "./drive.js";
+import { followTeacher, offerLeading } from "./follow.js";
 
 async function startLive(studio) {
   const catalogue = await fetchCatalogue();
@@ -92,6 +93,9 @@ async function startLive(studio) {
   });
   offerFiles(studio, () => panel.request, catalogue.mp4);
   take();
+  const room = new URLSearchParams(location.search).get("follow");
+  if (room) followTeacher(room, catalogue, studio, panel, teller, set);
+  else offerLeading(studio, panel, teller);
 }
 
 // Another system: its name and story at once, the picture of the one before faded until its own arrives.

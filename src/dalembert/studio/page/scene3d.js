@@ -380,6 +380,15 @@ export class View3D {
     if (this.follow) this.setFollow(true);
   }
 
+  // From a place to a point: [x, y, z, x, y, z].
+  look(view) {
+    this.movedByHand = true;
+    this.camera.position.fromArray(view);
+    this.controls.target.fromArray(view, 3);
+    this.controls.update();
+    this.invalidate();
+  }
+
   zoom(factor) {
     this.movedByHand = true;
     this.camera.position.sub(this.controls.target).multiplyScalar(factor).add(this.controls.target);

@@ -1,0 +1,99 @@
+// A teacher's session: one page leads, others follow it by a link: the same settings, story step, time and camera. They only read.
+
+import { byId, element } from "./dom.js";
+import { postJson } from "./api.js";
+
+const EVERY = 200; // ms between looks at what has changed
+const SIGN = 3000; // ms between signs of life, with the time of the motion
+const OFF = 0.4; // seconds by which the clock of a follower may be off
+const AGAIN = 1000; // ms until a lost teacher is looked for again
+
+const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+
+// What a follower needs; the time apart, which changes all the while.
+function stateOf(studio, panel, teller) {
+  const { player, scene } = studio;
+  const { camera, controls } = scene;
+  const story = teller.story ? { name: teller.story.name, step: teller.step } : null;
+  const view = [...camera.position.toArray(), ...controls.target.toArray()].map((x) => Number(x.toPrecision(6)));
+  const steady = { request: panel.request, story, playing: player.playing, speed: player.speed, follow: scene.follow };
+  return { ...steady, camera: scene.follow ? null : view, frame: player.playing ? null : player.frame };
+}
+
+export function offerLeading(studio, panel, teller) {
+  const button = byId("lead");
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    try {
+      const state = () => ({ ...stateOf(studio, panel, teller), frame: studio.player.frame });
+      const { room, key } = await postJson("api/lead", { state: state() });
+      const link = `${location.origin}/?follow=${room}`;
+      const field = element("input", { readonly: true, value: link, "aria-label": "The link for those who follow", size: 40 });
+      byId("banner").replaceChildren("Who opens this link sees what you see: ", field);
+      byId("banner").hidden = false;
+      field.select();
+      let told = "";
+      let last = 0;
+      for (;;) {
+        await sleep(EVERY);
+        const now = JSON.stringify(stateOf(studio, panel, teller));
+        if (now === told && performance.now() - last < SIGN) continue;
+        told = now;
+        last = performance.now();
+        await postJson("api/lead", { room, key, state: state() });
+      }
+    } catch (error) {
+      byId("banner").replaceChildren(`The others do not follow any more: ${error.message}`);
+      byId("banner").hidden = false;
+      button.disabled = false;
+    }
+  });
+}
+
+// Takes over every state of the teacher; show(request) sets the panel and asks for a show.
+export async function followTeacher(room, catalogue, studio, panel, teller, show) {
+  document.documentElement.dataset.following = "yes";
+  const alone = element("a", { href: "/", text: "look around yourself" });
+  const tell = (text) => byId("banner").replaceChildren(text, alone);
+  byId("banner").hidden = false;
+  tell("You see what the teacher shows; ");
+  for (let number = 0; ; ) {
+    try {
+      const answer = await fetch(`api/follow?room=${encodeURIComponent(room)}&after=${number}`);
+      if (!answer.ok) throw new Error((await answer.json()).error.message);
+      const news = await answer.json();
+      if (news.number === number) continue;
+      number = news.number;
+      await take(news.state);
+      tell("You see what the teacher shows; ");
+    } catch (error) {
+      tell(`The teacher has gone (${error.message}); `);
+      await sleep(AGAIN);
+    }
+  }
+
+  async function take({ request, story, playing, speed, follow, camera, frame }) {
+    const told = story && catalogue.stories.find(({ name }) => name === story.name);
+    const moved = panel.changedSince(request);
+    const turned = told ? teller.story !== told || teller.step !== story.step : teller.story;
+    if (told && turned) teller.tell(told, story.step);
+    else if (turned) teller.end();
+    if (panel.changedSince(request)) show(request);
+    if (moved || turned) await arrived();
+    const { player, scene } = studio;
+    player.speed = speed;
+    if (scene.follow !== follow) studio.setFollow(follow);
+    if (camera) scene.look(camera);
+    const off = (Math.abs(player.frame - frame) * player.span) / (player.last || 1) / (player.rate * speed);
+    if (!playing || !player.playing || Math.abs(off) > OFF) player.go(frame);
+    if (playing) player.play();
+    else player.pause();
+  }
+
+  // Until the answer is drawn, or it is known that none will come.
+  async function arrived() {
+    const before = document.documentElement.dataset.ready;
+    for (let k = 0; k < 150 && document.documentElement.dataset.ready === before; k++) await sleep(40);
+  }
+}
