@@ -184,6 +184,12 @@ def test_the_car_is_parked_in_front_beside_and_behind_around_an_obstacle():
     around = driven.plan([5.0, 0.0, 0.0], [[2.5, 0.1, 0.4]])
     assert around["status"] == "optimal"
     assert np.linalg.norm(np.array(around["path"]) - [2.5, 0.1], axis=1).min() > 0.4 + 0.4
+    hurried, patient = (
+        driven.plan([-3.5, 2.5, 1.0], [[-1.6, 1.4, 0.4], [-2.2, 0.6, 0.4]], patient=each) for each in (False, True)
+    )
+    lengths = [np.linalg.norm(np.diff(each["path"], axis=0), axis=1).sum() for each in (hurried, patient)]
+    assert patient["status"] == "optimal" and lengths[1] <= lengths[0] * 1.001, "who waits goes no longer way"
+    driven.plan([5.0, 0.0, 0.0], [[2.5, 0.1, 0.4]])
     while driven.planned < PLAN_STEPS:
         driven.park(10, driven.planned == 30)
     pose = np.asarray(driven.state.g[0])

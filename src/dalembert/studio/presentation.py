@@ -39,6 +39,8 @@ PARKS: dict[str, dict[str, Any]] = STORIES["park"]
 """Systems that plans bring to a goal, their sizes, and the push on their inputs that disturbs them."""
 GOALS = {False: "[x, y, angle]", True: "a quaternion [x, y, z, w]"}
 PLAN_STEPS, PUSH_STEPS, MAX_GOAL, MAX_DISCS, LONGEST = 100, 4, 50.0, 3, 12.0  # the last: seconds
+HURRY_SECONDS, PATIENT_SECONDS = 0.02, 0.5
+"""How long further ways around discs are tried while the pointer moves, and when it rests."""
 STRENGTH, FASTEST = 6.0, 12.0
 """The acceleration by an input without bounds when the stick is full, and the rate at which a motor gives no more."""
 DRIVES: dict[str, Any] = STORIES["drive"]
@@ -210,7 +212,7 @@ class Drive:
         """Where it is now."""
         return self.job.state if self.run is None else self.run.last
 
-    def plan(self, goal: Any, discs: Any = ()) -> dict[str, Any]:
+    def plan(self, goal: Any, discs: Any = (), patient: bool = False) -> dict[str, Any]:
         """Plan from here to rest at a goal, with least effort.
 
         It is a pose [x, y, angle] in the plane, around discs [x, y, radius], or an attitude, a quaternion [x, y, z, w].
@@ -225,7 +227,7 @@ class Drive:
         if not isinstance(discs, list | tuple) or len(discs) > MAX_DISCS or not all(_are_numbers(d, 3) for d in discs):
             raise InvalidInput(f"the discs are {str(discs)[:40]}; allowed: at most {MAX_DISCS}, each [x, y, radius]")
         begin, end = time.perf_counter(), _rest_at(self.job.system, goal)
-        found = self._plan_turn(end) if turns else self._plan_way(goal, end, discs)
+        found = self._plan_turn(end) if turns else self._plan_way(goal, end, discs, patient)
         if isinstance(found, str):
             self.tracker = self.known = None
             nothing: dict[str, Any] = {"path": [], "planned": [], "step": self.step, "seconds": 0.0, "cost": None}
@@ -250,17 +252,19 @@ class Drive:
         turn = np.asarray(self.state.g).T @ np.asarray(end.g)
         duration = shortest + more * float(np.arccos(np.clip((np.trace(turn) - 1) / 2, -1.0, 1.0)))
         guesses = [None] if self.known is None else [None, self.known]
-        found = [
+        found: list[Plan] = [
             plan(self.job.system, self.job.integrator, guess=guess, duration=duration, **self._problem(end))
             for guess in guesses
         ]
         return min(found, key=lambda each: (each.status != "optimal", float(each.cost)))
 
-    def _plan_way(self, goal: Sequence[float], end: State, discs: Sequence[Any]) -> Plan | str:
+    def _plan_way(self, goal: Sequence[float], end: State, discs: Sequence[Any], patient: bool) -> Plan | str:
         """A way on the floor, or why there can be none.
 
         The last plan is the first guess; where that is far away, or leads nowhere, it is a way of arcs and lines.
+        Around discs several are tried while there is time, more if the pointer rests (`patient`): the shortest plan wins.
         """
+        begin = time.perf_counter()
         job, law = self.job, _sizes(self.job)
         pose = np.asarray(_pose(self.state.g))
         for where, there in (("where it is", pose), ("at the goal", np.asarray(_pose(end.g)))):
@@ -279,18 +283,20 @@ class Drive:
             ways_there = ways_around(
                 _in_frame(pose, goal), [(*_in_frame(pose, disc)[:2], float(disc[2])) for disc in discs], law
             )
-            arcs = [way_along(self.template, each, law) for each in ways_there[:4]]
+            arcs = [way_along(self.template, each, law) for each in ways_there[: 10 if patient else 4]]
             usual = arcs[0].duration
             ways = [way for way in ways if abs(way[1] - usual) < 0.35 * usual] + [
                 (each, each.duration) for each in arcs
             ]
         else:
             ways = [*ways, (None, PLAN_STEPS * float(job.run["step"]))]
+        made: list[Plan] = []
         for guess, duration in ways:
-            found = plan(job.system, job.integrator, guess=guess, duration=duration, **options)
-            if found.status == "optimal":
+            made.append(plan(job.system, job.integrator, guess=guess, duration=duration, **options))
+            late = time.perf_counter() - begin > (PATIENT_SECONDS if patient else HURRY_SECONDS)
+            if any(each.status == "optimal" for each in made) and (late or not discs):
                 break
-        return found
+        return min(made, key=lambda each: (each.status != "optimal", _length(each)))
 
     template: Plan | None = None  # whose nodes a way of arcs replaces
 
@@ -476,7 +482,8 @@ def ways_around(goal: Pose2, discs: Sequence[Pose2], law: Mapping[str, float]) -
             by = (disc[0] - aside * along[1], disc[1] + aside * along[0], float(np.arctan2(along[1], along[0])))
             here = about(2, by[2])
             here[:2, 2] = by[:2]
-            ways.append(ways_to(by, law)[0] + ways_to(_in_frame(here, goal), law)[0])
+            after = ways_to(_in_frame(here, goal), law)[:2]
+            ways += [one + other for one in ways_to(by, law)[:2] for other in after]
     return sorted(ways, key=lambda way: (_touches(np.eye(3), way, discs, law), sum(abs(size) for _, size in way)))
 
 
@@ -533,6 +540,11 @@ def _along_arc(way: Array, curvature: float) -> Array:
     poses[:, 0, 2] = way * np.sinc(angle / np.pi)
     poses[:, 1, 2] = way * np.sinc(angle / 2 / np.pi) * np.sin(angle / 2)
     return poses
+
+
+def _length(found: Plan) -> float:
+    """The length of the path of a plan in the plane."""
+    return float(np.linalg.norm(np.diff(np.asarray(_pose(found.g))[:, :2, 2], axis=0), axis=1).sum())
 
 
 def _effort(t: Any, g: Any, xi: Any, u: Any) -> Any:

@@ -260,7 +260,7 @@ def answer_drive(asked: Mapping[str, Any], cancelled: Callable[[], bool], opened
             _DRIVES[here] = Drive(asked["request"], opened)
             return answer_json(_DRIVES[here].begin(asked["request"], opened))
         if "goal" in asked:
-            return answer_json(_DRIVES[here].plan(asked["goal"], asked.get("discs", [])))
+            return answer_json(_DRIVES[here].plan(asked["goal"], asked.get("discs", []), asked.get("patient") is True))
         if "push" in asked:
             return answer_json(_DRIVES[here].park(asked.get("steps"), asked["push"]))
         return answer_json(_DRIVES[here].go(asked.get("stick"), asked.get("steps")))
@@ -375,7 +375,7 @@ class Studio(ThreadingHTTPServer):
             if asked.get("alive"):
                 self.sessions.hear(name)
                 return answer_json({"alive": True})
-            wanted = {key: asked[key] for key in ("stick", "steps", "goal", "push", "discs") if key in asked}
+            wanted = {key: asked[key] for key in ("stick", "steps", "goal", "push", "discs", "patient") if key in asked}
             return Answer(*self.sessions.ask(name, wanted, gone))
         except Busy:
             told = answer_fault(503, "too many people drive already: try again in a while")

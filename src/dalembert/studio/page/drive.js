@@ -9,6 +9,7 @@ const CHUNK = 40; // ms between requests, at least
 const MOST_STEPS = 25; // of one request; who falls behind slows down
 const MOST_DISCS = 3;
 const DISC = 0.4; // the radius of an obstacle, m
+const CALM = 150; // ms after which a pointer rests
 const AWAKE = 4000; // ms between signs of life while nothing else is asked
 const NUDGE = [0.25, Math.PI / 18]; // by a key: m, rad
 const WORDS = {
@@ -187,16 +188,19 @@ export class Driver {
     if (this.asking) return;
     this.asking = true;
     if (!this.plan) byId("park-text").textContent += " Planning … The first plan of a kind of system is compiled, once: some seconds.";
-    while (this.mode === "plan" && this.goal !== this.answered) {
+    for (let patient = false; this.mode === "plan" && (this.goal !== this.answered || patient); ) {
       const asked = this.goal;
+      patient = asked === this.answered; // the pointer rests: there is time for other ways around
       try {
-        this.plan = await postJson("api/drive", { session: this.session, goal: asked, discs: this.discs });
+        this.plan = await postJson("api/drive", { session: this.session, goal: asked, discs: this.discs, patient });
         this.plans += 1; // what to do is told until somebody does it
         this.tellPlan();
       } catch (error) {
         byId("status").textContent = error.message;
       }
       this.answered = asked;
+      patient = !patient && this.discs.length > 0 && this.goal === asked;
+      if (patient) await sleep(CALM);
       if (this.mode === "plan") this.studio.scene.showPlan(this.goal, this.plan?.path ?? []);
     }
     this.asking = false;
