@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -139,6 +140,59 @@ def watch(address: str, viewers: int = VIEWERS) -> list[float]:
     return [median(opened), max(opened), median(moved), max(moved)]
 
 
+def frame_rates(address: str) -> list[tuple[str, float]]:
+    """Pictures a second in Chromium without a graphics processor: the first scene plays, and a car is driven."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    flags = ["--disable-gpu", "--enable-unsafe-swiftshader", "--no-sandbox"]
+    found = []
+    with sync_playwright() as playwright:
+        page = playwright.chromium.launch(executable_path=chromium, args=flags).new_page()
+        page.set_viewport_size({"width": 1280, "height": 800})
+        page.goto(address)
+        page.wait_for_selector("html[data-ready]", timeout=60_000)
+
+        def count(what: str) -> None:
+            page.wait_for_timeout(3000)  # it finds its level
+            before, begin = page.evaluate("studio.scene.drawn"), time.perf_counter()
+            page.wait_for_timeout(4000)
+            found.append((what, (page.evaluate("studio.scene.drawn") - before) / (time.perf_counter() - begin)))
+
+        count("the sleigh plays")
+        page.locator("select[aria-label='System']").select_option('"car"')
+        page.wait_for_selector("#drive:not([hidden])", timeout=60_000)
+        page.wait_for_timeout(2000)
+        page.locator("#drive").click()
+        page.wait_for_selector("html[data-driving=yes]", timeout=60_000)
+        page.keyboard.down("ArrowUp")
+        count("a car is driven")
+    return found
+
+
+def follow(address: str, viewers: int = VIEWERS) -> tuple[float, float]:
+    """Seconds from a teacher's change until the last of many viewers has its show: median and longest of some."""
+    state = {"request": {"config": example("chaplygin-sleigh"), "frames": FRAMES}, "playing": True}
+    room = json.loads(ask(address, "api/lead", {"state": state}))
+    times = []
+    with ThreadPoolExecutor(viewers) as pool:
+        for k in range(1, 9):
+
+            def one(number: int) -> float:
+                news = json.loads(ask(address, f"api/follow?room={room['room']}&after={number}"))
+                ask(address, "api/show", news["state"]["request"])
+                return time.perf_counter()
+
+            waiting = [pool.submit(one, k) for _ in range(viewers)]
+            time.sleep(0.3)
+            config = example("chaplygin-sleigh")
+            config["system"]["a"] = 0.3 + 0.01 * k
+            begin = time.perf_counter()
+            ask(address, "api/lead", {**room, "state": {**state, "request": {"config": config, "frames": FRAMES}}})
+            times.append(max(each.result() for each in waiting) - begin)
+    return median(times), max(times)
+
+
 def told(seconds: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.2f}" for name, value in seconds.items())
 
@@ -163,6 +217,11 @@ def main() -> None:
         page, last, slider, slowest = watch(address)
         print(f"{VIEWERS} viewers at once: page and show in {page:.2f} s ({last:.2f} the last)", end=", ")
         print(f"then a slider {slider:.2f} ({slowest:.2f})")
+        print(
+            f"{VIEWERS} viewers follow a teacher: the last has the show %.2f s after a change (%.2f)" % follow(address)
+        )
+        for what, rate in frame_rates(address):
+            print(f"{what}: {rate:.0f} pictures a second without a graphics processor (targets: 30, driven 60)")
     with TemporaryDirectory() as folder, serving(folder) as (address, _):
         cold = change_systems(address)
         print(f"another system, empty cache: {max(cold.values()):.2f} s at most (target: 4): {told(cold)}")

@@ -262,7 +262,7 @@ class Drive:
         """A way on the floor, or why there can be none.
 
         The last plan is the first guess; where that is far away, or leads nowhere, it is a way of arcs and lines.
-        Around discs several are tried while there is time, more if the pointer rests (`patient`): the shortest plan wins.
+        Around discs several are tried while there is time, more if the pointer rests (`patient`): the shortest wins.
         """
         begin = time.perf_counter()
         job, law = self.job, _sizes(self.job)

@@ -106,6 +106,7 @@ export class View3D {
     this.trail.frustumCulled = false;
     this.scene.add(this.trail);
     this.arrived = this.between = 0;
+    this.settled = null;
     this.zoom(far);
   }
 
@@ -128,6 +129,8 @@ export class View3D {
 
   drawLive() {
     const part = this.between ? Math.min((performance.now() - this.arrived) / this.between, 1) : 1;
+    if (part === 1 && this.settled === this.arrived) return; // nothing moves
+    this.settled = part === 1 ? this.arrived : null;
     const anchor = this.followed ? moved.copy(this.followed.group.position) : null;
     for (const { group, from, to } of this.livePoses.values()) {
       if (!to) continue;
