@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from own_groups import SU2
 
 import dalembert as da
 from dalembert.errors import IndefiniteMetric, NumericalFailure
@@ -111,3 +112,40 @@ def test_a_method_that_inverts_a_singular_metric_says_what_is_singular(method):
     with pytest.raises(NumericalFailure, match=r"L_xi_xi is singular in the directions of v2: .* use runge-kutta"):
         run.check()
     assert "singular" in run.reason
+
+
+@pytest.mark.parametrize("given", ["velocity", "momentum", "rest"])
+def test_a_state_by_one_native_call_is_the_state_that_is_looked_at_part_by_part(given, monkeypatch):
+    """On a product of groups, with a matrix that is 1e-9 off: the bits of the two ways are the same."""
+    system = da.models.vertical_disk()
+    turn = np.array([[np.cos(0.3), -np.sin(0.3), 1.0], [np.sin(0.3), np.cos(0.3), 2.0], [0.0, 0.0, 1.0]])
+    turn[:2, :2] *= 1.0 + 1e-9
+    g, xi = (turn, np.eye(2)), system.project((turn, np.eye(2)), np.array([0.4, 1.0, 0.0, 2.0]))
+    arguments = {"velocity": {"xi": np.asarray(xi)}, "momentum": {"momentum": np.array([0.4, 1.0, 0.0, 2.0])}}
+    options = arguments.get(given, {})
+    at_once = system.state(g, **options)
+    assert type(system)._admit(system, g, options.get("xi"), options.get("momentum"), 0.0) is not None
+    monkeypatch.setattr(type(system), "_admit", lambda *_: None)
+    for one, other in zip(jax.tree.leaves(at_once), jax.tree.leaves(system.state(g, **options)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=3e-16 * (1 + np.abs(other).max()))
+        assert not one.flags.writeable
+
+
+class _Doubled(SU2):
+    """A group that reads its elements in a way of its own."""
+
+    def element(self, value):
+        return super().element(np.asarray(value) / 2.0)
+
+
+def test_a_group_that_reads_elements_in_its_own_way_is_asked():
+    system = da.System(_Doubled(), lambda t, g, xi, p: 0.5 * xi @ xi)
+    np.testing.assert_allclose(system.state(2.0 * np.eye(4), [1.0, 0.0, 0.0]).g, np.eye(4), atol=1e-15)
+
+
+def test_what_is_off_the_group_is_refused_on_a_product_too():
+    system = da.models.vertical_disk()
+    with pytest.raises(da.InvalidInput, match=r"a rotation in SO\(2\) must satisfy"):
+        system.state((np.eye(3), 1.1 * np.eye(2)), np.zeros(4))
+    with pytest.raises(da.InvalidInput, match="finite"):
+        system.state((np.eye(3), np.full((2, 2), np.nan)), np.zeros(4))

@@ -176,7 +176,15 @@ class Group(abc.ABC):
         """Numbers that tell how far a matrix is from the group, and why `refuse` may refuse it."""
         return (self.distance(g),)
 
-    def refuse(self, matrix: Matrix, *flaws: float) -> None:
+    def examine(self, g: Element) -> tuple[Element, tuple[Any, ...]]:
+        """What has the form of an element, projected onto the group, and its `flaws`."""
+        return self.normalise(g), self.flaws(g)
+
+    def has_form(self, value: Any) -> bool:
+        """Whether `element` has nothing to do with a value but to `examine` and perhaps to `refuse` it."""
+        return _is_doubles(value, (self.side, self.side)) and _only_projects(type(self))
+
+    def refuse(self, matrix: Element, *flaws: Any) -> None:
         """Refuse a matrix with these `flaws` if it is too far from the group."""
         if not flaws[0] <= TOLERANCE:
             raise InvalidInput(
@@ -422,6 +430,15 @@ class Euclidean(Group):
     def element(self, value: Any) -> Velocity:
         return parse(value, str(self), {(self.n,): "a vector"})
 
+    def examine(self, g: Velocity) -> tuple[Velocity, tuple[Any, ...]]:
+        return g, ()
+
+    def has_form(self, value: Any) -> bool:
+        return _is_doubles(value, (self.n,))
+
+    def refuse(self, matrix: Element, *flaws: Any) -> None:
+        """Every vector is an element."""
+
     def distance(self, g: Velocity) -> Number:
         return jnp.zeros(())
 
@@ -429,7 +446,17 @@ class Euclidean(Group):
 @partial(compile_function, place=False)
 def _examine(group: Group, g: Matrix) -> tuple[Matrix, tuple[Number, ...]]:
     """Compiled as one: a process that only reads its input would compile each operation alone."""
-    return group.normalise(g), group.flaws(g)
+    return group.examine(g)
+
+
+def _is_doubles(value: Any, shape: tuple[int, ...]) -> bool:
+    return type(value) is np.ndarray and value.shape == shape and value.dtype == np.float64
+
+
+@lru_cache(maxsize=128)
+def _only_projects(kind: type[Group]) -> bool:
+    """Whether a class has no way of its own to read elements."""
+    return all(getattr(kind, name).__module__.startswith(__package__) for name in ("element", "corrected"))
 
 
 Tuple = tuple[Any, ...]
@@ -515,6 +542,19 @@ class Product(Group):
             given = f"{len(value)} entries" if isinstance(value, (tuple, list)) else repr(value)
             raise InvalidInput(f"an element of {self} is a tuple of {len(self.groups)} elements; given {given}")
         return self._points(lambda group, x: group.element(x), value)
+
+    def examine(self, g: Tuple) -> tuple[Tuple, Tuple]:
+        made = self._points(lambda group, x: group.examine(x), g)
+        return tuple(there for there, _ in made), tuple(flaws for _, flaws in made)
+
+    def has_form(self, value: Any) -> bool:
+        if type(value) is not tuple or len(value) != len(self.groups):
+            return False
+        return all(group.has_form(x) for group, x in zip(self.groups, value, strict=True))
+
+    def refuse(self, matrix: Element, *flaws: Any) -> None:
+        for group, x, own in zip(self.groups, matrix, flaws, strict=True):
+            group.refuse(x, *own)
 
     def distance(self, g: Tuple) -> Number:
         return frobenius(jnp.stack(self._points(lambda group, x: group.distance(x), g)))

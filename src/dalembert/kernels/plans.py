@@ -63,6 +63,7 @@ Leaf = tuple[int, int, tuple[int, ...], Any, Any]  # words before it, its size, 
 Result = TypeVar("Result")
 
 ARRAYS = {np.ndarray}
+NOTHING: Words = np.empty(0, np.int64)
 DOUBLE = np.dtype(float)
 """The type of almost all leaves: to compare with `is` takes a tenth of the time."""
 SHORT_STEPS = 4096
@@ -75,6 +76,8 @@ MAX_PLANS = 128
 """Plans held in memory; the one used least recently goes first."""
 FIRST_STEPS = 16
 """Steps of all lanes from which the first call of a kind learns how long a step takes."""
+MAX_READ, MAX_READ_SIZE = 512, 256
+"""Arrays of JAX that are kept as arrays of NumPy too, and the numbers of the largest."""
 MAX_CHAINS = 16
 """Chains held in memory; the one used least recently goes first."""
 SPACES = struct.Struct("3q")
@@ -104,6 +107,7 @@ class Plan:
         self.record, self.record_tree = lay_out(lowered.record)
         self.carry, self.carry_tree = lay_out(problem.carry_tree)
         self.control_row, self.width = buffers.control_row, session.width
+        self.views = [(shape, wide, 8 * before, own) for before, _, shape, wide, own in self.record]
 
     def evaluate(self, leaves: Sequence[Numbers]) -> Any:
         """The record of a run of no steps, with the lanes in front where there are any."""
@@ -113,13 +117,17 @@ class Plan:
             given, record = bytearray().join(parts), np.empty(self.words, np.int64)
             begin = address(given)
             self.function(begin, 0, begin + 8 * self.shared, 0, address(record), 1, 0, 1, 0, 1, 0, 1, 1)
-            return self.record_tree.unflatten(view_leaves(record, self.record))
+            made: list[Numbers] = []
+            for shape, wide, place, own in self.views:
+                view: Numbers = np.ndarray(shape, wide, record, place)
+                made.append(view if wide is own else view.astype(own))
+            return self.record_tree.unflatten(made)
         shared, varying, state = self._pack_lanes(leaves)
         records = np.empty(self.words * self.stride, np.int64)
         addresses = map(address, (shared, varying, state))
         self.function(*addresses, 0, address(records), 1, 0, 1, 0, self.stride, 0, self.stride, 1)
-        made = unpack_lanes(records, self.record, self.lanes, self.stride, 1)
-        return self.record_tree.unflatten([leaf[:, 0] for leaf in made])
+        lanes = unpack_lanes(records, self.record, self.lanes, self.stride, 1)
+        return self.record_tree.unflatten([leaf[:, 0] for leaf in lanes])
 
     def run(self, leaves: Sequence[Numbers], rows: Sequence[Numbers]) -> tuple[Any, Any]:
         """(last carry, records) of one trajectory with a step and a record for every row of controls."""
@@ -140,7 +148,7 @@ class Plan:
         own = [leaf for leaf, varies in pairs if varies]
         shared = _words(bytearray().join([*common, self.captured]))
         state = pack(leaves[count:], self.carried, self.stride, room=room)
-        return shared, pack(own, [True] * len(own), self.stride), state
+        return shared, pack(own, [True] * len(own), self.stride) if own else NOTHING, state
 
 
 def unpack_lanes(words: Words, leaves: list[Leaf], lanes: int, stride: int, capacity: int) -> list[Numbers]:
@@ -207,8 +215,9 @@ def remembered(key: Any, make: Callable[[], Result]) -> Result | None:
             with suppress(KeyError):  # another thread may have taken it out
                 _plans.popitem(last=False)
         return found
-    with suppress(KeyError):
-        _plans.move_to_end(key)
+    if len(_plans) > MAX_PLANS // 2:  # before, none has to go soon
+        with suppress(KeyError):
+            _plans.move_to_end(key)
     return found
 
 
@@ -220,12 +229,30 @@ def concrete_leaves(leaves: Sequence[Any]) -> list[Numbers] | None:
         return list(leaves)
     made = []
     for leaf in leaves:
-        if type(leaf) is not np.ndarray:
-            if isinstance(leaf, jax.core.Tracer):
+        if type(leaf) is float:
+            leaf = np.array(leaf)
+        elif type(leaf) is not np.ndarray:
+            if (known := _read.get(id(leaf))) is not None and known[0] is leaf:
+                leaf = known[1]
+            elif isinstance(leaf, jax.core.Tracer):
                 return None
-            leaf = np.asarray(leaf)
+            else:
+                leaf = _read_leaf(leaf)
         made.append(leaf)
     return made
+
+
+_read: dict[int, tuple[Any, Numbers]] = {}  # arrays of JAX, which nobody can change, as NumPy reads them, by id
+
+
+def _read_leaf(leaf: Any) -> Numbers:
+    """A leaf as an array of NumPy; a small one of JAX is kept, because to read it takes a microsecond."""
+    read = np.asarray(leaf)
+    if isinstance(leaf, jax.Array) and read.size <= MAX_READ_SIZE:
+        if len(_read) >= MAX_READ:
+            _read.clear()
+        _read[id(leaf)] = leaf, read
+    return read
 
 
 def shapes_of(leaves: Sequence[Numbers]) -> tuple[Any, ...]:
@@ -234,17 +261,25 @@ def shapes_of(leaves: Sequence[Numbers]) -> tuple[Any, ...]:
 
 
 def find_plan(
-    function: Observe, consts: Any, carry: Any, lanes: int | None = None, axes: Any = None
-) -> tuple[Plan, list[Numbers]] | None:
-    """The plan of function(consts, carry) with the leaves of both; None where it is not for native code."""
+    function: Observe, consts: Any, carry: Any, lanes: int | None = None, axes: Any = None,
+    check: Callable[[], None] = lambda: None,
+) -> tuple[Plan, list[Numbers]] | None:  # fmt: skip
+    """The plan of function(consts, carry) with the leaves of both; None where it is not for native code.
+
+    `check` is called before the first of a kind is made: it may refuse.
+    """
     if (lanes is None and axes is not None) or (lanes or 0) > SHORT_STEPS:
         return None
     leaves, structure = jax.tree.flatten((consts, carry))
     given = concrete_leaves(leaves)
     if given is None:
         return None
-    key = (function, structure, lanes, axes, shapes_of(given))
-    plan = remembered(key, lambda: plan_of(keep_carry, function, consts, carry, lanes=lanes, axes=axes))
+
+    def make() -> Plan:
+        check()
+        return plan_of(keep_carry, function, consts, carry, lanes=lanes, axes=axes)
+
+    plan = remembered((function, structure, lanes, axes, shapes_of(given)), make)
     return None if plan is None else (plan, given)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import IndefiniteMetric, InvalidInput, OffConstraint, require_name
 from ..groups import AlgebraAxis, Group
-from ..kernels import Template, as_routine, compile_function, evaluate, recognise
+from ..kernels import Template, as_routine, compile_function, evaluate, find_plan, recognise
 from ..numerics import (
     Root,
     array,
@@ -32,6 +32,7 @@ from ..numerics import (
     fibre,
     find_root,
     finite,
+    finite_reals,
     follow_root,
     html_table,
     is_traced,
@@ -418,6 +419,8 @@ class MechanicalSystem:
         Give the velocity `xi` (n,), or the `momentum`: all n components, or those in the `basis` of D. With neither,
         the system is at rest, or has the least velocity that the drift b of its constraint allows.
         """
+        if (made := self._admit(g, xi, momentum, t)) is not None:
+            return made
         g = unit_element(self.group) if g is None else self.group.element(g)
         if xi is not None and momentum is not None:
             raise InvalidInput("give xi (a velocity) or momentum, not both")
@@ -432,6 +435,29 @@ class MechanicalSystem:
             return State(time, g, xi, _momentum(self, time, g, xi), xi, self.group)
         time, g, xi = map(read_only, (time, g, xi))
         return State(time, g, xi, read_only(self._judge(time, g, xi)), xi, self.group)
+
+    def _admit(self, g: Any, xi: Any, momentum: Any, t: Any) -> State | None:
+        """The state of plain numbers that are clearly admissible, by one native call; None: each is looked at."""
+        group = self.group
+        g = unit_element(group) if g is None else g
+        given, admit = (xi, admit_velocity) if momentum is None else (momentum, _admit_momentum)
+        if given is None:
+            given, admit = np.zeros(group.dim), admit_velocity if self._can_rest else _admit_rest
+        elif type(given) is list and set(map(type, given)) == {float}:
+            given = np.array(given)
+        if (xi is not None and momentum is not None) or type(given) is not np.ndarray or given.shape != (group.dim,):
+            return None
+        if type(t) is not float or given.dtype != np.float64 or not group.has_form(g):
+            return None
+        point = (np.array(t), g, given)
+        if (found := find_plan(admit, self, point, check=partial(require_numbers, self))) is None:
+            return None
+        made: Admission = found[0].evaluate(found[1])
+        if not made.clear:
+            return None
+        group.refuse(g, *made.flaws)
+        time, there, velocity, covector = map(fixed, (point[0], made.g, made.xi, made.momentum))
+        return State(time, there, velocity, covector, velocity, group)
 
     @property
     def _can_rest(self) -> bool:
@@ -457,10 +483,10 @@ class MechanicalSystem:
         """The momentum at an admissible start: one that is not clearly admissible has to meet the exact conditions."""
         if not all(map(_is_real, jax.tree.leaves(self))):
             require_numbers(self)
-        clear, momentum = evaluate(judge_start, self, (t, g, xi))
-        if not clear:
+        made: Admission = evaluate(admit_velocity, self, (t, g, xi))
+        if not made.clear:
             self._require_admissible(t, g, xi)
-        return cast(Array, momentum)
+        return made.momentum
 
     def _require_admissible(self, t: Any, g: Element, xi: Array) -> None:
         require_numbers(self)
@@ -503,13 +529,13 @@ class MechanicalSystem:
     def _velocity_of(self, t: Array, g: Element, momentum: Any) -> Array:
         """The velocity with a momentum given by n components, or by its n - m components in the basis of D."""
         n, rank = self.group.dim, self.group.dim - self.constraints
-        given = real("momentum", momentum)
+        given = finite_reals("momentum", momentum)
         if given.shape not in ((n,), (rank,)):
             raise InvalidInput(f"momentum has shape {given.shape}; allowed: ({n},) or, on D, ({rank},)")
         if given.shape != (n,):
             given = _extend(self.basis(t, g), given, place=False)
         xi, gap = _velocity(self, t, g, given, place=False)
-        if not (is_traced(gap) or np.abs(gap).max(initial=0.0) <= 1e-9 * np.abs(given).max()):
+        if not (is_traced(gap) or gap <= 0.0):
             raise InvalidInput(
                 f"no velocity in D was found from rest with the momentum {np.asarray(given).tolist()}: give the "
                 "velocity xi instead"
@@ -673,13 +699,51 @@ def _acceleration(system: MechanicalSystem, t: Scalar, g: Element, xi: Array, u:
     return system._acceleration(t, g, xi, u)
 
 
-# A system is a pytree, so these are compiled once for all systems of a kind; op by op they would take seconds.
-@compile_function
-def _velocity(system: MechanicalSystem, t: Array, g: Element, momentum: Array) -> tuple[Array, Array]:
-    """The velocity, and how far its momentum is off the given one along D."""
+class Admission(NamedTuple):
+    """Whether a start is clearly admissible, its momentum, configuration and velocity, and what is off the group."""
+
+    clear: Array
+    momentum: Array
+    g: Element
+    xi: Array
+    flaws: tuple[Any, ...]
+
+
+def admit_velocity(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) -> Admission:
+    """A start (t, g, xi), where g has the form of an element."""
+    t, g, xi = point
+    there, flaws = system.group.examine(g)
+    clear, momentum = judge_start(system, (t, there, xi))
+    return Admission(clear, momentum, there, xi, flaws)
+
+
+def _admit_momentum(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) -> Admission:
+    """A start from (t, g, momentum)."""
+    t, g, momentum = point
+    there, flaws = system.group.examine(g)
+    xi, gap = _momentum_gap(system, t, there, momentum)
+    clear, momentum = judge_start(system, (t, there, xi))
+    return Admission(clear & (gap <= 0.0), momentum, there, xi, flaws)
+
+
+def _admit_rest(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) -> Admission:
+    """A start from (t, g, 0) with the velocity in D that is nearest to 0."""
+    t, g, rest = point
+    there, flaws = system.group.examine(g)
+    xi = system._project(t, there, rest)
+    return Admission(*judge_start(system, (t, there, xi)), there, xi, flaws)
+
+
+def _momentum_gap(system: MechanicalSystem, t: Scalar, g: Element, momentum: Array) -> tuple[Array, Array]:
+    """The velocity, and by how much its momentum is further off the given one along D than round-off explains."""
     xi = system.velocity(t, g, momentum)
     rows, gap = system.rows(t, g)(xi), system.momentum(t, g, xi) - momentum
-    return xi, gap - rows.T @ solve(rows @ rows.T, rows @ gap)
+    gap = gap - rows.T @ solve(rows @ rows.T, rows @ gap)
+    return xi, jnp.max(jnp.abs(gap), initial=0.0) - 1e-9 * jnp.max(jnp.abs(momentum))
+
+
+# A system is a pytree, so these are compiled once for all systems of a kind; op by op they would take seconds.
+_velocity = compile_function(_momentum_gap)
 
 
 @compile_function
@@ -770,10 +834,17 @@ def read_only(tree: Any) -> Any:
 
     def fix(leaf: Any) -> Any:
         own = np.asarray(leaf, float).view()
-        own.flags.writeable = False
+        own.setflags(write=False)
         return own
 
     return fix(tree) if isinstance(tree, np.ndarray) else jax.tree.map(fix, tree)
+
+
+def fixed(tree: Any) -> Any:
+    """Arrays of our own, which nobody can change from now on."""
+    for leaf in (tree,) if type(tree) is np.ndarray else jax.tree.leaves(tree):
+        leaf.setflags(write=False)
+    return tree
 
 
 @lru_cache(maxsize=128)
@@ -1089,6 +1160,29 @@ class System(MechanicalSystem):
     def A(self, t: Scalar, g: Element) -> LinearMap:
         rows = self._rows(t, g)
         return rows if self.holonomic is None else jnp.concatenate([rows, _tangency(self, t, g)[0]])
+
+    def _admit(self, g: Any, xi: Any, momentum: Any, t: Any) -> State | None:
+        """The state of plain numbers that are clearly admissible, by one native call; None: each is looked at."""
+        group = self.group
+        g = unit_element(group) if g is None else g
+        given, admit = (xi, admit_velocity) if momentum is None else (momentum, _admit_momentum)
+        if given is None:
+            given, admit = np.zeros(group.dim), admit_velocity if self._can_rest else _admit_rest
+        elif type(given) is list and set(map(type, given)) == {float}:
+            given = np.array(given)
+        if (xi is not None and momentum is not None) or type(given) is not np.ndarray or given.shape != (group.dim,):
+            return None
+        if type(t) is not float or given.dtype != np.float64 or not group.has_form(g):
+            return None
+        point = (np.array(t), g, given)
+        if (found := find_plan(admit, self, point, check=partial(require_numbers, self))) is None:
+            return None
+        made: Admission = found[0].evaluate(found[1])
+        if not made.clear:
+            return None
+        group.refuse(g, *made.flaws)
+        time, there, velocity, covector = map(fixed, (point[0], made.g, made.xi, made.momentum))
+        return State(time, there, velocity, covector, velocity, group)
 
     @property
     def _can_rest(self) -> bool:

@@ -27,7 +27,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 TOLERANCE = 1e-8  # by which a matrix that a user gives may be off its group
-KNOWN = (float, int, bool, np.float64, np.ndarray, type(None))  # types of numbers that JAX never traces
+KNOWN: set[type] = {float, int, bool, np.float64, np.ndarray, type(None)}  # types of numbers that JAX never traces
 MAX_SHOWN = 200  # characters of a value in a message
 PATIENCE = 1.0  # seconds after which a notebook shows that a call is still at work
 LONG_RUN = 100_000  # steps of a run that tells a notebook how far it is
@@ -37,9 +37,11 @@ def is_traced(value: Any) -> bool:
     """Whether the numbers are unknown because JAX is tracing (then only shapes can be checked)."""
     if type(value) in KNOWN:
         return False
-    for leaf in jax.tree.leaves(value):  # noqa: SIM110  a generator takes three times as long
-        if isinstance(leaf, jax.core.Tracer):
+    for kind in set(map(type, jax.tree.leaves(value))) - KNOWN:
+        if issubclass(kind, jax.core.Tracer):
             return True
+        if issubclass(kind, Array):
+            KNOWN.add(kind)
     return False
 
 

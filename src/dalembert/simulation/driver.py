@@ -51,7 +51,15 @@ from ..kernels import (
     run_with_slopes,
     to_host,
 )
-from ..mechanics import ADMISSIBLE_TOLERANCE, SINGULAR_METRIC, MechanicalSystem, State, judge_start, metric_on_D
+from ..mechanics import (
+    ADMISSIBLE_TOLERANCE,
+    SINGULAR_METRIC,
+    MechanicalSystem,
+    State,
+    admit_velocity,
+    judge_start,
+    metric_on_D,
+)
 from ..numerics import (
     array,
     call_own,
@@ -405,7 +413,7 @@ def _run_at_once(schedule: Schedule, system: MechanicalSystem, step: Any, state:
         integrator.ask(system, state, step)
         asked = True
 
-    judge = judge_start, system, tuple(state[:3])
+    judge = admit_velocity, system, tuple(state[:3])
     found = find_chain(judge, *kernel, (system, h), state, schedule.controls, WATCH, require)
     if found is None or not found[0].fits(schedule.steps, schedule.steps // schedule.save_every + 2):
         return None

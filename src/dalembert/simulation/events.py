@@ -747,7 +747,7 @@ def _state_in_the_next_step(run: Run, t: float) -> State | None:
     span = (t - float(saved[row])) / h
     if span > 1.0 - TIME_TOLERANCE and row + 1 < len(saved):
         return None
-    state: State = jax.tree.map(lambda leaf: leaf[row], states)
+    state: State = jax.tree.map(lambda leaf: leaf[row, ...], states)
     if span < TIME_TOLERANCE:
         return state
     steps, held = run.records.steps, run.held_controls()

@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import InvalidInput
 from ..integrators import OK, REASONS, Integrator, require_arguments, require_state
 from ..kernels import Backend, Chain, Words, concrete_leaves, find_chain, shapes_of
-from ..mechanics import MechanicalSystem, State, judge_start
+from ..mechanics import MechanicalSystem, State, admit_velocity
 from ..numerics import call_own, is_traced, require_instance, require_known, show
 from .driver import WATCH, Schedule, begin_loop, finish_run, make_schedule, run_steps, simulate
 from .loop import (
@@ -191,7 +191,7 @@ class PreparedRun:
         require_state(system, state, self.step)
         if schedule.backend not in ("auto", "llvm") or schedule.t_end is not None:
             return None
-        judge, consts = (judge_start, system, tuple(state[:3])), (system, np.asarray(self.step))
+        judge, consts = (admit_velocity, system, tuple(state[:3])), (system, np.asarray(self.step))
         kernel, method = self.kernel, schedule.integrator
         check = partial(method.ask, system, state, self.step)
         found = find_chain(judge, *kernel, consts, state, schedule.controls, WATCH, check)
