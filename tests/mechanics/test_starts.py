@@ -14,6 +14,7 @@ from own_groups import SU2
 
 import dalembert as da
 from dalembert.errors import IndefiniteMetric, NumericalFailure
+from dalembert.numerics import follow_root
 
 
 def _quartic(t, g, xi, p):
@@ -149,3 +150,15 @@ def test_what_is_off_the_group_is_refused_on_a_product_too():
         system.state((np.eye(3), 1.1 * np.eye(2)), np.zeros(4))
     with pytest.raises(da.InvalidInput, match="finite"):
         system.state((np.eye(3), np.full((2, 2), np.nan)), np.zeros(4))
+
+
+def test_the_branch_through_the_anchor_is_followed_where_one_step_of_newton_leaves_it():
+    """arctan(x) = c: near 0 Newton's first step is close, far away it overshoots; x^3 - x = c folds at x = -0.58."""
+    for c, most in ((0.1, 8), (1.5, 200)):
+        root = follow_root(lambda x, c=c: jnp.arctan(x) - c, jnp.zeros(1))
+        np.testing.assert_allclose(root.x, np.tan(c), rtol=1e-13)
+        assert bool(root.converged) and int(root.iterations) <= most
+    inside = follow_root(lambda x: x**3 - x - 0.3, jnp.zeros(1))
+    np.testing.assert_allclose(inside.x**3 - inside.x, 0.3, rtol=1e-14)
+    assert bool(inside.converged) and -0.58 < float(inside.x[0]) < 0.0
+    assert not bool(follow_root(lambda x: x**3 - x - 0.6, jnp.zeros(1)).converged)

@@ -320,12 +320,18 @@ def _no_columns(x: Array) -> Array:
 
 
 def follow_root(function: Function, anchor: Array) -> Root:
-    """The root at the end of the homotopy f(x) = (1 - s) f(anchor): the one on the branch through the anchor."""
+    """The root at the end of the homotopy f(x) = (1 - s) f(anchor): the one on the branch through the anchor.
+
+    Where Newton's first step leaves no more of f(anchor) than the last stage begins with, that stage goes on from it.
+    """
 
     def solver(f: Function, x: Array) -> tuple[_Iterate, Array]:
         there, slope = columns(f, x)
-        _, sign = direction(slope, there[:, None])
-        begin = _Path(jnp.zeros(()), _begin(x), jnp.zeros_like(x), sign != 0, jnp.array(False))
+        update, sign = direction(slope, there[:, None])
+        near = x - update[:, 0]
+        close = (sign != 0) & (jnp.max(jnp.abs(f(near))) <= jnp.max(jnp.abs(there)) / HOMOTOPY_STAGES)
+        stage, first = jnp.where(close, HOMOTOPY_STAGES - 1.0, 0.0), jnp.where(close, near, x)
+        begin = _Path(stage, _begin(first), jnp.zeros_like(x), sign != 0, close)
         return _follow(f, columns, begin, x, sign)
 
     return _rooted(function, solver, anchor)
