@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -396,11 +397,24 @@ RUNS = {
         r"t0 = 1e\+300",
         lambda: da.ensemble(FREE, METHOD, [START._replace(t=jnp.asarray(1e300))] * 2, step=0.1, steps=1),
     ),
+    "many systems in a run of one": (
+        r"Lagrangian of the system has shape \(2,\); allowed: one number.*batched_system=True",
+        lambda: da.simulate(_many_sleighs(), METHOD, da.models.chaplygin_sleigh().state(), step=0.1, steps=1),
+    ),
+    "an ensemble of many systems that does not say so": (
+        "an ensemble needs .* batched_system=True",
+        lambda: da.ensemble(_many_sleighs(), METHOD, da.models.chaplygin_sleigh().state(), step=0.1, steps=1),
+    ),
     "an ensemble whose energy overflows": (
         "energy .*not finite",
         lambda: da.ensemble(FREE, METHOD, [START, START._replace(xi=jnp.full(3, 1e200))], step=0.1, steps=1),
     ),
 }
+
+
+def _many_sleighs():
+    return jax.vmap(da.models.chaplygin_sleigh)(jnp.ones(2))
+
 
 # -- methods ----------------------------------------------------------------------------------------------------------
 METHODS = {

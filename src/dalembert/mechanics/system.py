@@ -796,7 +796,15 @@ def judge_start(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) 
     `metric_on_D`; the rows are independent if their products are. Both hold where Gauss's pivots do, less CLEAR_MARGIN.
     """
     t, g, xi = point
-    rows, off, phi, metric, energy = _at_start(system, point)
+    try:
+        rows, off, phi, metric, energy = _at_start(system, point)
+    except TypeError as fault:
+        if shape := jnp.shape(system.L(t, g, xi)):
+            raise InvalidInput(
+                f"the Lagrangian of the system has shape {shape}; allowed: one number. Parameters with a leading axis, "
+                "as jax.vmap makes them, are many systems: da.ensemble(..., batched_system=True)"
+            ) from fault
+        raise
     momentum, (m, n), k = system.momentum(t, g, xi), rows.shape, phi.shape[0]
     if n > MAX_JUDGED:
         return jnp.asarray(False), momentum
