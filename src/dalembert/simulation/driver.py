@@ -950,8 +950,8 @@ def stack_members(
     members = Members(systems, states, batched_system or isinstance(system, list), states.xi.ndim == 2)
     if not (members.systems_vary or members.states_vary):
         raise InvalidInput(
-            "an ensemble needs a leading axis on the states (state.xi of shape (members, n)), a list of systems, or one "
-            "whose leaves have that axis, with batched_system=True; for one run use simulate"
+            "an ensemble needs a leading axis on the states (state.xi of shape (members, n)), a list of systems, or "
+            "one whose leaves have that axis, with batched_system=True; for one run use simulate"
         )
     return members
 
