@@ -1,5 +1,8 @@
 """`fit`: parameters from data that other code made, with errors that mean what they say."""
 
+import typing
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import newton
 import numpy as np
@@ -8,7 +11,7 @@ from fitted import EXACT, METHOD, TIMES, TRUE, by_hand, far, launched, poses, se
 from scipy.integrate import solve_ivp
 
 import dalembert as da
-from dalembert.optimise import Experiment, Unknown, fit
+from dalembert.optimise import Experiment, Fit, Fits, Unknown, fit
 
 
 def test_offset_and_friction_of_a_sleigh():
@@ -179,3 +182,10 @@ def test_an_interrupt_keeps_the_best_of_many_fits(monkeypatch):
 def test_what_is_no_experiment_is_refused(given):
     with pytest.raises(da.InvalidInput, match="allowed: an Experiment"):
         fit(sleigh, METHOD, given, {"a": 0.2}, step=0.05)
+
+
+def test_types_tell_one_fit_from_many():
+    """A list of lists gives `Fits`, all else a `Fit`: users' type checkers see it."""
+    said = [typing.get_type_hints(each) for each in typing.get_overloads(fit)]
+    assert [each["return"] for each in said] == [Fit, Fits]
+    assert [each["experiments"] for each in said] == [Experiment | Sequence[Experiment], Sequence[Sequence[Experiment]]]

@@ -273,6 +273,19 @@ def test_lists_of_numbers_are_configurations():
     assert made.cost == pytest.approx(4.0)
 
 
+def test_a_kinematic_plan_refuses_a_goal_that_moves():
+    """Its velocities are controls: that of a goal would be ignored, unless it is said to be free."""
+    system, options = unicycle(), {"start": pose(0, 0, 0), "steps": 5, "duration": 1.0, "kinematic": True}
+    options["cost"] = lambda t, g, xi, u: xi @ xi
+    still, moving = (system.state(pose(0, 2, 0), np.array([0.0, v, 0.0])) for v in (0.0, 1.0))
+    with pytest.raises(da.InvalidInput, match=r"the goal has the velocity .*1.* which a kinematic plan cannot reach"):
+        plan(system, goal=moving, **options)
+    with pytest.raises(da.InvalidInput, match="the goal has the velocity"):
+        plan(system, goal=[moving, still], **options | {"start": [pose(0, 0, 0)] * 2})
+    assert plan(system, goal=still, **options).cost == pytest.approx(4.0)
+    assert plan(system, goal=moving, free_goal="velocity", **options).cost == pytest.approx(4.0)
+
+
 def test_a_system_without_inputs_is_refused():
     with pytest.raises(da.InvalidInput, match="no inputs"):
         plan(unicycle(), start=pose(0, 0, 0), goal=pose(0, 0, 1), steps=5, duration=1.0, cost=effort)

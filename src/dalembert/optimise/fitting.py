@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -82,6 +82,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Numbers = np.ndarray[Any, Any]
+Model = MechanicalSystem | Callable[..., MechanicalSystem]
+Unknowns = Mapping[str, Any] | Sequence[str]
 BETWEEN = " of shot "  # in the names of unknowns that states between shots have
 FROM_START = tuple(f"{each}." for each in STARTS)  # how the names of unknowns of a start begin
 NEWTON_STEPS = 8  # that put a velocity onto constraints that are not linear in it
@@ -630,7 +632,11 @@ class Fits(Sequence[Fit]):
     def __len__(self) -> int:
         return len(self._made)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> Fit: ...
+    @overload
+    def __getitem__(self, index: slice) -> Fits: ...
+    def __getitem__(self, index: Any) -> Fit | Fits:
         return Fits(self._made[index]) if isinstance(index, slice) else self._made[index]()
 
     @property
@@ -652,23 +658,25 @@ class Fits(Sequence[Fit]):
         return f"<{len(self)} fits, {sum(self.converged)} of them converged>"
 
 
+@overload
+def fit(
+    model: Model, integrator: Integrator, experiments: Experiment | Sequence[Experiment], unknowns: Unknowns, *,
+    step: float, search: str = ..., loss: str = ..., threshold: float = ..., shots: int = ..., max_runs: int = ...,
+    backend: Backend = ..., progress: Progress | None = ...,
+) -> Fit: ...  # fmt: skip
+@overload
+def fit(
+    model: Model, integrator: Integrator, experiments: Sequence[Sequence[Experiment]], unknowns: Unknowns, *,
+    step: float, search: str = ..., loss: str = ..., threshold: float = ..., shots: int = ..., max_runs: int = ...,
+    backend: Backend = ..., progress: Progress | None = ...,
+) -> Fits: ...  # fmt: skip
 @shows_progress(lambda bar: lambda done, total: bar.say(f"{done} of at most {total}"))
 @known_arguments("it ends by comparing numbers: fit outside, or minimise a loss of da.simulate")
 def fit(
-    model: MechanicalSystem | Callable[..., MechanicalSystem],
-    integrator: Integrator,
-    experiments: Experiment | Sequence[Experiment] | Sequence[Sequence[Experiment]],
-    unknowns: Mapping[str, Any] | Sequence[str],
-    *,
-    step: float,
-    search: str = "levenberg-marquardt",
-    loss: str = "linear",
-    threshold: float = 1.345,
-    shots: int = 1,
-    max_runs: int = 200,
-    backend: Backend = "auto",
-    progress: Progress | None = None,
-) -> Any:
+    model: Model, integrator: Integrator, experiments: Any, unknowns: Unknowns, *, step: float,
+    search: str = "levenberg-marquardt", loss: str = "linear", threshold: float = 1.345, shots: int = 1,
+    max_runs: int = 200, backend: Backend = "auto", progress: Progress | None = None,
+) -> Fit | Fits:  # fmt: skip
     """Fit parameters and initial states to measured motions, by least squares, with standard errors.
 
     `model` is a function of parameters by name, model(a=..., mass=...) -> system, or a system whose own numbers are

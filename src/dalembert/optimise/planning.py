@@ -605,6 +605,11 @@ class _Task:
         self.goal_marks = ~chosen("free_goal", free_goal)
         if self.ends is not None and not isinstance(self.goal[0] if isinstance(self.goal, list) else self.goal, State):
             self.goal_marks[n:] = False  # a configuration says nothing of velocities
+        elif self.kinematic and self.ends is not None and self.ends.xi.any() and "velocity" not in free_goal:
+            raise InvalidInput(
+                f"the goal has the velocity {show(self.ends.xi)}, which a kinematic plan cannot reach: its velocities "
+                'are controls. Give a configuration, free_goal="velocity", or plan the system with its inputs'
+            )
         self.goal_marks &= ~self.cycle
         self.is_periodic = bool(self.cycle.any())
 
