@@ -110,3 +110,15 @@ def test_a_plant_with_other_inputs_is_refused(lane_change):
         track(lane_change).follow(
             da.System(da.SO3(), lambda t, g, xi, p: 0.5 * xi @ xi, force=lambda t, g, xi, u, p: u, inputs=3)
         )
+
+
+def test_bounds_that_are_whole_numbers_hold_the_feedback():
+    """`Input("push", low=-2, high=2)`: in a run of rows whole numbers would be read as other ones."""
+    cart = da.System(
+        da.Euclidean(1), lambda t, g, xi, p: 0.5 * xi @ xi, force=lambda t, g, xi, u, p: u,
+        inputs=(da.Input("push", "N", low=-2, high=2),),
+    )  # fmt: skip
+    goal, cost = cart.state([1.0], [0.0]), lambda t, g, xi, u: u @ u
+    tracker = track(plan(cart, start=[0.0], goal=goal, steps=10, duration=1.8, cost=cost), state_weight=100.0)
+    driven = np.asarray(tracker.follow(cart, cart.state([-0.5], [0.0])).controls)
+    assert driven[0, 0] == 2.0 == np.abs(driven).max()

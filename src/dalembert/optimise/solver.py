@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -673,15 +673,8 @@ class Machine:
             made = PlacedLoop(function, observe, consts, carry, rows, wide, kind.backend, steps == 1, pool)
             return made.bind(own.place(name), own.width, places, records, steps, 1 if records else steps)
 
-        with pool:  # the longest first
-            rows: Any = (old, step, _shape(3), one, (x, vector), (vector, vector))
-            places = find(f"{OLD} {STEP} lengths inner") + find("x dx", 1) + find("costate dcostate", -1)
-            stages, carry = Stages(problem, exact), Evaluated(old, made)
-            all_ = PlacedLoop(stages, _nothing, consts, carry, rows, N * wide, kind.backend, pool=pool)
-            self.evaluate = all_.bind(s.place("new_x"), s.width, places, (), 1, 1)
-            constants, places = (consts, one, one, one, one, free), find("x dx", N) + find("new_costate", N - 1)
-            self.decide = loop(Decide(problem, exact), _nothing, constants, "totals", lane, (x, vector, vector), places)
-            rows, found = (made, (old.slack, old.dual), (one,) * 3), " ".join(Derived._fields)
+        with pool:  # the sweeps first, whose code is compiled while the stages are traced, which takes longest
+            found, rows = " ".join(Derived._fields), cast(Any, (made, (old.slack, old.dual), (one,) * 3))
             places = find(f"{found} new_slack new_dual", N - 1, turned=True) + fixed("used is_plain barrier")
             records = find(FEEDBACK, N - 1, turned=True)
             self.back = loop(sweep_back, _feedback, (), "value", value, rows, places, records, N)
@@ -690,6 +683,13 @@ class Machine:
             places = find(f"{OLD} {STEP} {NEW} {found} {FEEDBACK}") + find("new_costate dcostate", -1)
             places, records = places + fixed("barrier take"), find(f"{OLD} {STEP}") + find("dcostate", -1)
             self.forward = loop(sweep_forward, _recorded, (), "motion", motion, rows, places, records, N)
+            rows = (old, step, _shape(3), one, (x, vector), (vector, vector))
+            places = find(f"{OLD} {STEP} lengths inner") + find("x dx", 1) + find("costate dcostate", -1)
+            stages, carry = Stages(problem, exact), Evaluated(old, made)
+            all_ = PlacedLoop(stages, _nothing, consts, carry, rows, N * wide, kind.backend, pool=pool)
+            self.evaluate = all_.bind(s.place("new_x"), s.width, places, (), 1, 1)
+            constants, places = (consts, one, one, one, one, free), find("x dx", N) + find("new_costate", N - 1)
+            self.decide = loop(Decide(problem, exact), _nothing, constants, "totals", lane, (x, vector, vector), places)
             rows, places = (made.sums, made.most, made.lagrange), find("sums most") + find("lagrange", fixed=True)
             self.add_up = loop(add_up, _nothing, (), "totals", lane.totals, rows, places, steps=N)
             self.choose = loop(choose, _nothing, free, "totals", lane, (), ())

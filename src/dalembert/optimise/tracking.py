@@ -27,6 +27,7 @@ from .solver import Of, Options, Solver
 
 Numbers = np.ndarray[Any, Any]
 MAX_HORIZON = 100_000
+SIDES = ("low", "high")
 OUTSIDE = "it compares numbers as it goes: track outside, or put gains into a policy of da.simulate"
 
 
@@ -139,7 +140,7 @@ class Tracker:
 
     def _rows(self) -> Any:
         inputs, steps = self.plan.system.inputs or (), len(self.plan.controls)
-        low, high = (np.tile([getattr(each, side) for each in inputs], (steps, 1)) for side in ("low", "high"))
+        low, high = (np.full((steps, len(inputs)), [getattr(each, side) for each in inputs], float) for side in SIDES)
         planned = jax.tree.map(lambda leaf: leaf[:-1], self.nodes)
         return planned, self.plan.controls, self.gains, low, high
 
