@@ -116,6 +116,21 @@ def kind_of(given: Experiment) -> Any:
     return len(given.times), names, tuple(errors), tuple(seen), given.controls is None, pushed
 
 
+def read_experiments(given: Any) -> tuple[bool, list[list[Experiment]]]:
+    """(whether several fits are asked for, the experiments of each)."""
+    listed = isinstance(given, Sequence) and not isinstance(given, str) and len(given) > 0
+    several = listed and all(isinstance(each, list | tuple) for each in given)
+    fits = given if several else [[given] if isinstance(given, Experiment) else given]
+    for each in fits:
+        if not isinstance(each, Sequence) or not each:
+            raise InvalidInput(
+                f"experiments are {show(given)}; allowed: an Experiment, a list of them, or a list of such lists"
+            )
+        for one in each:
+            require_instance("an experiment", one, Experiment, "an Experiment")
+    return several, [list(each) for each in fits]
+
+
 def join_experiments(given: Sequence[Experiment]) -> Experiment:
     """Experiments of one kind as one with the rows of all."""
     if len(given) == 1:

@@ -51,8 +51,10 @@ from .solvers import follow_root as follow_root
 from .solvers import literals as literals
 from .solvers import null_basis as null_basis
 from .solvers import solve as solve
+from .solvers import solve_positive as solve_positive
 from .solvers import solve_reduced as solve_reduced
 from .solvers import solve_saddle as solve_saddle
+from .solvers import solve_semidefinite as solve_semidefinite
 from .solvers import vanishes as vanishes
 from .trends import GROWTH_KINDS as GROWTH_KINDS
 from .trends import MAX_BLOCKS as MAX_BLOCKS

@@ -588,6 +588,47 @@ def literals(function: Callable[..., Any], *args: Any) -> np.ndarray[Any, Any]:
     return map_elements(lambda value: value.data if value.op == "const" else np.nan, result).astype(float)
 
 
+def solve_positive(matrix: Array, columns: Array) -> tuple[Array, Array]:
+    """(matrix^-1 columns, least pivot relative to its diagonal entry) by Gauss's elimination without exchanges.
+
+    An active bound makes some entries 10^14 times as large as others: one scale for all would call these zero.
+    """
+    n, rows, right = matrix.shape[0], list(matrix), list(columns)
+    scale = jnp.maximum(jnp.abs(jnp.diagonal(matrix)), 1e-8 * jnp.max(jnp.abs(matrix)) + 1e-300)
+    least = jnp.asarray(jnp.inf)
+    for j in range(n):
+        least = jnp.minimum(least, rows[j][j] / scale[j])
+        for i in range(j + 1, n):
+            factor = rows[i][j] / rows[j][j]
+            rows[i], right[i] = rows[i] - factor * rows[j], right[i] - factor * right[j]
+    for j in reversed(range(n)):
+        for i in range(j + 1, n):
+            right[j] = right[j] - rows[j][i] * right[i]
+        right[j] = right[j] / rows[j][j]
+    return jnp.stack(right), least
+
+
+def solve_semidefinite(matrix: Array, columns: Array) -> Array:
+    """matrix^-1 columns, zero on directions that are null: elimination with the largest pivot on the diagonal next."""
+    q = matrix.shape[0]
+    if not q:
+        return columns
+    least, earlier = 1e-13 * jnp.max(jnp.abs(matrix)), np.tril(np.ones((q, q)), -1)
+
+    def eliminate(_: Any, state: Any) -> Any:
+        rows, done = state
+        open_ = jnp.where(done > 0, -1.0, jnp.diagonal(rows))
+        top = jnp.max(open_)
+        hit = jnp.where(open_ == top, 1.0, 0.0)
+        chosen = jnp.where((hit > 0) & (earlier @ hit == 0) & (top > least), 1.0, 0.0)
+        factor = (rows[:, :q] @ chosen - chosen) / jnp.where(top > least, top, 1.0)
+        return jnp.where(top > least, rows - jnp.outer(factor, chosen @ rows), rows), done + chosen
+
+    begin = (jnp.concatenate([matrix, columns], axis=1), jnp.zeros(q))
+    rows, done = jax.lax.fori_loop(0, q, eliminate, begin)
+    return jnp.where(done[:, None] > 0, rows[:, q:], 0.0)
+
+
 def solve_reduced(units: Units, metric: Array, rows: Array, top: Array, bottom: Array) -> tuple[Array, Array]:
     """(x, l) with M x + A^T l = top and A x = bottom, where `units` are literal units in rows of A (see `fibre`).
 

@@ -39,6 +39,7 @@ from ..io.measurements import (
     join_experiments,
     kind_of,
     place_times,
+    read_experiments,
     read_measures,
     read_weights,
     show_values,
@@ -496,8 +497,6 @@ def guess_starts(
     system: MechanicalSystem, method: Integrator, state: State, h: float, length: int, shots: int, controls: Any
 ) -> State:
     """The states at which shots begin: those of one run with the guess; where it fails, its last good one."""
-    if shots == 1:
-        return jax.tree.map(lambda leaf: np.asarray(leaf, float)[None], state)  # type: ignore[no-any-return]
     steps = length * (shots - 1)
     u = jax.tree.map(lambda leaf: np.asarray(leaf)[:steps], controls)
     start = state._replace(momentum=np.asarray(system.momentum(state.t, state.g, state.xi)))  # with the guess
@@ -734,21 +733,6 @@ def fit(
     return Fits([made[b] for b in range(len(given))]) if several else made[0]()
 
 
-def read_experiments(given: Any) -> tuple[bool, list[list[Experiment]]]:
-    """(whether several fits are asked for, the experiments of each)."""
-    listed = isinstance(given, Sequence) and not isinstance(given, str) and len(given) > 0
-    several = listed and all(isinstance(each, list | tuple) for each in given)
-    fits = given if several else [[given] if isinstance(given, Experiment) else given]
-    for each in fits:
-        if not isinstance(each, Sequence) or not each:
-            raise InvalidInput(
-                f"experiments are {show(given)}; allowed: an Experiment, a list of them, or a list of such lists"
-            )
-        for one in each:
-            require_instance("an experiment", one, Experiment, "an Experiment")
-    return several, [list(each) for each in fits]
-
-
 def side_by_side(given: list[list[Experiment]], alone: bool) -> Iterator[list[int]]:
     """The numbers of fits that are alike, some at a time; the last are filled up with fits that were there before.
 
@@ -794,10 +778,11 @@ def describe(whole: Problem, search: Search, outcome: Outcome, b: int, scaled: b
     scale, guess = np.abs(x), np.abs(whole.guess[b])
     scale = np.where(scale > 1e-3 * guess, scale, guess)  # of what is about 0
     scale[(scale == 0.0) | [name.startswith(FROM_START) for name in names]] = 1.0
+    noise = math.sqrt(chi2 / dof) if scaled and dof else 1.0  # the deviation of all data, where it is not known
     with one_blas_thread():
-        covariance, loose = find_spread(names, jacobian, middle, scale, found.fixed, gap_jacobian)
+        covariance, loose = find_spread(names, jacobian / (noise or 1.0), middle, scale, found.fixed, gap_jacobian)
     kept = np.array([BETWEEN not in name for name in names])
-    covariance = covariance[np.ix_(kept, kept)] * (chi2 / dof if scaled and dof else 1.0)
+    covariance = covariance[np.ix_(kept, kept)] * (noise > 0)
     bounds = tuple(name for name, fixed in zip(names, found.fixed, strict=True) if fixed)
     shown = tuple(name for name, keep in zip(names, kept, strict=True) if keep)
     return Fit(

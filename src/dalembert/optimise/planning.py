@@ -359,30 +359,13 @@ class Plans(Sequence[Plan]):
 @shows_progress(lambda bar: lambda count, error, gap: bar.say(f"{count} iterations, residual {error:.1e}"))
 @known_arguments("it ends by comparing numbers: plan outside, or minimise a loss of da.simulate in its controls")
 def plan(
-    system: MechanicalSystem,
-    method: Integrator | None = None,
-    *,
-    start: Any,
-    goal: Any = None,
-    steps: int,
-    duration: Any,
-    cost: Callable[..., Any] | None = None,
-    final_cost: Callable[..., Any] | None = None,
-    path: Callable[..., Any] | None = None,
-    bounds: Mapping[str, Any] | None = None,
-    kinematic: bool = False,
-    free_start: Sequence[str] = (),
-    free_goal: Sequence[str] = (),
-    periodic: Sequence[str] = (),
-    guess: Any = None,
-    starts: int = 1,
-    seed: int = 0,
-    tolerance: float = 1e-8,
-    max_iterations: int = 300,
-    backend: str = "auto",
-    solver: Any = None,
-    progress: Callable[[int, float, float], Any] | None = None,
-) -> Any:
+    system: MechanicalSystem, method: Integrator | None = None, *, start: Any, goal: Any = None, steps: int,
+    duration: Any, cost: Callable[..., Any] | None = None, final_cost: Callable[..., Any] | None = None,
+    path: Callable[..., Any] | None = None, bounds: Mapping[str, Any] | None = None, kinematic: bool = False,
+    free_start: Sequence[str] = (), free_goal: Sequence[str] = (), periodic: Sequence[str] = (), guess: Any = None,
+    starts: int = 1, seed: int = 0, tolerance: float = 1e-8, max_iterations: int = 300, backend: str = "auto",
+    solver: Any = None, progress: Callable[[int, float, float], Any] | None = None,
+) -> Any:  # fmt: skip
     """Plan: find the controls of least cost that bring a system from a start to a goal in `steps` steps of a method.
 
     start       a state, or several (a list, or a state whose arrays have one more axis in front): then plans are made

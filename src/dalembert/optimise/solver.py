@@ -42,6 +42,7 @@ from ..kernels import (
     shapes_of,
     simplify,
 )  # fmt: skip
+from ..numerics import solve_positive, solve_semidefinite
 from ..numerics.types import Array
 
 Numbers = np.ndarray[Any, Any]
@@ -415,13 +416,9 @@ def _end_value(lane: Lane) -> Value:
     made, weight, C = lane.made, lane.weight * lane.scores[SCALE], lane.made.AB
     hessian = jnp.where(lane.is_plain > 0, made.plain, made.hessian)
     P = hessian + lane.used * jnp.eye(hessian.shape[0]) + weight * C.T @ C
-    p = _end_slope(lane) + weight * C.T @ made.gap
+    p = _condensed(made, *lane.end[1:], lane.barrier) + weight * C.T @ made.gap
     zeros = jax.tree.map(jnp.zeros_like, lane.value)
     return zeros._replace(P=P, p=p, L=C.T, s=made.gap, pivot=jnp.asarray(jnp.inf))  # type: ignore[no-any-return]
-
-
-def _end_slope(lane: Lane) -> Any:
-    return _condensed(lane.made, lane.end.slack, lane.end.dual, lane.barrier)
 
 
 def _condensed(made: Derived, slack: Any, dual: Any, barrier: Any) -> Any:
@@ -440,7 +437,7 @@ def sweep_back(consts: Any, after: Value, row: Any) -> Value:
     linear = gradient + AB.T @ (after.p + after.P @ gap)
     across = AB.T @ after.L
     columns = jnp.concatenate([whole[n:, :n], linear[n:, None], across[n:]], axis=1)
-    solved, pivot = _solve_positive(whole[n:, n:], -columns)
+    solved, pivot = solve_positive(whole[n:, n:], -columns)
     K, k, M = solved[:, :n], solved[:, n], solved[:, n + 1 :]
     P = whole[:n, :n] + whole[:n, n:] @ K
     return Value(
@@ -448,47 +445,6 @@ def sweep_back(consts: Any, after: Value, row: Any) -> Value:
         after.S - across[n:].T @ M, after.s + after.L.T @ gap + across[n:].T @ k, K, k, M,
         jnp.minimum(after.pivot, pivot),
     )  # fmt: skip
-
-
-def _solve_positive(matrix: Array, columns: Array) -> tuple[Array, Array]:
-    """(matrix^-1 columns, least pivot relative to its diagonal entry) by Gauss's elimination without exchanges.
-
-    An active bound makes some entries 10^14 times as large as others: one scale for all would call these zero.
-    """
-    n, rows, right = matrix.shape[0], list(matrix), list(columns)
-    scale = jnp.maximum(jnp.abs(jnp.diagonal(matrix)), 1e-8 * jnp.max(jnp.abs(matrix)) + 1e-300)
-    least = jnp.asarray(jnp.inf)
-    for j in range(n):
-        least = jnp.minimum(least, rows[j][j] / scale[j])
-        for i in range(j + 1, n):
-            factor = rows[i][j] / rows[j][j]
-            rows[i], right[i] = rows[i] - factor * rows[j], right[i] - factor * right[j]
-    for j in reversed(range(n)):
-        for i in range(j + 1, n):
-            right[j] = right[j] - rows[j][i] * right[i]
-        right[j] = right[j] / rows[j][j]
-    return jnp.stack(right), least
-
-
-def _solve_semidefinite(matrix: Array, columns: Array) -> Array:
-    """matrix^-1 columns, zero on directions that are null: elimination with the largest pivot on the diagonal next."""
-    q = matrix.shape[0]
-    if not q:
-        return columns
-    least, earlier = 1e-13 * jnp.max(jnp.abs(matrix)), np.tril(np.ones((q, q)), -1)
-
-    def eliminate(_: Any, state: Any) -> Any:
-        rows, done = state
-        open_ = jnp.where(done > 0, -1.0, jnp.diagonal(rows))
-        top = jnp.max(open_)
-        hit = jnp.where(open_ == top, 1.0, 0.0)
-        chosen = jnp.where((hit > 0) & (earlier @ hit == 0) & (top > least), 1.0, 0.0)
-        factor = (rows[:, :q] @ chosen - chosen) / jnp.where(top > least, top, 1.0)
-        return jnp.where(top > least, rows - jnp.outer(factor, chosen @ rows), rows), done + chosen
-
-    begin = (jnp.concatenate([matrix, columns], axis=1), jnp.zeros(q))
-    rows, done = jax.lax.fori_loop(0, q, eliminate, begin)
-    return jnp.where(done[:, None] > 0, rows[:, q:], 0.0)
 
 
 def choose(constants: Any, lane: Lane, _: Any) -> Lane:
@@ -504,11 +460,11 @@ def choose(constants: Any, lane: Lane, _: Any) -> Lane:
     missed = lane.soft * jnp.max(jnp.abs(value.S), initial=0.0)
     across = value.L.T @ free
     right = jnp.concatenate([(value.s + missed * lane.end.nu)[:, None], across], axis=1)
-    solved = _solve_semidefinite(value.S + missed * jnp.eye(q), right)
+    solved = solve_semidefinite(value.S + missed * jnp.eye(q), right)
     nu = solved[:, 0]
     if f:
         reduced = free.T @ value.P @ free + across.T @ solved[:, 1:]
-        y, pivot = _solve_positive(reduced, -(free.T @ value.p + across.T @ nu)[:, None])
+        y, pivot = solve_positive(reduced, -(free.T @ value.p + across.T @ nu)[:, None])
         d, nu, good = free @ y[:, 0], nu + solved[:, 1:] @ y[:, 0], good & (pivot > 1e-14)
     bad = ~good & (lane.used < MAX_SHIFT * scale) & (lane.status == ACTIVE) & (lane.take > 0)
     light = bad & (lane.weight < MAX_WEIGHT)
@@ -584,7 +540,7 @@ def finish(consts: Any, lane: Lane, row: Any) -> Lane:
     total = total + made.slope @ there - lane.barrier * jnp.sum(ds / end.slack)
     primal, duals = jnp.minimum(primal, _room(end.slack, ds)), jnp.minimum(duals, _room(end.dual, dy))
     hessian = jnp.where(lane.is_plain > 0, made.plain, made.hessian)
-    final = hessian @ there + lane.used * there + _end_slope(lane) + made.AB.T @ nu
+    final = hessian @ there + lane.used * there + _condensed(made, *end[1:], lane.barrier) + made.AB.T @ nu
     largest = jnp.maximum(largest, jnp.max(jnp.abs(jnp.concatenate([end.dual + dy, nu, final]))))
     penalty = jnp.maximum(largest, 0.5 * (lane.penalty + largest))
     merits = lane.merits[:, 0] + penalty * lane.merits[:, 1]
