@@ -55,6 +55,13 @@ def test_what_is_determined_does_not_depend_on_unknown_deviations():
     assert np.abs(found.errors / found.values).max() < 0.1 and not found.loose
 
 
+def test_a_search_that_wanders_along_what_is_not_determined_says_so():
+    """Mass and inertia of a film have a ratio only: more runs would not help."""
+    model = lambda mass, inertia: da.models.chaplygin_sleigh(mass=mass, inertia=inertia, a=0.3)
+    found = fit(model, METHOD, seen(NOISE), {"mass": 1.0, "inertia": 2.0}, step=0.02, max_runs=2)
+    assert found.loose and not found.converged and found.reason.startswith("2 runs did not suffice: give a prior")
+
+
 def test_errors_without_standard_deviations_are_those_of_the_scatter():
     given = seen(NOISE)
     known = fit(sleigh, METHOD, given, GUESS, step=0.02)

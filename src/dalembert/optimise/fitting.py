@@ -781,11 +781,14 @@ def describe(whole: Problem, search: Search, outcome: Outcome, b: int, scaled: b
     noise = math.sqrt(chi2 / dof) if scaled and dof else 1.0  # the deviation of all data, where it is not known
     with one_blas_thread():
         covariance, loose = find_spread(names, jacobian / (noise or 1.0), middle, scale, found.fixed, gap_jacobian)
+    reason = found.reason
+    if loose and outcome.why[b] == TOO_LONG:
+        reason = f"{reason.partition(':')[0]}: give a prior to an unknown that the data cannot tell, or leave it out"
     kept = np.array([BETWEEN not in name for name in names])
     covariance = covariance[np.ix_(kept, kept)] * (noise > 0)
     bounds = tuple(name for name, fixed in zip(names, found.fixed, strict=True) if fixed)
     shown = tuple(name for name, keep in zip(names, kept, strict=True) if keep)
     return Fit(
-        shown, x[kept], covariance, chi2, dof, loose, bounds, found.converged, found.reason, int(found.runs), scaled,
+        shown, x[kept], covariance, chi2, dof, loose, bounds, found.converged, reason, int(found.runs), scaled,
         problem, x,
     )  # fmt: skip

@@ -98,7 +98,7 @@ def drive(of: Discrete, consts: Any, carry: Any, row: Any) -> Any:
     return method.observe(system, new, numbers["h"])._replace(group=system.group), u, good
 
 
-def _applied(consts: Any, carry: Any) -> Any:
+def _second(consts: Any, carry: Any) -> Any:
     return carry[1]
 
 
@@ -224,12 +224,12 @@ class Tracker:
         closed, consts, rows = Of(drive, self.discrete), (plant, self.numbers), self._rows()
         carry = (jax.tree.map(np.asarray, state), np.zeros(len(self.plan.inputs)), np.asarray(True))
         if not self.horizon:
-            return np.asarray(run_rows(closed, _applied, consts, carry, rows)[1])
+            return np.asarray(run_rows(closed, _second, consts, carry, rows)[1])
         made = []
         for k in range(len(self.plan.controls)):
             made.append(self._replan(k, carry[0]))
             planned, _, gains, low, high = jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], rows)
-            carry, _ = run_rows(closed, _applied, consts, carry, (planned, made[-1][None], 0.0 * gains, low, high))
+            carry, _ = run_rows(closed, _second, consts, carry, (planned, made[-1][None], 0.0 * gains, low, high))
         return np.stack(made)
 
 
@@ -265,7 +265,7 @@ def track(
     weights = np.zeros((n + r, n + r))
     weights[:n, :n], weights[n:, n:] = Q, R
     last = (S, np.zeros((r, n)))
-    gains = np.asarray(run_rows(sweep, _gain, weights, last, np.asarray(AB)[::-1])[1])[::-1]
+    gains = np.asarray(run_rows(sweep, _second, weights, last, np.asarray(AB)[::-1])[1])[::-1]
     return Tracker(plan, gains, nodes, discrete, numbers, horizon, positive_int("iterations", iterations))
 
 
@@ -276,10 +276,6 @@ def sweep(weights: Any, after: Any, AB: Any) -> Any:
     gain = -solve(whole[n:, n:], whole[n:, :n])
     P = whole[:n, :n] + whole[:n, n:] @ gain
     return 0.5 * (P + P.T), gain
-
-
-def _gain(weights: Any, carry: Any) -> Any:
-    return carry[1]
 
 
 def _weight(name: str, given: Any, size: int) -> Numbers:
