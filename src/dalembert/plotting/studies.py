@@ -92,9 +92,9 @@ def draw_slope(axes: Axes, x: Sequence[float] | np.ndarray, y: float, order: int
     ends = np.asarray(x, float)
     values = y * (ends / ends[0]) ** order
     axes.loglog(ends, values, color=GREY, linewidth=0.9)
-    place, words = (ends[-1], values[-1]), {"color": GREY, "fontsize": 8, "textcoords": "offset points"}
+    words: dict[str, Any] = {"color": GREY, "fontsize": 8, "textcoords": "offset points"}
     beside: dict[str, Any] = {"xytext": (3, 0)} if ends[-1] > ends[0] else {"xytext": (0, 8), "va": "bottom"}
-    axes.annotate(f"order {order}", place, **words, **beside)
+    axes.annotate(f"order {order}", (ends[-1], values[-1]), **words, **beside)
 
 
 @styled
