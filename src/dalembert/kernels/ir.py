@@ -243,10 +243,10 @@ def inner_blocks(statement: Statement) -> tuple[Block, ...]:
     return (statement.body,) if isinstance(statement, Repeat) else ()
 
 
-def free_values(function: Function, setup: Block) -> list[Value]:
-    """The values of the setup that a function uses, in the order of their first use."""
+def used_values(top: Block) -> list[Value]:
+    """What the statements of a block and of those inside it read, in their order."""
     used: list[Value] = []
-    for statement in (statement for block in blocks(function.body) for statement in block.statements):
+    for statement in (statement for block in blocks(top) for statement in block.statements):
         if isinstance(statement, Value | Call):
             used += statement.args
         elif isinstance(statement, Loop):
@@ -255,7 +255,13 @@ def free_values(function: Function, setup: Block) -> list[Value]:
             used += statement.values
         elif isinstance(statement, Branch):
             used += [statement.condition, *statement.then_values, *statement.other_values]
-    values = (value for value in (*used, *function.values) if value.block is setup and value.op != "const")
+    return used
+
+
+def free_values(function: Function, setup: Block) -> list[Value]:
+    """The values of the setup that a function uses, in the order of their first use."""
+    used = (*used_values(function.body), *function.values)
+    values = (value for value in used if value.block is setup and value.op != "const")
     return list(dict.fromkeys(values))
 
 

@@ -13,7 +13,7 @@ import ctypes
 import itertools
 import os
 import struct
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -39,6 +39,7 @@ from .ir import (
     Store,
     Value,
     free_values,
+    used_values,
 )
 from .problem import (
     ABI,
@@ -77,6 +78,8 @@ EFFORT = 2
 """How hard LLVM works on what runs more than once, 0 to 3; the numbers are the same. Tests run little of much code."""
 MAX_OPTIMISED_PROGRAMS = 1000
 """Programs of a process that go through LLVM's passes: of each one they keep 0.1 to 0.2 MiB for ever."""
+MIN_CHOICES = 4
+"""Numbers of the next state that one condition must choose to be worth a branch."""
 
 
 CONVOLVE = """
@@ -190,6 +193,7 @@ class LLVMEmitter:
         self.convolves = False
         self.moved: dict[tuple[Value | None, int], str] = {(None, 0): "%memory"}  # the memory, a counter further
         self.turns: dict[Value, str] = {}  # the counters of loops as they are, one for all lanes
+        self.choices = choices_of_state(program)
 
     def vector(self, type: str) -> str:
         scalar = _SCALARS[type]
@@ -305,6 +309,8 @@ class LLVMEmitter:
                 self.do(f"br label %{label}")
                 self.start(label)
             if isinstance(statement, Value):
+                if statement in self.choices:
+                    continue
                 self.names[statement] = self.put(self.operation(statement))
             elif isinstance(statement, Loop):
                 self.loop(statement, mask)
@@ -327,6 +333,12 @@ class LLVMEmitter:
             return mask
         word = self.put(f"bitcast {self.vector(BOOL)} {mask} to i{self.width}")
         return self.put(f"icmp ne i{self.width} {word}, 0")
+
+    def all(self, mask: str) -> str:
+        if self.width == 1:
+            return mask
+        word = self.put(f"bitcast {self.vector(BOOL)} {mask} to i{self.width}")
+        return self.put(f"icmp eq i{self.width} {word}, -1")
 
     def phis(
         self, values: Sequence[Value], initial: Sequence[str], origin: str, carried: Sequence[str], back: str
@@ -621,11 +633,7 @@ class LLVMEmitter:
         elif program.controls:
             self.load_controls(step, "%lane")
         self.block(program.advance, None)
-        self.do("br label %steps_end")
-        self.start("steps_end")
-        for value, result in zip(stepped, program.next_state, strict=True):
-            vector = self.vector(result.type)
-            self.do(f"{value} = select i1 true, {vector} {self.name(result)}, {vector} {self.name(result)}")
+        self.choose_state(stepped)
         if streams is not None and streams.kept:
             self.keep_row(streams, made[-1], step, "%lane", [*at_step, *stepped])
         self.do("%next_k = add i64 %k, 1", "%more_steps = icmp slt i64 %next_k, %every")
@@ -668,10 +676,47 @@ class LLVMEmitter:
             routines = (CONVOLVE if self.width == 1 else CONVOLVE_LANES.replace("WIDTH", str(self.width))) + routines
         return f"{declarations}\n{routines}define void @{name}({pointers}, {counts}) nounwind noinline {{\n{body}\n}}\n"
 
+    def choose_state(self, stepped: Sequence[str]) -> None:
+        """The state after a step: where all lanes were good there is nothing to choose, and the next step may begin.
+
+        A processor foresees a branch. Selects would let the next step wait until the last number of this one is known
+        to be finite.
+        """
+        results = list(zip(stepped, self.program.next_state, strict=True))
+        if self.choices:
+            condition = next(iter(self.choices)).args[0]
+            self.do(f"br i1 {self.all(self.name(condition))}, label %went, label %stayed, !prof !0")
+            self.start("stayed")
+            chosen = {value: self.put(self.operation(value)) for value in self.choices}
+            self.do("br label %steps_end")
+            self.start("went")
+        self.do("br label %steps_end")
+        self.start("steps_end")
+        for name, result in results:
+            if result in self.choices:
+                went = self.name(result.args[1])
+                self.do(f"{name} = phi {self.vector(result.type)} [ {went}, %went ], [ {chosen[result]}, %stayed ]")
+        for name, result in results:
+            if result not in self.choices:
+                vector = self.vector(result.type)
+                self.do(f"{name} = select i1 true, {vector} {self.name(result)}, {vector} {self.name(result)}")
+
+
+def choices_of_state(program: Program) -> dict[Value, None]:
+    """The numbers of the next state that the same condition chooses, as a failed step makes them; few are none."""
+    read = {*used_values(program.advance), *program.notes}
+    own = (value for value in program.next_state if value.op == "select" and value.block is program.advance)
+    choices = [value for value in dict.fromkeys(own) if value not in read]
+    counts = Counter(value.args[0] for value in choices)
+    condition = max(counts, key=lambda value: counts[value], default=None)
+    found = [value for value in choices if value.args[0] is condition]
+    return dict.fromkeys(found if len(found) >= MIN_CHOICES else [])
+
 
 def llvm_source(program: Program, layout: Layout, width: int, name: str = "run", once: bool = False) -> str:
     """The run as LLVM IR; what is called `once` is cut into parts that compile fast."""
-    return LLVMEmitter(program, layout, width, once).function(name) + _entry(name)
+    likely = '!0 = !{!"branch_weights", i32 65536, i32 1}\n'
+    return LLVMEmitter(program, layout, width, once).function(name) + _entry(name) + likely
 
 
 def _entry(name: str) -> str:
