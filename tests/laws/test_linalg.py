@@ -11,9 +11,9 @@ import pytest
 from registry import case
 
 import dalembert as da
-from dalembert.kernels import eliminate
+from dalembert.kernels import Loop, curvature, eliminate, lower
 from dalembert.numerics import depends, find_root, solve, solve_saddle
-from dalembert.numerics.solvers import direction
+from dalembert.numerics.solvers import direction, divide_equations
 
 RNG = np.random.default_rng(7)
 MATRICES = {
@@ -139,6 +139,61 @@ def test_newton_converges_to_round_off_and_differentiates_by_the_implicit_functi
     slope = 1 / (3 * cube**2)
     np.testing.assert_allclose(jax.jit(jax.jacfwd(root))(2.0), [slope, np.cos(cube) * slope], rtol=1e-14)
     np.testing.assert_allclose(jax.jit(jax.jacrev(root))(2.0), [slope, np.cos(cube) * slope], rtol=1e-14)
+
+
+A = np.array([2.0, 0.3, -1.1, 0.7])
+EQUATIONS = {  # (f(x), whether it is solved without iterating)
+    "affine": (lambda x: jnp.array([[3.0, 1.0, 0.2], [0.5, -2.0, 1.0], [1.0, 0.3, 4.0]]) @ x - A[:3] * A[3], True),
+    "one after the other": (lambda x: jnp.stack([x[0] * (2.0 + x[1]) - A[0], x[1] + A[1]]), True),
+    "exchanged": (lambda x: jnp.stack([x[1] * A[0] - 1.0, x[0] * x[1] + A[2]]), True),
+    "three in turn": (
+        lambda x: jnp.stack([x[2] - A[0], x[0] * jnp.cos(x[2]) - A[1], x[0] * x[1] * x[2] + x[0] ** 3 - A[2]]),
+        True,
+    ),
+    "a cube between": (
+        lambda x: jnp.stack([x[0] + A[3], x[0] + x[1] ** 3 + x[1] - A[0], x[1] ** 2 * x[2] + x[2] - x[0], x[3] - x[0]]),
+        False,
+    ),
+    "a square": (lambda x: jnp.stack([x[0] ** 2 - A[0], x[1] * x[0] + x[1] - 1.0]), False),
+}
+
+
+@pytest.mark.parametrize("key", EQUATIONS)
+def test_affine_equations_are_solved_without_iterating_and_as_newton_solves_them(key):
+    """Values, the sign of the determinant and derivatives are Newton's; the program of an affine solve has no loop."""
+    equations, explicit = EQUATIONS[key]
+    guess = 1.0 + 0.1 * np.arange({"affine": 3, "three in turn": 3, "a cube between": 4}.get(key, 2))
+
+    def root(shift, anchor):
+        found = find_root(lambda x: equations(x) - shift, guess, anchor=anchor)
+        return found.x, found
+
+    (divided, found), (whole, _) = root(0.01, guess), root(0.01, None)
+    np.testing.assert_allclose(divided, whole, rtol=4e-15)
+    assert bool(found.converged) and float(found.residual) < 1e-14
+    assert float(found.sign) == np.sign(np.linalg.det(jax.jacfwd(equations)(divided)))
+    slopes = [jax.jacrev(lambda shift, a=anchor: root(shift, a)[0])(0.01) for anchor in (guess, None)]
+    np.testing.assert_allclose(*slopes, rtol=1e-13)
+    lowered = lower(lambda p, c, u: root(p, guess)[0], lambda p, c: c, np.asarray(0.01), guess, None)
+    loops = [each for each in lowered.program.advance.statements if isinstance(each, Loop)]
+    assert (not loops) == explicit
+    assert float(found.iterations) == 1.0 or not explicit
+
+
+def test_newton_is_left_with_what_is_not_affine():
+    """The equations of a part need no unknowns of later ones."""
+    closed = jax.make_jaxpr(EQUATIONS["a cube between"][0])(jnp.ones(4))
+    parts = divide_equations(curvature(closed, [True] * len(closed.consts), 100))
+    assert [part.unknowns for part in parts.first] == [[0, 3]]
+    assert parts.rest == ([1], [1]) and [part.unknowns for part in parts.last] == [[2]]
+
+
+def test_the_particle_steps_without_iterating():
+    """Its equations are affine in w_2, and then in w_1; C by hand does the same."""
+    system = da.models.nonholonomic_particle("harmonic")
+    state = system.state([0.3, 0.5, -0.2], [1.1, 0.7, 0.55])
+    run = da.simulate(system, da.LagrangeDAlembert(), state, step=0.1, steps=100)
+    assert set(run.iterations[1:]) == {1} and float(np.max(run.residual)) < 1e-15
 
 
 def test_newton_says_that_there_is_no_root():

@@ -239,8 +239,10 @@ class LagrangeDAlembert(NodeMethod):
         def balanced(x: Array) -> tuple[Array, Array, Array]:
             """(the balance of momentum, the discrete constraint, mu1) of a step with velocity and impulse x.
 
-            A nonlinear constraint reacts along its rows at the mean velocity, which keeps the step symmetric.
+            A nonlinear constraint reacts along its rows at the mean velocity, which keeps the step symmetric. The rows
+            at g_k are made here, for their zeros show where the equations are affine.
             """
+            rows = system.rows(carry.t, carry.g)
             w, mu0 = x[:n], carry.p + rows(0.5 * (before + x[:n])).T @ x[n:]  # p_k + h A^T l_k
             if self.pair is not None:
                 where = (carry.t, carry.g, self._end(group, carry.g, h * w), h)
@@ -267,11 +269,15 @@ class LagrangeDAlembert(NodeMethod):
 
     def _solve_on_D(self, frame: Chart, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls) -> Solution:
         """The same in coordinates of w, n - m unknowns: the balance of momentum on D at g_k, without multipliers."""
-        rows, before = system.rows(carry.t, carry.g), self._velocity_and_impulse(system, carry, h)[0]
+        before = self._velocity_and_impulse(system, carry, h)[0]
 
         @jax.jit  # traced once for both uses
         def kick(x: Array) -> tuple[Array, Array, Array, Array]:
-            """The rows along which mu0 - p_k acts, mu0 - p_k, w, and mu1 - mu0."""
+            """The rows along which mu0 - p_k acts, mu0 - p_k, w, and mu1 - mu0.
+
+            The rows at g_k are made here, for their zeros show where the equations are affine.
+            """
+            rows = system.rows(carry.t, carry.g)
             rest = frame.rest(lambda w: self._discrete_constraint(system, carry.t, carry.g, w, h), x)
             w = frame.velocity(system, x, rest)
             t, inner = carry.t + self.node * h, self.difference.inner(system.group, carry.g, h * w)

@@ -16,7 +16,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import partial, reduce, wraps
+from operator import or_
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
@@ -45,6 +46,7 @@ from .ir import (
     Structure,
     Value,
     blocks,
+    used_values,
 )
 from .linear_algebra import all_columns, columns_in_turn, eliminate_in_loop, elimination_rule
 from .rules import Arrays, Parameters, ValueArray, flatten_arrays, source_array
@@ -591,6 +593,49 @@ def count_calls(jaxpr: Any) -> int:
         inner = [each for value in equation.params.values() for each in _jaxprs_in(value)] if called else []
         total += sum(map(count_calls, inner)) if inner else 1
     return total
+
+
+def curvature(closed: core.ClosedJaxpr, known: Sequence[bool], budget: int) -> list[tuple[int, int]]:
+    """Of every entry of f(x): the unknowns on which it depends, and the pairs of them in which it is not affine.
+
+    Both are bits, the i-th of an unknown and the (i n + j)-th of a pair; a bit that is not set is a proof. `known` says
+    which constants are numbers.
+    """
+    lowering, n = Lowering(Builder(budget)), closed.in_avals[0].size
+    consts = [
+        lowering.capture(value) if number else source_array(lowering.builder, "input", variable.aval)
+        for value, number, variable in zip(closed.consts, known, closed.jaxpr.constvars, strict=True)
+    ]
+    x = source_array(lowering.builder, "input", closed.in_avals[0])
+    (result,) = lowering.lower_jaxpr(closed.jaxpr, consts, [x])
+    bits: dict[Value, tuple[int, int]] = {value: (1 << i, 0) for i, value in enumerate(x.ravel())}
+
+    def pairs(a: int, b: int) -> int:
+        both = ((a, b), (b, a))
+        return reduce(or_, (other << n * i for one, other in both for i in range(n) if one >> i & 1), 0)
+
+    def bits_of(value: Value) -> tuple[int, int]:
+        given = [bits.get(arg, (0, 0)) for arg in value.args]
+        reached, bent = reduce(or_, (of for of, _ in given), 0), reduce(or_, (which for _, which in given), 0)
+        op, first = value.op, given[0][0] if given else 0
+        if op in ("mul", "fma"):
+            return reached, bent | pairs(first, given[1][0])
+        linear = op in ("add", "sub", "neg", "copy") or (op == "select" and not first)
+        if linear or (op in ("div", "quotient") and not given[1][0]):
+            return reached, bent
+        return reached, pairs(reached, reached)
+
+    for statement in lowering.builder.setup.statements:
+        if isinstance(statement, Value):
+            bits[statement] = bits_of(statement)
+        elif isinstance(statement, Structure):
+            inside = Block()
+            inside.statements.append(statement)
+            reached = reduce(or_, (bits.get(value, (0, 0))[0] for value in used_values(inside)), 0)
+            bits |= dict.fromkeys(statement.results, (reached, pairs(reached, reached)))
+        else:
+            raise LoweringError("a function that keeps numbers in memory")
+    return [bits.get(value, (0, 0)) for value in result.ravel()]
 
 
 class Routines:

@@ -28,6 +28,7 @@ from ..kernels import (
     LoweringError,
     as_routine,
     columns,
+    curvature,
     eliminate,
     in_series,
     map_elements,
@@ -255,6 +256,8 @@ EPS = 2.0**-52
 MAX_ITERATIONS = 40
 MAX_STAGNANT_ITERATIONS = 8
 HOMOTOPY_STAGES = 16
+MAX_DIVIDED_OPERATIONS = 1500
+"""Operations up to which equations are divided into parts."""
 MAX_DIRECT_UNKNOWNS = 4
 """Up to so many unknowns a direct trial has code of its own, in which its zeros fold; more make long code."""
 
@@ -280,6 +283,111 @@ class _Iterate(NamedTuple):
     settled: Array  # whether the last update leaves x at round-off
 
 
+class Part(NamedTuple):
+    """Some equations, for as many unknowns."""
+
+    rows: list[int]
+    unknowns: list[int]
+
+    def of(self, f: Function, x: Array) -> Function:
+        """These equations as a function of these unknowns, the others being those of x."""
+        return lambda y: f(self.put(x, y))[np.array(self.rows)]
+
+    def put(self, x: Array, y: Array) -> Array:
+        return jnp.asarray(x).at[np.array(self.unknowns)].set(y)
+
+    def take(self, x: Array) -> Array:
+        return x[np.array(self.unknowns)]
+
+
+class Parts(NamedTuple):
+    """Equations in the order in which they are solved: Newton's method is for the `rest` alone.
+
+    Those of `first` and `last` are affine in the unknowns that are new there, and are solved by one linear solve each.
+    """
+
+    first: list[Part]
+    rest: Part
+    last: list[Part]
+
+    @property
+    def parity(self) -> float:
+        """How the order of equations and unknowns changes the sign of the determinant."""
+        parts = [*self.first, self.rest, *self.last]
+        orders = [[i for part in parts for i in getattr(part, name)] for name in ("rows", "unknowns")]
+        return float(np.prod([np.linalg.det(np.eye(len(order))[order]) for order in orders]).round())
+
+
+def divide_equations(structure: list[tuple[int, int]], split: int | None = None) -> Parts:
+    """The equations in parts, by what they depend on and where they are not affine (see `kernels.curvature`).
+
+    Equations are in one part if each needs unknowns of the other: strongly connected ones, where every equation is
+    there for one unknown. Jointly affine parts that follow each other are one.
+    """
+    n = len(structure)
+    whole = Parts([], Part([*range(n)], [*range(n)]), [])
+    owner: dict[int, int] = {}  # the equation that is there for an unknown
+
+    def place(row: int, seen: set[int]) -> bool:
+        for j in sorted(range(n), key=lambda j: j != row):
+            if structure[row][0] >> j & 1 and j not in seen:
+                seen.add(j)
+                if j not in owner or place(owner[j], seen):
+                    owner[j] = row
+                    return True
+        return False
+
+    if not all(place(row, set()) for row in range(n)):
+        return whole
+    unknown = {row: j for j, row in owner.items()}
+    needs = [sum(1 << owner[j] for j in range(n) if of >> j & 1) for of, _ in structure]
+    for k in range(n):
+        needs = [need | needs[k] if need >> k & 1 else need for need in needs]
+
+    def affine(rows: list[int]) -> bool:
+        own = [unknown[row] for row in rows]
+        return not any(structure[row][1] >> (i * n + j) & 1 for row in rows for i in own for j in own)
+
+    groups = [[i for i in range(n) if needs[i] == need] for need in sorted(set(needs), key=int.bit_count)]
+    done, first = 0, []
+    last: list[list[int]] = []
+    for group in groups:
+        mask = sum(1 << i for i in group)
+        if affine(group) and not needs[group[0]] & ~mask & ~done:
+            done |= mask
+            first.append(group)
+    others = [group for group in groups if group not in first]
+    for group in reversed(others):
+        wanted = any(needs[other[0]] >> group[0] & 1 for other in others if other != group and other not in last)
+        if affine(group) and not wanted:
+            last.insert(0, group)
+    rest = sorted(i for group in others if group not in last for i in group)
+    if split is not None and [i for i in rest if i < split] != sorted(j for i in rest if (j := unknown[i]) < split):
+        return whole
+
+    def join(groups: list[list[int]]) -> list[Part]:
+        joined: list[list[int]] = []
+        for group in groups:
+            if joined and affine([*joined[-1], *group]):
+                joined[-1] = [*joined[-1], *group]
+            else:
+                joined.append(group)
+        return [Part(rows, [unknown[row] for row in rows]) for rows in joined]
+
+    return Parts(join(first), Part(rest, sorted(unknown[row] for row in rest)), join(last))
+
+
+def _solve_part(f: Function, x: Array, part: Part) -> tuple[Array, Array]:
+    """(x with the solution of an affine part, the sign of its determinant): cofactors of many rows are corrected."""
+    equations, y = part.of(f, x), part.take(x)
+    there, slope = columns(equations, y)
+    update, sign = direction(slope, there[:, None])
+    y = y - update[:, 0]
+    if len(part.rows) > 2:
+        y = y - direction(slope, equations(y)[:, None])[0][:, 0]
+    return part.put(x, y), sign
+
+
 def find_root(
     function: Function,
     guess: Array,
@@ -294,25 +402,48 @@ def find_root(
     `anchor` is a point on the branch that the root must continue, and `sign` the orientation of that branch (0: not
     known). When Newton's iteration from the guess fails, or lands where the orientation differs, the homotopy
     f(x) = (1 - s) f(anchor) is followed from the anchor: it ends at the root, or at the fold where the branch ends.
+    Equations with an anchor are those of a step, worth a look at their form: affine ones are not iterated (`Parts`).
     `split`: so many unknowns come before the multipliers of constraints (see `direction`). Where `coupling` gives the
     columns of the Jacobian that belong to the multipliers, only those of the others are found by differentiation.
     """
+    divided = anchor is not None and coupling is None
     anchor = guess if anchor is None else anchor
     sign = jnp.zeros((), guess.dtype) if sign is None else sign
 
-    beside, values = _convert_closure(coupling or _no_columns, guess)
+    beside, values = _convert_closure(coupling or _no_columns, guess)[:2]
+    equations = _convert_closure(as_routine(function), guess)
+
+    def iterate(f: Function, slopes: Slopes, x: Array, anchor: Array, sign: Array, split: int | None) -> Any:
+        stage, yes = jnp.full((), HOMOTOPY_STAGES - 1.0), jnp.array(True)
+        begin = _Path(stage, _begin(x), jnp.zeros_like(x), yes, yes)
+        return _follow(f, slopes, begin, anchor, sign, split, x.shape[0] <= MAX_DIRECT_UNKNOWNS)
 
     def solver(f: Function, x: Array, anchor: Array, sign: Array, *values: Any) -> tuple[_Iterate, Array]:
         def bordered(f: Function, x: Array) -> tuple[Array, Array]:
             there, slope = columns(lambda head: f(jnp.concatenate([head, x[split:]])), x[:split])
             return there, jnp.concatenate([slope, beside(x, *values)], axis=1)
 
-        stage, yes = jnp.full((), HOMOTOPY_STAGES - 1.0), jnp.array(True)
-        begin = _Path(stage, _begin(x), jnp.zeros_like(x), yes, yes)
-        slopes = columns if coupling is None else bordered
-        return _follow(f, slopes, begin, anchor, sign, split, x.shape[0] <= MAX_DIRECT_UNKNOWNS)
+        parts = equations.divide(split) if divided else None
+        if parts is None:
+            found: tuple[_Iterate, Array] = iterate(f, bordered if coupling else columns, x, anchor, sign, split)
+            return found
+        turned, good, count = jnp.full((), parts.parity), jnp.array(True), jnp.ones(())
+        for part in parts.first:
+            x, turn = _solve_part(f, x, part)
+            turned = turned * turn
+        if (rest := parts.rest).rows:
+            turns = [_solve_part(f, x, part)[1] for part in parts.last]
+            heads = None if split is None else sum(i < split for i in rest.rows)
+            along = sign * turned * jnp.prod(jnp.array(turns, x.dtype))
+            end, good = iterate(rest.of(f, x), columns, rest.take(x), rest.take(anchor), along, heads)
+            x, turned, count = rest.put(x, end.x), turned * end.sign, end.iterations
+        for part in parts.last:
+            x, turn = _solve_part(f, x, part)
+            turned = turned * turn
+        end = _Iterate(x, jnp.zeros(()), count, turned, good)
+        return end, _faithful(end, sign)
 
-    return _rooted(function, solver, guess, anchor, sign, *values)
+    return _rooted(equations, solver, guess, anchor, sign, *values)
 
 
 def _no_columns(x: Array) -> Array:
@@ -334,7 +465,7 @@ def follow_root(function: Function, anchor: Array) -> Root:
         begin = _Path(stage, _begin(first), jnp.zeros_like(x), sign != 0, close)
         return _follow(f, columns, begin, x, sign)
 
-    return _rooted(function, solver, anchor)
+    return _rooted(_convert_closure(as_routine(function), anchor), solver, anchor)
 
 
 def find_fixed_point(function: Function, guess: Array) -> Root:
@@ -365,11 +496,28 @@ def find_fixed_point(function: Function, guess: Array) -> Root:
         end, _, _ = jax.lax.while_loop(unfinished, body, (_begin(x), zero + jnp.inf, zero))
         return end, _faithful(end, zero)
 
-    return _rooted(lambda x: x - function(x), solver, guess)
+    return _rooted(_convert_closure(as_routine(lambda x: x - function(x)), guess), solver, guess)
 
 
-def _convert_closure(function: Function, example: Array) -> tuple[Callable[..., Array], list[Any]]:
-    """(f, values): function(x) = f(x, *values), with all traced values that the function closes over.
+class _Equations(NamedTuple):
+    """A function f of x and of the values that it closes over."""
+
+    call: Callable[..., Array]
+    values: list[Any]  # those that are traced
+    closed: Any
+
+    def divide(self, split: int | None) -> Parts | None:
+        """The equations in parts; None where they are one, or too long to look at."""
+        known = [not is_traced(value) for value in self.closed.consts]
+        try:
+            parts = divide_equations(curvature(self.closed, known, MAX_DIVIDED_OPERATIONS), split)
+        except LoweringError:
+            return None
+        return parts if parts.first or parts.last else None
+
+
+def _convert_closure(function: Function, example: Array) -> _Equations:
+    """function(x) as f(x, *values), with all traced values that the function closes over.
 
     `jax.closure_convert` leaves integers behind, which a transformation of f meets as constants of another trace.
     """
@@ -382,16 +530,18 @@ def _convert_closure(function: Function, example: Array) -> tuple[Callable[..., 
         value: Array = jax.core.eval_jaxpr(closed.jaxpr, consts, x)[0]
         return value
 
-    return converted, [value for own, value in zip(traced, closed.consts, strict=True) if own]
+    return _Equations(converted, [value for own, value in zip(traced, closed.consts, strict=True) if own], closed)
 
 
-def _rooted(function: Function, solver: Callable[..., tuple[_Iterate, Array]], guess: Array, *context: Array) -> Root:
+def _rooted(
+    equations: _Equations, solver: Callable[..., tuple[_Iterate, Array]], guess: Array, *context: Array
+) -> Root:
     """The root that solver(f, guess, *context) finds, with the implicit function theorem as its derivative.
 
     `jax.lax.custom_root` does the same, but traces the equations and their solve again for derivatives that few need.
     """
     # The equations are traced once, not at each of their uses.
-    f, parameters = _convert_closure(as_routine(function), guess)
+    f, parameters = equations.call, equations.values
 
     known = take_solution((guess, (jnp.zeros((), guess.dtype),) * 4))
 
