@@ -84,14 +84,14 @@ class Case:
     def simulate(self, steps: int, backend: str = "llvm") -> da.Trajectory:
         return da.simulate(self.system, self.integrator, self.state, step=self.step, steps=steps, backend=backend)
 
-    def by_hand(self, steps: int, *, fresh: bool = False) -> Callable[[], np.ndarray]:
+    def by_hand(self, steps: int, *, fresh: bool = False, every: int = 1) -> Callable[[], np.ndarray]:
         """The same call in C: rows of records (steps, words), in memory that is already there or that every call asks
-        for.
+        for; one row after `every` steps.
         """
         run = compiled(self.source, *self.defines).run
         run.restype = ctypes.c_int64
         parameters, before = _doubles(self.parameters(self.system)), self.initial
-        room = np.zeros((steps, self.words))
+        room = np.zeros((steps // every, self.words))
         pointer = ctypes.c_void_p
 
         def call():
@@ -99,8 +99,8 @@ class Case:
             done = run(
                 pointer(parameters.ctypes.data),
                 ctypes.c_double(self.step),
-                ctypes.c_int64(steps),
-                ctypes.c_int64(1),
+                ctypes.c_int64(steps // every),
+                ctypes.c_int64(every),
                 pointer(state.ctypes.data),
                 pointer(out.ctypes.data),
             )

@@ -10,12 +10,15 @@ asks for its memory too.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import numpy as np
-from _cases import Case, all_cases
+from _cases import Case, all_cases, suslov
 from _timing import interleaved, median, ratio, table, verdict
 
-STEPS, LONG, SHORT, SCANNED = 1000, 100_000, 1000, 400
+import dalembert as da
+
+STEPS, LONG, SHORT, SCANNED, SMALL = 1000, 100_000, 1000, 400, 10**7
 AGREEMENT = 1e-11
 
 
@@ -52,6 +55,26 @@ def measured(case: Case, repeats: int) -> list[str]:
     ]
 
 
+def measure_small_steps(repeats: int) -> str:
+    """Ten million steps so small that one update is enough, a record for each hundred thousand.
+
+    C ends its iteration there, too: `-DBOUNDED`.
+    """
+    case = replace(suslov(step=1e-5), defines=("-DBOUNDED",))
+    given = (case.system, case.integrator, case.state)
+    calls = {
+        "c": case.by_hand(SMALL, every=SMALL // 100, fresh=True),
+        "ours": lambda: da.simulate(*given, step=case.step, steps=SMALL, save_every=SMALL // 100),
+    }
+    off = np.max(np.abs(calls["c"]()[-1, 1:10] - np.ravel(calls["ours"]().g[-1])))
+    if off > 1e-8:  # round-off of 10^7 steps
+        raise SystemExit(f"after {SMALL} small steps C and dalembert differ by {off:.1e}")
+    times = interleaved(calls, repeats)
+    c, ours = (1e9 * median(times[name]) / SMALL for name in calls)
+    against = verdict(ratio(times["ours"], times["c"]), 1.2, at_most=True)
+    return f"{SMALL:.0e} Suslov steps at h = 1e-5: simulate {ours:.1f} ns a step, C {c:.1f}, ratio {against}"
+
+
 def often(call):
     """A thousand steps take too little time for the clock."""
     return lambda: [call() for _ in range(10)]
@@ -77,6 +100,8 @@ def main() -> None:
         "XLA/kernel",
     ]
     table(head, [measured(case, given.repeats) for case in all_cases() if given.only in case.name])
+    if given.only in "small steps":
+        print(measure_small_steps(min(3, given.repeats)))
     print("processor time per step, medians of interleaved repeats; ! marks a missed target (1.5 x C, 30 x XLA)")
 
 

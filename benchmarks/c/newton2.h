@@ -15,6 +15,12 @@ static inline int follow(const Problem *q, const Branch *b, double x[2], double 
     double inverse = 1.0 / *det;
     d0 = (J[1][1] * f[0] - J[0][1] * f[1]) * inverse, d1 = (J[0][0] * f[1] - J[1][0] * f[0]) * inverse;
     x[0] -= d0, x[1] -= d1;
+#ifdef BOUNDED /* an update as small as this leaves x at round-off */
+    if (larger(fabs(d0), fabs(d1)) <= 0x1p-36 * larger(fabs(x[0]), fabs(x[1]))) {
+      over = 1;
+      continue;
+    }
+#endif
     equations(q, x, f);
     e0 = (J[1][1] * f[0] - J[0][1] * f[1]) * inverse, e1 = (J[0][0] * f[1] - J[1][0] * f[0]) * inverse;
     x[0] -= e0, x[1] -= e1;
