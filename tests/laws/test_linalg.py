@@ -196,6 +196,14 @@ def test_the_particle_steps_without_iterating():
     assert set(run.iterations[1:]) == {1} and float(np.max(run.residual)) < 1e-15
 
 
+def test_a_matrix_of_newton_serves_two_updates():
+    """At h = 0.05 the parabola leaves 1e-5 of Suslov's displacement: d, and e = c d^2 by the same matrix, are enough."""
+    system = da.models.suslov([[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]])
+    run = da.simulate(system, da.EulerPoincareSuslov(), system.state(momentum=[3.0, 2.0]), step=0.05, steps=400)
+    assert float(np.mean(run.iterations[3:])) < 1.2
+    assert float(np.max(run.residual)) < 1e-15
+
+
 def test_newton_says_that_there_is_no_root():
     result = find_root(lambda x: x**2 + 1.0, jnp.array([0.7]))
     assert not bool(result.converged)
