@@ -33,6 +33,16 @@ def test_the_zeros_of_tangents_vanish():
     assert by_jvp.operations == direct.operations == 3
 
 
+def test_halves_and_doubles_that_round_nothing_vanish():
+    """x/2 + x/2 and 2 x - x are x; constants of a chain are one where one of them is a power of two, and no other."""
+    found = program(
+        lambda c, x: (jnp.stack([0.5 * x[0] + 0.5 * x[0], 2 * x[1] - x[1], -0.5 * (2.0 * x[2])]),), (3,)
+    ).program
+    assert found.operations == 0
+    assert program(lambda c, x: (0.25 * (3.0 * x),), ()).program.operations == 1
+    assert program(lambda c, x: (0.1 * (3.0 * x),), ()).program.operations == 2
+
+
 def test_common_subexpressions_are_computed_once():
     found = program(lambda c, x: (jnp.sin(x) + jnp.sin(x) * x + x * jnp.sin(x),), ()).program
     single = program(lambda c, x: (jnp.sin(x),), ()).program

@@ -9,7 +9,8 @@ it.
 
 The `Builder` folds every operation, shares it with an equal one, and moves it out of the loops it does not depend on.
 Only literals fold. The identities used are those of real arithmetic on finite numbers (0 * x = 0, x + 0 = x), which
-is what removes the zeros of tangents and structure constants; sums are never reordered.
+is what removes the zeros of tangents and structure constants, and those that round nothing (x/2 + x/2 = x, 2 x - x = x),
+which is what midpoints and kinetic energies leave behind; sums are never reordered.
 """
 
 from __future__ import annotations
@@ -418,6 +419,8 @@ COMPARISONS: dict[str, Callable[..., bool]] = {
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
 }
+SCALES = frozenset(2.0**k for k in range(-8, 9))
+"""Factors that round nothing: what is multiplied by one of them and by another constant is multiplied once."""
 COMMUTATIVE = frozenset({"add", "mul", "and", "or", "xor", "eq", "ne"})
 
 
@@ -500,6 +503,8 @@ class Builder:
             return self.sub(a, b.args[0])
         if a.op == "neg":
             return self.sub(b, a.args[0])
+        if a is b and a.type == F64:
+            return self.mul(a, self.const(2.0))
         return self.emit("add", a.type, a, b)
 
     def sub(self, a: Value, b: Value) -> Value:
@@ -511,6 +516,8 @@ class Builder:
             return self.add(a, b.args[0])
         if a.type == I64 and a is b:
             return self.const(0)
+        if a.op == "mul" and a.args[0] is b and self.is_const(a.args[1], 2.0):
+            return b
         return self.emit("sub", a.type, a, b)
 
     def mul(self, a: Value, b: Value) -> Value:
@@ -527,6 +534,11 @@ class Builder:
             flipped = (a.op == "neg") != (b.op == "neg")
             product = self.mul(a.args[0] if a.op == "neg" else a, b.args[0] if b.op == "neg" else b)
             return self.neg(product) if flipped else product
+        if b.op == "const" and a.type == F64:
+            if b.data < 0:
+                return self.neg(self.mul(a, self.const(-b.data)))
+            if a.op == "mul" and a.args[1].op == "const" and (b.data in SCALES or a.args[1].data in SCALES):
+                return self.mul(a.args[0], self.const(a.args[1].data * b.data))
         return self.emit("mul", a.type, a, b)
 
     def div(self, a: Value, b: Value) -> Value:
