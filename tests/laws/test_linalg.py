@@ -197,7 +197,7 @@ def test_the_particle_steps_without_iterating():
 
 
 def test_a_matrix_of_newton_serves_two_updates():
-    """At h = 0.05 the parabola leaves 1e-5 of Suslov's displacement: d, and e = c d^2 by the same matrix, are enough."""
+    """At h = 0.05 a parabola leaves 1e-5 of Suslov's displacement: d, and e = c d^2 by the same matrix, are enough."""
     system = da.models.suslov([[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]])
     run = da.simulate(system, da.EulerPoincareSuslov(), system.state(momentum=[3.0, 2.0]), step=0.05, steps=400)
     assert float(np.mean(run.iterations[3:])) < 1.2

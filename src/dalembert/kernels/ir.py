@@ -9,8 +9,8 @@ it.
 
 The `Builder` folds every operation, shares it with an equal one, and moves it out of the loops it does not depend on.
 Only literals fold. The identities used are those of real arithmetic on finite numbers (0 * x = 0, x + 0 = x), which
-is what removes the zeros of tangents and structure constants, and those that round nothing (x/2 + x/2 = x, 2 x - x = x),
-which is what midpoints and kinetic energies leave behind; sums are never reordered.
+is what removes the zeros of tangents and structure constants, and those that round nothing (x/2 + x/2 = x,
+2 x - x = x), which is what midpoints and kinetic energies leave behind; sums are never reordered.
 """
 
 from __future__ import annotations
