@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import toys
 
+from dalembert import kernels
 from dalembert.kernels import Builder, LoweringError, lower
 from dalembert.kernels.ir import fma
 
@@ -41,6 +42,35 @@ def test_halves_and_doubles_that_round_nothing_vanish():
     assert found.operations == 0
     assert program(lambda c, x: (0.25 * (3.0 * x),), ()).program.operations == 1
     assert program(lambda c, x: (0.1 * (3.0 * x),), ()).program.operations == 2
+
+
+def test_identities_of_polynomials_are_found_in_equations_and_nowhere_else():
+    """w (1 + y^2) - y (y w) is w, and sin^2 + cos^2 is 1, in what a name marks as equations."""
+
+    def equations(x):
+        w, y, a = x
+        turned = w * jnp.sin(a) * jnp.sin(a) + (jnp.cos(a) * w) * jnp.cos(a)
+        return jnp.stack([w * (1.0 + y * y) - y * (y * w), turned, (w + y) * (w - y) + y * y - w * w])
+
+    named, plain = (program(lambda c, x, f=f: (f(x),), (3,)).program for f in (jax.jit(equations), equations))
+    w = named.state[0]
+    assert named.operations == 0 and named.next_state[:2] == [w, w] and named.next_state[2].data == 0.0
+    assert plain.operations > 40
+
+
+def test_identities_keep_to_their_blocks():
+    """A value inside a loop is no value outside of it."""
+
+    @jax.jit
+    def equations(x):
+        inside = jax.lax.while_loop(lambda c: c < 10.0, lambda c: c + x[0] * x[1] * c, x[0])
+        return jnp.stack([inside * x[1], x[1] * x[0] * inside])
+
+    run = kernels.run(lambda c, u, p: (equations(c), c), np.array([1.5, 0.3]), 3)
+    expected = np.array([1.5, 0.3])
+    for _ in range(3):
+        expected = equations.__wrapped__(expected)
+    np.testing.assert_allclose(run.carry, expected, rtol=1e-13)
 
 
 def test_common_subexpressions_are_computed_once():

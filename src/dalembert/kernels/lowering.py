@@ -10,6 +10,7 @@ function.
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import threading
 from collections import Counter, defaultdict
@@ -66,9 +67,124 @@ ROUTINE = "routine_"
 """How the name of a function begins that is worth a function of its own in a long program: see `as_routine`."""
 
 
+EQUATIONS = "equations"
+"""Part of the name of a function whose identities are looked for, with those of its derivatives."""
+MAX_TERMS = 16
+"""Terms up to which a polynomial is known as one."""
+Terms = dict[tuple[int, ...], float]
+
+
 def writing_limits() -> tuple[int, ...]:
     """What decides how a program is written, beside what it computes."""
     return MAX_SELECT_COST, MAX_UNROLLED_COST, MAX_INLINE_OPERATIONS, MIN_LOOPED_ROWS, LONG_FOR_CERTAIN
+
+
+class Polynomials(Builder):
+    """A builder that knows its sums and products as polynomials, with sin^2 = 1 - cos^2: equal ones are one value.
+
+    So w (1 + y^2) - y (y w) is w. It looks for this in equations that are solved to round-off alone: what is equal on
+    paper may be rounded otherwise, and elementary functions live on that.
+    """
+
+    def __init__(self, budget: int):
+        super().__init__(budget)
+        self.terms: dict[Value, Terms] = {}
+        self.made: dict[frozenset[Any], list[Value]] = defaultdict(list)
+        self.atoms: list[Value] = []
+        self.circles: dict[int, int] = {}  # the cosine that belongs to a sine
+        self.turned: dict[tuple[str, Value], Value] = {}  # sines and cosines
+        self.looks = False
+
+    def polynomial(self, value: Value) -> Terms:
+        """Coefficients by products of atoms; what is no short sum or product of others is an atom."""
+        if value.op == "const":
+            return {(): value.data} if value.data else {}
+        if value.op == "neg":
+            return {factors: -c for factors, c in self.polynomial(value.args[0]).items()}
+        if value not in self.terms:
+            self.terms[value] = {(len(self.atoms),): 1.0}
+            self.made[frozenset(self.terms[value].items())].append(value)
+            self.atoms.append(value)
+        return self.terms[value]
+
+    def emit(self, op: str, type: str, *args: Value) -> Value:
+        if not self.looks or type != F64 or op not in ("add", "sub", "mul") or all(a.op == "const" for a in args):
+            return super().emit(op, type, *args)
+        first, second = map(self.polynomial, args)
+        if self.circles:  # those that are known by now
+            first, second = (self._times(each, {(): 1.0}) for each in (first, second))
+        long = (len(first) * len(second) if op == "mul" else len(first) + len(second)) > MAX_TERMS
+        if long or not all(map(math.isfinite, (*first.values(), *second.values()))):
+            return super().emit(op, type, *args)
+        total = self._times(first, second) if op == "mul" else self._plus(first, second, -1.0 if op == "sub" else 1.0)
+        key, opposite = (frozenset((factors, s * c) for factors, c in total.items()) for s in (1.0, -1.0))
+        for same, negative in ((key, False), (opposite, True)):
+            if (found := next(filter(self.sees, self.made.get(same, ())), None)) is not None:
+                return self.neg(found) if negative else found
+        if op != "mul" and len(total) <= min(2, len(first) + len(second) - 1):
+            return self._write(total)
+        value = super().emit(op, type, *args)
+        self.terms[value] = total
+        self.made[key].append(value)
+        return value
+
+    def sees(self, value: Value) -> bool:
+        """Whether a value can be used in the block that is written."""
+        block: Block | None = self.block
+        while block is not None and block is not value.block:
+            block = block.parent
+        return block is not None
+
+    @contextmanager
+    def looking(self, looks: bool) -> Iterator[None]:
+        before, self.looks = self.looks, looks
+        try:
+            yield
+        finally:
+            self.looks = before
+
+    def note_turn(self, name: str, angle: Value, value: Value) -> None:
+        """Note a sine or cosine."""
+        self.turned[name, angle] = value
+        both = [self.turned.get((each, angle)) for each in ("sin", "cos")]
+        if None not in both:
+            for each in both:
+                self.polynomial(cast(Value, each))
+            sine, cosine = map(self.atoms.index, cast(list[Value], both))
+            self.circles[sine] = cosine
+
+    def _plus(self, first: Terms, second: Terms, sign: float) -> Terms:
+        total = dict(first)
+        for factors, c in second.items():
+            total[factors] = total.get(factors, 0.0) + sign * c
+        return {factors: c for factors, c in total.items() if c}
+
+    def _times(self, first: Terms, second: Terms) -> Terms:
+        total: Terms = {}
+        for (one, c), (other, d) in itertools.product(first.items(), second.items()):
+            total = self._plus(total, self._reduced(tuple(sorted((*one, *other))), c * d), 1.0)
+        return total
+
+    def _reduced(self, factors: tuple[int, ...], c: float) -> Terms:
+        for sine, after in itertools.pairwise(factors):
+            if sine == after and sine in self.circles:
+                rest = list(factors)
+                rest.remove(sine)
+                rest.remove(sine)
+                cosine = self.circles[sine]
+                square = self._reduced(tuple(sorted((*rest, cosine, cosine))), -c)
+                return self._plus(self._reduced(tuple(rest), c), square, 1.0)
+        return {factors: c}
+
+    def _write(self, terms: Terms) -> Value:
+        """The value of a polynomial."""
+        value = self.const(0.0)
+        for factors, c in terms.items():
+            product = self.const(1.0)
+            for atom in factors:
+                product = self.mul(product, self.atoms[atom])
+            value = self.add(value, self.mul(product, self.const(c)))
+        return value
 
 
 @dataclass
@@ -186,6 +302,12 @@ class Lowering:
                 results = STRUCTURED_RULES[name](self, params, args)
             except KeyError as missing:
                 raise LoweringError(f"this version of JAX writes '{name}' without {missing}") from missing
+        elif name in elementary.FUNCTIONS and isinstance(self.builder, Polynomials):
+            with self.builder.looking(False):
+                results = rules.RULES[name](self.builder, params, *args)
+            if name in ("sin", "cos"):
+                for angle, value in zip(args[0].ravel(), results.ravel(), strict=True):
+                    self.builder.note_turn(name, angle, value)
         elif name in rules.RULES:
             results = rules.RULES[name](self.builder, params, *args)
         elif name in rules.INDEXING_RULES:
@@ -199,6 +321,9 @@ class Lowering:
 
 def _call(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     inner = next(value for value in params.values() if isinstance(value, core.ClosedJaxpr | core.Jaxpr))
+    if EQUATIONS in str(params.get("name", "")) and isinstance(lowering.builder, Polynomials):
+        with lowering.builder.looking(True):
+            return _call(lowering, params | {"name": ""}, args)
     if isinstance(inner, core.ClosedJaxpr):
         name = lowering.routines.name(inner.jaxpr) if lowering.routines else None
         if lowering.routines and name in lowering.routines.repeated:
@@ -775,7 +900,7 @@ def _lower(
     budget: int,
     routines: Routines | None,
 ) -> tuple[Lowering, Program]:
-    (advance_jaxpr, observe_jaxpr), lowering = jaxprs, Lowering(Builder(budget), routines=routines)
+    (advance_jaxpr, observe_jaxpr), lowering = jaxprs, Lowering(Polynomials(budget), routines=routines)
     builder = lowering.builder
 
     def sources(tree: Any, op: str, block: Block) -> Arrays:

@@ -411,7 +411,12 @@ def find_root(
     sign = jnp.zeros((), guess.dtype) if sign is None else sign
 
     beside, values = _convert_closure(coupling or _no_columns, guess)[:2]
+
     equations = _convert_closure(as_routine(function), guess)
+
+    @jax.jit  # its name says that identities of polynomials are worth looking for: see kernels.lowering
+    def equations_of_step(x: Array, *values: Any) -> Array:
+        return equations.call(x, *values)
 
     def iterate(f: Function, slopes: Slopes, x: Array, anchor: Array, sign: Array, split: int | None) -> Any:
         stage, yes = jnp.full((), HOMOTOPY_STAGES - 1.0), jnp.array(True)
@@ -443,7 +448,8 @@ def find_root(
         end = _Iterate(x, jnp.zeros(()), count, turned, good)
         return end, _faithful(end, sign)
 
-    return _rooted(equations, solver, guess, anchor, sign, *values)
+    called = equations._replace(call=equations_of_step) if divided else equations
+    return _rooted(called, solver, guess, anchor, sign, *values)
 
 
 def _no_columns(x: Array) -> Array:
