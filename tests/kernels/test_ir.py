@@ -58,6 +58,17 @@ def test_identities_of_polynomials_are_found_in_equations_and_nowhere_else():
     assert plain.operations > 40
 
 
+def test_sines_of_literals_are_numbers():
+    """Nothing is noted of them: the builder looked for a number among its atoms."""
+
+    @jax.jit
+    def equations(x):
+        angle = jnp.zeros_like(x) + 0.75
+        return x * jnp.sin(angle) + jnp.cos(angle)
+
+    assert program(lambda c, x: (equations(x),), ()).program.operations == 1
+
+
 def test_identities_keep_to_their_blocks():
     """A value inside a loop is no value outside of it."""
 

@@ -144,14 +144,14 @@ class Polynomials(Builder):
             self.looks = before
 
     def note_turn(self, name: str, angle: Value, value: Value) -> None:
-        """Note a sine or cosine."""
+        """Note a sine or cosine; those of literals are numbers."""
         self.turned[name, angle] = value
-        both = [self.turned.get((each, angle)) for each in ("sin", "cos")]
-        if None not in both:
-            for each in both:
-                self.polynomial(cast(Value, each))
-            sine, cosine = map(self.atoms.index, cast(list[Value], both))
-            self.circles[sine] = cosine
+        sine, cosine = (self.turned.get((each, angle)) for each in ("sin", "cos"))
+        if sine is None or cosine is None or "const" in (sine.op, cosine.op):
+            return
+        for each in (sine, cosine):
+            self.polynomial(each)
+        self.circles[self.atoms.index(sine)] = self.atoms.index(cosine)
 
     def _plus(self, first: Terms, second: Terms, sign: float) -> Terms:
         total = dict(first)
