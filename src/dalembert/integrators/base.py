@@ -134,9 +134,11 @@ class Prediction(NamedTuple):
         equations: Callable[[Array], Array],
         split: int | None = None,
         coupling: Callable[[Array], Array] | None = None,
+        whole: bool = False,
     ) -> Root:
-        """The root that continues this branch; `split` unknowns come before multipliers (see `find_root`)."""
-        return find_root(equations, self.guess, anchor=self.x, sign=self.sign, split=split, coupling=coupling)
+        """The root that continues this branch; the other arguments are those of `find_root`."""
+        x, sign = self.x, self.sign
+        return find_root(equations, self.guess, anchor=x, sign=sign, split=split, coupling=coupling, whole=whole)
 
     def after(self, root: Root) -> Prediction:
         """The prediction once this solution is known."""

@@ -264,7 +264,8 @@ class LagrangeDAlembert(NodeMethod):
         m = system.constraints
         many = m > 0 and n + m > MANY_UNKNOWNS and self.pair is None and not depends(rows, before)
         equations = lambda x: jnp.concatenate(balanced(x)[:2])
-        root = carry.prediction.solve(equations, split=n, coupling=coupling if many else None)
+        columns = coupling if many else None
+        root = carry.prediction.solve(equations, split=n, coupling=columns, whole=self.pair is not None)
         return root, root.x[:n], root.x[n:], balanced(root.x)[2]
 
     def _solve_on_D(self, frame: Chart, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls) -> Solution:
@@ -386,7 +387,7 @@ class Reflecting(Integrator):
         zero, prediction = jnp.zeros_like(carry.v), carry.prediction
         # The work of a pair hides the slope of its force from derivatives: Newton's method finds the root all the same.
         explicit = self.pair is None and not depends(jax.jacfwd(gap), zero)
-        root = None if explicit else prediction.solve(gap)
+        root = None if explicit else prediction.solve(gap, whole=self.pair is not None)
         w = root.x if root is not None else -solve(jax.jacfwd(gap)(zero), gap(zero))  # -D1 L_d is affine in w
         t, g = carry.t + h, system.group.normalise(self.end(system.group, carry.g, h * w))
         arriving = self.momenta(system, carry.t, carry.g, w, h, u)[1]

@@ -720,12 +720,20 @@ def count_calls(jaxpr: Any) -> int:
     return total
 
 
+def _hides_slopes(jaxpr: Any) -> bool:
+    """Whether derivatives of a function may be others than its own."""
+    inner = (each for equation in jaxpr.eqns for value in equation.params.values() for each in _jaxprs_in(value))
+    return any(equation.primitive.name == "stop_gradient" for equation in jaxpr.eqns) or any(map(_hides_slopes, inner))
+
+
 def curvature(closed: core.ClosedJaxpr, known: Sequence[bool], budget: int) -> list[tuple[int, int]]:
     """Of every entry of f(x): the unknowns on which it depends, and the pairs of them in which it is not affine.
 
     Both are bits, the i-th of an unknown and the (i n + j)-th of a pair; a bit that is not set is a proof. `known` says
-    which constants are numbers.
+    which constants are numbers. Refused where derivatives hide a slope, for then no linear solve is exact.
     """
+    if _hides_slopes(closed.jaxpr):
+        raise LoweringError("derivatives that are not those of the function")
     lowering, n = Lowering(Builder(budget)), closed.in_avals[0].size
     consts = [
         lowering.capture(value) if number else source_array(lowering.builder, "input", variable.aval)

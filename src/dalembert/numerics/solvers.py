@@ -396,17 +396,19 @@ def find_root(
     sign: Array | None = None,
     split: int | None = None,
     coupling: Function | None = None,
+    whole: bool = False,
 ) -> Root:
     """Solve f(x) = 0 from `guess`; derivatives of the root are -f_x^-1 df, whatever the path of the iteration.
 
     `anchor` is a point on the branch that the root must continue, and `sign` the orientation of that branch (0: not
     known). When Newton's iteration from the guess fails, or lands where the orientation differs, the homotopy
     f(x) = (1 - s) f(anchor) is followed from the anchor: it ends at the root, or at the fold where the branch ends.
-    Equations with an anchor are those of a step, worth a look at their form: affine ones are not iterated (`Parts`).
+    Equations with an anchor are those of a step, worth a look at their form: affine ones are not iterated (`Parts`),
+    unless they are to be solved as a `whole`: where derivatives hide a slope, only iterating finds the root.
     `split`: so many unknowns come before the multipliers of constraints (see `direction`). Where `coupling` gives the
     columns of the Jacobian that belong to the multipliers, only those of the others are found by differentiation.
     """
-    divided = anchor is not None and coupling is None
+    divided = anchor is not None and coupling is None and not whole
     anchor = guess if anchor is None else anchor
     sign = jnp.zeros((), guess.dtype) if sign is None else sign
 
