@@ -188,6 +188,14 @@ def test_newton_is_left_with_what_is_not_affine():
     assert parts.rest == ([1], [1]) and [part.unknowns for part in parts.last] == [[2]]
 
 
+def test_equations_that_hide_a_slope_are_iterated():
+    """1.1 x - 1 has a slope of 1 for who stops gradients: one linear solve would miss the root."""
+    hidden = lambda x: x + 0.1 * jax.lax.stop_gradient(x) - 1.0
+    guess = jnp.array([0.3])
+    found = find_root(hidden, guess, anchor=guess)
+    np.testing.assert_allclose(found.x, 1.0 / 1.1, rtol=1e-11)  # ends at an update of 1.5e-11, a tenth of the last
+
+
 def test_the_particle_steps_without_iterating():
     """Its equations are affine in w_2, and then in w_1; C by hand does the same."""
     system = da.models.nonholonomic_particle("harmonic")
