@@ -597,13 +597,13 @@ def _newton(f: Function, slopes: Slopes, begin: Array, value: Array, split: int 
         tiny = last <= 2.0**-36 * size
         if twice:
 
-            def correct(found: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-                e = direction(slope, (f(found[0]) - value)[:, None], split)[0][:, 0]
-                return found[0] - e, jnp.max(jnp.abs(e)), jnp.array(False)
+            def correct(x: Array) -> tuple[Array, Array]:
+                e = direction(slope, (f(x) - value)[:, None], split)[0][:, 0]
+                return x - e, jnp.max(jnp.abs(e))
 
             small = last <= 2.0**-8 * size
-            start = (x, jnp.zeros_like(last), small & ~tiny)  # of a loop of at most one turn
-            x, second, _ = jax.lax.while_loop(lambda found: found[2], correct, start)
+            # No loop of one turn: the last pass of a loop around loops is all that a series in h polishes.
+            x, second = jax.lax.cond(small & ~tiny, correct, lambda x: (x, jnp.zeros_like(last)), x)
             settled = tiny | small & (second * second <= 2.0**-58 * size * last)
             if split is not None:
                 settled |= (last <= 2.0**-22 * size) & (2.0 * second >= last)
