@@ -299,6 +299,10 @@ class Part(NamedTuple):
     def take(self, x: Array) -> Array:
         return x[np.array(self.unknowns)]
 
+    def heads(self, split: int | None) -> int | None:
+        """How many of these equations come before the constraints."""
+        return None if split is None else sum(i < split for i in self.rows)
+
 
 class Parts(NamedTuple):
     """Equations in the order in which they are solved: Newton's method is for the `rest` alone.
@@ -322,7 +326,9 @@ def divide_equations(structure: list[tuple[int, int]], split: int | None = None)
     """The equations in parts, by what they depend on and where they are not affine (see `kernels.curvature`).
 
     Equations are in one part if each needs unknowns of the other: strongly connected ones, where every equation is
-    there for one unknown. Jointly affine parts that follow each other are one.
+    there for one unknown. Jointly affine parts that follow each other are one. With a `split` a part has as many
+    equations before the constraints as unknowns before the multipliers, in this order, or else all is one part: what
+    `direction` inverts first must be regular, also where another order of solving could do without it.
     """
     n = len(structure)
     whole = Parts([], Part([*range(n)], [*range(n)]), [])
@@ -362,8 +368,6 @@ def divide_equations(structure: list[tuple[int, int]], split: int | None = None)
         if affine(group) and not wanted:
             last.insert(0, group)
     rest = sorted(i for group in others if group not in last for i in group)
-    if split is not None and [i for i in rest if i < split] != sorted(j for i in rest if (j := unknown[i]) < split):
-        return whole
 
     def join(groups: list[list[int]]) -> list[Part]:
         joined: list[list[int]] = []
@@ -372,19 +376,26 @@ def divide_equations(structure: list[tuple[int, int]], split: int | None = None)
                 joined[-1] = [*joined[-1], *group]
             else:
                 joined.append(group)
-        return [Part(rows, [unknown[row] for row in rows]) for rows in joined]
+        parts = [Part(rows, [unknown[row] for row in rows]) for rows in joined]
+        return parts if split is None else [Part(sorted(part.rows), sorted(part.unknowns)) for part in parts]
 
-    return Parts(join(first), Part(rest, sorted(unknown[row] for row in rest)), join(last))
+    parts = Parts(join(first), Part(rest, sorted(unknown[row] for row in rest)), join(last))
+    if split is not None and any(
+        part.heads(split) != sum(j < split for j in part.unknowns) for part in (*parts.first, parts.rest, *parts.last)
+    ):
+        return whole
+    return parts
 
 
-def _solve_part(f: Function, x: Array, part: Part) -> tuple[Array, Array]:
+def _solve_part(f: Function, x: Array, part: Part, split: int | None) -> tuple[Array, Array]:
     """(x with the solution of an affine part, the sign of its determinant): cofactors of many rows are corrected."""
+    heads = part.heads(split)
     equations, y = part.of(f, x), part.take(x)
     there, slope = columns(equations, y)
-    update, sign = direction(slope, there[:, None])
+    update, sign = direction(slope, there[:, None], heads)
     y = y - update[:, 0]
     if len(part.rows) > 2:
-        y = y - direction(slope, equations(y)[:, None])[0][:, 0]
+        y = y - direction(slope, equations(y)[:, None], heads)[0][:, 0]
     return part.put(x, y), sign
 
 
@@ -436,16 +447,15 @@ def find_root(
             return found
         turned, good, count = jnp.full((), parts.parity), jnp.array(True), jnp.ones(())
         for part in parts.first:
-            x, turn = _solve_part(f, x, part)
+            x, turn = _solve_part(f, x, part, split)
             turned = turned * turn
         if (rest := parts.rest).rows:
-            turns = [_solve_part(f, x, part)[1] for part in parts.last]
-            heads = None if split is None else sum(i < split for i in rest.rows)
+            turns = [_solve_part(f, x, part, split)[1] for part in parts.last]
             along = sign * turned * jnp.prod(jnp.array(turns, x.dtype))
-            end, good = iterate(rest.of(f, x), columns, rest.take(x), rest.take(anchor), along, heads)
+            end, good = iterate(rest.of(f, x), columns, rest.take(x), rest.take(anchor), along, rest.heads(split))
             x, turned, count = rest.put(x, end.x), turned * end.sign, end.iterations
         for part in parts.last:
-            x, turn = _solve_part(f, x, part)
+            x, turn = _solve_part(f, x, part, split)
             turned = turned * turn
         end = _Iterate(x, jnp.zeros(()), count, turned, good)
         return end, _faithful(end, sign)
