@@ -47,40 +47,57 @@ def test_halves_and_doubles_that_round_nothing_vanish():
 def test_identities_of_polynomials_are_found_in_equations_and_nowhere_else():
     """w (1 + y^2) - y (y w) is w, and sin^2 + cos^2 is 1, in what a name marks as equations."""
 
-    def equations(x):
+    def solved_equations(x):
         w, y, a = x
         turned = w * jnp.sin(a) * jnp.sin(a) + (jnp.cos(a) * w) * jnp.cos(a)
         return jnp.stack([w * (1.0 + y * y) - y * (y * w), turned, (w + y) * (w - y) + y * y - w * w])
 
-    named, plain = (program(lambda c, x, f=f: (f(x),), (3,)).program for f in (jax.jit(equations), equations))
+    both = (jax.jit(solved_equations), solved_equations)
+    named, plain = (program(lambda c, x, f=f: (f(x),), (3,)).program for f in both)
     w = named.state[0]
     assert named.operations == 0 and named.next_state[:2] == [w, w] and named.next_state[2].data == 0.0
     assert plain.operations > 40
+
+
+def test_identities_leave_what_is_small_accurate():
+    """sin^2 of a small angle is no 1 - cos^2, and (a - b)(a + b) is no difference of squares."""
+
+    @jax.jit
+    def solved_equations(x):
+        a, b = x
+        s, c = jnp.sin(a), jnp.cos(a)
+        squares = [1.0 - c * c, b * b - 1.0]
+        return jnp.stack([s * s, (3.0 * s) * s * b - (2.0 * s) * (s * b), (b - 1.0) * (b + 1.0), *squares])
+
+    a, b = x = np.array([1e-7, 1.0 + 1e-9])
+    found = kernels.run(lambda c, u, p: (c, solved_equations(c)), x, 1).records[0]
+    np.testing.assert_allclose(found[:3], [a * a, a * a * b, (b - 1.0) * (b + 1.0)], rtol=1e-13)
+    assert abs(found[3] / (a * a) - 1.0) > 1e-4  # as it is written
 
 
 def test_sines_of_literals_are_numbers():
     """Nothing is noted of them: the builder looked for a number among its atoms."""
 
     @jax.jit
-    def equations(x):
+    def solved_equations(x):
         angle = jnp.zeros_like(x) + 0.75
         return x * jnp.sin(angle) + jnp.cos(angle)
 
-    assert program(lambda c, x: (equations(x),), ()).program.operations == 1
+    assert program(lambda c, x: (solved_equations(x),), ()).program.operations == 1
 
 
 def test_identities_keep_to_their_blocks():
     """A value inside a loop is no value outside of it."""
 
     @jax.jit
-    def equations(x):
+    def solved_equations(x):
         inside = jax.lax.while_loop(lambda c: c < 10.0, lambda c: c + x[0] * x[1] * c, x[0])
         return jnp.stack([inside * x[1], x[1] * x[0] * inside])
 
-    run = kernels.run(lambda c, u, p: (equations(c), c), np.array([1.5, 0.3]), 3)
+    run = kernels.run(lambda c, u, p: (solved_equations(c), c), np.array([1.5, 0.3]), 3)
     expected = np.array([1.5, 0.3])
     for _ in range(3):
-        expected = equations.__wrapped__(expected)
+        expected = solved_equations.__wrapped__(expected)
     np.testing.assert_allclose(run.carry, expected, rtol=1e-13)
 
 

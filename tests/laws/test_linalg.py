@@ -188,12 +188,39 @@ def test_newton_is_left_with_what_is_not_affine():
     assert parts.rest == ([1], [1]) and [part.unknowns for part in parts.last] == [[2]]
 
 
-def test_equations_that_hide_a_slope_are_iterated():
+@jax.custom_jvp
+def flat(x):
+    """x, without a slope."""
+    return 1.0 * x
+
+
+flat.defjvp(lambda primals, tangents: (primals[0], jnp.zeros_like(tangents[0])))
+
+
+@pytest.mark.parametrize("hidden", [jax.lax.stop_gradient, flat], ids=["stopped", "by a rule"])
+def test_equations_that_hide_a_slope_are_iterated(hidden):
     """1.1 x - 1 has a slope of 1 for who stops gradients: one linear solve would miss the root."""
-    hidden = lambda x: x + 0.1 * jax.lax.stop_gradient(x) - 1.0
     guess = jnp.array([0.3])
-    found = find_root(hidden, guess, anchor=guess)
+    found = find_root(lambda x: x + 0.1 * hidden(x) - 1.0, guess, anchor=guess)
     np.testing.assert_allclose(found.x, 1.0 / 1.1, rtol=1e-11)  # ends at an update of 1.5e-11, a tenth of the last
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_affine_equations_without_one_root_have_none(count):
+    """A matrix of rank one by round-off alone has finite garbage for an inverse: Newton's method never settled there."""
+    column = jnp.array([0.1, 0.3, 0.7, 1.1, 1.3])[:count]
+    matrix, guess = column[:, None] * (column * 3.3)[None, :] / 3.3, jnp.ones(count)
+    found = find_root(lambda x: matrix @ x - jnp.arange(1.0, count + 1.0), guess, anchor=guess)
+    assert not bool(found.converged)
+
+
+def test_a_second_update_proves_nothing_where_another_direction_bends():
+    """d = (1/300, 1e-8) leaves e = 3e-11 by the product alone: e^2/d is tiny, but the error is e/300, 1e-13."""
+    equations = lambda x: jnp.stack([x[0] - 1.0, (x[0] - 1.0 + 1.0) * x[1] - 1e-8])
+    coupled = lambda x: equations(x) + 1e-3 * jnp.stack([(x[1] - 1e-8) ** 3, x[0] ** 2 - x[0]])
+    guess = jnp.array([1.0 - 1.0 / 300.0, 0.0])
+    found = find_root(coupled, guess, anchor=guess)
+    np.testing.assert_allclose(coupled(found.x), 0.0, atol=1e-19)
 
 
 def test_the_particle_steps_without_iterating():

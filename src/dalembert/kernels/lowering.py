@@ -67,10 +67,11 @@ ROUTINE = "routine_"
 """How the name of a function begins that is worth a function of its own in a long program: see `as_routine`."""
 
 
-EQUATIONS = "equations"
+EQUATIONS = "solved_equations"
 """Part of the name of a function whose identities are looked for, with those of its derivatives."""
 MAX_TERMS = 16
 """Terms up to which a polynomial is known as one."""
+SUMS = ("add", "sub")
 Terms = dict[tuple[int, ...], float]
 
 
@@ -83,7 +84,8 @@ class Polynomials(Builder):
     """A builder that knows its sums and products as polynomials, with sin^2 = 1 - cos^2: equal ones are one value.
 
     So w (1 + y^2) - y (y w) is w. It looks for this in equations that are solved to round-off alone: what is equal on
-    paper may be rounded otherwise, and elementary functions live on that.
+    paper may be rounded otherwise, and elementary functions live on that. No product becomes a sum, in which small
+    numbers would be what large ones leave: a^2 - b^2 for (a - b) (a + b), 1 - cos^2 for sin^2.
     """
 
     def __init__(self, budget: int):
@@ -119,7 +121,8 @@ class Polynomials(Builder):
         total = self._times(first, second) if op == "mul" else self._plus(first, second, -1.0 if op == "sub" else 1.0)
         key, opposite = (frozenset((factors, s * c) for factors, c in total.items()) for s in (1.0, -1.0))
         for same, negative in ((key, False), (opposite, True)):
-            if (found := next(filter(self.sees, self.made.get(same, ())), None)) is not None:
+            known = filter(self.sees, self.made.get(same, ()))
+            if (found := next((each for each in known if op != "mul" or each.op not in SUMS), None)) is not None:
                 return self.neg(found) if negative else found
         if op != "mul" and len(total) <= min(2, len(first) + len(second) - 1):
             return self._write(total)
@@ -177,7 +180,12 @@ class Polynomials(Builder):
         return {factors: c}
 
     def _write(self, terms: Terms) -> Value:
-        """The value of a polynomial."""
+        """The value of a polynomial of one or two terms; of c - c cos^2 it is c sin^2."""
+        for sine, cosine in self.circles.items():
+            for factors, c in terms.items():
+                if terms.get(tuple(sorted((*factors, cosine, cosine)))) == -c:
+                    terms = {tuple(sorted((*factors, sine, sine))): c}
+                    break
         value = self.const(0.0)
         for factors, c in terms.items():
             product = self.const(1.0)
@@ -499,6 +507,8 @@ def _eliminate(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     return eliminate_in_loop(lowering.builder, matrix, rhs)
 
 
+RULED = ("stop_gradient", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+"""What may have another derivative than that of what it computes."""
 _CUSTOM_CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "eval_jaxpr")
 _CALLS = ("jit", "pjit", "call", "closed_call", "core_call", "remat", "remat2", "checkpoint", *_CUSTOM_CALLS)
 STRUCTURED_RULES: dict[str, Callable[[Lowering, Parameters, Arrays], Arrays]] = {
@@ -721,9 +731,9 @@ def count_calls(jaxpr: Any) -> int:
 
 
 def _hides_slopes(jaxpr: Any) -> bool:
-    """Whether derivatives of a function may be others than its own."""
+    """Whether derivatives of a function may be others than its own: somebody stops them, or gives them by a rule."""
     inner = (each for equation in jaxpr.eqns for value in equation.params.values() for each in _jaxprs_in(value))
-    return any(equation.primitive.name == "stop_gradient" for equation in jaxpr.eqns) or any(map(_hides_slopes, inner))
+    return any(equation.primitive.name in RULED for equation in jaxpr.eqns) or any(map(_hides_slopes, inner))
 
 
 def curvature(closed: core.ClosedJaxpr, known: Sequence[bool], budget: int) -> list[tuple[int, int]]:

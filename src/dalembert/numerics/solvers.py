@@ -258,6 +258,8 @@ MAX_STAGNANT_ITERATIONS = 8
 HOMOTOPY_STAGES = 16
 MAX_DIVIDED_OPERATIONS = 1500
 """Operations up to which equations are divided into parts."""
+REGULAR = 2.0**-12
+"""How near to 1 the inverse of an affine part's matrix brings back ones: it has then a condition of 1e12 at most."""
 MAX_DIRECT_UNKNOWNS = 4
 """Up to so many unknowns a direct trial has code of its own, in which its zeros fold; more make long code."""
 
@@ -281,6 +283,10 @@ class _Iterate(NamedTuple):
     iterations: Array
     sign: Array
     settled: Array  # whether the last update leaves x at round-off
+
+
+Ended = tuple[_Iterate, Array]
+"""The last iterate, and whether it is the root that was looked for."""
 
 
 class Part(NamedTuple):
@@ -387,16 +393,21 @@ def divide_equations(structure: list[tuple[int, int]], split: int | None = None)
     return parts
 
 
-def _solve_part(f: Function, x: Array, part: Part, split: int | None) -> tuple[Array, Array]:
-    """(x with the solution of an affine part, the sign of its determinant): cofactors of many rows are corrected."""
-    heads = part.heads(split)
-    equations, y = part.of(f, x), part.take(x)
+def _solve_part(f: Function, x: Array, part: Part, split: int | None) -> tuple[Array, Array, Array]:
+    """(x with the solution of an affine part, the sign of its determinant, whether its matrix is regular).
+
+    Cofactors are corrected, as Newton's next iteration would do it. A matrix that is singular but for round-off has an
+    inverse of garbage: it does not give back the vector of ones.
+    """
+    equations, y, heads = part.of(f, x), part.take(x), part.heads(split)
     there, slope = columns(equations, y)
-    update, sign = direction(slope, there[:, None], heads)
-    y = y - update[:, 0]
-    if len(part.rows) > 2:
-        y = y - direction(slope, equations(y)[:, None], heads)[0][:, 0]
-    return part.put(x, y), sign
+    if len(part.rows) == 1:
+        update, sign = direction(slope, there[:, None], heads)
+        return part.put(x, y - update[:, 0]), sign, jnp.array(True)
+    both, sign = direction(slope, jnp.stack([there, jnp.sum(slope, axis=1)], axis=1), heads)
+    y = y - both[:, 0]
+    y = y - direction(slope, equations(y)[:, None], heads)[0][:, 0]
+    return part.put(x, y), sign, jnp.max(jnp.abs(both[:, 1] - 1.0)) <= REGULAR
 
 
 def find_root(
@@ -428,39 +439,38 @@ def find_root(
     equations = _convert_closure(as_routine(function), guess)
 
     @jax.jit  # its name says that identities of polynomials are worth looking for: see kernels.lowering
-    def equations_of_step(x: Array, *values: Any) -> Array:
+    def solved_equations(x: Array, *values: Any) -> Array:
         return equations.call(x, *values)
 
-    def iterate(f: Function, slopes: Slopes, x: Array, anchor: Array, sign: Array, split: int | None) -> Any:
+    def iterate(f: Function, slopes: Slopes, x: Array, anchor: Array, sign: Array, split: int | None) -> Ended:
         stage, yes = jnp.full((), HOMOTOPY_STAGES - 1.0), jnp.array(True)
         begin = _Path(stage, _begin(x), jnp.zeros_like(x), yes, yes)
         return _follow(f, slopes, begin, anchor, sign, split, x.shape[0] <= MAX_DIRECT_UNKNOWNS)
 
-    def solver(f: Function, x: Array, anchor: Array, sign: Array, *values: Any) -> tuple[_Iterate, Array]:
+    def solver(f: Function, x: Array, anchor: Array, sign: Array, *values: Any) -> Ended:
         def bordered(f: Function, x: Array) -> tuple[Array, Array]:
             there, slope = columns(lambda head: f(jnp.concatenate([head, x[split:]])), x[:split])
             return there, jnp.concatenate([slope, beside(x, *values)], axis=1)
 
         parts = equations.divide(split) if divided else None
         if parts is None:
-            found: tuple[_Iterate, Array] = iterate(f, bordered if coupling else columns, x, anchor, sign, split)
-            return found
+            return iterate(f, bordered if coupling else columns, x, anchor, sign, split)
         turned, good, count = jnp.full((), parts.parity), jnp.array(True), jnp.ones(())
         for part in parts.first:
-            x, turn = _solve_part(f, x, part, split)
-            turned = turned * turn
+            x, turn, regular = _solve_part(f, x, part, split)
+            turned, good = turned * turn, good & regular
         if (rest := parts.rest).rows:
             turns = [_solve_part(f, x, part, split)[1] for part in parts.last]
             along = sign * turned * jnp.prod(jnp.array(turns, x.dtype))
-            end, good = iterate(rest.of(f, x), columns, rest.take(x), rest.take(anchor), along, rest.heads(split))
-            x, turned, count = rest.put(x, end.x), turned * end.sign, end.iterations
+            end, found = iterate(rest.of(f, x), columns, rest.take(x), rest.take(anchor), along, rest.heads(split))
+            x, turned, good, count = rest.put(x, end.x), turned * end.sign, good & found, end.iterations
         for part in parts.last:
-            x, turn = _solve_part(f, x, part, split)
-            turned = turned * turn
+            x, turn, regular = _solve_part(f, x, part, split)
+            turned, good = turned * turn, good & regular
         end = _Iterate(x, jnp.zeros(()), count, turned, good)
         return end, _faithful(end, sign)
 
-    called = equations._replace(call=equations_of_step) if divided else equations
+    called = equations._replace(call=solved_equations) if divided else equations
     return _rooted(called, solver, guess, anchor, sign, *values)
 
 
@@ -474,7 +484,7 @@ def follow_root(function: Function, anchor: Array) -> Root:
     Where Newton's first step leaves no more of f(anchor) than the last stage begins with, that stage goes on from it.
     """
 
-    def solver(f: Function, x: Array) -> tuple[_Iterate, Array]:
+    def solver(f: Function, x: Array) -> Ended:
         there, slope = columns(f, x)
         update, sign = direction(slope, there[:, None])
         near = x - update[:, 0]
@@ -494,7 +504,7 @@ def find_fixed_point(function: Function, guess: Array) -> Root:
     contraction as slow as that would not end within the limit either.
     """
 
-    def solver(gap: Function, x: Array) -> tuple[_Iterate, Array]:
+    def solver(gap: Function, x: Array) -> Ended:
         def body(state: tuple[_Iterate, Array, Array]) -> tuple[_Iterate, Array, Array]:
             at, least, since = state  # the size when it last halved, and the iterations since then
             update = gap(at.x)
@@ -552,7 +562,7 @@ def _convert_closure(function: Function, example: Array) -> _Equations:
 
 
 def _rooted(
-    equations: _Equations, solver: Callable[..., tuple[_Iterate, Array]], guess: Array, *context: Array
+    equations: _Equations, solver: Callable[..., Ended], guess: Array, *context: Array
 ) -> Root:
     """The root that solver(f, guess, *context) finds, with the implicit function theorem as its derivative.
 
@@ -596,7 +606,8 @@ def _newton(f: Function, slopes: Slopes, begin: Array, value: Array, split: int 
     (`split`) it also ends when a small update no longer shrinks: near rest the round-off of phi(g)/h is larger than
     that of the velocity.
 
-    `twice`: where d is small, its matrix serves a second update, e = c d^2, which leaves an error of 2 e^2/d.
+    `twice`: where d is small, its matrix serves a second update, e = c d^2, which leaves an error of 2 c d e. With
+    c = e/d^2 this is 2 e^2/d; where another direction bends more, c |x| is at most 1.
     """
 
     def body(state: _Iterate) -> _Iterate:
@@ -615,6 +626,7 @@ def _newton(f: Function, slopes: Slopes, begin: Array, value: Array, split: int 
             # No loop of one turn: the last pass of a loop around loops is all that a series in h polishes.
             x, second = jax.lax.cond(small & ~tiny, correct, lambda x: (x, jnp.zeros_like(last)), x)
             settled = tiny | small & (second * second <= 2.0**-58 * size * last)
+            settled &= last * second <= 2.0**-54 * size * size
             if split is not None:
                 settled |= (last <= 2.0**-22 * size) & (2.0 * second >= last)
             return _Iterate(x, last, state.iterations + 1.0, sign, settled)
@@ -646,7 +658,7 @@ class _Path(NamedTuple):
 
 def _follow(
     f: Function, slopes: Slopes, path: _Path, anchor: Array, sign: Array, split: int | None = None, apart: bool = False
-) -> tuple[_Iterate, Array]:
+) -> Ended:
     """The end of a path, and whether it is on the branch; where a direct trial is lost, the path begins at the anchor.
 
     A direct trial may stand `apart`, before the loop over the stages.
