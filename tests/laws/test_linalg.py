@@ -207,7 +207,7 @@ def test_equations_that_hide_a_slope_are_iterated(hidden):
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_affine_equations_without_one_root_have_none(count):
-    """A matrix of rank one by round-off alone has finite garbage for an inverse: Newton's method never settled there."""
+    """A matrix of rank one but for round-off has finite garbage for an inverse, which is no proof of a root."""
     column = jnp.array([0.1, 0.3, 0.7, 1.1, 1.3])[:count]
     matrix, guess = column[:, None] * (column * 3.3)[None, :] / 3.3, jnp.ones(count)
     found = find_root(lambda x: matrix @ x - jnp.arange(1.0, count + 1.0), guess, anchor=guess)

@@ -561,9 +561,7 @@ def _convert_closure(function: Function, example: Array) -> _Equations:
     return _Equations(converted, [value for own, value in zip(traced, closed.consts, strict=True) if own], closed)
 
 
-def _rooted(
-    equations: _Equations, solver: Callable[..., Ended], guess: Array, *context: Array
-) -> Root:
+def _rooted(equations: _Equations, solver: Callable[..., Ended], guess: Array, *context: Array) -> Root:
     """The root that solver(f, guess, *context) finds, with the implicit function theorem as its derivative.
 
     `jax.lax.custom_root` does the same, but traces the equations and their solve again for derivatives that few need.
