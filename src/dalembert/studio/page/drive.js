@@ -257,7 +257,7 @@ export class Driver {
       studio.draw(unpackArrays(begun.show), { fresh: true });
       studio.player.go(0);
       studio.setFollow(!park);
-      studio.scene.beginLive(studio.scene.ground ? 2.5 : 1);
+      studio.scene.beginLive(studio.scene.ground ? 2.5 : studio.scene.camera.aspect < 1 ? 1.5 : 1.1);
       studio.tellScale();
       studio.scene.controls.enabled = !park;
       this.session = begun.session;
