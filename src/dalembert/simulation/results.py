@@ -6,6 +6,8 @@ A `Run` needs nothing but numbers; `dalembert.Trajectory` adds files, tables and
 from __future__ import annotations
 
 import math
+import operator
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -531,11 +533,24 @@ class Conservation(NamedTuple):
     work: Numbers = np.zeros(0)
 
 
+_power_known: deque[tuple[MechanicalSystem, list[Any], bool]] = deque(maxlen=16)  # the last, and their numbers
+
+
 def receives_power(system: MechanicalSystem) -> bool:
     """Whether P = <F, xi> - L_t + <l, A xi> can differ from 0 without controls: a force, an explicit time, a drift b.
 
     False is a proof, True is not (see `numerics.depends`).
     """
+    numbers = jax.tree.leaves(system)
+    for known, before, found in tuple(_power_known):
+        if known is system and len(before) == len(numbers) and all(map(operator.is_, before, numbers)):
+            return found
+    found = _receives_power(system)
+    _power_known.append((system, numbers, found))
+    return found
+
+
+def _receives_power(system: MechanicalSystem) -> bool:
     t, g, xi = np.zeros(()), system.group.identity(), array(np.ones(system.group.dim))
     if isinstance(system, NonlinearSystem) or system.inputs is None or depends(lambda s: system.L(s, g, xi), t):
         return True
