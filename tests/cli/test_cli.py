@@ -148,7 +148,7 @@ def test_an_output_that_cannot_be_written_is_refused_first(out, tmp_path, monkey
     monkeypatch.setattr(sys, "argv", ["dalembert", "run", str(EXAMPLES / "suslov.toml"), "--out", str(tmp_path / out)])
     with pytest.raises(SystemExit) as stop:
         main()
-    assert stop.value.code == 2 and "--out" in capsys.readouterr().err
+    assert stop.value.code == 2 and f"the file is {tmp_path / out}" in capsys.readouterr().err
 
 
 def test_a_missing_file_and_an_unknown_command_exit_with_2(tmp_path):

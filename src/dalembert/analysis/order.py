@@ -119,7 +119,7 @@ def _collect(runs: Sequence[Run], truths: Sequence[ExactMotion | None], local: b
 
 
 def reaction_lag(integrator: Integrator) -> float:
-    """How many steps before the time of a state the reaction acts that a method reports with it."""
+    """How many steps earlier than a state the reaction acts that the method reports with this state."""
     if isinstance(integrator, LagrangeDAlembert):
         return integrator.node if integrator.nodes == "velocity" else 1.0
     return 1.0 - integrator.node if isinstance(integrator, RetractionAdapted) else 0.0

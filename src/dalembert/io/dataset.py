@@ -183,7 +183,7 @@ RECORD_COLUMNS = {"t": "time", "xi": "velocity", "multipliers": "multiplier", "a
 
 
 def to_xarray(run: Run, *, reaction: bool = False) -> xarray.Dataset:
-    """A Dataset over `time` (over `member` and `save` for an ensemble) of every saved number and what follows.
+    """A Dataset over `time` (`member` and `save` for an ensemble) of all saved numbers and what is computed from them.
 
     `reaction=True` adds the reaction forces A^T l, which take a second or two to compile.
     """

@@ -95,13 +95,13 @@ def off_group(group: Any, g: Any) -> Any:
 
 
 def canonical(function: Callable[..., Any]) -> Callable[..., Any]:
-    """One object for all functions that the same code builds again, so that nothing compiles twice."""
+    """The first of all functions that the same code built: nothing compiles twice."""
     found = recognise(function)
     return function if found is None or found[1] else found[0].function
 
 
 def kind_of(given: Experiment) -> Any:
-    """What experiments have in common that are fitted side by side, with a hash."""
+    """What experiments must have in common to be fitted side by side, as something with a hash."""
 
     def fixed(number: Any, axes: int) -> Any:
         made = np.asarray(number)
@@ -254,7 +254,7 @@ def weigh(weights: Numbers, values: Numbers) -> Numbers:
 
 
 def place_times(times: Numbers, t0: float, h: float) -> tuple[Numbers, Numbers, Numbers, bool]:
-    """Where times lie among the steps of a run: in steps, the number of the step, the place among those in it.
+    """Find each time in a run: its distance from the start in steps, its step, and its place among the times in it.
 
     Step k ends at state k; 0 is the first state. The last result is whether times lie between the states.
     """
