@@ -34,7 +34,7 @@ RUNNING = [DOCS / "quick-start.md", DOCS / "mechanisms.md", *TUTORIALS, *HOW_TO,
 HEAVY = {
     *("animation", "bicycle", "comparing", "ensembles", "events", "files", "fit", "park", "particle"),
     *("own-system", "rigid-body", "robot", "satellite", "sensitivities", "vehicle"),
-    *("figure", "mechanisms", "rollouts"),
+    *("figure", "rollouts"),
 }
 LONG = {"plan", "stability", "track"}  # names whose examples compile for seconds
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")

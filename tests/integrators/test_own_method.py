@@ -149,3 +149,14 @@ def test_what_is_no_method_is_refused_with_a_sentence(heun):
     with pytest.raises(InvalidInput, match=r"it lacks name"):
         register()(Nameless)
     assert list(METHODS)[-1] == "heun"
+
+
+def test_a_method_that_inherits_its_name_does_not_take_it():
+    """A message that explains a name names the class that has it by itself."""
+
+    class Careful(da.LagrangeDAlembert):
+        """A method of one's own."""
+
+    sleigh = da.models.chaplygin_sleigh()
+    with pytest.raises(da.InvalidInput, match=r"not its name: LagrangeDAlembert\(\)"):
+        da.simulate(sleigh, Careful.name, sleigh.state(), step=0.1, steps=2)

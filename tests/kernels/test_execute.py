@@ -271,3 +271,14 @@ def test_runs_that_are_repeated_have_the_bits_of_new_ones():
         carry, records = repeated(consts, start)
         jax.tree.map(np.testing.assert_array_equal, (carry, records), (whole.carry, whole.records))
     assert repeated.plans is not None
+
+
+def test_rows_of_whole_numbers_are_read_as_real_ones():
+    """They were read as the bits of doubles: 2 became 4.6e18."""
+
+    def advance(consts, carry, u):
+        return carry + consts * u
+
+    for rows in (np.array([1, 2, 3]), np.array([1, 2, 3], np.int32), jnp.array([1.0, 2.0, 3.0])):
+        last, records = kernels.run_rows(advance, lambda consts, carry: carry, np.float64(2.0), np.float64(0.0), rows)
+        assert last == 12.0 and records.tolist() == [2.0, 6.0, 12.0]

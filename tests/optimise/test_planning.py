@@ -286,6 +286,11 @@ def test_a_kinematic_plan_refuses_a_goal_that_moves():
     assert plan(system, goal=moving, free_goal="velocity", **options).cost == pytest.approx(4.0)
 
 
+def test_a_goal_of_some_other_kind_says_how_to_leave_parts_free():
+    with pytest.raises(da.InvalidInput, match=r"goal is \{'x'.*or a function \(t, g, xi\).*`free_goal` names"):
+        plan(unicycle(), start=pose(0, 0, 0), goal={"x": 1.0}, steps=5, duration=1.0, kinematic=True, cost=effort)
+
+
 def test_a_system_without_inputs_is_refused():
     with pytest.raises(da.InvalidInput, match="no inputs"):
         plan(unicycle(), start=pose(0, 0, 0), goal=pose(0, 0, 1), steps=5, duration=1.0, cost=effort)

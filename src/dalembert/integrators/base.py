@@ -306,8 +306,9 @@ def require_state(system: MechanicalSystem, state: State, step: Any) -> None:
 
 
 def _methods_by_name(kind: type[Integrator]) -> dict[str, type[Integrator]]:
-    found = {kind.name: kind} if hasattr(kind, "name") else {}
-    return found | {name: each for sub in kind.__subclasses__() for name, each in _methods_by_name(sub).items()}
+    """The methods that have a name, by it; a class that inherits its name does not take it."""
+    found = {name: each for sub in kind.__subclasses__() for name, each in _methods_by_name(sub).items()}
+    return found | ({kind.name: kind} if hasattr(kind, "name") else {})
 
 
 def call_method(integrator: Integrator, part: str, system: Any, *given: Any) -> Any:

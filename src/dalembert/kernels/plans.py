@@ -310,10 +310,11 @@ def evaluate(
 def run_rows(
     advance: Advance, observe: Observe, consts: Any, carry: Any, controls: Any, *, lanes: int | None = None
 ) -> tuple[Any, Any]:
-    """(last carry, records) of a run with a step and a record for every row of the controls, real numbers.
+    """(last carry, records) of a run with a step and a record for every row of the controls, read as real numbers.
 
     With `lanes`, carry and controls have one more axis in front.
     """
+    controls = jax.tree.map(lambda rows: rows if np.result_type(rows) == float else np.asarray(rows, float), controls)
     if lanes is None:
         leaves, structure = jax.tree.flatten((consts, carry))
         rows, form = jax.tree.flatten(controls)

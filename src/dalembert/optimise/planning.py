@@ -375,7 +375,7 @@ def plan(
     cost        (t, g, xi, u) -> rate of the running cost, integrated by the trapezoidal rule; `final_cost`: (t, g, xi)
     path        (t, g, xi, u) -> numbers that must not be negative after any step: obstacles, tip-over, loads
     bounds      {name: (low, high)} of inputs, coordinates and rates; inputs have their own bounds anyway
-    kinematic   plan velocities instead of forces: the components of xi in D are the controls
+    kinematic   plan velocities instead of forces: the components of xi in D are the controls, from any velocity on
     free_start  names of what is free at the start, `free_goal` at the goal: of `coordinates`, "configuration" or
                 "velocity"; `periodic`: what ends as it began
     guess       a Plan of any number of steps, or controls (steps, inputs) with the motion that they make
@@ -427,7 +427,9 @@ def _as_state(system: MechanicalSystem, given: Any, name: str) -> State:
     try:
         return system.state(given, np.zeros(system.group.dim))
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{name} is {show(given)}; allowed: a state or a configuration") from error
+        more = ", or a function (t, g, xi) -> numbers that are zero there; `free_goal` names what is free"
+        words = f"a state or a configuration{more if name == 'goal' else ''}"
+        raise InvalidInput(f"{name} is {show(given)}; allowed: {words}") from error
 
 
 _group_kept: dict[Any, bool] = {}
