@@ -9,6 +9,11 @@ import warnings
 from collections.abc import Sequence
 
 from ..errors import InvalidInput, NumericalFailure, WriteFailure
+from ..studio.workers import import_early
+
+if sys.argv[1:2] == ["studio"]:  # two processes import at once
+    import_early("dalembert.studio.server", __name__)
+
 from ..kernels import LoweringError
 from ..kernels.cache import persist_xla_cache
 from . import optimise, runs, studies

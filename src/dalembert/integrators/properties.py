@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache, partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ..errors import InvalidInput
+from ..groups import Group
+from ..kernels import evaluate
 from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, NonlinearSystem, System
 from ..numerics import depends
 from .base import Integrator
@@ -33,12 +39,24 @@ def purely_inertial(system: MechanicalSystem) -> bool:
     return isinstance(system, InvariantSystem | LRSystem) and getattr(system, "potential", None) is None
 
 
+@lru_cache(maxsize=64)
+def _structure_constants(group: Group) -> np.ndarray[Any, Any]:
+    """c with [e_i, e_j] = c[i, j], of all pairs at once in native code."""
+    n = group.dim
+    pairs = np.repeat(np.eye(n), n, axis=0), np.tile(np.eye(n), (n, 1))
+    return np.asarray(evaluate(partial(_bracket, group), (), pairs, lanes=n * n, axes=(None, 0))).reshape(n, n, n)
+
+
+def _bracket(group: Group, _: Any, pair: tuple[Array, Array]) -> Array:
+    return group.ad(*pair)
+
+
 def lie_triple_subspace(system: MechanicalSystem) -> bool:
     """[[d, d], d] lies in d, as for one half of a symmetric pair, a subalgebra, or a line: exp(d) is then tau(d)."""
     basis = np.asarray(system.subspace) if isinstance(system, InvariantSystem) else np.eye(system.group.dim)
-    bracket = jax.vmap(jax.vmap(system.group.ad, in_axes=(None, 0)), in_axes=(0, None))
-    inner = bracket(jnp.asarray(basis.T), jnp.asarray(basis.T)).reshape(-1, system.group.dim)
-    triple = np.asarray(bracket(inner, jnp.asarray(basis.T))).reshape(-1, system.group.dim).T
+    constants = _structure_constants(system.group)
+    inner = np.einsum("ia,jb,ijk->abk", basis, basis, constants)
+    triple = np.einsum("abi,jc,ijk->kabc", inner, basis, constants).reshape(system.group.dim, -1)
     off = triple - basis @ np.linalg.lstsq(basis, triple, rcond=None)[0]
     return bool(np.abs(off).max(initial=0.0) <= 1e-9 * max(1.0, np.abs(triple).max(initial=0.0)))
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidInput, UnknownName
 from ..integrators import EulerPoincareSuslov
+from ..kernels import evaluate
 from ..mechanics import InvariantSystem
 from ..numerics import GROWTH_KINDS, Convergence
 from ..simulation import Crossings, Run
@@ -184,13 +184,14 @@ def momentum_surface(system: InvariantSystem, integrator: EulerPoincareSuslov, s
         needed = "the group must have dimension 3 and d dimension 2"
         given = f"given {system.group} with d of dimension {system.subspace.shape[1]}"
         raise InvalidInput(f"a momentum locus is drawn in three dimensions: {needed}; {given}")
-    flat = jnp.asarray(grid, float).reshape(-1, 2)
-    return np.asarray(_momenta(integrator, system, step, flat)).reshape(*grid.shape[:-1], 3)
+    flat = np.asarray(grid, float).reshape(-1, 2)
+    made = evaluate(partial(_momentum, integrator), (system, float(step)), flat, lanes=len(flat), axes=(None, 0))
+    return np.asarray(made).reshape(*grid.shape[:-1], 3)
 
 
-@partial(jax.jit, static_argnums=0)
-def _momenta(integrator: EulerPoincareSuslov, system: InvariantSystem, step: float, increments: jax.Array) -> jax.Array:
-    return jax.vmap(lambda x: integrator.legendre(system, system.subspace @ x, step))(increments)
+def _momentum(integrator: EulerPoincareSuslov, given: tuple[InvariantSystem, float], x: jax.Array) -> jax.Array:
+    system, step = given
+    return integrator.legendre(system, system.subspace @ x, step)
 
 
 def momentum_locus(run: Any, count: int) -> tuple[Array, Array]:

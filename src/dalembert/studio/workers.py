@@ -32,6 +32,7 @@ POLL_SECONDS = 0.05
 MAX_SESSIONS, SESSION_FACTOR = 8, 10.0
 SILENT_SECONDS, WATCH_SECONDS = 10.0, 1.0
 """Sessions at once; how often the processor time of a request one may use; how long a page may be silent."""
+CAN_FORK_A_SERVER = "forkserver" in multiprocessing.get_all_start_methods()
 _one_at_a_time = threading.Lock()  # of the threads that answer
 
 
@@ -45,6 +46,15 @@ class Busy(Exception):
 
 class OverBudget(Exception):
     """A request that took more time or memory than it may, and was stopped."""
+
+
+def import_early(*modules: str) -> None:
+    """Let the process from which workers are forked import what they need, while this one imports what it needs."""
+    if CAN_FORK_A_SERVER and multiprocessing.parent_process() is None:
+        from multiprocessing import forkserver
+
+        forkserver.set_forkserver_preload(list(modules))
+        forkserver.ensure_running()
 
 
 class Workers:
@@ -64,9 +74,8 @@ class Workers:
         self.all: set[_Worker] = set()
 
     def _processes(self, module: str) -> Any:
-        start = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-        context: Any = multiprocessing.get_context(start)
-        if start == "forkserver":
+        context: Any = multiprocessing.get_context("forkserver" if CAN_FORK_A_SERVER else "spawn")
+        if CAN_FORK_A_SERVER:
             context.set_forkserver_preload([module])  # imported once, for all workers
         return context
 
