@@ -252,3 +252,18 @@ def test_a_car_of_ones_own_with_feedback_has_its_wheels_in_plots_and_scenes():
     frames = SimpleNamespace(parts=parts, parameters={}, name="", system=followed)
     assert len(scenes.vehicle(frames).wheels) == 4
     assert runs.vehicle_model(da.models.chaplygin_sleigh()) is None
+
+
+def test_more_curves_than_colours_are_told_apart_and_none_is_lost():
+    """Nine coordinates: the eighth had the looks of the first. Eight inputs: the eighth was not drawn."""
+    system = da.System(
+        da.Euclidean(9),
+        lambda t, q, v, p: 0.5 * v @ v,
+        force=lambda t, q, v, u, p: jax.numpy.append(u, 0.0),
+        inputs=[da.Input(f"push {k}", "N") for k in range(8)],
+    )
+    run = da.simulate(system, da.RungeKutta(), system.state(), step=0.1, steps=3, controls=np.ones((3, 8)))
+    panels = {axes.get_title(): axes for axes in run.plot().axes}
+    for title, count in (("Coordinates", 9), ("Controls", 8)):
+        looks = {(line.get_color(), line.get_linestyle()) for line in panels[title].lines}
+        assert len(looks) == len(panels[title].lines) == count

@@ -74,15 +74,9 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
         vector, run = part.ndim <= 2, runs[label]
         columns = (part if vector else np.asarray(run.xi)).T
         named = system.coordinate_names if vector else tuple(axis.name for axis in system.axes())
-        for name, column, colour in zip(named, columns, cycle(COLOURS), strict=False):
-            words = unit_label(name, system.units.get(name, ""))
-            axes.plot(
-                np.asarray(run.t),
-                column,
-                linestyle=dash,
-                color=colour,
-                label=words if len(runs) == 1 else f"{label}: {words}",
-            )
+        for k, (name, column) in enumerate(zip(named, columns, strict=False)):
+            words = unit_label(name if len(runs) == 1 else f"{label}: {name}", system.units.get(name, ""))
+            axes.plot(np.asarray(run.t), column, **_stroke(k, dash if len(runs) > 1 else None), label=words)
         axes.set(title="Coordinates" if vector else "Velocity", xlabel=TIME, ylabel="" if named else typeset("xi"))
     if picture == "plane":
         axes.set_aspect("equal", adjustable="datalim")
@@ -110,9 +104,14 @@ def _draw_shape(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) ->
     """The coordinates of a mechanism that show how it is bent."""
     for (label, run), dash in zip(runs.items(), cycle(DASHES), strict=False):
         found = system.coordinates(run.g)
-        for name, colour in zip(system.shape_names, cycle(COLOURS), strict=False):
+        for k, name in enumerate(system.shape_names):
             words = unit_label(name if len(runs) == 1 else f"{label}: {name}", system.units[name])
-            axes.plot(np.asarray(run.t), found[name], linestyle=dash, color=colour, label=words)
+            axes.plot(np.asarray(run.t), found[name], **_stroke(k, dash if len(runs) > 1 else None), label=words)
+
+
+def _stroke(number: int, dash: Any = None) -> dict[str, Any]:
+    """The looks of a curve; without a `dash` that means something, curves beyond the colours have one of their own."""
+    return {"color": COLOURS[number % 7], "linestyle": DASHES[number // 7 % 7] if dash is None else dash}
 
 
 @styled
@@ -156,7 +155,7 @@ def plot_controlled(
                 axes.axhline(side, color=LIGHT, linewidth=1.0, linestyle="--")
         axes.set(ylabel=unit_label(one.name, one.unit))
         axes.tick_params(labelbottom=k == len(inputs) - 1)
-    axes.set(xlabel="time, s")
+    axes.set(xlabel=TIME)
     return save(figure, path, "")
 
 
@@ -554,9 +553,9 @@ def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Pat
     _label_axes(energy, shown.title, f"{typeset(shown.label)}, J")
     _label_axes(residual, "Distance from the group and from $D$", typeset("|g - G|, |A xi - b|"))
     if held is not None:
-        for column, each, colour in zip(held.controls_at_states().T, held.system.inputs or (), COLOURS, strict=False):
+        for k, (column, each) in enumerate(zip(held.controls_at_states().T, held.system.inputs or (), strict=False)):
             label = unit_label(each.name, each.unit)
-            more["controls"].step(np.asarray(held.t), column, where="post", color=colour, label=label)
+            more["controls"].step(np.asarray(held.t), column, where="post", **_stroke(k), label=label)
     titles = {
         "sizes": ("Step sizes", f"{typeset('|h|')}, s"),
         "power": ("Power and work", ""),
