@@ -263,7 +263,7 @@ def test_more_curves_than_colours_are_told_apart_and_none_is_lost():
         inputs=[da.Input(f"push {k}", "N") for k in range(8)],
     )
     run = da.simulate(system, da.RungeKutta(), system.state(), step=0.1, steps=3, controls=np.ones((3, 8)))
-    panels = {axes.get_title(): axes for axes in run.plot().axes}
+    panels = {axes.get_title(loc="left"): axes for axes in run.plot().axes}
     for title, count in (("Coordinates", 9), ("Controls", 8)):
         looks = {(line.get_color(), line.get_linestyle()) for line in panels[title].lines}
         assert len(looks) == len(panels[title].lines) == count
