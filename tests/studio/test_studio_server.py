@@ -383,6 +383,7 @@ def test_a_teacher_is_followed_by_many_and_led_by_nobody_else(studio):
     assert post(studio, "/api/lead", led | {"key": "guess"})[0] == 403
     assert post(studio, "/api/lead", led | {"room": "none"})[0] == 404
     assert ask(studio, "GET", "/api/follow?room=none&after=0")[0] == 404
+    assert ask(studio, "GET", f"/api/follow?room={room['room']}&after={'9' * 5000}")[0] == 200, "no number of Python's"
     assert ask(studio, "GET", f"/api/follow?room={room['room']}", headers={"Origin": "http://evil"})[0] == 403
     for bad in (
         3,

@@ -413,7 +413,7 @@ class Studio(ThreadingHTTPServer):
         room = self.rooms.get(name)
         if room is None or time.monotonic() - room.heard > ROOM_SECONDS:
             return answer_fault(404, "there is no such session any more")
-        return answer_json(room.follow(int(after) if after.isdecimal() else 0, gone))
+        return answer_json(room.follow(int(after[:18]) if after.isdecimal() else 0, gone))
 
     def shared_show(self, request: Any, gone: Callable[[], bool]) -> Answer:
         """The show of a request: one that a teacher shows is made once for all who follow."""
