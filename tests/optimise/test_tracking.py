@@ -1,5 +1,7 @@
 """Feedback along a plan: exact without disturbances, near the plan with another plant, within the bounds of inputs."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -122,3 +124,9 @@ def test_bounds_that_are_whole_numbers_hold_the_feedback():
     tracker = track(plan(cart, start=[0.0], goal=goal, steps=10, duration=1.8, cost=cost), state_weight=100.0)
     driven = np.asarray(tracker.follow(cart, cart.state([-0.5], [0.0])).controls)
     assert driven[0, 0] == 2.0 == np.abs(driven).max()
+
+
+def test_a_plan_that_is_not_optimal_is_tracked_with_a_word(lane_change):
+    unfinished = dataclasses.replace(lane_change, status="max iterations", infeasibility=0.09)
+    with pytest.warns(UserWarning, match=r"not optimal \(max iterations\): .* to 9.0e-02"):
+        da.track(unfinished)

@@ -8,6 +8,7 @@ iterations: Diehl, Bock and Schloeder 2005), with the bounds of the inputs kept.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -248,6 +249,9 @@ def track(
     require_instance("plan", plan, Plan, "a Plan, as da.plan makes it")
     if plan.kinematic:
         raise InvalidInput("a kinematic plan has no dynamics to be kept on it: plan the system with its inputs")
+    if plan.status != "optimal":
+        gap = f"its states fit together, and the goal is met, to {plan.infeasibility:.1e}"
+        warnings.warn(f"the plan to be tracked is not optimal ({plan.status}): {gap}", stacklevel=2)
     if isinstance(horizon, bool) or not isinstance(horizon, int) or not 0 <= horizon <= MAX_HORIZON:
         raise InvalidInput(
             f"horizon is {show(horizon)}; allowed: a number of steps up to {MAX_HORIZON}, or 0: fixed gains"
