@@ -169,7 +169,7 @@ class Motions(MatrixGroup):
     def flaws(self, g: Matrix) -> tuple[Number, ...]:
         return *self.rotations.flaws(self.parts(g)[0]), jnp.max(jnp.abs(g[-1] - jnp.eye(self.side)[-1]))
 
-    def refuse(self, matrix: Matrix, *flaws: float) -> None:
+    def refuse(self, matrix: Matrix, *flaws: Any) -> None:
         self.rotations.refuse(matrix, *flaws[:2], group=self)
         if not flaws[2] <= TOLERANCE:
             last = np.asarray(matrix)[-1].tolist()

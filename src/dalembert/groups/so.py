@@ -139,7 +139,7 @@ class Rotations(MatrixGroup):
     def flaws(self, g: Matrix) -> tuple[Number, ...]:
         return self.distance(g), direction(g, jnp.zeros((self.size, 1)))[1]
 
-    def refuse(self, matrix: Matrix, *flaws: float, group: Any = None) -> None:
+    def refuse(self, matrix: Matrix, *flaws: Any, group: Any = None) -> None:
         defect, sign = flaws
         if not defect <= TOLERANCE:
             raise InvalidInput(

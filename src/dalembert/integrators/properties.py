@@ -40,7 +40,7 @@ def purely_inertial(system: MechanicalSystem) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _structure_constants(group: Group) -> np.ndarray[Any, Any]:
+def _structure_constants(group: Group) -> Any:
     """c with [e_i, e_j] = c[i, j], of all pairs at once in native code."""
     n = group.dim
     pairs = np.repeat(np.eye(n), n, axis=0), np.tile(np.eye(n), (n, 1))
