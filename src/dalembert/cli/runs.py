@@ -26,7 +26,7 @@ from ..integrators import METHODS, DiscreteMoserVeselov, EulerPoincareSuslov, In
 from ..io.atomic import atomic_path, output_lock
 from ..io.config import OWN_SYSTEM, Job, load_job, model_template, own_system_template, resume_run
 from ..io.dataset import load_run, open_dataset, require_writable, save_run
-from ..kernels import best_width, count_processors
+from ..kernels import best_width, count_processors, evaluate
 from ..kernels.cache import PACKAGE_ROOT, cache_folder
 from ..mechanics import MechanicalSystem, State, nonholonomy
 from ..models import MODELS, chaplygin_sleigh, rigid_body, suslov
@@ -129,12 +129,16 @@ def _final_state(run: Run) -> dict[str, Any]:
     return dict(zip(names, (*map(to_json, values), run.system.group.describe(last.g, angles)), strict=True))
 
 
+def _observe(system: Any, state: tuple[Any, Any, Any]) -> Any:
+    return system.observe(*state)
+
+
 def _named_values(run: Run) -> dict[str, dict[str, float]]:
     """The last coordinates, rates and multipliers by their names, those of the user or of a mechanism, with units."""
     system, last = run.system, run.last
     if run.failed_at == -1 or not system.coordinate_names or system.coordinate_names[0] == "q1":
         return {}
-    values = iter(np.asarray(system.observe(last.t, last.g, last.xi)).tolist())
+    values = iter(np.asarray(evaluate(_observe, system, (last.t, last.g, last.xi))).tolist())
     names = {"coordinates": system.coordinate_names, "rates": system.rate_names}
     found = {kind: {name: next(values) for name in each} for kind, each in names.items()}
     loads = run.multipliers[-1].tolist()
