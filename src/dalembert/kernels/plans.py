@@ -314,7 +314,7 @@ def run_rows(
 
     With `lanes`, carry and controls have one more axis in front.
     """
-    controls = jax.tree.map(lambda u: u if np.result_type(u).kind == "f" else np.asarray(u, float), controls)
+    controls = jax.tree.map(lambda u: u if u.dtype.kind == "f" else np.asarray(u, float), controls)
     if lanes is None:
         leaves, structure = jax.tree.flatten((consts, carry))
         rows, form = jax.tree.flatten(controls)
