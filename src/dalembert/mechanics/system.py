@@ -1169,29 +1169,6 @@ class System(MechanicalSystem):
         rows = self._rows(t, g)
         return rows if self.holonomic is None else jnp.concatenate([rows, _tangency(self, t, g)[0]])
 
-    def _admit(self, g: Any, xi: Any, momentum: Any, t: Any) -> State | None:
-        """The state of plain numbers that are clearly admissible, by one native call; None: each is looked at."""
-        group = self.group
-        g = unit_element(group) if g is None else g
-        given, admit = (xi, admit_velocity) if momentum is None else (momentum, _admit_momentum)
-        if given is None:
-            given, admit = np.zeros(group.dim), admit_velocity if self._can_rest else _admit_rest
-        elif type(given) is list and set(map(type, given)) == {float}:
-            given = np.array(given)
-        if (xi is not None and momentum is not None) or type(given) is not np.ndarray or given.shape != (group.dim,):
-            return None
-        if type(t) is not float or given.dtype != np.float64 or not group.has_form(g):
-            return None
-        point = (np.array(t), g, given)
-        if (found := find_plan(admit, self, point, check=partial(require_numbers, self))) is None:
-            return None
-        made: Admission = found[0].evaluate(found[1])
-        if not made.clear:
-            return None
-        group.refuse(g, *made.flaws)
-        time, there, velocity, covector = map(fixed, (point[0], made.g, made.xi, made.momentum))
-        return State(time, there, velocity, covector, velocity, group)
-
     @property
     def _can_rest(self) -> bool:
         return type(self).b is System.b and self.drift is None and self.holonomic is None
