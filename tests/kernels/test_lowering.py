@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from registry import sampled
 
-from dalembert.kernels import LoweringError, make_problem, run_problem
+from dalembert.kernels import LoweringError, columns, eliminate, lowering, make_problem, run_problem
+from dalembert.numerics import solve
 
 jax.config.update("jax_enable_x64", True)
 X = np.array([0.3, -1.7, 2.5, 0.9])
@@ -188,6 +190,50 @@ def test_primitives_agree_with_jax(name):
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-14)
+
+
+@jax.custom_jvp
+def with_a_slope_of_its_own(x):
+    return jnp.sin(x)
+
+
+with_a_slope_of_its_own.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), 7 * tangents[0]))
+FUNCTIONS = "sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh exp exp2 expm1 log log1p"
+DERIVED = CASES | {
+    "functions": lambda x: [
+        getattr(lax, name)(0.3 + 0.1 * x if name in ("asin", "acos", "atanh") else 4.0 + x)
+        for name in FUNCTIONS.split()
+    ],
+    "more functions": lambda x: [
+        *(getattr(lax, name)(4.0 + x) for name in ("logistic", "cbrt", "rsqrt", "sign", "square", "sqrt")),
+        lax.atan2(x, x[::-1]), lax.pow(4.0 + x, x[::-1]), lax.rem(x, 0.7 + x[::-1] ** 2), lax.clamp(-1.0, x, 2.0),
+    ],
+    "quotients": lambda x: (1.0 / x, x / x[0], x[0] / (x * x), -x / (1.0 + x[::-1]), 3.0 / (x[0] * x[1])),
+    "solves": lambda x: (jnp.stack(solve(M + jnp.diag(x), jnp.outer(x, x))), eliminate(M * x[0], M * x)[0]),
+    "slopes of their own": lambda x: with_a_slope_of_its_own(x) * x + lax.stop_gradient(x) * x,
+    "nothing to derive": lambda x: (jnp.ones(3), 0.0 * x),
+}  # fmt: skip
+
+
+def derivable(function, x):
+    """What of a function is numbers, as one vector."""
+    leaves = [leaf.ravel() for leaf in map(jnp.asarray, jax.tree.leaves(function(x))) if leaf.dtype == float]
+    return jnp.concatenate([jnp.zeros(1), *leaves])
+
+
+BY_JAX = ("cond", "switch", "while", "fori", "scan", "nested loops", "rounding")  # and extremes of rows:
+BY_JAX = (*BY_JAX, "comparisons", "reductions", "cumulative", "static updates")
+
+
+@pytest.mark.parametrize("name", sampled([name for name in DERIVED if name != "calls"]))  # tripled has no jvp
+def test_jacobians_agree_with_jax(name, monkeypatch):
+    """All columns at once: by the chain rule on scalars, or by JAX where there are loops."""
+    f, expand, by_jax = lambda x: derivable(DERIVED[name], x), lowering._expand_columns, []
+    monkeypatch.setattr(lowering, "_expand_columns", lambda *args: by_jax.append(name) or expand(*args))
+    found, expected = native(lambda x: columns(f, x)), jax.jit(lambda x: (f(x), jax.jacfwd(f)(x)))(jnp.asarray(X))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
+    assert bool(by_jax) == (name in BY_JAX), "scalars have no derivatives of loops and extremes, and of all else"
 
 
 def test_an_unknown_primitive_is_named():

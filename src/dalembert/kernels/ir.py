@@ -270,8 +270,9 @@ def blocks(block: Block) -> Iterator[Block]:
     """This block and all blocks inside it, outer before inner."""
     yield block
     for statement in block.statements:
-        for inner in inner_blocks(statement):
-            yield from blocks(inner)
+        if type(statement) is not Value:  # nearly all are: to ask first takes a fifth of the time
+            for inner in inner_blocks(statement):
+                yield from blocks(inner)
 
 
 def _literal(value: Value) -> str:

@@ -15,7 +15,7 @@ import math
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial, reduce, wraps
 from operator import or_
@@ -204,7 +204,7 @@ class Lowering:
     routines: Routines | None = None  # of a long program, which must not be written out
     functions: dict[int, tuple[Function, list[Value | None]]] = field(default_factory=dict)
     """The function of a jaxpr, with the scalars that all its calls are given."""
-    at_once: dict[int, core.ClosedJaxpr] = field(default_factory=dict)  # Jacobians written out, by their functions
+    at_once: dict[int, Any] = field(default_factory=dict)  # Jacobians written out, by their functions
     _seen: dict[tuple[tuple[int, ...], bytes], ValueArray] = field(default_factory=dict)
 
     def constant(self, data: Any) -> ValueArray:
@@ -310,14 +310,8 @@ class Lowering:
                 results = STRUCTURED_RULES[name](self, params, args)
             except KeyError as missing:
                 raise LoweringError(f"this version of JAX writes '{name}' without {missing}") from missing
-        elif name in elementary.FUNCTIONS and isinstance(self.builder, Polynomials):
-            with self.builder.looking(False):
-                results = rules.RULES[name](self.builder, params, *args)
-            if name in ("sin", "cos"):
-                for angle, value in zip(args[0].ravel(), results.ravel(), strict=True):
-                    self.builder.note_turn(name, angle, value)
         elif name in rules.RULES:
-            results = rules.RULES[name](self.builder, params, *args)
+            results = self.apply_rule(name, params, args)
         elif name in rules.INDEXING_RULES:
             results = rules.INDEXING_RULES[name](self.builder, params, shapes[0], *args)
         else:
@@ -325,6 +319,17 @@ class Lowering:
         results = results if isinstance(results, list) else [results]
         pairs = zip(results, shapes, strict=True)
         return [r if getattr(r, "shape", None) == shape else np.broadcast_to(r, shape) for r, shape in pairs]
+
+    def apply_rule(self, name: str, params: Parameters, args: Arrays) -> Any:
+        """What a primitive of `rules.RULES` makes of its arguments; no identities are looked for inside functions."""
+        if name not in elementary.FUNCTIONS or not isinstance(self.builder, Polynomials):
+            return rules.RULES[name](self.builder, params, *args)
+        with self.builder.looking(False):
+            results = rules.RULES[name](self.builder, params, *args)
+        if name in ("sin", "cos"):
+            for angle, value in zip(args[0].ravel(), results.ravel(), strict=True):
+                self.builder.note_turn(name, angle, value)
+        return results
 
 
 def _call(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
@@ -488,10 +493,12 @@ def _scan(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
 def _columns(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     if lowering.routines is not None:
         return lowering.lower_closed(lowering.routines.in_turn(params["function"]), args)
-    key = id(params["function"])
+    key, function = id(params["function"]), params["function"]
     if key not in lowering.at_once:
-        lowering.at_once[key] = _expand_columns(all_columns, params["function"])
-    return lowering.lower_closed(lowering.at_once[key], args)
+        scalar = derive_columns(function, lowering.builder.budget)
+        lowering.at_once[key] = scalar or _expand_columns(all_columns, function)
+    known = lowering.at_once[key]
+    return known.write(lowering, args) if isinstance(known, ScalarFunction) else lowering.lower_closed(known, args)
 
 
 def _expand_columns(form: Callable[..., Any], function: core.ClosedJaxpr) -> core.ClosedJaxpr:
@@ -577,6 +584,8 @@ def count_equations(jaxpr: Any) -> int:
 
 
 def _jaxprs_in(value: Any) -> list[Any]:
+    if value is None or type(value) in (int, bool, str):  # most parameters
+        return []
     items = value if isinstance(value, tuple | list) else (value,)
     closed = [item.jaxpr if isinstance(item, core.ClosedJaxpr) else item for item in items]
     return [item for item in closed if isinstance(item, core.Jaxpr)]
@@ -629,10 +638,12 @@ class _Kept(NamedTuple):
 class _Scalars(Lowering):
     """A lowering that keeps what has derivatives of its own, and elementary functions."""
 
+    elements = frozenset(elementary.FUNCTIONS)
+
     def lower_equation(self, equation: Any, args: Arrays) -> Arrays:
         if equation.primitive.name in _KEPT:
             return self._keep(equation, args, [variable.aval for variable in equation.outvars])
-        if equation.primitive.name in elementary.FUNCTIONS and equation.primitive is not lax.sqrt_p:
+        if equation.primitive.name in self.elements and equation.outvars[0].aval.dtype == np.float64:
             shape = equation.outvars[0].aval.shape
             found = rules.map_elements(partial(self._keep_element, equation), *args)
             return [np.broadcast_to(found, shape)]
@@ -644,7 +655,7 @@ class _Scalars(Lowering):
         return results
 
     def _keep_element(self, equation: Any, *scalars: Value) -> Value:
-        key = equation.primitive.name, "kept", scalars
+        key = equation.primitive.name, "kept", equation.params.get("y"), scalars
         table = self.builder.block.table
         if key not in table:
             args = [rules.pack_values([value], ()) for value in scalars]
@@ -655,6 +666,17 @@ class _Scalars(Lowering):
         if isinstance(data, jax.core.Tracer):
             raise LoweringError("a constant that JAX traces")
         return self.constant(data)
+
+
+def _needed_statements(statements: Sequence[Any], outputs: Arrays) -> tuple[list[Any], set[Value]]:
+    """The statements without those that the outputs do not need, and all values that these read."""
+    needed, kept = set(flatten_arrays(outputs)), []
+    for each in reversed(statements):
+        made = flatten_arrays(each.results) if isinstance(each, _Kept) else [each]
+        if not needed.isdisjoint(made):
+            kept.append(each)
+            needed.update(flatten_arrays(each.args) if isinstance(each, _Kept) else each.args)
+    return kept[::-1], needed
 
 
 def simplify(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
@@ -677,13 +699,7 @@ def simplify(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     statements: list[Any] = list(scalars.builder.block.statements)
     if any(isinstance(each, Value) and each.op not in SCALAR_OPERATIONS for each in statements):
         return closed
-    needed, kept = set(flatten_arrays(outputs)), []
-    for each in reversed(statements):
-        made = flatten_arrays(each.results) if isinstance(each, _Kept) else [each]
-        if not needed.isdisjoint(made):
-            kept.append(each)
-            needed.update(flatten_arrays(each.args) if isinstance(each, _Kept) else each.args)
-    kept.reverse()
+    kept, needed = _needed_statements(statements, outputs)
 
     def evaluate(*args: Any) -> list[Any]:
         known: dict[Value, Any] = {}
@@ -718,6 +734,194 @@ def simplify(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     shapes = [shape_struct(variable.aval.shape, variable.aval.dtype) for variable in closed.jaxpr.invars]
     simple = jax.make_jaxpr(evaluate)(*shapes)
     return simple if 2 * count_calls(simple.jaxpr) <= count else closed
+
+
+# Jacobians: the chain rule on scalar operations, where JAX would write arrays of them that are mostly zeros.
+
+Tangents = dict[int, Value]  # the derivatives of a value in the unknowns on which it depends
+
+
+class _Derivable(_Scalars):
+    """A lowering to operations whose derivatives are known, and to what JAX differentiates: functions of numbers and
+    solves. Loops and branches are refused.
+    """
+
+    elements = _Scalars.elements | {"integer_pow", "square", "sqrt", "abs", "max", "min", "clamp", "floor", "ceil"}
+    capture = Lowering.capture
+    plain = False  # whether what is lowered has no derivatives
+
+    def lower_equation(self, equation: Any, args: Arrays) -> Arrays:
+        name = equation.primitive.name
+        if name in ("while", "cond", "scan", "columns", "custom_vjp_call"):
+            raise LoweringError(f"a '{name}' in a function that is differentiated")
+        if self.plain and name in _KEPT:
+            return Lowering.lower_equation(self, equation, args)
+        if name == "stop_gradient":
+            return self._keep(equation, args, [variable.aval for variable in equation.outvars])
+        return super().lower_equation(equation, args)
+
+    def derive(self, statement: Any, tangents: dict[Value, Tangents]) -> None:
+        """Note the derivatives of what a statement makes, by those of its arguments."""
+        b, kept = self.builder, isinstance(statement, _Kept)
+        args = flatten_arrays(statement.args) if kept else statement.args
+        given = [tangents.get(value, {}) for value in args]
+        if not any(given) or not (kept or statement.type == F64):
+            return
+        if kept and statement.equation.primitive.name not in self.elements:
+            self._derive_kept(statement, tangents, sorted(set[int]().union(*given)))
+            return
+        made, total = statement.results[0].item() if kept else statement, Tangents()
+        if not kept and statement.op == "select":
+            (_, yes, no), zero = given, b.const(0.0)
+            total = {i: b.select(args[0], yes.get(i, zero), no.get(i, zero)) for i in yes | no}
+        else:
+            for factor, along in zip(self._factors(statement, args, given), given, strict=True):
+                for i, tangent in along.items() if factor is not None else ():
+                    product = b.mul(cast(Value, factor), tangent)
+                    total[i] = b.add(total[i], product) if i in total else product
+        tangents[made] = total
+
+    def _factors(self, statement: Any, args: Sequence[Value], given: list[Tangents]) -> list[Value | None]:
+        """The partial derivatives of what a statement makes, as far as they are needed."""
+        b = self.builder
+        if isinstance(statement, _Kept):
+            slopes = (_slope(statement.equation, k) if given[k] else None for k in range(len(args)))
+            return [None if slope is None else self._write(slope, statement.args)[0].item() for slope in slopes]
+        op, one, minus = statement.op, b.const(1.0), b.const(-1.0)
+        if op in ("add", "sub", "neg"):
+            return [minus] if op == "neg" else [one, one if op == "add" else minus]
+        if op == "mul":
+            return [args[1], args[0]]
+        if op in ("div", "quotient"):
+            reciprocal = b.div(one, args[1])
+            return [reciprocal, b.neg(b.mul(statement, reciprocal)), None][: len(args)]
+        raise LoweringError(f"no derivative of the operation '{op}'")
+
+    def _derive_kept(self, statement: _Kept, tangents: dict[Value, Tangents], directions: Sequence[int]) -> None:
+        """Of a solve, or of what has a derivative of its own: JAX's, in one direction after the other."""
+        along, zero = _derivative(statement.equation), self.builder.const(0.0)
+        moving = [x for x, v in zip(statement.args, statement.equation.invars, strict=True) if _moves(v)]
+        for i in directions:
+            given = [rules.map_elements(lambda v, i=i: tangents.get(v, {}).get(i, zero), x) for x in moving]
+            found = self._write(along, [*statement.args, *given])
+            for value, tangent in zip(flatten_arrays(statement.results), flatten_arrays(found), strict=True):
+                if not self.builder.is_const(tangent, 0):
+                    tangents.setdefault(value, {})[i] = tangent
+
+    def _write(self, closed: core.ClosedJaxpr, args: Arrays) -> Arrays:
+        self.plain = True
+        try:
+            return self.lower_closed(closed, args)
+        finally:
+            self.plain = False
+
+
+def _moves(variable: Any) -> bool:
+    return bool(np.issubdtype(variable.aval.dtype, np.inexact))
+
+
+_known_slopes: dict[Any, core.ClosedJaxpr] = {}
+
+
+def _slope(equation: Any, k: int) -> core.ClosedJaxpr:
+    """The derivative of a function of numbers in its k-th argument, as JAX has it."""
+    primitive, params, count = equation.primitive, equation.params, len(equation.invars)
+    key = primitive, count, k, str(sorted(params.items()))
+    if key not in _known_slopes:
+
+        def slope(*xs: Any) -> Any:
+            along = lambda x: primitive.bind(*xs[:k], x, *xs[k + 1 :], **params)
+            return jax.jvp(along, (xs[k],), (np.ones(()),))[1]
+
+        _known_slopes[key] = jax.make_jaxpr(slope)(*[shape_struct((), np.float64)] * count)
+    return _known_slopes[key]
+
+
+def _derivative(equation: Any) -> core.ClosedJaxpr:
+    """The derivative of an equation along one direction: a function of its inputs, and of directions of numbers."""
+    primitive, shapes = equation.primitive, [shape_struct(v.aval.shape, v.aval.dtype) for v in equation.invars]
+    places = [k for k, variable in enumerate(equation.invars) if _moves(variable)]
+
+    def along(*given: Any) -> Any:
+        xs, directions = given[: len(shapes)], given[len(shapes) :]
+
+        def value(*moving: Any) -> Any:
+            every = dict(enumerate(xs)) | dict(zip(places, moving, strict=True))
+            found = primitive.bind(*every.values(), **primitive.get_bind_params(equation.params))
+            return found if primitive.multiple_results else [found]
+
+        return jax.jvp(value, [xs[k] for k in places], list(directions))[1]
+
+    return jax.make_jaxpr(along)(*shapes, *(shapes[k] for k in places))
+
+
+class ScalarFunction(NamedTuple):
+    """A function as scalar operations, that programs write in their own."""
+
+    inputs: list[Value]  # what it is given, then what it captured
+    captured: list[np.ndarray[Any, Any]]
+    statements: list[Any]
+    outputs: Arrays
+    solved: bool  # whether identities are worth looking for
+
+    def write(self, lowering: Lowering, args: Arrays) -> Arrays:
+        """The outputs, in the program of another lowering."""
+        b = lowering.builder
+        begin = flatten_arrays([*args, *map(lowering.capture, self.captured)])
+        known: dict[Value, Value] = dict(zip(self.inputs, begin, strict=True))
+        write: dict[str, Callable[..., Value]] = {
+            "add": b.add, "sub": b.sub, "mul": b.mul, "div": b.div, "neg": b.neg, "select": b.select, "not": b.invert,
+            "quotient": lambda a, b_, _: b.div(a, b_),
+            **{op: partial(b.compare, op) for op in ("lt", "le", "eq", "ne")},
+            **{op: partial(b.logic, op) for op in ("and", "or", "xor")},
+        }  # fmt: skip
+
+        def read(value: Value) -> Value:
+            return b.const(value.data, value.type) if value.op == "const" else known[value]
+
+        looks = isinstance(b, Polynomials) and (self.solved or b.looks)
+        with b.looking(looks) if isinstance(b, Polynomials) else nullcontext():
+            for each in self.statements:
+                if isinstance(each, Value):
+                    make = write.get(each.op) or partial(b.emit, each.op, each.type)
+                    known[each] = make(*map(read, each.args))
+                    continue
+                given, equation = [rules.map_elements(read, array) for array in each.args], each.equation
+                if equation.primitive.name in _Derivable.elements:
+                    found = [lowering.apply_rule(equation.primitive.name, equation.params, given)]
+                else:
+                    found = lowering.lower_equation(equation, given)
+                known.update(zip(flatten_arrays(each.results), flatten_arrays(found), strict=True))
+        return [rules.map_elements(read, array) for array in self.outputs]
+
+
+def derive_columns(closed: core.ClosedJaxpr, budget: int) -> ScalarFunction | None:
+    """f(x, *values) and its Jacobian in x as scalar operations; None where JAX must differentiate."""
+    scalars = _Derivable(Builder(budget))
+    b = scalars.builder
+    inputs = [source_array(b, "input", variable.aval) for variable in closed.jaxpr.invars]
+    try:
+        (value,) = scalars.lower_closed(closed, inputs)
+        tangents = {unknown: {i: b.const(1.0)} for i, unknown in enumerate(inputs[0].ravel())}
+        for each in tuple(b.block.statements):
+            scalars.derive(each, tangents)
+    except OperationsExceeded:
+        raise
+    except LoweringError:
+        return None
+    zero, count = b.const(0.0), inputs[0].size
+    along = [tangents.get(each, {}).get(i, zero) for each in value.ravel() for i in range(count)]
+    outputs = [value, rules.pack_values(along, (*value.shape, count))]
+    statements = _needed_statements(b.block.statements, outputs)[0]
+    given = [*flatten_arrays(inputs), *scalars.captured_inputs]
+    return ScalarFunction(given, scalars.captured, statements, outputs, _is_solved(closed.jaxpr))
+
+
+def _is_solved(jaxpr: Any) -> bool:
+    """Whether a function contains equations that are solved."""
+    inner = (each for equation in jaxpr.eqns for value in equation.params.values() for each in _jaxprs_in(value))
+    named = any(EQUATIONS in str(equation.params.get("name", "")) for equation in jaxpr.eqns)
+    return named or any(map(_is_solved, inner))
 
 
 def count_calls(jaxpr: Any) -> int:
