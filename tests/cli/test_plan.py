@@ -166,7 +166,7 @@ def test_a_mechanism_is_given_by_names():
         (["cost.0.final=true"], "unknown name of a cost 'drive force'"),
         (["cost.0.weight=x"], "weight is 'x' in .cost.; allowed: a finite number"),
         (["bound.0.low=2.0"], "is from 2 to 1; allowed: low < high"),
-        (["bound.0.name=x"], "unknown name of a bound 'x'"),
+        (["bound.0.name=far"], "unknown name of a bound 'far'"),
         (['obstacle.0.coordinates=["position_0"]'], "as many coordinates as its centre has numbers"),
         (['obstacle.0.coordinates=["drive force", "w"]'], "unknown coordinate of an obstacle 'drive force'"),
         (["obstacle.0.radius=-1"], "a positive radius"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 
 import dalembert as da
 from dalembert.integrators import METHODS
+from dalembert.models import MODELS
 
 models = da.models
 NAN = float("nan")
@@ -47,6 +49,23 @@ REFUSED = {
     "standing still": ("speed is 0.0; allowed", lambda: models.car_on_path(models.car(), wave, speed=0.0)),
     "a gait of NaN": ("lag is nan", lambda: models.snakeboard_gait(models.snakeboard(), lag=NAN)),
 }
+
+
+PURE_NUMBERS = ("nonholonomic-particle", "contact-oscillator", "chaotic-quartic", "pendulum-cvt")
+"""Models of the literature whose equations (z' = y x') have no units."""
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_things_have_names_that_people_read_and_units(name):
+    system = MODELS[name].make(MODELS[name].example)
+    names = [*system.coordinate_names, *system.rate_names, *system.load_names, *(u.name for u in system.inputs or ())]
+    assert len(set(names)) == len(names)
+    assert not [each for each in names if re.search(r"_\d|^q\d", each)], "a name that a program made"
+    assert len(system.load_names) in (0, system.constraints)
+    assert len(system.named_coordinates(system.group.identity())) == len(system.coordinate_names)
+    assert set(system.units) == {*names, *(system.units if system.start_names else ())}
+    if name not in PURE_NUMBERS:
+        assert all(system.units.values()) and not [axis for axis in system.axes() if "[q]" in axis.velocity]
 
 
 @pytest.mark.parametrize("key", REFUSED)

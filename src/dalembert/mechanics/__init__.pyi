@@ -37,6 +37,7 @@ from .system import Forced as Forced
 from .system import Friction as Friction
 from .system import Input as Input
 from .system import MechanicalSystem as MechanicalSystem
+from .system import Names as Names
 from .system import NonlinearSystem as NonlinearSystem
 from .system import SINGULAR_METRIC as SINGULAR_METRIC
 from .system import State as State
@@ -57,6 +58,7 @@ from .system import name_leaves as name_leaves
 from .system import metric_on_D as metric_on_D
 from .system import perturbed as perturbed
 from .system import register_system as register_system
+from .system import split_unit as split_unit
 from .system import steered as steered
 from .system import unforced as unforced
 from .system import with_friction as with_friction

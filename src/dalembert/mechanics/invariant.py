@@ -22,7 +22,7 @@ from ..groups import Group
 from ..kernels import compile_function, evaluate
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Float, LinearMap, Number, Parameters, Scalar, Velocity
-from .system import MechanicalSystem, of_part, recognised, shaped
+from .system import MechanicalSystem, Names, of_part, recognised, shaped
 
 Reals = NDArray[np.float64]
 Structure = tuple[tuple[float | None, ...], ...]
@@ -35,7 +35,7 @@ class InvariantSystem(MechanicalSystem):
     L = <I xi, xi>/2 - V(t, g) on a group, with xi in a constant subspace d. `subspace` gives d by the columns
     of a basis (n, r), `annihilator` by rows (m, n) that vanish on it; neither: d is the whole algebra (a free
     body). Restricted momenta are components in the basis: the given one, or the reduced echelon null space of the
-    annihilator ((e1, e2) for e3). `potential(t, g, p)` breaks the invariance of L, not of d.
+    annihilator ((e1, e2) for e3). `potential(t, g, p)` breaks the invariance of L, not of d. `names`: see `System`.
 
     The inertia, the parameters and the entries of d are run-time inputs of a compiled step; only zeros and ones in the
     basis of d are structure, so that (e1, e2) costs nothing and another inertia or normal compiles nothing.
@@ -49,6 +49,7 @@ class InvariantSystem(MechanicalSystem):
         annihilator: Any = None,
         potential: Callable[..., Array] | None = None,
         parameters: Parameters = None,
+        names: Any = None,
     ) -> None:
         if subspace is not None and annihilator is not None:
             raise InvalidInput("give the subspace d by a basis (subspace) or by its annihilator, not by both")
@@ -68,14 +69,17 @@ class InvariantSystem(MechanicalSystem):
         self.potential, self.parameters = recognised(potential), parameters
         self._entries = numerics.array(columns), numerics.array(rows)
         self._structure = _structure(columns), _structure(rows)
+        self.names = Names.read(names, self)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        return (self.inertia, self._entries, self.parameters), (self.group, self.potential, self._structure)
+        static = (self.group, self.potential, self._structure, self.names)
+        return (self.inertia, self._entries, self.parameters), static
 
     @classmethod
     def tree_unflatten(cls, static: tuple[Any, ...], data: tuple[Any, ...]) -> InvariantSystem:
         system = object.__new__(cls)
-        system.group, system.potential, system._structure = static
+        system.group, system.potential, system._structure, *names = static
+        system.names = names[0] if names else None  # files of before November 2026 have none
         system.inertia, system._entries, system.parameters = data
         return system
 
@@ -279,9 +283,11 @@ class LRSystem(MechanicalSystem):
     by Ad_g^-1.
     """
 
-    def __init__(self, group: Group, inertia: Any, subspace: Any = None, annihilator: Any = None) -> None:
+    def __init__(
+        self, group: Group, inertia: Any, subspace: Any = None, annihilator: Any = None, names: Any = None
+    ) -> None:
         self.group = group
-        self.body = InvariantSystem(group, inertia, subspace, annihilator)
+        self.body = InvariantSystem(group, inertia, subspace, annihilator, names=names)
 
     def tree_flatten(self) -> tuple[tuple[InvariantSystem], Group]:
         return (self.body,), self.group
@@ -295,7 +301,7 @@ class LRSystem(MechanicalSystem):
     inertia: Array
     subspace: Array
     annihilator: Array
-    inertia, subspace, annihilator = of_part("body", "inertia", "subspace", "annihilator")
+    inertia, subspace, annihilator, names = of_part("body", "inertia", "subspace", "annihilator", "names")
     L, constraints, mass_matrix = of_part("body", "L", "constraints", "mass_matrix")
 
     def A(self, t: Scalar, g: Element) -> LinearMap:

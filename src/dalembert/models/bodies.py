@@ -18,7 +18,7 @@ from ..integrators import free_body, polhode
 from ..mechanics import Input, InvariantSystem, LRSystem, System, inertia_of_mass, mass_tensor, symmetric
 from ..numerics import finite_reals, namespace, positive, vector
 from ..numerics.types import Array, Covector, Element, Scalar
-from .registry import MOMENTS, SUSLOV_METHOD, Numbers, Real, Reals, Values, register
+from .registry import MOMENTS, ROLLING_NAMES, SUSLOV_METHOD, Numbers, Real, Reals, Values, names_of, register
 
 E3 = (0.0, 0.0, 1.0)
 GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
@@ -262,7 +262,7 @@ def chaplygin_sphere(inertia: Numbers, mass: Real = 1.0, radius: Real = 1.0) -> 
     across = np.zeros((3, 2))
     both = namespace(tensor, mass).block([[tensor, across], [across.T, mass * np.eye(2)]])
     rolling = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, r, 0.0], [-r, 0.0, 0.0]]
-    return LRSystem(SO3() * Euclidean(2), both, subspace=rolling)
+    return LRSystem(SO3() * Euclidean(2), both, subspace=rolling, names=names_of(*ROLLING_NAMES))
 
 
 def conserved_momentum(system: LRSystem, g: Element, momentum: Covector) -> Array:

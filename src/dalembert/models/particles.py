@@ -15,9 +15,10 @@ from ..groups import Euclidean
 from ..mechanics import State, System
 from ..numerics import finite, not_negative
 from ..numerics.types import Array, Scalar
-from .registry import Numbers, Real, Reals, Values, cached_partial, positive_vector, register
+from .registry import Numbers, Real, Reals, Values, cached_partial, names_of, positive_vector, register
 
 LEAPFROG = {"name": "leapfrog"}
+NAMES = names_of("x, y, z", "x rate, y rate, z rate")  # all numbers are pure ones
 
 
 @register(
@@ -35,7 +36,7 @@ def nonholonomic_particle(potential: str = "free") -> System:
     The basis of D is (d_x + y d_z, d_y). `potential`: "free", or "harmonic" for V = (x^2 + y^2)/2.
     """
     require_name("potential", potential, LAGRANGIANS)
-    return System(Euclidean(3), LAGRANGIANS[potential], _contact_row)
+    return System(Euclidean(3), LAGRANGIANS[potential], _contact_row, names=NAMES)
 
 
 def _contact_row(t: Scalar, q: Array, p: None) -> Array:
@@ -84,7 +85,7 @@ def contact_oscillator(epsilon: Real = 0.0) -> System:
     sin(pi/N) moves y with the exact period N steps.
     """
     parameters = {"epsilon": finite("epsilon", epsilon)}
-    return System(Euclidean(3), _contact_lagrangian, _oscillator_row, parameters=parameters)
+    return System(Euclidean(3), _contact_lagrangian, _oscillator_row, parameters=parameters, names=NAMES)
 
 
 def _oscillator_row(t: Scalar, q: Array, p: Values) -> Array:
@@ -112,7 +113,11 @@ def chaotic_quartic(n: int = 3) -> System:
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 2:
         raise InvalidInput(f"n is {n!r}; allowed: a whole number of at least 2, for V couples z_1 and z_2")
-    return System(Euclidean(2 * n + 1), cached_partial(_quartic_lagrangian, n), cached_partial(_quartic_constraint, n))
+    coordinates = ["x", *(f"{letter}{k + 1}" for letter in "yz" for k in range(n))]
+    return System(
+        Euclidean(2 * n + 1), cached_partial(_quartic_lagrangian, n), cached_partial(_quartic_constraint, n),
+        names=names_of(", ".join(coordinates), ", ".join(f"{name} rate" for name in coordinates)),
+    )  # fmt: skip
 
 
 def quartic_state(angle: Real, n: int = 3) -> State:
@@ -155,7 +160,8 @@ def pendulum_cvt(epsilon: Real = 0.0) -> System:
     (epsilon/2) sin(2 xi) with q = (x, y, xi): epsilon breaks the reversibility xi -> -xi of the driving pendulum that
     keeps many methods on the right energy.
     """
-    return System(Euclidean(3), _cvt_lagrangian, _cvt_constraint, parameters={"epsilon": finite("epsilon", epsilon)})
+    names, parameters = names_of("x, y, angle", "x rate, y rate, angle rate"), {"epsilon": finite("epsilon", epsilon)}
+    return System(Euclidean(3), _cvt_lagrangian, _cvt_constraint, parameters=parameters, names=names)
 
 
 def _cvt_constraint(t: Scalar, q: Array, p: Values) -> Array:
@@ -192,7 +198,13 @@ def pendulum_chain(
     if parameters["lengths"].size != count:
         raise InvalidInput(f"there are {count} masses and {parameters['lengths'].size} lengths; allowed: as many")
     parameters |= {"gravity": not_negative("gravity", gravity)}
-    return System(Euclidean(dimension * count), _chain_lagrangian, parameters=parameters, holonomic=_chain_rods)
+    coordinates = [f"{letter}{k + 1}" for k in range(count) for letter in "xyz"[:dimension]]
+    names = names_of(
+        ", ".join(f"{name} [m]" for name in coordinates), ", ".join(f"{name} rate [m s-1]" for name in coordinates),
+        ", ".join(f"force in rod {k + 1} [N]" for k in range(count)),
+    )  # fmt: skip
+    group = Euclidean(dimension * count)
+    return System(group, _chain_lagrangian, parameters=parameters, holonomic=_chain_rods, names=names)
 
 
 def _chain_lagrangian(t: Scalar, q: Array, v: Array, p: Values) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidInput, UnknownName
-from ..mechanics import MechanicalSystem
+from ..mechanics import MechanicalSystem, Names, split_unit
 from ..numerics import finite, is_traced, namespace, positive, real
 from ..numerics.types import Array, ArrayLike
 
@@ -31,6 +31,9 @@ START_ENTRIES = ("configuration", "velocity", "momentum")
 cached_partial = lru_cache(partial)  # one object for all calls, so that compiled programs are found again
 RESERVED_NAMES = ("own", "file")  # what `dalembert init` and the studio call a system of a user's own file
 SUSLOV_METHOD = {"name": "euler-poincare-suslov", "lagrangian": "moser-veselov", "retraction": "cayley"}
+PLACE, TWIST = "heading [rad], x [m], y [m]", "w [rad s-1], v1 [m s-1], v2 [m s-1]"  # on SE(2), as of a vehicle
+# Of a body that rolls on a plane, on SO(3) x R^2:
+ROLLING_NAMES = "x [m], y [m]", "w1 [rad s-1], w2 [rad s-1], w3 [rad s-1], x rate [m s-1], y rate [m s-1]"
 MOMENTS = "three moments, or a symmetric matrix"
 PARAMETER_HELP = {
     "mass": "kg",
@@ -101,6 +104,15 @@ class Model:
             needed = f"system '{self.name}' needs {', '.join(missing)}"
             raise InvalidInput(f"{needed}; for example {missing[0]} = {self.example[missing[0]]}")
         return self.build(**given)
+
+
+@lru_cache
+def names_of(coordinates: str, velocities: str, constraints: str = "") -> Names:
+    """The names of a model's things, with their units: "heading [rad], x [m], y [m]"; one object for all calls."""
+    given = {"coordinates": coordinates, "velocities": velocities, "constraints": constraints}
+    pairs = {kind: [split_unit(each) for each in text.split(",") if each] for kind, text in given.items()}
+    units = tuple((name, unit) for own in pairs.values() for name, unit in own if unit)
+    return Names(**{kind: tuple(name for name, _ in own) for kind, own in pairs.items()}, units=units)
 
 
 MODELS: dict[str, Model] = {}

@@ -21,11 +21,24 @@ from ..groups import SO3, Euclidean
 from ..mechanics import FUNCTIONS, System, register_system, symmetric
 from ..numerics import array, finite, namespace, not_negative, positive, solve_reduced
 from ..numerics.types import Array, Controls, Scalar
-from .registry import MOMENTS, Numbers, Real, Reals, Values, cached_partial, downhill_force, positive_vector, register
+from .registry import (
+    MOMENTS,
+    ROLLING_NAMES,
+    Numbers,
+    Real,
+    Reals,
+    Values,
+    cached_partial,
+    downhill_force,
+    names_of,
+    positive_vector,
+    register,
+)  # fmt: skip
 
 Pose = tuple[Array, Array]  # the rotation and the place
 Support = Callable[[Array, Any], Array]
 GROUP = SO3() * Euclidean(2)
+ROLLING = names_of(*ROLLING_NAMES, "contact force x [N], contact force y [N]")  # of the plane on the body
 
 
 @register_system(FUNCTIONS, ("group", "inputs", "names"))
@@ -80,7 +93,7 @@ def rolling_body(
         "shape": jax.tree.map(array, shape),
     }
     lagrangian, rows = (cached_partial(part, support) for part in (_rolling_lagrangian, _rolling_constraint))
-    return RollingBody(GROUP, lagrangian, rows, parameters=parameters)
+    return RollingBody(GROUP, lagrangian, rows, parameters=parameters, names=ROLLING)
 
 
 def _rolling_lagrangian(support: Support, t: Scalar, g: Pose, xi: Array, p: dict[str, Any]) -> Array:
@@ -194,7 +207,7 @@ def chaplygin_ball(mass: Real = 1.0, inertia: Numbers = (0.3, 0.4, 0.5), radius:
     """
     sizes = {"mass": positive("mass", mass), "radius": positive("radius", radius)}
     parameters = sizes | {"inertia": symmetric(inertia, 3, "inertia")}
-    return System(GROUP, _level_lagrangian, _ball_constraint, parameters=parameters)
+    return System(GROUP, _level_lagrangian, _ball_constraint, parameters=parameters, names=ROLLING)
 
 
 @register(
@@ -215,7 +228,7 @@ def rolling_ball(
     moment/(m a^2)) of the gravity.
     """
     parameters = _round_ball(mass, moment, radius, slope, gravity)
-    return System(GROUP, _ball_lagrangian, _ball_constraint, parameters=parameters)
+    return System(GROUP, _ball_lagrangian, _ball_constraint, parameters=parameters, names=ROLLING)
 
 
 @register(
@@ -243,7 +256,7 @@ def ball_on_table(
     down the slope): the ball drifts across the slope, not down.
     """
     parameters = _round_ball(mass, moment, radius, slope, gravity) | {"rotation": finite("rotation", rotation)}
-    return System(GROUP, _ball_lagrangian, _ball_constraint, parameters=parameters, drift=_turning)
+    return System(GROUP, _ball_lagrangian, _ball_constraint, parameters=parameters, drift=_turning, names=ROLLING)
 
 
 def _round_ball(mass: Real, moment: Real | None, radius: Real, slope: Real, gravity: Real) -> Values:

@@ -14,10 +14,29 @@ from ..groups import SE, SE2, SE3, SO2
 from ..mechanics import Input, InvariantSystem, System, generators, inertia_of_mass, mass_tensor, symmetric
 from ..numerics import array, diagonal, finite, positive, vector
 from ..numerics.types import Array, Scalar
-from .registry import MOMENTS, SUSLOV_METHOD, Numbers, Real, Reals, Values, downhill_force, positive_vector, register
+from .registry import (
+    MOMENTS,
+    PLACE,
+    SUSLOV_METHOD,
+    TWIST,
+    Numbers,
+    Real,
+    Reals,
+    Values,
+    downhill_force,
+    names_of,
+    positive_vector,
+    register,
+)  # fmt: skip
 
 Pair = tuple[Array, Array]  # of SE(2) x SE(2)
 LARGEST_DIMENSION = 6  # n of the sleighs on SE(n)
+DISK = names_of(f"{PLACE}, roll [rad]", f"{TWIST}, roll rate [rad s-1]")
+SLEIGHS = names_of(
+    "first heading [rad], first x [m], first y [m], second heading [rad], second x [m], second y [m]",
+    "first w [rad s-1], first v1 [m s-1], first v2 [m s-1], second w [rad s-1], second v1 [m s-1], second v2 [m s-1]",
+    "first side force [N], second side force [N], hinge force x [N], hinge force y [N]",
+)
 
 
 @register(
@@ -112,7 +131,7 @@ def vertical_disk(mass: Real = 1.0, rolling: Real = 0.5, turning: Real = 0.25, r
     """
     mass = positive("mass", mass)
     moments = array([positive("turning", turning), mass, mass, positive("rolling", rolling)])
-    return InvariantSystem(SE2() * SO2(), diagonal(moments), _rolls(radius))
+    return InvariantSystem(SE2() * SO2(), diagonal(moments), _rolls(radius), names=DISK)
 
 
 @register(
@@ -137,7 +156,7 @@ def inclined_disk(
     `vertical_disk` with the potential -m g sin(slope) x: while it turns it never rolls down for good.
     """
     disk, pull = vertical_disk(mass, rolling, turning, radius), downhill_force(mass, slope, gravity)
-    return InvariantSystem(disk.group, disk.inertia, _rolls(radius), None, _inclined, {"pull": pull})
+    return InvariantSystem(disk.group, disk.inertia, _rolls(radius), None, _inclined, {"pull": pull}, DISK)
 
 
 def _rolls(radius: Real) -> list[list[float]]:
@@ -350,6 +369,7 @@ def hinged_sleighs(
         force=_hinge_torque,
         holonomic=_hinge,
         inputs=(Input("hinge torque", "N m"),),
+        names=SLEIGHS,
     )
 
 

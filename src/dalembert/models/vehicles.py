@@ -23,10 +23,10 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..groups import SE2, SO2, Group
-from ..mechanics import Input, Steered, System, gradient, steered
+from ..mechanics import Input, Names, Steered, System, gradient, steered
 from ..numerics import finite, is_traced, not_negative, positive
 from ..numerics.types import Array, Element, Scalar
-from .registry import Numbers, Real, Reals, Values, cached_partial, register
+from .registry import PLACE, TWIST, Numbers, Real, Reals, Values, cached_partial, names_of, register
 
 Path = Callable[[Array], Array]
 Formula = Callable[..., Array]
@@ -50,7 +50,8 @@ def unicycle(mass: Real = 1.0, inertia: Real = 1.0, centre: Real = 0.0) -> Syste
     """
     parameters = _sizes(mass=mass, inertia=inertia) | {"centre": finite("centre", centre)}
     motors = {0: Input("turning torque", "N m"), 1: Input("drive force", "N")}
-    return _vehicle(SE2(), _body_lagrangian, _blade, parameters, motors)
+    names = names_of(PLACE, TWIST, "side force [N]")
+    return _vehicle(SE2(), _body_lagrangian, _blade, parameters, motors, names)
 
 
 @register(
@@ -76,7 +77,9 @@ def car(mass: Real = 1.0, inertia: Real = 0.5, length: Real = 1.0, centre: Real 
     parameters = _sizes(mass=mass, inertia=inertia, length=length, steering=steering)
     parameters |= {"centre": finite("centre", centre)}
     motors = {1: Input("drive force", "N"), 3: Input("steering torque", "N m")}
-    return _vehicle(SE2() * SO2(), _car_lagrangian, _steered_rows, parameters, motors)
+    loads = "rear side force [N], front side force [N]"
+    names = names_of(f"{PLACE}, steering [rad]", f"{TWIST}, steering rate [rad s-1]", loads)
+    return _vehicle(SE2() * SO2(), _car_lagrangian, _steered_rows, parameters, motors, names)
 
 
 @register(
@@ -103,7 +106,8 @@ def snakeboard(
     parameters = _sizes(mass=mass, inertia=inertia, rotor=rotor, wheels=wheels, length=length)
     group = SE2() * SO2() * SO2()
     motors = {3: Input("rotor torque", "N m"), 4: Input("wheel torque", "N m")}
-    return _vehicle(group, _board_lagrangian, _steered_rows, parameters, motors)
+    names = names_of(f"{PLACE}, rotor [rad], wheels [rad]", f"{TWIST}, rotor rate [rad s-1], wheel rate [rad s-1]")
+    return _vehicle(group, _board_lagrangian, _steered_rows, parameters, motors, names)
 
 
 @register(
@@ -134,7 +138,10 @@ def roller_racer(
         raise InvalidInput("arm is 0; allowed: a distance of either sign, not 0 (the second axle would be the pivot)")
     parameters = _sizes(mass=mass, inertia=inertia, rider_inertia=rider_inertia)
     parameters |= {"rider": not_negative("rider", rider), "front": finite("front", front), "arm": lever}
-    return _vehicle(SE2() * SO2(), _racer_lagrangian, _racer_rows, parameters, {3: Input("pivot torque", "N m")})
+    loads = "first side force [N], second side force [N]"
+    names = names_of(f"{PLACE}, pivot [rad]", f"{TWIST}, pivot rate [rad s-1]", loads)
+    motors = {3: Input("pivot torque", "N m")}
+    return _vehicle(SE2() * SO2(), _racer_lagrangian, _racer_rows, parameters, motors, names)
 
 
 def _sizes(**values: Real) -> Values:
@@ -182,10 +189,13 @@ def _racer_rows(t: Scalar, g: Pose, p: Values) -> Array:
     return jnp.stack([jnp.array([0.0, 0.0, 1.0, 0.0]), second])
 
 
-def _vehicle(group: Group, lagrangian: Formula, rows: Formula, parameters: Values, motors: dict[int, Input]) -> System:
+def _vehicle(
+    group: Group, lagrangian: Formula, rows: Formula, parameters: Values, motors: dict[int, Input], names: Names
+) -> System:
     """The system whose inputs are the forces on some components of the velocity."""
     force = cached_partial(_input_force, tuple(motors), group.dim)
-    return System(group, lagrangian, rows, parameters=parameters, force=force, inputs=tuple(motors.values()))
+    inputs = tuple(motors.values())
+    return System(group, lagrangian, rows, parameters=parameters, force=force, inputs=inputs, names=names)
 
 
 def _input_force(components: tuple[int, ...], dim: int, t: Scalar, g: Element, xi: Array, u: Array, p: Values) -> Array:
