@@ -287,21 +287,23 @@ class LRSystem(MechanicalSystem):
         self, group: Group, inertia: Any, subspace: Any = None, annihilator: Any = None, names: Any = None
     ) -> None:
         self.group = group
-        self.body = InvariantSystem(group, inertia, subspace, annihilator, names=names)
+        self.body = InvariantSystem(group, inertia, subspace, annihilator)
+        self.names = Names.read(names, self)
 
-    def tree_flatten(self) -> tuple[tuple[InvariantSystem], Group]:
-        return (self.body,), self.group
+    def tree_flatten(self) -> tuple[tuple[InvariantSystem], tuple[Group, Names | None]]:
+        return (self.body,), (self.group, self.names)
 
     @classmethod
-    def tree_unflatten(cls, group: Group, data: tuple[InvariantSystem]) -> LRSystem:
+    def tree_unflatten(cls, static: Any, data: tuple[InvariantSystem]) -> LRSystem:
         system = object.__new__(cls)
-        system.group, (system.body,) = group, data
+        both = static if isinstance(static, tuple) else (static, None)  # files of before November 2026: the group
+        (system.group, system.names), (system.body,) = both, data
         return system
 
     inertia: Array
     subspace: Array
     annihilator: Array
-    inertia, subspace, annihilator, names = of_part("body", "inertia", "subspace", "annihilator", "names")
+    inertia, subspace, annihilator = of_part("body", "inertia", "subspace", "annihilator")
     L, constraints, mass_matrix = of_part("body", "L", "constraints", "mass_matrix")
 
     def A(self, t: Scalar, g: Element) -> LinearMap:

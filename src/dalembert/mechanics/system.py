@@ -205,7 +205,7 @@ class Names:
     units: tuple[tuple[str, str], ...] = ()  # of those that have one
 
     @classmethod
-    def read(cls, given: Any, system: System) -> Names | None:
+    def read(cls, given: Any, system: MechanicalSystem) -> Names | None:
         """The names that a user gave, as many as there are things, or a clear error; with `inputs` none twice."""
         if given is None or isinstance(given, Names):
             return given

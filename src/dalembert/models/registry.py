@@ -8,8 +8,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial, wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -109,10 +109,14 @@ class Model:
 @lru_cache
 def names_of(coordinates: str, velocities: str, constraints: str = "") -> Names:
     """The names of a model's things, with their units: "heading [rad], x [m], y [m]"; one object for all calls."""
-    given = {"coordinates": coordinates, "velocities": velocities, "constraints": constraints}
-    pairs = {kind: [split_unit(each) for each in text.split(",") if each] for kind, text in given.items()}
-    units = tuple((name, unit) for own in pairs.values() for name, unit in own if unit)
-    return Names(**{kind: tuple(name for name, _ in own) for kind, own in pairs.items()}, units=units)
+    given = [[split_unit(each) for each in text.split(",") if each] for text in (coordinates, velocities, constraints)]
+    places, rates, loads = (tuple(name for name, _ in own) for own in given)
+    return Names("", places, rates, loads, tuple((name, unit) for own in given for name, unit in own if unit))
+
+
+@lru_cache
+def _with_title(names: Names, title: str) -> Names:
+    return replace(names, system=title)
 
 
 MODELS: dict[str, Model] = {}
@@ -142,10 +146,19 @@ def register(
         chosen = {"name": "lagrange-dalembert"} if method is None else method
         words = title or name.replace("-", " ").capitalize()
         told = why or " ".join((inspect.getdoc(build) or "").split("\n\n")[0].split())
-        model = Model(name, build, example, initial, step, chosen, steps, words, told, tuple(tries), meaning or {})
+
+        @wraps(build)
+        def build_with_title(*arguments: Any, **options: Any) -> MechanicalSystem:
+            system = build(*arguments, **options)
+            if system.title == type(system).__name__:  # nobody gave it one
+                object.__setattr__(system, "names", _with_title(system.names or Names(), words))
+            return system
+
+        made = cast(Build, build_with_title)
+        model = Model(name, made, example, initial, step, chosen, steps, words, told, tuple(tries), meaning or {})
         _check(model)
         MODELS[name] = model
-        return build
+        return made
 
     return add
 

@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import InvalidInput
 from ..io.atomic import atomic_path
 from ..plotting.studies import grid_faces, light
-from ..plotting.style import GREY, headline, space, styled
+from ..plotting.style import GREY, headline, space, styled, unit_label
 from .requests import RunFrames
 from .scenes import align_z, globe, make_scene, normalise, revolve
 from .view import Array, Shape, View, unpack_array
@@ -86,6 +86,7 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
     figure = Figure(figsize=(6.4, 5.4), dpi=100)
     headline(figure, title or run.name or run.group)
     figure.text(0.01, 0.012, caption, fontsize=7.5, color=GREY, va="bottom")
+    view.axis_names = tuple(unit_label(name, _units(run).get(name, "")) for name in view.axis_names)
     axes, project = _axes(figure, view, 0.05 + 0.025 * caption.count("\n"))
     reach = float(np.max(np.subtract(*view.limits()[::-1])))
     parts = [_Part(part, reach) for part in view.parts]
@@ -96,7 +97,7 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
     axes.add_collection(painted, autolim=False)
 
     def draw(k: int) -> None:
-        axes.set_title(f"t = {run.t[k]:.2f}", loc="center")
+        axes.set_title(f"$t$ = {run.t[k]:.2f} s", loc="center")
         for text in tuple(axes.texts):
             text.remove()
         poses: list[tuple[Array, Array]] = []
@@ -129,6 +130,14 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
     return figure, draw
 
 
+def _units(run: RunFrames) -> dict[str, str]:
+    """The units of what axes show, by name: places are in metres where velocities are in metres a second."""
+    if run.system is None:
+        return {}
+    placed = any(axis.velocity == "m s-1" for axis in run.system.axes())
+    return dict.fromkeys("xyz" if placed else "", "m") | run.system.units | {"time": "s"}
+
+
 def _axes(figure: Any, view: View, bottom: float) -> tuple[Any, Callable[[Array], tuple[Array, Array]]]:
     """Axes for a view, and the projection of points (..., 3) to their plane (..., 2) and to a depth (...)."""
     low, high = view.limits()
@@ -158,7 +167,7 @@ def _axes(figure: Any, view: View, bottom: float) -> tuple[Any, Callable[[Array]
     axes = space(figure, labels=(x, y, z), elev=elevation, azim=azimuth)
     if not visible:
         axes.set_axis_off()
-    axes.set_position((0.02, bottom + 0.02, 0.94, 0.92 - bottom))
+    axes.set_position((0.02, bottom + 0.04, 0.94, 0.9 - bottom))
     limits = np.stack([low, low + extent]) / view.scale
     axes.set(xlim=limits[:, 0], ylim=limits[:, 1], zlim=limits[:, 2])
     axes.set_box_aspect(tuple(extent), zoom=1.0 if visible else 1.3)

@@ -646,7 +646,8 @@ def draw_point(view: View, run: RunFrames) -> str:
     view.add("particle", shapes.sphere(0.03 * reach), run.colour, position=points)
     tip = points + scale_arrows(velocity, 0.3 * reach)
     view.arrow("velocity", points, tip, VELOCITY, width=0.01 * reach)
-    names = [f"q{i + 1}" for i in chosen] if n > 1 else ["time", "q1"]
+    known = run.system.coordinate_names if run.system is not None else [f"q{i + 1}" for i in range(n)]
+    names = [known[i] for i in chosen] if n > 1 else ["time", known[0]]
     if run.is_first:
         corner = points.min(axis=0) - 0.1 * reach
         for name, axis in zip(names, np.eye(3), strict=False):
