@@ -7,6 +7,7 @@ from __future__ import annotations
 import html
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
@@ -21,7 +22,9 @@ TABLE = re.compile(r"^(?!\s*\||\s*$)(.*)\n(?=\|.*\n\|[-:| ]+\|$)", re.MULTILINE)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">(?:\\\(|\\\[)(.*?)(?:\\\)|\\\])</\1>', re.DOTALL)
 LETTER = re.compile(r'<mi mathvariant="([a-z-]+)">(\w)</mi>')
 UPRIGHT = re.compile(r'(?:<mi mathvariant="normal">\w</mi>){2,}')
-NAME = re.compile(r"<mi>(?:dim|ker|min|max|det|exp|log|sin|cos|tan)</mi>(?=<m[ins])")  # a function before its argument
+NAME = re.compile(r"(?<!sub>)(?<!sup>)<mi>(?:dim|ker|min|max|det|exp|log|sin|cos|tan)</mi>(?=<m[ins])")
+"""A function before its argument; with an exponent (sin^2) it is a child of msup, which has two and no third."""
+CHILDREN = {"msub": 2, "msup": 2, "msubsup": 3, "mfrac": 2, "mover": 2, "munder": 2, "munderover": 3, "mroot": 2}
 THIN = '<mspace width="0.17em"/>'
 BRACKET = re.compile(r"<mi>(&#x027E[89];|&#x0230[89AB];)</mi>")
 ALPHABETS = {"fraktur": (0x1D504, 0x1D51E), "double-struck": (0x1D538, 0x1D552), "script": (0x1D49C, 0x1D4B6)}
@@ -76,6 +79,10 @@ def _formula(found: re.Match[str]) -> str:
     drawn = LETTER.sub(_letter, drawn)
     drawn = NAME.sub(r"\g<0>" + THIN, drawn)
     drawn = BRACKET.sub(r'<mo stretchy="false">\1</mo>', drawn)
+    for element in ElementTree.fromstring(drawn).iter():
+        name = element.tag.rpartition("}")[2]
+        if len(element) != CHILDREN.get(name, len(element)):
+            raise PluginError(f"{tex}: {name} has {len(element)} children, and Firefox draws none of them")
     return f'<{tag} class="formula{" long" if len(tex) > LONG else ""}">{drawn}</{tag}>'
 
 
