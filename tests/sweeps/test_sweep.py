@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import sys
 import warnings
 
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ import dalembert as da
 from dalembert.cli import app
 from dalembert.errors import InvalidInput
 from dalembert.io.config import parse_job as parse
-from dalembert.plotting.studies import select_variable
+from dalembert.plotting.studies import select_variable, sweep_words
 from dalembert.sweeps.plan import SweepMembers, compute_block, parse_axis, parse_sample, substitute
 from dalembert.sweeps.plan import make_plan as plan
 
@@ -116,6 +117,21 @@ def test_bad_calls_are_refused(tmp_path):
         with pytest.raises(InvalidInput) as caught:
             da.sweep(good, **options)
         assert says in str(caught.value)
+
+
+def test_a_missing_package_is_told_before_there_is_a_store(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'dalembert\[dask\]'"):
+        da.sweep(with_sweep(SUSLOV, run={"step": [0.1]}), out=tmp_path / "a.zarr", executor="dask")
+    assert not (tmp_path / "a.zarr").exists()
+
+
+def test_dimensions_and_variables_are_shown_in_words():
+    data = xarray.Dataset(coords={"component": ["w", "v1"]})
+    names = ("system_centre", "initial_velocity_1", "final_velocity.w", "final_momentum.0", "run_step", "status")
+    found = [sweep_words(data, name) for name in names]
+    assert found[:3] == ["centre", "initial velocity v1", "final velocity w"]
+    assert found[3:] == ["final momentum w", "step $h$, s", "status"]
 
 
 def test_a_reduction_that_fails_is_told_with_its_line():

@@ -412,7 +412,7 @@ def _print_plan(found: Plan, job: Job, out: Path | None, plot: Path | None, as_j
         ("second-order condition", held),
     ]
     for name, row in zip(found.inputs, found.controls.T, strict=True):
-        rows.append((name, f"from {row.min():.6g} to {row.max():.6g}"))
+        rows.append((name, f"from {row.min():.6g} to {row.max():.6g} {found.system.units.get(name, '')}".rstrip()))
     shell.print_table(f"{job.names['system']} with {job.names['method']}", (), (), rows + list(files.items()))
     if found.reason:
         print(f"dalembert: {found.reason}", file=sys.stderr)

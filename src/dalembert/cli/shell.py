@@ -113,6 +113,8 @@ def print_table(title: str, left: Sequence[str], right: Sequence[str], rows: Ite
     Words are wrapped to fit the line, the widest column first; numbers and names are never cut.
     """
     table = [list(row) for row in rows]
+    if right and not right[-1] and not any(row[-1] for row in table):  # remarks that nobody made
+        right, table = right[:-1], [row[:-1] for row in table]
     words = len(left) if left else 2
     heads = [*left, *right] or ["", ""]
     widths = [max((len(text) for text in column), default=0) for column in zip(*table, strict=True)] or [0] * len(heads)

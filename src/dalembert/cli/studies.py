@@ -76,7 +76,7 @@ def compare(
         )
         if plot is not None and result.runs:
             with atomic_path(plot) as temporary:
-                result.plot(temporary, title=f"{job.names['system']} to t = {t_end:g}")
+                result.plot(temporary, title=f"{job.system.title} to $t$ = {t_end:g} s")
     if as_json:
         shell.print_json({"system": job.names["system"], "time": t_end, "rows": [asdict(row) for row in result.rows]})
     else:
@@ -152,7 +152,7 @@ def convergence(
     result = convergence_report(found, job)
     if draw and plot is not None:
         with atomic_path(plot) as temporary:
-            plot_convergence(found, title=f"{result['system']} with {result['method']}", path=temporary)
+            plot_convergence(found, title=f"{job.system.title} with {result['method']}", path=temporary)
     if as_json:
         shell.print_json(result | {"picture": str(plot) if draw else None})
         return
@@ -162,18 +162,13 @@ def convergence(
 
 
 def _print_convergence(result: dict[str, Any]) -> None:
-    """Print one line a step, with an error and its slope for each quantity; the orders below."""
-    quantities = result["quantities"]
-    columns = [head for name in quantities for head in (name, "order")]
-    lines = []
-    for k, step in enumerate(result["step"]):
-        cells = []
-        for values in quantities.values():
-            slope = values["slope"][k - 1] if k else None
-            cells += [shell.format_number(values["error"][k]), shell.format_number(slope, ".2f")]
-        lines.append([f"{step:g}", *cells])
+    """Print for each quantity its errors, a column for each step, and the slopes between them; the orders below."""
+    quantities, lines = result["quantities"], []
+    for name, values in quantities.items():
+        lines.append([name, *(shell.format_number(error) for error in values["error"])])
+        lines.append(["  order", "", *(shell.format_number(slope, ".2f") for slope in values["slope"])])
     title = f"{result['system']} with {result['method']}: {result['errors']} errors"
-    shell.print_table(title, ("step",), columns, lines)
+    shell.print_table(title, ("step",), [f"{step:g}" for step in result["step"]], lines)
     for name, values in quantities.items():
         if values["order"] is None:
             print(f"{name}: exact to round-off, or too few steps")

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 MAX_SPHERE_STATES = 300
 """States of a run whose trace is drawn on the sphere."""
-LEAST_TRACE = 0.1
+LEAST_TRACE = 0.3
 """A trace on the unit sphere that is smaller would be a dot: velocities are drawn instead."""
 MAX_PICTURE_STATES = 20_000
 """States up to which a trajectory is drawn beside its table in a notebook."""

@@ -307,10 +307,22 @@ def select_variable(
         values, value = _values(data, dim), at.get(dim, len(_values(data, dim)) // 2)
         near = dim in at and values.dtype.kind in "if"
         cut[dim] = int(np.argmin(np.abs(values - value)) if near else value)
-    where = ", ".join(f"{dim} = {_values(data, dim)[place]:.6g}" for dim, place in cut.items())
+    where = ", ".join(f"{sweep_words(data, dim)} = {_values(data, dim)[place]:.6g}" for dim, place in cut.items())
     data = data.isel(cut)
     array = _variable(data, show).transpose(*((x,) if y is None else (y, x)))
-    return SweepSlice(data, array, show, x, y, f"{show}{' at ' + where if where else ''}")
+    words = sweep_words(data, show)
+    title = words[:1].upper() + words[1:] + (f" at {where}" if where else "")
+    return SweepSlice(data, array, show, x, y, title)
+
+
+def sweep_words(data: xarray.Dataset, name: str) -> str:
+    """What a dimension or a variable of a sweep is: "centre" of system_centre, "initial velocity v1"."""
+    section, _, rest = name.replace(".", "_").partition("_")
+    words, _, place = rest.rpartition("_")
+    if words in ("velocity", "momentum") and place.isdigit() and "component" in data.coords:
+        rest = f"{words} {data['component'].values[int(place)]}"
+    words = rest if section in ("system", "run", "method") and rest else f"{section} {rest}"
+    return {"step": "step $h$, s"}.get(words, words.replace("_", " ").strip())
 
 
 @styled
@@ -324,11 +336,11 @@ def plot_sweep(cut: SweepSlice, *, log: bool = False, curve: Any = None, path: s
     _, array, show, x, y, title = cut
     figure, axes = sheet(size=(6.6, 4.6))
     axes.grid(y is None)
-    places = [_place_along(axes, array, dim, which) for dim, which in zip((x, y), "xy", strict=True) if dim]
+    places = [_place_along(axes, cut.data, dim, which) for dim, which in zip((x, y), "xy", strict=True) if dim]
     edges = [_edges(place, scale) for place, scale in zip(places, (axes.get_xscale(), axes.get_yscale()), strict=False)]
     if y is None:
         axes.plot(*places, np.asarray(array, float), color=COLOURS[0], marker="o", markersize=2.5)
-        axes.set(ylabel=str(array.name), yscale="log" if log else "linear")
+        axes.set(ylabel=sweep_words(cut.data, show), yscale="log" if log else "linear")
     elif show in CLASSES:
         names, shades, codes = CLASSES[show], CLASS_COLOURS[show], np.asarray(array).astype(int)
         present = [code for code in (*range(len(names) - 1), -1) if np.any(codes == code)]
@@ -343,7 +355,7 @@ def plot_sweep(cut: SweepSlice, *, log: bool = False, curve: Any = None, path: s
         axes.set_facecolor("#f2f2f2")
         norm = colors.LogNorm() if log and np.isfinite(values).any() else None
         mesh = axes.pcolormesh(*edges, values, rasterized=True, cmap="viridis", norm=norm)
-        figure.colorbar(mesh, ax=axes, label=show)
+        figure.colorbar(mesh, ax=axes, label=sweep_words(cut.data, show))
     if curve is not None:
         axes.plot(curve[0], curve[1], color="black", linewidth=1.4, label=curve[2])
         axes.legend(loc="upper right", frameon=True)
@@ -376,15 +388,15 @@ def _values(array: Any, dim: str) -> Array:
     return np.asarray(array[dim]) if dim in array.coords else np.arange(array.sizes[dim])
 
 
-def _place_along(axes: Any, array: Any, dim: str, which: str) -> Array:
+def _place_along(axes: Any, data: xarray.Dataset, dim: str, which: str) -> Array:
     """Name the x or y axis, and give the places along it; a geometric progression gets a logarithmic axis."""
-    values = _values(array, dim)
-    axes.set(**{f"{which}label": dim})
+    values = _values(data, dim)
+    axes.set(**{f"{which}label": sweep_words(data, dim)})
     if values.dtype.kind not in "if":
         places = np.arange(len(values))
         axes.set(**{f"{which}ticks": places, f"{which}ticklabels": list(values)})
         return places
-    if len(values) > 2 and np.all(values > 0) and np.allclose(np.diff(np.log(values)), np.log(values[1] / values[0])):
+    if len(values) > 3 and np.all(values > 0) and np.allclose(np.diff(np.log(values)), np.log(values[1] / values[0])):
         axes.set(**{f"{which}scale": "log"})
     return values
 

@@ -109,7 +109,9 @@ def sweep(
     keeps what is done and sets `interrupted`.
     """
     require_name("executor", executor, EXECUTORS)
-    if scheduler is not None and executor != "dask":
+    if executor == "dask":
+        _import_dask()  # refused before there is a store
+    elif scheduler is not None:
         raise InvalidInput(
             f"--scheduler is the address of a Dask cluster; the executor is {executor}: give --executor dask"
         )
@@ -187,14 +189,20 @@ def _open_executor(
         yield lambda numbers: _distribute(client, plan, source, backend, numbers)
 
 
-@contextmanager
-def _connect(scheduler: str | None) -> Iterator[Any]:
-    """A client of the cluster at an address, or of one that is started here with a process for every core."""
+def _import_dask() -> Any:
+    """The package distributed, which is not annotated."""
     try:
         import distributed
     except ImportError as fault:
-        raise InvalidInput("the executor dask needs the package distributed: pip install distributed zarr") from fault
-    dask: Any = distributed  # it is not annotated
+        message = "the executor dask needs the package distributed: pip install 'dalembert[dask]'"
+        raise InvalidInput(message) from fault
+    return distributed
+
+
+@contextmanager
+def _connect(scheduler: str | None) -> Iterator[Any]:
+    """A client of the cluster at an address, or of one that is started here with a process for every core."""
+    dask = _import_dask()
     if scheduler is None:
         workers = {"n_workers": count_processors(), "threads_per_worker": 1, "processes": True}
         with dask.LocalCluster(**workers, dashboard_address=None) as cluster, dask.Client(cluster) as client:
