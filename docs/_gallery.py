@@ -119,7 +119,7 @@ def main(folder: Path) -> None:
     tutorials(folder / "tutorials")
     runs = [path for path in sorted(EXAMPLES.glob("*.toml")) if set(read_config(path)) <= set(SECTIONS)]
     entries = [example(path, gallery) for path in runs]
-    head = "# Examples\n\nRun them with `dalembert run examples/NAME.toml`; change them with `--set`.\n"
+    head = "# Examples\n\n`dalembert examples NAME` writes one into your folder, `dalembert run NAME.toml` runs it, `--set` changes it.\n"
     (gallery / "examples.md").write_text("\n".join([head, *entries]), encoding="utf-8")
     small = [
         thumbnail(f"{path.stem}-end.png", f"examples.md#{named(path).replace(' ', '-')}", named(path), comment(path))
