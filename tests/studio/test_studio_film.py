@@ -77,7 +77,7 @@ def test_every_scene_draws_what_moves_and_nothing_of_another_frame(name):
         return np.array([path.vertices for path in painted.get_paths()]), len(axes.texts)
 
     first, texts = drawn(3)
-    assert "t = 0.50" in axes.get_title()
+    assert axes.get_title() == "$t$ = 0.50 s"
     assert len(first) > 20 and np.isfinite(first).all()
     later, _ = drawn(6)
     assert len(later) != len(first) or np.abs(later - first).max() > 1e-3
@@ -130,3 +130,19 @@ def test_what_cannot_be_shown_is_refused(tmp_path, monkeypatch):
         animate(run, tmp_path / "x.mp4")
     with pytest.raises(InvalidInput, match="no file"):
         frames_of_file(tmp_path / "none.nc")
+
+
+@pytest.mark.parametrize(
+    ("model", "title", "labels"),
+    [
+        ("car", "Car", ("x, $\\mathrm{m}$", "y, $\\mathrm{m}$")),
+        ("contact_oscillator", "Contact oscillator", ("x", "y")),
+    ],
+)
+def test_a_film_is_headed_by_the_system_and_its_axes_have_units(model, title, labels):
+    system = getattr(da.models, model)()
+    run = da.simulate(system, da.RungeKutta(), system.state(), step=0.1, steps=2)
+    figure, draw = stage(frames_of_run(run))
+    draw(1)
+    assert figure.get_suptitle() == title
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == labels

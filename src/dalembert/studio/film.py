@@ -16,8 +16,9 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..io.atomic import atomic_path
+from ..mechanics import unforced
 from ..plotting.studies import grid_faces, light
-from ..plotting.style import GREY, headline, space, styled, unit_label
+from ..plotting.style import GREY, headline, space, styled, typeset, unit_label
 from .requests import RunFrames
 from .scenes import align_z, globe, make_scene, normalise, revolve
 from .view import Array, Shape, View, unpack_array
@@ -84,7 +85,7 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
     view, caption = make_scene([run])
     caption = textwrap.fill(caption, 112)
     figure = Figure(figsize=(6.4, 5.4), dpi=100)
-    headline(figure, title or run.name or run.group)
+    headline(figure, title or _title(run))
     figure.text(0.01, 0.012, caption, fontsize=7.5, color=GREY, va="bottom")
     view.axis_names = tuple(unit_label(name, _units(run).get(name, "")) for name in view.axis_names)
     axes, project = _axes(figure, view, 0.05 + 0.025 * caption.count("\n"))
@@ -128,6 +129,13 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
         painted.set(facecolor=fill, edgecolor=stroke, linewidth=width)
 
     return figure, draw
+
+
+def _title(run: RunFrames) -> str:
+    """What the system is called, by its user or as a model; else its group."""
+    if run.system is not None and (system := unforced(run.system)).title != type(system).__name__:
+        return system.title
+    return typeset(run.name or run.group)
 
 
 def _units(run: RunFrames) -> dict[str, str]:
