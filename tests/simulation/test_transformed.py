@@ -438,8 +438,8 @@ def test_what_a_traced_run_can_tell():
     """Members under vmap over the step, loads and names under grad, crossings of a member."""
     ends = jax.vmap(lambda h: da.ensemble(PARTICLE, METHOD, [BEGIN, BEGIN], step=h, steps=3).g)(jnp.array([0.1, 0.2]))
     np.testing.assert_allclose(ends[1, 0], particle(step=0.2).g, rtol=1e-13)
-    by_name = jax.jit(lambda h: particle(step=h)["q1"][-1])(0.1)
-    assert by_name == particle()["q1"][-1]
+    by_name = jax.jit(lambda h: particle(step=h)["x"][-1])(0.1)
+    assert by_name == particle()["x"][-1]
     reaction = jax.jit(lambda h: particle(step=h).reaction())(0.1)
     np.testing.assert_allclose(reaction, particle().reaction(), rtol=1e-13)
 
