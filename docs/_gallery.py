@@ -119,8 +119,8 @@ def main(folder: Path) -> None:
     tutorials(folder / "tutorials")
     runs = [path for path in sorted(EXAMPLES.glob("*.toml")) if set(read_config(path)) <= set(SECTIONS)]
     entries = [example(path, gallery) for path in runs]
-    how = "`dalembert examples NAME` writes one into your folder, `dalembert run NAME.toml` runs it, `--set` changes it."
-    head = f"# Examples\n\n{how}\n"
+    how = "`dalembert examples NAME` writes one into your folder, `dalembert run NAME.toml` runs it, `--set` changes it"
+    head = f"# Examples\n\n{how}.\n"
     (gallery / "examples.md").write_text("\n".join([head, *entries]), encoding="utf-8")
     small = [
         thumbnail(f"{path.stem}-end.png", f"examples.md#{named(path).replace(' ', '-')}", named(path), comment(path))

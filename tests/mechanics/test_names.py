@@ -175,3 +175,19 @@ def test_the_least_velocity_where_the_constraint_drifts():
     np.testing.assert_allclose(belt.state().xi, [0.7, 0.0], atol=1e-15)
     with pytest.raises(da.InvalidInput, match="not both"):
         belt.state(xi=[0.7, 0.0], momentum=[0.7, 0.0])
+
+
+def test_an_invariant_system_has_names_too(tmp_path):
+    names = {
+        "system": "Top",
+        "velocities": ["roll rate", "pitch rate", "yaw rate [deg s-1]"],
+        "constraints": ["wheel [N m]"],
+    }
+    top = da.InvariantSystem(da.SO3(), [1.0, 2.0, 3.0], annihilator=[[0.0, 0.0, 1.0]], names=names)
+    run = da.simulate(top, da.RungeKutta(), top.state(xi=[1.0, 0.5, 0.0]), step=0.1, steps=3)
+    run.save(tmp_path / "top.nc")
+    again = da.load(tmp_path / "top.nc").system
+    assert again.title == "Top" and again.units == top.units and top.units["yaw rate"] == "deg s-1"
+    assert np.array_equal(run["pitch rate"], run.xi[:, 1]) and run["wheel"].shape == (4,)
+    with pytest.raises(da.InvalidInput, match="names has 1 velocities"):
+        da.InvariantSystem(da.SO3(), [1.0, 2.0, 3.0], names={"velocities": ["spin"]})
