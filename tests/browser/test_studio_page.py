@@ -480,6 +480,37 @@ def test_a_teacher_is_followed_in_another_tab(tab, browser, served):
 
 
 @pytest.mark.heavy
+def test_who_follows_sees_driving_and_plans_live(tab, browser, served):
+    tab.open(served.url)
+    tab.after(lambda: tab.choose("System", "car"))
+    tab.page.locator("#lead").click()
+    link = tab.page.locator("#banner input").input_value()
+    with opened_tab(browser, "reduce") as other:
+        other.open(link)
+        tab.page.locator("#drive").click()
+        tab.page.wait_for_selector("html[data-driving=yes]", timeout=60_000)
+        other.page.wait_for_selector("html[data-driving=watch]", timeout=60_000)
+        place = "studio.scene.followed.group.position.x"
+        before = other.value(place)
+        tab.page.keyboard.down("ArrowUp")
+        other.until(f"{place} > {before} + 0.3")
+        assert tab.value("driver.session !== null"), "it is still driven"
+        assert not other.page.locator("#stick").is_visible() and other.value("studio.scene.follow")
+        tab.page.keyboard.up("ArrowUp")
+        tab.after(lambda: tab.page.locator("#drive").click())
+        other.until("(studio.request().controls ?? []).length > 2 && document.documentElement.dataset.driving === ''")
+        other.until("!document.getElementById('view').classList.contains('busy') && studio.data.time.length > 2")
+        tab.page.locator("#park").click()
+        tab.page.wait_for_selector("html[data-driving=plan]", timeout=60_000)
+        tab.page.locator("#park-disc").click()
+        tab.until("driver.plan && driver.plan.path.length > 1", 200)
+        other.until("studio.scene.planned && studio.scene.planned.children.length > 1")
+        other.until("studio.scene.discs.children.length === 2")
+        tab.page.locator("#drive").click()
+        other.until("document.documentElement.dataset.driving === '' && !studio.scene.planned")
+
+
+@pytest.mark.heavy
 def test_slow_pictures_are_made_simpler_and_a_picture_at_rest_is_whole(tab, served):
     """While pictures come slowly the floor loses its surface, then points; what plays is drawn in every frame."""
     tab.open(served.url)

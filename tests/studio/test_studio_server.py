@@ -396,6 +396,32 @@ def test_a_teacher_is_followed_by_many_and_led_by_nobody_else(studio):
         assert post(studio, "/api/lead", bad)[0] == 400, bad
 
 
+def test_who_follows_watches_the_teacher_drive(studio):
+    """The show of the start, then where everything is, as it is driven; nothing of it lets a follower drive."""
+    request = {"config": example("unicycle"), "frames": 60}
+    _, room = post(studio, "/api/lead", {"state": {"request": request}})
+    lead = {"room": room["room"], "key": room["key"]}
+
+    def news(after: int) -> dict:
+        return json.loads(ask(studio, "GET", f"/api/follow?room={room['room']}&after={after}")[2])
+
+    assert ask(studio, "GET", f"/api/follow?room={room['room']}&show=1")[0] == 404, "nothing is driven yet"
+    _, begun = post(studio, "/api/drive", {"request": request, **lead})
+    drive = {"session": begun["session"], **lead}
+    seen = news(1)
+    assert set(seen) == {"number", "live"} and list(seen["live"]) == ["drive"]
+    assert json.loads(ask(studio, "GET", f"/api/follow?room={room['room']}&show=1")[2]) == begun["show"]
+    _, moved = post(studio, "/api/drive", drive | {"stick": [0.0, 1.0], "steps": 5})
+    watched = news(seen["number"])
+    assert watched["live"] == {"pose": moved["pose"], "time": moved["time"]} and moved["pose"]
+    late = news(0)  # who comes late gets all of it
+    assert late["state"]["request"] == request and late["live"] == seen["live"] | watched["live"]
+    assert begun["session"] not in json.dumps(late) and room["key"] not in json.dumps(late)
+    assert post(studio, "/api/drive", drive | {"key": "guess", "stick": [0.0, 1.0], "steps": 5})[0] == 403
+    assert post(studio, "/api/drive", drive | {"end": True})[0] == 200
+    assert news(watched["number"])["live"] == {"drive": None}
+
+
 def test_rooms_are_few_and_end_with_their_teacher(studio, monkeypatch):
     state = {"request": {"config": example("chaplygin-sleigh"), "frames": 60}}
     monkeypatch.setattr("dalembert.studio.server.ROOM_SECONDS", 0.0)

@@ -269,18 +269,39 @@ def answer_drive(asked: Mapping[str, Any], cancelled: Callable[[], bool], opened
 
 
 class Room:
-    """A teacher's session: the last state of the page that leads, its number, the show of its request, made once."""
+    """A teacher's session: the last state of the page that leads, what it drives, the show of its request, made once.
+
+    What is new has the next number, so that a page which knows a number gets what came after it.
+    """
 
     def __init__(self) -> None:
         self.key, self.number, self.heard = secrets.token_urlsafe(16), 0, time.monotonic()
         self.state: Mapping[str, Any] = {}
+        self.stated = 0
         self.news, self.making = threading.Condition(), threading.Lock()
         self.show: tuple[Any, Answer] | None = None  # of a request
+        self.begun: Answer | None = None  # the show from which a drive begins
+        self.live: dict[str, tuple[int, Any]] = {}  # of a drive: what followers draw, each with its number
 
     def lead(self, state: Mapping[str, Any]) -> None:
         """Take the next state, and wake those who wait for it."""
         with self.news:
-            self.state, self.number, self.heard = state, self.number + 1, time.monotonic()
+            self.number += 1
+            self.state, self.stated, self.heard = state, self.number, time.monotonic()
+            self.news.notify_all()
+
+    def drive(self, asked: Mapping[str, Any], told: Mapping[str, Any], ended: bool) -> None:
+        """Take what the page that leads has asked of its drive and was told, for those who watch."""
+        with self.news:
+            self.number += 1
+            new = {key: asked[key] for key in ("goal", "discs") if key in asked}
+            new |= {key: told[key] for key in ("pose", "time", "path") if key in told}
+            if ended:
+                self.live = {"drive": (self.number, None)}
+            elif "show" in told:
+                self.live, self.begun = {"drive": (self.number, self.number)}, answer_json(told["show"])
+            elif self.live:
+                self.live |= {key: (self.number, value) for key, value in new.items()}
             self.news.notify_all()
 
     def follow(self, after: int, gone: Callable[[], bool]) -> dict[str, Any]:
@@ -291,7 +312,9 @@ class Room:
                 self.news.wait(1.0)
                 if gone():
                     raise Cancelled
-            return {"number": self.number} | ({"state": self.state} if self.number != after else {})
+            live = {key: value for key, (number, value) in self.live.items() if number > after}
+            new = ({"state": self.state} if self.stated > after else {}) | ({"live": live} if live else {})
+            return {"number": self.number} | new
 
 
 class Refused(Exception):
@@ -354,9 +377,19 @@ class Studio(ThreadingHTTPServer):
             return answer_fault(400, f"{fault}: take fewer steps, or a smaller system")
 
     def drive(self, asked: Any, gone: Callable[[], bool]) -> Answer:
-        """Begin a session for a request, go on with one, or end it."""
+        """Begin a session for a request, go on with one, or end it; those who follow the page watch."""
         if not isinstance(asked, Mapping):
             raise InvalidInput("to drive, the page sends a request, or a session with stick and steps")
+        room = self.rooms.get(str(asked.get("room")))
+        if room is not None and asked.get("key") != room.key:
+            return answer_fault(403, "only the page that opened this session leads it")
+        answer = self._drive(asked, gone)
+        if room is not None:
+            told = json.loads(answer.content) if answer.code == 200 else {}
+            room.drive(asked, told, "session" not in told and str(asked.get("session")) not in self.sessions.all)
+        return answer
+
+    def _drive(self, asked: Mapping[str, Any], gone: Callable[[], bool]) -> Answer:
         name = asked.get("session")
         try:
             if name is None:
@@ -413,6 +446,8 @@ class Studio(ThreadingHTTPServer):
         room = self.rooms.get(name)
         if room is None or time.monotonic() - room.heard > ROOM_SECONDS:
             return answer_fault(404, "there is no such session any more")
+        if "show" in query:
+            return room.begun or answer_fault(404, "nothing is driven in this session")
         return answer_json(room.follow(int(after[:18]) if after.isdecimal() else 0, gone))
 
     def shared_show(self, request: Any, gone: Callable[[], bool]) -> Answer:

@@ -49,8 +49,13 @@ export class Driver {
     addEventListener("keydown", (event) => this.key(event, true), { capture: true });
     addEventListener("keyup", (event) => this.key(event, false), { capture: true });
     addEventListener("blur", () => this.held.clear());
-    addEventListener("pagehide", () => this.session && postJson("api/drive", { session: this.session, end: true }, { keepalive: true }));
+    addEventListener("pagehide", () => this.session && this.ask({ session: this.session, end: true }, { keepalive: true }));
     this.listenToStick(byId("stick"));
+  }
+
+  // Those who follow a page that leads see what it drives.
+  ask(body, options = {}) {
+    return postJson("api/drive", { ...body, ...this.studio.leading }, options);
   }
 
   refresh() {
@@ -122,7 +127,7 @@ export class Driver {
     const { session } = this;
     const idle = setInterval(() => {
       if (this.session !== session || this.mode !== "plan") return clearInterval(idle);
-      if (!this.asking) postJson("api/drive", { session, alive: true }).catch(() => {}); // somebody thinks, and is not gone
+      if (!this.asking) this.ask({ session, alive: true }).catch(() => {}); // somebody thinks, and is not gone
     }, AWAKE);
   }
 
@@ -192,7 +197,8 @@ export class Driver {
       const asked = this.goal;
       patient = asked === this.answered; // the pointer rests: there is time for other ways around
       try {
-        this.plan = await postJson("api/drive", { session: this.session, goal: asked, discs: this.discs, patient });
+        this.asked = this.ask({ session: this.session, goal: asked, discs: this.discs, patient });
+        this.plan = await this.asked;
         this.plans += 1; // what to do is told until somebody does it
         this.tellPlan();
       } catch (error) {
@@ -248,7 +254,7 @@ export class Driver {
     this.discs = [];
     this.button.disabled = true;
     try {
-      const begun = await postJson("api/drive", { request });
+      const begun = await this.ask({ request });
       this.request = request;
       this.stepSize = begun.step;
       this.inputs = begun.inputs;
@@ -257,7 +263,7 @@ export class Driver {
       studio.draw(unpackArrays(begun.show), { fresh: true });
       studio.player.go(0);
       studio.setFollow(!park);
-      studio.scene.beginLive(studio.scene.ground ? 2.5 : studio.scene.camera.aspect < 1 ? 1.5 : 1.1);
+      studio.scene.beginLive();
       studio.tellScale();
       studio.scene.controls.enabled = !park;
       this.session = begun.session;
@@ -284,10 +290,10 @@ export class Driver {
 
   // The next steps: under the stick, or along the plan.
   async advance(steps) {
-    if (this.mode !== "park") return postJson("api/drive", { session: this.session, stick: this.wanted(), steps });
+    if (this.mode !== "park") return this.ask({ session: this.session, stick: this.wanted(), steps });
     const push = this.push ?? false;
     this.push = false;
-    return postJson("api/drive", { session: this.session, push, steps: Math.min(steps, 10) });
+    return this.ask({ session: this.session, push, steps: Math.min(steps, 10) });
   }
 
   async run() {
@@ -355,7 +361,7 @@ export class Driver {
     this.studio.scene.controls.enabled = true;
     this.studio.setFollow(false);
     this.refresh();
-    const end = () => postJson("api/drive", { session, end: true }).catch(() => {});
+    const end = () => this.ask({ session, end: true }).catch(() => {});
     Promise.resolve(this.asked).then(end, end); // what is under way is answered first
     if (!rows) return;
     if (rows.length < 2) return this.show(request);

@@ -82,7 +82,7 @@ export class View3D {
   }
 
   // Driving: the solid parts are moved by what arrives, and nothing else is drawn but a trail.
-  beginLive(far) {
+  beginLive() {
     const counts = new Map();
     this.livePoses = new Map();
     for (const { group, part } of this.parts) {
@@ -107,7 +107,7 @@ export class View3D {
     this.scene.add(this.trail);
     this.arrived = this.between = 0;
     this.settled = null;
-    this.zoom(far);
+    this.zoom(this.ground ? 2.5 : this.camera.aspect < 1 ? 1.5 : 1.1);
   }
 
   // [[key, position, quaternion], ...]: where the parts will be once the time between two arrivals has gone by.
