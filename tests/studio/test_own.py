@@ -9,6 +9,8 @@ import pickle
 from pathlib import Path
 from typing import Annotated
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from studio.test_studio_server import ask, post
@@ -17,7 +19,7 @@ import dalembert as da
 from dalembert.errors import InvalidInput
 from dalembert.models import rolling_disk
 from dalembert.studio.catalogue import entry, example, input_of_file, input_of_system, make_catalogue, start
-from dalembert.studio.presentation import Drive, show
+from dalembert.studio.presentation import PLAN_STEPS, Drive, goal_kind, show, wheelbase
 from dalembert.studio.requests import StudioInput
 
 URDF = Path(__file__).parents[1] / "data" / "urdf"
@@ -113,6 +115,65 @@ def test_a_system_of_a_script_is_served_shown_and_driven():
         assert post(server, "/api/drive", {"session": begun["session"], "end": True})[0] == 200
     finally:
         server.close()
+
+
+def telescope(heavy: Annotated[float, "kg m2", (0.5, 3.0)] = 2.0) -> da.System:
+    """A body of my own with three weak wheels."""
+
+    def lagrangian(t, g, xi, p):
+        return 0.5 * jnp.sum(jnp.array([1.0, 1.4, p["heavy"]]) * xi**2)
+
+    wheels = [da.Input(f"wheel {k}", "N m", -0.4, 0.4) for k in (1, 2, 3)]
+    turn = lambda t, g, xi, u, p: u
+    return da.System(da.SO3(), lagrangian, force=turn, parameters={"heavy": heavy}, inputs=wheels)
+
+
+def kart(mass: float = 2.0, base: float = 0.8) -> da.System:
+    """A car of my own, whose first input steers."""
+
+    def lagrangian(t, g, xi, p):
+        w, v1, v2, s = xi
+        turning = 0.3 * w**2 + 0.05 * (w + s) ** 2
+        return 0.5 * (p["mass"] * (v1**2 + (v2 + 0.4 * p["base"] * w) ** 2) + turning)
+
+    def axles(t, g, p):
+        (c, _), (s, _) = g[1]
+        return jnp.array([[0.0, 0.0, 1.0, 0.0], [p["base"] * c, -s, c, 0.0]])
+
+    drive = lambda t, g, xi, u, p: jnp.array([0.0, u[1], 0.0, u[0]])
+    given = {"parameters": {"mass": mass, "base": base}, "inputs": [da.Input("steering torque"), da.Input("motor")]}
+    return da.System(da.SE2() * da.SO2(), lagrangian, axles, force=drive, **given)
+
+
+def test_one_s_own_has_a_goal_where_a_built_in_model_of_its_kind_has_one():
+    kinds = {telescope: "attitude", kart: "pose", da.models.unicycle: "pose", sleigh: None, da.models.snakeboard: None}
+    for make, kind in kinds.items():
+        assert goal_kind("", make()) == kind, make
+    assert wheelbase(kart(base=0.7)) == pytest.approx(0.7) and wheelbase(da.models.car(length=1.2)) == pytest.approx(
+        1.2
+    )
+    assert wheelbase(da.models.roller_racer()) is None and goal_kind("snakeboard", da.models.snakeboard()) is None
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("make", "goals"), [
+    (telescope, [[0.0, 0.7, 0.0, 0.7], [0.5, -0.5, 0.5, 0.5], [1.0, 0.2, 0.1, -0.05]]),
+    (kart, [[3.0, 1.0, 0.5], [0.0, 2.0, 0.0], [-3.0, 0.5, 0.0]]),
+    (da.models.unicycle, [[3.0, 1.0, 0.5], [0.0, 2.0, 0.0], [12.0, 3.0, 0.0]]),
+])  # fmt: skip
+def test_one_s_own_is_planned_driven_pushed_and_brought_back(make, goals):
+    opened = input_of_system(make)
+    request = start(opened)
+    request["config"]["initial"] = {"velocity": [0.0] * make().group.dim}
+    driven = Drive(request, opened)
+    assert all(driven.plan(goal)["status"] == "optimal" for goal in goals)
+    assert driven.plan(goals[0])["status"] == "optimal"
+    while driven.planned < PLAN_STEPS:
+        driven.park(10, driven.planned == 30)
+    g, end = driven.state.g, driven.known.g
+    for one, other in zip(jax.tree.leaves(g), jax.tree.leaves(end), strict=True):
+        assert np.allclose(one, other[-1], atol=0.06)
+    assert np.abs(driven.state.xi).max() < 0.1
 
 
 @pytest.mark.heavy

@@ -143,7 +143,6 @@ def make_catalogue(opened: StudioInput) -> dict[str, Any]:
         "stories": [*opened.stories, *(tell_story(story) for story in STORIES["story"])],
         "fails": STORIES["fail"],
         "drives": list(STORIES["drive"]),
-        "parks": {name: "attitude" if "turn" in law else "pose" for name, law in STORIES["park"].items()},
         "mp4": shutil.which("ffmpeg") is not None,
         "limits": {"steps": opened.max_steps, "frames": MAX_FRAMES},
     }

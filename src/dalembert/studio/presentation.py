@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import cycle
 from typing import Any, NamedTuple, cast
 
@@ -37,6 +38,7 @@ from .view import CONSTRAINT, DARK, MOMENTUM, SURFACE, TEXTS, VELOCITY, Array, V
 
 PARKS: dict[str, dict[str, Any]] = STORIES["park"]
 """Systems that plans bring to a goal, their sizes, and the push on their inputs that disturbs them."""
+OWN_GOALS = "have two inputs on SO(3), SE(2) or SE(2) x SO(2)"
 GOALS = {False: "[x, y, angle]", True: "a quaternion [x, y, z, w]"}
 PLAN_STEPS, PUSH_STEPS, MAX_GOAL, MAX_DISCS, LONGEST = 100, 4, 50.0, 3, 12.0  # the last: seconds
 HURRY_SECONDS, PATIENT_SECONDS = 0.02, 0.5
@@ -105,6 +107,7 @@ def _present(
         "plots": conservation_plots(runs) + motion_plots(runs),
         "caption": caption,
         "inputs": [each.name for each in (runs[0].system.inputs if runs[0].system else None) or ()],
+        "goal": goal_kind(runs[0].name, runs[0].system),
         "config": config,
     }
 
@@ -182,6 +185,10 @@ class Drive:
         self.tracker: Tracker | None = None
         self.known: Plan | None = None  # the last good plan
 
+    @cached_property
+    def parking(self) -> dict[str, Any]:
+        return park_law(self.job)
+
     def begin(self, request: Mapping[str, Any], opened: StudioInput) -> dict[str, Any]:
         """The show of the start, and what the inputs are."""
         ahead = [float(self.law.get(name, {}).get("y", 0.0)) for name in self.names]  # it moves, so that it has a scale
@@ -217,13 +224,13 @@ class Drive:
 
         It is a pose [x, y, angle] in the plane, around discs [x, y, radius], or an attitude, a quaternion [x, y, z, w].
         """
-        name = self.job.names["system"]
-        turns = "turn" in PARKS.get(name, {})
-        if name not in PARKS or not _are_numbers(goal, 4 if turns else 3) or (turns and not any(goal)):
-            kinds = "[x, y, angle] or a quaternion [x, y, z, w]" if name not in PARKS else GOALS[turns]
+        if (kind := goal_kind(self.job.names["system"], self.job.system)) is None:
             raise InvalidInput(
-                f"the goal is {str(goal)[:40]}; allowed: {kinds}, each at most {MAX_GOAL:g}, of: {', '.join(PARKS)}"
+                f"this system is not brought to a goal; allowed: {', '.join(PARKS)}, and one's own that {OWN_GOALS}"
             )
+        turns = kind == "attitude"
+        if not _are_numbers(goal, 4 if turns else 3) or (turns and not any(goal)):
+            raise InvalidInput(f"the goal is {str(goal)[:40]}; allowed: {GOALS[turns]}, each at most {MAX_GOAL:g}")
         if not isinstance(discs, list | tuple) or len(discs) > MAX_DISCS or not all(_are_numbers(d, 3) for d in discs):
             raise InvalidInput(f"the discs are {str(discs)[:40]}; allowed: at most {MAX_DISCS}, each [x, y, radius]")
         begin, end = time.perf_counter(), _rest_at(self.job.system, goal)
@@ -248,7 +255,7 @@ class Drive:
 
     def _plan_turn(self, end: State) -> Plan:
         """The better of two turns: one that began as the shortest, and one that began as the last plan."""
-        shortest, more = PARKS[self.job.names["system"]]["turn"]
+        shortest, more = self.parking["turn"]
         turn = np.asarray(self.state.g).T @ np.asarray(end.g)
         duration = shortest + more * float(np.arccos(np.clip((np.trace(turn) - 1) / 2, -1.0, 1.0)))
         guesses = [None] if self.known is None else [None, self.known]
@@ -265,7 +272,7 @@ class Drive:
         Around discs several are tried while there is time, more if the pointer rests (`patient`): the shortest wins.
         """
         begin = time.perf_counter()
-        job, law = self.job, _sizes(self.job)
+        job, law = self.job, self.parking
         pose = np.asarray(_pose(self.state.g))
         for where, there in (("where it is", pose), ("at the goal", np.asarray(_pose(end.g)))):
             if _touches(there, [(0, 0.0)], discs, law):
@@ -283,13 +290,16 @@ class Drive:
             ways_there = ways_around(
                 _in_frame(pose, goal), [(*_in_frame(pose, disc)[:2], float(disc[2])) for disc in discs], law
             )
-            arcs = [way_along(self.template, each, law) for each in ways_there[: 10 if patient else 4]]
+            arcs = [way_along(self.template, each, law, self.response) for each in ways_there[: 10 if patient else 4]]
             usual = arcs[0].duration
             ways = [way for way in ways if abs(way[1] - usual) < 0.35 * usual] + [
                 (each, each.duration) for each in arcs
             ]
         else:
-            ways = [*ways, (None, PLAN_STEPS * float(job.run["step"]))]
+            x, y, angle = _in_frame(pose, goal)
+            seconds, more = law.get("turn", (PLAN_STEPS * float(job.run["step"]), 0.0))
+            usual = seconds + more * float(np.hypot(x, y) + abs(angle))
+            ways = [*(way for way in ways if abs(way[1] - usual) < 0.35 * usual), (None, usual)]
         made: list[Plan] = []
         for guess, duration in ways:
             made.append(plan(job.system, job.integrator, guess=guess, duration=duration, **options))
@@ -299,6 +309,10 @@ class Drive:
         return min(made, key=lambda each: (each.status != "optimal", _length(each)))
 
     template: Plan | None = None  # whose nodes a way of arcs replaces
+
+    @cached_property
+    def response(self) -> Array:
+        return input_response(self.job)
 
     def park(self, steps: Any, push: Any) -> dict[str, Any]:
         """Take some steps along the plan with feedback; a push turns the body aside, and feedback brings it back."""
@@ -321,10 +335,11 @@ class Drive:
         if self.tracker is not None and self.planned < PLAN_STEPS:
             now = np.asarray(self.planned * self.step)
             given = self.tracker.control(self.planned, state._replace(t=now))
-            pushed = PARKS[self.job.names["system"]]["push"] if self.push > 0 else {}
+            pushed = self.parking["push"] if self.push > 0 else {}
             self.planned += 1
             self.push -= 1
-            return [float(u) + pushed.get(n, 0.0) for n, u in zip(self.names, given, strict=True)]
+            wanted = zip(system.inputs or (), given, strict=True)
+            return [float(np.clip(u + pushed.get(each.name, 0.0), each.low, each.high)) for each, u in wanted]
         if "balance" in self.law:
             return _balance(state, self.law["balance"], x, y)
         seen = np.asarray(evaluate(_observe, system, state)) if self.law else np.zeros(0)
@@ -364,17 +379,10 @@ def guess_law(job: Job) -> dict[str, Any]:
     y, the second x. An input without bounds is as strong as gives something an acceleration of `STRENGTH`; a motor
     feels the rate of its joint.
     """
-    inputs, law = job.system.inputs or (), dict[str, Any]()
-    options: dict[str, Any] = {"step": job.run["step"], "steps": 1}
-    ends = [
-        np.asarray(simulate(job.system, job.integrator, job.state, controls=row[None], **options).last.xi)
-        for row in np.concatenate([np.zeros((1, len(inputs))), 1e-3 * np.eye(len(inputs))])
-    ]
+    law: dict[str, Any] = {}
     free = ["y", "x"]
-    for each, end in zip(inputs, ends[1:], strict=True):
-        words, bound = each.name.lower(), min(abs(each.low), abs(each.high))
-        response = float(np.abs(end - ends[0]).max()) / (1e-3 * job.run["step"])
-        size = bound if 0 < bound < np.inf else STRENGTH / response if response > 0 else 0.0
+    for each, size in zip(job.system.inputs or (), input_sizes(job, input_response(job)), strict=True):
+        words = each.name.lower()
         side = next((sign for word, sign in (("left", 0.4), ("right", -0.4)) if word in words), 0.0)
         steers = any(word in words for word in ("steer", "turn", "yaw"))
         key = "x" if steers or (not side and not free) else free.pop(0) if not side else ""
@@ -386,12 +394,78 @@ def guess_law(job: Job) -> dict[str, Any]:
     return law
 
 
-def _sizes(job: Job) -> dict[str, Any]:
-    """The law of parking of a system; what is a length in it is so many lengths of the vehicle."""
-    law, length = PARKS[job.names["system"]], float(getattr(job.system, "parameters", {}).get("length", 1.0))
-    return {**law, "length": length} | {
-        key: length * law[key] for key in ("radius", "reach", "ahead", "pace") if key in law
+def input_response(job: Job) -> Array:
+    """The accelerations by a unit of each input at the start, (n, inputs)."""
+    count, step = len(job.system.inputs or ()), float(job.run["step"])
+    ends = [
+        np.asarray(simulate(job.system, job.integrator, job.state, step=step, steps=1, controls=row[None]).last.xi)
+        for row in np.concatenate([np.zeros((1, count)), 1e-3 * np.eye(count)])
+    ]
+    return np.stack([end - ends[0] for end in ends[1:]], axis=1) / (1e-3 * step)
+
+
+def input_sizes(job: Job, response: Array) -> list[float]:
+    """How strong each input is when the stick is full: its bound, or what gives an acceleration of `STRENGTH`."""
+    bounds = [min(abs(each.low), abs(each.high)) for each in job.system.inputs or ()]
+    strongest = np.abs(response).max(axis=0)
+    return [b if 0 < b < np.inf else STRENGTH / r if r > 0 else 0.0 for b, r in zip(bounds, strongest, strict=True)]
+
+
+def goal_kind(name: str, system: MechanicalSystem | None) -> str | None:
+    """What kind of goal a plan brings a system to: a "pose" in the plane, an "attitude"; None where it is offered none.
+
+    One's own has at least two inputs and is a body that turns freely, a body in the plane, or one that is steered.
+    """
+    if name in PARKS:
+        return "attitude" if "turn" in PARKS[name] else "pose"
+    if name in MODELS or system is None or len(system.inputs or ()) < 2:
+        return None
+    pictures = [factor.picture for factor in system.group.factors]
+    if pictures == ["attitude"] and system.group.is_rotation_group(3) and not system.constraints:
+        return "attitude"
+    return "pose" if pictures in (["plane"], ["plane", "dial"]) else None
+
+
+def park_law(job: Job) -> dict[str, Any]:
+    """How a plan brings a system to a goal, as `stories.toml` says, its lengths in those of the vehicle; or a guess."""
+    name, system = job.names["system"], job.system
+    base = float(getattr(system, "parameters", {}).get("length", 1.0))
+    if name in PARKS:
+        law = dict(PARKS[name])
+    else:
+        response = input_response(job)
+        sizes = dict(zip((each.name for each in system.inputs or ()), input_sizes(job, response), strict=True))
+        found = wheelbase(system)
+        base = found or 1.0
+        reached = [size * float(np.abs(one).max()) for size, one in zip(sizes.values(), response.T, strict=True)]
+        slower = max(
+            1.0, 1.1 / np.sqrt(max(min(reached), 1e-3))
+        )  # of bang-bang turns by half a circle half as much again
+        if goal_kind(name, system) == "attitude":
+            law, pushed = dict(PARKS["satellite"]), list(sizes)[:2]
+        else:
+            law = dict(PARKS["car" if found else "unicycle"])
+            pushed = [list(sizes)[int(np.argmax(np.abs(response[3 if found else 0]) * list(sizes.values())))]]
+        law["turn"] = [slower * each for each in PARKS["satellite"]["turn"]]
+        law["push"] = {each: sizes[each] for each in pushed}
+    return {**law, "length": base} | {
+        key: base * law[key] for key in ("radius", "reach", "ahead", "pace") if key in law
     }
+
+
+def wheelbase(system: MechanicalSystem) -> float | None:
+    """The length at which a vehicle on SE(2) x SO(2) turns by its steering angle, as a car does; None for another."""
+    if [factor.picture for factor in system.group.factors] != ["plane", "dial"] or system.constraints != 2:
+        return None
+    found = []
+    for angle in (0.2, 0.5):
+        g = (np.eye(3), about(2, angle)[:2, :2])
+        rows = np.asarray(system.rows(0.0, g)(jnp.zeros(4)))
+        spin, aside = np.linalg.lstsq(rows[:, [0, 2]], -rows[:, 1], rcond=None)[0]
+        if abs(aside) > 1e-9 or spin * angle <= 0 or np.abs(rows[:, [0, 2]] @ [spin, aside] + rows[:, 1]).max() > 1e-9:
+            return None
+        found.append(float(np.tan(angle) / spin))
+    return found[0] if abs(found[0] - found[1]) < 1e-6 * found[0] else None
 
 
 def _pose(g: Any) -> Any:
@@ -498,7 +572,7 @@ def _touches(pose: Array, way: Way, discs: Sequence[Sequence[float]], law: Mappi
     return any(np.linalg.norm(spots - disc[:2], axis=1).min() < disc[2] + law["reach"] for disc in discs)
 
 
-def way_along(like: Plan, way: Way, law: Mapping[str, float]) -> Plan:
+def way_along(like: Plan, way: Way, law: Mapping[str, float], response: Array) -> Plan:
     """A first guess for a car: the way with a rest before, between and after its pieces, in which it is steered."""
     pieces = [piece for piece in way if abs(piece[1]) > 1e-6] or [(0, 1e-6)]
     rest, system, angle = law["rest"], cast(System, like.system), np.zeros(PLAN_STEPS + 1)
@@ -516,15 +590,12 @@ def way_along(like: Plan, way: Way, law: Mapping[str, float]) -> Plan:
     angle -= before * _smooth((times - ends[-2]) / (ends[-1] - ends[-2]))
     spin, speed, steering = (np.gradient(each, step) for each in (turned, gone, angle))
     xi = np.stack([spin, speed, 0.0 * speed, steering], axis=1)
-    forces = [
-        system.parameters["mass"] * np.diff(speed) / step,
-        system.parameters["steering"] * np.diff(spin + steering) / step,
-    ]
+    forces = np.diff(xi[:, [1, 3]], axis=0) / step @ np.linalg.pinv(response[[1, 3]]).T
     discrete, numbers, nodes = like.problem
     w = xi[:, [system.rate_names.index(name) for name in like.coordinates[system.group.dim :]]]
     nodes = nodes._replace(g=(pose, about(2, angle)[:, :2, :2]), w=w)
     problem = discrete, {**numbers, "h": np.asarray(step)}, nodes
-    return replace(like, step=step, controls=np.stack(forces, axis=1), problem=problem)
+    return replace(like, step=step, controls=forces, problem=problem)
 
 
 def _smooth(x: Array) -> Array:

@@ -534,7 +534,7 @@ def draw_body(view: View, run: RunFrames) -> str:
     attitude, still = frames[:, :3, :3], frames.shape[-1] == 3
     place = np.zeros((len(frames), 3)) if still else frames[:, :3, 3]
     size = 1.0 if still else max(0.12 * float(np.ptp(place, axis=0).max()), 0.3)
-    frame = view.add("frame of the body", EMPTY, DARK, position=place, rotation=attitude)
+    frame = view.add("frame of the body", EMPTY, DARK, position=place, rotation=attitude, ghost=still)
     add_inertia_box(view, run, frame, scale=0.8 * size, opacity=0.6)
     if still:
         view.trace("path of the third axis", attitude[:, :, 2], run.colour)

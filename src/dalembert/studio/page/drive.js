@@ -23,7 +23,7 @@ const WORDS = {
   attitude: {
     park: "Turn",
     title: "Turn a ghost of it as it shall be: a plan turns it there",
-    ask: "Turn the green ghost as it shall be: drag it, or arrow keys (with Shift they roll). The line is where the antenna will point.",
+    ask: "Turn the green ghost as it shall be: drag it, or arrow keys (with Shift they roll). The line is where its third axis will point.",
     go: "Turn there",
     push: "Push it",
   },
@@ -37,7 +37,6 @@ export class Driver {
   // show(request): sets the panel to the run that was driven and asks for a show of it.
   constructor(catalogue, panel, studio, show) {
     Object.assign(this, { drives: new Set(catalogue.drives ?? []), panel, studio, show, session: null, held: new Set() });
-    this.parks = catalogue.parks ?? {};
     this.button = byId("drive");
     this.button.addEventListener("click", () => (this.session ? this.stop() : this.start(false)));
     byId("park").addEventListener("click", () => this.start(true));
@@ -62,7 +61,7 @@ export class Driver {
     const saved = this.panel.request.saved === true;
     const own = this.panel.name === "file" && this.studio.data?.inputs?.length > 0;
     this.button.hidden = !(this.drives.has(this.panel.name) || own) || saved;
-    this.kind = this.parks[this.panel.name];
+    this.kind = this.studio.data?.goal;
     byId("park").hidden = !this.kind || saved || Boolean(this.session);
     const words = WORDS[this.kind ?? "pose"];
     byId("park").textContent = words.park;
