@@ -1,9 +1,8 @@
 """The studio: a slider that moves. 10^5 steps on one core, the simulation alone and from the request to the payload;
-the first picture.
+the first picture, changes of system, those who follow, plans while a goal is dragged, pictures a second.
 
-Time is processor time, but for the start of the command, which is measured by the clock on the wall. Every repeat has
-another value of a
-parameter, as a slider gives it: `compiled` counts what the machine had to compile for that, and must be 0.
+Time of simulations is processor time, the rest is measured by the clock on the wall. Every repeat has another value of
+a parameter, as a slider gives it: `compiled` counts what the machine had to compile for that, and must be 0.
 """
 
 from __future__ import annotations
@@ -93,8 +92,10 @@ def serving(cache: str | None = None):
     environment = os.environ | ({} if cache is None else {"DALEMBERT_CACHE": cache})
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
         assert server.stdout is not None
-        yield server.stdout.readline().split(" at ")[1].split()[0], begin
-        server.terminate()
+        try:
+            yield server.stdout.readline().split(" at ")[1].split()[0], begin
+        finally:
+            server.terminate()
 
 
 def first_picture() -> tuple[float, float]:
@@ -140,16 +141,68 @@ def watch(address: str, viewers: int = VIEWERS) -> list[float]:
     return [median(opened), max(opened), median(moved), max(moved)]
 
 
-def frame_rates(address: str) -> list[tuple[str, float]]:
-    """Pictures a second in Chromium without a graphics processor: the first scene plays, and a car is driven."""
+@contextmanager
+def chromium_page():
+    """An empty page in Chromium without a graphics processor."""
     from playwright.sync_api import sync_playwright
 
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     flags = ["--disable-gpu", "--enable-unsafe-swiftshader", "--no-sandbox"]
-    found = []
     with sync_playwright() as playwright:
-        page = playwright.chromium.launch(executable_path=chromium, args=flags).new_page()
+        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
+        page = browser.new_page()
         page.set_viewport_size({"width": 1280, "height": 800})
+        yield page
+        browser.close()
+
+
+def first_picture_in_chromium(repeats: int = 3) -> list[float]:
+    """Seconds from the command until an open browser has drawn the first picture, with a warm disk cache."""
+    found = []
+    for _ in range(repeats):
+        with chromium_page() as page, serving() as (address, begin):
+            page.goto(address)
+            page.wait_for_selector("html[data-ready]", timeout=60_000)
+            page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            found.append(time.perf_counter() - begin)
+    return found
+
+
+def park(address: str, moves: int = 60) -> tuple[float, list[float]]:
+    """A goal is dragged: seconds to the first plan of a session, and the milliseconds that a page waits for others."""
+    record = (
+        "{ const ask = driver.ask.bind(driver); globalThis.waited = []; driver.ask = async (body, options) => {"
+        " const begin = performance.now(); const told = await ask(body, options);"
+        " if (body.goal) waited.push(performance.now() - begin); return told }; 0 }"
+    )
+    with chromium_page() as page:
+        page.goto(f"{address}")
+        page.wait_for_selector("html[data-ready]", timeout=60_000)
+        page.locator("select[aria-label='System']").select_option('"car"')
+        page.wait_for_selector("#park:not([hidden])", timeout=60_000)
+        page.wait_for_timeout(2000)
+        page.evaluate(record)
+        begin = time.perf_counter()
+        page.locator("#park").click()
+        page.wait_for_selector("#park-go:not([disabled])", timeout=200_000)
+        first = time.perf_counter() - begin
+        page.evaluate("{ waited.length = 0 }")
+        box = page.locator("#scene").bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        page.mouse.move(x, y)
+        page.mouse.down()
+        for k in range(moves):
+            page.mouse.move(x + 2 * k, y - k)
+            page.wait_for_timeout(40)
+        page.mouse.up()
+        page.wait_for_timeout(500)
+        return first, sorted(page.evaluate("waited"))
+
+
+def frame_rates(address: str) -> list[tuple[str, float]]:
+    """Pictures a second in Chromium without a graphics processor: the first scene plays, and a car is driven."""
+    found = []
+    with chromium_page() as page:
         page.goto(address)
         page.wait_for_selector("html[data-ready]", timeout=60_000)
 
@@ -209,7 +262,9 @@ def main() -> None:
         compiled = counter.compilations - before
         print(f"{name:24}{alone:>11.1f}{'!' if alone > TARGET else ' '}{whole:>10.1f}{text:>8.1f}{compiled:>10}")
     known, shown = first_picture()
-    print(f"\nfrom the command to the catalogue {known:.2f} s, to the first show {shown:.2f} s (target: 3)")
+    print(f"\nfrom the command to the catalogue {known:.2f} s, to the first show {shown:.2f} s")
+    pictures = ", ".join(f"{seconds:.2f}" for seconds in first_picture_in_chromium())
+    print(f"from the command to the first picture in Chromium {pictures} s (target: 3)")
     with serving() as (address, _):
         change_systems(address)
         warm = change_systems(address)
@@ -220,6 +275,10 @@ def main() -> None:
         print(
             f"{VIEWERS} viewers follow a teacher: the last has the show %.2f s after a change (%.2f)" % follow(address)
         )
+        for session in ("first", "second"):
+            first, waits = park(address)
+            print(f"parking, {session} session: first plan {first:.2f} s, then while a goal is dragged", end=" ")
+            print(f"{median(waits):.0f} ms a plan, {waits[-1]:.0f} at most of {len(waits)} (target: 50)")
         for what, rate in frame_rates(address):
             print(f"{what}: {rate:.0f} pictures a second without a graphics processor (targets: 30, driven 60)")
     with TemporaryDirectory() as folder, serving(folder) as (address, _):
