@@ -96,6 +96,18 @@ class Firefox:
         """Types on an element."""
         self.command("WebDriver:ElementSendKeys", id=self.element(selector), text=keys)
 
+    def act(self, kind: str, actions: list[dict[str, Any]]) -> None:
+        """Moves, presses and releases of a mouse or of keys, as a hand makes them."""
+        mouse = {"parameters": {"pointerType": "mouse"}} if kind == "pointer" else {}
+        self.command("WebDriver:PerformActions", actions=[{"type": kind, "id": kind, "actions": actions, **mouse}])
+
+    def drag(self, selector: str, *places: tuple[int, int]) -> None:
+        """Presses at the first place, counted from the middle of an element, and pulls along the others."""
+        origin = {"element-6066-11e4-a52e-4f735466cecf": self.element(selector)}
+        moves = [{"type": "pointerMove", "origin": origin, "x": x, "y": y, "duration": 60} for x, y in places]
+        ends: list[dict[str, Any]] = [{"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}]
+        self.act("pointer", [moves[0], ends[0], *moves[1:], ends[1]])
+
     def picture(self) -> bytes:
         return base64.b64decode(self.command("WebDriver:TakeScreenshot", full=False, hash=False)["value"])
 

@@ -53,6 +53,8 @@ ROUND_OFF, SOLVER_ACCURACY = 1e-11, 1e-9
 """Relative sizes up to which a number counts as round-off, and an invariant as conserved by the solver."""
 MAX_DRIVE_STEPS, MAX_DRIVEN, SHOWN_STEPS = 50, 40_000, 40
 """Steps in one request of somebody who drives, and controls in a whole drive, which must fit into a request."""
+LEANING = ("rolling-disk", "bicycle")
+"""Models that stand on their wheels and lean."""
 NEGLIGIBLE = 1e-6
 """A component of the velocity that stays below this part of the others is not drawn."""
 
@@ -126,13 +128,23 @@ def compare_runs(runs: Sequence[RunFrames], summaries: Sequence[Mapping[str, Any
         better, worse = (first, second) if sizes[0] <= sizes[1] else (second, first)
         ratio = max(sizes) / max(min(sizes), FLOOR)
         kept = texts[key].format(energy=summaries[0]["energy_title"].lower())
-        numbers = {"kept": kept, "better": better, "worse": worse, "small": min(sizes), "large": max(sizes)}
+        numbers = {"kept": kept, "better": better, "worse": worse}
+        numbers |= {"small": two_figures(min(sizes)), "large": two_figures(max(sizes))}
         told.append(texts["alike" if ratio < texts["ratio"] else "differ"].format(**numbers))
         if key == "energy_error" and better.startswith("runge") and ratio >= texts["ratio"]:
             told.append(texts["runge-kutta"])
     apart = max(motion_distance(*parts) for parts in zip(*(run.parts for run in runs), strict=True))
-    told.append(texts["apart" if apart >= texts["visible"] else "together"].format(apart=f"{100 * apart:.2g}"))
+    how = "together" if apart < texts["visible"] else "apart" if apart < 1.0 else "far apart"
+    told.append(texts[how].format(apart=two_figures(apart if apart >= 1.0 else 100 * apart)))
     return " ".join(told)
+
+
+def two_figures(size: float) -> str:
+    """A size as one reads it: 0, 0.053, 3.5e-4, 6.3e4."""
+    if size == 0.0 or 1e-3 <= size < 1e3:
+        return f"{float(f'{size:.2g}'):g}"
+    mantissa, exponent = f"{size:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
 
 
 def motion_distance(one: Array, other: Array) -> float:
@@ -778,6 +790,11 @@ def motion_plots(runs: Sequence[RunFrames]) -> list[dict[str, Any]]:
             unit = columns[which[0]].unit
             label = (f"{names[0]}..{names[-1]}" if len(names) > 1 else names[0]) + (f", {unit}" if unit else "")
             add(title, label, [run.velocity[:, which] for run in runs], names)
+    if runs[0].name in LEANING:  # the axle is y of the body: by how much it leaves the level
+        add("Lean", "degrees", [np.degrees(np.arcsin(np.clip(run.parts[0][:, 2, 1], -1.0, 1.0))) for run in runs])
+    if [factor.picture for factor in runs[0].factors if factor] == ["attitude", "point"]:
+        traces = [np.einsum("ij,tij->t", run.parts[0][0], run.parts[0]) for run in runs]
+        add("Turned by", "degrees", [np.degrees(np.arccos(np.clip((trace - 1) / 2, -1.0, 1.0))) for trace in traces])
     push = [np.linalg.norm(run.reaction[:, own], axis=1) for run in runs]
     if own and max(size.max() for size in push) >= 1e-12:
         add("Push of the constraint", "N" if columns[own[0]].unit else "force", push)

@@ -118,7 +118,8 @@ def add_disk(view: View, run: RunFrames, radius: float, parent: int, width: floa
     for k in range(4):
         turn, spoke = about(1, k * np.pi / 2), shapes.box(0.05 * radius, width + 0.03 * radius, radius)
         colour = CONSTRAINT if k == 0 else DARK
-        view.add("spoke", spoke, colour, position=turn @ [0, 0, -radius / 2], rotation=turn, parent=parent)
+        style = {"position": turn @ [0, 0, -radius / 2], "rotation": turn, "parent": parent, "legend": ""}
+        view.add("spoke", spoke, colour, **style)
 
 
 def vehicle(run: RunFrames) -> Vehicle:
@@ -387,7 +388,7 @@ def add_ball(view: View, run: RunFrames, radius: float, parent: int) -> None:
     view.add("ball", shapes.sphere(radius), body_colour(run), opacity=0.45 * run.opacity, parent=parent)
     for axis, colour in zip(np.eye(3), STRIPE_COLOURS, strict=True):
         turn = np.stack([np.roll(axis, 1), np.roll(axis, 2), axis], axis=-1)
-        view.add("stripe", shapes.torus(radius, 0.022 * radius), colour, rotation=turn, parent=parent)
+        view.add("stripe", shapes.torus(radius, 0.022 * radius), colour, rotation=turn, parent=parent, legend="")
 
 
 def mechanism_of(run: RunFrames) -> MechanismSystem | None:

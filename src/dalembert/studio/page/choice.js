@@ -24,9 +24,12 @@ export function rememberPlot(key, title) {
 export function plotCards(plots, roomForKept) {
   const cards = (group, count) => {
     const own = plots.filter((plot) => plot.group === group);
+    const taken = new Set(); // nothing is shown twice unless somebody wants it
     return own.slice(0, count).map((usual, k) => {
       const key = k ? `${group} ${k + 1}` : group;
-      return { key, plots: own, chosen: own.find(({ title }) => title === recall(key)) ?? usual };
+      const chosen = own.find(({ title }) => title === recall(key)) ?? [usual, ...own].find((plot) => !taken.has(plot));
+      taken.add(chosen);
+      return { key, plots: own, chosen };
     });
   };
   return [...cards("motion", 1), ...cards("kept", roomForKept)];

@@ -12,6 +12,7 @@ const SLOW = 30; // ms between pictures, above which there are too few a second
 const FAST = 20; // below which more may be tried
 const PATIENCE = [8, 400]; // pictures before the next worse and the next better level
 const REST = 500; // ms without a picture: the motion rests
+const NEAR = 6; // sizes of what is followed from which the camera looks at most
 const TRAIL = 20_000; // points of the path of what is driven
 const SAMPLES = 24; // frames that are looked at to frame the motion
 const corner = new THREE.Vector3();
@@ -296,12 +297,27 @@ export class View3D {
   setFollow(follow) {
     this.follow = follow;
     if (follow && this.followed) {
+      this.comeNear();
       moved.subVectors(this.followed.group.position, this.controls.target);
       this.camera.position.add(moved);
       this.controls.target.add(moved);
       this.controls.update();
     }
     this.invalidate();
+  }
+
+  // What is followed is seen: where its path is long, the camera comes nearer than all of that asks for.
+  comeNear() {
+    if (this.leader || this.movedByHand) return;
+    const { group } = this.followed;
+    const box = new THREE.Box3();
+    group.traverse((object) => object.isMesh && box.expandByObject(object));
+    const nearest = NEAR * box.getSize(corner).length();
+    const distance = this.camera.position.distanceTo(this.controls.target);
+    if (!(nearest > 0 && distance > nearest)) return;
+    this.camera.position.sub(this.controls.target).multiplyScalar(nearest / distance).add(this.controls.target);
+    this.camera.near = nearest / 200;
+    this.camera.updateProjectionMatrix();
   }
 
   setHidden(runs) {
@@ -433,8 +449,20 @@ export class View3D {
     this.draw();
   }
 
+  // The words beside arrows, moved so that the edge of the picture does not cut them.
+  keepWordsInside() {
+    this.scene.traverseVisible((object) => {
+      if (!object.isSprite) return;
+      corner.setFromMatrixPosition(object.matrixWorld).project(this.camera);
+      const wide = object.scale.x / (Math.tan((FIELD * Math.PI) / 360) * this.camera.aspect); // of a picture from -1 to 1
+      const inside = Math.min(Math.max(0.5, 1 - (1 - corner.x) / wide), (1 + corner.x) / wide);
+      object.center.x = Math.abs(corner.x) < 1 ? inside : 0.5;
+    });
+  }
+
   render() {
     this.shadows?.();
+    this.keepWordsInside();
     this.renderer.render(this.scene, this.camera);
     this.retired.forEach(disposeObject);
     this.retired.length = 0;
