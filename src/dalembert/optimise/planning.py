@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 Numbers = np.ndarray[Any, Any]
 SMALLEST_PIVOT = 0.3  # of the rows of a constraint, relative to their size: below it all velocities are kept
+NEARBY = 6  # points beside start and goal at which velocities are judged
 CORRECTIONS = 3  # of a configuration that is not on its group; each squares the defect
 AMPLITUDE = 0.3  # of the waves in a first guess
 OPEN = (-math.inf, math.inf)
@@ -481,7 +482,7 @@ class _Task:
         self._choose_velocities(start)
 
     def _choose_velocities(self, start: State) -> None:
-        """Choose n - m velocities that determine the others, at the start and at the goal."""
+        """Choose n - m velocities that determine the others: everywhere, or at the start and at the goal."""
         system, n, m = self.system, self.system.group.dim, self.system.constraints
         ends = [start.g] + ([] if self.ends is None else [jax.tree.map(lambda leaf: leaf[0], self.ends.g)])
         if "_same_everywhere" not in system.__dict__:  # traced once
@@ -494,12 +495,20 @@ class _Task:
         if self.explicit and self.t0 in (known := system.__dict__.setdefault("_free_velocities", {})):
             self.free = known[self.t0]
             return
-        rows = [np.asarray(constraint_rows(system, self.t0, g)) for g in ends[: 1 if self.explicit else 2]]
+        if self.explicit:
+            rows = np.asarray(constraint_rows(system, self.t0, start.g))[None]
+        else:  # near the start as well: what is good at both ends may be singular between them
+            ways = np.concatenate([np.zeros((len(ends), n)), np.random.default_rng(0).normal(size=(NEARBY, n))])
+            at = jax.tree.map(lambda *leaves: np.stack(leaves), *ends, *([start.g] * NEARBY))
+            rows = np.asarray(evaluate(_rows_near, (system, self.t0), (at, ways), lanes=len(ways), axes=(None, 0)))
+            widths = np.abs(rows).max(axis=(0, 1))
+            rows = rows / np.where(widths > 0, widths, 1.0)  # the units of velocities do not matter
         bound = np.array(list(itertools.islice(itertools.combinations(range(n), m), 5000)))
-        sizes = np.min([
-            np.abs(np.linalg.det(row[:, bound].swapaxes(0, 1))) / max(np.linalg.norm(row, 2) ** m, 1e-300)
-            for row in rows
-        ], axis=0)  # fmt: skip
+        largest = np.maximum(np.linalg.norm(rows, 2, axis=(1, 2)), 1e-300)[:, None]
+        pivots = np.abs(np.linalg.det(np.moveaxis(rows[:, :, bound], 1, 2))) / largest**m
+        sizes = pivots.min(axis=0)
+        if sizes.max() < SMALLEST_PIVOT:
+            sizes = pivots[: len(ends)].min(axis=0)
         best = int(np.argmax(sizes * 1.01 > sizes.max()))  # the first of equals
         self.free = np.setdiff1d(np.arange(n), bound[best])
         self.redundant = sizes[best] < SMALLEST_PIVOT and not self.explicit
@@ -862,6 +871,10 @@ def _state_after(of: Discrete, consts: Any, lane: Any) -> State:
         xi = of.drive(consts, of.size(consts[1], before)[0], before.g, u, of.size(consts[1], before)[1])[0].xi
         state = state._replace(xi=xi, increment=xi)
     return state
+
+
+def _rows_near(consts: Any, lane: Any) -> Array:
+    return consts[0].A(consts[1], _shifted_from(consts[0].group, lane))
 
 
 def _way(group: Any, ends: Any) -> Any:
