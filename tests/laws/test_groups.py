@@ -214,6 +214,15 @@ def test_windings_at_the_cut():
     assert SO2().winding(SO2().element(0.1), SO2().element(-0.1)) == 0
 
 
+def test_an_angle_has_its_slope_where_it_is_zero_or_half_a_turn():
+    """There the sine is 0 or -0, which must not hide it."""
+    for angle, sine in ((0.0, 0.0), (0.0, -0.0), (np.pi, 0.0), (np.pi, -0.0)):
+        g = jnp.array([[np.cos(angle), -sine], [sine, np.cos(angle)]])
+        turned = lambda w, g=g: SO2().angles(SO2().compose(g, SO2().exp(w[None])))[0]
+        value, slope = jax.jvp(turned, (jnp.zeros(()),), (jnp.ones(()),))
+        assert value == angle and slope == 1.0
+
+
 @pytest.mark.parametrize("group", [SO3(), SE3(), SOn(4), Euclidean(2)], ids=str)
 def test_groups_without_angles(group):
     assert group.angles(group.identity()).shape == group.winding(group.identity(), group.identity()).shape == (0,)

@@ -232,6 +232,46 @@ def test_an_obstacle_that_moves_compiles_nothing(monkeypatch):
         assert np.abs(moved - above).max() > 1e-3
 
 
+@pytest.mark.heavy
+def test_a_goal_and_a_start_by_names_leave_the_rest_free():
+    """Coordinates that nobody named are theta, x and y; on a straight way the cost is the square of its length."""
+    options = {"steps": 20, "duration": 1.0, "kinematic": True, "cost": lambda t, g, xi, u: xi[0] ** 2 + xi[1] ** 2}
+    turned = plan(unicycle(), start={"x": 0, "y": 0}, goal={"x": 1, "y": 1}, **options).check()
+    assert turned.cost == pytest.approx(2.0) and np.arctan2(*turned.g[0][1::-1, 0]) == pytest.approx(np.pi / 4)
+    half = plan(unicycle(), start={"x": 0, "y": 0, "theta": 0.5}, goal={"theta": 0.5 + np.pi}, **options).check()
+    assert half.cost == pytest.approx(np.pi**2, rel=1e-2)  # as the angle of a step goes: order 2
+
+
+@pytest.mark.heavy
+def test_a_goal_by_names_is_the_goal_as_a_state():
+    made, rest = park(20), {"theta": 0, "x": 0, "y": 0}
+    named = plan(
+        made.system, start=rest, goal=rest | {"y": 1, "w": 0, "v1": 0}, steps=20, duration=5.0, cost=effort
+    ).check()
+    np.testing.assert_allclose(named.controls, made.controls, atol=1e-6)
+
+
+def rolling_ball(radius=1.0):
+    """A ball on a plane on SO(3) x R^2: the point of contact rests."""
+    rows = lambda t, g, p: jnp.concatenate([radius * jnp.stack([-g[0][1], g[0][0]]), jnp.eye(2)], axis=1)
+    return da.System(da.SO3() * da.Euclidean(2), lambda t, g, xi, p: 0.5 * xi @ xi, constraint=rows)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("radius", [1.0, 3.0])
+def test_a_ball_rolls_to_a_place_and_an_attitude(radius):
+    """Velocities that determine the others at both ends do not where the ball has turned by a right angle between."""
+    ball, start = rolling_ball(radius), (np.eye(3), np.zeros(2))
+    options = {"steps": 40, "duration": 1.0, "kinematic": True, "cost": lambda t, g, xi, u: xi[:3] @ xi[:3]}
+    for goal in ((turn(2.0), radius * np.ones(2)), (np.eye(3), np.array([radius, 0.0])), (turn(1.5), np.zeros(2))):
+        made = plan(ball, start=start, goal=goal, **options).check()
+        assert made.inputs == ("w1_0", "w2_0", "w3_0") and made.iterations < 40
+        np.testing.assert_allclose(made.g[0][-1], goal[0], atol=1e-8)
+        np.testing.assert_allclose(made.g[1][-1], goal[1], atol=1e-8)
+        contact = np.einsum("kij,kj->ki", made.g[0][:-1], made.xi[:-1, :3])  # the angular velocity in space
+        assert np.abs(contact[:, 1] * radius - made.xi[:-1, 3]).max() < 0.2 * radius * np.abs(contact).max()
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -252,6 +292,9 @@ def test_an_obstacle_that_moves_compiles_nothing(monkeypatch):
         ({"periodic": 3}, "periodic is 3; allowed: names"),
         ({"max_iterations": 1.5}, "max_iterations is 1.5; allowed"),
         ({"progress": 3}, "progress is 3; allowed"),
+        ({"start": {"x": 0}}, "the start names x; these cannot hold while theta, y are free: name more"),
+        ({"goal": {"speed": 1}}, "unknown name of the goal 'speed'. Allowed: theta, v1, v2, w, x, y"),
+        ({"goal": {"x": "far"}}, "x of the goal is 'far'; allowed"),
         ({"start": "here"}, "start is 'here'; allowed|configuration"),
         ({"goal": [pose(0, 0, 1), pose(0, 0, 2)]}, "there are 1 starts and 2 goals"),
         ({"guess": np.zeros((3, 2))}, r"guess has shape \(3, 2\); allowed: \(10, 2\)"),

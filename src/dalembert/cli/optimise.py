@@ -40,7 +40,7 @@ from ..mechanics import MechanicalSystem, State, name_leaves
 from ..models import MODELS
 from ..numerics import is_traced, show
 from ..optimise.fitting import Built, Fit, Unknown, fit
-from ..optimise.planning import Plan, plan
+from ..optimise.planning import Plan, names_of, observe, plan
 from ..plotting.style import LIGHT, save, styled
 from ..simulation import to_json
 from . import shell
@@ -430,7 +430,7 @@ class Reading:
     def __call__(self, system: MechanicalSystem, t: Any, g: Any, xi: Any, u: Any) -> Any:
         if self.kind == "shown":
             return self.function(system, State(t, g, xi, xi, xi, system.group))
-        return u[self.index] if self.kind == "input" else system.observe(t, g, xi)[self.index]
+        return u[self.index] if self.kind == "input" else observe(system, t, g, xi)[self.index]
 
 
 Readings = Mapping[str, Reading]
@@ -441,7 +441,7 @@ Disc = tuple[tuple[Reading, ...], tuple[float, ...], float]  # readings, centre 
 def known_readings(system: MechanicalSystem, kinematic: bool) -> dict[str, Reading]:
     """Inputs, coordinates and rates by their names, and what `show --csv` names."""
     inputs = () if kinematic else system.inputs or ()
-    names = (*system.coordinate_names, *system.rate_names)
+    names = (*names_of(system)[0], *system.rate_names)
     found = {each.name: Reading("input", k) for k, each in enumerate(inputs)}
     found = {name: Reading("observed", k) for k, name in enumerate(names)} | found
     shown = {name: Reading("shown", 0, each) for name, each in known_quantities(system).items() if each is not None}
@@ -475,13 +475,16 @@ def _require_reading(what: str, name: str, readings: Readings, of_state: bool = 
 
 
 def _read_goal(goal: Any, job: Job, readings: Readings) -> Any:
-    """A state, a configuration, or a function that is zero where all that is named has its value."""
+    """A state, a configuration, names with values, or a function that is zero where all that is named has its value."""
     if not isinstance(goal, Mapping) or not goal:
         words = "a configuration, with a velocity or not, or names with their values"
         raise InvalidInput(f"[goal] is {show(goal)}; allowed: a section with {words}")
     states = {name: reading for name, reading in readings.items() if reading.kind != "input"}
     known = states | {name.replace(" ", "_"): reading for name, reading in states.items()}
     if require_point("goal", job.system, goal, known):
+        if all(known[name].kind == "observed" for name in goal):
+            names = (*names_of(job.system)[0], *job.system.rate_names)
+            return {names[known[name].index]: value for name, value in goal.items()}
         return _reached(job.system, [(known[name], float(value)) for name, value in goal.items()])
     if "velocity" in goal or "momentum" in goal:
         return build_state(job.system, goal, job.run)

@@ -273,7 +273,8 @@ class SO2(Rotations):
 
     def angles(self, g: Matrix) -> Angles:
         cosine, sine = cosine_and_sine(g)
-        return jnp.arctan2(jnp.where(sine == 0.0, 0.0, sine), cosine)[None]
+        angle = jnp.arctan2(sine, cosine)  # -pi where the sine is -0; it keeps its slope there
+        return (angle + jnp.where((sine == 0.0) & (angle < 0.0), 2.0 * jnp.pi, 0.0))[None]
 
     def winding(self, g0: Matrix, g1: Matrix) -> Angles:
         (c0, s0), (c1, s1) = cosine_and_sine(g0), cosine_and_sine(g1)

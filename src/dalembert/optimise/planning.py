@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 Numbers = np.ndarray[Any, Any]
 SMALLEST_PIVOT = 0.3  # of the rows of a constraint, relative to their size: below it all velocities are kept
 NEARBY = 6  # points beside start and goal at which velocities are judged
+NEWTON_STEPS = 4  # to a configuration by names
 CORRECTIONS = 3  # of a configuration that is not on its group; each squares the defect
 AMPLITUDE = 0.3  # of the waves in a first guess
 OPEN = (-math.inf, math.inf)
@@ -77,6 +78,51 @@ class Node(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Named:
+    """Some of the coordinates and rates of a system: their places, and which of them are angles up to turns."""
+
+    places: tuple[int, ...]
+    turning: tuple[bool, ...]
+
+    def off(self, system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, values: Array) -> Array:
+        """How far they are from these values."""
+        off = observe(system, t, g, xi)[np.array(self.places, int)] - values
+        return jnp.where(np.array(self.turning), jnp.arctan2(jnp.sin(off), jnp.cos(off)), off)
+
+    def move(self, consts: Any, lane: Any) -> Any:
+        """(The nearest configuration with these values, the slope of the values along its increments.)"""
+        (system, t, values), g = consts, lane
+        rest = jnp.zeros(system.group.dim)
+
+        def off(d: Array) -> Array:
+            return self.off(system, t, _shifted_from(system.group, (g, d)), rest, values)
+
+        for _ in range(NEWTON_STEPS):
+            slope = jax.jacfwd(off)(rest)
+            square = slope @ slope.T + 1e-14 * jnp.eye(len(self.places))  # rates have no slope
+            g = _shifted_from(system.group, (g, -slope.T @ solve(square, off(rest))))
+        return g, jax.jacfwd(off)(rest)
+
+
+def observe(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
+    """The values of `names_of` a system, then of its rates."""
+    return system.observe(t, g, xi) if system.coordinate_names else jnp.concatenate([system.group.chart(g), xi])
+
+
+def names_of(system: MechanicalSystem) -> tuple[tuple[str, ...], tuple[bool, ...]]:
+    """The names of coordinates, and which are angles: the system's own, else theta, x, y, z, q1, ... of each factor."""
+    own, found, turning = system.coordinate_names, [], []
+    for k, group in enumerate(factors := system.group.factors):
+        size, angles = (jax.eval_shape(each, group.identity()).shape[0] for each in (group.chart, group.angles))
+        plain = [f"q{j + 1}" for j in range(size)] if group.is_flat else ["theta"][:angles] + list("xyz")
+        found += [name + (f"_{k}" if len(factors) > 1 else "") for name in plain[:size]]
+        turning += [j < angles for j in range(size)]
+    if own and (system.start_names or len(own) != len(found)):  # a mechanism counts turns
+        return own, (False,) * len(own)
+    return own or tuple(found), tuple(turning)
+
+
+@dataclass(frozen=True)
 class Discrete:
     """The discrete problem of a plan, as the solver wants it. Its constants are (system, numbers)."""
 
@@ -93,6 +139,7 @@ class Discrete:
     final_cost: Any
     path: Any
     goal: Any
+    named: Named | None  # of a goal by names
     bounded: tuple[tuple[int, ...], tuple[int, ...]]  # inputs with a lower and with an upper bound
     watched: tuple[tuple[int, ...], tuple[int, ...]]  # the same of named coordinates and rates
     chart: Retraction = Cayley()
@@ -199,7 +246,7 @@ class Discrete:
         low, high = (np.array(part, int) for part in self.bounded)
         parts = [u[low] - numbers["low"], numbers["high"] - u[high]]
         if any(self.watched):
-            seen = system.observe(t, g, xi)
+            seen = observe(system, t, g, xi)
             low, high = (np.array(part, int) for part in self.watched)
             parts += [seen[low] - numbers["least"], numbers["most"] - seen[high]]
         if self.path is not None:
@@ -214,6 +261,8 @@ class Discrete:
             cost = cost + _number("final_cost", self.final_cost, *motion)
         if self.goal is not None:
             parts.append(jnp.atleast_1d(own_value("goal(t, g, xi)", self.goal, *motion)))
+        if self.named is not None:
+            parts.append(self.named.off(consts[0], *motion, numbers["wanted"]))
         for rows, there in (("aims", target), ("cycle", x.first if self.periodic else None)):
             if there is not None:
                 aim, own = (Node(x.k, g, w, jnp.zeros(0), ()) for g, w in (there, (x.g, x.w)))
@@ -333,7 +382,11 @@ class Plans(Sequence[Plan]):
     def __len__(self) -> int:
         return len(self._chosen)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> Plan: ...
+    @overload
+    def __getitem__(self, index: slice) -> Plans: ...
+    def __getitem__(self, index: Any) -> Plan | Plans:
         if isinstance(index, slice):
             return Plans(self._task, self._found, self._chosen[index])
         return self._task.plan_of(self._found, int(self._chosen[index]))
@@ -357,21 +410,46 @@ class Plans(Sequence[Plan]):
         return f"<{len(self)} plans, {self.status.count('optimal')} of them optimal>"
 
 
+Function = Callable[..., Any]
+Start = State | Numbers | jax.Array | tuple[Any, ...] | list[float] | list[list[float]] | Mapping[str, Any]
+Starts = list[State] | list[Numbers] | list[jax.Array] | list[tuple[Any, ...]]
+
+
+@overload
+def plan(
+    system: MechanicalSystem, method: Integrator | None = ..., *, start: Start, goal: Any = ..., steps: int,
+    duration: Any, cost: Function | None = ..., final_cost: Function | None = ..., path: Function | None = ...,
+    bounds: Mapping[str, Any] | None = ..., kinematic: bool = ..., free_start: Sequence[str] = ...,
+    free_goal: Sequence[str] = ..., periodic: Sequence[str] = ..., guess: Any = ..., starts: int = ..., seed: int = ...,
+    tolerance: float = ..., max_iterations: int = ..., backend: str = ..., solver: Any = ...,
+    progress: Callable[[int, float, float], Any] | None = ...,
+) -> Plan: ...  # fmt: skip
+@overload
+def plan(
+    system: MechanicalSystem, method: Integrator | None = ..., *, start: Starts, goal: Any = ..., steps: int,
+    duration: Any, cost: Function | None = ..., final_cost: Function | None = ..., path: Function | None = ...,
+    bounds: Mapping[str, Any] | None = ..., kinematic: bool = ..., free_start: Sequence[str] = ...,
+    free_goal: Sequence[str] = ..., periodic: Sequence[str] = ..., guess: Any = ..., starts: int = ..., seed: int = ...,
+    tolerance: float = ..., max_iterations: int = ..., backend: str = ..., solver: Any = ...,
+    progress: Callable[[int, float, float], Any] | None = ...,
+) -> Plans: ...  # fmt: skip
 @shows_progress(lambda bar: lambda count, error, gap: bar.say(f"{count} iterations, residual {error:.1e}"))
 @known_arguments("it ends by comparing numbers: plan outside, or minimise a loss of da.simulate in its controls")
 def plan(
     system: MechanicalSystem, method: Integrator | None = None, *, start: Any, goal: Any = None, steps: int,
-    duration: Any, cost: Callable[..., Any] | None = None, final_cost: Callable[..., Any] | None = None,
-    path: Callable[..., Any] | None = None, bounds: Mapping[str, Any] | None = None, kinematic: bool = False,
+    duration: Any, cost: Function | None = None, final_cost: Function | None = None, path: Function | None = None,
+    bounds: Mapping[str, Any] | None = None, kinematic: bool = False,
     free_start: Sequence[str] = (), free_goal: Sequence[str] = (), periodic: Sequence[str] = (), guess: Any = None,
     starts: int = 1, seed: int = 0, tolerance: float = 1e-8, max_iterations: int = 300, backend: str = "auto",
     solver: Any = None, progress: Callable[[int, float, float], Any] | None = None,
-) -> Any:  # fmt: skip
+) -> Plan | Plans:  # fmt: skip
     """Plan: find the controls of least cost that bring a system from a start to a goal in `steps` steps of a method.
 
     start       a state, or several (a list, or a state whose arrays have one more axis in front): then plans are made
                 side by side, and `Plans` come back; `goal` is one for all, or a list of as many
-    goal        a state, a configuration, or a function (t, g, xi) -> numbers that are zero at the goal
+    goal        a state, a configuration, a function (t, g, xi) -> numbers that are zero at the goal, or names with
+                values, {"x": 1, "theta": 0}, of coordinates and rates: the others are free. So may be `start`, at rest
+                but for named rates
     duration    a number, or (shortest, longest): the duration is then free, and is minimised if there is no cost
     cost        (t, g, xi, u) -> rate of the running cost, integrated by the trapezoidal rule; `final_cost`: (t, g, xi)
     path        (t, g, xi, u) -> numbers that must not be negative after any step: obstacles, tip-over, loads
@@ -387,13 +465,14 @@ def plan(
     """
     method = LagrangeDAlembert() if method is None else method
     require_instance("system", system, MechanicalSystem, "a system")
+    start, ways = _start_by_names(system, start) if isinstance(start, Mapping) else (start, None)
     first, several = _as_states(system, start, "start")
     lead: State = jax.tree.map(lambda leaf: leaf[0], first)
     require_arguments(system, method, lead, 1.0)
     task = _Task(system, method, lead, goal, steps, duration, kinematic)
     task.take_functions(cost, final_cost, path)
     task.take_bounds({} if bounds is None else bounds)
-    task.take_freedom(free_start, free_goal, periodic)
+    task.take_freedom(free_start, free_goal, periodic, ways)
     options = Options(float(positive("tolerance", tolerance)), positive_int("max_iterations", max_iterations))
     require_progress(progress, "(iterations, residual, gap)")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -408,6 +487,37 @@ def plan(
     task.backend, task.solver = backend, solver
     found = task.solve(first, guess, int(starts), seed, options, progress)
     return found if several else found[0]
+
+
+def read_names(system: MechanicalSystem, what: str, given: Mapping[str, Any], rates: bool) -> tuple[Named, Numbers]:
+    """What a start or a goal names, and the values."""
+    names, turning = names_of(system)
+    turns = dict(zip(names, turning, strict=True)) | (dict.fromkeys(system.rate_names, False) if rates else {})
+    for name in given:
+        if name not in turns:
+            raise UnknownName(f"name of the {what}", name, turns)
+    values = np.array([float(finite_reals(f"{name} of the {what}", value)) for name, value in given.items()])
+    return Named(tuple(list(turns).index(name) for name in given), tuple(turns[name] for name in given)), values
+
+
+def _start_by_names(system: MechanicalSystem, given: Mapping[str, Any]) -> tuple[State, Numbers]:
+    """A state with the named values, at rest but for named rates, and the directions in which it is free."""
+    named, values = read_names(system, "start", given, True)
+    g, slope = evaluate(Of(Named.move, named), (system, 0.0, values), system.group.identity())
+    xi = np.array([given.get(name, 0.0) for name in system.rate_names], float)
+    _, sizes, vectors = np.linalg.svd(np.asarray(slope))
+    ways = vectors[(sizes > 1e-9).sum() :].T
+    lane = (g, ways @ np.linspace(0.3, 0.5, ways.shape[1]))
+    off = evaluate(Of(_off_beside, named), (system, xi, values), lane)
+    if np.abs(off).max(initial=0.0) > 1e-9:
+        known = ", ".join(name for name in names_of(system)[0] if name not in given)
+        raise InvalidInput(f"the start names {', '.join(given)}; these cannot hold while {known} are free: name more")
+    return system.state(g, xi), ways
+
+
+def _off_beside(named: Named, consts: Any, lane: Any) -> Array:
+    (system, xi, values), (g, d) = consts, lane
+    return named.off(system, 0.0, system.group.compose(g, Cayley().tau(system.group, d)), xi, values)
 
 
 def _as_states(system: MechanicalSystem, given: Any, name: str) -> tuple[State, bool]:
@@ -474,7 +584,11 @@ class _Task:
         self.steps, self.t0 = positive_int("steps", steps), float(start.t)
         if self.steps > MAX_STEPS:
             raise InvalidInput(f"steps is {show(steps)}; allowed: at most {MAX_STEPS}. Plan with fewer, longer steps")
-        self.ends = None if goal is None or callable(goal) else _as_states(system, goal, "goal")[0]
+        self.named, self.ends = None, None
+        if isinstance(goal, Mapping):
+            self.named, self.wanted = read_names(system, "goal", goal, not kinematic)
+        elif goal is not None and not callable(goal):
+            self.ends = _as_states(system, goal, "goal")[0]
         self.times = np.asarray(finite_reals("duration", duration))
         self.free_time = self.times.ndim == 1
         if self.times.shape not in ((), (2,)) or not (np.diff([0.0, *np.atleast_1d(self.times)]) > 0).all():
@@ -548,7 +662,7 @@ class _Task:
         system, rates = self.system, self.system.rate_names
         declared = [] if self.kinematic else list(system.inputs or ())
         self.inputs = tuple(rates[k] for k in self.free) if self.kinematic else tuple(each.name for each in declared)
-        seen = (*system.coordinate_names, *(() if self.kinematic else rates))
+        seen = (*names_of(system)[0], *(() if self.kinematic else rates))
         own = {each.name: (each.low, each.high) for each in declared}
         for name, pair in bounds.items():
             if name not in self.inputs and name not in seen:
@@ -574,12 +688,11 @@ class _Task:
         kept = seen if not self.inputs or self.inputs[0] not in seen else ()
         self.watched, self.least, self.most = sides(kept)
 
-    def take_freedom(self, free_start: Any, free_goal: Any, periodic: Any) -> None:
+    def take_freedom(self, free_start: Any, free_goal: Any, periodic: Any, ways: Numbers | None) -> None:
         """What is free at the start and at the goal, and what is periodic, by names."""
         system, n = self.system, self.system.group.dim
         named = system.coordinate_names if system.group.is_flat or not system.names else ()
-        flat = named if len(named) == n else ()
-        configuration = flat or tuple(f"along {axis.name}" for axis in system.axes())
+        configuration = named if len(named) == n else tuple(f"along {axis.name}" for axis in system.axes())
         velocity = () if self.kinematic else tuple(system.rate_names[k] for k in self.free)
         self.coordinates = (*configuration, *velocity)
         places: dict[str, Any] = {name: k for k, name in enumerate(self.coordinates)}
@@ -595,7 +708,10 @@ class _Task:
                 marks[places[name]] = True
             return marks
 
-        self.start_marks, self.cycle = chosen("free_start", free_start), chosen("periodic", periodic)
+        self.start_ways = np.eye(len(self.coordinates))[:, chosen("free_start", free_start)]
+        if ways is not None:
+            self.start_ways = np.concatenate([np.eye(len(self.coordinates))[:, :n] @ ways, self.start_ways], axis=1)
+        self.cycle = chosen("periodic", periodic)
         self.goal_marks = ~chosen("free_goal", free_goal)
         if self.ends is not None and not isinstance(self.goal[0] if isinstance(self.goal, list) else self.goal, State):
             self.goal_marks[n:] = False  # a configuration says nothing of velocities
@@ -617,7 +733,7 @@ class _Task:
         discrete = Discrete(
             self.method, dim, len(self.inputs), self.kinematic, self.redundant,
             not (self.kinematic or _keeps_group(self.method, self.system)), self.explicit,
-            self.free_time, self.is_periodic, cost, final_cost, path if bounded else None, goal,
+            self.free_time, self.is_periodic, cost, final_cost, path if bounded else None, goal, self.named,
             *((self.bounded, self.watched) if bounded else (((), ()), ((), ()))),
         )  # fmt: skip
         numbers = {
@@ -625,6 +741,8 @@ class _Task:
             "aims": np.eye(size)[self.goal_marks], "cycle": np.eye(size)[self.cycle],
             "low": self.low, "high": self.high, "least": self.least, "most": self.most,
         }  # fmt: skip
+        if self.named is not None:
+            numbers["wanted"] = self.wanted
         if bounded and self.held_numbers:
             numbers["path"] = [np.asarray(each, float) for each in self.held_numbers]
         if not bounded:
@@ -635,7 +753,7 @@ class _Task:
         whole = np.eye(dim)
         free = whole[:, :size] + (whole[:, size + self.free_time :] if self.is_periodic else 0.0)
         duration = whole[:, size : size + self.free_time]
-        return discrete, numbers, np.concatenate([free[:, self.start_marks], duration], axis=1)
+        return discrete, numbers, np.concatenate([free @ self.start_ways, duration], axis=1)
 
     def solve(self, first: State, guess: Any, starts: int, seed: int, options: Options, progress: Any) -> Plans:
         """The best plan of each problem."""
@@ -649,8 +767,11 @@ class _Task:
                 )
             ends = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (count, *leaf.shape[1:])), ends)
             target = jax.tree.map(lambda leaf: np.repeat(leaf, starts, axis=0), (ends.g, self.coordinates_of(ends)))
+        elif self.named is not None:  # the guess ends there
+            consts = (self.system, self.t0, self.wanted)
+            g, _ = evaluate(Of(Named.move, self.named), consts, first.g, lanes=count, axes=(None, 0))
+            ends = first._replace(g=jax.tree.map(np.asarray, g), xi=np.zeros_like(first.xi))
         nodes, controls = self.guesses(first, ends, guess, starts, np.random.default_rng(seed))
-
         self.first_guess, self.target, self.options = (nodes, controls), target, options
         many = self.backend == "auto" and len(controls) >= GPU_PLANS and has_gpu()
         backend = "cuda" if many or self.backend == "cuda" else "llvm"
@@ -786,7 +907,7 @@ class _Task:
         h = float(nodes.duration[0, 0] if self.free_time else self.times) / self.steps
         reason = "" if found.status[b] == "optimal" else self.explain(found, b, self.options)
         (discrete, numbers, _), size = self.solved, len(self.coordinates)
-        fixed = replace(discrete, free_time=False, periodic=False, dim=size, goal=None)
+        fixed = replace(discrete, free_time=False, periodic=False, dim=size, goal=None, named=None)
         kept = fixed, numbers | {"h": np.asarray(h)}, nodes._replace(duration=nodes.duration[:, :0], first=())
         return Plan(
             self.system, self.method, h, found.u[b].copy(), float(found.cost[b]), found.status[b], reason,
@@ -810,7 +931,7 @@ class _Task:
                 f"the goal is reached, but the cost is not yet least (residual {found.error[b]:.1e}): raise "
                 "max_iterations, take starts=8, or add a little cost of the controls if they cost nothing"
             )
-        chosen = found.u[b].size + int(self.start_marks.sum()) + self.free_time
+        chosen = found.u[b].size + self.start_ways.shape[1] + self.free_time
         if chosen < (asked := found.nu.shape[1]):
             return f"{self.steps} steps have {chosen} numbers to choose, and the goal asks for {asked}: take more steps"
         if outside := self._outside(b * len(self.ends.t) // len(found.u) if self.ends else 0):
@@ -818,10 +939,12 @@ class _Task:
         missed = ""
         sizes, vectors = np.linalg.eigh(np.where(np.isfinite(found.reach[b]), found.reach[b], 0.0))
         unreached = sizes <= 1e-12 * max(sizes.max(initial=0.0), 1e-300)
-        if unreached.any() and (self.ends is not None or callable(self.goal)):
+        if unreached.any() and self.goal is not None:
             names = np.array(self.coordinates)[self.goal_marks]
             if callable(self.goal):
                 names = np.array([f"row {k} of goal(t, g, xi)" for k in range(asked)])
+            elif self.named is not None:
+                names = np.array(list(self.goal))
             weights = np.abs(vectors[: len(names), unreached]).max(axis=1)
             missed = ", ".join(names[weights > 0.3])
         growth = nonholonomy(self.system, jax.tree.map(lambda leaf: leaf[b, 0], found.x.g), t=self.t0)
@@ -847,8 +970,8 @@ class _Task:
         if self.ends is None or not self.goal_marks[: self.system.group.dim].all():
             return ""
         t, g, xi = jax.tree.map(lambda leaf: leaf[k], self.ends[:3])
-        names = (*self.system.coordinate_names, *(self.system.rate_names if self.goal_marks.all() else ()))
-        seen, (low, high) = np.asarray(self.system.observe(t, g, xi)), map(list, self.watched)
+        names = (*names_of(self.system)[0], *(self.system.rate_names if self.goal_marks.all() else ()))
+        seen, (low, high) = np.asarray(observe(self.system, t, g, xi)), map(list, self.watched)
         beyond = {*np.array(low)[seen[low] < self.least], *np.array(high)[seen[high] > self.most]}
         return ", ".join(name for place, name in enumerate(names) if place in beyond)
 
@@ -873,7 +996,7 @@ def _state_after(of: Discrete, consts: Any, lane: Any) -> State:
     return state
 
 
-def _rows_near(consts: Any, lane: Any) -> Array:
+def _rows_near(consts: Any, lane: Any) -> Any:
     return consts[0].A(consts[1], _shifted_from(consts[0].group, lane))
 
 
