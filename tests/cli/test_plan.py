@@ -16,6 +16,7 @@ from dalembert import cli
 from dalembert.cli.optimise import read_plan
 from dalembert.errors import InvalidInput
 from dalembert.io.config import parse_job
+from dalembert.optimise.planning import read_names
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plan-park.toml"
 FEW = ["--set", "plan.steps=12"]
@@ -145,7 +146,10 @@ def test_a_mechanism_is_given_by_names():
     job = parse_job(given)
     task = read_plan(given, job)
     state = job.system.state(x=1.5, yaw=0.2, yaw_rate=0.1)
-    np.testing.assert_allclose(task["goal"](0.0, state.g, state.xi), [0.5, -0.3, 0.1], atol=1e-12)
+    assert task["goal"] == {"x": 1.0, "yaw": 0.5, "yaw rate": 0.0}
+    named, values = read_names(job.system, "goal", task["goal"], True)
+    off = named.off(job.system, 0.0, state.g, state.xi, values)
+    np.testing.assert_allclose(off, [0.5, -0.3, 0.1], atol=1e-12)
     assert task["bounds"] == {"speed": (-np.inf, 2.0), "left torque": (-1.0, 1.0)}
     assert float(task["cost"](0.0, state.g, state.xi, np.array([1.0, 2.0]))) == 5.0
 
@@ -166,7 +170,7 @@ def test_a_mechanism_is_given_by_names():
         (["cost.0.final=true"], "unknown name of a cost 'drive force'"),
         (["cost.0.weight=x"], "weight is 'x' in .cost.; allowed: a finite number"),
         (["bound.0.low=2.0"], "is from 2 to 1; allowed: low < high"),
-        (["bound.0.name=far"], "unknown name of a bound 'far'"),
+        (["bound.0.name=place"], "unknown name of a bound 'place'"),
         (['obstacle.0.coordinates=["position_0"]'], "as many coordinates as its centre has numbers"),
         (['obstacle.0.coordinates=["drive force", "w"]'], "unknown coordinate of an obstacle 'drive force'"),
         (["obstacle.0.radius=-1"], "a positive radius"),
