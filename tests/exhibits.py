@@ -376,7 +376,7 @@ CHECKS = {
     "control-fastest-turn": partial(check_control, known={"half a turn": 3.243}, found=1e-4, spread=0.7),
     "control-asymmetric-satellite": partial(check_control, known={"150 degrees": 28.6304}, found=1e-5, spread=0.1),
     "control-brachistochrone": partial(check_control, known={"(0, 10) to (10, 5)": 1.8016031224531}),
-    "control-parking": partial(check_control, known={"2 m in 30 s": 320329.11}, found=4e-4, spread=0.1),
+    "control-parking": partial(check_control, known={"2 m in 30 s": 320235.8}, found=1e-6, spread=0.1),
     "control-offset-unicycle": partial(check_control, known={"1 m in 5 s": 1.4200379}),
     "control-rolling-ball": check_control_ball,
 }
