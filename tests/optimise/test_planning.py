@@ -294,6 +294,9 @@ def test_a_ball_rolls_to_a_place_and_an_attitude(radius):
         ({"progress": 3}, "progress is 3; allowed"),
         ({"start": {"x": 0}}, "the start names x; these cannot hold while theta, y are free: name more"),
         ({"goal": {"speed": 1}}, "unknown name of the goal 'speed'. Allowed: theta, v1, v2, w, x, y"),
+        ({"goal": {}}, "the goal has no names; allowed: names with values"),
+        ({"goal": [{"x": 1}]}, "goal is .*; or for all plans alike names with values"),
+        ({"cost": lambda u: u @ u}, r"called as cost\(t, g, xi, u\), but it takes \(u\)"),
         ({"goal": {"x": "far"}}, "x of the goal is 'far'; allowed"),
         ({"start": "here"}, "start is 'here'; allowed|configuration"),
         ({"goal": [pose(0, 0, 1), pose(0, 0, 2)]}, "there are 1 starts and 2 goals"),
@@ -527,6 +530,10 @@ def pushed_cart(steps=4, goal=None, **options):
         ({"cost": lambda t, q, v, u: -(u @ u)}, "the cost falls without end, to -"),
         ({"steps": 1}, "1 steps have 1 numbers to choose, and the goal asks for 2: take more steps"),
         ({"bounds": {"q1": (None, 0.5)}, "max_iterations": 20}, "the goal itself is outside the bounds of q1: widen"),
+        (
+            {"bounds": {"q1": (None, 0.5)}, "max_iterations": 20, "goal": {"q1": 1.0}},
+            "the goal itself is outside the bounds of q1: widen",
+        ),
         (
             {"goal": lambda t, q, v: jnp.stack([q[0] - 1.0, 0.0 * v[0] + 1.0])},
             r"cannot change row 1 of goal\(t, g, xi\)",

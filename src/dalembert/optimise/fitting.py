@@ -18,6 +18,7 @@ method's own step of a part of the size, as in `Trajectory.at`, and has the orde
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -360,6 +361,14 @@ def read_model(model: Any, unknowns: Any) -> tuple[Built, dict[str, Unknown | No
             table[name] = np.asarray(leaves[name], float) if table[name] is None else table[name]
     else:
         require_function("model", model, "the parameters by name -> system, or a system", optional=False)
+        mine, takes = {name: 0.0 for name in table if not name.startswith(FROM_START)}, None
+        try:
+            takes = inspect.signature(model)
+            takes.bind(**mine)
+        except ValueError:  # it has no signature
+            pass
+        except TypeError as fault:
+            raise InvalidInput(f"model takes {takes}, the unknowns are ({', '.join(mine)}): {fault}") from None
         build = Built(canonical(model))
     found = {k: v if v is None or isinstance(v, Unknown) else Unknown(v) for k, v in table.items()}
     for name, each in found.items():

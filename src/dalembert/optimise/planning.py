@@ -216,7 +216,7 @@ class Discrete:
             xi = xi1 = driven.xi
         if self.cost is not None:
             ends = ((t, g, xi), (t + h, g1, xi1))
-            cost = cost + 0.5 * h * sum(_number("cost", self.cost, *each, u) for each in ends)
+            cost = cost + 0.5 * h * sum(_number("cost(t, g, xi, u)", self.cost, *each, u) for each in ends)
         elif self.free_time:
             cost = cost + h
         return cost, self.held(consts, t + h, g1, xi1, u)
@@ -258,7 +258,7 @@ class Discrete:
         numbers, motion = consts[1], self.motion(consts, x)
         cost, parts, held = jnp.zeros(()), [jnp.zeros(0)], jnp.zeros(0)
         if self.final_cost is not None:
-            cost = cost + _number("final_cost", self.final_cost, *motion)
+            cost = cost + _number("final_cost(t, g, xi)", self.final_cost, *motion)
         if self.goal is not None:
             parts.append(jnp.atleast_1d(own_value("goal(t, g, xi)", self.goal, *motion)))
         if self.named is not None:
@@ -491,6 +491,8 @@ def plan(
 
 def read_names(system: MechanicalSystem, what: str, given: Mapping[str, Any], rates: bool) -> tuple[Named, Numbers]:
     """What a start or a goal names, and the values."""
+    if not given:
+        raise InvalidInput(f"the {what} has no names; allowed: names with values, or None for no goal")
     names, turning = names_of(system)
     turns = dict(zip(names, turning, strict=True)) | (dict.fromkeys(system.rate_names, False) if rates else {})
     for name in given:
@@ -538,8 +540,8 @@ def _as_state(system: MechanicalSystem, given: Any, name: str) -> State:
     try:
         return system.state(given, np.zeros(system.group.dim))
     except (TypeError, ValueError) as error:
-        more = ", or a function (t, g, xi) -> numbers that are zero there; `free_goal` names what is free"
-        words = f"a state or a configuration{more if name == 'goal' else ''}"
+        more = ", or a function (t, g, xi) -> numbers that are zero there" if name == "goal" else ""
+        words = f"a state or a configuration{more}; or for all plans alike names with values, which leave the rest free"
         raise InvalidInput(f"{name} is {show(given)}; allowed: {words}") from error
 
 
@@ -960,6 +962,8 @@ class _Task:
                 "this duration; widen them, or take a longer or free duration"
             )
         near = f" Near the last iterate the controls cannot change {missed}." if missed else ""
+        if found.cost[b] < 0:
+            near += f" The cost is {found.cost[b]:.2g}: one that can fall below zero may have no least value."
         return (
             f"the goal is missed by {gap:.2g} ({'no step helps' if word == 'stalled' else word}).{near} Take starts=8, "
             "a longer duration, more steps, or a guess that is nearer"
@@ -967,13 +971,16 @@ class _Task:
 
     def _outside(self, k: int) -> str:
         """What goal k has outside its bounds, by names; nothing that is free."""
-        if self.ends is None or not self.goal_marks[: self.system.group.dim].all():
-            return ""
-        t, g, xi = jax.tree.map(lambda leaf: leaf[k], self.ends[:3])
-        names = (*names_of(self.system)[0], *(self.system.rate_names if self.goal_marks.all() else ()))
-        seen, (low, high) = np.asarray(observe(self.system, t, g, xi)), map(list, self.watched)
-        beyond = {*np.array(low)[seen[low] < self.least], *np.array(high)[seen[high] > self.most]}
-        return ", ".join(name for place, name in enumerate(names) if place in beyond)
+        values: dict[int, float] = {}
+        if self.named is not None:
+            values = dict(zip(self.named.places, self.wanted, strict=True))
+        elif self.ends is not None and self.goal_marks[: self.system.group.dim].all():
+            seen = np.asarray(observe(self.system, *jax.tree.map(lambda leaf: leaf[k], self.ends[:3])))
+            values = dict(enumerate(seen if self.goal_marks.all() else seen[: -self.system.group.dim]))
+        (low, high), names = self.watched, (*names_of(self.system)[0], *self.system.rate_names)
+        beyond = [place for place, least in zip(low, self.least, strict=True) if values.get(place, least) < least]
+        beyond += [place for place, most in zip(high, self.most, strict=True) if values.get(place, most) > most]
+        return ", ".join(names[place] for place in sorted(beyond))
 
     def _reaches_without_bounds(self, found: Solution, b: int, options: Options) -> bool:
         discrete, numbers, free = self.problem(bounded=False)
