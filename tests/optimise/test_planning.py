@@ -333,8 +333,8 @@ def test_a_kinematic_plan_refuses_a_goal_that_moves():
 
 
 def test_a_goal_of_some_other_kind_says_how_to_leave_parts_free():
-    with pytest.raises(da.InvalidInput, match=r"goal is \{'x'.*or a function \(t, g, xi\).*`free_goal` names"):
-        plan(unicycle(), start=pose(0, 0, 0), goal={"x": 1.0}, steps=5, duration=1.0, kinematic=True, cost=effort)
+    with pytest.raises(da.InvalidInput, match=r"goal is 'there'.*or a function \(t, g, xi\).*leave the rest free"):
+        plan(offset_unicycle(), start=pose(0, 0, 0), goal="there", steps=10, duration=1.0, cost=effort)
 
 
 def test_a_system_without_inputs_is_refused():
