@@ -18,6 +18,7 @@ Scalar programs compute in doubles and 64-bit integers. `import dalembert` turns
 program turns them off again, a step has float32 numbers: "llvm" and "cuda" refuse it, and "auto" runs it on XLA.
 """
 
+from .adjoints import is_real
 from .cache import StaleEntry
 from .cuda import as_jax, has_gpu, in_place, on_gpu, to_host
 from .execute import (
@@ -63,6 +64,7 @@ from .plans import (
     find_host_lanes,
     find_lane_chain,
     find_plan,
+    find_slope_lanes,
     keep_carry,
     run_rows,
     shapes_of,
@@ -80,8 +82,8 @@ __all__ = [
     "Shelf", "StaleEntry", "Template", "Value", "Watch", "Words",
     "as_jax", "as_routine", "available_memory", "best_width", "bind_whole", "columns", "compile", "compile_function",
     "concrete_leaves", "count_operations", "count_processors", "curvature", "eliminate", "evaluate", "find_chain",
-    "find_host_lanes", "find_lane_chain", "find_plan",
-    "has_gpu", "in_place", "in_series", "inner_blocks", "keep_carry", "known_number", "lower", "make_problem",
+    "find_host_lanes", "find_lane_chain", "find_plan", "find_slope_lanes", "has_gpu",
+    "in_place", "in_series", "inner_blocks", "is_real", "keep_carry", "known_number", "lower", "make_problem",
     "map_elements", "map_rows", "mark_slopes", "mark_values", "note_solution", "noted", "on_gpu", "pack_values",
     "recognise", "run", "run_problem", "run_rows", "run_with_slopes", "scalar_type", "shapes_of", "simplify",
     "solution_series", "stream_problem", "take_solution", "to_host",

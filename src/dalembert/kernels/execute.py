@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -281,16 +281,15 @@ def run_problem(
 
 
 def run_with_slopes(
-    problem: Problem, slopes: tuple[list[Any], list[Any]], directions: int | None = None, **options: Any
+    problem: Problem, moving: Sequence[bool], slopes: Sequence[Any], directions: int | None = None, **options: Any
 ) -> tuple[RunResult, list[Any], list[Any]]:
     """`run_problem` with derivatives: (the run, the slopes of its carry, the slopes of its records).
 
-    `slopes` are those of the real leaves of the constants and of the carry; those of the results are of real leaves
-    too. With `directions`, a slope has a row for each of them in front.
+    `slopes` are those of the `moving` constants and of the real leaves of the carry; those of the results are of real
+    leaves too. With `directions`, a slope has a row for each of them in front.
     """
-    marks = [[*map(is_real, jax.tree.leaves(tree))] for tree in (problem.consts, problem.carry)]
-    still = [False] * len(problem.control_axes)
-    pushed = SlopeRun(problem, (*marks, still), [*slopes[0], *slopes[1]], directions)
+    marks = [moving, [*map(is_real, jax.tree.leaves(problem.carry))], [False] * len(problem.control_axes)]
+    pushed = SlopeRun(problem, marks, slopes, directions)
     if (read := options.get("read_notes")) is not None:
         options["read_notes"] = lambda carry: read(pushed.numbers(carry))
     result = run_problem(pushed.problem, **options)

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import cuda
+from .adjoints import Marks, marked, real_marks
 from .cuda import BLOCK_THREADS, cuda_kernel
 from .execute import (
     CHUNK_SECONDS,
@@ -55,7 +56,7 @@ from .problem import (
     pack_controls,
     split_in_jax,
 )
-from .transformations import bind_run, is_transformed
+from .transformations import Directions, SlopeAdvance, SlopeObserve, bind_run, is_transformed
 
 Numbers = np.ndarray[Any, Any]
 Leaves = Sequence[Any]
@@ -441,7 +442,8 @@ class HostLanes:
 
         with catch_interrupt() as stop:
             if not self.pace and total > FIRST_STEPS:
-                run(((1, FIRST_STEPS),), FIRST_STEPS)
+                for _ in range(2):  # code that runs for the first time has to be loaded
+                    run(((1, FIRST_STEPS),), FIRST_STEPS)
             if total * self.pace > CHUNK_SECONDS:
                 self.pace = 0.0  # the next call measures again: something may have been in the way
                 return None
@@ -508,21 +510,122 @@ def find_host_lanes(
 
     def make() -> HostLanes | None:
         check()
-        (judge, begin, advance, observe), (consts, start, controls) = functions, trees
-        marks = lane_axes(controls, axes[2])
-        first = jax.tree.map(lambda leaf: leaf[:, 0] if any(marks) else leaf[0], controls)
-        both = (axes[0], (axes[1], axes[2]))
-        of_judge = plan_of(keep_carry, judge, consts, start, lanes=lanes, axes=axes[:2])
-        of_begin = plan_of(keep_carry, begin, consts, (start, first), lanes=lanes, axes=both)
-        zeros = [np.broadcast_to(np.zeros((), kind), (lanes, *shape)) for _, _, shape, _, kind in of_begin.record]
-        loop, ways = of_begin.record_tree.unflatten(zeros), (axes[0], 0, axes[2])
-        of_steps = plan_of(advance, observe, consts, loop, controls, lanes=lanes, axes=ways)
-        same = of_judge.stride == of_begin.stride == of_steps.stride
-        return HostLanes(of_judge, of_begin, of_steps, marks, watch) if same else None
+        return _make_host_lanes(functions, trees, lanes, axes, watch)
 
     key = (functions, tuple(tree for _, tree in flat), lanes, axes, tuple(map(shapes_of, given)))
     chain = remembered(key, make)
     return None if chain is None else (partial(chain, blocks=blocks), given)
+
+
+def _make_host_lanes(
+    functions: tuple[Observe, Observe, Advance, Observe], trees: tuple[Any, Any, Any], lanes: int,
+    axes: tuple[Any, Any, Any], watch: Watch,
+) -> HostLanes | None:  # fmt: skip
+    (judge, begin, advance, observe), (consts, start, controls) = functions, trees
+    marks = lane_axes(controls, axes[2])
+    first = jax.tree.map(lambda leaf: leaf[:, 0] if any(marks) else leaf[0], controls)
+    both = (axes[0], (axes[1], axes[2]))
+    of_judge = plan_of(keep_carry, judge, consts, start, lanes=lanes, axes=axes[:2])
+    of_begin = plan_of(keep_carry, begin, consts, (start, first), lanes=lanes, axes=both)
+    zeros = [np.broadcast_to(np.zeros((), kind), (lanes, *shape)) for _, _, shape, _, kind in of_begin.record]
+    loop, ways = of_begin.record_tree.unflatten(zeros), (axes[0], 0, axes[2])
+    of_steps = plan_of(advance, observe, consts, loop, controls, lanes=lanes, axes=ways)
+    same = of_judge.stride == of_begin.stride == of_steps.stride
+    return HostLanes(of_judge, of_begin, of_steps, marks, watch) if same else None
+
+
+@dataclass(frozen=True)
+class _SlopeBegin:
+    """The beginning of a run with slopes, whose control has none."""
+
+    begin: Observe
+
+    def __call__(self, consts: Any, given: Any) -> Any:
+        (start, slopes), control = given
+        return self.begin(consts, ((start, control[0]), slopes))
+
+
+@dataclass(frozen=True)
+class _SlopeJudge:
+    """What is judged of a start has no slopes."""
+
+    judge: Observe
+
+    def __call__(self, consts: Any, start: Any) -> Any:
+        return self.judge(consts[0], start[0])
+
+
+class SlopeLanes:
+    """Short runs of one trajectory with slopes along directions, which are lanes of a `HostLanes`."""
+
+    def __init__(
+        self, functions: tuple[Observe, Observe, Advance, Observe], trees: tuple[Any, Any, Any], moving: Marks,
+        directions: int, watch: Watch,
+    ):  # fmt: skip
+        (judge, begin, advance, observe), (consts, start, controls) = functions, trees
+        first = jax.tree.map(lambda leaf: leaf[0], controls)
+        loop = evaluate(begin, consts, (start, first))
+        plain = make_problem(advance, observe, consts, loop, controls).lower()
+        self.directions = ways = Directions(None, directions, lambda: plain.operations)
+        each = zip((consts, start), (moving, real_marks(start)), strict=True)
+        pairs = [(tree, [self._zeros(leaf) for leaf in marked(jax.tree.leaves(tree), part)]) for tree, part in each]
+        carries = (*real_marks(start), *[False] * len(jax.tree.leaves(controls)))
+        pushed = (
+            _SlopeJudge(judge),
+            _SlopeBegin(SlopeObserve(begin, moving, ways.together, carries)),
+            SlopeAdvance(advance, moving, (False,) * len(jax.tree.leaves(controls)), ways.together),
+            SlopeObserve(observe, moving, ways.together),
+        )
+        above = watch._replace(status=lambda pair: watch.status(pair[0]), marks=lambda pair: watch.marks(pair[0]))
+        axes = ((None, 0), (None, 0), None)
+        self.lanes = _make_host_lanes(pushed, (pairs[0], pairs[1], (controls, [])), ways.groups, axes, above)
+
+    def _zeros(self, leaf: Any) -> Numbers:
+        return np.zeros((self.directions.groups, self.directions.together or 1, *np.shape(leaf)))
+
+    def __call__(
+        self, leaves: Sequence[list[Numbers]], slopes: Sequence[Sequence[Numbers]], blocks: Sequence[tuple[int, int]]
+    ) -> tuple[LaneRun, list[Numbers]] | None:
+        """(the run, the slopes of its records) of leaves of constants, start and controls, and slopes of the first two.
+
+        None where the start is doubtful, the run is long, or it failed.
+        """
+        ways, (consts, start, controls) = self.directions, leaves
+        pushed = [[ways.in_groups(slope) for slope in part] for part in slopes]
+        made = self.lanes and self.lanes([[*consts, *pushed[0]], [*start, *pushed[1]], controls], blocks)
+        if not made or not made.well:
+            return None
+        of_records = [ways.from_groups(slope, 1) for slope in made.records[1]]
+        run = made._replace(records=_first_lane(made.records[0]), carry=lambda: _first_lane(made.carry()[0]))
+        return run, of_records
+
+
+def _first_lane(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+def find_slope_lanes(
+    functions: tuple[Observe, Observe, Advance, Observe], trees: tuple[Any, Any, Any], moving: Marks, directions: int,
+    steps: int, watch: Watch, check: Callable[[], None],
+) -> tuple[SlopeLanes, list[list[Numbers]]] | None:  # fmt: skip
+    """Runs with slopes of the `moving` constants and of the start; None where they are long, or not for native code.
+
+    The rest is as in `find_host_lanes`.
+    """
+    if steps * FASTEST_STEP > CHUNK_SECONDS:
+        return None
+    flat = [jax.tree.flatten(tree) for tree in trees]
+    given = [part for leaves, _ in flat if (part := concrete_leaves(leaves)) is not None]
+    if len(given) < len(flat):
+        return None
+
+    def make() -> SlopeLanes:
+        check()
+        return SlopeLanes(functions, trees, moving, directions, watch)
+
+    key = (functions, tuple(tree for _, tree in flat), moving, directions, tuple(map(shapes_of, given)))
+    found = remembered(key, make)
+    return None if found is None else (found, given)
 
 
 class Shelf:

@@ -69,10 +69,7 @@ def _write(it: Any, within: tuple[Any, ...]) -> Iterator[str]:
         known = [] if _in_package(it.__module__) else _globals_read(it)
         yield from _write_all(within, it.__module__, it.__code__, it.__defaults__, it.__kwdefaults__, cells, known)
     elif isinstance(it, types.CodeType):
-        # Not its line: it only changes where an error is said to be, and a line above would compile everything again.
-        names = it.co_names, it.co_varnames, it.co_freevars, it.co_cellvars, it.co_exceptiontable
-        counts = it.co_argcount, it.co_posonlyargcount, it.co_kwonlyargcount, it.co_flags
-        yield from _write_all(within, it.co_qualname, it.co_code, *names, *counts, it.co_consts)
+        yield _text_of_code(it)
     elif isinstance(it, types.MethodType):
         yield from _write_all(within, it.__self__, it.__func__)
     elif isinstance(it, functools.partial):
@@ -99,6 +96,23 @@ def _write_all(within: tuple[Any, ...], *things: Any) -> Iterator[str]:
     yield str(len(things))
     for thing in things:
         yield from _write(thing, within)
+
+
+def _text_of_code(code: types.CodeType) -> str:
+    """The text of code, which nobody can change: it is written once, and known by the object."""
+    if (known := _codes.get(id(code))) is not None:
+        return known[1]
+    # Not its line: it only changes where an error is said to be, and a line above would compile everything again.
+    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_exceptiontable
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+    text = "\0".join(_write_all((), code.co_qualname, code.co_code, *names, *counts, code.co_consts))
+    if len(_codes) >= MAX_RECOGNISED:
+        _codes.clear()
+    _codes[id(code)] = code, text
+    return text
+
+
+_codes: dict[int, tuple[types.CodeType, str]] = {}
 
 
 def _contents(cell: Any) -> Any:
@@ -229,7 +243,9 @@ _canonical: WeakSet[Any] = WeakSet()  # the functions of templates
 _refused: set[str] = set()
 
 
-def recognise(function: Callable[..., Any], *, take_arrays: bool = False) -> tuple[Template, list[Any]] | None:
+def recognise(
+    function: Callable[..., Any], *, take_arrays: bool = False, tell: bool = True
+) -> tuple[Template, list[Any]] | None:
     """(the template of a function, the arrays taken out of it); None where it cannot be written down, told once.
 
     Without `take_arrays` only traced numbers are taken out.
@@ -238,7 +254,7 @@ def recognise(function: Callable[..., Any], *, take_arrays: bool = False) -> tup
         return _recognise(function, take_arrays, ())
     except (Unfingerprintable, RecursionError) as error:
         name = getattr(function, "__qualname__", type(function).__qualname__)
-        if name not in _refused:
+        if tell and name not in _refused:
             _refused.add(name)
             what = f"{name} cannot be recognised when the same code builds it again ({error})"
             warnings.warn(f"{what}: it compiles again then, and in every process", stacklevel=4)
@@ -288,4 +304,7 @@ def _is_input(leaf: Any, take_arrays: bool) -> bool:
         return True
     if not take_arrays or not isinstance(leaf, jax.Array | np.ndarray | np.floating):
         return False
-    return np.issubdtype(leaf.dtype, np.floating) and not bool(np.isin(np.asarray(leaf), (-1.0, 0.0, 1.0)).all())
+    if leaf.dtype.kind != "f":
+        return False
+    sizes = np.abs(np.asarray(leaf))
+    return not bool(((sizes == 0.0) | (sizes == 1.0)).all())

@@ -346,10 +346,12 @@ class SlopeObserve:
     observe: Observe
     consts: Marks
     directions: int | None = None
+    carry: Marks | None = None  # None: all real leaves move
 
     def __call__(self, consts: Any, carry: Any) -> Any:
         trees, slopes = zip(consts, carry, strict=True)
-        return _push(self.observe, trees, (self.consts, real_marks(carry[0])), slopes, self.directions)
+        marks = real_marks(carry[0]) if self.carry is None else self.carry
+        return _push(self.observe, trees, (self.consts, marks), slopes, self.directions)
 
 
 def _in_jax(spec: RunSpec, primals: Leaves, moving: Marks) -> Callable[..., list[Any]]:
@@ -419,57 +421,42 @@ def fill_zeros(given: Leaves, some: Marks, shapes: Leaves, front: int | None, xp
     return [next(rest) if mark else xp.zeros((*many, *each.shape), each.dtype) for mark, each in pairs]
 
 
-class SlopeRun:
-    """A run with the slopes of its moving numbers beside them, along one direction or several.
+class Directions:
+    """How slopes along several directions lie: as rows of the slopes of a lane, in groups of lanes.
 
-    Several directions are rows of the slopes of a lane, and lanes beside those that the run has. Slopes are given with
-    a row for each direction in front, and come back so.
+    Slopes are given with a row for each direction in front, and come back so.
     """
 
-    def __init__(self, problem: Problem, marks: Sequence[Sequence[bool]], slopes: Leaves, directions: int | None):
-        self.lanes, self.directions, self.groups, self.together = problem.lanes, directions, 1, directions
-        if directions is not None:
-            self.groups, self.together = share_directions(directions, _operations(problem))
-        alone = directions is None or (self.lanes is None and self.groups == 1)
-        lanes = self.lanes if alone else self.groups * (self.lanes or 1)
-        trees: list[Any] = []
-        axes: list[list[bool]] = []
-        rest = iter(slopes)
-        own = (problem.const_axes, problem.carry_axes, problem.control_axes)
-        for part, tree in enumerate((problem.consts, problem.carry, problem.controls)):
-            leaves, structure = jax.tree.flatten(tree)
-            moving = [self._spread(next(rest), varies, part == 2) for varies in marked(own[part], marks[part])]
-            numbers = [self._repeat(leaf) if varies else leaf for leaf, varies in zip(leaves, own[part], strict=True)]
-            trees.append((jax.tree.unflatten(structure, numbers), [slope for slope, _ in moving]))
-            axes.append([*own[part], *(varies for _, varies in moving)])
-        consts, controls = tuple(marks[0]), tuple(marks[2])
-        advance = SlopeAdvance(problem.advance, consts, controls, self.together)
-        observe = SlopeObserve(problem.observe, consts, self.together)
-        self.problem = Problem(advance, observe, trees[0], trees[1], trees[2], lanes, *axes)
+    def __init__(self, lanes: int | None, number: int | None, operations: Callable[[], int]):
+        self.lanes, self.number, self.groups, self.together = lanes, number, 1, number
+        if number is not None:
+            self.groups, self.together = share_directions(number, operations())
 
-    def _repeat(self, leaf: Any) -> Any:
+    def repeat(self, leaf: Any) -> Any:
         """A leaf that varies over the lanes of the run, for each group of directions."""
         return leaf if self.groups == 1 else _namespace(leaf).concatenate([leaf] * self.groups)
 
-    def _spread(self, slope: Any, varies: bool, control: bool) -> tuple[Any, bool]:
+    def spread(self, slope: Any, varies: bool, control: bool) -> tuple[Any, bool]:
         """The slope of a leaf, (directions, [lanes,] [steps,] ...), as every lane has it, and whether lanes differ."""
         if self.together is None:
             return slope, varies
-        xp = _namespace(slope)
-        zeros = xp.zeros((self.groups * self.together - len(slope), *slope.shape[1:]), slope.dtype)
-        rows = xp.concatenate([slope, zeros]).reshape(self.groups, self.together, *slope.shape[1:])
-        rows = xp.moveaxis(rows, 1, 1 + varies + control)
         if self.lanes is None and self.groups == 1:
-            return rows[0], False
+            return _namespace(slope).moveaxis(slope, 0, int(control)), False
+        rows = self.in_groups(slope, varies + control)
         if self.lanes is None:
             return rows, True
         if not varies:
-            return xp.repeat(rows, self.lanes, axis=0), True
+            return _namespace(slope).repeat(rows, self.lanes, axis=0), True
         return rows.reshape(self.groups * self.lanes, *rows.shape[2:]), True
 
-    def slopes(self, pair: Any, rows: bool = False) -> list[Any]:
-        """The slopes of a carry, or of records (which have `rows`), with the directions in front."""
-        return [self._gather(leaf, rows) for leaf in pair[1]]
+    def in_groups(self, slope: Any, before: int = 0) -> Any:
+        """The slope of a leaf with the groups in front, and the directions of a group after `before` other axes."""
+        assert self.together is not None
+        xp, missing = _namespace(slope), self.groups * self.together - len(slope)
+        if missing:
+            slope = xp.concatenate([slope, xp.zeros((missing, *slope.shape[1:]), slope.dtype)])
+        rows = slope.reshape(self.groups, self.together, *slope.shape[1:])
+        return xp.moveaxis(rows, 1, 1 + before) if before else rows
 
     def numbers(self, pair: Any) -> Any:
         """The carry or the records without slopes."""
@@ -477,14 +464,52 @@ class SlopeRun:
             return pair[0]
         return jax.tree.map(lambda leaf: leaf[0] if self.lanes is None else leaf[: self.lanes], pair[0])
 
-    def _gather(self, slope: Any, rows: bool) -> Any:
+    def gather(self, slope: Any, rows: bool) -> Any:
+        """The slope of a leaf of a carry, or of records (which have `rows`), with the directions in front."""
         if self.together is None:
             return slope
         many = () if self.lanes is None else (self.lanes,)
         own = slope.shape[1 if many or self.groups > 1 else 0 :]
-        found = slope.reshape(self.groups, *many, *own)
-        found = _namespace(slope).moveaxis(found, 1 + len(many) + rows, 1)
-        return found.reshape(self.groups * self.together, *found.shape[2:])[: self.directions]
+        return self.from_groups(slope.reshape(self.groups, *many, *own), len(many) + rows)
+
+    def from_groups(self, slope: Any, before: int) -> Any:
+        """The opposite of `in_groups`."""
+        found = slope.swapaxes(1, 2) if before == 1 else _namespace(slope).moveaxis(slope, 1 + before, 1)
+        return found.reshape(found.shape[0] * found.shape[1], *found.shape[2:])[: self.number]
+
+
+class SlopeRun:
+    """A run with the slopes of its moving numbers beside them, along one direction or several.
+
+    Several directions are rows of the slopes of a lane, and lanes beside those that the run has.
+    """
+
+    def __init__(self, problem: Problem, marks: Sequence[Sequence[bool]], slopes: Leaves, directions: int | None):
+        self.directions = ways = Directions(problem.lanes, directions, lambda: _operations(problem))
+        alone = directions is None or (problem.lanes is None and ways.groups == 1)
+        lanes = problem.lanes if alone else ways.groups * (problem.lanes or 1)
+        trees: list[Any] = []
+        axes: list[list[bool]] = []
+        rest = iter(slopes)
+        own = (problem.const_axes, problem.carry_axes, problem.control_axes)
+        for part, tree in enumerate((problem.consts, problem.carry, problem.controls)):
+            leaves, structure = jax.tree.flatten(tree)
+            moving = [ways.spread(next(rest), varies, part == 2) for varies in marked(own[part], marks[part])]
+            numbers = [ways.repeat(leaf) if varies else leaf for leaf, varies in zip(leaves, own[part], strict=True)]
+            trees.append((jax.tree.unflatten(structure, numbers), [slope for slope, _ in moving]))
+            axes.append([*own[part], *(varies for _, varies in moving)])
+        consts, controls = tuple(marks[0]), tuple(marks[2])
+        advance = SlopeAdvance(problem.advance, consts, controls, ways.together)
+        observe = SlopeObserve(problem.observe, consts, ways.together)
+        self.problem = Problem(advance, observe, trees[0], trees[1], trees[2], lanes, *axes)
+
+    def slopes(self, pair: Any, rows: bool = False) -> list[Any]:
+        """The slopes of a carry, or of records (which have `rows`), with the directions in front."""
+        return [self.directions.gather(leaf, rows) for leaf in pair[1]]
+
+    def numbers(self, pair: Any) -> Any:
+        """The carry or the records without slopes."""
+        return self.directions.numbers(pair)
 
 
 def _namespace(leaf: Any) -> Any:

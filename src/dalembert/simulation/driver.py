@@ -35,6 +35,7 @@ from ..kernels import (
     Progress,
     RecordsTooLarge,
     RunResult,
+    Template,
     Watch,
     Words,
     as_jax,
@@ -43,10 +44,14 @@ from ..kernels import (
     find_chain,
     find_host_lanes,
     find_lane_chain,
+    find_plan,
+    find_slope_lanes,
     in_place,
+    is_real,
     keep_carry,
     known_number,
     make_problem,
+    recognise,
     run_problem,
     run_with_slopes,
     to_host,
@@ -111,6 +116,8 @@ FIRST_BLOCK_RECORDS, MAX_BLOCK_RECORDS = 4096, 2**17
 """Records of the first and of the largest block of a run whose number of steps is not known."""
 MAX_STALLED_STEPS = 4096
 """A run to t_end fails where so many steps do not change the time."""
+MAX_CURVES = 64
+"""Curves of problems whose moving numbers are known."""
 MAX_MARKED, MAX_JUDGED_METHODS = 4096, 16
 """Numbers of an array that is known again by its bytes, and methods whose last members are."""
 WATCH = Watch(lambda loop: loop.status, OK, lambda record: record.steps, int(NO_RECORD), NOT_FINITE)
@@ -175,15 +182,20 @@ def simulate(
         if plain and (made := _run_at_once(schedule, system, step, begin)):
             return made
     traced = is_traced((system, given, step))
-    if not traced and state is given:
-        integrator.require(system, begin, step)
+
+    def require() -> None:
+        if not traced and state is given:
+            integrator.require(system, begin, step)
+
+    if tangents is not None and isinstance(state, Run):
+        raise InvalidInput("tangents need a run from a state: a trajectory does not carry them")
+    if tangents is not None and isinstance(events, Sequence) and not events:
+        known = step if is_traced(step) else np.asarray(step, float)
+        return _integrate_tangents(schedule, system, known, begin, tangents, directions, require)
+    require()
     checked, h = check_events(events, system, begin), array(step)
     if tangents is not None:
-        if isinstance(state, Run):
-            raise InvalidInput("tangents need a run from a state: a trajectory does not carry them")
-        if checked:
-            return _integrate_tangents_at_events(schedule, system, h, begin, checked, tangents, directions)
-        return _integrate_tangents(schedule, system, h, begin, tangents, directions)
+        return _integrate_tangents_at_events(schedule, system, h, begin, checked, tangents, directions)
     loop = None
     if isinstance(state, Run):  # another step counts from another origin
         last: LoopState = state.final
@@ -762,7 +774,7 @@ def _integrate_tangents_at_events(
     held = jax.tree.map(lambda leaf: leaf[:count], schedule.controls)
     again = replace(schedule, controls=held, steps=count, t_end=None, progress=None)
     reals, others, join = split_reals((system, state, h))
-    along = [slope for part in _slopes_of_problems((system, state, h), curve, directions) for slope in part]
+    along = [slope for part in _slopes_of_problems((system, state, h), curve, directions, False)[1] for slope in part]
 
     def numbers(*values: Any) -> list[list[Any]]:
         system, state, h = join(list(values), others)
@@ -789,61 +801,165 @@ def _integrate_tangents_at_events(
 
 
 def _integrate_tangents(
-    schedule: Schedule, system: MechanicalSystem, h: Array, state: State, curve: Callable[[Any], Any],
-    directions: int | None,
+    schedule: Schedule, system: MechanicalSystem, h: Any, state: State, curve: Callable[[Any], Any],
+    directions: int | None, require: Callable[[], None],
 ) -> Run:  # fmt: skip
     """Run with the derivatives along a curve of problems, or a surface of them, beside the loop."""
     t_end = None if schedule.t_end is None else array(schedule.t_end)
     consts, given = schedule.constants(system, h, t_end), (state, schedule.first_controls)
     front = () if directions is None else (directions,)
-    d_system, d_state, d_step = _slopes_of_problems((system, state, h), curve, directions)
+    moving, (d_system, d_state, d_step) = _slopes_of_problems((system, state, h), curve, directions)
+    if made := _run_tangents_at_once(schedule, consts, state, moving, (d_system, d_state, d_step), directions, require):
+        return made
+    require()
     still = [np.zeros((*front, *np.shape(leaf))) for leaf in jax.tree.leaves(given[1])]
-    of_consts, moving = [*d_system, *d_step, *([np.zeros(front)] if len(consts) > 2 else [])], [*d_state, *still]
+    of_consts, pushed = [*d_system, *d_step], [*d_state, *still]
+    moving = (*moving, False) if len(consts) > 2 else moving
     rows: list[list[Any]] = []
 
     def run(problem: Problem, **options: Any) -> RunResult:
-        nonlocal moving
-        result, moving, slopes = run_with_slopes(problem, (of_consts, moving), directions, **options)
+        nonlocal pushed
+        result, pushed, slopes = run_with_slopes(problem, moving, [*of_consts, *pushed], directions, **options)
         rows.append(slopes)
         return result
 
     first = make_problem(keep_carry, schedule.kernel.begin, consts, given)
     loop = jax.tree.map(lambda leaf: leaf[0], run(first, saves=1, backend=schedule.backend).records)
     axis = len(front)
-    moving = [leaf.take(0, axis) for leaf in rows.pop()]
-    made = _integrate(schedule, system, h, state, loop, (), run=run)
-    kept = (slice(None),) * axis + (slice(len(made.t)),)
+    pushed = [leaf.take(0, axis) for leaf in rows.pop()]
+    run_made = _integrate(schedule, system, h, state, loop, (), run=run)
+    kept = (slice(None),) * axis + (slice(len(run_made.t)),)
     slopes = [namespace(*parts).concatenate(parts, axis)[kept] for parts in zip(*rows, strict=True)]
-    _, others, join = split_reals(made.records)
-    return replace(made, tangents=join(slopes, [np.zeros((*front, *leaf.shape)) for leaf in others]))
+    return replace(run_made, tangents=_join_slopes(run_made.records, slopes, front))
 
 
-def _slopes_of_problems(
-    problem: tuple[MechanicalSystem, State, Array], curve: Callable[[Any], Any], directions: int | None
-) -> list[list[Any]]:
-    """Return the slopes of the real leaves of the system, of the state and of the step."""
-    known = [jax.tree.leaves(part) for part in problem]
-    real = [[jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in part] for part in known]
+def _join_slopes(records: Record, slopes: list[Any], front: tuple[int, ...]) -> Record:
+    """Return records with the slopes of their real numbers, and zeros for the others."""
+    _, others, join = split_reals(records)
+    joined: Record = join(slopes, [np.zeros((*front, *leaf.shape)) for leaf in others])
+    return joined
 
-    def reals(s: Any) -> list[list[Any]]:
-        made = curve(s)
+
+def _run_tangents_at_once(
+    schedule: Schedule, consts: Constants, state: State, moving: tuple[bool, ...], slopes: Sequence[list[Any]],
+    directions: int | None, require: Callable[[], None],
+) -> Run | None:  # fmt: skip
+    """Return a short run with slopes, whose directions are lanes; None where it has to go the long way."""
+    integrator, (system, h), asked = schedule.integrator, consts[:2], False
+    if schedule.t_end is not None or schedule.progress is not None or schedule.backend not in ("auto", "llvm"):
+        return None
+    if is_traced((consts, state, schedule.controls, slopes)):
+        return None
+
+    def ask() -> None:
+        nonlocal asked
+        require()
+        system.__dict__.setdefault("_taken", set()).add(integrator)
+        asked = True
+
+    functions = (_is_clearly_good, *schedule.kernel)
+    trees = (consts, state, schedule.controls)
+    found = find_slope_lanes(functions, trees, moving, directions or 1, schedule.steps, WATCH, ask)
+    if found is None:
+        return None
+    if not asked and integrator.must_ask(system):
+        ask()
+    d_system, d_state, d_step = ([leaf[None] if directions is None else leaf for leaf in part] for part in slopes)
+    result = found[0](found[1], ([*d_system, *d_step], d_state), tuple(schedule.blocks()))
+    if result is None:
+        return None
+    run, pushed = result
+    front = (directions,) if directions else ()
+    slopes_made = _join_slopes(run.records, [leaf if front else leaf[0] for leaf in pushed], front)
+    made = Run(
+        system, integrator, h, run.records, None, run.backend, "", False, schedule.batched,
+        schedule.controls is not None, slopes_made, controls=schedule.controls, every=schedule.save_every,
+    )  # fmt: skip
+    return made.finish_later(run.carry)
+
+
+@dataclass(frozen=True)
+class CurveSlopes:
+    """The slopes of the `moving` leaves along a curve of problems, s -> (system, state, step).
+
+    `shapes` are those of the leaves of each part, and whether they are real.
+    """
+
+    curve: Template | Callable[[Any], Any]
+    shapes: tuple[tuple[tuple[tuple[int, ...], bool], ...], ...]
+    directions: int | None
+    moving: tuple[tuple[bool, ...], ...]
+
+    def __call__(self, arrays: Any, carry: Any) -> list[list[Any]]:
+        def along(direction: Any) -> Any:
+            return jax.jvp(partial(self.leaves, arrays), (jnp.zeros_like(direction),), (direction,))[1]
+
+        found: list[list[Any]]
+        found = along(jnp.ones(())) if self.directions is None else jax.vmap(along)(jnp.eye(self.directions))
+        return found
+
+    def leaves(self, arrays: Any, s: Any) -> list[list[Any]]:
+        """Return the moving leaves of each part of the problem at s."""
+        made = (self.curve.fill(list(arrays)) if isinstance(self.curve, Template) else self.curve)(s)
         parts = [jax.tree.leaves(part) for part in made] if isinstance(made, tuple) else []
-        if [[*map(np.shape, part)] for part in parts] != [[*map(np.shape, part)] for part in known]:
+        if [[*map(np.shape, part)] for part in parts] != [[shape for shape, _ in part] for part in self.shapes]:
             raise InvalidInput(
                 "tangents(s) is no curve of problems; allowed: s -> (system, state, step), each of its kind"
             )
-        kept = [zip(part, marks, strict=True) for part, marks in zip(parts, real, strict=True)]
-        return [[jnp.asarray(leaf, float) for leaf, mark in part if mark] for part in kept]
+        pairs = zip(parts, self.moving, strict=True)
+        return [[jnp.asarray(leaf, float) for leaf, mark in zip(*each, strict=True) if mark] for each in pairs]
 
-    def along(direction: Any) -> Any:
-        return jax.jvp(reals, (jnp.zeros_like(direction),), (direction,))[1]
+    def find_moving(self, arrays: Any) -> CurveSlopes:
+        """Return the same of those leaves of system and step alone that depend on s, as the program says."""
+        s = np.zeros(() if self.directions is None else self.directions)
+        program = jax.make_jaxpr(self.leaves)(arrays, s).jaxpr
+        reached = {id(program.invars[-1])}
+        for equation in program.eqns:
+            if any(id(each) in reached for each in equation.invars):
+                reached.update(map(id, equation.outvars))
+        found = iter([id(each) in reached for each in program.outvars])
+        system, _, step = (tuple([mark and next(found) for mark in part]) for part in self.moving)
+        return replace(self, moving=(system, self.moving[1], step))
 
-    if directions is None:
-        found = call_own("tangents(s)", lambda: along(jnp.ones(())))
-    else:
-        found = call_own("tangents(s)", lambda: jax.vmap(along)(jnp.eye(directions)))
-    slopes: list[list[Any]] = found if is_traced(found) else jax.tree.map(np.asarray, found)
-    return slopes
+
+_known_curves: dict[CurveSlopes, CurveSlopes | None] = {}
+
+
+def _slopes_of_problems(
+    problem: tuple[MechanicalSystem, State, Array],
+    curve: Callable[[Any], Any],
+    directions: int | None,
+    some: bool = True,
+) -> tuple[tuple[bool, ...], list[list[Any]]]:
+    """Return which leaves of the system and the step move, and the slopes of these and of the real leaves of the state.
+
+    A curve that the same code makes again is traced once, with the arrays that it closes over as inputs. Without `some`
+    all real leaves move.
+    """
+    parts = [jax.tree.leaves(part) for part in problem]
+    shapes = tuple([tuple([(np.shape(leaf), is_real(leaf)) for leaf in part]) for part in parts])
+    real = tuple([tuple([mark for _, mark in part]) for part in shapes])
+    for take_arrays in () if is_traced(parts) or not some else (True, False):
+        found = recognise(curve, take_arrays=take_arrays, tell=False)
+        if found is None or is_traced(found[1]):
+            break
+        known = _know_curve(CurveSlopes(found[0], shapes, directions, real), found[1])
+        if known is not None and (plan := find_plan(known, found[1], ())):
+            return known.moving[0] + known.moving[2], plan[0].evaluate(plan[1])
+    made = call_own("tangents(s)", CurveSlopes(curve, shapes, directions, real), (), ())
+    return real[0] + real[2], made if is_traced(made) else jax.tree.map(np.asarray, made)
+
+
+def _know_curve(curve: CurveSlopes, arrays: list[Any]) -> CurveSlopes | None:
+    """Return the curve with the leaves that move; None where it needs to know the numbers that are its inputs."""
+    if curve not in _known_curves:
+        try:
+            _known_curves[curve] = curve.find_moving(arrays)
+        except Exception:  # whatever it is: the curve is called as it was given, and says it then
+            _known_curves[curve] = None
+        while len(_known_curves) > MAX_CURVES:
+            _known_curves.pop(next(iter(_known_curves)))
+    return _known_curves[curve]
 
 
 def _drop_repeated_records(made: Run, schedule: Schedule) -> Run:

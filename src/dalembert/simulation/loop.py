@@ -21,6 +21,7 @@ from ..kernels import (
     as_jax,
     available_memory,
     in_place,
+    is_real,
     known_number,
     mark_slopes,
     mark_values,
@@ -368,7 +369,7 @@ def stop_at_time(kernel: RunKernel) -> RunKernel:
 def split_reals(tree: Any) -> tuple[list[Any], list[Any], Callable[[list[Any], list[Any]], Any]]:
     """Return (real leaves, other leaves, how to join them again): only real numbers have tangents."""
     leaves, structure = jax.tree.flatten(tree)
-    real = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
+    real = list(map(is_real, leaves))
 
     def join(reals: list[Any], others: list[Any]) -> Any:
         first, second = iter(reals), iter(others)
