@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from ..groups import unit_quaternion
 from ..numerics.types import Array, Float, Scalar
-from .polhode import Polhode, at_time
+from .polhode import TINY, Polhode, at_time, carlson_third
 
 Vector3 = Float[Array, "3"]
 Matrix3 = Float[Array, "3 3"]
@@ -399,7 +399,7 @@ def _rate(b: Body, m: Vector3) -> Array:
 
 @jax.custom_jvp
 def change_of_motion(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar) -> Change:
-    """The derivatives over the time t. The momentum comes back after a period T, so that with t = n T + r
+    """The derivatives over the time t. The momentum comes back after a period T, so that with t = n T + r, |r| <= T/2,
 
         D F_t = D F_r (D F_T)^n,   D F_T = 1 - m' dT,
 
@@ -407,24 +407,22 @@ def change_of_motion(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, a
     """
     none = Change(jnp.concatenate([jnp.zeros((9, 3)), jnp.eye(3)]), jnp.zeros((12, 3)), jnp.eye(3))
     along = jnp.cross(m, body_on_level(inertia, m).inverse @ m)
-    square_of_along = along @ along
-    moves = (level.speed != 0) & (square_of_along > 0)
-    unit = along / jnp.where(moves, square_of_along, 1.0)  # <unit, along> = 1
-
-    def as_period(found: Change) -> Change:
-        """What the theorem says of a period, which round-off would spoil near the separatrix: m' stays, dT(m') = 0."""
-        by_time = (found.momentum - none.momentum) @ unit
-        by_time -= jnp.concatenate([jnp.zeros(9), unit * (by_time[9:] @ along)])
-        return found._replace(momentum=none.momentum + jnp.outer(by_time, along))
-
+    moves = (level.speed != 0) & (along @ along > 0)
     back = 2.0 * level.period / jnp.abs(jnp.where(moves, level.speed, 1.0))
     period = jnp.where(moves, back, MAX_TURN / _rate(body_on_level(inertia, m), m))
-    whole = jnp.floor(jnp.abs(t) / period)
-    sign = jnp.where(t < 0, -1.0, 1.0)
-    times = jnp.stack([jnp.where(whole > 0, sign * period, 0.0), t - sign * jnp.where(whole > 0, whole * period, 0.0)])
-    period_and_rest = jax.lax.map(lambda time: _change_by_substeps(level, inertia, m, g, axes, time), times)
-    once, rest = (Change(*(leaf[k] for leaf in period_and_rest)) for k in range(2))
-    once = jax.tree.map(lambda yes, no: jnp.where(moves, yes, no), as_period(once), once)
+    sign, whole = jnp.where(t < 0, -1.0, 1.0), jnp.round(jnp.abs(t) / period)
+    period = sign * jnp.where(whole > 0, period, 0.0)
+    times = jnp.stack([jnp.where(moves, 0.0, period), t - whole * period])
+
+    def take(state: tuple[Array, Change, Change]) -> tuple[Array, Change, Change]:
+        """The first of the two times that are left: most runs have the second alone."""
+        k, _, last = state
+        return k + 1.0, last, _change_by_substeps(level, inertia, m, g, axes, jnp.where(k == 0.0, *times))
+
+    first = jnp.where(moves, jnp.where(times[1] == 0.0, 2.0, 1.0), 0.0)
+    _, stays, rest = jax.lax.while_loop(lambda state: state[0] < 2.0, take, (first, none, none))
+    once = _change_by_period(level, inertia, m, along, axes, period, _seen(level, inertia, m, g, axes, period)[1])
+    once = jax.tree.map(lambda yes, no: jnp.where(moves, yes, no), once, stays)
 
     def square(state: tuple[Array, Change, Change]) -> tuple[Array, Change, Change]:
         left, power, total = state
@@ -435,6 +433,49 @@ def change_of_motion(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, a
     _, _, total = jax.lax.while_loop(lambda state: state[0] > 0, square, (whole, once, none))
     found: Change = total.then(rest)
     return found
+
+
+def _change_by_period(
+    level: Polhode, inertia: Matrix3, m: Vector3, along: Vector3, axes: Matrix3, period: Scalar, rotation: Matrix3
+) -> Change:
+    """The derivatives over a period T = 4 K/l of a momentum that moves, in closed form: `along` is m'.
+
+    With L = 1/I and e_i = <m, L m> - L_i |m|^2 the polhode has l^2 = |e_a (L_b - L_c)|, k^2 = |e_c (L_a - L_b)|/l^2 and
+    1 - k^2 = |e_b (L_a - L_c)|/l^2; dK = (K - S)/(2 (1 - k^2)) d(k^2) with S = int_0^K sn^2. The turn v of the body has
+    v x m = R^T dm - dm(T), for the momentum in space is conserved, and <v, m>' = dh + <m, dL m>/2, h the energy.
+    """
+    own = jnp.square(axes.T @ level.axes)  # columns: which of the principal axes are a, b, c
+    inverse = 1.0 / jnp.diag(inertia)
+    velocity = inverse * m
+    La, Lb, Lc = inverse @ own
+    squares = (m * m) @ own
+    ab, bc, ac = La - Lb, Lb - Lc, La - Lc
+    ea, ec = -squares[1] * ab - squares[2] * ac, squares[0] * ac + squares[1] * bc
+    eb = squares[0] * ab - squares[2] * bc
+    speed = jnp.abs(ea * bc)
+    speed = jnp.where(speed > 0, speed, 1.0)
+    k2, mc = jnp.abs(ec * ab) / speed, jnp.maximum(jnp.abs(eb * ac) / speed, TINY)
+    K = 0.5 * level.period
+    S = carlson_third(mc, jnp.ones(())) / 3.0
+    # the derivatives of L, |m|^2 and <m, L m> by the inertia and the momentum
+    d_inverse = -jnp.concatenate([(jnp.eye(3)[:, :, None] * jnp.eye(3)).reshape(9, 3) * inverse**2, jnp.zeros((3, 3))])
+    d_square = jnp.concatenate([jnp.zeros(9), 2.0 * m])
+    d_energy = jnp.concatenate([-jnp.outer(velocity, velocity).reshape(9), 2.0 * velocity])
+    dLa, dLb, dLc = (d_inverse @ own).T
+    square = m @ m
+    dea, dec = (d_energy - d_square * L - square * dL for L, dL in ((La, dLa), (Lc, dLc)))
+    relative = dea / jnp.where(ea == 0, 1.0, ea) + (dLb - dLc) / jnp.where(bc == 0, 1.0, bc)  # of l^2
+    d_k2 = ((dLa - dLb) * ec + ab * dec) / speed - k2 * relative  # e_c, L_a - L_b and L_b - L_c have one sign
+    by_time = period * ((K - S) / (2.0 * mc * K) * d_k2 - 0.5 * relative)
+    unit = along / jnp.maximum(along @ along, 1e-300)
+    by_time -= jnp.concatenate([jnp.zeros(9), unit * (by_time[9:] @ along)])  # it is constant along the motion
+    first = jnp.concatenate([jnp.zeros((9, 3)), jnp.eye(3)])
+    momentum = first - jnp.outer(by_time, along)
+    amplitudes = jnp.abs(jnp.stack([ec, ec, ea]) / jnp.stack([ac, jnp.where(bc == 0, 1.0, bc), ac]))
+    means = own @ (amplitudes * jnp.stack([1.0 - S / K, S / K, 1.0 - k2 * S / K]))  # of the squares of m
+    about = 0.5 * period * (d_energy + d_inverse @ means)
+    across = jnp.cross(m, first @ rotation - momentum)
+    return Change(momentum, (across + about[:, None] * m) / square, rotation)
 
 
 @change_of_motion.defjvp
