@@ -417,7 +417,7 @@ def change_of_motion(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, a
     def take(state: tuple[Array, Change, Change]) -> tuple[Array, Change, Change]:
         """The first of the two times that are left: most runs have the second alone."""
         k, _, last = state
-        return k + 1.0, last, _change_by_substeps(level, inertia, m, g, axes, jnp.where(k == 0.0, *times))
+        return k + 1.0, last, _change_by_substeps(level, inertia, m, g, axes, jnp.where(k == 0.0, times[0], times[1]))
 
     first = jnp.where(moves, jnp.where(times[1] == 0.0, 2.0, 1.0), 0.0)
     _, stays, rest = jax.lax.while_loop(lambda state: state[0] < 2.0, take, (first, none, none))
