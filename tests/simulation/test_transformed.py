@@ -428,6 +428,18 @@ def test_axes_are_explained_in_the_words_of_the_user():
     fall = lambda g: da.System(da.Euclidean(1), lagrangian, parameters={"g": g})
     with pytest.raises(da.InvalidInput, match="leading axis are many systems"):
         da.simulate(fall(jnp.ones(2)), METHOD, fall(1.0).state([1.0], [0.0]), step=0.1, steps=3)
+    plane = lambda m: da.System(
+        da.Euclidean(2), lambda t, q, v, p: 0.5 * jnp.sum(p["m"] * v**2), parameters={"m": m, "k": 1.0}
+    )
+    with pytest.raises(
+        da.InvalidInput, match=r"incompatible shapes.*Parameters that are arrays: p\['m'\] \(3,\);.*vmap"
+    ):
+        plane(jnp.ones(3)).state([1.0, 0.0], [0.0, 0.0])
+    with pytest.raises(
+        da.InvalidInput, match=r"batched_system=True, but parameters\['k'\] is one number; allowed: a leading"
+    ):
+        start = plane(1.0).state([1.0, 0.0], [0.0, 0.0])
+        da.ensemble(plane(jnp.ones(3)), METHOD, start, step=0.1, steps=3, batched_system=True)
     starts = [fall(1.0).state([1.0], [0.0])] * 3
     with pytest.raises(da.InvalidInput, match=r"disagree in number: leading axes \[2, 3\]"):
         jax.jit(lambda g: da.ensemble(fall(g), METHOD, starts, step=0.1, steps=3, batched_system=True).g)(jnp.ones(2))

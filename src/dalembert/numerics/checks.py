@@ -284,7 +284,19 @@ def call_own(words: str, function: Callable[..., Any], *arguments: Any) -> Any:
         where = f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})" if lines else ""
         none = words.endswith(", p)") and arguments[-1] is None and "NoneType" in said
         hint = ". There are no parameters, p is None: give parameters={...}" if none else ""
+        if words.endswith(", p)") and "incompatible shapes" in said.lower():
+            hint = _describe_axes(arguments[-1])
         raise InvalidInput(f"{words} fails: {type(error).__name__}: {said}{where}{hint}") from error
+
+
+def _describe_axes(parameters: Any) -> str:
+    """Which parameters are arrays, where shapes do not fit: one axis too many is many systems."""
+    shapes = [
+        (jax.tree_util.keystr(path), np.shape(leaf)) for path, leaf in jax.tree_util.tree_leaves_with_path(parameters)
+    ]
+    arrays = ", ".join(f"p{name} {shape}" for name, shape in shapes if shape)
+    many = "with an axis in front they are many systems: jax.vmap around simulate, or da.ensemble"
+    return f". Parameters that are arrays: {arrays}; {many}" if arrays else ""
 
 
 def own_value(words: str, function: Callable[..., Any], *arguments: Any, kinds: str = "iuf") -> Array:

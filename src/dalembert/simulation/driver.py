@@ -1063,6 +1063,8 @@ def stack_members(
     systems: MechanicalSystem = _stack(system, "systems") if isinstance(system, list) else system
     states: State = _stack(state, "states") if isinstance(state, list) else state
     systems, states = as_jax((systems, states))
+    if batched_system and not isinstance(system, list):
+        _require_axes(systems)
     members = Members(systems, states, batched_system or isinstance(system, list), states.xi.ndim == 2)
     if not (members.systems_vary or members.states_vary):
         raise InvalidInput(
@@ -1070,6 +1072,18 @@ def stack_members(
             "one whose leaves have that axis, with batched_system=True; for one run use simulate"
         )
     return members
+
+
+def _require_axes(systems: MechanicalSystem) -> None:
+    """Refuse a system that shall be many, but has numbers without an axis for them."""
+    if all(np.ndim(leaf) for leaf in jax.tree.leaves(systems)):
+        return
+    places = jax.tree_util.tree_leaves_with_path(systems)
+    name = next(jax.tree_util.keystr(path) for path, leaf in places if not np.ndim(leaf))
+    raise InvalidInput(
+        f"batched_system=True, but {name.lstrip('.')} is one number; allowed: a leading axis on every parameter, as "
+        "jax.vmap(make)(values) gives it; or jax.vmap around simulate"
+    )
 
 
 def _stack(items: list[Any], what: str) -> Any:
