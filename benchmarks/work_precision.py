@@ -2,26 +2,26 @@
 SciPy.
 
 Compilation and set-up are not counted, for anybody; only the last state is kept. Peers that are not installed are left
-out
-(`pip install dalembert[bench]`). A geometric method is chosen for what it keeps over long times; this asks only how
-soon it is
-accurate at t = 20. The peers are given equations that were derived by hand, in the fewest variables (quaternions, Euler
-angles);
-our methods differentiate the Lagrangian. Both sides integrate the whole configuration. What is timed is one call from
-Python: of
-ours that of the machine code (a whole `simulate` takes 0.1 ms more, `calls.py`), of heyoka `propagate_until`.
+out (`pip install dalembert[bench]`). A geometric method is chosen for what it keeps over long times; this asks only how
+soon it is accurate. On Suslov's body, sleigh, particle, free body and disk the peers are given equations that were
+derived by hand, in the fewest variables (quaternions, Euler angles); on disk, snakeboard, rattleback and bicycle those
+that SymPy derives from a Lagrangian in coordinates (derived.py). Our methods differentiate the Lagrangian. All
+integrate the whole configuration. What is timed is one call from Python: of ours that of the machine code, of heyoka
+`propagate_until`; "whole call" is `simulate` as a user writes it, and "prepared" the run of `da.prepare`.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import derived
 import jax
 import numpy as np
 from _timing import once, table
@@ -34,7 +34,6 @@ from dalembert.kernels.execute import open_session
 from dalembert.models.bodies import GENERIC
 from dalembert.simulation import run_kernel as functions
 
-END = 20.0
 TARGETS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)
 TOLERANCES = tuple(10.0**-k for k in range(3, 16))
 STEPS = tuple(25 * 2**k for k in range(14))
@@ -53,6 +52,11 @@ class Problem:
     integrators: dict[str, Any]
     read: Callable[[Any], np.ndarray]  # from a dalembert state to what is compared
     compared: Callable[[np.ndarray], np.ndarray]  # from y to what is compared
+    end: float = 20.0
+    by_sympy: bool = False  # whether the field is SymPy's
+    large: bool = False  # compiling takes long: fewer tolerances
+    compact: bool = False  # larger still: heyoka's `compact_mode`
+    accurate_steps: int = 4000  # of the reference
 
 
 # ---- the problems, in arithmetic that numbers, arrays and expressions share
@@ -86,9 +90,9 @@ def with_attitude(vector, q) -> np.ndarray:
 
 
 ONE = (1.0, 0.0, 0.0, 0.0)
+FAST = {"Taylor": da.Taylor(), "Dormand-Prince": da.DormandPrince()}
 HIGH = {
-    "Taylor": da.Taylor(),
-    "Dormand-Prince": da.DormandPrince(),
+    **FAST,
     "Gauss, order 6": da.Gauss(3),
     "Runge-Kutta 4": da.RungeKutta(),
 }
@@ -223,11 +227,8 @@ def disk() -> Problem:
     system = da.models.rolling_disk(mass, r, gravity=gravity)
     methods = {"Lagrange-d'Alembert": da.LagrangeDAlembert(), "composition, order 6": da.Composition(), **HIGH}
 
-    def about(axis, angle):
-        return rotation(np.array([np.cos(angle / 2), *(np.sin(angle / 2) * np.eye(3)[axis])]))
-
     def compared(y):
-        return np.concatenate([y[4:5], (about(2, y[1]) @ about(0, y[0]) @ about(1, y[2])).ravel(), y[6:]])
+        return np.concatenate([y[4:5], attitude(y[1], y[0], y[2]).ravel(), y[6:]])
 
     return Problem(
         "rolling disk",
@@ -241,14 +242,126 @@ def disk() -> Problem:
     )
 
 
-def reference(case: Problem, steps: int = 4000) -> np.ndarray:
+def about(axis, angle):
+    return rotation(np.array([np.cos(angle / 2), *(np.sin(angle / 2) * np.eye(3)[axis])]))
+
+
+def attitude(psi, alpha, phi):
+    return about(2, psi) @ about(0, alpha) @ about(1, phi)
+
+
+# ---- problems whose equations SymPy derives, y = (q, v)
+
+
+def derived_disk() -> Problem:
+    """The disk by Euler angles: y = (x, y, psi, alpha, phi and the rates of the angles)."""
+    by_hand = disk()
+
+    def compared(y):
+        spin = y[7] + y[5] * np.sin(y[3])
+        return np.concatenate([[spin], attitude(*y[2:5]).ravel(), y[:2]])
+
+    return replace(
+        by_hand,
+        name="rolling disk by SymPy",
+        field=derived.disk(1.0, 0.5, 0.125, 0.0625, 9.81),
+        start=np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.2, 6.0]),
+        compared=compared,
+        by_sympy=True,
+        large=True,
+    )
+
+
+def snakeboard() -> Problem:
+    system = da.models.snakeboard()
+    numbers = (6.0, 0.016, 0.072, 0.0013, 0.2)
+
+    def read(s):
+        (pose, rotor, wheels), (_, v, _, a, _) = s.g, s.xi
+        return np.concatenate([[v, a], pose[:2, 2], pose[:2, 0], rotor[:, 0], wheels[:, 0]])
+
+    def compared(y):
+        x, z, theta, a, b, dx, dy, _, da, _ = y
+        along = np.cos(theta) * dx + np.sin(theta) * dy
+        return np.array([along, da, x, z, *(f(angle) for angle in (theta, a, b) for f in (np.cos, np.sin))])
+
+    return Problem(
+        "snakeboard",
+        derived.snakeboard(*numbers),
+        np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.0, 2.0, 0.4]),
+        system,
+        system.state(xi=[0.0, 0.5, 0.0, 2.0, 0.4]),
+        {"Lagrange-d'Alembert": da.LagrangeDAlembert(), **FAST},
+        read,
+        compared,
+        by_sympy=True,
+    )
+
+
+def rattleback() -> Problem:
+    system = da.models.rattleback()
+    inertia = ((2e-4, -2e-5, 0.0), (-2e-5, 1.6e-3, 0.0), (0.0, 0.0, 1.7e-3))
+    return Problem(
+        "rattleback",
+        derived.rattleback(1.0, inertia, (0.2, 0.03, 0.02), 0.01, 9.81),
+        np.array([0.0, 0.0, 0.0, 0.0, 0.0, -5.0, 0.5, 0.0]),
+        system,
+        system.state(xi=[0.5, 0.0, -5.0, 0.0, -0.005]),
+        {"Lagrange-d'Alembert": da.LagrangeDAlembert(), **FAST},
+        lambda s: np.concatenate([np.ravel(s.g[0]), s.g[1]]),
+        lambda y: np.concatenate([attitude(*y[2:5]).ravel(), y[:2]]),
+        end=4.0,
+        by_sympy=True,
+        large=True,
+        accurate_steps=16_000,
+    )
+
+
+def bicycle() -> Problem:
+    """The bicycle of our models has z up, that of SymPy (the numbers of tests/bicycle.py) z down."""
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    import bicycle as numbers
+
+    system = da.models.bicycle()
+    flip = np.diag([1.0, -1.0, -1.0])
+
+    def read(s):
+        return np.concatenate([np.ravel(s.g[0][:3]), s.g[1], s.xi[6:]])
+
+    def compared(y):
+        q, upright = y[:8], about(2, y[2]) @ about(0, y[3])
+        frame = upright @ about(1, q[4])
+        place = np.array([q[0], q[1], 0.0]) - numbers.REAR_RADIUS * upright[:, 2] - frame @ numbers.REAR_HUB
+        pose = np.concatenate([flip @ frame @ flip, (flip @ place)[:, None]], axis=1)
+        return np.concatenate([pose.ravel(), q[5:6], -q[6:], y[13:14], -y[14:]])
+
+    start = np.zeros(16)
+    start[[8, 11, 14, 15]] = 4.6, 0.5, -4.6 / 0.3, -4.6 / 0.35
+    return Problem(
+        "bicycle",
+        derived.bicycle(numbers),
+        start,
+        system,
+        system.state(speed=4.6, lean_rate=0.5),
+        FAST,
+        read,
+        compared,
+        end=10.0,
+        by_sympy=True,
+        large=True,
+        compact=True,
+    )
+
+
+def reference(case: Problem) -> np.ndarray:
     """The end of the motion to 1e-15 or so: Dormand and Prince's method of order 8 with fixed steps in extended
     precision.
     """
     from scipy.integrate import DOP853
 
     A, B, count = DOP853.A.astype(np.longdouble), DOP853.B.astype(np.longdouble), DOP853.n_stages
-    y, h = case.start.astype(np.longdouble), np.longdouble(END) / steps
+    steps = case.accurate_steps
+    y, h = case.start.astype(np.longdouble), np.longdouble(case.end) / steps
     for _ in range(steps):
         slopes = np.zeros((count, len(y)), np.longdouble)
         for i in range(count):
@@ -268,9 +381,9 @@ def stay(consts, given, u):
 
 def dalembert_runs(case: Problem, integrator: Any) -> Runs:
     """The call is the machine code of the start, where it computes anything, and of all steps."""
-    for method, steps in variants(integrator):
+    for method, steps in variants(case, integrator):
         begin, advance, observe = functions(method, False)
-        consts, given = (case.system, np.asarray(END / steps)), (case.state, None)
+        consts, given = (case.system, np.asarray(case.end / steps)), (case.state, None)
         loop = jax.jit(begin)(consts, given)
         session = open_session(problem(advance, observe, consts, loop), "llvm")[0]
         calls = [partial(session.restore_state, session.save_state()), partial(session.run, 0, 1, steps, 0)]
@@ -299,13 +412,30 @@ def works(method: Any, consts: Any, given: Any) -> bool:
     return any(program.count(block) for block in ("setup", "observe"))
 
 
-def variants(integrator: Any) -> list[tuple[Any, int]]:
+def tolerances_of(case: Problem) -> tuple[float, ...]:
+    """All of them, or every second one where compiling takes long."""
+    return TOLERANCES[1::2] if case.large else TOLERANCES
+
+
+def variants(case: Problem, integrator: Any) -> list[tuple[Any, int]]:
     """(method, steps): many steps, few of an exact map, one of a method that takes its own substeps."""
     if isinstance(integrator, da.DormandPrince | da.Taylor):
-        return [(replace(integrator, tolerance=tolerance), 1) for tolerance in TOLERANCES]
+        return [(replace(integrator, tolerance=tolerance), 1) for tolerance in tolerances_of(case)]
     return [
         (integrator, steps) for steps in ((1, *STEPS[2:6]) if getattr(integrator, "order", None) == "exact" else STEPS)
     ]
+
+
+def whole_runs(case: Problem, integrator: Any, prepared: bool) -> Runs:
+    """The call is `simulate` as a user writes it, or the run that `prepare` made."""
+    for method, _ in variants(case, integrator)[1::2]:
+        options: Any = {"step": case.end, "steps": 1}
+        run = partial(da.simulate, case.system, method, case.state, **options)
+        if prepared:
+            run = partial(da.prepare(case.system, method, **options, save="final"), case.state)
+        last = run()
+        state = last.values if prepared else jax.tree.map(lambda leaf: np.array(leaf[-1]), last.records.state)
+        yield case.read(state), run
 
 
 def scipy_runs(case: Problem, method: str) -> Runs:
@@ -316,7 +446,7 @@ def scipy_runs(case: Problem, method: str) -> Runs:
 
     for tolerance in TOLERANCES:
         run = partial(
-            solve_ivp, field, (0.0, END), case.start, method=method, rtol=max(tolerance, 3e-14), atol=tolerance
+            solve_ivp, field, (0.0, case.end), case.start, method=method, rtol=max(tolerance, 3e-14), atol=tolerance
         )
         yield case.compared(run().y[:, -1]), run
 
@@ -335,7 +465,7 @@ def diffrax_runs(case: Problem, solver: str) -> Runs:
             term,
             chosen,
             0.0,
-            END,
+            case.end,
             0.01,
             y,
             saveat=diffrax.SaveAt(t1=True),
@@ -356,19 +486,21 @@ def heyoka_runs(case: Problem, _: str) -> Runs:
     import heyoka as hy
 
     names = hy.make_vars(*[f"y{i}" for i in range(len(case.start))])
-    equations = list(zip(names, case.field(list(names), hy.cos, hy.sin), strict=True))
-    for tolerance in (*TOLERANCES, 2.3e-16):
-        integrator = hy.taylor_adaptive(equations, list(case.start), tol=tolerance, compact_mode=False)
+    rates = [hy.expression(x) if isinstance(x, float) else x for x in case.field(list(names), hy.cos, hy.sin)]
+    equations = list(zip(names, rates, strict=True))
+    for tolerance in (*tolerances_of(case), 2.3e-16):
+        integrator = hy.taylor_adaptive(equations, list(case.start), tol=tolerance, compact_mode=case.compact)
 
         def run(integrator=integrator):
             integrator.time = 0.0
             integrator.state[:] = case.start
-            integrator.propagate_until(END)
+            integrator.propagate_until(case.end)
 
         run()
         yield case.compared(integrator.state.copy()), run
 
 
+WHOLE = {"dalembert: Taylor prepared": True, "dalembert: Taylor whole call": False}
 PEERS = {
     "heyoka": (heyoka_runs, "heyoka", ("",)),
     "diffrax": (diffrax_runs, "diffrax", ("Dopri8", "Tsit5")),
@@ -399,8 +531,10 @@ def measured(case: Problem) -> dict[str, list[Point]]:
             results[f"dalembert: {name}"] = points(dalembert_runs(case, method), truth)
         except (LoweringError, da.errors.InvalidInput) as fault:
             print(f"{name} is left out on the {case.name}: {fault}")
+    for name, prepared in WHOLE.items():
+        results[name] = points(whole_runs(case, da.Taylor(), prepared), truth)
     for name, (runs, module, methods) in PEERS.items():
-        if importlib.util.find_spec(module):
+        if importlib.util.find_spec(module) and (name == "heyoka" or not case.by_sympy):
             for method in methods:
                 results[f"{name} {method}".strip()] = points(runs(case, method), truth)
     return results
@@ -411,13 +545,23 @@ def soonest(found: list[Point], target: float) -> str:
     return f"{1e6 * min(times):.0f}" if times else "-"
 
 
+def against(curves: dict[str, list[Point]], target: float) -> str:
+    """The least time of our kernels over heyoka's."""
+    if "heyoka" not in curves:
+        return "-"
+    least = lambda found: min((s for e, s in found if e <= target), default=np.inf)
+    kernels = [found for name, found in curves.items() if name.startswith("dalembert") and name not in WHOLE]
+    ours, theirs = min(map(least, kernels), default=np.inf), least(curves["heyoka"])
+    return f"{ours / theirs:.2f}" if np.isfinite(ours) and np.isfinite(theirs) else "-"
+
+
 def plot(results: dict[str, dict[str, list[Point]]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(3, 2, figsize=(16, 13), layout="constrained")
+    figure, axes = plt.subplots(5, 2, figsize=(16, 20), layout="constrained")
     labels = list(dict.fromkeys(label for curves in results.values() for label in curves))
     for axis in axes.flat[len(results) :]:
         axis.remove()
@@ -432,7 +576,7 @@ def plot(results: dict[str, dict[str, list[Point]]], path: Path) -> None:
                 label=label,
                 color=plt.cm.tab20(labels.index(label) % 20),
             )
-        axis.set(title=name, xlabel="error at t = 20", ylabel="processor time, microseconds")
+        axis.set(title=name, xlabel="error at the end", ylabel="processor time, microseconds")
         axis.invert_xaxis()
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -449,7 +593,10 @@ def main() -> None:
     for name, (_, module, _) in PEERS.items():
         if not importlib.util.find_spec(module):
             print(f"{name} is not installed: left out (pip install dalembert[bench])")
-    cases = [case for case in (rigid_body(), suslov(), sleigh(), particle(), disk()) if given.only in case.name]
+    made = {"free rigid body": rigid_body, "Suslov": suslov, "Chaplygin sleigh": sleigh, "particle": particle}
+    made |= {"rolling disk": disk, "disk by SymPy": derived_disk, "snakeboard": snakeboard, "rattleback": rattleback}
+    made |= {"bicycle": bicycle}
+    cases = [make() for name, make in made.items() if given.only in name]
     results = {case.name: measured(case) for case in cases}
     for name, curves in results.items():
         rows = [[label, *(soonest(found, target) for target in TARGETS)] for label, found in curves.items()]
@@ -458,6 +605,8 @@ def main() -> None:
             min((min((s for e, s in found if e <= t), default=np.inf), label) for label, found in curves.items())[1]
             for t in TARGETS
         ]
+        ratios = [f"{t:.0e} {against(curves, t)}" for t in TARGETS]
+        print("best kernel of ours / heyoka: " + ", ".join(ratios))
         print("soonest: " + "; ".join(f"{t:.0e} {label}" for t, label in zip(TARGETS, best, strict=True)) + "\n")
     plot(results, given.out)
 
