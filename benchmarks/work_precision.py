@@ -266,6 +266,7 @@ def derived_disk() -> Problem:
         name="rolling disk by SymPy",
         field=derived.disk(1.0, 0.5, 0.125, 0.0625, 9.81),
         start=np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.2, 6.0]),
+        integrators=FAST,
         compared=compared,
         by_sympy=True,
         large=True,

@@ -59,6 +59,18 @@ def test_a_short_run_has_the_bits_of_the_long_way(name, monkeypatch):
     np.testing.assert_allclose(fast.energy(), energies, rtol=1e-13, atol=1e-13)
 
 
+def test_a_first_run_of_many_quick_steps_is_short_too(monkeypatch):
+    """Nobody knows the pace of the first run; a guess would send it the long way, and all like it."""
+    system, method = da.models.suslov([4.0, 3.0, 5.0]), da.EulerPoincareSuslov()
+    state = system.state(xi=[0.9, 0.5, 0.0])
+    plans._plans.clear()
+    options = {"step": 0.01, "steps": 5 * plans.SHORT_STEPS, "save_every": 8}
+    slow = long_way(system, method, state, **options)
+    monkeypatch.setattr(driver, "run_steps", None)  # the long way would fail
+    fast = da.simulate(system, method, state, **options)
+    assert same_bits((fast.records, fast.final), (slow.records, slow.final))
+
+
 def test_controls_and_a_run_that_goes_on(monkeypatch):
     system = driven()
     state, rows = system.state(xi=[0.5, 1.0, -0.15]), np.random.default_rng(1).normal(size=(11, 2))

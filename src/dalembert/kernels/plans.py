@@ -69,6 +69,8 @@ DOUBLE = np.dtype(float)
 """The type of almost all leaves: to compare with `is` takes a tenth of the time."""
 SHORT_STEPS = 4096
 """Lanes of one call, and steps of the first call of a chain: longer runs work in chunks and can be stopped."""
+MEASURED_STEPS = 128
+"""Steps from which a chain learns its pace, where a run is longer than those before."""
 FASTEST_STEP = 5e-9
 """Seconds of a step of one lane, at least: what takes longer than a chunk by this is not tried in one call."""
 MAX_WIDTH = 16
@@ -855,6 +857,17 @@ class Chain:
         self.pace = min((time.perf_counter() - clock) / taken, 2 * self.pace)  # others may have been in the way
         return words if judged or words.item(0) else None
 
+    def measure(
+        self, constants: bytes, start: Sequence[Numbers], controls: Sequence[Numbers], steps: int, records: int
+    ) -> bool:
+        """Take a few steps, which are not kept, to learn their pace; whether the run is short enough by that."""
+        if steps * FASTEST_STEP > CHUNK_SECONDS or not self._has_room(records):
+            return False
+        taken, clock = min(steps, MEASURED_STEPS), time.thread_time()  # not of others that are busy
+        self.run(constants, start, controls, ((1, taken),), False, judged=True)
+        self.pace = (time.thread_time() - clock) / taken
+        return self.fits(steps, records)
+
     def _find_script(self, blocks: Sequence[tuple[int, int]], initial: bool, judged: bool) -> tuple[int, int, int]:
         """(the address of the script, records, steps) of such runs; its spaces are what is given, the words, the rows.
 
@@ -883,7 +896,10 @@ class Chain:
 
     def fits(self, steps: int, records: int) -> bool:
         """Whether a run is short enough to be done in one call, which Ctrl-C has to wait for."""
-        return steps * self.pace <= CHUNK_SECONDS and 8 * records * self.steps.words <= SMALL_RECORDS
+        return steps * self.pace <= CHUNK_SECONDS and self._has_room(records)
+
+    def _has_room(self, records: int) -> bool:
+        return 8 * records * self.steps.words <= SMALL_RECORDS
 
     def carry(self, words: Words) -> Any:
         """The carry after the last step."""

@@ -427,13 +427,15 @@ def _run_at_once(schedule: Schedule, system: MechanicalSystem, step: Any, state:
 
     judge = admit_velocity, system, tuple(state[:3])
     found = find_chain(judge, *kernel, (system, h), state, schedule.controls, WATCH, require)
-    if found is None or not found[0].fits(schedule.steps, schedule.steps // schedule.save_every + 2):
+    if found is None:
         return None
-    blocks = tuple(schedule.blocks())
     chain, constants, start, controls = found
+    blocks, given = tuple(schedule.blocks()), chain.constants(constants)
+    size = schedule.steps, schedule.steps // schedule.save_every + 2
+    if not (chain.fits(*size) or chain.measure(given, start, controls, *size)):
+        return None
     if not asked and integrator.must_ask(system):
         require()
-    given = chain.constants(constants)
     words = chain.run(given, start, controls, blocks, True, judged=asked)
     if words is None:
         require()
