@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import plain
-from _cases import Case, body_map, lanes, members, suslov
+from _cases import Case, body_map, disk, lanes, members, suslov
 from _timing import median, table, verdict
 
 import dalembert as da
@@ -70,13 +70,28 @@ def rows_of_body(case: Case, start: da.Trajectory) -> np.ndarray:
     ).T
 
 
+def rows_of_disk(case: Case, start: da.Trajectory) -> np.ndarray:
+    """State of cuda/disk.cu: plane, wheel, p, x, change, bend, sign, iterations, steps."""
+    state, count = start.records.state, start.records.state.t.shape[0]
+    plane, wheel, momentum, xi = (np.asarray(leaf)[:, 0] for leaf in (*state.g, state.momentum, state.xi))
+    motion = [plane[:, 0, 0], plane[:, 1, 0], plane[:, 0, 2], plane[:, 1, 2], wheel[:, 0, 0], wheel[:, 1, 0]]
+    return np.concatenate([np.stack(motion), momentum.T, xi.T[[0, 3]], np.zeros((7, count))])
+
+
+def numbers_by_hand(case: Case, name: str) -> np.ndarray:
+    """The parameters of cuda/<name>.cu."""
+    if name == "disk":
+        return np.array([float(x) for x in case.parameters(case.system)[:4]])
+    return np.asarray(case.system.inertia)[np.triu_indices(3)]
+
+
 def by_hand(case: Case, rows: np.ndarray, name: str) -> Callable[[int], np.ndarray]:
     """The same call of cuda/<name>.cu; the rows of the state come back."""
     import cupy
 
     text = (Path(__file__).parent / "cuda" / f"{name}.cu").read_text()
     function = cupy.RawModule(code=text, options=("--std=c++17",)).get_function("run")
-    inertia = cupy.asarray(np.asarray(case.system.inertia)[np.triu_indices(3)])
+    numbers = cupy.asarray(numbers_by_hand(case, name))
     before = cupy.asarray(np.ascontiguousarray(rows))
     state = before.copy()
     blocks = -(-rows.shape[1] // THREADS)
@@ -84,7 +99,7 @@ def by_hand(case: Case, rows: np.ndarray, name: str) -> Callable[[int], np.ndarr
     def run(steps: int):
         state[...] = before
         function(
-            (blocks,), (THREADS,), (inertia, np.float64(case.step), np.int64(steps), state, np.int64(rows.shape[1]))
+            (blocks,), (THREADS,), (numbers, np.float64(case.step), np.int64(steps), state, np.int64(rows.shape[1]))
         )
         cupy.cuda.Device().synchronize()
         return state
@@ -177,7 +192,10 @@ def measured(case: Case, name: str, rows: Callable, given: argparse.Namespace, r
 
 
 def _difference(name: str, ours: Any, theirs: np.ndarray, start: da.Trajectory) -> float:
-    """max |momentum - momentum by hand| after 100 steps (dalembert's start has done one of them)."""
+    """max |momentum - momentum by hand| after 100 steps (dalembert's start has done one of them); of a disk its place."""
+    if name == "disk":
+        place = np.asarray(to_host(ours.state.g[0]))[:, 0, :2, 2].T
+        return float(np.max(np.abs(place - theirs[2:4])))
     momentum = np.asarray(to_host(ours.state.momentum))[:, 0].T
     rows = theirs[9:12] if name == "suslov" else theirs[4:7]
     return float(np.max(np.abs(momentum - rows)))
@@ -250,7 +268,8 @@ def main() -> None:
     rate = peak() if given.backend == "cuda" else 0.0
     where = jax.devices()[0].platform
     print(f"2^{given.exponent} trajectories; multiply-adds: {rate / 1e12:.1f} TFLOP/s; JAX on {where}", flush=True)
-    cases = ((suslov(step=0.01), "suslov", rows_of_suslov), (body_map(2), "body", rows_of_body))
+    cases = [(suslov(step=0.01), "suslov", rows_of_suslov), (body_map(2), "body", rows_of_body)]
+    cases.append((disk(), "disk", rows_of_disk))
     head = [
         "per trajectory and step",
         "cuda ps",
@@ -269,7 +288,7 @@ def main() -> None:
     time_calls(given.backend, 4 * given.repeats)
     table(head, [measured(*case, given, rate) for case in cases])
     print(
-        "targets: Suslov at most 25 ps, at least 200 x vmap (! marks a miss); `off`: momentum against "
+        "targets: Suslov at most 25 ps, at least 200 x vmap (! marks a miss); `off`: momentum (disk: place) against "
         "CUDA by hand after 100 steps"
     )
 

@@ -2,8 +2,8 @@
 round-off.
 
 Targets: the ratio of one trajectory (1.5) also for 10^7 steps of `dalembert run`, which keeps extremes of energy,
-constraint and
-group over all steps; memory that does not grow; an energy error that grows no faster than the square root of the steps.
+constraint and group over all steps; memory that does not grow; an energy error that grows no faster than the square
+root of the steps. `--champions 1e9` measures nothing but three runs of so many steps: their energy and memory.
 """
 
 from __future__ import annotations
@@ -89,6 +89,20 @@ def by_hand(steps: int) -> float:
     return time.process_time() - begin
 
 
+def run_champions(steps: int) -> None:
+    """Print the energy error and the memory of the three methods that one takes for long runs."""
+    exact = BODY.replace("{method}", "discrete-moser-veselov")
+    rows = []
+    for name, text in {"Suslov, Moser-Veselov": SUSLOV, "rigid body, exact": exact, "particle": PARTICLE}.items():
+        row = [name]
+        before = command_line(text.format(steps=10**5))
+        seconds, memory, result = command_line(text.format(steps=steps))
+        energy = result["energy"]
+        row += [f"{energy['max_error'] / abs(energy['initial']):.1e}", f"{1e9 * (seconds - before[0]) / steps:.0f}"]
+        rows.append([*row, f"{before[1] / 2**20:.0f}", f"{(memory - before[1]) / 2**20:+.1f}"])
+        table([f"{steps:.0e} steps", "relative energy error", "ns a step", "MiB for 1e5", "more"], rows[-1:])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
@@ -96,7 +110,10 @@ def main() -> None:
     parser.add_argument(
         "--longest", type=float, default=1e8, help="steps of the run that measures memory; 1e9 takes two minutes"
     )
+    parser.add_argument("--champions", type=float, default=0, help="only these: steps of the three long runs")
     given = parser.parse_args()
+    if given.champions:
+        return run_champions(int(given.champions))
     steps, longest = int(given.steps), int(given.longest)
 
     ours, theirs = [], []

@@ -372,9 +372,10 @@ def open_session(
         lowered = problem.lower()
         if backend == "cuda" or (not lowered.memory and not runs_natively(problem.lanes, backend)):
             return cuda.CudaSession(problem, lowered), ""
-        width = 1 if problem.lanes is None else width or llvm.best_width(problem.lanes)
-        function = llvm.native_function(lowered, make_layout(problem, lowered), width)
-        return llvm.NativeSession("llvm", function, Buffers(problem, lowered, width), width, threads), ""
+        most = 1 if problem.lanes is None else width or llvm.best_width(problem.lanes)
+        taken = min(most, width or llvm.STORING_WIDTH) if lowered.memory else most
+        function = llvm.native_function(lowered, make_layout(problem, lowered), taken)
+        return llvm.NativeSession("llvm", function, Buffers(problem, lowered, most), taken, threads), ""
     except StaleEntry:
         return open_session(problem, backend, threads=threads, width=width)
     except (LoweringError, ImportError) as error:

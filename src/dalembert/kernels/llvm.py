@@ -78,6 +78,8 @@ EFFORT = 2
 """How hard LLVM works on what runs more than once, 0 to 3; the numbers are the same. Tests run little of much code."""
 MAX_OPTIMISED_PROGRAMS = 1000
 """Programs of a process that go through LLVM's passes: of each one they keep 0.1 to 0.2 MiB for ever."""
+STORING_WIDTH = 4
+"""Lanes at a time of a program that stores what it computes: more of them would not stay in the first cache."""
 MIN_CHOICES = 4
 """Numbers of the next state that one condition must choose to be worth a branch."""
 
@@ -131,8 +133,26 @@ done:
 }
 """
 """The convolutions of groups of pairs, as `ir.Convolve` says, with GROUP = 8."""
-CONVOLVE_LANES = """
-define internal void @convolve(ptr %memory, i64 %pairs, i64 %rows, i64 %k, ptr %out) nounwind noinline {
+def write_convolve_lanes(width: int) -> str:
+    """The same for lanes side by side: a register holds a term of one pair for each of them.
+
+    Four pairs that lie side by side are summed at a time: a sum need not wait for itself then.
+    """
+    vector, four = f"<{width} x double>", range(4)
+
+    def each(line: str) -> str:
+        return "\n".join(line.replace("#", str(i)).replace("VECTOR", vector) for i in four)
+
+    def at(name: str, base: str, offset: str) -> str:
+        rows = f"  %{name}_row = getelementptr {vector}, ptr %{base}, i64 %{offset}\n"
+        return rows + each(
+            f"  %{name}_at# = getelementptr VECTOR, ptr %{name}_row, i64 #\n"
+            f"  %{name}# = load VECTOR, ptr %{name}_at#, align 8"
+        )
+
+    store = each("  %to# = getelementptr VECTOR, ptr %result, i64 #\n  store VECTOR %total#, ptr %to#, align 8")
+    return f"""
+define internal void @convolve(ptr %memory, i64 %pairs, i64 %rows, i64 %k, ptr %out) nounwind noinline {{
 entry:
   %terms = icmp sgt i64 %k, 1
   br label %pair
@@ -143,36 +163,34 @@ pair:
   %before = mul i64 %group, %rows
   %first = shl i64 %before, 4
   %at = add i64 %first, %within
-  %u = getelementptr <WIDTH x double>, ptr %memory, i64 %at
+  %u = getelementptr {vector}, ptr %memory, i64 %at
   %last = add i64 %rows, %k
   %beyond = shl i64 %last, 3
-  %v = getelementptr <WIDTH x double>, ptr %u, i64 %beyond
+  %v = getelementptr {vector}, ptr %u, i64 %beyond
   br i1 %terms, label %term, label %sum
 term:
   %j = phi i64 [ 1, %pair ], [ %next_j, %term ]
-  %s = phi <WIDTH x double> [ zeroinitializer, %pair ], [ %next_s, %term ]
+{each("  %s# = phi VECTOR [ zeroinitializer, %pair ], [ %next_s#, %term ]")}
   %ahead = shl i64 %j, 3
   %back = sub i64 0, %ahead
-  %u_at = getelementptr <WIDTH x double>, ptr %u, i64 %ahead
-  %v_at = getelementptr <WIDTH x double>, ptr %v, i64 %back
-  %u_j = load <WIDTH x double>, ptr %u_at, align 8
-  %v_j = load <WIDTH x double>, ptr %v_at, align 8
-  %next_s = call <WIDTH x double> @llvm.fma.vWIDTHf64(<WIDTH x double> %u_j, <WIDTH x double> %v_j, <WIDTH x double> %s)
+{at("x", "u", "ahead")}
+{at("y", "v", "back")}
+{each(f"  %next_s# = call VECTOR @llvm.fma.v{width}f64(VECTOR %x#, VECTOR %y#, VECTOR %s#)")}
   %next_j = add i64 %j, 1
   %more_terms = icmp slt i64 %next_j, %k
   br i1 %more_terms, label %term, label %sum
 sum:
-  %total = phi <WIDTH x double> [ zeroinitializer, %pair ], [ %next_s, %term ]
-  %result = getelementptr <WIDTH x double>, ptr %out, i64 %i
-  store <WIDTH x double> %total, ptr %result, align 8
-  %next_i = add i64 %i, 1
+{each("  %total# = phi VECTOR [ zeroinitializer, %pair ], [ %next_s#, %term ]")}
+  %result = getelementptr {vector}, ptr %out, i64 %i
+{store}
+  %next_i = add i64 %i, 4
   %more_pairs = icmp slt i64 %next_i, %pairs
   br i1 %more_pairs, label %pair, label %done
 done:
   ret void
-}
+}}
 """
-"""The same for lanes side by side: a register holds a term of one pair for each of them."""
+
 
 
 class LLVMEmitter:
@@ -673,7 +691,7 @@ class LLVMEmitter:
             "\n".join(sorted(self.declared)),
         )
         if self.convolves:
-            routines = (CONVOLVE if self.width == 1 else CONVOLVE_LANES.replace("WIDTH", str(self.width))) + routines
+            routines = (CONVOLVE if self.width == 1 else write_convolve_lanes(self.width)) + routines
         return f"{declarations}\n{routines}define void @{name}({pointers}, {counts}) nounwind noinline {{\n{body}\n}}\n"
 
     def choose_state(self, stepped: Sequence[str]) -> None:
