@@ -347,10 +347,11 @@ def bicycle() -> Problem:
         FAST,
         read,
         compared,
-        end=10.0,
+        end=5.0,
         by_sympy=True,
         large=True,
         compact=True,
+        accurate_steps=1000,
     )
 
 
