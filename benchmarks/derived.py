@@ -174,7 +174,7 @@ def bicycle(system: Any) -> Field:
     v = sp.symbols("dx dy dyaw dlean dpitch dsteer drear dfront")
     sine, cosine, g = sp.symbols("st ct g")
     axes, p = sp.eye(3), system
-    hub_rear, hub_front, on_axis = (exact(x) for x in (p.REAR_HUB, p.FRONT_HUB, p.ON_AXIS))
+    hub_rear, on_axis = exact(p.REAR_HUB), exact(p.ON_AXIS)
     upright = turn(axes.row(2), q[2]) * turn(axes.row(0), q[3])
     frame, steer = upright * turn(axes.row(1), q[4]), turn((sine, 0, cosine), q[5])
     rear_radius, front_radius = exact(p.REAR_RADIUS), exact(p.FRONT_RADIUS)

@@ -192,7 +192,7 @@ def measured(case: Case, name: str, rows: Callable, given: argparse.Namespace, r
 
 
 def _difference(name: str, ours: Any, theirs: np.ndarray, start: da.Trajectory) -> float:
-    """max |momentum - momentum by hand| after 100 steps (dalembert's start has done one of them); of a disk its place."""
+    """max |momentum - that by hand| after 100 steps (the start of ours has done one of them); of a disk its place."""
     if name == "disk":
         place = np.asarray(to_host(ours.state.g[0]))[:, 0, :2, 2].T
         return float(np.max(np.abs(place - theirs[2:4])))

@@ -133,6 +133,8 @@ done:
 }
 """
 """The convolutions of groups of pairs, as `ir.Convolve` says, with GROUP = 8."""
+
+
 def write_convolve_lanes(width: int) -> str:
     """The same for lanes side by side: a register holds a term of one pair for each of them.
 
@@ -190,7 +192,6 @@ done:
   ret void
 }}
 """
-
 
 
 class LLVMEmitter:
