@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -110,16 +110,23 @@ def observe(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Ar
 
 
 def names_of(system: MechanicalSystem) -> tuple[tuple[str, ...], tuple[bool, ...]]:
-    """The names of coordinates, and which are angles: the system's own, else theta, x, y, z, q1, ... of each factor."""
-    own, found, turning = system.coordinate_names, [], []
-    for k, group in enumerate(factors := system.group.factors):
-        size, angles = (jax.eval_shape(each, group.identity()).shape[0] for each in (group.chart, group.angles))
-        plain = [f"q{j + 1}" for j in range(size)] if group.is_flat else ["theta"][:angles] + list("xyz")
-        found += [name + (f"_{k}" if len(factors) > 1 else "") for name in plain[:size]]
-        turning += [j < angles for j in range(size)]
-    if own and (system.start_names or len(own) != len(found)):  # a mechanism counts turns
+    """The names of coordinates, and which are angles up to turns: the system's own names, else those of its group."""
+    own, (names, turning) = system.coordinate_names, _names_on(system.group)
+    if own and (system.start_names or len(own) != len(names)):  # a mechanism counts turns
         return own, (False,) * len(own)
-    return own or tuple(found), tuple(turning)
+    return own or names, turning
+
+
+@cache
+def _names_on(group: Any) -> tuple[tuple[str, ...], tuple[bool, ...]]:
+    """theta, x, y, z, or q1, q2, ..., of each factor."""
+    names, turning = [], []
+    for k, factor in enumerate(group.factors):
+        size, angles = (jax.eval_shape(each, factor.identity()).shape[0] for each in (factor.chart, factor.angles))
+        plain = [f"q{j + 1}" for j in range(size)] if factor.is_flat else ["theta"][:angles] + list("xyz")
+        names += [name + (f"_{k}" if len(group.factors) > 1 else "") for name in plain[:size]]
+        turning += [j < angles for j in range(size)]
+    return tuple(names), tuple(turning)
 
 
 @dataclass(frozen=True)
