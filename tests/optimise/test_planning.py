@@ -251,6 +251,15 @@ def test_a_goal_by_names_is_the_goal_as_a_state():
     np.testing.assert_allclose(named.controls, made.controls, atol=1e-6)
 
 
+def test_a_second_plan_traces_nothing(monkeypatch):
+    """Names, shapes and programs are known then: tracing took longer than the plan."""
+    first = pushed_cart(goal={"q1": 1.0}).check()
+    for name in ("eval_shape", "make_jaxpr"):
+        monkeypatch.setattr(jax, name, lambda *_, **__: pytest.fail("it traces again"))
+    again = plan(first.system, start=[0.0], goal={"q1": 1.0}, steps=4, duration=1.0, cost=effort)
+    np.testing.assert_array_equal(again.controls, first.controls)
+
+
 def rolling_ball(radius=1.0):
     """A ball on a plane on SO(3) x R^2: the point of contact rests."""
     rows = lambda t, g, p: jnp.concatenate([radius * jnp.stack([-g[0][1], g[0][0]]), jnp.eye(2)], axis=1)
