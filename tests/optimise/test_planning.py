@@ -551,6 +551,6 @@ def pushed_cart(steps=4, goal=None, **options):
 )
 def test_a_plan_that_fails_says_why(options, sentence):
     made = pushed_cart(**options)
-    assert made.status != "optimal"
+    assert made.status != "optimal" and not made.strict
     with pytest.raises(da.NumericalFailure, match=sentence):
         made.check()

@@ -920,9 +920,9 @@ class _Task:
         kept = fixed, numbers | {"h": np.asarray(h)}, nodes._replace(duration=nodes.duration[:, :0], first=())
         return Plan(
             self.system, self.method, h, found.u[b].copy(), float(found.cost[b]), found.status[b], reason,
-            int(found.iterations[b]), float(found.error[b]), float(found.infeasibility[b]), bool(found.strict[b]),
-            found.costate[b].copy(), found.nu[b].copy(), found.dual[b].copy(), found.gains[b][:, :, :size].copy(),
-            self.coordinates, self.inputs, self.kinematic, kept,
+            int(found.iterations[b]), float(found.error[b]), float(found.infeasibility[b]),
+            bool(found.strict[b]) and not reason, found.costate[b].copy(), found.nu[b].copy(), found.dual[b].copy(),
+            found.gains[b][:, :, :size].copy(), self.coordinates, self.inputs, self.kinematic, kept,
         )  # fmt: skip
 
     def explain(self, found: Solution, b: int, options: Options) -> str:
