@@ -9,7 +9,7 @@ import pytest
 
 import dalembert as da
 from dalembert.kernels import StaleEntry, evaluate, plans
-from dalembert.optimise import plan
+from dalembert.optimise import plan, planning
 
 
 def pose(theta, x, y):
@@ -264,6 +264,14 @@ def rolling_ball(radius=1.0):
     """A ball on a plane on SO(3) x R^2: the point of contact rests."""
     rows = lambda t, g, p: jnp.concatenate([radius * jnp.stack([-g[0][1], g[0][0]]), jnp.eye(2)], axis=1)
     return da.System(da.SO3() * da.Euclidean(2), lambda t, g, xi, p: 0.5 * xi @ xi, constraint=rows)
+
+
+@pytest.mark.parametrize("radius", [0.1, 1.0, 3.0])
+def test_velocities_are_free_that_determine_the_others_everywhere(radius):
+    """At the start the velocity of the centre does as well as two rates of the attitude, in whatever units."""
+    ball, here = rolling_ball(radius), (np.eye(3), np.zeros(2))
+    task = planning._Task(ball, da.LagrangeDAlembert(), ball.state(here, np.zeros(5)), here, 4, 1.0, True)
+    assert list(task.free) == [0, 1, 2] and not task.redundant
 
 
 @pytest.mark.heavy
