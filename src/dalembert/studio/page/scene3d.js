@@ -108,7 +108,8 @@ export class View3D {
     this.scene.add(this.trail);
     this.arrived = this.between = 0;
     this.settled = null;
-    this.zoom(this.ground ? 2.5 : this.camera.aspect < 1 ? 1.5 : 1.1);
+    const tall = this.camera.aspect < 1;
+    this.zoom(this.ground ? (tall ? 1.8 : 2.5) : tall ? 1.5 : 1.1);
   }
 
   // [[key, position, quaternion], ...]: where the parts will be once the time between two arrivals has gone by.
