@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -246,6 +247,36 @@ def follow(address: str, viewers: int = VIEWERS) -> tuple[float, float]:
     return median(times), max(times)
 
 
+def watch_drive(address: str, viewers: int = VIEWERS, requests: int = 60) -> tuple[float, float]:
+    """Milliseconds that a teacher who drives waits for two steps while many watch, ten times a second: median, most."""
+    request = {"config": example("car"), "frames": FRAMES}
+    room = json.loads(ask(address, "api/lead", {"state": {"request": request}}))
+    lead = {"room": room["room"], "key": room["key"]}
+    session = json.loads(ask(address, "api/drive", {"request": request, **lead}))["session"]
+    over = threading.Event()
+
+    def one(_: int) -> int:
+        number = seen = 0
+        while not over.is_set():
+            news = json.loads(ask(address, f"api/follow?room={room['room']}&after={number}"))
+            number, seen = news["number"], seen + ("pose" in news.get("live", {}))
+            time.sleep(0.1)
+        return seen
+
+    times = []
+    with ThreadPoolExecutor(viewers) as pool:
+        watching = [pool.submit(one, k) for k in range(viewers)]
+        for _ in range(requests):
+            begin = time.perf_counter()
+            ask(address, "api/drive", {"session": session, "stick": [0.3, 1.0], "steps": 2, **lead})
+            times.append(1e3 * (time.perf_counter() - begin))
+            time.sleep(max(0.0, 0.1 - times[-1] / 1e3))
+        over.set()
+        ask(address, "api/drive", {"session": session, "end": True, **lead})
+        assert min(each.result() for each in watching) > requests / 4, "everybody saw it move"
+    return median(times), max(times)
+
+
 def told(seconds: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.2f}" for name, value in seconds.items())
 
@@ -275,6 +306,7 @@ def main() -> None:
         print(
             f"{VIEWERS} viewers follow a teacher: the last has the show %.2f s after a change (%.2f)" % follow(address)
         )
+        print(f"a teacher drives, {VIEWERS} watch: %.0f ms for the next steps (%.0f at most)" % watch_drive(address))
         for session in ("first", "second"):
             first, waits = park(address)
             print(f"parking, {session} session: first plan {first:.2f} s, then while a goal is dragged", end=" ")

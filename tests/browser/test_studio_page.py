@@ -13,6 +13,9 @@ from browser.conftest import Tab, opened_tab
 from scipy.spatial.transform import Rotation
 
 import dalembert
+from dalembert.simulation import simulate
+from dalembert.studio import requests
+from dalembert.studio.requests import StudioInput
 
 PAGE = Path(dalembert.__file__).parent / "studio" / "page"
 ENERGY = "Array.from(studio.data.plots[0].curves[0].y)"
@@ -96,11 +99,17 @@ def test_make_it_fail_is_one_button(shared_tab):
 
 
 def test_a_car_is_driven_with_keys_and_the_stick(shared_tab):
-    """What was driven is replayed: the page holds its controls, and the run that the server makes of them."""
+    """What was driven is replayed: the page holds its controls, and `simulate` with them ends where the page
+    saw the car last, to the last bit of the float32 that it gets (all bits: tests/studio/test_drive.py).
+    """
     tab = shared_tab
     tab.after(lambda: tab.choose("System", "car"))
     tab.page.locator("#drive").click()
     tab.page.wait_for_selector("html[data-driving=yes]", timeout=60_000)
+    tab.value(
+        "{ const { scene } = studio; scene.receive = (pose) => { globalThis.seen = pose; "
+        "Object.getPrototypeOf(scene).receive.call(scene, pose) }; 0 }"
+    )
     tab.page.keyboard.down("ArrowUp")
     tab.until("globalThis.driver.rows.some(([force]) => force > 0.5)")
     tab.page.keyboard.up("ArrowUp")
@@ -113,6 +122,12 @@ def test_a_car_is_driven_with_keys_and_the_stick(shared_tab):
     tab.after(lambda: tab.page.locator("#drive").click())
     assert tab.value("studio.request().controls.length") == tab.value("studio.request().config.run.steps") > 2
     assert tab.value("studio.data.runs[0].steps") == tab.value("studio.request().controls.length")
+    tab.value("{ delete studio.scene.receive; 0 }")
+    request, pose = tab.value("studio.request()"), tab.value("globalThis.seen")
+    (job,), _ = requests.jobs_of(request, StudioInput())
+    run = simulate(job.system, job.integrator, job.state, **job.run, controls=np.array(request["controls"]))
+    place = np.asarray(run.last.g[0])[:2, 2].astype(np.float32).tolist()
+    assert place[0] > 0 and any(position and position[:2] == place for _, position, _ in pose), (place, pose)
     tab.after(lambda: tab.choose("System", "chaplygin-sleigh"))
     assert tab.value("studio.request().controls === undefined")
 
