@@ -287,14 +287,15 @@ def show(
         attributes = {key: value.item() if hasattr(value, "item") else value for key, value in data.attrs.items()}
         shell.print_json({"file": str(file), "attributes": attributes, "columns": columns})
         return
-    for key in ("system", "group", "method", "step", "status", "reason", "backend", "dalembert", "created"):
-        if data.attrs.get(key) not in (None, ""):
-            print(f"{key:10} {data.attrs[key]}")
+    keys = ("system", "group", "method", "step", "status", "reason", "backend", "dalembert", "created")
+    about = [(key, str(data.attrs[key])) for key in keys if data.attrs.get(key) not in (None, "")]
+    shell.print_table(str(file), (), (), about)
     rows = []
     for name, entry in columns.items():
         numbers = " x ".join(map(str, entry["shape"])), *(shell.format_number(entry[end]) for end in ("min", "max"))
-        rows.append((name, entry["what"] or "", entry["unit"] or "", *numbers))
-    shell.print_table(str(file), ("column", "what it is", "unit"), ("shape", "least", "largest"), rows)
+        unit = "each its own" if (entry["unit"] or "").startswith("of each") else entry["unit"] or ""
+        rows.append((name, entry["what"] or "", unit, *numbers))
+    shell.print_table("", ("column", "what it is", "unit"), ("shape", "least", "largest"), rows)
 
 
 def _show_configuration(file: Path, as_json: bool) -> None:
