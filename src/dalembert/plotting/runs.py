@@ -649,7 +649,7 @@ def draw_named_points(axes: Axes, points: Sequence[tuple[float, float, str, str]
     for x, y, _, colour in shown:
         axes.plot([x], [y], "o", color=colour, markersize=5)
     axes.margins(x=0.25, y=0.15)
-    axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.7)))
+    axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.2, 0.5)))
     figure: Any = axes.figure
     figure.draw_without_rendering()  # the axes get the size that they will have
     room = axes.get_window_extent()
