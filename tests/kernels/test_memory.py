@@ -61,7 +61,7 @@ def test_a_program_does_not_grow_with_the_order(loops):
     assert lengths[0] == lengths[1]
 
 
-@pytest.mark.parametrize(("inline", "width"), [(24_000, 4), (24_000, 8), (50, 4)])
+@pytest.mark.parametrize(("inline", "width"), [(24_000, 4), (24_000, 8), (24_000, None), (50, 4)])
 def test_lanes_and_routines_have_the_bits_of_a_single_run(loops, monkeypatch, inline, width):
     monkeypatch.setattr(lowering, "MAX_INLINE_OPERATIONS", inline)
     many = problem(5)
