@@ -26,6 +26,7 @@ import work_precision as wp
 from _timing import interleaved, median, table
 
 import dalembert as da
+from dalembert.kernels import LoweringError
 
 TARGETS = (1e-4, 1e-8, 1e-12)
 TOLERANCES = tuple(10.0**-k for k in range(3, 16))
@@ -174,13 +175,16 @@ def vmapped_runs(many: Members, one: Callable[[Any, Any], Any]) -> Runs:
 
 
 def points(runs: Runs, truth: np.ndarray, clock: Callable[[], float], repeats: int) -> list[wp.Point]:
-    """(error, seconds) of each tolerance; a run of more than ten seconds ends the list."""
-    found = []
-    for value, call in runs:
-        spent = median(interleaved({"": call}, repeats, clock)[""])
-        found.append((float(np.max(np.abs(value - truth))), spent))
-        if spent > 10.0:
-            break
+    """(error, seconds) of each tolerance; a run of more than ten seconds, or one that is too large, ends the list."""
+    found: list[wp.Point] = []
+    try:
+        for value, call in runs:
+            spent = median(interleaved({"": call}, repeats, clock)[""])
+            found.append((float(np.max(np.abs(value - truth))), spent))
+            if spent > 10.0:
+                break
+    except (LoweringError, da.errors.InvalidInput) as fault:
+        print(f"left out: {fault}")
     return found
 
 
