@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import derived
 import jax
 import numpy as np
 from _timing import once, table
@@ -255,6 +254,8 @@ def attitude(psi, alpha, phi):
 
 def derived_disk() -> Problem:
     """The disk by Euler angles: y = (x, y, psi, alpha, phi and the rates of the angles)."""
+    import derived  # needs SymPy
+
     by_hand = disk()
 
     def compared(y):
@@ -274,6 +275,8 @@ def derived_disk() -> Problem:
 
 
 def snakeboard() -> Problem:
+    import derived  # needs SymPy
+
     system = da.models.snakeboard()
     numbers = (6.0, 0.016, 0.072, 0.0013, 0.2)
 
@@ -300,6 +303,8 @@ def snakeboard() -> Problem:
 
 
 def rattleback() -> Problem:
+    import derived  # needs SymPy
+
     system = da.models.rattleback()
     inertia = ((2e-4, -2e-5, 0.0), (-2e-5, 1.6e-3, 0.0), (0.0, 0.0, 1.7e-3))
     return Problem(
@@ -322,6 +327,7 @@ def bicycle() -> Problem:
     """The bicycle of our models has z up, that of SymPy (the numbers of tests/bicycle.py) z down."""
     sys.path.append(str(Path(__file__).parents[1] / "tests"))
     import bicycle as numbers
+    import derived  # needs SymPy
 
     system = da.models.bicycle()
     flip = np.diag([1.0, -1.0, -1.0])
