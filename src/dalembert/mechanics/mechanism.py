@@ -575,7 +575,7 @@ def _coordinates(parts: Parts, p: Any, g: Element) -> Array:
     return jnp.stack(found)
 
 
-@compile_function
+@partial(compile_function, place=False)
 def _at_coordinates(parts: Parts, p: Any, q: Array) -> tuple[Element, Array, Array]:
     """(g, phi, dphi/dq) at coordinates q; phi has what coordinates of geared joints are off after the constraints."""
     geared = [parts.coordinate_names.index(parts.joints[k].names[0]) for k in parts.gears]
@@ -588,7 +588,7 @@ def _at_coordinates(parts: Parts, p: Any, q: Array) -> tuple[Element, Array, Arr
     return _chart(parts, p, q), phi(q), jacobian(phi, q)
 
 
-@compile_function
+@partial(compile_function, place=False)
 def _rates_at(parts: Parts, p: Any, g: Element) -> tuple[Array, Array]:
     """(A, C) at a configuration: all rows of its constraints, and C with the rates C xi."""
     zero = jnp.zeros(parts.group.dim)
@@ -767,7 +767,7 @@ def _assemble(parts: Parts, p: Any, given: Mapping[int, float], near: Any = None
     q[list(given)] = list(given.values())
     loose = [] if near is None else list(range(len(q)))
     for step in range(60):
-        g, phi, slope = (jax.tree.map(np.asarray, part) for part in _at_coordinates(parts, p, q))
+        g, phi, slope = _at_coordinates(parts, p, q)
         if not phi.size or np.abs(phi).max() < 1e-13 * (1.0 + np.abs(q).max()):
             return g
         if not step and near is None:
