@@ -439,20 +439,22 @@ class HostLanes:
         spaces = [each.ctypes.data for each in (*own, varying, room, held, loop, words, made)]
         bases = LANE_SPACES.pack(*spaces)
 
-        def run(blocks: Sequence[tuple[int, int]], steps: int) -> None:
+        def run(blocks: Sequence[tuple[int, int]]) -> float:
             clock = time.thread_time()
             scripts = self._find_scripts(tuple(blocks), capacity, row, row_stride)
             self.workers.share(lambda script: self.play(script.ctypes.data, bases), scripts)
-            self.pace = max(1e-12, (time.thread_time() - clock) / max(1, steps))
+            return time.thread_time() - clock
 
         with catch_interrupt() as stop:
             if not self.pace and total > FIRST_STEPS:
-                for _ in range(2):  # code that runs for the first time has to be loaded
-                    run(((1, FIRST_STEPS),), FIRST_STEPS)
+                run(((1, FIRST_STEPS),))  # code that runs for the first time has to be loaded
+                more = min(total, 16 * FIRST_STEPS)
+                spent = run(((1, more),)) - run(((1, FIRST_STEPS),))  # without the records, which may take longer
+                self.pace = max(1e-12, spent / (more - FIRST_STEPS))
             if total * self.pace > CHUNK_SECONDS:
                 self.pace = 0.0  # the next call measures again: something may have been in the way
                 return None
-            run(blocks, total)
+            self.pace = max(1e-12, run(blocks) / max(1, total))
         self.room = room
         if stop.is_set():
             raise KeyboardInterrupt
