@@ -8,6 +8,7 @@ compiled again but what may have changed. What is not saved is neither computed 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -238,7 +239,7 @@ class PreparedRun:
 
     def _with(self, parameters: Any) -> tuple[MechanicalSystem, list[Any]]:
         """Return the system with other parameters, without building it again, and its leaves."""
-        if isinstance(parameters, MechanicalSystem):
+        if given := isinstance(parameters, MechanicalSystem):
             other = parameters
         elif "parameters" in vars(self.system):
             other = object.__new__(type(self.system))
@@ -249,10 +250,16 @@ class PreparedRun:
                 f"a {type(self.system).__name__} has no parameters of its own: give a system of the same kind instead"
             )
         leaves, structure = jax.tree.flatten(other)
+        if structure != self.kind[0] and getattr(other, "names", None) != (
+            names := getattr(self.system, "names", None)
+        ):
+            other = copy(other)  # names change no number: those of the prepared system stay
+            other.__dict__["names"] = names
+            leaves, structure = jax.tree.flatten(other)
         if (structure, [np.shape(leaf) for leaf in leaves]) != self.kind:
             raise InvalidInput(
                 f"parameters are {describe(parameters)}; allowed: those of the prepared system, "
-                f"{describe(self.system if other is parameters else vars(self.system)['parameters'])}"
+                f"{describe(self.system if given else vars(self.system)['parameters'])}"
             )
         return other, leaves
 
