@@ -226,6 +226,7 @@ def test_what_to_try_is_one_click(shared_tab):
     assert tab.number("a").input_value() == "0.3"
 
 
+@pytest.mark.heavy
 def test_a_plot_is_chosen_and_remembered_in_its_tab(shared_tab):
     tab = shared_tab
     assert tab.page.locator("#plots .plot").count() == 2, "the motion, and what is kept"

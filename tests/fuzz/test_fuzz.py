@@ -504,7 +504,7 @@ def take_call(name: str, arguments: dict[str, object]) -> str:
 
 
 # -- the tests --------------------------------------------------------------------------------------------------------
-@fuzz(configurations(), 2000)
+@fuzz(configurations(), 1000)
 def test_configurations(folder, drawn):
     take_configuration(folder, *drawn)
 

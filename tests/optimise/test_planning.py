@@ -383,6 +383,7 @@ def test_what_is_periodic_or_free_at_the_ends():
     assert half.cost == pytest.approx(2 * np.pi, rel=1e-2)
 
 
+@pytest.mark.heavy
 def test_plans_side_by_side_are_the_plans_one_by_one():
     """Several starts in one call are lanes of the same iteration, each with its own search, retries and end."""
     system = offset_unicycle()

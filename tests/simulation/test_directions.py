@@ -103,6 +103,7 @@ def knives():
     return system, [state, state._replace(xi=1.1 * state.xi, momentum=1.1 * state.momentum)]
 
 
+@pytest.mark.heavy
 def test_directions_of_members_in_their_controls(knives):
     system, states = knives
 

@@ -8,6 +8,7 @@ import time
 import jax
 import numpy as np
 import pytest
+from registry import more
 from scipy.spatial.transform import Rotation
 from studio.test_studio_server import ask, post, serving
 
@@ -126,10 +127,11 @@ def test_a_plan_parks_it_and_feedback_brings_it_back_after_a_push():
 TURNS = [[0.0, 0.0, 0.7, 0.7], [0.5, -0.5, 0.5, 0.5], [1.0, 0.2, 0.1, -0.05], [0.0, 0.1, 0.0, 1.0]]
 
 
-def test_a_satellite_is_turned_by_the_plan_of_the_same_problem_and_brought_back_after_a_push():
+@pytest.mark.parametrize(("turns", "pushes"), [(TURNS[1:2], (True,)), more(TURNS, (False, True))], ids=["one", "all"])
+def test_a_satellite_is_turned_by_the_plan_of_the_same_problem_and_brought_back_after_a_push(turns, pushes):
     config = {**example("satellite"), "initial": {"velocity": [0.0, 0.0, 0.0]}}
     driven = Drive({"config": config}, OPENED)
-    for quaternion in TURNS:
+    for quaternion in turns:
         found, job = driven.plan(quaternion), driven.job
         goal = Rotation.from_quat(quaternion).as_matrix()
         assert found["status"] == "optimal" and np.allclose(driven.known.g[-1], goal, atol=1e-6)
@@ -138,7 +140,7 @@ def test_a_satellite_is_turned_by_the_plan_of_the_same_problem_and_brought_back_
         same = plan(job.system, job.integrator, duration=driven.known.duration, cost=lambda t, g, xi, u: u @ u, **asked)
         assert found["cost"] == pytest.approx(float(same.check().cost), rel=1e-5), "no longer way round"
         assert np.allclose(found["planned"], same.controls, atol=1e-4)
-    for pushed in (False, True):
+    for pushed in pushes:
         again, rows, far = Drive({"config": config}, OPENED), [], 0.0
         again.plan(TURNS[1])
         while again.planned < PLAN_STEPS:
@@ -199,6 +201,7 @@ def test_the_car_is_parked_in_front_beside_and_behind_around_an_obstacle():
             driven.plan([5.0, 0.0, 0.0], bad)
 
 
+@pytest.mark.heavy
 def test_laws_of_driving_name_what_the_systems_have():
     for name, laws in STORIES["drive"].items():
         system = OPENED.job(example(name)).system

@@ -38,6 +38,7 @@ def test_the_bicycle_is_the_published_one(bicycle):
     np.testing.assert_allclose(da.linearise(bicycle, speed=5.0).eigenvalues, AT_FIVE, rtol=0, atol=1e-10)
 
 
+@pytest.mark.heavy
 def test_both_critical_speeds(bicycle):
     found = da.stability(bicycle, "speed", 3.0, 8.0, count=12)
     np.testing.assert_allclose(found.critical, [WEAVE, CAPSIZE], rtol=0, atol=1e-10)

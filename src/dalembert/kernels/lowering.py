@@ -495,7 +495,8 @@ def _columns(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
         return lowering.lower_closed(lowering.routines.in_turn(params["function"]), args)
     key, function = id(params["function"]), params["function"]
     if key not in lowering.at_once:
-        scalar = derive_columns(function, lowering.builder.budget)
+        own = isinstance(lowering.builder, Builder)  # and no series, which is another arithmetic
+        scalar = derive_columns(function, lowering.builder.budget) if own else None
         lowering.at_once[key] = scalar or _expand_columns(all_columns, function)
     known = lowering.at_once[key]
     return known.write(lowering, args) if isinstance(known, ScalarFunction) else lowering.lower_closed(known, args)
