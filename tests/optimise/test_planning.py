@@ -563,3 +563,14 @@ def test_a_plan_that_fails_says_why(options, sentence):
     assert made.status != "optimal" and not made.strict
     with pytest.raises(da.NumericalFailure, match=sentence):
         made.check()
+
+
+def test_the_same_without_bounds_is_tried_when_somebody_asks_why(monkeypatch):
+    """It compiles another problem, for seconds: who takes the best of several plans does not ask."""
+    asked = []
+    tried = planning._Task._reaches_without_bounds
+    monkeypatch.setattr(planning._Task, "_reaches_without_bounds", lambda *args: asked.append(1) or tried(*args))
+    made = pushed_cart(bounds={"push": (-0.1, 0.1)}, max_iterations=20)
+    assert made.status != "optimal" and not made.strict and not asked
+    for _ in range(2):
+        assert "Without bounds and path there is a plan: they are too tight" in made.reason and len(asked) == 1

@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -303,7 +303,7 @@ class Plan:
     controls: Numbers
     cost: float
     status: str
-    reason: str
+    explain: Callable[[], str]
     iterations: int
     error: float
     infeasibility: float
@@ -316,6 +316,11 @@ class Plan:
     inputs: tuple[str, ...]
     kinematic: bool
     problem: tuple[Discrete, dict[str, Any], Node]  # the discrete problem, its numbers with the step, and its nodes
+
+    @cached_property
+    def reason(self) -> str:
+        """Why there is no plan, and what to do: "" of an optimal one. It may try the same without bounds to know it."""
+        return "" if self.status == "optimal" else self.explain()
 
     @cached_property
     def states(self) -> State:
@@ -914,14 +919,14 @@ class _Task:
         """One plan of a solution."""
         nodes: Node = jax.tree.map(lambda leaf: leaf[b].copy(), found.x)
         h = float(nodes.duration[0, 0] if self.free_time else self.times) / self.steps
-        reason = "" if found.status[b] == "optimal" else self.explain(found, b, self.options)
         (discrete, numbers, _), size = self.solved, len(self.coordinates)
         fixed = replace(discrete, free_time=False, periodic=False, dim=size, goal=None, named=None)
         kept = fixed, numbers | {"h": np.asarray(h)}, nodes._replace(duration=nodes.duration[:, :0], first=())
         return Plan(
-            self.system, self.method, h, found.u[b].copy(), float(found.cost[b]), found.status[b], reason,
-            int(found.iterations[b]), float(found.error[b]), float(found.infeasibility[b]),
-            bool(found.strict[b]) and not reason, found.costate[b].copy(), found.nu[b].copy(), found.dual[b].copy(),
+            self.system, self.method, h, found.u[b].copy(), float(found.cost[b]), found.status[b],
+            partial(self.explain, found, b, self.options), int(found.iterations[b]), float(found.error[b]),
+            float(found.infeasibility[b]), bool(found.strict[b]) and found.status[b] == "optimal",
+            found.costate[b].copy(), found.nu[b].copy(), found.dual[b].copy(),
             found.gains[b][:, :, :size].copy(), self.coordinates, self.inputs, self.kinematic, kept,
         )  # fmt: skip
 
