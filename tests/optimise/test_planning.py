@@ -10,6 +10,7 @@ import pytest
 import dalembert as da
 from dalembert.kernels import StaleEntry, evaluate, plans
 from dalembert.optimise import plan, planning
+from dalembert.papers import control
 
 
 def pose(theta, x, y):
@@ -272,6 +273,14 @@ def test_velocities_are_free_that_determine_the_others_everywhere(radius):
     ball, here = rolling_ball(radius), (np.eye(3), np.zeros(2))
     task = planning._Task(ball, da.LagrangeDAlembert(), ball.state(here, np.zeros(5)), here, 4, 1.0, True)
     assert list(task.free) == [0, 1, 2] and not task.redundant
+
+
+@pytest.mark.parametrize("turns", [2, 3])
+def test_the_rate_along_a_circle_alone_determines_how_a_ball_turns(turns):
+    """In units in which it is as large as the others it looks worse."""
+    ball, here = control.ball_on_circle(), (np.array([0.95 * np.sqrt(turns**2 - 1), 0.0]), np.eye(3))
+    task = planning._Task(ball, da.LagrangeDAlembert(), ball.state(here, np.zeros(5)), None, 4, 1.0, True)
+    assert list(task.free) == [1] and not task.redundant
 
 
 @pytest.mark.heavy

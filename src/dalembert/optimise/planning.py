@@ -629,11 +629,16 @@ class _Task:
             ways = np.concatenate([np.zeros((len(ends), n)), np.random.default_rng(0).normal(size=(NEARBY, n))])
             at = jax.tree.map(lambda *leaves: np.stack(leaves), *ends, *([start.g] * NEARBY))
             rows = np.asarray(evaluate(_rows_near, (system, self.t0), (at, ways), lanes=len(ways), axes=(None, 0)))
-            widths = np.abs(rows).max(axis=(0, 1))
-            rows = rows / np.where(widths > 0, widths, 1.0)  # the units of velocities do not matter
         bound = np.array(list(itertools.islice(itertools.combinations(range(n), m), 5000)))
-        largest = np.maximum(np.linalg.norm(rows, 2, axis=(1, 2)), 1e-300)[:, None]
-        pivots = np.abs(np.linalg.det(np.moveaxis(rows[:, :, bound], 1, 2))) / largest**m
+        widths = np.abs(rows).max(axis=(0, 1))
+
+        def sizes_of(rows: Numbers) -> Numbers:
+            largest = np.maximum(np.linalg.norm(rows, 2, axis=(1, 2)), 1e-300)[:, None]
+            found: Numbers = np.abs(np.linalg.det(np.moveaxis(rows[:, :, bound], 1, 2))) / largest**m
+            return found
+
+        # In the user's units or in others, whichever tell the velocities better apart.
+        pivots = np.maximum(sizes_of(rows), sizes_of(rows / np.where(widths > 0, widths, 1.0)))
         sizes = pivots.min(axis=0)
         if sizes.max() < SMALLEST_PIVOT:
             sizes = pivots[: len(ends)].min(axis=0)
