@@ -1,7 +1,7 @@
 """Polynomials in several variables: by interpolation, as the equations that points satisfy, and their solutions.
 
 `RationalMap` finds all solutions of N(x) = c D(x), r polynomial equations in C^r: the fibres of the map N/D, by
-homotopies. A generic fibre is found once, from the total-degree start system x_i^d_i = 1, or by monodromy where its
+homotopies. A generic fibre is found once, from the total-degree start system x_i^{d_i} = 1, or by monodromy where its
 Bezout number is large; every other fibre is then the end of paths that begin there. Paths that end on D = 0 or at
 infinity are no solutions.
 """

@@ -99,11 +99,11 @@ class Group(abc.ABC):
         return array(np.eye(self.side))
 
     def compose(self, g: Element, h: Element) -> Element:
-        """g h."""
+        """The product g h."""
         return g @ h
 
     def inverse(self, g: Element) -> Element:
-        """g^-1."""
+        """The inverse g^-1."""
         return solve(g, jnp.eye(self.side))
 
     def matrix(self, g: Element) -> Any:
@@ -133,7 +133,7 @@ class Group(abc.ABC):
         return power * self.vee(2.0 * (z @ series))
 
     def cayley(self, xi: Velocity) -> Element:
-        """(1 - xi/2)^-1 (1 + xi/2) in the defining representation."""
+        """The Cayley map (1 - xi/2)^-1 (1 + xi/2) in the defining representation."""
         require_cayley(self)
         half, one = 0.5 * self.hat(xi), jnp.eye(self.side)
         return solve(one - half, one + half)
@@ -145,11 +145,11 @@ class Group(abc.ABC):
         return self.vee(2.0 * solve(g + one, g - one))
 
     def Ad(self, g: Element, xi: Velocity) -> Velocity:
-        """g xi g^-1."""
+        """The adjoint action Ad_g xi = g xi g^-1."""
         return self.vee(g @ self.hat(xi) @ self.inverse(g))
 
     def ad(self, xi: Velocity, eta: Velocity) -> Velocity:
-        """[xi, eta]."""
+        """The Lie bracket [xi, eta]."""
         x, y = self.hat(xi), self.hat(eta)
         return self.vee(x @ y - y @ x)
 
@@ -209,7 +209,7 @@ class Group(abc.ABC):
         return solve(one - 0.5 * self.hat(xi), one), 1.0
 
     def shift(self, g: Element, eta: Velocity) -> Element:
-        """g + g eta: agrees with g exp(eta) to first order, so it serves to differentiate at eta = 0 at no cost."""
+        """A cheap stand-in g + g eta for g exp(eta), equal to first order: to differentiate at eta = 0."""
         return jax.tree.map(jnp.add, g, self.tangent(g, eta))
 
     def log(self, g: Element) -> Velocity:
@@ -217,19 +217,19 @@ class Group(abc.ABC):
         return _log(self, g)
 
     def cayley_inverse(self, g: Element) -> Velocity:
-        """2 (g - 1)(g + 1)^-1; infinite at angle pi, which the Cayley map does not reach."""
+        """The inverse 2 (g - 1)(g + 1)^-1 of the Cayley map, which does not reach angle pi: infinite there."""
         return _cayley_inverse(self, g)
 
     def Ad_star(self, g: Element, mu: Covector) -> Covector:
-        """<Ad_star(g, mu), xi> = <mu, Ad(g, xi)>."""
+        """The coadjoint action Ad*_g mu, dual to `Ad`: <Ad*_g mu, xi> = <mu, Ad_g xi>."""
         return transpose(partial(self.Ad, g), mu)
 
     def ad_star(self, xi: Velocity, mu: Covector) -> Covector:
-        """<ad_star(xi, mu), eta> = <mu, ad(xi, eta)>."""
+        """The dual ad*_xi mu of `ad`: <ad*_xi mu, eta> = <mu, [xi, eta]>."""
         return transpose(partial(self.ad, xi), mu)
 
     def dexp(self, xi: Velocity, eta: Velocity) -> Velocity:
-        """exp(xi)^-1 d/dt exp(xi + t eta) at t = 0."""
+        """The left derivative of the exponential map, exp(xi)^-1 d/dt exp(xi + t eta) at t = 0."""
         return self.velocity(*jax.jvp(self.exp, (xi,), (eta,)))
 
     def dexp_inverse(self, xi: Velocity, eta: Velocity) -> Velocity:
@@ -237,7 +237,7 @@ class Group(abc.ABC):
         return solve_linear(partial(self.dexp, xi), eta)
 
     def dcayley(self, xi: Velocity, eta: Velocity) -> Velocity:
-        """cay(xi)^-1 d/dt cay(xi + t eta) at t = 0."""
+        """The left derivative of the Cayley map, cay(xi)^-1 d/dt cay(xi + t eta) at t = 0."""
         return self.velocity(*jax.jvp(self.cayley, (xi,), (eta,)))
 
     def dcayley_inverse(self, xi: Velocity, eta: Velocity) -> Velocity:
@@ -246,7 +246,7 @@ class Group(abc.ABC):
         return self.vee((one + half) @ self.hat(eta) @ (one - half))
 
     def mean_dcayley(self, xi: Velocity) -> Velocity | None:
-        """c with (dcay_xi + dcay_-xi)/2 = 1/c, a number for each coordinate; None where there are none."""
+        """c with (dcay_xi + dcay_{-xi})/2 = 1/c, a number for each coordinate; None where there are none."""
         return None
 
     def angles(self, g: Element) -> Angles:
@@ -254,7 +254,7 @@ class Group(abc.ABC):
         return jnp.zeros((0,))
 
     def winding(self, g0: Element, g1: Element) -> Angles:
-        """-1, 0 or +1 for each angle: crossings of the cut at pi by the rotation of less than pi from g0 to g1."""
+        """For each angle -1, 0 or +1: crossings of the cut at pi by the rotation of less than pi from g0 to g1."""
         return jnp.zeros((0,))
 
     def chart(self, g: Element) -> Float[Array, " k"]:
@@ -262,7 +262,7 @@ class Group(abc.ABC):
         return self.angles(g)
 
     def random(self, key: Array) -> Element:
-        """exp of a standard normal algebra element."""
+        """A random element: exp of a standard normal algebra element."""
         return self.exp(jax.random.normal(key, (self.dim,)))
 
     def series_start(self, g: Element) -> Any:
@@ -711,7 +711,7 @@ class Retraction(abc.ABC):
         return None
 
     def left(self, group: Group, xi: Velocity, eta: Velocity) -> Velocity:
-        """d^L tau_xi(eta) = tau(xi)^-1 d/dt tau(xi + t eta) at t = 0."""
+        """The left derivative d^L tau_xi(eta) = tau(xi)^-1 d/dt tau(xi + t eta) at t = 0."""
         return group.velocity(*jax.jvp(partial(self.tau, group), (xi,), (eta,)))
 
     def left_inverse(self, group: Group, xi: Velocity, eta: Velocity) -> Velocity:
@@ -719,7 +719,7 @@ class Retraction(abc.ABC):
         return solve_linear(partial(self.left, group, xi), eta)
 
     def right(self, group: Group, xi: Velocity, eta: Velocity) -> Velocity:
-        """d^R tau_xi(eta) = d/dt tau(xi + t eta) tau(xi)^-1 at t = 0, which is Ad_tau(xi) d^L tau_xi(eta)."""
+        """The right derivative d^R tau_xi(eta) = d/dt tau(xi + t eta) tau(xi)^-1 at t = 0: Ad_{tau(xi)} of `left`."""
         return self.left(group, -xi, eta)
 
     def right_inverse(self, group: Group, xi: Velocity, eta: Velocity) -> Velocity:
@@ -727,19 +727,19 @@ class Retraction(abc.ABC):
         return self.left_inverse(group, -xi, eta)
 
     def left_star(self, group: Group, xi: Velocity, mu: Covector) -> Covector:
-        """<left_star mu, eta> = <mu, left eta>."""
+        """The dual of `left`: <mu, left(eta)> as a covector of eta."""
         return transpose(partial(self.left, group, xi), mu)
 
     def right_star(self, group: Group, xi: Velocity, mu: Covector) -> Covector:
-        """<right_star mu, eta> = <mu, right eta>."""
+        """The dual of `right`: <mu, right(eta)> as a covector of eta."""
         return self.left_star(group, -xi, mu)
 
     def left_inverse_star(self, group: Group, xi: Velocity, mu: Covector) -> Covector:
-        """<left_inverse_star mu, eta> = <mu, left_inverse eta>."""
+        """The dual of `left_inverse`."""
         return transpose(partial(self.left_inverse, group, xi), mu)
 
     def right_inverse_star(self, group: Group, xi: Velocity, mu: Covector) -> Covector:
-        """<right_inverse_star mu, eta> = <mu, right_inverse eta>."""
+        """The dual of `right_inverse`."""
         return self.left_inverse_star(group, -xi, mu)
 
 

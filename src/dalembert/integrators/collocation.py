@@ -235,13 +235,14 @@ class Lobatto(PhaseMethod):
 
     Lobatto IIIA-IIIB on D (Jay 1998, 2003; Martin de Diego, Sato 2018): Q_i = q_0 + h a_ij V_j, P_i = p_0 + h a^_ij
     W_j, P_i = L_v(Q_i, V_i), W_i = L_q(Q_i, V_i) + F + A(Q_i)^T l_i, q_1 = Q_s and p_1 = p_0 + h b_j W_j. On a group q
-    are the coordinates s of g~ tau(s) about the middle of the step, which is symmetric. `form`:
-    "nodes" (Martin de Diego, Sato): the momenta p_i = p_0 + h a_ij W_j have their velocity in D; l_1 is the multiplier
-    of the last step, l_s goes on to the next. With 2 stages it is the leapfrog (M constant), and like that it carries
-    an error of the multiplier that grows where the motion contracts phase volume.
-    "spark" (Jay): a_ij (A V - b)_j = 0 for i > 1, and p_1 has its velocity in D. All l are its own: nothing is carried,
-    and it composes. There a^ may be of another `family`: "B", or "D" (symmetric too), or "C", "C*" (not symmetric) in
-    place of the conjugate B.
+    are the coordinates s of g~ tau(s) about the middle of the step, which is symmetric. `form` is one of
+
+    - "nodes" (Martin de Diego, Sato): the momenta p_i = p_0 + h a_ij W_j have their velocity in D; l_1 is the
+      multiplier of the last step, and l_s goes on to the next. With 2 stages it is the leapfrog (M constant), and like
+      that it carries an error of the multiplier that grows where the motion contracts phase volume.
+    - "spark" (Jay): a_ij (A V - b)_j = 0 for i > 1, and p_1 has its velocity in D. All l are its own: nothing is
+      carried, and the method composes. Its a^_ij may be of another `family` than the conjugate "B": "D", which is
+      symmetric too, or "C" and "C*", which are not.
     """
 
     stages: int = 3

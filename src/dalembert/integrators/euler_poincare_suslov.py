@@ -152,7 +152,7 @@ class EulerPoincareSuslov(_Reduced):
 
 
 class LRCarry(NamedTuple):
-    """The node g, h times its momentum M, the conserved c = h B^T Ad*_g^-1 M, and y of the displacement tau(B y)."""
+    """The node g, h times its momentum M, the conserved c = h B^T Ad*_{g^-1} M, and y of the displacement tau(B y)."""
 
     t: Array
     g: Element
@@ -169,7 +169,7 @@ class LRCarry(NamedTuple):
 class DiscreteLR(_Reduced):
     """For bodies whose constraint is fixed in space (LR systems): conserves their momentum on d; order 2.
 
-    B^T m_{k+1} = B^T m_k with m = Ad*_g^-1 F l_d(W), W = g_k^-1 g_{k+1}, g_{k+1} g_k^-1 in tau(d) and a basis B of d:
+    B^T m_{k+1} = B^T m_k with m = Ad*_{g^-1} F l_d(W), W = g_k^-1 g_{k+1}, g_{k+1} g_k^-1 in tau(d) and a basis B of d:
     the discrete Lagrange-d'Alembert equations of an LR system. A step inverts the Legendre map once, at a new g. l_d is
     "moser-veselov", "retraction" or a function, as for `EulerPoincareSuslov`.
     """
@@ -185,7 +185,7 @@ class DiscreteLR(_Reduced):
         return EulerPoincareSuslov(self.lagrangian, self.retraction)
 
     def impulse(self, system: LRSystem, g: Element, y: Array, h: Scalar) -> Array:
-        """h F l_d(W) of the displacement g^-1 tau(B y) g = tau(Ad_g^-1 B y)."""
+        """h F l_d(W) of the displacement g^-1 tau(B y) g = tau(Ad_{g^-1} B y)."""
         return self.free.impulse(system.body, system.basis(0.0, g) @ y, h)
 
     def start(self, system: LRSystem, state: State, h: Scalar, u: Controls = None) -> Result[LRCarry]:

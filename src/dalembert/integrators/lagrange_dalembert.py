@@ -139,10 +139,12 @@ class LagrangeDAlembert(NodeMethod):
 
     D1 L_d(g_k, g_{k+1}) + D2 L_d(g_{k-1}, g_k) = -h A(g_k)^T l_k with (g_k, g_{k+1}) in D_d and L_d = h L o rho: (59)
     of jimenez-scheurle. rho is the finite difference map of (retraction, node), or `pair` gives any other L_d and D_d.
-    The order is 2 at node 1/2, else 1 (2 on force-free invariant systems). What a state means is `nodes`:
-    "original": (g_k, v), v in D with the restricted momentum of p_k; composes, does not depend on h.
-    "velocity": the redefined nodes (g~, w), on D exactly (Definition 5.6).
-    "deformed": (g_{k+1}, w), on the deformed constraint (87)-(89).
+    The order is 2 at node 1/2, else 1 (2 on force-free invariant systems). `nodes` says what a saved state is:
+
+    - "original": (g_k, v), with v in D and the restricted momentum of p_k. It does not depend on h.
+    - "velocity": the redefined nodes (g~, w), exactly on D (Definition 5.6).
+    - "deformed": (g_{k+1}, w), on the deformed constraint (87)-(89).
+
     Holonomic constraints hold at the original nodes only, phi(g_{k+1}) = 0, with reactions dphi(g_k)^T l_k beside
     A(g_k)^T l_k, and dphi v = -phi_t: RATTLE (Andersen 1983) for this L_d, symplectic where nothing is nonholonomic.
     """
@@ -467,9 +469,10 @@ class GeometricNonholonomic(NodeMethod, Reflecting):
 class Leapfrog(Reflecting):
     """Long runs of nonholonomic systems on R^n at the least cost: explicit, reversible, order 2.
 
-    M (q+ - 2q + q-) = h^2 (F + A^T l), A(q) (q+ - q-) = 2h b (McLachlan, Perlmutter 2006); the velocity at q is (q+ -
-    q-)/2h. It is the geometric nonholonomic integrator of L_d = (h/2)(L(q0, w) + L(q1, w)) with w = (q1 - q0)/h, and
-    that L_d, with w = tau^-1(g0^-1 g1)/h, defines it for masses M(q) and on groups; there a step is implicit.
+    M (q_{k+1} - 2 q_k + q_{k-1}) = h^2 (F + A^T l_k) with A(q_k) v_k = b, where v_k = (q_{k+1} - q_{k-1})/(2 h) is the
+    velocity at q_k (McLachlan, Perlmutter 2006). It is the geometric nonholonomic integrator of L_d = (h/2)(L(q0, w) +
+    L(q1, w)), w = (q1 - q0)/h. The same L_d with w = tau^-1(g0^-1 g1)/h defines the method for masses that depend on
+    q and on groups; there a step is implicit.
     """
 
     retraction: Retraction = Cayley()

@@ -227,7 +227,7 @@ class _Splitting(Integrator):
 class LiePoissonSplitting(_Splitting):
     """A cheap explicit symplectic method for free rigid bodies: turns about the principal axes; order 2.
 
-    They are about the axes 1, 2, 3, 2, 1 for the times h/2, h/2, h, h/2, h/2, each by one of the energies m_i^2/2I_i
+    They are about the axes 1, 2, 3, 2, 1 for the times h/2, h/2, h, h/2, h/2, each by one of the energies m_i^2/(2 I_i)
     (McLachlan 1993). |m| and the spatial momentum are conserved, the energy up to a bounded error.
     """
 

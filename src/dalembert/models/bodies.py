@@ -75,9 +75,10 @@ class ExactMotion(NamedTuple):
 
 
 def exact(inertia: Numbers, momentum: Numbers, t: Numbers, attitude: Any = None) -> ExactMotion:
-    """The motion m' = m x I^-1 m, g' = g hat(I^-1 m) at the times t (a number or an array): Jacobi (1849).
+    """The exact motion of a free rigid body at the times t (a number or an array): Jacobi (1849).
 
-    To round-off for any positive moments, at principal axes and the separatrix too: see docs/exact-rigid-body.md.
+    It solves m' = m x I^-1 m, g' = g hat(I^-1 m) to round-off for any positive moments, at principal axes and on the
+    separatrix too: see docs/exact-rigid-body.md.
     """
     tensor = np.asarray(symmetric(inertia, 3, "inertia"))
     m0 = np.asarray(vector(momentum, 3, "momentum"))
@@ -197,10 +198,11 @@ def suslov_n(mass: Numbers) -> InvariantSystem:
 
 
 def exact_momentum(inertia: Numbers, momentum: Numbers, t: Numbers) -> Reals:
-    """M(t) = I w(t) of Suslov's body with normal e3 and restricted momentum (M1, M2), shape (..., 3) for times t (...).
+    """The exact momentum M(t) = I w(t) of Suslov's body from the restricted momentum (M1, M2); shape (..., 3).
 
-    With I12 = L L^T on d and M12 = L u the energy is |u|^2/2, and u = r (cos a, sin a) in the frame of k = L^-1 I_3/det
-    L turns by a' = r |k| cos a: the motion is the heteroclinic arc sin a = tanh(r |k| t + c) (fedorov-zenkov, 4).
+    The normal is e3, the times t have shape (...). With I12 = L L^T on d and M12 = L u the energy is |u|^2/2, and
+    u = r (cos a, sin a) in the frame of k = L^-1 I_3/det L turns by a' = r |k| cos a: the motion is the
+    heteroclinic arc sin a = tanh(r |k| t + c) (fedorov-zenkov, 4).
     """
     given, t = np.asarray(inertia, float), np.asarray(t, float)
     tensor = np.diag(given) if given.ndim == 1 else given
@@ -266,5 +268,7 @@ def chaplygin_sphere(inertia: Numbers, mass: Real = 1.0, radius: Real = 1.0) -> 
 
 
 def conserved_momentum(system: LRSystem, g: Element, momentum: Covector) -> Array:
-    """The components on d of the momentum seen from space: Veselova's (m1, m2), the sphere's K about the contact."""
+    """What an LR system conserves: the components on d of its momentum seen from space.
+
+    For `veselova` these are (m1, m2), for `chaplygin_sphere` the angular momentum K about the point of contact."""
     return system.subspace.T @ system.spatial_momentum(g, momentum)

@@ -55,7 +55,10 @@ LAGRANGIANS = {"free": _free, "harmonic": _harmonic}
 
 
 def exact_particle(t: Numbers, q: Numbers, v: Numbers) -> tuple[Reals, Reals]:
-    """(q(t), v(t)) of the free particle, shapes (..., 3): y is linear and x' sqrt(1 + y^2) = c is constant."""
+    """The exact motion (q(t), v(t)) of the free particle at the times t, shapes (..., 3).
+
+    y grows linearly and x' sqrt(1 + y^2) = c is constant.
+    """
     t = np.asarray(t, float)
     (x0, y0, z0), (u, w) = np.asarray(q, float), np.asarray(v, float)[:2]
     y = y0 + w * t
@@ -121,9 +124,9 @@ def chaotic_quartic(n: int = 3) -> System:
 
 
 def quartic_state(angle: Real, n: int = 3) -> State:
-    """x = cos(angle), y_i = 0.6 (1 - (i-1)/n), z_i = 1, y_1' = sin(angle), else at rest.
+    """A start of `chaotic_quartic` that has the same energy for every angle (3.06 if n = 3), for ensembles.
 
-    It has one energy for all angles (3.06 if n = 3).
+    x = cos(angle), y_i = 0.6 (1 - (i - 1)/n), z_i = 1, y_1' = sin(angle), else at rest.
     """
     system = chaotic_quartic(n)
     angle = jnp.asarray(angle, float)

@@ -115,18 +115,18 @@ def _level_lagrangian(t: Scalar, g: Pose, xi: Array, p: Values) -> Array:
 
 
 def sphere(n: Array, shape: Values) -> Array:
-    """H of a sphere of `radius` about the point `centre` of the body."""
+    """The support function H of a sphere of `radius` about the point `centre` of the body."""
     return shape["radius"] * jnp.sqrt(n @ n) + shape["centre"] @ n
 
 
 def ellipsoid(n: Array, shape: Values) -> Array:
-    """H of an ellipsoid with semi-axes `axes` along the body axes, about the point `centre` of the body."""
+    """The support function H of an ellipsoid with semi-axes `axes` along the body axes, about the point `centre`."""
     stretched = shape["axes"] * n
     return jnp.sqrt(stretched @ stretched) + shape["centre"] @ n
 
 
 def circle(n: Array, shape: Values) -> Array:
-    """H of a flat disk of `radius` with the body's second axis as its axle."""
+    """The support function H of a flat disk of `radius` with the body's second axis as its axle."""
     return shape["radius"] * jnp.sqrt(n[0] * n[0] + n[2] * n[2])
 
 
@@ -280,9 +280,9 @@ def _turning(t: Scalar, g: Pose, p: Values) -> Array:
 
 
 def contact_momentum(system: System, g: Pose, xi: Array) -> Array:
-    """R (I w + m r x (w x r)) of a ball, its momentum about the point of contact.
+    """The angular momentum R (I w + m r x (w x r)) of a ball about its point of contact, seen from space.
 
-    It is constant for Chaplygin's ball and on a level plane.
+    It is conserved for Chaplygin's ball and on a level plane.
     """
     p = system.parameters
     contact, w = -p["radius"] * g[0][2], xi[:3]
@@ -301,7 +301,7 @@ def exact_ball(
     slope: float = 0.0,
     gravity: float = 9.81,
 ) -> Reals:
-    """(x, y, x', y') at times t of a round ball from `place` with `velocity`, shape (..., 4).
+    """The exact motion of a ball from `place` with `velocity`: rows (x, y, x', y') at the times t, shape (..., 4).
 
     With z = x + i y: z'' = i k z' + f, k = rotation/(1 + m a^2/moment), f = g sin(slope)/(1 + moment/(m a^2)).
     """

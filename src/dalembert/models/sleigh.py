@@ -77,10 +77,11 @@ def chaplygin_sleigh(mass: Real = 1.0, inertia: Real = 1.0, a: Real = 0.3, b: Re
 def exact_sleigh(
     t: Numbers, velocity: Reals, *, mass: float = 1.0, inertia: float = 1.0, a: float = 0.3, b: float = 0.0
 ) -> tuple[Reals, Reals]:
-    """((w, v1), (theta, x, y)) at times t, shapes (..., 2) and (..., 3), of a sleigh that starts at 1 with (w0, v1_0).
+    """The exact motion of Chaplygin's sleigh: ((w, v1), (theta, x, y)) at the times t, shapes (..., 2) and (..., 3).
 
-    With V = v1 - b w and Jc = J + m a^2 it is the sleigh with b = 0: m V' = m a w^2, Jc w' = -m a w V, so that
-    V = r tanh(k t + c), w = w_max sech(k t + c), k = a m r/Jc. Positions are quadratures of (cos, sin)(theta) v1.
+    It starts at the identity with `velocity` = (w, v1). With V = v1 - b w and Jc = J + m a^2 it is the sleigh with
+    b = 0: m V' = m a w^2, Jc w' = -m a w V, so that V = r tanh(k t + c), w = w_max sech(k t + c), k = a m r/Jc.
+    Positions are quadratures of (cos, sin)(theta) v1.
     """
     from scipy.integrate import quad_vec
 
@@ -169,7 +170,9 @@ def _inclined(t: Scalar, g: tuple[Array, Array], p: Values) -> Array:
 
 
 def exact_disk(t: Numbers, velocity: Reals, *, radius: float = 1.0) -> Reals:
-    """(theta, x, y, phi) at times t, shape (..., 4), of a disk that starts at 1 with velocity (w, v1, 0, phi')."""
+    """The exact motion of the upright disk from the identity with this velocity (w, v1, 0, phi').
+
+    Rows (theta, x, y, phi) at the times t, shape (..., 4). The contact point runs on a circle."""
     t = np.asarray(t, float)
     w, v = float(velocity[0]), float(velocity[1])
     theta = w * t
@@ -188,9 +191,10 @@ def exact_inclined_disk(
     slope: float = 0.3,
     gravity: float = 9.81,
 ) -> Reals:
-    """(theta, x, y, phi) at times t, shape (..., 4), of an inclined disk from 1 with velocity (w, v1, 0, phi').
+    """The exact motion of the disk on an incline, from the identity with this velocity (w, v1, 0, phi').
 
-    Rolling adds rolling/radius^2 to the mass that gravity moves; the rest is `exact_knife_edge`.
+    Rows (theta, x, y, phi) at the times t, shape (..., 4). Rolling adds rolling/radius^2 to the mass that gravity
+    moves; the rest is `exact_knife_edge`.
     """
     t, v = np.asarray(t, float), float(velocity[1])
     gravity = gravity * mass / (mass + rolling / radius**2)
@@ -224,9 +228,10 @@ def _slope(t: Scalar, g: Array, p: Values) -> Array:
 
 
 def exact_knife_edge(t: Numbers, velocity: Reals, *, slope: float = 0.5, gravity: float = 9.81) -> Reals:
-    """(theta, x, y, v1) at times t, shape (..., 4), of a knife edge that starts at 1 with velocity (w, v1).
+    """The exact motion of the knife edge on an incline, from the identity with this velocity (w, v1).
 
-    w is constant and v1' = g sin(slope) cos(w t): for w != 0 it never slides down for good, it runs on a cycloid.
+    Rows (theta, x, y, v1) at the times t, shape (..., 4). w is constant and v1' = g sin(slope) cos(w t): for w != 0
+    it never slides down for good, it runs on a cycloid.
     """
     t = np.asarray(t, float)
     w, v = float(velocity[0]), float(velocity[1])
@@ -260,9 +265,9 @@ def sleigh_n(tensor: Numbers, centre: Numbers, mass: float = 1.0, directions: in
 
     `tensor` is J (n numbers or n x n), `centre` a. L = tr(xi JJ xi^T)/2 with JJ = [[J + m a a^T, m a], [m a^T, m]]:
     (5.8) of fedorov-zenkov. `directions=None`: the matrices (5.10), only the planes that contain e1 turn and v is along
-    e1. `directions=k`: the body turns freely and the velocity of the reference point stays in the span of e1, ..., ek
+    e1. `directions=k`: the body turns freely and the velocity of the reference point stays in the span of e1, ..., e_k
     of the body. For n = 2 either is the Chaplygin sleigh with moment J11 + J22. The basis of d is
-    (12, .., 1n, v1), or (all rotations, v1, .., vk).
+    (12, .., 1n, v1), or (all rotations, v1, .., v_k).
     """
     J, mass = mass_tensor(tensor), float(positive("mass", mass))
     n = len(J)
