@@ -317,7 +317,7 @@ def join_quaternion(system: MechanicalSystem, measured: dict[str, Any], deviatio
 
 # -- plan --------------------------------------------------------------------------------------------------------------
 PLAN_PICTURE = "Draw the motion beside its controls into this picture (.png, .pdf, .svg)."
-PLAN_CONFIG = r"A TOML file with \[system], \[method], \[plan] and what it looks for; \[initial] where it begins."
+PLAN_CONFIG = r"A TOML file with \[system], \[method], \[plan] and \[goal]; \[initial] is where it begins."
 
 
 @shell.command("plan")

@@ -241,13 +241,13 @@ def show(
     file: Annotated[Path, typer.Argument(help="A .nc or .zarr file of `dalembert run --out`, or a configuration.")],
     plot: shell.PlotOption = None,
     config: Annotated[bool, typer.Option("--config", help="Print the configuration that made it.")] = False,
-    csv: Annotated[str | None, typer.Option(help="Print these columns (with commas between) over time as CSV.")] = None,
+    csv: Annotated[str | None, typer.Option(help="Print these columns over time as CSV: NAME or NAME,NAME.")] = None,
     force: shell.ForceOption = False,
     as_json: shell.JsonOption = False,
 ) -> None:
     """Show what a data file holds: where it came from, how the run went, and its columns.
 
-    Of a configuration: its system, and whether its constraint is really nonholonomic at the start.
+    For a configuration it describes the system and says whether its constraint is really nonholonomic at the start.
     """
     if file.suffix == ".toml":
         if plot is not None or config or csv is not None:

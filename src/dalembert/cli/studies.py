@@ -196,9 +196,9 @@ def sweep(
         str | None, typer.Option(help="The address of a Dask scheduler. Default: one is started here.")
     ] = None,
 ) -> None:
-    r"""Run a configuration for all the numbers that its section \[sweep] names.
+    r"""Run a configuration once for every combination of the values in its section \[sweep].
 
-    A member that fails does not end the sweep: `status` and `failed_step` in the store tell of it. Ctrl-C keeps what is
+    A member that fails does not end the sweep: `status` and `failed_step` in the store say so. Ctrl-C keeps what is
     done, and --resume finishes the store. Exit codes: 0 done, 1 the store could not be written or the cluster is lost,
     2 bad input, 130 stopped.
     """

@@ -22,7 +22,7 @@ from ..models import car
 from ..numerics import slopes
 from ..optimise.planning import Plan, plan
 from ..plotting.studies import draw_lines, draw_slope
-from ..plotting.style import COLOURS, DASHES, FLOOR, legend_below
+from ..plotting.style import COLOURS, DASHES, FLOOR, TIME, legend_below
 from .gallery import Data, Gallery
 
 gallery = Gallery("control")
@@ -102,11 +102,12 @@ def draw_plan(axes: Any, data: Data, *, labels: Sequence[str], inputs: Sequence[
     draw_slope(axes[2], h[[-1, 0]], 0.4 * error[-1], 2)
     axes[2].set_xticks(h, [f"{step:.3g}" for step in h])
     axes[2].tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-    axes[0].set(xlabel=labels[0] if path else "t", ylabel=labels[1] if path else "rotation vector", title="Motion")
+    across, up = labels if path else (TIME, "rotation vector, rad")
+    axes[0].set(xlabel=across, ylabel=up, title="Motion")
     if path:
         axes[0].set_aspect("equal", adjustable="datalim")
-    axes[1].set(xlabel="t", ylabel="controls", title="Controls")
-    axes[2].set(xlabel="h", ylabel="relative error", title="Distance from the limit")
+    axes[1].set(xlabel=TIME, ylabel="controls", title="Controls")
+    axes[2].set(xlabel="step $h$, s", ylabel="relative error", title="Distance from the limit")
     axes[1].ticklabel_format(useOffset=False)
     low, high = axes[1].get_ylim()
     if high - low < 1e-6 * high:  # controls that are constant but for round-off
@@ -116,8 +117,9 @@ def draw_plan(axes: Any, data: Data, *, labels: Sequence[str], inputs: Sequence[
 
 
 SHEET: dict[str, Any] = {"size": (12.0, 4.4), "ncols": 3}
-PLANE = partial(draw_plan, labels=("x", "y"))
-ATTITUDE = partial(draw_plan, labels=("about axis 1", "axis 2", "axis 3"), inputs=("torque 1", "torque 2", "torque 3"))
+PLANE = partial(draw_plan, labels=("x, m", "y, m"))
+TORQUES = tuple(f"torque {k}, N m" for k in (1, 2, 3))
+ATTITUDE = partial(draw_plan, labels=("about axis 1", "axis 2", "axis 3"), inputs=TORQUES)
 
 
 def places(found: Plan) -> Numbers:
@@ -235,7 +237,7 @@ def _driven(system: System, start: Any, goal: Any, steps: int, guess: Plan | Non
     return found
 
 
-@gallery("heisenberg", draw=partial(PLANE, inputs=("x'", "y'")), **SHEET)
+@gallery("heisenberg", draw=partial(draw_plan, labels=("x", "y"), inputs=("x'", "y'")), **SHEET)
 def heisenberg_geodesics() -> Data:
     def to(*goal: float) -> Callable[[int, Plan | None], Plan]:
         return partial(_driven, heisenberg(), np.zeros(3), np.array(goal))
@@ -248,7 +250,7 @@ def heisenberg_geodesics() -> Data:
     return study(problems, lambda found: np.asarray(found.g))
 
 
-@gallery("unicycle", draw=partial(PLANE, inputs=("ω", "v")), **SHEET)
+@gallery("unicycle", draw=partial(PLANE, inputs=("ω, rad/s", "v, m/s")), **SHEET)
 def unicycle_geodesics() -> Data:
     system = System(SE2(), _kinetic, _blade)
 
@@ -294,7 +296,7 @@ def asymmetric_satellite() -> Data:
     return study({"150 degrees": Problem(make, 28.6304, (25, 50, 100, 200), exact=False)}, rotation_vectors)
 
 
-@gallery("brachistochrone", draw=partial(PLANE, inputs=("steering torque",)), **SHEET)
+@gallery("brachistochrone", draw=partial(PLANE, inputs=("steering torque, N m",)), **SHEET)
 def brachistochrone() -> Data:
     system = steered_edge()
     start, goal = system.state(pose(-1.4, 0, 10), np.zeros(3)), system.state(pose(-0.2, 10, 5), [0.0, 9.0, 0.0])
@@ -331,7 +333,7 @@ def parked(steps: int, guess: Plan | None) -> Plan:
     )  # fmt: skip
 
 
-@gallery("parking", draw=partial(PLANE, inputs=("drive force", "steering torque")), **SHEET)
+@gallery("parking", draw=partial(PLANE, inputs=("drive force, N", "steering torque, N m")), **SHEET)
 def parking() -> Data:
     return study({"2 m in 30 s": Problem(parked, 320235.8, (50, 100, 200, 400), exact=False)}, places)
 
@@ -341,7 +343,7 @@ def _within(t: Any, g: Any, xi: Any, u: Any) -> Any:
     return g[1][0, 0] - np.cos(np.pi / 4)
 
 
-@gallery("offset-unicycle", draw=partial(PLANE, inputs=("force", "torque")), **SHEET)
+@gallery("offset-unicycle", draw=partial(PLANE, inputs=("force, N", "torque, N m")), **SHEET)
 def offset_parking() -> Data:
     system = offset_unicycle()
     goal = system.state(pose(0, 0, 1), np.zeros(3))

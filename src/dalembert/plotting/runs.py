@@ -358,6 +358,8 @@ POSES = 9
 """How many times at most a vehicle is drawn on its path."""
 SMALLEST = 0.06
 """Vehicles shorter than this part of their path are drawn larger, and the title of the plot says so."""
+LARGEST = 0.3
+"""The part of their path to which vehicles are drawn that are larger than all of it: they would hide it."""
 
 
 def _draw_vehicles(axes: Axes, run: Run, colour: str) -> str:
@@ -369,7 +371,8 @@ def _draw_vehicles(axes: Axes, run: Run, colour: str) -> str:
         return ", with headings"
     place, look = found
     size = max(float(np.ptp(part, axis=0).max()) for part, _ in look(0))
-    scale = max(1.0, SMALLEST * float(np.ptp(place, axis=0).max()) / size)
+    extent = float(np.ptp(place, axis=0).max())
+    scale = LARGEST * extent / size if LARGEST * size < extent < size else max(1.0, SMALLEST * extent / size)
     way = np.append(0.0, np.cumsum(np.hypot(*np.diff(place, axis=0).T)))
     count = int(np.clip(way[-1] / (1.7 * scale * size), 1, POSES - 1))
     apart, chosen = 0.8 * scale * size, [len(place) - 1]
