@@ -79,6 +79,7 @@ def _formula(found: re.Match[str]) -> str:
     drawn = LETTER.sub(_letter, drawn)
     drawn = NAME.sub(r"\g<0>" + THIN, drawn)
     drawn = BRACKET.sub(r'<mo stretchy="false">\1</mo>', drawn)
+    drawn = drawn.replace("<mo>&#x002D9;</mo></mover>", "<mo>.</mo></mover>")  # WebKit hangs the other dot too high
     for element in ElementTree.fromstring(drawn).iter():
         name = element.tag.rpartition("}")[2]
         if len(element) != CHILDREN.get(name, len(element)):
