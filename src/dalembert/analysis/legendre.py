@@ -460,7 +460,10 @@ MAX_MONOMIALS = 3000
 
 @dataclass(frozen=True, eq=False)
 class Locus:
-    """{h F l_d(W): W in tau(d)} in the dual of the algebra."""
+    """The momentum locus: the impulses h F l_d(W) of all displacements W in tau(d), in the dual of the algebra.
+
+    For the Suslov problem it is a surface in R^3, which meets the plane I d of the continuous motion at 0.
+    """
 
     system: InvariantSystem
     integrator: EulerPoincareSuslov

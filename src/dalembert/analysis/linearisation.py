@@ -480,7 +480,7 @@ def stability(
     controls: Any = None,
     **named: float,
 ) -> StabilityStudy:
-    """The stability of steady motions while a coordinate or rate `over`, such as "speed", goes from `low` to `high`.
+    """Find where steady motions are stable as a coordinate or rate `over`, such as "speed", goes from `low` to `high`.
 
     The critical values, where the number of unstable eigenvalues changes, are located between neighbours of the `count`
     values: by Brent's method where a real part crosses 0, or where the product of the nonzero eigenvalues does (a pair

@@ -330,7 +330,10 @@ def solve_shooting(
 
 @dataclass(frozen=True)
 class ExactConstraint:
-    """D_d^E as the `constraint` of a Discretisation: phi(t, g0, g1, h, system) by shooting, the motion in `pieces`."""
+    """The exact discrete constraint D_d^E as the `constraint` of a Discretisation.
+
+    It is phi(t, g0, g1, h, system) by shooting, with the motion in `pieces`.
+    """
 
     pieces: int = 1
 
@@ -340,7 +343,10 @@ class ExactConstraint:
 
 
 def exact_constraint(system: MechanicalSystem, state: State, h: float) -> ExactConstraint:
-    """D_d^E with as many pieces as the motion from `state` needs for a step h."""
+    """The exact discrete constraint D_d^E for a `Discretisation`: the pairs that a motion joins in time h.
+
+    The motion takes as many pieces as it needs from `state` for a step h.
+    """
     run = jax.jit(lambda pieces: exact_motion(system, state.t, state.g, state.xi, h, pieces)[1])
     return ExactConstraint(choose_pieces(run))
 
@@ -388,7 +394,7 @@ class ConstraintOrder(NamedTuple):
 def constraint_order(
     pair: Discretisation, state: State, *, steps: Sequence[float] = STEPS, pieces: int = 2
 ) -> ConstraintOrder:
-    """The measured order of D_d: 2 for the node 1/2, 1 for other nodes, infinite (round-off) for D_d^E itself."""
+    """Measure the order of a discrete constraint D_d: 2 at node 1/2, 1 at other nodes, infinite for D_d^E itself."""
     distances = np.array([distance_to_exact(pair, state, h, pieces) for h in steps])
     order = math.inf if distances[-1] <= 1e-13 else float(slopes(steps, distances)[-1]) - 1.0
     return ConstraintOrder(np.asarray(steps), distances, order)
@@ -424,7 +430,10 @@ def consistency_order(
     steps: Sequence[float] = CONSISTENCY_STEPS,
     pieces: int = 1,
 ) -> Consistency:
-    """The measured order of one step from `state` (of two for the multipliers: the first may be the continuous one)."""
+    """Measure the orders of one step from `state`: (p, s) of Definition 4.2 of jimenez-scheurle, and more.
+
+    Multipliers are those of two steps, since the first may be the continuous one.
+    """
     errors = []
     for h in steps:
         run = simulate(system, integrator, state, step=h, steps=2).check()

@@ -550,7 +550,10 @@ def modified_expansion(
     points: int = 6,
     both_ways: bool = True,
 ) -> list[np.ndarray]:
-    """[f, f_3, f_5, ...], terms of the modified field fitted to steps up to h; [f, f_2, ...] if not both_ways."""
+    """The terms [f, f_3, f_5, ...] of the modified equation of a method, fitted to steps up to h.
+
+    Without `both_ways` they are [f, f_2, f_3, ...]: see `modified_field`.
+    """
     steps = h * np.cos(np.pi * (np.arange(terms + 2) + 0.5) / (2 * terms + 4))
     fields = np.array([modified_field(system, integrator, state, s, points=points, both_ways=both_ways) for s in steps])
     variable = (steps / h) ** 2 if both_ways else steps / h

@@ -39,7 +39,7 @@ BITS_OF_ONE = 1023.0 * 2.0**52  # the bits of 1.0
 
 
 def derivative(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, u: Controls) -> tuple[Element, Array]:
-    """(g', xi') of the equations of motion as an ODE on D."""
+    """The right-hand side (g', xi') of the equations of motion, as an ordinary differential equation on D."""
     return system.group.tangent(g, xi), system.acceleration(t, g, xi, u)[0]
 
 

@@ -19,12 +19,12 @@ from .base import Integrator
 
 
 def unconstrained(system: MechanicalSystem) -> bool:
-    """D is everything: the method is then a variational integrator."""
+    """Whether no constraint limits the velocity: a method is then a variational integrator."""
     return system.constraints == 0
 
 
 def conservative(system: MechanicalSystem) -> bool:
-    """No forces, nothing depends on time, and A xi = 0: the energy is constant and the motion reversible."""
+    """Whether the energy is conserved and the motion reversible: no forces, A xi = 0, nothing depends on time."""
     g, xi = system.group.identity(), jnp.zeros(system.group.dim)
     if isinstance(system, InvariantSystem | LRSystem):
         return not depends(lambda t: system.L(t, g, xi), jnp.zeros(()))
@@ -35,7 +35,7 @@ def conservative(system: MechanicalSystem) -> bool:
 
 
 def purely_inertial(system: MechanicalSystem) -> bool:
-    """A left-invariant kinetic energy alone."""
+    """Whether the Lagrangian is a left-invariant kinetic energy alone."""
     return isinstance(system, InvariantSystem | LRSystem) and getattr(system, "potential", None) is None
 
 
@@ -52,7 +52,7 @@ def _bracket(group: Group, _: Any, pair: tuple[Array, Array]) -> Array:
 
 
 def lie_triple_subspace(system: MechanicalSystem) -> bool:
-    """[[d, d], d] lies in d, as for one half of a symmetric pair, a subalgebra, or a line: exp(d) is then tau(d)."""
+    """Whether [[d, d], d] lies in d, as for half of a symmetric pair, a subalgebra or a line: exp(d) is then tau(d)."""
     basis = np.asarray(system.subspace) if isinstance(system, InvariantSystem) else np.eye(system.group.dim)
     constants = _structure_constants(system.group)
     inner = np.einsum("ia,jb,ijk->abk", basis, basis, constants)
@@ -62,18 +62,18 @@ def lie_triple_subspace(system: MechanicalSystem) -> bool:
 
 
 def euclidean(system: MechanicalSystem) -> bool:
-    """Q = R^n."""
+    """Whether Q = R^n."""
     return bool(system.group.is_flat)
 
 
 def constant_metric(system: MechanicalSystem) -> bool:
-    """R^n with a kinetic metric that does not depend on the place."""
+    """Whether Q = R^n with a kinetic metric that does not depend on the place."""
     g, zero = system.group.identity(), jnp.zeros(system.group.dim)
     return euclidean(system) and system.quadratic and not depends(lambda q: system.metric(0.0, q, zero), g)
 
 
 def quadratic_potential(system: MechanicalSystem) -> bool:
-    """V = 0 on any group, or a quadratic V on R^n: then the energy is a quadratic function of what a frame of D has."""
+    """Whether V = 0, or V is quadratic on R^n: the energy is then quadratic in what a frame of D has."""
     g, zero = system.group.identity(), jnp.zeros(system.group.dim)
     if purely_inertial(system) or not depends(lambda g: system.L(0.0, g, zero), g):
         return True

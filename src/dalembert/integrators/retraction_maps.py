@@ -28,10 +28,11 @@ Point = tuple[Element, Array]  # of the tangent or the cotangent bundle, left-tr
 def tangent_lift(
     difference: FiniteDifference, group: Group, g: Element, xi: Velocity, eta: Velocity, zeta: Velocity
 ) -> tuple[Point, Point]:
-    """((g0, xi0), (g1, xi1)) of (8), the derivative of D after the canonical involution: a discretisation map on TG.
+    """The tangent lift (8) of the discretisation map, ((g0, xi0), (g1, xi1)): a discretisation map on TG.
 
-    (eta, zeta) = (g^-1 g', xi') is the tangent vector at (g, xi). The involution makes it the variation
-    (xi, zeta + [eta, xi]) of (g, eta), and xi_i = Ad_{tau^-1} xi + d^L tau (-s or 1-s) (zeta + [eta, xi]).
+    It is the derivative of D after the canonical involution. (eta, zeta) = (g^-1 g', xi') is the tangent vector at
+    (g, xi). The involution makes it the variation (xi, zeta + [eta, xi]) of (g, eta), and
+    xi_i = Ad_{tau^-1} xi + d^L tau (-s or 1-s) (zeta + [eta, xi]).
     """
     tau, varied = difference.retraction, zeta + group.ad(eta, xi)
 
@@ -46,10 +47,10 @@ def tangent_lift(
 def cotangent_lift(
     difference: FiniteDifference, group: Group, g: Element, mu: Covector, xi: Velocity, rate: Array
 ) -> tuple[Point, Point]:
-    """((g0, mu0), (g1, mu1)) of (9), the discretisation map on T*G: `rate` = mu' along (g, mu)' = (xi, mu').
+    """The cotangent lift (9) of the discretisation map, ((g0, mu0), (g1, mu1)): a discretisation map on T*G.
 
-    Dual to (8): mu1 . xi1 - mu0 . xi0 = mu' . xi + mu . zeta. The impulse at g is mu' - ad*_xi mu, the 4th slot of
-    (16).
+    `rate` is mu' along (g, mu)' = (xi, mu'). Dual to (8): mu1 . xi1 - mu0 . xi0 = mu' . xi + mu . zeta. The
+    impulse at g is mu' - ad*_xi mu, the 4th slot of (16).
     """
     start = group.compose(g, difference.retraction.tau(group, -difference.node * xi))
     mu0, mu1 = difference.momenta(group, xi, mu, rate - group.ad_star(xi, mu))

@@ -582,7 +582,7 @@ def plot_invariants(t: Any, errors: Mapping[str, Any], *, title: str = "", path:
 
 
 def draw_invariants(axes: Axes, t: Any, errors: Mapping[str, Any]) -> None:
-    """The curves of `plot_invariants` on given axes."""
+    """Draw the curves of `plot_invariants` on given axes."""
     for (name, values), colour, dash in zip(errors.items(), cycle(COLOURS), cycle(DASHES), strict=False):
         kind = classify(t, values).kind if len(np.asarray(t)) >= MIN_SAMPLES else "too short to tell"
         curve(axes, t, values, label=f"{name}: {kind}", color=colour, linestyle=dash, linewidth=0.9)

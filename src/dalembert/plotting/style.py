@@ -79,7 +79,7 @@ def space(figure: Figure, cell: Any = 111, *, labels: tuple[str, str, str] = ("x
 
 
 def curve(axes: Axes, t: Any, values: Any, **style: Any) -> None:
-    """|values| on a logarithmic axis; `show_zeros` puts exact zeros on a line of their own."""
+    """Draw |values| on a logarithmic axis; `show_zeros` puts exact zeros on a line of their own."""
     sizes = np.abs(np.asarray(values))
     axes.plot(np.asarray(t), sizes, **style)
     axes.set_gid(MAGNITUDES)
