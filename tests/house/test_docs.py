@@ -22,6 +22,7 @@ DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS))
 
 import _blocks  # noqa: E402
+import _typeset  # noqa: E402
 
 NAMES = _blocks.NAMES
 PUBLIC = {name for name in dalembert.__all__ if not isinstance(getattr(dalembert, name), ModuleType)}
@@ -189,3 +190,19 @@ def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for page in DOCS.rglob("*.md"):
         assert re.search(rf"\s{re.escape(page.relative_to(DOCS).as_posix())}$", navigation, re.MULTILINE), page
+
+
+SET = {
+    "L = <I xi, xi>/2 on R^3": "<var>L</var> = ⟨<var>I</var> <var>ξ</var>, <var>ξ</var>⟩/2 on ℝ<sup>3</sup>",
+    "W = g0^-1 g_{k+1}": "<var>W</var> = <var>g</var><sub>0</sub><sup>−1</sup> <var>g</var><sub><var>k</var>+1</sub>",
+    "R^T R, m a^2/5": "<var>R</var><sup><var>T</var></sup> <var>R</var>, <var>m</var> <var>a</var><sup>2</sup>/5",
+    "d'Alembert's principle, a body, A ball": "d'Alembert's principle, a body, A ball",
+    "`xi` -> x' >= 0": "`xi` → <var>x</var>′ ≥ 0",
+    "inertia (kg m^2)": "inertia (kg m²)",
+    "    da.simulate(xi, h^2)": "    da.simulate(xi, h^2)",
+}
+
+
+@pytest.mark.parametrize("plain", SET)
+def test_formulas_of_docstrings_are_set(plain):
+    assert _typeset.paragraph(plain) == SET[plain]

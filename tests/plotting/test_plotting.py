@@ -234,6 +234,13 @@ def test_a_long_path_shows_a_larger_vehicle_and_says_so():
     assert max(np.ptp(outline[:, 0]) for outline in outlines) == pytest.approx(60.0)
 
 
+def test_a_vehicle_does_not_hide_a_path_shorter_than_itself():
+    way = poses(*((0.0, x, 0.0) for x in np.linspace(0, 1, 50)))
+    outlines, title = drawn(da.models.car(length=2.0), (way, np.stack([np.eye(2)] * 50)))
+    assert title == "Path of the contact point, drawn 0.1 times as large"  # the car is 3 m long, 0.3 m are drawn
+    assert max(np.ptp(outline[:, 0]) for outline in outlines) == pytest.approx(0.3)
+
+
 def test_an_own_body_on_the_plane_is_an_oval_of_its_inertia():
     body = da.models.chaplygin_sleigh(mass=2.0, inertia=0.5, a=0.3)
     outlines, _ = drawn(body, poses((0, 0, 0), (0, 5, 0)))

@@ -96,7 +96,8 @@ def invariant_curves(
 ) -> list[np.ndarray]:
     """Trace the invariant curves h^2 E_c = value on a two-dimensional d.
 
-    There is an entry (k, 2) for each component, with NaN between its pieces. Points have the coordinates of `angle_map`; `projective(y)` gives the (q1, q2, q0) of fedorov-zenkov on SO(3).
+    There is an entry (k, 2) for each component, with NaN between its pieces. Points have the coordinates of
+    `angle_map`; `projective(y)` gives the (q1, q2, q0) of fedorov-zenkov on SO(3).
     """
     chart = legendre.Chart.of(system, integrator, extent)
     lines = chart.zeros(lambda y: legendre.impulse_energy(chart.map, y) - value, points=points)
