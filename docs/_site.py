@@ -24,6 +24,8 @@ LETTER = re.compile(r'<mi mathvariant="([a-z-]+)">(\w)</mi>')
 UPRIGHT = re.compile(r'(?:<mi mathvariant="normal">\w</mi>){2,}')
 NAME = re.compile(r"(?<!sub>)(?<!sup>)<mi>(?:dim|ker|min|max|det|exp|log|sin|cos|tan)</mi>(?=<m[ins])")
 """A function before its argument; with an exponent (sin^2) it is a child of msup, which has two and no third."""
+AFTER = re.compile(r"(?<=</mi>)(?=<mi>(?:exp|log|sin|cos|tan|det)</mi>)")
+"""Between a factor and a function: g exp(s eta) is no word."""
 CHILDREN = {"msub": 2, "msup": 2, "msubsup": 3, "mfrac": 2, "mover": 2, "munder": 2, "munderover": 3, "mroot": 2}
 THIN = '<mspace width="0.17em"/>'
 BRACKET = re.compile(r"<mi>(&#x027E[89];|&#x0230[89AB];)</mi>")
@@ -77,7 +79,7 @@ def _formula(found: re.Match[str]) -> str:
     drawn = convert(tex, display="block" if tag == "div" else "inline")
     drawn = UPRIGHT.sub(lambda word: "<mi>" + LETTER.sub(r"\2", word[0]) + "</mi>", drawn)
     drawn = LETTER.sub(_letter, drawn)
-    drawn = NAME.sub(r"\g<0>" + THIN, drawn)
+    drawn = AFTER.sub(THIN, NAME.sub(r"\g<0>" + THIN, drawn))
     drawn = BRACKET.sub(r'<mo stretchy="false">\1</mo>', drawn)
     drawn = drawn.replace("<mo>&#x002D9;</mo></mover>", "<mo>.</mo></mover>")  # WebKit hangs the other dot too high
     for element in ElementTree.fromstring(drawn).iter():

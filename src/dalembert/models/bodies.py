@@ -168,7 +168,7 @@ def _axis(normal: Numbers) -> Reals:
 
 
 def gravity(t: Scalar, g: Array, p: Values) -> Array:
-    """<weight, R^T e3>."""
+    """The potential <weight, R^T e3> of gravity, for `suslov` with a `weight`."""
     return p["weight"] @ g[2]
 
 
