@@ -58,6 +58,8 @@ MAX_UNROLLED_COST = 1500
 """Operations up to which a `scan` is unrolled."""
 MAX_INLINE_OPERATIONS = 24_000
 """Operations up to which everything is written out: that is faster to run. A longer program has functions and loops."""
+MAX_DERIVED_OPERATIONS = 8500
+"""Operations up to which equations with their Jacobian are written out: beyond it a loop over columns is faster."""
 Result = TypeVar("Result")
 MIN_LOOPED_ROWS = 12
 """Unknowns from which on an elimination is a loop in a long program."""
@@ -77,7 +79,8 @@ Terms = dict[tuple[int, ...], float]
 
 def writing_limits() -> tuple[int, ...]:
     """What decides how a program is written, beside what it computes."""
-    return MAX_SELECT_COST, MAX_UNROLLED_COST, MAX_INLINE_OPERATIONS, MIN_LOOPED_ROWS, LONG_FOR_CERTAIN
+    inline = MAX_INLINE_OPERATIONS, MAX_DERIVED_OPERATIONS
+    return MAX_SELECT_COST, MAX_UNROLLED_COST, *inline, MIN_LOOPED_ROWS, LONG_FOR_CERTAIN
 
 
 class Polynomials(Builder):
@@ -497,6 +500,12 @@ def _columns(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     if key not in lowering.at_once:
         own = isinstance(lowering.builder, Builder)  # and no series, which is another arithmetic
         scalar = derive_columns(function, lowering.builder.budget) if own else None
+        if (
+            scalar
+            and len(scalar.statements) > MAX_DERIVED_OPERATIONS
+            and lowering.builder.budget >= MAX_INLINE_OPERATIONS
+        ):
+            raise OperationsExceeded(f"a Jacobian of {len(scalar.statements)} operations")
         lowering.at_once[key] = scalar or _expand_columns(all_columns, function)
     known = lowering.at_once[key]
     return known.write(lowering, args) if isinstance(known, ScalarFunction) else lowering.lower_closed(known, args)
