@@ -429,7 +429,7 @@ SECTIONS = "[system], [method], [initial]"
         ("run", f"A TOML file with {SECTIONS} and [run]."),
         ("compare", f"A TOML file with {SECTIONS} and [run]."),
         ("sweep", f"A TOML file with {SECTIONS}, [run] and [sweep]."),
-        ("sweep", "its section [sweep] names"),
+        ("sweep", "the values in its section [sweep]"),
         ("reproduce", "[ID|PAPER|all]"),
     ],
 )
