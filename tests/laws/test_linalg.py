@@ -168,12 +168,14 @@ def test_affine_equations_are_solved_without_iterating_and_as_newton_solves_them
         found = find_root(lambda x: equations(x) - shift, guess, anchor=anchor)
         return found.x, found
 
-    (divided, found), (whole, _) = root(0.01, guess), root(0.01, None)
+    def with_slope(anchor):
+        return jax.jit(lambda shift: (*root(shift, anchor), jax.jacrev(lambda s: root(s, anchor)[0])(shift)))(0.01)
+
+    (divided, found, slope), (whole, _, slope_of_whole) = with_slope(guess), with_slope(None)
     np.testing.assert_allclose(divided, whole, rtol=4e-15)
     assert bool(found.converged) and float(found.residual) < 1e-14
     assert float(found.sign) == np.sign(np.linalg.det(jax.jacfwd(equations)(divided)))
-    slopes = [jax.jacrev(lambda shift, a=anchor: root(shift, a)[0])(0.01) for anchor in (guess, None)]
-    np.testing.assert_allclose(*slopes, rtol=1e-13)
+    np.testing.assert_allclose(slope, slope_of_whole, rtol=1e-13)
     lowered = lower(lambda p, c, u: root(p, guess)[0], lambda p, c: c, np.asarray(0.01), guess, None)
     loops = [each for each in lowered.program.advance.statements if isinstance(each, Loop)]
     assert (not loops) == explicit
