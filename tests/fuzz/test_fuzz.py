@@ -15,6 +15,7 @@ import json
 import math
 import tomllib
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import get_type_hints
 
@@ -447,19 +448,17 @@ GIVEN_TO["fit"] = {"model": SLEIGH, "experiments": SEEN, "unknowns": ["velocity.
 CART = da.System(da.Euclidean(1), lambda t, g, xi, p: 0.5 * xi @ xi, force=lambda t, g, xi, u, p: u, inputs=("push",))
 GIVEN_TO["plan"] = {"system": CART, "start": [0.0], "goal": [1.0], "steps": 2, "duration": 1.0}
 GIVEN_TO["plan"]["cost"] = lambda t, g, xi, u: u @ u
-PLANNED = da.plan(**GIVEN_TO["plan"])
-GIVEN_TO["track"] = {"plan": PLANNED}
-GIVEN_TO["follow"], GIVEN_TO["control"] = {}, {"k": 0, "state": CART.state([0.0], [0.0])}
+GIVEN_TO["follow"] = {}
 GIVEN_TO["experiment"] = {"times": [0.1, 0.2], "measured": {"w": [0.5, 0.4]}, "state": START}
-PUBLIC |= {
-    "experiment": da.optimise.Experiment,
-    "follow": da.track(PLANNED).follow,
-    "control": da.track(PLANNED).control,
-}
 
 
-def _calls() -> dict[str, tuple[list[str], dict[str, object]]]:
+@cache
+def calls() -> dict[str, tuple[list[str], dict[str, object]]]:
     """The names of all arguments, and right values of those that are needed, of what can be called."""
+    planned = da.plan(**GIVEN_TO["plan"])
+    GIVEN_TO.update(track={"plan": planned}, control={"k": 0, "state": CART.state([0.0], [0.0])})
+    tracked = da.track(planned)
+    PUBLIC.update(experiment=da.optimise.Experiment, follow=tracked.follow, control=tracked.control)
     found = {}
     for name, function in PUBLIC.items():
         if callable(function) and not (isinstance(function, type) and issubclass(function, Exception)):
@@ -472,14 +471,11 @@ def _calls() -> dict[str, tuple[list[str], dict[str, object]]]:
     return found
 
 
-CALLS = _calls()
-
-
 @st.composite
 def misuses(draw) -> tuple[str, dict[str, object]]:
     """(a public function, arguments of which one or two are wrong or swapped)."""
-    name = draw(st.sampled_from(sorted(CALLS)))
-    parameters, right = CALLS[name]
+    name = draw(st.sampled_from(sorted(calls())))
+    parameters, right = calls()[name]
     given = dict(right)
     for _ in range(draw(st.sampled_from([1, 1, 1, 2]))):
         key = draw(st.sampled_from(parameters))
