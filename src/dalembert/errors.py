@@ -25,7 +25,7 @@ class UnknownName(InvalidInput):
         shown = str(given)[:60] + "..." * (len(str(given)) > 60)
         near = difflib.get_close_matches(shown, allowed, n=1, cutoff=0.5)
         hint = f" Did you mean '{near[0]}'?" if near else ""
-        super().__init__(f"unknown {kind} '{shown}'.{hint} Allowed: {', '.join(allowed)}.")
+        super().__init__(f"unknown {kind} '{shown}'.{hint} Allowed: {', '.join(allowed) or 'none at all'}.")
 
 
 def require_name(kind: str, given: object, allowed: Collection[object]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import dalembert as da
 from dalembert.models import MODELS
+from dalembert.plotting.studies import plot_sweep, select_variable
 
 NAMES = {
     "system": "Skate",
@@ -151,14 +152,56 @@ def test_a_feedback_keeps_the_names():
     assert run.to_xarray()["component"].values.tolist() == ["turn", "speed", "slip"] and run["speed"][-1] < 1.0
 
 
-def test_a_sweep_has_the_names_of_velocities():
+OWN_SKATE = """
+from typing import Annotated
+import jax.numpy as jnp
+import dalembert as da
+
+def make(mass: Annotated[float, "kg"] = 1.0, drag=0.0):
+    names = {
+        "coordinates": ["heading [rad]", "x [m]", "y [m]"],
+        "velocities": ["turn [rad s-1]", "speed [m s-1]", "slip [m s-1]"],
+    }
+    kinetic = lambda t, g, xi, p: 0.5 * (0.3 * xi[0] ** 2 + p * (xi[1] ** 2 + xi[2] ** 2))
+    return da.System(da.SE2(), kinetic, lambda t, g, p: jnp.array([[0.0, 0.0, 1.0]]), parameters=mass, names=names)
+"""
+
+
+def test_a_sweep_has_names_and_units(tmp_path):
+    (tmp_path / "skate.py").write_text(OWN_SKATE)
+    varied = {"system.mass": [1.0, 2.0], "initial.velocity.1": [0.5, 1.0], "run.step": [0.1, 0.2], "system.drag": [0]}
+    config = {
+        "system": {"python": "skate.py:make"}, "method": {"name": "runge-kutta"},
+        "initial": {"velocity": [0.1, 1.0, 0.0]}, "run": {"step": 0.1, "steps": 2}, "sweep": varied,
+    }  # fmt: skip
+    for out in (None, tmp_path / "skate.zarr"):
+        data = da.sweep(config, folder=tmp_path, out=out).dataset()
+        names = [name.replace(".", "_") for name in varied]
+        units = {name: (data[name].attrs["long_name"], data[name].attrs.get("units")) for name in names}
+        assert units["system_mass"] == ("mass", "kg") and units["run_step"] == ("step", "s")
+        assert units["initial_velocity_1"] == ("initial speed", "m s-1") and units["system_drag"] == ("drag", None)
+        assert data["component"].values.tolist() == ["turn", "speed", "slip"]
+        assert data["velocity_unit"].values.tolist() == ["rad s-1", "m s-1", "m s-1"]
+        assert data["coordinate_unit"].values.tolist() == ["rad", "m", "m"]
+        assert data["energy_error_max"].attrs["units"] == "J"
+    last = data.sel(coordinate_name="x")["final_coordinate"].transpose(*data["status"].dims)
+    assert last.values.tolist() == data["final_configuration"].values[..., 0, 2].tolist()
+    shown = {"velocity.speed": "speed", "coordinate.x": "x", "momentum.speed": "momentum of speed", "time": "time"}
+    for show, words in shown.items():
+        axes = plot_sweep(select_variable(data, f"final_{show}", "system_mass", "initial_velocity_1")).axes
+        assert [axes[0].get_xlabel(), axes[0].get_ylabel()] == [
+            r"mass, $\mathrm{kg}$", r"initial speed, $\mathrm{m/s}$"
+        ]  # fmt: skip
+        assert axes[1].get_ylabel().startswith(f"final {words}, $")
+
+
+def test_a_refused_member_of_a_sweep_is_named_with_its_unit():
     config = {
         "system": {"name": "unicycle"}, "method": {"name": "runge-kutta"}, "initial": dict(MODELS["unicycle"].initial),
-        "run": {"step": 0.1, "steps": 2}, "sweep": {"run.step": [0.1, 0.2], "keep": ["final"]},
+        "run": {"step": 0.1, "steps": 2}, "sweep": {"system.mass": [1.0, -2.0]},
     }  # fmt: skip
-    data = da.sweep(config).dataset()
-    names = [axis.name for axis in MODELS["unicycle"].make({}).axes()]
-    assert data["component"].values.tolist() == names and "component" in data["final_velocity"].dims
+    with pytest.raises(da.InvalidInput, match=r"the sweep comes to system.mass = -2\.0 kg: "):
+        da.sweep(config)
 
 
 @pytest.mark.parametrize("name", ["chaplygin-sleigh", "nonholonomic-particle", "car"])

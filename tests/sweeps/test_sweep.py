@@ -127,11 +127,13 @@ def test_a_missing_package_is_told_before_there_is_a_store(tmp_path, monkeypatch
 
 
 def test_dimensions_and_variables_are_shown_in_words():
-    data = xarray.Dataset(coords={"component": ["w", "v1"]})
-    names = ("system_centre", "initial_velocity_1", "final_velocity.w", "final_momentum.0", "run_step", "status")
+    data = da.sweep(with_sweep(SUSLOV, run={"step": [0.1]}, initial={"momentum": {"1": [0.2, 0.3]}})).dataset()
+    names = ("run_step", "initial_momentum_1", "final_velocity.w1", "final_momentum.0", "status", "energy_error_max")
     found = [sweep_words(data, name) for name in names]
-    assert found[:3] == ["centre", "initial velocity v1", "final velocity w"]
-    assert found[3:] == ["final momentum w", "step $h$, s", "status"]
+    assert found[:3] == [("step $h$", "s"), ("initial momentum 1", ""), ("final w1", "rad s-1")]
+    assert found[3:] == [("final momentum of w1", "kg m2 s-1"), ("status", ""), ("energy error, largest", "J")]
+    older = xarray.Dataset(coords={"initial_velocity_1": [0.1]})  # of a store without names
+    assert sweep_words(older, "initial_velocity_1") == ("initial velocity 1", "")
 
 
 def test_a_reduction_that_fails_is_told_with_its_line():
@@ -373,3 +375,21 @@ def test_blocks_go_to_a_function_and_a_hundred_million_members_are_planned_at_on
     assert (
         large.members == 10**8 and large.blocks == 10**4 and len(large.values(large.block(9999))["run.step"]) == 10**4
     )
+
+
+def test_a_dimension_of_texts_is_cut_by_its_text():
+    data = da.sweep(
+        with_sweep(SUSLOV, run={"step": [0.1, 0.2]}, method={"lagrangian": ["moser-veselov", "retraction"]})
+    ).dataset()
+    assert select_variable(data, "status").y == "method_lagrangian"
+    assert select_variable(data, "status", "run_step", at={"method_lagrangian": "retraction"}).title.endswith(
+        "status at lagrangian = retraction"
+    )
+    middle = select_variable(data, "status", "method_lagrangian", at={"run_step": "0.19"})
+    assert middle.title == r"Suslov's body: status at step $h$ = 0.2 $\mathrm{s}$"
+    for at, says in (
+        ({"method_lagrangian": "gaus"}, "allowed: moser-veselov, retraction"),
+        ({"run_step": "a"}, "from 0.1 to 0.2"),
+    ):
+        with pytest.raises(InvalidInput, match=says):
+            select_variable(data, "status", at=at)

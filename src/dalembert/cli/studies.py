@@ -19,7 +19,7 @@ from ..integrators import METHODS, Integrator
 from ..io.atomic import atomic_path
 from ..io.config import Job, apply_settings, build_method, load_job, read_config
 from ..plotting.studies import open_sweep, plot_convergence, plot_sweep, select_variable
-from ..sweeps.execute import LostCluster, SweepProgress, exact_curve
+from ..sweeps.execute import LostCluster, SweepProgress, SweepResult, exact_curve
 from ..sweeps.execute import sweep as run_sweep
 from . import shell
 
@@ -224,13 +224,27 @@ def sweep(
         shell.print_json(summary)
     else:
         sizes = " x ".join(f"{size} {dim}" for dim, size in zip(result.plan.dims, result.plan.shape, strict=True))
-        rows = [("members", f"{sizes} = {result.members}"), ("done, failed", f"{result.done}, {result.failed}")]
+        rows = [("members", f"{sizes} = {result.members}"), *_axis_rows(result)]
+        rows.append(("done, failed", f"{result.done}, {result.failed}"))
         rows.append(("time", f"{result.seconds:.1f} s for {result.computed} members ({executor})"))
         shell.print_table("sweep", (), (), rows + ([("store", str(result.path))] if result.path else []))
     if result.interrupted:
         kept = f"; finish it with --out {out} --resume" if out else ""
         print(f"dalembert: stopped after {result.done} of {result.members} members{kept}", file=sys.stderr)
         raise typer.Exit(130)
+
+
+def _axis_rows(result: SweepResult) -> list[tuple[str, str]]:
+    """What varies: its words, from where to where, and its unit."""
+    rows = []
+    for name, _, axis in result.plan.coordinates():
+        words, unit = result.described[name]
+        first, last = (axis.at(k, k + 1)[name][0] for k in (0, axis.size - 1))
+        if isinstance(first, int | float):
+            rows.append((words, f"{first:.6g} to {last:.6g} {unit}".rstrip()))
+        else:
+            rows.append((words, ", ".join(map(str, axis.at(0, min(axis.size, 5))[name])) + ", ..." * (axis.size > 5)))
+    return rows
 
 
 @shell.command("sweep-plot")
@@ -250,13 +264,11 @@ def sweep_plot(
 ) -> None:
     """Draw a heat map, a slice or a failure map of any two dimensions of a sweep."""
     shell.require_picture(out, "--out")
-    cuts = {}
+    cuts: dict[str, float | str] = {}
     for text in at or ():
-        name, _, value = text.partition("=")
-        try:
-            cuts[name] = float(value)
-        except ValueError:
-            raise InvalidInput(f"--at {text!r}; allowed: dimension=number, such as run_step=0.1") from None
+        name, equals, cuts[name] = text.partition("=")
+        if not equals:
+            raise InvalidInput(f"--at {text!r}; allowed: dimension=value, such as run_step=0.1")
     picture = select_variable(open_sweep(store), show, x, y, cuts)
     curve = exact_curve(picture.data, show, picture.x, picture.y) if exact else None
     with atomic_path(out) as temporary:

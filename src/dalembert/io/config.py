@@ -444,6 +444,18 @@ def build_system(
     return section["python"], system, file
 
 
+def parameter_unit(section: Section, key: str, folder: Path, load: Callable[[Path, str], Callable[..., Any]]) -> str:
+    """The unit of a number of [system]: of a model, or of `mass: Annotated[float, "kg"]` in a function of the user."""
+    if "python" not in section:
+        return MODELS[section["name"]].unit(key)
+    file, _, function = section["python"].rpartition(":")
+    try:
+        hints = get_type_hints(load((folder / file).resolve(), function), include_extras=True)
+    except (NameError, TypeError):  # an annotation for a checker alone, or no function
+        return ""
+    return next((hint for hint in getattr(hints.get(key), "__metadata__", ()) if isinstance(hint, str)), "")
+
+
 def _build(kind: str, section: Section, registry: Mapping[str, Any]) -> Any:
     """The system or method with these parameters; one of the wrong kind is an `InvalidInput` like any other."""
     if "name" not in section:

@@ -288,9 +288,14 @@ def _attitude_columns(run: Run) -> dict[str, Column]:
     return columns
 
 
+def column_text(name: str) -> tuple[str, str]:
+    """What a column is, and its unit."""
+    text, unit = read_table("texts")["columns"].get(name.rstrip("_0123456789"), ("", ""))  # of a factor: numbered
+    return text, unit
+
+
 def _attributes(name: str) -> dict[str, str]:
-    texts = read_table("texts")["columns"]
-    text, unit = texts.get(name.rstrip("_0123456789"), ("", ""))  # the factors of a product are numbered
+    text, unit = column_text(name)
     return {key: value for key, value in (("long_name", text), ("units", unit)) if value}
 
 

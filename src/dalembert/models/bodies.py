@@ -57,6 +57,7 @@ def rigid_body(inertia: Numbers) -> InvariantSystem:
     method={"name": "discrete-moser-veselov", "order": 2},
     why="In four dimensions a body turns in planes, not about axes. The arrows are the images of its basis vectors, "
     "seen in three of the four directions.",
+    meaning={"mass": "mass tensor [kg m2]"},
 )
 def rigid_body_n(mass: Numbers) -> InvariantSystem:
     """The free rigid body in n dimensions, on SO(n) (Manakov 1976).
@@ -181,6 +182,7 @@ def gravity(t: Scalar, g: Array, p: Values) -> Array:
     method=SUSLOV_METHOD,
     why="Only planes that contain the last basis vector may turn. The arrows are the images of the basis vectors in "
     "three of the directions.",
+    meaning={"mass": "mass tensor [kg m2]"},
 )
 def suslov_n(mass: Numbers) -> InvariantSystem:
     """The n-dimensional Suslov problem on SO(n): only planes that contain e_n turn, w_ij = 0 for i, j < n.

@@ -37,11 +37,10 @@ from .registry import Numbers, register
     meaning={
         "wheelbase": "from the rear contact to the front contact",
         "trail": "how far the front contact lies behind the steering axis on the ground",
-        "tilt": "of the steering axis from the vertical, in radians",
-        "mass": "of the rear frame with its rider, kg",
+        "tilt": "of the steering axis from the vertical",
+        "mass": "of the rear frame with its rider",
         "centre": "of the rear frame: ahead of the rear contact, and above the ground",
         "inertia": "of the rear frame: a matrix, x forward and z up",
-        "fork_mass": "kg",
         "fork_centre": "of fork and handlebar: ahead of the rear contact, and above the ground",
         "fork_inertia": "a matrix, x forward and z up",
         "rear_wheel": "radius, mass, moments across and along the axle of the rear wheel",
@@ -95,7 +94,7 @@ def bicycle(
         "centre": "how far the centre of mass lies ahead of the axle",
         "track": "from wheel to wheel",
         "radius": "of the driven wheels",
-        "wheel_mass": "of each driven wheel, kg",
+        "wheel_mass": "of each driven wheel",
         "castor": "how far its swivel lies ahead of the axle",
         "trail": "of the castor",
         "castor_radius": "m",
@@ -139,14 +138,14 @@ def differential_drive(
     "about which the car turns: no wheel slips. The outer wheels turn faster, and a differential lets them.",
     tries=[("straight on", "initial.steer", 0.0), ("a tight turn", "initial.steer", 0.6)],
     meaning={
-        "mass": "of the chassis, kg",
+        "mass": "of the chassis",
         "wheelbase": "from the rear axle to the front axle",
         "track": "from the left wheels to the right ones",
         "centre": "how far the centre of mass of the chassis lies ahead of the rear axle",
-        "height": "of the chassis, m",
+        "height": "of the chassis",
         "radius": "of the wheels",
-        "wheel_mass": "of each wheel, kg",
-        "knuckle_mass": "of each of the two parts that carry the front wheels, kg",
+        "wheel_mass": "of each wheel",
+        "knuckle_mass": "of each of the two parts that carry the front wheels",
         "ratio": "of the final drive: turns of the shaft for a turn of both rear wheels",
     },
 )
@@ -209,10 +208,10 @@ def ackermann(steer: Array, wheelbase: Array, offset: Array) -> Array:
     tries=[("backwards: it jack-knifes", "initial.speed", -1.0), ("two trailers", "system.trailers", 2)],
     meaning={
         "trailers": "how many",
-        "mass": "of the tractor, kg",
+        "mass": "of the tractor",
         "wheelbase": "from the rear axle of the tractor to its front axle",
         "hitch": "how far the first hitch lies behind the rear axle of the tractor",
-        "trailer_mass": "of each trailer, kg",
+        "trailer_mass": "of each trailer",
         "length": "from a hitch to the axle of its trailer",
         "radius": "of all wheels",
     },
@@ -264,7 +263,7 @@ def tractor(
     steps=300,
     why="Rollers on the wheels slip across them, so that three wheels allow every motion of the base: rolling fixes "
     "how fast the wheels turn, and nothing else.",
-    meaning={"size": "from the middle to each wheel", "radius": "of the wheels", "wheel_mass": "of each wheel, kg"},
+    meaning={"size": "from the middle to each wheel", "radius": "of the wheels", "wheel_mass": "of each wheel"},
 )
 def omni_base(mass: float = 12.0, size: float = 0.25, radius: float = 0.06, wheel_mass: float = 0.5) -> MechanismSystem:
     """A round base on three omni wheels at 120 degrees with motors, on SE(2) x R^3: one row of rolling a wheel."""
@@ -288,10 +287,9 @@ def omni_base(mass: float = 12.0, size: float = 0.25, radius: float = 0.06, whee
     why="A tower that balances on one ball. Nothing balances it here: it falls, and the ball rolls away under it. "
     "Three torques between tower and ball (controls) can hold it up.",
     meaning={
-        "mass": "of the tower, kg",
-        "height": "of the tower, m",
-        "width": "of the tower, m",
-        "ball_mass": "kg",
+        "mass": "of the tower",
+        "height": "of the tower",
+        "width": "of the tower",
         "radius": "of the ball",
     },
 )
@@ -356,7 +354,6 @@ def tippe_top(
     steps=400,
     why="A coin that rolls and leans turns into its lean, and does not fall: the plane of its circle wobbles about a "
     "steady motion.",
-    meaning={"thickness": "m"},
 )
 def coin(mass: float = 0.5, radius: float = 0.1, thickness: float = 0.0, gravity: float = 9.81) -> MechanismSystem:
     """A disc that rolls on its edge, on SE(2) x R^3: track, height, lean, and its spin about the axle.

@@ -36,16 +36,24 @@ PLACE, TWIST = "heading [rad], x [m], y [m]", "w [rad s-1], v1 [m s-1], v2 [m s-
 ROLLING_NAMES = "x [m], y [m]", "w1 [rad s-1], w2 [rad s-1], w3 [rad s-1], x rate [m s-1], y rate [m s-1]"
 MOMENTS = "three moments, or a symmetric matrix"
 PARAMETER_HELP = {
-    "mass": "kg",
     "inertia": "moments of inertia about the centre of mass",
     "normal": "the axis about which the body may not turn",
-    "slope": "angle of the plane, in radians",
-    "gravity": "m/s^2",
-    "radius": "m",
+    "slope": "angle of the plane",
     "epsilon": "strength of the term that couples the oscillators or breaks their symmetry",
     "moment": "moment of inertia about any axis; absent: a solid ball",
 }
 """What parameters mean that several models have."""
+PARAMETER_UNITS = {
+    "kg": "mass fork_mass wheel_mass knuckle_mass trailer_mass ball_mass rider masses",
+    "m": "radius castor_radius a b axes depth centre fork_centre length lengths front arm wheelbase trail size track "
+    "castor height width hitch eccentricity thickness",
+    "kg m2": "inertia fork_inertia rider_inertia rolling turning axial diametral moment rotor wheels steering tensor",
+    "rad": "slope tilt",
+    "m s-2": "gravity",
+    "rad s-1": "rotation",
+    "N m": "weight",
+}
+"""The units of the parameters of the models, by name; `meaning` may have another, "mass tensor [kg m2]"."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +99,14 @@ class Model:
         return bool(numbers) and all(numbers)
 
     def help(self, parameter: str) -> str:
-        """What a parameter means, or nothing where nobody said it."""
-        return self.meaning.get(parameter, PARAMETER_HELP.get(parameter, ""))
+        """What a parameter means, and its unit; nothing where nobody said it."""
+        words = split_unit(self.meaning.get(parameter, PARAMETER_HELP.get(parameter, "")))[0]
+        return ", ".join(filter(None, (words, self.unit(parameter))))
+
+    def unit(self, parameter: str) -> str:
+        """The unit of a parameter, one of its own or that of its name; "" where it has none."""
+        of_name = (unit for unit, names in PARAMETER_UNITS.items() if parameter in names.split())
+        return split_unit(self.meaning.get(parameter, ""))[1] or next(of_name, "")
 
     def make(self, given: Mapping[str, Any]) -> MechanicalSystem:
         """The system with these parameters; unknown and missing ones are named."""

@@ -20,7 +20,8 @@ from ..kernels import evaluate
 from ..mechanics import InvariantSystem
 from ..numerics import GROWTH_KINDS, Convergence
 from ..simulation import Crossings, Run
-from .style import COLOURS, DASHES, FLOOR, GREY, LIGHT, MARKERS, TIME, save, sheet, space, styled
+from . import style
+from .style import COLOURS, DASHES, FLOOR, GREY, LIGHT, MARKERS, TIME, save, sheet, space, styled, unit_label
 
 if TYPE_CHECKING:
     import xarray
@@ -289,7 +290,7 @@ def select_variable(
     show: str = "status",
     x: str | None = None,
     y: str | None = None,
-    at: Mapping[str, float] | None = None,
+    at: Mapping[str, float | str] | None = None,
 ) -> SweepSlice:
     """`show` over x and y, by default the first dimensions that `at` does not cut; others are cut in their middle."""
     at = at or {}
@@ -304,25 +305,53 @@ def select_variable(
     y = y or (left.pop(0) if left else None)
     cut = {}
     for dim in (dim for dim in dims if dim not in (x, y)):
-        values, value = _values(data, dim), at.get(dim, len(_values(data, dim)) // 2)
-        near = dim in at and values.dtype.kind in "if"
-        cut[dim] = int(np.argmin(np.abs(values - value)) if near else value)
-    where = ", ".join(f"{sweep_words(data, dim)} = {_values(data, dim)[place]:.6g}" for dim, place in cut.items())
+        values = _values(data, dim)
+        try:
+            cut[dim] = _nearest(values, at[dim]) if dim in at else len(values) // 2
+        except ValueError:
+            allowed = f"a number from {values[0]} to {values[-1]}" if values.dtype.kind in "if" else ", ".join(values)
+            raise InvalidInput(f"{dim} cannot be cut at {at[dim]!r}; allowed: {allowed}") from None
+    parts = [(*sweep_words(data, dim), _values(data, dim)[place]) for dim, place in cut.items()]
+    where = ", ".join(
+        f"{words} = {value if isinstance(value, str) else format(value, '.6g')} {style.print_unit(unit)}".rstrip()
+        for words, unit, value in parts
+    )
     data = data.isel(cut)
     array = _variable(data, show).transpose(*((x,) if y is None else (y, x)))
-    words = sweep_words(data, show)
-    title = words[:1].upper() + words[1:] + (f" at {where}" if where else "")
+    words = sweep_words(data, show)[0]
+    system = data.attrs.get("system", "")
+    title = (f"{system}: {words}" if system else words[:1].upper() + words[1:]) + (f" at {where}" if where else "")
     return SweepSlice(data, array, show, x, y, title)
 
 
-def sweep_words(data: xarray.Dataset, name: str) -> str:
-    """What a dimension or a variable of a sweep is: "centre" of system_centre, "initial velocity v1"."""
-    section, _, rest = name.replace(".", "_").partition("_")
-    words, _, place = rest.rpartition("_")
-    if words in ("velocity", "momentum") and place.isdigit() and "component" in data.coords:
-        rest = f"{words} {data['component'].values[int(place)]}"
-    words = rest if section in ("system", "run", "method") and rest else f"{section} {rest}"
-    return {"step": "step $h$, s"}.get(words, words.replace("_", " ").strip())
+def sweep_words(data: xarray.Dataset, name: str) -> tuple[str, str]:
+    """What a dimension or a variable of a sweep is, and its unit: ("final speed", "m s-1") of final_velocity.1."""
+    name, *places = name.split(".")
+    given = data[name].attrs if name in data.variables else {}
+    words, unit = name.replace("_", " "), given.get("units", "")
+    if name in data.coords:
+        return {"step": "step $h$"}.get(text := given.get("long_name", words), text), unit
+    kind = name.removeprefix("final_")
+    labels = data.coords.get("coordinate_name" if kind == "coordinate" else "component")
+    if labels is not None and len(places) == 1 and labels.name in data[name].dims:
+        k = _place(labels, places[0])
+        of = f"{kind} of " if kind == "momentum" else ""
+        return f"{name.removesuffix(kind).replace('_', ' ')}{of}{labels.values[k]}", data[f"{kind}_unit"].values[k]
+    return " ".join([words, *places]).replace(" error max", " error, largest").replace(" max", ", largest"), unit
+
+
+def _nearest(values: Array, value: float | str) -> int:
+    """The place of the number nearest to `value`, or of this text."""
+    if values.dtype.kind in "if":
+        return int(np.argmin(np.abs(values - float(value))))
+    return [str(each) for each in values].index(str(value))
+
+
+def _place(labels: xarray.DataArray, place: str) -> int:
+    """The number of a component that is given by its number or its name; -1 where there is none."""
+    names = [str(each) for each in labels.values]
+    k = names.index(place) if place in names else int(place) if place.isdigit() else -1
+    return k if k < len(names) else -1
 
 
 @styled
@@ -340,7 +369,7 @@ def plot_sweep(cut: SweepSlice, *, log: bool = False, curve: Any = None, path: s
     edges = [_edges(place, scale) for place, scale in zip(places, (axes.get_xscale(), axes.get_yscale()), strict=False)]
     if y is None:
         axes.plot(*places, np.asarray(array, float), color=COLOURS[0], marker="o", markersize=2.5)
-        axes.set(ylabel=sweep_words(cut.data, show), yscale="log" if log else "linear")
+        axes.set(ylabel=unit_label(*sweep_words(cut.data, show)), yscale="log" if log else "linear")
     elif show in CLASSES:
         names, shades, codes = CLASSES[show], CLASS_COLOURS[show], np.asarray(array).astype(int)
         present = [code for code in (*range(len(names) - 1), -1) if np.any(codes == code)]
@@ -355,7 +384,7 @@ def plot_sweep(cut: SweepSlice, *, log: bool = False, curve: Any = None, path: s
         axes.set_facecolor("#f2f2f2")
         norm = colors.LogNorm() if log and np.isfinite(values).any() else None
         mesh = axes.pcolormesh(*edges, values, rasterized=True, cmap="viridis", norm=norm)
-        figure.colorbar(mesh, ax=axes, label=sweep_words(cut.data, show))
+        figure.colorbar(mesh, ax=axes, label=unit_label(*sweep_words(cut.data, show)))
     if curve is not None:
         axes.plot(curve[0], curve[1], color="black", linewidth=1.4, label=curve[2])
         axes.legend(loc="upper right", frameon=True)
@@ -365,9 +394,9 @@ def plot_sweep(cut: SweepSlice, *, log: bool = False, curve: Any = None, path: s
 def _variable(data: xarray.Dataset, show: str) -> xarray.DataArray:
     """A variable, or one component by its number or name: final_velocity.0, final_velocity.speed."""
     name, *places = show.split(".")
-    if "component" in data.coords:
-        names = [str(each) for each in data["component"].values]
-        places = [str(names.index(place)) if place in names else place for place in places]
+    labels = data.coords.get("coordinate_name" if name.endswith("coordinate") else "component")
+    if labels is not None:
+        places = [place if place.isdigit() else str(_place(labels, place)) for place in places]
     dims = data["status"].dims
     known = [str(key) for key in data.data_vars if data[key].dims[: len(dims)] == dims]
     if name not in known:
@@ -391,7 +420,7 @@ def _values(array: Any, dim: str) -> Array:
 def _place_along(axes: Any, data: xarray.Dataset, dim: str, which: str) -> Array:
     """Name the x or y axis, and give the places along it; a geometric progression gets a logarithmic axis."""
     values = _values(data, dim)
-    axes.set(**{f"{which}label": sweep_words(data, dim)})
+    axes.set(**{f"{which}label": unit_label(*sweep_words(data, dim))})
     if values.dtype.kind not in "if":
         places = np.arange(len(values))
         axes.set(**{f"{which}ticks": places, f"{which}ticklabels": list(values)})

@@ -76,6 +76,7 @@ class SweepResult:
     interrupted: bool
     path: Path | None
     sink: BlockSink
+    described: Mapping[str, tuple[str, str]]  # by varied name: what it is, and its unit
 
     @property
     def members(self) -> int:
@@ -152,7 +153,8 @@ def sweep(
             interrupted = True
         if pending is not None:
             pending.result()
-    return SweepResult(plan, done, done - old, failed, time.perf_counter() - begin, interrupted, path, sink)
+    described = {name: members.describe(name) for name in plan.names}
+    return SweepResult(plan, done, done - old, failed, time.perf_counter() - begin, interrupted, path, sink, described)
 
 
 def default_block_size(config: Mapping[str, Any], executor: str) -> int:
@@ -318,7 +320,7 @@ class MemorySink(BlockSink):
     """Keeps the results in the memory of this process."""
 
     def __init__(self, members: SweepMembers):
-        self.plan, self.variables, self.labels = members.plan, members.variables, _component_names(members)
+        self.plan, self.variables, self.members = members.plan, members.variables, members
         size = self.plan.members * sum(math.prod(one.shape) * one.dtype.itemsize for one in self.variables.values())
         if size > MAX_MEMORY_BYTES:
             raise InvalidInput(
@@ -337,15 +339,15 @@ class MemorySink(BlockSink):
         import xarray
 
         data = {
-            name: ((*self.plan.dims, *one.dims), self.arrays[name], {"long_name": one.about})
+            name: ((*self.plan.dims, *one.dims), self.arrays[name], one.attributes(name))
             for name, one in self.variables.items()
         }
         coords = {
-            name.replace(".", "_"): (dim, _coordinate(axis, name, 0, axis.size))
+            name.replace(".", "_"): (dim, _coordinate(axis, name, 0, axis.size), _described(self.members, name))
             for name, dim, axis in self.plan.coordinates()
         }
-        named = {"component": self.labels} if len(self.labels) else {}
-        return xarray.Dataset(data, coords | named, provenance(self.plan))
+        named = {name: (dim, texts) for name, (dim, texts) in _labels(self.members).items()}
+        return xarray.Dataset(data, coords | named, provenance(self.members))
 
 
 class ZarrStore(BlockSink):
@@ -435,17 +437,18 @@ def _create(path: Path, members: SweepMembers) -> None:
     from zarr.codecs import Crc32cCodec, ZstdCodec
 
     plan, checksums = members.plan, "CRC-32 of the numbers of a block; -1: not computed yet"
-    group = zarr.create_group(path, zarr_format=3, attributes=provenance(plan))
+    group = zarr.create_group(path, zarr_format=3, attributes=provenance(members))
     for name, dim, axis in plan.coordinates():
         size, dtype = axis.size, _stored_type(_coordinate(axis, name, 0, 1))
         options: Any = {"chunks": (min(size, COORDINATE_CHUNK),), "dimension_names": (dim,)}
+        options["attributes"] = _described(members, name)
         coordinate = group.create_array(name.replace(".", "_"), shape=(size,), dtype=dtype, **options)
         for lo in range(0, size, COORDINATE_CHUNK):
             hi = min(lo + COORDINATE_CHUNK, size)
             coordinate[lo:hi] = _coordinate(axis, name, lo, hi)
-    if len(labels := _component_names(members)):
-        named = group.create_array("component", shape=labels.shape, dtype=str, dimension_names=("component",))
-        named[:] = labels
+    for name, (dim, texts) in (labels := _labels(members)).items():
+        named = group.create_array(name, shape=(len(texts),), dtype=str, dimension_names=(dim,))
+        named[:] = np.array(texts)
     arrays: dict[str, Any] = {
         name: (one, plan.shape, plan.block_shape, plan.dims) for name, one in members.variables.items()
     }
@@ -453,6 +456,7 @@ def _create(path: Path, members: SweepMembers) -> None:
     arrays[CHECKSUM_NAME] = (written, (plan.blocks,), (1,), ("block",))
     for name, (one, shape, chunks, dims) in arrays.items():
         compressed = one.dtype.kind != "f"  # digits of states do not compress
+        units = [label for label, (dim, _) in labels.items() if dim in one.dims and label != dim]
         group.create_array(
             name,
             shape=(*shape, *one.shape),
@@ -461,7 +465,7 @@ def _create(path: Path, members: SweepMembers) -> None:
             fill_value=one.missing,
             dimension_names=(*dims, *one.dims),
             compressors=[ZstdCodec(level=1), Crc32cCodec()] if compressed else [Crc32cCodec()],
-            attributes={"long_name": one.about},
+            attributes=one.attributes(name) | ({"coordinates": " ".join(units)} if units else {}),
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that other implementations may not read the consolidated copy
@@ -478,10 +482,23 @@ def _stored_plan(path: Path) -> dict[str, Any]:
     return plan
 
 
-def _component_names(members: SweepMembers) -> np.ndarray[Any, Any]:
-    """The names of the components of velocities, where a variable has them."""
-    has_them = any("component" in one.dims for one in members.variables.values())
-    return np.array([axis.name for axis in members.first.system.axes()] if has_them else [], str)
+def _labels(members: SweepMembers) -> dict[str, tuple[str, list[str]]]:
+    """The names and units of components and coordinates, each with its dimension, where a variable has them."""
+    system, found = members.first.system, dict[str, tuple[str, list[str]]]()
+    dims = {dim for one in members.variables.values() for dim in one.dims}
+    if "component" in dims:
+        texts = {"component": "name", "velocity_unit": "velocity", "momentum_unit": "momentum"}
+        found |= {name: ("component", [getattr(axis, text) for axis in system.axes()]) for name, text in texts.items()}
+    if "coordinate_name" in dims:
+        names, units = list(system.coordinate_names), system.units
+        found |= {"coordinate_name": ("coordinate_name", names)}
+        found |= {"coordinate_unit": ("coordinate_name", [units[name] for name in names])}
+    return found
+
+
+def _described(members: SweepMembers, name: str) -> dict[str, str]:
+    words, unit = members.describe(name)
+    return {"long_name": words} | ({"units": unit} if unit else {})
 
 
 def _coordinate(axis: SweepAxis, name: str, lo: int, hi: int) -> np.ndarray[Any, Any]:
@@ -493,8 +510,9 @@ def _coordinate(axis: SweepAxis, name: str, lo: int, hi: int) -> np.ndarray[Any,
     return np.array([str(entry) for entry in part], dtype=f"<U{longest}")
 
 
-def provenance(plan: SweepPlan) -> dict[str, Any]:
-    """What made a store: the plan, the configuration, versions, machine and time."""
+def provenance(members: SweepMembers) -> dict[str, Any]:
+    """What made a store: the system, the plan, the configuration, versions, machine and time."""
+    plan, system = members.plan, members.first.system.title
     config = to_toml({**plan.config, "sweep": plan.section})
-    attributes = {"plan": plan.description, "config": config, "members": plan.members, **made_by()}
+    attributes = {"system": system, "plan": plan.description, "config": config, "members": plan.members, **made_by()}
     return attributes | {"checksum": checksum_attributes(attributes)}

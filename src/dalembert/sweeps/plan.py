@@ -30,7 +30,7 @@ from jax import Array
 from ..errors import InvalidInput, UnknownName, require_name
 from ..integrators import OK, Integrator
 from ..io import config as configuration
-from ..io.dataset import Arrays
+from ..io.dataset import Arrays, column_text
 from ..kernels import Backend, evaluate, make_problem, run_problem
 from ..mechanics import ADMISSIBLE_TOLERANCE, MechanicalSystem, State
 from ..numerics import GROWTH_KINDS, MAX_BLOCKS, MIN_SAMPLES, classify, own_value, positive_int
@@ -58,7 +58,7 @@ ENERGY_NAME = "initial.energy"
 MAX_FAMILIES = 256  # whose functions are kept: members of others make theirs again
 PROBES_PER_AXIS = 8
 """Places along an axis at which a member is built and checked before anything runs."""
-STATE_VARIABLES = ("time", "velocity", "momentum", "angle", "configuration")
+STATE_VARIABLES = ("time", "velocity", "momentum", "angle", "configuration", "coordinate")
 NOT_DONE, NOT_CLASSIFIED, NOT_FAILED = -1, -1, -2
 STATUS_TEXT = (
     "0 ok, 1 not converged, 2 branch lost, 3 not finite, 4 starts off the constraint, 5 a reduction is not finite, "
@@ -491,11 +491,19 @@ def member_kernel(
             tails = [f"_{k}" for k in range(len(parts))] if len(parts) > 1 else [""]
             found |= {f"configuration{tail}": part for tail, part in zip(tails, parts, strict=True)}
             found |= {"time": state.t, "velocity": state.xi, "momentum": state.momentum, "angle": record.angles}
+            if names_coordinates(system):
+                named = system.observe(state.t, state.g, state.xi)
+                found["coordinate"] = named[: len(system.coordinate_names)]
         if "drift" in keep:
             found |= {"time": state.t, "energy": system.energy(state.t, state.g, state.xi)}
         return {name: value for name, value in found.items() if value.size}
 
     return RunKernel(begin, advance, observe)
+
+
+def names_coordinates(system: MechanicalSystem) -> bool:
+    """Whether the coordinates have names that a user or a mechanism gave."""
+    return bool(system.start_names or (system.names and system.names.coordinates))
 
 
 def _reduce(name: str, function: Callable[..., Any], words: str, *arguments: Any) -> Array:
@@ -519,6 +527,11 @@ class SweepVariable(NamedTuple):
     shape: tuple[int, ...] = ()
     dtype: Any = np.dtype(float)
     missing: float = np.nan
+
+    def attributes(self, name: str) -> dict[str, str]:
+        """What it is, and its unit where all its numbers have the same: final_time is in s."""
+        unit = column_text(name.removeprefix("final_").removesuffix("_max").removesuffix("_error"))[1]
+        return {"long_name": self.about} | ({"units": unit} if unit else {})
 
 
 class SweepMembers:
@@ -554,6 +567,22 @@ class SweepMembers:
             raise InvalidInput(f"{ENERGY_NAME} is {energy!r}; allowed: a finite number")
         return configuration.parse_job(self._config(values), self.plan.folder)
 
+    def describe(self, name: str) -> tuple[str, str]:
+        """What a varied number is, and its unit: ("initial speed", "m s-1") of initial.velocity.1."""
+        section, key, *places = name.split(".")
+        system, given = self.first.system, self.first.config["initial"].get(key)
+        if section == "initial" and key in ("velocity", "momentum") and places and len(given) == system.group.dim:
+            axis = system.axes()[int(places[0])]
+            return f"initial {'momentum of ' * (key == 'momentum')}{axis.name}", str(getattr(axis, key))
+        if (section, key) == ("initial", "configuration") and system.group.is_flat and places:
+            coordinate = system.coordinate_names[int(places[0])]
+            return f"initial {coordinate}", system.units[coordinate]
+        words = section if key in ("name", "python") else " ".join([key.replace("_", " "), *places])
+        if section == "system":
+            return words, configuration.parameter_unit(self.first.config["system"], key, self.plan.folder, self._load)
+        found = {"step": "s", "t0": "s", "t_end": "s", "energy": "J", **system.units}
+        return f"initial {words}" if section == "initial" else words, found.get(words, "")
+
     def _probe(self) -> None:
         """Build members along every axis, the others at their first place: refuse bad values before anything runs."""
         base = self.plan.member()
@@ -563,7 +592,9 @@ class SweepMembers:
                 try:
                     self._check({**base, **values})
                 except InvalidInput as fault:
-                    shown = ", ".join(f"{name} = {value}" for name, value in values.items())
+                    shown = ", ".join(
+                        f"{name} = {value} {self.describe(name)[1]}".rstrip() for name, value in values.items()
+                    )
                     raise InvalidInput(f"the sweep comes to {shown}: {fault}") from fault
                 if self.family(self.structure({**base, **values})).record != self.schema:
                     raise InvalidInput(
@@ -688,7 +719,7 @@ class SweepMembers:
                 dims = tuple(f"{name}_{axis}" for axis in ("row", "column")[: len(shape)])
             else:
                 vector = "component" if shape == (self.first.system.group.dim,) else "restricted"
-                dims = {"time": (), "angle": ("rotation",)}.get(head, (vector,))
+                dims = {"time": (), "angle": ("rotation",), "coordinate": ("coordinate_name",)}.get(head, (vector,))
             if "final" in plan.keep:
                 found[f"final_{name}"] = SweepVariable(f"{name} at the last good state", dims, shape)
             if "states" in plan.keep:
