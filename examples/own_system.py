@@ -1,13 +1,20 @@
-"""A system of one's own in fifteen lines: a skate on an inclined rink, whose blade sits `a` behind its centre
+"""A system of one's own in twenty lines: a skate on an inclined rink, whose blade sits `a` behind its centre
 of mass.
 """
+
+from typing import Annotated
 
 import jax.numpy as jnp
 
 import dalembert as da
 
 
-def make(mass=1.0, inertia=0.5, a=0.2, pull=1.0):
+def make(
+    mass: Annotated[float, "kg"] = 1.0,
+    inertia: Annotated[float, "kg m2"] = 0.5,
+    a: Annotated[float, "m"] = 0.2,
+    pull: Annotated[float, "N"] = 1.0,
+):
     """Parameters come from [system] of the configuration; `pull` = m g sin(slope), x down the slope."""
 
     def lagrangian(t, g, xi, p):
@@ -17,4 +24,10 @@ def make(mass=1.0, inertia=0.5, a=0.2, pull=1.0):
 
     blade = lambda t, g, p: jnp.array([[0.0, 0.0, 1.0]])  # v2 = 0
     parameters = {"mass": mass, "inertia": inertia, "a": a, "pull": pull}
-    return da.System(da.SE2(), lagrangian, blade, parameters=parameters)
+    names = {
+        "system": "Skate on a slope",
+        "coordinates": ["heading [rad]", "x [m]", "y [m]"],
+        "velocities": ["turn [rad s-1]", "speed [m s-1]", "slip [m s-1]"],
+        "constraints": ["blade [N]"],
+    }
+    return da.System(da.SE2(), lagrangian, blade, parameters=parameters, names=names)

@@ -17,6 +17,8 @@ from dalembert import plotting
 from dalembert.errors import InvalidInput
 from dalembert.groups import quaternions
 from dalembert.plotting import runs
+from dalembert.plotting.studies import draw_surfaces
+from dalembert.plotting.style import set_symbols, space
 from dalembert.studio import scenes
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
@@ -115,7 +117,7 @@ def test_a_mechanism_is_drawn_with_its_names_and_units(tmp_path):
     boxes = [(patch.get_xy().min(axis=0), patch.get_xy().max(axis=0)) for patch in path.patches]  # also at the start
     assert any(np.allclose(box, [[-0.15, -0.15], [0.25, 0.15]]) for box in boxes)  # the base, 0.4 m x 0.3 m
     assert any(np.allclose(box, [[-0.1, 0.2], [0.1, 0.2]], atol=0.011) for box in boxes)  # the left wheel
-    assert path.get_xlabel() == "x, m" and shape.get_xlabel() == "time $t$, s"
+    assert path.get_xlabel() == "$x$, m" and shape.get_xlabel() == "time $t$, s"
     assert [text.get_text() for text in shape.get_legend().get_texts()] == [r"castor swivel, $\mathrm{rad}$"]
     named = run.plot(tmp_path / "named.png", of=["left torque", "speed", "left rate", "left side force (shared)"])
     quantities = ["left torque, $\\mathrm{N\\,m}$", "speed, $\\mathrm{m/s}$", "left rate, $\\mathrm{rad/s}$"]
@@ -274,3 +276,31 @@ def test_more_curves_than_colours_are_told_apart_and_none_is_lost():
     for title, count in (("Coordinates", 9), ("Controls", 8)):
         looks = {(line.get_color(), line.get_linestyle()) for line in panels[title].lines}
         assert len(looks) == len(panels[title].lines) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("w1, rad/s", r"$\omega_{1}$, rad/s"),
+        ("gauss: q12", "gauss: $q_{12}$"),
+        ("x, m", "$x$, m"),
+        ("(89), data on D_ε, h = 0.1", r"(89), data on $D_\varepsilon$, $h$ = 0.1"),
+        ("speed of $v_1$ at t = 2", "speed of $v_1$ at $t$ = 2"),
+        ("order 4, DMV6, dormand-prince, a way to x", "order 4, DMV6, dormand-prince, a way to x"),
+    ],
+)
+def test_symbols_in_texts_are_set_as_mathematics(text, shown):
+    assert set_symbols(text) == shown
+
+
+def test_a_surface_and_a_plane_cross_in_a_line(monkeypatch):
+    """What lies behind the plane is drawn before it, the rest after it: no face of one is mixed with the other's."""
+    axes, heights = space(Figure(), elev=30, azim=-60), {}
+    monkeypatch.setattr(axes, "add_collection3d", lambda found: None)
+    note = lambda faces, zorder, **looks: heights.update({zorder: faces[..., 2].mean(axis=1)})
+    monkeypatch.setattr("mpl_toolkits.mplot3d.art3d.Poly3DCollection", note)
+    x, y = np.meshgrid(np.linspace(-1, 1, 21), np.linspace(-1, 1, 21), indexing="ij")
+    corners = np.array([[[-1, -1, 0], [-1, 1, 0]], [[1, -1, 0], [1, 1, 0]]], float)
+    draw_surfaces(axes, [np.stack([x, y, x * y], -1)], plane=corners)
+    assert not axes.computed_zorder and sorted(heights) == [1, 2, 3]
+    assert np.all(heights[1] <= 0) and np.all(heights[2] == 0) and np.all(heights[3] > 0)

@@ -135,8 +135,8 @@ def test_what_cannot_be_shown_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("model", "title", "labels"),
     [
-        ("car", "Car", ("x, $\\mathrm{m}$", "y, $\\mathrm{m}$")),
-        ("contact_oscillator", "Contact oscillator", ("x", "y")),
+        ("car", "Car", ("$x$, $\\mathrm{m}$", "$y$, $\\mathrm{m}$")),
+        ("contact_oscillator", "Contact oscillator", ("$x$", "$y$")),
     ],
 )
 def test_a_film_is_headed_by_the_system_and_its_axes_have_units(model, title, labels):

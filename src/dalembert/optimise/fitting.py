@@ -622,13 +622,23 @@ class Fit(Estimate):
         form, system = part.shots.form, self.system(experiment)
         motion = np.asarray(evaluate(form.show, system, run.records.state, lanes=len(run.t), axes=(None, 0)))
         names, data = show_values(form.measures, form.angles, system.group, part.values)
-        data, names = np.where(part.present, data, np.nan), [unit_label(n, system.units.get(n, "")) for n in names]
+        data, names = np.where(part.present, data, np.nan), [label_quantity(name, system.units) for name in names]
         return plot_fit(names, part.times, data, self.residuals(experiment), np.asarray(run.t), motion, path=path)
 
     def residuals(self, experiment: int = 0) -> Numbers:
         """The residuals, computed less measured, in standard deviations, shape (times, components); NaN: no data."""
         part, p, z = self._part(experiment)
         return np.where(part.present, weigh(part.weights, part.shots.run(p, z)[0]), np.nan)
+
+
+def label_quantity(name: str, units: Mapping[str, str]) -> str:
+    """A measured quantity with its unit: "x, m" of position_0, "speed, m/s" of velocity_speed."""
+    kind, _, rest = name.partition("_")
+    if kind == "velocity" and rest in units:
+        return unit_label(rest, units[rest])
+    if kind == "position" and rest in ("0", "1", "2"):
+        return unit_label("xyz"[int(rest)], "m")
+    return unit_label(name.replace("_", " "), units.get(name, "rad" if kind == "angle" else ""))
 
 
 class Fits(Sequence[Fit]):

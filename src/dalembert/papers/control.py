@@ -237,7 +237,7 @@ def _driven(system: System, start: Any, goal: Any, steps: int, guess: Plan | Non
     return found
 
 
-@gallery("heisenberg", draw=partial(draw_plan, labels=("x", "y"), inputs=("x'", "y'")), **SHEET)
+@gallery("heisenberg", draw=partial(draw_plan, labels=("$x$", "$y$"), inputs=(r"$\dot x$", r"$\dot y$")), **SHEET)
 def heisenberg_geodesics() -> Data:
     def to(*goal: float) -> Callable[[int, Plan | None], Plan]:
         return partial(_driven, heisenberg(), np.zeros(3), np.array(goal))

@@ -34,7 +34,7 @@ from ..mechanics import InvariantSystem, block, generators
 from ..models import chaplygin_sleigh, exact_momentum, suslov, total_turning
 from ..numerics.types import Element
 from ..plotting.runs import headings
-from ..plotting.studies import Patch, arrow, draw_portrait, draw_surfaces, equilibria, momentum_surface
+from ..plotting.studies import arrow, draw_portrait, draw_surfaces, equilibria, momentum_surface
 from ..plotting.style import COLOURS, GREY
 from .gallery import MOMENTUM_AXES, Data, Gallery, simulate_uninterrupted
 
@@ -108,7 +108,7 @@ def draw_sleigh_momenta(axes: Any, data: Data) -> None:
         _portrait(panel, data, f"{name} ")
         cusp = data[f"{name} cusp"]
         panel.plot(*np.stack([-cusp, cusp]).T, "--", color=COLOURS[1], linewidth=0.9, label="$v_1 = 0$ (cusps)")
-        panel.set(title=f"({name}) a = 1, b = {b:g}", xlabel=r"$p_\theta$", ylabel="$p_1$")
+        panel.set(title=f"({name}) $a = 1$, $b = {b:g}$", xlabel=r"$p_\theta$", ylabel="$p_1$")
     axes[0].legend(loc="upper right")
 
 
@@ -145,7 +145,7 @@ def draw_blades(axes: Any, data: Data) -> None:
         headings(panel, pose, COLOURS[1], 15)
         panel.plot(0, 0, "o", color="black", markersize=4, label="cusp")
         panel.set_aspect("equal", adjustable="datalim")
-        panel.set(title=f"({name}) a = 1, b = {b:g}", xlabel="x", ylabel="y")
+        panel.set(title=f"({name}) $a = 1$, $b = {b:g}$", xlabel="$x$", ylabel="$y$")
     axes[0].legend()
 
 
@@ -186,7 +186,7 @@ for label, region, view in (
     ("figure-6.1", (0.0, 1.0, 91), {"elev": 12, "azim": -120}),
     ("figure-6.2", (0.4, 0.8, 61), {"elev": 14, "azim": -112}),
 ):
-    draw = lambda axes, data: draw_surfaces(axes, [Patch(data["surface"], alpha=0.85)], lines=24)
+    draw = lambda axes, data: draw_surfaces(axes, [data["surface"]])
     add = gallery(label, draw=draw, size=(6.4, 5.6), labels=MOMENTUM_AXES, **view)
     add(partial(suslov_surface, *region))
 
@@ -214,7 +214,7 @@ def draw_curves(axes: Any, data: Data) -> None:
     axes.contour(*grid, levels=np.sort(data["levels"]), colors=COLOURS[0], linewidths=0.8)
     axes.contour(*grid, levels=data["separatrix"], colors=COLOURS[1], linewidths=1.5)
     along = data["line"]
-    axes.plot(*np.stack([-along, along]).T, color="black", linewidth=1.2, label="equilibria P")
+    axes.plot(*np.stack([-along, along]).T, color="black", linewidth=1.2, label="equilibria $P$")
     axes.plot([], [], color=COLOURS[1], linewidth=1.5, label="separatrix $h^*$")
     axes.plot(*data["saddles"].T, "x", color=COLOURS[1], label="saddles")
     axes.plot(*data["centres"].T, "+", color=COLOURS[2], markersize=7, label="centres")
@@ -305,7 +305,7 @@ def _on_level(f: LegendreMap, direction: np.ndarray, level: float) -> np.ndarray
 
 
 def draw_sleigh_surface(axes: Any, data: Data) -> None:
-    draw_surfaces(axes, [Patch(data[name], alpha=0.9) for name in ("right", "left")])
+    draw_surfaces(axes, [data[name] for name in ("right", "left")])
     axes.set(xlim=(-EXTENT, EXTENT), ylim=(-EXTENT, EXTENT))
 
 
@@ -356,7 +356,7 @@ def draw_path(axes: Any, data: Data) -> None:
     axes.plot(*data["discrete"].T, "o", color=COLOURS[0], markersize=3.5, label=f"discrete, h = {STEP:g}")
     axes.plot(*data["discrete"][0], "o", color=COLOURS[1], markersize=6, label="start")
     axes.set_aspect("equal", adjustable="datalim")
-    axes.set(xlabel="x", ylabel="y")
+    axes.set(xlabel="$x$", ylabel="$y$")
     axes.legend()
 
 

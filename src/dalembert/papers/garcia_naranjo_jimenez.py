@@ -26,7 +26,7 @@ from ..integrators import EulerPoincareSuslov, Integrator, RungeKutta
 from ..mechanics import InvariantSystem
 from ..models import exact_momentum, suslov
 from ..numerics import slopes
-from ..plotting.studies import Patch, draw_lines, draw_slope, draw_surfaces, momentum_surface
+from ..plotting.studies import draw_lines, draw_slope, draw_surfaces, momentum_surface
 from ..plotting.style import COLOURS, MARKERS
 from ..simulation import Run
 from .gallery import MOMENTUM_AXES, Data, Gallery, simulate_uninterrupted
@@ -76,9 +76,9 @@ def polar(largest: float, angles: int = 121, radii: int = 61) -> np.ndarray:
 
 
 def plane(reach: tuple[float, float]) -> np.ndarray:
-    """A patch (31, 31, 3) of d*: M3 = (I13/I11) M1 + (I23/I22) M2."""
+    """The corners (2, 2, 3) of a part of d*: M3 = (I13/I11) M1 + (I23/I22) M2."""
     (a, _, p), (_, b, q), _ = GENERIC.inertia
-    x, y = np.meshgrid(*(np.linspace(-r, r, 31) for r in reach), indexing="ij")
+    x, y = np.meshgrid(*(np.array([-r, r]) for r in reach), indexing="ij")
     return np.stack([x, y, p / a * x + q / b * y], -1)
 
 
@@ -88,13 +88,9 @@ def tangent_gap(scheme: str) -> float:
     return float(np.abs(small @ GENERIC.normal / np.linalg.norm(small, axis=-1)).max())
 
 
-def _draw_locus(axes: Any, data: Data) -> None:
-    draw_surfaces(axes, [Patch(data["surface"], alpha=0.9), Patch(data["plane"], COLOURS[4], 0.45)])
-
-
 def draw_bounded(axes: Any, data: Data) -> None:
-    _draw_locus(axes, data)
-    axes.plot([0], [0], [0], "o", color="black", markersize=3)
+    draw_surfaces(axes, [data["surface"]], plane=data["plane"])
+    axes.plot([0], [0], [0], "o", color="black", markersize=3, zorder=10)
 
 
 @gallery("figure-1", draw=draw_bounded, size=(6.6, 5.6), labels=MOMENTUM_AXES, elev=10, azim=-120)
@@ -107,8 +103,7 @@ def bounded_locus() -> Data:
 
 
 def draw_unbounded(axes: Any, data: Data) -> None:
-    _draw_locus(axes, data)
-    axes.computed_zorder = False  # the curve lies on both surfaces: it is drawn on top
+    draw_surfaces(axes, [data["surface"]], plane=data["plane"])
     for name in (name for name in data.arrays if name.startswith("curve")):
         label = "intersection" if name == "curve 0" else None
         axes.plot(*data[name].T, color="#cc0000", linewidth=1.8, zorder=10, label=label)
@@ -245,7 +240,7 @@ def draw_work(axes: Any, data: Data) -> None:
     untimed = [name for name in METHODS if not np.any(np.isfinite(data[f"{name} seconds"]))]
     if untimed:
         axes[1].text(0.02, 0.02, "not timed: " + ", ".join(untimed), transform=axes[1].transAxes, fontsize=8)
-    axes[0].set(xlabel="ε", ylabel="relative error of (M1, M2) at t = 1")
+    axes[0].set(xlabel=r"step $\varepsilon$", ylabel="relative error of $(M_1, M_2)$ at $t = 1$")
     axes[1].set_xlabel("processor time of the run, s")
     axes[0].legend()
 

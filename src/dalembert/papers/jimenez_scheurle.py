@@ -104,13 +104,13 @@ def draw_orders(axes: Any, data: Data) -> None:
     draw_lines(axes[0], {name: (data["h"], data[name]) for name in names})
     draw_slope(axes[0], (0.02, 0.08), 2e-4, 1)
     draw_slope(axes[0], (0.02, 0.08), 2e-6, 2)
-    axes[0].set_ylabel("largest error of (q, v) at t = 1")
+    axes[0].set_ylabel("largest error of $(q, v)$ at $t = 1$")
     reactions = {name: values for name, values in data.arrays.items() if name.startswith("lambda ")}
     draw_lines(axes[1], {name[7:]: (data["h"], values) for name, values in reactions.items()})
     draw_slope(axes[1], (0.02, 0.08), 2e-6, 2)
-    axes[1].set_ylabel("largest error of λ")
+    axes[1].set_ylabel(r"largest error of $\lambda$")
     for panel, columns in zip(axes, (2, 1), strict=True):
-        panel.set_xlabel("ε")
+        panel.set_xlabel(r"step $\varepsilon$")
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=columns)
 
 
@@ -134,7 +134,7 @@ def draw_constraints(axes: Any, data: Data) -> None:
             curve(panel, data["t"], data[f"{form}, {which}"], color=colour, linestyle=dash, label=form, linewidth=0.9)
         panel.set_ylabel(label)
     axes[0].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
-    axes[-1].set_xlabel("t")
+    axes[-1].set_xlabel("$t$")
 
 
 @gallery("deformed-constraint", draw=draw_constraints, size=(7.2, 5.2), nrows=2, sharex=True, sharey=True)
@@ -151,7 +151,7 @@ def deformed_constraint() -> Data:
 
 def draw_energy(axes: Any, data: Data) -> None:
     draw_invariants(axes, data["t"], {name: data[name] for name in NODES})
-    axes.set(xlabel="t", ylabel="|E/E(0) - 1|", ylim=(1e-8, 10))
+    axes.set(xlabel="$t$", ylabel="$|E/E(0) - 1|$", ylim=(1e-8, 10))
 
 
 @gallery("particle-energy", draw=draw_energy, size=(7.0, 4.2))

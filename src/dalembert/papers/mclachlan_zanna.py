@@ -99,7 +99,7 @@ def draw_components(axes: Any, data: Data) -> None:
         panel.plot(data["nodes"], data["DMV"][:, i], ":o", **dotted)
         panel.set_ylabel(f"$m_{i + 1}$")
     axes[0].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
-    axes[-1].set_xlabel("t")
+    axes[-1].set_xlabel("$t$")
 
 
 @gallery("figure-3.1", draw=draw_components, size=(7.2, 6.2), nrows=3, sharex=True)
@@ -122,7 +122,7 @@ def draw_conservation(axes: Any, data: Data) -> None:
     for panel, name, label in zip(axes, ("energy", "norm"), ("$H - H_0$", "$|m| - |m_0|$"), strict=True):
         panel.plot(data["nodes"], data[name], "o-", color=COLOURS[0], markersize=2.5)
         panel.set_ylabel(label)
-    axes[-1].set_xlabel("t")
+    axes[-1].set_xlabel("$t$")
 
 
 @gallery("figure-3.2", draw=draw_conservation, size=(7.2, 4.6), nrows=2, sharex=True)
@@ -166,7 +166,7 @@ def draw_spectrum(axes: Any, data: Data, scale: str, limit: float, every: int) -
         bound = 1.1 if part == "real" else limit
         panel.set(ylabel=f"{part} part of λ", ylim=(-bound, bound), xscale=scale)
     axes[0].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
-    axes[-1].set_xlabel("h")
+    axes[-1].set_xlabel("step $h$")
 
 
 for label, steps, scale, limit, every in (
@@ -181,7 +181,7 @@ def draw_errors(axes: Any, data: Data) -> None:
     draw_lines(axes, {name: (data["h"], data[name]) for name in METHODS})
     for order, height in ((2, 3e-5), (4, 2e-8), (6, 7e-13)):
         draw_slope(axes, (0.0625, 0.25), height, order)
-    axes.set(xlabel="h", ylabel="error at T = 100")
+    axes.set(xlabel="step $h$", ylabel="error at $T = 100$")
     axes.legend()
 
 
@@ -208,7 +208,7 @@ def error_against_step() -> Data:
 def draw_cost(axes: Any, data: Data) -> None:
     draw_lines(axes, {name: (data[f"{name} error"], data[f"{name} operations"]) for name in METHODS})
     axes.invert_xaxis()
-    axes.set(xlabel="error at T = 100", ylabel="floating-point operations")
+    axes.set(xlabel="error at $T = 100$", ylabel="floating-point operations")
     axes.legend()
 
 
@@ -267,7 +267,7 @@ def draw_motions(axes: Any, data: Data) -> None:
             panel.plot(data["nodes"], data[name][:, i], marker="osD"[i], markersize=3, **style)
         panel.set(ylabel=name, ylim=(-1.15, 1.15))
     axes[0].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, title="markers: method, thin lines: exact")
-    axes[-1].set_xlabel("t")
+    axes[-1].set_xlabel("$t$")
 
 
 def motions(step: float) -> Data:

@@ -25,7 +25,7 @@ GENERIC = ((3.0, 0.0, 1.0), (0.0, 4.0, 0.5), (1.0, 0.5, 5.0))
 START = (1.0, 1.0)
 STEP, STEPS, SAVE = 0.01, 180_000, 180
 RETRACTIONS: dict[str, Retraction] = {"exponential": Exponential(), "Cayley": Cayley()}
-ROWS = (("energy", "|E/E(0) - 1|"), ("constraint", "|Ω₃|"), ("group", "distance of R\nfrom SO(3)"))
+ROWS = (("energy", "$|E/E(0) - 1|$"), ("constraint", r"$|\Omega_3|$"), ("group", "distance of $R$\nfrom SO(3)"))
 READINGS = ("with the reaction", "free body")
 
 
@@ -119,12 +119,12 @@ def draw_panels(axes: Any, data: Data, columns: Sequence[str], rows: Sequence[tu
             for panel, (measure, _) in zip(panels, rows, strict=False):
                 curve(panel, data["t"], data[f"{key}, {measure}"], color=COLOURS[i], linestyle=DASHES[i], label=name)
             for part, values in enumerate(data[f"{key}, momentum"].T):
-                style = {"color": COLOURS[i], "linestyle": DASHES[part], "label": f"{name}, Π{'₁₂₃'[part]}"}
+                style = {"color": COLOURS[i], "linestyle": DASHES[part], "label": rf"{name}, $\Pi_{part + 1}$"}
                 panels[-1].plot(data["t"], values, **style)
         for panel in panels:
             panel.set_xlim(0, 30)
         panels[-1].set(xlim=(0, 3 if column == "free body" else 30), xlabel="time, minutes")
-    for panel, (_, label) in zip(axes[:, 0], (*rows, ("", "momentum Π")), strict=True):
+    for panel, (_, label) in zip(axes[:, 0], (*rows, ("", r"momentum $\Pi$")), strict=True):
         panel.set_ylabel(label)
     axes[0, -1].legend()
     axes[-1, 0].legend(ncols=2, fontsize=7)

@@ -474,6 +474,10 @@ def headings(axes: Axes, pose: Array, colour: str, count: int = 25) -> None:
         axes.plot(*ends, color=colour, linewidth=2.5, solid_capstyle="round")
 
 
+MAX_CHORD = 0.35
+"""Points on the unit sphere that are farther apart are dots: chords between them would look like paths."""
+
+
 def _draw_on_sphere(figure: Figure, cell: Any, curves: Mapping[str, Array], columns: int = 2) -> Any:
     """Curves (k, 3) on the unit sphere, a light wire frame, with a dot where each begins."""
     axes = space(figure, cell)
@@ -482,7 +486,9 @@ def _draw_on_sphere(figure: Figure, cell: Any, curves: Mapping[str, Array], colu
     axes.set_box_aspect((1, 1, 1), zoom=1.2)
     axes.set_axis_off()
     for (label, points), colour, dash in zip(curves.items(), cycle(COLOURS), cycle(DASHES), strict=False):
-        axes.plot(*points.T, linestyle=dash, color=colour, label=label, linewidth=1.0)
+        far = len(points) > 2 and np.median(np.linalg.norm(np.diff(points, axis=0), axis=1)) > MAX_CHORD
+        looks = {"linestyle": "", "marker": "."} if far else {"linestyle": dash}
+        axes.plot(*points.T, color=colour, label=label, linewidth=1.0, markersize=3, **looks)
         axes.plot(*points[:1].T, "o", color=colour, markersize=4)
     if len(curves) > 1:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=columns)

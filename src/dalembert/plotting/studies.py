@@ -171,12 +171,6 @@ def equilibria(axes: Axes, points: Array, *, stable: bool, colour: str = "#00000
 LIGHT_DIRECTION = np.array([0.48, -0.36, 0.8])
 
 
-class Patch(NamedTuple):
-    """A parametrised surface (i, j, 3) with its looks."""
-
-    surface: Array
-    colour: str = COLOURS[5]
-    alpha: float = 0.8
 
 
 def momentum_surface(system: InvariantSystem, integrator: EulerPoincareSuslov, step: float, grid: Array) -> Array:
@@ -216,26 +210,39 @@ def light(faces: Array, scale: Any = 1.0) -> Array:
     return np.asarray(0.55 + 0.45 * np.abs(normals @ LIGHT_DIRECTION) / size)
 
 
-def draw_surfaces(axes: Any, patches: Sequence[Patch], *, lines: int = 0) -> None:
-    """Parametrised surfaces (i, j, 3) in one collection, so that faces of one hide those of another.
+def draw_surfaces(axes: Any, surfaces: Sequence[Array], *, plane: Array | None = None, lines: int = 0) -> None:
+    """Opaque surfaces (i, j, 3), whose faces hide one another, and a plane (2, 2, 3) that one sees through.
 
-    `lines` > 0 draws that many coordinate lines of each direction on the first one.
+    What lies behind the plane is drawn before it and the rest after it, so that they cross in a clean line. `lines` > 0
+    draws that many coordinate lines of each direction on the first surface.
     """
     from matplotlib.colors import to_rgb
     from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 
-    points = np.concatenate([patch.surface.reshape(-1, 3) for patch in patches])
+    parts = [*surfaces, *([] if plane is None else [plane])]
+    points = np.concatenate([part.reshape(-1, 3) for part in parts])
     low, high = points.min(axis=0), points.max(axis=0)
-    faces, colours = [grid_faces(patch.surface) for patch in patches], []
-    for quads, patch in zip(faces, patches, strict=True):
-        shade = np.outer(light(quads, high - low), to_rgb(patch.colour))
-        colours.append(np.column_stack([shade, np.full(len(quads), patch.alpha)]))
-    collection = Poly3DCollection(np.concatenate(faces), facecolors=np.concatenate(colours), edgecolors="none")
-    axes.add_collection3d(collection)
+    faces = np.concatenate([grid_faces(surface) for surface in surfaces])
+    colours = np.outer(light(faces, high - low), to_rgb(COLOURS[5]))
     axes.auto_scale_xyz(*np.stack([low, high], axis=1))
+    axes.computed_zorder = False  # the order is the one given here
+    near = np.ones(len(faces), bool)
+    if plane is not None:
+        elevation, azimuth = np.deg2rad([axes.elev, axes.azim])
+        to_eye = [np.cos(elevation) * np.cos(azimuth), np.cos(elevation) * np.sin(azimuth), np.sin(elevation)]
+        normal = np.cross(plane[1, 0] - plane[0, 0], plane[0, 1] - plane[0, 0])
+        normal *= np.sign(normal @ (to_eye * (high - low)))
+        near = (faces.mean(axis=1) - plane[0, 0]) @ normal > 0.0
+        whole = Poly3DCollection(grid_faces(plane), facecolors=COLOURS[4], edgecolors="none", alpha=0.45, zorder=2)
+        axes.add_collection3d(whole)
+    for side, order in ((~near, 1), (near, 3)):
+        if np.any(side):
+            looks = {"facecolors": colours[side], "edgecolors": colours[side], "linewidth": 0.4, "zorder": order}
+            axes.add_collection3d(Poly3DCollection(faces[side], **looks))
     if lines:
-        first = np.moveaxis(patches[0].surface, -1, 0)
-        axes.plot_wireframe(*first, color="black", linewidth=0.25, alpha=0.45, rcount=lines, ccount=lines)
+        first = np.moveaxis(surfaces[0], -1, 0)
+        looks = {"color": "black", "linewidth": 0.25, "alpha": 0.35, "rcount": lines, "ccount": lines, "zorder": 4}
+        axes.plot_wireframe(*first, **looks)
 
 
 @styled
@@ -244,11 +251,12 @@ def plot_momentum(trajectory: Any, path: str | Path | None = None) -> Figure:
     from matplotlib.figure import Figure
 
     grid, surface = momentum_locus(trajectory, 61)
-    plane = grid @ np.asarray(trajectory.system.inertia @ trajectory.system.subspace).T
+    plane = grid[:: len(grid) - 1, :: len(grid) - 1] @ np.asarray(
+        trajectory.system.inertia @ trajectory.system.subspace
+    ).T
     figure = Figure(figsize=(6.4, 5.4), layout="constrained")
     axes = space(figure, labels=("$M_1$", "$M_2$", "$M_3$"), elev=10, azim=-120)
-    axes.computed_zorder = False  # the momenta lie on the surface: they are drawn on top
-    draw_surfaces(axes, [Patch(surface), Patch(plane, COLOURS[4], 0.4)], lines=20)
+    draw_surfaces(axes, [surface], plane=plane)
     style: dict[str, Any] = {"color": COLOURS[1], "markersize": 2.5, "linewidth": 0.9, "zorder": 10}
     axes.plot(*np.asarray(trajectory.momentum).T, "o-", label="momenta of the run", **style)
     axes.legend(loc="upper left")
@@ -468,7 +476,7 @@ def plot_fit(
         jumps = np.abs(np.diff(motion[:, k], prepend=motion[:1, k])) > np.pi  # an angle that begins a new turn
         above.plot(t, np.where(jumps, np.nan, motion[:, k]), color=COLOURS[1], label="motion", zorder=3)
         above.plot(times, data[:, k], ".", color=COLOURS[0], markersize=3.5, label="data")
-        above.set(title=names[k])
+        above.set(ylabel=names[k])
         largest = max(3.2, 1.1 * np.nanmax(np.abs(left[:, k]), initial=0.0))
         below.axhspan(-2.0, 2.0, color=LIGHT, alpha=0.6, linewidth=0)
         below.axhline(0.0, color=GREY, linewidth=0.7)

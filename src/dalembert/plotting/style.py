@@ -177,9 +177,25 @@ TYPESET = {
 }
 
 
+SYMBOL = re.compile(r"\$[^$]*\$|\bD_ε|\b([a-zA-Z])(\d{1,2})\b|(?:^|(?<=: ))[wvxyz](?=,|$)|[βελω]|\b[ht](?= = )")
+
+
+def set_symbols(text: str) -> str:
+    """A text with its symbols as mathematics: w1 is an omega with an index, x and h = 0.1 are italic."""
+    return SYMBOL.sub(_set_symbol, text)
+
+
+def _set_symbol(found: re.Match[str]) -> str:
+    letter, index = found[1] or found[0], found[2]
+    if letter.startswith("$"):
+        return letter
+    letter = {"w": r"\omega", "ε": r"\varepsilon", "D_ε": r"D_\varepsilon"}.get(letter, letter)
+    return f"${letter}_{{{index}}}$" if index else f"${letter}$"
+
+
 def unit_label(name: str, unit: str) -> str:
     """ "speed, m/s": a name with its unit as people print it."""
-    return ", ".join(filter(None, (name, print_unit(unit))))
+    return ", ".join(filter(None, (set_symbols(name), print_unit(unit))))
 
 
 def print_unit(unit: str) -> str:
@@ -209,10 +225,15 @@ def headline(figure: Figure, text: str) -> None:
 
 def save(figure: Figure, path: str | Path | None, title: str | None = None) -> Figure:
     """Give the figure its title, and write it where a path is given: the suffix decides the format."""
+    from matplotlib.text import Text
+
     for axes in figure.axes:
         show_zeros(axes)
     if title is not None:
         headline(figure, title)
+    words: Any
+    for words in figure.findobj(Text):
+        words.set_text(set_symbols(words.get_text()))
     if path is not None:
         suffix, known = Path(path).suffix.removeprefix("."), figure.canvas.get_supported_filetypes()
         if suffix not in known:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,6 +81,7 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
     """A figure, and the function that draws the k-th frame into it."""
     from matplotlib.collections import PolyCollection
     from matplotlib.figure import Figure
+    from matplotlib.patheffects import withStroke
 
     view, caption = make_scene([run])
     caption = textwrap.fill(caption, 112)
@@ -88,9 +89,9 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
     headline(figure, title or _title(run))
     figure.text(0.01, 0.012, caption, fontsize=7.5, color=GREY, va="bottom")
     view.axis_names = tuple(unit_label(name, _units(run).get(name, "")) for name in view.axis_names)
-    axes, project = _axes(figure, view, 0.05 + 0.025 * caption.count("\n"))
     reach = float(np.max(np.subtract(*view.limits()[::-1])))
     parts = [_Part(part, reach) for part in view.parts]
+    axes, project = _axes(figure, view, parts, 0.05 + 0.025 * caption.count("\n"))
     tilted = not view.flat and not np.allclose(view.tilt, np.eye(3))
     floor = _floor_lines(view, 0.6 * reach) if view.ground is not None and tilted else None
     painted: Any = PolyCollection([], capstyle="round", joinstyle="round", clip_on=False)
@@ -116,7 +117,9 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
             if part.text:
                 (x, y), _ = project(_at(part.text_track, k) @ turn.T + place)
                 write = axes.text if view.flat else axes.text2D
-                write(x, y, part.text, color=part.colour, ha="center", zorder=9, **part.text_style)
+                halo = withStroke(linewidth=2.5, foreground="white")  # over a path
+                style = {"ha": "center", "zorder": 9, "path_effects": [halo], **part.text_style}
+                write(x, y, part.text, color=part.colour, **style)
         every = _join(*faces)
         corners, depth = project(every.corners)
         edges = np.roll(corners, -1, axis=1)
@@ -146,7 +149,9 @@ def _units(run: RunFrames) -> dict[str, str]:
     return dict.fromkeys("xyz" if placed else "", "m") | run.system.units | {"time": "s"}
 
 
-def _axes(figure: Any, view: View, bottom: float) -> tuple[Any, Callable[[Array], tuple[Array, Array]]]:
+def _axes(
+    figure: Any, view: View, parts: Sequence[_Part], bottom: float
+) -> tuple[Any, Callable[[Array], tuple[Array, Array]]]:
     """Axes for a view, and the projection of points (..., 3) to their plane (..., 2) and to a depth (...)."""
     low, high = view.limits()
     if view.flat:
@@ -167,6 +172,11 @@ def _axes(figure: Any, view: View, bottom: float) -> tuple[Any, Callable[[Array]
     visible = level and bool(view.axis_names)
     if level and view.ground is not None:
         low[2] = 0.0
+    for part in parts if level else ():  # a table that is larger than the paths on it is shown whole
+        found = part.faces_at(0)
+        if part.parent is None and len(wide := found.corners[~found.is_line]):
+            wide = (wide @ _at(part.rotation, 0).T + _at(part.position, 0)).reshape(-1, 3)[:, :2]
+            low[:2], high[:2] = np.minimum(low[:2], wide.min(axis=0)), np.maximum(high[:2], wide.max(axis=0))
     extent = np.maximum(high - low, 0.16 * float((high - low).max()))
     low = low + (high - low - extent) / 2 * [1.0, 1.0, float(view.ground is None)]
     direction = normalise(np.asarray(view.camera_direction))
