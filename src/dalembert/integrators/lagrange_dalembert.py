@@ -22,7 +22,7 @@ import numpy as np
 
 from ..errors import InvalidInput, OffConstraint, require_name
 from ..groups import Cayley, Group, Retraction
-from ..kernels import LoweringError
+from ..kernels import LoweringError, map_rows
 from ..mechanics import Discretisation, FiniteDifference, InvariantSystem, MechanicalSystem, State
 from ..numerics import Root, depends, literals, own_value, require_instance, solve
 from ..numerics.types import Array, Controls, Covector, Element, Scalar, Velocity
@@ -260,8 +260,8 @@ class LagrangeDAlembert(NodeMethod):
         def coupling(x: Array) -> Array:
             """The columns of the impulse: how its rows enter the balance."""
             own = rows(before)
-            entering = [self.difference.reaction(group, h * x[:n], row, jnp.zeros(n))[0] for row in own]
-            return jnp.concatenate([jnp.stack(entering, axis=1), jnp.zeros((len(own), len(own)))])
+            entering = map_rows(lambda row: self.difference.reaction(group, h * x[:n], row, jnp.zeros(n))[0], own)
+            return jnp.concatenate([entering.T, jnp.zeros((len(own), len(own)))])
 
         m = system.constraints
         many = m > 0 and n + m > MANY_UNKNOWNS and self.pair is None and not depends(rows, before)

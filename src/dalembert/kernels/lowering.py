@@ -340,6 +340,16 @@ def _call(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     if EQUATIONS in str(params.get("name", "")) and isinstance(lowering.builder, Polynomials):
         with lowering.builder.looking(True):
             return _call(lowering, params | {"name": ""}, args)
+    builder = lowering.builder
+    if not isinstance(builder, Builder):  # a series, which is another arithmetic
+        return _write_call(lowering, inner, args)
+    key = (inner, getattr(builder, "looks", False), *(value for array in args for value in array.ravel()))
+    if (found := builder.block.find(key)) is None:  # systems are asked for the same again and again
+        found = builder.block.table[key] = _write_call(lowering, inner, args)
+    return list(found)
+
+
+def _write_call(lowering: Lowering, inner: Any, args: Arrays) -> Arrays:
     if isinstance(inner, core.ClosedJaxpr):
         name = lowering.routines.name(inner.jaxpr) if lowering.routines else None
         if lowering.routines and name in lowering.routines.repeated:

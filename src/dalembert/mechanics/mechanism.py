@@ -51,6 +51,7 @@ from .system import Input, State, System, jacobian
 GROUND = "ground"
 SPACE = "xyz"
 MOMENTS = ("xx", "yy", "zz", "xy", "xz", "yz")
+HAT = np.cross(np.eye(3)[None], np.eye(3)[:, None]).transpose(2, 0, 1)  # HAT @ a is the matrix of a x
 HEADING = ("yaw", "roll", "pitch")  # R = Rz(yaw) Rx(roll) Ry(pitch): a lean does not change with the pitch
 SAMPLES = 4  # configurations at which constraints are tried for redundancy
 VANISHING = 1e-9  # what counts as 0 where lengths are of size 1
@@ -189,14 +190,18 @@ def _matrix(entries: Entries) -> Array:
 
 
 def _cross(a: Array, b: Array) -> Array:
-    return jnp.stack([a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]])
+    """a x b in a dozen equations, not forty: mechanisms have many products, and JAX differentiates each equation."""
+    return _shifted(a * _shifted(b) - _shifted(a) * b)
+
+
+def _shifted(a: Array) -> Array:
+    return jnp.concatenate([a[1:], a[:1]])
 
 
 def _turn(axis: Array, angle: Array) -> Array:
     """The rotation about a unit vector by an angle."""
     c, s = jnp.cos(angle), jnp.sin(angle)
-    hat = jnp.stack([_cross(axis, jnp.asarray(e)) for e in np.eye(3)], axis=1)
-    return c * jnp.eye(3) + s * hat + (1 - c) * axis[:, None] * axis[None, :]
+    return c * jnp.eye(3) + s * (jnp.asarray(HAT) @ axis) + (1 - c) * axis[:, None] * axis[None, :]
 
 
 def _axis(parts: Parts, p: Any, body: int) -> tuple[Array, Array]:
@@ -640,6 +645,11 @@ class MechanismSystem(System):
     def __repr__(self) -> str:
         counts = f"{len(self.parts.bodies)} bodies, {self.constraints} constraints, {len(self.inputs or ())} inputs"
         return f"<MechanismSystem {self.parts.name} on {self.group}: {counts}>"
+
+    @property
+    def quadratic(self) -> bool:
+        """The velocities of bodies are linear in xi, so that nothing has to be traced to know it."""
+        return isinstance(self.lagrangian, Energy) or super().quadratic
 
     @property
     def parts(self) -> Parts:
