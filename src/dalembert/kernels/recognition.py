@@ -16,7 +16,7 @@ import sys
 import types
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -30,72 +30,110 @@ VERSIONED_PACKAGES = (PACKAGE, "jax", "numpy", "builtins")
 """Packages whose versions are part of every key, beside those of Python itself."""
 MAX_RECOGNISED = 1024
 """Functions that are remembered; the one used least recently goes first."""
+_PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes, np.dtype)
+_ARRAYS = (np.ndarray, np.generic, jax.Array)
 
 
 class Unfingerprintable(LookupError):
     """Something that has no name outside this process."""
 
 
-def fingerprint(it: Any) -> Iterator[str]:
+def fingerprint(it: Any) -> list[str]:
     """Everything that a traced function can depend on, as text: the same for the same thing in every process."""
-    return _write(it, ())
+    text: list[str] = []
+    _write(it, (), text)
+    return text
 
 
-def _write(it: Any, within: tuple[Any, ...]) -> Iterator[str]:
-    """The text of a thing; `within` are the functions and modules that are being written already."""
-    yield f"{type(it).__module__}.{type(it).__qualname__}"
-    if it is None or it is Ellipsis or isinstance(it, bool | int | float | complex | str | bytes | np.dtype):
-        yield repr(it)
+def _write(it: Any, within: tuple[Any, ...], text: list[str]) -> None:
+    """Add the text of a thing; `within` are the functions and modules that are being written already."""
+    kind = type(it)
+    text.append(f"{kind.__module__}.{kind.__qualname__}")
+    if kind in _PLAIN or isinstance(it, _PLAIN):
+        text.append(repr(it))
+    elif kind is tuple or kind is list:  # as below, sooner
+        _write_all(within, *it, text=text)
+    elif kind is jax.tree_util.PyTreeDef:
+        text += _text_of_structure(it, within)
     elif isinstance(it, jax.core.Tracer):
         raise Unfingerprintable("a number that JAX traces")
-    elif isinstance(it, np.ndarray | np.generic | jax.Array):
+    elif isinstance(it, _ARRAYS):
         data = np.asarray(it)
-        yield f"{data.dtype} {data.shape} {hashlib.sha256(data.tobytes()).hexdigest()}"
-    elif isinstance(it, jax.tree_util.PyTreeDef):
-        yield from _write_all(within, it.node_data(), it.children())
+        text.append(f"{data.dtype} {data.shape} {hashlib.sha256(data.tobytes()).hexdigest()}")
     elif isinstance(it, dict):
-        yield from _write_all(within, *it.items())
+        _write_all(within, *it.items(), text=text)
     elif any(it is other for other in within):
-        yield str([it is other for other in within].index(True))
+        text.append(str([it is other for other in within].index(True)))
     elif isinstance(it, types.ModuleType):
-        yield from _write_module(it, within)
+        _write_module(it, within, text)
     elif _has_name(it):
-        yield f"{it.__module__}.{it.__qualname__}"
+        text.append(f"{it.__module__}.{it.__qualname__}")
     elif isinstance(it, Template):
-        yield it.digest
+        text.append(it.digest)
     elif isinstance(it, types.FunctionType):
         within = (*within, it)
         cells = [_contents(cell) for cell in it.__closure__ or ()]
         known = [] if _in_package(it.__module__) else _globals_read(it)
-        yield from _write_all(within, it.__module__, it.__code__, it.__defaults__, it.__kwdefaults__, cells, known)
+        _write_all(within, it.__module__, it.__code__, it.__defaults__, it.__kwdefaults__, cells, known, text=text)
     elif isinstance(it, types.CodeType):
-        yield _text_of_code(it)
+        text.append(_text_of_code(it))
     elif isinstance(it, types.MethodType):
-        yield from _write_all(within, it.__self__, it.__func__)
+        _write_all(within, it.__self__, it.__func__, text=text)
     elif isinstance(it, functools.partial):
-        yield from _write_all(within, it.func, it.args, it.keywords)
+        _write_all(within, it.func, it.args, it.keywords, text=text)
     elif isinstance(it, frozenset | set):
-        yield from sorted(repr(each) for each in it)
+        text += sorted(repr(each) for each in it)
     elif dataclasses.is_dataclass(it) and _has_name(type(it)):
-        yield from _write_all(within, *(getattr(it, field.name) for field in dataclasses.fields(it)))
+        _write_all(within, *(getattr(it, field.name) for field in dataclasses.fields(it)), text=text)
     elif isinstance(it, tuple | list) and (_has_name(type(it)) or hasattr(it, "_fields")):
-        yield from _write_all(within, *it)
+        _write_all(within, *it, text=text)
     elif isinstance(it, type):
-        yield from _write_class(it, (*within, it))
+        _write_class(it, (*within, it), text)
     elif type(it).__module__ != "builtins" and hasattr(it, "__dict__") and not _in_library(type(it).__module__):
-        yield from _write_all((*within, it), type(it), vars(it))
+        _write_all((*within, it), type(it), vars(it), text=text)
     elif not jax.tree_util.all_leaves([it]):  # a system, say
-        yield from _write_all((*within, it), *jax.tree.flatten(it))
+        _write_all((*within, it), *jax.tree.flatten(it), text=text)
     elif callable(getattr(it, "__wrapped__", None)):  # jax.jit and the like
-        yield from _write(it.__wrapped__, within)
+        _write(it.__wrapped__, within, text)
     else:
         raise Unfingerprintable(f"{it!r} has no name outside this process")
 
 
-def _write_all(within: tuple[Any, ...], *things: Any) -> Iterator[str]:
-    yield str(len(things))
+def _write_all(within: tuple[Any, ...], *things: Any, text: list[str]) -> None:
+    text.append(str(len(things)))
     for thing in things:
-        yield from _write(thing, within)
+        _write(thing, within, text)
+
+
+def _text_of_structure(structure: Any, within: tuple[Any, ...]) -> list[str]:
+    """The text of a structure: one that equals it has it too, unless there is something in it that can change."""
+    try:
+        known = _structures.get(structure)
+    except TypeError:  # something in it has no hash
+        known = None
+    if known is None:
+        known = []
+        _write_all(within, structure.node_data(), structure.children(), text=known)
+        if structure.num_leaves > 1 and _never_changes(structure):
+            _structures[structure] = known
+            while len(_structures) > MAX_RECOGNISED:
+                _structures.pop(next(iter(_structures)))
+    return known
+
+
+def _never_changes(it: Any) -> bool:
+    """Whether a thing that equals this one has its text, now and later: no function, array or object of a user."""
+    if isinstance(it, jax.tree_util.PyTreeDef):
+        return _never_changes(it.node_data()) and all(map(_never_changes, it.children()))
+    if type(it) in (tuple, list, dict):
+        return all(map(_never_changes, it.items() if isinstance(it, dict) else it))
+    if dataclasses.is_dataclass(it) and not isinstance(it, type | Template):
+        own = [getattr(it, field.name) for field in dataclasses.fields(it)]
+        return _has_name(type(it)) and type(it).__hash__ is not None and all(map(_never_changes, own))
+    return type(it) in _PLAIN or isinstance(it, Template) or _has_name(it)
+
+
+_structures: dict[Any, list[str]] = {}
 
 
 def _text_of_code(code: types.CodeType) -> str:
@@ -105,11 +143,12 @@ def _text_of_code(code: types.CodeType) -> str:
     # Not its line: it only changes where an error is said to be, and a line above would compile everything again.
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_exceptiontable
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
-    text = "\0".join(_write_all((), code.co_qualname, code.co_code, *names, *counts, code.co_consts))
+    parts: list[str] = []
+    _write_all((), code.co_qualname, code.co_code, *names, *counts, code.co_consts, text=parts)
     if len(_codes) >= MAX_RECOGNISED:
         _codes.clear()
-    _codes[id(code)] = code, text
-    return text
+    _codes[id(code)] = code, "\0".join(parts)
+    return _codes[id(code)][1]
 
 
 _codes: dict[int, tuple[types.CodeType, str]] = {}
@@ -132,7 +171,7 @@ def _globals_read(function: types.FunctionType) -> list[tuple[str, Any]]:
     return [(name, function.__globals__[name]) for name in sorted(names) if name in function.__globals__]
 
 
-def _write_class(it: type, within: tuple[Any, ...]) -> Iterator[str]:
+def _write_class(it: type, within: tuple[Any, ...], text: list[str]) -> None:
     """A class of the user's own: its bases, its functions and its values."""
     if _in_library(it.__module__):
         raise Unfingerprintable(f"the class {it.__qualname__} is not found by its name")
@@ -140,8 +179,9 @@ def _write_class(it: type, within: tuple[Any, ...]) -> Iterator[str]:
     own = {name: value for name, value in vars(it).items() if name not in ignored and not name.startswith("__match")}
     own = {name: getattr(value, "__func__", getattr(value, "fget", value)) for name, value in own.items()}
     kept = {name: value for name, value in own.items() if not isinstance(value, types.MemberDescriptorType)}
-    yield it.__qualname__
-    yield from _write_all(within, *it.__bases__, {k: v for k, v in kept.items() if not _is_made_by_dataclass(k)})
+    text.append(it.__qualname__)
+    rest = {k: v for k, v in kept.items() if not _is_made_by_dataclass(k)}
+    _write_all(within, *it.__bases__, rest, text=text)
 
 
 def _is_made_by_dataclass(name: str) -> bool:
@@ -149,22 +189,22 @@ def _is_made_by_dataclass(name: str) -> bool:
     return name.startswith("__dataclass") or name in ("__firstlineno__", "__hash__", "__slots__", "_field_defaults")
 
 
-def _write_module(it: types.ModuleType, within: tuple[Any, ...]) -> Iterator[str]:
+def _write_module(it: types.ModuleType, within: tuple[Any, ...], text: list[str]) -> None:
     """A module: by its name and version in a library, else by its source and the values in it."""
-    yield it.__name__
+    text.append(it.__name__)
     if _in_library(it.__name__):
-        yield str(getattr(it, "__version__", ""))
+        text.append(str(getattr(it, "__version__", "")))
         return
     try:
         source = Path(str(it.__file__)).read_bytes()
     except OSError as error:
         raise Unfingerprintable(f"the module {it.__name__} has no source") from error
-    yield hashlib.sha256(source).hexdigest()
-    simple = (bool, int, float, complex, str, np.ndarray, np.generic, jax.Array, types.ModuleType)
+    text.append(hashlib.sha256(source).hexdigest())
+    simple = (bool, int, float, complex, str, *_ARRAYS, types.ModuleType)
     values = {
         name: value for name, value in vars(it).items() if isinstance(value, simple) and not name.startswith("__")
     }
-    yield from _write_all((*within, it), values)
+    _write_all((*within, it), values, text=text)
 
 
 def _in_package(module: str | None) -> bool:
@@ -264,6 +304,7 @@ def recognise(
 def _recognise(function: Any, take_arrays: bool, within: tuple[Any, ...]) -> tuple[Template, list[Any]]:
     leaves: list[Any] = []
     arrays: list[Any] = []
+    text: list[str] = []
     structure = None
     if isinstance(function, types.FunctionType) and function.__closure__:
         contents = [_contents(cell) for cell in function.__closure__]
@@ -282,9 +323,9 @@ def _recognise(function: Any, take_arrays: bool, within: tuple[Any, ...]) -> tup
         code = (function.__code__, function.__defaults__, function.__kwdefaults__, _globals_read(function))
         marks = [leaf is _ARRAY for leaf in leaves]
         kept = [leaf for leaf in leaves if leaf is not _ARRAY]
-        text = _write_all((function, *within), function.__module__, *code, structure, marks, kept)
+        _write_all((function, *within), function.__module__, *code, structure, marks, kept, text=text)
     else:
-        text = _write(function, within)
+        _write(function, within, text)
     digest = hashlib.sha256("\0".join(text).encode()).hexdigest()
     if digest not in _templates:
         if isinstance(function, types.FunctionType) and function in _canonical:  # it read other globals then
@@ -302,9 +343,9 @@ def _is_input(leaf: Any, take_arrays: bool) -> bool:
     """Whether a leaf is taken out: traced, or real numbers that are not mere structure (0 and 1)."""
     if isinstance(leaf, jax.core.Tracer):
         return True
-    if not take_arrays or not isinstance(leaf, jax.Array | np.ndarray | np.floating):
+    if not take_arrays or not isinstance(leaf, _ARRAYS):
         return False
     if leaf.dtype.kind != "f":
         return False
-    sizes = np.abs(np.asarray(leaf))
-    return not bool(((sizes == 0.0) | (sizes == 1.0)).all())
+    sizes = np.abs(np.asarray(leaf)).ravel()
+    return not {0.0, 1.0}.issuperset((sizes if sizes.size < MAX_RECOGNISED else np.unique(sizes)).tolist())
