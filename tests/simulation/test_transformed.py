@@ -460,3 +460,13 @@ def test_what_a_traced_run_can_tell():
         return found.of(0).t[0] + found.select([0]).t[0]
 
     assert abs(jax.jvp(level, (0.1,), (1.0,))[1] - differences(lambda h: level(float(h[0])), [0.1])[0]) < 1e-7
+
+
+def test_a_loss_that_vanishes_has_second_derivatives():
+    """Its records have no cotangents: what leaves them out for a gradient must not for the derivative of one."""
+    ends = lambda x: (run := throw(jnp.append(x, 0.05), events=(), steps=9)).xi[3:, 0] + run.g[3:, 0]
+    best = np.asarray(ends(THROWN[:3]))
+    loss = lambda x: 0.5 * jnp.sum((ends(x) - best) ** 2)
+    slopes = jax.jacfwd(ends)(THROWN[:3])
+    assert not np.any(jax.jit(jax.grad(loss))(THROWN[:3]))
+    np.testing.assert_allclose(jax.hessian(loss)(THROWN[:3]), slopes.T @ slopes, rtol=1e-10, atol=1e-12)

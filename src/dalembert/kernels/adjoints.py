@@ -260,6 +260,7 @@ class TransposedAdvance:
     sparse: bool  # not every step has a record
     keeping: Keeping | None = None
     long: bool = False  # whether nobody tries to write it out
+    skips: bool = False  # records whose cotangents vanish; the derivative by these would be lost
 
     def __call__(self, consts: Any, state: Any, row: Any) -> Any:
         (after, sums, _), (kept, control, record, recorded) = state, row
@@ -282,7 +283,10 @@ class TransposedAdvance:
                 added: tuple[Any, Any] = jax.tree.map(jnp.add, (after, sums), (own, shared))
                 return added
 
-            after, sums = lax.cond(recorded, add, lambda: (after, sums)) if self.sparse else add()
+            if self.skips:
+                some = jnp.stack([jnp.any(leaf != 0.0) for leaf in record]).any()
+                recorded = recorded & some if self.sparse else some
+            after, sums = add() if recorded is None else lax.cond(recorded, add, lambda: (after, sums))
         before, shared, acting = pull(after)
         return before, [a + b for a, b in zip(sums, shared, strict=True)], acting
 
@@ -386,7 +390,8 @@ class NativeAdjoint:
         )
         self.own, self.shared, self.acting = own, consts, acting
         alone = self.lanes is None  # what one trajectory does once is better short than fast
-        step = replace(transposed_step(spec, self.marks, records), long=lowered.long or (alone and spec.steps == 1))
+        long = lowered.long or (alone and spec.steps == 1)
+        step = replace(transposed_step(spec, self.marks, records), long=long, skips=alone)
         self.seen = step.observe is not None
         seen = marked(records, self.real_records) if self.seen else []
         solutions = lowered.notes if notes else None
