@@ -49,6 +49,16 @@ def polynomial(b: Builder, x: Value, coefficients: tuple[float, ...]) -> Value:
     return b.fma(x, chains[1], chains[0])
 
 
+def shallow_polynomial(b: Builder, x: Value, coefficients: tuple[float, ...]) -> Value:
+    """The same in pairs of terms, pairs of pairs and so on: the least latency, for two more products."""
+    terms = [b.const(c) for c in coefficients]
+    while len(terms) > 1:
+        pairs = zip(terms[0::2], terms[1::2], strict=False)
+        terms = [b.fma(x, high, low) for low, high in pairs] + terms[len(terms) - len(terms) % 2 :]
+        x = b.mul(x, x)
+    return terms[0]
+
+
 def _round_scaled(b: Builder, x: Value, scale: float) -> tuple[Value, Value]:
     """The integer nearest to x * scale, as a double and as the low bits of an integer."""
     shifted = b.fma(x, b.const(scale), b.const(ROUNDING_SHIFT))
@@ -100,23 +110,26 @@ def tan(b: Builder, x: Value) -> Value:
 
 
 def atan2(b: Builder, y: Value, x: Value) -> Value:
-    """The angle of (x, y): fold into [0, pi/8] by symmetry, one division, one polynomial, unfold."""
-    one, infinity = b.const(1.0), b.const(math.inf)
+    """The angle of (x, y): fold into [0, pi/8] by symmetry, one division, one polynomial, unfold.
+
+    A record waits for it, so all that need not wait stands beside the division: special cases, and the number k of
+    eighths of a turn that the unfolded angle begins with.
+    """
+    zero, one, two = b.const(0.0), b.const(1.0), b.const(2.0)
     height, width = b.unary("abs", y), b.unary("abs", x)
     steep = b.compare("lt", width, height)
-    n, d = b.min(height, width), b.max(height, width)
-    both_infinite = b.compare("eq", n, infinity)
-    n, d = b.select(both_infinite, one, n), b.select(both_infinite, one, d)
-    d = b.select(b.compare("eq", d, b.const(0.0)), one, d)
+    n, d = b.select(steep, width, height), b.select(steep, height, width)
     folded = b.compare("lt", b.mul(d, b.const(TAN_EIGHTH)), n)
     t = b.div(b.select(folded, b.sub(n, d), n), b.select(folded, b.add(n, d), d))
+    t = b.select(b.compare("eq", n, d), zero, t)  # 0/0 and inf/inf too
     z = b.mul(t, t)
-    angle = b.fma(b.mul(t, z), polynomial(b, z, ATAN), t)
-    quarter, rest = b.const(HALF_PI[0] / 2), b.const(HALF_PI[1] / 2)
-    angle = b.select(folded, b.add(quarter, b.add(angle, rest)), angle)
-    angle = b.select(steep, b.sub(b.const(HALF_PI[0]), b.sub(angle, b.const(HALF_PI[1]))), angle)
-    behind = b.compare("lt", b.copysign(one, x), b.const(0.0))
-    angle = b.select(behind, b.sub(b.const(2 * HALF_PI[0]), b.sub(angle, b.const(2 * HALF_PI[1]))), angle)
+    angle = b.fma(b.mul(t, z), shallow_polynomial(b, z, ATAN), t)
+    k = b.select(b.logic("or", folded, b.compare("eq", n, b.const(math.inf))), one, zero)
+    k = b.select(steep, b.sub(two, k), k)
+    behind = b.compare("lt", b.copysign(one, x), zero)
+    k = b.select(behind, b.sub(b.const(4.0), k), k)
+    angle = b.select(b.logic("xor", steep, behind), b.neg(angle), angle)
+    angle = b.fma(k, b.const(HALF_PI[0] / 2), b.fma(k, b.const(HALF_PI[1] / 2), angle))
     return b.copysign(angle, y)
 
 
