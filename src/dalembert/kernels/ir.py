@@ -18,12 +18,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -257,6 +257,87 @@ def used_values(top: Block) -> list[Value]:
         elif isinstance(statement, Branch):
             used += [statement.condition, *statement.then_values, *statement.other_values]
     return used
+
+
+REFLECTING = {"add": 2, "sub": 2, "mul": 2, "fma": 3, "neg": 1, "abs": 1, "sqrt": 1, "div": 1}
+"""Operations whose result is finite only where these many of their first arguments are: 0 * inf is NaN, 1/inf is 0."""
+
+
+def implied_finite(values: Iterable[Value]) -> set[Value]:
+    """These values, and all that must be finite where these are."""
+    implied: set[Value] = set()
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if value not in implied:
+            implied.add(value)
+            waiting += value.args[: REFLECTING.get(value.op, 0)] if value.type == F64 else ()
+    return implied
+
+
+def find_terms(value: Value, uses: Mapping[Value, int]) -> tuple[list[Value], list[Value]] | None:
+    """(the terms, the sums) of a value |a + b + ...| < inf, which asks whether they are all finite; None of others.
+
+    The sums, of which the last is the size, serve this question alone; `uses` are those of all values.
+    """
+    if value.op != "lt" or value.args[0].op != "abs" or value.args[1].op != "const" or value.args[1].data != math.inf:
+        return None
+    terms, sums, waiting = [], [], [*value.args]
+    while waiting:
+        term = waiting.pop(0)
+        inside = all(each.block is value.block for each in (term, *term.args))
+        if term.op in ("add", "abs") and uses[term] == 1 and inside and term.type == F64:
+            sums.append(term)
+            waiting += term.args
+        elif term.op != "const":
+            terms.append(term)
+    return list(dict.fromkeys(terms)), sums[::-1]
+
+
+def least_terms(terms: Sequence[Value], known: Iterable[Value] = ()) -> list[Value]:
+    """Terms that are finite, beside what is known to be, only where all of them are."""
+    made_of = implied_finite([*known, *(arg for term in terms for arg in term.args[: REFLECTING.get(term.op, 0)])])
+    return [term for term in terms if term not in made_of]
+
+
+class Look(NamedTuple):
+    """The look of a step at its numbers, whether they are all finite, as far as the end of a run can take it over.
+
+    What is not finite makes what follows not finite: those numbers of the state for which this is certain, the
+    `places`, need to be looked at only after the last step. `terms` are what else a step must look at. Where the end
+    finds something, the run is repeated with the whole question, `answer`, asked at every step; `sums` serve it alone.
+    """
+
+    answer: Value
+    sums: list[Value]
+    terms: list[Value]
+    places: list[int]
+
+
+def find_look(program: Program) -> Look | None:
+    """The look of the steps of a program that can be taken once for many steps; None where it has none."""
+    uses = Counter(used_values(program.advance))
+    uses.update(value for value in (*program.next_state, *program.notes) if value is not None)
+    chosen = [i for i, value in enumerate(program.next_state) if value.op == "select" and value.type == F64]
+    chosen = [i for i in chosen if program.next_state[i].args[2] is program.state[i]]
+    conditions = Counter(program.next_state[i].args[0] for i in chosen)
+    if not conditions:
+        return None
+    condition = conditions.most_common(1)[0][0]
+    parts = [condition]
+    for part in parts:  # all that must be true, each for this condition alone
+        parts += [arg for arg in part.args if part.op == "and" and (uses[arg] == 1 or arg.op != "and")]
+    places = [i for i in chosen if program.next_state[i].args[0] is condition]
+    while True:
+        implied = implied_finite(program.next_state[i].args[1] for i in places)
+        if len(lasting := [i for i in places if program.state[i] in implied]) == len(places):
+            break
+        places = lasting
+    for part in parts:
+        found = find_terms(part, uses) if uses[part] == 1 and part.block is program.advance else None
+        if found is not None and len(terms := least_terms(found[0], implied)) < len(found[0]):
+            return Look(part, found[1], terms, places)
+    return None
 
 
 def free_values(function: Function, setup: Block) -> list[Value]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import os
 import struct
 from collections import Counter, OrderedDict
@@ -33,11 +34,13 @@ from .ir import (
     Call,
     Convolve,
     Function,
+    Look,
     Loop,
     Program,
     Repeat,
     Store,
     Value,
+    find_look,
     free_values,
     used_values,
 )
@@ -213,6 +216,8 @@ class LLVMEmitter:
         self.moved: dict[tuple[Value | None, int], str] = {(None, 0): "%memory"}  # the memory, a counter further
         self.turns: dict[Value, str] = {}  # the counters of loops as they are, one for all lanes
         self.choices = choices_of_state(program)
+        self.look = find_look(program) if self.choices else None
+        self.single = layout.single and width == 1
 
     def vector(self, type: str) -> str:
         scalar = _SCALARS[type]
@@ -328,9 +333,12 @@ class LLVMEmitter:
                 self.do(f"br label %{label}")
                 self.start(label)
             if isinstance(statement, Value):
-                if statement in self.choices:
+                if statement in self.choices or (self.look and statement in self.look.sums):
                     continue
-                self.names[statement] = self.put(self.operation(statement))
+                if self.look and statement is self.look.answer:
+                    self.ask(self.look)
+                else:
+                    self.names[statement] = self.put(self.operation(statement))
             elif isinstance(statement, Loop):
                 self.loop(statement, mask)
             elif isinstance(statement, Call):
@@ -343,6 +351,30 @@ class LLVMEmitter:
                 self.convolve(statement)
             else:
                 self.branch(statement, mask)
+
+    def ask(self, look: Look) -> None:
+        """Whether the numbers of a step are finite: those that it must look at, and all where a run is repeated."""
+        last = self.are_finite([self.name(term) for term in look.terms])
+        here, (whole, known) = self.label, self.labels("whole", "known")
+        self.do(f"br i1 %checked, label %{whole}, label %{known}, !prof !1")
+        self.start(whole)
+        for value in (*look.sums, look.answer):
+            self.names[value] = self.put(self.operation(value))
+        asked = self.names[look.answer]
+        self.do(f"br label %{known}")
+        self.start(known)
+        self.names[look.answer] = self.put(f"phi {self.vector(BOOL)} [ {asked}, %{whole} ], [ {last}, %{here} ]")
+
+    def are_finite(self, names: Sequence[str]) -> str:
+        """Whether numbers are finite, by their sum."""
+        vector, names = self.vector(F64), list(names)
+        if not names:
+            return self.literal(True, BOOL)
+        while len(names) > 1:
+            pairs = zip(names[::2], names[1::2], strict=False)
+            names = [self.put(f"fadd {vector} {a}, {b}") for a, b in pairs] + names[len(names) - len(names) % 2 :]
+        size = self.put(self.intrinsic("fabs", F64, names[0]))
+        return self.put(f"fcmp olt {vector} {size}, {self.literal(math.inf, F64)}")
 
     def both(self, mask: str | None, condition: str) -> str:
         return condition if mask is None else self.put(f"and {self.vector(BOOL)} {mask}, {condition}")
@@ -529,6 +561,8 @@ class LLVMEmitter:
 
     def slot(self, row: str | int, lane: str) -> str:
         """The index of a scalar of this lane in a (rows, lanes) buffer."""
+        if self.single:
+            return str(row)
         return self.put(f"add i64 {self.put(f'mul i64 {row}, %stride')}, {lane}")
 
     def load_inputs(self, lane: str) -> None:
@@ -593,7 +627,7 @@ class LLVMEmitter:
         width = len(self.program.controls)
         for place, value in enumerate(self.program.controls):
             row = self.put(f"add i64 {self.put(f'mul i64 {step}, {width}')}, {place}")
-            index = self.put(f"mul i64 {row}, %control_stride")
+            index = row if self.single else self.put(f"mul i64 {row}, %control_stride")
             if self.layout.controls_vary:
                 index = self.put(f"add i64 {index}, {lane}")
             self.names[value] = self.load("%controls", index, value.type, shared=not self.layout.controls_vary)
@@ -609,9 +643,14 @@ class LLVMEmitter:
                     self.store(row, index, self.name(value), value.type)
             return
         for (before, size, place), value in zip(self.layout.offsets, self.program.record, strict=True):
-            row = self.put(f"add i64 {self.put(f'mul i64 %capacity, {before}')}, {place}")
-            row = self.put(f"add i64 {row}, {self.put(f'mul i64 {save}, {size}')}")
-            self.store("%records", self.slot(row, lane), self.name(value), value.type)
+            first, here = self.put(f"mul i64 %capacity, {before}"), self.put(f"mul i64 {save}, {size}")
+            row = self.put(f"add i64 {first}, {here}")
+            if self.single:  # the numbers of a leaf lie side by side
+                leaf = self.put(f"getelementptr inbounds i64, ptr %records, i64 {row}")
+                self.store(leaf, str(place), self.name(value), value.type)
+            else:
+                index = self.slot(self.put(f"add i64 {row}, {place}"), lane)
+                self.store("%records", index, self.name(value), value.type)
 
     def function(self, name: str) -> str:
         """for every vector of lanes: load, for every record: advance `every` times and observe, store the state."""
@@ -621,7 +660,10 @@ class LLVMEmitter:
         routines = "".join(map(self.routine, program.functions))
         self.most_args = self.most_results = 0
         self.start("lanes")
-        self.do("%lane = phi i64 [ %begin, %entry ], [ %next_lane, %lanes_end ]")
+        again = ", [ {}, %repeated ]" if self.look else ""
+        self.do("%lane = phi i64 [ %begin, %entry ], [ %next_lane, %lanes_end ]" + again.format("%lane"))
+        if self.look:
+            self.do("%checked = phi i1 [ false, %entry ], [ false, %lanes_end ]" + again.format("true"))
         self.load_inputs("%lane")
         initial = [self.load("%state", self.slot(row, "%lane"), value.type) for row, value in enumerate(program.state)]
         streams, given, made = self.layout.streams, [], []
@@ -645,6 +687,8 @@ class LLVMEmitter:
         self.do("%k = phi i64 [ 0, %saves ], [ %next_k, %steps_end ]")
         self.names.update(zip(program.state, at_step, strict=True))
         self.phis(program.state, at_save, "saves", stepped, "steps_end")
+        if self.look:
+            self.keep_state()
         step = self.put("add i64 %step0, %k") if streams or program.controls else ""
         if streams is not None:
             step = self.put(f"add i64 %control_stride, {step}")
@@ -665,17 +709,24 @@ class LLVMEmitter:
         self.do("br label %saves_end")
         self.start("saves_end")
         self.do("%next_save = add i64 %save, 1", "%more_saves = icmp slt i64 %next_save, %last")
-        self.do("br i1 %more_saves, label %saves, label %lanes_end")
+        self.do(f"br i1 %more_saves, label %saves, label %{'ended' if self.look else 'lanes_end'}")
+        if self.look:
+            self.start("ended")
+            good = self.all(self.are_finite([at_end[place] for place in self.look.places]))
+            over = self.put(f"or i1 %checked, {good}")
+            self.do(f"br i1 {over}, label %lanes_end, label %repeated, !prof !0")
+            self.start("repeated")
+            self.do("br label %lanes")
         self.start("lanes_end")
         for row, (value, result) in enumerate(zip(at_end, program.next_state, strict=True)):
             self.store("%state", self.slot(row, "%lane"), value, result.type)
         self.do(f"%next_lane = add i64 %lane, {self.width}", "%more_lanes = icmp slt i64 %next_lane, %end")
         self.do("br i1 %more_lanes, label %lanes, label %finish")
         self.start("finish")
-        memory = []
+        memory = [self.stack("before", len(program.state))] if self.look else []
         if self.functions:
             sizes = {"free": len(self.free), "args": self.most_args, "results": self.most_results}
-            memory = [self.stack(each, size) for each, size in sizes.items()]
+            memory += [self.stack(each, size) for each, size in sizes.items()]
         if program.memory:
             self.declared |= {"declare ptr @malloc(i64)", "declare void @free(ptr)"}
             memory += [  # a line of the cache holds GROUP numbers
@@ -699,14 +750,22 @@ class LLVMEmitter:
         """The state after a step: where all lanes were good there is nothing to choose, and the next step may begin.
 
         A processor foresees a branch. Selects would let the next step wait until the last number of this one is known
-        to be finite.
+        to be finite. Where a look comes at the end of a run, a step that fails ends it too, and the run is repeated
+        with the state before every step in memory, so that nothing else need hold it.
         """
         results = list(zip(stepped, self.program.next_state, strict=True))
         if self.choices:
             condition = next(iter(self.choices)).args[0]
-            self.do(f"br i1 {self.all(self.name(condition))}, label %went, label %stayed, !prof !0")
+            failed = "failed" if self.look else "stayed"
+            self.do(f"br i1 {self.all(self.name(condition))}, label %went, label %{failed}, !prof !0")
+            if self.look:
+                self.start("failed")
+                self.do("br i1 %checked, label %stayed, label %repeated")
             self.start("stayed")
-            chosen = {value: self.put(self.operation(value)) for value in self.choices}
+            before = {}
+            for value in self.choices if self.look else ():
+                before[value] = self.load("%before", self.kept_at(value), value.type)
+            chosen = {value: self.put(self.choice(value, before.get(value))) for value in self.choices}
             self.do("br label %steps_end")
             self.start("went")
         self.do("br label %steps_end")
@@ -720,12 +779,30 @@ class LLVMEmitter:
                 vector = self.vector(result.type)
                 self.do(f"{name} = select i1 true, {vector} {self.name(result)}, {vector} {self.name(result)}")
 
+    def kept_at(self, choice: Value) -> str:
+        """Where in memory the state before a step has what a choice takes if the step fails."""
+        return str(self.width * self.program.state.index(choice.args[2]))
+
+    def choice(self, value: Value, old: str | None) -> str:
+        condition, new = map(self.name, value.args[:2])
+        vector = self.vector(value.type)
+        return f"select {self.vector(BOOL)} {condition}, {vector} {new}, {vector} {old or self.name(value.args[2])}"
+
+    def keep_state(self) -> None:
+        """Keep the state before a step in memory, where a run is repeated."""
+        self.do("br i1 %checked, label %keep, label %kept, !prof !1")
+        self.start("keep")
+        for value in self.choices:
+            self.store("%before", self.kept_at(value), self.name(value.args[2]), value.type)
+        self.do("br label %kept")
+        self.start("kept")
+
 
 def choices_of_state(program: Program) -> dict[Value, None]:
     """The numbers of the next state that the same condition chooses, as a failed step makes them; few are none."""
     read = {*used_values(program.advance), *program.notes}
     own = (value for value in program.next_state if value.op == "select" and value.block is program.advance)
-    choices = [value for value in dict.fromkeys(own) if value not in read]
+    choices = [value for value in dict.fromkeys(own) if value not in read and value.args[2] in program.state]
     counts = Counter(value.args[0] for value in choices)
     condition = max(counts, key=lambda value: counts[value], default=None)
     found = [value for value in choices if value.args[0] is condition]
@@ -734,7 +811,7 @@ def choices_of_state(program: Program) -> dict[Value, None]:
 
 def llvm_source(program: Program, layout: Layout, width: int, name: str = "run", once: bool = False) -> str:
     """The run as LLVM IR; what is called `once` is cut into parts that compile fast."""
-    likely = '!0 = !{!"branch_weights", i32 65536, i32 1}\n'
+    likely = '!0 = !{!"branch_weights", i32 65536, i32 1}\n!1 = !{!"branch_weights", i32 1, i32 65536}\n'
     return LLVMEmitter(program, layout, width, once).function(name) + _entry(name) + likely
 
 

@@ -47,6 +47,8 @@ from .ir import (
     Structure,
     Value,
     blocks,
+    find_terms,
+    least_terms,
     used_values,
 )
 from .linear_algebra import all_columns, columns_in_turn, eliminate_in_loop, elimination_rule
@@ -1191,6 +1193,7 @@ def optimise(program: Program) -> None:
     """Reduce the operations of a program, in place."""
     remove_dead_code(program)
     choose_reciprocals(program)
+    shorten_looks(program)
     fuse_products(program)
     remove_dead_code(program)
     made = set(_made_at_top(program))
@@ -1308,6 +1311,25 @@ def choose_reciprocals(program: Program) -> None:
             a, b, reciprocal = value.args
             shared = uses[reciprocal] > 1 or reciprocal.block is not value.block
             value.op, value.args = ("mul", (a, reciprocal)) if shared else ("div", (a, b))
+
+
+def shorten_looks(program: Program) -> None:
+    """Whether many numbers are finite is asked of a sum: what others of its terms were made of need not be in it."""
+    uses = Counter(arg for value in operations(program) for arg in value.args)
+    uses.update([*_structural_uses(program), *(value for value in program.notes if value is not None)])
+    for block in all_blocks(program):
+        for value in [each for each in block.statements if isinstance(each, Value) and each.op == "lt"]:
+            terms, sums = find_terms(value, uses) or ([], [])
+            if len(kept := least_terms(terms)) == len(terms):
+                continue
+            made: list[Value] = []
+            while len(kept) > 1:  # a shallow tree
+                pairs = zip(kept[::2], kept[1::2], strict=False)
+                sums_of = [Value("add", F64, pair, None, block) for pair in pairs]
+                made, kept = made + sums_of, sums_of + kept[len(kept) - len(kept) % 2 :]
+            sums[-1].args = (kept[0],)
+            at = block.statements.index(sums[-1])
+            block.statements[at:at] = made
 
 
 def _structural_uses(program: Program) -> Iterator[Value]:

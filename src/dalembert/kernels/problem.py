@@ -88,7 +88,8 @@ class Layout:
     `varying` says for each constant whether every lane has its own, `controls_vary` the same for the controls,
     `leaves` the sizes of the recorded arrays: leaf after leaf, each (records, size, lanes), where there are no streams.
     On a GPU the arguments `varying` and `state` may be tables of the addresses of leaves: `own` and `start` then have
-    the size of each, and the words from a lane to the next. Such a state is not written.
+    the size of each, and the words from a lane to the next. Such a state is not written. `single` says that there are
+    no lanes: where one is computed at a time, neighbours lie side by side.
     """
 
     varying: tuple[bool, ...]
@@ -97,6 +98,7 @@ class Layout:
     streams: Streams | None = None
     own: tuple[tuple[int, int], ...] | None = None
     start: tuple[tuple[int, int], ...] | None = None
+    single: bool = False
 
     @property
     def offsets(self) -> list[tuple[int, int, int]]:
@@ -357,7 +359,7 @@ def make_layout(problem: Problem, lowered: LoweredProgram) -> Layout:
         varying += [varies and problem.lanes is not None] * leaf.size
     varying += [False] * (lowered.inputs - len(varying))
     leaves = tuple(leaf.size for leaf in jax.tree.leaves(lowered.record))
-    return Layout(tuple(varying), any(problem.control_axes), leaves)
+    return Layout(tuple(varying), any(problem.control_axes), leaves, single=problem.lanes is None)
 
 
 class Buffers:
