@@ -29,12 +29,14 @@ from .ir import (
     Call,
     Convolve,
     Function,
+    Look,
     Loop,
     LoweringError,
     Program,
     Repeat,
     Store,
     Value,
+    find_look,
     free_values,
 )
 from .problem import ABI, COUNT_ARGUMENTS, POINTER_ARGUMENTS, Buffers, Layout, Problem, make_layout
@@ -102,6 +104,7 @@ class CEmitter:
         self.functions: dict[Function, str] = {}
         used = [value for function in program.functions for value in free_values(function, program.setup)]
         self.free = {value: place for place, value in enumerate(dict.fromkeys(used))}
+        self.look = find_look(program)
 
     def put(self, text: str) -> None:
         self.lines.append("  " * self.indent + text)
@@ -144,7 +147,10 @@ class CEmitter:
     def block(self, block: Block) -> None:
         for statement in block.statements:
             if isinstance(statement, Value):
-                self.define(statement, self.operation(statement))
+                if self.look is None or statement not in (*self.look.sums, self.look.answer):
+                    self.define(statement, self.operation(statement))
+                elif statement is self.look.answer:
+                    self.ask(self.look)
             elif isinstance(statement, Loop):
                 self.loop(statement)
             elif isinstance(statement, Call):
@@ -159,6 +165,19 @@ class CEmitter:
                 self.convolve(statement)
             else:
                 self.branch(statement)
+
+    def ask(self, look: Look) -> None:
+        """Whether the numbers of a step are finite: those that it must look at, and all where a run is repeated."""
+        answer = self.fresh()
+        self.put(f"bool {answer} = {are_finite([self.name(term) for term in look.terms])};")
+        self.put("if (checked) {")
+        self.indent += 1
+        for value in (*look.sums, look.answer):
+            self.define(value, self.operation(value))
+        self.put(f"{answer} = {self.names[look.answer]};")
+        self.indent -= 1
+        self.put("}")
+        self.names[look.answer] = answer
 
     def place(self, place: int, counter: Value | None = None, stride: int = 0) -> str:
         moved = f"memory + {place}"
@@ -324,6 +343,9 @@ class CEmitter:
         self.put("for (word lane = FIRST_LANE; lane < end; lane += LANE_STEP) {")
         self.indent += 1
         self.put(f"double memory[{max(1, program.memory)}];")
+        if self.look:
+            self.put("bool checked = false;")
+            self.put("again:;")
         self.inputs()
         self.arrays()
         places = [f"state[{row} * stride + lane]" for row in range(len(program.state))]
@@ -351,12 +373,20 @@ class CEmitter:
         self.record()
         self.indent -= 1
         self.put("}")
+        if self.look:
+            good = are_finite([state[place] for place in self.look.places])
+            self.put(f"if (!checked && !({good})) {{ checked = true; goto again; }}")
         written = zip(program.state, state, strict=True) if self.layout.start is None else ()
         for row, (value, name) in enumerate(written):
             self.store(f"state[{row} * stride + lane]", value, name)
         self.indent -= 1
         self.put("}")
         return routines + "\n".join([head, *self.lines, "}", ""])
+
+
+def are_finite(names: Sequence[str]) -> str:
+    """Whether numbers are finite, in C, by their sum."""
+    return f"fabs({' + '.join(names)}) < unbits(0x7ff0000000000000LL)" if names else "true"
 
 
 def cuda_source(program: Program, layout: Layout) -> str:
