@@ -15,6 +15,7 @@ from dalembert import kernels
 from dalembert.kernels import cuda, llvm, make_problem, run_problem
 from dalembert.kernels.ir import find_look
 from dalembert.kernels.llvm import NativeSession
+from dalembert.kernels.lowering import find_late
 from dalembert.kernels.problem import Buffers, make_layout
 
 PROGRAM = """
@@ -68,10 +69,11 @@ def freezing_step(constants, carry, _):
     """A step that fails where its numbers are not finite or its equations, so to speak, have no solution.
 
     x, y and w keep what is not finite, z is infinite in one step alone, and w below -1 is a step without a solution.
+    The last number is handed on and not read.
     """
     state, status, count = carry
-    x, y, _, w = state
-    new = jnp.stack([x * x, y + x, constants / (w - 1.0), w - 0.25])
+    x, y, _, w, _ = state
+    new = jnp.stack([x * x, y + x, constants / (w - 1.0), w - 0.25, x * w])
     solved = new[3] >= -1.0
     good = (status == 0) & solved & jnp.isfinite((new[0] + new[1]) + (new[2] + new[3]))
     after = jnp.where(good, new, state)
@@ -84,7 +86,7 @@ def freezing_starts(count=21):
     x = np.where(number % 3, 1.0 + 2.0 ** -(number % 11), 1.0)
     w = np.where(number % 4 == 1, 1.0 + 0.25 * (number % 5), 100.0 + 0.01 * number)
     w[number % 7 == 2] = -0.3
-    return np.stack([x, np.zeros(count), np.ones(count), w], 1), np.zeros(count, int), np.zeros(count)
+    return np.stack([x, np.zeros(count), np.ones(count), w, np.zeros(count)], 1), np.zeros(count, int), np.zeros(count)
 
 
 def freezing_problem(carry, lanes=None):
@@ -96,9 +98,12 @@ def test_a_look_at_the_end_of_a_run_finds_what_one_at_every_step_finds():
     starts, counts = freezing_starts(), {"saves": 20, "save_every": 2}
     problem = freezing_problem(starts, lanes=21)
     lowered = problem.lower()
-    look, chosen = find_look(lowered.program), lowered.program.next_state[:4]
+    look, chosen = find_look(lowered.program), lowered.program.next_state
     assert look.places == [0, 1, 3], "x, y and w last"
     assert look.terms == [chosen[2].args[1]], "every step must look at z"
+    assert look.held == [2, 4], "z and the last number are not read"
+    assert find_late(lowered.program, look) == [chosen[4].args[1], chosen[2], chosen[4]]
+    assert look.chosen == [*range(5)], "status and count are no choice"
     expected = run_problem(problem, backend="xla", **counts)
     assert {*expected.carry[1].tolist()} == {0, 2, 3}
     assert len({*expected.carry[2].tolist()}) > 6, "they end at different steps"

@@ -34,11 +34,13 @@ from .ir import (
     LoweringError,
     Program,
     Repeat,
+    Statement,
     Store,
     Value,
     find_look,
     free_values,
 )
+from .lowering import find_late
 from .problem import ABI, COUNT_ARGUMENTS, POINTER_ARGUMENTS, Buffers, Layout, Problem, make_layout
 
 BLOCK_THREADS = 64
@@ -105,6 +107,9 @@ class CEmitter:
         used = [value for function in program.functions for value in free_values(function, program.setup)]
         self.free = {value: place for place, value in enumerate(dict.fromkeys(used))}
         self.look = find_look(program)
+        if layout.streams and layout.streams.kept:
+            self.look = None
+        self.late = set(find_late(program, self.look) if self.look and not program.memory else [])
 
     def put(self, text: str) -> None:
         self.lines.append("  " * self.indent + text)
@@ -145,7 +150,10 @@ class CEmitter:
                 self.put(f"{variable} = {source};")
 
     def block(self, block: Block) -> None:
-        for statement in block.statements:
+        self.statements([statement for statement in block.statements if statement not in self.late])
+
+    def statements(self, statements: Sequence[Statement]) -> None:
+        for statement in statements:
             if isinstance(statement, Value):
                 if self.look is None or statement not in (*self.look.sums, self.look.answer):
                     self.define(statement, self.operation(statement))
@@ -179,6 +187,39 @@ class CEmitter:
         self.put("}")
         self.names[look.answer] = answer
 
+    def finish(self, look: Look, state: Sequence[str]) -> None:
+        """The state after a step, where a step that is not good is no part of the way of the others.
+
+        The last step before a record computes what the others need not, and so does every step of a run that is
+        repeated: a step that fails shows what the one before it left.
+        """
+        new, chosen = self.program.next_state, look.chosen
+        rest = [i for i in range(len(new)) if i not in chosen]
+        self.put(f"if (!{self.name(look.condition)}) {{")
+        self.indent += 1
+        self.put("if (!checked) { checked = true; goto again; }")
+        self.assign([state[i] for i in rest], [new[i] for i in rest])
+        self.put("continue;")
+        self.indent -= 1
+        self.put("}")
+        if self.late:
+            self.put("if (checked || k + 1 == every) {")
+            self.indent += 1
+            self.statements([each for each in self.program.advance.statements if each in self.late])
+            self.assign([state[i] for i in look.held], [new[i].args[1] for i in look.held])
+            self.indent -= 1
+            self.put("}")
+        read = [i for i in range(len(new)) if not (self.late and i in look.held)]
+        self.assign([state[i] for i in read], [new[i].args[1] if i in chosen else new[i] for i in read])
+
+    def failed_before(self) -> str:
+        """Whether a lane failed in an earlier run: as far as the state alone tells that a step will not be good."""
+        parts, known = [self.look.condition] if self.look else [], set(self.program.state)
+        for part in parts:
+            parts += part.args if part.op == "and" else ()
+        told = [part for part in parts if part.args and all(arg in known or arg.op == "const" for arg in part.args)]
+        return " || ".join(f"!({self.operation(part)})" for part in told) or "false"
+
     def place(self, place: int, counter: Value | None = None, stride: int = 0) -> str:
         moved = f"memory + {place}"
         return moved if counter is None else f"{moved} + {stride} * {self.name(counter)}"
@@ -202,6 +243,8 @@ class CEmitter:
         args = [self.name(arg) for arg in value.args]
         if value.op == "select":
             return f"{args[0]} ? {args[1]} : {args[2]}"
+        if value.op == "div" and value.type == F64 and value.args[0].op == "const" and value.args[0].data == 1.0:
+            return f"reciprocal({args[1]})"
         return _C_FORMS[value.type][value.op].format(*args)
 
     def loop(self, loop: Loop) -> None:
@@ -354,6 +397,8 @@ class CEmitter:
         initial = [self.load(value, place) for value, place in zip(program.state, places, strict=True)]
         state = self.variables(program.state, initial)
         self.names.update(zip(program.observed, state, strict=True))
+        if self.look:
+            self.put(f"checked = checked || {self.failed_before()};")
         self.block(program.setup)
         if self.functions:
             self.put(f"word free_values[{max(1, len(self.free))}];")
@@ -366,7 +411,10 @@ class CEmitter:
         self.controls()
         self.block(program.advance)
         self.keep_row()
-        self.assign(state, program.next_state)
+        if self.look:
+            self.finish(self.look, state)
+        else:
+            self.assign(state, program.next_state)
         self.indent -= 1
         self.put("}")
         self.block(program.observe)

@@ -312,6 +312,9 @@ class Look(NamedTuple):
     sums: list[Value]
     terms: list[Value]
     places: list[int]
+    condition: Value  # that a step is good
+    chosen: list[int]  # the numbers of the state that stay where it is not
+    held: list[int]  # those of them that no step reads
 
 
 def find_look(program: Program) -> Look | None:
@@ -336,7 +339,12 @@ def find_look(program: Program) -> Look | None:
     for part in parts:
         found = find_terms(part, uses) if uses[part] == 1 and part.block is program.advance else None
         if found is not None and len(terms := least_terms(found[0], implied)) < len(found[0]):
-            return Look(part, found[1], terms, places)
+            pairs = list(zip(program.state, program.next_state, strict=True))
+            chosen = [
+                i for i, (old, new) in enumerate(pairs) if new.op == "select" and new.args[::2] == (condition, old)
+            ]
+            held = [i for i in chosen if uses[pairs[i][0]] == uses[pairs[i][1]] == 1]
+            return Look(part, found[1], terms, places, condition, chosen, held)
     return None
 
 

@@ -16,7 +16,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce, wraps
 from operator import or_
 from typing import Any, NamedTuple, TypeVar, cast
@@ -38,6 +38,7 @@ from .ir import (
     Builder,
     Call,
     Function,
+    Look,
     Loop,
     LoweringError,
     OperationsExceeded,
@@ -1241,17 +1242,24 @@ def operations(program: Program) -> Iterator[Value]:
         yield from (statement for statement in block.statements if isinstance(statement, Value))
 
 
+def _is_needed(statement: Statement, live: set[Value]) -> bool:
+    if isinstance(statement, Value):
+        return statement in live
+    return not isinstance(statement, Structure) or any(value in live for value in statement.results)
+
+
+def find_late(program: Program, look: Look) -> list[Statement]:
+    """What a step computes only for numbers that it hands on and does not read: after the last step is early enough."""
+    others = [value for i, value in enumerate(program.next_state) if i not in look.held]
+    live = _live_values(replace(program, next_state=[*others, look.condition]))
+    return [statement for statement in program.advance.statements if not _is_needed(statement, live)]
+
+
 def remove_dead_code(program: Program) -> None:
     """Keep what the next state and the records need, carries of loops included."""
     live = _live_values(program)
-
-    def is_needed(statement: Statement) -> bool:
-        if isinstance(statement, Value):
-            return statement in live
-        return not isinstance(statement, Structure) or any(value in live for value in statement.results)
-
     for block in all_blocks(program):
-        block.statements = list(filter(is_needed, block.statements))
+        block.statements = [statement for statement in block.statements if _is_needed(statement, live)]
     calls: dict[Function, list[Call]] = defaultdict(list)
     for structure in structures(program):
         if isinstance(structure, Loop):

@@ -8,6 +8,7 @@ typedef long long word;
 #define LANE_STEP ((word)gridDim.x * blockDim.x)
 HELPER word bits(double x) { return __double_as_longlong(x); }
 HELPER double unbits(word n) { return __longlong_as_double(n); }
+HELPER double reciprocal(double x) { return __drcp_rn(x); }
 #else
 #include <math.h>
 #include <string.h>
@@ -18,6 +19,7 @@ HELPER double unbits(word n) { return __longlong_as_double(n); }
 #define LANE_STEP 1
 HELPER word bits(double x) { word n; memcpy(&n, &x, 8); return n; }
 HELPER double unbits(word n) { double x; memcpy(&x, &n, 8); return x; }
+HELPER double reciprocal(double x) { return 1.0 / x; }
 #endif
 HELPER double lesser(double a, double b) { return a < b || a != a ? a : b; }
 HELPER double greater(double a, double b) { return a > b || a != a ? a : b; }
