@@ -146,6 +146,20 @@ def test_a_product_names_the_coordinates_of_its_factors_in_order():
     np.testing.assert_allclose(list(found.values()), [0.1, 0.2, 3.0, 4.0, 5.0])
 
 
+def test_a_state_by_names():
+    skate = make()
+    state = skate.state(x=2.0, heading=2.5, speed=0.5)
+    theta, x, y = skate.named_coordinates(state.g).values()
+    np.testing.assert_allclose([theta, x, y], [2.5, 2.0, 0.0], atol=1e-14)
+    assert state.xi.tolist() == [0.0, 0.5, 0.0]
+    plane = da.System(da.Euclidean(2), lambda t, q, v, p: 0.5 * v @ v)
+    assert plane.state(q2=3.0).g.tolist() == [0.0, 3.0]
+    for wrong, says in (({"sped": 1.0}, "Did you mean 'speed'"), ({"x": 1.0, "xi": [0, 0, 0]}, "not both"),
+                        ({"x": "1 m"}, "x is"), ({"slip": 1.0}, "blade")):  # fmt: skip
+        with pytest.raises(da.InvalidInput, match=says):
+            skate.state(**wrong)
+
+
 def test_a_feedback_keeps_the_names():
     driven = da.steered(make(), lambda t, g, xi: jnp.stack([-xi[1]]))
     run = da.simulate(driven, da.RungeKutta(), driven.state(xi=[0.0, 1.0, 0.0]), step=0.1, steps=2)

@@ -60,6 +60,7 @@ UNKNOWN_INPUTS = (
     "System(..., inputs=...)"
 )
 ADMISSIBLE_TOLERANCE = 1e-9  # how far, relative to the constraint, a start may be off it
+CHART_STEPS = 4  # of Newton's method for a configuration with given coordinates
 CLEAR_MARGIN = 1e-8  # an eigenvalue, in the same units, that is clearly positive
 MAX_JUDGED = 16  # velocities up to which `judge_start` looks at them: it takes n^3 operations
 Phi = Callable[[Any, Any], Array]  # (t, g) -> the values (k,) of holonomic constraints
@@ -413,12 +414,17 @@ class MechanicalSystem:
         """The Lagrange multipliers l (m,) of the equations of motion; the reaction is A^T l ((23) jimenez-scheurle)."""
         return self.acceleration(t, g, xi, u)[1]
 
-    def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0) -> State:
+    def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0, **named: float) -> State:
         """An initial state at the configuration `g` (default: the identity), checked against the constraints.
 
         Give the velocity `xi` (n,), or the `momentum`: all n components, or those in the `basis` of D. With neither,
-        the system is at rest, or has the least velocity that the drift b of its constraint allows.
+        the system is at rest, or has the least velocity that the drift b of its constraint allows. Or give coordinates
+        and velocities by their names, `state(x=1.0, speed=0.5)`: the others are 0.
         """
+        if named:
+            if g is not None or xi is not None or momentum is not None:
+                raise InvalidInput(f"give g and xi, or names ({', '.join(named)}), not both")
+            g, xi = self._place_by_names(named)
         if (made := self._admit(g, xi, momentum, t)) is not None:
             return made
         g = unit_element(self.group) if g is None else self.group.element(g)
@@ -435,6 +441,22 @@ class MechanicalSystem:
             return State(time, g, xi, _momentum(self, time, g, xi), xi, self.group)
         time, g, xi = map(read_only, (time, g, xi))
         return State(time, g, xi, read_only(self._judge(time, g, xi)), xi, self.group)
+
+    def _place_by_names(self, named: Mapping[str, float]) -> tuple[Element, Any]:
+        """The configuration and the velocity whose parts have these values; parts without a name are 0."""
+        names, count = (*self.coordinate_names, *self.rate_names), len(self.coordinate_names)
+        known, values = [name.replace(" ", "_") for name in names], dict[int, float]()
+        for name, value in named.items():
+            require_name("coordinate or velocity", name, known)
+            require_known("a state by its names", {name: value}, "give state(g, xi) that is found outside")
+            values[known.index(name)] = float(finite(name, value))
+        group, rest = self.group, jnp.zeros(self.group.dim)
+        g, wanted = group.identity(), np.array([values.get(k, 0.0) for k in range(len(names))])
+        for _ in range(CHART_STEPS if min(values) < count else 0):
+            chart: Any = lambda d, g=g: group.chart(group.compose(g, group.exp(d)))
+            increment = np.linalg.pinv(jacobian(chart, rest)) @ (wanted[:count] - chart(rest))
+            g = group.compose(g, group.exp(increment))
+        return jax.tree.map(np.asarray, g), wanted[count:]
 
     def _admit(self, g: Any, xi: Any, momentum: Any, t: Any) -> State | None:
         """The state of plain numbers that are clearly admissible, by one native call; None: each is looked at."""
@@ -1351,8 +1373,10 @@ class VectorField(MechanicalSystem):
     def velocity(self, t: Scalar, g: Element, momentum: Covector, near: Velocity | None = None) -> Velocity:
         return self.b(t, g)
 
-    def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0) -> State:
+    def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0, **named: float) -> State:
         """The initial state at the configuration g; its velocity is the value of the field there."""
+        if named:
+            return super().state(g, xi, momentum=momentum, t=t, **named)
         g = self.group.identity() if g is None else self.group.element(g)
         return super().state(g, self.b(t, g) if xi is None and momentum is None else xi, momentum=momentum, t=t)
 

@@ -292,6 +292,9 @@ def substitute(config: Mapping[str, Any], values: Values) -> dict[str, Any]:
         except InvalidInput:
             if last.isdecimal():
                 raise
+            if path[-1] in ("velocity", "momentum", "configuration"):
+                where = ".".join(path)
+                raise InvalidInput(f"[sweep] varies {name}; allowed: a component by its number, {where}.0") from None
             raise UnknownName(f"kind of axis (for {'.'.join(path)})", last, AXIS_KINDS) from None
     return result
 
