@@ -46,6 +46,7 @@ def blocks(page: Path) -> list[Block]:
     return [Block(f[1], f[2] or "", f[3], f"{page.name}, line {line(f)}") for f in FENCE.finditer(text)]
 
 
+IMAGE = re.compile(r"!\[[^\]]*\]\(([^)]+)\)\n?")
 TUTORIALS = Path(__file__).parent / "tutorials"
 NAMES = tomllib.loads((Path(__file__).parent / "api" / "names.toml").read_text(encoding="utf-8"))
 IMPORTS = ("import dalembert as da", "import jax.numpy as jnp", "import numpy as np")
@@ -79,9 +80,9 @@ def notebook(page: Path) -> str:
             code = "\n".join(TYPED + line for line in code.splitlines() if line.startswith("dalembert "))
         elif language != "python":
             continue
-        cells += [("markdown", text[end : found.start()].strip("\n")), ("code", code)]
+        cells += [("markdown", _without_drawn(text[end : found.start()], cells)), ("code", code)]
         end = found.end()
-    cells.append(("markdown", text[end:].strip("\n")))
+    cells.append(("markdown", _without_drawn(text[end:], cells)))
     more = {"markdown": {}, "code": {"execution_count": None, "outputs": []}}
     made = [
         {"cell_type": kind, "id": f"{page.stem}-{k}", "metadata": {}, "source": source, **more[kind]}
@@ -90,6 +91,12 @@ def notebook(page: Path) -> str:
     ]
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     return json.dumps({"cells": made, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
+
+
+def _without_drawn(text: str, before: list[tuple[str, str]]) -> str:
+    """Text without the pictures that the cell before it shows: its last line draws them."""
+    drawn = before[-1][1].splitlines()[-1] if before else ""
+    return IMAGE.sub(lambda found: "" if f'plot("{found[1]}"' in drawn else found[0], text).strip("\n")
 
 
 def write_notebooks(folder: Path) -> list[Path]:

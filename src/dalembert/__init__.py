@@ -7,6 +7,7 @@ use; `__init__.pyi` lists them, in the order in which one meets them: group, sys
 import gc
 import os
 import sys
+import warnings
 from _signal import SIGINT, default_int_handler, getsignal, signal  # `signal` itself imports for 10 ms more
 
 _command = (getattr(sys, "argv", None) or [""])[0]
@@ -23,5 +24,7 @@ from ._lazy import attach  # noqa: E402
 from .errors import __version__ as __version__  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
+if "ipykernel" in sys.modules:  # `!command` in a cell forks to become that command at once, which is no danger to JAX
+    warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning, "pty")
 
 __getattr__, __dir__, __all__ = attach(__name__, __file__)

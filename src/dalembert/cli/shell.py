@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import shutil
 import sys
@@ -164,7 +165,7 @@ COMPILING_SECONDS = 2.0
 @contextmanager
 def progress(title: str, waiting: str = "compiling") -> Iterator[Callable[..., None] | None]:
     """Show a bar on a terminal, which takes (done, total, note), and what one is waiting for until it does."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or "JPY_PARENT_PID" in os.environ:  # a cell of a notebook keeps every picture of a bar
         yield None
         return
     from rich.console import Console
