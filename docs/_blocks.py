@@ -19,6 +19,7 @@ import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 FENCE = re.compile(r"^```(\w*)(?: title=\"(.+?)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -50,6 +51,7 @@ IMAGE = re.compile(r"!\[[^\]]*\]\(([^)]+)\)\n?")
 TUTORIALS = Path(__file__).parent / "tutorials"
 NAMES = tomllib.loads((Path(__file__).parent / "api" / "names.toml").read_text(encoding="utf-8"))
 IMPORTS = ("import dalembert as da", "import jax.numpy as jnp", "import numpy as np")
+NAMESPACES = tomllib.loads((Path(__file__).parent / "api" / "namespaces.toml").read_text(encoding="utf-8"))
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 SELECTED = {
     "first-steps": TUTORIALS.parent / "quick-start.md",
@@ -67,6 +69,33 @@ def example(name: str) -> str:
     """The program of a public name in api/names.toml, with the imports that it uses."""
     text = NAMES[name]["example"]
     return "\n".join([*(line for line in IMPORTS if re.search(rf"\b{line.split()[-1]}\.", text)), text.rstrip()])
+
+
+def example_below(key: str) -> str:
+    """The program of a name such as "analysis.drift" in api/namespaces.toml, or of the one to which it sends."""
+    own = NAMESPACES["example"][key]
+    if isinstance(own, str):
+        return own.strip()
+    return example_below(own["see"]) if own["see"] in NAMESPACES["example"] else example(own["see"].removeprefix("da."))
+
+
+def example_of_model(model: Any) -> str:
+    """A program that runs a model of the registry from its own start."""
+    show = lambda given: ", ".join(f"{key}={value!r}" for key, value in given.items())
+    initial = dict(model.initial)
+    start = {new: initial.pop(old) for old, new in (("velocity", "xi"), ("momentum", "momentum")) if old in initial}
+    where = [f"system.group.configuration({initial.pop('configuration')!r})"] if "configuration" in initial else []
+    return "\n".join([
+        f"system = da.models.{model.build.__name__}({show(model.example)})",
+        f"start = system.state({', '.join([*where, *filter(None, [show(initial | start)])])})",
+        f"run = da.simulate(system, da.LagrangeDAlembert(), start, step={model.step!r}, steps=10).check()",
+    ])  # fmt: skip
+
+
+def meaning(key: str, argument: str) -> str | None:
+    """What an argument of a name in a namespace means."""
+    told, namespace = NAMESPACES["arguments"], key.partition(".")[0]
+    return told.get(f"{namespace}.{argument}", told.get(argument))
 
 
 def notebook(page: Path) -> str:

@@ -14,9 +14,11 @@ from typing import Any
 
 import griffe
 
+from dalembert.models import MODELS
+
 sys.path.insert(0, str(Path(__file__).parent))
 
-from _blocks import NAMES, example
+from _blocks import IMPORTS, NAMES, NAMESPACES, example, example_below, example_of_model, meaning
 from _typeset import paragraph
 
 
@@ -36,8 +38,22 @@ class Formulas(griffe.Extension):
         if obj.docstring is not None:
             obj.docstring.value = "\n\n".join(map(paragraph, obj.docstring.value.split("\n\n")))
             defined = obj.is_function or obj.is_class
-            if obj.name in NAMES and defined and obj.parent is not None and obj.parent.is_module:
-                obj.docstring.value = self._reference(obj, obj.docstring.value)
+            if defined and obj.parent is not None and obj.parent.is_module:
+                below = self._below if obj.name not in NAMES else self._reference
+                obj.docstring.value = below(obj, obj.docstring.value)
+
+    def _below(self, obj: griffe.Object, text: str) -> str:
+        """What a name of a namespace has: the meaning of its arguments, and an example."""
+        space = obj.path.split(".")[1]
+        key = f"{'optimise' if space == 'numerics' else space}.{obj.name}"
+        model = next((each for each in MODELS.values() if f"models.{each.build.__name__}" == key), None)
+        if model is None and key not in NAMESPACES["example"]:
+            return text
+        taken = [each.name for each in getattr(obj, "parameters", ()) if each.name not in ("self", "cls")]
+        told = {name: model.help(name) if model else meaning(key, name) for name in taken}
+        program = "\n".join([*IMPORTS[:1], example_of_model(model)]) if model else example_below(key)
+        table = [_arguments(obj, {name: words or "" for name, words in told.items()})] if told else []
+        return "\n\n".join([text, *table, f"```python\n{program}\n```"])
 
     def _reference(self, obj: griffe.Object, text: str) -> str:
         own = NAMES[obj.name]

@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -186,6 +187,49 @@ def test_the_example_of_a_public_name_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert re.search(rf"\b{name}\b", NAMES[name]["example"]) or name in ("State", "Trajectory")
     exec(compile(_blocks.example(name), f"names.toml, {name}", "exec"), {})
+
+
+def below() -> dict[str, Any]:
+    """The functions and classes in the namespaces that users work with, by names such as "analysis.drift"."""
+    found = {}
+    for space in ("analysis", "groups", "io", "models", "optimise", "papers", "plotting", "studio", "sweeps"):
+        module = getattr(dalembert, space)
+        found |= {f"{space}.{name}": getattr(module, name) for name in module.__all__ if name not in PUBLIC}
+    found |= {f"integrators.{each.build.__name__}": each.build for each in METHODS.values()}
+    return {key: thing for key, thing in found.items() if callable(thing) and key.partition(".")[2] not in PUBLIC}
+
+
+def test_every_name_of_a_namespace_has_an_example_and_its_arguments_have_a_meaning():
+    things, models = below(), {model.build: model for model in MODELS.values()}
+    missing = [key for key, thing in things.items() if thing not in models and key not in _blocks.NAMESPACES["example"]]
+    assert len(things) > 100 and not missing, f"docs/api/namespaces.toml has no example of {missing}"
+    for key in _blocks.NAMESPACES["example"]:
+        assert _blocks.example_below(key), key
+        thing = getattr(getattr(dalembert, key.partition(".")[0]), key.partition(".")[2])
+        if not (isinstance(thing, type) and isinstance(_blocks.NAMESPACES["example"][key], dict)):  # a result
+            taken = [name for name in inspect.signature(thing).parameters if _blocks.meaning(key, name) is None]
+            assert not taken or isinstance(thing, type), f"namespaces.toml, [arguments]: what is {taken} of {key}?"
+    text = (DOCS / "api" / "index.md").read_text(encoding="utf-8")
+    assert _blocks.NAMESPACES["before"] in text
+
+
+@pytest.mark.heavy
+def test_the_examples_of_namespaces_and_models_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(_blocks.NAMESPACES["before"], names)
+    for key, text in _blocks.NAMESPACES["example"].items():
+        if isinstance(text, str):
+            exec(compile(text, f"namespaces.toml, {key}", "exec"), dict(names))
+    for model in MODELS.values():
+        exec(compile(_blocks.example_of_model(model), model.name, "exec"), dict(names))
+
+
+@pytest.mark.parametrize("key", ["analysis.reversibility", "models.total_turning", "plotting.sheet"])
+def test_the_example_of_a_name_in_a_namespace_runs(key):
+    names: dict[str, Any] = {}
+    exec(_blocks.NAMESPACES["before"], names)
+    exec(compile(_blocks.example_below(key), f"namespaces.toml, {key}", "exec"), names)
 
 
 def test_every_page_is_in_the_navigation():

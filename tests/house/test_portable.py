@@ -25,7 +25,7 @@ POSIX = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "
 CALLS = ("fork", "getuid", "geteuid", "pwrite", "posix_fallocate", "sched_getaffinity", "killpg", "sysconf", "uname")
 
 WITHOUT_POSIX = f"""
-import multiprocessing, os, signal, sys
+import multiprocessing, os, pathlib, signal, sys
 import jax, numpy, rich.console, rich.table, typer  # what other people's packages import is theirs to guard
 import h5netcdf, xarray
 for name in {POSIX!r}:
@@ -33,7 +33,14 @@ for name in {POSIX!r}:
 for name in {CALLS!r}:
     if hasattr(os, name):
         delattr(os, name)
-del signal.setitimer
+for name in ("setitimer", "pthread_sigmask", "SIGALRM", "SIGHUP", "SIGKILL", "SIGCHLD", "SIGPIPE", "SIGUSR1"):
+    delattr(signal, name)
+read = pathlib.Path.read_text
+def read_no_proc(self, *given, **options):
+    if str(self).startswith(("/proc", "/sys")):
+        raise FileNotFoundError(self)
+    return read(self, *given, **options)
+pathlib.Path.read_text = read_no_proc
 multiprocessing.get_all_start_methods = lambda: ["spawn"]
 import dalembert as da
 from dalembert.cli import main
@@ -41,13 +48,18 @@ from dalembert.kernels.cache import cache_folder
 from dalembert.studio.workers import Workers
 assert cache_folder() is not None, "there is a cache"
 assert Workers(print, "json", 1.0).context.get_start_method() == "spawn"
-for words in (["init", "suslov"], ["run", "suslov.toml", "--set", "run.steps=5", "--out", "run.nc"], ["info"]):
+few = ["--set", "run.steps=5"]
+for words in (
+    ["init", "suslov"], ["run", "suslov.toml", *few, "--out", "run.nc", "--plot", "run.png"], ["info"], ["show", "run.nc"],
+    ["list", "methods"], ["list", "systems"], ["examples", "sweep-suslov"], ["compare", "suslov.toml", *few, "--no-error"],
+    ["sweep", "sweep-suslov.toml", "--set", "sweep.run.step=[0.1]", "--set", "sweep.initial.energy=[1.0]"],
+):
     try:
         main(words)
     except SystemExit as end:
         assert not end.code, words
 assert da.load("run.nc").steps == 5
-assert sorted(os.listdir()) == ["run.nc", "suslov.toml"]
+assert sorted(os.listdir()) == ["run.nc", "run.png", "suslov.toml", "sweep-suslov.toml"]
 print("all of it ran")
 """
 

@@ -29,13 +29,13 @@ LOCKED_BYTE = 1 << 30
 
 
 @contextmanager
-def atomic_path(path: Path, size: int = 0) -> Iterator[Path]:
+def atomic_path(path: str | Path, size: int = 0) -> Iterator[Path]:
     """Give a temporary path that replaces `path` at the end, or is removed: `path` is the old file or the new one.
 
     `size` bytes are reserved on the disk first, because HDF5 notices a full disk late and prints to the terminal. What
     killed writers left in the folder goes.
     """
-    folder = handle = None
+    folder, handle, path = None, None, Path(path)
     try:
         remove_leftovers(path)
         folder, handle = _make_part(path)

@@ -294,8 +294,9 @@ def show_values(
     return names, np.concatenate(columns, axis=1)
 
 
-def read_data(path: Path) -> dict[str, Numbers]:
+def read_data(path: str | Path) -> dict[str, Numbers]:
     """The columns of a file by the names that `show --csv` gives them."""
+    path = Path(path)
     if path.suffix in (".nc", ".zarr"):
         return _read_dataset(path)
     try:
