@@ -241,7 +241,7 @@ def _axis_rows(result: SweepResult) -> list[tuple[str, str]]:
         words, unit = result.described[name]
         first, last = (axis.at(k, k + 1)[name][0] for k in (0, axis.size - 1))
         if isinstance(first, int | float):
-            rows.append((words, f"{first:.6g} to {last:.6g} {unit}".rstrip()))
+            rows.append((words, f"{first:.6g}{f' to {last:.6g}' * (axis.size > 1)} {unit}".rstrip()))
         else:
             rows.append((words, ", ".join(map(str, axis.at(0, min(axis.size, 5))[name])) + ", ..." * (axis.size > 5)))
     return rows
