@@ -424,3 +424,17 @@ def test_a_prepared_run_has_derivatives():
 
     slope = jax.grad(speed)(2.0)
     np.testing.assert_allclose(slope, (speed(2.0 + 1e-5) - speed(2.0 - 1e-5)) / 2e-5, rtol=1e-6)
+
+
+def test_numbers_of_a_mechanism_are_packed_once_and_read_again_when_they_change():
+    system = da.models.differential_drive()
+    state = system.state(speed=1.0)
+    packed = plans._packed[id(system)][3][0]
+    assert np.array_equal(packed, jax.tree.leaves(system)) and len(packed) > plans.MANY_NUMBERS
+    name = next(iter(system.parameters["bodies"]))
+    system.parameters["bodies"][name]["mass"] *= 2.0
+    heavy = system.state(state.g, np.asarray(state.xi))
+    assert np.abs(heavy.momentum).max() > 1.2 * np.abs(state.momentum).max()
+    run = da.simulate(system, da.LagrangeDAlembert(), heavy, step=0.01, steps=3)
+    energies = jax.jit(jax.vmap(system.energy))(*run.records.state[:3])
+    np.testing.assert_allclose(run.energy(), energies, rtol=1e-13)

@@ -9,16 +9,18 @@ Whatever has no plan (it is traced, or XLA has to run it, or it is long) goes th
 
 from __future__ import annotations
 
+import marshal
 import math
 import struct
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, wraps
+from functools import cached_property, lru_cache, partial, wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
@@ -77,6 +79,8 @@ MAX_WIDTH = 16
 """Lanes of the widest vectors."""
 MAX_PLANS = 128
 """Plans held in memory; the one used least recently goes first."""
+MANY_NUMBERS = 12
+"""Numbers of Python in a system above which they are packed once."""
 FIRST_STEPS = 16
 """Steps of all lanes from which the first call of a kind learns how long a step takes."""
 MAX_READ, MAX_READ_SIZE = 512, 256
@@ -116,7 +120,7 @@ class Plan:
         """The record of a run of no steps, with the lanes in front where there are any."""
         if self.lanes is None:
             parts = [leaf.tobytes() if leaf.dtype is DOUBLE else leaf_bytes(leaf) for leaf in leaves]
-            parts.insert(len(self.varying), self.captured)
+            parts.insert(len(parts) - len(self.carried), self.captured)
             given, record = bytearray().join(parts), np.empty(self.words, np.int64)
             begin = address(given)
             self.function(begin, 0, begin + 8 * self.shared, 0, address(record), 1, 0, 1, 0, 1, 0, 1, 1)
@@ -145,8 +149,8 @@ class Plan:
 
     def _pack_lanes(self, leaves: Sequence[Numbers], room: Words | None = None) -> tuple[Words, Words, Words]:
         """The words of constants that lanes share, of those they do not, and of the carry, these in `room`."""
-        count = len(self.varying)
-        pairs = list(zip(leaves[:count], self.varying, strict=True))
+        count = len(leaves) - len(self.carried)
+        pairs = list(zip(leaves[:count], self.varying, strict=False))  # numbers that are packed do not vary
         common = [leaf_bytes(leaf) for leaf, varies in pairs if not varies]
         own = [leaf for leaf, varies in pairs if varies]
         shared = _words(bytearray().join([*common, self.captured]))
@@ -266,6 +270,41 @@ def shapes_of(leaves: Sequence[Numbers]) -> tuple[Any, ...]:
     return tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
 
 
+_packed: dict[int, tuple[Any, bytes, Any, list[Numbers]]] = {}  # by the id of a system, which is the first of these
+
+
+@lru_cache(maxsize=MAX_PLANS)
+def _token(structure: Any) -> object:
+    """One object for a structure: to compare the structure of a mechanism takes ten times as long."""
+    return object()
+
+
+def words_of(parts: tuple[Any, ...]) -> tuple[Any, list[Numbers]] | None:
+    """(what the structure and shapes of a tuple are known by, arrays with its words); None where it is not concrete.
+
+    The numbers of a mechanism are up to a hundred of Python, in dicts of dicts: they are one array, which is made once,
+    as long as `marshal` writes them down as before.
+    """
+    first = parts[0]
+    known = _packed.get(id(first))
+    if known is not None and known[0]() is first and marshal.dumps(first.parameters, 2) == known[1]:
+        leaves, structure = jax.tree.flatten(parts[1:])
+        given = concrete_leaves(leaves)
+        return None if given is None else ((known[2], structure, shapes_of(given)), known[3] + given)
+    leaves, structure = jax.tree.flatten(parts)
+    given = concrete_leaves(leaves)
+    if given is not None and len(given) > MANY_NUMBERS and type(getattr(first, "parameters", None)) is dict:
+        own, of_first = jax.tree.flatten(first)
+        with suppress(ValueError):  # `marshal` does not know all that a tree may be made of
+            if set(map(type, own)) == {float}:
+                text = marshal.dumps(first.parameters, 2)
+                if len(_packed) >= MAX_PLANS:
+                    _packed.clear()
+                _packed[id(first)] = weakref.ref(first), text, _token(of_first), [np.array(own)]
+                return words_of(parts)
+    return None if given is None else ((structure, shapes_of(given)), given)
+
+
 def find_plan(
     function: Observe, consts: Any, carry: Any, lanes: int | None = None, axes: Any = None,
     check: Callable[[], None] = lambda: None,
@@ -276,17 +315,20 @@ def find_plan(
     """
     if (lanes is None and axes is not None) or (lanes or 0) > SHORT_STEPS:
         return None
-    leaves, structure = jax.tree.flatten((consts, carry))
-    given = concrete_leaves(leaves)
-    if given is None:
+    if lanes is None or (axes is not None and axes[0] is None):
+        found = words_of((*consts, carry) if type(consts) is tuple else (consts, carry))
+    else:
+        leaves, structure = jax.tree.flatten((consts, carry))
+        found = None if (given := concrete_leaves(leaves)) is None else ((structure, shapes_of(given)), given)
+    if found is None:
         return None
 
     def make() -> Plan:
         check()
         return plan_of(keep_carry, function, consts, carry, lanes=lanes, axes=axes)
 
-    plan = remembered((function, structure, lanes, axes, shapes_of(given)), make)
-    return None if plan is None else (plan, given)
+    plan = remembered((function, type(consts) is tuple, found[0], lanes, axes), make)
+    return None if plan is None else (plan, found[1])
 
 
 def plan_of(advance: Advance, observe: Observe, consts: Any, carry: Any, controls: Any = None, **options: Any) -> Plan:
@@ -942,13 +984,13 @@ def find_chain(
     `judge` is (function, its constants, its carry), the first of `consts` and of `start`. `check` is called before the
     first chain of a kind is made: it may refuse. Controls are real numbers.
     """
-    const_leaves, const_tree = jax.tree.flatten(consts)
+    of_consts = words_of(consts)  # a tuple
     start_leaves, start_tree = jax.tree.flatten(start)
     control_leaves, control_tree = ([], None) if controls is None else jax.tree.flatten(controls)
-    given = concrete_leaves([*const_leaves, *start_leaves, *control_leaves])
-    if given is None:
+    given = concrete_leaves([*start_leaves, *control_leaves])
+    if of_consts is None or given is None:
         return None
-    m, n = len(const_leaves), len(const_leaves) + len(start_leaves)
+    n = len(start_leaves)
 
     def make() -> Chain | None:
         check()
@@ -959,9 +1001,9 @@ def find_chain(
         loop = of_begin[0].evaluate(of_begin[1])
         return Chain(of_judge[0], of_begin[0], plan_of(advance, observe, consts, loop, controls), watch)
 
-    key = (begin, advance, observe, const_tree, start_tree, control_tree, shapes_of(given))
+    key = (begin, advance, observe, of_consts[0], start_tree, control_tree, shapes_of(given))
     chain = remembered(key, make)
-    return None if chain is None else (chain, given[:m], given[m:n], given[n:])
+    return None if chain is None else (chain, of_consts[1], given[:n], given[n:])
 
 
 # Many trajectories on a GPU by calls of one kind: their arguments lie there, and what they leave stays there. A call

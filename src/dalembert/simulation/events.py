@@ -698,7 +698,7 @@ def restart_at_event(integrator: Integrator, monitor: bool) -> RunKernel:
 
 def states_at(run: Run, times: Any) -> State:
     """Return the states of a run at any times within it; see `Trajectory.at`."""
-    traced = is_traced((times, run.records, run.system, run.step))
+    traced = is_traced((times, run.records, run.step))  # where the system is traced, so are the records
     if type(times) is float and not traced and (one := _state_in_the_next_step(run, times)):
         return one
     xp: Any = jnp if traced else np

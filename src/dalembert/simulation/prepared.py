@@ -204,7 +204,8 @@ class PreparedRun:
         if system is self.system:
             kinds = start_tree, shapes_of([*start, *rows])
             flat = state.__class__ is State and are_arrays(state)  # else a group that no state has
-            self._known["chain"] = chain, shapes_of(const_leaves), kinds, constants, state.group if flat else object()
+            own = shapes_of(concrete_leaves(jax.tree.leaves(consts)) or [])
+            self._known["chain"] = chain, own, kinds, constants, state.group if flat else object()
         return chain, constants, start, rows
 
     def _end_where_it_failed(self, records: Any, final: LoopState) -> Saved:

@@ -449,7 +449,7 @@ class Run:
         """Return one of _AT_STATES at every saved state, of every member: natively unless JAX traces the run."""
         states, shape = self.records.state, np.shape(self.t)
         states = State(*states[:3], None, None, states.group)  # they ask for no more
-        if self.batched or is_traced((self.system, states, u)):
+        if self.batched or is_traced((states, u)):
             return _mapped(name, np.ndim(self.final.status) == 1, self.batched)(self.system, states, u)
         point = (states, u)
         if len(shape) > 1:
