@@ -75,6 +75,27 @@ def test_identities_leave_what_is_small_accurate():
     assert abs(found[3] / (a * a) - 1.0) > 1e-4  # as it is written
 
 
+def test_a_factor_of_many_products_is_taken_out_of_equations():
+    """c x y + c z w is c (x y + z w), also where a sum inside is wanted too, and c d is known before the run."""
+
+    def solved_equations(c, x):
+        products = 2.0 * (c[0] * x)  # six of them
+        inside = products[0] * x[1] - products[2] * x[3]
+        first = c[1] * (inside - (products[4] * x[5] + x[0] * products[1]))
+        return jnp.stack(
+            [first + x[0], -inside, jnp.sin(products[3]), products[5] * x[0] + x[1], c[0] * c[0] + x[2], x[3]]
+        )
+
+    c, x = np.array([7.3, 1.9]), np.linspace(0.3, 1.7, 6)
+    named, plain = (
+        program(lambda c, x, f=f: (f(c, x),), (6,), consts=c) for f in (jax.jit(solved_equations), solved_equations)
+    )
+    counts = [each.program.count()["mul"] + each.program.count()["fma"] for each in (named, plain)]
+    assert counts[1] - counts[0] >= 7, "c and 2 six times each become 2 c four times, and c[1] goes with it"
+    found = kernels.run(lambda x, u, c: (jax.jit(solved_equations)(c, x), x), x, 1, parameters=c, backend="llvm").carry
+    np.testing.assert_allclose(found, solved_equations(c, x), rtol=1e-14)
+
+
 def test_sines_of_literals_are_numbers():
     """Nothing is noted of them: the builder looked for a number among its atoms."""
 

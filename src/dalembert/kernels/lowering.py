@@ -63,6 +63,8 @@ MAX_INLINE_OPERATIONS = 24_000
 """Operations up to which everything is written out: that is faster to run. A longer program has functions and loops."""
 MAX_DERIVED_OPERATIONS = 8500
 """Operations up to which equations with their Jacobian are written out: beyond it a loop over columns is faster."""
+MIN_PRODUCTS = 4
+"""Products with one factor from which it may pay to take it out."""
 Result = TypeVar("Result")
 MIN_LOOPED_ROWS = 12
 """Unknowns from which on an elimination is a loop in a long program."""
@@ -102,6 +104,7 @@ class Polynomials(Builder):
         self.circles: dict[int, int] = {}  # the cosine that belongs to a sine
         self.turned: dict[tuple[str, Value], Value] = {}  # sines and cosines
         self.looks = False
+        self.solved: set[Value] = set()  # what was written while it looked
 
     def polynomial(self, value: Value) -> Terms:
         """Coefficients by products of atoms; what is no short sum or product of others is an atom."""
@@ -116,6 +119,12 @@ class Polynomials(Builder):
         return self.terms[value]
 
     def emit(self, op: str, type: str, *args: Value) -> Value:
+        value = self._find(op, type, *args)
+        if self.looks:
+            self.solved.add(value)
+        return value
+
+    def _find(self, op: str, type: str, *args: Value) -> Value:
         if not self.looks or type != F64 or op not in ("add", "sub", "mul") or all(a.op == "const" for a in args):
             return super().emit(op, type, *args)
         first, second = map(self.polynomial, args)
@@ -1145,8 +1154,8 @@ def _lower(
     budget: int,
     routines: Routines | None,
 ) -> tuple[Lowering, Program]:
-    (advance_jaxpr, observe_jaxpr), lowering = jaxprs, Lowering(Polynomials(budget), routines=routines)
-    builder = lowering.builder
+    builder = Polynomials(budget)
+    (advance_jaxpr, observe_jaxpr), lowering = jaxprs, Lowering(builder, routines=routines)
 
     def sources(tree: Any, op: str, block: Block) -> Arrays:
         return [source_array(builder, op, leaf, block) for leaf in jax.tree.leaves(tree)]
@@ -1175,6 +1184,7 @@ def _lower(
         memory=builder.memory,
         notes=[*notes],
     )
+    take_factors_out(program, builder.solved)
     return lowering, program
 
 
@@ -1319,6 +1329,80 @@ def choose_reciprocals(program: Program) -> None:
             a, b, reciprocal = value.args
             shared = uses[reciprocal] > 1 or reciprocal.block is not value.block
             value.op, value.args = ("mul", (a, reciprocal)) if shared else ("div", (a, b))
+
+
+def take_factors_out(program: Program, solved: set[Value]) -> None:
+    """c x y + c z w becomes c (x y + z w) in equations that are solved, where c does not change inside their loop.
+
+    A factor of many products that end in few numbers, as the 1/h^2 of a discrete Lagrangian does, is multiplied there.
+    """
+    for block in all_blocks(program):
+        if block is program.setup or not any(value in solved for value in block.statements):
+            continue
+        tried: set[Value] = set()
+        while True:
+            products = (v for v in block.statements if isinstance(v, Value) and v.op == "mul" and v in solved)
+            counts = Counter(arg for v in products for arg in v.args if arg.block is program.setup and arg not in tried)
+            factor, count = counts.most_common(1)[0] if counts else (None, 0)
+            if factor is None or count < MIN_PRODUCTS:
+                break
+            tried.add(factor)
+            _take_factor_out(program, block, factor, solved)
+        _join_factors(program, block, solved)
+
+
+def _take_factor_out(program: Program, block: Block, factor: Value, solved: set[Value]) -> None:
+    linear: dict[Value, Value | None] = {}  # the numbers that have this factor once, with the others of its products
+    for value in block.statements:
+        if not isinstance(value, Value) or value not in solved:
+            continue
+        with_it = [arg in linear for arg in value.args]
+        if value.op == "mul" and factor in value.args and not any(with_it) and value.args[0] is not value.args[1]:
+            linear[value] = value.args[value.args[0] is factor]
+        elif (value.op == "mul" and sum(with_it) == 1) or (value.op in ("add", "sub", "neg") and all(with_it)):
+            linear[value] = None
+    inside = Counter(arg for value, other in linear.items() if other is None for arg in value.args)
+    everywhere = Counter(arg for value in operations(program) for arg in value.args)
+    everywhere.update(_structural_uses(program))
+    ends = {value for value in linear if everywhere[value] > inside[value]}
+    sources = {value for value, other in linear.items() if other is not None}
+    if len(sources - ends) <= len(ends - sources):
+        return
+    without = {value: other for value, other in linear.items() if other is not None}
+    statements: list[Statement] = []
+    for value in block.statements:
+        if isinstance(value, Value) and value in linear and value not in sources:
+            args = tuple(without.get(arg, arg) for arg in value.args)
+            if value in ends:
+                without[value] = Value(value.op, F64, args, None, block)
+                statements.append(without[value])
+                solved.add(without[value])
+                value.op, value.args = "mul", (without[value], factor)
+            else:
+                value.args = args
+        statements.append(value)
+    block.statements = statements
+
+
+def _join_factors(program: Program, block: Block, solved: set[Value]) -> None:
+    """x c d becomes x (c d), where c d is known before the run."""
+    joined: dict[tuple[Value, Value], Value] = {}
+    for value in block.statements:
+        while isinstance(value, Value) and value in solved and value.op == "mul":
+            pairs = [(a, b) for a, b in (value.args, value.args[::-1]) if b.block is program.setup and a.op == "mul"]
+            found = [(a, b, c) for a, b in pairs if a.block is block and a in solved for c in a.args
+                     if c.block is program.setup]  # fmt: skip
+            if not found:
+                break
+            a, b, c = found[0]
+            if (b, c) not in joined:
+                both = b.op == "const" and c.op == "const"
+                joined[b, c] = Value("const" if both else "mul", F64, () if both else (b, c), None, program.setup)
+                if both:
+                    joined[b, c].data = b.data * c.data
+                else:
+                    program.setup.statements.append(joined[b, c])
+            value.args = (a.args[a.args[0] is c], joined[b, c])
 
 
 def shorten_looks(program: Program) -> None:
