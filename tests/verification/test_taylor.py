@@ -196,6 +196,37 @@ def test_members_equal_single_runs_bit_for_bit():
         assert np.array_equal(many.g[k], single.g)
 
 
+@pytest.mark.heavy
+def test_dense_output_and_events_are_values_of_its_polynomials():
+    """One step of several substeps: `at` and an event between them lie on the series of the substep, to round-off."""
+    (system, state), method = case("particle"), da.Taylor(1e-8)
+    level = float(np.mean(run("particle", 1e-8).g[:, 0]))
+    found = run("particle", 1e-8, events=[da.Event(lambda t, g, xi, p: g[0] - level, name="level")]).check()
+    times = np.linspace(0.05, T - 0.05, 9)
+    dense = found.at(times)
+
+    @compile_function
+    def expand(system, now, g, xi):
+        terms, _ = method.series(system, now, g, xi)
+        return terms, method.radius(terms)
+
+    def place(t):
+        """The configuration at t, substep by substep, by Horner's rule in NumPy; a row of terms is (t, g, xi)."""
+        now, g, xi = 0.0, state.g, state.xi
+        while True:
+            terms, size = expand(system, now, np.asarray(g), np.asarray(xi))
+            k = min(float(size), t - now)
+            _, g, xi = np.split(np.polyval(np.asarray(terms)[::-1], k), [1, 4])
+            if k < size:
+                return g
+            now, xi = now + k, system.project(g, xi, now + k)
+
+    assert found.records.iterations[-1] > 2
+    np.testing.assert_allclose(dense.g, [place(t) for t in times], atol=1e-14)
+    (crossing,) = found.events["level"].t
+    assert abs(place(float(crossing))[0] - level) < 1e-13
+
+
 LARGE = ["snakeboard", "car", "rattleback", "hinged-sleighs", "skate-on-ellipsoid"]
 
 
