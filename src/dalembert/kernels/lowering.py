@@ -61,10 +61,12 @@ MAX_UNROLLED_COST = 1500
 """Operations up to which a `scan` is unrolled."""
 MAX_INLINE_OPERATIONS = 24_000
 """Operations up to which everything is written out: that is faster to run. A longer program has functions and loops."""
-MAX_DERIVED_OPERATIONS = 8500
+MAX_DERIVED_OPERATIONS = 9300
 """Operations up to which equations with their Jacobian are written out: beyond it a loop over columns is faster."""
 MIN_PRODUCTS = 4
 """Products with one factor from which it may pay to take it out."""
+MAX_FACTORS = 8
+"""Factors of a block that are tried, those of most products first: each one is a look at all its operations."""
 Result = TypeVar("Result")
 MIN_LOOPED_ROWS = 12
 """Unknowns from which on an elimination is a loop in a long program."""
@@ -1336,22 +1338,20 @@ def take_factors_out(program: Program, solved: set[Value]) -> None:
 
     A factor of many products that end in few numbers, as the 1/h^2 of a discrete Lagrangian does, is multiplied there.
     """
-    for block in all_blocks(program):
-        if block is program.setup or not any(value in solved for value in block.statements):
+    uses = Counter(arg for value in operations(program) for arg in value.args)
+    uses.update(_structural_uses(program))
+    for block in list(all_blocks(program)):
+        own = [v for v in block.statements if isinstance(v, Value) and v in solved]
+        if block is program.setup or not own:
             continue
-        tried: set[Value] = set()
-        while True:
-            products = (v for v in block.statements if isinstance(v, Value) and v.op == "mul" and v in solved)
-            counts = Counter(arg for v in products for arg in v.args if arg.block is program.setup and arg not in tried)
-            factor, count = counts.most_common(1)[0] if counts else (None, 0)
-            if factor is None or count < MIN_PRODUCTS:
-                break
-            tried.add(factor)
-            _take_factor_out(program, block, factor, solved)
+        counts = Counter(arg for v in own if v.op == "mul" for arg in v.args if arg.block is program.setup)
+        for factor, count in counts.most_common(MAX_FACTORS):
+            if count >= MIN_PRODUCTS:
+                _take_factor_out(block, factor, solved, uses)
         _join_factors(program, block, solved)
 
 
-def _take_factor_out(program: Program, block: Block, factor: Value, solved: set[Value]) -> None:
+def _take_factor_out(block: Block, factor: Value, solved: set[Value], uses: Counter[Value]) -> None:
     linear: dict[Value, Value | None] = {}  # the numbers that have this factor once, with the others of its products
     for value in block.statements:
         if not isinstance(value, Value) or value not in solved:
@@ -1362,9 +1362,7 @@ def _take_factor_out(program: Program, block: Block, factor: Value, solved: set[
         elif (value.op == "mul" and sum(with_it) == 1) or (value.op in ("add", "sub", "neg") and all(with_it)):
             linear[value] = None
     inside = Counter(arg for value, other in linear.items() if other is None for arg in value.args)
-    everywhere = Counter(arg for value in operations(program) for arg in value.args)
-    everywhere.update(_structural_uses(program))
-    ends = {value for value in linear if everywhere[value] > inside[value]}
+    ends = {value for value in linear if uses[value] > inside[value]}
     sources = {value for value, other in linear.items() if other is not None}
     if len(sources - ends) <= len(ends - sources):
         return
@@ -1373,11 +1371,14 @@ def _take_factor_out(program: Program, block: Block, factor: Value, solved: set[
     for value in block.statements:
         if isinstance(value, Value) and value in linear and value not in sources:
             args = tuple(without.get(arg, arg) for arg in value.args)
+            uses.subtract(value.args)
+            uses.update(args)
             if value in ends:
                 without[value] = Value(value.op, F64, args, None, block)
                 statements.append(without[value])
                 solved.add(without[value])
                 value.op, value.args = "mul", (without[value], factor)
+                uses.update(value.args)
             else:
                 value.args = args
         statements.append(value)
