@@ -13,6 +13,8 @@ SCRIPTS = (
     "plan",
     "gradients",
     "single",
+    "parts",
+    "taylor",
     "size",
     "plain",
     "ensemble",

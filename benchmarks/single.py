@@ -1,6 +1,7 @@
 """One trajectory, every state saved: dalembert against hand-written C of the same scheme and against the XLA scan.
 
-Targets: at most 1.5 times C, at least 30 times faster than XLA. `kernel` is the machine code alone, on memory that is
+Targets: at most 1.2 times C (1.3 for a Lagrangian of one's own, 1.5 for the particle in explicit C), at least 30 times
+faster than XLA. `kernel` is the machine code alone, on memory that is
 already there, over the first 5000 steps (a call of C from Python takes 10 to 16 us beside them); `simulate` is what a
 user calls, over 10^5 steps with its fixed cost subtracted, against C that asks for its memory too.
 """
@@ -16,6 +17,7 @@ from _timing import interleaved, median, ratio, table, verdict
 
 import dalembert as da
 
+TARGETS = {"Suslov, own Lagrangian": 1.3, "particle, C explicit": 1.5}
 STEPS, LONG, SHORT, SCANNED, SMALL = 5000, 100_000, 1000, 400, 10**7
 AGREEMENT = 1e-11
 
@@ -47,8 +49,8 @@ def measured(case: Case, repeats: int) -> list[str]:
         f"{iterations:.2f}",
         f"{case.problem().lower().program.operations}",
         *(f"{1e9 * median(each):.0f}" for each in (c, kernel, c_long, simulated, xla)),
-        verdict(ratio(kernel, c), 1.5, at_most=True),
-        verdict(ratio(simulated, c_long), 1.5, at_most=True),
+        verdict(ratio(kernel, c), TARGETS.get(case.name, 1.2), at_most=True),
+        verdict(ratio(simulated, c_long), TARGETS.get(case.name, 1.2), at_most=True),
         verdict(ratio(xla, kernel), 30, at_most=False),
     ]
 
@@ -100,7 +102,7 @@ def main() -> None:
     table(head, [measured(case, given.repeats) for case in all_cases() if given.only in case.name])
     if given.only in "small steps":
         print(measure_small_steps(min(3, given.repeats)))
-    print("processor time per step, medians of interleaved repeats; ! marks a missed target (1.5 x C, 30 x XLA)")
+    print("processor time per step, medians of interleaved repeats; ! marks a missed target")
 
 
 if __name__ == "__main__":

@@ -837,8 +837,8 @@ def _host() -> tuple[str, str, str]:
 
 @cache
 def _emitter_text() -> str:
-    """The text of the emitter: code that another version of it wrote must not be found again."""
-    return Path(__file__).read_text(encoding="utf-8")
+    """The text of the emitter and of what it asks of programs: code of another version must not be found again."""
+    return "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("llvm.py", "ir.py"))
 
 
 @cache
