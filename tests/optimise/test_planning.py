@@ -583,3 +583,67 @@ def test_the_same_without_bounds_is_tried_when_somebody_asks_why(monkeypatch):
     assert made.status != "optimal" and not made.strict and not asked
     for _ in range(2):
         assert "Without bounds and path there is a plan: they are too tight" in made.reason and len(asked) == 1
+
+
+def on_leaves(goal, **options):
+    """A point in space whose third coordinate goes with the first: q3 - q1 stays."""
+    system = da.System(
+        da.Euclidean(3), lambda t, q, v, p: 0.5 * v @ v, constraint=lambda t, q, p: jnp.array([[1.0, 0.0, -1.0]])
+    )
+    return plan(system, start=[0.0, 0, 0], goal=goal, steps=6, duration=1.0, kinematic=True, cost=effort, **options)
+
+
+def test_a_holonomic_part_is_a_reason_only_for_goals_that_it_forbids():
+    """A goal that leaves the leaf open, or lies on it, is reached, or missed for another reason."""
+    assert "growth vector (2,)" in on_leaves({"q1": 1.0, "q3": 0.5}).reason
+    assert "no control changes" in on_leaves([1.0, 1.0, 0.5]).reason
+    assert on_leaves({"q1": 1.0, "q2": 1.0}).status == on_leaves([1.0, 2.0, 1.0]).status == "optimal"
+    slow = on_leaves({"q1": 9.0}, bounds={"v3": (-1.0, 1.0)})
+    assert slow.status != "optimal" and "growth" not in slow.reason and "they are too tight" in slow.reason
+
+
+def test_what_nothing_makes_feasible_ends_soon():
+    """Its multipliers grow without end, and so does the Hessian: a shift that does not grow with it helped nothing."""
+    made = pushed_cart(bounds={"push": (-0.1, 0.1)})
+    assert made.status == "stalled" and made.iterations < 60, made
+
+
+@pytest.mark.heavy
+def test_a_truck_with_a_tank_at_rest_drives_straight():
+    """R^8 and five rows: a step has its second derivatives, and one that bends away from the constraint is taken.
+
+    Steering costs next to nothing, so that it is far from what is needed after a first guess with waves. Another goal
+    compiles no stages, and one that the torques are too weak for is said to be so, not that a leaf forbids it.
+    """
+
+    def lagrangian(t, q, v, p):
+        a, turning = q[2] + q[4], v[2] + v[4]
+        x, y = v[0] + 4.0 * jnp.sin(a) * turning, v[1] - 4.0 * jnp.cos(a) * turning
+        aside, rate = 1.2 * jnp.sin(q[5]), 1.2 * jnp.cos(q[5]) * v[5]
+        sideways = x - rate * jnp.sin(a) - aside * jnp.cos(a) * turning
+        tank = jnp.stack([sideways, y + rate * jnp.cos(a) - aside * jnp.sin(a) * turning, aside * v[5]])
+        moving = 3000.0 * (v[0] ** 2 + v[1] ** 2) + 4500.0 * v[2] ** 2 + 50.0 * (v[3] + v[2]) ** 2
+        moving += 4500.0 * (x**2 + y**2) + 20000.0 * turning**2 + 4000.0 * tank @ tank
+        return moving + 10.0 * (v[6] ** 2 + v[7] ** 2) + 8000.0 * 9.81 * 1.2 * jnp.cos(q[5])
+
+    def constraint(t, q, p):
+        a, f, z = q[2] + q[4], q[2] + q[3], 0.0 * q[0]
+        sine, cosine = jnp.sin(jnp.stack([q[2], f, a])), jnp.cos(jnp.stack([q[2], f, a]))
+        return jnp.stack([
+            jnp.stack([-sine[0], cosine[0], z, z, z, z, z, z]),
+            jnp.stack([-sine[1], cosine[1], 3.6 * jnp.cos(q[3]), z, z, z, z, z]),
+            jnp.stack([-sine[2], cosine[2], z - 7.0, z, z - 7.0, z, z, z]),
+            jnp.stack([cosine[0], sine[0], z, z, z, z, z - 0.5, z]),
+            jnp.stack([cosine[1], sine[1], 3.6 * jnp.sin(q[3]), z, z, z, z, z - 0.5]),
+        ])  # fmt: skip
+
+    truck = da.System(
+        da.Euclidean(8), lagrangian, constraint,
+        force=lambda t, q, v, u, p: jnp.stack([0.0, 0.0, 0.0, u[1], 0.0, -500.0 * v[5], u[0], 0.0]),
+        inputs=[da.Input("drive", "N m", -8000, 8000), da.Input("steer", "N m", -500, 500)],
+    )  # fmt: skip
+    options = {"steps": 40, "duration": 3.0, "cost": lambda t, q, v, u: 1e-7 * u @ u}
+    made = plan(truck, start=np.zeros(8), goal={"q1": 2.0, "q2": 0.0, "q3": 0.0}, **options)
+    assert made.status == "optimal" and made.strict and made.iterations < 100, made
+    far = plan(truck, start=np.zeros(8), goal={"q1": 100.0, "q2": 1.0}, **options)
+    assert far.status != "optimal" and "they are too tight" in far.reason and "holonomic" not in far.reason

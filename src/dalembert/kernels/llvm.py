@@ -881,7 +881,7 @@ def compile_native(lowered: LoweredProgram, layout: Layout, width: int) -> Kerne
     def build() -> bytes:
         program = lowered.program
         once = not program.operations or (layout.streams is not None and layout.streams.once)
-        effort = 0 if once and width == 1 else EFFORT  # what runs once costs its compilation
+        effort = 0 if once else EFFORT  # what runs once costs its compilation
         if effort and passes:
             _optimised.add(key)
         sums = width == 1 and program.parallel_sums

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import marshal
 import math
+import os
 import struct
 import threading
 import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial, wraps
@@ -738,13 +739,13 @@ class PlacedLoop:
     """A loop on numbers that stay where they are: advance(consts, carry, rows) -> carry, observe(consts, carry).
 
     Constants, carry and rows are trees of shapes; every leaf of rows and records has a place of its own (`Shelf.find`).
-    A loop that is `once` takes one step: it is compiled in a tenth of the time, and a step is slower. With a `pool`
-    LLVM compiles there, while the next loop is traced here.
+    A loop that is `once` takes one step: it is compiled in a tenth of the time, and a step is slower. So is a loop that
+    is `quick`, until it is `improved`. With a `pool` LLVM compiles there, while the next loop is traced here.
     """
 
     def __init__(
         self, advance: Advance, observe: Observe, consts: Any, carry: Any, rows: Any, lanes: int, backend: str,
-        once: bool = False, pool: Executor | None = None,
+        once: bool = False, pool: Executor | None = None, quick: bool = False,
     ):  # fmt: skip
         def with_axis(leaf: Any) -> Any:
             return jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype)  # type: ignore[no-untyped-call]  # JAX has none
@@ -755,12 +756,13 @@ class PlacedLoop:
             [False] * len(jax.tree.leaves(consts)), [True] * len(carries), [False] * len(streams),
         )  # fmt: skip
         self.lowered, self.lanes, self.backend = problem.lower(), lanes, backend
-        placed = Streams(tuple(Stream(tuple(range(leaf.size)), True) for leaf in streams), (), True, once)
+        self.width, self.quick = 1 if lanes == 1 else best_width(lanes), quick and not once
+        hasty = quick or (once and self.width == 1)
+        placed = Streams(tuple(Stream(tuple(range(leaf.size)), True) for leaf in streams), (), True, hasty)
         self.layout = replace(make_layout(problem, self.lowered), controls_vary=False, streams=placed)
         if backend == "cuda":
             self.kernel = cuda_kernel(self.lowered, self.layout)
             return
-        self.width = 1 if lanes == 1 else best_width(lanes)
         self.workers = Workers(-(-lanes // self.width) * self.width, self.width, None if lanes >= SHORT_STEPS else 1)
         given = self.lowered, self.layout, self.width
         self._compile = (
@@ -772,9 +774,24 @@ class PlacedLoop:
         """The native loop, when it is compiled."""
         return self._compile()
 
+    def improve(self) -> None:
+        """Compile a quick loop with all effort, beside what happens here; until that is done it runs as it is."""
+        if not self.quick:
+            return
+        self.quick, slow = False, replace(cast(Streams, self.layout.streams), once=False)
+        work = _improver.submit(native_function, self.lowered, replace(self.layout, streams=slow), self.width)
+        work.add_done_callback(lambda done: done.exception() or self.__dict__.update(function=done.result()))
+        _improving.append(work)
+        _improving[:] = [each for each in _improving if not each.done()]
+
     def bind(self, state: int, width: int, rows: Any, records: Any, steps: int, every: int) -> BoundLoop:
         """The loop of so many steps with a record after `every` of them, from and to the carry at `state`."""
         return BoundLoop(self, state, (0, 0, steps // every, every, width), rows, records)
+
+
+_improver, _improving = ThreadPoolExecutor(1), cast("list[Future[Kernel]]", [])
+if hasattr(os, "register_at_fork"):  # a child must not find LLVM's lock taken
+    os.register_at_fork(before=lambda: wait(_improving))
 
 
 class BoundLoop:

@@ -61,9 +61,10 @@ NEWTON_STEPS = 4  # to a configuration by names
 CORRECTIONS = 3  # of a configuration that is not on its group; each squares the defect
 AMPLITUDE = 0.3  # of the waves in a first guess
 OPEN = (-math.inf, math.inf)
+ENDS = ("wanted", "aims", "cycle", "times")  # numbers of the end alone
 ENDLESS = 1e12  # a cost below its negative has no end
 MAX_STEPS, MAX_STARTS = 1_000_000, 10_000
-MORE_STARTS, COARSE_STEPS = 8, 50  # of the plans that are made first where a fine one fails
+MORE_STARTS, COARSE_STEPS, MAX_TRIAL = 8, 50, 100  # of plans that are tried where one fails, and their iterations
 BACKENDS, GPU_PLANS = ("auto", "llvm", "cuda"), 512  # with "auto", so many plans go to a GPU
 
 
@@ -277,6 +278,10 @@ class Discrete:
         if self.free_time:
             held = jnp.stack([x.duration[0] - numbers["times"][0], numbers["times"][1] - x.duration[0]])
         return cost, held, jnp.concatenate(parts)
+
+    def inner(self, consts: Any) -> tuple[Any, Any]:
+        numbers = {name: each for name, each in consts[1].items() if name not in ENDS}
+        return replace(self, final_cost=None, goal=None, named=None), (consts[0], numbers)
 
 
 def _number(words: str, function: Any, *arguments: Any) -> Array:
@@ -774,8 +779,10 @@ class _Task:
         duration = whole[:, size : size + self.free_time]
         return discrete, numbers, np.concatenate([free @ self.start_ways, duration], axis=1)
 
-    def solve(self, first: State, guess: Any, starts: int, seed: int, options: Options, progress: Any) -> Plans:
-        """The best plan of each problem."""
+    def solve(
+        self, first: State, guess: Any, starts: int, seed: int, options: Options, progress: Any, trial: bool = False
+    ) -> Plans:
+        """The best plan of each problem; in a `trial` the first that is found."""
         discrete, numbers, free = self.solved = self.problem()
         count, ends, target = len(first.t), None, None
         if self.ends is not None and self.goal_marks.any():
@@ -797,7 +804,8 @@ class _Task:
         given = (discrete, (self.system, numbers), target, free, options, progress)
         try:
             if self.solver is None:
-                found = Solver(*given, backend).solve(nodes, controls)
+                search = Solver(*given, backend)
+                found = search.solve_first(nodes, controls) if trial else search.solve(nodes, controls)
             else:
                 found = solve_by(self.solver, *given, nodes, controls)
         except LoweringError as fault:
@@ -806,8 +814,9 @@ class _Task:
                 f"a step of {self.method.name} on this system cannot be differentiated natively: {fault}. Take "
                 f"{other}a system with fewer coordinates"
             ) from fault
+        starts = len(found.u) // count
         failed = "optimal" not in found.status and "interrupted" not in found.status
-        coarsely = failed and guess is None and count == 1 and starts < MORE_STARTS
+        coarsely = failed and guess is None and count == 1 and starts < MORE_STARTS and not trial
         if coarsely and (coarse := self._plan_coarsely(first, seed, options, progress)) is not None:
             return coarse
         worth = np.lexsort((found.cost, ~(found.infeasibility <= 1e-6), np.array(found.status) != "optimal"))
@@ -878,14 +887,16 @@ class _Task:
         return nodes, u
 
     def _plan_coarsely(self, first: State, seed: int, options: Options, progress: Any) -> Plans | None:
-        """A plan from several guesses of few steps, refined step by step to all of them; None where there is none."""
+        """A plan from one of several guesses of few steps, refined step by step to all of them, if there is one."""
         steps = [self.steps]
         while steps[0] > COARSE_STEPS:
             steps.insert(0, -(-steps[0] // 2))
         found, asked = None, self.steps
         for self.steps in steps:
             starts = MORE_STARTS if found is None else 1
-            found = self.solve(first, None if found is None else found[0], starts, seed, options, progress)
+            guess = None if found is None else found[0]
+            short = replace(options, max_iterations=min(options.max_iterations, MAX_TRIAL))
+            found = self.solve(first, guess, starts, seed, short, progress, trial=True)
             if found.status[0] != "optimal":
                 self.steps = asked
                 return None
@@ -955,7 +966,7 @@ class _Task:
             return f"{self.steps} steps have {chosen} numbers to choose, and the goal asks for {asked}: take more steps"
         if outside := self._outside(b * len(self.ends.t) // len(found.u) if self.ends else 0):
             return f"the goal itself is outside the bounds of {outside}: widen them, or name another goal"
-        missed = ""
+        missed, off = "", 0.0
         sizes, vectors = np.linalg.eigh(np.where(np.isfinite(found.reach[b]), found.reach[b], 0.0))
         unreached = sizes <= 1e-12 * max(sizes.max(initial=0.0), 1e-300)
         if unreached.any() and self.goal is not None:
@@ -966,12 +977,17 @@ class _Task:
                 names = np.array(list(self.goal))
             weights = np.abs(vectors[: len(names), unreached]).max(axis=1)
             missed = ", ".join(names[weights > 0.3])
-        growth = nonholonomy(self.system, jax.tree.map(lambda leaf: leaf[b, 0], found.x.g), t=self.t0)
-        if not growth.bracket_generating and not self.system.holonomic_constraints:
-            return (
-                f"the goal is not reachable: motions from the start fill {growth.growth[-1]} of {growth.dimension} "
-                f"dimensions (growth vector {growth.growth}), for the constraint is holonomic in part"
-            )
+            last, target = jax.tree.map(lambda leaf: leaf[b], (jax.tree.map(lambda x: x[:, -1], found.x), self.target))
+            psi = evaluate(Of(_missed, self.solved[0]), (self.system, self.solved[1]), (last, target))
+            off = np.abs(vectors[:, unreached].T @ np.asarray(psi)).max()
+        if off > math.sqrt(options.tolerance):  # no control changes this part: is the goal on another leaf?
+            growth = nonholonomy(self.system, jax.tree.map(lambda leaf: leaf[b, 0], found.x.g), t=self.t0)
+            if len(growth.covectors):
+                return (
+                    f"the goal is not reachable: motions from the start fill {growth.growth[-1]} of {growth.dimension} "
+                    f"dimensions (growth vector {growth.growth}), for the constraint is holonomic in part, and no "
+                    f"control changes {missed}, by {off:.2g}"
+                )
         held = any(map(any, (self.bounded, self.watched))) or self.functions[2] is not None
         if held and self._reaches_without_bounds(found, b, options):
             return (
@@ -1008,6 +1024,10 @@ class _Task:
 
 def _after(of: Discrete, consts: Any, lane: Any) -> Node:
     return of.advance(consts, *lane)
+
+
+def _missed(of: Discrete, consts: Any, lane: Any) -> Array:
+    return of.end(consts, *lane)[2]
 
 
 def _state_after(of: Discrete, consts: Any, lane: Any) -> State:

@@ -18,6 +18,7 @@ one kind are solved side by side, as lanes, and with CuPy on a GPU; each lane ke
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -53,10 +54,13 @@ MAX_SHIFT = 1e9  # of the Hessian, relative to its largest entry
 MAX_WEIGHT = 1e6  # on psi = 0, likewise: a minimum on psi = 0 is then one of the sum
 MAX_HALVINGS = 25
 SOFTNESS = 1e-11  # of constraints
+HOPELESS = 1e11  # what is not met, by its multipliers, relative to the cost: these grow where nothing is feasible
 MAX_STIFFNESS = 1e8  # of a barrier where the second-order condition is tested: more would drown the rest
-MAX_WRITTEN, MAX_EXACT = 8_000, 50_000  # operations of a step, roughly: its second derivatives in a loop, or none
+MAX_WRITTEN, MAX_EXACT = 8_000, 200_000  # operations of a step, roughly: its second derivatives in a loop, or none
 MEMORY = 4  # merits that an accepted step may fall back to: steps along a curved constraint first raise the merit
 SIDE_BY_SIDE = 16  # problems that a processor solves at once
+MORE_LANES = 8  # up to so many problems at once are compiled without effort at first
+WORTH = 5e-5  # seconds of work for each operation of a program that make its compilation with all effort worth it
 MAX_MACHINES, MAX_KEPT_BYTES = 16, 1 << 26  # that wait for the next problem of their kind
 ACTIVE, OPTIMAL, TOO_LONG, STALLED, INTERRUPTED = range(5)
 STATUS = ("", "optimal", "too many iterations", "stalled", "interrupted")
@@ -82,6 +86,9 @@ class ControlProblem(Protocol):
 
     def end(self, consts: Any, x: Point, target: Any) -> tuple[Array, Array, Array]:
         """(Phi, c_N, psi) at x."""
+
+    def inner(self, consts: Any) -> tuple[Any, Any]:
+        """The problem and its constants without what only its end needs: all goals then share the stages."""
 
 
 @dataclass(frozen=True)
@@ -368,7 +375,10 @@ class Decide:
         active, fresh = lane.status == ACTIVE, lane.fresh > 0
         reference, descent, noise = lane.reference
         merit = sums[0] - at * sums[1] + lane.penalty * sums[2]
-        good = known & jnp.isfinite(merit) & (merit <= reference + 1e-4 * primal * descent + noise)
+        good = merit <= reference + 1e-4 * primal * descent + noise
+        worth = jnp.stack([sums[0] - at * sums[1], sums[2]])
+        better = worth <= lane.merits - 1e-5 * lane.merits[:, 1:]  # a filter: cheaper or nearer than each of the last
+        good = known & jnp.isfinite(merit) & (good | jnp.all(better[:, 0] | better[:, 1]))
         stuck = lane.halvings >= MAX_HALVINGS
         take = active & (fresh | good | stuck)
         again = active & ~take
@@ -376,8 +386,9 @@ class Decide:
         shorter = jnp.where(again & (halvings < MAX_HALVINGS), jnp.stack([0.5 * primal, dual]), 0.0)
         gone = jnp.where(stuck, 0.0, primal / jnp.maximum(lane.primal, 1e-300))
         step = take & ~fresh
-        stalled = (stuck & step & ((lane.bad > 0) | (lane.shift > 1e6))) | (fresh & ~known)
-        shift = jnp.where(stuck & step, jnp.maximum(100.0 * lane.shift, 1e-2), lane.shift)
+        hopeless = step & (lane.penalty * sums[2] > HOPELESS * (1.0 + jnp.abs(sums[0])))
+        stalled = (stuck & step & ((lane.bad > 0) | (lane.shift > 1e6 * scale))) | (fresh & ~known) | hopeless
+        shift = jnp.where(stuck & step, jnp.maximum(100.0 * lane.shift, 1e-2 * scale), lane.shift)
         harder = jnp.where(gone < 1, 1.0, 0.01) * lane.soft
         softer = jnp.clip(100.0 * lane.soft, 1e-6, 1e2)
         soft = jnp.where(gone < 0.1, softer, jnp.where(harder < 1e-9, 0.0, harder))
@@ -623,10 +634,11 @@ class Machine:
             return [place for name in names.split() for place in own.find(name, fixed=True)]
 
         pool = ThreadPoolExecutor(2)  # LLVM compiles there, while JAX traces the next loop here
+        quick = kind.lanes <= MORE_LANES and kind.backend != "cuda"
 
         def loop(function: Any, observe: Any, consts: Any, name: str, carry: Any, rows: Any, places: Any,
                  records: Any = (), steps: int = 1) -> Any:  # fmt: skip
-            made = PlacedLoop(function, observe, consts, carry, rows, wide, kind.backend, steps == 1, pool)
+            made = PlacedLoop(function, observe, consts, carry, rows, wide, kind.backend, steps == 1, pool, quick)
             return made.bind(own.place(name), own.width, places, records, steps, 1 if records else steps)
 
         with pool:  # the sweeps first, whose code is compiled while the stages are traced, which takes longest
@@ -641,8 +653,9 @@ class Machine:
             self.forward = loop(sweep_forward, _recorded, (), "motion", motion, rows, places, records, N)
             rows = (old, step, _shape(3), one, (x, vector), (vector, vector))
             places = find(f"{OLD} {STEP} lengths inner") + find("x dx", 1) + find("costate dcostate", -1)
-            stages, carry = Stages(problem, exact), Evaluated(old, made)
-            all_ = PlacedLoop(stages, _nothing, consts, carry, rows, N * wide, kind.backend, pool=pool)
+            inner, known = problem.inner(consts)
+            stages, carry = Stages(inner, exact), Evaluated(old, made)
+            all_ = PlacedLoop(stages, _nothing, known, carry, rows, N * wide, kind.backend, pool=pool, quick=quick)
             self.evaluate = all_.bind(s.place("new_x"), s.width, places, (), 1, 1)
             constants, places = (consts, one, one, one, one, free), find("x dx", N) + find("new_costate", N - 1)
             self.decide = loop(Decide(problem, exact), _nothing, constants, "totals", lane, (x, vector, vector), places)
@@ -651,16 +664,24 @@ class Machine:
             self.choose = loop(choose, _nothing, free, "totals", lane, (), ())
             places, records = find("costate dcostate", N - 1) + find("dx", N), find("x dx", N) + find("dcostate", N - 1)
             self.finish = loop(finish, _at_the_end, (), "totals", lane, (vector,) * 3, places, records)
-        if kind.backend != "cuda":
-            for each in (self.evaluate, self.decide, self.back, self.forward, self.add_up, self.choose, self.finish):
-                _ = each.loop.function  # raises what compiling it raised
+        bound = (self.evaluate, self.decide, self.back, self.forward, self.add_up, self.choose, self.finish)
+        self.loops, self.spent = [each.loop for each in bound], 0.0
+        for loop_ in self.loops if kind.backend != "cuda" else ():
+            _ = loop_.function  # raises what compiling it raised
+
+    def improve(self, spent: float) -> None:
+        """Note seconds of work. Where there is much of it, the loops are compiled with all effort, beside it."""
+        self.spent += spent
+        if self.spent > WORTH * sum(each.lowered.operations for each in self.loops if each.quick):
+            for each in self.loops:
+                each.improve()
 
     def load(self, consts: Any, free: Numbers, target: Any, options: Options) -> None:
         """Take over the numbers of a problem; every lane begins anew."""
         self.options = options
         least = options.tolerance / 10.0 if options.least is None else options.least
         numbers = (options.tolerance, float(options.max_iterations), least, self.multipliers)
-        self.evaluate.set(consts)
+        self.evaluate.set(self.problem.inner(consts)[1])
         self.decide.set((consts, *map(np.asarray, numbers), free))
         self.choose.set(free)
         self.lane.data[...] = 0.0
@@ -753,8 +774,18 @@ class Solver:
                     self.stopped = True  # the parts end with what they have
         return Solution(*(join(parts) for parts in zip(*done, strict=True)))
 
+    def solve_first(self, x: Any, u: Numbers) -> Solution:
+        """One problem after the other until one is solved: all run on the code of the first. The last one's answer."""
+        for b in range(len(u)):
+            own: Any = jax.tree.map(lambda leaf: leaf[b : b + 1], (x, u, self.target))
+            found = self._solve(own[0], own[1], own[2], self.note)
+            if self.stopped or found.status[0] == "optimal":
+                break
+        return found
+
     def _solve(self, x: Any, u: Numbers, target: Any, note: Any) -> Solution:
         at, count = self.machine(x, u, target), -1
+        begin = time.thread_time()
         try:
             while not self.stopped:
                 at.score()
@@ -770,6 +801,7 @@ class Solver:
             self.stopped = True
         at.numbers["status"][at.numbers["status"] == ACTIVE] = INTERRUPTED
         found = self._read(at, len(u))
+        at.improve(time.thread_time() - begin)
         give_machine(at)
         return found
 

@@ -70,6 +70,9 @@ class Following:
         weight = x.shares[0] * consts[1]["Q"] + x.shares[1] * consts[1]["S"]
         return 0.5 * off @ weight @ off, jnp.zeros(0), jnp.zeros(0)
 
+    def inner(self, consts: Any) -> tuple[Any, Any]:
+        return self, consts
+
 
 def linearise(of: Discrete, consts: Any, lane: Any) -> Any:
     """The derivatives (A, B) of a step in the charts of its ends."""
@@ -162,6 +165,7 @@ class Tracker:
             problem = Following(self.discrete, self.discrete.dim, self.discrete.controls)
             solver = Solver(problem, (system, self.numbers), None, np.zeros((problem.dim, 0)), options)
             machine = self._known["machine"] = solver.machine(x, wanted[None, :-1], None)
+            machine.improve(np.inf)  # it will be used often
         else:
             self._shift(machine.stages, Reference(planned, planned, wanted[None], shares[None]), wanted[-2])
         stages = machine.stages
