@@ -136,3 +136,21 @@ def test_what_others_were_made_of_need_not_be_looked_at():
         found = run_problem(problem, saves=1, backend="llvm", single=True).records
         with np.errstate(all="ignore"):
             assert found == np.isfinite([x, y, x * y, np.divide(x, y), np.sqrt(y)]).all(), (x, y)
+
+
+def test_haste_is_made_up_for(monkeypatch, tmp_path):
+    """In haste a step is compiled without effort, then with effort, and the next call runs the better code."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("DALEMBERT_CACHE", str(tmp_path))
+    monkeypatch.setattr(llvm, "EFFORT", 2)
+    efforts, compile_object, step = [], llvm.compile_object, implicit_pendulum(7.0)
+    monkeypatch.setattr(llvm, "compile_object", lambda *given: efforts.append(given[1]) or compile_object(*given))
+    with llvm.in_haste():
+        hasty = kernels.run(step, (0.3, 0.1), 50, backend="llvm")
+    assert efforts == [0]
+    kernels.make_up()
+    assert efforts == [0, 2]
+    better = kernels.run(step, (0.3, 0.1), 50, backend="llvm")
+    assert efforts == [0, 2], "it was found on disk"
+    np.testing.assert_array_equal(better.carry, hasty.carry)
+    assert not llvm.make_up(), "nothing is owed any more"

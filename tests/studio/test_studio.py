@@ -18,10 +18,20 @@ import pytest
 import dalembert as da
 from dalembert.errors import InvalidInput
 from dalembert.integrators import METHODS, Claims
+from dalembert.kernels import problem
 from dalembert.models import MODELS, circle, ellipsoid, exact
 from dalembert.studio.catalogue import entry, example, input_of_file, make_catalogue, start
 from dalembert.studio.presentation import judge_claims, show
-from dalembert.studio.requests import Cancelled, RunFrames, StudioInput, dependent_components, integrate
+from dalembert.studio.requests import (
+    Cancelled,
+    RunFrames,
+    StudioInput,
+    compile_steps,
+    dependent_components,
+    integrate,
+    kind_of,
+    rehearse,
+)
 from dalembert.studio.scenes import Bar, Roller, align_z, allowed_directions, make_scene
 from dalembert.studio.server import make_download, page_with
 from dalembert.studio.view import pack_array
@@ -462,3 +472,31 @@ def test_a_python_file_opens_with_a_start_and_sliders(tmp_path):
     assert opened.job(start(opened)["config"]).system.group.dim == 3
     with pytest.raises(InvalidInput, match="other"):
         input_of_file(tmp_path / "skate.py:other")
+
+
+@pytest.mark.parametrize("name", ["rolling-disk", "unicycle"])
+def test_another_process_can_compile_the_steps_and_the_scene_ahead(name, monkeypatch):
+    """What was compiled ahead, without the state of the request, is all that its show needs of large programs."""
+    monkeypatch.setenv("DALEMBERT_CACHE", "off")
+    request = changed("method.node", 0.37, example(name))  # which no other test has compiled
+    lowered, lower = [], problem.lower
+
+    def record(*given, **options):
+        lowered.extend(part.__qualname__ for part in given[:2])
+        return lower(*given, **options)
+
+    monkeypatch.setattr(problem, "lower", record)
+    compile_steps(request, OPENED)
+    make_scene([rehearse(OPENED.job(request["config"]))])
+    assert {"run_kernel.<locals>.begin", "run_kernel.<locals>.advance"} <= set(lowered)
+    lowered.clear()
+    assert show(request, OPENED)["runs"][0]["status"] == "ok"
+    assert not {*lowered} & {"_evaluate_state", "_picture", *(f"run_kernel.<locals>.{x}" for x in ("begin", "advance"))}
+
+
+def test_programs_are_those_of_a_kind():
+    """A slider changes no program; a count of dimensions, an option of the method and another system may."""
+    request = {"config": SLEIGH}
+    assert kind_of(changed("system.a", 0.7)) == kind_of(request)
+    others = [changed("method.name", "runge-kutta"), {"config": example("suslov")}, changed("system.n", 3)]
+    assert len({kind_of(request), *map(kind_of, others)}) == 4

@@ -19,7 +19,7 @@ program turns them off again, a step has float32 numbers: "llvm" and "cuda" refu
 """
 
 from .adjoints import is_real
-from .cache import StaleEntry
+from .cache import StaleEntry, one_at_a_time
 from .cuda import as_jax, has_gpu, in_place, on_gpu, to_host
 from .execute import (
     Backend,
@@ -38,7 +38,7 @@ from .execute import (
 from .gradients import bind_whole
 from .ir import BOOL, F64, I64, Block, Builder, Loop, LoweringError, Value, inner_blocks
 from .linear_algebra import columns, eliminate
-from .llvm import best_width, count_processors
+from .llvm import best_width, count_processors, in_haste
 from .lowering import (
     Lowering,
     as_routine,
@@ -66,6 +66,8 @@ from .plans import (
     find_plan,
     find_slope_lanes,
     keep_carry,
+    make_up,
+    plan_of,
     run_rows,
     shapes_of,
 )
@@ -83,9 +85,10 @@ __all__ = [
     "as_jax", "as_routine", "available_memory", "best_width", "bind_whole", "columns", "compile", "compile_function",
     "concrete_leaves", "count_operations", "count_processors", "curvature", "eliminate", "evaluate", "find_chain",
     "find_host_lanes", "find_lane_chain", "find_plan", "find_slope_lanes", "has_gpu",
-    "in_place", "in_series", "inner_blocks", "is_real", "keep_carry", "known_number", "lower", "make_problem",
-    "map_elements", "map_rows", "mark_slopes", "mark_values", "note_solution", "noted", "on_gpu", "pack_values",
-    "recognise", "run", "run_problem", "run_rows", "run_with_slopes", "scalar_type", "shapes_of", "simplify",
-    "solution_series", "stream_problem", "take_solution", "to_host",
+    "in_haste", "in_place", "in_series", "inner_blocks", "is_real", "keep_carry", "known_number", "lower",
+    "make_problem", "make_up", "map_elements", "map_rows", "mark_slopes", "mark_values", "note_solution", "noted",
+    "on_gpu", "one_at_a_time", "pack_values", "plan_of", "recognise", "run", "run_problem", "run_rows",
+    "run_with_slopes", "scalar_type", "shapes_of", "simplify", "solution_series", "stream_problem", "take_solution",
+    "to_host",
 ]
 # fmt: on

@@ -26,7 +26,7 @@ import struct
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -36,6 +36,11 @@ import numpy as np
 
 from .ir import LoweringError, Program
 from .recognition import Unfingerprintable, fingerprint
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 FILE_MAGIC = b"dalembert object 2\n"
 TEMPORARY_PREFIX = ".writing-"
@@ -66,6 +71,24 @@ def cache_folder() -> Path | None:
         return path if stat.S_ISDIR(status.st_mode) else None
     private = stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o700
     return path if private and status.st_uid == os.getuid() else None
+
+
+def has_entry(name: str) -> bool:
+    """Whether there is an entry of this name, be it good or not."""
+    folder = cache_folder()
+    return folder is not None and (folder / name).exists()
+
+
+@contextlib.contextmanager
+def one_at_a_time(name: str) -> Iterator[None]:
+    """A context in which one process is at a time, where they share a cache and the system has such locks."""
+    folder = cache_folder()
+    if folder is None or fcntl is None:
+        yield
+        return
+    with open(folder / f"{entry_key(name)}.lock", "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def load_or_build(name: str, build: Callable[[], bytes], use: Callable[[bytes], Used]) -> Used:

@@ -14,10 +14,12 @@ import itertools
 import math
 import os
 import struct
+import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,8 @@ MAX_BLOCK_STATEMENTS = 300
 the block (22,945 lines of a bicycle: 0.2 s instead of 1.7 to 5.9)."""
 EFFORT = 2
 """How hard LLVM works on what runs more than once, 0 to 3; the numbers are the same. Tests run little of much code."""
+MAX_MAKE_UP_SECONDS = 30.0
+"""How long one process waits for the better code of another."""
 MAX_OPTIMISED_PROGRAMS = 1000
 """Programs of a process that go through LLVM's passes: of each one they keep 0.1 to 0.2 MiB for ever."""
 STORING_WIDTH = 4
@@ -878,16 +882,51 @@ def compile_native(lowered: LoweredProgram, layout: Layout, width: int) -> Kerne
     parts = (repr(layout), str(width), ABI, _emitter_text(), llvmlite.__version__, str(passes), str(EFFORT), *_host())
     key = disk.entry_key(lowered.digest, *parts)
 
-    def build() -> bytes:
+    def build(most: int = EFFORT) -> bytes:
         program = lowered.program
         once = not program.operations or (layout.streams is not None and layout.streams.once)
-        effort = 0 if once else EFFORT  # what runs once costs its compilation
+        effort = 0 if once else most  # what runs once costs its compilation
         if effort and passes:
             _optimised.add(key)
         sums = width == 1 and program.parallel_sums
         return compile_object(llvm_source(program, layout, width, once=not effort), effort, sums, passes)
 
+    def hurry() -> bytes:
+        _owed[key] = build
+        return build(0)
+
+    if EFFORT and _hastens.get() and disk.cache_folder() is not None and not disk.has_entry(key):
+        _owed[key] = None  # another process has built it, and will build the better one
+        return disk.load_or_build(disk.entry_key(key, "in haste"), hurry, load_object)
     return disk.load_or_build(key, build, load_object)
+
+
+_hastens: ContextVar[bool] = ContextVar("whether somebody waits for a first run", default=False)
+_owed: dict[str, Callable[[], bytes] | None] = {}
+
+
+@contextmanager
+def in_haste() -> Iterator[None]:
+    """A context in which what is not on disk is compiled without effort: `make_up` is to follow. Numbers are equal."""
+    token = _hastens.set(True)
+    try:
+        yield
+    finally:
+        _hastens.reset(token)
+
+
+def make_up() -> bool:
+    """Compile with effort what was compiled in haste, and let go of the hasty code; whether there was some."""
+    end, owed = time.monotonic() + MAX_MAKE_UP_SECONDS, bool(_owed)
+    while _owed:
+        key, build = _owed.popitem()
+        if build is not None:
+            disk.load_or_build(key, build, bytes)
+        while not disk.has_entry(key) and time.monotonic() < end:  # another process is at it
+            time.sleep(0.1)
+    if owed:
+        _functions.clear()
+    return owed
 
 
 def compile_object(text: str, effort: int = 2, vectorise: bool = False, passes: bool = True) -> bytes:

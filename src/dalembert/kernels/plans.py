@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import cuda
+from . import cuda, llvm
 from .adjoints import Marks, marked, real_marks
 from .cuda import BLOCK_THREADS, cuda_kernel
 from .execute import (
@@ -227,6 +227,12 @@ def remembered(key: Any, make: Callable[[], Result]) -> Result | None:
         with suppress(KeyError):
             _plans.move_to_end(key)
     return found
+
+
+def make_up() -> None:
+    """Compile with effort what was compiled `in_haste`; the next call of each finds the better code."""
+    if llvm.make_up():
+        _plans.clear()
 
 
 def concrete_leaves(leaves: Sequence[Any]) -> list[Numbers] | None:

@@ -22,7 +22,7 @@ from ..groups import Group
 from ..integrators import EXACT, MEANINGS, Claims, EulerPoincareSuslov, Integrator
 from ..io.config import Job
 from ..io.dataset import open_dataset
-from ..kernels import evaluate
+from ..kernels import evaluate, one_at_a_time
 from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, State, System
 from ..models import MODELS
 from ..optimise import Plan, Tracker, plan, track
@@ -59,6 +59,9 @@ NEGLIGIBLE = 1e-6
 """A component of the velocity that stays below this part of the others is not drawn."""
 
 
+_rehearsed: set[str] = set()  # kinds of requests that this process knows
+
+
 def show(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lambda: False) -> dict[str, Any]:
     """The answer to a request: scene, momentum, plots, and how every run went."""
     frames, saved = requests.check_request(request, opened)
@@ -73,6 +76,12 @@ def show(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lamb
         jobs, velocity = requests.jobs_of(request, opened)
         title, config = jobs[0].names["system"], jobs[0].text
         answer["initial"] = {} if velocity is None else {"velocity": velocity}
+        if not request.get("controls") and (kind := requests.kind_of(request)) not in _rehearsed:
+            _rehearsed.add(kind)
+            make_scene([requests.rehearse(jobs[0])])
+            claims_of(jobs[0].integrator, jobs[0].system)
+            with one_at_a_time(kind):  # another process compiles the steps
+                pass
         done = [
             requests.integrate(job, requests.frame_interval(job, frames), cancelled, opened, controls)
             for job, controls in ((job, requests.controls_of(request, job)) for job in jobs)

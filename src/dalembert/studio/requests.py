@@ -7,6 +7,7 @@ constraint and reaction as arrays. A data file gives such frames without running
 
 from __future__ import annotations
 
+import json
 import time
 import tomllib
 from collections.abc import Callable, Mapping
@@ -22,9 +23,9 @@ from scipy.linalg import qr
 from .. import simulation
 from ..errors import InvalidInput, OffConstraint, UnknownName
 from ..groups import Group, factors_named
-from ..io.config import Job, load_function, parse_job
+from ..io.config import Job, build_method, build_system, load_function, parse_job
 from ..io.dataset import load_run, open_dataset
-from ..kernels import compile_function, evaluate
+from ..kernels import compile_function, evaluate, find_plan, one_at_a_time, plan_of
 from ..mechanics import MechanicalSystem, State
 from ..models import MODELS
 from ..plotting.style import COLOURS
@@ -40,6 +41,8 @@ MAX_DIMENSION, MAX_RECORD_BYTES = 64, 256 * 1024**2
 MAX_DEPTH, MAX_NUMBERS, MAX_TEXT, MAX_NUMBER, MAX_WHOLE = 8, 5_000, 300, 1e300, 2**62
 MAX_COORDINATE = 1e30
 MAX_CONTROLS = 100_000
+REHEARSED = 16
+"""Frames of a run that stands still: at least as many as a processor takes at once, as of other runs."""
 OPENED_SYSTEM = "file"
 """What the page calls the system of the file on the command line: it can name no other code."""
 REQUEST_KEYS = ("config", "against", "frames", "saved", "complete", "panes", "controls")
@@ -67,8 +70,8 @@ class StudioInput:
         """The function that makes the user's own system."""
         return load_function(path, name) if self.make is None else self.make
 
-    def job(self, config: Mapping[str, Mapping[str, Any]]) -> Job:
-        """Build what a page configures, which can bring no code: only the file given by the user may."""
+    def given(self, config: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """What a page configures, which can bring no code: only the file given by the user may."""
         given = {name: {key: v for key, v in part.items() if v is not None} for name, part in config.items()}
         system = given.get("system", {})
         if "python" in system:
@@ -78,6 +81,11 @@ class StudioInput:
                 raise at("system.name", UnknownName("system", OPENED_SYSTEM, ()))
             parameters = {key: value for key, value in system.items() if key != "name"}
             given["system"] = {"python": self.own["python"], **parameters}
+        return given
+
+    def job(self, config: Mapping[str, Mapping[str, Any]]) -> Job:
+        """Build what a page configures."""
+        given = self.given(config)
         try:
             job = parse_job(given, self.folder, self.load)
         except InvalidInput as fault:
@@ -202,6 +210,26 @@ def jobs_of(request: Mapping[str, Any], opened: StudioInput) -> tuple[list[Job],
         except InvalidInput as fault:
             raise at(fault.place.replace("method", "against", 1), fault) from None
     return jobs, velocity
+
+
+def kind_of(request: Mapping[str, Any]) -> str:
+    """What the programs of a request depend on, about: the system but for its numbers, and the method."""
+    system, method = (request["config"].get(name, {}) for name in ("system", "method"))
+    kept = {key: value for key, value in system.items() if isinstance(value, str | int)}
+    return json.dumps([kept, sorted(system), method], sort_keys=True)
+
+
+def compile_steps(request: Mapping[str, Any], opened: StudioInput) -> None:
+    """Compile the steps of a run, while another process makes its start and rehearses its scene."""
+    with one_at_a_time(kind_of(request)):
+        given = opened.given(request["config"])
+        system = build_system(given["system"], opened.folder, opened.load)[1]
+        kernel = simulation.run_kernel(build_method(given["method"]), True)
+        g, rest = jax.tree.map(np.asarray, system.group.identity()), np.zeros(system.group.dim)
+        state = State(np.zeros(()), g, rest, rest, rest, system.group)
+        consts = system, np.asarray(given["run"]["step"], float)
+        if (begin := find_plan(kernel.begin, consts, (state, None))) is not None:
+            plan_of(kernel.advance, kernel.observe, consts, begin[0].evaluate(begin[1]))
 
 
 def controls_of(request: Mapping[str, Any], job: Job) -> Array | None:
@@ -377,6 +405,16 @@ def frames_of_run(
     valid = int(np.count_nonzero(wanted <= own[-1] + tolerance))
     about: dict[str, Any] = {"index": index, "system": run.system, "trajectory": run, "balance": balance}
     return RunFrames(times, str(run.system.group), parts, **arrays, valid=valid, **about)
+
+
+def rehearse(job: Job) -> RunFrames:
+    """A run that stands still: what its frames and its scene need is compiled for it."""
+    state = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], REHEARSED, axis=0), State(*job.state))
+    values = evaluate(_evaluate_state, job.system, state, lanes=REHEARSED, axes=(None, 0))
+    arrays = {name: np.asarray(column) for name, column in values.items()} | _model(job.config["system"])
+    parts = state.g if isinstance(state.g, tuple) else (state.g,)
+    arrays |= {"velocity": state.xi, "momentum": state.momentum, "system": job.system, "valid": REHEARSED}
+    return RunFrames(state.t + np.arange(REHEARSED), str(job.system.group), parts, **arrays)
 
 
 def _model(system: Mapping[str, Any]) -> dict[str, Any]:

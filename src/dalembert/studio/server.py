@@ -35,6 +35,7 @@ from ..errors import InvalidInput, NumericalFailure, UnknownName, __version__
 from ..io.atomic import atomic_path
 from ..io.config import to_toml
 from ..io.dataset import save_run
+from ..kernels import in_haste, make_up
 from ..kernels.cache import persist_xla_cache
 from ..plotting.runs import plot_comparison
 from ..simulation import Run
@@ -237,8 +238,13 @@ def answer_request(asked: tuple[str, Any], cancelled: Callable[[], bool], opened
     try:
         if task == "system":
             return answer_json(entry(given, opened))
+        if task == "steps":
+            with in_haste():
+                requests.compile_steps(given, opened)
+            return answer_json({})
         if task == "show":
-            return answer_json(show(given, opened, cancelled))
+            with in_haste():
+                return answer_json(show(given, opened, cancelled))
         name, kind, content = make_download(given, opened, cancelled)
         safe = UNSAFE_CHARACTERS.sub("-", name)
         return Answer(200, kind, content, {"Content-Disposition": f'attachment; filename="{safe}"'})
@@ -246,6 +252,8 @@ def answer_request(asked: tuple[str, Any], cancelled: Callable[[], bool], opened
         raise
     except Exception as fault:
         return answer_exception(fault)
+    finally:
+        threading.Thread(target=make_up, daemon=True).start()
 
 
 _DRIVES: dict[int, Drive] = {}  # of the threads that belong to a page that drives: of a process it is one
@@ -341,6 +349,7 @@ class Studio(ThreadingHTTPServer):
         self.places = threading.BoundedSemaphore(_allow_connections(MAX_CONNECTIONS))
         self.page, self.systems = page_files(), dict[str, Answer]()
         self.rooms: dict[str, Room] = {}
+        self.kinds: set[str] = set()  # of runs that were asked for
         self._first: dict[str, Any] = {}  # what `prepare` works out
         self._prepared: list[Answer] = []
 
@@ -367,7 +376,12 @@ class Studio(ThreadingHTTPServer):
         return self.host == "localhost" or (_is_address(self.host) and ipaddress.ip_address(self.host).is_loopback)
 
     def ask(self, task: str, given: Any, gone: Callable[[], bool] = lambda: False) -> Answer:
-        """What a worker answers, or why none does."""
+        """What a worker answers, or why none does. A second worker compiles the steps of a new kind of run."""
+        if task == "show" and not given.get("saved") and (kind := requests.kind_of(given)) not in self.kinds:
+            self.kinds.add(kind)
+            first = given == self._first and self.opened.own is None  # it is quick, and the browser starts beside it
+            if not first and not given.get("controls") and self.workers.context is not None:
+                threading.Thread(target=self.ask, args=("steps", given), daemon=True).start()
         try:
             return Answer(*self.workers.ask((task, given), gone))
         except Busy:
