@@ -143,8 +143,16 @@ def test_a_goal_is_pulled_on_the_floor_and_driven_to(shared_tab):
     tab.page.mouse.down()
     tab.page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 0.35 * box["height"])
     tab.until("driver.plan && driver.plan.path.length > 1", 90)
+    tab.until("driver.answered === driver.goal")
+    tab.value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    tab.value(
+        "(() => { const made = WebGL2RenderingContext.prototype, link = made.linkProgram; globalThis.linked = 0;"
+        " made.linkProgram = function (...given) { linked += 1; return link.apply(this, given) } })()"
+    )
     tab.page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 0.45 * box["height"])
     tab.until("driver.answered === driver.goal")
+    tab.value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert tab.value("linked") == 0, "a shader is not compiled anew for every plan"
     tab.page.mouse.up()
     x, y, angle = tab.value("driver.goal")
     assert "effort" in tab.page.locator("#park-text").inner_text()

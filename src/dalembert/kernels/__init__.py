@@ -88,7 +88,7 @@ __all__ = [
     "in_haste", "in_place", "in_series", "inner_blocks", "is_real", "keep_carry", "known_number", "lower",
     "make_problem", "make_up", "map_elements", "map_rows", "mark_slopes", "mark_values", "note_solution", "noted",
     "on_gpu", "one_at_a_time", "pack_values", "plan_of", "recognise", "run", "run_problem", "run_rows",
-    "run_with_slopes", "scalar_type", "shapes_of", "simplify", "solution_series", "stream_problem", "take_solution",
-    "to_host",
+    "run_with_slopes", "scalar_type", "shapes_of", "simplify", "solution_series", "stream_problem",
+    "take_solution", "to_host",
 ]
 # fmt: on

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import cycle
+from itertools import chain, cycle
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -24,6 +24,7 @@ from ..io.config import Job
 from ..io.dataset import open_dataset
 from ..kernels import evaluate, one_at_a_time
 from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, State, System
+from ..mechanics.system import unit_element
 from ..models import MODELS
 from ..optimise import Plan, Tracker, plan, track
 from ..plotting.runs import about
@@ -303,7 +304,7 @@ class Drive:
         options = self._problem(end) | {
             "path": keep_clear(np.array([*discs, *far], float), law) if bounded else None
         }  # fmt: skip
-        ways: list[Any] = [] if self.known is None else [(self.known, self.known.duration)]
+        ways: Any = [] if self.known is None else [(self.known, self.known.duration)]
         if "steering" in law:
             if self.template is None:
                 once = options | {"max_iterations": 1, "guess": np.zeros((PLAN_STEPS, len(self.names)))}
@@ -311,11 +312,10 @@ class Drive:
             ways_there = ways_around(
                 _in_frame(pose, goal), [(*_in_frame(pose, disc)[:2], float(disc[2])) for disc in discs], law
             )
-            arcs = [way_along(self.template, each, law, self.response) for each in ways_there[: 10 if patient else 4]]
-            usual = arcs[0].duration
-            ways = [way for way in ways if abs(way[1] - usual) < 0.35 * usual] + [
-                (each, each.duration) for each in arcs
-            ]
+            arcs = (way_along(self.template, each, law, self.response) for each in ways_there[: 10 if patient else 4])
+            first = next(arcs)  # the others only where they are tried
+            ways = [way for way in ways if abs(way[1] - first.duration) < 0.35 * first.duration]
+            ways = chain(ways, ((each, each.duration) for each in chain([first], arcs)))
         else:
             x, y, angle = _in_frame(pose, goal)
             seconds, more = law.get("turn", (PLAN_STEPS * float(job.run["step"]), 0.0))
@@ -502,7 +502,7 @@ def _rest_at(system: MechanicalSystem, goal: Sequence[float]) -> State:
         return system.state(np.eye(3) + 2 * w * hat + 2 * hat @ hat, np.zeros(3))
     x, y, angle = map(float, goal)
     pose = np.array([[np.cos(angle), -np.sin(angle), x], [np.sin(angle), np.cos(angle), y], [0, 0, 1]])
-    g = system.group.identity()
+    g = unit_element(system.group)
     return system.state((pose, *g[1:]) if isinstance(g, tuple) else pose, np.zeros(system.group.dim))
 
 

@@ -27,6 +27,7 @@ from ..io.config import Job, build_method, build_system, load_function, parse_jo
 from ..io.dataset import load_run, open_dataset
 from ..kernels import compile_function, evaluate, find_plan, one_at_a_time, plan_of
 from ..mechanics import MechanicalSystem, State
+from ..mechanics.system import unit_element
 from ..models import MODELS
 from ..plotting.style import COLOURS
 from ..simulation import Conservation, Run, simulate
@@ -225,8 +226,8 @@ def compile_steps(request: Mapping[str, Any], opened: StudioInput) -> None:
         given = opened.given(request["config"])
         system = build_system(given["system"], opened.folder, opened.load)[1]
         kernel = simulation.run_kernel(build_method(given["method"]), True)
-        g, rest = jax.tree.map(np.asarray, system.group.identity()), np.zeros(system.group.dim)
-        state = State(np.zeros(()), g, rest, rest, rest, system.group)
+        rest = np.zeros(system.group.dim)
+        state = State(np.zeros(()), unit_element(system.group), rest, rest, rest, system.group)
         consts = system, np.asarray(given["run"]["step"], float)
         if (begin := find_plan(kernel.begin, consts, (state, None))) is not None:
             plan_of(kernel.advance, kernel.observe, consts, begin[0].evaluate(begin[1]))

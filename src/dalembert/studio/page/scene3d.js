@@ -188,10 +188,7 @@ export class View3D {
 
   // A goal as an arrow [x, y, angle] on the floor or a ghost of the body at [x, y, z, w], and the path of the plan to it.
   showPlan(goal, path) {
-    if (this.planned) {
-      this.scene.remove(this.planned);
-      disposeObject(this.planned);
-    }
+    this.retire(this.planned);
     const size = 0.02 * this.camera.position.distanceTo(this.controls.target);
     this.planned = new THREE.Group();
     const colour = cssColour("--good");
@@ -224,12 +221,16 @@ export class View3D {
     this.aimed.quaternion.fromArray(attitude);
   }
 
+  // What is shown no more goes once its successor is drawn, which takes over its shaders: they are slow to compile.
+  retire(object) {
+    if (!object) return;
+    this.scene.remove(object);
+    this.retired.push(object);
+  }
+
   // Obstacles on the floor, [[x, y, radius], ...].
   showDiscs(discs) {
-    if (this.discs) {
-      this.scene.remove(this.discs);
-      disposeObject(this.discs);
-    }
+    this.retire(this.discs);
     this.discs = new THREE.Group();
     for (const [x, y, radius] of discs) {
       const [mesh, rim] = edged(upright(new THREE.CylinderGeometry(radius, radius, 0.3 * radius, 40)), cssColour("--bad"), 0.8);
