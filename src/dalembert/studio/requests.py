@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import qr
 
 from .. import simulation
 from ..errors import InvalidInput, OffConstraint, UnknownName
@@ -265,8 +264,13 @@ def _constraint(system: MechanicalSystem, t: Any, g: Any, xi: Any) -> tuple[Any,
 
 def dependent_components(rows: Array) -> list[int]:
     """The components of a velocity that constraint rows (m, n) determine: pivots, the later ones among equals."""
-    weighted = rows * (1 + 1e-6 * np.arange(rows.shape[1]))
-    return sorted(qr(weighted, mode="r", pivoting=True)[1][: len(rows)].tolist()) if len(rows) else []
+    left, found = rows * (1 + 1e-6 * np.arange(rows.shape[1])), []
+    for _ in rows:
+        found.append(int(np.argmax((left**2).sum(axis=0))))
+        pivot = left[:, found[-1]] / max(float(np.linalg.norm(left[:, found[-1]])), 1e-300)
+        left = left - np.outer(pivot, pivot @ left)
+        left[:, found] = 0.0
+    return sorted(found)
 
 
 def frame_interval(job: Job, frames: int) -> int:

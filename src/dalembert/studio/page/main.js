@@ -11,14 +11,38 @@ import { Failing, Storyteller } from "./story.js";
 import { Driver } from "./drive.js";
 import { followTeacher, offerLeading } from "./follow.js";
 
+// One of each kind of thing: drawn unseen while the first show is made, so that the browser has compiled for them when it comes.
+const part = (shape, more = {}) => ({ run: 0, name: "", colour: "#444444", opacity: 1, parent: null, shape, position: null, rotation: null, ...more });
+const REHEARSAL = {
+  ground: { size: 4, centre: [0, 0, 0], normal: [0, 0, 1] },
+  camera: { position: [2, -3, 2], target: [0, 0, 0] },
+  parts: [
+    part({ kind: "box", size: [1, 1, 1] }, { opacity: 0.45, position: [0, 0, 0.5] }),
+    part({ kind: "ellipsoid", axes: [0.2, 0.2, 0.2] }),
+    part({ kind: "trace", points: new Float32Array([0, 0, 0, 1, 0, 0, 1, 1, 0]) }),
+    part({ kind: "arrow", from: [0, 0, 0], to: [0, 0, 2], text: "v" }),
+  ],
+};
+
+function rehearse({ scene }) {
+  scene.canvas.style.visibility = "hidden";
+  scene.show(REHEARSAL, { reset: true });
+  scene.setFrame(1.5);
+  scene.drawNow();
+  scene.frame = 0;
+}
+
 async function startLive(studio) {
-  const catalogue = await fetchCatalogue();
+  const asked = fetchCatalogue();
+  rehearse(studio);
+  const catalogue = await asked;
   let shown = null;
   let good = null; // the request of what is shown
   const simulator = new Simulator({
     show(payload, request) {
       const name = request.config?.system.name ?? "";
       const first = shown === null;
+      studio.scene.canvas.style.visibility = "";
       panel.complain(null);
       if (!panel.changedSince(request)) panel.learn(payload.initial?.velocity);
       tellProblem(null);
@@ -32,7 +56,7 @@ async function startLive(studio) {
       if (arrived) teller.arrive();
       failing.refresh();
       driver.refresh();
-      panel.completeSystem();
+      afterPicture().then(() => panel.completeSystem()); // which keeps the processor busy
     },
     problem: (problem) => tellProblem(panel.complain(problem) ? null : problem.message),
     busy: tellBusy,
@@ -97,6 +121,8 @@ async function startLive(studio) {
   if (room) followTeacher(room, catalogue, studio, panel, teller, set);
   else offerLeading(studio, panel, teller);
 }
+
+const afterPicture = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))));
 
 // Another system: its name and story at once, the picture of the one before faded until its own arrives.
 function announce({ title, name, why }) {
