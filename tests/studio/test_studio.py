@@ -34,7 +34,7 @@ from dalembert.studio.requests import (
 )
 from dalembert.studio.scenes import Bar, Roller, align_z, allowed_directions, make_scene
 from dalembert.studio.server import make_download, page_with
-from dalembert.studio.view import pack_array
+from dalembert.studio.view import CONSTRAINT, MOMENTUM, REACTION, VELOCITY, pack_array
 from dalembert.studio.view import unpack_array as array
 
 OPENED = StudioInput(max_steps=50_000)
@@ -244,6 +244,13 @@ def standing(name: str, frames: int = 4) -> RunFrames:
     return RunFrames(*arrays, name, parameters, system=system)
 
 
+COLOUR_MEANINGS = {
+    CONSTRAINT: "forbidden|allowed|blade|wheel|contact|rod|plane along",
+    VELOCITY: "velocity",
+    MOMENTUM: "momentum|invariable plane",
+    REACTION: "push|reaction|force",
+}
+"""One colour, one meaning: what a part with this colour is about."""
 SLOW = ("rigid-body-n", "suslov-n", "skate-on-ellipsoid", "hinged-sleighs", "pendulum-chain", "chaplygin-sphere")
 SLOW += tuple(name for name, model in MODELS.items() if model.starts_by_names and name != "omni-base")
 """Systems that take a second or more to build."""
@@ -261,6 +268,8 @@ def test_every_model_has_a_scene_in_which_the_constraint_is_seen(name):
     assert names & seen or "velocity of the tips" in names or free, names
     assert len(caption) > 20 and any(part["run"] == 1 for part in data["parts"])
     for shown in data["parts"]:
+        meant = COLOUR_MEANINGS.get(shown["colour"])
+        assert meant is None or not shown["name"] or re.search(meant, shown["name"]), shown["name"]
         rotation = shown["rotation"]
         if rotation is not None:
             quaternion = array(rotation) if isinstance(rotation, dict) else np.array(rotation)

@@ -35,7 +35,7 @@ from . import requests
 from .catalogue import STORIES
 from .requests import RunFrames, StudioInput
 from .scenes import AIM, globe, make_scene, principal_axes, rotate
-from .view import CONSTRAINT, DARK, MOMENTUM, SURFACE, TEXTS, VELOCITY, Array, View, label, pack_array, sphere, surface
+from .view import CONSTRAINT, DARK, GREY, SURFACE, TEXTS, Array, View, label, pack_array, sphere, surface
 
 PARKS: dict[str, dict[str, Any]] = STORIES["park"]
 """Systems that plans bring to a goal, their sizes, and the push on their inputs that disturbs them."""
@@ -843,19 +843,19 @@ def momentum_view(runs: Sequence[RunFrames]) -> View | None:
         if energy > 0 and system.potential is None:
             moments, axes = principal_axes(inertia)
             shell = globe(np.sqrt(2 * energy * moments), 41, 21) @ axes.T
-            view.add("ellipsoid of constant energy", surface(shell), CONSTRAINT, opacity=0.3)
+            view.add("ellipsoid of constant energy", surface(shell), GREY, opacity=0.3)
     elif system.subspace.shape[1] == 2:  # the plane with its ellipse, and the loci of methods that leave the plane
         view.title = "Momentum in the body: plane I(d)"
         subspace = np.asarray(system.subspace)
         spread = inertia @ subspace  # from coordinates on d to momenta
         orthogonal, _ = np.linalg.qr(spread)
         square = 1.2 * size * np.stack(np.meshgrid([-1.0, 1.0], [-1.0, 1.0], indexing="ij"), axis=-1)
-        view.add("plane I(d) of the exact motion", surface(square @ orthogonal.T), VELOCITY, opacity=0.3)
+        view.add("plane I(d) of the exact motion", surface(square @ orthogonal.T), CONSTRAINT, opacity=0.3)
         if energy > 0 and system.potential is None:
             angle = np.linspace(0, 2 * np.pi, 97)
             circle = np.sqrt(2 * energy) * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
             ellipse = np.linalg.solve(np.linalg.cholesky(subspace.T @ spread).T, circle.T).T @ spread.T
-            view.line("ellipse of constant energy", ellipse, MOMENTUM, width=2.0)
+            view.line("ellipse of constant energy", ellipse, GREY, width=2.0)
         for run in runs:
             if run.trajectory is None or not isinstance(run.trajectory.integrator, EulerPoincareSuslov):
                 continue

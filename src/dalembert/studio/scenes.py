@@ -38,14 +38,13 @@ from ..plotting.runs import (
 from ..plotting.runs import (
     principal_axes as principal_axes,
 )
-from ..plotting.style import COLOURS
 from . import view as shapes
 from .requests import RunFrames
-from .view import CONSTRAINT, DARK, EMPTY, MOMENTUM, PALE, REACTION, SURFACE, TEXTS, VELOCITY, Array, View
+from .view import CONSTRAINT, DARK, EMPTY, GREY, MOMENTUM, PALE, REACTION, SURFACE, TEXTS, VELOCITY, Array, View
 
 CAPTIONS: dict[str, str] = TEXTS["captions"]
-AXIS_COLOURS = COLOURS[:6]
-STRIPE_COLOURS = (CONSTRAINT, COLOURS[2], COLOURS[3])
+AXIS_COLOURS = ("#1b4965", "#5fa8d3", "#2a9d8f", "#8ab17d", "#495057", "#adb5bd")  # which mean nothing else
+STRIPE_COLOURS = (DARK, GREY, PALE)
 AXLE_ALONG_Y = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, -1.0, 0.0]])
 """The rotation that lays the axis of a cylinder along y: the axle of a wheel that rolls along x."""
 PLANE_COUNT = 16
@@ -117,7 +116,7 @@ def add_disk(view: View, run: RunFrames, radius: float, parent: int, width: floa
     view.add("disk", shapes.cylinder(radius, width), body_colour(run), **style)
     for k in range(4):
         turn, spoke = about(1, k * np.pi / 2), shapes.box(0.05 * radius, width + 0.03 * radius, radius)
-        colour = CONSTRAINT if k == 0 else DARK
+        colour = PALE if k == 0 else DARK
         style = {"position": turn @ [0, 0, -radius / 2], "rotation": turn, "parent": parent, "legend": ""}
         view.add("spoke", spoke, colour, **style)
 
@@ -378,7 +377,7 @@ def _add_roller(view: View, run: RunFrames, body: Roller, frame: int) -> None:
         view.add("flat top", shapes.mesh(np.concatenate([body.shift[None], rim]), np.array(fan)), PALE, **style)
         along, above = np.diag(body.semi)[[0, 2]]
         ends = body.shift + 0.01 * above + np.stack([-along, along])
-        view.line("long axis", ends, CONSTRAINT, width=3.0, parent=frame)
+        view.line("long axis", ends, DARK, width=3.0, parent=frame)
     else:
         add_ball(view, run, float(body.semi[0]), frame)
 
@@ -500,7 +499,7 @@ def draw_poinsot(view: View, run: RunFrames) -> str:
         height = scale * np.sqrt(doubled[0]) / max(float(np.linalg.norm(momentum[0])), 1e-300)
         position = -height * normalise(momentum[0])
         patch: dict[str, Any] = {"position": position, "rotation": align_z(momentum[0]), "opacity": 0.35}
-        view.add("invariable plane", shapes.plane(2.6), CONSTRAINT, **patch, shared=True)
+        view.add("invariable plane", shapes.plane(2.6), MOMENTUM, **patch, shared=True)
     view.arrow("momentum", np.zeros(3), scale_arrows(momentum, 1.7), MOMENTUM, width=0.05)
     spin = scale_arrows(rotate(attitude, run.velocity), 1.5)
     view.arrow("angular velocity", np.zeros(3), spin, VELOCITY, width=0.04)
@@ -520,7 +519,7 @@ def draw_satellite(view: View, run: RunFrames) -> str:
     profile = np.linspace(0.0, 1.0, 7)
     add("mast", shapes.cylinder(0.03, 0.7), DARK, position=[0, 0, 0.35])
     add("dish", shapes.surface(revolve(0.3 * profile, 0.46 + 0.12 * profile**2, 25)), PALE)
-    add("feed", shapes.sphere(0.05), CONSTRAINT, position=[0, 0, 0.7])
+    add("feed", shapes.sphere(0.05), DARK, position=[0, 0, 0.7])
     view.trace("where the antenna points", AIM * attitude[:, :, 2], run.colour)
     momentum, spin = rotate(attitude, run.momentum), rotate(attitude, run.velocity)
     view.arrow("momentum", np.zeros(3), scale_arrows(momentum, 1.5), MOMENTUM, width=0.04)

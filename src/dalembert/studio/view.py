@@ -19,8 +19,9 @@ from ..plotting.style import COLOURS
 
 Array = np.ndarray[Any, Any]
 Shape = dict[str, Any]
-CONSTRAINT, VELOCITY, REACTION, MOMENTUM, SURFACE = COLOURS[1], COLOURS[4], COLOURS[3], COLOURS[3], COLOURS[5]
-DARK, PALE = "#444444", "#b8c4cc"
+CONSTRAINT, VELOCITY, REACTION, MOMENTUM, SURFACE = COLOURS[1], COLOURS[4], COLOURS[3], "#7b52ab", COLOURS[5]
+DARK, GREY, PALE = "#444444", "#888888", "#b8c4cc"
+"""One colour has one meaning: what shows how a body turns, and what is a help for the eye, is grey."""
 DEFORMED, LARGEST = 1e-3, 4.0
 """A body is drawn deformed where a method has left the group so far, at most so many times its size."""
 EMPTY: Shape = {"kind": "none"}
