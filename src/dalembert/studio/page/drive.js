@@ -28,6 +28,8 @@ const WORDS = {
     push: "Push it",
   },
 };
+const NO_PLAN =
+  "No plan is made for this system: the studio plans for car, unicycle and satellite, and for your own with two inputs on SO(3), SE(2) or SE(2) x SO(2). da.plan may do it in a script.";
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
@@ -39,7 +41,7 @@ export class Driver {
     Object.assign(this, { drives: new Set(catalogue.drives ?? []), panel, studio, show, session: null, held: new Set() });
     this.button = byId("drive");
     this.button.addEventListener("click", () => (this.session ? this.stop() : this.start(false)));
-    byId("park").addEventListener("click", () => this.start(true));
+    byId("park").addEventListener("click", () => (this.kind ? this.start(true) : (byId("status").textContent = NO_PLAN)));
     byId("park-go").addEventListener("click", () => this.driveThere());
     byId("park-push").addEventListener("click", () => (this.push = true));
     byId("park-disc").addEventListener("click", () => this.addDisc());
@@ -62,10 +64,10 @@ export class Driver {
     const own = this.panel.name === "file" && this.studio.data?.inputs?.length > 0;
     this.button.hidden = !(this.drives.has(this.panel.name) || own) || saved;
     this.kind = this.studio.data?.goal;
-    byId("park").hidden = !this.kind || saved || Boolean(this.session);
+    byId("park").hidden = this.button.hidden || Boolean(this.session);
     const words = WORDS[this.kind ?? "pose"];
     byId("park").textContent = words.park;
-    byId("park").title = words.title;
+    byId("park").title = this.kind ? words.title : NO_PLAN;
     byId("park-go").textContent = words.go;
     byId("park-push").textContent = words.push;
     byId("park-discs").hidden = this.kind === "attitude";

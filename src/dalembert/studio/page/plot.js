@@ -267,7 +267,7 @@ export class PlotView {
   frameAt(event) {
     const { x } = this.longest;
     const box = this.area.getBoundingClientRect();
-    const value = this.x.offset + (event.clientX - box.left - LEFT) / this.x.factor;
+    const value = this.x.offset + ((event.clientX - box.left) * (this.area.offsetWidth / box.width || 1) - LEFT) / this.x.factor;
     let nearest = 0;
     for (let i = 1; i < x.length; i++) if (Math.abs(x[i] - value) < Math.abs(x[nearest] - value)) nearest = i;
     return nearest;
