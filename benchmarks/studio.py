@@ -3,6 +3,7 @@ the first picture, changes of system, those who follow, plans while a goal is dr
 
 Time of simulations is processor time, the rest is measured by the clock on the wall. Every repeat has another value of
 a parameter, as a slider gives it: `compiled` counts what the machine had to compile for that, and must be 0.
+`--pictures docs` draws those pictures of docs/studio.md that show plans, and nothing else.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
@@ -30,6 +32,7 @@ from dalembert.studio.requests import StudioInput, frame_interval
 
 STEPS, FRAMES, REPEATS, TARGET = 100_000, 600, 9, 50.0
 VIEWERS, CHANGES = 30, ("rigid-body", "car", "rolling-disk", "snakeboard", "suslov", "rattleback", "bicycle")
+COLD = (*CHANGES, "tractor", "ackermann-car")  # the last three are compiled longest
 SYSTEMS = {
     "chaplygin-sleigh": ("a", 0.3),
     "suslov": None,
@@ -108,10 +111,10 @@ def first_picture() -> tuple[float, float]:
         return known, time.perf_counter() - begin
 
 
-def change_systems(address: str) -> dict[str, float]:
+def change_systems(address: str, names: tuple[str, ...] = CHANGES) -> dict[str, float]:
     """Seconds from the choice of a system to its show, for each of some."""
     found = {}
-    for name in CHANGES:
+    for name in names:
         begin = time.perf_counter()
         ask(address, "api/show", {"config": example(name), "against": None, "frames": FRAMES})
         found[name] = time.perf_counter() - begin
@@ -277,11 +280,39 @@ def watch_drive(address: str, viewers: int = VIEWERS, requests: int = 60) -> tup
     return median(times), max(times)
 
 
+def draw_pictures(address: str, folder: Path) -> None:
+    """The pictures of docs/studio.md that show how long a plan takes: draw them on a machine without load."""
+    with chromium_page() as page:
+        for name, aim, picture in (
+            ("car", "driver.aim([4, 0.5 + {} / 100, 0])", "studio-park"),
+            ("satellite", "driver.aim([0, Math.SQRT1_2, {} / 100, Math.SQRT1_2])", "studio-turn"),
+        ):
+            page.goto(address)
+            page.wait_for_selector("html[data-ready]", timeout=60_000)
+            page.locator("select[aria-label='System']").select_option(f'"{name}"')
+            page.wait_for_selector("#park:not([hidden])", timeout=60_000)
+            page.wait_for_timeout(2000)
+            page.locator("#park").click()
+            page.wait_for_selector("#park-go:not([disabled])", timeout=200_000)
+            for k in range(5):
+                page.evaluate(f"{{ {aim.format(k)} }}")
+                page.wait_for_timeout(1000)
+            if name == "car":
+                page.locator("#park-disc").click()
+                page.wait_for_timeout(3000)
+            page.wait_for_timeout(1500)  # it is drawn in full
+            page.screenshot(path=str(folder / f"{picture}.png"))
+            print(picture, page.locator("#park-text").inner_text())
+
+
 def told(seconds: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.2f}" for name, value in seconds.items())
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["--pictures"]:
+        with serving() as (address, _):
+            return draw_pictures(address, Path(sys.argv[2]))
     persist_xla_cache()
     opened, counter = StudioInput(), Counter()
     print(f"{STEPS} steps, {FRAMES} frames, processor time in ms (target of the simulation: {TARGET:g})")
@@ -314,7 +345,7 @@ def main() -> None:
         for what, rate in frame_rates(address):
             print(f"{what}: {rate:.0f} pictures a second without a graphics processor (targets: 30, driven 60)")
     with TemporaryDirectory() as folder, serving(folder) as (address, _):
-        cold = change_systems(address)
+        cold = change_systems(address, COLD)
         print(f"another system, empty cache: {max(cold.values()):.2f} s at most (target: 4): {told(cold)}")
 
 

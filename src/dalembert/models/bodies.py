@@ -31,7 +31,7 @@ GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
     initial={"momentum": [1.8, 0.4, -0.9]},
     step=0.1,
     method={"name": "discrete-moser-veselov"},
-    why="Nothing turns this body from outside, so its momentum (pink) stands still in space while the body tumbles: "
+    why="Nothing turns this body from outside, so its momentum (purple) stands still in space while the body tumbles: "
     "the ellipsoid rolls on the invariable plane without slipping (Poinsot). Start near the middle axis, and it "
     "flips.",
     tries=(
@@ -251,7 +251,7 @@ def veselova(inertia: Numbers, normal: Numbers = E3) -> LRSystem:
     step=0.1,
     method={"name": "discrete-lr"},
     why="The same ball, written with the constraint invariant in space: all three components of the momentum about the "
-    "contact (pink) are kept exactly by the discrete LR method.",
+    "contact (purple) are kept exactly by the discrete LR method.",
     meaning={"inertia": MOMENTS},
 )
 def chaplygin_sphere(inertia: Numbers, mass: Real = 1.0, radius: Real = 1.0) -> LRSystem:

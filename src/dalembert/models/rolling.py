@@ -196,7 +196,7 @@ def rattleback(
     initial={"velocity": [0.9, 0.5, 0.7, 0.5, -0.9]},
     steps=160,
     why="The ball is round, but its mass is not: the stripes wander as it rolls. Its momentum about the point of "
-    "contact (pink) is constant in space.",
+    "contact (purple) is constant in space.",
     meaning={"inertia": MOMENTS},
 )
 def chaplygin_ball(mass: Real = 1.0, inertia: Numbers = (0.3, 0.4, 0.5), radius: Real = 1.0) -> System:

@@ -267,8 +267,9 @@ class Drive:
         self.known, self.step = found if good else None, float(found.step)
         drawn = AIM * np.asarray(found.g)[:, :, 2] if turns else np.asarray(_pose(found.g))[:, :2, 2]
         told: dict[str, Any] = {"status": found.status, "reason": found.reason, "cost": to_json(float(found.cost))}
+        told |= {"tried": self.tried, "step": self.step}
         told |= {"path": drawn.tolist() if good else [], "planned": np.asarray(found.controls).tolist() if good else []}
-        return told | {"step": self.step, "seconds": time.perf_counter() - begin}
+        return told | {"seconds": time.perf_counter() - begin}
 
     def _problem(self, end: State) -> dict[str, Any]:
         """What all plans from here to a goal have in common."""
@@ -327,8 +328,10 @@ class Drive:
             late = time.perf_counter() - begin > (PATIENT_SECONDS if patient else HURRY_SECONDS)
             if any(each.status == "optimal" for each in made) and (late or not discs):
                 break
+        self.tried = len(made)
         return min(made, key=lambda each: (each.status != "optimal", _length(each)))
 
+    tried = 1  # ways to the last goal
     template: Plan | None = None  # whose nodes a way of arcs replaces
 
     @cached_property

@@ -349,7 +349,7 @@ def draw_rolling(view: View, run: RunFrames) -> str:
         momentum = spin @ tensor.T + run.parameter("mass", 1.0) * np.cross(down, np.cross(spin, down))
         tip = centre + scale_arrows(rotate(turns, momentum), 2.2 * size)
         view.arrow("momentum about the contact", centre, tip, MOMENTUM, width=0.05 * size)
-        text = "Pink: the momentum about the point of contact, constant in space."
+        text = "Purple: the momentum about the point of contact, constant in space."
     if rotation and run.is_first:  # the floor is a table that turns, with rays
         reach, below = 1.15 * float(np.linalg.norm(place, axis=1).max()) + 1.5 * size, -0.02 * size
         plate, turn = shapes.cylinder(reach, -2 * below), about(2, rotation * run.t)

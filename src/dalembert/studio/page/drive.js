@@ -214,11 +214,12 @@ export class Driver {
   }
 
   tellPlan() {
-    const { status, reason, cost, seconds, planned, path, step } = this.plan;
+    const { status, reason, cost, seconds, planned, path, step, tried } = this.plan;
+    const found = `${tried > 1 ? `the shortest of ${tried}, ` : ""}found in ${Math.round(1000 * seconds)} ms`;
     const good = path.length > 0;
     byId("park-go").disabled = !good;
     byId("park-text").textContent = good
-      ? `${this.plans === 1 ? WORDS[this.kind].ask : ""} A plan of ${formatNumber(step * planned.length, 2)} s: effort ${formatNumber(cost, 3)}, found in ${Math.round(1000 * seconds)} ms. Its controls:`
+      ? `${this.plans === 1 ? WORDS[this.kind].ask : ""} A plan of ${formatNumber(step * planned.length, 2)} s: effort ${formatNumber(cost, 3)}, ${found}. Its controls:`
       : `No plan (${status}): ${reason}`;
     const canvas = byId("park-controls");
     const ink = canvas.getContext("2d");
