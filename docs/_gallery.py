@@ -18,7 +18,6 @@ import _blocks
 from dalembert import simulate
 from dalembert.io.config import SECTIONS, read_config
 from dalembert.io.config import load_job as load
-from dalembert.models import MODELS
 from dalembert.papers.exhibits import FIGURES, PAPERS
 from dalembert.papers.exhibits import reproduce_exhibits as reproduce
 from dalembert.papers.gallery import Exhibit
@@ -53,7 +52,7 @@ def example(path: Path, folder: Path) -> str:
     run = simulate(job.system, job.integrator, job.state, step=job.run["step"], steps=job.run["steps"]).check()
     run.plot(folder / f"{path.stem}.png")
     frames = frames_of_run(run, job)
-    figure, draw = stage(frames, title_of(job.config["system"].get("name", named(path))))
+    figure, draw = stage(frames)
     draw(len(frames.t) - 1)
     figure.savefig(folder / f"{path.stem}-end.png")
     text = path.read_text(encoding="utf-8")
@@ -63,12 +62,6 @@ def example(path: Path, folder: Path) -> str:
     play = f"[Play it]({path.stem}.html): the run in the page of [the studio](../studio.md); turn it with the mouse."
     pictures = f"![{comment(path)}]({path.stem}-end.png)\n\n![What the run keeps]({path.stem}.png)"
     return f"## {named(path)}\n\n{comment(path)}\n\n{play}\n\n{pictures}\n\n{shown}\n"
-
-
-def title_of(name: str) -> str:
-    """The title of a model, else its name as a title."""
-    model = MODELS.get(name)
-    return (model.title if model else "") or name.replace("-", " ").capitalize()
 
 
 def comment(path: Path) -> str:

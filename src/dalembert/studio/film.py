@@ -117,8 +117,8 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
             if part.text:
                 (x, y), _ = project(_at(part.text_track, k) @ turn.T + place)
                 write = axes.text if view.flat else axes.text2D
-                halo = withStroke(linewidth=2.5, foreground="white")  # over a path
-                style = {"ha": "center", "zorder": 9, "path_effects": [halo], **part.text_style}
+                halo = [withStroke(linewidth=2.5, foreground="white")] if part.text.isalpha() else []  # over a path
+                style = {"ha": "center", "zorder": 9, "path_effects": halo, **part.text_style}
                 write(x, y, part.text, color=part.colour, **style)
         every = _join(*faces)
         corners, depth = project(every.corners)
