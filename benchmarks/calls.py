@@ -1,13 +1,14 @@
 """The calls that users write, warm and for the first time: processor time beside a jitted scan, heyoka and diffrax.
 
 Fitting, control and sampling are loops over short runs, so that what a call costs beside its steps is what they cost.
-Ten steps of a built-in and of an own system; `jax.jit` of the plain scheme (plain.py) over the same ten steps, heyoka's
-`propagate_until` and diffrax's `diffeqsolve` over the same time at 1e-9, as their users write them. Gradients are those
-of the sum of the last state in the initial velocity (others: in the initial state), by diffrax with its default, the
-recursive checkpoints, and with the equation backwards in time (its direct adjoint is for forward mode). Without `jit`
-JAX takes gradients operation by operation; what it needs for the sums alone, without a run, is printed too. Targets:
-300 us for a gradient under `jit` and 3 ms without, 100 us for `simulate`, 50 us for `state`, `energy_error` and `at`,
-15 us for a prepared run beside its steps, and 0.2 us for a member of an ensemble beside its steps.
+Ten steps of built-in systems, a vehicle among them, and of an own system; `jax.jit` of the plain scheme (plain.py)
+over the same ten steps, heyoka's `propagate_until` and diffrax's `diffeqsolve` over the same time at 1e-9, as their
+users write them. Gradients are those of the sum of the last state in the initial velocity (others: in the initial
+state), by diffrax with its default, the recursive checkpoints, and with the equation backwards in time (its direct
+adjoint is for forward mode). Without `jit` JAX takes gradients operation by operation; what it needs for the sums
+alone, without a run, is printed too. Targets: 300 us for a gradient under `jit` and 3 ms without, 100 us for
+`simulate`, 50 us for `state`, `energy_error` and `at`, 15 us for a prepared run beside its steps, and 0.2 us for a
+member of an ensemble beside its steps.
 The first call of every contestant is measured in a process of its own, without and with what is on disk.
 """
 
@@ -56,10 +57,17 @@ def own_sleigh() -> Case:
     )  # fmt: skip
 
 
+def ackermann() -> Case:
+    """A vehicle of the library, with 66 numbers in its drawing."""
+    system = da.models.ackermann_car()
+    return Case("Ackermann car", system, da.LagrangeDAlembert(), system.state(speed=2.0), 0.01, "", len, len)
+
+
 CASES: dict[str, tuple[Callable[[], Case], Callable[[], Any] | None]] = {
     "Suslov": (suslov, suslov_equations),
     "Chaplygin sleigh": (sleigh, sleigh_equations),
     "own sleigh": (own_sleigh, None),
+    "Ackermann car": (ackermann, None),
 }
 
 
@@ -68,7 +76,8 @@ def ours(case: Case) -> Calls:
     options: dict[str, Any] = {"step": case.step, "steps": STEPS}
     run = da.simulate(case.system, case.integrator, case.state, **options)
     prepared = da.prepare(case.system, case.integrator, **options, save="final")
-    g, xi, between = np.asarray(case.state.g), np.asarray(case.state.xi), 4.5 * case.step
+    g, xi = jax.tree.map(np.asarray, (case.state.g, case.state.xi))
+    between = 4.5 * case.step
     return {
         "simulate": lambda: da.simulate(case.system, case.integrator, case.state, **options),
         "prepared": lambda: prepared(case.state),
@@ -84,14 +93,16 @@ def gradients(case: Case, xi: np.ndarray, options: dict[str, Any]) -> Calls:
 
     def end(xi):
         run = da.simulate(case.system, case.integrator, case.system.state(case.state.g, xi), **options)
-        return jnp.sum(run.g[-1]) + jnp.sum(run.xi[-1])
+        return last_sum((run.g, run.xi))
 
-    plain, jitted = jax.grad(end), jax.jit(jax.grad(end))
-    sums = jax.grad(lambda g, xi: jnp.sum(g[-1]) + jnp.sum(xi[-1]), argnums=(0, 1))
-    g, velocities = (jnp.zeros((STEPS + 1, *np.shape(part))) for part in (case.state.g, xi))
+    def last_sum(tree):
+        return sum(jnp.sum(leaf[-1]) for leaf in jax.tree.leaves(tree))
+
+    plain, jitted, sums = jax.grad(end), jax.jit(jax.grad(end)), jax.grad(last_sum)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros((STEPS + 1, *np.shape(leaf))), (case.state.g, xi))
     return {
         "gradient": lambda: jax.block_until_ready(plain(xi)),
-        "gradient, its sums by JAX": lambda: jax.block_until_ready(sums(g, velocities)),
+        "gradient, its sums by JAX": lambda: jax.block_until_ready(sums(zeros)),
         "gradient, jit": lambda: jax.block_until_ready(jitted(xi)),
     }
 
