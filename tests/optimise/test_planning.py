@@ -582,7 +582,7 @@ def test_the_same_without_bounds_is_tried_when_somebody_asks_why(monkeypatch):
     made = pushed_cart(bounds={"push": (-0.1, 0.1)}, max_iterations=20)
     assert made.status != "optimal" and not made.strict and not asked
     for _ in range(2):
-        assert "Without bounds and path there is a plan: they are too tight" in made.reason and len(asked) == 1
+        assert "Without bounds and path it is reached: they are too tight" in made.reason and len(asked) == 1
 
 
 def on_leaves(goal, **options):
@@ -600,12 +600,6 @@ def test_a_holonomic_part_is_a_reason_only_for_goals_that_it_forbids():
     assert on_leaves({"q1": 1.0, "q2": 1.0}).status == on_leaves([1.0, 2.0, 1.0]).status == "optimal"
     slow = on_leaves({"q1": 9.0}, bounds={"v3": (-1.0, 1.0)})
     assert slow.status != "optimal" and "growth" not in slow.reason and "they are too tight" in slow.reason
-
-
-def test_what_nothing_makes_feasible_ends_soon():
-    """Its multipliers grow without end, and so does the Hessian: a shift that does not grow with it helped nothing."""
-    made = pushed_cart(bounds={"push": (-0.1, 0.1)})
-    assert made.status == "stalled" and made.iterations < 60, made
 
 
 @pytest.mark.heavy
@@ -646,4 +640,5 @@ def test_a_truck_with_a_tank_at_rest_drives_straight():
     made = plan(truck, start=np.zeros(8), goal={"q1": 2.0, "q2": 0.0, "q3": 0.0}, **options)
     assert made.status == "optimal" and made.strict and made.iterations < 100, made
     far = plan(truck, start=np.zeros(8), goal={"q1": 100.0, "q2": 1.0}, **options)
-    assert far.status != "optimal" and "they are too tight" in far.reason and "holonomic" not in far.reason
+    assert far.status == "stalled" and far.iterations < 60, far
+    assert "too tight" in far.reason and "holonomic" not in far.reason

@@ -798,7 +798,7 @@ class _Task:
             g, _ = evaluate(Of(Named.move, self.named), consts, first.g, lanes=count, axes=(None, 0))
             ends = first._replace(g=jax.tree.map(np.asarray, g), xi=np.zeros_like(first.xi))
         nodes, controls = self.guesses(first, ends, guess, starts, np.random.default_rng(seed))
-        self.first_guess, self.target, self.options = (nodes, controls), target, options
+        self.target, self.options = target, options
         many = self.backend == "auto" and len(controls) >= GPU_PLANS and has_gpu()
         backend = "cuda" if many or self.backend == "cuda" else "llvm"
         given = (discrete, (self.system, numbers), target, free, options, progress)
@@ -991,10 +991,12 @@ class _Task:
         held = any(map(any, (self.bounded, self.watched))) or self.functions[2] is not None
         if held and self._reaches_without_bounds(found, b, options):
             return (
-                f"the goal is missed by {gap:.2g}. Without bounds and path there is a plan: they are too tight for "
+                f"the goal is missed by {gap:.2g}. Without bounds and path it is reached: they are too tight for "
                 "this duration; widen them, or take a longer or free duration"
             )
         near = f" Near the last iterate the controls cannot change {missed}." if missed else ""
+        if full := self._at_bounds(found.u[b]):
+            near += f" In most steps {full} is at a bound, which may be too tight for this duration."
         if found.cost[b] < 0:
             near += f" The cost is {found.cost[b]:.2g}: one that can fall below zero may have no least value."
         return (
@@ -1015,11 +1017,19 @@ class _Task:
         beyond += [place for place, most in zip(high, self.most, strict=True) if values.get(place, most) > most]
         return ", ".join(names[place] for place in sorted(beyond))
 
+    def _at_bounds(self, u: Numbers) -> str:
+        """The inputs that are at a bound in most steps."""
+        sides = zip(self.bounded, (self.low, self.high), strict=True)
+        near = [np.abs(u[:, list(places)] - ends) <= 1e-3 * (1.0 + np.abs(ends)) for places, ends in sides]
+        full = {place for side, places in zip(near, self.bounded, strict=True)
+                for place, share in zip(places, side.mean(axis=0), strict=True) if share > 0.5}  # fmt: skip
+        return ", ".join(self.inputs[place] for place in sorted(full))
+
     def _reaches_without_bounds(self, found: Solution, b: int, options: Options) -> bool:
         discrete, numbers, free = self.problem(bounded=False)
-        x, u = jax.tree.map(lambda leaf: leaf[b : b + 1], self.first_guess)
-        target = jax.tree.map(lambda leaf: leaf[b : b + 1], self.target)
-        return Solver(discrete, (self.system, numbers), target, free, options).solve(x, u).status[0] == "optimal"
+        x, u, target = jax.tree.map(lambda leaf: leaf[b : b + 1], (found.x, found.u, self.target))
+        other = Solver(discrete, (self.system, numbers), target, free, options).solve(x, u)
+        return bool(other.infeasibility[0] <= math.sqrt(options.tolerance))
 
 
 def _after(of: Discrete, consts: Any, lane: Any) -> Node:

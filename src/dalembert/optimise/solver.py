@@ -54,7 +54,7 @@ MAX_SHIFT = 1e9  # of the Hessian, relative to its largest entry
 MAX_WEIGHT = 1e6  # on psi = 0, likewise: a minimum on psi = 0 is then one of the sum
 MAX_HALVINGS = 25
 SOFTNESS = 1e-11  # of constraints
-HOPELESS = 1e11  # what is not met, by its multipliers, relative to the cost: these grow where nothing is feasible
+HOPELESS = 1e14  # what is not met, by its multipliers, relative to the cost: these grow where nothing is feasible
 MAX_STIFFNESS = 1e8  # of a barrier where the second-order condition is tested: more would drown the rest
 MAX_WRITTEN, MAX_EXACT = 8_000, 200_000  # operations of a step, roughly: its second derivatives in a loop, or none
 MEMORY = 4  # merits that an accepted step may fall back to: steps along a curved constraint first raise the merit
