@@ -475,7 +475,7 @@ def plan(
     free_start  names of what is free at the start, `free_goal` at the goal: of `coordinates`, "configuration" or
                 "velocity"; `periodic`: what ends as it began
     guess       a Plan of any number of steps, or controls (steps, inputs) with the motion that they make
-    starts      how many first guesses are tried: the best plan wins; where one fails, eight coarse ones are refined
+    starts      how many first guesses are tried: the best plan wins; where one fails, up to eight coarse ones are tried
     backend     "llvm" or "cuda"; "auto" takes a GPU, if there is one, for many plans
     solver      "ipopt" (with the package cyipopt), or a function of a `Program` -> (z, multipliers) as cyipopt's solve
                 gives them; None is our own
