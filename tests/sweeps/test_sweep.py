@@ -289,6 +289,25 @@ def test_a_failing_member_stops_nobody():
 
 
 # -- stores and commands ----------------------------------------------------------------------------------------------
+def test_a_store_of_an_earlier_version_is_gone_on_with(tmp_path, monkeypatch):
+    """It has no coordinates by their names: they stay out."""
+    given = {"system": {"name": "car"}, "method": {"name": "lagrange-dalembert"}, "run": {"step": 0.1, "steps": 3}}
+    given |= {"initial": {"velocity": [0.0, 1.0, 0.0, 0.1]}}
+    config, path = with_sweep(given, system={"mass": {"linspace": [1.0, 2.0, 6]}}, chunk=2), tmp_path / "a.zarr"
+
+    def stop(done, total, rate):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as before:
+        before.setattr("dalembert.sweeps.plan.names_coordinates", lambda system: False)
+        assert da.sweep(config, out=path, progress=stop).interrupted
+    whole = da.sweep(config, out=path, resume=True)
+    expected = da.sweep(config).dataset()
+    data = whole.dataset().load()
+    assert whole.computed == 4 and "final_coordinate" in expected and "final_coordinate" not in data
+    np.testing.assert_array_equal(data.final_velocity, expected.final_velocity)
+
+
 def test_a_store_is_gone_on_with_and_guards_itself(tmp_path, capsys):
     section = {
         "run": {"step": {"linspace": [0.01, 0.3, 7]}},

@@ -356,8 +356,9 @@ class ZarrStore(BlockSink):
     def __init__(self, path: Path, members: SweepMembers):
         import zarr
 
-        self.path, self.plan, self.variables = path, members.plan, members.variables
         group = zarr.open_group(path, mode="r+")
+        self.path, self.plan = path, members.plan
+        self.variables = [name for name in members.variables if name in group]  # older stores have fewer
         self.arrays: dict[str, Any] = {name: group[name] for name in (*self.variables, CHECKSUM_NAME)}
 
     def done(self) -> dict[int, int]:
@@ -375,6 +376,7 @@ class ZarrStore(BlockSink):
 
     def write(self, block: GridBlock, arrays: Arrays) -> None:
         places = [lo // size for (lo, _), size in zip(block.ranges, self.plan.block_shape, strict=True)]
+        arrays = {name: arrays[name] for name in self.variables}
         try:
             for name, part in arrays.items():
                 self.arrays[name][block.region] = part
