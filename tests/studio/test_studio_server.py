@@ -20,7 +20,7 @@ from dalembert.cli import app
 from dalembert.errors import InvalidInput
 from dalembert.studio import workers
 from dalembert.studio.catalogue import example
-from dalembert.studio.requests import StudioInput
+from dalembert.studio.requests import StudioInput, kind_of
 from dalembert.studio.server import MAX_BYTES, Handler, Studio, open_studio
 from dalembert.studio.workers import WORKERS
 
@@ -211,6 +211,7 @@ def test_what_cannot_be_counted_is_stopped_and_others_go_on(studio, monkeypatch)
     chain["initial"] = {"velocity": [0.0, 0.1] * 16, "configuration": [x for k in range(16) for x in (k + 1.0, 0.0)]}
     slow = {**SLEIGH, "method": {"name": "adaptive"}, "run": {"step": 1e3, "t_end": 1e9}}
     monkeypatch.setattr(workers, "GRACE_SECONDS", 0.2)
+    studio.kinds |= {kind_of({"config": config}) for config in (slow, chain)}  # no second worker helps with them
     with ThreadPoolExecutor(3) as clients:
         show = lambda config: clients.submit(post, studio, "/api/show", {"config": config, "frames": 10})
         assert [future.result()[0] for future in [show(SLEIGH) for _ in range(3)]] == [200] * 3  # three that are warm

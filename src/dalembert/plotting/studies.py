@@ -171,8 +171,6 @@ def equilibria(axes: Axes, points: Array, *, stable: bool, colour: str = "#00000
 LIGHT_DIRECTION = np.array([0.48, -0.36, 0.8])
 
 
-
-
 def momentum_surface(system: InvariantSystem, integrator: EulerPoincareSuslov, step: float, grid: Array) -> Array:
     """M = F l_d(tau(h B x)) at increments x of a grid (..., 2): the discrete momentum locus, shape (..., 3)."""
     if system.group.dim != 3 or system.subspace.shape[1] != 2:
@@ -251,9 +249,9 @@ def plot_momentum(trajectory: Any, path: str | Path | None = None) -> Figure:
     from matplotlib.figure import Figure
 
     grid, surface = momentum_locus(trajectory, 61)
-    plane = grid[:: len(grid) - 1, :: len(grid) - 1] @ np.asarray(
-        trajectory.system.inertia @ trajectory.system.subspace
-    ).T
+    plane = (
+        grid[:: len(grid) - 1, :: len(grid) - 1] @ np.asarray(trajectory.system.inertia @ trajectory.system.subspace).T
+    )
     figure = Figure(figsize=(6.4, 5.4), layout="constrained")
     axes = space(figure, labels=("$M_1$", "$M_2$", "$M_3$"), elev=10, azim=-120)
     draw_surfaces(axes, [surface], plane=plane)

@@ -34,7 +34,7 @@ from ..simulation import Run, simulate, to_json
 from . import requests
 from .catalogue import STORIES
 from .requests import RunFrames, StudioInput
-from .scenes import AIM, globe, make_scene, principal_axes, rotate
+from .scenes import AIM, globe, make_scene, mechanism_of, principal_axes, rotate
 from .view import CONSTRAINT, DARK, GREY, SURFACE, TEXTS, Array, View, label, pack_array, sphere, surface
 
 PARKS: dict[str, dict[str, Any]] = STORIES["park"]
@@ -106,9 +106,10 @@ def _present(
     """Scene, momentum, plots and words of runs; two of them in two panes where they are `apart`."""
     view, caption = make_scene(runs[:1] if apart else runs)
     beside = make_scene([replace(runs[1], alone=True)])[0].data() if apart else None
-    momentum, name = momentum_view(runs), runs[0].name
+    momentum, name, mechanism = momentum_view(runs), runs[0].name, mechanism_of(runs[0])
+    own = title if mechanism is None else mechanism.parts.name or title  # as its maker calls it, not its file
     return {
-        "title": MODELS[title].title if title in MODELS else title,
+        "title": MODELS[title].title if title in MODELS else own,
         "why": MODELS[name].why if name in MODELS else "",
         "time": pack_array(runs[0].t),
         "runs": summaries,

@@ -377,11 +377,13 @@ class Studio(ThreadingHTTPServer):
 
     def ask(self, task: str, given: Any, gone: Callable[[], bool] = lambda: False) -> Answer:
         """What a worker answers, or why none does. A second worker compiles the steps of a new kind of run."""
+        answered = threading.Event()
         if task == "show" and not given.get("saved") and (kind := requests.kind_of(given)) not in self.kinds:
             self.kinds.add(kind)
             first = given == self._first and self.opened.own is None  # it is quick, and the browser starts beside it
-            if not first and not given.get("controls") and self.workers.context is not None:
-                threading.Thread(target=self.ask, args=("steps", given), daemon=True).start()
+            if not first and not given.get("controls") and self.workers.context is not None and self.workers.has_room:
+                help_out = ("steps", given, answered.is_set)
+                threading.Thread(target=self.ask, args=help_out, daemon=True).start()
         try:
             return Answer(*self.workers.ask((task, given), gone))
         except Busy:
@@ -389,6 +391,12 @@ class Studio(ThreadingHTTPServer):
             return told._replace(headers={"Retry-After": "1"})
         except OverBudget as fault:
             return answer_fault(400, f"{fault}: take fewer steps, or a smaller system")
+        except Cancelled:
+            if task == "steps":  # nobody waits for it any more
+                return answer_json({})
+            raise
+        finally:
+            answered.set()
 
     def drive(self, asked: Any, gone: Callable[[], bool]) -> Answer:
         """Begin a session for a request, go on with one, or end it; those who follow the page watch."""

@@ -73,6 +73,11 @@ class Workers:
         self.idle: list[_Worker] = []  # the last is the one used last: it knows most
         self.all: set[_Worker] = set()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a request may have a second worker, and others would find one still."""
+        return self.turns._value > 2
+
     def _processes(self, module: str) -> Any:
         context: Any = multiprocessing.get_context("forkserver" if CAN_FORK_A_SERVER else "spawn")
         if CAN_FORK_A_SERVER:
