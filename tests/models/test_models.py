@@ -125,6 +125,36 @@ def test_friction_never_does_work():
     assert max(power) <= 0.0 and min(power) < -1.0
 
 
+@pytest.mark.parametrize("kind", [list, tuple, np.array, jnp.array])
+def test_viscous_friction_takes_one_number_for_each_velocity_or_a_matrix(kind):
+    sleigh, xi = models.chaplygin_sleigh(), jnp.array([2.0, 3.0, 5.0])
+    table = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.5]])
+    each = da.with_friction(sleigh, viscous=kind([0.02, 0.2, 0.0]), dry=0.7)
+    np.testing.assert_allclose(
+        each.F(0.0, None, xi, None), -(np.array([0.02, 0.2, 0.0]) + 0.7 / np.sqrt(38.0 + 1e-6)) * xi, rtol=1e-15
+    )
+    whole = da.with_friction(sleigh, viscous=kind(table.tolist()))
+    np.testing.assert_allclose(whole.F(0.0, None, xi, None), -table @ xi, rtol=1e-15)
+    along = da.with_friction(sleigh, viscous=kind([0.5, 2.0]), along=[[0.0, 1.0, 0.0], [1.0, 0.0, 1.0]])
+    np.testing.assert_allclose(along.F(0.0, None, xi, None), [-14.0, -1.5, -14.0], rtol=1e-15)
+
+
+def test_viscous_friction_that_is_none_is_refused_and_many_runs_are_batched():
+    sleigh = models.chaplygin_sleigh()
+    for wrong in ([0.1, -0.2, 0.0], -np.eye(3), [[1.0, 2.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]):
+        with pytest.raises(da.InvalidInput, match=r"viscous is .*; allowed: no negative number, or a symmetric matrix"):
+            da.with_friction(sleigh, viscous=wrong)
+    with pytest.raises(da.InvalidInput, match=r"shape \(2,\); allowed: one number, \(3,\).*of many runs: da.ens"):
+        da.with_friction(sleigh, viscous=[0.1, 0.2])
+    rough = [da.with_friction(sleigh, viscous=c * np.array([0.0, 1.0, 0.0])) for c in (0.1, 0.2)]
+    start = rough[0].state(xi=[0.0, 1.0, 0.0])
+    many = da.ensemble(rough, da.LagrangeDAlembert(), start, step=0.1, steps=2)
+    alone = da.simulate(rough[1], da.LagrangeDAlembert(), start, step=0.1, steps=2)
+    np.testing.assert_allclose(many.xi[1], alone.xi, rtol=1e-13)
+    mapped = jax.vmap(lambda c: da.with_friction(sleigh, viscous=c))(jnp.ones((2, 3)))
+    assert mapped.force.viscous.shape == (2, 3)
+
+
 def test_the_documentation_names_every_model_and_its_parameters():
     lines = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8").splitlines()
     rows = {line.split("`")[1]: line for line in lines if line.startswith("| `") and line.count("|") == 8}

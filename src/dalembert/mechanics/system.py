@@ -25,6 +25,7 @@ from ..errors import IndefiniteMetric, InvalidInput, OffConstraint, require_name
 from ..groups import AlgebraAxis, Group
 from ..kernels import Template, as_routine, compile_function, evaluate, find_plan, recognise
 from ..numerics import (
+    TOLERANCE,
     Root,
     array,
     depends,
@@ -40,10 +41,12 @@ from ..numerics import (
     null_basis,
     own_value,
     positive,
+    read_reals,
     real,
     require_function,
     require_instance,
     require_known,
+    say_many,
     show,
     solve,
     solve_reduced,
@@ -1453,16 +1456,37 @@ def with_friction(
 ) -> Forced:
     """Add friction to a system: viscous, or of constant size (`dry`); see `Friction` for the formula.
 
-    It acts on the velocities `along` @ xi, with rows (k, n) or one row (n,); default: on all of xi. Several kinds add
-    up: with_friction(with_friction(car, viscous=0.1), dry=2.0, along=[0, 1, 0, 0]).
+    It acts on the velocities `along` @ xi, with rows (k, n) or one row (n,); default: on all of xi. `viscous` is a
+    number, k of them, or a symmetric matrix (k, k). Several kinds add up:
+    with_friction(with_friction(car, viscous=0.1), dry=2.0, along=[0, 1, 0, 0]).
     """
     require_instance("system", system, MechanicalSystem, "a system")
     n = system.group.dim
     rows = jnp.eye(n) if along is None else jnp.atleast_2d(real("along", along))
     if rows.ndim != 2 or rows.shape[1] != n:
         raise InvalidInput(f"along has shape {np.shape(along)}; allowed: ({n},) or (k, {n})")
-    values = not_negative("viscous", viscous), not_negative("dry", dry), positive("width", width)
+    values = read_viscous(viscous, len(rows)), not_negative("dry", dry), positive("width", width)
     return Forced(system, Friction(rows, *values))
+
+
+def read_viscous(viscous: Any, k: int) -> Any:
+    """The coefficients of viscous friction on `k` velocities: a number, (k,) or symmetric (k, k), none negative."""
+    given = read_reals(viscous)
+    if given is None or not given.ndim:
+        return not_negative("viscous", viscous)
+    if given.shape not in ((k,), (k, k)):
+        raise InvalidInput(
+            f"viscous has shape {given.shape}; allowed: one number, ({k},) with one for each velocity, or a symmetric "
+            f"matrix ({k}, {k}){say_many(given, (), (k,), (k, k))}"
+        )
+    known = real("viscous", given)
+    if not is_traced(known):
+        table = np.asarray(known) if known.ndim == 2 else np.diag(np.asarray(known))
+        if not np.allclose(table, table.T) or np.linalg.eigvalsh(table).min() < -TOLERANCE * np.abs(table).max():
+            raise InvalidInput(
+                f"viscous is {show(viscous)}; allowed: no negative number, or a symmetric matrix that only brakes"
+            )
+    return known
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=("along", "viscous", "dry", "width"), meta_fields=())
@@ -1475,15 +1499,18 @@ class Friction:
     force is smooth, and a body creeps instead of sticking.
     """
 
-    along: Any  # rows (k, n); the others are numbers. JAX puts placeholders into them when it flattens
-    viscous: Any
+    along: Any  # rows (k, n); JAX puts placeholders into all of them when it flattens
+    viscous: Any  # a number, (k,) or (k, k); the others are numbers
     dry: Any
     width: Any
 
     def __call__(self, t: Scalar, g: Element, xi: Velocity) -> Covector:
         s = self.along @ xi
-        size = self.viscous + self.dry / jnp.sqrt(s @ s + self.width**2)
-        return cast(Array, -size * (self.along.T @ s))
+        size = self.dry / jnp.sqrt(s @ s + self.width**2)
+        if not (axes := jnp.ndim(self.viscous)):
+            return cast(Array, -(self.viscous + size) * (self.along.T @ s))
+        braked = self.viscous @ s if axes == 2 else self.viscous * s
+        return cast(Array, -self.along.T @ (braked + size * s))
 
 
 def _pytree(name: str, system: MechanicalSystem, function: Force) -> Force:
