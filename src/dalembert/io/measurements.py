@@ -31,9 +31,10 @@ class Experiment:
 
     `measured` has the values by name, one row for each time, NaN where one is missing: "configuration" (elements of the
     group, compared on it; a factor of a product may be missing), "velocity" (xi), coordinates and rates of the system,
-    or your own `observables`, functions (system, state) -> array in JAX. `angles` names those compared up to whole
-    turns. `deviations` are standard deviations: a number, one for each component, one for each time and component, or a
-    table of these by name; None: equal and not known. `covariances` are matrices instead of them.
+    or your own `observables`, functions (system, state) -> array in JAX. Coordinates that are rotations, such as a
+    heading, are compared up to whole turns, and so are the observables that `angles` names. `deviations` are standard
+    deviations: a number, one for each component, one for each time and component, or a table of these by name; None:
+    equal and not known. `covariances` are matrices instead of them.
 
     The motion starts at `state`, of which `free` names what is to be estimated too: "configuration", "velocity", or
     components such as "velocity.w". Unknown configurations are displacements from the given one, in the algebra.
@@ -160,6 +161,12 @@ def join_experiments(given: Sequence[Experiment]) -> Experiment:
 def _seen(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The observable, the same object every time, so that JAX traces it once."""
     return partial(own_value, f"the observable {name!r} of (system, state)", function)
+
+
+def find_angles(given: Experiment, system: MechanicalSystem) -> frozenset[str]:
+    """What is compared up to whole turns: what the experiment says, and the rotations among the coordinates."""
+    turning = (name for name in system.turning_names if name in given.measured and name not in given.observables)
+    return frozenset((*given.angles, *turning))
 
 
 def read_measures(given: Experiment, system: MechanicalSystem) -> tuple[tuple[Measure, ...], list[Any], list[Numbers]]:

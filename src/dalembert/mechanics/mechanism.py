@@ -662,6 +662,13 @@ class MechanismSystem(System):
         return self.parts.coordinate_names
 
     @property
+    def turning_names(self) -> tuple[str, ...]:
+        """The angles of poses; those of hinges count turns."""
+        after = {"planar": 2, "free": 3}
+        posed = [joint for joint in self.parts.joints if joint.kind in after]
+        return tuple(name for joint in posed for name in joint.names[after[joint.kind] :])
+
+    @property
     def rate_names(self) -> tuple[str, ...]:
         """The names of the rates of the coordinates, then the speeds of free bodies along their headings."""
         moving = _moving(self.parts)

@@ -609,6 +609,15 @@ class MechanicalSystem:
         return tuple(f"q{k + 1}" for k in range(self.group.dim)) if self.group.is_flat else ()
 
     @property
+    def turning_names(self) -> tuple[str, ...]:
+        """The coordinates that are angles of rotations of the group, in (-pi, pi]: data may count their turns."""
+        turning: list[bool] = []
+        for factor in self.group.factors:
+            size, angles = (jax.eval_shape(each, factor.identity()).shape[0] for each in (factor.chart, factor.angles))
+            turning += [k < angles for k in range(size)]
+        return tuple(name for name, turns in zip(self.coordinate_names, turning, strict=False) if turns)
+
+    @property
     def rate_names(self) -> tuple[str, ...]:
         """The names of the rates, which are the components of xi."""
         return tuple(axis.name for axis in self.axes())
@@ -1394,8 +1403,8 @@ class Driven(MechanicalSystem):
     inertia, subspace, annihilator = of_part("system", "inertia", "subspace", "annihilator")
     L, A, b, phi, residual, rows = of_part("system", "L", "A", "b", "phi", "residual", "rows")
     project, velocity, basis = of_part("system", "project", "velocity", "basis")
-    coordinate_names, rate_names, load_names, observe, named_coordinates = of_part(
-        "system", "coordinate_names", "rate_names", "load_names", "observe", "named_coordinates"
+    coordinate_names, turning_names, rate_names, load_names, observe, named_coordinates = of_part(
+        "system", "coordinate_names", "turning_names", "rate_names", "load_names", "observe", "named_coordinates"
     )
     names, axes, units, title = of_part("system", "names", "axes", "units", "title")
 

@@ -22,6 +22,7 @@ from .checks import finite_reals, read_reals, show
 Numbers = np.ndarray[Any, Any]
 SINGULAR = 1e-8  # singular values of the scaled Jacobian, relative to the largest, that count as 0
 SHARE = 1e-3  # of a combination, from which on an unknown belongs to it
+MISFIT = 1e-6  # a p-value below which a model does not describe the data
 POOR = 1.0  # a relative error from which on a combination is not determined
 
 
@@ -478,6 +479,11 @@ class Estimate:
             lines.append(f"{name:{width}}  {value:14.8g}  {error:10.3g}{'  at a bound' * (name in self.at_bound)}")
         good = "" if self.p_value is None else f", p = {self.p_value:.3g}"
         lines.append(f"chi^2 = {self.chi2:.6g} with {self.dof} degrees of freedom{good}")
+        if self.p_value is not None and self.p_value < MISFIT:
+            lines.append(
+                "WARNING: the model does not describe the data (p is about 0), or the standard deviations are too "
+                "small: the errors above mean nothing"
+            )
         lines += [f"not determined: {each}" for each in self.loose]
         lines.append(f"{'converged' if self.converged else 'NOT converged'} after {self.runs} runs: {self.reason}")
         return "\n".join(lines)

@@ -37,6 +37,7 @@ from ..io.measurements import (
     STARTS,
     Measure,
     canonical,
+    find_angles,
     join_experiments,
     kind_of,
     place_times,
@@ -477,7 +478,7 @@ def make_part(
     if shots > 1:
         states = guess_starts(system, form.integrator, state, h, length, shots, pushes[0])
     whole = replace(
-        form, measures=measures, angles=frozenset(data.angles), moved=moved, free=free, held=tuple(sorted(held)),
+        form, measures=measures, angles=find_angles(data, system), moved=moved, free=free, held=tuple(sorted(held)),
         linear=not isinstance(system, NonlinearSystem), dense=dense,
     )  # fmt: skip
     origin = np.concatenate([np.zeros((lead[0], len(moved))), np.asarray(states.xi)[:, list(free)]], axis=1)
