@@ -6,9 +6,11 @@ import json
 import shutil
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import dalembert as da
@@ -48,6 +50,21 @@ def test_the_command(here):
     assert found["cost"] == pytest.approx(found["step"] * np.sum(run.controls**2), rel=1e-9)
     again = CliRunner().invoke(cli.app, ["show", "park.nc", "--config"]).output
     assert tomllib.loads(again) == tomllib.loads(EXAMPLE.read_text().replace("steps = 50", "steps = 12"))
+
+
+@pytest.mark.parametrize(
+    ("name", "coordinates"),
+    [("unicycle", ["x", "y"]), ("unicycle", ["position_0", "position_1"]), ("car", ["y", "x"]), ("car", ["x", "y"])],
+)
+def test_obstacles_are_drawn_by_any_names_of_the_plane(name, coordinates, tmp_path):
+    drawn, system = Figure().add_subplot(aspect="equal"), getattr(da.models, name)()
+    found = SimpleNamespace(system=system, plot=lambda: drawn.figure)
+    known = cli.optimise.known_readings(system, False)
+    centre = [{"x": 1.0, "y": 2.0, "position_0": 1.0, "position_1": 2.0}[each] for each in coordinates]
+    assert set(coordinates) <= set(known)
+    obstacles = [{"coordinates": coordinates, "centre": centre, "radius": 0.5}]
+    cli.optimise._draw(found, [*obstacles, {**obstacles[0], "coordinates": [coordinates[0], "w"]}], tmp_path / "a.png")
+    assert [patch.center for patch in drawn.patches] == [(1.0, 2.0)]
 
 
 def test_ctrl_c_keeps_the_best_so_far(here, monkeypatch):

@@ -383,11 +383,13 @@ def _draw(found: Plan, obstacles: list[Mapping[str, Any]], path: Path) -> None:
     """The picture of the plan, with the discs in the plane that it goes around."""
     from matplotlib.patches import Circle
 
-    figure, plane = found.plot(), [("position_0", "position_1"), found.system.coordinate_names[:2]]
-    axes = figure.axes[0]
+    figure = found.plot()
+    axes, moved = figure.axes[0], [name for name, turns in zip(*names_of(found.system), strict=True) if not turns]
     for each in obstacles:
-        if tuple(each["coordinates"]) in plane and axes.get_aspect() == 1.0:
-            axes.add_patch(Circle(each["centre"], each["radius"], color=LIGHT))
+        spot = dict(zip(each["coordinates"], each["centre"], strict=True))
+        for pair in (("position_0", "position_1"), moved[:2]):
+            if spot.keys() == set(pair) and axes.get_aspect() == 1.0:
+                axes.add_patch(Circle((spot[pair[0]], spot[pair[1]]), each["radius"], color=LIGHT))
     save(figure, path)
 
 
