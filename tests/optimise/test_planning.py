@@ -473,6 +473,8 @@ def test_second_order_conditions_are_seen_beside_a_strongly_active_constraint(he
     """Its barrier is 10^13 times as stiff as the cost of the other control."""
     if held == "bound":
         made = pushed_point(bounds={"a": (-1.0, 1.0)})
+        dashed = [[line.get_ydata()[0] for line in axes.lines] for axes in made.plot().axes[1:]]
+        assert dashed[0] == [-1.0, 1.0] and not any(dashed[1:])  # those of the plan, not of the inputs
         np.testing.assert_allclose(made.controls[:, 0], 1.0)
     else:
         made = pushed_point(path=lambda t, q, v, u: jnp.stack([1.0 - u[0] - 0.5 * u[1]]))

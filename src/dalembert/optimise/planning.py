@@ -361,8 +361,14 @@ class Plan:
         return np.concatenate([np.asarray(self.states.xi)[1:], np.asarray(self.states.xi)[-1:]])
 
     def plot(self, path: str | Path | None = None) -> Figure:
-        """Draw the motion beside its controls; `path` saves the figure."""
-        inputs = [Input(name) for name in self.inputs] if self.kinematic else self.system.inputs
+        """Draw the motion beside its controls and their bounds; `path` saves the figure."""
+        (discrete, numbers, _), units = self.problem, self.system.units
+        sides = zip(discrete.bounded, (numbers["low"], numbers["high"]), strict=True)
+        low, high = (dict(zip(places, np.asarray(values).tolist(), strict=True)) for places, values in sides)
+        inputs = [
+            Input(name, units.get(name, ""), low.get(k, OPEN[0]), high.get(k, OPEN[1]))
+            for k, name in enumerate(self.inputs)
+        ]
         return plot_controlled({"plan": self}, {"plan": self.controls}, inputs, path)
 
     def check(self) -> Plan:
