@@ -413,6 +413,14 @@ WRONG_PARTS = {
         lambda m: m.torque("speed", "body", axis="z"),
         "two quantities of thing are called 'speed'",
     ),
+    "a motor of text": (
+        lambda m: m.wheel("w", "body", at=(0, 0, 0.1), mass=1, motor="strong"),
+        r"motor of 'w' is 'strong'; allowed: True, False, or \(low, high\) in N m",
+    ),
+    "a support as a wheel is called": (
+        lambda m: m.support("glide", "body", at=(0, 0, 0)),
+        r"support has too many positional arguments; it takes \(body, \*, at, radius=None, name=''\)",
+    ),
     "blanks": (lambda m: m.torque("yaw_rate", "body", axis="z"), "two quantities of thing are called"),
 }
 
@@ -422,6 +430,14 @@ def test_bad_additions_get_sentences(case):
     add, words = WRONG_PARTS[case]
     with pytest.raises(InvalidInput, match=words):
         free_body(add).system()
+
+
+def test_a_motor_of_a_wheel_takes_bounds():
+    made = one_body()
+    made.planar("body")
+    made.wheel("w", "body", at=(0, 0, 0.1), mass=1, motor=(-1.5, 2))
+    (torque,) = made.system().inputs
+    assert (torque.name, torque.low, torque.high) == ("w torque", -1.5, 2.0)
 
 
 def test_two_coordinates_of_a_body_cannot_have_one_name():

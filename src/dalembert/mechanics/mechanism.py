@@ -40,8 +40,10 @@ from ..numerics import (
     not_zero,
     own_value,
     positive,
+    read_reals,
     require_function,
     require_known,
+    show,
     vector,
 )
 from ..numerics.types import AnyArray as Array
@@ -1156,7 +1158,7 @@ class Mechanism:
         return self._touch("blade", body, name, at, on, plane, along=along)
 
     def support(self, body: str, *, at: Any, radius: float | None = None, name: str = "") -> str:
-        """Put a point of a body on the ground, where it slides without friction; with a radius, a ball about `at`."""
+        """Put the point `at` of a body on the ground, on which it slides without friction; with a radius: a ball."""
         numbers = {} if radius is None else {"radius": radius}
         return self._touch("point", body, name, at, GROUND, 0.0, **numbers)
 
@@ -1173,15 +1175,18 @@ class Mechanism:
         axis: Any = "y",
         tyre: float = 0.0,
         omni: float | None = None,
-        motor: bool = False,
+        motor: Any = False,
         damping: float | None = None,
     ) -> str:
         """Add a wheel on an axle: a body, its hinge on `parent` through `at`, and its rolling on the ground.
 
         `radius` is the height of `at` where it is left out. `inertia` is (across, along) the axle; without it the wheel
         is a disc of this `width`. `omni` is the angle (rad) of an omni wheel, as in `roll_omni`. `motor` adds the input
-        "NAME torque"; `damping` (N m s/rad) is that of the axle.
+        "NAME torque": True, or its bounds (low, high) in N m; `damping` (N m s/rad) is that of the axle.
         """
+        is_pair = (bounds := read_reals(motor)) is not None and bounds.shape == (2,)
+        if not is_pair and not isinstance(motor, bool | np.bool_):
+            raise InvalidInput(f"motor of '{name}' is {show(motor)}; allowed: True, False, or (low, high) in N m")
         middle, along = self._point(f"at of '{name}'", at), _axis_of(f"axis of '{name}'", axis)
         reach = float(positive(f"radius of '{name}'", middle[2] if radius is None else radius))
         if inertia is None:
@@ -1195,7 +1200,9 @@ class Mechanism:
             self.roll(name, radius=reach, tyre=tyre)
         else:
             self.roll_omni(name, radius=reach, angle=omni)
-        if motor:
+        if is_pair:
+            self.motor(name, low=float(bounds[0]), high=float(bounds[1]))
+        elif motor:
             self.motor(name)
         return name
 

@@ -90,17 +90,22 @@ def require_known(what: str, value: Any, instead: str = "ask for it outside") ->
 def known_arguments(instead: str) -> Callable[[Decorated], Decorated]:
     """A decorator of functions, or of classes and their public methods, whose arguments have to be known.
 
-    Arguments that JAX traces are refused by their names.
+    Arguments that JAX traces are refused by their names, and arguments that do not fit by those that do.
     """
 
     def refuse(function: Callable[P, R]) -> Callable[P, R]:
-        names = tuple(inspect.signature(function).parameters)
+        takes = inspect.signature(function)
+        names = tuple(takes.parameters)
 
         @wraps(function)
         def call(*given: P.args, **named: P.kwargs) -> R:
             if is_traced((given, named)):
                 require_known(function.__name__, dict(zip(names, given, strict=False)) | named, instead)
-            return function(*given, **named)
+            try:
+                return function(*given, **named)
+            except TypeError as fault:
+                _explain_call(function.__name__, takes, given, named, fault)
+                raise
 
         return call
 
@@ -113,6 +118,15 @@ def known_arguments(instead: str) -> Callable[[Decorated], Decorated]:
         return it
 
     return decorate
+
+
+def _explain_call(name: str, takes: inspect.Signature, given: Any, named: Any, fault: TypeError) -> None:
+    """Refuse arguments that are not those of a function by a sentence that has its own."""
+    try:
+        takes.bind(*given, **named)
+    except TypeError as why:
+        own = [each.replace(annotation=each.empty) for key, each in takes.parameters.items() if key != "self"]
+        raise InvalidInput(f"{name} has {why}; it takes {inspect.Signature(own)}") from fault
 
 
 def require_instance(name: str, value: Any, kind: type[Any], allowed: str) -> None:
