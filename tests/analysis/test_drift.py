@@ -129,3 +129,12 @@ def test_a_constant_is_bounded_and_the_remainder_of_a_run_does_not_disturb():
 def test_what_cannot_be_classified_is_refused(t, error, message):
     with pytest.raises(InvalidInput, match=message):
         classify(t, error)
+
+
+def test_an_error_of_a_few_last_places_is_round_off():
+    """The energy 1.7 with an error that settles within 1.5 units in the last place says nothing of a growth."""
+    error = 2.2e-16 * np.round(1.5 * np.exp(-4 * T))
+    assert classify(T, error).kind != "bounded"
+    found = classify(T, error, scale=1.7)
+    assert (found.kind, found.rate, found.round_off) == ("bounded", 0.0, True) and str(found).startswith("round-off, ")
+    assert not classify(T, error, scale=0.1).round_off and not classify(T, 0 * T, scale=1.0).round_off

@@ -52,6 +52,7 @@ def drift(trajectory: Run, values: ArrayLike | None = None) -> Drift:
 
     `values` (saves,) or (members, saves) are those of another quantity that should stay constant, such as
     `momentum_map`. Members that failed are left out. Steps of variable size count as the step that the run was given.
+    An error of a few last places is told as round-off.
     """
     members = np.atleast_2d(np.asarray(trajectory.energy() if values is None else values))
     good = np.broadcast_to(np.atleast_1d(np.asarray(trajectory.final.status)) == 0, len(members)) | (len(members) == 1)
@@ -59,7 +60,8 @@ def drift(trajectory: Run, values: ArrayLike | None = None) -> Drift:
         raise InvalidInput(f"all {len(members)} members of the ensemble failed: there is nothing to classify")
     own = trajectory.integrator.variable_step
     times = np.asarray(trajectory.records.steps * float(trajectory.step) if own else trajectory.t)
-    return classify(np.atleast_2d(times)[0], members[good] - members[good, :1])
+    errors = members[good] - members[good, :1]
+    return classify(np.atleast_2d(times)[0], errors, scale=float(np.abs(members[good, 0]).min()))
 
 
 def reversibility(system: MechanicalSystem, integrator: Integrator, state: State, *, step: float, steps: int) -> float:

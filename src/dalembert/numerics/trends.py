@@ -38,6 +38,7 @@ PENALTY = {"bounded": 2.0, "random walk": 1.0, "linear": 6.0, "exponential": 13.
 SLOW_NOISE_PENALTY = 8.0  # the penalty for a trend among slow noise: set so that few random walks pass for trends
 RATES = np.concatenate([-np.geomspace(0.5, 600.0, 48), np.geomspace(0.5, 600.0, 48)])  # kappa times the duration
 OSCILLATION_SAMPLES = 8  # samples that show the amplitude of an oscillation
+LAST_PLACES = 4.0  # units in the last place of a constant within which its error is round-off
 MIN_GROWTH = 1.5  # times that the amplitude of an oscillation must grow to count
 
 
@@ -47,7 +48,8 @@ class Drift:
 
     The rate is per unit of time: D of a random walk, rms = D sqrt(t); b of b t; kappa of e^{kappa t} (negative where
     the error settles to a limit); 0 when bounded. Over an ensemble it is the root mean square, of kappa the median.
-    `amplitude` says that the oscillation of the error grows so, not its mean.
+    `amplitude` says that the oscillation of the error grows so, not its mean; `round_off`, that the error is a few
+    units in the last place of what should be constant, too coarse a grid to tell how it grows: it counts as bounded.
     """
 
     kind: str
@@ -55,8 +57,11 @@ class Drift:
     size: float
     evidence: dict[str, float]
     amplitude: bool = False
+    round_off: bool = False
 
     def __str__(self) -> str:
+        if self.round_off:
+            return f"round-off, at most {self.size:.3g}"
         rates = {"random walk": "rms {:.3g} sqrt(t)", "linear": "{:.3g} a unit of time", "exponential": "e^({:.3g} t)"}
         rate = ", " + rates[self.kind].format(self.rate) if self.kind in rates else ""
         return f"{self.kind}{rate}{' (its amplitude)' if self.amplitude else ''}, at most {self.size:.3g}"
@@ -70,8 +75,11 @@ Noise = tuple[Numbers, ...]
 """Models of noise: the variances of H m, one row a model; the share of white noise; whether the rest is slow."""
 
 
-def classify(t: Any, error: Any) -> Drift:
-    """The kind of growth of an error (saves,), or of those of an ensemble (members, saves), at equidistant times."""
+def classify(t: Any, error: Any, *, scale: float = 0.0) -> Drift:
+    """The kind of growth of an error (saves,), or of those of an ensemble (members, saves), at equidistant times.
+
+    `scale` is the size of the numbers whose difference the error is: a few of their last places are round-off.
+    """
     errors = np.atleast_2d(np.asarray(error, float))
     times = np.asarray(t, float)
     times = times[0] if times.ndim == 2 else times
@@ -89,10 +97,12 @@ def classify(t: Any, error: Any) -> Drift:
     if not np.allclose(gaps, gaps[0], rtol=1e-6):
         raise InvalidInput("the times are not equidistant: save every state, or every k-th one")
     size = float(np.abs(errors).max())
-    scale = np.ptp(errors, axis=1).max()
-    if scale == 0.0:
-        return Drift("bounded", 0.0, size, {kind: 0.0 if kind == "bounded" else -np.inf for kind in GROWTH_KINDS})
-    time, errors, amplitude = times[-1] - times[0], errors / scale, False
+    spread = np.ptp(errors, axis=1).max()
+    round_off = bool(0.0 < size <= LAST_PLACES * np.finfo(float).eps * scale)
+    if spread == 0.0 or round_off:
+        evidence = {kind: 0.0 if kind == "bounded" else -np.inf for kind in GROWTH_KINDS}
+        return Drift("bounded", 0.0, size, evidence, round_off=round_off)
+    time, errors, amplitude = times[-1] - times[0], errors / spread, False
     means, deviations = _blocks(errors, _power_of_two(errors.shape[1]))
     kind, rate, evidence = _verdict(means, deviations, errors.shape[1], time)
     count = _power_of_two(errors.shape[1] // OSCILLATION_SAMPLES)
@@ -102,7 +112,7 @@ def classify(t: Any, error: Any) -> Drift:
         other = _verdict(deviations, np.sqrt(0.5) * deviations, errors.shape[1], time)
         amplitude = bool(grown and GROWTH_KINDS.index(other[0]) > max(1, GROWTH_KINDS.index(kind)) and other[1] > 0)
         kind, rate, evidence = other if amplitude else (kind, rate, evidence)
-    return Drift(kind, rate * (1.0 if kind in ("bounded", "exponential") else scale), size, evidence, amplitude)
+    return Drift(kind, rate * (1.0 if kind in ("bounded", "exponential") else spread), size, evidence, amplitude)
 
 
 def _power_of_two(count: int) -> int:
