@@ -16,6 +16,7 @@ import pytest
 
 import dalembert
 from dalembert.integrators import METHODS
+from dalembert.io.config import SCHEMA
 from dalembert.models import MODELS
 
 ROOT = Path(__file__).parents[2]
@@ -230,6 +231,17 @@ def test_the_example_of_a_name_in_a_namespace_runs(key):
     names: dict[str, Any] = {}
     exec(_blocks.NAMESPACES["before"], names)
     exec(compile(_blocks.example_below(key), f"namespaces.toml, {key}", "exec"), names)
+
+
+@pytest.mark.parametrize(
+    ("page", "sections"),
+    [("tutorials/fit.md", ("fit", "unknown", "column")), ("planning.md", ("plan", "cost", "bound", "obstacle"))],
+)
+def test_tables_of_sections_have_all_their_keys(page, sections):
+    rows = [line for line in (DOCS / page).read_text(encoding="utf-8").splitlines() if line.startswith("| `[")]
+    for section in sections:
+        (row,) = (line for line in rows if line.startswith((f"| `[{section}]`", f"| `[[{section}]]`")))
+        assert not [key for key in SCHEMA[section] if not re.search(rf"`{key}[ `]", row)], section
 
 
 def test_every_page_is_in_the_navigation():
