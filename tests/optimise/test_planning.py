@@ -644,3 +644,14 @@ def test_a_truck_with_a_tank_at_rest_drives_straight():
     far = plan(truck, start=np.zeros(8), goal={"q1": 100.0, "q2": 1.0}, **options)
     assert far.status == "stalled" and far.iterations < 60, far
     assert "too tight" in far.reason and "holonomic" not in far.reason
+
+
+def test_the_heading_of_a_mechanism_is_a_goal_up_to_turns():
+    """With friction too, where only the yaw turns, and not what stands first in a chart of its group."""
+    skate = da.Mechanism("skate")
+    skate.body("base", mass=1.0, box=(1.0, 0.5, 0.2))
+    skate.planar("base")
+    skate.skate("base", at=(0, 0, 0))
+    system = skate.system()
+    for each in (system, da.with_friction(system, viscous=0.1)):
+        assert planning.names_of(each) == (("x", "y", "yaw"), (False, False, True))

@@ -112,10 +112,8 @@ def observe(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Ar
 
 def names_of(system: MechanicalSystem) -> tuple[tuple[str, ...], tuple[bool, ...]]:
     """The names of coordinates, and which are angles up to turns: the system's own names, else those of its group."""
-    own, (names, turning) = system.coordinate_names, _names_on(system.group)
-    if own and (system.start_names or len(own) != len(names)):  # a mechanism counts turns
-        return own, (False,) * len(own)
-    return own or names, turning
+    own, turning = system.coordinate_names, system.turning_names
+    return (own, tuple(name in turning for name in own)) if own else _names_on(system.group)
 
 
 @cache
