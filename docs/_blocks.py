@@ -93,9 +93,11 @@ def example_of_model(model: Any) -> str:
 
 
 def meaning(key: str, argument: str) -> str | None:
-    """What an argument of a name in a namespace means."""
+    """What an argument of a name means: there, in its namespace, or everywhere."""
     told, namespace = NAMESPACES["arguments"], key.partition(".")[0]
-    return told.get(f"{namespace}.{argument}", told.get(argument))
+    return next(
+        (told[each] for each in (f"{key}.{argument}", f"{namespace}.{argument}", argument) if each in told), None
+    )
 
 
 def notebook(page: Path) -> str:

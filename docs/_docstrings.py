@@ -46,6 +46,8 @@ class Formulas(griffe.Extension):
         """What a name of a namespace has: the meaning of its arguments, and an example."""
         space = obj.path.split(".")[1]
         key = f"{'optimise' if space == 'numerics' else space}.{obj.name}"
+        if key in NAMESPACES["results"]:
+            return self._result(obj, key, text)
         model = next((each for each in MODELS.values() if f"models.{each.build.__name__}" == key), None)
         if model is None and key not in NAMESPACES["example"]:
             return text
@@ -54,6 +56,15 @@ class Formulas(griffe.Extension):
         program = "\n".join([*IMPORTS[:1], example_of_model(model)]) if model else example_below(key)
         table = [_arguments(obj, {name: words or "" for name, words in told.items()})] if told else []
         return "\n\n".join([text, *table, f"```python\n{program}\n```"])
+
+    def _result(self, obj: griffe.Object, key: str, text: str) -> str:
+        """What a function returns has fields instead of arguments: those that mean something outside the program."""
+        if "__init__" in obj.members:
+            obj.del_member("__init__")
+        rows = [f"| `{name}` | {words} |" for name, words in NAMESPACES["results"][key].items()]
+        table = ["\n".join(["| field | meaning |", "|---|---|", *rows])] if rows else []
+        program = [f"```python\n{example_below(key)}\n```"] if key in NAMESPACES["example"] else []
+        return "\n\n".join([text, *table, *program])
 
     def _reference(self, obj: griffe.Object, text: str) -> str:
         own = NAMES[obj.name]
