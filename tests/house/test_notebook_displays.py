@@ -40,6 +40,9 @@ def test_a_comparison_is_a_table(sleigh, run):
     found = da.compare(sleigh, METHODS, run.at(0.0), steps=[0.1], t_end=1.0, error=False, timing=False)
     table = found._repr_html_()
     assert table.count("<tr>") == 3 and "<td>classical</td>" in table
+    heads, lines = found.table()
+    assert heads[0] == "method" and [line[0] for line in lines] == ["own", "classical"]
+    assert len(str(found).splitlines()) == 4 and str(found).splitlines()[2].split()[:3] == ["own", "0.1", "10"]
 
 
 def test_a_run_plays_in_a_frame_that_needs_no_network(run, tmp_path):

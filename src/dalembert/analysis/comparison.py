@@ -58,16 +58,42 @@ class Comparison:
     interrupted: bool = False
     balances: dict[str, simulation.Conservation] = field(default_factory=dict)  # energy balances, where power enters
 
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """The heads and the rows of the table as text, without methods that refused the system.
+
+        Where power enters, the energy column is the balance |E - E(0) - work|: E - E(0) alone is what friction took.
+        """
+        energy = next((kept.title.lower() for kept in self.balances.values()), "energy error")
+        heads = ["method", "step", "steps", energy, "constraint", "group", "error", "ns a step"]
+        lines = []
+        for row in (row for row in self.rows if row.status != "refused"):
+            kept = row.energy if row.balance is None else row.balance
+            numbers = [(value, ".2g") for value in (kept, row.constraint, row.group, row.error)]
+            shown = [
+                "-" if value is None else "0" if value == 0 else format(value, form)
+                for value, form in [*numbers, (row.nanoseconds, ".0f")]
+            ]
+            name = row.method if row.status == "ok" else f"{row.method} ({row.status})"
+            lines.append([name, f"{row.step:g}", str(row.steps), *shown])
+        return heads, lines
+
+    def reasons(self) -> list[str]:
+        """Why methods failed or refused the system, a sentence each."""
+        return [f"{row.method}, step {row.step:g}, {row.status}: {row.reason}" for row in self.rows if row.reason]
+
+    def __str__(self) -> str:
+        heads, lines = self.table()
+        widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
+        rows = [heads, ["-" * width for width in widths], *lines]
+        made = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+        return "\n".join([*made, *self.reasons()])
+
     def _repr_html_(self) -> str:
         """The table of the methods, for a notebook."""
-        heads = ("method", "step", "status", "energy", "constraint", "group", "error", "ns a step")
-        cells = []
-        for row in self.rows:
-            numbers = (row.energy, row.constraint, row.group, row.error, row.nanoseconds)
-            shown = ["" if value is None else f"{value:.3g}" for value in numbers]
-            cells.append([row.method, f"{row.step:g}", row.reason or row.status, *shown])
-        lines = [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells]
-        return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{''.join(lines)}</table>"
+        heads, rows = self.table()
+        lines = [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
+        told = "".join(f"<p>{escape(each)}</p>" for each in self.reasons())
+        return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{''.join(lines)}</table>{told}"
 
     def plot(self, path: str | Path | None = None, title: str = "") -> Figure:
         """Draw error, energy, constraint and group over time, and error against cost; `path` saves the figure."""

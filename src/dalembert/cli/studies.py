@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from .. import papers  # its exhibits load at first use
-from ..analysis.comparison import Comparison
 from ..analysis.comparison import compare as compare_methods
 from ..analysis.order import convergence_report, study_convergence
 from ..errors import InvalidInput, NumericalFailure, require_name
@@ -80,7 +79,10 @@ def compare(
     if as_json:
         shell.print_json({"system": job.names["system"], "time": t_end, "rows": [asdict(row) for row in result.rows]})
     else:
-        _print_comparison(job.names["system"], t_end, result)
+        heads, lines = result.table()
+        shell.print_table(f"{job.names['system']} to t = {t_end:g}", heads[:1], heads[1:], lines)
+        for reason in result.reasons():
+            print(reason)
         if plot is not None and result.runs:
             print(f"picture: {plot}")
     if result.interrupted:
@@ -104,21 +106,6 @@ def _integrators(specifications: list[str] | None, job: Job) -> tuple[dict[str, 
         settings = [f"method.{option.strip()}" for option in options.split(",") if option.strip()]
         chosen[text] = build_method(apply_settings({"method": {"name": name}}, settings)["method"])
     return chosen, [text for text in specifications if text != "all"]
-
-
-def _print_comparison(system: str, t_end: float, result: Comparison) -> None:
-    energy = next((kept.title.lower() for kept in result.balances.values()), "energy error")
-    columns = ("step", "steps", energy, "constraint", "group", "error", "ns a step")
-    lines = []
-    for row in (row for row in result.rows if row.status != "refused"):
-        kept = row.energy if row.balance is None else row.balance
-        numbers = [shell.format_number(value, ".2g") for value in (kept, row.constraint, row.group, row.error)]
-        name = row.method if row.status == "ok" else f"{row.method} ({row.status})"
-        lines.append((name, f"{row.step:g}", str(row.steps), *numbers, shell.format_number(row.nanoseconds, ".0f")))
-    shell.print_table(f"{system} to t = {t_end:g}", ("method",), columns, lines)
-    for row in result.rows:
-        if row.reason:
-            print(f"{row.method}, step {row.step:g}, {row.status}: {row.reason}")
 
 
 @shell.command("convergence")
