@@ -113,7 +113,7 @@ def test_a_mechanism_is_drawn_with_its_names_and_units(tmp_path):
     run = da.simulate(robot, da.RungeKutta(), start, step=0.05, steps=10, controls=np.full((10, 2), 0.1))
     figure = run.plot(tmp_path / "robot.png")
     titles = {axes.get_title(loc="left"): axes for axes in figure.axes}
-    path, shape = titles["Path of the base from above, drawn to scale"], titles["Shape"]
+    path, shape = titles["Path of the base from above,\nthe body to scale"], titles["Shape"]
     boxes = [(patch.get_xy().min(axis=0), patch.get_xy().max(axis=0)) for patch in path.patches]  # also at the start
     assert any(np.allclose(box, [[-0.15, -0.15], [0.25, 0.15]]) for box in boxes)  # the base, 0.4 m x 0.3 m
     assert any(np.allclose(box, [[-0.1, 0.2], [0.1, 0.2]], atol=0.011) for box in boxes)  # the left wheel
@@ -191,9 +191,15 @@ def test_a_user_changes_the_look_of_every_figure():
         run = da.simulate(sleigh, da.RungeKutta(), sleigh.state(xi=[0.5, -1.0, 0.0]), step=0.1, steps=2)
         figure = run.plot()
         assert figure.axes[0].xaxis.get_ticklabels()[0].get_fontsize() == 17.0
+        assert figure.axes[0].xaxis.label.get_fontsize() == 17.0 and figure._suptitle.get_fontsize() > 20.0
     finally:
         plotting.STYLE.clear()
     assert figure._repr_png_().startswith(b"\x89PNG")  # a notebook shows it
+    column = run.plot(width=3.37)
+    column.draw_without_rendering()
+    boxes = [axes.get_position() for axes in column.axes]
+    assert column.get_figwidth() == 3.37 and len({round(box.x0, 6) for box in boxes}) == 1  # below each other
+    assert min(box.width for box in boxes) > 0.5
 
 
 def poses(*rows):
@@ -219,7 +225,7 @@ def test_a_car_is_drawn_to_scale_on_its_path_with_its_front_wheels_turned():
     car = da.models.car(length=2.0)
     steer = da.SO2().exp(np.array([0.5]))
     outlines, title = drawn(car, (poses((0, 0, 0), (0, 4, 0), (0, 8, 0)), np.stack([steer] * 3)))
-    assert title == "Path of the contact point, drawn to scale"
+    assert title == "Path of the contact point,\nthe body to scale"
     bodies = [outline for outline in outlines if np.ptp(outline[:, 0]) > 2]
     assert sorted(outline[:, 0].min() for outline in bodies) == pytest.approx([-0.5, 7.5])
     wheels = [outline.mean(axis=0) for outline in outlines if np.ptp(outline[:, 0]) < 1]
@@ -232,14 +238,14 @@ def test_a_car_is_drawn_to_scale_on_its_path_with_its_front_wheels_turned():
 def test_a_long_path_shows_a_larger_vehicle_and_says_so():
     way = poses(*((0.0, x, 0.0) for x in np.linspace(0, 1000, 50)))
     outlines, title = drawn(da.models.car(length=2.0), (way, np.stack([np.eye(2)] * 50)))
-    assert title == "Path of the contact point, drawn 20 times as large"  # the car is 3 m long, 60 m are drawn
+    assert title == "Path of the contact point,\nthe body drawn 20 times as large"  # a car of 3 m
     assert max(np.ptp(outline[:, 0]) for outline in outlines) == pytest.approx(60.0)
 
 
 def test_a_vehicle_does_not_hide_a_path_shorter_than_itself():
     way = poses(*((0.0, x, 0.0) for x in np.linspace(0, 1, 50)))
     outlines, title = drawn(da.models.car(length=2.0), (way, np.stack([np.eye(2)] * 50)))
-    assert title == "Path of the contact point, drawn 0.1 times as large"  # the car is 3 m long, 0.3 m are drawn
+    assert title == "Path of the contact point,\nthe body drawn at 0.1 of its size"  # a car of 3 m
     assert max(np.ptp(outline[:, 0]) for outline in outlines) == pytest.approx(0.3)
 
 

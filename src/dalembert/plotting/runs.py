@@ -19,6 +19,7 @@ from ..mechanics import MechanicalSystem, MechanismSystem, System, constraint_at
 from ..mechanics.mechanism import MOMENTS, Parts, Picture, direction_of, point_of
 from ..numerics import MIN_SAMPLES, classify, html_table
 from ..simulation import Run, energy_conservation
+from .studies import draw_lines
 from .style import (
     COLOURS,
     DASHES,
@@ -30,6 +31,7 @@ from .style import (
     legend_below,
     print_unit,
     save,
+    scaled,
     sheet,
     show_zeros,
     space,
@@ -48,6 +50,8 @@ MAX_SPHERE_STATES = 300
 """States of a run whose trace is drawn on the sphere."""
 LEAST_TRACE = 0.3
 """A trace on the unit sphere that is smaller would be a dot: velocities are drawn instead."""
+LEAST_PANEL = 2.2
+"""The least width of a panel beside others, in inches."""
 MAX_PICTURE_STATES = 20_000
 """States up to which a trajectory is drawn beside its table in a notebook."""
 
@@ -81,7 +85,7 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     if picture == "plane":
         axes.set_aspect("equal", adjustable="datalim")
         names = system.coordinate_names[1:3] if system.coordinate_names[2:] else ("x", "y")
-        axes.set(title=f"Path of the contact point{looks}", xlabel=f"{names[0]}, m", ylabel=f"{names[1]}, m")
+        axes.set(title=f"Path of the contact point,\n{looks}", xlabel=f"{names[0]}, m", ylabel=f"{names[1]}, m")
     if picture != "plane" or len(runs) > 1:
         legend_below(axes)
 
@@ -95,7 +99,8 @@ def _draw_path(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) -> 
         axes.plot(found[x], found[y], linestyle=dash, color=colour, label=label)
     looks = _draw_vehicles(axes, next(iter(runs.values())), COLOURS[0])
     axes.set_aspect("equal", adjustable="datalim")
-    axes.set(title=f"Path of the {system.parts.bodies[body]} from above{looks}", xlabel=f"{x}, m", ylabel=f"{y}, m")
+    words = f"Path of the {system.parts.bodies[body]} from above,\n{looks}"
+    axes.set(title=words, xlabel=f"{x}, m", ylabel=f"{y}, m")
     if len(runs) > 1:
         legend_below(axes)
 
@@ -116,11 +121,17 @@ def _stroke(number: int, dash: Any = None) -> dict[str, Any]:
 
 @styled
 def plot_named(
-    t: Any, values: Mapping[str, Any], units: Mapping[str, str], *, title: str = "", path: str | Path | None = None
+    t: Any,
+    values: Mapping[str, Any],
+    units: Mapping[str, str],
+    *,
+    title: str = "",
+    path: str | Path | None = None,
+    width: float | None = None,
 ) -> Figure:
-    """Plot quantities over time by their names, with one panel for each unit."""
+    """Plot quantities over time by their names, with one panel for each unit; `width` is in inches."""
     kinds = list(dict.fromkeys(units[name] for name in values))
-    figure, panels = sheet(len(kinds), 1, size=(7.2, 0.8 + 2.1 * len(kinds)), sharex=True, squeeze=False)
+    figure, panels = sheet(len(kinds), 1, size=(width or 7.2, 0.8 + 2.1 * len(kinds)), sharex=True, squeeze=False)
     for axes, kind in zip(panels[:, 0], kinds, strict=True):
         own = [name for name in values if units[name] == kind]
         for name, (colour, dash) in zip(own, cycle(STROKES), strict=False):
@@ -130,7 +141,7 @@ def plot_named(
     figure.draw_without_rendering()
     for axes in panels[:, 0]:
         if len(axes.lines) > 1:
-            label_ends(axes, 8.0)
+            label_ends(axes, 8)
     return save(figure, path, title)
 
 
@@ -368,7 +379,7 @@ def _draw_vehicles(axes: Axes, run: Run, colour: str) -> str:
     found = _look_at(system, run) if isinstance(system, MechanismSystem) else _planar_look(system, run)
     if found is None:
         headings(axes, np.asarray(jax.tree.leaves(run.g)[0]), colour)
-        return ", with headings"
+        return "with headings"
     place, look = found
     size = max(float(np.ptp(part, axis=0).max()) for part, _ in look(0))
     extent = float(np.ptp(place, axis=0).max())
@@ -384,7 +395,8 @@ def _draw_vehicles(axes: Axes, run: Run, colour: str) -> str:
             x, y = (place[k] + scale * (part - place[k])).T
             alpha = 0.9 if is_wheel else 0.3 if k == chosen[0] else 0.12
             axes.fill(x, y, facecolor=colour, alpha=alpha, edgecolor=colour, linewidth=0.8, zorder=1.5 + 0.1 * is_wheel)
-    return ", drawn to scale" if scale == 1 else f", drawn {scale:.2g} times as large"
+    size_words = f"{scale:.2g} times as large" if scale > 1 else f"at {scale:.2g} of its size"
+    return "the body to scale" if scale == 1 else f"the body drawn {size_words}"
 
 
 Look = Callable[[int], list[tuple[Array, bool]]]
@@ -514,20 +526,28 @@ def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
     return save(figure, path, "Attitude")
 
 
-def plot_trajectory(trajectory: Run, path: str | Path | None = None, *, name: str = "") -> Figure:
-    """Plot one run: its motion, energy error and distance from the constraint; `path` saves the figure."""
+def plot_trajectory(
+    trajectory: Run, path: str | Path | None = None, *, name: str = "", width: float | None = None
+) -> Figure:
+    """Plot one run: its motion, energy error and distance from the constraint; `path` saves the figure.
+
+    Panels stand below each other where the `width`, in inches, is that of a column.
+    """
     title, group = name or trajectory.system.title, typeset(str(trajectory.system.group))
     nameless = title in (type(trajectory.system).__name__, type(unforced(trajectory.system)).__name__)
     title = f"Motion on {group}" if nameless else f"{title} on {group}"
     title = f"{title}, {trajectory.integrator.name}, h = {float(trajectory.step):g} s"
-    return plot_comparison({trajectory.integrator.name: trajectory}, title=title, path=path)
+    return plot_comparison({trajectory.integrator.name: trajectory}, title=title, path=path, width=width)
 
 
 @styled
-def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Path | None = None) -> Figure:
+def plot_comparison(
+    runs: Mapping[str, Run], *, title: str = "", path: str | Path | None = None, width: float | None = None
+) -> Figure:
     """Plot several runs of one system: their motions, |E - E(0)|, |A xi - b| and the distance from the group.
 
     Where power enters, the work is subtracted from E - E(0), and both are drawn, as are controls and variable steps.
+    `width`, in inches, decides how many panels stand side by side.
     """
     from matplotlib.figure import Figure
 
@@ -539,8 +559,11 @@ def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Pat
     bent = isinstance(shaped, MechanismSystem) and bool(shaped.shape_names)
     extra = ["shape"] * bent + extra
     columns = 2 if len(extra) == 1 else 3
-    rows = -(-(3 + len(extra)) // columns)
-    figure = Figure(figsize=(4 * columns, 4.4 * rows), layout="constrained")
+    columns = columns if width is None else min(columns, max(1, int(width / LEAST_PANEL)))
+    rows, wide = -(-(3 + len(extra)) // columns), 4.0 if width is None else width / columns
+    figure = Figure(
+        figsize=(wide * columns, (1.1 * wide if width is None else 0.85 * wide) * rows), layout="constrained"
+    )
     grid = figure.add_gridspec(rows, columns, width_ratios=(1.15, 1, 1)[:columns])
     cells = [grid[k // columns, k % columns] for k in range(3 + len(extra))]
     draw_motion(figure, cells[0], runs)
@@ -560,7 +583,7 @@ def plot_comparison(runs: Mapping[str, Run], *, title: str = "", path: str | Pat
             more["power"].plot(np.asarray(run.t), shown.power, color=colour, linestyle=":", label=f"{head}power, W")
             more["power"].plot(np.asarray(run.t), shown.work, color=colour, label=f"{head}work, J")
     _label_axes(energy, shown.title, f"{typeset(shown.label)}, J")
-    _label_axes(residual, "Distance from the group and from $D$", typeset("|g - G|, |A xi - b|"))
+    _label_axes(residual, "Distance from $G$ and from $D$", typeset("|g - G|, |A xi - b|"))
     if held is not None:
         for k, (column, each) in enumerate(zip(held.controls_at_states().T, held.system.inputs or (), strict=False)):
             label = unit_label(each.name, each.unit)
@@ -602,9 +625,9 @@ def _label_axes(axes: Axes, title: str, label: str) -> None:
 
 @styled
 def plot_methods(comparison: Any, *, title: str = "", path: str | Path | None = None) -> Figure:
-    """Plot a comparison: error, energy, constraint and group over time, and the error against the time of a step.
+    """Plot a comparison: error, energy, constraint and group over time, and the errors against the cost.
 
-    Every curve and every point has the name of its method beside it.
+    The cost is the time of a step, or of the whole run where steps differ: then the points of a method are a line.
     """
     figure, panels = sheet(3, 2, size=(11.0, 12.0))
     error, energy, constraint, group, cost, lost = panels.ravel()
@@ -634,16 +657,29 @@ def plot_methods(comparison: Any, *, title: str = "", path: str | Path | None = 
     figure.draw_without_rendering()  # the places of labels follow from the sizes of the axes
     for axes in (error, energy, constraint, group):
         label_ends(axes)
-    rows = [row for row in comparison.rows if row.energy is not None]
-    words = ("error", "largest error"), ("energy", "largest energy error")
+    kept = "balance" if comparison.balances else "energy"
+    words = ("error", "largest error"), (kept, f"largest {balance.title.lower()}")
+    several = len({row.step for row in comparison.rows}) > 1
     for axes, (field, told) in zip((cost, lost), words, strict=True):
-        points = [
-            (row.nanoseconds, getattr(row, field), label, colour)
-            for row, ((label, _), (colour, _)) in zip(rows, styles, strict=False)
-            if row.nanoseconds and getattr(row, field) is not None
-        ]
-        draw_named_points(axes, points)
-        axes.set(title=f"{told.capitalize()} against the time of a step", xlabel="time of a step, ns", ylabel=told)
+        timed = [row for row in comparison.rows if row.nanoseconds and getattr(row, field) is not None]
+        if several:
+            lines: dict[str, tuple[list[float], list[float]]] = {row.method: ([], []) for row in timed}
+            for row in timed:
+                lines[row.method][0].append(1e-9 * row.nanoseconds * row.steps)
+                lines[row.method][1].append(getattr(row, field))
+            draw_lines(axes, lines)
+            if lines:
+                legend_below(axes, 3)
+        else:
+            colours = {label: colour for (label, _), (colour, _) in styles}
+            named = [(row.nanoseconds, getattr(row, field), row.method, colours[row.method]) for row in timed]
+            draw_named_points(axes, named)
+        against = "time of the run" if several else "time of a step"
+        axes.set(
+            title=f"{told.capitalize()} against the {against}",
+            xlabel=f"{against}, {'s' if several else 'ns'}",
+            ylabel=told,
+        )
     return save(figure, path, title)
 
 
@@ -671,8 +707,8 @@ def draw_named_points(axes: Axes, points: Sequence[tuple[float, float, str, str]
         for k, (right, up, edge) in enumerate(places, start=1):
             line = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
             text = axes.annotate(
-                name, (x, y), xytext=(right, up), textcoords="offset points", fontsize=7, color=colour, va="center",
-                ha=edge, arrowprops=line if up else None,
+                name, (x, y), xytext=(right, up), textcoords="offset points", fontsize=scaled(7), color=colour,
+                va="center", ha=edge, arrowprops=line if up else None,
             )  # fmt: skip
             text.update_positions(figure._get_renderer())
             box = Text.get_window_extent(text)

@@ -21,7 +21,21 @@ from ..mechanics import InvariantSystem
 from ..numerics import GROWTH_KINDS, Convergence
 from ..simulation import Crossings, Run
 from . import style
-from .style import COLOURS, DASHES, FLOOR, GREY, LIGHT, MARKERS, TIME, save, sheet, space, styled, unit_label
+from .style import (
+    COLOURS,
+    DASHES,
+    FLOOR,
+    GREY,
+    LIGHT,
+    MARKERS,
+    TIME,
+    save,
+    scaled,
+    sheet,
+    space,
+    styled,
+    unit_label,
+)
 
 if TYPE_CHECKING:
     import xarray
@@ -57,7 +71,12 @@ def plot_eigenvalues(
     for value in critical:
         axes.axvline(value, color=GREY, linestyle=":", linewidth=0.8)
         axes.annotate(
-            f"{value:.4g}", (value, 1.0), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8
+            f"{value:.4g}",
+            (value, 1.0),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            va="bottom",
+            fontsize=scaled(8),
         )
     axes.set(xlabel=over, ylabel="eigenvalues, 1/s")
     axes.legend()
@@ -93,7 +112,7 @@ def draw_slope(axes: Axes, x: Sequence[float] | np.ndarray, y: float, order: int
     ends = np.asarray(x, float)
     values = y * (ends / ends[0]) ** order
     axes.loglog(ends, values, color=GREY, linewidth=0.9)
-    words: dict[str, Any] = {"color": GREY, "fontsize": 8, "textcoords": "offset points"}
+    words: dict[str, Any] = {"color": GREY, "fontsize": scaled(8), "textcoords": "offset points"}
     beside: dict[str, Any] = {"xytext": (3, 0)} if ends[-1] > ends[0] else {"xytext": (0, 8), "va": "bottom"}
     axes.annotate(f"order {order}", (ends[-1], values[-1]), **words, **beside)
 

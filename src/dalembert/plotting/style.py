@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
@@ -36,7 +37,11 @@ TIME = "time $t$, s"
 MAGNITUDES = "magnitudes"  # marks axes with curves of |values|
 SHEET = Path(__file__).with_name("style.mplstyle")
 STYLE: dict[str, Any] = {}
-"""Your changes to the look of every figure, by Matplotlib's names: `plotting.STYLE["font.family"] = "serif"`."""
+"""Your changes to the look of every figure, by Matplotlib's names: `plotting.STYLE["font.family"] = "serif"`.
+
+"font.size" makes all text larger or smaller: labels, titles and legends follow, unless their sizes are given too."""
+HOUSE_SIZE = 9.0  # "font.size" of the style sheet
+SIZES = ("axes.titlesize", "axes.labelsize", "legend.fontsize", "figure.titlesize")
 
 
 P = ParamSpec("P")
@@ -50,11 +55,21 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
     def draw_in_style(*arguments: P.args, **options: P.kwargs) -> R:
         import matplotlib
 
-        looks: dict[Any, Any] = {**matplotlib.rc_params_from_file(SHEET, use_default_template=False), **STYLE}
-        with matplotlib.rc_context(looks):
+        house: dict[Any, Any] = matplotlib.rc_params_from_file(SHEET, use_default_template=False)
+        larger = float(STYLE.get("font.size", house["font.size"])) / house["font.size"]
+        sizes: dict[Any, Any] = {name: larger * house[name] for name in SIZES}
+        own: dict[Any, Any] = STYLE
+        with matplotlib.rc_context({**house, **sizes, **own}):
             return draw(*arguments, **options)
 
     return draw_in_style
+
+
+def scaled(size: float) -> float:
+    """A size of text in points, as large as the user's "font.size" makes it."""
+    import matplotlib
+
+    return size * float(matplotlib.rcParams["font.size"]) / HOUSE_SIZE
 
 
 def sheet(
@@ -127,7 +142,7 @@ def show_zeros(axes: Axes) -> None:
 
 def label_ends(axes: Axes, size: float = 7.0) -> None:
     """Write the label of every line beside its end, in its colour, moved apart where they would overlap."""
-    ends = []
+    ends, size = [], scaled(size)
     low, high = (np.log10(each) if axes.get_yscale() == "log" else each for each in axes.get_ylim())
     for line in axes.lines:
         x, y = (np.asarray(each, float) for each in line.get_data())
@@ -215,12 +230,14 @@ def print_unit(unit: str) -> str:
 
 def legend_below(axes: Axes, columns: int = 2) -> None:
     """The legend of axes under them."""
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), borderaxespad=4.2, ncols=columns)  # letters below
 
 
 def headline(figure: Figure, text: str) -> None:
-    """The title of a figure, at its left."""
-    figure.suptitle(text, fontsize=12, x=0.01, ha="left")
+    """The title of a figure, at its left, in as many lines as it needs."""
+    words = figure.suptitle(text, x=0.01, ha="left")
+    wide = max(20, int(72 * figure.get_figwidth() / (0.52 * float(words.get_fontsize()))))  # letters in a line, about
+    words.set_text(textwrap.fill(text, wide, break_long_words=False, break_on_hyphens=False))
 
 
 def save(figure: Figure, path: str | Path | None, title: str | None = None) -> Figure:
