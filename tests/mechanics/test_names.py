@@ -5,8 +5,10 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import dalembert as da
+from dalembert.cli import app
 from dalembert.models import MODELS
 from dalembert.plotting.studies import plot_sweep, select_variable
 
@@ -158,6 +160,26 @@ def test_a_state_by_names():
                         ({"x": "1 m"}, "x is"), ({"slip": 1.0}, "blade")):  # fmt: skip
         with pytest.raises(da.InvalidInput, match=says):
             skate.state(**wrong)
+
+
+def test_columns_and_starts_of_files_have_these_names(run, tmp_path):
+    run.save(tmp_path / "skate.nc")
+    result = CliRunner().invoke(app, ["show", str(tmp_path / "skate.nc"), "--csv", "x,speed,push"])
+    lines = result.stdout.splitlines()
+    assert lines[0] == "time,x,speed,push" and [float(each) for each in lines[-1].split(",")] == [
+        run.t[-1], run["x"][-1], run["speed"][-1], run["push"][-1]
+    ]  # fmt: skip
+    system = {"python": "skate.py:make"}
+    config = {"system": system, "method": {"name": "runge-kutta"}, "run": {"step": 0.1, "steps": 2}}
+    parse = lambda **start: da.io.parse_job(config | {"initial": start}, load=lambda path, name: make)
+    (tmp_path / "skate.py").write_text("")
+    job = parse(heading=0.3, speed=0.5)
+    start = make().state(heading=0.3, speed=0.5)
+    assert np.array_equal(job.state.xi, start.xi) and np.allclose(job.state.g, start.g, rtol=0, atol=1e-15)
+    with pytest.raises(da.InvalidInput, match="give one kind"):
+        parse(heading=0.3, velocity=[0.0, 0.5, 0.0])
+    with pytest.raises(da.InvalidInput, match="Did you mean 'speed'"):
+        parse(heading=0.3, sped=0.5)
 
 
 def test_a_feedback_keeps_the_names():

@@ -324,6 +324,10 @@ def _show_configuration(file: Path, as_json: bool) -> None:
             print(f"{key:12} {value}")
 
 
+NAMED_COLUMNS = ("coordinate", "velocity", "control")
+"""What `run[name]` reads too. Multipliers are those of the steps, and a load is the reaction at the state."""
+
+
 def _print_csv(data: Any, file: Path, names: list[str]) -> None:
     """Print the time, then the wanted columns: whole ones, or components by the names that they have here."""
     if data["time"].ndim != 1:
@@ -331,16 +335,21 @@ def _print_csv(data: Any, file: Path, names: list[str]) -> None:
     over_time = [(str(name), column) for name, column in data.variables.items() if column.dims[:1] == data["time"].dims]
     columns = [name for name, column in over_time if column.dtype.kind in "iuf"]
     known: dict[str, dict[str, Any]] = {"time": {}}  # what a name stands for: columns by their heads
+    named: dict[str, Any] = {}  # coordinates, velocities and controls by their own names
     for name in columns:
         values, last = data[name].values.reshape(len(data["time"]), -1), data[name].dims[-1]
         labels = data[last].values if last in data.coords and last != "time" else range(values.shape[1])
         heads = [name] if values.shape[1] == 1 else [f"{name}_{label}" for label in labels]
         own = dict(zip(heads, values.T, strict=True))
         known = {head: {head: column} for head, column in own.items()} | known | ({} if name == "time" else {name: own})
+        if name in NAMED_COLUMNS:
+            texts = {each: column for each, column in zip(labels, values.T, strict=True) if isinstance(each, str)}
+            named = texts | named
+    known = {name: {name: column} for name, column in named.items()} | known
     wanted = {"time": data["time"].values}
     for name in names:
         if name not in known:
-            raise UnknownName(f"column of {file}", name, columns)
+            raise UnknownName(f"column of {file}", name, [*columns, *named])
         wanted |= known[name]
     print(",".join(wanted))
     for row in zip(*wanted.values(), strict=True):

@@ -359,6 +359,7 @@ def parse_job(
             )
     with nullcontext() if file is None else locate_errors(file):
         with _name_section("initial"):
+            parts["initial"] = _place_by_names(system, parts["initial"])
             if "plan" in given and not {"velocity", "momentum", *system.start_names} & parts["initial"].keys():
                 parts["initial"] = {**parts["initial"], "velocity": [0.0] * system.group.dim}
             require_point("initial", system, parts["initial"])
@@ -492,6 +493,21 @@ def require_point(section: str, system: MechanicalSystem, given: Section, known:
     if both or (neither and known is None and (others or not names)):
         raise InvalidInput(f"[{section}] needs either velocity or momentum, and may have a configuration")
     return bool(named)
+
+
+def _place_by_names(system: MechanicalSystem, given: Section) -> Section:
+    """An [initial] by the names that `system.state` takes, as configuration and velocity; any other as it is."""
+    names = () if system.start_names else (*system.coordinate_names, *system.rate_names)
+    known = {name.replace(" ", "_"): NUMBER for name in names if name not in SCHEMA["initial"]}
+    if not any(key in known for key in given):
+        return given
+    _require_keys("initial", given, known)
+    if others := [key for key in given if key not in known]:
+        named = ", ".join(key for key in given if key in known)
+        raise InvalidInput(f"[initial] has names ({named}) and {', '.join(others)}: give one kind")
+    state = system.state(**given)
+    place = system.group.describe(state.g)
+    return {"configuration": np.asarray(state.g).tolist() if place is None else place, "velocity": state.xi.tolist()}
 
 
 def build_state(system: MechanicalSystem, initial: Section, run: Section) -> State:
@@ -640,7 +656,9 @@ def own_system_template(stem: str) -> tuple[str, str]:
     )
     comment = "# this file is run; other keys here are the parameters of make"
     section = f'python = "{stem}.py:make"   {comment}\nmass = 1.0\na = 0.3\n'
-    initial = _initial_template(model.make(model.example), {"velocity": [0.5, -1.0, 0.0]})
+    names = ("turn", "speed", "slip")  # as the Python file calls them
+    initial = _initial_template(model.make(model.example), {"velocity": [0.5, -1.0, 0.0]}, names)
+    initial += "# or by names, the others are 0: heading = 0.0, turn = 0.5, speed = -1.0, a line each\n"
     python = read_table("texts")["own"]["python"].format(stem=stem)
     return _template(head, section, Model("", model.build, {}, {}, 0.05), initial), python
 
@@ -652,7 +670,8 @@ def _template(head: str, system: str, model: Model, initial: str) -> str:
         f"{head}\n[system]\n{system}\n"
         f"[method]   # others: dalembert list methods\n{_with_defaults(model.method, method.options)}\n"
         f"[initial]\n{initial}\n"
-        f"[run]\nstep = {_toml_value(model.step)}\nsteps = {TEMPLATE_STEPS}   # or t_end = {t_end}\n"
+        f"[run]\nstep = {_toml_value(model.step)}\n"
+        f"steps = {TEMPLATE_STEPS}   # t_end = {t_end} instead keeps the end where you change the step\n"
         f'# save_every = 1\n# t0 = 0.0\n# backend = "auto"   # or llvm, cuda, xla\n'
     )
 
@@ -667,14 +686,14 @@ def _with_defaults(given: Section, options: Section) -> str:
     return text
 
 
-def _initial_template(system: MechanicalSystem, given: Section) -> str:
+def _initial_template(system: MechanicalSystem, given: Section, names: Sequence[str] = ()) -> str:
     if system.start_names:
         said = f"# by names, the others follow: {', '.join(system.start_names)}\n"
         return said + _toml_lines(given) + "# or configuration = [...] and velocity = [...]\n"
     group = system.group
-    names = ", ".join(axis.name for axis in system.axes())
+    words = ", ".join(names or [axis.name for axis in system.axes()])
     other = "velocity" if "momentum" in given else "momentum"
-    text = f"# configurations in {group}; velocities and momenta have components ({names})\n"
+    text = f"# configurations in {group}; velocities and momenta have components ({words})\n"
     if "configuration" not in given:
         text += f"# configuration = {_toml_value(group.identity_table())}   # the identity, which is the default\n"
     return text + _toml_lines(given) + f"# or {other} = [...]; a momentum may have its components on D alone\n"
