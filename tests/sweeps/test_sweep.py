@@ -18,6 +18,7 @@ from dalembert.cli import app
 from dalembert.errors import InvalidInput
 from dalembert.io.config import parse_job as parse
 from dalembert.plotting.studies import select_variable, sweep_words
+from dalembert.sweeps.execute import share_out
 from dalembert.sweeps.plan import SweepMembers, compute_block, parse_axis, parse_sample, substitute
 from dalembert.sweeps.plan import make_plan as plan
 
@@ -412,3 +413,9 @@ def test_a_dimension_of_texts_is_cut_by_its_text():
     ):
         with pytest.raises(InvalidInput, match=says):
             select_variable(data, "status", at=at)
+
+
+def test_a_cluster_gets_enough_blocks_for_all_its_workers():
+    """1,200 members were one block, and all workers but one had nothing to do."""
+    assert share_out(1200, 16_384) == 75 and share_out(10, 16_384) == 64  # small blocks cost more than they share
+    assert share_out(10**6, 16_384) == 16_384 and share_out(10**6, 512) == 512  # long runs are cut finer anyway

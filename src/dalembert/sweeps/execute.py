@@ -51,6 +51,8 @@ MAX_BLOCK_MEMBERS = {"local": 1 << 15, "dask": 1 << 14, "cuda": 1 << 20}
 MAX_BLOCK_STEPS = 1 << 25
 """Steps of all members of a block together: half a second on one core, for which Ctrl-C waits."""
 MIN_BLOCK_MEMBERS = 512
+CLUSTER_BLOCKS, MIN_CLUSTER_BLOCK = 16, 64
+"""A cluster gets at least so many blocks, unless they would be smaller than this: every worker has work."""
 BLOCKS_PER_WORKER = 2
 """A Dask worker computes one block while another is sent to it."""
 THRESHOLD_STEPS = 20
@@ -124,6 +126,8 @@ def sweep(
         raise InvalidInput("resume needs out: the store that is to be finished")
     path = Path(out) if isinstance(out, str | Path) else None
     chunk = default_block_size(config, executor)
+    if executor == "dask":
+        chunk = share_out(make_plan(config, folder, reductions, chunk=chunk).members, chunk)
     if resume and path is not None and path.is_dir() and any(path.iterdir()):  # whichever executor began the store
         chunk = math.prod(_stored_plan(path)["blocks"])
     members = SweepMembers(make_plan(config, folder, reductions, chunk=chunk))
@@ -164,6 +168,11 @@ def default_block_size(config: Mapping[str, Any], executor: str) -> int:
     fitting = MAX_BLOCK_STEPS // steps if isinstance(steps, int) and steps > 0 else MAX_BLOCK_STEPS
     most = MAX_BLOCK_MEMBERS[executor]
     return most if executor == "cuda" else max(MIN_BLOCK_MEMBERS, min(most, fitting))
+
+
+def share_out(members: int, most: int) -> int:
+    """The size of a block of a cluster: at most `most` members, and few enough that every worker has some."""
+    return min(most, max(MIN_CLUSTER_BLOCK, -(-members // CLUSTER_BLOCKS)))
 
 
 @dataclass(frozen=True)
