@@ -117,7 +117,7 @@ def convergence(
     ] = False,
     richardson: Annotated[bool, typer.Option("--richardson", help=RICHARDSON_HELP)] = False,
     plot: Annotated[Path | None, typer.Option(help=f"{PICTURE} Default: out/NAME-convergence.png.")] = None,
-    draw: Annotated[bool, typer.Option("--draw/--no-plot", help="Draw the picture, or not.")] = True,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw no picture.")] = False,
     as_json: shell.JsonOption = False,
     settings: shell.SettingsOption = None,
 ) -> None:
@@ -125,7 +125,7 @@ def convergence(
 
     Exit codes: 0 done, 1 every run failed numerically, 2 bad input.
     """
-    job = load_job(config, settings or ())
+    job, draw = load_job(config, settings or ()), not no_plot
     if draw:
         plot = shell.make_folder(Path("out")) / f"{config.stem}-convergence.png" if plot is None else plot
         shell.require_picture(plot)

@@ -105,7 +105,8 @@ def require_invariant(method: Integrator, system: MechanicalSystem) -> Invariant
     if not isinstance(system, InvariantSystem):
         raise InvalidInput(
             f"{method.name} needs an InvariantSystem (group, inertia, subspace); given {type(system).__name__}. "
-            "Use LagrangeDAlembert"
+            "Use LagrangeDAlembert, or write the system as da.InvariantSystem(group, inertia, annihilator=rows) "
+            "if its energy <I xi, xi>/2 and its rows are constant"
         )
     return system
 

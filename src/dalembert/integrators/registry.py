@@ -35,7 +35,7 @@ LISTING = {  # name: (group, order with the defaults, cost of a step); other met
     "cotangent-lift": (COMPARED, "2", "Newton's iteration in the velocities"),
     "discrete-lr": (CONSTRAINED, "2", "Newton's iteration in the velocities that the constraint leaves"),
     "discrete-gradient": (CONSTRAINED, "2", "Newton's iteration in the velocities that the constraint leaves"),
-    "gauss": (HIGH, "4, also 2, 6, 8", "Newton's iteration, with unknowns for every stage"),
+    "gauss": (HIGH, "4, also 2, 6, 8", "fixed-point iteration, with unknowns for every stage"),
     "lobatto": (HIGH, "4, also 2, 6", "Newton's iteration, with unknowns for every stage"),
     "projected-runge-kutta": (COMPARED, "4", "explicit, 4 accelerations and a projection"),
     "composition": (HIGH, "6, also 4, 8, 10", "several steps of its base: 9 for kahan-li-6"),
