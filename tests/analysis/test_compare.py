@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -56,6 +57,15 @@ def test_the_figure_has_every_panel(result, tmp_path):
     error = next(axes for axes in figure.axes if axes.get_title(loc="left").startswith("Error"))
     curves = [line for line in error.lines if len(line.get_xdata()) > 2]  # the line of zeros has two points
     assert len(curves) == len(result.runs)
+
+
+def test_with_several_steps_the_cost_is_that_of_the_whole_run(result):
+    """Half the step takes twice the steps, although one of them takes as long."""
+    timed = replace(result, rows=[replace(row, nanoseconds=100.0) for row in result.rows])
+    panel = timed.plot().axes[4]
+    assert panel.get_title(loc="left") == "Largest error against the time of the run"
+    assert [line.get_label() for line in panel.lines] == ["exact", "second order"]
+    assert panel.lines[1].get_xdata().tolist() == pytest.approx([20 * 1e-7, 40 * 1e-7])
 
 
 def test_a_method_that_refuses_the_system_has_a_row_that_says_so():
