@@ -668,6 +668,7 @@ def plot_methods(comparison: Any, *, title: str = "", path: str | Path | None = 
                 lines[row.method][0].append(1e-9 * row.nanoseconds * row.steps)
                 lines[row.method][1].append(getattr(row, field))
             draw_lines(axes, lines)
+            _label_decades(axes)
             if lines:
                 legend_below(axes, 3)
         else:
@@ -681,6 +682,17 @@ def plot_methods(comparison: Any, *, title: str = "", path: str | Path | None = 
             ylabel=told,
         )
     return save(figure, path, title)
+
+
+def _label_decades(axes: Axes) -> None:
+    """Label the decades of a logarithmic horizontal axis, and some of their multiples where there are few."""
+    from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
+
+    low, high = axes.get_xlim()
+    if high < 300.0 * low:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 10.0 * low else (1.0, 3.0)))
+        axes.xaxis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(2.0, 1.0)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def draw_named_points(axes: Axes, points: Sequence[tuple[float, float, str, str]]) -> None:

@@ -164,7 +164,8 @@ def label_ends(axes: Axes, size: float = 7.0) -> None:
         axes.annotate(
             str(line.get_label()), end, xytext=(1.03, place), textcoords="axes fraction", va="center", fontsize=size,
             color=line.get_color(), annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": line.get_color(), "linewidth": 0.5, "shrinkA": 0, "shrinkB": 1},
+            arrowprops={"arrowstyle": "-", "color": line.get_color(), "linewidth": 0.5, "shrinkA": 0, "shrinkB": 1,
+                        "relpos": (0.0, 0.5)},
         )  # fmt: skip
 
 
