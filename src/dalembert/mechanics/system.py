@@ -260,6 +260,13 @@ def split_unit(text: str) -> tuple[str, str]:
 _DUAL_UNITS = {"rad s-1": ("kg m2 s-1", "N m"), "m s-1": ("kg m s-1", "N")}
 
 
+@lru_cache(maxsize=256)
+def _find_turning(factor: Group) -> tuple[bool, ...]:
+    """For each number of the chart of a group whether it is the angle of a rotation."""
+    size, angles = (jax.eval_shape(each, factor.identity()).shape[0] for each in (factor.chart, factor.angles))
+    return tuple(k < angles for k in range(size))
+
+
 class MechanicalSystem:
     """What all mechanical systems (Q, L, D) can do: energy, momentum, projection onto D, acceleration, reactions.
 
@@ -611,10 +618,7 @@ class MechanicalSystem:
     @property
     def turning_names(self) -> tuple[str, ...]:
         """The coordinates that are angles of rotations of the group, in (-pi, pi]: data may count their turns."""
-        turning: list[bool] = []
-        for factor in self.group.factors:
-            size, angles = (jax.eval_shape(each, factor.identity()).shape[0] for each in (factor.chart, factor.angles))
-            turning += [k < angles for k in range(size)]
+        turning = [turns for factor in self.group.factors for turns in _find_turning(factor)]
         return tuple(name for name, turns in zip(self.coordinate_names, turning, strict=False) if turns)
 
     @property

@@ -57,6 +57,7 @@ SOFTNESS = 1e-11  # of constraints
 HOPELESS = 1e14  # what is not met, by its multipliers, relative to the cost: these grow where nothing is feasible
 MAX_STIFFNESS = 1e8  # of a barrier where the second-order condition is tested: more would drown the rest
 MAX_WRITTEN, MAX_EXACT = 8_000, 200_000  # operations of a step, roughly: its second derivatives in a loop, or none
+FARTHER = 10.0  # times what was not met lately: a step that the filter takes may miss so much
 MEMORY = 4  # merits that an accepted step may fall back to: steps along a curved constraint first raise the merit
 SIDE_BY_SIDE = 16  # problems that a processor solves at once
 MORE_LANES = 8  # up to so many problems at once are compiled without effort at first
@@ -378,7 +379,8 @@ class Decide:
         good = merit <= reference + 1e-4 * primal * descent + noise
         worth = jnp.stack([sums[0] - at * sums[1], sums[2]])
         better = worth <= lane.merits - 1e-5 * lane.merits[:, 1:]  # a filter: cheaper or nearer than each of the last
-        good = known & jnp.isfinite(merit) & (good | jnp.all(better[:, 0] | better[:, 1]))
+        near = sums[2] <= FARTHER * (1e-3 + jnp.max(lane.merits[:, 1]))  # a filter alone would let it run away
+        good = known & jnp.isfinite(merit) & (good | (near & jnp.all(better[:, 0] | better[:, 1])))
         stuck = lane.halvings >= MAX_HALVINGS
         take = active & (fresh | good | stuck)
         again = active & ~take
