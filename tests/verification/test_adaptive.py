@@ -94,15 +94,15 @@ def test_the_sizes_follow_the_pace(there):
 
 @pytest.mark.heavy
 def test_a_constant_pace_is_the_base_itself():
+    """But for the last bits: the steps of both are programs of their own, whose operations are in another order."""
     system, state = case("heavy_suslov")
     base = da.RetractionAdapted()
     runs = [
         da.simulate(system, method, state, step=0.1, steps=30).check()
         for method in (base, da.Adaptive(lambda system, t, g, xi: jnp.ones(()), base))
     ]
-    np.testing.assert_array_equal(runs[0].g, runs[1].g)
-    np.testing.assert_array_equal(runs[0].xi, runs[1].xi)
-    np.testing.assert_allclose(runs[0].t, runs[1].t, rtol=1e-14)
+    for found, expected in ((runs[1].g, runs[0].g), (runs[1].xi, runs[0].xi), (runs[1].t, runs[0].t)):
+        np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-14)
 
 
 def height(t):

@@ -1211,6 +1211,8 @@ def optimise(program: Program) -> None:
     remove_dead_code(program)
     made = set(_made_at_top(program))
     program.notes = [value if value in made or (value and value.op == "const") else None for value in program.notes]
+    for block in all_blocks(program):  # what calls gave holds their traces, and is not asked for any more
+        block.table = {key: found for key, found in block.table.items() if isinstance(key[0], str)}
 
 
 def _made_at_top(program: Program) -> Iterator[Value]:
