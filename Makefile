@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: they find modules compiled, as users do
+
 .PHONY: demo test verify lint bench bench-gate docs notebooks wheel paper clean
 
 demo: $(VENV)/.installed

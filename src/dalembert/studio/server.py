@@ -567,6 +567,7 @@ class Handler(BaseHTTPRequestHandler):
     server_version = "dalembert"
     sys_version = ""
     timeout = IDLE_SECONDS
+    disable_nagle_algorithm = True  # the content, sent after its headers, would wait for their receipt: 40 ms
 
     def do_GET(self) -> None:
         try:

@@ -1,9 +1,9 @@
 // The server: one request at a time, the newest waits; a lost connection is retried quietly and the last request sent again.
 
+import { sleep } from "./dom.js";
+
 const WAIT = 50; // ms from the last change to a request
 const BACK_OFF = [500, 1000, 2000, 4000, 5000];
-
-const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 
 function post(path, body, signal) {
   return fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });

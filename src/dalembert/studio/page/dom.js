@@ -1,6 +1,10 @@
 // Small helpers for the document: elements are made, never parsed from text.
 
 export const byId = (id) => document.getElementById(id);
+export const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+
+// Once a picture was drawn and shown.
+export const afterPicture = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))));
 
 // element("p", {class: "help", text: "...", on: {click}}, child, ...): attributes that are null or false are left out.
 export function element(tag, attributes = {}, ...children) {

@@ -1,6 +1,6 @@
 // Driving: a session of the server takes steps in real time under keys, stick or gamepad; what was driven becomes an ordinary run.
 
-import { byId, element, formatNumber, swatch } from "./dom.js";
+import { afterPicture, byId, element, formatNumber, sleep, swatch } from "./dom.js";
 import { cssColour } from "./theme.js";
 import { clone, unpackArrays } from "./data.js";
 import { postJson } from "./api.js";
@@ -31,8 +31,7 @@ const WORDS = {
 const NO_PLAN =
   "No plan is made for this system: the studio plans for car, unicycle and satellite, and for your own with two inputs on SO(3), SE(2) or SE(2) x SO(2). da.plan may do it in a script.";
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
-
-const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+const SOON = 0.05; // seconds of a plan that a picture of its goal waits for
 const limit = (value) => Math.min(Math.max(value, -1), 1);
 
 export class Driver {
@@ -187,10 +186,11 @@ export class Driver {
     for (const end of ["pointerup", "pointercancel"]) canvas.addEventListener(end, () => (place = null));
   }
 
-  // One request at a time, the newest goal next.
+  // One request at a time, the newest goal next. A goal whose plan comes soon is drawn with it, and the next is asked for once
+  // that is seen: without a graphics processor, pictures would take the time of plans.
   async aim(goal) {
     this.goal = goal;
-    this.studio.scene.showPlan(goal, this.plan?.path ?? []);
+    if (!(this.plan?.seconds < SOON)) this.studio.scene.showPlan(goal, this.plan?.path ?? []);
     if (this.asking) return;
     this.asking = true;
     if (!this.plan) byId("park-text").textContent += " Planning … The first plan of a kind of system is compiled, once: some seconds.";
@@ -209,6 +209,7 @@ export class Driver {
       patient = !patient && this.discs.length > 0 && this.goal === asked;
       if (patient) await sleep(CALM);
       if (this.mode === "plan") this.studio.scene.showPlan(this.goal, this.plan?.path ?? []);
+      await afterPicture();
     }
     this.asking = false;
   }

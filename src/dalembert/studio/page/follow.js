@@ -1,6 +1,6 @@
 // A teacher's session: one page leads, others follow it by a link: the same settings, story step, time and camera. They only read.
 
-import { byId, element } from "./dom.js";
+import { byId, element, sleep } from "./dom.js";
 import { postJson } from "./api.js";
 import { unpackArrays } from "./data.js";
 
@@ -9,8 +9,6 @@ const SIGN = 3000; // ms between signs of life, with the time of the motion
 const OFF = 0.4; // seconds by which the clock of a follower may be off
 const LIVE = 100; // ms between looks at what is driven
 const AGAIN = 1000; // ms until a lost teacher is looked for again
-
-const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 
 // What a follower needs; the time apart, which changes all the while.
 function stateOf(studio, panel, teller) {

@@ -1,6 +1,6 @@
 // The page: a request goes out and a Show comes back and is drawn; or, in an exported page, the Show is there already.
 
-import { byId, element } from "./dom.js";
+import { afterPicture, byId, element } from "./dom.js";
 import { unpackArrays } from "./data.js";
 import { Studio } from "./studio.js";
 import { Panel } from "./controls.js";
@@ -121,8 +121,6 @@ async function startLive(studio) {
   if (room) followTeacher(room, catalogue, studio, panel, teller, set);
   else offerLeading(studio, panel, teller);
 }
-
-const afterPicture = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))));
 
 // Another system: its name and story at once, the picture of the one before faded until its own arrives.
 function announce({ title, name, why }) {
