@@ -346,3 +346,13 @@ def test_a_compiled_function_can_be_transformed():
 
 def test_what_the_kernels_cannot_do_goes_to_xla():
     assert largest_singular_value(np.diag([3.0, 4.0])) == pytest.approx(4.0)
+
+
+def test_the_text_of_a_state_does_not_depend_on_what_came_before():
+    """A state that was made by hand has a structure that equals every other's, and a text of its own."""
+    rest = np.zeros(3)
+    by_hand, planar = (
+        jax.tree.structure(da.State(np.zeros(()), np.eye(3), rest, rest, rest, group))
+        for group in (None, da.groups.SE2())
+    )
+    assert by_hand == planar and recognition.fingerprint(by_hand) != recognition.fingerprint(planar)

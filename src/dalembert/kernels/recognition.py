@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 import jax
@@ -128,8 +128,9 @@ def _never_changes(it: Any) -> bool:
     if type(it) in (tuple, list, dict):
         return all(map(_never_changes, it.items() if isinstance(it, dict) else it))
     if dataclasses.is_dataclass(it) and not isinstance(it, type | Template):
-        own = [getattr(it, field.name) for field in dataclasses.fields(it)]
-        return _has_name(type(it)) and type(it).__hash__ is not None and all(map(_never_changes, own))
+        own, kind = [getattr(it, field.name) for field in dataclasses.fields(it)], type(it)
+        compared = cast(Any, kind).__dataclass_params__.eq and kind.__hash__ is not None  # not by an __eq__ of its own
+        return _has_name(kind) and compared and all(map(_never_changes, own))
     return type(it) in _PLAIN or isinstance(it, Template) or _has_name(it)
 
 
