@@ -12,6 +12,7 @@ import base64
 import errno
 import ipaddress
 import json
+import os
 import re
 import secrets
 import socket
@@ -56,6 +57,8 @@ MAX_ROOMS, MAX_STATE, ROOM_SECONDS, FOLLOW_SECONDS = 8, 2000, 20.0, 15.0
 """Teachers' sessions at once, how long their states may be, how long a teacher may be silent and a follower waits."""
 UNREAD_BODY_CODES = (403, 411, 413, 415)
 """Answers that are given before the body of a request was read."""
+BESIDE = 10
+"""The niceness of work that nobody waits for."""
 MAX_FILE_STATES = 20_000
 """The most states in a data file; a longer run saves fewer of them."""
 FILM: dict[str, Any] = {"seconds": 6.0, "frames_per_second": 15}
@@ -253,7 +256,14 @@ def answer_request(asked: tuple[str, Any], cancelled: Callable[[], bool], opened
     except Exception as fault:
         return answer_exception(fault)
     finally:
-        threading.Thread(target=make_up, daemon=True).start()
+        threading.Thread(target=_make_up_beside, daemon=True).start()
+
+
+def _make_up_beside() -> None:
+    """Compile with effort what was compiled in haste, after what somebody waits for."""
+    if sys.platform == "linux":  # elsewhere threads have no priority that Python could set
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BESIDE)
+    make_up()
 
 
 _DRIVES: dict[int, Drive] = {}  # of the threads that belong to a page that drives: of a process it is one
