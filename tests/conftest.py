@@ -5,15 +5,18 @@ of which costs more than everything that tests then compute. `XLA_FLAGS= make te
 JAX writes no places of Python sources into what it gives to XLA. LLVM works without effort on our own programs in the
 fast tests (the numbers are the same: kernels/test_llvm.py), a sixth of their time; the heavy ones have what users have.
 A process of tests meets thousands of programs: it keeps more of them than one of users does, so that JAX need not
-forget what it compiled, and Python looks for dead cycles among the many objects of traces a hundred times less often.
+forget what it compiled, until they take `MAX_MEMORY`; and Python looks for dead cycles among the many objects of traces
+a hundred times less often.
 """
 
+import ctypes
 import faulthandler
 import gc
 import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -32,7 +35,9 @@ if os.environ.get("DALEMBERT_CHECK_SHAPES"):  # before anything imports dalember
     PACKAGES = ["dalembert.groups", "dalembert.mechanics", "dalembert.integrators"]
     install_import_hook(PACKAGES, "beartype.beartype")
 
-from dalembert.kernels import llvm, problem  # noqa: E402
+import jax  # noqa: E402
+
+from dalembert.kernels import llvm, plans, problem  # noqa: E402
 
 llvm.MAX_FUNCTIONS = problem.MAX_PROGRAMS = 1024
 pytest.register_assert_rewrite("exhibits")
@@ -99,6 +104,8 @@ SECONDS = {
 USUAL = 0.25
 
 
+MAX_MEMORY = 3 * 1024**3
+"""Bytes of a process above which it forgets, before the next file, what it compiled for others."""
 MAX_SECONDS = 600
 """What a test may take: one that hangs fails with its name. Native code that does not come back ends its process."""
 
@@ -123,6 +130,24 @@ def pytest_runtest_protocol(item):
         faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def pytest_runtest_teardown(item, nextitem):
+    if nextitem is not None and nextitem.path != item.path and used_memory() > MAX_MEMORY:
+        for kept in (problem._programs, plans._plans, llvm._functions):
+            kept.clear()
+        jax.clear_caches()
+        gc.collect()
+        with suppress(AttributeError):  # where C's library has it: what is free goes back, half of all
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+def used_memory() -> int:
+    """The bytes of memory that this process has now; 0 where it cannot be known."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 class Scheduling(LoadFileScheduling):
