@@ -39,6 +39,7 @@ from dalembert.io.config import (
     parse_toml,
     read_config,
 )
+from dalembert.kernels import problem
 from dalembert.mechanics import mechanism
 from dalembert.models import MODELS
 from dalembert.simulation import BACKENDS, QUANTITIES
@@ -529,8 +530,9 @@ def test_arguments(drawn):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_hundred_thousand(folder, part):
+def test_a_hundred_thousand(folder, part, monkeypatch):
     """Others than the fast tests draw: 80,000 configurations, 5,000 sets of flags, 4,000 tasks, 15,000 calls."""
+    monkeypatch.setattr(problem, "MAX_PROGRAMS", 128)  # as users have it: most of these programs never come again
 
     def configuration(drawn):
         take_configuration(folder, *drawn)
