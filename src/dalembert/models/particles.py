@@ -114,8 +114,8 @@ def chaotic_quartic(n: int = 3) -> System:
     q = (x, y, z) with x' + sum y_i z_i' = 0 and V = (|q|^2 + z_1^2 z_2^2 + sum y_i^2 z_i^2)/2. The constraint is the
     contact form; with sum z_i z_i' it would be holonomic.
     """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 2:
-        raise InvalidInput(f"n is {n!r}; allowed: a whole number of at least 2, for V couples z_1 and z_2")
+    if isinstance(n, bool) or not isinstance(n, int) or not 2 <= n <= 1000:
+        raise InvalidInput(f"n is {n!r}; allowed: a whole number from 2, for V couples z_1 and z_2, to 1000")
     coordinates = ["x", *(f"{letter}{k + 1}" for letter in "yz" for k in range(n))]
     return System(
         Euclidean(2 * n + 1), cached_partial(_quartic_lagrangian, n), cached_partial(_quartic_constraint, n),
