@@ -438,3 +438,34 @@ def test_numbers_of_a_mechanism_are_packed_once_and_read_again_when_they_change(
     run = da.simulate(system, da.LagrangeDAlembert(), heavy, step=0.01, steps=3)
     energies = jax.jit(jax.vmap(system.energy))(*run.records.state[:3])
     np.testing.assert_allclose(run.energy(), energies, rtol=1e-13)
+
+
+def test_a_number_of_jax_in_the_place_of_one_of_a_mechanism_has_its_derivative():
+    """Its value is the one that was packed; a number that is packed has no derivative."""
+    system = da.models.differential_drive()
+    state = system.state(speed=1.0)
+    body = system.parameters["bodies"][next(iter(system.parameters["bodies"]))]
+    mass = body["mass"]
+
+    def momentum(number):
+        body["mass"] = number
+        return jnp.sum(system.state(state.g, np.asarray(state.xi)).momentum)
+
+    slope, values = jax.grad(momentum)(mass), [momentum(mass + d) for d in (-0.5, 0.5)]
+    assert abs(slope) > 0.1
+    np.testing.assert_allclose(slope, values[1] - values[0], rtol=1e-9)
+
+
+def test_a_prepared_run_of_a_mechanism_has_the_bits_of_simulate():
+    """Its configurations are tuples of arrays; a state whose parts are something else goes the same way."""
+    system = da.models.differential_drive()
+    state, method = system.state(speed=1.0), da.LagrangeDAlembert()
+    run = da.prepare(system, method, step=0.01, steps=5, save="final")
+    last = da.simulate(system, method, state, step=0.01, steps=5).last
+    for each in (state, state, jax.tree.map(jnp.asarray, state), state._replace(g=tuple(map(np.array, state.g)))):
+        for found, wanted in zip(jax.tree.leaves(run(each).values), jax.tree.leaves(last), strict=True):
+            assert np.array_equal(found, wanted)
+    with pytest.raises(da.InvalidInput, match="t0"):
+        run(state._replace(t=np.array(1e300)))
+    with pytest.raises((da.InvalidInput, TypeError, ValueError)):
+        run(state._replace(xi=np.zeros(3)))

@@ -9,7 +9,6 @@ Whatever has no plan (it is traced, or XLA has to run it, or it is long) goes th
 
 from __future__ import annotations
 
-import marshal
 import math
 import os
 import struct
@@ -277,7 +276,7 @@ def shapes_of(leaves: Sequence[Numbers]) -> tuple[Any, ...]:
     return tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
 
 
-_packed: dict[int, tuple[Any, bytes, Any, list[Numbers]]] = {}  # by the id of a system, which is the first of these
+_packed: dict[int, tuple[Any, Any, Any, list[Numbers]]] = {}  # by the id of a system, which is the first of these
 
 
 @lru_cache(maxsize=MAX_PLANS)
@@ -286,15 +285,39 @@ def _token(structure: Any) -> object:
     return object()
 
 
+def _are_dicts(tree: Any) -> bool:
+    """Whether a tree is made of dicts by names, numbers of Python and nothing, so that dicts tell whether it changed."""
+    if type(tree) is not dict:
+        return tree is None or type(tree) is float
+    return all(type(name) is str for name in tree) and all(map(_are_dicts, tree.values()))
+
+
+class _Kept(float):
+    """A number of Python that equals no number of JAX: where JAX takes derivatives, one of them may stand there now."""
+
+    __slots__ = ()
+
+    def __jax_array__(self) -> Any:
+        raise TypeError("to compare")
+
+
+def _holds(given: Any, kept: Any) -> bool:
+    """Whether dicts hold the numbers that they held."""
+    try:
+        return bool(given == kept)
+    except (TypeError, ValueError):  # a number of JAX, or an array
+        return False
+
+
 def words_of(parts: tuple[Any, ...]) -> tuple[Any, list[Numbers]] | None:
     """(what the structure and shapes of a tuple are known by, arrays with its words); None where it is not concrete.
 
     The numbers of a mechanism are up to a hundred of Python, in dicts of dicts: they are one array, which is made once,
-    as long as `marshal` writes them down as before.
+    as long as the dicts hold what they held.
     """
     first = parts[0]
     known = _packed.get(id(first))
-    if known is not None and known[0]() is first and marshal.dumps(first.parameters, 2) == known[1]:
+    if known is not None and known[0]() is first and _holds(first.parameters, known[1]):
         leaves, structure = jax.tree.flatten(parts[1:])
         given = concrete_leaves(leaves)
         return None if given is None else ((known[2], structure, shapes_of(given)), known[3] + given)
@@ -302,13 +325,12 @@ def words_of(parts: tuple[Any, ...]) -> tuple[Any, list[Numbers]] | None:
     given = concrete_leaves(leaves)
     if given is not None and len(given) > MANY_NUMBERS and type(getattr(first, "parameters", None)) is dict:
         own, of_first = jax.tree.flatten(first)
-        with suppress(ValueError):  # `marshal` does not know all that a tree may be made of
-            if set(map(type, own)) == {float}:
-                text = marshal.dumps(first.parameters, 2)
-                if len(_packed) >= MAX_PLANS:
-                    _packed.clear()
-                _packed[id(first)] = weakref.ref(first), text, _token(of_first), [np.array(own)]
-                return words_of(parts)
+        if set(map(type, own)) == {float} and _are_dicts(first.parameters):
+            if len(_packed) >= MAX_PLANS:
+                _packed.clear()
+            kept = jax.tree.map(_Kept, first.parameters)
+            _packed[id(first)] = weakref.ref(first), kept, _token(of_first), [np.array(own)]
+            return words_of(parts)
     return None if given is None else ((structure, shapes_of(given)), given)
 
 

@@ -172,22 +172,20 @@ class PreparedRun:
         self, system: MechanicalSystem, leaves: list[Any] | None, schedule: Schedule, state: State
     ) -> tuple[Chain, bytes, list[Numbers], list[Numbers]] | None:
         """Return the chain of this run with the words of its constants, its start and its controls."""
-        known, rows = self._known.get("chain"), []
-        if known is not None and state.__class__ is State and state.group is known[-1] and are_arrays(state):
-            start, start_tree = list(state), known[2][0]  # as `flatten` gives them
-        else:
+        known, rows, start_tree = self._known.get("chain"), [], None
+        if known is None or (start := arrays_of(state, known[-1])) is None:
             start, start_tree = jax.tree.flatten(state)
         if schedule.controls is not None:
             rows = jax.tree.leaves(schedule.controls)
         given = concrete_leaves([*start, *rows] if rows else start)
-        if known is not None and given is not None:
-            chain, own, kinds, constants, _ = known
+        if known is not None and given is not None and shapes_of(given) == known[2][1]:
+            chain, own, (tree, _), constants, _ = known
             if leaves is not None:
                 others = concrete_leaves([*leaves, self.step])
                 constants = chain.constants(others) if others and shapes_of(others) == own else None
-            alike = constants is not None and (start_tree, shapes_of(given)) == kinds and state.group is not None
-            if alike and (t := float(given[0])) + self.step != t:
-                return chain, constants, given[: len(start)], given[len(start) :]
+            alike = start_tree is None or (start_tree == tree and state.group is not None)
+            if alike and constants is not None and (t := given[0].item()) + self.step != t:
+                return chain, constants, given[: len(start)] if rows else given, given[len(start) :] if rows else rows
         require_arguments(system, schedule.integrator, state, self.step)
         require_state(system, state, self.step)
         if schedule.backend not in ("auto", "llvm") or schedule.t_end is not None:
@@ -202,8 +200,8 @@ class PreparedRun:
         chain, const_leaves, start, rows = found
         constants = chain.constants(const_leaves)
         if system is self.system:
-            kinds = start_tree, shapes_of([*start, *rows])
-            flat = state.__class__ is State and are_arrays(state)  # else a group that no state has
+            kinds = jax.tree.structure(state), shapes_of([*start, *rows])
+            flat = state.group is not None and arrays_of(state, state.group)  # else a group that no state has
             own = shapes_of(concrete_leaves(jax.tree.leaves(consts)) or [])
             self._known["chain"] = chain, own, kinds, constants, state.group if flat else object()
         return chain, constants, start, rows
@@ -265,9 +263,13 @@ class PreparedRun:
         return other, leaves
 
 
-def are_arrays(state: State) -> bool:
-    """Whether all parts of a state are arrays of NumPy, and so its leaves."""
-    return set(map(type, state)) == {np.ndarray}
+def arrays_of(state: State, group: Any) -> list[Numbers] | None:
+    """The leaves of a state of this group, if they are arrays of NumPy: its parts, where a configuration is a tuple."""
+    if state.__class__ is not State or state.group is not group:
+        return None
+    t, g, *rest = state
+    found = [t, *g, *rest] if g.__class__ is tuple else [t, g, *rest]
+    return found if set(map(type, found)) == {np.ndarray} else None
 
 
 def describe(tree: Any) -> str:
