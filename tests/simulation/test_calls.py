@@ -467,5 +467,5 @@ def test_a_prepared_run_of_a_mechanism_has_the_bits_of_simulate():
             assert np.array_equal(found, wanted)
     with pytest.raises(da.InvalidInput, match="t0"):
         run(state._replace(t=np.array(1e300)))
-    with pytest.raises((da.InvalidInput, TypeError, ValueError)):
+    with pytest.raises(da.InvalidInput, match="shape"):
         run(state._replace(xi=np.zeros(3)))

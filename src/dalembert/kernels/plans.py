@@ -286,7 +286,7 @@ def _token(structure: Any) -> object:
 
 
 def _are_dicts(tree: Any) -> bool:
-    """Whether a tree is made of dicts by names, numbers of Python and nothing, so that dicts tell whether it changed."""
+    """Whether a tree is made of dicts by names, numbers of Python and nothing: dicts tell whether it changed."""
     if type(tree) is not dict:
         return tree is None or type(tree) is float
     return all(type(name) is str for name in tree) and all(map(_are_dicts, tree.values()))
