@@ -593,3 +593,25 @@ def test_friction_keeps_the_names(robot):
     state = slowed.state(speed=1.0)
     run = da.simulate(slowed, da.RungeKutta(), state, step=0.02, steps=20)
     assert run["speed"][0] == pytest.approx(1.0) and run["speed"][-1] < 0.99
+
+
+def test_states_by_names_are_kept_with_the_numbers_of_the_drawing():
+    """A start that is known gives the bits of one that is found; other numbers of the system are another start."""
+    system, other = da.models.bicycle(), da.models.bicycle()
+    for speed in (2.0, 5.0):
+        for found, wanted in zip(
+            jax.tree.leaves(system.state(speed=speed, lean=0.1)),
+            jax.tree.leaves(da.models.bicycle().state(speed=speed, lean=0.1)),
+            strict=True,
+        ):
+            assert np.array_equal(found, wanted)
+    with pytest.raises(da.InvalidInput, match="not possible"):
+        system.state(speed=5.0, rear_wheel_rate=1.0)
+    with pytest.raises(da.InvalidInput, match="not possible"):
+        system.state(speed=4.0, rear_wheel_rate=1.0)
+    for each in (system, other):
+        each.parameters["contacts"]["rear wheel"]["radius"] *= 1.1
+        each.parameters["joints"]["rear wheel"]["at"]["z"] *= 1.1
+    changed = system.state(speed=5.0, lean=0.1)
+    assert np.array_equal(changed.xi, other.state(speed=5.0, lean=0.1).xi)
+    assert changed.xi[-2] != pytest.approx(da.models.bicycle().state(speed=5.0, lean=0.1).xi[-2], rel=0.05)

@@ -285,14 +285,7 @@ def _token(structure: Any) -> object:
     return object()
 
 
-def _are_dicts(tree: Any) -> bool:
-    """Whether a tree is made of dicts by names, numbers of Python and nothing: dicts tell whether it changed."""
-    if type(tree) is not dict:
-        return tree is None or type(tree) is float
-    return all(type(name) is str for name in tree) and all(map(_are_dicts, tree.values()))
-
-
-class _Kept(float):
+class Kept(float):
     """A number of Python that equals no number of JAX: where JAX takes derivatives, one of them may stand there now."""
 
     __slots__ = ()
@@ -301,7 +294,18 @@ class _Kept(float):
         raise TypeError("to compare")
 
 
-def _holds(given: Any, kept: Any) -> bool:
+def keep(tree: Any) -> Any:
+    """The numbers of dicts by names, so that `holds` tells whether they are the same later; None of anything else."""
+
+    def is_plain(part: Any) -> bool:
+        if type(part) is not dict:
+            return part is None or type(part) is float
+        return all(type(name) is str for name in part) and all(map(is_plain, part.values()))
+
+    return jax.tree.map(Kept, tree) if type(tree) is dict and is_plain(tree) else None
+
+
+def holds(given: Any, kept: Any) -> bool:
     """Whether dicts hold the numbers that they held."""
     try:
         return bool(given == kept)
@@ -317,18 +321,17 @@ def words_of(parts: tuple[Any, ...]) -> tuple[Any, list[Numbers]] | None:
     """
     first = parts[0]
     known = _packed.get(id(first))
-    if known is not None and known[0]() is first and _holds(first.parameters, known[1]):
+    if known is not None and known[0]() is first and holds(first.parameters, known[1]):
         leaves, structure = jax.tree.flatten(parts[1:])
         given = concrete_leaves(leaves)
         return None if given is None else ((known[2], structure, shapes_of(given)), known[3] + given)
     leaves, structure = jax.tree.flatten(parts)
     given = concrete_leaves(leaves)
-    if given is not None and len(given) > MANY_NUMBERS and type(getattr(first, "parameters", None)) is dict:
+    if given is not None and len(given) > MANY_NUMBERS and hasattr(first, "parameters"):
         own, of_first = jax.tree.flatten(first)
-        if set(map(type, own)) == {float} and _are_dicts(first.parameters):
+        if set(map(type, own)) == {float} and (kept := keep(first.parameters)) is not None:
             if len(_packed) >= MAX_PLANS:
                 _packed.clear()
-            kept = jax.tree.map(_Kept, first.parameters)
             _packed[id(first)] = weakref.ref(first), kept, _token(of_first), [np.array(own)]
             return words_of(parts)
     return None if given is None else ((structure, shapes_of(given)), given)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInput, UnknownName
 from ..groups import SE2, SE3, SO3, AlgebraAxis, Euclidean, Group, Product
-from ..kernels import compile_function, evaluate
+from ..kernels import compile_function, evaluate, holds, keep
 from ..numerics import (
     find_root,
     finite,
@@ -57,6 +57,7 @@ HAT = np.cross(np.eye(3)[None], np.eye(3)[:, None]).transpose(2, 0, 1)  # HAT @ 
 HEADING = ("yaw", "roll", "pitch")  # R = Rz(yaw) Rx(roll) Ry(pitch): a lean does not change with the pitch
 SAMPLES = 4  # configurations at which constraints are tried for redundancy
 VANISHING = 1e-9  # what counts as 0 where lengths are of size 1
+MAX_STARTS = 16  # configurations with named rates whose rows a system keeps
 RANK = 1e-7  # singular values, relative to the largest, that count as 0
 LIGHTEST, HEAVIEST, LONGEST = 1e-6, 1e7, 1e4  # kg and m: beyond these a drawing is probably not in SI units
 
@@ -135,10 +136,22 @@ class Parts:
         """The bodies whose joints are geared to others, along the tree."""
         return [k for k in self.order() if self.joints[k].geared]
 
-    @property
+    @cached_property
     def coordinate_names(self) -> tuple[str, ...]:
         """The names of the coordinates, along the tree."""
         return tuple(name for k in self.order() for name in self.joints[k].names)
+
+    @cached_property
+    def rate_names(self) -> tuple[str, ...]:
+        """The names of the rates of the coordinates, then the speeds of free bodies along their headings."""
+        moving = _moving(self)
+        tails = [f" {self.bodies[self.joints.index(joint)]}" for joint in moving] if moving[1:] else [""]
+        return (*(f"{name} rate" for name in self.coordinate_names), *(f"speed{tail}" for tail in tails[: len(moving)]))
+
+    @cached_property
+    def start_names(self) -> tuple[str, ...]:
+        """Both, as a state takes them."""
+        return tuple(name.replace(" ", "_") for name in (*self.coordinate_names, *self.rate_names))
 
     def factor(self, g: Element, slot: int) -> Any:
         """A factor of a configuration."""
@@ -673,13 +686,11 @@ class MechanismSystem(System):
     @property
     def rate_names(self) -> tuple[str, ...]:
         """The names of the rates of the coordinates, then the speeds of free bodies along their headings."""
-        moving = _moving(self.parts)
-        tails = [f" {self.parts.bodies[self.parts.joints.index(joint)]}" for joint in moving] if moving[1:] else [""]
-        return (*(f"{name} rate" for name in self.coordinate_names), *(f"speed{tail}" for tail in tails[: len(moving)]))
+        return self.parts.rate_names
 
     @property
     def start_names(self) -> tuple[str, ...]:
-        return tuple(name.replace(" ", "_") for name in (*self.coordinate_names, *self.rate_names))
+        return self.parts.start_names
 
     @property
     def shape_names(self) -> tuple[str, ...]:
@@ -749,8 +760,15 @@ class MechanismSystem(System):
                 raise InvalidInput(f"give g and xi, or names ({', '.join(named)}), not both")
             return super().state(g, xi, momentum=momentum, t=t)
         positions, rates = self._read(named)
-        g = _assemble(self.parts, self.parameters, positions)
-        return super().state(g, _velocities(self, g, rates), t=t)
+        numbers, starts = self.__dict__.get("_starts", (None, {}))
+        if not holds(self.parameters, numbers):
+            starts = {}
+            self.__dict__["_starts"] = keep(self.parameters), starts
+        if (start := starts.get(key := (*positions.items(), *rates))) is None:
+            if len(starts) >= MAX_STARTS:
+                starts.clear()
+            start = starts[key] = _find_start(self, positions, list(rates))
+        return super().state(start.g, _velocity(self, start, rates), t=t)
 
     def _read(self, named: Mapping[str, float]) -> tuple[dict[int, float], dict[int, float]]:
         """Given values by the places of their coordinates and rates."""
@@ -807,13 +825,23 @@ def _assemble(parts: Parts, p: Any, given: Mapping[int, float], near: Any = None
     )
 
 
-def _velocities(system: MechanismSystem, g: Element, given: Mapping[int, float]) -> Reals:
-    """The velocity in D with these rates; others are 0 where they can be."""
-    rows, rates = (np.asarray(part) for part in _rates_at(system.parts, system.parameters, g))
-    names, count, wanted = system.rate_names, len(rows), list(given)
-    everything, values = np.concatenate([rows, rates]), np.zeros(len(rows) + len(rates))
-    values[[count + k for k in wanted]] = list(given.values())
-    rest = [k for k in priority(system.parts) if k not in given]
+class Start(NamedTuple):
+    """A configuration, and the rows of constraints and rates there: `inverse` is that of those that are `chosen`."""
+
+    g: Element
+    constraints: int
+    rows: Reals
+    chosen: list[int]
+    inverse: Reals
+
+
+def _find_start(system: MechanismSystem, positions: Mapping[int, float], wanted: list[int]) -> Start:
+    """The start with these coordinates, where rates that are not wanted are 0 if they can be."""
+    parts, p = system.parts, system.parameters
+    g = _assemble(parts, p, positions)
+    rows, rates = (np.asarray(part) for part in _rates_at(parts, p, g))
+    everything, count = np.concatenate([rows, rates]), len(rows)
+    rest = [k for k in priority(parts) if k not in wanted]
     chosen = _independent(everything, [*range(count), *(count + k for k in [*wanted, *rest])])
     if lost := [name for k, name in enumerate(system.load_names) if k not in chosen]:
         raise InvalidInput(
@@ -821,13 +849,22 @@ def _velocities(system: MechanismSystem, g: Element, given: Mapping[int, float])
             "they do not: no motion is determined there. Leave out what is too much (of two wheels on one axle one may "
             "hold no side force: omni=0.0), give the parts the freedom that they have, or start elsewhere"
         )
-    xi = np.linalg.solve(everything[chosen], values[chosen])
-    for k in wanted:
-        found = float(rates[k] @ xi)
-        if abs(found - given[k]) > 1e-9 * (1.0 + abs(given[k])):
-            others = ", ".join(f"{names[j]} = {given[j]:g}" for j in wanted if j != k)
+    return Start(g, count, everything, chosen, np.linalg.inv(everything[chosen]))
+
+
+def _velocity(system: MechanismSystem, start: Start, given: Mapping[int, float]) -> Reals:
+    """The velocity in D with these rates; others are 0 where they can be."""
+    values = np.zeros(len(start.rows))
+    for k, value in given.items():
+        values[start.constraints + k] = value
+    xi: Reals = start.inverse @ values[start.chosen]
+    names = system.rate_names
+    for k, value in given.items():
+        found = float(start.rows[start.constraints + k] @ xi)
+        if abs(found - value) > 1e-9 * (1.0 + abs(value)):
+            others = ", ".join(f"{names[j]} = {given[j]:g}" for j in given if j != k)
             raise InvalidInput(
-                f"{names[k]} = {given[k]:g} is not possible{f' with {others}' if others else ''}: the constraints make "
+                f"{names[k]} = {value:g} is not possible{f' with {others}' if others else ''}: the constraints make "
                 f"it {found:.9g} there. Leave it out, or change the others"
             )
     return xi
@@ -835,18 +872,19 @@ def _velocities(system: MechanismSystem, g: Element, given: Mapping[int, float])
 
 def _independent(rows: Any, order: list[int]) -> list[int]:
     """The first of these rows that are linearly independent, at most as many as there are columns."""
-    chosen: list[int] = []
-    basis = np.zeros((0, rows.shape[1]))
-    for k in order:
-        size = np.linalg.norm(rows[k])
-        if len(basis) == rows.shape[1] or size == 0.0:
-            continue
-        rest = rows[k] / size
-        for _ in range(2):
-            rest = rest - basis.T @ (basis @ rest)
-        if np.linalg.norm(rest) > RANK:
-            chosen.append(k)
-            basis = np.concatenate([basis, [rest / np.linalg.norm(rest)]])
+    places = np.array(order, int)[np.linalg.norm(rows[order], axis=1) > 0.0]
+    left = rows[places] / np.linalg.norm(rows[places], axis=1)[:, None]  # less their parts along those chosen
+    basis, chosen, first = np.zeros((0, rows.shape[1])), list[int](), 0
+    while len(basis) < rows.shape[1]:
+        far = np.flatnonzero(np.einsum("ij,ij->i", left[first:], left[first:]) > RANK**2)
+        if not far.size:
+            break
+        first += int(far[0])
+        unit = left[first] - basis.T @ (basis @ left[first])
+        unit /= np.linalg.norm(unit)
+        chosen.append(int(places[first]))
+        basis = np.concatenate([basis, [unit]])
+        left -= np.outer(left @ unit, unit)
     return chosen
 
 
