@@ -492,6 +492,20 @@ def test_a_path_that_pushes_hard_is_planned(price):
     np.testing.assert_allclose(made.bound_multipliers[:, 0], 0.1 * price * (0.95 - 0.1 * np.arange(10)), rtol=1e-6)
 
 
+def test_the_unit_of_the_cost_does_not_matter():
+    """The barrier and the tolerances go with it: a cost of 1e-8 u.u had controls that were wrong by two fifths."""
+    bounds = {"push": (-5.0, 5.0)}
+    one = pushed_cart(10, bounds=bounds).check()
+    assert (np.abs(one.controls) > 4.99).any() and one.strict
+    for factor in (1e-8, 1e8):
+        made = pushed_cart(10, bounds=bounds, cost=lambda t, q, v, u, c=factor: c * (u @ u)).check()
+        np.testing.assert_allclose(made.controls, one.controls, rtol=1e-9, atol=1e-9)
+        assert made.cost == pytest.approx(factor * one.cost, rel=1e-10) and made.iterations == one.iterations
+        for name in ("costates", "goal_multipliers", "bound_multipliers"):
+            want = factor * getattr(one, name)
+            np.testing.assert_allclose(getattr(made, name), want, rtol=1e-7, atol=1e-9 * np.abs(want).max())
+
+
 @pytest.mark.heavy
 def test_a_plan_without_second_derivatives_of_the_step(monkeypatch):
     """As a bicycle is planned: Gauss and Newton, with the derivatives of a step one column after the other."""

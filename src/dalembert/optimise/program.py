@@ -87,7 +87,7 @@ def derive_stage(stages: Stages, consts: Any, lane: Any) -> Derived:
     x, u, after, costate, dual = lane
     nothing = Iterate(*(jnp.zeros_like(part) for part in (x.d, u, costate, dual, dual)))
     old = Iterate(x, u, costate, jnp.full(dual.shape, FAR), dual)
-    row = (old, nothing, jnp.zeros(3), jnp.ones(()), (after, nothing.x), (costate, nothing.x))
+    row = (old, nothing, jnp.array([0.0, 0.0, 0.0, 1.0]), jnp.ones(()), (after, nothing.x), (costate, nothing.x))
     return stages(consts, Evaluated(x, x), row).made
 
 
@@ -95,7 +95,7 @@ def derive_end(flat: Flat, consts: Any, lane: Any) -> Derived:
     """The values and derivatives of the end, likewise."""
     x, target, nu, dual = lane
     end = End(nu, jnp.full(dual.shape, FAR), dual)
-    return _derive_end(flat, consts, x, target, end, jnp.zeros(()), True, jnp.zeros(flat.dim))
+    return _derive_end(flat, consts, x, target, end, jnp.zeros(()), jnp.ones(()), True, jnp.zeros(flat.dim))
 
 
 def place(flat: Flat, consts: Any, x: Charted) -> Any:
@@ -270,12 +270,12 @@ class Program:
         rows["dual"] = np.maximum(np.concatenate(duals, axis=1), 0.0)
         ends = End(nu, np.maximum(end.held, LEAST_SLACK), np.maximum(end_dual, 0.0))
         nodes, target = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (nodes, self.target))
-        solver = Solver(discrete, consts, target, self.free, Options(self.tolerance, self.max_iterations))
+        solver = Solver(discrete, consts, target, self.free, Options(self.tolerance, self.max_iterations, scaled=False))
         at = solver.machine(nodes, u[None], target)
         for name, value in rows.items():
             at.stages.write(name, np.concatenate([value, value[-1:]])[None])
         at.lane.write("end", End(*(part[None, None] for part in ends)))
-        at.begin_anew()
+        at.begin_anew(at.barrier)
         at.score()
         found = solver._read(at, 1)
         give_machine(at)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,9 +53,11 @@ FRACTION = 0.995  # of the way to the boundary that a step may go
 MAX_SHIFT = 1e9  # of the Hessian, relative to its largest entry
 MAX_WEIGHT = 1e6  # on psi = 0, likewise: a minimum on psi = 0 is then one of the sum
 MAX_HALVINGS = 25
+NOTHING = 1e-300  # a dual that does not act
+MULTIPLIER, TRIFLE = 10.0, 1e-8  # the largest at first; one so small beside the Hessian is round-off
 SOFTNESS = 1e-11  # of constraints
 HOPELESS = 1e14  # what is not met, by its multipliers, relative to the cost: these grow where nothing is feasible
-MAX_STIFFNESS = 1e8  # of a barrier where the second-order condition is tested: more would drown the rest
+MAX_STIFFNESS = 1e9  # of a barrier in the test of second order, times the cost of controls: more would drown this
 MAX_WRITTEN, MAX_EXACT = 8_000, 200_000  # operations of a step, roughly: its second derivatives in a loop, or none
 FARTHER = 10.0  # times what was not met lately: a step that the filter takes may miss so much
 MEMORY = 4  # merits that an accepted step may fall back to: steps along a curved constraint first raise the merit
@@ -152,7 +154,7 @@ class Stages:
 
     def __call__(self, consts: Any, _: Evaluated, row: Any) -> Evaluated:
         of, (old, step, lengths, inner, (x1, dx1), (before, dbefore)) = self.problem, row
-        (primal, dual, barrier), n, size = lengths, of.dim, of.dim + of.controls
+        (primal, dual, barrier, factor), n, size = lengths, of.dim, of.dim + of.controls
         here, next_ = of.move(consts, old.x, _part(primal, step.x)), of.move(consts, x1, _part(primal, dx1))
         along = zip((primal, primal, primal, dual), old[1:], step[1:], strict=True)
         new, zero = Iterate(here, *(a + _part(length, b) for length, a, b in along)), jnp.zeros(size)
@@ -186,7 +188,7 @@ class Stages:
 
         behind = jnp.where(inner > 0, before + _part(primal, dbefore), 0.0)
         mask = jnp.concatenate([jnp.where(inner > 0, jnp.ones(n), 0.0), jnp.ones(of.controls)])
-        return Evaluated(new, _derive(judged, moved, *new[2:], barrier, size, self.exact, behind, mask))
+        return Evaluated(new, _derive(judged, moved, *new[2:], barrier, factor, size, self.exact, behind, mask))
 
 
 def _part(length: Any, step: Any) -> Any:
@@ -211,15 +213,17 @@ def _bend(function: Callable[[Array], Array], at: Array, prices: tuple[Array, ..
 
 def _derive(
     judged: Callable[[Array], tuple[Array, Array, Array]], moved: Callable[[Array], tuple[Any, Any]] | None,
-    multiplier: Array, slack: Array, dual: Array, barrier: Array, size: int, exact: bool, behind: Array, mask: Array,
+    multiplier: Array, slack: Array, dual: Array, barrier: Array, factor: Array, size: int, exact: bool, behind: Array,
+    mask: Array,
 ) -> Derived:  # fmt: skip
     """Derivatives at d = 0 of (cost, constraints, equations) = judged((d, e)) with e = e(d); at the end there is no e.
 
-    The step is linearised once, and the chain rule does the rest: with T = (1, De) the Hessian is T^T D^2 T, and the
-    second derivatives of e are added with its prices, both from `moved`. Newton's step in slack and dual is eliminated.
+    The cost counts `factor` times. The step is linearised once, and the chain rule does the rest: with T = (1, De) the
+    Hessian is T^T D^2 T, and the second derivatives of e are added with its prices, both from `moved`. Newton's step in
+    slack and dual is eliminated.
     """
     held_, along, turned = 1 + slack.shape[0], jnp.eye(size), 0.0
-    costs = jnp.concatenate([jnp.ones(1), -dual, jnp.zeros_like(multiplier)])
+    costs = jnp.concatenate([factor[None], -dual, jnp.zeros_like(multiplier)])
     gaps = jnp.concatenate([jnp.zeros(held_), multiplier])
 
     def stacked(both: Array) -> Array:
@@ -228,12 +232,12 @@ def _derive(
 
     at = jnp.zeros(size if moved is None else size + multiplier.shape[0])
     value, wide, curved, *bent = _bend(stacked, at, (costs, gaps) if exact else (costs,))
-    cost, held, gap = value[0], value[1:held_], value[held_:]
+    cost, held, gap = factor * value[0], value[1:held_], value[held_:]
     if moved is not None:
         pushed, turned = moved((costs + gaps) @ wide[:, size:])
         along = jnp.concatenate([along, pushed])
     slopes = wide @ along
-    slope, J, AB = slopes[0], slopes[1:held_], slopes[held_:]
+    slope, J, AB = factor * slopes[0], slopes[1:held_], slopes[held_:]
     hessian = plain = along.T @ curved @ along + (J.T * _stiffness(slack, dual)) @ J
     if exact:
         hessian = plain + along.T @ bent[0] @ along + turned
@@ -249,11 +253,11 @@ def _derive(
 
 
 def _derive_end(
-    of: Any, consts: Any, x: Any, target: Any, end: End, barrier: Array, exact: bool, behind: Array
+    of: Any, consts: Any, x: Any, target: Any, end: End, barrier: Array, factor: Array, exact: bool, behind: Array
 ) -> Derived:
     """The derivatives of the end at a point, with its multipliers, slacks and duals."""
     judged = lambda d: of.end(consts, of.move(consts, x, d), target)
-    return _derive(judged, None, *end, barrier, of.dim, exact, behind, jnp.ones(of.dim))
+    return _derive(judged, None, *end, barrier, factor, of.dim, exact, behind, jnp.ones(of.dim))
 
 
 # -- what a lane keeps -------------------------------------------------------------------------------------------------
@@ -311,7 +315,7 @@ class Lane(NamedTuple):
     step: End
     made: Derived  # of the end
     merits: Any  # (MEMORY, 2): cost and barrier, and what is not met, of the last iterates
-    lengths: Any  # of the step in points and in duals, and the barrier
+    lengths: Any  # of the step in points and in duals; the barrier; how many times the cost counts
     primal: Any  # the longest step
     barrier: Any
     penalty: Any
@@ -354,23 +358,23 @@ class Decide:
 
     def __call__(self, constants: Any, lane: Lane, row: Any) -> Lane:
         of, (consts, tolerance, longest, least, count, free), (x, dx, behind) = self.problem, constants, row
-        (primal, dual, at), n = lane.lengths, of.dim
+        (primal, dual, at, factor), n, unit = lane.lengths, of.dim, _unit(lane.penalty)
         here = of.move(consts, x, _part(primal, dx))
         end = End(
             lane.end.nu + _part(primal, lane.step.nu), lane.end.slack + _part(primal, lane.step.slack),
             lane.end.dual + _part(dual, lane.step.dual),
         )  # fmt: skip
 
-        made = _derive_end(of, consts, here, lane.target, end, at, self.exact, behind)
+        made = _derive_end(of, consts, here, lane.target, end, at, factor, self.exact, behind)
         sums, most = lane.totals.sums + made.sums, jnp.maximum(lane.totals.most, made.most)
         slope = most[0]
         if free.shape[1]:
             slope = jnp.maximum(slope, jnp.max(jnp.abs(lane.totals.first[:n] @ free)))
-        size = jnp.maximum(1.0, sums[3] / count / 100.0)
+        size = jnp.maximum(unit, sums[3] / count / 100.0)
         rest = jnp.maximum(slope / size, most[1])
         error, held = jnp.maximum(rest, most[2] / size), jnp.maximum(rest, most[3] / size)
         known = jnp.isfinite(error + most[4] + sums[0])
-        error, held, scale = jnp.where(known, error, jnp.inf), jnp.where(known, held, jnp.inf), 1.0 + most[4]
+        error, held, scale = jnp.where(known, error, jnp.inf), jnp.where(known, held, jnp.inf), most[4] + most[0]
 
         # the step of the last search
         active, fresh = lane.status == ACTIVE, lane.fresh > 0
@@ -388,7 +392,7 @@ class Decide:
         shorter = jnp.where(again & (halvings < MAX_HALVINGS), jnp.stack([0.5 * primal, dual]), 0.0)
         gone = jnp.where(stuck, 0.0, primal / jnp.maximum(lane.primal, 1e-300))
         step = take & ~fresh
-        hopeless = step & (lane.penalty * sums[2] > HOPELESS * (1.0 + jnp.abs(sums[0])))
+        hopeless = step & (lane.penalty * sums[2] > HOPELESS * (unit + jnp.abs(sums[0])))
         stalled = (stuck & step & ((lane.bad > 0) | (lane.shift > 1e6 * scale))) | (fresh & ~known) | hopeless
         shift = jnp.where(stuck & step, jnp.maximum(100.0 * lane.shift, 1e-2 * scale), lane.shift)
         harder = jnp.where(gone < 1, 1.0, 0.01) * lane.soft
@@ -411,13 +415,18 @@ class Decide:
             x=jax.tree.map(lambda a, b: jnp.where(take, a, b), here, x),
             end=End(*(jnp.where(take, a, b) for a, b in zip(end, lane.end, strict=True))),
             made=made, merits=jnp.where(take, merits, lane.merits),
-            lengths=jnp.concatenate([shorter, jnp.where(take, barrier, at)[None]]), barrier=barrier,
+            lengths=jnp.concatenate([shorter, jnp.stack([jnp.where(take, barrier, at), factor])]), barrier=barrier,
             soft=jnp.where(step, soft, lane.soft), shift=jnp.where(take, shift, lane.shift),
             used=jnp.where(take, used, lane.used), is_plain=jnp.where(take, 0.0, lane.is_plain), halvings=halvings,
             iterations=iterations, status=status, fresh=0.0 * lane.fresh, take=jnp.where(take, 1.0, 0.0),
             bad=jnp.where(take, 0.0, lane.bad), scores=jnp.stack([error, most[1], sums[0], scale]),
         )  # fmt: skip
         return new._replace(value=_end_value(new), totals=jax.tree.map(jnp.zeros_like, lane.totals))
+
+
+def _unit(penalty: Array) -> Any:
+    """A small number to compare costs with, known by the multipliers so far: costs may have any unit."""
+    return jnp.clip(penalty, 1e-300, 1.0)
 
 
 def _lowered(barrier: Array, least: Array) -> Any:
@@ -559,9 +568,10 @@ def finish(consts: Any, lane: Lane, row: Any) -> Lane:
     merits = lane.merits[:, 0] + penalty * lane.merits[:, 1]
     unmet = lane.merits[-1, 1]
     descent = jnp.minimum(total - penalty * unmet, 0.0)
-    reference = jnp.stack([jnp.max(merits), descent, 1e-13 * (1.0 + jnp.abs(merits[-1]))])
+    reference = jnp.stack([jnp.max(merits), descent, 1e-13 * (_unit(penalty) + jnp.abs(merits[-1]))])
     active, take = lane.status == ACTIVE, lane.take > 0
-    lengths = jnp.concatenate([jnp.where(active, jnp.stack([primal, duals]), 0.0), lane.barrier[None]])
+    longest = jnp.where(active, jnp.stack([primal, duals]), 0.0)
+    lengths = jnp.concatenate([longest, lane.barrier[None], lane.lengths[3:]])
     costate, last, dx = row
 
     def taken(a: Any, b: Any) -> Any:
@@ -592,12 +602,13 @@ FEEDBACK = "P p L K k M"
 
 @dataclass(frozen=True)
 class Options:
-    """When to stop; `least` is the smallest barrier."""
+    """When to stop; `least` is the smallest barrier. If `scaled`, the unit of the cost does not matter."""
 
     tolerance: float = 1e-8
     max_iterations: int = 300
     barrier: float = 0.1
     least: float | None = None
+    scaled: bool = True
 
 
 class Machine:
@@ -616,11 +627,11 @@ class Machine:
         motion, end = Motion(vector, _shape(q), _shape(4), (old, step, vector)), End(_shape(q), _shape(e), _shape(e))
         lane = Lane(
             Totals(_shape(4), _shape(5), _shape(n + m)), value, motion, x, target, end, end, of_end,
-            merits=_shape(MEMORY, 2), lengths=_shape(3), reference=_shape(3), scores=_shape(4),
+            merits=_shape(MEMORY, 2), lengths=_shape(4), reference=_shape(3), scores=_shape(4),
             **dict.fromkeys(SCALARS, one),
         )  # fmt: skip
         trees = dict(zip(f"{OLD} {STEP} {NEW}".split(), (*old, *step, *old), strict=True)) | made._asdict()
-        trees |= {name: getattr(value, name) for name in FEEDBACK.split()} | {"lengths": _shape(3), "inner": one}
+        trees |= {name: getattr(value, name) for name in FEEDBACK.split()} | {"lengths": _shape(4), "inner": one}
         xp, wide = kind.arrays, kind.wide
         s = self.stages = Shelf(trees, N + 1, wide, xp)
         own = self.lane = Shelf(lane._asdict(), 1, wide, xp)
@@ -653,7 +664,7 @@ class Machine:
             places = find(f"{OLD} {STEP} {NEW} {found} {FEEDBACK}") + find("new_costate dcostate", -1)
             places, records = places + fixed("barrier take"), find(f"{OLD} {STEP}") + find("dcostate", -1)
             self.forward = loop(sweep_forward, _recorded, (), "motion", motion, rows, places, records, N)
-            rows = (old, step, _shape(3), one, (x, vector), (vector, vector))
+            rows = (old, step, _shape(4), one, (x, vector), (vector, vector))
             places = find(f"{OLD} {STEP} lengths inner") + find("x dx", 1) + find("costate dcostate", -1)
             inner, known = problem.inner(consts)
             stages, carry = Stages(inner, exact), Evaluated(old, made)
@@ -690,26 +701,44 @@ class Machine:
         self.lane.write("target", jax.tree.map(lambda leaf: leaf[:, None], target))
 
     def begin(self, x: Any, u: Numbers) -> None:
-        """Put in the first iterate: slacks at the constraints where these hold, a little inside where not."""
-        s, own = self.stages, self.lane
+        """Put in the first iterate: slacks at the constraints where these hold, a little inside where not.
+
+        With constraints, whose barrier has to fit to the cost, this counts so many times that the largest multiplier of
+        a first step without them is 10: the answer does not depend on the unit of the cost.
+        """
+        s, own, xp = self.stages, self.lane, self.kind.arrays
         s.data[s.places["x"] : s.places["gap"]] = 0.0
         s.write("x", x)
         s.write("u", np.concatenate([u, u[:, -1:]], axis=1))
-        slacks, duals = (s.leaves("slack")[0], own.leaves("end")[1]), (s.leaves("dual")[0], own.leaves("end")[2])
-        for leaf in (*slacks, *duals):
-            leaf[...] = 1.0
-        self.numbers["weight"][...] = 1.0
-        self.begin_anew()
-        if sum(leaf.size for leaf in slacks):
+        self.lengths[1][3] = 1.0
+        slacks = (s.leaves("slack")[0], own.leaves("end")[1])
+        self.barrier, self.softest = self.options.barrier if sum(leaf.size for leaf in slacks) else 0.0, 1.0
+        self._hold((1.0, 1.0), NOTHING, 0.0)
+        if self.barrier:
             self.score()
-            for slack, dual, held in zip(slacks, duals, (s.leaves("held")[0], own.leaves("made")[4]), strict=True):
-                slack[...] = self.kind.arrays.maximum(held, 1e-2)
-                dual[...] = self.options.barrier / slack
-            self.begin_anew()
+            held = [xp.maximum(leaf, 1e-2) for leaf in (s.leaves("held")[0], own.leaves("made")[4])]
+            curved = xp.einsum("iikb->ikb", s.leaves("plain")[0])[self.problem.dim :, :-1]
+            least = xp.where(curved > TRIFLE * curved.max(), curved, xp.inf).min(axis=(0, 1))
+            self.softest = xp.where(xp.isfinite(least), least, 1.0)
+            if self.options.scaled:
+                self.step()
+                size = xp.maximum(self.numbers["penalty"], TRIFLE * own.leaves("scores")[0][SCALE])
+                self.lengths[1][3] = MULTIPLIER / xp.where((size > 0) & xp.isfinite(size), size, MULTIPLIER)
+            self._hold(held, self.barrier, self.barrier)
 
-    def begin_anew(self) -> None:
+    def _hold(self, slacks: Sequence[Any], product: float, barrier: float) -> None:
+        """Begin with these slacks, of the stages and of the end, and with duals that have this product with them."""
+        parts = ((self.stages.leaves(name)[0] for name in ("slack", "dual")), self.lane.leaves("end")[1:])
+        for (slack, dual), value in zip(parts, slacks, strict=True):
+            slack[...] = value
+            dual[...] = product / slack
+        for name in SCALARS:
+            self.numbers[name][...] = 1.0 if name == "weight" else 0.0
+        self.lengths[1][:2] = 0.0
+        self.begin_anew(barrier)
+
+    def begin_anew(self, barrier: float) -> None:
         """The next evaluation is the first: it is accepted."""
-        barrier = self.options.barrier if self.stages.leaves("slack")[0].size + self.lane.leaves("end")[1].size else 0.0
         self.numbers["barrier"][...] = self.lengths[1][2] = barrier
         self.numbers["status"][...] = ACTIVE
         self.numbers["fresh"][...] = 1.0
@@ -818,18 +847,20 @@ class Solver:
         scores = at.lane.read("scores", lanes)[:, 0].T
         end, own, xp = at.lane.leaves("end"), at.stages, at.kind.arrays
         for slack, dual in ((own.leaves("slack")[0], own.leaves("dual")[0]), end[1:]):
-            slack[...] = xp.maximum(slack, dual / MAX_STIFFNESS)
+            slack[...] = xp.maximum(slack, dual / (MAX_STIFFNESS * at.softest * at.lengths[1][3]))
         at.score()
         at.numbers["take"][...] = 1.0
         at.back()
         reach = at.lane.read("value", lanes).S[:, 0]
         at.choose()
         x, u, costate, dual, K = (at.stages.read(name, lanes) for name in ("x", "u", "costate", "dual", "K"))
+        (error, gap, cost, _), factor = scores, at.lane.read("lengths", lanes)[:, 0, 3]
+        costate, dual = costate[:, :-1] / factor[:, None, None], dual[:, :-1] / factor[:, None, None]
+        nu = at.lane.read("end", lanes).nu[:, 0] / factor[:, None]
         iterations, status, bad = (at.lane.read(name, lanes)[:, 0] for name in ("iterations", "status", "bad"))
-        error, gap, cost, _ = scores
         return Solution(
-            x, u[:, :-1], costate[:, :-1], at.lane.read("end", lanes).nu[:, 0], dual[:, :-1], cost, error, gap,
-            iterations.astype(int), [STATUS[int(word)] for word in status], (bad == 0) & at.exact, K[:, :-1], reach,
+            x, u[:, :-1], costate, nu, dual, cost / factor, error, gap, iterations.astype(int),
+            [STATUS[int(word)] for word in status], (bad == 0) & at.exact, K[:, :-1], reach,
         )  # fmt: skip
 
 
@@ -842,7 +873,7 @@ class Solution(NamedTuple):
     nu: Numbers  # multipliers of psi
     dual: Numbers  # of the constraints
     cost: Numbers
-    error: Numbers  # the residual of the conditions of first order
+    error: Numbers  # the residual of the conditions of first order, where multipliers are about 1
     infeasibility: Numbers
     iterations: Numbers
     status: list[str]

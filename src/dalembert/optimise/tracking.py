@@ -161,7 +161,7 @@ class Tracker:
         machine = self._known.get("machine")
         if machine is None or self._known["k"] != k - 1:
             x = Reference(planned, planned, wanted[None], shares[None])
-            options = Options(tolerance=0.0, barrier=1e-4, least=1e-4)  # the barrier stays as it is
+            options = Options(tolerance=0.0, barrier=1e-4, least=1e-4, scaled=False)  # the barrier stays as it is
             problem = Following(self.discrete, self.discrete.dim, self.discrete.controls)
             solver = Solver(problem, (system, self.numbers), None, np.zeros((problem.dim, 0)), options)
             machine = self._known["machine"] = solver.machine(x, wanted[None, :-1], None)
@@ -176,7 +176,7 @@ class Tracker:
             leaf[..., 0, 0] = value
         stages.leaves("dx")[0][:, 0] = 0.0
         for _ in range(self.iterations):
-            machine.begin_anew()
+            machine.begin_anew(machine.barrier)
             machine.score()
             machine.step()
             if machine.flags("bad").any() or not np.isfinite(stages.leaves("du")[0]).all():
