@@ -719,6 +719,7 @@ class Shelf:
     def __init__(self, trees: dict[str, Any], rows: int, lanes: int, xp: Any = np):
         self.rows, self.lanes, self.xp = rows, lanes, xp
         self.specs, self.places, words = {}, {}, 0
+        self.views: dict[str, list[Any]] = {}
         for name, tree in trees.items():
             leaves, structure = jax.tree.flatten(tree)
             self.specs[name], self.places[name] = (leaves, structure), words
@@ -741,7 +742,9 @@ class Shelf:
 
     def leaves(self, name: str) -> list[Any]:
         """Views of the leaves, (*shape, rows, lanes)."""
-        (leaves, _), word, made = self.specs[name], self.places[name], []
+        if name in self.views:
+            return self.views[name]
+        (leaves, _), word, made = self.specs[name], self.places[name], self.views.setdefault(name, [])
         for leaf in leaves:
             part = self.data[word : word + leaf.size, self.lanes : (self.rows + 1) * self.lanes]
             made.append(part.reshape(*leaf.shape, self.rows, self.lanes))

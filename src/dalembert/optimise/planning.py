@@ -801,7 +801,7 @@ class _Task:
             consts = (self.system, self.t0, self.wanted)
             g, _ = evaluate(Of(Named.move, self.named), consts, first.g, lanes=count, axes=(None, 0))
             ends = first._replace(g=jax.tree.map(np.asarray, g), xi=np.zeros_like(first.xi))
-        nodes, controls = self.guesses(first, ends, guess, starts, np.random.default_rng(seed))
+        nodes, controls = self.guesses(first, ends, guess, starts, seed)
         self.target, self.options = target, options
         many = self.backend == "auto" and len(controls) >= GPU_PLANS and has_gpu()
         backend = "cuda" if many or self.backend == "cuda" else "llvm"
@@ -832,39 +832,37 @@ class _Task:
         """The free velocities of states, (..., r)."""
         return np.asarray(states.xi)[..., [] if self.kinematic else self.free]
 
-    def guesses(
-        self, first: State, ends: State | None, guess: Any, starts: int, rng: np.random.Generator
-    ) -> tuple[Node, Numbers]:
+    def guesses(self, first: State, ends: State | None, guess: Any, starts: int, seed: int) -> tuple[Node, Numbers]:
         """Nodes between start and goal, with waves in all directions that D does not allow to go straight."""
         group, N, n, count = self.system.group, self.steps, self.system.group.dim, len(first.t)
-        s, T = np.linspace(0.0, 1.0, self.steps + 1), float(np.exp(np.log(self.times).mean()))
+        s, T = np.linspace(0.0, 1.0, N + 1)[:, None], float(np.exp(np.log(self.times).mean()))
         end = first if ends is None else ends
-        way = np.asarray(evaluate(_way, group, (first.g, end.g), lanes=count, axes=(None, 0)))
-        way = np.where(np.isfinite(way).all(axis=1, keepdims=True), way, 0.0)
-        length = np.maximum(np.abs(way).max(axis=1, initial=0.0), AMPLITUDE)[:, None, None, None]
+        way = np.asarray(evaluate(_way, group, (first.g, end.g), lanes=count, axes=(None, 0)))[:, None, None]
+        way = np.where(np.isfinite(way).all(axis=3, keepdims=True), way, 0.0)
+        length = np.maximum(np.abs(way).max(axis=3, initial=0.0, keepdims=True), AMPLITUDE)
         waves = np.zeros((count, starts, 2, n))
         if starts > 1:
+            rng = np.random.default_rng(seed)
             sizes = rng.uniform(0.1, 1.0, (count, starts - 1, 1, 1)) / np.array([[1.0], [2.0]])
             waves[:, 1:] = rng.normal(size=(count, starts - 1, 2, n)) * length * sizes
         if self.system.constraints:
-            waves[:, 0, 0] = AMPLITUDE * np.minimum(length[:, 0, 0], 1.0)
-        bent = np.sin(np.pi * np.outer(s, [1.0, 2.0])) @ waves
-        shift = (s[:, None] * way[:, None, None, :] + bent).reshape(count * starts, N + 1, n)
-        first, end = jax.tree.map(lambda leaf: np.repeat(leaf, starts, axis=0), (first, end))
-        B, (w0, w1) = count * starts, (self.coordinates_of(each)[:, None] for each in (first, end))
+            waves[:, :1, :1] = AMPLITUDE * np.minimum(length, 1.0)
+        B, rates = count * starts, np.pi * np.array([1.0, 2.0])
+        shift = (s * way + np.sin(s * rates) @ waves).reshape(B, N + 1, n)
+        speed = (way + (rates * np.cos(s * rates)) @ waves).reshape(B, N + 1, n)[..., self.free] / T
+        w0, w1 = (np.repeat(self.coordinates_of(each), starts, axis=0)[:, None] for each in (first, end))
 
         def everywhere(tree: Any) -> Any:
-            return jax.tree.map(lambda leaf: np.repeat(leaf[:, None], N + 1, axis=1), tree)
+            return jax.tree.map(lambda leaf: np.repeat(leaf, B * (N + 1) // len(leaf), axis=0), tree)
 
-        flat = jax.tree.map(lambda leaf: leaf.reshape(B * (N + 1), *leaf.shape[2:]), (everywhere(first.g), shift))
-        g = evaluate(_shifted_from, group, flat, lanes=B * (N + 1), axes=(None, 0))
-        g = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(B, N + 1, *leaf.shape[1:]), g)
-        g = jax.tree.map(lambda a, b: np.concatenate([b[:, None], a[:, 1:]], axis=1), g, first.g)
-        speed = np.gradient(shift, s, axis=1) / T
-        r = 0 if self.kinematic else len(self.free)
-        w = (speed[..., self.free] * np.sin(np.pi * s)[:, None])[..., :r] + (1 - s)[:, None] * w0 + s[:, None] * w1
-        u = speed[:, :-1, self.free] if self.kinematic else np.zeros((B, N, len(self.inputs)))
-        origin = everywhere((first.g, w0[:, 0])) if self.is_periodic else ()
+        def by_plans(tree: Any) -> Any:
+            return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(B, N + 1, *leaf.shape[1:]), tree)
+
+        lane = (everywhere(first.g), np.where(s > 0, shift, 0.0).reshape(-1, n))
+        g = by_plans(evaluate(_shifted_from, group, lane, lanes=B * (N + 1), axes=(None, 0)))
+        w = (speed * np.sin(np.pi * s))[..., : w0.shape[2]] + (1 - s) * w0 + s * w1
+        u = speed[:, :-1] if self.kinematic else np.zeros((B, N, len(self.inputs)))
+        origin = by_plans(everywhere((first.g, w0[:, 0]))) if self.is_periodic else ()
         numbers, time = np.tile(np.arange(N + 1.0), (B, 1)), np.full((B, N + 1, int(self.free_time)), T)
         nodes = Node(numbers, g, w, time, origin)
         if isinstance(guess, Plan):

@@ -846,9 +846,10 @@ class Solver:
         at.score()
         scores = at.lane.read("scores", lanes)[:, 0].T
         end, own, xp = at.lane.leaves("end"), at.stages, at.kind.arrays
-        for slack, dual in ((own.leaves("slack")[0], own.leaves("dual")[0]), end[1:]):
-            slack[...] = xp.maximum(slack, dual / (MAX_STIFFNESS * at.softest * at.lengths[1][3]))
-        at.score()
+        if at.barrier:
+            for slack, dual in ((own.leaves("slack")[0], own.leaves("dual")[0]), end[1:]):
+                slack[...] = xp.maximum(slack, dual / (MAX_STIFFNESS * at.softest * at.lengths[1][3]))
+            at.score()
         at.numbers["take"][...] = 1.0
         at.back()
         reach = at.lane.read("value", lanes).S[:, 0]
