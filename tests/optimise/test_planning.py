@@ -9,6 +9,7 @@ import pytest
 
 import dalembert as da
 from dalembert.kernels import StaleEntry, evaluate, plans
+from dalembert.mechanics import accessibility
 from dalembert.optimise import plan, planning
 from dalembert.papers import control
 
@@ -579,7 +580,7 @@ def pushed_cart(steps=4, goal=None, **options):
         ),
         (
             {"goal": lambda t, q, v: jnp.stack([q[0] - 1.0, 0.0 * v[0] + 1.0])},
-            r"cannot change row 1 of goal\(t, g, xi\)",
+            r"cannot change row 1 of goal\(t, g, xi\)\. Fields of the inputs and brackets fill all 2 .* not sufficient",
         ),
     ],
 )
@@ -599,6 +600,33 @@ def test_the_same_without_bounds_is_tried_when_somebody_asks_why(monkeypatch):
     assert made.status != "optimal" and not made.strict and not asked
     for _ in range(2):
         assert "Without bounds and path it is reached: they are too tight" in made.reason and len(asked) == 1
+
+
+def two_carts(spring):
+    """One is pushed; a spring may pull the other."""
+    return da.System(
+        da.Euclidean(2), lambda t, q, v, p: 0.5 * v @ v - 0.5 * p * (q[0] - q[1]) ** 2, parameters=jnp.asarray(spring),
+        force=lambda t, q, v, u, p: jnp.stack([u[0], 0.0]), inputs=("push",),
+    )  # fmt: skip
+
+
+def test_a_goal_that_no_input_can_change_is_said_to_be_out_of_reach():
+    carts = two_carts(0.0)
+    alone = plan(carts, start=[0.0, 0.0], goal=[1.0, 1.0], steps=8, duration=1.0, cost=effort)
+    assert "change 2 of the 4 dimensions of positions and velocities (growth vector (1, 2)" in alone.reason
+    assert "no control changes q2, by 1." in alone.reason
+
+
+@pytest.mark.heavy
+def test_brackets_of_drift_and_inputs_are_those_of_known_systems():
+    """Kalman's ranks of two carts with a spring; a wheel on an axis keeps w1^2 + w2^2; a bracket parks a unicycle."""
+    spun = da.System(
+        da.SO3(), lambda t, g, xi, p: 0.5 * xi @ (p * xi), force=lambda t, g, xi, u, p: jnp.stack([0.0, 0.0, u[0]]),
+        parameters=jnp.array([1.0, 1.0, 3.0]), inputs=("torque",),
+    )  # fmt: skip
+    known = [(two_carts(1.0), (1, 2, 3, 4), 4), (spun, (1, 2, 3, 4, 5), 6), (offset_unicycle(), (2, 4, 5), 5)]
+    for system, growth, dimension in known:
+        assert accessibility(system, system.state()) == (growth, dimension, True)
 
 
 def on_leaves(goal, **options):

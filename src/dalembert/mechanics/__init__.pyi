@@ -17,6 +17,7 @@ from .discretisation import retracted as retracted
 from .distribution import Ehresmann as Ehresmann
 from .distribution import Hamel as Hamel
 from .distribution import Nonholonomy as Nonholonomy
+from .distribution import accessibility as accessibility
 from .distribution import ehresmann as ehresmann
 from .distribution import hamel as hamel
 from .distribution import nonholonomy as nonholonomy

@@ -56,11 +56,13 @@ def bracket(group: Group, x: Field, y: Field) -> Field:
     """[X, Y] of vector fields given left-trivialised: DY.X - DX.Y + ad_X Y."""
 
     def value(g: Element) -> Array:
-        def along(field: Field, direction: Array) -> Array:
+        def along(field: Field, direction: Array) -> tuple[Array, Array]:
             moved = jax.jvp(lambda eta: field(group.shift(g, eta)), (jnp.zeros(group.dim),), (direction,))
-            return cast(Array, moved[1])
+            return cast(tuple[Array, Array], moved)
 
-        return along(y, x(g)) - along(x, y(g)) + group.ad(x(g), y(g))
+        here = x(g)
+        there, change = along(y, here)
+        return change - along(x, there)[1] + group.ad(here, there)
 
     return value
 
@@ -242,6 +244,7 @@ def ehresmann(system: MechanicalSystem, state: State, fibre: Sequence[int] | Non
 NEIGHBOURS = 2
 """Configurations near g where the brackets must reach no more than at g: integrability belongs to a neighbourhood."""
 NEIGHBOUR_RADIUS = 0.1
+MAX_BRACKETS = 6  # of inputs with motions: each doubles what is to be compiled
 MAX_DEPTH = 8  # brackets of brackets: their derivatives grow by a power of it
 MAX_DERIVATIVES = 100_000
 """Derivatives of one order up to which brackets are taken: n^order of them."""
@@ -354,6 +357,69 @@ def nonholonomy(
     rates = new[:, group.dim] if new.shape[1] > group.dim else np.zeros(len(new))
     note = "the brackets do not close here (more of them, or those of nearby configurations, reach further)"
     return Nonholonomy(growth, group.dim, k, new[:, : group.dim], rates, shares, "" if closed else note)
+
+
+def accessibility(system: MechanicalSystem, state: State, tolerance: float = 1e-8) -> tuple[tuple[int, ...], int, bool]:
+    """(growth vector, dimension, whether it is known to the end) of what inputs can change near a state in time.
+
+    The vector has the ranks of the fields of the inputs, of these with their brackets with the field of the motion, of
+    these with the next brackets, and so on (Sussmann and Jurdjevic 1972), at a place nearby in positions and
+    velocities. Fewer than the dimension: goals beside are not reached from anywhere. All of them are necessary for
+    reaching every goal, and not sufficient: the motion goes on meanwhile.
+    """
+    group, n, inputs, draw = system.group, system.group.dim, len(system.inputs or ()), np.random.default_rng(0)
+    dimension, count = 2 * n - system.constraints - system.holonomic_constraints, 4 * n
+    g = system.project_configuration(group.compose(state.g, group.exp(jnp.asarray(0.1 * draw.normal(size=n)))), state.t)
+    xi = system.project(g, state.xi + (0.1 + np.abs(state.xi)) * draw.normal(size=n), state.t)
+    here = jax.tree.map(np.asarray, (g, xi, np.reshape(state.t, 1)))
+
+    def bracketed(controls: Reals) -> Reals:
+        lanes = len(controls)
+        where = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (lanes, *np.shape(leaf))), here)
+        order = controls.shape[1] - 2
+        found = np.asarray(evaluate(_bracketed(order), system, (where, controls), lanes=lanes, axes=(None, 0)))
+        return cast(Reals, found[:, :-1])
+
+    alone = np.stack([np.zeros((inputs, inputs)), np.eye(inputs)], axis=1)
+    sizes = np.maximum(np.abs(bracketed(alone)).max(axis=1), 1e-12)
+    vectors, growth = np.zeros((0, 2 * n)), [0]
+    for order in range(MAX_BRACKETS):
+        try:
+            new = bracketed(draw.normal(size=(count, order + 2, inputs)) / sizes)
+        except LoweringError:  # they are too long
+            break
+        vectors = np.concatenate([vectors, new / np.maximum(np.abs(new).max(axis=1, keepdims=True), 1e-300)])
+        widths = np.abs(vectors).max(axis=0)
+        singular = np.linalg.svd(vectors / np.where(widths > tolerance, widths, 1.0), compute_uv=False)
+        growth.append(int(np.count_nonzero(singular > tolerance * singular[0])))
+        if growth[-1] == dimension:
+            return tuple(growth[1:]), dimension, True
+        if growth[-1] == growth[-2]:
+            return tuple(growth[1:-1]) or (0,), dimension, True
+    return tuple(growth[1:]), dimension, False
+
+
+@lru_cache(maxsize=8)  # the same function every time, so that compiled programs are found again
+def _bracketed(order: int) -> Any:
+    """value(system, (place, controls)): a field of inputs, bracketed so often with motions under other inputs."""
+
+    def value(system: MechanicalSystem, lane: Any) -> Array:
+        def under(u: Array) -> Field:
+            def motion(place: Element) -> Array:
+                g, xi, (t,) = place
+                return jnp.concatenate([xi, system.acceleration(t, g, xi, u)[0], jnp.ones(1)])
+
+            return motion
+
+        place, controls = lane
+        before, after, *others = map(under, controls)
+        where = Product((system.group, Euclidean(system.group.dim), Euclidean(1)))
+        found: Field = lambda place: after(place) - before(place)
+        for other in others:
+            found = bracket(where, other, found)
+        return found(place)
+
+    return value
 
 
 @lru_cache(maxsize=128)

@@ -27,7 +27,7 @@ from ..groups import Cayley, Retraction
 from ..integrators import OK, Integrator, LagrangeDAlembert, require_arguments
 from ..integrators.base import NodeMethod, PhaseMethod
 from ..kernels import LoweringError, Template, evaluate, has_gpu, recognise
-from ..mechanics import Input, MechanicalSystem, NonlinearSystem, State, nonholonomy
+from ..mechanics import Input, MechanicalSystem, NonlinearSystem, State, accessibility, nonholonomy
 from ..mechanics.system import _rows as constraint_rows
 from ..mechanics.system import constraint_at, recognised
 from ..numerics import (
@@ -604,7 +604,7 @@ class _Task:
             )
         if not kinematic and not system.inputs:
             raise InvalidInput("the system has no inputs: give it a force(t, g, xi, u, p), or plan with kinematic=True")
-        self.steps, self.t0 = positive_int("steps", steps), float(start.t)
+        self.steps, self.first, self.t0 = positive_int("steps", steps), start, float(start.t)
         if self.steps > MAX_STEPS:
             raise InvalidInput(f"steps is {show(steps)}; allowed: at most {MAX_STEPS}. Plan with fewer, longer steps")
         self.named, self.ends = None, None
@@ -968,7 +968,7 @@ class _Task:
             return f"{self.steps} steps have {chosen} numbers to choose, and the goal asks for {asked}: take more steps"
         if outside := self._outside(b * len(self.ends.t) // len(found.u) if self.ends else 0):
             return f"the goal itself is outside the bounds of {outside}: widen them, or name another goal"
-        missed, off = "", 0.0
+        missed, brackets, off = "", "", 0.0
         sizes, vectors = np.linalg.eigh(np.where(np.isfinite(found.reach[b]), found.reach[b], 0.0))
         unreached = sizes <= 1e-12 * max(sizes.max(initial=0.0), 1e-300)
         if unreached.any() and self.goal is not None:
@@ -990,13 +990,26 @@ class _Task:
                     f"dimensions (growth vector {growth.growth}), for the constraint is holonomic in part, and no "
                     f"control changes {missed}, by {off:.2g}"
                 )
+            if self.system.inputs and not self.kinematic:
+                ranks, dimension, known = accessibility(self.system, self.first)
+                if known and ranks[-1] < dimension:
+                    return (
+                        f"the goal is not reachable: the inputs change {ranks[-1]} of the {dimension} dimensions of "
+                        f"positions and velocities (growth vector {ranks} of their fields and brackets), and no "
+                        f"control changes {missed}, by {off:.2g}. Goals that leave it free may be reached"
+                    )
+                if known:
+                    brackets = (
+                        f" Fields of the inputs and brackets fill all {dimension} dimensions (growth vector {ranks}), "
+                        "which is necessary for reaching every goal, not sufficient."
+                    )
         held = any(map(any, (self.bounded, self.watched))) or self.functions[2] is not None
         if held and self._reaches_without_bounds(found, b, options):
             return (
                 f"the goal is missed by {gap:.2g}. Without bounds and path it is reached: they are too tight for "
                 "this duration; widen them, or take a longer or free duration"
             )
-        near = f" Near the last iterate the controls cannot change {missed}." if missed else ""
+        near = f" Near the last iterate the controls cannot change {missed}.{brackets}" if missed else ""
         if full := self._at_bounds(found.u[b]):
             near += f" In most steps {full} is at a bound, which may be too tight for this duration."
         if found.cost[b] < 0:
