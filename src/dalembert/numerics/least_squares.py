@@ -141,6 +141,7 @@ REASONS = (
 )  # fmt: skip
 CHANGE, GRADIENT = 1e-10, 1e-12  # relative changes of chi^2 and of the unknowns, and a gradient, that count as none
 SMALLEST_PART = 1e-6  # of a step that is tried
+ROUND_OFF = 1e-13  # of the largest effect of an unknown: what changes less by its own size is not seen
 CLOSED = 1e-9  # gaps of equations that count as closed
 
 
@@ -216,7 +217,9 @@ class Search:
             self._report(runs)
             while True:
                 largest = np.maximum(largest, np.linalg.norm(jacobian, axis=1))
-                unit = np.where(largest > 0, largest, 1.0)
+                effect = largest * np.maximum(np.abs(x), 1.0)
+                unseen = effect <= ROUND_OFF * effect.max(axis=1, keepdims=True)  # it would have endless steps
+                unit = np.where(unseen, 1.0, largest)
                 size = np.linalg.norm(x * unit, axis=1)
                 radius = np.where(radius > 0, radius, np.where(size > 0, size, 1.0))
                 slope = (r[:, None] @ jacobian)[:, 0]
@@ -227,7 +230,7 @@ class Search:
                 active = why == ACTIVE
                 if not active.any():
                     break
-                whole = np.concatenate([jacobian / unit[:, None], r[..., None]], axis=2)
+                whole = np.concatenate([np.where(unseen, 0.0, 1.0 / unit)[:, None] * jacobian, r[..., None]], axis=2)
                 model, rest = np.split(np.linalg.qr(whole, mode="r"), [x.shape[1]], axis=2)
                 step, held = step_inside(model, rest[..., 0], radius, unit * (low - x), unit * (high - x))
                 gain = (rest**2 - (rest + model @ step[..., None]) ** 2).sum(axis=(1, 2))
