@@ -14,6 +14,7 @@ from .discretisation import moser_veselov_impulse as moser_veselov_impulse
 from .discretisation import reduced_legendre as reduced_legendre
 from .discretisation import regularity_matrix as regularity_matrix
 from .discretisation import retracted as retracted
+from .distribution import Accessibility as Accessibility
 from .distribution import Ehresmann as Ehresmann
 from .distribution import Hamel as Hamel
 from .distribution import Nonholonomy as Nonholonomy

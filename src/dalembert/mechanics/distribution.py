@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations_with_replacement, permutations, product
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -359,44 +359,56 @@ def nonholonomy(
     return Nonholonomy(growth, group.dim, k, new[:, : group.dim], rates, shares, "" if closed else note)
 
 
-def accessibility(system: MechanicalSystem, state: State, tolerance: float = 1e-8) -> tuple[tuple[int, ...], int, bool]:
-    """(growth vector, dimension, whether it is known to the end) of what inputs can change near a state in time.
+class Accessibility(NamedTuple):
+    """What inputs can change: growth vectors at a state and `nearby`, and whether the second is known to its end."""
 
-    The vector has the ranks of the fields of the inputs, of these with their brackets with the field of the motion, of
-    these with the next brackets, and so on (Sussmann and Jurdjevic 1972), at a place nearby in positions and
-    velocities. Fewer than the dimension: goals beside are not reached from anywhere. All of them are necessary for
-    reaching every goal, and not sufficient: the motion goes on meanwhile.
+    growth: tuple[int, ...]
+    nearby: tuple[int, ...]
+    dimension: int
+    closed: bool
+
+    @property
+    def misses(self) -> bool:
+        """Whether there are goals that no input reaches, from nowhere near."""
+        return self.closed and self.nearby[-1] < self.dimension
+
+
+def accessibility(system: MechanicalSystem, state: State, tolerance: float = 1e-8) -> Accessibility:
+    """The growth vectors of the inputs of a system in positions and velocities, at a state and at a place near it.
+
+    They have the ranks of the fields of the inputs, of these with their brackets with the field of the motion, of these
+    with the next brackets, and so on (Sussmann and Jurdjevic 1972). Fewer than the dimension nearby: goals beside are
+    not reached from anywhere. All of them are necessary for reaching every goal, and not sufficient: the motion goes on
+    meanwhile.
     """
     group, n, inputs, draw = system.group, system.group.dim, len(system.inputs or ()), np.random.default_rng(0)
     dimension, count = 2 * n - system.constraints - system.holonomic_constraints, 4 * n
     g = system.project_configuration(group.compose(state.g, group.exp(jnp.asarray(0.1 * draw.normal(size=n)))), state.t)
     xi = system.project(g, state.xi + (0.1 + np.abs(state.xi)) * draw.normal(size=n), state.t)
-    here = jax.tree.map(np.asarray, (g, xi, np.reshape(state.t, 1)))
+    places = jax.tree.map(lambda *leaves: np.stack(leaves), (state.g, state.xi), (g, xi))
 
     def bracketed(controls: Reals) -> Reals:
-        lanes = len(controls)
-        where = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (lanes, *np.shape(leaf))), here)
-        order = controls.shape[1] - 2
-        found = np.asarray(evaluate(_bracketed(order), system, (where, controls), lanes=lanes, axes=(None, 0)))
-        return cast(Reals, found[:, :-1])
+        lanes = 2 * len(controls)
+        where = jax.tree.map(lambda leaf: np.repeat(leaf, len(controls), axis=0), places)
+        lane = ((*where, np.full((lanes, 1), float(state.t))), np.concatenate([controls, controls]))
+        found = np.asarray(evaluate(_bracketed(controls.shape[1] - 2), system, lane, lanes=lanes, axes=(None, 0)))
+        return found[:, :-1].reshape(2, -1, 2 * n)
 
     alone = np.stack([np.zeros((inputs, inputs)), np.eye(inputs)], axis=1)
-    sizes = np.maximum(np.abs(bracketed(alone)).max(axis=1), 1e-12)
-    vectors, growth = np.zeros((0, 2 * n)), [0]
-    for order in range(MAX_BRACKETS):
+    sizes = np.maximum(np.abs(bracketed(alone)).max(axis=(0, 2)), 1e-12)
+    vectors, ranks, closed = np.zeros((2, 0, 2 * n)), [[0, 0]], False
+    while len(ranks) <= MAX_BRACKETS and not closed:
         try:
-            new = bracketed(draw.normal(size=(count, order + 2, inputs)) / sizes)
+            new = bracketed(draw.normal(size=(count, len(ranks) + 1, inputs)) / sizes)
         except LoweringError:  # they are too long
             break
-        vectors = np.concatenate([vectors, new / np.maximum(np.abs(new).max(axis=1, keepdims=True), 1e-300)])
-        widths = np.abs(vectors).max(axis=0)
+        vectors = np.concatenate([vectors, new / np.maximum(np.abs(new).max(axis=2, keepdims=True), 1e-300)], axis=1)
+        widths = np.abs(vectors).max(axis=1, keepdims=True)
         singular = np.linalg.svd(vectors / np.where(widths > tolerance, widths, 1.0), compute_uv=False)
-        growth.append(int(np.count_nonzero(singular > tolerance * singular[0])))
-        if growth[-1] == dimension:
-            return tuple(growth[1:]), dimension, True
-        if growth[-1] == growth[-2]:
-            return tuple(growth[1:-1]) or (0,), dimension, True
-    return tuple(growth[1:]), dimension, False
+        ranks.append([int(np.count_nonzero(each > tolerance * each[0])) for each in singular])
+        closed = ranks[-1][1] in (dimension, ranks[-2][1])
+    growth, nearby = (tuple(each) for each in zip(*ranks[1:], strict=True))
+    return Accessibility(growth, nearby, dimension, closed)
 
 
 @lru_cache(maxsize=8)  # the same function every time, so that compiled programs are found again

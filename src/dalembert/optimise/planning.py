@@ -27,7 +27,7 @@ from ..groups import Cayley, Retraction
 from ..integrators import OK, Integrator, LagrangeDAlembert, require_arguments
 from ..integrators.base import NodeMethod, PhaseMethod
 from ..kernels import LoweringError, Template, evaluate, has_gpu, recognise
-from ..mechanics import Input, MechanicalSystem, NonlinearSystem, State, accessibility, nonholonomy
+from ..mechanics import Accessibility, Input, MechanicalSystem, NonlinearSystem, State, accessibility, nonholonomy
 from ..mechanics.system import _rows as constraint_rows
 from ..mechanics.system import constraint_at, recognised
 from ..numerics import (
@@ -953,7 +953,7 @@ class _Task:
         word, gap = found.status[b], found.infeasibility[b]
         if word == "interrupted":
             return f"stopped after {found.iterations[b]} iterations; this is the best so far"
-        if not np.isfinite(found.cost[b] + found.error[b]):
+        if not np.isfinite([found.cost[b], found.error[b]]).all():
             what = "the cost, the path or a step, or a derivative of them,"
             return f"{what} is not finite on the way: begin with a guess where they are"
         if found.cost[b] < -ENDLESS:
@@ -968,7 +968,7 @@ class _Task:
             return f"{self.steps} steps have {chosen} numbers to choose, and the goal asks for {asked}: take more steps"
         if outside := self._outside(b * len(self.ends.t) // len(found.u) if self.ends else 0):
             return f"the goal itself is outside the bounds of {outside}: widen them, or name another goal"
-        missed, brackets, off = "", "", 0.0
+        missed, off = "", 0.0
         sizes, vectors = np.linalg.eigh(np.where(np.isfinite(found.reach[b]), found.reach[b], 0.0))
         unreached = sizes <= 1e-12 * max(sizes.max(initial=0.0), 1e-300)
         if unreached.any() and self.goal is not None:
@@ -983,33 +983,33 @@ class _Task:
             psi = evaluate(Of(_missed, self.solved[0]), (self.system, self.solved[1]), (last, target))
             off = np.abs(vectors[:, unreached].T @ np.asarray(psi)).max()
         if off > math.sqrt(options.tolerance):  # no control changes this part: is the goal on another leaf?
-            growth = nonholonomy(self.system, jax.tree.map(lambda leaf: leaf[b, 0], found.x.g), t=self.t0)
-            if len(growth.covectors):
+            leaves = nonholonomy(self.system, jax.tree.map(lambda leaf: leaf[b, 0], found.x.g), t=self.t0)
+            if len(leaves.covectors):
                 return (
-                    f"the goal is not reachable: motions from the start fill {growth.growth[-1]} of {growth.dimension} "
-                    f"dimensions (growth vector {growth.growth}), for the constraint is holonomic in part, and no "
+                    f"the goal is not reachable: motions from the start fill {leaves.growth[-1]} of {leaves.dimension} "
+                    f"dimensions (growth vector {leaves.growth}), for the constraint is holonomic in part, and no "
                     f"control changes {missed}, by {off:.2g}"
                 )
-            if self.system.inputs and not self.kinematic:
-                ranks, dimension, known = accessibility(self.system, self.first)
-                if known and ranks[-1] < dimension:
-                    return (
-                        f"the goal is not reachable: the inputs change {ranks[-1]} of the {dimension} dimensions of "
-                        f"positions and velocities (growth vector {ranks} of their fields and brackets), and no "
-                        f"control changes {missed}, by {off:.2g}. Goals that leave it free may be reached"
-                    )
-                if known:
-                    brackets = (
-                        f" Fields of the inputs and brackets fill all {dimension} dimensions (growth vector {ranks}), "
-                        "which is necessary for reaching every goal, not sufficient."
-                    )
+            if not self.kinematic and (brackets := self.brackets).misses:
+                return (
+                    f"the goal is not reachable: the inputs change {brackets.nearby[-1]} of the {brackets.dimension} "
+                    f"dimensions of positions and velocities (growth vector {brackets.nearby} of their fields and "
+                    f"brackets), and no control changes {missed}, by {off:.2g}. Goals that leave it free may be reached"
+                )
         held = any(map(any, (self.bounded, self.watched))) or self.functions[2] is not None
         if held and self._reaches_without_bounds(found, b, options):
             return (
                 f"the goal is missed by {gap:.2g}. Without bounds and path it is reached: they are too tight for "
                 "this duration; widen them, or take a longer or free duration"
             )
-        near = f" Near the last iterate the controls cannot change {missed}.{brackets}" if missed else ""
+        near = f" Near the last iterate the controls cannot change {missed}." if missed else ""
+        if not self.kinematic:
+            filled, growth, nearby, whole, _ = max(self.brackets.growth), *self.brackets
+            near += f" Fields of the inputs and their brackets fill {filled} of {whole} dimensions of positions and "
+            near += f"velocities at the start (growth vector {growth}), "
+            near += "which is necessary for reaching every goal, not sufficient." if filled == whole else (
+                f"and {max(nearby)} nearby: from another start, or with more inputs, more can be reached."
+            )  # fmt: skip
         if full := self._at_bounds(found.u[b]):
             near += f" In most steps {full} is at a bound, which may be too tight for this duration."
         if found.cost[b] < 0:
@@ -1018,6 +1018,11 @@ class _Task:
             f"the goal is missed by {gap:.2g} ({'no step helps' if word == 'stalled' else word}).{near} Take starts=8, "
             "a longer duration, more steps, or a guess that is nearer"
         )
+
+    @cached_property
+    def brackets(self) -> Accessibility:
+        """What the inputs can change from the first start on."""
+        return accessibility(self.system, self.first)
 
     def _outside(self, k: int) -> str:
         """What goal k has outside its bounds, by names; nothing that is free."""
