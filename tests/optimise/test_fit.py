@@ -122,6 +122,28 @@ def test_one_shot_loses_a_rattleback_that_five_find():
     assert found.names == ("first", "second") and np.abs(far(found, {"first": 0.2, "second": 0.03})).max() < 3.0
 
 
+@pytest.mark.heavy
+def test_chaotic_motion_is_found_from_a_guess_that_is_far_off():
+    """A double pendulum turns over for 8 s. Shots that begin where a run with the guess goes had nothing in common."""
+
+    def pendulum(gravity, length):
+        def energy(t, q, v, p):
+            moving = v[0] ** 2 + 0.5 * p[1] ** 2 * v[1] ** 2 + p[1] * v[0] * v[1] * jnp.cos(q[0] - q[1])
+            return moving + p[0] * (2 * jnp.cos(q[0]) + p[1] * jnp.cos(q[1]))
+
+        return da.System(da.Euclidean(2), energy, parameters=jnp.stack([jnp.asarray(gravity), jnp.asarray(length)]))
+
+    true, start = {"gravity": 9.81, "length": 1.0}, pendulum(9.81, 1.0).state([2.0, 2.5], [0.0, 0.0])
+    run = da.simulate(pendulum(**true), METHOD, start, step=0.005, steps=1600, save_every=10)
+    angles = np.asarray(run.g)[1:] + 0.01 * np.random.default_rng(0).standard_normal((160, 2))
+    seen = {"angles": lambda system, state: state.g}
+    data = Experiment(run.t[1:], {"angles": angles}, start, 0.01, observables=seen, angles=["angles"])
+    guess = {"gravity": 9.0, "length": 0.8}
+    assert fit(pendulum, METHOD, data, guess, step=0.005).p_value < 1e-6
+    found = fit(pendulum, METHOD, data, guess, step=0.005, shots=16)
+    assert found.converged and found.p_value > 0.001 and np.abs(far(found, true)).max() < 3.5
+
+
 @pytest.mark.parametrize("loss", ["linear", "huber"])
 def test_gauss_newton_ends_where_levenberg_and_marquardt_do(loss):
     noise = np.random.default_rng(8).standard_normal((60, 2))

@@ -91,6 +91,7 @@ BETWEEN = " of shot "  # in the names of unknowns that states between shots have
 FROM_START = tuple(f"{each}." for each in STARTS)  # how the names of unknowns of a start begin
 NEWTON_STEPS = 8  # that put a velocity onto constraints that are not linear in it
 SIDE_BY_SIDE = 64  # fits at once
+ALONE_RUNS = 30  # that bring the start of a shot to its data
 
 
 # -- runs beside measurements ------------------------------------------------------------------------------------------
@@ -130,6 +131,10 @@ class Form:
             rows = system.rows(t, g)(xi)[:, np.array(self.held)]
             xi = xi - unit[:, self.held] @ solve(rows, system.residual(t, g, xi))
         return State(t, g, xi, system.momentum(t, g, xi), xi, group)
+
+    def restart(self, system: MechanicalSystem, lane: tuple[State, Any]) -> State:
+        """The same of (state, z)."""
+        return self.start(system, *lane)
 
     def compare(self, system: MechanicalSystem, state: State, targets: tuple[Any, ...]) -> Any:
         """How far a state is from what was measured, one component after the other."""
@@ -475,20 +480,21 @@ def make_part(
     states: State = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, float) for leaf in leaves]), *(
         each.state._replace(group=state.group) for each in given
     ))  # fmt: skip
-    if shots > 1:
-        states = guess_starts(system, form.integrator, state, h, length, shots, pushes[0])
     whole = replace(
         form, measures=measures, angles=find_angles(data, system), moved=moved, free=free, held=tuple(sorted(held)),
         linear=not isinstance(system, NonlinearSystem), dense=dense,
     )  # fmt: skip
+    data_rows = (jax.tree.map(cut, *pushes), theta, targets)
+    made = Shots(whole, base, states, h, length, every, data_rows, (run, slot, row // every), fits, backend)
+    if shots > 1:
+        states = guess_starts(system, made, columns.numbers[0, parameters], weights, present)
+        made = replace(made, state=states)
     origin = np.concatenate([np.zeros((lead[0], len(moved))), np.asarray(states.xi)[:, list(free)]], axis=1)
     origin, coordinates = origin.reshape(fits, shots, len(known)), np.full((shots, len(known)), -1)
     for k, (name, _) in enumerate(known):
         for s in range(0 if name in chosen else 1, shots):
             own = (None if s else table.get(name)) or Unknown(origin[0, s, k])
             coordinates[s, k] = columns.add(name + (f"{BETWEEN}{s}" if s else "") + label, own)[0]
-    data_rows = (jax.tree.map(cut, *pushes), theta, targets)
-    made = Shots(whole, base, states, h, length, every, data_rows, (run, slot, row // every), fits, backend)
     begun = np.array([table.get(name) is None for name, _ in known], bool)
     return Part(made, parameters, coordinates, origin, begun, weights, present, times, values)
 
@@ -503,17 +509,48 @@ def _push(controls: Any, t0: float, h: float, steps: int, times: Numbers, system
     return held_controls(controls, t0, h, steps, system.inputs)
 
 
-def guess_starts(
-    system: MechanicalSystem, method: Integrator, state: State, h: float, length: int, shots: int, controls: Any
-) -> State:
-    """The states at which shots begin: those of one run with the guess; where it fails, its last good one."""
-    steps = length * (shots - 1)
-    u = jax.tree.map(lambda leaf: np.asarray(leaf)[:steps], controls)
-    start = state._replace(momentum=np.asarray(system.momentum(state.t, state.g, state.xi)))  # with the guess
-    run = simulate(system, method, start, step=h, steps=steps, save_every=length, controls=u)
-    rows = np.minimum(np.arange(shots), len(run.t) - 1)
-    found: State = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], run.records.state)
-    return found._replace(t=float(state.t) + h * length * np.arange(shots))
+class Alone:
+    """A shot by itself with parameters that are known: rows of coordinates of its start go in."""
+
+    low, high = np.array(-np.inf), np.array(np.inf)
+
+    def __init__(self, shots: Shots, p: Numbers, weights: Numbers, present: Numbers) -> None:
+        self.shots, self.p, self.weights, self.present, self.measured = shots, p, weights, present, present.size
+
+    def __call__(self, x: Numbers) -> Evaluation:
+        errors, slopes, *_, why = self.shots.run(self.p[None], x)
+        there, own = self.present, slopes[..., len(self.p) :]
+        residual = weigh(self.weights, np.where(there, errors, 0.0)).reshape(1, -1)
+        jacobian = weigh(self.weights, np.where(there[..., None], own, 0.0)).reshape(1, -1, x.shape[1])
+        residual[[each is not None for each in why]] = np.nan
+        return Evaluation(residual, jacobian, np.zeros((1, 0)), np.zeros((1, 0, x.shape[1])), why)
+
+
+def guess_starts(system: MechanicalSystem, shots: Shots, p: Numbers, weights: Numbers, present: Numbers) -> State:
+    """The states at which shots begin: each where the one before ends, moved to where it is nearest to its own data.
+
+    So the guess of the parameters leads no shot away, however unstable the motion is. Where one fails, its last good
+    state is taken.
+    """
+    form, (run, slot, row), first = shots.form, shots.place, jax.tree.map(lambda leaf: leaf[0], shots.state)
+    state = first._replace(momentum=np.asarray(system.momentum(first.t, first.g, first.xi)))  # with the guess
+    count, found = shots.rows[1].shape[0], [state]
+    for s in range(1, count):
+        u = jax.tree.map(lambda leaf: leaf[s - 1, 0, 1:], shots.rows[0])
+        done = simulate(
+            system, form.integrator, state, step=shots.h, steps=shots.length, save_every=shots.length, controls=u
+        )
+        end: State = jax.tree.map(lambda leaf: np.asarray(leaf)[-1:], done.records.state)
+        end = end._replace(t=first.t + np.full(1, shots.h * shots.length * s))
+        rows, own = jax.tree.map(lambda leaf: leaf[s : s + 1], shots.rows), run == s
+        alone = replace(shots, state=end, rows=rows, place=(0 * run[own], slot[own], row[own]))
+        problem, z = Alone(alone, p, weights[own], present[own]), np.zeros((1, len(form.moved) + len(form.free)))
+        if own.any() and (there := problem(z)).failure[0] is None:
+            z = Search(problem, "linear", 1.0, ALONE_RUNS, None).minimise(z, there).x
+        lane = jax.tree.map(lambda leaf: leaf[0], (end, z))
+        state = evaluate(form.restart, system, lane)._replace(group=state.group)
+        found.append(jax.tree.map(np.asarray, state))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *found)  # type: ignore[no-any-return]
 
 
 def scatter(rows: Numbers, places: Numbers, size: int) -> Numbers:
