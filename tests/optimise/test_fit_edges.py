@@ -419,3 +419,15 @@ def test_an_unknown_that_only_round_off_shows_stays_where_it_is():
     assert found.converged and found["k"] == pytest.approx(3.0)
     assert found["velocity.v1"] == pytest.approx(0.2) and found["velocity.v2"] == pytest.approx(0.7)
     assert [each.names for each in found.loose] == [("velocity.v2",)]
+
+
+def test_unnamed_coordinates_are_measured_as_plans_name_them():
+    """theta, x and y of SE(2): a heading counts up to whole turns."""
+    plain = da.System(da.SE2(), lambda t, g, xi, p: 0.5 * p * (xi @ xi), parameters=jnp.asarray(1.0))
+    start = plain.state(xi=[2.0, 0.5, 0.0])
+    run = da.simulate(plain, METHOD, start, step=0.05, steps=80, save_every=8)
+    names = {"theta": 2.0 * run.t[1:] + 2 * np.pi, "x": np.asarray(run.g)[1:, 0, 2], "y": np.asarray(run.g)[1:, 1, 2]}
+    data = Experiment(run.t[1:], names, plain.state(xi=[1.9, 0.4, 0.0]), 0.01, free=["velocity.w", "velocity.v1"])
+    assert find_angles(data, plain) == {"theta"}
+    found = fit(plain, METHOD, data, {"velocity.w": None, "velocity.v1": None}, step=0.05)
+    assert found["velocity.w"] == pytest.approx(2.0, abs=0.01) and found["velocity.v1"] == pytest.approx(0.5, abs=0.01)

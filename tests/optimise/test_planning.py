@@ -9,7 +9,7 @@ import pytest
 
 import dalembert as da
 from dalembert.kernels import StaleEntry, evaluate, plans
-from dalembert.mechanics import accessibility
+from dalembert.mechanics import accessibility, names_of
 from dalembert.optimise import plan, planning
 from dalembert.papers import control
 
@@ -697,4 +697,4 @@ def test_the_heading_of_a_mechanism_is_a_goal_up_to_turns():
     skate.skate("base", at=(0, 0, 0))
     system = skate.system()
     for each in (system, da.with_friction(system, viscous=0.1)):
-        assert planning.names_of(each) == (("x", "y", "yaw"), (False, False, True))
+        assert names_of(each) == (("x", "y", "yaw"), (False, False, True))

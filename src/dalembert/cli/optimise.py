@@ -36,11 +36,11 @@ from ..io.config import (
 )
 from ..io.dataset import require_writable, save_run
 from ..io.measurements import Experiment, read_data
-from ..mechanics import MechanicalSystem, State, name_leaves
+from ..mechanics import MechanicalSystem, State, name_leaves, names_of, observe
 from ..models import MODELS
 from ..numerics import is_traced, show
 from ..optimise.fitting import Built, Fit, Unknown, fit
-from ..optimise.planning import Plan, names_of, observe, plan
+from ..optimise.planning import Plan, plan
 from ..plotting.style import LIGHT, save, styled
 from ..simulation import to_json
 from . import shell

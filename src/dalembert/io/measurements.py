@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import InvalidInput, UnknownName, require_name
 from ..kernels import evaluate, recognise
-from ..mechanics import MechanicalSystem, State
+from ..mechanics import MechanicalSystem, State, names_of, observe
 from ..numerics import finite_reals, own_value, require_function, require_instance, require_known, show
 from ..simulation import TIME_TOLERANCE
 from .dataset import open_dataset
@@ -87,7 +87,7 @@ class Named:
     place: int | None
 
     def __call__(self, system: MechanicalSystem, state: State) -> Any:
-        return state.xi if self.place is None else system.observe(state.t, state.g, state.xi)[self.place]
+        return state.xi if self.place is None else observe(system, state.t, state.g, state.xi)[self.place]
 
 
 def off_group(group: Any, g: Any) -> Any:
@@ -165,13 +165,13 @@ def _seen(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def find_angles(given: Experiment, system: MechanicalSystem) -> frozenset[str]:
     """What is compared up to whole turns: what the experiment says, and the rotations among the coordinates."""
-    turning = (name for name in system.turning_names if name in given.measured and name not in given.observables)
-    return frozenset((*given.angles, *turning))
+    turning = (name for name, turns in zip(*names_of(system), strict=True) if turns and name in given.measured)
+    return frozenset((*given.angles, *(name for name in turning if name not in given.observables)))
 
 
 def read_measures(given: Experiment, system: MechanicalSystem) -> tuple[tuple[Measure, ...], list[Any], list[Numbers]]:
     """What an experiment measured: functions of a state, finite values (zeros, or 1, for NaN), and which are there."""
-    observed = (*system.coordinate_names, *system.rate_names)
+    observed = (*names_of(system)[0], *system.rate_names)
     measures: list[Measure] = []
     values, present, count = [], [], len(given.times)
     one, structure = jax.tree.flatten(system.group.identity())

@@ -19,6 +19,7 @@ from .distribution import Ehresmann as Ehresmann
 from .distribution import Hamel as Hamel
 from .distribution import Nonholonomy as Nonholonomy
 from .distribution import accessibility as accessibility
+from .distribution import choose_velocities as choose_velocities
 from .distribution import ehresmann as ehresmann
 from .distribution import hamel as hamel
 from .distribution import nonholonomy as nonholonomy
@@ -58,6 +59,8 @@ from .system import admit_velocity as admit_velocity
 from .system import judge_start as judge_start
 from .system import name_leaves as name_leaves
 from .system import metric_on_D as metric_on_D
+from .system import names_of as names_of
+from .system import observe as observe
 from .system import perturbed as perturbed
 from .system import register_system as register_system
 from .system import split_unit as split_unit

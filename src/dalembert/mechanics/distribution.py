@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import combinations_with_replacement, permutations, product
+from itertools import combinations, combinations_with_replacement, islice, permutations, product
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -43,7 +43,7 @@ from ..numerics import (
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Element, Float, Number, Scalar, Velocity
 from .invariant import InvariantSystem
-from .system import MechanicalSystem, State, constraint_at, gradient, jacobian, kinetic_metric
+from .system import MechanicalSystem, State, _rows, constraint_at, gradient, jacobian, kinetic_metric
 
 Reals = NDArray[np.float64]
 Frame = Float[Array, "n r"]  # its columns
@@ -244,6 +244,8 @@ def ehresmann(system: MechanicalSystem, state: State, fibre: Sequence[int] | Non
 NEIGHBOURS = 2
 """Configurations near g where the brackets must reach no more than at g: integrability belongs to a neighbourhood."""
 NEIGHBOUR_RADIUS = 0.1
+JUDGED = 6  # configurations beside the ends of a plan at which velocities are judged
+SMALLEST_PIVOT = 0.3  # of the rows of a constraint, relative to their size: below it all velocities are kept
 MAX_BRACKETS = 6  # of inputs with motions: each doubles what is to be compiled
 MAX_DEPTH = 8  # brackets of brackets: their derivatives grow by a power of it
 MAX_DERIVATIVES = 100_000
@@ -357,6 +359,50 @@ def nonholonomy(
     rates = new[:, group.dim] if new.shape[1] > group.dim else np.zeros(len(new))
     note = "the brackets do not close here (more of them, or those of nearby configurations, reach further)"
     return Nonholonomy(growth, group.dim, k, new[:, : group.dim], rates, shares, "" if closed else note)
+
+
+def choose_velocities(system: MechanicalSystem, t: float, ends: list[Element]) -> tuple[NDArray[Any], bool, bool]:
+    """(n - m velocities that determine the others, whether all are kept, whether A and b are everywhere the same).
+
+    They do so at the ends and, if any do, at configurations near the first: what is good at the ends may be singular
+    between them. All are kept where none are good.
+    """
+    n, m, given = system.group.dim, system.constraints, (lambda g: system.A(0.0, g), lambda g: system.b(0.0, g))
+    if "_same_everywhere" not in system.__dict__:  # traced once
+        system.__dict__["_same_everywhere"] = not any(depends(each, ends[0]) for each in given)
+    explicit, known = system.__dict__["_same_everywhere"], system.__dict__.setdefault("_free_velocities", {})
+    if not m or (explicit and t in known):
+        return known[t] if m else np.arange(n), False, explicit
+    if explicit:
+        rows = np.asarray(_rows(system, t, ends[0]))[None]
+    else:
+        ways = np.concatenate([np.zeros((len(ends), n)), np.random.default_rng(0).normal(size=(JUDGED, n))])
+        at = jax.tree.map(lambda *leaves: np.stack(leaves), *ends, *([ends[0]] * JUDGED))
+        rows = np.asarray(evaluate(_rows_beside, (system, t), (at, ways), lanes=len(ways), axes=(None, 0)))
+    bound = np.array(list(islice(combinations(range(n), m), 5000)))
+    widths = np.abs(rows).max(axis=(0, 1))
+
+    def sizes_of(rows: Reals) -> Reals:
+        largest = np.maximum(np.linalg.norm(rows, 2, axis=(1, 2)), 1e-300)[:, None]
+        return cast(Reals, np.abs(np.linalg.det(np.moveaxis(rows[:, :, bound], 1, 2))) / largest**m)
+
+    # In the user's units or in others, whichever tell the velocities better apart.
+    pivots = np.maximum(sizes_of(rows), sizes_of(rows / np.where(widths > 0, widths, 1.0)))
+    sizes = pivots.min(axis=0)
+    if sizes.max() < SMALLEST_PIVOT:
+        sizes = pivots[: len(ends)].min(axis=0)
+    best = int(np.argmax(sizes * 1.01 > sizes.max()))  # the first of equals
+    free = np.setdiff1d(np.arange(n), bound[best])
+    if explicit:
+        known[t] = free
+    elif sizes[best] < SMALLEST_PIVOT:
+        return np.arange(n), True, explicit
+    return free, False, explicit
+
+
+def _rows_beside(consts: tuple[MechanicalSystem, float], lane: tuple[Element, Array]) -> Array:
+    (system, t), (g, step) = consts, lane
+    return system.A(t, system.group.compose(g, system.group.exp(step)))
 
 
 class Accessibility(NamedTuple):

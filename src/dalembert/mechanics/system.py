@@ -267,6 +267,29 @@ def _find_turning(factor: Group) -> tuple[bool, ...]:
     return tuple(k < angles for k in range(size))
 
 
+@lru_cache(maxsize=256)
+def _names_on(group: Group) -> tuple[tuple[str, ...], tuple[bool, ...]]:
+    """theta, x, y, z, or q1, q2, ..., of each factor, and which are angles up to turns."""
+    names, turning = list[str](), list[bool]()
+    for k, factor in enumerate(group.factors):
+        turns = _find_turning(factor)
+        plain = [f"q{j + 1}" for j in range(len(turns))] if factor.is_flat else ["theta"][: sum(turns)] + list("xyz")
+        names += [name + (f"_{k}" if len(group.factors) > 1 else "") for name in plain[: len(turns)]]
+        turning += turns
+    return tuple(names), tuple(turning)
+
+
+def names_of(system: MechanicalSystem) -> tuple[tuple[str, ...], tuple[bool, ...]]:
+    """The names of coordinates, and which are angles up to turns: the system's own names, else those of its group."""
+    own, turning = system.coordinate_names, system.turning_names
+    return (own, tuple(name in turning for name in own)) if own else _names_on(system.group)
+
+
+def observe(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
+    """The values of `names_of` a system, then of its rates."""
+    return system.observe(t, g, xi) if system.coordinate_names else jnp.concatenate([system.group.chart(g), xi])
+
+
 class MechanicalSystem:
     """What all mechanical systems (Q, L, D) can do: energy, momentum, projection onto D, acceleration, reactions.
 

@@ -9,11 +9,10 @@ Kobilarov and Marsden 2011), and its costates are transported by the adjoint of 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -27,11 +26,20 @@ from ..groups import Cayley, Retraction
 from ..integrators import OK, Integrator, LagrangeDAlembert, require_arguments
 from ..integrators.base import NodeMethod, PhaseMethod
 from ..kernels import LoweringError, Template, evaluate, has_gpu, recognise
-from ..mechanics import Accessibility, Input, MechanicalSystem, NonlinearSystem, State, accessibility, nonholonomy
-from ..mechanics.system import _rows as constraint_rows
+from ..mechanics import (
+    Accessibility,
+    Input,
+    MechanicalSystem,
+    NonlinearSystem,
+    State,
+    accessibility,
+    choose_velocities,
+    names_of,
+    nonholonomy,
+    observe,
+)
 from ..mechanics.system import constraint_at, recognised
 from ..numerics import (
-    depends,
     find_root,
     finite_reals,
     known_arguments,
@@ -55,8 +63,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Numbers = np.ndarray[Any, Any]
-SMALLEST_PIVOT = 0.3  # of the rows of a constraint, relative to their size: below it all velocities are kept
-NEARBY = 6  # points beside start and goal at which velocities are judged
 NEWTON_STEPS = 4  # to a configuration by names
 CORRECTIONS = 3  # of a configuration that is not on its group; each squares the defect
 AMPLITUDE = 0.3  # of the waves in a first guess
@@ -103,29 +109,6 @@ class Named:
             square = slope @ slope.T + 1e-14 * jnp.eye(len(self.places))  # rates have no slope
             g = _shifted_from(system.group, (g, -slope.T @ solve(square, off(rest))))
         return g, jax.jacfwd(off)(rest)
-
-
-def observe(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity) -> Array:
-    """The values of `names_of` a system, then of its rates."""
-    return system.observe(t, g, xi) if system.coordinate_names else jnp.concatenate([system.group.chart(g), xi])
-
-
-def names_of(system: MechanicalSystem) -> tuple[tuple[str, ...], tuple[bool, ...]]:
-    """The names of coordinates, and which are angles up to turns: the system's own names, else those of its group."""
-    own, turning = system.coordinate_names, system.turning_names
-    return (own, tuple(name in turning for name in own)) if own else _names_on(system.group)
-
-
-@cache
-def _names_on(group: Any) -> tuple[tuple[str, ...], tuple[bool, ...]]:
-    """theta, x, y, z, or q1, q2, ..., of each factor."""
-    names, turning = [], []
-    for k, factor in enumerate(group.factors):
-        size, angles = (jax.eval_shape(each, factor.identity()).shape[0] for each in (factor.chart, factor.angles))
-        plain = [f"q{j + 1}" for j in range(size)] if factor.is_flat else ["theta"][:angles] + list("xyz")
-        names += [name + (f"_{k}" if len(group.factors) > 1 else "") for name in plain[:size]]
-        turning += [j < angles for j in range(size)]
-    return tuple(names), tuple(turning)
 
 
 @dataclass(frozen=True)
@@ -616,48 +599,8 @@ class _Task:
         self.free_time = self.times.ndim == 1
         if self.times.shape not in ((), (2,)) or not (np.diff([0.0, *np.atleast_1d(self.times)]) > 0).all():
             raise InvalidInput(f"duration is {show(duration)}; allowed: a positive number or (shortest, longest)")
-        self._choose_velocities(start)
-
-    def _choose_velocities(self, start: State) -> None:
-        """Choose n - m velocities that determine the others: everywhere, or at the start and at the goal."""
-        system, n, m = self.system, self.system.group.dim, self.system.constraints
         ends = [start.g] + ([] if self.ends is None else [jax.tree.map(lambda leaf: leaf[0], self.ends.g)])
-        if "_same_everywhere" not in system.__dict__:  # traced once
-            given = (lambda g: system.A(0.0, g), lambda g: system.b(0.0, g))
-            system.__dict__["_same_everywhere"] = not any(depends(each, start.g) for each in given)
-        self.explicit = system.__dict__["_same_everywhere"]
-        self.redundant, self.free = False, np.arange(n)
-        if not m:
-            return
-        if self.explicit and self.t0 in (known := system.__dict__.setdefault("_free_velocities", {})):
-            self.free = known[self.t0]
-            return
-        if self.explicit:
-            rows = np.asarray(constraint_rows(system, self.t0, start.g))[None]
-        else:  # near the start as well: what is good at both ends may be singular between them
-            ways = np.concatenate([np.zeros((len(ends), n)), np.random.default_rng(0).normal(size=(NEARBY, n))])
-            at = jax.tree.map(lambda *leaves: np.stack(leaves), *ends, *([start.g] * NEARBY))
-            rows = np.asarray(evaluate(_rows_near, (system, self.t0), (at, ways), lanes=len(ways), axes=(None, 0)))
-        bound = np.array(list(itertools.islice(itertools.combinations(range(n), m), 5000)))
-        widths = np.abs(rows).max(axis=(0, 1))
-
-        def sizes_of(rows: Numbers) -> Numbers:
-            largest = np.maximum(np.linalg.norm(rows, 2, axis=(1, 2)), 1e-300)[:, None]
-            found: Numbers = np.abs(np.linalg.det(np.moveaxis(rows[:, :, bound], 1, 2))) / largest**m
-            return found
-
-        # In the user's units or in others, whichever tell the velocities better apart.
-        pivots = np.maximum(sizes_of(rows), sizes_of(rows / np.where(widths > 0, widths, 1.0)))
-        sizes = pivots.min(axis=0)
-        if sizes.max() < SMALLEST_PIVOT:
-            sizes = pivots[: len(ends)].min(axis=0)
-        best = int(np.argmax(sizes * 1.01 > sizes.max()))  # the first of equals
-        self.free = np.setdiff1d(np.arange(n), bound[best])
-        self.redundant = sizes[best] < SMALLEST_PIVOT and not self.explicit
-        if self.redundant:
-            self.free = np.arange(n)
-        elif self.explicit:
-            known[self.t0] = self.free
+        self.free, self.redundant, self.explicit = choose_velocities(system, self.t0, ends)
 
     def take_functions(self, cost: Any, final_cost: Any, path: Any) -> None:
         """Check the functions, and know them again."""
@@ -1068,10 +1011,6 @@ def _state_after(of: Discrete, consts: Any, lane: Any) -> State:
         xi = of.drive(consts, of.size(consts[1], before)[0], before.g, u, of.size(consts[1], before)[1])[0].xi
         state = state._replace(xi=xi, increment=xi)
     return state
-
-
-def _rows_near(consts: Any, lane: Any) -> Any:
-    return consts[0].A(consts[1], _shifted_from(consts[0].group, lane))
 
 
 def _way(group: Any, ends: Any) -> Any:
