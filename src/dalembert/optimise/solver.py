@@ -718,7 +718,7 @@ class Machine:
             self.score()
             held = [xp.maximum(leaf, 1e-2) for leaf in (s.leaves("held")[0], own.leaves("made")[4])]
             curved = xp.einsum("iikb->ikb", s.leaves("plain")[0])[self.problem.dim :, :-1]
-            least = xp.where(curved > TRIFLE * curved.max(), curved, xp.inf).min(axis=(0, 1))
+            least = xp.where(curved > TRIFLE * curved.max(axis=(0, 1)), curved, xp.inf).min(axis=(0, 1))
             self.softest = xp.where(xp.isfinite(least), least, 1.0)
             if self.options.scaled:
                 self.step()
