@@ -16,11 +16,13 @@ scalar first.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import cache, reduce
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
 
 from ..groups import unit_quaternion
 from ..numerics.types import Array, Float, Scalar
@@ -33,6 +35,9 @@ REGULARISATION = 1e-120  # its square must not underflow in derivatives
 CYCLIC = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
 SERIES_ORDER = 16
 MAX_TURN = 0.18  # of a Taylor substep, in units of I_min/|m|: the series then converges to round-off
+MAX_PANEL, PANEL_NODES, ITERATIONS = 1.0, 8, 18  # of a panel, in the same units: these are enough for round-off
+MAX_SHAPE_PANEL, REGULAR = 0.75, 1e-2  # of a panel of a quadrature, in periods/4K; what is far from a singular case
+PAIRS = ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))
 
 
 def principal_axes(inertia: Matrix3) -> Matrix3:
@@ -383,6 +388,68 @@ def _change_by_substeps(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3
     return Change(by_m, jnp.stack([skew[:, k, j] for _, j, k in CYCLIC], axis=1), rotation)
 
 
+@cache
+def gauss_coefficients(count: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """(c, a, b) of Gauss's collocation, by Legendre polynomials: inverting powers of the nodes would lose digits."""
+    x, w = np.polynomial.legendre.leggauss(count)
+    values, odd = np.polynomial.legendre.legvander(x, count), 2.0 * np.arange(count) + 1.0
+    integrals = np.column_stack([1.0 + x, (values[:, 2:] - values[:, :-2]) / odd[1:]])
+    return 0.5 + 0.5 * x, 0.25 * (integrals * odd) @ values[:, :-1].T * w, 0.5 * w
+
+
+def _change_along(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar) -> Change:
+    """The derivatives over the time t by the equation that they follow, along a motion that is known.
+
+    The momentum in space stays m, so that with the rotation G, L = 1/I and G^T dG = v, V = G v
+
+        V' = G L G^T (dm + m x V) + G dL G^T m,   dm(t) = G^T dm + m(t) x v.
+
+    In axes with m for the third this is an equation for two components, solved by collocation at Gauss's nodes (whose
+    equations are iterated), and a quadrature. Changes of the inertia count by their symmetric parts. The same by the
+    map: `_change_by_substeps`.
+    """
+    b = body_on_level(inertia, m)
+    panels = jnp.maximum(1.0, jnp.ceil(jnp.abs(t) * _rate(b, m) / MAX_PANEL))
+    dt, inverse, size = t / panels, 1.0 / jnp.diag(inertia), jnp.sqrt(b.C)
+    third = jnp.where(size > 0, m / jnp.where(size > 0, size, 1.0), jnp.eye(3)[2])
+    small = jnp.abs(third)
+    other = jnp.where((small[0] <= small[1]) & (small[0] <= small[2]), 0, jnp.where(small[1] <= small[2], 1, 2))
+    first = jnp.cross(third, jnp.where(jnp.arange(3) == other, 1.0, 0.0))
+    first = first / jnp.sqrt(first @ first)
+    frame = jnp.stack([first, jnp.cross(third, first), third])
+    nodes, a, weights = gauss_coefficients(PANEL_NODES)
+
+    def at(time: Array) -> tuple[Array, Array]:
+        """The factor of the two components, and what does not depend on them, for PAIRS and the parts of dm."""
+        momentum, rotation = _seen(level, inertia, m, g, axes, time)
+        turned = frame @ rotation
+        by, velocity = turned * inverse, inverse * momentum
+        spatial = by @ turned.T
+        forces = [-0.5 * (by[:, i] * velocity[j] + by[:, j] * velocity[i]) for i, j in PAIRS]
+        return size * jnp.stack([spatial[:, 1], -spatial[:, 0]], 1), jnp.concatenate([jnp.stack(forces, 1), spatial], 1)
+
+    def panel(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        k, V = state
+        factor, force = jax.vmap(at)((k + nodes) * dt)
+
+        def inside(rates: Array) -> Array:
+            return (V[:2].reshape(18) + dt * (a @ rates)).reshape(-1, 2, 9)
+
+        def improve(_: Any, rates: Array) -> Array:
+            return (factor[:, :2] @ inside(rates) + force[:, :2]).reshape(-1, 18)
+
+        rates = jax.lax.fori_loop(0, ITERATIONS, improve, force[:, :2].reshape(-1, 18))
+        last = jnp.einsum("sj,sjk->sk", factor[:, 2], inside(rates)) + force[:, 2]
+        return k + 1.0, V + dt * jnp.concatenate([(weights @ rates).reshape(2, 9), (weights @ last)[None]])
+
+    _, V = jax.lax.while_loop(lambda state: state[0] < panels, panel, (jnp.zeros(()), jnp.zeros((3, 9))))
+    momentum, rotation = _seen(level, inertia, m, g, axes, t)
+    places = np.array([0, 3, 4, 3, 1, 5, 4, 5, 2])  # among PAIRS, of the entries of a matrix
+    turn = jnp.concatenate([V[:, places], V[:, 6:] @ frame], 1).T @ (frame @ rotation)
+    start = jnp.concatenate([jnp.zeros((9, 3)), jnp.eye(3)])
+    return Change(start @ rotation + jnp.cross(momentum, turn), turn, rotation)
+
+
 def _seen(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar) -> tuple[Array, Array]:
     """(momentum, rotation since the start) at a time, in principal axes."""
     momentum, attitude = exact_motion(level, inertia, m, g, axes, t)
@@ -417,10 +484,13 @@ def change_of_motion(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, a
     def take(state: tuple[Array, Change, Change]) -> tuple[Array, Change, Change]:
         """The first of the two times that are left: most runs have the second alone."""
         k, _, last = state
-        return k + 1.0, last, _change_by_substeps(level, inertia, m, g, axes, jnp.where(k == 0.0, times[0], times[1]))
+        return k + 1.0, last, _change_along(level, inertia, m, g, axes, jnp.where(k == 0.0, times[0], times[1]))
 
-    first = jnp.where(moves, jnp.where(times[1] == 0.0, 2.0, 1.0), 0.0)
+    shape, rest_by_shape = _change_by_shape(level, inertia, m, g, axes, times[1])
+    regular = shape & moves
+    first = jnp.where(moves, jnp.where((times[1] == 0.0) | regular, 2.0, 1.0), 0.0)
     _, stays, rest = jax.lax.while_loop(lambda state: state[0] < 2.0, take, (first, none, none))
+    rest = jax.tree.map(lambda yes, no: jnp.where(regular, yes, no), rest_by_shape, rest)
     once = _change_by_period(level, inertia, m, along, axes, period, _seen(level, inertia, m, g, axes, period)[1])
     once = jax.tree.map(lambda yes, no: jnp.where(moves, yes, no), once, stays)
 
@@ -435,6 +505,86 @@ def change_of_motion(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, a
     return found
 
 
+def _change_by_shape(
+    level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar
+) -> tuple[Array, Change]:
+    """(whether it is regular, the derivatives over the time t by the closed form of the motion and one quadrature).
+
+    With m = (A cn, B sn, D dn) a change of the level changes the amplitudes, and the phase by t l'/l - Q d(k^2)/2 with
+    Q = int sd^2 dt; m' times it is added. Changes of the axes turn the momentum and its start. It is regular where no
+    moments are nearly equal, the motion is neither near an axis nor near the separatrix, and the time is not short.
+    """
+    b, inverse = body_on_level(inertia, m), 1.0 / jnp.diag(inertia)
+    own, (La, _, Lc), (ab, bc, ac), (ea, eb, ec) = _shape(level, inverse, m, axes)
+    along, gaps, speed = jnp.cross(m, inverse * m), jnp.min(jnp.abs(jnp.stack([ab, bc, ac]))), jnp.abs(ea * bc)
+    far = (gaps > REGULAR * jnp.max(inverse)) & (jnp.abs(eb * ac) > REGULAR * speed)
+    far &= along @ along > (REGULAR * b.C * jnp.max(inverse)) ** 2
+    far &= jnp.abs(t) * _rate(b, m) > MAX_PANEL
+    ab, bc, ac, ea, ec, speed = (jnp.where(far, each, 1.0) for each in (ab, bc, ac, ea, ec, speed))
+    nodes, _, weights = gauss_coefficients(PANEL_NODES)
+    panels = jnp.where(far, jnp.maximum(1.0, jnp.ceil(jnp.abs(t * level.speed) / MAX_SHAPE_PANEL)), 0.0)
+    amplitudes = jnp.abs(jnp.stack([ec, ec, ea]) / jnp.stack([ac, bc, ac]))  # the squares of A, B, D
+
+    def inside(time: Array) -> Array:
+        """sd^2, and the products of the components of the momentum."""
+        here = _seen(level, inertia, m, g, axes, time)[0]
+        parts = (here * here) @ own / amplitudes
+        return jnp.concatenate([(parts[1] / parts[2])[None], jnp.outer(here, here).reshape(9)])
+
+    def add(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        k, total = state
+        return k + 1.0, total + weights @ jax.vmap(inside)((k + nodes) * (t / panels))
+
+    _, sums = jax.lax.while_loop(lambda state: state[0] < panels, add, (jnp.zeros(()), jnp.zeros(10)))
+    sums = sums * (t / jnp.maximum(panels, 1.0))
+    d_inverse, d_square, d_energy = _level_changes(inverse, m)
+    dLa, dLb, dLc = (d_inverse @ own).T
+    dea, dec = (d_energy - d_square * L - b.C * dL for L, dL in ((La, dLa), (Lc, dLc)))
+    relative = dea / ea + (dLb - dLc) / bc  # of l^2
+    d_k2 = ((dLa - dLb) * ec + ab * dec - jnp.abs(ec * ab) * relative) / speed
+    growth = 0.5 * jnp.stack([dec / ec - (dLa - dLc) / ac, dec / ec - (dLb - dLc) / bc, dea / ea - (dLa - dLc) / ac], 1)
+    start = jnp.concatenate([jnp.zeros((9, 3)), jnp.eye(3)])
+    diagonal = jnp.concatenate([jnp.eye(3).reshape(9), jnp.ones(3)])[:, None]
+
+    def shaped(at: Array) -> Array:
+        """The change of a momentum at a fixed phase."""
+        parts = (at * at) @ own
+        bulge = 0.5 * amplitudes[2] * parts[1] / amplitudes[1] / jnp.where(far, parts[2], 1.0)
+        return at * ((growth @ own.T) - jnp.outer(d_k2 * bulge, own[:, 2]))
+
+    new, rotation = _seen(level, inertia, m, g, axes, t)
+    begun = (start - shaped(m)) @ along / jnp.where(far, along @ along, 1.0)
+    phase = begun + 0.5 * (t * relative - sums[0] * d_k2)
+    change = diagonal * (shaped(new) + jnp.outer(phase, jnp.cross(new, inverse * new)))
+    moments = jnp.diag(inertia)
+    gap = moments[:, None] - moments
+    lean = 0.5 * (1.0 - jnp.eye(3)) / jnp.where(far & (gap != 0), gap, 1.0)
+    turns = lean[:, :, None, None] * (jnp.eye(3)[:, None, None, :] * jnp.eye(3)[None, :, :, None])
+    turns = (turns - turns.transpose(0, 1, 3, 2)).reshape(9, 3, 3)
+    change = change + jnp.concatenate([turns @ new - (turns @ m) @ change[9:], jnp.zeros((3, 3))])
+    about = 0.5 * (t * d_energy - jnp.concatenate([jnp.outer(inverse, inverse).reshape(9) * sums[1:], jnp.zeros(3)]))
+    across = jnp.cross(new, start @ rotation - change)
+    return far, Change(change, (across + about[:, None] * new) / jnp.where(far, b.C, 1.0), rotation)
+
+
+def _shape(level: Polhode, inverse: Vector3, m: Vector3, axes: Matrix3) -> tuple[Array, Array, Any, Any]:
+    """(which of the principal axes are a, b, c, as columns; L, its differences ab, bc, ac and e_a, e_b, e_c there)."""
+    own = jnp.square(axes.T @ level.axes)
+    squares, (La, Lb, Lc) = (m * m) @ own, inverse @ own
+    ab, bc, ac = La - Lb, Lb - Lc, La - Lc
+    ea, ec = -squares[1] * ab - squares[2] * ac, squares[0] * ac + squares[1] * bc
+    return own, inverse @ own, (ab, bc, ac), (ea, squares[0] * ab - squares[2] * bc, ec)
+
+
+def _level_changes(inverse: Vector3, m: Vector3) -> tuple[Array, Array, Array]:
+    """The derivatives of L = 1/I, |m|^2 and <m, L m> by the inertia and the momentum."""
+    velocity = inverse * m
+    by_moments = (jnp.eye(3)[:, :, None] * jnp.eye(3)).reshape(9, 3) * inverse**2
+    d_square = jnp.concatenate([jnp.zeros(9), 2.0 * m])
+    d_energy = jnp.concatenate([-jnp.outer(velocity, velocity).reshape(9), 2.0 * velocity])
+    return -jnp.concatenate([by_moments, jnp.zeros((3, 3))]), d_square, d_energy
+
+
 def _change_by_period(
     level: Polhode, inertia: Matrix3, m: Vector3, along: Vector3, axes: Matrix3, period: Scalar, rotation: Matrix3
 ) -> Change:
@@ -444,23 +594,14 @@ def _change_by_period(
     1 - k^2 = |e_b (L_a - L_c)|/l^2; dK = (K - S)/(2 (1 - k^2)) d(k^2) with S = int_0^K sn^2. The turn v of the body has
     v x m = R^T dm - dm(T), for the momentum in space is conserved, and <v, m>' = dh + <m, dL m>/2, h the energy.
     """
-    own = jnp.square(axes.T @ level.axes)  # columns: which of the principal axes are a, b, c
     inverse = 1.0 / jnp.diag(inertia)
-    velocity = inverse * m
-    La, Lb, Lc = inverse @ own
-    squares = (m * m) @ own
-    ab, bc, ac = La - Lb, Lb - Lc, La - Lc
-    ea, ec = -squares[1] * ab - squares[2] * ac, squares[0] * ac + squares[1] * bc
-    eb = squares[0] * ab - squares[2] * bc
+    own, (La, _, Lc), (ab, bc, ac), (ea, eb, ec) = _shape(level, inverse, m, axes)
     speed = jnp.abs(ea * bc)
     speed = jnp.where(speed > 0, speed, 1.0)
     k2, mc = jnp.abs(ec * ab) / speed, jnp.maximum(jnp.abs(eb * ac) / speed, TINY)
     K = 0.5 * level.period
     S = carlson_third(mc, jnp.ones(())) / 3.0
-    # the derivatives of L, |m|^2 and <m, L m> by the inertia and the momentum
-    d_inverse = -jnp.concatenate([(jnp.eye(3)[:, :, None] * jnp.eye(3)).reshape(9, 3) * inverse**2, jnp.zeros((3, 3))])
-    d_square = jnp.concatenate([jnp.zeros(9), 2.0 * m])
-    d_energy = jnp.concatenate([-jnp.outer(velocity, velocity).reshape(9), 2.0 * velocity])
+    d_inverse, d_square, d_energy = _level_changes(inverse, m)
     dLa, dLb, dLc = (d_inverse @ own).T
     square = m @ m
     dea, dec = (d_energy - d_square * L - square * dL for L, dL in ((La, dLa), (Lc, dLc)))
