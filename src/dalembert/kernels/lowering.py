@@ -1388,8 +1388,12 @@ def _take_factor_out(block: Block, factor: Value, solved: set[Value], uses: Coun
 
 
 def _join_factors(program: Program, block: Block, solved: set[Value]) -> None:
-    """x c d becomes x (c d), where c d is known before the run."""
+    """x c d becomes x (c d), where c d is known before the run, if that saves more products than it adds such numbers.
+
+    Each of them is held all through a run: on a GPU, whose registers are few, a hundred of them take twice the time.
+    """
     joined: dict[tuple[Value, Value], Value] = {}
+    given, passed, before = dict[Value, tuple[Value, ...]](), set[Value](), _known_before(program, block)
     for value in block.statements:
         while isinstance(value, Value) and value in solved and value.op == "mul":
             pairs = [(a, b) for a, b in (value.args, value.args[::-1]) if b.block is program.setup and a.op == "mul"]
@@ -1403,9 +1407,22 @@ def _join_factors(program: Program, block: Block, solved: set[Value]) -> None:
                 joined[b, c] = Value("const" if both else "mul", F64, () if both else (b, c), None, program.setup)
                 if both:
                     joined[b, c].data = b.data * c.data
-                else:
-                    program.setup.statements.append(joined[b, c])
+            given.setdefault(value, value.args)
+            passed.add(a)
             value.args = (a.args[a.args[0] is c], joined[b, c])
+    uses = Counter(arg for value in operations(program) for arg in value.args)
+    uses.update(_structural_uses(program))
+    if len(_known_before(program, block) - before) > sum(not uses[value] for value in passed):
+        for value, args in given.items():
+            value.args = args
+    else:
+        program.setup.statements += [value for value in joined.values() if value.op == "mul"]
+
+
+def _known_before(program: Program, block: Block) -> set[Value]:
+    """The numbers that a block reads and that are made once, before a run."""
+    read = (arg for value in block.statements if isinstance(value, Value) for arg in value.args)
+    return {arg for arg in read if arg.block is program.setup and arg.op != "const"}
 
 
 def shorten_looks(program: Program) -> None:
