@@ -615,6 +615,7 @@ def test_a_goal_that_no_input_can_change_is_said_to_be_out_of_reach():
     alone = plan(carts, start=[0.0, 0.0], goal=[1.0, 1.0], steps=8, duration=1.0, cost=effort)
     assert "change 2 of the 4 dimensions of positions and velocities (growth vector (1, 2, 2)" in alone.reason
     assert "no control changes q2, by 1." in alone.reason
+    assert accessibility(carts, carts.state()) == ((1, 2, 2), (1, 2, 2), 4, True)
 
 
 @pytest.mark.heavy
