@@ -77,7 +77,7 @@ from ..numerics import (
 )
 from ..numerics import Unknown as Unknown
 from ..plotting.studies import plot_fit
-from ..plotting.style import unit_label
+from ..plotting.style import label_quantity
 from ..simulation import BACKENDS, RunKernel, StepStart, held_controls, partial_step, run_kernel, split_reals
 from ..trajectory import Trajectory, simulate
 
@@ -546,7 +546,9 @@ def guess_starts(system: MechanicalSystem, shots: Shots, p: Numbers, weights: Nu
         alone = replace(shots, state=end, rows=rows, place=(0 * run[own], slot[own], row[own]))
         problem, z = Alone(alone, p, weights[own], present[own]), np.zeros((1, len(form.moved) + len(form.free)))
         if own.any() and (there := problem(z)).failure[0] is None:
-            z = Search(problem, "linear", 1.0, ALONE_RUNS, None).minimise(z, there).x
+            z, _, why, *_ = Search(problem, "linear", 1.0, ALONE_RUNS, None).minimise(z, there)
+            if why[0] == INTERRUPTED:  # nothing is found yet that could be kept
+                raise KeyboardInterrupt
         lane = jax.tree.map(lambda leaf: leaf[0], (end, z))
         state = evaluate(form.restart, system, lane)._replace(group=state.group)
         found.append(jax.tree.map(np.asarray, state))
@@ -667,16 +669,6 @@ class Fit(Estimate):
         """The residuals, computed less measured, in standard deviations, shape (times, components); NaN: no data."""
         part, p, z = self._part(experiment)
         return np.where(part.present, weigh(part.weights, part.shots.run(p, z)[0]), np.nan)
-
-
-def label_quantity(name: str, units: Mapping[str, str]) -> str:
-    """A measured quantity with its unit: "x, m" of position_0, "speed, m/s" of velocity_speed."""
-    kind, _, rest = name.partition("_")
-    if kind == "velocity" and rest in units:
-        return unit_label(rest, units[rest])
-    if kind == "position" and rest in ("0", "1", "2"):
-        return unit_label("xyz"[int(rest)], "m")
-    return unit_label(name.replace("_", " "), units.get(name, "rad" if kind == "angle" else ""))
 
 
 class Fits(Sequence[Fit]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -212,6 +212,16 @@ def _set_symbol(found: re.Match[str]) -> str:
 def unit_label(name: str, unit: str) -> str:
     """ "speed, m/s": a name with its unit as people print it."""
     return ", ".join(filter(None, (set_symbols(name), print_unit(unit))))
+
+
+def label_quantity(name: str, units: Mapping[str, str]) -> str:
+    """A measured quantity with its unit: "x, m" of position_0, "speed, m/s" of velocity_speed."""
+    kind, _, rest = name.partition("_")
+    if kind == "velocity" and rest in units:
+        return unit_label(rest, units[rest])
+    if kind == "position" and rest in ("0", "1", "2"):
+        return unit_label("xyz"[int(rest)], "m")
+    return unit_label(name.replace("_", " "), units.get(name, "rad" if kind == "angle" else ""))
 
 
 def print_unit(unit: str) -> str:
