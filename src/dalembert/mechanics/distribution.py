@@ -246,7 +246,7 @@ NEIGHBOURS = 2
 NEIGHBOUR_RADIUS = 0.1
 JUDGED = 6  # configurations beside the ends of a plan at which velocities are judged
 SMALLEST_PIVOT = 0.3  # of the rows of a constraint, relative to their size: below it all velocities are kept
-MAX_BRACKETS = 6  # of inputs with motions: each doubles what is to be compiled
+MAX_BRACKETS = 200  # of inputs with motions, times the dimension: each doubles what is to be compiled
 MAX_DEPTH = 8  # brackets of brackets: their derivatives grow by a power of it
 MAX_DERIVATIVES = 100_000
 """Derivatives of one order up to which brackets are taken: n^order of them."""
@@ -443,7 +443,7 @@ def accessibility(system: MechanicalSystem, state: State, tolerance: float = 1e-
     alone = np.stack([np.zeros((inputs, inputs)), np.eye(inputs)], axis=1)
     sizes = np.maximum(np.abs(bracketed(alone)).max(axis=(0, 2)), 1e-12)
     vectors, ranks, closed = np.zeros((2, 0, 2 * n)), [[0, 0]], False
-    while len(ranks) <= MAX_BRACKETS and not closed:
+    while dimension << (len(ranks) - 1) <= MAX_BRACKETS and not closed:
         try:
             new = bracketed(draw.normal(size=(count, len(ranks) + 1, inputs)) / sizes)
         except LoweringError:  # they are too long
@@ -453,7 +453,7 @@ def accessibility(system: MechanicalSystem, state: State, tolerance: float = 1e-
         singular = np.linalg.svd(vectors / np.where(widths > tolerance, widths, 1.0), compute_uv=False)
         ranks.append([int(np.count_nonzero(each > tolerance * each[0])) for each in singular])
         closed = ranks[-1][1] in (dimension, ranks[-2][1])
-    growth, nearby = (tuple(each) for each in zip(*ranks[1:], strict=True))
+    growth, nearby = (tuple(each) for each in zip(*(ranks[1:] or ranks), strict=True))
     return Accessibility(growth, nearby, dimension, closed)
 
 

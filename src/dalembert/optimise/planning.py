@@ -947,11 +947,13 @@ class _Task:
             )
         near = f" Near the last iterate the controls cannot change {missed}." if missed else ""
         if not self.kinematic:
-            filled, growth, nearby, whole, _ = max(self.brackets.growth), *self.brackets
-            near += f" Fields of the inputs and their brackets fill {filled} of {whole} dimensions of positions and "
-            near += f"velocities at the start (growth vector {growth}), "
+            filled, (growth, nearby, whole, _) = max(self.brackets.growth), self.brackets
+            near += (
+                f" Fields of the inputs and up to {len(growth) - 1} brackets fill {filled} of {whole} dimensions of "
+                f"positions and velocities at the start (growth vector {growth}), "
+            )
             near += "which is necessary for reaching every goal, not sufficient." if filled == whole else (
-                f"and {max(nearby)} nearby: from another start, or with more inputs, more can be reached."
+                f"and {max(nearby)} nearby: what is beside needs more brackets, another start or more inputs."
             )  # fmt: skip
         if full := self._at_bounds(found.u[b]):
             near += f" In most steps {full} is at a bound, which may be too tight for this duration."
