@@ -469,3 +469,26 @@ def test_a_prepared_run_of_a_mechanism_has_the_bits_of_simulate():
         run(state._replace(t=np.array(1e300)))
     with pytest.raises(da.InvalidInput, match="shape"):
         run(state._replace(xi=np.zeros(3)))
+
+
+def test_what_an_ensemble_gave_stays_when_others_run():
+    """Lanes use memory again that nobody holds: an array of a run that is gone holds it too."""
+    system, method = da.models.chaplygin_sleigh(), da.LagrangeDAlembert()
+
+    def run(speed):
+        states = [system.state(xi=[speed, 0.1 * k, 0.0]) for k in range(8)]
+        return da.ensemble(system, method, states, step=0.1, steps=4)
+
+    plans._warm.clear()
+    part = run(0.5).xi[3:5]
+    before, held = part.copy(), run(0.7)
+    kept, last = held.xi.copy(), held.final.carry.g.copy()
+    for _ in range(3):
+        run(0.9)
+    assert np.array_equal(part, before)
+    assert np.array_equal(held.xi, kept) and np.array_equal(held.final.carry.g, last)
+    del part, held
+    run(0.3)
+    memory = plans._warm[0].ctypes.data
+    run(0.3)
+    assert plans._warm[0].ctypes.data == memory

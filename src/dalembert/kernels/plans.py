@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 import os
 import struct
+import sys
 import threading
 import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial, wraps
 from typing import Any, NamedTuple, TypeVar, cast
@@ -91,6 +92,11 @@ SPACES = struct.Struct("3q")
 """The addresses of the spaces of a chain's script."""
 LANE_SPACES = struct.Struct("9q")
 """Those of lanes: constants of judge, begin, steps and of each lane, starts, rows, carry, records, what judge found."""
+MAX_WARM_BYTES = 2**26
+"""Memory of lanes that is kept for the next ones."""
+UNWATCHED_SECONDS = 2e-3
+"""Seconds of a run that is not watched for Ctrl-C, which comes when it is over: to watch takes as long as to pack."""
+_NEVER = threading.Event()
 TILE_LANES = 512
 """Lanes that go through all programs before the next do: their words stay in the cache of a processor."""
 
@@ -473,6 +479,21 @@ class LaneRun(NamedTuple):
     backend: str
 
 
+_warm: list[Words] = []
+
+
+def _take_memory(words: int) -> Words:
+    """Memory for so many words or more: that of the last lanes, if nobody holds an array of it any more.
+
+    A page that is touched for the first time costs more than to run what fits in it.
+    """
+    with suppress(IndexError):  # two threads do not share it
+        last = _warm.pop()
+        if len(last) >= words and sys.getrefcount(last) <= 2:
+            return last
+    return np.empty(words, np.int64)
+
+
 class HostLanes:
     """Lanes on this processor that judge(consts, start), begin(consts, (start, u)) -> carry, then advance and observe.
 
@@ -508,7 +529,8 @@ class HostLanes:
         plans = (self.judge, self.begin, steps)
         own = [np.concatenate([constants, _words(plan.captured)]) for plan in plans]
         ends = np.cumsum([self.judge.words, self.begin.words, capacity * steps.words]).tolist()
-        made = np.empty(ends[-1] * stride, np.int64)  # in one piece: large memory comes in large pages
+        whole = _take_memory(ends[-1] * stride)  # in one piece: large memory comes in large pages
+        made = whole[: ends[-1] * stride]
         good, loop, words = made[:lanes], made[ends[0] * stride : ends[1] * stride], made[ends[1] * stride :]
         spaces = [each.ctypes.data for each in (*own, varying, room, held, loop, words, made)]
         bases = LANE_SPACES.pack(*spaces)
@@ -519,7 +541,8 @@ class HostLanes:
             self.workers.share(lambda script: self.play(script.ctypes.data, bases), scripts)
             return time.thread_time() - clock
 
-        with catch_interrupt() as stop:
+        short = 0.0 < total * self.pace <= UNWATCHED_SECONDS
+        with nullcontext(_NEVER) if short else catch_interrupt() as stop:
             if not self.pace and total > FIRST_STEPS:
                 run(((1, FIRST_STEPS),))  # code that runs for the first time has to be loaded
                 more = min(total, 16 * FIRST_STEPS)
@@ -544,6 +567,8 @@ class HostLanes:
             return steps.carry_tree.unflatten([leaf[:, 0] for leaf in parts])
 
         records = steps.record_tree.unflatten(unpack_lanes(words, steps.record, lanes, stride, capacity))
+        if whole.nbytes <= MAX_WARM_BYTES:
+            _warm[:] = [whole]
         return LaneRun(records, carry, not lost, "llvm")
 
     def _find_scripts(
