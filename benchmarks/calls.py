@@ -184,8 +184,8 @@ def repeated(call: Callable[[], Any]) -> Callable[[], Any]:
 def measured(name: str, repeats: int) -> list[list[str]]:
     case = CASES[name][0]()
     calls = ours(case) | peers(name, case)
-    single = da.prepare(case.system, case.integrator, step=case.step, steps=1, save="final")
-    calls["one step"] = lambda: single(case.state)
+    longer = da.prepare(case.system, case.integrator, step=case.step, steps=100 * STEPS, save="final")
+    calls["long"] = lambda: longer(case.state)
     states = members(case, MEMBERS)
     group = partial(da.ensemble, case.system, case.integrator, states, step=case.step, save_every=STEPS)
     calls |= {"ensemble": lambda: group(steps=STEPS), "ensemble, one step": lambda: group(steps=1)}
@@ -193,17 +193,16 @@ def measured(name: str, repeats: int) -> list[list[str]]:
         call()
     times = interleaved({key: repeated(call) for key, call in calls.items()}, repeats)
     micro = {key: [1e6 * t / BATCH for t in spent] for key, spent in times.items()}
-    # what nine steps more cost tells what ten do: the first ones of a vehicle take longer than later ones, or less long
-    beside, each = (
-        [(STEPS * one - all_steps) / (STEPS - 1) for one, all_steps in zip(micro[few], micro[key], strict=True)]
-        for few, key in (("one step", "prepared"), ("ensemble, one step", "ensemble"))
-    )
-    each = [spent / MEMBERS for spent in each]
+    steps = [(b - a) / 99 for a, b in zip(micro["prepared"], micro["long"], strict=True)]  # ten steps of these
+    beside = [a - b for a, b in zip(micro["prepared"], steps, strict=True)]
+    # of members by nine steps more: many steps of many vehicles go another way, and later ones take longer
+    pairs = zip(micro["ensemble, one step"], micro["ensemble"], strict=True)
+    each = [(STEPS * one - ten) / (STEPS - 1) / MEMBERS for one, ten in pairs]
     base = micro.get("jit of a scan")
     rows = []
     targets = {"simulate": 100.0, "state": 50.0, "state by names": 50.0, "energy_error": 50.0, "at": 50.0}
     targets |= {"gradient": 3000.0, "gradient, jit": 300.0}
-    shown = {key: spent for key, spent in micro.items() if key not in ("one step", "ensemble", "ensemble, one step")}
+    shown = {key: spent for key, spent in micro.items() if key not in ("long", "ensemble", "ensemble, one step")}
     for key, spent in shown.items():
         text = verdict(median(spent), targets[key], at_most=True) if key in targets else f"{median(spent):.3g}"
         rows.append([f"{name}: {key}", text, "" if base is None else f"{ratio(spent, base):.2f}"])
