@@ -8,7 +8,7 @@ import pytest
 from forty_digits import Body, bodies, by_series, distance, error, motion, reference
 from registry import sampled
 
-from dalembert.groups import unit_quaternion
+from dalembert.groups import SO3, unit_quaternion
 from dalembert.integrators import DiscreteMoserVeselov
 from dalembert.integrators import free_body as free
 from dalembert.integrators.free_body import modified_moments
@@ -331,7 +331,7 @@ def test_derivatives_of_a_motion_are_those_of_the_map(name):
         "fast": ([0.6, 0.8, 1.0], [1.8, 0.4, -0.9]),
     }
     moments, m = map(jnp.array, (LEVELS | others)[name])
-    turned = free.rotation_matrix(free.unit_multiple(jnp.array([0.8, 0.3, -0.2, 0.4])))
+    turned = SO3().exp(jnp.array([0.6, -0.4, 0.8]))
     level = on_level(moments, m, turned, turned)
     for t in (1.3, -3.0):
         given = (level, jnp.diag(moments), m, turned, turned, t)
