@@ -156,8 +156,12 @@ class Linearisation:
         ]
 
     def __str__(self) -> str:
-        head = f"{len(self.names)} variables: {', '.join(self.names)}; {'stable' if self.stable else 'not stable'}"
-        return "\n".join([head, *map(str, self.modes)])
+        grows = (self.eigenvalues.real > _neutral(self.eigenvalues)).any()
+        verdict = "stable" if self.stable else "unstable" if grows else "neutral: no mode grows, not all decay"
+        lines = [f"{len(self.names)} variables: {', '.join(self.names)}; {verdict}", *map(str, self.modes)]
+        if len(self.eigenvalues) < len(self.names):
+            lines.append("and 0, to steady motions of other energies")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
